@@ -15,7 +15,7 @@ from attn_mlir.backends.copies import Copies
 from attn_mlir.backends.host import Argument, Host, Kernel, Result, Step
 from attn_mlir.backends.segments import SHORTEST, Machine, choose_segment
 from attn_mlir.backends.sizes import has_positions, shape_of
-from attn_mlir.dialects import load_all
+from attn_mlir.dialects import loaded
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
@@ -246,8 +246,7 @@ def stages_of(source: str, *steps: str | Callable[[ir.Module], None]) -> dict[st
         name = step.name if step.name not in stages else f"{step.name}-{sum(n.startswith(step.name) for n in stages) + 1}"
         stages[name] = operation.get_asm(use_name_loc_as_prefix=True)
 
-    with ir.Context() as context:
-        load_all(context)
+    with loaded():
         module = ir.Module.parse(source)
         for step in steps:
             if isinstance(step, str):

@@ -9,7 +9,7 @@ Shape = Sequence[int]
 
 
 @dataclass(frozen=True)
-class Term:
+class SizeStep:
     """A step of the arithmetic of a size, in postfix order.
 
     "size" is that of dimension `axis` of an operand, "number" is `operand` itself; all others take the two values before.
@@ -20,7 +20,7 @@ class Term:
     axis: int = 0
 
 
-Size = tuple[Term, ...]
+Size = tuple[SizeStep, ...]
 _OPERATIONS = {"arith.addi": "+", "arith.subi": "-", "arith.muli": "*", "arith.floordivsi": "/", "arith.ceildivsi": "ceil"}
 
 
@@ -37,16 +37,16 @@ def _read(value: ir.Value, numbers: dict[ir.Value, int]) -> Size:
     op = value.owner.operation
     match op.name:
         case "arith.constant":
-            return (Term("number", ir.IntegerAttr(op.attributes["value"]).value),)
+            return (SizeStep("number", ir.IntegerAttr(op.attributes["value"]).value),)
         case "tensor.dim":
             ((axis,),) = ([term.operand for term in _read(op.operands[1], numbers)],)
-            return (Term("size", numbers[op.operands[0]], axis),)
-    return (*(term for operand in op.operands for term in _read(operand, numbers)), Term(_OPERATIONS[op.name]))
+            return (SizeStep("size", numbers[op.operands[0]], axis),)
+    return (*(term for operand in op.operands for term in _read(operand, numbers)), SizeStep(_OPERATIONS[op.name]))
 
 
 def like(operand: int, rank: int) -> tuple[Size, ...]:
     """The sizes of an operand."""
-    return tuple((Term("size", operand, axis),) for axis in range(rank))
+    return tuple((SizeStep("size", operand, axis),) for axis in range(rank))
 
 
 def shape_of(sizes: Sequence[Size], operands: Sequence[Shape]) -> tuple[int, ...]:

@@ -32,15 +32,15 @@ KINDS = {
     "no-rows": (_SPLIT, "warp-stage-rows"),
     "no-order": (_SPLIT, "warp-order-tiles"),
     "no-stage": (_SPLIT, "warp-stage-stores"),
-    "drawn": (),
+    "static": (),
     "hopper-ordered": (),
     "ordered": (),
-    "ordered-drawn": (),
+    "ordered-static": (),
     "whole": (),
 }
 """The Hopper emitter's kernels, those of all passes, those whose loops are joined as the forward's are, those that lack some passes, those
-that draw their tiles from a counter, and those that add dq in a fixed order, so that two launches give the same bits of it, too. "whole":
-what is chosen where wide sums are not given kernels of their own (`nvidia-split-pairs`)."""
+whose thread blocks have a fixed share of the tiles, and those that add dq in a fixed order, so that two launches give the same bits of it,
+too. "whole": what is chosen where wide sums are not given kernels of their own (`nvidia-split-pairs`)."""
 LENGTHS, SHAPES = (1, 17, 127, 300, 1000), ((4, 4096), (2, 8192))
 CHECK_SECONDS, TIME_SECONDS = 45, 60
 
@@ -82,7 +82,7 @@ def build(wanted: Wanted) -> None:
     def emitted(function: Any, kind: str) -> Any:
         """Kernels over pairs are formed by passes; the others are the same for all kinds."""
         is_pairs = 'grid = "pairs"' in str(function.attributes["tile.kernel"])
-        fields = {"draw": 1} if "drawn" in kind else {}
+        fields = {"draw": 0} if "static" in kind else {}
         own = is_pairs and not kind.startswith(("hopper", "whole"))
         return scheduled(function, KINDS[kind], joined=kind == "joined", fields=fields) if own else emit(function)
 

@@ -11,7 +11,7 @@ from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.derivation.chunk import PIECES, ChunkForm, derive_chunks
 from attn_mlir.passes.derivation.delta import derive_delta
-from attn_mlir.passes.derivation.emit import Emitter
+from attn_mlir.passes.derivation.emit import FormEmitter
 from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.linear_groups import leader_of
 from attn_mlir.passes.linear_scale import SCALED, read_scale, scale_of
@@ -117,7 +117,7 @@ def _write(form: ChunkForm, score: ir.Type, scales: Mapping[str, ir.Value]) -> N
 
         def body(*values: ir.Value, name: str = name) -> list[ir.Value]:
             known = dict(zip(form.leaves(name), values, strict=True))
-            factor = Emitter(score, known, names={form.factors[name]: name}).emit(form.factors[name])
+            factor = FormEmitter(score, known, names={form.factors[name]: name}).emit(form.factors[name])
             for mod, scale in scales.items():
                 if name in SCALED[mod]:
                     with ir.Location.name(name, ir.Location.current):

@@ -34,6 +34,8 @@ class Registry:
 
     passes: Mapping[str, Callable[[], type[Pass]]]
     pipelines: Mapping[str, str] = field(default_factory=dict)
+    parsed: dict[str, "Pipeline"] = field(default_factory=dict, compare=False, repr=False)
+    """Pipelines by their texts."""
 
     def load(self, name: str) -> type[Pass]:
         """The pass class called `name`."""
@@ -84,9 +86,11 @@ class Pipeline:
     @classmethod
     def parse(cls, text: str, registry: Registry) -> "Pipeline":
         """Parses `text`, with named pipelines expanded. Raises PipelineError."""
-        steps = tuple(_parse(text, registry, ()))
-        _check_upstream(steps, registry)
-        return cls(steps)
+        if text not in registry.parsed:
+            steps = tuple(_parse(text, registry, ()))
+            _check_upstream(steps, registry)
+            registry.parsed[text] = cls(steps)
+        return registry.parsed[text]
 
     @classmethod
     def of(cls, passes: Sequence[Pass]) -> "Pipeline":
@@ -96,15 +100,18 @@ class Pipeline:
     def __str__(self) -> str:
         return ",".join(step.text for step in self.steps)
 
-    def run(self, module: ir.Module | ir.Operation | ir.OpView, after: Sequence[Callback] = ()) -> None:
-        """Runs the steps on `module`, verifying after each of the project, then calling `after` with (step, module, seconds).
+    def run(self, module: ir.Module | ir.Operation | ir.OpView, after: Sequence[Callback] = (), each: bool = False) -> None:
+        """Runs the steps on `module`, calling `after` with (step, module, seconds) behind each.
 
-        Raises DiagnosticError. Handles of operations inside `module` are invalid afterwards.
+        Verifies after the last of several steps of the project in a row, or after `each` of them, as where `after` sees them: our verifiers
+        are Python and would take a sixth of a compilation's time. Raises DiagnosticError. Handles of operations inside `module` are invalid
+        afterwards.
         """
         operation = module.operation
-        for step in self.steps:
+        for number, step in enumerate(self.steps, 1):
+            last = number == len(self.steps) or self.steps[number].pass_ is None
             start = time.perf_counter()
-            _run(step, operation)
+            _run(step, operation, verify=bool(each or after or last))
             seconds = time.perf_counter() - start
             for callback in after:
                 callback(step, operation, seconds)
@@ -185,11 +192,11 @@ def _upstream_message(element: str, message: str, registry: Registry) -> str:
     return f"'{element}': {first.rpartition('error: ')[2]}"
 
 
-def _run(step: Step, module: ir.Operation) -> None:
+def _run(step: Step, module: ir.Operation, verify: bool) -> None:
     manager = passmanager.PassManager("builtin.module", context=module.context)
     step.add_to(manager)
-    # Upstream's own are not suspected, and our verifiers, in Python, would take a tenth of a compilation's time behind them.
-    manager.enable_verifier(step.pass_ is not None)
+    # Upstream's own are not suspected.
+    manager.enable_verifier(verify and step.pass_ is not None)
     try:
         manager.run(module)
     except ir.MLIRError as error:

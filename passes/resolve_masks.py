@@ -9,7 +9,7 @@ from attn_mlir.passes.base import Pass
 from attn_mlir.passes.intervals.block import classify_block
 from attn_mlir.passes.intervals.bounds import LOOSE, Solver
 from attn_mlir.passes.intervals.box import Box
-from attn_mlir.passes.intervals.emit import Emitter, sizes_in
+from attn_mlir.passes.intervals.emit import IntervalEmitter, sizes_in
 from attn_mlir.passes.intervals.expr import Pool
 from attn_mlir.passes.intervals.interval import Interval
 from attn_mlir.passes.intervals.nodes import Node, postorder, terms_of
@@ -134,7 +134,7 @@ class _Resolution:
         sizes = {node: self._size(node) for node in sizes_in(roots)}
 
         def body(*values: ir.Value) -> list[ir.Value]:
-            return Emitter({**dict(zip(leaves, values, strict=True)), **sizes}).emit(roots)
+            return IntervalEmitter({**dict(zip(leaves, values, strict=True)), **sizes}).emit(roots)
 
         with ir.InsertionPoint.after(after):
             return build.piece(name, [(n, ir.IndexType.get()) for n in arguments], body)

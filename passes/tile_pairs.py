@@ -13,7 +13,7 @@ class TilePairs(TilePass):
 
     A program has a chunk of keys of one key head and batch entry: blocks of `block-q` keys, each with a loop over blocks of
     `block-kv` queries ("pairs" in `tile.kernel`, see `attn-tile-rows`). The kernel takes the number of keys in a chunk, a multiple of
-    `block-q`, as one more argument after the outputs. `tile.blocks`, `whole` and `ragged` are as in `attn-tile-rows`; a program with ragged
+    `block-q`, as one more argument after the outputs. `tile.blocks` and `whole` are as in `attn-tile-rows`; a program with ragged
     views has one item of its list of work, one block of keys.
     """
 
@@ -22,7 +22,6 @@ class TilePairs(TilePass):
     block_q: int = 64
     block_kv: int = 64
     whole: bool = False
-    ragged: bool = False
 
     def sizes(self) -> tuple[int, ...]:
         return (self.block_q, self.block_kv)
@@ -31,5 +30,5 @@ class TilePairs(TilePass):
         if not lists_fit(op, self.whole, self.name):
             return False
         block_q, block_kv = blocks_of(function) or self.sizes()
-        build_pairs(function, op, makers_of(function), (block_q, block_kv), self.whole, self.ragged)
+        build_pairs(function, op, makers_of(function), (block_q, block_kv), self.whole, self.whole)
         return True

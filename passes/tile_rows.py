@@ -28,7 +28,7 @@ class TileRows(TilePass):
       "scatter", [chunks, B, H, ...] that starts as zeros, whose first three dimensions are slots: a program adds in those of its
       own chunk, batch and head, which may be one and the same (stride 0) where `disjoint`, for chunks, heads and batches, is true.
     - `lengths`, `begins`: the arguments with these of packed sequences; a list of work (`tiling.work`) follows the outputs.
-    - `ragged`, with that option: arguments that are views of packed tensors, [T + 1, H, T, D] with the strides of rows for entries, too,
+    - `ragged`, with `whole`: arguments that are views of packed tensors, [T + 1, H, T, D] with the strides of rows for entries, too,
       that begin T rows before the tensor does. Entry e has as its last rows those before row e, so that a sequence that ends there has no
       rows behind it, which is what copy engines ask for.
     - `paged`, with that option: arguments that lie in pages, [pages, H, size, D], which loads take as [sequences, H, positions, D]:
@@ -43,18 +43,17 @@ class TileRows(TilePass):
     block_q: int = 64
     block_kv: int = 64
     whole: bool = False
-    ragged: bool = False
 
     def sizes(self) -> tuple[int, ...]:
         return (self.block_q, self.block_kv)
 
     def build(self, function: ir.Operation, op: ir.Operation) -> bool:
         if op.name == "attn.combine":
-            return CombineBuilder(function, op, self.ragged).build()
+            return CombineBuilder(function, op, self.whole).build()
         if not lists_fit(op, self.whole, self.name):
             return False
         if piece(op, "attn.parts") is not None and (self.whole or piece(op, "attn.sequences") is not None):
             op.location.emit_error(f"{self.name}: 'attn.parts' are for tensors that are not packed, without `whole`")
             return False
         block_q, block_kv = blocks_of(function) or self.sizes()
-        return KernelBuilder(function, op, block_q, block_kv, self.whole, self.ragged).build()
+        return KernelBuilder(function, op, block_q, block_kv, self.whole, self.whole).build()

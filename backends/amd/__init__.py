@@ -9,8 +9,8 @@ BACKEND = Backend(
     device_types=("hip", "hip-emulated", "hip-interpreted"),
     tensors={"hip": "cuda", "hip-emulated": "cpu", "hip-interpreted": "cpu"},
     passes={
-        "amd-choose-blocks": "passes.choose_blocks:ChooseBlocks",
-        "amd-numerics": "passes.numerics:Numerics",
+        "amd-choose-blocks": "passes.choose_blocks:AmdChooseBlocks",
+        "amd-numerics": "passes.numerics:AmdNumerics",
         "amd-keep-loops": "passes.keep_loops:KeepLoops",
         "amd-row-values": "passes.row_values:RowValues",
         "amd-split-sums": "passes.split_sums:SplitSums",

@@ -12,7 +12,7 @@ _FEWEST = 8
 
 
 @dataclass(frozen=True)
-class Facts:
+class AmdFacts:
     """What the choice of block sizes depends on.
 
     `grid`: "rows", "pairs", "elements" or "chunks"; `columns`: the larger one of the columns of q and v (of sweeps over chunks: of q);
@@ -31,23 +31,23 @@ class Facts:
     wide: bool = False
 
 
-def facts_of(function: ir.Operation) -> Facts | None:
+def facts_of(function: ir.Operation) -> AmdFacts | None:
     """The facts of a function before tiling; None if it is no kernel."""
     for online in find_all(function, "attn.online"):
         columns = _columns([online.operands[0], online.operands[2]])
-        return Facts("rows", columns, 1 + len(pieces(online, "attn.product")), 1 + len(pieces(online, "attn.term")), _is_plain(online))
+        return AmdFacts("rows", columns, 1 + len(pieces(online, "attn.product")), 1 + len(pieces(online, "attn.term")), _is_plain(online))
     for pairs in find_all(function, "attn.pairs"):
         products = pieces(pairs, "attn.product")
-        return Facts("pairs", _columns([products[0].operands[0], products[-1].operands[0]]), len(products))
+        return AmdFacts("pairs", _columns([products[0].operands[0], products[-1].operands[0]]), len(products))
     for chunk in find_all(function, "attn.chunk"):
         keys, values = (ir.RankedTensorType(chunk.operands[number].type).shape[3] for number in (1, 2))
         channels = ir.StringAttr(chunk.attributes["channels"]).value
         wide = isinstance(ir.RankedTensorType(chunk.operands[0].type).element_type, ir.F32Type)
-        return Facts("chunks", keys, values=values, channels=channels, wide=wide)
-    return Facts("elements") if find_all(function, "attn.elements", "attn.row_dot", "attn.head_sum") else None
+        return AmdFacts("chunks", keys, values=values, channels=channels, wide=wide)
+    return AmdFacts("elements") if find_all(function, "attn.elements", "attn.row_dot", "attn.head_sum") else None
 
 
-def default_blocks(facts: Facts) -> tuple[int, int]:
+def default_blocks(facts: AmdFacts) -> tuple[int, int]:
     """Query rows and keys of a block ("rows"), or keys and query rows ("pairs"), or positions of a chunk and columns of v ("chunks")."""
     if facts.grid == "chunks":
         many = facts.columns > 256

@@ -16,8 +16,8 @@ from attn_mlir.backends.gpu.scheduled import scheduled
 from attn_mlir.backends.gpu.units import Unit, pack, read_unit, unpack
 from attn_mlir.backends.host import Host
 from attn_mlir.backends.program import OUTLINE, function_named, prepare_derivative, reported
+from attn_mlir.dialects import loaded
 from attn_mlir.errors import UnsupportedError
-from attn_mlir.mlir import ir
 
 _SUFFIX = "zip"
 _PROGRAMS: dict[Any, AmdProgram] = {}
@@ -74,7 +74,7 @@ def _units(source: str, name: str, prepare: str, choices: attributes.Fields) -> 
 
 
 def _lower(source: str, name: str, prepare: str, choices: attributes.Fields) -> tuple[Host, dict[str, Unit]]:
-    with reported(), ir.Context() as context:
+    with reported(), loaded() as context:
         module, host = scheduled(context, source, name, prepare, choices, pipeline.KERNEL, "AMD")
         called = {step.kernel: step for step in host.steps if step.kernel}
         return host, {name: read_unit(function_named(module, name), len(step.results), codegen.emit) for name, step in called.items()}

@@ -8,8 +8,8 @@ BACKEND = Backend(
     package="attn_mlir.backends.cpu",
     device_types=("cpu",),
     passes={
-        "cpu-choose-blocks": "passes.choose_blocks:ChooseBlocks",
-        "cpu-numerics": "passes.numerics:Numerics",
+        "cpu-choose-blocks": "passes.choose_blocks:CpuChooseBlocks",
+        "cpu-numerics": "passes.numerics:CpuNumerics",
         "cpu-lower-tiles": "passes.lower_tiles:LowerTiles",
         "cpu-guard-division": "passes.guard_division:GuardDivision",
         "cpu-expand-casts": "passes.expand_casts:ExpandCasts",

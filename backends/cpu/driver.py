@@ -21,7 +21,7 @@ from attn_mlir.backends.cpu.target import host
 from attn_mlir.backends.cpu.tuning.model import MOST_KEYS
 from attn_mlir.backends.program import DTYPES, function_named, products_of, reported, stages_of
 from attn_mlir.backends.tuning.space import number
-from attn_mlir.dialects import load_all
+from attn_mlir.dialects import loaded
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 from attn_mlir.mlir import LOCK, ir
 from attn_mlir.passes.pipeline import Pipeline
@@ -194,8 +194,7 @@ def build_kernel(source: str) -> CpuKernel:
         raise UnsupportedError("packed sequences have lists of work, which a kernel by itself does not make: use driver.compile_derivative")
     if PARTNERS not in source:
         return CpuKernel(source, *_compile(source))
-    with reported(), ir.Context() as context:
-        load_all(context)
+    with reported(), loaded():
         signature = _signature(ir.Module.parse(source))
     return CpuKernel(source, None, signature, build_derivative(source, "", ()))
 
@@ -205,8 +204,7 @@ def _compile(source: str, blocks: Sequence[int] = (), pack_heads: bool = False) 
     _COMPILED["count"] += 1
     first = f"attn-pack-heads,{pipeline.ONLINE}" if pack_heads else pipeline.ONLINE
     key = disk_cache.key_of(source, first, str(blocks), pipeline.TILES, pipeline.LLVM, host().name, disk_cache.version("cpu", "tuning"))
-    with ir.Context() as context:
-        load_all(context)
+    with loaded():
         found = disk_cache.find(key, SUFFIX, _loaded)
         if found is not None:
             return found

@@ -28,7 +28,7 @@ from attn_mlir.backends.program import (
     stages_of,
 )  # fmt: skip
 from attn_mlir.backends.segments import Machine
-from attn_mlir.dialects import load_all
+from attn_mlir.dialects import loaded
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import LOCK, ir
 from attn_mlir.passes.pipeline import Pipeline
@@ -178,8 +178,7 @@ def compile_program(source: str, name: str, prepare: str = OUTLINE, to_kernels: 
 
 def _compile(source: str, name: str, prepare: str, to_kernels: str) -> CpuProgram:
     key = disk_cache.key_of(source, name, prepare, to_kernels, pipeline.LLVM, host().name, disk_cache.version("cpu", "tuning"))
-    with ir.Context() as context:
-        load_all(context)
+    with loaded():
         found = disk_cache.find(key, SUFFIX, _loaded)
         if found is not None:
             return CpuProgram(source, prepare, *found, to_kernels)

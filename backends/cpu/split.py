@@ -17,7 +17,7 @@ from attn_mlir.backends.cpu.slots import Grid
 from attn_mlir.backends.cpu.target import host
 from attn_mlir.backends.cpu.work import Work
 from attn_mlir.backends.program import function_named, reported
-from attn_mlir.dialects import load_all
+from attn_mlir.dialects import loaded
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import find_all, piece, returned_by
@@ -100,8 +100,7 @@ def compile_split(source: str, first: str, blocks: Sequence[int], set_blocks: Ca
     key = disk_cache.key_of(
         source, first, "split", str(blocks), pipeline.TILES, pipeline.LLVM, host().name, disk_cache.version("cpu", "tuning")
     )
-    with ir.Context() as context:
-        load_all(context)
+    with loaded():
         found = disk_cache.find(key, SUFFIX, _loaded)
         if found is not None:
             return found

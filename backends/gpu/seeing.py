@@ -11,7 +11,7 @@ from attn_mlir.backends.gpu.units import outlined
 from attn_mlir.backends.host import Host, read_host
 from attn_mlir.backends.program import function_named, reported
 from attn_mlir.backends.seen import Code, Facts, Recorder, Seen
-from attn_mlir.dialects import load_all
+from attn_mlir.dialects import load_all, loaded
 from attn_mlir.errors import CompileError, UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
@@ -34,7 +34,7 @@ def see_kernels(
     `compiled` tells what a compiler says of kernels; it is asked where it is given, and what it raises is told in its place.
     """
     recorder = Recorder(source)
-    with reported(), ir.Context() as context:
+    with reported(), loaded() as context:
         module, host = watched(context, recorder, prepared, choices, to_kernels, maker)
         functions = kernels_in(module, host)
         schedules = [attributes.read(function, attributes.SCHEDULE) for function in functions]

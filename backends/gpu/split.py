@@ -15,7 +15,7 @@ from attn_mlir.backends.gpu.scalar_bounds import POSITIONS
 from attn_mlir.backends.gpu.units import Unit, outlined, read_unit
 from attn_mlir.backends.host import Kernel, read_host
 from attn_mlir.backends.program import OUTLINE, Made, function_named, reported
-from attn_mlir.dialects import load_all
+from attn_mlir.dialects import loaded
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import find_all, piece, returned_by
@@ -34,8 +34,7 @@ def lower_parts(source: str, choices: Fields, pipeline: str, emit: Callable[[ir.
     `choices` have `block_q` and `block_kv`; `maker`: see `scheduled`.
     """
     first, rest = (part.strip(",") for part in pipeline.split(_CUT, 1))
-    with reported(), ir.Context() as context:
-        load_all(context)
+    with reported(), loaded():
         module = ir.Module.parse(source)
         check_types(module, maker)
         Pipeline.parse(OUTLINE, registry()).run(module)

@@ -9,8 +9,8 @@ BACKEND = Backend(
     device_types=("cuda", "cuda-emulated"),
     tensors={"cuda-emulated": "cpu"},
     passes={
-        "nvidia-choose-blocks": "passes.choose_blocks:ChooseBlocks",
-        "nvidia-numerics": "passes.numerics:Numerics",
+        "nvidia-choose-blocks": "passes.choose_blocks:NvidiaChooseBlocks",
+        "nvidia-numerics": "passes.numerics:NvidiaNumerics",
         "nvidia-choose-intervals": "passes.choose_intervals:ChooseIntervals",
         "nvidia-split-pairs": "passes.split_pairs:SplitPairs",
         "nvidia-float32-products": "passes.float32_products:Float32Products",

@@ -7,7 +7,7 @@ from attn_mlir.passes.regions import find_all, pieces
 
 
 @dataclass(frozen=True)
-class Facts:
+class NvidiaFacts:
     """What the choice of block sizes depends on.
 
     `grid`: "rows", "pairs", "elements", "heads" (sums over heads) or "chunks" (then `head` and `value` are a state's rows and columns);
@@ -23,24 +23,24 @@ class Facts:
     products: int = 1
 
 
-def facts_of(function: ir.Operation) -> Facts | None:
+def facts_of(function: ir.Operation) -> NvidiaFacts | None:
     """The facts of a function before tiling; None if it is no kernel."""
     for online in find_all(function, "attn.online"):
         head, value, bits = _columns([online.operands[0], online.operands[2]])
-        return Facts("rows", head, value, bits, bool(pieces(online, "attn.mask")), 1 + len(pieces(online, "attn.product")))
+        return NvidiaFacts("rows", head, value, bits, bool(pieces(online, "attn.mask")), 1 + len(pieces(online, "attn.product")))
     for pairs in find_all(function, "attn.pairs"):
         products = pieces(pairs, "attn.product")
         head, value, bits = _columns([products[0].operands[0], products[-1].operands[0]])
-        return Facts("pairs", head, value, bits, bool(pieces(pairs, "attn.mask")), len(products))
+        return NvidiaFacts("pairs", head, value, bits, bool(pieces(pairs, "attn.mask")), len(products))
     for chunk in find_all(function, "attn.chunk"):
         head, value, bits = _columns([chunk.operands[1], chunk.operands[2]])
-        return Facts("chunks", head, value, bits)
+        return NvidiaFacts("chunks", head, value, bits)
     if find_all(function, "attn.head_sum"):
-        return Facts("heads")
-    return Facts("elements") if find_all(function, "attn.elements", "attn.row_dot") else None
+        return NvidiaFacts("heads")
+    return NvidiaFacts("elements") if find_all(function, "attn.elements", "attn.row_dot") else None
 
 
-def default_blocks(facts: Facts) -> tuple[int, int]:
+def default_blocks(facts: NvidiaFacts) -> tuple[int, int]:
     """Query rows and keys of a block ("rows"), or keys and query rows ("pairs")."""
     columns = max(facts.head, facts.value)
     if facts.grid == "rows":

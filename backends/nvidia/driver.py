@@ -21,8 +21,9 @@ from attn_mlir.backends.nvidia.program import SUFFIX, NvidiaProgram
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.backends.nvidia.units import round_results, unpack
 from attn_mlir.backends.program import OUTLINE, function_named, prepare_derivative, reported
+from attn_mlir.dialects import loaded
 from attn_mlir.errors import UnsupportedError
-from attn_mlir.mlir import LOCK, ir
+from attn_mlir.mlir import LOCK
 
 _MAKER = "NVIDIA"
 _BACKWARD = {"fwd": "bwd", "written-fwd": "written-bwd"}
@@ -107,7 +108,7 @@ def _compile(source: str, name: str, prepare: str, choices: attributes.Fields) -
 
 
 def _lower(source: str, name: str, prepare: str, choices: attributes.Fields) -> tuple[Host, dict[str, Unit]]:
-    with reported(), ir.Context() as context:
+    with reported(), loaded() as context:
         module, host = scheduled(context, source, name, prepare, choices, pipeline.KERNEL, _MAKER)
         round_results(module, host)
         called = [step for step in host.steps if step.kernel]
@@ -119,7 +120,7 @@ def slow(source: str, function: str, wrt: Sequence[str], deterministic: bool = F
     """See `driver.slow_kernels`."""
     choices: attributes.Fields = {"arch": current_target().arch, **({"deterministic": 1} if deterministic else {})}
     prepared = prepare_derivative(function, wrt, pipeline.outline(current_target().arch), segment)
-    with reported(), ir.Context() as context:
+    with reported(), loaded() as context:
         module, host = scheduled(context, source, *prepared, choices, pipeline.KERNEL, _MAKER)
         return slow_kernels(function_named(module, step.kernel) for step in host.steps if step.kernel)
 

@@ -22,7 +22,7 @@ def output_name(number: int) -> str:
 
 
 @dataclass(eq=False)
-class Emitter:
+class FormEmitter:
     """Emits into one piece. `known` maps leaves to values; parameters are recomputed from the row's own ops."""
 
     type: ir.Type
@@ -104,9 +104,9 @@ class PieceWriter:
 
     def _emitter(
         self, leaves: Sequence[Node], values: Sequence[ir.Value], indices: Sequence[ir.Value], names: Mapping[Node, str]
-    ) -> Emitter:
+    ) -> FormEmitter:
         places = {**self.row.graph.places, **self._places}
-        return Emitter(self.type, dict(zip(leaves, values, strict=True)), self.row.params, indices, names, places)
+        return FormEmitter(self.type, dict(zip(leaves, values, strict=True)), self.row.params, indices, names, places)
 
     def _init(self) -> None:
         def body(*indices: ir.Value) -> list[ir.Value]:

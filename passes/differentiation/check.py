@@ -36,7 +36,7 @@ class Certificate:
     error: float
 
 
-class Checker:
+class GradientChecker:
     """Compares the derivatives of one program with differences of its values."""
 
     def __init__(self, program: Program, seeds: Seeds, of: Program | None = None) -> None:

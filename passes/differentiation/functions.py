@@ -8,12 +8,12 @@ from attn_mlir.dialects.attn import build
 from attn_mlir.dialects.attn.pairs import remainder_factor
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.derivation.expr import Node
-from attn_mlir.passes.differentiation.check import Certificate, Checker
+from attn_mlir.passes.differentiation.check import Certificate, GradientChecker
 from attn_mlir.passes.differentiation.errors import DifferentiationError
 from attn_mlir.passes.differentiation.expansion import reversed_program
 from attn_mlir.passes.differentiation.forward import DOT, Forward, readable
 from attn_mlir.passes.differentiation.gradients import Gradients
-from attn_mlir.passes.differentiation.host import Host, Primal, remainder_name
+from attn_mlir.passes.differentiation.host import HostBuilder, Primal, remainder_name
 from attn_mlir.passes.differentiation.model import Program, Reduction, Scatter
 from attn_mlir.passes.differentiation.mods import PIECES, Mods
 from attn_mlir.passes.differentiation.poles import has_pole
@@ -98,9 +98,9 @@ class Derivatives:
         return reverse
 
     @cached_property
-    def checker(self) -> Checker:
+    def checker(self) -> GradientChecker:
         """Differences of the attention as it was written; every derived program must agree with them."""
-        return Checker(self.program, self._seeds(self.program))
+        return GradientChecker(self.program, self._seeds(self.program))
 
     def _count(self, program: Program) -> Node | None:
         found = next((i for i, r in enumerate(program.reductions) if _is_count(r, program)), None)
@@ -115,7 +115,7 @@ class Derivatives:
 
     def _passed(self) -> list[tuple[str, ir.Type]]:
         """What the backward functions take after the inputs: results of the forward pass, then adjoints of the outputs and the rows."""
-        host = Host(self.primal)
+        host = HostBuilder(self.primal)
         row = host.row_type()
         o = self.primal.attention.results[0].type
         rows = [r.name for r in self.program.rows]
@@ -124,14 +124,14 @@ class Derivatives:
         return [*out, *self.saved_tensors, *[(f"d{n}", o) for n in self.primal.sums], *[(f"d_{n}", row) for n in rows]]
 
     def _like_inputs(self) -> list[ir.Type]:
-        host = Host(self.primal)
+        host = HostBuilder(self.primal)
         arguments = list(self.primal.entry.arguments)
         return [host.like(arguments[i]) for i in self.wrt]
 
     def forward(self) -> None:
         """`@f_fwd`: the outputs, the row outputs, the saved reductions as further ones, then the saved tensors."""
         _ = self.reverse  # What has no derivative is to be told before anything is computed.
-        host, attention, sums = Host(self.primal), self.primal.attention, self.primal.sums
+        host, attention, sums = HostBuilder(self.primal), self.primal.attention, self.primal.sums
         reductions = [self.program.reductions[i] for i in self.saved]
         types = [r.type for r in attention.results] + [host.row_type()] * len(reductions)
 
@@ -154,7 +154,7 @@ class Derivatives:
 
     def backward(self) -> None:
         """`@f_bwd`: the gradients of the arguments `wrt`."""
-        host = Host(self.primal)
+        host = HostBuilder(self.primal)
 
         def body() -> list[ir.Value]:
             originals = self.mods.apply(host)
@@ -163,7 +163,7 @@ class Derivatives:
 
         host.build("bwd", self._passed(), self._like_inputs(), body)
 
-    def _gradients(self, host: Host, program: Program, originals: dict[str, ir.Value], second: bool = False) -> list[ir.Value]:
+    def _gradients(self, host: HostBuilder, program: Program, originals: dict[str, ir.Value], second: bool = False) -> list[ir.Value]:
         names, modded = self._names(), set(self.mods.of)
         tensors = self._tensors()
         roles = {names[i] for i in self.wrt} & tensors
@@ -196,7 +196,7 @@ class Derivatives:
             results += made_rows
         return results
 
-    def _result(self, host: Host, name: str, found: dict[str, ir.Value], parts: dict[str, list[ir.Value]]) -> ir.Value:
+    def _result(self, host: HostBuilder, name: str, found: dict[str, ir.Value], parts: dict[str, list[ir.Value]]) -> ir.Value:
         if name in self._tensors():
             return found[name] if name in found else host.zeros(host.mapping[self.primal.entry.arguments[self._names().index(name)]])
         values = parts.get(name)
@@ -242,7 +242,7 @@ class Derivatives:
 
     def jvp(self) -> None:
         """`@f_jvp`: each output and its tangent, the row outputs, their tangents, for tangents of the arguments `wrt`."""
-        host, names = Host(self.primal), self._names()
+        host, names = HostBuilder(self.primal), self._names()
         arguments = list(self.primal.entry.arguments)
         further = [(DOT + names[i], arguments[i].type) for i in self.wrt]
         o = self.primal.attention.results[0].type
@@ -259,7 +259,7 @@ class Derivatives:
 
         host.build("jvp", further, [*[o, o] * len(self.primal.sums), *rows, *rows], body)
 
-    def _tangent_body(self, host: Host, forward: Forward) -> list[ir.Value]:
+    def _tangent_body(self, host: HostBuilder, forward: Forward) -> list[ir.Value]:
         program, known = forward.result, dict[Node, ir.Value]()
         for stage in forward.stages():
             known |= write_sweep(host, program, stage, known)
@@ -274,7 +274,7 @@ class Derivatives:
             which = ", ".join(f"{role} by '{PIECES[role]}'" for role in self.mods.of)
             message = f"second derivatives of an attention that changes {which} are not derived: change the tensors before the call"
             raise DifferentiationError(message, self.primal.attention.location)
-        host, names = Host(self.primal), self._names()
+        host, names = HostBuilder(self.primal), self._names()
         arguments = list(self.primal.entry.arguments)
         further = [*self._passed(), *[(f"dd_{names[i]}", arguments[i].type) for i in self.wrt]]
         like_o = [host.like(self.primal.attention.results[0])] * len(self.primal.sums)
@@ -289,7 +289,7 @@ class Derivatives:
             kept.scatters = [Scatter(s.param, self._guard_second(first, s)) for s in first.scatters if self._reads(s.param) in chosen]
             seeds = Seeds({s.name: f"dd_{s.name}" for s in kept.sums}, {}, "dd_")
             second = reversed_program(kept, seeds).result
-            self.certificates["second backward"] = Checker(kept, seeds, self.program).check_reverse(second, "second backward")
+            self.certificates["second backward"] = GradientChecker(kept, seeds, self.program).check_reverse(second, "second backward")
             return self._gradients(host, second, {}, second=True)
 
         host.build("bwd2", further, results, body)
@@ -327,7 +327,7 @@ def _yield_also(row: ir.Operation, clone: ir.Operation, reductions: Sequence[Red
     last.erase()
 
 
-def zero_capture(host: Host, tensor: ir.Value) -> ir.Value:
+def zero_capture(host: HostBuilder, tensor: ir.Value) -> ir.Value:
     """Zeros shaped like a captured tensor of any rank."""
     type_ = ir.RankedTensorType(tensor.type)
     rank = type_.rank

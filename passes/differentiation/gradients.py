@@ -8,7 +8,7 @@ from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.derivation.expr import FLOAT, Node, leaves, nodes
 from attn_mlir.passes.differentiation.absorb import Absorber
 from attn_mlir.passes.differentiation.algebra import Algebra
-from attn_mlir.passes.differentiation.host import PAIR_NAMES, Expressions, Host, scatter_to_read
+from attn_mlir.passes.differentiation.host import PAIR_NAMES, Expressions, HostBuilder, scatter_to_read
 from attn_mlir.passes.differentiation.model import Program, Scatter, Sum, largest
 from attn_mlir.passes.differentiation.read import is_half
 from attn_mlir.passes.differentiation.sweep import write_sweep
@@ -18,7 +18,7 @@ from attn_mlir.passes.differentiation.sweep import write_sweep
 class Gradients:
     """Values of some outputs of an adjoint program, computed in the host function."""
 
-    host: Host
+    host: HostBuilder
     program: Program
     sums: Sequence[Sum]
     scatters: Sequence[Scatter]

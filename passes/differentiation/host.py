@@ -78,7 +78,7 @@ class Primal:
 
 
 @dataclass(eq=False)
-class Host:
+class HostBuilder:
     """The new function. `tensors` are values by the names that programs use for them."""
 
     primal: Primal
@@ -187,7 +187,7 @@ class Expressions:
     [B, Hq, Sq] that hold the values of expressions of the row, `names` what values are called.
     """
 
-    host: Host
+    host: HostBuilder
     program: Program
     indices: Sequence[ir.Value]
     leaves: dict[Node, ir.Value]
@@ -269,7 +269,7 @@ class Expressions:
 
 
 def scatter_to_read(
-    host: Host,
+    host: HostBuilder,
     program: Program,
     leaf: Node,
     of: ir.Value | None,

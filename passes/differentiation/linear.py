@@ -20,7 +20,7 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.differentiation.delta_backward import DeltaBackward, places_of, refused_delta
 from attn_mlir.passes.differentiation.delta_check import certified_delta
 from attn_mlir.passes.differentiation.errors import DifferentiationError
-from attn_mlir.passes.differentiation.host import Host
+from attn_mlir.passes.differentiation.host import HostBuilder
 from attn_mlir.passes.differentiation.linear_backward import Backward
 from attn_mlir.passes.differentiation.linear_check import LinearCertificate, certified
 from attn_mlir.passes.differentiation.linear_model import LinearModel, LinearPrimal
@@ -87,13 +87,13 @@ class LinearDerivatives(LinearModel):
 
     def forward(self) -> None:
         """`@f_fwd`: the function itself; its backward needs nothing further."""
-        host, linear = Host(self.primal), self.primal.attention
+        host, linear = HostBuilder(self.primal), self.primal.attention
         _ = self.mods, self.decay, self.skip, self.erase  # What has no derivative is to be told before anything is computed.
         host.build("fwd", [], [r.type for r in linear.results], lambda: list(clone_op(linear, dict(host.mapping)).results))
 
     def backward(self) -> None:
         """`@f_bwd`: the gradients of the arguments `wrt`."""
-        host, linear = Host(self.primal), self.primal.attention
+        host, linear = HostBuilder(self.primal), self.primal.attention
         _ = self.mods, self.decay, self.skip, self.erase, self.certificate
         if self.is_delta and not self.crossing:
             raise DifferentiationError("gradients of the delta rule are there for CPUs, not for GPUs yet: run it on a CPU", linear.location)

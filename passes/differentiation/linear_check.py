@@ -8,7 +8,7 @@ import numpy as np
 
 from attn_mlir.passes.derivation.evaluate import Array
 from attn_mlir.passes.differentiation.errors import DifferentiationError
-from attn_mlir.passes.differentiation.linear_model import GRADIENTS, SWAPPED, Sweep
+from attn_mlir.passes.differentiation.linear_model import GRADIENTS, SWAPPED, LinearSweep
 
 LENGTH, INTERVAL = 7, 3
 TOLERANCE = 1e-7
@@ -50,7 +50,7 @@ def sweep(q: Array, k: Array, v: Array, g: Array, initial: Array, forward: bool,
     return Swept(o, state, [at[end] for end in ends])
 
 
-def derived(x: Mapping[str, Array], forward: bool, channels: str, plan: Mapping[str, Sweep] = GRADIENTS) -> dict[str, Array]:
+def derived(x: Mapping[str, Array], forward: bool, channels: str, plan: Mapping[str, LinearSweep] = GRADIENTS) -> dict[str, Array]:
     """The gradients that `plan` makes of q, k, v, g, the initial state, do and the gradient of the final state.
 
     "rows of q" is that of factors of q's rows, which are 1, [T, 1].
@@ -84,7 +84,7 @@ def certified(forward: bool, channels: str) -> LinearCertificate:
     return check_gradients(forward, channels)
 
 
-def check_gradients(forward: bool, channels: str, plan: Mapping[str, Sweep] = GRADIENTS) -> LinearCertificate:
+def check_gradients(forward: bool, channels: str, plan: Mapping[str, LinearSweep] = GRADIENTS) -> LinearCertificate:
     """Compares all derived gradients with differences of the recurrence. Raises DifferentiationError where they differ."""
     rng = np.random.default_rng(0)
     columns = 3 if channels == "key" else 1

@@ -25,7 +25,7 @@ SWAPPED = {"forward": "backward", "backward": "forward", "none": "none", "key": 
 
 
 @dataclass(frozen=True)
-class Sweep:
+class LinearSweep:
     """A gradient as a linear attention: what it takes for q, k and v, and which of them has all heads."""
 
     operands: tuple[str, str, str]
@@ -41,9 +41,9 @@ class Sweep:
 
 
 GRADIENTS = {
-    "q": Sweep(("do", "v", "k"), 0, True, True, "initial_state", "attn.query", ("q",)),
-    "k": Sweep(("v", "do", "q"), 1, False, True, "d_final_state", "attn.key", ("k", "v")),
-    "v": Sweep(("k", "q", "do"), 2, False, False, "d_final_state", "attn.key"),
+    "q": LinearSweep(("do", "v", "k"), 0, True, True, "initial_state", "attn.query", ("q",)),
+    "k": LinearSweep(("v", "do", "q"), 1, False, True, "d_final_state", "attn.key", ("k", "v")),
+    "v": LinearSweep(("k", "q", "do"), 2, False, False, "d_final_state", "attn.key"),
 }
 
 

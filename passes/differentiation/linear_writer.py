@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from attn_mlir.mlir import arith, ir, tensor
 from attn_mlir.passes.derivation.expr import Node
-from attn_mlir.passes.differentiation.host import Expressions, Host, scatter_to_read
+from attn_mlir.passes.differentiation.host import Expressions, HostBuilder, scatter_to_read
 from attn_mlir.passes.differentiation.linear_model import LinearModel
 from attn_mlir.passes.tiling.scalars import constant_index
 
@@ -15,7 +15,7 @@ class Writer:
     """Writes into the backward function; `found` are the gradients of each argument of the primal."""
 
     of: LinearModel
-    host: Host
+    host: HostBuilder
     found: dict[ir.Value, list[ir.Value]] = field(default_factory=dict)
 
     def operand(self, name: str) -> ir.Value | None:

@@ -7,7 +7,7 @@ from attn_mlir.dialects.attn import build
 from attn_mlir.dialects.attn.partners import Partner, partner_of
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.derivation.expr import Node
-from attn_mlir.passes.differentiation.host import Expressions, Host, scatter_to_read
+from attn_mlir.passes.differentiation.host import Expressions, HostBuilder, scatter_to_read
 from attn_mlir.passes.differentiation.model import Program
 from attn_mlir.passes.differentiation.propagate import adjoints, tangent
 from attn_mlir.passes.differentiation.read import read_element
@@ -44,7 +44,7 @@ class Mods:
                 mods.partners[role] = other[0], kind
         return mods
 
-    def apply(self, host: Host) -> dict[str, ir.Value]:
+    def apply(self, host: HostBuilder) -> dict[str, ir.Value]:
         """Replaces q, k and v among the host's tensors by the changed ones; returns the original ones."""
         originals = {}
         for role, (x, result) in self.of.items():
@@ -52,7 +52,9 @@ class Mods:
             host.tensors[role] = self._elements(host, role, {x: tensor}, result)
         return originals
 
-    def tangent(self, host: Host, role: str, original: ir.Value, moved: ir.Value | None, reads: Mapping[Node, Node]) -> ir.Value | None:
+    def tangent(
+        self, host: HostBuilder, role: str, original: ir.Value, moved: ir.Value | None, reads: Mapping[Node, Node]
+    ) -> ir.Value | None:
         """The tangent of the changed tensor, where that of the original one is `moved`, and captured ones have theirs."""
         x, result = self.of[role]
         dot = self.program.graph.node("element", attr=f"dot_{role}")
@@ -65,7 +67,7 @@ class Mods:
         return None if found is None else self._elements(host, role, tensors, found)
 
     def pull(
-        self, host: Host, role: str, original: ir.Value, adjoint: ir.Value, wanted: frozenset[Node]
+        self, host: HostBuilder, role: str, original: ir.Value, adjoint: ir.Value, wanted: frozenset[Node]
     ) -> tuple[ir.Value, list[tuple[Node, ir.Value]]]:
         """The adjoint of the original tensor, and (parameter, tensor) for those `wanted` of the captured ones that the mod reads."""
         x, result = self.of[role]
@@ -90,7 +92,7 @@ class Mods:
     def _other(self, role: str, tensor: ir.Value, channel: ir.Value) -> ir.Value:
         return self.partners[role][1].index(channel, ir.RankedTensorType(tensor.type).shape[3])
 
-    def _elements(self, host: Host, role: str, tensors: Mapping[Node, ir.Value], value: Node) -> ir.Value:
+    def _elements(self, host: HostBuilder, role: str, tensors: Mapping[Node, ir.Value], value: Node) -> ir.Value:
         """A tensor of the role's type, of `value` at every element; `tensors` are the leaves, the original tensor first."""
 
         def body(*indices: ir.Value) -> list[ir.Value]:
@@ -100,7 +102,7 @@ class Mods:
         weights = build.elements(like, body, host.sequences(_SIDES[role]))
         return build.collect(weights, 0, like.type)
 
-    def _expressions(self, host: Host, role: str, indices: Sequence[ir.Value], tensors: Mapping[Node, ir.Value]) -> Expressions:
+    def _expressions(self, host: HostBuilder, role: str, indices: Sequence[ir.Value], tensors: Mapping[Node, ir.Value]) -> Expressions:
         """Expressions at the positions `indices`; leaves are elements of `tensors`, and of the same ones in the other channel."""
         leaves = {leaf: host.read_at(_SIDES[role], tensor, indices) for leaf, tensor in tensors.items()}
         if role in self.partners:

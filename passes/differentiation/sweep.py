@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from attn_mlir.dialects.attn import build
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Node, leaves
-from attn_mlir.passes.differentiation.host import PAIR_NAMES, Expressions, Host
+from attn_mlir.passes.differentiation.host import PAIR_NAMES, Expressions, HostBuilder
 from attn_mlir.passes.differentiation.model import Program, largest
 
 
-def write_sweep(host: Host, program: Program, swept: Sequence[int], rows: Mapping[Node, ir.Value]) -> dict[Node, ir.Value]:
+def write_sweep(host: HostBuilder, program: Program, swept: Sequence[int], rows: Mapping[Node, ir.Value]) -> dict[Node, ir.Value]:
     """The sums over keys `swept`, of weights that only need row values in `rows`, as tensors [B, Hq, Sq]."""
     names = [program.reductions[i].name for i in swept]
     values = write_attention(host, program, [], [(name, program.red(i)) for name, i in zip(names, swept, strict=True)], rows, list(swept))
@@ -17,7 +17,7 @@ def write_sweep(host: Host, program: Program, swept: Sequence[int], rows: Mappin
 
 
 def write_attention(
-    host: Host,
+    host: HostBuilder,
     program: Program,
     terms: Sequence[tuple[Node, str, int]],
     row_values: Sequence[tuple[str, Node]],
@@ -68,7 +68,7 @@ def _scores(program: Program, roots: Sequence[Node], rows: Mapping[Node, ir.Valu
     return found or [program.graph.leaf("s", 0)]
 
 
-def _score_piece(host: Host, program: Program, scores: Sequence[Node], used: Sequence[int]) -> None:
+def _score_piece(host: HostBuilder, program: Program, scores: Sequence[Node], used: Sequence[int]) -> None:
     def body(*arguments: ir.Value) -> list[ir.Value]:
         known = {program.graph.leaf("x", k): value for k, value in zip(used, arguments, strict=False)}
         expressions = Expressions(host, program, arguments[len(used) :], known)
@@ -81,7 +81,7 @@ def _score_piece(host: Host, program: Program, scores: Sequence[Node], used: Seq
 
 
 def _row_piece(
-    host: Host,
+    host: HostBuilder,
     program: Program,
     scores: Sequence[Node],
     terms: Sequence[tuple[Node, str, int]],
@@ -104,6 +104,6 @@ def _row_piece(
     build.piece("row", [*names, *[(name, ir.IndexType.get()) for name in PAIR_NAMES[:3]]], body)
 
 
-def _condition(host: Host, score: ir.Value) -> ir.Value:
+def _condition(host: HostBuilder, score: ir.Value) -> ir.Value:
     """Whether a score that is 1 or 0 is 1."""
     return arith.cmpf(arith.CmpFPredicate.OGT, score, host.constant(0.5))

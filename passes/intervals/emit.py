@@ -12,7 +12,7 @@ _END = 1 << 63
 """Integers compare with what is beyond as with the last ones."""
 
 
-class Emitter:
+class IntervalEmitter:
     """Emits expressions; `known` gives the values of the leaves that are variables or tensor sizes."""
 
     def __init__(self, known: Mapping[Node, ir.Value]) -> None:

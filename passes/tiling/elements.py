@@ -15,7 +15,7 @@ from attn_mlir.passes.tiling.work import Span, item_of, item_types, lengths_of, 
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowBlock:
     """The rows of one program: `count` from `begin` on; positions past them stand for the last one. `span` tells where
     those of packed tensors lie.
     """
@@ -36,22 +36,22 @@ class Rows:
         return arith.MinSIOp(arith.AddIOp(self.begin, i).result, self.last).result
 
 
-def rows_of(over: ir.Value, size: int) -> Rows:
+def rows_of(over: ir.Value, size: int) -> RowBlock:
     number, h, b = (build.program_id(axis) for axis in range(3))
     length, step = memref.DimOp(over, constant_index(2)).result, constant_index(size)
     begin = arith.MulIOp(number, step).result
     count = arith.MinSIOp(step, arith.SubIOp(length, begin).result).result
-    return Rows(b, h, begin, count, arith.SubIOp(length, constant_index(1)).result)
+    return RowBlock(b, h, begin, count, arith.SubIOp(length, constant_index(1)).result)
 
 
-def _packed_rows(frame: Frame, over: ir.Value, packing: Packing) -> Rows:
+def _packed_rows(frame: Frame, over: ir.Value, packing: Packing) -> RowBlock:
     """Those of packed tensors, as the list of work has them."""
     number, h = (build.program_id(axis) for axis in range(2))
     item = item_of(frame.extra[0], number)
     span = span_of(packing, item.b, over, frame.outer)
     count = arith.SubIOp(item.end, item.begin).result
     last = arith.MaxSIOp(arith.SubIOp(span.length, constant_index(1)).result, constant_index(0)).result
-    return Rows(item.b, h, item.begin, count, last, span)
+    return RowBlock(item.b, h, item.begin, count, last, span)
 
 
 def build_row_dot(function: ir.Operation, dot: ir.Operation, makers: Sequence[ir.Operation], rows: int) -> None:
@@ -125,7 +125,7 @@ def build_elements(function: ir.Operation, elements: ir.Operation, makers: Seque
 class _Elements:
     """The elements of one program's rows; each output computes the weight it needs."""
 
-    def __init__(self, frame: Frame, element: ir.Block, rows: Rows, like: ir.Value, size: int, scattered: tuple[bool, bool]) -> None:
+    def __init__(self, frame: Frame, element: ir.Block, rows: RowBlock, like: ir.Value, size: int, scattered: tuple[bool, bool]) -> None:
         """`scattered`: whether programs scatter to slots of their own, and whether batch entries are sequences of packed tensors."""
         self._frame, self._element, self._rows, self._size = frame, element, rows, size
         self._slots, self._packed = scattered

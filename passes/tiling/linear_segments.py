@@ -3,7 +3,7 @@
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, func, ir, math, memref, tensor
 from attn_mlir.passes.regions import block_of, piece
-from attn_mlir.passes.tiling.elements import Rows, rows_of
+from attn_mlir.passes.tiling.elements import RowBlock, rows_of
 from attn_mlir.passes.tiling.frame import Frame, Output, argument_number, loop
 from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index
 
@@ -41,7 +41,7 @@ class _DecaySum:
         self._score, self._channels = result.element_type, list(result.shape[3:])
         self._size = min(view.segment.value, _POSITIONS_OF_CHANNELS if self._channels else _POSITIONS)
 
-    def total(self, rows: Rows) -> ir.Value:
+    def total(self, rows: RowBlock) -> ir.Value:
         """The sum over the segment of `rows`: [1], or [1, K] of channels."""
         size, one = self._size, constant_index(1)
         shape = [size, *self._channels]
@@ -76,7 +76,7 @@ class _DecaySum:
         made = ir.RankedTensorType.get([1, *self._channels], self._score)
         return build.map_([one, constant_index(self._channels[0])], [made], [], [], end)[0][0]
 
-    def _step(self, rows: Rows, head: ir.Value, position: ir.Value, d: list[ir.Value]) -> ir.Value:
+    def _step(self, rows: RowBlock, head: ir.Value, position: ir.Value, d: list[ir.Value]) -> ir.Value:
         """The log decay of a position (and channel), after its mod."""
         g = constant_float(self._score, 0.0)
         for memory in self._decay:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, func, ir, memref, tensor
-from attn_mlir.passes.tiling.elements import Rows, rows_of
+from attn_mlir.passes.tiling.elements import RowBlock, rows_of
 from attn_mlir.passes.tiling.frame import Frame, Output, argument_number, loop
 from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index
 
@@ -55,7 +55,7 @@ def build_head_sum(function: ir.Operation, op: ir.Operation, makers: Sequence[ir
 class _Interval:
     """Positions of one interval, and the first row of its states."""
 
-    rows: Rows
+    rows: RowBlock
     state: ir.Value
 
 
@@ -113,7 +113,7 @@ class _DecayGradient:
         def step(n: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
             start = arith.AddIOp(begin, arith.MulIOp(n, size).result).result
             count = arith.MinSIOp(size, arith.SubIOp(end, start).result).result
-            rows = Rows(constant_index(0), head, start, count, last)
+            rows = RowBlock(constant_index(0), head, start, count, last)
             self.interval(_Interval(rows, _row(arith.AddIOp(first, n).result, self._view.rows.value)), targets)
             return carried
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from attn_mlir.callers import warn
-from attn_mlir.dialects import load_all
+from attn_mlir.dialects import loaded
 from attn_mlir.errors import AttnError, PerformanceWarning, UnsupportedError
 from attn_mlir.mlir import LOCK, ir
 from attn_mlir.passes.position_code import position_code
@@ -55,8 +55,7 @@ def because(reason: str, likely: str) -> str:
 
 def _position_code(text: str) -> str:
     """See `position_code`; empty for what is no module."""
-    with LOCK, ir.Context() as context:
-        load_all(context)
+    with LOCK, loaded():
         try:
             return position_code(ir.Module.parse(text).operation)
         except ir.MLIRError:

@@ -1,7 +1,7 @@
 // Packed tensors as ragged views, for GPUs: a sequence is the last rows of the entry where it ends, so that nothing is behind it; its
 // lengths are read once; a program of pairs has one item of the list. Other tensors, such as sums of rows, are not views.
-// RUN: attn-opt %inputs/packed-causal.mlir -p 'attn-resolve-masks,attn-online-rewrite,attn-guard-empty-rows,attn-tile{block-q=16 block-kv=32 whole=true ragged=true},canonicalize,cse' | FileCheck %s
-// RUN: attn-opt %inputs/packed-causal.mlir -p 'attn-differentiate,attn-outline{keep-hosts=false},attn-simplify,attn-resolve-masks,attn-online-rewrite,attn-guard-empty-rows,attn-tile{block-q=16 block-kv=32 whole=true ragged=true},canonicalize,cse' | FileCheck %s --check-prefix=BACK
+// RUN: attn-opt %inputs/packed-causal.mlir -p 'attn-resolve-masks,attn-online-rewrite,attn-guard-empty-rows,attn-tile{block-q=16 block-kv=32 whole=true},canonicalize,cse' | FileCheck %s
+// RUN: attn-opt %inputs/packed-causal.mlir -p 'attn-differentiate,attn-outline{keep-hosts=false},attn-simplify,attn-resolve-masks,attn-online-rewrite,attn-guard-empty-rows,attn-tile{block-q=16 block-kv=32 whole=true},canonicalize,cse' | FileCheck %s --check-prefix=BACK
 
 // CHECK:       func.func @attention({{.*}}%work: memref<?x4xi32
 // CHECK-SAME:  begins = array<i64: 3, 5>

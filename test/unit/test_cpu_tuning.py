@@ -18,7 +18,7 @@ from attn_mlir.backends.cpu.target import DESKTOP, SERVER, TARGETS, CpuTarget, h
 from attn_mlir.backends.cpu.tuning import program
 from attn_mlir.backends.cpu.tuning.model import cost, problem_of
 from attn_mlir.backends.cpu.tuning.space import CpuSpace
-from attn_mlir.backends.cpu.tuning.sweep_facts import SweepFacts
+from attn_mlir.backends.cpu.tuning.sweep_facts import CpuSweepFacts
 from attn_mlir.backends.fields import Fields
 from attn_mlir.backends.tuning.facts import KernelFacts
 from attn_mlir.backends.tuning.space import Work, left_out, ranked, to_measure
@@ -31,7 +31,7 @@ from engine_helpers import OnlineSoftmax
 
 FORWARD = KernelFacts("rows", "f32", (64,), (64,), (), 1.0, 5.0, False)
 BACKWARD = KernelFacts("pairs", "f32", (64, 64), (64, 64), (64,), 1.0, 8.0, True)
-SCAN = KernelFacts("chunks", "f32", (64,), (64,), sweep=SweepFacts(64, 64, 32, 64, 0, False))
+SCAN = KernelFacts("chunks", "f32", (64,), (64,), sweep=CpuSweepFacts(64, 64, 32, 64, 0, False))
 TOGETHER = dataclasses.replace(SCAN, sweep=dataclasses.replace(SCAN.sweep, whole_columns=True))
 ONE_CHUNK = dataclasses.replace(SCAN, sweep=dataclasses.replace(SCAN.sweep, one_chunk=True))
 WORK = Work(1024, 1024, 8)

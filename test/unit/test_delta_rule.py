@@ -112,6 +112,10 @@ def test_one_after_the_other_and_through_the_state() -> None:
         steps.append(made)
     assert error(torch.cat(steps, 2), o.double()) < LIMIT
     assert error(state, final.double()) < LIMIT
+    q, k, v, g, beta = (x[name][:, :, 0] for name in ("q", "k", "v", "g", "beta"))
+    o_0, state = attn_mlir.linear_attention_step(q, k, v * beta.unsqueeze(2), g, x["state"], None, erase=beta)
+    assert error(o_0, o[:, :, 0].double()) < LIMIT
+    assert error(state, part(0, 1, x["state"])[1].double()) < LIMIT
 
 
 def test_sequences_of_any_lengths() -> None:
@@ -165,7 +169,7 @@ def test_wrong_inputs_are_named() -> None:
     with pytest.raises(ArgumentError, match="its heads must divide"):
         attn_mlir.linear_attention(q, k, v, erase=x["beta"], erase_key=k[:, :, :5])
     with pytest.raises(ArgumentError, match="removed_key must be a tensor like k"):
-        attn_mlir.linear_attention(q, k, v, erase=x["beta"], removed_key=1.0)
+        attn_mlir.linear_attention(q, k, v, erase=x["beta"], removed_key=1.0)  # pyright: ignore[reportArgumentType]
     with pytest.raises(UnsupportedError, match="not there yet for NVIDIA GPUs: compute on the CPU"):
         attn_mlir.linear_attention(q.half(), k.half(), v.half(), erase=x["beta"], device="cuda-emulated")
 
@@ -176,9 +180,27 @@ def test_the_engine_takes_an_erase_mod() -> None:
     x = {name: value.detach() for name, value in inputs(33).items()}
     custom = attn_mlir.CustomIO({"beta": (1, "heads", "seq_len")})
     engine = attn_mlir.LinearAttentionEngine(
-        (meta(1, 2, 33, 16), meta(1, 2, 33, 16), meta(1, 2, 33, 16)),
+        [meta(1, 2, 33, 16, dtype=torch.float32) for _ in range(3)],
         erase_mod=lambda share, io: share * io.input_tensors["beta"], custom_io=custom,
     )  # fmt: skip
     o = engine(x["q"], x["k"], x["v"], x["g"], x["beta"])
     made, _ = delta_reference(x["q"], x["k"], x["v"], x["g"], x["beta"].double().unsqueeze(3) * x["k"].double())
     assert error(o, made) < LIMIT
+
+
+@pytest.mark.parametrize("short", [False, True])
+def test_inside_of_a_graph(short: bool) -> None:
+    """torch.compile sees one operator, whatever says how much is erased, and its gradients are the same."""
+    x = inputs(33)
+    bias = torch.rand(2, requires_grad=True)
+
+    def run(q: Any, k: Any, v: Any, g: Any, beta: Any, key: Any) -> Any:
+        if short:
+            return attn_mlir.linear_attention(q, k, v, g, erase_mod=lambda b, h, t: torch.sigmoid(bias[h]), read_before_update=True)
+        return attn_mlir.linear_attention(q, k, v, g, erase=beta, erase_mod=lambda s, b, h, t: s * bias[h], erase_key=key)
+
+    given = [x[name] for name in ("q", "k", "v", "g", "beta", "erase_key")]
+    wanted = torch.autograd.grad(run(*given).square().sum(), [x["k"], x["g"], bias])
+    found = torch.autograd.grad(torch.compile(run, backend="eager", fullgraph=True)(*given).square().sum(), [x["k"], x["g"], bias])
+    for got, known in zip(found, wanted, strict=True):
+        torch.testing.assert_close(got, known)

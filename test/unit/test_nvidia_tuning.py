@@ -15,7 +15,7 @@ from attn_mlir.api.attention import Attention
 from attn_mlir.api.masks import causal
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import Fields
-from attn_mlir.backends.nvidia.passes.choose_blocks import ChooseBlocks
+from attn_mlir.backends.nvidia.passes.choose_blocks import NvidiaChooseBlocks
 from attn_mlir.backends.nvidia.target import HOPPER
 from attn_mlir.backends.nvidia.tuning import space
 from attn_mlir.backends.nvidia.tuning.choices import EVERY, choices_for, choices_in, with_choices
@@ -67,7 +67,7 @@ def test_choices_reach_the_blocks() -> None:
         Pipeline.parse("attn-simplify,attn-resolve-masks,attn-online-rewrite,attn-guard-empty-rows", registry()).run(module)
         (function,) = find_all(module.operation, "func.func")
         assert choices_for(function, choices_in(module.operation)) == {"block_q": 64, "block_kv": 80, "stages": 1, "turns": 0}
-        assert ChooseBlocks().run(module.operation)
+        assert NvidiaChooseBlocks().run(module.operation)
         assert list(ir.DenseI64ArrayAttr(function.attributes["tile.blocks"])) == [64, 80]
         assert attributes.read(function, attributes.CHOICES)["stages"] == 1
 

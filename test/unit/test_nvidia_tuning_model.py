@@ -171,7 +171,7 @@ def test_entries_of_the_table_fit_the_chip() -> None:
         if entry.grid == "rows":
             facts = KernelFacts("rows", "f16", columns * scores, columns, (), 1.0, 5.0, bool(entry.masked))
         else:
-            facts = KernelFacts("pairs", "f16", columns * scores, columns * 2, columns, 1.0, 8.0, bool(entry.masked))
+            facts = KernelFacts("pairs", "f16", columns * scores, columns * int(min(entry.sums, 2)), columns, 1.0, 8.0, bool(entry.masked))
         assert table.lookup(facts, entry.arch, entry.length) == entry.choices
         assert "rows must" not in cost(facts, entry.choices, HOPPER, Work()).problem
 

@@ -14,7 +14,7 @@ from attn_mlir.backends.nvidia.target import AMPERE, HOPPER
 from attn_mlir.backends.nvidia.tuning import space
 from attn_mlir.backends.nvidia.tuning.choices import with_choices
 from attn_mlir.backends.nvidia.tuning.program import tunables
-from attn_mlir.backends.nvidia.tuning.sweep_facts import SweepFacts
+from attn_mlir.backends.nvidia.tuning.sweep_facts import NvidiaSweepFacts
 from attn_mlir.backends.nvidia.tuning.sweeps import sweep_cost
 from attn_mlir.backends.tuning.space import Tunable, Work
 from attn_mlir.backends.tuning.worker import Job
@@ -27,8 +27,8 @@ from fake_bench import FakeBench, tune_module
 
 BACKWARD = Job("cuda", "bwd", ("q", "k", "v", "arg3"))
 WORK = Work(4096, 4096, 256)
-FORWARD = SweepFacts(128, 128, 64, 0, 0, channels=False, plain=True, factor=False, exact=False)
-GRADIENT = SweepFacts(128, 128, 64, 512, 0, channels=False, plain=True, factor=True, exact=True)
+FORWARD = NvidiaSweepFacts(128, 128, 64, 0, 0, channels=False, plain=True, factor=False, exact=False)
+GRADIENT = NvidiaSweepFacts(128, 128, 64, 512, 0, channels=False, plain=True, factor=True, exact=True)
 
 
 def traced(element: str = "f16", keys: int = 128, values: int = 128, decay: str = "step") -> str:
@@ -105,7 +105,7 @@ def test_schedules_fit_the_kernel() -> None:
 
 
 def test_what_does_not_fit_is_thrown_out() -> None:
-    def problem(facts: SweepFacts, **choices: int | str) -> str:
+    def problem(facts: NvidiaSweepFacts, **choices: int | str) -> str:
         return sweep_cost(facts, choices, HOPPER, WORK).problem
 
     assert "shared memory: " in problem(GRADIENT, emitter="tilelang", block_q=128, block_kv=128)

@@ -59,8 +59,8 @@ def test_the_functions_of_models(model: str, length: int) -> None:
         torch.testing.assert_close(got, known, rtol=1e-4, atol=1e-5)
     if length == 1:
         return
-    wanted = torch.autograd.grad(sum(y.square().sum() for y in expected), list(x.values()))
-    grads = torch.autograd.grad(sum(y.square().sum() for y in found), list(x.values()))
+    wanted = torch.autograd.grad(torch.stack([y.square().sum() for y in expected]).sum(), list(x.values()))
+    grads = torch.autograd.grad(torch.stack([y.square().sum() for y in found]).sum(), list(x.values()))
     for name, got, known in zip(x, grads, wanted, strict=True):
         torch.testing.assert_close(
             got, known, rtol=1e-3, atol=1e-4 * known.abs().max().item(), msg=lambda text, name=name: f"{name}: {text}"

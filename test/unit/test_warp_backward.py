@@ -164,6 +164,14 @@ def drop(name: str, number: int) -> Callable[[Ops], None]:
     return lambda ops: ops[name][number].erase()
 
 
+def drop_all(name: str) -> Callable[[Ops], None]:
+    def change(ops: Ops) -> None:
+        for op in ops[name]:
+            op.erase()
+
+    return change
+
+
 def number(name: str, which: int, key: str, value: int) -> Callable[[Ops], None]:
     def change(ops: Ops) -> None:
         ops[name][which].attributes[key] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
@@ -278,15 +286,16 @@ def never_zero(ops: Ops) -> None:
 def not_told(ops: Ops) -> None:
     """Consumers read a number before it is told."""
     told = ops["mbarrier"][-2].results[0]
-    [op.erase() for op in [op for op in ops["wait"] if op.operands[0] == told][1:]]
+    for op in [op for op in ops["wait"] if op.operands[0] == told][1:]:
+        op.erase()
 
 
 ORDER_FAULTS: list[tuple[str, str, Callable[[Ops], None]]] = [
     ("turns passed on before additions are done", "unordered additions", taken_for_done),
-    ("no turn awaited", "unordered additions", lambda ops: [op.erase() for op in ops["order_wait"]] and None),
+    ("no turn awaited", "unordered additions", drop_all("order_wait")),
     ("a turn awaited that nobody passes on", "deadlock", no_first),
     ("every turn taken for the first one", "unordered additions, deadlock", others_turn),
-    ("turns not passed on", "deadlock", lambda ops: [op.erase() for op in ops["order_pass"]] and None),
+    ("turns not passed on", "deadlock", drop_all("order_pass")),
     ("a counter of tiles that is left", "counter left", never_zero),
     ("a message read before it is told", f"{_EARLY}, {_LATE}, overwritten twice", not_told),
 ]

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from attn_mlir.backends.amd.chunks.kernel import Kernel
+from attn_mlir.backends.amd.chunks.kernel import ChunkKernel
 from attn_mlir.backends.amd.chunks.layout import DOTS
 from attn_mlir.backends.amd.target import AmdTarget
 from attn_mlir.backends.gpu import attributes
@@ -38,7 +38,7 @@ def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | st
         if made and number > 1:
             break
         fields: Fields = {"waves": 1, **tried}
-        needed = Kernel(kernel, {"arch": target.arch, **fields}).emit().shared_bytes
+        needed = ChunkKernel(kernel, {"arch": target.arch, **fields}).emit().shared_bytes
         if 2 * needed <= target.lds_bytes and not alone:
             made.insert(0, {**fields, "waves": 2})
             break
@@ -54,7 +54,7 @@ def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | st
 
 def emit(kernel: ir.Operation, target: AmdTarget) -> KernelCode:
     """The source of a scheduled kernel. Raises UnsupportedError for what this emitter cannot do."""
-    return Kernel(kernel, {**attributes.read(kernel, SCHEDULE), "arch": target.arch}).emit()
+    return ChunkKernel(kernel, {**attributes.read(kernel, SCHEDULE), "arch": target.arch}).emit()
 
 
 def _adds_rows(kernel: ir.Operation) -> bool:

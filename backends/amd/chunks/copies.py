@@ -1,20 +1,20 @@
 """Prints copies of tiles into shared memory, when something first needs one."""
 
-from attn_mlir.backends.amd.chunks.core import Core
-from attn_mlir.backends.amd.chunks.memory import Buffer
+from attn_mlir.backends.amd.chunks.core import ChunkCore
+from attn_mlir.backends.amd.chunks.memory import LdsBuffer
 from attn_mlir.backends.amd.chunks.tiles import (
     FACTORS,
     FLOATS,
     SIZES,
     THREADS,
     WAVES,
-    Fragment,
+    ChunkFragment,
+    ChunkVector,
     Grid,
     Held,
-    Partial,
+    PartialSum,
     Terms,
     Uniform,
-    Vector,
     Wide,
     chunks_of,
 )
@@ -22,19 +22,19 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
 
-class Copies:
+class ChunkCopies:
     """Makes forms of tiles in shared memory, each once."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: ChunkCore) -> None:
         self.core = core
 
-    def vector(self, value: ir.Value) -> Vector | Uniform:
+    def vector(self, value: ir.Value) -> ChunkVector | Uniform:
         """A tile of one value a row in registers; adds up the parts of a sum."""
         core, tile = self.core, self.core.tiles[value]
-        if isinstance(tile, Partial):
+        if isinstance(tile, PartialSum):
             buffer = core.copies[tile.name, "parts"]
             core.memory.read(buffer)
-            made = Vector(core.names.fresh(tile.name), tile.length)
+            made = ChunkVector(core.names.fresh(tile.name), tile.length)
             core.writer.line(f"attn::Array<float, {made.parts}> {made.name};")
             with core.turns("n", made.parts) as n:
                 core.writer.line(f"{made.name}[{n}] = 0.0f;")
@@ -42,7 +42,7 @@ class Copies:
                     at = f"{tile.slot} + e * {core.vector_stride(tile)} + {lane_row(n, tile.length)}"
                     core.writer.line(f"{made.name}[{n}] += ((const float *)({buffer.at}))[{at}];")
             core.tiles[value] = tile = made
-        if not isinstance(tile, (Vector, Uniform)):
+        if not isinstance(tile, (ChunkVector, Uniform)):
             raise UnsupportedError(f"amd: {value} is no tile of one value a row")
         return tile
 
@@ -62,15 +62,15 @@ class Copies:
                 core.writer.line(f"{guard}(({kind} *)({buffer.at}))[wave * {stride} + {row}] = {tile.name}[{n if tile.parts > 1 else 0}];")
         core.memory.read(core.copies[tile.name, "vector"])
 
-    def readable(self, value: ir.Value) -> Buffer:
+    def readable(self, value: ir.Value) -> LdsBuffer:
         """Makes all elements of a tile readable."""
         form = self.core.readable_form(value)
         return self.floats(value) if form == "floats" else self.factor(value, form)
 
-    def floats(self, value: ir.Value) -> Buffer:
+    def floats(self, value: ir.Value) -> LdsBuffer:
         """Makes all elements of a tile of f32 or f64 readable, row after row."""
         core, tile = self.core, self.core.tiles[value]
-        if not isinstance(tile, (Fragment, Held, Wide)):
+        if not isinstance(tile, (ChunkFragment, Held, Wide)):
             raise UnsupportedError(f"amd: {value} is no tile of two dimensions")
         if (tile.name, "floats") not in core.copies:
             stride = core.float_stride(tile)
@@ -83,16 +83,16 @@ class Copies:
         core.memory.read(core.copies[tile.name, "floats"])
         return core.copies[tile.name, "floats"]
 
-    def factor(self, value: ir.Value, form: str, terms: Terms | None = None) -> Buffer:
+    def factor(self, value: ir.Value, form: str, terms: Terms | None = None) -> LdsBuffer:
         """Makes the rows or the columns of a tile that products multiply readable in chunks; `terms`: only a part of each."""
         buffer = self.written(value, form, terms)
         self.core.memory.read(buffer)
         return buffer
 
-    def written(self, value: ir.Value, form: str, terms: Terms | None = None) -> Buffer:
+    def written(self, value: ir.Value, form: str, terms: Terms | None = None) -> LdsBuffer:
         """Writes the rows or the columns of a tile that products multiply, or a part of each, if they are not there yet."""
         core, tile = self.core, self.core.tiles[value]
-        if not isinstance(tile, (Fragment, Held)) or tile.element not in FACTORS:
+        if not isinstance(tile, (ChunkFragment, Held)) or tile.element not in FACTORS:
             raise UnsupportedError(f"amd: products take tiles of {', '.join(FACTORS)}, not {value}")
         rows, columns = core.padded(tile.rows), core.padded(tile.columns)
         rows, columns = (rows, columns) if form == "rows" else (columns, rows)
@@ -110,7 +110,7 @@ class Copies:
             self._fragment(tile, form, buffer, part)
         return buffer
 
-    def _held(self, tile: Held, form: str, buffer: Buffer, terms: Terms) -> None:
+    def _held(self, tile: Held, form: str, buffer: LdsBuffer, terms: Terms) -> None:
         core, writer, keep = self.core, self.core.writer, _keeper(tile)
         chunks = chunks_of(terms.count, tile.element)
         row, column = ("row", terms.of("column")) if form == "rows" else (terms.of("row"), "column")
@@ -131,7 +131,7 @@ class Copies:
                     at = "0" if t == "0" else f"8 * {t}"
                     writer.line(f"attn::keep_patch<{chunks}>({buffer.at}, {row}, {column}, &{tile.name}[{at}]);")
 
-    def _fragment(self, tile: Fragment, form: str, buffer: Buffer, terms: Terms) -> None:
+    def _fragment(self, tile: ChunkFragment, form: str, buffer: LdsBuffer, terms: Terms) -> None:
         core, writer, grid = self.core, self.core.writer, tile.grid
         along, chunks = (form == "columns") == grid.by_columns, chunks_of(terms.count, tile.element)
         with self.blocks(grid) as (row, column, n), core.scope(terms.condition(column if form == "rows" else row)):
@@ -166,13 +166,13 @@ class Copies:
         """A scope that loops over the blocks `n` of this wave; gives the lane's row and column (of its first element) in the tile."""
         return _Blocks(self.core, grid)
 
-    def elements(self, tile: Fragment | Held | Wide, guard: bool) -> "_Elements":
+    def elements(self, tile: ChunkFragment | Held | Wide, guard: bool) -> "_Elements":
         """A scope that loops over all elements; gives row, column, and the subscripts of the element in registers."""
         return _Elements(self, tile, guard)
 
 
 class _Blocks:
-    def __init__(self, core: Core, grid: Grid) -> None:
+    def __init__(self, core: ChunkCore, grid: Grid) -> None:
         self.core, self.grid = core, grid
 
     def __enter__(self) -> tuple[str, str, str]:
@@ -195,7 +195,7 @@ class _Blocks:
 
 
 class _Elements:
-    def __init__(self, copies: Copies, tile: Fragment | Held | Wide, guard: bool) -> None:
+    def __init__(self, copies: ChunkCopies, tile: ChunkFragment | Held | Wide, guard: bool) -> None:
         self.copies, self.tile, self.guard = copies, tile, guard
         self.scopes: list[object] = []
 
@@ -205,7 +205,7 @@ class _Elements:
 
     def __enter__(self) -> tuple[str, str, str]:
         copies, core, tile = self.copies, self.copies.core, self.tile
-        if isinstance(tile, Fragment):
+        if isinstance(tile, ChunkFragment):
             row, column, n = self._open(copies.blocks(tile.grid))  # type: ignore[misc]
             self._open(core.unrolled("r", tile.grid.length))
             return (f"{row} + r", column, f"[{n}][r]") if tile.grid.by_columns else (row, f"{column} + r", f"[{n}][r]")
@@ -225,7 +225,7 @@ class _Elements:
             scope.__exit__(None, None, None)  # type: ignore[attr-defined]
 
 
-def _keeper(tile: Fragment | Held) -> str:
+def _keeper(tile: ChunkFragment | Held) -> str:
     """C++: what writes neighbouring elements of a row."""
     return "attn::keep_floats" if tile.element == "f32" else "attn::keep_halves"
 

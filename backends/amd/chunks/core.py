@@ -4,20 +4,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from attn_mlir.backends.amd.chunks.layout import Layout, wants
-from attn_mlir.backends.amd.chunks.memory import Buffer, Memory
+from attn_mlir.backends.amd.chunks.layout import ChunkLayout, wants
+from attn_mlir.backends.amd.chunks.memory import LdsBuffer, LdsMemory
 from attn_mlir.backends.amd.chunks.tiles import (
     FACTORS,
     FLOATS,
     HALVES,
     SIZES,
-    Fragment,
+    ChunkFragment,
+    ChunkVector,
     Grid,
     Held,
-    Partial,
+    PartialSum,
     Tile,
     Uniform,
-    Vector,
     Wide,
     chunks_of,
     round_up,
@@ -33,7 +33,7 @@ _TAKEN = "lane wave memory head batch block next n r t e c i j row column piece 
 
 
 @dataclass(frozen=True)
-class View:
+class ChunkView:
     """A part of an argument. `offsets` are C++ expressions, one for each dimension of the argument, "0" where the part begins with it;
     `dims`: which of these the dimensions of the part are.
     """
@@ -52,7 +52,7 @@ class Place:
     element: str = ""
 
 
-class Core(PrinterCore[Tile]):
+class ChunkCore(PrinterCore[Tile]):
     """Prints the parts that all sweeps have.
 
     Further C++ variables that the body relies on: `lane` and `wave` (of this thread), `own` and `first` (see `attn::Block`), `memory`.
@@ -64,15 +64,15 @@ class Core(PrinterCore[Tile]):
         """`reuse`: see `Memory`; `split`: in how many parts the factors of large products come to shared memory."""
         super().__init__(kernel, chunk, _TAKEN)
         self.chunk, self.split = chunk, split
-        self.layout = Layout(kernel)
+        self.layout = ChunkLayout(kernel)
         self.lifted = remainders(kernel)
         """Factors of products that are kept 2^11 times as large as they are."""
-        self.memory = Memory(self.writer, reuse)
-        self.copies: dict[tuple[str, str], Buffer] = {}
+        self.memory = LdsMemory(self.writer, reuse)
+        self.copies: dict[tuple[str, str], LdsBuffer] = {}
         """Copies of tiles in shared memory, by the tile's name and form: "rows", "columns" (its transpose), "floats" or "vector"."""
         self.place: Place | None = None
         """Where the map is that is printed now."""
-        self.views: dict[ir.Value, View] = {}
+        self.views: dict[ir.Value, ChunkView] = {}
         self.aligned: dict[int, int] = {}
         self.element = next(iter(HALVES))
 
@@ -102,19 +102,19 @@ class Core(PrinterCore[Tile]):
 
     # ---- arguments
 
-    def view(self, value: ir.Value) -> View:
+    def view(self, value: ir.Value) -> ChunkView:
         """The argument that a memref is a part of."""
         op = maker(value)
         if op is None:
             rank = ir.MemRefType(value.type).rank
-            return View(value, ("0",) * rank, tuple(range(rank)))
+            return ChunkView(value, ("0",) * rank, tuple(range(rank)))
         if op.name != "memref.subview":
             raise UnsupportedError(f"amd: '{op.name}' makes no memory that a kernel can use ({op.location})")
         if value not in self.views:
             self.views[value] = self._subview(op)
         return self.views[value]
 
-    def _subview(self, op: ir.Operation) -> View:
+    def _subview(self, op: ir.Operation) -> ChunkView:
         outer, dynamic = self.view(op.operands[0]), list(op.operands)[1:]
         if any(step != 1 for step in ir.DenseI64ArrayAttr(op.attributes["static_strides"])):
             raise UnsupportedError(f"amd: a kernel reads parts of tensors without gaps only ({op.location})")
@@ -124,7 +124,7 @@ class Core(PrinterCore[Tile]):
             offsets[dim] = text if offsets[dim] == "0" else offsets[dim] if text == "0" else f"({offsets[dim]} + {text})"
         sizes, rank = list(ir.DenseI64ArrayAttr(op.attributes["static_sizes"])), ir.MemRefType(op.results[0].type).rank
         dropped = [dim for dim, size in enumerate(sizes) if size == 1][: len(sizes) - rank]
-        return View(outer.argument, tuple(offsets), tuple(dim for n, dim in enumerate(outer.dims) if n not in dropped))
+        return ChunkView(outer.argument, tuple(offsets), tuple(dim for n, dim in enumerate(outer.dims) if n not in dropped))
 
     def item(self, value: ir.Value, indices: list[str]) -> str:
         """C++: an element of a memref."""
@@ -171,11 +171,11 @@ class Core(PrinterCore[Tile]):
         kind = str(op.results[0].type)
         if isinstance(tile, Uniform):
             return tile.name
-        if isinstance(tile, Partial) and tile.groups == 1:
+        if isinstance(tile, PartialSum) and tile.groups == 1:
             return f"((const float *)({self.copies[tile.name, 'parts'].at}))[{tile.slot} + {indices[0]}]"
-        if isinstance(tile, Vector):
+        if isinstance(tile, ChunkVector):
             return self._of_vector(op, tile, indices[0])
-        if isinstance(tile, (Fragment, Held, Wide)):
+        if isinstance(tile, (ChunkFragment, Held, Wide)):
             own = self.place is not None and self.own(op) == [0, 1] and tuple(indices) == self.place.indices
             if own and self.place is not None and self.place.layout is not None and layout_of(tile) == self.place.layout:
                 return self.narrowed(f"{tile.name}{self.place.element}", kind)
@@ -187,7 +187,7 @@ class Core(PrinterCore[Tile]):
             return f"attn::float_at{place}" if kind == "f32" else f"attn::bits<{FACTORS[kind]}>(attn::half_at{place})"
         raise UnsupportedError(f"amd: the kernel reads {op.operands[0]}, which has no place ({op.location})")
 
-    def _of_vector(self, op: ir.Operation, tile: Vector, index: str) -> str:
+    def _of_vector(self, op: ir.Operation, tile: ChunkVector, index: str) -> str:
         place = self.place
         if place is not None and place.layout == tile.length and index == place.indices[0]:
             return f"{tile.name}[{place.element}]"
@@ -205,23 +205,23 @@ class Core(PrinterCore[Tile]):
         """An element in registers as a C++ value of its type."""
         return f"attn::bits<{HALVES[kind]}>((unsigned short){text})" if kind in HALVES else text
 
-    def float_stride(self, tile: Fragment | Held | Wide) -> int:
+    def float_stride(self, tile: ChunkFragment | Held | Wide) -> int:
         """Elements from row to row of a copy in shared memory."""
         # Rows of few columns are read by lanes of different rows: then they begin in different banks.
         return round_up(tile.columns, 32) + (16 // SIZES[tile.element] if tile.columns <= 64 else 0)
 
-    def vector_stride(self, tile: Vector | Partial) -> int:
+    def vector_stride(self, tile: ChunkVector | PartialSum) -> int:
         """Elements from wave to wave of a copy in shared memory: with padding, as blocks of products read it."""
         return max(self.padded(tile.length), 32)
 
 
 def layout_of(tile: Tile) -> Grid | Held | int | None:
     """What tiles must have in common for a map to go through them together."""
-    if isinstance(tile, Fragment):
+    if isinstance(tile, ChunkFragment):
         return tile.grid
     if isinstance(tile, Held):
         return replace(tile, name="", element="")
-    return tile.length if isinstance(tile, Vector) else None
+    return tile.length if isinstance(tile, ChunkVector) else None
 
 
 def _closes(text: str) -> bool:

@@ -1,6 +1,6 @@
 """Sweeps over chunks (linear attention): four waves share the tiles of a chunk; the state stays in registers."""
 
-from attn_mlir.backends.amd.chunks.core import Core
+from attn_mlir.backends.amd.chunks.core import ChunkCore
 from attn_mlir.backends.amd.chunks.sweep import Sweep
 from attn_mlir.backends.amd.chunks.tiles import THREADS
 from attn_mlir.backends.amd.source import kernel_code
@@ -10,13 +10,13 @@ from attn_mlir.backends.gpu.structure import body
 from attn_mlir.mlir import ir
 
 
-class Kernel:
+class ChunkKernel:
     """Prints one kernel."""
 
     def __init__(self, kernel: ir.Operation, schedule: Fields) -> None:
         sizes = ir.DictAttr(kernel.attributes["tile.kernel"])
         self.kernel, self.schedule = kernel, schedule
-        self.core = Core(kernel, ir.IntegerAttr(sizes["block_q"]).value, int(schedule["reuse"]), int(schedule.get("split", 1)))
+        self.core = ChunkCore(kernel, ir.IntegerAttr(sizes["block_q"]).value, int(schedule["reuse"]), int(schedule.get("split", 1)))
 
     def emit(self) -> KernelCode:
         """The source and how to launch it."""

@@ -8,7 +8,7 @@ from attn_mlir.passes.regions import find_all, walk
 DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
 
 
-class Layout:
+class ChunkLayout:
     """Facts of a kernel.
 
     `fragments`: tiles of two dimensions in the layout of matrix products. `by_columns(tile)`: whether lanes have columns of a fragment.

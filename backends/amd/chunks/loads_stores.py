@@ -1,10 +1,10 @@
 """Prints `tile.load` and `tile.store`."""
 
-from attn_mlir.backends.amd.chunks.copies import Copies, patch_row
-from attn_mlir.backends.amd.chunks.core import Core
+from attn_mlir.backends.amd.chunks.copies import ChunkCopies, patch_row
+from attn_mlir.backends.amd.chunks.core import ChunkCore
 from attn_mlir.backends.amd.chunks.layout import held_wants
 from attn_mlir.backends.amd.chunks.maps import registers
-from attn_mlir.backends.amd.chunks.tiles import HALVES, SIZES, Fragment, Held, Uniform
+from attn_mlir.backends.amd.chunks.tiles import HALVES, SIZES, ChunkFragment, Held, Uniform
 from attn_mlir.backends.gpu.structure import is_row
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -13,10 +13,10 @@ from attn_mlir.mlir import ir
 class Traffic:
     """Prints what goes from global memory to registers, and back."""
 
-    def __init__(self, core: Core, copies: Copies) -> None:
+    def __init__(self, core: ChunkCore, copies: ChunkCopies) -> None:
         self.core, self.copies = core, copies
 
-    def target(self, op: ir.Operation) -> Fragment | Held:
+    def target(self, op: ir.Operation) -> ChunkFragment | Held:
         """The tile that a load makes, not declared yet."""
         core, result = self.core, op.results[0]
         type_ = ir.RankedTensorType(result.type)
@@ -26,10 +26,10 @@ class Traffic:
         element = str(type_.element_type)
         rows, columns = type_.shape
         if result in core.layout.fragments:
-            return Fragment(name, core.grid(result), element, rows, columns)
+            return ChunkFragment(name, core.grid(result), element, rows, columns)
         return Held(name, rows, columns, element, "columns" in held_wants(result), core.padded(rows))
 
-    def load(self, op: ir.Operation, tile: Fragment | Held) -> None:
+    def load(self, op: ir.Operation, tile: ChunkFragment | Held) -> None:
         """Loads a tile into registers that are declared. Rows behind the last one repeat it, padding is zero."""
         core, source = self.core, op.operands[0]
         places = [core.value(value) for value in list(op.operands)[1:3]]
@@ -77,7 +77,7 @@ class Traffic:
                 with core.unrolled("e", 8) if tile.patches else core.scope(None):
                     writer.line(f"{tile.name}[{patch_row(t) if tile.patches else t}] = {load};")
 
-    def declare(self, tile: Fragment | Held) -> None:
+    def declare(self, tile: ChunkFragment | Held) -> None:
         """Declares a tile's registers."""
         self.core.writer.line(f"{registers(tile)} {tile.name};")
 
@@ -92,10 +92,10 @@ class Traffic:
             return
         tile, memory = core.tiles[value], ir.MemRefType(target.type)
         element = str(memory.element_type)
-        if not isinstance(tile, (Fragment, Held)):
+        if not isinstance(tile, (ChunkFragment, Held)):
             raise UnsupportedError(f"amd: {value} is stored, but is in no registers ({op.location})")
         core.align(target)
-        if isinstance(tile, Fragment) and not tile.grid.by_columns:
+        if isinstance(tile, ChunkFragment) and not tile.grid.by_columns:
             self._rows(tile, target, [batch, head], begin, count, element)
             return
         with self.copies.elements(tile, guard=True) as (row, column, subscript):
@@ -114,7 +114,7 @@ class Traffic:
             text = tile.name if isinstance(tile, Uniform) else f"{tile.name}[{n}]"
             core.writer.line(f"if ({row} < {count}) {core.item(target, [*place, self.row(begin, row)])} = {text};")
 
-    def _rows(self, tile: Fragment, target: ir.Value, place: list[str], begin: str, count: str, element: str) -> None:
+    def _rows(self, tile: ChunkFragment, target: ir.Value, place: list[str], begin: str, count: str, element: str) -> None:
         """Each lane writes neighbouring columns of its rows."""
         core, writer, grid = self.core, self.core.writer, tile.grid
         align = core.align(target)

@@ -1,9 +1,9 @@
 """How a map goes through its tiles, and what must be in shared memory for it."""
 
-from attn_mlir.backends.amd.chunks.copies import Copies
-from attn_mlir.backends.amd.chunks.core import Core, layout_of
+from attn_mlir.backends.amd.chunks.copies import ChunkCopies
+from attn_mlir.backends.amd.chunks.core import ChunkCore, layout_of
 from attn_mlir.backends.amd.chunks.layout import held_wants
-from attn_mlir.backends.amd.chunks.tiles import Grid, Held, Partial, Vector
+from attn_mlir.backends.amd.chunks.tiles import ChunkVector, Grid, Held, PartialSum
 from attn_mlir.backends.gpu.structure import body, constant, is_row, operations
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -13,7 +13,7 @@ from attn_mlir.passes.regions import is_constant, walk
 class Reading:
     """Facts of maps, and copies of what they read."""
 
-    def __init__(self, core: Core, copies: Copies) -> None:
+    def __init__(self, core: ChunkCore, copies: ChunkCopies) -> None:
         self.core, self.copies = core, copies
 
     def layout(self, op: ir.Operation) -> Grid | Held:
@@ -56,12 +56,12 @@ class Reading:
             value, indices = read.operands[0], list(read.operands)[1:]
             if is_row(value.type):
                 sums = core.tiles.get(value)
-                if isinstance(sums, Partial) and sums.groups == 1 and layout is not None:
+                if isinstance(sums, PartialSum) and sums.groups == 1 and layout is not None:
                     core.memory.read(core.copies[sums.name, "parts"])
                     continue
                 tile = copies.vector(value)
                 own = layout is None and indices == list(block.arguments)
-                if isinstance(tile, Vector) and not own and not is_constant(indices[0]):
+                if isinstance(tile, ChunkVector) and not own and not is_constant(indices[0]):
                     copies.vector_copy(value)
                 continue
             if layout is not None and indices == list(block.arguments) and layout_of(core.tiles[value]) == layout:

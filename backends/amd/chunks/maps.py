@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from attn_mlir.backends.amd.chunks.copies import Copies, lane_row, patch_row
-from attn_mlir.backends.amd.chunks.core import Core, Place, layout_of
+from attn_mlir.backends.amd.chunks.copies import ChunkCopies, lane_row, patch_row
+from attn_mlir.backends.amd.chunks.core import ChunkCore, Place, layout_of
 from attn_mlir.backends.amd.chunks.map_layouts import Reading, are_neighbours, groups_of
-from attn_mlir.backends.amd.chunks.tiles import FLOATS, HALVES, THREADS, Fragment, Grid, Held, Partial, Uniform, Vector
+from attn_mlir.backends.amd.chunks.tiles import FLOATS, HALVES, THREADS, ChunkFragment, ChunkVector, Grid, Held, PartialSum, Uniform
 from attn_mlir.backends.gpu.scalars import dependence, frontier
 from attn_mlir.backends.gpu.structure import body, hint, is_row, widened, yielded
 from attn_mlir.errors import UnsupportedError
@@ -14,10 +14,10 @@ from attn_mlir.mlir import ir
 _I, _J = frozenset({0}), frozenset({1})
 
 
-class Maps:
+class ChunkMaps:
     """Prints maps."""
 
-    def __init__(self, core: Core, copies: Copies) -> None:
+    def __init__(self, core: ChunkCore, copies: ChunkCopies) -> None:
         self.core, self.copies = core, copies
         self.reading = Reading(core, copies)
         self.reserved: dict[ir.Operation, list[str]] = {}
@@ -30,19 +30,19 @@ class Maps:
         else:
             self._pairs(op, names or {}, slot)
 
-    def target(self, op: ir.Operation, result: ir.Value, value: ir.Value) -> Fragment | Held | Vector:
+    def target(self, op: ir.Operation, result: ir.Value, value: ir.Value) -> ChunkFragment | Held | ChunkVector:
         """The tile that a map makes, not declared yet."""
         core, type_ = self.core, ir.RankedTensorType(result.type)
         name = core.names.fresh(hint(widened(value), hint(result, "x")))
         if is_row(result.type):
-            return Vector(name, type_.shape[0], str(type_.element_type))
+            return ChunkVector(name, type_.shape[0], str(type_.element_type))
         element = str(type_.element_type)
         rows, columns = type_.shape
         if result in core.layout.fragments:
-            return Fragment(name, core.grid(result), element, rows, columns)
+            return ChunkFragment(name, core.grid(result), element, rows, columns)
         return Held(name, rows, columns, element, self.reading.patches(op), core.padded(rows))
 
-    def declare(self, tile: Fragment | Held | Vector) -> None:
+    def declare(self, tile: ChunkFragment | Held | ChunkVector) -> None:
         """Declares a tile's registers."""
         self.core.writer.line(f"{registers(tile)} {tile.name};")
 
@@ -65,7 +65,7 @@ class Maps:
             tiles = []
             for value, result in varying:
                 kind = str(ir.RankedTensorType(result.type).element_type)
-                tile = Vector(names[result], length, kind) if result in names else self.target(op, result, value)
+                tile = ChunkVector(names[result], length, kind) if result in names else self.target(op, result, value)
                 if result not in names:
                     self.declare(tile)
                 core.tiles[result] = tile
@@ -88,16 +88,16 @@ class Maps:
             raise UnsupportedError(f"amd: a sweep over chunks adds up rows, it does not take their {kinds[0]} ({op.location})")
         stored = len(results) - len(kinds)
         layout = self.reading.layout(op)
-        tiles: list[Fragment | Held] = []
+        tiles: list[ChunkFragment | Held] = []
         if not slot:
             self.reserve(op, 1)
         for value, result in zip(values[:stored], results[:stored], strict=True):
             tile = self.target(op, result, value)
             if result in names and isinstance(tile, Held):
                 tile = replace(tile, name=names[result])
-            elif not isinstance(tile, Vector):
+            elif not isinstance(tile, ChunkVector):
                 self.declare(tile)
-            if isinstance(tile, Vector) or layout_of(tile) != layout:
+            if isinstance(tile, ChunkVector) or layout_of(tile) != layout:
                 raise UnsupportedError(f"amd: a map mixes tiles that lie in registers in different ways ({op.location})")
             tiles.append(tile)
         sums = {name: core.names.fresh(name) for name in self.reserved[op]}
@@ -110,7 +110,7 @@ class Maps:
                 self._held(op, layout, tiles, sums, slot or "0")
         core.tiles.update(zip(results[:stored], tiles, strict=True))
         for result, name in zip(results[stored:], sums, strict=True):
-            core.tiles[result] = Partial(name, self.reading.extents(op)[0], groups_of(layout), slot or "0")
+            core.tiles[result] = PartialSum(name, self.reading.extents(op)[0], groups_of(layout), slot or "0")
 
     def reserve(self, op: ir.Operation, slots: int) -> int:
         """Makes room for the parts of a map's sums along rows, in so many slots; returns the floats of one."""
@@ -129,7 +129,7 @@ class Maps:
         """Floats that the parts of a map's sum along rows take in shared memory."""
         return groups_of(self.reading.layout(op)) * self._stride(self.reading.extents(op)[0])
 
-    def _fragments(self, op: ir.Operation, grid: Grid, tiles: list[Fragment | Held], sums: dict[str, str]) -> None:
+    def _fragments(self, op: ir.Operation, grid: Grid, tiles: list[ChunkFragment | Held], sums: dict[str, str]) -> None:
         core, block = self.core, body(op)
         depends = dependence(block)
         rows, columns = self.reading.extents(op)
@@ -161,7 +161,7 @@ class Maps:
                     at = f"{group} * {self._stride(rows)} + {row}"
                     core.writer.line(f"if (lane < {grid.size}) ((float *)({part}))[{at}] = {name};")
 
-    def _held(self, op: ir.Operation, layout: Held, tiles: list[Fragment | Held], sums: dict[str, str], slot: str) -> None:
+    def _held(self, op: ir.Operation, layout: Held, tiles: list[ChunkFragment | Held], sums: dict[str, str], slot: str) -> None:
         core, block, writer = self.core, body(op), self.core.writer
         depends = dependence(block)
         parts = {sums[name]: core.copies[name, "parts"].at for name in sums}
@@ -201,7 +201,7 @@ class Maps:
         tests = [f"ROW < {rows}"] * (rows < padded_rows) + [f"COLUMN < {columns}"] * (columns < padded_columns)
         return " && ".join(tests)
 
-    def _element(self, op: ir.Operation, place: Place, tiles: list[Fragment | Held], sums: list[str], inside: bool) -> None:
+    def _element(self, op: ir.Operation, place: Place, tiles: list[ChunkFragment | Held], sums: list[str], inside: bool) -> None:
         core, values = self.core, yielded(body(op))
         core.place = place
         for value, tile, result in zip(values, tiles, op.results, strict=False):
@@ -225,11 +225,11 @@ class Maps:
         return max(self.core.padded(rows), 32)
 
 
-def registers(tile: Fragment | Held | Vector) -> str:
+def registers(tile: ChunkFragment | Held | ChunkVector) -> str:
     """The C++ type of a tile's registers."""
-    if isinstance(tile, Vector):
+    if isinstance(tile, ChunkVector):
         return f"attn::Array<{FLOATS[tile.element]}, {tile.parts}>"
-    if isinstance(tile, Fragment):
+    if isinstance(tile, ChunkFragment):
         kind = "Floats" if tile.element == "f32" else "Halves"
         return f"attn::Array<attn::Block<{tile.grid.size}>::{kind}, {tile.grid.parts}>"
     kind = {"f32": "Float", "f64": "Double"}.get(tile.element, "Halves")

@@ -7,7 +7,7 @@ from attn_mlir.backends.gpu.writer import Writer
 
 
 @dataclass(eq=False)
-class Buffer:
+class LdsBuffer:
     """Bytes in shared memory, under the C++ name of the constant that tells where; in use from epoch `first` to epoch `last`."""
 
     name: str
@@ -27,9 +27,9 @@ class Buffer:
 class _Since:
     """What has happened since the last barrier."""
 
-    written: set[Buffer] = field(default_factory=set)
-    read: set[Buffer] = field(default_factory=set)
-    wave: set[Buffer] = field(default_factory=set)
+    written: set[LdsBuffer] = field(default_factory=set)
+    read: set[LdsBuffer] = field(default_factory=set)
+    wave: set[LdsBuffer] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class _Loop:
     buffers: int
 
 
-class Memory:
+class LdsMemory:
     """Prints barriers where an access needs one. Epochs are counted by barriers: what has no epoch in common may share memory."""
 
     def __init__(self, writer: Writer, reuse: int) -> None:
@@ -53,22 +53,22 @@ class Memory:
         self._writer, self._reuse = writer, reuse
         self._epoch = 0
         self._since = _Since()
-        self.buffers: list[Buffer] = []
+        self.buffers: list[LdsBuffer] = []
 
-    def buffer(self, name: str, size: int, own: bool = False) -> Buffer:
+    def buffer(self, name: str, size: int, own: bool = False) -> LdsBuffer:
         """A new one."""
         if self._since.read and self._reuse > own:
             self.barrier()
-        made = Buffer(name, round_up(size, 16), self._epoch, self._epoch, own)
+        made = LdsBuffer(name, round_up(size, 16), self._epoch, self._epoch, own)
         self.buffers.append(made)
         return made
 
-    def write(self, buffer: Buffer) -> None:
+    def write(self, buffer: LdsBuffer) -> None:
         """Announces that the next statements write a new buffer."""
         buffer.last = self._epoch
         (self._since.wave if buffer.own else self._since.written).add(buffer)
 
-    def read(self, buffer: Buffer) -> None:
+    def read(self, buffer: LdsBuffer) -> None:
         """Announces that the next statements read a buffer. Several are announced twice: a barrier for one may follow another."""
         if buffer in self._since.written:
             self.barrier()
@@ -115,7 +115,7 @@ class Memory:
 
     def place(self) -> tuple[dict[str, int], int]:
         """The byte at which each buffer begins, and how many there are."""
-        placed: list[tuple[Buffer, int]] = []
+        placed: list[tuple[LdsBuffer, int]] = []
         for buffer in sorted(self.buffers, key=lambda b: (-b.bytes, b.first)):
             others = sorted((at, at + b.bytes) for b, at in placed if b.first <= buffer.last and buffer.first <= b.last)
             start = 0

@@ -1,10 +1,10 @@
 """Prints matrix products: both factors lie in shared memory, results stay in registers."""
 
-from attn_mlir.backends.amd.chunks.copies import Copies
-from attn_mlir.backends.amd.chunks.core import Core
+from attn_mlir.backends.amd.chunks.copies import ChunkCopies
+from attn_mlir.backends.amd.chunks.core import ChunkCore
 from attn_mlir.backends.amd.chunks.layout import transposes
 from attn_mlir.backends.amd.chunks.maps import registers
-from attn_mlir.backends.amd.chunks.tiles import FACTORS, STEP, Fragment, Terms, Uniform, chunks_of, round_up
+from attn_mlir.backends.amd.chunks.tiles import FACTORS, STEP, ChunkFragment, Terms, Uniform, chunks_of, round_up
 from attn_mlir.backends.gpu.structure import hint, operations
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -13,10 +13,10 @@ _MANY = 128
 """Terms of a product that may be taken in parts."""
 
 
-class Products:
+class ChunkProducts:
     """Prints `tile.dot`, `tile.dot_add` and `tile.dot_rescale`."""
 
-    def __init__(self, core: Core, copies: Copies) -> None:
+    def __init__(self, core: ChunkCore, copies: ChunkCopies) -> None:
         self.core, self.copies = core, copies
 
     def print(self, op: ir.Operation) -> None:
@@ -64,7 +64,7 @@ class Products:
             self.copies.factor(value, form, terms)
         return [self.copies.factor(value, form, terms).at for value, form in factors]
 
-    def _add(self, tile: Fragment, places: list[str], element: str, terms: int) -> None:
+    def _add(self, tile: ChunkFragment, places: list[str], element: str, terms: int) -> None:
         """Adds a product of so many terms, whose factors lie at `places`."""
         core, grid = self.core, tile.grid
         factors = [(places[0], grid.wave_row(), grid.high, grid.wide), (places[1], grid.wave_column(), grid.wide, 1)]
@@ -75,34 +75,34 @@ class Products:
         with core.scope(None if grid.all_waves else f"if (wave < {grid.down * grid.across})"):
             core.writer.line(f"attn::multiply<{', '.join(map(str, sizes))}>({tile.name}, {x}, {x_row}, {y}, {y_row});")
 
-    def _accumulator(self, op: ir.Operation, name: str) -> Fragment:
+    def _accumulator(self, op: ir.Operation, name: str) -> ChunkFragment:
         """Where the sums are: those that are added to, in their place, if nothing reads them afterwards."""
         core, result = self.core, op.results[0]
         if op.name == "tile.dot":
             return self.zeros(result, hint(result, name), "0.0f")
         start = core.tiles[op.operands[0]]
-        if not isinstance(start, Fragment) or start.grid != core.grid(result):
+        if not isinstance(start, ChunkFragment) or start.grid != core.grid(result):
             raise UnsupportedError(f"amd: products are added to other products only ({op.location})")
         if not _is_read_after(op.operands[0], op):
             return start
-        made = Fragment(core.names.fresh(hint(result, name)), start.grid, "f32", start.rows, start.columns)
+        made = ChunkFragment(core.names.fresh(hint(result, name)), start.grid, "f32", start.rows, start.columns)
         core.writer.line(f"{registers(made)} {made.name} = {start.name};")
         return made
 
-    def zeros(self, value: ir.Value, name: str, start: str) -> Fragment:
+    def zeros(self, value: ir.Value, name: str, start: str) -> ChunkFragment:
         """Declares registers for a tile of f32, all elements `start`."""
         core = self.core
-        made = Fragment(core.names.fresh(name), core.grid(value), "f32", *ir.RankedTensorType(value.type).shape)
+        made = ChunkFragment(core.names.fresh(name), core.grid(value), "f32", *ir.RankedTensorType(value.type).shape)
         core.writer.line(f"{registers(made)} {made.name};")
         with core.turns("n", made.grid.parts) as n:
             core.writer.line(f"{made.name}[{n}] = (attn::Block<{made.grid.size}>::Floats)({start});")
         return made
 
-    def _multiply(self, tile: Fragment, factor: str) -> None:
+    def _multiply(self, tile: ChunkFragment, factor: str) -> None:
         with self.core.turns("n", tile.grid.parts) as n:
             self.core.writer.line(f"{tile.name}[{n}] *= {factor};")
 
-    def _rescale(self, tile: Fragment, scale: str, kind: object) -> None:
+    def _rescale(self, tile: ChunkFragment, scale: str, kind: object) -> None:
         core, grid = self.core, tile.grid
         if isinstance(kind, Uniform):
             self._multiply(tile, scale)

@@ -5,10 +5,10 @@ Loads, maps and sums of such tiles are printed where one of them is stored, once
 
 from dataclasses import dataclass, field
 
-from attn_mlir.backends.amd.chunks.copies import Copies
-from attn_mlir.backends.amd.chunks.core import Core, Place
+from attn_mlir.backends.amd.chunks.copies import ChunkCopies
+from attn_mlir.backends.amd.chunks.core import ChunkCore, Place
 from attn_mlir.backends.amd.chunks.layout import DOTS
-from attn_mlir.backends.amd.chunks.tiles import THREADS, Deferred, Vector
+from attn_mlir.backends.amd.chunks.tiles import THREADS, ChunkVector, Deferred
 from attn_mlir.backends.gpu.structure import body, is_row, operations, yielded
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -22,8 +22,8 @@ _MOST = 16
 class Streams:
     """The tiles of a kernel that are never whole."""
 
-    core: Core
-    copies: Copies
+    core: ChunkCore
+    copies: ChunkCopies
     _shapes: set[tuple[int, ...]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -53,7 +53,7 @@ class Streams:
         elif op.name == "tile.map":
             for read in operations(body(op)):
                 if read.name == "tensor.extract" and is_row(read.operands[0].type):
-                    if isinstance(self.copies.vector(read.operands[0]), Vector):
+                    if isinstance(self.copies.vector(read.operands[0]), ChunkVector):
                         self.copies.vector_copy(read.operands[0])
         for result in op.results:
             core.tiles[result] = Deferred(op)

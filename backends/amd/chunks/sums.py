@@ -1,17 +1,17 @@
 """Prints running sums along the rows of a tile."""
 
-from attn_mlir.backends.amd.chunks.copies import Copies
-from attn_mlir.backends.amd.chunks.core import Core
-from attn_mlir.backends.amd.chunks.tiles import FLOATS, SIZES, THREADS, Uniform, Vector, Wide
+from attn_mlir.backends.amd.chunks.copies import ChunkCopies
+from attn_mlir.backends.amd.chunks.core import ChunkCore
+from attn_mlir.backends.amd.chunks.tiles import FLOATS, SIZES, THREADS, ChunkVector, Uniform, Wide
 from attn_mlir.backends.gpu.structure import hint, is_row
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
 
-class Sums:
+class ChunkSums:
     """Prints `tile.cumsum`."""
 
-    def __init__(self, core: Core, copies: Copies) -> None:
+    def __init__(self, core: ChunkCore, copies: ChunkCopies) -> None:
         self.core, self.copies = core, copies
 
     def print(self, op: ir.Operation) -> None:
@@ -35,7 +35,7 @@ class Sums:
         else:
             count = f"{tile.parts}, {tile.length}, {reverse_}"
             core.writer.line(f"const attn::Array<{kind}, {tile.parts}> {name} = attn::wave_cumsum<{count}>({tile.name});")
-        core.tiles[op.results[0]] = Vector(name, tile.length, element)
+        core.tiles[op.results[0]] = ChunkVector(name, tile.length, element)
 
     def _cumsum_columns(self, op: ir.Operation, reverse: bool) -> None:
         core, value, writer = self.core, op.operands[0], self.core.writer

@@ -1,15 +1,15 @@
 """Prints the ops of a sweep over chunks, and its loops: the next chunk is loaded while the current one is multiplied."""
 
-from attn_mlir.backends.amd.chunks.copies import Copies
-from attn_mlir.backends.amd.chunks.core import Core
+from attn_mlir.backends.amd.chunks.copies import ChunkCopies
+from attn_mlir.backends.amd.chunks.core import ChunkCore
 from attn_mlir.backends.amd.chunks.early_ops import loaded_ahead, only_sums
 from attn_mlir.backends.amd.chunks.layout import DOTS
 from attn_mlir.backends.amd.chunks.loads_stores import Traffic
-from attn_mlir.backends.amd.chunks.maps import Maps, registers
-from attn_mlir.backends.amd.chunks.products import Products
+from attn_mlir.backends.amd.chunks.maps import ChunkMaps, registers
+from attn_mlir.backends.amd.chunks.products import ChunkProducts
 from attn_mlir.backends.amd.chunks.streams import Streams
-from attn_mlir.backends.amd.chunks.sums import Sums
-from attn_mlir.backends.amd.chunks.tiles import Fragment, Held, Tile, Uniform, Vector
+from attn_mlir.backends.amd.chunks.sums import ChunkSums
+from attn_mlir.backends.amd.chunks.tiles import ChunkFragment, ChunkVector, Held, Tile, Uniform
 from attn_mlir.backends.gpu.origins import for_op
 from attn_mlir.backends.gpu.structure import body, constant, hint, is_row, is_tile, operations, yielded
 from attn_mlir.errors import UnsupportedError
@@ -24,12 +24,12 @@ _MOST_SUMS = 8192
 class Sweep:
     """Prints blocks of ops."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: ChunkCore) -> None:
         self.core = core
-        self.copies = Copies(core)
-        self.maps = Maps(core, self.copies)
-        self.sums = Sums(core, self.copies)
-        self.products = Products(core, self.copies)
+        self.copies = ChunkCopies(core)
+        self.maps = ChunkMaps(core, self.copies)
+        self.sums = ChunkSums(core, self.copies)
+        self.products = ChunkProducts(core, self.copies)
         self.traffic = Traffic(core, self.copies)
         self.streams = Streams(core, self.copies)
 
@@ -83,7 +83,7 @@ class Sweep:
         value = op.operands[0]
         if not is_row(value.type):
             self.copies.readable(value)
-        elif isinstance(self.copies.vector(value), Vector) and constant(op.operands[1]) is None:
+        elif isinstance(self.copies.vector(value), ChunkVector) and constant(op.operands[1]) is None:
             self.copies.vector_copy(value)
 
     def _fill(self, op: ir.Operation) -> None:
@@ -160,9 +160,9 @@ class Sweep:
                 core.memory.read(core.copies[name, "parts"])
         return found
 
-    def _next(self, op: ir.Operation) -> dict[ir.Value, Fragment | Held | Vector]:
+    def _next(self, op: ir.Operation) -> dict[ir.Value, ChunkFragment | Held | ChunkVector]:
         """Declares the registers of what an op makes for the next turn of the loop."""
-        tiles: dict[ir.Value, Fragment | Held | Vector] = {}
+        tiles: dict[ir.Value, ChunkFragment | Held | ChunkVector] = {}
         if op.name == "tile.load":
             tiles[op.results[0]] = self.traffic.target(op)
         else:
@@ -173,15 +173,15 @@ class Sweep:
             self.maps.declare(tiles[result])
         return tiles
 
-    def _fetch(self, op: ir.Operation, tiles: dict[ir.Value, Fragment | Held | Vector]) -> None:
+    def _fetch(self, op: ir.Operation, tiles: dict[ir.Value, ChunkFragment | Held | ChunkVector]) -> None:
         if op.name == "tile.load":
             tile = tiles[op.results[0]]
-            if isinstance(tile, (Fragment, Held)):
+            if isinstance(tile, (ChunkFragment, Held)):
                 self.traffic.load(op, tile)
         else:
             self.maps.print(op, {result: tile.name for result, tile in tiles.items()})
 
-    def _current(self, tile: Fragment | Held | Vector) -> Fragment | Held | Vector:
+    def _current(self, tile: ChunkFragment | Held | ChunkVector) -> ChunkFragment | Held | ChunkVector:
         """The registers of this turn, which begin as those that were loaded for it."""
         name = self.core.names.fresh(tile.name.replace("_next", ""))
         self.core.writer.line(f"const {registers(tile)} {name} = {tile.name};")
@@ -194,14 +194,14 @@ class Sweep:
             raise UnsupportedError(f"amd: a loop over chunks carries {start}, which is no tile")
         tile = self.copies.vector(start) if is_row(start.type) else core.tiles[start]
         if isinstance(tile, Uniform):
-            made = Vector(core.names.fresh("carried"), tile.length, str(ir.RankedTensorType(start.type).element_type))
+            made = ChunkVector(core.names.fresh("carried"), tile.length, str(ir.RankedTensorType(start.type).element_type))
             core.writer.line(f"{registers(made)} {made.name};")
             with core.unrolled("n", made.parts):
                 core.writer.line(f"{made.name}[n] = {tile.name};")
             tile = made
-        elif not isinstance(tile, (Vector, Fragment)):
+        elif not isinstance(tile, (ChunkVector, ChunkFragment)):
             raise UnsupportedError(f"amd: a loop over chunks carries {start}, which is no state")
-        elif isinstance(tile, Vector) or len(list(start.uses)) > 1 or isinstance(start.owner, ir.Block):
+        elif isinstance(tile, ChunkVector) or len(list(start.uses)) > 1 or isinstance(start.owner, ir.Block):
             made = type(tile)(**{**tile.__dict__, "name": core.names.fresh("state")})
             core.writer.line(f"{registers(made)} {made.name} = {tile.name};")
             tile = made
@@ -217,7 +217,7 @@ class Sweep:
                 continue
             if any(new.name == other.name for other in carried):
                 raise UnsupportedError("amd: a loop exchanges tiles that it carries")
-            if isinstance(new, Uniform) and isinstance(old, Vector):
+            if isinstance(new, Uniform) and isinstance(old, ChunkVector):
                 with core.unrolled("n", old.parts):
                     core.writer.line(f"{old.name}[n] = {new.name};")
             else:

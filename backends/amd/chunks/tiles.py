@@ -95,7 +95,7 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Fragment:
+class ChunkFragment:
     """A tile in the layout of matrix products: `name[part][element]`."""
 
     name: str
@@ -176,7 +176,7 @@ class Wide:
 
 
 @dataclass(frozen=True)
-class Vector:
+class ChunkVector:
     """One value a row, in every wave: element lane + 64 n is `name[n]`; lanes behind the last row have its value."""
 
     name: str
@@ -198,7 +198,7 @@ class Uniform:
 
 
 @dataclass(frozen=True)
-class Partial:
+class PartialSum:
     """Sums along rows of which `groups` parts are in shared memory, `slot` floats behind where the parts begin."""
 
     name: str
@@ -214,4 +214,4 @@ class Deferred:
     op: ir.Operation
 
 
-Tile = Fragment | Held | Wide | Vector | Uniform | Partial | Deferred
+Tile = ChunkFragment | Held | Wide | ChunkVector | Uniform | PartialSum | Deferred

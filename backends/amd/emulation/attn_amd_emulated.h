@@ -1,7 +1,10 @@
 // Device code on the CPU: what attn_amd.h takes from a compiler for AMD GPUs, for clang on a host. The 64 lanes of a wave are fibers;
 // operations across lanes (MFMA, permutes, ballots, barriers) wait until all lanes of the wave have arrived (see runtime.cpp).
 #pragma once
-#include <cmath>
+#define _GLIBCXX_INCLUDE_NEXT_C_HEADERS  // C's: with that of C++17 clang reads a third longer
+#include <math.h>
+#undef _GLIBCXX_INCLUDE_NEXT_C_HEADERS
+
 #include <cstring>
 #include <utility>
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from attn_mlir.backends.amd.mfma.kernel import Kernel
+from attn_mlir.backends.amd.mfma.kernel import MfmaKernel
 from attn_mlir.backends.amd.target import AmdTarget
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import SCHEDULE, Fields
@@ -51,7 +51,7 @@ def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | st
     for in_turn, room in ((0, 0), (1, 0), (0, target.lds_bytes), (1, target.lds_bytes)):
         tried = fields | {"in_turn": in_turn} | ({"room": room} if room else {})
         try:
-            needed = Kernel(kernel, {"arch": target.arch, **tried}).emit().shared_bytes
+            needed = MfmaKernel(kernel, {"arch": target.arch, **tried}).emit().shared_bytes
         except UnsupportedError:
             if not in_turn:
                 raise
@@ -65,7 +65,7 @@ def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | st
 
 def emit(kernel: ir.Operation, target: AmdTarget) -> KernelCode:
     """The source of a scheduled kernel. Raises UnsupportedError for what this emitter cannot do."""
-    return Kernel(kernel, {**attributes.read(kernel, SCHEDULE), "arch": target.arch}).emit()
+    return MfmaKernel(kernel, {**attributes.read(kernel, SCHEDULE), "arch": target.arch}).emit()
 
 
 def _keeps_much(kernel: ir.Operation) -> bool:

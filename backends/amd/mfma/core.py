@@ -1,6 +1,6 @@
 """What every printer of a kernel with matrix products works with: its tiles in registers, and the factors of their weights."""
 
-from attn_mlir.backends.amd.mfma.tiles import STEP, Fragment, Packed, Row, Tile, round_up
+from attn_mlir.backends.amd.mfma.tiles import STEP, MfmaFragment, MfmaRow, Packed, Tile, round_up
 from attn_mlir.backends.gpu.core import PrinterCore
 from attn_mlir.backends.gpu.structure import constant
 from attn_mlir.diagnostics import source_line
@@ -16,7 +16,7 @@ PACKS = {"f16": "f16", "bf16": "bf16"}
 TYPES = {"f16": "__half", "bf16": "__hip_bfloat16"}
 
 
-class Core(PrinterCore[Tile]):
+class MfmaCore(PrinterCore[Tile]):
     """Prints the parts that all kernels have.
 
     Further C++ variables that the body relies on: `row`, `column`, `half`, `wave` and `lane` (of this thread, see `tiles`).
@@ -56,9 +56,9 @@ class Core(PrinterCore[Tile]):
         """An element of a tile at this lane's position: `n` and `r` are in scope for tiles of two dimensions."""
         tile = self.tiles.get(op.operands[0])
         places = self.own(op)
-        if isinstance(tile, Row) and places == [0]:
+        if isinstance(tile, MfmaRow) and places == [0]:
             return tile.name
-        if isinstance(tile, Fragment) and places == [0, 1]:
+        if isinstance(tile, MfmaFragment) and places == [0, 1]:
             element, kind = f"{tile.name}[n][r]", element_name_of(op)
             return self.narrow(element, kind) if kind in PACKS else element
         if isinstance(tile, Packed) and places == [0, 1]:
@@ -75,19 +75,19 @@ class Core(PrinterCore[Tile]):
         extent = constant(list(op.operands)[1])
         return self.width if extent is None else int(extent)
 
-    def fragment(self, hint: str, columns: int, start: str | None = None) -> Fragment:
+    def fragment(self, hint: str, columns: int, start: str | None = None) -> MfmaFragment:
         """Declares registers for a tile of f32; all of them `start` if given."""
-        fragment = Fragment(self.names.fresh(hint), round_up(columns, STEP))
+        fragment = MfmaFragment(self.names.fresh(hint), round_up(columns, STEP))
         self.writer.line(f"attn::Float16x {fragment.name}[{fragment.parts}];")
         if start is not None:
             self.fill(fragment, start)
         return fragment
 
-    def fill(self, fragment: Fragment, start: str) -> None:
+    def fill(self, fragment: MfmaFragment, start: str) -> None:
         """Sets all elements of a tile."""
         self.writer.line("#pragma unroll", f"for (int n = 0; n < {fragment.parts}; ++n) {fragment.name}[n] = (attn::Float16x)({start});")
 
-    def accumulator(self, hint: str, columns: int, start: str) -> Fragment:
+    def accumulator(self, hint: str, columns: int, start: str) -> MfmaFragment:
         """Registers for sums of products, whose weights have a factor that changes while the kernel runs."""
         fragment = self.fragment(hint, columns, start)
         if not self.lifted and start == "0.0f":
@@ -95,7 +95,7 @@ class Core(PrinterCore[Tile]):
             self.writer.line(f"float {scale} = attn::kFirstScale;")
         return fragment
 
-    def settle(self, fragment: Fragment) -> None:
+    def settle(self, fragment: MfmaFragment) -> None:
         """Takes the factor out of sums."""
         scale = self.scales.get(fragment.name)
         if scale is not None and self.scaled.get(fragment.name):
@@ -107,9 +107,9 @@ class Core(PrinterCore[Tile]):
         self.writer.line(f"attn::Bits4 {tile.name}[{tile.columns // 16}];")
         return tile
 
-    def row(self, hint: str, start: str | None = None, partial: bool = False) -> Row:
+    def row(self, hint: str, start: str | None = None, partial: bool = False) -> MfmaRow:
         """Declares one value for each row."""
-        row = Row(self.names.fresh(hint), partial)
+        row = MfmaRow(self.names.fresh(hint), partial)
         self.writer.line(f"float {row.name}{f' = {start}' if start is not None else ''};")
         return row
 

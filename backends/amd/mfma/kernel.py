@@ -1,7 +1,7 @@
 """Kernels with matrix products: rows of queries (forward, tangents) or of keys (backward) in the lanes of four waves."""
 
-from attn_mlir.backends.amd.mfma.core import Core
-from attn_mlir.backends.amd.mfma.sweep import Sweep
+from attn_mlir.backends.amd.mfma.core import MfmaCore
+from attn_mlir.backends.amd.mfma.sweep import MfmaPrinter
 from attn_mlir.backends.amd.mfma.tiles import ROWS, WAVES
 from attn_mlir.backends.amd.source import FLAGS, kernel_code
 from attn_mlir.backends.gpu.attributes import Fields
@@ -14,7 +14,7 @@ _SINK = ("-mllvm", "-sink-insts-to-avoid-spills=1")
 """Moves what is computed before a loop into it, rather than keep it in memory."""
 
 
-class Kernel:
+class MfmaKernel:
     """Prints one kernel."""
 
     def __init__(self, kernel: ir.Operation, schedule: Fields) -> None:
@@ -23,13 +23,13 @@ class Kernel:
         if number["block_q"] != ROWS * WAVES:
             raise UnsupportedError(f"amd: a program has {ROWS * WAVES} rows, not {number['block_q']}: choose block_q = {ROWS * WAVES}")
         self.kernel, self.schedule = kernel, schedule
-        self.core = Core(kernel, number["block_kv"], bool(schedule.get("recompute")))
+        self.core = MfmaCore(kernel, number["block_kv"], bool(schedule.get("recompute")))
 
     def emit(self) -> KernelCode:
         """The source and how to launch it."""
         core, writer = self.core, self.core.writer
         writer.indent = core.scalars.indent = "  "
-        sweep = Sweep(core, bool(self.schedule["in_turn"]), bool(self.schedule.get("deterministic")))
+        sweep = MfmaPrinter(core, bool(self.schedule["in_turn"]), bool(self.schedule.get("deterministic")))
         sweep.maps.room = int(self.schedule.get("room", 0))
         reverse = bool(self.schedule["reverse"])
         place = (

@@ -2,9 +2,9 @@
 
 import math
 
-from attn_mlir.backends.amd.mfma.core import PACKS, Core
+from attn_mlir.backends.amd.mfma.core import PACKS, MfmaCore
 from attn_mlir.backends.amd.mfma.regions import float_positions, is_read, used
-from attn_mlir.backends.amd.mfma.tiles import STEP, Fragment, Packed, Row, round_up
+from attn_mlir.backends.amd.mfma.tiles import STEP, MfmaFragment, MfmaRow, Packed, round_up
 from attn_mlir.backends.gpu.scalars import dependence, frontier
 from attn_mlir.backends.gpu.structure import body, constant, element_name, hint, maker, operations, widened, yielded
 from attn_mlir.diagnostics import source_line
@@ -22,13 +22,13 @@ _PAIRED = ("tensor.extract", "arith.addf", "arith.subf", "arith.mulf", "arith.di
 """What can be printed for two neighbouring elements at once: the hardware adds and multiplies pairs as fast as single numbers."""
 
 
-class Maps:
+class MfmaMaps:
     """Prints maps: what depends on nothing or on the row alone once a lane, the rest for each element.
 
     `partial` holds the row values of which each half of a wave keeps its own part.
     """
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: MfmaCore) -> None:
         self.core = core
         self.partial: set[ir.Value] = set()
         self.staged: dict[ir.Operation, dict[ir.Value, int]] = {}
@@ -73,7 +73,7 @@ class Maps:
             core.scalars.bind(block.arguments[0], "row")
             texts = [core.scalars.emit(value) for value in yielded(block)]
             for value, text, result in zip(yielded(block), texts, op.results, strict=True):
-                row = Row(core.names.fresh(hint(value, "r")), result in self.partial)
+                row = MfmaRow(core.names.fresh(hint(value, "r")), result in self.partial)
                 core.writer.line(f"const float {row.name} = {text};")
                 results.append(row)
         core.tiles.update(zip(op.results, results, strict=True))
@@ -82,7 +82,7 @@ class Maps:
 class _Elements:
     """One map over the elements of a tile."""
 
-    def __init__(self, maps: Maps, op: ir.Operation) -> None:
+    def __init__(self, maps: MfmaMaps, op: ir.Operation) -> None:
         self.maps, self.core, self.op = maps, maps.core, op
         self.block = body(op)
         self.depends = dependence(self.block)
@@ -98,7 +98,7 @@ class _Elements:
         """The ops that are printed here, in their order."""
         self.inverse: dict[ir.Value, str] = {}
         self.raised: set[ir.Value] = set()
-        self.weights: set[Fragment] = set()
+        self.weights: set[MfmaFragment] = set()
         """Weights that are rounded after all of them are made."""
         self.first, self.first_float = "column", ""
         self.paired = False
@@ -108,7 +108,7 @@ class _Elements:
     def print(self) -> None:
         core, block = self.core, self.block
         limit = self._limit()
-        sums: list[Row] = []
+        sums: list[MfmaRow] = []
         with core.scope(None):
             exists = None if limit is None else core.value(limit)
             self.paired = exists is None and self._pairs()
@@ -146,12 +146,12 @@ class _Elements:
             self.first_float = core.names.fresh("column_float")
             core.writer.line(f"const float {self.first_float} = (float)attn::opaque(column);")
 
-    def _sum(self, kind: str, partial: bool) -> Row:
+    def _sum(self, kind: str, partial: bool) -> MfmaRow:
         """A row value that a reduction begins with; sums of pairs are added up at the end."""
         if self.paired and kind == "sum":
             name = self.core.names.fresh(_HINTS[kind])
             self.core.writer.line(f"attn::Float2 {name} = {{0.0f, 0.0f}};")
-            return Row(name, partial)
+            return MfmaRow(name, partial)
         return self.core.row(_HINTS[kind], _IDENTITY[kind], partial)
 
     def _pairs(self) -> bool:
@@ -164,7 +164,7 @@ class _Elements:
         tiles = [self.core.tiles.get(op.operands[0]) for op in inner if op.name == "tensor.extract"]
         rounded = all(op.results[0] in self.values for op in inner if op.name == "arith.truncf")
         constants = all(1 in self.depends.get(value, frozenset()) for value in self.values)
-        return floats and rounded and constants and all(isinstance(tile, Fragment) for tile in tiles)
+        return floats and rounded and constants and all(isinstance(tile, MfmaFragment) for tile in tiles)
 
     def _limit(self) -> ir.Value | None:
         """The number of columns that exist, where it can be less than those in registers."""
@@ -174,33 +174,33 @@ class _Elements:
             return extent
         return extent if number < self.columns and self.kinds else None
 
-    def _target(self, value: ir.Value, result: ir.Value, exists: str | None) -> Fragment | Packed | None:
+    def _target(self, value: ir.Value, result: ir.Value, exists: str | None) -> MfmaFragment | Packed | None:
         """Registers for a result; None for one that is another tile."""
         core, element = self.core, element_name(result.type)
         op = maker(value)
         same = core.tiles.get(op.operands[0]) if op is not None and op.name == "tensor.extract" else None
-        if isinstance(same, (Fragment, Packed)) and (exists is None or element not in PACKS):
+        if isinstance(same, (MfmaFragment, Packed)) and (exists is None or element not in PACKS):
             core.tiles[result] = same
             return None
         if element not in PACKS:
-            target: Fragment | Packed = core.fragment(hint(widened(value), "s"), self.columns)
+            target: MfmaFragment | Packed = core.fragment(hint(widened(value), "s"), self.columns)
         else:
             target = core.packed(hint(widened(value), "weights"), self.columns, element)
         core.tiles[result] = target
         return target
 
-    def _scaled(self, targets: list[Fragment | Packed | None]) -> dict[Packed, Fragment]:
+    def _scaled(self, targets: list[MfmaFragment | Packed | None]) -> dict[Packed, MfmaFragment]:
         """Weights in f16 whose size nothing tells: they stay in f32 until a factor for them is known. The products take small ones as 0."""
-        core, found = self.core, dict[Packed, Fragment]()
+        core, found = self.core, dict[Packed, MfmaFragment]()
         for result, target in zip(self.results, targets, strict=False):
             if isinstance(target, Packed) and target.element == "f16" and self._sums_of(result):
                 found[target] = core.fragment(f"{target.name}_f32", self.columns)
                 self.weights.add(found[target])
         return found
 
-    def _sums_of(self, weight: ir.Value) -> list[Fragment]:
+    def _sums_of(self, weight: ir.Value) -> list[MfmaFragment]:
         """The accumulators with factors that products of a weight are added to; none where it is used otherwise, too."""
-        found: list[Fragment] = []
+        found: list[MfmaFragment] = []
         for use in weight.uses:
             op = use.owner.operation
             if op.name == "tile.accumulate":
@@ -211,14 +211,14 @@ class _Elements:
             while start not in self.core.tiles and (before := maker(start)) is not None and before.name in _SUMS:
                 start = before.operands[0]
             tile = self.core.tiles.get(start)
-            if not isinstance(tile, Fragment) or tile.name not in self.core.scales:
+            if not isinstance(tile, MfmaFragment) or tile.name not in self.core.scales:
                 return []
             found.append(tile)
         return list(dict.fromkeys(found))
 
-    def _groups(self, scaled: dict[Packed, Fragment]) -> list[tuple[list[Packed], list[Fragment]]]:
+    def _groups(self, scaled: dict[Packed, MfmaFragment]) -> list[tuple[list[Packed], list[MfmaFragment]]]:
         """Weights and the sums that they are added to, apart where they have nothing in common: each group has one factor."""
-        groups: list[tuple[list[Packed], list[Fragment]]] = []
+        groups: list[tuple[list[Packed], list[MfmaFragment]]] = []
         for target in scaled:
             result = next(result for result in self.results if self.core.tiles.get(result) == target)
             weights, sums = [target], self._sums_of(result)
@@ -228,7 +228,7 @@ class _Elements:
             groups.append((weights, sums))
         return groups
 
-    def _pack(self, weights: dict[Packed, Fragment], sums: list[Fragment]) -> None:
+    def _pack(self, weights: dict[Packed, MfmaFragment], sums: list[MfmaFragment]) -> None:
         """Multiplies weights by their factor, which is made smaller where one of them is too large, and rounds them."""
         core, scale = self.core, self.core.scales[sums[0].name]
         if any(core.factors.get(name) == scale for name in core.waiting):
@@ -281,7 +281,7 @@ class _Elements:
                     found.append(divisor)
         return list(dict.fromkeys(found))
 
-    def _elements(self, exists: str | None, targets: list[Fragment | Packed | None], sums: list[Row]) -> None:
+    def _elements(self, exists: str | None, targets: list[MfmaFragment | Packed | None], sums: list[MfmaRow]) -> None:
         """The loops over the columns of a lane; elements of 16 bits are made in pairs."""
         core, parts = self.core, self.columns // STEP
         if self.paired:
@@ -304,7 +304,7 @@ class _Elements:
                         name, round_ = pairs[target], self._rounding(target)
                         core.writer.line(f"{target.name}[2 * n + c / 8][c / 2 % 4] = {round_}({name}[0], {name}[1]);")
 
-    def _pair(self, targets: list[Fragment | Packed | None], sums: list[Row]) -> None:
+    def _pair(self, targets: list[MfmaFragment | Packed | None], sums: list[MfmaRow]) -> None:
         """Columns c and c + 1 of a lane."""
         core, writer = self.core, self.core.writer
         for value, start in self.staged.items():
@@ -320,7 +320,7 @@ class _Elements:
         texts = [core.scalars.emit(widened(value)) for value in self.values]
         writer.lines[start:] = [line.replace("const float ", "const attn::Float2 ", 1) for line in writer.lines[start:]]
         for text, target in zip(texts, targets, strict=False):
-            if isinstance(target, Fragment):
+            if isinstance(target, MfmaFragment):
                 writer.line(f"attn::set_pair({target.name}[n], c, {text});")
             elif target is not None:
                 writer.line(f"{target.name}[2 * n + c / 8][c / 2 % 4] = {self._rounding(target)}(({text}).x, ({text}).y);")
@@ -339,7 +339,9 @@ class _Elements:
         cheap = all(widened(value) in self.raised for value in values) or (weights and target.element == "bf16")
         return f"attn::{'pack' if cheap else 'round'}_{target.element}"
 
-    def _element(self, exists: str | None, targets: list[Fragment | Packed | None], sums: list[Row], pairs: dict[Packed, str]) -> None:
+    def _element(
+        self, exists: str | None, targets: list[MfmaFragment | Packed | None], sums: list[MfmaRow], pairs: dict[Packed, str]
+    ) -> None:
         core, writer = self.core, self.core.writer
         # What is read at a position past the last one is not used, but it must exist.
         reads = [op for op in self.inner if op.name == "memref.load"]
@@ -354,7 +356,7 @@ class _Elements:
             core.scalars.bind(value, f"((const float *)(memory + {start}))[column + 32 * n + r]")
         self._divisions()
         for value, target in zip(self.values, targets, strict=False):
-            if isinstance(target, Fragment):
+            if isinstance(target, MfmaFragment):
                 text = self._number(value) if target in self.weights else core.scalars.emit(value)
                 cut = exists is not None and target in self.weights
                 writer.line(f"{target.name}[n][r] = {f'inside ? {text} : 0.0f' if cut else text};")
@@ -378,7 +380,7 @@ class _Elements:
             if op.name == "arith.divf" and op.operands[1] in self.inverse and 1 in self.depends[op.result]:
                 self.core.scalars.bind(op.result, f"({self.core.scalars.emit(op.operands[0])} * {self.inverse[op.operands[1]]})")
 
-    def _reduce(self, sums: list[Row]) -> None:
+    def _reduce(self, sums: list[MfmaRow]) -> None:
         """Each row is in two lanes."""
         lowered = [value in self.raised for value in self.values[self.stored :]]
         for number, (kind, row) in enumerate(zip(self.kinds, sums, strict=True)):

@@ -1,23 +1,23 @@
 """Prints matrix products of tiles: `tile.dot`, `tile.dot_add`, `tile.dot_rescale`."""
 
-from attn_mlir.backends.amd.mfma.core import Core
-from attn_mlir.backends.amd.mfma.tiles import STEP, Fragment, Packed, Row, Shared
+from attn_mlir.backends.amd.mfma.core import MfmaCore
+from attn_mlir.backends.amd.mfma.tiles import STEP, LdsTile, MfmaFragment, MfmaRow, Packed
 from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
 
-class Products:
+class MfmaProducts:
     """The left operand of a product is in registers, the right one in shared memory."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: MfmaCore) -> None:
         self.core = core
 
     def print(self, op: ir.Operation) -> None:
         """Prints a product."""
         core = self.core
         *start, left, right = (core.tiles.get(value) for value in op.operands)
-        if not isinstance(left, Packed) or not isinstance(right, Shared):
+        if not isinstance(left, Packed) or not isinstance(right, LdsTile):
             raise UnsupportedError(f"amd: a product takes rows in registers and a tile in shared memory ({source_line(op.location)})")
         by_rows = ir.BoolAttr(op.attributes["transpose_b"]).value
         at, outputs, terms = (right.rows_at, right.rows, right.columns) if by_rows else (right.columns_at, right.columns, right.rows)
@@ -26,12 +26,12 @@ class Products:
         core.waiting.discard(left.name)
         if not start:
             target = core.fragment("s", outputs, "0.0f")
-        elif isinstance(start[0], Fragment):
+        elif isinstance(start[0], MfmaFragment):
             target = start[0]
         else:
             raise UnsupportedError(f"amd: a product is added to a tile that is not in registers ({source_line(op.location)})")
         if len(start) > 1:
-            if not isinstance(start[1], Row):
+            if not isinstance(start[1], MfmaRow):
                 raise UnsupportedError(f"amd: a product rescales rows by something that is no row ({source_line(op.location)})")
             core.writer.line(f"attn::rescale({target.name}, {start[1].name});")
         factor = left.name in core.factors

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from attn_mlir.backends.amd.mfma.core import TYPES, Core, check_element
-from attn_mlir.backends.amd.mfma.tiles import STEP, WAVES, Packed, Shared, round_up
+from attn_mlir.backends.amd.mfma.core import TYPES, MfmaCore, check_element
+from attn_mlir.backends.amd.mfma.tiles import STEP, WAVES, LdsTile, Packed, round_up
 from attn_mlir.backends.gpu.structure import body, operations, yielded
 from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
@@ -29,11 +29,11 @@ class Stream:
     name: str
     rows_used: bool = False
     columns_used: bool = False
-    tile: Shared | None = None
+    tile: LdsTile | None = None
     loads: list[ir.Operation] = field(default_factory=list)
 
     @property
-    def shared(self) -> Shared:
+    def shared(self) -> LdsTile:
         """Where it is in shared memory, once that is known."""
         if self.tile is None:
             raise RuntimeError(f"{self.name} has no place in shared memory yet")
@@ -67,7 +67,7 @@ class Stream:
 class Staging:
     """Prints how the streams of one kernel are loaded and kept."""
 
-    def __init__(self, core: Core, in_turn: bool) -> None:
+    def __init__(self, core: MfmaCore, in_turn: bool) -> None:
         self.core = core
         self.in_turn = in_turn
         self.bytes = 0
@@ -114,7 +114,7 @@ class Staging:
                 columns_at = rows_at
             elif stream.columns_used:
                 columns_at, start = start, start + size
-            stream.tile = Shared(stream.rows, stream.padded, stream.element, rows_at, columns_at)
+            stream.tile = LdsTile(stream.rows, stream.padded, stream.element, rows_at, columns_at)
         self.bytes = max(self.bytes, start)
         return start
 
@@ -268,7 +268,7 @@ class Staging:
 class Held:
     """Prints tiles whose rows stay in registers as operand B: each lane loads its own row."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: MfmaCore) -> None:
         self.core = core
 
     def load(self, load: ir.Operation) -> Packed:

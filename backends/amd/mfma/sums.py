@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
-from attn_mlir.backends.amd.mfma.core import Core, check_element
+from attn_mlir.backends.amd.mfma.core import MfmaCore, check_element
 from attn_mlir.backends.amd.mfma.tiles import ROWS, STEP, WAVES, Packed, round_up
 from attn_mlir.backends.gpu.scalars import dependence, frontier
 from attn_mlir.backends.gpu.structure import body, operations
@@ -43,10 +43,10 @@ class Columns:
         return -(-self.columns // (STEP * self.others))
 
 
-class Sums:
+class MfmaSums:
     """Prints `tile.accumulate` and `tile.scatter_add`."""
 
-    def __init__(self, core: Core, ordered: bool) -> None:
+    def __init__(self, core: MfmaCore, ordered: bool) -> None:
         """`ordered`: what programs add for captured tensors, each to a slot of its own, is added in the order of waves and lanes."""
         self.core, self.ordered = core, ordered
         self.bytes = 0

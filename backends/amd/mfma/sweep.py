@@ -1,12 +1,12 @@
 """What a thread block does, one op after another; loops over blocks of keys or queries load the next block while they multiply."""
 
-from attn_mlir.backends.amd.mfma.core import Core
-from attn_mlir.backends.amd.mfma.maps import Maps
-from attn_mlir.backends.amd.mfma.products import Products
+from attn_mlir.backends.amd.mfma.core import MfmaCore
+from attn_mlir.backends.amd.mfma.maps import MfmaMaps
+from attn_mlir.backends.amd.mfma.products import MfmaProducts
 from attn_mlir.backends.amd.mfma.staging import Held, Staging, Stream, changing
-from attn_mlir.backends.amd.mfma.stores import Stores
-from attn_mlir.backends.amd.mfma.sums import Sums
-from attn_mlir.backends.amd.mfma.tiles import Fragment, Row, Tile, round_up
+from attn_mlir.backends.amd.mfma.stores import MfmaStores
+from attn_mlir.backends.amd.mfma.sums import MfmaSums
+from attn_mlir.backends.amd.mfma.tiles import MfmaFragment, MfmaRow, Tile, round_up
 from attn_mlir.backends.gpu.origins import for_op
 from attn_mlir.backends.gpu.structure import body, chains, is_row, is_tile, operations, partial_sums, yielded
 from attn_mlir.diagnostics import source_line
@@ -17,14 +17,14 @@ from attn_mlir.passes.regions import walk
 _DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
 
 
-class Sweep:
+class MfmaPrinter:
     """Prints blocks of a tile function."""
 
-    def __init__(self, core: Core, in_turn: bool, ordered: bool) -> None:
+    def __init__(self, core: MfmaCore, in_turn: bool, ordered: bool) -> None:
         """With `in_turn`, rows and columns of the same block share memory; `ordered`: see `Sums`."""
         self.core = core
-        self.staging, self.held, self.maps = Staging(core, in_turn), Held(core), Maps(core)
-        self.products, self.stores, self.sums = Products(core), Stores(core), Sums(core, ordered)
+        self.staging, self.held, self.maps = Staging(core, in_turn), Held(core), MfmaMaps(core)
+        self.products, self.stores, self.sums = MfmaProducts(core), MfmaStores(core), MfmaSums(core, ordered)
         self.filled: set[ir.Value] = set()
         self.base = 0
         """The first byte of shared memory that enclosing blocks leave free."""
@@ -68,7 +68,7 @@ class Sweep:
         """Takes the factors out of sums that began in this block, as their loops have ended."""
         for start in list(loops[0].operands)[3:]:
             tile = self.core.tiles[start]
-            if start in self.filled and isinstance(tile, Fragment):
+            if start in self.filled and isinstance(tile, MfmaFragment):
                 self.core.settle(tile)
 
     def _stage_here(self, block: ir.Block) -> list[Stream]:
@@ -215,7 +215,7 @@ class Sweep:
     def _carry(self, argument: ir.Value, start: ir.Value) -> Tile:
         """Where a carried tile is while a loop runs; it begins as `start`."""
         core, tile = self.core, self.core.tiles[start]
-        if isinstance(tile, Row):
+        if isinstance(tile, MfmaRow):
             partial = argument in self.maps.partial
             tile = core.row(tile.name, f"half == 0 ? {tile.name} : 0.0f" if partial else tile.name, partial)
         core.tiles[argument] = tile
@@ -225,22 +225,22 @@ class Sweep:
         """Puts the values that a block yields where they are carried."""
         core, writer = self.core, self.core.writer
         news = [core.tiles[value] for value in values]
-        moved = {tile.name for tile in carried if isinstance(tile, (Row, Fragment))}
+        moved = {tile.name for tile in carried if isinstance(tile, (MfmaRow, MfmaFragment))}
         for old, new in zip(carried, news, strict=True):
             if old == new:
                 continue
-            if isinstance(old, Row) and isinstance(new, Row):
+            if isinstance(old, MfmaRow) and isinstance(new, MfmaRow):
                 if new.name in moved:
                     raise UnsupportedError("amd: a loop exchanges values that it carries")
                 writer.line(f"{old.name} = {new.name};")
-            elif isinstance(old, Fragment) and isinstance(new, Fragment):
+            elif isinstance(old, MfmaFragment) and isinstance(new, MfmaFragment):
                 writer.line("#pragma unroll", f"for (int n = 0; n < {old.parts}; ++n) {old.name}[n] = {new.name}[n];")
             else:
                 raise UnsupportedError("amd: a loop carries a tile that has no place of its own in registers")
 
     def _whole(self, tile: Tile) -> Tile:
         """Adds up the parts of a sum."""
-        if not isinstance(tile, Row) or not tile.partial:
+        if not isinstance(tile, MfmaRow) or not tile.partial:
             return tile
         return self.core.row(tile.name, f"{tile.name} + attn::other_half({tile.name})")
 
@@ -258,7 +258,7 @@ class Sweep:
                 self.block(region.blocks[0])
                 for position, value in enumerate(yielded(region.blocks[0])):
                     tile, target = core.tiles[value], results[position]
-                    if isinstance(tile, Row) and isinstance(target, Row):
+                    if isinstance(tile, MfmaRow) and isinstance(target, MfmaRow):
                         core.writer.line(f"{target.name} = {tile.name};")
                     elif target is None:
                         results[position] = tile

@@ -20,7 +20,7 @@ def round_up(value: int, multiple: int) -> int:
 
 
 @dataclass(frozen=True)
-class Fragment:
+class MfmaFragment:
     """A tile [32 rows of each wave, columns] of f32 in registers: `attn::Float16x name[columns / 32]`."""
 
     name: str
@@ -44,7 +44,7 @@ class Packed:
 
 
 @dataclass(frozen=True)
-class Row:
+class MfmaRow:
     """One value for each row, `float name`, the same in both lanes of a row. Of a `partial` one each has a part of a sum."""
 
     name: str
@@ -52,7 +52,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Shared:
+class LdsTile:
     """A tile of 16-bit elements in shared memory, [rows, columns] with columns padded by zeros to a multiple of 32.
 
     `rows_at` is the byte where its rows begin, None where it is not kept so, `columns_at` that of its transpose. Chunks of 16 bytes are
@@ -66,4 +66,4 @@ class Shared:
     columns_at: int | None
 
 
-Tile = Fragment | Packed | Row | Shared
+Tile = MfmaFragment | Packed | MfmaRow | LdsTile

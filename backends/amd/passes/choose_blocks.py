@@ -14,7 +14,7 @@ TUNED = "amd.tuned"
 
 
 @dataclass(frozen=True)
-class ChooseBlocks(Pass):
+class AmdChooseBlocks(Pass):
     """Gives each function that becomes a kernel its `tile.blocks`: of `tile.choices`, else of `amd.tuned`, else by head dimensions.
 
     Chunks of linear attention that are larger than what fits into shared memory become smaller.

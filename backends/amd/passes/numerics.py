@@ -6,7 +6,7 @@ from attn_mlir.passes.tiling import numerics
 
 
 @dataclass(frozen=True)
-class Numerics(numerics.WriteNumerics):
+class AmdNumerics(numerics.WriteNumerics):
     """Gives functions that become kernels their `tile.numerics`.
 
     Sums of log decays are f64 where inputs have 32 bits, and f32 beside 16-bit inputs. Matrix products take numbers below 2^-14 in f16 as 0

@@ -25,7 +25,7 @@ _OVERLAP = {1: 0.7, 2: 0.4}
 
 
 @dataclass(frozen=True)
-class SweepFacts(ScanFacts):
+class AmdSweepFacts(ScanFacts):
     """What the schedule of a chunk scan depends on. `wide`: q, k and v are f32."""
 
     wide: bool
@@ -102,7 +102,7 @@ def _registers(facts: KernelFacts, keys: int) -> int:
     return math.ceil(sums + scores + keys / 4 + sum(facts.scores) / 4 + keys * tiles / 512) + _OTHER_REGISTERS
 
 
-def _sweep_cost(facts: SweepFacts, choices: Fields, target: AmdTarget, work: Work) -> Cost:
+def _sweep_cost(facts: AmdSweepFacts, choices: Fields, target: AmdTarget, work: Work) -> Cost:
     chunk, columns = number(choices, "block_q", facts.chunk), number(choices, "block_kv", facts.values)
     width = 4 if facts.wide else 2
     # The code generator keeps more there where there is place.

@@ -21,8 +21,9 @@ from attn_mlir.backends.tuning.program import Tuner, versions
 from attn_mlir.backends.tuning.space import Tunable, Work
 from attn_mlir.backends.tuning.store import Key, bucket
 from attn_mlir.backends.tuning.worker import Job
+from attn_mlir.dialects import loaded
 from attn_mlir.errors import UnsupportedError
-from attn_mlir.mlir import LOCK, ir
+from attn_mlir.mlir import LOCK
 from attn_mlir.passes.regions import find_all
 
 _BEFORE_BLOCKS = pipeline.KERNEL.partition(",amd-choose-blocks")[0]
@@ -37,7 +38,7 @@ def tunables(text: str, job: Job, sizes: Sequence[Any], arch: str | AmdTarget) -
     (batch, _, queries), keys = sizes[0][:3], sizes[1][2]
     whole, length = Work(queries, keys, batch * max(size[1] for size in sizes)), bucket(max(queries, keys))
     found = []
-    with LOCK, reported(), ir.Context() as context:
+    with LOCK, reported(), loaded() as context:
         decided: Fields = {"arch": target.arch, **({"deterministic": 1} if job.deterministic else {})}
         module, _ = scheduled(context, text, name, prepare, decided, _BEFORE_BLOCKS, "AMD")
         known = fields.tuned_in(module.operation, TUNED)

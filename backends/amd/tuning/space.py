@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from attn_mlir.backends.amd.blocks import ROWS
 from attn_mlir.backends.amd.target import AmdTarget
-from attn_mlir.backends.amd.tuning.model import STEP, SweepFacts, cost
+from attn_mlir.backends.amd.tuning.model import STEP, AmdSweepFacts, cost
 from attn_mlir.backends.fields import Fields
 from attn_mlir.backends.tuning.facts import KernelFacts
 from attn_mlir.backends.tuning.scan_facts import fields_of
@@ -46,7 +46,7 @@ class AmdSpace:
         return []
 
 
-def sweep_facts(op: ir.Operation) -> SweepFacts:
+def sweep_facts(op: ir.Operation) -> AmdSweepFacts:
     """The facts of an `attn.chunk`."""
     wide = isinstance(ir.RankedTensorType(op.operands[1].type).element_type, ir.F32Type)
-    return SweepFacts(*fields_of(op), wide)
+    return AmdSweepFacts(*fields_of(op), wide)

@@ -16,8 +16,7 @@ from attn_mlir.backends.cpu.ahead.tables import Compiled, kernel_table, program_
 from attn_mlir.backends.cpu.target import instruction_sets
 from attn_mlir.backends.host import Host, Kernel
 from attn_mlir.backends.program import prepare_derivative
-from attn_mlir.dialects import load_all
-from attn_mlir.mlir import ir
+from attn_mlir.dialects import loaded
 
 _VARIANTS: dict[str, tuple[str, tuple[int, int] | tuple[()]]] = {
     "usual": (pipeline.ONLINE, ()),
@@ -113,8 +112,7 @@ def _add_linear(parts: _Parts, request: Request, name: str, function: str) -> Ho
 
 
 def _add_variant(parts: _Parts, request: Request, name: str, first: str, blocks: tuple[int, ...]) -> None:
-    with ir.Context() as context:
-        load_all(context)
+    with loaded():
         module, signature = driver._lower(request.text, first, blocks)
         kernel = Kernel("attention", signature.block_q, "rows", 0, (), (), False)
         prefix = f"{request.name}_{name}_"
@@ -137,8 +135,7 @@ def _add_program(
     wanted = f"written-{function}" if request.written else function
     names = [request.argument(i) for i in request.wrt] if function else []
     options = prepare_derivative(wanted, names, pipeline.OUTLINE, segment, remainder=True, options=pipeline.DECAYS)
-    with ir.Context() as context:
-        load_all(context)
+    with loaded():
         module, host, kernels, threads = program._lower(text, *options, to_kernels)
         prefix = f"{request.name}_{name}_"
         compiled = {each.name: Compiled(each, prefix + each.name, threads.get(each.name, 0)) for each in kernels.values()}

@@ -17,7 +17,7 @@ _SIZES = ("block_q", "block_kv")
 
 
 @dataclass(frozen=True)
-class ChooseBlocks(Pass):
+class CpuChooseBlocks(Pass):
     """Gives functions that become kernels the `tile.blocks`, and the threads in `tile.choices`, that `cpu.tuned` has for them.
 
     `block_q` and `block_kv` are rows and keys of a block (in kernels of pairs, keys and rows), or positions of a chunk and columns of v.

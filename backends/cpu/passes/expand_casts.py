@@ -8,7 +8,7 @@ from attn_mlir.backends.cpu.lowering import emit
 from attn_mlir.backends.cpu.target import host
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
-from attn_mlir.passes.regions import is_constant, walk
+from attn_mlir.passes.regions import find_all, is_constant, types_in, walk
 
 _QUIET_NAN = 0x7FC0
 
@@ -31,11 +31,11 @@ class ExpandCasts(Pass):
 
     def run(self, module: ir.Operation) -> bool:
         expands = self.bf16 == "always" or (self.bf16 == "host" and "avx512_bf16" not in host().features)
-        for op in [op for op in walk(module) if op.name == "arith.truncf" and emit.element_of(op.results[0].type).width == 16]:
+        for op in [op for op in find_all(module, "arith.truncf") if emit.element_of(op.results[0].type).width == 16]:
             if emit.element_of(op.operands[0].type).width == 64:
                 with op.location, ir.InsertionPoint(op):
                     op.operands[0] = arith.truncf(_like(op.results[0].type, ir.F32Type.get()), op.operands[0])
-        if expands and "bf16" in str(module):  # most modules have none, and to print one takes a tenth of the time of a walk through types
+        if expands and any(_is_brain(type_) for type_ in types_in(module)):
             for op in list(walk(module)):
                 with op.location:
                     _expand(op)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from attn_mlir.backends.cpu.lowering import emit
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
-from attn_mlir.passes.regions import is_constant, walk
+from attn_mlir.passes.regions import find_all, is_constant
 
 _DIVISIONS = ("arith.divsi", "arith.floordivsi", "arith.ceildivsi", "arith.remsi")
 _LEAST = -(2**63)
@@ -21,7 +21,7 @@ class GuardDivision(Pass):
     name = "cpu-guard-division"
 
     def run(self, module: ir.Operation) -> bool:
-        for op in [op for op in walk(module) if op.name in _DIVISIONS and not is_constant(op.operands[1])]:
+        for op in [op for op in find_all(module, *_DIVISIONS) if not is_constant(op.operands[1])]:
             with op.location, ir.InsertionPoint(op):
                 op.operands[1] = _safe(op.operands[0], op.operands[1])
         return True

@@ -6,7 +6,7 @@ from attn_mlir.passes.tiling import numerics
 
 
 @dataclass(frozen=True)
-class Numerics(numerics.WriteNumerics):
+class CpuNumerics(numerics.WriteNumerics):
     """Gives functions that become kernels their `tile.numerics`.
 
     Sums of log decays, and the chunk decay of a state, are f64, which vectors have. Products multiply scores, as there are none of 16 bits

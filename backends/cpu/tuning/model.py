@@ -8,7 +8,7 @@ cache bound them. What the numbers were fitted to is in docs/tuning.md.
 import math
 
 from attn_mlir.backends.cpu.target import CpuTarget
-from attn_mlir.backends.cpu.tuning.sweep_facts import SweepFacts
+from attn_mlir.backends.cpu.tuning.sweep_facts import CpuSweepFacts
 from attn_mlir.backends.fields import Fields
 from attn_mlir.backends.tuning.facts import KernelFacts
 from attn_mlir.backends.tuning.space import Cost, Work, number
@@ -46,7 +46,7 @@ def problem_of(facts: KernelFacts, choices: Fields, target: CpuTarget, least: in
     return ""
 
 
-def _sweep_problem(sweep: SweepFacts, choices: Fields) -> str:
+def _sweep_problem(sweep: CpuSweepFacts, choices: Fields) -> str:
     chunk, columns = number(choices, "block_q", sweep.chunk), number(choices, "block_kv", sweep.values)
     if chunk < 4 or chunk > MOST_CHUNK or chunk & (chunk - 1):
         return f"chunk: {chunk} positions, but a chunk has a power of two from 4 to {MOST_CHUNK}"
@@ -111,7 +111,7 @@ def _block_limits(facts: KernelFacts, rows: int, keys: int, target: CpuTarget) -
     return {"multiplying": multiplied, "L2 cache": cached, "instructions": issued}
 
 
-def _sweep_cost(facts: KernelFacts, sweep: SweepFacts, choices: Fields, target: CpuTarget, work: Work, threads: int) -> Cost:
+def _sweep_cost(facts: KernelFacts, sweep: CpuSweepFacts, choices: Fields, target: CpuTarget, work: Work, threads: int) -> Cost:
     """Programs go through their chunks one after another."""
     chunk, columns, width = number(choices, "block_q", sweep.chunk), number(choices, "block_kv", sweep.values), _width(facts)
     chunk = min(chunk, max(work.queries, 1))

@@ -24,7 +24,7 @@ from attn_mlir.backends.tuning.program import Tuner, release, versions
 from attn_mlir.backends.tuning.space import Tunable, Work
 from attn_mlir.backends.tuning.store import Key, bucket
 from attn_mlir.backends.tuning.worker import Job
-from attn_mlir.dialects import load_all
+from attn_mlir.dialects import loaded
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import LOCK, ir
 from attn_mlir.passes.pipeline import Pipeline
@@ -79,8 +79,7 @@ def _space(facts: KernelFacts, target: CpuTarget, work: Work, threads: int, few:
 
 
 def _known(text: str) -> dict[str, Fields]:
-    with LOCK, reported(), ir.Context() as context:
-        load_all(context)
+    with LOCK, reported(), loaded():
         return fields.tuned_in(ir.Module.parse(text).operation, TUNED)
 
 
@@ -88,8 +87,7 @@ def _read(text: str, job: Job, few: str) -> list[tuple[str, KernelFacts, str]]:
     """The kernels of a job's function before tiling that have something to choose: name, facts, hash of the IR."""
     name, prepare = prepare_derivative(job.function, job.wrt, pipeline.OUTLINE, job.segment, remainder=True, options=pipeline.DECAYS)
     found = []
-    with LOCK, reported(), ir.Context() as context:
-        load_all(context)
+    with LOCK, reported(), loaded():
         module = ir.Module.parse(text)
         Pipeline.parse(prepare, registry()).run(module)
         keep_kernels(module, read_host(function_named(module, name)))

@@ -53,12 +53,12 @@ class Degrees:
             if found != wanted and not (found.plain and wanted.plain):
                 raise Mismatch
 
-    def rest(self, block: ir.Block, loops: list[ir.Operation]) -> None:
-        """Raises Mismatch unless what is stored stays the same."""
+    def rest(self, block: ir.Block, loops: list[ir.Operation], partial: bool = False) -> None:
+        """Raises Mismatch unless what is stored stays the same; of `partial` results, unless it changes as it is carried."""
         for position, result in enumerate(loops[-1].results):
             self._known[result] = Degree(0.0, self._powers[position], position == self._number)
         for view in block.operations:
-            if view.operation not in loops:
+            if view.operation not in loops and not (partial and view.operation.name.startswith("tile.store")):
                 self._tile_op(view.operation)
 
     def _of(self, value: ir.Value) -> Degree:

@@ -18,6 +18,10 @@ FREE = "gpu.free"
 """Attribute of the `arith.maximumf` that makes a running maximum in whose place any number near it does."""
 
 
+FREE_REFERENCE = "attn.free_reference"
+"""Attribute of a module whose results are partial: the maximum may be any number, which is stored with what goes with it."""
+
+
 @dataclass(frozen=True)
 class KeepMax(Pass):
     """Keeps a running maximum while it would grow by no more than `slack` log 2: accumulators then need no rescaling.
@@ -29,7 +33,8 @@ class KeepMax(Pass):
     such factors may reach 65504 / 2^ROOM.
 
     Any number may take the maximum's place when everything that is stored is the same for all of them: weights, sums and accumulators have
-    a factor exp(-max), and what is made of them at the end does not. That is checked for each loop; others stay as they are.
+    a factor exp(-max), and what is made of them at the end does not. That is checked for each loop; others stay as they are. In a module
+    with the attribute `attn.free_reference` sums and accumulators are stored as they are, with the number that they go with.
     """
 
     name = "gpu-keep-max"
@@ -38,11 +43,11 @@ class KeepMax(Pass):
 
     def run(self, module: ir.Operation) -> bool:
         for kernel in [op for op in find_all(module, "func.func") if "tile.kernel" in op.attributes]:
-            block = kernel.regions[0].blocks[0]
+            block, partial = kernel.regions[0].blocks[0], FREE_REFERENCE in module.attributes
             loops = [view.operation for view in block.operations if view.operation.name == "scf.for"]
             for number in range(len(list(loops[0].operands)) - 3) if loops else []:
                 maxima = [_maximum(loop, number) for loop in loops]
-                if all(op is not None for op in maxima) and _free(block, loops, number, [op for op in maxima if op is not None]):
+                if all(op is not None for op in maxima) and _free(block, loops, number, [op for op in maxima if op is not None], partial):
                     slack, lift = (self.slack, self.lift) if all(map(_bounded, loops)) else _with_room(self.slack, self.lift)
                     if lift:
                         kernel.attributes["tile.lift"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64, module.context), lift)
@@ -80,8 +85,8 @@ def _reads(value: ir.Value, tile: ir.Value) -> bool:
     )
 
 
-def _free(block: ir.Block, loops: list[ir.Operation], number: int, maxima: list[ir.Operation]) -> bool:
-    """Whether nothing that is stored depends on which number is carried as the maximum."""
+def _free(block: ir.Block, loops: list[ir.Operation], number: int, maxima: list[ir.Operation], partial: bool) -> bool:
+    """Whether nothing that is stored depends on which number is carried as the maximum, or (`partial`) it is what goes with the number."""
     carried = len(list(loops[0].operands)) - 3
     for later, before in zip(loops[1:], loops, strict=False):
         if list(later.operands)[3:] != list(before.results):
@@ -91,7 +96,7 @@ def _free(block: ir.Block, loops: list[ir.Operation], number: int, maxima: list[
         try:
             for loop, maximum in zip(loops, maxima, strict=True):
                 Degrees(number, powers, maximum).loop(loop)
-            Degrees(number, powers, None).rest(block, loops)
+            Degrees(number, powers, None).rest(block, loops, partial)
         except Mismatch:
             continue
         return True

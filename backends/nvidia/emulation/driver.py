@@ -12,7 +12,7 @@ from attn_mlir.backends.nvidia.emulation.kernel import form
 from attn_mlir.backends.nvidia.emulation.program import EmulatedProgram
 from attn_mlir.backends.nvidia.units import round_results
 from attn_mlir.backends.program import OUTLINE, function_named, prepare_derivative, reported
-from attn_mlir.mlir import ir
+from attn_mlir.dialects import loaded
 
 _PROGRAMS: dict[Any, EmulatedProgram] = {}
 _KERNELS: dict[EmulatedProgram, AttentionKernel[EmulatedProgram]] = {}
@@ -41,7 +41,7 @@ def compile_program(source: str, name: str, prepare: str = OUTLINE, deterministi
 def _compile(source: str, name: str, prepare: str, choices: attributes.Fields) -> EmulatedProgram:
     texts: dict[str, str] = {}
     units: dict[str, Unit] = {}
-    with reported(), ir.Context() as context:
+    with reported(), loaded() as context:
         module, host = scheduled(context, source, name, prepare, choices, pipeline.KERNEL, "NVIDIA")
         round_results(module, host)
         for step in [step for step in host.steps if step.kernel]:

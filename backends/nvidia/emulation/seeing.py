@@ -15,6 +15,7 @@ from attn_mlir.backends.nvidia.units import round_results
 from attn_mlir.backends.nvidia.warp import RULES, kernel_code
 from attn_mlir.backends.program import prepare_derivative, reported
 from attn_mlir.backends.seen import Facts, Recorder, Seen, Timeline
+from attn_mlir.dialects import loaded
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import find_all
@@ -36,7 +37,7 @@ def see(source: str, function: str, wrt: Sequence[str], compiled: Callable[[Sequ
     """See `Backend.see`; `compiled` tells what a compiler says of kernels."""
     recorder = Recorder(source)
     prepared = prepare_derivative(function, wrt, pipeline.outline(HOPPER.arch))
-    with reported(), ir.Context() as context:
+    with reported(), loaded() as context:
         module, host = watched(context, recorder, prepared, {"arch": HOPPER.arch}, pipeline.KERNEL, "NVIDIA")
         round_results(module, host)
         inputs = {_name(kernel): inputs_of(kernel) for kernel in kernels_in(module, host)}

@@ -36,14 +36,14 @@ class PairsFormer(Former):
         return super().form()
 
     def _schedule(self) -> ir.Attribute:
-        """Under a causal mask the first blocks of keys see the most queries: they are handed out first. Loops stay apart: measured.
+        """Under a causal mask the first keys are seen by the most queries: they come first. Tiles are drawn, loops stay apart: measured.
 
         Sums in a fixed order begin with the last keys (`Order`). What the Hopper emitter calls a group counts programs, and is not for
         `warp-order-tiles`, which counts heads.
         """
         fields = attributes.read(self.function, attributes.SCHEDULE)
         own = {"reverse": 0} if self.order is None else {"group": 1} if self.order.masked else {}
-        return attributes.write({**{name: value for name, value in fields.items() if name != "group"}, **own, "join": 0})
+        return attributes.write({"draw": 1, **{name: value for name, value in fields.items() if name != "group"}, **own, "join": 0})
 
     def _own_arguments(self) -> list[ir.Type]:
         return [] if self.order is None else [self.order.counters]
@@ -180,6 +180,7 @@ class PairsFormer(Former):
         own = self._view([buffer, zero, self.first, zero], list(type_.shape))
         build.op("named_sync", [number], threads=threads)
         build.op("write", [fragment, own])
+        # wgmma reads what all warps have written.
         build.op("fence_async")
         build.op("named_sync", [number], threads=threads)
         return buffer

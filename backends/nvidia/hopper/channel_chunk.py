@@ -66,6 +66,7 @@ class ChannelChunks:
         with core.scope(f"if ({count} < {CHUNK})"):
             with core.scope(f"for (int n = {count} * 8 + threadIdx.x % 128; n < {CHUNK * 8}; n += 128)"):
                 core.writer.line("attn::store_shared_int4(own + attn::swizzle_128(n / 8 * 128 + n % 8 * 16), 0, 0, 0, 0);")
+            # wgmma reads the rows behind the last position, which hold zeros now.
             core.writer.line("attn::fence_proxy_async();")
 
     def _from_state(self) -> None:

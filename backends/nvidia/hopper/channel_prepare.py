@@ -48,6 +48,7 @@ class Preparer:
                 self._panel(b_float)
             if rows:
                 writer.line(f"pairs.store<{panels}>(at + {layout.tiles['pairs']}, shared + kOwn, warp, lane);")
+            # The warpgroups that multiply read these tiles by wgmma once every warp has arrived.
             writer.line("attn::fence_proxy_async();", "attn::warp_sync();", "attn::warp_arrive(ready, lane == 0);")
 
     def _clear_pairs(self) -> None:
@@ -93,6 +94,7 @@ class Preparer:
             with core.scope(f"if ({self._one})"):
                 self._load_values()
         self._make_tiles()
+        # wgmma reads the tiles that all warps of this one made; only then may the next load take their place.
         writer.line("attn::fence_proxy_async();", _TOGETHER)
         following = f"turn + {STAGES}"
         writer.line(f"if ({self._one} && {following} < chunks * {panels}) load(({following}) / {panels}, ({following}) % {panels}, slot);")

@@ -31,7 +31,7 @@ def function_source(core: Core, layout: Layout, threads: int, *helpers: str) -> 
         "  if (threadIdx.x == 0) {",
         *(f"    {text}" for text in layout.initialisation()),
         "  }",
-        "  __syncthreads();",
+        "  __syncthreads();",  # no role meets an mbarrier before it is initialised
     ]
     return "\n".join([header(*helpers), core.instructions(), core.scalars.helper_source(), *lines, *core.writer.lines, "}", ""])
 
@@ -54,7 +54,7 @@ def kernel_code(core: Core, memory: Layout, threads: int, residents: int, *helpe
         "  if (threadIdx.x == 0) {",
         *[f"    {text}" for text in memory.initialisation()],
         "  }",
-        "  __syncthreads();",
+        "  __syncthreads();",  # no role meets an mbarrier before it is initialised
     ]
     source = "\n".join([header(*helpers), core.instructions(), core.scalars.helper_source(), *lines, *core.writer.lines, "}", ""])
     return KernelCode(

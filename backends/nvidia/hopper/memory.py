@@ -68,6 +68,7 @@ class Layout:
         lines = []
         for name, count, arrivals in self.barriers:
             lines += [f"attn::barrier_init(shared + {name}{f' + {8 * n}' if n else ''}, {arrivals});" for n in range(count)]
+        # Copies and other threads see the mbarriers initialised.
         return [*lines, "attn::barrier_init_fence();"]
 
 

@@ -184,6 +184,7 @@ class _Printer:
                 lines.append(f"  attn::barrier_init(shared + kNextFree + {8 * turn}, {of_warps(self.programs.warps)});")
         parts = range(layout.warpgroups if layout.adders else 0)
         lines += [f"  attn::barrier_init(barriers + {layout.added - layout.barriers + 8 * part}, 1);" for part in parts]
+        # Copies and other threads see the mbarriers initialised.
         return [f"  {line}" for line in [*lines, "  attn::barrier_init_fence();", "}"]]
 
     def _group(self) -> None:
@@ -191,6 +192,7 @@ class _Printer:
         core = self.core
         with core.scope("if (threadIdx.x == 0)"):
             core.writer.line(f"attn::store_shared_int(shared + {self.layout.group}, {as_int(core, self.kernel.heads.operands[1])});")
+        # All roles read the number, and none may meet an mbarrier that is not initialised.
         core.writer.line("__syncthreads();")
 
     def _producer(self) -> None:

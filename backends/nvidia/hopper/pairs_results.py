@@ -60,6 +60,7 @@ class Results:
                 words = ", ".join(f"{pack}({tile.name}[{8 * full + i}], {tile.name}[{8 * full + i + 1}])" for i in (0, 2))
                 at = f"result + {full // 4 * 8192} + attn::swizzle_128(place + {full % 4 * 32})"
                 writer.line(f"attn::store_matrices({at}, {words}, 0, 0);")
+            # TMA stores what all warps have written to shared memory.
             writer.line("attn::fence_proxy_async();", threads)
             places = [core.value(value) for value in (row, head, batch)]
             map_ = core.arguments.descriptor(target, COLUMNS, ROWS)

@@ -53,6 +53,7 @@ class QuerySums:
                 place = f"k / 4 * {keys * 128} + {store_row} * 128 + ((2 * k % 8 | {own} / 16 % 2) ^ {store_row} % 8) * 16"
                 registers = ", ".join(f"{tile.name}[4 * k + {i}]" for i in range(4))
                 writer.line(f"attn::store_matrices({name} + {place}, {registers});")
+        # wgmma reads dS^T and P^T of all warpgroups from here.
         writer.line("attn::fence_proxy_async();")
         self.free_staging()
         writer.line(f"attn::named_sync(1, {consumers});")
@@ -103,6 +104,7 @@ class QuerySums:
             else:
                 self._add_directly(op, limit)
         if staged and adders:
+            # The reduction warp adds the staged dQ to memory by TMA: 128 threads and its own 32 meet.
             self.core.writer.line("attn::fence_proxy_async();", f"attn::named_arrive({ADDED} + warpgroup, 160);")
         elif staged:
             # Only the warp that starts the additions waits for the others.

@@ -51,6 +51,7 @@ class Changes:
                     for read in reads:
                         core.scalars.bind(read.results[0], f"at[{e}]")
                     writer.line(f"at[{e}] = {exists}{core.scalars.emit(yielded(block)[0])}{otherwise};")
+        # wgmma reads what all warps have changed, through the asynchronous proxy.
         writer.line("attn::fence_proxy_async();", f"attn::named_sync({_BARRIER}, {self.threads});")
         core.tiles[op.results[0]] = tile
 

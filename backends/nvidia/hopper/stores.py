@@ -98,6 +98,7 @@ class Stores:
                 words = [f"{pack}({tile.name}[{8 * full + i}], {tile.name}[{8 * full + i + 1}])" for i in (0, 2)]
                 address = f"staging + {full // 4 * panel_bytes} + attn::swizzle_128(place + {full % 4 * 32})"
                 writer.line(f"attn::store_matrices({address}, {', '.join([*words, '0', '0'])});")
+            # TMA stores what all warps have written to shared memory.
             writer.line("attn::fence_proxy_async();", threads)
             exists = f" && warpgroup * {ROWS} < {count}" if self.short else ""
             with writer.block(f"if ({self.thread} % 128 == 0{exists})"):

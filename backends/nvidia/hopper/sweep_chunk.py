@@ -45,6 +45,7 @@ class ChunkPrinter:
         self._mods.print(self._unpack, self._pack)
         if rows is not None:
             rows.weights()
+            # wgmma reads the weights; the copy of the last rows must have read what the next ones are written to.
             writer.line("attn::fence_proxy_async();", "if (leader) attn::bulk_wait_read<0>();")
         writer.line(f"attn::named_sync({ALL}, {layout.consumers});")
         free = f"shared + kFree + 8 * ((number - 1) % {stages})"

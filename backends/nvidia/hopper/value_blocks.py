@@ -89,6 +89,7 @@ class BlockPrinter:
             writer.line(f"{self._rows}::cut(values, count, lane);")
             with core.scope("if (half == 0)"), writer.unrolled("n", layout.panels["k"]):
                 writer.line(f"{self._rows}::cut(in + {layout.tiles['k']} + n * {BLOCK_PANEL}, count, lane);")
+            # wgmma reads the rows that were cut to zeros.
             writer.line("attn::fence_proxy_async();")
             writer.line(f"attn::named_sync({_TOGETHER} + turn, {32 * layout.warpgroups});")
 

@@ -17,7 +17,7 @@ from attn_mlir.passes.tiling.chunk_channels import AT_ONCE
 
 
 @dataclass(frozen=True)
-class ChooseBlocks(Pass):
+class NvidiaChooseBlocks(Pass):
     """Gives each function that becomes a kernel its `tile.blocks` and the `tile.choices` that its schedule follows.
 
     What a function has in `tile.choices` comes first, then what `nvidia.tuned` of the module has for it, then the best untuned schedule.

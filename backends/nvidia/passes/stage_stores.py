@@ -135,6 +135,7 @@ def _replace(op: ir.Operation, role: ir.Operation, buffer: ir.Value, turns: Turn
         _wait(read=True, turns=turns)
         build.op("named_sync", [own], threads=THREADS)
         build.op("write", [fragment, view])
+        # TMA stores what all warps have written.
         build.op("fence_async")
         build.op("named_sync", [own], threads=THREADS)
         with ir.InsertionPoint(build.elect()):

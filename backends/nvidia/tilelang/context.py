@@ -7,7 +7,7 @@ from attn_mlir.backends.gpu.attributes import grid_kind
 from attn_mlir.backends.gpu.remainders import remainders
 from attn_mlir.backends.gpu.scalar_bounds import Ranges
 from attn_mlir.backends.nvidia.tilelang.expressions import Expressions
-from attn_mlir.backends.nvidia.tilelang.memory import Memory
+from attn_mlir.backends.nvidia.tilelang.memory import TileLangMemory
 from attn_mlir.backends.nvidia.tilelang.names import Names
 from attn_mlir.backends.nvidia.tilelang.tiles import Tile, Tiles, padded
 from attn_mlir.diagnostics import source_line
@@ -28,7 +28,7 @@ class Context:
     def __init__(self, kernel: ir.Operation, threads: int, stages: int = 1, deterministic: bool = False) -> None:
         self.stages, self.deterministic = stages, deterministic
         self.names, self.ranges = Names(), Ranges()
-        self.memory = Memory(kernel, self.names, self.ranges)
+        self.memory = TileLangMemory(kernel, self.names, self.ranges)
         self.tiles = Tiles(self.names)
         self.threads = threads
         self.lines: list[str] = []

@@ -46,7 +46,7 @@ class _View:
     dims: tuple[int, ...]
 
 
-class Memory:
+class TileLangMemory:
     """The arguments of one kernel, as parameters and as tensors of the program."""
 
     def __init__(self, kernel: ir.Operation, names: Names, ranges: Ranges) -> None:

@@ -17,7 +17,7 @@ _KEYS, _CHANNEL_KEYS = (64, 128, 256), (64, 128)
 
 
 @dataclass(frozen=True)
-class SweepFacts(ScanFacts):
+class NvidiaSweepFacts(ScanFacts):
     """What the schedule of a chunk scan depends on.
 
     `plain`: one decay for all channels, of a size that the emitter "hopper" knows; `prepared`: positions of a chunk where decays of
@@ -34,7 +34,7 @@ class SweepFacts(ScanFacts):
     weights: int = 1
 
 
-def sweep_facts(op: ir.Operation) -> SweepFacts:
+def sweep_facts(op: ir.Operation) -> NvidiaSweepFacts:
     """The facts of an `attn.chunk`."""
     view, common = op.opview, fields_of(op)
     keys, values, *_, channels = common
@@ -43,7 +43,7 @@ def sweep_facts(op: ir.Operation) -> SweepFacts:
     exact = narrow and is_exact(op)
     weights = 2 if exact and isinstance(ir.RankedTensorType(op.operands[1].type).element_type, ir.BF16Type) else 1
     prepared = PREPARED[view.channels.value] if knows_channels(op) and fits_at_once(op) else 0
-    return SweepFacts(*common, plain, view.factor is not None, exact, not narrow, prepared, weights)
+    return NvidiaSweepFacts(*common, plain, view.factor is not None, exact, not narrow, prepared, weights)
 
 
 def knows_channels(op: ir.Operation) -> bool:

@@ -38,6 +38,7 @@ def kernel_code(kernel: ir.Operation, rules: dict[str, Rule]) -> KernelCode:
     for op in ops:
         if op.name != "warp.role":
             printer.op(op)
+    # No role may arrive at, or copy towards, an mbarrier that is not initialised yet.
     printer.line("attn::barrier_init_fence();", "__syncthreads();")
     first = 0
     for op in roles:

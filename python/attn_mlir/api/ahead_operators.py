@@ -12,7 +12,7 @@ from attn_mlir.api.ahead import products_of, refuse_outputs
 from attn_mlir.backends.ahead.link import is_static
 from attn_mlir.backends.ahead.request import Capture, Linear, Request, check_file, path_of
 from attn_mlir.backends.program import function_named
-from attn_mlir.dialects import load_all
+from attn_mlir.dialects import loaded
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.mlir import LOCK, ir
 from attn_mlir.runtime import programs
@@ -74,8 +74,7 @@ def _programs(exported: torch.export.ExportedProgram) -> list[str]:
 def _request(program: programs.Program, name: str) -> Request:
     """A library of a program that is known by its text alone."""
     refuse_outputs(program)
-    with LOCK, ir.Context() as context:
-        load_all(context)
+    with LOCK, loaded():
         module = ir.Module.parse(program.text)
         function = function_named(module, "attention")
         types = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).inputs

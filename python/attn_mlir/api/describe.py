@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from attn_mlir.diagnostics import DiagnosticError
-from attn_mlir.dialects import load_all
+from attn_mlir.dialects import loaded
 from attn_mlir.frontend.program import Traced
 from attn_mlir.mlir import LOCK, ir
 from attn_mlir.passes.derivation import DerivationError
@@ -15,15 +15,13 @@ from attn_mlir.registry import registry
 
 def explain_traced(text: str) -> str:
     """How a traced program is computed: what was derived from its row."""
-    with LOCK, ir.Context() as context:
-        load_all(context)
+    with LOCK, loaded():
         return explain(ir.Module.parse(text).operation)
 
 
 def explain_online(traced: Traced, name: str) -> str:
     """The online program as written, the row it comes to with what follows from it, and the backward pass of `name` if it has one."""
-    with LOCK, ir.Context() as context:
-        load_all(context)
+    with LOCK, loaded():
         parts = [*_forward(traced)]
         if traced.written[1]:
             parts.append(_backward(traced, name))

@@ -1,5 +1,6 @@
 """One call of linear attention: what is asked for, as one object, and the way from there to a result."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -73,10 +74,12 @@ def attend_linear(inputs: tuple[Any, ...], options: LinearOptions, tuning: Tunin
 def program_of_form(mods: Mods, form: Form, **further: Any) -> tuple[LinearProgram, Inputs]:
     """What is traced for mods and a form; `further` are other fields of the program."""
     element, key_dim, value_dim, scale, decay, initial, final, offsets, segment, *delta = form
-    erasing = (*delta[0], *mods[5:]) if delta else ()
-    return LinearProgram(*mods[:5], scale, decay, initial, final, offsets, segment, *erasing, **further), Inputs(
-        element, key_dim, value_dim
-    )
+    if delta:
+        erase, erase_key, removed_key, output = delta[0]
+        further |= {"erase": erase, "erase_key": erase_key, "removed_key": removed_key, "output": output}
+    q_mod, k_mod, v_mod, decay_mod, skip_mod, *erasing = mods
+    program = LinearProgram(q_mod, k_mod, v_mod, decay_mod, skip_mod, scale, decay, initial, final, offsets, segment, **further)
+    return dataclasses.replace(program, erase_mod=erasing[0] if erasing else None), Inputs(element, key_dim, value_dim)
 
 
 def find(mods: Mods, form: Form, device: Any) -> tuple[Entry, Scan]:

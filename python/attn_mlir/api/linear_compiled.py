@@ -40,6 +40,8 @@ def linear_in_graph(inputs: tuple[Any, ...], options: LinearOptions) -> Any:
             # Integers stay what they are, for the check of `check_linear`, and keys have the dtype of k.
             further.append(tensor.to(score) if tensor.is_floating_point() and not name.endswith("_key") else tensor)
             given.append(name)
+    if read_before:
+        given.append("read before")
     count = 1 + final
 
     def body(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *further: torch.Tensor) -> tuple[Any, ...]:
@@ -61,8 +63,6 @@ def linear_in_graph(inputs: tuple[Any, ...], options: LinearOptions) -> Any:
             short = arity(erase_mod, (3, *_COUNTS)) == 3
             pieces.append(as_tensor(erase_mod(*arguments[1:4]) if short else _call(erase_mod, arguments), score))
             names.append("erase")
-        if read_before:
-            given.append("read before")
         refuse_draws(drawn)
         lines = ["\n".join(words) for words in (given, names)]
         results = traced_linear(q, k, v, list(further), lines[0], pieces, lines[1], scale, final, layout, segment, emulation)

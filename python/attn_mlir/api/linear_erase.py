@@ -61,8 +61,8 @@ def check_delta(erasing: Erasing, q: torch.Tensor, sizes: dict[str, int], layout
     keys = {name: _check_key(name, getattr(erasing, name), q, sizes, layout) for name in ("erase_key", "removed_key")}
     erase, kind = _check_share(erasing.erase, q, sizes, layout, score)
     output = "decayed" if erasing.read_before else "after"
-    form = (kind, *(keys[name] is not None for name in ("erase_key", "removed_key")), output)
-    return Delta(erase, keys["erase_key"], keys["removed_key"], form)
+    own, removed = keys["erase_key"], keys["removed_key"]
+    return Delta(erase, own, removed, (kind, own is not None, removed is not None, output))
 
 
 def _check_key(name: str, key: Any, q: torch.Tensor, sizes: dict[str, int], layout: str) -> torch.Tensor | None:

@@ -3,7 +3,7 @@
 import dataclasses
 
 from attn_mlir.backends.program import function_named, reported
-from attn_mlir.dialects import load_all
+from attn_mlir.dialects import loaded
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.frontend.emit import texts_of
@@ -46,8 +46,7 @@ def form_of(traced: Traced) -> Form:
     key = traced.text, traced.packed
     found = _FORMS.get(key)
     if found is None:
-        with LOCK, ir.Context() as context, reported():
-            load_all(context)
+        with LOCK, loaded(), reported():
             found = _read(traced)
             if len(_FORMS) >= _LIMIT:
                 _FORMS.clear()

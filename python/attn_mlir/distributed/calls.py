@@ -1,7 +1,7 @@
 """A call on one rank, traced: what its ranks tell each other, where positions lie, and which keys its queries see."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,8 @@ from attn_mlir.runtime.programs import program_of
 
 _PLANS = 64
 """Plans of a program that are kept."""
+_SHORTEST = 1024
+"""The fewest queries of a range that is made so."""
 _WIDE = {torch.float16, torch.bfloat16}
 _SHOWN = ("the batch size", "the number of heads of q", "the number of heads of k", "the head dimension of q", "that of v")
 _NAMES = (
@@ -29,6 +31,18 @@ _NAMES = (
     "the functions",
     "the placement or numbers that functions capture",
 )
+
+
+_LAST: dict[Any, list[list[int]]] = {}
+"""What the ranks told last time where this one told the same."""
+
+
+class Changed(Exception):
+    """The ranks agree, but hold other positions than last time."""
+
+    def __init__(self, every: list[list[int]]) -> None:
+        super().__init__("the shards of other ranks have other lengths than in the last call")
+        self.every = every
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,14 +58,22 @@ class Traced:
     wanted: list[int]
     """Which of q, k, v and the captured values need a gradient."""
     element_size: int
+    confirm: Callable[[], None]
+    """Waits for what the other ranks told; raises ArgumentError where they differ, and `Changed` where they are other than last time."""
 
 
 def trace_call(
-    problem: Problem, qkv: tuple[Tensor, Tensor, Tensor], call: Call, ranks: Ranks, placement: Placement, same: bool = False
+    problem: Problem,
+    qkv: tuple[Tensor, Tensor, Tensor],
+    call: Call,
+    ranks: Ranks,
+    placement: Placement,
+    same: bool = False,
+    every: Any = None,
 ) -> Traced:
     """Traces the call, tells the other ranks, and hears of theirs. Raises on all ranks where they differ.
 
-    `same`: all ranks have the same queries, the last positions of the sequence.
+    `same`: all ranks have the same queries, the last positions of the sequence. `every`: what they told.
     """
     q = qkv[0]
     target = call.device or problem.device_type
@@ -75,8 +97,22 @@ def trace_call(
         sizes["Sq"],
         sizes["Skv"],
     ]
-    every = ranks.all_gather(told, problem.device)
-    agreed(every, _NAMES, _SHOWN)
+    key = (ranks.rank, ranks.count, id(ranks.group), *told)
+    coming = None if every is not None else ranks.told(told, problem.device)
+    every = every or _LAST.get(key)  # that they are as last time is found out while kernels run
+
+    def confirm(expected: list[list[int]] | None = every) -> None:
+        found = expected if coming is None or expected is None else coming.wait()
+        if found is not None and found != expected:
+            agreed(found, _NAMES, _SHOWN)
+            raise Changed(found)
+
+    if every is None:
+        every = coming.wait() if coming is not None else []
+        agreed(every, _NAMES, _SHOWN)
+        if len(_LAST) >= _PLANS:
+            _LAST.clear()
+    _LAST[key] = every
     keys = placed(placement, [each[-1] for each in every], "k and v")
     totals = {"q_total": sum(each[-2] for each in every), "kv_total": sum(each[-1] for each in every)}
     if same:
@@ -90,7 +126,7 @@ def trace_call(
         queries = placed(placement, [each[-2] for each in every], "q")
     captures = entry.captures(scan, factor, {**places, **totals})
     program = cut_program(entry.traced, target, wrt, call.deterministic)
-    return Traced(entry, captures, dataclasses.replace(problem, inputs=inputs), program, queries, keys, wanted, q.element_size())
+    return Traced(entry, captures, dataclasses.replace(problem, inputs=inputs), program, queries, keys, wanted, q.element_size(), confirm)
 
 
 def planned(traced: Traced, ranks: Ranks) -> Steps:
@@ -102,8 +138,18 @@ def planned(traced: Traced, ranks: Ranks) -> Steps:
     if key not in plans:
         if len(plans) >= _PLANS:
             plans.clear()
-        plans[key] = steps(ranks.rank, traced.queries, traced.keys, seen_by(traced.program, traced.captures, sizes))
+        plans[key] = steps(ranks.rank, pieces(traced, ranks), traced.keys, seen_by(traced.program, traced.captures, sizes))
     return plans[key]
+
+
+def pieces(traced: Traced, ranks: Ranks) -> Ranges:
+    """The queries, those of this rank in two ranges at least, so that work on one of them begins before anything is exchanged."""
+    own = traced.queries[ranks.rank]
+    if len(own) == 1 and own[0][1] - own[0][0] >= 2 * _SHORTEST:
+        begin, end = own[0]
+        middle = begin + (end - begin) // 2 // _SHORTEST * _SHORTEST
+        own = ((begin, middle), (middle, end))
+    return (*traced.queries[: ranks.rank], own, *traced.queries[ranks.rank + 1 :])
 
 
 def seen_by(program: CutProgram, captures: Sequence[Any], sizes: dict[str, int]) -> Sees:

@@ -27,8 +27,10 @@ from attn_mlir.runtime.scalar_code import Code, code_of
 
 _DERIVED = "attn-simplify,attn-dense-rows,attn-differentiate{{functions={function} wrt={wrt} only=true}}"
 _BOUNDS = "attn-simplify,attn-resolve-masks"
-_WIDE = "module attributes {attn.wide_results} {"
+_WIDE = "attn.wide_results"
 """Results are parts of sums, which are not rounded to 16 bits before they are added up."""
+_FREE = f"{_WIDE}, attn.free_reference"
+"""What is more, a running maximum may be any number near it."""
 _LIMIT = 256
 _KNOWN: dict[Any, "CutProgram"] = {}
 
@@ -72,7 +74,38 @@ class CutProgram:
     @functools.cached_property
     def kernels(self) -> tuple[Any, ...]:
         """The forward kernels, one for each accumulator; the first gives the row states, too."""
-        return tuple(driver.compile(wide(entry.traced.text), self.device) for entry in self.form.entries)
+        first = _FREE if self._is_free else _WIDE
+        return tuple(driver.compile(with_attributes(entry.traced.text, first), self.device) for entry in self.form.entries)
+
+    @property
+    def _is_free(self) -> bool:
+        """Whether a running maximum only scales what else is carried, so that partial results may have any number near it in its place.
+
+        Then o and row outputs stay the same when the number is raised by a merge with a partial result without keys that has a larger one.
+        """
+        form, rows = self.form, (4,)
+        tensors = [captured.kind == "tensor" for captured in self.traced.captures]
+        reads = {place for code in (form.init, form.merge, form.finalize) for place in code.contents}
+        if len(form.entries) != 1 or any(tensors[place - 3] for place in reads if place >= 3):
+            return False
+        random = torch.Generator().manual_seed(0)
+        captures = [Shape((1, 1, 1, 1))] * 3 + [1.0 if captured.kind == "float" else 1 for captured in self.traced.captures]
+        indices = [torch.zeros(rows, dtype=torch.int64)] * 3
+        score = torch.float64
+        start = [torch.as_tensor(x, dtype=score).expand(rows) for x in form.init(captures, indices, score)]
+        states = [torch.rand(rows, generator=random, dtype=score) + 0.5 for _ in start]
+        before = form.finalize(captures, [torch.ones(rows, dtype=score), *indices, *states], score)
+        raised = 0
+        for place, state in enumerate(states):
+            other = [state + 2.0 if n == place else x for n, x in enumerate(start)]
+            made = form.merge(captures, [*states, *other], score)
+            if torch.equal(torch.as_tensor(made[place]).expand(rows), state + 2.0):
+                raised += 1
+                scale = torch.as_tensor(made[len(states)], dtype=score)
+                after = form.finalize(captures, [scale.expand(rows), *indices, *made[: len(states)]], score)
+                if not all(torch.allclose(torch.as_tensor(x), torch.as_tensor(y), rtol=1e-9) for x, y in zip(before, after, strict=True)):
+                    return False
+        return raised == 1
 
     @functools.cached_property
     def sums(self) -> tuple[Part, ...]:
@@ -151,14 +184,20 @@ class CutProgram:
         zeros = [torch.zeros((*rows, value_dim), dtype=score, device=q.device) for _ in self.form.entries]
         return zeros, [torch.as_tensor(x, dtype=score, device=q.device).expand(rows) for x in states]
 
-    def finalize(self, captures: Sequence[Any], partial: tuple[list[Tensor], list[Tensor]]) -> list[Tensor]:
-        """o in the type of scores, the row outputs, and what the backward reads."""
+    def finalize(self, captures: Sequence[Any], partial: tuple[list[Tensor], list[Tensor]], o: Tensor) -> list[Tensor]:
+        """Writes o, and gives the row outputs and what the backward reads. o is linear in the accumulators: each has a factor for a row."""
         accumulators, states = partial
         rows, score, device = accumulators[0].shape[:3], accumulators[0].dtype, accumulators[0].device
-        indices = [x.unsqueeze(-1) for x in _indices(rows, device)]
-        made = self.form.finalize(captures, [*accumulators, *indices, *(x.unsqueeze(-1) for x in states)], score)
-        o = torch.as_tensor(made[0], device=device).expand(accumulators[0].shape)
-        return [o, *(torch.as_tensor(x, dtype=score, device=device).expand(*rows, 1).squeeze(-1) for x in made[1:])]
+        given = [*(x.unsqueeze(-1) for x in _indices(rows, device)), *(x.unsqueeze(-1) for x in states)]
+        units = torch.eye(len(accumulators), dtype=score, device=device)
+        made = [self.form.finalize(captures, [*unit, *given], score) for unit in units]
+        for number, (x, results) in enumerate(zip(accumulators, made, strict=True)):
+            factor = _like(results[0], x).expand(*rows, 1)
+            if number == 0:
+                torch.mul(x, factor, out=o)
+            else:
+                o.addcmul_(x, factor) if o.dtype == score else o.copy_(o.to(score).addcmul_(x, factor))
+        return [*(_like(x, units).expand(*rows, 1).squeeze(-1) for x in made[0][1:])]
 
     def shapes(self, q: Tensor, k: Tensor, v: Tensor, captures: Sequence[Any]) -> list[Any]:
         """The arguments of a function, of which pieces read the captured values and only the sizes of q, k and v."""
@@ -187,7 +226,7 @@ class CutProgram:
             text = texts_of(module)[0]
         if not results:
             return None
-        return Part(driver.compile_derivative(wide(text), self.device, "given", (), self.deterministic), results)
+        return Part(driver.compile_derivative(with_attributes(text, _WIDE), self.device, "given", (), self.deterministic), results)
 
     @functools.cached_property
     def _backward(self) -> str:
@@ -204,9 +243,9 @@ def cut_program(traced: Traced, device: str, wrt: str, deterministic: bool) -> C
     return _KNOWN[key]
 
 
-def wide(text: str) -> str:
-    """A module whose results are not rounded."""
-    return text.replace("module {", _WIDE, 1)
+def with_attributes(text: str, attributes: str) -> str:
+    """A module with attributes."""
+    return text.replace("module {", f"module attributes {{{attributes}}} {{", 1)
 
 
 def _rename(module: ir.Module, name: str) -> None:

@@ -62,6 +62,7 @@ def decode_attention(
 def _decode(qkv: tuple[Tensor, Tensor, Tensor], call: Call, ranks: Ranks, placement: Placement) -> Any:
     problem = check_inputs(*qkv, "bhsd")
     traced = trace_call(problem, qkv, call, ranks, placement, same=True)
+    traced.confirm()
     program, captures = traced.program, traced.captures
     dtype = torch.float32 if traced.problem.inputs.element == "f32" else qkv[0].dtype
     q, k, v = (x.to(dtype) for x in qkv)
@@ -78,8 +79,9 @@ def _decode(qkv: tuple[Tensor, Tensor, Tensor], call: Call, ranks: Ranks, placem
     merged = every[0]
     for other in every[1:]:
         merged = program.merge(outer, merged, other)
-    results = program.finalize(outer, merged)
-    return _named(traced, call, [results[0].to(qkv[0].dtype), *results[1:]])
+    o = torch.empty(merged[0][0].shape, dtype=dtype, device=q.device)
+    rows = program.finalize(outer, merged, o)
+    return _named(traced, call, [o.to(qkv[0].dtype), *rows])
 
 
 def _gathered(ranks: Ranks, mine: Partial) -> list[Partial]:

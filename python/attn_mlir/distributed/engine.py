@@ -1,7 +1,7 @@
 """Attention of one rank's queries to the keys of all ranks, forward and backward: the next keys are on their way while kernels run."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -48,33 +48,63 @@ class Ring:
     ranks: Ranks
     steps: Steps
     queries: tuple[Range, ...]
-    order: str = "bhsd"
-    """That of the dimensions of o in memory."""
+    confirm: Callable[[], None]
+    """Waits for what the other ranks tell of the call, and raises where they do not agree."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, captures: Sequence[Any]) -> list[Tensor]:
-        """o in the type of scores, the row outputs, and what the backward reads, of all queries of this rank."""
+        """o in the type of q, the row outputs, and what the backward reads, of all queries of this rank."""
         program = self.program
         partials: dict[Range, Partial] = {}
-        for message, keys, values in self._arriving(k, v):
-            for work in message.work:
+        for work_, keys, values in self._in_turn(k, v):
+            for work in work_:
                 moved = program.moved(captures, work.query[0], work.keys[0])
                 made = program.partial(*self._of(work, q, keys, values), moved)
-                outer = program.shapes(q, k, v, moved)
-                partials[work.query] = program.merge(outer, partials[work.query], made) if work.query in partials else made
+                outer, piece = program.shapes(q, k, v, moved), self._piece(work)
+                if piece not in partials and piece == work.rows:
+                    partials[piece] = made
+                    continue
+                if piece not in partials:
+                    whole = program.empty(q[:, :, slice(*piece)], outer, v.shape[3])
+                    partials[piece] = (whole[0], [x.contiguous() for x in whole[1]])
+                self._merge(outer, partials, piece, work, made)
         return self._ended(partials, q, k, v, captures)
+
+    def _piece(self, work: Work) -> Range:
+        """The places of the range of queries that some work is on."""
+        begin = 0
+        for first, last in self.queries:
+            if begin <= work.rows[0] < begin + last - first:
+                return begin, begin + last - first
+            begin += last - first
+        return begin, begin
+
+    def _merge(self, outer: list[Any], partials: dict[Range, Partial], piece: Range, work: Work, made: Partial) -> None:
+        """Merges a partial result into that of a range of queries, of some of its rows."""
+        if piece == work.rows:
+            partials[piece] = self.program.merge(outer, partials[piece], made)
+            return
+        rows = slice(work.rows[0] - piece[0], work.rows[1] - piece[0])
+        accumulators, states = partials[piece]
+        states = [x.contiguous() for x in states]
+        _, merged = self.program.merge(outer, ([x[:, :, rows] for x in accumulators], [x[:, :, rows] for x in states]), made)
+        for state, x in zip(states, merged, strict=True):
+            state[:, :, rows] = x
+        partials[piece] = (accumulators, states)
 
     def _ended(self, partials: dict[Range, Partial], q: Tensor, k: Tensor, v: Tensor, captures: Sequence[Any]) -> list[Tensor]:
         every = []
+        o = torch.empty((*q.shape[:3], v.shape[3]), dtype=q.dtype, device=q.device)
         begin = 0
         for query in self.queries or ((0, 0),):
-            rows = q[:, :, begin : begin + query[1] - query[0]]
-            begin += query[1] - query[0]
+            piece = (begin, begin + query[1] - query[0])
+            begin = piece[1]
+            rows = q[:, :, slice(*piece)]
             outer = self.program.shapes(rows, k, v, self.program.moved(captures, query[0], 0))
-            partial = partials.pop(query, None) or self.program.empty(rows, outer, v.shape[3])
-            every.append(self.program.finalize(outer, partial))
+            partial = partials.pop(piece, None) or self.program.empty(rows, outer, v.shape[3])
+            every.append(self.program.finalize(outer, partial, o[:, :, slice(*piece)]))
         if len(every) == 1:
-            return [x.contiguous() for x in every[0]]
-        return [torch.cat(parts, 2) for parts in zip(*every, strict=True)]
+            return [o, *(x.contiguous() for x in every[0])]
+        return [o, *(torch.cat(parts, 2) for parts in zip(*every, strict=True))]
 
     def backward(
         self, q: Tensor, k: Tensor, v: Tensor, captures: Sequence[Any], finals: Sequence[Tensor], grads: Sequence[Tensor]
@@ -115,6 +145,14 @@ class Ring:
             for number, gradient in zip(self.program.pairs.results, made, strict=True):
                 places = {"q": each.rows, "k": each.columns, "v": each.columns}
                 into[number].add(gradient, places.get(names[number]))
+
+    def _in_turn(self, k: Tensor, v: Tensor) -> Iterator[tuple[Sequence[Work], Tensor, Tensor]]:
+        """The work of all steps with its keys and values. Kernels on own keys start before it is known whether the ranks agree."""
+        own = self.steps.received[0].work
+        yield own[:1], k, v
+        self.confirm()
+        for step, (message, keys, values) in enumerate(self._arriving(k, v)):
+            yield message.work if step else own[1:], keys, values
 
     def _arriving(self, k: Tensor, v: Tensor) -> Iterator[tuple[Message, Tensor, Tensor]]:
         """The messages of all steps with their keys and values; the next one is on its way while one is looked at."""

@@ -14,6 +14,19 @@ from attn_mlir.errors import ArgumentError
 
 
 @dataclasses.dataclass(frozen=True)
+class Told:
+    """What the ranks tell each other, on its way."""
+
+    every: list[Tensor]
+    work: Any
+
+    def wait(self) -> list[list[int]]:
+        """What each rank told."""
+        self.work.wait()
+        return torch.stack(self.every).tolist()
+
+
+@dataclasses.dataclass(frozen=True)
 class Ranks:
     """The ranks along one dimension of a mesh."""
 
@@ -23,10 +36,13 @@ class Ranks:
 
     def all_gather(self, values: Sequence[int], device: torch.device) -> list[list[int]]:
         """The integers that each rank gives, as many on each."""
+        return self.told(values, device).wait()
+
+    def told(self, values: Sequence[int], device: torch.device) -> "Told":
+        """The same, on its way."""
         own = torch.tensor(list(values), dtype=torch.int64, device=self.meeting_device(device))
         every = [torch.empty_like(own) for _ in range(self.count)]
-        dist.all_gather(every, own, group=self.group)
-        return torch.stack(every).tolist()
+        return Told(every, dist.all_gather(every, own, group=self.group, async_op=True))
 
     def meeting_device(self, device: torch.device) -> torch.device:
         """Where small tensors that all ranks tell each other lie: on the CPU, where the group has a backend for it."""

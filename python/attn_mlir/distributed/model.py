@@ -1,6 +1,7 @@
 """A model of what attention over ranks costs: bytes, FLOPs and memory of each strategy, and the time that they take at given rates."""
 
 import dataclasses
+import math
 
 RING, ALL_GATHER, ULYSSES = "ring", "all_gather", "ulysses"
 STRATEGIES = (RING, ALL_GATHER, ULYSSES)
@@ -72,7 +73,7 @@ def cost(strategy: str, problem: Problem, machine: Machine) -> Cost:
         shard = problem.key_bytes * problem.sent
         sent = others * (shard * (2 if problem.backward else 1) + gradients / 2 * problem.sent)
         memory = 2 * shard + gradients * problem.sent
-        steps = max(others, 1) * (2 if problem.backward else 1)
+        steps = math.ceil(others * problem.sent) * (2 if problem.backward else 1)  # with nothing to send there is no message
         busy = max(compute, sent / machine.bandwidth + steps * machine.latency)
         seconds = busy + shard / machine.bandwidth / max(others, 1) + 0.03 * compute * min(others, 4) / 4
     elif strategy == ALL_GATHER:

@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 
 from attn_mlir.distributed.placement import Range, Ranges
 
+_BLOCKS, _ROWS = 16, 128
+"""How many parts of a range of queries are looked at, of a multiple of how many rows."""
 Sees = Callable[[Range, Range], Range]
 """The keys, a range within the second one (empty: begin = end), that queries of the first range may see."""
 
@@ -51,10 +53,20 @@ def message(queries: Sequence[Range], keys: Sequence[Range], sees: Sees) -> Mess
                 rows = (row, row + query[1] - query[0])
                 row = rows[1]
                 if one[0] < one[1]:
-                    work.append(Work(query, rows, one, (sent + one[0] - first, sent + one[1] - first)))
+                    kept = seeing(query, one, sees)
+                    places_ = (rows[0] + kept[0] - query[0], rows[0] + kept[1] - query[0])
+                    work.append(Work(kept, places_, one, (sent + one[0] - first, sent + one[1] - first)))
             sent += last - first
         at += end - begin
     return Message(tuple(places), tuple(work))
+
+
+def seeing(query: Range, key: Range, sees: Sees) -> Range:
+    """The queries that may see some of the keys, but for `_BLOCKS`th parts of the range."""
+    size = max(-(-(query[1] - query[0]) // _BLOCKS // _ROWS) * _ROWS, _ROWS)
+    blocks = [(begin, min(begin + size, query[1])) for begin in range(query[0], query[1], size)]
+    found = [block for block in blocks if (seen := sees(block, key))[0] < seen[1]]
+    return (found[0][0], found[-1][1]) if found else query
 
 
 def own(message_: Message) -> Message:

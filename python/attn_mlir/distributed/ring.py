@@ -16,10 +16,10 @@ from attn_mlir.api.mask_strings import parse
 from attn_mlir.api.results import named_results
 from attn_mlir.api.rows import softmax
 from attn_mlir.distributed import model
-from attn_mlir.distributed.calls import Traced, planned, seen_by, trace_call
+from attn_mlir.distributed.calls import Changed, Traced, pieces, planned, seen_by, trace_call
 from attn_mlir.distributed.engine import Ring
 from attn_mlir.distributed.group import Ranks, ranks_of
-from attn_mlir.distributed.model import ALL_GATHER, STRATEGIES, ULYSSES
+from attn_mlir.distributed.model import ALL_GATHER, RING, STRATEGIES, ULYSSES
 from attn_mlir.distributed.placement import Placement, held
 from attn_mlir.distributed.plan import message
 from attn_mlir.distributed.whole import Call, Layout, by_gathering, by_heads
@@ -87,20 +87,27 @@ def ring_attention(
 def _attend(qkv: tuple[Tensor, Tensor, Tensor], call: Call, ranks: Ranks, placement: Placement, layout: Any) -> Any:
     problem = check_inputs(*qkv, layout)
     q, k, v = (heads_first(x, input_order(problem.layout)) for x in qkv)
-    traced = trace_call(dataclasses.replace(problem, layout="bhsd"), (q, k, v), call, ranks, placement)
-    places = Layout(traced.queries, traced.keys)
-    strategy = call.strategy if call.strategy != "auto" else _cheapest(traced, ranks)
-    if strategy == ULYSSES:
-        results = by_heads(call, ranks, places, (q, k, v))
-    elif strategy == ALL_GATHER:
-        results = by_gathering(call, ranks, places, (q, k, v))
-    else:
-        results = _results(traced, (q, k, v), ranks)
+    inner = dataclasses.replace(problem, layout="bhsd")
+    try:
+        traced = trace_call(inner, (q, k, v), call, ranks, placement)
+        results = _computed(traced, (q, k, v), call, ranks)
+    except Changed as changed:
+        traced = trace_call(inner, (q, k, v), call, ranks, placement, every=changed.every)
+        results = _computed(traced, (q, k, v), call, ranks)
     weights = traced.entry.traced.weights
     every = [in_order(o.to(q.dtype), output_order(problem.layout)).contiguous() for o in results[:weights]]
     if weights == 1 and not (call.return_lse or call.return_states):
         return every[0]
     return named_results([*every, *results[weights:]], weights, traced.entry.traced.outputs, call.return_lse, call.return_states)
+
+
+def _computed(traced: Traced, qkv: tuple[Tensor, Tensor, Tensor], call: Call, ranks: Ranks) -> list[Tensor]:
+    places = Layout(traced.queries, traced.keys)
+    strategy = call.strategy if call.strategy != "auto" else _cheapest(traced, ranks)
+    if strategy == RING:
+        return _results(traced, qkv, ranks)
+    traced.confirm()
+    return by_heads(call, ranks, places, qkv) if strategy == ULYSSES else by_gathering(call, ranks, places, qkv)
 
 
 def _cheapest(traced: Traced, ranks: Ranks) -> str:
@@ -126,7 +133,7 @@ def _cheapest(traced: Traced, ranks: Ranks) -> str:
 def _results(traced: Traced, qkv: tuple[Tensor, Tensor, Tensor], ranks: Ranks) -> list[Tensor]:
     """o and the row outputs."""
     dtype = torch.float32 if traced.problem.inputs.element == "f32" else qkv[0].dtype
-    ring = Ring(traced.program, ranks, planned(traced, ranks), traced.queries[ranks.rank])
+    ring = Ring(traced.program, ranks, planned(traced, ranks), pieces(traced, ranks)[ranks.rank], traced.confirm)
     _ = traced.program.form  # which tells of rows without a merge before anything is sent
     tensors = [value for value in traced.captures if isinstance(value, Tensor)]
     if not traced.wanted:
@@ -143,11 +150,11 @@ class _Attention(torch.autograd.Function):
         captures = [value.detach() if isinstance(value, Tensor) else value for value in traced.captures]
         finals = ring.forward(q, k, v, captures)
         ctx.ring, ctx.traced, ctx.dtype = ring, traced, dtype
-        o = finals[0].to(dtype)
+        o = finals[0]
         ctx.save_for_backward(*tensors, o, *finals[1:])
         ctx.count = len(tensors)
         ctx.set_materialize_grads(False)
-        return (finals[0] if dtype == tensors[0].dtype == finals[0].dtype else o, *finals[1 : 1 + len(traced.entry.traced.outputs)])
+        return (o, *finals[1 : 1 + len(traced.entry.traced.outputs)])
 
     @staticmethod
     @once_differentiable

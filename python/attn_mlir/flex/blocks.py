@@ -50,7 +50,7 @@ def block_classes(mask_mod: Mask, sizes: Sizes, block: tuple[int, int], device: 
 
 def _analysed(mask_mod: Mask, sizes: Sizes, block: tuple[int, int], shape: tuple[int, ...]) -> torch.Tensor | None:
     """The classes as far as the analysis knows them: an empty or full block is one; a partial one may be any. None: it cannot tell."""
-    from attn_mlir.dialects import load_all
+    from attn_mlir.dialects import loaded
     from attn_mlir.mlir import LOCK, ir
     from attn_mlir.passes.intervals.classify import classify
     from attn_mlir.passes.resolve_masks import ResolveMasks
@@ -63,8 +63,7 @@ def _analysed(mask_mod: Mask, sizes: Sizes, block: tuple[int, int], shape: tuple
         return None
     grid = torch.empty(shape, dtype=torch.int8)
     step = max(1, _BLOCKS // max(1, shape[0] * shape[1] * shape[3]))
-    with LOCK, ir.Context() as context, ir.Location.unknown():
-        load_all(context)
+    with LOCK, loaded(), ir.Location.unknown():
         module = ir.Module.parse(entry.traced.text)
         if not ResolveMasks().run(module.operation):
             return None

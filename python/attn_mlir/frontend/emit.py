@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from attn_mlir.dialects import load_all
+from attn_mlir.dialects import loaded
 from attn_mlir.dialects.attn import build
 from attn_mlir.dialects.attn.partners import Partner
 from attn_mlir.dialects.fastmath import attributes_of
@@ -73,8 +73,7 @@ def emit(
     Each of `functions` becomes a function of scalars beside @attention, called @attention_<name>; after the piece's arguments
     come those of @attention.
     """
-    with LOCK, ir.Context() as context:
-        load_all(context)
+    with LOCK, loaded():
         with location_of(where.call_site()):
             return Emitter(inputs, specialised, labels).module(pieces, outputs, captures, accumulators, functions)
 

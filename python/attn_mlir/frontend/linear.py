@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from attn_mlir.dialects import load_all
+from attn_mlir.dialects import loaded
 from attn_mlir.dialects.attn import build
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.frontend import functions, where
@@ -306,8 +306,7 @@ def _emit(
     channels: bool,
 ) -> tuple[str, str]:
     """The text of the module, without and with locations."""
-    with LOCK, ir.Context() as context:
-        load_all(context)
+    with LOCK, loaded():
         with location_of(where.call_site()):
             emitter = Emitter(inputs, state.specialised, state.labels)
             module = ir.Module.create()

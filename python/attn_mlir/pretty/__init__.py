@@ -3,7 +3,7 @@
 The text is no MLIR: `attn-opt` and `ir()` print the form that can be parsed unless they are asked for this one. docs/pretty.md explains it.
 """
 
-from attn_mlir.dialects import load_all
+from attn_mlir.dialects import loaded
 from attn_mlir.mlir import LOCK, ir
 from attn_mlir.pretty.printer import pretty
 
@@ -12,6 +12,5 @@ __all__ = ["pretty", "pretty_text"]
 
 def pretty_text(text: str) -> str:
     """The text of a module for people, from its MLIR."""
-    with LOCK, ir.Context() as context:
-        load_all(context)
+    with LOCK, loaded():
         return pretty(ir.Module.parse(text).operation, text)

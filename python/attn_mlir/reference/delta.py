@@ -77,6 +77,15 @@ def step(d: Delta, q: Array, k: Array, v: Array, state: Array) -> tuple[Array, A
     return values if d.output == "values" else read(q, (seen | {"after": after})[d.output]), after
 
 
+def own_terms(d: Delta, q: Array, k: Array, v: Array) -> Array:
+    """What every position adds to its own row of o, [..., V], of those writers that it reads there."""
+    writers = [(k, v), *([] if d.key is None or d.value is None else [(d.key, d.value)])]
+    own = np.zeros_like(v)
+    for (key, value), strict in zip(writers, d.strict, strict=False):
+        own = own if strict else own + (q * key).sum(axis=-1, keepdims=True) * value
+    return own
+
+
 Pairs = Callable[[Array, Array, bool], Array]
 """Weighted products [H, t, s] of rows of two tensors, without or (strictly) of s before t only."""
 

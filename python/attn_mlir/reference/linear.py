@@ -11,7 +11,7 @@ from attn_mlir.dialects.attn.linear_recurrence import state_shape
 from attn_mlir.dialects.attn.linear_segments import segment_of
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import block_of, piece
-from attn_mlir.reference.delta import Delta, delta_of, written
+from attn_mlir.reference.delta import Delta, delta_of, own_terms, written
 from attn_mlir.reference.delta import step as delta_step
 from attn_mlir.reference.errors import EvaluationError
 from attn_mlir.reference.interpreter import Frame
@@ -193,8 +193,7 @@ def _results(sweep: Sweep, steps: Callable[[Sweep, Part], Iterator[_Step]]) -> l
     found = {"final_state": _turned(op, final)}
     if sweep.factor is not None:
         here = sweep.run("attn.weight", [np.zeros(1), np.zeros(1)]) if piece(op, "attn.weight") is not None else 1.0
-        own = np.einsum("bhtk,bhtk->bht", sweep.q, sweep.k)[..., None] * sweep.v * here
-        own = 0.0 * own if sweep.delta.strict[0] else own
+        own = own_terms(sweep.delta, sweep.q, sweep.k, sweep.v) * here
         products = (o - own) * sweep.factor
         if "crossing" in op.attributes:
             products, states = _crossing(sweep, products, states if sweep.forward else ends)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from attn_mlir import forks
-from attn_mlir.dialects import load_all
+from attn_mlir.dialects import loaded
 from attn_mlir.errors import ArgumentError
 from attn_mlir.mlir import LOCK, ir
 from attn_mlir.passes.intervals.box import Box
@@ -176,8 +176,7 @@ def make_plan(module: ir.Module | ir.Operation | str, names: Sequence[str] = ())
     if isinstance(module, str):
         header = re.search(r"func\.func[^(]*\(([^{]*)", module)
         written = re.findall(r"%([A-Za-z_]\w*)\s*:", header.group(1))[_INPUTS:] if header else []
-        with LOCK, ir.Context() as context:
-            load_all(context)
+        with LOCK, loaded():
             parsed = ir.Module.parse(module)
             return make_plan(parsed, names or ([] if any(re.fullmatch(r"arg\d+", n) for n in written) else written))
     pool, reads = Pool(), []

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 
 from attn_mlir import driver
-from attn_mlir.dialects import load_all
+from attn_mlir.dialects import loaded
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 from attn_mlir.frontend.bounds import Extent
 from attn_mlir.frontend.cache import Entry
@@ -167,8 +167,7 @@ class Program:
 
     @functools.cached_property
     def _read(self) -> frozenset[int]:
-        with LOCK, ir.Context() as context:
-            load_all(context)
+        with LOCK, loaded():
             return frozenset(read_arguments(ir.Module.parse(self.written[0] or self.text).operation))
 
     def position(self, name: str) -> int:

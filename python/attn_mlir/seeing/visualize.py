@@ -10,7 +10,7 @@ import torch
 from attn_mlir.api.given_masks import Mask, is_block_mask, sizes_of, with_function
 from attn_mlir.api.mask_strings import parse
 from attn_mlir.api.rows import softmax
-from attn_mlir.dialects import load_all
+from attn_mlir.dialects import loaded
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.cache import Entry, TraceCache
 from attn_mlir.frontend.emit import Inputs
@@ -74,8 +74,7 @@ def visualize(
     problem = {"B": batch, "Hq": num_heads or heads, "Hkv": num_heads or heads, "Sq": sizes[0], "Skv": sizes[1], "D": 1, "Dv": 1}
     scores = _sampled(score_mod, problem, at, score, num_heads) if score_mod is not None else [None] * len(at)
     entry, captures = _traced((None, None, None, None, mask_mod, softmax), problem)
-    with LOCK, ir.Context() as context:
-        load_all(context)
+    with LOCK, loaded():
         module = ir.Module.parse(entry.traced.text)
         Pipeline.parse(_RESOLVE, registry()).run(module)
         _check_heads(module, num_heads)
@@ -110,8 +109,7 @@ def _sampled(
     from attn_mlir.reference.interpreter import SHARED_RULES, Frame
 
     entry, captures = _traced((None, None, None, score_mod, None, softmax), problem)
-    with LOCK, ir.Context() as context:
-        load_all(context)
+    with LOCK, loaded():
         module = ir.Module.parse(entry.traced.text)
         _check_heads(module, num_heads)
         owner = find_all(module.operation, "attn.attention")[0]

@@ -8,7 +8,7 @@ import numpy as np
 
 from attn_mlir.api.custom_io import CustomIO
 from attn_mlir.api.online_func import OnlineFunc, check_online_func, writes_backward
-from attn_mlir.dialects import load_all
+from attn_mlir.dialects import loaded
 from attn_mlir.dialects.attn import build
 from attn_mlir.errors import ArgumentError, CompileError
 from attn_mlir.frontend.cache import Entry
@@ -89,8 +89,7 @@ def compare_backward(online_func: OnlineFunc, custom_fwd_inputs: CustomIO | None
     if not writes_backward(online_func):
         raise ArgumentError(f"{name} defines no backward: there is nothing to compare, its backward pass is derived")
     traced, captured = trace_functions(online_func, custom_fwd_inputs, Inputs("f64", _KEYS, _ROWS), backward=True)
-    with LOCK, ir.Context() as context:
-        load_all(context)
+    with LOCK, loaded():
         return _Points(traced, captured, seed).compare(name)
 
 

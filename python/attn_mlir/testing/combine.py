@@ -9,7 +9,7 @@ import torch
 
 from attn_mlir.api.custom_io import CustomIO
 from attn_mlir.api.online_func import OnlineFunc, check_online_func
-from attn_mlir.dialects import load_all
+from attn_mlir.dialects import loaded
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.mlir import LOCK, ir
@@ -69,8 +69,7 @@ def compare_combine(online_func: OnlineFunc, custom_fwd_inputs: CustomIO | None 
     s = _SIZES
     q = rng.normal(size=(s.batch, s.heads, s.q_len, _DIM)) * np.reshape(_SCALES, (4, 1, 1, 1))
     k, v = (rng.normal(size=(s.batch, s.kv_heads, s.kv_len, _DIM)) for _ in "kv")
-    with LOCK, ir.Context() as context:
-        load_all(context)
+    with LOCK, loaded():
         module, further = ir.Module.parse(traced.text), random_captures(traced, captured, s, seed)
 
         def run(begin: int, end: int) -> list[np.ndarray]:

@@ -93,7 +93,7 @@ def _quietly(chunk: Source, pipeline: Pipeline) -> None:
     context = ir.Context()
     load_all(context)
     with context:
-        pipeline.run(source.parse(chunk))
+        pipeline.run(source.parse(chunk), each=True)
 
 
 def _explain(module: ir.Module) -> str:

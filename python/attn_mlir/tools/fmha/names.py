@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from attn_mlir import driver
 from attn_mlir.api.inputs import ELEMENTS
-from attn_mlir.dialects import load_all
+from attn_mlir.dialects import loaded
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.frontend import program
 from attn_mlir.frontend.emit import Inputs
@@ -51,8 +51,7 @@ def listed(options: Options, given: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _names(scheduled: str, options: Options) -> Iterator[str]:
-    with ir.Context() as context:
-        load_all(context)
+    with loaded():
         module = ir.Module.parse(scheduled)
         for function in find_all(module.operation, "func.func"):
             if "tile.kernel" in function.attributes:

@@ -1,0 +1,31 @@
+// Gradients of a delta rule are sweeps: what is written once more, dq, dx from the far end (which removes e), de, and dk of two writers.
+// RUN: attn-opt %inputs/linear/gated-delta.mlir -p 'attn-differentiate{functions=bwd crossing=true interval=64}' | FileCheck %s
+
+// CHECK-LABEL: func.func @attention_bwd(
+// CHECK:         %[[U:.*]] = "attn.linear_attention"(%{{.*}}) ({
+// CHECK:           "attn.erase"(%{{.*}}) ({
+// CHECK:         }) {{{.*}}direction = "forward"{{.*}}output = "values"
+// CHECK:         %[[DQ:.*]]:3 = "attn.linear_attention"(%{{.*}}, %[[U]], %{{.*}}) ({
+// CHECK:         }) {{{.*}}crossing{{.*}}outputs = ["products", "states"]{{.*}}state = "vk"
+// CHECK:         %[[E:.*]] = "attn.collect"
+// CHECK:         %[[DX:.*]]:2 = "attn.linear_attention"(%{{.*}}) ({
+// CHECK:           "attn.erase"(%{{.*}}, %[[E]]) ({
+// CHECK:           }) {reads = "written"}
+// CHECK:         }) {{{.*}}direction = "backward"{{.*}}output = "values", outputs = ["final_state"]
+// CHECK:         "attn.linear_attention"(%[[DX]]#0, %[[U]],
+// CHECK:         }) {{{.*}}direction = "forward"{{.*}}output = "decayed"
+// CHECK:         "attn.linear_attention"(%[[U]],
+// CHECK:           "attn.write"(%[[DX]]#0, %[[E]])
+// CHECK:         }) {{{.*}}direction = "backward"{{.*}}output = "written"
+
+// They agree with differences of the function, in chunks, too: heads and channels, read before the update, another key that is removed.
+// RUN: attn-run %inputs/linear/gated-delta.mlir %inputs/linear/kda.mlir %inputs/linear/removed-key.mlir --q-len 7 -p 'attn-differentiate{crossing=true interval=4},attn-simplify,attn-chunk-rewrite{chunk=4}' | FileCheck %s --check-prefix=SAME
+// SAME-COUNT-3: PASS
+
+// Targets that take differences, as those for GPUs do, have no gradients of it yet; nor are there segments.
+// RUN: not attn-opt %inputs/linear/gated-delta.mlir -p 'attn-differentiate' 2>&1 | FileCheck %s --check-prefix=GPU
+// GPU: error: no derivative: gradients of the delta rule are there for CPUs, not for GPUs yet: run it on a CPU
+// RUN: not attn-opt %inputs/linear/delta-backward.mlir -p 'attn-differentiate{crossing=true}' 2>&1 | FileCheck %s --check-prefix=FORM
+// FORM: error: attn-differentiate: differentiates what is read 'after' or 'decayed', of one writer
+// RUN: not attn-opt %inputs/linear/gated-delta.mlir -p 'attn-split-sequences{segment=64}' 2>&1 | FileCheck %s --check-prefix=SEGMENT
+// SEGMENT: error: attn-split-sequences: segments of the delta rule are not there yet: leave segment_size out, or pass 0
