@@ -116,8 +116,8 @@ def peak_memory(device: str, quick: bool) -> list[dict[str, Any]]:
 
 def _raw(problem: Problem) -> Any:
     """The launch without the checks of the public function: `kernel.run` of the driver."""
-    from attn_mlir.api.execute import kernel_of
     from attn_mlir.api.inputs import check_inputs
+    from attn_mlir.api.stages import kernel_of
 
     q, k, v = problem.inputs
     attention = ours(problem)

@@ -24,7 +24,7 @@ from torch.distributed import FileStore  # pyright: ignore[reportPrivateImportUs
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from attn_mlir import attention, driver, masks, rows
-from attn_mlir.api.attention import _find
+from attn_mlir.api.options import Options
 from attn_mlir.distributed import ring_attention, shard, traffic
 from attn_mlir.distributed.cut_program import cut_program
 from attn_mlir.frontend.emit import Inputs
@@ -226,7 +226,7 @@ def profile(function: Callable[[], None]) -> None:
 def shapes(length: int, row: Any) -> None:
     """Kernels for whole results and for partial ones on the pairs of shards of a zigzag ring of two ranks, on rank 0."""
     inputs = Inputs("f16", DIM, DIM, parts=True)
-    entry, _ = _find((None, None, None, None, masks.causal(), row), inputs, DIM**-0.5, False, False, torch.device("cuda"))
+    entry, *_ = Options((None, None, None, None, masks.causal(), row)).find(inputs, torch.device("cuda"))
     plain, partial = driver.compile(entry.traced.text, "cuda"), cut_program(entry.traced, "cuda", "", False).kernels[0]
     c = length // 4
     cases = [("causal c x c", c, c, 0, 0.5), ("c x c", c, c, c, 1.0), ("c x 2c", c, 2 * c, 2 * c, 2.0)]

@@ -58,7 +58,7 @@ def tensors_of(name: str) -> tuple[list[torch.Tensor], list[Any]]:
     made = [torch.randn(b, h, s, n) for h, s, n in zip((hq, hkv, hkv), (sq, skv, skv), columns, strict=True)]
     if name == "two":
         made += [torch.randn(b, hq, sq, 16), torch.randn(b, hkv, skv, 16)]
-    if attention._options[1] == "bshd":
+    if attention._options.layout == "bshd":
         made = [x.transpose(1, 2).contiguous() for x in made]
     captured: list[Any] = [factor, slopes.detach(), shift] if name in ("alibi", "fixed") else [places, table] if name == "lookup" else []
     return [x.to(spec.dtype) for x in made], captured

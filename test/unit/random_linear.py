@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from attn_mlir.api.linear import arguments, find
+from attn_mlir.api.linear_call import arguments, find
 from attn_mlir.api.linear_inputs import check_linear
 from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir

@@ -70,7 +70,7 @@ def problem(name: str, sizes: tuple[int, ...]) -> tuple[list[torch.Tensor], list
         hq = h  # its function reads the head
     value = spec.value_dim or spec.key_dim
     score = torch.float64 if spec.dtype == torch.float64 else F32
-    turned = attention._options[2] == "bshd"
+    turned = attention._options.layout == "bshd"
 
     def order(x: torch.Tensor) -> torch.Tensor:
         return x.transpose(1, 2).contiguous() if turned else x

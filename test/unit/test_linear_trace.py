@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import attn_mlir
-from attn_mlir.api.linear import arguments, find
+from attn_mlir.api.linear_call import arguments, find
 from attn_mlir.api.linear_inputs import check_linear
 from attn_mlir.errors import ArgumentError, AttnError, TraceError, UnsupportedError
 from attn_mlir.frontend.linear import LinearProgram, trace_linear

@@ -16,8 +16,8 @@ import torch
 
 import attn_mlir
 from attn_mlir import attention, masks, mods
-from attn_mlir.api.execute import kernel_of
 from attn_mlir.api.inputs import check_inputs
+from attn_mlir.api.stages import kernel_of
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from gpu_cases import CASES, GPU, Sizes, causal, check, heads, inputs, learning, ours, qkv, results
 

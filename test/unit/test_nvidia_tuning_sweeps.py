@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attn_mlir import LinearAttention, linear_attention
-from attn_mlir.api.linear import find
+from attn_mlir.api.linear_call import find
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.nvidia.target import AMPERE, HOPPER

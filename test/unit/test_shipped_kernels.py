@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from attn_mlir import Attention, masks
-from attn_mlir.api.execute import program_of
 from attn_mlir.backends import disk_cache
 from attn_mlir.backends.nvidia import driver
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.runtime import programs
+from attn_mlir.runtime.programs import program_of
 from attn_mlir.tools import ship_kernels
 from attn_mlir.tools.ship_kernels import Standard
 from nvidia_fakes import set_apart

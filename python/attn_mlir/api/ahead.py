@@ -11,11 +11,10 @@ import torch
 
 from attn_mlir import driver
 from attn_mlir.api.ahead_linear import LinearSpec, linear_form, traced
-from attn_mlir.api.attention import Attention, _find
+from attn_mlir.api.attention import Attention
 from attn_mlir.api.dropout import NONE, dropout_of
 from attn_mlir.api.engine import AttentionEngine
-from attn_mlir.api.execute import program_of
-from attn_mlir.api.extra_qk import extra_pairs, forms, pair_names, with_dims
+from attn_mlir.api.extra_qk import extra_pairs, pair_names, with_dims
 from attn_mlir.api.given_masks import with_function
 from attn_mlir.api.inputs import ELEMENTS, check_head_dim, check_inputs, layout_of
 from attn_mlir.api.linear import LinearAttention
@@ -25,7 +24,7 @@ from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.frontend.scope import Captured
 from attn_mlir.runtime.capture_bounds import make_plan
-from attn_mlir.runtime.programs import Program
+from attn_mlir.runtime.programs import Program, program_of
 
 __all__ = ["InputSpec", "compile_ahead"]
 
@@ -166,7 +165,7 @@ def _extra_dims(attention: Attention | AttentionEngine, spec: InputSpec) -> tupl
 
 
 def _layout(attention: Attention | AttentionEngine) -> Any:
-    return attention._given if isinstance(attention, AttentionEngine) else attention._options[1]
+    return attention._given if isinstance(attention, AttentionEngine) else attention._options.layout
 
 
 def _name(path: Path, name: str | None) -> str:
@@ -186,9 +185,8 @@ def _request(
     if isinstance(attention, AttentionEngine):
         entry, scan = attention._find(attention._dtypes, None, backward, dropout.form)
     else:
-        scale, _, lse, states, _ = attention._options
-        form, others, factor = forms(scale, inputs.head_dim, inputs.extra_dims)
-        entry, scan = _find(with_function(attention._functions), inputs, form, lse, states, None, dropout.form, others)
+        options = attention._options._replace(functions=with_function(attention._functions))
+        entry, scan, factor = options.find(inputs, None, dropout.form)
     program = program_of(entry)
     refuse_outputs(program)
     tensors = dict.fromkeys(pair_names(len(inputs.extra_dims)))

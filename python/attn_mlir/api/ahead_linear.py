@@ -6,14 +6,16 @@ from typing import Any
 
 import torch
 
-from attn_mlir.api.execute import program_of
-from attn_mlir.api.inputs import ELEMENTS, MAX_STATE_DIM, check_head_dim, scale_form
-from attn_mlir.api.linear import LinearAttention, find
+from attn_mlir.api.inputs import ELEMENTS, MAX_STATE_DIM, check_head_dim
+from attn_mlir.api.linear import LinearAttention
+from attn_mlir.api.linear_call import find
 from attn_mlir.api.linear_engine import LinearAttentionEngine
 from attn_mlir.api.linear_inputs import check_linear
+from attn_mlir.api.scale import scale_form
 from attn_mlir.backends.ahead.request import Linear
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.emit import Inputs
+from attn_mlir.runtime.programs import program_of
 
 __all__ = ["LinearSpec", "linear_form", "traced"]
 
@@ -62,7 +64,7 @@ def linear_form(attention: LinearAttention | LinearAttentionEngine, inputs: Any)
             f"an attn_mlir.LinearSpec(dtype, key_dim); got {type(inputs).__name__}"
         )
     q, k, v, decay, state, offsets = (*inputs, None, None, None)[:6]
-    call = check_linear(q, k, v, decay, state, offsets, attention._options[2])
+    call = check_linear(q, k, v, decay, state, offsets, attention._options.layout)
     return _Form(call.problem.inputs, call.decay_form, state is not None, call.offsets)
 
 
@@ -89,8 +91,8 @@ def traced(attention: LinearAttention | LinearAttentionEngine, form: _Form) -> t
         entry, scan = attention._find(attention._dtypes, None, form.decay)
         layout, segment = "bhsd", attention._segment
     else:
-        scale, final, layout, _, segment = attention._options
-        if attention._erasing.given:
+        scale, final, layout, _, segment, mods, read_before = attention._options
+        if mods[5] is not None or read_before:
             raise UnsupportedError("libraries made ahead of time have no delta rule yet: leave erase_mod out, or compile in Python")
         kind, factor = scale_form(scale, form.inputs.head_dim)
         shape = (form.inputs.element, form.inputs.head_dim, form.inputs.value_dim)

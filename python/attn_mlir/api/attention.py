@@ -1,6 +1,5 @@
 """`attention(q, k, v, ...)` and the compiled object `Attention(...)`: attention of the user's own design."""
 
-import dataclasses
 import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, Never
@@ -9,31 +8,28 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from attn_mlir.api.autocast import cast, may_cast
-from attn_mlir.api.dropout import NONE, Dropout, check_p, dropout_of
+from attn_mlir.api.call import attend
+from attn_mlir.api.dropout import check_p, dropout_of
 from attn_mlir.api.engine_module import EngineModule
-from attn_mlir.api.execute import direct, execute, slow_of, stage_of, stages_of
-from attn_mlir.api.extra_qk import check_count, check_given, extra_pairs, flat, forms, with_dims
-from attn_mlir.api.given_masks import Mask, check_sizes, is_block_mask, sizes_of, with_function
+from attn_mlir.api.extra_qk import check_count, check_given, flat
+from attn_mlir.api.given_masks import Mask, with_function
 from attn_mlir.api.graph_parts import graph_part
-from attn_mlir.api.inputs import Layout, Problem, check_inputs, device_type, layout_of, scale_form
+from attn_mlir.api.inputs import Layout, device_type, layout_of
 from attn_mlir.api.mask_strings import parse
+from attn_mlir.api.options import Options, check_splits
 from attn_mlir.api.reports import AttentionReport
-from attn_mlir.api.results import named_results
 from attn_mlir.api.rows import softmax
-from attn_mlir.api.tuning import Tuning, Wish, tuning_of
+from attn_mlir.api.stages import slow_of, stage_of, stages_of
+from attn_mlir.api.tuning import Wish, tuning_of
 from attn_mlir.api.unknown_arguments import unexpected, unexpected_in_call
 from attn_mlir.errors import ArgumentError, UnsupportedError
-from attn_mlir.frontend import program
-from attn_mlir.frontend.cache import Entry, TraceCache
+from attn_mlir.frontend.cache import Entry
 from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.dropout import DropoutForm
-from attn_mlir.frontend.emit import Inputs
-from attn_mlir.runtime.orders import all_heads_first, all_in_order, input_order, output_order
+from attn_mlir.frontend.given import Inputs
 
 Function = Callable[..., Any]
 Pairs = Sequence[tuple[torch.Tensor, torch.Tensor]] | None
-_CACHE = TraceCache()
-MAX_SPLITS, _CHOSEN = 1024, 0
 
 
 class Attention(AttentionReport, EngineModule):
@@ -79,7 +75,8 @@ class Attention(AttentionReport, EngineModule):
             mask_mod = parse(mask_mod)
         self._functions: tuple[Any, ...] = (query_mod, key_mod, value_mod, score_mod, mask_mod, row)
         layout_of(layout)  # tells of an unknown one
-        self._options = (scale, layout if isinstance(layout, str) else tuple(layout), return_lse, return_states, device_type(device))
+        order = layout if isinstance(layout, str) else tuple(layout)
+        self._options = Options(self._functions, scale, order, return_lse, return_states, device_type(device), bool(deterministic))
         self.deterministic = bool(deterministic)
         self._tuning = tuning_of(Wish(tune, tune_file, tune, tune_file))
         self.dropout_p = check_p(dropout_p)
@@ -119,21 +116,20 @@ class Attention(AttentionReport, EngineModule):
             q, k, v, *extra = cast(q, k, v, *flat(extra_qk))
         if len(extra) != 2 * self._extra:
             check_given(len(extra) // 2, self._extra)
+        options = self._options
+        if options.deterministic != self.deterministic:  # which may be set
+            options = options._replace(deterministic=self.deterministic)
         if is_dynamo_compiling():
             from attn_mlir.api.compiled import attention_in_graph
 
-            scale, layout, lse, states, device = self._options
-            options = (scale, layout, lse, states, self.deterministic, device)
-            return attention_in_graph(q, k, v, self._functions, *options, dropout_p, dropout_seed, extra, (), (key_index, key_block))
+            return attention_in_graph((q, k, v), options, (dropout_p, dropout_seed), extra, lists=(key_index, key_block))
         dropout = dropout_of(dropout_p, dropout_seed, q)
         if key_index is not None or key_block is not None:
-            options = (*self._options, self.deterministic, None, dropout, extra)
-            return importlib.import_module("attn_mlir.api.key_lists").attention_listed(
-                (q, k, v), self._functions, options, (key_index, key_block)
-            )
-        result, *latest = _execute(q, k, v, self._functions, *self._options, self.deterministic, self._tuning, dropout, extra)
+            listed = importlib.import_module("attn_mlir.api.key_lists").attention_listed
+            return listed((q, k, v), options, dropout, extra, (key_index, key_block))
+        result, call = attend((q, k, v), options, dropout, extra, tuning=self._tuning)
         own = self.__dict__  # without what modules do where attributes are set
-        own["_last"], own["_device"], own["_form"] = *latest, dropout.form
+        own["_last"], own["_device"], own["_form"] = call.problem.inputs, call.device, dropout.form
         return result
 
     def stages(self) -> dict[str, str]:
@@ -151,9 +147,7 @@ class Attention(AttentionReport, EngineModule):
         return importlib.import_module("attn_mlir.api.describe").explain_traced(entry.traced.text) + slow_of(entry)
 
     def _entry(self, inputs: Inputs) -> tuple[Entry, Scan]:
-        scale, _, lse, states, _ = self._options
-        own, others, _ = forms(scale, inputs.head_dim, inputs.extra_dims)
-        return _find(with_function(self._functions), inputs, own, lse, states, None, self._form, others)
+        return self._options._replace(functions=with_function(self._functions)).find(inputs, None, self._form)[:2]
 
 
 @graph_part
@@ -181,7 +175,7 @@ def attention(
     kv_offset: int = 0,
     q_len: int | None = None,
     kv_len: int | None = None,
-    num_splits: int = _CHOSEN,
+    num_splits: int = 0,
     key_index: torch.Tensor | None = None,
     key_block: tuple[int, int] | None = None,
     **unknown: Never,
@@ -236,8 +230,9 @@ def attention(
     if num_splits and (return_partial or getattr(q, "is_nested", False)):
         raise UnsupportedError("num_splits is for whole results of tensors that are not nested: leave it out")
     if return_partial:
-        options, places = (scale, layout, return_lse, return_states, device, deterministic), (q_offset, kv_offset, q_len, kv_len)
-        return importlib.import_module("attn_mlir.api.partial").of_attention((q, k, v), functions, options, places, (dropout_p, extra_qk))
+        options = Options(functions, scale, layout, return_lse, return_states, device, deterministic)
+        places = (q_offset, kv_offset, q_len, kv_len)
+        return importlib.import_module("attn_mlir.api.partial").of_attention((q, k, v), options, places, (dropout_p, extra_qk))
     if q_len is not None or kv_len is not None or q_offset != 0 or kv_offset != 0:
         raise ArgumentError("q_offset, kv_offset, q_len and kv_len are for partial results: pass return_partial=True, and finalize it")
     if getattr(q, "is_nested", False) and q.layout == torch.jagged:
@@ -253,106 +248,12 @@ def attention(
             raise UnsupportedError("num_splits is chosen inside of torch.compile: leave it out there")
         from attn_mlir.api.compiled import attention_in_graph  # with the operators, which take long to register
 
-        name = None if device is None else str(device)
-        options = (scale, layout, return_lse, return_states, bool(deterministic), name)
-        return attention_in_graph(q, k, v, functions, *options, dropout_p, dropout_seed, extra, (), (key_index, key_block))
+        options = Options(functions, scale, layout, return_lse, return_states, device, bool(deterministic))
+        return attention_in_graph((q, k, v), options, (dropout_p, dropout_seed), extra, lists=(key_index, key_block))
     dropout = dropout_of(dropout_p, dropout_seed, q)
-    asked = return_lse, return_states, device, bool(deterministic)
+    splits = check_splits(num_splits) if num_splits else 0
+    options = Options(functions, scale, layout, return_lse, return_states, device, bool(deterministic), splits)
     if key_index is not None:
-        options = (scale, layout, *asked, None, dropout, extra)
-        return importlib.import_module("attn_mlir.api.key_lists").attention_listed((q, k, v), functions, options, (key_index, key_block))
-    splits = 0 if num_splits is _CHOSEN else check_splits(num_splits)
-    return _execute(q, k, v, functions, scale, layout, *asked, None, dropout, extra, None, splits)[0]
-
-
-def check_splits(num_splits: Any) -> int:
-    """The number of parts that a caller asks for; 0: chosen. Raises ArgumentError."""
-    if isinstance(num_splits, bool) or not isinstance(num_splits, int) or not 0 <= num_splits <= MAX_SPLITS:
-        raise ArgumentError(f"num_splits must be an integer from 0 (chosen) to {MAX_SPLITS}, got {num_splits!r}")
-    return num_splits
-
-
-def _execute(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    functions: tuple[Any, ...],
-    scale: float | None,
-    layout: Layout,
-    return_lse: bool,
-    return_states: bool,
-    device: str | torch.device | None,
-    deterministic: bool,
-    tuning: Tuning | None = None,
-    dropout: Dropout = NONE,
-    extra: Sequence[torch.Tensor] = (),
-    problem: Problem | None = None,
-    splits: int = 0,
-) -> tuple[Any, Inputs, str]:
-    """The result, and the inputs and the device that it was computed for. `problem`: what is known of q, k and v."""
-    if problem is None:
-        problem = check_inputs(q, k, v, layout)
-    layout = problem.layout
-    if is_block_mask(functions[4]):
-        check_sizes(sizes_of(functions[4]), problem.sizes)
-        functions = with_function(functions)
-    target = problem.device_type if device is None else device_type(device) or ""
-    if extra:
-        pairs = extra_pairs(extra, q, problem, layout)
-        problem, given = with_dims(problem, pairs), {**dropout.values, **pairs.values}
-        form, others, factor = forms(scale, problem.inputs.head_dim, pairs.dims)
-    else:
-        (form, factor), others, given = scale_form(scale, problem.inputs.head_dim), (), dropout.values
-    entry, scan = _find(functions, problem.inputs, form, return_lse, return_states, problem.device, dropout.form, others, splits)
-    captures = entry.captures(scan, factor, given)
-    results = None
-    if tuning is None:
-        values = (q, k, v, *captures)
-        results = direct(entry, problem, values, layout, target, deterministic)
-    weights = entry.traced.weights
-    if results is None:
-        if layout != "bhsd":
-            q, k, v = all_heads_first((q, k, v), input_order(layout), 3)
-        if tuning is not None:
-            entry = tuning.entry(entry, q, k, v, captures, output_order(layout), target, deterministic)
-        results = execute(entry, problem, q, k, v, captures, layout, target, deterministic)
-        results = all_in_order(results, output_order(layout), weights)
-    if weights == 1 and not (return_lse or return_states):
-        return results[0], problem.inputs, target
-    return named_results(results, weights, entry.traced.outputs, return_lse, return_states), problem.inputs, target
-
-
-def _find(
-    functions: tuple[Function | None, ...],
-    inputs: Inputs,
-    scale: str | float,
-    lse: bool,
-    states: bool,
-    device: Any,
-    dropout: DropoutForm | None = None,
-    extra_scales: tuple[str | float, ...] = (),
-    splits: int = 0,
-    invariant: bool = False,
-) -> tuple[Entry, Scan]:
-    def trace() -> program.Traced:
-        query_mod, key_mod, value_mod, score_mod, mask_mod, row = functions
-        if row is None:
-            raise ArgumentError("row must be a function from a row of scores to its weights, got None")
-        form = program.Program(row, score_mod, mask_mod, query_mod, key_mod, value_mod, scale, extra_scales, lse, states, dropout)
-        traced = program.trace(form, inputs, device)
-        return dataclasses.replace(traced, splits=splits, invariant=invariant) if splits or invariant else traced
-
-    dims = (
-        inputs.element,
-        inputs.head_dim,
-        inputs.value_dim,
-        inputs.packed,
-        inputs.paged,
-        inputs.parts,
-        inputs.lists,
-        inputs.group,
-        splits,
-        invariant,
-        *inputs.extra_dims,
-    )
-    return _CACHE.find(functions, (dims, scale, extra_scales, lse, states, dropout), trace)
+        listed = importlib.import_module("attn_mlir.api.key_lists").attention_listed
+        return listed((q, k, v), options, dropout, extra, (key_index, key_block))
+    return attend((q, k, v), options, dropout, extra)[0]

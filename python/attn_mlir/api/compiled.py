@@ -17,13 +17,14 @@ from torch.nn.attention.flex_attention import BlockMask as FlexBlockMask
 
 from attn_mlir import driver
 from attn_mlir.api.block_mask import BlockMask
+from attn_mlir.api.call import attend
 from attn_mlir.api.dropout import dropout_of, seed_in_graph
 from attn_mlir.api.given_masks import check_sizes, function_of, sizes_of
 from attn_mlir.api.graphs import element, run_graph, symbol, traced
-from attn_mlir.api.inputs import LAYOUTS, Layout, device_type, layout_of
+from attn_mlir.api.inputs import LAYOUTS, device_type, layout_of
 from attn_mlir.api.key_lists import lists_in_graph, unfold
+from attn_mlir.api.options import Options
 from attn_mlir.api.results import named_results
-from attn_mlir.api.unknown_arguments import advice_on
 from attn_mlir.backends import tensors_of
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend import randomness
@@ -36,37 +37,22 @@ _MODS = (("query", "q_idx"), ("key", "kv_idx"), ("value", "kv_idx"))
 
 
 def attention_in_graph(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    functions: tuple[Any, ...],
-    scale: float | None,
-    layout: Layout,
-    return_lse: bool,
-    return_states: bool,
-    deterministic: bool,
-    device: str | None = None,
-    dropout_p: float = 0.0,
-    dropout_seed: Any = None,
-    extra: Sequence[torch.Tensor] = (),
-    packed: Sequence[torch.Tensor] = (),
-    lists: tuple[Any, Any] = (None, None),
-) -> Any:
-    """What `attention` returns; `functions` are query_mod, key_mod, value_mod, score_mod, mask_mod and row, `extra` is q2, k2, q3...
+    qkv: tuple[torch.Tensor, ...], options: Options, dropout: tuple[Any, Any] = (0.0, None), extra: Sequence[torch.Tensor] = (),
+    packed: Sequence[torch.Tensor] = (), lists: tuple[Any, Any] = (None, None),
+) -> Any:  # fmt: skip
+    """What `attention` returns; `dropout` is its probability and seed, `extra` is q2, k2, q3...
 
     `packed` are those of `frontend.given.SEQUENCES`, where q, k and v are packed; `lists` are key_index and key_block.
     """
-    emulation = emulation_in_graph(device, q)
+    q, k, v = qkv
+    functions, layout, (dropout_p, dropout_seed) = options.functions, layout_of(options.layout), dropout
+    emulation = emulation_in_graph(None if options.device is None else str(options.device), q)
     if in_transform():
-        from attn_mlir.api.attention import _execute
-
-        options = (scale, layout, return_lse, return_states, device, deterministic)
         if packed:
             raise UnsupportedError("attention_varlen inside a transform of torch.func is no part of a graph: call it uncompiled")
         if lists[0] is not None:
             raise UnsupportedError("key_index inside a transform of torch.func is no part of a graph: call it uncompiled")
-        return outside(lambda: _execute(q, k, v, functions, *options, None, dropout_of(dropout_p, dropout_seed, q), extra)[0])
-    layout = layout_of(layout)
+        return outside(lambda: attend(qkv, options, dropout_of(dropout_p, dropout_seed, q), extra)[0])
     seed = seed_in_graph(dropout_p, dropout_seed, q)
     score = torch.float64 if q.dtype == torch.float64 else torch.float32
     score_mod, mask_mod, row = functions[3:]
@@ -113,12 +99,12 @@ def attention_in_graph(
         pieces += [as_tensor(each, score) for each in (*weights, *states.values())]
         names.append("row")
         refuse_draws(drawn)
-        outputs = [name for name in states if return_states or (return_lse and name == "lse")]
-        if return_lse and "lse" not in outputs:
+        outputs = [name for name in states if options.states or (options.lse and name == "lse")]
+        if options.lse and "lse" not in outputs:
             outputs.append("lse")
         lines = ["\n".join(words) for words in (names, states, outputs)]
-        options = (scale, layout, return_lse, return_states, deterministic, emulation, seed, dropout_p)
-        results = traced(q, k, v, list(extra), list(packed), pieces, *lines, *options, list(shape))
+        asked = (options.scale, layout, options.lse, options.states, options.deterministic, emulation, seed, dropout_p)
+        results = traced(q, k, v, list(extra), list(packed), pieces, *lines, *asked, list(shape))
         return tuple(results), len(weights), tuple(outputs)
 
     order, wanted = input_order(layout), layout
@@ -133,7 +119,7 @@ def attention_in_graph(
         results = [result.contiguous() for result in all_in_order(results, output_order(wanted), weights)]
     else:
         results = all_in_order(results, output_order(layout), weights)
-    return named_results(results, weights, outputs, return_lse, return_states)
+    return named_results(results, weights, outputs, options.lse, options.states)
 
 
 def _mask_function(mask: Any, q: torch.Tensor, k: torch.Tensor, layout: str) -> Callable[..., Any]:
@@ -168,12 +154,6 @@ def emulation_in_graph(device: str | None, q: torch.Tensor) -> str:
         taken = f"device={device!r} was asked for" if tensors == device else f"device={device!r} takes tensors on {tensors!r}"
         raise ArgumentError(f"q is on {q.device.type}, but {taken}: move q, k and v with .to({tensors!r})")
     return "" if tensors == device.partition(":")[0] else device
-
-
-@torch._dynamo.assume_constant_result
-def advice_in_graph(owner: str, method: str, name: str) -> str:
-    """`advice_on` an argument that there is not."""
-    return advice_on(owner, method, name)
 
 
 @torch._dynamo.assume_constant_result

@@ -27,7 +27,6 @@ from attn_mlir.api.engine_arguments import (
     working_dtypes,
 )
 from attn_mlir.api.engine_module import EngineModule
-from attn_mlir.api.execute import execute, forward_in_graph, needing_gradient, ops, program_of, slow_of, stage_of, stages_of
 from attn_mlir.api.extern_masks import NAME, blocks_of, fitting, table_of, with_blocks
 from attn_mlir.api.given_masks import GivenBlocks, Mask, check_sizes, is_block_mask, sizes_of
 from attn_mlir.api.graph_parts import constant_in_graphs
@@ -39,6 +38,7 @@ from attn_mlir.api.online_rows import Identity
 from attn_mlir.api.refused import without_backward
 from attn_mlir.api.reports import AttentionReport
 from attn_mlir.api.shared_kv import join
+from attn_mlir.api.stages import slow_of, stage_of, stages_of
 from attn_mlir.api.tuning import Wish, tuning_of
 from attn_mlir.api.unknown_arguments import unexpected, unexpected_in_call
 from attn_mlir.api.watched import Watched, guarded
@@ -49,7 +49,10 @@ from attn_mlir.frontend.dropout import NAMES, DropoutForm
 from attn_mlir.frontend.node import Source
 from attn_mlir.frontend.online import OnlineProgram, trace_online
 from attn_mlir.philox import threshold
-from attn_mlir.runtime.orders import all_heads_first, heads_first, in_order, input_order, output_order
+from attn_mlir.runtime.call import Call
+from attn_mlir.runtime.dispatch import dispatch, forward_in_graph, needing_gradient, ops
+from attn_mlir.runtime.orders import heads_first, in_order, input_order, output_order
+from attn_mlir.runtime.programs import program_of
 
 Function = Callable[..., Any]
 _CACHE = TraceCache()
@@ -217,12 +220,11 @@ class AttentionEngine(AttentionReport, EngineModule):
                     o, rows = self.attend(q, k, v, *custom, block_mask=block_mask, return_rowscales=True, **dropping)
                 o, *results = without_backward([o, *rows.values()], (q, k, v, *captures), error)
                 return (o, dict(zip(self._outputs, results, strict=True))) if return_rowscales else o
-        q, k, v = all_heads_first((q, k, v), input_order(self._layout), 3)
+        call = Call(entry, problem, (q, k, v, *captures), self._layout, target, self._deterministic)
         if self._tuning is not None:
-            entry = self._tuning.entry(entry, q, k, v, captures, output_order(self._layout), target, self._deterministic)
-        results = execute(entry, problem, q, k, v, captures, self._layout, target, self._deterministic)
-        o = in_order(results[0], output_order(self._layout))
-        return (o, dict(zip(self._outputs, results[1:], strict=True))) if return_rowscales else o
+            call = call._replace(entry=self._tuning.entry(call))
+        o, *results = dispatch(call)
+        return (o, dict(zip(self._outputs, results, strict=True))) if return_rowscales else o
 
     def _in_graph(
         self, q: Any, k: Any, v: Any, custom: tuple[Any, ...], block_mask: Any, return_rowscales: bool, dropout_p: float, dropout_seed: Any

@@ -15,12 +15,11 @@ from attn_mlir.api.inputs import (
     check_tensor,
     dimensions,
     layout_of,
-    scale_form,
 )
 from attn_mlir.errors import ArgumentError
 from attn_mlir.runtime.orders import heads_first, input_order
 
-__all__ = ["NONE", "ExtraPairs", "check_count", "extra_pairs", "flat", "forms", "pair_names"]
+__all__ = ["NONE", "ExtraPairs", "check_count", "extra_pairs", "flat", "pair_names"]
 
 MAX_PAIRS = 7
 _FORM = "extra_qk is a list of pairs of tensors, extra_qk=[(q2, k2)]"
@@ -100,16 +99,6 @@ def extra_pairs(tensors: Sequence[Any], q: torch.Tensor, problem: Problem, layou
         check_head_dim(f"q{number} has head dimension", a)
         dims.append(int(a))
     return ExtraPairs(values, tuple(dims))
-
-
-def forms(scale: float | None, head_dim: int, dims: Sequence[int]) -> tuple[str | float, tuple[str | float, ...], float]:
-    """How the scale enters a program: for q k^T, for each additional product, and the value where it is an argument.
-
-    The default is that of each pair's own head dimension.
-    """
-    found = [scale_form(scale, dim) for dim in (head_dim, *dims)]
-    factor = next((value for form, value in found if form == "runtime"), 0.0)
-    return found[0][0], tuple(form for form, _ in found[1:]), factor
 
 
 def with_dims(problem: Problem, pairs: ExtraPairs) -> Problem:

@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from attn_mlir.api.dropout import dropout_values
-from attn_mlir.api.execute import forward_in_graph
 from attn_mlir.api.extra_qk import extra_pairs, with_dims
 from attn_mlir.api.graph_checks import check_graph, function_of
 from attn_mlir.api.hoist import attribute, hoisted
-from attn_mlir.api.inputs import problem_of, scale_form
+from attn_mlir.api.inputs import problem_of
+from attn_mlir.api.scale import scale_form
 from attn_mlir.frontend import partners, program, scope, sizes
 from attn_mlir.frontend.capture_kinds import CaptureKind
 from attn_mlir.frontend.dropout import DropoutForm
@@ -29,6 +29,7 @@ from attn_mlir.frontend.scope import Captured
 from attn_mlir.frontend.scores import numbered
 from attn_mlir.frontend.values import wrap
 from attn_mlir.runtime import compute, ops, programs
+from attn_mlir.runtime.dispatch import forward_in_graph
 from attn_mlir.runtime.orders import output_order
 
 __all__ = [

@@ -1,17 +1,14 @@
 """Checks q, k and v before anything else looks at them."""
 
-import dataclasses
-import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
-from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 from attn_mlir.errors import ArgumentError, UnsupportedError
-from attn_mlir.frontend.emit import Inputs
+from attn_mlir.frontend.given import Inputs
+from attn_mlir.runtime.call import Problem
 from attn_mlir.runtime.orders import input_order
 
 Layout = str | Sequence[str]
@@ -28,27 +25,13 @@ _is_traced = torch._C._is_tracing
 _CACHE_LIMIT = 4096
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Problem:
-    """What the shapes of q, k and v say."""
-
-    inputs: Inputs
-    device: torch.device
-    sizes: dict[str, int]
-    """B, Hq, Hkv, Sq, Skv, D and Dv."""
-    device_type: str
-    is_empty: bool
-    """Whether there is nothing to compute: no output, or no key for any row."""
-    layout: str = "bhsd"
-    """That of q, k, v and o, see `runtime.orders`."""
-
-
 _checked: dict[Any, Problem] = {}
 
 
 def check_inputs(q: Any, k: Any, v: Any, layout: Layout) -> Problem:
     """The problem that q, k and v pose. Raises ArgumentError naming the argument that is wrong."""
-    refuse_jit_trace()
+    if _is_traced():
+        refuse_jit_trace()
     try:
         key = (layout, q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, v.device, q.layout, k.layout, v.layout)
         problem = _checked.get(key)
@@ -79,52 +62,6 @@ def refuse_jit_trace() -> None:
     """Refuses torch.jit.trace, which would take what is computed now for a constant. Raises UnsupportedError."""
     if _is_traced():
         raise UnsupportedError("torch.jit.trace cannot record attention: use torch.export.export, or torch.compile")
-
-
-def scale_form(scale: float | None, head_dim: int) -> tuple[str | float, float]:
-    """How the scale enters the program, and its value: the default and 1 are compiled in, others are arguments."""
-    if scale is None:
-        return 1.0 / math.sqrt(head_dim), 0.0
-    if type(scale) is not float:
-        scale = _number(scale)
-    if not math.isfinite(scale):
-        raise ArgumentError(f"scale must be finite, got {scale}")
-    if scale in (1.0, 1.0 / math.sqrt(head_dim)):
-        return float(scale), 0.0
-    return "runtime", float(scale)
-
-
-def _number(scale: Any) -> float:
-    """The scale as a float; numpy scalars and tensors of one element are taken too."""
-    if isinstance(scale, torch.Tensor) and scale.requires_grad and torch.is_grad_enabled():
-        raise UnsupportedError(
-            "scale requires a gradient, but it is taken as a number: pass scale=1.0 and multiply in score_mod, "
-            "as in lambda score, b, h, q_idx, kv_idx: score * scale, or with linear attention in q_mod, as in lambda x: x * scale; "
-            "or pass scale.detach()"
-        )
-    number = scale
-    if not isinstance(scale, (int, float)):
-        try:
-            number = scale.item()
-        except (AttributeError, RuntimeError, TypeError, ValueError):
-            number = None
-    if isinstance(number, bool) or not isinstance(number, (int, float)):
-        shape = getattr(scale, "shape", ())
-        given = f"{type(scale).__name__} of shape {list(shape)}" if shape else type(scale).__name__
-        if isinstance(scale, (torch.Tensor, np.generic, np.ndarray)):
-            given += f" of dtype {scale.dtype}"
-        if isinstance(scale, (torch.SymInt, torch.SymFloat)):
-            given += ", which torch.export leaves open: pass scale=1.0 and multiply in score_mod"
-        raise ArgumentError(f"scale must be a number or None, got {given}")
-    try:
-        return float(number)
-    except OverflowError:
-        raise ArgumentError("scale must be finite, got an integer that is too large for a float") from None
-
-
-def may_carry_tangents() -> bool:
-    """Whether a forward-mode derivative is being computed, as within torch.autograd.forward_ad.dual_level()."""
-    return forward_ad._current_level >= 0
 
 
 def problem_of(q: Any, k: Any, v: Any, layout: Layout) -> Problem:

@@ -9,15 +9,16 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._subclasses.fake_tensor import FakeTensor
 
-from attn_mlir.api.attention import _execute, _find
-from attn_mlir.api.execute import execute, needing_gradient
-from attn_mlir.api.extra_qk import extra_pairs, forms, with_dims
+from attn_mlir.api.call import attend
+from attn_mlir.api.dropout import Dropout
+from attn_mlir.api.extra_qk import extra_pairs, with_dims
 from attn_mlir.api.given_masks import check_sizes, is_block_mask, sizes_of, with_function
-from attn_mlir.api.inputs import check_inputs, device_type
-from attn_mlir.api.results import named_results
+from attn_mlir.api.inputs import check_inputs
+from attn_mlir.api.options import Options
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.given import LISTS
 from attn_mlir.performance import told
+from attn_mlir.runtime.dispatch import dispatch, needing_gradient
 from attn_mlir.runtime.key_lists import Form, check_range, check_twice, form_of, is_checked, lists_of
 from attn_mlir.runtime.orders import all_heads_first, all_in_order, input_order, output_order
 
@@ -26,44 +27,38 @@ FEW_QUERIES = 16
 """Blocks of fewer queries do not fill the rows of a kernel's block."""
 
 
-def attention_listed(qkv: tuple[Any, Any, Any], functions: tuple[Any, ...], options: tuple[Any, ...], lists: tuple[Any, Any]) -> Any:
-    """What `attention` returns with `lists`, its key_index and key_block; `options` are the others, as `attention._execute` takes them."""
-    scale, layout, lse, states, device, deterministic, _, dropout, extra = options
-    q, k, v = qkv
-    problem = check_inputs(q, k, v, layout)
-    layout, sizes = problem.layout, problem.sizes
+def attention_listed(
+    qkv: tuple[Any, Any, Any], options: Options, dropout: Dropout, extra: Sequence[torch.Tensor], lists: tuple[Any, Any]
+) -> Any:
+    """What `attention` returns with `lists`, its key_index and key_block."""
+    problem = check_inputs(*qkv, options.layout)
+    layout, sizes, functions, index = problem.layout, problem.sizes, options.functions, lists[0]
     if is_block_mask(functions[4]):
         check_sizes(sizes_of(functions[4]), sizes)
         functions = with_function(functions)
-    target = problem.device_type if device is None else device_type(device) or ""
     form = check_key_lists(*lists, sizes, problem.device)
-    index: torch.Tensor = lists[0]
-    if target != "cpu":
+    if options.target(problem) != "cpu":
         functions = (*functions[:4], mask_of(index, sizes, form, functions[4]), functions[5])
-        return _execute(q, k, v, functions, *options)[0]
-    pairs = extra_pairs(extra, q, problem, layout)
-    q, k, v = all_heads_first((q, k, v), input_order(layout), 3)
+        return attend(qkv, options._replace(functions=functions), dropout, extra, problem)[0]
+    pairs = extra_pairs(extra, qkv[0], problem, layout)
     group = group_of(form, index, sizes, dropout.form is not None)
-    given = {**dropout.values, **pairs.values, **dict.fromkeys(LISTS)}
+    given = {**pairs.values, **dict.fromkeys(LISTS)}
     if group > 1:
-        q = fold(q, group)
+        q, *others = all_heads_first(qkv, input_order(layout), 3)
+        qkv = fold(q, group), *others
         given |= {name: fold(value, group) for name, value in pairs.values.items() if name.startswith("q")}
         form = dataclasses.replace(form, queries=form.queries * group)
-    problem = with_dims(check_inputs(q, k, v, "bhsd"), pairs)
+        problem = check_inputs(*qkv, "bhsd")
+    problem = with_dims(problem, pairs)
     problem = dataclasses.replace(problem, inputs=dataclasses.replace(problem.inputs, lists=form.sizes, group=group))
-    scaled, others, factor = forms(scale, problem.inputs.head_dim, pairs.dims)
-    entry, scan = _find(functions, problem.inputs, scaled, lse, states, problem.device, dropout.form, others)
-    captures = entry.captures(scan, factor, given)
-    captures[: len(LISTS)] = make_lists(index, sizes, form, bool(needing_gradient((q, k, v, *captures))))
-    order = "bhsd" if group > 1 else layout
-    results: Sequence[torch.Tensor] = execute(entry, problem, q, k, v, captures, order, target, deterministic)
-    weights = entry.traced.weights
+    options = options._replace(functions=functions)
+    call = options.call(problem, qkv, dropout, given)
+    made = make_lists(index, sizes, form, bool(needing_gradient(call.values)))
+    results = dispatch(call._replace(values=(*qkv, *made, *call.values[3 + len(LISTS) :])))
     if group > 1:
-        results = [unfold(result, group) for result in results]
-    results = all_in_order(results, output_order(layout), weights)
-    if group > 1:
-        results = [result.contiguous() for result in results]
-    return named_results(results, weights, entry.traced.outputs, lse, states)
+        unfolded = all_in_order([unfold(result, group) for result in results], output_order(layout), call.entry.traced.weights)
+        results = [result.contiguous() for result in unfolded]
+    return options.named(results, call.entry)
 
 
 def check_key_lists(index: Any, block: Any, sizes: Mapping[str, Any], device: torch.device) -> Form:

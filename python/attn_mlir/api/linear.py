@@ -1,6 +1,5 @@
 """`linear_attention(q, k, v, decay, ...)` and the compiled object `LinearAttention(...)`: recurrences of the user's own design."""
 
-import dataclasses
 import importlib
 from collections.abc import Callable
 from typing import Any, Never
@@ -9,28 +8,18 @@ import torch
 
 from attn_mlir.api.autocast import cast
 from attn_mlir.api.engine_module import EngineModule
-from attn_mlir.api.execute import execute, slow_of, stage_of, stages_of
 from attn_mlir.api.graph_parts import graph_part
-from attn_mlir.api.inputs import device_type, refuse_jit_trace, scale_form
-from attn_mlir.api.linear_erase import DeltaForm, Erasing
-from attn_mlir.api.linear_inputs import ORDERS, LinearCall, check_flags, check_linear, check_segment
+from attn_mlir.api.inputs import device_type
+from attn_mlir.api.linear_call import Form, LinearOptions, Mods, attend_linear, find
+from attn_mlir.api.linear_inputs import ORDERS, check_flags, check_segment
 from attn_mlir.api.reports import LinearReport
-from attn_mlir.api.tuning import Tuning, Wish, tuning_of
+from attn_mlir.api.stages import slow_of, stage_of, stages_of
+from attn_mlir.api.tuning import Wish, tuning_of
 from attn_mlir.api.unknown_arguments import unexpected, unexpected_in_call
 from attn_mlir.errors import ArgumentError
-from attn_mlir.frontend.cache import Entry, TraceCache
-from attn_mlir.frontend.captures import Scan
-from attn_mlir.frontend.emit import Inputs
-from attn_mlir.frontend.linear import LinearProgram, trace_linear
-from attn_mlir.frontend.program import Traced
+from attn_mlir.frontend.entry import Entry
 
 Function = Callable[..., Any]
-Mods = tuple[Function | None, ...]
-"""Those of q, k, v, the decay, the skip and what is erased."""
-_CACHE = TraceCache()
-# Element type, K, V, form of the scale, form of the decay, whether there are an initial and a final state, element type of cu_seqlens,
-# positions of a segment, and perhaps the form of the delta rule.
-_Form = tuple[Any, ...]
 
 
 class LinearAttention(LinearReport, EngineModule):
@@ -72,12 +61,11 @@ class LinearAttention(LinearReport, EngineModule):
             raise ArgumentError(f'layout is "bhsd" or "bshd", got {layout!r}')
         check_flags(output_final_state=output_final_state, tune=tune, read_before_update=read_before_update)
         self._mods: Mods = (q_mod, k_mod, v_mod, decay_mod, skip_mod, erase_mod)
-        self._erasing = Erasing(mod=erase_mod, read_before=bool(read_before_update))
-        self._options = (scale, bool(output_final_state), layout, device_type(device), check_segment(segment_size))
-        self._device = self._options[3] or "cpu"
+        asked = (scale, bool(output_final_state), layout, device_type(device), check_segment(segment_size))
+        self._options = LinearOptions(*asked, self._mods, bool(read_before_update))
+        self._device = self._options.device or "cpu"
         self._tuning = tuning_of(Wish(bool(tune), tune_file, bool(tune), tune_file))
-        self._last: _Form = ("f32", 64, 64, scale_form(scale, 64)[0], "step", False, bool(output_final_state), "", segment_size,
-                             _first_form(self._erasing))  # fmt: skip
+        self._last: Form = self._options.first_form()
         self._entry()
         self._end()
 
@@ -100,16 +88,12 @@ class LinearAttention(LinearReport, EngineModule):
             raise unexpected_in_call(LinearAttention, self.forward, unknown)
         if self._captured and (current := self.current()) is not self:
             return current.forward(q, k, v, decay, initial_state, cu_seqlens, erase, erase_key, removed_key)
-        q, k, v = cast(q, k, v)
-        scale, final, layout, device, segment = self._options
+        inputs = (*cast(q, k, v), decay, initial_state, cu_seqlens, erase, erase_key, removed_key)
         if torch.compiler.is_dynamo_compiling():
-            inputs = (q, k, v, decay, initial_state, cu_seqlens, erase, erase_key, removed_key)
-            return _in_graph(inputs, self._mods, scale, final, layout, device, segment, self._erasing.read_before)
-        erasing = dataclasses.replace(self._erasing, erase=erase, erase_key=erase_key, removed_key=removed_key)
-        call = check_linear(q, k, v, decay, initial_state, cu_seqlens, layout, erasing)
+            return _in_graph(inputs, self._options)
         own = self.__dict__  # without what modules do where attributes are set
-        own["_last"], own["_device"] = _form(call, scale, final, segment), device or call.problem.device_type
-        return _execute(call, self._mods, scale, final, layout, device, segment, self._tuning)
+        result, own["_last"], own["_device"] = attend_linear(inputs, self._options, self._tuning)
+        return result
 
     def stages(self) -> dict[str, str]:
         """The program as IR, "traced" and after each pass, for device, dtype and sizes of the last call (at first: f32, 64, decays)."""
@@ -127,11 +111,6 @@ class LinearAttention(LinearReport, EngineModule):
 
     def _entry(self) -> Entry:
         return find(self._mods, self._last, None)[0]
-
-
-def _first_form(erasing: Erasing) -> DeltaForm:
-    """What stands for the inputs of the delta rule until there are some."""
-    return ("step" if erasing.given or erasing.read_before else "none", False, False, "decayed" if erasing.read_before else "after")
 
 
 @graph_part
@@ -192,106 +171,18 @@ def linear_attention(
     """
     if unknown:
         raise unexpected(linear_attention, unknown)
-    check_flags(read_before_update=read_before_update)
-    erasing = Erasing(erase, erase_mod, erase_key, removed_key, bool(read_before_update))
-    q, k, v = cast(q, k, v)
+    check_flags(output_final_state=output_final_state, read_before_update=read_before_update)
+    inputs = (*cast(q, k, v), decay, initial_state, cu_seqlens, erase, erase_key, removed_key)
     mods = (q_mod, k_mod, v_mod, decay_mod, skip_mod, erase_mod)
-    check_flags(output_final_state=output_final_state)
+    asked = (scale, bool(output_final_state), layout, device, segment_size)
+    options = LinearOptions(*asked, mods, bool(read_before_update))
     if torch.compiler.is_dynamo_compiling():
-        name = None if device is None else str(device)
-        inputs = (q, k, v, decay, initial_state, cu_seqlens, *erasing.tensors())
-        return _in_graph(inputs, mods, scale, bool(output_final_state), layout, name, segment_size, erasing.read_before)
-    segment = check_segment(segment_size)
-    call = check_linear(q, k, v, decay, initial_state, cu_seqlens, layout, erasing)
-    return _execute(call, mods, scale, bool(output_final_state), layout, device_type(device), segment)
+        return _in_graph(inputs, options)
+    check_segment(segment_size)
+    return attend_linear(inputs, options._replace(device=device_type(device)))[0]
 
 
-def _in_graph(
-    inputs: tuple[Any, ...],
-    mods: Mods,
-    scale: float | None,
-    final: bool,
-    layout: str,
-    device: str | None,
-    segment: int | None,
-    read_before: bool,
-) -> Any:
+def _in_graph(inputs: tuple[Any, ...], options: LinearOptions) -> Any:
     from attn_mlir.api.linear_compiled import linear_in_graph  # with the operators, which take long to register
 
-    return linear_in_graph(inputs, mods, scale, final, layout, device, segment, read_before)
-
-
-def _form(call: LinearCall, scale: float | None, final: bool, segment: int | None) -> _Form:
-    inputs = call.problem.inputs
-    factor = scale_form(scale, inputs.head_dim)[0]
-    return (
-        inputs.element, inputs.head_dim, inputs.value_dim, factor, call.decay_form, call.initial_state is not None, final, call.offsets,
-        segment, call.delta.form,
-    )  # fmt: skip
-
-
-def program_of_form(mods: Mods, form: _Form, **further: Any) -> tuple[LinearProgram, Inputs]:
-    """What is traced for mods and a form; `further` are other fields of the program."""
-    element, key_dim, value_dim, scale, decay, initial, final, offsets, segment, *delta = form
-    if delta:
-        erase, erase_key, removed_key, output = delta[0]
-        further |= {"erase": erase, "erase_key": erase_key, "removed_key": removed_key, "output": output}
-    q_mod, k_mod, v_mod, decay_mod, skip_mod, *erasing = mods
-    program = LinearProgram(q_mod, k_mod, v_mod, decay_mod, skip_mod, scale, decay, initial, final, offsets, segment, **further)
-    return dataclasses.replace(program, erase_mod=erasing[0] if erasing else None), Inputs(element, key_dim, value_dim)
-
-
-def find(mods: Mods, form: _Form, device: Any) -> tuple[Entry, Scan]:
-    """The traced program of mods for inputs of one form, traced now if it is new."""
-    return _CACHE.find(mods, form, lambda: trace_linear(*program_of_form(mods, form), device))
-
-
-def _execute(
-    call: LinearCall,
-    mods: Mods,
-    scale: float | None,
-    final: bool,
-    layout: str,
-    device: str | None,
-    segment: int | None,
-    tuning: Tuning | None = None,
-) -> Any:
-    refuse_jit_trace()
-    entry, scan = find(mods, _form(call, scale, final, segment), call.problem.device)
-    factor = scale_form(scale, call.problem.inputs.head_dim)[1]
-    return run(entry, call, entry.captures(scan, factor), layout, device, tuning)
-
-
-def run(entry: Entry, call: LinearCall, captures: list[Any], layout: str, device: str | None, tuning: Tuning | None) -> Any:
-    """o, or (o, final_state), of a call; the program's own inputs among the captures are filled in."""
-    q, k, captures = arguments(entry.traced, call, captures)
-    target = call.problem.device_type if device is None else device
-    if tuning is not None:
-        entry = tuning.entry(entry, q, k, call.v, captures, layout, target, False)
-    results = execute(entry, call.problem, q, k, call.v, captures, layout, target)
-    o = results[0].transpose(1, 2) if layout == "bshd" else results[0]
-    return (o, results[1]) if entry.traced.outputs else o
-
-
-def arguments(traced: Traced, call: LinearCall, captures: list[Any]) -> tuple[torch.Tensor, torch.Tensor, list[Any]]:
-    """q, k and the captures, as the program takes them: with the heads and channels that its mods ask for."""
-    given = {"decay": call.decay, "initial_state": call.initial_state, "cu_seqlens": call.cu_seqlens, **call.delta.inputs}
-    filled = list(captures)
-    for position, name in enumerate(traced.linear or ()):
-        value = given[name]
-        if name == "decay" and traced.captures[position].rank == 4 and value is not None and value.dim() == 3:
-            value = value.unsqueeze(3).expand(*value.shape, call.problem.inputs.head_dim)
-        filled[position] = value
-    heads = call.problem.sizes["H"]
-    q = _with_heads(call.q, heads) if "q" in traced.by_head else call.q
-    k = _with_heads(call.k, heads) if "k" in traced.by_head else call.k
-    return q, k, filled
-
-
-def _with_heads(x: torch.Tensor, heads: int) -> torch.Tensor:
-    """[B, h, T, D] as [B, heads, T, D], every head repeated; a view where there is one head."""
-    if x.shape[1] == heads:
-        return x
-    if x.shape[1] == 1:
-        return x.expand(-1, heads, -1, -1)
-    return x.repeat_interleave(heads // x.shape[1], dim=1)
+    return linear_in_graph(inputs, options)

@@ -8,9 +8,9 @@ from torch._higher_order_ops.wrap import dynamo_bypassing_wrapper
 
 from attn_mlir.api.compiled import arity, as_tensor, draws, emulation_in_graph, in_transform, outside, refuse_draws
 from attn_mlir.api.graphs import element, symbol
-from attn_mlir.api.linear_erase import Erasing
+from attn_mlir.api.linear_call import LinearOptions, attend_linear
 from attn_mlir.api.linear_graphs import run_linear_graph, traced_linear
-from attn_mlir.api.linear_inputs import check_linear, check_segment
+from attn_mlir.api.linear_inputs import check_segment
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.linear import INPUTS
 
@@ -19,23 +19,15 @@ _COUNTS = (1, 4, 5)
 """How many arguments a mod may take."""
 
 
-def linear_in_graph(
-    inputs: tuple[Any, ...],
-    mods: tuple[Callable[..., Any] | None, ...],
-    scale: float | None,
-    final: bool,
-    layout: str,
-    device: str | None = None,
-    segment: int | None = None,
-    read_before: bool = False,
-) -> Any:
-    """What `linear_attention` returns; `inputs` are q, k, v and those of `INPUTS`, `mods` as `api.linear` orders them."""
-    emulation = emulation_in_graph(device, inputs[0])
+def linear_in_graph(inputs: tuple[Any, ...], options: LinearOptions) -> Any:
+    """What `linear_attention` returns; `inputs` are q, k, v and those of `INPUTS`."""
+    scale, final, layout, device, segment, mods, read_before = options
+    emulation = emulation_in_graph(None if device is None else str(device), inputs[0])
     if layout not in ("bhsd", "bshd"):
         raise ArgumentError(f'layout is "bhsd" or "bshd", got {layout!r}')
     check_segment(segment)
     if in_transform():
-        return outside(_eagerly, inputs, mods, scale, final, layout, device, segment, read_before)
+        return outside(lambda: attend_linear(inputs, options)[0])
     q, k, v, *others = inputs
     score = torch.float64 if q.dtype == torch.float64 else torch.float32
     if layout == "bshd":
@@ -79,18 +71,6 @@ def linear_in_graph(
     results = dynamo_bypassing_wrapper(run_linear_graph, body, q, k, v, *further)
     o = results[0].transpose(1, 2) if layout == "bshd" else results[0]
     return (o, results[1]) if final else o
-
-
-def _eagerly(
-    inputs: Any, mods: Any, scale: float | None, final: bool, layout: str, device: str | None, segment: int | None, read_before: bool
-) -> Any:
-    """The same outside of a graph."""
-    from attn_mlir.api.linear import _execute
-
-    q, k, v, decay, initial_state, cu_seqlens, erase, erase_key, removed_key = inputs
-    erasing = Erasing(erase, mods[5], erase_key, removed_key, read_before)
-    call = check_linear(q, k, v, decay, initial_state, cu_seqlens, layout, erasing)
-    return _execute(call, mods, scale, final, layout, device, segment)
 
 
 def _arguments(name: str, first: str, dtype: torch.dtype, like: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -21,15 +21,15 @@ from attn_mlir.api.engine_arguments import (
     working_dtypes,
 )
 from attn_mlir.api.engine_module import EngineModule
-from attn_mlir.api.execute import forward_in_graph, ops, program_of, slow_of, stage_of, stages_of
 from attn_mlir.api.graph_parts import constant_in_graphs
 from attn_mlir.api.graph_tape import GraphStep, found_in_graph, kept_at, named_in_graph, steps_of
 from attn_mlir.api.inputs import refuse_jit_trace
-from attn_mlir.api.linear import arguments, program_of_form, run
+from attn_mlir.api.linear_call import arguments, program_of_form, run
 from attn_mlir.api.linear_erase import NO_DELTA
 from attn_mlir.api.linear_inputs import check_linear, check_segment
 from attn_mlir.api.meta import LINEAR_KEYS, Shapes
 from attn_mlir.api.reports import LinearReport
+from attn_mlir.api.stages import slow_of, stage_of, stages_of
 from attn_mlir.api.tuning import Wish, tuning_of
 from attn_mlir.api.unknown_arguments import unexpected
 from attn_mlir.api.watched import Watched, guarded
@@ -37,6 +37,8 @@ from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.cache import Entry, TraceCache
 from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.linear import trace_linear
+from attn_mlir.runtime.dispatch import forward_in_graph, ops
+from attn_mlir.runtime.programs import program_of
 
 Function = Callable[..., Any]
 _CACHE = TraceCache()

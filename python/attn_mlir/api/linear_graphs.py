@@ -19,7 +19,7 @@ from attn_mlir.api.graphs import (
     stand_in,
     values_of,
 )
-from attn_mlir.api.linear import arguments
+from attn_mlir.api.linear_call import arguments
 from attn_mlir.api.linear_erase import Erasing
 from attn_mlir.api.linear_inputs import LinearCall, check_linear
 from attn_mlir.frontend.linear import INPUTS, LinearProgram, trace_linear
@@ -69,7 +69,7 @@ def _linear(graph: torch.fx.GraphModule, call: tuple[Any, ...], inputs: dict[tor
     decay, initial_state, cu_seqlens, erase, erase_key, removed_key = (named.get(name) for name in INPUTS)
     erases = "erase" in call[6].splitlines()
     erasing = Erasing(erase, _everything if erases else None, erase_key, removed_key, "read before" in given)
-    checked = check_linear(inputs[call[0]], inputs[call[1]], inputs[call[2]], decay, initial_state, cu_seqlens, "bhsd", erasing)
+    checked = check_linear(inputs[call[0]], inputs[call[1]], inputs[call[2]], decay, initial_state, cu_seqlens, "bhsd", erasing=erasing)
     tensors = [value for value in inputs.values() if isinstance(value, Tensor)]
     sizes = (checked.q.shape[3], checked.v.shape[3], *numbers_of(inputs))
     key = (_KEY, checked.q.dtype, *sizes, *((value.dtype, value.dim()) for value in tensors))

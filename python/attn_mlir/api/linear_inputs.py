@@ -45,6 +45,7 @@ def check_linear(
     initial_state: Any,
     cu_seqlens: Any,
     layout: Any,
+    *,
     erasing: Erasing = Erasing(),  # noqa: B008
 ) -> LinearCall:
     """The inputs of a call. Raises ArgumentError naming the argument that is wrong."""

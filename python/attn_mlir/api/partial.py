@@ -6,17 +6,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._functorch import maybe_current_level
 
-from attn_mlir.api.attention import _find
 from attn_mlir.api.autocast import cast
-from attn_mlir.api.execute import eager, execute, needing_gradient, program_of
 from attn_mlir.api.given_masks import is_block_mask
-from attn_mlir.api.inputs import Problem, check_inputs, device_type, may_carry_tangents, scale_form
+from attn_mlir.api.inputs import check_inputs, device_type
+from attn_mlir.api.options import Options
 from attn_mlir.api.partial_form import Form, form_of
 from attn_mlir.errors import ArgumentError, UnsupportedError
-from attn_mlir.frontend.cache import Entry
 from attn_mlir.frontend.given import POSITIONS
+from attn_mlir.runtime.call import Call, Problem
+from attn_mlir.runtime.dispatch import dispatch, is_seen
 from attn_mlir.runtime.orders import heads_first, in_order, input_order, output_order
 
 _WIDE = {torch.float16, torch.bfloat16}
@@ -154,13 +153,9 @@ def positions(q_offset: Any, kv_offset: Any, q_len: Any, kv_len: Any, sizes: Map
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A call for a partial result: the functions and options that `attention` takes, and where the given part lies."""
+    """A call for a partial result: what `attention` is asked for, and where the given part lies."""
 
-    functions: tuple[Any, ...]
-    scale: float | None
-    return_lse: bool
-    return_states: bool
-    deterministic: bool
+    options: Options
     positions: tuple[Any, Any, Any, Any]
     """q_offset, kv_offset, q_len and kv_len."""
     order: str = "bhsd"
@@ -182,51 +177,36 @@ class Request:
                 "softmax by return_lse=True"
             )
         places = positions(*self.positions, problem.sizes, self.packed is not None)
-        problem, entry, captures = self._traced(problem, problem.inputs.element, places)
-        dtype = q.dtype
-        if dtype in _WIDE and _differentiated([q, k, v, *captures]):
+        dtype, call = q.dtype, self._call(problem, (q, k, v), problem.inputs.element, places)
+        if dtype in _WIDE and is_seen(call.values):
             # Gradients of sums before the end are of another size than those of o: too small for f16, where rows are long.
-            problem, entry, captures = self._traced(problem, "f32", places)
-            q, k, v = q.float(), k.float(), v.float()
-        return self._partial(form_of(entry.traced), problem, (q, k, v), captures, dtype)
+            call = self._call(problem, (q.float(), k.float(), v.float()), "f32", places)
+        return self._partial(form_of(call.entry.traced), call, dtype)
 
-    def _traced(self, problem: Problem, element: str, places: Mapping[str, int]) -> tuple[Problem, Entry, list[Any]]:
+    def _call(self, problem: Problem, qkv: Sequence[Tensor], element: str, places: Mapping[str, int]) -> Call:
         inputs = dataclasses.replace(problem.inputs, element=element, parts=True, packed=self.packed is not None)
-        form, factor = scale_form(self.scale, inputs.head_dim)
-        entry, scan = _find(self.functions, inputs, form, self.return_lse, self.return_states, problem.device)
-        return dataclasses.replace(problem, inputs=inputs), entry, entry.captures(scan, factor, {**places, **(self.packed or {})})
+        return self.options.call(dataclasses.replace(problem, inputs=inputs), qkv, given={**places, **(self.packed or {})})
 
-    def _partial(
-        self, form: Form, problem: Problem, qkv: tuple[Tensor, Tensor, Tensor], captures: list[Any], dtype: torch.dtype
-    ) -> Partial:
-        q, _, v = qkv
+    def _partial(self, form: Form, call: Call, dtype: torch.dtype) -> Partial:
+        q, k, v, *captures = call.values
         score = torch.float64 if q.dtype == torch.float64 else torch.float32
         rows = (*q.shape[:3],)
-        outer = (*(Shape(tuple(x.shape)) for x in qkv), *captures)
+        outer = (*(Shape(tuple(x.shape)) for x in (q, k, v)), *captures)
         later = form.merge.contents | form.finalize.contents  # of this call, whatever becomes of the captured tensors before the end
         outer = tuple([x.clone() if place in later and isinstance(x, Tensor) else x for place, x in enumerate(outer)])
         places = None if self.packed is None else _places(self.packed["q_begins"], self.packed["q_lengths"], rows[2])
         indices = _indices(rows, places)
         initial = [torch.as_tensor(x, dtype=score).expand(rows) for x in form.init(outer, indices, score)]
-        if problem.is_empty:
+        if call.problem.is_empty:
             zeros = [q.new_zeros((*rows, v.shape[3]), dtype=score) for _ in form.entries]
             results = [[zeros[0], *initial], *([x] for x in zeros[1:])]
         else:
-            results = [self._results(each, problem, qkv, captures) for each in form.entries]
+            results = [list(dispatch(call._replace(entry=each))) for each in form.entries]
         states = results[0][1:]
         if self.packed is not None:
             states = _without_rows(states, initial, int(self.packed["q_lengths"].sum()))
         named = dict(zip(form.states, states, strict=True))
         return Partial(tuple(made[0] for made in results), named, form, outer, dtype, self.order, places)
-
-    def _results(self, entry: Entry, problem: Problem, qkv: tuple[Tensor, Tensor, Tensor], captures: list[Any]) -> list[Tensor]:
-        """An accumulator, and the states where they come with it."""
-        q, k, v = qkv
-        if q.dtype not in _WIDE:
-            return execute(entry, problem, q, k, v, captures, "bhsd", "cpu", self.deterministic)
-        program = program_of(entry)  # whose sums are wider than its inputs
-        program.check(captures, problem.sizes, problem.device)
-        return program.kernel("cpu").run(q, k, v, captures, "bhsd")
 
 
 def _indices(rows: Sequence[int], places: tuple[Tensor, Tensor] | None) -> list[Tensor]:
@@ -247,11 +227,6 @@ def _places(begins: Tensor, lengths: Tensor, count: int) -> tuple[Tensor, Tensor
     )
 
 
-def _differentiated(values: Sequence[Any]) -> bool:
-    """Whether something needs a gradient or has a tangent, or where operators have to be seen."""
-    return bool(needing_gradient(values)) or may_carry_tangents() or maybe_current_level() is not None or not eager().applies(values)
-
-
 def _without_rows(states: Sequence[Tensor], initial: Sequence[Tensor], end: int) -> list[Tensor]:
     """The states of packed sequences, as without keys for the rows behind the last sequence."""
     if not states or end == states[0].shape[2]:
@@ -266,34 +241,33 @@ def outside(compute: Callable[[], Partial]) -> Partial:
     return compute()
 
 
-def of_attention(
-    qkv: tuple[Any, Any, Any], functions: tuple[Any, ...], options: tuple[Any, ...], places: tuple[Any, ...], refused: tuple[Any, Any]
-) -> Partial:
-    """What `attention` gives with return_partial. `options` are scale to deterministic, `refused` is dropout_p and extra_qk."""
-    scale, layout, lse, states, device, deterministic = options
+def of_attention(qkv: tuple[Any, Any, Any], options: Options, places: tuple[Any, ...], refused: tuple[Any, Any]) -> Partial:
+    """What `attention` gives with return_partial; `refused` is dropout_p and extra_qk."""
     dropout_p, extra = refused
     if dropout_p:
         raise UnsupportedError("partial results have no dropout: leave dropout_p out")
     if extra is not None:
         raise UnsupportedError("partial results have one product of q and k: leave extra_qk out")
-    if device_type(device) not in (None, "cpu"):
-        raise UnsupportedError(f"partial results are computed on the CPU only, got device={device!r}")
-    if is_block_mask(functions[4]):
+    if device_type(options.device) not in (None, "cpu"):
+        raise UnsupportedError(f"partial results are computed on the CPU only, got device={options.device!r}")
+    if is_block_mask(options.functions[4]):
         raise ArgumentError("mask_mod is a block mask, which is for whole sequences: pass its mask function")
     qkv = cast(*qkv)
-    problem = check_inputs(*qkv, layout)
+    problem = check_inputs(*qkv, options.layout)
     q, k, v = (heads_first(x, input_order(problem.layout)) for x in qkv)
-    request = Request(functions, scale, bool(lse), bool(states), bool(deterministic), places, output_order(problem.layout))
+    request = Request(_asked(options), places, output_order(problem.layout))
     return request.run(dataclasses.replace(problem, layout="bhsd"), q, k, v)
 
 
 def of_varlen(
-    problem: Problem, qkv: tuple[Tensor, Tensor, Tensor], functions: tuple[Any, ...], options: tuple[Any, ...],
-    places: tuple[Any, Any], sequences: Mapping[str, Tensor],
-) -> Partial:  # fmt: skip
-    """What `attention_varlen` gives with return_partial, of q, k and v [T, H, D]; `options` are scale, lse, states and deterministic."""
-    scale, lse, states, deterministic = options
+    problem: Problem, qkv: tuple[Tensor, Tensor, Tensor], options: Options, places: tuple[Any, Any], sequences: Mapping[str, Tensor]
+) -> Partial:
+    """What `attention_varlen` gives with return_partial, of q, k and v [T, H, D]."""
     q, k, v = (x.unsqueeze(0).transpose(1, 2) for x in qkv)
-    where = (*places, None, None)
-    request = Request(functions, scale, bool(lse), bool(states), bool(deterministic), where, "bshd", sequences)
+    request = Request(_asked(options), (*places, None, None), "bshd", sequences)
     return request.run(dataclasses.replace(problem, layout="bhsd"), q, k, v)
+
+
+def _asked(options: Options) -> Options:
+    """What is asked for, of tensors [B, H, S, D] on the CPU."""
+    return options._replace(layout="bhsd", lse=bool(options.lse), states=bool(options.states), device="cpu")

@@ -6,16 +6,18 @@ from typing import Any
 
 import torch
 
-from attn_mlir.api.attention import _find, check_splits
-from attn_mlir.api.execute import execute, needing_gradient, program_of
-from attn_mlir.api.inputs import ELEMENTS, Problem, check_head_dim, device_type, scale_form
+from attn_mlir.api.inputs import ELEMENTS, Problem, check_head_dim, device_type
+from attn_mlir.api.options import Options, check_splits
 from attn_mlir.api.rows import softmax
 from attn_mlir.api.varlen import batched, check_out, finished
 from attn_mlir.api.varlen_inputs import check_largest, inside_of, mask_of, problem_of, sequences_of
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.frontend.given import Inputs
+from attn_mlir.runtime.call import Call
+from attn_mlir.runtime.dispatch import dispatch, needing_gradient
 from attn_mlir.runtime.orders import all_in_order
+from attn_mlir.runtime.programs import program_of
 from attn_mlir.runtime.varlen import VarlenRun, check_offsets, largest, reads_offsets
 
 Function = Callable[..., Any]
@@ -34,7 +36,7 @@ class VarlenPlan:
     _begins: torch.Tensor
     """cu_seqlens_q as it was planned for."""
     _factor: float
-    _returned: tuple[bool, bool]
+    _options: Options
     _largest: tuple[int, int]
     """The largest lengths of queries and keys."""
 
@@ -54,17 +56,16 @@ class VarlenPlan:
         found = self._entry.found(self._scan)  # what functions compute of captured tensors, too, is that of this run
         if found is None:
             raise ArgumentError("what functions do with captured tensors has changed with these since it was planned for: plan again")
-        captures = self._entry.captures(found, self._factor, sequences)
-        if needing_gradient((q, k, v, *captures)):
+        values = (*batched(q, k, v), *self._entry.captures(found, self._factor, sequences))
+        if needing_gradient(values):
             raise UnsupportedError("plans have no gradients: call run under torch.no_grad(), or attention_varlen")
-        turned = [x.transpose(1, 2) for x in batched(q, k, v)]
+        call = Call(self._entry, problem, values, "bshd", problem.device_type)
         if problem.is_empty:
-            results = execute(self._entry, problem, turned[0], turned[1], turned[2], captures, "bshd", problem.device_type)
-        else:
-            with largest(*self._largest):
-                program_of(self._entry).check(captures, problem.sizes, problem.device)
-                results = self._run.run([*turned, *captures], "bshd")
-        return finished(self._entry, all_in_order(results, "bshd", self._entry.traced.weights), out, *self._returned)
+            return finished(self._entry, dispatch(call), self._options, out)
+        with largest(*self._largest):
+            program_of(self._entry).check(values[3:], problem.sizes, problem.device)
+            results = self._run.run(call.heads_first(), "bshd")
+        return finished(self._entry, all_in_order(results, "bshd", self._entry.traced.weights), self._options, out)
 
     def _check(self, problem: Problem) -> None:
         """Checks that tensors are such as were planned for."""
@@ -131,10 +132,9 @@ def plan_varlen(
     sequences = sequences_of(cu_seqlens_q, *offsets)
     check_largest(max_q, max_k, sequences)
     inputs = Inputs(ELEMENTS[dtype], head_dim, value_dim, packed=True, paged=block_table is not None)
-    form, factor = scale_form(scale, head_dim)
     functions = (query_mod, key_mod, value_mod, score_mod, mask, row)
-    options = (return_lse, return_states, cu_seqlens_q.device, None, ())
-    entry, scan = _find(functions, inputs, form, *options, check_splits(num_splits))
+    options = Options(functions, scale, "bshd", return_lse, return_states, splits=check_splits(num_splits))
+    entry, scan, factor = options.find(inputs, cu_seqlens_q.device)
     target = cu_seqlens_q.device.type if device is None else device_type(device) or ""
     made = program_of(entry).derivative(target, "", "")  # type: ignore[attr-defined]
     captures = entry.captures(scan, factor, sequences)
@@ -147,5 +147,4 @@ def plan_varlen(
     one = torch.zeros((), dtype=dtype, device=cu_seqlens_q.device)
     shapes = ((1, q_heads, rows, head_dim), (1, kv_heads, keys, head_dim), (1, kv_heads, keys, value_dim))
     planned = made.planned([*(one.expand(shape) for shape in shapes), *captures])  # type: ignore[attr-defined]
-    returned = return_lse, return_states
-    return VarlenPlan(entry, scan, planned, inputs, (q_heads, kv_heads), offsets, cu_seqlens_q.clone(), factor, returned, most)
+    return VarlenPlan(entry, scan, planned, inputs, (q_heads, kv_heads), offsets, cu_seqlens_q.clone(), factor, options, most)

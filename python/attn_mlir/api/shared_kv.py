@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch.compiler import is_compiling
 
-from attn_mlir.api.inputs import may_carry_tangents
 from attn_mlir.errors import ArgumentError
 from attn_mlir.performance import told
+from attn_mlir.runtime.dispatch import may_carry_tangents
 
 Joined = tuple[torch.Tensor, torch.Tensor, torch.Tensor, tuple[Any, ...], bool]
 _FORM = "kv_shared=True takes (q, q_pe, kv, k_pe, *custom), or (q, kv_cache) with pages [number, positions, heads of k, head dimension]"

@@ -9,9 +9,12 @@ import torch
 from torch._C._functorch import maybe_current_level
 
 from attn_mlir import driver, forks
-from attn_mlir.api.execute import eager, needing_gradient, program_of
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.cache import Entry
+from attn_mlir.runtime.call import Call
+from attn_mlir.runtime.dispatch import is_plain, needing_gradient
+from attn_mlir.runtime.orders import output_order
+from attn_mlir.runtime.programs import program_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,18 +48,20 @@ class Tuning:
         self._tuners: dict[str, Any] = {}
         self._lock = forks.rlock()
 
-    def entry(self, entry: Entry, q: Any, k: Any, v: Any, captures: Sequence[Any], layout: str, device: str, deterministic: bool) -> Entry:
-        """The program to run in place of `entry` on these tensors, [B, H, S, D]: the tuned one, tuned now if this is the first such call.
+    def entry(self, call: Call) -> Entry:
+        """The program to run in place of that of a call: the tuned one, tuned now if this is the first such call.
 
-        It is `entry` itself on a device whose backend has no tuner.
+        It is the call's own on a device whose backend has no tuner.
         """
+        entry, device, deterministic = call.entry, call.device, call.deterministic
         if device not in self._tuners:
             self._tuners[device] = driver.tuner_for(device)
         tuner = self._tuners[device]
         if tuner is None:
             return entry
-        values = [q, k, v, *captures]
-        if maybe_current_level() is not None or not eager().applies(values) or not all(size for value in (q, k) for size in value.shape):
+        values = list(call.heads_first())
+        q, k = values[:2]
+        if maybe_current_level() is not None or not is_plain(values) or not all(size for value in (q, k) for size in value.shape):
             return self.latest(entry, device)
         program = program_of(entry, deterministic)
         wrt = tuple(program.argument(i) for i in needing_gradient(values))
@@ -67,7 +72,7 @@ class Tuning:
         key = (entry.traced.text, entry.traced.segment, wrt, device, lengths, kind, q.dtype, deterministic)
         with self._lock:
             if key not in self._tuned:
-                job = _Job(tuner, wrt, [_plain(value) for value in values], layout, device, deterministic)
+                job = _Job(tuner, wrt, [_plain(value) for value in values], output_order(call.layout), device, deterministic)
                 with torch.no_grad():
                     self._tuned[key] = self._tune(entry, job)
             self._latest[(entry.traced.text, device)] = self._tuned[key]
@@ -122,9 +127,9 @@ class Rewriting:
         self._change = change
         self._entries: dict[str, Entry] = {}
 
-    def entry(self, entry: Entry, *_: Any) -> Entry:
+    def entry(self, call: Call) -> Entry:
         """See `Tuning.entry`."""
-        return self.latest(entry)
+        return self.latest(call.entry)
 
     def latest(self, entry: Entry, *_: Any) -> Entry:
         """See `Tuning.latest`."""

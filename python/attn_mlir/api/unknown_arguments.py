@@ -5,8 +5,6 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import torch
-
 import attn_mlir
 
 _MASK = "a mask that keeps or drops keys is a function: mask_mod=lambda b, h, q_idx, kv_idx: mask[q_idx, kv_idx]"
@@ -90,12 +88,7 @@ def unexpected_in_call(kind: type, method: Callable[..., Any], names: Iterable[s
 
 
 def _error(called: str, owner: str, method: str, name: str) -> TypeError:
-    if torch.compiler.is_dynamo_compiling():
-        from attn_mlir.api.compiled import advice_in_graph
-
-        advice = advice_in_graph(owner, method, name)
-    else:
-        advice = advice_on(owner, method, name)
+    advice = advice_on(owner, method, name)
     return TypeError(f"{called} got an unexpected keyword argument '{name}'" + (f": {advice}" if advice else ""))
 
 
@@ -108,6 +101,10 @@ def advice_on(owner: str, method: str, name: str) -> str:
         return f"it is an argument of {owner}(...), which is made once"
     hint = _hint(name, hints, _parameters(getattr(taking, method)))
     return f"to {owner}(...), {hint}" if hint.startswith("pass ") else hint
+
+
+# As torch._dynamo.assume_constant_result does, which takes long to import: dynamo calls it, and does not look inside.
+advice_on._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _parameters(function: Callable[..., Any]) -> list[str]:

@@ -6,19 +6,17 @@ from typing import Any, Never
 
 import torch
 
-from attn_mlir.api.attention import _find, check_splits
 from attn_mlir.api.autocast import cast
 from attn_mlir.api.dropout import dropout_of
-from attn_mlir.api.execute import direct, execute, needing_gradient
 from attn_mlir.api.graph_parts import graph_part
-from attn_mlir.api.inputs import device_type, scale_form
-from attn_mlir.api.results import named_results
+from attn_mlir.api.inputs import device_type
+from attn_mlir.api.options import Options, check_splits
 from attn_mlir.api.rows import softmax
 from attn_mlir.api.unknown_arguments import unexpected
 from attn_mlir.api.varlen_inputs import check_largest, inside_of, mask_of, problem_of, sequences_of
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.cache import Entry
-from attn_mlir.runtime.orders import all_in_order
+from attn_mlir.runtime.dispatch import dispatch, needing_gradient
 from attn_mlir.runtime.varlen import largest, reads_offsets
 
 Function = Callable[..., Any]
@@ -83,6 +81,7 @@ def attention_varlen(
     if unknown:
         raise unexpected(attention_varlen, unknown)
     functions = (query_mod, key_mod, value_mod, score_mod, mask_of(mask_mod), row)
+    options = Options(functions, scale, "bshd", return_lse, return_states, device, bool(deterministic))
     q, k, v = cast(q, k, v)
     if return_partial:
         if block_table is not None:
@@ -93,69 +92,47 @@ def attention_varlen(
             raise UnsupportedError("partial results are computed on the CPU only, without dropout, and not into out")
         problem, sequences = problem_of(q, k, v, False), sequences_of(q, cu_seqlens_q, cu_seqlens_k, seqused_k)
         check_largest(max_q, max_k, sequences)
-        options = (scale, return_lse, return_states, deterministic)
         made = importlib.import_module("attn_mlir.api.partial").of_varlen
-        return made(problem, (q, k, v), functions, options, (q_offset, kv_offset), sequences)
+        return made(problem, (q, k, v), options, (q_offset, kv_offset), sequences)
     if q_offset or kv_offset:
         raise ArgumentError("q_offset and kv_offset are for partial results: pass return_partial=True, and finalize it")
     if torch.compiler.is_dynamo_compiling():
         if block_table is not None or num_splits or batch_invariant:
             named = "block_table" if block_table is not None else "num_splits" if num_splits else "batch_invariant"
             raise UnsupportedError(f"{named} is not part of a graph yet: call attention_varlen behind torch.compiler.disable")
-        options = (scale, return_lse, return_states, bool(deterministic), None if device is None else str(device))
-        return _in_graph((q, k, v), (cu_seqlens_q, cu_seqlens_k, seqused_k), functions, options, (dropout_p, dropout_seed), out)
+        if out is not None:
+            raise UnsupportedError("out= is not written inside of torch.compile: leave it out there")
+        from attn_mlir.api.compiled import attention_in_graph  # with the operators, which take long to register
+
+        packed = [*sequences_of(q, cu_seqlens_q, cu_seqlens_k, seqused_k).values()]  # the operator checks what they hold
+        return _squeezed(attention_in_graph(batched(q, k, v), options, (dropout_p, dropout_seed), packed=packed))
     dropout = dropout_of(dropout_p, dropout_seed, q)
     problem = problem_of(q, k, v, block_table is not None)
     inside = inside_of(q, k, block_table) if q.is_cuda and not reads_offsets(max_q, max_k) else None
     sequences = sequences_of(q, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table, inside)
     check_largest(max_q, max_k, sequences)
-    target = problem.device_type if device is None else device_type(device) or ""
-    form, factor = scale_form(scale, problem.inputs.head_dim)
-    options = (return_lse, return_states, problem.device, dropout.form, ())
-    entry, scan = _find(functions, problem.inputs, form, *options, check_splits(num_splits), bool(batch_invariant))
-    weights = entry.traced.weights
-    check_out(out, weights)
-    captures = entry.captures(scan, factor, {**dropout.values, **sequences})
-    if block_table is not None and needing_gradient((q, k, v, *captures)):
+    options = options._replace(splits=check_splits(num_splits), invariant=bool(batch_invariant))
+    call = options.call(problem, batched(q, k, v), dropout, sequences)
+    check_out(out, call.entry.traced.weights)
+    if block_table is not None and needing_gradient(call.values):
         raise UnsupportedError("attention to pages (block_table) has no gradients: call it under torch.no_grad(), or gather the pages")
-    q, k, v = batched(q, k, v)
     with largest(max_q, max_k):
-        results = direct(entry, problem, (q, k, v, *captures), "bshd", target, bool(deterministic))
-        if results is None:
-            q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-            results = execute(entry, problem, q, k, v, captures, "bshd", target, bool(deterministic))
-            results = all_in_order(results, "bshd", weights)
-    return finished(entry, results, out, return_lse, return_states)
+        results = dispatch(call)
+    return finished(call.entry, results, options, out)
 
 
-def finished(entry: Entry, made: Sequence[torch.Tensor], out: torch.Tensor | None, return_lse: bool, return_states: bool) -> Any:
+def finished(entry: Entry, made: Sequence[torch.Tensor], options: Options, out: torch.Tensor | None) -> Any:
     """What a call returns, of results in the order [1, positions, heads, ...]."""
     results = [result.squeeze(0) for result in made]
     if out is not None:
         results[0] = _written(results[0], out)
-    return named_results(results, entry.traced.weights, entry.traced.outputs, return_lse, return_states)
+    return options.named(results, entry)
 
 
 def check_out(out: torch.Tensor | None, weights: int) -> None:
     """Refuses an `out` for several o."""
     if out is not None and weights > 1:
         raise ArgumentError(f"out holds one o, and the row gives {weights} weights, with an o of its own for each: leave out= away")
-
-
-def _in_graph(
-    qkv: tuple[Any, ...], offsets: tuple[Any, ...], functions: tuple[Any, ...], options: tuple[Any, ...], dropout: tuple[Any, ...], out: Any
-) -> Any:
-    """The same inside of torch.compile, where the operator checks what offsets hold."""
-    from attn_mlir.api.compiled import attention_in_graph  # with the operators, which take long to register
-
-    scale, lse, states, deterministic, device = options
-    if out is not None:
-        raise UnsupportedError("out= is not written inside of torch.compile: leave it out there")
-    packed = [*sequences_of(qkv[0], *offsets).values()]
-    q, k, v = (x.unsqueeze(0) for x in qkv)
-    p, seed = dropout
-    made = attention_in_graph(q, k, v, functions, scale, "bshd", lse, states, deterministic, device, p, seed, (), packed)
-    return _squeezed(made)
 
 
 def _squeezed(made: Any) -> Any:

@@ -7,9 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attn_mlir.api.attention import _find
-from attn_mlir.api.execute import needing_gradient, program_of
-from attn_mlir.api.inputs import Problem, scale_form
+from attn_mlir.api.options import Options
 from attn_mlir.distributed.cut_program import CutProgram, cut_program
 from attn_mlir.distributed.group import Ranks, agreed, digest
 from attn_mlir.distributed.placement import Placement, Range, Ranges, placed
@@ -18,6 +16,9 @@ from attn_mlir.distributed.whole import Call
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.frontend.program import Traced as Program
+from attn_mlir.runtime.call import Problem
+from attn_mlir.runtime.dispatch import needing_gradient
+from attn_mlir.runtime.programs import program_of
 
 _PLANS = 64
 """Plans of a program that are kept."""
@@ -79,8 +80,8 @@ def trace_call(
     target = call.device or problem.device_type
     narrow = target != "cpu" and q.dtype in _WIDE
     inputs = dataclasses.replace(problem.inputs, element=problem.inputs.element if narrow or q.dtype not in _WIDE else "f32", parts=True)
-    form, factor = scale_form(call.scale, inputs.head_dim)
-    entry, scan = _find(call.functions, inputs, form, call.return_lse, call.return_states, problem.device)
+    options = Options(call.functions, call.scale, lse=call.return_lse, states=call.return_states)
+    entry, scan, factor = options.find(inputs, problem.device)
     places = {"q_offset": 0, "kv_offset": 0, "q_total": 0, "kv_total": 0}
     captures = entry.captures(scan, factor, places)
     wanted = needing_gradient([*qkv, *captures])

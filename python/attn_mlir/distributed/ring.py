@@ -10,7 +10,6 @@ from torch.autograd.function import once_differentiable
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from attn_mlir.api.execute import program_of
 from attn_mlir.api.given_masks import is_block_mask
 from attn_mlir.api.inputs import check_inputs, device_type
 from attn_mlir.api.mask_strings import parse
@@ -27,6 +26,7 @@ from attn_mlir.distributed.plan import message
 from attn_mlir.distributed.whole import Call, Layout, by_gathering, by_heads
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 from attn_mlir.runtime.orders import heads_first, in_order, input_order, output_order
+from attn_mlir.runtime.programs import program_of
 
 _MOST = 16
 """The most ranks for which the choice of a strategy looks at every pair of them."""

@@ -7,15 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attn_mlir.api.attention import _find
-from attn_mlir.api.execute import execute
-from attn_mlir.api.inputs import check_inputs, scale_form
+from attn_mlir.api.inputs import check_inputs
+from attn_mlir.api.options import Options
 from attn_mlir.distributed.group import Ranks
 from attn_mlir.distributed.placement import Ranges
 from attn_mlir.distributed.strategies import gathered, heads_for_positions, positions_for_heads, replicated, with_heads
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.frontend.given import POSITION
+from attn_mlir.runtime import call as calls
+from attn_mlir.runtime.dispatch import dispatch
 
 _ROLES = ("query_mod", "key_mod", "value_mod", "score_mod", "mask_mod", "row")
 
@@ -92,8 +93,8 @@ def _found(
     """The traced program and its captured values, whose gradients are summed over ranks; `places`: positions of parts."""
     problem = check_inputs(*qkv, "bhsd")
     inputs = dataclasses.replace(problem.inputs, parts=places is not None)
-    form, factor = scale_form(call.scale, inputs.head_dim)
-    entry, scan = _find(tuple(functions), inputs, form, call.return_lse, call.return_states, problem.device)
+    options = Options(tuple(functions), call.scale, lse=call.return_lse, states=call.return_states)
+    entry, scan, factor = options.find(inputs, problem.device)
     captures = entry.captures(scan, factor, places or {})
     needed = torch.is_grad_enabled()
     return entry, [replicated(ranks, x) if needed and isinstance(x, Tensor) and x.requires_grad else x for x in captures]
@@ -107,4 +108,4 @@ def _attend(call: Call, found: tuple[Entry, list[Any]], qkv: tuple[Tensor, Tenso
     problem = dataclasses.replace(problem, inputs=dataclasses.replace(problem.inputs, parts=parts))
     own = [q_offset if c.source == (POSITION, "q_offset") else x for c, x in zip(entry.traced.captures, captures, strict=True)]
     target = call.device or problem.device_type
-    return execute(entry, problem, *qkv, own, "bhsd", target, call.deterministic)
+    return list(dispatch(calls.Call(entry, problem, (*qkv, *own), "bhsd", target, call.deterministic)))

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attn_mlir.api.attention import _execute
 from attn_mlir.api.autocast import _is_any_enabled, cast
+from attn_mlir.api.call import attend
 from attn_mlir.api.graph_parts import graph_part
 from attn_mlir.api.inputs import known_problem
+from attn_mlir.api.options import Options
 from attn_mlir.api.rows import softmax
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.flex.aux import AuxOutput, AuxRequest, FlexKernelOptions
@@ -119,7 +120,7 @@ def _attend(
         mask = None if block_mask is None else mask_for(block_mask, query, known)
         lse, greatest = _wanted(return_lse, kernel_options, return_aux)
         functions = (None, None, None, score_mod, mask, _row(score_mod, greatest))
-        result = _execute(query, key, value, functions, scale, "bhsd", lse, greatest, None, False, problem=known)[0]
+        result = attend((query, key, value), Options(functions, scale, "bhsd", lse, greatest), problem=known)[0]
         return result if return_aux is None and not lse else _results(result, lse, greatest, return_aux, sizes["Skv"])
     q_sizes, kv_sizes = query.shape, key.shape
     if q_sizes[1] != kv_sizes[1]:
@@ -136,12 +137,13 @@ def _attend(
     functions = (None, None, None, score_mod, mask, _row(score_mod, greatest))
     layout = "bhsd" if plain else _layout(query)
     q, k, v = (query, key, value) if layout == "bhsd" else all_in_order((query, key, value), layout, 3)
+    options = Options(functions, scale, layout, lse, greatest)
     if in_graph:
         from attn_mlir.api.compiled import attention_in_graph
 
-        result = attention_in_graph(q, k, v, functions, scale, layout, lse, greatest, False)
+        result = attention_in_graph((q, k, v), options)
     else:
-        result = _execute(q, k, v, functions, scale, layout, lse, greatest, None, False)[0]
+        result = attend((q, k, v), options)[0]
     if not plain:
         o, *rest = result if lse or greatest else (result,)
         o = _ordered_as(query, heads_first(o, layout))

@@ -5,7 +5,7 @@ Another kind is another member here, with a type in `emit.Emitter.types`, and wi
 
 import enum
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -53,16 +53,16 @@ class CaptureKind(enum.StrEnum):
         return CaptureKind.INT if isinstance(value, int) else CaptureKind.FLOAT
 
 
-_EVERY = tuple(CaptureKind)
-_NAMES = tuple([kind.value for kind in _EVERY])
 Packed = tuple[list[torch.Tensor], list[float], list[int]]
 """Captured values in a list for each kind, as operators take them."""
 
 
 def pack(kinds: Sequence[str], values: Sequence[Any]) -> Packed:
     """Captured values by kind; dynamo traces this with names of kinds."""
-    tensors, floats, ints = ([value for kind, value in zip(kinds, values, strict=True) if kind == wanted] for wanted in _NAMES)
-    return tensors, floats, ints
+    lists: dict[str, list[Any]] = {"tensor": [], "float": [], "int": []}
+    for kind, value in zip(kinds, values, strict=True):
+        lists[kind].append(value)
+    return lists["tensor"], lists["float"], lists["int"]
 
 
 class CaptureKinds(tuple[CaptureKind, ...]):
@@ -77,7 +77,8 @@ class CaptureKinds(tuple[CaptureKind, ...]):
 
     def unpack(self, lists: Iterable[Sequence[Any]]) -> list[Any]:
         """The inverse of `pack`."""
-        each = dict(zip(_EVERY, map(iter, lists), strict=True))
+        tensors, floats, ints = lists
+        each: dict[str, Iterator[Any]] = {"tensor": iter(tensors), "float": iter(floats), "int": iter(ints)}
         return [next(each[kind]) for kind in self]
 
     def key(self, values: Sequence[Any]) -> tuple[Any, ...]:
@@ -90,5 +91,5 @@ class CaptureKinds(tuple[CaptureKind, ...]):
         return tuple([i for i, kind in enumerate(self) if kind is CaptureKind.TENSOR])
 
 
-ARGUMENTS = ", ".join([kind.argument for kind in _EVERY])
+ARGUMENTS = ", ".join([kind.argument for kind in CaptureKind])
 """What schemas of operators say of captures."""

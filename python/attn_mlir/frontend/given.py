@@ -3,6 +3,7 @@
 import dataclasses
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from attn_mlir.frontend.capture_kinds import CaptureKind
 from attn_mlir.frontend.node import Node, Source
@@ -51,6 +52,13 @@ class Inputs:
 
     group: int = 1
     """Query heads of a key head that are rows of it: row r is query r // group of the member r % group."""
+
+    key: tuple[Any, ...] = dataclasses.field(init=False, repr=False, compare=False)
+    """All of it, to find a trace by."""
+
+    def __post_init__(self) -> None:
+        dims = self.element, self.head_dim, self.value_dim, self.extra_dims
+        object.__setattr__(self, "key", (*dims, self.packed, self.paged, self.parts, self.lists, self.group))
 
     @property
     def largest(self) -> float:

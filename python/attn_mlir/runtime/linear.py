@@ -13,7 +13,7 @@ from attn_mlir import driver
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 from attn_mlir.performance import tell
 from attn_mlir.runtime import compute
-from attn_mlir.runtime.programs import Program
+from attn_mlir.runtime.programs import Program, WholeKernel
 
 _WITHOUT = {
     "jvp": "linear attention has no forward-mode derivative yet: use reverse mode, as in torch.autograd.grad or torch.func.vjp",
@@ -83,19 +83,6 @@ def _in_order(result: torch.Tensor, follows: bool) -> torch.Tensor:
     return compute.empty([(result.shape, result.dtype)], result.device, "bshd")[0].copy_(result)
 
 
-@dataclasses.dataclass(frozen=True)
-class LinearKernel:
-    """The program itself as a kernel; see `driver.Kernel`."""
-
-    program: LinearRun
-
-    def run(self, q: Any, k: Any, v: Any, captures: Sequence[Any], layout: str = "bhsd") -> list[Any]:
-        return self.program.run([q, k, v, *captures], layout)
-
-    def stages(self) -> dict[str, str]:
-        return self.program.stages()
-
-
 def results(q: torch.Tensor, v: torch.Tensor, given: Mapping[str, torch.Tensor], final: bool) -> list[tuple[Any, torch.dtype]]:
     """Shape and dtype of o and, with `final`, of the final state; `given` are inputs besides q, k and v, by name."""
     o = (tuple(v.shape), q.dtype)
@@ -117,9 +104,9 @@ class LinearProgram(Program):
     _offsets: dict[int, tuple["weakref.ref[torch.Tensor]", int, int]] = dataclasses.field(default_factory=dict)
     """The cu_seqlens on a GPU that were found to be good: with which version, for how many positions."""
 
-    def kernel(self, device: str) -> LinearKernel:  # type: ignore[override]
+    def kernel(self, device: str) -> WholeKernel:  # type: ignore[override]
         """See `Program.kernel`."""
-        return LinearKernel(self.derivative(device, "", ""))
+        return WholeKernel(self.derivative(device, "", ""))
 
     def derivative(self, device: str, function: str, wrt: str) -> LinearRun:  # type: ignore[override]
         """See `Program.derivative`; the function "" is the linear attention itself."""

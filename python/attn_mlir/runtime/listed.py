@@ -6,34 +6,20 @@ from typing import Any
 
 import torch
 
-from attn_mlir import driver
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.given import LISTS
-from attn_mlir.runtime.programs import Program
+from attn_mlir.runtime.programs import Program, WholeKernel
 
 _DTYPES = {"i32": torch.int32, "i64": torch.int64}
-
-
-@dataclasses.dataclass(frozen=True)
-class ListedKernel:
-    """The program itself as a kernel; see `driver.Kernel`."""
-
-    program: driver.Program
-
-    def run(self, q: Any, k: Any, v: Any, captures: Sequence[Any], layout: str = "bhsd") -> list[Any]:
-        return self.program.run([q, k, v, *captures], layout)
-
-    def stages(self) -> dict[str, str]:
-        return self.program.stages()
 
 
 @dataclasses.dataclass(eq=False)
 class ListedProgram(Program):
     """A traced attention whose first captures are those of `frontend.given.LISTS`, as `runtime.key_lists` makes them."""
 
-    def kernel(self, device: str) -> ListedKernel:  # type: ignore[override]
+    def kernel(self, device: str) -> WholeKernel:  # type: ignore[override]
         """See `Program.kernel`."""
-        return ListedKernel(self.derivative(device, "", ""))
+        return WholeKernel(self.derivative(device, "", ""))
 
     def check(self, captures: Sequence[Any], sizes: dict[str, int], device: torch.device) -> None:
         """See `Program.check`; what entries hold was checked where the lists were made."""

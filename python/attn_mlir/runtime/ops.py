@@ -18,22 +18,10 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from attn_mlir.errors import ArgumentError, UnsupportedError
-from attn_mlir.runtime import programs
-from attn_mlir.runtime.compute import (
-    as_dtype_of,
-    compute_backward,
-    compute_forward,
-    derivative_call,
-    empty,
-    empty_forward,
-    empty_gradients,
-    forward_backward,
-    named_tensors,
-    or_zeros,
-    spread,
-)
+from attn_mlir.runtime import compute
 from attn_mlir.runtime.orders import input_order, output_order
 from attn_mlir.runtime.schemas import OPERATORS
+from attn_mlir.runtime.task import Task, task_of
 from attn_mlir.runtime.vmap import loop_over_batch
 
 __all__ = ["backward", "backward2", "forward", "tangent"]
@@ -69,8 +57,33 @@ def _have_tangents(values: Any) -> bool:
         return any(forward_ad.unpack_dual(value).tangent is not None for value in floats)
 
 
+def call_forward(task: Task, inputs: Sequence[Tensor], captures: Sequence[Tensor]) -> list[Tensor]:
+    """The operator `forward` for a task. A graph gets q where nothing is captured: AOTInductor makes None of an empty list."""
+    return forward(*inputs, list(captures) or [inputs[0]], *task.numbers, *task.words)
+
+
+def call_backward(
+    task: Task, inputs: Sequence[Tensor], captures: Sequence[Tensor], results: Sequence[Tensor], grads: Sequence[Tensor]
+) -> list[Tensor]:
+    """The operator `backward` for a task."""
+    return backward(list(inputs), list(captures), *task.numbers, list(results), list(grads), *task.words)
+
+
+def call_backward2(
+    task: Task, inputs: Sequence[Tensor], captures: Sequence[Tensor], results: Sequence[Tensor], grads: Sequence[Tensor],
+    grads2: Sequence[Tensor],
+) -> list[Tensor]:  # fmt: skip
+    """The operator `backward2` for a task."""
+    return backward2(list(inputs), list(captures), *task.numbers, list(results), list(grads), list(grads2), *task.words)
+
+
+def call_tangent(task: Task, inputs: Sequence[Tensor], captures: Sequence[Tensor], tangents: Sequence[Tensor]) -> list[Tensor]:
+    """The operator `tangent` for a task."""
+    return tangent(list(inputs), list(captures), *task.numbers, list(tangents), *task.words)
+
+
 @without_tangents
-def run_forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> list[Tensor]:
+def run_forward(q: Tensor, k: Tensor, v: Tensor, captures: list[Tensor], *rest: Any) -> list[Tensor]:
     """See `compute_forward`. A packaged graph may be given shapes that nobody has looked at."""
     shapes = tuple(q.shape), tuple(k.shape), tuple(v.shape)
     (b, _, _, dim), (kb, _, keys, key_dim), (vb, _, values, _) = shapes
@@ -78,84 +91,92 @@ def run_forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> list[Tensor]:
         raise ArgumentError(f"q, k and v have shapes {list(shapes[0])}, {list(shapes[1])} and {list(shapes[2])}, which do not go together")
     if max(map(max, shapes)) >= MAX_LENGTH:
         raise ArgumentError(f"q, k or v has a dimension of {max(map(max, shapes))} elements; the limit is {MAX_LENGTH - 1}")
-    return compute_forward(q, k, v, *rest)
+    return compute.compute_forward(task_of(captures, *rest), (q, k, v), captures)
+
+
+@without_tangents
+def run_backward(
+    inputs: list[Tensor], captures: list[Tensor], floats: list[float], ints: list[int], results: list[Tensor], grads: list[Tensor],
+    *words: str,
+) -> list[Tensor]:  # fmt: skip
+    """See `compute_backward`."""
+    return compute.compute_backward(task_of(captures, floats, ints, *words), inputs, captures, results, grads)
 
 
 @without_tangents
 def run_backward2(
     inputs: list[Tensor], captures: list[Tensor], floats: list[float], ints: list[int], results: list[Tensor], grads: list[Tensor],
-    grads2: list[Tensor], program: str, wrt: str, layout: str,
+    grads2: list[Tensor], *words: str,
 ) -> list[Tensor]:  # fmt: skip
     """The gradients of `backward` where its results have the gradients `grads2`: for what `wrt` names, then for `grads`."""
-    derivative, arguments = derivative_call("bwd2", inputs, captures, floats, ints, [*results, *grads, *grads2], program, wrt)
-    made = derivative.run(arguments, input_order(layout))
-    return [
-        as_dtype_of(gradient, like) for gradient, like in zip(made, [*named_tensors(inputs, captures, program, wrt), *grads], strict=True)
-    ]
+    task = task_of(captures, floats, ints, *words)
+    made = task.run("bwd2", task.arguments(inputs, captures, *results, *grads, *grads2), input_order(task.layout))
+    likes = [*task.named([*inputs, *captures]), *grads]
+    return [compute.as_dtype_of(gradient, like) for gradient, like in zip(made, likes, strict=True)]
 
 
 @without_tangents
 def run_tangent(
-    inputs: list[Tensor], captures: list[Tensor], floats: list[float], ints: list[int], tangents: list[Tensor],
-    program: str, wrt: str, layout: str,
-) -> list[Tensor]:  # fmt: skip
+    inputs: list[Tensor], captures: list[Tensor], floats: list[float], ints: list[int], tangents: list[Tensor], *words: str
+) -> list[Tensor]:
     """Each o and its tangent, then the row outputs and theirs; `tangents` are those of what `wrt` names."""
-    found = programs.find(program)
-    found.check(found.kinds.unpack((captures, floats, ints)), found.sizes(inputs[0], inputs[1], inputs[2]), inputs[0].device)
-    derivative, arguments = derivative_call("jvp", inputs, captures, floats, ints, tangents, program, wrt)
-    made = derivative.run(arguments, output_order(layout))
+    task = task_of(captures, floats, ints, *words)
+    arguments, found = task.arguments(inputs, captures, *tangents), task.program
+    found.check(task.arguments((), captures), found.sizes(*inputs), inputs[0].device)
+    made = task.run("jvp", arguments, output_order(task.layout))
     if inputs[1].shape[2] == 0:
         found.fill_empty(made[2 * found.weights : found.weights + found.made])
     return made
 
 
+def fake_forward(q: Tensor, k: Tensor, v: Tensor, captures: list[Tensor], *rest: Any) -> list[Tensor]:
+    return compute.empty_forward(task_of(captures, *rest), (q, k, v), captures)
+
+
 def fake_backward(
     inputs: list[Tensor], captures: list[Tensor], floats: list[float], ints: list[int], results: list[Tensor], grads: list[Tensor],
-    program: str, wrt: str, layout: str,
+    *words: str,
 ) -> list[Tensor]:  # fmt: skip
-    return empty_gradients(inputs, captures, program, wrt, layout)
+    return compute.empty_gradients(task_of(captures, floats, ints, *words), inputs, captures)
 
 
 def fake_backward2(
     inputs: list[Tensor], captures: list[Tensor], floats: list[float], ints: list[int], results: list[Tensor], grads: list[Tensor],
-    grads2: list[Tensor], program: str, wrt: str, layout: str,
+    grads2: list[Tensor], *words: str,
 ) -> list[Tensor]:  # fmt: skip
-    upstream = empty([(grad.shape, grad.dtype) for grad in grads], inputs[0].device, input_order(layout))
-    return [*empty_gradients(inputs, captures, program, wrt, layout), *upstream]
+    task = task_of(captures, floats, ints, *words)
+    upstream = compute.empty([(grad.shape, grad.dtype) for grad in grads], inputs[0].device, input_order(task.layout))
+    return [*compute.empty_gradients(task, inputs, captures), *upstream]
 
 
 def fake_tangent(
-    inputs: list[Tensor], captures: list[Tensor], floats: list[float], ints: list[int], tangents: list[Tensor],
-    program: str, wrt: str, layout: str,
-) -> list[Tensor]:  # fmt: skip
-    derivative, arguments = derivative_call("jvp", inputs, captures, floats, ints, tangents, program, wrt)
-    return empty(derivative.results(arguments), inputs[0].device, output_order(layout))
+    inputs: list[Tensor], captures: list[Tensor], floats: list[float], ints: list[int], tangents: list[Tensor], *words: str
+) -> list[Tensor]:
+    task = task_of(captures, floats, ints, *words)
+    results = task.derivative("jvp", inputs[0]).results(task.arguments(inputs, captures, *tangents))
+    return compute.empty(results, inputs[0].device, output_order(task.layout))
 
 
 def setup_forward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    q, k, v, captures, floats, ints, program, wrt, layout = inputs
-    found = programs.find(program)
-    ctx.save_for_backward(q, k, v, *captures, *found.kept(output))
-    ctx.numbers = (floats, ints, program, wrt, layout)
-    ctx.captures = len(captures)
-    ctx.mark_non_differentiable(*output[found.made :])
+    q, k, v, captures, *rest = inputs
+    task = ctx.task = task_of(captures, *rest)
+    ctx.save_for_backward(q, k, v, *captures, *task.program.kept(output))
+    ctx.mark_non_differentiable(*output[task.program.made :])
     ctx.set_materialize_grads(False)
 
 
 def differentiate_forward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
-    _check_wanted(ctx)
-    every = forward_backward(ctx, ctx.saved_tensors, grads, backward)
-    return (*every[:3], every[3:], *_of_numbers(*ctx.numbers[:2]), None, None, None)
+    task: Task = ctx.task
+    _check_wanted(task, ctx.needs_input_grad)
+    every = compute.gradients_of(task, ctx.saved_tensors, grads, call_backward)
+    return (*every[:3], every[3:], *_of_numbers(task), None, None, None)
 
 
-def _check_wanted(ctx: Any) -> None:
+def _check_wanted(task: Task, needs: Sequence[Any]) -> None:
     """Refuses a gradient that `wrt` does not name, as of a graph that was exported when nothing needed it; torch would take it for 0."""
-    program, wrt = ctx.numbers[2:4]
-    found = programs.find(program)
-    wanted = found.wanted(wrt) if wrt else ()
-    needed = [*ctx.needs_input_grad[:3], *(ctx.needs_input_grad[3] or ())]
-    names = ("q", "k", "v", *found.names)
-    missing = [names[at] for place, at in enumerate(found.tensor_positions()) if needed[place] and place not in wanted]
+    needed = [*needs[:3], *(needs[3] or ())]
+    names = ("q", "k", "v", *task.program.names)
+    missing = [names[at] for place, at in enumerate(task.program.tensor_positions()) if needed[place] and place not in task.places]
     if missing:
         raise UnsupportedError(
             f"a gradient of {', '.join(missing)} is asked for, but this graph was made where it was not needed: make it (torch.export) "
@@ -164,30 +185,32 @@ def _check_wanted(ctx: Any) -> None:
 
 
 def setup_backward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    qkv, captures, floats, ints, results, grads, program, wrt, layout = inputs
+    qkv, captures, floats, ints, results, grads, *words = inputs
     ctx.save_for_backward(*qkv, *captures, *results, *grads)
-    ctx.numbers = (floats, ints, program, wrt, layout)
-    ctx.counts = (len(captures), len(results))
+    ctx.task = task_of(captures, floats, ints, *words)
+    ctx.results = len(results)
     ctx.set_materialize_grads(False)
 
 
 def differentiate_backward(ctx: Any, grads2: Sequence[Tensor | None]) -> tuple[Any, ...]:
-    floats, ints, program, wrt, layout = ctx.numbers
-    saved = list(ctx.saved_tensors)
-    inputs, rest = saved[:3], saved[3:]
-    captures, rest = rest[: ctx.counts[0]], rest[ctx.counts[0] :]
-    results, grads = rest[: ctx.counts[1]], rest[ctx.counts[1] :]
-    likes = named_tensors(inputs, captures, program, wrt)
-    given = [or_zeros(grad, like) for grad, like in zip(grads2, likes, strict=True)]
-    made = backward2(inputs, captures, floats, ints, results, grads, given, program, wrt, layout)
-    first = made[: len(likes)]
-    every = spread(first, inputs, captures, program, wrt)
-    return (every[:3], every[3:], *_of_numbers(floats, ints), [None] * len(results), made[len(likes) :], None, None, None)
+    task: Task = ctx.task
+    inputs, captures, results, grads = split(task, ctx.saved_tensors, ctx.results)
+    likes = task.named([*inputs, *captures])
+    given = [compute.or_zeros(grad, like) for grad, like in zip(grads2, likes, strict=True)]
+    made = call_backward2(task, inputs, captures, results, grads, given)
+    every = task.spread(made[: len(likes)])
+    return (every[:3], every[3:], *_of_numbers(task), [None] * ctx.results, made[len(likes) :], None, None, None)
 
 
-def _of_numbers(floats: Sequence[float], ints: Sequence[int]) -> tuple[Any, Any]:
+def split(task: Task, tensors: Sequence[Tensor], results: int) -> tuple[Sequence[Tensor], ...]:
+    """Inputs, captures, so many results, and their gradients."""
+    ends = [3, 3 + task.captures, 3 + task.captures + results]
+    return tuple([tensors[i:j] for i, j in zip([0, *ends], [*ends, len(tensors)], strict=True)])
+
+
+def _of_numbers(task: Task) -> tuple[Any, Any]:
     """What stands for their gradients; torch takes an empty list for one of tensors."""
-    return None if floats else [], None if ints else []
+    return None if task.floats else [], None if task.ints else []
 
 
 def no_third_derivative(ctx: Any, *grads: Any) -> NoReturn:
@@ -219,6 +242,5 @@ def setup_backward2(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> 
 
 
 setup_tangent = setup_backward2
-run_backward, fake_forward = without_tangents(compute_backward), empty_forward
 differentiate_backward2, differentiate_tangent = no_third_derivative, no_mixed_derivative
 batch_forward, batch_backward, batch_backward2, batch_tangent = map(loop_over_batch, (forward, backward, backward2, tangent))

@@ -8,31 +8,42 @@ import functools
 import importlib
 import json
 import math
-import weakref
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
 
-from attn_mlir import driver, forks
+from attn_mlir import driver
 from attn_mlir.dialects import loaded
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 from attn_mlir.frontend.bounds import Extent
+from attn_mlir.frontend.cache import Entry
 from attn_mlir.frontend.capture_kinds import CaptureKinds
 from attn_mlir.frontend.program import Traced
 from attn_mlir.mlir import LOCK, ir
 from attn_mlir.passes.read_arguments import read_arguments
 from attn_mlir.performance import tell
-from attn_mlir.runtime.capture_bounds import make_plan
+from attn_mlir.runtime.reads import Reads, reads_of
 
-_LIMIT = 512
-_Problem = tuple[int, int, int, int, int, int, int]
 _LINEAR, _VARLEN, _LISTED = "attn_mlir.runtime.linear", "attn_mlir.runtime.varlen", "attn_mlir.runtime.listed"
 _TABLE: dict[str, "Program"] = {}
 _READ: dict[str, tuple[list[Any], list[Extent]]] = {}
 """Of each program here where its functions read captured tensors; nothing where functions at several places came to the same program."""
 _INPUTS = ("q", "k", "v")
 _WRITTEN = {"fwd": "written-fwd", "bwd": "written-bwd"}
+
+
+@dataclasses.dataclass(frozen=True)
+class WholeKernel:
+    """A compiled function as a kernel, see `driver.Kernel`: of programs that are several kernels, or whose inputs are looked at first."""
+
+    program: Any
+
+    def run(self, q: Any, k: Any, v: Any, captures: Sequence[Any], layout: str = "bhsd") -> list[Any]:
+        return self.program.run([q, k, v, *captures], layout)
+
+    def stages(self) -> dict[str, str]:
+        return self.program.stages()
 
 
 @dataclasses.dataclass(eq=False)
@@ -199,9 +210,9 @@ class Program:
             self.reads.check(sizes, captures, self.kinds.key(captures))
 
     @property
-    def reads(self) -> "Reads":
+    def reads(self) -> Reads:
         """How it reads its captured tensors."""
-        return _reads(self.written[0] or self.text, self.names)
+        return reads_of(self.written[0] or self.text, self.names)
 
     def _line(self, extent: int) -> str:
         """The line of a function that reads a captured tensor, where it is known."""
@@ -230,6 +241,14 @@ class Program:
         """Row outputs where there are no keys: the logarithm of an empty sum, else 0."""
         for name, row in zip(self.outputs, rows, strict=False):
             row.fill_(-math.inf if name == "lse" else 0.0)
+
+
+def program_of(entry: Entry, deterministic: bool = False) -> Program:
+    """The program of a trace, which all equal traces share."""
+    program = entry.programs[deterministic]
+    if program is None:
+        program = entry.programs[deterministic] = find(register(entry.traced, deterministic))
+    return program
 
 
 def register(traced: Traced, deterministic: bool = False) -> str:
@@ -313,67 +332,3 @@ def _read(form: dict[str, Any], name: str, located: str, located_written: str) -
         form["text"], located, names, CaptureKinds(form["kinds"]), outputs, nonzero, extents, products, written, form["deterministic"],
         name, form["device"], **options,
     )  # fmt: skip
-
-
-class Reads:
-    """How a program reads its captured tensors, and for which sizes that was found to be in bounds."""
-
-    def __init__(self, text: str, names: tuple[str, ...]) -> None:
-        with LOCK:
-            self._plan = make_plan(text, names)
-        self._passed: set[Hashable] = set()
-        self._seen: dict[Hashable, list[tuple[weakref.ref[torch.Tensor], int]]] = {}
-        self._lock = forks.lock()
-
-    @property
-    def by_length(self) -> bool:
-        """Whether the length of a sequence determines where something is read."""
-        return self._plan.by_length
-
-    def check(self, sizes: dict[str, int], captures: Sequence[Any], key: Hashable) -> None:
-        """`key`: see `CaptureKinds.key`. Raises ArgumentError."""
-        if not self._plan.reads:
-            return
-        problem = (sizes["B"], sizes["Hq"], sizes["Hkv"], sizes["Sq"], sizes["Skv"], sizes["D"], sizes["Dv"])
-        heads = sizes.get("H")
-        key = (problem, heads, key)
-        if key not in self._passed:
-            self._plan.check(*problem, captures, heads)
-            with self._lock:
-                if len(self._passed) >= _LIMIT:
-                    self._passed.clear()
-                self._passed.add(key)
-        if self._plan.has_data_checks:
-            self._check_data(problem, heads, key, captures)
-
-    def _check_data(self, problem: _Problem, heads: int | None, key: Hashable, captures: Sequence[Any]) -> None:
-        """Checks what elements of tensors say; those on a GPU, which has to be waited for, once for each tensor until torch changes it.
-
-        Nothing is checked while a CUDA graph is captured, where waiting is not allowed.
-        """
-        watched = [value for value in captures if isinstance(value, torch.Tensor) and not value.is_floating_point()]
-        if not any(tensor.is_cuda for tensor in watched):
-            self._plan.check_data(*problem, captures, heads)
-            return
-        if torch.cuda.is_current_stream_capturing():
-            return
-        seen = self._seen.get(key, ())
-        same = [ref() is tensor and version == _version(tensor) for (ref, version), tensor in zip(seen, watched, strict=False)]
-        if len(seen) == len(watched) and all(same):
-            return
-        self._plan.check_data(*problem, captures, heads)
-        with self._lock:
-            if len(self._seen) >= _LIMIT:
-                self._seen.clear()
-            self._seen[key] = [(weakref.ref(tensor), _version(tensor)) for tensor in watched]
-
-
-def _version(tensor: torch.Tensor) -> int:
-    """A number that changes when torch changes the elements; inference tensors do not count changes."""
-    return -1 if tensor.is_inference() else tensor._version
-
-
-@functools.lru_cache(maxsize=_LIMIT)
-def _reads(text: str, names: tuple[str, ...]) -> Reads:
-    with LOCK:
-        return Reads(text, names)

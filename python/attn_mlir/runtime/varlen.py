@@ -13,7 +13,7 @@ import torch
 from attn_mlir import driver
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.given import SEQUENCES
-from attn_mlir.runtime.programs import Program
+from attn_mlir.runtime.programs import Program, WholeKernel
 
 _SHARE = {"": 1, "fwd": 1, "jvp": 2}
 """How many results a function has for each o, before its first row output."""
@@ -64,19 +64,6 @@ class VarlenRun:
         return self.program.stages()
 
 
-@dataclasses.dataclass(frozen=True)
-class VarlenKernel:
-    """The program itself as a kernel; see `driver.Kernel`."""
-
-    program: VarlenRun
-
-    def run(self, q: Any, k: Any, v: Any, captures: Sequence[Any], layout: str = "bhsd") -> list[Any]:
-        return self.program.run([q, k, v, *captures], layout)
-
-    def stages(self) -> dict[str, str]:
-        return self.program.stages()
-
-
 @dataclasses.dataclass(eq=False)
 class VarlenProgram(Program):
     """A traced attention on packed tensors [1, H, T, D]. Its first captures are those of `frontend.given.SEQUENCES`.
@@ -88,9 +75,9 @@ class VarlenProgram(Program):
     invariant: bool = dataclasses.field(default=False, kw_only=True)
     """Whether a sequence has the same gradients, bit for bit, whatever else is in the batch."""
 
-    def kernel(self, device: str) -> VarlenKernel:  # type: ignore[override]
+    def kernel(self, device: str) -> WholeKernel:  # type: ignore[override]
         """See `Program.kernel`."""
-        return VarlenKernel(self.derivative(device, "", ""))
+        return WholeKernel(self.derivative(device, "", ""))
 
     def derivative(self, device: str, function: str, wrt: str) -> VarlenRun:  # type: ignore[override]
         """See `Program.derivative`; the function "" is the attention itself."""

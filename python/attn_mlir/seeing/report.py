@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import attn_mlir
-from attn_mlir.api.execute import program_of
 from attn_mlir.backends import backend_for, load_backends
 from attn_mlir.backends.seen import FORMED, SCHEDULED, Seen
 from attn_mlir.errors import ArgumentError, UnsupportedError
@@ -15,6 +14,7 @@ from attn_mlir.frontend.cache import Entry
 from attn_mlir.frontend.program import Traced
 from attn_mlir.mlir import LOCK
 from attn_mlir.registry import registry
+from attn_mlir.runtime.programs import program_of
 from attn_mlir.seeing.locations import Listing, Place, places_in, read_listing
 from attn_mlir.seeing.page import page
 from attn_mlir.seeing.picture import MaskPicture, name_of

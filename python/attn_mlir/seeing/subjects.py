@@ -5,9 +5,9 @@ from typing import Any
 import torch
 
 from attn_mlir.api.describe import explain_traced
-from attn_mlir.api.execute import slow_of
 from attn_mlir.api.inputs import ELEMENTS, MAX_HEAD_DIM
-from attn_mlir.api.linear import find
+from attn_mlir.api.linear_call import find
+from attn_mlir.api.stages import slow_of
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.seeing.report import Subject

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from attn_mlir.api.execute import program_of
 from attn_mlir.api.given_masks import Mask, is_block_mask, sizes_of, with_function
 from attn_mlir.api.mask_strings import parse
 from attn_mlir.api.rows import softmax
@@ -22,6 +21,7 @@ from attn_mlir.passes.intervals.survey import survey
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import block_of, find_all, is_constant, piece
 from attn_mlir.registry import registry
+from attn_mlir.runtime.programs import program_of
 from attn_mlir.seeing.panels import Panel, Scores
 from attn_mlir.seeing.picture import MaskPicture, names
 

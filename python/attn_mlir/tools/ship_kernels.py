@@ -20,13 +20,13 @@ from typing import Any
 
 import attn_mlir
 from attn_mlir import Attention, masks
-from attn_mlir.api.execute import program_of
 from attn_mlir.backends import disk_cache
 from attn_mlir.backends.nvidia import compile as cuda_compiler
 from attn_mlir.backends.nvidia import driver
 from attn_mlir.backends.nvidia.program import SUFFIX
 from attn_mlir.errors import AttnError, UnsupportedError
 from attn_mlir.frontend.emit import Inputs
+from attn_mlir.runtime.programs import program_of
 
 _ARCH = "sm_90a"
 _MASKS = ("full", "causal", "window")

@@ -1,0 +1,80 @@
+"""How programs read captured tensors: checks of bounds, done once for tensors and sizes that were seen before."""
+
+import functools
+import weakref
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import torch
+
+from attn_mlir import forks
+from attn_mlir.mlir import LOCK
+from attn_mlir.runtime.capture_bounds import make_plan
+
+_LIMIT = 512
+_Problem = tuple[int, int, int, int, int, int, int]
+
+
+class Reads:
+    """How a program reads its captured tensors, and for which sizes that was found to be in bounds."""
+
+    def __init__(self, text: str, names: tuple[str, ...]) -> None:
+        with LOCK:
+            self._plan = make_plan(text, names)
+        self._passed: set[Hashable] = set()
+        self._seen: dict[Hashable, list[tuple[weakref.ref[torch.Tensor], int]]] = {}
+        self._lock = forks.lock()
+
+    @property
+    def by_length(self) -> bool:
+        """Whether the length of a sequence determines where something is read."""
+        return self._plan.by_length
+
+    def check(self, sizes: dict[str, int], captures: Sequence[Any], key: Hashable) -> None:
+        """`key`: see `CaptureKinds.key`. Raises ArgumentError."""
+        if not self._plan.reads:
+            return
+        problem = (sizes["B"], sizes["Hq"], sizes["Hkv"], sizes["Sq"], sizes["Skv"], sizes["D"], sizes["Dv"])
+        heads = sizes.get("H")
+        key = (problem, heads, key)
+        if key not in self._passed:
+            self._plan.check(*problem, captures, heads)
+            with self._lock:
+                if len(self._passed) >= _LIMIT:
+                    self._passed.clear()
+                self._passed.add(key)
+        if self._plan.has_data_checks:
+            self._check_data(problem, heads, key, captures)
+
+    def _check_data(self, problem: _Problem, heads: int | None, key: Hashable, captures: Sequence[Any]) -> None:
+        """Checks what elements of tensors say; those on a GPU, which has to be waited for, once for each tensor until torch changes it.
+
+        Nothing is checked while a CUDA graph is captured, where waiting is not allowed.
+        """
+        watched = [value for value in captures if isinstance(value, torch.Tensor) and not value.is_floating_point()]
+        if not any(tensor.is_cuda for tensor in watched):
+            self._plan.check_data(*problem, captures, heads)
+            return
+        if torch.cuda.is_current_stream_capturing():
+            return
+        seen = self._seen.get(key, ())
+        same = [ref() is tensor and version == _version(tensor) for (ref, version), tensor in zip(seen, watched, strict=False)]
+        if len(seen) == len(watched) and all(same):
+            return
+        self._plan.check_data(*problem, captures, heads)
+        with self._lock:
+            if len(self._seen) >= _LIMIT:
+                self._seen.clear()
+            self._seen[key] = [(weakref.ref(tensor), _version(tensor)) for tensor in watched]
+
+
+def _version(tensor: torch.Tensor) -> int:
+    """A number that changes when torch changes the elements; inference tensors do not count changes."""
+    return -1 if tensor.is_inference() else tensor._version
+
+
+@functools.lru_cache(maxsize=_LIMIT)
+def reads_of(text: str, names: tuple[str, ...]) -> Reads:
+    """The reads of a program of this text, whose captures have these names."""
+    with LOCK:
+        return Reads(text, names)
