@@ -5,6 +5,7 @@ Hopper's emitter makes its kernels, and lists of work hold every block once.
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -209,7 +210,7 @@ class TestOnGpu:
         """Captured once with the largest lengths, replayed with others; nothing waits, and bad offsets write nothing outside."""
         q = torch.randn(512, 4, 64, device="cuda", dtype=torch.float16)
         cu = offsets([100, 200, 212]).cuda()
-        options = {"mask_mod": masks.causal(), "max_q": 512, "max_k": 512}
+        options: dict[str, Any] = {"mask_mod": masks.causal(), "max_q": 512, "max_k": 512}
         with pytest.raises(ArgumentError, match="max_q"), torch.cuda.graph(torch.cuda.CUDAGraph()):
             attention_varlen(q, q, q, cu, mask_mod=masks.causal())
         with torch.no_grad():
