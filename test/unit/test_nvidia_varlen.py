@@ -112,7 +112,7 @@ def run(name: str, lengths: tuple[Sequence[int], Sequence[int]], dtype: torch.dt
         limit = 2e-3 if dtype == torch.float16 else 1.6e-2
         o, *lse = case.run(q, k, v, lengths, return_lse=True) if case.weigh is None else (case.run(q, k, v, lengths),)
         double = [x.detach().double().requires_grad_() for x in (q, k, v)]
-        wanted, wanted_lse = case.reference(*double, lengths)
+        wanted, wanted_lse = case.reference(double[0], double[1], double[2], lengths)
         close(o, wanted, limit)
         if lse:
             empty = wanted_lse == -torch.inf
