@@ -5,6 +5,7 @@ Hopper's emitter makes its kernels, and lists of work hold every block once.
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -111,7 +112,7 @@ def run(name: str, lengths: tuple[Sequence[int], Sequence[int]], dtype: torch.dt
         limit = 2e-3 if dtype == torch.float16 else 1.6e-2
         o, *lse = case.run(q, k, v, lengths, return_lse=True) if case.weigh is None else (case.run(q, k, v, lengths),)
         double = [x.detach().double().requires_grad_() for x in (q, k, v)]
-        wanted, wanted_lse = case.reference(*double, lengths)
+        wanted, wanted_lse = case.reference(double[0], double[1], double[2], lengths)
         close(o, wanted, limit)
         if lse:
             empty = wanted_lse == -torch.inf
@@ -209,7 +210,7 @@ class TestOnGpu:
         """Captured once with the largest lengths, replayed with others; nothing waits, and bad offsets write nothing outside."""
         q = torch.randn(512, 4, 64, device="cuda", dtype=torch.float16)
         cu = offsets([100, 200, 212]).cuda()
-        options = {"mask_mod": masks.causal(), "max_q": 512, "max_k": 512}
+        options: dict[str, Any] = {"mask_mod": masks.causal(), "max_q": 512, "max_k": 512}
         with pytest.raises(ArgumentError, match="max_q"), torch.cuda.graph(torch.cuda.CUDAGraph()):
             attention_varlen(q, q, q, cu, mask_mod=masks.causal())
         with torch.no_grad():

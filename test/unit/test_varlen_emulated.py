@@ -2,6 +2,8 @@
 refuse; how many parts there are, and that rows of caches outside of these are not written.
 """
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -32,7 +34,10 @@ def test_gradients_and_poison() -> None:
         q[-3:], k[-3:], v[-3:], slopes = torch.nan, torch.nan, torch.nan, torch.tensor([0.1, 0.3], requires_grad=True)
         for x in (q, k, v):
             x.requires_grad_()
-        options = {"score_mod": lambda s, b, h, i, j, slopes=slopes: s + slopes[h] * (j - i), "mask_mod": masks.causal("bottom_right")}
+        options: dict[str, Any] = {
+            "score_mod": lambda s, b, h, i, j, slopes=slopes: s + slopes[h] * (j - i),
+            "mask_mod": masks.causal("bottom_right"),
+        }
         o, lse = attention_varlen(q, k, v, offsets(QUERIES), offsets(KEYS), device=device, return_lse=True, **options)
         do = weight.to(dtype)
         do[-3:] = torch.nan
@@ -43,11 +48,11 @@ def test_gradients_and_poison() -> None:
 
 
 @pytest.mark.parametrize("row", [rows.softmax, rows.relu])
-def test_single_queries_in_parts(row: object) -> None:
+def test_single_queries_in_parts(row: Any) -> None:
     """Parts differ by rounding; a sequence without a query writes nothing over that of the next one."""
     queries, keys = (1, 1, 0, 1), (300, 5, 30, 0)
     q, k, v = torch.randn(4, 4, 32).half(), *torch.randn(2, sum(keys), 2, 32).half()
-    options = {"row": row, "mask_mod": masks.causal("bottom_right"), "return_lse": row is rows.softmax}
+    options: dict[str, Any] = {"row": row, "mask_mod": masks.causal("bottom_right"), "return_lse": row is rows.softmax}
     wanted = attention_varlen(q.float(), k.float(), v.float(), offsets(queries), offsets(keys), **options)
     for splits in (1, 4):
         made = attention_varlen(q, k, v, offsets(queries), offsets(keys), device=DEVICE, num_splits=splits, **options)
@@ -59,7 +64,7 @@ def test_single_queries_in_parts(row: object) -> None:
 def test_refusals() -> None:
     q = torch.randn(2, 1, 32).half()
     cu = offsets([1, 1])
-    pages = {"seqused_k": torch.tensor([3, 4], dtype=torch.int32), "block_table": torch.zeros(2, 1, dtype=torch.int32)}
+    pages: dict[str, Any] = {"seqused_k": torch.tensor([3, 4], dtype=torch.int32), "block_table": torch.zeros(2, 1, dtype=torch.int32)}
     with pytest.raises(UnsupportedError, match="gather the pages"):
         attention_varlen(q, q[None].expand(1, 2, 1, 32), q[None].expand(1, 2, 1, 32), cu, device=DEVICE, **{**pages, "seqused_k": cu[1:]})
     with pytest.raises(UnsupportedError, match="num_splits: keys are not seen in parts"):

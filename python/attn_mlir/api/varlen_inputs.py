@@ -93,10 +93,11 @@ def sequences_of(
         if len(table) != len(used):
             raise ArgumentError(f"block_table is for {len(table)} sequences but cu_seqlens_q has {len(used)}")
         return {"q_begins": of_q[:-1], "q_lengths": lengths, "k_begins": torch.zeros_like(used), "k_lengths": used, "block_table": table}
-    if len(of_k) != len(of_q):
-        raise ArgumentError(f"cu_seqlens_k has {len(of_k) - 1} sequences but cu_seqlens_q has {len(of_q) - 1}")
-    of_keys = used if used is not None else lengths if of_k is of_q else _differences(of_k, inside is not None)
-    return {"q_begins": of_q[:-1], "q_lengths": lengths, "k_begins": of_k[:-1], "k_lengths": of_keys}
+    at_k = of_q if of_k is None else of_k
+    if len(at_k) != len(of_q):
+        raise ArgumentError(f"cu_seqlens_k has {len(at_k) - 1} sequences but cu_seqlens_q has {len(of_q) - 1}")
+    of_keys = used if used is not None else lengths if at_k is of_q else _differences(at_k, inside is not None)
+    return {"q_begins": of_q[:-1], "q_lengths": lengths, "k_begins": at_k[:-1], "k_lengths": of_keys}
 
 
 def _differences(offsets: torch.Tensor, cut: bool) -> torch.Tensor:
