@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor
+from torch.distributed import FileStore  # pyright: ignore[reportPrivateImportUsage]
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from transformers import AttentionInterface, AttentionMaskInterface, LlamaConfig, LlamaForCausalLM
 
@@ -46,7 +47,7 @@ def register(mesh: DeviceMesh | None) -> str:
 def train(mesh: DeviceMesh | None) -> list[float]:
     """The losses of a few steps."""
     torch.manual_seed(0)
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2}
     config = LlamaConfig(vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, **heads)
     config._attn_implementation = register(mesh)
     model = LlamaForCausalLM(config)
@@ -75,7 +76,7 @@ def train(mesh: DeviceMesh | None) -> list[float]:
 def work(rank: int, store: str) -> None:
     """One process."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.FileStore(store, RANKS), rank=rank, world_size=RANKS)
+    dist.init_process_group("gloo", store=FileStore(store, RANKS), rank=rank, world_size=RANKS)
     losses = train(init_device_mesh("cpu", (RANKS,)))
     if rank == 0:
         alone = train(None)

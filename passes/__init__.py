@@ -11,6 +11,7 @@ _PASSES = {
     "attn-simplify": "simplify:Simplify",
     "attn-differentiate": "differentiate:Differentiate",
     "attn-cut-backward": "cut_backward:CutBackward",
+    "attn-split-passes": "split_passes:SplitPasses",
     "attn-written-backward": "written_backward:WrittenBackward",
     "attn-split-sequences": "split_sequences:SplitSequences",
     "attn-apply-mods": "apply_mods:ApplyMods",

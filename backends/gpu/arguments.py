@@ -1,6 +1,6 @@
 """The arguments of a kernel as parameters of its C++ function, made when they are first used."""
 
-from attn_mlir.backends.gpu.kernel import Parameter
+from attn_mlir.backends.gpu.kernel import RAGGED_ROWS, Parameter
 from attn_mlir.backends.gpu.scalar_ops import c_type
 from attn_mlir.backends.gpu.scalars import Names
 from attn_mlir.errors import UnsupportedError
@@ -30,6 +30,8 @@ class Arguments:
         names = Names(_TAKEN)
         self.names = [names.fresh(name if name[:1].isalpha() else f"arg_{name}") for name in argument_names(block)]
         self._parameters: dict[str, tuple[Parameter, str]] = {}
+        facts = ir.DictAttr(kernel.attributes["tile.kernel"]) if "tile.kernel" in kernel.attributes else {}
+        self._ragged = frozenset(ir.DenseI64ArrayAttr(facts["ragged"])) if "ragged" in facts else frozenset[int]()
 
     def number(self, value: ir.Value) -> int:
         """Which argument a value is. Raises UnsupportedError for other values."""
@@ -66,17 +68,16 @@ class Arguments:
         """The address of a TMA descriptor of a 4-D tensor, whose boxes have so many columns and rows."""
         number = self.number(value)
         name = f"{self.names[number]}_map_{columns}x{rows}"
-        parameter = Parameter("descriptor", number, -1, "", (columns, rows), swizzle)
+        kind = "ragged" if number in self._ragged else "descriptor"
+        parameter = Parameter(kind, number, -1, "", (columns, rows), swizzle)
         self._add(name, parameter, f"const __grid_constant__ CUtensorMap {name}")
         return f"&{name}"
 
-    def paged_descriptor(self, value: ir.Value, columns: int, rows: int) -> str:
-        """The address of a TMA descriptor of a tensor in pages, see `Parameter`."""
-        number = self.number(value)
-        name = f"{self.names[number]}_pages_{columns}x{rows}"
-        parameter = Parameter("pages", number, -1, "", (columns, rows), 128)
-        self._add(name, parameter, f"const __grid_constant__ CUtensorMap {name}")
-        return f"&{name}"
+    def copied_at(self, value: ir.Value, row: str, head: str, batch: str) -> str:
+        """Where a TMA copy of a tensor is behind its column: row, head and batch, and of a ragged view what leads back to the tensor."""
+        if self.number(value) not in self._ragged:
+            return f"{row}, {head}, {batch}"
+        return f"{row} + ({RAGGED_ROWS} - {self.size(value, 2)}), {head}, {batch}, {RAGGED_ROWS}"
 
     def counter(self) -> str:
         """The address of an int32 that is zero before and after the kernel."""
@@ -108,5 +109,5 @@ class Arguments:
         return tuple(parameter for parameter, _ in self._sorted())
 
     def _sorted(self) -> list[tuple[Parameter, str]]:
-        order = ("descriptor", "pages", "pointer", "counter", "size", "stride", "scalar", "blocks")
+        order = ("descriptor", "ragged", "pointer", "counter", "size", "stride", "scalar", "blocks")
         return sorted(self._parameters.values(), key=lambda item: (order.index(item[0].kind), item[0].argument, item[0].dim))

@@ -9,6 +9,9 @@ from typing import Any
 
 from attn_mlir.backends import plain
 
+RAGGED_ROWS = 1 << 30
+"""Rows of the description of a ragged view for a copy engine, which must not begin in front of the tensor."""
+
 
 @dataclass(frozen=True)
 class Parameter:
@@ -17,8 +20,9 @@ class Parameter:
     `kind`: "pointer", the address of tensor `argument`, which has any strides unless `align` is set: then its last stride is 1, and the
     others and its address are multiples of `align` elements; "size" and "stride" (in elements), of its dimension `dim`; "scalar", a number;
     "descriptor", a `CUtensorMap` of a 4-D tensor [B, H, S, D] by value (64 bytes aligned, `__grid_constant__`), whose boxes have `box`
-    columns and rows, with swizzling over `swizzle` bytes and zeros out of bounds; "pages", one of a tensor [P, H, N, D] in pages, as
-    [P, N + 1, H, N, D] whose row N - n + i of entry e is row e - n + i of the page; "counter", the address of an int32 that is zero
+    columns and rows, with swizzling over `swizzle` bytes and zeros out of bounds; "ragged", one of a ragged view [E, H, T, D], as
+    [W, E, H, RAGGED_ROWS, D]: row RAGGED_ROWS - T + i at w = RAGGED_ROWS is row i of the view, and the description begins where the tensor
+    does; "counter", the address of an int32 that is zero
     at the start, and that the kernel leaves zero; "blocks", how many blocks of rows the grid has.
     `type` is the C type of what is passed by value: "int", "long long", "float" or "double".
     """

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from attn_mlir.backends.allocation import empty_strided, poisoned
+from attn_mlir.backends.gpu.kernel import RAGGED_ROWS
 from attn_mlir.errors import AttnError, UnsupportedError
 
 _SUCCESS, _INVALID_CONTEXT = 0, 201
@@ -233,12 +234,16 @@ def _clearing() -> Any:
 _SCRATCH = threading.local()
 
 
-def pages_map(address: int, dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int], box: tuple[int, int], swizzle: int) -> bytes:
-    """A `CUtensorMap` of a tensor in pages [P, H, N, D] as [P, N + 1, H, N, D], see `Parameter`; otherwise as `tensor_map`."""
-    pages, heads, rows, columns = shape
-    step = strides[2] if rows > 1 else 64
-    extents, steps = (pages, rows + 1, heads, rows, columns), (strides[0], step, strides[1], step, 1)
-    return _map(address - rows * step * dtype.itemsize, dtype, extents, steps, (*box, 1, 1, 1), swizzle)
+def ragged_map(address: int, dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int], box: tuple[int, int], swizzle: int) -> bytes:
+    """A `CUtensorMap` of a ragged view [E, H, T, D] of the tensor at an address, see `Parameter`; otherwise as `tensor_map`.
+
+    Addresses are counted in 64 bits and wrap: RAGGED_ROWS times the first stride takes off RAGGED_ROWS rows.
+    """
+    entries, heads, _, columns = shape
+    back = (1 << 34) - strides[2] * dtype.itemsize  # 2^30 times 2^34 is 0
+    extents = (RAGGED_ROWS + 1, entries, heads, RAGGED_ROWS, columns)
+    steps = (back // dtype.itemsize, strides[0], strides[1], strides[2], 1)
+    return _map(address, dtype, extents, steps, (*box, 1, 1, 1), swizzle)
 
 
 def tensor_map(address: int, dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int], box: tuple[int, int], swizzle: int) -> bytes:

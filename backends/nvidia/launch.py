@@ -23,7 +23,7 @@ from attn_mlir.errors import ArgumentError
 LIMIT = 256
 _PROGRAM_LIMIT = (1 << 31) - (1 << 16)
 """Of persistent kernels, which number what they run in 32 bits, and count a little further."""
-_MAPPED = ("descriptor", "pages")
+_MAPPED = ("descriptor", "ragged")
 """Parameters that are descriptions for the copy engine."""
 _MAPS: dict[Any, bytes] = {}
 _COUNTERS: dict[tuple[int, int], torch.Tensor] = {}
@@ -189,12 +189,13 @@ def _check_place(position: int, tensor: torch.Tensor | Ragged, index: int) -> No
 def _map(tensor: Any, parameter: Parameter) -> bytes:
     if tensor.dim() == 5:  # sums of all chunks in one slot
         tensor = tensor.first_slot() if isinstance(tensor, Ragged) else tensor[0]
-    key = (parameter.kind, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), parameter.box, parameter.swizzle)
+    address = tensor_of(tensor).data_ptr()  # that of a view is in front of its tensor
+    key = (parameter.kind, address, tensor.dtype, tensor.shape, tensor.stride(), parameter.box, parameter.swizzle)
     found = _MAPS.get(key)
     if found is None:
         if len(_MAPS) >= 8 * LIMIT:
             _MAPS.clear()
-        describe = cuda.tensor_map if parameter.kind == "descriptor" else cuda.pages_map
+        describe = cuda.tensor_map if parameter.kind == "descriptor" else cuda.ragged_map
         found = _MAPS[key] = describe(*key[1:])
     return found
 

@@ -19,7 +19,7 @@ class Ranks:
 
     def __init__(self, count: int, folder: Path, timeout: float = _SECONDS) -> None:
         context = multiprocessing.get_context("spawn")
-        self.pipes: list[Connection] = []
+        self.pipes: list[Any] = []
         self.processes = []
         for rank in range(count):
             ours, theirs = context.Pipe()
@@ -55,10 +55,11 @@ def serve(pipe: Connection, rank: int, count: int, folder: str, timeout: float) 
     """The loop of one process."""
     import torch
     import torch.distributed as dist
+    from torch.distributed import FileStore  # pyright: ignore[reportPrivateImportUsage]
     from torch.distributed.device_mesh import init_device_mesh
 
     torch.set_num_threads(1)
-    store = dist.FileStore(f"{folder}/store", count)
+    store = FileStore(f"{folder}/store", count)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=count, timeout=timedelta(seconds=timeout))
     shape = (2, count // 2) if count > 2 else (count,)
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=("dp", "cp")[-len(shape) :])

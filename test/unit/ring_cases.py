@@ -51,6 +51,11 @@ def shifted(s: Any) -> Any:
     return maximum(s + 3.0, 0.0) / (1.0 + s.abs().sum())
 
 
+def distances(s: Any) -> Any:
+    d = s - s.mean()
+    return d / (d.abs().mean() + 1.0)
+
+
 def sinks(sink: Tensor) -> Callable[..., Any]:
     def row(s: Any, b: Any, h: Any, q_idx: Any) -> Any:
         most = s.max()
@@ -72,6 +77,7 @@ ROWS: dict[str, Callable[..., Any]] = {
     "relu_squared": rows.relu_squared,
     "identity": rows.identity,
     "retention": rows.retention,
+    "distances": distances,  # two passes over keys
     "sinks": rows.softmax,  # made with the sinks of a call
 }
 
@@ -116,7 +122,7 @@ def compare(mesh: DeviceMesh, row: str, mask: str, placements: tuple[str, ...], 
         return {"row": sinks(sink) if row == "sinks" else ROWS[row], "score_mod": alibi, "mask_mod": MASKS[mask]}
 
     dense = functions(*wide[3:])
-    o, _ = dense_rows.dense({**dense, "row": dense_rows.with_torch(dense["row"])}, *wide[:3])
+    o, _ = dense_rows.dense({**dense, "row": dense_rows.with_torch(dense["row"])}, wide[0], wide[1], wide[2])
     o.backward(do.double())
     wanted = [o.detach(), *(x.grad for x in wide)]
     wrong = []
@@ -126,6 +132,8 @@ def compare(mesh: DeviceMesh, row: str, mask: str, placements: tuple[str, ...], 
         def cut(x: Tensor, placement: Any = placement) -> Tensor:
             return shard(x, mesh, "cp", placement=placement)
 
+        got: list[Any] = []
+        before: list[Any] = []
         for repeat in range(2):
             sink.grad = slopes.grad = None
             local = [cut(x).requires_grad_() for x in (q, k, v)]

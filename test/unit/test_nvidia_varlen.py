@@ -82,8 +82,10 @@ def test_launches_take_views_and_lists(monkeypatch: pytest.MonkeyPatch, tmp_path
         assert [x.shape for x in made] == [x.shape for x in inputs[:3]]
         maps, launches = fake.named("cuTensorMapEncodeTiled"), fake.named("cuLaunchKernelEx")
         assert len(launches) == 5  # two forward; o . do, row values, pairs
-        views = [made for made in maps if made["address"] == inputs[0].data_ptr() - 12 * 256]
-        assert views and all(made["dims"] == [64, 12, 2, 13] and made["strides"] == [256, 128, 256] for made in views)
+        views = [made for made in maps if made["address"] == inputs[0].data_ptr() and len(made["dims"]) == 5]
+        sizes, strides = [64, 1 << 30, 2, 13, (1 << 30) + 1], [256, 128, 256, (1 << 34) - 256]
+        assert views and all(made["dims"] == sizes and made["strides"] == strides for made in views)
+        assert ((1 << 30) - 12 + 5) * 256 + 9 * 256 + (1 << 30) * strides[3] == (2 << 63) + 2 * 256  # row 5 of those before row 9 of 12
 
 
 def _traced() -> tuple[str, list[Tensor]]:

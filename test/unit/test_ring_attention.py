@@ -11,7 +11,7 @@ from ring_cases import MASKS
 ALL = ("contiguous", "zigzag", "ranges")
 CASES = [
     ("softmax", "causal"), ("sigmoid", "window"), ("relu_normalized", "late"), ("layer_norm", "documents"), ("two_sums", "chunks"),
-    ("range_scaled", "prefix"), ("sinks", "both_sides"), ("retention", "none"),
+    ("range_scaled", "prefix"), ("sinks", "both_sides"), ("retention", "none"), ("distances", "causal"),
 ]  # fmt: skip
 """Rows of each kind, and every mask; benchmarks/distributed_check.py has all pairs."""
 

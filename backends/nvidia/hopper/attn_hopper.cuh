@@ -107,10 +107,21 @@ ATTN_DEVICE void tma_load(uint32_t to, const CUtensorMap *map, uint32_t barrier,
                "l"(reinterpret_cast<uint64_t>(map)), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch)
                : "memory");
 }
-// The same of a tensor in pages: column, row, head, where the rows end, page.
-ATTN_DEVICE void tma_load(uint32_t to, const CUtensorMap *map, uint32_t barrier, int column, int row, int head, int end, int page) {
+// The same of a ragged view, with what leads back to its tensor.
+ATTN_DEVICE void tma_load(uint32_t to, const CUtensorMap *map, uint32_t barrier, int column, int row, int head, int entry, int back) {
   asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(to),
-               "l"(reinterpret_cast<uint64_t>(map)), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(end), "r"(page)
+               "l"(reinterpret_cast<uint64_t>(map)), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(entry), "r"(back)
+               : "memory");
+}
+ATTN_DEVICE void tma_store(const CUtensorMap *map, uint32_t from, int column, int row, int head, int entry, int back) {
+  asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(reinterpret_cast<uint64_t>(map)),
+               "r"(from), "r"(column), "r"(row), "r"(head), "r"(entry), "r"(back)
+               : "memory");
+}
+ATTN_DEVICE void tma_add(const CUtensorMap *map, uint32_t from, int column, int row, int head, int entry, int back) {
+  asm volatile("cp.reduce.async.bulk.tensor.5d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(
+                   reinterpret_cast<uint64_t>(map)),
+               "r"(from), "r"(column), "r"(row), "r"(head), "r"(entry), "r"(back)
                : "memory");
 }
 ATTN_DEVICE void tma_store(const CUtensorMap *map, uint32_t from, int column, int row, int head, int batch) {

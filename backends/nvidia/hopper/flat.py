@@ -121,14 +121,15 @@ class Flat:
                 writer.line("return;")
             self.programs.decode()
             places = [[core.value(value) for value in list(op.operands)[3:0:-1]] for op in self.queries]
+            copied = [core.arguments.copied_at(op.operands[0], *place) for op, place in zip(self.queries, places, strict=True)]
             rows = self.rows if self.schedule.align else None
             outer = ("block", "1") if rows is None else (core.value(rows.begin), core.value(rows.end))
             with writer.block("if (lane == 0)"):
                 writer.line(f"attn::store_shared_int4({message}, {outer[0]}, head, batch, {outer[1]});")
                 total = sum(size for _, size in self.addresses.values())
                 writer.line(f"attn::barrier_arrive_expect({full}, {total});")
-                for op, place in zip(self.queries, places, strict=True):
-                    self._load_queries(op, ", ".join(place), full)
+                for op, place in zip(self.queries, copied, strict=True):
+                    self._load_queries(op, place, full)
             writer.line("__syncwarp();", "next_block = block, next_head = head, next_batch = batch;")
         writer.lines[-1] += ";"
 

@@ -195,10 +195,10 @@ class Memory:
         if rows > 256 or rows % 8:
             raise UnsupportedError(f"hopper: tiles in shared memory have a multiple of 8 rows, up to 256, not {rows}")
         descriptor = self.core.arguments.descriptor(source, COLUMNS, rows)
-        begin, head, batch, _ = place
+        where = self.core.arguments.copied_at(source, *place[:3])
         for panel in range(panels(columns)):
             address = f"{to} + {panel * rows * ROW_BYTES}" if panel else to
-            self.core.writer.line(f"attn::tma_load({address}, {descriptor}, {barrier}, {panel * COLUMNS}, {begin}, {head}, {batch});")
+            self.core.writer.line(f"attn::tma_load({address}, {descriptor}, {barrier}, {panel * COLUMNS}, {where});")
 
     def find_pages(self, source: ir.Value, place: list[str]) -> None:
         """Each lane looks for the page of PAGE_ROWS rows of a block of keys at `place`; nothing where these do not lie in pages."""
@@ -209,13 +209,14 @@ class Memory:
         page = core.arguments.element(table, [batch, f"(first / {size})"])
         core.writer.line(
             f"const int first = {begin} + lane * {PAGE_ROWS}, some = min(max({count} - lane * {PAGE_ROWS}, 0), {PAGE_ROWS});",
-            f"const int page = some > 0 ? {page} : 0, end = some > 0 ? first % {size} + some : 0;",
+            f"const int page = some > 0 ? {page} : 0, at = first % {size};",
         )
 
     def send(self, ring: Ring, place: list[str], lines: Sequence[str] = (), elected: str = "lane == 0") -> None:
         """Fills a free stage; one thread does, and before that what `lines` say. All lanes know where pages are (`find_pages`).
 
-        Rows of pages behind the last one that there is are out of bounds of the entry that ends with it, and become zeros.
+        What is behind the last row of a sequence is copied from columns that a tensor does not have, which are zeros: a page may hold
+        anything there. So the rows of PAGE_ROWS that a sequence ends in come one by one.
         """
         core, writer = self.core, self.core.writer
         if core.table_of(ring.source) is None:
@@ -225,18 +226,28 @@ class Memory:
             return
         if ring.rows % PAGE_ROWS or ring.rows > 32 * PAGE_ROWS:
             raise UnsupportedError(f"hopper: blocks of keys in pages are multiples of {PAGE_ROWS}, not {ring.rows}")
-        descriptor, size = core.arguments.paged_descriptor(ring.source, COLUMNS, PAGE_ROWS), core.arguments.size(ring.source, 2)
+        whole, single = (core.arguments.descriptor(ring.source, COLUMNS, rows) for rows in (PAGE_ROWS, 1))
+        outside = panels(ring.columns) * COLUMNS
+
+        def copy(map_: str, row: str, place_of_row: str, some: str) -> None:
+            for panel in range(panels(ring.columns)):
+                address = f"{ring.at()} + {panel * ring.rows * ROW_BYTES} + part * {PAGE_ROWS * ROW_BYTES}{row}"
+                where = f"{some} ? {panel * COLUMNS} : {outside}, {place_of_row}, {place[1]}, page_at"
+                writer.line(f"attn::tma_load({address}, {map_}, {ring.barrier('full')}, {where});")
+
         with writer.block("if (lane == 0)"):
             writer.line(*lines, f"attn::barrier_arrive_expect({ring.barrier('full')}, {ring.bytes});")
         writer.line("#pragma unroll")
         with writer.block(f"for (int part = 0; part < {ring.rows // PAGE_ROWS}; ++part)"):
-            shared = ", ".join(f"{name}_at = __shfl_sync(0xffffffffu, {name}, part)" for name in ("page", "end", "some"))
+            shared = ", ".join(f"{name}_at = __shfl_sync(0xffffffffu, {name}, part)" for name in ("page", "at", "some"))
             writer.line(f"const int {shared};")
             with writer.block("if (lane == 0)"):
-                for panel in range(panels(ring.columns)):
-                    address = f"{ring.at()} + {panel * ring.rows * ROW_BYTES} + part * {PAGE_ROWS * ROW_BYTES}"
-                    where = f"{panel * COLUMNS}, {size} - some_at, {place[1]}, end_at, page_at"
-                    writer.line(f"attn::tma_load({address}, {descriptor}, {ring.barrier('full')}, {where});")
+                with writer.block(f"if (some_at % {PAGE_ROWS} == 0)"):
+                    copy(whole, "", "at_at", "some_at > 0")
+                with writer.block("else"):
+                    writer.line("#pragma unroll 1")
+                    with writer.block(f"for (int one = 0; one < {PAGE_ROWS}; ++one)"):
+                        copy(single, f" + one * {ROW_BYTES}", "at_at + one", "one < some_at")
 
     # ---- the consumers
 

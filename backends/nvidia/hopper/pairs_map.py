@@ -110,6 +110,9 @@ class PairMap:
         self.depends = dependence(self.block)
         kept = kept_in(self.block)
         self.kept = kept if kept is not None and keys_along_rows(kept) else None
+        # A step may have several maps: weights in f32, which are scattered, then the same in 16 bits.
+        number = [view.operation for view in op.block.operations if view.operation.name == "tile.map"].index(op)
+        self.at_column, self.left = (f"{name}_{number}" if number else name for name in ("at_column", "left"))
 
     def print(self, queries: int, limit: str | None, products: list[ir.Value], first: Callable[[], None], rest: Callable[[], None]) -> None:
         """Prints the map; `limit`: how many queries there are, if not all.
@@ -134,7 +137,7 @@ class PairMap:
         self._row_values()
         kept_bits = self._kept_bits(queries)
         # Otherwise the compiler keeps all columns of a thread in registers through all steps.
-        core.writer.line("const int at_column = attn::opaque(column);")
+        core.writer.line(f"const int {self.at_column} = attn::opaque(column);")
         if products:
             first()
         if early is not None and isinstance(fragment, Fragment):
@@ -149,7 +152,7 @@ class PairMap:
                         core.writer.line(f"{element} = {core.scalars.emit(early)};")
         rest()
         if limit is not None:
-            core.writer.line(f"const int left = {limit} - at_column;")
+            core.writer.line(f"const int {self.left} = {limit} - {self.at_column};")
         with core.unrolled("c", queries // 8):
             needed = slice_of(self.values, self.block, early)
             loads = self._column_loads(needed)
@@ -248,10 +251,10 @@ class PairMap:
 
     def _column(self, loads: dict[ir.Value, str], limit: str | None, needed: set[ir.Value]) -> None:
         core = self.core
-        position = "at_column + 8 * c + e"
+        position = f"{self.at_column} + 8 * c + e"
         core.scalars.bind(self.block.arguments[1], f"({position})")
         if limit is not None and needed & set(self.values):
-            core.writer.line("const bool inside = 8 * c + e < left;")
+            core.writer.line(f"const bool inside = 8 * c + e < {self.left};")
         if limit is not None and self._reads_memory(needed):
             core.writer.line(f"const int query = min({position}, {limit} - 1);")
             core.scalars.bind(self.block.arguments[1], "query")

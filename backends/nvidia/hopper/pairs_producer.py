@@ -28,14 +28,14 @@ class Loader(Sweep):
             _, batch, head, row, _ = list(loads[memory].operands)
             full = f"barriers + {layout.full(pipe) - layout.barriers} + 8 * {STAGE}"
             free = f"barriers + {layout.free(pipe) - layout.barriers} + 8 * {STAGE}"
-            place = [core.value(value) for value in (row, head, batch)]
+            place = core.arguments.copied_at(memory, *(core.value(value) for value in (row, head, batch)))
             map_ = core.arguments.descriptor(memory, 64, buffer.rows)
             core.writer.line(f"attn::barrier_wait({free}, {PARITY} ^ 1);")
             with core.writer.block("if (lane == 0)"):
                 core.writer.line(f"attn::barrier_arrive_expect({full}, {buffer.bytes});")
                 for panel in range(panels(buffer.columns)):
                     to = f"shared + {buffer.offset + panel * buffer.rows * 128} + {buffer.bytes} * {STAGE}"
-                    core.writer.line(f"attn::tma_load({to}, {map_}, {full}, {64 * panel}, {', '.join(place)});")
+                    core.writer.line(f"attn::tma_load({to}, {map_}, {full}, {64 * panel}, {place});")
             core.writer.line("__syncwarp();")
 
 
@@ -129,7 +129,10 @@ class BitsWriter(ColumnWriter):
 def load_keys(core: Core, kernel: PairsKernel, layout: Layout) -> None:
     """Prints the loads of the tiles of keys, behind the first barrier, once the program before needs its own no more."""
     loads = {op.operands[0]: op for op in kernel.key_loads}
-    places = {memory: ", ".join(core.value(value) for value in list(loads[memory].operands)[3:0:-1]) for memory in layout.keys}
+    places = {
+        memory: core.arguments.copied_at(memory, *(core.value(value) for value in list(loads[memory].operands)[3:0:-1]))
+        for memory in layout.keys
+    }
     tiles = [
         (core.arguments.descriptor(memory, 64, buffer.rows), f"{64 * panel}, {places[memory]}", buffer.offset + panel * buffer.rows * 128)
         for memory, buffer in layout.keys.items()

@@ -102,9 +102,8 @@ def add_staged(core: Core, layout: Layout, op: ir.Operation, part: str) -> None:
             offset = buffer.offset + number * split.columns * 256 + panel * 8192
             column = f"{ADDED_COLUMNS * panel}" + ("" if split.by_rows else f" + {split.columns} * {part}")
             query = f"{place[0]} + 64 * {part_block(layout, split, number, part)}"
-            core.writer.line(
-                f"attn::tma_add({map_}, shared + {offset} + {buffer.bytes} * {part}, {column}, {query}, {place[1]}, {place[2]});"
-            )
+            where = core.arguments.copied_at(target, query, place[1], place[2])
+            core.writer.line(f"attn::tma_add({map_}, shared + {offset} + {buffer.bytes} * {part}, {column}, {where});")
 
 
 def turn_tensor(kernel: PairsKernel) -> ir.Value:

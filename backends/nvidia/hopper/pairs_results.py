@@ -66,7 +66,8 @@ class Results:
             map_ = core.arguments.descriptor(target, COLUMNS, ROWS)
             with writer.block("if (threadIdx.x % 128 == 0)"):
                 for panel in range(panels(tile.columns)):
-                    place = f"{COLUMNS * panel}, {places[0]} + {ROWS} * warpgroup, {places[1]}, {places[2]}"
+                    where = core.arguments.copied_at(target, f"{places[0]} + {ROWS} * warpgroup", *places[1:])
+                    place = f"{COLUMNS * panel}, {where}"
                     writer.line(f"attn::tma_store({map_}, result + {8192 * panel}, {place});")
                 writer.line("attn::bulk_commit();")
 

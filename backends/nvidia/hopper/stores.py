@@ -104,8 +104,8 @@ class Stores:
             with writer.block(f"if ({self.thread} % 128 == 0{exists})"):
                 for panel in range(panels(tile.columns)):
                     address = f"staging + {panel * panel_bytes}" if panel else "staging"
-                    row = f"{begin} + warpgroup * {ROWS}"
-                    writer.line(f"attn::tma_store({descriptor}, {address}, {panel * COLUMNS}, {row}, {head}, {batch});")
+                    where = core.arguments.copied_at(op.operands[1], f"{begin} + warpgroup * {ROWS}", head, batch)
+                    writer.line(f"attn::tma_store({descriptor}, {address}, {panel * COLUMNS}, {where});")
                 writer.line("attn::bulk_commit();")
 
     def finish(self) -> None:

@@ -29,6 +29,7 @@ from attn_mlir.api.engine_arguments import (
 from attn_mlir.api.engine_module import EngineModule
 from attn_mlir.api.extern_masks import NAME, blocks_of, fitting, table_of, with_blocks
 from attn_mlir.api.given_masks import GivenBlocks, Mask, check_sizes, is_block_mask, sizes_of
+from attn_mlir.api.graph_parts import constant_in_graphs
 from attn_mlir.api.graph_tape import GraphStep, found_in_graph, kept_at, named_in_graph, steps_of
 from attn_mlir.api.inputs import Layout, Problem, check_inputs, layout_of, problem_of
 from attn_mlir.api.meta import Shapes
@@ -259,12 +260,12 @@ class AttentionEngine(AttentionReport, EngineModule):
         o = in_order(results[0], output_order(self._layout))
         return (o, dict(zip(self._outputs, results[1 : 1 + len(self._outputs)], strict=True))) if return_rowscales else o
 
-    @torch._dynamo.assume_constant_result
+    @constant_in_graphs
     def _look_again(self) -> None:
         """Finds anew what reads the variables of the functions, where these are others by now."""
         self._accessors, self._backward_accessors = self._watched.refresh(), self._watched_backward.refresh()
 
-    @torch._dynamo.assume_constant_result
+    @constant_in_graphs
     def _graph_program(
         self, device: str, backward: bool, dropout: bool, *dtypes: torch.dtype
     ) -> tuple[str, tuple[tuple[Source, str, str], ...], tuple[tuple[int, int, Any], ...], int]:

@@ -21,6 +21,7 @@ from attn_mlir.api.engine_arguments import (
     working_dtypes,
 )
 from attn_mlir.api.engine_module import EngineModule
+from attn_mlir.api.graph_parts import constant_in_graphs
 from attn_mlir.api.graph_tape import GraphStep, found_in_graph, kept_at, named_in_graph, steps_of
 from attn_mlir.api.inputs import refuse_jit_trace
 from attn_mlir.api.linear_call import arguments, program_of_form, run
@@ -144,12 +145,12 @@ class LinearAttentionEngine(LinearReport, EngineModule):
         kinds = [captured.kind.value for captured in entry.traced.captures]
         return forward_in_graph((q, k, call.v, *values), names, kinds, name, "bhsd")[0]
 
-    @torch._dynamo.assume_constant_result
+    @constant_in_graphs
     def _look_again(self) -> None:
         """Finds anew what reads the variables of the functions, where these are others by now."""
         self._accessors = self._watched.refresh()
 
-    @torch._dynamo.assume_constant_result
+    @constant_in_graphs
     def _graph_program(self, device: str, decay: str, *dtypes: torch.dtype) -> tuple[Entry, str, tuple[str, ...], Any, int]:
         """The traced program, its name, the names of its arguments, what it was specialised on, and which of `_steps` compute captures."""
         ops()  # registers the operator

@@ -15,6 +15,7 @@ from attn_mlir.distributed.plan import Sees, Steps, steps
 from attn_mlir.distributed.whole import Call
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.cache import Entry
+from attn_mlir.frontend.program import Traced as Program
 from attn_mlir.runtime.call import Problem
 from attn_mlir.runtime.dispatch import needing_gradient
 from attn_mlir.runtime.programs import program_of
@@ -176,3 +177,14 @@ def seen_by(program: CutProgram, captures: Sequence[Any], sizes: dict[str, int])
         return found
 
     return sees
+
+
+def of_pass(traced: Traced, one: Program, qkv: tuple[Tensor, Tensor, Tensor], rows: Sequence[Tensor]) -> Traced:
+    """The call of one pass over keys; `rows` are what earlier ones gave."""
+    captures = [*traced.captures, *rows]
+    entry = Entry(one)
+    whole = program_of(entry)
+    wanted = [i for i in needing_gradient([*qkv, *captures]) if whole.takes_derivative(i)]
+    wrt = "+".join(whole.argument(i) for i in wanted)
+    made = cut_program(one, traced.program.device, wrt, traced.program.deterministic)
+    return dataclasses.replace(traced, entry=entry, captures=captures, program=made, wanted=wanted)

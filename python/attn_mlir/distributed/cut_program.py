@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,15 +14,15 @@ from attn_mlir.api.partial_form import Form, form_of
 from attn_mlir.backends.program import function_named, reported
 from attn_mlir.dialects import load_all
 from attn_mlir.errors import UnsupportedError
-from attn_mlir.frontend.cache import Entry
+from attn_mlir.frontend.capture_kinds import CaptureKind
 from attn_mlir.frontend.emit import texts_of
 from attn_mlir.frontend.given import POSITION
 from attn_mlir.frontend.program import Traced
+from attn_mlir.frontend.scope import Captured
 from attn_mlir.mlir import LOCK, ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import block_of, find_all, pieces
 from attn_mlir.registry import registry
-from attn_mlir.runtime.programs import program_of
 from attn_mlir.runtime.scalar_code import Code, code_of
 
 _DERIVED = "attn-simplify,attn-dense-rows,attn-differentiate{{functions={function} wrt={wrt} only=true}}"
@@ -31,6 +31,9 @@ _WIDE = "attn.wide_results"
 """Results are parts of sums, which are not rounded to 16 bits before they are added up."""
 _FREE = f"{_WIDE}, attn.free_reference"
 """What is more, a running maximum may be any number near it."""
+PASS = "pass"
+"""The source of captured values that an earlier pass over keys has given, [B, Hq, Sq]."""
+_SPLIT = "attn-simplify,attn-split-passes{{part={part}}}"
 _LIMIT = 256
 _KNOWN: dict[Any, "CutProgram"] = {}
 
@@ -145,17 +148,19 @@ class CutProgram:
         tensors = {3 + number for number, captured in enumerate(self.traced.captures) if captured.kind == "tensor"}
         return None if code.contents & tensors else code
 
-    def moved(self, captures: Sequence[Any], q_offset: int, kv_offset: int) -> list[Any]:
-        """The captured values for shards that begin at these positions."""
-        places = {"q_offset": q_offset, "kv_offset": kv_offset}
-        return [
-            places.get(captured.source[1], value) if captured.source[0] == POSITION else value  # type: ignore[misc]
-            for captured, value in zip(self.traced.captures, captures, strict=True)
-        ]
+    def moved(self, captures: Sequence[Any], q_offset: int, kv_offset: int, rows: slice = slice(None)) -> list[Any]:
+        """The captured values for shards that begin at these positions; `rows` are the places of the queries, for values of each row."""
+        places: dict[Any, Any] = {"q_offset": q_offset, "kv_offset": kv_offset}
+        found = []
+        for captured, value in zip(self.traced.captures, captures, strict=True):
+            kind, name = captured.source[0], captured.source[1] if len(captured.source) > 1 else None
+            found.append(places.get(name, value) if kind == POSITION else value[:, :, rows] if kind == PASS else value)
+        return found
 
-    def check(self, captures: Sequence[Any], sizes: Mapping[str, int], device: torch.device) -> None:
-        """Checks captured values as `attention` does. Raises ArgumentError."""
-        program_of(Entry(self.traced)).check(captures, dict(sizes), device)
+    @property
+    def of_rows(self) -> frozenset[str]:
+        """The names of inputs that have values of each row, those of an earlier pass."""
+        return frozenset(f"arg{3 + n}" for n, captured in enumerate(self.traced.captures) if captured.source[0] == PASS)
 
     def partial(self, q: Tensor, k: Tensor, v: Tensor, captures: Sequence[Any]) -> tuple[list[Tensor], list[Tensor]]:
         """The accumulators and row states of one pair of shards."""
@@ -241,6 +246,22 @@ def cut_program(traced: Traced, device: str, wrt: str, deterministic: bool) -> C
             _KNOWN.clear()
         _KNOWN[key] = CutProgram(traced, device, wrt, deterministic)
     return _KNOWN[key]
+
+
+def passes_of(traced: Traced) -> tuple[Traced, Traced]:
+    """The first pass over keys of an attention that takes several, and what is behind it. Raises CompileError where it takes one."""
+    made: list[tuple[str, str, tuple[str, ...]]] = []
+    with LOCK, reported(), ir.Context() as context:
+        load_all(context)
+        for part in ("first", "last"):
+            module = ir.Module.parse(traced.located)
+            Pipeline.parse(_SPLIT.format(part=part), registry()).run(module)
+            outputs = find_all(module.operation, "attn.attention")[0].attributes["outputs"]
+            made.append((*texts_of(module), tuple(ir.StringAttr(name).value for name in outputs)))
+    (text, located, names), (last, located_last, _) = made
+    more = tuple(Captured((PASS, name), name, CaptureKind.TENSOR, "f64" if "xf64>" in last else "f32", 3) for name in names)
+    first = dataclasses.replace(traced, text=text, located=located, outputs=names)
+    return first, dataclasses.replace(traced, text=last, located=located_last, captures=(*traced.captures, *more))
 
 
 def with_attributes(text: str, attributes: str) -> str:

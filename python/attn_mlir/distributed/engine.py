@@ -26,7 +26,7 @@ class Sum:
     def add(self, share: Tensor, place: Range | None) -> None:
         """Adds a share at these places of dimension 2; None: everywhere."""
         if place is not None and self.total is None and place != (0, self.length):
-            self.whole((*share.shape[:2], self.length, share.shape[3]), share)
+            self.whole((*share.shape[:2], self.length, *share.shape[3:]), share)
         if self.total is None:
             self.total = share
         else:
@@ -57,7 +57,7 @@ class Ring:
         partials: dict[Range, Partial] = {}
         for work_, keys, values in self._in_turn(k, v):
             for work in work_:
-                moved = program.moved(captures, work.query[0], work.keys[0])
+                moved = program.moved(captures, work.query[0], work.keys[0], slice(*work.rows))
                 made = program.partial(*self._of(work, q, keys, values), moved)
                 outer, piece = program.shapes(q, k, v, moved), self._piece(work)
                 if piece not in partials and piece == work.rows:
@@ -99,7 +99,7 @@ class Ring:
             piece = (begin, begin + query[1] - query[0])
             begin = piece[1]
             rows = q[:, :, slice(*piece)]
-            outer = self.program.shapes(rows, k, v, self.program.moved(captures, query[0], 0))
+            outer = self.program.shapes(rows, k, v, self.program.moved(captures, query[0], 0, slice(*piece)))
             partial = partials.pop(piece, None) or self.program.empty(rows, outer, v.shape[3])
             every.append(self.program.finalize(outer, partial, o[:, :, slice(*piece)]))
         if len(every) == 1:
@@ -143,7 +143,7 @@ class Ring:
         for each in work:
             made = self._run(self.program.pairs, each, qkv, captures, whole)
             for number, gradient in zip(self.program.pairs.results, made, strict=True):
-                places = {"q": each.rows, "k": each.columns, "v": each.columns}
+                places = {"q": each.rows, "k": each.columns, "v": each.columns, **dict.fromkeys(self.program.of_rows, each.rows)}
                 into[number].add(gradient, places.get(names[number]))
 
     def _in_turn(self, k: Tensor, v: Tensor) -> Iterator[tuple[Sequence[Work], Tensor, Tensor]]:
@@ -227,19 +227,20 @@ class Ring:
         part = self.program.rows
         if part is None or not held(self.queries):
             return
+        names, of_rows = self.program.wrt.split("+"), {"q", *self.program.of_rows}
         begin = 0
         for query in self.queries:
             rows = (begin, begin + query[1] - query[0])
             begin = rows[1]
             work = Work(query, rows, (0, 0), (0, min(1, k.shape[2])))
             for number, gradient in zip(part.results, self._run(part, work, (q, k, v), captures, whole), strict=True):
-                found[number].add(gradient, rows if self.program.wrt.split("+")[number] == "q" else None)
+                found[number].add(gradient, rows if names[number] in of_rows else None)
 
     def _run(
         self, part: Part, work: Work, qkv: tuple[Tensor, Tensor, Tensor], captures: Sequence[Any], whole: Sequence[Tensor]
     ) -> list[Tensor]:
         """A part of the backward pass on the rows and keys of some work; `whole` are its arguments of all rows."""
-        moved = self.program.moved(captures, work.query[0], work.keys[0])
+        moved = self.program.moved(captures, work.query[0], work.keys[0], slice(*work.rows))
         of_rows = [x[:, :, slice(*work.rows)] for x in whole]
         return part.program.run([*self._of(work, *qkv), *moved, *of_rows], "bhsd")
 

@@ -82,9 +82,10 @@ def _faded(
     """
     ones = torch.ones((*shape[:3], 1 if v.device.type == "cpu" else _COLUMNS), dtype=score, device=v.device)
     nothing = {**options, "k_mod": None, "v_mod": None, "q_mod": None, "skip_mod": None}
-    zeros = [torch.zeros_like(x) for x in (q, k)]
     single = v.new_zeros((*v.shape[:3], ones.shape[3]))
-    return whole_attention(*zeros, single, decay, initial_state=ones, output_final_state=True, **nothing)[1][..., :1]
+    return whole_attention(torch.zeros_like(q), torch.zeros_like(k), single, decay, initial_state=ones, output_final_state=True, **nothing)[
+        1
+    ][..., :1]
 
 
 def _agree(ranks: Ranks, inputs: tuple[Any, ...], initial: Tensor | None, layout: str, length: int) -> int:

@@ -16,14 +16,15 @@ from attn_mlir.api.mask_strings import parse
 from attn_mlir.api.results import named_results
 from attn_mlir.api.rows import softmax
 from attn_mlir.distributed import model
-from attn_mlir.distributed.calls import Changed, Traced, pieces, planned, seen_by, trace_call
+from attn_mlir.distributed.calls import Changed, Traced, of_pass, pieces, planned, seen_by, trace_call
+from attn_mlir.distributed.cut_program import PASS, passes_of
 from attn_mlir.distributed.engine import Ring
 from attn_mlir.distributed.group import Ranks, ranks_of
 from attn_mlir.distributed.model import ALL_GATHER, RING, STRATEGIES, ULYSSES
 from attn_mlir.distributed.placement import Placement, held
 from attn_mlir.distributed.plan import message
 from attn_mlir.distributed.whole import Call, Layout, by_gathering, by_heads
-from attn_mlir.errors import ArgumentError, UnsupportedError
+from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 from attn_mlir.runtime.orders import heads_first, in_order, input_order, output_order
 from attn_mlir.runtime.programs import program_of
 
@@ -103,6 +104,8 @@ def _attend(qkv: tuple[Tensor, Tensor, Tensor], call: Call, ranks: Ranks, placem
 
 def _computed(traced: Traced, qkv: tuple[Tensor, Tensor, Tensor], call: Call, ranks: Ranks) -> list[Tensor]:
     places = Layout(traced.queries, traced.keys)
+    totals = {"Sq": places.totals["q_total"], "Skv": places.totals["kv_total"]}
+    program_of(traced.entry).check(traced.captures, {**traced.problem.sizes, **totals}, traced.problem.device)
     strategy = call.strategy if call.strategy != "auto" else _cheapest(traced, ranks)
     if strategy == RING:
         return _results(traced, qkv, ranks)
@@ -131,13 +134,24 @@ def _cheapest(traced: Traced, ranks: Ranks) -> str:
 
 
 def _results(traced: Traced, qkv: tuple[Tensor, Tensor, Tensor], ranks: Ranks) -> list[Tensor]:
-    """o and the row outputs."""
+    """o and the row outputs; a row that takes several passes over keys goes round for each."""
+    try:
+        _ = traced.program.form  # which tells of rows without a merge before anything is sent
+    except UnsupportedError:
+        try:
+            first, last = passes_of(traced.entry.traced)
+        except CompileError:
+            first = last = None
+        if first is None or last is None:
+            raise
+        rows = _results(of_pass(traced, first, qkv, ()), qkv, ranks)[1:]
+        return _results(dataclasses.replace(of_pass(traced, last, qkv, rows), confirm=lambda: None), qkv, ranks)
     dtype = torch.float32 if traced.problem.inputs.element == "f32" else qkv[0].dtype
     ring = Ring(traced.program, ranks, planned(traced, ranks), pieces(traced, ranks)[ranks.rank], traced.confirm)
-    _ = traced.program.form  # which tells of rows without a merge before anything is sent
     tensors = [value for value in traced.captures if isinstance(value, Tensor)]
     if not traced.wanted:
-        return ring.forward(*(x.to(dtype) for x in qkv), traced.captures)[: 1 + len(traced.entry.traced.outputs)]
+        q, k, v = (x.to(dtype) for x in qkv)
+        return ring.forward(q, k, v, traced.captures)[: 1 + len(traced.entry.traced.outputs)]
     return list(_Attention.apply(ring, traced, dtype, *qkv, *tensors))  # type: ignore[no-untyped-call]
 
 
@@ -158,7 +172,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         tensors, finals = ctx.saved_tensors[: ctx.count], list(ctx.saved_tensors[ctx.count :])
         traced, ring = ctx.traced, ctx.ring
         given = [torch.zeros_like(x) if g is None else g.to(x.dtype) for g, x in zip(grads, finals, strict=False)]
@@ -172,7 +186,8 @@ class _Attention(torch.autograd.Function):
             place = places.index(position)
             if position >= 3:
                 share = torch.zeros_like(tensors[place], dtype=torch.float32) if gradient is None else gradient
-                gradient = ring.ranks.all_summed(share)
+                own = traced.entry.traced.captures[position - 3].source[0] == PASS
+                gradient = share if own else ring.ranks.all_summed(share)
             found[place] = None if gradient is None else gradient.to(tensors[place].dtype)
         return (None, None, None, *found)
 

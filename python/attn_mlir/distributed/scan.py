@@ -56,7 +56,7 @@ class _Before(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor, Tensor, Tensor]:  # type: ignore[override]
         decay, before = ctx.saved_tensors
         given = grads[0].to(before.dtype)
         after = scanned(ctx.ranks, decay, given, -1)  # the gradient of the state behind this rank's segment
@@ -81,6 +81,6 @@ class _FromLast(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor]:  # type: ignore[override]
         total = ctx.ranks.all_summed(grads[0])
         return None, total if ctx.ranks.rank == ctx.ranks.count - 1 else torch.zeros_like(total)

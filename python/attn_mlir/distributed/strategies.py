@@ -34,7 +34,7 @@ class _Gathered(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[None, None, Tensor]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, None, Tensor]:  # type: ignore[override]
         ranks, ranges = ctx.ranks, ctx.ranges
         parts = [cut(grads[0], each, 2).contiguous() for each in ranges]
         got = exchange(ranks, parts, [tuple(parts[ranks.rank].shape)] * ranks.count)
@@ -59,7 +59,7 @@ class _Replicated(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor]:  # type: ignore[override]
         return None, ctx.ranks.all_summed(grads[0])
 
 
@@ -83,7 +83,7 @@ class _Turned(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[None, None, Tensor, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, None, Tensor, None]:  # type: ignore[override]
         return None, None, _turned(ctx.ranks, ctx.ranges, grads[0], not ctx.by_heads), None
 
 

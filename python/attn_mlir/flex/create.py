@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from attn_mlir.api.graph_parts import constant_in_graphs
 from attn_mlir.errors import ArgumentError
 from attn_mlir.flex import blocks
 from attn_mlir.flex.block_mask import BlockMask, SymbolicBlockMask, write_order
@@ -130,7 +131,7 @@ def _positional(function: Callable[..., Any]) -> int:
     return count
 
 
-@torch._dynamo.assume_constant_result
+@constant_in_graphs
 def _accelerator() -> torch.device:
     # A build for CUDA names its accelerator where there is none, too.
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
