@@ -48,8 +48,7 @@ def build(folder: Path, kinds: list[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in CASES:
         tensors = captured(name, 2, 8, "cpu")
-        masked = {} if name == "bias" else {"mask_mod": attn_mlir.masks.causal()}
-        call = attn_mlir.Attention(score_mod=score_mod(name, tensors), **masked)
+        call = attn_mlir.Attention(score_mod=score_mod(name, tensors), mask_mod=None if name == "bias" else attn_mlir.masks.causal())
         call.__dict__.update(_last=Inputs("f16", DIM, DIM), _form=None)
         wrt = ("q", "k", "v", *(f"arg{3 + n}" for n in range(len(tensors))))
         for kind in ("forward", *kinds):

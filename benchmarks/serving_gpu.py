@@ -7,6 +7,7 @@ keys and values that queries see. What torch's packed kernel gives is compared w
 """
 
 import argparse
+import inspect
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -55,11 +56,8 @@ def torch_varlen(q: Tensor, k: Tensor, v: Tensor, cu: Tensor, most: int) -> Syst
     """FlashAttention's packed kernel as torch has it."""
     from torch.nn.attention.varlen import varlen_attn
 
-    try:
-        varlen_attn(q[:0], k[:0], v[:0], cu, cu, most, most, is_causal=True)
-        return lambda: varlen_attn(q, k, v, cu, cu, most, most, is_causal=True)
-    except TypeError:
-        return lambda: varlen_attn(q, k, v, cu, cu, most, most, window_size=(-1, 0))
+    causal: Any = {"is_causal": True} if "is_causal" in inspect.signature(varlen_attn).parameters else {"window_size": (-1, 0)}
+    return lambda: varlen_attn(q, k, v, cu, cu, most, most, **causal)
 
 
 def flex(q: Tensor, k: Tensor, v: Tensor, lengths: Sequence[int]) -> System:
@@ -90,7 +88,7 @@ def varlen(dim: int, rounds: int, others: bool) -> None:
         return attn_mlir.attention_varlen(q, k, v, cu, mask_mod=causal, max_q=most, max_k=most)
 
     def whole() -> Tensor:
-        return attn_mlir.attention(*dense, mask_mod=causal, layout="bshd")
+        return attn_mlir.attention(dense[0], dense[1], dense[2], mask_mod=causal, layout="bshd")
 
     forward: dict[str, System] = {"packed": packed, "dense": whole}
     tensors = {"packed": (q, k, v), "dense": dense}
@@ -142,10 +140,10 @@ def decoding(rounds: int, others: bool) -> None:
             table = torch.randperm(batch * keys // size, device="cuda", dtype=torch.int32).view(batch, -1)
             paged = [x.view(-1, size, kv_heads, 128) for x in (k, v)]
             options = {"seqused_k": used, "block_table": table, "max_q": 1, "max_k": keys}
-            systems[f"pages of {size}"] = lambda x=(q, *paged, cu_q), o=options: attn_mlir.attention_varlen(*x, **o)
+            systems[f"pages of {size}"] = lambda x=(q, *paged, cu_q), o=options: attn_mlir.attention_varlen(x[0], x[1], x[2], x[3], **o)
         if others:
             of_batch = [x.view(batch, -1, x.shape[1], 128).transpose(1, 2) for x in (q, k, v)]
-            systems["torch"] = lambda x=of_batch: torch.nn.functional.scaled_dot_product_attention(*x, enable_gqa=True)
+            systems["torch"] = lambda x=of_batch: torch.nn.functional.scaled_dot_product_attention(x[0], x[1], x[2], enable_gqa=True)
         with torch.no_grad():
             times = milliseconds({name: replayed(name, call) for name, call in systems.items()}, rounds)
         size = 2 * k.nbytes
