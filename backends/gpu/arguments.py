@@ -77,7 +77,11 @@ class Arguments:
         """Where a TMA copy of a tensor is behind its column: row, head and batch, and of a ragged view what leads back to the tensor."""
         if self.number(value) not in self._ragged:
             return f"{row}, {head}, {batch}"
-        return f"{row} + ({RAGGED_ROWS} - {self.size(value, 2)}), {head}, {batch}, {RAGGED_ROWS}"
+        number = self.number(value)
+        name = f"{self.names[number]}_rows"
+        # Counted from the last dimension: sums in slots have one dimension more.
+        rows = self._add(name, Parameter("size", number, -2), f"int {name}")
+        return f"{row} + ({RAGGED_ROWS} - {rows}), {head}, {batch}, {RAGGED_ROWS}"
 
     def counter(self) -> str:
         """The address of an int32 that is zero before and after the kernel."""

@@ -18,7 +18,8 @@ class Parameter:
     """One parameter of a kernel in C++.
 
     `kind`: "pointer", the address of tensor `argument`, which has any strides unless `align` is set: then its last stride is 1, and the
-    others and its address are multiples of `align` elements; "size" and "stride" (in elements), of its dimension `dim`; "scalar", a number;
+    others and its address are multiples of `align` elements; "size" and "stride" (in elements), of its dimension `dim`, counted from behind
+    the last one where it is negative; "scalar", a number;
     "descriptor", a `CUtensorMap` of a 4-D tensor [B, H, S, D] by value (64 bytes aligned, `__grid_constant__`), whose boxes have `box`
     columns and rows, with swizzling over `swizzle` bytes and zeros out of bounds; "ragged", one of a ragged view [E, H, T, D], as
     [W, E, H, RAGGED_ROWS, D]: row RAGGED_ROWS - T + i at w = RAGGED_ROWS is row i of the view, and the description begins where the tensor

@@ -12,6 +12,7 @@ import torch
 
 from attn_mlir import attention_varlen, driver, masks, rows
 from attn_mlir.backends.gpu.packed import Ragged, items_of
+from attn_mlir.backends.gpu.packing import value_of
 from attn_mlir.backends.work import rows_of
 from attn_mlir.errors import ArgumentError
 from attn_mlir.runtime import programs
@@ -87,6 +88,18 @@ def test_launches_take_views_and_lists(monkeypatch: pytest.MonkeyPatch, tmp_path
         sizes, strides = [64, 1 << 30, 2, 13, (1 << 30) + 1], [256, 128, 256, (1 << 34) - 256]
         assert views and all(made["dims"] == sizes and made["strides"] == strides for made in views)
         assert ((1 << 30) - 12 + 5) * 256 + 9 * 256 + (1 << 30) * strides[3] == (2 << 63) + 2 * 256  # row 5 of those before row 9 of 12
+
+
+def test_sums_in_slots_have_as_many_rows_as_their_tensor() -> None:
+    """dq is added to in slots, which have a dimension more than what it is of: where rows begin is counted from the last dimension."""
+    text, inputs = _traced()
+    made = driver.compile_derivative(text, "cuda", "bwd", ["q", "k", "v"])
+    pairs = next(unit for unit in made.units.values() if unit.kernel.grid == "pairs")
+    memory = [Ragged(torch.empty(2, 1, 2, 12, 64) if kind == "accumulate" else inputs[0]) for kind in pairs.kernel.outputs]
+    first = pairs.kernel.ragged[-1] + 1 - len(memory)
+    rows_ = [each for each in pairs.code.parameters if each.kind == "size" and each.dim == -2 and each.argument >= first]
+    assert [each.argument for each in rows_] == [*range(first, first + len(memory))]
+    assert [value_of(each, [None] * first + memory, 1, 0)[1] for each in rows_] == [12] * len(memory)
 
 
 def _traced() -> tuple[str, list[Tensor]]:
