@@ -1,4 +1,4 @@
-"""Rings against one process: 12 rows, 8 masks, 3 placements, forward and all gradients, and the same bits in a second run.
+"""Rings against float64: 12 rows, 8 masks, 3 placements, forward and all gradients, and the same bits in a second run.
 
     python benchmarks/distributed_check.py [--ranks 2] [--rows softmax,sinks] [--masks causal]
 
