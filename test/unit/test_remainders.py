@@ -14,7 +14,7 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.reference import evaluate
 from attn_mlir.registry import registry
-from attn_mlir.runtime import ops, programs
+from attn_mlir.runtime import dispatch, ops
 from gpu_cases import Sizes, beyond_rounding, formula, one_large_score, ours, plain, results
 
 SIZES = Sizes(1, 2, 1, 64, 1024, 64, 64)
@@ -110,9 +110,9 @@ def test_nothing_is_kept_where_no_gradient_needs_it() -> None:
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
 def test_operators_pass_torchs_checks(layout: str) -> None:
     q, k, v = (torch.randn(1, 2, 4, 8, generator=torch.Generator().manual_seed(n)).half().requires_grad_() for n in range(3))
-    with mock.patch.object(programs, "find", wraps=programs.find) as find:
+    with mock.patch.object(dispatch, "_task", wraps=dispatch._task) as task:
         attention(q, k, v)
-    name = find.call_args.args[0]
+    name = task.call_args.args[0].name
     torch.library.opcheck(ops.forward, (q, k, v, [], [], [], name, "q+k+v", layout), test_utils=("test_schema", "test_faketensor"))
     with torch.no_grad():
         made = ops.forward(q, k, v, [], [], [], name, "q+k+v", layout)

@@ -50,13 +50,13 @@ def _forget(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     """Programs of this process, and on disk."""
     set_apart(monkeypatch, cache)
     monkeypatch.setattr(programs, "_TABLE", {})
-    monkeypatch.setattr("attn_mlir.api.attention._CACHE", type(_trace_cache())())
+    monkeypatch.setattr("attn_mlir.api.options._CACHE", type(_trace_cache())())
 
 
 def _trace_cache() -> Any:
-    from attn_mlir.api import attention
+    from attn_mlir.api import options
 
-    return attention._CACHE
+    return options._CACHE
 
 
 def _lowered(*_: Any) -> Any:

@@ -22,7 +22,7 @@ from attn_mlir import (
     mods,
     rows,
 )
-from attn_mlir.runtime import ops, programs
+from attn_mlir.runtime import dispatch, ops, programs
 
 SMALL: dict[str, Any] = {"b": 1, "h": 2, "hkv": 1, "sq": 4, "skv": 5, "d": 3, "dv": 2}
 CAUSAL = masks.causal("bottom_right")
@@ -45,9 +45,9 @@ def biased(*tensors: torch.Tensor, **options: Any) -> Any:
 
 def program_name() -> str:
     """The name of the program of `biased`."""
-    with mock.patch.object(programs, "find", wraps=programs.find) as find:
+    with mock.patch.object(dispatch, "_task", wraps=dispatch._task) as task:
         biased(*needing_gradients(small()))
-    return find.call_args.args[0]
+    return task.call_args.args[0].name
 
 
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])

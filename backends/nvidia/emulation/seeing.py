@@ -77,7 +77,7 @@ def _square(block: tuple[int, int] | None) -> Sizes:
 def _of_square(kernel: ir.Operation, problem: Sizes, inputs: int) -> list[Any]:
     """Arguments of a kernel of derivatives: tensors over positions at random, captures, and zeros, to which sums may be added.
 
-    Sums in slots have one of them. What comes last, where it is no tensor, is the length of a chunk: that of a block.
+    Sums in slots have one of them. A counter is 0. A number behind the outputs is the length of a chunk: that of a block.
     """
     draw = np.random.default_rng(0)
     over = (problem.batch, problem.heads, problem.q_len)
@@ -89,6 +89,8 @@ def _of_square(kernel: ir.Operation, problem: Sizes, inputs: int) -> list[Any]:
         if tensor is not None and dims and all(tensor.is_dynamic_dim(axis) for axis in range(len(dims))):
             shape = (*dims, *tensor.shape[len(dims) :])
             given.append(draw.standard_normal(shape) if number < inputs else np.zeros(shape))
+        elif tensor is not None and number >= inputs:  # a counter
+            given.append(np.zeros([1 if tensor.is_dynamic_dim(axis) else tensor.shape[axis] for axis in range(tensor.rank)], np.int32))
         else:
             given.append(_capture(draw, type_, problem) if number < inputs else problem.q_len // _BLOCKS_OF_QUERIES)
     return given
