@@ -248,8 +248,8 @@ def attention(
             raise UnsupportedError("num_splits is chosen inside of torch.compile: leave it out there")
         from attn_mlir.api.compiled import attention_in_graph  # with the operators, which take long to register
 
-        options = Options(functions, scale, layout, return_lse, return_states, device, bool(deterministic))
-        return attention_in_graph((q, k, v), options, (dropout_p, dropout_seed), extra, lists=(key_index, key_block))
+        asked = (functions, scale, layout, return_lse, return_states, device, bool(deterministic))
+        return attention_in_graph((q, k, v), asked, (dropout_p, dropout_seed), extra, lists=(key_index, key_block))
     dropout = dropout_of(dropout_p, dropout_seed, q)
     splits = check_splits(num_splits) if num_splits else 0
     options = Options(functions, scale, layout, return_lse, return_states, device, bool(deterministic), splits)

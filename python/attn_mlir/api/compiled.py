@@ -37,22 +37,25 @@ _MODS = (("query", "q_idx"), ("key", "kv_idx"), ("value", "kv_idx"))
 
 
 def attention_in_graph(
-    qkv: tuple[torch.Tensor, ...], options: Options, dropout: tuple[Any, Any] = (0.0, None), extra: Sequence[torch.Tensor] = (),
+    qkv: tuple[torch.Tensor, ...], options: tuple[Any, ...], dropout: tuple[Any, Any] = (0.0, None), extra: Sequence[torch.Tensor] = (),
     packed: Sequence[torch.Tensor] = (), lists: tuple[Any, Any] = (None, None),
 ) -> Any:  # fmt: skip
     """What `attention` returns; `dropout` is its probability and seed, `extra` is q2, k2, q3...
 
+    `options` are the first fields of `Options`, as a plain tuple where they are made in the graph: dynamo looks into functions that a
+    named tuple is made of, and compiles anew for each number they hold.
     `packed` are those of `frontend.given.SEQUENCES`, where q, k and v are packed; `lists` are key_index and key_block.
     """
     q, k, v = qkv
-    functions, layout, (dropout_p, dropout_seed) = options.functions, layout_of(options.layout), dropout
-    emulation = emulation_in_graph(None if options.device is None else str(options.device), q)
+    functions, scale, asked_layout, lse, states, device, deterministic = options[:7]
+    layout, (dropout_p, dropout_seed) = layout_of(asked_layout), dropout
+    emulation = emulation_in_graph(None if device is None else str(device), q)
     if in_transform():
         if packed:
             raise UnsupportedError("attention_varlen inside a transform of torch.func is no part of a graph: call it uncompiled")
         if lists[0] is not None:
             raise UnsupportedError("key_index inside a transform of torch.func is no part of a graph: call it uncompiled")
-        return outside(lambda: attend(qkv, options, dropout_of(dropout_p, dropout_seed, q), extra)[0])
+        return outside(lambda: attend(qkv, Options(*options), dropout_of(dropout_p, dropout_seed, q), extra)[0])
     seed = seed_in_graph(dropout_p, dropout_seed, q)
     score = torch.float64 if q.dtype == torch.float64 else torch.float32
     score_mod, mask_mod, row = functions[3:]
@@ -95,15 +98,15 @@ def attention_in_graph(
         given.append(symbol("row.kv_idx", torch.int64, q.device, keys))
         made = row(*given[: arity(row, (count, count + 3, count + 4))])
         weights: list[Any] = list(made) if isinstance(made, tuple) else [made]
-        states: dict[str, Any] = weights.pop() if isinstance(weights[-1], dict) else {}
-        pieces += [as_tensor(each, score) for each in (*weights, *states.values())]
+        told: dict[str, Any] = weights.pop() if isinstance(weights[-1], dict) else {}
+        pieces += [as_tensor(each, score) for each in (*weights, *told.values())]
         names.append("row")
         refuse_draws(drawn)
-        outputs = [name for name in states if options.states or (options.lse and name == "lse")]
-        if options.lse and "lse" not in outputs:
+        outputs = [name for name in told if states or (lse and name == "lse")]
+        if lse and "lse" not in outputs:
             outputs.append("lse")
-        lines = ["\n".join(words) for words in (names, states, outputs)]
-        asked = (options.scale, layout, options.lse, options.states, options.deterministic, emulation, seed, dropout_p)
+        lines = ["\n".join(words) for words in (names, told, outputs)]
+        asked = (scale, layout, lse, states, deterministic, emulation, seed, dropout_p)
         results = traced(q, k, v, list(extra), list(packed), pieces, *lines, *asked, list(shape))
         return tuple(results), len(weights), tuple(outputs)
 
@@ -119,7 +122,7 @@ def attention_in_graph(
         results = [result.contiguous() for result in all_in_order(results, output_order(wanted), weights)]
     else:
         results = all_in_order(results, output_order(layout), weights)
-    return named_results(results, weights, outputs, options.lse, options.states)
+    return named_results(results, weights, outputs, lse, states)
 
 
 def _mask_function(mask: Any, q: torch.Tensor, k: torch.Tensor, layout: str) -> Callable[..., Any]:

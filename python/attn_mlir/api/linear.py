@@ -174,15 +174,14 @@ def linear_attention(
     check_flags(output_final_state=output_final_state, read_before_update=read_before_update)
     inputs = (*cast(q, k, v), decay, initial_state, cu_seqlens, erase, erase_key, removed_key)
     mods = (q_mod, k_mod, v_mod, decay_mod, skip_mod, erase_mod)
-    asked = (scale, bool(output_final_state), layout, device, segment_size)
-    options = LinearOptions(*asked, mods, bool(read_before_update))
+    asked = (scale, bool(output_final_state), layout, device, segment_size, mods, bool(read_before_update))
     if torch.compiler.is_dynamo_compiling():
-        return _in_graph(inputs, options)
+        return _in_graph(inputs, asked)  # a named tuple would have the graph compiled anew for each number that mods hold
     check_segment(segment_size)
-    return attend_linear(inputs, options._replace(device=device_type(device)))[0]
+    return attend_linear(inputs, LinearOptions(*asked)._replace(device=device_type(device)))[0]
 
 
-def _in_graph(inputs: tuple[Any, ...], options: LinearOptions) -> Any:
+def _in_graph(inputs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
     from attn_mlir.api.linear_compiled import linear_in_graph  # with the operators, which take long to register
 
     return linear_in_graph(inputs, options)

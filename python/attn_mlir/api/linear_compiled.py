@@ -19,7 +19,7 @@ _COUNTS = (1, 4, 5)
 """How many arguments a mod may take."""
 
 
-def linear_in_graph(inputs: tuple[Any, ...], options: LinearOptions) -> Any:
+def linear_in_graph(inputs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
     """What `linear_attention` returns; `inputs` are q, k, v and those of `INPUTS`."""
     scale, final, layout, device, segment, mods, read_before = options
     emulation = emulation_in_graph(None if device is None else str(device), inputs[0])
@@ -27,7 +27,7 @@ def linear_in_graph(inputs: tuple[Any, ...], options: LinearOptions) -> Any:
         raise ArgumentError(f'layout is "bhsd" or "bshd", got {layout!r}')
     check_segment(segment)
     if in_transform():
-        return outside(lambda: attend_linear(inputs, options)[0])
+        return outside(lambda: attend_linear(inputs, LinearOptions(*options))[0])
     q, k, v, *others = inputs
     score = torch.float64 if q.dtype == torch.float64 else torch.float32
     if layout == "bshd":

@@ -81,7 +81,7 @@ def attention_varlen(
     if unknown:
         raise unexpected(attention_varlen, unknown)
     functions = (query_mod, key_mod, value_mod, score_mod, mask_of(mask_mod), row)
-    options = Options(functions, scale, "bshd", return_lse, return_states, device, bool(deterministic))
+    asked = (functions, scale, "bshd", return_lse, return_states, device, bool(deterministic))
     q, k, v = cast(q, k, v)
     if return_partial:
         if block_table is not None:
@@ -93,7 +93,7 @@ def attention_varlen(
         problem, sequences = problem_of(q, k, v, False), sequences_of(q, cu_seqlens_q, cu_seqlens_k, seqused_k)
         check_largest(max_q, max_k, sequences)
         made = importlib.import_module("attn_mlir.api.partial").of_varlen
-        return made(problem, (q, k, v), options, (q_offset, kv_offset), sequences)
+        return made(problem, (q, k, v), Options(*asked), (q_offset, kv_offset), sequences)
     if q_offset or kv_offset:
         raise ArgumentError("q_offset and kv_offset are for partial results: pass return_partial=True, and finalize it")
     if torch.compiler.is_dynamo_compiling():
@@ -105,13 +105,13 @@ def attention_varlen(
         from attn_mlir.api.compiled import attention_in_graph  # with the operators, which take long to register
 
         packed = [*sequences_of(q, cu_seqlens_q, cu_seqlens_k, seqused_k).values()]  # the operator checks what they hold
-        return _squeezed(attention_in_graph(batched(q, k, v), options, (dropout_p, dropout_seed), packed=packed))
+        return _squeezed(attention_in_graph(batched(q, k, v), asked, (dropout_p, dropout_seed), packed=packed))
     dropout = dropout_of(dropout_p, dropout_seed, q)
     problem = problem_of(q, k, v, block_table is not None)
     inside = inside_of(q, k, block_table) if q.is_cuda and not reads_offsets(max_q, max_k) else None
     sequences = sequences_of(q, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table, inside)
     check_largest(max_q, max_k, sequences)
-    options = options._replace(splits=check_splits(num_splits), invariant=bool(batch_invariant))
+    options = Options(*asked, check_splits(num_splits), bool(batch_invariant))
     call = options.call(problem, batched(q, k, v), dropout, sequences)
     check_out(out, call.entry.traced.weights)
     if block_table is not None and needing_gradient(call.values):

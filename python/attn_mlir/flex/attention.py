@@ -137,13 +137,13 @@ def _attend(
     functions = (None, None, None, score_mod, mask, _row(score_mod, greatest))
     layout = "bhsd" if plain else _layout(query)
     q, k, v = (query, key, value) if layout == "bhsd" else all_in_order((query, key, value), layout, 3)
-    options = Options(functions, scale, layout, lse, greatest)
+    asked = (functions, scale, layout, lse, greatest, None, False)
     if in_graph:
         from attn_mlir.api.compiled import attention_in_graph
 
-        result = attention_in_graph((q, k, v), options)
+        result = attention_in_graph((q, k, v), asked)
     else:
-        result = attend((q, k, v), options)[0]
+        result = attend((q, k, v), Options(*asked))[0]
     if not plain:
         o, *rest = result if lse or greatest else (result,)
         o = _ordered_as(query, heads_first(o, layout))
