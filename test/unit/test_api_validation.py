@@ -183,7 +183,7 @@ def test_numpy_scale_and_subclasses() -> None:
 
 def test_a_call_is_found_again_quickly() -> None:
     """The work before the kernel: checks, keys, captured values."""
-    from attn_mlir.api import attention as module
+    from attn_mlir.api import options as module
 
     q, k, v = torch.empty(0, 4, 9, 16), torch.empty(0, 2, 11, 16), torch.empty(0, 2, 11, 24)
     mask_mod, score_mod = masks.causal(), mods.alibi(mods.alibi_slopes(4))

@@ -188,6 +188,12 @@ def operand(name: str, which: int, position: int, of: tuple[str, int, int]) -> C
     return change
 
 
+def late_wait(ops: Ops) -> None:
+    wait = ops["mma_wait"][3]
+    block = [view.operation for view in wait.block.operations]
+    wait.move_after(next(op for op in block[block.index(wait) :] if op.name == "warp.arrive"))
+
+
 def fewer_lanes(ops: Ops) -> None:
     ops["mbarrier"][4].results[0].set_type(ir.Type.parse("!warp.barrier<2 : i64, 33 : i64>"))
 
@@ -201,7 +207,7 @@ FAULTS: list[tuple[str, str, Callable[[Ops], None]]] = [
      operand("copy_rows_async", 0, 6, ("copy_async", 0, 7))),
     ("numbers of other rows", "wrong numbers", operand("copy_rows_async", 0, 3, ("copy_async", 0, 4))),
     ("a wait that leaves sums over queries in flight", "product in flight", number("mma_wait", 2, "pending", 3)),
-    ("queries given back before their product is done", _LATE, lambda ops: ops["mma_wait"][3].move_after(ops["arrive"][1])),
+    ("queries given back before their product is done", _LATE, late_wait),
     ("an early map before its product is done", "product in flight", number("mma_wait", 0, "pending", 2)),
     ("a late map before the second product is done", "product in flight", number("mma_wait", 1, "pending", 1)),
     ("sums written while the addition before reads", f"{_LATE}, deadlock", drop("store_wait", 0)),

@@ -76,8 +76,15 @@ def gradients_of(
     inputs, captures, results = saved[:3], saved[3 : 3 + task.captures], saved[3 + task.captures :]
     if not task.wrt:
         raise UnsupportedError("this result was computed without the values that a gradient needs: name what needs one in `wrt`")
+    check_row_gradients(task, grads[: task.program.made])
     results, given = results_and_gradients(task, inputs, captures, results, grads[: task.program.made])
     return task.spread(backward(task, inputs, captures, results, given))
+
+
+def check_row_gradients(task: Task, grads: Sequence[Tensor | None]) -> None:
+    """Refuses gradients of row outputs where there is no rule for them."""
+    if task.program.is_written and any(grad is not None for grad in grads[task.program.weights :]):
+        raise UnsupportedError("the row outputs have no gradient where `backward` is written: leave it out, and all gradients are derived")
 
 
 def results_and_gradients(
@@ -88,8 +95,6 @@ def results_and_gradients(
     Where no results were `kept` (`Program.kept`) the backward reads none, and the gradients stand for them.
     """
     program, (q, k, v) = task.program, inputs
-    if program.is_written and any(grad is not None for grad in grads[program.weights :]):
-        raise UnsupportedError("the row outputs have no gradient where `backward` is written: leave it out, and all gradients are derived")
     if kept:
         return kept, [or_zeros(grad, result) for grad, result in zip(grads, kept, strict=False)]
     pairs = zip(grads, program.results(q, k, v, task.arguments((), captures)), strict=True)

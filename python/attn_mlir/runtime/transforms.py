@@ -91,6 +91,7 @@ def _gradients(
     task: Task, inputs: Sequence[Tensor], captures: Sequence[Tensor], results: Sequence[Tensor], grads: Sequence[Tensor | None]
 ) -> Sequence[Tensor]:
     """The gradients by what the task names."""
+    compute.check_row_gradients(task, grads)
     return backward(task, inputs, captures, *compute.results_and_gradients(task, inputs, captures, results, grads))
 
 
