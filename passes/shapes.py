@@ -35,9 +35,10 @@ class ShapeFunction:
         with self._location, ir.InsertionPoint(self._entry):
             sizes = [size for op, results in makers for result in results for size in self._whole(op, result)]
             func.ReturnOp(sizes)
-        made = self._made.operation
-        made.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(self._types, [size.type for size in sizes], made.context))
-        self._function.attributes[SHAPES] = ir.FlatSymbolRefAttr.get(self._name, made.context)
+            self._made.operation.attributes["function_type"] = ir.TypeAttr.get(
+                ir.FunctionType.get(self._types, [size.type for size in sizes])
+            )
+            self._function.attributes[SHAPES] = ir.FlatSymbolRefAttr.get(self._name)
 
     def _whole(self, op: ir.Operation, result: ir.Value) -> list[ir.Value]:
         """The sizes of a result: those that `_sizes` knows, then those of its type."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from attn_mlir.dialects.float_values import FUNCTIONS, compare
+from attn_mlir.float_values import FUNCTIONS, compare
 from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.derivation.expr import Node
 from attn_mlir.passes.order import deepest_first

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from attn_mlir.frontend.capture_kinds import ARGUMENTS, CaptureKind, CaptureKinds
+from attn_mlir.capture_kinds import ARGUMENTS, CaptureKind, CaptureKinds
 
 
 def test_kinds_pack_and_unpack_in_the_order_of_the_schema() -> None:

@@ -21,8 +21,8 @@ from attn_mlir.api.graph_checks import check_graph, function_of
 from attn_mlir.api.hoist import attribute, hoisted
 from attn_mlir.api.inputs import problem_of
 from attn_mlir.api.scale import scale_form
+from attn_mlir.capture_kinds import CaptureKind
 from attn_mlir.frontend import partners, program, scope, sizes
-from attn_mlir.frontend.capture_kinds import CaptureKind
 from attn_mlir.frontend.dropout import DropoutForm
 from attn_mlir.frontend.given import LIST, LISTS, SEQUENCE, SEQUENCES
 from attn_mlir.frontend.scope import Captured

@@ -12,9 +12,9 @@ from attn_mlir import driver
 from attn_mlir.api.partial import Shape
 from attn_mlir.api.partial_form import Form, form_of
 from attn_mlir.backends.program import function_named, reported
+from attn_mlir.capture_kinds import CaptureKind
 from attn_mlir.dialects import load_all
 from attn_mlir.errors import UnsupportedError
-from attn_mlir.frontend.capture_kinds import CaptureKind
 from attn_mlir.frontend.emit import texts_of
 from attn_mlir.frontend.given import POSITION
 from attn_mlir.frontend.program import Traced

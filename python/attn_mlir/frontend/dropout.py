@@ -6,8 +6,8 @@ So statistics of the row do not know of it, and whatever holds for scores holds 
 import dataclasses
 from collections.abc import Sequence
 
+from attn_mlir.capture_kinds import CaptureKind
 from attn_mlir.frontend import ops, sizes
-from attn_mlir.frontend.capture_kinds import CaptureKind
 from attn_mlir.frontend.emit import Piece
 from attn_mlir.frontend.node import Node
 from attn_mlir.frontend.scope import Captured, Scope, Trace

@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from attn_mlir.capture_kinds import CaptureKind
 from attn_mlir.dialects import loaded
 from attn_mlir.dialects.attn import build
 from attn_mlir.dialects.attn.partners import Partner
 from attn_mlir.dialects.fastmath import attributes_of
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.frontend import given, where
-from attn_mlir.frontend.capture_kinds import CaptureKind
 from attn_mlir.frontend.folded import unfolded
 from attn_mlir.frontend.given import Inputs, places_of, product_pairs
 from attn_mlir.frontend.node import Kind, Node, Position, Source

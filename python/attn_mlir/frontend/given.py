@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from attn_mlir.frontend.capture_kinds import CaptureKind
+from attn_mlir.capture_kinds import CaptureKind
 from attn_mlir.frontend.node import Node, Source
 from attn_mlir.frontend.scope import Captured
 

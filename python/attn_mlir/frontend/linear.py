@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
+from attn_mlir.capture_kinds import CaptureKind
 from attn_mlir.dialects import loaded
 from attn_mlir.dialects.attn import build
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.frontend import functions, where
 from attn_mlir.frontend.bounds import LINEAR_SIZES, extents
-from attn_mlir.frontend.capture_kinds import CaptureKind
 from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.emit import Emitter, Inputs, Piece, location_of, texts_of, used_captures
 from attn_mlir.frontend.functions import Parameter, choose_arity, trace_call

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from attn_mlir.capture_kinds import CaptureKind
 from attn_mlir.errors import TraceError
 from attn_mlir.frontend import ops, scope
-from attn_mlir.frontend.capture_kinds import CaptureKind
 from attn_mlir.frontend.node import Kind, Node
 from attn_mlir.frontend.scope import Captured, Scope, Trace
 from attn_mlir.frontend.tensors import ELEMENTS, CapturedTensor

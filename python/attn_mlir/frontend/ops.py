@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from attn_mlir.dialects.float_values import folded
+from attn_mlir.float_values import folded
 from attn_mlir.frontend import scope, where
 from attn_mlir.frontend.node import Kind, Node
 

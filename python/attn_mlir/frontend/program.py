@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from attn_mlir.capture_kinds import CaptureKind, as_tensor
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend import functions
 from attn_mlir.frontend.bounds import Extent, extents
-from attn_mlir.frontend.capture_kinds import CaptureKind, as_tensor
 from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.decisions import Decision
 from attn_mlir.frontend.dropout import DropoutForm, with_dropout

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from attn_mlir.capture_kinds import CaptureKind
 from attn_mlir.frontend import scope, tape, tensors
-from attn_mlir.frontend.capture_kinds import CaptureKind
 
 _DEVICE = torch.Tensor.device.__get__  # type: ignore[attr-defined]
 _KEYED = (

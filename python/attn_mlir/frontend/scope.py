@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from attn_mlir.capture_kinds import CaptureKind
 from attn_mlir.errors import TraceError
 from attn_mlir.frontend import report, where
-from attn_mlir.frontend.capture_kinds import CaptureKind
 from attn_mlir.frontend.decisions import Decision, decision
 from attn_mlir.frontend.node import Kind, Node, Source
 

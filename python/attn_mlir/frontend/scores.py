@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from attn_mlir.capture_kinds import CaptureKind
 from attn_mlir.frontend import functions
-from attn_mlir.frontend.capture_kinds import CaptureKind
 from attn_mlir.frontend.emit import Piece
 from attn_mlir.frontend.functions import Parameter, choose_arity, trace_call
 from attn_mlir.frontend.node import Node, Source

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from attn_mlir.frontend.capture_kinds import as_tensor
+from attn_mlir.capture_kinds import as_tensor
 from attn_mlir.frontend.decisions import can_look_up
 from attn_mlir.frontend.node import Node, Source
 from attn_mlir.frontend.values import Value

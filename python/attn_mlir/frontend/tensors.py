@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from attn_mlir.capture_kinds import CaptureKind
 from attn_mlir.frontend import ops, scope
-from attn_mlir.frontend.capture_kinds import CaptureKind
 from attn_mlir.frontend.links import LINKS
 from attn_mlir.frontend.node import Kind, Node, Source
 from attn_mlir.frontend.scope import Captured

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from attn_mlir.dialects.float_values import FUNCTIONS, compare
+from attn_mlir.float_values import FUNCTIONS, compare
 from attn_mlir.mlir import ir
 
 Array = np.ndarray

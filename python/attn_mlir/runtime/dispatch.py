@@ -22,8 +22,8 @@ from torch.autograd import forward_ad
 
 from attn_mlir import driver
 from attn_mlir.backends import devices_with, tensors_of
+from attn_mlir.capture_kinds import pack
 from attn_mlir.errors import ArgumentError
-from attn_mlir.frontend.capture_kinds import pack
 from attn_mlir.runtime import compute, eager, programs
 from attn_mlir.runtime.call import Call
 from attn_mlir.runtime.orders import REPEATED, all_in_order, output_order

@@ -14,11 +14,11 @@ from typing import Any, ClassVar
 import torch
 
 from attn_mlir import driver
+from attn_mlir.capture_kinds import CaptureKinds
 from attn_mlir.dialects import loaded
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 from attn_mlir.frontend.bounds import Extent
 from attn_mlir.frontend.cache import Entry
-from attn_mlir.frontend.capture_kinds import CaptureKinds
 from attn_mlir.frontend.program import Traced
 from attn_mlir.mlir import LOCK, ir
 from attn_mlir.passes.read_arguments import read_arguments

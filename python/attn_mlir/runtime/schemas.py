@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from attn_mlir.frontend.capture_kinds import ARGUMENTS
+from attn_mlir.capture_kinds import ARGUMENTS
 
 __all__ = ["OPERATORS"]
 
