@@ -282,3 +282,14 @@ def test_sizes_of_one_and_nothing() -> None:
             if sq and skv:
                 assert_near(o, order(reference(q, k, v)[0], made))
             assert skv or not o.any()
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "bshd", "sbhd"])
+def test_results_may_be_changed_in_place(layout: str) -> None:
+    q, k, v = (torch.randn(2, 3, 5, 8).requires_grad_() for _ in range(3))
+    for _ in range(2):  # the second call repeats the first
+        o = attention(q, k, v, layout=layout)  # type: ignore[arg-type]
+        doubled = 2.0 * o.detach()
+        assert torch.equal(o.mul_(2.0), doubled)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):  # the backward reads o
+            o.sum().backward()

@@ -21,6 +21,11 @@ def forward(task: Task, *tensors: Tensor) -> list[Tensor]:
     return list(Forward.apply(task, task.layout != "bhsd", *tensors))  # type: ignore[no-untyped-call]
 
 
+def _whole(x: Tensor) -> Tensor:
+    """The same memory as a tensor that is no view: autograd lets nobody change one of several views in place."""
+    return x.new_empty(0).set_(x.untyped_storage(), x.storage_offset(), x.shape, x.stride()) if x._is_view() else x
+
+
 class Forward(torch.autograd.Function):
     """`ops.forward`, whose gradient is `ops.backward`; with `turned`, on tensors in the order of the layout.
 
@@ -33,7 +38,8 @@ class Forward(torch.autograd.Function):
         results = compute.compute_again(task, inputs, turned) if not captures else None
         if results is None:
             results = compute.compute_forward(task, all_heads_first(inputs, input_order(task.layout), 3) if turned else inputs, captures)
-            results = all_in_order(results, output_order(task.layout), program.weights) if turned else results
+            if turned:
+                results = [_whole(x) for x in all_in_order(results, output_order(task.layout), program.weights)]
         ctx.task, ctx.turned = task, turned
         ctx.save_for_backward(*tensors, *program.kept(results))
         ctx.mark_non_differentiable(*results[program.made :])
