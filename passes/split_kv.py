@@ -13,6 +13,14 @@ from attn_mlir.passes.sequences import packing_of
 PARTS, COMBINE = "attention_parts", "attention_combine"
 
 
+def in_parts(online: ir.Operation) -> bool:
+    """Whether the keys of an attention may be seen in parts: one pass, one sum of values, and nothing else is made of it."""
+    function = online.parent
+    alone = function is not None and list(returned_by(function)) == list(online.results)
+    one = ir.IntegerAttr(online.attributes["accumulators"]).value == 1
+    return alone and one and piece(online, "attn.merge") is not None
+
+
 @dataclass(frozen=True)
 class SplitKv(Pass):
     """Makes two functions of each `@f` that holds an `attn.online` of one pass with one accumulator (split-KV).

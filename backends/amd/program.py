@@ -12,7 +12,7 @@ from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.outputs import outputs_of
 from attn_mlir.backends.gpu.packed import arguments_of
 from attn_mlir.backends.gpu.program import GpuProgram
-from attn_mlir.backends.gpu.split import COMBINE, PARTS, Split, lower_parts
+from attn_mlir.backends.gpu.split import lower_parts
 from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.backends.host import Host, Step
 from attn_mlir.backends.program import Made, Plan
@@ -31,7 +31,6 @@ class AmdProgram(GpuProgram):
         self._device = device
         self._binaries: Mapping[str, Binary] | None = None
         self._launchers: dict[tuple[str, int], Launcher] = {}
-        self._of_parts: AmdProgram | None = None
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
         q = inputs[0]
@@ -59,13 +58,12 @@ class AmdProgram(GpuProgram):
     def lower_parts(self) -> tuple[Unit, Unit] | None:
         return lower_parts(self._source, self.part_choices, pipeline.KERNEL, codegen.emit, "AMD")
 
+    def with_units(self, units: Mapping[str, Unit]) -> "AmdProgram":
+        return AmdProgram(self._source, self._prepare, self._choices, self.host, units, self._device)
+
     def start_part(self, name: str, arguments: list[Any], outputs: int) -> None:
-        if self._of_parts is None and isinstance(self._parts, Split):
-            units = {PARTS: self._parts.parts, COMBINE: self._parts.combine}
-            self._of_parts = AmdProgram(self._source, self._prepare, self._choices, self.host, units, self._device)
-        assert self._of_parts is not None
         end = len(arguments) - 1
-        self._of_parts._launcher(name, arguments[0])(arguments, range(end - outputs, end))
+        self._launcher(name, arguments[0])(arguments, range(end - outputs, end))
 
     def _launcher(self, name: str, over: torch.Tensor) -> Launcher:
         """The kernel on the tensor's device, compiled and loaded at its first use there."""

@@ -20,14 +20,15 @@ from attn_mlir.backends.program import function_named, reported
 from attn_mlir.dialects import loaded
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
-from attn_mlir.passes.regions import find_all, piece, returned_by
+from attn_mlir.passes.regions import find_all
+from attn_mlir.passes.split_kv import COMBINE, PARTS, in_parts
 from attn_mlir.registry import registry
 
 NOT_IN_PARTS = (
     "num_splits: keys are not seen in parts where a row takes several passes over them, or has several sums of values; "
     "explain() tells. Leave num_splits out"
 )
-_NAMES = ("attention_parts", "attention_combine")
+_NAMES = (PARTS, COMBINE)
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def compile_split(source: str, first: str, blocks: Sequence[int], set_blocks: Ca
         with reported():
             module = ir.Module.parse(source)
             Pipeline.parse(first, registry()).run(module)
-            if any(piece(online, "attn.merge") is None or _several(online) for online in find_all(module.operation, "attn.online")):
+            if not all(map(in_parts, find_all(module.operation, "attn.online"))):
                 return None
             set_blocks(module)
             Pipeline.parse(f"attn-split-kv,{pipeline.TILES}", registry()).run(module)
@@ -119,13 +120,6 @@ def compile_split(source: str, first: str, blocks: Sequence[int], set_blocks: Ca
         disk_cache.save(key, SUFFIX, bytecode(module), asdict(signature))
         workers = load_workers(module, _NAMES)
         return Split(workers[_NAMES[0]], workers[_NAMES[1]], signature)
-
-
-def _several(online: ir.Operation) -> bool:
-    """Whether there are several sums of values, or outputs made of one."""
-    function = online.parent
-    alone = function is not None and list(returned_by(function)) == list(online.results)
-    return ir.IntegerAttr(online.attributes["accumulators"]).value != 1 or not alone
 
 
 def _loaded(code: bytes, facts: dict[str, Any]) -> Split:

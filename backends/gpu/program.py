@@ -17,8 +17,8 @@ from attn_mlir.backends.host import Host
 from attn_mlir.backends.program import HostProgram, Plan, stages_of
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import LOCK
+from attn_mlir.passes.split_kv import COMBINE, PARTS
 
-_UNKNOWN = object()
 _WHOLE = (
     "num_splits: keys are not seen in parts where a row takes several passes over them, or has several sums of values, nor by the "
     "emulation of Hopper; explain() tells. Leave num_splits out"
@@ -37,7 +37,8 @@ class GpuProgram(HostProgram):
         self.units = units
         self._source, self._prepare, self._choices = source, prepare, choices
         self._lock = forks.lock()
-        self._parts: Split | object | None = _UNKNOWN
+        self._parts: list[tuple[Split, GpuProgram] | None] = []
+        """Once they are known, the kernels of parts and a program of them, or None where there are none; `with_work` shares it."""
         self._splits = 0
         self.listeners: list[Callable[[Mapping[str, str]], None]] = []
         """Are told why kernels are slow where only their compiler can know, before the first launch; see `performance.tell`."""
@@ -77,25 +78,27 @@ class GpuProgram(HostProgram):
         None where nothing is to do, or the row does not allow that. Raises UnsupportedError where it must, as parts were asked for.
         """
         plan = self.plan(inputs)
-        split = None if plan.empty or len(self.host.steps) != 1 else self._split()
-        if split is None:
+        found = None if plan.empty or len(self.host.steps) != 1 else self._split()
+        if found is None:
             if self._splits > 1 and not plan.empty:
                 raise UnsupportedError(_WHOLE)
             return None
-        (kernel,) = self.kernels.values()
+        (split, program), (kernel,) = found, self.kernels.values()
         heads, batch = inputs[kernel.keys].shape[1], len(inputs[kernel.lengths[0]])
         if not batch:
             return None
         cut = parts_for(keys, heads * batch, self.part_blocks[1], self.machine().processors, self._splits)
-        return split.run(kernel, inputs, plan.steps[0], layout, cut, self.start_part)
+        return split.run(kernel, inputs, plan.steps[0], layout, cut, program.start_part)
 
-    def _split(self) -> Split | None:
-        """The kernels of parts, compiled at the first call that needs them."""
-        with LOCK:
-            if self._parts is _UNKNOWN:
-                units = self.lower_parts()
-                self._parts = None if units is None else Split(*units)
-            return self._parts  # type: ignore[return-value]
+    def _split(self) -> "tuple[Split, GpuProgram] | None":
+        """The kernels of parts, and the program that launches them; lowered at the first call that needs them."""
+        if not self._parts:
+            with LOCK:
+                if not self._parts:
+                    units = self.lower_parts()
+                    made = None if units is None else self.with_units({PARTS: units[0], COMBINE: units[1]})
+                    self._parts.append(None if units is None or made is None else (Split(*units), made))
+        return self._parts[0]
 
     def lower_parts(self) -> tuple[Unit, Unit] | None:
         """The kernels of parts and of their merge, or None."""
@@ -106,8 +109,12 @@ class GpuProgram(HostProgram):
         """What they are made with."""
         return {**self._choices, "block_q": self.part_blocks[0], "block_kv": self.part_blocks[1]}
 
+    def with_units(self, units: Mapping[str, Unit]) -> "GpuProgram":
+        """A program of other kernels for the same device."""
+        raise NotImplementedError
+
     def start_part(self, name: str, arguments: list[Any], outputs: int) -> None:
-        """Launches one of these kernels; how many arguments, at the end before the list of work, are written."""
+        """Launches one of this program's kernels; how many arguments, at the end before the list of work, are written."""
         raise NotImplementedError
 
     @abstractmethod

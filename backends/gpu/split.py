@@ -18,11 +18,12 @@ from attn_mlir.backends.program import OUTLINE, Made, function_named, reported
 from attn_mlir.dialects import loaded
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
-from attn_mlir.passes.regions import find_all, piece, returned_by
+from attn_mlir.passes.regions import find_all
+from attn_mlir.passes.split_kv import COMBINE, PARTS, in_parts
+from attn_mlir.passes.tiling.work import PART_COLUMNS
 from attn_mlir.registry import registry
 
 Start = Callable[[str, list[Any], int], None]
-PARTS, COMBINE = "attention_parts", "attention_combine"
 _CUT = "attn-guard-empty-rows,"
 _LEAST, _OVERHEAD = 2, 2
 """Blocks of keys of a part at least; what a part costs besides its own, in blocks."""
@@ -43,20 +44,12 @@ def lower_parts(source: str, choices: Fields, pipeline: str, emit: Callable[[ir.
             return None
         outlined(module, host, choices)
         Pipeline.parse(f"attn-pack-heads,{first},{_CUT.strip(',')}", registry()).run(module)
-        if any(not _in_parts(online) for online in find_all(module.operation, "attn.online")):
+        if not all(map(in_parts, find_all(module.operation, "attn.online"))):
             return None
         Pipeline.parse(f"attn-split-kv,{rest}", registry()).run(module)
         parts, combine = (function_named(module, name) for name in (PARTS, COMBINE))
         results = len(find_all(parts, "tile.store"))
         return read_unit(parts, results, emit), read_unit(combine, len(host.steps[0].results), emit)
-
-
-def _in_parts(online: ir.Operation) -> bool:
-    """Whether the keys of an attention may be seen in parts: one pass, one sum of values, and nothing else is made of it."""
-    function = online.parent
-    alone = function is not None and list(returned_by(function)) == list(online.results)
-    one = ir.IntegerAttr(online.attributes["accumulators"]).value == 1
-    return alone and one and piece(online, "attn.merge") is not None
 
 
 def parts_for(keys: int, pairs: int, block: int, programs: int, wanted: int = 0) -> tuple[int, int]:
@@ -84,10 +77,10 @@ def lists_for(batch: int, group: int, cut: tuple[int, int], block: int, device: 
     count, length = cut
     b, n, row = torch.meshgrid(torch.arange(batch), torch.arange(count), torch.arange(0, group, block), indexing="ij")
     end = torch.where(n == count - 1, POSITIONS, (n + 1) * length)
-    parts = torch.stack([b, row, (row + block).clamp(max=group), b * count + n, n * length, end], -1).view(-1, 6)
+    parts = torch.stack([b, row, (row + block).clamp(max=group), b * count + n, n * length, end], -1).view(-1, PART_COLUMNS)
     b, row = torch.meshgrid(torch.arange(batch), torch.arange(group), indexing="ij")
-    merged = torch.stack([b, row, row + 1, b * count, torch.full_like(b, count), torch.zeros_like(b)], -1).view(-1, 6)
-    made = [torch.cat([x, torch.tensor([[len(x), 0, 0, 0, 0, 0]])]).to(device, torch.int32) for x in (parts, merged)]
+    merged = torch.stack([b, row, row + 1, b * count, torch.full_like(b, count), torch.zeros_like(b)], -1).view(-1, PART_COLUMNS)
+    made = [torch.cat([x, torch.tensor([[len(x), *[0] * (PART_COLUMNS - 1)]])]).to(device, torch.int32) for x in (parts, merged)]
     return made[0], made[1]
 
 
@@ -105,7 +98,7 @@ class Split:
         made: Made,
         layout: str,
         cut: tuple[int, int],
-        start: Callable[[str, list[Any], int], None],
+        start: Start,
     ) -> list[torch.Tensor]:
         """o and row outputs, for packed `inputs`. `kernel` is that of whole attentions, `made` what it makes.
 

@@ -12,7 +12,7 @@ from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.outputs import outputs_of
 from attn_mlir.backends.gpu.packed import arguments_of
 from attn_mlir.backends.gpu.program import GpuProgram
-from attn_mlir.backends.gpu.split import COMBINE, PARTS, Split, lower_parts
+from attn_mlir.backends.gpu.split import lower_parts
 from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.backends.host import Host, Step
 from attn_mlir.backends.nvidia import calls, chains, codegen, cuda, pipeline
@@ -46,7 +46,6 @@ class NvidiaProgram(GpuProgram):
         self._binaries = binaries
         self.key = key
         self._launchers: dict[tuple[str, int], Launcher] = {}
-        self._of_parts: NvidiaProgram | None = None
         packed = any(unit.kernel.lengths for unit in units.values())  # these have new lists of work in each call
         self._single = "" if packed else _single_kernel(host, units)
         self._chained = not self._single and not packed and chains.is_chain(host, units)
@@ -136,13 +135,12 @@ class NvidiaProgram(GpuProgram):
     def lower_parts(self) -> tuple[Unit, Unit] | None:
         return lower_parts(self._source, self.part_choices, pipeline.KERNEL, codegen.emit, "NVIDIA")
 
+    def with_units(self, units: Mapping[str, Unit]) -> "NvidiaProgram":
+        return NvidiaProgram(self._source, self._prepare, self._choices, self.host, units)
+
     def start_part(self, name: str, arguments: list[Any], outputs: int) -> None:
-        if self._of_parts is None and isinstance(self._parts, Split):
-            units = {PARTS: self._parts.parts, COMBINE: self._parts.combine}
-            self._of_parts = NvidiaProgram(self._source, self._prepare, self._choices, self.host, units)
-        index, of_parts = cuda.index_of(arguments[0]), self._of_parts
-        assert of_parts is not None
-        (of_parts._launchers.get((name, index)) or of_parts._load(name, arguments[0].device, index))(arguments)
+        index = cuda.index_of(arguments[0])
+        (self._launchers.get((name, index)) or self._load(name, arguments[0].device, index))(arguments)
 
     def _load(self, name: str, device: torch.device, index: int) -> Launcher:
         """The kernel on a device, compiled and loaded at its first use there."""

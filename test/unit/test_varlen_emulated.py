@@ -9,7 +9,8 @@ import torch
 
 from attn_mlir import attention_varlen, masks, rows
 from attn_mlir.api.append import _write_inside
-from attn_mlir.backends.gpu.split import lists_for, parts_for
+from attn_mlir.backends.amd import program as amd
+from attn_mlir.backends.gpu.split import lists_for, lower_parts, parts_for
 from attn_mlir.errors import UnsupportedError
 from varlen_cases import offsets
 
@@ -59,6 +60,19 @@ def test_single_queries_in_parts(row: Any) -> None:
         for got, want in zip(made, wanted, strict=True) if row is rows.softmax else [(made, wanted)]:
             assert torch.equal(torch.isfinite(got), torch.isfinite(want))
             _close(got.nan_to_num(neginf=0), want.nan_to_num(neginf=0))
+
+
+def test_kernels_of_parts_are_lowered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(amd, "lower_parts", lambda *given: made.append(lower_parts(*given)) or made[-1])
+    q, (k, v) = torch.randn(2, 4, 64).half(), torch.randn(2, 57, 2, 64).half()
+    for parts in (2, 2, 3):
+        row = lambda s: rows.softmax(0.5 * s)  # noqa: E731
+        with torch.no_grad():
+            attention_varlen(
+                q, k, v, offsets([1, 1]), offsets([40, 17]), row=row, max_q=1, max_k=40, num_splits=parts, device="hip-emulated"
+            )
+    assert len(made) == 1
 
 
 def test_refusals() -> None:
