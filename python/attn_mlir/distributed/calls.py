@@ -12,7 +12,7 @@ from attn_mlir.distributed.cut_program import CutProgram, cut_program
 from attn_mlir.distributed.group import Ranks, agreed, digest
 from attn_mlir.distributed.placement import Placement, Range, Ranges, placed
 from attn_mlir.distributed.plan import Sees, Steps, steps
-from attn_mlir.distributed.whole import Call
+from attn_mlir.distributed.whole import Asked
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.frontend.program import Traced as Program
@@ -66,7 +66,7 @@ class Traced:
 def trace_call(
     problem: Problem,
     qkv: tuple[Tensor, Tensor, Tensor],
-    call: Call,
+    call: Asked,
     ranks: Ranks,
     placement: Placement,
     same: bool = False,
@@ -132,14 +132,24 @@ def trace_call(
 
 def planned(traced: Traced, ranks: Ranks) -> Steps:
     """What this rank does step by step, found once for the same positions and numbers."""
-    plans, sizes = traced.program.plans, traced.problem.sizes
+
+    def make() -> Steps:
+        sees = seen_by(traced.program, traced.captures, traced.problem.sizes)
+        return steps(ranks.rank, pieces(traced, ranks), traced.keys, sees)
+
+    return remembered(traced, ("steps", ranks.rank), make)
+
+
+def remembered(traced: Traced, what: Any, make: Callable[[], Any]) -> Any:
+    """What `make` gives, once for the same positions, sizes and numbers, by which it and `what` are told apart."""
+    plans = traced.program.plans
     numbers = tuple(value for value in traced.captures if not isinstance(value, Tensor))
     shapes = tuple(tuple(value.shape) for value in traced.captures if isinstance(value, Tensor))
-    key = (ranks.rank, traced.queries, traced.keys, numbers, shapes, tuple(sizes.values()))
+    key = (what, traced.queries, traced.keys, numbers, shapes, tuple(traced.problem.sizes.values()))
     if key not in plans:
         if len(plans) >= _PLANS:
             plans.clear()
-        plans[key] = steps(ranks.rank, pieces(traced, ranks), traced.keys, seen_by(traced.program, traced.captures, sizes))
+        plans[key] = make()
     return plans[key]
 
 

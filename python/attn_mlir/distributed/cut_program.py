@@ -13,15 +13,15 @@ from attn_mlir.api.partial import Shape
 from attn_mlir.api.partial_form import Form, form_of
 from attn_mlir.backends.program import function_named, reported
 from attn_mlir.capture_kinds import CaptureKind
-from attn_mlir.dialects import load_all
-from attn_mlir.errors import UnsupportedError
+from attn_mlir.dialects import loaded
+from attn_mlir.errors import CompileError, UnsupportedError
 from attn_mlir.frontend.emit import texts_of
 from attn_mlir.frontend.given import POSITION
 from attn_mlir.frontend.program import Traced
 from attn_mlir.frontend.scope import Captured
 from attn_mlir.mlir import LOCK, ir
 from attn_mlir.passes.pipeline import Pipeline
-from attn_mlir.passes.regions import block_of, find_all, pieces
+from attn_mlir.passes.regions import block_of, find_all, piece
 from attn_mlir.registry import registry
 from attn_mlir.runtime.scalar_code import Code, code_of
 
@@ -67,12 +67,29 @@ class CutProgram:
         if not self.wrt:
             return form_of(self.traced)
         made, located = self._derived("fwd")
-        with LOCK, ir.Context() as context:
-            load_all(context)
+        with LOCK, loaded():
             module = ir.Module.parse(made)
             attention = find_all(module.operation, "attn.attention")[0]
             outputs = tuple(ir.StringAttr(name).value for name in attention.attributes["outputs"])
         return form_of(dataclasses.replace(self.traced, text=made, located=located, outputs=outputs))
+
+    @functools.cached_property
+    def merges(self) -> bool:
+        """Whether partial results of it have a merge."""
+        try:
+            _ = self.form
+        except UnsupportedError:
+            return False
+        return True
+
+    @functools.cached_property
+    def passes(self) -> tuple[Traced, Traced]:
+        """See `passes_of`. Where keys are passed over once, raises what `form` does."""
+        try:
+            return passes_of(self.traced)
+        except CompileError:
+            _ = self.form
+            raise
 
     @functools.cached_property
     def kernels(self) -> tuple[Any, ...]:
@@ -133,16 +150,15 @@ class CutProgram:
     @functools.cached_property
     def bounds(self) -> Code | None:
         """Code for the keys that a block of queries may see; None without a mask, or where that depends on elements of tensors."""
-        with LOCK, reported(), ir.Context() as context:
-            load_all(context)
+        with LOCK, loaded(), reported():
             module = ir.Module.parse(self.traced.text)
             Pipeline.parse(_BOUNDS, registry()).run(module)
             attention = find_all(module.operation, "attn.attention")[0]
-            found = pieces(attention, "attn.bounds")
-            if not found:
+            found = piece(attention, "attn.bounds")
+            if found is None:
                 return None
             try:
-                code = code_of(block_of(found[0]), function_named(module, "attention"))
+                code = code_of(block_of(found), function_named(module, "attention"))
             except UnsupportedError:
                 return None
         tensors = {3 + number for number, captured in enumerate(self.traced.captures) if captured.kind == "tensor"}
@@ -210,8 +226,7 @@ class CutProgram:
 
     def _derived(self, function: str) -> tuple[str, str]:
         """`@attention_<function>` as `@attention`."""
-        with LOCK, reported(), ir.Context() as context:
-            load_all(context)
+        with LOCK, loaded(), reported():
             module = ir.Module.parse(self.traced.text)
             Pipeline.parse(_DERIVED.format(function=function, wrt=self.wrt), registry()).run(module)
             _rename(module, f"attention_{function}")
@@ -219,8 +234,7 @@ class CutProgram:
 
     def _part(self, part: str, stage: int = 0) -> Part | None:
         """A part of the backward pass; None where it gives nothing."""
-        with LOCK, reported(), ir.Context() as context:
-            load_all(context)
+        with LOCK, loaded(), reported():
             module = ir.Module.parse(self._backward)
             Pipeline.parse(f"attn-cut-backward{{part={part} stage={stage}}}", registry()).run(module)
             function = function_named(module, "attention")
@@ -251,8 +265,7 @@ def cut_program(traced: Traced, device: str, wrt: str, deterministic: bool) -> C
 def passes_of(traced: Traced) -> tuple[Traced, Traced]:
     """The first pass over keys of an attention that takes several, and what is behind it. Raises CompileError where it takes one."""
     made: list[tuple[str, str, tuple[str, ...]]] = []
-    with LOCK, reported(), ir.Context() as context:
-        load_all(context)
+    with LOCK, loaded(), reported():
         for part in ("first", "last"):
             module = ir.Module.parse(traced.located)
             Pipeline.parse(_SPLIT.format(part=part), registry()).run(module)

@@ -17,7 +17,7 @@ from attn_mlir.distributed.group import Ranks, ranks_of
 from attn_mlir.distributed.placement import Placement
 from attn_mlir.distributed.plan import message, own
 from attn_mlir.distributed.ring import outside
-from attn_mlir.distributed.whole import Call
+from attn_mlir.distributed.whole import Asked
 from attn_mlir.errors import UnsupportedError
 
 
@@ -48,7 +48,7 @@ def decode_attention(
     """
     ranks = ranks_of(mesh, dim)
     functions = (query_mod, key_mod, value_mod, score_mod, mask_mod, row)
-    call = Call(functions, scale, bool(return_lse), bool(return_states), False, device_type(device), "decode")
+    call = Asked(functions, scale, bool(return_lse), bool(return_states), False, device_type(device), "decode")
 
     def compute() -> Any:
         with torch.no_grad():
@@ -59,7 +59,7 @@ def decode_attention(
     return outside(compute) if torch.compiler.is_dynamo_compiling() else compute()
 
 
-def _decode(qkv: tuple[Tensor, Tensor, Tensor], call: Call, ranks: Ranks, placement: Placement) -> Any:
+def _decode(qkv: tuple[Tensor, Tensor, Tensor], call: Asked, ranks: Ranks, placement: Placement) -> Any:
     problem = check_inputs(*qkv, "bhsd")
     traced = trace_call(problem, qkv, call, ranks, placement, same=True)
     traced.confirm()
@@ -98,7 +98,5 @@ def _gathered(ranks: Ranks, mine: Partial) -> list[Partial]:
     return found
 
 
-def _named(traced: Traced, call: Call, results: list[Tensor]) -> Any:
-    if not (call.return_lse or call.return_states):
-        return results[0]
+def _named(traced: Traced, call: Asked, results: list[Tensor]) -> Any:
     return named_results(results, 1, traced.entry.traced.outputs, call.return_lse, call.return_states)

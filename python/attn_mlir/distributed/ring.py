@@ -16,15 +16,15 @@ from attn_mlir.api.mask_strings import parse
 from attn_mlir.api.results import named_results
 from attn_mlir.api.rows import softmax
 from attn_mlir.distributed import model
-from attn_mlir.distributed.calls import Changed, Traced, of_pass, pieces, planned, seen_by, trace_call
-from attn_mlir.distributed.cut_program import PASS, passes_of
+from attn_mlir.distributed.calls import Changed, Traced, of_pass, pieces, planned, remembered, seen_by, trace_call
+from attn_mlir.distributed.cut_program import PASS
 from attn_mlir.distributed.engine import Ring
 from attn_mlir.distributed.group import Ranks, ranks_of
 from attn_mlir.distributed.model import ALL_GATHER, RING, STRATEGIES, ULYSSES
 from attn_mlir.distributed.placement import Placement, held
 from attn_mlir.distributed.plan import message
-from attn_mlir.distributed.whole import Call, Layout, by_gathering, by_heads
-from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
+from attn_mlir.distributed.whole import Asked, Layout, by_gathering, by_heads
+from attn_mlir.errors import ArgumentError
 from attn_mlir.runtime.orders import heads_first, in_order, input_order, output_order
 from attn_mlir.runtime.programs import program_of
 
@@ -76,7 +76,7 @@ def ring_attention(
         raise ArgumentError("mask_mod is a block mask, which is for whole sequences: pass its mask function")
     ranks = ranks_of(mesh, dim)
     functions = (query_mod, key_mod, value_mod, score_mod, mask_mod, row)
-    call = Call(functions, scale, bool(return_lse), bool(return_states), bool(deterministic), device_type(device), strategy)
+    call = Asked(functions, scale, bool(return_lse), bool(return_states), bool(deterministic), device_type(device), strategy)
     wrapped = q if isinstance(q, DTensor) else None
     q, k, v = (x.to_local() if isinstance(x, DTensor) else x for x in (q, k, v))
     if torch.compiler.is_dynamo_compiling():
@@ -85,7 +85,7 @@ def ring_attention(
     return made if wrapped is None else _as_dtensor(made, wrapped)
 
 
-def _attend(qkv: tuple[Tensor, Tensor, Tensor], call: Call, ranks: Ranks, placement: Placement, layout: Any) -> Any:
+def _attend(qkv: tuple[Tensor, Tensor, Tensor], call: Asked, ranks: Ranks, placement: Placement, layout: Any) -> Any:
     problem = check_inputs(*qkv, layout)
     q, k, v = (heads_first(x, input_order(problem.layout)) for x in qkv)
     inner = dataclasses.replace(problem, layout="bhsd")
@@ -97,16 +97,17 @@ def _attend(qkv: tuple[Tensor, Tensor, Tensor], call: Call, ranks: Ranks, placem
         results = _computed(traced, (q, k, v), call, ranks)
     weights = traced.entry.traced.weights
     every = [in_order(o.to(q.dtype), output_order(problem.layout)).contiguous() for o in results[:weights]]
-    if weights == 1 and not (call.return_lse or call.return_states):
-        return every[0]
     return named_results([*every, *results[weights:]], weights, traced.entry.traced.outputs, call.return_lse, call.return_states)
 
 
-def _computed(traced: Traced, qkv: tuple[Tensor, Tensor, Tensor], call: Call, ranks: Ranks) -> list[Tensor]:
+def _computed(traced: Traced, qkv: tuple[Tensor, Tensor, Tensor], call: Asked, ranks: Ranks) -> list[Tensor]:
     places = Layout(traced.queries, traced.keys)
     totals = {"Sq": places.totals["q_total"], "Skv": places.totals["kv_total"]}
     program_of(traced.entry).check(traced.captures, {**traced.problem.sizes, **totals}, traced.problem.device)
-    strategy = call.strategy if call.strategy != "auto" else _cheapest(traced, ranks)
+    strategy = call.strategy
+    if strategy == "auto":
+        what = ("strategy", ranks.count, traced.element_size, bool(traced.wanted), traced.problem.device_type)
+        strategy = remembered(traced, what, lambda: _cheapest(traced, ranks))
     if strategy == RING:
         return _results(traced, qkv, ranks)
     traced.confirm()
@@ -126,28 +127,18 @@ def _cheapest(traced: Traced, ranks: Ranks) -> str:
         seen if parts else 1.0, sent if parts else 1.0, bool(traced.wanted),
     )  # fmt: skip
     machine = model.CPU if traced.problem.device_type == "cpu" else model.Machine()
-    try:
-        _ = traced.program.form
-        return model.cheapest(problem, machine).strategy
-    except UnsupportedError:
-        return model.cheapest(problem, machine, (ALL_GATHER, ULYSSES)).strategy
+    return model.cheapest(problem, machine, STRATEGIES if traced.program.merges else (ALL_GATHER, ULYSSES)).strategy
 
 
 def _results(traced: Traced, qkv: tuple[Tensor, Tensor, Tensor], ranks: Ranks) -> list[Tensor]:
     """o and the row outputs; a row that takes several passes over keys goes round for each."""
-    try:
-        _ = traced.program.form  # which tells of rows without a merge before anything is sent
-    except UnsupportedError:
-        try:
-            first, last = passes_of(traced.entry.traced)
-        except CompileError:
-            first = last = None
-        if first is None or last is None:
-            raise
+    program = traced.program
+    if not program.merges:
+        first, last = program.passes  # whose error comes before anything is sent
         rows = _results(of_pass(traced, first, qkv, ()), qkv, ranks)[1:]
         return _results(dataclasses.replace(of_pass(traced, last, qkv, rows), confirm=lambda: None), qkv, ranks)
     dtype = torch.float32 if traced.problem.inputs.element == "f32" else qkv[0].dtype
-    ring = Ring(traced.program, ranks, planned(traced, ranks), pieces(traced, ranks)[ranks.rank], traced.confirm)
+    ring = Ring(program, ranks, planned(traced, ranks), pieces(traced, ranks)[ranks.rank], traced.confirm)
     tensors = [value for value in traced.captures if isinstance(value, Tensor)]
     if not traced.wanted:
         q, k, v = (x.to(dtype) for x in qkv)
@@ -197,7 +188,7 @@ def _as_dtensor(made: Any, like: DTensor) -> Any:
 
     def wrap(x: Tensor) -> DTensor:
         shape = torch.Size([*like.shape[: x.dim() - 1], x.shape[-1]] if x.dim() == like.dim() else like.shape[: x.dim()])
-        stride = torch.empty(0).expand(shape).stride() if False else tuple(torch.empty(shape, device="meta").stride())
+        stride = tuple(torch.empty(shape, device="meta").stride())
         return DTensor.from_local(x, like.device_mesh, like.placements, run_check=False, shape=shape, stride=stride)
 
     if isinstance(made, Tensor):

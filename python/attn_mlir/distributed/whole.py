@@ -22,7 +22,7 @@ _ROLES = ("query_mod", "key_mod", "value_mod", "score_mod", "mask_mod", "row")
 
 
 @dataclasses.dataclass(frozen=True)
-class Call:
+class Asked:
     """The functions and options of a call, as `attention` takes them."""
 
     functions: tuple[Any, ...]
@@ -49,7 +49,7 @@ class Layout:
         }
 
 
-def by_gathering(call: Call, ranks: Ranks, layout: Layout, qkv: tuple[Tensor, Tensor, Tensor]) -> list[Tensor]:
+def by_gathering(call: Asked, ranks: Ranks, layout: Layout, qkv: tuple[Tensor, Tensor, Tensor]) -> list[Tensor]:
     """o and the row outputs of this rank's queries, whose kernels see all keys."""
     q = qkv[0]
     k, v = (gathered(ranks, layout.keys, x) for x in qkv[1:])
@@ -62,7 +62,7 @@ def by_gathering(call: Call, ranks: Ranks, layout: Layout, qkv: tuple[Tensor, Te
     return every[0] if len(every) == 1 else [torch.cat(parts, 2) for parts in zip(*every, strict=True)]
 
 
-def by_heads(call: Call, ranks: Ranks, layout: Layout, qkv: tuple[Tensor, Tensor, Tensor]) -> list[Tensor]:
+def by_heads(call: Asked, ranks: Ranks, layout: Layout, qkv: tuple[Tensor, Tensor, Tensor]) -> list[Tensor]:
     """The same, of some heads of all queries, which are exchanged for all heads of some."""
     heads = [x.shape[1] for x in qkv[:2]]
     if any(count % ranks.count for count in heads):
@@ -84,7 +84,7 @@ def by_heads(call: Call, ranks: Ranks, layout: Layout, qkv: tuple[Tensor, Tensor
 
 
 def _found(
-    call: Call,
+    call: Asked,
     functions: Sequence[Callable[..., Any] | None],
     ranks: Ranks,
     qkv: tuple[Tensor, Tensor, Tensor],
@@ -100,12 +100,10 @@ def _found(
     return entry, [replicated(ranks, x) if needed and isinstance(x, Tensor) and x.requires_grad else x for x in captures]
 
 
-def _attend(call: Call, found: tuple[Entry, list[Any]], qkv: tuple[Tensor, Tensor, Tensor], q_offset: int = 0) -> list[Tensor]:
+def _attend(call: Asked, found: tuple[Entry, list[Any]], qkv: tuple[Tensor, Tensor, Tensor], q_offset: int = 0) -> list[Tensor]:
     """Each o and the row outputs of queries that begin at this position."""
     entry, captures = found
     problem = check_inputs(*qkv, "bhsd")
-    parts = any(captured.source == (POSITION, "q_offset") for captured in entry.traced.captures)
-    problem = dataclasses.replace(problem, inputs=dataclasses.replace(problem.inputs, parts=parts))
     own = [q_offset if c.source == (POSITION, "q_offset") else x for c, x in zip(entry.traced.captures, captures, strict=True)]
     target = call.device or problem.device_type
     return list(dispatch(calls.Call(entry, problem, (*qkv, *own), "bhsd", target, call.deterministic)))
