@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from attn_mlir.backends import allocation
 from attn_mlir.errors import AttnError
 from attn_mlir.runtime import compute
 from attn_mlir.runtime.orders import all_heads_first, all_in_order, input_order, output_order
@@ -23,7 +24,9 @@ def forward(task: Task, *tensors: Tensor) -> list[Tensor]:
 
 def _whole(x: Tensor) -> Tensor:
     """The same memory as a tensor that is no view: autograd lets nobody change one of several views in place."""
-    return x.new_empty(0).set_(x.untyped_storage(), x.storage_offset(), x.shape, x.stride()) if x._is_view() else x
+    if not x._is_view():
+        return x
+    return allocation.empty((0,), dtype=x.dtype, device=x.device).set_(x.untyped_storage(), x.storage_offset(), x.shape, x.stride())
 
 
 class Forward(torch.autograd.Function):
