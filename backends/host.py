@@ -180,29 +180,14 @@ def _type(type_: ir.Type) -> Argument:
 
 def read_kernel(function: ir.Operation, results: int) -> Kernel:
     """Reads `tile.kernel` of a kernel with that many outputs."""
-    attribute = ir.DictAttr(function.attributes["tile.kernel"])
-    names = (
-        "grid",
-        "over",
-        "outputs",
-        "disjoint",
-        "serial",
-        "blocks",
-        "sequences",
-        "segment",
-        "lengths",
-        "list",
-        "keys",
-        "ragged",
-        "paged",
-    )
-    fields = {name: attribute[name] for name in names if name in attribute}
+    fields = ir.DictAttr(function.attributes["tile.kernel"])
     outputs = tuple(ir.StringAttr(kind).value for kind in ir.ArrayAttr(fields["outputs"])) if "outputs" in fields else ("store",) * results
-    disjoint = fields.get("disjoint")
-    axes = [tuple(ir.BoolAttr(b).value for b in ir.ArrayAttr(a)) for a in ir.ArrayAttr(disjoint)] if disjoint else [()] * results
+    axes: list[tuple[bool, ...]] = [()] * results
+    if "disjoint" in fields:
+        axes = [tuple(ir.BoolAttr(b).value for b in ir.ArrayAttr(a)) for a in ir.ArrayAttr(fields["disjoint"])]
     return Kernel(
         name=ir.StringAttr(function.attributes["sym_name"]).value,
-        block_q=ir.IntegerAttr(attribute["block_q"]).value,
+        block_q=ir.IntegerAttr(fields["block_q"]).value,
         grid=ir.StringAttr(fields["grid"]).value if "grid" in fields else "rows",
         over=ir.IntegerAttr(fields["over"]).value if "over" in fields else 0,
         outputs=outputs,

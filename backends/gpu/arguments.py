@@ -75,9 +75,9 @@ class Arguments:
 
     def copied_at(self, value: ir.Value, row: str, head: str, batch: str) -> str:
         """Where a TMA copy of a tensor is behind its column: row, head and batch, and of a ragged view what leads back to the tensor."""
-        if self.number(value) not in self._ragged:
-            return f"{row}, {head}, {batch}"
         number = self.number(value)
+        if number not in self._ragged:
+            return f"{row}, {head}, {batch}"
         name = f"{self.names[number]}_rows"
         # Counted from the last dimension: sums in slots have one dimension more.
         rows = self._add(name, Parameter("size", number, -2), f"int {name}")

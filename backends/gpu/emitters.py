@@ -72,12 +72,12 @@ class Emitters(Generic[TargetT]):
             raise UnsupportedError(f"there is no emitter '{wanted}' (emitters: {', '.join(self.names)})")
         refusals: dict[str, Refusal] = {}
         facts = ir.DictAttr(kernel.attributes["tile.kernel"])
-        if "lengths" in facts and choices.get("deterministic") and "grid" in facts and ir.StringAttr(facts["grid"]).value == "pairs":
+        if "lengths" in facts and choices.get("deterministic") and attributes.grid_kind(kernel) == "pairs":
             raise UnsupportedError(
                 "gradients of packed sequences (attention_varlen) have no fixed order of sums on GPUs yet: leave deterministic out, or "
                 "compute them on the CPU"
             )
-        paged = "paged" in ir.DictAttr(kernel.attributes["tile.kernel"])
+        paged = "paged" in facts
         for name in self.names if wanted is None else (str(wanted),):
             if paged and name not in self.pages:
                 refusals[name] = Refusal(f"'{name}' reads no keys in pages (block_table)")

@@ -5,7 +5,6 @@ T - n + i of entry e is row i of the n rows that end where row e begins. What is
 past the end of a sequence, zeros are read and nothing is written, as past the end of a tensor without sequences.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,9 +12,7 @@ import torch
 
 from attn_mlir.backends.host import Kernel
 from attn_mlir.backends.memory import Memory
-
-COLUMNS = 4
-"""Of a list: sequence, first row, one behind the last row, slot (see `passes.tiling.work`)."""
+from attn_mlir.passes.tiling.work import COLUMNS
 
 
 class Ragged:
@@ -48,10 +45,6 @@ class Ragged:
         """How many dimensions it has."""
         return len(self.shape)
 
-    def numel(self) -> int:
-        """How many elements the view names, most of them several times."""
-        return math.prod(self.shape)
-
     def element_size(self) -> int:
         """Bytes of an element."""
         return self.memory.element_size()
@@ -65,8 +58,8 @@ class Ragged:
         return self.memory.device
 
     def first_slot(self) -> "Ragged":
-        """The view of the first slot of sums."""
-        return Ragged(self.memory[0]) if self.memory.dim() == 5 else self
+        """The view of the first slot of sums in slots."""
+        return Ragged(self.memory[0])
 
 
 def tensor_of(value: Any) -> Any:

@@ -180,9 +180,10 @@ def tiled_copy(tensor: Any) -> Any:
 
 
 def _check_place(position: int, tensor: torch.Tensor | Ragged, index: int) -> None:
-    if cuda.index_of(tensor_of(tensor)) != index:
-        raise ArgumentError(f"argument {position} of this kernel is on {tensor.device}, but the others are on cuda:{index}: move it there")
-    if not tensor.data_ptr() and tensor.numel():
+    own = tensor_of(tensor)
+    if cuda.index_of(own) != index:
+        raise ArgumentError(f"argument {position} of this kernel is on {own.device}, but the others are on cuda:{index}: move it there")
+    if not own.data_ptr() and own.numel():
         raise ArgumentError(f"a tensor of shape {list(tensor.shape)} holds no elements in the memory of the GPU")
 
 

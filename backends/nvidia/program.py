@@ -18,7 +18,7 @@ from attn_mlir.backends.host import Host, Step
 from attn_mlir.backends.nvidia import calls, chains, codegen, cuda, pipeline
 from attn_mlir.backends.nvidia.compile import Binary, compile_all
 from attn_mlir.backends.nvidia.launch import LIMIT, Launcher
-from attn_mlir.backends.nvidia.units import describe, pack, spilled, turns
+from attn_mlir.backends.nvidia.units import describe, pack, spilled, turn_counters
 from attn_mlir.backends.program import Made, Plan
 from attn_mlir.backends.segments import Machine
 from attn_mlir.errors import ArgumentError
@@ -124,7 +124,7 @@ class NvidiaProgram(GpuProgram):
         device, index = over.device, cuda.index_of(over)
         launcher = self._launchers.get((step.kernel, index)) or self._load(step.kernel, device, index)
         memory = outputs_of(unit, made, over, layout, lambda output: launcher.alignment(len(operands) + output, unit.dtypes[output]))
-        copied = launcher([*arguments_of(unit.kernel, operands, memory), *_turns(unit, operands)])
+        copied = launcher([*arguments_of(unit.kernel, operands, memory), *turn_counters(unit, operands)])
         self.tell_copied(step, operands, copied)
         return [each.result() for each in memory]
 
@@ -189,12 +189,6 @@ def _in_background(work: Callable[[], object]) -> None:
             work()
 
     threading.Thread(target=run, name="attn-mlir-ahead").start()
-
-
-def _turns(unit: Unit, operands: Sequence[Any]) -> list[torch.Tensor]:
-    """What tells programs that add to the same sums whose turn it is."""
-    count = turns(unit, [value.shape if isinstance(value, torch.Tensor) else () for value in operands])
-    return [torch.zeros(count, dtype=torch.int32, device=operands[unit.kernel.over].device)] if count else []
 
 
 def _single_kernel(host: Host, units: Mapping[str, Unit]) -> str:

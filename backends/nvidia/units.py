@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import torch
+
 from attn_mlir.backends import plain
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import Fields
@@ -28,6 +30,14 @@ def turns(unit: Unit, operands: Sequence[Any]) -> int:
         return 0
     batch, heads, length = operands[int(schedule["turn_over"])][:3]
     return int(batch * heads * -(-length // int(schedule["turn_rows"])) * int(schedule["turn_parts"]))
+
+
+def turn_counters(unit: Unit, operands: Sequence[Any]) -> list[torch.Tensor]:
+    """These zeros, where there are any, for the operands of a launch."""
+    if "turn_rows" not in unit.schedule:
+        return []
+    count = turns(unit, [value.shape if isinstance(value, torch.Tensor) else () for value in operands])
+    return [torch.zeros(count, dtype=torch.int32, device=operands[unit.kernel.over].device)] if count else []
 
 
 WIDE_RESULTS = "attn.wide_results"

@@ -7,7 +7,8 @@ from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.simt.dialect import Dialect
 from attn_mlir.backends.gpu.simt.source import source
 from attn_mlir.backends.gpu.simt.values import Printer
-from attn_mlir.backends.gpu.structure import body, constant, maker, operations, yielded
+from attn_mlir.backends.gpu.structure import body, constant, is_row, maker, operations, yielded
+from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
 
@@ -51,12 +52,13 @@ class _Merge:
         p.line(f"const int own = (int){self.dialect.thread};")
         states = [p.names.fresh("state") for _ in carried]
         for name, start in zip(states, initial, strict=True):
-            if _is_row(start):
+            if is_row(start.type):
                 p.line(f"float {name} = {p.row_value(start)};")
             else:
                 filled = maker(start, "tile.fill")
-                zero = constant(filled.operands[0]) if filled is not None else None
-                p.line(f"float {name}[{self.each}] = {{}};" if zero == 0 else f"float {name}[{self.each}];")
+                if filled is None or constant(filled.operands[0]) != 0:
+                    raise UnsupportedError("parts of rows are added up from 0")
+                p.line(f"float {name}[{self.each}] = {{}};")
         first, last, stride = (p.scalars.emit(value) for value in (begin, end, step))
         for value in dict.fromkeys(value for op in walk(loop) for value in op.operands if isinstance(value.type, ir.IndexType)):
             if maker(value) is not None and value.owner.operation.block == body(self.kernel):
@@ -84,7 +86,7 @@ class _Merge:
         place = [p.scalars.emit(value) for value in (b, h, row)]
         news = []
         for name, value in zip(states, yielded(body(self.loop)), strict=True):
-            if _is_row(value):
+            if is_row(value.type):
                 news.append((name, p.names.fresh("next")))
                 p.line(f"const float {news[-1][1]} = {p.row_value(value)};")
         name = states[carried.index(accumulator)]
@@ -97,7 +99,7 @@ class _Merge:
     def _store(self, op: ir.Operation) -> None:
         p, (tile, memory, b, h, row, count) = self.print, op.operands
         place, exists = [p.scalars.emit(value) for value in (b, h, row)], f"0 < {p.scalars.emit(count)}"
-        if _is_row(tile):
+        if is_row(tile.type):
             p.line(f"if (own == 0 && {exists}) {p.arguments.element(memory, place)} = {p.row_value(tile)};")
             return
         with self._each():
@@ -115,8 +117,4 @@ class _Merge:
         known = dict(zip(tiles, names, strict=True))
         for op in find_all(within, "tensor.extract"):
             if (name := known.get(op.operands[0])) is not None:
-                self.print.scalars.bind(op.results[0], name if _is_row(op.operands[0]) else f"{name}[c]")
-
-
-def _is_row(value: ir.Value) -> bool:
-    return ir.RankedTensorType(value.type).rank == 1
+                self.print.scalars.bind(op.results[0], name if is_row(op.operands[0].type) else f"{name}[c]")

@@ -13,7 +13,7 @@ from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.backends.host import Host, Step
 from attn_mlir.backends.nvidia import pipeline
 from attn_mlir.backends.nvidia.emulation.kernel import EmulatedKernel
-from attn_mlir.backends.nvidia.units import turns
+from attn_mlir.backends.nvidia.units import turn_counters
 from attn_mlir.backends.program import Made, Plan
 from attn_mlir.backends.segments import Machine
 from attn_mlir.errors import ArgumentError
@@ -41,9 +41,7 @@ class EmulatedProgram(GpuProgram):
         unit = self.units[step.kernel]
         memory = outputs_of(unit, made, operands[unit.kernel.over], layout, lambda output: 1)
         kinds = {len(operands) + number: kind for number, kind in enumerate(unit.kernel.outputs)}
-        count = turns(unit, [value.shape if isinstance(value, torch.Tensor) else () for value in operands])
-        own = [torch.zeros(count, dtype=torch.int32)] if count else []
-        self._kernels[step.kernel]([*arguments_of(unit.kernel, operands, memory), *own], kinds)
+        self._kernels[step.kernel]([*arguments_of(unit.kernel, operands, memory), *turn_counters(unit, operands)], kinds)
         return [each.result() for each in memory]
 
     def stages(self) -> dict[str, str]:

@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
+from attn_mlir.backends.gpu.structure import body, operations
 from attn_mlir.backends.nvidia.forming.facts import chosen
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels
+from attn_mlir.dialects.numbers import number
 from attn_mlir.dialects.warp import build
 from attn_mlir.mlir import arith, ir, memref, scf
 from attn_mlir.passes.base import Pass
@@ -36,10 +38,10 @@ class DrawTiles(Pass):
     def _draw(self, kernel: ir.Operation) -> None:
         if not self.draw and not chosen(kernel, "draw", 0, 0):
             raise Refused("the schedule has a fixed share of the tiles for each thread block")
-        loops = {role: [op for op in _ops(role) if _takes_tiles(op)] for role in find_all(kernel, "warp.role")}
+        loops = {role: [op for op in operations(body(role)) if _takes_tiles(op)] for role in find_all(kernel, "warp.role")}
         if any(len(found) != 1 for found in loops.values()):
             raise Refused("a role has no loop, or several, that takes tiles from its thread block's number on")
-        warps = sum(_number(role, "warpgroups") * _number(role, "warps") for role in loops)
+        warps = sum(number(role, "warpgroups") * number(role, "warps") for role in loops)
         first = next(iter(loops))
         with kernel.location, ir.InsertionPoint(first):
             whole = ir.IntegerType.get_signless(32)
@@ -136,11 +138,3 @@ def _takes_tiles(op: ir.Operation) -> bool:
         and maker(op.operands[0], "warp.block_id") is not None
         and maker(op.operands[2], "warp.block_count") is not None
     )
-
-
-def _ops(role: ir.Operation) -> list[ir.Operation]:
-    return [view.operation for view in role.regions[0].blocks[0].operations]
-
-
-def _number(op: ir.Operation, name: str) -> int:
-    return ir.IntegerAttr(op.attributes[name]).value

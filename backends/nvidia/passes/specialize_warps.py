@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from attn_mlir.backends.nvidia.forming.facts import chosen, launch_registers
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels
 from attn_mlir.backends.nvidia.forming.slicing import Slice
-from attn_mlir.dialects.numbers import i64
+from attn_mlir.dialects.numbers import i64, number
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import clone_op, find_all, maker, walk
@@ -49,14 +49,14 @@ class SpecializeWarps(Pass):
         with role.location, ir.InsertionPoint(role):
             _make("producer", {"warpgroups": 1, "warps": 1, "registers": producer}, role, Slice(block, inside), _unwrapped(issues))
             others = [op for op in walk(role) if op.name.startswith(("warp.", "memref.store")) and op.name not in PURE and op not in inside]
-            numbers = {"warpgroups": _number(role, "warpgroups"), "warps": 4, "registers": consumer}
+            numbers = {"warpgroups": number(role, "warpgroups"), "warps": 4, "registers": consumer}
             _make("consumer", numbers, role, Slice(block, others), _dropped(issues))
         role.erase()
 
     def _registers(self, kernel: ir.Operation, role: ir.Operation) -> tuple[int, int, int]:
         """Those of a thread at launch, of the producer, and of the consumers."""
-        count = _number(role, "warpgroups")
-        launch = launch_registers(_number(kernel, "register_file"), count + 1)
+        count = number(role, "warpgroups")
+        launch = launch_registers(number(kernel, "register_file"), count + 1)
         producer = chosen(kernel, "producer_registers", self.producer_registers, _PRODUCER)
         left = (launch * (count + 1) - producer) // count // 8 * 8
         consumer = chosen(kernel, "consumer_registers", self.consumer_registers, min(240, left))
@@ -99,7 +99,3 @@ def _make(name: str, numbers: dict[str, int], role: ir.Operation, part: Slice, s
     block = made.regions[0].blocks.append(argument.type, arg_locs=[argument.location])
     with ir.InsertionPoint(block):
         part.clone({argument: block.arguments[0]}, special)
-
-
-def _number(op: ir.Operation, name: str) -> int:
-    return ir.IntegerAttr(op.attributes[name]).value
