@@ -2,16 +2,18 @@
 
 from collections.abc import Iterator
 
-from attn_mlir.dialects.attn.linear_erase import eraser, output_of, reads_strictly, writer
+from attn_mlir.dialects.attn.linear_erase import eraser, output_of, reads_strictly, removes_another, writer
 from attn_mlir.mlir import ir
+from attn_mlir.passes.differentiation.delta_backward import refused_delta
 from attn_mlir.passes.differentiation.delta_check import certified_delta
 from attn_mlir.passes.differentiation.delta_plan import delta_plan
+from attn_mlir.passes.differentiation.linear_model import LinearPrimal
 
 
 def delta_recurrence(op: ir.Operation, decayed: str, forward: bool) -> Iterator[str]:
     """The steps of one position; `decayed` is the state after its decay."""
     start, end = (f"S = {decayed}; ", "") if forward else ("", f"; then S = {decayed}")
-    erase, output, removed = eraser(op), output_of(op), _removes_another(op)
+    erase, output, removed = eraser(op), output_of(op), removes_another(op)
     at = {"decayed": "before the update", "written": "between the writers", "values": "as what is written"}.get(output, "after it")
     if erase is not None and not removed:
         yield f"  {start}x_t = e_t S; S = S + k_t (v_t - x_t)^T; o_t = q_t S, read {at}{end}"
@@ -28,7 +30,7 @@ def delta_recurrence(op: ir.Operation, decayed: str, forward: bool) -> Iterator[
 def delta_system(op: ir.Operation, forward: bool) -> Iterator[str]:
     """What of a chunk is not there without erasing."""
     erase, side = eraser(op), "<" if forward else ">"
-    if erase is not None and not _removes_another(op):
+    if erase is not None and not removes_another(op):
         yield f"  where v is U, of (I + A) U = V - leave e_t S, with A = weight (e_t . k_s) for s {side} t"
     elif erase is not None:
         yield "  and a second writer r with values -X, of (I + A) X = leave e_t S + B V"
@@ -41,11 +43,13 @@ def delta_system(op: ir.Operation, forward: bool) -> Iterator[str]:
 
 def delta_backward(op: ir.Operation) -> Iterator[str]:
     """The sweeps that make gradients, where they are derived."""
-    output, channels = output_of(op), ir.StringAttr(op.attributes["channels"]).value
-    forward = ir.StringAttr(op.attributes["direction"]).value == "forward"
-    if eraser(op) is None or output not in ("after", "decayed") or not forward or len(ir.ArrayAttr(op.attributes["outputs"])) > 1:
+    function = op.parent
+    if eraser(op) is None or function is None or len(ir.ArrayAttr(op.attributes["outputs"])) > 1:
         return
-    removed = _removes_another(op)
+    if refused_delta(LinearPrimal(function, op)) is not None:
+        return
+    output, channels = output_of(op), ir.StringAttr(op.attributes["channels"]).value
+    removed = removes_another(op)
     yield ""
     yield "backward: with u what is written, dx the gradient of what e reads"
     for role, made in delta_plan(removed, output).items():
@@ -60,8 +64,3 @@ def delta_backward(op: ir.Operation) -> Iterator[str]:
         f"  confirmed in float64 by differences of the recurrence: {certificate.points} gradients, largest relative error "
         f"{certificate.error:.1e}"
     )
-
-
-def _removes_another(op: ir.Operation) -> bool:
-    erase = eraser(op)
-    return erase is not None and len(list(erase.operands)) == 2

@@ -69,6 +69,12 @@ def _found(op: ir.Operation, name: str) -> ir.Operation | None:
     return next((piece for piece in pieces_in(op) if piece.name == name), None)
 
 
+def removes_another(op: ir.Operation) -> bool:
+    """Whether another key is removed than the one that is written."""
+    erase = eraser(op)
+    return erase is not None and len(list(erase.operands)) == 2
+
+
 def eraser(op: ir.Operation) -> ir.Operation | None:
     """The `attn.erase` of an `attn.linear_attention` or `attn.chunk`."""
     return _found(op, "attn.erase")

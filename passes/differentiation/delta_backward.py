@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from attn_mlir.dialects.attn import build
-from attn_mlir.dialects.attn.linear_erase import eraser, output_of, writer
+from attn_mlir.dialects.attn.linear_erase import eraser, output_of, removes_another, writer
 from attn_mlir.dialects.attn.linear_recurrence import with_all_heads
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.derivation.expr import Node
@@ -30,8 +30,7 @@ def refused_delta(primal: LinearPrimal) -> str | None:
 
 def places_of(linear: ir.Operation) -> tuple[bool, str]:
     """Whether another key is removed than k, and where q reads: what the plan depends on."""
-    erase = eraser(linear)
-    return erase is not None and len(list(erase.operands)) == 2, output_of(linear)
+    return removes_another(linear), output_of(linear)
 
 
 @dataclass(eq=False)
@@ -44,8 +43,8 @@ class DeltaBackward(Backward):
     def gradients(self) -> list[ir.Value]:
         """The gradients of `wrt`."""
         of, host = self.of, self.host
-        self.removed, self._output = places_of(of.primal.attention)
-        plan = delta_plan(self.removed, self._output)
+        self.removed, output = places_of(of.primal.attention)
+        plan = delta_plan(self.removed, output)
         wanted = self._wanted(plan)
         self.whole["do"] = self._scores(host.tensors["do"])
         for role in ("q", "k"):

@@ -1,5 +1,7 @@
 // RUN: attn-opt %inputs/linear/gated-delta.mlir --attn-explain | FileCheck %s
 // RUN: attn-opt %inputs/linear/removed-key.mlir --attn-explain | FileCheck %s --check-prefix=REMOVED
+// RUN: sed 's/reads = "decayed"/reads = "written"/' %inputs/linear/removed-key.mlir > %t
+// RUN: attn-opt %t --attn-explain | FileCheck %s --check-prefix=WRITTEN
 
 // CHECK:      recurrence, towards later positions
 // CHECK:        e = e * arg5[b, h, t]
@@ -19,3 +21,7 @@
 // REMOVED:      S = diag(exp(g_t)) S; x_t = e_t S; S = S + k_t v_t^T - r_t x_t^T; o_t = q_t S, read after it
 // REMOVED:      and a second writer r with values -X, of (I + A) X = leave e_t S + B V
 // REMOVED:      dr: the other way with z, do, q in place of q, k, v; dx writes e, too
+
+// What is not differentiated has no backward here.
+// WRITTEN:      S = S + k_t v_t^T; x_t = e_t S - r_t x_t^T; o_t = q_t S, read after it
+// WRITTEN-NOT:  backward:
