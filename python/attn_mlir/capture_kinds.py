@@ -35,7 +35,7 @@ class CaptureKind(enum.StrEnum):
     """The argument of operators that holds all captures of this kind.
 
     AOTInductor hands over an empty list as None, so that lists which may be empty are optional. That of tensors cannot be: torch.vmap
-    does not look into an optional list. Graphs give it q where nothing is captured, which nobody reads (`Call.operator`).
+    does not look into an optional list. Graphs give it q where nothing is captured, which nobody reads (`dispatch.forward_in_graph`).
     """
     read: Callable[[Any], Any]
     """What programs take of a value that a function captures."""

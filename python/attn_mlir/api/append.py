@@ -1,6 +1,5 @@
 """`append_kv`: new keys and values written into caches in place, contiguous or paged, rotated where asked."""
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,6 +7,7 @@ import torch
 from torch import Tensor
 
 from attn_mlir.errors import ArgumentError, UnsupportedError
+from attn_mlir.runtime.checked import is_checked
 
 
 def append_kv(
@@ -39,7 +39,7 @@ def append_kv(
     _check(k_cache, v_cache, k, v, seqused_k)
     count, new = k.shape[:2]
     positions = seqused_k.long()[:, None] + torch.arange(new, device=k.device)
-    looks = k.device.type == "cpu" or os.environ.get("ATTN_MLIR_CHECK", "") not in ("", "0")
+    looks = k.device.type == "cpu" or is_checked()
     if looks and (seqused_k < 0).any():
         raise ArgumentError("seqused_k must not be negative")
     entry, slot = _places(k_cache, positions, block_table, cache_batch_idx, looks)
@@ -121,9 +121,9 @@ def _places(cache: Tensor, positions: Tensor, table: Tensor | None, rows: Tensor
         if table is not None:
             raise ArgumentError("cache_batch_idx is for contiguous caches: leave it out where block_table is given")
         _check_table("cache_batch_idx", rows, 1, len(positions), positions.device)
+    own = torch.arange(len(positions), device=positions.device) if rows is None else rows.long()
     if not looks:
         if table is None:
-            own = torch.arange(len(positions), device=positions.device) if rows is None else rows.long()
             return own[:, None].expand_as(positions), positions
         page, most = positions // max(1, size), table.shape[1]
         found = table.long().gather(1, page.clamp(0, max(0, most - 1))) if most else torch.full_like(positions, -1)
@@ -135,7 +135,7 @@ def _places(cache: Tensor, positions: Tensor, table: Tensor | None, rows: Tensor
     if table is not None:
         entry = table.long().gather(1, positions // size)
     else:
-        entry = (torch.arange(len(positions), device=positions.device) if rows is None else rows.long())[:, None].expand_as(positions)
+        entry = own[:, None].expand_as(positions)
     name, kind = ("cache_batch_idx", "rows") if table is None else ("block_table", "pages")
     if entry.numel() and (int(entry.min()) < 0 or int(entry.max()) >= len(cache)):
         raise ArgumentError(f"{name} names {kind} from {int(entry.min())} to {int(entry.max())}, but k_cache has {len(cache)}")

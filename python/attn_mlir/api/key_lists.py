@@ -18,8 +18,9 @@ from attn_mlir.api.options import Options
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.given import LISTS
 from attn_mlir.performance import told
+from attn_mlir.runtime.checked import is_checked
 from attn_mlir.runtime.dispatch import dispatch, needing_gradient
-from attn_mlir.runtime.key_lists import Form, check_range, check_twice, form_of, is_checked, lists_of
+from attn_mlir.runtime.key_lists import Form, check_range, check_twice, form_of, lists_of
 from attn_mlir.runtime.orders import all_heads_first, all_in_order, input_order, output_order
 
 MAX_KEY_BLOCK = 1 << 20

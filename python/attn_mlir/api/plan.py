@@ -18,7 +18,7 @@ from attn_mlir.runtime.call import Call
 from attn_mlir.runtime.dispatch import dispatch, needing_gradient
 from attn_mlir.runtime.orders import all_in_order
 from attn_mlir.runtime.programs import program_of
-from attn_mlir.runtime.varlen import VarlenRun, check_offsets, largest, reads_offsets
+from attn_mlir.runtime.varlen import VarlenRun, check_offsets, largest
 
 Function = Callable[..., Any]
 
@@ -48,7 +48,7 @@ class VarlenPlan:
         """
         problem = problem_of(q, k, v, self._inputs.paged)
         self._check(problem)
-        inside = inside_of(q, k, self._offsets[3]) if q.is_cuda and not reads_offsets(*self._largest) else None
+        inside = inside_of(q, k, self._offsets[3], self._largest)
         sequences = sequences_of(q, *self._offsets, inside)
         if not q.is_cuda and not torch.equal(self._offsets[0], self._begins):
             raise ArgumentError("cu_seqlens_q has changed since it was planned for: plan again")

@@ -17,7 +17,7 @@ from attn_mlir.api.varlen_inputs import check_largest, inside_of, mask_of, probl
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.runtime.dispatch import dispatch, needing_gradient
-from attn_mlir.runtime.varlen import largest, reads_offsets
+from attn_mlir.runtime.varlen import largest
 
 Function = Callable[..., Any]
 
@@ -108,7 +108,7 @@ def attention_varlen(
         return _squeezed(attention_in_graph(batched(q, k, v), asked, (dropout_p, dropout_seed), packed=packed))
     dropout = dropout_of(dropout_p, dropout_seed, q)
     problem = problem_of(q, k, v, block_table is not None)
-    inside = inside_of(q, k, block_table) if q.is_cuda and not reads_offsets(max_q, max_k) else None
+    inside = inside_of(q, k, block_table, (max_q, max_k))
     sequences = sequences_of(q, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table, inside)
     check_largest(max_q, max_k, sequences)
     options = Options(*asked, check_splits(num_splits), bool(batch_invariant))

@@ -9,6 +9,7 @@ from attn_mlir.api.given_masks import is_block_mask
 from attn_mlir.api.inputs import Problem, check_dtype, check_inputs
 from attn_mlir.api.mask_strings import parse
 from attn_mlir.errors import ArgumentError
+from attn_mlir.runtime.varlen import reads_offsets
 
 _RANKS = {
     "cu_seqlens_q": "[sequences + 1]",
@@ -105,8 +106,13 @@ def _differences(offsets: torch.Tensor, cut: bool) -> torch.Tensor:
     return made.clamp_(min=0) if cut else made
 
 
-def inside_of(q: torch.Tensor, k: torch.Tensor, table: torch.Tensor | None) -> tuple[int, int]:
-    """How many rows of queries, and keys of packed tensors or of one sequence in pages, there are: for `sequences_of`."""
+def inside_of(q: torch.Tensor, k: torch.Tensor, table: torch.Tensor | None, most: tuple[int | None, int | None]) -> tuple[int, int] | None:
+    """How many rows of queries, and keys of packed tensors or of one sequence in pages, there are, for `sequences_of`.
+
+    None where offsets are checked, which on a GPU depends on the largest lengths, `most`.
+    """
+    if not q.is_cuda or reads_offsets(*most):
+        return None
     return len(q), len(k) if table is None else table.shape[1] * k.shape[1]
 
 

@@ -4,7 +4,6 @@ They are made on the host, at every call: what the tensor holds may have changed
 """
 
 import math
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 import torch
 
 from attn_mlir.errors import ArgumentError
+from attn_mlir.runtime.checked import is_checked
 
 Array = np.ndarray[Any, Any]
 TILES = (32, 16)
@@ -44,11 +44,6 @@ def form_of(queries: int, keys: int) -> Form:
     """Blocks of whole vectors of keys stay blocks; of others, the keys are listed."""
     tile = next((tile for tile in TILES if keys % tile == 0), 0)
     return Form(queries, keys, tile, keys) if tile else Form(queries, 1, TILES[0], keys)
-
-
-def is_checked() -> bool:
-    """Whether what is allowed but may be a mistake is an error."""
-    return os.environ.get("ATTN_MLIR_CHECK", "0") not in ("", "0")
 
 
 def lists_of(index: torch.Tensor, kv_len: int, form: Form, inverse: bool) -> list[torch.Tensor]:

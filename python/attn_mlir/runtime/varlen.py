@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
@@ -13,6 +12,7 @@ import torch
 from attn_mlir import driver
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.given import SEQUENCES
+from attn_mlir.runtime.checked import is_checked
 from attn_mlir.runtime.programs import Program, WholeKernel
 
 _SHARE = {"": 1, "fwd": 1, "jvp": 2}
@@ -139,7 +139,7 @@ def _on_host(*tensors: torch.Tensor) -> list[np.ndarray]:
 
 def reads_offsets(max_q: int | None, max_k: int | None) -> bool:
     """Whether calls on a GPU wait for offsets, to check them: where a largest length is not known, or with `ATTN_MLIR_CHECK=1`."""
-    return max_q is None or max_k is None or os.environ.get("ATTN_MLIR_CHECK", "") not in ("", "0")
+    return max_q is None or max_k is None or is_checked()
 
 
 @contextlib.contextmanager
