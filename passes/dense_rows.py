@@ -9,7 +9,7 @@ from attn_mlir.passes.dense.confirm import confirm
 from attn_mlir.passes.dense.fold import fold
 from attn_mlir.passes.dense.linear import Linearity
 from attn_mlir.passes.derivation import DerivationError
-from attn_mlir.passes.derivation.row import location_name
+from attn_mlir.passes.locations import location_name
 from attn_mlir.passes.regions import block_of, clone_op, find_all, inline, piece, pieces, scores_in
 
 _ONLINE = ("attn.init", "attn.step", "attn.merge", "attn.finalize")

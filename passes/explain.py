@@ -10,9 +10,10 @@ from attn_mlir.passes.derivation import Derivation, DerivationError, Row, accumu
 from attn_mlir.passes.derivation.emit import output_name
 from attn_mlir.passes.derivation.expr import Graph, Node, text
 from attn_mlir.passes.derivation.plan import OUTPUT
-from attn_mlir.passes.derivation.row import Reader, location_name, score_names
+from attn_mlir.passes.derivation.row import Reader, score_names
 from attn_mlir.passes.differentiation.describe import describe
 from attn_mlir.passes.explain_linear import explain_chunks, explain_decay_sum, explain_recurrence, explain_scan
+from attn_mlir.passes.locations import location_name
 from attn_mlir.passes.regions import block_of, find_all, piece, pieces, scores_in
 
 

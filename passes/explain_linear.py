@@ -10,7 +10,6 @@ from attn_mlir.passes.derivation.chunk import PIECES, derive_chunks
 from attn_mlir.passes.derivation.delta import derive_delta
 from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.derivation.expr import Graph, Node, text
-from attn_mlir.passes.derivation.row import location_name
 from attn_mlir.passes.derivation.segments import derive_segments
 from attn_mlir.passes.differentiation.errors import DifferentiationError
 from attn_mlir.passes.differentiation.linear_check import certified
@@ -18,6 +17,7 @@ from attn_mlir.passes.differentiation.model import ROW, Param, Program
 from attn_mlir.passes.differentiation.read import PieceReader
 from attn_mlir.passes.explain_delta import delta_backward, delta_recurrence, delta_system
 from attn_mlir.passes.linear_scale import SCALED, scale_of
+from attn_mlir.passes.locations import location_name
 from attn_mlir.passes.regions import block_of, piece, scores_in
 from attn_mlir.passes.tiling.chunk_tiles import row_mod
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from attn_mlir.dialects.attn import build
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
-from attn_mlir.passes.derivation.row import location_name
+from attn_mlir.passes.locations import location_name
 from attn_mlir.passes.regions import block_of, clone_op, find_all, piece, pieces
 
 

@@ -14,7 +14,8 @@ from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.derivation.evaluate import Array, Evaluator
 from attn_mlir.passes.derivation.expr import Graph, Node
 from attn_mlir.passes.derivation.program import LOWEST
-from attn_mlir.passes.derivation.row import Reader, location_name
+from attn_mlir.passes.derivation.row import Reader
+from attn_mlir.passes.locations import location_name
 from attn_mlir.passes.regions import block_of, find_all, inline, piece, pieces, scores_in
 
 ROWS = 16

@@ -30,5 +30,5 @@ class TilePairs(TilePass):
         if not lists_fit(op, self.whole, self.name):
             return False
         block_q, block_kv = blocks_of(function) or self.sizes()
-        build_pairs(function, op, makers_of(function), (block_q, block_kv), self.whole, self.whole)
+        build_pairs(function, op, makers_of(function), (block_q, block_kv), self.whole)
         return True

@@ -56,4 +56,4 @@ class TileRows(TilePass):
             op.location.emit_error(f"{self.name}: 'attn.parts' are for tensors that are not packed, without `whole`")
             return False
         block_q, block_kv = blocks_of(function) or self.sizes()
-        return KernelBuilder(function, op, block_q, block_kv, self.whole, self.whole).build()
+        return KernelBuilder(function, op, block_q, block_kv, self.whole).build()

@@ -9,7 +9,8 @@ from attn_mlir.dialects.fastmath import attributes_of
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Node
 from attn_mlir.passes.derivation.program import Program
-from attn_mlir.passes.derivation.row import Params, Row, place_of
+from attn_mlir.passes.derivation.row import Params, Row
+from attn_mlir.passes.locations import place_of
 from attn_mlir.passes.order import deepest_first
 from attn_mlir.passes.regions import clone_op, scores_in
 

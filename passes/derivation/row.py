@@ -7,6 +7,7 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.derivation import evaluate
 from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Graph, Node
+from attn_mlir.passes.locations import location_name, place_of
 from attn_mlir.passes.order import deepest_first
 from attn_mlir.passes.regions import block_of, pieces, scores_in
 from attn_mlir.passes.sequences import reads_row
@@ -212,24 +213,6 @@ class Reader:
         name = wanted if wanted not in names else f"{wanted}{sum(n.startswith(wanted) for n in names)}"
         self.reductions.append(Reduction(kind, value, name, op.location))
         return self.graph.leaf("red", len(self.reductions) - 1)
-
-
-def location_name(location: ir.Location) -> str | None:
-    """The user's name for a value, when its location carries one."""
-    if isinstance(location, ir.NameLoc):
-        return location.name_str
-    if isinstance(location, ir.FusedLoc):
-        return next((name for name in map(location_name, location.locations) if name), None)
-    return None
-
-
-def place_of(location: ir.Location) -> ir.Location | None:
-    """File, line and column in a location, without the names around them."""
-    if isinstance(location, ir.NameLoc):
-        return place_of(location.child_loc)
-    if isinstance(location, ir.FusedLoc):
-        return next((place for place in map(place_of, location.locations) if place is not None), None)
-    return location if isinstance(location, ir.FileLineColLoc) else None
 
 
 def _param_name(value: ir.Value) -> str | None:

@@ -9,8 +9,8 @@ from attn_mlir.dialects.fastmath import attributes_of
 from attn_mlir.mlir import arith, func, ir
 from attn_mlir.passes.derivation.emit import output_name
 from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Node
-from attn_mlir.passes.derivation.row import location_name
 from attn_mlir.passes.differentiation.model import Program
+from attn_mlir.passes.locations import location_name
 from attn_mlir.passes.order import deepest_first
 from attn_mlir.passes.regions import block_of, clone_op, piece, pieces, scores_in
 from attn_mlir.passes.sequences import packing_of, read_index

@@ -99,15 +99,21 @@ def check_gradients(forward: bool, channels: str, plan: Mapping[str, LinearSweep
         swept = sweep(q, k, v, g, initial, forward, channels)
         return float((swept.o * x["do"]).sum() + (swept.final * x["d_final_state"]).sum())
 
+    return compared(loss, x, derived(x, forward, channels, plan), "recurrence")
+
+
+def compared(
+    loss: Callable[[Mapping[str, Array]], float], x: Mapping[str, Array], gradients: Mapping[str, Array], what: str
+) -> LinearCertificate:
+    """Gradients beside differences of the loss of `what`. Raises DifferentiationError where they differ."""
     points, error = 0, 0.0
-    for name, gradient in derived(x, forward, channels, plan).items():
+    for name, gradient in gradients.items():
         for place in np.ndindex(gradient.shape):
             wanted = slope(loss, x, name, place)
             worst = abs(float(gradient[place]) - wanted) / max(1.0, abs(wanted))
             points, error = points + 1, max(error, worst)
             if not worst <= TOLERANCE:
-                message = f"the gradient of {name} differs from differences of the recurrence by {worst:.1e} of its size"
-                raise DifferentiationError(message)
+                raise DifferentiationError(f"the gradient of {name} differs from differences of the {what} by {worst:.1e} of its size")
     return LinearCertificate(points, error)
 
 

@@ -9,9 +9,9 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.derivation import evaluate
 from attn_mlir.passes.derivation.emit import output_name
 from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Graph, Node
-from attn_mlir.passes.derivation.row import location_name
 from attn_mlir.passes.differentiation.model import PAIR, ROW, Param, Program, Read, Reduction, RowValue, Sum, location_error
 from attn_mlir.passes.differentiation.partials import partials
+from attn_mlir.passes.locations import location_name
 from attn_mlir.passes.order import deepest_first
 from attn_mlir.passes.regions import block_of, piece, pieces, scores_in
 

@@ -33,7 +33,7 @@ def of_heads(parts: Parts, factor: ir.Value) -> ir.Value:
     (from_state,) = block.map([block.tile([block.size], block.wide)], of_state)
     if not block.forward:  # A row has no other one to read: it takes itself away, in the type of sums.
         return combined(block, build.cumsum(from_state), from_state, arith.SubFOp)
-    writers = [parts] if parts.second is None else [parts, parts.second]
+    writers = parts.writers
     of_pairs = [(w.scores(), build.dot(block.multiplied(factor), w.v, block.score, transpose_b=True), w.decays) for w in writers]
 
     def pair(i: ir.Value, j: ir.Value) -> list[ir.Value]:
@@ -82,7 +82,7 @@ def of_channels(parts: Parts, from_state: ir.Value, apart: Mapping[int, ir.Value
 
 def whole(parts: Parts, from_state: ir.Value, apart: Mapping[int, ir.Value]) -> ir.Value:
     """[C, V]: the output of a chunk whose value channels have decays, with what every position adds to its own."""
-    block, writers = parts.block, [parts] if parts.second is None else [parts, parts.second]
+    block, writers = parts.block, parts.writers
     own = [(w.scores(), w.v, w.decays) for n, w in enumerate(writers) if not reads_strictly(block.op, n == 1)]
 
     def add(i: ir.Value, d: ir.Value) -> list[ir.Value]:

@@ -9,31 +9,6 @@ from attn_mlir.passes.tiling.chunk_tiles import ChunkTiles
 from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index
 
 
-class Parts:
-    """The tiles of a chunk; products are emitted where they are first asked for."""
-
-    def __init__(
-        self, block: ChunkTiles, decays: Decays, state: ir.Value, q: ir.Value, k: ir.Value, v: ir.Value, second: "Second | None" = None
-    ) -> None:
-        self.block, self.decays, self.q, self.k, self.v, self.second = block, decays, q, k, v, second
-        leaving = decays.scaled("attn.leave", q) if block.channels == "key" else q
-        shape = list(ir.RankedTensorType(state.type).shape)
-        pieces = [state]
-        if block.element != block.score:
-            pieces = block.pieces(shape, lambda i, j: tensor.ExtractOp(state, [i, j]).result, block.two_pieces)
-        first, *rest = pieces
-        self.of_state = build.dot(leaving, first, block.score, transpose_b=block.transposed)
-        for piece in rest:
-            self.of_state = build.dot_accumulate(self.of_state, None, leaving, piece, transpose_b=block.transposed)
-        self._scores: ir.Value | None = None
-
-    def scores(self) -> ir.Value:
-        """q k^T."""
-        if self._scores is None:
-            self._scores = build.dot(self.q, self.k, self.block.score, transpose_b=True)
-        return self._scores
-
-
 class Second:
     """How q reads what a second writer writes with keys k and values v, where there is one."""
 
@@ -46,6 +21,30 @@ class Second:
         if self._scores is None:
             self._scores = build.dot(self.q, self.k, self.block.score, transpose_b=True)
         return self._scores
+
+
+class Parts(Second):
+    """The tiles of a chunk; products are emitted where they are first asked for."""
+
+    def __init__(
+        self, block: ChunkTiles, decays: Decays, state: ir.Value, q: ir.Value, k: ir.Value, v: ir.Value, second: Second | None = None
+    ) -> None:
+        super().__init__(block, decays, q, k, v)
+        self.second = second
+        leaving = decays.scaled("attn.leave", q) if block.channels == "key" else q
+        shape = list(ir.RankedTensorType(state.type).shape)
+        pieces = [state]
+        if block.element != block.score:
+            pieces = block.pieces(shape, lambda i, j: tensor.ExtractOp(state, [i, j]).result, block.two_pieces)
+        first, *rest = pieces
+        self.of_state = build.dot(leaving, first, block.score, transpose_b=block.transposed)
+        for piece in rest:
+            self.of_state = build.dot_accumulate(self.of_state, None, leaving, piece, transpose_b=block.transposed)
+
+    @property
+    def writers(self) -> list[Second]:
+        """Those of the chunk's keys and values, and of a second writer's."""
+        return [self] if self.second is None else [self, self.second]
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ class CombineBuilder(KernelBuilder):
     A program has one row; its parts lie in entries b count to (b + 1) count, of packed tensors in those that its item of the list names.
     """
 
-    def __init__(self, function: ir.Operation, combine: ir.Operation, ragged: bool = False) -> None:
-        super().__init__(function, combine, 1, 1, ragged=ragged)
+    def __init__(self, function: ir.Operation, combine: ir.Operation, whole: bool = False) -> None:
+        super().__init__(function, combine, 1, 1, whole)
 
     def _views(self, outputs: range) -> ir.Attribute:
         """None: partial results have entries of their own, and outputs are written row by row."""
@@ -46,7 +46,7 @@ class CombineBuilder(KernelBuilder):
             b, row, first = item.b, item.begin, item.slot
             span = span_of(self._packed, b, accumulator, outer)
         end = arith.AddIOp(row, one).result
-        rows = self._asked(outer, one, b) if self._ragged else one
+        rows = self._asked(outer, one, b) if self._whole else one
         program = Program(self._element, self._score, b, h, h, row, end, rows, row, span, span, outer, 1, 1)
         program.sources = [Rows(accumulator)]
         states = [outer.emit(piece.operands[0]) for piece in pieces(self._online, "attn.carried")]

@@ -33,10 +33,8 @@ class KernelBuilder:
     The kernel's outputs are what the function returns, in that order; what only others need is not computed.
     """
 
-    def __init__(
-        self, function: ir.Operation, online: ir.Operation, block_q: int, block_kv: int, whole: bool = False, ragged: bool = False
-    ) -> None:
-        self._function, self._ragged = function, ragged
+    def __init__(self, function: ir.Operation, online: ir.Operation, block_q: int, block_kv: int, whole: bool = False) -> None:
+        self._function = function
         self._online = online
         self._lists = key_lists_of(online)
         self._block_q = block_q if self._lists is None else rows_of(self._lists, block_q)
@@ -81,7 +79,7 @@ class KernelBuilder:
                 sizes["score"] = ir.TypeAttr.get(self._score)
             if self._packed is not None:
                 sizes.update(lengths_of(self._online))
-                if self._ragged:
+                if self._whole:
                     sizes["ragged"] = self._views(range(len(inputs), len(inputs) + len(outputs)))
                     paged, table = self._numbers(self._of_keys()), pages_of(self._online)
                     if paged and table is not None:
@@ -99,7 +97,7 @@ class KernelBuilder:
             outer = ScalarEmitter(dict(zip(entry.arguments, block.arguments, strict=False)))
             self._build_body(outer, list(block.arguments), len(inputs))
             func.ReturnOp([])
-        if self._ragged and self._packed is not None:
+        if self._whole and self._packed is not None:
             share_reads(block, self._online)
         return True
 
@@ -186,11 +184,11 @@ class KernelBuilder:
             b, begin, end = item.b, item.begin, item.end
             if self._part_list:
                 self._entry, self._limits = item.slot, part_of(work, query_block)
-            of_queries = span_of(packing_of(self._online, "query"), b, q, outer, self._ragged)
-            of_keys = span_of(packing_of(self._online, "key"), b, k, outer, self._ragged and pages_of(self._online) is None)
+            of_queries = span_of(packing_of(self._online, "query"), b, q, outer, self._whole)
+            of_keys = span_of(packing_of(self._online, "key"), b, k, outer, self._whole and pages_of(self._online) is None)
         rows = arith.SubIOp(end, begin).result
         last = arith.SubIOp(of_queries.length, one).result
-        if self._ragged and self._packed is not None:
+        if self._whole and self._packed is not None:
             rows = self._asked(outer, rows, b)
             end = arith.AddIOp(begin, rows).result
             last = arith.MaxSIOp(last, constant_index(0)).result  # lists that GPUs make end with items without rows
@@ -201,7 +199,7 @@ class KernelBuilder:
             program.listed = outer.emit(self._lists.entries)
         table = pages_of(self._online)
         program.pages = None if table is None else outer.emit(table)
-        program.paged_views = self._ragged
+        program.paged_views = self._whole
         products = [[outer.emit(operand) for operand in product.operands] for product in pieces(self._online, "attn.product")]
         terms = [outer.emit(term.operands[0]) for term in pieces(self._online, "attn.term")]
         tiles: dict[ir.Value, ir.Value] = {}

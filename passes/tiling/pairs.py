@@ -24,12 +24,10 @@ from attn_mlir.passes.tiling.work import Item, Span, item_of, item_types, length
 _KINDS = {"attn.query_sum": "accumulate", "attn.key_sum": "store", "attn.scatter": "scatter"}
 
 
-def build_pairs(
-    function: ir.Operation, pairs: ir.Operation, makers: Sequence[ir.Operation], blocks: tuple[int, int], whole: bool, ragged: bool = False
-) -> None:
+def build_pairs(function: ir.Operation, pairs: ir.Operation, makers: Sequence[ir.Operation], blocks: tuple[int, int], whole: bool) -> None:
     """Inserts the kernel before the function, for `blocks` of keys and queries.
 
-    `makers` are the ops that make the function's results; for `whole` and `ragged` see `attn-tile-rows`.
+    `makers` are the ops that make the function's results; for `whole` see `attn-tile-rows`.
     """
     keys, queries = blocks
     cluster = [pairs, *[use.owner.operation for use in pairs.results[0].uses]]
@@ -39,7 +37,7 @@ def build_pairs(
     outputs = [Output(op, _KINDS[op.name], apart[op]) for op in makers]
     query, key = pieces(pairs, "attn.product")[0].operands
     with pairs.location:
-        frame = Frame(function, cluster, outputs, ["chunk"] if packing is None else item_types(not ragged))
+        frame = Frame(function, cluster, outputs, ["chunk"] if packing is None else item_types(not whole))
         plan = PairPlan(pairs, makers)
         attributes: dict[str, ir.Attribute | int | str] = {
             "grid": "pairs",
@@ -50,7 +48,7 @@ def build_pairs(
         }
         if packing is not None:
             attributes.update(lengths_of(pairs))
-            if ragged:
+            if whole:
                 tensors = [
                     operand for op in (*pieces(pairs, "attn.product"), *makers) if op.name != "attn.scatter" for operand in op.operands
                 ]
@@ -61,18 +59,16 @@ def build_pairs(
         with ir.InsertionPoint(frame.block):
             frame.copy_scalars()
             if makers:
-                _Kernel(frame, plan, (frame.get(query), frame.get(key)), (keys, queries), whole, ragged).build()
+                _Kernel(frame, plan, (frame.get(query), frame.get(key)), (keys, queries), whole).build()
             func.ReturnOp([])
-        if packing is not None and ragged:
+        if packing is not None and whole:
             share_reads(frame.block, pairs)
 
 
 class _Kernel:
-    def __init__(
-        self, frame: Frame, plan: PairPlan, tensors: tuple[ir.Value, ir.Value], sizes: tuple[int, int], whole: bool, ragged: bool
-    ) -> None:
+    def __init__(self, frame: Frame, plan: PairPlan, tensors: tuple[ir.Value, ir.Value], sizes: tuple[int, int], whole: bool) -> None:
         """`tensors` are one of queries and one of keys, `sizes` those of their blocks."""
-        self._frame, self._plan, self._whole, self._ragged = frame, plan, whole, ragged
+        self._frame, self._plan, self._whole = frame, plan, whole
         query, key = tensors
         self._keys, self._queries = sizes
         self._lists = key_lists_of(plan.pairs)
@@ -89,7 +85,7 @@ class _Kernel:
             stop = arith.MinSIOp(arith.AddIOp(first, frame.extra[0]).result, of_keys.length).result
             self._keys_of(Item(self._b, first, stop, self._chunk), of_queries, of_keys)
             return
-        if self._ragged:
+        if self._whole:
             item = item_of(frame.extra[0], self._chunk)
             self._keys_of(item, *self._spans(item))
             return
@@ -107,7 +103,7 @@ class _Kernel:
         """Where the queries and the keys of an item's sequence lie."""
         packings = [packing_of(self._plan.pairs, side) for side in ("query", "key")]
         both = zip(packings, (self._query, self._key), strict=True)
-        return [span_of(packing, item.b, tensor, self._frame.outer, self._ragged) for packing, tensor in both]
+        return [span_of(packing, item.b, tensor, self._frame.outer, self._whole) for packing, tensor in both]
 
     def _keys_of(self, item: Item, of_queries: Span, of_keys: Span) -> None:
         """The blocks of keys of an item."""

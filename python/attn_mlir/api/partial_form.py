@@ -9,8 +9,8 @@ from attn_mlir.frontend.cache import Entry
 from attn_mlir.frontend.emit import texts_of
 from attn_mlir.frontend.program import Traced
 from attn_mlir.mlir import LOCK, ir
-from attn_mlir.passes.derivation.row import location_name
 from attn_mlir.passes.explain import why_several
+from attn_mlir.passes.locations import location_name
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import block_of, find_all, pieces
 from attn_mlir.registry import registry

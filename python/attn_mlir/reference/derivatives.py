@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from attn_mlir.mlir import ir
+from attn_mlir.passes.locations import location_name
 from attn_mlir.passes.regions import find_all
 from attn_mlir.reference.compare import Difference, difference
 from attn_mlir.reference.errors import EvaluationError
@@ -238,7 +239,7 @@ def inputs_with_gradient(
 def _names(func: ir.Operation) -> list[str]:
     usual = ("q", "k", "v")
     arguments = enumerate(func.regions[0].blocks[0].arguments)
-    return [_location_name(a.location) or (usual[i] if i < 3 else f"arg{i}") for i, a in arguments]
+    return [location_name(a.location) or (usual[i] if i < 3 else f"arg{i}") for i, a in arguments]
 
 
 def _is_float(type_: ir.Type) -> bool:
@@ -247,14 +248,6 @@ def _is_float(type_: ir.Type) -> bool:
 
 def _results(func: ir.Operation) -> list[ir.Type]:
     return list(ir.FunctionType(ir.TypeAttr(func.attributes["function_type"]).value).results)
-
-
-def _location_name(location: ir.Location) -> str | None:
-    if isinstance(location, ir.NameLoc):
-        return location.name_str
-    if isinstance(location, ir.FusedLoc):
-        return next((name for name in map(_location_name, location.locations) if name), None)
-    return None
 
 
 def _moved(values: Sequence[Array], directions: dict[int, Array], by: float) -> list[Array]:
