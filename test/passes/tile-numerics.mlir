@@ -23,7 +23,7 @@ func.func @dot(%a: tensor<?x?x?x8xf32>) -> tensor<?x?x?xf32> attributes {tile.nu
 
 // -----
 
-// expected-error @below {{'tile.numerics' takes prefix, sub_chunk, widen, flushing, exact_carry, slots, got widen = 1}}
+// expected-error @below {{'tile.numerics' takes prefix, sub_chunk, widen, flushing, exact_carry, slots, narrow, got widen = 1}}
 func.func @dot(%a: tensor<?x?x?x8xf32>) -> tensor<?x?x?xf32> attributes {tile.numerics = {widen = 1 : i64}} {
   %0 = "attn.row_dot"(%a, %a) : (tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>) -> tensor<?x?x?xf32>
   return %0 : tensor<?x?x?xf32>
@@ -31,7 +31,7 @@ func.func @dot(%a: tensor<?x?x?x8xf32>) -> tensor<?x?x?xf32> attributes {tile.nu
 
 // -----
 
-// expected-error @below {{'tile.numerics' takes prefix, sub_chunk, widen, flushing, exact_carry, slots, got precise = true}}
+// expected-error @below {{'tile.numerics' takes prefix, sub_chunk, widen, flushing, exact_carry, slots, narrow, got precise = true}}
 func.func @dot(%a: tensor<?x?x?x8xf32>) -> tensor<?x?x?xf32> attributes {tile.numerics = {precise = true}} {
   %0 = "attn.row_dot"(%a, %a) : (tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>) -> tensor<?x?x?xf32>
   return %0 : tensor<?x?x?xf32>

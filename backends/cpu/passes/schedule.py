@@ -172,7 +172,7 @@ def _layout(op: ir.Operation, tile: ir.Value, buffers: _Buffers) -> str:
     if pairs:
         transposed = {use.owner.operation.name == "tile.dot" for use in tile.uses}
         return "row_pairs" if transposed == {False} else "memory_pairs" if len(transposed) == 2 else "memory"
-    in_place = op.name in LOADS and type_.element_type == buffers.score
+    in_place = op.name in LOADS and type_.element_type == buffers.score == ir.MemRefType(op.operands[0].type).element_type
     return "memory" if in_place and _only_products(tile) else "rows"
 
 
