@@ -16,6 +16,7 @@ from attn_mlir.passes.derivation.evaluate import Evaluator
 from attn_mlir.passes.derivation.expr import Graph
 from attn_mlir.passes.derivation.row import Reader
 from attn_mlir.passes.float_ranges import ANY, FloatRanges, Range
+from attn_mlir.passes.online_rewrite import OnlineRewrite
 from attn_mlir.passes.regions import block_of, find_all, piece, pieces, scores_in
 
 _ROWS, _KEYS = 64, 24
@@ -24,7 +25,7 @@ _SIZES = (0.1, 1.0, 10.0, 100.0)
 
 @dataclass(frozen=True)
 class FitRange(Pass):
-    """Multiplies weights that are rounded to 8 bits by powers of two, the accumulators of `attn.finalize` by their inverses; clamps 8-bit o.
+    """Multiplies weights that are rounded to 8 bits by powers of two, accumulators in `attn.finalize` by their inverses; clamps 8-bit o.
 
     The powers are the largest that keep weights finite, by the bounds that the step's formulas have whatever scores and states are; numbers
     confirm these bounds. A weight without bounds is an error. Weights are rounded where q, k and v all have 8-bit elements.
@@ -59,12 +60,30 @@ class FitRange(Pass):
                 place = step.location if isinstance(weight.owner, ir.Block) else weight.owner.operation.location
                 place.emit_error(_unbounded(element, bounds))
                 return None
-            found.append(math.floor(math.log2(element.largest / largest)) if largest else 0)
+            found.append(_shift(largest, element))
         exceeded = _exceeded(online, step, weight_ranges(online))
         if exceeded:
             step.location.emit_error(f"{self.name}: {exceeded}")
             return None
         return found
+
+
+def rounding_of(attention: ir.Operation) -> list[str]:
+    """How the weights of an `attn.attention` are rounded, in words."""
+    element = rounds_weights(attention)
+    copy = ir.Module.parse(attention.parent.get_asm(print_generic_op_form=True) if attention.parent is not None else "")
+    if element is None or not OnlineRewrite().run(copy.operation):
+        return []
+    online = find_all(copy.operation, "attn.online")[0]
+    found = []
+    for number, (low, high) in enumerate(weight_ranges(online)):
+        name, largest = f"weight {number}" if number else "the weight", max(abs(low), abs(high))
+        if math.isinf(largest):
+            found.append(f"{name} lies between {low:g} and {high:g}, so that it cannot be rounded to {element.name}")
+        else:
+            shift = _shift(largest, element)
+            found.append(f"{name} lies between {low:g} and {high:g}: times 2^{shift} it is rounded to {element.name}")
+    return found
 
 
 def rounds_weights(online: ir.Operation) -> Element | None:
@@ -89,12 +108,17 @@ def weight_ranges(online: ir.Operation) -> list[Range]:
     return [ranges.of(weight) for weight in weights_of(online)]
 
 
+def _shift(largest: float, element: Element) -> int:
+    """The largest power of two by which numbers up to `largest` stay finite."""
+    return math.floor(math.log2(element.largest / largest)) if largest else 0
+
+
 def _unbounded(element: Element, bounds: Range) -> str:
     low, high = (f"{end:g}" for end in bounds)
     return (
-        f"weights of this row are rounded to {element.name}, whose largest number is {element.largest:g}, but nothing bounds them: they lie "
-        f"between {low} and {high}. Bound them before v is multiplied, as exp(s - s.max()) or a clamp does, or pass q in 16 bits: then weights "
-        "keep 16 bits, and k and v may stay as they are"
+        f"weights of this row are rounded to {element.name}, whose largest number is {element.largest:g}, but nothing bounds them: "
+        f"they lie between {low} and {high}. Bound them before v is multiplied, as exp(s - s.max()) or a clamp does, or pass q in "
+        "16 bits: then weights keep 16 bits, and k and v may stay as they are"
     )
 
 

@@ -1,4 +1,4 @@
-"""Between which numbers the floats of a piece lie, whatever scores and states are: intervals, and what is never above the maximum of a row."""
+"""Intervals of the floats in a piece, whatever scores and states are, with what is never above the maximum of a row."""
 
 import math
 from collections.abc import Callable, Mapping

@@ -13,6 +13,7 @@ from attn_mlir.backends.host import Argument
 from attn_mlir.backends.program import function_named
 from attn_mlir.diagnostics import DiagnosticError, at
 from attn_mlir.dialects.attn.linear_erase import is_delta
+from attn_mlir.dialects.elements import is_eight_bit
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
@@ -31,6 +32,11 @@ def check_types(module: ir.Module, vendor: str) -> None:
     """Raises UnsupportedError for elements and head dimensions of `@attention` that no kernel takes; `vendor` is "NVIDIA" or "AMD"."""
     inputs = ir.FunctionType(ir.TypeAttr(function_named(module, "attention").attributes["function_type"]).value).inputs
     q, v = ir.RankedTensorType(inputs[0]), ir.RankedTensorType(inputs[2])
+    if is_eight_bit(v.element_type):
+        raise UnsupportedError(
+            f"there are no kernels for {vendor} GPUs with 8-bit k and v ({v.element_type}) yet: dequantise them, for example "
+            "k = (k.float() * k_descale).to(torch.bfloat16), or compute on the CPU"
+        )
     linear = bool(find_all(module.operation, "attn.linear_attention"))
     if str(q.element_type) not in (RECURRENT if linear else ELEMENTS):
         kinds, casts = ("16-bit and f32", ".float() or .bfloat16()") if linear else ("16-bit", ".half() or .bfloat16()")

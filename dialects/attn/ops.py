@@ -80,8 +80,8 @@ class AttentionOp(Attn.Operation, name="attention", traits=[ir.NoTerminatorTrait
     """Attention: o_i = sum_j p_ij v_j, where p_i = row(score(q_i . k_j) for every unmasked j).
 
     `q` is [B, Hq, Sq, D], `k` is [B, Hkv, Skv, D], `v` is [B, Hkv, Skv, Dv]; query head h reads key head
-    h // (Hq / Hkv). k and v may have 8-bit elements where q has others. The results
-    are o, [B, Hq, Sq, Dv], of v's element type, f32 where that has 16 bits, any where it has 8, and one [B, Hq, Sq] tensor for each name in `outputs`.
+    h // (Hq / Hkv). k and v may have 8-bit elements where q has others. The results are o, [B, Hq, Sq, Dv], of v's element type, of
+    f32 where that has 16 bits, or of any where it has 8, and one [B, Hq, Sq] tensor for each name in `outputs`.
     The body holds *pieces*, each at most once, in any order: `attn.query`, `attn.key`, `attn.value` (elementwise on
     the inputs), `attn.score`, `attn.mask`, and the required `attn.row`. An absent piece is the identity, an absent
     mask keeps every position. `attn-resolve-masks` adds `attn.bounds` and `attn.block_mask`. Pieces may refer to

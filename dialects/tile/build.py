@@ -17,7 +17,10 @@ def program_id(axis: int) -> ir.Value:
 def load(
     source: ir.Value, b: ir.Value, h: ir.Value, row: ir.Value, count: ir.Value, rows: int | None = None, element: ir.Type | None = None
 ) -> ir.Value:
-    """`tile.load` of `count` rows; a static number of `rows` pads by repeating the last one. `element`: of the tile, that of memory if None."""
+    """`tile.load` of `count` rows; a static number of `rows` pads by repeating the last one.
+
+    `element` is the type of the tile's, None that of memory's.
+    """
     result = _rows_of(source, rows, element)
     return ir.Operation.create("tile.load", results=[result], operands=[source, b, h, row, count]).result
 

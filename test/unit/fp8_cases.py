@@ -35,7 +35,7 @@ def dense(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, row: Callable[[torch.Tensor], torch.Tensor] = softmax,
     mask: torch.Tensor | None = None, weights: torch.dtype | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """Attention of float64 tensors; `weights` is the type that weights are rounded to before they meet v, as a plain implementation does."""
+    """Attention of float64 tensors; `weights` is the type that weights are rounded to, as a plain implementation does."""
     group = q.shape[1] // k.shape[1]
     k, v = (x.repeat_interleave(group, 1) for x in (k, v))
     scores = q @ k.mT / math.sqrt(q.shape[-1])

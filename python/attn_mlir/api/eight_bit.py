@@ -45,7 +45,7 @@ def with_scales(problem: Problem, scales: Scales, entries: int | None = None) ->
     queries = inputs.element == inputs.kv_element
     if scales.q_descale is not None and not queries:
         raise ArgumentError(f"q_descale is for q of 8 bits, but q is {inputs.element}: multiply q by it, or leave it out")
-    output = _output(scales.out_dtype, "bf16" if queries else inputs.element)
+    output = _output(scales.out_dtype, inputs.output)
     sizes = problem.sizes if entries is None else {**problem.sizes, "B": entries}
     values, forms = {}, []
     for name in Scales._fields[:4]:

@@ -203,5 +203,6 @@ def _check_sizes(named: dict[str, torch.Tensor], layout: str) -> Problem:
     is_empty = not is_compiling() and 0 in (b, heads, length, keys)
     inputs = Inputs(ALL_ELEMENTS[q.dtype], int(dim), int(value_dim))
     if named["k"].dtype in EIGHT_BIT_ELEMENTS:
-        inputs = dataclasses.replace(inputs, kv_element=EIGHT_BIT_ELEMENTS[named["k"].dtype])
+        output = "bf16" if q.dtype in EIGHT_BIT_ELEMENTS else inputs.element
+        inputs = dataclasses.replace(inputs, kv_element=EIGHT_BIT_ELEMENTS[named["k"].dtype], output=output)
     return Problem(inputs, q.device, sizes, q.device.type, is_empty, layout)
