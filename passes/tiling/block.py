@@ -61,7 +61,7 @@ class Program:
 
     def as_weight(self, value: ir.Value) -> ir.Value:
         """A weight as products take it."""
-        rounded = value if self.types.weights is None else cast_float(value, self.types.weights)
+        rounded = value if self.types.weights is None else cast_float(cast_float(value, self.types.weights), self.score)
         return cast_float(rounded, self.element)
 
     @property

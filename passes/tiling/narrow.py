@@ -18,16 +18,14 @@ class ProductTypes:
 def product_types(online: ir.Operation, numerics: Numerics) -> ProductTypes:
     """Those of an `attn.online`.
 
-    Without 8-bit elements products take what memory holds. Else they take f32, or wider queries; where the target says `own`, products
-    of 8-bit elements take these, and those of wider queries take the queries' type, to which keys and values are widened.
-    Weights have the digits of v's type everywhere, as long as queries have 8 bits, too: so all targets compute the same.
+    Without 8-bit elements products take what memory holds. Else they take f32, or wider queries; where the target says bf16, that, which
+    has all numbers of 8-bit types, or the queries' type. Loads widen what is narrower. Weights have the digits of v's type everywhere,
+    as long as queries have 8 bits, too: so all targets compute the same.
     """
     q, k = (ir.RankedTensorType(operand.type).element_type for operand in list(online.operands)[:2])
     if not is_eight_bit(k):
         return ProductTypes(q)
     weights = k if is_eight_bit(q) else None
-    if numerics.narrow == "own":
-        return ProductTypes(q)
     with online.context:
-        single = ir.F32Type.get()
-    return ProductTypes(q if bits_of(q) > bits_of(single) else single, weights)
+        least = ir.BF16Type.get() if numerics.narrow == "bf16" else ir.F32Type.get()
+    return ProductTypes(q if bits_of(q) >= bits_of(least) else least, weights)

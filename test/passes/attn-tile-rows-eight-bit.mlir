@@ -1,4 +1,4 @@
-// Loads widen 8-bit elements to what products take: f32, or as the target says their own, or the queries' type.
+// Loads widen 8-bit elements to what products take: f32, or as the target says bf16, or the queries' type.
 // RUN: attn-opt %s --split-input-file -p 'attn-tile-rows{block-q=32 block-kv=16},canonicalize,cse' | FileCheck %s
 
 // Weights have the digits of v on every target.
@@ -37,7 +37,7 @@ func.func @attention(%q: tensor<?x?x?x64xf8E4M3FN>, %k: tensor<?x?x?x64xf8E4M3FN
 // CHECK-NOT:     f8E5M2 to
 // CHECK:         arith.truncf %{{.*}} : f32 to bf16
 // CHECK:         "tile.dot_add"(%{{.*}}) {{.*}} : (tensor<32x64xf32>, tensor<32x?xbf16>, tensor<?x64xbf16>)
-func.func @attention(%q: tensor<?x?x?x64xbf16>, %k: tensor<?x?x?x64xf8E5M2>, %v: tensor<?x?x?x64xf8E5M2>) -> tensor<?x?x?x64xbf16> attributes {tile.numerics = {narrow = "own"}} {
+func.func @attention(%q: tensor<?x?x?x64xbf16>, %k: tensor<?x?x?x64xf8E5M2>, %v: tensor<?x?x?x64xf8E5M2>) -> tensor<?x?x?x64xbf16> attributes {tile.numerics = {narrow = "bf16"}} {
   %o = "attn.online"(%q, %k, %v) ({
     "attn.init"() ({
     ^bb0(%b: index, %h: index, %q_idx: index):

@@ -5,7 +5,7 @@
 // RUN: attn-opt %s -p 'attn-tile-sums' --split-input-file --verify-diagnostics
 // CPU:    attributes {tile.numerics = {exact_carry = true, prefix = "f64", slots = true, sub_chunk = 4 : i64, widen = true}}
 // NVIDIA: attributes {tile.numerics = {prefix = "wider", sub_chunk = 4 : i64}}
-// AMD:    attributes {tile.numerics = {flushing = true, prefix = "wider"}}
+// AMD:    attributes {tile.numerics = {flushing = true, narrow = "bf16", prefix = "wider"}}
 
 // expected-error @below {{attn-tile-sums: 'tile.numerics' takes `prefix` as f32, f64 or wider, got 'f16'}}
 func.func @dot(%a: tensor<?x?x?x8xf32>) -> tensor<?x?x?xf32> attributes {tile.numerics = {prefix = "f16"}} {
