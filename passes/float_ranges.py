@@ -33,8 +33,8 @@ class FloatRanges:
                 number = ir.FloatAttr(op.attributes["value"]).value
                 return number, number
             case "arith.subf":
-                return self._difference(*op.operands)
-            case "arith.divf" if self._known[op.operands[0]][0] >= 0 and _never_above(*op.operands, self._known):
+                return self._difference(op.operands[0], op.operands[1])
+            case "arith.divf" if self._known[op.operands[0]][0] >= 0 and _never_above(op.operands[0], op.operands[1], self._known):
                 return 0.0, 1.0
             case "arith.mulf" if op.operands[0] == op.operands[1]:
                 ends = [abs(end) for end in self._known[op.operands[0]]]

@@ -85,7 +85,7 @@ def rounded(values: Array, element: Element) -> Array:
 
 def encoded(value: float, element: Element) -> int:
     """The byte of a number in a type of 8 bits."""
-    number = float(rounded(np.float64(value), element))
+    number = float(rounded(np.asarray(value), element))
     sign = 0x80 if np.signbit(number) else 0
     if np.isnan(number):
         return 0x80 if element.special == "nuz" else 0x7F

@@ -1,6 +1,7 @@
 """8-bit attention on the CPU: against float64, by FlashAttention-3's criterion, with scales of every shape, and what is refused."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ def inputs(sq: int, skv: int, dtype: torch.dtype, q_dtype: torch.dtype | None = 
     return q.to(q_dtype or dtype), k.to(dtype), v.to(dtype)
 
 
-def scales() -> dict[str, torch.Tensor]:
+def scales() -> dict[str, Any]:
     return {"q_descale": torch.rand(B, HQ) + 0.5, "k_descale": torch.rand(B, HKV) + 0.5, "v_descale": torch.rand(B, HKV) + 0.5}
 
 
@@ -27,10 +28,10 @@ def scales() -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize(("sq", "skv"), [(1, 1), (17, 127), (127, 17), (3, 1000)])
 def test_normal_inputs_with_outliers(dtype: torch.dtype, sq: int, skv: int) -> None:
     q, k, v = inputs(sq, skv, dtype)
-    given = scales()
+    given: dict[str, Any] = scales()
     o = attention(q, k, v, **given)
     assert o.dtype == torch.bfloat16 and o.shape == (B, HQ, sq, D)
-    wide = [scaled(x, scale) for x, scale in zip((q, k, v), given.values(), strict=True)]
+    wide: Any = [scaled(x, scale) for x, scale in zip((q, k, v), given.values(), strict=True)]
     check_as_flash_attention_3(o, dense(*wide), dense(*wide, weights=dtype))
 
 
@@ -40,14 +41,14 @@ def test_rows_whose_weights_are_bounded(name: str) -> None:
     row, function = ROWS[name]
     mask = torch.ones(33, 70, dtype=torch.bool).tril(-2)  # two rows see nothing
     o = attention(q, k, v, row=row, mask_mod=lambda b, h, i, j: j <= i - 2, v_descale=0.25, out_dtype=torch.float32)
-    wide = q.double(), k.double(), v.double() * 0.25
+    wide: Any = q.double(), k.double(), v.double() * 0.25
     check_as_flash_attention_3(o, dense(*wide, function, mask), dense(*wide, function, mask, weights=E4))
     assert (o[:, :, :2] == 0).all()
 
 
 def test_fully_masked_rows_and_the_sum_of_exponentials() -> None:
     q, k, v = inputs(20, 40, E5)
-    given = scales()
+    given: dict[str, Any] = scales()
     o, lse = attention(q, k, v, mask_mod=lambda b, h, i, j: i > 3, return_lse=True, **given)
     assert (o[:, :, :4] == 0).all() and (lse[:, :, :4] == -math.inf).all()
     wide_q, wide_k = scaled(q, given["q_descale"]), scaled(k, given["k_descale"]).repeat_interleave(2, 1)
@@ -59,7 +60,7 @@ def test_fully_masked_rows_and_the_sum_of_exponentials() -> None:
 @pytest.mark.parametrize("sq", [1, 40])
 def test_wider_queries_lose_nothing(q_dtype: torch.dtype, sq: int) -> None:
     q, k, v = inputs(sq, 130, E4, q_dtype)
-    given = {name: scale for name, scale in scales().items() if name != "q_descale"}
+    given: dict[str, Any] = {name: scale for name, scale in scales().items() if name != "q_descale"}
     o = attention(q, k, v, **given)
     assert o.dtype == q_dtype
     wanted = dense(q.double(), scaled(k, given["k_descale"]), scaled(v, given["v_descale"]))
@@ -69,7 +70,7 @@ def test_wider_queries_lose_nothing(q_dtype: torch.dtype, sq: int) -> None:
 def test_decoding_in_parts_and_not() -> None:
     for q_dtype, bound in ((torch.float16, 1e-3), (E4, 2e-2)):
         q, k, v = inputs(1, 3000, E4, q_dtype)
-        given = {"k_descale": torch.rand(HKV), "v_descale": torch.rand(HKV)}
+        given: dict[str, Any] = {"k_descale": torch.rand(HKV), "v_descale": torch.rand(HKV)}
         wanted = dense(q.double(), scaled(k, given["k_descale"]), scaled(v, given["v_descale"]))
         for splits in (1, 4):
             torch.testing.assert_close(attention(q, k, v, num_splits=splits, **given).double(), wanted, rtol=2 * bound, atol=bound)
@@ -81,7 +82,7 @@ def test_packed_sequences_and_pages(q_dtype: torch.dtype) -> None:
     q = outliers(sum(lengths), HQ, D).to(q_dtype)
     k, v = (outliers(sum(keys), HKV, D, seed=seed).to(E4) for seed in (1, 2))
     of_q, of_k = (torch.tensor([0, *x]).cumsum(0).int() for x in (lengths, keys))
-    given = {"k_descale": torch.rand(3, HKV) + 0.5, "v_descale": torch.rand(3, HKV) + 0.5}
+    given: dict[str, Any] = {"k_descale": torch.rand(3, HKV) + 0.5, "v_descale": torch.rand(3, HKV) + 0.5}
     packed = attention_varlen(q, k, v, of_q, of_k, **given)
     table = torch.randperm(24).view(3, 8).int()
     pages = [torch.full((24, size, HKV, D), math.nan).to(E4) for _ in "kv"]
@@ -93,7 +94,7 @@ def test_packed_sequences_and_pages(q_dtype: torch.dtype) -> None:
     assert packed.dtype == torch.bfloat16 and torch.equal(paged, packed)
     for b in range(3):
         one_q, *one = (x[s[b] : s[b + 1]].transpose(0, 1)[None] for x, s in ((q, of_q), (k, of_k), (v, of_k)))
-        wide = [x * scale[b][:, None, None] for x, scale in zip((x.double() for x in one), given.values(), strict=True)]
+        wide: Any = [x * scale[b][:, None, None] for x, scale in zip((x.double() for x in one), given.values(), strict=True)]
         wanted = dense(one_q.double(), *wide)[0].transpose(0, 1)
         torch.testing.assert_close(packed[of_q[b] : of_q[b + 1]].double(), wanted, rtol=0.02, atol=0.03 if q_dtype == E4 else 1e-2)
 
@@ -130,7 +131,7 @@ def test_outputs_of_8_bits_saturate(dtype: torch.dtype) -> None:
 def test_shapes_of_scales() -> None:
     q, k, v = inputs(5, 33, E4)
     compute = Attention(layout="bhsd")
-    whole = {"q_descale": torch.rand(B, HQ) + 0.5, "k_descale": torch.rand(B, HKV) + 0.5, "v_descale": torch.rand(B, HKV)}
+    whole: dict[str, Any] = {"q_descale": torch.rand(B, HQ) + 0.5, "k_descale": torch.rand(B, HKV) + 0.5, "v_descale": torch.rand(B, HKV)}
     for name, shapes in (
         ("q_descale", [(HQ,), (HKV,), (1, HKV), (B, HKV), ()]),
         ("k_descale", [(HKV,), ()]),
@@ -150,14 +151,14 @@ def test_shapes_of_scales() -> None:
 def test_functions_see_scores_of_what_the_numbers_stand_for() -> None:
     q, k, v = inputs(9, 21, E4)
     slopes = torch.rand(HQ)
-    given = scales()
+    given: dict[str, Any] = scales()
 
     def mod(score, b, h, q_idx, kv_idx):
         return torch.tanh(score) * slopes[h]
 
     o = attention(q, k, v, score_mod=mod, dropout_p=0.5, dropout_seed=(1, 2), scale=1.0, **given)
     kept = attn_mlir.dropout_mask(B, HQ, 9, 21, 0.5, (1, 2))
-    wide = [scaled(x, scale) for x, scale in zip((q, k, v), given.values(), strict=True)]
+    wide: Any = [scaled(x, scale) for x, scale in zip((q, k, v), given.values(), strict=True)]
 
     def row(s: torch.Tensor) -> torch.Tensor:
         return (torch.tanh(s * math.sqrt(D)) * slopes[:, None, None]).softmax(-1) * kept * 2
@@ -166,7 +167,7 @@ def test_functions_see_scores_of_what_the_numbers_stand_for() -> None:
 
 
 @pytest.mark.parametrize("row", [rows.relu, rows.identity, lambda s: s.exp() / s.exp().sum()])
-def test_rows_whose_weights_nothing_bounds(row: object) -> None:
+def test_rows_whose_weights_nothing_bounds(row: Any) -> None:
     q, k, v = inputs(5, 7, E4)
     with pytest.raises(CompileError, match="rounded to f8E4M3FN, whose largest number is 448, but nothing bounds them"):
         attention(q, k, v, row=row)
@@ -196,9 +197,9 @@ def test_what_is_refused() -> None:
 
 def test_layouts_autocast_and_lists_of_keys() -> None:
     q, k, v = inputs(16, 64, E4)
-    given = scales()
+    given: dict[str, Any] = scales()
     wanted = attention(q, k, v, **given)
-    turned = [x.transpose(1, 2).contiguous() for x in (q, k, v)]
+    turned: Any = [x.transpose(1, 2).contiguous() for x in (q, k, v)]
     assert torch.equal(attention(*turned, layout="bshd", **given).transpose(1, 2), wanted)
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(attention(q, k, v, **given), wanted)

@@ -1,5 +1,7 @@
 """8-bit attention on AMD GPUs, emulated and interpreted: widened to 16 bits on the way to shared memory, weights with v's digits."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -26,9 +28,9 @@ def inputs(sq: int, skv: int, dim: int, dtype: torch.dtype, q_dtype: torch.dtype
 )
 def test_emulated(sizes: tuple[int, int, int], dtype: torch.dtype, q_dtype: torch.dtype | None) -> None:
     q, k, v = inputs(*sizes, dtype, q_dtype)
-    given = {"k_descale": torch.rand(1, 2) + 0.5, "v_descale": torch.rand(2) + 0.5}
+    given: dict[str, Any] = {"k_descale": torch.rand(1, 2) + 0.5, "v_descale": torch.rand(2) + 0.5}
     o, lse = attention(q, k, v, mask_mod=masks.causal(), return_lse=True, device="hip-emulated", **given)
-    wide = q.double(), scaled(k, given["k_descale"]), scaled(v, given["v_descale"])
+    wide: Any = q.double(), scaled(k, given["k_descale"]), scaled(v, given["v_descale"])
     mask = torch.ones(sizes[:2], dtype=torch.bool).tril()
     check_as_flash_attention_3(o, dense(*wide, softmax, mask), dense(*wide, softmax, mask, weights=dtype if q_dtype is None else q_dtype))
     assert torch.isfinite(lse).all()
@@ -38,7 +40,7 @@ def test_emulated(sizes: tuple[int, int, int], dtype: torch.dtype, q_dtype: torc
 def test_packed_sequences_and_a_changed_value() -> None:
     q, k, v = (x[0].transpose(0, 1) for x in inputs(40, 40, 32, E4))
     offsets = torch.tensor([0, 33, 40]).int()
-    given = {"v_descale": torch.rand(2, 2) + 0.5, "value_mod": lambda x: x * x}
+    given: dict[str, Any] = {"v_descale": torch.rand(2, 2) + 0.5, "value_mod": lambda x: x * x}
     emulated = attention_varlen(q, k, v, offsets, device="hip-emulated", **given)
     torch.testing.assert_close(emulated, attention_varlen(q, k, v, offsets, **given), rtol=0.06, atol=0.06)
 

@@ -92,8 +92,9 @@ def attention_varlen(
     q, k, v = cast(q, k, v)
     scales = scales_of(q_descale, k_descale, v_descale, o_scale, out_dtype)
     if return_partial or torch.compiler.is_dynamo_compiling():
-        for refuse, given in ((refuse_eight_bit, (q, k, v)), (refuse_scales, scales)):
-            refuse(given, "return_partial" if return_partial else "torch.compile")
+        what = "return_partial" if return_partial else "torch.compile"
+        refuse_eight_bit((q, k, v), what)
+        refuse_scales(scales, what)
     if return_partial:
         if block_table is not None:
             raise UnsupportedError("partial results are not of keys in pages: leave block_table out, and gather the pages")
