@@ -25,7 +25,8 @@ def attend(
     if problem is None:
         problem = check_inputs(q, k, v, options.layout)
     given: Mapping[str, Any] = {}
-    if problem.inputs.narrow or scales is not NO_SCALES:
+    narrow = problem.inputs.kv_element
+    if narrow or scales is not NO_SCALES:
         problem, given = with_scales(problem, scales)
     mask = options.functions[4]
     if is_block_mask(mask):
@@ -37,7 +38,8 @@ def attend(
         call = options.call(with_dims(problem, pairs), qkv, dropout, pairs.values)
     else:
         call = options.call(problem, qkv, dropout, given)
-        refuse_derivatives(call)
+        if narrow:
+            refuse_derivatives(call)
     if tuning is not None:
         call = call._replace(entry=tuning.entry(call))
     results = dispatch(call)

@@ -29,9 +29,11 @@ class Scales(NamedTuple):
 NONE = Scales()
 
 
-def scales_of(*given: Any) -> Scales:
-    """The arguments of a call, in the order of `Scales`."""
-    return NONE if all(one is None for one in given) else Scales(*given)
+def scales_of(q_descale: Any, k_descale: Any, v_descale: Any, o_scale: Any, out_dtype: Any) -> Scales:
+    """The arguments of a call; NONE itself where there are none, as in nearly all calls."""
+    if q_descale is None and k_descale is None and v_descale is None and o_scale is None and out_dtype is None:
+        return NONE
+    return Scales(q_descale, k_descale, v_descale, o_scale, out_dtype)
 
 
 def with_scales(problem: Problem, scales: Scales, entries: int | None = None) -> tuple[Problem, Mapping[str, Any]]:
