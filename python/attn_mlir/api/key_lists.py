@@ -40,7 +40,7 @@ def attention_listed(
     form = check_key_lists(*lists, sizes, problem.device)
     if options.target(problem) != "cpu":
         functions = (*functions[:4], mask_of(index, sizes, form, functions[4]), functions[5])
-        return attend(qkv, options._replace(functions=functions), dropout, extra, problem)[0]
+        return attend(qkv, options._replace(functions=functions), dropout, extra, problem=problem)[0]
     pairs = extra_pairs(extra, qkv[0], problem, layout)
     group = group_of(form, index, sizes, dropout.form is not None)
     given = {**pairs.values, **dict.fromkeys(LISTS)}
