@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attn_mlir.api.eight_bit import refuse_eight_bit
 from attn_mlir.api.options import Options
 from attn_mlir.distributed.cut_program import CutProgram, cut_program
 from attn_mlir.distributed.group import Ranks, agreed, digest
@@ -76,6 +77,7 @@ def trace_call(
 
     `same`: all ranks have the same queries, the last positions of the sequence. `every`: what they told.
     """
+    refuse_eight_bit(qkv, "attention over several processes")
     q = qkv[0]
     target = call.device or problem.device_type
     narrow = target != "cpu" and q.dtype in _WIDE
