@@ -77,6 +77,7 @@ def trace_call(
     `same`: all ranks have the same queries, the last positions of the sequence. `every`: what they told.
     """
     q = qkv[0]
+    kind = "decode_attention" if same else "ring_attention"
     target = call.device or problem.device_type
     narrow = target != "cpu" and q.dtype in _WIDE
     inputs = dataclasses.replace(problem.inputs, element=problem.inputs.element if narrow or q.dtype not in _WIDE else "f32", parts=True)
@@ -99,7 +100,7 @@ def trace_call(
         sizes["Skv"],
     ]
     key = (ranks.rank, ranks.count, id(ranks.group), *told)
-    coming = None if every is not None else ranks.told(told, problem.device)
+    coming = None if every is not None else ranks.told(kind, told, problem.device)
     every = every or _LAST.get(key)  # that they are as last time is found out while kernels run
 
     def confirm(expected: list[list[int]] | None = every) -> None:
