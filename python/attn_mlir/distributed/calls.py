@@ -1,5 +1,6 @@
 """A call on one rank, traced: what its ranks tell each other, where positions lie, and which keys its queries see."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -31,7 +32,11 @@ _NAMES = (
     "the dtype, the device, the strategy or what needs a gradient",
     "the functions",
     "the placement or numbers that functions capture",
+    "the probability or the seed of dropout",
 )
+_SEEDS = len(_NAMES) - 1
+"""Where the digest of dropout stands, which differs from call to call."""
+_NOWHERE = {"q_offset": 0, "kv_offset": 0, "q_total": 0, "kv_total": 0}
 
 
 _LAST: dict[Any, list[list[int]]] = {}
@@ -63,6 +68,56 @@ class Traced:
     """Waits for what the other ranks told; raises ArgumentError where they differ, and `Changed` where they are other than last time."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """What a rank has found out of a call before it tells others."""
+
+    problem: Problem
+    entry: Entry
+    target: str
+    wanted: list[int]
+    wrt: str
+    captures: Callable[[dict[str, int]], list[Any]]
+    """The captured values, where the parts lie at these positions."""
+    told: list[int]
+    """What must be the same on all ranks, in the order of `_NAMES`, and the lengths of q and of k."""
+
+
+def find_call(problem: Problem, qkv: tuple[Tensor, Tensor, Tensor], call: Asked, placement: Placement) -> Found:
+    """Traces the functions for parts of a sequence."""
+    q = qkv[0]
+    target = call.device or problem.device_type
+    narrow = target != "cpu" and q.dtype in _WIDE
+    inputs = dataclasses.replace(problem.inputs, element=problem.inputs.element if narrow or q.dtype not in _WIDE else "f32", parts=True)
+    options = Options(call.functions, call.scale, lse=call.return_lse, states=call.return_states)
+    entry, scan, factor = options.find(inputs, problem.device, call.dropout.form)
+
+    def captures(places: dict[str, int]) -> list[Any]:
+        return entry.captures(scan, factor, {**places, **call.dropout.values})
+
+    values = captures(_NOWHERE)
+    whole = program_of(entry)
+    wanted = [i for i in needing_gradient([*qkv, *values]) if whole.takes_derivative(i)]
+    wrt = "+".join(whole.argument(i) for i in wanted)
+    sizes = problem.sizes
+    told = [
+        *(sizes[name] for name in ("B", "Hq", "Hkv", "D", "Dv")),
+        digest(str(q.dtype), target, wrt, call.deterministic, call.strategy),
+        digest(entry.traced.text),
+        digest(placement, numbers_of(entry, values), [tuple(x.shape) for x in values if isinstance(x, Tensor)]),
+        digest(*call.dropout.values.values()),
+        sizes["Sq"],
+        sizes["Skv"],
+    ]
+    return Found(dataclasses.replace(problem, inputs=inputs), entry, target, wanted, wrt, captures, told)
+
+
+def numbers_of(entry: Entry, values: Sequence[Any]) -> list[Any]:
+    """The captured numbers, but for those of dropout, on which no plan depends."""
+    given = zip(entry.traced.captures, values, strict=True)
+    return [value for captured, value in given if not isinstance(value, Tensor) and captured.source[0] != "dropout"]
+
+
 def trace_call(
     problem: Problem,
     qkv: tuple[Tensor, Tensor, Tensor],
@@ -76,38 +131,19 @@ def trace_call(
 
     `same`: all ranks have the same queries, the last positions of the sequence. `every`: what they told.
     """
-    q = qkv[0]
-    kind = "decode_attention" if same else "ring_attention"
-    target = call.device or problem.device_type
-    narrow = target != "cpu" and q.dtype in _WIDE
-    inputs = dataclasses.replace(problem.inputs, element=problem.inputs.element if narrow or q.dtype not in _WIDE else "f32", parts=True)
-    options = Options(call.functions, call.scale, lse=call.return_lse, states=call.return_states)
-    entry, scan, factor = options.find(inputs, problem.device)
-    places = {"q_offset": 0, "kv_offset": 0, "q_total": 0, "kv_total": 0}
-    captures = entry.captures(scan, factor, places)
-    wanted = needing_gradient([*qkv, *captures])
-    whole = program_of(entry)
-    wanted = [i for i in wanted if whole.takes_derivative(i)]
-    wrt = "+".join(whole.argument(i) for i in wanted)
-    numbers = [value for value in captures if not isinstance(value, Tensor)]
-    sizes = problem.sizes
-    told = [
-        *(sizes[name] for name in ("B", "Hq", "Hkv", "D", "Dv")),
-        digest(str(q.dtype), target, wrt, call.deterministic, call.strategy),
-        digest(entry.traced.text),
-        digest(placement, numbers, [tuple(x.shape) for x in captures if isinstance(x, Tensor)]),
-        sizes["Sq"],
-        sizes["Skv"],
-    ]
-    key = (ranks.rank, ranks.count, id(ranks.group), *told)
-    coming = None if every is not None else ranks.told(kind, told, problem.device)
+    with ranks.before_told(problem.device) if every is None else contextlib.nullcontext():
+        made = find_call(problem, qkv, call, placement)
+    told = made.told
+    key = (ranks.rank, ranks.count, id(ranks.group), *told[:_SEEDS], *told[_SEEDS + 1 :])
+    coming = None if every is not None else ranks.told("decode_attention" if same else "ring_attention", told, problem.device)
     every = every or _LAST.get(key)  # that they are as last time is found out while kernels run
 
     def confirm(expected: list[list[int]] | None = every) -> None:
         found = expected if coming is None or expected is None else coming.wait()
         if found is not None and found != expected:
             agreed(found, _NAMES, _SHOWN)
-            raise Changed(found)
+            if expected is None or any(x[-2:] != y[-2:] for x, y in zip(found, expected, strict=True)):
+                raise Changed(found)
 
     if every is None:
         every = coming.wait() if coming is not None else []
@@ -117,18 +153,19 @@ def trace_call(
     _LAST[key] = every
     keys = placed(placement, [each[-1] for each in every], "k and v")
     totals = {"q_total": sum(each[-2] for each in every), "kv_total": sum(each[-1] for each in every)}
+    length = problem.sizes["Sq"]
     if same:
         agreed([[each[-2]] for each in every], ["the number of queries"], ["the number of queries"])
         totals["q_total"] = totals["kv_total"]
-        begin = totals["kv_total"] - sizes["Sq"]
+        begin = totals["kv_total"] - length
         if begin < 0:
-            raise ArgumentError(f"there are {sizes['Sq']} queries, the last positions of a sequence of {totals['kv_total']} keys: too many")
-        queries = (((begin, begin + sizes["Sq"]),) if sizes["Sq"] else (),) * ranks.count
+            raise ArgumentError(f"there are {length} queries, the last positions of a sequence of {totals['kv_total']} keys: too many")
+        queries = (((begin, begin + length),) if length else (),) * ranks.count
     else:
         queries = placed(placement, [each[-2] for each in every], "q")
-    captures = entry.captures(scan, factor, {**places, **totals})
-    program = cut_program(entry.traced, target, wrt, call.deterministic)
-    return Traced(entry, captures, dataclasses.replace(problem, inputs=inputs), program, queries, keys, wanted, q.element_size(), confirm)
+    captures = made.captures({**_NOWHERE, **totals})
+    program = cut_program(made.entry.traced, made.target, made.wrt, call.deterministic)
+    return Traced(made.entry, captures, made.problem, program, queries, keys, made.wanted, qkv[0].element_size(), confirm)
 
 
 def planned(traced: Traced, ranks: Ranks) -> Steps:
@@ -144,7 +181,7 @@ def planned(traced: Traced, ranks: Ranks) -> Steps:
 def remembered(traced: Traced, what: Any, make: Callable[[], Any]) -> Any:
     """What `make` gives, once for the same positions, sizes and numbers, by which it and `what` are told apart."""
     plans = traced.program.plans
-    numbers = tuple(value for value in traced.captures if not isinstance(value, Tensor))
+    numbers = tuple(numbers_of(traced.entry, traced.captures))
     shapes = tuple(tuple(value.shape) for value in traced.captures if isinstance(value, Tensor))
     key = (what, traced.queries, traced.keys, numbers, shapes, tuple(traced.problem.sizes.values()))
     if key not in plans:

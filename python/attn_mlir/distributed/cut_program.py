@@ -85,6 +85,11 @@ class CutProgram:
     @functools.cached_property
     def passes(self) -> tuple[Traced, Traced]:
         """See `passes_of`. Where keys are passed over once, raises what `form` does."""
+        if self.traced.weights > 1:
+            raise UnsupportedError(
+                f"a row that gives {self.traced.weights} weights and takes several passes over keys has no ring: "
+                'strategy="all_gather" computes it'
+            )
         try:
             return passes_of(self.traced)
         except CompileError:
@@ -205,20 +210,19 @@ class CutProgram:
         zeros = [torch.zeros((*rows, value_dim), dtype=score, device=q.device) for _ in self.form.entries]
         return zeros, [torch.as_tensor(x, dtype=score, device=q.device).expand(rows) for x in states]
 
-    def finalize(self, captures: Sequence[Any], partial: tuple[list[Tensor], list[Tensor]], o: Tensor) -> list[Tensor]:
-        """Writes o, and gives the row outputs and what the backward reads. o is linear in the accumulators: each has a factor for a row."""
+    def finalize(self, captures: Sequence[Any], partial: tuple[list[Tensor], list[Tensor]], every: Sequence[Tensor]) -> list[Tensor]:
+        """Writes each o, and gives the row outputs and what the backward reads. An o is linear in the accumulators, by factors of rows."""
         accumulators, states = partial
         rows, score, device = accumulators[0].shape[:3], accumulators[0].dtype, accumulators[0].device
         given = [*(x.unsqueeze(-1) for x in _indices(rows, device)), *(x.unsqueeze(-1) for x in states)]
         units = torch.eye(len(accumulators), dtype=score, device=device)
         made = [self.form.finalize(captures, [*unit, *given], score) for unit in units]
-        for number, (x, results) in enumerate(zip(accumulators, made, strict=True)):
-            factor = _like(results[0], x).expand(*rows, 1)
-            if number == 0:
-                torch.mul(x, factor, out=o)
-            else:
+        for output, o in enumerate(every):
+            factors = [_like(results[output], units).expand(*rows, 1) for results in made]
+            torch.mul(accumulators[0], factors[0], out=o)
+            for x, factor in zip(accumulators[1:], factors[1:], strict=True):
                 o.addcmul_(x, factor) if o.dtype == score else o.copy_(o.to(score).addcmul_(x, factor))
-        return [*(_like(x, units).expand(*rows, 1).squeeze(-1) for x in made[0][1:])]
+        return [*(_like(x, units).expand(*rows, 1).squeeze(-1) for x in made[0][len(every) :])]
 
     def shapes(self, q: Tensor, k: Tensor, v: Tensor, captures: Sequence[Any]) -> list[Any]:
         """The arguments of a function, of which pieces read the captured values and only the sizes of q, k and v."""

@@ -52,7 +52,7 @@ class Ring:
     """Waits for what the other ranks tell of the call, and raises where they do not agree."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, captures: Sequence[Any]) -> list[Tensor]:
-        """o in the type of q, the row outputs, and what the backward reads, of all queries of this rank."""
+        """Each o in the type of q, the row outputs, and what the backward reads, of all queries of this rank."""
         program = self.program
         partials: dict[Range, Partial] = {}
         for work_, keys, values in self._in_turn(k, v):
@@ -93,7 +93,7 @@ class Ring:
 
     def _ended(self, partials: dict[Range, Partial], q: Tensor, k: Tensor, v: Tensor, captures: Sequence[Any]) -> list[Tensor]:
         every = []
-        o = torch.empty((*q.shape[:3], v.shape[3]), dtype=q.dtype, device=q.device)
+        weights = [torch.empty((*q.shape[:3], v.shape[3]), dtype=q.dtype, device=q.device) for _ in range(self.program.traced.weights)]
         begin = 0
         for query in self.queries or ((0, 0),):
             piece = (begin, begin + query[1] - query[0])
@@ -101,10 +101,10 @@ class Ring:
             rows = q[:, :, slice(*piece)]
             outer = self.program.shapes(rows, k, v, self.program.moved(captures, query[0], 0, slice(*piece)))
             partial = partials.pop(piece, None) or self.program.empty(rows, outer, v.shape[3])
-            every.append(self.program.finalize(outer, partial, o[:, :, slice(*piece)]))
+            every.append(self.program.finalize(outer, partial, [o[:, :, slice(*piece)] for o in weights]))
         if len(every) == 1:
-            return [o, *(x.contiguous() for x in every[0])]
-        return [o, *(torch.cat(parts, 2) for parts in zip(*every, strict=True))]
+            return [*weights, *(x.contiguous() for x in every[0])]
+        return [*weights, *(torch.cat(parts, 2) for parts in zip(*every, strict=True))]
 
     def backward(
         self, q: Tensor, k: Tensor, v: Tensor, captures: Sequence[Any], finals: Sequence[Tensor], grads: Sequence[Tensor]

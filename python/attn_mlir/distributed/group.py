@@ -13,10 +13,9 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from attn_mlir.errors import ArgumentError
 
-
 _WORDS = 16
 """How many integers each exchange has, so that ranks which make different calls understand each other: the call, how many words, words."""
-CALLS = ("ring_attention", "linear_attention", "decode_attention", "unshard")
+CALLS = ("ring_attention", "linear_attention", "decode_attention", "unshard", "seeds of ring_attention")
 _REFUSED = len(CALLS)
 
 

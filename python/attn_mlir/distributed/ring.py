@@ -10,6 +10,7 @@ from torch.autograd.function import once_differentiable
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
+from attn_mlir.api.dropout import Dropout, dropout_of
 from attn_mlir.api.given_masks import is_block_mask
 from attn_mlir.api.inputs import check_inputs, device_type
 from attn_mlir.api.mask_strings import parse
@@ -53,6 +54,8 @@ def ring_attention(
     deterministic: bool = False,
     device: str | None = None,
     strategy: str = "auto",
+    dropout_p: float = 0.0,
+    dropout_seed: Any = None,
 ) -> Any:
     """Attention to a sequence that is cut over the ranks along `dim` of `mesh`: what `attention` gives of the whole one, for own queries.
 
@@ -67,6 +70,9 @@ def ring_attention(
     strategy: "ring", where keys and values of the other ranks come one after another while kernels run on those that are there;
     "all_gather", which has all keys and values on each rank, for any row; "ulysses", which exchanges positions for heads; "auto": what
     costs the least by `attn_mlir.distributed.model`.
+
+    dropout_p, dropout_seed: see `attention`, whose bits it drops. Tensors of a seed are read on the host. Without a seed every rank draws
+    one, and that of the first counts, which takes an exchange that is waited for.
     """
     if strategy not in ("auto", *STRATEGIES):
         raise ArgumentError(f"strategy is one of auto, {', '.join(STRATEGIES)}; got {strategy!r}")
@@ -76,7 +82,12 @@ def ring_attention(
         raise ArgumentError("mask_mod is a block mask, which is for whole sequences: pass its mask function")
     ranks = ranks_of(mesh, dim)
     functions = (query_mod, key_mod, value_mod, score_mod, mask_mod, row)
-    call = Asked(functions, scale, bool(return_lse), bool(return_states), bool(deterministic), device_type(device), strategy)
+    with ranks.before_told(getattr(q, "device", torch.device("cpu"))):
+        kept = dropout_of(dropout_p, dropout_seed, q)
+    if kept.form is not None:
+        kept = _of_all_ranks(kept, dropout_seed is None, ranks, q.device)
+    asked = (functions, scale, bool(return_lse), bool(return_states), bool(deterministic), device_type(device), strategy)
+    call = Asked(*asked, kept)
     wrapped = q if isinstance(q, DTensor) else None
     q, k, v = (x.to_local() if isinstance(x, DTensor) else x for x in (q, k, v))
     if torch.compiler.is_dynamo_compiling():
@@ -85,8 +96,18 @@ def ring_attention(
     return made if wrapped is None else _as_dtensor(made, wrapped)
 
 
+def _of_all_ranks(kept: Dropout, drawn: bool, ranks: Ranks, device: torch.device) -> Dropout:
+    """Dropout with integers for a seed; where it was drawn, those of the first rank."""
+    seed, offset, *rest = kept.values.values()
+    pair = [int(seed), int(offset)]
+    if drawn:
+        pair = ranks.all_gather("seeds of ring_attention", pair, device)[0]
+    return Dropout(("int", "int"), dict(zip(kept.values, [*pair, *rest], strict=True)))
+
+
 def _attend(qkv: tuple[Tensor, Tensor, Tensor], call: Asked, ranks: Ranks, placement: Placement, layout: Any) -> Any:
-    problem = check_inputs(*qkv, layout)
+    with ranks.before_told(getattr(qkv[0], "device", torch.device("cpu"))):
+        problem = check_inputs(*qkv, layout)
     q, k, v = (heads_first(x, input_order(problem.layout)) for x in qkv)
     inner = dataclasses.replace(problem, layout="bhsd")
     try:
@@ -127,7 +148,9 @@ def _cheapest(traced: Traced, ranks: Ranks) -> str:
         seen if parts else 1.0, sent if parts else 1.0, bool(traced.wanted),
     )  # fmt: skip
     machine = model.CPU if traced.problem.device_type == "cpu" else model.Machine()
-    return model.cheapest(problem, machine, STRATEGIES if traced.program.merges else (ALL_GATHER, ULYSSES)).strategy
+    possible = STRATEGIES if traced.program.merges else (ALL_GATHER, ULYSSES)
+    drops = any(captured.source[0] == "dropout" for captured in traced.entry.traced.captures)
+    return model.cheapest(problem, machine, tuple(s for s in possible if not (drops and s == ULYSSES))).strategy
 
 
 def _results(traced: Traced, qkv: tuple[Tensor, Tensor, Tensor], ranks: Ranks) -> list[Tensor]:
@@ -142,7 +165,7 @@ def _results(traced: Traced, qkv: tuple[Tensor, Tensor, Tensor], ranks: Ranks) -
     tensors = [value for value in traced.captures if isinstance(value, Tensor)]
     if not traced.wanted:
         q, k, v = (x.to(dtype) for x in qkv)
-        return ring.forward(q, k, v, traced.captures)[: 1 + len(traced.entry.traced.outputs)]
+        return ring.forward(q, k, v, traced.captures)[: program_of(traced.entry).made]
     return list(_Attention.apply(ring, traced, dtype, *qkv, *tensors))  # type: ignore[no-untyped-call]
 
 
@@ -155,11 +178,10 @@ class _Attention(torch.autograd.Function):
         captures = [value.detach() if isinstance(value, Tensor) else value for value in traced.captures]
         finals = ring.forward(q, k, v, captures)
         ctx.ring, ctx.traced, ctx.dtype = ring, traced, dtype
-        o = finals[0]
-        ctx.save_for_backward(*tensors, o, *finals[1:])
+        ctx.save_for_backward(*tensors, *finals)
         ctx.count = len(tensors)
         ctx.set_materialize_grads(False)
-        return (o, *finals[1 : 1 + len(traced.entry.traced.outputs)])
+        return tuple(finals[: program_of(traced.entry).made])
 
     @staticmethod
     @once_differentiable
