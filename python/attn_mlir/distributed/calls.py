@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from attn_mlir.api.options import Options
-from attn_mlir.distributed.cut_program import CutProgram, cut_program
+from attn_mlir.distributed.cut_program import CutProgram, cut_program, document_of
 from attn_mlir.distributed.group import Ranks, agreed, digest
 from attn_mlir.distributed.placement import Placement, Range, Ranges, placed
 from attn_mlir.distributed.plan import Sees, Steps, steps
 from attn_mlir.distributed.whole import Asked
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.cache import Entry
+from attn_mlir.frontend.given import DOCUMENT
 from attn_mlir.frontend.program import Traced as Program
 from attn_mlir.runtime.call import Problem
 from attn_mlir.runtime.dispatch import needing_gradient
@@ -31,12 +32,12 @@ _NAMES = (
     *_SHOWN,
     "the dtype, the device, the strategy or what needs a gradient",
     "the functions",
-    "the placement or numbers that functions capture",
+    "the placement, numbers that functions capture, or cu_seqlens",
     "the probability or the seed of dropout",
 )
 _SEEDS = len(_NAMES) - 1
 """Where the digest of dropout stands, which differs from call to call."""
-_NOWHERE = {"q_offset": 0, "kv_offset": 0, "q_total": 0, "kv_total": 0}
+_NOWHERE = {"q_offset": 0, "kv_offset": 0, "q_total": 0, "kv_total": 0, DOCUMENT: 0}
 
 
 _LAST: dict[Any, list[list[int]]] = {}
@@ -66,6 +67,8 @@ class Traced:
     element_size: int
     confirm: Callable[[], None]
     """Waits for what the other ranks told; raises ArgumentError where they differ, and `Changed` where they are other than last time."""
+    documents: tuple[int, ...] = ()
+    """Where packed documents begin, and the last one ends; `queries` and `keys` are then each within one, and those of cut ones only."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,12 +86,15 @@ class Found:
     """What must be the same on all ranks, in the order of `_NAMES`, and the lengths of q and of k."""
 
 
-def find_call(problem: Problem, qkv: tuple[Tensor, Tensor, Tensor], call: Asked, placement: Placement) -> Found:
-    """Traces the functions for parts of a sequence."""
+def find_call(
+    problem: Problem, qkv: tuple[Tensor, Tensor, Tensor], call: Asked, placement: Placement, documents: Sequence[int] = ()
+) -> Found:
+    """Traces the functions for parts of a sequence, or of documents."""
     q = qkv[0]
     target = call.device or problem.device_type
     narrow = target != "cpu" and q.dtype in _WIDE
-    inputs = dataclasses.replace(problem.inputs, element=problem.inputs.element if narrow or q.dtype not in _WIDE else "f32", parts=True)
+    element = problem.inputs.element if narrow or q.dtype not in _WIDE else "f32"
+    inputs = dataclasses.replace(problem.inputs, element=element, parts=True, documents=bool(documents))
     options = Options(call.functions, call.scale, lse=call.return_lse, states=call.return_states)
     entry, scan, factor = options.find(inputs, problem.device, call.dropout.form)
 
@@ -104,7 +110,7 @@ def find_call(problem: Problem, qkv: tuple[Tensor, Tensor, Tensor], call: Asked,
         *(sizes[name] for name in ("B", "Hq", "Hkv", "D", "Dv")),
         digest(str(q.dtype), target, wrt, call.deterministic, call.strategy),
         digest(entry.traced.text),
-        digest(placement, numbers_of(entry, values), [tuple(x.shape) for x in values if isinstance(x, Tensor)]),
+        digest(placement, numbers_of(entry, values), [tuple(x.shape) for x in values if isinstance(x, Tensor)], list(documents)),
         digest(*call.dropout.values.values()),
         sizes["Sq"],
         sizes["Skv"],
@@ -126,13 +132,14 @@ def trace_call(
     placement: Placement,
     same: bool = False,
     every: Any = None,
+    documents: tuple[int, ...] = (),
 ) -> Traced:
     """Traces the call, tells the other ranks, and hears of theirs. Raises on all ranks where they differ.
 
     `same`: all ranks have the same queries, the last positions of the sequence. `every`: what they told.
     """
     with ranks.before_told(problem.device) if every is None else contextlib.nullcontext():
-        made = find_call(problem, qkv, call, placement)
+        made = find_call(problem, qkv, call, placement, documents)
     told = made.told
     key = (ranks.rank, ranks.count, id(ranks.group), *told[:_SEEDS], *told[_SEEDS + 1 :])
     coming = None if every is not None else ranks.told("decode_attention" if same else "ring_attention", told, problem.device)
@@ -165,14 +172,15 @@ def trace_call(
         queries = placed(placement, [each[-2] for each in every], "q")
     captures = made.captures({**_NOWHERE, **totals})
     program = cut_program(made.entry.traced, made.target, made.wrt, call.deterministic)
-    return Traced(made.entry, captures, made.problem, program, queries, keys, made.wanted, qkv[0].element_size(), confirm)
+    size = qkv[0].element_size()
+    return Traced(made.entry, captures, made.problem, program, queries, keys, made.wanted, size, confirm, documents)
 
 
 def planned(traced: Traced, ranks: Ranks) -> Steps:
     """What this rank does step by step, found once for the same positions and numbers."""
 
     def make() -> Steps:
-        sees = seen_by(traced.program, traced.captures, traced.problem.sizes)
+        sees = seen_by(traced.program, traced.captures, traced.problem.sizes, traced.documents)
         return steps(ranks.rank, pieces(traced, ranks), traced.keys, sees)
 
     return remembered(traced, ("steps", ranks.rank), make)
@@ -183,7 +191,7 @@ def remembered(traced: Traced, what: Any, make: Callable[[], Any]) -> Any:
     plans = traced.program.plans
     numbers = tuple(numbers_of(traced.entry, traced.captures))
     shapes = tuple(tuple(value.shape) for value in traced.captures if isinstance(value, Tensor))
-    key = (what, traced.queries, traced.keys, numbers, shapes, tuple(traced.problem.sizes.values()))
+    key = (what, traced.queries, traced.keys, traced.documents, numbers, shapes, tuple(traced.problem.sizes.values()))
     if key not in plans:
         if len(plans) >= _PLANS:
             plans.clear()
@@ -194,19 +202,21 @@ def remembered(traced: Traced, what: Any, make: Callable[[], Any]) -> Any:
 def pieces(traced: Traced, ranks: Ranks) -> Ranges:
     """The queries, those of this rank in two ranges at least, so that work on one of them begins before anything is exchanged."""
     own = traced.queries[ranks.rank]
-    if len(own) == 1 and own[0][1] - own[0][0] >= 2 * _SHORTEST:
+    if not traced.documents and len(own) == 1 and own[0][1] - own[0][0] >= 2 * _SHORTEST:
         begin, end = own[0]
         middle = begin + (end - begin) // 2 // _SHORTEST * _SHORTEST
         own = ((begin, middle), (middle, end))
     return (*traced.queries[: ranks.rank], own, *traced.queries[ranks.rank + 1 :])
 
 
-def seen_by(program: CutProgram, captures: Sequence[Any], sizes: dict[str, int]) -> Sees:
-    """What queries see of keys, by the program's own bounds."""
+def seen_by(program: CutProgram, captures: Sequence[Any], sizes: dict[str, int], documents: Sequence[int] = ()) -> Sees:
+    """What queries see of keys, by the program's own bounds; of packed documents each range is within one."""
     bounds = program.bounds
     known: dict[tuple[Range, Range], Range] = {}
 
     def sees(query: Range, key: Range) -> Range:
+        if documents and document_of(documents, query[0]) != document_of(documents, key[0]):
+            return key[0], key[0]
         if bounds is None or query[0] == query[1] or key[0] == key[1]:
             return key
         found = known.get((query, key))
@@ -217,7 +227,7 @@ def seen_by(program: CutProgram, captures: Sequence[Any], sizes: dict[str, int])
                 for heads, length in ((sizes["Hq"], rows), *[(sizes["Hkv"], columns)] * 2)
             ]
             indices = [torch.arange(sizes["B"]).reshape(-1, 1), torch.arange(sizes["Hq"]).reshape(1, -1)]
-            outer = [*shapes, *program.moved(captures, query[0], key[0])]
+            outer = [*shapes, *program.moved(captures, query[0], key[0], documents=documents)]
             with torch.no_grad():
                 begin, _, _, end = bounds(outer, [*indices, 0, rows], torch.float64)
             first, last = int(torch.as_tensor(begin).min()), int(torch.as_tensor(end).max())

@@ -1,5 +1,6 @@
 """The programs that a ring runs on pairs of shards: partial forward passes, and parts of the backward pass, of one traced attention."""
 
+import bisect
 import dataclasses
 import functools
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from attn_mlir.capture_kinds import CaptureKind
 from attn_mlir.dialects import loaded
 from attn_mlir.errors import CompileError, UnsupportedError
 from attn_mlir.frontend.emit import texts_of
-from attn_mlir.frontend.given import POSITION
+from attn_mlir.frontend.given import DOCUMENT, POSITION
 from attn_mlir.frontend.program import Traced
 from attn_mlir.frontend.scope import Captured
 from attn_mlir.mlir import LOCK, ir
@@ -169,9 +170,19 @@ class CutProgram:
         tensors = {3 + number for number, captured in enumerate(self.traced.captures) if captured.kind == "tensor"}
         return None if code.contents & tensors else code
 
-    def moved(self, captures: Sequence[Any], q_offset: int, kv_offset: int, rows: slice = slice(None)) -> list[Any]:
-        """The captured values for shards that begin at these positions; `rows` are the places of the queries, for values of each row."""
+    def moved(
+        self, captures: Sequence[Any], q_offset: int, kv_offset: int, rows: slice = slice(None), documents: Sequence[int] = ()
+    ) -> list[Any]:
+        """The captured values for shards that begin at these positions; `rows` are the places of the queries, for values of each row.
+
+        documents: where packed documents begin, and the last one ends: of these the shards are parts of one.
+        """
         places: dict[Any, Any] = {"q_offset": q_offset, "kv_offset": kv_offset}
+        if documents:
+            number = document_of(documents, q_offset)
+            begin, end = documents[number : number + 2]
+            places = {"q_offset": q_offset - begin, "kv_offset": kv_offset - begin, DOCUMENT: number}
+            places |= dict.fromkeys(("q_total", "kv_total"), end - begin)
         found = []
         for captured, value in zip(self.traced.captures, captures, strict=True):
             kind, name = captured.source[0], captured.source[1] if len(captured.source) > 1 else None
@@ -254,6 +265,11 @@ class CutProgram:
     @functools.cached_property
     def _backward(self) -> str:
         return self._derived("bwd")[0]
+
+
+def document_of(documents: Sequence[int], position: int) -> int:
+    """The number of the document, of those that begin at `documents` (and the end of the last one), that holds a position."""
+    return max(min(bisect.bisect_right(documents, position) - 1, len(documents) - 2), 0)
 
 
 def cut_program(traced: Traced, device: str, wrt: str, deterministic: bool) -> CutProgram:

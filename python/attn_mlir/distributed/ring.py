@@ -1,6 +1,8 @@
 """`ring_attention`: attention of a sequence that is cut over the ranks of a mesh's dimension."""
 
 import dataclasses
+import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +24,7 @@ from attn_mlir.distributed.cut_program import PASS
 from attn_mlir.distributed.engine import Ring
 from attn_mlir.distributed.group import Ranks, ranks_of
 from attn_mlir.distributed.model import ALL_GATHER, RING, STRATEGIES, ULYSSES
+from attn_mlir.distributed.packed import by_position, cut_parts, joined, layout_of, offsets_of, taken, whole_documents
 from attn_mlir.distributed.placement import Placement, held
 from attn_mlir.distributed.plan import message
 from attn_mlir.distributed.whole import Asked, Layout, by_gathering, by_heads
@@ -56,6 +59,7 @@ def ring_attention(
     strategy: str = "auto",
     dropout_p: float = 0.0,
     dropout_seed: Any = None,
+    cu_seqlens: Tensor | None = None,
 ) -> Any:
     """Attention to a sequence that is cut over the ranks along `dim` of `mesh`: what `attention` gives of the whole one, for own queries.
 
@@ -73,6 +77,11 @@ def ring_attention(
 
     dropout_p, dropout_seed: see `attention`, whose bits it drops. Tensors of a seed are read on the host. Without a seed every rank draws
     one, and that of the first counts, which takes an exchange that is waited for.
+
+    cu_seqlens: the sequence is packed documents, B = 1: document n is the positions from cu_seqlens[n] to cu_seqlens[n + 1] of the whole
+    sequence, int32 [documents + 1], the same on all ranks, and read on the host. Ranks may cut it anywhere. As in `attention_varlen`, the
+    functions get the number of the document as b, and positions, q_len() and kv_len() of it. What ranks share no document of is neither
+    sent nor computed; documents that a rank has whole are computed as `attention_varlen` does. strategy: "ring".
     """
     if strategy not in ("auto", *STRATEGIES):
         raise ArgumentError(f"strategy is one of auto, {', '.join(STRATEGIES)}; got {strategy!r}")
@@ -91,8 +100,8 @@ def ring_attention(
     wrapped = q if isinstance(q, DTensor) else None
     q, k, v = (x.to_local() if isinstance(x, DTensor) else x for x in (q, k, v))
     if torch.compiler.is_dynamo_compiling():
-        return outside(lambda: _attend((q, k, v), call, ranks, placement, layout))
-    made = _attend((q, k, v), call, ranks, placement, layout)
+        return outside(lambda: _attend((q, k, v), call, ranks, placement, layout, cu_seqlens))
+    made = _attend((q, k, v), call, ranks, placement, layout, cu_seqlens)
     return made if wrapped is None else _as_dtensor(made, wrapped)
 
 
@@ -105,17 +114,21 @@ def _of_all_ranks(kept: Dropout, drawn: bool, ranks: Ranks, device: torch.device
     return Dropout(("int", "int"), dict(zip(kept.values, [*pair, *rest], strict=True)))
 
 
-def _attend(qkv: tuple[Tensor, Tensor, Tensor], call: Asked, ranks: Ranks, placement: Placement, layout: Any) -> Any:
+def _attend(qkv: tuple[Tensor, Tensor, Tensor], call: Asked, ranks: Ranks, placement: Placement, layout: Any, cu_seqlens: Any) -> Any:
     with ranks.before_told(getattr(qkv[0], "device", torch.device("cpu"))):
         problem = check_inputs(*qkv, layout)
+        documents = () if cu_seqlens is None else offsets_of(cu_seqlens, problem.sizes["B"])
+        if documents and call.strategy not in ("auto", RING):
+            raise ArgumentError(f'packed documents (cu_seqlens) go round in a ring: use strategy="ring", not {call.strategy!r}')
+    computed = _computed if cu_seqlens is None else _packed
     q, k, v = (heads_first(x, input_order(problem.layout)) for x in qkv)
     inner = dataclasses.replace(problem, layout="bhsd")
     try:
-        traced = trace_call(inner, (q, k, v), call, ranks, placement)
-        results = _computed(traced, (q, k, v), call, ranks)
+        traced = trace_call(inner, (q, k, v), call, ranks, placement, documents=documents)
+        results = computed(traced, (q, k, v), call, ranks)
     except Changed as changed:
-        traced = trace_call(inner, (q, k, v), call, ranks, placement, every=changed.every)
-        results = _computed(traced, (q, k, v), call, ranks)
+        traced = trace_call(inner, (q, k, v), call, ranks, placement, every=changed.every, documents=documents)
+        results = computed(traced, (q, k, v), call, ranks)
     weights = traced.entry.traced.weights
     every = [in_order(o.to(q.dtype), output_order(problem.layout)).contiguous() for o in results[:weights]]
     return named_results([*every, *results[weights:]], weights, traced.entry.traced.outputs, call.return_lse, call.return_states)
@@ -133,6 +146,33 @@ def _computed(traced: Traced, qkv: tuple[Tensor, Tensor, Tensor], call: Asked, r
         return _results(traced, qkv, ranks)
     traced.confirm()
     return by_heads(call, ranks, places, qkv) if strategy == ULYSSES else by_gathering(call, ranks, places, qkv)
+
+
+def _packed(traced: Traced, qkv: tuple[Tensor, Tensor, Tensor], call: Asked, ranks: Ranks) -> list[Tensor]:
+    """o and the row outputs of packed documents."""
+    offsets, total = traced.documents, sum(held(each) for each in traced.queries)
+    if traced.queries != traced.keys:
+        raise ArgumentError("with cu_seqlens q and k are the same documents, but the ranks hold other positions of q than of k")
+    if offsets[-1] > total:
+        raise ArgumentError(f"cu_seqlens ends at {offsets[-1]}, but the ranks hold {total} positions")
+    most = max(end - begin for begin, end in itertools.pairwise(offsets))
+    sizes = {**traced.problem.sizes, "B": len(offsets) - 1, "Sq": most, "Skv": most}
+    program_of(traced.entry).check(traced.captures, sizes, traced.problem.device)
+    layout = layout_of(traced.queries, offsets)
+    own, q = layout[ranks.rank], qkv[0]
+    whole = whole_documents(call, ranks, qkv, by_position(own), offsets) if any(by_position(parts) for parts in layout) else None
+    cut = None
+    if any(cut_parts(parts) for parts in layout):
+        shards = tuple(tuple(part.positions for part in cut_parts(parts)) for parts in layout)
+        q_, k_, v_ = (taken(x, cut_parts(own)) for x in qkv)
+        cut = _results(dataclasses.replace(traced, queries=shards, keys=shards), (q_, k_, v_), ranks)
+        cut = [x.to(q.dtype) if x.dim() == 4 else x for x in cut]
+    else:
+        traced.confirm()
+    score = torch.float64 if q.dtype == torch.float64 else torch.float32
+    o, row = q.new_zeros((*q.shape[:2], 0, qkv[2].shape[3])), q.new_zeros((*q.shape[:2], 0), dtype=score)
+    names = traced.entry.traced.outputs
+    return joined(own, whole, cut, [*[(o, 0.0)] * traced.entry.traced.weights, *((row, -math.inf if n == "lse" else 0.0) for n in names)])
 
 
 def _cheapest(traced: Traced, ranks: Ranks) -> str:
@@ -161,7 +201,7 @@ def _results(traced: Traced, qkv: tuple[Tensor, Tensor, Tensor], ranks: Ranks) -
         rows = _results(of_pass(traced, first, qkv, ()), qkv, ranks)[1:]
         return _results(dataclasses.replace(of_pass(traced, last, qkv, rows), confirm=lambda: None), qkv, ranks)
     dtype = torch.float32 if traced.problem.inputs.element == "f32" else qkv[0].dtype
-    ring = Ring(program, ranks, planned(traced, ranks), pieces(traced, ranks)[ranks.rank], traced.confirm)
+    ring = Ring(program, ranks, planned(traced, ranks), pieces(traced, ranks)[ranks.rank], traced.confirm, traced.documents)
     tensors = [value for value in traced.captures if isinstance(value, Tensor)]
     if not traced.wanted:
         q, k, v = (x.to(dtype) for x in qkv)
