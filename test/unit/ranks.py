@@ -28,10 +28,10 @@ class Ranks:
             self.pipes.append(ours)
             self.processes.append(process)
 
-    def run(self, name: str, *arguments: Any) -> list[Any]:
+    def run(self, name: str, *arguments: Any, seconds: float = _SECONDS) -> list[Any]:
         """What each process returned. Raises AssertionError with the traceback of the first that failed."""
         self.send(name, *arguments)
-        found = [self.answer(rank) for rank in range(len(self.pipes))]
+        found = [self.answer(rank, seconds) for rank in range(len(self.pipes))]
         failed = [text for kind, text in found if kind == "error"]
         assert not failed, failed[0]
         return [value for _, value in found]

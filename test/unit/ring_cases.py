@@ -137,7 +137,8 @@ def compare(mesh: DeviceMesh, row: str, mask: str, placements: tuple[str, ...], 
         for repeat in range(2):
             sink.grad = slopes.grad = None
             local = [cut(x).requires_grad_() for x in (q, k, v)]
-            mine = ring_attention(*local, mesh=mesh, dim="cp", placement=placement, **functions(sink, slopes), strategy=strategy)
+            options = {"placement": placement, "strategy": strategy, "deterministic": True, **functions(sink, slopes)}
+            mine = ring_attention(*local, mesh=mesh, dim="cp", **options)
             mine.backward(cut(do))
             got = [mine.detach(), *(x.grad for x in (*local, sink, slopes))]
             if repeat == 0:
