@@ -201,14 +201,22 @@ def of_dtensors(mesh: DeviceMesh) -> float:
     return float((mine.to_local() - local).abs().max()) + float((unshard(local, mesh) - mine.full_tensor()).abs().max())
 
 
-def compiled(mesh: DeviceMesh) -> float:
-    """How far it is inside of torch.compile, with gradients."""
-    parts = [shard(torch.randn(1, 2, 30, 8), mesh).requires_grad_() for _ in range(3)]
+def compiled(mesh: DeviceMesh, layout: str, placement: str) -> float:
+    """How far it is as one operator of a graph of torch.compile, with gradients, also of what is captured."""
+    slopes = (torch.arange(2) / 40).requires_grad_()
+    parts = [shard(torch.randn(1, 2, 30, 8), mesh, placement=placement) for _ in range(3)]
+    parts = [(x.transpose(1, 2).contiguous() if layout == "bshd" else x).requires_grad_() for x in parts]
 
     def loss(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return ring_attention(q * 2, k, v, mesh=mesh, mask_mod=MASKS["causal"], strategy="ring").sin().sum()
+        def alibi(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+            return score + slopes[h] * (kv_idx - q_idx)
 
-    made = [torch.autograd.grad(f(*parts), parts) for f in (loss, torch.compile(loss, backend="aot_eager"))]
+        options: dict[str, Any] = {"mask_mod": MASKS["causal"], "score_mod": alibi, "placement": placement, "layout": layout}
+        o, lse = ring_attention(q * 2, k, v, mesh=mesh, strategy="ring", return_lse=True, **options)
+        return o.sin().sum() + lse.cos().sum()
+
+    functions = (loss, torch.compile(loss, backend="aot_eager", fullgraph=True))
+    made = [torch.autograd.grad(f(*parts), [*parts, slopes]) for f in functions]
     return max(float((x - y).abs().max()) for x, y in zip(*made, strict=True))
 
 

@@ -59,7 +59,7 @@ def test_inside_of_torchs_context_parallel(two: Ranks) -> None:
 
 
 def test_inside_of_compile(two: Ranks) -> None:
-    assert max(two.run("ring_cases:compiled")) < 1e-6
+    assert max(two.run("ring_cases:compiled", "bshd", "zigzag")) < 1e-6
 
 
 @pytest.mark.parametrize(

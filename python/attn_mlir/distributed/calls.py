@@ -64,7 +64,6 @@ class Traced:
     keys: Ranges
     wanted: list[int]
     """Which of q, k, v and the captured values need a gradient."""
-    element_size: int
     confirm: Callable[[], None]
     """Waits for what the other ranks told; raises ArgumentError where they differ, and `Changed` where they are other than last time."""
     documents: tuple[int, ...] = ()
@@ -92,9 +91,7 @@ def find_call(
     """Traces the functions for parts of a sequence, or of documents."""
     q = qkv[0]
     target = call.device or problem.device_type
-    narrow = target != "cpu" and q.dtype in _WIDE
-    element = problem.inputs.element if narrow or q.dtype not in _WIDE else "f32"
-    inputs = dataclasses.replace(problem.inputs, element=element, parts=True, documents=bool(documents))
+    inputs = dataclasses.replace(problem.inputs, element=element_of(problem, target, q), parts=True, documents=bool(documents))
     options = Options(call.functions, call.scale, lse=call.return_lse, states=call.return_states)
     entry, scan, factor = options.find(inputs, problem.device, call.dropout.form)
 
@@ -104,8 +101,21 @@ def find_call(
     values = captures(_NOWHERE)
     whole = program_of(entry)
     wanted = [i for i in needing_gradient([*qkv, *values]) if whole.takes_derivative(i)]
+    return found_call(dataclasses.replace(problem, inputs=inputs), q, call, placement, (entry, target, wanted, captures), documents)
+
+
+def element_of(problem: Problem, target: str, q: Tensor) -> str:
+    """The element type of the program: on a CPU, 16 bits become 32."""
+    return problem.inputs.element if target != "cpu" or q.dtype not in _WIDE else "f32"
+
+
+def found_call(
+    problem: Problem, q: Tensor, call: Asked, placement: Placement, traced: tuple[Entry, str, list[int], Any], documents: Sequence[int] = ()
+) -> Found:
+    """What is told of a traced call: of its program, the device, what needs a gradient, and the captured values."""
+    entry, target, wanted, captures = traced
+    values, whole, sizes = captures(_NOWHERE), program_of(entry), problem.sizes
     wrt = "+".join(whole.argument(i) for i in wanted)
-    sizes = problem.sizes
     told = [
         *(sizes[name] for name in ("B", "Hq", "Hkv", "D", "Dv")),
         digest(str(q.dtype), target, wrt, call.deterministic, call.strategy),
@@ -115,7 +125,7 @@ def find_call(
         sizes["Sq"],
         sizes["Skv"],
     ]
-    return Found(dataclasses.replace(problem, inputs=inputs), entry, target, wanted, wrt, captures, told)
+    return Found(problem, entry, target, wanted, wrt, captures, told)
 
 
 def numbers_of(entry: Entry, values: Sequence[Any]) -> list[Any]:
@@ -130,16 +140,30 @@ def trace_call(
     call: Asked,
     ranks: Ranks,
     placement: Placement,
+    every: Any = None,
+    documents: tuple[int, ...] = (),
+) -> Traced:
+    """Traces the call, tells the other ranks, and hears of theirs, or of `every`. Raises on all ranks where they differ."""
+    with ranks.before_told(problem.device) if every is None else contextlib.nullcontext():
+        made = find_call(problem, qkv, call, placement, documents)
+    return agreed_call(made, ranks, placement, call.deterministic, every=every, documents=documents)
+
+
+def agreed_call(
+    made: Found,
+    ranks: Ranks,
+    placement: Placement,
+    deterministic: bool,
+    *,
     same: bool = False,
     every: Any = None,
     documents: tuple[int, ...] = (),
 ) -> Traced:
-    """Traces the call, tells the other ranks, and hears of theirs. Raises on all ranks where they differ.
+    """Tells the other ranks of a call. Raises on all ranks where they differ.
 
     `same`: all ranks have the same queries, the last positions of the sequence. `every`: what they told.
     """
-    with ranks.before_told(problem.device) if every is None else contextlib.nullcontext():
-        made = find_call(problem, qkv, call, placement, documents)
+    problem = made.problem
     told = made.told
     key = (ranks.rank, ranks.count, id(ranks.group), *told[:_SEEDS], *told[_SEEDS + 1 :])
     coming = None if every is not None else ranks.told("decode_attention" if same else "ring_attention", told, problem.device)
@@ -171,9 +195,8 @@ def trace_call(
     else:
         queries = placed(placement, [each[-2] for each in every], "q")
     captures = made.captures({**_NOWHERE, **totals})
-    program = cut_program(made.entry.traced, made.target, made.wrt, call.deterministic)
-    size = qkv[0].element_size()
-    return Traced(made.entry, captures, made.problem, program, queries, keys, made.wanted, size, confirm, documents)
+    program = cut_program(made.entry.traced, made.target, made.wrt, deterministic)
+    return Traced(made.entry, captures, problem, program, queries, keys, made.wanted, confirm, documents)
 
 
 def planned(traced: Traced, ranks: Ranks) -> Steps:

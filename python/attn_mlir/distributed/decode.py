@@ -11,12 +11,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from attn_mlir.api.inputs import check_inputs, device_type
 from attn_mlir.api.results import named_results
 from attn_mlir.api.rows import softmax
-from attn_mlir.distributed.calls import seen_by, trace_call
+from attn_mlir.distributed.calls import agreed_call, find_call, seen_by
 from attn_mlir.distributed.engine import Partial
 from attn_mlir.distributed.group import Ranks, ranks_of
+from attn_mlir.distributed.outside import outside
 from attn_mlir.distributed.placement import Placement
 from attn_mlir.distributed.plan import message, own
-from attn_mlir.distributed.ring import outside
 from attn_mlir.distributed.whole import Asked
 from attn_mlir.errors import UnsupportedError
 
@@ -61,8 +61,8 @@ def decode_attention(
 
 def _decode(qkv: tuple[Tensor, Tensor, Tensor], call: Asked, ranks: Ranks, placement: Placement) -> Any:
     with ranks.before_told(getattr(qkv[0], "device", torch.device("cpu"))):
-        problem = check_inputs(*qkv, "bhsd")
-    traced = trace_call(problem, qkv, call, ranks, placement, same=True)
+        made = find_call(check_inputs(*qkv, "bhsd"), qkv, call, placement)
+    traced = agreed_call(made, ranks, placement, False, same=True)
     traced.confirm()
     program, captures = traced.program, traced.captures
     dtype = torch.float32 if traced.problem.inputs.element == "f32" else qkv[0].dtype

@@ -12,7 +12,7 @@ from attn_mlir.api.linear import linear_attention as whole_attention
 from attn_mlir.api.linear_call import LinearOptions, find
 from attn_mlir.api.linear_inputs import check_linear, check_segment
 from attn_mlir.distributed.group import Ranks, agreed, digest, ranks_of
-from attn_mlir.distributed.ring import outside
+from attn_mlir.distributed.outside import outside
 from attn_mlir.distributed.scan import from_last, states_before
 from attn_mlir.errors import ArgumentError
 

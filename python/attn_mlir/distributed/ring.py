@@ -24,6 +24,7 @@ from attn_mlir.distributed.cut_program import PASS
 from attn_mlir.distributed.engine import Ring
 from attn_mlir.distributed.group import Ranks, ranks_of
 from attn_mlir.distributed.model import ALL_GATHER, RING, STRATEGIES, ULYSSES
+from attn_mlir.distributed.outside import outside
 from attn_mlir.distributed.packed import by_position, cut_parts, joined, layout_of, offsets_of, taken, whole_documents
 from attn_mlir.distributed.placement import Placement, held
 from attn_mlir.distributed.plan import message
@@ -89,19 +90,31 @@ def ring_attention(
         mask_mod = parse(mask_mod)
     if is_block_mask(mask_mod):
         raise ArgumentError("mask_mod is a block mask, which is for whole sequences: pass its mask function")
-    ranks = ranks_of(mesh, dim)
     functions = (query_mod, key_mod, value_mod, score_mod, mask_mod, row)
-    with ranks.before_told(getattr(q, "device", torch.device("cpu"))):
-        kept = dropout_of(dropout_p, dropout_seed, q)
-    if kept.form is not None:
-        kept = _of_all_ranks(kept, dropout_seed is None, ranks, q.device)
-    asked = (functions, scale, bool(return_lse), bool(return_states), bool(deterministic), device_type(device), strategy)
-    call = Asked(*asked, kept)
-    wrapped = q if isinstance(q, DTensor) else None
-    q, k, v = (x.to_local() if isinstance(x, DTensor) else x for x in (q, k, v))
+    asked = (functions, scale, bool(return_lse), bool(return_states), bool(deterministic))
+    further = (placement, layout, (dropout_p, dropout_seed), cu_seqlens)
     if torch.compiler.is_dynamo_compiling():
-        return outside(lambda: _attend((q, k, v), call, ranks, placement, layout, cu_seqlens))
-    made = _attend((q, k, v), call, ranks, placement, layout, cu_seqlens)
+        from attn_mlir.distributed import compiled  # with operators, which take long to register
+
+        if strategy in ("auto", RING) and not dropout_p and cu_seqlens is None and not isinstance(q, DTensor):
+            options = (functions, scale, layout, return_lse, return_states, device, deterministic)
+            return compiled.ring_in_graph((q, k, v), options, mesh, dim, placement)
+        return outside(lambda: _call((q, k, v), asked, device, strategy, ranks_of(mesh, dim), *further))
+    return _call((q, k, v), asked, device, strategy, ranks_of(mesh, dim), *further)
+
+
+def _call(
+    qkv: tuple[Any, Any, Any], asked: tuple[Any, ...], device: Any, strategy: str, ranks: Ranks, placement: Placement, layout: Any,
+    dropout: tuple[Any, Any], cu_seqlens: Any,
+) -> Any:  # fmt: skip
+    """The call outside of graphs."""
+    wrapped = qkv[0] if isinstance(qkv[0], DTensor) else None
+    q, k, v = (x.to_local() if isinstance(x, DTensor) else x for x in qkv)
+    with ranks.before_told(getattr(q, "device", torch.device("cpu"))):
+        kept = dropout_of(*dropout, q)
+    if kept.form is not None:
+        kept = _of_all_ranks(kept, dropout[1] is None, ranks, q.device)
+    made = _attend((q, k, v), Asked(*asked, device_type(device), strategy, kept), ranks, placement, layout, cu_seqlens)
     return made if wrapped is None else _as_dtensor(made, wrapped)
 
 
@@ -140,8 +153,8 @@ def _computed(traced: Traced, qkv: tuple[Tensor, Tensor, Tensor], call: Asked, r
     program_of(traced.entry).check(traced.captures, {**traced.problem.sizes, **totals}, traced.problem.device)
     strategy = call.strategy
     if strategy == "auto":
-        what = ("strategy", ranks.count, traced.element_size, bool(traced.wanted), traced.problem.device_type)
-        strategy = remembered(traced, what, lambda: _cheapest(traced, ranks))
+        what = ("strategy", ranks.count, qkv[0].element_size(), bool(traced.wanted), traced.problem.device_type)
+        strategy = remembered(traced, what, lambda: _cheapest(traced, ranks, qkv[0].element_size()))
     if strategy == RING:
         return _results(traced, qkv, ranks)
     traced.confirm()
@@ -175,7 +188,7 @@ def _packed(traced: Traced, qkv: tuple[Tensor, Tensor, Tensor], call: Asked, ran
     return joined(own, whole, cut, [*[(o, 0.0)] * traced.entry.traced.weights, *((row, -math.inf if n == "lse" else 0.0) for n in names)])
 
 
-def _cheapest(traced: Traced, ranks: Ranks) -> str:
+def _cheapest(traced: Traced, ranks: Ranks, element_size: int) -> str:
     """The strategy of the least cost, by what all ranks know alike."""
     sizes, count = traced.problem.sizes, ranks.count
     sees = seen_by(traced.program, traced.captures, sizes)
@@ -184,7 +197,7 @@ def _cheapest(traced: Traced, ranks: Ranks) -> str:
     seen = sum((w.rows[1] - w.rows[0]) * (w.keys[1] - w.keys[0]) for _, _, part in parts for w in part.work) / max(queries * keys, 1)
     sent = sum(part.length for r, s, part in parts if r != s) / max(keys * (count - 1), 1)
     problem = model.Problem(
-        count, sizes["B"], sizes["Hq"], sizes["Hkv"], queries, keys, sizes["D"], sizes["Dv"], traced.element_size,
+        count, sizes["B"], sizes["Hq"], sizes["Hkv"], queries, keys, sizes["D"], sizes["Dv"], element_size,
         seen if parts else 1.0, sent if parts else 1.0, bool(traced.wanted),
     )  # fmt: skip
     machine = model.CPU if traced.problem.device_type == "cpu" else model.Machine()
@@ -258,9 +271,3 @@ def _as_dtensor(made: Any, like: DTensor) -> Any:
     if isinstance(made, dict):
         return {name: wrap(x) for name, x in made.items()}
     return tuple(_as_dtensor(each, like) for each in made)
-
-
-@torch._dynamo.disable(reason="a ring's exchanges are made outside of the graph")
-def outside(compute: Callable[[], Any]) -> Any:
-    """What is computed, between two graphs."""
-    return compute()
