@@ -204,7 +204,7 @@ def planned(traced: Traced, ranks: Ranks) -> Steps:
 
     def make() -> Steps:
         sees = seen_by(traced.program, traced.captures, traced.problem.sizes, traced.documents)
-        return steps(ranks.rank, pieces(traced, ranks), traced.keys, sees)
+        return steps(ranks.rank, pieces(traced), traced.keys, sees)
 
     return remembered(traced, ("steps", ranks.rank), make)
 
@@ -222,14 +222,20 @@ def remembered(traced: Traced, what: Any, make: Callable[[], Any]) -> Any:
     return plans[key]
 
 
-def pieces(traced: Traced, ranks: Ranks) -> Ranges:
-    """The queries, those of this rank in two ranges at least, so that work on one of them begins before anything is exchanged."""
-    own = traced.queries[ranks.rank]
-    if not traced.documents and len(own) == 1 and own[0][1] - own[0][0] >= 2 * _SHORTEST:
-        begin, end = own[0]
-        middle = begin + (end - begin) // 2 // _SHORTEST * _SHORTEST
-        own = ((begin, middle), (middle, end))
-    return (*traced.queries[: ranks.rank], own, *traced.queries[ranks.rank + 1 :])
+def pieces(traced: Traced) -> Ranges:
+    """The queries of all ranks, in two ranges at least where they are many, so that work on one begins before anything is exchanged.
+
+    Sender and receiver of keys cut them alike: what is seen of the parts may be less than what is seen of the whole.
+    """
+    return traced.queries if traced.documents else tuple(map(_in_two, traced.queries))
+
+
+def _in_two(ranges: tuple[Range, ...]) -> tuple[Range, ...]:
+    if len(ranges) != 1 or ranges[0][1] - ranges[0][0] < 2 * _SHORTEST:
+        return ranges
+    begin, end = ranges[0]
+    middle = begin + (end - begin) // 2 // _SHORTEST * _SHORTEST
+    return (begin, middle), (middle, end)
 
 
 def seen_by(program: CutProgram, captures: Sequence[Any], sizes: dict[str, int], documents: Sequence[int] = ()) -> Sees:

@@ -81,7 +81,7 @@ def _with_agreed(run: Callable[[Traced, Ring], list[Tensor]], name: str, told: s
         traced, ranks = _traced(name, told, qkv, given, every)
         totals = {"Sq": sum(map(held, traced.queries)), "Skv": sum(map(held, traced.keys))}
         programs.find(name).check(traced.captures, {**traced.problem.sizes, **totals}, traced.problem.device)
-        ring = Ring(traced.program, ranks, planned(traced, ranks), pieces(traced, ranks)[ranks.rank], traced.confirm)
+        ring = Ring(traced.program, ranks, planned(traced, ranks), pieces(traced)[ranks.rank], traced.confirm)
         return run(traced, ring)
 
     try:

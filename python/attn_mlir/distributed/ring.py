@@ -84,37 +84,42 @@ def ring_attention(
     functions get the number of the document as b, and positions, q_len() and kv_len() of it. What ranks share no document of is neither
     sent nor computed; documents that a rank has whole are computed as `attention_varlen` does. strategy: "ring".
     """
-    if strategy not in ("auto", *STRATEGIES):
-        raise ArgumentError(f"strategy is one of auto, {', '.join(STRATEGIES)}; got {strategy!r}")
-    if isinstance(mask_mod, str):
-        mask_mod = parse(mask_mod)
-    if is_block_mask(mask_mod):
-        raise ArgumentError("mask_mod is a block mask, which is for whole sequences: pass its mask function")
-    functions = (query_mod, key_mod, value_mod, score_mod, mask_mod, row)
-    asked = (functions, scale, bool(return_lse), bool(return_states), bool(deterministic))
+    mods, asked = (query_mod, key_mod, value_mod, score_mod), (scale, bool(return_lse), bool(return_states), bool(deterministic))
     further = (placement, layout, (dropout_p, dropout_seed), cu_seqlens)
     if torch.compiler.is_dynamo_compiling():
         from attn_mlir.distributed import compiled  # with operators, which take long to register
 
         if strategy in ("auto", RING) and not dropout_p and cu_seqlens is None and not isinstance(q, DTensor):
-            options = (functions, scale, layout, return_lse, return_states, device, deterministic)
+            options = ((*mods, _mask_of(mask_mod), row), scale, layout, return_lse, return_states, device, deterministic)
             return compiled.ring_in_graph((q, k, v), options, mesh, dim, placement)
-        return outside(lambda: _call((q, k, v), asked, device, strategy, ranks_of(mesh, dim), *further))
-    return _call((q, k, v), asked, device, strategy, ranks_of(mesh, dim), *further)
+        return outside(lambda: _call((q, k, v), (*mods, mask_mod, row), asked, device, strategy, ranks_of(mesh, dim), *further))
+    return _call((q, k, v), (*mods, mask_mod, row), asked, device, strategy, ranks_of(mesh, dim), *further)
+
+
+def _mask_of(mask_mod: Any) -> Any:
+    """The mask function. Raises ArgumentError for a block mask."""
+    if isinstance(mask_mod, str):
+        return parse(mask_mod)
+    if is_block_mask(mask_mod):
+        raise ArgumentError("mask_mod is a block mask, which is for whole sequences: pass its mask function")
+    return mask_mod
 
 
 def _call(
-    qkv: tuple[Any, Any, Any], asked: tuple[Any, ...], device: Any, strategy: str, ranks: Ranks, placement: Placement, layout: Any,
-    dropout: tuple[Any, Any], cu_seqlens: Any,
+    qkv: tuple[Any, Any, Any], functions: tuple[Any, ...], asked: tuple[Any, ...], device: Any, strategy: str, ranks: Ranks,
+    placement: Placement, layout: Any, dropout: tuple[Any, Any], cu_seqlens: Any,
 ) -> Any:  # fmt: skip
     """The call outside of graphs."""
     wrapped = qkv[0] if isinstance(qkv[0], DTensor) else None
     q, k, v = (x.to_local() if isinstance(x, DTensor) else x for x in qkv)
     with ranks.before_told(getattr(q, "device", torch.device("cpu"))):
-        kept = dropout_of(*dropout, q)
+        if strategy not in ("auto", *STRATEGIES):
+            raise ArgumentError(f"strategy is one of auto, {', '.join(STRATEGIES)}; got {strategy!r}")
+        functions = (*functions[:4], _mask_of(functions[4]), functions[5])
+        kept, target = dropout_of(*dropout, q), device_type(device)
     if kept.form is not None:
         kept = _of_all_ranks(kept, dropout[1] is None, ranks, q.device)
-    made = _attend((q, k, v), Asked(*asked, device_type(device), strategy, kept), ranks, placement, layout, cu_seqlens)
+    made = _attend((q, k, v), Asked(functions, *asked, target, strategy, kept), ranks, placement, layout, cu_seqlens)
     return made if wrapped is None else _as_dtensor(made, wrapped)
 
 
@@ -214,7 +219,7 @@ def _results(traced: Traced, qkv: tuple[Tensor, Tensor, Tensor], ranks: Ranks) -
         rows = _results(of_pass(traced, first, qkv, ()), qkv, ranks)[1:]
         return _results(dataclasses.replace(of_pass(traced, last, qkv, rows), confirm=lambda: None), qkv, ranks)
     dtype = torch.float32 if traced.problem.inputs.element == "f32" else qkv[0].dtype
-    ring = Ring(program, ranks, planned(traced, ranks), pieces(traced, ranks)[ranks.rank], traced.confirm, traced.documents)
+    ring = Ring(program, ranks, planned(traced, ranks), pieces(traced)[ranks.rank], traced.confirm, traced.documents)
     tensors = [value for value in traced.captures if isinstance(value, Tensor)]
     if not traced.wanted:
         q, k, v = (x.to(dtype) for x in qkv)
