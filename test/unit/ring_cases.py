@@ -1,7 +1,6 @@
 """Rings over the processes of `ranks`: rows, masks and placements, compared with the dense formula in float64."""
 
-import os
-import time
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,6 @@ from attn_mlir import rows
 from attn_mlir.api.rows import maximum
 from attn_mlir.distributed import decode_attention, ring_attention, shard, traffic, unshard
 from attn_mlir.distributed.placement import ranges_of
-from attn_mlir.errors import ArgumentError
 from attn_mlir.integrations import torch_context_parallel
 
 B, HQ, HKV, D, DV = 2, 4, 2, 16, 8
@@ -103,6 +101,12 @@ PLACEMENTS: dict[str, Any] = {
 }
 
 
+@functools.cache
+def line() -> DeviceMesh:
+    """A mesh of one dimension, of all processes."""
+    return DeviceMesh("cpu", torch.arange(torch.distributed.get_world_size()), mesh_dim_names=("cp",))
+
+
 def uneven(length: int, ranks: int) -> list[list[tuple[int, int]]]:
     """The last rank holds the beginning and the end, the others the rest: shards of different lengths."""
     inner = [(20 + begin, 20 + end) for ((begin, end),) in ranges_of("contiguous", length - 40, ranks - 1)]
@@ -184,10 +188,9 @@ def decoded(mesh: DeviceMesh, row: str, mask: str, queries: int, lengths: tuple[
 
 def on_four(mesh: DeviceMesh) -> list[str]:
     """A mesh of two dimensions: two rings side by side, and one of all four ranks that sends what its ranks need."""
-    line = DeviceMesh("cpu", torch.arange(4), mesh_dim_names=("cp",))
     return [
         *compare(mesh, "softmax", "causal", ("zigzag",), 61),
-        *compare(line, "softmax", "causal", ("contiguous", "zigzag", "ranges"), 61),
+        *compare(line(), "softmax", "causal", ("contiguous", "zigzag", "ranges"), 61),
     ]
 
 
@@ -218,33 +221,6 @@ def compiled(mesh: DeviceMesh, layout: str, placement: str) -> float:
     functions = (loss, torch.compile(loss, backend="aot_eager", fullgraph=True))
     made = [torch.autograd.grad(f(*parts), [*parts, slopes]) for f in functions]
     return max(float((x - y).abs().max()) for x, y in zip(*made, strict=True))
-
-
-def differing(mesh: DeviceMesh, what: str) -> str:
-    """The error of a call in which rank 1 differs from rank 0."""
-    odd = mesh.get_local_rank() == 1
-    heads, dim = (3 if odd and what == "heads" else 2), 8
-    q, k, v = (torch.randn(1, heads, 16, dim) for _ in range(3))
-    mask = MASKS["window" if odd and what == "functions" else "causal"]
-    placement = [(0, 10), (10, 32)] if what == "ranges" else "zigzag" if odd and what == "placement" else "contiguous"
-    try:
-        ring_attention(q, k, v, mesh=mesh, mask_mod=mask, placement=placement)
-    except ArgumentError as error:
-        return str(error)
-    return "no error"
-
-
-def left_alone(mesh: DeviceMesh) -> str:
-    """Rank 1 dies; what rank 0 hears."""
-    if mesh.get_local_rank() == 1:
-        os._exit(1)
-    q, k, v = (torch.randn(1, 2, 16, 8) for _ in range(3))
-    begin = time.monotonic()
-    try:
-        ring_attention(q, k, v, mesh=mesh)
-    except RuntimeError:
-        return "error" if time.monotonic() - begin < 30 else "late"
-    return "no error"
 
 
 def in_context_parallel(mesh: DeviceMesh) -> float:

@@ -1,6 +1,5 @@
 """What goes wrong on one of several processes: each has to hear of it, and to go on together afterwards, or to hear of a death in time."""
 
-import functools
 import os
 import time
 from collections.abc import Callable
@@ -13,20 +12,11 @@ from attn_mlir import rows
 from attn_mlir.distributed import decode_attention, linear_attention, ring_attention, unshard
 from attn_mlir.distributed.group import ranks_of
 from attn_mlir.errors import AttnError
-from ring_cases import MASKS
-
-LONG = 5.0
-"""Seconds that nobody may wait for an error where all processes live."""
+from ring_cases import MASKS, line
 
 
 def _broken(s: Any) -> Any:
     raise ValueError("no row")
-
-
-@functools.cache
-def line() -> DeviceMesh:
-    """A mesh of one dimension, of all processes."""
-    return DeviceMesh("cpu", torch.arange(torch.distributed.get_world_size()), mesh_dim_names=("cp",))
 
 
 def faults(_: DeviceMesh) -> dict[str, tuple[str, float]]:
@@ -103,3 +93,16 @@ def dies(_: DeviceMesh, when: str) -> str:
     except RuntimeError:
         return "error" if time.monotonic() - begin < 30 else "late"
     return "no error"
+
+
+def shorter(_: DeviceMesh) -> float:
+    """How far a ring is from all keys gathered, where the last rank has fewer positions than in the call before, and the others as many."""
+    mesh = line()
+    ranks = ranks_of(mesh, "cp")
+    odd = ranks.rank == ranks.count - 1
+    worst = 0.0
+    for length in (8, 5, 8):
+        q, k, v = (torch.randn(1, 2, length if odd else 8, 8) for _ in range(3))
+        made = [ring_attention(q, k, v, mesh=mesh, mask_mod=MASKS["causal"], strategy=name) for name in ("ring", "all_gather")]
+        worst = max(worst, float((made[0] - made[1]).abs().max()))
+    return worst

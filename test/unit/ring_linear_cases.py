@@ -10,6 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from attn_mlir.distributed import linear_attention, shard
 from attn_mlir.distributed.group import ranks_of
 from delta_reference import delta_reference, unit
+from ring_cases import line
 
 B, H, T, K, V = 2, 2, 75, 8, 4
 
@@ -70,12 +71,13 @@ def dense(q: Tensor, k: Tensor, v: Tensor, g: Tensor | None, initial_state: Tens
     return torch.stack(outputs, 2), state
 
 
-def compare_delta(mesh: DeviceMesh, length: int, channels: bool, own_keys: bool) -> list[str]:
+def compare_delta(_: DeviceMesh, length: int, channels: bool, own_keys: bool) -> list[str]:
     """What the delta rule differs from one process in: shares from a tensor and a mod with positions, keys of its own that it erases by."""
-    q, k, v, do = (torch.randn(1, H, length, d) for d in (K, K, V, V))
+    q, k, v, do = (torch.randn(1, H, length, K) for _ in range(4))  # V = K, so that one program makes states and their transitions
     k, other = unit(k), unit(torch.randn(1, H, length, K))
     g, beta = -torch.rand((1, H, length, K) if channels else (1, H, length)) / 4, torch.rand(1, H, length)
-    state, dstate, slopes = torch.randn(1, H, K, V), torch.randn(1, H, K, V), torch.rand(H) / 8
+    state, dstate, slopes = torch.randn(1, H, K, K), torch.randn(1, H, K, K), torch.rand(H) / 8
+    mesh = line()
     ranks = ranks_of(mesh, "cp")
 
     def cut(x: Tensor) -> Tensor:

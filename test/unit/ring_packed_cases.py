@@ -12,7 +12,7 @@ import dense_rows
 from attn_mlir import dropout_mask
 from attn_mlir.distributed import ring_attention, shard, traffic
 from attn_mlir.frontend.sizes import kv_len
-from ring_cases import DV, HKV, HQ, PLACEMENTS, SINKS, D, sinks
+from ring_cases import DV, HKV, HQ, PLACEMENTS, SINKS, D, line, sinks
 
 P, SEED = 0.25, (77, 3)
 
@@ -26,8 +26,9 @@ def functions(sink: Tensor, slopes: Tensor, number: int, length: Callable[[], An
     return {"row": sinks(sink), "score_mod": bias, "mask_mod": lambda b, h, q_idx, kv_idx: q_idx >= kv_idx}
 
 
-def compare(mesh: DeviceMesh, ends: tuple[int, ...], total: int, placements: tuple[str, ...], dropout: bool = False) -> list[str]:
+def compare(_: DeviceMesh, ends: tuple[int, ...], total: int, placements: tuple[str, ...], dropout: bool = False) -> list[str]:
     """What differs from each document alone by more than the bar, forward and backward: nothing, if all is well."""
+    mesh = line()
     offsets = [0, *ends]
     count = len(ends)
     sink, slopes = SINKS.clone().requires_grad_(), (torch.rand(count, HQ) / 100).requires_grad_()
@@ -75,8 +76,9 @@ def compare(mesh: DeviceMesh, ends: tuple[int, ...], total: int, placements: tup
     return wrong
 
 
-def sent(mesh: DeviceMesh) -> list[int]:
+def sent(_: DeviceMesh) -> list[int]:
     """Bytes that this rank sends forward where documents of 16 end at its borders, and where one reaches 5 positions beyond each."""
+    mesh = line()
     found = []
     for ends in ((16, 32, 48, 64), (21, 37, 53, 64)):
         q, k, v = (shard(torch.randn(1, 1, 64, 8), mesh, "cp") for _ in range(3))
