@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from attn_mlir import rows
 from attn_mlir.distributed import decode_attention, linear_attention, ring_attention, unshard
 from attn_mlir.distributed.group import ranks_of
-from attn_mlir.errors import AttnError
+from attn_mlir.errors import AttnError, UnsupportedError
 from ring_cases import MASKS, line
 
 
@@ -106,3 +106,24 @@ def shorter(_: DeviceMesh) -> float:
         made = [ring_attention(q, k, v, mesh=mesh, mask_mod=MASKS["causal"], strategy=name) for name in ("ring", "all_gather")]
         worst = max(worst, float((made[0] - made[1]).abs().max()))
     return worst
+
+
+def refused(_: DeviceMesh) -> list[str]:
+    """What no ring computes: two weights of a row that takes two passes, of a sequence and of a cut document, and bits of moved heads."""
+    mesh = line()
+    count = ranks_of(mesh, "cp").count
+    q, k, v = (torch.randn(1, 4, 8, 8) for _ in range(3))
+
+    def twice(s: Any) -> Any:
+        d = (s - s.mean()).abs()
+        return d / (d.sum() + 1.0), s
+
+    found = []
+    cut = torch.tensor([0, 8 * count - 3], dtype=torch.int32)
+    for options in ({"row": twice, "strategy": "ring"}, {"row": twice, "cu_seqlens": cut}, {"strategy": "ulysses", "dropout_p": 0.5}):
+        try:
+            ring_attention(q, k, v, mesh=mesh, **options)
+            found.append("no error")
+        except UnsupportedError as error:
+            found.append(str(error))
+    return found

@@ -139,6 +139,14 @@ def test_every_rank_hears_of_what_is_wrong_on_one(four: Ranks) -> None:
     assert others[0]["another call"][0] == "ranks of the mesh's dimension differ: rank 0 calls ring_attention, rank 3 decode_attention"
 
 
+def test_what_has_no_ring(four: Ranks) -> None:
+    """All ranks raise the same error, which says what to do."""
+    told = four.run("ring_fault_cases:refused")
+    assert told == [told[0]] * 4
+    for message, wanted in zip(told[0], ('strategy="all_gather"', "cut documents where they end", 'use "ring"'), strict=True):
+        assert wanted in message
+
+
 def test_other_lengths_than_in_the_last_call(four: Ranks) -> None:
     """Which most ranks learn while they compute with the old ones."""
     assert all(error < 1e-6 for error in four.run("ring_fault_cases:shorter"))

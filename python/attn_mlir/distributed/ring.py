@@ -29,7 +29,7 @@ from attn_mlir.distributed.packed import by_position, cut_parts, joined, layout_
 from attn_mlir.distributed.placement import Placement, held
 from attn_mlir.distributed.plan import message
 from attn_mlir.distributed.whole import Asked, Layout, by_gathering, by_heads
-from attn_mlir.errors import ArgumentError
+from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.runtime.orders import heads_first, in_order, input_order, output_order
 from attn_mlir.runtime.programs import program_of
 
@@ -215,7 +215,11 @@ def _results(traced: Traced, qkv: tuple[Tensor, Tensor, Tensor], ranks: Ranks) -
     """o and the row outputs; a row that takes several passes over keys goes round for each."""
     program = traced.program
     if not program.merges:
-        first, last = program.passes  # whose error comes before anything is sent
+        try:
+            first, last = program.passes
+        except UnsupportedError as error:  # on all ranks, before anything is sent
+            way_out = "let ranks cut documents where they end" if traced.documents else 'strategy="all_gather" computes every row'
+            raise UnsupportedError(f"this row has no ring over ranks: {way_out}. {error}") from error
         rows = _results(of_pass(traced, first, qkv, ()), qkv, ranks)[1:]
         return _results(dataclasses.replace(of_pass(traced, last, qkv, rows), confirm=lambda: None), qkv, ranks)
     dtype = torch.float32 if traced.problem.inputs.element == "f32" else qkv[0].dtype
