@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-_SECONDS = 120.0
+_SECONDS = 300.0
 
 
 class Ranks:

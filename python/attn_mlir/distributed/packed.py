@@ -82,7 +82,9 @@ def layout_of(ranges: Ranges, offsets: tuple[int, ...]) -> tuple[Parts, ...]:
 def taken(x: Tensor, parts: Sequence[Part]) -> Tensor:
     """The positions of parts of a shard [B, H, S, D], one part after another."""
     pieces = [x[:, :, slice(*part.places)] for part in parts]
-    return torch.cat(pieces, 2) if len(pieces) != 1 else pieces[0] if pieces else x[:, :, :0]
+    if not pieces:
+        return x[:, :, :0]
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, 2)
 
 
 def whole_documents(
