@@ -42,7 +42,7 @@ def compare(_: DeviceMesh, ends: tuple[int, ...], total: int, placements: tuple[
             continue
         x, size = [y[:, :, begin:end] for y in wide[:3]], end - begin
         form = functions(wide[3], wide[4], n, lambda size=size: size)
-        made, rows = dense_rows.dense(form, *x, lse=True, kept=kept[n : n + 1, :, :size, :size] if dropout else None)
+        made, rows = dense_rows.dense(form, x[0], x[1], x[2], lse=True, kept=kept[n : n + 1, :, :size, :size] if dropout else None)
         o, lse = o.clone(), lse.clone()
         o[:, :, begin:end], lse[:, :, begin:end] = made, rows["lse"]
     (o * do).sum().backward()

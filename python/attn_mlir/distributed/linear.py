@@ -101,13 +101,13 @@ def _transition(inputs: tuple[Any, ...], shape: tuple[int, ...], score: torch.dt
 
 def _told(inputs: tuple[Any, ...], initial: Tensor | None, layout: str, options: dict[str, Any]) -> list[int]:
     """What must be the same on all ranks. Raises the errors of a call on one of them."""
-    q, _, v, decay = inputs
+    q, k, v, decay = inputs
     erased = [options.get(name) for name in _ERASED]
     asked = LinearOptions(
         options.get("scale", 1.0), True, layout, None, check_segment(options.get("segment_size")), tuple(map(options.get, _MODS)),
         bool(options.get("read_before_update")),
     )  # fmt: skip
-    call = check_linear(*inputs, initial, None, layout, erasing=asked.erasing(*erased))
+    call = check_linear(q, k, v, decay, initial, None, layout, erasing=asked.erasing(*erased))
     form = asked.form(call)
     entry = find(asked.mods, form, call.problem.device)[0]
     needing = [x is not None and x.requires_grad for x in (*inputs, initial, *erased)] if torch.is_grad_enabled() else []

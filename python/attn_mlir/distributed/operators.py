@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import _resolve_process_group
+from torch._C._distributed_c10d import _resolve_process_group
 
 from attn_mlir.api.inputs import problem_of
 from attn_mlir.capture_kinds import ARGUMENTS
@@ -53,7 +53,7 @@ def program_in(name: str, told: str) -> CutProgram:
     return cut_program(entry_of(name).traced, words["device"], "+".join(words["wrt"]), programs.find(name).deterministic)
 
 
-def _traced(name: str, told: str, qkv: Sequence[Tensor], given: tuple[Any, Any, Any], every: Any) -> tuple[Traced, Ranks]:
+def _traced(name: str, told: str, qkv: tuple[Tensor, Tensor, Tensor], given: tuple[Any, Any, Any], every: Any) -> tuple[Traced, Ranks]:
     """The call on this rank, as the others have agreed to it."""
     words, entry, program = json.loads(told), entry_of(name), programs.find(name)
     group = _resolve_process_group(words["group"])
@@ -65,7 +65,8 @@ def _traced(name: str, told: str, qkv: Sequence[Tensor], given: tuple[Any, Any, 
         return [places[source[1]] if source[0] == POSITION else x for source, x in zip(sources, values, strict=True)]
 
     with ranks.before_told(qkv[0].device):
-        problem = problem_of(*qkv, "bhsd")
+        q, k, v = qkv
+        problem = problem_of(q, k, v, "bhsd")
         element = element_of(problem, words["device"], qkv[0])
         problem = dataclasses.replace(problem, inputs=dataclasses.replace(problem.inputs, element=element, parts=True))
         call = Asked((), None, False, False, program.deterministic, words["device"], RING)
@@ -74,7 +75,9 @@ def _traced(name: str, told: str, qkv: Sequence[Tensor], given: tuple[Any, Any, 
     return agreed_call(made, ranks, words["placement"], program.deterministic, every=every), ranks
 
 
-def _with_agreed(run: Callable[[Traced, Ring], list[Tensor]], name: str, told: str, qkv: Sequence[Tensor], given: Any) -> list[Tensor]:
+def _with_agreed(
+    run: Callable[[Traced, Ring], list[Tensor]], name: str, told: str, qkv: tuple[Tensor, Tensor, Tensor], given: Any
+) -> list[Tensor]:
     """What `run` gives of the call and its ring; once more where other ranks turn out to hold other positions than last time."""
 
     def once(every: Any) -> list[Tensor]:
@@ -91,11 +94,13 @@ def _with_agreed(run: Callable[[Traced, Ring], list[Tensor]], name: str, told: s
 
 
 def _run_forward(
-    q: Tensor, k: Tensor, v: Tensor, captures: list[Tensor], floats: list[float], ints: list[int], program: str, told: str
+    q: Tensor, k: Tensor, v: Tensor, captures: list[Tensor], floats: list[float], ints: list[int], *words: str
 ) -> list[Tensor]:
+    program, told = words
+
     def run(traced: Traced, ring: Ring) -> list[Tensor]:
         dtype = _dtype(traced, q)
-        found = ring.forward(*(x.to(dtype) for x in (q, k, v)), traced.captures)
+        found = ring.forward(q.to(dtype), k.to(dtype), v.to(dtype), traced.captures)
         return [x.contiguous() for x in (found if traced.wanted else found[: programs.find(program).made])]
 
     return _with_agreed(run, program, told, (q, k, v), (captures, floats, ints))
@@ -103,25 +108,28 @@ def _run_forward(
 
 def _run_backward(
     qkv: list[Tensor], captures: list[Tensor], floats: list[float], ints: list[int], results: list[Tensor], grads: list[Tensor],
-    program: str, told: str,
+    *words: str,
 ) -> list[Tensor]:  # fmt: skip
+    program, told = words
+
     def run(traced: Traced, ring: Ring) -> list[Tensor]:
         traced.confirm()
-        inputs = (x.to(_dtype(traced, qkv[0])) for x in qkv)
+        q, k, v = (x.to(_dtype(traced, qkv[0])) for x in qkv)
         given = [g.to(x.dtype) for g, x in zip(grads, results, strict=False)]
-        made = ring.backward(*inputs, traced.captures, results, given)
+        made = ring.backward(q, k, v, traced.captures, results, given)
         likes, found = _wanted(program, told, qkv, captures), []
         for position, gradient, like in zip(traced.wanted, made, likes, strict=True):
             share = torch.zeros_like(like, dtype=torch.float32) if gradient is None else gradient
             found.append((ring.ranks.all_summed(share) if position >= len(qkv) else share).to(like.dtype).contiguous())
         return found
 
-    return _with_agreed(run, program, told, qkv, (captures, floats, ints))
+    return _with_agreed(run, program, told, (qkv[0], qkv[1], qkv[2]), (captures, floats, ints))
 
 
 def _fake_forward(
-    q: Tensor, k: Tensor, v: Tensor, captures: list[Tensor], floats: list[float], ints: list[int], program: str, told: str
+    q: Tensor, k: Tensor, v: Tensor, captures: list[Tensor], floats: list[float], ints: list[int], *words_: str
 ) -> list[Tensor]:
+    program, told = words_
     words, found, score = json.loads(told), programs.find(program), torch.float64 if q.dtype == torch.float64 else torch.float32
     wide = words["device"] == "cpu" and q.dtype != torch.float64
     rows = len(program_in(program, told).form.outputs) if words["wrt"] else len(found.outputs)
@@ -131,8 +139,9 @@ def _fake_forward(
 
 def _fake_backward(
     qkv: list[Tensor], captures: list[Tensor], floats: list[float], ints: list[int], results: list[Tensor], grads: list[Tensor],
-    program: str, told: str,
+    *words: str,
 ) -> list[Tensor]:  # fmt: skip
+    program, told = words
     likes = _wanted(program, told, qkv, captures)
     return compute.empty([(tuple(x.shape), x.dtype) for x in likes], qkv[0].device, "bhsd")
 

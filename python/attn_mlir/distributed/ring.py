@@ -85,15 +85,16 @@ def ring_attention(
     sent nor computed; documents that a rank has whole are computed as `attention_varlen` does. strategy: "ring".
     """
     mods, asked = (query_mod, key_mod, value_mod, score_mod), (scale, bool(return_lse), bool(return_states), bool(deterministic))
-    further = (placement, layout, (dropout_p, dropout_seed), cu_seqlens)
+    how, dropout = (device, strategy, layout), (dropout_p, dropout_seed)
     if torch.compiler.is_dynamo_compiling():
         from attn_mlir.distributed import compiled  # with operators, which take long to register
 
         if strategy in ("auto", RING) and not dropout_p and cu_seqlens is None and not isinstance(q, DTensor):
             options = ((*mods, _mask_of(mask_mod), row), scale, layout, return_lse, return_states, device, deterministic)
             return compiled.ring_in_graph((q, k, v), options, mesh, dim, placement)
-        return outside(lambda: _call((q, k, v), (*mods, mask_mod, row), asked, device, strategy, ranks_of(mesh, dim), *further))
-    return _call((q, k, v), (*mods, mask_mod, row), asked, device, strategy, ranks_of(mesh, dim), *further)
+        where = (ranks_of(mesh, dim), placement)
+        return outside(lambda: _call((q, k, v), (*mods, mask_mod, row), asked, how, where, dropout, cu_seqlens))
+    return _call((q, k, v), (*mods, mask_mod, row), asked, how, (ranks_of(mesh, dim), placement), dropout, cu_seqlens)
 
 
 def _mask_of(mask_mod: Any) -> Any:
@@ -106,10 +107,16 @@ def _mask_of(mask_mod: Any) -> Any:
 
 
 def _call(
-    qkv: tuple[Any, Any, Any], functions: tuple[Any, ...], asked: tuple[Any, ...], device: Any, strategy: str, ranks: Ranks,
-    placement: Placement, layout: Any, dropout: tuple[Any, Any], cu_seqlens: Any,
-) -> Any:  # fmt: skip
-    """The call outside of graphs."""
+    qkv: tuple[Any, Any, Any],
+    functions: tuple[Any, ...],
+    asked: tuple[float | None, bool, bool, bool],
+    how: tuple[Any, str, Any],
+    where: tuple[Ranks, Placement],
+    dropout: tuple[Any, Any],
+    cu_seqlens: Any,
+) -> Any:
+    """The call outside of graphs; `how` are the device, the strategy and the layout."""
+    (device, strategy, layout), (ranks, placement) = how, where
     wrapped = qkv[0] if isinstance(qkv[0], DTensor) else None
     q, k, v = (x.to_local() if isinstance(x, DTensor) else x for x in qkv)
     with ranks.before_told(getattr(q, "device", torch.device("cpu"))):
