@@ -42,7 +42,7 @@ def test_rows_whose_weights_are_bounded(name: str) -> None:
     mask = torch.ones(33, 70, dtype=torch.bool).tril(-2)  # two rows see nothing
     o = attention(q, k, v, row=row, mask_mod=lambda b, h, i, j: j <= i - 2, v_descale=0.25, out_dtype=torch.float32)
     wide: Any = q.double(), k.double(), v.double() * 0.25
-    check_as_flash_attention_3(o, dense(*wide, function, mask), dense(*wide, function, mask, weights=E4))
+    check_as_flash_attention_3(o, dense(*wide, row=function, mask=mask), dense(*wide, row=function, mask=mask, weights=E4))
     assert (o[:, :, :2] == 0).all()
 
 
@@ -95,7 +95,7 @@ def test_packed_sequences_and_pages(q_dtype: torch.dtype) -> None:
     for b in range(3):
         one_q, *one = (x[s[b] : s[b + 1]].transpose(0, 1)[None] for x, s in ((q, of_q), (k, of_k), (v, of_k)))
         wide: Any = [x * scale[b][:, None, None] for x, scale in zip((x.double() for x in one), given.values(), strict=True)]
-        wanted = dense(one_q.double(), *wide)[0].transpose(0, 1)
+        wanted = dense(one_q.double(), wide[0], wide[1])[0].transpose(0, 1)
         torch.testing.assert_close(packed[of_q[b] : of_q[b + 1]].double(), wanted, rtol=0.02, atol=0.03 if q_dtype == E4 else 1e-2)
 
 
@@ -163,7 +163,7 @@ def test_functions_see_scores_of_what_the_numbers_stand_for() -> None:
     def row(s: torch.Tensor) -> torch.Tensor:
         return (torch.tanh(s * math.sqrt(D)) * slopes[:, None, None]).softmax(-1) * kept * 2
 
-    check_as_flash_attention_3(o, dense(*wide, row), dense(*wide, row, weights=E4))
+    check_as_flash_attention_3(o, dense(*wide, row=row), dense(*wide, row=row, weights=E4))
 
 
 @pytest.mark.parametrize("row", [rows.relu, rows.identity, lambda s: s.exp() / s.exp().sum()])

@@ -32,7 +32,8 @@ def test_emulated(sizes: tuple[int, int, int], dtype: torch.dtype, q_dtype: torc
     o, lse = attention(q, k, v, mask_mod=masks.causal(), return_lse=True, device="hip-emulated", **given)
     wide: Any = q.double(), scaled(k, given["k_descale"]), scaled(v, given["v_descale"])
     mask = torch.ones(sizes[:2], dtype=torch.bool).tril()
-    check_as_flash_attention_3(o, dense(*wide, softmax, mask), dense(*wide, softmax, mask, weights=dtype if q_dtype is None else q_dtype))
+    plain = dense(*wide, row=softmax, mask=mask, weights=dtype if q_dtype is None else q_dtype)
+    check_as_flash_attention_3(o, dense(*wide, row=softmax, mask=mask), plain)
     assert torch.isfinite(lse).all()
 
 
