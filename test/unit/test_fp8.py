@@ -90,7 +90,7 @@ def test_packed_sequences_and_pages(q_dtype: torch.dtype) -> None:
         for j in range(n):
             for cache, x in zip(pages, (k, v), strict=True):
                 cache[table[b, j // size], j % size] = x[of_k[b] + j]
-    paged = attention_varlen(q, *pages, of_q, seqused_k=torch.tensor(keys).int(), block_table=table, **given)
+    paged = attention_varlen(q, pages[0], pages[1], of_q, seqused_k=torch.tensor(keys).int(), block_table=table, **given)
     assert packed.dtype == torch.bfloat16 and torch.equal(paged, packed)
     for b in range(3):
         one_q, *one = (x[s[b] : s[b + 1]].transpose(0, 1)[None] for x, s in ((q, of_q), (k, of_k), (v, of_k)))
