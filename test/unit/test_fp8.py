@@ -200,7 +200,7 @@ def test_layouts_autocast_and_lists_of_keys() -> None:
     given: dict[str, Any] = scales()
     wanted = attention(q, k, v, **given)
     turned: Any = [x.transpose(1, 2).contiguous() for x in (q, k, v)]
-    assert torch.equal(attention(*turned, layout="bshd", **given).transpose(1, 2), wanted)
+    assert torch.equal(attention(turned[0], turned[1], turned[2], layout="bshd", **given).transpose(1, 2), wanted)
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(attention(q, k, v, **given), wanted)
     lists = torch.tensor([[0, 2]]).expand(B, 1, 1, 2).int().contiguous()
