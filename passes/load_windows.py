@@ -21,28 +21,33 @@ class LoadWindows(Pass):
 
     name = "tile-load-windows"
 
+    only: str = ""
+    """Makes "bands" of f32 only, for kernels that have nothing but these."""
+
     def run(self, module: ir.Operation) -> bool:
         for op in find_all(module, "tile.map"):
-            extents = list(op.operands)
-            rows = over_pairs(*extents) if len(extents) == 2 else None
+            rows = over_pairs(op)
             if rows is not None and find_all(op, "memref.load"):
-                _rewrite(op, rows)
+                self._rewrite(op, rows)
         return True
 
-
-def _rewrite(op: ir.Operation, rows: int) -> None:
-    positions = Positions(block_of(op))
-    roots = _roots(positions)
-    bands = [_make_band(op, positions, value, rows) for value in roots]
-    for value, band in zip(roots, bands, strict=True):
-        _read(value, band)
-    reads = [view.operation for view in positions.block.operations if view.operation.name == "memref.load"]
-    windows = [(read, window_of(positions, list(read.operands)[1:])) for read in reads if not positions.along_diagonals(read.results[0])]
-    for read, window in windows:
-        if window is not None:
-            _make_window(op, positions, read, window, rows)
-    if roots or any(window is not None for _, window in windows):
-        _erase_unused(positions.block)
+    def _rewrite(self, op: ir.Operation, rows: int) -> None:
+        positions = Positions(block_of(op))
+        roots = [value for value in _roots(positions) if not self.only or isinstance(value.type, ir.F32Type)]
+        bands = [_make_band(op, positions, value, rows) for value in roots]
+        for value, band in zip(roots, bands, strict=True):
+            _read(value, band)
+        reads = [view.operation for view in positions.block.operations if view.operation.name == "memref.load"]
+        if self.only:
+            reads = []
+        windows = [
+            (read, window_of(positions, list(read.operands)[1:])) for read in reads if not positions.along_diagonals(read.results[0])
+        ]
+        for read, window in windows:
+            if window is not None:
+                _make_window(op, positions, read, window, rows)
+        if roots or any(window is not None for _, window in windows):
+            _erase_unused(positions.block)
 
 
 def _roots(positions: Positions) -> list[ir.Value]:

@@ -160,13 +160,31 @@ def window_of(positions: Positions, indices: list[ir.Value]) -> Window | None:
     return Window(tuple(indices), tuple(each.row for each in steps), tuple(each.column for each in steps), limits[0])
 
 
-def over_pairs(rows: ir.Value, columns: ir.Value) -> int | None:
-    """The rows of a map over pairs of positions, from its extents; None for other maps.
+def over_pairs(map_: ir.Operation) -> int | None:
+    """The rows of a `tile.map` over pairs of positions; None for other maps, those over channels among them.
 
-    Its number of columns is that of the positions which are left, where maps over channels have a constant one.
+    Its number of columns is that of the positions which are left, or it reads a product of queries and keys at its own element.
     """
-    extent = maker(rows, "arith.constant")
-    if extent is None or maker(columns, "arith.constant") is not None:
+    extents = list(map_.operands)
+    rows = maker(extents[0], "arith.constant") if len(extents) == 2 else None
+    if rows is None or (maker(extents[1], "arith.constant") is not None and not _reads_product(map_)):
         return None
-    number = ir.IntegerAttr(extent.attributes["value"]).value
+    number = ir.IntegerAttr(rows.attributes["value"]).value
     return number if number > 1 else None
+
+
+def _reads_product(map_: ir.Operation) -> bool:
+    """Whether a map reads what `tile.dot` makes, or a map of that; products that are added up have channels for columns."""
+    pending, seen = [map_], set[ir.Operation]()
+    while pending:
+        op = pending.pop()
+        if op.name == "tile.dot":
+            return True
+        if op in seen or op.name != "tile.map":
+            continue
+        seen.add(op)
+        element = list(op.regions[0].blocks[0].arguments)
+        reads = [view.operation for view in op.regions[0].blocks[0].operations if view.operation.name == "tensor.extract"]
+        made = [maker(read.operands[0]) for read in reads if list(read.operands)[1:] == element]
+        pending += [each for each in made if each is not None]
+    return False

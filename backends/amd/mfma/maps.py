@@ -2,8 +2,9 @@
 
 import math
 
+from attn_mlir.backends.amd.mfma.bands import MfmaBands, elements_of_bands
 from attn_mlir.backends.amd.mfma.core import PACKS, MfmaCore
-from attn_mlir.backends.amd.mfma.regions import float_positions, is_read, used
+from attn_mlir.backends.amd.mfma.regions import PAIRED, float_positions, is_read, used
 from attn_mlir.backends.amd.mfma.tiles import STEP, MfmaFragment, MfmaRow, Packed, round_up
 from attn_mlir.backends.gpu.scalars import dependence, frontier
 from attn_mlir.backends.gpu.structure import body, constant, element_name, hint, maker, operations, widened, yielded
@@ -17,9 +18,6 @@ _SUMS = ("tile.dot_add", "tile.dot_rescale", "tile.accumulate")
 _HINTS = {"sum": "row_sum", "max": "row_max", "min": "row_min"}
 _RAISE = math.log2(1.0 + 0.75 * 2.0**-11)
 _LOWER = 1.0 / (1.0 + 0.75 * 2.0**-11)
-_PAIRED = ("tensor.extract", "arith.addf", "arith.subf", "arith.mulf", "arith.divf", "arith.negf", "arith.truncf", "math.fma", "math.exp2",
-           "math.exp", "math.log2", "math.log", "math.sqrt", "math.rsqrt", "math.absf")  # fmt: skip
-"""What can be printed for two neighbouring elements at once: the hardware adds and multiplies pairs as fast as single numbers."""
 
 
 class MfmaMaps:
@@ -33,6 +31,7 @@ class MfmaMaps:
         self.partial: set[ir.Value] = set()
         self.staged: dict[ir.Operation, dict[ir.Value, int]] = {}
         """Values of columns that maps find in shared memory, and at which byte."""
+        self.bands = MfmaBands(core)
         self.room = 0
         """Bytes of shared memory that these may not go beyond; 0: there is room enough."""
 
@@ -57,6 +56,8 @@ class MfmaMaps:
                     writer.line(f"((float *)(memory + {start}))[attn::thread()] = {text};")
                     self.staged.setdefault(op, {})[value] = start
                     start += 4 * columns
+        for op in [op for op in operations(block) if op.name == "tile.band"]:
+            start = self.bands.stage(op, start, self.room)
         return start
 
     def print(self, op: ir.Operation) -> None:
@@ -94,7 +95,9 @@ class _Elements:
         self.staged = maps.staged.get(op, {})
         self.positions = float_positions(self.block)
         """The values that are the column's number as a float."""
-        self.inner = used(self.values, {**self.staged, **dict.fromkeys(self.positions, 0)}, self.block)
+        self.banded = elements_of_bands(self.block)
+        """The values that are elements of bands."""
+        self.inner = used(self.values, {**self.staged, **dict.fromkeys([*self.positions, *self.banded], 0)}, self.block)
         """The ops that are printed here, in their order."""
         self.inverse: dict[ir.Value, str] = {}
         self.raised: set[ir.Value] = set()
@@ -111,7 +114,7 @@ class _Elements:
         sums: list[MfmaRow] = []
         with core.scope(None):
             exists = None if limit is None else core.value(limit)
-            self.paired = exists is None and self._pairs()
+            self.paired = exists is None and not self.banded and self._pairs()
             core.scalars.bind(block.arguments[0], "row")
             for value in [*frontier(block, self.depends, frozenset()), *frontier(block, self.depends, _I)]:
                 core.scalars.emit(value)
@@ -139,7 +142,7 @@ class _Elements:
     def _place(self) -> None:
         """The lane's first column. What is made of it is made here, where it is needed, and not kept in a register for each element."""
         core = self.core
-        if any(self.block.arguments[1] in list(op.operands) for op in self.inner):
+        if self.banded or any(self.block.arguments[1] in list(op.operands) for op in self.inner):
             self.first = core.names.fresh("column")
             core.writer.line(f"const int {self.first} = attn::opaque(column);")
         if self.positions:
@@ -158,7 +161,7 @@ class _Elements:
         """Whether two elements can be printed at once: sums and products of floats, no positions, no conditions."""
         inner = [op for op in self.inner if 1 in self.depends.get(op.results[0], frozenset())]
         arithmetic = [op for op in inner if op.name not in ("tensor.extract", "arith.truncf")]
-        if not arithmetic or any(op.name not in _PAIRED for op in inner):
+        if not arithmetic or any(op.name not in PAIRED for op in inner):
             return False
         floats = all(str(op.results[0].type) == "f32" for op in inner if op.name != "arith.truncf")
         tiles = [self.core.tiles.get(op.operands[0]) for op in inner if op.name == "tensor.extract"]
@@ -354,6 +357,8 @@ class _Elements:
             writer.line(f"const bool inside = 32 * n + r < {self.left[-1]};")
         for value, start in self.staged.items():
             core.scalars.bind(value, f"((const float *)(memory + {start}))[column + 32 * n + r]")
+        for value, band in self.banded.items():
+            core.scalars.bind(value, self.maps.bands.element(band, f"({self.first} + 32 * n + r)"))
         self._divisions()
         for value, target in zip(self.values, targets, strict=False):
             if isinstance(target, MfmaFragment):

@@ -3,6 +3,10 @@
 from attn_mlir.backends.gpu.structure import maker, operations
 from attn_mlir.mlir import ir
 
+PAIRED = ("tensor.extract", "arith.addf", "arith.subf", "arith.mulf", "arith.divf", "arith.negf", "arith.truncf", "math.fma", "math.exp2",
+           "math.exp", "math.log2", "math.log", "math.sqrt", "math.rsqrt", "math.absf")  # fmt: skip
+"""What can be printed for two neighbouring elements at once: the hardware adds and multiplies pairs as fast as single numbers."""
+
 
 def float_positions(block: ir.Block) -> list[ir.Value]:
     """The column's number as f32, where a map uses it."""

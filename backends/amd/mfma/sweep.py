@@ -105,6 +105,8 @@ class MfmaPrinter:
                 self._load(op)
             case "tile.map":
                 self.maps.print(op)
+            case "tile.band":
+                pass  # its elements are in shared memory, or made where a map reads them
             case "tile.fill":
                 type_ = ir.RankedTensorType(op.results[0].type)
                 start = core.value(op.operands[0])
