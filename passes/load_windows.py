@@ -6,7 +6,7 @@ from attn_mlir.dialects.tile import build_windows as build
 from attn_mlir.mlir import ir, tensor
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import block_of, find_all
-from attn_mlir.passes.tiling.positions import Positions, Window, over_pairs, window_of
+from attn_mlir.passes.tiling.positions import Positions, Window, over_pairs, reads_product, window_of
 
 
 @dataclass(frozen=True)
@@ -21,33 +21,38 @@ class LoadWindows(Pass):
 
     name = "tile-load-windows"
 
-    only: str = ""
-    """Makes "bands" of f32 only, for kernels that have nothing but these."""
+    products: bool = False
+    """Only in maps of products, and only of floats: bands of f32, and windows whose columns follow each other in the last dimension."""
 
     def run(self, module: ir.Operation) -> bool:
         for op in find_all(module, "tile.map"):
             rows = over_pairs(op)
+            if self.products and not reads_product(op):
+                continue
             if rows is not None and find_all(op, "memref.load"):
                 self._rewrite(op, rows)
         return True
 
     def _rewrite(self, op: ir.Operation, rows: int) -> None:
         positions = Positions(block_of(op))
-        roots = [value for value in _roots(positions) if not self.only or isinstance(value.type, ir.F32Type)]
+        roots = [value for value in _roots(positions) if not self.products or isinstance(value.type, ir.F32Type)]
         bands = [_make_band(op, positions, value, rows) for value in roots]
         for value, band in zip(roots, bands, strict=True):
             _read(value, band)
         reads = [view.operation for view in positions.block.operations if view.operation.name == "memref.load"]
-        if self.only:
-            reads = []
-        windows = [
-            (read, window_of(positions, list(read.operands)[1:])) for read in reads if not positions.along_diagonals(read.results[0])
-        ]
+        found = [(read, self._window(positions, read)) for read in reads if not positions.along_diagonals(read.results[0])]
+        windows = [(read, window) for read, window in found if window is not None]
         for read, window in windows:
-            if window is not None:
-                _make_window(op, positions, read, window, rows)
-        if roots or any(window is not None for _, window in windows):
+            _make_window(op, positions, read, window, rows)
+        if roots or windows:
             _erase_unused(positions.block)
+
+    def _window(self, positions: Positions, read: ir.Operation) -> Window | None:
+        window = window_of(positions, list(read.operands)[1:])
+        if window is None or not self.products:
+            return window
+        floats = isinstance(read.results[0].type, (ir.F32Type, ir.F16Type, ir.BF16Type))
+        return window if floats and window.column_steps[-1] == 1 else None
 
 
 def _roots(positions: Positions) -> list[ir.Value]:

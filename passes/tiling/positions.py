@@ -167,13 +167,13 @@ def over_pairs(map_: ir.Operation) -> int | None:
     """
     extents = list(map_.operands)
     rows = maker(extents[0], "arith.constant") if len(extents) == 2 else None
-    if rows is None or (maker(extents[1], "arith.constant") is not None and not _reads_product(map_)):
+    if rows is None or (maker(extents[1], "arith.constant") is not None and not reads_product(map_)):
         return None
     number = ir.IntegerAttr(rows.attributes["value"]).value
     return number if number > 1 else None
 
 
-def _reads_product(map_: ir.Operation) -> bool:
+def reads_product(map_: ir.Operation) -> bool:
     """Whether a map reads what `tile.dot` makes, or a map of that; products that are added up have channels for columns."""
     pending, seen = [map_], set[ir.Operation]()
     while pending:

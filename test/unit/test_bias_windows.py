@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from amd_tools import needs_host_clang
 from attn_mlir import Attention, attention, attention_varlen, masks
 
 B, H, HKV = 2, 4, 2
@@ -68,14 +69,14 @@ def wanted(tensors: list[torch.Tensor], captures: list[torch.Tensor], score: Sco
     return torch.softmax(s, -1).nan_to_num(0.0) @ v
 
 
-def check(kind: str, sizes: tuple[int, int], types: tuple[torch.dtype, torch.dtype], mask: Any = None) -> None:
+def check(kind: str, sizes: tuple[int, int], types: tuple[torch.dtype, torch.dtype], mask: Any = None, device: str = "cpu") -> None:
     make, score = KINDS[kind]
     captures = [t.to(types[1]) if t.is_floating_point() and types[1] != torch.float32 else t for t in make(*sizes)]
     learned = [t.requires_grad_() for t in captures if t.is_floating_point()]
     q = torch.randn(B, H, sizes[0], 16).to(types[0])
     k, v = torch.randn(2, B, HKV, sizes[1], 16).to(types[0])
     inputs = [x.requires_grad_() for x in (q, k, v)]
-    o = attention(*inputs, score_mod=lambda s, b, h, i, j: score(captures, s, b, h, i, j), mask_mod=mask)
+    o = attention(*inputs, score_mod=lambda s, b, h, i, j: score(captures, s, b, h, i, j), mask_mod=mask, device=device)
     do = torch.randn_like(o)
     made = [o, *torch.autograd.grad(o, [*inputs, *learned], do)]
     doubles = [x.detach().double().requires_grad_() for x in inputs]
@@ -113,6 +114,13 @@ def test_types(kind: str, types: tuple[torch.dtype, torch.dtype]) -> None:
 def test_empty_rows(kind: str) -> None:
     """What a mask leaves out has no gradient."""
     check(kind, (70, 90), (torch.float32, torch.float32), lambda b, h, i, j: i >= j + 5)
+
+
+@needs_host_clang
+@pytest.mark.parametrize("kind", ["buckets", "heads"])
+def test_emulated(kind: str) -> None:
+    """A GPU's bands and wide reads, with rows and columns past the last ones, and blocks of keys that a mask cuts."""
+    check(kind, (130, 161), (torch.bfloat16, torch.float32), lambda b, h, i, j: i >= j - 40, "hip-emulated")
 
 
 def test_masks_of_booleans() -> None:

@@ -16,11 +16,17 @@ class MfmaBands:
         self._staged: dict[ir.Value, tuple[int, int]] = {}
         """At which byte a band begins, and how many columns it has."""
 
-    def stage(self, op: ir.Operation, start: int, room: int) -> int:
-        """Puts a band into shared memory from byte `start` on; returns where it ends, at most at `room` where that is not 0.
+    def stage(self, block: ir.Block, start: int, room: int) -> int:
+        """Puts the bands of a block into shared memory from byte `start` on; returns where they end, at most at `room` where that is not 0.
 
         Number n is that of i - j = n - (columns - 1).
         """
+        for op in operations(block):
+            if op.name == "tile.band":
+                start = self._stage(op, start, room)
+        return start
+
+    def _stage(self, op: ir.Operation, start: int, room: int) -> int:
         core, inner = self.core, body(op)
         columns = round_up(core.columns_of(op), STEP)
         count = ROWS * WAVES + columns - 1

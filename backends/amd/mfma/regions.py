@@ -44,3 +44,10 @@ def used(values: list[ir.Value], known: dict[ir.Value, int], block: ir.Block) ->
             found.add(op)
             pending += list(op.operands)
     return [op for op in operations(block) if op in found]
+
+
+def combined(kind: str, a: str, b: str) -> str:
+    """Two numbers of a reduction as one."""
+    if kind == "sum":
+        return f"{a} + ({b})" if "?" in b else f"{a} + {b}"
+    return f"f{kind}f({a}, {b})"
