@@ -52,7 +52,7 @@ class RowTile:
 
     address: ir.Value
     stride: ir.Value
-    pairs: "RowPairs | None" = None
+    pairs: "RowPairs | ColumnPairs | None" = None
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,15 @@ class RowPairs:
 
     address: ir.Value
     columns: int
+
+
+@dataclass(frozen=True)
+class ColumnPairs:
+    """The same column by column: word (column, pair), columns `width` words apart, with zeros behind the last pair up to whole tiles."""
+
+    address: ir.Value
+    columns: int
+    width: int
 
 
 @dataclass(frozen=True)
@@ -115,7 +124,7 @@ class Upcoming:
     written: bool
 
 
-Lowered = ir.Value | Memory | LaneTile | ColumnTile | RowTile | LanePairs | RowPairs | RowMajor
+Lowered = ir.Value | Memory | LaneTile | ColumnTile | RowTile | LanePairs | RowPairs | ColumnPairs | RowMajor
 Rule = Callable[["Context", ir.Operation], None]
 
 
