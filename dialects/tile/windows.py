@@ -14,7 +14,7 @@ def _steps_fit(op: Any, memory: ir.Type) -> bool:
     if not check(op, isinstance(memory, ir.MemRefType), f"has its window in a memref, got {memory}"):
         return False
     attributes, rank = op.operation.attributes, ir.MemRefType(memory).rank
-    steps = [attributes[name] if name in attributes else None for name in ("row_steps", "column_steps")]
+    steps: list[Any] = [attributes[name] if name in attributes else None for name in ("row_steps", "column_steps")]
     whole = all(isinstance(step, ir.DenseI64ArrayAttr) for step in steps)
     if not check(op, whole, f"takes `row_steps` and `column_steps` as arrays of i64, got {steps[0]} and {steps[1]}"):
         return False
@@ -130,7 +130,7 @@ def _yielded(op: Any) -> list[ir.Type] | None:
     fits = len(got) == 2 and all(isinstance(type_, ir.IndexType) for type_ in got)
     if not check(op, fits, f"region takes 2 indices, got ({', '.join(map(str, got))})"):
         return None
-    last = terminator(block)
+    last = terminator(block) if block is not None else None
     if not check(op, last is not None and last.operation.name == "tile.yield", "ends in 'tile.yield'"):
         return None
-    return [operand.type for operand in last.operation.operands]
+    return [operand.type for operand in last.operation.operands] if last is not None else None

@@ -76,7 +76,7 @@ def check(kind: str, sizes: tuple[int, int], types: tuple[torch.dtype, torch.dty
     q = torch.randn(B, H, sizes[0], 16).to(types[0])
     k, v = torch.randn(2, B, HKV, sizes[1], 16).to(types[0])
     inputs = [x.requires_grad_() for x in (q, k, v)]
-    o = attention(*inputs, score_mod=lambda s, b, h, i, j: score(captures, s, b, h, i, j), mask_mod=mask, device=device)
+    o = attention(q, k, v, score_mod=lambda s, b, h, i, j: score(captures, s, b, h, i, j), mask_mod=mask, device=device)
     do = torch.randn_like(o)
     made = [o, *torch.autograd.grad(o, [*inputs, *learned], do)]
     doubles = [x.detach().double().requires_grad_() for x in inputs]
