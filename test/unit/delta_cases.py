@@ -26,6 +26,12 @@ def inputs(
     return {name: x.requires_grad_() for name, x in made.items()}
 
 
+def narrow(x: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
+    """The same with q, k, v and the erase key in a type."""
+    names = ("q", "k", "v", "erase_key")
+    return {n: v.detach().to(dtype if n in names else v.dtype).requires_grad_() for n, v in x.items()}
+
+
 def run(x: dict[str, Any], **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
     beta = x["beta"]
     return attn_mlir.linear_attention(

@@ -8,17 +8,11 @@ import torch
 import attn_mlir
 from amd_tools import needs_host_clang
 from attn_mlir.diagnostics import DiagnosticError
-from delta_cases import compare, inputs, run, wanted
+from delta_cases import compare, inputs, narrow, run, wanted
 from linear_reference import error
 
 EMULATED = "hip-emulated"
 BAR = {torch.float32: 2e-6, torch.float16: 5e-3, torch.bfloat16: 5e-3}
-
-
-def narrow(x: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
-    """The same with q, k, v and the erase key in a type."""
-    names = ("q", "k", "v", "erase_key")
-    return {n: v.detach().to(dtype if n in names else v.dtype).requires_grad_() for n, v in x.items()}
 
 
 def check(x: dict[str, Any], own: bool = False, removed: bool = False, **options: Any) -> None:
