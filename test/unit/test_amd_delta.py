@@ -92,8 +92,7 @@ def test_ready_made() -> None:
     """`gated_delta_rule` with lengths of q and k divided out, as models call it."""
     q, k, v = (torch.randn(1, 50, 2, 32, dtype=torch.float16) for _ in range(3))
     beta, g = torch.rand(1, 50, 2), -torch.rand(1, 50, 2)
-    made = [
-        attn_mlir.gated_delta_rule(*args, g=g, beta=beta, use_qk_l2norm_in_kernel=True, output_final_state=True, **options)
-        for args, options in (((q, k, v), {"device": EMULATED}), ((q.float(), k.float(), v.float()), {}))
-    ]
-    assert max(error(a, b.double()) for a, b in zip(*made, strict=True)) < BAR[torch.float16]
+    options: dict[str, Any] = {"g": g, "beta": beta, "use_qk_l2norm_in_kernel": True, "output_final_state": True}
+    found: Any = attn_mlir.gated_delta_rule(q, k, v, device=EMULATED, **options)
+    want: Any = attn_mlir.gated_delta_rule(q.float(), k.float(), v.float(), **options)
+    assert max(error(a, b.double()) for a, b in zip(found, want, strict=True)) < BAR[torch.float16]

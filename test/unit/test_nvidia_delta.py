@@ -100,8 +100,8 @@ def test_ready_made() -> None:
     q, k, v = (torch.randn(1, 300, 2, 128, dtype=torch.bfloat16) for _ in range(3))
     beta, g = torch.rand(1, 300, 2), -torch.rand(1, 300, 2, 128)
     options: dict[str, Any] = {"use_qk_l2norm_in_kernel": True, "output_final_state": True}
-    found = attn_mlir.kda(*(x.cuda() for x in (q, k, v, g, beta)), **options)
-    want = attn_mlir.kda(*(x.float() for x in (q, k, v, g, beta)), **options)
+    found: Any = attn_mlir.kda(q.cuda(), k.cuda(), v.cuda(), g=g.cuda(), beta=beta.cuda(), **options)
+    want: Any = attn_mlir.kda(q.float(), k.float(), v.float(), g=g, beta=beta, **options)
     assert max(error(a.cpu(), b.double()) for a, b in zip(found, want, strict=True)) < BAR[torch.bfloat16]
 
 
