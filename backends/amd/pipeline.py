@@ -7,5 +7,5 @@ KERNEL = (
     "attn-expand-dropout,canonicalize,cse,tile-load-windows{products=true},tile-schedule{target=amd}"
 )
 """From stage 0 to scheduled kernels."""
-OUTLINE = "amd-split-sums,attn-simplify,attn-apply-mods,attn-outline"
+OUTLINE = "amd-split-sums,attn-simplify,attn-apply-mods,attn-outline{gradients-apart=true}"
 """From a differentiated program to kernels at stage 0."""
