@@ -4,9 +4,8 @@
 #   ATTN_MLIR_PYTHON    for the CPU, the Python with attn-mlir's requirements, whose compiler makes object files of kernels/*.mlir
 #   ATTN_MLIR_PACKAGES  for the CPU, the folder in which the package attn_mlir is
 #   ATTN_COMPILER       for GPUs, nvcc or clang
-if(CMAKE_SOURCE_DIR STREQUAL CMAKE_CURRENT_SOURCE_DIR AND NOT CMAKE_BUILD_TYPE)
-  set(CMAKE_BUILD_TYPE Release)
-endif()
+#   ATTN_OPTIMIZE       how the C++ of the host's part is optimised
+set(ATTN_OPTIMIZE "-O2" CACHE STRING "how the C++ of the host's part is optimised")
 set(folder "${CMAKE_CURRENT_SOURCE_DIR}")
 set(made "${CMAKE_CURRENT_BINARY_DIR}/kernels")
 file(MAKE_DIRECTORY "${made}")
@@ -87,7 +86,7 @@ include("${folder}/instances.cmake")
 
 target_include_directories(${ATTN_NAME} PUBLIC "${folder}" PRIVATE "${folder}/runtime")
 target_compile_features(${ATTN_NAME} PUBLIC cxx_std_17)
-target_compile_options(${ATTN_NAME} PRIVATE ${ATTN_FLAGS})
+target_compile_options(${ATTN_NAME} PRIVATE ${ATTN_OPTIMIZE} ${ATTN_FLAGS})
 target_compile_definitions(${ATTN_NAME} PRIVATE "ATTN_CODE_FOLDER=\"${made}\"")
 set_target_properties(${ATTN_NAME} PROPERTIES POSITION_INDEPENDENT_CODE ON)
 find_package(Threads REQUIRED)

@@ -144,7 +144,7 @@ def cmake_lists(name: str, project: Project, version: str, places: Mapping[str, 
         f"project({name} CXX)",
         f"set(ATTN_NAME {name})\nset(ATTN_TARGET {project.target})\nset(ATTN_LANGUAGE {project.language})",
         f"set(ATTN_KERNEL_FLAGS {_listed(project.flags)})",
-        f"set(ATTN_FLAGS {_listed([flag for flag in FLAGS if flag not in ('-std=c++17', '-fPIC')])})",
+        f"set(ATTN_FLAGS {_listed([flag for flag in FLAGS if flag not in ('-std=c++17', '-O2', '-fPIC')])})",
         *[f'set({variable} "{value}" CACHE PATH "")' for variable, value in places.items()],
     ]
     return "\n".join(lines) + "\n" + (_HERE / "attn_generated.cmake").read_text(encoding="utf-8")

@@ -76,17 +76,17 @@ def build_for(chip: Chip, request: Request, out: Path, compiler: str | None, ver
 def sources_for(chip: Chip, request: Request) -> Sources:
     """See `driver.kernel_sources`."""
     parts, tables = _tables(chip, request)
-    made = [_kernel_source(request.name, name, code) for name, code in parts.codes.items()]
+    made = [kernel_source(request.name, name, code) for name, code in parts.codes.items()]
     return Sources(tuple(made), "\n".join(tables), rank_of(request))
 
 
 def project_for(chip: Chip, name: str, flags: tuple[str, ...], headers: Iterable[Path]) -> Project:
     """See `driver.library_project`; `flags` and `headers` are those of every kernel."""
-    device = _kernel_source(name, f"{name}_device", _device_code(chip))
+    device = kernel_source(name, f"{name}_device", _device_code(chip))
     return Project(chip.arch, chip.language, flags, tuple(_LIMITS), runtime_files(*_files(chip)), tuple(sorted(headers)), (device,))
 
 
-def _kernel_source(library: str, name: str, code: KernelCode) -> KernelSource:
+def kernel_source(library: str, name: str, code: KernelCode) -> KernelSource:
     """A kernel as a file, which a compiler of the vendor takes. Raises UnsupportedError for what takes more than that."""
     if code.language == "tilelang" or code.includes:
         raise UnsupportedError(

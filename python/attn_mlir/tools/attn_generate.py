@@ -16,7 +16,6 @@ from attn_mlir.backends.tuning.processes import cores
 from attn_mlir.driver import library_project
 from attn_mlir.errors import ArgumentError, AttnError
 from attn_mlir.tools.arguments import Parser
-from attn_mlir.tools.attn_ahead import target_of
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,6 +48,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(args: argparse.Namespace) -> int:
+    from attn_mlir import __version__
+    from attn_mlir.tools.attn_ahead import target_of
     from attn_mlir.tools.generate import listed, write
 
     target = target_of(args.target)
@@ -63,8 +64,6 @@ def _run(args: argparse.Namespace) -> int:
         return 0
     if args.out is None:
         raise ArgumentError("name the folder of the project with --out, or see the names of instances with --list")
-    from attn_mlir import __version__
-
     job = write.Job(os.path.abspath(args.instances) if args.instances else "", target, args.name, args.out.absolute())
     refused = write.generate(job, instances, __version__, args.jobs, (lambda text: None) if args.quiet else print)
     for name, reason in refused.items():

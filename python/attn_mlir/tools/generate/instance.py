@@ -30,6 +30,8 @@ ROWS: dict[str, Callable[..., Any]] = {
     "retention": attn_mlir.rows.retention,
 }
 _LAYOUTS = ("bhsd", "bshd")
+_SCALE = 0.3
+"""None of the usual ones, which would be constants of kernels: each call tells its scale."""
 _GIVEN = {
     "scale": "SCALE", "cap": "CAP", "dropout_seed": "SEED", "dropout_offset": "OFFSET", "left": "LEFT", "right": "RIGHT", "sink": "SINK",
     "bias": "BIAS", "slopes": "SLOPES",
@@ -148,7 +150,7 @@ class Instance:
             row=ROWS[self.row] if isinstance(self.row, str) else self.row,
             score_mod=score,
             mask_mod=mask,
-            scale=self.head_dim**-0.5,
+            scale=_SCALE,
             layout=layout,
             return_lse=self.lse,
             dropout_p=0.1 if self.dropout else 0.0,
@@ -162,21 +164,36 @@ class Instance:
         made = requests_of(self.attention(), inputs, None, self.name, backward=self.backward, wrt=wrt, deterministic=self.deterministic)
         return tuple([replace(each, inference=not self.backward) for each in made])
 
+    def _own_captures(self) -> list[str]:
+        """What the parts that traits mean capture."""
+        window = window_of(self.mask)
+        there = {
+            "scale": True,
+            "cap": self.soft_cap,
+            "dropout_seed": self.dropout,
+            "dropout_offset": self.dropout,
+            "left": window.left is not None,
+            "right": window.right is not None and (window.left is not None or window.right != 0),
+            "sink": bool(window.sink),
+            "bias": self.bias_kind[0] == "e",
+            "slopes": self.bias_kind[0] == "a",
+        }
+        return [name for name, is_there in there.items() if is_there]
+
     def entry(self, request: Request) -> Entry:
         """What the dispatcher knows of it. Raises ArgumentError for captures that it could not tell apart."""
         if tuple(request.outputs) not in ((), ("lse",)):
             raise UnsupportedError(f"{self.name} has the row outputs {', '.join(request.outputs)}: instances have o and lse alone")
-        used = {"scale", "dropout_seed", "dropout_offset"}
-        used |= {"cap"} if self.soft_cap else set()
-        used |= {"left", "right", "sink"} if self.mask_mod is None else set()
-        used |= {"e": {"bias"}, "a": {"slopes"}, "n": set()}[self.bias_kind[0]]
+        used = self._own_captures()
+        names = [capture.name for capture in request.captures]
+        # A second capture of a name has a number behind it.
+        twice = [name for name in used if any(re.fullmatch(rf"{name}_[0-9]+", other) for other in names)]
+        if twice:
+            raise ArgumentError(f"{self.name}: a function captures '{twice[0]}', as the instance does itself: give it another name")
         roles = []
         for capture in request.captures:
             given = capture.kind in ("drop", "keep")
             roles.append("PROBABILITY" if given else _GIVEN[capture.name] if capture.name in used else "NAMED")
-        twice = [c.name for c in request.captures if c.name in used and [x.name for x in request.captures].count(c.name) > 1]
-        if twice:
-            raise ArgumentError(f"{self.name}: a function captures '{twice[0]}', as the instance does itself: give it another name")
         return Entry(self.name, self.backward, self.traits(), tuple(roles))
 
 
