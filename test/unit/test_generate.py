@@ -4,7 +4,6 @@ import ctypes
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 import torch
 
 import attn_mlir
-from ahead_calls import DLTensor, Sizes, dl
+from ahead_calls import dl
 from attn_mlir import driver
 from attn_mlir.backends.amd import driver as amd
 from attn_mlir.backends.cpu import driver as cpu
@@ -27,16 +26,10 @@ from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.tools import attn_generate
 from attn_mlir.tools.generate import Instance
 from attn_mlir.tools.generate.listed import usual
+from generate_calls import MISSING, Library, build, generated, needs_cmake
 
-_ROOT = Path(__file__).parents[2]
+_EXAMPLE = Path(__file__).parents[2] / "examples/generate"
 _INSTANCES = Path(__file__).with_name("generate_instances.py")
-_MISSING = [name for name in ("cmake", "c++", "make") if shutil.which(name) is None]
-needs_cmake = pytest.mark.skipif(bool(_MISSING), reason=f"needs {', '.join(_MISSING)}")
-
-
-def generated(out: Path, *arguments: str) -> dict[str, Any]:
-    assert attn_generate.main([*arguments, "--out", str(out), "-j1", "--quiet"]) == 0
-    return json.loads((out / "manifest.json").read_text())
 
 
 def hashes(manifest: dict[str, Any], number: int = 0) -> set[str]:
@@ -199,83 +192,18 @@ def test_what_a_target_has_no_kernels_for_is_refused(tmp_path: Path, capsys: pyt
         kernel_source("x", "x_online_attention", code)
 
 
-class Traits(ctypes.Structure):
-    _fields_ = (
-        ("dtype", ctypes.c_char_p), ("head_dim", ctypes.c_int32), ("value_dim", ctypes.c_int32),
-        *[(name, ctypes.c_char_p) for name in ("row", "mask", "bias", "layout", "variant")],
-        *[(name, ctypes.c_int32) for name in ("soft_cap", "dropout", "lse", "bias_gradient", "deterministic")],
-    )  # fmt: skip
-
-
-_TENSOR = ctypes.POINTER(DLTensor)
-
-
-class Arguments(ctypes.Structure):
-    _fields_ = (
-        *[(name, _TENSOR) for name in ("q", "k", "v", "bias", "alibi_slopes")],
-        *[(name, ctypes.c_double) for name in ("scale", "soft_cap", "dropout_p")],
-        ("dropout_seed", ctypes.c_int64), ("dropout_offset", ctypes.c_int64), ("values", ctypes.c_void_p), ("value_count", ctypes.c_int32),
-        ("o", _TENSOR), ("lse", _TENSOR), ("saved", ctypes.c_void_p), ("saved_size", ctypes.c_size_t),
-        *[(name, _TENSOR) for name in ("d_o", "d_lse", "d_q", "d_k", "d_v", "d_bias", "d_alibi_slopes")],
-        ("workspace", ctypes.c_void_p), ("workspace_size", ctypes.c_size_t), ("threads", ctypes.c_int32),
-    )  # fmt: skip
-
-
-class Library:
-    """A generated library through ctypes; calls return the code and the message."""
-
-    def __init__(self, path: Path) -> None:
-        self._library = ctypes.CDLL(str(path))
-        for name in ("last_error", "find", "name"):
-            getattr(self._library, f"attn_fmha_{name}").restype = ctypes.c_char_p
-
-    def call(self, function: str, traits: dict[str, Any], threads: int = 1, **given: Any) -> tuple[int, str]:
-        """Runs fwd, training_fwd or bwd."""
-        code = getattr(self._library, f"attn_fmha_{function}")(self._traits(traits), self._arguments(given, threads), None)
-        return code, "" if code == 0 else self._library.attn_fmha_last_error().decode()
-
-    def sizes(self, traits: dict[str, Any], **given: Any) -> Sizes:
-        sizes = Sizes()
-        code = self._library.attn_fmha_sizes(self._traits(traits), self._arguments(given, 1), ctypes.c_int32(1), ctypes.byref(sizes))
-        assert code == 0, self._library.attn_fmha_last_error()
-        return sizes
-
-    def find(self, backward: bool = False, **traits: Any) -> str:
-        found = self._library.attn_fmha_find(self._traits(traits), ctypes.c_int32(backward))
-        return "" if found is None else found.decode()
-
-    def message(self) -> str:
-        return self._library.attn_fmha_last_error().decode()
-
-    def names(self) -> list[str]:
-        return [self._library.attn_fmha_name(ctypes.c_int32(i)).decode() for i in range(self._library.attn_fmha_count())]
-
-    def _traits(self, traits: dict[str, Any]) -> Any:
-        words = {name: value.encode() if isinstance(value, str) else value for name, value in traits.items()}
-        return ctypes.byref(Traits(**words))
-
-    def _arguments(self, given: dict[str, Any], threads: int) -> Any:
-        self._kept = {name: dl(value) for name, value in given.items() if isinstance(value, torch.Tensor) and name != "saved"}
-        made = {name: ctypes.pointer(value) for name, value in self._kept.items()}
-        plain = {name: value for name, value in given.items() if not isinstance(value, torch.Tensor) and value is not None}
-        if "saved" in given:
-            made |= {"saved": given["saved"].data_ptr(), "saved_size": given["saved"].numel()}
-        return ctypes.byref(Arguments(**made, **plain, threads=threads))
-
-
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The build folder of the example with the instances of these tests, as a shared library."""
-    if _MISSING:
-        pytest.skip(f"needs {', '.join(_MISSING)}")
+    if MISSING:
+        pytest.skip(f"needs {', '.join(MISSING)}")
     folder = tmp_path_factory.mktemp("generated")
     generated(folder / "sources", "--instances", str(_INSTANCES))
-    command = ["cmake", "-S", _ROOT / "examples/generate", "-B", folder / "build", f"-DATTN_GENERATED={folder / 'sources'}"]
-    refused = subprocess.run([*command[:-1], f"-DATTN_GENERATED={folder}"], capture_output=True, text=True, check=False)
+    refused = subprocess.run(
+        ["cmake", "-S", _EXAMPLE, "-B", folder / "build", f"-DATTN_GENERATED={folder}"], capture_output=True, text=True, check=False
+    )
     assert refused.returncode and "attn_fmha.h" in refused.stderr
-    subprocess.run([*command, "-DBUILD_SHARED_LIBS=ON", "-DATTN_OPTIMIZE=-O0"], check=True, capture_output=True)
-    made = subprocess.run(["cmake", "--build", folder / "build", "-j2"], capture_output=True, text=True, check=False)
-    assert made.returncode == 0, made.stdout + made.stderr
+    build(_EXAMPLE, folder / "build", f"-DATTN_GENERATED={folder / 'sources'}")
     return folder / "build"
 
 
