@@ -1,8 +1,7 @@
 """What a linear attention erases: the inputs of the delta rule, and their checks."""
 
-import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,8 +14,7 @@ NO_DELTA: DeltaForm = ("none", False, False, "after")
 _FORMS = {1: ("head", "[H]"), 2: ("head channel", "[H, K]"), 3: ("step", "[B, H, T]"), 4: ("step channel", "[B, H, T, K]")}
 
 
-@dataclasses.dataclass(frozen=True)
-class Delta:
+class Delta(NamedTuple):
     """The tensors of a delta rule, in [B, H, T, D] whatever the layout, and its form."""
 
     erase: torch.Tensor | None = None
@@ -30,8 +28,10 @@ class Delta:
         return {"erase": self.erase, "erase_key": self.erase_key, "removed_key": self.removed_key}
 
 
-@dataclasses.dataclass(frozen=True)
-class Erasing:
+_NOTHING = Delta()
+
+
+class Erasing(NamedTuple):
     """What a caller says about erasing, as it was given."""
 
     erase: Any = None
@@ -49,6 +49,9 @@ class Erasing:
         return self.erase, self.erase_key, self.removed_key
 
 
+NOTHING_ERASED = Erasing()
+
+
 def check_delta(erasing: Erasing, q: torch.Tensor, sizes: dict[str, int], layout: str, score: torch.dtype) -> Delta:
     """The inputs of a delta rule. Raises ArgumentError naming the argument that is wrong."""
     if not erasing.given:
@@ -57,7 +60,7 @@ def check_delta(erasing: Erasing, q: torch.Tensor, sizes: dict[str, int], layout
                 raise ArgumentError(f"{name} says what is erased, but nothing is: pass erase=, the share of it that goes, or erase_mod=")
         if erasing.read_before:
             raise ArgumentError("read_before_update goes with erase= or erase_mod=: without them pass q one position later")
-        return Delta()
+        return _NOTHING
     keys = {name: _check_key(name, getattr(erasing, name), q, sizes, layout) for name in ("erase_key", "removed_key")}
     erase, kind = _check_share(erasing.erase, q, sizes, layout, score)
     output = "decayed" if erasing.read_before else "after"
