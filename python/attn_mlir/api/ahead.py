@@ -124,7 +124,8 @@ def requests_of(
         if path is not None:
             check_place(path, prefix)
         plain, located = _request(attention, given, prefix, bool(backward), wrt)
-    return tuple([dataclasses.replace(each, deterministic=bool(deterministic)) for each in (plain, located)])
+    plain, located = (dataclasses.replace(each, deterministic=bool(deterministic)) for each in (plain, located))
+    return plain, located
 
 
 def _check_engine(engine: AttentionEngine, inputs: Inputs, given: bool) -> None:

@@ -161,8 +161,9 @@ class Instance:
         inputs = InputSpec(DTYPES[self.dtype], self.head_dim, self.columns)
         own = {"e": ["bias"], "a": ["slopes"], "n": []}[self.bias_kind[0]] if self.bias_gradient else []
         wrt = ["q", "k", "v", *own, *self.wrt] if self.backward else None
-        made = requests_of(self.attention(), inputs, None, self.name, backward=self.backward, wrt=wrt, deterministic=self.deterministic)
-        return tuple([replace(each, inference=not self.backward) for each in made])
+        more: dict[str, Any] = {"backward": self.backward, "wrt": wrt, "deterministic": self.deterministic}
+        plain, located = requests_of(self.attention(), inputs, None, self.name, **more)
+        return replace(plain, inference=not self.backward), replace(located, inference=not self.backward)
 
     def _own_captures(self) -> list[str]:
         """What the parts that traits mean capture."""
