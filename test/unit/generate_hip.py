@@ -1,6 +1,7 @@
 """A call of a generated library for AMD GPUs, for a process that has a libamdhip64 whose launches are interpreted."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -17,7 +18,8 @@ def run(path: Path) -> list[tuple[torch.Tensor, torch.Tensor]]:
     o, lse = torch.full((1, 4, 21, 32), torch.nan, dtype=torch.float16), torch.full((1, 4, 21), torch.nan)
     library = Library(path, device_type=10, stream=STREAM)
     work = memory(library.sizes(TRAITS, backward=False, q=q, k=k, v=v).forward_workspace)
-    given, results = {"q": q, "k": k, "v": v}, {"o": o, "lse": lse, "workspace": work}
+    given: dict[str, Any] = {"q": q, "k": k, "v": v}
+    results: dict[str, Any] = {"o": o, "lse": lse, "workspace": work}
 
     def call() -> None:
         code, text = library.call("fwd", TRAITS, **given, **results)

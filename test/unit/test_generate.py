@@ -256,7 +256,7 @@ def test_numbers_of_a_call_give_the_bits_of_python(library: Library, rows: int, 
 _BIASED = {"dtype": "fp32", "head_dim": 16, "mask": "b:30,0", "bias": "e:1", "bias_gradient": 1, "lse": 1}
 
 
-def _biased(rows: int, keys: int) -> dict[str, torch.Tensor]:
+def _biased(rows: int, keys: int) -> dict[str, Any]:
     made = {"q": torch.randn(2, 4, rows, 16), "k": torch.randn(2, 2, keys, 16), "v": torch.randn(2, 2, keys, 16)}
     return {**made, "bias": torch.randn(1, 4, rows, keys)}
 
@@ -267,12 +267,12 @@ def test_gradients_and_that_of_the_bias_against_float64(library: Library, rows: 
     """With fully masked rows where there are more queries than keys; memory is full of NaN before."""
     given = _biased(rows, keys)
     made = {name: torch.full_like(tensor, torch.nan) for name, tensor in given.items()}
-    results = {"o": torch.full((2, 4, rows, 16), torch.nan), "lse": torch.full((2, 4, rows), torch.nan)}
+    results: dict[str, Any] = {"o": torch.full((2, 4, rows, 16), torch.nan), "lse": torch.full((2, 4, rows), torch.nan)}
     sizes = library.sizes(_BIASED, **given)
     saved = torch.full((max(1, sizes.saved),), 255, dtype=torch.uint8)
     d_o, d_lse = torch.randn(2, 4, rows, 16), torch.randn(2, 4, rows)
     assert library.call("training_fwd", _BIASED, **given, **results, saved=saved) == (0, "")
-    gradients = {f"d_{name}": tensor for name, tensor in made.items()}
+    gradients: dict[str, Any] = {f"d_{name}": tensor for name, tensor in made.items()}
     assert library.call("bwd", _BIASED, **given, **results, saved=saved, d_o=d_o, d_lse=d_lse, **gradients) == (0, "")
 
     q, k, v, bias = (tensor.double().requires_grad_() for tensor in given.values())
