@@ -15,7 +15,7 @@ from attn_mlir.backends.ahead.sources import KernelSource, Project, Sources
 from attn_mlir.backends.cpu import driver, pipeline, program
 from attn_mlir.backends.cpu.ahead.objects import object_code
 from attn_mlir.backends.cpu.ahead.tables import Compiled, kernel_table, program_table
-from attn_mlir.backends.cpu.target import instruction_sets
+from attn_mlir.backends.cpu.target import check_object, instruction_sets
 from attn_mlir.backends.host import Host, Kernel
 from attn_mlir.backends.program import prepare_derivative
 from attn_mlir.dialects import loaded
@@ -85,6 +85,7 @@ def _source(parts: _Parts, request: Request, target: str, version: str, rank: in
 
 def sources(request: Request, target: str) -> Sources:
     """See `driver.kernel_sources`."""
+    check_object()
     parts = _Parts(keep=lambda module, prefix: str(module).encode())
     tables = "\n".join(_tables(parts, request))
     made = []
