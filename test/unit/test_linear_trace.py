@@ -32,7 +32,7 @@ def evaluated(mods: tuple[Any, ...] = NO_MODS, q: Any = Q, k: Any = KEYS, v: Any
     """o and the final state, as the float64 evaluator computes the traced IR."""
     layout, cu_seqlens = options.get("layout", "bhsd"), options.get("cu_seqlens")
     call = check_linear(q, k, v, options.get("decay"), options.get("initial_state"), cu_seqlens, layout)
-    form = ("f64", K, V, options.get("scale", 1.0), call.decay_form, call.initial_state is not None, True, call.offsets, None)
+    form = ("f64", K, V, options.get("scale", 1.0), call.decay_form, call.given["initial_state"] is not None, True, call.offsets, None)
     entry, scan = find(mods, form, None)
     q, k, captures = arguments(entry.traced, call, entry.captures(scan, 0.0))
     return evaluate_text(entry.traced.text, q, k, call.v, captures)

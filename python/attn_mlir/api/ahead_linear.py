@@ -10,7 +10,7 @@ from attn_mlir.api.inputs import ELEMENTS, MAX_STATE_DIM, check_head_dim
 from attn_mlir.api.linear import LinearAttention
 from attn_mlir.api.linear_call import find
 from attn_mlir.api.linear_engine import LinearAttentionEngine
-from attn_mlir.api.linear_inputs import check_linear
+from attn_mlir.api.linear_inputs import OFFSETS, STEPS, check_linear
 from attn_mlir.api.scale import scale_form
 from attn_mlir.backends.ahead.request import Linear
 from attn_mlir.errors import ArgumentError, UnsupportedError
@@ -19,8 +19,7 @@ from attn_mlir.runtime.programs import program_of
 
 __all__ = ["LinearSpec", "linear_form", "traced"]
 
-_DECAYS = ("none", "head", "head channel", "step", "step channel")
-_OFFSETS = {torch.int32: "i32", torch.int64: "i64"}
+_DECAYS = ("none", *(form for form, _ in STEPS.values()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,9 +77,9 @@ def _form_of(spec: LinearSpec) -> _Form:
         check_head_dim(f"{what} is", size, MAX_STATE_DIM)
     if spec.decay not in _DECAYS:
         raise ArgumentError(f"decay is one of {', '.join(map(repr, _DECAYS))}, got {spec.decay!r}")
-    if spec.cu_seqlens is not None and not (isinstance(spec.cu_seqlens, torch.dtype) and spec.cu_seqlens in _OFFSETS):
+    if spec.cu_seqlens is not None and not (isinstance(spec.cu_seqlens, torch.dtype) and spec.cu_seqlens in OFFSETS):
         raise ArgumentError(f"cu_seqlens is torch.int32, torch.int64 or None, got {spec.cu_seqlens!r}")
-    offsets = "" if spec.cu_seqlens is None else _OFFSETS[spec.cu_seqlens]
+    offsets = "" if spec.cu_seqlens is None else OFFSETS[spec.cu_seqlens]
     return _Form(Inputs(ELEMENTS[spec.dtype], spec.key_dim, value_dim), spec.decay, bool(spec.initial_state), offsets)
 
 

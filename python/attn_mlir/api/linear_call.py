@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from attn_mlir.api.inputs import refuse_jit_trace
-from attn_mlir.api.linear_erase import Erasing
-from attn_mlir.api.linear_inputs import LinearCall, check_linear
+from attn_mlir.api.linear_inputs import Erasing, LinearCall, check_linear
 from attn_mlir.api.scale import scale_form
 from attn_mlir.api.tuning import Tuning
 from attn_mlir.frontend.cache import TraceCache
@@ -47,7 +46,7 @@ class LinearOptions(NamedTuple):
         inputs = call.problem.inputs
         factor = scale_form(self.scale, inputs.head_dim)[0]
         sizes = (inputs.element, inputs.head_dim, inputs.value_dim, factor, call.decay_form)
-        return (*sizes, call.initial_state is not None, self.final, call.offsets, self.segment, call.delta.form)
+        return (*sizes, call.given["initial_state"] is not None, self.final, call.offsets, self.segment, call.delta_form)
 
     def first_form(self) -> Form:
         """What stands for the form of a call until there was one."""
@@ -100,10 +99,9 @@ def run(entry: Entry, call: LinearCall, captures: list[Any], layout: str, device
 
 def arguments(traced: Traced, call: LinearCall, captures: list[Any]) -> tuple[torch.Tensor, torch.Tensor, list[Any]]:
     """q, k and the captures, as the program takes them: with the heads and channels that its mods ask for."""
-    given = {"decay": call.decay, "initial_state": call.initial_state, "cu_seqlens": call.cu_seqlens, **call.delta.inputs}
     filled = list(captures)
     for position, name in enumerate(traced.linear or ()):
-        value = given[name]
+        value = call.given[name]
         if name == "decay" and traced.captures[position].rank == 4 and value is not None and value.dim() == 3:
             value = value.unsqueeze(3).expand(*value.shape, call.problem.inputs.head_dim)
         filled[position] = value

@@ -25,8 +25,7 @@ from attn_mlir.api.graph_parts import constant_in_graphs
 from attn_mlir.api.graph_tape import GraphStep, found_in_graph, kept_at, named_in_graph, steps_of
 from attn_mlir.api.inputs import refuse_jit_trace
 from attn_mlir.api.linear_call import arguments, program_of_form, run
-from attn_mlir.api.linear_erase import NO_DELTA
-from attn_mlir.api.linear_inputs import check_linear, check_segment
+from attn_mlir.api.linear_inputs import NO_DELTA, check_linear, check_segment
 from attn_mlir.api.meta import LINEAR_KEYS, Shapes
 from attn_mlir.api.reports import LinearReport
 from attn_mlir.api.stages import slow_of, stage_of, stages_of

@@ -20,8 +20,7 @@ from attn_mlir.api.graphs import (
     values_of,
 )
 from attn_mlir.api.linear_call import arguments
-from attn_mlir.api.linear_erase import Erasing
-from attn_mlir.api.linear_inputs import LinearCall, check_linear
+from attn_mlir.api.linear_inputs import Erasing, LinearCall, check_linear
 from attn_mlir.frontend.linear import INPUTS, LinearProgram, trace_linear
 from attn_mlir.frontend.program import Traced
 from attn_mlir.runtime import compute, linear, ops, programs
@@ -95,11 +94,11 @@ def _trace(call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any], checked: Lin
         functions.get("skip"),
         form,
         checked.decay_form,
-        checked.initial_state is not None,
+        checked.given["initial_state"] is not None,
         bool(final),
         checked.offsets,
         int(inputs[segment]) if isinstance(segment, torch.fx.Node) else segment,  # for another length torch compiles again
-        *checked.delta.form,
+        *checked.delta_form,
         functions.get("erase"),
     )
     made = trace_linear(program, checked.problem.inputs, checked.problem.device)

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from attn_mlir.api.inputs import MAX_STATE_DIM, check_dtype, check_element, check_head_dim
+from attn_mlir.api.linear_inputs import described
 from attn_mlir.errors import ArgumentError
 
 
@@ -101,10 +102,3 @@ def _check_sequences(seq_idx: Any, cu_seqlens: Any, x: Tensor) -> None:
         raise ArgumentError(f"seq_idx has dtype {seq_idx.dtype}: use int32 or int64")
     if seq_idx.device != x.device:
         raise ArgumentError(f"seq_idx is on {seq_idx.device}, but other inputs are on {x.device}: move it with seq_idx.to(...)")
-
-
-def described(value: Any) -> str:
-    """What an argument is, for an error."""
-    if isinstance(value, Tensor):
-        return f"shape {list(value.shape)}"
-    return f"{type(value).__name__} {value}" if isinstance(value, (int, float)) else type(value).__name__

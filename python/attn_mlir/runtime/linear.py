@@ -1,7 +1,6 @@
 """Programs of linear attentions: what they check and compute besides what those of attentions do."""
 
 import dataclasses
-import functools
 import itertools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -10,10 +9,9 @@ from typing import Any, ClassVar
 import torch
 
 from attn_mlir import driver
-from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
-from attn_mlir.performance import tell
+from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.runtime import compute
-from attn_mlir.runtime.programs import Program, WholeKernel
+from attn_mlir.runtime.programs import Program
 
 _WITHOUT = {
     "jvp": "linear attention has no forward-mode derivative yet: use reverse mode, as in torch.autograd.grad or torch.func.vjp",
@@ -97,6 +95,7 @@ class LinearProgram(Program):
     """A traced linear attention. Its first captures are `inputs`, of those that `frontend.linear` names."""
 
     reads_results: ClassVar[bool] = False
+    has_kernel: ClassVar[bool] = False
 
     inputs: tuple[str, ...] = ()
     segment: int | None = None
@@ -104,44 +103,18 @@ class LinearProgram(Program):
     _offsets: dict[int, tuple["weakref.ref[torch.Tensor]", int, int]] = dataclasses.field(default_factory=dict)
     """The cu_seqlens on a GPU that were found to be good: with which version, for how many positions."""
 
-    def kernel(self, device: str) -> WholeKernel:  # type: ignore[override]
-        """See `Program.kernel`."""
-        return WholeKernel(self.derivative(device, "", ""))
-
-    def derivative(self, device: str, function: str, wrt: str) -> LinearRun:  # type: ignore[override]
-        """See `Program.derivative`; the function "" is the linear attention itself."""
+    def _texts(self, function: str) -> tuple[str, str, str]:
         if function in _WITHOUT:
             raise UnsupportedError(_WITHOUT[function])
-        deterministic = self.deterministic or torch.are_deterministic_algorithms_enabled()
-        device = self.device or device
-        key = (device, function, wrt, deterministic)
-        found: Any = self.derivatives.get(key)
-        if found is None:
-            names = wrt.split("+") if wrt else []
+        return self.text, self.located, function
 
-            @functools.cache
-            def compile_for(segment: int) -> driver.Program:
-                located = self._named(wrt) if wrt else []
-                try:
-                    made = driver.compile_derivative(self.text, device, function, names, deterministic, segment)
-                except CompileError:
-                    # Once more with locations, for a message that shows the user's lines.
-                    made = driver.compile_derivative(self.located, device, function, located, deterministic, segment)
-                find = functools.partial(driver.slow_kernels, self.located, device, function, located, deterministic, segment)
-                tell(made, device, find, self.slow, self.located)
-                return made
-
-            found = self.derivatives[key] = self._run(compile_for, function, names)
-        return found
-
-    def _run(self, compile_for: Callable[[int], driver.Program], function: str, names: Sequence[str]) -> LinearRun:
-        """`compile_for` compiles for segments of so many positions; 0: for whole sequences."""
+    def _whole(self, compile_for: Callable[..., driver.Program], function: str, wrt: str) -> LinearRun:
         whole = "cu_seqlens" in self.inputs or (self.segment is None and "attn.erase" in self.text)
         made, segment = compile_for(0), 0 if whole else self.segment
         initial = 3 + self.inputs.index("initial_state") if "initial_state" in self.inputs else None
         if function != "bwd":
             return LinearRun(made, (0,), 1 if self.outputs else None, initial, segment, compile_for)
-        ordered = sorted(self.position(name) for name in names)
+        ordered = sorted(self.position(name) for name in wrt.split("+"))
         follow = tuple(number for number, position in enumerate(ordered) if self.follows_layout(position))
         # The gradient of the final state comes last of all arguments.
         target = ordered.index(initial) if initial in ordered and self.outputs else None

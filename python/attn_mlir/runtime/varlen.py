@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from attn_mlir import driver
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.given import SEQUENCES
 from attn_mlir.runtime.checked import is_checked
-from attn_mlir.runtime.programs import Program, WholeKernel
+from attn_mlir.runtime.programs import Program
 
 _SHARE = {"": 1, "fwd": 1, "jvp": 2}
 """How many results a function has for each o, before its first row output."""
@@ -71,13 +71,10 @@ class VarlenProgram(Program):
     Where keys lie in pages, k and v are [pages, Hkv, size, D], and the next capture is the table of pages.
     """
 
+    has_kernel: ClassVar[bool] = False
     paged: bool = dataclasses.field(default=False, kw_only=True)
     invariant: bool = dataclasses.field(default=False, kw_only=True)
     """Whether a sequence has the same gradients, bit for bit, whatever else is in the batch."""
-
-    def kernel(self, device: str) -> WholeKernel:  # type: ignore[override]
-        """See `Program.kernel`."""
-        return WholeKernel(self.derivative(device, "", ""))
 
     def derivative(self, device: str, function: str, wrt: str) -> VarlenRun:  # type: ignore[override]
         """See `Program.derivative`; the function "" is the attention itself."""
