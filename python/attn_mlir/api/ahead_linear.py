@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from attn_mlir.api.inputs import ELEMENTS, MAX_STATE_DIM, check_head_dim
+from attn_mlir.api.inputs import ELEMENTS, MAX_STATE_DIM, check_dims
 from attn_mlir.api.linear import LinearAttention
 from attn_mlir.api.linear_call import find
 from attn_mlir.api.linear_engine import LinearAttentionEngine
@@ -71,10 +71,7 @@ def _form_of(spec: LinearSpec) -> _Form:
     if not isinstance(spec.dtype, torch.dtype) or spec.dtype not in ELEMENTS:
         raise ArgumentError(f"dtype is {spec.dtype}: use float32, float16, bfloat16 or float64")
     value_dim = spec.key_dim if spec.value_dim is None else spec.value_dim
-    for size, what in ((spec.key_dim, "key_dim"), (value_dim, "value_dim")):
-        if isinstance(size, bool) or not isinstance(size, int):
-            raise ArgumentError(f"{what} must be an integer, got {type(size).__name__}")
-        check_head_dim(f"{what} is", size, MAX_STATE_DIM)
+    check_dims(MAX_STATE_DIM, key_dim=spec.key_dim, value_dim=value_dim)
     if spec.decay not in _DECAYS:
         raise ArgumentError(f"decay is one of {', '.join(map(repr, _DECAYS))}, got {spec.decay!r}")
     if spec.cu_seqlens is not None and not (isinstance(spec.cu_seqlens, torch.dtype) and spec.cu_seqlens in OFFSETS):

@@ -19,7 +19,7 @@ from attn_mlir.api.mask_strings import parse
 from attn_mlir.api.options import Options, check_splits
 from attn_mlir.api.reports import AttentionReport
 from attn_mlir.api.rows import softmax
-from attn_mlir.api.stages import slow_of, stage_of, stages_of
+from attn_mlir.api.stages import slow_of
 from attn_mlir.api.tuning import Wish, tuning_of
 from attn_mlir.api.unknown_arguments import unexpected, unexpected_in_call
 from attn_mlir.errors import ArgumentError, UnsupportedError
@@ -83,7 +83,7 @@ class Attention(AttentionReport, EngineModule):
         self._extra = check_count(extra_qk)
         self._last, self._device = Inputs("f32", 64, 64, (64,) * self._extra), device_type(device) or "cpu"
         self._form: DropoutForm | None = None
-        self._entry(self._last)
+        self._traced()
         self._end()
 
     @graph_part
@@ -132,19 +132,13 @@ class Attention(AttentionReport, EngineModule):
         own["_last"], own["_device"], own["_form"] = call.problem.inputs, call.device, dropout.form
         return result
 
-    def stages(self) -> dict[str, str]:
-        """The program as IR, "traced" and after each pass, for device, dtype and head dimensions of the last call (at first: f32, 64)."""
-        entry, _ = self._entry(self._last)
-        return stages_of(entry if self._tuning is None else self._tuning.latest(entry, self._device), self._device)
-
-    def ir(self, stage: str = "traced", pretty: bool = False) -> str:
-        """The program after one stage of `stages()`, as MLIR or, `pretty`, for people. Raises ArgumentError for an unknown stage."""
-        return stage_of(self._entry(self._last)[0], stage, self.stages, pretty)
-
     def explain(self) -> str:
         """What was derived from the row: how each reduction is carried, the rules for merging and finalizing, and their check."""
-        entry = self._entry(self._last)[0]
+        entry = self._traced()
         return importlib.import_module("attn_mlir.api.describe").explain_traced(entry.traced.text) + slow_of(entry)
+
+    def _traced(self) -> Entry:
+        return self._entry(self._last)[0]
 
     def _entry(self, inputs: Inputs) -> tuple[Entry, Scan]:
         return self._options._replace(functions=with_function(self._functions)).find(inputs, None, self._form)[:2]

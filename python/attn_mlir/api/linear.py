@@ -1,6 +1,5 @@
 """`linear_attention(q, k, v, decay, ...)` and the compiled object `LinearAttention(...)`: recurrences of the user's own design."""
 
-import importlib
 from collections.abc import Callable
 from typing import Any, Never
 
@@ -13,7 +12,6 @@ from attn_mlir.api.inputs import device_type
 from attn_mlir.api.linear_call import Form, LinearOptions, Mods, attend_linear, find
 from attn_mlir.api.linear_inputs import ORDERS, check_flags, check_segment
 from attn_mlir.api.reports import LinearReport
-from attn_mlir.api.stages import slow_of, stage_of, stages_of
 from attn_mlir.api.tuning import Wish, tuning_of
 from attn_mlir.api.unknown_arguments import unexpected, unexpected_in_call
 from attn_mlir.errors import ArgumentError
@@ -66,7 +64,7 @@ class LinearAttention(LinearReport, EngineModule):
         self._device = self._options.device or "cpu"
         self._tuning = tuning_of(Wish(bool(tune), tune_file, bool(tune), tune_file))
         self._last: Form = self._options.first_form()
-        self._entry()
+        self._traced()
         self._end()
 
     @graph_part
@@ -95,21 +93,7 @@ class LinearAttention(LinearReport, EngineModule):
         result, own["_last"], own["_device"] = attend_linear(inputs, self._options, self._tuning)
         return result
 
-    def stages(self) -> dict[str, str]:
-        """The program as IR, "traced" and after each pass, for device, dtype and sizes of the last call (at first: f32, 64, decays)."""
-        entry = self._entry()
-        return stages_of(entry if self._tuning is None else self._tuning.latest(entry, self._device), self._device)
-
-    def ir(self, stage: str = "traced", pretty: bool = False) -> str:
-        """The program after one stage of `stages()`, as MLIR or, `pretty`, for people. Raises ArgumentError for an unknown stage."""
-        return stage_of(self._entry(), stage, self.stages, pretty)
-
-    def explain(self) -> str:
-        """What was derived from the recurrence: the chunked form, its factors, and their check."""
-        entry = self._entry()
-        return importlib.import_module("attn_mlir.api.describe").explain_traced(entry.traced.located) + slow_of(entry)
-
-    def _entry(self) -> Entry:
+    def _traced(self) -> Entry:
         return find(self._mods, self._last, None)[0]
 
 
