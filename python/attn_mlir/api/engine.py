@@ -278,7 +278,7 @@ class AttentionEngine(AttentionReport, EngineModule):
         reads = self._backward_accessors if backward else self._accessors
         steps = steps_of(entry, reads, "custom_fwd_inputs")
         needed = specialised_on(entry, scan, reads, "custom_fwd_inputs")
-        sources = sources_of(entry, program, reads, "custom_fwd_inputs", custom=self._names, dropout=NAMES)
+        sources = sources_of(entry, program, reads, "custom_fwd_inputs", {"custom": self._names, "dropout": NAMES})
         name = named_in_graph(program, self._device.emulation)
         return name, sources, needed, kept_at(self._steps, steps)
 

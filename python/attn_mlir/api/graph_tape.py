@@ -1,6 +1,6 @@
 """What the functions of an engine compute of captured tensors, inside torch.compile: steps of the trace's tape become part of the graph."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -55,7 +55,7 @@ GraphSource = tuple[Source, str, str]
 """Where a captured value comes from, its kind, and the argument that it is."""
 
 
-def sources_of(entry: Entry, program: Program, reads: Reads, custom: str, **places: Sequence[str]) -> tuple[GraphSource, ...]:
+def sources_of(entry: Entry, program: Program, reads: Reads, further: str, places: Mapping[str, Sequence[str]]) -> tuple[GraphSource, ...]:
     """Where captures come from; of those in `places` ("custom", "dropout"), the numbers of their names. Raises UnsupportedError."""
     sources = []
     for number, captured in enumerate(entry.traced.captures):
@@ -63,7 +63,7 @@ def sources_of(entry: Entry, program: Program, reads: Reads, custom: str, **plac
         known = kind in ("computed", "input", *places) or (kind == "leaf" and int(at) < len(reads) and reads[int(at)] is not None)
         if not known:
             raise UnsupportedError(
-                f"inside torch.compile, `{captured.name}` must be a variable of a function itself, or a tensor of {custom}"
+                f"inside torch.compile, `{captured.name}` must be a variable of a function itself, or a tensor of {further}"
             )
         source = (kind, places[kind].index(at)) if kind in places else captured.source
         sources.append((source, captured.kind.value, program.argument(3 + number)))

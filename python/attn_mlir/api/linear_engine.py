@@ -156,7 +156,7 @@ class LinearAttentionEngine(LinearReport, EngineModule):
         steps = steps_of(entry, self._accessors, "custom_io")
         needed = specialised_on(entry, scan, self._accessors, "custom_io")
         program = program_of(entry if self._tuning is None else self._tuning.latest(entry, device))
-        sources = sources_of(entry, program, self._accessors, "custom_io", custom=tuple(self._custom.input_tensors))
+        sources = sources_of(entry, program, self._accessors, "custom_io", {"custom": tuple(self._custom.input_tensors)})
         name = named_in_graph(program, self._device.emulation)
         return entry, name, sources, needed, kept_at(self._steps, steps)
 
