@@ -50,8 +50,8 @@ class Plan:
     """The bytes of all tensors that go in."""
 
 
-class HostProgram(ABC):
-    """A compiled host function, which takes tensors and numbers and returns tensors. See `driver.Program`."""
+class LaunchPlan(ABC):
+    """A compiled host function, which takes tensors and numbers and returns tensors. See `driver.CompiledFunction`."""
 
     def __init__(self, host: Host, kernels: Mapping[str, Kernel]) -> None:
         self.host = host
@@ -74,12 +74,12 @@ class HostProgram(ABC):
         """What it runs on, for the choice of segments."""
 
     def segment_for(self, inputs: Sequence[Any]) -> int:
-        """See `driver.Program.segment_for`."""
+        """See `driver.CompiledFunction.segment_for`."""
         batch, heads, length, _ = inputs[2].shape
         return 0 if length < SHORTEST else choose_segment(self.kernels, batch, heads, length, self.machine())
 
     def results(self, inputs: Sequence[Any]) -> list[tuple[torch.Size, torch.dtype]]:
-        """See `driver.Program.results`."""
+        """See `driver.CompiledFunction.results`."""
         shapes: list[Any] = [value.shape if isinstance(value, torch.Tensor) else () for value in inputs]
         dtypes: list[Any] = [None] * len(shapes)
         for made in self._steps(shapes):
@@ -88,7 +88,7 @@ class HostProgram(ABC):
         return [(shapes[i], dtypes[i]) for i in self.host.returns]
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
-        """See `driver.Program.run`."""
+        """See `driver.CompiledFunction.run`."""
         plan = self.plan(inputs)
         values: list[Any] = [
             # Tensors with a fixed number of columns are read by tiles.

@@ -11,7 +11,7 @@ from attn_mlir.backends.amd.launch import EMULATED, ON_CPU, ROW_BYTES, EmulatedL
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.outputs import outputs_of
 from attn_mlir.backends.gpu.packed import arguments_of
-from attn_mlir.backends.gpu.program import GpuProgram
+from attn_mlir.backends.gpu.program import GpuLaunchPlan
 from attn_mlir.backends.gpu.split import lower_parts
 from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.backends.host import Host, Step
@@ -20,8 +20,8 @@ from attn_mlir.backends.segments import Machine
 from attn_mlir.errors import ArgumentError
 
 
-class AmdProgram(GpuProgram):
-    """A function for AMD GPUs that takes tensors and numbers and returns tensors. See `driver.Program`."""
+class AmdLaunchPlan(GpuLaunchPlan):
+    """A function for AMD GPUs that takes tensors and numbers and returns tensors. See `driver.CompiledFunction`."""
 
     part_blocks = (128, 64)
 
@@ -58,8 +58,8 @@ class AmdProgram(GpuProgram):
     def lower_parts(self) -> tuple[Unit, Unit] | None:
         return lower_parts(self._source, self.part_choices, pipeline.KERNEL, codegen.emit, "AMD")
 
-    def with_units(self, units: Mapping[str, Unit]) -> "AmdProgram":
-        return AmdProgram(self._source, self._prepare, self._choices, self.host, units, self._device)
+    def with_units(self, units: Mapping[str, Unit]) -> "AmdLaunchPlan":
+        return AmdLaunchPlan(self._source, self._prepare, self._choices, self.host, units, self._device)
 
     def start_part(self, name: str, arguments: list[Any], outputs: int) -> None:
         end = len(arguments) - 1

@@ -15,7 +15,7 @@ from attn_mlir.backends.cpu.jit import SUFFIX, Worker, bytecode, load_workers
 from attn_mlir.backends.cpu.launch import launch, readable
 from attn_mlir.backends.cpu.parts import parts_of
 from attn_mlir.backends.cpu.passes.choose_blocks import TUNED, threads_of
-from attn_mlir.backends.cpu.program import CpuProgram, build_derivative
+from attn_mlir.backends.cpu.program import CpuLaunchPlan, build_derivative
 from attn_mlir.backends.cpu.split import NOT_IN_PARTS, Split, compile_split
 from attn_mlir.backends.cpu.target import host
 from attn_mlir.backends.cpu.tuning.model import MOST_KEYS
@@ -72,7 +72,7 @@ class CpuKernel:
     (`attn-apply-mods`).
     """
 
-    def __init__(self, source: str, worker: Worker | None, signature: Signature, program: CpuProgram | None = None) -> None:
+    def __init__(self, source: str, worker: Worker | None, signature: Signature, program: CpuLaunchPlan | None = None) -> None:
         self._source = source
         self._worker = worker
         self._program = program

@@ -18,7 +18,7 @@ from attn_mlir.backends.cpu.work import Choices, Work, covers, works_of
 from attn_mlir.backends.host import Host, Kernel, Step, from_json, read_host, read_kernel, to_json
 from attn_mlir.backends.program import (
     OUTLINE,
-    HostProgram,
+    LaunchPlan,
     Made,
     Plan,
     function_named,
@@ -36,11 +36,11 @@ from attn_mlir.registry import registry
 
 _FEW = {rows: pipeline.few_rows(rows, keys) for rows, keys in (pipeline.ONE_ROW, pipeline.FEW_ROWS)}
 """The pipelines of kernels for sequences of at most so many queries, the smallest first."""
-_PROGRAMS: dict[tuple[str, str, str, str], "CpuProgram"] = {}
+_PROGRAMS: dict[tuple[str, str, str, str], "CpuLaunchPlan"] = {}
 
 
-class CpuProgram(HostProgram):
-    """A function compiled for the CPU that takes tensors and numbers and returns tensors. See `driver.Program`."""
+class CpuLaunchPlan(LaunchPlan):
+    """A function compiled for the CPU that takes tensors and numbers and returns tensors. See `driver.CompiledFunction`."""
 
     def __init__(
         self,
@@ -65,20 +65,20 @@ class CpuProgram(HostProgram):
         self._sweeps = to_kernels == pipeline.KERNEL and any(kernel.grid == "chunks" for kernel in kernels.values())
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
-        """See `driver.Program.run`. A single position of linear attention, as in decoding, is a chunk of its own."""
+        """See `driver.CompiledFunction.run`. A single position of linear attention, as in decoding, is a chunk of its own."""
         if self._sweeps and isinstance(inputs[0], torch.Tensor) and inputs[0].shape[2:3] == (1,):
             with LOCK:
                 step = compile_program(self._source, self.host.name, self._prepare, pipeline.STEP)
             return step.run(inputs, layout)
         return super().run(inputs, layout)
 
-    def with_work(self, splits: int, invariant: bool) -> "CpuProgram":
+    def with_work(self, splits: int, invariant: bool) -> "CpuLaunchPlan":
         """The same program with other work on packed tensors, see `Choices`."""
         made = copy.copy(self)
         made._choices = Choices(splits, invariant)
         return made
 
-    def planned(self, inputs: Sequence[Any]) -> "CpuProgram":
+    def planned(self, inputs: Sequence[Any]) -> "CpuLaunchPlan":
         """The same program of one kernel, with lists of work for these inputs: for calls with the same lengths of queries."""
         if len(self.host.steps) != 1:
             return self
@@ -142,7 +142,7 @@ class CpuProgram(HostProgram):
                 raise UnsupportedError(NOT_IN_PARTS)
             return self._splits[key]
 
-    def _of_few_rows(self, rows: int, by_heads: bool) -> "CpuProgram":
+    def _of_few_rows(self, rows: int, by_heads: bool) -> "CpuLaunchPlan":
         """The same for sequences of at most so many queries, or with the heads of a group as rows."""
         to_kernels = f"attn-pack-heads,{_FEW[rows]}" if by_heads else _FEW[rows]
         with LOCK:
@@ -153,19 +153,19 @@ class CpuProgram(HostProgram):
         return stages_of(self._source, self._prepare, lambda module: keep_kernels(module, self.host), pipeline.ALL)
 
 
-def compile_derivative(source: str, function: str, wrt: Sequence[str], deterministic: bool = False, segment: int = 0) -> CpuProgram:
+def compile_derivative(source: str, function: str, wrt: Sequence[str], deterministic: bool = False, segment: int = 0) -> CpuLaunchPlan:
     """Compiles a derivative of the program `@attention`; see `driver.compile_derivative`. Every program is deterministic here."""
     options = prepare_derivative(function, wrt, pipeline.OUTLINE, segment, remainder=True, options=pipeline.DECAYS)
     return compile_program(source, *options)
 
 
-def build_derivative(source: str, function: str, wrt: Sequence[str], segment: int = 0) -> CpuProgram:
+def build_derivative(source: str, function: str, wrt: Sequence[str], segment: int = 0) -> CpuLaunchPlan:
     """The same without a place in memory: for a program that is tried."""
     options = prepare_derivative(function, wrt, pipeline.OUTLINE, segment, remainder=True, options=pipeline.DECAYS)
     return _compile(source, *options, pipeline.KERNEL)
 
 
-def compile_program(source: str, name: str, prepare: str = OUTLINE, to_kernels: str = pipeline.KERNEL) -> CpuProgram:
+def compile_program(source: str, name: str, prepare: str = OUTLINE, to_kernels: str = pipeline.KERNEL) -> CpuLaunchPlan:
     """Compiles function `name` of what the pipeline `prepare` makes of a module, or finds it in memory or on disk.
 
     `to_kernels` is the pipeline that makes kernels of its steps.
@@ -176,15 +176,15 @@ def compile_program(source: str, name: str, prepare: str = OUTLINE, to_kernels: 
     return _PROGRAMS[key]
 
 
-def _compile(source: str, name: str, prepare: str, to_kernels: str) -> CpuProgram:
+def _compile(source: str, name: str, prepare: str, to_kernels: str) -> CpuLaunchPlan:
     key = disk_cache.key_of(source, name, prepare, to_kernels, pipeline.LLVM, host().name, disk_cache.version("cpu", "tuning"))
     with loaded():
         found = disk_cache.find(key, SUFFIX, _loaded)
         if found is not None:
-            return CpuProgram(source, prepare, *found, to_kernels)
+            return CpuLaunchPlan(source, prepare, *found, to_kernels)
         module, function, kernels, threads = _lower(source, name, prepare, to_kernels)
         disk_cache.save(key, SUFFIX, bytecode(module), {**to_json(function, kernels), "threads": threads})
-        return CpuProgram(source, prepare, function, kernels, load_workers(module, kernels), threads, to_kernels)
+        return CpuLaunchPlan(source, prepare, function, kernels, load_workers(module, kernels), threads, to_kernels)
 
 
 def _loaded(code: bytes, fields: dict[str, Any]) -> tuple[Host, dict[str, Kernel], dict[str, Worker], dict[str, int]]:

@@ -14,7 +14,7 @@ from attn_mlir.backends.gpu.input_limits import check_pages, check_sizes
 from attn_mlir.backends.gpu.split import Split, parts_for
 from attn_mlir.backends.gpu.units import Unit, outlined
 from attn_mlir.backends.host import Host
-from attn_mlir.backends.program import HostProgram, Plan, stages_of
+from attn_mlir.backends.program import LaunchPlan, Plan, stages_of
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import LOCK
 from attn_mlir.passes.split_kv import COMBINE, PARTS
@@ -25,8 +25,8 @@ _WHOLE = (
 )
 
 
-class GpuProgram(HostProgram):
-    """A function for GPUs that takes tensors and numbers and returns tensors. See `driver.Program`."""
+class GpuLaunchPlan(LaunchPlan):
+    """A function for GPUs that takes tensors and numbers and returns tensors. See `driver.CompiledFunction`."""
 
     part_blocks = (64, 128)
     """Rows, heads of a group, and keys of a block where keys are seen in parts."""
@@ -37,7 +37,7 @@ class GpuProgram(HostProgram):
         self.units = units
         self._source, self._prepare, self._choices = source, prepare, choices
         self._lock = forks.lock()
-        self._parts: list[tuple[Split, GpuProgram] | None] = []
+        self._parts: list[tuple[Split, GpuLaunchPlan] | None] = []
         """Once they are known, the kernels of parts and a program of them, or None where there are none; `with_work` shares it."""
         self._splits = 0
         self.listeners: list[Callable[[Mapping[str, str]], None]] = []
@@ -62,7 +62,7 @@ class GpuProgram(HostProgram):
         """Why some kernels are not made by the best code generator, by their names."""
         return {name: str(unit.schedule[SLOW]) for name, unit in self.units.items() if SLOW in unit.schedule}
 
-    def with_work(self, splits: int, invariant: bool) -> "GpuProgram":
+    def with_work(self, splits: int, invariant: bool) -> "GpuLaunchPlan":
         """The same program, which sees the keys of single queries in so many parts, see `driver.with_work`."""
         if invariant:
             raise UnsupportedError(
@@ -90,7 +90,7 @@ class GpuProgram(HostProgram):
         cut = parts_for(keys, heads * batch, self.part_blocks[1], self.machine().processors, self._splits)
         return split.run(kernel, inputs, plan.steps[0], layout, cut, program.start_part)
 
-    def _split(self) -> "tuple[Split, GpuProgram] | None":
+    def _split(self) -> "tuple[Split, GpuLaunchPlan] | None":
         """The kernels of parts, and the program that launches them; lowered at the first call that needs them."""
         if not self._parts:
             with LOCK:
@@ -109,7 +109,7 @@ class GpuProgram(HostProgram):
         """What they are made with."""
         return {**self._choices, "block_q": self.part_blocks[0], "block_kv": self.part_blocks[1]}
 
-    def with_units(self, units: Mapping[str, Unit]) -> "GpuProgram":
+    def with_units(self, units: Mapping[str, Unit]) -> "GpuLaunchPlan":
         """A program of other kernels for the same device."""
         raise NotImplementedError
 

@@ -11,7 +11,7 @@ from attn_mlir.backends import disk_cache
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.outputs import outputs_of
 from attn_mlir.backends.gpu.packed import arguments_of
-from attn_mlir.backends.gpu.program import GpuProgram
+from attn_mlir.backends.gpu.program import GpuLaunchPlan
 from attn_mlir.backends.gpu.split import lower_parts
 from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.backends.host import Host, Step
@@ -28,8 +28,8 @@ _GIVEN = "bshd, as given"
 """In keys of calls: the first three inputs are [B, S, H, D] themselves, and not only their memory."""
 
 
-class NvidiaProgram(GpuProgram):
-    """A function compiled for NVIDIA GPUs that takes tensors and numbers and returns tensors. See `driver.Program`."""
+class NvidiaLaunchPlan(GpuLaunchPlan):
+    """A function compiled for NVIDIA GPUs that takes tensors and numbers and returns tensors. See `driver.CompiledFunction`."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class NvidiaProgram(GpuProgram):
         self._single = "" if packed else _single_kernel(host, units)
         self._chained = not self._single and not packed and chains.is_chain(host, units)
         self._calls: dict[tuple[Any, ...], calls.Call | chains.Chain] = {}
-        self.compile_longer: Callable[[int], NvidiaProgram] | None = None
+        self.compile_longer: Callable[[int], NvidiaLaunchPlan] | None = None
         """Compiles the same function for at least so many keys, where schedules say that another one is better for them."""
         self.beside: Callable[[], object] | None = None
         """Compiles what is likely to be needed next, such as the backward pass of a forward pass, while this program is compiled."""
@@ -135,8 +135,8 @@ class NvidiaProgram(GpuProgram):
     def lower_parts(self) -> tuple[Unit, Unit] | None:
         return lower_parts(self._source, self.part_choices, pipeline.KERNEL, codegen.emit, "NVIDIA")
 
-    def with_units(self, units: Mapping[str, Unit]) -> "NvidiaProgram":
-        return NvidiaProgram(self._source, self._prepare, self._choices, self.host, units)
+    def with_units(self, units: Mapping[str, Unit]) -> "NvidiaLaunchPlan":
+        return NvidiaLaunchPlan(self._source, self._prepare, self._choices, self.host, units)
 
     def start_part(self, name: str, arguments: list[Any], outputs: int) -> None:
         index = cuda.index_of(arguments[0])

@@ -10,7 +10,7 @@ from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.derivation.evaluate import Array, Evaluator
 from attn_mlir.passes.derivation.expr import Node
 from attn_mlir.passes.derivation.plan import OUTPUT
-from attn_mlir.passes.derivation.program import Program
+from attn_mlir.passes.derivation.program import OnlineRow
 from attn_mlir.passes.derivation.row import Row
 
 KEYS = 21
@@ -135,7 +135,7 @@ def rounded(weights: Array, to: type | None, room: float = 1.0) -> Array:
 class Simulation:
     """Runs a program on samples, block by block."""
 
-    program: Program
+    program: OnlineRow
     data: Samples
     dtype: type = np.float64
     weights: type | None = None
@@ -224,7 +224,7 @@ class Checker:
         if self.stable.sum() < MIN_ROWS:
             raise DerivationError("the row is not a finite, stable function of its scores: nearly all random rows give no usable number")
 
-    def check(self, program: Program) -> Report:
+    def check(self, program: OnlineRow) -> Report:
         simulation = Simulation(program, self.data)
         runs = [simulation.final(*simulation.run())]
         if program.merge is not None:

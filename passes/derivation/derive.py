@@ -11,7 +11,7 @@ from attn_mlir.passes.derivation.accuracy import Accuracy
 from attn_mlir.passes.derivation.check import Checker, Report
 from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.derivation.plan import OUTPUT, Plan
-from attn_mlir.passes.derivation.program import Program
+from attn_mlir.passes.derivation.program import OnlineRow
 from attn_mlir.passes.derivation.ranges import Ranges
 from attn_mlir.passes.derivation.row import Row
 
@@ -28,7 +28,7 @@ _DETAIL = {
 class Derivation:
     """A program and the check that confirmed it; `choice` says what the range of its types asked for, and why."""
 
-    program: Program
+    program: OnlineRow
     report: Report
     choice: str = ""
 
@@ -115,7 +115,7 @@ class _Search:
         Where that does not help, extrema are, so that some key attains them exactly.
         """
         for _ in range(len(self.row.reductions) + 3):
-            program = Program(Plan(self.row, self.max_accumulators, distrusted, form))
+            program = OnlineRow(Plan(self.row, self.max_accumulators, distrusted, form))
             report = self._checker.check(program)
             if not report.failed:
                 return Derivation(program, report)
@@ -126,7 +126,7 @@ class _Search:
             distrusted |= more
         raise DerivationError("no online form of this row agrees with its dense evaluation on random scores")
 
-    def _rearranged(self, program: Program) -> frozenset[int]:
+    def _rearranged(self, program: OnlineRow) -> frozenset[int]:
         """The extrema that may differ in the last bits from every value that is compared with them: those that read reductions."""
         reductions = self.row.reductions
         return frozenset(i for i in program.plan.decisions if i > OUTPUT and reductions[i].kind != "sum" and reductions[i].value.reds)

@@ -8,7 +8,7 @@ from attn_mlir.dialects.attn import build
 from attn_mlir.dialects.fastmath import attributes_of
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Node
-from attn_mlir.passes.derivation.program import Program
+from attn_mlir.passes.derivation.program import OnlineRow
 from attn_mlir.passes.derivation.row import Params, Row
 from attn_mlir.passes.locations import place_of
 from attn_mlir.passes.order import deepest_first
@@ -85,7 +85,7 @@ class PieceWriter:
     """Builds the pieces of one program at the insertion point."""
 
     row: Row
-    program: Program
+    program: OnlineRow
     type: ir.Type
     _places: dict[Node, ir.Location] = field(default_factory=dict)
 

@@ -39,7 +39,7 @@ class Merge:
 
 
 @dataclass(eq=False)
-class Program:
+class OnlineRow:
     """Everything `attn.online` holds; `reductions` are their final values, for checking."""
 
     plan: Plan

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from attn_mlir.passes.derivation.expr import Node, nodes
 from attn_mlir.passes.derivation.signs import Signs
 from attn_mlir.passes.differentiation.algebra import Algebra, factors_of
-from attn_mlir.passes.differentiation.model import Program
+from attn_mlir.passes.differentiation.model import RowModel
 from attn_mlir.passes.order import deepest_first
 
 _LOGARITHMS = {"math.exp": "math.log", "math.exp2": "math.log2"}
@@ -20,7 +20,7 @@ _SUMS = ("arith.addf", "arith.subf")
 class Absorber:
     """Rewrites weights of pairs. A factor is absorbed if it is positive for all rows that have keys."""
 
-    program: Program
+    program: RowModel
     algebra: Algebra
     signs: Signs = field(init=False)
     _found: dict[Node, Node] = field(default_factory=dict)

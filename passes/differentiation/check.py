@@ -17,7 +17,7 @@ from attn_mlir.passes.derivation.evaluate import Array
 from attn_mlir.passes.derivation.expr import BOOL, Node, nodes
 from attn_mlir.passes.differentiation.errors import DifferentiationError
 from attn_mlir.passes.differentiation.forward import DOT
-from attn_mlir.passes.differentiation.model import Program
+from attn_mlir.passes.differentiation.model import RowModel
 from attn_mlir.passes.differentiation.points import DOMAINS, KEYS, Draw, Point
 from attn_mlir.passes.differentiation.reverse import Seeds
 from attn_mlir.passes.differentiation.values import Run
@@ -39,7 +39,7 @@ class Certificate:
 class GradientChecker:
     """Compares the derivatives of one program with differences of its values."""
 
-    def __init__(self, program: Program, seeds: Seeds, of: Program | None = None) -> None:
+    def __init__(self, program: RowModel, seeds: Seeds, of: RowModel | None = None) -> None:
         """`seeds` are the outputs' adjoints; `of` is the program whose sums are at hand as tensors (by default `program`)."""
         self.program, self.seeds, self.of = program, seeds, of or program
         rng = np.random.default_rng(7)
@@ -183,11 +183,11 @@ class GradientChecker:
             moved = np.abs(derived(shaken) - got) / self.scale
         return ~(moved > 0.1 * TOLERANCE)
 
-    def check_reverse(self, derived: Program, what: str = "backward") -> Certificate:
+    def check_reverse(self, derived: RowModel, what: str = "backward") -> Certificate:
         """Confirms that `derived` computes the gradients. Raises DifferentiationError."""
         return self._confirm(lambda point: self._reverse(derived, point), what)
 
-    def _reverse(self, derived: Program, base: Point) -> Array:
+    def _reverse(self, derived: RowModel, base: Point) -> Array:
         tensors = dict(base.tensors)
         tensors.update({seed: self.adjoints[name] for name, seed in self.seeds.sums.items() if name in self.adjoints})
         rows = dict(base.rows)
@@ -207,11 +207,11 @@ class GradientChecker:
             total = total + (gradient * self.direction.params[leaf]).sum(axis=1)
         return total
 
-    def check_forward(self, derived: Program) -> Certificate:
+    def check_forward(self, derived: RowModel) -> Certificate:
         """Confirms that `derived` computes the tangents, all inputs having one. Raises DifferentiationError."""
         return self._confirm(lambda point: self._forward(derived, point), "tangent")
 
-    def _forward(self, derived: Program, base: Point) -> Array:
+    def _forward(self, derived: RowModel, base: Point) -> Array:
         tensors = base.tensors | {DOT + name: x for name, x in self.direction.tensors.items()}
         reads = {self.program.adjoint_read(leaf, DOT): x for leaf, x in self.direction.params.items()}
         run = Run(derived, Point(tensors, base.params, base.rows, reads, base.present))

@@ -13,7 +13,7 @@ from attn_mlir.passes.differentiation.errors import DifferentiationError
 from attn_mlir.passes.differentiation.forward import DOT
 from attn_mlir.passes.differentiation.functions import Derivatives
 from attn_mlir.passes.differentiation.host import Primal
-from attn_mlir.passes.differentiation.model import Program, largest
+from attn_mlir.passes.differentiation.model import RowModel, largest
 from attn_mlir.passes.differentiation.reverse import Step
 from attn_mlir.passes.regions import pieces
 
@@ -51,7 +51,7 @@ def describe(attention: ir.Operation) -> Iterator[str]:
 class _Formulas:
     """Writes expressions of one program; what is the same for a whole row gets a letter."""
 
-    program: Program
+    program: RowModel
     rows: dict[Node, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -141,7 +141,7 @@ def _dims(derivatives: Derivatives) -> dict[str, int]:
     return dims | {DOT + role: dim for role, dim in dims.items()} | {name: dims["v"] for o in primal.sums for name in (o, f"d{o}")}
 
 
-def _cost(derivatives: Derivatives, program: Program, swept: bool) -> str:
+def _cost(derivatives: Derivatives, program: RowModel, swept: bool) -> str:
     dims = _dims(derivatives)
     sums = [dims[source] for s in program.sums for _, source in s.terms]
     primal = derivatives.primal

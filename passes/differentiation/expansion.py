@@ -12,7 +12,7 @@ import numpy as np
 
 from attn_mlir.passes.derivation.evaluate import Array
 from attn_mlir.passes.derivation.expr import Node
-from attn_mlir.passes.differentiation.model import Program
+from attn_mlir.passes.differentiation.model import RowModel
 from attn_mlir.passes.differentiation.points import DIM, KEYS, Draw, Point
 from attn_mlir.passes.differentiation.reverse import Reverse, Seeds, Step
 from attn_mlir.passes.differentiation.rounded_weights import RoundedRun, rows_of_scores
@@ -23,7 +23,7 @@ _SIZES = (1.0, 30.0, 300.0)
 _FACTOR, _ROUNDINGS = 8.0, 16.0
 
 
-def reversed_program(primal: Program, seeds: Seeds) -> Reverse:
+def reversed_program(primal: RowModel, seeds: Seeds) -> Reverse:
     """The reverse mode of a program, with the sums that are fewer or more accurate."""
     expanded = Reverse(primal, seeds)
     expanded.run()

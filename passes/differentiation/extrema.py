@@ -7,14 +7,14 @@ all the same (`rounding.py`), and for scores that are near each other, nearly at
 """
 
 from attn_mlir.passes.derivation.expr import Node
-from attn_mlir.passes.differentiation.model import Program, Reduction
+from attn_mlir.passes.differentiation.model import Reduction, RowModel
 from attn_mlir.passes.differentiation.partials import compare, indicator
 from attn_mlir.passes.differentiation.rounding import is_zero, margin_of_bits, margin_of_products, part
 
 _EQUAL, _AT_LEAST, _AT_MOST = 1, 3, 5
 
 
-def margin(program: Program, value: Node, r: Node) -> Node:
+def margin(program: RowModel, value: Node, r: Node) -> Node:
     """How far `value` may be from `r`, the maximum or minimum that it attains, by rounding."""
     if not program.near:
         return margin_of_bits(program, value)
@@ -22,7 +22,7 @@ def margin(program: Program, value: Node, r: Node) -> Node:
     return part(program.graph, r, program.near) if value.op in ("s", "x") else margin_of_products(program, value)
 
 
-def attains(program: Program, kind: str, value: Node, r: Node, margin: Node) -> Node:
+def attains(program: RowModel, kind: str, value: Node, r: Node, margin: Node) -> Node:
     """1 for the keys that attain `r`, the maximum or minimum of `value` over the row, up to a margin, else 0."""
     g = program.graph
     if is_zero(margin):
@@ -32,18 +32,18 @@ def attains(program: Program, kind: str, value: Node, r: Node, margin: Node) -> 
     return indicator(g, compare(g, _AT_MOST, value, g.add(r, margin)))
 
 
-def shared(program: Program, x: Node, count: Node, margin: Node) -> Node:
+def shared(program: RowModel, x: Node, count: Node, margin: Node) -> Node:
     """`x` for each of `count` keys; 0 keys, where rounding hid them all, do not make it infinite."""
     g = program.graph
     return g.div(x, count if is_zero(margin) else g.node("arith.maximumf", count, g.const(1.0)))
 
 
-def is_rearranged(program: Program, reduction: Reduction) -> bool:
+def is_rearranged(program: RowModel, reduction: Reduction) -> bool:
     """Whether an extremum is only found again by computing it of reductions that are known: where it reads some."""
     return reduction.kind != "sum" and not program.near and bool(reduction.value.reds)
 
 
-def again(program: Program, reduction: Reduction) -> Node:
+def again(program: RowModel, reduction: Reduction) -> Node:
     """The extremum of `reduction` once more, as another reduction of the program: of what reductions are given."""
     wanted = (reduction.kind, reduction.value, None)
     for i, known in enumerate(program.reductions):
@@ -53,7 +53,7 @@ def again(program: Program, reduction: Reduction) -> Node:
     return program.red(len(program.reductions) - 1)
 
 
-def stages(program: Program, extrema: list[int]) -> list[list[int]]:
+def stages(program: RowModel, extrema: list[int]) -> list[list[int]]:
     """The reductions that come before those of the last of these extrema, each stage by itself: later ones read them as given.
 
     The keys that attain an extremum are counted in the stage that finds it.

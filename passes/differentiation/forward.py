@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from attn_mlir.passes.derivation.expr import Node
 from attn_mlir.passes.differentiation.algebra import Algebra
 from attn_mlir.passes.differentiation.extrema import attains, is_rearranged, margin, shared, stages
-from attn_mlir.passes.differentiation.model import Program, Reduction, RowValue, Sum
+from attn_mlir.passes.differentiation.model import Reduction, RowModel, RowValue, Sum
 from attn_mlir.passes.differentiation.propagate import Tangents, tangent
 from attn_mlir.passes.differentiation.reverse import Step
 
@@ -25,7 +25,7 @@ class Forward:
     that read a captured tensor which has one, `dropped` the reductions whose tangent does not matter.
     """
 
-    primal: Program
+    primal: RowModel
     tensors: frozenset[str]
     reads: frozenset[Node]
     dropped: frozenset[int]
@@ -37,9 +37,9 @@ class Forward:
         """The reductions to compute in sweeps of their own, one after the other, before all others."""
         return stages(self.result, self.rearranged)
 
-    def run(self) -> Program:
+    def run(self) -> RowModel:
         p = self.primal
-        self.result = t = Program(p.graph, list(p.products), list(p.scores), [], p.params, p.tolerance, p.near, p.given)
+        self.result = t = RowModel(p.graph, list(p.products), list(p.scores), [], p.params, p.tolerance, p.near, p.given)
         self.algebra = Algebra(p.graph, t.is_pair, p.tolerance)
         self._of: dict[Node, Node] = {leaf: t.adjoint_read(leaf, DOT) for leaf in sorted(self.reads)}
         self._products()
@@ -151,6 +151,6 @@ class Forward:
         return self.primal.reductions[int(leaf.attr)].name if leaf.op == "red" else str(leaf.attr)  # type: ignore[call-overload]
 
 
-def readable(program: Program) -> list[Node]:
+def readable(program: RowModel) -> list[Node]:
     """The parameters that read elements of captured floating tensors."""
     return [program.graph.leaf("param", i) for i, p in enumerate(program.params) if p.read is not None]

@@ -14,7 +14,7 @@ from attn_mlir.passes.differentiation.expansion import reversed_program
 from attn_mlir.passes.differentiation.forward import DOT, Forward, readable
 from attn_mlir.passes.differentiation.gradients import Gradients
 from attn_mlir.passes.differentiation.host import HostBuilder, Primal, remainder_name
-from attn_mlir.passes.differentiation.model import Program, Reduction, Scatter
+from attn_mlir.passes.differentiation.model import Reduction, RowModel, Scatter
 from attn_mlir.passes.differentiation.mods import PIECES, Mods
 from attn_mlir.passes.differentiation.poles import has_pole
 from attn_mlir.passes.differentiation.read import read_attention
@@ -35,7 +35,7 @@ class Derivatives:
     certificates: dict[str, Certificate] = field(default_factory=dict)
 
     @cached_property
-    def program(self) -> Program:
+    def program(self) -> RowModel:
         """The attention as it was written; with a count of the keys where rows may be empty and that matters."""
         program = read_attention(self.primal.attention)
         if self._needs_count(program) and not any(_is_count(r, program) for r in program.reductions):
@@ -43,7 +43,7 @@ class Derivatives:
             program.reductions.append(Reduction("sum", one, "count", "saved"))
         return program
 
-    def _needs_count(self, program: Program) -> bool:
+    def _needs_count(self, program: RowModel) -> bool:
         """Whether something is formed for each row, where its formulas need not be finite for a fully masked row."""
         if not self._may_be_empty:
             return False
@@ -82,7 +82,7 @@ class Derivatives:
         return [(remainder_name(name), o) for name in self.primal.sums if name in multiplied]
 
     @staticmethod
-    def _seeds(program: Program) -> Seeds:
+    def _seeds(program: RowModel) -> Seeds:
         sums = [s.name for s in program.sums]
         known = frozenset[str]() if has_pole(program) else frozenset(sums)
         return Seeds({name: f"d{name}" for name in sums}, {r.name: f"d_{r.name}" for r in program.rows}, None, known)
@@ -102,7 +102,7 @@ class Derivatives:
         """Differences of the attention as it was written; every derived program must agree with them."""
         return GradientChecker(self.program, self._seeds(self.program))
 
-    def _count(self, program: Program) -> Node | None:
+    def _count(self, program: RowModel) -> Node | None:
         found = next((i for i, r in enumerate(program.reductions) if _is_count(r, program)), None)
         return program.red(found) if self._may_be_empty and found is not None and found in self.saved else None
 
@@ -163,7 +163,7 @@ class Derivatives:
 
         host.build("bwd", self._passed(), self._like_inputs(), body)
 
-    def _gradients(self, host: HostBuilder, program: Program, originals: dict[str, ir.Value], second: bool = False) -> list[ir.Value]:
+    def _gradients(self, host: HostBuilder, program: RowModel, originals: dict[str, ir.Value], second: bool = False) -> list[ir.Value]:
         names, modded = self._names(), set(self.mods.of)
         tensors = self._tensors()
         roles = {names[i] for i in self.wrt} & tensors
@@ -284,7 +284,7 @@ class Derivatives:
         def body() -> list[ir.Value]:
             first = self.reverse.result
             lists = list(first.products), list(first.scores), list(first.reductions)
-            kept = Program(first.graph, *lists, first.params, first.tolerance, first.near, first.given)
+            kept = RowModel(first.graph, *lists, first.params, first.tolerance, first.near, first.given)
             kept.sums = [s for s in first.sums if s.name in chosen and s.side == _side(s.name)]
             kept.scatters = [Scatter(s.param, self._guard_second(first, s)) for s in first.scatters if self._reads(s.param) in chosen]
             seeds = Seeds({s.name: f"dd_{s.name}" for s in kept.sums}, {}, "dd_")
@@ -294,7 +294,7 @@ class Derivatives:
 
         host.build("bwd2", further, results, body)
 
-    def _guard_second(self, program: Program, scatter: Scatter) -> Node:
+    def _guard_second(self, program: RowModel, scatter: Scatter) -> Node:
         count = self._count(program)
         if count is None or program.is_pair(scatter.weight):
             return scatter.weight
@@ -306,7 +306,7 @@ def _side(name: str) -> str:
     return "query" if name.startswith(("q", "do")) else "key"
 
 
-def _is_count(reduction: Reduction, program: Program) -> bool:
+def _is_count(reduction: Reduction, program: RowModel) -> bool:
     return reduction.kind == "sum" and reduction.value.is_const and float(reduction.value.attr) > 0 and reduction.given == "saved"  # type: ignore[arg-type]
 
 

@@ -9,7 +9,7 @@ from attn_mlir.passes.derivation.expr import FLOAT, Node, leaves, nodes
 from attn_mlir.passes.differentiation.absorb import Absorber
 from attn_mlir.passes.differentiation.algebra import Algebra
 from attn_mlir.passes.differentiation.host import PAIR_NAMES, Expressions, HostBuilder, scatter_to_read
-from attn_mlir.passes.differentiation.model import Program, Scatter, Sum, largest
+from attn_mlir.passes.differentiation.model import RowModel, Scatter, Sum, largest
 from attn_mlir.passes.differentiation.read import is_half
 from attn_mlir.passes.differentiation.sweep import write_sweep
 
@@ -19,7 +19,7 @@ class Gradients:
     """Values of some outputs of an adjoint program, computed in the host function."""
 
     host: HostBuilder
-    program: Program
+    program: RowModel
     sums: Sequence[Sum]
     scatters: Sequence[Scatter]
     rows_wanted: Sequence[Node] = ()

@@ -9,7 +9,7 @@ from attn_mlir.dialects.fastmath import attributes_of
 from attn_mlir.mlir import arith, func, ir
 from attn_mlir.passes.derivation.emit import output_name
 from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Node
-from attn_mlir.passes.differentiation.model import Program
+from attn_mlir.passes.differentiation.model import RowModel
 from attn_mlir.passes.locations import location_name
 from attn_mlir.passes.order import deepest_first
 from attn_mlir.passes.regions import block_of, clone_op, piece, pieces, scores_in
@@ -188,7 +188,7 @@ class Expressions:
     """
 
     host: HostBuilder
-    program: Program
+    program: RowModel
     indices: Sequence[ir.Value]
     leaves: dict[Node, ir.Value]
     rows: Mapping[Node, ir.Value] = field(default_factory=dict)
@@ -270,7 +270,7 @@ class Expressions:
 
 def scatter_to_read(
     host: HostBuilder,
-    program: Program,
+    program: RowModel,
     leaf: Node,
     of: ir.Value | None,
     weight: int,

@@ -10,7 +10,7 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.chunk_rewrite import score_type
 from attn_mlir.passes.derivation.expr import Graph, Node, leaves
 from attn_mlir.passes.differentiation.host import Primal
-from attn_mlir.passes.differentiation.model import ROW, Program
+from attn_mlir.passes.differentiation.model import ROW, RowModel
 from attn_mlir.passes.differentiation.mods import PIECES, Mods
 from attn_mlir.passes.differentiation.propagate import adjoints
 from attn_mlir.passes.differentiation.read import PieceReader, read_element
@@ -105,9 +105,9 @@ class LinearModel:
         return x, result
 
     @cached_property
-    def program(self) -> Program:
+    def program(self) -> RowModel:
         """Holds what the mods read; there are no pairs of weights."""
-        return Program(Graph(), [], [], [], [])
+        return RowModel(Graph(), [], [], [], [])
 
     @cached_property
     def mods(self) -> Mods:

@@ -79,7 +79,7 @@ class Scatter:
 
 
 @dataclass(eq=False)
-class Program:
+class RowModel:
     """Products and named expressions, and outputs made of them. `products` pairs names of tensors.
 
     `tolerance` is how precise the program's constants are, relative to their size; `near` how far below a maximum, relative to

@@ -8,7 +8,7 @@ from attn_mlir.dialects.attn.partners import Partner, partner_of
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.derivation.expr import Node
 from attn_mlir.passes.differentiation.host import Expressions, HostBuilder, scatter_to_read
-from attn_mlir.passes.differentiation.model import Program
+from attn_mlir.passes.differentiation.model import RowModel
 from attn_mlir.passes.differentiation.propagate import adjoints, tangent
 from attn_mlir.passes.differentiation.read import read_element
 from attn_mlir.passes.regions import piece
@@ -26,12 +26,12 @@ class Mods:
     back from the other channel is the mod's derivative there: it is computed at that channel, and nothing is scattered.
     """
 
-    program: Program
+    program: RowModel
     of: dict[str, tuple[Node, Node]] = field(default_factory=dict)
     partners: dict[str, tuple[Node, Partner]] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, program: Program, attention: ir.Operation) -> "Mods":
+    def read(cls, program: RowModel, attention: ir.Operation) -> "Mods":
         mods = cls(program)
         for role, name in PIECES.items():
             mod = piece(attention, name)

@@ -10,7 +10,7 @@ import numpy as np
 
 from attn_mlir.passes.derivation.evaluate import Array
 from attn_mlir.passes.derivation.expr import BOOL, Node, nodes
-from attn_mlir.passes.differentiation.model import Program
+from attn_mlir.passes.differentiation.model import RowModel
 
 KEYS, DIM = 11, 3
 Range = tuple[float, float]
@@ -49,7 +49,7 @@ class Point:
 class Draw:
     """Draws points of one program; `scores` are those of its own products, by default small ones of many kinds."""
 
-    program: Program
+    program: RowModel
     rng: np.random.Generator
     scores: Array | None = None
     rows: int = field(init=False)

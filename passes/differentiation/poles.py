@@ -7,12 +7,12 @@ slope (1e6, say) makes that rounding the largest term of the gradient. Such prog
 
 from attn_mlir.passes.derivation.expr import FLOAT, Node
 from attn_mlir.passes.derivation.signs import Signs
-from attn_mlir.passes.differentiation.model import Program
+from attn_mlir.passes.differentiation.model import RowModel
 
 _POLE_AT_ZERO = ("math.log", "math.log2", "math.sqrt", "math.rsqrt")
 
 
-def has_pole(program: Program) -> bool:
+def has_pole(program: RowModel) -> bool:
     """Whether a weight may be infinitely steep in the scores: by a division, a logarithm, a root, a power or a tangent."""
     below = program.below([w for s in program.sums for w, _ in s.terms])
     # Scores come from products, so what differs from key to key by its indices alone has no slope, and is no danger.
@@ -21,7 +21,7 @@ def has_pole(program: Program) -> bool:
     return any(n in moving and _is_pole(n, moving, apart) for n in below)
 
 
-def _moving(program: Program, below: set[Node]) -> set[Node]:
+def _moving(program: RowModel, below: set[Node]) -> set[Node]:
     """What depends on a product of a query and a key, without reductions."""
     moving: set[Node] = set()
     for n in sorted(below):

@@ -9,7 +9,7 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.derivation import evaluate
 from attn_mlir.passes.derivation.emit import output_name
 from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Graph, Node
-from attn_mlir.passes.differentiation.model import PAIR, ROW, Param, Program, Read, Reduction, RowValue, Sum, location_error
+from attn_mlir.passes.differentiation.model import PAIR, ROW, Param, Read, Reduction, RowModel, RowValue, Sum, location_error
 from attn_mlir.passes.differentiation.partials import partials
 from attn_mlir.passes.locations import location_name
 from attn_mlir.passes.order import deepest_first
@@ -19,7 +19,7 @@ _LOGARITHMS = ("math.log", "math.log2")
 _CASTS = ("arith.extf", "arith.truncf")
 
 
-def read_attention(attention: ir.Operation) -> Program:
+def read_attention(attention: ir.Operation) -> RowModel:
     """The program of an attention whose terms sum v; tensors are called q, k and v, those of further products q2, k2, q3...
 
     Its sums are o, o1..., one for each weight of the row.
@@ -29,7 +29,7 @@ def read_attention(attention: ir.Operation) -> Program:
     double = row is not None and isinstance(block_of(row).arguments[0].type, ir.F64Type)
     products = [("q", "k"), *((f"q{number}", f"k{number}") for number, _ in enumerate(pieces(attention, "attn.product"), 2))]
     near = 2.0**-14 if is_half(attention) else 0.0
-    program = Program(graph, products, [], [], [], 1e-13 if double else 3e-7, near, len(products))
+    program = RowModel(graph, products, [], [], [], 1e-13 if double else 3e-7, near, len(products))
     x = [graph.leaf("x", k) for k in range(len(products))]
     if score is None:
         program.scores += x
@@ -49,7 +49,7 @@ def read_attention(attention: ir.Operation) -> Program:
     return program
 
 
-def read_element(program: Program, mod: ir.Operation) -> list[Node]:
+def read_element(program: RowModel, mod: ir.Operation) -> list[Node]:
     """An `attn.query`, `attn.key` or `attn.value`: the elements that it takes, x first, and its result."""
     block = block_of(mod)
     elements = {x: program.graph.node("element", attr=f"{mod.name}.{i}") for i, x in enumerate(list(block.arguments)[: scores_in(block)])}
@@ -94,7 +94,7 @@ def _is_arithmetic(op: ir.Operation, value: ir.Value) -> bool:
 class PieceReader:
     """Turns the values of one piece into expressions; reductions and parameters are added to the program."""
 
-    program: Program
+    program: RowModel
     block: ir.Block
     known: dict[ir.Value, Node]
     level: str

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from attn_mlir.passes.derivation.expr import Node
 from attn_mlir.passes.differentiation.algebra import Algebra
 from attn_mlir.passes.differentiation.extrema import again, attains, is_rearranged, margin, shared
-from attn_mlir.passes.differentiation.model import Program, Reduction, RowValue, Scatter, Sum
+from attn_mlir.passes.differentiation.model import Reduction, RowModel, RowValue, Scatter, Sum
 from attn_mlir.passes.differentiation.propagate import adjoints
 from attn_mlir.passes.differentiation.whole import Whole
 
@@ -50,7 +50,7 @@ class Step:
 class Reverse:
     """Builds `result`, the adjoint program; its sums, rows and scatters are the gradients of everything that is read."""
 
-    primal: Program
+    primal: RowModel
     seeds: Seeds
     steps: list[Step] = field(default_factory=list)
     dropped: set[int] = field(default_factory=set)
@@ -61,7 +61,7 @@ class Reverse:
 
     def __post_init__(self) -> None:
         p = self.primal
-        self.result = Program(p.graph, list(p.products), list(p.scores), list(p.reductions), p.params, p.tolerance, p.near, p.given)
+        self.result = RowModel(p.graph, list(p.products), list(p.scores), list(p.reductions), p.params, p.tolerance, p.near, p.given)
         # A closed form in place of a sweep reads <do, o>, and with it what rounding weights to 16 bits did to o: too much at large scores.
         self.algebra = Algebra(p.graph, self.result.is_pair, p.tolerance, in_any_order=not p.near)
         self._whole = Whole(self.algebra, lambda leaf: self.result.reductions[int(leaf.attr)].given is None)  # type: ignore[call-overload]
@@ -75,7 +75,7 @@ class Reverse:
             if reduction.kind == "sum":
                 self._learn(reduction.value, p.red(i))
 
-    def run(self) -> Program:
+    def run(self) -> RowModel:
         for out in self.primal.sums:
             if out.name in self.seeds.sums:
                 self._seed_sum(out, self.seeds.sums[out.name])

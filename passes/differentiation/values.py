@@ -7,7 +7,7 @@ import numpy as np
 
 from attn_mlir.passes.derivation.evaluate import Array, Evaluator
 from attn_mlir.passes.derivation.expr import Node, nodes
-from attn_mlir.passes.differentiation.model import Program
+from attn_mlir.passes.differentiation.model import RowModel
 from attn_mlir.passes.differentiation.points import Point
 
 ROUNDING = 1e-13
@@ -42,7 +42,7 @@ class Values(Evaluator):
 class Run:
     """A program's values at a point. `known`: sums at hand as tensors, for reductions that are given as products of rows."""
 
-    program: Program
+    program: RowModel
     point: Point
     frozen: Mapping[Node, Array] = field(default_factory=dict)
     known: Mapping[str, Array] | None = None

@@ -14,7 +14,7 @@ from attn_mlir.passes.derivation.expr import Graph, Node, text
 from attn_mlir.passes.derivation.row import Reader
 from attn_mlir.passes.differentiation.functions import Derivatives
 from attn_mlir.passes.differentiation.host import Primal
-from attn_mlir.passes.differentiation.model import PAIR, Program, Reduction, RowValue
+from attn_mlir.passes.differentiation.model import PAIR, Reduction, RowModel, RowValue
 from attn_mlir.passes.differentiation.read import PieceReader
 from attn_mlir.passes.differentiation.reverse import Reverse, Seeds
 from attn_mlir.passes.regions import block_of, inline, piece
@@ -42,10 +42,10 @@ class WrittenDerivatives(Derivatives):
     dscore: ir.Operation
 
     @cached_property
-    def program(self) -> Program:
+    def program(self) -> RowModel:
         """The scores; nothing is known of the row."""
         graph = Graph()
-        program = Program(graph, [("q", "k")], [], [], [])
+        program = RowModel(graph, [("q", "k")], [], [], [])
         program.rows += [RowValue(name, graph.const(0.0)) for name in self.primal.outputs]
         x, score = graph.leaf("x", 0), piece(self.primal.attention, "attn.score")
         if score is None:

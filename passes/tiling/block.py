@@ -22,8 +22,8 @@ class Rows:
 
 
 @dataclass
-class Program:
-    """One program of the grid: what it works on, and the values of the function around it.
+class GridTile:
+    """One tile of the grid: what it works on, and the values of the function around it.
 
     Score product k multiplies the tile `queries[k]` with `keys[k]`; accumulators sum `sources`. `of_queries` and `of_keys` tell where
     positions lie in memory.
@@ -122,7 +122,7 @@ class BlockBuilder:
     `live` are the numbers of the accumulators that it carries, `sources` what each of all of them sums.
     """
 
-    def __init__(self, online: ir.Operation, program: Program, live: list[int], sources: list[int]) -> None:
+    def __init__(self, online: ir.Operation, program: GridTile, live: list[int], sources: list[int]) -> None:
         self.program = program
         self.mask = piece(online, "attn.mask")
         self.score_mod = piece(online, "attn.score")

@@ -3,7 +3,7 @@
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, ir, memref, tensor
 from attn_mlir.passes.regions import block_of, pieces
-from attn_mlir.passes.tiling.block import Program, Rows
+from attn_mlir.passes.tiling.block import GridTile, Rows
 from attn_mlir.passes.tiling.frame import loop
 from attn_mlir.passes.tiling.kernel import KernelBuilder
 from attn_mlir.passes.tiling.results import Result
@@ -47,7 +47,7 @@ class CombineBuilder(KernelBuilder):
             span = span_of(self._packed, b, accumulator, outer)
         end = arith.AddIOp(row, one).result
         rows = self._asked(outer, one, b) if self._whole else one
-        program = Program(self._element, self._score, b, h, h, row, end, rows, row, span, span, outer, 1, 1)
+        program = GridTile(self._element, self._score, b, h, h, row, end, rows, row, span, span, outer, 1, 1)
         program.sources = [Rows(accumulator)]
         states = [outer.emit(piece.operands[0]) for piece in pieces(self._online, "attn.carried")]
         initial = self._initial_states(program)
@@ -61,7 +61,7 @@ class CombineBuilder(KernelBuilder):
         self._finalize(program, carried[: len(states)], {0: carried[-1]}, arguments[inputs:])
 
     def _merged(
-        self, program: Program, accumulator: ir.Value, states: list[ir.Value], entry: ir.Value, inside: list[ir.Value]
+        self, program: GridTile, accumulator: ir.Value, states: list[ir.Value], entry: ir.Value, inside: list[ir.Value]
     ) -> list[ir.Value]:
         """The carried values after the part in this entry."""
         region, one = block_of(pieces(self._online, "attn.merge")[0]), constant_index(1)

@@ -6,7 +6,7 @@ import pytest
 from attn_mlir.passes.derivation import derive
 from attn_mlir.passes.derivation.absorb import BOUNDED, KEPT, OWN, PLAIN, SCALED, USUAL, WHOLE, Form
 from attn_mlir.passes.derivation.plan import Plan
-from attn_mlir.passes.derivation.program import Program
+from attn_mlir.passes.derivation.program import OnlineRow
 from attn_mlir.passes.derivation.ranges import Ranges
 from row_cases import CASES, off_by_one, relu, relu_normalised, retention, retention_parallel, sigmoid, softmax
 from rows import Rule, V
@@ -91,7 +91,7 @@ def test_form_that_stays_in_range(rule: Rule, narrow: bool, form: Form, sweeps: 
     assert "because the usual form" in found.choice
     assert "where the row as written does not" in found.choice
     ranges = Ranges(row, np.float16 if narrow else None)
-    assert ranges.fails(Program(Plan(row, 2))) in ("overflows", "loses its digits")
+    assert ranges.fails(OnlineRow(Plan(row, 2))) in ("overflows", "loses its digits")
     assert not ranges.fails(found.program)
 
 
@@ -111,7 +111,7 @@ def test_every_form_is_the_row() -> None:
     """In float64, on the scores of the check, forms that are not needed compute the same, too; the check is not what makes them right."""
     row = row_of(lambda s: _weight(CASES["softmax"].rule(s)))
     for form in (Form(KEPT), Form(BOUNDED), Form(OWN), Form(PLAIN, SCALED), Form(KEPT, SCALED)):
-        program = Program(Plan(row, 2, frozenset(), form))
+        program = OnlineRow(Plan(row, 2, frozenset(), form))
         assert not Ranges(row).fails(program), form
 
 

@@ -18,7 +18,7 @@ from attn_mlir.backends.host import Argument, Host, Result, Step
 from attn_mlir.backends.nvidia import codegen, cuda, pipeline, units
 from attn_mlir.backends.nvidia import compile as nvcc
 from attn_mlir.backends.nvidia import driver as nvidia
-from attn_mlir.backends.nvidia.program import NvidiaProgram
+from attn_mlir.backends.nvidia.program import NvidiaLaunchPlan
 from attn_mlir.backends.sizes import like
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from nvidia_fakes import BINARY, FakeCuda, code, fake_gpu, heads, kernel, naive_emitter, parameter, set_apart
@@ -176,14 +176,14 @@ def test_what_is_kept_of_a_program() -> None:
     assert units.unpack(data, json.loads(json.dumps(fields))) == (host, {"f": unit}, {"f": BINARY})
 
 
-def backward(kind: str, schedule: dict[str, Any], disjoint: tuple[bool, ...] = (), columns: int = 64) -> NvidiaProgram:
+def backward(kind: str, schedule: dict[str, Any], disjoint: tuple[bool, ...] = (), columns: int = 64) -> NvidiaLaunchPlan:
     """A program of one kernel of pairs that takes q, k and a tensor [5], and adds up a tensor."""
     head, table = Argument("f16", (-1, -1, -1, columns)), Argument("f32", (-1,))
     result = Result(like(0, 4), dataclasses.replace(head, element="f32")) if kind == "accumulate" else Result(like(2, 1), table)
     host = Host("f", (head, head, table), (Step("f", (0, 1, 2), (result,)),), (3,))
     parameters = (Parameter("pointer", 3), *(Parameter("stride", 3, dim) for dim in range(4)), Parameter("scalar", 4))
     unit = Unit(kernel("pairs", 1, (kind,), disjoint=(disjoint,)), code(*parameters), schedule, ("f32",))
-    return NvidiaProgram("", "", {}, host, {"f": unit}, {"f": BINARY})
+    return NvidiaLaunchPlan("", "", {}, host, {"f": unit}, {"f": BINARY})
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_rows_that_the_copy_engine_cannot_write(gpu: FakeCuda) -> None:
     head = Argument("f16", (-1, -1, -1, 100))
     host = Host("f", (head, head), (Step("f", (0, 1), (Result(like(0, 4), head),)),), (2,))
     unit = Unit(kernel(), code(Parameter("descriptor", 2, box=(64, 64)), Parameter("stride", 2, 2)), {}, ("f16",))
-    program = NvidiaProgram("", "", {}, host, {"f": unit}, {"f": BINARY})
+    program = NvidiaLaunchPlan("", "", {}, host, {"f": unit}, {"f": BINARY})
     for layout, strides in (("bhsd", (4000, 2000, 100, 1)), ("bshd", (4000, 100, 200, 1))):
         (result,) = program.run([heads(1, 2, 20, 100), heads(1, 2, 20, 100)], layout)
         assert result.stride() == strides
@@ -233,9 +233,9 @@ def test_long_sequences_have_kernels_of_their_own(gpu: FakeCuda) -> None:
     head = Argument("f16", (-1, -1, -1, 64))
     host = Host("f", (head, head), (Step("f", (0, 1), (Result(like(0, 4), head),)),), (2,))
 
-    def program(block: int, **schedule: int) -> NvidiaProgram:
+    def program(block: int, **schedule: int) -> NvidiaLaunchPlan:
         parameters = (Parameter("descriptor", 2, box=(64, 64)),)
-        return NvidiaProgram(
+        return NvidiaLaunchPlan(
             "", "", {}, host, {"f": Unit(kernel(), code(*parameters), {"block": block, **schedule}, ("f16",))}, {"f": BINARY}
         )
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attn_mlir.backends.host import Step, read_host, read_kernel
-from attn_mlir.backends.program import HostProgram, Made, Plan, function_named, keep_kernels, prepare_derivative
+from attn_mlir.backends.program import LaunchPlan, Made, Plan, function_named, keep_kernels, prepare_derivative
 from attn_mlir.backends.segments import Machine
 from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
@@ -21,7 +21,7 @@ from linear_programs import Linear, error, inputs, recurrence
 SEGMENT, CHUNK = 16, 4
 
 
-class Evaluated(HostProgram):
+class Evaluated(LaunchPlan):
     """Tiled kernels, run by the evaluator; those that scatter as they were before they were tiled."""
 
     def __init__(

@@ -11,7 +11,7 @@ import torch
 from attn_mlir.backends import fields
 from attn_mlir.backends.cpu import driver, pipeline
 from attn_mlir.backends.cpu.passes.choose_blocks import TUNED
-from attn_mlir.backends.cpu.program import CpuProgram, build_derivative
+from attn_mlir.backends.cpu.program import CpuLaunchPlan, build_derivative
 from attn_mlir.backends.cpu.target import TARGETS, CpuTarget, host
 from attn_mlir.backends.cpu.tuning.bench import CpuBench
 from attn_mlir.backends.cpu.tuning.space import CpuSpace
@@ -122,7 +122,7 @@ class _Compiled:
 def compile_job(text: str, job: Job) -> _Compiled:
     """See `Tuner.compile`. Candidates are not kept in memory: most of them are never run again."""
     if job.function or job.segment or _LINEAR in text:
-        program: CpuProgram = build_derivative(text, job.function, job.wrt, job.segment)
+        program: CpuLaunchPlan = build_derivative(text, job.function, job.wrt, job.segment)
         return _Compiled(program.run)
     kernel = driver.build_kernel(text)
 

@@ -8,7 +8,7 @@ import torch
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.outputs import outputs_of
 from attn_mlir.backends.gpu.packed import arguments_of
-from attn_mlir.backends.gpu.program import GpuProgram
+from attn_mlir.backends.gpu.program import GpuLaunchPlan
 from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.backends.host import Host, Step
 from attn_mlir.backends.nvidia import pipeline
@@ -19,8 +19,8 @@ from attn_mlir.backends.segments import Machine
 from attn_mlir.errors import ArgumentError
 
 
-class EmulatedProgram(GpuProgram):
-    """A function that takes tensors and numbers and returns tensors. See `driver.Program`."""
+class EmulatedLaunchPlan(GpuLaunchPlan):
+    """A function that takes tensors and numbers and returns tensors. See `driver.CompiledFunction`."""
 
     def __init__(
         self, source: str, prepare: str, choices: attributes.Fields, host: Host, units: Mapping[str, Unit], texts: Mapping[str, str]

@@ -20,7 +20,7 @@ from attn_mlir.backends.nvidia.hopper.pairs_layout import MAKING, REGISTERS, Lay
 from attn_mlir.backends.nvidia.hopper.pairs_producer import BitsWriter, ColumnWriter, Loader, load_keys
 from attn_mlir.backends.nvidia.hopper.pairs_reduction import Adder, turn_tensor
 from attn_mlir.backends.nvidia.hopper.pairs_results import Results
-from attn_mlir.backends.nvidia.hopper.pairs_scheduler import PairPrograms
+from attn_mlir.backends.nvidia.hopper.pairs_scheduler import PairTileScheduler
 from attn_mlir.backends.nvidia.hopper.pairs_step import Consumers
 from attn_mlir.backends.nvidia.hopper.pairs_sweep import as_int, check_steps, staged_values
 from attn_mlir.backends.nvidia.ordered_sums import is_masked
@@ -117,7 +117,7 @@ class _Printer:
         self.making = layout.bits is not None and not layout.adders
         others = pairs_dropout.IDLE if self.making else layout.warpgroups if layout.adders else 0
         roles = 4 * layout.warpgroups + (layout.column_slots > 0) + others
-        self.programs = PairPrograms(self.core, self.kernel.over, order, int(fields.get("group", 1)), self.ordered, roles)
+        self.programs = PairTileScheduler(self.core, self.kernel.over, order, int(fields.get("group", 1)), self.ordered, roles)
         self.name = ir.StringAttr(self.kernel.function.attributes["sym_name"]).value
 
     def code(self) -> KernelCode:

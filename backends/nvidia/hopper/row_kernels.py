@@ -16,7 +16,7 @@ from attn_mlir.backends.nvidia.hopper.overlap_kept import KeptOverlap
 from attn_mlir.backends.nvidia.hopper.shared_maps import Changes
 from attn_mlir.backends.nvidia.hopper.steps import read_chain
 from attn_mlir.backends.nvidia.hopper.stores import Stores
-from attn_mlir.backends.nvidia.hopper.tile_scheduler import Programs
+from attn_mlir.backends.nvidia.hopper.tile_scheduler import TileScheduler
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS, panels
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -35,7 +35,7 @@ class RowsKernel:
         over = list(body(kernel).arguments)[number.get("over", 0)]
         warps = 4 * self.warpgroups
         self.memory = Memory(self.core, warps)
-        self.programs = Programs(self.core, over, str(schedule["order"]), int(schedule["group"]), bool(schedule["reverse"]), warps)
+        self.programs = TileScheduler(self.core, over, str(schedule["order"]), int(schedule["group"]), bool(schedule["reverse"]), warps)
         self.stores = Stores(self.core, self.memory, number["block_q"])
         self.overlaps: dict[ir.Operation, Overlap] = {}
         self.flat: Flat | None = None

@@ -13,7 +13,7 @@ _BLOCKS, _HEADS = 16, 16
 
 
 @dataclass
-class Programs:
+class TileScheduler:
     """The loop over programs of both roles, inside of which `block`, `head` and `batch` are known.
 
     `order`: "tiles", a grid of them; "static", thread block n of N runs the programs n, n + N...; "dynamic", each takes the next

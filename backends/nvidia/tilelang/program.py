@@ -77,7 +77,7 @@ if __name__ == "__main__":
 
 
 @dataclass(frozen=True)
-class Program:
+class PrintedKernel:
     """A printed program. `parameters` are those that its CUDA function may have, by their names there; it leaves out unused ones."""
 
     name: str
@@ -90,7 +90,7 @@ class Program:
     """Whether it calls functions whose fast approximations are too coarse."""
 
 
-def print_program(kernel: ir.Operation, threads: int, stages: int = 1, deterministic: bool = False) -> Program:
+def print_program(kernel: ir.Operation, threads: int, stages: int = 1, deterministic: bool = False) -> PrintedKernel:
     """Prints a tiled kernel; a `deterministic` one adds scattered values in a fixed order.
 
     Raises UnsupportedError where TileLang, or this printer, cannot do something.
@@ -113,7 +113,7 @@ def print_program(kernel: ir.Operation, threads: int, stages: int = 1, determini
     head = _HEAD.format(title=title, name=name, more=_MERGED if context.pieces else "")
     text = head + "\n".join([*parameters, "):", *body]) + "\n" + _TAIL.format(name=name)
     shared = most_at_once(context.tiles.shared, context.lines) if context.pieces else context.tiles.shared_bytes
-    return Program(name, text, memory.parameters, threads, shared, bool(find_all(kernel, *ACCURATE)))
+    return PrintedKernel(name, text, memory.parameters, threads, shared, bool(find_all(kernel, *ACCURATE)))
 
 
 class _Printer:

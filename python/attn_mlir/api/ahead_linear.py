@@ -41,7 +41,7 @@ class LinearSpec:
 
 @dataclasses.dataclass(frozen=True)
 class _Form:
-    """The inputs, and what a decay, states and offsets are like, as `frontend.linear.LinearProgram` says it."""
+    """The inputs, and what a decay, states and offsets are like, as `frontend.linear.LinearDefinition` says it."""
 
     inputs: Inputs
     decay: str

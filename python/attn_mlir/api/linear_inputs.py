@@ -44,7 +44,7 @@ class LinearCall:
     given: dict[str, torch.Tensor | None]
     """Those of `frontend.linear.INPUTS`."""
     decay_form: str
-    """As `LinearProgram.decay` says it."""
+    """As `LinearDefinition.decay` says it."""
     offsets: str
     """The element type of cu_seqlens; empty where there are none."""
     delta_form: DeltaForm = NO_DELTA

@@ -73,7 +73,7 @@ class Program:
     device: str = ""
     """What computes it where that is not the device of its tensors, such as an emulation."""
     kernels: dict[str, driver.Kernel] = dataclasses.field(default_factory=dict)
-    derivatives: dict[tuple[str, str, str, bool], driver.Program] = dataclasses.field(default_factory=dict)
+    derivatives: dict[tuple[str, str, str, bool], driver.CompiledFunction] = dataclasses.field(default_factory=dict)
     places: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     """What `wanted` found."""
     slow: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -104,7 +104,7 @@ class Program:
             self.kernels[device] = kernel = driver.with_splits(kernel, device, self.splits) if self.splits else kernel
         return kernel
 
-    def derivative(self, device: str, function: str, wrt: str) -> driver.Program:
+    def derivative(self, device: str, function: str, wrt: str) -> driver.CompiledFunction:
         """The derivative "fwd", "bwd", "jvp" or "bwd2" for a device, compiled at its first use; `wrt` joins names by "+".
 
         `torch.use_deterministic_algorithms` asks for deterministic programs, too.
@@ -130,7 +130,7 @@ class Program:
 
     def _compile(
         self, texts: tuple[str, str], device: str, function: str, wrt: str, deterministic: bool, segment: int = 0
-    ) -> driver.Program:
+    ) -> driver.CompiledFunction:
         names, located = wrt.split("+") if wrt else [], self._named(wrt)
         try:
             made = driver.compile_derivative(texts[0], device, function, names, deterministic, segment)
@@ -141,7 +141,7 @@ class Program:
         tell(made, device, find, self.slow, texts[1])
         return made
 
-    def _whole(self, compile_for: Callable[..., driver.Program], function: str, wrt: str) -> Any:
+    def _whole(self, compile_for: Callable[..., driver.CompiledFunction], function: str, wrt: str) -> Any:
         """What runs a derivative; `compile_for`, given a number of positions, compiles it for segments of so many."""
         return compile_for()
 

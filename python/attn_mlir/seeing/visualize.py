@@ -14,7 +14,7 @@ from attn_mlir.dialects import loaded
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.cache import Entry, TraceCache
 from attn_mlir.frontend.emit import Inputs
-from attn_mlir.frontend.program import Program, trace
+from attn_mlir.frontend.program import Definition, trace
 from attn_mlir.mlir import LOCK, ir
 from attn_mlir.passes.intervals.classify import Blocks
 from attn_mlir.passes.intervals.survey import survey
@@ -88,7 +88,7 @@ def visualize(
 def _traced(functions: tuple[Any, ...], problem: dict[str, int]) -> tuple[Entry, list[Any]]:
     """The trace of functions, and what they capture as numpy arrays; checked as a call of that size would."""
     query_mod, key_mod, value_mod, score_mod, mask_mod, row = functions
-    form = Program(row, score_mod, mask_mod, query_mod, key_mod, value_mod, 1.0)
+    form = Definition(row, score_mod, mask_mod, query_mod, key_mod, value_mod, 1.0)
     entry, scan = _CACHE.find(functions, "visualize", lambda: trace(form, _INPUTS))
     captures = entry.captures(scan, 0.0, MappingProxyType({}))
     devices = [value.device for value in captures if isinstance(value, torch.Tensor)]

@@ -14,7 +14,7 @@ from attn_mlir.errors import ArgumentError, CompileError
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.emit import Inputs
-from attn_mlir.frontend.online import OnlineProgram, trace_online
+from attn_mlir.frontend.online import OnlineDefinition, trace_online
 from attn_mlir.frontend.program import Traced
 from attn_mlir.frontend.tensors import ELEMENTS
 from attn_mlir.mlir import LOCK, ir
@@ -96,7 +96,7 @@ def compare_backward(online_func: OnlineFunc, custom_fwd_inputs: CustomIO | None
 def trace_functions(online_func: OnlineFunc, custom: CustomIO | None, inputs: Inputs, backward: bool = False) -> tuple[Traced, list[Any]]:
     """An attention of nothing but the online function, and the values that it captures."""
     custom = online_func.external_fwd_tensors if custom is None else custom
-    program = OnlineProgram(
+    program = OnlineDefinition(
         online_func.online_fwd, online_func.online_fwd_epilogue,
         {key: scalar.initial for key, scalar in online_func.online_rowscales.items()}, tuple(online_func.final_rowscales),
         type(online_func).__name__, custom=custom, dtypes=_dtypes(custom),

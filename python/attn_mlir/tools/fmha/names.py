@@ -26,7 +26,7 @@ def kernels(options: Options) -> list[str]:
     """
     small = replace(options, batch=1, heads=options.heads // options.kv_heads, kv_heads=1, q_len=1, kv_len=1, device="cpu")
     functions, seed = problem.make(small).functions(), "tensor" if options.dropout_on_device else "int"
-    form = program.Program(scale=options.scale, lse=options.lse, dropout=(seed, seed) if options.dropout else None, **functions)
+    form = program.Definition(scale=options.scale, lse=options.lse, dropout=(seed, seed) if options.dropout else None, **functions)
     traced = program.trace(form, Inputs(ELEMENTS[problem.DTYPES[options.precision]], options.head_dim, options.value_dim))
     device = options.device
     if options.backward:
