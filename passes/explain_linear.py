@@ -9,7 +9,7 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.derivation.chunk import PIECES, derive_chunks
 from attn_mlir.passes.derivation.delta import derive_delta
 from attn_mlir.passes.derivation.errors import DerivationError
-from attn_mlir.passes.derivation.expr import Graph, Node, text
+from attn_mlir.passes.derivation.expr import Expr, Graph, text
 from attn_mlir.passes.derivation.segments import derive_segments
 from attn_mlir.passes.differentiation.errors import DifferentiationError
 from attn_mlir.passes.differentiation.linear_check import certified
@@ -167,7 +167,7 @@ def _mods_of(op: ir.Operation) -> Iterator[str]:
         yield f"  o_t = o_t + {_formula(program, skip, {}, {})} v_t, with v as it comes"
 
 
-def _formula(program: RowModel, piece_: ir.Operation, known: dict[ir.Value, Node], names: dict[Node, str]) -> str:
+def _formula(program: RowModel, piece_: ir.Operation, known: dict[ir.Value, Expr], names: dict[Expr, str]) -> str:
     try:
         (result,) = PieceReader(program, block_of(piece_), dict(known), ROW).results()
     except DifferentiationError as error:

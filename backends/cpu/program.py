@@ -8,26 +8,26 @@ import torch
 
 from attn_mlir.backends import disk_cache, plain
 from attn_mlir.backends.cpu import pipeline
-from attn_mlir.backends.cpu.jit import SUFFIX, Worker, bytecode, load_workers
+from attn_mlir.backends.cpu.jit import SUFFIX, JitWorker, bytecode, load_workers
 from attn_mlir.backends.cpu.launch import launch_grid, readable
 from attn_mlir.backends.cpu.passes.choose_blocks import threads_of
 from attn_mlir.backends.cpu.slots import allocate
-from attn_mlir.backends.cpu.split import NOT_IN_PARTS, Split, compile_split, with_blocks
+from attn_mlir.backends.cpu.split import NOT_IN_PARTS, SplitAttention, compile_split, with_blocks
 from attn_mlir.backends.cpu.target import host
-from attn_mlir.backends.cpu.work import Choices, Work, covers, works_of
-from attn_mlir.backends.host import Host, Kernel, Step, from_json, read_host, read_kernel, to_json
+from attn_mlir.backends.cpu.work import Choices, LaunchWork, covers, works_of
+from attn_mlir.backends.host import Host, HostStep, KernelGrid, from_json, read_host, read_kernel, to_json
 from attn_mlir.backends.program import (
     OUTLINE,
     LaunchPlan,
-    Made,
-    Plan,
+    ResultShapes,
+    RunPlan,
     function_named,
     keep_kernels,
     prepare_derivative,
     reported,
     stages_of,
 )  # fmt: skip
-from attn_mlir.backends.segments import Machine
+from attn_mlir.backends.segments import DeviceModel
 from attn_mlir.dialects import loaded
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import LOCK, ir
@@ -47,8 +47,8 @@ class CpuLaunchPlan(LaunchPlan):
         source: str,
         prepare: str,
         function: Host,
-        kernels: dict[str, Kernel],
-        workers: dict[str, Worker],
+        kernels: dict[str, KernelGrid],
+        workers: dict[str, JitWorker],
         threads: dict[str, int],
         to_kernels: str,
     ) -> None:
@@ -58,8 +58,8 @@ class CpuLaunchPlan(LaunchPlan):
         self._workers = workers
         self._threads = threads
         self._choices = Choices()
-        self._planned: list[Work] | None = None
-        self._splits: dict[tuple[int, bool], Split | None] = {}
+        self._planned: list[LaunchWork] | None = None
+        self._splits: dict[tuple[int, bool], SplitAttention | None] = {}
         """Kernels that see the keys of so few queries in parts; None where the row does not allow that."""
         self._few = function.name == "attention" and to_kernels == pipeline.KERNEL
         self._sweeps = to_kernels == pipeline.KERNEL and any(kernel.grid == "chunks" for kernel in kernels.values())
@@ -88,13 +88,13 @@ class CpuLaunchPlan(LaunchPlan):
         made._planned = None if plan.empty else self._works(step, operands, plan.steps[0], plan.size)
         return made
 
-    def machine(self) -> Machine:
-        return Machine(torch.get_num_threads(), summary=0.45, launches=4.0, crowd=0.0, passing=0.2, products=2.8)
+    def machine(self) -> DeviceModel:
+        return DeviceModel(torch.get_num_threads(), summary=0.45, launches=4.0, crowd=0.0, passing=0.2, products=2.8)
 
     def readable(self, tensor: torch.Tensor, by_columns: bool) -> torch.Tensor:
         return readable(tensor, by_columns)
 
-    def launch(self, step: Step, operands: list[Any], made: Made, plan: Plan, layout: str) -> list[torch.Tensor]:
+    def launch(self, step: HostStep, operands: list[Any], made: ResultShapes, plan: RunPlan, layout: str) -> list[torch.Tensor]:
         kernel = self.kernels[step.kernel]
         works = self._works(step, operands, made, plan.size) if self._planned is None else self._planned
         outputs = enumerate(zip(made.shapes, made.dtypes, made.heads, strict=True))
@@ -124,13 +124,13 @@ class CpuLaunchPlan(LaunchPlan):
             )
         return [each.result() for each in memory]
 
-    def _works(self, step: Step, operands: list[Any], made: Made, size: int) -> list[Work]:
+    def _works(self, step: HostStep, operands: list[Any], made: ResultShapes, size: int) -> list[LaunchWork]:
         kernel = self.kernels[step.kernel]
         alone = self._few and len(self.host.steps) == 1
         splits = (lambda rows, by_heads: self._in_parts(rows, by_heads) is not None) if alone else None
         return works_of(kernel, operands, made, size, _FEW if self._few else (), self._choices, splits)
 
-    def _in_parts(self, rows: int, by_heads: bool) -> Split | None:
+    def _in_parts(self, rows: int, by_heads: bool) -> SplitAttention | None:
         """The kernels that see the keys of so few queries in parts, compiled at the first call that needs them."""
         key = rows, by_heads
         with LOCK:
@@ -187,14 +187,14 @@ def _compile(source: str, name: str, prepare: str, to_kernels: str) -> CpuLaunch
         return CpuLaunchPlan(source, prepare, function, kernels, load_workers(module, kernels), threads, to_kernels)
 
 
-def _loaded(code: bytes, fields: dict[str, Any]) -> tuple[Host, dict[str, Kernel], dict[str, Worker], dict[str, int]]:
+def _loaded(code: bytes, fields: dict[str, Any]) -> tuple[Host, dict[str, KernelGrid], dict[str, JitWorker], dict[str, int]]:
     """What is on disk. Raises where that is no program."""
     function, kernels = from_json(fields)
     threads = plain.read(dict[str, int], fields["threads"])
     return function, kernels, load_workers(ir.Module.parse(code), kernels), threads
 
 
-def _lower(source: str, name: str, prepare: str, to_kernels: str) -> tuple[ir.Module, Host, dict[str, Kernel], dict[str, int]]:
+def _lower(source: str, name: str, prepare: str, to_kernels: str) -> tuple[ir.Module, Host, dict[str, KernelGrid], dict[str, int]]:
     with reported():
         module = ir.Module.parse(source)
         Pipeline.parse(prepare, registry()).run(module)

@@ -51,7 +51,7 @@ def parameter(type_: str, rng: np.random.Generator, rows: int, dtype: type) -> A
 
 
 @dataclass(eq=False)
-class Ranges:
+class RangeFinder:
     """Finds where a program of one row leaves the range of its types though the row as written does not.
 
     `weights` is the type that weights are rounded to before they meet v: np.float16, or None where it has the range of f32.

@@ -8,9 +8,9 @@ from attn_mlir.passes.base import add_to
 from attn_mlir.passes.derivation import DerivationError, derive, program, read_row, rules
 from attn_mlir.passes.derivation.check import Checker
 from attn_mlir.passes.derivation.derive import Derivation
-from attn_mlir.passes.derivation.expr import Node
+from attn_mlir.passes.derivation.expr import Expr
 from attn_mlir.passes.derivation.normal import Normal
-from attn_mlir.passes.derivation.plan import Plan
+from attn_mlir.passes.derivation.plan import RowPlan
 from attn_mlir.passes.derivation.row import Row
 from attn_mlir.passes.derivation.sums import Mono, Sum, plus
 from attn_mlir.passes.online_rewrite import OnlineRewrite
@@ -39,12 +39,12 @@ def only_weight(s: V) -> V:
     return softmax(s)[0]
 
 
-def wrong_abs(nf: Normal, n: Node) -> Sum:
+def wrong_abs(nf: Normal, n: Expr) -> Sum:
     """|x| = x, as if everything were positive."""
     return nf.of(n.args[0])
 
 
-def wrong_extremum(nf: Normal, n: Node) -> Sum:
+def wrong_extremum(nf: Normal, n: Expr) -> Sum:
     """max(x - y, 0) = max(x, 0) - max(y, 0)."""
     zero = nf.graph.const(0.0)
     out: Sum = {}
@@ -63,7 +63,7 @@ def wrong_extremum(nf: Normal, n: Node) -> Sum:
 )
 def test_wrong_rule_is_caught(monkeypatch: pytest.MonkeyPatch, op: str, rule: object, row: Rule) -> None:
     monkeypatch.setitem(rules.RULES, op, rule)
-    planted = program.OnlineRow(Plan(row_of(row)))
+    planted = program.OnlineRow(RowPlan(row_of(row)))
     assert planted.plan.sweeps == 1
     assert Checker(planted.plan.row).check(planted).failed
     found = derived(row)

@@ -10,7 +10,7 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.derivation import derive, read_row
 from attn_mlir.passes.derivation.check import Checker
 from attn_mlir.passes.derivation.derive import Derivation
-from attn_mlir.passes.derivation.plan import Plan
+from attn_mlir.passes.derivation.plan import RowPlan
 from attn_mlir.passes.derivation.program import OnlineRow
 from attn_mlir.passes.derivation.row import Row
 from attn_mlir.passes.differentiate import Differentiate
@@ -89,7 +89,7 @@ def test_checker_sees_every_output(output: int) -> None:
 
 def test_checker_sees_every_source() -> None:
     row = row_of(TANGENT)
-    planned = Plan(row)
+    planned = RowPlan(row)
     planned.accumulators[2] = dataclasses.replace(planned.accumulators[2], source=0)
     assert Checker(row).check(OnlineRow(planned)).failed
 

@@ -225,7 +225,7 @@ def test_faults_are_found(whole: Whole, kinds: str, plant: Callable[[Ops], None]
 def find(whole: Whole, kinds: str, plant: Callable[[Ops], None]) -> None:
     """Plants a fault, and runs the kernel, which must end in one of these kinds."""
     made, name, text = whole
-    broken = kernel.EmulatedKernel(text)
+    broken = kernel.EvaluatedKernel(text)
     found = broken._kernel  # pyright: ignore[reportPrivateUsage]
     ops: Ops = {}
     for op in walk(found):

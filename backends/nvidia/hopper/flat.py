@@ -11,7 +11,7 @@ from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.dropout_ahead import AheadBits
 from attn_mlir.backends.nvidia.hopper.flat_consumer import FlatConsumer
 from attn_mlir.backends.nvidia.hopper.flat_state import LAST, PARTIAL, FlatSchedule
-from attn_mlir.backends.nvidia.hopper.memory import Memory
+from attn_mlir.backends.nvidia.hopper.memory import SharedMemory
 from attn_mlir.backends.nvidia.hopper.overlap import Overlap
 from attn_mlir.backends.nvidia.hopper.row_intervals import later_rows_see_more, rows_of
 from attn_mlir.backends.nvidia.hopper.stale_maximum import carried_by
@@ -44,7 +44,7 @@ class Flat:
     """Prints both roles of a kernel with that schedule."""
 
     def __init__(
-        self, core: Core, memory: Memory, overlap: Overlap, programs: TileScheduler, kernel: ir.Operation, schedule: FlatSchedule
+        self, core: Core, memory: SharedMemory, overlap: Overlap, programs: TileScheduler, kernel: ir.Operation, schedule: FlatSchedule
     ) -> None:
         self.core, self.memory, self.overlap, self.programs, self.kernel = core, memory, overlap, programs, kernel
         self.schedule, self.rows = schedule, rows_of(kernel)

@@ -10,7 +10,7 @@ from attn_mlir.backends.nvidia.hopper.dropout_lanes import LaneBits
 from attn_mlir.backends.nvidia.hopper.flat import Flat
 from attn_mlir.backends.nvidia.hopper.flat_state import FlatSchedule
 from attn_mlir.backends.nvidia.hopper.kernel_text import function_source
-from attn_mlir.backends.nvidia.hopper.memory import Memory
+from attn_mlir.backends.nvidia.hopper.memory import SharedMemory
 from attn_mlir.backends.nvidia.hopper.overlap import Overlap
 from attn_mlir.backends.nvidia.hopper.overlap_kept import KeptOverlap
 from attn_mlir.backends.nvidia.hopper.shared_maps import Changes
@@ -34,7 +34,7 @@ class RowsKernel:
         self.stages = int(schedule["stages"])
         over = list(body(kernel).arguments)[number.get("over", 0)]
         warps = 4 * self.warpgroups
-        self.memory = Memory(self.core, warps)
+        self.memory = SharedMemory(self.core, warps)
         self.programs = TileScheduler(self.core, over, str(schedule["order"]), int(schedule["group"]), bool(schedule["reverse"]), warps)
         self.stores = Stores(self.core, self.memory, number["block_q"])
         self.overlaps: dict[ir.Operation, Overlap] = {}

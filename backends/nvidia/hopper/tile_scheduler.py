@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.memory import Layout, of_warps
+from attn_mlir.backends.nvidia.hopper.memory import SharedAllocator, of_warps
 from attn_mlir.mlir import ir
 
 _BLOCKS, _HEADS = 16, 16
@@ -35,7 +35,7 @@ class TileScheduler:
         """For `KernelCode.grid`."""
         return "tiles" if self.order == "tiles" else "persistent"
 
-    def allocate(self, layout: Layout) -> None:
+    def allocate(self, layout: SharedAllocator) -> None:
         """Reserves what the roles exchange."""
         if self.order == "dynamic":
             layout.barrier("kNextFull", 2, 1)

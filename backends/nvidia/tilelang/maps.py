@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 from attn_mlir.backends.gpu.remainders import LIFT
 from attn_mlir.backends.gpu.structure import widened
-from attn_mlir.backends.nvidia.tilelang.context import Context
-from attn_mlir.backends.nvidia.tilelang.elements import Loop, column_values, reads_fragment
+from attn_mlir.backends.nvidia.tilelang.context import PrintContext
+from attn_mlir.backends.nvidia.tilelang.elements import ParallelLoop, column_values, reads_fragment
 from attn_mlir.backends.nvidia.tilelang.expressions import Expressions, number, strip
 from attn_mlir.backends.nvidia.tilelang.memory import memory_type
 from attn_mlir.backends.nvidia.tilelang.names import hint
 from attn_mlir.backends.nvidia.tilelang.products import turns
-from attn_mlir.backends.nvidia.tilelang.tiles import Tile, bound, exact
+from attn_mlir.backends.nvidia.tilelang.tiles import TilelangBuffer, bound, exact
 from attn_mlir.mlir import ir
 from attn_mlir.passes.tiling.scalars import identity
 
@@ -29,14 +29,14 @@ def dot_uses(value: ir.Value) -> list[tuple[ir.Operation, str]]:
     return found
 
 
-def in_registers(context: Context, value: ir.Value) -> bool:
+def in_registers(context: PrintContext, value: ir.Value) -> bool:
     """Whether some product can take a tile out of registers: the first factor of a sum whose rows are apart."""
     if context.pieces or (context.sweeps and not context.rows_apart(context.shape(ir.RankedTensorType(value.type).shape)[0])):
         return False
     return any(op.name in ("tile.dot_add", "tile.dot_rescale") and factor == "a" and not turns(op) for op, factor in dot_uses(value))
 
 
-def in_shared(context: Context, value: ir.Value) -> bool:
+def in_shared(context: PrintContext, value: ir.Value) -> bool:
     """Whether some product, or a sum along columns, needs a tile in shared memory."""
     if any(use.owner.operation.name == "tile.cumsum" for use in value.uses):
         return True
@@ -67,7 +67,7 @@ def put_off(op: ir.Operation) -> bool:
 class Map:
     """Prints one `tile.map`."""
 
-    def __init__(self, context: Context, op: ir.Operation) -> None:
+    def __init__(self, context: PrintContext, op: ir.Operation) -> None:
         self._context, self._op = context, op
         self._block = op.regions[0].blocks[0]
         yielded = list(list(self._block.operations)[-1].operation.operands)
@@ -82,7 +82,7 @@ class Map:
         if self._round():
             return
         staged = self._stage() if len(block.arguments) == 2 and reads_fragment(context, block) else {}
-        loop = Loop(context, list(op.operands), block, reduces=bool(self._rows) and not self._tiles)
+        loop = ParallelLoop(context, list(op.operands), block, reduces=bool(self._rows) and not self._tiles)
         targets = [self._target(result, loop.bounds) for result, _ in self._tiles]
         sums = [self._contribution(value, kind, targets, loop) for _, value, kind in self._rows]
         made = [tile for tile in sums if tile not in self._known()]
@@ -113,12 +113,14 @@ class Map:
         context.where[result] = tile
         return True
 
-    def _known(self) -> list[Tile]:
+    def _known(self) -> list[TilelangBuffer]:
         """Tiles that the region reads."""
         extracts = [view.operation for view in self._block.operations if view.operation.name == "tensor.extract"]
         return [self._context.tile(op.operands[0]) for op in extracts]
 
-    def _fill(self, loop: Loop, targets: list[Tile], sums: list[Tile], staged: dict[ir.Value, Tile]) -> None:
+    def _fill(
+        self, loop: ParallelLoop, targets: list[TilelangBuffer], sums: list[TilelangBuffer], staged: dict[ir.Value, TilelangBuffer]
+    ) -> None:
         """The loop over elements."""
         context, block, known = self._context, self._block, self._known()
         body = loop.open()
@@ -146,12 +148,12 @@ class Map:
             return body.emit(value)
         return f'T.cast({body.emit(widened(value))} * {LIFT}, "float16")'
 
-    def _stage(self) -> dict[ir.Value, Tile]:
+    def _stage(self) -> dict[ir.Value, TilelangBuffer]:
         """Values of columns that are read from memory, once for all rows, in shared memory."""
         context, values = self._context, column_values(self._block)
         if not values:
             return {}
-        loop = Loop(context, list(self._op.operands), self._block)
+        loop = ParallelLoop(context, list(self._op.operands), self._block)
         tiles = {
             value: context.tiles.new(hint(value) or "staged", "shared", loop.bounds[1:], context.scalars.dtype(value.type, value))
             for value in values
@@ -162,7 +164,7 @@ class Map:
             loop.line(f"{tile.at('j')} = {strip(text)}")
         return tiles
 
-    def _target(self, result: ir.Value, bounds: Sequence[int]) -> Tile:
+    def _target(self, result: ir.Value, bounds: Sequence[int]) -> TilelangBuffer:
         context = self._context
         if result in context.homes:
             return context.homes[result]
@@ -171,7 +173,7 @@ class Map:
         direct = (direct and (len(bounds) == 2 or context.sweeps)) or (context.sweeps and len(bounds) == 1)
         return context.tiles.new(hint_of(result), "shared" if direct else "fragment", bounds, dtype)
 
-    def _contribution(self, value: ir.Value, kind: str, targets: list[Tile], loop: Loop) -> Tile:
+    def _contribution(self, value: ir.Value, kind: str, targets: list[TilelangBuffer], loop: ParallelLoop) -> TilelangBuffer:
         """The fragment that is reduced: one that is read or made where it holds just that, else one of its own."""
         maker = None if isinstance(value.owner, ir.Block) else value.owner.operation
         if maker is not None and maker.name == "tensor.extract" and loop.guard(1) is None:
@@ -184,7 +186,7 @@ class Map:
                     return target
         return self._context.tiles.new("terms", "fragment", loop.bounds, "float32")
 
-    def _limited(self, result: ir.Value, text: str, loop: Loop) -> str:
+    def _limited(self, result: ir.Value, text: str, loop: ParallelLoop) -> str:
         """The text of an element, neutral where it does not exist: 0 for products, else what reductions of it ignore."""
         element = ir.RankedTensorType(result.type).element_type
         if len(self._block.arguments) == 1:
@@ -199,7 +201,7 @@ class Map:
         reduced = [kind for _, value, kind in self._rows if value == self._value(result)]
         return self._present(loop, text, reduced[0], element) if reduced else text
 
-    def _present(self, loop: Loop, text: str, kind: str, type_: ir.Type) -> str:
+    def _present(self, loop: ParallelLoop, text: str, kind: str, type_: ir.Type) -> str:
         """The text of what is reduced, neutral for columns that do not exist."""
         guard = loop.guard(1)
         return text if guard is None else self._keep([guard], text, identity(kind, type_), type_)
@@ -220,7 +222,7 @@ class Map:
             return text
         return f"T.if_then_else({' and '.join(guards)}, {strip(text)}, {number(otherwise, type_)})"
 
-    def _reduce(self, sums: list[Tile]) -> None:
+    def _reduce(self, sums: list[TilelangBuffer]) -> None:
         context = self._context
         for (result, value, kind), source in zip(self._rows, sums, strict=True):
             row = context.homes.get(result) or context.tiles.new(hint_of(result), "fragment", source.shape[:1], "float32")

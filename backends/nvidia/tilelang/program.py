@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.attributes import grid_kind
-from attn_mlir.backends.gpu.kernel import Parameter
+from attn_mlir.backends.gpu.kernel import KernelParameter
 from attn_mlir.backends.nvidia.tilelang import chunks, products
-from attn_mlir.backends.nvidia.tilelang.context import INDENT, Context, constant
+from attn_mlir.backends.nvidia.tilelang.context import INDENT, PrintContext, constant
 from attn_mlir.backends.nvidia.tilelang.elements import print_scatter, print_store
 from attn_mlir.backends.nvidia.tilelang.expressions import ACCURATE
 from attn_mlir.backends.nvidia.tilelang.maps import Map, put_off
@@ -82,7 +82,7 @@ class PrintedKernel:
 
     name: str
     text: str
-    parameters: dict[str, Parameter]
+    parameters: dict[str, KernelParameter]
     threads: int
     shared_bytes: int
     """Of all its tiles, or of those that are needed at one time where others share their memory; TileLang may find that less is needed."""
@@ -95,7 +95,7 @@ def print_program(kernel: ir.Operation, threads: int, stages: int = 1, determini
 
     Raises UnsupportedError where TileLang, or this printer, cannot do something.
     """
-    context = Context(kernel, threads, stages, deterministic)
+    context = PrintContext(kernel, threads, stages, deterministic)
     name = context.names.new(ir.StringAttr(kernel.attributes["sym_name"]).value)
     grid = grid_kind(kernel)
     printer = _Printer(context, kernel, grid)
@@ -119,7 +119,7 @@ def print_program(kernel: ir.Operation, threads: int, stages: int = 1, determini
 class _Printer:
     """Walks over the ops of a kernel."""
 
-    def __init__(self, context: Context, kernel: ir.Operation, grid: str) -> None:
+    def __init__(self, context: PrintContext, kernel: ir.Operation, grid: str) -> None:
         self._context, self._kernel, self._grid = context, kernel, grid
         facts = ir.DictAttr(kernel.attributes["tile.kernel"])
         over = ir.IntegerAttr(facts["over"]).value if "over" in facts else 0

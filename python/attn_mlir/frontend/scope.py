@@ -64,7 +64,7 @@ class Trace:
         self.keep: list[Any] = []
         """Keeps tensors alive whose identity is recorded."""
         self.recorder: Any = None
-        """The `tape.Recorder` of what is computed of captured tensors, once there is something."""
+        """The `tape.TapeRecorder` of what is computed of captured tensors, once there is something."""
         self.grad = torch.is_grad_enabled()
         self.numbers: dict[int, Node] = {}
         """Python floats that came out of captured tensors, by identity."""

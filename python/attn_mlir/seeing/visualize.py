@@ -106,7 +106,7 @@ def _array(value: Any) -> Any:
 def _sampled(
     score_mod: Callable[..., Any], problem: dict[str, int], at: Sequence[tuple[int, int]], score: float, num_heads: int | None
 ) -> list[Scores | None]:
-    from attn_mlir.reference.interpreter import SHARED_RULES, Frame
+    from attn_mlir.reference.interpreter import SHARED_RULES, EvaluationFrame
 
     entry, captures = _traced((None, None, None, score_mod, None, softmax), problem)
     with LOCK, loaded():
@@ -119,7 +119,7 @@ def _sampled(
         q_idx, kv_idx = (_middles(problem[size]) for size in ("Sq", "Skv"))
         made: list[Scores | None] = []
         for b, h in at:
-            frame = Frame(dict(values), SHARED_RULES)
+            frame = EvaluationFrame(dict(values), SHARED_RULES)
             for op in [view.operation for view in owner.block.operations]:
                 if op == owner:
                     break
