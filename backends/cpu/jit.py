@@ -3,6 +3,7 @@
 import ctypes
 import io
 import threading
+from array import array
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -40,9 +41,9 @@ class JitWorker:
         self._function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
         self._address = ctypes.c_void_p(address)
 
-    def run(self, words: Any, programs: int, threads: int) -> None:
-        """Runs all programs of the grid described by `words` (a ctypes array of 64-bit words); releases the GIL."""
-        pointer = ctypes.c_void_p(ctypes.addressof(words))
+    def run(self, words: "array[int]", programs: int, threads: int) -> None:
+        """Runs all programs of the grid described by `words`, 64 bits each; releases the GIL."""
+        pointer = ctypes.c_void_p(words.buffer_info()[0])
         packed = (ctypes.c_void_p * 1)(ctypes.addressof(pointer))
         threads = min(threads, programs)
         if threads <= 1:

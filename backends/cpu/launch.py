@@ -32,7 +32,7 @@ def launch(
     batch, heads, length = inputs[0].shape[:3]
     batch = entries or batch
     blocks = -(-length // block_q)
-    words = array("q", (0, batch * heads * blocks, blocks, heads))
+    words = [0, batch * heads * blocks, blocks, heads]
     # Copies must live as long as the kernel runs: the words hold addresses only.
     given, inputs = inputs, [readable(tensor, True) for tensor in inputs]
     if inputs[0] is not given[0] or inputs[1] is not given[1] or inputs[2] is not given[2]:
@@ -45,7 +45,7 @@ def launch(
             _append_any(words, capture, kind)
     for tensor in outputs:
         _append(words, tensor)
-    worker.run((ctypes.c_int64 * len(words)).from_buffer(words), batch * heads * blocks, _threads(threads))
+    worker.run(array("q", words), batch * heads * blocks, _threads(threads))
 
 
 def launch_grid(
@@ -61,7 +61,7 @@ def launch_grid(
 
     `lists` are those of kernels on packed tensors. For `threads` see `launch`.
     """
-    words = array("q", (0, 0, grid.blocks, grid.heads))
+    words = [0, 0, grid.blocks, grid.heads]
     values = _held([value for value, _ in arguments])
     for value, (_, kind) in zip(values, arguments, strict=True):
         _append_any(words, value, kind)
@@ -72,7 +72,7 @@ def launch_grid(
     if chunked:
         words.append(grid.size)
     threads = _threads(threads) if grid.level < 3 else 1
-    packed = (ctypes.c_int64 * len(words)).from_buffer(words)
+    packed = array("q", words)
     for first, end in grid.ranges():
         packed[0], packed[1] = first, end
         worker.run(packed, end - first, threads)
@@ -96,13 +96,13 @@ def _held(values: Sequence[Any]) -> list[Any]:
     return [readable(value, False) if isinstance(value, torch.Tensor) else value for value in values]
 
 
-def _append_any(words: array, value: Any, kind: str) -> None:
+def _append_any(words: list[int], value: Any, kind: str) -> None:
     if kind == "tensor":
         _append(words, value)
     elif kind == "index":
         words.append(_in_range(value))
     else:
-        words.frombytes(struct.pack("<d", value) if kind == "f64" else bytes(ctypes.c_float(value)) + bytes(4))
+        words.append(*struct.unpack("<q", struct.pack("<d", value) if kind == "f64" else bytes(ctypes.c_float(value)) + bytes(4)))
 
 
 def _in_range(number: int) -> int:
@@ -111,7 +111,7 @@ def _in_range(number: int) -> int:
     return number
 
 
-def _append(words: array, tensor: torch.Tensor) -> None:
+def _append(words: list[int], tensor: torch.Tensor) -> None:
     """Adds the address, sizes and strides of a tensor, which the caller keeps alive."""
     try:
         address = tensor.data_ptr()
@@ -122,6 +122,4 @@ def _append(words: array, tensor: torch.Tensor) -> None:
             f"a tensor of shape {list(tensor.shape)} holds no elements in the memory of the CPU: q, k, v and captured tensors "
             "must be dense, and not on meta, fake, or of a torch.func transform"
         )
-    words.append(address)
-    words.extend(tensor.shape)
-    words.extend(tensor.stride())
+    words += (address, *tensor.shape, *tensor.stride())

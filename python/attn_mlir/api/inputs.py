@@ -1,6 +1,6 @@
 """Checks q, k and v before anything else looks at them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -32,17 +32,22 @@ def check_inputs(q: Any, k: Any, v: Any, layout: Layout) -> Problem:
     """The problem that q, k and v pose. Raises ArgumentError naming the argument that is wrong."""
     if _is_traced():
         refuse_jit_trace()
+    return remembered(q, k, v, layout, problem_of, _checked)
+
+
+def remembered(q: Any, k: Any, v: Any, layout: Layout, find: Callable[..., Problem], known: dict[Any, Problem]) -> Problem:
+    """What `find` says of q, k, v and the layout, kept in `known` for other tensors of these sizes and dtypes."""
     try:
         key = (layout, q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, v.device, q.layout, k.layout, v.layout)
-        problem = _checked.get(key)
+        problem = known.get(key)
     except (AttributeError, TypeError, RuntimeError):  # RuntimeError: nested tensors have no shape
         key = problem = None
     if problem is None or not (isinstance(q, torch.Tensor) and isinstance(k, torch.Tensor) and isinstance(v, torch.Tensor)):
-        problem = problem_of(q, k, v, layout)
+        problem = find(q, k, v, layout)
         if key is not None:
-            if len(_checked) >= _CACHE_LIMIT:
-                _checked.clear()
-            _checked[key] = problem
+            if len(known) >= _CACHE_LIMIT:
+                known.clear()
+            known[key] = problem
     return problem
 
 

@@ -1,12 +1,11 @@
 """Checks the inputs of a linear attention before anything else looks at them."""
 
-import dataclasses
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
-from attn_mlir.api.inputs import ELEMENTS, MAX_STATE_DIM, Problem, check_device, check_dtype, check_head_dim, check_tensor
+from attn_mlir.api.inputs import ELEMENTS, MAX_STATE_DIM, Problem, check_device, check_dtype, check_head_dim, check_tensor, remembered
 from attn_mlir.backends.segments import UNIT
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.emit import Inputs
@@ -19,10 +18,10 @@ STEPS = {1: ("head", "[H]"), 2: ("head channel", "[H, K]"), 3: ("step", "[B, H, 
 DeltaForm = tuple[str, bool, bool, str]
 """What erase is like, whether there are an erase_key and a removed_key, and where q reads."""
 NO_DELTA: DeltaForm = ("none", False, False, "after")
+_checked: dict[Any, Problem] = {}
 
 
-@dataclasses.dataclass(frozen=True)
-class Erasing:
+class Erasing(NamedTuple):
     """What a caller says about erasing, as it was given."""
 
     erase: Any = None
@@ -32,8 +31,10 @@ class Erasing:
     read_before: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
-class LinearCall:
+NOTHING_ERASED = Erasing()
+
+
+class LinearCall(NamedTuple):
     """The inputs of one call, in [B, H, T, D] whatever the layout, with the dtypes that programs take."""
 
     problem: Problem
@@ -59,26 +60,18 @@ def check_linear(
     cu_seqlens: Any,
     layout: Any,
     *,
-    erasing: Erasing = Erasing(),
+    erasing: Erasing = NOTHING_ERASED,
 ) -> LinearCall:
     """The inputs of a call. Raises ArgumentError naming the argument that is wrong."""
-    if not isinstance(layout, str) or layout not in ORDERS:
-        raise ArgumentError(f'layout is "bhsd" ([batch, head, position, dim]) or "bshd" ([batch, position, head, dim]), got {layout!r}')
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if isinstance(tensor, torch.Tensor) and tensor.is_nested:
-            raise ArgumentError(f"{name} is a nested tensor: put all sequences into one, [1, H, T, D], and pass cu_seqlens")
-        check_tensor(name, tensor, layout)
-        check_dtype(name, tensor, q)
-        check_device(name, tensor, q)
+    problem = remembered(q, k, v, layout, _problem_of, _checked)
+    sizes = problem.sizes
     if layout == "bshd":
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    sizes = _sizes(q, k, v)
     score = torch.float64 if q.dtype == torch.float64 else torch.float32
     offsets = _check_offsets(cu_seqlens, q)
     sequences = sizes["B"] if cu_seqlens is None else cu_seqlens.shape[0] - 1
     decay, form = _check_steps("decay", decay, q, sizes, layout, score)
     initial_state = _check_state(initial_state, q, (sequences, sizes["H"], sizes["D"], sizes["Dv"]), score)
-    problem = Problem(Inputs(ELEMENTS[q.dtype], int(sizes["D"]), int(sizes["Dv"])), q.device, sizes, q.device.type, False)
     erased, delta_form = _check_delta(erasing, q, sizes, layout, score)
     given = {"decay": decay, "initial_state": initial_state, "cu_seqlens": cu_seqlens, **erased}
     return LinearCall(problem, q, k, v, given, form, offsets, delta_form)
@@ -98,15 +91,30 @@ def check_flags(**flags: Any) -> None:
             raise ArgumentError(f"{name} must be True or False, got {value!r}")
 
 
-def _sizes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> dict[str, int]:
-    (b, q_heads, length, dim), (_, k_heads, _, _), (_, heads, _, value_dim) = q.shape, k.shape, v.shape
-    for name, tensor in (("k", k), ("v", v)):
-        if tensor.shape[0] != b:
-            raise ArgumentError(f"{name} has batch size {tensor.shape[0]} but q has {b}")
-        if tensor.shape[2] != length:
-            raise ArgumentError(f"{name} has {tensor.shape[2]} positions but q has {length}: q, k and v of linear attention have the same")
-    if k.shape[3] != dim:
-        raise ArgumentError(f"k has head dimension {k.shape[3]} but q has {dim}")
+def _problem_of(q: Any, k: Any, v: Any, layout: Any) -> Problem:
+    """B, Hq, Hkv, H, Sq = Skv = T, D and Dv. Raises ArgumentError naming the argument that is wrong."""
+    if not isinstance(layout, str) or layout not in ORDERS:
+        raise ArgumentError(f'layout is "bhsd" ([batch, head, position, dim]) or "bshd" ([batch, position, head, dim]), got {layout!r}')
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if isinstance(tensor, torch.Tensor) and tensor.is_nested:
+            raise ArgumentError(f"{name} is a nested tensor: put all sequences into one, [1, H, T, D], and pass cu_seqlens")
+        check_tensor(name, tensor, layout)
+        check_dtype(name, tensor, q)
+        check_device(name, tensor, q)
+    places = (0, 1, 2, 3) if layout == "bhsd" else (0, 2, 1, 3)
+    sizes = _sizes(*[[x.shape[place] for place in places] for x in (q, k, v)])
+    return Problem(Inputs(ELEMENTS[q.dtype], int(sizes["D"]), int(sizes["Dv"])), q.device, sizes, q.device.type, False)
+
+
+def _sizes(q: Sequence[int], k: Sequence[int], v: Sequence[int]) -> dict[str, int]:
+    (b, q_heads, length, dim), (_, k_heads, _, _), (_, heads, _, value_dim) = q, k, v
+    for name, shape in (("k", k), ("v", v)):
+        if shape[0] != b:
+            raise ArgumentError(f"{name} has batch size {shape[0]} but q has {b}")
+        if shape[2] != length:
+            raise ArgumentError(f"{name} has {shape[2]} positions but q has {length}: q, k and v of linear attention have the same")
+    if k[3] != dim:
+        raise ArgumentError(f"k has head dimension {k[3]} but q has {dim}")
     for name, count in (("q", q_heads), ("k", k_heads)):
         if (heads % count if count else heads) != 0:
             raise ArgumentError(f"v has {heads} heads, which is no multiple of the {count} heads of {name}")
