@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from attn_mlir.backends import plain
-from attn_mlir.backends.sizes import Size, like, problem_of, read_sizes, shape_of
+from attn_mlir.backends.sizes import Size, like, problem_of, read_sizes
 from attn_mlir.mlir import ir
 from attn_mlir.passes.shapes import SAME, SHAPES
 
@@ -85,10 +85,6 @@ class HostStep:
     results: tuple[StepResult, ...]
     same: int = -1
     """The operand that the result is where it would have its shape: the sum over groups of one head each. -1: none is."""
-
-    def is_same(self, shapes: Sequence[Sequence[int]]) -> bool:
-        """Whether the result is operand `same`, for operands of these shapes."""
-        return self.same >= 0 and shape_of(self.results[0].sizes, shapes) == tuple(shapes[self.same])
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from attn_mlir.backends.nvidia.launch import LIMIT, CudaKernelLauncher, PackedLa
 from attn_mlir.backends.nvidia.units import turns
 from attn_mlir.backends.nvidia.workspace import Workspace, WorkspacePart, filled
 from attn_mlir.backends.program import RunPlan
+from attn_mlir.backends.sizes import shape_of
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,8 @@ def _handed_on(host: Host, plan: RunPlan, inputs: Sequence[Any]) -> list[int]:
     same = list(range(len(host.arguments)))
     shapes: list[Any] = [value.shape if isinstance(value, torch.Tensor) else () for value in inputs]
     for step, new in zip(host.steps, plan.steps, strict=True):
-        is_same = step.is_same([shapes[number] for number in step.operands])
+        given = [tuple(shapes[number]) for number in step.operands]
+        is_same = step.same >= 0 and shape_of(step.results[0].sizes, given) == given[step.same]
         same += [same[step.operands[step.same]] if is_same else len(same) + i for i in range(len(new.shapes))]
         shapes += new.shapes
     return same

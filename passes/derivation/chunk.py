@@ -70,6 +70,12 @@ class ChunkForm:
         by_name = {text: leaf for leaf, text in self.places.names.items()}
         return [by_name[argument] for argument in PIECES[name]]
 
+    def values(self, g: Array) -> dict[str, Array]:
+        """The factors of a chunk with these log decays."""
+        prefix, places = np.cumsum(g, axis=0), self.places
+        env = {places.position: prefix, places.end: prefix[-1:], places.position_t: prefix[:, None], places.position_s: prefix[None]}
+        return {name: Evaluator(env)(node) for name, node in self.factors.items()}
+
 
 @dataclass(frozen=True)
 class ChunkReport:
@@ -146,12 +152,9 @@ def chunked(form: ChunkForm, p: RandomRecurrence, size: int) -> tuple[Array, Arr
     begins = range(0, LENGTH, size)
     for begin in begins if form.forward else reversed(begins):
         at = slice(begin, min(begin + size, LENGTH))
-        q, k, v, prefix = p.q[at], p.k[at], p.v[at], np.cumsum(p.g[at], axis=0)
+        q, k, v, found = p.q[at], p.k[at], p.v[at], form.values(p.g[at])
         present = np.tril(np.ones((len(q), len(q)), bool))
         present = (present if form.forward else present.T)[:, :, None]
-        places = form.places
-        env = {places.position: prefix, places.end: prefix[-1:], places.position_t: prefix[:, None], places.position_s: prefix[None]}
-        found = {name: Evaluator(env)(node) for name, node in form.factors.items()}
         weight = np.where(present, found["weight"], 0.0)
         largest = max(largest, *(float(x.max()) for x in (weight, found["carry"], found["enter"], found["leave"])))
         o[at] = (q * found["leave"]) @ state + ((q[:, None] * k * weight).sum(axis=2)) @ v

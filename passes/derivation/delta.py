@@ -17,7 +17,7 @@ import numpy as np
 
 from attn_mlir.passes.derivation.chunk import LENGTH, TOLERANCE, ChunkForm, ChunkReport, derive_chunks, problems
 from attn_mlir.passes.derivation.errors import DerivationError
-from attn_mlir.passes.derivation.evaluate import Array, Evaluator
+from attn_mlir.passes.derivation.evaluate import Array
 
 _SIZES = (1, 16, 37)
 """Positions of chunks, fewer than without erasing: what they share is confirmed there."""
@@ -106,9 +106,7 @@ def in_chunks(form: ChunkForm, places: DeltaPlaces, p: RandomDelta, size: int) -
     for begin in begins if form.forward else reversed(begins):
         at = slice(begin, min(begin + size, LENGTH))
         q, k, v, e, r = (x[at] for x in (p.q, p.k, p.v, p.e, p.r))
-        prefix, names = np.cumsum(p.g[at], axis=0), form.places
-        env = {names.position: prefix, names.end: prefix[-1:], names.position_t: prefix[:, None], names.position_s: prefix[None]}
-        factor = {name: Evaluator(env)(node) for name, node in form.factors.items()}
+        factor = form.values(p.g[at])
 
         def pairs(x: Array, key: Array, strict: bool, weight: Array = factor["weight"]) -> Array:
             everything = np.ones((len(x), len(x)), bool)

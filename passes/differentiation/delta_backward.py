@@ -1,6 +1,6 @@
 """Writes the gradients of a delta rule: the sweeps of its plan, the gradient of the decays, and the chain rule of the mods."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from attn_mlir.dialects.attn import build
@@ -103,10 +103,13 @@ class DeltaBackward(BackwardBody):
 
     def _scores(self, tensor: ir.Value) -> ir.Value:
         """A tensor in the type of scores."""
-        if ir.RankedTensorType(tensor.type).element_type == self.host.score:
+        return self._cast(tensor, self.host.like(tensor))
+
+    def _cast(self, tensor: ir.Value, type_: ir.Type) -> ir.Value:
+        """A tensor as one of another element type; itself where it has that."""
+        if ir.RankedTensorType(tensor.type).element_type == ir.RankedTensorType(type_).element_type:
             return tensor
-        made = build.elements(tensor, lambda *indices: [self.host.read(tensor, indices)])
-        return build.collect(made, 0, self.host.like(tensor))
+        return build.collect(build.elements(tensor, lambda *indices: [self.host.read(tensor, indices)]), 0, type_)
 
     def _changed(self, role: str) -> ir.Value:
         """q, k or v after its mod."""
@@ -125,14 +128,10 @@ class DeltaBackward(BackwardBody):
         group = self.group(like, tensor)
 
         def body(*indices: ir.Value) -> list[ir.Value]:
-            return self.emit([result], indices, {x: self._of_group(tensor, group, indices)})
+            return self.emit([result], indices, {x: self.of_group(tensor, group, indices)})
 
         with ir.Location.name("erase", ir.Location.current):
             return build.collect(build.elements(like, body), 0, self.host.like(like))
-
-    def _of_group(self, tensor: ir.Value, group: ir.Value, indices: Sequence[ir.Value]) -> ir.Value:
-        """An element of a tensor of which `group` heads of o share one."""
-        return self.host.read(tensor, [indices[0], arith.floordivsi(indices[1], group), *indices[2:]])
 
     # Sweeps
 
@@ -239,7 +238,7 @@ class DeltaBackward(BackwardBody):
             value = value if sign == 1.0 else arith.negf(value)
             if shares is None or x is None:
                 return [value]
-            known = {shares.adjoint: value, x: host.read(tensor, indices) if group is None else self._of_group(tensor, group, indices)}
+            known = {shares.adjoint: value, x: host.read(tensor, indices) if group is None else self.of_group(tensor, group, indices)}
             own = [shares.of.get(x, self.of.program.graph.const(0.0))] if chosen else []
             return self.emit([*own, *(shares.of[n] for n in reads)], indices, known)
 
@@ -253,8 +252,4 @@ class DeltaBackward(BackwardBody):
     def _narrow(self, gradient: ir.Value, argument: ir.Value) -> ir.Value:
         """A gradient in the type of what it belongs to: that of q, k and v, scores otherwise."""
         same = argument in [self.of.primal.operands[name] for name in ("q", "k", "v")]
-        element = ir.RankedTensorType(argument.type).element_type
-        if not same or element == self.host.score:
-            return gradient
-        made = build.elements(gradient, lambda *indices: [self.host.read(gradient, indices)])
-        return build.collect(made, 0, argument.type)
+        return self._cast(gradient, argument.type) if same else gradient

@@ -50,8 +50,7 @@ class ProductGradients(GradientWriter):
             if operand is None or group is None:
                 known[x] = self.host.constant(0.0)
             else:
-                head = arith.floordivsi(indices[1], group)
-                known[x] = self.host.read(self.host.mapping[operand], [indices[0], head, *indices[2:]])
+                known[x] = self.of_group(self.host.mapping[operand], group, indices)
             return self.emit(weights, indices, known)
 
         made = build.elements(gradient, body)

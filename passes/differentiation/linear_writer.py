@@ -29,6 +29,10 @@ class GradientWriter:
         heads, given = (tensor.dim(x, one) for x in (whole, shared))
         return arith.floordivsi(heads, given)
 
+    def of_group(self, shared: ir.Value, group: ir.Value, indices: Sequence[ir.Value]) -> ir.Value:
+        """An element of a tensor of which `group` heads of o share one."""
+        return self.host.read(shared, [indices[0], arith.floordivsi(indices[1], group), *indices[2:]])
+
     def emit(self, nodes: Sequence[Expr], indices: Sequence[ir.Value], known: Mapping[Expr, ir.Value]) -> list[ir.Value]:
         """Values of nodes at a position, where those of some leaves are known."""
         expressions = HostExpressions(self.host, self.of.program, padded(indices), dict(known))

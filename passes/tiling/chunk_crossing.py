@@ -119,5 +119,10 @@ def _before(parts: ChunkTerms, x: ir.Value) -> ir.Value:
 
 
 def combined(block: ChunkTiles, x: ir.Value, y: ir.Value, how: Callable[..., Any]) -> ir.Value:
-    """Two tiles added up or subtracted, element by element."""
-    return block.map([x.type], lambda *at: [how(tensor.ExtractOp(x, at).result, tensor.ExtractOp(y, at).result).result])[0]
+    """Two tiles added up or subtracted, element by element, in the type of the second one."""
+
+    def body(*at: ir.Value) -> list[ir.Value]:
+        first = cast_float(tensor.ExtractOp(x, at).result, ir.RankedTensorType(y.type).element_type)
+        return [how(first, tensor.ExtractOp(y, at).result).result]
+
+    return block.map([y.type], body)[0]

@@ -11,6 +11,7 @@ from attn_mlir.backends.amd.chunks.streams import Streams
 from attn_mlir.backends.amd.chunks.sums import ChunkSums
 from attn_mlir.backends.amd.chunks.tiles import ChunkFragment, ChunkVector, Held, Tile, Uniform
 from attn_mlir.backends.gpu.origins import for_op
+from attn_mlir.backends.gpu.rules import SCALARS, Rule, rule_of
 from attn_mlir.backends.gpu.structure import body, constant, hint, is_row, is_tile, operations, yielded
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -44,39 +45,20 @@ class ChunkOps:
     @for_op
     def operation(self, op: ir.Operation) -> None:
         """Prints one op."""
-        core = self.core
         if self.streams.takes(op):
             self.streams.print(op)
-            return
-        match op.name:
-            case "tile.load":
-                tile = self.traffic.target(op)
-                self.traffic.declare(tile)
-                self.traffic.load(op, tile)
-                core.tiles[op.results[0]] = tile
-            case "tile.map":
-                self.maps.print(op)
-            case "tile.cumsum":
-                self.sums.print(op)
-            case "tile.fill":
-                self._fill(op)
-            case "tile.store":
-                self.traffic.store(op)
-            case "scf.for":
-                self._loop(op)
-            case "scf.if":
-                self._branch(op)
-            case "memref.subview":
-                core.view(op.results[0])
-            case "tensor.extract":
-                self.copies_of(op)
-                core.statement(op)
-            case _ if op.name in DOTS:
-                self.products.print(op)
-            case _ if op.name.startswith(("arith.", "math.", "memref.")) or op.name in ("tile.program_id", "attn.range"):
-                core.statement(op)
-            case _:
-                raise UnsupportedError(f"amd: '{op.name}' has no form in a sweep over chunks ({op.location})")
+        else:
+            rule_of(_RULES, op, "amd: a chunk scan")(self, op)
+
+    def _load(self, op: ir.Operation) -> None:
+        tile = self.traffic.target(op)
+        self.traffic.declare(tile)
+        self.traffic.load(op, tile)
+        self.core.tiles[op.results[0]] = tile
+
+    def _extract(self, op: ir.Operation) -> None:
+        self.copies_of(op)
+        self.core.statement(op)
 
     def copies_of(self, op: ir.Operation) -> None:
         """Sees to it that a single element can be read."""
@@ -237,3 +219,18 @@ class ChunkOps:
                 self.block(region.blocks[0], set())
             core.copies = copies
             core.memory.join(before)
+
+
+_RULES: dict[str, Rule] = {
+    **dict.fromkeys(SCALARS, lambda printer, op: printer.core.statement(op)),
+    **dict.fromkeys(DOTS, lambda printer, op: printer.products.print(op)),
+    "memref.subview": lambda printer, op: printer.core.view(op.results[0]),
+    "scf.for": ChunkOps._loop,
+    "scf.if": ChunkOps._branch,
+    "tensor.extract": ChunkOps._extract,
+    "tile.cumsum": lambda printer, op: printer.sums.print(op),
+    "tile.fill": ChunkOps._fill,
+    "tile.load": ChunkOps._load,
+    "tile.map": lambda printer, op: printer.maps.print(op),
+    "tile.store": lambda printer, op: printer.traffic.store(op),
+}

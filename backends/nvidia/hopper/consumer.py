@@ -2,8 +2,10 @@
 
 from collections.abc import Collection, Mapping
 
+from attn_mlir.backends.gpu.branches import print_branch
 from attn_mlir.backends.gpu.origins import for_op
-from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations, partial_sums, yielded
+from attn_mlir.backends.gpu.rules import SCALARS, Rule, rule_of
+from attn_mlir.backends.gpu.structure import body, operations, partial_sums, yielded
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.maps import Maps
 from attn_mlir.backends.nvidia.hopper.memory import SharedMemory, TileRing
@@ -41,34 +43,25 @@ class Consumer:
     @for_op
     def operation(self, op: ir.Operation, rings: list[TileRing]) -> None:
         """Prints one op; notes the ring that a load takes a stage of."""
-        match op.name:
-            case "tile.load":
-                if op.results[0] not in self.core.tiles:
-                    ring = self.memory.ring(op, self.stages)
-                    if ring in rings:
-                        raise UnsupportedError(f"hopper: a block loads two tiles of one tensor ({source_line(op.location)})")
-                    rings.append(ring)
-                    self.core.tiles[op.results[0]] = self.memory.wait(ring)
-            case "tile.map":
-                self.map(op)
-            case "tile.fill":
-                type_ = ir.RankedTensorType(op.results[0].type)
-                start = self.core.value(op.operands[0])
-                make = self.core.row("total", start) if type_.rank == 1 else self.core.fragment("o", type_.shape[1], "f32", start)
-                self.core.tiles[op.results[0]] = make
-            case "tile.dot" | "tile.dot_add" | "tile.dot_rescale":
-                self.dot(op)
-            case "tile.store":
-                self.land()
-                self.stores.store(op)
-            case "scf.for":
-                self.loop(op, partial_sums([op]))
-            case "scf.if":
-                self.branch(op)
-            case _ if op.name.startswith(("arith.", "math.", "memref.")) or op.name in ("tile.program_id", "attn.range"):
-                self.core.statement(op)
-            case _:
-                raise UnsupportedError(f"hopper: '{op.name}' has no form in a kernel over rows ({source_line(op.location)})")
+        rule_of(_RULES, op, "hopper: a kernel over rows")(self, op, rings)
+
+    def _load(self, op: ir.Operation, rings: list[TileRing]) -> None:
+        if op.results[0] in self.core.tiles:
+            return
+        ring = self.memory.ring(op, self.stages)
+        if ring in rings:
+            raise UnsupportedError(f"hopper: a block loads two tiles of one tensor ({source_line(op.location)})")
+        rings.append(ring)
+        self.core.tiles[op.results[0]] = self.memory.wait(ring)
+
+    def _fill(self, op: ir.Operation, _: list[TileRing]) -> None:
+        core, type_ = self.core, ir.RankedTensorType(op.results[0].type)
+        start = core.value(op.operands[0])
+        core.tiles[op.results[0]] = core.row("total", start) if type_.rank == 1 else core.fragment("o", type_.shape[1], "f32", start)
+
+    def _store(self, op: ir.Operation, _: list[TileRing]) -> None:
+        self.land()
+        self.stores.store(op)
 
     # ---- tiles
 
@@ -189,26 +182,24 @@ class Consumer:
 
     def branch(self, op: ir.Operation) -> None:
         """A branch that all threads take together; its tiles are changed in place."""
-        core = self.core
         self.land()
-        condition = core.value(op.operands[0])
-        first = yielded(body(op))
-        results: list[Tile | None] = []
-        for value, result in zip(first, op.results, strict=True):
-            if not is_tile(value):
-                raise UnsupportedError(f"hopper: a branch yields {result}, a scalar ({source_line(op.location)})")
-            results.append(core.row("chosen", partial=result in self.maps.partial) if is_row(value.type) else None)
-        for number, region in enumerate(op.regions):
-            with core.scope(f"if ({condition})" if number == 0 else "else"):
-                self.block(region.blocks[0])
-                for position, value in enumerate(yielded(region.blocks[0])):
-                    tile, target = core.tiles[value], results[position]
-                    if isinstance(tile, RowRegisters) and isinstance(target, RowRegisters):
-                        core.writer.line(*(f"{target.name}[{h}] = {tile.name}[{h}];" for h in range(2)))
-                    elif target is None:
-                        results[position] = tile
-                    elif tile != target:
-                        raise UnsupportedError(
-                            f"hopper: the sides of a branch leave a tile in different places ({source_line(op.location)})"
-                        )
-        core.tiles.update({result: tile for result, tile in zip(op.results, results, strict=True) if tile is not None})
+        print_branch(self.core, op, self.maps.partial, self.block, self._put)
+
+    def _put(self, target: Tile | None, tile: Tile) -> bool:
+        """Gives a row another value; false for other tiles."""
+        if not isinstance(tile, RowRegisters) or not isinstance(target, RowRegisters):
+            return False
+        self.core.writer.line(*(f"{target.name}[{h}] = {tile.name}[{h}];" for h in range(2)))
+        return True
+
+
+_RULES: dict[str, Rule] = {
+    **dict.fromkeys(SCALARS, lambda printer, op, _: printer.core.statement(op)),
+    **dict.fromkeys(("tile.dot", "tile.dot_add", "tile.dot_rescale"), lambda printer, op, _: printer.dot(op)),
+    "scf.for": lambda printer, op, _: printer.loop(op, partial_sums([op])),
+    "scf.if": lambda printer, op, _: printer.branch(op),
+    "tile.fill": Consumer._fill,
+    "tile.load": Consumer._load,
+    "tile.map": lambda printer, op, _: printer.map(op),
+    "tile.store": Consumer._store,
+}

@@ -1,25 +1,23 @@
 """The state of a kernel under print: text, names of values, and the next free byte of shared memory."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from attn_mlir.backends.gpu import scalar_ops
 from attn_mlir.backends.gpu.arguments import Arguments
 from attn_mlir.backends.gpu.origins import printing
+from attn_mlir.backends.gpu.rules import Rule, rule_of
 from attn_mlir.backends.gpu.scalar_integers import IntegerContext
 from attn_mlir.backends.gpu.scalars import Names
 from attn_mlir.backends.gpu.writer import CodeWriter
 from attn_mlir.backends.nvidia.warp.elements import element
 from attn_mlir.backends.nvidia.warp.numbers import Numbers
-from attn_mlir.diagnostics import source_line
 from attn_mlir.dialects.warp.kinds import settled
 from attn_mlir.dialects.warp.layouts import fragment
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
-Rule = Callable[..., None]
-"""(printer, op, the operands as they were printed...): prints the op, and names its results."""
 _OWN = "lane warp group shared memory r h c at low high".split()
 
 
@@ -32,7 +30,7 @@ class SharedAddress:
 
 
 class WarpPrinter:
-    """Prints ops by their rules.
+    """Prints ops by their rules, which get the operands as they were printed.
 
     `printed` holds what stands for a value: a C++ expression or the name of an array, a `SharedAddress`, or, of an argument, the value.
     """
@@ -69,9 +67,7 @@ class WarpPrinter:
 
     def op(self, op: ir.Operation) -> None:
         """Prints one op. Raises UnsupportedError for one without a rule."""
-        rule = self.rules.get(op.name) or self.rules.get(f"{op.name.partition('.')[0]}.*")
-        if rule is None:
-            raise UnsupportedError(f"warp: the printer for sm_90a has no rule for '{op.name}' ({source_line(op.location)})")
+        rule = rule_of(self.rules, op, "warp: the printer for sm_90a")
         with printing(op):
             rule(self, op, *(self.printed[value] for value in op.operands))
 
