@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from attn_mlir.backends.nvidia import cuda
-from attn_mlir.backends.nvidia.launch import LIMIT, CudaKernelLauncher, PackedLaunch
+from attn_mlir.backends.nvidia.launch import LIMIT, CudaLauncher, PackedLaunch
 
 
 class RepeatedLaunch:
@@ -14,7 +14,7 @@ class RepeatedLaunch:
 
     __slots__ = ("_forms", "_packed", "_transposed", "launcher")
 
-    def __init__(self, launcher: CudaKernelLauncher, results: Sequence[torch.Tensor], transposed: bool = False) -> None:
+    def __init__(self, launcher: CudaLauncher, results: Sequence[torch.Tensor], transposed: bool = False) -> None:
         """`results` are those of an earlier run; the kernel writes every element of them.
 
         `transposed`: the first three inputs and the first result are [B, S, H, D].

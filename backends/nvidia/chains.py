@@ -11,7 +11,7 @@ from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.backends.host import Host, HostStep
 from attn_mlir.backends.nvidia import cuda
 from attn_mlir.backends.nvidia.calls import is_negated
-from attn_mlir.backends.nvidia.launch import LIMIT, CudaKernelLauncher, PackedLaunch
+from attn_mlir.backends.nvidia.launch import LIMIT, CudaLauncher, PackedLaunch
 from attn_mlir.backends.nvidia.units import turns
 from attn_mlir.backends.nvidia.workspace import Workspace, WorkspacePart, filled
 from attn_mlir.backends.program import RunPlan
@@ -38,7 +38,7 @@ class ChainValue:
 class Link:
     """One kernel; `values` are its operands and `outputs` its results by their numbers in the program, `more` the driver's arguments."""
 
-    launcher: CudaKernelLauncher
+    launcher: CudaLauncher
     operands: tuple[int, ...]
     outputs: tuple[ChainValue, ...]
     more: tuple[int | WorkspacePart, ...]
@@ -62,7 +62,7 @@ class Chain:
         self._added = [(place, result.nbytes) for place, result in enumerate(results) if place in added]
         self._forms = [(tuple(result.shape), tuple(result.stride()), result.dtype) for result in results]
         self._memory = ((max(1, workspace.size),), (1,), torch.uint8)
-        self._packed: dict[tuple[int, ...], list[tuple[CudaKernelLauncher, PackedLaunch]]] = {}
+        self._packed: dict[tuple[int, ...], list[tuple[CudaLauncher, PackedLaunch]]] = {}
 
     def __call__(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
         """The results; the device of the launchers must be the current one."""
@@ -88,7 +88,7 @@ class Chain:
 
     def _pack(
         self, key: tuple[int, ...], inputs: Sequence[Any], results: Sequence[torch.Tensor], memory: torch.Tensor
-    ) -> list[tuple[CudaKernelLauncher, PackedLaunch]]:
+    ) -> list[tuple[CudaLauncher, PackedLaunch]]:
         packed = [(launcher, launcher.pack(arguments, key[0])) for launcher, arguments in self._arguments(inputs, results, memory)]
         if len(self._packed) >= LIMIT:
             self._packed.clear()
@@ -97,7 +97,7 @@ class Chain:
 
     def _arguments(
         self, inputs: Sequence[Any], results: Sequence[torch.Tensor], memory: torch.Tensor
-    ) -> Iterator[tuple[CudaKernelLauncher, list[Any]]]:
+    ) -> Iterator[tuple[CudaLauncher, list[Any]]]:
         """The kernels with their arguments."""
         values: list[Any] = list(inputs)
         for link in self._steps:
@@ -126,7 +126,7 @@ def chain(
     host: Host,
     plan: RunPlan,
     units: Mapping[str, Unit],
-    launchers: Mapping[str, CudaKernelLauncher],
+    launchers: Mapping[str, CudaLauncher],
     inputs: Sequence[Any],
     results: list[torch.Tensor],
 ) -> Chain | None:

@@ -61,7 +61,7 @@ class PackedLaunch:
         self.config = ctypes.addressof(config)
 
 
-class CudaKernelLauncher:
+class CudaLauncher:
     """A kernel, loaded on one device."""
 
     def __init__(self, kernel: KernelGrid, code: KernelCode, binary: Cubin, device: torch.device, index: int) -> None:

@@ -17,7 +17,7 @@ from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.backends.host import Host, HostStep
 from attn_mlir.backends.nvidia import calls, chains, codegen, cuda, pipeline
 from attn_mlir.backends.nvidia.compile import Cubin, compile_all
-from attn_mlir.backends.nvidia.launch import LIMIT, CudaKernelLauncher
+from attn_mlir.backends.nvidia.launch import LIMIT, CudaLauncher
 from attn_mlir.backends.nvidia.units import describe, pack, spilled, turn_counters
 from attn_mlir.backends.program import ResultShapes, RunPlan
 from attn_mlir.backends.segments import DeviceModel
@@ -45,7 +45,7 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         super().__init__(source, prepare, choices, host, units)
         self._binaries = binaries
         self.key = key
-        self._launchers: dict[tuple[str, int], CudaKernelLauncher] = {}
+        self._launchers: dict[tuple[str, int], CudaLauncher] = {}
         packed = any(unit.kernel.lengths for unit in units.values())  # these have new lists of work in each call
         self._single = "" if packed else _single_kernel(host, units)
         self._chained = not self._single and not packed and chains.is_chain(host, units)
@@ -144,7 +144,7 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         index = cuda.index_of(arguments[0])
         (self._launchers.get((name, index)) or self._load(name, arguments[0].device, index))(arguments)
 
-    def _load(self, name: str, device: torch.device, index: int) -> CudaKernelLauncher:
+    def _load(self, name: str, device: torch.device, index: int) -> CudaLauncher:
         """The kernel on a device, compiled and loaded at its first use there."""
         binaries = self.binaries()
         slow = spilled(self.units, binaries)
@@ -154,7 +154,7 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
             launcher = self._launchers.get((name, index))
             if launcher is None:
                 unit = self.units[name]
-                launcher = self._launchers[(name, index)] = CudaKernelLauncher(unit.kernel, unit.code, binaries[name], device, index)
+                launcher = self._launchers[(name, index)] = CudaLauncher(unit.kernel, unit.code, binaries[name], device, index)
             return launcher
 
     def binaries(self) -> Mapping[str, Cubin]:

@@ -106,7 +106,7 @@ def derive_chunks(forward: bool) -> tuple[ChunkForm, ChunkReport]:
 
 
 @dataclass(frozen=True, eq=False)
-class RandomRecurrence:
+class Sample:
     """A random linear attention of one head: q, k [T, 3], v [T, 2], log decays [T, 1] or [T, 3], a state [3, 2]."""
 
     q: Array
@@ -116,7 +116,7 @@ class RandomRecurrence:
     state: Array
 
 
-def problems(seed: int = 0) -> list[RandomRecurrence]:
+def problems(seed: int = 0) -> list[Sample]:
     """Decays near 1, in the middle, so strong that nothing is left, none, mixed ones, growth; for heads and for channels."""
     rng = np.random.default_rng(seed)
     drawn = []
@@ -125,7 +125,7 @@ def problems(seed: int = 0) -> list[RandomRecurrence]:
         uniform = -rng.random(shape)
         strong = np.where(rng.random(shape) < 0.2, -104.0, -rng.random(shape))
         decays = (1e-3 * uniform, uniform, 10 * uniform, 0 * uniform, strong, 0.1 * rng.normal(size=shape))
-        drawn += [RandomRecurrence(*_inputs(rng), g, rng.normal(size=(3, 2))) for g in decays]
+        drawn += [Sample(*_inputs(rng), g, rng.normal(size=(3, 2))) for g in decays]
     return drawn
 
 
@@ -134,7 +134,7 @@ def _inputs(rng: np.random.Generator) -> tuple[Array, Array, Array]:
     return q, k, v
 
 
-def recurrence(p: RandomRecurrence, forward: bool) -> tuple[Array, Array]:
+def recurrence(p: Sample, forward: bool) -> tuple[Array, Array]:
     """o and the last state, position by position."""
     length = len(p.q)
     state, o = p.state, np.zeros((length, 2))
@@ -146,7 +146,7 @@ def recurrence(p: RandomRecurrence, forward: bool) -> tuple[Array, Array]:
     return o, state
 
 
-def chunked(form: ChunkForm, p: RandomRecurrence, size: int) -> tuple[Array, Array, Array]:
+def chunked(form: ChunkForm, p: Sample, size: int) -> tuple[Array, Array, Array]:
     """o and the last state, chunk by chunk, and the largest factor that occurs."""
     state, o, largest = p.state, np.zeros((LENGTH, 2)), 0.0
     begins = range(0, LENGTH, size)

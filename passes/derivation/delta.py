@@ -48,7 +48,7 @@ CASES = (
 
 
 @dataclass(frozen=True, eq=False)
-class RandomDelta:
+class DeltaSample:
     """A random delta rule of one head: q, k, e, r [T, 3], v [T, 2], log decays [T, 1] or [T, 3], a state [3, 2]."""
 
     q: Array
@@ -60,7 +60,7 @@ class RandomDelta:
     state: Array
 
 
-def delta_problems(removed: bool) -> list[RandomDelta]:
+def delta_problems(removed: bool) -> list[DeltaSample]:
     """Keys of length 1, erased by factors up to 2; another key that is removed is a little off the erase key's direction."""
     rng = np.random.default_rng(1)
 
@@ -73,7 +73,7 @@ def delta_problems(removed: bool) -> list[RandomDelta]:
         k, other = unit(), unit()
         r = other if removed else k
         e = rng.uniform(0, 2, (LENGTH, 1)) * (r + 0.05 * unit())
-        made.append(RandomDelta(p.q, k, p.v, e, r, p.g, p.state))
+        made.append(DeltaSample(p.q, k, p.v, e, r, p.g, p.state))
     return made
 
 
@@ -84,7 +84,7 @@ def derive_delta(forward: bool) -> tuple[ChunkForm, ChunkReport]:
     return form, check_delta(form)
 
 
-def by_position(places: DeltaPlaces, p: RandomDelta, forward: bool) -> tuple[Array, Array, Array]:
+def by_position(places: DeltaPlaces, p: DeltaSample, forward: bool) -> tuple[Array, Array, Array]:
     """o, the last state and the values of the erasing writer, position by position."""
     state, o, values = p.state, np.zeros((LENGTH, 2)), np.zeros((LENGTH, 2))
     for t in range(LENGTH) if forward else reversed(range(LENGTH)):
@@ -99,7 +99,7 @@ def by_position(places: DeltaPlaces, p: RandomDelta, forward: bool) -> tuple[Arr
     return o, state, values
 
 
-def in_chunks(form: ChunkForm, places: DeltaPlaces, p: RandomDelta, size: int) -> tuple[Array, Array, Array]:
+def in_chunks(form: ChunkForm, places: DeltaPlaces, p: DeltaSample, size: int) -> tuple[Array, Array, Array]:
     """The same chunk by chunk: a system for each."""
     state, o, values = p.state, np.zeros((LENGTH, 2)), np.zeros((LENGTH, 2))
     begins = range(0, LENGTH, size)

@@ -14,7 +14,7 @@ from attn_mlir.passes.differentiation.forward import DOT
 from attn_mlir.passes.differentiation.functions import Derivatives
 from attn_mlir.passes.differentiation.host import Primal
 from attn_mlir.passes.differentiation.model import RowModel, largest
-from attn_mlir.passes.differentiation.reverse import ReverseStep
+from attn_mlir.passes.differentiation.reverse import Ruling
 from attn_mlir.passes.regions import pieces
 
 _WHY = {
@@ -99,7 +99,7 @@ def _letter(number: int) -> str:
     return "abcdefghijklmnoprtuwyz"[number] if number < 22 else f"a{number}"
 
 
-def _rules(steps: Sequence[ReverseStep]) -> Iterator[str]:
+def _rules(steps: Sequence[Ruling]) -> Iterator[str]:
     for step in dict.fromkeys(steps):
         yield f"  {step.subject}: {_WHY[step.rule].format(detail=step.detail)}"
 

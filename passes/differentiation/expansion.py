@@ -14,7 +14,7 @@ from attn_mlir.passes.derivation.evaluate import Array
 from attn_mlir.passes.derivation.expr import Expr
 from attn_mlir.passes.differentiation.model import RowModel
 from attn_mlir.passes.differentiation.points import DIM, KEYS, Draw, Point
-from attn_mlir.passes.differentiation.reverse import Reverse, ReverseStep, Seeds
+from attn_mlir.passes.differentiation.reverse import Reverse, Ruling, Seeds
 from attn_mlir.passes.differentiation.rounded_weights import RoundedRun, rows_of_scores
 from attn_mlir.passes.differentiation.values import PointValues
 
@@ -34,9 +34,7 @@ def reversed_program(primal: RowModel, seeds: Seeds) -> Reverse:
     if whole.swept() < expanded.swept():
         return whole
     if _Cancellation(expanded, whole).found():
-        whole.steps.append(
-            ReverseStep("sums over keys", "whole", "terms would cancel that are much larger than what is left, at large scores")
-        )
+        whole.steps.append(Ruling("sums over keys", "whole", "terms would cancel that are much larger than what is left, at large scores"))
         return whole
     return expanded
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from attn_mlir.passes.derivation.expr import Expr
 from attn_mlir.passes.differentiation.algebra import Algebra
 from attn_mlir.passes.differentiation.extrema import attains, is_rearranged, margin, shared, stages
-from attn_mlir.passes.differentiation.model import ModelReduction, RowModel, RowValue, WeightedSum
+from attn_mlir.passes.differentiation.model import ModelReduction, RowModel, RowValue, Sum
 from attn_mlir.passes.differentiation.propagate import Tangents, tangent
-from attn_mlir.passes.differentiation.reverse import ReverseStep
+from attn_mlir.passes.differentiation.reverse import Ruling
 
 DOT = "dot_"
 
@@ -29,7 +29,7 @@ class TangentBuilder:
     tensors: frozenset[str]
     reads: frozenset[Expr]
     dropped: frozenset[int]
-    steps: list[ReverseStep] = field(default_factory=list)
+    steps: list[Ruling] = field(default_factory=list)
     rearranged: list[int] = field(default_factory=list)
     """Extrema of the result that are compared with the keys of values computed again."""
 
@@ -89,7 +89,7 @@ class TangentBuilder:
             ModelReduction(reduction.kind, self._now(reduction.value), name, location=reduction.location)
         )
         if i in self.dropped:
-            self.steps.append(ReverseStep(f"{name}_dot", "dropped", "nothing depends on it"))
+            self.steps.append(Ruling(f"{name}_dot", "dropped", "nothing depends on it"))
             return
         # Tangents of reductions are leaves of their own until here, so that sums over keys can be taken apart.
         reds = {n: t for n, t in self._of.items() if n.op == "red"}
@@ -105,7 +105,7 @@ class TangentBuilder:
             factor = self.algebra.ratio(slope, reduction.value)
             if factor is not None:
                 self.steps.append(
-                    ReverseStep(f"{name}_dot by {self._name(red)}", "closed", "its logarithmic derivative is the same for all keys")
+                    Ruling(f"{name}_dot by {self._name(red)}", "closed", "its logarithmic derivative is the same for all keys")
                 )
                 summed = g.mul(self._now(factor), now)
             else:
@@ -128,7 +128,7 @@ class TangentBuilder:
         here = attains(self.primal, reduction.kind, value, now, near)
         count = self._add(ModelReduction("sum", here, f"{reduction.name}_count"))
         total = self._add(ModelReduction("sum", g.mul(here, self._now(moved)), f"{reduction.name}_dot"))
-        self.steps.append(ReverseStep(f"{reduction.name}_dot", "shared", "the mean over the keys that attain it"))
+        self.steps.append(Ruling(f"{reduction.name}_dot", "shared", "the mean over the keys that attain it"))
         self._set_tangent(self.primal.red(i), shared(self.primal, total, count, near))
 
     def _outputs(self) -> None:
@@ -136,7 +136,7 @@ class TangentBuilder:
         memo: Tangents = {}
         for out in self.primal.sums:
             terms = tuple((self._now(w), tensor) for w, tensor in out.terms)
-            self.result.sums.append(WeightedSum(out.side, out.name, terms))
+            self.result.sums.append(Sum(out.side, out.name, terms))
             moved: list[tuple[Expr, str]] = []
             for weight, tensor in out.terms:
                 of_weight = tangent(g, weight, self._of, memo)
@@ -144,7 +144,7 @@ class TangentBuilder:
                     moved.append((self._now(of_weight), tensor))
                 if tensor in self.tensors:
                     moved.append((self._now(weight), DOT + tensor))
-            self.result.sums.append(WeightedSum(out.side, DOT + out.name, tuple(moved) or ((g.const(0.0), out.terms[0][1]),)))
+            self.result.sums.append(Sum(out.side, DOT + out.name, tuple(moved) or ((g.const(0.0), out.terms[0][1]),)))
         for row in self.primal.rows:
             self.result.rows.append(RowValue(row.name, self._now(row.value)))
         for row in self.primal.rows:

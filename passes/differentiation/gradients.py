@@ -9,7 +9,7 @@ from attn_mlir.passes.derivation.expr import FLOAT, Expr, leaves, nodes
 from attn_mlir.passes.differentiation.absorb import Absorber
 from attn_mlir.passes.differentiation.algebra import Algebra
 from attn_mlir.passes.differentiation.host import PAIR_NAMES, HostBuilder, HostExpressions, scatter_to_read
-from attn_mlir.passes.differentiation.model import RowModel, Scatter, WeightedSum, largest
+from attn_mlir.passes.differentiation.model import RowModel, Scatter, Sum, largest
 from attn_mlir.passes.differentiation.read import is_half
 from attn_mlir.passes.differentiation.sweep import write_sweep
 
@@ -20,7 +20,7 @@ class Gradients:
 
     host: HostBuilder
     program: RowModel
-    sums: Sequence[WeightedSum]
+    sums: Sequence[Sum]
     scatters: Sequence[Scatter]
     rows_wanted: Sequence[Expr] = ()
     count: Expr | None = None
@@ -157,7 +157,7 @@ class Gradients:
                 names.setdefault(self._absorbed[self._prepared(weight)], f"for_{s.name}_{source}")
         return [names.get(w, "for_captured") for w in weights]
 
-    def _sum(self, s: WeightedSum, of: ir.Value | None, order: list[Expr], weights: Sequence[Expr]) -> ir.Value:
+    def _sum(self, s: Sum, of: ir.Value | None, order: list[Expr], weights: Sequence[Expr]) -> ir.Value:
         make = build.query_sum if s.side == "query" else build.key_sum
         by_type: dict[str, tuple[list[ir.Value], list[int]]] = {}
         for weight, (_, source) in zip(weights, s.terms, strict=True):

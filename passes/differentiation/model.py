@@ -20,7 +20,7 @@ PAIR, ROW = "pair", "row"
 
 
 @dataclass(frozen=True, eq=False)
-class CaptureRead:
+class Read:
     """An element of a captured floating tensor: an argument of the function, at indices that the piece computes."""
 
     tensor: ir.Value
@@ -34,7 +34,7 @@ class Param:
     value: ir.Value
     block: ir.Block
     level: str
-    read: CaptureRead | None
+    read: Read | None
     name: str
 
 
@@ -54,7 +54,7 @@ class ModelReduction:
 
 
 @dataclass(frozen=True, eq=False)
-class WeightedSum:
+class Sum:
     """An output: sums of weights times tensors, over keys ("query") or over queries ("key")."""
 
     side: str
@@ -95,7 +95,7 @@ class RowModel:
     near: float = 0.0
     given: int = 1
     """How many of the products, the first ones, the attention itself makes scores of."""
-    sums: list[WeightedSum] = field(default_factory=list)
+    sums: list[Sum] = field(default_factory=list)
     rows: list[RowValue] = field(default_factory=list)
     scatters: list[Scatter] = field(default_factory=list)
     locations: dict[Expr, ir.Location] = field(default_factory=dict)

@@ -9,17 +9,7 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.derivation import evaluate
 from attn_mlir.passes.derivation.emit import output_name
 from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Expr, Graph
-from attn_mlir.passes.differentiation.model import (
-    PAIR,
-    ROW,
-    CaptureRead,
-    ModelReduction,
-    Param,
-    RowModel,
-    RowValue,
-    WeightedSum,
-    location_error,
-)
+from attn_mlir.passes.differentiation.model import PAIR, ROW, ModelReduction, Param, Read, RowModel, RowValue, Sum, location_error
 from attn_mlir.passes.differentiation.partials import partials
 from attn_mlir.passes.locations import location_name
 from attn_mlir.passes.order import deepest_first
@@ -52,7 +42,7 @@ def read_attention(attention: ir.Operation) -> RowModel:
     scores = list(block.arguments)[: scores_in(block)]
     reader = PieceReader(program, block, {s: graph.leaf("s", k) for k, s in enumerate(scores)}, ROW)
     results, count = reader.results(), outputs_of(attention)
-    program.sums += [WeightedSum("query", output_name(number), ((weight, "v"),)) for number, weight in enumerate(results[:count])]
+    program.sums += [Sum("query", output_name(number), ((weight, "v"),)) for number, weight in enumerate(results[:count])]
     rows = results[count:]
     names = [ir.StringAttr(a).value for a in attention.attributes["outputs"]]
     program.rows += [RowValue(name, value) for name, value in zip(names, rows, strict=True)]
@@ -197,7 +187,7 @@ class PieceReader:
         return self.program.graph.leaf("param", len(self.program.params) - 1, kind)
 
 
-def _read_of(value: ir.Value) -> CaptureRead | None:
+def _read_of(value: ir.Value) -> Read | None:
     """The element of a captured floating tensor that a value is, past casts."""
     while not isinstance(value, ir.BlockArgument) and value.owner.operation.name in _CASTS:
         value = value.owner.operation.operands[0]
@@ -205,7 +195,7 @@ def _read_of(value: ir.Value) -> CaptureRead | None:
         return None
     tensor, *indices = value.owner.operation.operands
     argument = isinstance(tensor, ir.BlockArgument) and isinstance(ir.RankedTensorType(tensor.type).element_type, ir.FloatType)
-    return CaptureRead(tensor, tuple(indices)) if argument else None
+    return Read(tensor, tuple(indices)) if argument else None
 
 
 def _name(value: ir.Value) -> str | None:

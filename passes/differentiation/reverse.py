@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from attn_mlir.passes.derivation.expr import Expr
 from attn_mlir.passes.differentiation.algebra import Algebra
 from attn_mlir.passes.differentiation.extrema import again, attains, is_rearranged, margin, shared
-from attn_mlir.passes.differentiation.model import ModelReduction, RowModel, RowValue, Scatter, WeightedSum
+from attn_mlir.passes.differentiation.model import ModelReduction, RowModel, RowValue, Scatter, Sum
 from attn_mlir.passes.differentiation.propagate import adjoints
 from attn_mlir.passes.differentiation.whole import Whole
 
@@ -38,7 +38,7 @@ class Seeds:
 
 
 @dataclass(frozen=True)
-class ReverseStep:
+class Ruling:
     """One decision, for people: `rule` is closed, follows, known, swept, whole, rounded, dropped, detached or shared."""
 
     subject: str
@@ -52,7 +52,7 @@ class Reverse:
 
     primal: RowModel
     seeds: Seeds
-    steps: list[ReverseStep] = field(default_factory=list)
+    steps: list[Ruling] = field(default_factory=list)
     dropped: set[int] = field(default_factory=set)
     whole: bool = False
     """Whether values whose sums are not known are summed whole; else differences in them are multiplied out, which finds equal sums."""
@@ -101,7 +101,7 @@ class Reverse:
             reduction = self.result.reductions[i]
             self.result.reductions[i] = replace(reduction, given=None)
             self.steps = [replace(step, rule="follows") if step.rule == "closed" else step for step in self.steps]
-            self.steps.insert(0, ReverseStep(reduction.name, "rounded", "at large scores"))
+            self.steps.insert(0, Ruling(reduction.name, "rounded", "at large scores"))
 
     def as_autograd(self, leaf: Expr) -> Expr:
         """The adjoint of a score with shares added up at every intermediate, in the order of autograd; maxima are left out."""
@@ -110,7 +110,7 @@ class Reverse:
         roots += [(self.primal.reductions[i].value, self._of_red[i]) for i in kept]
         return adjoints(self.primal.graph, roots).get(leaf, self.primal.graph.const(0.0))
 
-    def _seed_sum(self, out: WeightedSum, seed: str) -> None:
+    def _seed_sum(self, out: Sum, seed: str) -> None:
         g, single = self.primal.graph, len(out.terms) == 1
         for weight, tensor in out.terms:
             pair = (seed, tensor) if out.side == "query" else (tensor, seed)
@@ -192,7 +192,7 @@ class Reverse:
         factor = None if total is None else self.algebra.ratio(slope, root)
         if factor is None or total is None:
             return None
-        self.steps.append(ReverseStep(what, "closed", "its logarithmic derivative is the same for all keys"))
+        self.steps.append(Ruling(what, "closed", "its logarithmic derivative is the same for all keys"))
         return self.primal.graph.mul(factor, total)
 
     def _summed(self, root: Expr, slope: Expr, share: Expr, total: Expr | None, what: str) -> Expr:
@@ -216,7 +216,7 @@ class Reverse:
                 name = f"adjoint_{self.swept()}"
                 self.result.reductions.append(ModelReduction("sum", weight, name))
                 self._known[weight] = self.result.red(len(self.result.reductions) - 1)
-            self.steps.append(ReverseStep(what, "known" if known else "swept", self._name(self._known[weight])))
+            self.steps.append(Ruling(what, "known" if known else "swept", self._name(self._known[weight])))
             total = g.add(total, g.mul(coefficient, self._known[weight]))
         return total
 
@@ -226,7 +226,7 @@ class Reverse:
             return
         if self.algebra.is_zero(adjoint):
             self.dropped.add(i)
-            self.steps.append(ReverseStep(reduction.name, "dropped", "its adjoint is identically zero"))
+            self.steps.append(Ruling(reduction.name, "dropped", "its adjoint is identically zero"))
             return
         r = self.primal.red(i)
         if reduction.kind == "sum":
@@ -236,7 +236,7 @@ class Reverse:
         near = margin(self.primal, reduction.value, compared)
         here = attains(self.primal, reduction.kind, reduction.value, compared, near)
         count = self._sum_of(here, f"the keys that attain {reduction.name}")
-        self.steps.append(ReverseStep(reduction.name, "shared", "evenly among the keys that attain it"))
+        self.steps.append(Ruling(reduction.name, "shared", "evenly among the keys that attain it"))
         share = shared(self.primal, adjoint, count, near)
         self._pair_root(reduction.value, g.mul(here, share), g.mul(adjoint, r), reduction.name)
 
@@ -257,7 +257,7 @@ class Reverse:
             merged: dict[str, Expr] = {}
             for weight, source in terms:
                 merged[source] = self.primal.graph.add(merged[source], weight) if source in merged else weight
-            self.result.sums.append(WeightedSum(side, tensor, tuple((w, source) for source, w in merged.items())))
+            self.result.sums.append(Sum(side, tensor, tuple((w, source) for source, w in merged.items())))
         self.result.rows += [RowValue(name, value) for name, value in self._rows.items()]
         for leaf, weights in self._scatters.items():
             for level in (True, False):

@@ -13,7 +13,7 @@ from attn_mlir.passes.tiling.chunk_levels import Levels
 from attn_mlir.passes.tiling.chunk_products import ChunkTerms, own_pairs, own_sums, whole_products, with_own
 from attn_mlir.passes.tiling.chunk_rows import RowFactors, result_factors, row_factors
 from attn_mlir.passes.tiling.chunk_tiles import Chunk, ChunkInputs, ChunkTiles, Keep, Put, Sequence
-from attn_mlir.passes.tiling.frame import KernelFrame
+from attn_mlir.passes.tiling.frame import Frame
 from attn_mlir.passes.tiling.numerics import Numerics
 
 Beside = Callable[[Decays, ir.Value, ir.Value, ir.Value], None]
@@ -24,7 +24,7 @@ class ChunkBlock(ChunkTiles):
 
     def __init__(
         self,
-        frame: KernelFrame,
+        frame: Frame,
         op: ir.Operation,
         inputs: ChunkInputs,
         sequence: Sequence,

@@ -9,7 +9,7 @@ from attn_mlir.dialects.attn.rows import multiplies_rows
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, ir, tensor
 from attn_mlir.passes.regions import block_of, piece
-from attn_mlir.passes.tiling.frame import KernelFrame
+from attn_mlir.passes.tiling.frame import Frame
 from attn_mlir.passes.tiling.numerics import Numerics
 from attn_mlir.passes.tiling.rounding import EXACT, RoundingEmitter
 from attn_mlir.passes.tiling.scalars import cast_float, constant_index
@@ -80,7 +80,7 @@ def row_mod(op: ir.Operation, name: str) -> ir.Operation | None:
 class ChunkTiles:
     """Makes tiles of the chunks of an `attn.chunk`."""
 
-    def __init__(self, frame: KernelFrame, op: ir.Operation, inputs: ChunkInputs, sequence: Sequence, numerics: Numerics) -> None:
+    def __init__(self, frame: Frame, op: ir.Operation, inputs: ChunkInputs, sequence: Sequence, numerics: Numerics) -> None:
         view = op.opview
         self.frame, self.op, self.inputs, self.sequence = frame, op, inputs, sequence
         self.size, self.channels = view.chunk.value, view.channels.value

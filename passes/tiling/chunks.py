@@ -18,7 +18,7 @@ from attn_mlir.passes.tiling.chunk_gradient import ChunkGradient
 from attn_mlir.passes.tiling.chunk_products import ChunkTerms
 from attn_mlir.passes.tiling.chunk_rows import row_factors
 from attn_mlir.passes.tiling.chunk_tiles import Chunk, ChunkInput, ChunkInputs, Put, Sequence
-from attn_mlir.passes.tiling.frame import KernelFrame, Output, argument_number, loop
+from attn_mlir.passes.tiling.frame import Frame, Output, argument_number, loop
 from attn_mlir.passes.tiling.numerics import Numerics, numerics_of
 from attn_mlir.passes.tiling.scalars import constant_float, constant_index
 from attn_mlir.passes.tiling.views import columns, slot
@@ -53,7 +53,7 @@ def build_chunks(function: ir.Operation, op: ir.Operation, block_kv: int | None,
     kinds = [_kind(op, name, blocks) for name in made]
     outputs = [Output(value.owner.operation, kind, (), value.result_number) for kind, value in zip(kinds, returned, strict=True)]
     with op.location:
-        frame = KernelFrame(function, [each for each in (op, gradient, beside) if each is not None], outputs, names=(_names(op), made))
+        frame = Frame(function, [each for each in (op, gradient, beside) if each is not None], outputs, names=(_names(op), made))
         frame.describe(_attributes(op, size, blocks, _score_type(op)), outputs)
         with ir.InsertionPoint(frame.block):
             frame.copy_scalars()
@@ -112,7 +112,7 @@ def _attributes(op: ir.Operation, block_kv: int, blocks: int, score: ir.Type) ->
 class _Sweep:
     """One program's sweep over the chunks of its sequence."""
 
-    def __init__(self, frame: KernelFrame, op: ir.Operation, block_kv: int, numerics: Numerics, at_once: bool) -> None:
+    def __init__(self, frame: Frame, op: ir.Operation, block_kv: int, numerics: Numerics, at_once: bool) -> None:
         self._gradient, self._beside = gradient_of(op), follower_of(op)
         self._frame, self._op, self._view = frame, op, op.opview
         self._chunk = self._view.chunk.value

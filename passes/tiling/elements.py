@@ -8,7 +8,7 @@ from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, func, ir, memref, tensor
 from attn_mlir.passes.regions import block_of, pieces
 from attn_mlir.passes.sequences import Packing, packing_of
-from attn_mlir.passes.tiling.frame import KernelFrame, Output, argument_number
+from attn_mlir.passes.tiling.frame import Frame, Output, argument_number
 from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index
 from attn_mlir.passes.tiling.scatter import disjoint
 from attn_mlir.passes.tiling.work import Span, item_of, item_types, lengths_of, span_of
@@ -44,7 +44,7 @@ def rows_of(over: ir.Value, size: int) -> RowBlock:
     return RowBlock(b, h, begin, count, arith.SubIOp(length, constant_index(1)).result)
 
 
-def _packed_rows(frame: KernelFrame, over: ir.Value, packing: Packing) -> RowBlock:
+def _packed_rows(frame: Frame, over: ir.Value, packing: Packing) -> RowBlock:
     """Those of packed tensors, as the list of work has them."""
     number, h = (build.program_id(axis) for axis in range(2))
     item = item_of(frame.extra[0], number)
@@ -59,7 +59,7 @@ def build_row_dot(function: ir.Operation, dot: ir.Operation, makers: Sequence[ir
     outputs = [Output(op, "store") for op in makers]
     score = ir.RankedTensorType(dot.results[0].type).element_type
     with dot.location:
-        frame = KernelFrame(function, [dot], outputs)
+        frame = Frame(function, [dot], outputs)
         frame.describe(
             {"grid": "rows", "block_q": rows, "block_kv": 1, "over": argument_number(dot.operands[0]), "score": ir.TypeAttr.get(score)},
             outputs,
@@ -103,7 +103,7 @@ def build_elements(function: ir.Operation, elements: ir.Operation, makers: Seque
     element = block_of(pieces(elements, "attn.element")[0])
     weights = list(list(element.operations)[-1].operation.operands)
     with elements.location:
-        frame = KernelFrame(function, cluster, outputs, item_types(False) if packing is not None else ())
+        frame = Frame(function, cluster, outputs, item_types(False) if packing is not None else ())
         attributes = {"grid": "elements", "block_q": rows, "block_kv": 1, "over": argument_number(elements.operands[0])}
         if packing is not None:
             attributes.update(lengths_of(elements))
@@ -125,9 +125,7 @@ def build_elements(function: ir.Operation, elements: ir.Operation, makers: Seque
 class _Elements:
     """The elements of one program's rows; each output computes the weight it needs."""
 
-    def __init__(
-        self, frame: KernelFrame, element: ir.Block, rows: RowBlock, like: ir.Value, size: int, scattered: tuple[bool, bool]
-    ) -> None:
+    def __init__(self, frame: Frame, element: ir.Block, rows: RowBlock, like: ir.Value, size: int, scattered: tuple[bool, bool]) -> None:
         """`scattered`: whether programs scatter to slots of their own, and whether batch entries are sequences of packed tensors."""
         self._frame, self._element, self._rows, self._size = frame, element, rows, size
         self._slots, self._packed = scattered

@@ -27,7 +27,7 @@ class Output:
         return _in_memory(type_, {"store": 0, "accumulate": 1, "scatter": 3}[self.kind])
 
 
-class KernelFrame:
+class Frame:
     """A kernel under construction, and what its body reads from outside."""
 
     def __init__(

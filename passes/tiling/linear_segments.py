@@ -4,7 +4,7 @@ from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, func, ir, math, memref, tensor
 from attn_mlir.passes.regions import block_of, piece
 from attn_mlir.passes.tiling.elements import RowBlock, rows_of
-from attn_mlir.passes.tiling.frame import KernelFrame, Output, argument_number, loop
+from attn_mlir.passes.tiling.frame import Frame, Output, argument_number, loop
 from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index
 
 _POSITIONS, _POSITIONS_OF_CHANNELS = 256, 16
@@ -21,7 +21,7 @@ def build_decay_sum(function: ir.Operation, op: ir.Operation, prefix: str) -> No
     view, outputs = op.opview, [Output(op, "store")]
     segment, score = view.segment.value, ir.RankedTensorType(view.result.type).element_type
     with op.location:
-        frame = KernelFrame(function, [op], outputs)
+        frame = Frame(function, [op], outputs)
         over = argument_number(view.like)
         frame.describe({"grid": "rows", "block_q": segment, "block_kv": 1, "over": over, "score": ir.TypeAttr.get(score)}, outputs)
         with ir.InsertionPoint(frame.block):
@@ -33,7 +33,7 @@ def build_decay_sum(function: ir.Operation, op: ir.Operation, prefix: str) -> No
 
 
 class _DecaySum:
-    def __init__(self, frame: KernelFrame, op: ir.Operation, wide: ir.Type) -> None:
+    def __init__(self, frame: Frame, op: ir.Operation, wide: ir.Type) -> None:
         view = op.opview
         self._frame, self._mod, self._wide = frame, piece(op, "attn.decay"), wide
         self._decay, self._like = [frame.get(value) for value in view.decay], frame.get(view.like)
@@ -96,7 +96,7 @@ def build_state_scan(function: ir.Operation, op: ir.Operation) -> None:
     rows = max(1, min(view.rows.value, _ELEMENTS // states.shape[3]))
     attributes = {"grid": "chunks", "block_q": rows, "block_kv": states.shape[3], "blocks": -(-view.rows.value // rows)}
     with op.location:
-        frame = KernelFrame(function, [op], outputs)
+        frame = Frame(function, [op], outputs)
         score = ir.TypeAttr.get(states.element_type)
         frame.describe({**attributes, "over": argument_number(view.like), "score": score}, outputs)
         with ir.InsertionPoint(frame.block):
@@ -107,7 +107,7 @@ def build_state_scan(function: ir.Operation, op: ir.Operation) -> None:
 
 
 class _StateScan:
-    def __init__(self, frame: KernelFrame, op: ir.Operation, size: int) -> None:
+    def __init__(self, frame: Frame, op: ir.Operation, size: int) -> None:
         self._view = view = op.opview
         self._states, self._like = frame.get(view.states), frame.get(view.like)
         self._totals = None if view.totals is None else frame.get(view.totals)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, func, ir, memref, tensor
 from attn_mlir.passes.tiling.elements import RowBlock, rows_of
-from attn_mlir.passes.tiling.frame import KernelFrame, Output, argument_number, loop
+from attn_mlir.passes.tiling.frame import Frame, Output, argument_number, loop
 from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index
 
 
@@ -19,7 +19,7 @@ def build_head_sum(function: ir.Operation, op: ir.Operation, makers: Sequence[ir
     score = ir.F64Type.get() if isinstance(x_type.element_type, ir.F64Type) else ir.F32Type.get()
     outputs = [Output(maker, "store") for maker in makers]
     with op.location:
-        frame = KernelFrame(function, [op], outputs)
+        frame = Frame(function, [op], outputs)
         over = argument_number(op.operands[1])
         frame.describe({"grid": "rows", "block_q": rows, "block_kv": 1, "over": over, "score": ir.TypeAttr.get(score)}, outputs)
         with ir.InsertionPoint(frame.block):
@@ -73,7 +73,7 @@ def build_decay_gradient(function: ir.Operation, op: ir.Operation, makers: Seque
     else:
         attributes = {"grid": "rows", **attributes}
     with op.location:
-        frame = KernelFrame(function, [op], outputs)
+        frame = Frame(function, [op], outputs)
         frame.describe({**attributes, "score": ir.TypeAttr.get(score)}, outputs)
         with ir.InsertionPoint(frame.block):
             frame.copy_scalars()
@@ -91,7 +91,7 @@ def _row(number: ir.Value, rows: int) -> ir.Value:
 
 
 class _DecayGradient:
-    def __init__(self, frame: KernelFrame, op: ir.Operation) -> None:
+    def __init__(self, frame: Frame, op: ir.Operation) -> None:
         self._view = op.opview
         self._a, self._b, self._s, self._e = (frame.get(value) for value in (self._view.a, self._view.b, self._view.s, self._view.e))
         self._offsets = frame.get(self._view.offsets[0]) if len(self._view.offsets) else None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, ir, tensor
 from attn_mlir.passes.regions import block_of, piece, pieces
-from attn_mlir.passes.tiling.frame import KernelFrame
+from attn_mlir.passes.tiling.frame import Frame
 from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index, keep, known_index
 from attn_mlir.passes.tiling.scatter import depends_on
 from attn_mlir.passes.tiling.work import Span
@@ -96,7 +96,7 @@ class KeyBlock:
 class PairBlocks:
     """Builds blocks of queries for one block of keys."""
 
-    def __init__(self, plan: PairPlan, frame: KernelFrame, keys: KeyBlock) -> None:
+    def __init__(self, plan: PairPlan, frame: Frame, keys: KeyBlock) -> None:
         """Loads the keys: as rows of tiles for the products, and as they are for sums over keys."""
         self._plan, self._frame, self._keys = plan, frame, keys
         place = keys.place()

@@ -13,7 +13,7 @@ from attn_mlir.mlir import arith, func, ir, memref
 from attn_mlir.passes.key_lists import key_lists_of
 from attn_mlir.passes.regions import block_of, piece, pieces
 from attn_mlir.passes.sequences import packing_of
-from attn_mlir.passes.tiling.frame import KernelFrame, Output, argument_number, branch, loop
+from attn_mlir.passes.tiling.frame import Frame, Output, argument_number, branch, loop
 from attn_mlir.passes.tiling.listed import Limits, listing_queries, range_of
 from attn_mlir.passes.tiling.pair_block import KeyBlock, PairBlocks, PairPlan
 from attn_mlir.passes.tiling.scalars import constant_float, constant_index
@@ -37,7 +37,7 @@ def build_pairs(function: ir.Operation, pairs: ir.Operation, makers: Sequence[ir
     outputs = [Output(op, _KINDS[op.name], apart[op]) for op in makers]
     query, key = pieces(pairs, "attn.product")[0].operands
     with pairs.location:
-        frame = KernelFrame(function, cluster, outputs, ["chunk"] if packing is None else item_types(not whole))
+        frame = Frame(function, cluster, outputs, ["chunk"] if packing is None else item_types(not whole))
         plan = PairPlan(pairs, makers)
         attributes: dict[str, ir.Attribute | int | str] = {
             "grid": "pairs",
@@ -66,7 +66,7 @@ def build_pairs(function: ir.Operation, pairs: ir.Operation, makers: Sequence[ir
 
 
 class _Kernel:
-    def __init__(self, frame: KernelFrame, plan: PairPlan, tensors: tuple[ir.Value, ir.Value], sizes: tuple[int, int], whole: bool) -> None:
+    def __init__(self, frame: Frame, plan: PairPlan, tensors: tuple[ir.Value, ir.Value], sizes: tuple[int, int], whole: bool) -> None:
         """`tensors` are one of queries and one of keys, `sizes` those of their blocks."""
         self._frame, self._plan, self._whole = frame, plan, whole
         query, key = tensors

@@ -12,7 +12,7 @@ import torch
 
 from attn_mlir.backends.gpu.kernel import KernelParameter
 from attn_mlir.backends.nvidia import cuda, launch
-from attn_mlir.backends.nvidia.launch import CudaKernelLauncher
+from attn_mlir.backends.nvidia.launch import CudaLauncher
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from nvidia_fakes import BINARY, FakeCuda, code, fake_gpu, heads, kernel, parameter, set_apart
 
@@ -35,8 +35,8 @@ def patch(gpu: FakeCuda) -> Iterator[pytest.MonkeyPatch]:
         yield made
 
 
-def launcher(*parameters: KernelParameter, over: int = 0, **more: Any) -> CudaKernelLauncher:
-    return CudaKernelLauncher(kernel(over=over), code(*parameters, **more), BINARY, torch.device("cpu"), 0)
+def launcher(*parameters: KernelParameter, over: int = 0, **more: Any) -> CudaLauncher:
+    return CudaLauncher(kernel(over=over), code(*parameters, **more), BINARY, torch.device("cpu"), 0)
 
 
 def test_parameters_of_every_kind(gpu: FakeCuda) -> None:

@@ -13,7 +13,7 @@ from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.kernel import KernelCode, KernelParameter
 from attn_mlir.backends.host import KernelGrid
 from attn_mlir.backends.nvidia import codegen, pipeline
-from attn_mlir.backends.nvidia.launch import CudaKernelLauncher
+from attn_mlir.backends.nvidia.launch import CudaLauncher
 from attn_mlir.backends.nvidia.target import TARGETS
 from attn_mlir.backends.nvidia.tilelang import program_of
 from attn_mlir.dialects import load_all
@@ -155,5 +155,5 @@ def test_a_launch_has_a_program_for_each_block_head_and_sequence() -> None:
     for sequences, wanted in ((-1, (3, 6, 1)), (1, (3, 6, 3))):
         kernel = KernelGrid("sweep", 64, "chunks", 0, ("store",), ((),), False, blocks=3, sequences=sequences)
         with fake_gpu():
-            launcher = CudaKernelLauncher(kernel, code, BINARY, torch.device("cpu"), 0)
+            launcher = CudaLauncher(kernel, code, BINARY, torch.device("cpu"), 0)
             assert launcher._grid(launcher._extents([v, offsets]))[0] == wanted

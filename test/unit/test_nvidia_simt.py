@@ -143,11 +143,11 @@ def test_what_has_products_is_left_to_others() -> None:
 
 def launch(code: KernelCode, over: int, arguments: Sequence[Any]) -> None:
     """Runs a kernel on the current GPU."""
-    from attn_mlir.backends.nvidia.launch import CudaKernelLauncher
+    from attn_mlir.backends.nvidia.launch import CudaLauncher
 
     device = torch.device("cuda", torch.cuda.current_device())
     shape = KernelGrid("kernel", 128, "rows", over, (), (), False)
-    CudaKernelLauncher(shape, code, compile_code(code), device, device.index)(arguments)
+    CudaLauncher(shape, code, compile_code(code), device, device.index)(arguments)
 
 
 def strided(shape: Sequence[int], layout: str, dtype: torch.dtype) -> Tensor:

@@ -13,7 +13,7 @@ from attn_mlir.reference import InputMaker, Sizes, difference, evaluate
 from attn_mlir.reference.warp import Costs, Event, kernels_of, run_timed
 from attn_mlir.reference.warp.costs import COSTS
 from attn_mlir.reference.warp.kernels import RULES
-from attn_mlir.reference.warp.machine import WarpMachine
+from attn_mlir.reference.warp.machine import Machine
 from attn_mlir.reference.warp.program import Inst
 from attn_mlir.reference.warp.schedules import drawn
 from attn_mlir.reference.warp.units import Steps, Warpgroup
@@ -34,7 +34,7 @@ def source(event: Event) -> str:
     return TEXT.splitlines()[line(event) - 1]
 
 
-class Watched(WarpMachine):
+class Watched(Machine):
     """Notes the ops of warpgroups that a timed run records, in any schedule."""
 
     def step(self, unit: Warpgroup, inst: Inst) -> Steps:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from attn_mlir.backends.cpu.lowering import emit
 from attn_mlir.backends.cpu.lowering.blocks import blocked
-from attn_mlir.backends.cpu.lowering.context import LanePairs, LaneTile, Lowered, LoweringContext, MemRef, RowPairs, RowTile
+from attn_mlir.backends.cpu.lowering.context import LanePairs, LaneTile, Lowered, Lowering, MemRef, RowPairs, RowTile
 from attn_mlir.backends.cpu.lowering.packing import word_type
 from attn_mlir.backends.cpu.lowering.pairs import dot_words, row_pairs
 from attn_mlir.errors import UnsupportedError
@@ -20,7 +20,7 @@ _ACCUMULATORS = 16
 Part = tuple[int, int]
 
 
-def lower_accumulate(context: LoweringContext, op: ir.Operation) -> None:
+def lower_accumulate(context: Lowering, op: ir.Operation) -> None:
     """`tile.accumulate`."""
     a, b, target, *place, count = op.operands
     weights, memory = context.get(a), context.get(target)
@@ -63,14 +63,14 @@ class _Operands:
     multiply: Callable[[ir.Value, ir.Value, ir.Value], ir.Value]
 
 
-def _singles(context: LoweringContext, weights: Lowered, b: ir.Value, terms: ir.Value) -> _Operands:
+def _singles(context: Lowering, weights: Lowered, b: ir.Value, terms: ir.Value) -> _Operands:
     rows = context.get(b)
     if not isinstance(weights, LaneTile) or not isinstance(rows, RowTile):
         raise UnsupportedError("sums in memory multiply weights along lanes and rows")
     return _Operands(context.score, weights.address, context.lanes, rows, terms, lambda a, b, c: vector.FMAOp(a, b, c).result)
 
 
-def _pairs(context: LoweringContext, weights: LanePairs, b: ir.Value, terms: ir.Value) -> _Operands:
+def _pairs(context: Lowering, weights: LanePairs, b: ir.Value, terms: ir.Value) -> _Operands:
     rows = row_pairs(context.get(b))
     if weights.columns is None or not isinstance(rows, RowPairs):
         raise UnsupportedError("sums of pairs multiply weights of a map and packed rows")
@@ -93,7 +93,7 @@ def _parts(columns: int, width: int) -> list[Part]:
 class _Sums:
     """Sums for some columns of the target: those of `parts`, counted from `begin`."""
 
-    def __init__(self, context: LoweringContext, operands: _Operands, target: RowTile, begin: ir.Value, parts: list[Part]) -> None:
+    def __init__(self, context: Lowering, operands: _Operands, target: RowTile, begin: ir.Value, parts: list[Part]) -> None:
         self._score, self._operands, self._target = context.score, operands, target
         self._begin, self._parts = emit.to_i64(begin), parts
 

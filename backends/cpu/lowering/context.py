@@ -103,11 +103,11 @@ class Upcoming:
 
 
 Lowered = ir.Value | MemRef | LaneTile | RowTile | LanePairs | RowPairs | RowMajor
-Rule = Callable[["LoweringContext", ir.Operation], None]
+Rule = Callable[["Lowering", ir.Operation], None]
 
 
 @dataclass
-class LoweringContext:
+class Lowering:
     """State of one kernel's lowering.
 
     The last buffer has room for one value per lane, `places` for one address per lane; `nowhere` takes a value that nobody reads.

@@ -2,19 +2,19 @@
 
 from attn_mlir.backends.cpu.lowering import emit, pairs, single_row
 from attn_mlir.backends.cpu.lowering.blocks import blocked, overlapping
-from attn_mlir.backends.cpu.lowering.context import LanePairs, LaneTile, LoweringContext, RowTile
+from attn_mlir.backends.cpu.lowering.context import LanePairs, LaneTile, Lowering, RowTile
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir, scf, vector
 
 
-def _tiles(context: LoweringContext, a: ir.Value, b: ir.Value) -> tuple[LaneTile, RowTile]:
+def _tiles(context: Lowering, a: ir.Value, b: ir.Value) -> tuple[LaneTile, RowTile]:
     left, right = context.get(a), context.get(b)
     if not isinstance(left, LaneTile) or not isinstance(right, RowTile):
         raise UnsupportedError("products take query rows on the left, keys or values on the right")
     return left, right
 
 
-def lower_dot(context: LoweringContext, op: ir.Operation) -> None:
+def lower_dot(context: Lowering, op: ir.Operation) -> None:
     """`tile.dot` with transposed b: scores of all query rows against `rows` keys at a time."""
     if isinstance(context.get(op.operands[0]), LanePairs):
         pairs.lower_dot(context, op, _value(context.values[_extent_of(op.operands[1])]))
@@ -50,7 +50,7 @@ def lower_dot(context: LoweringContext, op: ir.Operation) -> None:
     overlapping(_value(count), rows, block)
 
 
-def lower_dot_accumulate(context: LoweringContext, op: ir.Operation) -> None:
+def lower_dot_accumulate(context: Lowering, op: ir.Operation) -> None:
     """`tile.dot_add` and `tile.dot_rescale`: `rows` columns of the output for all query rows at a time."""
     rescale = op.name == "tile.dot_rescale"
     accumulator = context.get(op.operands[0])

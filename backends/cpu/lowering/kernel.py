@@ -8,7 +8,7 @@ those programs come first. Packed tensors have lists of work instead, in the ord
 
 from attn_mlir.backends.cpu.lowering import dropout, emit, row_rules
 from attn_mlir.backends.cpu.lowering.accumulate import lower_accumulate
-from attn_mlir.backends.cpu.lowering.context import Lowered, LoweringContext, MemRef
+from attn_mlir.backends.cpu.lowering.context import Lowered, Lowering, MemRef
 from attn_mlir.backends.cpu.lowering.control import lower_for, lower_if
 from attn_mlir.backends.cpu.lowering.dots import lower_dot, lower_dot_accumulate
 from attn_mlir.backends.cpu.lowering.maps import lower_map, lower_scalar
@@ -50,7 +50,7 @@ def lower_kernel(kernel: ir.Operation, target: CpuTarget) -> None:
             listed = "lengths" in sizes  # by the driver, the longest first
             ids = _program(program, blocks, heads, last_first=not by_keys and not listed)
             rules = {**RULES, **row_rules.RULES} if in_rows else RULES
-            context = LoweringContext(target, lanes, score, buffers, ids, places, nowhere, by_keys, random, rules=dict(rules))
+            context = Lowering(target, lanes, score, buffers, ids, places, nowhere, by_keys, random, rules=dict(rules))
             context.values.update(zip(block.arguments, arguments, strict=True))
             context.lower_block(block)
 
@@ -131,11 +131,11 @@ def score_type(kernel: ir.Operation) -> ir.Type:
     return ir.F64Type.get() if memories and isinstance(memories[0].element_type, ir.F64Type) else ir.F32Type.get()
 
 
-def _lower_program_id(context: LoweringContext, op: ir.Operation) -> None:
+def _lower_program_id(context: Lowering, op: ir.Operation) -> None:
     context.values[op.results[0]] = context.program[ir.IntegerAttr(op.attributes["axis"]).value]
 
 
-def _lower_dim(context: LoweringContext, op: ir.Operation) -> None:
+def _lower_dim(context: Lowering, op: ir.Operation) -> None:
     memory = context.get(op.operands[0])
     dimension = op.operands[1].owner.operation.attributes["value"]
     if not isinstance(memory, MemRef):

@@ -1,7 +1,7 @@
 """Packs tiles of bf16 into 32-bit words that hold two neighbours along the dimension that a product sums over."""
 
 from attn_mlir.backends.cpu.lowering import emit
-from attn_mlir.backends.cpu.lowering.context import LanePairs, LaneTile, LoweringContext, MemRef, RowPairs
+from attn_mlir.backends.cpu.lowering.context import LanePairs, LaneTile, Lowering, MemRef, RowPairs
 from attn_mlir.mlir import arith, ir, scf, vector
 
 WIDTH = 16
@@ -18,7 +18,7 @@ def word_vector(width: int = WIDTH) -> ir.VectorType:
     return ir.VectorType.get([width], word_type())
 
 
-def pack_columns(context: LoweringContext, columns: ir.Value, count: ir.Value) -> LanePairs:
+def pack_columns(context: Lowering, columns: ir.Value, count: ir.Value) -> LanePairs:
     """Pairs `count` columns of bf16 that begin at `columns`; the pairs follow them. A last single one is paired with zeros."""
     half = arith.DivUIOp(count, emit.index(2)).result
     even = arith.DivUIOp(emit.add(count, emit.index(1)), emit.index(2)).result
@@ -45,7 +45,7 @@ def pack_columns(context: LoweringContext, columns: ir.Value, count: ir.Value) -
     return LanePairs(first, columns)
 
 
-def pack_lanes(context: LoweringContext, tile: LaneTile, columns: ir.Value) -> LanePairs:
+def pack_lanes(context: Lowering, tile: LaneTile, columns: ir.Value) -> LanePairs:
     """Packs columns (f32 holding bf16 values) in pairs, in place: pair p only overwrites columns already read."""
     half = arith.DivUIOp(columns, emit.index(2)).result
     loop = scf.ForOp(emit.index(0), half, emit.index(1), [])
@@ -64,11 +64,11 @@ def pack_lanes(context: LoweringContext, tile: LaneTile, columns: ir.Value) -> L
     return LanePairs(tile.address)
 
 
-def _column_bits(context: LoweringContext, tile: LaneTile, column: ir.Value) -> ir.Value:
+def _column_bits(context: Lowering, tile: LaneTile, column: ir.Value) -> ir.Value:
     return arith.BitcastOp(word_vector(context.lanes), context.load_column(tile, column)).result
 
 
-def _upper_half(context: LoweringContext, bits: ir.Value) -> ir.Value:
+def _upper_half(context: Lowering, bits: ir.Value) -> ir.Value:
     """The bf16 in the upper half of each word, moved to the lower one."""
     sixteen = emit.splat(emit.integer(16, 32), context.lanes)
     return arith.ShRUIOp(bits, sixteen).result

@@ -2,7 +2,7 @@
 
 from attn_mlir.backends.cpu.lowering import emit
 from attn_mlir.backends.cpu.lowering.blocks import blocked, overlapping
-from attn_mlir.backends.cpu.lowering.context import LanePairs, LaneTile, Lowered, LoweringContext, RowPairs, RowTile
+from attn_mlir.backends.cpu.lowering.context import LanePairs, LaneTile, Lowered, Lowering, RowPairs, RowTile
 from attn_mlir.backends.cpu.lowering.packing import WIDTH, word_type, word_vector
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import arith, ir, scf, vector
@@ -24,7 +24,7 @@ def dot_words(total: ir.Value, lanes: ir.Value, element: ir.Value) -> ir.Value:
     ).result
 
 
-def _load_lanes(context: LoweringContext, tile: LanePairs, pair: ir.Value) -> list[ir.Value]:
+def _load_lanes(context: Lowering, tile: LanePairs, pair: ir.Value) -> list[ir.Value]:
     base = emit.element_pointer(tile.address, emit.mul(emit.to_i64(pair), emit.integer(context.lanes)), word_type())
     return [
         emit.load(word_vector(), emit.element_pointer(base, emit.integer(begin), word_type()), alignment=64)
@@ -32,9 +32,7 @@ def _load_lanes(context: LoweringContext, tile: LanePairs, pair: ir.Value) -> li
     ]
 
 
-def _multiply(
-    context: LoweringContext, tile: LanePairs, pairs: ir.Value, initial: list[ir.Value], rows: int, element: object
-) -> list[ir.Value]:
+def _multiply(context: Lowering, tile: LanePairs, pairs: ir.Value, initial: list[ir.Value], rows: int, element: object) -> list[ir.Value]:
     """Runs over the pairs; `element(pair, row)` loads the word to broadcast. Accumulators come row by row."""
     slices = context.lanes // WIDTH
     loop = scf.ForOp(emit.index(0), pairs, emit.index(1), initial)
@@ -48,7 +46,7 @@ def _multiply(
     return list(loop.results)
 
 
-def lower_dot(context: LoweringContext, op: ir.Operation, count: ir.Value) -> None:
+def lower_dot(context: Lowering, op: ir.Operation, count: ir.Value) -> None:
     """`tile.dot` with keys in memory: two elements of a key are one word."""
     left, right = context.get(op.operands[0]), context.get(op.operands[1])
     if not isinstance(left, LanePairs) or not isinstance(right, RowTile):
@@ -78,9 +76,7 @@ def lower_dot(context: LoweringContext, op: ir.Operation, count: ir.Value) -> No
     context.values[op.results[0]] = target
 
 
-def lower_dot_accumulate(
-    context: LoweringContext, op: ir.Operation, scale: ir.Value | None, a: ir.Value, b: ir.Value, count: ir.Value
-) -> None:
+def lower_dot_accumulate(context: Lowering, op: ir.Operation, scale: ir.Value | None, a: ir.Value, b: ir.Value, count: ir.Value) -> None:
     """`tile.dot_add` and `tile.dot_rescale` with pairs of weights and of values."""
     accumulator, left, right = context.get(op.operands[0]), context.get(a), row_pairs(context.get(b))
     if not isinstance(accumulator, LaneTile) or not isinstance(left, LanePairs) or not isinstance(right, RowPairs):
@@ -126,6 +122,6 @@ def _slice(value: ir.Value, begin: int, part: ir.VectorType) -> ir.Value:
     return vector.ExtractStridedSliceOp(part, value, [begin], [WIDTH], [1]).result
 
 
-def _store_slices(context: LoweringContext, base: ir.Value, values: list[ir.Value]) -> None:
+def _store_slices(context: Lowering, base: ir.Value, values: list[ir.Value]) -> None:
     for s, value in enumerate(values):
         emit.store(value, emit.element_pointer(base, emit.integer(s * WIDTH), context.score), alignment=64)

@@ -1,12 +1,12 @@
 """The rule for `attn.range`: smallest and largest element of a box, by a scan."""
 
 from attn_mlir.backends.cpu.lowering import emit
-from attn_mlir.backends.cpu.lowering.context import LoweringContext, MemRef
+from attn_mlir.backends.cpu.lowering.context import Lowering, MemRef
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import arith, ir, scf
 
 
-def lower_range(context: LoweringContext, op: ir.Operation) -> None:
+def lower_range(context: Lowering, op: ir.Operation) -> None:
     """Scans the box; it is not empty."""
     memory = context.get(op.operands[0])
     if not isinstance(memory, MemRef):

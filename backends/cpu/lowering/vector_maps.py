@@ -3,7 +3,7 @@
 import numpy as np
 
 from attn_mlir.backends.cpu.lowering import emit, known
-from attn_mlir.backends.cpu.lowering.context import LoweringContext, MemRef, RowTile, Rule
+from attn_mlir.backends.cpu.lowering.context import Lowering, MemRef, RowTile, Rule
 from attn_mlir.backends.cpu.lowering.gather import read_memory
 from attn_mlir.mlir import ir
 
@@ -11,14 +11,14 @@ MOST = 16
 """Vectors of columns that are written out at most."""
 
 
-def width_of(context: LoweringContext, columns: int, operations: list[ir.Operation], j: ir.Value) -> int:
+def width_of(context: Lowering, columns: int, operations: list[ir.Operation], j: ir.Value) -> int:
     """The columns of a vector where a map is written out in vectors; 0 where it is not, since it reads rows in their order."""
     width = context.target.vector_bytes // context.score_bytes
     elsewhere = any(op.name == "tensor.extract" and op.operands[-1] != j for op in operations)
     return width if elsewhere and 1 <= columns // width <= MOST else 0
 
 
-def lower_vectors(context: LoweringContext, op: ir.Operation, tile: RowTile, row: ir.Value, whole: int, width: int, scalar: Rule) -> None:
+def lower_vectors(context: Lowering, op: ir.Operation, tile: RowTile, row: ir.Value, whole: int, width: int, scalar: Rule) -> None:
     """The first `whole` columns of a row; `scalar` lowers an op that reads no memory."""
     *operations, last = (view.operation for view in op.regions[0].blocks[0].operations)
     j = op.regions[0].blocks[0].arguments[1]
@@ -35,7 +35,7 @@ def lower_vectors(context: LoweringContext, op: ir.Operation, tile: RowTile, row
     context.lanes = lanes
 
 
-def _lower(context: LoweringContext, op: ir.Operation, numbers: known.Indices, scalar: Rule) -> None:
+def _lower(context: Lowering, op: ir.Operation, numbers: known.Indices, scalar: Rule) -> None:
     last = numbers.of(op.operands[-1]) if op.name in ("tensor.extract", "memref.load") else None
     if last is None or last.ndim == 0:
         numbers.note(op)

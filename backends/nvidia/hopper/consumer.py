@@ -12,7 +12,7 @@ from attn_mlir.backends.nvidia.hopper.memory import SharedMemory, TileRing
 from attn_mlir.backends.nvidia.hopper.products import WgmmaProducts
 from attn_mlir.backends.nvidia.hopper.shared_maps import Changes
 from attn_mlir.backends.nvidia.hopper.stores import Stores
-from attn_mlir.backends.nvidia.hopper.tiles import RegisterTile, RowRegisters, SharedTile, Tile
+from attn_mlir.backends.nvidia.hopper.tiles import RegRow, RegTile, SharedTile, Tile
 from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -24,7 +24,7 @@ class Consumer:
     def __init__(self, core: Core, memory: SharedMemory, stores: Stores, changes: Changes, stages: int) -> None:
         self.core, self.memory, self.stores, self.changes, self.stages = core, memory, stores, changes, stages
         self.maps, self.products = Maps(core), WgmmaProducts(core)
-        self.flying: list[RegisterTile] = []
+        self.flying: list[RegTile] = []
 
     # ---- blocks
 
@@ -99,14 +99,12 @@ class Consumer:
                 self.land()
             if len(start) > 1:
                 factor = core.tiles[start[1]]
-                if isinstance(factor, RowRegisters):
+                if isinstance(factor, RegRow):
                     products.rescale(target, factor, vote=True)
         else:
             target = core.fragment("s", core.columns(op.results[0].type))
-        operand, depth = (
-            (products.pack(left), left.columns) if isinstance(left, RegisterTile) else (products.left(self.shared(a)), right.depth)
-        )
-        if isinstance(left, RegisterTile) and depth % 16:
+        operand, depth = (products.pack(left), left.columns) if isinstance(left, RegTile) else (products.left(self.shared(a)), right.depth)
+        if isinstance(left, RegTile) and depth % 16:
             raise UnsupportedError(f"hopper: blocks of keys are multiples of 16, not {depth} ({source_line(op.location)})")
         products.begin()
         products.start(target, operand, right, depth, transpose, not start, right.element)
@@ -121,10 +119,10 @@ class Consumer:
             raise UnsupportedError(f"hopper: a product reads {value} from shared memory, but it is not there")
         return tile
 
-    def fragment(self, value: ir.Value) -> RegisterTile:
+    def fragment(self, value: ir.Value) -> RegTile:
         """The tile in registers that a value is. Raises UnsupportedError for others."""
         tile = self.core.tiles.get(value)
-        if not isinstance(tile, RegisterTile):
+        if not isinstance(tile, RegTile):
             raise UnsupportedError(f"hopper: {value} is not in registers")
         return tile
 
@@ -148,7 +146,7 @@ class Consumer:
     def carry(self, argument: ir.Value, start: ir.Value) -> Tile:
         """Where a carried tile is while a loop runs; it begins as `start`."""
         core, tile = self.core, self.core.tiles[start]
-        if isinstance(tile, RowRegisters):
+        if isinstance(tile, RegRow):
             partial = argument in self.maps.partial
             row = core.row(tile.name, partial=partial)
             for h in range(2):
@@ -162,19 +160,19 @@ class Consumer:
         """Puts the values that a block yields where they are carried."""
         core, writer = self.core, self.core.writer
         news = [core.tiles[value] for value in values]
-        moved = {tile.name for tile in carried if isinstance(tile, (RowRegisters, RegisterTile))}
+        moved = {tile.name for tile in carried if isinstance(tile, (RegRow, RegTile))}
         for old, new in zip(carried, news, strict=True):
-            if isinstance(old, RowRegisters) and isinstance(new, RowRegisters) and old.name != new.name:
+            if isinstance(old, RegRow) and isinstance(new, RegRow) and old.name != new.name:
                 if new.name in moved:
                     raise UnsupportedError("hopper: a loop exchanges values that it carries")
                 writer.line(*(f"{old.name}[{h}] = {new.name}[{h}];" for h in range(2)))
-            elif isinstance(old, RegisterTile) and isinstance(new, RegisterTile) and old.name != new.name:
+            elif isinstance(old, RegTile) and isinstance(new, RegTile) and old.name != new.name:
                 with writer.unrolled("c", old.registers):
                     writer.line(f"{old.name}[c] = {new.name}[c];")
 
     def whole(self, tile: Tile) -> Tile:
         """Adds up the parts of a sum."""
-        if not isinstance(tile, RowRegisters) or not tile.partial:
+        if not isinstance(tile, RegRow) or not tile.partial:
             return tile
         row = self.core.row(tile.name)
         self.core.writer.line(*(f"{row.name}[{h}] = attn::quad_sum({tile.name}[{h}]);" for h in range(2)))
@@ -187,7 +185,7 @@ class Consumer:
 
     def _put(self, target: Tile | None, tile: Tile) -> bool:
         """Gives a row another value; false for other tiles."""
-        if not isinstance(tile, RowRegisters) or not isinstance(target, RowRegisters):
+        if not isinstance(tile, RegRow) or not isinstance(target, RegRow):
             return False
         self.core.writer.line(*(f"{target.name}[{h}] = {tile.name}[{h}];" for h in range(2)))
         return True

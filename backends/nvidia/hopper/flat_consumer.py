@@ -11,9 +11,9 @@ from attn_mlir.backends.nvidia.hopper.flat_state import LAST, PARTIAL, FlatState
 from attn_mlir.backends.nvidia.hopper.products import WgmmaProducts
 from attn_mlir.backends.nvidia.hopper.row_intervals import RowInterval
 from attn_mlir.backends.nvidia.hopper.stale_maximum import Needed, weights_of
-from attn_mlir.backends.nvidia.hopper.steps import BlockStep
+from attn_mlir.backends.nvidia.hopper.steps import KvStep
 from attn_mlir.backends.nvidia.hopper.stores import through_tma
-from attn_mlir.backends.nvidia.hopper.tiles import ROWS, RegisterTile, RowRegisters, SharedTile, round_up
+from attn_mlir.backends.nvidia.hopper.tiles import ROWS, RegRow, RegTile, SharedTile, round_up
 from attn_mlir.backends.nvidia.hopper.wgmma import ROW_BYTES
 
 
@@ -149,12 +149,12 @@ class FlatConsumer(FlatState):
                 self.consumer.products.pack(self.weights, self.packed)
                 self._again()
 
-    def _exact(self, step: BlockStep) -> None:
+    def _exact(self, step: KvStep) -> None:
         """The step that follows the maxima; weights are packed as they are made, when the sums of the block before are done."""
         self._maps(step, before=self._land)
         self.consumer.products.pack(self.weights, self.packed)
 
-    def _partial_here(self, rows: RowInterval, step: BlockStep, kind: str) -> None:
+    def _partial_here(self, rows: RowInterval, step: KvStep, kind: str) -> None:
         """Prints `exact`: whether the block may be partial for the rows of this warpgroup."""
         core, keys = self.core, self.overlap.keys.rows
         core.writer.line(f"bool exact = {kind};")
@@ -215,7 +215,7 @@ class FlatConsumer(FlatState):
         if self.factor is not None:
             self.consumer.products.rescale(self.accumulator, self.factor, self.overlap.vote)
 
-    def _scores(self, step: BlockStep, before: str = "") -> None:
+    def _scores(self, step: KvStep, before: str = "") -> None:
         """Starts the product of queries and keys of the next block."""
         products: WgmmaProducts = self.consumer.products
         keys = self.memory.wait(self.overlap.keys)
@@ -227,7 +227,7 @@ class FlatConsumer(FlatState):
             products.start(self.scores, left, keys, keys.depth, True, True, keys.element)
             products.commit()
 
-    def _maps(self, step: BlockStep, kept: Needed | None = None, before: Callable[[], None] | None = None) -> None:
+    def _maps(self, step: KvStep, kept: Needed | None = None, before: Callable[[], None] | None = None) -> None:
         """From scores to weights, in place, and to the new row values; with `kept` those of the old reference.
 
         `before` prints what comes before the weights.
@@ -256,13 +256,13 @@ class FlatConsumer(FlatState):
                     writer.line(f"attn::hold({self.weights.name});")
                 before()
         made = core.tiles[weights]
-        if made != self.weights and isinstance(made, RegisterTile):
+        if made != self.weights and isinstance(made, RegTile):
             with writer.unrolled("c", made.registers):
                 writer.line(f"{self.weights.name}[c] = {made.name}[c];")
-        core.tiles[step.sums.results[0]] = RegisterTile(self.accumulator.name, round_up(core.columns(step.sums.results[0].type), 8))
+        core.tiles[step.sums.results[0]] = RegTile(self.accumulator.name, round_up(core.columns(step.sums.results[0].type), 8))
         if self.factor is not None and kept is None:
             factor = core.tiles[step.sums.operands[1]]
-            if isinstance(factor, RowRegisters):
+            if isinstance(factor, RegRow):
                 writer.line(*(f"{self.factor.name}[{h}] = {factor.name}[{h}];" for h in range(2)))
         pairs = [(tile, value) for tile, value in zip(self.carried, yielded(step.block), strict=True) if tile is not None]
         consumer.assign([tile for tile, _ in pairs], [value for _, value in pairs])

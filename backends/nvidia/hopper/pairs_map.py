@@ -18,7 +18,7 @@ from attn_mlir.backends.nvidia.hopper.dropout import (
 )
 from attn_mlir.backends.nvidia.hopper.pairs_dropout import print_bits, print_lane_bits, print_lane_words, print_two_bits
 from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout
-from attn_mlir.backends.nvidia.hopper.tiles import RegisterTile, RowRegisters
+from attn_mlir.backends.nvidia.hopper.tiles import RegRow, RegTile
 from attn_mlir.mlir import ir
 
 _I, _J = frozenset({0}), frozenset({1})
@@ -130,7 +130,7 @@ class PairMap:
         core = self.core
         targets, sums = self._targets(queries)
         fragment = core.tiles.get(products[0]) if products else None
-        early = early_value(self.block, products[0], queries <= 64) if len(products) > 1 and isinstance(fragment, RegisterTile) else None
+        early = early_value(self.block, products[0], queries <= 64) if len(products) > 1 and isinstance(fragment, RegTile) else None
         made_ahead = self.kept is not None and self.layout.bits is not None
         unneeded = dropout_alone(self.block) if made_ahead else ()
         for value in frontier(self.block, self.depends, frozenset()):
@@ -142,7 +142,7 @@ class PairMap:
         core.writer.line(f"const int {self.at_column} = attn::opaque(column);")
         if products:
             first()
-        if early is not None and isinstance(fragment, RegisterTile):
+        if early is not None and isinstance(fragment, RegTile):
             element = f"{fragment.name}[4 * c + 2 * h + e]"
             with core.unrolled("c", queries // 8):
                 needed = slice_of([early], self.block)
@@ -166,7 +166,7 @@ class PairMap:
                 self._column(loads, limit, needed)
                 with core.unrolled("h", 2):
                     self._bind_row()
-                    if early is not None and isinstance(fragment, RegisterTile):
+                    if early is not None and isinstance(fragment, RegTile):
                         core.scalars.bind(early, core.names.fresh("early"))
                         core.writer.line(f"const float {core.scalars.emit(early)} = {fragment.name}[4 * c + 2 * h + e];")
                     self._elements(targets, parts, sums, limit)
@@ -199,7 +199,7 @@ class PairMap:
         else:
             print_column_bits(self.core, self.kept, name)
 
-    def _targets(self, queries: int) -> tuple[list[tuple[str, bool]], list[RowRegisters]]:
+    def _targets(self, queries: int) -> tuple[list[tuple[str, bool]], list[RegRow]]:
         """Names of the results, and whether they are packed; the sums."""
         core, targets = self.core, []
         for value, result in zip(self.values[: self.stored], self.results, strict=False):
@@ -282,7 +282,7 @@ class PairMap:
                 found.append(view.operation.results[0])
         return [value for value in found if isinstance(value.type, ir.F32Type)]
 
-    def _elements(self, targets: list[tuple[str, bool]], parts: dict[str, str], sums: list[RowRegisters], limit: str | None) -> None:
+    def _elements(self, targets: list[tuple[str, bool]], parts: dict[str, str], sums: list[RegRow], limit: str | None) -> None:
         core = self.core
         for (name, packed), value in zip(targets, self.values, strict=False):
             text = core.scalars.emit(widened(value))
@@ -296,7 +296,7 @@ class PairMap:
     def _combined(self, kind: str, a: str, b: str) -> str:
         return f"{a} + {b}" if kind == "sum" else f"{self.core.max_nan(kind)}({a}, {b})"
 
-    def _reduce(self, sums: list[RowRegisters]) -> None:
+    def _reduce(self, sums: list[RegRow]) -> None:
         if not sums:
             return
         with self.core.unrolled("h", 2):

@@ -5,7 +5,7 @@ from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel
 from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, head_columns
 from attn_mlir.backends.nvidia.hopper.pairs_sweep import key_count
 from attn_mlir.backends.nvidia.hopper.stores import through_tma
-from attn_mlir.backends.nvidia.hopper.tiles import ROWS, RegisterTile, panels
+from attn_mlir.backends.nvidia.hopper.tiles import ROWS, RegTile, panels
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -23,7 +23,7 @@ class ResultStores:
     def store(self, op: ir.Operation, number: int) -> None:
         """Writes the sum over queries with this number."""
         tile, target = self.core.tiles[op.operands[0]], op.operands[1]
-        if not isinstance(tile, RegisterTile):
+        if not isinstance(tile, RegTile):
             raise UnsupportedError("hopper: sums over queries are stored as tiles")
         element = str(ir.MemRefType(target.type).element_type)
         if element not in ("f16", "bf16", "f32"):
@@ -35,7 +35,7 @@ class ResultStores:
         else:
             self._elements(op, tile, element)
 
-    def _through(self, op: ir.Operation, tile: RegisterTile, offset: str, used: bool) -> None:
+    def _through(self, op: ir.Operation, tile: RegTile, offset: str, used: bool) -> None:
         """Registers, shared memory (each warpgroup its rows), TMA, which leaves out rows past the end of the tensor.
 
         `used`: what was at `offset` before may still be on its way.
@@ -71,7 +71,7 @@ class ResultStores:
                     writer.line(f"attn::tma_store({map_}, result + {8192 * panel}, {place});")
                 writer.line("attn::bulk_commit();")
 
-    def _elements(self, op: ir.Operation, tile: RegisterTile, element: str) -> None:
+    def _elements(self, op: ir.Operation, tile: RegTile, element: str) -> None:
         """Registers to memory, two columns of a thread at once."""
         core = self.core
         _, target, batch, head, row, _ = list(op.operands)

@@ -6,7 +6,7 @@ from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, Warpgr
 from attn_mlir.backends.nvidia.hopper.pairs_map import WeightRegisters, body_of
 from attn_mlir.backends.nvidia.hopper.pairs_reduction import ADDED, add_staged, added_barrier, part_block, split_of
 from attn_mlir.backends.nvidia.hopper.pairs_sweep import STEP, key_count
-from attn_mlir.backends.nvidia.hopper.tiles import RegisterTile
+from attn_mlir.backends.nvidia.hopper.tiles import RegTile
 from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -18,7 +18,7 @@ class QuerySums:
     def __init__(self, core: Core, kernel: PairsKernel, layout: BackwardLayout, element: str) -> None:
         self.core, self.kernel, self.layout, self.element = core, kernel, layout, element
         self._exchanged: dict[ir.Value, str] = {}
-        self._parts: dict[ir.Value, list[RegisterTile]] = {}
+        self._parts: dict[ir.Value, list[RegTile]] = {}
 
     def clear_missing_keys(self, tiles: list[WeightRegisters]) -> None:
         """Rows behind the last key do not count in sums over keys."""

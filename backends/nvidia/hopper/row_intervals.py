@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.grid import depends_on_block
 from attn_mlir.backends.gpu.structure import body, constant, operations
-from attn_mlir.backends.nvidia.hopper.steps import BlockStep
+from attn_mlir.backends.nvidia.hopper.steps import KvStep
 from attn_mlir.mlir import ir
 
 
@@ -61,13 +61,13 @@ def _adds(op: ir.Operation, begin: ir.Value, size: int | float | None) -> bool:
     return op.name == "arith.addi" and op.operands[0] == begin and constant(op.operands[1]) == size
 
 
-def later_rows_see_more(rows: RowInterval | None, steps: list[BlockStep]) -> bool:
+def later_rows_see_more(rows: RowInterval | None, steps: list[KvStep]) -> bool:
     """Whether the last key that a program sees depends on its rows."""
     end = list(steps[-1].loop.operands)[1]
     return rows is not None and rows.decides(end) and depends_on_block(end)
 
 
-def skips(rows: RowInterval | None, steps: list[BlockStep]) -> bool:
+def skips(rows: RowInterval | None, steps: list[KvStep]) -> bool:
     """Whether a warpgroup can tell by the bounds which keys none of its rows sees, and which all of them do."""
     bounds = [bound for step in steps for bound in list(step.loop.operands)[:2]]
     classified = any(step.some is not None for step in steps)

@@ -19,7 +19,7 @@ def round_up(value: int, multiple: int) -> int:
 
 
 @dataclass(frozen=True)
-class RegisterTile:
+class RegTile:
     """A tile [64 rows of each warpgroup, columns] in registers: `float name[columns / 2]`.
 
     `element`: "f32", or "f16"/"bf16" for values that are rounded when they are packed as operand A of a product.
@@ -37,7 +37,7 @@ class RegisterTile:
 
 
 @dataclass(frozen=True)
-class RowRegisters:
+class RegRow:
     """One value for each row: `float name[2]`, the same in the four threads of a row.
 
     A `partial` one holds in each of the four threads a part of a sum.
@@ -74,7 +74,7 @@ class SharedTile:
         return round_up(self.columns, STEP)
 
 
-Tile = RegisterTile | RowRegisters | SharedTile
+Tile = RegTile | RegRow | SharedTile
 
 
 def panels(columns: int) -> int:

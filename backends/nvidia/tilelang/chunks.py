@@ -6,16 +6,16 @@ last one.
 
 from collections.abc import Sequence
 
-from attn_mlir.backends.nvidia.tilelang.context import INDENT, PrintContext, constant
+from attn_mlir.backends.nvidia.tilelang.context import INDENT, Context, constant
 from attn_mlir.backends.nvidia.tilelang.expressions import strip
 from attn_mlir.backends.nvidia.tilelang.memory import memory_type
 from attn_mlir.backends.nvidia.tilelang.products import can_be_async, load_size, new_tile
 from attn_mlir.backends.nvidia.tilelang.structure import PrintBlock, carried, print_into
-from attn_mlir.backends.nvidia.tilelang.tiles import TilelangBuffer
+from attn_mlir.backends.nvidia.tilelang.tiles import TileBuffer
 from attn_mlir.mlir import ir
 
 
-def print_sweep(context: PrintContext, op: ir.Operation, print_block: PrintBlock) -> None:
+def print_sweep(context: Context, op: ir.Operation, print_block: PrintBlock) -> None:
     """`scf.for` over chunks."""
     begin, end, step, *_ = op.operands
     body = op.regions[0].blocks[0]
@@ -38,7 +38,7 @@ def print_sweep(context: PrintContext, op: ir.Operation, print_block: PrintBlock
     context.tiles.leave()
 
 
-def loads_ahead(context: PrintContext, op: ir.Operation) -> list[ir.Operation]:
+def loads_ahead(context: Context, op: ir.Operation) -> list[ir.Operation]:
     """The tiles that a loop loads at places which follow from its position alone, each once."""
     found: list[ir.Operation] = []
     for view in op.regions[0].blocks[0].operations:
@@ -64,12 +64,7 @@ def _follows(value: ir.Value, loop: ir.Operation) -> bool:
 
 
 def _copy(
-    context: PrintContext,
-    loop: ir.Operation,
-    loads: Sequence[ir.Operation],
-    copies: Sequence[TilelangBuffer],
-    at: tuple[str, str],
-    deeper: int,
+    context: Context, loop: ir.Operation, loads: Sequence[ir.Operation], copies: Sequence[TileBuffer], at: tuple[str, str], deeper: int
 ) -> None:
     """Starts to load the tiles of the chunk at a position into a stage."""
     position, stage = at
@@ -93,7 +88,7 @@ def _copy(
                 _copy_rows(context, loads[n], _stage(copies[n], stage), (*place, first, present), deeper + 1)
 
 
-def _copy_rows(context: PrintContext, load: ir.Operation, tile: TilelangBuffer, place: tuple[str, ...], deeper: int) -> None:
+def _copy_rows(context: Context, load: ir.Operation, tile: TileBuffer, place: tuple[str, ...], deeper: int) -> None:
     """Rows of the last chunk."""
     *heads, first, count = place
     rows, columns = tile.shape
@@ -116,11 +111,7 @@ def _same_rows(loads: Sequence[ir.Operation]) -> list[list[int]]:
 
 
 def _rotate(
-    context: PrintContext,
-    op: ir.Operation,
-    loads: Sequence[ir.Operation],
-    copies: Sequence[TilelangBuffer],
-    loop: tuple[str, str, str, int],
+    context: Context, op: ir.Operation, loads: Sequence[ir.Operation], copies: Sequence[TileBuffer], loop: tuple[str, str, str, int]
 ) -> None:
     """Waits for the tiles of this chunk, and starts to load those of the next one."""
     name, begin, end, size = loop
@@ -142,12 +133,12 @@ def _rotate(
         context.loaded().append(load)
 
 
-def _stage(tile: TilelangBuffer, stage: str) -> TilelangBuffer:
+def _stage(tile: TileBuffer, stage: str) -> TileBuffer:
     """One of the copies of a tile."""
-    return TilelangBuffer(tile.name, tile.scope, tile.shape[1:], tile.dtype, stage) if len(tile.shape) == 3 else tile
+    return TileBuffer(tile.name, tile.scope, tile.shape[1:], tile.dtype, stage) if len(tile.shape) == 3 else tile
 
 
-def print_state(context: PrintContext, op: ir.Operation) -> None:
+def print_state(context: Context, op: ir.Operation) -> None:
     """`tile.load` of f32: a state goes to registers at once."""
     source, b, h, row, count = op.operands
     type_ = ir.RankedTensorType(op.results[0].type)
@@ -163,7 +154,7 @@ def print_state(context: PrintContext, op: ir.Operation) -> None:
     context.scatter(op.results[0])
 
 
-def print_cumsum(context: PrintContext, op: ir.Operation) -> None:
+def print_cumsum(context: Context, op: ir.Operation) -> None:
     """`tile.cumsum` in shared memory."""
     source = context.shared(op.operands[0])
     tile = context.tiles.new("prefix", "shared", source.shape, source.dtype)
@@ -172,7 +163,7 @@ def print_cumsum(context: PrintContext, op: ir.Operation) -> None:
     context.line(f"T.cumsum(src={source.name}, dst={tile.name}, dim=0{reverse})")
 
 
-def print_uniform(context: PrintContext, op: ir.Operation) -> bool:
+def print_uniform(context: Context, op: ir.Operation) -> bool:
     """A `tile.map` of one index whose elements are all the same: numbers instead of tiles. False for other maps."""
     block = op.regions[0].blocks[0]
     operations = [view.operation for view in block.operations]
@@ -181,5 +172,5 @@ def print_uniform(context: PrintContext, op: ir.Operation) -> bool:
     body = context.scalars.inside(context.read, context.lines, INDENT * context.depth, variables=True)
     for result, value in zip(op.results, operations[-1].operands, strict=True):
         type_ = ir.RankedTensorType(result.type)
-        context.where[result] = TilelangBuffer(body.name(value), "number", tuple(type_.shape), memory_type(type_.element_type))
+        context.where[result] = TileBuffer(body.name(value), "number", tuple(type_.shape), memory_type(type_.element_type))
     return True

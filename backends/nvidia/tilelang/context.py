@@ -9,7 +9,7 @@ from attn_mlir.backends.gpu.scalar_bounds import IntegerRanges
 from attn_mlir.backends.nvidia.tilelang.expressions import Expressions
 from attn_mlir.backends.nvidia.tilelang.memory import TileLangMemory
 from attn_mlir.backends.nvidia.tilelang.names import TilelangNames
-from attn_mlir.backends.nvidia.tilelang.tiles import TilelangBuffer, Tiles, padded
+from attn_mlir.backends.nvidia.tilelang.tiles import TileBuffer, Tiles, padded
 from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -18,7 +18,7 @@ from attn_mlir.passes.regions import find_all
 INDENT = "    "
 
 
-class PrintContext:
+class Context:
     """State while a kernel is printed.
 
     `where` has the tile that each value is in, `copies` a copy in shared memory of what is in a fragment; `homes` the tile that a value
@@ -32,9 +32,9 @@ class PrintContext:
         self.tiles = Tiles(self.names)
         self.threads = threads
         self.lines: list[str] = []
-        self.where: dict[ir.Value, TilelangBuffer] = {}
-        self.copies: dict[ir.Value, TilelangBuffer] = {}
-        self.homes: dict[ir.Value, TilelangBuffer] = {}
+        self.where: dict[ir.Value, TileBuffer] = {}
+        self.copies: dict[ir.Value, TileBuffer] = {}
+        self.homes: dict[ir.Value, TileBuffer] = {}
         self.later: list[ir.Operation] = []
         self.multiplies = bool(find_all(kernel, "tile.dot", "tile.dot_add", "tile.dot_rescale", "tile.accumulate"))
         self._sums = not self.multiplies and bool(find_all(kernel, "tile.cumsum"))
@@ -96,7 +96,7 @@ class PrintContext:
         """The expression of a scalar."""
         return self.scalars.emit(value)
 
-    def tile(self, value: ir.Value) -> TilelangBuffer:
+    def tile(self, value: ir.Value) -> TileBuffer:
         """Where a tile is."""
         return self.where[value]
 
@@ -140,7 +140,7 @@ class PrintContext:
         """Whether every warp has rows of a product of its own."""
         return rows % (self.threads // 2) == 0
 
-    def shared(self, value: ir.Value) -> TilelangBuffer:
+    def shared(self, value: ir.Value) -> TileBuffer:
         """Where a tile is in shared memory."""
         return self.copies.get(value) or self.where[value]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from attn_mlir.backends.nvidia.tilelang.context import INDENT, PrintContext
+from attn_mlir.backends.nvidia.tilelang.context import INDENT, Context
 from attn_mlir.backends.nvidia.tilelang.expressions import Expressions, strip
 from attn_mlir.backends.nvidia.tilelang.tiles import bound
 from attn_mlir.errors import UnsupportedError
@@ -20,9 +20,7 @@ class ParallelLoop:
     exist. A loop that does nothing but reduce rows has columns by a power of two, so that threads can share every row evenly.
     """
 
-    def __init__(
-        self, context: PrintContext, extents: Sequence[ir.Value | int], block: ir.Block | None = None, reduces: bool = False
-    ) -> None:
+    def __init__(self, context: Context, extents: Sequence[ir.Value | int], block: ir.Block | None = None, reduces: bool = False) -> None:
         self._context, self._block = context, block
         limits = [extent if isinstance(extent, int) else bound(extent) for extent in extents]
         if limits[0] is None:
@@ -122,14 +120,14 @@ def column_values(block: ir.Block) -> list[ir.Value]:
     return list(wanted)
 
 
-def reads_fragment(context: PrintContext, block: ir.Block) -> bool:
+def reads_fragment(context: Context, block: ir.Block) -> bool:
     """Whether a region reads elements of a fragment of rank 2."""
     extracts = [view.operation for view in block.operations if view.operation.name == "tensor.extract"]
     tiles = [context.where.get(op.operands[0]) for op in extracts]
     return any(tile is not None and tile.scope == "fragment" and len(tile.shape) == 2 for tile in tiles)
 
 
-def print_store(context: PrintContext, op: ir.Operation) -> None:
+def print_store(context: Context, op: ir.Operation) -> None:
     """`tile.store`, together with the map that makes the tile where that was put off."""
     value, target, b, h, row, count = op.operands
     place = [context.text(b), context.text(h), f"{context.text(row)} + i"]
@@ -153,7 +151,7 @@ def print_store(context: PrintContext, op: ir.Operation) -> None:
     loop.line(f"{context.memory.element(target, [*place, *indices[1:]])} = {strip(text)}", 1)
 
 
-def print_scatter(context: PrintContext, op: ir.Operation) -> None:
+def print_scatter(context: Context, op: ir.Operation) -> None:
     """`tile.scatter_add`: atomic additions of the elements that are present."""
     target, *extents = op.operands
     block = op.regions[0].blocks[0]
@@ -173,7 +171,7 @@ def print_scatter(context: PrintContext, op: ir.Operation) -> None:
     loop.line(f"T.atomic_add({context.memory.name(target)}[{', '.join(texts)}], {amount})", 1 if guards else 0)
 
 
-def _print_in_turn(context: PrintContext, op: ir.Operation) -> None:
+def _print_in_turn(context: Context, op: ir.Operation) -> None:
     """One thread adds all values, in order."""
     target, *extents = op.operands
     block = op.regions[0].blocks[0]

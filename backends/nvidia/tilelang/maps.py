@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 from attn_mlir.backends.gpu.remainders import LIFT
 from attn_mlir.backends.gpu.structure import widened
-from attn_mlir.backends.nvidia.tilelang.context import PrintContext
+from attn_mlir.backends.nvidia.tilelang.context import Context
 from attn_mlir.backends.nvidia.tilelang.elements import ParallelLoop, column_values, reads_fragment
 from attn_mlir.backends.nvidia.tilelang.expressions import Expressions, number, strip
 from attn_mlir.backends.nvidia.tilelang.memory import memory_type
 from attn_mlir.backends.nvidia.tilelang.names import hint
 from attn_mlir.backends.nvidia.tilelang.products import turns
-from attn_mlir.backends.nvidia.tilelang.tiles import TilelangBuffer, bound, exact
+from attn_mlir.backends.nvidia.tilelang.tiles import TileBuffer, bound, exact
 from attn_mlir.mlir import ir
 from attn_mlir.passes.tiling.scalars import identity
 
@@ -29,14 +29,14 @@ def dot_uses(value: ir.Value) -> list[tuple[ir.Operation, str]]:
     return found
 
 
-def in_registers(context: PrintContext, value: ir.Value) -> bool:
+def in_registers(context: Context, value: ir.Value) -> bool:
     """Whether some product can take a tile out of registers: the first factor of a sum whose rows are apart."""
     if context.pieces or (context.sweeps and not context.rows_apart(context.shape(ir.RankedTensorType(value.type).shape)[0])):
         return False
     return any(op.name in ("tile.dot_add", "tile.dot_rescale") and factor == "a" and not turns(op) for op, factor in dot_uses(value))
 
 
-def in_shared(context: PrintContext, value: ir.Value) -> bool:
+def in_shared(context: Context, value: ir.Value) -> bool:
     """Whether some product, or a sum along columns, needs a tile in shared memory."""
     if any(use.owner.operation.name == "tile.cumsum" for use in value.uses):
         return True
@@ -67,7 +67,7 @@ def put_off(op: ir.Operation) -> bool:
 class Map:
     """Prints one `tile.map`."""
 
-    def __init__(self, context: PrintContext, op: ir.Operation) -> None:
+    def __init__(self, context: Context, op: ir.Operation) -> None:
         self._context, self._op = context, op
         self._block = op.regions[0].blocks[0]
         yielded = list(list(self._block.operations)[-1].operation.operands)
@@ -113,14 +113,12 @@ class Map:
         context.where[result] = tile
         return True
 
-    def _known(self) -> list[TilelangBuffer]:
+    def _known(self) -> list[TileBuffer]:
         """Tiles that the region reads."""
         extracts = [view.operation for view in self._block.operations if view.operation.name == "tensor.extract"]
         return [self._context.tile(op.operands[0]) for op in extracts]
 
-    def _fill(
-        self, loop: ParallelLoop, targets: list[TilelangBuffer], sums: list[TilelangBuffer], staged: dict[ir.Value, TilelangBuffer]
-    ) -> None:
+    def _fill(self, loop: ParallelLoop, targets: list[TileBuffer], sums: list[TileBuffer], staged: dict[ir.Value, TileBuffer]) -> None:
         """The loop over elements."""
         context, block, known = self._context, self._block, self._known()
         body = loop.open()
@@ -148,7 +146,7 @@ class Map:
             return body.emit(value)
         return f'T.cast({body.emit(widened(value))} * {LIFT}, "float16")'
 
-    def _stage(self) -> dict[ir.Value, TilelangBuffer]:
+    def _stage(self) -> dict[ir.Value, TileBuffer]:
         """Values of columns that are read from memory, once for all rows, in shared memory."""
         context, values = self._context, column_values(self._block)
         if not values:
@@ -164,7 +162,7 @@ class Map:
             loop.line(f"{tile.at('j')} = {strip(text)}")
         return tiles
 
-    def _target(self, result: ir.Value, bounds: Sequence[int]) -> TilelangBuffer:
+    def _target(self, result: ir.Value, bounds: Sequence[int]) -> TileBuffer:
         context = self._context
         if result in context.homes:
             return context.homes[result]
@@ -173,7 +171,7 @@ class Map:
         direct = (direct and (len(bounds) == 2 or context.sweeps)) or (context.sweeps and len(bounds) == 1)
         return context.tiles.new(hint_of(result), "shared" if direct else "fragment", bounds, dtype)
 
-    def _contribution(self, value: ir.Value, kind: str, targets: list[TilelangBuffer], loop: ParallelLoop) -> TilelangBuffer:
+    def _contribution(self, value: ir.Value, kind: str, targets: list[TileBuffer], loop: ParallelLoop) -> TileBuffer:
         """The fragment that is reduced: one that is read or made where it holds just that, else one of its own."""
         maker = None if isinstance(value.owner, ir.Block) else value.owner.operation
         if maker is not None and maker.name == "tensor.extract" and loop.guard(1) is None:
@@ -222,7 +220,7 @@ class Map:
             return text
         return f"T.if_then_else({' and '.join(guards)}, {strip(text)}, {number(otherwise, type_)})"
 
-    def _reduce(self, sums: list[TilelangBuffer]) -> None:
+    def _reduce(self, sums: list[TileBuffer]) -> None:
         context = self._context
         for (result, value, kind), source in zip(self._rows, sums, strict=True):
             row = context.homes.get(result) or context.tiles.new(hint_of(result), "fragment", source.shape[:1], "float32")

@@ -1,10 +1,10 @@
 """Loads, matrix products and sums in global memory."""
 
 from attn_mlir.backends.gpu.remainders import LIFT
-from attn_mlir.backends.nvidia.tilelang.context import PrintContext
+from attn_mlir.backends.nvidia.tilelang.context import Context
 from attn_mlir.backends.nvidia.tilelang.expressions import number, strip
 from attn_mlir.backends.nvidia.tilelang.memory import VECTOR, alignment, memory_type
-from attn_mlir.backends.nvidia.tilelang.tiles import InMemory, TilelangBuffer, bound, exact, padded
+from attn_mlir.backends.nvidia.tilelang.tiles import InMemory, TileBuffer, bound, exact, padded
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -32,14 +32,14 @@ def can_be_async(op: ir.Operation) -> bool:
     return alignment(type_) * type_.element_type.width == 8 * VECTOR
 
 
-def source_region(context: PrintContext, op: ir.Operation, row: str) -> str:
+def source_region(context: Context, op: ir.Operation, row: str) -> str:
     """What a whole tile is a copy of."""
     source, b, h = list(op.operands)[:3]
     rows, columns = context.shape(load_size(op))
     return context.memory.element(source, [context.text(b), context.text(h), f"{row} : {row} + {rows}", f"0:{columns}"])
 
 
-def new_tile(context: PrintContext, op: ir.Operation, stages: int = 1) -> TilelangBuffer:
+def new_tile(context: Context, op: ir.Operation, stages: int = 1) -> TileBuffer:
     """Shared memory for a loaded tile, `stages` times."""
     shape = context.shape(load_size(op))
     name = f"{context.memory.name(op.operands[0])}_tile"
@@ -47,7 +47,7 @@ def new_tile(context: PrintContext, op: ir.Operation, stages: int = 1) -> Tilela
     return context.tiles.new(name, "shared", shape if stages == 1 else (stages, *shape), dtype)
 
 
-def print_load(context: PrintContext, op: ir.Operation) -> None:
+def print_load(context: Context, op: ir.Operation) -> None:
     """`tile.load` into shared memory; rows and columns that do not exist are 0."""
     source, b, h, row, count = op.operands
     for other in context.loaded():
@@ -75,7 +75,7 @@ def print_load(context: PrintContext, op: ir.Operation) -> None:
     context.line(f"{tile.at('i', 'j')} = T.if_then_else({' and '.join(guards)}, {element}, {zero})", 1)
 
 
-def _is_read_once(context: PrintContext, op: ir.Operation) -> bool:
+def _is_read_once(context: Context, op: ir.Operation) -> bool:
     """Whether maps read a tile element by element, each at its own place, and nothing is multiplied: it need not be in shared memory."""
     rows, columns = load_size(op)
     uses = [use.owner.operation for use in op.results[0].uses]
@@ -83,7 +83,7 @@ def _is_read_once(context: PrintContext, op: ir.Operation) -> bool:
     return not context.multiplies and straight and context.shape((rows, columns)) == (rows, columns)
 
 
-def _policy(context: PrintContext, rows: int) -> str:
+def _policy(context: Context, rows: int) -> str:
     """Every warp has rows of its own where there are enough, so that rows of all tiles lie alike."""
     return f"policy=T.GemmWarpPolicy.{'FullRow' if context.rows_apart(rows) else 'FullCol'}"
 
@@ -98,7 +98,7 @@ def _turned(op: ir.Operation) -> str:
     return "".join(f"transpose_{name[-1].upper()}=True, " for name in ("transpose_a", "transpose_b") if flag(op, name))
 
 
-def print_dot(context: PrintContext, op: ir.Operation) -> None:
+def print_dot(context: Context, op: ir.Operation) -> None:
     """`tile.dot` into a fragment."""
     a, b = (context.shared(operand) for operand in op.operands)
     # The result may have any number of rows and columns, the tiles that are multiplied are padded.
@@ -111,7 +111,7 @@ def print_dot(context: PrintContext, op: ir.Operation) -> None:
     context.scatter(op.results[0])
 
 
-def print_dot_accumulate(context: PrintContext, op: ir.Operation) -> None:
+def print_dot_accumulate(context: Context, op: ir.Operation) -> None:
     """`tile.dot_add` and `tile.dot_rescale`, in place where nothing else needs the old sums."""
     c, *scale, a, b = op.operands
     total = context.where[op.results[0]] = _accumulator(context, op, c)
@@ -129,13 +129,13 @@ def print_dot_accumulate(context: PrintContext, op: ir.Operation) -> None:
     context.scatter(op.results[0])
 
 
-def _multiply(context: PrintContext, total: TilelangBuffer, factor: str) -> None:
+def _multiply(context: Context, total: TileBuffer, factor: str) -> None:
     rows, columns = total.shape
     context.line(f"for i, j in T.Parallel({rows}, {columns}):")
     context.line(f"{total.at('i', 'j')} = {total.at('i', 'j')} * {factor}", 1)
 
 
-def _accumulator(context: PrintContext, op: ir.Operation, c: ir.Value) -> TilelangBuffer:
+def _accumulator(context: Context, op: ir.Operation, c: ir.Value) -> TileBuffer:
     old = context.tile(c)
     wanted = context.homes.get(op.results[0])
     if wanted == old or (wanted is None and len(list(c.uses)) == 1):
@@ -145,7 +145,7 @@ def _accumulator(context: PrintContext, op: ir.Operation, c: ir.Value) -> Tilela
     return new
 
 
-def print_range(context: PrintContext, op: ir.Operation) -> None:
+def print_range(context: Context, op: ir.Operation) -> None:
     """`attn.range`: the lanes of each warp look at the elements of a box, and tell each other the least and the largest."""
     source, *box = op.operands
     rank = len(box) // 2
@@ -171,7 +171,7 @@ def print_range(context: PrintContext, op: ir.Operation) -> None:
         context.scalars.bind(result, name)
 
 
-def print_fill(context: PrintContext, op: ir.Operation) -> None:
+def print_fill(context: Context, op: ir.Operation) -> None:
     """`tile.fill` of a fragment."""
     type_ = ir.RankedTensorType(op.results[0].type)
     shape = context.shape(type_.shape)
@@ -181,7 +181,7 @@ def print_fill(context: PrintContext, op: ir.Operation) -> None:
     context.line(f"T.fill({tile.name}, {strip(context.text(op.operands[0]))})")
 
 
-def print_accumulate(context: PrintContext, op: ir.Operation) -> None:
+def print_accumulate(context: Context, op: ir.Operation) -> None:
     """`tile.accumulate`: a product with the transposed tile, added to memory by atomic operations."""
     a, b, target, slot, batch, head, row, count = op.operands
     left, right = context.shared(a), context.shared(b)

@@ -6,7 +6,7 @@ from attn_mlir.backends.gpu.attributes import grid_kind
 from attn_mlir.backends.gpu.kernel import KernelParameter
 from attn_mlir.backends.gpu.rules import Rule, rule_of
 from attn_mlir.backends.nvidia.tilelang import chunks, products
-from attn_mlir.backends.nvidia.tilelang.context import INDENT, PrintContext, constant
+from attn_mlir.backends.nvidia.tilelang.context import INDENT, Context, constant
 from attn_mlir.backends.nvidia.tilelang.elements import print_scatter, print_store
 from attn_mlir.backends.nvidia.tilelang.expressions import ACCURATE
 from attn_mlir.backends.nvidia.tilelang.maps import Map, put_off
@@ -83,7 +83,7 @@ def print_program(kernel: ir.Operation, threads: int, stages: int = 1, determini
 
     Raises UnsupportedError where TileLang, or this printer, cannot do something.
     """
-    context = PrintContext(kernel, threads, stages, deterministic)
+    context = Context(kernel, threads, stages, deterministic)
     name = context.names.new(ir.StringAttr(kernel.attributes["sym_name"]).value)
     grid = grid_kind(kernel)
     printer = _Printer(context, kernel, grid)
@@ -107,7 +107,7 @@ def print_program(kernel: ir.Operation, threads: int, stages: int = 1, determini
 class _Printer:
     """Walks over the ops of a kernel."""
 
-    def __init__(self, context: PrintContext, kernel: ir.Operation, grid: str) -> None:
+    def __init__(self, context: Context, kernel: ir.Operation, grid: str) -> None:
         self._context, self._kernel, self._grid = context, kernel, grid
         facts = ir.DictAttr(kernel.attributes["tile.kernel"])
         over = ir.IntegerAttr(facts["over"]).value if "over" in facts else 0

@@ -3,17 +3,17 @@
 from collections.abc import Callable, Sequence
 
 from attn_mlir.backends.gpu.attributes import grid_kind
-from attn_mlir.backends.nvidia.tilelang.context import PrintContext, constant
+from attn_mlir.backends.nvidia.tilelang.context import Context, constant
 from attn_mlir.backends.nvidia.tilelang.expressions import strip
 from attn_mlir.backends.nvidia.tilelang.memory import memory_type
 from attn_mlir.backends.nvidia.tilelang.products import can_be_async, loads_whole, new_tile, source_region
-from attn_mlir.backends.nvidia.tilelang.tiles import TilelangBuffer
+from attn_mlir.backends.nvidia.tilelang.tiles import TileBuffer
 from attn_mlir.mlir import ir
 
 PrintBlock = Callable[[ir.Block], None]
 
 
-def print_for(context: PrintContext, op: ir.Operation, print_block: PrintBlock) -> None:
+def print_for(context: Context, op: ir.Operation, print_block: PrintBlock) -> None:
     """`scf.for`: what it carries stays in the same tiles throughout."""
     begin, end, step, *_ = op.operands
     body = op.regions[0].blocks[0]
@@ -40,7 +40,7 @@ def print_for(context: PrintContext, op: ir.Operation, print_block: PrintBlock) 
     context.tiles.leave()
 
 
-def carried(context: PrintContext, op: ir.Operation) -> list[TilelangBuffer]:
+def carried(context: Context, op: ir.Operation) -> list[TileBuffer]:
     """The tiles of what an `scf.for` carries: the same throughout, also for its results."""
     tiles = [own(context, value, op) for value in list(op.operands)[3:]]
     for argument, result, tile in zip(list(op.regions[0].blocks[0].arguments)[1:], op.results, tiles, strict=True):
@@ -48,7 +48,7 @@ def carried(context: PrintContext, op: ir.Operation) -> list[TilelangBuffer]:
     return tiles
 
 
-def loads_ahead(context: PrintContext, op: ir.Operation) -> list[ir.Operation]:
+def loads_ahead(context: Context, op: ir.Operation) -> list[ir.Operation]:
     """The whole tiles that a loop loads at its own position, each once: those that can be loaded one block ahead."""
     if context.stages < 2:
         return []
@@ -66,14 +66,12 @@ def loads_ahead(context: PrintContext, op: ir.Operation) -> list[ir.Operation]:
     return found
 
 
-def _copy_ahead(context: PrintContext, loads: Sequence[ir.Operation], copies: Sequence[TilelangBuffer], row: str, stage: str) -> None:
+def _copy_ahead(context: Context, loads: Sequence[ir.Operation], copies: Sequence[TileBuffer], row: str, stage: str) -> None:
     for load, tile in zip(loads, copies, strict=True):
         context.line(f"T.async_copy({source_region(context, load, row)}, {tile.name}[{stage}, :, :])", 1)
 
 
-def _rotate(
-    context: PrintContext, loads: Sequence[ir.Operation], copies: Sequence[TilelangBuffer], loop: tuple[str, str, str], size: int
-) -> None:
+def _rotate(context: Context, loads: Sequence[ir.Operation], copies: Sequence[TileBuffer], loop: tuple[str, str, str], size: int) -> None:
     """Waits for the tiles of this block, and starts to load those of the next one."""
     name, begin, end = loop
     stage = context.names.new("stage")
@@ -84,11 +82,11 @@ def _rotate(
     context.line(f"if {name} + {size} < {end}:")
     _copy_ahead(context, loads, copies, f"{name} + {size}", f"1 - {stage}")
     for load, tile in zip(loads, copies, strict=True):
-        context.where[load.results[0]] = TilelangBuffer(tile.name, tile.scope, tile.shape[1:], tile.dtype, stage)
+        context.where[load.results[0]] = TileBuffer(tile.name, tile.scope, tile.shape[1:], tile.dtype, stage)
         context.loaded().append(load)
 
 
-def print_if(context: PrintContext, op: ir.Operation, print_block: PrintBlock) -> None:
+def print_if(context: Context, op: ir.Operation, print_block: PrintBlock) -> None:
     """`scf.if`: both branches leave their results in the same tiles."""
     tiles = [context.homes.get(result) or _new(context, result) for result in op.results]
     context.where.update(zip(op.results, tiles, strict=True))
@@ -107,7 +105,7 @@ def print_if(context: PrintContext, op: ir.Operation, print_block: PrintBlock) -
                 context.line("pass", 1)
 
 
-def print_into(context: PrintContext, block: ir.Block, tiles: Sequence[TilelangBuffer], print_block: PrintBlock) -> None:
+def print_into(context: Context, block: ir.Block, tiles: Sequence[TileBuffer], print_block: PrintBlock) -> None:
     """Prints a block so that what it yields ends in the given tiles."""
     yielded = list(list(block.operations)[-1].operation.operands)
     for number, (value, tile) in enumerate(zip(yielded, tiles, strict=True)):
@@ -144,7 +142,7 @@ def _parts_of(value: ir.Value) -> list[ir.Value]:
         parts.append(before)
 
 
-def own(context: PrintContext, value: ir.Value, op: ir.Operation) -> TilelangBuffer:
+def own(context: Context, value: ir.Value, op: ir.Operation) -> TileBuffer:
     """The tile of an initial value if only this loop needs it, else a copy."""
     tile = context.tile(value)
     block = value.owner if isinstance(value.owner, ir.Block) else value.owner.operation.block
@@ -155,12 +153,12 @@ def own(context: PrintContext, value: ir.Value, op: ir.Operation) -> TilelangBuf
     return copy
 
 
-def _new(context: PrintContext, value: ir.Value) -> TilelangBuffer:
+def _new(context: Context, value: ir.Value) -> TileBuffer:
     type_ = ir.RankedTensorType(value.type)
     return context.tiles.new("chosen", "fragment", context.shape(type_.shape), memory_type(type_.element_type))
 
 
-def _may_overwrite(context: PrintContext, block: ir.Block, value: ir.Value, tile: TilelangBuffer) -> bool:
+def _may_overwrite(context: Context, block: ir.Block, value: ir.Value, tile: TileBuffer) -> bool:
     """Whether a value may be made in a tile while values of the block's surroundings are in it: nothing reads those later."""
     if isinstance(value.owner, ir.Block) or value.owner.operation.block != block:
         return False

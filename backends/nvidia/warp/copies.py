@@ -2,11 +2,11 @@
 
 from attn_mlir.backends.nvidia.warp.barriers import at
 from attn_mlir.backends.nvidia.warp.memory import columns_of
-from attn_mlir.backends.nvidia.warp.printer import Rule, SharedAddress, WarpPrinter, plain
+from attn_mlir.backends.nvidia.warp.printer import Address, Rule, WarpPrinter, plain
 from attn_mlir.mlir import ir
 
 
-def _panels(tile: SharedAddress, type_: ir.MemRefType) -> list[tuple[str, int]]:
+def _panels(tile: Address, type_: ir.MemRefType) -> list[tuple[str, int]]:
     """The address and the first column of each panel of a tile."""
     width = columns_of(type_)
     return [(f"{tile.address} + {n * tile.panel}" if n else tile.address, n * width) for n in range(max(1, -(-type_.shape[1] // width)))]
@@ -22,7 +22,7 @@ def _column(column: str, more: int) -> str:
 
 
 def _copy(
-    printer: WarpPrinter, op: ir.Operation, source: ir.Value, batch: str, head: str, row: str, column: str, tile: SharedAddress,
+    printer: WarpPrinter, op: ir.Operation, source: ir.Value, batch: str, head: str, row: str, column: str, tile: Address,
     barrier: str, stage: str,
 ) -> None:  # fmt: skip
     type_ = op.operands[5].type
@@ -31,9 +31,7 @@ def _copy(
         printer.line(f"attn::tma_load({address}, {_map(printer, source, type_)}, {at(barrier, stage)}, {place});")
 
 
-def _store(
-    printer: WarpPrinter, op: ir.Operation, tile: SharedAddress, target: ir.Value, batch: str, head: str, row: str, column: str
-) -> None:
+def _store(printer: WarpPrinter, op: ir.Operation, tile: Address, target: ir.Value, batch: str, head: str, row: str, column: str) -> None:
     type_ = op.operands[0].type
     function = "tma_add" if op.name == "warp.add_async" else "tma_store"
     for address, more in _panels(tile, type_):

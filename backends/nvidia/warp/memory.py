@@ -5,7 +5,7 @@ from typing import Any
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES
 from attn_mlir.backends.nvidia.warp import scalars
 from attn_mlir.backends.nvidia.warp.elements import element
-from attn_mlir.backends.nvidia.warp.printer import Rule, SharedAddress, WarpPrinter, count_of
+from attn_mlir.backends.nvidia.warp.printer import Address, Rule, WarpPrinter, count_of
 from attn_mlir.diagnostics import source_line
 from attn_mlir.dialects.warp.kinds import bytes_of, swizzle_of
 from attn_mlir.errors import UnsupportedError
@@ -30,13 +30,13 @@ def _alloc(printer: WarpPrinter, op: ir.Operation) -> None:
         return
     printer.line(f"const uint32_t {name} = {printer.shared(size, ALIGNMENT if swizzle else _NUMBERS)};")
     if swizzle:
-        printer.printed[op.results[0]] = SharedAddress(name, type_.shape[1] * ROW_BYTES)
+        printer.printed[op.results[0]] = Address(name, type_.shape[1] * ROW_BYTES)
 
 
 def _view(printer: WarpPrinter, op: ir.Operation, buffer: Any, stage: str, row: str, column: str) -> None:
     type_ = op.operands[0].type
     width = columns_of(type_)
-    if not isinstance(buffer, SharedAddress) or not _is_multiple(op.operands[3], width):
+    if not isinstance(buffer, Address) or not _is_multiple(op.operands[3], width):
         raise UnsupportedError(f"warp: a tile begins at a multiple of {width} columns ({source_line(op.location)})")
     panels = str(int(column) // width * buffer.panel) if column.isdigit() else f"{scalars.operand(column)} / {width} * {buffer.panel}"
     terms = [f"{stage} * {bytes_of(type_) // type_.shape[0]}", f"{row} * {ROW_BYTES}", panels]
@@ -44,7 +44,7 @@ def _view(printer: WarpPrinter, op: ir.Operation, buffer: Any, stage: str, row: 
     if text != buffer.address:
         printer.line(f"const uint32_t {printer.name(op.results[0], 'tile')} = {text};")
         text = printer.printed[op.results[0]]
-    printer.printed[op.results[0]] = SharedAddress(text, buffer.panel)
+    printer.printed[op.results[0]] = Address(text, buffer.panel)
 
 
 def columns_of(type_: ir.Type) -> int:
@@ -89,7 +89,7 @@ def _store(printer: WarpPrinter, op: ir.Operation, value: str, memory: Any, *pla
     printer.line(f"attn::store_shared_int({_number_at(op, memory, places, op.operands[1].type)}, {value});")
 
 
-def _matrices(op: ir.Operation, tile: ir.Type, memory: SharedAddress, lane: str) -> str:
+def _matrices(op: ir.Operation, tile: ir.Type, memory: Address, lane: str) -> str:
     """The address that a lane gives for the 16 x 16 elements number c of its warp's rows."""
     if element(tile.element_type).bits != 16:
         raise UnsupportedError(f"warp: matrices move to and from shared memory in 16 bits, got {tile} ({source_line(op.location)})")
@@ -97,7 +97,7 @@ def _matrices(op: ir.Operation, tile: ir.Type, memory: SharedAddress, lane: str)
     return f"{memory.address}{panel} + attn::swizzle_128((warp * 16 + {lane} % 16) * {ROW_BYTES} + {lane} / 16 * 16 + c % 4 * 32)"
 
 
-def _write(printer: WarpPrinter, op: ir.Operation, tile: str, memory: SharedAddress) -> None:
+def _write(printer: WarpPrinter, op: ir.Operation, tile: str, memory: Address) -> None:
     """stmatrix, four 8 x 8 matrices at a time; of f32, two columns of a thread at a time."""
     if element(op.operands[0].type.element_type).bits == 32:
         _write_pairs(printer, op, tile, memory)
@@ -114,7 +114,7 @@ def _lane_here(printer: WarpPrinter) -> str:
     return name
 
 
-def _write_pairs(printer: WarpPrinter, op: ir.Operation, tile: str, memory: SharedAddress) -> None:
+def _write_pairs(printer: WarpPrinter, op: ir.Operation, tile: str, memory: Address) -> None:
     """Odd rows write two groups of columns the other way round, so that the rows of a quarter warp meet different banks."""
     groups = op.operands[0].type.shape[1] // 8
     lane, row = _lane_here(printer), printer.names.fresh("own_row")
@@ -129,7 +129,7 @@ def _write_pairs(printer: WarpPrinter, op: ir.Operation, tile: str, memory: Shar
             printer.line(f"attn::store_shared2({at}, {', '.join(values)});")
 
 
-def _read(printer: WarpPrinter, op: ir.Operation, memory: SharedAddress) -> None:
+def _read(printer: WarpPrinter, op: ir.Operation, memory: Address) -> None:
     """ldmatrix, four 8 x 8 matrices at a time."""
     at, name = _matrices(op, op.results[0].type, memory, "lane"), printer.declare(op.results[0], "tile")
     with printer.writer.unrolled("c", count_of(op.results[0].type) // 4):

@@ -22,7 +22,7 @@ _OWN = "lane warp group shared memory r h c at low high".split()
 
 
 @dataclass(frozen=True)
-class SharedAddress:
+class Address:
     """A tile in shared memory: a C++ expression of its address, and the bytes from one panel of 64 columns to the next."""
 
     address: str
@@ -32,7 +32,7 @@ class SharedAddress:
 class WarpPrinter:
     """Prints ops by their rules, which get the operands as they were printed.
 
-    `printed` holds what stands for a value: a C++ expression or the name of an array, a `SharedAddress`, or, of an argument, the value.
+    `printed` holds what stands for a value: a C++ expression or the name of an array, a `Address`, or, of an argument, the value.
     """
 
     def __init__(self, kernel: ir.Operation, rules: dict[str, Rule]) -> None:

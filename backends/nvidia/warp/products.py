@@ -4,7 +4,7 @@ from typing import Any
 
 from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product, wgmma, wgmma_name
 from attn_mlir.backends.nvidia.warp.elements import element
-from attn_mlir.backends.nvidia.warp.printer import Rule, SharedAddress, WarpPrinter, plain
+from attn_mlir.backends.nvidia.warp.printer import Address, Rule, WarpPrinter, plain
 from attn_mlir.diagnostics import source_line
 from attn_mlir.dialects.regions import maker
 from attn_mlir.dialects.warp.kinds import settled
@@ -16,7 +16,7 @@ def _registers(printer: WarpPrinter, op: ir.Operation) -> None:
     printer.declare(op.results[0], "product")
 
 
-def _mma_async(printer: WarpPrinter, op: ir.Operation, start: str, a: str | SharedAddress, b: SharedAddress, keep: str) -> None:
+def _mma_async(printer: WarpPrinter, op: ir.Operation, start: str, a: str | Address, b: Address, keep: str) -> None:
     """The result is in the accumulator's registers; in a copy of them where something else, or a loop around, uses that again."""
     tile, right = settled(op.results[0].type), op.operands[2].type
     transposed = [plain(op, name) for name in ("transpose_a", "transpose_b")]
@@ -28,10 +28,10 @@ def _mma_async(printer: WarpPrinter, op: ir.Operation, start: str, a: str | Shar
         to = printer.declare(op.results[0], "product")
         printer.assign(to, op.operands[0])
     printer.printed[op.results[0]] = to
-    form = "shared" if isinstance(a, SharedAddress) else "registers"
+    form = "shared" if isinstance(a, Address) else "registers"
     columns, depth = tile.shape[1], right.shape[1] if transposed[1] else right.shape[0]
     instruction = (columns, form, name, transposed[0], not transposed[1])
-    left = SharedOperand(f"attn::uniform({a.address})", a.panel, transposed[0]) if isinstance(a, SharedAddress) else a
+    left = SharedOperand(f"attn::uniform({a.address})", a.panel, transposed[0]) if isinstance(a, Address) else a
     factor = SharedOperand(f"attn::uniform({b.address})", b.panel, not transposed[1])
     clear = {"true": False, "false": True}.get(keep, f"!{keep}")
     try:

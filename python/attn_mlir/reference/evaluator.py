@@ -16,7 +16,7 @@ from attn_mlir.reference.online import online
 from attn_mlir.reference.packed import PackedWeights, packed_attention, packed_elements, packed_pairs, packed_rows
 from attn_mlir.reference.pairs import Weights, collect, elements, key_sum, pairs, query_sum, row_dot, scatter
 from attn_mlir.reference.presence import presence
-from attn_mlir.reference.problem import Blocking, ReferenceProblem, pairs_problem, problem
+from attn_mlir.reference.problem import Blocking, OpInputs, pairs_problem, problem
 from attn_mlir.reference.scalar import Array, element_type, wrap
 from attn_mlir.reference.segments import decay_sum, state_scan
 from attn_mlir.reference.tiles import inputs_of, lists_of, run_kernel
@@ -117,7 +117,7 @@ class _Runner:
 
 
 def _attention(
-    op: ir.Operation, frame: EvaluationFrame, args: list[Array], blocks: Blocking, run: Callable[[ReferenceProblem], list[Array]]
+    op: ir.Operation, frame: EvaluationFrame, args: list[Array], blocks: Blocking, run: Callable[[OpInputs], list[Array]]
 ) -> list[Array]:
     if pieces(op, "attn.sequences"):
         return packed_attention(op, frame, args, blocks, run)
@@ -163,7 +163,7 @@ def rows_with_keys(module: ir.Module | ir.Operation | ir.OpView, inputs: Sequenc
     found: list[Array] = []
 
     def look(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
-        def filled(p: ReferenceProblem) -> list[Array]:
+        def filled(p: OpInputs) -> list[Array]:
             return [np.asarray(presence(p).present.any(axis=3))]
 
         if pieces(op, "attn.sequences"):

@@ -11,7 +11,7 @@ from attn_mlir.passes.sequences import Packing, packing_of, pages_of
 from attn_mlir.reference.errors import OutOfBoundsError
 from attn_mlir.reference.interpreter import EvaluationFrame
 from attn_mlir.reference.pairs import Weights
-from attn_mlir.reference.problem import Blocking, ReferenceProblem, pairs_problem, problem
+from attn_mlir.reference.problem import Blocking, OpInputs, pairs_problem, problem
 from attn_mlir.reference.scalar import Array
 
 _SIDES = (("query", 0), ("key", 1))
@@ -38,7 +38,7 @@ class PackedWeights:
 
 
 def packed_attention(
-    op: ir.Operation, frame: EvaluationFrame, args: list[Array], blocks: Blocking, run: Callable[[ReferenceProblem], list[Array]]
+    op: ir.Operation, frame: EvaluationFrame, args: list[Array], blocks: Blocking, run: Callable[[OpInputs], list[Array]]
 ) -> list[Array]:
     """The results of an `attn.attention` or `attn.online`, of which `run` computes one sequence; rows of none are 0, their lse -inf."""
     q, k, v = args
@@ -61,7 +61,7 @@ def packed_attention(
 
 
 def packed_rows(
-    op: ir.Operation, frame: EvaluationFrame, rows: Sequence[int], args: list[Array], run: Callable[[ReferenceProblem], list[Array]]
+    op: ir.Operation, frame: EvaluationFrame, rows: Sequence[int], args: list[Array], run: Callable[[OpInputs], list[Array]]
 ) -> Array:
     """A truth of each row that `run` finds of one sequence; false for rows of none."""
     q, k, v = args
@@ -72,7 +72,7 @@ def packed_rows(
     return found
 
 
-def packed_pairs(op: ir.Operation, frame: EvaluationFrame, blocks: Blocking, run: Callable[[ReferenceProblem], Weights]) -> PackedWeights:
+def packed_pairs(op: ir.Operation, frame: EvaluationFrame, blocks: Blocking, run: Callable[[OpInputs], Weights]) -> PackedWeights:
     """The weights of an `attn.pairs`, of which `run` computes one sequence."""
     parts = []
     for number, inner, of_q, of_k in _sequences(op, frame):

@@ -11,7 +11,7 @@ from attn_mlir.passes.regions import block_of, piece
 from attn_mlir.reference.errors import EvaluationError, OutOfBoundsError
 from attn_mlir.reference.interpreter import EvaluationFrame
 from attn_mlir.reference.presence import pairs_presence
-from attn_mlir.reference.problem import ReferenceProblem, further_products, grid, weighted_sum
+from attn_mlir.reference.problem import OpInputs, further_products, grid, weighted_sum
 from attn_mlir.reference.scalar import Array
 
 
@@ -31,7 +31,7 @@ class Weights:
         return self.present.shape
 
 
-def pairs(p: ReferenceProblem) -> Weights:
+def pairs(p: OpInputs) -> Weights:
     """The weights of an `attn.pairs`, each [B, Hq, Sq, Skv]."""
     present = pairs_presence(p)
     yielded = p.run(_piece(p.op, "attn.pair"), [*further_products(p), *p.indices()], present)

@@ -10,7 +10,7 @@ from attn_mlir.passes.regions import find_all
 from attn_mlir.reference.warp import barriers, fragments, memory, products, structure
 from attn_mlir.reference.warp.costs import Costs
 from attn_mlir.reference.warp.faults import Fault
-from attn_mlir.reference.warp.machine import Rule, WarpMachine
+from attn_mlir.reference.warp.machine import Machine, Rule
 from attn_mlir.reference.warp.schedules import Schedule, schedules
 from attn_mlir.reference.warp.timed import Event, TimedMachine
 
@@ -46,7 +46,7 @@ def run_scheduled(kernel: ir.Operation, arguments: Sequence[Any], schedule: Sche
     """
     with np.errstate(all="ignore"):
         own = counters_for(kernel, arguments)
-        steps = WarpMachine(kernel, [*arguments, *own], schedule(), blocks, RULES).execute()
+        steps = Machine(kernel, [*arguments, *own], schedule(), blocks, RULES).execute()
     if any(counter.any() for counter in own):
         raise Fault("counter left", kernel.location, "the counter that hands tiles out is not zero again")
     return steps

@@ -20,7 +20,7 @@ Rule = Callable[..., Any]
 """(machine, unit, op, operands...) -> the results: one, a list, or steps that end with these."""
 
 
-class WarpMachine:
+class Machine:
     """Thread blocks of a kernel that run at the same time, over tensors in global memory."""
 
     def __init__(self, kernel: ir.Operation, arguments: Sequence[Any], choose: Choice, blocks: int, rules: dict[str, Rule]) -> None:

@@ -7,39 +7,32 @@ import numpy as np
 from attn_mlir.dialects.warp.kinds import settled
 from attn_mlir.reference.warp.clocks import Access, WarpClock
 from attn_mlir.reference.warp.faults import Fault
-from attn_mlir.reference.warp.machine import Rule, WarpMachine
+from attn_mlir.reference.warp.machine import Machine, Rule
 from attn_mlir.reference.warp.memory import rounded
 from attn_mlir.reference.warp.program import Inst
-from attn_mlir.reference.warp.units import Flight, JoinedTiles, StageView, Steps, Warpgroup
+from attn_mlir.reference.warp.units import Flight, Joined, Steps, View, Warpgroup
 
 
-def _registers(machine: WarpMachine, unit: Warpgroup, inst: Inst) -> np.ndarray:
+def _registers(machine: Machine, unit: Warpgroup, inst: Inst) -> np.ndarray:
     return np.full(inst.types[0].shape, np.nan)
 
 
 def _operands(
-    machine: WarpMachine,
-    unit: Warpgroup,
-    inst: Inst,
-    a: StageView | np.ndarray,
-    b: StageView | JoinedTiles,
-    accesses: list[tuple[WarpClock, Access]],
+    machine: Machine, unit: Warpgroup, inst: Inst, a: View | np.ndarray, b: View | Joined, accesses: list[tuple[WarpClock, Access]]
 ) -> np.ndarray:
     """a b; each warp reads its rows of a, and all of b."""
     turned, turned_b = inst.attributes["transpose_a"], inst.attributes["transpose_b"]
     for warp, access in accesses:
         cells = list(b.cells())
-        if isinstance(a, StageView):
+        if isinstance(a, View):
             size = len(a.array) // len(unit.warps)
             cells += a.cells() if turned else a.part(warp.number * size, size).cells()
         machine.accesses.read(cells, warp, access)
-    left, right = a.array if isinstance(a, StageView) else a, b.array
+    left, right = a.array if isinstance(a, View) else a, b.array
     return (left.T if turned else left) @ (right.T if turned_b else right)
 
 
-def _mma_async(
-    machine: WarpMachine, unit: Warpgroup, inst: Inst, start: Any, a: StageView | np.ndarray, b: StageView | JoinedTiles, keep: bool
-) -> Steps:
+def _mma_async(machine: Machine, unit: Warpgroup, inst: Inst, start: Any, a: View | np.ndarray, b: View | Joined, keep: bool) -> Steps:
     yield
     if id(start) in unit.written or id(a) in unit.written:
         raise Fault("missing mma_begin", inst.location, "registers that other ops wrote need 'warp.mma_begin' before a product")
@@ -51,15 +44,13 @@ def _mma_async(
     return flight
 
 
-def _mma(
-    machine: WarpMachine, unit: Warpgroup, inst: Inst, start: np.ndarray, a: StageView | np.ndarray, b: StageView | JoinedTiles
-) -> Steps:
+def _mma(machine: Machine, unit: Warpgroup, inst: Inst, start: np.ndarray, a: View | np.ndarray, b: View | Joined) -> Steps:
     yield
     value = start + _operands(machine, unit, inst, a, b, machine.ordinary(unit, inst))
     return unit.made([rounded(value, inst.types[0])])
 
 
-def _mma_wait(machine: WarpMachine, unit: Warpgroup, inst: Inst, product: Flight) -> list[np.ndarray]:
+def _mma_wait(machine: Machine, unit: Warpgroup, inst: Inst, product: Flight) -> list[np.ndarray]:
     for flight in unit.products.take(inst.attributes["pending"]):
         flight.finish()
         flight.done = True
@@ -68,7 +59,7 @@ def _mma_wait(machine: WarpMachine, unit: Warpgroup, inst: Inst, product: Flight
     return [product.value]
 
 
-def _mma_begin(machine: WarpMachine, unit: Warpgroup, inst: Inst) -> None:
+def _mma_begin(machine: Machine, unit: Warpgroup, inst: Inst) -> None:
     unit.written.clear()
 
 

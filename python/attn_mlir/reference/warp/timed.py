@@ -8,7 +8,7 @@ from attn_mlir.mlir import ir
 from attn_mlir.reference.warp import machine
 from attn_mlir.reference.warp.clocks import Barrier
 from attn_mlir.reference.warp.costs import COSTS, Costs
-from attn_mlir.reference.warp.machine import Rule, WarpMachine
+from attn_mlir.reference.warp.machine import Machine, Rule
 from attn_mlir.reference.warp.program import Inst
 from attn_mlir.reference.warp.units import Flight, Queue, Steps, Warpgroup
 
@@ -45,7 +45,7 @@ class Event:
         return self.op.endswith("_async")
 
 
-class TimedMachine(WarpMachine):
+class TimedMachine(Machine):
     """Runs a kernel, and records `record`: events in the order in which they began, those of a warpgroup in the order of its program."""
 
     def __init__(self, kernel: ir.Operation, arguments: Sequence[Any], costs: Costs, blocks: int, rules: dict[str, Rule]) -> None:

@@ -88,7 +88,7 @@ class Tensor:
 
 
 @dataclass
-class StageView:
+class View:
     """A tile in a stage of a buffer."""
 
     buffer: int
@@ -100,17 +100,17 @@ class StageView:
         """The names of its parts of memory."""
         return [(self.buffer, self.stage, c) for c in range(self.row // CHUNK, -(-(self.row + len(self.array)) // CHUNK))]
 
-    def part(self, begin: int, count: int) -> "StageView":
+    def part(self, begin: int, count: int) -> "View":
         """So many rows of it."""
-        return StageView(self.buffer, self.stage, self.row + begin, self.array[begin : begin + count])
+        return View(self.buffer, self.stage, self.row + begin, self.array[begin : begin + count])
 
 
 @dataclass
-class JoinedTiles:
+class Joined:
     """Two tiles side by side."""
 
-    first: "StageView | JoinedTiles"
-    second: "StageView | JoinedTiles"
+    first: "View | Joined"
+    second: "View | Joined"
 
     @property
     def array(self) -> np.ndarray:
