@@ -40,7 +40,7 @@ def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | st
         fields: Fields = {"waves": 1, **tried}
         needed = ChunkKernel(kernel, {"arch": target.arch, **fields}).emit().shared_bytes
         if 2 * needed <= target.lds_bytes and not alone:
-            made.insert(0, {**fields, "waves": 2})
+            made.insert(0, {**fields, "waves": 2})  # two blocks fit into LDS, so that two waves share a SIMD
             break
         if needed <= target.lds_bytes:
             made.append(fields)

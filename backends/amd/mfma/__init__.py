@@ -35,7 +35,7 @@ def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | st
     sizes = ir.DictAttr(kernel.attributes["tile.kernel"])
     pairs = "grid" in sizes and ir.StringAttr(sizes["grid"]).value == "pairs"
     fields: Fields = {
-        "waves": 1 if pairs or columns > 128 else 2,
+        "waves": 1 if pairs or columns > 128 else 2,  # a SIMD; two leave 256 registers, too few for those sums
         "reverse": int(_uneven(kernel) and not pairs and "lengths" not in sizes),
         "in_turn": 0,
     }

@@ -17,6 +17,7 @@ _SUMS = ("tile.dot_add", "tile.dot_rescale", "tile.accumulate")
 _HINTS = {"sum": "row_sum", "max": "row_max", "min": "row_min"}
 _RAISE = math.log2(1.0 + 0.75 * 2.0**-11)
 _LOWER = 1.0 / (1.0 + 0.75 * 2.0**-11)
+"""Weights are cut to f16, not rounded: raised by 3/4 of half a unit before, they are right on average, and so is the lowered sum."""
 _PAIRED = ("tensor.extract", "arith.addf", "arith.subf", "arith.mulf", "arith.divf", "arith.negf", "arith.truncf", "math.fma", "math.exp2",
            "math.exp", "math.log2", "math.log", "math.sqrt", "math.rsqrt", "math.absf")  # fmt: skip
 """What can be printed for two neighbouring elements at once: the hardware adds and multiplies pairs as fast as single numbers."""

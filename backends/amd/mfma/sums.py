@@ -95,14 +95,14 @@ class MfmaSums:
         first, exists, known = core.value(row), core.value(count), core.value(tile.count)
         writer.line("// Sums over keys: all weights of a query come together.")
         if self.busy:
-            writer.line("attn::barrier();")
+            writer.line("attn::barrier();")  # the sums before have read the weights that lie here
         self.busy = True
         with writer.unrolled("n", queries // STEP), writer.unrolled("r", 16):
             word = f"attn::half_of({packed.name}[2 * n + r / 8][r / 2 % 4], r % 2)"
             writer.line(f"attn::keep_half<{_KEYS // 8}>(memory + {base}, column + 32 * n + r, row, row < {known} ? {word} : 0);")
         if scale is not None:
             writer.line(f"if (lane == 0) ((float *)(memory + {factors}))[attn::thread() / 64] = 1.0f / {scale};")
-        writer.line("attn::barrier();")
+        writer.line("attn::barrier();")  # a query needs the weights of all waves, each of which has other keys
         blocks = queries // STEP
         turns = -(-blocks // tile.groups)
         with core.unrolled("i", tile.tiles), core.unrolled("j", turns):

@@ -50,9 +50,9 @@ class MfmaPrinter:
             if op.name in ("scf.yield", "func.return"):
                 break
             if late and _reads(op, by_rows=False):
-                self.core.writer.line("attn::barrier();")
+                self.core.writer.line("attn::barrier();")  # all waves have read the rows whose memory columns take
                 self.staging.keep_columns(streams)
-                self.core.writer.line("attn::barrier();", *[after] * bool(after))
+                self.core.writer.line("attn::barrier();", *[after] * bool(after))  # columns of other waves are there
                 late = False
             elif self.staging.splits(streams) and not late and _reads(op, by_rows=True):
                 raise UnsupportedError(
@@ -81,7 +81,7 @@ class MfmaPrinter:
             self.staging.stream(load, streams)
         if not streams:
             return streams
-        core.writer.line("attn::barrier();")
+        core.writer.line("attn::barrier();")  # what was in this memory before has been read
         self.sums.busy = False
         self.base = self.staging.place(streams, self.base)
         self.staging.declare(streams)
@@ -89,7 +89,7 @@ class MfmaPrinter:
             self.staging.fetch([stream], core.value(stream.loads[0].operands[3]))
         self.staging.keep(streams, block)
         self.base = self._stage_columns(block)
-        core.writer.line("attn::barrier();")
+        core.writer.line("attn::barrier();")  # each wave reads what all have written
         return streams
 
     def _stage_columns(self, block: ir.Block) -> int:
@@ -175,16 +175,16 @@ class MfmaPrinter:
                 if core.recompute:
                     core.here()
                     self.staging.here(own)
-                core.writer.line("attn::barrier();")
+                core.writer.line("attn::barrier();")  # products of the iteration before have read their tiles
                 self.sums.busy = False
                 self.staging.keep(own, body(op))
                 base, self.base = self.base, self._stage_columns(body(op))
                 follow = f"{ahead[0]}({index} + {step} < {end} ? {index} + {step} : {ahead[2]});"
                 if self.staging.splits(own):
-                    core.writer.line("attn::barrier();")
+                    core.writer.line("attn::barrier();")  # rows are there; columns follow once these have been read
                     self.block(body(op), own, follow)
                 else:
-                    core.writer.line("attn::barrier();", follow)
+                    core.writer.line("attn::barrier();", follow)  # tiles are there; the next loads fly during the products
                     self.block(body(op), own)
                 self.base = base
             else:
