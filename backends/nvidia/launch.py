@@ -148,7 +148,7 @@ class CudaLauncher:
         return PackedLaunch(values, cuda.config(grid, code.threads, code.shared_bytes, stream, code.cluster))
 
     def _extents(self, arguments: Sequence[Any]) -> Sequence[int]:
-        """Batch, heads, and rows or, for sweeps over chunks, as many rows as their blocks have together."""
+        """Batch, heads, and rows or, for chunk scans, as many rows as their blocks have together."""
         if self._sweeps is None:
             return extents_of(self._kernel, arguments)
         over = arguments[self._over].shape

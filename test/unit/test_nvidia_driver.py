@@ -80,7 +80,7 @@ def test_the_short_way(gpu: FakeCuda, compiled: None) -> None:
     found.run(q, k[..., ::2].repeat(1, 1, 1, 2)[..., ::1], v, [])
     wide = heads(1, 2, 100, 128)
     found.run(q, wide[..., ::2], v, [])
-    assert len(found.program._calls) == 4  # copies are made anew each time
+    assert len(found.program._calls) == 4  # copies are made again each time
     with pytest.raises(ArgumentError, match=r"of torch\.bfloat16"):
         found.run(q.view(torch.bfloat16), k, v, [])
 

@@ -94,7 +94,7 @@ def test_sums_of_all_chunks_are_described_as_one_tensor(gpu: FakeCuda) -> None:
 def test_what_the_copy_engine_cannot_read_is_copied(gpu: FakeCuda, view: Any) -> None:
     x = view()
     run = launcher(KernelParameter("descriptor", 0, box=(64, 8)), KernelParameter("pointer", 0), KernelParameter("stride", 0, 2))
-    for _ in range(2):  # each time anew, as the elements may have changed
+    for _ in range(2):  # each time again, as the elements may have changed
         run([x])
     for made, described in zip(gpu.named("cuLaunchKernelEx"), gpu.named("cuTensorMapEncodeTiled"), strict=False):
         assert parameter(made, 0, ctypes.c_char) and parameter(made, 1, ctypes.c_uint64) != x.data_ptr()

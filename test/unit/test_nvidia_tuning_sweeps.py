@@ -1,4 +1,4 @@
-"""Tuning of sweeps over chunks: their facts, schedules and what these need, and tuning with made-up times. No GPU but at the end."""
+"""Tuning of chunk scans: their facts, schedules and what these need, and tuning with made-up times. No GPU but at the end."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""HIP C++ for sweeps over chunks (linear attention): matrix products of tiles in shared memory, the state in registers."""
+"""HIP C++ for chunk scans (linear attention): matrix products of tiles in shared memory, the state in registers."""
 
 from collections.abc import Mapping
 
@@ -46,7 +46,7 @@ def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | st
             made.append(fields)
     if not made:
         raise UnsupportedError(
-            f"amd: a sweep over chunks needs {needed} bytes of shared memory, {target.arch} has {target.lds_bytes}: choose smaller chunks "
+            f"amd: a chunk scan needs {needed} bytes of shared memory, {target.arch} has {target.lds_bytes}: choose smaller chunks "
             "or smaller blocks of values"
         )
     return {name: choices.get(name, value) for name, value in made[0].items()}

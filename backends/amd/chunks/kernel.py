@@ -1,4 +1,4 @@
-"""Sweeps over chunks (linear attention): four waves share the tiles of a chunk; the state stays in registers."""
+"""Chunk scans (linear attention): four waves share the tiles of a chunk; the state stays in registers."""
 
 from attn_mlir.backends.amd.chunks.core import ChunkCore
 from attn_mlir.backends.amd.chunks.sweep import ChunkOps

@@ -1,4 +1,4 @@
-"""Prints the ops of a sweep over chunks, and its loops: the next chunk is loaded while the current one is multiplied."""
+"""Prints the ops of a chunk scan, and its loops: the next chunk is loaded while the current one is multiplied."""
 
 from attn_mlir.backends.amd.chunks.copies import ChunkCopies
 from attn_mlir.backends.amd.chunks.core import ChunkCore
@@ -209,7 +209,7 @@ class ChunkOps:
         """A branch that all threads take together."""
         core = self.core
         if list(op.results):
-            raise UnsupportedError(f"amd: a branch in a sweep over chunks makes no tiles ({op.location})")
+            raise UnsupportedError(f"amd: a branch in a chunk scan makes no tiles ({op.location})")
         condition = core.value(op.operands[0])
         for number, region in enumerate(op.regions):
             if not list(region.blocks) or len(operations(region.blocks[0])) < 2:

@@ -19,7 +19,7 @@ def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | st
     """The schedule of a kernel with matrix products in 16 bits.
 
     `waves` per SIMD; `reverse`: the last blocks of rows first; `in_turn`: rows and columns of a block share memory, one after the other;
-    `recompute`: addresses are computed in each step anew, as there are no registers to keep them; `late`: only what follows from the
+    `recompute`: addresses are computed in each step again, as there are no registers to keep them; `late`: only what follows from the
     number of the thread is, where it is used; `room`: bytes of shared memory that must do, so that what maps read for each column may be
     read where it is used.
 

@@ -366,7 +366,7 @@ class _Elements:
                 writer.line(f"{pairs[target]} = {text if exists is None else f'inside ? {text} : 0.0f'};")
         for number, (value, kind, row) in enumerate(zip(self.values[self.stored :], self.kinds, sums, strict=True)):
             text = core.scalars.emit(value)
-            # Compared anew for each sum: to keep what comparisons gave takes more registers than there are.
+            # Compared again for each sum: to keep what comparisons gave takes more registers than there are.
             text = text if exists is None else f"32 * n + r < {self.left[number]} ? {text} : {_IDENTITY[kind]}"
             writer.line(f"{row.name} = {_combined(kind, row.name, text)};")
 

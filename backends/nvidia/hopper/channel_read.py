@@ -1,4 +1,4 @@
-"""Recognises sweeps over chunks whose key channels have decays of their own: kernels of grid "chunks" with a `tile.decay_channels`."""
+"""Recognises chunk scans whose key channels have decays of their own: kernels of grid "chunks" with a `tile.decay_channels`."""
 
 from dataclasses import dataclass
 

@@ -84,7 +84,7 @@ class ColumnWriter(RolePrinter):
         self.core.seeds = {}
 
     def _forget_places(self, values: list[ir.Value]) -> None:
-        """What follows from the program's place is computed anew in each step, not kept in registers."""
+        """What follows from the program's place is computed again in each step, not kept in registers."""
         core = self.core
         for op in ops_of(core.kernel.regions[0].blocks[0], "tile.program_id"):
             if not any(depends(value, op.results[0]) for value in values):

@@ -120,7 +120,7 @@ class RolePrinter(ABC):
         self.leave(list(op.results), [])
 
     def _copy(self, op: ir.Operation, block: ir.Block) -> None:
-        """Tiles that the branch made anew become the ones that are carried."""
+        """Tiles that the branch made become the ones that are carried."""
         return
 
 

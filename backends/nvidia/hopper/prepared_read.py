@@ -1,4 +1,4 @@
-"""What sweeps over chunks have in common whose channels have decays of their own: key channels and value channels.
+"""What chunk scans have in common whose channels have decays of their own: key channels and value channels.
 
 Some warps prepare chunks of q, k, v and log decays, others hold the state and multiply.
 """

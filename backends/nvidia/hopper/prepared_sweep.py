@@ -1,4 +1,4 @@
-"""The code of sweeps over chunks whose channels have decays of their own: warps that prepare chunks, warpgroups that hold the state."""
+"""The code of chunk scans whose channels have decays of their own: warps that prepare chunks, warpgroups that hold the state."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""Sweeps over chunks (linear attention): a producer warp that loads and sums up log decays, and a warpgroup for every 64 columns of v.
+"""Chunk scans (linear attention): a producer warp that loads and sums up log decays, and a warpgroup for every 64 columns of v.
 
 A warpgroup keeps its columns of the state, transposed, as accumulators of matrix products for the whole sweep: they multiply q as operand
 in registers and never pass through shared memory. See `sweep_chunk` for the work on one chunk.

@@ -1,4 +1,4 @@
-"""Recognises sweeps over chunks whose value channels have decays of their own: kernels of grid "chunks" with a `tile.decay_values`."""
+"""Recognises chunk scans whose value channels have decays of their own: kernels of grid "chunks" with a `tile.decay_values`."""
 
 from dataclasses import dataclass
 

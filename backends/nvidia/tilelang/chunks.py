@@ -1,4 +1,4 @@
-"""Sweeps over chunks (grid "chunks"): the loop that carries a state, tiles of the next chunk loaded while this one is computed.
+"""Chunk scans (grid "chunks"): the loop that carries a state, tiles of the next chunk loaded while this one is computed.
 
 All rows of a tile exist in memory but in the last chunk of a sequence: whole tiles are copied by `cp.async`, rows past the end repeat the
 last one.

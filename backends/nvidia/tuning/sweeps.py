@@ -1,4 +1,4 @@
-"""Sweeps over chunks (linear attention): what a schedule depends on, the schedules there are, and what each needs and takes.
+"""Chunk scans (linear attention): what a schedule depends on, the schedules there are, and what each needs and takes.
 
 A program goes through its chunks one after another, so that what counts is how long one chunk takes from its loads to the state after it,
 and how many programs a multiprocessor works on in the meantime. The numbers rank schedules; they predict nothing.

@@ -178,7 +178,7 @@ def attention(
 
     q is [B, Hq, Sq, D], k is [B, Hkv, Skv, D], v is [B, Hkv, Skv, Dv], in float32, float16, bfloat16 or float64; query head h
     reads key head h // (Hq / Hkv). Jagged nested tensors, [B, H, jagged, D], are sequences of different lengths, see `attention_varlen`;
-    o is one, too. The functions are plain Python, traced once; numbers and tensors that they capture are read anew
+    o is one, too. The functions are plain Python, traced once; numbers and tensors that they capture are read
     at every call. torch.autocast casts q, k and v as it does those of torch's scaled_dot_product_attention, and nothing that is captured.
 
     layout: "bhsd"; "bshd" where q, k, v and o are [B, S, H, D]; "sbhd" where they are [S, B, H, D]; or two of them, ("bhsd", "bshd"),

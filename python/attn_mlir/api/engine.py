@@ -261,7 +261,7 @@ class AttentionEngine(AttentionReport, EngineModule):
 
     @constant_in_graphs
     def _look_again(self) -> None:
-        """Finds anew what reads the variables of the functions, where these are others by now."""
+        """Finds again what reads the variables of the functions, where these are others by now."""
         self._accessors, self._backward_accessors = self._watched.refresh(), self._watched_backward.refresh()
 
     @constant_in_graphs

@@ -16,7 +16,7 @@ from attn_mlir.errors import ArgumentError, UnsupportedError
 
 _PIECES = ("score_mod", "query_mod", "key_mod", "value_mod", "q_mod", "k_mod", "v_mod", "decay_mod", "skip_mod", "mask_mod", "row")
 _CHANGEABLE = ("dropout_p", "deterministic")
-"""Arguments that are attributes, which may be set anew."""
+"""Arguments that are attributes, which may be set later."""
 _Module = torch.nn.Module
 _CALL, _CALL_IMPL = _Module.__call__, _Module._call_impl
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling

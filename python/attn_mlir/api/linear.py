@@ -133,7 +133,7 @@ def linear_attention(
     scale: what o is multiplied with; None means 1/sqrt(K).
     q_mod, k_mod, v_mod: elementwise changes of q, k, v: f(x), f(x, b, h, t) or f(x, b, h, t, d). decay_mod: that of the log decay, f(g),
     f(g, b, h, t), or f(g, b, h, t, d), which makes a decay for each channel. They are plain Python, traced once; h is the head of o in
-    all of them; numbers and tensors that they capture are read anew at every call, and have gradients.
+    all of them; numbers and tensors that they capture are read at every call, and have gradients.
     initial_state: the state before the first position, [B, H, K, V]; None: 0. output_final_state: return (o, final_state), the state
     after the last position. States are float32 (float64 for float64 inputs).
     cu_seqlens: several sequences in one, B = 1: sequence n is the positions from cu_seqlens[n] to cu_seqlens[n + 1], int32 or int64
@@ -160,7 +160,7 @@ def linear_attention(
     mods = (q_mod, k_mod, v_mod, decay_mod, skip_mod, erase_mod)
     asked = (scale, bool(output_final_state), layout, device, segment_size, mods, bool(read_before_update))
     if torch.compiler.is_dynamo_compiling():
-        return _in_graph(inputs, asked)  # a named tuple would have the graph compiled anew for each number that mods hold
+        return _in_graph(inputs, asked)  # a named tuple would have the graph compiled again for each number that mods hold
     check_segment(segment_size)
     return attend_linear(inputs, LinearOptions(*asked)._replace(device=device_type(device)))[0]
 

@@ -144,7 +144,7 @@ class LinearAttentionEngine(LinearReport, EngineModule):
 
     @constant_in_graphs
     def _look_again(self) -> None:
-        """Finds anew what reads the variables of the functions, where these are others by now."""
+        """Finds again what reads the variables of the functions, where these are others by now."""
         self._accessors = self._watched.refresh()
 
     @constant_in_graphs

@@ -54,7 +54,7 @@ class Trace:
         self.nonzero: set[Source] = set()
         """Captured integers that are divided by."""
         self.reusable = True
-        """False when a later call could not find the captured values again: then it must trace anew."""
+        """False when a later call could not find the captured values again: then it must trace again."""
         self.tensors: dict[int, tuple[Source, str]] = {}
         """The captured tensors, and what torch computes of them alone, by identity: source and name."""
         self.arrays: set[int] = set()
