@@ -18,6 +18,7 @@ STEPS = {1: ("head", "[H]"), 2: ("head channel", "[H, K]"), 3: ("step", "[B, H, 
 DeltaForm = tuple[str, bool, bool, str]
 """What erase is like, whether there are an erase_key and a removed_key, and where q reads."""
 NO_DELTA: DeltaForm = ("none", False, False, "after")
+_NO_TENSORS: dict[str, torch.Tensor | None] = {}
 _checked: dict[Any, Problem] = {}
 
 
@@ -202,7 +203,7 @@ def _check_delta(
                 raise ArgumentError(f"{name} says what is erased, but nothing is: pass erase=, the share of it that goes, or erase_mod=")
         if erasing.read_before:
             raise ArgumentError("read_before_update goes with erase= or erase_mod=: without them pass q one position later")
-        return {}, NO_DELTA
+        return _NO_TENSORS, NO_DELTA
     keys = {name: _check_key(name, getattr(erasing, name), q, sizes, layout) for name in ("erase_key", "removed_key")}
     erase, kind = _check_steps("erase", erasing.erase, q, sizes, layout, score)
     output = "decayed" if erasing.read_before else "after"
