@@ -7,11 +7,11 @@ from attn_mlir.dialects.attn import build
 from attn_mlir.dialects.attn.linear_erase import eraser, output_of, removes_another, writer
 from attn_mlir.dialects.attn.linear_recurrence import with_all_heads
 from attn_mlir.mlir import arith, ir
-from attn_mlir.passes.derivation.expr import Node
+from attn_mlir.passes.derivation.expr import Expr
 from attn_mlir.passes.differentiation.delta_plan import DeltaSweep, delta_plan
-from attn_mlir.passes.differentiation.linear_backward import Backward
+from attn_mlir.passes.differentiation.linear_backward import BackwardBody
 from attn_mlir.passes.differentiation.linear_model import SWAPPED, LinearPrimal, Shares
-from attn_mlir.passes.differentiation.linear_products import Products
+from attn_mlir.passes.differentiation.linear_products import ProductGradients
 from attn_mlir.passes.regions import clone_op, pieces
 
 
@@ -34,7 +34,7 @@ def places_of(linear: ir.Operation) -> tuple[bool, str]:
 
 
 @dataclass(eq=False)
-class DeltaBackward(Backward):
+class DeltaBackward(BackwardBody):
     """The body of the backward function of a delta rule, while it is built. All its tensors are of scores."""
 
     whole: dict[str, ir.Value] = field(default_factory=dict)
@@ -189,7 +189,7 @@ class DeltaBackward(Backward):
         sums = {role: swept[role].opview.products for role in ("q", "e", "k", "r") if role in swept}
         a = self._added(sums["q"], sums["e"])
         b = self._added(sums["k"], sums["r"]) if self.removed else sums["k"]
-        Products(self.of, self.host, self.found).of_decays(a, b, swept["q"].opview.states, swept["k"].opview.states)
+        ProductGradients(self.of, self.host, self.found).of_decays(a, b, swept["q"].opview.states, swept["k"].opview.states)
 
     def _added(self, x: ir.Value, y: ir.Value) -> ir.Value:
         made = build.elements(x, lambda *indices: [arith.addf(self.host.read(x, indices), self.host.read(y, indices))])
@@ -220,7 +220,7 @@ class DeltaBackward(Backward):
                 gradient = build.head_sum(gradient, self.host.tensors[role])
         self._pull_shares(argument, shares, None if mod is None else mod[0], gradient, sign)
 
-    def _pull_shares(self, argument: ir.Value, shares: Shares | None, x: Node | None, gradient: ir.Value, sign: float) -> None:
+    def _pull_shares(self, argument: ir.Value, shares: Shares | None, x: Expr | None, gradient: ir.Value, sign: float) -> None:
         """Adds the gradient of an input and of what its mod reads, of `sign` times that behind the mod."""
         host, tensor = self.host, self.host.mapping[argument]
         chosen = argument in self.of.chosen

@@ -12,7 +12,7 @@ from attn_mlir.mlir import arith, ir, tensor
 from attn_mlir.passes.regions import piece
 from attn_mlir.passes.tiling.chunk_decays import Decays
 from attn_mlir.passes.tiling.chunk_levels import Levels
-from attn_mlir.passes.tiling.chunk_products import Parts, Second
+from attn_mlir.passes.tiling.chunk_products import ChunkTerms, SecondWriter
 from attn_mlir.passes.tiling.chunk_rows import RowFactors, erase_factors
 from attn_mlir.passes.tiling.chunk_tiles import Chunk, ChunkTiles, row_mod
 from attn_mlir.passes.tiling.scalars import cast_float
@@ -40,7 +40,7 @@ def written(block: ChunkTiles, sub: int, chunk: Chunk, decays: Decays, state: ir
     removed = k if inputs.second_key is None else block.load(inputs.second_key, chunk)
     factors = RowFactors(erase_factors(block, chunk), decays.of_rows.right if inputs.second_key is None else None)
     seen = decays.read_by(factors, strict=True)
-    parts = Parts(block, seen, state, e, removed, v)
+    parts = ChunkTerms(block, seen, state, e, removed, v)
     system, passed = _pairs(block, sub, seen, e, removed), _passed(block, parts)
     if inputs.second_key is None:
         values = _combined(block, v, passed)
@@ -53,12 +53,12 @@ def written(block: ChunkTiles, sub: int, chunk: Chunk, decays: Decays, state: ir
     return Written(v, (removed, made), made)
 
 
-def second_of(block: ChunkTiles, decays: Decays, q: ir.Value, write: Written) -> Second | None:
+def second_of(block: ChunkTiles, decays: Decays, q: ir.Value, write: Written) -> SecondWriter | None:
     """How q reads what the second writer writes."""
     if write.second is None:
         return None
     seen = decays.read_by(RowFactors(decays.of_rows.left), strict=reads_strictly(block.op, True))
-    return Second(block, seen, q, *write.second)
+    return SecondWriter(block, seen, q, *write.second)
 
 
 def makes_values(block: ChunkTiles) -> bool:
@@ -81,7 +81,7 @@ def _pairs(block: ChunkTiles, sub: int, seen: Decays, x: ir.Value, key: ir.Value
     return block.map([block.tile([block.size] * 2)], lambda i, j: [element(i, j)])[0]
 
 
-def _passed(block: ChunkTiles, parts: Parts) -> ir.Value:
+def _passed(block: ChunkTiles, parts: ChunkTerms) -> ir.Value:
     """[C, V] of scores: what is read of the state before the chunk."""
     if block.channels == "key":
         return parts.of_state

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from attn_mlir.backends.amd.chunks.tiles import round_up
-from attn_mlir.backends.gpu.writer import Writer
+from attn_mlir.backends.gpu.writer import CodeWriter
 
 
 @dataclass(eq=False)
@@ -45,7 +45,7 @@ class _Loop:
 class LdsMemory:
     """Prints barriers where an access needs one. Epochs are counted by barriers: what has no epoch in common may share memory."""
 
-    def __init__(self, writer: Writer, reuse: int) -> None:
+    def __init__(self, writer: CodeWriter, reuse: int) -> None:
         """`reuse`: a barrier is put before a buffer is written where another one was read, so that both may share memory.
 
         1: not before one of which each wave has a part of its own; 2: before all.

@@ -21,7 +21,7 @@ _MOST_SUMS = 8192
 """Floats that such sums may take in shared memory."""
 
 
-class Sweep:
+class ChunkOps:
     """Prints blocks of ops."""
 
     def __init__(self, core: ChunkCore) -> None:

@@ -4,7 +4,7 @@ import math
 
 from attn_mlir.backends.amd.mfma.core import PACKS, MfmaCore
 from attn_mlir.backends.amd.mfma.regions import float_positions, is_read, used
-from attn_mlir.backends.amd.mfma.tiles import STEP, MfmaFragment, MfmaRow, Packed, round_up
+from attn_mlir.backends.amd.mfma.tiles import STEP, MfmaFragment, MfmaRow, PackedTile, round_up
 from attn_mlir.backends.gpu.scalars import dependence, frontier
 from attn_mlir.backends.gpu.structure import body, constant, element_name, hint, maker, operations, widened, yielded
 from attn_mlir.diagnostics import source_line
@@ -124,11 +124,11 @@ class _Elements:
             for kind, result in zip(self.kinds, self.results[self.stored :], strict=True):
                 sums.append(self._sum(kind, result in self.maps.partial))
             if exists is not None:
-                packed = any(isinstance(target, Packed) for target in targets)
+                packed = any(isinstance(target, PackedTile) for target in targets)
                 self.left = [core.names.fresh("left") for _ in range(len(self.kinds) + packed)]
                 core.writer.line(*(f"const int {name} = attn::opaque({exists} - column);" for name in self.left))
             scaled = self._scaled(targets)
-            made = [scaled.get(target, target) if isinstance(target, Packed) else target for target in targets]
+            made = [scaled.get(target, target) if isinstance(target, PackedTile) else target for target in targets]
             if sums or any(target is not None for target in made):
                 self._elements(exists, made, sums)
             for weights, accumulators in self._groups(scaled):
@@ -174,26 +174,26 @@ class _Elements:
             return extent
         return extent if number < self.columns and self.kinds else None
 
-    def _target(self, value: ir.Value, result: ir.Value, exists: str | None) -> MfmaFragment | Packed | None:
+    def _target(self, value: ir.Value, result: ir.Value, exists: str | None) -> MfmaFragment | PackedTile | None:
         """Registers for a result; None for one that is another tile."""
         core, element = self.core, element_name(result.type)
         op = maker(value)
         same = core.tiles.get(op.operands[0]) if op is not None and op.name == "tensor.extract" else None
-        if isinstance(same, (MfmaFragment, Packed)) and (exists is None or element not in PACKS):
+        if isinstance(same, (MfmaFragment, PackedTile)) and (exists is None or element not in PACKS):
             core.tiles[result] = same
             return None
         if element not in PACKS:
-            target: MfmaFragment | Packed = core.fragment(hint(widened(value), "s"), self.columns)
+            target: MfmaFragment | PackedTile = core.fragment(hint(widened(value), "s"), self.columns)
         else:
             target = core.packed(hint(widened(value), "weights"), self.columns, element)
         core.tiles[result] = target
         return target
 
-    def _scaled(self, targets: list[MfmaFragment | Packed | None]) -> dict[Packed, MfmaFragment]:
+    def _scaled(self, targets: list[MfmaFragment | PackedTile | None]) -> dict[PackedTile, MfmaFragment]:
         """Weights in f16 whose size nothing tells: they stay in f32 until a factor for them is known. The products take small ones as 0."""
-        core, found = self.core, dict[Packed, MfmaFragment]()
+        core, found = self.core, dict[PackedTile, MfmaFragment]()
         for result, target in zip(self.results, targets, strict=False):
-            if isinstance(target, Packed) and target.element == "f16" and self._sums_of(result):
+            if isinstance(target, PackedTile) and target.element == "f16" and self._sums_of(result):
                 found[target] = core.fragment(f"{target.name}_f32", self.columns)
                 self.weights.add(found[target])
         return found
@@ -216,9 +216,9 @@ class _Elements:
             found.append(tile)
         return list(dict.fromkeys(found))
 
-    def _groups(self, scaled: dict[Packed, MfmaFragment]) -> list[tuple[list[Packed], list[MfmaFragment]]]:
+    def _groups(self, scaled: dict[PackedTile, MfmaFragment]) -> list[tuple[list[PackedTile], list[MfmaFragment]]]:
         """Weights and the sums that they are added to, apart where they have nothing in common: each group has one factor."""
-        groups: list[tuple[list[Packed], list[MfmaFragment]]] = []
+        groups: list[tuple[list[PackedTile], list[MfmaFragment]]] = []
         for target in scaled:
             result = next(result for result in self.results if self.core.tiles.get(result) == target)
             weights, sums = [target], self._sums_of(result)
@@ -228,7 +228,7 @@ class _Elements:
             groups.append((weights, sums))
         return groups
 
-    def _pack(self, weights: dict[Packed, MfmaFragment], sums: list[MfmaFragment]) -> None:
+    def _pack(self, weights: dict[PackedTile, MfmaFragment], sums: list[MfmaFragment]) -> None:
         """Multiplies weights by their factor, which is made smaller where one of them is too large, and rounds them."""
         core, scale = self.core, self.core.scales[sums[0].name]
         if any(core.factors.get(name) == scale for name in core.waiting):
@@ -281,14 +281,14 @@ class _Elements:
                     found.append(divisor)
         return list(dict.fromkeys(found))
 
-    def _elements(self, exists: str | None, targets: list[MfmaFragment | Packed | None], sums: list[MfmaRow]) -> None:
+    def _elements(self, exists: str | None, targets: list[MfmaFragment | PackedTile | None], sums: list[MfmaRow]) -> None:
         """The loops over the columns of a lane; elements of 16 bits are made in pairs."""
         core, parts = self.core, self.columns // STEP
         if self.paired:
             with core.unrolled("n", parts), core.unrolled("c", 16, 2):
                 self._pair(targets, sums)
             return
-        packed = [target for target in targets if isinstance(target, Packed)]
+        packed = [target for target in targets if isinstance(target, PackedTile)]
         with core.unrolled("n", parts):
             if not packed:
                 with core.unrolled("r", 16):
@@ -300,11 +300,11 @@ class _Elements:
                 with core.unrolled("r", "c + 2", start="c"):
                     self._element(exists, targets, sums, {target: f"{name}[r - c]" for target, name in pairs.items()})
                 for target in targets:
-                    if isinstance(target, Packed):
+                    if isinstance(target, PackedTile):
                         name, round_ = pairs[target], self._rounding(target)
                         core.writer.line(f"{target.name}[2 * n + c / 8][c / 2 % 4] = {round_}({name}[0], {name}[1]);")
 
-    def _pair(self, targets: list[MfmaFragment | Packed | None], sums: list[MfmaRow]) -> None:
+    def _pair(self, targets: list[MfmaFragment | PackedTile | None], sums: list[MfmaRow]) -> None:
         """Columns c and c + 1 of a lane."""
         core, writer = self.core, self.core.writer
         for value, start in self.staged.items():
@@ -330,7 +330,7 @@ class _Elements:
             else:
                 writer.line(f"{row.name} = f{kind}f(f{kind}f({row.name}, ({text}).x), ({text}).y);")
 
-    def _rounding(self, target: Packed) -> str:
+    def _rounding(self, target: PackedTile) -> str:
         """The function that rounds a pair: to nearest, where weights were not raised for the cheaper one."""
         values = [value for value, result in zip(self.values, self.results, strict=False) if self.core.tiles.get(result) == target]
         weights = all(
@@ -340,7 +340,7 @@ class _Elements:
         return f"attn::{'pack' if cheap else 'round'}_{target.element}"
 
     def _element(
-        self, exists: str | None, targets: list[MfmaFragment | Packed | None], sums: list[MfmaRow], pairs: dict[Packed, str]
+        self, exists: str | None, targets: list[MfmaFragment | PackedTile | None], sums: list[MfmaRow], pairs: dict[PackedTile, str]
     ) -> None:
         core, writer = self.core, self.core.writer
         # What is read at a position past the last one is not used, but it must exist.

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from attn_mlir.backends.amd.mfma.core import TYPES, MfmaCore, check_element
-from attn_mlir.backends.amd.mfma.tiles import STEP, WAVES, LdsTile, Packed, round_up
+from attn_mlir.backends.amd.mfma.tiles import STEP, WAVES, LdsTile, PackedTile, round_up
 from attn_mlir.backends.gpu.structure import body, operations, yielded
 from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
@@ -265,13 +265,13 @@ class Staging:
         core.writer.line(f"attn::set_half({words}, c, here ? {text} : ({type_})0.0f);")
 
 
-class Held:
+class HeldPrinter:
     """Prints tiles whose rows stay in registers as operand B: each lane loads its own row."""
 
     def __init__(self, core: MfmaCore) -> None:
         self.core = core
 
-    def load(self, load: ir.Operation) -> Packed:
+    def load(self, load: ir.Operation) -> PackedTile:
         """Loads row `row` of a tile."""
         core, writer, arguments = self.core, self.core.writer, self.core.arguments
         source, batch, head, first, count = list(load.operands)
@@ -289,7 +289,7 @@ class Held:
             with writer.unrolled("n", padded // STEP), writer.unrolled("g", 2):
                 at = f"rows, row * (int){stride}, column + 32 * n + 8 * g"
                 writer.line(f"{name}[2 * n + g] = attn::load_eight<{align}, {columns}, {padded}>({at});")
-        return Packed(name, padded, check_element(source))
+        return PackedTile(name, padded, check_element(source))
 
 
 def changing(load: ir.Operation) -> ir.Operation | None:

@@ -5,7 +5,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from attn_mlir.backends.amd.mfma.core import MfmaCore, check_element
-from attn_mlir.backends.amd.mfma.tiles import ROWS, STEP, WAVES, Packed, round_up
+from attn_mlir.backends.amd.mfma.tiles import ROWS, STEP, WAVES, PackedTile, round_up
 from attn_mlir.backends.gpu.scalars import dependence, frontier
 from attn_mlir.backends.gpu.structure import body, operations
 from attn_mlir.diagnostics import source_line
@@ -86,7 +86,7 @@ class MfmaSums:
         core, writer = self.core, self.core.writer
         weights, keys, target, slot, batch, head, row, count = list(op.operands)
         tile, packed = self._columns.get(keys), core.tiles.get(weights)
-        if tile is None or not isinstance(packed, Packed) or packed.element != tile.element:
+        if tile is None or not isinstance(packed, PackedTile) or packed.element != tile.element:
             raise UnsupportedError(f"amd: sums over keys need weights and keys in registers ({source_line(op.location)}): use the CPU")
         queries, scale = packed.columns, core.factors.get(packed.name)
         factors = base + queries * _KEYS * 2

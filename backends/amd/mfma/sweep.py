@@ -3,7 +3,7 @@
 from attn_mlir.backends.amd.mfma.core import MfmaCore
 from attn_mlir.backends.amd.mfma.maps import MfmaMaps
 from attn_mlir.backends.amd.mfma.products import MfmaProducts
-from attn_mlir.backends.amd.mfma.staging import Held, Staging, Stream, changing
+from attn_mlir.backends.amd.mfma.staging import HeldPrinter, Staging, Stream, changing
 from attn_mlir.backends.amd.mfma.stores import MfmaStores
 from attn_mlir.backends.amd.mfma.sums import MfmaSums
 from attn_mlir.backends.amd.mfma.tiles import MfmaFragment, MfmaRow, Tile, round_up
@@ -23,7 +23,7 @@ class MfmaPrinter:
     def __init__(self, core: MfmaCore, in_turn: bool, ordered: bool) -> None:
         """With `in_turn`, rows and columns of the same block share memory; `ordered`: see `Sums`."""
         self.core = core
-        self.staging, self.held, self.maps = Staging(core, in_turn), Held(core), MfmaMaps(core)
+        self.staging, self.held, self.maps = Staging(core, in_turn), HeldPrinter(core), MfmaMaps(core)
         self.products, self.stores, self.sums = MfmaProducts(core), MfmaStores(core), MfmaSums(core, ordered)
         self.filled: set[ir.Value] = set()
         self.base = 0

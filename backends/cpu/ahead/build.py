@@ -14,7 +14,7 @@ from attn_mlir.backends.cpu import driver, pipeline, program
 from attn_mlir.backends.cpu.ahead.objects import object_code
 from attn_mlir.backends.cpu.ahead.tables import Compiled, kernel_table, program_table
 from attn_mlir.backends.cpu.target import instruction_sets
-from attn_mlir.backends.host import Host, Kernel
+from attn_mlir.backends.host import Host, KernelGrid
 from attn_mlir.backends.program import prepare_derivative
 from attn_mlir.dialects import loaded
 
@@ -114,7 +114,7 @@ def _add_linear(parts: _Parts, request: Request, name: str, function: str) -> Ho
 def _add_variant(parts: _Parts, request: Request, name: str, first: str, blocks: tuple[int, ...]) -> None:
     with loaded():
         module, signature = driver._lower(request.text, first, blocks)
-        kernel = Kernel("attention", signature.block_q, "rows", 0, (), (), False)
+        kernel = KernelGrid("attention", signature.block_q, "rows", 0, (), (), False)
         prefix = f"{request.name}_{name}_"
         parts.tables.append(kernel_table(name, Compiled(kernel, f"{prefix}attention", signature.threads)))
         parts.objects[name] = object_code(module, prefix)

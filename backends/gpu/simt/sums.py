@@ -14,7 +14,7 @@ from attn_mlir.backends.gpu.attributes import Fields, grid_kind
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.simt.dialect import MOST_THREADS, Dialect
 from attn_mlir.backends.gpu.simt.source import source
-from attn_mlir.backends.gpu.simt.values import Printer
+from attn_mlir.backends.gpu.simt.values import RowPrinter
 from attn_mlir.backends.gpu.structure import body, operations, yielded
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.mlir import ir
@@ -98,7 +98,7 @@ def emit_sums(kernel: ir.Operation, dialect: Dialect) -> KernelCode:
 class _Kernel:
     def __init__(self, kernel: ir.Operation, sums: _Sums, schedule: Mapping[str, int | str], dialect: Dialect) -> None:
         self._kernel, self._sums, self._threads, self._columns = kernel, sums, int(schedule["threads"]), int(schedule["columns"])
-        self._print = Printer(kernel, 1, _VECTOR, dialect)
+        self._print = RowPrinter(kernel, 1, _VECTOR, dialect)
         self._packs = [f"loaded{n}" for n in range(len(sums.loads))]
 
     def emit(self) -> KernelCode:

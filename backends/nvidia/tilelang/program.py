@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.attributes import grid_kind
-from attn_mlir.backends.gpu.kernel import Parameter
+from attn_mlir.backends.gpu.kernel import KernelParameter
 from attn_mlir.backends.nvidia.tilelang import chunks, products
 from attn_mlir.backends.nvidia.tilelang.context import INDENT, Context, constant
 from attn_mlir.backends.nvidia.tilelang.elements import print_scatter, print_store
@@ -77,12 +77,12 @@ if __name__ == "__main__":
 
 
 @dataclass(frozen=True)
-class Program:
+class PrintedKernel:
     """A printed program. `parameters` are those that its CUDA function may have, by their names there; it leaves out unused ones."""
 
     name: str
     text: str
-    parameters: dict[str, Parameter]
+    parameters: dict[str, KernelParameter]
     threads: int
     shared_bytes: int
     """Of all its tiles, or of those that are needed at one time where others share their memory; TileLang may find that less is needed."""
@@ -90,7 +90,7 @@ class Program:
     """Whether it calls functions whose fast approximations are too coarse."""
 
 
-def print_program(kernel: ir.Operation, threads: int, stages: int = 1, deterministic: bool = False) -> Program:
+def print_program(kernel: ir.Operation, threads: int, stages: int = 1, deterministic: bool = False) -> PrintedKernel:
     """Prints a tiled kernel; a `deterministic` one adds scattered values in a fixed order.
 
     Raises UnsupportedError where TileLang, or this printer, cannot do something.
@@ -113,7 +113,7 @@ def print_program(kernel: ir.Operation, threads: int, stages: int = 1, determini
     head = _HEAD.format(title=title, name=name, more=_MERGED if context.pieces else "")
     text = head + "\n".join([*parameters, "):", *body]) + "\n" + _TAIL.format(name=name)
     shared = most_at_once(context.tiles.shared, context.lines) if context.pieces else context.tiles.shared_bytes
-    return Program(name, text, memory.parameters, threads, shared, bool(find_all(kernel, *ACCURATE)))
+    return PrintedKernel(name, text, memory.parameters, threads, shared, bool(find_all(kernel, *ACCURATE)))
 
 
 class _Printer:

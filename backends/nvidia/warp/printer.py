@@ -7,9 +7,9 @@ from typing import Any
 from attn_mlir.backends.gpu import scalar_ops
 from attn_mlir.backends.gpu.arguments import Arguments
 from attn_mlir.backends.gpu.origins import printing
-from attn_mlir.backends.gpu.scalar_integers import Context
+from attn_mlir.backends.gpu.scalar_integers import IntegerContext
 from attn_mlir.backends.gpu.scalars import Names
-from attn_mlir.backends.gpu.writer import Writer
+from attn_mlir.backends.gpu.writer import CodeWriter
 from attn_mlir.backends.nvidia.warp.elements import element
 from attn_mlir.backends.nvidia.warp.numbers import Numbers
 from attn_mlir.diagnostics import source_line
@@ -24,25 +24,25 @@ _OWN = "lane warp group shared memory r h c at low high".split()
 
 
 @dataclass(frozen=True)
-class Shared:
+class Address:
     """A tile in shared memory: a C++ expression of its address, and the bytes from one panel of 64 columns to the next."""
 
     address: str
     panel: int
 
 
-class Printer:
+class WarpPrinter:
     """Prints ops by their rules.
 
-    `printed` holds what stands for a value: a C++ expression or the name of an array, a `Shared`, or, of an argument, the value itself.
+    `printed` holds what stands for a value: a C++ expression or the name of an array, a `Address`, or, of an argument, the value itself.
     """
 
     def __init__(self, kernel: ir.Operation, rules: dict[str, Rule]) -> None:
         self.kernel, self.rules = kernel, rules
-        self.writer = Writer()
+        self.writer = CodeWriter()
         self.arguments = Arguments(kernel)
         self.names = Names([*_OWN, *self.arguments.names])
-        self.context = Context(Numbers())
+        self.context = IntegerContext(Numbers())
         self.printed: dict[ir.Value, Any] = {}
         self.instructions: dict[str, str] = {}
         self.used, self.elected = 0, False

@@ -19,7 +19,7 @@ from attn_mlir.api.given_masks import with_function
 from attn_mlir.api.inputs import ELEMENTS, check_head_dim, check_inputs, layout_of
 from attn_mlir.api.linear import LinearAttention
 from attn_mlir.api.linear_engine import LinearAttentionEngine
-from attn_mlir.backends.ahead.request import Capture, Library, Linear, Request, check_place, path_of
+from attn_mlir.backends.ahead.request import Capture, Library, LinearRequest, Request, check_place, path_of
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.frontend.scope import Captured
@@ -212,7 +212,7 @@ def _both(
     sizes: tuple[str, str, int, int, str],
     backward: bool,
     wrt: Sequence[str] | None,
-    linear: Linear | None = None,
+    linear: LinearRequest | None = None,
 ) -> tuple[Request, Request]:
     captures = _captures(entry.traced.captures, program, values)
     plan = make_plan(program.written[0] or program.text, program.names)

@@ -12,7 +12,7 @@ from attn_mlir.api.linear_call import find
 from attn_mlir.api.linear_engine import LinearAttentionEngine
 from attn_mlir.api.linear_inputs import check_linear
 from attn_mlir.api.scale import scale_form
-from attn_mlir.backends.ahead.request import Linear
+from attn_mlir.backends.ahead.request import LinearRequest
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.runtime.programs import program_of
@@ -84,7 +84,7 @@ def _form_of(spec: LinearSpec) -> _Form:
     return _Form(Inputs(ELEMENTS[spec.dtype], spec.key_dim, value_dim), spec.decay, bool(spec.initial_state), offsets)
 
 
-def traced(attention: LinearAttention | LinearAttentionEngine, form: _Form) -> tuple[Any, Any, Sequence[Any], Linear, str]:
+def traced(attention: LinearAttention | LinearAttentionEngine, form: _Form) -> tuple[Any, Any, Sequence[Any], LinearRequest, str]:
     """The trace, its program, the values of captures now, what the library must know besides, and the order of tensors."""
     factor = 0.0
     if isinstance(attention, LinearAttentionEngine):
@@ -99,5 +99,5 @@ def traced(attention: LinearAttention | LinearAttentionEngine, form: _Form) -> t
         entry, scan = find(attention._mods, (*shape, kind, form.decay, form.initial, final, form.offsets, segment), None)
     found = entry.traced
     given = tuple(found.linear or ())
-    linear = Linear(given, 0 if "cu_seqlens" in given else segment or 0, tuple(found.by_head))
+    linear = LinearRequest(given, 0 if "cu_seqlens" in given else segment or 0, tuple(found.by_head))
     return entry, program_of(entry), entry.captures(scan, factor), linear, layout

@@ -47,7 +47,7 @@ from attn_mlir.frontend.cache import Entry, TraceCache
 from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.dropout import NAMES, DropoutForm
 from attn_mlir.frontend.node import Source
-from attn_mlir.frontend.online import OnlineProgram, trace_online
+from attn_mlir.frontend.online import OnlineDefinition, trace_online
 from attn_mlir.philox import threshold
 from attn_mlir.runtime.call import Call
 from attn_mlir.runtime.dispatch import dispatch, forward_in_graph, needing_gradient, ops
@@ -332,7 +332,7 @@ class AttentionEngine(AttentionReport, EngineModule):
         def trace() -> Any:
             query_mod, key_mod, value_mod, score_mod, mask_mod, online_fwd, epilogue = self._functions
             named = dict(zip(self._names, dtypes, strict=True))
-            program = OnlineProgram(
+            program = OnlineDefinition(
                 online_fwd, epilogue, self._states, self._outputs, type(self._online).__name__,
                 score_mod, mask_mod, query_mod, key_mod, value_mod, self._custom, named, *(written or (None, None)), dropout,
             )  # fmt: skip

@@ -207,7 +207,7 @@ def _trace(call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any], qkv: tuple[T
     forms, factor = [form for form, _ in found], next((value for form, value in found if form == "runtime"), 0.0)
     score, mask, query, key, value = (functions.get(name) for name in ("score", "mask", "query", "key", "value"))
     dropout: DropoutForm | None = ("tensor", "tensor") if seed else None
-    whole = program.Program(functions["row"], score, mask, query, key, value, forms[0], tuple(forms[1:]), lse, return_states, dropout)
+    whole = program.Definition(functions["row"], score, mask, query, key, value, forms[0], tuple(forms[1:]), lse, return_states, dropout)
     made = program.trace(whole, shapes, qkv[0].device)
     guard(made, inputs, stand_ins)
     products = {("product", name): stand_ins[node] for name, node in zip(pairs.values, extra, strict=True)}

@@ -15,7 +15,7 @@ from attn_mlir.frontend.cache import TraceCache
 from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.entry import Entry
 from attn_mlir.frontend.given import Inputs
-from attn_mlir.frontend.linear import LinearProgram, trace_linear
+from attn_mlir.frontend.linear import LinearDefinition, trace_linear
 from attn_mlir.frontend.program import Traced
 from attn_mlir.runtime.call import Call
 from attn_mlir.runtime.dispatch import dispatch
@@ -71,14 +71,14 @@ def attend_linear(inputs: tuple[Any, ...], options: LinearOptions, tuning: Tunin
     return result, form, options.device or call.problem.device_type
 
 
-def program_of_form(mods: Mods, form: Form, **further: Any) -> tuple[LinearProgram, Inputs]:
+def program_of_form(mods: Mods, form: Form, **further: Any) -> tuple[LinearDefinition, Inputs]:
     """What is traced for mods and a form; `further` are other fields of the program."""
     element, key_dim, value_dim, scale, decay, initial, final, offsets, segment, *delta = form
     if delta:
         erase, erase_key, removed_key, output = delta[0]
         further |= {"erase": erase, "erase_key": erase_key, "removed_key": removed_key, "output": output}
     q_mod, k_mod, v_mod, decay_mod, skip_mod, *erasing = mods
-    program = LinearProgram(q_mod, k_mod, v_mod, decay_mod, skip_mod, scale, decay, initial, final, offsets, segment, **further)
+    program = LinearDefinition(q_mod, k_mod, v_mod, decay_mod, skip_mod, scale, decay, initial, final, offsets, segment, **further)
     return dataclasses.replace(program, erase_mod=erasing[0] if erasing else None), Inputs(element, key_dim, value_dim)
 
 

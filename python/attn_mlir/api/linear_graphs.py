@@ -22,7 +22,7 @@ from attn_mlir.api.graphs import (
 from attn_mlir.api.linear_call import arguments
 from attn_mlir.api.linear_erase import Erasing
 from attn_mlir.api.linear_inputs import LinearCall, check_linear
-from attn_mlir.frontend.linear import INPUTS, LinearProgram, trace_linear
+from attn_mlir.frontend.linear import INPUTS, LinearDefinition, trace_linear
 from attn_mlir.frontend.program import Traced
 from attn_mlir.runtime import compute, linear, ops, programs
 
@@ -87,7 +87,7 @@ def _trace(call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any], checked: Lin
     stand_ins = {node: stand_in(value) for node, value in inputs.items()}
     functions = {name: _function(name, GraphPiece([piece], (), stand_ins)) for name, piece in zip(names.splitlines(), pieces, strict=True)}
     form, factor = scale_in_graph(scale, checked.problem.inputs.head_dim, inputs, stand_ins)
-    program = LinearProgram(
+    program = LinearDefinition(
         functions.get("query"),
         functions.get("key"),
         functions.get("value"),

@@ -15,7 +15,7 @@ from attn_mlir.distributed.plan import Sees, Steps, steps
 from attn_mlir.distributed.whole import Asked
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.cache import Entry
-from attn_mlir.frontend.program import Traced as Program
+from attn_mlir.frontend.program import TracedCall as Program
 from attn_mlir.runtime.call import Problem
 from attn_mlir.runtime.dispatch import needing_gradient
 from attn_mlir.runtime.programs import program_of
@@ -47,7 +47,7 @@ class Changed(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
-class Traced:
+class TracedCall:
     """A call on this rank's shards: the traced program, the captured values, and where everything lies."""
 
     entry: Entry
@@ -71,7 +71,7 @@ def trace_call(
     placement: Placement,
     same: bool = False,
     every: Any = None,
-) -> Traced:
+) -> TracedCall:
     """Traces the call, tells the other ranks, and hears of theirs. Raises on all ranks where they differ.
 
     `same`: all ranks have the same queries, the last positions of the sequence. `every`: what they told.
@@ -127,10 +127,12 @@ def trace_call(
         queries = placed(placement, [each[-2] for each in every], "q")
     captures = entry.captures(scan, factor, {**places, **totals})
     program = cut_program(entry.traced, target, wrt, call.deterministic)
-    return Traced(entry, captures, dataclasses.replace(problem, inputs=inputs), program, queries, keys, wanted, q.element_size(), confirm)
+    return TracedCall(
+        entry, captures, dataclasses.replace(problem, inputs=inputs), program, queries, keys, wanted, q.element_size(), confirm
+    )
 
 
-def planned(traced: Traced, ranks: Ranks) -> Steps:
+def planned(traced: TracedCall, ranks: Ranks) -> Steps:
     """What this rank does step by step, found once for the same positions and numbers."""
 
     def make() -> Steps:
@@ -140,7 +142,7 @@ def planned(traced: Traced, ranks: Ranks) -> Steps:
     return remembered(traced, ("steps", ranks.rank), make)
 
 
-def remembered(traced: Traced, what: Any, make: Callable[[], Any]) -> Any:
+def remembered(traced: TracedCall, what: Any, make: Callable[[], Any]) -> Any:
     """What `make` gives, once for the same positions, sizes and numbers, by which it and `what` are told apart."""
     plans = traced.program.plans
     numbers = tuple(value for value in traced.captures if not isinstance(value, Tensor))
@@ -153,7 +155,7 @@ def remembered(traced: Traced, what: Any, make: Callable[[], Any]) -> Any:
     return plans[key]
 
 
-def pieces(traced: Traced, ranks: Ranks) -> Ranges:
+def pieces(traced: TracedCall, ranks: Ranks) -> Ranges:
     """The queries, those of this rank in two ranges at least, so that work on one of them begins before anything is exchanged."""
     own = traced.queries[ranks.rank]
     if len(own) == 1 and own[0][1] - own[0][0] >= 2 * _SHORTEST:
@@ -189,7 +191,7 @@ def seen_by(program: CutProgram, captures: Sequence[Any], sizes: dict[str, int])
     return sees
 
 
-def of_pass(traced: Traced, one: Program, qkv: tuple[Tensor, Tensor, Tensor], rows: Sequence[Tensor]) -> Traced:
+def of_pass(traced: TracedCall, one: Program, qkv: tuple[Tensor, Tensor, Tensor], rows: Sequence[Tensor]) -> TracedCall:
     """The call of one pass over keys; `rows` are what earlier ones gave."""
     captures = [*traced.captures, *rows]
     entry = Entry(one)

@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from attn_mlir.api.inputs import check_inputs, device_type
 from attn_mlir.api.results import named_results
 from attn_mlir.api.rows import softmax
-from attn_mlir.distributed.calls import Traced, seen_by, trace_call
+from attn_mlir.distributed.calls import TracedCall, seen_by, trace_call
 from attn_mlir.distributed.engine import Partial
 from attn_mlir.distributed.group import Ranks, ranks_of
 from attn_mlir.distributed.placement import Placement
@@ -98,5 +98,5 @@ def _gathered(ranks: Ranks, mine: Partial) -> list[Partial]:
     return found
 
 
-def _named(traced: Traced, call: Asked, results: list[Tensor]) -> Any:
+def _named(traced: TracedCall, call: Asked, results: list[Tensor]) -> Any:
     return named_results(results, 1, traced.entry.traced.outputs, call.return_lse, call.return_states)

@@ -16,14 +16,14 @@ from attn_mlir.api.mask_strings import parse
 from attn_mlir.api.results import named_results
 from attn_mlir.api.rows import softmax
 from attn_mlir.distributed import model
-from attn_mlir.distributed.calls import Changed, Traced, of_pass, pieces, planned, remembered, seen_by, trace_call
+from attn_mlir.distributed.calls import Changed, TracedCall, of_pass, pieces, planned, remembered, seen_by, trace_call
 from attn_mlir.distributed.cut_program import PASS
-from attn_mlir.distributed.engine import Ring
+from attn_mlir.distributed.engine import RingAttention
 from attn_mlir.distributed.group import Ranks, ranks_of
 from attn_mlir.distributed.model import ALL_GATHER, RING, STRATEGIES, ULYSSES
 from attn_mlir.distributed.placement import Placement, held
 from attn_mlir.distributed.plan import message
-from attn_mlir.distributed.whole import Asked, Layout, by_gathering, by_heads
+from attn_mlir.distributed.whole import Asked, ShardLayout, by_gathering, by_heads
 from attn_mlir.errors import ArgumentError
 from attn_mlir.runtime.orders import heads_first, in_order, input_order, output_order
 from attn_mlir.runtime.programs import program_of
@@ -100,8 +100,8 @@ def _attend(qkv: tuple[Tensor, Tensor, Tensor], call: Asked, ranks: Ranks, place
     return named_results([*every, *results[weights:]], weights, traced.entry.traced.outputs, call.return_lse, call.return_states)
 
 
-def _computed(traced: Traced, qkv: tuple[Tensor, Tensor, Tensor], call: Asked, ranks: Ranks) -> list[Tensor]:
-    places = Layout(traced.queries, traced.keys)
+def _computed(traced: TracedCall, qkv: tuple[Tensor, Tensor, Tensor], call: Asked, ranks: Ranks) -> list[Tensor]:
+    places = ShardLayout(traced.queries, traced.keys)
     totals = {"Sq": places.totals["q_total"], "Skv": places.totals["kv_total"]}
     program_of(traced.entry).check(traced.captures, {**traced.problem.sizes, **totals}, traced.problem.device)
     strategy = call.strategy
@@ -114,7 +114,7 @@ def _computed(traced: Traced, qkv: tuple[Tensor, Tensor, Tensor], call: Asked, r
     return by_heads(call, ranks, places, qkv) if strategy == ULYSSES else by_gathering(call, ranks, places, qkv)
 
 
-def _cheapest(traced: Traced, ranks: Ranks) -> str:
+def _cheapest(traced: TracedCall, ranks: Ranks) -> str:
     """The strategy of the least cost, by what all ranks know alike."""
     sizes, count = traced.problem.sizes, ranks.count
     sees = seen_by(traced.program, traced.captures, sizes)
@@ -122,15 +122,15 @@ def _cheapest(traced: Traced, ranks: Ranks) -> str:
     queries, keys = (sum(held(each) for each in ranges) for ranges in (traced.queries, traced.keys))
     seen = sum((w.rows[1] - w.rows[0]) * (w.keys[1] - w.keys[0]) for _, _, part in parts for w in part.work) / max(queries * keys, 1)
     sent = sum(part.length for r, s, part in parts if r != s) / max(keys * (count - 1), 1)
-    problem = model.Problem(
+    problem = model.CutProblem(
         count, sizes["B"], sizes["Hq"], sizes["Hkv"], queries, keys, sizes["D"], sizes["Dv"], traced.element_size,
         seen if parts else 1.0, sent if parts else 1.0, bool(traced.wanted),
     )  # fmt: skip
-    machine = model.CPU if traced.problem.device_type == "cpu" else model.Machine()
+    machine = model.CPU if traced.problem.device_type == "cpu" else model.RankModel()
     return model.cheapest(problem, machine, STRATEGIES if traced.program.merges else (ALL_GATHER, ULYSSES)).strategy
 
 
-def _results(traced: Traced, qkv: tuple[Tensor, Tensor, Tensor], ranks: Ranks) -> list[Tensor]:
+def _results(traced: TracedCall, qkv: tuple[Tensor, Tensor, Tensor], ranks: Ranks) -> list[Tensor]:
     """o and the row outputs; a row that takes several passes over keys goes round for each."""
     program = traced.program
     if not program.merges:
@@ -138,7 +138,7 @@ def _results(traced: Traced, qkv: tuple[Tensor, Tensor, Tensor], ranks: Ranks) -
         rows = _results(of_pass(traced, first, qkv, ()), qkv, ranks)[1:]
         return _results(dataclasses.replace(of_pass(traced, last, qkv, rows), confirm=lambda: None), qkv, ranks)
     dtype = torch.float32 if traced.problem.inputs.element == "f32" else qkv[0].dtype
-    ring = Ring(program, ranks, planned(traced, ranks), pieces(traced, ranks)[ranks.rank], traced.confirm)
+    ring = RingAttention(program, ranks, planned(traced, ranks), pieces(traced, ranks)[ranks.rank], traced.confirm)
     tensors = [value for value in traced.captures if isinstance(value, Tensor)]
     if not traced.wanted:
         q, k, v = (x.to(dtype) for x in qkv)
@@ -150,7 +150,7 @@ class _Attention(torch.autograd.Function):
     """A ring forward, and a ring backward with the row states of the whole sequence."""
 
     @staticmethod
-    def forward(ctx: Any, ring: Ring, traced: Traced, dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, ring: RingAttention, traced: TracedCall, dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
         q, k, v = (x.detach().to(dtype) for x in tensors[:3])
         captures = [value.detach() if isinstance(value, Tensor) else value for value in traced.captures]
         finals = ring.forward(q, k, v, captures)

@@ -40,7 +40,7 @@ INPUTS = ("decay", "initial_state", "cu_seqlens", "erase", "erase_key", "removed
 
 
 @dataclasses.dataclass(frozen=True)
-class LinearProgram:
+class LinearDefinition:
     """The user's functions of one linear attention, and what else shapes its program."""
 
     q_mod: Function | None = None
@@ -80,14 +80,14 @@ class LinearProgram:
         return self.erase != "none" or self.erase_mod is not None
 
 
-def decay_has_channels(program: LinearProgram) -> bool:
+def decay_has_channels(program: LinearDefinition) -> bool:
     """Whether every key channel has its own decay: it comes so, or decay_mod asks for the channel."""
     if program.decay.endswith("channel"):
         return True
     return program.decay_mod is not None and _CHANNEL in _asked(program, "decay_mod", program.decay_mod, _DECAY_PARAMETERS)[0]
 
 
-def trace_linear(program: LinearProgram, inputs: Inputs, device: Any = None) -> Traced:
+def trace_linear(program: LinearDefinition, inputs: Inputs, device: Any = None) -> Traced:
     """Traces `program`. Raises TraceError for what cannot be traced, UnsupportedError for a skip beside decays of channels."""
     scan = Scan(program.functions, detailed=True)
     dims = dict(LINEAR_DIMS)
@@ -130,7 +130,7 @@ def trace_linear(program: LinearProgram, inputs: Inputs, device: Any = None) -> 
     )
 
 
-def _inputs(program: LinearProgram, score: str, channels: bool, element: str) -> dict[str, Captured]:
+def _inputs(program: LinearDefinition, score: str, channels: bool, element: str) -> dict[str, Captured]:
     """The inputs besides q, k and v, by name; a decay for each step is given channels where decay_mod asks for them."""
     ranks = {"none": 0, "head": 1, "head channel": 2, "step": 4 if channels else 3, "step channel": 4}
     found = {
@@ -144,7 +144,7 @@ def _inputs(program: LinearProgram, score: str, channels: bool, element: str) ->
     return {name: Captured(("input", name), name, CaptureKind.TENSOR, element, rank) for name, (element, rank) in found.items() if rank}
 
 
-def _is_changed(program: LinearProgram, name: str, role: str) -> bool:
+def _is_changed(program: LinearDefinition, name: str, role: str) -> bool:
     return getattr(program, role) is not None or (name == "query" and program.scale != 1.0)
 
 
@@ -152,7 +152,7 @@ def _reads_head(piece: Piece) -> bool:
     return piece.arguments[2] in reachable(piece.results)
 
 
-def _input_piece(state: NamedTrace, program: LinearProgram, name: str, role: str, rebind: Rebinder) -> Piece:
+def _input_piece(state: NamedTrace, program: LinearDefinition, name: str, role: str, rebind: Rebinder) -> Piece:
     function = getattr(program, role)
     full = (_ELEMENT, *_POSITION, _CHANNEL)
     if function is None:
@@ -168,7 +168,7 @@ def _input_piece(state: NamedTrace, program: LinearProgram, name: str, role: str
     return Piece(name, arguments, (node,), functions.position_of(function) if function is not None else None)
 
 
-def _scaled(state: NamedTrace, program: LinearProgram, node: Node) -> Node:
+def _scaled(state: NamedTrace, program: LinearDefinition, node: Node) -> Node:
     with state:
         factor: Any = wrap(state.capture(Captured(SCALE, "scale", CaptureKind.FLOAT))) if program.scale == "runtime" else program.scale
         scaled = (wrap(node) * factor)._node
@@ -176,7 +176,7 @@ def _scaled(state: NamedTrace, program: LinearProgram, node: Node) -> Node:
     return scaled
 
 
-def _decay_piece(state: NamedTrace, program: LinearProgram, decay: Captured | None, rebind: Rebinder) -> Piece:
+def _decay_piece(state: NamedTrace, program: LinearDefinition, decay: Captured | None, rebind: Rebinder) -> Piece:
     function = program.decay_mod
 
     def start(values: Sequence[Value]) -> Value:
@@ -205,7 +205,7 @@ def _skip_piece(state: NamedTrace, function: Function, rebind: Rebinder) -> Piec
     return Piece("skip", arguments, (node,), functions.position_of(function))
 
 
-def _erase_piece(state: NamedTrace, program: LinearProgram, given: Mapping[str, Captured], rebind: Rebinder) -> Piece:
+def _erase_piece(state: NamedTrace, program: LinearDefinition, given: Mapping[str, Captured], rebind: Rebinder) -> Piece:
     """What makes the erase key: the share that is erased times erase_key, or times k after k_mod."""
     full, key, mod = (_ELEMENT, *_POSITION, _CHANNEL), given.get("erase_key"), program.erase_mod
     share_of = None if mod is None else _bound(program, "erase_mod", mod, rebind, (Parameter("share", "float"), *_POSITION, _CHANNEL))
@@ -233,7 +233,7 @@ def _erase_piece(state: NamedTrace, program: LinearProgram, given: Mapping[str, 
     return Piece("erase", arguments, (node,), position, operands=operands)  # type: ignore[arg-type]
 
 
-def _bound(program: LinearProgram, role: str, function: Function, rebind: Rebinder, full: Sequence[Parameter]) -> Callable[..., Any]:
+def _bound(program: LinearDefinition, role: str, function: Function, rebind: Rebinder, full: Sequence[Parameter]) -> Callable[..., Any]:
     """A user's function on all of `full`, of which it gets what it asks for."""
     more = (full[1:4],) if role == "erase_mod" else ()
     asked, _ = _asked(program, role, function, full, more)
@@ -247,7 +247,7 @@ def _bound(program: LinearProgram, role: str, function: Function, rebind: Rebind
 
 
 def _asked(
-    program: LinearProgram, role: str, function: Function, full: Sequence[Parameter], more: Sequence[Sequence[Parameter]] = ()
+    program: LinearDefinition, role: str, function: Function, full: Sequence[Parameter], more: Sequence[Sequence[Parameter]] = ()
 ) -> tuple[tuple[Parameter, ...], tuple[Parameter, ...]]:
     """The parameters, of `full` and the custom inputs, or one of `more` lists, that a mod takes; and the same with the user's names.
 
@@ -272,7 +272,7 @@ def _second_name(function: Function) -> str:
 
 def _call(
     state: NamedTrace,
-    program: LinearProgram,
+    program: LinearDefinition,
     name: str,
     role: str,
     function: Function,
@@ -298,7 +298,7 @@ def _call(
 
 
 def _emit(
-    program: LinearProgram,
+    program: LinearDefinition,
     inputs: Inputs,
     pieces: Sequence[Piece],
     captures: Sequence[Captured],

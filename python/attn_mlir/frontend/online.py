@@ -36,7 +36,7 @@ _ONE_PER_ROW = 'it must be one number for each row: reduce it, as in scores.get_
 
 
 @dataclasses.dataclass(frozen=True)
-class OnlineProgram:
+class OnlineDefinition:
     """The functions of one attention in online form."""
 
     online_fwd: Function
@@ -68,7 +68,7 @@ class OnlineProgram:
         return (*mods, self.online_fwd, self.epilogue, *(f for f in (self.forward, self.backward) if f is not None))
 
 
-def trace_online(program: OnlineProgram, inputs: Inputs, device: Any = None) -> Traced:
+def trace_online(program: OnlineDefinition, inputs: Inputs, device: Any = None) -> Traced:
     """Traces `program` into `attn.online`, and, where they are given, `forward` and `backward` into functions beside it.
 
     Raises TraceError for what cannot be traced.
@@ -133,7 +133,7 @@ def _call(
     return trace_call(state, kind, role, adapter, parameters)
 
 
-def _input_piece(state: NamedTrace, program: OnlineProgram, name: str, function: Function, rebind: Rebinder, position: str) -> Piece:
+def _input_piece(state: NamedTrace, program: OnlineDefinition, name: str, function: Function, rebind: Rebinder, position: str) -> Piece:
     x, *indices = (Parameter("x", "float"), *_POSITION[:2], *(Parameter(n, "int", nonnegative=True) for n in (position, "d")))
     choices = ((x,), (x, _CUSTOM), (x, *indices), (x, _CUSTOM, *indices))
     role = f"{name}_mod"
@@ -142,20 +142,20 @@ def _input_piece(state: NamedTrace, program: OnlineProgram, name: str, function:
     return Piece(name, arguments, (node,), functions.position_of(function))
 
 
-def _score_piece(state: NamedTrace, program: OnlineProgram, function: Function, rebind: Rebinder) -> Piece:
+def _score_piece(state: NamedTrace, program: OnlineDefinition, function: Function, rebind: Rebinder) -> Piece:
     choices = ((_SCORE[0], _CUSTOM, *_SCORE[1:]), _SCORE)
     arguments, result = _call(state, "score", "score_mod", function, rebind, choices, _SCORE, program.custom)
     node = functions.as_float(state, result, function, "score_mod", "the changed score")
     return Piece("score", arguments, (node,), functions.position_of(function))
 
 
-def _init_piece(state: NamedTrace, program: OnlineProgram) -> Piece:
+def _init_piece(state: NamedTrace, program: OnlineDefinition) -> Piece:
     state.scope = Scope("init", program.subject)
     arguments = tuple(state.argument(p.name, p.kind, nonnegative=True) for p in _POSITION)
     return Piece("init", arguments, tuple(ops.constant(float(value)) for value in program.states.values()))
 
 
-def _step_piece(state: NamedTrace, program: OnlineProgram, rebind: Rebinder) -> Piece:
+def _step_piece(state: NamedTrace, program: OnlineDefinition, rebind: Rebinder) -> Piece:
     function = program.online_fwd
     choices = ((_STEP[0], _STATES, *_POSITION),)
     arguments, result = _call(state, "step", program.subject, function, rebind, choices, _STEP, states=tuple(program.states))
@@ -169,7 +169,7 @@ def _step_piece(state: NamedTrace, program: OnlineProgram, rebind: Rebinder) -> 
     return Piece("step", arguments, (*nodes, weight, scale), functions.position_of(function))
 
 
-def _finalize_piece(state: NamedTrace, program: OnlineProgram, rebind: Rebinder) -> Piece:
+def _finalize_piece(state: NamedTrace, program: OnlineDefinition, rebind: Rebinder) -> Piece:
     function = program.epilogue
     choices = ((_EPILOGUE[0], _STATES, *_POSITION),)
     arguments, result = _call(state, "finalize", program.subject, function, rebind, choices, _EPILOGUE, states=tuple(program.states))
@@ -182,7 +182,7 @@ def _finalize_piece(state: NamedTrace, program: OnlineProgram, rebind: Rebinder)
     return Piece("finalize", arguments, (o, *nodes), functions.position_of(function))
 
 
-def _written_pieces(state: NamedTrace, program: OnlineProgram, rebind: Rebinder) -> list[Piece]:
+def _written_pieces(state: NamedTrace, program: OnlineDefinition, rebind: Rebinder) -> list[Piece]:
     """`forward` and `backward`: what a key weighs, and the gradient of its score."""
     if program.forward is None or program.backward is None:
         return []
@@ -199,7 +199,7 @@ def _backward_choices() -> tuple[Sequence[Parameter], ...]:
 
 def _pair_piece(
     state: NamedTrace,
-    program: OnlineProgram,
+    program: OnlineDefinition,
     rebind: Rebinder,
     name: str,
     function: Function,
@@ -212,7 +212,7 @@ def _pair_piece(
     return Piece(name, arguments, (node,), functions.position_of(function))
 
 
-def _row_number(state: NamedTrace, program: OnlineProgram, function: Function, value: Any, what: str) -> Node:
+def _row_number(state: NamedTrace, program: OnlineDefinition, function: Function, value: Any, what: str) -> Node:
     """A result that must not differ within a row."""
     node = functions.as_float(state, value, function, program.subject, what)
     if node.varying:
@@ -227,7 +227,7 @@ def _row_number(state: NamedTrace, program: OnlineProgram, function: Function, v
     return node
 
 
-def _check_names(program: OnlineProgram, function: Function, given: Any, wanted: Sequence[str], what: str, where: str) -> Sequence[str]:
+def _check_names(program: OnlineDefinition, function: Function, given: Any, wanted: Sequence[str], what: str, where: str) -> Sequence[str]:
     if not isinstance(given, Mapping):
         _fail(
             program,
@@ -250,7 +250,7 @@ def _check_names(program: OnlineProgram, function: Function, given: Any, wanted:
     return wanted
 
 
-def _fail(program: OnlineProgram, function: Function, problem: str, advice: str) -> NoReturn:
+def _fail(program: OnlineDefinition, function: Function, problem: str, advice: str) -> NoReturn:
     raise failure(functions.subject(program.subject, function), problem, advice, functions.position_of(function))
 
 

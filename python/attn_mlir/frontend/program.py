@@ -28,7 +28,7 @@ from attn_mlir.frontend.scores import numbered, score_pieces, scores_of
 from attn_mlir.frontend.tape import Tape
 from attn_mlir.frontend.values import Value, wrap
 
-__all__ = ["Program", "Traced", "trace"]
+__all__ = ["Definition", "Traced", "trace"]
 
 _POSITION = tuple(Parameter(name, "int", nonnegative=True) for name in ("b", "h", "q_idx"))
 _KEY = Parameter("kv_idx", "int", nonnegative=True)
@@ -41,7 +41,7 @@ def _mod(position: str) -> tuple[tuple[Parameter, ...], ...]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Program:
+class Definition:
     """The user's functions of one attention, and which results are wanted."""
 
     row: Callable[..., Any]
@@ -114,7 +114,7 @@ class Traced:
         return not self.specialised and not self.decisions and self.tape is None
 
 
-def trace(program: Program, inputs: Inputs, device: Any = None) -> Traced:
+def trace(program: Definition, inputs: Inputs, device: Any = None) -> Traced:
     """Traces `program`. Raises TraceError for what cannot be traced."""
     scan = Scan(program.functions, detailed=True)
     state = Trace()
@@ -213,7 +213,7 @@ def mask_piece(state: Trace, function: Callable[..., Any] | None, rebind: Rebind
     return [Piece("mask", arguments, (node,), functions.position_of(function))]
 
 
-def _row_piece(state: Trace, program: Program, rebind: Rebinder, count: int) -> tuple[Piece, Node | None, list[str]]:
+def _row_piece(state: Trace, program: Definition, rebind: Rebinder, count: int) -> tuple[Piece, Node | None, list[str]]:
     """The row of `count` scores, its kv_idx where it takes one, and the names of its outputs."""
     function = program.row
     scores = tuple(Parameter(name, "float", varying=True) for name in numbered("s", count))

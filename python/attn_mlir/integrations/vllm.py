@@ -153,7 +153,7 @@ class Impl(AttentionImpl):  # type: ignore[misc]
         return output
 
 
-class Backend(AttentionBackend):  # type: ignore[misc]
+class VllmBackend(AttentionBackend):  # type: ignore[misc]
     """What vLLM asks for by its path."""
 
     accept_output_buffer = True

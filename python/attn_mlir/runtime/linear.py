@@ -34,16 +34,16 @@ class LinearRun:
     `ordered` numbers the results whose memory has the order of the layout where they have a head's columns; the others are contiguous.
     """
 
-    program: driver.Program
+    program: driver.CompiledFunction
     ordered: tuple[int, ...]
     state_result: int | None
     """Which result, where there are no positions, is what the input `state_source` is: the state does not change then."""
     state_source: int | None
     segment: int | None
-    split: Callable[[int], driver.Program]
+    split: Callable[[int], driver.CompiledFunction]
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
-        """See `driver.Program.run`."""
+        """See `driver.CompiledFunction.run`."""
         if 0 not in (*inputs[0].shape[:3], inputs[2].shape[1]):
             made = self._chosen(inputs).run(inputs, layout)
             return [_in_order(result, i in self.ordered) for i, result in enumerate(made)] if layout == "bshd" else made
@@ -52,22 +52,22 @@ class LinearRun:
             results[self.state_result].copy_(inputs[self.state_source])
         return results
 
-    def _chosen(self, inputs: Sequence[Any]) -> driver.Program:
+    def _chosen(self, inputs: Sequence[Any]) -> driver.CompiledFunction:
         """The program for tensors of these sizes."""
         segment = self.segment_for(inputs)
         return self.split(segment) if segment else self.program
 
     def segment_for(self, inputs: Sequence[Any]) -> int:
-        """See `driver.Program.segment_for`; 0 where sequences are no longer than a segment."""
+        """See `driver.CompiledFunction.segment_for`; 0 where sequences are no longer than a segment."""
         segment = self.program.segment_for(inputs) if self.segment is None else self.segment
         return segment if segment < inputs[2].shape[2] else 0
 
     def results(self, inputs: Sequence[Any]) -> list[tuple[Any, Any]]:
-        """See `driver.Program.results`."""
+        """See `driver.CompiledFunction.results`."""
         return self.program.results(inputs)
 
     def stages(self) -> dict[str, str]:
-        """See `driver.Program.stages`; those of segments where their length is given."""
+        """See `driver.CompiledFunction.stages`; those of segments where their length is given."""
         return (self.split(self.segment) if self.segment else self.program).stages()
 
 
@@ -120,7 +120,7 @@ class LinearProgram(Program):
             names = wrt.split("+") if wrt else []
 
             @functools.cache
-            def compile_for(segment: int) -> driver.Program:
+            def compile_for(segment: int) -> driver.CompiledFunction:
                 located = self._named(wrt) if wrt else []
                 try:
                     made = driver.compile_derivative(self.text, device, function, names, deterministic, segment)
@@ -134,7 +134,7 @@ class LinearProgram(Program):
             found = self.derivatives[key] = self._run(compile_for, function, names)
         return found
 
-    def _run(self, compile_for: Callable[[int], driver.Program], function: str, names: Sequence[str]) -> LinearRun:
+    def _run(self, compile_for: Callable[[int], driver.CompiledFunction], function: str, names: Sequence[str]) -> LinearRun:
         """`compile_for` compiles for segments of so many positions; 0: for whole sequences."""
         whole = "cu_seqlens" in self.inputs or (self.segment is None and "attn.erase" in self.text)
         made, segment = compile_for(0), 0 if whole else self.segment

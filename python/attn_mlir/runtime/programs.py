@@ -73,7 +73,7 @@ class Program:
     device: str = ""
     """What computes it where that is not the device of its tensors, such as an emulation."""
     kernels: dict[str, driver.Kernel] = dataclasses.field(default_factory=dict)
-    derivatives: dict[tuple[str, str, str, bool], driver.Program] = dataclasses.field(default_factory=dict)
+    derivatives: dict[tuple[str, str, str, bool], driver.CompiledFunction] = dataclasses.field(default_factory=dict)
     places: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     """What `wanted` found."""
     slow: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -100,7 +100,7 @@ class Program:
             self.kernels[device] = kernel = driver.with_splits(kernel, device, self.splits) if self.splits else kernel
         return kernel
 
-    def derivative(self, device: str, function: str, wrt: str) -> driver.Program:
+    def derivative(self, device: str, function: str, wrt: str) -> driver.CompiledFunction:
         """The derivative "fwd", "bwd", "jvp" or "bwd2" for a device, compiled at its first use; `wrt` joins names by "+".
 
         `torch.use_deterministic_algorithms` asks for deterministic programs, too.

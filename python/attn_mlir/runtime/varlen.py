@@ -27,13 +27,13 @@ class VarlenRun:
     """A compiled program, or one of its derivatives; `rows` numbers results that are -inf for rows of no sequence: logarithms of sums."""
 
     program: Any
-    """A `driver.Program`; one for a GPU may have `decode`, for sequences of one query each."""
+    """A `driver.CompiledFunction`; one for a GPU may have `decode`, for sequences of one query each."""
     rows: tuple[int, ...]
     whole: bool = False
     """Whether it is the attention itself."""
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
-        """See `driver.Program.run`."""
+        """See `driver.CompiledFunction.run`."""
         known, made = _LARGEST.get() if self.whole else None, None
         if known and known[0] == 1 and hasattr(self.program, "decode"):
             made = self.program.decode(inputs, layout, known[1])
@@ -56,11 +56,11 @@ class VarlenRun:
         return VarlenRun(driver.planned(self.program, inputs), self.rows, self.whole)
 
     def results(self, inputs: Sequence[Any]) -> list[tuple[Any, Any]]:
-        """See `driver.Program.results`."""
+        """See `driver.CompiledFunction.results`."""
         return self.program.results(inputs)
 
     def stages(self) -> dict[str, str]:
-        """See `driver.Program.stages`."""
+        """See `driver.CompiledFunction.stages`."""
         return self.program.stages()
 
 
