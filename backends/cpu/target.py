@@ -2,10 +2,11 @@
 
 import os
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+from attn_mlir.backends.cpu.amx import request_permission
 from attn_mlir.errors import ArgumentError, UnsupportedError
 
 
@@ -29,13 +30,20 @@ class CpuTarget:
     clock_ghz: float = 2.5
     ports: int = 2
     loads: int = 2
+    emulated: frozenset[str] = frozenset()
+    """Features whose instructions are replaced by others, so that code can be tried where they are not."""
     l2_width: int = 64
     memory_width: int = 12
+
+    def executes(self, feature: str) -> bool:
+        """Whether code may use the instructions of a feature themselves."""
+        return feature in self.features and feature not in self.emulated
 
     @property
     def name(self) -> str:
         """Identifies the target in cache keys."""
-        return f"{platform.machine()}-{self.vector_bytes * 8}-{'-'.join(sorted(self.features))}"
+        words = [f"emulated_{feature}" if feature in self.emulated else feature for feature in sorted(self.features)]
+        return f"{platform.machine()}-{self.vector_bytes * 8}-{'-'.join(words)}"
 
     def rows_per_step(self, lanes: int, bytes_per_lane: int) -> int:
         """How many rows of accumulators, each of `lanes` elements, fit into registers beside their operands."""
@@ -44,6 +52,8 @@ class CpuTarget:
 
 
 _RELEVANT = ("avx512f", "avx512_bf16", "avx512dq", "avx2", "fma", "f16c")
+_TILES = "amx_bf16"
+"""Matrix tiles of bf16: used where ATTN_MLIR_CPU=amx asks for them, since nobody has measured them yet."""
 
 
 def host() -> CpuTarget:
@@ -54,17 +64,29 @@ def host() -> CpuTarget:
     named = os.environ.get("ATTN_MLIR_CPU", "")
     if named and named not in TARGETS:
         raise ArgumentError(f"ATTN_MLIR_CPU is {' or '.join(TARGETS)}, or unset for this machine, got '{named}'")
-    return TARGETS[named] if named else machine()
+    if named:
+        return TARGETS[named]
+    found = machine()
+    return replace(found, features=found.features - {_TILES}) if _TILES in found.features else found
 
 
 def check_runs() -> None:
-    """Raises UnsupportedError where this machine lacks instructions of what code is generated for."""
-    lacking = sorted(host().features - machine().features)
+    """Raises UnsupportedError where this machine lacks instructions of what code is generated for, or does not let them be used."""
+    lacking = sorted(host().features - host().emulated - machine().features)
     if lacking:
         raise UnsupportedError(
             f"code for ATTN_MLIR_CPU={os.environ.get('ATTN_MLIR_CPU')} does not run here: this machine has no {', '.join(lacking)}; "
             "unset the variable"
         )
+    if host().executes(_TILES):
+        request_permission()
+
+
+def check_object() -> None:
+    """Raises UnsupportedError where `check_runs` does, and where code would need leave that a library does not ask for."""
+    check_runs()
+    if host().executes(_TILES):
+        raise UnsupportedError(f"libraries and object files are made without AMX tiles: unset ATTN_MLIR_CPU={host().model}")
 
 
 def instruction_sets() -> tuple[str, ...]:
@@ -79,7 +101,7 @@ def instruction_sets() -> tuple[str, ...]:
 def machine() -> CpuTarget:
     """The machine this process runs on."""
     flags = set(_facts().get("flags", "").split())
-    features = frozenset(flag for flag in _RELEVANT if flag in flags)
+    features = frozenset(flag for flag in (*_RELEVANT, _TILES) if flag in flags)
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     width, registers = (64, 32) if "avx512f" in features else (32 if "avx2" in features else 16, 16)
     return CpuTarget(width, registers, features, threads, _model(), _cache(1, 32 << 10), _cache(2, 1 << 20))
@@ -89,7 +111,12 @@ SERVER = CpuTarget(64, 32, frozenset(_RELEVANT), 16, "avx512", 48 << 10, 2 << 20
 """A server with AVX-512 and products of bf16, which need not be there."""
 DESKTOP = CpuTarget(32, 16, frozenset(("avx2", "fma", "f16c")), 8, "avx2")
 """A machine with AVX2."""
-TARGETS = {target.model: target for target in (SERVER, DESKTOP)}
+MATRIX = replace(SERVER, features=SERVER.features | {_TILES}, model="amx")
+"""A server with matrix tiles of bf16 (Intel AMX)."""
+EMULATED = replace(DESKTOP, vector_bytes=64, features=DESKTOP.features | {"avx512_bf16", _TILES}, model="amx-emulated",
+                   emulated=frozenset(("avx512_bf16", _TILES)))  # fmt: skip
+"""One with AVX2 that runs the code of the former, with tiles in memory: for tests, and slow."""
+TARGETS = {target.model: target for target in (SERVER, DESKTOP, MATRIX, EMULATED)}
 
 
 @cache

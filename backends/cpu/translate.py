@@ -5,7 +5,7 @@ from pathlib import Path
 
 from attn_mlir.backends.cpu import pipeline
 from attn_mlir.backends.cpu.engine import compile_module
-from attn_mlir.backends.cpu.target import check_runs
+from attn_mlir.backends.cpu.target import check_object
 from attn_mlir.diagnostics import DiagnosticError, at
 from attn_mlir.mlir import ir, llvm
 from attn_mlir.passes.pipeline import Pipeline
@@ -37,7 +37,7 @@ def to_llvm(module: ir.Module) -> str:
 
 def to_object(module: ir.Module) -> bytes:
     """An object file for this machine, optimised. Raises UnsupportedError where ATTN_MLIR_CPU asks for another."""
-    check_runs()
+    check_object()
     _lower(module)
     engine = compile_module(module)
     with tempfile.TemporaryDirectory() as folder:

@@ -94,6 +94,43 @@ def test_code_for_avx2_runs_here() -> None:
     assert ran.returncode == 0, ran.stderr
 
 
+_TILES = """
+import torch, attn_mlir
+failed = []
+for D, Sq, Skv in ((64, 33, 127), (128, 70, 31), (64, 1, 200)):
+    q, k, v = (torch.randn(1, h, n, D, dtype=torch.bfloat16, requires_grad=True) for h, n in ((4, Sq), (2, Skv), (2, Skv)))
+    q.data[:, 1] *= 30
+    wide = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    seen = torch.arange(Skv) - Skv <= torch.arange(Sq)[:, None] - Sq
+    o = attn_mlir.attention(q, k, v, mask_mod=attn_mlir.masks.causal("bottom_right"))
+    grad = torch.randn_like(o)
+    o.backward(grad)
+    want = torch.nn.functional.scaled_dot_product_attention(*wide, seen, enable_gqa=True)
+    want = torch.where(seen.any(-1)[:, None], want, 0)
+    want.backward(grad.double())
+    pairs = [(o, want), *((x.grad, y.grad) for x, y in zip((q, k, v), wide))]
+    failed += [(D, Sq, float((x - y).abs().max())) for x, y in pairs if not (x - y).abs().max() < 1e-2 * (1 + y.nan_to_num().abs().max())]
+assert not failed, failed
+"""
+
+
+def test_matrix_tiles_in_memory() -> None:
+    ran = run(_TILES, "amx-emulated")
+    assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.skipif(not target.MATRIX.features <= target.machine().features, reason="needs AMX")
+def test_matrix_tiles() -> None:
+    ran = run(_TILES, "amx")
+    assert ran.returncode == 0 or "the system refuses it" in ran.stderr, ran.stderr
+
+
+@pytest.mark.skipif(target.MATRIX.features <= target.machine().features, reason="this machine has AMX")
+def test_matrix_tiles_elsewhere() -> None:
+    ran = run(_TILES, "amx")
+    assert "UnsupportedError: code for ATTN_MLIR_CPU=amx does not run here: this machine has no amx_bf16" in ran.stderr
+
+
 @pytest.mark.skipif(target.SERVER.features <= target.machine().features, reason="this machine runs it")
 def test_code_of_a_greater_machine_is_refused() -> None:
     ran = run("import torch, attn_mlir; attn_mlir.attention(*[torch.randn(1, 1, 8, 16)] * 3)", "avx512")
@@ -102,4 +139,4 @@ def test_code_of_a_greater_machine_is_refused() -> None:
 
 def test_an_unknown_machine() -> None:
     ran = run("import torch, attn_mlir; attn_mlir.attention(*[torch.randn(1, 1, 8, 16)] * 3)", "neon")
-    assert "ArgumentError: ATTN_MLIR_CPU is avx512 or avx2, or unset for this machine, got 'neon'" in ran.stderr
+    assert "ArgumentError: ATTN_MLIR_CPU is avx512 or avx2 or amx or amx-emulated, or unset for this machine, got 'neon'" in ran.stderr

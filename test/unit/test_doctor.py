@@ -70,7 +70,7 @@ def test_what_is_missing_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     )
     assert found(report, "clang for AMD GPUs").state == "missing"
     (broken,) = report["backend cpu"]  # a backend whose own report fails
-    assert broken.state == "wrong" and "ATTN_MLIR_CPU is avx512 or avx2" in broken.text
+    assert broken.state == "wrong" and "ATTN_MLIR_CPU is avx512 or avx2 or amx" in broken.text
     monkeypatch.setenv("ATTN_MLIR_CPU", "avx2")
     monkeypatch.setenv("ATTN_MLIR_CACHE", "off")
     assert {finding.name: finding.state for finding in cpu.findings()}["threads"] == "note"

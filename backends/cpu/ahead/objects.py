@@ -4,13 +4,13 @@ import tempfile
 from pathlib import Path
 
 from attn_mlir.backends.cpu.engine import compile_module
-from attn_mlir.backends.cpu.target import check_runs
+from attn_mlir.backends.cpu.target import check_object
 from attn_mlir.mlir import ir
 
 
 def object_code(module: ir.Module, prefix: str) -> bytes:
     """The code of a module in the LLVM dialect, whose functions get the prefix in their names. The module is changed."""
-    check_runs()
+    check_object()
     for view in list(module.body.operations):
         function = view.operation
         if function.name == "llvm.func" and len(function.regions[0].blocks):

@@ -6,7 +6,7 @@ Several rows of the target are in registers at a time, so that each vector of a 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from attn_mlir.backends.cpu.lowering import emit
+from attn_mlir.backends.cpu.lowering import emit, matrix_tiles
 from attn_mlir.backends.cpu.lowering.blocks import blocked
 from attn_mlir.backends.cpu.lowering.context import LanePairs, LaneTile, Lowered, Lowering, MemRef, RowPairs, RowTile
 from attn_mlir.backends.cpu.lowering.packing import word_type
@@ -38,9 +38,13 @@ def lower_accumulate(context: Lowering, op: ir.Operation) -> None:
     step = min(_PARTS, max(1, columns // width)) * width
     whole = columns // step * step
 
+    first_row = emit.index(0)
+    if "tiles" in op.attributes:
+        first_row = matrix_tiles.accumulate(context, *_packed(context, weights, b), rows_of, terms, context.scalar(count))
+
     def run(begin: ir.Value, parts: list[Part]) -> None:
         sums = _Sums(context, operands, rows_of, begin, parts)
-        blocked(emit.index(0), context.scalar(count), max(1, _ACCUMULATORS // len(parts)), sums.add)
+        blocked(first_row, context.scalar(count), max(1, _ACCUMULATORS // len(parts)), sums.add)
 
     loop = scf.ForOp(emit.index(0), emit.index(whole), emit.index(step), [])
     with ir.InsertionPoint(loop.body):
@@ -70,13 +74,27 @@ def _singles(context: Lowering, weights: Lowered, b: ir.Value, terms: ir.Value) 
     return _Operands(context.score, weights.address, context.lanes, rows, terms, lambda a, b, c: vector.FMAOp(a, b, c).result)
 
 
-def _pairs(context: Lowering, weights: LanePairs, b: ir.Value, terms: ir.Value) -> _Operands:
+def _packed(context: Lowering, weights: Lowered, b: ir.Value) -> tuple[LanePairs, RowPairs]:
     rows = row_pairs(context.get(b))
-    if weights.columns is None or not isinstance(rows, RowPairs):
+    if not isinstance(weights, LanePairs) or not isinstance(rows, RowPairs):
         raise UnsupportedError("sums of pairs multiply weights of a map and packed rows")
+    return weights, rows
+
+
+def _pairs(context: Lowering, weights: LanePairs, b: ir.Value, terms: ir.Value) -> _Operands:
+    _, rows = _packed(context, weights, b)
+    if weights.columns is None:
+        raise UnsupportedError("sums of pairs multiply the weights of a map")
     half = arith.DivUIOp(emit.add(terms, emit.index(1)), emit.index(2)).result
     packed = RowTile(rows.address, emit.integer(rows.columns))
-    return _Operands(word_type(), weights.columns, context.lanes // 2, packed, half, lambda a, b, c: dot_words(c, b, a))
+    return _Operands(
+        word_type(),
+        weights.columns,
+        context.lanes // 2,
+        packed,
+        half,
+        lambda a, b, c: dot_words(c, b, a, context.target.executes("avx512_bf16")),
+    )
 
 
 def _parts(columns: int, width: int) -> list[Part]:

@@ -39,7 +39,7 @@ class RowTile:
 
     address: ir.Value
     stride: ir.Value
-    pairs: "RowPairs | None" = None
+    pairs: "RowPairs | ColumnPairs | None" = None
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,15 @@ class RowPairs:
 
     address: ir.Value
     columns: int
+
+
+@dataclass(frozen=True)
+class ColumnPairs:
+    """The same column by column: word (column, pair), columns `width` words apart, with zeros behind the last pair up to whole tiles."""
+
+    address: ir.Value
+    columns: int
+    width: int
 
 
 @dataclass(frozen=True)
@@ -102,7 +111,7 @@ class Upcoming:
     written: bool
 
 
-Lowered = ir.Value | MemRef | LaneTile | RowTile | LanePairs | RowPairs | RowMajor
+Lowered = ir.Value | MemRef | LaneTile | RowTile | LanePairs | RowPairs | ColumnPairs | RowMajor
 Rule = Callable[["Lowering", ir.Operation], None]
 
 

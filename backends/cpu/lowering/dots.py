@@ -1,6 +1,6 @@
 """Rules for matrix products: outer products of broadcast elements with vectors of query rows."""
 
-from attn_mlir.backends.cpu.lowering import emit, pairs, single_row
+from attn_mlir.backends.cpu.lowering import emit, matrix_tiles, pairs, single_row
 from attn_mlir.backends.cpu.lowering.blocks import blocked, overlapping
 from attn_mlir.backends.cpu.lowering.context import LanePairs, LaneTile, Lowering, RowTile
 from attn_mlir.errors import UnsupportedError
@@ -17,7 +17,8 @@ def _tiles(context: Lowering, a: ir.Value, b: ir.Value) -> tuple[LaneTile, RowTi
 def lower_dot(context: Lowering, op: ir.Operation) -> None:
     """`tile.dot` with transposed b: scores of all query rows against `rows` keys at a time."""
     if isinstance(context.get(op.operands[0]), LanePairs):
-        pairs.lower_dot(context, op, _value(context.values[_extent_of(op.operands[1])]))
+        multiply = matrix_tiles.lower_dot if "tiles" in op.attributes else pairs.lower_dot
+        multiply(context, op, _value(context.values[_extent_of(op.operands[1])]))
         return
     left, right = _tiles(context, op.operands[0], op.operands[1])
     depth = ir.RankedTensorType(op.operands[0].type).shape[1]
@@ -57,7 +58,8 @@ def lower_dot_accumulate(context: Lowering, op: ir.Operation) -> None:
     scale = context.scalar(op.operands[1]) if rescale else None
     a, b = list(op.operands)[2:] if rescale else list(op.operands)[1:]
     if isinstance(context.get(a), LanePairs):
-        pairs.lower_dot_accumulate(context, op, scale, a, b, _value(context.values[_extent_of(b)]))
+        add = matrix_tiles.lower_dot_accumulate if "tiles" in op.attributes else pairs.lower_dot_accumulate
+        add(context, op, scale, a, b, _value(context.values[_extent_of(b)]))
         return
     left, right = _tiles(context, a, b)
     columns = ir.RankedTensorType(b.type).shape[1]

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from attn_mlir.backends.cpu.lowering import emit
-from attn_mlir.backends.cpu.lowering.context import LaneTile, Lowering, MemRef, RowTile
-from attn_mlir.backends.cpu.lowering.packing import pack_lanes, pack_rows
+from attn_mlir.backends.cpu.lowering.context import ColumnPairs, LaneTile, Lowering, MemRef, RowTile
+from attn_mlir.backends.cpu.lowering.packing import pack_lanes, pack_row_columns, pack_rows
 from attn_mlir.backends.cpu.lowering.transpose import load_squares, squares, store_squares
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import arith, ir, scf, vector
@@ -64,6 +64,10 @@ def place_tile(context: Lowering, op: ir.Operation, memory: MemRef, address: ir.
     elif layout in ("row_pairs", "memory_pairs"):
         pairs = pack_rows(address, memory, context.buffer(op), count, columns)
         context.values[op.results[0]] = pairs if layout == "row_pairs" else RowTile(address, memory.strides[2], pairs)
+    elif layout in ("column_pairs", "memory_column_pairs"):
+        found = ColumnPairs(context.buffer(op), columns, ir.IntegerAttr(op.attributes["width"]).value)
+        pack_row_columns(address, memory, found, count)
+        context.values[op.results[0]] = found if layout == "column_pairs" else RowTile(address, memory.strides[2], found)
     else:
         tile = LaneTile(context.buffer(op))
         _transpose_in(context, address, memory, tile, count, columns)

@@ -1,7 +1,8 @@
 """Packs tiles of bf16 into 32-bit words that hold two neighbours along the dimension that a product sums over."""
 
 from attn_mlir.backends.cpu.lowering import emit
-from attn_mlir.backends.cpu.lowering.context import LanePairs, LaneTile, Lowering, MemRef, RowPairs
+from attn_mlir.backends.cpu.lowering.context import ColumnPairs, LanePairs, LaneTile, Lowering, MemRef, RowPairs
+from attn_mlir.backends.cpu.lowering.transpose import transpose
 from attn_mlir.mlir import arith, ir, scf, vector
 
 WIDTH = 16
@@ -115,3 +116,52 @@ def _load_words(row: ir.Value, column: ir.Value, width: int) -> ir.Value:
     i16 = ir.IntegerType.get_signless(16)
     type_ = i16 if width == 1 else ir.VectorType.get([width], i16)
     return arith.ExtUIOp(word_type() if width == 1 else word_vector(width), emit.load(type_, emit.element_pointer(row, column, i16))).result
+
+
+def pack_row_columns(address: ir.Value, memory: MemRef, tile: ColumnPairs, count: ir.Value) -> None:
+    """Pairs rows of bf16 from memory, column by column; zeros follow `count` rows up to a multiple of 32."""
+    rows = 2 * WIDTH
+    steps = arith.DivUIOp(emit.add(count, emit.index(rows - 1)), emit.index(rows)).result
+    loop = scf.ForOp(emit.index(0), steps, emit.index(1), [])
+    with ir.InsertionPoint(loop.body):
+        first = emit.mul(loop.induction_variable, emit.index(rows))
+        left = arith.SubIOp(count, first).result
+        whole = scf.IfOp(arith.CmpIOp(arith.CmpIPredicate.sge, left, emit.index(rows)).result, [], has_else=True)
+        with ir.InsertionPoint(whole.then_block):
+            _pack_square(address, memory, tile, first, emit.index(rows), whole=True)
+            scf.YieldOp([])
+        with ir.InsertionPoint(whole.else_block):
+            _pack_square(address, memory, tile, first, left, whole=False)
+            scf.YieldOp([])
+        scf.YieldOp([])
+
+
+def _pack_square(address: ir.Value, memory: MemRef, tile: ColumnPairs, first: ir.Value, left: ir.Value, whole: bool) -> None:
+    """32 rows from `first` on, of which `left` are there; those past them are read as the last one, and are zeros."""
+    last = arith.SubIOp(left, emit.index(1)).result
+    rows, there = [], []
+    for row in range(2 * WIDTH):
+        number = emit.index(row)
+        if not whole:
+            there.append(arith.CmpIOp(arith.CmpIPredicate.slt, number, left).result)
+            number = arith.MinSIOp(number, last).result
+        offset = emit.mul(emit.to_i64(emit.add(first, number)), memory.strides[2])
+        rows.append(emit.element_pointer(address, offset, memory.element))
+    pairs = arith.DivUIOp(first, emit.index(2)).result
+
+    def word(pair: int, column: ir.Value) -> ir.Value:
+        low, high = (_load_words(rows[2 * pair + n], column, WIDTH) for n in range(2))
+        high = arith.ShLIOp(high, emit.splat(emit.integer(16, 32), WIDTH)).result
+        if not whole:
+            zero = emit.number(word_vector(), 0)
+            low, high = (arith.SelectOp(there[2 * pair + n], x, zero).result for n, x in enumerate((low, high)))
+        return arith.OrIOp(high, low).result
+
+    loop = scf.ForOp(emit.index(0), emit.index(tile.columns), emit.index(WIDTH), [])
+    with ir.InsertionPoint(loop.body):
+        column = loop.induction_variable
+        for number, line in enumerate(transpose([word(pair, column) for pair in range(WIDTH)])):
+            offset = emit.mul(emit.to_i64(emit.add(column, emit.index(number))), emit.integer(tile.width))
+            place = emit.element_pointer(emit.element_pointer(tile.address, offset, word_type()), pairs, word_type())
+            emit.store(line, place, alignment=64)
+        scf.YieldOp([])

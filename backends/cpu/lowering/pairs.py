@@ -8,8 +8,12 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import arith, ir, scf, vector
 
 
-def dot_words(total: ir.Value, lanes: ir.Value, element: ir.Value) -> ir.Value:
-    """total + pairwise products of 16 words with 16 others."""
+def dot_words(total: ir.Value, lanes: ir.Value, element: ir.Value, real: bool = True) -> ir.Value:
+    """total + pairwise products of 16 words with 16 others; not `real`: without the instruction for it."""
+    if not real:
+        for half in (_upper, _lower):
+            total = vector.FMAOp(half(lanes), half(element), total).result
+        return total
     pairs = ir.VectorType.get([2 * WIDTH], ir.BF16Type.get())
     operands = [total, vector.BitCastOp(pairs, lanes).result, vector.BitCastOp(pairs, element).result]
     return ir.Operation.create(
@@ -24,6 +28,21 @@ def dot_words(total: ir.Value, lanes: ir.Value, element: ir.Value) -> ir.Value:
     ).result
 
 
+def _upper(words: ir.Value) -> ir.Value:
+    """The bf16 in the upper half of each word, as f32."""
+    mask = emit.splat(emit.integer(-65536, 32), WIDTH)
+    return _as_f32(arith.AndIOp(words, mask).result)
+
+
+def _lower(words: ir.Value) -> ir.Value:
+    """That in the lower half."""
+    return _as_f32(arith.ShLIOp(words, emit.splat(emit.integer(16, 32), WIDTH)).result)
+
+
+def _as_f32(words: ir.Value) -> ir.Value:
+    return arith.BitcastOp(ir.VectorType.get([WIDTH], ir.F32Type.get()), words).result
+
+
 def _load_lanes(context: Lowering, tile: LanePairs, pair: ir.Value) -> list[ir.Value]:
     base = emit.element_pointer(tile.address, emit.mul(emit.to_i64(pair), emit.integer(context.lanes)), word_type())
     return [
@@ -34,14 +53,14 @@ def _load_lanes(context: Lowering, tile: LanePairs, pair: ir.Value) -> list[ir.V
 
 def _multiply(context: Lowering, tile: LanePairs, pairs: ir.Value, initial: list[ir.Value], rows: int, element: object) -> list[ir.Value]:
     """Runs over the pairs; `element(pair, row)` loads the word to broadcast. Accumulators come row by row."""
-    slices = context.lanes // WIDTH
+    slices, real = context.lanes // WIDTH, context.target.executes("avx512_bf16")
     loop = scf.ForOp(emit.index(0), pairs, emit.index(1), initial)
     with ir.InsertionPoint(loop.body):
         lanes = _load_lanes(context, tile, loop.induction_variable)
         totals = []
         for row in range(rows):
             word = emit.splat(element(loop.induction_variable, row), WIDTH)  # type: ignore[operator]
-            totals += [dot_words(loop.inner_iter_args[row * slices + s], lanes[s], word) for s in range(slices)]
+            totals += [dot_words(loop.inner_iter_args[row * slices + s], lanes[s], word, real) for s in range(slices)]
         scf.YieldOp(totals)
     return list(loop.results)
 

@@ -30,7 +30,7 @@ class ExpandCasts(Pass):
             raise ValueError(f"bf16 is always, never or host, got '{self.bf16}'")
 
     def run(self, module: ir.Operation) -> bool:
-        expands = self.bf16 == "always" or (self.bf16 == "host" and "avx512_bf16" not in host().features)
+        expands = self.bf16 == "always" or (self.bf16 == "host" and not host().executes("avx512_bf16"))
         for op in [op for op in find_all(module, "arith.truncf") if emit.element_of(op.results[0].type).width == 16]:
             if emit.element_of(op.operands[0].type).width == 64:
                 with op.location, ir.InsertionPoint(op):

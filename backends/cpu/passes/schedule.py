@@ -5,6 +5,7 @@ elementwise and keys and values are read in place, one broadcast element at a ti
 memory when they can be read there, and are converted into a buffer otherwise. In a kernel of pairs the roles are
 exchanged: keys lie along the lanes, and queries stay in memory. Where the machine multiplies pairs of bf16,
 operands are kept as pairs along the summed dimension ("lane_pairs", "row_pairs"; "memory_pairs" both as they are and in pairs).
+Where it has matrix tiles, products are marked `tiles`, and values lie column by column ("column_pairs", "memory_column_pairs").
 Rows in several pages are first copied into a buffer of their own ("rows_buffer"); those in one page stay where they are.
 """
 
@@ -28,6 +29,8 @@ class _Buffers:
     """Numbers buffers and records how many elements each needs; one per nesting of loops can be reused by the next."""
 
     pairs: bool
+    tiles: bool
+    """Whether products use matrix tiles of pairs."""
     score: ir.Type
     sizes: list[int] = field(default_factory=list)
     used: int = 0
@@ -49,10 +52,14 @@ def schedule(kernel: ir.Operation) -> bool:
     if "grid" in sizes and ir.StringAttr(sizes["grid"]).value == "pairs":
         keys = max(keys, lanes)  # the keys in the lanes have rows, too, which sums over keys read
     with kernel.context:
-        buffers = _Buffers(_multiplies_pairs(kernel, lanes), score_type(kernel))
+        pairs = _multiplies_pairs(kernel, lanes)
+        buffers = _Buffers(pairs, pairs and _uses_tiles(kernel, lanes, keys), score_type(kernel))
     homes: dict[ir.Value, int] = {}
     if not _place_block(kernel.regions[0].blocks[0], lanes, keys, buffers, homes):
         return False
+    if buffers.tiles:
+        for product in find_all(kernel, *_PRODUCTS):
+            product.attributes["tiles"] = ir.UnitAttr.get(kernel.context)
     i64 = ir.IntegerType.get_signless(64, kernel.context)
     kernel.attributes["tile.buffers"] = ir.ArrayAttr.get([ir.IntegerAttr.get(i64, size) for size in buffers.sizes], kernel.context)
     kernel.attributes["tile.target"] = ir.StringAttr.get("cpu", kernel.context)
@@ -86,6 +93,8 @@ def _place_block(block: ir.Block, lanes: int, keys: int, buffers: _Buffers, home
             layouts.append(layout)
             numbers.append(number)
         _set_layout(op, layouts, numbers)
+        if layouts[0].endswith("column_pairs"):
+            op.attributes["width"] = ir.IntegerAttr.get(_i64(op), _pair_width(keys))
         if op.name == "tile.load_pages":
             op.attributes[ROWS] = ir.IntegerAttr.get(_i64(op), buffers.take(_raw_elements(op, keys, buffers.score)))
     return True
@@ -160,6 +169,22 @@ def _multiplies_pairs(kernel: ir.Operation, lanes: int) -> bool:
     return True
 
 
+def _uses_tiles(kernel: ir.Operation, lanes: int, keys: int) -> bool:
+    """Whether the machine has matrix tiles, all products are of whole ones, and their factors lie in one way."""
+    if "amx_bf16" not in host().features or keys % 32:
+        return False
+    in_memory = [list(op.operands)[1] for op in find_all(kernel, "tile.accumulate")]
+    if (in_memory and lanes % 32) or any(list(op.operands)[-1] in in_memory for op in find_all(kernel, *_DOTS[1:])):
+        return False
+    summed = [ir.RankedTensorType(op.operands[0].type).shape[1] for op in find_all(kernel, "tile.dot")]
+    made = [ir.RankedTensorType(op.operands[0].type).shape[1] for op in find_all(kernel, *_DOTS[1:])]
+    return not any(size % 32 for size in summed) and not any(size % 16 for size in made)
+
+
+def _pair_width(keys: int) -> int:
+    return -(-keys // 32) * 16
+
+
 def _only_products(tile: ir.Value) -> bool:
     return all(use.owner.operation.name in _PRODUCTS for use in tile.uses)
 
@@ -171,13 +196,18 @@ def _layout(op: ir.Operation, tile: ir.Value, buffers: _Buffers) -> str:
         return "lane_pairs" if pairs and any(True for _ in tile.uses) else "lanes"
     if pairs:
         transposed = {use.owner.operation.name == "tile.dot" for use in tile.uses}
-        return "row_pairs" if transposed == {False} else "memory_pairs" if len(transposed) == 2 else "memory"
+        by_columns = buffers.tiles and not any(use.owner.operation.name == "tile.accumulate" for use in tile.uses)
+        if transposed == {False}:
+            return "column_pairs" if by_columns else "row_pairs"
+        return ("memory_column_pairs" if by_columns else "memory_pairs") if len(transposed) == 2 else "memory"
     in_place = op.name in LOADS and type_.element_type == buffers.score
     return "memory" if in_place and _only_products(tile) else "rows"
 
 
 def _elements(tile: ir.Value, layout: str, lanes: int, keys: int) -> int:
     type_ = ir.RankedTensorType(tile.type)
+    if layout.endswith("column_pairs"):
+        return _pair_width(keys) * type_.shape[1]
     if layout in ("rows", "row_pairs", "memory_pairs"):
         return (keys + keys % 2) * type_.shape[1]
     return lanes * (keys + keys % 2 if type_.is_dynamic_dim(1) else type_.shape[1])
