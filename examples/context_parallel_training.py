@@ -65,9 +65,9 @@ def train(mesh: DeviceMesh | None) -> list[float]:
         loss.backward()
         total = loss.detach()
         if mesh is not None:
-            dist.all_reduce(total)
+            dist.all_reduce(total, group=mesh.get_group())
             for parameter in model.parameters():
-                dist.all_reduce(parameter.grad)
+                dist.all_reduce(parameter.grad, group=mesh.get_group())
         optimizer.step()
         losses.append(float(total))
     return losses

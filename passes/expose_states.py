@@ -8,13 +8,16 @@ from attn_mlir.passes.base import Pass
 from attn_mlir.passes.locations import location_name
 from attn_mlir.passes.regions import block_of, clone_op, end_with, find_all, piece, pieces
 
+_LEFT_OUT = ("attn.finalize", "attn.term")
+
 
 @dataclass(frozen=True)
 class ExposeStates(Pass):
     """Lets each function that holds an `attn.online` of one pass return a partial result, which `attn.merge` merges with others.
 
     Its results become accumulator number `accumulator`, in the type of scores, and, with the first one, all row states as `attn.step`
-    leaves them; `attn.finalize` yields these as they are. The pass takes functions that return just the attention.
+    leaves them; `attn.finalize` yields these as they are. The pass takes functions that return just the attention, whose outputs, if there
+    are several, sum the same v.
     """
 
     name = "attn-expose-states"
@@ -33,8 +36,12 @@ class ExposeStates(Pass):
             online.location.emit_error(f"{self.name}: '{online.name}' must stand directly in a func.func")
             return False
         last = list(function.regions[0].blocks[0].operations)[-1].operation
-        if list(last.operands) != list(online.results) or pieces(online, "attn.term"):
-            online.location.emit_error(f"{self.name}: takes a function that returns just one attention, with one output")
+        further = [op for op in find_all(function, "attn.output") if op.operands[0] == online.results[0]]
+        if list(last.operands) != [online.results[0], *(op.results[0] for op in further), *list(online.results)[1:]]:
+            online.location.emit_error(f"{self.name}: takes a function that returns just one attention, with all its outputs")
+            return False
+        if any(term.operands[0] != online.operands[2] for term in pieces(online, "attn.term")):
+            online.location.emit_error(f"{self.name}: all outputs must sum the same v")
             return False
         count = ir.IntegerAttr(online.attributes["accumulators"]).value
         if not 0 <= self.accumulator < count:
@@ -58,12 +65,14 @@ class ExposeStates(Pass):
             if "rows_nonempty" in online.attributes:
                 exposed.attributes["rows_nonempty"] = online.attributes["rows_nonempty"]
         with ir.InsertionPoint(body):
-            for kept in [view.operation for view in block_of(online).operations if view.operation.name != "attn.finalize"]:
+            for kept in [view.operation for view in block_of(online).operations if view.operation.name not in _LEFT_OUT]:
                 clone_op(kept, {})
             named = [(location_name(argument.location) or f"x{n}", argument.type) for n, argument in enumerate(arguments)]
             with finalize.location:
                 build.piece("finalize", named, lambda *x: [x[self.accumulator], *(() if self.accumulator else x[count + 3 :])])
         end_with(block_of(function), "func.return", exposed.results)
+        for output in [op for op in find_all(function, "attn.output") if op.operands[0] == online.results[0]]:
+            output.erase()
         online.erase()
         inputs = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).inputs
         function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, types))

@@ -33,7 +33,7 @@ func.func @two_passes(%q: tensor<?x?x?x8xf32>, %k: tensor<?x?x?x8xf32>, %v: tens
 // -----
 
 func.func @beside_another(%q: tensor<?x?x?x8xf32>, %k: tensor<?x?x?x8xf32>, %v: tensor<?x?x?x8xf32>) -> (tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>) {
-  // expected-error @below {{takes a function that returns just one attention, with one output}}
+  // expected-error @below {{takes a function that returns just one attention, with all its outputs}}
   %o = "attn.attention"(%q, %k, %v) ({
     "attn.row"() ({
     ^bb0(%s: f32, %b: index, %h: index, %q_idx: index):
@@ -41,4 +41,20 @@ func.func @beside_another(%q: tensor<?x?x?x8xf32>, %k: tensor<?x?x?x8xf32>, %v: 
     }) : () -> ()
   }) {outputs = []} : (tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>) -> tensor<?x?x?x8xf32>
   return %o, %v : tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>
+}
+
+// -----
+
+func.func @values_of_their_own(%q: tensor<?x?x?x8xf32>, %k: tensor<?x?x?x8xf32>, %v: tensor<?x?x?x8xf32>, %v2: tensor<?x?x?x8xf32>) -> (tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>) {
+  // expected-error @below {{all outputs must sum the same v}}
+  %o = "attn.attention"(%q, %k, %v) ({
+    "attn.term"(%v2) {output = 1 : i64} : (tensor<?x?x?x8xf32>) -> ()
+    "attn.row"() ({
+    ^bb0(%s: f32, %b: index, %h: index, %q_idx: index):
+      %d = arith.addf %s, %s : f32
+      "attn.yield"(%s, %d) : (f32, f32) -> ()
+    }) : () -> ()
+  }) {outputs = []} : (tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>) -> tensor<?x?x?x8xf32>
+  %o1 = "attn.output"(%o) {index = 1 : i64} : (tensor<?x?x?x8xf32>) -> tensor<?x?x?x8xf32>
+  return %o, %o1 : tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>
 }

@@ -121,9 +121,18 @@ def positions(sizes: tuple[int, ...]) -> list[Tensor]:
 
 
 def dense(
-    functions: Mapping[str, Any], q: Tensor, k: Tensor, v: Tensor, scale: float | None = None, lse: bool = False
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """o and the row outputs; fully masked rows give 0 for both, and no gradient. `functions`: row, score_mod, ..."""
+    functions: Mapping[str, Any],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float | None = None,
+    lse: bool = False,
+    kept: Tensor | None = None,
+) -> tuple[Any, dict[str, Tensor]]:
+    """o (of several weights a list) and the row outputs; fully masked rows give 0, and no gradient. `functions`: row, score_mod, ...
+
+    kept: what weights are multiplied with, as by dropout.
+    """
     for name, at in (("query_mod", "q"), ("key_mod", "k"), ("value_mod", "v")):
         if functions.get(name) is not None:
             x = {"q": q, "k": k, "v": v}[at]
@@ -149,9 +158,13 @@ def dense(
         made = fit(functions["row"], row, *place[:3])
     finally:
         torch.set_default_dtype(before)
-    weights, states = made if isinstance(made, tuple) else (made, {})
+    *weights, states = (
+        made if isinstance(made, tuple) and isinstance(made[-1], dict) else (*made, {}) if isinstance(made, tuple) else (made, {})
+    )
     rows = {name: plain(value) for name, value in states.items()}
     if lse and "lse" not in rows:
         rows["lse"] = plain(torch.logsumexp(row, -1))  # type: ignore[call-overload]
-    p = torch.where(present, plain(weights).broadcast_to(s.shape), 0.0)
-    return p @ v, {name: torch.where(some, value, 0.0)[..., :1].broadcast_to(*s.shape[:3], 1)[..., 0] for name, value in rows.items()}
+    every = [torch.where(present, plain(x).broadcast_to(s.shape), 0.0) for x in weights]
+    every = [(p if kept is None else p * kept) @ v for p in every]
+    outputs = {name: torch.where(some, value, 0.0)[..., :1].broadcast_to(*s.shape[:3], 1)[..., 0] for name, value in rows.items()}
+    return every[0] if len(every) == 1 else every, outputs

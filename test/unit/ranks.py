@@ -1,4 +1,7 @@
-"""Processes of a process group on the CPU, started once for the tests of a file: each makes the same calls, and tells what it found."""
+"""Processes of a process group on the CPU, started once for the tests of a file: each makes the same calls, and tells what it found.
+
+Of four processes the first two can work alone, so that tests of two and of four share them.
+"""
 
 import fcntl
 import functools
@@ -11,11 +14,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-_SECONDS = 120.0
+_SECONDS = 300.0
 
 
 class Ranks:
-    """`count` processes; `run("module:function", ...)` calls it in each with the mesh, and gives what each returned."""
+    """`count` processes; `run("module:function", ...)` calls it in each with the mesh, and gives what each returned.
+
+    The mesh is a line, called "cp", of 2 processes, and ("dp", "cp") = (2, 2) of 4.
+    """
 
     def __init__(self, count: int, folder: Path, timeout: float = _SECONDS) -> None:
         context = multiprocessing.get_context("spawn")
@@ -28,17 +34,18 @@ class Ranks:
             self.pipes.append(ours)
             self.processes.append(process)
 
-    def run(self, name: str, *arguments: Any) -> list[Any]:
-        """What each process returned. Raises AssertionError with the traceback of the first that failed."""
-        self.send(name, *arguments)
-        found = [self.answer(rank) for rank in range(len(self.pipes))]
+    def run(self, name: str, *arguments: Any, seconds: float = _SECONDS, ranks: int | None = None) -> list[Any]:
+        """What each process returned, or each of the first `ranks`. Raises AssertionError with the traceback of the first that failed."""
+        count = len(self.pipes) if ranks is None else ranks
+        self.send(name, *arguments, ranks=count)
+        found = [self.answer(rank, seconds) for rank in range(count)]
         failed = [text for kind, text in found if kind == "error"]
         assert not failed, failed[0]
         return [value for _, value in found]
 
-    def send(self, name: str, *arguments: Any) -> None:
-        for pipe in self.pipes:
-            pipe.send((name, arguments))
+    def send(self, name: str, *arguments: Any, ranks: int) -> None:
+        for pipe in self.pipes[:ranks]:
+            pipe.send((name, ranks, arguments))
 
     def answer(self, rank: int, seconds: float = _SECONDS) -> tuple[str, Any]:
         """("value", what a process returned), or ("error", its traceback)."""
@@ -61,18 +68,18 @@ def serve(pipe: Connection, rank: int, count: int, folder: str, timeout: float) 
     torch.set_num_threads(1)
     store = FileStore(f"{folder}/store", count)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=count, timeout=timedelta(seconds=timeout))
-    shape = (2, count // 2) if count > 2 else (count,)
-    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("dp", "cp")[-len(shape) :])
+    whole = init_device_mesh("cpu", (count // 2, 2), mesh_dim_names=("dp", "cp"))
+    meshes = {2: whole["cp"], count: whole if count > 2 else whole["cp"]}
     _one_at_a_time(f"{folder}/lock")
     while True:
         try:
-            name, arguments = pipe.recv()
+            name, size, arguments = pipe.recv()
         except EOFError:
             return
         module, function = name.split(":")
         try:
             torch.manual_seed(0)
-            pipe.send(("value", getattr(importlib.import_module(module), function)(mesh, *arguments)))
+            pipe.send(("value", getattr(importlib.import_module(module), function)(meshes[size], *arguments)))
         except Exception:
             pipe.send(("error", traceback.format_exc()))
 

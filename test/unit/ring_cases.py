@@ -1,7 +1,6 @@
 """Rings over the processes of `ranks`: rows, masks and placements, compared with the dense formula in float64."""
 
-import os
-import time
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,6 @@ from attn_mlir import rows
 from attn_mlir.api.rows import maximum
 from attn_mlir.distributed import decode_attention, ring_attention, shard, traffic, unshard
 from attn_mlir.distributed.placement import ranges_of
-from attn_mlir.errors import ArgumentError
 from attn_mlir.integrations import torch_context_parallel
 
 B, HQ, HKV, D, DV = 2, 4, 2, 16, 8
@@ -103,6 +101,12 @@ PLACEMENTS: dict[str, Any] = {
 }
 
 
+@functools.cache
+def line() -> DeviceMesh:
+    """A mesh of one dimension, of all processes."""
+    return DeviceMesh("cpu", torch.arange(torch.distributed.get_world_size()), mesh_dim_names=("cp",))
+
+
 def uneven(length: int, ranks: int) -> list[list[tuple[int, int]]]:
     """The last rank holds the beginning and the end, the others the rest: shards of different lengths."""
     inner = [(20 + begin, 20 + end) for ((begin, end),) in ranges_of("contiguous", length - 40, ranks - 1)]
@@ -137,7 +141,8 @@ def compare(mesh: DeviceMesh, row: str, mask: str, placements: tuple[str, ...], 
         for repeat in range(2):
             sink.grad = slopes.grad = None
             local = [cut(x).requires_grad_() for x in (q, k, v)]
-            mine = ring_attention(*local, mesh=mesh, dim="cp", placement=placement, **functions(sink, slopes), strategy=strategy)
+            options = {"placement": placement, "strategy": strategy, "deterministic": True, **functions(sink, slopes)}
+            mine = ring_attention(*local, mesh=mesh, dim="cp", **options)
             mine.backward(cut(do))
             got = [mine.detach(), *(x.grad for x in (*local, sink, slopes))]
             if repeat == 0:
@@ -183,10 +188,9 @@ def decoded(mesh: DeviceMesh, row: str, mask: str, queries: int, lengths: tuple[
 
 def on_four(mesh: DeviceMesh) -> list[str]:
     """A mesh of two dimensions: two rings side by side, and one of all four ranks that sends what its ranks need."""
-    line = DeviceMesh("cpu", torch.arange(4), mesh_dim_names=("cp",))
     return [
         *compare(mesh, "softmax", "causal", ("zigzag",), 61),
-        *compare(line, "softmax", "causal", ("contiguous", "zigzag", "ranges"), 61),
+        *compare(line(), "softmax", "causal", ("contiguous", "zigzag", "ranges"), 61),
     ]
 
 
@@ -200,42 +204,23 @@ def of_dtensors(mesh: DeviceMesh) -> float:
     return float((mine.to_local() - local).abs().max()) + float((unshard(local, mesh) - mine.full_tensor()).abs().max())
 
 
-def compiled(mesh: DeviceMesh) -> float:
-    """How far it is inside of torch.compile, with gradients."""
-    parts = [shard(torch.randn(1, 2, 30, 8), mesh).requires_grad_() for _ in range(3)]
+def compiled(mesh: DeviceMesh, layout: str, placement: str) -> float:
+    """How far it is as one operator of a graph of torch.compile, with gradients, also of what is captured."""
+    slopes = (torch.arange(2) / 40).requires_grad_()
+    parts = [shard(torch.randn(1, 2, 30, 8), mesh, placement=placement) for _ in range(3)]
+    parts = [(x.transpose(1, 2).contiguous() if layout == "bshd" else x).requires_grad_() for x in parts]
 
     def loss(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return ring_attention(q * 2, k, v, mesh=mesh, mask_mod=MASKS["causal"], strategy="ring").sin().sum()
+        def alibi(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+            return score + slopes[h] * (kv_idx - q_idx)
 
-    made = [torch.autograd.grad(f(*parts), parts) for f in (loss, torch.compile(loss, backend="aot_eager"))]
+        options: dict[str, Any] = {"mask_mod": MASKS["causal"], "score_mod": alibi, "placement": placement, "layout": layout}
+        o, lse = ring_attention(q * 2, k, v, mesh=mesh, strategy="ring", return_lse=True, **options)
+        return o.sin().sum() + lse.cos().sum()
+
+    functions = (loss, torch.compile(loss, backend="aot_eager", fullgraph=True))
+    made = [torch.autograd.grad(f(*parts), [*parts, slopes]) for f in functions]
     return max(float((x - y).abs().max()) for x, y in zip(*made, strict=True))
-
-
-def differing(mesh: DeviceMesh, what: str) -> str:
-    """The error of a call in which rank 1 differs from rank 0."""
-    odd = mesh.get_local_rank() == 1
-    heads, dim = (3 if odd and what == "heads" else 2), 8
-    q, k, v = (torch.randn(1, heads, 16, dim) for _ in range(3))
-    mask = MASKS["window" if odd and what == "functions" else "causal"]
-    placement = [(0, 10), (10, 32)] if what == "ranges" else "zigzag" if odd and what == "placement" else "contiguous"
-    try:
-        ring_attention(q, k, v, mesh=mesh, mask_mod=mask, placement=placement)
-    except ArgumentError as error:
-        return str(error)
-    return "no error"
-
-
-def left_alone(mesh: DeviceMesh) -> str:
-    """Rank 1 dies; what rank 0 hears."""
-    if mesh.get_local_rank() == 1:
-        os._exit(1)
-    q, k, v = (torch.randn(1, 2, 16, 8) for _ in range(3))
-    begin = time.monotonic()
-    try:
-        ring_attention(q, k, v, mesh=mesh)
-    except RuntimeError:
-        return "error" if time.monotonic() - begin < 30 else "late"
-    return "no error"
 
 
 def in_context_parallel(mesh: DeviceMesh) -> float:

@@ -38,13 +38,14 @@ _MODS = (("query", "q_idx"), ("key", "kv_idx"), ("value", "kv_idx"))
 
 def attention_in_graph(
     qkv: tuple[torch.Tensor, ...], options: tuple[Any, ...], dropout: tuple[Any, Any] = (0.0, None), extra: Sequence[torch.Tensor] = (),
-    packed: Sequence[torch.Tensor] = (), lists: tuple[Any, Any] = (None, None),
+    packed: Sequence[torch.Tensor] = (), lists: tuple[Any, Any] = (None, None), ring: str = "", run: Callable[..., Any] = run_graph,
 ) -> Any:  # fmt: skip
     """What `attention` returns; `dropout` is its probability and seed, `extra` is q2, k2, q3...
 
     `options` are the first fields of `Options`, as a plain tuple where they are made in the graph: dynamo looks into functions that a
     named tuple is made of, and compiles again for each number they hold.
-    `packed` are those of `frontend.given.SEQUENCES`, where q, k and v are packed; `lists` are key_index and key_block.
+    `packed` are those of `frontend.given.SEQUENCES`, where q, k and v are packed; `lists` are key_index and key_block. `ring` tells of
+    other processes, and `run` of what computes the graph's `traced` with these.
     """
     q, k, v = qkv
     functions, scale, asked_layout, lse, states, device, deterministic = options[:7]
@@ -107,7 +108,7 @@ def attention_in_graph(
             outputs.append("lse")
         lines = ["\n".join(words) for words in (names, told, outputs)]
         asked = (scale, layout, lse, states, deterministic, emulation, seed, dropout_p)
-        results = traced(q, k, v, list(extra), list(packed), pieces, *lines, *asked, list(shape))
+        results = traced(q, k, v, list(extra), list(packed), pieces, *lines, *asked, list(shape), ring)
         return tuple(results), len(weights), tuple(outputs)
 
     order, wanted = input_order(layout), layout
@@ -116,7 +117,7 @@ def attention_in_graph(
     if lists[0] is not None:
         q, extra, packed, shape = lists_in_graph(q, k, extra, lists, bool(seed))
         layout = layout if shape[-1] == 1 else "bhsd"
-    results, weights, outputs = dynamo_bypassing_wrapper(run_graph, body, q, k, v, *extra, *packed)
+    results, weights, outputs = dynamo_bypassing_wrapper(run, body, q, k, v, *extra, *packed)
     if shape and shape[-1] > 1:
         results = [unfold(result, shape[-1]) for result in results]
         results = [result.contiguous() for result in all_in_order(results, output_order(wanted), weights)]

@@ -24,7 +24,7 @@ from attn_mlir.api.scale import scale_form
 from attn_mlir.capture_kinds import CaptureKind
 from attn_mlir.frontend import partners, program, scope, sizes
 from attn_mlir.frontend.dropout import DropoutForm
-from attn_mlir.frontend.given import LIST, LISTS, SEQUENCE, SEQUENCES
+from attn_mlir.frontend.given import LIST, LISTS, POSITION, SEQUENCE, SEQUENCES
 from attn_mlir.frontend.scope import Captured
 from attn_mlir.frontend.scores import numbered
 from attn_mlir.frontend.values import wrap
@@ -33,6 +33,7 @@ from attn_mlir.runtime.dispatch import forward_in_graph
 from attn_mlir.runtime.orders import output_order
 
 __all__ = [
+    "TRACED",
     "GraphPiece",
     "call_program",
     "captures_of",
@@ -45,6 +46,7 @@ __all__ = [
     "scale_in_graph",
     "stand_in",
     "symbol",
+    "trace_graph",
     "traced",
     "values_of",
 ]
@@ -108,13 +110,14 @@ def _device(given: torch.device | None) -> torch.device:
 def traced(
     q: Tensor, k: Tensor, v: Tensor, extra: list[Tensor], packed: list[Tensor], pieces: list[Tensor], names: str, states: str, outputs: str,
     scale: float | None, layout: str, lse: bool, return_states: bool, deterministic: bool, device: str, dropout_seed: list[Tensor],
-    dropout_p: float, lists: list[int],
+    dropout_p: float, lists: list[int], ring: str,
 ) -> list[Tensor]:  # fmt: skip
     """Stands for the attention whose functions, called `names`, made `pieces`; the row's states follow its weights.
 
     Several names come in lines; there is one for each score that a score_mod makes. `extra` are q2, k2, q3..., `packed` tells of sequences,
     or holds lists of keys whose blocks and group `lists` has.
-    `device` is one that takes tensors of another type, or empty. `dropout_seed` is seed and offset, or empty.
+    `device` is one that takes tensors of another type, or empty. `dropout_seed` is seed and offset, or empty. `ring` tells of other
+    processes that have parts of the sequence, or is empty.
     It is never run: `run_graph` puts the program in its place.
     """
     raise NotImplementedError("what stands for attention in a graph of torch.compile computes nothing itself")
@@ -124,7 +127,7 @@ def traced(
 def _(
     q: Tensor, k: Tensor, v: Tensor, extra: list[Tensor], packed: list[Tensor], pieces: list[Tensor], names: str, states: str, outputs: str,
     scale: float | None, layout: str, lse: bool, return_states: bool, deterministic: bool, device: str, dropout_seed: list[Tensor],
-    dropout_p: float, lists: list[int],
+    dropout_p: float, lists: list[int], ring: str,
 ) -> list[Tensor]:  # fmt: skip
     score = torch.float64 if q.dtype == torch.float64 else torch.float32
     weights = len(pieces) - len(names.splitlines()) + 1 - len(states.splitlines())
@@ -132,13 +135,16 @@ def _(
     return compute.empty(results, q.device, output_order(layout))
 
 
+TRACED = (traced._opoverload, torch.ops.attn_mlir.traced)
+"""What `traced` is called in graphs."""
+
 traced.register_autograd(ops.no_mixed_derivative)
 element.register_autograd(ops.no_mixed_derivative)
 
 
 def run_graph(graph: torch.fx.GraphModule) -> Callable[..., tuple[Any, ...]]:
     """The function that computes what `graph`, the body of `attention_in_graph`, stands for."""
-    return runner(graph, (traced._opoverload, torch.ops.attn_mlir.traced), _attention)
+    return runner(graph, TRACED, _attention)
 
 
 def runner(graph: torch.fx.GraphModule, targets: Sequence[Any], compute: Callable[..., list[Tensor]]) -> Callable[..., tuple[Any, ...]]:
@@ -167,7 +173,8 @@ def _attention(graph: torch.fx.GraphModule, call: tuple[Any, ...], inputs: dict[
     key = (_KEY, q.dtype, dims, *numbers_of(inputs), *((value.dtype, value.dim()) for value in tensors.values()))
     if graph.meta.get(_KEY, (None,))[0] != key:
         with _disable_current_modes():  # constants in the functions are real, not part of the graph that is being made
-            graph.meta[_KEY] = (key, *_trace(call, inputs, (q, k, v)))
+            made, captures = trace_graph(call, inputs, (q, k, v))
+            graph.meta[_KEY] = (key, name_on(programs.register(made, call[13]), call[14]), captures)
     _, name, captures = graph.meta[_KEY]
     return call_program(name, (q, k, v, *values_of(captures, inputs)), layout)
 
@@ -188,9 +195,11 @@ def call_program(name: str, values: Sequence[Any], layout: str) -> list[Tensor]:
     return forward_in_graph(values, [found.argument(i) for i in range(len(values))], found.kinds, name, layout)
 
 
-def _trace(call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any], qkv: tuple[Tensor, Tensor, Tensor]) -> tuple[str, list[Any]]:
-    """The name of the program, and where its captures come from: inputs of the graph, or numbers."""
-    _, _, _, extra, packed, pieces, names, states, _, scale, _, lse, return_states, deterministic, device, seed, p, lists = call
+def trace_graph(
+    call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any], qkv: tuple[Tensor, Tensor, Tensor], **shaped: Any
+) -> tuple[program.Traced, list[Any]]:
+    """The program, and where its captures come from: inputs of the graph, or numbers. `shaped` are fields of its `Inputs`."""
+    _, _, _, extra, packed, pieces, names, states, _, scale, _, lse, return_states, _, _, seed, p, lists, _ = call
     stand_ins = {node: stand_in(value) for node, value in inputs.items()}
     functions: dict[str, Any] = {}
     lines = names.splitlines()
@@ -204,7 +213,7 @@ def _trace(call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any], qkv: tuple[T
     problem = with_dims(problem, pairs)
     # Blocks that differ from call to call are nodes: for others, torch compiles again.
     *listed, group = [int(inputs[n]) if isinstance(n, torch.fx.Node) else n for n in lists] or (1,)
-    shapes = dataclasses.replace(problem.inputs, packed=bool(packed) and not lists, lists=tuple(listed), group=group)
+    shapes = dataclasses.replace(problem.inputs, packed=bool(packed) and not lists, lists=tuple(listed), group=group, **shaped)
     found = [scale_in_graph(scale, dim, inputs, stand_ins) for dim in (problem.inputs.head_dim, *pairs.dims)]
     forms, factor = [form for form, _ in found], next((value for form, value in found if form == "runtime"), 0.0)
     score, mask, query, key, value = (functions.get(name) for name in ("score", "mask", "query", "key", "value"))
@@ -215,8 +224,8 @@ def _trace(call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any], qkv: tuple[T
     products = {("product", name): stand_ins[node] for name, node in zip(pairs.values, extra, strict=True)}
     kind, known = (LIST, LISTS) if lists else (SEQUENCE, SEQUENCES)
     products |= {(kind, name): stand_ins[node] for name, node in zip(known, packed, strict=False)}
-    captures = captures_of(made, stand_ins, factor, _dropout(seed, p, inputs, stand_ins), products)
-    return name_on(programs.register(made, deterministic), device), captures
+    products |= {captured.source: 0 for captured in made.captures if captured.source[0] == POSITION}
+    return made, captures_of(made, stand_ins, factor, _dropout(seed, p, inputs, stand_ins), products)
 
 
 def _parameters(name: str, scores: int) -> Sequence[str]:

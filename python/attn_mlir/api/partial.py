@@ -181,7 +181,12 @@ class PartialRequest:
         if dtype in _WIDE and is_seen(call.values):
             # Gradients of sums before the end are of another size than those of o: too small for f16, where rows are long.
             call = self._call(problem, (q.float(), k.float(), v.float()), "f32", places)
-        return self._partial(form_of(call.entry.traced), call, dtype)
+        traced = call.entry.traced
+        if traced.weights > 1:
+            raise UnsupportedError(
+                f"partial results have one output, but the row gives {traced.weights} weights: write a row for each, and call it by itself"
+            )
+        return self._partial(form_of(traced), call, dtype)
 
     def _call(self, problem: Problem, qkv: Sequence[Tensor], element: str, places: Mapping[str, int]) -> Call:
         inputs = dataclasses.replace(problem.inputs, element=element, parts=True, packed=self.packed is not None)

@@ -55,10 +55,6 @@ def form_of(traced: Traced) -> PartialForm:
 
 
 def _read(traced: Traced) -> PartialForm:
-    if traced.weights > 1:
-        raise UnsupportedError(
-            f"partial results have one output, but the row gives {traced.weights} weights: write a row for each, and call it by itself"
-        )
     module = ir.Module.parse(traced.located)
     reasons = [reason for attention in find_all(module.operation, "attn.attention") for reason in why_several(attention)]
     if reasons:

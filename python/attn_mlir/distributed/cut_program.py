@@ -1,5 +1,6 @@
 """The programs that a ring runs on pairs of shards: partial forward passes, and parts of the backward pass, of one traced attention."""
 
+import bisect
 import dataclasses
 import functools
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from attn_mlir.capture_kinds import CaptureKind
 from attn_mlir.dialects import loaded
 from attn_mlir.errors import CompileError, UnsupportedError
 from attn_mlir.frontend.emit import texts_of
-from attn_mlir.frontend.given import POSITION
+from attn_mlir.frontend.given import DOCUMENT, POSITION
 from attn_mlir.frontend.program import Traced
 from attn_mlir.frontend.scope import Captured
 from attn_mlir.mlir import LOCK, ir
@@ -85,6 +86,11 @@ class CutProgram:
     @functools.cached_property
     def passes(self) -> tuple[Traced, Traced]:
         """See `passes_of`. Where keys are passed over once, raises what `form` does."""
+        if self.traced.weights > 1:
+            raise UnsupportedError(
+                f"a row that gives {self.traced.weights} weights and takes several passes over keys has no ring: "
+                'strategy="all_gather" computes it'
+            )
         try:
             return passes_of(self.traced)
         except CompileError:
@@ -164,9 +170,19 @@ class CutProgram:
         tensors = {3 + number for number, captured in enumerate(self.traced.captures) if captured.kind == "tensor"}
         return None if code.contents & tensors else code
 
-    def moved(self, captures: Sequence[Any], q_offset: int, kv_offset: int, rows: slice = slice(None)) -> list[Any]:
-        """The captured values for shards that begin at these positions; `rows` are the places of the queries, for values of each row."""
+    def moved(
+        self, captures: Sequence[Any], q_offset: int, kv_offset: int, rows: slice = slice(None), documents: Sequence[int] = ()
+    ) -> list[Any]:
+        """The captured values for shards that begin at these positions; `rows` are the places of the queries, for values of each row.
+
+        documents: where packed documents begin, and the last one ends: of these the shards are parts of one.
+        """
         places: dict[Any, Any] = {"q_offset": q_offset, "kv_offset": kv_offset}
+        if documents:
+            number = document_of(documents, q_offset)
+            begin, end = documents[number : number + 2]
+            places = {"q_offset": q_offset - begin, "kv_offset": kv_offset - begin, DOCUMENT: number}
+            places |= dict.fromkeys(("q_total", "kv_total"), end - begin)
         found = []
         for captured, value in zip(self.traced.captures, captures, strict=True):
             kind, name = captured.source[0], captured.source[1] if len(captured.source) > 1 else None
@@ -205,20 +221,19 @@ class CutProgram:
         zeros = [torch.zeros((*rows, value_dim), dtype=score, device=q.device) for _ in self.form.entries]
         return zeros, [torch.as_tensor(x, dtype=score, device=q.device).expand(rows) for x in states]
 
-    def finalize(self, captures: Sequence[Any], partial: tuple[list[Tensor], list[Tensor]], o: Tensor) -> list[Tensor]:
-        """Writes o, and gives the row outputs and what the backward reads. o is linear in the accumulators: each has a factor for a row."""
+    def finalize(self, captures: Sequence[Any], partial: tuple[list[Tensor], list[Tensor]], every: Sequence[Tensor]) -> list[Tensor]:
+        """Writes each o, and gives the row outputs and what the backward reads. An o is linear in the accumulators, by factors of rows."""
         accumulators, states = partial
         rows, score, device = accumulators[0].shape[:3], accumulators[0].dtype, accumulators[0].device
         given = [*(x.unsqueeze(-1) for x in _indices(rows, device)), *(x.unsqueeze(-1) for x in states)]
         units = torch.eye(len(accumulators), dtype=score, device=device)
         made = [self.form.finalize(captures, [*unit, *given], score) for unit in units]
-        for number, (x, results) in enumerate(zip(accumulators, made, strict=True)):
-            factor = _like(results[0], x).expand(*rows, 1)
-            if number == 0:
-                torch.mul(x, factor, out=o)
-            else:
+        for output, o in enumerate(every):
+            factors = [_like(results[output], units).expand(*rows, 1) for results in made]
+            torch.mul(accumulators[0], factors[0], out=o)
+            for x, factor in zip(accumulators[1:], factors[1:], strict=True):
                 o.addcmul_(x, factor) if o.dtype == score else o.copy_(o.to(score).addcmul_(x, factor))
-        return [*(_like(x, units).expand(*rows, 1).squeeze(-1) for x in made[0][1:])]
+        return [*(_like(x, units).expand(*rows, 1).squeeze(-1) for x in made[0][len(every) :])]
 
     def shapes(self, q: Tensor, k: Tensor, v: Tensor, captures: Sequence[Any]) -> list[Any]:
         """The arguments of a function, of which pieces read the captured values and only the sizes of q, k and v."""
@@ -250,6 +265,11 @@ class CutProgram:
     @functools.cached_property
     def _backward(self) -> str:
         return self._derived("bwd")[0]
+
+
+def document_of(documents: Sequence[int], position: int) -> int:
+    """The number of the document, of those that begin at `documents` (and the end of the last one), that holds a position."""
+    return max(min(bisect.bisect_right(documents, position) - 1, len(documents) - 2), 0)
 
 
 def cut_program(traced: Traced, device: str, wrt: str, deterministic: bool) -> CutProgram:

@@ -11,12 +11,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from attn_mlir.api.inputs import check_inputs, device_type
 from attn_mlir.api.results import named_results
 from attn_mlir.api.rows import softmax
-from attn_mlir.distributed.calls import TracedCall, seen_by, trace_call
+from attn_mlir.distributed.calls import agreed_call, find_call, seen_by
 from attn_mlir.distributed.engine import Partial
 from attn_mlir.distributed.group import Ranks, ranks_of
+from attn_mlir.distributed.outside import outside
 from attn_mlir.distributed.placement import Placement
 from attn_mlir.distributed.plan import message, own
-from attn_mlir.distributed.ring import outside
 from attn_mlir.distributed.whole import Asked
 from attn_mlir.errors import UnsupportedError
 
@@ -60,8 +60,9 @@ def decode_attention(
 
 
 def _decode(qkv: tuple[Tensor, Tensor, Tensor], call: Asked, ranks: Ranks, placement: Placement) -> Any:
-    problem = check_inputs(*qkv, "bhsd")
-    traced = trace_call(problem, qkv, call, ranks, placement, same=True)
+    with ranks.before_told(getattr(qkv[0], "device", torch.device("cpu"))):
+        made = find_call(check_inputs(*qkv, "bhsd"), qkv, call, placement)
+    traced = agreed_call(made, ranks, placement, False, same=True)
     traced.confirm()
     program, captures = traced.program, traced.captures
     dtype = torch.float32 if traced.problem.inputs.element == "f32" else qkv[0].dtype
@@ -75,13 +76,15 @@ def _decode(qkv: tuple[Tensor, Tensor, Tensor], call: Asked, ranks: Ranks, place
         columns = slice(*work.columns)
         part = program.partial(q, k[:, :, columns], v[:, :, columns], program.moved(captures, begin, work.keys[0]))
         mine = program.merge(outer, (mine[0], [x.contiguous() for x in mine[1]]), part)
-    every = _gathered(ranks, mine)
-    merged = every[0]
-    for other in every[1:]:
+    partials = _gathered(ranks, mine)
+    merged = partials[0]
+    for other in partials[1:]:
         merged = program.merge(outer, merged, other)
-    o = torch.empty(merged[0][0].shape, dtype=dtype, device=q.device)
-    rows = program.finalize(outer, merged, o)
-    return _named(traced, call, [o.to(qkv[0].dtype), *rows])
+    traced_ = traced.entry.traced
+    every = [torch.empty(merged[0][0].shape, dtype=dtype, device=q.device) for _ in range(traced_.weights)]
+    rows = program.finalize(outer, merged, every)
+    results = [*(o.to(qkv[0].dtype) for o in every), *rows]
+    return named_results(results, traced_.weights, traced_.outputs, call.return_lse, call.return_states)
 
 
 def _gathered(ranks: Ranks, mine: Partial) -> list[Partial]:
@@ -96,7 +99,3 @@ def _gathered(ranks: Ranks, mine: Partial) -> list[Partial]:
         shaped = [part.view(x.shape) for part, x in zip(parts, tensors, strict=True)]
         found.append((shaped[: len(mine[0])], shaped[len(mine[0]) :]))
     return found
-
-
-def _named(traced: TracedCall, call: Asked, results: list[Tensor]) -> Any:
-    return named_results(results, 1, traced.entry.traced.outputs, call.return_lse, call.return_states)

@@ -50,14 +50,16 @@ class RingAttention:
     queries: tuple[Range, ...]
     confirm: Callable[[], None]
     """Waits for what the other ranks tell of the call, and raises where they do not agree."""
+    documents: tuple[int, ...] = ()
+    """Where packed documents begin, and the last one ends; none: one sequence."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, captures: Sequence[Any]) -> list[Tensor]:
-        """o in the type of q, the row outputs, and what the backward reads, of all queries of this rank."""
+        """Each o in the type of q, the row outputs, and what the backward reads, of all queries of this rank."""
         program = self.program
         partials: dict[Range, Partial] = {}
         for work_, keys, values in self._in_turn(k, v):
             for work in work_:
-                moved = program.moved(captures, work.query[0], work.keys[0], slice(*work.rows))
+                moved = self._moved(captures, work.query[0], work.keys[0], work.rows)
                 made = program.partial(*self._of(work, q, keys, values), moved)
                 outer, piece = program.shapes(q, k, v, moved), self._piece(work)
                 if piece not in partials and piece == work.rows:
@@ -93,18 +95,18 @@ class RingAttention:
 
     def _ended(self, partials: dict[Range, Partial], q: Tensor, k: Tensor, v: Tensor, captures: Sequence[Any]) -> list[Tensor]:
         every = []
-        o = torch.empty((*q.shape[:3], v.shape[3]), dtype=q.dtype, device=q.device)
+        weights = [torch.empty((*q.shape[:3], v.shape[3]), dtype=q.dtype, device=q.device) for _ in range(self.program.traced.weights)]
         begin = 0
         for query in self.queries or ((0, 0),):
             piece = (begin, begin + query[1] - query[0])
             begin = piece[1]
             rows = q[:, :, slice(*piece)]
-            outer = self.program.shapes(rows, k, v, self.program.moved(captures, query[0], 0, slice(*piece)))
+            outer = self.program.shapes(rows, k, v, self._moved(captures, query[0], 0, piece))
             partial = partials.pop(piece, None) or self.program.empty(rows, outer, v.shape[3])
-            every.append(self.program.finalize(outer, partial, o[:, :, slice(*piece)]))
+            every.append(self.program.finalize(outer, partial, [o[:, :, slice(*piece)] for o in weights]))
         if len(every) == 1:
-            return [o, *(x.contiguous() for x in every[0])]
-        return [o, *(torch.cat(parts, 2) for parts in zip(*every, strict=True))]
+            return [*weights, *(x.contiguous() for x in every[0])]
+        return [*weights, *(torch.cat(parts, 2) for parts in zip(*every, strict=True))]
 
     def backward(
         self, q: Tensor, k: Tensor, v: Tensor, captures: Sequence[Any], finals: Sequence[Tensor], grads: Sequence[Tensor]
@@ -240,9 +242,12 @@ class RingAttention:
         self, part: BackwardPart, work: KernelRun, qkv: tuple[Tensor, Tensor, Tensor], captures: Sequence[Any], whole: Sequence[Tensor]
     ) -> list[Tensor]:
         """A part of the backward pass on the rows and keys of some work; `whole` are its arguments of all rows."""
-        moved = self.program.moved(captures, work.query[0], work.keys[0], slice(*work.rows))
+        moved = self._moved(captures, work.query[0], work.keys[0], work.rows)
         of_rows = [x[:, :, slice(*work.rows)] for x in whole]
         return part.program.run([*self._of(work, *qkv), *moved, *of_rows], "bhsd")
+
+    def _moved(self, captures: Sequence[Any], q_offset: int, kv_offset: int, rows: Range) -> list[Any]:
+        return self.program.moved(captures, q_offset, kv_offset, slice(*rows), self.documents)
 
     @staticmethod
     def _of(work: KernelRun, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,8 +1,9 @@
 """The process group of a mesh's dimension, and what its ranks tell each other before they exchange tensors."""
 
+import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +12,11 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from attn_mlir.errors import ArgumentError
+
+_WORDS = 16
+"""How many integers each exchange has, so that ranks which make different calls understand each other: the call, how many words, words."""
+CALLS = ("ring_attention", "linear_attention", "decode_attention", "unshard", "seeds of ring_attention")
+_REFUSED = len(CALLS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,9 +27,16 @@ class Told:
     work: Any
 
     def wait(self) -> list[list[int]]:
-        """What each rank told."""
+        """What each rank told. Raises ArgumentError, on all ranks, where one refused its arguments, or makes another call."""
         self.work.wait()
-        return torch.stack(self.every).tolist()
+        every = torch.stack(self.every).tolist()
+        calls = [each[0] for each in every]
+        if _REFUSED in calls:
+            raise ArgumentError(f"rank {calls.index(_REFUSED)} of the mesh's dimension refused the arguments of its call: see its error")
+        if len(set(calls)) > 1:
+            rank = next(r for r, call in enumerate(calls) if call != calls[0])
+            raise ArgumentError(f"ranks of the mesh's dimension differ: rank 0 calls {CALLS[calls[0]]}, rank {rank} {CALLS[calls[rank]]}")
+        return [each[2 : 2 + each[1]] for each in every]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,13 +47,26 @@ class Ranks:
     rank: int
     count: int
 
-    def all_gather(self, values: Sequence[int], device: torch.device) -> list[list[int]]:
-        """The integers that each rank gives, as many on each."""
-        return self.told(values, device).wait()
+    def all_gather(self, call: str, values: Sequence[int], device: torch.device) -> list[list[int]]:
+        """The integers that each rank gives in one of `CALLS`, as many on each."""
+        return self.told(call, values, device).wait()
 
-    def told(self, values: Sequence[int], device: torch.device) -> "Told":
+    def told(self, call: str, values: Sequence[int], device: torch.device) -> "Told":
         """The same, on its way."""
-        own = torch.tensor(list(values), dtype=torch.int64, device=self.meeting_device(device))
+        return self._told(CALLS.index(call), values, device)
+
+    @contextlib.contextmanager
+    def before_told(self, device: torch.device) -> Iterator[None]:
+        """What a rank does before it tells anything: where that raises an error, the others hear of it instead, and raise one, too."""
+        try:
+            yield
+        except Exception:
+            self._told(_REFUSED, (), device).work.wait()
+            raise
+
+    def _told(self, call: int, values: Sequence[int], device: torch.device) -> "Told":
+        words = [call, len(values), *values]
+        own = torch.tensor([*words, *[0] * (_WORDS - len(words))], dtype=torch.int64, device=self.meeting_device(device))
         every = [torch.empty_like(own) for _ in range(self.count)]
         return Told(every, dist.all_gather(every, own, group=self.group, async_op=True))
 

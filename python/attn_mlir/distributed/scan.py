@@ -11,24 +11,30 @@ from attn_mlir.distributed.group import Ranks
 from attn_mlir.distributed.transfer import post
 
 
-def states_before(ranks: Ranks, decay: Tensor, state: Tensor, start: Tensor) -> Tensor:
-    """The state before each rank's segment, of which S -> decay S + state is the effect: what the segments of lower ranks make of `start`.
+def states_before(ranks: Ranks, transition: Tensor, state: Tensor, start: Tensor) -> Tensor:
+    """The state before each rank's segment, of which S -> transition S + state is the effect: what those of lower ranks make of `start`.
 
-    decay is [..., K, 1], state and start [..., K, V]. Every rank makes the call, forward and backward; the gradient of start is rank 0's.
+    state and start are [..., K, V]. transition is [..., K, 1], what each row of a state is multiplied with, or, of segments that erase,
+    the matrix [..., K, K]. Every rank makes the call, forward and backward; the gradient of start is rank 0's.
     """
-    return _Before.apply(ranks, decay, state, start)  # type: ignore[no-untyped-call]
+    return _Before.apply(ranks, transition, state, start)  # type: ignore[no-untyped-call]
 
 
-def scanned(ranks: Ranks, decay: Tensor, state: Tensor, direction: int) -> Tensor:
+def applied(transition: Tensor, x: Tensor) -> Tensor:
+    """A transition behind what x is, a state or another transition."""
+    return transition * x if transition.shape[-1] == 1 else transition @ x
+
+
+def scanned(ranks: Ranks, transition: Tensor, state: Tensor, direction: int) -> Tensor:
     """Of the effects of all ranks before this one (after it, where direction is -1), one after another on 0."""
     place = ranks.rank if direction > 0 else ranks.count - 1 - ranks.rank
-    a, s = decay, state
+    a, s = transition, state
     distance = 1
     while distance < ranks.count:
         got = _shifted(ranks, torch.cat([a, s], -1), distance * direction, place >= distance, place + distance < ranks.count)
         if got is not None:
-            s = a * got[..., a.shape[-1] :] + s
-            a = a * got[..., : a.shape[-1]]
+            s = applied(a, got[..., a.shape[-1] :]) + s
+            a = applied(a, got[..., : a.shape[-1]])
         distance *= 2
     before = _shifted(ranks, s, direction, place >= 1, place + 1 < ranks.count)
     return torch.zeros_like(state) if before is None else before
@@ -43,25 +49,27 @@ def _shifted(ranks: Ranks, own: Tensor, by: int, receives: bool, sends: bool) ->
 
 
 class _Before(torch.autograd.Function):
-    """The scan; its gradient is the same scan from the last rank to the first."""
+    """The scan; its gradient is the same scan from the last rank to the first, by the transposed transitions."""
 
     @staticmethod
-    def forward(ctx: Any, ranks: Ranks, decay: Tensor, state: Tensor, start: Tensor) -> Tensor:
+    def forward(ctx: Any, ranks: Ranks, transition: Tensor, state: Tensor, start: Tensor) -> Tensor:
         first = ranks.rank == 0
-        before = scanned(ranks, decay.detach(), (decay * start + state if first else state).detach(), 1)
+        before = scanned(ranks, transition.detach(), (applied(transition, start) + state if first else state).detach(), 1)
         before = start.detach().clone() if first else before
         ctx.ranks = ranks
-        ctx.save_for_backward(decay, before)
+        ctx.save_for_backward(transition, before)
         return before
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor, Tensor, Tensor]:  # type: ignore[override]
-        decay, before = ctx.saved_tensors
+        transition, before = ctx.saved_tensors
+        is_matrix = transition.shape[-1] > 1
+        back = transition.mT if is_matrix else transition
         given = grads[0].to(before.dtype)
-        after = scanned(ctx.ranks, decay, given, -1)  # the gradient of the state behind this rank's segment
-        start = decay * after + given if ctx.ranks.rank == 0 else torch.zeros_like(before)
-        return None, (after * before).sum(-1, keepdim=True), after, start
+        after = scanned(ctx.ranks, back, given, -1)  # the gradient of the state behind this rank's segment
+        start = applied(back, after) + given if ctx.ranks.rank == 0 else torch.zeros_like(before)
+        return None, after @ before.mT if is_matrix else (after * before).sum(-1, keepdim=True), after, start
 
 
 def from_last(ranks: Ranks, value: Tensor) -> Tensor:

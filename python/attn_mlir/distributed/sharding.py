@@ -40,7 +40,7 @@ def unshard(x: Tensor, mesh: DeviceMesh, dim: str | int | None = None, seq_dim: 
     ranks = ranks_of(mesh, dim)
     x = x.to_local() if isinstance(x, DTensor) else x
     seq_dim %= x.dim()
-    lengths = [each[0] for each in ranks.all_gather([x.shape[seq_dim]], x.device)]
+    lengths = [each[0] for each in ranks.all_gather("unshard", [x.shape[seq_dim]], x.device)]
     return _Unshard.apply(x, ranks, placed(placement, lengths, "x"), seq_dim)  # type: ignore[no-untyped-call]
 
 

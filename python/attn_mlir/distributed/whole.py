@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attn_mlir.api.dropout import NONE, Dropout
 from attn_mlir.api.inputs import check_inputs
 from attn_mlir.api.options import Options
 from attn_mlir.distributed.group import Ranks
@@ -32,6 +33,8 @@ class Asked:
     deterministic: bool
     device: str | None
     strategy: str = "auto"
+    dropout: Dropout = NONE
+    """With integers for a seed, the same on all ranks."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +74,8 @@ def by_heads(call: Asked, ranks: Ranks, layout: ShardLayout, qkv: tuple[Tensor, 
         )
     if layout.totals["q_total"] == 0 or layout.totals["kv_total"] == 0:
         raise UnsupportedError('strategy="ulysses" takes sequences that are not empty: use "ring"')
+    if call.dropout.form is not None:
+        raise UnsupportedError('strategy="ulysses" has no dropout, whose bits depend on the number of a head among all: use "ring"')
     places = (layout.queries, layout.keys, layout.keys)
     turned = [heads_for_positions(ranks, ranges, x) for ranges, x in zip(places, qkv, strict=True)]
     own = [ranks.rank * count // ranks.count for count in heads]
@@ -94,8 +99,8 @@ def _found(
     problem = check_inputs(*qkv, "bhsd")
     inputs = dataclasses.replace(problem.inputs, parts=places is not None)
     options = Options(tuple(functions), call.scale, lse=call.return_lse, states=call.return_states)
-    entry, scan, factor = options.find(inputs, problem.device)
-    captures = entry.captures(scan, factor, places or {})
+    entry, scan, factor = options.find(inputs, problem.device, call.dropout.form)
+    captures = entry.captures(scan, factor, {**(places or {}), **call.dropout.values})
     needed = torch.is_grad_enabled()
     return entry, [replicated(ranks, x) if needed and isinstance(x, Tensor) and x.requires_grad else x for x in captures]
 

@@ -211,8 +211,8 @@ class Emitter:
         if self.inputs.group > 1 and "q_idx" in places.values():
             h, q_idx = (next(node for node, place in places.items() if place == wanted) for wanted in ("h", "q_idx"))
             values[h], values[q_idx] = unfolded(values[h], values[q_idx], self.inputs.group)
-        if self.inputs.parts:
-            values |= {node: self._moved(place, values[node]) for node, place in places.items() if place in given.OFFSETS}
+        offsets = given.moved_places(self.inputs)
+        values |= {node: self._moved(values[node], offsets[place]) for node, place in places.items() if place in offsets}
         order = reachable(piece.results, self.specialised)
         named = {node.position: node for node in order if node.position is not None}
         constants: dict[tuple[str, str], ir.Value] = {}
@@ -260,9 +260,9 @@ class Emitter:
             return rule(self, node, operands)
         return ir.Operation.create(node.op, results=[self.types[node.kind]], operands=operands).result
 
-    def _moved(self, place: str, position: ir.Value) -> ir.Value:
+    def _moved(self, position: ir.Value, offset: str) -> ir.Value:
         """A position in the whole sequence."""
-        return _one("arith.addi", self.index, position, self.outer[given.POSITION, given.OFFSETS[place]])
+        return _one("arith.addi", self.index, position, self.outer[given.POSITION, offset])
 
     def _is_total(self, node: Node) -> bool:
         """Whether a size is the number of positions of a sequence that the tensors have a part of."""

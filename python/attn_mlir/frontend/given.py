@@ -20,6 +20,8 @@ POSITIONS = ("q_offset", "kv_offset", "q_total", "kv_total")
 """The arguments of a function on parts of longer sequences: where these begin, and how long the sequences are (of packed tensors, 0)."""
 TOTALS = {("size", "q", 2): ("q_offset", "q_total"), ("size", "k", 2): ("kv_offset", "kv_total")}
 OFFSETS = {"q_idx": "q_offset", "kv_idx": "kv_offset"}
+DOCUMENT = "document"
+"""The argument behind them where whole sequences are packed documents: the number of that which a part is of, which functions get as b."""
 LIST = "lists"
 LISTS = {"list": ("i32", 1), "list_ranges": ("i64", 4), "back": ("i32", 1), "back_kept": ("i32", 1), "back_ranges": ("i64", 4)}
 """The arguments of a function with lists of keys, in the order of `attn.key_lists`: element types and ranks."""
@@ -50,6 +52,9 @@ class Inputs:
     lists: tuple[int, ...] = ()
     """Where lists say which keys queries see: queries and keys of a block, and keys of a tile (`attn.key_lists`)."""
 
+    documents: bool = False
+    """Whether the parts are of packed documents, one of each."""
+
     group: int = 1
     """Query heads of a key head that are rows of it: row r is query r // group of the member r % group."""
 
@@ -58,7 +63,7 @@ class Inputs:
 
     def __post_init__(self) -> None:
         dims = self.element, self.head_dim, self.value_dim, self.extra_dims
-        object.__setattr__(self, "key", (*dims, self.packed, self.paged, self.parts, self.lists, self.group))
+        object.__setattr__(self, "key", (*dims, self.packed, self.paged, self.parts, self.lists, self.documents, self.group))
 
     @property
     def largest(self) -> float:
@@ -84,7 +89,13 @@ def list_captures(inputs: Inputs) -> list[Captured]:
 
 def position_captures(inputs: Inputs) -> list[Captured]:
     """Where parts of longer sequences begin, as arguments of the function; none where tensors are whole."""
-    return [Captured((POSITION, name), name, CaptureKind.INT) for name in POSITIONS] if inputs.parts else []
+    names = (*POSITIONS, DOCUMENT) if inputs.documents else POSITIONS
+    return [Captured((POSITION, name), name, CaptureKind.INT) for name in names] if inputs.parts else []
+
+
+def moved_places(inputs: Inputs) -> dict[str, str]:
+    """The indices of functions to which an argument of `position_captures` is added, and which."""
+    return {**OFFSETS, "b": DOCUMENT} if inputs.documents else OFFSETS if inputs.parts else {}
 
 
 def product_captures(inputs: Inputs) -> list[Captured]:

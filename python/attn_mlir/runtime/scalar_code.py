@@ -118,7 +118,8 @@ class _Run:
 
     def _compute(self, number: int) -> Any:
         if number < len(self.given):
-            return self._gated(self.given[number])
+            value = self.given[number]
+            return torch.tensor(value, dtype=self.score) if isinstance(value, float) else self._gated(value)
         op = self.code.ops[number - len(self.given)]
         match op.name:
             case "arith.constant":

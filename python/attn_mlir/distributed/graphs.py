@@ -1,0 +1,58 @@
+"""Rings inside torch.compile: from the graph of the user's functions to the operator of `operators`; see `api.graphs`."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from attn_mlir.api.graphs import TRACED, numbers_of, runner, trace_graph, values_of
+from attn_mlir.api.inputs import problem_of
+from attn_mlir.capture_kinds import pack
+from attn_mlir.distributed.calls import element_of
+from attn_mlir.distributed.operators import program_in, ring_forward
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.runtime import programs
+from attn_mlir.runtime.orders import heads_first, in_order, output_order
+
+_KEY = "attn_mlir_ring"
+
+
+def run_ring_graph(graph: torch.fx.GraphModule) -> Callable[..., tuple[Any, ...]]:
+    """The function that computes what `graph`, the body of `attention_in_graph`, stands for, over the ranks that it tells of."""
+    return runner(graph, TRACED, _ring)
+
+
+def _ring(graph: torch.fx.GraphModule, call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any]) -> list[Tensor]:
+    """`call` are the arguments of `traced` in the graph."""
+    q, k, v = (inputs[node] for node in call[:3])
+    deterministic, device, words = bool(call[13]), call[14] or q.device.type, call[18]
+    tensors = [value for value in inputs.values() if isinstance(value, Tensor)]
+    key = (_KEY, q.dtype, q.shape[3], v.shape[3], *numbers_of(inputs), *((value.dtype, value.dim()) for value in tensors))
+    if graph.meta.get(_KEY, (None,))[0] != key:
+        with _disable_current_modes():  # constants in the functions are real, not part of the graph that is being made
+            element = element_of(problem_of(q, k, v, "bhsd"), device, q)
+            made, captures = trace_graph(call, inputs, (q, k, v), parts=True, element=element)
+            graph.meta[_KEY] = (key, programs.register(made, deterministic), captures)
+    _, name, captures = graph.meta[_KEY]
+    found = programs.find(name)
+    values = [q, k, v, *values_of(captures, inputs)]
+    wrt = []
+    if torch.is_grad_enabled():
+        for position, value in enumerate(values):
+            if isinstance(value, Tensor) and value.is_floating_point() and value.requires_grad and found.takes_derivative(position):
+                wrt.append(found.argument(position))
+    told = json.dumps({**json.loads(words), "device": device, "wrt": wrt})
+    with _disable_current_modes():
+        if not program_in(name, told).merges:
+            raise UnsupportedError(
+                "ring_attention is one operator of a graph where its row takes one pass over keys and has a merge, which this one has not: "
+                'pass strategy="all_gather", at which the graph breaks, or call it behind torch.compiler.disable'
+            )
+    tensors, floats, ints = pack(found.kinds, values[3:])
+    results = ring_forward(q, k, v, tensors or [q], floats, ints, name, told)
+    order = output_order(call[10])  # that of the memory of each o, which dynamo has told what comes behind
+    weights = [heads_first(in_order(x.to(q.dtype), order).contiguous(), order) for x in results[: found.weights]]
+    return [*weights, *results[found.weights : found.made]]
