@@ -25,7 +25,8 @@ class Backend:
     fields of an `Arch` to the facts of a target), `see` (from the text of a module with locations, a derivative's name, its arguments
     and whether kernels are compiled for what that tells, to what a report shows, a `seen.Seen`), `ahead` (from an `ahead.Request` to a
     library, see `driver.build_library`), `ahead_with` (a function that says what its libraries are for and made with here; it raises
-    UnsupportedError where they cannot be made), `operators` (see `driver.build_operators`) and `doctor` (a function that gives
+    UnsupportedError where they cannot be made), `ahead_sources` and `ahead_project` (see `driver.kernel_sources` and
+    `driver.library_project`), `operators` (see `driver.build_operators`) and `doctor` (a function that gives
     `attn_mlir.findings.Finding`s about the machine) are references of the same form; `targets` are the names under which it makes
     code ahead of time. `packed` and `paged`: it takes the packed tensors of `attn.sequences`, in `compile` and `derive`, and
     keys in pages, `attn.pages`.
@@ -50,6 +51,8 @@ class Backend:
     targets: tuple[str, ...] = ()
     ahead: str | None = None
     ahead_with: str | None = None
+    ahead_sources: str | None = None
+    ahead_project: str | None = None
     operators: str | None = None
     doctor: str | None = None
     packed: bool = False

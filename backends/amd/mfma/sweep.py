@@ -105,6 +105,8 @@ class MfmaPrinter:
                 self._load(op)
             case "tile.map":
                 self.maps.print(op)
+            case "tile.band" | "tile.load_window":
+                pass  # maps read what is in shared memory, or make it
             case "tile.fill":
                 type_ = ir.RankedTensorType(op.results[0].type)
                 start = core.value(op.operands[0])

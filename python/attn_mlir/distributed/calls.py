@@ -17,7 +17,7 @@ from attn_mlir.distributed.whole import Asked
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.frontend.given import DOCUMENT
-from attn_mlir.frontend.program import TracedCall as Program
+from attn_mlir.frontend.program import Traced as Program
 from attn_mlir.runtime.call import Problem
 from attn_mlir.runtime.dispatch import needing_gradient
 from attn_mlir.runtime.programs import program_of
@@ -71,7 +71,7 @@ class TracedCall:
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class FoundCall:
     """What a rank has found out of a call before it tells others."""
 
     problem: Problem
@@ -87,7 +87,7 @@ class Found:
 
 def find_call(
     problem: Problem, qkv: tuple[Tensor, Tensor, Tensor], call: Asked, placement: Placement, documents: Sequence[int] = ()
-) -> Found:
+) -> FoundCall:
     """Traces the functions for parts of a sequence, or of documents."""
     q = qkv[0]
     target = call.device or problem.device_type
@@ -111,7 +111,7 @@ def element_of(problem: Problem, target: str, q: Tensor) -> str:
 
 def found_call(
     problem: Problem, q: Tensor, call: Asked, placement: Placement, traced: tuple[Entry, str, list[int], Any], documents: Sequence[int] = ()
-) -> Found:
+) -> FoundCall:
     """What is told of a traced call: of its program, the device, what needs a gradient, and the captured values."""
     entry, target, wanted, captures = traced
     values, whole, sizes = captures(_NOWHERE), program_of(entry), problem.sizes
@@ -125,7 +125,7 @@ def found_call(
         sizes["Sq"],
         sizes["Skv"],
     ]
-    return Found(problem, entry, target, wanted, wrt, captures, told)
+    return FoundCall(problem, entry, target, wanted, wrt, captures, told)
 
 
 def numbers_of(entry: Entry, values: Sequence[Any]) -> list[Any]:
@@ -150,7 +150,7 @@ def trace_call(
 
 
 def agreed_call(
-    made: Found,
+    made: FoundCall,
     ranks: Ranks,
     placement: Placement,
     deterministic: bool,

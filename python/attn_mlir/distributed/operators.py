@@ -25,7 +25,7 @@ from attn_mlir.distributed.placement import held
 from attn_mlir.distributed.whole import Asked
 from attn_mlir.frontend.entry import Entry
 from attn_mlir.frontend.given import POSITION, POSITIONS
-from attn_mlir.frontend.program import TracedCall as Program
+from attn_mlir.frontend.program import Traced as Program
 from attn_mlir.frontend.scope import Captured
 from attn_mlir.runtime import compute, programs
 
