@@ -24,9 +24,10 @@ class Backend:
     `tuning.program.Tuner`), `slow` (see `driver.slow_kernels`), `describe` (from the fields of an `Arch` to the facts of a target), `see`
     (from the text of a module with locations, a derivative's name, its arguments and whether kernels are compiled for what that tells, to
     what a report shows, a `seen.Seen`), `ahead` (from an `ahead.Request` to a library, see `driver.build_library`), `ahead_with` (a
-    function that says what its libraries are for and made with here; it raises UnsupportedError where they cannot be made), `operators`
-    (see `driver.build_operators`) and `doctor` (a function that gives `attn_mlir.findings.Finding`s about the machine) are references of
-    the same form; `targets` are the names under which it makes code ahead of time. `packed` and `paged`: it takes the packed tensors of
+    function that says what its libraries are for and made with here; it raises UnsupportedError where they cannot be made),
+    `ahead_sources` and `ahead_project` (see `driver.kernel_sources` and `driver.library_project`), `operators` (see
+    `driver.build_operators`) and `doctor` (a function that gives `attn_mlir.findings.Finding`s about the machine) are references of the
+    same form; `targets` are the names under which it makes code ahead of time. `packed` and `paged`: it takes the packed tensors of
     `attn.sequences`, in `compile` and `derive`, and keys in pages, `attn.pages`. `tensors` maps those of `device_types` that torch has no
     tensors on to the torch device type of the tensors they take. `compile`, `derive` and `see` of a backend that has any also take
     `device`, one of `device_types`.
@@ -48,6 +49,8 @@ class Backend:
     targets: tuple[str, ...] = ()
     ahead: str | None = None
     ahead_with: str | None = None
+    ahead_sources: str | None = None
+    ahead_project: str | None = None
     operators: str | None = None
     doctor: str | None = None
     packed: bool = False

@@ -28,6 +28,8 @@ _PASSES = {
     "attn-tile-sums": "tile_sums:TileSums",
     "attn-choose-kept": "choose_kept:ChooseKept",
     "attn-expand-dropout": "expand_dropout:ExpandDropout",
+    "tile-load-windows": "load_windows:LoadWindows",
+    "tile-add-windows": "add_windows:AddWindows",
     "tile-schedule": "tile_schedule:TileSchedule",
 }
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from attn_mlir.dialects.attn.linear_erase import is_delta
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.differentiation import Derivatives, DifferentiationError, Primal
@@ -23,8 +24,9 @@ class Differentiate(Pass):
     default all floating tensors. `only` leaves the new functions alone in the module. The gradient of the log decays of a
     linear attention is made of sums over at most `interval` positions, or `channel-interval` (0: as many) where key channels have
     decays of their own: rounding adds up over them, and every interval has states in memory; 0 chooses by the element type. With
-    `crossing` the sums have no differences, and chunks are whole intervals. With `remainder`, `fwd` also returns what rounding takes
-    from an o of 16 bits, last and where gradients need products with o; the backward functions take it behind the saved row values.
+    `crossing`, and of the delta rule always, the sums have no differences, and chunks are whole intervals.
+    With `remainder`, `fwd` also returns what rounding takes from an o of 16 bits, last and where gradients need products with o; the
+    backward functions take it behind the saved row values.
     """
 
     name = "attn-differentiate"
@@ -81,7 +83,8 @@ class Differentiate(Pass):
             return False
         of_channels = primal.choice("channels") != "none"
         interval = (of_channels and self.channel_interval) or self.interval or usual_interval(primal)
-        return self._make(primal, lambda wrt: LinearDerivatives(primal, wrt, interval, self.crossing), wanted)
+        crossing = self.crossing or is_delta(linear)
+        return self._make(primal, lambda wrt: LinearDerivatives(primal, wrt, interval, crossing), wanted)
 
     def _make(self, primal: Primal, derivatives: Callable[[list[int]], object], wanted: list[str]) -> bool:
         location = primal.attention.location

@@ -20,15 +20,16 @@ class Outline(Pass):
     Its attribute `shapes` names a private function of the same arguments that returns the sizes of all dimensions of its results, as
     `tensor.dim` arithmetic. Where `same` numbers an argument, the result is that argument where it would have its shape: an
     `attn.head_sum` over groups of one head. A `crossing` gradient of log decays belongs to the backward sweep that
-    makes the last of what it adds up, and takes that sweep's products and states where they are made; with
-    `share-states`, sweeps that have the same states, but for their order, as those for dk and dv, belong together. A function that holds
-    one such op and returns just its results gets `shapes` of its own and stays. A host may add two tensors; that stays behind
-    its calls. With `keep-hosts=false` the calling functions go, and there are no `shapes`.
+    makes the last of what it adds up, and takes that sweep's products and states where they are made, or with `gradients-apart` is
+    a kernel of its own; with `share-states`, sweeps that have the same states, but for their order, as those for dk and dv, belong
+    together. A function that holds one such op and returns just its results gets `shapes` of its own and stays. A host may add two
+    tensors; that stays behind its calls. With `keep-hosts=false` the calling functions go, and there are no `shapes`.
     """
 
     name = "attn-outline"
     keep_hosts: bool = True
     share_states: bool = False
+    gradients_apart: bool = False
 
     def run(self, module: ir.Operation) -> bool:
         for function in [op.operation for op in module.regions[0].blocks[0].operations if op.operation.name == "func.func"]:
@@ -45,7 +46,7 @@ class Outline(Pass):
         return True
 
     def _run(self, function: ir.Operation) -> bool:
-        groups = _groups(function, self.share_states)
+        groups = _groups(function, self.share_states, self.gradients_apart)
         if groups is None:
             return False
         last = list(function.regions[0].blocks[0].operations)[-1].operation
@@ -87,7 +88,7 @@ class _Waiting:
         return [consumer for consumer in self.consumers if _is_ready(consumer, self.maker, made)]
 
 
-def _groups(function: ir.Operation, share_states: bool) -> list[list[ir.Operation]] | None:
+def _groups(function: ir.Operation, share_states: bool, apart: bool) -> list[list[ir.Operation]] | None:
     """The ops that belong together, in an order in which each group finds what it reads.
 
     A group is an op and those of its consumers that can run with it. A consumer that needs a result of a group that needs
@@ -95,7 +96,7 @@ def _groups(function: ir.Operation, share_states: bool) -> list[list[ir.Operatio
     """
     waiting: list[_Waiting] = []
     for op in [view.operation for view in function.regions[0].blocks[0].operations]:
-        maker = _maker_of(op, share_states)
+        maker = _maker_of(op, share_states, apart)
         if maker is not None:
             next(w for w in waiting if w.maker == maker).consumers.append(op)
         elif op.name in _MAKERS:
@@ -118,11 +119,12 @@ def _groups(function: ir.Operation, share_states: bool) -> list[list[ir.Operatio
     return groups
 
 
-def _maker_of(op: ir.Operation, share_states: bool) -> ir.Operation | None:
+def _maker_of(op: ir.Operation, share_states: bool, apart: bool) -> ir.Operation | None:
     """The op that a consumer belongs to."""
     if op.name in _CONSUMERS:
         return op.operands[0].owner.operation
-    return sweep_of(op) or (leader_of(op) if share_states else None)
+    sweep = None if apart else sweep_of(op)
+    return sweep or (leader_of(op) if share_states else None)
 
 
 def _is_ready(op: ir.Operation, maker: ir.Operation | None, made: set[ir.Value]) -> bool:

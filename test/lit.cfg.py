@@ -54,6 +54,7 @@ config.substitutions += [
     ("%inputs", os.path.join(here, "Inputs")),
     (r"(?<![\w/.-])attn-opt(?![\w.-])", tool("attn_opt")),
     (r"(?<![\w/.-])attn-fmha(?![\w.-])", tool("attn_fmha")),
+    (r"(?<![\w/.-])attn-generate(?![\w.-])", tool("attn_generate")),
     (r"(?<![\w/.-])attn-run(?![\w.-])", tool("attn_run")),
     (r"(?<![\w/.-])attn-translate(?![\w.-])", tool("attn_translate")),
     (r"(?<![\w/.-])attn-tune(?![\w.-])", tool("attn_tune")),

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from lit_client import CODE
 
-_TOOLS = ("attn_opt", "attn_run", "attn_translate", "attn_tune", "attn_fmha")
+_TOOLS = ("attn_opt", "attn_run", "attn_translate", "attn_tune", "attn_fmha", "attn_generate")
 
 
 def start(python: str, environment: dict[str, str]) -> str | None:

@@ -216,7 +216,7 @@ inline int32_t sizes_of(const Library &lib, const Given *given, attn_mlir_sizes 
     std::memcpy(results[size_t(i)].shape, shape, sizeof shape);
     results[size_t(i)] = stand_in(results[size_t(i)]);
   }
-  if (sizes[B] && sizes[HQ] && sizes[SQ] && sizes[SKV])
+  if (lib.forward && sizes[B] && sizes[HQ] && sizes[SQ] && sizes[SKV])
     to->forward_workspace = measure([&](Context &c) { run_forward(c, *lib.forward, values, results); });
   if (!lib.training) return 0;
   std::vector<Tensor> made = returned(*lib.training, values);

@@ -30,7 +30,7 @@ struct Library {
   int input_order[4], output_order[4];  // where batch, head, position and dim are
   int row_count;
   const char *const *rows;
-  const Forward *forward;
+  const Forward *forward;  // null: without inference
   const Program *training, *backward;  // null: without gradients
   int gradient_count;
   const int *gradients;  // the arguments that have one

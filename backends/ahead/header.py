@@ -2,7 +2,7 @@
 
 from attn_mlir.backends.ahead.request import Request, declaration, functions, gradients, inputs, results
 
-_DLPACK = """\
+DLPACK = """\
 #if !defined(DLPACK_DLPACK_H_) && !defined(ATTN_MLIR_OWN_DLPACK) && defined(__has_include)
 #if __has_include(<dlpack/dlpack.h>)
 #include <dlpack/dlpack.h>
@@ -46,7 +46,7 @@ typedef struct {
 } DLTensor;
 #endif
 """
-_COMMON = """\
+COMMON = """\
 #ifndef ATTN_MLIR_AHEAD
 #define ATTN_MLIR_AHEAD 1 /* the version of this interface */
 /* What functions return; <library>_last_error() tells more. */
@@ -110,7 +110,7 @@ def header(request: Request, target: str, version: str) -> str:
         notes.format(name=name).rstrip("\n"),
         "*/",
         f"#ifndef {guard}\n#define {guard}\n#include <stddef.h>\n#include <stdint.h>\n",
-        _DLPACK + _COMMON,
+        DLPACK + COMMON,
         '#ifdef __cplusplus\nextern "C" {\n#endif\n',
         "/* Arguments and results:",
     ]

@@ -5,9 +5,15 @@ from collections.abc import Sequence
 
 from attn_mlir.backends.ahead.bounds import check_reads
 from attn_mlir.backends.ahead.request import Request
+from attn_mlir.backends.host import Host
 
 _SIZES = {"H": "HV"}
 _KINDS = {"tensor": "TENSOR", "float": "REAL", "int": "INTEGER", "drop": "DROP", "keep": "KEEP_SCALE"}
+
+
+def scalars_of(host: Host) -> list[str]:
+    """The kinds of what a host function takes besides q, k and v, for `library_table`."""
+    return ["tensor" if argument.shape is not None else argument.element for argument in host.arguments[3:]]
 
 
 def element(name: str) -> str:
@@ -18,7 +24,8 @@ def element(name: str) -> str:
 def library_table(request: Request, scalars: Sequence[str]) -> str:
     """The table; `scalars` are the kinds that the kernel's signature has for what is captured.
 
-    It names `forward` and `machine`, and `training` and `backward` where there are gradients, which must be defined before.
+    It names `machine`, `forward` where inference is wanted, and `training` and `backward` where there are gradients, which must be defined
+    before.
     """
     arguments = [_argument(name, request.element, 4, columns) for name, columns in _inputs(request)]
     for name, capture, kind in zip(request.names[3:], request.captures, scalars, strict=True):
@@ -32,7 +39,7 @@ def library_table(request: Request, scalars: Sequence[str]) -> str:
     ]
     rows = [json.dumps(name) for name in request.outputs]
     training = "&training, &backward" if request.wrt else "nullptr, nullptr"
-    forward = "&forward"
+    forward = "&forward" if request.inference else "nullptr"
     if request.linear is not None:
         forward, training = "nullptr", f"nullptr, {'&backward' if request.wrt else 'nullptr'}"
     name = "base" if request.linear else "library"

@@ -13,7 +13,7 @@ from pathlib import Path
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 
 _COMPILERS = ("c++", "g++", "clang++")
-_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno", "-w")
+FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno", "-w")
 
 
 def find_compiler(given: str | None) -> tuple[str, ...]:
@@ -84,7 +84,7 @@ def link(
         if data:
             files = [_constants(Path(folder), files)]
         made = out.with_name(f"{out.name}.{os.getpid()}.partial")
-        options = [*_FLAGS, *flags, *threads]
+        options = [*FLAGS, *flags, *threads]
         if is_static(out):
             _archive(command, options, [*map(str, hosts), *files], Path(folder), made)
         else:

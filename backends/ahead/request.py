@@ -105,6 +105,8 @@ class Request:
     """What a linear attention has besides; None for attention."""
     deterministic: bool = False
     """Whether gradients must have the same bits in every run."""
+    inference: bool = True
+    """Whether the forward pass without gradients is wanted."""
     labels: tuple[str, ...] = ()
     """The names that captures have in `text`, where it has locations; else they are called by their number."""
 

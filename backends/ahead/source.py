@@ -24,14 +24,23 @@ def host_source(
 
     `limits` come first, `tables` last. `rank`: of how many dimensions tensors are at least; files of one library must agree.
     """
+    files = runtime_files(machine, programs)
+    return "\n".join([runtime(request.name, max(rank, rank_of(request)), limits, header, files), *tables, entries(request)])
+
+
+def runtime_files(machine: Sequence[Path], programs: Sequence[Path]) -> tuple[Path, ...]:
+    """The files of the runtime in their order; for `machine` and `programs` see `host_source`."""
     here = Path(__file__).parent
     after, last = ([here / name for name in names] for names in (_AFTER_MACHINE, _LAST))
-    files = [*[here / name for name in _FIRST], *machine, *after, *programs, *last]
-    sources = [path.read_text(encoding="utf-8") for path in files]
+    return (*[here / name for name in _FIRST], *machine, *after, *programs, *last)
+
+
+def runtime(name: str, rank: int, limits: Sequence[str], header: str, files: Sequence[Path]) -> str:
+    """The C++ that runs programs, in a namespace of the library `name`; `header` declares what the library's users see."""
     # Static libraries of several attentions, for several targets, may be in one program.
-    names = [f"#define attn attn_{request.name}", f"#define attn_device_code {request.name}_device_code"]
-    first = [*names, "#define ATTN_MLIR_OWN_DLPACK", f"#define ATTN_MAX_RANK {max(rank, rank_of(request))}", *limits, header]
-    return "\n".join([*first, *sources, *tables, entries(request)])
+    names = [f"#define attn attn_{name}", f"#define attn_device_code {name}_device_code"]
+    first = [*names, "#define ATTN_MLIR_OWN_DLPACK", f"#define ATTN_MAX_RANK {rank}", *limits, header]
+    return "\n".join([*first, *[path.read_text(encoding="utf-8") for path in files]])
 
 
 def finish(

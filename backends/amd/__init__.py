@@ -31,5 +31,7 @@ BACKEND = Backend(
     targets=("gfx90a",),
     ahead="ahead.build:build",
     ahead_with="ahead.build:made_with",
+    ahead_sources="ahead.build:sources",
+    ahead_project="ahead.build:project",
     doctor="doctor:findings",
 )

@@ -188,6 +188,61 @@ ATTN_DEVICE void multiply(Array<typename Block<Size>::Floats, Count> &to, const 
   }
 }
 
+// ---- systems of a unit triangle, of f32
+
+// The diagonal blocks, 16 x 16, of a strictly lower (or upper) triangle of C rows become the inverses of themselves and the unit matrix. The
+// tile lies in shared memory with rows of Chunks chunks. A wave has every fourth block, a lane one row of an inverse, in registers.
+template <int C, bool Upper, int Chunks> ATTN_DEVICE void invert_diagonal(unsigned char *tile) {
+  const int own = thread() & 15;
+  for (int block = uniform(thread() >> 6); block < C / 16; block += 4) {
+    float row[16];
+#pragma unroll
+    for (int e = 0; e < 16; ++e) row[e] = e == own ? 1.0f : 0.0f;
+#pragma unroll
+    for (int n = 15; n > 0; --n) {  // element s of the row is whole: what it takes from the others
+      const int s = Upper ? 15 - n : n;
+#pragma unroll
+      for (int e = 0; e < 16; e += 4) {
+        const Float4 of = *(const Float4 *)chunk_in<Chunks>(tile, 16 * block + s, 4 * block + e / 4);
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          if (Upper ? e + i > s : e + i < s) row[e + i] -= row[s] * of[i];
+      }
+    }
+    wave_barrier();
+    if ((thread() & 48) == 0) {
+#pragma unroll
+      for (int e = 0; e < 16; e += 4)
+        *(Float4 *)chunk_in<Chunks>(tile, 16 * block + own, 4 * block + e / 4) = Float4{row[e], row[e + 1], row[e + 2], row[e + 3]};
+    }
+  }
+}
+// x <- X with (I + A) X = x, where `tile` is A after `invert_diagonal`. A wave has Wide blocks of 16 columns, a lane one column of each: what a
+// product leaves in registers is what the next one takes. Block number n of rows from above, and m of columns, is x[Wide n + m].
+template <int C, bool Upper, int Chunks, int Wide, int Count> ATTN_DEVICE void solve_unit(Array<Float4, Count> &x, const unsigned char *tile) {
+  constexpr int kBlocks = C / 16;
+  static_assert(Count == kBlocks * Wide);
+  const int own = thread() & 15, part = (thread() & 63) >> 4;
+#pragma unroll
+  for (int turn = 0; turn < kBlocks; ++turn) {
+    const int i = Upper ? kBlocks - 1 - turn : turn;
+#pragma unroll
+    for (int before = 0; before < turn; ++before) {
+      const int s = Upper ? kBlocks - 1 - before : before;
+      const Float4 a = -*(const Float4 *)chunk_in<Chunks>((unsigned char *)tile, 16 * i + own, 4 * s + part);
+#pragma unroll
+      for (int m = 0; m < Wide; ++m) multiply_block<float>(x[Wide * i + m], bits<Bits4>(a), bits<Bits4>(x[Wide * s + m]));
+    }
+    const Bits4 inverse = *(const Bits4 *)chunk_in<Chunks>((unsigned char *)tile, 16 * i + own, 4 * i + part);
+#pragma unroll
+    for (int m = 0; m < Wide; ++m) {
+      const Bits4 right = bits<Bits4>(x[Wide * i + m]);
+      x[Wide * i + m] = (Float4)(0.0f);
+      multiply_block<float>(x[Wide * i + m], inverse, right);
+    }
+  }
+}
+
 // What products leave of a number in f16, of which those of gfx90a take what is below 2^-14 as zero: 2^11 times as large, the smallest parts
 // count, too.
 ATTN_DEVICE unsigned short remainder_f16(float x) {

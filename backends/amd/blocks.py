@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from attn_mlir.dialects.attn.linear_erase import is_delta
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, pieces
 
@@ -29,6 +30,7 @@ class AmdFacts:
     values: int = 0
     channels: str = "none"
     wide: bool = False
+    delta: bool = False
 
 
 def facts_of(function: ir.Operation) -> AmdFacts | None:
@@ -43,7 +45,7 @@ def facts_of(function: ir.Operation) -> AmdFacts | None:
         keys, values = (ir.RankedTensorType(chunk.operands[number].type).shape[3] for number in (1, 2))
         channels = ir.StringAttr(chunk.attributes["channels"]).value
         wide = isinstance(ir.RankedTensorType(chunk.operands[0].type).element_type, ir.F32Type)
-        return AmdFacts("chunks", keys, values=values, channels=channels, wide=wide)
+        return AmdFacts("chunks", keys, values=values, channels=channels, wide=wide, delta=is_delta(chunk))
     return AmdFacts("elements") if find_all(function, "attn.elements", "attn.row_dot", "attn.head_sum") else None
 
 
@@ -51,7 +53,8 @@ def default_blocks(facts: AmdFacts) -> tuple[int, int]:
     """Query rows and keys of a block ("rows"), or keys and query rows ("pairs"), or positions of a chunk and columns of v ("chunks")."""
     if facts.grid == "chunks":
         many = facts.columns > 256
-        chunk = 16 if facts.channels != "none" or many else 32 if facts.columns > (64 if facts.wide else 128) else 64
+        many = many or (facts.delta and facts.columns > 128)
+        chunk = 16 if facts.channels != "none" or many else 32 if facts.columns > (64 if facts.wide or facts.delta else 128) else 64
         most = {"none": 512, "key": 128 if facts.wide else 256, "value": 256 if facts.wide else 512}[facts.channels]
         widest = 16 if facts.columns > most else 32 if many else 64
         sizes = [size for size in (widest, 32, 16) if facts.values % size == 0]

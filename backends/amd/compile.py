@@ -11,9 +11,9 @@ from attn_mlir.backends.gpu.compiler import CompiledCode, content_of, in_paralle
 from attn_mlir.backends.gpu.kernel import KernelCode
 
 SUFFIX = "hsaco"
-_HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 # No ROCm headers or device libraries; version 5 of code objects is what ROCm 5 and 6 load.
-_LANGUAGE = ("-x", "hip", "--offload-device-only", "--no-gpu-bundle-output", "-mcode-object-version=5", "-nogpuinc", "-nogpulib", "-O3",
+CLANG_FLAGS = ("-x", "hip", "--offload-device-only", "--no-gpu-bundle-output", "-mcode-object-version=5", "-nogpuinc", "-nogpulib", "-O3",
              "-std=c++17", "-Rpass-analysis=kernel-resource-usage")  # fmt: skip
 
 
@@ -58,13 +58,13 @@ def compile_all(codes: Sequence[KernelCode]) -> list[HipBinary]:
 def compile_code(code: KernelCode) -> HipBinary:
     """Compiles one kernel, or finds it on disk."""
     clang = find_clang()
-    flags = [*_LANGUAGE, f"--offload-arch={code.arch}", *code.flags]
-    key = disk_cache.key_of(code.source, " ".join(flags), version_of(clang)[1], content_of(_HERE, "*.h"))
+    flags = [*CLANG_FLAGS, f"--offload-arch={code.arch}", *code.flags]
+    key = disk_cache.key_of(code.source, " ".join(flags), version_of(clang)[1], content_of(FOLDER, "*.h"))
     return kept(HipBinary, key, SUFFIX, lambda: _run(clang, flags, code))
 
 
 def _run(clang: str, flags: Sequence[str], code: KernelCode) -> HipBinary:
-    return parse_log(*run_compiler("clang", [clang, *flags, f"-I{_HERE}"], code, ("hip", SUFFIX), "remark:"))
+    return parse_log(*run_compiler("clang", [clang, *flags, f"-I{FOLDER}"], code, ("hip", SUFFIX), "remark:"))
 
 
 def parse_log(code: bytes, log: str) -> HipBinary:

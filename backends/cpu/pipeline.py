@@ -39,7 +39,10 @@ def online(chunk: int, channel_chunk: int) -> str:
 
 def _tiles(rows: int, keys: int) -> str:
     """From there to the scheduled kernel, with blocks of so many rows and keys."""
-    return f"cpu-numerics,attn-tile{{block-q={rows} block-kv={keys}}},canonicalize,cse,attn-choose-kept,tile-schedule{{target=cpu}}"
+    return (
+        f"cpu-numerics,attn-tile{{block-q={rows} block-kv={keys}}},canonicalize,cse,tile-load-windows,tile-add-windows,attn-choose-kept,"
+        "tile-schedule{target=cpu}"
+    )
 
 
 ONLINE = online(_CHUNK, _CHANNEL_CHUNK)

@@ -12,7 +12,6 @@ from attn_mlir.backends.gpu.scalar_bounds import HEADS, INDICES, MAX_COLUMNS, PO
 from attn_mlir.backends.host import Argument
 from attn_mlir.backends.program import function_named
 from attn_mlir.diagnostics import DiagnosticError, at
-from attn_mlir.dialects.attn.linear_erase import is_delta
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
@@ -39,14 +38,6 @@ def check_types(module: ir.Module, vendor: str) -> None:
             "(scores and sums are float32 all the same), or compute on the CPU"
         )
     check_columns(q.shape[3], v.shape[3], linear, vendor)
-    for op in find_all(module.operation, "attn.linear_attention", "attn.chunk"):
-        check_delta(op, vendor)
-
-
-def check_delta(op: ir.Operation, vendor: str) -> None:
-    """Raises UnsupportedError for a delta rule, which no kernel computes yet."""
-    if is_delta(op):
-        raise UnsupportedError(f"the delta rule (erase) is not there yet for {vendor} GPUs: compute on the CPU, with q.cpu() and so on")
 
 
 def check_programs(module: ir.Module, vendor: str) -> None:
@@ -57,8 +48,6 @@ def check_programs(module: ir.Module, vendor: str) -> None:
             try:
                 linear = op.name in ("attn.linear_attention", "attn.chunk")
                 check_columns(shapes[0][3], shapes[2][3], linear, vendor)
-                if linear:
-                    check_delta(op, vendor)
             except UnsupportedError as error:
                 raise DiagnosticError([at(op.location, "error", str(error))]) from None
 

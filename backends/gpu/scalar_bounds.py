@@ -84,7 +84,7 @@ class IntegerRanges:
     def _argument(self, value: ir.Value) -> Bounds:
         argument = ir.BlockArgument(value)
         owner = argument.owner.owner.operation
-        if owner.name in ("tile.map", "tile.scatter_add"):
+        if owner.name in ("tile.map", "tile.band", "tile.scatter_add"):
             return (0, min(1 << 12, self.of(owner.operands[argument.arg_number - len(argument.owner.arguments)])[1]))
         if owner.name == "scf.for" and argument.arg_number == 0:
             return (0, max(0, min(POSITIONS, self.of(owner.operands[1])[1])))  # loops run over positions and heads
@@ -142,7 +142,7 @@ def _facts_around(op: ir.Operation) -> ir.DictAttr | dict[str, ir.Attribute]:
 
 
 def _is_map_index(value: ir.Value) -> bool:
-    return isinstance(value.owner, ir.Block) and value.owner.owner.operation.name in ("tile.map", "tile.scatter_add")
+    return isinstance(value.owner, ir.Block) and value.owner.owner.operation.name in ("tile.map", "tile.band", "tile.scatter_add")
 
 
 def _hull(*bounds: Bounds) -> Bounds:

@@ -30,7 +30,7 @@ _TOLERATED = 4
 Causal, windowed and document masks spill nothing, masks of constants 8 to 24 bytes. Backward passes of 100 to 620 bytes are within it: some
 registers wait in memory around the loop over keys, which the products hide.
 """
-_LANGUAGE = ("-std=c++17", "-O3", "--expt-relaxed-constexpr", "-Xptxas", "-v", "-diag-suppress=177")
+NVCC_FLAGS = ("-std=c++17", "-O3", "--expt-relaxed-constexpr", "-Xptxas", "-v", "-diag-suppress=177")
 _NVRTC_LANGUAGE = (
     "-std=c++17", "-Xptxas", "-v", "-diag-suppress=177",
     "-DINFINITY=__int_as_float(0x7f800000)", "-DNAN=__int_as_float(0x7fc00000)",
@@ -114,7 +114,7 @@ def _nvcc(includes: Sequence[str]) -> Compiler:
         return run_compiler(_NVCC, command, code, ("cu", _SUFFIX), _NOISE)
 
     def flags(code: KernelCode) -> list[str]:
-        return [*_target_flags(code.arch), *_LANGUAGE, *code.flags]
+        return [*target_flags(code.arch), *NVCC_FLAGS, *code.flags]
 
     return Compiler(_NVCC, nvcc_version(path), content_of(folders[0], "*.h", "*.cuh"), flags, run)
 
@@ -185,8 +185,8 @@ def _tilelang() -> tuple[Path, ...]:
     return root / "src", root / "3rdparty" / "cutlass" / "include"
 
 
-def _target_flags(arch: str) -> list[str]:
-    """A name like sm_90a is code for that chip alone; without the letter, newer chips can translate it."""
+def target_flags(arch: str) -> list[str]:
+    """For which chip nvcc compiles. A name like sm_90a is code for that chip alone; without the letter, newer chips can translate it."""
     number = arch.removeprefix("sm_")
     if number[-1].isdigit():
         return ["-fatbin", f"-gencode=arch=compute_{number},code=[sm_{number},compute_{number}]"]

@@ -23,7 +23,7 @@ WARP = f"{KERNEL},{SCHEDULE}"
 def outline(arch: str) -> str:
     """From a differentiated program to kernels at stage 0, for a chip."""
     chosen = f"nvidia-choose-intervals{{arch={arch}}},attn-simplify,{split(arch)}"
-    return f"{chosen}attn-simplify,attn-apply-mods,attn-outline"
+    return f"{chosen}attn-simplify,attn-apply-mods,attn-outline{{gradients-apart=true}}"
 
 
 def split(arch: str) -> str:

@@ -5,9 +5,13 @@ from attn_mlir.dialects.tile.compute import CumsumOp, DotAddOp, DotOp, DotRescal
 from attn_mlir.dialects.tile.decays import DecayChannelsOp, DecayValuesOp
 from attn_mlir.dialects.tile.dialect import Tile
 from attn_mlir.dialects.tile.memory import GatherOp, LoadOp, LoadPagesOp, ProgramIdOp, StoreOp
+from attn_mlir.dialects.tile.windows import AddBandOp, AddWindowOp, BandOp, LoadWindowOp
 
 __all__ = [
     "AccumulateOp",
+    "AddBandOp",
+    "AddWindowOp",
+    "BandOp",
     "CumsumOp",
     "DecayChannelsOp",
     "DecayValuesOp",
@@ -18,6 +22,7 @@ __all__ = [
     "GatherOp",
     "LoadOp",
     "LoadPagesOp",
+    "LoadWindowOp",
     "MapOp",
     "ProgramIdOp",
     "ScatterAddOp",

@@ -53,12 +53,19 @@ def refused(primal: LinearPrimal) -> tuple[ir.Operation, str] | None:
     return None if read is None else (read, f"an element of q, k, v or initial_state is read: {advice}")
 
 
+_WIDE = 128
+"""Columns of k or v from which on chunks of f32 are small, so that they fit into the memories of GPUs."""
+
+
 def usual_interval(primal: LinearPrimal) -> int:
     """Positions between the states of which the decays' gradient is made: more for 16 bits, which need less; few for decays of channels.
 
     Fewer for bf16 where the gradient is summed up over all positions: that of numbers which several of them read. What two pieces of bf16
     leave of states makes errors there that add up from position to position.
     """
+    if is_delta(primal.attention):  # intervals are whole chunks
+        most = max(ir.RankedTensorType(primal.operands[name].type).shape[3] for name in ("k", "v"))
+        return 16 if primal.choice("channels") != "none" or most > _WIDE else 32
     element = ir.RankedTensorType(primal.attention.operands[0].type).element_type
     if primal.choice("channels") != "none" or not isinstance(element, (ir.F16Type, ir.BF16Type)):
         return 64
@@ -95,8 +102,6 @@ class LinearDerivatives(LinearModel):
         """`@f_bwd`: the gradients of the arguments `wrt`."""
         host, linear = HostBuilder(self.primal), self.primal.attention
         _ = self.mods, self.decay, self.skip, self.erase, self.certificate
-        if self.is_delta and not self.crossing:
-            raise DifferentiationError("gradients of the delta rule are there for CPUs, not for GPUs yet: run it on a CPU", linear.location)
         kind = DeltaBackward if self.is_delta else BackwardBody
         names = ["o", *self.primal.outputs]
         types = [r.type for r in linear.results]

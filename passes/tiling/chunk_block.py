@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from attn_mlir.dialects.attn.linear_erase import reads_strictly
+from attn_mlir.dialects.attn.linear_gradients import is_exact
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.tiling import chunk_crossing
@@ -12,7 +13,7 @@ from attn_mlir.passes.tiling.chunk_delta import Written, makes_values, second_of
 from attn_mlir.passes.tiling.chunk_levels import Levels
 from attn_mlir.passes.tiling.chunk_products import ChunkTerms, own_pairs, own_sums, whole_products, with_own
 from attn_mlir.passes.tiling.chunk_rows import RowFactors, result_factors, row_factors
-from attn_mlir.passes.tiling.chunk_tiles import Chunk, ChunkInputs, ChunkTiles, Keep, Put, Sequence
+from attn_mlir.passes.tiling.chunk_tiles import Chunk, ChunkInputs, ChunkTiles, Keep, Put, Sequence, products_of
 from attn_mlir.passes.tiling.frame import Frame
 from attn_mlir.passes.tiling.numerics import Numerics
 
@@ -37,7 +38,7 @@ class ChunkBlock(ChunkTiles):
         super().__init__(frame, op, inputs, sequence, numerics)
         self._sub, self._at_once, self._crossing = sub, at_once, "crossing" in op.attributes
         # bf16 has too few digits for weights where sums of products nearly cancel.
-        self._whole_weights = self.two_pieces and (self._flushed or isinstance(self.element, ir.BF16Type))
+        self._whole_weights = is_exact(op) and self.two_pieces and (self._flushed or isinstance(self.element, ir.BF16Type))
 
     def build(
         self,
@@ -133,8 +134,9 @@ class ChunkBlock(ChunkTiles):
         if second is None:
             return o
         if self.channels == "none":
-            for piece_ in self.pieces([self.size, self.size], second.decays.weighted(second.scores()), self._whole_weights):
-                o = build.dot_accumulate(o, None, piece_, second.v)
+            weights = self.pieces([self.size, self.size], second.decays.weighted(second.scores()), self._whole_weights)
+            for piece_, factor in products_of(weights, self.factors(second.v)):
+                o = build.dot_accumulate(o, None, piece_, factor)
             return o
         levels = Levels(self, second.decays, self._sub)
         return levels.by_value(o, second.scores(), second.v) if self.channels == "value" else levels.by_key(o, second.q, second.k, second.v)
@@ -147,8 +149,9 @@ class ChunkBlock(ChunkTiles):
             changed = self._change("attn.value") is not None
             weights = decays.weighted(parts.scores(), None if changed else skip)
             o, scale = parts.of_state, decays.rows("attn.leave")
-            for number, piece_ in enumerate(self.pieces([self.size, self.size], weights, self._whole_weights)):
-                o = build.dot_accumulate(o, scale if number == 0 else None, piece_, v)
+            made = self.pieces([self.size, self.size], weights, self._whole_weights)
+            for number, (piece_, factor) in enumerate(products_of(made, self.factors(v))):
+                o = build.dot_accumulate(o, scale if number == 0 else None, piece_, factor)
             return o if skip is None or not changed else with_own(self, o, skip, self.load(self.inputs.v, decays.chunk))
         if self.channels == "value":
             o = decays.scaled("attn.leave", parts.of_state, self.score)

@@ -28,7 +28,10 @@ class Levels:
 
     def by_key(self, o: ir.Value, q: ir.Value, k: ir.Value, v: ir.Value) -> ir.Value:
         """o plus what is added, for decays of the columns of q and k."""
-        return build.dot_accumulate(o, None, self.pairs_by_key(q, k, self._block.element), v)
+        pairs = self.pairs_by_key(q, k, self._block.element)
+        for factor in self._block.factors(v):
+            o = build.dot_accumulate(o, None, pairs, factor)
+        return o
 
     def pairs_by_key(self, q: ir.Value, k: ir.Value, element: ir.Type) -> ir.Value:
         """The weighted products of q and k for such decays, [C, C]; 0 where a position is not present."""

@@ -92,8 +92,10 @@ class ChunkTiles:
         self.wide = ir.F64Type.get() if numerics.prefix == "f64" or (numerics.prefix == "wider" and not narrow) else self.score
         self.carried_in = self.wide if numerics.exact_carry else self.score
         self.element = self.score if numerics.widen else view.q.type.element_type
-        # What rounding of the state leaves in sums of products does not cancel where they are subtracted.
-        self.two_pieces = is_exact(op) and self.element != self.score
+        # What rounding of the state leaves in sums of products does not cancel where they are subtracted; bf16 has too few digits for what
+        # erasing reads of a state and writes to it.
+        rough = eraser(op) is not None and isinstance(self.element, ir.BF16Type)
+        self.two_pieces = (is_exact(op) or rough) and self.element != self.score
         # Small weights of f16 would be gone where products flush them, and a state that all of the sequence's decays lie before.
         self._flushed = numerics.flushing and isinstance(self.element, ir.F16Type)
         self._whole_state = self.two_pieces or (self._flushed and not self.forward)
@@ -160,6 +162,13 @@ class ChunkTiles:
         made = [self.tile(type_.shape, self.element)]
         return self.map(made, lambda i, j: [cast_float(tensor.ExtractOp(tile, [i, j]).result, self.element)])[0]
 
+    def factors(self, tile: ir.Value) -> list[ir.Value]:
+        """A tile in the type that products multiply: itself, or tiles that sum up to it."""
+        type_ = ir.RankedTensorType(tile.type)
+        if type_.element_type == self.element:
+            return [tile]
+        return self.pieces(list(type_.shape), lambda i, j: tensor.ExtractOp(tile, [i, j]).result, self.two_pieces)
+
     def pieces(self, shape: list[int], element: Element, two: bool) -> list[ir.Value]:
         """A tile of scores, element by element, in the type that products multiply: rounded, or as `two` tiles that sum up to it."""
 
@@ -188,7 +197,12 @@ class ChunkTiles:
         """The state after the chunk; `scaled` are elements of what enters it: of k where its channels have decays, otherwise of v."""
         entering, other = (k, v) if self.channels == "key" else (v, k)
         made = self.pieces(list(ir.RankedTensorType(entering.type).shape), scaled, self._whole_state)
-        for number, piece_ in enumerate(made):
-            pair = (piece_, other) if (self.channels == "key") != self.transposed else (other, piece_)
+        for number, (piece_, factor) in enumerate(products_of(made, self.factors(other))):
+            pair = (piece_, factor) if (self.channels == "key") != self.transposed else (factor, piece_)
             state = build.dot_accumulate(state, carry if number == 0 else None, *pair, transpose_a=True)
         return state
+
+
+def products_of(a: list[ir.Value], b: list[ir.Value]) -> list[tuple[ir.Value, ir.Value]]:
+    """The products of two tiles in pieces, each of a first one and, where there is, what rounding left of it; not those of what is left."""
+    return [(x, y) for n, x in enumerate(a) for m, y in enumerate(b) if n == 0 or m == 0]

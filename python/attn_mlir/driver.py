@@ -219,6 +219,33 @@ def build_library(request: Any, target: str, out: Path, compiler: str | None, ve
     (None: found), `version` what the header says. Raises UnsupportedError for targets without it, and where a compiler is missing;
     CompileError when a pass or the compiler rejects the program.
     """
+    backend = _backend_of(target)
+    assert backend.ahead is not None
+    with LOCK:
+        return backend.load(backend.ahead)(request, target, out, compiler, version)
+
+
+def kernel_sources(request: Any, target: str) -> Any:
+    """The kernels of a library as source files, a `backends.ahead.sources.Sources`; arguments and errors are those of `build_library`."""
+    make = _of_project(target, _backend_of(target).ahead_sources)
+    with LOCK:
+        return make(request, target)
+
+
+def library_project(target: str, name: str) -> Any:
+    """What a project with the sources of kernels for a target has besides, a `backends.ahead.sources.Project`; `name` is its library's."""
+    return _of_project(target, _backend_of(target).ahead_project)(target, name)
+
+
+def _of_project(target: str, reference: str | None) -> Callable[..., Any]:
+    backend = _backend_of(target)
+    if reference is None:
+        raise UnsupportedError(f"target '{target}': the {backend.name} backend makes libraries, but no source files of kernels yet")
+    return backend.load(reference)
+
+
+def _backend_of(target: Any) -> Backend:
+    """The backend that makes libraries for a target. Raises ArgumentError, or UnsupportedError where there is none."""
     usable = library_targets()
     if not isinstance(target, str):
         raise ArgumentError(f"target is a string, one of {', '.join(usable)}; got {type(target).__name__}")
@@ -227,8 +254,7 @@ def build_library(request: Any, target: str, out: Path, compiler: str | None, ve
         nearest = difflib.get_close_matches(target, usable, 1, 0.7)
         hint = f"did you mean '{nearest[0]}'? " if nearest else ""
         raise UnsupportedError(f"target '{target}': no backend makes libraries for it; {hint}there are: {', '.join(usable)}")
-    with LOCK:
-        return backend.load(backend.ahead)(request, target, out, compiler, version)
+    return backend
 
 
 def build_operators(

@@ -22,9 +22,11 @@
 // RUN: attn-run %inputs/linear/gated-delta.mlir %inputs/linear/kda.mlir %inputs/linear/removed-key.mlir --q-len 7 -p 'attn-differentiate{crossing=true interval=4},attn-simplify,attn-chunk-rewrite{chunk=4}' | FileCheck %s --check-prefix=SAME
 // SAME-COUNT-3: PASS
 
-// Targets that take differences, as those for GPUs do, have no gradients of it yet; nor are there segments.
-// RUN: not attn-opt %inputs/linear/gated-delta.mlir -p 'attn-differentiate' 2>&1 | FileCheck %s --check-prefix=GPU
-// GPU: error: no derivative: gradients of the delta rule are there for CPUs, not for GPUs yet: run it on a CPU
+// No target takes differences: intervals are chunks, of 32 positions, or of 16 where channels have decays. There are no segments.
+// RUN: attn-opt %inputs/linear/gated-delta.mlir -p 'attn-differentiate{functions=bwd}' | FileCheck %s --check-prefix=GPU
+// GPU-COUNT-2: crossing, {{.*}}interval = 32 : i64
+// RUN: attn-opt %inputs/linear/kda.mlir -p 'attn-differentiate{functions=bwd}' | FileCheck %s --check-prefix=KDA
+// KDA-COUNT-2: crossing, {{.*}}interval = 16 : i64
 // RUN: not attn-opt %inputs/linear/delta-backward.mlir -p 'attn-differentiate{crossing=true}' 2>&1 | FileCheck %s --check-prefix=FORM
 // FORM: error: attn-differentiate: differentiates what is read 'after' or 'decayed', of one writer
 // RUN: not attn-opt %inputs/linear/gated-delta.mlir -p 'attn-split-sequences{segment=64}' 2>&1 | FileCheck %s --check-prefix=SEGMENT

@@ -3,6 +3,12 @@
 // RUN: attn-opt %inputs/linear/simple-gla.mlir -p 'attn-differentiate{functions=bwd wrt=q+k+v only=true},attn-outline{share-states=true keep-hosts=false},attn-chunk-rewrite{chunk=32},attn-tile,canonicalize,cse' | FileCheck %s --check-prefix=TILE
 // RUN: attn-opt %inputs/linear/simple-gla.mlir -p 'attn-differentiate{functions=bwd wrt=q+k+v+arg3 only=true crossing=true interval=64},attn-outline{share-states=true keep-hosts=false},attn-chunk-rewrite{chunk=32}' | FileCheck %s --check-prefix=CHUNKS
 // RUN: attn-opt %inputs/linear/row-factors.mlir -p 'attn-differentiate{functions=bwd wrt=q+k+v only=true},attn-outline{share-states=true keep-hosts=false},attn-chunk-rewrite{chunk=32},attn-tile,canonicalize,cse' | FileCheck %s --check-prefix=ROWS
+// RUN: attn-opt %inputs/linear/gated-delta.mlir -p 'attn-differentiate{functions=bwd only=true},attn-outline{gradients-apart=true}' | FileCheck %s --check-prefix=APART
+
+// The gradient of the decays belongs to the sweep for dk, or is a kernel of its own.
+// APART:       func.func private @attention_bwd_{{[0-9]+}}_decay_gradient(
+// APART-NOT:     attn.linear_attention
+// APART:         "attn.decay_gradient"
 
 // CHECK:       func.func private @attention_bwd_1_linear_attention(
 // CHECK:         %[[DK:.*]] = "attn.linear_attention"

@@ -25,9 +25,9 @@ def plain_host(plain: bool = True) -> Iterator[None]:
 
     For further libraries of a kind of which a test has an optimised one: their C++ differs in tables alone.
     """
-    flags = tuple("-O0" if flag == "-O2" else flag for flag in link._FLAGS) if plain else link._FLAGS
-    assert "-O2" in link._FLAGS
-    with mock.patch.object(link, "_FLAGS", flags):
+    flags = tuple("-O0" if flag == "-O2" else flag for flag in link.FLAGS) if plain else link.FLAGS
+    assert "-O2" in link.FLAGS
+    with mock.patch.object(link, "FLAGS", flags):
         yield
 
 

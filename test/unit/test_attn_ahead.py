@@ -8,7 +8,7 @@ import pytest
 
 import attn_mlir
 from attn_mlir.errors import ArgumentError
-from attn_mlir.tools import attn_ahead
+from attn_mlir.tools import attn_ahead, python_files
 
 NEEDS_CXX = pytest.mark.skipif(
     not any(shutil.which(name) for name in (os.environ.get("CXX") or "c++", "g++", "clang++")), reason="needs a C++ compiler"
@@ -23,7 +23,7 @@ small = attn_mlir.LinearSpec(torch.float32, 8, decay="none")
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    attn_ahead._found.cache_clear()
+    python_files.found.cache_clear()
     path = tmp_path / "model.py"
     path.write_text(FILE)
     return path

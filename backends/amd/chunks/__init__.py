@@ -8,6 +8,7 @@ from attn_mlir.backends.amd.target import AmdTarget
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import SCHEDULE, Fields, grid_kind
 from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.gpu.simt.plan import reads_own_elements
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
@@ -17,7 +18,7 @@ _USUAL = 4
 
 
 def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | str]) -> Fields | None:
-    """The schedule of a kernel with the grid "chunks", or of one with loops or running sums that has no products; None for others.
+    """The schedule of a kernel with the grid "chunks", or of one that adds up rows and has no products; None for others.
 
     `waves` per SIMD that registers are limited for; `reuse`: more barriers, so that more tiles have the same place in shared memory (2:
     even more, where nothing fits otherwise); `split`: factors of large products come there in so many parts.
@@ -58,6 +59,6 @@ def emit(kernel: ir.Operation, target: AmdTarget) -> KernelCode:
 
 
 def _adds_rows(kernel: ir.Operation) -> bool:
-    """Whether a kernel adds up heads or positions, as gradients of linear attention need it, and does nothing else."""
+    """Whether a kernel adds up heads, positions or states, as gradients of linear attention need it, and does nothing else."""
     others = find_all(kernel, *DOTS, "tile.accumulate", "tile.scatter_add")
-    return not others and len(find_all(kernel, "scf.for", "tile.cumsum")) > 0
+    return not others and (len(find_all(kernel, "scf.for", "tile.cumsum")) > 0 or not reads_own_elements(kernel))

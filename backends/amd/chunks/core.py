@@ -88,8 +88,9 @@ class ChunkCore(PrinterCore[Tile]):
 
     @property
     def size(self) -> int:
-        """Rows and columns of the blocks that matrix instructions make: small ones where a chunk's pairs would be a single large one."""
-        return 32 if self.chunk % 32 == 0 and self.chunk > 32 else 16
+        """Rows and columns of the blocks that matrix instructions make: small ones where a chunk's pairs would be a single large one, and
+        where systems are solved."""
+        return 32 if self.chunk % 32 == 0 and self.chunk > 32 and not self.layout.solves else 16
 
     def padded(self, extent: int) -> int:
         """An extent of a tile in blocks of matrix products, or of its copy in shared memory."""
@@ -98,7 +99,7 @@ class ChunkCore(PrinterCore[Tile]):
     def grid(self, value: ir.Value) -> Grid:
         """That of a tile in the layout of matrix products."""
         rows, columns = ir.RankedTensorType(value.type).shape
-        return Grid(self.size, self.padded(rows), self.padded(columns), self.layout.by_columns(value))
+        return Grid(self.size, self.padded(rows), self.padded(columns), self.layout.by_columns(value), self.layout.whole_columns(value))
 
     # ---- arguments
 

@@ -6,6 +6,7 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
 
 DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
+SOLVE = "tile.solve_unit"
 
 
 class ChunkLayout:
@@ -13,20 +14,28 @@ class ChunkLayout:
 
     `fragments`: tiles of two dimensions in the layout of matrix products. `by_columns(tile)`: whether lanes have columns of a fragment.
     `wants(tile)`: in which forms ("rows", "columns") products take a tile.
+    `solves`: the kernel's systems; waves have whole columns of their solutions.
     """
 
     def __init__(self, kernel: ir.Operation) -> None:
         self.kernel = kernel
         self.fragments: set[ir.Value] = set()
         self._class: dict[ir.Value, ir.Value] = {}
+        self.solves = find_all(kernel, SOLVE)
         while self._pass():
             pass
         self._columns = {self._find(value) for value in self.fragments if self._looks_down(value)}
         self._columns -= {self._find(op.results[0]) for op in find_all(kernel, "tile.map") if self._sums_rows(op) and self._is_fragment(op)}
+        self._whole = {self._find(op.results[0]) for op in self.solves}
+        self._columns |= self._whole
 
     def by_columns(self, tile: ir.Value) -> bool:
         """Whether a lane has neighbouring rows of one column."""
         return self._find(tile) in self._columns
+
+    def whole_columns(self, tile: ir.Value) -> bool:
+        """Whether waves have whole columns of a fragment."""
+        return self._find(tile) in self._whole
 
     # ---- which tiles are fragments
 
@@ -35,6 +44,8 @@ class ChunkLayout:
         for op in walk(self.kernel):
             if op.name in DOTS:
                 self._join(op.results[0], *([op.operands[0]] if op.name != "tile.dot" else []))
+            elif op.name == SOLVE:
+                self._join(op.results[0], op.operands[1])
             elif op.name == "scf.for":
                 for start, argument, value, result in zip(
                     list(op.operands)[3:], list(body(op).arguments)[1:], yielded(body(op)), op.results, strict=True

@@ -2,7 +2,7 @@
 
 from attn_mlir.backends.amd.chunks.copies import ChunkCopies
 from attn_mlir.backends.amd.chunks.core import ChunkCore, layout_of
-from attn_mlir.backends.amd.chunks.layout import held_wants
+from attn_mlir.backends.amd.chunks.layout import held_wants, own_tiles
 from attn_mlir.backends.amd.chunks.tiles import ChunkVector, Grid, Held, PartialSum
 from attn_mlir.backends.gpu.structure import body, constant, is_row, operations
 from attn_mlir.errors import UnsupportedError
@@ -20,8 +20,7 @@ class Reading:
         """How the tiles lie in registers that a map of two dimensions goes through."""
         core = self.core
         tiles = [result for result in op.results if not is_row(result.type)]
-        reads = [read.operands[0] for read in operations(body(op)) if read.name == "tensor.extract"]
-        for value in [*tiles, *reads]:
+        for value in [*tiles, *own_tiles(op)]:
             if value in core.layout.fragments and (value in tiles or self._same_shape(op, value)):
                 return core.grid(value)
         rows, columns = self.extents(op)

@@ -21,7 +21,7 @@ class ChunkProducts:
 
     def print(self, op: ir.Operation) -> None:
         """Prints one product."""
-        core, result = self.core, op.results[0]
+        core = self.core
         a, b = list(op.operands)[-2:]
         element = str(ir.RankedTensorType(a.type).element_type)
         if element not in FACTORS:
@@ -47,9 +47,7 @@ class ChunkProducts:
             self._add(tile, self._places(factors, terms), element, terms.count)
         if lifted:
             self._multiply(tile, "(1.0f / 2048.0f)")
-        for key in [key for key in core.copies if key[0] == tile.name]:
-            del core.copies[key]  # of what was there before
-        core.tiles[result] = tile
+        self.changed(op, tile)
 
     def _parts(self, depth: int) -> list[Terms]:
         """The terms of a product of so many that are in shared memory at a time: all, or of the largest products some."""
@@ -76,18 +74,27 @@ class ChunkProducts:
             core.writer.line(f"attn::multiply<{', '.join(map(str, sizes))}>({tile.name}, {x}, {x_row}, {y}, {y_row});")
 
     def _accumulator(self, op: ir.Operation, name: str) -> ChunkFragment:
-        """Where the sums are: those that are added to, in their place, if nothing reads them afterwards."""
-        core, result = self.core, op.results[0]
+        """Where the sums are."""
         if op.name == "tile.dot":
-            return self.zeros(result, hint(result, name), "0.0f")
-        start = core.tiles[op.operands[0]]
+            return self.zeros(op.results[0], hint(op.results[0], name), "0.0f")
+        return self.summed(op, op.operands[0], name)
+
+    def summed(self, op: ir.Operation, value: ir.Value, name: str) -> ChunkFragment:
+        """Where an op changes sums: in their place, if nothing reads them afterwards."""
+        core, result, start = self.core, op.results[0], self.core.tiles[value]
         if not isinstance(start, ChunkFragment) or start.grid != core.grid(result):
             raise UnsupportedError(f"amd: products are added to other products only ({op.location})")
-        if not _is_read_after(op.operands[0], op):
+        if not _is_read_after(value, op):
             return start
         made = ChunkFragment(core.names.fresh(hint(result, name)), start.grid, "f32", start.rows, start.columns)
         core.writer.line(f"{registers(made)} {made.name} = {start.name};")
         return made
+
+    def changed(self, op: ir.Operation, tile: ChunkFragment) -> None:
+        """Says that an op's result is in a tile; copies of what was there before are none of it."""
+        for key in [key for key in self.core.copies if key[0] == tile.name]:
+            del self.core.copies[key]
+        self.core.tiles[op.results[0]] = tile
 
     def zeros(self, value: ir.Value, name: str, start: str) -> ChunkFragment:
         """Declares registers for a tile of f32, all elements `start`."""

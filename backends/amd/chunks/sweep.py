@@ -3,10 +3,11 @@
 from attn_mlir.backends.amd.chunks.copies import ChunkCopies
 from attn_mlir.backends.amd.chunks.core import ChunkCore
 from attn_mlir.backends.amd.chunks.early_ops import loaded_ahead, only_sums
-from attn_mlir.backends.amd.chunks.layout import DOTS
+from attn_mlir.backends.amd.chunks.layout import DOTS, SOLVE
 from attn_mlir.backends.amd.chunks.loads_stores import Traffic
 from attn_mlir.backends.amd.chunks.maps import ChunkMaps, registers
 from attn_mlir.backends.amd.chunks.products import ChunkProducts
+from attn_mlir.backends.amd.chunks.solves import ChunkSolves
 from attn_mlir.backends.amd.chunks.streams import Streams
 from attn_mlir.backends.amd.chunks.sums import ChunkSums
 from attn_mlir.backends.amd.chunks.tiles import ChunkFragment, ChunkVector, Held, Tile, Uniform
@@ -31,6 +32,7 @@ class ChunkOps:
         self.maps = ChunkMaps(core, self.copies)
         self.sums = ChunkSums(core, self.copies)
         self.products = ChunkProducts(core, self.copies)
+        self.solves = ChunkSolves(core, self.copies, self.products)
         self.traffic = Traffic(core, self.copies)
         self.streams = Streams(core, self.copies)
 
@@ -224,6 +226,7 @@ class ChunkOps:
 _RULES: dict[str, Rule] = {
     **dict.fromkeys(SCALARS, lambda printer, op: printer.core.statement(op)),
     **dict.fromkeys(DOTS, lambda printer, op: printer.products.print(op)),
+    SOLVE: lambda printer, op: printer.solves.print(op),
     "memref.subview": lambda printer, op: printer.core.view(op.results[0]),
     "scf.for": ChunkOps._loop,
     "scf.if": ChunkOps._branch,

@@ -41,6 +41,8 @@ class Grid:
     rows: int
     columns: int
     by_columns: bool
+    whole: bool = False
+    """Whether a wave has whole columns of the tile."""
 
     @property
     def down(self) -> int:
@@ -74,7 +76,12 @@ class Grid:
 
     def _waves(self) -> tuple[int, int]:
         rows, columns = self.rows // self.size, self.columns // self.size
-        fits = [(a, b) for a in (1, 2, 4, 3) for b in (1, 2, 4, 3) if a * b <= WAVES and rows % a == 0 and columns % b == 0]
+        fits = [
+            (a, b)
+            for a in ((1,) if self.whole else (1, 2, 4, 3))
+            for b in (1, 2, 4, 3)
+            if a * b <= WAVES and rows % a == 0 and columns % b == 0
+        ]
         # As many waves as possible; then blocks of a wave that have most in common.
         return max(fits, key=lambda f: (f[0] * f[1], -(rows // f[0] + columns // f[1])))
 

@@ -3,12 +3,14 @@
 from attn_mlir.backends.amd.mfma.core import MfmaCore
 from attn_mlir.backends.amd.mfma.sweep import MfmaPrinter
 from attn_mlir.backends.amd.mfma.tiles import ROWS, WAVES
+from attn_mlir.backends.amd.mfma.windows import HEADER
 from attn_mlir.backends.amd.source import FLAGS, kernel_code
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.structure import body
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import find_all
 
 _SINK = ("-mllvm", "-sink-insts-to-avoid-spills=1")
 """Moves what is computed before a loop into it, rather than keep it in memory."""
@@ -37,13 +39,14 @@ class MfmaKernel:
         )
         core.here()
         sweep.block(body(self.kernel))
+        windows = [HEADER] * bool(find_all(self.kernel, "tile.load_window"))
         start = [f"const int block = {place}, head = __builtin_amdgcn_workgroup_id_y(), batch = __builtin_amdgcn_workgroup_id_z();"]
         return kernel_code(
             self.kernel,
             core,
             core.aligned,
             self.schedule,
-            [*["#define ATTN_RECOMPUTE"] * (core.recompute or "late" in self.schedule), '#include "attn_amd.h"'],
+            [*["#define ATTN_RECOMPUTE"] * (core.recompute or "late" in self.schedule), '#include "attn_amd.h"', *windows],
             start,
             threads=64 * WAVES,
             shared=max(16, sweep.staging.bytes, sweep.sums.bytes),

@@ -2,9 +2,11 @@
 
 import math
 
+from attn_mlir.backends.amd.mfma.bands import MfmaBands
 from attn_mlir.backends.amd.mfma.core import PACKS, MfmaCore
-from attn_mlir.backends.amd.mfma.regions import float_positions, is_read, used
+from attn_mlir.backends.amd.mfma.regions import PAIRED, combined, float_positions, is_read, used
 from attn_mlir.backends.amd.mfma.tiles import STEP, MfmaFragment, MfmaRow, PackedTile, round_up
+from attn_mlir.backends.amd.mfma.windows import MfmaWindows
 from attn_mlir.backends.gpu.scalars import dependence, frontier
 from attn_mlir.backends.gpu.structure import body, constant, element_name, hint, maker, operations, widened, yielded
 from attn_mlir.diagnostics import source_line
@@ -18,9 +20,6 @@ _HINTS = {"sum": "row_sum", "max": "row_max", "min": "row_min"}
 _RAISE = math.log2(1.0 + 0.75 * 2.0**-11)
 _LOWER = 1.0 / (1.0 + 0.75 * 2.0**-11)
 """Weights are cut to f16, not rounded: raised by 3/4 of half a unit before, they are right on average, and so is the lowered sum."""
-_PAIRED = ("tensor.extract", "arith.addf", "arith.subf", "arith.mulf", "arith.divf", "arith.negf", "arith.truncf", "math.fma", "math.exp2",
-           "math.exp", "math.log2", "math.log", "math.sqrt", "math.rsqrt", "math.absf")  # fmt: skip
-"""What can be printed for two neighbouring elements at once: the hardware adds and multiplies pairs as fast as single numbers."""
 
 
 class MfmaMaps:
@@ -34,6 +33,7 @@ class MfmaMaps:
         self.partial: set[ir.Value] = set()
         self.staged: dict[ir.Operation, dict[ir.Value, int]] = {}
         """Values of columns that maps find in shared memory, and at which byte."""
+        self.bands = MfmaBands(core)
         self.room = 0
         """Bytes of shared memory that these may not go beyond; 0: there is room enough."""
 
@@ -58,7 +58,7 @@ class MfmaMaps:
                     writer.line(f"((float *)(memory + {start}))[attn::thread()] = {text};")
                     self.staged.setdefault(op, {})[value] = start
                     start += 4 * columns
-        return start
+        return self.bands.stage(block, start, self.room)
 
     def print(self, op: ir.Operation) -> None:
         """Prints a map whose results become tiles in registers."""
@@ -95,7 +95,8 @@ class _Elements:
         self.staged = maps.staged.get(op, {})
         self.positions = float_positions(self.block)
         """The values that are the column's number as a float."""
-        self.inner = used(self.values, {**self.staged, **dict.fromkeys(self.positions, 0)}, self.block)
+        self.windows = MfmaWindows(self.core, self.block, maps.bands)
+        self.inner = used(self.values, {**self.staged, **dict.fromkeys([*self.positions, *self.windows.known], 0)}, self.block)
         """The ops that are printed here, in their order."""
         self.inverse: dict[ir.Value, str] = {}
         self.raised: set[ir.Value] = set()
@@ -112,7 +113,7 @@ class _Elements:
         sums: list[MfmaRow] = []
         with core.scope(None):
             exists = None if limit is None else core.value(limit)
-            self.paired = exists is None and self._pairs()
+            self.paired = exists is None and not self.windows.banded and self._pairs()
             core.scalars.bind(block.arguments[0], "row")
             for value in [*frontier(block, self.depends, frozenset()), *frontier(block, self.depends, _I)]:
                 core.scalars.emit(value)
@@ -140,7 +141,8 @@ class _Elements:
     def _place(self) -> None:
         """The lane's first column. What is made of it is made here, where it is needed, and not kept in a register for each element."""
         core = self.core
-        if any(self.block.arguments[1] in list(op.operands) for op in self.inner):
+        self.windows.place()
+        if self.windows.banded or any(self.block.arguments[1] in list(op.operands) for op in self.inner):
             self.first = core.names.fresh("column")
             core.writer.line(f"const int {self.first} = attn::opaque(column);")
         if self.positions:
@@ -159,7 +161,7 @@ class _Elements:
         """Whether two elements can be printed at once: sums and products of floats, no positions, no conditions."""
         inner = [op for op in self.inner if 1 in self.depends.get(op.results[0], frozenset())]
         arithmetic = [op for op in inner if op.name not in ("tensor.extract", "arith.truncf")]
-        if not arithmetic or any(op.name not in _PAIRED for op in inner):
+        if not arithmetic or any(op.name not in PAIRED for op in inner):
             return False
         floats = all(str(op.results[0].type) == "f32" for op in inner if op.name != "arith.truncf")
         tiles = [self.core.tiles.get(op.operands[0]) for op in inner if op.name == "tensor.extract"]
@@ -286,11 +288,14 @@ class _Elements:
         """The loops over the columns of a lane; elements of 16 bits are made in pairs."""
         core, parts = self.core, self.columns // STEP
         if self.paired:
-            with core.unrolled("n", parts), core.unrolled("c", 16, 2):
-                self._pair(targets, sums)
+            with core.unrolled("n", parts):
+                self.windows.load()
+                with core.unrolled("c", 16, 2):
+                    self._pair(targets, sums)
             return
         packed = [target for target in targets if isinstance(target, PackedTile)]
         with core.unrolled("n", parts):
+            self.windows.load()
             if not packed:
                 with core.unrolled("r", 16):
                     self._element(exists, targets, sums, {})
@@ -312,6 +317,7 @@ class _Elements:
             core.scalars.bind(value, f"attn::pair_at(memory + {start}, column + 32 * n + c)")
         for value in self.positions:
             core.scalars.bind(value, f"attn::positions({self.first_float}, 32 * n + c)")
+        self.windows.bind("attn::pair_of({}, c)")
         for op in self.inner:
             if op.name == "tensor.extract" and 1 in self.depends[op.results[0]]:
                 tile = core.tiles[op.operands[0]]
@@ -355,6 +361,7 @@ class _Elements:
             writer.line(f"const bool inside = 32 * n + r < {self.left[-1]};")
         for value, start in self.staged.items():
             core.scalars.bind(value, f"((const float *)(memory + {start}))[column + 32 * n + r]")
+        self.windows.bind("{}[r]", f"({self.first} + 32 * n + r)")
         self._divisions()
         for value, target in zip(self.values, targets, strict=False):
             if isinstance(target, MfmaFragment):
@@ -368,7 +375,7 @@ class _Elements:
             text = core.scalars.emit(value)
             # Compared again for each sum: to keep what comparisons gave takes more registers than there are.
             text = text if exists is None else f"32 * n + r < {self.left[number]} ? {text} : {_IDENTITY[kind]}"
-            writer.line(f"{row.name} = {_combined(kind, row.name, text)};")
+            writer.line(f"{row.name} = {combined(kind, row.name, text)};")
 
     def _number(self, value: ir.Value) -> str:
         """An element as f32, whatever it is rounded to later."""
@@ -390,10 +397,4 @@ class _Elements:
                 total = f"({total}) * {_LOWER!r}f" if lowered[number] else total
                 row = sums[number] = self.core.row(_HINTS[kind], total, row.partial)
             if not row.partial:
-                self.core.writer.line(f"{row.name} = {_combined(kind, row.name, f'attn::other_half({row.name})')};")
-
-
-def _combined(kind: str, a: str, b: str) -> str:
-    if kind == "sum":
-        return f"{a} + ({b})" if "?" in b else f"{a} + {b}"
-    return f"f{kind}f({a}, {b})"
+                self.core.writer.line(f"{row.name} = {combined(kind, row.name, f'attn::other_half({row.name})')};")

@@ -3,6 +3,10 @@
 from attn_mlir.backends.gpu.structure import maker, operations
 from attn_mlir.mlir import ir
 
+PAIRED = ("tensor.extract", "arith.addf", "arith.subf", "arith.mulf", "arith.divf", "arith.negf", "arith.truncf", "math.fma", "math.exp2",
+           "math.exp", "math.log2", "math.log", "math.sqrt", "math.rsqrt", "math.absf")  # fmt: skip
+"""What can be printed for two neighbouring elements at once: the hardware adds and multiplies pairs as fast as single numbers."""
+
 
 def float_positions(block: ir.Block) -> list[ir.Value]:
     """The column's number as f32, where a map uses it."""
@@ -40,3 +44,10 @@ def used(values: list[ir.Value], known: dict[ir.Value, int], block: ir.Block) ->
             found.add(op)
             pending += list(op.operands)
     return [op for op in operations(block) if op in found]
+
+
+def combined(kind: str, a: str, b: str) -> str:
+    """Two numbers of a reduction as one."""
+    if kind == "sum":
+        return f"{a} + ({b})" if "?" in b else f"{a} + {b}"
+    return f"f{kind}f({a}, {b})"

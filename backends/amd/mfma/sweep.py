@@ -266,6 +266,7 @@ def _from_outside(load: ir.Operation, loop: ir.Operation) -> bool:
 _RULES: dict[str, Rule] = {
     **dict.fromkeys(SCALARS, lambda printer, op: printer.core.statement(op)),
     **dict.fromkeys(_DOTS, lambda printer, op: printer.products.print(op)),
+    **dict.fromkeys(("tile.band", "tile.load_window"), lambda printer, op: None),  # maps read what is in shared memory, or make it
     "scf.for": lambda printer, op: printer._chain([op]),
     "scf.if": MfmaPrinter._branch,
     "tile.accumulate": lambda printer, op: printer.sums.accumulate(op, printer.base),

@@ -49,5 +49,5 @@ def _shrink(op: ir.Operation, size: int) -> None:
     """Gives an `attn.chunk` chunks of that size, where they are larger, and states stay at the ends of chunks. Its pieces hold for any."""
     chunk = ir.IntegerAttr(op.attributes["chunk"])
     interval = interval_of(op) or size
-    if size < chunk.value and interval % size == 0:
+    if size < chunk.value and interval % size == 0 and not ("crossing" in op.attributes and interval_of(op)):  # those are whole intervals
         op.attributes["chunk"] = ir.IntegerAttr.get(chunk.type, size)

@@ -1,22 +1,25 @@
 """Makes a library for the CPU: compiles the kernels that the JIT would run, writes the host's part, lets the system's compiler link."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from attn_mlir.backends.ahead.header import header
-from attn_mlir.backends.ahead.library import library_table, linear_table
+from attn_mlir.backends.ahead.library import library_table, linear_table, scalars_of
 from attn_mlir.backends.ahead.link import find_compiler, link
 from attn_mlir.backends.ahead.operators import FLAGS, registration
 from attn_mlir.backends.ahead.request import Library, Request
-from attn_mlir.backends.ahead.source import finish, host_source, rank_of
+from attn_mlir.backends.ahead.source import finish, host_source, rank_of, runtime_files
+from attn_mlir.backends.ahead.sources import KernelSource, Project, Sources
 from attn_mlir.backends.cpu import driver, pipeline, program
 from attn_mlir.backends.cpu.ahead.objects import object_code
 from attn_mlir.backends.cpu.ahead.tables import Compiled, kernel_table, program_table
-from attn_mlir.backends.cpu.target import instruction_sets
+from attn_mlir.backends.cpu.target import check_object, instruction_sets
 from attn_mlir.backends.host import Host, KernelGrid
 from attn_mlir.backends.program import prepare_derivative
 from attn_mlir.dialects import loaded
+from attn_mlir.mlir import ir
 
 _VARIANTS: dict[str, tuple[str, tuple[int, int] | tuple[()]]] = {
     "usual": (pipeline.ONLINE, ()),
@@ -30,11 +33,19 @@ _MACHINE, _PROGRAMS = (Path(__file__).with_name(name) for name in ("attn_host.h"
 
 @dataclass
 class _Parts:
-    """The host's part and the kernels' code, as far as they are made."""
+    """The host's part and the kernels' code, as far as they are made; `keep` makes it of a module and the prefix of its functions."""
 
+    keep: Callable[[ir.Module, str], bytes] = object_code
     tables: list[str] = field(default_factory=list)
     objects: dict[str, bytes] = field(default_factory=dict)
-    scalars: tuple[str, ...] = ()
+    kernels: dict[str, list[Compiled]] = field(default_factory=dict)
+    scalars: Sequence[str] = ()
+
+    def add(self, name: str, prefix: str, module: ir.Module, table: str, kernels: Iterable[Compiled]) -> None:
+        """Adds a program of this name."""
+        self.tables.append(table)
+        self.objects[name] = self.keep(module, prefix)
+        self.kernels[name] = list(kernels)
 
 
 def build(request: Request, target: str, out: Path, compiler: str | None, version: str) -> Library:
@@ -68,28 +79,51 @@ def build_operators(
 
 def _source(parts: _Parts, request: Request, target: str, version: str, rank: int) -> str:
     """The host's part of a library, whose kernels are added to `parts`; for `rank` see `host_source`."""
+    tables = _tables(parts, request)
+    return host_source(request, header(request, target, version), [_MACHINE], [_PROGRAMS], tables, rank=rank)
+
+
+def sources(request: Request, target: str) -> Sources:
+    """See `driver.kernel_sources`."""
+    check_object()
+    parts = _Parts(keep=lambda module, prefix: str(module).encode())
+    tables = "\n".join(_tables(parts, request))
+    made = []
+    for name, text in parts.objects.items():
+        kernels = parts.kernels[name]
+        facts: dict[str, Any] = {"symbols": [each.symbol for each in kernels], "block_q": [each.kernel.block_q for each in kernels]}
+        made.append(KernelSource(f"{request.name}.{name}", "mlir", text.decode(), f"{request.name}_{name}_", facts=facts))
+    return Sources(tuple(made), tables, rank_of(request))
+
+
+def project(target: str, name: str) -> Project:
+    """See `driver.library_project`."""
+    return Project(target, "mlir", (), (), runtime_files([_MACHINE], [_PROGRAMS]))
+
+
+def _tables(parts: _Parts, request: Request) -> list[str]:
+    """The tables of a library, whose kernels are added to `parts`."""
     if request.linear is None:
         _add_attention(parts, request)
-        parts.tables.append(f"static const int queries[] = {{{', '.join(map(str, request.queries)) or '0'}}};")
-        more = f"{pipeline.FEW_ROWS[0]}, {len(request.queries)}, queries"
-        parts.tables.append(f"static const attn::Forward forward = {{&usual, &few, &one, &group, {more}}};")
         last = [library_table(request, parts.scalars)]
     else:
         host = _add_linear(parts, request, "program", "")
         if request.wrt:
             _add_linear(parts, request, "backward", "bwd")
-        scalars = ["tensor" if argument.shape is not None else argument.element for argument in host.arguments[3:]]
-        last = [library_table(request, scalars), linear_table(request, [argument.shape for argument in host.arguments])]
-    text = header(request, target, version)
-    return host_source(request, text, [_MACHINE], [_PROGRAMS], [*parts.tables, _machine(), *last], rank=rank)
+        last = [library_table(request, scalars_of(host)), linear_table(request, [argument.shape for argument in host.arguments])]
+    return [*parts.tables, _machine(), *last]
 
 
 def _add_attention(parts: _Parts, request: Request) -> None:
-    for name, (first, blocks) in _VARIANTS.items():
+    for name, (first, blocks) in _VARIANTS.items() if request.inference else ():
         _add_variant(parts, request, name, first, blocks)
-    if request.wrt:
-        for name, function in (("training", "fwd"), ("backward", "bwd")):
-            _add_program(parts, request, name, function)
+    for name, function in (("training", "fwd"), ("backward", "bwd")) if request.wrt else ():
+        host = _add_program(parts, request, name, function)
+        parts.scalars = parts.scalars or scalars_of(host)[: len(request.captures)]
+    if request.inference:
+        parts.tables.append(f"static const int queries[] = {{{', '.join(map(str, request.queries)) or '0'}}};")
+        more = f"{pipeline.FEW_ROWS[0]}, {len(request.queries)}, queries"
+        parts.tables.append(f"static const attn::Forward forward = {{&usual, &few, &one, &group, {more}}};")
 
 
 def _machine() -> str:
@@ -116,8 +150,8 @@ def _add_variant(parts: _Parts, request: Request, name: str, first: str, blocks:
         module, signature = driver._lower(request.text, first, blocks)
         kernel = KernelGrid("attention", signature.block_q, "rows", 0, (), (), False)
         prefix = f"{request.name}_{name}_"
-        parts.tables.append(kernel_table(name, Compiled(kernel, f"{prefix}attention", signature.threads)))
-        parts.objects[name] = object_code(module, prefix)
+        compiled = Compiled(kernel, f"{prefix}attention", signature.threads)
+        parts.add(name, prefix, module, kernel_table(name, compiled), [compiled])
         parts.scalars = signature.scalars
 
 
@@ -139,8 +173,7 @@ def _add_program(
         module, host, kernels, threads = program._lower(text, *options, to_kernels)
         prefix = f"{request.name}_{name}_"
         compiled = {each.name: Compiled(each, prefix + each.name, threads.get(each.name, 0)) for each in kernels.values()}
-        parts.tables.append(program_table(name, host, compiled, longer, single))
-        parts.objects[name] = object_code(module, prefix)
+        parts.add(name, prefix, module, program_table(name, host, compiled, longer, single), compiled.values())
     return host
 
 

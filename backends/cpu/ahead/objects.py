@@ -1,10 +1,18 @@
-"""Object files of the modules that the JIT compiles, with names that are unique in a library."""
+"""Object files of the modules that the JIT compiles, with names that are unique in a library.
 
+`python -m attn_mlir.backends.cpu.ahead.objects FOLDER FILE.mlir PREFIX ...` makes FOLDER/FILE.o of each file; generated projects call it.
+"""
+
+import os
+import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from attn_mlir.backends.cpu.engine import compile_module
 from attn_mlir.backends.cpu.target import check_object
+from attn_mlir.dialects import loaded
+from attn_mlir.errors import AttnError
 from attn_mlir.mlir import ir
 
 
@@ -23,3 +31,24 @@ def object_code(module: ir.Module, prefix: str) -> bytes:
         path = Path(folder) / "kernel.o"
         engine.dump_to_object_file(str(path))
         return path.read_bytes()
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command; returns the exit code."""
+    folder, *given = argv
+    for file, prefix in zip(given[::2], given[1::2], strict=True):
+        made = Path(folder) / f"{Path(file).stem}.o"
+        try:
+            with loaded():
+                code = object_code(ir.Module.parse(Path(file).read_text(encoding="utf-8")), prefix)
+        except (AttnError, ir.MLIRError, OSError) as error:
+            print(f"{file}: error: {error}", file=sys.stderr)
+            return 1
+        partial = made.with_suffix(f".{os.getpid()}")
+        partial.write_bytes(code)
+        os.replace(partial, made)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

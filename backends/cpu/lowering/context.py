@@ -31,6 +31,19 @@ class LaneTile:
 
 
 @dataclass(frozen=True)
+class ColumnTile:
+    """What lanes read of a captured tensor: column j is a vector of elements `kept`, j times `stride` (i64) of them after the first."""
+
+    address: ir.Value
+    stride: ir.Value
+    kept: ir.Type
+
+    def at(self, column: ir.Value) -> ir.Value:
+        """Address of a column."""
+        return emit.element_pointer(self.address, emit.mul(emit.to_i64(column), self.stride), self.kept)
+
+
+@dataclass(frozen=True)
 class RowTile:
     """A tile of keys or values, row by row; `stride` counts elements (i64), columns are contiguous.
 
@@ -111,7 +124,7 @@ class Upcoming:
     written: bool
 
 
-Lowered = ir.Value | MemRef | LaneTile | RowTile | LanePairs | RowPairs | ColumnPairs | RowMajor
+Lowered = ir.Value | MemRef | LaneTile | ColumnTile | RowTile | LanePairs | RowPairs | ColumnPairs | RowMajor
 Rule = Callable[["Lowering", ir.Operation], None]
 
 
@@ -139,6 +152,8 @@ class Lowering:
     transposed: list[ir.Value] = field(default_factory=list)
     """The tile of the current block that lies, with rows and columns exchanged, in the last buffer but one."""
     length: Length = field(default_factory=Length)
+    unrounded: dict[ir.Value, ir.Value] = field(default_factory=dict)
+    """16-bit numbers of column tiles as they are kept."""
 
     @property
     def row_type(self) -> ir.VectorType:

@@ -22,7 +22,7 @@ def read_memory(context: Lowering, memory: MemRef, indices: list[ir.Value]) -> i
     if varying is None:
         return emit.from_storage(emit.load(element, base), memory.element)
     if not context.by_keys or not isinstance(indices[-1].type, ir.VectorType):
-        return emit.from_storage(_gather(context, base, varying, element), memory.element)
+        return emit.from_storage(gather_lanes(context, base, varying, element), memory.element)
     first = vector.ExtractOp(varying, [], [0]).result
     steps = arith.SubIOp(varying, emit.splat(first, context.lanes)).result
     follows = arith.CmpIOp(arith.CmpIPredicate.eq, steps, emit.to_i64(emit.lane_numbers(context.lanes))).result
@@ -32,11 +32,12 @@ def read_memory(context: Lowering, memory: MemRef, indices: list[ir.Value]) -> i
     with ir.InsertionPoint(branch.then_block):
         scf.YieldOp([emit.load(type_, emit.element_pointer(base, first, element))])
     with ir.InsertionPoint(branch.else_block):
-        scf.YieldOp([_gather(context, base, varying, element)])
+        scf.YieldOp([gather_lanes(context, base, varying, element)])
     return emit.from_storage(branch.results[0], memory.element)
 
 
-def _gather(context: Lowering, base: ir.Value, offsets: ir.Value, element: ir.Type) -> ir.Value:
+def gather_lanes(context: Lowering, base: ir.Value, offsets: ir.Value, element: ir.Type) -> ir.Value:
+    """One element for each lane, as many elements after `base` as `offsets` tell."""
     addresses = emit.element_pointer(base, offsets, element)
     type_ = ir.VectorType.get([context.lanes], element)
     mask_type = ir.VectorType.get([context.lanes], ir.IntegerType.get_signless(1))

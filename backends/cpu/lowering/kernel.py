@@ -8,6 +8,7 @@ those programs come first. Packed tensors have lists of work instead, in the ord
 
 from attn_mlir.backends.cpu.lowering import dropout, emit, row_rules
 from attn_mlir.backends.cpu.lowering.accumulate import lower_accumulate
+from attn_mlir.backends.cpu.lowering.bands import lower_add_band, lower_band
 from attn_mlir.backends.cpu.lowering.context import Lowered, Lowering, MemRef
 from attn_mlir.backends.cpu.lowering.control import lower_for, lower_if
 from attn_mlir.backends.cpu.lowering.dots import lower_dot, lower_dot_accumulate
@@ -16,6 +17,8 @@ from attn_mlir.backends.cpu.lowering.memory import lower_fill, lower_gather, low
 from attn_mlir.backends.cpu.lowering.pages import lower_load_pages
 from attn_mlir.backends.cpu.lowering.range import lower_range
 from attn_mlir.backends.cpu.lowering.scatter import lower_scatter_add
+from attn_mlir.backends.cpu.lowering.window_sums import lower_add_window
+from attn_mlir.backends.cpu.lowering.windows import lower_load_window
 from attn_mlir.backends.cpu.target import CpuTarget
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import arith, func, ir, llvm, scf
@@ -149,6 +152,9 @@ RULES = {
     "scf.for": lower_for,
     "scf.if": lower_if,
     "tile.accumulate": lower_accumulate,
+    "tile.add_band": lower_add_band,
+    "tile.add_window": lower_add_window,
+    "tile.band": lower_band,
     "tile.dot": lower_dot,
     "tile.dot_add": lower_dot_accumulate,
     "tile.dot_rescale": lower_dot_accumulate,
@@ -156,6 +162,7 @@ RULES = {
     "tile.gather": lower_gather,
     "tile.load": lower_load,
     "tile.load_pages": lower_load_pages,
+    "tile.load_window": lower_load_window,
     "tile.map": lower_map,
     "tile.program_id": _lower_program_id,
     "tile.scatter_add": lower_scatter_add,

@@ -1,7 +1,7 @@
 """The rule for `tile.map`: scalar code becomes vector code over query rows, in one loop over columns."""
 
 from attn_mlir.backends.cpu.lowering import emit
-from attn_mlir.backends.cpu.lowering.context import LaneTile, Lowering, MemRef, RowTile
+from attn_mlir.backends.cpu.lowering.context import ColumnTile, LaneTile, Lowering, MemRef, RowTile
 from attn_mlir.backends.cpu.lowering.dropout import prepare
 from attn_mlir.backends.cpu.lowering.gather import read_memory
 from attn_mlir.backends.cpu.lowering.packing import pack_columns
@@ -127,6 +127,9 @@ def lower_scalar(context: Lowering, op: ir.Operation) -> None:
         with op.location:
             context.values[op.results[0]] = read_memory(context, memory, [context.scalar(v) for v in list(op.operands)[1:]])
         return
+    if op.name == "arith.extf" and op.operands[0] in context.unrounded:
+        context.values[op.results[0]] = emit.cast_float(context.unrounded[op.operands[0]], op.results[0].type)
+        return
     operands = [context.scalar(operand) for operand in op.operands]
     context.length.count(op)
     if not any(isinstance(operand.type, ir.VectorType) for operand in operands):
@@ -145,7 +148,19 @@ def _read_tile(context: Lowering, op: ir.Operation) -> ir.Value:
     if isinstance(tile, LaneTile):
         # 16-bit tiles hold rounded values in the score type: rounding again is exact.
         return emit.cast_float(context.load_column(tile, context.scalar(indices[1])), element)
+    if isinstance(tile, ColumnTile):
+        return _read_column(context, op, emit.load(ir.VectorType.get([context.lanes], tile.kept), tile.at(context.scalar(indices[1]))))
     if not isinstance(tile, RowTile):
         raise UnsupportedError("tensor.extract reads a tile")
     offset = emit.add(emit.mul(emit.to_i64(context.scalar(indices[0])), tile.stride), emit.to_i64(context.scalar(indices[1])))
     return emit.cast_float(emit.load(context.score, emit.element_pointer(tile.address, offset, context.score)), element)
+
+
+def _read_column(context: Lowering, op: ir.Operation, value: ir.Value) -> ir.Value:
+    """A column as it is kept, as what the region takes it for."""
+    element = op.results[0].type
+    if not isinstance(element, ir.FloatType):
+        return emit.from_storage(value, element)
+    if emit.element_of(value.type) != element:
+        context.unrounded[op.results[0]] = value
+    return emit.cast_float(value, element)

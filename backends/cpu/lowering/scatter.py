@@ -24,35 +24,43 @@ def lower_scatter_add(context: Lowering, op: ir.Operation) -> None:
     i, *j = body.arguments
     context.values[i] = emit.lane_numbers(context.lanes)
     valid = arith.CmpIOp(arith.CmpIPredicate.slt, emit.lane_numbers(context.lanes), emit.splat(context.scalar(rows), context.lanes)).result
-    scatter = _Scatter(context, memory, context.scalar(rows), valid)
+    scatter = Scatter(context, memory, context.scalar(rows), valid)
     in_loop = uses_column(operations[:-1], j[0]) if j else []
     for inner in operations[:-1]:
         if inner not in in_loop:
             lower_scalar(context, inner)
     yielded = list(operations[-1].operands)
     if not j:
-        scatter.add([context.scalar(value) for value in yielded])
+        scatter.add_where([context.scalar(value) for value in yielded])
         return
     loop = scf.ForOp(emit.index(0), context.scalar(columns[0]), emit.index(1), [])
     with ir.InsertionPoint(loop.body):
         context.values[j[0]] = loop.induction_variable
         for inner in in_loop:
             lower_scalar(context, inner)
-        scatter.add([context.scalar(value) for value in yielded])
+        scatter.add_where([context.scalar(value) for value in yielded])
         scf.YieldOp([])
 
 
-class _Scatter:
+class Scatter:
     """Additions to one argument, from lanes of which the first `rows` are valid."""
 
     def __init__(self, context: Lowering, memory: MemRef, rows: ir.Value, valid: ir.Value) -> None:
         self._context, self._memory, self._rows, self._valid = context, memory, rows, valid
 
-    def add(self, yielded: list[ir.Value]) -> None:
+    def add_where(self, yielded: list[ir.Value]) -> None:
+        """Adds a value at indices where it is present: what `tile.scatter_yield` has."""
         value, present, *indices = yielded
-        lanes = self._context.lanes
         always = _is_true(present)
-        mask = self._valid if always else arith.AndIOp(emit.splat(present, lanes), self._valid).result
+        mask = self._valid if always else arith.AndIOp(emit.splat(present, self._context.lanes), self._valid).result
+        self._add(value, (mask, always), indices)
+
+    def add(self, value: ir.Value, indices: list[ir.Value]) -> None:
+        """Adds a value at indices, in the valid lanes."""
+        self._add(value, (self._valid, True), indices)
+
+    def _add(self, value: ir.Value, where: tuple[ir.Value, bool], indices: list[ir.Value]) -> None:
+        (mask, always), lanes = where, self._context.lanes
         uniform, varying = emit.integer(0), None
         for index, stride in zip(indices, self._memory.strides, strict=True):
             if isinstance(index.type, ir.VectorType):
@@ -85,11 +93,11 @@ class _Scatter:
         down = arith.SubIOp(level, up).result
 
         def add_up() -> None:
-            _add_vector(value, mask, emit.element_pointer(self._memory.address, first, element))
+            add_vector(value, mask, emit.element_pointer(self._memory.address, first, element))
 
         def add_down() -> None:
             lowest = arith.SubIOp(first, emit.integer(lanes - 1)).result
-            _add_vector(_reversed(value), _reversed(mask), emit.element_pointer(self._memory.address, lowest, element))
+            add_vector(_reversed(value), _reversed(mask), emit.element_pointer(self._memory.address, lowest, element))
 
         def has(wanted: ir.Value) -> ir.Value:
             return _all(arith.CmpIOp(arith.CmpIPredicate.eq, steps, wanted).result, mask)
@@ -148,7 +156,8 @@ def _reversed(value: ir.Value) -> ir.Value:
     return llvm.ShuffleVectorOp(value.type, value, value, order).res
 
 
-def _add_vector(value: ir.Value, mask: ir.Value, place: ir.Value) -> None:
+def add_vector(value: ir.Value, mask: ir.Value, place: ir.Value) -> None:
+    """Adds the lanes of the mask to elements that follow each other from `place` on."""
     alignment = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), emit.bytes_of(ir.VectorType(value.type).element_type))
     attributes = {"alignment": alignment}
     zeros = emit.number(value.type, 0.0)

@@ -5,6 +5,7 @@ elementwise and keys and values are read in place, one broadcast element at a ti
 memory when they can be read there, and are converted into a buffer otherwise. In a kernel of pairs the roles are
 exchanged: keys lie along the lanes, and queries stay in memory. Where the machine multiplies pairs of bf16,
 operands are kept as pairs along the summed dimension ("lane_pairs", "row_pairs"; "memory_pairs" both as they are and in pairs).
+What lanes read of captured tensors lies column by column ("window"), or by diagonals ("band").
 Where it has matrix tiles, products are marked `tiles`, and values lie column by column ("column_pairs", "memory_column_pairs").
 Rows in several pages are first copied into a buffer of their own ("rows_buffer"); those in one page stay where they are.
 """
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from attn_mlir.backends.cpu.lowering import emit
 from attn_mlir.backends.cpu.lowering.kernel import score_type
 from attn_mlir.backends.cpu.lowering.pages import ROWS
+from attn_mlir.backends.cpu.lowering.windows import kept_type
 from attn_mlir.backends.cpu.passes.row_schedule import is_row_major, schedule_rows
 from attn_mlir.backends.cpu.target import host
 from attn_mlir.mlir import ir
@@ -21,6 +23,7 @@ from attn_mlir.passes.regions import find_all, walk
 
 _DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
 _PRODUCTS = (*_DOTS, "tile.accumulate")
+_OF_CAPTURES = {"tile.load_window": "window", "tile.band": "band"}
 LOADS = ("tile.load", "tile.load_pages")
 
 
@@ -80,15 +83,17 @@ def _place_block(block: ir.Block, lanes: int, keys: int, buffers: _Buffers, home
             homes[op.results[0]] = homes[op.operands[0]]
             _set_layout(op, ["lanes"], [homes[op.results[0]]])
             continue
+        if op.name == "tile.add_band":
+            _set_layout(op, [], [buffers.take(3 * lanes + keys)])
         tiles = [result for result in op.results if _is_tile(result)]
         if not tiles:
             continue
         layouts, numbers = [], []
         for tile in tiles:
-            layout = _layout(op, tile, buffers)
+            layout = _OF_CAPTURES[op.name] if op.name in _OF_CAPTURES else _layout(op, tile, buffers)
             number = -1 if layout == "memory" else _reusable(op, homes, numbers) if op.name == "tile.map" else None
             if number is None:
-                number = buffers.take(_elements(tile, layout, lanes, keys))
+                number = buffers.take(_elements(tile, layout, lanes, keys) * _words(tile, layout, buffers.score))
             homes[tile] = number
             layouts.append(layout)
             numbers.append(number)
@@ -206,11 +211,21 @@ def _layout(op: ir.Operation, tile: ir.Value, buffers: _Buffers) -> str:
 
 def _elements(tile: ir.Value, layout: str, lanes: int, keys: int) -> int:
     type_ = ir.RankedTensorType(tile.type)
+    if layout == "band":
+        return 2 * lanes + keys
     if layout.endswith("column_pairs"):
         return _pair_width(keys) * type_.shape[1]
     if layout in ("rows", "row_pairs", "memory_pairs"):
         return (keys + keys % 2) * type_.shape[1]
     return lanes * (keys + keys % 2 if type_.is_dynamic_dim(1) else type_.shape[1])
+
+
+def _words(tile: ir.Value, layout: str, score: ir.Type) -> int:
+    """How many scores an element of a buffer takes."""
+    if layout not in _OF_CAPTURES.values():
+        return 1
+    element = kept_type(ir.RankedTensorType(tile.type).element_type, score)
+    return -(-emit.bytes_of(element) // emit.bytes_of(score))
 
 
 def _reusable(op: ir.Operation, homes: dict[ir.Value, int], taken: list[int]) -> int | None:

@@ -1,15 +1,16 @@
 """Makes a library for GPUs: compiles the kernels that the driver would launch, writes the host's part, lets a C++ compiler link."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from attn_mlir.backends.ahead.header import header
-from attn_mlir.backends.ahead.library import library_table, linear_table
+from attn_mlir.backends.ahead.library import library_table, linear_table, scalars_of
 from attn_mlir.backends.ahead.link import find_compiler
 from attn_mlir.backends.ahead.request import Library, Request
-from attn_mlir.backends.ahead.source import finish, host_source
+from attn_mlir.backends.ahead.source import finish, host_source, rank_of, runtime_files
+from attn_mlir.backends.ahead.sources import KernelSource, Project, Sources
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.ahead.tables import program_table
 from attn_mlir.backends.gpu.compiler import CompiledCode
@@ -21,6 +22,7 @@ from attn_mlir.backends.program import OUTLINE, prepare_derivative
 from attn_mlir.errors import CompileError, UnsupportedError
 
 _HERE = Path(__file__).parent
+_LIMITS = [f"#define ATTN_MAX_HEADS {HEADS}\n#define ATTN_MAX_POSITIONS {POSITIONS}"]
 
 
 @dataclass(frozen=True)
@@ -62,30 +64,67 @@ def build_for(chip: Chip, request: Request, out: Path, compiler: str | None, ver
     if sys.platform != "linux":
         raise UnsupportedError(f"libraries for {chip.maker} GPUs are made on Linux, this is {sys.platform}")
     command = find_compiler(compiler)
-    parts = _Parts(chip, request.name, {"arch": chip.arch, **({"deterministic": 1} if request.deterministic else {})})
-    host = _add_attention(parts, request) if request.linear is None else _add_linear(parts, request)
+    parts, tables = _tables(chip, request)
     parts.codes[f"{request.name}_device"] = _device_code(chip)
     binaries = chip.compile(list(parts.codes.values()))
-    scalars = ["tensor" if argument.shape is not None else argument.element for argument in host.arguments[3:]]
-    tables = [*parts.tables, f"static const attn::Machine machine = {chip.machine};", library_table(request, scalars)]
-    if request.linear is None:
-        tables.insert(-1, "static const attn::Forward forward = {&online};")
-    else:
-        tables.append(linear_table(request, [argument.shape for argument in host.arguments]))
     text = header(request, chip.arch, version)
-    machine, *launch = chip.files
-    own = [_HERE / "attn_kernel.h", machine, _HERE / "attn_memory.h"], [*launch, _HERE / "attn_elementwise.h", _HERE / "attn_gpu_program.h"]
-    limits = [f"#define ATTN_MAX_HEADS {HEADS}\n#define ATTN_MAX_POSITIONS {POSITIONS}"]
-    source = host_source(request, text, *own, tables, limits)
+    source = host_source(request, text, *_files(chip), tables, _LIMITS)
     objects = {name: binary.code for name, binary in zip(parts.codes, binaries, strict=True)}
     return finish(request, text, command, source, objects, out, data=True)
 
 
+def sources_for(chip: Chip, request: Request) -> Sources:
+    """See `driver.kernel_sources`."""
+    parts, tables = _tables(chip, request)
+    made = [kernel_source(request.name, name, code) for name, code in parts.codes.items()]
+    return Sources(tuple(made), "\n".join(tables), rank_of(request))
+
+
+def project_for(chip: Chip, name: str, flags: tuple[str, ...], headers: Iterable[Path]) -> Project:
+    """See `driver.library_project`; `flags` and `headers` are those of every kernel."""
+    device = kernel_source(name, f"{name}_device", _device_code(chip))
+    return Project(chip.arch, chip.language, flags, tuple(_LIMITS), runtime_files(*_files(chip)), tuple(sorted(headers)), (device,))
+
+
+def kernel_source(library: str, name: str, code: KernelCode) -> KernelSource:
+    """A kernel as a file, which a compiler of the vendor takes. Raises UnsupportedError for what takes more than that."""
+    if code.language == "tilelang" or code.includes:
+        raise UnsupportedError(
+            f"the kernel {code.name} is made by TileLang and includes its headers, so that it is no source file by itself: leave this "
+            "attention out, or make its library with attn-ahead"
+        )
+    facts = {
+        "symbol": code.entry, "threads": code.threads, "shared_bytes": code.shared_bytes, "grid": code.grid, "cluster": code.cluster,
+    }  # fmt: skip
+    file = f"{library}.{name.removeprefix(f'{library}_')}"
+    return KernelSource(file, {"cuda": "cu"}.get(code.language, code.language), code.source, f"{name}_code", code.flags, facts)
+
+
+def _files(chip: Chip) -> tuple[list[Path], list[Path]]:
+    """The files of the runtime that are the machine's, and those that run programs on it."""
+    machine, *launch = chip.files
+    programs = [*launch, _HERE / "attn_elementwise.h", _HERE / "attn_gpu_program.h"]
+    return [_HERE / "attn_kernel.h", machine, _HERE / "attn_memory.h"], programs
+
+
+def _tables(chip: Chip, request: Request) -> tuple[_Parts, list[str]]:
+    """The kernels and the tables of a library."""
+    parts = _Parts(chip, request.name, {"arch": chip.arch, **({"deterministic": 1} if request.deterministic else {})})
+    host = _add_attention(parts, request) if request.linear is None else _add_linear(parts, request)
+    scalars = scalars_of(host)[: len(request.captures)]
+    tables = [*parts.tables, f"static const attn::Machine machine = {chip.machine};", library_table(request, scalars)]
+    if request.linear is not None:
+        tables.append(linear_table(request, [argument.shape for argument in host.arguments]))
+    elif request.inference:
+        tables.insert(-1, "static const attn::Forward forward = {&online};")
+    return parts, tables
+
+
 def _add_attention(parts: _Parts, request: Request) -> Host:
-    host = _add_program(parts, "online", request.text, "attention", OUTLINE)
+    hosts = [_add_program(parts, "online", request.text, "attention", OUTLINE)] if request.inference else []
     for name, function in (("training", "fwd"), ("backward", "bwd")) if request.wrt else ():
-        _add_program(parts, name, request.written or request.text, *_prepared(parts.chip, request, function))
-    return host
+        hosts.append(_add_program(parts, name, request.written or request.text, *_prepared(parts.chip, request, function)))
+    return hosts[0]
 
 
 def _add_linear(parts: _Parts, request: Request) -> Host:

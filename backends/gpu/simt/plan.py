@@ -29,7 +29,7 @@ def plan(kernel: ir.Operation, choices: Mapping[str, int | str], wave: int = 32)
         if (merge := plan_merge(kernel, wave)) is not None:
             return merge
         return plan_scan(kernel, choices, wave) or plan_total(kernel, wave)
-    if not all(op.name.startswith(_SCALARS) or op.name in _KNOWN for op in walk(kernel)) or not _reads_own_elements(kernel):
+    if not all(op.name.startswith(_SCALARS) or op.name in _KNOWN for op in walk(kernel)) or not reads_own_elements(kernel):
         return None
     width = columns(kernel)
     vector = _vector(width, _smallest_element(kernel)) if find_all(kernel, "tile.load") or _reads_rows(kernel) else 1
@@ -60,7 +60,7 @@ def columns(kernel: ir.Operation) -> int:
     return found.pop() if len(found) == 1 else -1 if found else 0
 
 
-def _reads_own_elements(kernel: ir.Operation) -> bool:
+def reads_own_elements(kernel: ir.Operation) -> bool:
     """Whether each map reads tiles at its own indices only, and tiles come from memory or from other maps."""
     for op in find_all(kernel, "tensor.extract"):
         tile, *indices = op.operands

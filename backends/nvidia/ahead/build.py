@@ -4,17 +4,33 @@ from pathlib import Path
 
 from attn_mlir.backends.ahead.link import find_compiler
 from attn_mlir.backends.ahead.request import Library, Request
-from attn_mlir.backends.gpu.ahead.build import Chip, build_for
+from attn_mlir.backends.ahead.sources import Project, Sources
+from attn_mlir.backends.gpu.ahead.build import Chip, build_for, project_for, sources_for
 from attn_mlir.backends.nvidia import driver, pipeline
-from attn_mlir.backends.nvidia.compile import compile_all, compiler_for
+from attn_mlir.backends.nvidia.compile import NVCC_FLAGS, compile_all, compiler_for, include_folders, target_flags
 
 _HERE = Path(__file__).parent
 
 
 def build(request: Request, target: str, out: Path, compiler: str | None, version: str) -> Library:
     """See `driver.build_library`."""
+    return build_for(_chip(target), request, out, compiler, version)
+
+
+def sources(request: Request, target: str) -> Sources:
+    """See `driver.kernel_sources`."""
+    return sources_for(_chip(target), request)
+
+
+def project(target: str, name: str) -> Project:
+    """See `driver.library_project`."""
+    quiet = [flag for flag in NVCC_FLAGS if flag not in ("-Xptxas", "-v")]
+    return project_for(_chip(target), name, (*target_flags(target), *quiet), include_folders(())[0].glob("*.cuh"))
+
+
+def _chip(target: str) -> Chip:
     major, minor = divmod(int("".join(filter(str.isdigit, target))), 10)
-    chip = Chip(
+    return Chip(
         arch=target,
         maker="NVIDIA",
         lower=driver._lower,
@@ -27,7 +43,6 @@ def build(request: Request, target: str, out: Path, compiler: str | None, versio
         files=(_HERE / "attn_cuda.h", _HERE / "attn_cuda_launch.h"),
         machine=f'{{"{target}", {major}, {minor}}}',
     )
-    return build_for(chip, request, out, compiler, version)
 
 
 def made_with() -> str:

@@ -65,8 +65,12 @@ def _is_prepared(op: ir.Operation, choices: Fields) -> bool:
 
 
 def _set_chunk(op: ir.Operation, size: int, name: str) -> bool:
-    """Gives an `attn.chunk` chunks of that size; its pieces hold for any. Reports sizes that do not divide where states are stored."""
+    """Gives an `attn.chunk` chunks of that size; its pieces hold for any. Reports sizes that do not divide where states are stored.
+
+    Chunks of `crossing` products are whole intervals.
+    """
     interval = interval_of(op) or size
+    size = interval if "crossing" in op.attributes else size
     if interval % size:
         op.location.emit_error(f"{name}: chunks of {size} positions do not end where states are stored, every {interval}")
         return False

@@ -5,6 +5,7 @@ from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.backends.nvidia.tilelang.context import of_pieces
 from attn_mlir.backends.nvidia.tilelang.maps import DOTS
 from attn_mlir.backends.nvidia.tilelang.program import print_program
+from attn_mlir.backends.nvidia.tilelang.solves import SOLVE
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.dropout import expand
@@ -54,6 +55,8 @@ def plan_chunks(kernel: ir.Operation, target: NvidiaTarget, choices: Fields) -> 
     rows = ir.IntegerAttr(facts["block_q"]).value
     sums = [op.results[0] for op in find_all(kernel, "tile.dot_rescale")]
     held = max((height * width for height, width in map(_shape, sums)), default=0)
+    if find_all(kernel, SOLVE):  # what is read, solved and written takes registers as the state does
+        held *= 2
     channels = any(len(_shape(op.results[0])) == 2 for op in find_all(kernel, "tile.cumsum"))
     if of_pieces(kernel):  # a product of the state's size is added to it, and maps of channels' decays hold as much again
         carried = [value for op in find_all(kernel, "scf.for") for value in op.results if len(_shape(value)) == 2]

@@ -10,6 +10,7 @@ from attn_mlir.backends.nvidia.tilelang.context import INDENT, Context, constant
 from attn_mlir.backends.nvidia.tilelang.elements import print_scatter, print_store
 from attn_mlir.backends.nvidia.tilelang.expressions import ACCURATE
 from attn_mlir.backends.nvidia.tilelang.maps import Map, put_off
+from attn_mlir.backends.nvidia.tilelang.solves import SOLVE, SOURCE, print_solve
 from attn_mlir.backends.nvidia.tilelang.structure import print_for, print_if
 from attn_mlir.backends.nvidia.tilelang.tiles import most_at_once
 from attn_mlir.diagnostics import source_line
@@ -37,7 +38,7 @@ PASSES = {{
 {more}}}
 
 
-@T.prim_func
+{functions}@T.prim_func
 def {name}(
 '''
 
@@ -89,16 +90,17 @@ def print_program(kernel: ir.Operation, threads: int, stages: int = 1, determini
     printer = _Printer(context, kernel, grid)
     launch = printer.launch()
     printer.print_block(kernel.regions[0].blocks[0])
-    memory = context.memory
+    memory, solves = context.memory, find_all(kernel, SOLVE)
     body = [
         *[f"{INDENT}{tensor}" for tensor in memory.tensors],
         f"{INDENT}with T.Kernel({launch}, threads={threads}) as (block, head, batch):",
+        *([f"{INDENT * 2}T.import_source(SOLVE)"] if solves else []),
         *[f"{INDENT * 2}{line}" for line in context.tiles.lines],
         *context.lines,
     ]
     title = f"{name}: one program for each block of {_BLOCKS.get(grid, 'rows')}, head and batch."
     parameters = [f"{INDENT}{declared}," for declared in memory.signature()]
-    head = _HEAD.format(title=title, name=name, more=_MERGED if context.pieces else "")
+    head = _HEAD.format(title=title, name=name, more=_MERGED if context.pieces else "", functions=SOURCE if solves else "")
     text = head + "\n".join([*parameters, "):", *body]) + "\n" + _TAIL.format(name=name)
     shared = most_at_once(context.tiles.shared, context.lines) if context.pieces else context.tiles.shared_bytes
     return PrintedKernel(name, text, memory.parameters, threads, shared, bool(find_all(kernel, *ACCURATE)))
@@ -234,4 +236,5 @@ _RULES: dict[str, Rule] = {
     "tile.program_id": lambda printer, op: printer._context.scalars.bind(op.results[0], printer._program_id(op)),
     "tile.scatter_add": _of_context(print_scatter),
     "tile.store": _of_context(print_store),
+    SOLVE: _of_context(print_solve),
 }

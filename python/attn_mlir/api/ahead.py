@@ -3,9 +3,9 @@
 import dataclasses
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -27,6 +27,8 @@ from attn_mlir.runtime.capture_bounds import make_plan
 from attn_mlir.runtime.programs import Program, program_of
 
 __all__ = ["InputSpec", "compile_ahead"]
+
+BuiltT = TypeVar("BuiltT")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +76,31 @@ def compile_ahead(
     the bits that calls from Python have. Raises ArgumentError for arguments that do not fit, UnsupportedError for other targets, for tuned
     attentions, for functions that make tensors themselves, and where a compiler is missing.
     """
+    path = path_of(out)
+    requests = requests_of(attention, inputs, path, _name(path, name), backward=backward, wrt=wrt, deterministic=deterministic)
+    version = sys.modules["attn_mlir"].__version__
+    return with_lines(requests, lambda request: driver.build_library(request, target, path, compiler, version))
+
+
+def with_lines(requests: tuple[Request, Request], build: Callable[[Request], BuiltT]) -> BuiltT:
+    """What `build` makes of the first request; of the second, with locations, where the message is to show the user's lines."""
+    try:
+        return build(requests[0])
+    except CompileError:
+        return build(requests[1])
+
+
+def requests_of(
+    attention: Attention | AttentionEngine | LinearAttention | LinearAttentionEngine,
+    inputs: "InputSpec | LinearSpec | Sequence[torch.Tensor] | None",
+    path: Path | None,
+    prefix: str,
+    *,
+    backward: bool,
+    wrt: Sequence[str] | None,
+    deterministic: bool,
+) -> tuple[Request, Request]:
+    """What a library holds, at `path` if there is one: a request without and one with the user's lines. Raises as `compile_ahead` does."""
     if not isinstance(attention, (Attention, AttentionEngine, LinearAttention, LinearAttentionEngine)):
         raise ArgumentError(
             "compile_ahead takes an attn_mlir.Attention(...), AttentionEngine(...), LinearAttention(...) or LinearAttentionEngine(...), "
@@ -83,27 +110,22 @@ def compile_ahead(
         raise UnsupportedError(
             f"tuned schedules are not compiled ahead of time yet: make the {type(attention).__name__} without tune and tune_file"
         )
-    path = path_of(out)
-    prefix = _name(path, name)
     if wrt is not None and not backward:
         raise ArgumentError("wrt names what has a gradient, and backward=False makes none: leave one of them out")
     if isinstance(attention, (LinearAttention, LinearAttentionEngine)):
         form = linear_form(attention, inputs)
-        check_place(path, prefix)
+        if path is not None:
+            check_place(path, prefix)
         plain, located = _linear_request(attention, form, prefix, bool(backward), wrt)
     else:
         given = _inputs(attention, inputs)
         if isinstance(attention, AttentionEngine):
             _check_engine(attention, given, inputs is not None)
-        check_place(path, prefix)
+        if path is not None:
+            check_place(path, prefix)
         plain, located = _request(attention, given, prefix, bool(backward), wrt)
     plain, located = (dataclasses.replace(each, deterministic=bool(deterministic)) for each in (plain, located))
-    version = sys.modules["attn_mlir"].__version__
-    try:
-        return driver.build_library(plain, target, path, compiler, version)
-    except CompileError:
-        # Once more with locations, for a message that shows the user's lines.
-        return driver.build_library(located, target, path, compiler, version)
+    return plain, located
 
 
 def _check_engine(engine: AttentionEngine, inputs: Inputs, given: bool) -> None:

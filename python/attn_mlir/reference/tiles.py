@@ -127,6 +127,30 @@ def _gather(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequ
     return [source[int(b), int(h), named.astype(np.int64)]]
 
 
+def _load_window(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+    source, rows, columns, *offsets = args
+    most, count = ir.RankedTensorType(op.results[0].type).shape[0], int(columns)
+    if not 0 < rows <= most or not 0 <= count <= _MOST // most:
+        raise EvaluationError(f"'{op.name}' reads {rows} rows and {count} columns into a tile of {most} rows", op.location)
+    i, j = np.minimum(np.arange(most), int(rows) - 1)[:, None], np.arange(count)
+    steps = zip(ir.DenseI64ArrayAttr(op.attributes["row_steps"]), ir.DenseI64ArrayAttr(op.attributes["column_steps"]), strict=True)
+    places = [int(offset) + i * row + j * column for offset, (row, column) in zip(offsets, steps, strict=True)]
+    for place, size in zip(places, source.shape, strict=True):
+        if place.size and (place.min() < 0 or place.max() >= size):
+            where = f"{place.min()} to {place.max()} of a dimension of {size}"
+            raise OutOfBoundsError(f"'{op.name}' reads elements {where}", op.location)
+    return [np.broadcast_to(source[tuple(places)], (most, count))]
+
+
+def _band(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+    rows, columns = (int(extent) for extent in args)
+    if rows < 0 or columns < 0 or max(rows, 1) * columns > _MOST:
+        raise EvaluationError(f"'{op.name}' makes a tile of {rows} rows and {columns} columns", op.location)
+    apart = np.arange(rows)[:, None] - np.arange(columns)
+    (made,) = frame.run(block_of(op), [np.maximum(apart, 0), np.maximum(-apart, 0)])
+    return [np.broadcast_to(made, apart.shape)]
+
+
 def _store(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     tile, target, *place = args
     count = int(place[-1])
@@ -263,6 +287,7 @@ RULES: dict[str, FrameRule] = {
     "memref.subview": _subview,
     "scf.for": _for,
     "scf.if": _if,
+    "tile.band": _band,
     "tile.cumsum": _cumsum,
     "tile.solve_unit": _solve_unit,
     "tile.decay_channels": _decay_channels,
@@ -274,6 +299,7 @@ RULES: dict[str, FrameRule] = {
     "tile.gather": _gather,
     "tile.load": _load,
     "tile.load_pages": _load_pages,
+    "tile.load_window": _load_window,
     "tile.map": _map,
     "tile.store": _store,
 }

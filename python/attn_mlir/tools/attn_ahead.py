@@ -6,12 +6,8 @@ find_package(attn_mlir). See docs/ahead-of-time.md.
 """
 
 import argparse
-import functools
-import importlib
-import importlib.util
 import sys
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +20,7 @@ from attn_mlir.api.linear_engine import LinearAttentionEngine
 from attn_mlir.backends.program import DTYPES
 from attn_mlir.errors import ArgumentError, AttnError
 from attn_mlir.tools.arguments import Parser
+from attn_mlir.tools.python_files import found
 
 _FLOATS = ("f32", "f16", "bf16", "f64")
 
@@ -39,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("attn-ahead: error: name an attention, FILE.py:NAME, and the library with -o; or use --list", file=sys.stderr)
         return 2
     try:
-        attention, inputs = _found(args.attention), _inputs(args)
+        attention, inputs = found(args.attention), _inputs(args)
         wrt = None if args.wrt is None else args.wrt.split("+")
         made = compile_ahead(
             attention,
@@ -96,11 +93,11 @@ def _inputs(args: argparse.Namespace) -> Any:
         for option, given in (("--dtype", args.dtype), ("--dim", args.dim), ("--value-dim", args.value_dim)):
             if given is not None:
                 raise ArgumentError(f"--inputs tells dtype and head dimensions: leave out {option}")
-        return _found(f"{args.attention.rpartition(':')[0]}:{args.inputs}")
+        return found(f"{args.attention.rpartition(':')[0]}:{args.inputs}")
     given = [args.dtype, args.dim, args.value_dim]
-    if given == [None] * 3 and isinstance(_found(args.attention), (AttentionEngine, LinearAttentionEngine)):
+    if given == [None] * 3 and isinstance(found(args.attention), (AttentionEngine, LinearAttentionEngine)):
         return None
-    kind = LinearSpec if isinstance(_found(args.attention), LinearAttention) else InputSpec
+    kind = LinearSpec if isinstance(found(args.attention), LinearAttention) else InputSpec
     return kind(DTYPES[args.dtype or "f32"], 64 if args.dim is None else args.dim, args.value_dim)
 
 
@@ -115,52 +112,6 @@ def _depfile(library: Path, place: str) -> str:
     files |= {path for name in ("*.h", "*.hip", "*.cu") for path in (package / "backends").rglob(name)}
     texts = [str(path).replace(" ", "\\ ") for path in (library.absolute(), *sorted(files))]
     return f"{texts[0]}: " + " \\\n  ".join(texts[1:]) + "\n"
-
-
-@functools.cache
-def _found(place: str) -> Any:
-    """The attention at FILE.py:NAME or MODULE:NAME. Raises ArgumentError."""
-    where, _, name = place.rpartition(":")
-    if not where or not name:
-        raise ArgumentError(f"'{place}' names no attention: write FILE.py:NAME or MODULE:NAME")
-    if where.endswith(".py"):
-        path = Path(where)
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        if spec is None or spec.loader is None or not path.exists():
-            raise ArgumentError(f"there is no file {path}")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules.setdefault(path.stem, module)
-        sys.path.insert(0, str(path.resolve().parent))  # as `python FILE.py` has it
-        _run(where, functools.partial(spec.loader.exec_module, module))
-    elif where.startswith("."):
-        raise ArgumentError(f"'{where}' is no module: write its whole dotted name, or FILE.py:{name}")
-    else:
-        module = _run(where, functools.partial(importlib.import_module, where))
-    if not hasattr(module, name):
-        raise ArgumentError(f"{where} has no '{name}'")
-    return getattr(module, name)
-
-
-def _run(where: str, load: Callable[[], Any]) -> Any:
-    """What `load` returns. Raises ArgumentError with the user's lines for what a file or module raises."""
-    try:
-        return load()
-    except AttnError:
-        raise
-    except ModuleNotFoundError as error:
-        if error.name == where.partition(".")[0] or error.name == where:
-            raise ArgumentError(f"there is no module '{where}': {error}") from None
-        raise ArgumentError(_told(where, error)) from None
-    except Exception as error:
-        raise ArgumentError(_told(where, error)) from None
-
-
-def _told(where: str, error: Exception) -> str:
-    """What went wrong in a user's file: the message, and the lines that led to it."""
-    trace = traceback.TracebackException.from_exception(error)
-    own = [frame for frame in trace.stack if frame.filename != __file__ and not frame.filename.startswith("<frozen importlib")]
-    lines = [*traceback.StackSummary.from_list(own).format(), *trace.format_exception_only()]
-    return f"{where} cannot be loaded:\n{''.join(lines).rstrip()}"
 
 
 if __name__ == "__main__":

@@ -75,8 +75,17 @@ def _emitter(function: ir.Operation) -> str:
 
 
 def _traits(options: FmhaOptions) -> list[str]:
-    bias = {"n": "nbias", "e": "bias", "a": "alibi"}[options.bias.kind]
-    gradient = ["dbias" if options.bias_gradient else "ndbias"] if options.backward else ["lse" if options.lse else "nlse"]
-    mask = "nmask" if options.coordinates.origin == "n" else f"m{options.coordinates.origin}"
-    order = ["deterministic" if options.deterministic else "ndeterministic"] if options.backward else []
-    return ["logits" if options.soft_cap else "nlogits", bias, mask, *gradient, "dropout" if options.dropout else "ndropout", *order]
+    mask = "" if options.coordinates.origin == "n" else options.coordinates.origin
+    last = [("dbias", options.bias_gradient)] if options.backward else [("lse", options.lse)]
+    order = [("deterministic", options.deterministic)] if options.backward else []
+    flags = [*last, ("dropout", bool(options.dropout)), *order]
+    return trait_words(bool(options.soft_cap), BIASES[options.bias.kind], mask, flags)
+
+
+BIASES = {"n": "nbias", "e": "bias", "a": "alibi"}
+
+
+def trait_words(soft_cap: bool, bias: str, mask: str, flags: Sequence[tuple[str, bool]]) -> list[str]:
+    """What the kernels of CK's examples have in their names; what is not there has an n in front."""
+    told = [name if is_there else f"n{name}" for name, is_there in flags]
+    return ["logits" if soft_cap else "nlogits", bias, f"m{mask}" if mask else "nmask", *told]

@@ -59,26 +59,28 @@ class FmhaProblem:
     def functions(self) -> dict[str, Any]:
         """The functions that the options ask for, as `attention` takes them."""
         mask = None if self.options.mask == "0" else attn_mlir.masks.parse(self.options.mask)
-        return {"row": attn_mlir.softmax, "score_mod": self._score(), "mask_mod": mask}
+        score = score_mod(self.options.soft_cap, self.bias, self.slopes, self.options.mask)
+        return {"row": attn_mlir.softmax, "score_mod": score, "mask_mod": mask}
 
-    def _score(self) -> Callable[..., Any] | None:
-        """The cap first, then the bias, as CK has them."""
-        mods = []
-        if self.options.soft_cap:
-            mods.append(attn_mlir.mods.softcap(self.options.soft_cap))
-        if self.bias is not None:
-            mods.append(attn_mlir.mods.bias(self.bias))
-        if self.slopes is not None:
-            mods.append(attn_mlir.mods.alibi_with_mask(self.slopes, self.options.mask))
-        if not mods:
-            return None
 
-        def score_mod(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-            for mod in mods:
-                score = mod(score, b, h, q_idx, kv_idx)
-            return score
+def score_mod(soft_cap: float, bias: torch.Tensor | None, slopes: torch.Tensor | None, mask: str) -> Callable[..., Any] | None:
+    """The cap first, then the bias, as CK has them."""
+    mods = []
+    if soft_cap:
+        mods.append(attn_mlir.mods.softcap(soft_cap))
+    if bias is not None:
+        mods.append(attn_mlir.mods.bias(bias))
+    if slopes is not None:
+        mods.append(attn_mlir.mods.alibi_with_mask(slopes, mask))
+    if not mods:
+        return None
 
-        return score_mod
+    def all_mods(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        for mod in mods:
+            score = mod(score, b, h, q_idx, kv_idx)
+        return score
+
+    return all_mods
 
 
 def make(options: FmhaOptions) -> FmhaProblem:

@@ -1,0 +1,21 @@
+// Elements of captured tensors that kernels with matrix products read a lane's columns at a time.
+#pragma once
+
+namespace attn {
+
+// Sixteen elements, `stride` apart, from number `first` on; behind the last of those that are `left` (less than one, too) that one repeats.
+template <typename T> ATTN_DEVICE Float16x window(const T *from, long long stride, int first, int left) {
+  Float16x made;
+  if (stride == 1 && left >= first + 16) {
+    T row[16];
+    __builtin_memcpy(row, from + first, sizeof row);  // wide loads, aligned as the elements are
+#pragma unroll
+    for (int r = 0; r < 16; ++r) made[r] = (float)row[r];
+  } else {
+#pragma unroll 1  // without addresses for each, which there are no registers for
+    for (int r = 0; r < 16; ++r) made[r] = (float)from[(first + r < left ? first + r : left - 1) * stride];
+  }
+  return made;
+}
+
+}  // namespace attn
