@@ -12,7 +12,7 @@ from attn_mlir.api.options import Options
 from attn_mlir.distributed.cut_program import CutProgram, cut_program, document_of
 from attn_mlir.distributed.group import Ranks, agreed, digest
 from attn_mlir.distributed.placement import Placement, Range, Ranges, placed
-from attn_mlir.distributed.plan import Sees, Steps, steps
+from attn_mlir.distributed.plan import RingSteps, Sees, steps
 from attn_mlir.distributed.whole import Asked
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.cache import Entry
@@ -199,10 +199,10 @@ def agreed_call(
     return TracedCall(made.entry, captures, problem, program, queries, keys, made.wanted, confirm, documents)
 
 
-def planned(traced: TracedCall, ranks: Ranks) -> Steps:
+def planned(traced: TracedCall, ranks: Ranks) -> RingSteps:
     """What this rank does step by step, found once for the same positions and numbers."""
 
-    def make() -> Steps:
+    def make() -> RingSteps:
         sees = seen_by(traced.program, traced.captures, traced.problem.sizes, traced.documents)
         return steps(ranks.rank, pieces(traced), traced.keys, sees)
 
