@@ -8,7 +8,7 @@ from attn_mlir.backends.cpu.lowering import emit
 from attn_mlir.backends.cpu.lowering.context import ColumnTile, LaneTile, Lowering
 from attn_mlir.backends.cpu.lowering.maps import lower_scalar
 from attn_mlir.backends.cpu.lowering.memory import memory_of
-from attn_mlir.backends.cpu.lowering.scatter import Scatter
+from attn_mlir.backends.cpu.lowering.scatter import ScatterPlace
 from attn_mlir.backends.cpu.lowering.windows import kept_type
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import arith, ir, llvm, scf, vector
@@ -69,7 +69,7 @@ def lower_add_band(context: Lowering, op: ir.Operation) -> None:
         indices, there = _on_diagonals(context, op, first, diagonals, last)
         left = arith.MinSIOp(arith.SubIOp(diagonals, first).result, emit.index(context.lanes)).result
         value = emit.load(context.row_type, emit.element_pointer(sums, first, context.score))
-        Scatter(context, memory, left, there).add(value, indices)
+        ScatterPlace(context, memory, left, there).add(value, indices)
         scf.YieldOp([])
 
 

@@ -24,7 +24,7 @@ def lower_scatter_add(context: Lowering, op: ir.Operation) -> None:
     i, *j = body.arguments
     context.values[i] = emit.lane_numbers(context.lanes)
     valid = arith.CmpIOp(arith.CmpIPredicate.slt, emit.lane_numbers(context.lanes), emit.splat(context.scalar(rows), context.lanes)).result
-    scatter = Scatter(context, memory, context.scalar(rows), valid)
+    scatter = ScatterPlace(context, memory, context.scalar(rows), valid)
     in_loop = uses_column(operations[:-1], j[0]) if j else []
     for inner in operations[:-1]:
         if inner not in in_loop:
@@ -42,7 +42,7 @@ def lower_scatter_add(context: Lowering, op: ir.Operation) -> None:
         scf.YieldOp([])
 
 
-class Scatter:
+class ScatterPlace:
     """Additions to one argument, from lanes of which the first `rows` are valid."""
 
     def __init__(self, context: Lowering, memory: MemRef, rows: ir.Value, valid: ir.Value) -> None:

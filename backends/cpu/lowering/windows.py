@@ -19,7 +19,7 @@ def kept_type(element: ir.Type, score: ir.Type) -> ir.Type:
     return emit.storage(element)
 
 
-class Place:
+class WindowPlace:
     """Where a window lies: the address of its first element, and how far rows and columns are apart, in elements (i64)."""
 
     def __init__(self, context: Lowering, op: ir.Operation, memory: ir.Value, offsets: list[ir.Value]) -> None:
@@ -52,12 +52,12 @@ def equal(a: ir.Value, b: int) -> ir.Value:
 def lower_load_window(context: Lowering, op: ir.Operation) -> None:
     """`tile.load_window`."""
     source, rows, columns, *offsets = op.operands
-    window = _Window(context, op, Place(context, op, source, offsets), (context.scalar(rows), context.scalar(columns)))
+    window = _Window(context, op, WindowPlace(context, op, source, offsets), (context.scalar(rows), context.scalar(columns)))
     context.values[op.results[0]] = window.load()
 
 
 class _Window:
-    def __init__(self, context: Lowering, op: ir.Operation, place: Place, extents: tuple[ir.Value, ir.Value]) -> None:
+    def __init__(self, context: Lowering, op: ir.Operation, place: WindowPlace, extents: tuple[ir.Value, ir.Value]) -> None:
         self._context, self._place = context, place
         self._rows, self._columns = extents
         self._element = place.element

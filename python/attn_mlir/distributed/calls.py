@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attn_mlir.api.eight_bit import refuse_eight_bit
 from attn_mlir.api.options import Options
 from attn_mlir.distributed.cut_program import CutProgram, cut_program, document_of
 from attn_mlir.distributed.group import Ranks, agreed, digest
 from attn_mlir.distributed.placement import Placement, Range, Ranges, placed
-from attn_mlir.distributed.plan import Sees, Steps, steps
+from attn_mlir.distributed.plan import RingSteps, Sees, steps
 from attn_mlir.distributed.whole import Asked
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.cache import Entry
@@ -89,6 +90,7 @@ def find_call(
     problem: Problem, qkv: tuple[Tensor, Tensor, Tensor], call: Asked, placement: Placement, documents: Sequence[int] = ()
 ) -> FoundCall:
     """Traces the functions for parts of a sequence, or of documents."""
+    refuse_eight_bit(qkv, "attention over several processes")
     q = qkv[0]
     target = call.device or problem.device_type
     inputs = dataclasses.replace(problem.inputs, element=element_of(problem, target, q), parts=True, documents=bool(documents))
@@ -199,10 +201,10 @@ def agreed_call(
     return TracedCall(made.entry, captures, problem, program, queries, keys, made.wanted, confirm, documents)
 
 
-def planned(traced: TracedCall, ranks: Ranks) -> Steps:
+def planned(traced: TracedCall, ranks: Ranks) -> RingSteps:
     """What this rank does step by step, found once for the same positions and numbers."""
 
-    def make() -> Steps:
+    def make() -> RingSteps:
         sees = seen_by(traced.program, traced.captures, traced.problem.sizes, traced.documents)
         return steps(ranks.rank, pieces(traced), traced.keys, sees)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from attn_mlir.distributed.cut_program import BackwardPart, CutProgram
 from attn_mlir.distributed.group import Ranks
 from attn_mlir.distributed.placement import Range, held
-from attn_mlir.distributed.plan import KernelRun, Message, Steps, in_halves
+from attn_mlir.distributed.plan import KernelRun, Message, RingSteps, in_halves
 from attn_mlir.distributed.transfer import Transfer, packed, post, unpacked
 
 Partial = tuple[list[Tensor], list[Tensor]]
@@ -46,7 +46,7 @@ class RingAttention:
 
     program: CutProgram
     ranks: Ranks
-    steps: Steps
+    steps: RingSteps
     queries: tuple[Range, ...]
     confirm: Callable[[], None]
     """Waits for what the other ranks tell of the call, and raises where they do not agree."""

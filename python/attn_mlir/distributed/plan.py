@@ -98,7 +98,7 @@ def in_halves(work: Sequence[KernelRun]) -> tuple[tuple[KernelRun, ...], tuple[K
 
 
 @dataclasses.dataclass(frozen=True)
-class Steps:
+class RingSteps:
     """What one rank does: at step t it works on keys of rank - t, and sends its own to rank + t."""
 
     received: tuple[Message, ...]
@@ -106,9 +106,9 @@ class Steps:
     sent: tuple[Message, ...]
 
 
-def steps(rank: int, queries: Ranges, keys: Ranges, sees: Sees) -> Steps:
+def steps(rank: int, queries: Ranges, keys: Ranges, sees: Sees) -> RingSteps:
     """The steps of a rank."""
     count = len(keys)
     received = [message(queries[rank], keys[(rank - t) % count], sees) for t in range(count)]
     sent = [message(queries[(rank + t) % count], keys[rank], sees) for t in range(count)]
-    return Steps((own(received[0]), *received[1:]), tuple(sent))
+    return RingSteps((own(received[0]), *received[1:]), tuple(sent))
