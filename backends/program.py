@@ -16,6 +16,7 @@ from attn_mlir.backends.host import Argument, Host, HostStep, KernelGrid, StepRe
 from attn_mlir.backends.segments import SHORTEST, DeviceModel, choose_segment
 from attn_mlir.backends.sizes import has_positions, shape_of
 from attn_mlir.dialects import loaded
+from attn_mlir.dialects.elements import ELEMENTS
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
@@ -23,7 +24,7 @@ from attn_mlir.passes.regions import find_all
 from attn_mlir.registry import registry
 
 DTYPES = {
-    "f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64,
+    **{name: getattr(torch, element.torch) for name, element in ELEMENTS.items()},
     "i1": torch.bool, "i8": torch.int8, "i16": torch.int16, "i32": torch.int32, "i64": torch.int64,
 }  # fmt: skip
 OUTLINE = "attn-simplify,attn-apply-mods,attn-outline"

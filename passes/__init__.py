@@ -18,6 +18,7 @@ _PASSES = {
     "attn-outline": "outline:Outline",
     "attn-resolve-masks": "resolve_masks:ResolveMasks",
     "attn-online-rewrite": "online_rewrite:OnlineRewrite",
+    "attn-fit-range": "fit_range:FitRange",
     "attn-chunk-rewrite": "chunk_rewrite:ChunkRewrite",
     "attn-guard-empty-rows": "guard_empty_rows:GuardEmptyRows",
     "attn-expose-states": "expose_states:ExposeStates",

@@ -2,15 +2,14 @@
 
 from collections.abc import Sequence
 
+from attn_mlir.dialects.elements import bits_of
 from attn_mlir.mlir import ir
-
-_BYTES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}
 
 
 def bytes_of(tensor: ir.Type) -> int:
     """Bytes of one position of a tensor [B, H, S, D]."""
     type_ = ir.RankedTensorType(tensor)
-    return type_.shape[3] * _BYTES[str(type_.element_type)]
+    return type_.shape[3] * bits_of(type_.element_type) // 8
 
 
 def work(products: Sequence[int], sums: Sequence[int], sweeps: int = 1) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from attn_mlir.dialects.attn.pieces import outputs_of
+from attn_mlir.dialects.elements import is_eight_bit
 from attn_mlir.mlir import ir
 from attn_mlir.passes.cost import bytes_of, traffic, work
 from attn_mlir.passes.derivation import Derivation, DerivationError, Row, accumulator_limit, derive, is_narrow, read_row
@@ -13,6 +14,7 @@ from attn_mlir.passes.derivation.plan import OUTPUT
 from attn_mlir.passes.derivation.row import RowReader, score_names
 from attn_mlir.passes.differentiation.describe import describe
 from attn_mlir.passes.explain_linear import explain_chunks, explain_decay_sum, explain_recurrence, explain_scan
+from attn_mlir.passes.fit_range import rounding_of, rounds_weights
 from attn_mlir.passes.locations import location_name
 from attn_mlir.passes.regions import block_of, find_all, piece, pieces, scores_in
 
@@ -77,15 +79,25 @@ def _attention(op: ir.Operation, max_accumulators: int) -> Iterator[str]:
     ways = "block by block and merged" if merge else "block by block"
     yield f"confirmed in float64, {ways}: {report.points} values, largest relative error {report.error:.1e}"
     yield _cost(op, len(program.steps), len(program.names), len(program.plan.accumulators))
+    yield from _eight_bit(op)
+    if not is_eight_bit(ir.RankedTensorType(op.operands[2].type).element_type):
+        yield ""
+        yield from describe(op)
+
+
+def _eight_bit(op: ir.Operation) -> Iterator[str]:
+    """How weights that are rounded to 8 bits keep in range; nothing of other attentions."""
+    if rounds_weights(op) is None:
+        return
     yield ""
-    yield from describe(op)
+    yield from rounding_of(op)
 
 
 def _cost(op: ir.Operation, sweeps: int, states: int, accumulators: int) -> str:
     q, k, v = (operand.type for operand in op.operands)
     dims = [ir.RankedTensorType(t).shape[3] for t in (q, v)]
     products = [dims[0]] * (1 + len(pieces(op, "attn.product")))
-    moved = traffic(bytes_of(q) + outputs_of(op) * bytes_of(v), bytes_of(k) + bytes_of(v), len(op.results) - 1)
+    moved = traffic(bytes_of(q) + outputs_of(op) * bytes_of(op.results[0].type), bytes_of(k) + bytes_of(v), len(op.results) - 1)
     passes = f"{sweeps} pass{'es' if sweeps > 1 else ''} over K; {states} {'number' if states == 1 else 'numbers'} of state per row"
     return f"cost: {passes}; {work(products, [dims[1]] * accumulators, sweeps)}; {moved}"
 

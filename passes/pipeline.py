@@ -18,7 +18,9 @@ from attn_mlir.passes.options import PipelineError, option_names, options_of, pa
 from attn_mlir.passes.regions import walk
 
 PIPELINES: Mapping[str, str] = {
-    "attn-pipeline": "attn-simplify,attn-resolve-masks,attn-online-rewrite,attn-chunk-rewrite,attn-guard-empty-rows,attn-tile",
+    "attn-pipeline": (
+        "attn-simplify,attn-resolve-masks,attn-online-rewrite,attn-fit-range,attn-chunk-rewrite,attn-guard-empty-rows,attn-tile"
+    ),
     "attn-tile": "attn-tile-rows,attn-tile-pairs,attn-tile-chunks,attn-tile-sums",
 }
 

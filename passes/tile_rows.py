@@ -6,6 +6,8 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import piece
 from attn_mlir.passes.tiling.combine import CombineBuilder
 from attn_mlir.passes.tiling.kernel import KernelBuilder
+from attn_mlir.passes.tiling.narrow import product_types
+from attn_mlir.passes.tiling.numerics import numerics_of
 from attn_mlir.passes.tiling.tile_pass import TilePass, blocks_of, lists_fit
 
 
@@ -55,5 +57,7 @@ class TileRows(TilePass):
         if piece(op, "attn.parts") is not None and (self.whole or piece(op, "attn.sequences") is not None):
             op.location.emit_error(f"{self.name}: 'attn.parts' are for tensors that are not packed, without `whole`")
             return False
-        block_q, block_kv = blocks_of(function) or self.sizes()
-        return KernelBuilder(function, op, block_q, block_kv, self.whole).build()
+        numerics = numerics_of(function, self.name)
+        if numerics is None:
+            return False
+        return KernelBuilder(function, op, blocks_of(function) or self.sizes(), product_types(op, numerics), self.whole).build()

@@ -131,6 +131,7 @@ ATTN_DEVICE Bits4 load_16(Rows rows, int offset) { return __builtin_amdgcn_raw_b
 ATTN_DEVICE Bits2 load_8(Rows rows, int offset) { return __builtin_amdgcn_raw_buffer_load_b64(rows, offset, 0, 0); }
 ATTN_DEVICE unsigned load_4(Rows rows, int offset) { return __builtin_amdgcn_raw_buffer_load_b32(rows, offset, 0, 0); }
 ATTN_DEVICE unsigned load_2(Rows rows, int offset) { return __builtin_amdgcn_raw_buffer_load_b16(rows, offset, 0, 0); }
+ATTN_DEVICE unsigned load_1(Rows rows, int offset) { return __builtin_amdgcn_raw_buffer_load_b8(rows, offset, 0, 0); }
 
 constexpr int kOutside = 0x7fffffff;
 
@@ -153,6 +154,20 @@ template <int Align, int Columns, int Padded> ATTN_DEVICE Bits4 load_eight(Rows 
   const Bits2 low = load_four<Align, Columns, Padded>(rows, row, column);
   const Bits2 high = load_four<Align, Columns, Padded>(rows, row, column + 4);
   return Bits4{low.x, low.y, high.x, high.y};
+}
+
+// The same of 8-bit elements, which stay as they are in memory until they are widened.
+template <int Align, int Columns, int Padded> ATTN_DEVICE unsigned load_four_bytes(Rows rows, int row, int column) {
+  const int at = Columns == Padded || column < Columns ? row + column : kOutside;
+  if constexpr (Align >= 4) return load_4(rows, at);
+  unsigned words = 0;
+#pragma unroll
+  for (int e = 0; e < 4; ++e) words |= load_1(rows, column + e < Columns ? row + column + e : kOutside) << 8 * e;
+  return words;
+}
+template <int Align, int Columns, int Padded> ATTN_DEVICE Bits2 load_eight_bytes(Rows rows, int row, int column) {
+  if constexpr (Align >= 8) return load_8(rows, Columns == Padded || column < Columns ? row + column : kOutside);
+  return Bits2{load_four_bytes<Align, Columns, Padded>(rows, row, column), load_four_bytes<Align, Columns, Padded>(rows, row, column + 4)};
 }
 
 // Eight elements of a column, in rows `row` to `row` + 7.
@@ -186,6 +201,14 @@ ATTN_DEVICE unsigned short round_bf16(float a) {
   return (a != a ? x | 0x400000u : x + 0x7fffu + (x >> 16 & 1)) >> 16;
 }
 ATTN_DEVICE unsigned round_bf16(float a, float b) { return round_bf16(a) | (unsigned)round_bf16(b) << 16; }
+// Four and eight 8-bit numbers in 16 bits, which have all of them.
+template <float (*Widen)(unsigned char), unsigned (*Round)(float, float)> ATTN_DEVICE Bits2 widened(unsigned x) {
+  return Bits2{Round(Widen(x & 0xffu), Widen(x >> 8 & 0xffu)), Round(Widen(x >> 16 & 0xffu), Widen(x >> 24))};
+}
+template <float (*Widen)(unsigned char), unsigned (*Round)(float, float)> ATTN_DEVICE Bits4 widened(Bits2 x) {
+  const Bits2 low = widened<Widen, Round>(x.x), high = widened<Widen, Round>(x.y);
+  return Bits4{low.x, low.y, high.x, high.y};
+}
 ATTN_DEVICE unsigned short half_of(unsigned pair, int high) { return (unsigned short)(high ? pair >> 16 : pair); }
 template <typename Words, typename T> ATTN_DEVICE void set_half(Words &words, int number, T x) {
   const unsigned half = bits<unsigned short>(x), old = words[number / 2];

@@ -32,8 +32,8 @@ DECAYS = "crossing=true interval=64 channel-interval=32"
 def online(chunk: int, channel_chunk: int) -> str:
     """From stage 0 to online or chunked form, with chunks of so many positions."""
     return (
-        f"attn-simplify,attn-resolve-masks,attn-online-rewrite,attn-chunk-rewrite{{chunk={chunk} channel-chunk={channel_chunk}}},"
-        "attn-guard-empty-rows"
+        "attn-simplify,attn-resolve-masks,attn-online-rewrite,attn-fit-range,"
+        f"attn-chunk-rewrite{{chunk={chunk} channel-chunk={channel_chunk}}},attn-guard-empty-rows"
     )
 
 

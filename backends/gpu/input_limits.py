@@ -12,6 +12,7 @@ from attn_mlir.backends.gpu.scalar_bounds import HEADS, INDICES, MAX_COLUMNS, PO
 from attn_mlir.backends.host import Argument
 from attn_mlir.backends.program import function_named
 from attn_mlir.diagnostics import DiagnosticError, at
+from attn_mlir.dialects.elements import is_eight_bit
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
@@ -20,6 +21,8 @@ ELEMENTS = ("f16", "bf16")
 """Elements of q, k and v in attention."""
 RECURRENT = (*ELEMENTS, "f32")
 """And in linear attention."""
+WIDENING = frozenset({"AMD"})
+"""Who has kernels that widen 8-bit elements of attention to 16 bits on their way to matrix instructions."""
 PAGE_ROWS = 16
 """Rows that are copied at a time of what lies in pages, whose sizes are multiples of it."""
 MAX_STATE = 512
@@ -28,10 +31,17 @@ MAX_STATE = 512
 
 def check_types(module: ir.Module, vendor: str) -> None:
     """Raises UnsupportedError for elements and head dimensions of `@attention` that no kernel takes; `vendor` is "NVIDIA" or "AMD"."""
-    inputs = ir.FunctionType(ir.TypeAttr(function_named(module, "attention").attributes["function_type"]).value).inputs
-    q, v = ir.RankedTensorType(inputs[0]), ir.RankedTensorType(inputs[2])
+    type_ = ir.FunctionType(ir.TypeAttr(function_named(module, "attention").attributes["function_type"]).value)
+    q, v, o = (ir.RankedTensorType(each) for each in (type_.inputs[0], type_.inputs[2], type_.results[0]))
+    if is_eight_bit(v.element_type) and vendor not in WIDENING:
+        raise UnsupportedError(
+            f"there are no kernels for {vendor} GPUs with 8-bit k and v ({v.element_type}) yet: dequantise them, for example "
+            "k = (k.float() * k_descale).to(torch.bfloat16), or compute on the CPU"
+        )
+    if is_eight_bit(o.element_type):
+        raise UnsupportedError(f"kernels for {vendor} GPUs give no 8-bit o yet: leave out_dtype out, and cast o, or compute on the CPU")
     linear = bool(find_all(module.operation, "attn.linear_attention"))
-    if str(q.element_type) not in (RECURRENT if linear else ELEMENTS):
+    if not is_eight_bit(q.element_type) and str(q.element_type) not in (RECURRENT if linear else ELEMENTS):
         kinds, casts = ("16-bit and f32", ".float() or .bfloat16()") if linear else ("16-bit", ".half() or .bfloat16()")
         raise UnsupportedError(
             f"kernels for {vendor} GPUs take {kinds} inputs, but q, k and v are {q.element_type}: cast them with {casts} "

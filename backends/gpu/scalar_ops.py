@@ -2,10 +2,13 @@
 
 import re
 
-from attn_mlir.backends.gpu import dropout
+from attn_mlir.backends.gpu import dropout, eight_bit
+from attn_mlir.dialects.elements import EIGHT_BIT
 from attn_mlir.mlir import ir
 
-FLOAT_TYPES = {"f16": "__half", "bf16": "__nv_bfloat16", "f32": "float", "f64": "double"}
+FLOAT_TYPES = {
+    "f16": "__half", "bf16": "__nv_bfloat16", "f32": "float", "f64": "double", **dict.fromkeys(EIGHT_BIT, "unsigned char")
+}  # fmt: skip
 INTEGER_TYPES = {1: "bool", 8: "signed char", 16: "short", 32: "int", 64: "long long"}
 
 OPERATORS = {"arith.addf": "+", "arith.subf": "-", "arith.mulf": "*", "arith.divf": "/"}
@@ -171,6 +174,7 @@ HELPERS: dict[str, str] = {
     "ceil_quotient": _division("ceil_quotient", "q + (a % b != 0 && (a < 0) == (b < 0))"),
     "remainder": _division("remainder", "a - q * b"),
     "divisor": _DIVISOR,
+    **eight_bit.HELPERS,
     **dropout.HELPERS,
 }
 """Functions that printed code calls, in an order in which each comes after those that it calls."""

@@ -7,6 +7,7 @@ import numpy as np
 from attn_mlir.backends.gpu import scalar_ops as ops
 from attn_mlir.backends.gpu.scalar_integers import IntegerPrinter
 from attn_mlir.diagnostics import source_line
+from attn_mlir.dialects.elements import EIGHT_BIT
 from attn_mlir.dialects.fastmath import is_approximate
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -140,6 +141,8 @@ class ScalarPrinter(IntegerPrinter):
 
     def _extf(self, a: str) -> str:
         source, target = str(self._op.operands[0].type), str(self._result.type)
+        if source in EIGHT_BIT:
+            a, source = _call(self._helper(f"widen_{source}"), [a]), "f32"
         text = _widen(a, source) if source in ("f16", "bf16") else a
         return text if target == "f32" else f"(double){text}"
 
@@ -147,6 +150,8 @@ class ScalarPrinter(IntegerPrinter):
         target = str(self._result.type)
         if target == "f32":
             return f"(float){a}"
+        if target in EIGHT_BIT:
+            return _call(self._helper(f"round_{target}"), [f"(float){a}" if str(self._op.operands[0].type) == "f64" else a])
         return _narrow(f"(float){a}" if str(self._op.operands[0].type) == "f64" else a, target)
 
     def _sitofp(self, a: str) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 from attn_mlir.dialects.attn.dialect import Attn
 from attn_mlir.dialects.attn.pieces import outputs_of, scores_of, term_types, terms_of, verify_pieces
+from attn_mlir.dialects.elements import element_of, is_eight_bit
 from attn_mlir.dialects.variadic import single_variadic
 from attn_mlir.dialects.verify import check, is_score_type
 from attn_mlir.mlir import ext, ir
@@ -23,13 +24,16 @@ def _verify_operands(op: Any) -> bool:
             return False
     if not check(op, q.shape[3] == k.shape[3], f"needs equal head dimensions of q and k, got {q.shape[3]} and {k.shape[3]}"):
         return False
-    if not check(op, q.element_type == k.element_type == v.element_type, f"needs one element type for q, k and v, got {q}, {k}, {v}"):
+    one = k.element_type == v.element_type and (q.element_type == k.element_type or is_eight_bit(k.element_type))
+    if not check(op, one, f"needs one element type for q, k and v, or k and v of one with 8 bits, got {q}, {k}, {v}"):
         return False
     return check(op, isinstance(q.element_type, ir.FloatType), f"takes q, k and v of floating-point numbers, got {q}")
 
 
 def _is_output_type(type_: ir.Type, of_values: ir.Type) -> bool:
-    """Whether o may have a type: that of v, or that of scores where v has 16 bits, for sums that are not rounded yet."""
+    """Whether o may have a type: that of v; that of scores where v has 16 bits, for sums that are not rounded yet; any where v has 8."""
+    if is_eight_bit(of_values):
+        return element_of(type_) is not None
     return type_ == of_values or (isinstance(type_, ir.F32Type) and isinstance(of_values, (ir.F16Type, ir.BF16Type)))
 
 
@@ -37,7 +41,7 @@ def _verify_results(op: Any) -> bool:
     results = list(op.operation.results)
     o, v = op.o.type, op.v.type
     same = _shaped(o, 4) and o.shape[3] == v.shape[3] and _is_output_type(o.element_type, v.element_type)
-    if not check(op, same, f"produces o as a rank-4 tensor with v's head dimension and element type, or f32, got {o}"):
+    if not check(op, same, f"produces o as a rank-4 tensor with v's head dimension and element type, or a wider one, got {o}"):
         return False
     names = op.operation.attributes["outputs"]
     if not check(op, all(isinstance(n, ir.StringAttr) for n in names), "takes `outputs` as an array of strings"):
@@ -76,7 +80,8 @@ class AttentionOp(Attn.Operation, name="attention", traits=[ir.NoTerminatorTrait
     """Attention: o_i = sum_j p_ij v_j, where p_i = row(score(q_i . k_j) for every unmasked j).
 
     `q` is [B, Hq, Sq, D], `k` is [B, Hkv, Skv, D], `v` is [B, Hkv, Skv, Dv]; query head h reads key head
-    h // (Hq / Hkv). The results are o, [B, Hq, Sq, Dv], of v's element type or f32, and one [B, Hq, Sq] tensor for each name in `outputs`.
+    h // (Hq / Hkv). k and v may have 8-bit elements where q has others. The results are o, [B, Hq, Sq, Dv], of v's element type, of
+    f32 where that has 16 bits, or of any where it has 8, and one [B, Hq, Sq] tensor for each name in `outputs`.
     The body holds *pieces*, each at most once, in any order: `attn.query`, `attn.key`, `attn.value` (elementwise on
     the inputs), `attn.score`, `attn.mask`, and the required `attn.row`. An absent piece is the identity, an absent
     mask keeps every position. `attn-resolve-masks` adds `attn.bounds` and `attn.block_mask`. Pieces may refer to

@@ -14,29 +14,38 @@ def program_id(axis: int) -> ir.Value:
     return ir.Operation.create("tile.program_id", results=[ir.IndexType.get()], attributes=attributes).result
 
 
-def load(source: ir.Value, b: ir.Value, h: ir.Value, row: ir.Value, count: ir.Value, rows: int | None = None) -> ir.Value:
-    """`tile.load` of `count` rows; a static number of `rows` pads by repeating the last one."""
-    type_ = ir.MemRefType(source.type)
-    extent = ir.ShapedType.get_dynamic_size() if rows is None else rows
-    result = ir.RankedTensorType.get([extent, type_.shape[3]], type_.element_type)
+def load(
+    source: ir.Value, b: ir.Value, h: ir.Value, row: ir.Value, count: ir.Value, rows: int | None = None, element: ir.Type | None = None
+) -> ir.Value:
+    """`tile.load` of `count` rows; a static number of `rows` pads by repeating the last one.
+
+    `element` is the type of the tile's, None that of memory's.
+    """
+    result = _rows_of(source, rows, element)
     return ir.Operation.create("tile.load", results=[result], operands=[source, b, h, row, count]).result
 
 
-def gather(source: ir.Value, b: ir.Value, h: ir.Value, rows: ir.Value, first: ir.Value, count: ir.Value) -> ir.Value:
-    """`tile.gather` of the `count` rows that `rows` names from `first` on."""
-    type_ = ir.MemRefType(source.type)
-    result = ir.RankedTensorType.get([ir.ShapedType.get_dynamic_size(), type_.shape[3]], type_.element_type)
+def gather(
+    source: ir.Value, b: ir.Value, h: ir.Value, rows: ir.Value, first: ir.Value, count: ir.Value, element: ir.Type | None = None
+) -> ir.Value:
+    """`tile.gather` of the `count` rows that `rows` names from `first` on; for `element` see `load`."""
+    result = _rows_of(source, None, element)
     return ir.Operation.create("tile.gather", results=[result], operands=[source, b, h, rows, count, first]).result
 
 
 def load_pages(
-    source: ir.Value, table: ir.Value, b: ir.Value, h: ir.Value, row: ir.Value, count: ir.Value, rows: int | None = None
+    source: ir.Value, table: ir.Value, place: Sequence[ir.Value], count: ir.Value, rows: int | None = None, element: ir.Type | None = None
 ) -> ir.Value:
-    """`tile.load_pages` of `count` rows of sequence b; for `rows` see `load`."""
+    """`tile.load_pages` of `count` rows of sequence b from `place`, (b, h, row), on; for `rows` and `element` see `load`."""
+    result = _rows_of(source, rows, element)
+    return ir.Operation.create("tile.load_pages", results=[result], operands=[source, table, *place, count]).result
+
+
+def _rows_of(source: ir.Value, rows: int | None, element: ir.Type | None) -> ir.Type:
+    """The tile of so many rows of memory, None: as many as are asked for."""
     type_ = ir.MemRefType(source.type)
     extent = ir.ShapedType.get_dynamic_size() if rows is None else rows
-    result = ir.RankedTensorType.get([extent, type_.shape[3]], type_.element_type)
-    return ir.Operation.create("tile.load_pages", results=[result], operands=[source, table, b, h, row, count]).result
+    return ir.RankedTensorType.get([extent, type_.shape[3]], element or type_.element_type)
 
 
 def store(tile: ir.Value, target: ir.Value, b: ir.Value, h: ir.Value, row: ir.Value, count: ir.Value) -> None:

@@ -2,12 +2,12 @@
 
 from typing import Any
 
+from attn_mlir.dialects.elements import bits_of
 from attn_mlir.dialects.tile.dialect import Tile
 from attn_mlir.dialects.verify import check
 from attn_mlir.mlir import ext, ir
 
 AXES = ("block", "head", "batch")
-_FLOAT_BITS = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}
 
 
 class ProgramIdOp(Tile.Operation, name="program_id", traits=[ext.Pure]):
@@ -28,6 +28,7 @@ class LoadOp(Tile.Operation, name="load"):
 
     `source` is [B, H, S, D]. A tile with a dynamic number of rows, tensor<?xD>, has exactly `count` rows; in a tile
     with a static number of rows, those past `count` repeat the last one, so that nothing out of bounds is read.
+    Floats become those of the tile where it has a wider type.
     """
 
     source: ext.Operand[Any]
@@ -72,7 +73,12 @@ def _verify_load(op: Any) -> bool:
         return False
     if not check(op, result.shape[1] == source.shape[3], f"keeps the head dimension {source.shape[3]}, got {result}"):
         return False
-    return check(op, result.element_type == source.element_type, f"keeps the element type {source.element_type}, got {result}")
+    return check(op, _is_kept(result, source), f"keeps the element type {source.element_type}, or widens it, got {result}")
+
+
+def _is_kept(result: ir.Type, source: ir.Type) -> bool:
+    """Whether a tile has the elements of memory, or wider ones."""
+    return result.element_type == source.element_type or _is_narrower(source.element_type, result.element_type)
 
 
 class GatherOp(Tile.Operation, name="gather"):
@@ -99,7 +105,7 @@ class GatherOp(Tile.Operation, name="gather"):
         shaped = isinstance(result, ir.RankedTensorType) and result.rank == 2 and result.is_dynamic_dim(0)
         if not check(self, shaped, f"makes a rank-2 tile with as many rows as are named, got {result}"):
             return False
-        same = result.shape[1] == source.shape[3] and result.element_type == source.element_type
+        same = result.shape[1] == source.shape[3] and _is_kept(result, source)
         return check(self, same, f"keeps the rows of {source}, got {result}")
 
 
@@ -130,5 +136,4 @@ class StoreOp(Tile.Operation, name="store"):
 
 
 def _is_narrower(type_: ir.Type, other: ir.Type) -> bool:
-    bits = [_FLOAT_BITS.get(str(each), 0) for each in (type_, other)]
-    return 0 < bits[0] < bits[1]
+    return 0 < bits_of(type_) < bits_of(other)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from attn_mlir.dialects.elements import bits_of
 from attn_mlir.mlir import ir
 from attn_mlir.passes.derivation.absorb import BOUNDED, KEPT, OWN, PLAIN, SCALED, USUAL, WHOLE, CarriedForm
 from attn_mlir.passes.derivation.accuracy import Accuracy
@@ -34,13 +35,13 @@ class Derivation:
 
 
 def accumulator_limit(attention: ir.Operation, wanted: int) -> int:
-    """How many accumulators a weight may add: one for 16-bit inputs, else `wanted`.
+    """How many accumulators a weight may add: one for inputs of 16 or 8 bits, else `wanted`.
 
     Weights are rounded to the input type. Where several accumulators cancel, as (sum s v - mean sum v) does, what is
     left would be the rounding; one more sweep has weights that are final before they are rounded. Tangents are worth the
     rounding: sum e s' v - mean(s') sum e v cancels only where s' is nearly the same for all keys.
     """
-    return 1 if isinstance(_element(attention), (ir.F16Type, ir.BF16Type)) else wanted
+    return 1 if bits_of(_element(attention)) < 32 else wanted
 
 
 def is_narrow(attention: ir.Operation) -> bool:

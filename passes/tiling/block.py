@@ -8,6 +8,7 @@ from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, ir, tensor
 from attn_mlir.passes.masking import masked_score, masks_by_score
 from attn_mlir.passes.regions import block_of, maker, piece, scores_in
+from attn_mlir.passes.tiling.narrow import ProductTypes
 from attn_mlir.passes.tiling.scalars import ScalarEmitter, cast_float, constant_index, identity, keep, known_index
 from attn_mlir.passes.tiling.step import StepPlan, plan_step
 from attn_mlir.passes.tiling.work import Span, read
@@ -29,7 +30,7 @@ class GridTile:
     positions lie in memory.
     """
 
-    element: ir.Type
+    types: ProductTypes
     score: ir.Type
     b: ir.Value
     h: ir.Value
@@ -54,6 +55,16 @@ class GridTile:
     """Whether the kernel takes what lies in pages as [sequences, Hkv, positions, D], see `paged` in `attn-tile-rows`."""
 
     @property
+    def element(self) -> ir.Type:
+        """That of tiles which products take."""
+        return self.types.element
+
+    def as_weight(self, value: ir.Value) -> ir.Value:
+        """A weight as products take it."""
+        rounded = value if self.types.weights is None else cast_float(cast_float(value, self.types.weights), self.score)
+        return cast_float(rounded, self.element)
+
+    @property
     def kv_len(self) -> ir.Value:
         """How many keys there are."""
         return self.of_keys.length
@@ -61,13 +72,13 @@ class GridTile:
     def load_keys(self, memory: ir.Value, position: ir.Value, count: ir.Value) -> ir.Value:
         """Keys or values from a position on, as a tile."""
         if self.listed is not None:
-            return build.gather(memory, self.of_keys.batch, self.kv_head, self.listed, position, count)
+            return build.gather(memory, self.of_keys.batch, self.kv_head, self.listed, position, count, self.element)
         row, known = self.of_keys.row(position), known_index(count)
         if self.pages is not None and self.paged_views:
-            return build.load(memory, self.b, self.kv_head, row, count, known)
+            return build.load(memory, self.b, self.kv_head, row, count, known, self.element)
         if self.pages is not None:
-            return build.load_pages(memory, self.pages, self.b, self.kv_head, row, count, known)
-        return build.load(memory, self.of_keys.batch, self.kv_head, row, count, known)
+            return build.load_pages(memory, self.pages, (self.b, self.kv_head, row), count, known, self.element)
+        return build.load(memory, self.of_keys.batch, self.kv_head, row, count, known, self.element)
 
     def scalars(self) -> ScalarEmitter:
         """An emitter that sees the function's values."""
@@ -251,7 +262,7 @@ class _Block:
         def body(i: ir.Value, j: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
             emitter = self._emitter(i, j, number)
             present = self._present(emitter, i, j) if self._masked and not self._mask_scores else None
-            tiles = [cast_float(keep(present, emitter.emit(w), 0.0), p.element) for w in weights]
+            tiles = [p.as_weight(keep(present, emitter.emit(w), 0.0)) for w in weights]
             tiles += [emitter.emit(value) for value in stored]
             parts = zip(reductions, kinds, strict=True)
             return tiles, [keep(present, emitter.emit(op.operands[0]), identity(kind, p.score)) for op, kind in parts]

@@ -6,6 +6,7 @@ from attn_mlir.passes.regions import block_of, pieces
 from attn_mlir.passes.tiling.block import GridTile, RowSource
 from attn_mlir.passes.tiling.frame import loop
 from attn_mlir.passes.tiling.kernel import KernelBuilder
+from attn_mlir.passes.tiling.narrow import ProductTypes
 from attn_mlir.passes.tiling.results import TiledResult
 from attn_mlir.passes.tiling.scalars import ScalarEmitter, cast_float, constant_index
 from attn_mlir.passes.tiling.work import Span, item_of, part_of, ragged_numbers, span_of
@@ -18,7 +19,8 @@ class CombineBuilder(KernelBuilder):
     """
 
     def __init__(self, function: ir.Operation, combine: ir.Operation, whole: bool = False) -> None:
-        super().__init__(function, combine, 1, 1, whole)
+        sums = ir.RankedTensorType(next(iter(combine.operands)).type).element_type
+        super().__init__(function, combine, (1, 1), ProductTypes(sums), whole)
 
     def _views(self, outputs: range) -> ir.Attribute:
         """None: partial results have entries of their own, and outputs are written row by row."""
@@ -47,7 +49,7 @@ class CombineBuilder(KernelBuilder):
             span = span_of(self._packed, b, accumulator, outer)
         end = arith.AddIOp(row, one).result
         rows = self._asked(outer, one, b) if self._whole else one
-        program = GridTile(self._element, self._score, b, h, h, row, end, rows, row, span, span, outer, 1, 1)
+        program = GridTile(self._types, self._score, b, h, h, row, end, rows, row, span, span, outer, 1, 1)
         program.sources = [RowSource(accumulator)]
         states = [outer.emit(piece.operands[0]) for piece in pieces(self._online, "attn.carried")]
         initial = self._initial_states(program)

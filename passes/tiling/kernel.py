@@ -1,5 +1,6 @@
 """Builds the tiled kernel of one `attn.online`."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from attn_mlir.dialects.tile import build
@@ -10,6 +11,7 @@ from attn_mlir.passes.sequences import packing_of, pages_of
 from attn_mlir.passes.tiling.block import BlockBuilder, GridTile, RowSource, is_constant
 from attn_mlir.passes.tiling.frame import argument_number, branch, in_memory, loop
 from attn_mlir.passes.tiling.listed import Limits, Range, keys_of, listed_keys, range_of, rows_in, rows_of
+from attn_mlir.passes.tiling.narrow import ProductTypes
 from attn_mlir.passes.tiling.results import TiledResult, returned
 from attn_mlir.passes.tiling.scalars import ScalarEmitter, clone_scalar, constant_float, constant_index
 from attn_mlir.passes.tiling.segments import Segment, plan_segments
@@ -33,15 +35,18 @@ class KernelBuilder:
     The kernel's outputs are what the function returns, in that order; what only others need is not computed.
     """
 
-    def __init__(self, function: ir.Operation, online: ir.Operation, block_q: int, block_kv: int, whole: bool = False) -> None:
+    def __init__(
+        self, function: ir.Operation, online: ir.Operation, blocks: Sequence[int], types: ProductTypes, whole: bool = False
+    ) -> None:
         self._function = function
         self._online = online
         self._lists = key_lists_of(online)
+        block_q, block_kv = blocks
         self._block_q = block_q if self._lists is None else rows_of(self._lists, block_q)
         self._block_kv = block_kv if self._lists is None else keys_of(self._lists, block_kv)
         self._whole = whole
         self._score = self._score_type()
-        self._element = ir.RankedTensorType(online.operands[0].type).element_type
+        self._types = types
         self._accumulators = ir.IntegerAttr(online.attributes["accumulators"]).value
         sources = online.attributes["sources"] if "sources" in online.attributes else None
         self._sources = [0] * self._accumulators if sources is None else list(ir.DenseI64ArrayAttr(sources))
@@ -122,8 +127,9 @@ class KernelBuilder:
         """Weights have one type in a kernel: that of what they multiply."""
         for term in pieces(self._online, "attn.term"):
             type_ = ir.RankedTensorType(term.operands[0].type).element_type
-            if type_ != self._element:
-                term.location.emit_error(f"attn-tile-rows: sums tensors of one element type, v's {self._element}, got {type_}")
+            of_values = ir.RankedTensorType(self._online.operands[2].type).element_type
+            if type_ != of_values:
+                term.location.emit_error(f"attn-tile-rows: sums tensors of one element type, v's {of_values}, got {type_}")
                 return False
         return True
 
@@ -194,7 +200,7 @@ class KernelBuilder:
             last = arith.MaxSIOp(last, constant_index(0)).result  # lists that GPUs make end with items without rows
         kv_head = arith.DivSIOp(h, group).result
         spans = of_queries, of_keys
-        program = GridTile(self._element, self._score, b, h, kv_head, begin, end, rows, last, *spans, outer, self._block_q, self._block_kv)
+        program = GridTile(self._types, self._score, b, h, kv_head, begin, end, rows, last, *spans, outer, self._block_q, self._block_kv)
         if self._lists is not None and self._lists.names_keys:
             program.listed = outer.emit(self._lists.entries)
         table = pages_of(self._online)
@@ -204,7 +210,9 @@ class KernelBuilder:
         terms = [outer.emit(term.operands[0]) for term in pieces(self._online, "attn.term")]
         tiles: dict[ir.Value, ir.Value] = {}
         for query in (q, *[query for query, _ in products]):
-            tiles[query] = tiles.get(query) or build.load(query, of_queries.batch, h, of_queries.row(begin), rows, self._block_q)
+            tiles[query] = tiles.get(query) or build.load(
+                query, of_queries.batch, h, of_queries.row(begin), rows, self._block_q, self._types.element
+            )
         changed = program.modify(piece(self._online, "attn.query"), tiles[q], size, h, program.q_idx)
         program.queries = [changed, *[tiles[query] for query, _ in products]]
         program.keys = [RowSource(k, piece(self._online, "attn.key")), *[RowSource(key) for _, key in products]]

@@ -8,6 +8,7 @@ from attn_mlir.passes.base import Pass
 
 NUMERICS = "tile.numerics"
 _PREFIXES = ("f32", "f64", "wider")
+_NARROW = ("f32", "bf16")
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Numerics:
     - `flushing`: products take numbers below 2^-14 in f16 as 0. Then weights of a scan with products of its output (not where channels have
       decays), and what enters the state of a backward scan, are two tiles, a hi/lo split. Scans with products of bf16 always have two
       tiles of weights; where channels of v have decays, all that round to 16 bits have two of v times weights.
+    - `narrow`: what products of attention with 8-bit elements take: "f32", or "bf16", where queries of 16 bits keep their type.
     - `slots`: programs of "elements" scatter to slots, as those of "pairs" do, not one after the other.
     """
 
@@ -33,6 +35,7 @@ class Numerics:
     flushing: bool = False
     exact_carry: bool = False
     slots: bool = False
+    narrow: str = "f32"
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,8 @@ def _read(function: ir.Operation) -> Numerics:
         raise ValueError(f"takes `prefix` as f32, f64 or wider, got '{found.prefix}'")
     if found.sub_chunk < 1 or found.sub_chunk & (found.sub_chunk - 1):
         raise ValueError(f"`sub_chunk` must be a power of two, got {found.sub_chunk}")
+    if found.narrow not in _NARROW:
+        raise ValueError(f"takes `narrow` as f32 or bf16, got '{found.narrow}'")
     return found
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
+from attn_mlir.dialects.elements import ELEMENTS, bits_of
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import arith, ir, memref
 from attn_mlir.passes.order import deepest_first
@@ -100,13 +101,12 @@ def cast_float(value: ir.Value, type_: ir.Type) -> ir.Value:
     """Converts between float types by extension or rounding to nearest even."""
     if value.type == type_:
         return value
-    widths = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}
-    other = next((str(kind) for kind in (value.type, type_) if str(kind) not in widths), None)
+    other = next((str(kind) for kind in (value.type, type_) if not bits_of(kind)), None)
     if other is not None:
-        raise UnsupportedError(f"computes with {', '.join(widths)}, got {other}")
-    if widths[str(value.type)] < widths[str(type_)]:
+        raise UnsupportedError(f"computes with {', '.join(ELEMENTS)}, got {other}")
+    if bits_of(value.type) < bits_of(type_):
         return arith.ExtFOp(type_, value).result
-    if widths[str(value.type)] > widths[str(type_)]:
+    if bits_of(value.type) > bits_of(type_):
         return arith.TruncFOp(type_, value).result
     return cast_float(arith.ExtFOp(ir.F32Type.get(), value).result, type_)
 

@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from attn_mlir.dialects.elements import Element
+
 Array = np.ndarray
 _erf = np.vectorize(math.erf, otypes=[float])
 
@@ -67,3 +69,28 @@ def folded(op: str, *operands: float) -> float:
     """The value of an op of numbers. Raises ArithmeticError where there is none, or it is too large."""
     with np.errstate(all="raise", under="ignore"):
         return float(FUNCTIONS[op](*map(np.float64, operands)))
+
+
+def rounded(values: Array, element: Element) -> Array:
+    """Numbers rounded to the nearest ones of a type, ties to even, still float64; beyond its range infinite, or NaN without infinities."""
+    values = np.asarray(values, dtype=np.float64)
+    with np.errstate(all="ignore"):
+        exponents = np.maximum(np.frexp(np.where(np.isfinite(values), values, 1.0))[1] - 1, 1 - element.bias)
+        spacing = np.ldexp(1.0, exponents - element.mantissa)
+        made = np.where(np.isfinite(values), np.rint(values / spacing) * spacing, values)
+        beyond = np.copysign(np.inf, made) if element.special == "ieee" else np.nan
+        made = np.where(np.abs(made) > element.largest, beyond, made)
+    return made + 0.0 if element.special == "nuz" else made
+
+
+def encoded(value: float, element: Element) -> int:
+    """The byte of a number in a type of 8 bits."""
+    number = float(rounded(np.asarray(value), element))
+    sign = 0x80 if np.signbit(number) else 0
+    if np.isnan(number):
+        return 0x80 if element.special == "nuz" else 0x7F
+    if np.isinf(number):
+        return sign | (0x7F - (1 << element.mantissa) + 1)
+    exponent = max(int(np.frexp(abs(number))[1]) - 1, 1 - element.bias) if number else 1 - element.bias
+    digits = int(abs(number) / 2.0 ** (exponent - element.mantissa))
+    return sign | (digits + ((exponent + element.bias - 1) << element.mantissa))

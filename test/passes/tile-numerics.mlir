@@ -5,7 +5,7 @@
 // RUN: attn-opt %s -p 'attn-tile-sums' --split-input-file --verify-diagnostics
 // CPU:    attributes {tile.numerics = {exact_carry = true, prefix = "f64", slots = true, sub_chunk = 4 : i64, widen = true}}
 // NVIDIA: attributes {tile.numerics = {prefix = "wider", sub_chunk = 4 : i64}}
-// AMD:    attributes {tile.numerics = {flushing = true, prefix = "wider"}}
+// AMD:    attributes {tile.numerics = {flushing = true, narrow = "bf16", prefix = "wider"}}
 
 // expected-error @below {{attn-tile-sums: 'tile.numerics' takes `prefix` as f32, f64 or wider, got 'f16'}}
 func.func @dot(%a: tensor<?x?x?x8xf32>) -> tensor<?x?x?xf32> attributes {tile.numerics = {prefix = "f16"}} {
@@ -23,7 +23,7 @@ func.func @dot(%a: tensor<?x?x?x8xf32>) -> tensor<?x?x?xf32> attributes {tile.nu
 
 // -----
 
-// expected-error @below {{'tile.numerics' takes prefix, sub_chunk, widen, flushing, exact_carry, slots, got widen = 1}}
+// expected-error @below {{'tile.numerics' takes prefix, sub_chunk, widen, flushing, exact_carry, slots, narrow, got widen = 1}}
 func.func @dot(%a: tensor<?x?x?x8xf32>) -> tensor<?x?x?xf32> attributes {tile.numerics = {widen = 1 : i64}} {
   %0 = "attn.row_dot"(%a, %a) : (tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>) -> tensor<?x?x?xf32>
   return %0 : tensor<?x?x?xf32>
@@ -31,7 +31,7 @@ func.func @dot(%a: tensor<?x?x?x8xf32>) -> tensor<?x?x?xf32> attributes {tile.nu
 
 // -----
 
-// expected-error @below {{'tile.numerics' takes prefix, sub_chunk, widen, flushing, exact_carry, slots, got precise = true}}
+// expected-error @below {{'tile.numerics' takes prefix, sub_chunk, widen, flushing, exact_carry, slots, narrow, got precise = true}}
 func.func @dot(%a: tensor<?x?x?x8xf32>) -> tensor<?x?x?xf32> attributes {tile.numerics = {precise = true}} {
   %0 = "attn.row_dot"(%a, %a) : (tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>) -> tensor<?x?x?xf32>
   return %0 : tensor<?x?x?xf32>

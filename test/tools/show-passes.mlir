@@ -7,6 +7,6 @@
 // PASSES:     attn-tile-rows{block-q=64 block-kv=64 whole=false} {{ *}}Replaces each function
 // PASSES:     tile-schedule{target=
 // PASSES-NOT: unavailable
-// PIPELINES:  attn-pipeline {{ *}}attn-simplify,attn-resolve-masks,attn-online-rewrite,attn-chunk-rewrite,attn-guard-empty-rows,attn-tile
+// PIPELINES:  attn-pipeline {{ *}}attn-simplify,attn-resolve-masks,attn-online-rewrite,attn-fit-range,attn-chunk-rewrite,attn-guard-empty-rows,attn-tile
 // HELP:       usage: attn-opt
 // HELP:       --attn-tile='block-q=32 block-kv=64'

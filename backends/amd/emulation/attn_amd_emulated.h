@@ -141,6 +141,7 @@ ATTN_INLINE T attn_emulated_buffer_load(__amdgpu_buffer_rsrc_t buffer, int lane_
       __amdgpu_buffer_rsrc_t buffer, int lane_offset, int offset, int) { \
     return attn_emulated_buffer_load<T>(buffer, lane_offset, offset, __builtin_return_address(0)); \
   }
+ATTN_BUFFER_LOAD(8, unsigned char)
 ATTN_BUFFER_LOAD(16, unsigned short)
 ATTN_BUFFER_LOAD(32, unsigned)
 ATTN_BUFFER_LOAD(64, attn_emulated_uint2)

@@ -4,6 +4,7 @@ from attn_mlir.backends.amd.mfma.tiles import STEP, MfmaFragment, MfmaRow, Packe
 from attn_mlir.backends.gpu.core import PrinterCore
 from attn_mlir.backends.gpu.structure import constant
 from attn_mlir.diagnostics import source_line
+from attn_mlir.dialects.elements import EIGHT_BIT
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -107,6 +108,13 @@ class MfmaCore(PrinterCore[Tile]):
         self.writer.line(f"attn::Bits4 {tile.name}[{tile.columns // 16}];")
         return tile
 
+    def widening(self, load: ir.Operation) -> str:
+        """The function that widens 8-bit elements of what is loaded to those of the tile; empty where these are as in memory."""
+        memory, element = (str(value.type.element_type) for value in (load.operands[0], load.results[0]))
+        if memory not in EIGHT_BIT:
+            return ""
+        return f"attn::widened<{self.scalars.helper(f'widen_{memory}')}, attn::round_{element}>"
+
     def row(self, hint: str, start: str | None = None, partial: bool = False) -> MfmaRow:
         """Declares one value for each row."""
         row = MfmaRow(self.names.fresh(hint), partial)
@@ -128,9 +136,9 @@ def element_name_of(op: ir.Operation) -> str:
     return str(op.results[0].type)
 
 
-def check_element(value: ir.Value) -> str:
-    """ "f16" or "bf16". Raises UnsupportedError for tensors of other types."""
-    element = str(ir.MemRefType(value.type).element_type)
-    if element not in PACKS:
+def check_element(load: ir.Operation) -> str:
+    """ "f16" or "bf16", those of a loaded tile. Raises UnsupportedError for tensors of other types than these and what loads widen."""
+    element, memory = (str(value.type.element_type) for value in (load.results[0], load.operands[0]))
+    if element not in PACKS or (memory != element and memory not in EIGHT_BIT):
         raise UnsupportedError(f"amd: matrix products take f16 or bf16, not {element}: cast q, k and v to one of them, or use the CPU")
     return element

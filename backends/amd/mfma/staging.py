@@ -27,10 +27,17 @@ class Stream:
     columns: int
     element: str
     name: str
+    widening: str = ""
+    """What widens 8-bit elements, which are loaded as they are, on their way to shared memory."""
     rows_used: bool = False
     columns_used: bool = False
     tile: LdsTile | None = None
     loads: list[ir.Operation] = field(default_factory=list)
+
+    @property
+    def words(self) -> str:
+        """The registers whose elements have 16 bits."""
+        return f"{self.name}_wide" if self.widening else self.name
 
     @property
     def shared(self) -> LdsTile:
@@ -88,7 +95,7 @@ class Staging:
         else:
             found = Stream(
                 source, load.operands[1], load.operands[2], core.rows(load.results[0].type), core.columns(load.results[0].type),
-                check_element(source), core.names.fresh(f"{core.arguments.names[core.arguments.number(source)]}_next"),
+                check_element(load), core.names.fresh(f"{core.arguments.names[core.arguments.number(source)]}_next"), core.widening(load),
             )  # fmt: skip
             known.append(found)
         if change is not None and _uses_other_than(load.results[0], change):
@@ -127,7 +134,9 @@ class Staging:
             stride = arguments.stride(stream.source, 2)
             core.align(stream.source)
             kind, count = ("Bits2", 8 * stream.turns) if stream.patches else ("Bits4", stream.turns)
-            core.writer.line(f"attn::{kind} {stream.name}[{count}];")
+            core.writer.line(f"attn::{kind} {stream.words}[{count}];")
+            if stream.widening:
+                core.writer.line(f"{'unsigned' if stream.patches else 'attn::Bits2'} {stream.name}[{count}];")
             self._declare_piece(stream)
             core.writer.line(f"const int {stream.name}_stride = (int){stride};")
 
@@ -167,16 +176,18 @@ class Staging:
     def _pieces(self, stream: Stream, rows: str) -> None:
         core, writer = self.core, self.core.writer
         align = self.core.align(stream.source)
+        bytes_ = "_bytes" if stream.widening else ""
         with core.unrolled("i", stream.turns):
             row, column = self._piece(stream)
             template = f"<{align}, {stream.columns}, {stream.padded}>"
             if stream.patches:
                 with writer.unrolled("e", 8):
                     writer.line(
-                        f"{stream.name}[8 * i + e] = attn::load_four{template}({rows}, ({row} + e) * {stream.name}_stride, {column});"
+                        f"{stream.name}[8 * i + e] = attn::load_four{bytes_}{template}"
+                        f"({rows}, ({row} + e) * {stream.name}_stride, {column});"
                     )
             else:
-                writer.line(f"{stream.name}[i] = attn::load_eight{template}({rows}, {row} * {stream.name}_stride, {column});")
+                writer.line(f"{stream.name}[i] = attn::load_eight{bytes_}{template}({rows}, {row} * {stream.name}_stride, {column});")
 
     def _piece(self, stream: Stream) -> tuple[str, str]:
         """First row and column of piece `i` of this thread."""
@@ -198,6 +209,10 @@ class Staging:
             change = changing(load)
             self.core.tiles[load.results[0] if change is None else change.results[0]] = stream.shared
             with self.core.scope(""):
+                if stream.widening:
+                    count = stream.turns * (8 if stream.patches else 1)
+                    with self.core.writer.unrolled("i", count):
+                        self.core.writer.line(f"{stream.words}[i] = {stream.widening}({stream.name}[i]);")
                 if change is not None:
                     self._change(stream, change)
                 self._keep(stream, rows=True, columns=not self._later(stream))
@@ -227,14 +242,16 @@ class Staging:
             row, column = self._piece(stream)
             with core.scope(self._guard(stream) or None):
                 if not stream.patches:
-                    writer.line(f"attn::keep_eight<{chunks}>(memory + {tile.rows_at}, {row}, {column}, {stream.name}[i]);")
+                    writer.line(f"attn::keep_eight<{chunks}>(memory + {tile.rows_at}, {row}, {column}, {stream.words}[i]);")
                     return
                 if tile.rows_at is not None and rows:
                     with writer.unrolled("e", 8):
                         at = f"memory + {tile.rows_at}, {row} + e, {column}"
-                        writer.line(f"attn::keep_four<{chunks}>({at}, {stream.name}[8 * i + e]);")
+                        writer.line(f"attn::keep_four<{chunks}>({at}, {stream.words}[8 * i + e]);")
                 if columns:
-                    writer.line(f"attn::keep_transposed<{transposed}>(memory + {tile.columns_at}, {row}, {column}, {stream.name} + 8 * i);")
+                    writer.line(
+                        f"attn::keep_transposed<{transposed}>(memory + {tile.columns_at}, {row}, {column}, {stream.words} + 8 * i);"
+                    )
 
     def _change(self, stream: Stream, change: ir.Operation) -> None:
         """Applies a map to the elements in registers. Rows that do not exist stay zero: zero times infinity would be no number."""
@@ -246,7 +263,7 @@ class Staging:
         type_ = TYPES[stream.element]
         exists = core.value(change.operands[0])
         writer.line("// Each thread changes its elements on the way.")
-        size, words = (4, f"{stream.name}[8 * i + e]") if stream.patches else (8, f"{stream.name}[i]")
+        size, words = (4, f"{stream.words}[8 * i + e]") if stream.patches else (8, f"{stream.words}[i]")
         with core.unrolled("i", stream.turns):
             row, column = self._piece(stream)
             with core.unrolled("e", 8) if stream.patches else core.scope(None):
@@ -280,7 +297,7 @@ class HeldPrinter:
         name = core.names.fresh(core.arguments.names[core.arguments.number(source)])
         place = [core.value(value) for value in (batch, head, first)]
         address = " + ".join(f"{at} * {arguments.stride(source, dim)}" for dim, at in enumerate(place))
-        align, stride = core.align(source), arguments.stride(source, 2)
+        align, stride, widening = core.align(source), arguments.stride(source, 2), core.widening(load)
         writer.line(f"attn::Bits4 {name}[{padded // 16}];")
         rows = core.value(count)
         core.rows_exist = f"row < {rows}"
@@ -288,8 +305,9 @@ class HeldPrinter:
             writer.line(f"const attn::Rows rows = attn::rows_of({arguments.pointer(source)} + {address}, {rows}, {stride}, {columns});")
             with writer.unrolled("n", padded // STEP), writer.unrolled("g", 2):
                 at = f"rows, row * (int){stride}, column + 32 * n + 8 * g"
-                writer.line(f"{name}[2 * n + g] = attn::load_eight<{align}, {columns}, {padded}>({at});")
-        return PackedTile(name, padded, check_element(source))
+                loaded = f"attn::load_eight{'_bytes' if widening else ''}<{align}, {columns}, {padded}>({at})"
+                writer.line(f"{name}[2 * n + g] = {f'{widening}({loaded})' if widening else loaded};")
+        return PackedTile(name, padded, check_element(load))
 
 
 def changing(load: ir.Operation) -> ir.Operation | None:

@@ -63,7 +63,7 @@ class MfmaSums:
         source, batch, head, first, count = list(op.operands)
         columns = core.columns(op.results[0].type)
         name = core.names.fresh(f"{arguments.names[arguments.number(source)]}_columns")
-        tile = self._columns[op.results[0]] = Columns(name, columns, check_element(source), count)
+        tile = self._columns[op.results[0]] = Columns(name, columns, check_element(op), count)
         place = [core.value(value) for value in (batch, head, first)]
         address = " + ".join(f"{at} * {arguments.stride(source, dim)}" for dim, at in enumerate(place))
         core.align(source)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from attn_mlir.dialects.elements import is_eight_bit
 from attn_mlir.mlir import arith, ir, llvm, vector
 
 _DYNAMIC = -2147483648
@@ -77,19 +78,30 @@ def element_pointer(base: ir.Value, offset: ir.Value, element: ir.Type) -> ir.Va
     result, type_ = pointer(), offset.type
     if isinstance(type_, ir.VectorType):
         result = ir.VectorType.get(type_.shape, result)
-    attributes = {"rawConstantIndices": ir.DenseI32ArrayAttr.get([_DYNAMIC]), "elem_type": ir.TypeAttr.get(element)}
+    attributes = {"rawConstantIndices": ir.DenseI32ArrayAttr.get([_DYNAMIC]), "elem_type": ir.TypeAttr.get(_word(element))}
     return made("llvm.getelementptr", result, base, offset, attributes=attributes)
 
 
 def load(type_: ir.Type, address: ir.Value, alignment: int | None = None) -> ir.Value:
-    """`llvm.load`; without an alignment, vectors are taken to be aligned as their elements only."""
-    return made("llvm.load", type_, address, attributes=_aligned(alignment or bytes_of(element_of(type_))))
+    """`llvm.load`; without an alignment, vectors are taken to be aligned as their elements only. Floats of 8 bits lie as bytes."""
+    word = _word(type_)
+    loaded = made("llvm.load", word, address, attributes=_aligned(alignment or bytes_of(element_of(type_))))
+    return loaded if word == type_ else made("arith.bitcast", type_, loaded)
 
 
 def store(value: ir.Value, address: ir.Value, alignment: int | None = None) -> None:
     """`llvm.store`, with the same rule for alignment as `load`."""
-    attributes = _aligned(alignment or bytes_of(element_of(value.type)))
+    attributes, word = _aligned(alignment or bytes_of(element_of(value.type))), _word(value.type)
+    value = value if word == value.type else made("arith.bitcast", word, value)
     ir.Operation.create("llvm.store", operands=[value, address], attributes=attributes)
+
+
+def _word(type_: ir.Type) -> ir.Type:
+    """A type that LLVM has: bytes for floats of 8 bits."""
+    if not is_eight_bit(element_of(type_)):
+        return type_
+    byte = ir.IntegerType.get_signless(8)
+    return ir.VectorType.get(ir.VectorType(type_).shape, byte) if isinstance(type_, ir.VectorType) else byte
 
 
 def _aligned(alignment: int) -> dict[str, ir.Attribute]:

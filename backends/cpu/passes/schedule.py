@@ -205,7 +205,7 @@ def _layout(op: ir.Operation, tile: ir.Value, buffers: _Buffers) -> str:
         if transposed == {False}:
             return "column_pairs" if by_columns else "row_pairs"
         return ("memory_column_pairs" if by_columns else "memory_pairs") if len(transposed) == 2 else "memory"
-    in_place = op.name in LOADS and type_.element_type == buffers.score
+    in_place = op.name in LOADS and type_.element_type == buffers.score == ir.MemRefType(op.operands[0].type).element_type
     return "memory" if in_place and _only_products(tile) else "rows"
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.passes.degrees import Degrees, Mismatch
 from attn_mlir.backends.gpu.passes.scaling import unnamed
+from attn_mlir.dialects.elements import is_eight_bit
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import find_all
@@ -34,7 +35,8 @@ class KeepMax(Pass):
 
     Any number may take the maximum's place when everything that is stored is the same for all of them: weights, sums and accumulators have
     a factor exp(-max), and what is made of them at the end does not. That is checked for each loop; others stay as they are. In a module
-    with the attribute `attn.free_reference` sums and accumulators are stored as they are, with the number that they go with.
+    with the attribute `attn.free_reference` sums and accumulators are stored as they are, with the number that they go with. Weights that
+    are rounded to 8 bits are scaled by their largest one (`attn-fit-range`), so that their kernels stay as they are.
     """
 
     name = "gpu-keep-max"
@@ -43,6 +45,8 @@ class KeepMax(Pass):
 
     def run(self, module: ir.Operation) -> bool:
         for kernel in [op for op in find_all(module, "func.func") if "tile.kernel" in op.attributes]:
+            if any(is_eight_bit(op.results[0].type) for op in find_all(kernel, "arith.truncf")):
+                continue  # their scale leaves no room above the maximum
             block, partial = kernel.regions[0].blocks[0], FREE_REFERENCE in module.attributes
             loops = [view.operation for view in block.operations if view.operation.name == "scf.for"]
             for number in range(len(list(loops[0].operands)) - 3) if loops else []:

@@ -10,6 +10,7 @@ from torch.compiler import is_dynamo_compiling
 from attn_mlir.api.autocast import cast, may_cast
 from attn_mlir.api.call import attend
 from attn_mlir.api.dropout import check_p, dropout_of
+from attn_mlir.api.eight_bit import Scales, refuse_eight_bit, refuse_scales, scales_of
 from attn_mlir.api.engine_module import EngineModule
 from attn_mlir.api.extra_qk import check_count, check_given, flat
 from attn_mlir.api.given_masks import Mask, with_function
@@ -98,17 +99,25 @@ class Attention(AttentionReport, EngineModule):
         extra_qk: Pairs = None,
         key_index: torch.Tensor | None = None,
         key_block: tuple[int, int] | None = None,
+        q_descale: torch.Tensor | float | None = None,
+        k_descale: torch.Tensor | float | None = None,
+        v_descale: torch.Tensor | float | None = None,
+        o_scale: torch.Tensor | float | None = None,
+        out_dtype: torch.dtype | None = None,
         **unknown: Never,
     ) -> Any:
         """The output, shaped as q with v's head dimension; with it lse and row states where asked for.
 
-        dropout_p: that of this call, in place of the object's. dropout_seed, extra_qk, key_index, key_block: see `attention`.
+        dropout_p: that of this call, in place of the object's. dropout_seed, extra_qk, key_index, key_block, and what is said of
+        8-bit numbers, q_descale to out_dtype: see `attention`.
         """
         if unknown:
             raise unexpected_in_call(Attention, self.forward, unknown)
         if self._captured and (current := self.current()) is not self:
             further = {"dropout_seed": dropout_seed, "extra_qk": extra_qk, "key_index": key_index, "key_block": key_block}
+            further |= dict(zip(Scales._fields, (q_descale, k_descale, v_descale, o_scale, out_dtype), strict=True))
             return current.forward(q, k, v, dropout_p=dropout_p, **further)
+        scales = scales_of(q_descale, k_descale, v_descale, o_scale, out_dtype)
         if dropout_p is None:
             dropout_p = self.dropout_p if self.training else 0.0
         extra: Sequence[torch.Tensor] = ()
@@ -120,14 +129,17 @@ class Attention(AttentionReport, EngineModule):
         if options.deterministic != self.deterministic:  # which may be set
             options = options._replace(deterministic=self.deterministic)
         if is_dynamo_compiling():
+            refuse_eight_bit((q, k, v), "torch.compile")
+            refuse_scales(scales, "torch.compile")
             from attn_mlir.api.compiled import attention_in_graph
 
             return attention_in_graph((q, k, v), options, (dropout_p, dropout_seed), extra, lists=(key_index, key_block))
         dropout = dropout_of(dropout_p, dropout_seed, q)
         if key_index is not None or key_block is not None:
+            refuse_scales(scales, "key_index")
             listed = importlib.import_module("attn_mlir.api.key_lists").attention_listed
             return listed((q, k, v), options, dropout, extra, (key_index, key_block))
-        result, call = attend((q, k, v), options, dropout, extra, tuning=self._tuning)
+        result, call = attend((q, k, v), options, dropout, extra, scales, tuning=self._tuning)
         own = self.__dict__  # without what modules do where attributes are set
         own["_last"], own["_device"], own["_form"] = call.problem.inputs, call.device, dropout.form
         return result
@@ -172,6 +184,11 @@ def attention(
     num_splits: int = 0,
     key_index: torch.Tensor | None = None,
     key_block: tuple[int, int] | None = None,
+    q_descale: torch.Tensor | float | None = None,
+    k_descale: torch.Tensor | float | None = None,
+    v_descale: torch.Tensor | float | None = None,
+    o_scale: torch.Tensor | float | None = None,
+    out_dtype: torch.dtype | None = None,
     **unknown: Never,
 ) -> Any:
     """Attention: o_i = sum_j p_ij v_j with p_i = row(score_mod(scale * q_i . k_j)) over the keys that mask_mod keeps.
@@ -211,12 +228,20 @@ def attention(
     key_index, key_block: lists of keys. With key_block = (bq, bk), query block i, of bq queries, of head h sees the blocks of bk keys whose
     numbers key_index[b, h, i] has, an int32 tensor [B, 1 or Hkv or Hq, ceil(Sq / bq), n]; -1 is no block, and one that is there twice
     counts once. To functions kv_idx is the position in k, and other keys are as masked. See docs/key-lists.md.
+    q_descale, k_descale, v_descale: what the numbers of q, k and v are multiplied by, where these are of torch.float8_e4m3fn, e5m2 or their
+    fnuz forms, or k and v alone: numbers, or float32 tensors of shape [], [Hkv] or [B, Hkv], q's also [Hq] or [B, Hq]. o_scale: the
+    same of o, before it is rounded. out_dtype: the dtype of o, None: bfloat16, or q's where that is wider. No gradients. See docs/fp8.md.
     """
     if unknown:
         raise unexpected(attention, unknown)
     if isinstance(mask_mod, str):
         mask_mod = parse(mask_mod)
     functions = (query_mod, key_mod, value_mod, score_mod, mask_mod, row)
+    scales = scales_of(q_descale, k_descale, v_descale, o_scale, out_dtype)
+    if return_partial or key_index is not None or getattr(q, "is_nested", False):
+        refuse_scales(scales, "key_index" if key_index is not None else "return_partial" if return_partial else "a nested tensor")
+    if return_partial:
+        refuse_eight_bit((q, k, v), "return_partial")
     if key_index is not None and (return_partial or getattr(q, "is_nested", False) or num_splits):
         raise UnsupportedError("key_index is for whole results of tensors that are not nested, without num_splits")
     if key_index is None and key_block is not None:
@@ -238,6 +263,8 @@ def attention(
     if extra_qk is not None or may_cast():
         q, k, v, *extra = cast(q, k, v, *flat(extra_qk))
     if is_dynamo_compiling():
+        refuse_eight_bit((q, k, v), "torch.compile")
+        refuse_scales(scales, "torch.compile")
         if num_splits:
             raise UnsupportedError("num_splits is chosen inside of torch.compile: leave it out there")
         from attn_mlir.api.compiled import attention_in_graph  # with the operators, which take long to register
@@ -250,4 +277,4 @@ def attention(
     if key_index is not None:
         listed = importlib.import_module("attn_mlir.api.key_lists").attention_listed
         return listed((q, k, v), options, dropout, extra, (key_index, key_block))
-    return attend((q, k, v), options, dropout, extra)[0]
+    return attend((q, k, v), options, dropout, extra, scales)[0]

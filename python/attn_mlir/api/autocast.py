@@ -18,7 +18,7 @@ def may_cast() -> bool:
 def cast(*tensors: Any, dtype: torch.dtype | None = None) -> tuple[Any, ...]:
     """The tensors; where autocast is enabled for their devices, in its dtype, or in `dtype` where that is given.
 
-    float64 stays, as it does in torch, and so does what is no tensor of floats.
+    float64 stays, as it does in torch, and so do 8-bit floats, whose scales are told beside them, and what is no tensor of floats.
     """
     if not may_cast():
         return tensors
@@ -26,7 +26,7 @@ def cast(*tensors: Any, dtype: torch.dtype | None = None) -> tuple[Any, ...]:
 
 
 def _cast(x: Any, dtype: torch.dtype | None) -> Any:
-    if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.dtype == torch.float64:
+    if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.dtype == torch.float64 or x.dtype.itemsize == 1:
         return x
     device = x.device.type
     if device not in _DEVICES or not torch.is_autocast_enabled(device):

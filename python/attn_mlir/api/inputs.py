@@ -1,11 +1,13 @@
 """Checks q, k and v before anything else looks at them."""
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.compiler import is_compiling
 
+from attn_mlir.dialects.elements import ELEMENTS as TABLE
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.given import Inputs
 from attn_mlir.runtime.call import Problem
@@ -15,7 +17,10 @@ Layout = str | Sequence[str]
 LAYOUTS = {"bhsd": (0, 1, 2, 3), "bshd": (0, 2, 1, 3), "sbhd": (1, 2, 0, 3)}
 """Where batch, head, position and dim are."""
 _DIMENSIONS = {"b": "batch", "h": "head", "s": "position", "d": "dim"}
-ELEMENTS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.float64: "f64"}
+ALL_ELEMENTS = {getattr(torch, element.torch): name for name, element in TABLE.items()}
+EIGHT_BIT_ELEMENTS = {dtype: name for dtype, name in ALL_ELEMENTS.items() if TABLE[name].is_eight_bit}
+ELEMENTS = {dtype: name for dtype, name in ALL_ELEMENTS.items() if dtype not in EIGHT_BIT_ELEMENTS}
+"""Of q, k and v; attention takes those of 8 bits, too."""
 MAX_HEAD_DIM = 1024
 """GPUs take fewer, as their backends say."""
 MAX_STATE_DIM = 576
@@ -75,9 +80,9 @@ def problem_of(q: Any, k: Any, v: Any, layout: Layout) -> Problem:
     order = input_order(orders)
     named = {"q": q, "k": k, "v": v}
     for name, tensor in named.items():
-        check_tensor(name, tensor, order)
+        check_tensor(name, tensor, order, ALL_ELEMENTS)
+    check_dtypes(q, k, v)
     for name in ("k", "v"):
-        check_dtype(name, named[name], q)
         check_device(name, named[name], q)
     return _check_sizes(named, orders)
 
@@ -106,14 +111,23 @@ def check_dtype(name: str, tensor: torch.Tensor, like: torch.Tensor, whose: str 
         raise ArgumentError(f"{differ}: cast one of them, e.g. {name}.to({whose}.dtype)")
 
 
+def check_dtypes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+    """Checks that q, k and v have one dtype, or k and v one of 8 bits and q a wider one. Raises ArgumentError."""
+    if k.dtype in EIGHT_BIT_ELEMENTS and q.dtype not in EIGHT_BIT_ELEMENTS:
+        check_dtype("v", v, k, "k")
+        return
+    for name, tensor in (("k", k), ("v", v)):
+        check_dtype(name, tensor, q)
+
+
 def check_device(name: str, tensor: torch.Tensor, q: torch.Tensor) -> None:
     """Checks that a tensor is where q is. Raises ArgumentError."""
     if tensor.device != q.device:
         raise ArgumentError(f"{name} is on {tensor.device} but q is on {q.device}: move it with {name}.to(q.device)")
 
 
-def check_tensor(name: str, tensor: Any, layout: str) -> None:
-    """Checks that an input is a plain tensor of four dimensions. Raises ArgumentError."""
+def check_tensor(name: str, tensor: Any, layout: str, elements: Mapping[torch.dtype, str] = ELEMENTS) -> None:
+    """Checks that an input is a plain tensor of four dimensions and one of these dtypes. Raises ArgumentError."""
     if not isinstance(tensor, torch.Tensor):
         raise ArgumentError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
     if tensor.is_nested:
@@ -129,15 +143,16 @@ def check_tensor(name: str, tensor: Any, layout: str) -> None:
         raise ArgumentError(f"{name} is on the meta device and holds no data")
     if tensor.dim() != 4:
         raise ArgumentError(f"{name} must have 4 dimensions, {dimensions(layout)}, got shape {list(tensor.shape)}")
-    check_element(name, tensor)
+    check_element(name, tensor, elements)
     if not is_compiling() and max(tensor.shape) >= MAX_LENGTH:
         raise ArgumentError(f"{name} has a dimension of {max(tensor.shape)} elements; the limit is {MAX_LENGTH - 1}")
 
 
-def check_element(name: str, tensor: torch.Tensor) -> None:
+def check_element(name: str, tensor: torch.Tensor, elements: Mapping[torch.dtype, str] = ELEMENTS) -> None:
     """Checks the dtype of q, k, v, or of what takes their place."""
-    if tensor.dtype not in ELEMENTS:
-        raise ArgumentError(f"{name} has dtype {tensor.dtype}: use float32, float16, bfloat16 or float64")
+    if tensor.dtype not in elements:
+        eight = " (or a float8 type)" if elements is ALL_ELEMENTS else ""
+        raise ArgumentError(f"{name} has dtype {tensor.dtype}: use float32, float16, bfloat16 or float64{eight}")
 
 
 def check_head_dim(what: str, size: int, most: int = MAX_HEAD_DIM) -> None:
@@ -199,4 +214,8 @@ def _check_sizes(named: dict[str, torch.Tensor], layout: str) -> Problem:
     q = named["q"]
     # Lengths that a graph leaves open are asked nothing that would bound them; head dimensions are always numbers.
     is_empty = not is_compiling() and 0 in (b, heads, length, keys)
-    return Problem(Inputs(ELEMENTS[q.dtype], int(dim), int(value_dim)), q.device, sizes, q.device.type, is_empty, layout)
+    inputs = Inputs(ALL_ELEMENTS[q.dtype], int(dim), int(value_dim))
+    if named["k"].dtype in EIGHT_BIT_ELEMENTS:
+        output = "bf16" if q.dtype in EIGHT_BIT_ELEMENTS else inputs.element
+        inputs = dataclasses.replace(inputs, kv_element=EIGHT_BIT_ELEMENTS[named["k"].dtype], output=output)
+    return Problem(inputs, q.device, sizes, q.device.type, is_empty, layout)

@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from attn_mlir.api.call import attend
 from attn_mlir.api.dropout import Dropout
+from attn_mlir.api.eight_bit import refuse_derivatives, refuse_eight_bit
 from attn_mlir.api.extra_qk import extra_pairs, with_dims
 from attn_mlir.api.given_masks import check_sizes, is_block_mask, sizes_of, with_function
 from attn_mlir.api.inputs import check_inputs
@@ -40,7 +41,9 @@ def attention_listed(
     form = check_key_lists(*lists, sizes, problem.device)
     if options.target(problem) != "cpu":
         functions = (*functions[:4], mask_of(index, sizes, form, functions[4]), functions[5])
-        return attend(qkv, options._replace(functions=functions), dropout, extra, problem)[0]
+        return attend(qkv, options._replace(functions=functions), dropout, extra, problem=problem)[0]
+    if extra:
+        refuse_eight_bit(qkv, "extra_qk")
     pairs = extra_pairs(extra, qkv[0], problem, layout)
     group = group_of(form, index, sizes, dropout.form is not None)
     given = {**pairs.values, **dict.fromkeys(LISTS)}
@@ -54,6 +57,7 @@ def attention_listed(
     problem = dataclasses.replace(problem, inputs=dataclasses.replace(problem.inputs, lists=form.sizes, group=group))
     options = options._replace(functions=functions)
     call = options.call(problem, qkv, dropout, given)
+    refuse_derivatives(call)
     made = make_lists(index, sizes, form, bool(needing_gradient(call.values)))
     results = dispatch(call._replace(values=(*qkv, *made, *call.values[3 + len(LISTS) :])))
     if group > 1:

@@ -8,6 +8,7 @@ import torch
 
 from attn_mlir.api.autocast import cast
 from attn_mlir.api.dropout import dropout_of
+from attn_mlir.api.eight_bit import refuse_derivatives, refuse_eight_bit, refuse_scales, scales_of, with_scales
 from attn_mlir.api.graph_parts import graph_part
 from attn_mlir.api.inputs import device_type
 from attn_mlir.api.options import Options, check_splits
@@ -53,6 +54,11 @@ def attention_varlen(
     return_partial: bool = False,
     q_offset: int = 0,
     kv_offset: int = 0,
+    q_descale: torch.Tensor | float | None = None,
+    k_descale: torch.Tensor | float | None = None,
+    v_descale: torch.Tensor | float | None = None,
+    o_scale: torch.Tensor | float | None = None,
+    out_dtype: torch.dtype | None = None,
     **unknown: Never,
 ) -> Any:
     """Attention on packed sequences: sequence b of q is rows cu_seqlens_q[b] to cu_seqlens_q[b + 1], and attends to sequence b of k and v.
@@ -77,12 +83,18 @@ def attention_varlen(
     batch_invariant: a sequence has the same bits whatever else is in the batch, in o (as always on a CPU), and in gradients of its rows
     of q, k and v, which takes memory; docs/serving.md.
     return_partial, q_offset, kv_offset: see `attention`; the offsets are added to the positions, q_len() and kv_len() of every sequence.
+    q_descale, k_descale, v_descale, o_scale, out_dtype: see `attention`; B is the number of sequences.
     """
     if unknown:
         raise unexpected(attention_varlen, unknown)
     functions = (query_mod, key_mod, value_mod, score_mod, mask_of(mask_mod), row)
     asked = (functions, scale, "bshd", return_lse, return_states, device, bool(deterministic))
     q, k, v = cast(q, k, v)
+    scales = scales_of(q_descale, k_descale, v_descale, o_scale, out_dtype)
+    if return_partial or torch.compiler.is_dynamo_compiling():
+        what = "return_partial" if return_partial else "torch.compile"
+        refuse_eight_bit((q, k, v), what)
+        refuse_scales(scales, what)
     if return_partial:
         if block_table is not None:
             raise UnsupportedError("partial results are not of keys in pages: leave block_table out, and gather the pages")
@@ -112,7 +124,9 @@ def attention_varlen(
     sequences = sequences_of(q, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table, inside)
     check_largest(max_q, max_k, sequences)
     options = Options(*asked, check_splits(num_splits), bool(batch_invariant))
-    call = options.call(problem, batched(q, k, v), dropout, sequences)
+    problem, values = with_scales(problem, scales, len(cu_seqlens_q) - 1)
+    call = options.call(problem, batched(q, k, v), dropout, {**sequences, **values})
+    refuse_derivatives(call)
     check_out(out, call.entry.traced.weights)
     if block_table is not None and needing_gradient(call.values):
         raise UnsupportedError("attention to pages (block_table) has no gradients: call it under torch.no_grad(), or gather the pages")

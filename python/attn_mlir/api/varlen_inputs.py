@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from attn_mlir.api.given_masks import is_block_mask
-from attn_mlir.api.inputs import Problem, check_dtype, check_inputs
+from attn_mlir.api.inputs import Problem, check_dtypes, check_inputs
 from attn_mlir.api.mask_strings import parse
 from attn_mlir.errors import ArgumentError
 from attn_mlir.runtime.varlen import reads_offsets
@@ -43,8 +43,7 @@ def problem_of(q: Any, k: Any, v: Any, paged: bool) -> Problem:
     if paged:
         if v.shape[:2] != k.shape[:2]:
             raise ArgumentError(f"v has {v.shape[0]} pages of {v.shape[1]} positions but k has {k.shape[0]} of {k.shape[1]}")
-        for name, tensor in (("k", k), ("v", v)):
-            check_dtype(name, tensor, q)
+        check_dtypes(q, k, v)
         k, v = (x[0] if len(x) else x.new_zeros(0, *x.shape[2:]) for x in (k, v))
     problem = check_inputs(q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0), "bshd")
     inputs = dataclasses.replace(problem.inputs, packed=True, paged=paged)

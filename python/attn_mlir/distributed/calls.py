@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attn_mlir.api.eight_bit import refuse_eight_bit
 from attn_mlir.api.options import Options
 from attn_mlir.distributed.cut_program import CutProgram, cut_program, document_of
 from attn_mlir.distributed.group import Ranks, agreed, digest
@@ -89,6 +90,7 @@ def find_call(
     problem: Problem, qkv: tuple[Tensor, Tensor, Tensor], call: Asked, placement: Placement, documents: Sequence[int] = ()
 ) -> FoundCall:
     """Traces the functions for parts of a sequence, or of documents."""
+    refuse_eight_bit(qkv, "attention over several processes")
     q = qkv[0]
     target = call.device or problem.device_type
     inputs = dataclasses.replace(problem.inputs, element=element_of(problem, target, q), parts=True, documents=bool(documents))

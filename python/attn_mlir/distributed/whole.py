@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from attn_mlir.api.dropout import NONE, Dropout
+from attn_mlir.api.eight_bit import refuse_eight_bit
 from attn_mlir.api.inputs import check_inputs
 from attn_mlir.api.options import Options
 from attn_mlir.distributed.group import Ranks
@@ -96,6 +97,7 @@ def _found(
     places: Mapping[str, int] | None,
 ) -> tuple[Entry, list[Any]]:
     """The traced program and its captured values, whose gradients are summed over ranks; `places`: positions of parts."""
+    refuse_eight_bit(qkv, "attention over several processes")
     problem = check_inputs(*qkv, "bhsd")
     inputs = dataclasses.replace(problem.inputs, parts=places is not None)
     options = Options(tuple(functions), call.scale, lse=call.return_lse, states=call.return_states)

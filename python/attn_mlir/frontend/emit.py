@@ -105,7 +105,9 @@ class Emitter:
         inputs = self.arguments(captures)
         row = ir.RankedTensorType.get([ir.ShapedType.get_dynamic_size()] * 3, self.types["float"])
         weights = weights_of(pieces, outputs)
-        results = [inputs[2][1], *[row] * len(outputs)]
+        values = ir.RankedTensorType(inputs[2][1])
+        o = ir.RankedTensorType.get(values.shape, ir.Type.parse(self.inputs.output)) if self.inputs.output else values
+        results = [o, *[row] * len(outputs)]
 
         def make(arguments: Sequence[ir.Value]) -> tuple[ir.Operation, ir.Block]:
             op, block = build.attention(arguments[0], arguments[1], arguments[2], results, outputs, accumulators)
@@ -122,9 +124,10 @@ class Emitter:
 
     def arguments(self, captures: Sequence[Captured]) -> list[tuple[str, ir.Type]]:
         """Names and types of the arguments of @attention: q, k, v, and what is captured."""
-        element, wide = ir.Type.parse(self.inputs.element), ir.ShapedType.get_dynamic_size()
-        dims = {"q": self.inputs.head_dim, "k": self.inputs.head_dim, "v": self.inputs.value_dim}
-        shaped = [(name, ir.RankedTensorType.get([wide] * 3 + [dim], element)) for name, dim in dims.items()]
+        of, wide = self.inputs, ir.ShapedType.get_dynamic_size()
+        of_q, of_keys = ir.Type.parse(of.element), ir.Type.parse(of.kv_element or of.element)
+        dims = {"q": (of.head_dim, of_q), "k": (of.head_dim, of_keys), "v": (of.value_dim, of_keys)}
+        shaped = [(name, ir.RankedTensorType.get([wide] * 3 + [dim], element)) for name, (dim, element) in dims.items()]
         return [*shaped, *((captured.name, self._argument_type(captured)) for captured in captures)]
 
     def function(

@@ -36,7 +36,7 @@ class Entry:
         return found if all(decision.holds(found.value) for decision in self.traced.decisions) else None
 
     def captures(self, scan: "Scan | Found", scale: float, given: Mapping[str, Any] = MappingProxyType({})) -> list[Any]:
-        """The current values of the program's further arguments; `given`: those of dropout, products, sequences, lists, positions."""
+        """The current values of the program's further arguments; `given`: those that are no leaves, by name."""
         if self.traced.tape is not None and not isinstance(scan, Found):
             scan = self.traced.tape.first(scan.leaves)
         values = []
@@ -46,7 +46,7 @@ class Entry:
                     values.append(captured.kind.read(scan.leaves[captured.source[1]]))
                 case "scale":
                     values.append(scale)
-                case "dropout" | "product" | "sequences" | "position" | "lists":
+                case "dropout" | "product" | "sequences" | "position" | "lists" | "descale":
                     values.append(given[captured.source[1]])
                 case "computed":
                     values.append(shared(scan.value(captured.source)))  # type: ignore[union-attr]

@@ -25,6 +25,9 @@ DOCUMENT = "document"
 LIST = "lists"
 LISTS = {"list": ("i32", 1), "list_ranges": ("i64", 4), "back": ("i32", 1), "back_kept": ("i32", 1), "back_ranges": ("i64", 4)}
 """The arguments of a function with lists of keys, in the order of `attn.key_lists`: element types and ranks."""
+DESCALE = "descale"
+DescaleForms = tuple[tuple[str, str], ...]
+"""Scales of 8-bit inputs and outputs by name, and the indices of each: b, h (a query head) and k (a key head); or "number"."""
 FOLDED = {("size", "q", 1), ("size", "q", 2)}
 """Sizes that are others where heads are rows."""
 _OF_ROW, _OF_PAIR = ("b", "h", "q_idx"), ("b", "h", "q_idx", "kv_idx")
@@ -36,7 +39,7 @@ _PLACES = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Inputs:
-    """The element type ("f32", "f16", "bf16" or "f64") and head dimensions of q, k and v, and of further pairs of q and k."""
+    """The element type of q, by its name in MLIR, and head dimensions of q, k and v, and of further pairs of q and k."""
 
     element: str
     head_dim: int
@@ -58,12 +61,29 @@ class Inputs:
     group: int = 1
     """Query heads of a key head that are rows of it: row r is query r // group of the member r % group."""
 
+    kv_element: str = ""
+    """The element type of k and v where it has 8 bits; empty: q's."""
+
+    output: str = ""
+    """The element type of o; empty: that of k and v."""
+
+    descales: DescaleForms = ()
+
     key: tuple[Any, ...] = dataclasses.field(init=False, repr=False, compare=False)
     """All of it, to find a trace by."""
 
     def __post_init__(self) -> None:
         dims = self.element, self.head_dim, self.value_dim, self.extra_dims
-        object.__setattr__(self, "key", (*dims, self.packed, self.paged, self.parts, self.lists, self.documents, self.group))
+        object.__setattr__(self, "key", (*dims, self.packed, self.paged, self.parts, self.lists, self.documents, self.group, *self._narrow))
+
+    @property
+    def narrow(self) -> bool:
+        """Whether k and v have elements of 8 bits."""
+        return bool(self.kv_element)
+
+    @property
+    def _narrow(self) -> tuple[Any, ...]:
+        return (self.kv_element, self.output, self.descales) if self.kv_element or self.output or self.descales else ()
 
     @property
     def largest(self) -> float:

@@ -15,7 +15,7 @@ from attn_mlir.frontend.node import Node
 from attn_mlir.frontend.reach import reachable
 from attn_mlir.frontend.scope import Trace
 
-__all__ = ["with_key_scores"]
+__all__ = ["substituted", "with_key_scores"]
 
 
 def with_key_scores(state: Trace, pieces: Sequence[Piece], key: Node | None, subject: str, products: int = 1) -> list[Piece]:
@@ -59,7 +59,7 @@ def _yielding(state: Trace, score: Piece, row: Piece, cut: Sequence[Node], key: 
     """The score's piece with the values that were cut off: conditions are 1 and -1, so that random numbers confirm both."""
     *positions, of_key = [argument for argument in score.arguments if argument.kind == "int"]
     indices = dict(zip([argument for argument in row.arguments if argument.kind == "int"], positions, strict=True))
-    moved = _substituted(state, cut, {**indices, key: of_key}, score.arguments[0].scope)
+    moved = substituted(state, cut, {**indices, key: of_key}, score.arguments[0].scope)
     state.scope = score.arguments[0].scope  # type: ignore[assignment]
     with state:
         signs = ops.constant(1.0), ops.constant(-1.0)
@@ -76,10 +76,10 @@ def _taking(state: Trace, row: Piece, cut: Sequence[Node], scores: int) -> Piece
             given.append(state.argument(_name(state, node), "float", varying=True))
             known[node] = ops.compare("gt", given[-1], ops.constant(0.0)) if node.kind == "bool" else given[-1]
     arguments = (*row.arguments[:scores], *given, *row.arguments[scores:])
-    return dataclasses.replace(row, arguments=arguments, results=tuple(_substituted(state, row.results, known, None)))
+    return dataclasses.replace(row, arguments=arguments, results=tuple(substituted(state, row.results, known, None)))
 
 
-def _substituted(state: Trace, roots: Sequence[Node], known: Mapping[Node, Node], scope: object) -> list[Node]:
+def substituted(state: Trace, roots: Sequence[Node], known: Mapping[Node, Node], scope: object) -> list[Node]:
     """The roots with nodes replaced; new ones are of the piece `scope`, or of that of those which they replace."""
     made = dict(known)
     for node in _above(roots, known):

@@ -13,6 +13,7 @@ from attn_mlir.frontend import functions
 from attn_mlir.frontend.bounds import Extent, extents
 from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.decisions import Decision
+from attn_mlir.frontend.descales import with_descales
 from attn_mlir.frontend.dropout import DropoutForm, with_dropout
 from attn_mlir.frontend.emit import Inputs, Piece, emit, used_captures
 from attn_mlir.frontend.functions import Parameter, choose_arity, refuse_score_mod, trace_call
@@ -105,6 +106,8 @@ class Traced:
     """How many weights the row gives, each with an o of its own."""
     splits: int = 0
     """How many parts keys are seen in where there are few queries; 0: chosen."""
+    output: str = ""
+    """The element type of o where it is not q's."""
     invariant: bool = False
     """Of packed tensors: whether gradients of a sequence have the same bits whatever else is in the batch."""
 
@@ -134,7 +137,8 @@ def trace(definition: Definition, inputs: Inputs, device: Any = None) -> Traced:
     pieces += mask_piece(state, definition.mask_mod, rebind)
     row, key, outputs = _row_piece(state, definition, rebind, scores_of(pieces, len(scales)))
     weights = len(row.results) - len(outputs)
-    pieces = with_dropout(state, [*pieces, row], definition.dropout, len(scales), weights)
+    pieces = with_descales(state, [*pieces, row], inputs.descales, weights)
+    pieces = with_dropout(state, pieces, definition.dropout, len(scales), weights)
     pieces = with_key_scores(state, pieces, key, functions.subject("row", definition.row), len(scales))
     given = [*sequence_captures(inputs), *list_captures(inputs), *position_captures(inputs), *product_captures(inputs)]
     captures = unique([*given, *used_captures(pieces, state.captures, state.specialised)])
@@ -154,6 +158,7 @@ def trace(definition: Definition, inputs: Inputs, device: Any = None) -> Traced:
         tape=state.tape(captures),
         decisions=tuple(state.decisions.values()),
         weights=weights,
+        output=inputs.output if inputs.output != inputs.element else "",
     )
 
 

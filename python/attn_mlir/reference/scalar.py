@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from attn_mlir.dialects.elements import element_of
 from attn_mlir.float_values import FUNCTIONS, compare
+from attn_mlir.float_values import rounded as rounded_to
 from attn_mlir.mlir import ir
 
 Array = np.ndarray
@@ -58,7 +60,8 @@ def round_to(value: Array, type_: ir.Type) -> Array:
         bits = np.ascontiguousarray(value, dtype=np.float32).view(np.uint32)
         rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
         return np.where(np.isnan(value), np.nan, rounded.view(np.float32).reshape(np.shape(value)).astype(np.float64))
-    return np.asarray(value)
+    element = element_of(scalar)
+    return rounded_to(value, element) if element is not None and element.is_eight_bit else np.asarray(value)
 
 
 _SIGNED: tuple[Rule, ...] = (np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal)

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import torch
 
 from attn_mlir import driver
+from attn_mlir.backends.program import DTYPES
 from attn_mlir.capture_kinds import CaptureKinds
 from attn_mlir.dialects import loaded
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
@@ -80,6 +81,8 @@ class Program:
     """Why compiled kernels are slower than their device can do, by their names."""
     served: dict[str, "Program"] = dataclasses.field(default_factory=dict)
     """The same program for devices that take tensors of another type, see `served_by`."""
+    output: str = dataclasses.field(default="", kw_only=True)
+    """The element type of o where it is not q's."""
     splits: int = 0
     """How many parts kernels for few queries see keys in; 0: chosen."""
 
@@ -251,7 +254,8 @@ class Program:
     def results(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, captures: Sequence[Any]) -> list[tuple[Any, torch.dtype]]:
         """Shape and dtype of each result where no gradient is needed."""
         score = torch.float64 if q.dtype == torch.float64 else torch.float32
-        return [*[((*q.shape[:3], v.shape[3]), q.dtype)] * self.weights, *[(tuple(q.shape[:3]), score)] * len(self.outputs)]
+        output = DTYPES[self.output] if self.output else q.dtype
+        return [*[((*q.shape[:3], v.shape[3]), output)] * self.weights, *[(tuple(q.shape[:3]), score)] * len(self.outputs)]
 
     def ordered(self, results: int) -> int:
         """How many of a forward pass's results, the first ones, have the memory order of the layout where they have rank 4."""
@@ -299,6 +303,8 @@ def register(traced: Traced, deterministic: bool = False) -> str:
         form["weights"] = traced.weights
     if traced.splits:
         form["splits"] = traced.splits
+    if traced.output:
+        form["output"] = traced.output
     if traced.invariant:
         form["invariant"] = True
     name = json.dumps(form)
@@ -342,7 +348,7 @@ def _read(form: dict[str, Any], name: str, located: str, located_written: str) -
         kind = importlib.import_module(_LINEAR).LinearProgram
         options |= {"inputs": tuple(form["linear"]), "segment": form["segment"]}
     else:
-        options |= {"splits": form.get("splits", 0)}
+        options |= {"splits": form.get("splits", 0), "output": form.get("output", "")}
     if form.get("packed"):
         kind = importlib.import_module(_VARLEN).VarlenProgram
         options |= {name: form.get(name, False) for name in ("paged", "invariant")}

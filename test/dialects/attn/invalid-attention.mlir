@@ -43,7 +43,7 @@
 %q = ub.poison : tensor<?x?x?x64xf32>
 %k = ub.poison : tensor<?x?x?x64xf32>
 %v = ub.poison : tensor<?x?x?x64xf16>
-// expected-error @below {{'attn.attention' needs one element type for q, k and v, got tensor<?x?x?x64xf32>, tensor<?x?x?x64xf32>, tensor<?x?x?x64xf16>}}
+// expected-error @below {{'attn.attention' needs one element type for q, k and v, or k and v of one with 8 bits, got tensor<?x?x?x64xf32>, tensor<?x?x?x64xf32>, tensor<?x?x?x64xf16>}}
 %o = "attn.attention"(%q, %k, %v) ({
   "attn.row"() ({
   ^bb0(%s: f32, %b: index, %h: index, %i: index):
@@ -56,7 +56,7 @@
 %q = ub.poison : tensor<?x?x?x64xf32>
 %k = ub.poison : tensor<?x?x?x64xf32>
 %v = ub.poison : tensor<?x?x?x64xf32>
-// expected-error @below {{'attn.attention' produces o as a rank-4 tensor with v's head dimension and element type, or f32, got tensor<?x?x?x32xf32>}}
+// expected-error @below {{'attn.attention' produces o as a rank-4 tensor with v's head dimension and element type, or a wider one, got tensor<?x?x?x32xf32>}}
 %o = "attn.attention"(%q, %k, %v) ({
   "attn.row"() ({
   ^bb0(%s: f32, %b: index, %h: index, %i: index):
@@ -184,3 +184,28 @@
     "attn.yield"(%s) : (f32) -> ()
   }) : () -> ()
 }) {outputs = []} : (tensor<?x?x?x64xindex>, tensor<?x?x?x64xindex>, tensor<?x?x?x64xindex>) -> tensor<?x?x?x64xindex>
+
+// -----
+
+// 8-bit queries are not of another type than keys.
+%q = ub.poison : tensor<?x?x?x64xf8E5M2>
+%k = ub.poison : tensor<?x?x?x64xbf16>
+// expected-error @below {{'attn.attention' needs one element type for q, k and v, or k and v of one with 8 bits}}
+%o = "attn.attention"(%q, %k, %k) ({
+  "attn.row"() ({
+  ^bb0(%s: f32, %b: index, %h: index, %i: index):
+    "attn.yield"(%s) : (f32) -> ()
+  }) : () -> ()
+}) {outputs = []} : (tensor<?x?x?x64xf8E5M2>, tensor<?x?x?x64xbf16>, tensor<?x?x?x64xbf16>) -> tensor<?x?x?x64xbf16>
+
+// -----
+
+// An output is wider than v only where v has 16 or 8 bits.
+%q = ub.poison : tensor<?x?x?x64xf16>
+// expected-error @below {{'attn.attention' produces o as a rank-4 tensor with v's head dimension and element type, or a wider one, got tensor<?x?x?x64xf8E5M2>}}
+%o = "attn.attention"(%q, %q, %q) ({
+  "attn.row"() ({
+  ^bb0(%s: f32, %b: index, %h: index, %i: index):
+    "attn.yield"(%s) : (f32) -> ()
+  }) : () -> ()
+}) {outputs = []} : (tensor<?x?x?x64xf16>, tensor<?x?x?x64xf16>, tensor<?x?x?x64xf16>) -> tensor<?x?x?x64xf8E5M2>

@@ -29,7 +29,7 @@
 
 %m = ub.poison : memref<?x?x?x64xf32>
 %i = ub.poison : index
-// expected-error @below {{'tile.load' keeps the element type f32, got tensor<?x64xf16>}}
+// expected-error @below {{'tile.load' keeps the element type f32, or widens it, got tensor<?x64xf16>}}
 %t = "tile.load"(%m, %i, %i, %i, %i) : (memref<?x?x?x64xf32>, index, index, index, index) -> tensor<?x64xf16>
 
 // -----
