@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from attn_mlir.backends import plain
-from attn_mlir.backends.sizes import Size, like, problem_of, read_sizes, shape_of
+from attn_mlir.backends.sizes import Size, like, problem_of, read_sizes
 from attn_mlir.mlir import ir
 from attn_mlir.passes.shapes import SAME, SHAPES
 
 
 @dataclass(frozen=True)
-class Kernel:
+class KernelGrid:
     """A worker's grid and outputs, as its attribute `tile.kernel` tells them.
 
     The grid runs over blocks of `block_q` rows of argument number `over`, its heads and its batch; "pairs" are chunks of
@@ -69,7 +69,7 @@ class Argument:
 
 
 @dataclass(frozen=True)
-class Result:
+class StepResult:
     """What a step makes, with its sizes as arithmetic on those of the step's operands."""
 
     sizes: tuple[Size, ...]
@@ -77,18 +77,14 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Step:
+class HostStep:
     """A call of a kernel, or without a kernel the sum of two tensors. Values are numbered: arguments, then all results in order."""
 
     kernel: str
     operands: tuple[int, ...]
-    results: tuple[Result, ...]
+    results: tuple[StepResult, ...]
     same: int = -1
     """The operand that the result is where it would have its shape: the sum over groups of one head each. -1: none is."""
-
-    def is_same(self, shapes: Sequence[Sequence[int]]) -> bool:
-        """Whether the result is operand `same`, for operands of these shapes."""
-        return self.same >= 0 and shape_of(self.results[0].sizes, shapes) == tuple(shapes[self.same])
 
 
 @dataclass(frozen=True)
@@ -97,24 +93,24 @@ class Host:
 
     name: str
     arguments: tuple[Argument, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[HostStep, ...]
     returns: tuple[int, ...]
 
 
-def to_json(host: Host, kernels: Mapping[str, Kernel]) -> dict[str, Any]:
+def to_json(host: Host, kernels: Mapping[str, KernelGrid]) -> dict[str, Any]:
     """Both as plain data."""
     return {"host": asdict(host), "kernels": [asdict(kernel) for kernel in kernels.values()]}
 
 
-def from_json(fields: Mapping[str, Any]) -> tuple[Host, dict[str, Kernel]]:
+def from_json(fields: Mapping[str, Any]) -> tuple[Host, dict[str, KernelGrid]]:
     """The inverse of `to_json`. Raises LookupError, TypeError or ValueError for other data."""
     host = plain.read(Host, fields["host"])
-    kernels = {kernel.name: kernel for kernel in plain.read(tuple[Kernel, ...], fields["kernels"])}
+    kernels = {kernel.name: kernel for kernel in plain.read(tuple[KernelGrid, ...], fields["kernels"])}
     _check(host, kernels)
     return host, kernels
 
 
-def _check(host: Host, kernels: Mapping[str, Kernel]) -> None:
+def _check(host: Host, kernels: Mapping[str, KernelGrid]) -> None:
     """Raises LookupError or ValueError where steps do not fit to each other or to their kernels."""
     made = len(host.arguments)
     for step in host.steps:
@@ -154,7 +150,7 @@ def read_host(function: ir.Operation) -> Host:
         operands = tuple(numbers[v] for v in call.operands)
         if call.name == "arith.addf":
             type_ = _type(call.result.type)
-            steps.append(Step("", operands, (Result(like(0, len(type_.shape or ())), type_),)))
+            steps.append(HostStep("", operands, (StepResult(like(0, len(type_.shape or ())), type_),)))
         else:
             steps.append(_step(functions[ir.FlatSymbolRefAttr(call.attributes["callee"]).value], operands, functions))
         for result in call.results:
@@ -162,14 +158,14 @@ def read_host(function: ir.Operation) -> Host:
     return Host(name, arguments, tuple(steps), tuple(numbers[value] for value in operations[-1].operands))
 
 
-def _step(function: ir.Operation, operands: tuple[int, ...], functions: Mapping[str, ir.Operation]) -> Step:
+def _step(function: ir.Operation, operands: tuple[int, ...], functions: Mapping[str, ir.Operation]) -> HostStep:
     """A call of a function; its shape function is one of `functions`."""
     types = [_type(type_) for type_ in ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).results]
     shapes = functions[ir.FlatSymbolRefAttr(function.attributes[SHAPES]).value]
     sizes = read_sizes(shapes, [len(type_.shape or ()) for type_ in types])
     same = ir.IntegerAttr(function.attributes[SAME]).value if SAME in function.attributes else -1
-    results = tuple(Result(each, type_) for each, type_ in zip(sizes, types, strict=True))
-    return Step(ir.StringAttr(function.attributes["sym_name"]).value, operands, results, same)
+    results = tuple(StepResult(each, type_) for each, type_ in zip(sizes, types, strict=True))
+    return HostStep(ir.StringAttr(function.attributes["sym_name"]).value, operands, results, same)
 
 
 def _type(type_: ir.Type) -> Argument:
@@ -178,14 +174,14 @@ def _type(type_: ir.Type) -> Argument:
     return Argument(str(type_.element_type), tuple(-1 if type_.is_dynamic_dim(d) else type_.shape[d] for d in range(type_.rank)))
 
 
-def read_kernel(function: ir.Operation, results: int) -> Kernel:
+def read_kernel(function: ir.Operation, results: int) -> KernelGrid:
     """Reads `tile.kernel` of a kernel with that many outputs."""
     fields = ir.DictAttr(function.attributes["tile.kernel"])
     outputs = tuple(ir.StringAttr(kind).value for kind in ir.ArrayAttr(fields["outputs"])) if "outputs" in fields else ("store",) * results
     axes: list[tuple[bool, ...]] = [()] * results
     if "disjoint" in fields:
         axes = [tuple(ir.BoolAttr(b).value for b in ir.ArrayAttr(a)) for a in ir.ArrayAttr(fields["disjoint"])]
-    return Kernel(
+    return KernelGrid(
         name=ir.StringAttr(function.attributes["sym_name"]).value,
         block_q=ir.IntegerAttr(fields["block_q"]).value,
         grid=ir.StringAttr(fields["grid"]).value if "grid" in fields else "rows",

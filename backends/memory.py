@@ -13,7 +13,7 @@ _FEW = 1 << 14
 
 
 @dataclass(frozen=True)
-class Memory:
+class OutputMemory:
     """The memory of an output: the result itself, or [slots, result]."""
 
     tensor: torch.Tensor
@@ -56,8 +56,8 @@ def allocate(
     order: str,
     slots: tuple[int, int, int],
     programs: tuple[int, int, int],
-) -> Memory:
-    """The memory of an output; `kind` as in `host.Kernel`, `order` is that of its memory.
+) -> OutputMemory:
+    """The memory of an output; `kind` as in `host.KernelGrid`, `order` is that of its memory.
 
     `slots`: how many there are along chunks, batch and heads, where `programs` are how many the kernel sees; one slot for all is seen with
     stride 0. Results are no views, so that they may be changed in place.
@@ -65,17 +65,17 @@ def allocate(
     match kind:
         case "store":
             made = empty_heads(shape, dtype, order, device)
-            return Memory(made, made)
+            return OutputMemory(made, made)
         case "accumulate" if slots[0] == 1:
             made = empty_heads(shape, dtype, order, device).zero_()
-            return Memory(made, made.expand(programs[0], *shape))
+            return OutputMemory(made, made.expand(programs[0], *shape))
         case "accumulate":
             sizes = shape if order == "bhsd" else [shape["bhsd".index(letter)] for letter in order]
             made = torch.zeros((slots[0], *sizes), dtype=dtype, device=device)
             made = made if order == "bhsd" else in_order(made, order, 1)
-            return Memory(made, made, True)
+            return OutputMemory(made, made, True)
     if slots == (1, 1, 1):
         made = torch.zeros(shape, dtype=dtype, device=device)
-        return Memory(made, made.expand(*programs, *shape))
+        return OutputMemory(made, made.expand(*programs, *shape))
     made = torch.zeros((*slots, *shape), dtype=dtype, device=device)
-    return Memory(made.flatten(0, 2), made.expand(*programs, *shape), True)
+    return OutputMemory(made.flatten(0, 2), made.expand(*programs, *shape), True)

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from attn_mlir.backends.copies import Copies
-from attn_mlir.backends.host import Argument, Host, Kernel, Result, Step
-from attn_mlir.backends.segments import SHORTEST, Machine, choose_segment
+from attn_mlir.backends.host import Argument, Host, HostStep, KernelGrid, StepResult
+from attn_mlir.backends.segments import SHORTEST, DeviceModel, choose_segment
 from attn_mlir.backends.sizes import has_positions, shape_of
 from attn_mlir.dialects import loaded
 from attn_mlir.dialects.elements import ELEMENTS
@@ -32,7 +32,7 @@ _LIMIT = 512
 
 
 @dataclass(frozen=True)
-class Made:
+class ResultShapes:
     """What a step makes: for each result its shape, dtype, and whether it is shaped like q, k, v or o."""
 
     shapes: tuple[torch.Size, ...]
@@ -41,29 +41,29 @@ class Made:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """What a run on tensors of given shapes makes, step by step."""
 
-    steps: tuple[Made, ...]
+    steps: tuple[ResultShapes, ...]
     empty: bool
     """Whether there are no rows or no keys (or no heads of a linear attention), so that everything is zero."""
     size: int
     """The bytes of all tensors that go in."""
 
 
-class HostProgram(ABC):
-    """A compiled host function, which takes tensors and numbers and returns tensors. See `driver.Program`."""
+class LaunchPlan(ABC):
+    """A compiled host function, which takes tensors and numbers and returns tensors. See `driver.CompiledFunction`."""
 
-    def __init__(self, host: Host, kernels: Mapping[str, Kernel]) -> None:
+    def __init__(self, host: Host, kernels: Mapping[str, KernelGrid]) -> None:
         self.host = host
         self.kernels = kernels
         self._last_use = _last_uses(host)
         self._used = frozenset(host.returns).union(*(step.operands for step in host.steps))
-        self._plans: dict[Any, Plan] = {}
+        self._plans: dict[Any, RunPlan] = {}
         self._copies = Copies()
 
     @abstractmethod
-    def launch(self, step: Step, operands: list[Any], made: Made, plan: Plan, layout: str) -> list[torch.Tensor]:
+    def launch(self, step: HostStep, operands: list[Any], made: ResultShapes, plan: RunPlan, layout: str) -> list[torch.Tensor]:
         """Runs the kernel of a step; returns its results."""
 
     @abstractmethod
@@ -71,16 +71,16 @@ class HostProgram(ABC):
         """The tensor itself where kernels can read it, else a copy; `by_columns` ones have a fixed number of columns."""
 
     @abstractmethod
-    def machine(self) -> Machine:
+    def machine(self) -> DeviceModel:
         """What it runs on, for the choice of segments."""
 
     def segment_for(self, inputs: Sequence[Any]) -> int:
-        """See `driver.Program.segment_for`."""
+        """See `driver.CompiledFunction.segment_for`."""
         batch, heads, length, _ = inputs[2].shape
         return 0 if length < SHORTEST else choose_segment(self.kernels, batch, heads, length, self.machine())
 
     def results(self, inputs: Sequence[Any]) -> list[tuple[torch.Size, torch.dtype]]:
-        """See `driver.Program.results`."""
+        """See `driver.CompiledFunction.results`."""
         shapes: list[Any] = [value.shape if isinstance(value, torch.Tensor) else () for value in inputs]
         dtypes: list[Any] = [None] * len(shapes)
         for made in self._steps(shapes):
@@ -89,7 +89,7 @@ class HostProgram(ABC):
         return [(shapes[i], dtypes[i]) for i in self.host.returns]
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
-        """See `driver.Program.run`."""
+        """See `driver.CompiledFunction.run`."""
         plan = self.plan(inputs)
         values: list[Any] = [
             # Tensors with a fixed number of columns are read by tiles.
@@ -118,18 +118,18 @@ class HostProgram(ABC):
         """Why some of q, k and v were copied, by their names."""
         return self._copies.notes
 
-    def tell_copied(self, step: Step, operands: Sequence[Any], copied: Iterable[int]) -> None:
+    def tell_copied(self, step: HostStep, operands: Sequence[Any], copied: Iterable[int]) -> None:
         """Tells of the operands that a step's kernel could not read where they are, given by their numbers."""
         for number in copied:
             if number < len(operands) and step.operands[number] < 3:
                 self._copies.tell(step.operands[number], operands[number])
 
-    def plan(self, inputs: Sequence[Any]) -> Plan:
+    def plan(self, inputs: Sequence[Any]) -> RunPlan:
         """The plan of a run on these inputs. Raises ArgumentError for other inputs than the program takes."""
         key = tuple([(x.shape, x.dtype) if isinstance(x, torch.Tensor) else None for x in inputs])
         return self._plans.get(key) or self._plan(key, inputs)
 
-    def _plan(self, key: Any, inputs: Sequence[Any]) -> Plan:
+    def _plan(self, key: Any, inputs: Sequence[Any]) -> RunPlan:
         for position, (value, type_) in enumerate(zip(inputs, self.host.arguments, strict=True)):
             if type_.shape is not None:
                 _check(position, value, type_, type_.shape)
@@ -141,17 +141,17 @@ class HostProgram(ABC):
         size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         if len(self._plans) >= _LIMIT:
             self._plans.clear()
-        plan = self._plans[key] = Plan(tuple(self._steps(shapes)), empty, size)
+        plan = self._plans[key] = RunPlan(tuple(self._steps(shapes)), empty, size)
         return plan
 
-    def _steps(self, inputs: Sequence[Any]) -> Iterator[Made]:
+    def _steps(self, inputs: Sequence[Any]) -> Iterator[ResultShapes]:
         """What each step makes, for inputs of these shapes (those of numbers are empty)."""
         shapes = list(inputs)
         for step in self.host.steps:
             operands = [shapes[i] for i in step.operands]
             new = tuple(torch.Size(shape_of(result.sizes, operands)) for result in step.results)
             shapes += new
-            yield Made(new, tuple(DTYPES[result.type.element] for result in step.results), tuple(map(_is_head, step.results)))
+            yield ResultShapes(new, tuple(DTYPES[result.type.element] for result in step.results), tuple(map(_is_head, step.results)))
 
 
 def _check(position: int, value: Any, type_: Argument, shape: tuple[int, ...]) -> None:
@@ -163,7 +163,7 @@ def _check(position: int, value: Any, type_: Argument, shape: tuple[int, ...]) -
         raise ArgumentError(f"argument {position} of this program is {list(shape)} of {type_.element}, got {given}")
 
 
-def _is_head(result: Result) -> bool:
+def _is_head(result: StepResult) -> bool:
     """Whether the result is shaped like q, k, v or o, and not like a captured tensor, of which no size is fixed."""
     return bool(result.type.shape) and len(result.type.shape) == 4 and result.type.shape[-1] != -1 and has_positions(result.sizes)
 

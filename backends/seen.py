@@ -64,7 +64,7 @@ class Seen:
 
 
 @dataclass
-class Recorder:
+class StageRecorder:
     """A pipeline callback that keeps the stages of a program, and marks the ops of the schedule with their lines."""
 
     source: str

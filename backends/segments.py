@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from attn_mlir.backends.host import Kernel
+from attn_mlir.backends.host import KernelGrid
 
 UNIT = 512
 """Segments have a multiple of so many positions: every chunk and every interval between states divides it."""
@@ -33,7 +33,7 @@ _GAIN = 0.95
 
 
 @dataclass(frozen=True)
-class Machine:
+class DeviceModel:
     """What the model knows of a device: how many programs run at the same time, and its costs in chunks of one program."""
 
     processors: int
@@ -54,7 +54,7 @@ class _Sweep:
     crowd: float
 
 
-def choose_segment(kernels: Mapping[str, Kernel], batch: int, heads: int, length: int, machine: Machine) -> int:
+def choose_segment(kernels: Mapping[str, KernelGrid], batch: int, heads: int, length: int, machine: DeviceModel) -> int:
     """How many positions a segment should have, a power of two, so that no length asks for many programs; 0: leave sequences whole.
 
     `kernels` are those of the program without segments; o is [batch, heads, length, V].
@@ -71,7 +71,7 @@ def choose_segment(kernels: Mapping[str, Kernel], batch: int, heads: int, length
 
 
 @lru_cache(maxsize=512)
-def _cheapest(sweeps: tuple[_Sweep, ...], length: int, machine: Machine) -> int:
+def _cheapest(sweeps: tuple[_Sweep, ...], length: int, machine: DeviceModel) -> int:
     """The segment that costs least."""
 
     def cost(sweep: _Sweep, segments: int, positions: int) -> float:

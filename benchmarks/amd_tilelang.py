@@ -17,7 +17,7 @@ from tvm.target import Target  # type: ignore[import-not-found]
 
 from attn_mlir.backends.amd.report import report_of
 from attn_mlir.backends.amd.source import FLAGS
-from attn_mlir.backends.gpu.kernel import KernelCode, Parameter
+from attn_mlir.backends.gpu.kernel import KernelCode, KernelParameter
 from attn_mlir.backends.gpu.packing import grid_of
 
 HEADER = Path(__file__).parent / "amd_tilelang.h"
@@ -86,7 +86,7 @@ def lowered(columns: int, rows: int, keys: int, threads: int, length: int) -> Ke
     found = re.search(r"flash_kernel\(([^)]*)\)", source)
     assert found is not None
     names = [declared.split()[-1] for declared in found.group(1).split(",")]
-    parameters = tuple(Parameter("pointer", "qkvo".index(name)) for name in names)
+    parameters = tuple(KernelParameter("pointer", "qkvo".index(name)) for name in names)
     text = HEADER.read_text() + source
     return KernelCode(
         f"tilelang_d{columns}_{rows}x{keys}", "flash_kernel", text, parameters, threads, shared, language="hip", arch="gfx90a", flags=FLAGS

@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("--bandwidth", type=float, default=45e9, help="bytes/s of a rank between hosts (default: 400 Gbit/s)")
     parser.add_argument("--window", type=int, default=0, help="keys that a query sees; 0: all before it")
     options = parser.parse_args()
-    machine = model.Machine(bandwidth=options.bandwidth)
+    machine = model.RankModel(bandwidth=options.bandwidth)
     heads = f"{options.heads}:{options.key_heads} heads of {options.dim}"
     print(
         f"simulation: {heads}, bf16, forward + backward, {machine.flops / 1e12:.0f} TFLOP/s and {machine.bandwidth / 1e9:.0f} GB/s a rank;"
@@ -33,12 +33,12 @@ def main() -> None:
         print(f"{millions:>6} M  " + "".join(f"{cell(options, machine, ranks, millions * 10**6):>7}" for ranks in RANKS))
 
 
-def cell(options: argparse.Namespace, machine: model.Machine, ranks: int, tokens: int) -> str:
+def cell(options: argparse.Namespace, machine: model.RankModel, ranks: int, tokens: int) -> str:
     """What the model says of one number of ranks and tokens."""
     seen = min(options.window / tokens, 0.5) if options.window else 0.5
     sent = min(options.window * ranks / tokens / max(ranks - 1, 1), 1.0) if options.window else 0.75
     shape = (1, options.heads, options.key_heads, tokens, tokens, options.dim, options.dim)
-    problem = model.Problem(ranks, *shape, seen=seen, sent=sent, backward=True)
+    problem = model.CutProblem(ranks, *shape, seen=seen, sent=sent, backward=True)
     if 4 * (problem.query_bytes + problem.key_bytes) > machine.memory:  # of one layer, with gradients
         return "-"
     best = model.cheapest(problem, machine)

@@ -136,12 +136,12 @@ def _prepare() -> None:
 def program(folder: Path, name: str) -> Callable[[Sequence[Any]], list[torch.Tensor]]:
     """A compiled program, as a function of its inputs."""
     _prepare()
-    from attn_mlir.backends.nvidia.program import NvidiaProgram
+    from attn_mlir.backends.nvidia.program import NvidiaLaunchPlan
     from attn_mlir.backends.nvidia.units import unpack
 
     path = folder / name
     found = unpack(path.with_suffix(".zip").read_bytes(), json.loads(path.with_suffix(".json").read_text()))
-    return NvidiaProgram("", "", {}, *found).run
+    return NvidiaLaunchPlan("", "", {}, *found).run
 
 
 def saved_by(function: str, variant: str) -> str:

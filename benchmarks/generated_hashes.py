@@ -32,8 +32,8 @@ from attn_mlir.backends.program import function_named, keep_kernels, prepare_der
 from attn_mlir.dialects import load_all
 from attn_mlir.errors import AttnError
 from attn_mlir.frontend.emit import Inputs
-from attn_mlir.frontend.linear import LinearProgram, trace_linear
-from attn_mlir.frontend.program import Program, Traced, trace
+from attn_mlir.frontend.linear import LinearDefinition, trace_linear
+from attn_mlir.frontend.program import Definition, Traced, trace
 from attn_mlir.mlir import ir, llvm
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.registry import registry
@@ -68,44 +68,44 @@ def _difference(s: Any, s2: Any) -> Any:
     return rows.softmax(s) - 0.3 * rows.softmax(s2)
 
 
-def _attentions() -> dict[str, tuple[Program, Inputs]]:
+def _attentions() -> dict[str, tuple[Definition, Inputs]]:
     def plain(element: str) -> Inputs:
         return Inputs(element, 64, 64)
 
-    forms: dict[str, Program] = {
-        "softmax": Program(rows.softmax, scale=0.125, lse=True),
-        "causal": Program(rows.softmax, mask_mod=masks.causal()),
-        "alibi window": Program(rows.softmax, score_mod=_alibi, mask_mod=masks.sliding_window(100)),
-        "documents": Program(rows.softmax, mask_mod=_documents, scale=0.125),
-        "softcap": Program(rows.softmax, score_mod=mods.softcap(20.0), mask_mod=masks.causal(), scale=0.125),
-        "normalised": Program(_normalised, score_mod=_alibi, mask_mod=masks.causal(), states=True),
-        "layer norm": Program(_layer_norm, scale=0.125),
-        "two passes": Program(_two_passes, mask_mod=masks.causal(), scale=0.125),
-        "sigmoid": Program(rows.sigmoid, mask_mod=masks.causal(), scale=0.125),
-        "retention": Program(rows.retention, score_mod=lambda s, b, h, i, j: s * _SLOPES[h], mask_mod=masks.causal(), scale=0.125),
-        "mods": Program(rows.softmax, query_mod=lambda x, b, h, i, d: x * _POSITIONS[i], value_mod=lambda x: x * x, scale=0.125),
+    forms: dict[str, Definition] = {
+        "softmax": Definition(rows.softmax, scale=0.125, lse=True),
+        "causal": Definition(rows.softmax, mask_mod=masks.causal()),
+        "alibi window": Definition(rows.softmax, score_mod=_alibi, mask_mod=masks.sliding_window(100)),
+        "documents": Definition(rows.softmax, mask_mod=_documents, scale=0.125),
+        "softcap": Definition(rows.softmax, score_mod=mods.softcap(20.0), mask_mod=masks.causal(), scale=0.125),
+        "normalised": Definition(_normalised, score_mod=_alibi, mask_mod=masks.causal(), states=True),
+        "layer norm": Definition(_layer_norm, scale=0.125),
+        "two passes": Definition(_two_passes, mask_mod=masks.causal(), scale=0.125),
+        "sigmoid": Definition(rows.sigmoid, mask_mod=masks.causal(), scale=0.125),
+        "retention": Definition(rows.retention, score_mod=lambda s, b, h, i, j: s * _SLOPES[h], mask_mod=masks.causal(), scale=0.125),
+        "mods": Definition(rows.softmax, query_mod=lambda x, b, h, i, d: x * _POSITIONS[i], value_mod=lambda x: x * x, scale=0.125),
     }
     found = {f"{name} {element}": (form, plain(element)) for name, form in forms.items() for element in ("f32", "f16")}
     found["causal bf16"] = (forms["causal"], plain("bf16"))
     found["causal f16 of 128"] = (forms["causal"], Inputs("f16", 128, 128))
     found["packed causal f32"] = (forms["causal"], Inputs("f32", 64, 64, packed=True))
     for element in ("f32", "f16"):
-        pair = Program(_difference, mask_mod=masks.causal(), scale=0.125, extra_scales=(0.125,))
+        pair = Definition(_difference, mask_mod=masks.causal(), scale=0.125, extra_scales=(0.125,))
         found[f"two scores {element}"] = (pair, Inputs(element, 64, 64, (64,)))
     return found
 
 
-def _recurrences() -> dict[str, tuple[LinearProgram, Inputs]]:
+def _recurrences() -> dict[str, tuple[LinearDefinition, Inputs]]:
     fading: dict[str, Any] = {"decay_mod": lambda g, b, h, t: g * _SLOPES[h], "v_mod": lambda x, b, h, t: x * _SLOPES[h]}
-    forms: dict[str, LinearProgram] = {
-        "linear": LinearProgram(),
-        "fixed decay": LinearProgram(decay="head", scale=0.125),
-        "simple gla": LinearProgram(decay="step", initial_state=True, final_state=True),
-        "mamba": LinearProgram(decay="step", skip_mod=lambda b, h, t: _SLOPES[h], **fading),
-        "gla": LinearProgram(decay="step channel", scale=0.125, final_state=True),
-        "fixed channels": LinearProgram(decay="head channel"),
-        "sequences": LinearProgram(decay="step", offsets="i32", final_state=True),
-        "key mod": LinearProgram(decay="step", k_mod=lambda x, b, h, t: x * _POSITIONS[t], q_mod=lambda x: x * x),
+    forms: dict[str, LinearDefinition] = {
+        "linear": LinearDefinition(),
+        "fixed decay": LinearDefinition(decay="head", scale=0.125),
+        "simple gla": LinearDefinition(decay="step", initial_state=True, final_state=True),
+        "mamba": LinearDefinition(decay="step", skip_mod=lambda b, h, t: _SLOPES[h], **fading),
+        "gla": LinearDefinition(decay="step channel", scale=0.125, final_state=True),
+        "fixed channels": LinearDefinition(decay="head channel"),
+        "sequences": LinearDefinition(decay="step", offsets="i32", final_state=True),
+        "key mod": LinearDefinition(decay="step", k_mod=lambda x, b, h, t: x * _POSITIONS[t], q_mod=lambda x: x * x),
     }
     return {f"{name} {element}": (form, Inputs(element, 64, 64)) for name, form in forms.items() for element in ("f32", "f16", "bf16")}
 

@@ -48,7 +48,7 @@ def compare(codes: dict[str, KernelCode]) -> str:
     """A table of kernels: how long each compiler takes, what it says, and whether the machine code is the same."""
     lines = [f"{'kernel':<28} {'nvrtc s':>8} {'nvcc s':>8} {'registers':>10} {'spills':>8}  machine code"]
     for name, code in codes.items():
-        made: dict[str, tuple[float, cuda_compiler.Binary]] = {compiler: timed(compiler, code) for compiler in COMPILERS}
+        made: dict[str, tuple[float, cuda_compiler.Cubin]] = {compiler: timed(compiler, code) for compiler in COMPILERS}
         (ours_s, ours), (theirs_s, theirs) = made["nvrtc"], made["nvcc"]
         same = "same" if instructions(ours.code) == instructions(theirs.code) else "DIFFERENT"
         told = "" if ours.warnings == theirs.warnings else f", WARNINGS {ours.warnings} {theirs.warnings}"
@@ -57,7 +57,7 @@ def compare(codes: dict[str, KernelCode]) -> str:
     return "\n".join(lines)
 
 
-def timed(compiler: str, code: KernelCode) -> tuple[float, cuda_compiler.Binary]:
+def timed(compiler: str, code: KernelCode) -> tuple[float, cuda_compiler.Cubin]:
     """Seconds of a core, which other processes of the machine hardly change, and what came of it."""
     os.environ["ATTN_MLIR_CUDA_COMPILER"], os.environ["ATTN_MLIR_CACHE"] = compiler, "off"
     cuda_compiler.compiler_for()  # finds and loads it, once a process

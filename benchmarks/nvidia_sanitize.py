@@ -122,7 +122,7 @@ def watch_builds() -> list[bool]:
     from attn_mlir.backends.nvidia import program
 
     found: list[bool] = []
-    load = program.Launcher
+    load = program.CudaLauncher
 
     def loaded(kernel: Any, code: Any, binary: Any, *place: Any) -> Any:
         if "attn::warp_arrive" in code.source.rpartition("} // namespace attn")[2]:

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from typing import Any
 
-from attn_mlir.backends.tuning.processes import Worker
+from attn_mlir.backends.tuning.processes import CompileProcess
 from attn_mlir.backends.tuning.tuner import Bench
 from attn_mlir.backends.tuning.worker import Job
 
@@ -20,7 +20,7 @@ NO_TIME = "no time left"
 class Ahead:
     """Processes that compile what was asked for, first come first served; what is urgent comes before."""
 
-    def __init__(self, processes: int, worker: Callable[[], Any] = Worker) -> None:
+    def __init__(self, processes: int, worker: Callable[[], Any] = CompileProcess) -> None:
         self._queue: queue.PriorityQueue[tuple[int, int, Callable[[Any], None]]] = queue.PriorityQueue()
         self._counter = itertools.count()
         self._answers: dict[tuple[Job, str], Future[str]] = {}

@@ -29,13 +29,13 @@ from tuning_report import row_of, summary, told, write
 from attn_mlir.backends.fields import Fields
 from attn_mlir.backends.gpu.bench import GpuBench
 from attn_mlir.backends.tuning.processes import cores, shared_cache
-from attn_mlir.backends.tuning.report import Report
+from attn_mlir.backends.tuning.report import TuneReport
 from attn_mlir.backends.tuning.space import Tunable, ranked
 from attn_mlir.backends.tuning.tuner import Search
 from attn_mlir.driver import tuner_of
 from attn_mlir.errors import AttnError
 from attn_mlir.reference.inputs import Sizes
-from attn_mlir.tools.problems import Problem, columns_of, ready_made
+from attn_mlir.tools.problems import TuneProblem, columns_of, ready_made
 
 _AT_ONCE = 8
 """So many schedules are measured between two looks at the clock."""
@@ -90,7 +90,7 @@ class Measuring:
     def __init__(self, case: Case, device: str, most: int, seed: int) -> None:
         self.case, self._most, self._seed = case, most, seed
         self._text = ready_made(case.name, case.element, case.dim, case.dim, case.causal)
-        self._problem, self._tuner = Problem(self._text, case.sizes, device), tuner_of(device)
+        self._problem, self._tuner = TuneProblem(self._text, case.sizes, device), tuner_of(device)
         self._job = self._problem.job(case.function)
         self._known, self.kernels = self._tuner.kernels(self._text, self._job, self._problem.shapes(columns_of(self._text)), "")
         self._bench: Any = None
@@ -143,7 +143,7 @@ class Measuring:
             if search.candidates:
                 tell(self._row(search, len(refined), search.decide()))
 
-    def _row(self, search: Search, refined: int = 0, decided: Report | None = None) -> dict[str, Any]:
+    def _row(self, search: Search, refined: int = 0, decided: TuneReport | None = None) -> dict[str, Any]:
         kernel = search.kernel
         seconds = time.monotonic() - self._began
         return row_of(f"{self.case.label} {kernel.name}", len(ranked(kernel.space)), search.trials(), refined, decided, seconds)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from attn_mlir.dialects.regions import maker, walk
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
-from attn_mlir.passes.regions import block_of, find_all, pieces, returned_by
+from attn_mlir.passes.regions import block_of, end_with, erase_unused, find_all, pieces, returned_by
 
 _SUMS, _ROWS, _PAIRS = "sums", "rows", "pairs"
 _KEYS = ("attn.pairs", "attn.attention")
@@ -129,13 +129,8 @@ def _added(function: ir.Operation, values: list[ir.Value]) -> ir.Value:
 def _return(function: ir.Operation, kept: dict[int, ir.Value]) -> None:
     """Lets the function return these values, and erases what nothing needs."""
     block = block_of(function)
-    last = list(block.operations)[-1].operation
-    with last.location, ir.InsertionPoint(last):
-        ir.Operation.create("func.return", operands=list(kept.values()))
-    last.erase()
-    for op in [view.operation for view in reversed(list(block.operations))][1:]:
-        if not any(_is_used(result) for result in op.results):
-            op.erase()
+    end_with(block, "func.return", list(kept.values()))
+    erase_unused(block)
     with function.context:
         types = ir.FunctionType.get([argument.type for argument in block.arguments], [value.type for value in kept.values()])
         function.attributes["function_type"] = ir.TypeAttr.get(types)

@@ -9,9 +9,9 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.cost import bytes_of, traffic, work
 from attn_mlir.passes.derivation import Derivation, DerivationError, Row, accumulator_limit, derive, is_narrow, read_row
 from attn_mlir.passes.derivation.emit import output_name
-from attn_mlir.passes.derivation.expr import Graph, Node, text
+from attn_mlir.passes.derivation.expr import Expr, Graph, text
 from attn_mlir.passes.derivation.plan import OUTPUT
-from attn_mlir.passes.derivation.row import Reader, score_names
+from attn_mlir.passes.derivation.row import RowReader, score_names
 from attn_mlir.passes.differentiation.describe import describe
 from attn_mlir.passes.explain_linear import explain_chunks, explain_decay_sum, explain_recurrence, explain_scan
 from attn_mlir.passes.fit_range import rounding_of, rounds_weights
@@ -20,17 +20,17 @@ from attn_mlir.passes.regions import block_of, find_all, piece, pieces, scores_i
 
 
 @dataclass(frozen=True, eq=False)
-class View:
+class OnlineView:
     """An online program as expressions, with the names of its leaves; `sources` names what each accumulator sums."""
 
     states: list[str]
     sources: list[str]
     outputs: list[str]
-    init: list[Node]
-    steps: list[tuple[list[Node], list[Node], list[Node]]]
-    merge: tuple[list[Node], list[Node], list[Node]] | None
-    finalize: list[Node]
-    names: Mapping[Node, str]
+    init: list[Expr]
+    steps: list[tuple[list[Expr], list[Expr], list[Expr]]]
+    merge: tuple[list[Expr], list[Expr], list[Expr]] | None
+    finalize: list[Expr]
+    names: Mapping[Expr, str]
     graph: Graph
 
 
@@ -61,7 +61,7 @@ def _attention(op: ir.Operation, max_accumulators: int) -> Iterator[str]:
     yield from _decisions(derivation, row, sources)
     program = derivation.program
     merge = program.merge
-    view = View(
+    view = OnlineView(
         program.names,
         [sources[accumulator.source] for accumulator in program.plan.accumulators],
         outputs,
@@ -156,13 +156,13 @@ def _online(op: ir.Operation) -> Iterator[str]:
     yield from _program(view)
 
 
-def _view(op: ir.Operation) -> View:
+def _view(op: ir.Operation) -> OnlineView:
     graph = Graph()
     accumulators = ir.IntegerAttr(op.attributes["accumulators"]).value
     init, merge, finalize = piece(op, "attn.init"), piece(op, "attn.merge"), piece(op, "attn.finalize")
     if init is None or finalize is None:
         raise DerivationError("it lacks a piece")
-    names: dict[Node, str] = {}
+    names: dict[Expr, str] = {}
     reader = _Pieces(graph, names)
     starts = reader.read(init, [])
     count = len(starts)
@@ -184,7 +184,7 @@ def _view(op: ir.Operation) -> View:
     end = reader.read(finalize, [*[graph.leaf("acc", i) for i in range(accumulators)], None, None, None, *old])
     sources = _sources(op)
     numbers = list(ir.DenseI64ArrayAttr(op.attributes["sources"])) if "sources" in op.attributes else [0] * accumulators
-    return View(states, [sources[n] for n in numbers], _output_names(op), starts, steps, merged, end, names, graph)
+    return OnlineView(states, [sources[n] for n in numbers], _output_names(op), starts, steps, merged, end, names, graph)
 
 
 @dataclass(eq=False)
@@ -192,13 +192,13 @@ class _Pieces:
     """Reads several pieces into one graph; parameters are told apart by where they were read."""
 
     graph: Graph
-    names: dict[Node, str]
+    names: dict[Expr, str]
     count: int = 0
 
-    def read(self, owner: ir.Operation, leaves: Sequence[Node | None]) -> list[Node]:
+    def read(self, owner: ir.Operation, leaves: Sequence[Expr | None]) -> list[Expr]:
         block = block_of(owner)
         known = {a: leaf for a, leaf in zip(block.arguments, leaves, strict=False) if leaf is not None}
-        reader = Reader(self.graph, block, known)
+        reader = RowReader(self.graph, block, known)
         results = reader.results()
         fresh = {leaf: self.graph.leaf("param", 1000 + self.count + i, leaf.type) for i, leaf in enumerate(reader.params.leaves)}
         self.names.update({fresh[leaf]: name for leaf, name in reader.params.names.items()})
@@ -206,7 +206,7 @@ class _Pieces:
         return [self.graph.substitute(n, fresh.get) for n in results]
 
 
-def _program(view: View) -> Iterator[str]:
+def _program(view: OnlineView) -> Iterator[str]:
     graph, count = view.graph, len(view.states)
     old = {graph.leaf("old", i): name for i, name in enumerate(view.states)}
     if count:
@@ -227,7 +227,7 @@ def _program(view: View) -> Iterator[str]:
         yield f"  {name} = {text(node, names)}"
 
 
-def _assignments(states: Sequence[Node], targets: Sequence[str], names: dict[Node, str]) -> Iterator[str]:
+def _assignments(states: Sequence[Expr], targets: Sequence[str], names: dict[Expr, str]) -> Iterator[str]:
     """One line for each state that changes; later lines use its name."""
     for target, node in zip(targets, states, strict=True):
         if not node.is_leaf:
@@ -235,18 +235,18 @@ def _assignments(states: Sequence[Node], targets: Sequence[str], names: dict[Nod
             names[node] = target
 
 
-def _accumulations(weights: Sequence[Node], scales: Sequence[Node], sources: Sequence[str], names: Mapping[Node, str]) -> Iterator[str]:
+def _accumulations(weights: Sequence[Expr], scales: Sequence[Expr], sources: Sequence[str], names: Mapping[Expr, str]) -> Iterator[str]:
     # Only the last pass accumulates.
     for i, (weight, scale, source) in enumerate(zip(weights, scales, sources, strict=False)):
         acc = _acc(i, len(weights))
         yield f"  {acc}' = {_scaled(acc, scale, names)} + sum {_factor(text(weight, names))} {source}"
 
 
-def _scaled(accumulator: str, scale: Node, names: Mapping[Node, str]) -> str:
+def _scaled(accumulator: str, scale: Expr, names: Mapping[Expr, str]) -> str:
     return accumulator if scale.is_const and scale.attr == 1.0 else f"{accumulator} * {_factor(text(scale, names))}"
 
 
-def _merge(view: View) -> Iterator[str]:
+def _merge(view: OnlineView) -> Iterator[str]:
     graph = view.graph
     states, scales_a, scales_b = view.merge or ([], [], [])
     names = dict(view.names)

@@ -9,11 +9,11 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.derivation.chunk import PIECES, derive_chunks
 from attn_mlir.passes.derivation.delta import derive_delta
 from attn_mlir.passes.derivation.errors import DerivationError
-from attn_mlir.passes.derivation.expr import Graph, Node, text
+from attn_mlir.passes.derivation.expr import Expr, Graph, text
 from attn_mlir.passes.derivation.segments import derive_segments
 from attn_mlir.passes.differentiation.errors import DifferentiationError
 from attn_mlir.passes.differentiation.linear_check import certified
-from attn_mlir.passes.differentiation.model import ROW, Param, Program
+from attn_mlir.passes.differentiation.model import ROW, Param, RowModel
 from attn_mlir.passes.differentiation.read import PieceReader
 from attn_mlir.passes.explain_delta import delta_backward, delta_recurrence, delta_system
 from attn_mlir.passes.linear_scale import SCALED, scale_of
@@ -89,7 +89,7 @@ def explain_chunks(op: ir.Operation) -> Iterator[str]:
     """An `attn.chunk`: what its pieces compute."""
     yield from _segments(op)
     yield from _inputs(op)
-    program = Program(Graph(), [], [], [], [])
+    program = RowModel(Graph(), [], [], [], [])
     formulas = {}
     for name in PIECES:
         found = piece(op, f"attn.{name}")
@@ -156,7 +156,7 @@ def _inputs(op: ir.Operation) -> Iterator[str]:
 
 
 def _mods_of(op: ir.Operation) -> Iterator[str]:
-    program = Program(Graph(), [], [], [], [])
+    program = RowModel(Graph(), [], [], [], [])
     for name, role in _MODS.items():
         mod = piece(op, name)
         if mod is not None:
@@ -167,7 +167,7 @@ def _mods_of(op: ir.Operation) -> Iterator[str]:
         yield f"  o_t = o_t + {_formula(program, skip, {}, {})} v_t, with v as it comes"
 
 
-def _formula(program: Program, piece_: ir.Operation, known: dict[ir.Value, Node], names: dict[Node, str]) -> str:
+def _formula(program: RowModel, piece_: ir.Operation, known: dict[ir.Value, Expr], names: dict[Expr, str]) -> str:
     try:
         (result,) = PieceReader(program, block_of(piece_), dict(known), ROW).results()
     except DifferentiationError as error:

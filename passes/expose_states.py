@@ -6,7 +6,7 @@ from attn_mlir.dialects.attn import build
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.locations import location_name
-from attn_mlir.passes.regions import block_of, clone_op, find_all, piece, pieces
+from attn_mlir.passes.regions import block_of, clone_op, end_with, find_all, piece, pieces
 
 _LEFT_OUT = ("attn.finalize", "attn.term")
 
@@ -47,10 +47,10 @@ class ExposeStates(Pass):
         if not 0 <= self.accumulator < count:
             online.location.emit_error(f"{self.name}: accumulator must be one of 0 to {count - 1}, got {self.accumulator}")
             return False
-        self._rewrite(function, online, finalize, last)
+        self._rewrite(function, online, finalize)
         return True
 
-    def _rewrite(self, function: ir.Operation, online: ir.Operation, finalize: ir.Operation, last: ir.Operation) -> None:
+    def _rewrite(self, function: ir.Operation, online: ir.Operation, finalize: ir.Operation) -> None:
         count = ir.IntegerAttr(online.attributes["accumulators"]).value
         arguments = list(block_of(finalize).arguments)
         states = [] if self.accumulator else arguments[count + 3 :]
@@ -70,9 +70,7 @@ class ExposeStates(Pass):
             named = [(location_name(argument.location) or f"x{n}", argument.type) for n, argument in enumerate(arguments)]
             with finalize.location:
                 build.piece("finalize", named, lambda *x: [x[self.accumulator], *(() if self.accumulator else x[count + 3 :])])
-        with last.location, ir.InsertionPoint(last):
-            ir.Operation.create("func.return", operands=list(exposed.results))
-        last.erase()
+        end_with(block_of(function), "func.return", exposed.results)
         for output in [op for op in find_all(function, "attn.output") if op.operands[0] == online.results[0]]:
             output.erase()
         online.erase()

@@ -14,7 +14,7 @@ from attn_mlir.passes.base import Pass
 from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.derivation.evaluate import Evaluator
 from attn_mlir.passes.derivation.expr import Graph
-from attn_mlir.passes.derivation.row import Reader
+from attn_mlir.passes.derivation.row import RowReader
 from attn_mlir.passes.float_ranges import ANY, FloatRanges, Range
 from attn_mlir.passes.online_rewrite import OnlineRewrite
 from attn_mlir.passes.regions import block_of, find_all, piece, pieces, scores_in
@@ -170,7 +170,7 @@ def _exceeded(online: ir.Operation, step: ir.Operation, bounds: Sequence[Range])
     leaves = {a: graph.leaf("s", i) for i, a in enumerate(arguments[:scores])}
     leaves |= {a: graph.leaf("old", i) for i, a in enumerate(arguments[scores + 3 :])}
     of_scores: Mapping[ir.Value, Range] = _ranges_of_scores(online, arguments[:scores])
-    reader = Reader(graph, region, dict(leaves))
+    reader = RowReader(graph, region, dict(leaves))
     try:
         results = reader.results()
         sizes = np.repeat(_SIZES, _ROWS // len(_SIZES))[:, None]

@@ -12,9 +12,9 @@ from attn_mlir.passes.base import Pass
 from attn_mlir.passes.derivation.emit import output_name
 from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.derivation.evaluate import Array, Evaluator
-from attn_mlir.passes.derivation.expr import Graph, Node
+from attn_mlir.passes.derivation.expr import Expr, Graph
 from attn_mlir.passes.derivation.program import LOWEST
-from attn_mlir.passes.derivation.row import Reader
+from attn_mlir.passes.derivation.row import RowReader
 from attn_mlir.passes.locations import location_name
 from attn_mlir.passes.regions import block_of, find_all, inline, piece, pieces, scores_in
 
@@ -95,7 +95,7 @@ def _finalized_initial(online: ir.Operation, finalize: ir.Operation) -> list[Arr
     arguments = list(block.arguments)
     known = {a: graph.leaf("acc", i) for i, a in enumerate(arguments[:accumulators])}
     known |= {a: graph.leaf("old", i) for i, a in enumerate(arguments[accumulators + 3 :])}
-    reader = Reader(graph, block, known)
+    reader = RowReader(graph, block, known)
     results = reader.results()
     dtype = _dtype(arguments[0].type)
     env = {graph.leaf("acc", i): np.zeros((ROWS, 1), dtype) for i in range(accumulators)}
@@ -108,7 +108,7 @@ def _initial_states(online: ir.Operation) -> list[Array]:
     init = piece(online, "attn.init")
     if init is None:
         return []
-    reader = Reader(Graph(), block_of(init), {})
+    reader = RowReader(Graph(), block_of(init), {})
     results = reader.results()
     yielded = list(list(block_of(init).operations)[-1].operation.operands)
     dtype = _dtype(yielded[0].type) if yielded else np.float32
@@ -116,10 +116,10 @@ def _initial_states(online: ir.Operation) -> list[Array]:
     return [evaluator(n) for n in results]
 
 
-def _random_parameters(reader: Reader, dtype: type) -> dict[Node, Array]:
+def _random_parameters(reader: RowReader, dtype: type) -> dict[Expr, Array]:
     """Numbers for what does not vary along a row. Saved values of the row are, without keys, also 0, -inf and not a number."""
     rng = np.random.default_rng(3)
-    out: dict[Node, Array] = {}
+    out: dict[Expr, Array] = {}
     for leaf in reader.params.leaves:
         drawn = rng.normal(size=(ROWS, 1))
         if leaf.type != "i1" and reader.params.is_saved(leaf):
@@ -139,7 +139,7 @@ def _telling_state(online: ir.Operation) -> tuple[int, float] | None:
         return None
     graph = Graph()
     try:
-        initial = Reader(graph, block_of(init), {}).results()
+        initial = RowReader(graph, block_of(init), {}).results()
         updates = [_updates(graph, step, len(initial)) for step in pieces(online, "attn.step")]
     except DerivationError:
         return None
@@ -152,16 +152,16 @@ def _telling_state(online: ir.Operation) -> tuple[int, float] | None:
     return None
 
 
-def _updates(graph: Graph, step: ir.Operation, states: int) -> list[Node]:
+def _updates(graph: Graph, step: ir.Operation, states: int) -> list[Expr]:
     block = block_of(step)
     arguments = list(block.arguments)
     scores = scores_in(block)
     known = {a: graph.leaf("s", k) for k, a in enumerate(arguments[:scores])}
     known |= {a: graph.leaf("old", i) for i, a in enumerate(arguments[scores + 3 :])}
-    return Reader(graph, block, known).results()[:states]
+    return RowReader(graph, block, known).results()[:states]
 
 
-def _tells(update: Node, old: Node, kind: str, start: float) -> bool:
+def _tells(update: Expr, old: Expr, kind: str, start: float) -> bool:
     op = {"sum": "arith.addf", "max": "arith.maximumf", "min": "arith.minimumf"}[kind]
     if update.op != op or old not in update.args:
         return False

@@ -15,8 +15,8 @@ import numpy as np
 from attn_mlir.mlir import ir
 from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.derivation.evaluate import Evaluator
-from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Graph, Node, leaves, nodes
-from attn_mlir.passes.derivation.row import Reader
+from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Expr, Graph, leaves, nodes
+from attn_mlir.passes.derivation.row import RowReader
 from attn_mlir.passes.order import deepest_first
 from attn_mlir.passes.regions import scores_in
 
@@ -31,7 +31,7 @@ def masks_by_score(step: ir.Block) -> bool:
     """True when masked positions of `step` may simply get the scores of `masked_score`."""
     graph, count = Graph(), scores_in(step)
     scores = [graph.leaf("s", k) for k in range(count)]
-    reader = Reader(graph, step, dict(zip(step.arguments, scores, strict=False)))
+    reader = RowReader(graph, step, dict(zip(step.arguments, scores, strict=False)))
     try:
         results, states = reader.results(), len(step.arguments) - count - 3
         # Then come as many weights as scales. A weight that is the same for every key must still not be given to absent ones.
@@ -48,7 +48,7 @@ def masked_score(number: int) -> float:
     return 0.0 if number else -math.inf
 
 
-def _vanishes(scores: list[Node], saved: frozenset[Node], results: list[Node], weights: range) -> bool:
+def _vanishes(scores: list[Expr], saved: frozenset[Expr], results: list[Expr], weights: range) -> bool:
     """Whether a masked key adds nothing to a reduction and has weight 0, whatever finite values everything else has.
 
     Values saved from an earlier attention may be anything: those of fully masked rows are.
@@ -62,16 +62,16 @@ def _vanishes(scores: list[Node], saved: frozenset[Node], results: list[Node], w
 class _Limits:
     """Values where those of some nodes are known: a number, "finite" where it is an unknown finite one, None where nothing is known."""
 
-    def __init__(self, known: dict[Node, float | str | None], unknown: frozenset[Node]) -> None:
+    def __init__(self, known: dict[Expr, float | str | None], unknown: frozenset[Expr]) -> None:
         self._known = known
         self._unknown = unknown
 
-    def value(self, node: Node) -> float | str | None:
+    def value(self, node: Expr) -> float | str | None:
         for n in deepest_first(node, self._known, lambda n: n.args if n.varies else ()):
             self._known[n] = self._find(n)
         return self._known[node]
 
-    def _find(self, node: Node) -> float | str | None:
+    def _find(self, node: Expr) -> float | str | None:
         if not node.varies:
             if node.type == BOOL or self._unknown & leaves(node):
                 return None
@@ -88,7 +88,7 @@ class _Limits:
         return None if node.op in _SIGNED_ZERO and 0 in values else _exact(node, values)
 
 
-def _beside_finite(node: Node, values: list[float | str | None]) -> float | str | None:
+def _beside_finite(node: Expr, values: list[float | str | None]) -> float | str | None:
     """The value of an op of which one operand is finite."""
     known = [value for value in values if isinstance(value, float)]
     if len(values) != 2 or len(known) != 1:
@@ -107,13 +107,13 @@ def _beside_finite(node: Node, values: list[float | str | None]) -> float | str 
     return None
 
 
-def _exact(node: Node, values: list[float | str | None]) -> float | None:
+def _exact(node: Expr, values: list[float | str | None]) -> float | None:
     env = {a: np.asarray(value, bool if a.type == BOOL else np.float32) for a, value in zip(node.args, values, strict=True)}
     result = float(Evaluator(env, None, np.float32)(node))
     return None if math.isnan(result) else result
 
 
-def _unnoticed(score_leaves: list[Node], reader: Reader, results: list[Node], weights: range, seed: int) -> bool:
+def _unnoticed(score_leaves: list[Expr], reader: RowReader, results: list[Expr], weights: range, seed: int) -> bool:
     """Compares masked scores with "masked positions are absent" on random rows, some of them empty."""
     random = np.random.default_rng(seed)
     present = random.random((_ROWS, _KEYS)) < 0.6
@@ -133,7 +133,7 @@ def _unnoticed(score_leaves: list[Node], reader: Reader, results: list[Node], we
     return True
 
 
-def _parameter(leaf: Node, random: np.random.Generator) -> np.ndarray:
+def _parameter(leaf: Expr, random: np.random.Generator) -> np.ndarray:
     """A state, captured value or index: random, and for some rows what an untouched maximum or sum holds."""
     if leaf.type != FLOAT:
         return random.integers(0, 2, (_ROWS, 1))

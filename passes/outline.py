@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from attn_mlir.mlir import func, ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.linear_groups import LINEAR, leader_of, sweep_of
-from attn_mlir.passes.regions import clone_op, find_all, walk
+from attn_mlir.passes.regions import block_of, clone_op, erase_unused, find_all, walk
 from attn_mlir.passes.shapes import SAME, SHAPES, ShapeFunction
 
 _MAKERS = ("attn.attention", "attn.online", "attn.pairs", "attn.elements", "attn.row_dot", *LINEAR)
@@ -68,7 +68,7 @@ class Outline(Pass):
             _outline(function, group, f"{host}_{number}_{group[0].name.removeprefix('attn.')}", places, self.keep_hosts)
         for op in sums:
             op.move_before(last)
-        _erase_unused(function)
+        erase_unused(block_of(function), "func.call")  # what only the moved ops needed, and those ops themselves
         if not self.keep_hosts:
             function.erase()
         return True
@@ -218,11 +218,3 @@ def _write_shapes(function: ir.Operation, group: list[ir.Operation], arguments: 
 def _is_sum(op: ir.Operation) -> bool:
     """Whether an op adds two tensors: gradients of one tensor that several ops read, which the host adds up."""
     return op.name == "arith.addf" and isinstance(op.results[0].type, ir.RankedTensorType)
-
-
-def _erase_unused(function: ir.Operation) -> None:
-    """Erases what only the moved ops needed, and those ops themselves."""
-    for op in reversed([view.operation for view in function.regions[0].blocks[0].operations]):
-        unused = all(not list(result.uses) for result in op.results)
-        if op.results and unused and op.name != "func.call":
-            op.erase()

@@ -57,7 +57,7 @@ def core_registry() -> Registry:
 
 
 @dataclass(frozen=True)
-class Step:
+class PipelineStep:
     """One element of a pipeline: a project pass, or the text of upstream passes."""
 
     text: str
@@ -76,14 +76,14 @@ class Step:
             manager.add(self.text)
 
 
-Callback = Callable[[Step, ir.Operation, float], None]
+Callback = Callable[[PipelineStep, ir.Operation, float], None]
 
 
 @dataclass(frozen=True)
 class Pipeline:
     """A sequence of steps; its `str` parses back to the same pipeline."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[PipelineStep, ...]
 
     @classmethod
     def parse(cls, text: str, registry: Registry) -> "Pipeline":
@@ -97,7 +97,7 @@ class Pipeline:
     @classmethod
     def of(cls, passes: Sequence[Pass]) -> "Pipeline":
         """A pipeline of project passes."""
-        return cls(tuple(Step(spec(pass_), pass_) for pass_ in passes))
+        return cls(tuple(PipelineStep(spec(pass_), pass_) for pass_ in passes))
 
     def __str__(self) -> str:
         return ",".join(step.text for step in self.steps)
@@ -119,7 +119,7 @@ class Pipeline:
                 callback(step, operation, seconds)
 
 
-def _parse(text: str, registry: Registry, within: tuple[str, ...]) -> Iterator[Step]:
+def _parse(text: str, registry: Registry, within: tuple[str, ...]) -> Iterator[PipelineStep]:
     if not text.strip():
         return
     for element in split(text, ","):
@@ -141,13 +141,13 @@ def _parse(text: str, registry: Registry, within: tuple[str, ...]) -> Iterator[S
             if nested is not None:
                 raise PipelineError(f"pass '{name}' does not hold other passes")
             pass_ = parse_options(registry.load(name), options or "")
-            yield Step(spec(pass_), pass_)
+            yield PipelineStep(spec(pass_), pass_)
         else:
             _check_nesting(name, nested, registry)
-            yield Step(element)
+            yield PipelineStep(element)
 
 
-def _with_options(name: str, steps: Iterator[Step], options: str) -> Iterator[Step]:
+def _with_options(name: str, steps: Iterator[PipelineStep], options: str) -> Iterator[PipelineStep]:
     """The steps of a named pipeline, its options given to all of its passes that have them."""
     given, taken = {option: option.partition("=")[0] for option in split(options, " \t\n") if option}, set[str]()
     for step in steps:
@@ -155,7 +155,7 @@ def _with_options(name: str, steps: Iterator[Step], options: str) -> Iterator[St
         own = [option for option, key in given.items() if key in known]
         taken.update(own)
         pass_ = parse_options(type(step.pass_), " ".join([*options_of(step.pass_), *own])) if own and step.pass_ is not None else step.pass_
-        yield Step(spec(pass_), pass_) if own and pass_ is not None else step
+        yield PipelineStep(spec(pass_), pass_) if own and pass_ is not None else step
     if unknown := [key for option, key in given.items() if option not in taken]:
         raise PipelineError(f"no pass of the pipeline '{name}' has an option '{unknown[0]}'")
 
@@ -171,7 +171,7 @@ _VALID: set[str] = set()
 """Elements of upstream passes that MLIR has taken: asking it makes a context."""
 
 
-def _check_upstream(steps: Sequence[Step], registry: Registry) -> None:
+def _check_upstream(steps: Sequence[PipelineStep], registry: Registry) -> None:
     unknown = [step for step in steps if step.pass_ is None and step.text not in _VALID]
     if not unknown:
         return
@@ -194,7 +194,7 @@ def _upstream_message(element: str, message: str, registry: Registry) -> str:
     return f"'{element}': {first.rpartition('error: ')[2]}"
 
 
-def _run(step: Step, module: ir.Operation, verify: bool) -> None:
+def _run(step: PipelineStep, module: ir.Operation, verify: bool) -> None:
     manager = passmanager.PassManager("builtin.module", context=module.context)
     step.add_to(manager)
     # Upstream's own are not suspected.
@@ -223,7 +223,7 @@ def _too_long(module: ir.Operation) -> str:
     )
 
 
-def _internal_error(step: Step, error: Exception, location: ir.Location | None) -> Diagnostic:
+def _internal_error(step: PipelineStep, error: Exception, location: ir.Location | None) -> Diagnostic:
     frame = traceback.extract_tb(error.__traceback__)[-1]
     where = f"{'/'.join(frame.filename.rsplit('/', 2)[-2:])}:{frame.lineno} in {frame.name}"
     return at(location, "error", f"internal error in {step.name}: {type(error).__name__}: {error} ({where})")

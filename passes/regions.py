@@ -75,6 +75,21 @@ def returned_by(function: ir.Operation) -> list[ir.Value]:
     return list(list(function.regions[0].blocks[0].operations)[-1].operation.operands)
 
 
+def end_with(block: ir.Block, name: str, values: Sequence[ir.Value]) -> None:
+    """Lets a block end with a terminator of this name, of these values."""
+    last = list(block.operations)[-1].operation
+    with last.location, ir.InsertionPoint(last):
+        ir.Operation.create(name, operands=list(values))
+    last.erase()
+
+
+def erase_unused(block: ir.Block, *kept: str) -> None:
+    """Erases the ops of a block, the last one first, whose results nothing uses, but those with `kept` names."""
+    for op in reversed([view.operation for view in block.operations]):
+        if len(op.results) and op.name not in kept and not any(True for result in op.results for _ in result.uses):
+            op.erase()
+
+
 def alike(a: ir.Block, b: ir.Block) -> bool:
     """Whether two blocks of ops without regions compute the same from their arguments and from values outside."""
     known = dict(zip(a.arguments, b.arguments, strict=False))

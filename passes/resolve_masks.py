@@ -12,9 +12,9 @@ from attn_mlir.passes.intervals.box import Box
 from attn_mlir.passes.intervals.emit import IntervalEmitter, sizes_in
 from attn_mlir.passes.intervals.expr import Pool
 from attn_mlir.passes.intervals.interval import Interval
-from attn_mlir.passes.intervals.nodes import Node, postorder, terms_of
+from attn_mlir.passes.intervals.nodes import Bound, postorder, terms_of
 from attn_mlir.passes.intervals.nonempty import rows_nonempty
-from attn_mlir.passes.intervals.read import Reader
+from attn_mlir.passes.intervals.read import MaskReader
 from attn_mlir.passes.intervals.substitute import assume_positive_divisors
 from attn_mlir.passes.regions import block_of, find_all, piece
 from attn_mlir.passes.sequences import packing_of
@@ -69,14 +69,14 @@ class _Resolution:
         self._q, self._kv = arguments[2:]
         block = block_of(mask)
         sized = list(owner.operands) or [query, key]
-        self._reader = Reader(pool, dict(zip(block.arguments, arguments, strict=True)), sized=sized)
+        self._reader = MaskReader(pool, dict(zip(block.arguments, arguments, strict=True)), sized=sized)
         self._sq, self._skv = self._length("query", query, arguments[0]), self._length("key", key, arguments[0])
         pool.assume(self._q, upper=self._sq - 1)
         pool.assume(self._kv, upper=self._skv - 1)
         self._reader.read_all(block)
         self._expression = self._reader.read(list(block.operations)[-1].operands[0])
 
-    def _length(self, side: str, tensor: ir.Value, b: Node) -> Node:
+    def _length(self, side: str, tensor: ir.Value, b: Bound) -> Bound:
         """How many positions there are: those of the tensor, or those of sequence b, which may be none."""
         packing = packing_of(self._owner, side)
         if packing is None:
@@ -99,12 +99,12 @@ class _Resolution:
             self._emit("block_mask", _BLOCK, classes, emitted)
         return nonempty
 
-    def _given_up(self) -> tuple[list[Node], list[Node] | None, bool]:
+    def _given_up(self) -> tuple[list[Bound], list[Bound] | None, bool]:
         """Keeps every key, and asks the mask everywhere."""
         self._expression = self._pool.node("unknown_bool", (), "too deep")
         return self._analyse()
 
-    def _analyse(self) -> tuple[list[Node], list[Node] | None, bool]:
+    def _analyse(self) -> tuple[list[Bound], list[Bound] | None, bool]:
         """The bounds, (any, all) where they say more, and whether every row provably has a key."""
         pool = self._pool
         rows, keys = self._range(*_QUERIES), self._range(*_KEYS)
@@ -129,7 +129,7 @@ class _Resolution:
         self._pool.assume(last, lower=first + 1)
         return Interval(first, last - 1)
 
-    def _emit(self, name: str, arguments: tuple[str, ...], roots: list[Node], after: ir.Operation) -> ir.Operation:
+    def _emit(self, name: str, arguments: tuple[str, ...], roots: list[Bound], after: ir.Operation) -> ir.Operation:
         leaves = [self._pool.leaf("var", argument) for argument in arguments]
         sizes = {node: self._size(node) for node in sizes_in(roots)}
 
@@ -139,7 +139,7 @@ class _Resolution:
         with ir.InsertionPoint.after(after):
             return build.piece(name, [(n, ir.IndexType.get()) for n in arguments], body)
 
-    def _size(self, node: Node) -> ir.Value:
+    def _size(self, node: Bound) -> ir.Value:
         """The size as a value before the attention or pairs, an existing one if there is any."""
         source, dimension = node.data
         for use in source.uses:
@@ -151,7 +151,7 @@ class _Resolution:
             return tensor.dim(source, arith.constant(ir.IndexType.get(), dimension))
 
 
-def _has_large_factors(roots: list[Node]) -> bool:
+def _has_large_factors(roots: list[Bound]) -> bool:
     """Constants may be large, as those that stand for no limit are: they are kept within 64 bits where they are emitted."""
     sums = [node for node in postorder(roots) if node.op == "sum"]
     return any(abs(k) > _LARGEST for node in sums for _, k in terms_of(node)[1])

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.derivation import DerivationError, accumulator_limit, derive, is_narrow, read_row
-from attn_mlir.passes.regions import block_of, find_all, piece, scores_in
+from attn_mlir.passes.regions import block_of, end_with, erase_unused, find_all, piece, scores_in
 
 _FIRST, _LAST = "first", "last"
 
@@ -62,9 +62,7 @@ def _yield(function: ir.Operation, attention: ir.Operation, row: ir.Operation, f
         zero = arith.constant(score, 0.0)
         ir.Operation.create("attn.yield", operands=[zero, *(op.results[0] for op in first)])
     old.erase()
-    for op in [view.operation for view in reversed(list(block.operations))][1:]:
-        if not any(True for result in op.results for _ in result.uses):
-            op.erase()
+    erase_unused(block)
     wide = ir.ShapedType.get_dynamic_size()
     types = [attention.results[0].type, *[ir.RankedTensorType.get([wide] * 3, score)] * len(first)]
     names = [f"pass_{number}" for number in range(len(first))]
@@ -73,10 +71,7 @@ def _yield(function: ir.Operation, attention: ir.Operation, row: ir.Operation, f
     with attention.location, ir.InsertionPoint(attention):
         made = ir.Operation.create("attn.attention", results=types, operands=list(attention.operands), attributes=attributes, regions=1)
     attention.regions[0].blocks[0].append_to(made.regions[0])
-    last = list(block_of(function).operations)[-1].operation
-    with last.location, ir.InsertionPoint(last):
-        ir.Operation.create("func.return", operands=list(made.results))
-    last.erase()
+    end_with(block_of(function), "func.return", made.results)
     attention.erase()
     inputs = [argument.type for argument in block_of(function).arguments]
     function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, types))

@@ -118,7 +118,7 @@ def _run(request: list[str], files: list[int], tools: dict[str, Callable[[], obj
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
-    # Made anew, as a new process makes them: those that there are know what the server's own files can do.
+    # Made again, as a new process makes them: those that there are know what the server's own files can do.
     sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)
     os.chdir(folder)

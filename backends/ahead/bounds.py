@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from attn_mlir.backends.ahead.request import Request
 from attn_mlir.passes.intervals.describe import describe
-from attn_mlir.passes.intervals.nodes import Node, depends_on, terms_of
+from attn_mlir.passes.intervals.nodes import Bound, depends_on, terms_of
 
 _SIZES = {"b": "B", "h": "HQ", "h_kv": "HKV", "h_v": "HKV", "q_idx": "SQ", "kv_idx": "SKV", "t": "SQ", "d": "D", "dv": "DV"}
 _HEAD = "static int check_reads(const int64_t *sizes, const attn::Value *values) {"
@@ -37,10 +37,10 @@ class _Writer:
     def __init__(self, sizes: Mapping[str, str]) -> None:
         self._sizes = sizes
         self.lines: list[str] = []
-        self._ranges: dict[Node, str] = {}
-        self._truths: dict[Node, str] = {}
+        self._ranges: dict[Bound, str] = {}
+        self._truths: dict[Bound, str] = {}
 
-    def range(self, node: Node) -> str:
+    def range(self, node: Bound) -> str:
         """The name of the node's `attn::Range`."""
         if node not in self._ranges:
             self._ranges[node] = self._define("attn::Range", self._range(node))
@@ -51,14 +51,14 @@ class _Writer:
         self.lines.append(f"  const {type_} {name} = {text};")
         return name
 
-    def _parts(self, nodes: Sequence[Node]) -> str:
+    def _parts(self, nodes: Sequence[Bound]) -> str:
         """The name of an array of ranges."""
         ranges = ", ".join([self.range(node) for node in nodes])
         name = f"x{len(self.lines)}"
         self.lines.append(f"  const attn::Range {name}[] = {{{ranges}}};")
         return name
 
-    def _range(self, node: Node) -> str:
+    def _range(self, node: Bound) -> str:
         match node.op:
             case "const":
                 return f"attn::point({_literal(node.data)})"
@@ -93,7 +93,7 @@ class _Writer:
                 return "attn::range(0, 1)"
         return "attn::Range()"
 
-    def _refined(self, condition: Node, arm: Node) -> str:
+    def _refined(self, condition: Bound, arm: Bound) -> str:
         """The range of `arm` where `condition` holds: x + n under x < 0 has x <= -1."""
         if condition.op != "ge0":
             return self.range(arm)
@@ -105,12 +105,12 @@ class _Writer:
             return self._define("attn::Range", f"attn::refined({self.range(x)}, {self.range(rest)}, {str(plus).lower()})")
         return self.range(arm)
 
-    def _truth(self, node: Node) -> str:
+    def _truth(self, node: Bound) -> str:
         if node not in self._truths:
             self._truths[node] = self._define("attn::Truth", self._truth_of(node))
         return self._truths[node]
 
-    def _truth_of(self, node: Node) -> str:
+    def _truth_of(self, node: Bound) -> str:
         match node.op:
             case "bool":
                 return "{true, false}" if node.data else "{false, true}"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from attn_mlir.backends.ahead.request import Parameter, Request, declaration, functions, gradients, inputs, results
+from attn_mlir.backends.ahead.request import CParameter, Request, declaration, functions, gradients, inputs, results
 
 _EXTERN = 'extern "C" __attribute__((visibility("default")))'
 
@@ -15,7 +15,7 @@ def entries(request: Request) -> str:
     return "\n".join(made) + "\n"
 
 
-def foreign(request: Request) -> dict[str, list[Parameter]]:
+def foreign(request: Request) -> dict[str, list[CParameter]]:
     """The functions that are symbols of tvm-ffi: their arguments are those in C without the workspace, in the same order."""
     found = functions(request)
     made = {"forward": found["forward"][:-4]}
@@ -25,7 +25,7 @@ def foreign(request: Request) -> dict[str, list[Parameter]]:
     return {name: [p for p in parameters if p.name != "saved_size"] for name, parameters in made.items()}
 
 
-def _function(request: Request, function: str, parameters: Sequence[Parameter]) -> str:
+def _function(request: Request, function: str, parameters: Sequence[CParameter]) -> str:
     workspace = "{workspace, workspace_size, stream, threads}"
     given = ", ".join(f"attn::Given({_value(request, i)})" for i in range(len(request.names)))
     rows = ", ".join(p.name for p in results(request))
@@ -58,7 +58,7 @@ def _value(request: Request, i: int) -> str:
     return f"int64_t({request.names[i]})" if i >= 3 and request.captures[i - 3].kind == "int" else request.names[i]
 
 
-def _foreign(request: Request, function: str, parameters: Sequence[Parameter]) -> str:
+def _foreign(request: Request, function: str, parameters: Sequence[CParameter]) -> str:
     """A function of the form that tvm-ffi calls; a last argument may be the number of threads."""
     kinds, passed, memory = [], [], []
     for i, parameter in enumerate(parameters):

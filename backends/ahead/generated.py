@@ -33,7 +33,7 @@ _NOTE = """\
 
 
 @dataclass(frozen=True)
-class Entry:
+class GeneratedEntry:
     """An instance as the dispatcher knows it: its traits by their names in C, and where each captured argument comes from."""
 
     name: str
@@ -78,7 +78,7 @@ def runtime_header(name: str, project: Project, rank: int) -> str:
     return "#pragma once\n" + runtime(name, rank, project.before, f'#include "{name}.h"', files)
 
 
-def instance_source(entry: Entry, sources: Sources, project: Project) -> str:
+def instance_source(entry: GeneratedEntry, sources: Sources, project: Project) -> str:
     """The C++ file of an instance: its tables, and on a GPU the machine code of its kernels."""
     traits = entry.traits
     words = ", ".join(json.dumps(traits[key]) for key in ("dtype", "row", "mask", "bias", "layout", "variant"))

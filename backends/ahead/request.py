@@ -63,7 +63,7 @@ class Capture:
 
 
 @dataclass(frozen=True)
-class Linear:
+class LinearRequest:
     """What a linear attention has besides an attention: its first captures are `inputs`, "decay", "initial_state" and "cu_seqlens".
 
     `segment`: of how many positions are segments that are computed at the same time; 0: sequences are whole. `by_head` names those of "q"
@@ -86,8 +86,8 @@ class Request:
 
     `text` is the module, `written` the one with the backward pass that its user wrote, "" where it is derived. q, k and v have `element`;
     `layout` is that of q, k, v and o (see `runtime.orders`). `outputs` are the row outputs, `wrt` the positions of the arguments that have
-    a gradient (q is 0, the first capture 3), none where only the forward pass is wanted. `plan`, a `runtime.capture_bounds.Plan`, tells how
-    captured tensors are read.
+    a gradient (q is 0, the first capture 3), none where only the forward pass is wanted. `plan`, a `runtime.capture_bounds.ReadPlan`,
+    tells how captured tensors are read.
     """
 
     name: str
@@ -101,7 +101,7 @@ class Request:
     outputs: tuple[str, ...]
     wrt: tuple[int, ...]
     plan: Any
-    linear: "Linear | None" = None
+    linear: "LinearRequest | None" = None
     """What a linear attention has besides; None for attention."""
     deterministic: bool = False
     """Whether gradients must have the same bits in every run."""
@@ -165,7 +165,7 @@ class Library:
 
 
 @dataclass(frozen=True)
-class Parameter:
+class CParameter:
     """A parameter of a C function: its type in C, its name, and what it is, for the comment."""
 
     type: str
@@ -175,12 +175,12 @@ class Parameter:
 
 _TENSOR, _RESULT = "const DLTensor *", "DLTensor *"
 WORKSPACE = (
-    Parameter("void *", "workspace"), Parameter("size_t ", "workspace_size"), Parameter("void *", "stream"),
-    Parameter("int32_t ", "threads"),
+    CParameter("void *", "workspace"), CParameter("size_t ", "workspace_size"), CParameter("void *", "stream"),
+    CParameter("int32_t ", "threads"),
 )  # fmt: skip
 
 
-def inputs(request: Request) -> list[Parameter]:
+def inputs(request: Request) -> list[CParameter]:
     """q, k, v and what is captured."""
     if request.linear is not None:
         return _linear_inputs(request, request.linear)
@@ -189,42 +189,42 @@ def inputs(request: Request) -> list[Parameter]:
     values = _order(request.layout[:4], "Hkv", "Skv", request.value_dim)
     dtype = str(DTYPES[request.element]).removeprefix("torch.")
     made = [
-        Parameter(_TENSOR, "q", f"{dtype} {orders}"),
-        Parameter(_TENSOR, "k", f"{dtype} [{', '.join(keys)}]"),
-        Parameter(_TENSOR, "v", f"{dtype} [{', '.join(values)}]"),
+        CParameter(_TENSOR, "q", f"{dtype} {orders}"),
+        CParameter(_TENSOR, "k", f"{dtype} [{', '.join(keys)}]"),
+        CParameter(_TENSOR, "v", f"{dtype} [{', '.join(values)}]"),
     ]
     return made + _captured(request, 0)
 
 
-def _captured(request: Request, first: int) -> list[Parameter]:
+def _captured(request: Request, first: int) -> list[CParameter]:
     """What is captured, from capture number `first` on."""
-    made: list[Parameter] = []
+    made: list[CParameter] = []
     for name, capture in zip(request.names[3 + first :], request.captures[first:], strict=True):
         match capture.kind:
             case "tensor" if capture.like:
                 heads, length = ("Hq", "Sq") if capture.like == "q" else ("Hkv", "Skv")
                 sizes = ", ".join(_order(request.layout[:4], heads, length, capture.columns))
-                made.append(Parameter(_TENSOR, name, f"{str(DTYPES[capture.element]).removeprefix('torch.')} [{sizes}]"))
+                made.append(CParameter(_TENSOR, name, f"{str(DTYPES[capture.element]).removeprefix('torch.')} [{sizes}]"))
             case "tensor":
                 least = ["any"] * capture.rank
                 for dim, _, size in capture.size_of:
                     least[dim] = f">= {size}"
                 dtype = "uint8" if capture.element == "u8" else str(DTYPES[capture.element]).removeprefix("torch.")
-                made.append(Parameter(_TENSOR, name, f"{dtype}, sizes [{', '.join(least)}], any strides"))
+                made.append(CParameter(_TENSOR, name, f"{dtype}, sizes [{', '.join(least)}], any strides"))
             case "float" | "int":
                 about = f"{'not 0; ' if capture.nonzero else ''}{capture.value} when the library was made"
-                made.append(Parameter("double " if capture.kind == "float" else "int64_t ", name, about))
+                made.append(CParameter("double " if capture.kind == "float" else "int64_t ", name, about))
             case _ if not any(parameter.name == "dropout_p" for parameter in made):
-                made.append(Parameter("double ", "dropout_p", "the probability with which a weight becomes 0"))
+                made.append(CParameter("double ", "dropout_p", "the probability with which a weight becomes 0"))
     return made
 
 
-def _linear_inputs(request: Request, linear: Linear) -> list[Parameter]:
+def _linear_inputs(request: Request, linear: LinearRequest) -> list[CParameter]:
     dtype, score = (str(DTYPES[of]).removeprefix("torch.") for of in (request.element, request.score))
     heads = {"q": "Hq", "k": "Hk", "v": "H"} | dict.fromkeys(linear.by_head, "H")
     columns = {"q": request.head_dim, "k": request.head_dim, "v": request.value_dim}
     made = [
-        Parameter(_TENSOR, name, f"{dtype} [{', '.join(_order(request.layout[:4], heads[name], 'T', columns[name]))}]") for name in "qkv"
+        CParameter(_TENSOR, name, f"{dtype} [{', '.join(_order(request.layout[:4], heads[name], 'T', columns[name]))}]") for name in "qkv"
     ]
     turned = request.layout[:4] == "bshd"
     for name, kind, capture in zip(request.names[3:], linear.inputs, request.captures, strict=False):
@@ -237,11 +237,11 @@ def _linear_inputs(request: Request, linear: Linear) -> list[Parameter]:
                 about = f"{score} [{linear.sequences}, H, {request.head_dim}, {request.value_dim}]"
             case _:
                 about = f"{str(DTYPES[capture.element]).removeprefix('torch.')} [sequences + 1], where each begins, B is 1"
-        made.append(Parameter(_TENSOR, name, about))
+        made.append(CParameter(_TENSOR, name, about))
     return made + _captured(request, len(linear.inputs))
 
 
-def results(request: Request, prefix: str = "", type_: str = _RESULT) -> list[Parameter]:
+def results(request: Request, prefix: str = "", type_: str = _RESULT) -> list[CParameter]:
     """o and the row outputs, or with the prefix "d_" their gradients."""
     score = str(DTYPES[request.score]).removeprefix("torch.")
     dtype = str(DTYPES[request.element]).removeprefix("torch.")
@@ -250,16 +250,16 @@ def results(request: Request, prefix: str = "", type_: str = _RESULT) -> list[Pa
     if request.linear is not None:
         o = f"{dtype} [{', '.join(_order(request.layout[-4:], 'H', 'T', request.value_dim))}]"
         state = f"{score} [{request.linear.sequences}, H, {request.head_dim}, {request.value_dim}]{note}"
-        return [Parameter(type_, f"{prefix}o", o), *[Parameter(type_, f"{prefix}{name}", state) for name in request.rows]]
+        return [CParameter(type_, f"{prefix}o", o), *[CParameter(type_, f"{prefix}{name}", state) for name in request.rows]]
     return [
-        Parameter(type_, f"{prefix}o", o),
-        *[Parameter(type_, f"{prefix}{name}", f"{score} [B, Hq, Sq]{note}") for name in request.rows],
+        CParameter(type_, f"{prefix}o", o),
+        *[CParameter(type_, f"{prefix}{name}", f"{score} [B, Hq, Sq]{note}") for name in request.rows],
     ]
 
 
-def gradients(request: Request) -> list[Parameter]:
+def gradients(request: Request) -> list[CParameter]:
     """The gradients."""
-    return [Parameter(_RESULT, f"d_{request.names[i]}", f"as {request.names[i]}") for i in request.wrt]
+    return [CParameter(_RESULT, f"d_{request.names[i]}", f"as {request.names[i]}") for i in request.wrt]
 
 
 def path_of(out: Any) -> Path:
@@ -297,17 +297,17 @@ def check_place(out: Path, name: str) -> None:
         check_file(path)
 
 
-def functions(request: Request) -> dict[str, list[Parameter]]:
+def functions(request: Request) -> dict[str, list[CParameter]]:
     """The parameters of each function of the library that takes tensors, by its name without the library's."""
-    given, saved = inputs(request), [Parameter("void *", "saved"), Parameter("size_t ", "saved_size")]
+    given, saved = inputs(request), [CParameter("void *", "saved"), CParameter("size_t ", "saved_size")]
     made = {
-        "sizes": [*given, Parameter("attn_mlir_sizes *", "sizes")],
+        "sizes": [*given, CParameter("attn_mlir_sizes *", "sizes")],
         "forward": [*given, *results(request), *WORKSPACE],
     }
     if request.wrt and request.linear is not None:
         made["backward"] = [*given, *results(request, "d_", _TENSOR), *gradients(request), *WORKSPACE]
     elif request.wrt:
-        kept = [Parameter("const void *", "saved"), saved[1]]
+        kept = [CParameter("const void *", "saved"), saved[1]]
         made["training_forward"] = [*given, *results(request), *saved, *WORKSPACE]
         made["backward"] = [
             *given, *results(request, "", _TENSOR), *kept, *results(request, "d_", _TENSOR), *gradients(request), *WORKSPACE,
@@ -315,7 +315,7 @@ def functions(request: Request) -> dict[str, list[Parameter]]:
     return made
 
 
-def declaration(name: str, parameters: Iterable[Parameter]) -> str:
+def declaration(name: str, parameters: Iterable[CParameter]) -> str:
     """A function as it is declared in C, in lines of at most 140 characters."""
     text, line = [], f"int32_t {name}("
     rest = [f"{p.type}{p.name}" for p in parameters]

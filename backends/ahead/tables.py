@@ -3,20 +3,20 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from attn_mlir.backends.ahead.results import result_text
-from attn_mlir.backends.host import Host, Kernel, Step
+from attn_mlir.backends.host import Host, HostStep, KernelGrid
 from attn_mlir.errors import UnsupportedError
 
 _GRIDS = {"rows": "ROWS", "elements": "ROWS", "pairs": "PAIRS", "chunks": "CHUNKS"}
 
 
-def grid_of(kernel: Kernel) -> str:
+def grid_of(kernel: KernelGrid) -> str:
     """The grid as an `attn::Grid`. Raises UnsupportedError for grids that attention does not have."""
     if kernel.grid not in _GRIDS:
         raise UnsupportedError(f"kernels over {kernel.grid} are not compiled ahead of time yet: use the Python API")
     return f"attn::{_GRIDS[kernel.grid]}"
 
 
-def steps_table(name: str, host: Host, elements_of: Callable[[Step], Sequence[str]], last: str) -> list[str]:
+def steps_table(name: str, host: Host, elements_of: Callable[[HostStep], Sequence[str]], last: str) -> list[str]:
     """The definition of an `attn::Program` after those of its kernels, which are called by its name and theirs.
 
     `elements_of` tells the element types of a step's results. `last`: the programs that take its place, see `attn::Program`.

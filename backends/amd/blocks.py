@@ -16,7 +16,7 @@ _FEWEST = 8
 class AmdFacts:
     """What the choice of block sizes depends on.
 
-    `grid`: "rows", "pairs", "elements" or "chunks"; `columns`: the larger one of the columns of q and v (of sweeps over chunks: of q);
+    `grid`: "rows", "pairs", "elements" or "chunks"; `columns`: the larger one of the columns of q and v (of chunk scans: of q);
     `products` of queries and keys that a pair needs; `terms`: tensors that are summed over keys; `plain`: the row function needs few
     registers (none or one maximum and one sum). Of sweeps: `values` are the columns of v, `channels` tells which ones have decays of
     their own ("none", "key", "value"), `wide` whether q, k and v are f32.

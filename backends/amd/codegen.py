@@ -1,4 +1,4 @@
-"""Which code generator makes a kernel: `chunks` sweeps over chunks, `mfma` other kernels with matrix products, `simt` those without any."""
+"""Which code generator makes a kernel: `chunks` chunk scans, `mfma` other kernels with matrix products, `simt` those without any."""
 
 from attn_mlir.backends.amd.target import TARGETS
 from attn_mlir.backends.gpu.attributes import Fields

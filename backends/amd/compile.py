@@ -18,7 +18,7 @@ CLANG_FLAGS = ("-x", "hip", "--offload-device-only", "--no-gpu-bundle-output", "
 
 
 @dataclass(frozen=True)
-class Binary(CompiledCode):
+class HipBinary(CompiledCode):
     """A compiled kernel: what hipModuleLoadData takes, and what clang said of it.
 
     Registers of a lane (`vgprs`, `agprs`) and of a wave (`sgprs`); `spills` of a lane's, and `scalar_spills` of a wave's, which go to lanes
@@ -50,28 +50,28 @@ class Binary(CompiledCode):
         return ", ".join(told) or "no spills"
 
 
-def compile_all(codes: Sequence[KernelCode]) -> list[Binary]:
+def compile_all(codes: Sequence[KernelCode]) -> list[HipBinary]:
     """Compiles kernels in parallel, or finds them on disk. Raises CompileError, or UnsupportedError without clang."""
     return in_parallel(compile_code, codes)
 
 
-def compile_code(code: KernelCode) -> Binary:
+def compile_code(code: KernelCode) -> HipBinary:
     """Compiles one kernel, or finds it on disk."""
     clang = find_clang()
     flags = [*CLANG_FLAGS, f"--offload-arch={code.arch}", *code.flags]
     key = disk_cache.key_of(code.source, " ".join(flags), version_of(clang)[1], content_of(FOLDER, "*.h"))
-    return kept(Binary, key, SUFFIX, lambda: _run(clang, flags, code))
+    return kept(HipBinary, key, SUFFIX, lambda: _run(clang, flags, code))
 
 
-def _run(clang: str, flags: Sequence[str], code: KernelCode) -> Binary:
+def _run(clang: str, flags: Sequence[str], code: KernelCode) -> HipBinary:
     return parse_log(*run_compiler("clang", [clang, *flags, f"-I{FOLDER}"], code, ("hip", SUFFIX), "remark:"))
 
 
-def parse_log(code: bytes, log: str) -> Binary:
+def parse_log(code: bytes, log: str) -> HipBinary:
     """The facts that clang printed about the kernel."""
     facts = dict(re.findall(r"remark:\s+([A-Za-z ]+?)(?: \[[^\]]*\])?: (\d+)", log))
     warnings = [line.strip() for line in log.splitlines() if "warning:" in line]
-    return Binary(
+    return HipBinary(
         code,
         int(facts.get("VGPRs", 0)),
         int(facts.get("AGPRs", 0)),

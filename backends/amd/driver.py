@@ -8,7 +8,7 @@ import torch
 from attn_mlir.backends import disk_cache
 from attn_mlir.backends.amd import codegen, hip, pipeline
 from attn_mlir.backends.amd.launch import ON_CPU
-from attn_mlir.backends.amd.program import AmdProgram
+from attn_mlir.backends.amd.program import AmdLaunchPlan
 from attn_mlir.backends.amd.target import MI250, TARGETS
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attention_kernel import AttentionKernel
@@ -20,23 +20,23 @@ from attn_mlir.dialects import loaded
 from attn_mlir.errors import UnsupportedError
 
 _SUFFIX = "zip"
-_PROGRAMS: dict[Any, AmdProgram] = {}
-_KERNELS: dict[AmdProgram, AttentionKernel[AmdProgram]] = {}
+_PROGRAMS: dict[Any, AmdLaunchPlan] = {}
+_KERNELS: dict[AmdLaunchPlan, AttentionKernel[AmdLaunchPlan]] = {}
 
 
-def compile_module(source: str, device: str) -> AttentionKernel[AmdProgram]:
+def compile_module(source: str, device: str) -> AttentionKernel[AmdLaunchPlan]:
     """Compiles a module given as text; clang runs at the first launch. Raises CompileError, or UnsupportedError where nothing makes it."""
     program = compile_program(source, "attention", device=device)
     return _KERNELS.setdefault(program, AttentionKernel(program))
 
 
-def compile_derivative(source: str, function: str, wrt: Sequence[str], deterministic: bool, device: str, segment: int = 0) -> AmdProgram:
+def compile_derivative(source: str, function: str, wrt: Sequence[str], deterministic: bool, device: str, segment: int = 0) -> AmdLaunchPlan:
     """Compiles a derivative of the program `@attention`; see `driver.compile_derivative`."""
     prepared = prepare_derivative(function, wrt, pipeline.OUTLINE, segment, remainder=True)
     return compile_program(source, *prepared, deterministic, device=device)
 
 
-def compile_program(source: str, name: str, prepare: str = OUTLINE, deterministic: bool = False, *, device: str) -> AmdProgram:
+def compile_program(source: str, name: str, prepare: str = OUTLINE, deterministic: bool = False, *, device: str) -> AmdLaunchPlan:
     """Compiles function `name` of what the pipeline `prepare` makes of a module, or finds it in memory or on disk."""
     choices: attributes.Fields = {"arch": arch_for(device)}
     if deterministic:
@@ -44,7 +44,7 @@ def compile_program(source: str, name: str, prepare: str = OUTLINE, deterministi
     key = (source, name, prepare, device, *choices.values())
     if key not in _PROGRAMS:
         host, units = _units(source, name, prepare, choices)
-        _PROGRAMS[key] = AmdProgram(source, prepare, choices, host, units, device)
+        _PROGRAMS[key] = AmdLaunchPlan(source, prepare, choices, host, units, device)
     return _PROGRAMS[key]
 
 

@@ -6,12 +6,12 @@ from typing import Any, Protocol
 import torch
 
 from attn_mlir.backends.amd import hip
-from attn_mlir.backends.amd.compile import Binary
-from attn_mlir.backends.amd.emulation import EmulatedKernel
-from attn_mlir.backends.amd.isa import Machine
+from attn_mlir.backends.amd.compile import HipBinary
+from attn_mlir.backends.amd.emulation import EmulatedHipKernel
+from attn_mlir.backends.amd.isa import IsaMachine
 from attn_mlir.backends.amd.target import TARGETS
 from attn_mlir.backends.gpu.packed import Ragged, tensor_of
-from attn_mlir.backends.gpu.packing import Packed, aligned_copy, launch_grid, misaligned, values_of
+from attn_mlir.backends.gpu.packing import PackedArguments, aligned_copy, launch_grid, misaligned, values_of
 from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.errors import ArgumentError, UnsupportedError
 
@@ -24,7 +24,7 @@ EMULATED, INTERPRETED = "hip-emulated", "hip-interpreted"
 ON_CPU = (EMULATED, INTERPRETED)
 
 
-class Launcher(Protocol):
+class HipKernelLauncher(Protocol):
     """A kernel, ready to run."""
 
     def __call__(self, arguments: Sequence[Any], outputs: range) -> Collection[int]:
@@ -38,13 +38,13 @@ class HipLauncher:
     Parameters are packed once for tensors of the same addresses, shapes and strides.
     """
 
-    def __init__(self, unit: Unit, binary: Binary, index: int) -> None:
+    def __init__(self, unit: Unit, binary: HipBinary, index: int) -> None:
         self._unit, self._index = unit, index
         if any(p.kind == "counter" for p in unit.code.parameters):
             raise UnsupportedError(f"the kernel {unit.code.name} takes a counter, which the HIP driver does not give")
         with hip.on_device(index):
             self._function = hip.Function(binary.code, unit.code.entry)
-        self._packed: dict[tuple[Any, ...], tuple[tuple[int, int, int], Packed]] = {}
+        self._packed: dict[tuple[Any, ...], tuple[tuple[int, int, int], PackedArguments]] = {}
 
     def __call__(self, arguments: Sequence[Any], outputs: range) -> Collection[int]:
         key = tuple([(x.data_ptr(), x.shape, x.stride()) if isinstance(x, (torch.Tensor, Ragged)) else x for x in arguments])
@@ -52,7 +52,7 @@ class HipLauncher:
         if found is None:
             own, copied = self._readable(arguments)  # copies live until the kernel is launched: torch gives their memory to later work only
             grid, blocks = launch_grid(self._unit.code, self._unit.kernel, own)
-            found = grid, Packed(values_of(self._unit.code, own, blocks))
+            found = grid, PackedArguments(values_of(self._unit.code, own, blocks))
             if not copied:
                 if len(self._packed) >= _LAUNCHES:
                     self._packed.clear()
@@ -74,7 +74,7 @@ class EmulatedLauncher:
 
     def __init__(self, unit: Unit) -> None:
         self._unit = unit
-        self._kernel = EmulatedKernel(unit.code)
+        self._kernel = EmulatedHipKernel(unit.code)
 
     def __call__(self, arguments: Sequence[Any], outputs: range) -> Collection[int]:
         arguments, copied = readable(self._unit, arguments)
@@ -86,9 +86,9 @@ class EmulatedLauncher:
 class InterpretedLauncher:
     """A kernel whose machine code the CPU interprets."""
 
-    def __init__(self, unit: Unit, binary: Binary) -> None:
+    def __init__(self, unit: Unit, binary: HipBinary) -> None:
         self._unit = unit
-        self.machine = Machine(unit.code, binary.code, TARGETS[unit.code.arch].flushes_subnormals)
+        self.machine = IsaMachine(unit.code, binary.code, TARGETS[unit.code.arch].flushes_subnormals)
 
     def __call__(self, arguments: Sequence[Any], outputs: range) -> Collection[int]:
         arguments, copied = readable(self._unit, arguments)

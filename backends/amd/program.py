@@ -6,22 +6,22 @@ from typing import Any
 import torch
 
 from attn_mlir.backends.amd import codegen, hip, pipeline
-from attn_mlir.backends.amd.compile import Binary, compile_all
-from attn_mlir.backends.amd.launch import EMULATED, ON_CPU, ROW_BYTES, EmulatedLauncher, HipLauncher, InterpretedLauncher, Launcher
+from attn_mlir.backends.amd.compile import HipBinary, compile_all
+from attn_mlir.backends.amd.launch import EMULATED, ON_CPU, ROW_BYTES, EmulatedLauncher, HipKernelLauncher, HipLauncher, InterpretedLauncher
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.outputs import outputs_of
 from attn_mlir.backends.gpu.packed import arguments_of
-from attn_mlir.backends.gpu.program import GpuProgram
+from attn_mlir.backends.gpu.program import GpuLaunchPlan
 from attn_mlir.backends.gpu.split import lower_parts
 from attn_mlir.backends.gpu.units import Unit
-from attn_mlir.backends.host import Host, Step
-from attn_mlir.backends.program import Made, Plan
-from attn_mlir.backends.segments import Machine
+from attn_mlir.backends.host import Host, HostStep
+from attn_mlir.backends.program import ResultShapes, RunPlan
+from attn_mlir.backends.segments import DeviceModel
 from attn_mlir.errors import ArgumentError
 
 
-class AmdProgram(GpuProgram):
-    """A function for AMD GPUs that takes tensors and numbers and returns tensors. See `driver.Program`."""
+class AmdLaunchPlan(GpuLaunchPlan):
+    """A function for AMD GPUs that takes tensors and numbers and returns tensors. See `driver.CompiledFunction`."""
 
     part_blocks = (128, 64)
 
@@ -29,8 +29,8 @@ class AmdProgram(GpuProgram):
         """`device`: "hip", or "hip-emulated" or "hip-interpreted", which run on the CPU."""
         super().__init__(source, prepare, choices, host, units)
         self._device = device
-        self._binaries: Mapping[str, Binary] | None = None
-        self._launchers: dict[tuple[str, int], Launcher] = {}
+        self._binaries: Mapping[str, HipBinary] | None = None
+        self._launchers: dict[tuple[str, int], HipKernelLauncher] = {}
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
         q = inputs[0]
@@ -40,12 +40,12 @@ class AmdProgram(GpuProgram):
             raise ArgumentError(f"this program is compiled for AMD GPUs, but q is on {q.device}: move the tensors with .cuda()")
         return super().run(inputs, layout)
 
-    def machine(self) -> Machine:
+    def machine(self) -> DeviceModel:
         if self._device in ON_CPU:
-            return Machine(1)
-        return Machine(torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count)
+            return DeviceModel(1)
+        return DeviceModel(torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count)
 
-    def launch(self, step: Step, operands: list[Any], made: Made, plan: Plan, layout: str) -> list[torch.Tensor]:
+    def launch(self, step: HostStep, operands: list[Any], made: ResultShapes, plan: RunPlan, layout: str) -> list[torch.Tensor]:
         unit = self.units[step.kernel]
         over = operands[unit.kernel.over]
         asked = {p.argument: p.align for p in unit.code.parameters if p.kind == "pointer" and p.align}
@@ -58,14 +58,14 @@ class AmdProgram(GpuProgram):
     def lower_parts(self) -> tuple[Unit, Unit] | None:
         return lower_parts(self._source, self.part_choices, pipeline.KERNEL, codegen.emit, "AMD")
 
-    def with_units(self, units: Mapping[str, Unit]) -> "AmdProgram":
-        return AmdProgram(self._source, self._prepare, self._choices, self.host, units, self._device)
+    def with_units(self, units: Mapping[str, Unit]) -> "AmdLaunchPlan":
+        return AmdLaunchPlan(self._source, self._prepare, self._choices, self.host, units, self._device)
 
     def start_part(self, name: str, arguments: list[Any], outputs: int) -> None:
         end = len(arguments) - 1
         self._launcher(name, arguments[0])(arguments, range(end - outputs, end))
 
-    def _launcher(self, name: str, over: torch.Tensor) -> Launcher:
+    def _launcher(self, name: str, over: torch.Tensor) -> HipKernelLauncher:
         """The kernel on the tensor's device, compiled and loaded at its first use there."""
         index = -1 if self._device in ON_CPU else hip.index_of(over)
         found = self._launchers.get((name, index))
@@ -73,7 +73,7 @@ class AmdProgram(GpuProgram):
             return found
         unit = self.units[name]
         if self._device == EMULATED:
-            made: Launcher = EmulatedLauncher(unit)
+            made: HipKernelLauncher = EmulatedLauncher(unit)
         elif self._device in ON_CPU:
             made = InterpretedLauncher(unit, self.binaries()[name])
         else:
@@ -81,7 +81,7 @@ class AmdProgram(GpuProgram):
         with self._lock:
             return self._launchers.setdefault((name, index), made)
 
-    def binaries(self) -> Mapping[str, Binary]:
+    def binaries(self) -> Mapping[str, HipBinary]:
         """The compiled kernels; the first call runs clang for all of them. Raises CompileError, or UnsupportedError without clang."""
         with self._lock:
             if self._binaries is None:

@@ -7,15 +7,15 @@ from typing import Any
 import torch
 
 from attn_mlir.backends.amd import codegen, pipeline
-from attn_mlir.backends.amd.compile import Binary, compile_code
-from attn_mlir.backends.amd.isa import Machine
+from attn_mlir.backends.amd.compile import HipBinary, compile_code
+from attn_mlir.backends.amd.isa import IsaMachine
 from attn_mlir.backends.amd.isa.disassembly import Instruction
 from attn_mlir.backends.amd.model import ASSUMPTIONS, estimate, family, issue_clocks
 from attn_mlir.backends.amd.target import TARGETS
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.packing import launch_grid
 from attn_mlir.backends.gpu.translations import kernels_of
-from attn_mlir.backends.host import Kernel, read_kernel
+from attn_mlir.backends.host import KernelGrid, read_kernel
 from attn_mlir.backends.program import DTYPES
 from attn_mlir.mlir import ir
 
@@ -42,7 +42,7 @@ def _kernel_report(function: ir.Operation, code: KernelCode) -> str:
 def report_of(code: KernelCode, arguments: Sequence[Any], launch: tuple[tuple[int, int, int], int], length: int) -> str:
     """The facts of a kernel, and of a run of its middle block on these arguments, which it may write; `launch`: see `launch_grid`."""
     binary = compile_code(code)
-    machine = Machine(code, binary.code)
+    machine = IsaMachine(code, binary.code)
     tensors = [number for number, value in enumerate(arguments) if isinstance(value, torch.Tensor)]
     grid, blocks = launch
     machine.run(arguments, tensors, grid, blocks, count_conflicts=True, only_blocks=[(grid[0] // 2, 0, 0)])
@@ -50,7 +50,7 @@ def report_of(code: KernelCode, arguments: Sequence[Any], launch: tuple[tuple[in
     return "\n".join([title, *_facts(code, binary), *_executed(code, binary, machine, length)])
 
 
-def _facts(code: KernelCode, binary: Binary) -> list[str]:
+def _facts(code: KernelCode, binary: HipBinary) -> list[str]:
     """What clang tells."""
     groups = groups_of(code, binary)
     return [
@@ -60,14 +60,14 @@ def _facts(code: KernelCode, binary: Binary) -> list[str]:
     ]
 
 
-def groups_of(code: KernelCode, binary: Binary) -> int:
+def groups_of(code: KernelCode, binary: HipBinary) -> int:
     """How many thread blocks a compute unit runs at a time."""
     target, waves = TARGETS[code.arch], code.threads // 64
     by_registers = binary.waves * target.simds // waves
     return max(1, min(by_registers, target.lds_bytes // max(1, binary.shared)))
 
 
-def _executed(code: KernelCode, binary: Binary, machine: Machine, length: int) -> list[str]:
+def _executed(code: KernelCode, binary: HipBinary, machine: IsaMachine, length: int) -> list[str]:
     """What the run of one block tells."""
     body = hot_loop(list(machine.program.values()), machine.counts)
     lines = []
@@ -107,7 +107,7 @@ def hot_loop(program: Sequence[Instruction], counts: Counter[str]) -> list[Instr
     return max(loops, key=lambda body: (sum(family(i.opcode) == "MFMA" for i in body), -len(body)), default=[])
 
 
-def conflicts_of(machine: Machine) -> dict[str, float]:
+def conflicts_of(machine: IsaMachine) -> dict[str, float]:
     """How many times as long as without conflicts of banks accesses to LDS took, by opcode."""
     times: dict[str, float] = defaultdict(float)
     accesses: Counter[str] = Counter()
@@ -117,13 +117,13 @@ def conflicts_of(machine: Machine) -> dict[str, float]:
     return {opcode: times[opcode] / accesses[opcode] for opcode in accesses}
 
 
-def _kernel_of(function: ir.Operation) -> Kernel:
+def _kernel_of(function: ir.Operation) -> KernelGrid:
     fields = ir.DictAttr(function.attributes["tile.kernel"])
     results = len(ir.ArrayAttr(fields["outputs"])) if "outputs" in fields else 1
     return read_kernel(function, results)
 
 
-def _arguments(function: ir.Operation, kernel: Kernel, length: int) -> list[Any]:
+def _arguments(function: ir.Operation, kernel: KernelGrid, length: int) -> list[Any]:
     """Random tensors of one batch and one head, one sequence, zeros for indices and sums, and a scale for numbers."""
     generator = torch.Generator().manual_seed(0)
     values = list(function.regions[0].blocks[0].arguments)

@@ -11,12 +11,12 @@ from attn_mlir.backends import disk_cache, fields, plain
 from attn_mlir.backends.allocation import empty, empty_heads
 from attn_mlir.backends.copies import Copies
 from attn_mlir.backends.cpu import pipeline
-from attn_mlir.backends.cpu.jit import SUFFIX, Worker, bytecode, load_workers
+from attn_mlir.backends.cpu.jit import SUFFIX, JitWorker, bytecode, load_workers
 from attn_mlir.backends.cpu.launch import launch, readable
 from attn_mlir.backends.cpu.parts import parts_of
 from attn_mlir.backends.cpu.passes.choose_blocks import TUNED, threads_of
-from attn_mlir.backends.cpu.program import CpuProgram, build_derivative
-from attn_mlir.backends.cpu.split import NOT_IN_PARTS, Split, compile_split
+from attn_mlir.backends.cpu.program import CpuLaunchPlan, build_derivative
+from attn_mlir.backends.cpu.split import NOT_IN_PARTS, SplitAttention, compile_split
 from attn_mlir.backends.cpu.target import host
 from attn_mlir.backends.cpu.tuning.model import MOST_KEYS
 from attn_mlir.backends.program import DTYPES, function_named, products_of, reported, stages_of
@@ -72,15 +72,15 @@ class CpuKernel:
     (`attn-apply-mods`).
     """
 
-    def __init__(self, source: str, worker: Worker | None, signature: Signature, program: CpuProgram | None = None) -> None:
+    def __init__(self, source: str, worker: JitWorker | None, signature: Signature, program: CpuLaunchPlan | None = None) -> None:
         self._source = source
         self._worker = worker
         self._program = program
         self._signature = signature
         self._copies = Copies()
-        self._small: dict[tuple[bool, tuple[int, int]], tuple[Worker, Signature]] = {}
+        self._small: dict[tuple[bool, tuple[int, int]], tuple[JitWorker, Signature]] = {}
         """Kernels for few rows: whether these are heads of a group, not queries, and the sizes of blocks."""
-        self._split: dict[tuple[bool, tuple[int, int]], Split | None] = {}
+        self._split: dict[tuple[bool, tuple[int, int]], SplitAttention | None] = {}
         """The same with the keys in parts; None where the row does not allow that."""
         self._splits = 0
         """How many parts keys are in; 0: as `parts_of` chooses."""
@@ -143,7 +143,7 @@ class CpuKernel:
         """Why some of q, k and v were copied, by their names."""
         return self._copies.notes if self._program is None else {**self._program.copies, **self._copies.notes}
 
-    def _of_few_rows(self, packed: bool, blocks: tuple[int, int]) -> tuple[Worker, Signature]:
+    def _of_few_rows(self, packed: bool, blocks: tuple[int, int]) -> tuple[JitWorker, Signature]:
         key = packed, blocks
         if key not in self._small:
             with LOCK:
@@ -151,7 +151,7 @@ class CpuKernel:
                     self._small[key] = _compile(self._source, blocks, packed)
         return self._small[key]
 
-    def _of_parts(self, packed: bool, blocks: tuple[int, int]) -> Split | None:
+    def _of_parts(self, packed: bool, blocks: tuple[int, int]) -> SplitAttention | None:
         key = packed, blocks
         if key not in self._split:
             with LOCK:
@@ -199,7 +199,7 @@ def build_kernel(source: str) -> CpuKernel:
     return CpuKernel(source, None, signature, build_derivative(source, "", ()))
 
 
-def _compile(source: str, blocks: Sequence[int] = (), pack_heads: bool = False) -> tuple[Worker, Signature]:
+def _compile(source: str, blocks: Sequence[int] = (), pack_heads: bool = False) -> tuple[JitWorker, Signature]:
     """`blocks` are other block sizes than usual."""
     _COMPILED["count"] += 1
     first = f"attn-pack-heads,{pipeline.ONLINE}" if pack_heads else pipeline.ONLINE
@@ -213,7 +213,7 @@ def _compile(source: str, blocks: Sequence[int] = (), pack_heads: bool = False) 
         return load_workers(module, ["attention"])["attention"], signature
 
 
-def _loaded(code: bytes, facts: dict[str, Any]) -> tuple[Worker, Signature]:
+def _loaded(code: bytes, facts: dict[str, Any]) -> tuple[JitWorker, Signature]:
     """What is on disk. Raises where that is no worker with its signature."""
     signature = plain.read(Signature, facts)
     counts = min(signature.block_q, signature.weights), min(signature.row_outputs, signature.threads)

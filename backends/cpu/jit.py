@@ -30,7 +30,7 @@ def _forked() -> None:
 forks.in_child(_forked)
 
 
-class Worker:
+class JitWorker:
     """A compiled worker function (see `lowering.kernel`) and how to run it on several threads."""
 
     def __init__(self, engine: ExecutionEngine, name: str) -> None:
@@ -65,11 +65,11 @@ class Worker:
             other.join()
 
 
-def load_workers(module: ir.Module, names: Iterable[str]) -> dict[str, Worker]:
+def load_workers(module: ir.Module, names: Iterable[str]) -> dict[str, JitWorker]:
     """Compiles a module in the LLVM dialect and finds its workers. Raises UnsupportedError for code of another machine."""
     check_runs()
     engine = compile_module(module)
-    return {name: Worker(engine, name) for name in names}
+    return {name: JitWorker(engine, name) for name in names}
 
 
 @cache

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 
 from attn_mlir.backends.copies import Copies
-from attn_mlir.backends.cpu.jit import Worker
-from attn_mlir.backends.cpu.slots import Grid
+from attn_mlir.backends.cpu.jit import JitWorker
+from attn_mlir.backends.cpu.slots import SlotGrid
 from attn_mlir.errors import ArgumentError
 
 
 def launch(
-    worker: Worker,
+    worker: JitWorker,
     inputs: Sequence[torch.Tensor],
     captures: Sequence[Any],
     scalars: Sequence[str],
@@ -49,8 +49,8 @@ def launch(
 
 
 def launch_grid(
-    worker: Worker,
-    grid: Grid,
+    worker: JitWorker,
+    grid: SlotGrid,
     arguments: Sequence[tuple[Any, str]],
     outputs: Sequence[torch.Tensor],
     chunked: bool,

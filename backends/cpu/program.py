@@ -8,26 +8,26 @@ import torch
 
 from attn_mlir.backends import disk_cache, plain
 from attn_mlir.backends.cpu import pipeline
-from attn_mlir.backends.cpu.jit import SUFFIX, Worker, bytecode, load_workers
+from attn_mlir.backends.cpu.jit import SUFFIX, JitWorker, bytecode, load_workers
 from attn_mlir.backends.cpu.launch import launch_grid, readable
 from attn_mlir.backends.cpu.passes.choose_blocks import threads_of
 from attn_mlir.backends.cpu.slots import allocate
-from attn_mlir.backends.cpu.split import NOT_IN_PARTS, Split, compile_split, with_blocks
+from attn_mlir.backends.cpu.split import NOT_IN_PARTS, SplitAttention, compile_split, with_blocks
 from attn_mlir.backends.cpu.target import host
-from attn_mlir.backends.cpu.work import Choices, Work, covers, works_of
-from attn_mlir.backends.host import Host, Kernel, Step, from_json, read_host, read_kernel, to_json
+from attn_mlir.backends.cpu.work import Choices, LaunchWork, covers, works_of
+from attn_mlir.backends.host import Host, HostStep, KernelGrid, from_json, read_host, read_kernel, to_json
 from attn_mlir.backends.program import (
     OUTLINE,
-    HostProgram,
-    Made,
-    Plan,
+    LaunchPlan,
+    ResultShapes,
+    RunPlan,
     function_named,
     keep_kernels,
     prepare_derivative,
     reported,
     stages_of,
 )  # fmt: skip
-from attn_mlir.backends.segments import Machine
+from attn_mlir.backends.segments import DeviceModel
 from attn_mlir.dialects import loaded
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import LOCK, ir
@@ -36,19 +36,19 @@ from attn_mlir.registry import registry
 
 _FEW = {rows: pipeline.few_rows(rows, keys) for rows, keys in (pipeline.ONE_ROW, pipeline.FEW_ROWS)}
 """The pipelines of kernels for sequences of at most so many queries, the smallest first."""
-_PROGRAMS: dict[tuple[str, str, str, str], "CpuProgram"] = {}
+_PROGRAMS: dict[tuple[str, str, str, str], "CpuLaunchPlan"] = {}
 
 
-class CpuProgram(HostProgram):
-    """A function compiled for the CPU that takes tensors and numbers and returns tensors. See `driver.Program`."""
+class CpuLaunchPlan(LaunchPlan):
+    """A function compiled for the CPU that takes tensors and numbers and returns tensors. See `driver.CompiledFunction`."""
 
     def __init__(
         self,
         source: str,
         prepare: str,
         function: Host,
-        kernels: dict[str, Kernel],
-        workers: dict[str, Worker],
+        kernels: dict[str, KernelGrid],
+        workers: dict[str, JitWorker],
         threads: dict[str, int],
         to_kernels: str,
     ) -> None:
@@ -58,27 +58,27 @@ class CpuProgram(HostProgram):
         self._workers = workers
         self._threads = threads
         self._choices = Choices()
-        self._planned: list[Work] | None = None
-        self._splits: dict[tuple[int, bool], Split | None] = {}
+        self._planned: list[LaunchWork] | None = None
+        self._splits: dict[tuple[int, bool], SplitAttention | None] = {}
         """Kernels that see the keys of so few queries in parts; None where the row does not allow that."""
         self._few = function.name == "attention" and to_kernels == pipeline.KERNEL
         self._sweeps = to_kernels == pipeline.KERNEL and any(kernel.grid == "chunks" for kernel in kernels.values())
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
-        """See `driver.Program.run`. A single position of linear attention, as in decoding, is a chunk of its own."""
+        """See `driver.CompiledFunction.run`. A single position of linear attention, as in decoding, is a chunk of its own."""
         if self._sweeps and isinstance(inputs[0], torch.Tensor) and inputs[0].shape[2:3] == (1,):
             with LOCK:
                 step = compile_program(self._source, self.host.name, self._prepare, pipeline.STEP)
             return step.run(inputs, layout)
         return super().run(inputs, layout)
 
-    def with_work(self, splits: int, invariant: bool) -> "CpuProgram":
+    def with_work(self, splits: int, invariant: bool) -> "CpuLaunchPlan":
         """The same program with other work on packed tensors, see `Choices`."""
         made = copy.copy(self)
         made._choices = Choices(splits, invariant)
         return made
 
-    def planned(self, inputs: Sequence[Any]) -> "CpuProgram":
+    def planned(self, inputs: Sequence[Any]) -> "CpuLaunchPlan":
         """The same program of one kernel, with lists of work for these inputs: for calls with the same lengths of queries."""
         if len(self.host.steps) != 1:
             return self
@@ -88,13 +88,13 @@ class CpuProgram(HostProgram):
         made._planned = None if plan.empty else self._works(step, operands, plan.steps[0], plan.size)
         return made
 
-    def machine(self) -> Machine:
-        return Machine(torch.get_num_threads(), summary=0.45, launches=4.0, crowd=0.0, passing=0.2, products=2.8)
+    def machine(self) -> DeviceModel:
+        return DeviceModel(torch.get_num_threads(), summary=0.45, launches=4.0, crowd=0.0, passing=0.2, products=2.8)
 
     def readable(self, tensor: torch.Tensor, by_columns: bool) -> torch.Tensor:
         return readable(tensor, by_columns)
 
-    def launch(self, step: Step, operands: list[Any], made: Made, plan: Plan, layout: str) -> list[torch.Tensor]:
+    def launch(self, step: HostStep, operands: list[Any], made: ResultShapes, plan: RunPlan, layout: str) -> list[torch.Tensor]:
         kernel = self.kernels[step.kernel]
         works = self._works(step, operands, made, plan.size) if self._planned is None else self._planned
         outputs = enumerate(zip(made.shapes, made.dtypes, made.heads, strict=True))
@@ -124,13 +124,13 @@ class CpuProgram(HostProgram):
             )
         return [each.result() for each in memory]
 
-    def _works(self, step: Step, operands: list[Any], made: Made, size: int) -> list[Work]:
+    def _works(self, step: HostStep, operands: list[Any], made: ResultShapes, size: int) -> list[LaunchWork]:
         kernel = self.kernels[step.kernel]
         alone = self._few and len(self.host.steps) == 1
         splits = (lambda rows, by_heads: self._in_parts(rows, by_heads) is not None) if alone else None
         return works_of(kernel, operands, made, size, _FEW if self._few else (), self._choices, splits)
 
-    def _in_parts(self, rows: int, by_heads: bool) -> Split | None:
+    def _in_parts(self, rows: int, by_heads: bool) -> SplitAttention | None:
         """The kernels that see the keys of so few queries in parts, compiled at the first call that needs them."""
         key = rows, by_heads
         with LOCK:
@@ -142,7 +142,7 @@ class CpuProgram(HostProgram):
                 raise UnsupportedError(NOT_IN_PARTS)
             return self._splits[key]
 
-    def _of_few_rows(self, rows: int, by_heads: bool) -> "CpuProgram":
+    def _of_few_rows(self, rows: int, by_heads: bool) -> "CpuLaunchPlan":
         """The same for sequences of at most so many queries, or with the heads of a group as rows."""
         to_kernels = f"attn-pack-heads,{_FEW[rows]}" if by_heads else _FEW[rows]
         with LOCK:
@@ -153,19 +153,19 @@ class CpuProgram(HostProgram):
         return stages_of(self._source, self._prepare, lambda module: keep_kernels(module, self.host), pipeline.ALL)
 
 
-def compile_derivative(source: str, function: str, wrt: Sequence[str], deterministic: bool = False, segment: int = 0) -> CpuProgram:
+def compile_derivative(source: str, function: str, wrt: Sequence[str], deterministic: bool = False, segment: int = 0) -> CpuLaunchPlan:
     """Compiles a derivative of the program `@attention`; see `driver.compile_derivative`. Every program is deterministic here."""
     options = prepare_derivative(function, wrt, pipeline.OUTLINE, segment, remainder=True, options=pipeline.DECAYS)
     return compile_program(source, *options)
 
 
-def build_derivative(source: str, function: str, wrt: Sequence[str], segment: int = 0) -> CpuProgram:
+def build_derivative(source: str, function: str, wrt: Sequence[str], segment: int = 0) -> CpuLaunchPlan:
     """The same without a place in memory: for a program that is tried."""
     options = prepare_derivative(function, wrt, pipeline.OUTLINE, segment, remainder=True, options=pipeline.DECAYS)
     return _compile(source, *options, pipeline.KERNEL)
 
 
-def compile_program(source: str, name: str, prepare: str = OUTLINE, to_kernels: str = pipeline.KERNEL) -> CpuProgram:
+def compile_program(source: str, name: str, prepare: str = OUTLINE, to_kernels: str = pipeline.KERNEL) -> CpuLaunchPlan:
     """Compiles function `name` of what the pipeline `prepare` makes of a module, or finds it in memory or on disk.
 
     `to_kernels` is the pipeline that makes kernels of its steps.
@@ -176,25 +176,25 @@ def compile_program(source: str, name: str, prepare: str = OUTLINE, to_kernels: 
     return _PROGRAMS[key]
 
 
-def _compile(source: str, name: str, prepare: str, to_kernels: str) -> CpuProgram:
+def _compile(source: str, name: str, prepare: str, to_kernels: str) -> CpuLaunchPlan:
     key = disk_cache.key_of(source, name, prepare, to_kernels, pipeline.LLVM, host().name, disk_cache.version("cpu", "tuning"))
     with loaded():
         found = disk_cache.find(key, SUFFIX, _loaded)
         if found is not None:
-            return CpuProgram(source, prepare, *found, to_kernels)
+            return CpuLaunchPlan(source, prepare, *found, to_kernels)
         module, function, kernels, threads = _lower(source, name, prepare, to_kernels)
         disk_cache.save(key, SUFFIX, bytecode(module), {**to_json(function, kernels), "threads": threads})
-        return CpuProgram(source, prepare, function, kernels, load_workers(module, kernels), threads, to_kernels)
+        return CpuLaunchPlan(source, prepare, function, kernels, load_workers(module, kernels), threads, to_kernels)
 
 
-def _loaded(code: bytes, fields: dict[str, Any]) -> tuple[Host, dict[str, Kernel], dict[str, Worker], dict[str, int]]:
+def _loaded(code: bytes, fields: dict[str, Any]) -> tuple[Host, dict[str, KernelGrid], dict[str, JitWorker], dict[str, int]]:
     """What is on disk. Raises where that is no program."""
     function, kernels = from_json(fields)
     threads = plain.read(dict[str, int], fields["threads"])
     return function, kernels, load_workers(ir.Module.parse(code), kernels), threads
 
 
-def _lower(source: str, name: str, prepare: str, to_kernels: str) -> tuple[ir.Module, Host, dict[str, Kernel], dict[str, int]]:
+def _lower(source: str, name: str, prepare: str, to_kernels: str) -> tuple[ir.Module, Host, dict[str, KernelGrid], dict[str, int]]:
     with reported():
         module = ir.Module.parse(source)
         Pipeline.parse(prepare, registry()).run(module)

@@ -9,7 +9,7 @@ from attn_mlir.backends.cpu.program import function_named
 from attn_mlir.backends.cpu.target import host
 from attn_mlir.backends.host import read_host
 from attn_mlir.backends.program import keep_kernels, prepare_derivative, reported
-from attn_mlir.backends.seen import Facts, Recorder, Seen
+from attn_mlir.backends.seen import Facts, Seen, StageRecorder
 from attn_mlir.dialects import loaded
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
@@ -23,7 +23,7 @@ _SKIPPED = tuple(step.partition("{")[0] + (")" if "(" in step else "") for step 
 
 def see(source: str, function: str, wrt: Sequence[str], binaries: bool) -> Seen:
     """See `Backend.see`."""
-    recorder = Recorder(source)
+    recorder = StageRecorder(source)
     with reported(), loaded():
         module = ir.Module.parse(source)
         linear = bool(find_all(module.operation, "attn.linear_attention"))

@@ -14,8 +14,8 @@ import torch
 
 from attn_mlir.backends import memory
 from attn_mlir.backends.cpu.pages import in_large_pages
-from attn_mlir.backends.host import Kernel
-from attn_mlir.backends.memory import Memory
+from attn_mlir.backends.host import KernelGrid
+from attn_mlir.backends.memory import OutputMemory
 
 PROGRAMS = max(8, 4 * (os.cpu_count() or 1))
 """How many programs keep this machine busy, whatever number of threads is used; chunks of keys are made until there are as many."""
@@ -27,7 +27,7 @@ _MEMORY = 64 << 20
 
 
 @dataclass(frozen=True)
-class Grid:
+class SlotGrid:
     """The programs of a launch: blocks (or chunks) of `size` rows, heads, batch."""
 
     batch: int
@@ -62,7 +62,7 @@ class Grid:
         )
 
 
-def choose_grid(kernel: Kernel, over: Sequence[int], outputs: Sequence[torch.Size], width: int, inputs: int) -> Grid:
+def choose_grid(kernel: KernelGrid, over: Sequence[int], outputs: Sequence[torch.Size], width: int, inputs: int) -> SlotGrid:
     """The grid over an argument of shape `over`; depends on sizes only, never on the number of threads.
 
     The batch of "chunks" may be sequences.
@@ -72,25 +72,25 @@ def choose_grid(kernel: Kernel, over: Sequence[int], outputs: Sequence[torch.Siz
 
 
 @functools.lru_cache(1024)
-def _chosen(kernel: Kernel, over: tuple[int, ...], outputs: tuple[torch.Size, ...], width: int, most: int, programs: int) -> Grid:
+def _chosen(kernel: KernelGrid, over: tuple[int, ...], outputs: tuple[torch.Size, ...], width: int, most: int, programs: int) -> SlotGrid:
     """The grid whose slots take `most` bytes, and which has so many `programs` if it can; remembered: it takes longer than a launch."""
     batch, heads, length = over
     blocks = kernel.blocks_of(length)
     if kernel.grid == "chunks":
-        return Grid(batch, heads, kernel.blocks, kernel.block_q)
+        return SlotGrid(batch, heads, kernel.blocks, kernel.block_q)
     if kernel.serial:
-        return Grid(batch, heads, blocks, kernel.block_q, 3)
+        return SlotGrid(batch, heads, blocks, kernel.block_q, 3)
     grids = []
     for level, free in enumerate((batch * heads, heads, 1)):
         if kernel.grid == "pairs":
             wanted = max(1, min(-(-programs // max(1, free)), -(-length // MIN_KEYS)))
             for chunks in {wanted, 1}:
                 blocks_each = -(-blocks // chunks)
-                grids.append(Grid(batch, heads, -(-blocks // blocks_each), blocks_each * kernel.block_q, level))
+                grids.append(SlotGrid(batch, heads, -(-blocks // blocks_each), blocks_each * kernel.block_q, level))
         else:
-            grids.append(Grid(batch, heads, blocks, kernel.block_q, level))
+            grids.append(SlotGrid(batch, heads, blocks, kernel.block_q, level))
 
-    def rank(grid: Grid) -> tuple[int, int, int]:
+    def rank(grid: SlotGrid) -> tuple[int, int, int]:
         free = (batch * heads, heads, 1)[grid.level] * grid.blocks
         return -min(free, programs), grid.level, _bytes(kernel, grid, outputs, width)
 
@@ -98,16 +98,16 @@ def _chosen(kernel: Kernel, over: tuple[int, ...], outputs: tuple[torch.Size, ..
     if fitting:
         return min(fitting, key=rank)
     if kernel.grid == "pairs":
-        return Grid(batch, heads, 1, blocks * kernel.block_q, 3)
-    return Grid(batch, heads, blocks, kernel.block_q, 3)
+        return SlotGrid(batch, heads, 1, blocks * kernel.block_q, 3)
+    return SlotGrid(batch, heads, blocks, kernel.block_q, 3)
 
 
-def fits(kernel: Kernel, grid: Grid, outputs: Sequence[torch.Size], width: int, inputs: int) -> bool:
+def fits(kernel: KernelGrid, grid: SlotGrid, outputs: Sequence[torch.Size], width: int, inputs: int) -> bool:
     """Whether the slots of a grid take no more memory than they may; for the arguments see `choose_grid`."""
     return _bytes(kernel, grid, outputs, width) <= max(_MEMORY, inputs)
 
 
-def _bytes(kernel: Kernel, grid: Grid, outputs: Sequence[torch.Size], width: int) -> int:
+def _bytes(kernel: KernelGrid, grid: SlotGrid, outputs: Sequence[torch.Size], width: int) -> int:
     """What the slots take besides the results."""
     total = 0
     for kind, disjoint, shape in zip(kernel.outputs, kernel.disjoint, outputs, strict=True):
@@ -116,7 +116,7 @@ def _bytes(kernel: Kernel, grid: Grid, outputs: Sequence[torch.Size], width: int
     return total
 
 
-def allocate(kernel: Kernel, output: int, grid: Grid, shape: torch.Size, dtype: torch.dtype, order: str) -> Memory:
+def allocate(kernel: KernelGrid, output: int, grid: SlotGrid, shape: torch.Size, dtype: torch.dtype, order: str) -> OutputMemory:
     """The memory of an output of a launch; see `memory.allocate`."""
     kind = kernel.outputs[output]
     sums = grid.sums or grid.blocks

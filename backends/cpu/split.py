@@ -10,12 +10,12 @@ from attn_mlir.backends import disk_cache, plain
 from attn_mlir.backends.allocation import empty
 from attn_mlir.backends.copies import Copies
 from attn_mlir.backends.cpu import pipeline
-from attn_mlir.backends.cpu.jit import SUFFIX, Worker, bytecode, load_workers
+from attn_mlir.backends.cpu.jit import SUFFIX, JitWorker, bytecode, load_workers
 from attn_mlir.backends.cpu.launch import launch, launch_grid
 from attn_mlir.backends.cpu.passes.choose_blocks import threads_of
-from attn_mlir.backends.cpu.slots import Grid
+from attn_mlir.backends.cpu.slots import SlotGrid
 from attn_mlir.backends.cpu.target import host
-from attn_mlir.backends.cpu.work import Work
+from attn_mlir.backends.cpu.work import LaunchWork
 from attn_mlir.backends.program import function_named, reported
 from attn_mlir.dialects import loaded
 from attn_mlir.mlir import ir
@@ -41,11 +41,11 @@ class SplitSignature:
 
 
 @dataclass(frozen=True)
-class Split:
+class SplitAttention:
     """An attention whose keys come in parts."""
 
-    parts: Worker
-    combine: Worker
+    parts: JitWorker
+    combine: JitWorker
     signature: SplitSignature
 
     def run(
@@ -70,7 +70,7 @@ class Split:
         more = (*captures, *partial, count)
         launch(self.combine, qkv, more, (*kinds, *["tensor"] * len(partial), "index"), targets, 1, copies, threads)
 
-    def run_listed(self, arguments: Sequence[tuple[Any, str]], over: int, work: Work, targets: Sequence[torch.Tensor]) -> None:
+    def run_listed(self, arguments: Sequence[tuple[Any, str]], over: int, work: LaunchWork, targets: Sequence[torch.Tensor]) -> None:
         """The same for packed sequences: `arguments` with their kinds, q as number `over`; `targets` as the kernels see them."""
         parts = work.parts
         if parts is None:
@@ -83,7 +83,7 @@ class Split:
         threads = self.signature.threads
         launch_grid(self.parts, work.grid, seen, partial, False, threads, work.lists)
         more = [*seen, *((each, "tensor") for each in partial)]
-        grid = Grid(1, work.grid.heads, len(parts.combine), 1)
+        grid = SlotGrid(1, work.grid.heads, len(parts.combine), 1)
         launch_grid(self.combine, grid, more, targets, False, threads, (parts.combine,))
 
 
@@ -96,7 +96,7 @@ def with_blocks(blocks: Sequence[int]) -> Callable[[ir.Module], None]:
     return set_blocks
 
 
-def compile_split(source: str, first: str, blocks: Sequence[int], set_blocks: Callable[[ir.Module], None]) -> Split | None:
+def compile_split(source: str, first: str, blocks: Sequence[int], set_blocks: Callable[[ir.Module], None]) -> SplitAttention | None:
     """The workers, or None where the row's keys are not seen in parts. `first` leads to online form."""
     key = disk_cache.key_of(
         source, first, "split", str(blocks), pipeline.TILES, pipeline.LLVM, host().name, disk_cache.version("cpu", "tuning")
@@ -119,13 +119,13 @@ def compile_split(source: str, first: str, blocks: Sequence[int], set_blocks: Ca
             Pipeline.parse(pipeline.LLVM, registry()).run(module)
         disk_cache.save(key, SUFFIX, bytecode(module), asdict(signature))
         workers = load_workers(module, _NAMES)
-        return Split(workers[_NAMES[0]], workers[_NAMES[1]], signature)
+        return SplitAttention(workers[_NAMES[0]], workers[_NAMES[1]], signature)
 
 
-def _loaded(code: bytes, facts: dict[str, Any]) -> Split:
+def _loaded(code: bytes, facts: dict[str, Any]) -> SplitAttention:
     """What is on disk. Raises where that are no workers with their signature."""
     signature = plain.read(SplitSignature, facts)
     if signature.block_q < 1 or min(signature.states, signature.threads) < 0:
         raise ValueError(f"there are no workers with {signature}")
     workers = load_workers(ir.Module.parse(code), _NAMES)
-    return Split(workers[_NAMES[0]], workers[_NAMES[1]], signature)
+    return SplitAttention(workers[_NAMES[0]], workers[_NAMES[1]], signature)

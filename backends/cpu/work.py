@@ -10,9 +10,9 @@ import torch
 from attn_mlir.backends.cpu import slots
 from attn_mlir.backends.cpu.parts import Parts, cuts_of, lists_of
 from attn_mlir.backends.cpu.pipeline import FEW_ROWS
-from attn_mlir.backends.cpu.slots import Grid, choose_grid, fits
-from attn_mlir.backends.host import Kernel
-from attn_mlir.backends.program import Made
+from attn_mlir.backends.cpu.slots import SlotGrid, choose_grid, fits
+from attn_mlir.backends.host import KernelGrid
+from attn_mlir.backends.program import ResultShapes
 from attn_mlir.backends.work import fixed_groups, groups_of, rows_of
 
 _GROUP, _ = FEW_ROWS
@@ -32,14 +32,14 @@ class Choices:
 
 
 @dataclass(frozen=True)
-class Work:
+class LaunchWork:
     """One launch: its grid and lists.
 
     `rows` > 0: by the kernel for sequences of at most so many queries; `heads` > 0: by that for one query each, whose rows are the heads
     of a group, one for each of so many key heads. `parts`: by the kernels that see keys in parts, `lists` being that of the parts.
     """
 
-    grid: Grid
+    grid: SlotGrid
     lists: tuple[torch.Tensor, ...] = ()
     rows: int = 0
     heads: int = 0
@@ -51,14 +51,14 @@ class Work:
 
 
 def works_of(
-    kernel: Kernel,
+    kernel: KernelGrid,
     operands: Sequence[Any],
-    made: Made,
+    made: ResultShapes,
     size: int,
     few: Iterable[int],
     choices: Choices = Choices(),
     splits: Callable[[int, bool], bool] | None = None,
-) -> list[Work]:
+) -> list[LaunchWork]:
     """The launches of a kernel. `size`: the bytes of all inputs; `few`: of how many rows there are kernels for short sequences.
 
     `splits` tells whether there are kernels for keys in parts, for so many rows, or with the heads of a group as rows.
@@ -68,7 +68,7 @@ def works_of(
         over = operands[kernel.over].shape
         if kernel.grid == "chunks":
             over = (kernel.sequences_of(operands), *over[1:])
-        return [Work(choose_grid(kernel, over, made.shapes, width, size))]
+        return [LaunchWork(choose_grid(kernel, over, made.shapes, width, size))]
     own, *others = (operands[number].numpy() for number in kernel.lengths)
     heads = operands[kernel.over].shape[1]
     if kernel.grid == "pairs":
@@ -86,48 +86,50 @@ def works_of(
                 lengths = np.full_like(own[chosen], group) if by_heads else own[chosen]
                 block = _GROUP if by_heads else rows
                 items, parts = lists_of(chosen[several], lengths[several].astype(np.int64), (cuts[0][several], cuts[1][several]), block)
-                grid = Grid(1, key_heads if by_heads else heads, len(items), block)
-                works.append(Work(grid, (items,), block, key_heads if by_heads else 0, parts))
+                grid = SlotGrid(1, key_heads if by_heads else heads, len(items), block)
+                works.append(LaunchWork(grid, (items,), block, key_heads if by_heads else 0, parts))
                 chosen = chosen[~several]
         if len(chosen) and rows == 1 and heads != key_heads:
             group = heads // key_heads
             items = rows_of(np.full_like(own, group), _GROUP, others[0], chosen)
-            works.append(Work(Grid(1, key_heads, len(items), _GROUP), (items,), _GROUP, key_heads))
+            works.append(LaunchWork(SlotGrid(1, key_heads, len(items), _GROUP), (items,), _GROUP, key_heads))
         elif len(chosen):
             items = rows_of(own, rows, others[0], chosen)
-            works.append(Work(Grid(1, heads, len(items), rows), (items,), rows))
+            works.append(LaunchWork(SlotGrid(1, heads, len(items), rows), (items,), rows))
     chosen = np.flatnonzero(longer) if works else None
     items = rows_of(own, kernel.block_q, others[0] if others else None, chosen)
     if len(items) or not works:
         grid = choose_grid(kernel, (1, heads, len(items) * kernel.block_q), made.shapes, width, size)
-        works.append(Work(grid, (items,)))
+        works.append(LaunchWork(grid, (items,)))
     return works
 
 
-def _pairs(kernel: Kernel, heads: int, lengths: tuple[Any, Any], made: Made, sizes: tuple[int, int], choices: Choices) -> Work:
+def _pairs(
+    kernel: KernelGrid, heads: int, lengths: tuple[Any, Any], made: ResultShapes, sizes: tuple[int, int], choices: Choices
+) -> LaunchWork:
     """As many groups as keep the machine busy, and fit into memory with their sums. `sizes`: bytes of one element, and of all inputs."""
     count, (width, size) = -(-slots.PROGRAMS // max(1, heads)), sizes
     if choices.invariant:
         groups = fixed_groups(*lengths, kernel.block_q, count, slots.MOST_SLOTS)
-        levels = [Grid(1, heads, groups.count, kernel.block_q, level, groups.slots, True) for level in (0, 2, 3)]
+        levels = [SlotGrid(1, heads, groups.count, kernel.block_q, level, groups.slots, True) for level in (0, 2, 3)]
         grid = next((grid for grid in levels[:2] if _scatters_fit(kernel, grid, made, width, size)), levels[2])
-        return Work(grid, (groups.items, groups.begins))
+        return LaunchWork(grid, (groups.items, groups.begins))
     while True:
         groups = groups_of(*lengths, kernel.block_q, count, slots.MIN_KEYS)
         for level in (0, 2):
-            grid = Grid(1, heads, groups.count, kernel.block_q, level, groups.slots)
+            grid = SlotGrid(1, heads, groups.count, kernel.block_q, level, groups.slots)
             if fits(kernel, grid, made.shapes, width, size):
-                return Work(grid, (groups.items, groups.begins))
+                return LaunchWork(grid, (groups.items, groups.begins))
         if count == 1:
-            return Work(Grid(1, heads, groups.count, kernel.block_q, 3, 1), (groups.items, groups.begins))
+            return LaunchWork(SlotGrid(1, heads, groups.count, kernel.block_q, 3, 1), (groups.items, groups.begins))
         count //= 2
 
 
-def _scatters_fit(kernel: Kernel, grid: Grid, made: Made, width: int, size: int) -> bool:
+def _scatters_fit(kernel: KernelGrid, grid: SlotGrid, made: ResultShapes, width: int, size: int) -> bool:
     """Whether what scatters need fits into memory; slots of sums there are as many as there must be."""
     return fits(kernel, replace(grid, sums=1), made.shapes, width, size)
 
 
-def covers(kernel: Kernel, operands: Sequence[Any]) -> bool:
+def covers(kernel: KernelGrid, operands: Sequence[Any]) -> bool:
     """Whether every row of the tensors belongs to a sequence."""
     return int(operands[kernel.lengths[0]].sum()) == operands[kernel.over].shape[2]

@@ -1,6 +1,6 @@
 """The arguments of a kernel as parameters of its C++ function, made when they are first used."""
 
-from attn_mlir.backends.gpu.kernel import RAGGED_ROWS, Parameter
+from attn_mlir.backends.gpu.kernel import RAGGED_ROWS, KernelParameter
 from attn_mlir.backends.gpu.scalar_ops import c_type
 from attn_mlir.backends.gpu.scalars import Names
 from attn_mlir.errors import UnsupportedError
@@ -29,7 +29,7 @@ class Arguments:
         self.values = list(block.arguments)
         names = Names(_TAKEN)
         self.names = [names.fresh(name if name[:1].isalpha() else f"arg_{name}") for name in argument_names(block)]
-        self._parameters: dict[str, tuple[Parameter, str]] = {}
+        self._parameters: dict[str, tuple[KernelParameter, str]] = {}
         facts = ir.DictAttr(kernel.attributes["tile.kernel"]) if "tile.kernel" in kernel.attributes else {}
         self._ragged = frozenset(ir.DenseI64ArrayAttr(facts["ragged"])) if "ragged" in facts else frozenset[int]()
 
@@ -44,32 +44,32 @@ class Arguments:
         """The address of a tensor, `const T *`, or `T *` of an output."""
         number = self.number(value)
         type_ = c_type(ir.MemRefType(value.type).element_type)
-        return self._add(self.names[number], Parameter("pointer", number), f"{type_} *__restrict__ {self.names[number]}")
+        return self._add(self.names[number], KernelParameter("pointer", number), f"{type_} *__restrict__ {self.names[number]}")
 
     def size(self, value: ir.Value, dim: int) -> str:
         """Its size along `dim`, an int."""
         number = self.number(value)
         name = f"{self.names[number]}_n{dim}"
-        return self._add(name, Parameter("size", number, dim), f"int {name}")
+        return self._add(name, KernelParameter("size", number, dim), f"int {name}")
 
     def stride(self, value: ir.Value, dim: int) -> str:
         """Its stride along `dim` in elements, a long long."""
         number = self.number(value)
         name = f"{self.names[number]}_s{dim}"
-        return self._add(name, Parameter("stride", number, dim, "long long"), f"long long {name}")
+        return self._add(name, KernelParameter("stride", number, dim, "long long"), f"long long {name}")
 
     def scalar(self, value: ir.Value, type_: str = "") -> str:
         """A number, as a C++ `type_`; without one, floats as they are and indices as int."""
         number = self.number(value)
         type_ = type_ or ("int" if isinstance(value.type, ir.IndexType) else c_type(value.type))
-        return self._add(self.names[number], Parameter("scalar", number, -1, type_), f"{type_} {self.names[number]}")
+        return self._add(self.names[number], KernelParameter("scalar", number, -1, type_), f"{type_} {self.names[number]}")
 
     def descriptor(self, value: ir.Value, columns: int, rows: int, swizzle: int = 128) -> str:
         """The address of a TMA descriptor of a 4-D tensor, whose boxes have so many columns and rows."""
         number = self.number(value)
         name = f"{self.names[number]}_map_{columns}x{rows}"
         kind = "ragged" if number in self._ragged else "descriptor"
-        parameter = Parameter(kind, number, -1, "", (columns, rows), swizzle)
+        parameter = KernelParameter(kind, number, -1, "", (columns, rows), swizzle)
         self._add(name, parameter, f"const __grid_constant__ CUtensorMap {name}")
         return f"&{name}"
 
@@ -80,27 +80,27 @@ class Arguments:
             return f"{row}, {head}, {batch}"
         name = f"{self.names[number]}_rows"
         # Counted from the last dimension: sums in slots have one dimension more.
-        rows = self._add(name, Parameter("size", number, -2), f"int {name}")
+        rows = self._add(name, KernelParameter("size", number, -2), f"int {name}")
         return f"{row} + ({RAGGED_ROWS} - {rows}), {head}, {batch}, {RAGGED_ROWS}"
 
     def counter(self) -> str:
         """The address of an int32 that is zero before and after the kernel."""
-        return self._add("counter", Parameter("counter"), "int *__restrict__ counter")
+        return self._add("counter", KernelParameter("counter"), "int *__restrict__ counter")
 
     def turns(self) -> str:
         """The address of int32 zeros behind the kernel's own arguments; how many, its schedule tells (see `hopper.pairs.plan_pairs`)."""
-        return self._add("turns", Parameter("pointer", len(self.values)), "int *__restrict__ turns")
+        return self._add("turns", KernelParameter("pointer", len(self.values)), "int *__restrict__ turns")
 
     def blocks(self) -> str:
         """How many blocks of rows the grid has."""
-        return self._add("blocks", Parameter("blocks"), "int blocks")
+        return self._add("blocks", KernelParameter("blocks"), "int blocks")
 
     def element(self, value: ir.Value, indices: list[str]) -> str:
         """An element in global memory."""
         offsets = [f"{index} * {self.stride(value, dim)}" for dim, index in enumerate(indices)]
         return f"{self.pointer(value)}[{' + '.join(offsets) or '0'}]"
 
-    def _add(self, name: str, parameter: Parameter, declaration: str) -> str:
+    def _add(self, name: str, parameter: KernelParameter, declaration: str) -> str:
         self._parameters.setdefault(name, (parameter, declaration))
         return name
 
@@ -108,10 +108,10 @@ class Arguments:
         """Those of the function's parameters, descriptors first."""
         return [declaration for _, declaration in self._sorted()]
 
-    def parameters(self) -> tuple[Parameter, ...]:
+    def parameters(self) -> tuple[KernelParameter, ...]:
         """How the driver makes them, in the same order."""
         return tuple(parameter for parameter, _ in self._sorted())
 
-    def _sorted(self) -> list[tuple[Parameter, str]]:
+    def _sorted(self) -> list[tuple[KernelParameter, str]]:
         order = ("descriptor", "ragged", "pointer", "counter", "size", "stride", "scalar", "blocks")
         return sorted(self._parameters.values(), key=lambda item: (order.index(item[0].kind), item[0].argument, item[0].dim))

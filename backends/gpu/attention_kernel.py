@@ -5,9 +5,9 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from attn_mlir.backends.gpu.program import GpuProgram
+from attn_mlir.backends.gpu.program import GpuLaunchPlan
 
-ProgramT = TypeVar("ProgramT", bound=GpuProgram)
+ProgramT = TypeVar("ProgramT", bound=GpuLaunchPlan)
 
 
 class AttentionKernel(Generic[ProgramT]):
@@ -27,7 +27,7 @@ class AttentionKernel(Generic[ProgramT]):
 
     @property
     def listeners(self) -> list[Callable[[Mapping[str, str]], None]]:
-        """See `GpuProgram`."""
+        """See `GpuLaunchPlan`."""
         return self.program.listeners
 
     def stages(self) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from attn_mlir.backends.allocation import empty
-from attn_mlir.backends.gpu.trial import Trial
+from attn_mlir.backends.gpu.trial import TrialProcess
 from attn_mlir.backends.tuning.agreement import agree
 from attn_mlir.backends.tuning.processes import Compilers
 from attn_mlir.backends.tuning.worker import Job
@@ -30,7 +30,7 @@ class GpuBench(Compilers):
         super().__init__(job, processes)
         self._inputs, self._layout = list(inputs), layout
         self._flush: torch.Tensor | None = None
-        self._trial = Trial(job, inputs, layout)
+        self._trial = TrialProcess(job, inputs, layout)
 
     def start(self) -> None:
         """Starts the process that runs candidates first, which takes seconds; else the first candidate does."""

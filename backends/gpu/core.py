@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 
 from attn_mlir.backends.gpu.arguments import Arguments
 from attn_mlir.backends.gpu.scalars import Names, Scalars
-from attn_mlir.backends.gpu.writer import Writer
+from attn_mlir.backends.gpu.writer import CodeWriter
 from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -27,7 +27,7 @@ class PrinterCore(Generic[Tile]):
     def __init__(self, kernel: ir.Operation, width: int, taken: Iterable[str]) -> None:
         """`width`: the columns of tiles whose number of columns is not static; `taken`: names that the printed code uses for itself."""
         self.kernel, self.width = kernel, width
-        self.writer = Writer()
+        self.writer = CodeWriter()
         self.arguments = Arguments(kernel)
         self.names = Names([*taken, *self.arguments.names])
         self.tiles: dict[ir.Value, Tile] = {}

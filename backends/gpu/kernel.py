@@ -1,7 +1,7 @@
 """What a code generator hands to the driver: the source of one kernel and how to launch it.
 
 The arguments of a kernel are those of its tile function, in its order: tensors and numbers, then the outputs, then (for "pairs") the
-keys of a chunk. A `Parameter` says how one parameter of the C++ function is made from them.
+keys of a chunk. A `KernelParameter` says how one parameter of the C++ function is made from them.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -14,7 +14,7 @@ RAGGED_ROWS = 1 << 30
 
 
 @dataclass(frozen=True)
-class Parameter:
+class KernelParameter:
     """One parameter of a kernel in C++.
 
     `kind`: "pointer", the address of tensor `argument`, which has any strides unless `align` is set: then its last stride is 1, and the
@@ -49,7 +49,7 @@ class KernelCode:
     name: str
     entry: str
     source: str
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[KernelParameter, ...]
     threads: int
     shared_bytes: int
     grid: str = "tiles"

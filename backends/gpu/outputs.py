@@ -9,16 +9,16 @@ import torch
 from attn_mlir.backends.allocation import empty, empty_heads, strides_of
 from attn_mlir.backends.gpu.packing import aligned_empty
 from attn_mlir.backends.gpu.units import Unit
-from attn_mlir.backends.memory import Memory, allocate
-from attn_mlir.backends.program import Made
+from attn_mlir.backends.memory import OutputMemory, allocate
+from attn_mlir.backends.program import ResultShapes
 from attn_mlir.errors import UnsupportedError
 
 _SLOT_BYTES = 1 << 30
 
 
 def outputs_of(
-    unit: Unit, made: Made, over: torch.Tensor, layout: str, alignment: Callable[[int], int], row_bytes: int = 0
-) -> list[Memory]:
+    unit: Unit, made: ResultShapes, over: torch.Tensor, layout: str, alignment: Callable[[int], int], row_bytes: int = 0
+) -> list[OutputMemory]:
     """The memory of a step's results. `over`: the tensor whose blocks of rows are the programs of the grid.
 
     `alignment` tells of how many elements the address and the strides of an output must be multiples; `row_bytes`, how far apart
@@ -36,22 +36,22 @@ def outputs_of(
     return memory
 
 
-def _memory(unit: Unit, output: int, shape: torch.Size, order: str, over: torch.Tensor, align: int) -> Memory:
+def _memory(unit: Unit, output: int, shape: torch.Size, order: str, over: torch.Tensor, align: int) -> OutputMemory:
     """The memory of one result, in an order."""
     if shape and shape[-1] % align:
         return _padded(unit, output, shape, order, over.device, align)
     if unit.kernel.outputs[output] == "store":
         tensor = empty_heads(shape, unit.dtypes[output], order, over.device)
-        return Memory(tensor, tensor)
+        return OutputMemory(tensor, tensor)
     return _sums(unit, output, shape, order, over)
 
 
-def _sums(unit: Unit, output: int, shape: torch.Size, order: str, over: torch.Tensor) -> Memory:
+def _sums(unit: Unit, output: int, shape: torch.Size, order: str, over: torch.Tensor) -> OutputMemory:
     """Zeros to which programs add: in one place by atomic additions or in turns, or each in a slot of its own."""
     kernel = unit.kernel
     if kernel.grid == "chunks":  # every block of columns writes all of its slot
         made = empty((kernel.blocks, *shape), dtype=unit.dtypes[output], device=over.device)
-        return Memory(made, made, slots=True)
+        return OutputMemory(made, made, slots=True)
     batch, heads, length = over.shape[:3]
     # Items of a list of work may be more than that: all of them add in one place, which any number but one of slots without a stride is.
     programs = (2 if kernel.lengths else -(-length // kernel.block_q), batch, heads)
@@ -69,7 +69,7 @@ def _sums(unit: Unit, output: int, shape: torch.Size, order: str, over: torch.Te
     return allocate(kernel.outputs[output], shape, dtype, over.device, order, slots, programs)
 
 
-def _padded(unit: Unit, output: int, shape: torch.Size, order: str, device: torch.device, align: int) -> Memory:
+def _padded(unit: Unit, output: int, shape: torch.Size, order: str, device: torch.device, align: int) -> OutputMemory:
     """Memory whose rows begin where the kernel needs them; the result is a copy of its columns in order."""
     if unit.kernel.outputs[output] != "store":
         raise UnsupportedError(f"{unit.code.name} adds to a tensor of {shape[-1]} columns, where it takes multiples of {align}")
@@ -77,7 +77,7 @@ def _padded(unit: Unit, output: int, shape: torch.Size, order: str, device: torc
     return _Copied(empty_heads(shape, unit.dtypes[output], order, device), seen)
 
 
-class _Copied(Memory):
+class _Copied(OutputMemory):
     """The result is a copy of what the kernel wrote."""
 
     def result(self) -> torch.Tensor:
@@ -85,10 +85,10 @@ class _Copied(Memory):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Reordered(Memory):
+class _Reordered(OutputMemory):
     """The result is a copy, in another order, of what the kernel wrote."""
 
-    near: Memory
+    near: OutputMemory
     """What the kernel writes."""
     order: str
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from attn_mlir.backends.host import Kernel
-from attn_mlir.backends.memory import Memory
+from attn_mlir.backends.host import KernelGrid
+from attn_mlir.backends.memory import OutputMemory
 from attn_mlir.passes.tiling.work import COLUMNS
 
 
@@ -67,7 +67,7 @@ def tensor_of(value: Any) -> Any:
     return value.memory if isinstance(value, Ragged) else value
 
 
-def extents_of(kernel: Kernel, arguments: Sequence[Any]) -> Sequence[int]:
+def extents_of(kernel: KernelGrid, arguments: Sequence[Any]) -> Sequence[int]:
     """Batch, heads and rows of the grid of a kernel, of packed tensors as many rows as the blocks in its list have at most."""
     over = arguments[kernel.over].shape
     if not kernel.lengths:
@@ -75,7 +75,7 @@ def extents_of(kernel: Kernel, arguments: Sequence[Any]) -> Sequence[int]:
     return 1, over[1], (arguments[-1].shape[0] - 1) * kernel.block_q
 
 
-def arguments_of(kernel: Kernel, operands: Sequence[Any], memory: Sequence[Memory]) -> list[Any]:
+def arguments_of(kernel: KernelGrid, operands: Sequence[Any], memory: Sequence[OutputMemory]) -> list[Any]:
     """The arguments of a kernel's launch: inputs, outputs, and, for "pairs", the keys of a chunk.
 
     Those of one on packed tensors are ragged views where it takes such, and a list of work comes last. Rows of no sequence become 0.

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from attn_mlir.backends.allocation import empty
-from attn_mlir.backends.gpu.kernel import KernelCode, Parameter
+from attn_mlir.backends.gpu.kernel import KernelCode, KernelParameter
 from attn_mlir.backends.gpu.packed import Ragged, extents_of
-from attn_mlir.backends.host import Kernel
+from attn_mlir.backends.host import KernelGrid
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 
 _FORMATS = {"int": "i", "unsigned": "I", "long long": "q", "float": "f", "double": "d"}
@@ -38,7 +38,7 @@ def grid_of(code: KernelCode, block_rows: int, over: Sequence[int]) -> tuple[tup
     return (blocks + -blocks % code.cluster, heads, batch), blocks
 
 
-def launch_grid(code: KernelCode, kernel: Kernel, arguments: Sequence[Any]) -> tuple[tuple[int, int, int], int]:
+def launch_grid(code: KernelCode, kernel: KernelGrid, arguments: Sequence[Any]) -> tuple[tuple[int, int, int], int]:
     """The grid of a kernel's launch on these arguments, and how many blocks of rows (of a sweep: of columns) it has.
 
     Raises UnsupportedError where it is too large for a launch.
@@ -55,7 +55,7 @@ def values_of(code: KernelCode, arguments: Sequence[Any], blocks: int, counter: 
     return [value_of(parameter, arguments, blocks, counter) for parameter in code.parameters]
 
 
-def value_of(parameter: Parameter, arguments: Sequence[Any], blocks: int, counter: int) -> Value:
+def value_of(parameter: KernelParameter, arguments: Sequence[Any], blocks: int, counter: int) -> Value:
     """One parameter's value."""
     form = _FORMATS.get(parameter.type, "")
     match parameter.kind:
@@ -84,7 +84,7 @@ def fitting(number: Any, form: str) -> Any:
     return int(number)
 
 
-class Packed:
+class PackedArguments:
     """Values of parameters in memory: one after another as in a kernel's argument segment, and an array of pointers to them."""
 
     __slots__ = ("_buffer", "_pointers", "address", "size")

@@ -11,10 +11,10 @@ from attn_mlir import forks
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.emitters import SLOW
 from attn_mlir.backends.gpu.input_limits import check_pages, check_sizes
-from attn_mlir.backends.gpu.split import Split, parts_for
+from attn_mlir.backends.gpu.split import SplitDecode, parts_for
 from attn_mlir.backends.gpu.units import Unit, outlined
 from attn_mlir.backends.host import Host
-from attn_mlir.backends.program import HostProgram, Plan, stages_of
+from attn_mlir.backends.program import LaunchPlan, RunPlan, stages_of
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import LOCK
 from attn_mlir.passes.split_kv import COMBINE, PARTS
@@ -25,8 +25,8 @@ _WHOLE = (
 )
 
 
-class GpuProgram(HostProgram):
-    """A function for GPUs that takes tensors and numbers and returns tensors. See `driver.Program`."""
+class GpuLaunchPlan(LaunchPlan):
+    """A function for GPUs that takes tensors and numbers and returns tensors. See `driver.CompiledFunction`."""
 
     part_blocks = (64, 128)
     """Rows, heads of a group, and keys of a block where keys are seen in parts."""
@@ -37,13 +37,13 @@ class GpuProgram(HostProgram):
         self.units = units
         self._source, self._prepare, self._choices = source, prepare, choices
         self._lock = forks.lock()
-        self._parts: list[tuple[Split, GpuProgram] | None] = []
+        self._parts: list[tuple[SplitDecode, GpuLaunchPlan] | None] = []
         """Once they are known, the kernels of parts and a program of them, or None where there are none; `with_work` shares it."""
         self._splits = 0
         self.listeners: list[Callable[[Mapping[str, str]], None]] = []
         """Are told why kernels are slow where only their compiler can know, before the first launch; see `performance.tell`."""
 
-    def _plan(self, key: Any, inputs: Sequence[Any]) -> Plan:
+    def _plan(self, key: Any, inputs: Sequence[Any]) -> RunPlan:
         paged = {number for kernel in self.kernels.values() for number in kernel.paged}
         check_pages(inputs[number] for number in paged)
         check_sizes(self.host.arguments, [None if number in paged else value for number, value in enumerate(inputs)])
@@ -62,7 +62,7 @@ class GpuProgram(HostProgram):
         """Why some kernels are not made by the best code generator, by their names."""
         return {name: str(unit.schedule[SLOW]) for name, unit in self.units.items() if SLOW in unit.schedule}
 
-    def with_work(self, splits: int, invariant: bool) -> "GpuProgram":
+    def with_work(self, splits: int, invariant: bool) -> "GpuLaunchPlan":
         """The same program, which sees the keys of single queries in so many parts, see `driver.with_work`."""
         if invariant:
             raise UnsupportedError(
@@ -90,14 +90,14 @@ class GpuProgram(HostProgram):
         cut = parts_for(keys, heads * batch, self.part_blocks[1], self.machine().processors, self._splits)
         return split.run(kernel, inputs, plan.steps[0], layout, cut, program.start_part)
 
-    def _split(self) -> "tuple[Split, GpuProgram] | None":
+    def _split(self) -> "tuple[SplitDecode, GpuLaunchPlan] | None":
         """The kernels of parts, and the program that launches them; lowered at the first call that needs them."""
         if not self._parts:
             with LOCK:
                 if not self._parts:
                     units = self.lower_parts()
                     made = None if units is None else self.with_units({PARTS: units[0], COMBINE: units[1]})
-                    self._parts.append(None if units is None or made is None else (Split(*units), made))
+                    self._parts.append(None if units is None or made is None else (SplitDecode(*units), made))
         return self._parts[0]
 
     def lower_parts(self) -> tuple[Unit, Unit] | None:
@@ -109,7 +109,7 @@ class GpuProgram(HostProgram):
         """What they are made with."""
         return {**self._choices, "block_q": self.part_blocks[0], "block_kv": self.part_blocks[1]}
 
-    def with_units(self, units: Mapping[str, Unit]) -> "GpuProgram":
+    def with_units(self, units: Mapping[str, Unit]) -> "GpuLaunchPlan":
         """A program of other kernels for the same device."""
         raise NotImplementedError
 

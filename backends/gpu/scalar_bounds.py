@@ -34,7 +34,7 @@ def type_bounds(type_: ir.Type) -> Bounds:
     return (0, 1) if type_.width == 1 else (-(1 << (type_.width - 1)), (1 << (type_.width - 1)) - 1)
 
 
-class Ranges:
+class IntegerRanges:
     """Bounds of integer values, computed on demand."""
 
     def __init__(self) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from attn_mlir.backends.gpu import scalar_ops as ops
-from attn_mlir.backends.gpu.scalar_bounds import Ranges, fits_int
+from attn_mlir.backends.gpu.scalar_bounds import IntegerRanges, fits_int
 from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -13,10 +13,10 @@ _UNSIGNED = {1: "bool", 8: "unsigned char", 16: "unsigned short", 32: "unsigned"
 
 
 @dataclass
-class Context:
+class IntegerContext:
     """What the ops of a kernel share: bounds of integers and the helper functions called."""
 
-    ranges: Ranges = field(default_factory=Ranges)
+    ranges: IntegerRanges = field(default_factory=IntegerRanges)
     helpers: set[str] = field(default_factory=set)
     divisors: dict[ir.Value, str] = field(default_factory=dict)
     """Values of which a `Divisor` (see `scalar_ops.HELPERS`) is in scope, by its name."""
@@ -33,7 +33,7 @@ def is_wide(type_: ir.Type) -> bool:
     return isinstance(type_, ir.IndexType) or (isinstance(type_, ir.IntegerType) and type_.width == 64)
 
 
-def by_factor(op: ir.Operation, ranges: Ranges) -> bool:
+def by_factor(op: ir.Operation, ranges: IntegerRanges) -> bool:
     """Whether it is a division that a `Divisor` can do."""
     return op.name == "arith.floordivsi" and is_wide(op.results[0].type) and max(map(abs, ranges.of(op.operands[0]))) < 1 << 26
 
@@ -41,7 +41,7 @@ def by_factor(op: ir.Operation, ranges: Ranges) -> bool:
 class IntegerPrinter:
     """Prints integer ops and casts between integers; each method takes the operands' expressions."""
 
-    def __init__(self, op: ir.Operation, args: list[str], context: Context) -> None:
+    def __init__(self, op: ir.Operation, args: list[str], context: IntegerContext) -> None:
         self._op, self._name, self._args, self._context = op, op.name, args, context
         self._result = op.results[0]
         self._ranges = context.ranges

@@ -59,7 +59,7 @@ def is_wrapped(text: str) -> bool:
     return False
 
 
-class Printer(IntegerPrinter):
+class ScalarPrinter(IntegerPrinter):
     """Prints one op."""
 
     def text(self) -> str:

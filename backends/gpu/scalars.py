@@ -14,9 +14,9 @@ import re
 from collections.abc import Callable, Iterable
 
 from attn_mlir.backends.gpu import origins, scalar_ops
-from attn_mlir.backends.gpu.scalar_bounds import Ranges
-from attn_mlir.backends.gpu.scalar_integers import Context
-from attn_mlir.backends.gpu.scalar_printer import Printer, float_literal, is_wrapped
+from attn_mlir.backends.gpu.scalar_bounds import IntegerRanges
+from attn_mlir.backends.gpu.scalar_integers import IntegerContext
+from attn_mlir.backends.gpu.scalar_printer import ScalarPrinter, float_literal, is_wrapped
 from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -75,7 +75,7 @@ class Scalars:
         """
         self.lines, self.names, self.indent = lines, names, indent
         self._load, self._extract, self._other = load, extract, other
-        self._context = Context()
+        self._context = IntegerContext()
         self._known: dict[ir.Value, str] = {}
         self._outer: Scalars | None = None
 
@@ -99,13 +99,13 @@ class Scalars:
         self._known[value] = expression
 
     @property
-    def ranges(self) -> Ranges:
+    def ranges(self) -> IntegerRanges:
         """Bounds of integer values."""
         return self._context.ranges
 
     @property
     def divisors(self) -> dict[ir.Value, str]:
-        """See `scalar_integers.Context`."""
+        """See `scalar_integers.IntegerContext`."""
         return self._context.divisors
 
     def type_of(self, value: ir.Value) -> str:
@@ -170,7 +170,7 @@ class Scalars:
             print_ = self._extract if op.name == "tensor.extract" else self._load
             return print_(op, [self._operand(index) for index in operands[1:]])
         if op.name.startswith(("arith.", "math.")):
-            return Printer(op, [self._operand(operand) for operand in operands], self._context).text()
+            return ScalarPrinter(op, [self._operand(operand) for operand in operands], self._context).text()
         if op.name == "attn.kept":
             return f"{self.helper('philox_kept')}({', '.join(self._operand(operand) for operand in operands)})"
         if self._other is None:

@@ -10,7 +10,7 @@ from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.units import outlined
 from attn_mlir.backends.host import Host, read_host
 from attn_mlir.backends.program import function_named, reported
-from attn_mlir.backends.seen import Code, Facts, Recorder, Seen
+from attn_mlir.backends.seen import Code, Facts, Seen, StageRecorder
 from attn_mlir.dialects import load_all, loaded
 from attn_mlir.errors import CompileError, UnsupportedError
 from attn_mlir.mlir import ir
@@ -33,7 +33,7 @@ def see_kernels(
 
     `compiled` tells what a compiler says of kernels; it is asked where it is given, and what it raises is told in its place.
     """
-    recorder = Recorder(source)
+    recorder = StageRecorder(source)
     with reported(), loaded() as context:
         module, host = watched(context, recorder, prepared, choices, to_kernels, maker)
         functions = kernels_in(module, host)
@@ -46,7 +46,7 @@ def see_kernels(
 
 
 def watched(
-    context: ir.Context, recorder: Recorder, prepared: tuple[str, str], choices: Fields, to_kernels: str, maker: str
+    context: ir.Context, recorder: StageRecorder, prepared: tuple[str, str], choices: Fields, to_kernels: str, maker: str
 ) -> tuple[ir.Module, Host]:
     """The recorder's program as `gpu.scheduled` lowers it, in the current context, with all stages recorded."""
     name, prepare = prepared

@@ -13,8 +13,8 @@ from attn_mlir.backends.gpu.input_limits import check_types
 from attn_mlir.backends.gpu.packed import Ragged
 from attn_mlir.backends.gpu.scalar_bounds import POSITIONS
 from attn_mlir.backends.gpu.units import Unit, outlined, read_unit
-from attn_mlir.backends.host import Kernel, read_host
-from attn_mlir.backends.program import OUTLINE, Made, function_named, reported
+from attn_mlir.backends.host import KernelGrid, read_host
+from attn_mlir.backends.program import OUTLINE, ResultShapes, function_named, reported
 from attn_mlir.dialects import loaded
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
@@ -85,7 +85,7 @@ def lists_for(batch: int, group: int, cut: tuple[int, int], block: int, device: 
 
 
 @dataclass(frozen=True)
-class Split:
+class SplitDecode:
     """An attention of sequences of one query each, whose keys come in parts."""
 
     parts: Unit
@@ -93,9 +93,9 @@ class Split:
 
     def run(
         self,
-        kernel: Kernel,
+        kernel: KernelGrid,
         inputs: Sequence[Any],
-        made: Made,
+        made: ResultShapes,
         layout: str,
         cut: tuple[int, int],
         start: Start,

@@ -1,8 +1,8 @@
 """Runs a tuner's candidates once in a process of their own, so that a kernel which never ends costs one candidate and not the program.
 
-`Trial` is the tuner's side. The process (`python -m ...trial`) reads lines of JSON: first what to run on, then a program for each line; it
-answers each with a line. Floats of its tensors are random, as only whether a kernel ends matters here; integers, which may be indices,
-are those of the tuner's tensors.
+`TrialProcess` is the tuner's side. The process (`python -m ...trial`) reads lines of JSON: first what to run on, then a program for each
+line; it answers each with a line. Floats of its tensors are random, as only whether a kernel ends matters here; integers, which may be
+indices, are those of the tuner's tensors.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ COMMAND = (sys.executable, "-m", "attn_mlir.backends.gpu.trial")
 _MEMORY = "OutOfMemoryError"
 
 
-class Trial:
+class TrialProcess:
     """A process that runs candidates; it is started when it is first needed, and again after one that it did not survive."""
 
     def __init__(

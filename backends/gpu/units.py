@@ -14,7 +14,7 @@ from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.emitters import SLOW
 from attn_mlir.backends.gpu.kernel import KernelCode
-from attn_mlir.backends.host import Host, Kernel, from_json, read_kernel, to_json
+from attn_mlir.backends.host import Host, KernelGrid, from_json, read_kernel, to_json
 from attn_mlir.backends.program import DTYPES, keep_kernels
 from attn_mlir.mlir import ir
 
@@ -23,7 +23,7 @@ from attn_mlir.mlir import ir
 class Unit:
     """A kernel: its grid and outputs, its code, the schedule that the code follows, and the element types of its outputs in memory."""
 
-    kernel: Kernel
+    kernel: KernelGrid
     code: KernelCode
     schedule: Fields
     outputs: tuple[str, ...]

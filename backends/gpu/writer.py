@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from attn_mlir.backends.gpu.origins import marked
 
 
-class Writer:
+class CodeWriter:
     """Lines of C++ with the current indentation."""
 
     def __init__(self) -> None:

@@ -6,22 +6,22 @@ from typing import Any
 import torch
 
 from attn_mlir.backends.nvidia import cuda
-from attn_mlir.backends.nvidia.launch import LIMIT, Launcher, Packed
+from attn_mlir.backends.nvidia.launch import LIMIT, CudaLauncher, PackedLaunch
 
 
-class Call:
+class RepeatedLaunch:
     """A program of one kernel, on inputs of known addresses, shapes and strides that it reads where they are."""
 
     __slots__ = ("_forms", "_packed", "_transposed", "launcher")
 
-    def __init__(self, launcher: Launcher, results: Sequence[torch.Tensor], transposed: bool = False) -> None:
+    def __init__(self, launcher: CudaLauncher, results: Sequence[torch.Tensor], transposed: bool = False) -> None:
         """`results` are those of an earlier run; the kernel writes every element of them.
 
         `transposed`: the first three inputs and the first result are [B, S, H, D].
         """
         self.launcher, self._transposed = launcher, transposed
         self._forms = [(tuple(result.shape), tuple(result.stride()), result.dtype) for result in results]
-        self._packed: dict[tuple[int, ...], Packed] = {}
+        self._packed: dict[tuple[int, ...], PackedLaunch] = {}
 
     def __call__(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
         """The results; the device of the launcher must be the current one."""

@@ -8,28 +8,29 @@ from typing import Any
 import torch
 
 from attn_mlir.backends.gpu.units import Unit
-from attn_mlir.backends.host import Host, Step
+from attn_mlir.backends.host import Host, HostStep
 from attn_mlir.backends.nvidia import cuda
 from attn_mlir.backends.nvidia.calls import is_negated
-from attn_mlir.backends.nvidia.launch import LIMIT, Launcher, Packed
+from attn_mlir.backends.nvidia.launch import LIMIT, CudaLauncher, PackedLaunch
 from attn_mlir.backends.nvidia.units import turns
-from attn_mlir.backends.nvidia.workspace import Part, Workspace, filled
-from attn_mlir.backends.program import Plan
+from attn_mlir.backends.nvidia.workspace import Workspace, WorkspacePart, filled
+from attn_mlir.backends.program import RunPlan
+from attn_mlir.backends.sizes import shape_of
 
 
 @dataclass(frozen=True)
-class Made:
+class ChainValue:
     """A value that a kernel makes: result number `place`, or a part of the workspace.
 
     `chunks`: how many programs along the grid's rows add to it, which see it with stride 0; 0 where it is written.
     """
 
-    place: int | Part
+    place: int | WorkspacePart
     chunks: int
 
     def seen(self, results: Sequence[torch.Tensor], memory: torch.Tensor) -> torch.Tensor:
         """As kernels take it."""
-        tensor = self.place.of(memory) if isinstance(self.place, Part) else results[self.place]
+        tensor = self.place.of(memory) if isinstance(self.place, WorkspacePart) else results[self.place]
         return tensor.expand(self.chunks, *tensor.shape) if self.chunks else tensor
 
 
@@ -37,10 +38,10 @@ class Made:
 class Link:
     """One kernel; `values` are its operands and `outputs` its results by their numbers in the program, `more` the driver's arguments."""
 
-    launcher: Launcher
+    launcher: CudaLauncher
     operands: tuple[int, ...]
-    outputs: tuple[Made, ...]
-    more: tuple[int | Part, ...]
+    outputs: tuple[ChainValue, ...]
+    more: tuple[int | WorkspacePart, ...]
 
 
 class Chain:
@@ -61,7 +62,7 @@ class Chain:
         self._added = [(place, result.nbytes) for place, result in enumerate(results) if place in added]
         self._forms = [(tuple(result.shape), tuple(result.stride()), result.dtype) for result in results]
         self._memory = ((max(1, workspace.size),), (1,), torch.uint8)
-        self._packed: dict[tuple[int, ...], list[tuple[Launcher, Packed]]] = {}
+        self._packed: dict[tuple[int, ...], list[tuple[CudaLauncher, PackedLaunch]]] = {}
 
     def __call__(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
         """The results; the device of the launchers must be the current one."""
@@ -87,7 +88,7 @@ class Chain:
 
     def _pack(
         self, key: tuple[int, ...], inputs: Sequence[Any], results: Sequence[torch.Tensor], memory: torch.Tensor
-    ) -> list[tuple[Launcher, Packed]]:
+    ) -> list[tuple[CudaLauncher, PackedLaunch]]:
         packed = [(launcher, launcher.pack(arguments, key[0])) for launcher, arguments in self._arguments(inputs, results, memory)]
         if len(self._packed) >= LIMIT:
             self._packed.clear()
@@ -96,7 +97,7 @@ class Chain:
 
     def _arguments(
         self, inputs: Sequence[Any], results: Sequence[torch.Tensor], memory: torch.Tensor
-    ) -> Iterator[tuple[Launcher, list[Any]]]:
+    ) -> Iterator[tuple[CudaLauncher, list[Any]]]:
         """The kernels with their arguments."""
         values: list[Any] = list(inputs)
         for link in self._steps:
@@ -122,7 +123,12 @@ def _is_simple(unit: Unit) -> bool:
 
 
 def chain(
-    host: Host, plan: Plan, units: Mapping[str, Unit], launchers: Mapping[str, Launcher], inputs: Sequence[Any], results: list[torch.Tensor]
+    host: Host,
+    plan: RunPlan,
+    units: Mapping[str, Unit],
+    launchers: Mapping[str, CudaLauncher],
+    inputs: Sequence[Any],
+    results: list[torch.Tensor],
 ) -> Chain | None:
     """The short way for inputs that were run once, with these results; None where something is empty or must be copied each time.
 
@@ -147,27 +153,28 @@ def chain(
         for i, shape in enumerate(new.shapes):
             is_sum, number = unit.kernel.outputs[i] == "accumulate", first + i
             place = places[number] if number in places else workspace.take(shape, unit.dtypes[i], zeros=float(is_sum))
-            outputs.append(Made(place, chunks if is_sum else 0))
+            outputs.append(ChainValue(place, chunks if is_sum else 0))
         links.append(Link(launchers[step.kernel], step.operands, tuple(outputs), _more(unit, step, shapes, workspace)))
         shapes += new.shapes
     found = Chain(links, results, workspace)
     return None if found.copies(inputs, results) else found
 
 
-def _handed_on(host: Host, plan: Plan, inputs: Sequence[Any]) -> list[int]:
+def _handed_on(host: Host, plan: RunPlan, inputs: Sequence[Any]) -> list[int]:
     """For every value its number, or that of the value that it is: steps that sum groups of one head do nothing."""
     same = list(range(len(host.arguments)))
     shapes: list[Any] = [value.shape if isinstance(value, torch.Tensor) else () for value in inputs]
     for step, new in zip(host.steps, plan.steps, strict=True):
-        is_same = step.is_same([shapes[number] for number in step.operands])
+        given = [tuple(shapes[number]) for number in step.operands]
+        is_same = step.same >= 0 and shape_of(step.results[0].sizes, given) == given[step.same]
         same += [same[step.operands[step.same]] if is_same else len(same) + i for i in range(len(new.shapes))]
         shapes += new.shapes
     return same
 
 
-def _more(unit: Unit, step: Step, shapes: Sequence[Any], workspace: Workspace) -> tuple[int | Part, ...]:
+def _more(unit: Unit, step: HostStep, shapes: Sequence[Any], workspace: Workspace) -> tuple[int | WorkspacePart, ...]:
     """The driver's own arguments: for "pairs" the keys of a chunk, then zeros for turns."""
-    more: list[int | Part] = [unit.kernel.block_q] if unit.kernel.grid == "pairs" else []
+    more: list[int | WorkspacePart] = [unit.kernel.block_q] if unit.kernel.grid == "pairs" else []
     count = turns(unit, [shapes[number] for number in step.operands])
     return (*more, workspace.take((count,), torch.int32, zeros=1)) if count else tuple(more)
 

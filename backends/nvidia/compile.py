@@ -41,7 +41,7 @@ _NOISE = "ptxas info"
 
 
 @dataclass(frozen=True)
-class Binary(CompiledCode):
+class Cubin(CompiledCode):
     """A compiled kernel: what cuModuleLoadData takes, and what ptxas said of it.
 
     `registers` a thread, bytes of `spills` (written and read back) and of the `stack` a thread, `shared` bytes that are static.
@@ -75,17 +75,17 @@ class Compiler:
     run: Callable[[Sequence[str], KernelCode], tuple[bytes, str]]
 
 
-def compile_all(codes: Sequence[KernelCode]) -> list[Binary]:
+def compile_all(codes: Sequence[KernelCode]) -> list[Cubin]:
     """Compiles kernels in parallel, or finds them on disk. Raises CompileError, or UnsupportedError without a compiler."""
     return in_parallel(compile_code, codes)
 
 
-def compile_code(code: KernelCode) -> Binary:
+def compile_code(code: KernelCode) -> Cubin:
     """Compiles one kernel, or finds it on disk."""
     compiler = compiler_for(code.includes)
     flags = compiler.flags(code)
     key = disk_cache.key_of(code.source, " ".join(flags), compiler.name, compiler.build, compiler.headers, *code.includes)
-    return kept(Binary, key, _SUFFIX, lambda: _run(compiler, flags, code))
+    return kept(Cubin, key, _SUFFIX, lambda: _run(compiler, flags, code))
 
 
 def asked_for() -> str:
@@ -193,11 +193,11 @@ def target_flags(arch: str) -> list[str]:
     return ["-cubin", f"-gencode=arch=compute_{number},code={arch}"]
 
 
-def _run(compiler: Compiler, flags: Sequence[str], code: KernelCode) -> Binary:
+def _run(compiler: Compiler, flags: Sequence[str], code: KernelCode) -> Cubin:
     return parse_log(*compiler.run(flags, code))
 
 
-def parse_log(code: bytes, log: str) -> Binary:
+def parse_log(code: bytes, log: str) -> Cubin:
     """The facts that ptxas printed."""
 
     def number(pattern: str) -> int:
@@ -206,7 +206,7 @@ def parse_log(code: bytes, log: str) -> Binary:
     # Advice with a number, such as C7510 on products that are serialised, comes as information.
     told = ("warning", "ignored", "(C7")
     warnings = [line.strip() for line in log.splitlines() if line.startswith("ptxas") and any(word in line for word in told)]
-    return Binary(
+    return Cubin(
         code,
         number(r"Used (\d+) registers"),
         number(r"(\d+) bytes spill stores") + number(r"(\d+) bytes spill loads"),

@@ -8,7 +8,7 @@ import torch
 from attn_mlir.backends import disk_cache
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attention_kernel import AttentionKernel
-from attn_mlir.backends.gpu.program import GpuProgram
+from attn_mlir.backends.gpu.program import GpuLaunchPlan
 from attn_mlir.backends.gpu.scheduled import scheduled
 from attn_mlir.backends.gpu.units import Unit, read_unit, slow_kernels
 from attn_mlir.backends.host import Host
@@ -16,8 +16,8 @@ from attn_mlir.backends.nvidia import codegen, cuda, pipeline, target, tilelang
 from attn_mlir.backends.nvidia.compile import asked_for
 from attn_mlir.backends.nvidia.emulation import EMULATED
 from attn_mlir.backends.nvidia.emulation import driver as emulated
-from attn_mlir.backends.nvidia.emulation.program import EmulatedProgram
-from attn_mlir.backends.nvidia.program import SUFFIX, NvidiaProgram
+from attn_mlir.backends.nvidia.emulation.program import EmulatedLaunchPlan
+from attn_mlir.backends.nvidia.program import SUFFIX, NvidiaLaunchPlan
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.backends.nvidia.units import round_results, unpack
 from attn_mlir.backends.program import OUTLINE, function_named, prepare_derivative, reported
@@ -27,11 +27,11 @@ from attn_mlir.mlir import LOCK
 
 _MAKER = "NVIDIA"
 _BACKWARD = {"fwd": "bwd", "written-fwd": "written-bwd"}
-_PROGRAMS: dict[Any, NvidiaProgram] = {}
-_KERNELS: dict[NvidiaProgram, "NvidiaKernel"] = {}
+_PROGRAMS: dict[Any, NvidiaLaunchPlan] = {}
+_KERNELS: dict[NvidiaLaunchPlan, "NvidiaKernel"] = {}
 
 
-class NvidiaKernel(AttentionKernel[NvidiaProgram]):
+class NvidiaKernel(AttentionKernel[NvidiaLaunchPlan]):
     """A program that is a whole attention. See `driver.Repeating`."""
 
     def again(self, inputs: Sequence[Any], layout: str) -> list[torch.Tensor] | None:
@@ -39,7 +39,7 @@ class NvidiaKernel(AttentionKernel[NvidiaProgram]):
         return self.program.again(inputs, layout)
 
 
-def compile_module(source: str, device: str = "cuda") -> NvidiaKernel | AttentionKernel[EmulatedProgram]:
+def compile_module(source: str, device: str = "cuda") -> NvidiaKernel | AttentionKernel[EmulatedLaunchPlan]:
     """Compiles a module given as text; machine code is made at the first launch, none for "cuda-emulated".
 
     Raises CompileError, or UnsupportedError for what no kernel takes.
@@ -52,7 +52,7 @@ def compile_module(source: str, device: str = "cuda") -> NvidiaKernel | Attentio
 
 def compile_derivative(
     source: str, function: str, wrt: Sequence[str], deterministic: bool = False, segment: int = 0, device: str = "cuda"
-) -> GpuProgram:
+) -> GpuLaunchPlan:
     """Compiles a derivative of the program `@attention`; see `driver.compile_derivative`.
 
     While the machine code of a forward pass is made, that of its backward is, too.
@@ -62,7 +62,7 @@ def compile_derivative(
     return derivative_for_gpu(source, function, wrt, deterministic, segment)
 
 
-def derivative_for_gpu(source: str, function: str, wrt: Sequence[str], deterministic: bool, segment: int) -> NvidiaProgram:
+def derivative_for_gpu(source: str, function: str, wrt: Sequence[str], deterministic: bool, segment: int) -> NvidiaLaunchPlan:
     """`compile_derivative` for a GPU."""
     program = compile_program(source, *prepare_derivative(function, wrt, pipeline.outline(current_target().arch), segment), deterministic)
     if function in _BACKWARD and program.beside is None:
@@ -76,7 +76,7 @@ def derivative_for_gpu(source: str, function: str, wrt: Sequence[str], determini
     return program
 
 
-def compile_program(source: str, name: str, prepare: str = OUTLINE, deterministic: bool = False, length: int = 0) -> NvidiaProgram:
+def compile_program(source: str, name: str, prepare: str = OUTLINE, deterministic: bool = False, length: int = 0) -> NvidiaLaunchPlan:
     """Compiles function `name` of what the pipeline `prepare` makes of a module, or finds it in memory or on disk.
 
     `length`: with the schedules for so many keys and more.
@@ -90,7 +90,7 @@ def compile_program(source: str, name: str, prepare: str = OUTLINE, deterministi
     if key not in _PROGRAMS:
         program = _PROGRAMS[key] = _compile(source, name, prepare, choices)
 
-        def longer(keys: int) -> NvidiaProgram:
+        def longer(keys: int) -> NvidiaLaunchPlan:
             with LOCK:
                 return compile_program(source, name, prepare, deterministic, keys)
 
@@ -98,13 +98,13 @@ def compile_program(source: str, name: str, prepare: str = OUTLINE, deterministi
     return _PROGRAMS[key]
 
 
-def _compile(source: str, name: str, prepare: str, choices: attributes.Fields) -> NvidiaProgram:
+def _compile(source: str, name: str, prepare: str, choices: attributes.Fields) -> NvidiaLaunchPlan:
     parts = [source, name, prepare, str(choices), pipeline.KERNEL, disk_cache.version("gpu", "nvidia", "tuning"), asked_for()]
     key = disk_cache.key_of(*parts)
     found = disk_cache.find(key, SUFFIX, unpack)
     if found is not None:
-        return NvidiaProgram(source, prepare, choices, *found, key=key)
-    return NvidiaProgram(source, prepare, choices, *_lower(source, name, prepare, choices), key=key)
+        return NvidiaLaunchPlan(source, prepare, choices, *found, key=key)
+    return NvidiaLaunchPlan(source, prepare, choices, *_lower(source, name, prepare, choices), key=key)
 
 
 def _lower(source: str, name: str, prepare: str, choices: attributes.Fields) -> tuple[Host, dict[str, Unit]]:

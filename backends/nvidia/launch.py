@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from attn_mlir.backends.gpu.kernel import KernelCode, Parameter
+from attn_mlir.backends.gpu.kernel import KernelCode, KernelParameter
 from attn_mlir.backends.gpu.packed import Ragged, extents_of, tensor_of
 from attn_mlir.backends.gpu.packing import aligned_copy, grid_of, is_aligned, value_of
-from attn_mlir.backends.host import Kernel
+from attn_mlir.backends.host import KernelGrid
 from attn_mlir.backends.nvidia import cuda
-from attn_mlir.backends.nvidia.compile import Binary
+from attn_mlir.backends.nvidia.compile import Cubin
 from attn_mlir.errors import ArgumentError
 
 LIMIT = 256
@@ -42,7 +42,7 @@ def _layout(forms: tuple[str, ...]) -> tuple[struct.Struct, tuple[int, ...]]:
     return struct.Struct(text), tuple(offsets)
 
 
-class Packed:
+class PackedLaunch:
     """The configuration and the parameters of one launch, in memory of their own."""
 
     __slots__ = ("_buffer", "_config", "_pointers", "config", "parameters")
@@ -61,10 +61,10 @@ class Packed:
         self.config = ctypes.addressof(config)
 
 
-class Launcher:
+class CudaLauncher:
     """A kernel, loaded on one device."""
 
-    def __init__(self, kernel: Kernel, code: KernelCode, binary: Binary, device: torch.device, index: int) -> None:
+    def __init__(self, kernel: KernelGrid, code: KernelCode, binary: Cubin, device: torch.device, index: int) -> None:
         """`index` is the number of the device."""
         self._code = code
         self._kernel, self._over, self._rows = kernel, kernel.over, kernel.block_q
@@ -83,7 +83,7 @@ class Launcher:
         self._aligned = {p.argument: p.align for p in code.parameters if p.kind == "pointer" and p.align}
         self.counts = any(p.kind == "counter" for p in code.parameters)
         """Whether the kernel has a counter, which a CUDA graph must not share with other launches."""
-        self._packed: dict[Any, Packed | tuple[int, ...]] = {}
+        self._packed: dict[Any, PackedLaunch | tuple[int, ...]] = {}
 
     def __call__(self, arguments: Sequence[Any]) -> tuple[int, ...]:
         """Launches the kernel on the arguments of its tile function: tensors and numbers, outputs, for "pairs" the keys of a chunk.
@@ -109,7 +109,7 @@ class Launcher:
         self.start(packed)
         return ()
 
-    def start(self, packed: Packed) -> None:
+    def start(self, packed: PackedLaunch) -> None:
         """Launches with what `pack` made."""
         result = self._launch(packed.config, self._function, packed.parameters, None)
         if result:
@@ -134,7 +134,7 @@ class Launcher:
         unread |= {i for i, elements in self._aligned.items() if not is_aligned(arguments[i], elements)}
         return tuple(sorted(unread))
 
-    def pack(self, arguments: Sequence[Any], stream: int, counter: torch.Tensor | None = None) -> Packed:
+    def pack(self, arguments: Sequence[Any], stream: int, counter: torch.Tensor | None = None) -> PackedLaunch:
         """What a launch on these arguments and this stream needs; it keeps no tensor alive but the stream's counter."""
         grid, blocks = self._grid(self._extents(arguments))
         code = self._code
@@ -145,10 +145,10 @@ class Launcher:
             ("map", _map(arguments[p.argument], p)) if p.kind in _MAPPED else value_of(p, arguments, blocks, address)
             for p in code.parameters
         ]
-        return Packed(values, cuda.config(grid, code.threads, code.shared_bytes, stream, code.cluster))
+        return PackedLaunch(values, cuda.config(grid, code.threads, code.shared_bytes, stream, code.cluster))
 
     def _extents(self, arguments: Sequence[Any]) -> Sequence[int]:
-        """Batch, heads, and rows or, for sweeps over chunks, as many rows as their blocks have together."""
+        """Batch, heads, and rows or, for chunk scans, as many rows as their blocks have together."""
         if self._sweeps is None:
             return extents_of(self._kernel, arguments)
         over = arguments[self._over].shape
@@ -187,7 +187,7 @@ def _check_place(position: int, tensor: torch.Tensor | Ragged, index: int) -> No
         raise ArgumentError(f"a tensor of shape {list(tensor.shape)} holds no elements in the memory of the GPU")
 
 
-def _map(tensor: Any, parameter: Parameter) -> bytes:
+def _map(tensor: Any, parameter: KernelParameter) -> bytes:
     if tensor.dim() == 5:  # sums of all chunks in one slot
         tensor = tensor.first_slot() if isinstance(tensor, Ragged) else tensor[0]
     address = tensor_of(tensor).data_ptr()  # that of a view is in front of its tensor

@@ -11,16 +11,16 @@ from attn_mlir.backends import disk_cache
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.outputs import outputs_of
 from attn_mlir.backends.gpu.packed import arguments_of
-from attn_mlir.backends.gpu.program import GpuProgram
+from attn_mlir.backends.gpu.program import GpuLaunchPlan
 from attn_mlir.backends.gpu.split import lower_parts
 from attn_mlir.backends.gpu.units import Unit
-from attn_mlir.backends.host import Host, Step
+from attn_mlir.backends.host import Host, HostStep
 from attn_mlir.backends.nvidia import calls, chains, codegen, cuda, pipeline
-from attn_mlir.backends.nvidia.compile import Binary, compile_all
-from attn_mlir.backends.nvidia.launch import LIMIT, Launcher
+from attn_mlir.backends.nvidia.compile import Cubin, compile_all
+from attn_mlir.backends.nvidia.launch import LIMIT, CudaLauncher
 from attn_mlir.backends.nvidia.units import describe, pack, spilled, turn_counters
-from attn_mlir.backends.program import Made, Plan
-from attn_mlir.backends.segments import Machine
+from attn_mlir.backends.program import ResultShapes, RunPlan
+from attn_mlir.backends.segments import DeviceModel
 from attn_mlir.errors import ArgumentError
 
 SUFFIX = "zip"
@@ -28,8 +28,8 @@ _GIVEN = "bshd, as given"
 """In keys of calls: the first three inputs are [B, S, H, D] themselves, and not only their memory."""
 
 
-class NvidiaProgram(GpuProgram):
-    """A function compiled for NVIDIA GPUs that takes tensors and numbers and returns tensors. See `driver.Program`."""
+class NvidiaLaunchPlan(GpuLaunchPlan):
+    """A function compiled for NVIDIA GPUs that takes tensors and numbers and returns tensors. See `driver.CompiledFunction`."""
 
     def __init__(
         self,
@@ -38,19 +38,19 @@ class NvidiaProgram(GpuProgram):
         choices: attributes.Fields,
         host: Host,
         units: Mapping[str, Unit],
-        binaries: Mapping[str, Binary] | None = None,
+        binaries: Mapping[str, Cubin] | None = None,
         key: str = "",
     ) -> None:
         """`key` is that under which the program is kept on disk once its kernels are compiled; where `binaries` are given, it is there."""
         super().__init__(source, prepare, choices, host, units)
         self._binaries = binaries
         self.key = key
-        self._launchers: dict[tuple[str, int], Launcher] = {}
+        self._launchers: dict[tuple[str, int], CudaLauncher] = {}
         packed = any(unit.kernel.lengths for unit in units.values())  # these have new lists of work in each call
         self._single = "" if packed else _single_kernel(host, units)
         self._chained = not self._single and not packed and chains.is_chain(host, units)
-        self._calls: dict[tuple[Any, ...], calls.Call | chains.Chain] = {}
-        self.compile_longer: Callable[[int], NvidiaProgram] | None = None
+        self._calls: dict[tuple[Any, ...], calls.RepeatedLaunch | chains.Chain] = {}
+        self.compile_longer: Callable[[int], NvidiaLaunchPlan] | None = None
         """Compiles the same function for at least so many keys, where schedules say that another one is better for them."""
         self.beside: Callable[[], object] | None = None
         """Compiles what is likely to be needed next, such as the backward pass of a forward pass, while this program is compiled."""
@@ -90,7 +90,7 @@ class NvidiaProgram(GpuProgram):
         call = self._known(calls.key_of(inputs, _GIVEN if layout == "bshd" else layout), cuda.current_device())
         return call(inputs) if call is not None else None
 
-    def _known(self, key: tuple[Any, ...], index: int) -> calls.Call | chains.Chain | None:
+    def _known(self, key: tuple[Any, ...], index: int) -> calls.RepeatedLaunch | chains.Chain | None:
         """The short way for these inputs, if there is one on this device."""
         call = self._calls.get(key)
         if call is None or call.launcher.index != index:
@@ -106,19 +106,21 @@ class NvidiaProgram(GpuProgram):
         launcher = self._launchers.get((self._single, index))  # none where everything was empty
         if launcher is None or launcher.copied([*inputs, *results]) or any(calls.is_negated(value) for value in inputs):
             return
-        self._keep(key, calls.Call(launcher, results))
+        self._keep(key, calls.RepeatedLaunch(launcher, results))
         if key[0] == "bshd":
-            self._calls[calls.key_of(calls.transposed(inputs, 3), _GIVEN)] = calls.Call(launcher, calls.transposed(results, 1), True)
+            self._calls[calls.key_of(calls.transposed(inputs, 3), _GIVEN)] = calls.RepeatedLaunch(
+                launcher, calls.transposed(results, 1), True
+            )
 
-    def _keep(self, key: tuple[Any, ...], call: calls.Call | chains.Chain) -> None:
+    def _keep(self, key: tuple[Any, ...], call: calls.RepeatedLaunch | chains.Chain) -> None:
         if len(self._calls) >= LIMIT:
             self._calls.clear()
         self._calls[key] = call
 
-    def machine(self) -> Machine:
-        return Machine(cuda.device(cuda.current_device()).multiprocessors)
+    def machine(self) -> DeviceModel:
+        return DeviceModel(cuda.device(cuda.current_device()).multiprocessors)
 
-    def launch(self, step: Step, operands: list[Any], made: Made, plan: Plan, layout: str) -> list[torch.Tensor]:
+    def launch(self, step: HostStep, operands: list[Any], made: ResultShapes, plan: RunPlan, layout: str) -> list[torch.Tensor]:
         unit = self.units[step.kernel]
         over = operands[unit.kernel.over]
         device, index = over.device, cuda.index_of(over)
@@ -135,14 +137,14 @@ class NvidiaProgram(GpuProgram):
     def lower_parts(self) -> tuple[Unit, Unit] | None:
         return lower_parts(self._source, self.part_choices, pipeline.KERNEL, codegen.emit, "NVIDIA")
 
-    def with_units(self, units: Mapping[str, Unit]) -> "NvidiaProgram":
-        return NvidiaProgram(self._source, self._prepare, self._choices, self.host, units)
+    def with_units(self, units: Mapping[str, Unit]) -> "NvidiaLaunchPlan":
+        return NvidiaLaunchPlan(self._source, self._prepare, self._choices, self.host, units)
 
     def start_part(self, name: str, arguments: list[Any], outputs: int) -> None:
         index = cuda.index_of(arguments[0])
         (self._launchers.get((name, index)) or self._load(name, arguments[0].device, index))(arguments)
 
-    def _load(self, name: str, device: torch.device, index: int) -> Launcher:
+    def _load(self, name: str, device: torch.device, index: int) -> CudaLauncher:
         """The kernel on a device, compiled and loaded at its first use there."""
         binaries = self.binaries()
         slow = spilled(self.units, binaries)
@@ -152,10 +154,10 @@ class NvidiaProgram(GpuProgram):
             launcher = self._launchers.get((name, index))
             if launcher is None:
                 unit = self.units[name]
-                launcher = self._launchers[(name, index)] = Launcher(unit.kernel, unit.code, binaries[name], device, index)
+                launcher = self._launchers[(name, index)] = CudaLauncher(unit.kernel, unit.code, binaries[name], device, index)
             return launcher
 
-    def binaries(self) -> Mapping[str, Binary]:
+    def binaries(self) -> Mapping[str, Cubin]:
         """The compiled kernels; the first call compiles all at once. Raises CompileError, and UnsupportedError without a compiler."""
         with self._lock:
             if self._binaries is None:

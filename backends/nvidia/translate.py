@@ -6,7 +6,7 @@ from attn_mlir.backends.gpu import attributes, translations
 from attn_mlir.backends.gpu.emitters import SLOW
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia import codegen, pipeline
-from attn_mlir.backends.nvidia.compile import Binary, compile_all
+from attn_mlir.backends.nvidia.compile import Cubin, compile_all
 from attn_mlir.backends.nvidia.tilelang import program_of
 from attn_mlir.errors import CompileError
 from attn_mlir.mlir import ir
@@ -55,7 +55,7 @@ def to_report(module: ir.Module) -> str:
     return "\n".join(map(_report, codes, schedules, _compiled(codes, likely)))
 
 
-def _report(code: KernelCode, schedule: attributes.Fields, binary: Binary) -> str:
+def _report(code: KernelCode, schedule: attributes.Fields, binary: Cubin) -> str:
     made, arch, slow = (schedule.pop(name, "") for name in ("emitter", "arch", SLOW))
     lines = [
         f"kernel {code.name} ({code.threads} threads, {arch}, made by {made})",
@@ -69,7 +69,7 @@ def _report(code: KernelCode, schedule: attributes.Fields, binary: Binary) -> st
     return "\n".join(lines) + "\n"
 
 
-def _compiled(codes: Sequence[KernelCode], likely: str) -> list[Binary]:
+def _compiled(codes: Sequence[KernelCode], likely: str) -> list[Cubin]:
     """The kernels, compiled. Warns of those with too few registers; `likely` says which code may need them."""
     binaries = compile_all(codes)
     for code, binary in zip(codes, binaries, strict=True):

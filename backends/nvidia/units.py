@@ -14,8 +14,8 @@ from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.emitters import SLOW
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.units import Unit
-from attn_mlir.backends.host import Host, Step, from_json, read_kernel, to_json
-from attn_mlir.backends.nvidia.compile import Binary
+from attn_mlir.backends.host import Host, HostStep, from_json, read_kernel, to_json
+from attn_mlir.backends.nvidia.compile import Cubin
 from attn_mlir.backends.program import function_named
 from attn_mlir.mlir import ir
 
@@ -63,7 +63,7 @@ def round_results(module: ir.Module, host: Host) -> None:
             _round(function, step, last, host.arguments[0].element)
 
 
-def _round(function: ir.Operation, step: Step, last: list[bool], element: str) -> None:
+def _round(function: ir.Operation, step: HostStep, last: list[bool], element: str) -> None:
     """The same for one kernel; `last` tells for each of its results whether nothing in the program reads it."""
     kernel = read_kernel(function, len(step.results))
     arguments = list(function.regions[0].blocks[0].arguments)
@@ -77,7 +77,7 @@ def _round(function: ir.Operation, step: Step, last: list[bool], element: str) -
     function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(types, []))
 
 
-def describe(unit: Unit, binary: Binary | None) -> str:
+def describe(unit: Unit, binary: Cubin | None) -> str:
     """One kernel in words: who made it, with which decisions, and what it takes of a multiprocessor."""
     lines = [unit.describe()]
     if binary is not None:
@@ -88,12 +88,12 @@ def describe(unit: Unit, binary: Binary | None) -> str:
     return "\n".join(lines)
 
 
-def spilled(units: Mapping[str, Unit], binaries: Mapping[str, Binary]) -> dict[str, str]:
+def spilled(units: Mapping[str, Unit], binaries: Mapping[str, Cubin]) -> dict[str, str]:
     """Why some kernels are slow although the best code generator made them, by their names: what only the compiler can know."""
     return {name: binaries[name].slow for name, unit in units.items() if SLOW not in unit.schedule and binaries[name].slow}
 
 
-def pack(host: Host, units: Mapping[str, Unit], binaries: Mapping[str, Binary]) -> tuple[bytes, dict[str, Any]]:
+def pack(host: Host, units: Mapping[str, Unit], binaries: Mapping[str, Cubin]) -> tuple[bytes, dict[str, Any]]:
     """A compiled program as one file and plain data."""
     file = io.BytesIO()
     fields = to_json(host, {name: unit.kernel for name, unit in units.items()})
@@ -108,7 +108,7 @@ def pack(host: Host, units: Mapping[str, Unit], binaries: Mapping[str, Binary]) 
     return file.getvalue(), fields
 
 
-def unpack(data: bytes, fields: Mapping[str, Any]) -> tuple[Host, dict[str, Unit], dict[str, Binary]]:
+def unpack(data: bytes, fields: Mapping[str, Any]) -> tuple[Host, dict[str, Unit], dict[str, Cubin]]:
     """The inverse of `pack`. Raises for other data."""
     host, kernels = from_json(fields)
     units, binaries = {}, {}
@@ -117,13 +117,13 @@ def unpack(data: bytes, fields: Mapping[str, Any]) -> tuple[Host, dict[str, Unit
             source, program = (archive.read(f"{name}.{suffix}").decode() for suffix in ("cu", "py"))
             made = KernelCode.from_json(code, source, program)
             units[name] = Unit(kernels[name], made, plain.read(Fields, schedule), plain.read(tuple[str, ...], outputs))
-            binaries[name] = Binary.of(archive.read(f"{name}.cubin"), facts)
+            binaries[name] = Cubin.of(archive.read(f"{name}.cubin"), facts)
     if kernels.keys() - units:
         raise LookupError("the code of a kernel is missing")
     return host, units, binaries
 
 
-def facts_of(units: Sequence[Unit], binaries: Mapping[str, Binary]) -> list[dict[str, Any]]:
+def facts_of(units: Sequence[Unit], binaries: Mapping[str, Cubin]) -> list[dict[str, Any]]:
     """What is known of each kernel, as plain data, for reports and tests."""
     return [
         {"name": unit.code.name, "schedule": unit.schedule, "kernel": asdict(unit.kernel), **binaries[unit.code.name].facts()}

@@ -14,7 +14,7 @@ ALIGNMENT = 512
 
 
 @dataclass(frozen=True)
-class Part:
+class WorkspacePart:
     """A part of a workspace: a dense tensor that begins `offset` bytes behind its start."""
 
     offset: int
@@ -34,9 +34,9 @@ class Workspace:
     size: int = 0
     zeros: list[tuple[int, int]] = field(default_factory=list)
 
-    def take(self, shape: Sequence[int], dtype: torch.dtype, zeros: float = 0) -> Part:
+    def take(self, shape: Sequence[int], dtype: torch.dtype, zeros: float = 0) -> WorkspacePart:
         """A new part; `zeros`: the fraction of it that must be zero, from its start."""
-        part = Part(self.size, tuple(shape), dtype)
+        part = WorkspacePart(self.size, tuple(shape), dtype)
         size = math.prod(shape) * dtype.itemsize
         self.size += size + -size % ALIGNMENT
         if zeros:
@@ -58,4 +58,4 @@ class Workspace:
 
 def filled(arguments: Sequence[Any], memory: torch.Tensor) -> list[Any]:
     """The arguments, with tensors for parts."""
-    return [value.of(memory) if isinstance(value, Part) else value for value in arguments]
+    return [value.of(memory) if isinstance(value, WorkspacePart) else value for value in arguments]

@@ -24,7 +24,7 @@ class Compilers:
     def __init__(self, job: Job, processes: int = 0) -> None:
         self._job = job
         self._processes = processes or cores()
-        self._workers: list[Worker] = []
+        self._workers: list[CompileProcess] = []
 
     def close(self) -> None:
         """Ends the processes."""
@@ -38,7 +38,7 @@ class Compilers:
             jobs.put(number)
         problems = [""] * len(texts)
 
-        def work(worker: Worker) -> None:
+        def work(worker: CompileProcess) -> None:
             with contextlib.suppress(queue.Empty):
                 while True:
                     number = jobs.get_nowait()
@@ -46,7 +46,7 @@ class Compilers:
                     done()
 
         count = min(self._processes, len(texts))
-        self._workers += [Worker() for _ in range(count - len(self._workers))]
+        self._workers += [CompileProcess() for _ in range(count - len(self._workers))]
         threads = [threading.Thread(target=work, args=(worker,)) for worker in self._workers[:count]]
         for thread in threads:
             thread.start()
@@ -92,7 +92,7 @@ class LastWords:
         self.file.close()
 
 
-class Worker:
+class CompileProcess:
     """A process that compiles; it is started when it is first needed, and again after it died."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ import torch
 import attn_mlir
 from attn_mlir.backends.fields import Fields
 from attn_mlir.backends.tuning.processes import shared_cache
-from attn_mlir.backends.tuning.report import Report
+from attn_mlir.backends.tuning.report import TuneReport
 from attn_mlir.backends.tuning.space import Tunable
 from attn_mlir.backends.tuning.store import TuneFile
 from attn_mlir.backends.tuning.tuner import Bench, tune
@@ -63,7 +63,7 @@ def tune_module(
     bench: Bench | None = None,
     count: int = 0,
     quiet: bool = False,
-) -> tuple[Known, list[Report]]:
+) -> tuple[Known, list[TuneReport]]:
     """The best choices for the kernels of a module's function, by their names, and those that the module had; how they were found.
 
     `inputs` are the arguments that it is to be fast on: q, k, v first. What is found goes to the file at `path`, and what stands there is

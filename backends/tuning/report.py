@@ -22,7 +22,7 @@ class Trial:
 
 
 @dataclass
-class Report:
+class TuneReport:
     """What tuning one kernel came to. `choices` are empty where nothing ran."""
 
     kernel: str

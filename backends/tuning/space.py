@@ -13,7 +13,7 @@ from attn_mlir.backends.tuning.store import Key
 
 
 @dataclass(frozen=True)
-class Work:
+class Workload:
     """The problem a kernel is to be fast on: queries, keys, and how many programs' worth of heads and batches."""
 
     queries: int = 4096

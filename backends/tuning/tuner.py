@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from attn_mlir.backends.fields import Fields
 from attn_mlir.backends.tuning.progress import Progress
-from attn_mlir.backends.tuning.report import Report, Trial
+from attn_mlir.backends.tuning.report import Trial, TuneReport
 from attn_mlir.backends.tuning.space import Tunable, predicted_ms, to_measure
 from attn_mlir.backends.tuning.store import TuneFile
 
@@ -52,7 +52,7 @@ def tune(
     known: Mapping[str, Fields] | None = None,
     count: int = 16,
     quiet: bool = False,
-) -> tuple[dict[str, Fields], list[Report]]:
+) -> tuple[dict[str, Fields], list[TuneReport]]:
     """The best choices for the kernels of a program, by their names, in addition to the `known` ones, and how they were found.
 
     Without `measure`, only those that the file has. The model's best `count` are measured for each kernel, besides the untuned schedule and
@@ -64,7 +64,7 @@ def tune(
     for kernel in kernels:
         found = file.find(kernel.key)
         if found is not None:
-            reports.append(Report(kernel.name, found, found=True))
+            reports.append(TuneReport(kernel.name, found, found=True))
         elif measure:
             report = run(Search(text, chosen, kernel, bench, write, quiet), count)
             if report is None:
@@ -80,7 +80,7 @@ def tune(
     return chosen, reports
 
 
-def run(search: "Search", count: int) -> Report | None:
+def run(search: "Search", count: int) -> TuneReport | None:
     """None where there is nothing to choose. First the blocks, then single changes of the best that was found."""
     space = search.kernel.space
     candidates = to_measure(space, count)
@@ -144,10 +144,10 @@ class Search:
             for number, choices in enumerate(self.candidates)
         ]
 
-    def decide(self) -> Report:
+    def decide(self) -> TuneReport:
         """The best few in turn, since the first kernel timed has the higher clock; the untuned schedule takes part."""
         if not self.times:
-            return Report(self.kernel.name, {}, trials=self.trials())
+            return TuneReport(self.kernel.name, {}, trials=self.trials())
         finalists = sorted(self.times, key=lambda number: self.times[number])[:_FINALISTS]
         if 0 in self.times and 0 not in finalists:
             finalists.append(0)
@@ -159,4 +159,4 @@ class Search:
         winner = min(finalists, key=lambda number: medians[number])
         if 0 in medians and medians[winner] > _MARGIN * medians[0]:
             winner = 0
-        return Report(self.kernel.name, dict(self.candidates[winner]), medians[winner], medians.get(0, 0.0), trials=self.trials())
+        return TuneReport(self.kernel.name, dict(self.candidates[winner]), medians[winner], medians.get(0, 0.0), trials=self.trials())

@@ -24,7 +24,7 @@ class Digit:
 
 
 @dataclass(frozen=True)
-class Layout:
+class RegisterLayout:
     """The digits of registers, lanes and warps for a tile of so many columns, least significant first."""
 
     registers: tuple[Digit, ...]
@@ -66,19 +66,19 @@ def _count(digits: Iterable[Digit]) -> int:
     return math.prod(d.size for d in digits)
 
 
-def wgmma(columns: int) -> Layout:
+def wgmma(columns: int) -> RegisterLayout:
     """The accumulator of wgmma m64nNk16. Operand a in registers has the same places, two 16-bit elements a register."""
     return _layout([(2, 0, 1), (2, 8, 0), (columns // 8, 0, 8)], [(4, 0, 2), (8, 1, 0)], [(4, 16, 0)])
 
 
-def mfma32(columns: int) -> Layout:
+def mfma32(columns: int) -> RegisterLayout:
     """The accumulator of v_mfma_f32_32x32x8f16 in four waves of 64 lanes."""
     return _layout([(4, 1, 0), (4, 8, 0), (columns // 32, 0, 32)], [(32, 0, 1), (2, 4, 0)], [(4, 32, 0)])
 
 
-def _layout(*groups: Sequence[tuple[int, int, int]]) -> Layout:
+def _layout(*groups: Sequence[tuple[int, int, int]]) -> RegisterLayout:
     registers, lanes, warps = (tuple(Digit(*digit) for digit in group) for group in groups)
-    return Layout(registers, lanes, warps)
+    return RegisterLayout(registers, lanes, warps)
 
 
 INSTRUCTIONS = {"wgmma": (wgmma, 8), "mfma32": (mfma32, 32)}
@@ -95,7 +95,7 @@ class Fragment:
     element: str
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> RegisterLayout:
         """Where its elements are; of rows and parts, where those of the narrowest tile are."""
         make, multiple = INSTRUCTIONS[self.instruction]
         return make(self.shape[1] if self.form == "tile" else multiple)

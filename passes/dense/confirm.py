@@ -9,8 +9,8 @@ import numpy as np
 from attn_mlir.mlir import ir
 from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.derivation.evaluate import Array, Evaluator
-from attn_mlir.passes.derivation.expr import Graph, Node
-from attn_mlir.passes.derivation.row import Reader
+from attn_mlir.passes.derivation.expr import Expr, Graph
+from attn_mlir.passes.derivation.row import RowReader
 from attn_mlir.passes.regions import block_of, pieces, scores_in
 
 _KEYS = 21
@@ -77,9 +77,9 @@ def _samples() -> _Samples:
 class _Piece:
     """One piece as a function of numbers."""
 
-    leaves: list[Node]
-    results: list[Node]
-    parameters: dict[Node, Array]
+    leaves: list[Expr]
+    results: list[Expr]
+    parameters: dict[Expr, Array]
     scores: int = 0
 
     def __call__(self, values: Sequence[Array], present: Array | None = None) -> list[Array]:
@@ -95,7 +95,7 @@ def _read(owner: ir.Operation, position: int, data: _Samples) -> _Piece:
     leaves = [graph.leaf("old", i) for i in range(len(inputs))]
     scores = position if owner.name in ("attn.step", "attn.row") else 0
     leaves[:scores] = [graph.leaf("s", k) for k in range(scores)]
-    reader = Reader(graph, block, dict(zip(inputs, leaves, strict=True)))
+    reader = RowReader(graph, block, dict(zip(inputs, leaves, strict=True)))
     results = reader.results()
     drawn = {
         leaf: data.parameter(_key(value, block, position), leaf.type == "i1")

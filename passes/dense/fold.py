@@ -7,6 +7,7 @@ with it is the other operand, and zero times a number is zero. Whether that was 
 from collections.abc import Callable
 
 from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import erase_unused
 from attn_mlir.passes.simplification import RULES
 from attn_mlir.passes.simplification.folding import constant, number
 
@@ -18,9 +19,7 @@ def fold(block: ir.Block) -> None:
     """Folds the ops of `block`, and drops those that nothing uses."""
     while any([_fold_op(op) for op in [o.operation for o in block.operations]]):
         pass
-    for op in reversed([o.operation for o in block.operations]):
-        if op.name != "attn.yield" and not any(list(result.uses) for result in op.results):
-            op.erase()
+    erase_unused(block)
 
 
 def _fold_op(op: ir.Operation) -> bool:

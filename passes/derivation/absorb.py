@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attn_mlir.passes.derivation.evaluate import Evaluator
-from attn_mlir.passes.derivation.expr import FLOAT, Graph, Node, leaves, nodes
+from attn_mlir.passes.derivation.expr import FLOAT, Expr, Graph, leaves, nodes
 
 PLAIN, KEPT, BOUNDED, OWN = "plain", "kept", "bounded", "own"
 FACTORED, WHOLE, SCALED = "factored", "whole", "scaled"
@@ -18,7 +18,7 @@ _FAR, _NOTHING = 700.0, 1e-100
 
 
 @dataclass(frozen=True)
-class Form:
+class CarriedForm:
     """What is carried, where several forms are equal over the reals but not in range.
 
     `exponents`: factors exp(r) of sums are applied at the end (PLAIN), stay with each term, so that the sum is rescaled (KEPT), or do so
@@ -31,16 +31,16 @@ class Form:
     weights: str = FACTORED
 
 
-USUAL = Form()
+USUAL = CarriedForm()
 
 
-def absorbed(g: Graph, node: Node, op: str, exponent: Node) -> Node:
+def absorbed(g: Graph, node: Expr, op: str, exponent: Expr) -> Expr:
     """`node` times exp (or exp2, by `op`) of `exponent`, which meets the exponents that are in `node` before the exponential."""
 
-    def into(*args: Node) -> Node:
+    def into(*args: Expr) -> Expr:
         return g.node(node.op, *args, attr=node.attr, type=node.type)
 
-    def inside(n: Node) -> Node:
+    def inside(n: Expr) -> Expr:
         return absorbed(g, n, op, exponent)
 
     if node.is_const and node.attr == 0.0:
@@ -63,18 +63,18 @@ def absorbed(g: Graph, node: Node, op: str, exponent: Node) -> Node:
     return g.mul(node, g.unary(op, exponent))
 
 
-def _holds(node: Node, op: str, varies: bool = False) -> bool:
+def _holds(node: Expr, op: str, varies: bool = False) -> bool:
     """Whether an exponential, with `varies` one along the row, is a factor or a term somewhere in `node`."""
     return any(n.op == op and (n.varies or not varies) for n in nodes(node))
 
 
-def own_exponent(node: Node) -> tuple[str, Node] | None:
+def own_exponent(node: Expr) -> tuple[str, Expr] | None:
     """The exponential of scores that `node` is a product with, if there is just one: its op and its exponent."""
     found = [n for n in nodes(node) if n.op in ("math.exp", "math.exp2") and n.varies]
     return (found[0].op, found[0].args[0]) if len(found) == 1 else None
 
 
-def vanishes(g: Graph, node: Node) -> bool:
+def vanishes(g: Graph, node: Expr) -> bool:
     """Whether a term is nothing for scores far to one side: whatever brings it into range there does so everywhere."""
     rng = np.random.default_rng(3)
     env = {

@@ -7,7 +7,7 @@ import numpy as np
 
 from attn_mlir.passes.derivation.check import KEYS, Samples
 from attn_mlir.passes.derivation.evaluate import Array
-from attn_mlir.passes.derivation.ranges import Ranges, parameter
+from attn_mlir.passes.derivation.ranges import RangeFinder, parameter
 
 _SIZES = (1.0, 30.0, 300.0)
 _EACH = 4
@@ -15,7 +15,7 @@ _ROUNDINGS = 16.0
 
 
 @dataclass(eq=False)
-class Accuracy(Ranges):
+class Accuracy(RangeFinder):
     """Compares with the row as written. A relative error of some roundings of the scores is what rounding these does anyway.
 
     Of several scores, as of an attention and its tangent, the first one or all others are large in turn, with `all_large` all at once.

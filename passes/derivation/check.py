@@ -8,9 +8,9 @@ import numpy as np
 
 from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.derivation.evaluate import Array, Evaluator
-from attn_mlir.passes.derivation.expr import Node
+from attn_mlir.passes.derivation.expr import Expr
 from attn_mlir.passes.derivation.plan import OUTPUT
-from attn_mlir.passes.derivation.program import Program
+from attn_mlir.passes.derivation.program import OnlineRow
 from attn_mlir.passes.derivation.row import Row
 
 KEYS = 21
@@ -23,7 +23,7 @@ ROOM = 64.0
 
 
 @dataclass(frozen=True)
-class Report:
+class CheckReport:
     """`points` values compared, the largest relative error, and what failed: reductions, or the OUTPUT."""
 
     points: int
@@ -41,12 +41,12 @@ class Samples:
     scores: Array
     values: Array
     present: Array
-    params: dict[Node, Array]
+    params: dict[Expr, Array]
     tame: Array
     more_scores: Sequence[Array] = ()
     more_values: Sequence[Array] = ()
 
-    def leaves(self, row: Row, keys: slice = slice(None)) -> dict[Node, Array]:
+    def leaves(self, row: Row, keys: slice = slice(None)) -> dict[Expr, Array]:
         """The scores of some keys by their leaves."""
         return {leaf: scores[:, keys] for leaf, scores in zip(row.score_leaves, (self.scores, *self.more_scores), strict=True)}
 
@@ -89,7 +89,7 @@ def samples(row: Row, seed: int = 0) -> Samples:
     present[3::4, EMPTY[0] : EMPTY[1]] = False
     present[5::6, : BLOCKS[0]] = False
     present[:, -1] |= ~present.any(axis=1)
-    params: dict[Node, Array] = {}
+    params: dict[Expr, Array] = {}
     for leaf in row.params.leaves:
         drawn = rng.normal(size=(rows, 1))
         # A parameter may be meant to be positive, as one under a logarithm is; the others stay as they are drawn.
@@ -108,7 +108,7 @@ def dense(
 
     `weights` is the type that weights are rounded to.
     """
-    env: dict[Node, Array] = replace(data, scores=scores).leaves(row) | data.params
+    env: dict[Expr, Array] = replace(data, scores=scores).leaves(row) | data.params
     rows = len(scores)
     reductions: dict[int, Array] = {}
     for i, reduction in enumerate(row.reductions):
@@ -135,7 +135,7 @@ def rounded(weights: Array, to: type | None, room: float = 1.0) -> Array:
 class Simulation:
     """Runs a program on samples, block by block."""
 
-    program: Program
+    program: OnlineRow
     data: Samples
     dtype: type = np.float64
     weights: type | None = None
@@ -183,7 +183,7 @@ class Simulation:
         evaluator = Evaluator(self.data.params, None, self.dtype)
         return [np.broadcast_to(evaluator(n), (len(self.data.scores), 1)) for n in self.program.init]
 
-    def _env(self, side: str, states: Sequence[Array]) -> dict[Node, Array]:
+    def _env(self, side: str, states: Sequence[Array]) -> dict[Expr, Array]:
         return {self.program.graph.leaf(side, i): x for i, x in enumerate(states)} | self.data.params
 
     def _block(self, step: int, states: list[Array], accumulators: list[Array], keys: slice) -> tuple[list[Array], list[Array]]:
@@ -224,7 +224,7 @@ class Checker:
         if self.stable.sum() < MIN_ROWS:
             raise DerivationError("the row is not a finite, stable function of its scores: nearly all random rows give no usable number")
 
-    def check(self, program: Program) -> Report:
+    def check(self, program: OnlineRow) -> CheckReport:
         simulation = Simulation(program, self.data)
         runs = [simulation.final(*simulation.run())]
         if program.merge is not None:
@@ -242,7 +242,7 @@ class Checker:
                 if (worst > limit).any():
                     failed.add(index)
                 error = max(error, float(worst[self.data.tame[self.stable]].max(initial=0.0)))
-        return Report(points, error, frozenset(failed))
+        return CheckReport(points, error, frozenset(failed))
 
     def _error(self, got: Array, wanted: Array) -> Array:
         """Largest error of each usable row, relative to the values' size; infinite where a finite value is lost."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.derivation.evaluate import Array, Evaluator
-from attn_mlir.passes.derivation.expr import Graph, Node
+from attn_mlir.passes.derivation.expr import Expr, Graph
 
 PIECES = {"carry": ("total",), "enter": ("prefix", "total"), "leave": ("prefix", "total"), "weight": ("prefix_t", "prefix_s")}
 LENGTH = 37
@@ -26,33 +26,33 @@ TOLERANCE = 1e-10
 
 
 @dataclass(frozen=True, eq=False)
-class Places:
+class PrefixSums:
     """Prefix sums of the log decays, as expressions, at the places that a chunk's formulas connect."""
 
     graph: Graph
 
     @property
-    def begin(self) -> Node:
+    def begin(self) -> Expr:
         return self.graph.const(0.0)
 
     @property
-    def end(self) -> Node:
+    def end(self) -> Expr:
         return self.graph.leaf("total")
 
     @property
-    def position(self) -> Node:
+    def position(self) -> Expr:
         return self.graph.leaf("prefix")
 
     @property
-    def position_t(self) -> Node:
+    def position_t(self) -> Expr:
         return self.graph.leaf("prefix", 1)
 
     @property
-    def position_s(self) -> Node:
+    def position_s(self) -> Expr:
         return self.graph.leaf("prefix", 2)
 
     @property
-    def names(self) -> dict[Node, str]:
+    def names(self) -> dict[Expr, str]:
         """What the leaves are called."""
         return {self.end: "total", self.position: "prefix", self.position_t: "prefix_t", self.position_s: "prefix_s"}
 
@@ -61,14 +61,20 @@ class Places:
 class ChunkForm:
     """The four factors of the chunked form, as expressions."""
 
-    places: Places
+    places: PrefixSums
     forward: bool
-    factors: dict[str, Node]
+    factors: dict[str, Expr]
 
-    def leaves(self, name: str) -> list[Node]:
+    def leaves(self, name: str) -> list[Expr]:
         """The arguments of a factor."""
         by_name = {text: leaf for leaf, text in self.places.names.items()}
         return [by_name[argument] for argument in PIECES[name]]
+
+    def values(self, g: Array) -> dict[str, Array]:
+        """The factors of a chunk with these log decays."""
+        prefix, places = np.cumsum(g, axis=0), self.places
+        env = {places.position: prefix, places.end: prefix[-1:], places.position_t: prefix[:, None], places.position_s: prefix[None]}
+        return {name: Evaluator(env)(node) for name, node in self.factors.items()}
 
 
 @dataclass(frozen=True)
@@ -82,9 +88,9 @@ class ChunkReport:
 @functools.cache
 def derive_chunks(forward: bool) -> tuple[ChunkForm, ChunkReport]:
     """The chunked form of a sweep in one direction, confirmed on numbers. Raises DerivationError where it is not."""
-    places = Places(Graph())
+    places = PrefixSums(Graph())
 
-    def between(origin: Node, to: Node) -> Node:
+    def between(origin: Expr, to: Expr) -> Expr:
         g = places.graph
         return g.unary("math.exp", g.sub(to, origin) if forward else g.sub(origin, to))
 
@@ -100,7 +106,7 @@ def derive_chunks(forward: bool) -> tuple[ChunkForm, ChunkReport]:
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class Sample:
     """A random linear attention of one head: q, k [T, 3], v [T, 2], log decays [T, 1] or [T, 3], a state [3, 2]."""
 
     q: Array
@@ -110,7 +116,7 @@ class Problem:
     state: Array
 
 
-def problems(seed: int = 0) -> list[Problem]:
+def problems(seed: int = 0) -> list[Sample]:
     """Decays near 1, in the middle, so strong that nothing is left, none, mixed ones, growth; for heads and for channels."""
     rng = np.random.default_rng(seed)
     drawn = []
@@ -119,7 +125,7 @@ def problems(seed: int = 0) -> list[Problem]:
         uniform = -rng.random(shape)
         strong = np.where(rng.random(shape) < 0.2, -104.0, -rng.random(shape))
         decays = (1e-3 * uniform, uniform, 10 * uniform, 0 * uniform, strong, 0.1 * rng.normal(size=shape))
-        drawn += [Problem(*_inputs(rng), g, rng.normal(size=(3, 2))) for g in decays]
+        drawn += [Sample(*_inputs(rng), g, rng.normal(size=(3, 2))) for g in decays]
     return drawn
 
 
@@ -128,7 +134,7 @@ def _inputs(rng: np.random.Generator) -> tuple[Array, Array, Array]:
     return q, k, v
 
 
-def recurrence(p: Problem, forward: bool) -> tuple[Array, Array]:
+def recurrence(p: Sample, forward: bool) -> tuple[Array, Array]:
     """o and the last state, position by position."""
     length = len(p.q)
     state, o = p.state, np.zeros((length, 2))
@@ -140,18 +146,15 @@ def recurrence(p: Problem, forward: bool) -> tuple[Array, Array]:
     return o, state
 
 
-def chunked(form: ChunkForm, p: Problem, size: int) -> tuple[Array, Array, Array]:
+def chunked(form: ChunkForm, p: Sample, size: int) -> tuple[Array, Array, Array]:
     """o and the last state, chunk by chunk, and the largest factor that occurs."""
     state, o, largest = p.state, np.zeros((LENGTH, 2)), 0.0
     begins = range(0, LENGTH, size)
     for begin in begins if form.forward else reversed(begins):
         at = slice(begin, min(begin + size, LENGTH))
-        q, k, v, prefix = p.q[at], p.k[at], p.v[at], np.cumsum(p.g[at], axis=0)
+        q, k, v, found = p.q[at], p.k[at], p.v[at], form.values(p.g[at])
         present = np.tril(np.ones((len(q), len(q)), bool))
         present = (present if form.forward else present.T)[:, :, None]
-        places = form.places
-        env = {places.position: prefix, places.end: prefix[-1:], places.position_t: prefix[:, None], places.position_s: prefix[None]}
-        found = {name: Evaluator(env)(node) for name, node in form.factors.items()}
         weight = np.where(present, found["weight"], 0.0)
         largest = max(largest, *(float(x.max()) for x in (weight, found["carry"], found["enter"], found["leave"])))
         o[at] = (q * found["leave"]) @ state + ((q[:, None] * k * weight).sum(axis=2)) @ v

@@ -17,7 +17,7 @@ import numpy as np
 
 from attn_mlir.passes.derivation.chunk import LENGTH, TOLERANCE, ChunkForm, ChunkReport, derive_chunks, problems
 from attn_mlir.passes.derivation.errors import DerivationError
-from attn_mlir.passes.derivation.evaluate import Array, Evaluator
+from attn_mlir.passes.derivation.evaluate import Array
 
 _SIZES = (1, 16, 37)
 """Positions of chunks, fewer than without erasing: what they share is confirmed there."""
@@ -26,7 +26,7 @@ _DECAYS = (1, 4, 7, 10)
 
 
 @dataclass(frozen=True, eq=False)
-class Places:
+class DeltaPlaces:
     """Who reads the state where; see `attn.erase` and `output`."""
 
     removed: bool
@@ -40,15 +40,15 @@ class Places:
 
 
 CASES = (
-    Places(False, "decayed", "after"),
-    Places(False, "decayed", "decayed"),
-    Places(True, "decayed", "after"),
-    Places(True, "written", "written"),
+    DeltaPlaces(False, "decayed", "after"),
+    DeltaPlaces(False, "decayed", "decayed"),
+    DeltaPlaces(True, "decayed", "after"),
+    DeltaPlaces(True, "written", "written"),
 )
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class DeltaSample:
     """A random delta rule of one head: q, k, e, r [T, 3], v [T, 2], log decays [T, 1] or [T, 3], a state [3, 2]."""
 
     q: Array
@@ -60,7 +60,7 @@ class Problem:
     state: Array
 
 
-def delta_problems(removed: bool) -> list[Problem]:
+def delta_problems(removed: bool) -> list[DeltaSample]:
     """Keys of length 1, erased by factors up to 2; another key that is removed is a little off the erase key's direction."""
     rng = np.random.default_rng(1)
 
@@ -73,7 +73,7 @@ def delta_problems(removed: bool) -> list[Problem]:
         k, other = unit(), unit()
         r = other if removed else k
         e = rng.uniform(0, 2, (LENGTH, 1)) * (r + 0.05 * unit())
-        made.append(Problem(p.q, k, p.v, e, r, p.g, p.state))
+        made.append(DeltaSample(p.q, k, p.v, e, r, p.g, p.state))
     return made
 
 
@@ -84,7 +84,7 @@ def derive_delta(forward: bool) -> tuple[ChunkForm, ChunkReport]:
     return form, check_delta(form)
 
 
-def by_position(places: Places, p: Problem, forward: bool) -> tuple[Array, Array, Array]:
+def by_position(places: DeltaPlaces, p: DeltaSample, forward: bool) -> tuple[Array, Array, Array]:
     """o, the last state and the values of the erasing writer, position by position."""
     state, o, values = p.state, np.zeros((LENGTH, 2)), np.zeros((LENGTH, 2))
     for t in range(LENGTH) if forward else reversed(range(LENGTH)):
@@ -99,16 +99,14 @@ def by_position(places: Places, p: Problem, forward: bool) -> tuple[Array, Array
     return o, state, values
 
 
-def in_chunks(form: ChunkForm, places: Places, p: Problem, size: int) -> tuple[Array, Array, Array]:
+def in_chunks(form: ChunkForm, places: DeltaPlaces, p: DeltaSample, size: int) -> tuple[Array, Array, Array]:
     """The same chunk by chunk: a system for each."""
     state, o, values = p.state, np.zeros((LENGTH, 2)), np.zeros((LENGTH, 2))
     begins = range(0, LENGTH, size)
     for begin in begins if form.forward else reversed(begins):
         at = slice(begin, min(begin + size, LENGTH))
         q, k, v, e, r = (x[at] for x in (p.q, p.k, p.v, p.e, p.r))
-        prefix, names = np.cumsum(p.g[at], axis=0), form.places
-        env = {names.position: prefix, names.end: prefix[-1:], names.position_t: prefix[:, None], names.position_s: prefix[None]}
-        factor = {name: Evaluator(env)(node) for name, node in form.factors.items()}
+        factor = form.values(p.g[at])
 
         def pairs(x: Array, key: Array, strict: bool, weight: Array = factor["weight"]) -> Array:
             everything = np.ones((len(x), len(x)), bool)

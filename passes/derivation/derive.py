@@ -7,13 +7,13 @@ import numpy as np
 
 from attn_mlir.dialects.elements import bits_of
 from attn_mlir.mlir import ir
-from attn_mlir.passes.derivation.absorb import BOUNDED, KEPT, OWN, PLAIN, SCALED, USUAL, WHOLE, Form
+from attn_mlir.passes.derivation.absorb import BOUNDED, KEPT, OWN, PLAIN, SCALED, USUAL, WHOLE, CarriedForm
 from attn_mlir.passes.derivation.accuracy import Accuracy
-from attn_mlir.passes.derivation.check import Checker, Report
+from attn_mlir.passes.derivation.check import Checker, CheckReport
 from attn_mlir.passes.derivation.errors import DerivationError
-from attn_mlir.passes.derivation.plan import OUTPUT, Plan
-from attn_mlir.passes.derivation.program import Program
-from attn_mlir.passes.derivation.ranges import Ranges
+from attn_mlir.passes.derivation.plan import OUTPUT, RowPlan
+from attn_mlir.passes.derivation.program import OnlineRow
+from attn_mlir.passes.derivation.ranges import RangeFinder
 from attn_mlir.passes.derivation.row import Row
 
 _DETAIL = {
@@ -29,8 +29,8 @@ _DETAIL = {
 class Derivation:
     """A program and the check that confirmed it; `choice` says what the range of its types asked for, and why."""
 
-    program: Program
-    report: Report
+    program: OnlineRow
+    report: CheckReport
     choice: str = ""
 
 
@@ -73,7 +73,7 @@ class _Search:
 
     def found(self) -> Derivation:
         usual = self._confirmed(USUAL, frozenset())
-        self._ranges = [("f32", Ranges(self.row)), *([("f16", Ranges(self.row, np.float16))] if self.narrow else [])]
+        self._ranges = [("f32", RangeFinder(self.row)), *([("f16", RangeFinder(self.row, np.float16))] if self.narrow else [])]
         return self._accurate(self._in_range(usual))
 
     def _in_range(self, usual: Derivation) -> Derivation:
@@ -110,13 +110,13 @@ class _Search:
         also = f"; {found.choice}" if found.choice else ""
         return Derivation(found.program, found.report, f"differences lose digits at large scores, multiplied out in one pass{also}")
 
-    def _confirmed(self, form: Form, distrusted: frozenset[int]) -> Derivation:
+    def _confirmed(self, form: CarriedForm, distrusted: frozenset[int]) -> Derivation:
         """Whatever the check rejects is computed one sweep later, from values that are final by then.
 
         Where that does not help, extrema are, so that some key attains them exactly.
         """
         for _ in range(len(self.row.reductions) + 3):
-            program = Program(Plan(self.row, self.max_accumulators, distrusted, form))
+            program = OnlineRow(RowPlan(self.row, self.max_accumulators, distrusted, form))
             report = self._checker.check(program)
             if not report.failed:
                 return Derivation(program, report)
@@ -127,7 +127,7 @@ class _Search:
             distrusted |= more
         raise DerivationError("no online form of this row agrees with its dense evaluation on random scores")
 
-    def _rearranged(self, program: Program) -> frozenset[int]:
+    def _rearranged(self, program: OnlineRow) -> frozenset[int]:
         """The extrema that may differ in the last bits from every value that is compared with them: those that read reductions."""
         reductions = self.row.reductions
         return frozenset(i for i in program.plan.decisions if i > OUTPUT and reductions[i].kind != "sum" and reductions[i].value.reds)
@@ -146,12 +146,12 @@ class _Search:
         self._seen.add(key)
         return new
 
-    def _others(self, usual: Derivation) -> Iterator[tuple[Form, frozenset[int], str]]:
+    def _others(self, usual: Derivation) -> Iterator[tuple[CarriedForm, frozenset[int], str]]:
         """Other forms, the cheapest first: without a further sweep, then with one for the outputs, for what reads reductions, for both."""
         self._new(usual)
-        forms = [Form(exponents) for exponents in (KEPT, BOUNDED, OWN)]
+        forms = [CarriedForm(exponents) for exponents in (KEPT, BOUNDED, OWN)]
         if self.narrow:
-            forms += [Form(PLAIN, WHOLE), *[Form(exponents, SCALED) for exponents in (PLAIN, KEPT, BOUNDED, OWN)]]
+            forms += [CarriedForm(PLAIN, WHOLE), *[CarriedForm(exponents, SCALED) for exponents in (PLAIN, KEPT, BOUNDED, OWN)]]
         later = frozenset(i for i in usual.program.plan.decisions if i > OUTPUT and self.row.reductions[i].value.reds)
         for distrusted in (frozenset(), frozenset({OUTPUT}), later, later | {OUTPUT}):
             for form in forms if not distrusted else [USUAL, *forms]:

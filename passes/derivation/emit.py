@@ -7,8 +7,8 @@ from typing import Any
 from attn_mlir.dialects.attn import build
 from attn_mlir.dialects.fastmath import attributes_of
 from attn_mlir.mlir import arith, ir
-from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Node
-from attn_mlir.passes.derivation.program import Program
+from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Expr
+from attn_mlir.passes.derivation.program import OnlineRow
 from attn_mlir.passes.derivation.row import Params, Row
 from attn_mlir.passes.locations import place_of
 from attn_mlir.passes.order import deepest_first
@@ -27,15 +27,15 @@ class FormEmitter:
     """Emits into one piece. `known` maps leaves to values; parameters are recomputed from the row's own ops."""
 
     type: ir.Type
-    known: dict[Node, ir.Value]
+    known: dict[Expr, ir.Value]
     params: Params | None = None
     indices: Sequence[ir.Value] = ()
-    names: Mapping[Node, str] = field(default_factory=dict)
-    places: Mapping[Node, Any] = field(default_factory=dict)
+    names: Mapping[Expr, str] = field(default_factory=dict)
+    places: Mapping[Expr, Any] = field(default_factory=dict)
     """Locations of what the author wrote; the others have the current one."""
     _copies: dict[ir.Value, ir.Value] = field(default_factory=dict)
 
-    def emit(self, node: Node) -> ir.Value:
+    def emit(self, node: Expr) -> ir.Value:
         for n in deepest_first(node, self.known, lambda n: n.args):
             if n.op == "param":
                 self.known[n] = self._parameter(n)
@@ -45,7 +45,7 @@ class FormEmitter:
                 self.known[n] = self._emit(n, [self.known[a] for a in n.args])
         return self.known[node]
 
-    def _emit(self, n: Node, args: list[ir.Value]) -> ir.Value:
+    def _emit(self, n: Expr, args: list[ir.Value]) -> ir.Value:
         if n.is_const:
             if n.type == BOOL:
                 return arith.constant(ir.IntegerType.get_signless(1), int(bool(n.attr)))
@@ -57,7 +57,7 @@ class FormEmitter:
         result = self.type if n.type == FLOAT else ir.Type.parse(n.type)
         return ir.Operation.create(n.op, results=[result], operands=args, attributes=attributes_of(n.attr)).result
 
-    def _parameter(self, n: Node) -> ir.Value:
+    def _parameter(self, n: Expr) -> ir.Value:
         if self.params is None:
             raise KeyError(n.attr)
         block = self.params.block
@@ -85,9 +85,9 @@ class PieceWriter:
     """Builds the pieces of one program at the insertion point."""
 
     row: Row
-    program: Program
+    program: OnlineRow
     type: ir.Type
-    _places: dict[Node, ir.Location] = field(default_factory=dict)
+    _places: dict[Expr, ir.Location] = field(default_factory=dict)
 
     def write(self) -> None:
         self._init()
@@ -104,7 +104,7 @@ class PieceWriter:
         return [(name, ir.IndexType.get()) for name in INDICES]
 
     def _emitter(
-        self, leaves: Sequence[Node], values: Sequence[ir.Value], indices: Sequence[ir.Value], names: Mapping[Node, str]
+        self, leaves: Sequence[Expr], values: Sequence[ir.Value], indices: Sequence[ir.Value], names: Mapping[Expr, str]
     ) -> FormEmitter:
         places = {**self.row.graph.places, **self._places}
         return FormEmitter(self.type, dict(zip(leaves, values, strict=True)), self.row.params, indices, names, places)
@@ -134,7 +134,7 @@ class PieceWriter:
 
         build.piece("step", [*self._arguments(self.row.scores), *self._indices(), *self._arguments(program.names)], body)
 
-    def _place(self, states: Sequence[Node]) -> None:
+    def _place(self, states: Sequence[Expr]) -> None:
         """States that stand for a reduction are where that was written."""
         written = {r.name: place for r in self.row.reductions if (place := place_of(r.location)) is not None}
         named = zip(states, self.program.names, strict=True)

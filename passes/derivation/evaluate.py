@@ -7,7 +7,7 @@ import numpy as np
 
 from attn_mlir.float_values import FUNCTIONS, compare
 from attn_mlir.passes.derivation.errors import DerivationError
-from attn_mlir.passes.derivation.expr import Node
+from attn_mlir.passes.derivation.expr import Expr
 from attn_mlir.passes.order import deepest_first
 
 Array = np.ndarray
@@ -23,18 +23,18 @@ def known(op: str) -> bool:
 class Evaluator:
     """Values of expressions, given those of the leaves; `present` [rows, keys] tells which keys a reduction sees."""
 
-    env: Mapping[Node, Array]
+    env: Mapping[Expr, Array]
     present: Array | None = None
     dtype: type = np.float64
-    _memo: dict[Node, Array] = field(default_factory=dict)
+    _memo: dict[Expr, Array] = field(default_factory=dict)
 
-    def __call__(self, root: Node) -> Array:
+    def __call__(self, root: Expr) -> Array:
         with np.errstate(all="ignore"):
             for n in deepest_first(root, self._memo, lambda n: () if n in self.env else n.args):
                 self._memo[n] = self._value(n)
         return self._memo[root]
 
-    def _value(self, n: Node) -> Array:
+    def _value(self, n: Expr) -> Array:
         if n in self.env:
             return self.env[n]
         if n.is_const:

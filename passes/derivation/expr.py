@@ -17,18 +17,18 @@ BOOL = "i1"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Node:
+class Expr:
     """One expression; `varies` along the row, `reds` are the reductions it reads."""
 
     id: int
     op: str
-    args: tuple["Node", ...]
+    args: tuple["Expr", ...]
     attr: object
     type: str
     varies: bool
     reds: frozenset[int]
 
-    def __lt__(self, other: "Node") -> bool:
+    def __lt__(self, other: "Expr") -> bool:
         return self.id < other.id
 
     @property
@@ -44,11 +44,11 @@ class Node:
 class Graph:
     """Makes nodes. The helpers below `node` fold what is exact and obvious."""
 
-    places: dict[Node, object] = field(default_factory=dict)
+    places: dict[Expr, object] = field(default_factory=dict)
     """Where the author wrote a node, as a location; of what is made of it by rules, where that was written."""
-    _table: dict[tuple[object, ...], Node] = field(default_factory=dict)
+    _table: dict[tuple[object, ...], Expr] = field(default_factory=dict)
 
-    def node(self, op: str, *args: Node, attr: object = None, type: str = FLOAT) -> Node:
+    def node(self, op: str, *args: Expr, attr: object = None, type: str = FLOAT) -> Expr:
         key = (op, attr if op != "const" else repr(attr), type, *args)
         found = self._table.get(key)
         if found is not None:
@@ -58,21 +58,21 @@ class Graph:
         else:
             varies = op in _VARYING_LEAVES or any(a.varies for a in args)
         reds = frozenset([attr]) if op == "red" else frozenset().union(*[a.reds for a in args]) if args else _NO_REDS
-        new = Node(len(self._table), op, args, attr, type, varies, reds)  # type: ignore[arg-type]
+        new = Expr(len(self._table), op, args, attr, type, varies, reds)  # type: ignore[arg-type]
         self._table[key] = new
         return new
 
-    def leaf(self, op: str, index: int = 0, type: str = FLOAT) -> Node:
+    def leaf(self, op: str, index: int = 0, type: str = FLOAT) -> Expr:
         return self.node(op, attr=index, type=type)
 
     @property
-    def score(self) -> Node:
+    def score(self) -> Expr:
         return self.leaf("s")
 
-    def const(self, value: float) -> Node:
+    def const(self, value: float) -> Expr:
         return self.node("const", attr=float(value))
 
-    def add(self, x: Node, y: Node) -> Node:
+    def add(self, x: Expr, y: Expr) -> Expr:
         if _is(x, 0.0):
             return y
         if _is(y, 0.0):
@@ -83,17 +83,17 @@ class Graph:
             return self.sub(y, x.args[0])
         return self.node("arith.addf", x, y)
 
-    def sub(self, x: Node, y: Node) -> Node:
+    def sub(self, x: Expr, y: Expr) -> Expr:
         if _is(y, 0.0):
             return x
         return self.neg(y) if _is(x, 0.0) else self.node("arith.subf", x, y)
 
-    def neg(self, x: Node) -> Node:
+    def neg(self, x: Expr) -> Expr:
         if x.is_const:
             return self.const(-float(x.attr))  # type: ignore[arg-type]
         return x.args[0] if x.op == "arith.negf" else self.node("arith.negf", x)
 
-    def mul(self, x: Node, y: Node) -> Node:
+    def mul(self, x: Expr, y: Expr) -> Expr:
         if _is(x, 1.0):
             return y
         if _is(y, 1.0):
@@ -102,37 +102,37 @@ class Graph:
             return self.neg(y)
         return self.neg(x) if _is(y, -1.0) else self.node("arith.mulf", x, y)
 
-    def div(self, x: Node, y: Node) -> Node:
+    def div(self, x: Expr, y: Expr) -> Expr:
         return x if _is(y, 1.0) else self.node("arith.divf", x, y)
 
-    def unary(self, op: str, x: Node) -> Node:
+    def unary(self, op: str, x: Expr) -> Expr:
         return self.node(op, x)
 
-    def maximum(self, x: Node, y: Node) -> Node:
+    def maximum(self, x: Expr, y: Expr) -> Expr:
         return self.node("arith.maximumf", x, y)
 
-    def minimum(self, x: Node, y: Node) -> Node:
+    def minimum(self, x: Expr, y: Expr) -> Expr:
         return self.node("arith.minimumf", x, y)
 
-    def select(self, condition: Node, x: Node, y: Node) -> Node:
+    def select(self, condition: Expr, x: Expr, y: Expr) -> Expr:
         return x if x is y else self.node("arith.select", condition, x, y, type=x.type)
 
-    def equal(self, x: Node, y: Node) -> Node:
+    def equal(self, x: Expr, y: Expr) -> Expr:
         """Ordered equality: false for NaN."""
         return self.node("arith.cmpf", x, y, attr=1, type=BOOL)
 
-    def both(self, x: Node, y: Node) -> Node:
+    def both(self, x: Expr, y: Expr) -> Expr:
         return self.node("arith.andi", x, y, type=BOOL)
 
-    def reduce(self, kind: str, x: Node) -> Node:
+    def reduce(self, kind: str, x: Expr) -> Expr:
         return self.node("reduce", x, attr=kind)
 
-    def substitute(self, root: Node, replace: Callable[[Node], Node | None], memo: dict[Node, Node] | None = None) -> Node:
+    def substitute(self, root: Expr, replace: Callable[[Expr], Expr | None], memo: dict[Expr, Expr] | None = None) -> Expr:
         """`root` with every node for which `replace` gives one replaced by it."""
         memo = {} if memo is None else memo
-        found: dict[Node, Node | None] = {}
+        found: dict[Expr, Expr | None] = {}
 
-        def arguments(n: Node) -> tuple[Node, ...]:
+        def arguments(n: Expr) -> tuple[Expr, ...]:
             found[n] = replace(n)
             return n.args if found[n] is None else ()
 
@@ -140,36 +140,36 @@ class Graph:
             memo[n] = found[n] or self._with(n, tuple(memo[a] for a in n.args))
         return memo[root]
 
-    def rebuild(self, root: Node, change: Callable[[Node], Node], memo: dict[Node, Node] | None = None) -> Node:
+    def rebuild(self, root: Expr, change: Callable[[Expr], Expr], memo: dict[Expr, Expr] | None = None) -> Expr:
         """`root` with `change` applied to every number in it, the innermost first; conditions stay."""
         memo = {} if memo is None else memo
         for n in deepest_first(root, memo, lambda n: () if n.type == BOOL else n.args):
             memo[n] = n if n.type == BOOL else self._placed(change(self._with(n, tuple(memo[a] for a in n.args))), n)
         return memo[root]
 
-    def _with(self, n: Node, args: tuple[Node, ...]) -> Node:
+    def _with(self, n: Expr, args: tuple[Expr, ...]) -> Expr:
         if all(a is b for a, b in zip(args, n.args, strict=True)):
             return n
         return self._placed(self.node(n.op, *args, attr=n.attr, type=n.type), n)
 
-    def _placed(self, new: Node, old: Node) -> Node:
+    def _placed(self, new: Expr, old: Expr) -> Expr:
         if old in self.places:
             self.places.setdefault(new, self.places[old])
         return new
 
 
-def _is(x: Node, value: float) -> bool:
+def _is(x: Expr, value: float) -> bool:
     return x.is_const and x.attr == value
 
 
-def leaves(*roots: Node) -> set[Node]:
+def leaves(*roots: Expr) -> set[Expr]:
     """All leaves below `roots`."""
     return {n for n in nodes(*roots) if n.is_leaf}
 
 
-def nodes(*roots: Node, known: Container[Node] = ()) -> set[Node]:
+def nodes(*roots: Expr, known: Container[Expr] = ()) -> set[Expr]:
     """All nodes below and including `roots`, without those `known` and what only they need."""
-    seen: set[Node] = set()
+    seen: set[Expr] = set()
     todo = list(roots)
     while todo:
         n = todo.pop()
@@ -194,7 +194,7 @@ _CALLS = {"arith.maximumf": "max", "arith.minimumf": "min", "math.absf": "abs", 
 _LONGEST = 240
 
 
-def text(root: Node, names: Mapping[Node, str]) -> str:
+def text(root: Expr, names: Mapping[Expr, str]) -> str:
     """`root` in readable infix notation; `names` names leaves (and, where given, inner nodes). Long parts become "..."."""
     return _Text(root, names).of(root, 0, _LONGEST)
 
@@ -202,13 +202,13 @@ def text(root: Node, names: Mapping[Node, str]) -> str:
 class _Text:
     """Writes an expression within a budget of nodes: shared parts are written out, so that a graph may be a huge tree."""
 
-    def __init__(self, root: Node, names: Mapping[Node, str]) -> None:
+    def __init__(self, root: Expr, names: Mapping[Expr, str]) -> None:
         self._names = names
-        self._sizes: dict[Node, int] = {}
+        self._sizes: dict[Expr, int] = {}
         for n in sorted(nodes(root)):
             self._sizes[n] = 1 if n in names else 1 + sum(self._sizes[a] for a in n.args)
 
-    def of(self, n: Node, outer: int, budget: int) -> str:
+    def of(self, n: Expr, outer: int, budget: int) -> str:
         if n in self._names:
             return self._names[n]
         if n.is_const:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from attn_mlir.passes.derivation.absorb import BOUNDED, OWN, PLAIN, absorbed, vanishes
-from attn_mlir.passes.derivation.expr import Node, text
+from attn_mlir.passes.derivation.expr import Expr, text
 from attn_mlir.passes.derivation.normal import Normal
 from attn_mlir.passes.derivation.sums import Mono, Sum, exponent_varies, frozen, invariant_powers, mono_product, plus
 
@@ -12,11 +12,11 @@ Exponent = tuple[tuple[Mono, float], ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
+class FactorGroup:
     """One product: `coefficient` applied once at the end, `weight` summed, `shift` (exp, exp2) what rescales the sum."""
 
-    weight: Node
-    coefficient: Node
+    weight: Expr
+    coefficient: Expr
     shift: tuple[Sum, Sum]
 
     @property
@@ -24,10 +24,10 @@ class Group:
         return bool(self.shift[0] or self.shift[1])
 
 
-def factorise(nf: Normal, node: Node, names: Mapping[Node, str], exponents: str = PLAIN) -> list[Group] | str:
-    """The groups of `node`, fewest first found, or the reason why it does not separate; `exponents` as in a `Form`."""
+def factorise(nf: Normal, node: Expr, names: Mapping[Expr, str], exponents: str = PLAIN) -> list[FactorGroup] | str:
+    """The groups of `node`, fewest first found, or the reason why it does not separate; `exponents` as in a `CarriedForm`."""
     if not node.varies and not node.reds & nf.running:
-        return [Group(nf.graph.const(1.0), node, ({}, {}))]
+        return [FactorGroup(nf.graph.const(1.0), node, ({}, {}))]
     buckets: dict[tuple[Mono, tuple[object, object]], Sum] = {}
     for mono, c in nf.of(node).items():
         halves = nf.split(mono)
@@ -60,7 +60,7 @@ def _place_exponents(g: Mono, h: Mono) -> tuple[Mono, Mono, tuple[object, object
     return Mono(g.powers, inner[0], inner[1]), Mono(h.powers, outer[0], outer[1]), (shift[0], shift[1])
 
 
-def _group(nf: Normal, late: Mono, shift: tuple[object, object], weights: Sum, exponents: str) -> Group:
+def _group(nf: Normal, late: Mono, shift: tuple[object, object], weights: Sum, exponents: str) -> FactorGroup:
     fixed = invariant_powers(weights)
     inverse = Mono(tuple((n, -p) for n, p in fixed))
     rest = {mono_product(m, inverse): c for m, c in weights.items()}
@@ -70,10 +70,10 @@ def _group(nf: Normal, late: Mono, shift: tuple[object, object], weights: Sum, e
     if exponents not in (PLAIN, OWN) and weight.varies:
         weight, late, shift = _kept(nf, weight, late, exponents == BOUNDED and not vanishes(nf.graph, weight))
     coefficient = nf.node_of_mono(mono_product(late, Mono(fixed)), scale)
-    return Group(weight, coefficient, (dict(shift[0]), dict(shift[1])))  # type: ignore[call-overload]
+    return FactorGroup(weight, coefficient, (dict(shift[0]), dict(shift[1])))  # type: ignore[call-overload]
 
 
-def _kept(nf: Normal, weight: Node, late: Mono, bounded: bool) -> tuple[Node, Mono, tuple[object, object]]:
+def _kept(nf: Normal, weight: Expr, late: Mono, bounded: bool) -> tuple[Expr, Mono, tuple[object, object]]:
     """The exponents of `late` in the terms of `weight`; with `bounded` no more of them than makes terms smaller."""
     g = nf.graph
     left: list[Exponent] = [(), ()]
@@ -91,13 +91,13 @@ def _kept(nf: Normal, weight: Node, late: Mono, bounded: bool) -> tuple[Node, Mo
     return weight, Mono(late.powers, left[0], left[1]), (shift[0], shift[1])
 
 
-def _merged(nf: Normal, groups: list[Group]) -> list[Group]:
+def _merged(nf: Normal, groups: list[FactorGroup]) -> list[FactorGroup]:
     """Groups with one weight need one sum."""
-    by_weight: dict[Node, Group] = {}
+    by_weight: dict[Expr, FactorGroup] = {}
     for group in groups:
         known = by_weight.get(group.weight)
         if known is None:
             by_weight[group.weight] = group
         else:
-            by_weight[group.weight] = Group(group.weight, nf.graph.add(known.coefficient, group.coefficient), group.shift)
+            by_weight[group.weight] = FactorGroup(group.weight, nf.graph.add(known.coefficient, group.coefficient), group.shift)
     return list(by_weight.values())

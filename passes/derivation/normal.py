@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from attn_mlir.passes.derivation.expr import FLOAT, Graph, Node
+from attn_mlir.passes.derivation.expr import FLOAT, Expr, Graph
 from attn_mlir.passes.derivation.row import Reduction
 from attn_mlir.passes.derivation.rules import ALWAYS, MAX_POWER, RULES
 from attn_mlir.passes.derivation.signs import Signs
@@ -25,19 +25,19 @@ class Normal:
     signs: Signs
     expand: bool = False
     reductions: Sequence[Reduction] = ()
-    _memo: dict[Node, Sum] = field(default_factory=dict)
+    _memo: dict[Expr, Sum] = field(default_factory=dict)
 
-    def mixed(self, node: Node) -> bool:
+    def mixed(self, node: Expr) -> bool:
         return node.varies and bool(node.reds & self.running)
 
-    def of(self, node: Node) -> Sum:
+    def of(self, node: Expr) -> Sum:
         for n in deepest_first(node, self._memo, self._below):
             rule: Callable[..., Sum | None] | None = RULES.get(n.op)
             found = rule(self, n) if rule else None
             self._memo[n] = {Mono(((n, 1.0),)): 1.0} if found is None else found
         return self._memo[node]
 
-    def _below(self, n: Node) -> tuple[Node, ...]:
+    def _below(self, n: Expr) -> tuple[Expr, ...]:
         """What rules ask for, mostly."""
         taken_apart = n.op in ALWAYS or (n.op in RULES and self.mixed(n)) or (self.expand and n.op in ("arith.addf", "arith.subf"))
         return tuple(a for a in n.args if a.type == FLOAT) if taken_apart else ()
@@ -71,7 +71,7 @@ class Normal:
         test = self.signs.positive if strictly else self.signs.nonnegative
         return all(test(n) or (not strictly and p % 2 == 0) for n, p in mono.powers)
 
-    def node_of_mono(self, mono: Mono, c: float = 1.0) -> Node:
+    def node_of_mono(self, mono: Mono, c: float = 1.0) -> Expr:
         g = self.graph
         above, below = g.const(1.0), g.const(1.0)
         for node, power in mono.powers:
@@ -85,7 +85,7 @@ class Normal:
         scaled = g.mul(above, g.const(c)) if not above.is_const else g.const(float(above.attr) * c)  # type: ignore[arg-type]
         return g.div(scaled, below)
 
-    def node_of(self, sum_: Sum) -> Node:
+    def node_of(self, sum_: Sum) -> Expr:
         total = self.graph.const(0.0)
         for mono, c in self._ordered(sum_):
             if c < 0:
@@ -112,7 +112,7 @@ class Normal:
         reduction = self.reductions[int(node.attr)]  # type: ignore[call-overload]
         return {} if reduction.kind == "sum" else {m: -c * factor for m, factor in self.of(reduction.value).items()}
 
-    def _power(self, node: Node, power: float) -> Node:
+    def _power(self, node: Expr, power: float) -> Expr:
         whole = self.graph.const(1.0)
         if power == int(power) and power <= MAX_POWER:
             for _ in range(int(power)):

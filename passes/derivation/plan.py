@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from attn_mlir.passes.derivation.absorb import SCALED, USUAL, Form
+from attn_mlir.passes.derivation.absorb import SCALED, USUAL, CarriedForm
 from attn_mlir.passes.derivation.centre import Centre, CentredMoments, centred_moments
 from attn_mlir.passes.derivation.errors import DerivationError
-from attn_mlir.passes.derivation.expr import Node, leaves, text
-from attn_mlir.passes.derivation.factor import Group, factorise
+from attn_mlir.passes.derivation.expr import Expr, leaves, text
+from attn_mlir.passes.derivation.factor import FactorGroup, factorise
 from attn_mlir.passes.derivation.normal import Normal
 from attn_mlir.passes.derivation.relative import Largest, scaled, shifted
 from attn_mlir.passes.derivation.row import Row
@@ -25,7 +25,7 @@ class Moment:
     """A row state: reduce_j weight(s_j, r). It changes by exp(shift) (and exp2) when the reductions in there move."""
 
     kind: str
-    weight: Node
+    weight: Expr
     shift: tuple[Sum, Sum]
     sweep: int
     name: str
@@ -33,7 +33,7 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class Decision:
+class ReductionRule:
     """How one reduction, or one weight, is computed; `detail` is for people."""
 
     sweep: int
@@ -42,7 +42,7 @@ class Decision:
 
 
 @dataclass(eq=False)
-class Plan:
+class RowPlan:
     """Moments (states) in order, the reductions as functions of them, and the accumulators.
 
     `terms` says for each output which accumulators it sums, and with which factor at the end. Decision i is that of
@@ -52,16 +52,16 @@ class Plan:
     row: Row
     max_accumulators: int = 2
     distrusted: frozenset[int] = frozenset()
-    form: Form = USUAL
+    form: CarriedForm = USUAL
     moments: list[Moment] = field(default_factory=list)
-    decisions: dict[int, Decision] = field(default_factory=dict)
-    definitions: dict[int, Node] = field(default_factory=dict)
+    decisions: dict[int, ReductionRule] = field(default_factory=dict)
+    definitions: dict[int, Expr] = field(default_factory=dict)
     accumulators: list[Accumulator] = field(default_factory=list)
-    terms: list[list[tuple[int, Node]]] = field(default_factory=list)
+    terms: list[list[tuple[int, Expr]]] = field(default_factory=list)
     sweeps: int = 1
     multiplied: set[int] = field(default_factory=set)
     """The reductions that are sums of several moments, since differences in them were multiplied out."""
-    _defined: dict[int, Node] = field(default_factory=dict)
+    _defined: dict[int, Expr] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.signs = Signs(self.row)
@@ -70,20 +70,20 @@ class Plan:
             self._place_reduction(index)
         self._place_output()
 
-    def state(self, moment: Moment) -> Node:
+    def state(self, moment: Moment) -> Expr:
         return self.row.graph.leaf("state", self.moments.index(moment))
 
-    def define(self, node: Node) -> Node:
+    def define(self, node: Expr) -> Expr:
         """`node` with its reductions expressed by states."""
         for i in sorted(node.reds):
             for r in deepest_first(i, self._defined, lambda r: sorted(self.definitions[r].reds)):
                 self._defined[r] = self._in_states(self.definitions[r])
         return self._in_states(node)
 
-    def _in_states(self, node: Node) -> Node:
+    def _in_states(self, node: Expr) -> Expr:
         return self.row.graph.substitute(node, lambda n: self._defined[int(n.attr)] if n.op == "red" else None)  # type: ignore[call-overload]
 
-    def names(self) -> dict[Node, str]:
+    def names(self) -> dict[Expr, str]:
         return self.row.names | {self.row.graph.leaf("state", i): m.name for i, m in enumerate(self.moments)}
 
     def _needed(self) -> set[int]:
@@ -98,7 +98,7 @@ class Plan:
     def _normal(self, running: frozenset[int]) -> Normal:
         return Normal(self.row.graph, running, self.signs, reductions=self.row.reductions)
 
-    def _sweep_of(self, node: Node) -> tuple[int, frozenset[int]]:
+    def _sweep_of(self, node: Expr) -> tuple[int, frozenset[int]]:
         sweep = max((self.decisions[i].sweep for i in node.reds), default=1)
         return sweep, frozenset(i for i in node.reds if self.decisions[i].sweep == sweep)
 
@@ -128,13 +128,13 @@ class Plan:
             return self._extremum(index, sweep, groups, nf, why)
         return self._sum(index, sweep, groups, nf, why)
 
-    def _factored(self, nf: Normal, value: Node) -> list[Group] | str:
+    def _factored(self, nf: Normal, value: Expr) -> list[FactorGroup] | str:
         """A reduction that reads nothing that still moves is taken as its author wrote it."""
         if value.varies and not value.reds & nf.running:
             return [as_written(self.row, value)]
         return factorise(nf, value, self.row.names, self.form.exponents)
 
-    def _sum(self, index: int, sweep: int, groups: list[Group], nf: Normal, why: str) -> str:
+    def _sum(self, index: int, sweep: int, groups: list[FactorGroup], nf: Normal, why: str) -> str:
         g, reduction = self.row.graph, self.row.reductions[index]
         if len(groups) > MAX_MOMENTS:
             return f"it would need {len(groups)} moments"
@@ -151,7 +151,7 @@ class Plan:
         self._decide(index, sweep, groups, centred, why)
         return ""
 
-    def _extremum(self, index: int, sweep: int, groups: list[Group], nf: Normal, why: str) -> str:
+    def _extremum(self, index: int, sweep: int, groups: list[FactorGroup], nf: Normal, why: str) -> str:
         g, kind = self.row.graph, self.row.reductions[index].kind
         addend = g.const(0.0)
         varying = [group for group in groups if group.weight.varies]
@@ -167,7 +167,7 @@ class Plan:
         self._decide(index, sweep, varying, None, why)
         return ""
 
-    def _scaled_extremum(self, group: Group, kind: str, sweep: int, index: int, nf: Normal) -> Node:
+    def _scaled_extremum(self, group: FactorGroup, kind: str, sweep: int, index: int, nf: Normal) -> Expr:
         """max_j C w_j is C max w for positive C, C min w for negative C; both are kept when the sign is open."""
         g, c = self.row.graph, group.coefficient
         opposite = "min" if kind == "max" else "max"
@@ -180,7 +180,7 @@ class Plan:
         rising = g.node("arith.cmpf", c, g.const(0.0), attr=3, type="i1")
         return g.mul(g.select(rising, largest, smallest), c)
 
-    def _moment(self, kind: str, group: Group, sweep: int, index: int, alone: bool) -> Node:
+    def _moment(self, kind: str, group: FactorGroup, sweep: int, index: int, alone: bool) -> Expr:
         wanted = (kind, group.weight, group.shift)
         for known in self.moments:
             if (known.kind, known.weight, known.shift) == wanted and known.centre is None and known.sweep <= sweep:
@@ -188,11 +188,11 @@ class Plan:
         name = self.row.reductions[index].name
         return self._add(Moment(kind, group.weight, group.shift, sweep, self._free_name(name if alone else f"{name}_{kind}")))
 
-    def _central(self, centred: CentredMoments, order: int, sweep: int, index: int) -> Node:
+    def _central(self, centred: CentredMoments, order: int, sweep: int, index: int) -> Expr:
         """sum_j (x - c)^order, where c moves with the states."""
         g = self.row.graph
-        x = Group(centred.x, g.const(1.0), ({}, {}))
-        count = Group(g.const(1.0), g.const(1.0), ({}, {}))
+        x = FactorGroup(centred.x, g.const(1.0), ({}, {}))
+        count = FactorGroup(g.const(1.0), g.const(1.0), ({}, {}))
         lower = [self._moment("sum", count, sweep, index, False)]
         if order > 0:
             first = g.sub(self._moment("sum", x, sweep, index, False), g.mul(lower[0], centred.c))
@@ -207,12 +207,12 @@ class Plan:
             lower.append(self.state(same[0]) if same else self._add(moment))
         return lower[order]
 
-    def _simplified(self, node: Node) -> Node:
+    def _simplified(self, node: Expr) -> Expr:
         """Finds out that sum x - n (sum x / n) is zero."""
         expanded = Normal(self.row.graph, frozenset(), self.signs, expand=True)
         return node if expanded.of(self.define(node)) else self.row.graph.const(0.0)
 
-    def _add(self, moment: Moment) -> Node:
+    def _add(self, moment: Moment) -> Expr:
         self.moments.append(moment)
         return self.state(moment)
 
@@ -243,11 +243,11 @@ class Plan:
             self._decide(OUTPUT - number, sweep, of_weight, None, why)
         self.sweeps = sweep
 
-    def _weights(self, running: frozenset[int]) -> list[list[Group]] | str:
+    def _weights(self, running: frozenset[int]) -> list[list[FactorGroup]] | str:
         return factorise_weights(self.row, self._normal(running), self.max_accumulators, self.form)
 
     def _largest(self, sweep: int) -> Largest:
-        def state(weight: Node, shift: tuple[Sum, Sum]) -> Node:
+        def state(weight: Expr, shift: tuple[Sum, Sum]) -> Expr:
             for known in self.moments:
                 if (known.kind, known.weight, known.shift, known.centre, known.sweep) == ("max", weight, shift, None, sweep):
                     return self.state(known)
@@ -255,7 +255,7 @@ class Plan:
 
         return state
 
-    def _decide(self, index: int, sweep: int, groups: Sequence[Group], centred: CentredMoments | None, why: str) -> None:
+    def _decide(self, index: int, sweep: int, groups: Sequence[FactorGroup], centred: CentredMoments | None, why: str) -> None:
         names = self.names()
         if why:
             method = "one more pass"
@@ -273,16 +273,16 @@ class Plan:
         late = [text(g.coefficient, names) for g in groups if not g.coefficient.is_const or g.coefficient.attr != 1.0]
         if late and centred is None:
             detail += f"; applied at the end: {', '.join(late)}"
-        self.decisions[index] = Decision(sweep, method, detail)
+        self.decisions[index] = ReductionRule(sweep, method, detail)
 
 
-def _factor_text(group: Group, plan: Plan) -> str:
+def _factor_text(group: FactorGroup, plan: RowPlan) -> str:
     """The rescaling in words of the reductions: exp(-m_new + m_old)."""
     nf = plan._normal(frozenset())
     parts = [f"{op}(change of {text(nf.node_of(s), plan.names())})" for op, s in zip(("exp", "exp2"), group.shift, strict=True) if s]
     return " * ".join(parts)
 
 
-def used_states(*roots: Node) -> set[int]:
+def used_states(*roots: Expr) -> set[int]:
     """Indices of the states below `roots`."""
     return {int(n.attr) for n in leaves(*roots) if n.op == "state"}  # type: ignore[call-overload]

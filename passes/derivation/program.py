@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 from attn_mlir.passes.derivation.absorb import PLAIN
 from attn_mlir.passes.derivation.centre import moved
-from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Node, leaves
+from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Expr, leaves
 from attn_mlir.passes.derivation.guards import breaks_identity
 from attn_mlir.passes.derivation.normal import Normal
-from attn_mlir.passes.derivation.plan import Moment, Plan, used_states
+from attn_mlir.passes.derivation.plan import Moment, RowPlan, used_states
 from attn_mlir.passes.derivation.sums import Mono, Sum, mono_product, shared_powers
 from attn_mlir.passes.derivation.weights import Accumulator
 
@@ -21,35 +21,35 @@ LOWEST_DOUBLE = -1.7976931348623157e308
 
 
 @dataclass(frozen=True)
-class Step:
+class PassUpdate:
     """One sweep's update; `weights` and `scales` only in the last."""
 
-    states: list[Node]
-    weights: list[Node]
-    scales: list[Node]
+    states: list[Expr]
+    weights: list[Expr]
+    scales: list[Expr]
 
 
 @dataclass(frozen=True)
 class Merge:
     """The merged states, and the factors of both sides' accumulators."""
 
-    states: list[Node]
-    scales_a: list[Node]
-    scales_b: list[Node]
+    states: list[Expr]
+    scales_a: list[Expr]
+    scales_b: list[Expr]
 
 
 @dataclass(eq=False)
-class Program:
+class OnlineRow:
     """Everything `attn.online` holds; `reductions` are their final values, for checking."""
 
-    plan: Plan
+    plan: RowPlan
     names: list[str] = field(default_factory=list)
-    init: list[Node] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
+    init: list[Expr] = field(default_factory=list)
+    steps: list[PassUpdate] = field(default_factory=list)
     merge: Merge | None = None
-    o: list[Node] = field(default_factory=list)
-    outputs: list[Node] = field(default_factory=list)
-    reductions: dict[int, Node] = field(default_factory=dict)
+    o: list[Expr] = field(default_factory=list)
+    outputs: list[Expr] = field(default_factory=list)
+    reductions: dict[int, Expr] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.graph = self.plan.row.graph
@@ -62,19 +62,19 @@ class Program:
             self._carry_parameters()
         self._finalize()
 
-    def identity(self, kind: str) -> Node:
+    def identity(self, kind: str) -> Expr:
         lowest = LOWEST_DOUBLE if self.plan.row.double else LOWEST
         return self.graph.const({"sum": 0.0, "max": lowest, "min": -lowest}[kind])
 
-    def at(self, node: Node, states: Sequence[Node]) -> Node:
+    def at(self, node: Expr, states: Sequence[Expr]) -> Expr:
         """`node` with its reductions and states expressed by `states`."""
         replaced = self.plan.define(node)
         return self.graph.substitute(replaced, lambda n: states[int(n.attr)] if n.op == "state" else None)  # type: ignore[call-overload]
 
-    def side(self, op: str, count: int | None = None) -> list[Node]:
+    def side(self, op: str, count: int | None = None) -> list[Expr]:
         return [self.graph.leaf(op, i) for i in range(len(self.names) if count is None else count)]
 
-    def _step(self, sweep: int) -> Step:
+    def _step(self, sweep: int) -> PassUpdate:
         old = self.side("old")
         new = list(old)
         for k, m in enumerate(self.plan.moments):
@@ -82,26 +82,26 @@ class Program:
                 block = self.graph.reduce(m.kind, self.at(m.weight, new))
                 new[k] = self._combined(m.kind, self._carried(m, k, old, new), block)
         if sweep < self.plan.sweeps:
-            return Step(new, [], [])
+            return PassUpdate(new, [], [])
         weights = [self._weight(group, new) for group in self.plan.accumulators]
-        return Step(new, weights, [self._accumulator_scale(group, old, new) for group in self.plan.accumulators])
+        return PassUpdate(new, weights, [self._accumulator_scale(group, old, new) for group in self.plan.accumulators])
 
-    def _weight(self, group: Accumulator, new: Sequence[Node]) -> Node:
+    def _weight(self, group: Accumulator, new: Sequence[Expr]) -> Expr:
         weight = self.at(group.weight, new)
         return weight if group.norm is None else self.graph.mul(weight, self.graph.div(self.graph.const(1.0), self.at(group.norm, new)))
 
-    def _accumulator_scale(self, group: Accumulator, old: Sequence[Node], new: Sequence[Node]) -> Node:
+    def _accumulator_scale(self, group: Accumulator, old: Sequence[Expr], new: Sequence[Expr]) -> Expr:
         scale = self._scale(group.shift, old, new)
         if group.norm is None:
             return scale
         # In this order: the largest weight was rescaled, too, so that the quotient is at most 2, but that of the norms may overflow.
         return self.graph.div(self.graph.mul(self.at(group.norm, old), scale), self.at(group.norm, new))
 
-    def _combined(self, kind: str, x: Node, y: Node) -> Node:
-        make: dict[str, Callable[[Node, Node], Node]] = {"sum": self.graph.add, "max": self.graph.maximum, "min": self.graph.minimum}
+    def _combined(self, kind: str, x: Expr, y: Expr) -> Expr:
+        make: dict[str, Callable[[Expr, Expr], Expr]] = {"sum": self.graph.add, "max": self.graph.maximum, "min": self.graph.minimum}
         return make[kind](x, y)
 
-    def _carried(self, m: Moment, k: int, old: Sequence[Node], new: Sequence[Node]) -> Node:
+    def _carried(self, m: Moment, k: int, old: Sequence[Expr], new: Sequence[Expr]) -> Expr:
         """What state k of one side is worth once the other reductions have moved to their new values."""
         g, state = self.graph, old[k]
         if m.centre is not None:
@@ -117,7 +117,7 @@ class Program:
         identity = self.identity(m.kind)
         return g.select(g.equal(state, identity), identity, g.mul(state, scale))
 
-    def _scale(self, shift: tuple[Sum, Sum], old: Sequence[Node], new: Sequence[Node]) -> Node:
+    def _scale(self, shift: tuple[Sum, Sum], old: Sequence[Expr], new: Sequence[Expr]) -> Expr:
         g = self.graph
         factor = g.const(1.0)
         for op, exponent in zip(("math.exp", "math.exp2"), shift, strict=True):
@@ -128,7 +128,7 @@ class Program:
         roots = [n for s in shift for m in s for n, _ in m.powers]
         return self._guard(factor, g.const(0.0), roots, old, None)
 
-    def _change(self, exponent: Sum, old: Sequence[Node], new: Sequence[Node]) -> Node:
+    def _change(self, exponent: Sum, old: Sequence[Expr], new: Sequence[Expr]) -> Expr:
         """exponent(new) - exponent(old), as differences of the values that change: finite where their products are not."""
         g, nf = self.graph, Normal(self.graph, frozenset(), self.plan.signs)
         total = g.const(0.0)
@@ -146,7 +146,7 @@ class Program:
             total = g.add(total, difference)
         return total
 
-    def _guard(self, value: Node, fallback: Node, roots: Sequence[Node], old: Sequence[Node], owner: Moment | None) -> Node:
+    def _guard(self, value: Expr, fallback: Expr, roots: Sequence[Expr], old: Sequence[Expr], owner: Moment | None) -> Expr:
         """`value`, or `fallback` for a side without keys, where `value` would not be finite."""
         states = sorted(used_states(*[self.plan.define(n) for n in roots]))
         stepping = all(n.op == "old" for n in old)
@@ -158,12 +158,12 @@ class Program:
             return value
         return self.graph.select(self._untouched(states, old), fallback, value)
 
-    def _untouched(self, states: Sequence[int], old: Sequence[Node]) -> Node:
+    def _untouched(self, states: Sequence[int], old: Sequence[Expr]) -> Expr:
         """True for a side that has seen no key. One count or extremum tells; else all sums are still zero."""
         g, moments = self.graph, self.plan.moments
         telling = [k for k in states if moments[k].kind == "sum" and moments[k].weight.is_const]
         telling = telling or [k for k in states if moments[k].kind != "sum"]
-        test: Node | None = None
+        test: Expr | None = None
         for k in telling[:1] or states:
             same = g.equal(old[k], self.identity(moments[k].kind))
             test = same if test is None else g.both(test, same)
@@ -171,7 +171,7 @@ class Program:
 
     def _merge(self) -> Merge:
         a, b = self.side("a"), self.side("b")
-        new: list[Node] = []
+        new: list[Expr] = []
         for k, m in enumerate(self.plan.moments):
             known = new + a[len(new) :]
             new.append(self._combined(m.kind, self._carried(m, k, a, known), self._carried(m, k, b, known)))
@@ -183,7 +183,7 @@ class Program:
         merge = self.merge
         if merge is None:
             return
-        carried: dict[Node, Node] = {}
+        carried: dict[Expr, Expr] = {}
         parts = (merge.states, merge.scales_a, merge.scales_b)
         self.merge = Merge(*[[self.graph.substitute(n, lambda x: self._swap(x, carried)) for n in part] for part in parts])
         for node, leaf in carried.items():
@@ -194,7 +194,7 @@ class Program:
             for step in self.steps:
                 step.states.append(old)
 
-    def _swap(self, node: Node, carried: dict[Node, Node]) -> Node | None:
+    def _swap(self, node: Expr, carried: dict[Expr, Expr]) -> Expr | None:
         """A state for the largest expressions of the position alone; conditions travel as 1 or 0."""
         below = leaves(node)
         if any(n.op in ("a", "b") for n in below) or not any(n.op == "param" and self.plan.row.params.uses_position(n) for n in below):
@@ -202,7 +202,7 @@ class Program:
         leaf = carried.setdefault(node, self.graph.leaf("a", len(self.names) + len(carried)))
         return leaf if node.type == FLOAT else self.graph.node("arith.cmpf", leaf, self.graph.const(0.5), attr=2, type=BOOL)
 
-    def _indicator(self, node: Node) -> Node:
+    def _indicator(self, node: Expr) -> Expr:
         return self.graph.select(node, self.graph.const(1.0), self.graph.const(0.0))
 
     def _finalize(self) -> None:
@@ -211,7 +211,7 @@ class Program:
         self.outputs = [self.at(n, states) for n in self.plan.row.outputs]
         self.reductions = {i: self.at(self.plan.row.red(i), states) for i in self.plan.definitions}
 
-    def _output(self, terms: Sequence[tuple[int, Node]]) -> Node:
+    def _output(self, terms: Sequence[tuple[int, Expr]]) -> Expr:
         """sum_k C_k acc_k with the factors that all C_k share applied once, a division as a division."""
         g, nf = self.graph, Normal(self.graph, frozenset(), self.plan.signs)
         # Exponentials that outputs and their normalisers have in common cancel once the latter are written out.

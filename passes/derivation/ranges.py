@@ -6,7 +6,7 @@ import numpy as np
 
 from attn_mlir.passes.derivation.check import BLOCKS, KEYS, Samples, Simulation, dense
 from attn_mlir.passes.derivation.evaluate import Array, Evaluator
-from attn_mlir.passes.derivation.program import Program
+from attn_mlir.passes.derivation.program import OnlineRow
 from attn_mlir.passes.derivation.row import Row
 
 _LARGE = (20.0, 50.0, 100.0, 1e3, 1e4)
@@ -51,7 +51,7 @@ def parameter(type_: str, rng: np.random.Generator, rows: int, dtype: type) -> A
 
 
 @dataclass(eq=False)
-class Ranges:
+class RangeFinder:
     """Finds where a program of one row leaves the range of its types though the row as written does not.
 
     `weights` is the type that weights are rounded to before they meet v: np.float16, or None where it has the range of f32.
@@ -77,7 +77,7 @@ class Ranges:
         # Nothing is near the ends of the range where scores are small: there only differences lose digits, and rounded weights.
         return np.where((largest <= 1.0) & (self.weights is None), _EPSILON_SMALL, _EPSILON[self.weights])
 
-    def fails(self, program: Program) -> str:
+    def fails(self, program: OnlineRow) -> str:
         """What is wrong with the first output that is: "overflows" or "loses its digits"; empty where all is well."""
         simulation = Simulation(program, self._data, self._dtype, self.weights)
         runs = [simulation.final(*simulation.run())]

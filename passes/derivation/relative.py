@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from attn_mlir.passes.derivation.absorb import OWN, absorbed, own_exponent
-from attn_mlir.passes.derivation.expr import Graph, Node
-from attn_mlir.passes.derivation.factor import Group
+from attn_mlir.passes.derivation.expr import Expr, Graph
+from attn_mlir.passes.derivation.factor import FactorGroup
 from attn_mlir.passes.derivation.normal import Normal
 from attn_mlir.passes.derivation.sums import Mono, Sum
 from attn_mlir.passes.derivation.weights import Accumulator
@@ -14,11 +14,11 @@ SMALLEST = 2.0**-120
 """The least number that weights are divided by: its inverse is finite in f32."""
 
 
-Largest = Callable[[Node, tuple[Sum, Sum]], Node]
+Largest = Callable[[Expr, tuple[Sum, Sum]], Expr]
 """The state that holds the largest value of a term of the row so far, rescaled by a shift."""
 
 
-def shifted(group: Group, nf: Normal, exponents: str, largest_of: Largest) -> Group:
+def shifted(group: FactorGroup, nf: Normal, exponents: str, largest_of: Largest) -> FactorGroup:
     """A sum of exp(A(s)) relative to the largest A(s) so far, where the row's own factor moves with the keys (OWN)."""
     found = own_exponent(group.weight) if exponents == OWN and group.coefficient.reds & nf.running else None
     if found is None or group.weight.reds & nf.running:
@@ -27,7 +27,7 @@ def shifted(group: Group, nf: Normal, exponents: str, largest_of: Largest) -> Gr
     largest = largest_of(exponent, ({}, {}))
     back: Sum = {Mono(((largest, 1.0),)): -1.0}
     weight, coefficient = absorbed(g, group.weight, op, g.neg(largest)), absorbed(g, group.coefficient, op, largest)
-    return Group(weight, coefficient, (back, {}) if op == "math.exp" else ({}, back))
+    return FactorGroup(weight, coefficient, (back, {}) if op == "math.exp" else ({}, back))
 
 
 def scaled(accumulator: Accumulator, g: Graph, largest_of: Largest) -> Accumulator:

@@ -6,7 +6,7 @@ from attn_mlir.dialects.fastmath import flag_of
 from attn_mlir.mlir import ir
 from attn_mlir.passes.derivation import evaluate
 from attn_mlir.passes.derivation.errors import DerivationError
-from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Graph, Node
+from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Expr, Graph
 from attn_mlir.passes.locations import location_name, place_of
 from attn_mlir.passes.order import deepest_first
 from attn_mlir.passes.regions import block_of, pieces, scores_in
@@ -17,7 +17,7 @@ from attn_mlir.passes.sequences import reads_row
 class Weight:
     """Output number `output` sums `node` times the rows of `source`: 0 is v, n the tensor of the n-th `attn.term`."""
 
-    node: Node
+    node: Expr
     source: int = 0
     output: int = 0
 
@@ -27,7 +27,7 @@ class Reduction:
     """r = reduce_j value(s_j); `value` may read earlier reductions."""
 
     kind: str
-    value: Node
+    value: Expr
     name: str
     location: ir.Location
 
@@ -39,16 +39,16 @@ class Row:
     graph: Graph
     reductions: list[Reduction]
     weights: list[Weight]
-    outputs: list[Node]
+    outputs: list[Expr]
     params: "Params"
     double: bool
     scores: list[str]
 
-    def red(self, index: int) -> Node:
+    def red(self, index: int) -> Expr:
         return self.graph.leaf("red", index)
 
     @property
-    def score_leaves(self) -> list[Node]:
+    def score_leaves(self) -> list[Expr]:
         return [self.graph.leaf("s", k) for k in range(len(self.scores))]
 
     @property
@@ -57,7 +57,7 @@ class Row:
         return 1 + max(weight.output for weight in self.weights)
 
     @property
-    def names(self) -> dict[Node, str]:
+    def names(self) -> dict[Expr, str]:
         scores = dict(zip(self.score_leaves, self.scores, strict=True))
         return scores | {self.red(i): r.name for i, r in enumerate(self.reductions)} | self.params.names
 
@@ -69,11 +69,11 @@ class Params:
     graph: Graph
     block: ir.Block
     values: list[ir.Value] = field(default_factory=list)
-    leaves: list[Node] = field(default_factory=list)
-    names: dict[Node, str] = field(default_factory=dict)
-    _found: dict[ir.Value, Node] = field(default_factory=dict)
+    leaves: list[Expr] = field(default_factory=list)
+    names: dict[Expr, str] = field(default_factory=dict)
+    _found: dict[ir.Value, Expr] = field(default_factory=dict)
 
-    def leaf(self, value: ir.Value) -> Node:
+    def leaf(self, value: ir.Value) -> Expr:
         if value not in self._found:
             type_ = FLOAT if _is_float(value.type) else str(value.type)
             node = self.graph.leaf("param", len(self.values), type_)
@@ -83,11 +83,11 @@ class Params:
             self.names[node] = _param_name(value) or f"param{len(self.values) - 1}"
         return self._found[value]
 
-    def uses_position(self, node: Node) -> bool:
+    def uses_position(self, node: Expr) -> bool:
         """True when the parameter depends on the batch, head or position, so that `attn.merge` cannot compute it."""
         return self._reaches_arguments(self.values[int(node.attr)])  # type: ignore[call-overload]
 
-    def is_saved(self, node: Node) -> bool:
+    def is_saved(self, node: Expr) -> bool:
         """True for what is read from a tensor [B, Hq, Sq] at the row: a value of it, which may be -inf or NaN if the row has no keys."""
         value = self.values[int(node.attr)]  # type: ignore[call-overload]
         if isinstance(value, ir.BlockArgument) or value.owner.operation.name != "tensor.extract":
@@ -113,7 +113,7 @@ def read_row(row: ir.Operation) -> Row:
     graph, attention = Graph(), row.parent
     block = block_of(row)
     scores = list(block.arguments)[: scores_in(block)]
-    reader = Reader(graph, block, {s: graph.leaf("s", k) for k, s in enumerate(scores)}, rows=True)
+    reader = RowReader(graph, block, {s: graph.leaf("s", k) for k, s in enumerate(scores)}, rows=True)
     results, terms = reader.results(), pieces(attention, "attn.term")
     outputs = results[1 + len(terms) :]
     for node in outputs:
@@ -139,12 +139,12 @@ def score_names(scores: list[ir.Value]) -> list[str]:
 
 
 @dataclass(eq=False)
-class Reader:
+class RowReader:
     """Turns the values of one block into expressions; with `rows`, reductions become leaves and are collected."""
 
     graph: Graph
     block: ir.Block
-    known: dict[ir.Value, Node]
+    known: dict[ir.Value, Expr]
     rows: bool = False
     reductions: list[Reduction] = field(default_factory=list)
     params: Params = field(init=False)
@@ -152,7 +152,7 @@ class Reader:
     def __post_init__(self) -> None:
         self.params = Params(self.graph, self.block)
 
-    def results(self) -> list[Node]:
+    def results(self) -> list[Expr]:
         """Expressions of what the block yields, in order. Dead ops are not read, so reductions come in block order."""
         operations = list(self.block.operations)
         if self.rows:
@@ -161,7 +161,7 @@ class Reader:
                     self.read(op.operation.results[0])
         return [self.read(v) for v in operations[-1].operation.operands]
 
-    def read(self, value: ir.Value) -> Node:
+    def read(self, value: ir.Value) -> Expr:
         for v in deepest_first(value, self.known, self._operands):
             node = self.known[v] = self._read(v)
             if not node.is_leaf and not isinstance(v, ir.BlockArgument) and (place := place_of(v.owner.operation.location)) is not None:
@@ -172,7 +172,7 @@ class Reader:
         inside = not isinstance(value, ir.BlockArgument) and value.owner.operation.block == self.block
         return list(value.owner.operation.operands) if inside else []
 
-    def _read(self, value: ir.Value) -> Node:
+    def _read(self, value: ir.Value) -> Expr:
         if isinstance(value, ir.BlockArgument):
             return self.params.leaf(value)
         op = value.owner.operation
@@ -195,13 +195,13 @@ class Reader:
             raise DerivationError(f"'{op.name}' of a value that varies along the row is not understood")
         return self.params.leaf(value)
 
-    def _constant(self, op: ir.Operation, value: ir.Value) -> Node:
+    def _constant(self, op: ir.Operation, value: ir.Value) -> Expr:
         attribute = op.attributes["value"]
         if _is_float(value.type):
             return self.graph.const(ir.FloatAttr(attribute).value)
         return self.graph.node("const", attr=bool(ir.IntegerAttr(attribute).value), type=BOOL)
 
-    def _reduce(self, op: ir.Operation) -> Node:
+    def _reduce(self, op: ir.Operation) -> Expr:
         kind, value = ir.StringAttr(op.attributes["kind"]).value, self.read(op.operands[0])
         if not self.rows:
             return self.graph.reduce(kind, value)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Protocol
 
-from attn_mlir.passes.derivation.expr import Graph, Node
+from attn_mlir.passes.derivation.expr import Expr, Graph
 from attn_mlir.passes.derivation.signs import Signs
 from attn_mlir.passes.derivation.sums import ONE, Mono, Sum, frozen, plus, times
 from attn_mlir.passes.order import deepest_first
@@ -20,22 +20,22 @@ class Forms(Protocol):
     signs: Signs
     expand: bool
 
-    def mixed(self, node: Node) -> bool: ...
-    def of(self, node: Node) -> Sum: ...
+    def mixed(self, node: Expr) -> bool: ...
+    def of(self, node: Expr) -> Sum: ...
     def split(self, mono: Mono) -> tuple[Mono, Mono] | None: ...
     def common(self, sum_: Sum) -> tuple[Mono, Sum] | None: ...
     def positive(self, mono: Mono, strictly: bool = True) -> bool: ...
-    def node_of(self, sum_: Sum) -> Node: ...
+    def node_of(self, sum_: Sum) -> Expr: ...
 
 
-Rule = Callable[[Forms, Node], Sum | None]
+Rule = Callable[[Forms, Expr], Sum | None]
 
 
-def _atom(node: Node, power: float = 1.0) -> Sum:
+def _atom(node: Expr, power: float = 1.0) -> Sum:
     return {Mono(((node, power),)): 1.0}
 
 
-def _const(nf: Forms, n: Node) -> Sum:
+def _const(nf: Forms, n: Expr) -> Sum:
     """Only powers of two multiply and divide exactly; any other constant stays as its author wrote it."""
     value = float(n.attr)  # type: ignore[arg-type]
     if value == 0.0:
@@ -45,26 +45,26 @@ def _const(nf: Forms, n: Node) -> Sum:
     return {Mono(((nf.graph.const(abs(value)), 1.0),)): math.copysign(1.0, value)}
 
 
-def _add(nf: Forms, n: Node) -> Sum | None:
+def _add(nf: Forms, n: Expr) -> Sum | None:
     if not (nf.mixed(n) or nf.expand):
         return None
     return plus(nf.of(n.args[0]), nf.of(n.args[1]), -1.0 if n.op == "arith.subf" else 1.0)
 
 
-def _mul(nf: Forms, n: Node) -> Sum | None:
+def _mul(nf: Forms, n: Expr) -> Sum | None:
     return times(nf.of(n.args[0]), nf.of(n.args[1]))
 
 
-def _neg(nf: Forms, n: Node) -> Sum:
+def _neg(nf: Forms, n: Expr) -> Sum:
     return {m: -c for m, c in nf.of(n.args[0]).items()}
 
 
-def _div(nf: Forms, n: Node) -> Sum | None:
+def _div(nf: Forms, n: Expr) -> Sum | None:
     below = power(nf, n.args[1], -1.0)
     return None if below is None else times(nf.of(n.args[0]), below)
 
 
-def _exp(nf: Forms, n: Node) -> Sum:
+def _exp(nf: Forms, n: Expr) -> Sum:
     """exp(A - log x) = exp(A) / x: what only divides needs no rescaling."""
     natural = n.op == "math.exp"
     exponent: Sum = {}
@@ -79,11 +79,11 @@ def _exp(nf: Forms, n: Node) -> Sum:
     return times({Mono((), whole, ()) if natural else Mono((), (), whole): 1.0}, factors or {}) or {}
 
 
-def _addends(nf: Forms, n: Node) -> Sum:
+def _addends(nf: Forms, n: Expr) -> Sum:
     """The terms of an exponent: sums are taken apart wherever reductions take part."""
-    found: dict[Node, Sum] = {}
+    found: dict[Expr, Sum] = {}
 
-    def below(n: Node) -> tuple[Node, ...]:
+    def below(n: Expr) -> tuple[Expr, ...]:
         return n.args if n.op == "arith.negf" or (n.op in ("arith.addf", "arith.subf") and n.reds & nf.running) else ()
 
     for a in deepest_first(n, found, below):
@@ -98,18 +98,18 @@ def _addends(nf: Forms, n: Node) -> Sum:
     return found[n]
 
 
-def _argument_of_log(mono: Mono, op: str) -> Node | None:
+def _argument_of_log(mono: Mono, op: str) -> Expr | None:
     if mono.e or mono.e2 or len(mono.powers) != 1 or mono.powers[0][1] != 1:
         return None
     node = mono.powers[0][0]
     return node.args[0] if node.op == op and not node.varies and node.reds else None
 
 
-def _powf(nf: Forms, n: Node) -> Sum | None:
+def _powf(nf: Forms, n: Expr) -> Sum | None:
     return power(nf, n.args[0], float(n.args[1].attr)) if n.args[1].is_const else None  # type: ignore[arg-type]
 
 
-def power(nf: Forms, base: Node, k: float) -> Sum | None:
+def power(nf: Forms, base: Expr, k: float) -> Sum | None:
     """base^k: of one monomial factor by factor, of a sum multiplied out only where that separates something."""
     whole = k == int(k)
     if not (whole or nf.mixed(base) or base.op in ("math.exp", "math.exp2")):
@@ -150,11 +150,11 @@ def _power_of_mono(nf: Forms, mono: Mono, k: float) -> Mono | None:
     return Mono(tuple(sorted(powers)), *scaled)
 
 
-def _sqrt(nf: Forms, n: Node) -> Sum | None:
+def _sqrt(nf: Forms, n: Expr) -> Sum | None:
     return power(nf, n.args[0], 0.5 if n.op == "math.sqrt" else -0.5)
 
 
-def _abs(nf: Forms, n: Node) -> Sum | None:
+def _abs(nf: Forms, n: Expr) -> Sum | None:
     """|H G| = |H| |G|."""
     shared = nf.common(nf.of(n.args[0])) if nf.mixed(n) else None
     if shared is None:
@@ -164,7 +164,7 @@ def _abs(nf: Forms, n: Node) -> Sum | None:
     return times({outer: 1.0}, _atom(nf.graph.unary("math.absf", nf.node_of(g))))
 
 
-def _log(nf: Forms, n: Node) -> Sum | None:
+def _log(nf: Forms, n: Expr) -> Sum | None:
     """log(H G) = log H + log G where H is positive; G then is wherever the logarithm exists."""
     if not nf.mixed(n):
         return None
@@ -182,7 +182,7 @@ def _log(nf: Forms, n: Node) -> Sum | None:
     return None if h.e2 else plus(out, _atom(nf.graph.unary("math.log", nf.node_of(g))))
 
 
-def _extremum(nf: Forms, n: Node) -> Sum | None:
+def _extremum(nf: Forms, n: Expr) -> Sum | None:
     """max(H x, H y) = H max(x, y) for positive H, and max(x + K, y + K) = max(x, y) + K."""
     if not nf.mixed(n):
         return None
@@ -213,7 +213,7 @@ def _common_addend(nf: Forms, op: str, x: Sum, y: Sum) -> Sum | None:
     return plus(addend, _atom(nf.graph.node(op, *[nf.node_of(r) for r in rests])))
 
 
-def _select(nf: Forms, n: Node) -> Sum | None:
+def _select(nf: Forms, n: Expr) -> Sum | None:
     """where(c, sum G H, sum G' H') = sum where(c, G, 0) H + sum where(c, 0, G') H', for a condition on s alone."""
     condition, zero = n.args[0], nf.graph.const(0.0)
     if not nf.mixed(n) or condition.reds & nf.running:

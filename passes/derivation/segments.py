@@ -9,7 +9,7 @@ import functools
 
 import numpy as np
 
-from attn_mlir.passes.derivation.chunk import LENGTH, SIZES, TOLERANCE, ChunkForm, ChunkReport, Problem, derive_chunks, problems, recurrence
+from attn_mlir.passes.derivation.chunk import LENGTH, SIZES, TOLERANCE, ChunkForm, ChunkReport, Sample, derive_chunks, problems, recurrence
 from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.derivation.evaluate import Array, Evaluator
 
@@ -21,12 +21,12 @@ def derive_segments(forward: bool) -> tuple[ChunkForm, ChunkReport]:
     return form, check_segments(form)
 
 
-def in_segments(form: ChunkForm, p: Problem, size: int) -> tuple[Array, Array]:
+def in_segments(form: ChunkForm, p: Sample, size: int) -> tuple[Array, Array]:
     """o and the last state, of segments of `size` positions."""
     parts = [slice(begin, min(begin + size, LENGTH)) for begin in range(0, LENGTH, size)]
     state, o = p.state, np.zeros((LENGTH, 2))
     for at in parts if form.forward else reversed(parts):
-        part = Problem(p.q[at], p.k[at], p.v[at], p.g[at], np.zeros_like(p.state))
+        part = Sample(p.q[at], p.k[at], p.v[at], p.g[at], np.zeros_like(p.state))
         _, added = recurrence(part, form.forward)
         o[at], _ = recurrence(dataclasses.replace(part, state=state), form.forward)
         carry = Evaluator({form.places.end: part.g.sum(axis=0)})(form.factors["carry"])

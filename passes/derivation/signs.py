@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from attn_mlir.passes.derivation.expr import Node
+from attn_mlir.passes.derivation.expr import Expr
 from attn_mlir.passes.derivation.row import Row
 from attn_mlir.passes.order import deepest_first
 
@@ -14,23 +14,23 @@ class Signs:
     """Sign of expressions over one row with at least one key. Nothing is assumed about scores and parameters."""
 
     row: Row
-    _memo: dict[Node, int] = field(default_factory=dict)
+    _memo: dict[Expr, int] = field(default_factory=dict)
 
-    def positive(self, node: Node) -> bool:
+    def positive(self, node: Expr) -> bool:
         return self.of(node) == POSITIVE
 
-    def nonnegative(self, node: Node) -> bool:
+    def nonnegative(self, node: Expr) -> bool:
         return self.of(node) >= NONNEGATIVE
 
-    def of(self, node: Node) -> int:
+    def of(self, node: Expr) -> int:
         for n in deepest_first(node, self._memo, self._below):
             self._memo[n] = self._of(n)
         return self._memo[node]
 
-    def _below(self, n: Node) -> tuple[Node, ...]:
+    def _below(self, n: Expr) -> tuple[Expr, ...]:
         return (self.row.reductions[int(n.attr)].value,) if n.op == "red" else n.args  # type: ignore[call-overload]
 
-    def _of(self, n: Node) -> int:
+    def _of(self, n: Expr) -> int:
         if n.is_const:
             value = float(n.attr)  # type: ignore[arg-type]
             return POSITIVE if value > 0 else NONNEGATIVE if value == 0 else UNKNOWN

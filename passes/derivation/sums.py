@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from attn_mlir.passes.derivation.expr import Node
+from attn_mlir.passes.derivation.expr import Expr
 
 MAX_TERMS = 64
 
@@ -11,7 +11,7 @@ MAX_TERMS = 64
 class Mono(NamedTuple):
     """Product of powers of atoms, times exp(e), times exp2(e2); both exponents are sums as sorted (monomial, coefficient)."""
 
-    powers: tuple[tuple[Node, float], ...] = ()
+    powers: tuple[tuple[Expr, float], ...] = ()
     e: tuple[tuple["Mono", float], ...] = ()
     e2: tuple[tuple["Mono", float], ...] = ()
 
@@ -62,22 +62,22 @@ def times(x: Sum, y: Sum) -> Sum | None:
     return out
 
 
-def invariant_powers(monos: Iterable[Mono]) -> tuple[tuple[Node, float], ...]:
+def invariant_powers(monos: Iterable[Mono]) -> tuple[tuple[Expr, float], ...]:
     """The factors without the score that all of `monos` share."""
-    shared: set[tuple[Node, float]] | None = None
+    shared: set[tuple[Expr, float]] | None = None
     for mono in monos:
         here = {(n, p) for n, p in mono.powers if not n.varies}
         shared = here if shared is None else shared & here
     return tuple(sorted(shared or ()))
 
 
-def shared_powers(factors: Sequence[Sum]) -> tuple[tuple[Node, float], ...]:
+def shared_powers(factors: Sequence[Sum]) -> tuple[tuple[Expr, float], ...]:
     """The powers in all of `factors`, where each is one monomial: of 1 / l and x / (l l) it is 1 / l."""
     if not factors or any(len(factor) != 1 for factor in factors):
         return ()
     powers = [dict(mono.powers) for factor in factors for mono in factor]
     shared = []
-    for node in sorted(set[Node].intersection(*[set(p) for p in powers])):
+    for node in sorted(set[Expr].intersection(*[set(p) for p in powers])):
         of_node = [p[node] for p in powers]
         if all(p > 0 for p in of_node) or all(p < 0 for p in of_node):
             shared.append((node, min(of_node, key=abs)))

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attn_mlir.passes.derivation.absorb import USUAL, WHOLE, Form
-from attn_mlir.passes.derivation.expr import Node, leaves
-from attn_mlir.passes.derivation.factor import Group, factorise
+from attn_mlir.passes.derivation.absorb import USUAL, WHOLE, CarriedForm
+from attn_mlir.passes.derivation.expr import Expr, leaves
+from attn_mlir.passes.derivation.factor import FactorGroup, factorise
 from attn_mlir.passes.derivation.normal import Normal
 from attn_mlir.passes.derivation.row import Row
 from attn_mlir.passes.derivation.sums import Sum
@@ -15,20 +15,20 @@ from attn_mlir.passes.derivation.sums import Sum
 class Accumulator:
     """sum_j weight(s_j, r) times row j of `source`; rescaled by exp(shift) (and exp2). `norm`, of states, divides weights."""
 
-    weight: Node
+    weight: Expr
     shift: tuple[Sum, Sum]
     source: int
-    norm: Node | None = None
+    norm: Expr | None = None
 
-    def sums(self, group: Group, source: int) -> bool:
+    def sums(self, group: FactorGroup, source: int) -> bool:
         """Whether this is the sum that a group of a weight of `source` needs."""
         return self.source == source and self.weight is group.weight and self.shift == group.shift
 
 
-Terms = list[list[tuple[int, Node]]]
+Terms = list[list[tuple[int, Expr]]]
 
 
-def factorise_weights(row: Row, nf: Normal, limit: int, form: Form = USUAL) -> list[list[Group]] | str:
+def factorise_weights(row: Row, nf: Normal, limit: int, form: CarriedForm = USUAL) -> list[list[FactorGroup]] | str:
     """The groups of every weight, or why they cannot be accumulated while the reductions of `nf` still move.
 
     The limit holds for what each weight needs of its own: an accumulator that an earlier weight has already costs nothing. Where the limit
@@ -36,8 +36,8 @@ def factorise_weights(row: Row, nf: Normal, limit: int, form: Form = USUAL) -> l
     tangents do: of p (lse - s), behind a softmax p of s, little is left of two large sums.
     """
     known: list[Accumulator] = []
-    scores: set[Node] = set()
-    groups: list[list[Group]] = []
+    scores: set[Expr] = set()
+    groups: list[list[FactorGroup]] = []
     for weight in row.weights:
         found = [] if _is_zero(weight.node) else _factored(row, nf, weight.node, form)
         if isinstance(found, str):
@@ -53,23 +53,23 @@ def factorise_weights(row: Row, nf: Normal, limit: int, form: Form = USUAL) -> l
     return groups
 
 
-def _factored(row: Row, nf: Normal, node: Node, form: Form) -> list[Group] | str:
+def _factored(row: Row, nf: Normal, node: Expr, form: CarriedForm) -> list[FactorGroup] | str:
     if form.weights == WHOLE and not node.reds & nf.running:
         return [as_written(row, node)]
     return factorise(nf, node, row.names, form.exponents)
 
 
-def as_written(row: Row, node: Node) -> Group:
+def as_written(row: Row, node: Expr) -> FactorGroup:
     """The sum of `node` itself."""
-    return Group(node, row.graph.const(1.0), ({}, {}))
+    return FactorGroup(node, row.graph.const(1.0), ({}, {}))
 
 
-def verbatim(row: Row) -> list[list[Group]]:
+def verbatim(row: Row) -> list[list[FactorGroup]]:
     """Every weight as its author wrote it."""
     return [[] if _is_zero(weight.node) else [as_written(row, weight.node)] for weight in row.weights]
 
 
-def accumulators_of(row: Row, groups: Sequence[Sequence[Group]]) -> tuple[list[Accumulator], Terms]:
+def accumulators_of(row: Row, groups: Sequence[Sequence[FactorGroup]]) -> tuple[list[Accumulator], Terms]:
     """The accumulators, at least one, and for each output which of them it sums, with which factor at the end."""
     accumulators: list[Accumulator] = []
     terms: Terms = [[] for _ in range(row.o_count)]
@@ -86,5 +86,5 @@ def accumulators_of(row: Row, groups: Sequence[Sequence[Group]]) -> tuple[list[A
     return accumulators, terms
 
 
-def _is_zero(node: Node) -> bool:
+def _is_zero(node: Expr) -> bool:
     return node.is_const and node.attr == 0.0

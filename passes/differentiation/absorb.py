@@ -6,10 +6,10 @@ Only where weights are rounded to 16 bits: m + log l has the rounding of m, a re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from attn_mlir.passes.derivation.expr import Node, nodes
+from attn_mlir.passes.derivation.expr import Expr, nodes
 from attn_mlir.passes.derivation.signs import Signs
 from attn_mlir.passes.differentiation.algebra import Algebra, factors_of
-from attn_mlir.passes.differentiation.model import Program
+from attn_mlir.passes.differentiation.model import RowModel
 from attn_mlir.passes.order import deepest_first
 
 _LOGARITHMS = {"math.exp": "math.log", "math.exp2": "math.log2"}
@@ -20,15 +20,15 @@ _SUMS = ("arith.addf", "arith.subf")
 class Absorber:
     """Rewrites weights of pairs. A factor is absorbed if it is positive for all rows that have keys."""
 
-    program: Program
+    program: RowModel
     algebra: Algebra
     signs: Signs = field(init=False)
-    _found: dict[Node, Node] = field(default_factory=dict)
+    _found: dict[Expr, Expr] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.signs = Signs(self.program)  # type: ignore[arg-type]
 
-    def all(self, weights: Sequence[Node]) -> list[Node]:
+    def all(self, weights: Sequence[Expr]) -> list[Expr]:
         """The weights with what can be absorbed; as they are if that would mean more exponentials."""
         for weight in weights:
             for n in deepest_first(weight, self._found, lambda n: n.args if n.op in _SUMS else ()):
@@ -36,10 +36,10 @@ class Absorber:
         new = [self._found[weight] for weight in weights]
         return new if len(self._exponentials(new)) <= len(self._exponentials(weights)) else list(weights)
 
-    def _exponentials(self, weights: Sequence[Node]) -> set[Node]:
+    def _exponentials(self, weights: Sequence[Expr]) -> set[Expr]:
         return {n for n in nodes(*weights) if n.op in _LOGARITHMS and self.program.is_pair(n)}
 
-    def _of(self, n: Node) -> Node:
+    def _of(self, n: Expr) -> Expr:
         if not self.program.is_pair(n):
             return n
         g = self.program.graph
@@ -48,15 +48,15 @@ class Absorber:
             return n if (a, b) == n.args else g.add(a, b) if n.op == "arith.addf" else g.sub(a, b)
         return self._product(n) if n.op in ("arith.mulf", "arith.divf") else n
 
-    def _factors(self, n: Node) -> list[Node]:
+    def _factors(self, n: Expr) -> list[Expr]:
         """The factors of a product, 1 / x for a divisor x that is captured or belongs to a row."""
-        g, found = self.program.graph, list[Node]()
+        g, found = self.program.graph, list[Expr]()
         for f in factors_of(n):
             divided = f.op == "arith.divf" and (f.args[1].op == "param" or not self.program.is_pair(f.args[1])) and not f.args[0].is_const
             found += [*self._factors(f.args[0]), g.div(g.const(1.0), f.args[1])] if divided else [f]
         return found
 
-    def _product(self, n: Node) -> Node:
+    def _product(self, n: Expr) -> Expr:
         g, found = self.program.graph, self._factors(n)
         exponential = next((f for f in found if f.op in _LOGARITHMS and self.program.is_pair(f)), None)
         if exponential is None:
@@ -79,7 +79,7 @@ class Absorber:
             total = g.mul(total, f)
         return total
 
-    def _pulled(self, n: Node) -> tuple[Node | None, Node]:
+    def _pulled(self, n: Expr) -> tuple[Expr | None, Expr]:
         """A positive factor of all terms of a sum that is the same for the whole row, and what is left."""
         g, parts = self.program.graph, self.algebra.split(n)
         for row, _ in parts:
@@ -95,7 +95,7 @@ class Absorber:
                 return row, total
         return None, n
 
-    def _shifted(self, exponential: Node, factors: Sequence[Node]) -> Node:
+    def _shifted(self, exponential: Expr, factors: Sequence[Expr]) -> Expr:
         g, (argument,) = self.program.graph, exponential.args
         logarithm = _LOGARITHMS[exponential.op]
         shift = g.const(0.0)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from attn_mlir.passes.derivation.expr import Graph, Node
+from attn_mlir.passes.derivation.expr import Expr, Graph
 from attn_mlir.passes.derivation.normal import Normal
 from attn_mlir.passes.derivation.sums import Mono, Sum, mono_product, plus, times
 from attn_mlir.passes.order import deepest_first
@@ -14,7 +14,7 @@ _MAX_FACTORS = 64
 _MAX_MATCHED = 16
 
 
-def _never(node: Node) -> bool:
+def _never(node: Expr) -> bool:
     """Nothing is known of any expression."""
     return False
 
@@ -23,13 +23,13 @@ def _never(node: Node) -> bool:
 class _NoSigns:
     """Nothing is taken to be positive: then no rule of the normal form needs an assumption."""
 
-    def of(self, node: Node) -> int:
+    def of(self, node: Expr) -> int:
         return 0
 
-    def positive(self, node: Node) -> bool:
+    def positive(self, node: Expr) -> bool:
         return False
 
-    def nonnegative(self, node: Node) -> bool:
+    def nonnegative(self, node: Expr) -> bool:
         return False
 
 
@@ -41,20 +41,20 @@ class Algebra:
     """
 
     graph: Graph
-    is_pair: Callable[[Node], bool]
+    is_pair: Callable[[Expr], bool]
     tolerance: float = 1e-13
     in_any_order: bool = True
     """Whether ratios of sums are found whose terms stand in another order; without, more sums over keys are swept."""
-    _split: dict[Node, list[tuple[Node, Node]]] = field(default_factory=dict)
-    _gathered: dict[Node, Node] = field(default_factory=dict)
-    _open: dict[Node, Node] = field(default_factory=dict)
+    _split: dict[Expr, list[tuple[Expr, Expr]]] = field(default_factory=dict)
+    _gathered: dict[Expr, Expr] = field(default_factory=dict)
+    _open: dict[Expr, Expr] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         signs: object = _NoSigns()
         self._expanded = Normal(self.graph, frozenset(), signs, expand=True)  # type: ignore[arg-type]
         self._plain = Normal(self.graph, frozenset(), signs)  # type: ignore[arg-type]
 
-    def is_zero(self, node: Node) -> bool:
+    def is_zero(self, node: Expr) -> bool:
         """Whether an expression is zero for all values of its leaves: proved by bringing it over a common denominator."""
         if node.is_const:
             return node.attr == 0.0
@@ -87,7 +87,7 @@ class Algebra:
             sizes[key] = max(sizes.get(key, 0.0), abs(c))
         return {mono: c for mono, c in out.items() if abs(c) > self.tolerance * sizes[mono]}
 
-    def _multiplied(self, terms: Sum, denominator: Node) -> Sum | None:
+    def _multiplied(self, terms: Sum, denominator: Expr) -> Sum | None:
         """`terms` times the power of `denominator` that it is divided by, multiplied out."""
         lowest = min(dict(mono.powers).get(denominator, 0.0) for mono in terms)
         if lowest != int(lowest):
@@ -106,23 +106,23 @@ class Algebra:
             out = plus(out, product)
         return out
 
-    def gathered(self, node: Node) -> Node:
+    def gathered(self, node: Expr) -> Expr:
         """`node` with factors that both sides of a sum share taken out: a e + b e becomes e (a + b)."""
 
-        def gather(n: Node) -> Node:
+        def gather(n: Expr) -> Expr:
             return self._gather(n) if n.op in ("arith.addf", "arith.subf") and self.is_pair(n) else n
 
         return self.graph.rebuild(node, gather, self._gathered)
 
-    def rows_first(self, node: Node) -> Node:
+    def rows_first(self, node: Expr) -> Expr:
         """`node` with the factors of a product that are the same for a whole row together, so that they become one."""
 
-        def order(n: Node) -> Node:
+        def order(n: Expr) -> Expr:
             return self._in_order(factors_of(n)) if n.op == "arith.mulf" and self.is_pair(n) else n
 
         return self.graph.rebuild(node, order)
 
-    def _gather(self, n: Node) -> Node:
+    def _gather(self, n: Expr) -> Expr:
         g = self.graph
         x, y = n.args
         if x.op == y.op == "arith.select" and x.args[0] is y.args[0]:
@@ -145,14 +145,14 @@ class Algebra:
         inner = g.add(a, b) if n.op == "arith.addf" else g.sub(a, b)
         return g.mul(self._in_order(shared), inner)
 
-    def _in_order(self, factors: list[Node]) -> Node:
+    def _in_order(self, factors: list[Expr]) -> Expr:
         """The product; what is the same for a whole row first, so that it becomes one factor."""
         total = self.graph.const(1.0)
         for f in sorted(factors, key=lambda n: (self.is_pair(n), n.id)):
             total = self.graph.mul(total, f)
         return total
 
-    def split(self, node: Node) -> list[tuple[Node, Node]]:
+    def split(self, node: Expr) -> list[tuple[Expr, Expr]]:
         """`node` as the sum of (row factor, pair factor) products."""
         if node not in self._split:
             opened = self.opened(node)
@@ -161,7 +161,7 @@ class Algebra:
             self._split[node] = self._split[opened]
         return self._split[node]
 
-    def _split_below(self, n: Node) -> tuple[Node, ...]:
+    def _split_below(self, n: Expr) -> tuple[Expr, ...]:
         """What is split to split `n`, which is opened."""
         if not self.is_pair(n):
             return ()
@@ -169,7 +169,7 @@ class Algebra:
             return () if self.is_pair(n.args[1]) else n.args[:1]
         return n.args if n.op in ("arith.addf", "arith.subf", "arith.negf", "arith.mulf") else ()
 
-    def _parts(self, n: Node) -> list[tuple[Node, Node]]:
+    def _parts(self, n: Expr) -> list[tuple[Expr, Expr]]:
         g, one = self.graph, self.graph.const(1.0)
         if not self.is_pair(n):
             return [(n, one)]
@@ -190,23 +190,23 @@ class Algebra:
                     return [(g.mul(rows, c), w) for c, w in self.split(pairs)]
         return [(one, n)]
 
-    def product(self, factors: Sequence[Node]) -> Node:
+    def product(self, factors: Sequence[Expr]) -> Expr:
         """Products in one order, so that equal ones are one node."""
         total = self.graph.const(1.0)
         for f in sorted(factors, key=lambda n: n.id):
             total = self.graph.mul(total, f)
         return total
 
-    def merged(self, parts: list[tuple[Node, Node]]) -> list[tuple[Node, Node]]:
+    def merged(self, parts: list[tuple[Expr, Expr]]) -> list[tuple[Expr, Expr]]:
         """The parts with the row factors of equal values of pairs added up, without those that are 0."""
-        total: dict[Node, Node] = {}
+        total: dict[Expr, Expr] = {}
         for c, w in parts:
             if w.is_const:
                 c, w = (c if w.attr == 1.0 else self.graph.mul(c, w)), self.graph.const(1.0)
             total[w] = self.graph.add(total[w], c) if w in total else c
         return [(c, w) for w, c in total.items() if not (c.is_const and c.attr == 0.0)]
 
-    def inverse(self, node: Node) -> Node | None:
+    def inverse(self, node: Expr) -> Expr | None:
         """1 / node where that divides by nothing that may be zero: for a constant, or what is itself one over something."""
         terms = list(self._plain.of(node).items())
         if len(terms) != 1:
@@ -216,7 +216,7 @@ class Algebra:
             return None
         return self._plain.node_of({Mono(*[tuple((a, -p) for a, p in part) for part in mono]): 1.0 / c})  # type: ignore[arg-type]
 
-    def ratio(self, x: Node, y: Node, positive: Callable[[Node], bool] = _never) -> Node | None:
+    def ratio(self, x: Expr, y: Expr, positive: Callable[[Expr], bool] = _never) -> Expr | None:
         """c with x = c y where c is the same for all keys of a row, or None when there is no such c to be seen.
 
         What is `positive` may be divided by.
@@ -230,7 +230,7 @@ class Algebra:
                     return node
         return None
 
-    def _ratio(self, above: list[tuple[Mono, float]], below: list[tuple[Mono, float]], positive: Callable[[Node], bool]) -> Sum | None:
+    def _ratio(self, above: list[tuple[Mono, float]], below: list[tuple[Mono, float]], positive: Callable[[Expr], bool]) -> Sum | None:
         if not above or not below:
             return None
         if len(below) == 1:
@@ -263,11 +263,11 @@ class Algebra:
                 return {mono: c}
         return None
 
-    def opened(self, node: Node) -> Node:
+    def opened(self, node: Expr) -> Expr:
         """`node` with choices between something and 0 that are made for a whole row written as factors 1 or 0."""
         g = self.graph
 
-        def opened(n: Node) -> Node:
+        def opened(n: Expr) -> Expr:
             if n.op != "arith.select" or self.is_pair(n.args[0]) or not self.is_pair(n):
                 return n
             condition, x, y = n.args
@@ -280,11 +280,11 @@ class Algebra:
 
         return g.rebuild(node, opened, self._open)
 
-    def _terms(self, nf: Normal, node: Node) -> list[tuple[Mono, float]]:
+    def _terms(self, nf: Normal, node: Expr) -> list[tuple[Mono, float]]:
         return sorted(nf.of(node).items(), key=lambda t: repr([(n.id, p) for n, p in t[0].powers if self.is_pair(n)]))
 
     @staticmethod
-    def _quotient(x: tuple[Mono, float], y: tuple[Mono, float], positive: Callable[[Node], bool] = _never) -> tuple[Mono, float] | None:
+    def _quotient(x: tuple[Mono, float], y: tuple[Mono, float], positive: Callable[[Expr], bool] = _never) -> tuple[Mono, float] | None:
         """x / y; None where that would divide by what y itself does not divide by: it would be 0 / 0 where that is zero."""
         (m, c), (n, d) = x, y
         inverse = Mono(*[tuple((a, -p) for a, p in part) for part in n])  # type: ignore[arg-type]
@@ -293,9 +293,9 @@ class Algebra:
         return None if any(p < 0 and a not in divided and not positive(a) for a, p in quotient.powers) else (quotient, c / d)
 
 
-def factors_of(n: Node) -> list[Node]:
+def factors_of(n: Expr) -> list[Expr]:
     """The factors of a product; those of a long one are not told apart, since x^2^2^2... has too many."""
-    found, todo = list[Node](), [n]
+    found, todo = list[Expr](), [n]
     while todo:
         f = todo.pop()
         if f.op == "arith.mulf":

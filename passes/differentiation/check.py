@@ -14,13 +14,13 @@ import numpy as np
 
 from attn_mlir.mlir import ir
 from attn_mlir.passes.derivation.evaluate import Array
-from attn_mlir.passes.derivation.expr import BOOL, Node, nodes
+from attn_mlir.passes.derivation.expr import BOOL, Expr, nodes
 from attn_mlir.passes.differentiation.errors import DifferentiationError
 from attn_mlir.passes.differentiation.forward import DOT
-from attn_mlir.passes.differentiation.model import Program
+from attn_mlir.passes.differentiation.model import RowModel
 from attn_mlir.passes.differentiation.points import DOMAINS, KEYS, Draw, Point
 from attn_mlir.passes.differentiation.reverse import Seeds
-from attn_mlir.passes.differentiation.values import Run
+from attn_mlir.passes.differentiation.values import PointValues
 
 STEP = 2.0**-9
 TOLERANCE = 1e-6
@@ -39,7 +39,7 @@ class Certificate:
 class GradientChecker:
     """Compares the derivatives of one program with differences of its values."""
 
-    def __init__(self, program: Program, seeds: Seeds, of: Program | None = None) -> None:
+    def __init__(self, program: RowModel, seeds: Seeds, of: RowModel | None = None) -> None:
         """`seeds` are the outputs' adjoints; `of` is the program whose sums are at hand as tensors (by default `program`)."""
         self.program, self.seeds, self.of = program, seeds, of or program
         rng = np.random.default_rng(7)
@@ -65,7 +65,7 @@ class GradientChecker:
 
     def _look(self) -> None:
         """The values at the points, and their differences."""
-        self.value = Run(self.program, self.base)
+        self.value = PointValues(self.program, self.base)
         self.frozen = self.value.detached()
         self.slope, self.scale, self.smooth = self._differences()
 
@@ -88,13 +88,13 @@ class GradientChecker:
             return "; a value found by comparisons, as by bisection, has no derivative: detach() it and add one Newton step"
         return ""
 
-    def _everything(self) -> set[Node]:
+    def _everything(self) -> set[Expr]:
         return nodes(*self.program.roots())
 
     def _origin_of(self, lost: Array) -> ir.Location | None:
         """Where the user wrote the first op that makes something not finite of finite numbers, on most of the rows."""
 
-        def fails(n: Node) -> Array:
+        def fails(n: Expr) -> Array:
             value = np.broadcast_to(self.value.values(n), self.base.present.shape)
             return np.any(~np.isfinite(value) & self.base.present, axis=1)
 
@@ -106,7 +106,7 @@ class GradientChecker:
     def _outputs(self) -> list[tuple[str, str]]:
         return [(s.side, s.name) for s in self.program.sums if s.name in self.seeds.sums]
 
-    def _value(self, run: Run) -> tuple[Array, Array]:
+    def _value(self, run: PointValues) -> tuple[Array, Array]:
         """<adjoints, outputs> for each row, and the sum of the products' sizes."""
         rows = len(self.base.present)
         total, size = np.zeros(rows), np.zeros(rows)
@@ -121,7 +121,7 @@ class GradientChecker:
         return total, size
 
     def _at(self, t: float) -> Array:
-        return self._value(Run(self.program, self.base.moved(self.direction, t), self.frozen))[0]
+        return self._value(PointValues(self.program, self.base.moved(self.direction, t), self.frozen))[0]
 
     def _differences(self) -> tuple[Array, Array, Array]:
         with np.errstate(all="ignore"):
@@ -183,11 +183,11 @@ class GradientChecker:
             moved = np.abs(derived(shaken) - got) / self.scale
         return ~(moved > 0.1 * TOLERANCE)
 
-    def check_reverse(self, derived: Program, what: str = "backward") -> Certificate:
+    def check_reverse(self, derived: RowModel, what: str = "backward") -> Certificate:
         """Confirms that `derived` computes the gradients. Raises DifferentiationError."""
         return self._confirm(lambda point: self._reverse(derived, point), what)
 
-    def _reverse(self, derived: Program, base: Point) -> Array:
+    def _reverse(self, derived: RowModel, base: Point) -> Array:
         tensors = dict(base.tensors)
         tensors.update({seed: self.adjoints[name] for name, seed in self.seeds.sums.items() if name in self.adjoints})
         rows = dict(base.rows)
@@ -195,8 +195,8 @@ class GradientChecker:
         reads = {}
         if self.seeds.reads is not None:
             reads = {self.program.adjoint_read(param, self.seeds.reads): x for param, x in self.read_adjoints.items()}
-        known = {name: value for (_, name), value in Run(self.of, base).sums().items()}
-        run = Run(derived, Point(tensors, base.params, rows, reads, base.present), {}, known)
+        known = {name: value for (_, name), value in PointValues(self.of, base).sums().items()}
+        run = PointValues(derived, Point(tensors, base.params, rows, reads, base.present), {}, known)
         total = np.zeros(len(base.present))
         for (_, name), gradient in run.sums().items():
             if name in self.direction.tensors:
@@ -207,14 +207,14 @@ class GradientChecker:
             total = total + (gradient * self.direction.params[leaf]).sum(axis=1)
         return total
 
-    def check_forward(self, derived: Program) -> Certificate:
+    def check_forward(self, derived: RowModel) -> Certificate:
         """Confirms that `derived` computes the tangents, all inputs having one. Raises DifferentiationError."""
         return self._confirm(lambda point: self._forward(derived, point), "tangent")
 
-    def _forward(self, derived: Program, base: Point) -> Array:
+    def _forward(self, derived: RowModel, base: Point) -> Array:
         tensors = base.tensors | {DOT + name: x for name, x in self.direction.tensors.items()}
         reads = {self.program.adjoint_read(leaf, DOT): x for leaf, x in self.direction.params.items()}
-        run = Run(derived, Point(tensors, base.params, base.rows, reads, base.present))
+        run = PointValues(derived, Point(tensors, base.params, base.rows, reads, base.present))
         sums, rows = run.sums(), run.rows()
         total = np.zeros(len(base.present))
         for side, name in self._outputs():

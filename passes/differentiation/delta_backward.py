@@ -1,17 +1,17 @@
 """Writes the gradients of a delta rule: the sweeps of its plan, the gradient of the decays, and the chain rule of the mods."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from attn_mlir.dialects.attn import build
 from attn_mlir.dialects.attn.linear_erase import eraser, output_of, removes_another, writer
 from attn_mlir.dialects.attn.linear_recurrence import with_all_heads
 from attn_mlir.mlir import arith, ir
-from attn_mlir.passes.derivation.expr import Node
+from attn_mlir.passes.derivation.expr import Expr
 from attn_mlir.passes.differentiation.delta_plan import DeltaSweep, delta_plan
-from attn_mlir.passes.differentiation.linear_backward import Backward
+from attn_mlir.passes.differentiation.linear_backward import BackwardBody
 from attn_mlir.passes.differentiation.linear_model import SWAPPED, LinearPrimal, Shares
-from attn_mlir.passes.differentiation.linear_products import Products
+from attn_mlir.passes.differentiation.linear_products import ProductGradients
 from attn_mlir.passes.regions import clone_op, pieces
 
 
@@ -34,7 +34,7 @@ def places_of(linear: ir.Operation) -> tuple[bool, str]:
 
 
 @dataclass(eq=False)
-class DeltaBackward(Backward):
+class DeltaBackward(BackwardBody):
     """The body of the backward function of a delta rule, while it is built. All its tensors are of scores."""
 
     whole: dict[str, ir.Value] = field(default_factory=dict)
@@ -103,10 +103,13 @@ class DeltaBackward(Backward):
 
     def _scores(self, tensor: ir.Value) -> ir.Value:
         """A tensor in the type of scores."""
-        if ir.RankedTensorType(tensor.type).element_type == self.host.score:
+        return self._cast(tensor, self.host.like(tensor))
+
+    def _cast(self, tensor: ir.Value, type_: ir.Type) -> ir.Value:
+        """A tensor as one of another element type; itself where it has that."""
+        if ir.RankedTensorType(tensor.type).element_type == ir.RankedTensorType(type_).element_type:
             return tensor
-        made = build.elements(tensor, lambda *indices: [self.host.read(tensor, indices)])
-        return build.collect(made, 0, self.host.like(tensor))
+        return build.collect(build.elements(tensor, lambda *indices: [self.host.read(tensor, indices)]), 0, type_)
 
     def _changed(self, role: str) -> ir.Value:
         """q, k or v after its mod."""
@@ -125,14 +128,10 @@ class DeltaBackward(Backward):
         group = self.group(like, tensor)
 
         def body(*indices: ir.Value) -> list[ir.Value]:
-            return self.emit([result], indices, {x: self._of_group(tensor, group, indices)})
+            return self.emit([result], indices, {x: self.of_group(tensor, group, indices)})
 
         with ir.Location.name("erase", ir.Location.current):
             return build.collect(build.elements(like, body), 0, self.host.like(like))
-
-    def _of_group(self, tensor: ir.Value, group: ir.Value, indices: Sequence[ir.Value]) -> ir.Value:
-        """An element of a tensor of which `group` heads of o share one."""
-        return self.host.read(tensor, [indices[0], arith.floordivsi(indices[1], group), *indices[2:]])
 
     # Sweeps
 
@@ -189,7 +188,7 @@ class DeltaBackward(Backward):
         sums = {role: swept[role].opview.products for role in ("q", "e", "k", "r") if role in swept}
         a = self._added(sums["q"], sums["e"])
         b = self._added(sums["k"], sums["r"]) if self.removed else sums["k"]
-        Products(self.of, self.host, self.found).of_decays(a, b, swept["q"].opview.states, swept["k"].opview.states)
+        ProductGradients(self.of, self.host, self.found).of_decays(a, b, swept["q"].opview.states, swept["k"].opview.states)
 
     def _added(self, x: ir.Value, y: ir.Value) -> ir.Value:
         made = build.elements(x, lambda *indices: [arith.addf(self.host.read(x, indices), self.host.read(y, indices))])
@@ -220,7 +219,7 @@ class DeltaBackward(Backward):
                 gradient = build.head_sum(gradient, self.host.tensors[role])
         self._pull_shares(argument, shares, None if mod is None else mod[0], gradient, sign)
 
-    def _pull_shares(self, argument: ir.Value, shares: Shares | None, x: Node | None, gradient: ir.Value, sign: float) -> None:
+    def _pull_shares(self, argument: ir.Value, shares: Shares | None, x: Expr | None, gradient: ir.Value, sign: float) -> None:
         """Adds the gradient of an input and of what its mod reads, of `sign` times that behind the mod."""
         host, tensor = self.host, self.host.mapping[argument]
         chosen = argument in self.of.chosen
@@ -239,7 +238,7 @@ class DeltaBackward(Backward):
             value = value if sign == 1.0 else arith.negf(value)
             if shares is None or x is None:
                 return [value]
-            known = {shares.adjoint: value, x: host.read(tensor, indices) if group is None else self._of_group(tensor, group, indices)}
+            known = {shares.adjoint: value, x: host.read(tensor, indices) if group is None else self.of_group(tensor, group, indices)}
             own = [shares.of.get(x, self.of.program.graph.const(0.0))] if chosen else []
             return self.emit([*own, *(shares.of[n] for n in reads)], indices, known)
 
@@ -253,8 +252,4 @@ class DeltaBackward(Backward):
     def _narrow(self, gradient: ir.Value, argument: ir.Value) -> ir.Value:
         """A gradient in the type of what it belongs to: that of q, k and v, scores otherwise."""
         same = argument in [self.of.primal.operands[name] for name in ("q", "k", "v")]
-        element = ir.RankedTensorType(argument.type).element_type
-        if not same or element == self.host.score:
-            return gradient
-        made = build.elements(gradient, lambda *indices: [self.host.read(gradient, indices)])
-        return build.collect(made, 0, argument.type)
+        return self._cast(gradient, argument.type) if same else gradient

@@ -13,7 +13,7 @@ from attn_mlir.passes.differentiation.linear_model import SWAPPED
 
 
 @dataclass(frozen=True)
-class Swept:
+class DeltaScan:
     """What one sweep gives: o, the last state [K, V], and what erasing writes."""
 
     o: Array
@@ -21,7 +21,7 @@ class Swept:
     values: Array
 
 
-def delta_sweep(made: DeltaSweep, x: Mapping[str, Array], forward: bool, channels: str) -> Swept:
+def delta_sweep(made: DeltaSweep, x: Mapping[str, Array], forward: bool, channels: str) -> DeltaScan:
     """A sweep position by position; log decays are [T, 1], or one for each column of k or v."""
     q, k, v = (x[name] for name in made.operands)
     state = x[made.initial].T if made.swapped else x[made.initial]
@@ -41,7 +41,7 @@ def delta_sweep(made: DeltaSweep, x: Mapping[str, Array], forward: bool, channel
         places = {"decayed": decayed, "written": written, "after": after}
         o[t] = values[t] if made.output == "values" else q[t] @ places[made.output]
         state = after if forward else factor * after
-    return Swept(o, state, values)
+    return DeltaScan(o, state, values)
 
 
 def primal_sweep(removed: bool, output: str) -> DeltaSweep:

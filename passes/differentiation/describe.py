@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from attn_mlir.mlir import ir
 from attn_mlir.passes.cost import bytes_of, traffic, work
-from attn_mlir.passes.derivation.expr import Node, leaves, text
+from attn_mlir.passes.derivation.expr import Expr, leaves, text
 from attn_mlir.passes.differentiation.algebra import Algebra
 from attn_mlir.passes.differentiation.arguments import floating_arguments, is_plain
 from attn_mlir.passes.differentiation.check import Certificate
@@ -13,8 +13,8 @@ from attn_mlir.passes.differentiation.errors import DifferentiationError
 from attn_mlir.passes.differentiation.forward import DOT
 from attn_mlir.passes.differentiation.functions import Derivatives
 from attn_mlir.passes.differentiation.host import Primal
-from attn_mlir.passes.differentiation.model import Program, largest
-from attn_mlir.passes.differentiation.reverse import Step
+from attn_mlir.passes.differentiation.model import RowModel, largest
+from attn_mlir.passes.differentiation.reverse import Ruling
 from attn_mlir.passes.regions import pieces
 
 _WHY = {
@@ -51,8 +51,8 @@ def describe(attention: ir.Operation) -> Iterator[str]:
 class _Formulas:
     """Writes expressions of one program; what is the same for a whole row gets a letter."""
 
-    program: Program
-    rows: dict[Node, str] = field(default_factory=dict)
+    program: RowModel
+    rows: dict[Expr, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         p, g = self.program, self.program.graph
@@ -63,14 +63,14 @@ class _Formulas:
         self._names |= {g.leaf("x", k): f"<{query}, {key}>" for k, (query, key) in enumerate(p.products)}
         self._names |= {g.leaf("param", i, t): param.name for i, param in enumerate(p.params) for t in ("f", "i1")}
 
-    def of(self, node: Node) -> str:
+    def of(self, node: Expr) -> str:
         """The formula, with letters for values of the row."""
         node = self._algebra.gathered(node)
         for n in largest([node], lambda n: n.is_leaf or n in self.rows, lambda n: n.type == "f" and not self.program.is_pair(n)):
             self.rows[n] = _letter(len(self.rows))
         return text(node, self._named(node) | self.rows)
 
-    def plain(self, node: Node) -> str:
+    def plain(self, node: Expr) -> str:
         """The formula without letters."""
         return text(node, self._named(node))
 
@@ -82,7 +82,7 @@ class _Formulas:
             lines.append(f"{letter} = {text(node, self._named(node) | others)}")
         return lines
 
-    def _named(self, node: Node) -> dict[Node, str]:
+    def _named(self, node: Expr) -> dict[Expr, str]:
         named = dict(self._names)
         for leaf in leaves(node):
             if leaf.op == "row":
@@ -99,7 +99,7 @@ def _letter(number: int) -> str:
     return "abcdefghijklmnoprtuwyz"[number] if number < 22 else f"a{number}"
 
 
-def _rules(steps: Sequence[Step]) -> Iterator[str]:
+def _rules(steps: Sequence[Ruling]) -> Iterator[str]:
     for step in dict.fromkeys(steps):
         yield f"  {step.subject}: {_WHY[step.rule].format(detail=step.detail)}"
 
@@ -141,7 +141,7 @@ def _dims(derivatives: Derivatives) -> dict[str, int]:
     return dims | {DOT + role: dim for role, dim in dims.items()} | {name: dims["v"] for o in primal.sums for name in (o, f"d{o}")}
 
 
-def _cost(derivatives: Derivatives, program: Program, swept: bool) -> str:
+def _cost(derivatives: Derivatives, program: RowModel, swept: bool) -> str:
     dims = _dims(derivatives)
     sums = [dims[source] for s in program.sums for _, source in s.terms]
     primal = derivatives.primal

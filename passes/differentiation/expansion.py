@@ -11,19 +11,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from attn_mlir.passes.derivation.evaluate import Array
-from attn_mlir.passes.derivation.expr import Node
-from attn_mlir.passes.differentiation.model import Program
+from attn_mlir.passes.derivation.expr import Expr
+from attn_mlir.passes.differentiation.model import RowModel
 from attn_mlir.passes.differentiation.points import DIM, KEYS, Draw, Point
-from attn_mlir.passes.differentiation.reverse import Reverse, Seeds, Step
+from attn_mlir.passes.differentiation.reverse import Reverse, Ruling, Seeds
 from attn_mlir.passes.differentiation.rounded_weights import RoundedRun, rows_of_scores
-from attn_mlir.passes.differentiation.values import Run
+from attn_mlir.passes.differentiation.values import PointValues
 
 _BITS = 24
 _SIZES = (1.0, 30.0, 300.0)
 _FACTOR, _ROUNDINGS = 8.0, 16.0
 
 
-def reversed_program(primal: Program, seeds: Seeds) -> Reverse:
+def reversed_program(primal: RowModel, seeds: Seeds) -> Reverse:
     """The reverse mode of a program, with the sums that are fewer or more accurate."""
     expanded = Reverse(primal, seeds)
     expanded.run()
@@ -34,7 +34,7 @@ def reversed_program(primal: Program, seeds: Seeds) -> Reverse:
     if whole.swept() < expanded.swept():
         return whole
     if _Cancellation(expanded, whole).found():
-        whole.steps.append(Step("sums over keys", "whole", "terms would cancel that are much larger than what is left, at large scores"))
+        whole.steps.append(Ruling("sums over keys", "whole", "terms would cancel that are much larger than what is left, at large scores"))
         return whole
     return expanded
 
@@ -54,7 +54,7 @@ class _Cancellation:
         """How many times the error that it may have each output has, in each row."""
         point = self._point(scores, np.random.default_rng(seed))
         with np.errstate(all="ignore"):
-            exact = Run(self.expanded.result, point)
+            exact = PointValues(self.expanded.result, point)
             ours, other = (_outputs(RoundedRun(r.result, point, bits=_BITS)) for r in (self.expanded, self.whole))
             sizes = _sizes(exact)
             return [_error(ours[key], x, other[key], sizes[key]) for key, x in _outputs(exact).items() if key in other]
@@ -73,23 +73,23 @@ class _Cancellation:
         return point
 
 
-def _outputs(run: Run) -> Mapping[object, Array]:
+def _outputs(run: PointValues) -> Mapping[object, Array]:
     """The weights of sums, and the other outputs."""
     weights: dict[object, Array] = {(s.name, source): run.weight(w) for s in run.program.sums for w, source in s.terms}
     weights |= {(s.param, run.program.is_pair(s.weight)): x for s, (_, x) in zip(run.program.scatters, run.scatters(), strict=True)}
     return weights | run.rows()
 
 
-def _sizes(run: Run) -> Mapping[object, Array]:
+def _sizes(run: PointValues) -> Mapping[object, Array]:
     """The size of the terms of which each output is the sum."""
     p = run.program
-    roots: dict[object, Node] = {(s.name, source): w for s in p.sums for w, source in s.terms}
+    roots: dict[object, Expr] = {(s.name, source): w for s in p.sums for w, source in s.terms}
     roots |= {(s.param, p.is_pair(s.weight)): s.weight for s in p.scatters} | {r.name: r.value for r in p.rows}
     return {key: sum((np.abs(run.weight(n)) for n in _terms(root)), np.zeros(1)) for key, root in roots.items()}
 
 
-def _terms(root: Node) -> list[Node]:
-    found, todo = list[Node](), [root]
+def _terms(root: Expr) -> list[Expr]:
+    found, todo = list[Expr](), [root]
     while todo:
         n = todo.pop()
         if n.op in ("arith.addf", "arith.subf", "arith.negf"):

@@ -6,15 +6,15 @@ that of values computed again, since the derivation may have rearranged what the
 all the same (`rounding.py`), and for scores that are near each other, nearly attaining is enough.
 """
 
-from attn_mlir.passes.derivation.expr import Node
-from attn_mlir.passes.differentiation.model import Program, Reduction
+from attn_mlir.passes.derivation.expr import Expr
+from attn_mlir.passes.differentiation.model import ModelReduction, RowModel
 from attn_mlir.passes.differentiation.partials import compare, indicator
 from attn_mlir.passes.differentiation.rounding import is_zero, margin_of_bits, margin_of_products, part
 
 _EQUAL, _AT_LEAST, _AT_MOST = 1, 3, 5
 
 
-def margin(program: Program, value: Node, r: Node) -> Node:
+def margin(program: RowModel, value: Expr, r: Expr) -> Expr:
     """How far `value` may be from `r`, the maximum or minimum that it attains, by rounding."""
     if not program.near:
         return margin_of_bits(program, value)
@@ -22,7 +22,7 @@ def margin(program: Program, value: Node, r: Node) -> Node:
     return part(program.graph, r, program.near) if value.op in ("s", "x") else margin_of_products(program, value)
 
 
-def attains(program: Program, kind: str, value: Node, r: Node, margin: Node) -> Node:
+def attains(program: RowModel, kind: str, value: Expr, r: Expr, margin: Expr) -> Expr:
     """1 for the keys that attain `r`, the maximum or minimum of `value` over the row, up to a margin, else 0."""
     g = program.graph
     if is_zero(margin):
@@ -32,28 +32,28 @@ def attains(program: Program, kind: str, value: Node, r: Node, margin: Node) -> 
     return indicator(g, compare(g, _AT_MOST, value, g.add(r, margin)))
 
 
-def shared(program: Program, x: Node, count: Node, margin: Node) -> Node:
+def shared(program: RowModel, x: Expr, count: Expr, margin: Expr) -> Expr:
     """`x` for each of `count` keys; 0 keys, where rounding hid them all, do not make it infinite."""
     g = program.graph
     return g.div(x, count if is_zero(margin) else g.node("arith.maximumf", count, g.const(1.0)))
 
 
-def is_rearranged(program: Program, reduction: Reduction) -> bool:
+def is_rearranged(program: RowModel, reduction: ModelReduction) -> bool:
     """Whether an extremum is only found again by computing it of reductions that are known: where it reads some."""
     return reduction.kind != "sum" and not program.near and bool(reduction.value.reds)
 
 
-def again(program: Program, reduction: Reduction) -> Node:
+def again(program: RowModel, reduction: ModelReduction) -> Expr:
     """The extremum of `reduction` once more, as another reduction of the program: of what reductions are given."""
     wanted = (reduction.kind, reduction.value, None)
     for i, known in enumerate(program.reductions):
         if (known.kind, known.value, known.given) == wanted:
             return program.red(i)
-    program.reductions.append(Reduction(reduction.kind, reduction.value, f"{reduction.name}_again", location=reduction.location))
+    program.reductions.append(ModelReduction(reduction.kind, reduction.value, f"{reduction.name}_again", location=reduction.location))
     return program.red(len(program.reductions) - 1)
 
 
-def stages(program: Program, extrema: list[int]) -> list[list[int]]:
+def stages(program: RowModel, extrema: list[int]) -> list[list[int]]:
     """The reductions that come before those of the last of these extrema, each stage by itself: later ones read them as given.
 
     The keys that attain an extremum are counted in the stage that finds it.

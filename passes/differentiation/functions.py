@@ -7,14 +7,14 @@ from functools import cached_property
 from attn_mlir.dialects.attn import build
 from attn_mlir.dialects.attn.pairs import remainder_factor
 from attn_mlir.mlir import arith, ir
-from attn_mlir.passes.derivation.expr import Node
+from attn_mlir.passes.derivation.expr import Expr
 from attn_mlir.passes.differentiation.check import Certificate, GradientChecker
 from attn_mlir.passes.differentiation.errors import DifferentiationError
 from attn_mlir.passes.differentiation.expansion import reversed_program
-from attn_mlir.passes.differentiation.forward import DOT, Forward, readable
+from attn_mlir.passes.differentiation.forward import DOT, TangentBuilder, readable
 from attn_mlir.passes.differentiation.gradients import Gradients
 from attn_mlir.passes.differentiation.host import HostBuilder, Primal, remainder_name
-from attn_mlir.passes.differentiation.model import Program, Reduction, Scatter
+from attn_mlir.passes.differentiation.model import ModelReduction, RowModel, Scatter
 from attn_mlir.passes.differentiation.mods import PIECES, Mods
 from attn_mlir.passes.differentiation.poles import has_pole
 from attn_mlir.passes.differentiation.read import read_attention
@@ -35,15 +35,15 @@ class Derivatives:
     certificates: dict[str, Certificate] = field(default_factory=dict)
 
     @cached_property
-    def program(self) -> Program:
+    def program(self) -> RowModel:
         """The attention as it was written; with a count of the keys where rows may be empty and that matters."""
         program = read_attention(self.primal.attention)
         if self._needs_count(program) and not any(_is_count(r, program) for r in program.reductions):
             one = program.graph.const(1.0)
-            program.reductions.append(Reduction("sum", one, "count", "saved"))
+            program.reductions.append(ModelReduction("sum", one, "count", "saved"))
         return program
 
-    def _needs_count(self, program: Program) -> bool:
+    def _needs_count(self, program: RowModel) -> bool:
         """Whether something is formed for each row, where its formulas need not be finite for a fully masked row."""
         if not self._may_be_empty:
             return False
@@ -82,7 +82,7 @@ class Derivatives:
         return [(remainder_name(name), o) for name in self.primal.sums if name in multiplied]
 
     @staticmethod
-    def _seeds(program: Program) -> Seeds:
+    def _seeds(program: RowModel) -> Seeds:
         sums = [s.name for s in program.sums]
         known = frozenset[str]() if has_pole(program) else frozenset(sums)
         return Seeds({name: f"d{name}" for name in sums}, {r.name: f"d_{r.name}" for r in program.rows}, None, known)
@@ -102,7 +102,7 @@ class Derivatives:
         """Differences of the attention as it was written; every derived program must agree with them."""
         return GradientChecker(self.program, self._seeds(self.program))
 
-    def _count(self, program: Program) -> Node | None:
+    def _count(self, program: RowModel) -> Expr | None:
         found = next((i for i, r in enumerate(program.reductions) if _is_count(r, program)), None)
         return program.red(found) if self._may_be_empty and found is not None and found in self.saved else None
 
@@ -163,7 +163,7 @@ class Derivatives:
 
         host.build("bwd", self._passed(), self._like_inputs(), body)
 
-    def _gradients(self, host: HostBuilder, program: Program, originals: dict[str, ir.Value], second: bool = False) -> list[ir.Value]:
+    def _gradients(self, host: HostBuilder, program: RowModel, originals: dict[str, ir.Value], second: bool = False) -> list[ir.Value]:
         names, modded = self._names(), set(self.mods.of)
         tensors = self._tensors()
         roles = {names[i] for i in self.wrt} & tensors
@@ -208,12 +208,12 @@ class Derivatives:
             total = arith.addf(total, value)
         return total
 
-    def _reads(self, leaf: Node) -> str:
+    def _reads(self, leaf: Expr) -> str:
         read = self.program.param(leaf).read
         return "" if read is None else self._names()[ir.BlockArgument(read.tensor).arg_number]
 
-    def _mod_reads(self, role: str) -> list[Node]:
-        leaves: list[Node] = []
+    def _mod_reads(self, role: str) -> list[Expr]:
+        leaves: list[Expr] = []
         todo = [self.mods.of[role][1]]
         while todo:
             n = todo.pop()
@@ -223,7 +223,7 @@ class Derivatives:
         return leaves
 
     @cached_property
-    def tangent(self) -> Forward:
+    def tangent(self) -> TangentBuilder:
         """The derived forward mode for tangents of the arguments `wrt`."""
         mods, names = self.mods, self._names()  # mods first: what they read is among the parameters
         chosen = {names[i] for i in self.wrt}
@@ -234,9 +234,9 @@ class Derivatives:
         )
         tensors = frozenset(self._tensors())
         moved = {role for role in tensors if role in chosen or (role in mods.of and any(n in reads for n in self._mod_reads(role)))}
-        everything = Forward(self.program, tensors, frozenset(readable(self.program)), frozenset(self.reverse.dropped))
+        everything = TangentBuilder(self.program, tensors, frozenset(readable(self.program)), frozenset(self.reverse.dropped))
         self.certificates["tangent"] = self.checker.check_forward(everything.run())
-        forward = Forward(self.program, frozenset(moved), reads, frozenset(self.reverse.dropped))
+        forward = TangentBuilder(self.program, frozenset(moved), reads, frozenset(self.reverse.dropped))
         forward.run()
         return forward
 
@@ -259,8 +259,8 @@ class Derivatives:
 
         host.build("jvp", further, [*[o, o] * len(self.primal.sums), *rows, *rows], body)
 
-    def _tangent_body(self, host: HostBuilder, forward: Forward) -> list[ir.Value]:
-        program, known = forward.result, dict[Node, ir.Value]()
+    def _tangent_body(self, host: HostBuilder, forward: TangentBuilder) -> list[ir.Value]:
+        program, known = forward.result, dict[Expr, ir.Value]()
         for stage in forward.stages():
             known |= write_sweep(host, program, stage, known)
         terms = [(w, tensor, number) for number, s in enumerate(program.sums) for w, tensor in s.terms]
@@ -284,7 +284,7 @@ class Derivatives:
         def body() -> list[ir.Value]:
             first = self.reverse.result
             lists = list(first.products), list(first.scores), list(first.reductions)
-            kept = Program(first.graph, *lists, first.params, first.tolerance, first.near, first.given)
+            kept = RowModel(first.graph, *lists, first.params, first.tolerance, first.near, first.given)
             kept.sums = [s for s in first.sums if s.name in chosen and s.side == _side(s.name)]
             kept.scatters = [Scatter(s.param, self._guard_second(first, s)) for s in first.scatters if self._reads(s.param) in chosen]
             seeds = Seeds({s.name: f"dd_{s.name}" for s in kept.sums}, {}, "dd_")
@@ -294,7 +294,7 @@ class Derivatives:
 
         host.build("bwd2", further, results, body)
 
-    def _guard_second(self, program: Program, scatter: Scatter) -> Node:
+    def _guard_second(self, program: RowModel, scatter: Scatter) -> Expr:
         count = self._count(program)
         if count is None or program.is_pair(scatter.weight):
             return scatter.weight
@@ -306,11 +306,11 @@ def _side(name: str) -> str:
     return "query" if name.startswith(("q", "do")) else "key"
 
 
-def _is_count(reduction: Reduction, program: Program) -> bool:
+def _is_count(reduction: ModelReduction, program: RowModel) -> bool:
     return reduction.kind == "sum" and reduction.value.is_const and float(reduction.value.attr) > 0 and reduction.given == "saved"  # type: ignore[arg-type]
 
 
-def _yield_also(row: ir.Operation, clone: ir.Operation, reductions: Sequence[Reduction]) -> None:
+def _yield_also(row: ir.Operation, clone: ir.Operation, reductions: Sequence[ModelReduction]) -> None:
     """Adds reductions to what a copy of `attn.row` yields."""
     source, target = list(block_of(row).operations), list(block_of(clone).operations)
     values: list[ir.Value] = []

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 
 from attn_mlir.dialects.attn import build
 from attn_mlir.mlir import arith, ir
-from attn_mlir.passes.derivation.expr import FLOAT, Node, leaves, nodes
+from attn_mlir.passes.derivation.expr import FLOAT, Expr, leaves, nodes
 from attn_mlir.passes.differentiation.absorb import Absorber
 from attn_mlir.passes.differentiation.algebra import Algebra
-from attn_mlir.passes.differentiation.host import PAIR_NAMES, Expressions, HostBuilder, scatter_to_read
-from attn_mlir.passes.differentiation.model import Program, Scatter, Sum, largest
+from attn_mlir.passes.differentiation.host import PAIR_NAMES, HostBuilder, HostExpressions, scatter_to_read
+from attn_mlir.passes.differentiation.model import RowModel, Scatter, Sum, largest
 from attn_mlir.passes.differentiation.read import is_half
 from attn_mlir.passes.differentiation.sweep import write_sweep
 
@@ -19,16 +19,16 @@ class Gradients:
     """Values of some outputs of an adjoint program, computed in the host function."""
 
     host: HostBuilder
-    program: Program
+    program: RowModel
     sums: Sequence[Sum]
     scatters: Sequence[Scatter]
-    rows_wanted: Sequence[Node] = ()
-    count: Node | None = None
-    rows: dict[Node, ir.Value] = field(default_factory=dict)
+    rows_wanted: Sequence[Expr] = ()
+    count: Expr | None = None
+    rows: dict[Expr, ir.Value] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._algebra = Algebra(self.program.graph, self.program.is_pair)
-        self._absorbed: dict[Node, Node] = {}
+        self._absorbed: dict[Expr, Expr] = {}
 
     def write(self) -> tuple[list[ir.Value], list[ir.Value], list[ir.Value]]:
         """The sums, the scatters and the row values."""
@@ -58,15 +58,15 @@ class Gradients:
         collected = [build.collect(of_rows, position + i, self.host.row_type()) for i in range(len(rows_wanted))] if of_rows else []
         return sums, scatters, collected
 
-    def _guarded(self, weight: Node) -> Node:
+    def _guarded(self, weight: Expr) -> Expr:
         """0 for fully masked rows, where formulas of the row may not be finite."""
         return weight if self.count is None else self.program.where_keys(self.count, weight)
 
-    def _prepared(self, weight: Node) -> Node:
+    def _prepared(self, weight: Expr) -> Expr:
         """x / r becomes x * (1 / r), whose second factor is computed once for each row; shared factors are taken out."""
         g = self.program.graph
 
-        def reciprocal(n: Node) -> Node:
+        def reciprocal(n: Expr) -> Expr:
             if n.op != "arith.divf" or not self.program.is_pair(n.args[0]) or self.program.is_pair(n.args[1]) or n.args[1].is_const:
                 return n
             return g.mul(n.args[0], g.div(g.const(1.0), n.args[1]))
@@ -75,7 +75,7 @@ class Gradients:
         gathered = self._algebra.gathered(g.rebuild(weight, reciprocal))
         return self._algebra.rows_first(gathered) if self.program.has_dropout else gathered
 
-    def _row_values(self, roots: Sequence[Node]) -> None:
+    def _row_values(self, roots: Sequence[Expr]) -> None:
         """Tensors for all reductions that the roots need."""
         swept: list[int] = []
         for i in sorted(self.program.reductions_of(*roots)):
@@ -91,7 +91,7 @@ class Gradients:
         if swept:
             self.rows.update(write_sweep(self.host, self.program, swept, self.rows))
 
-    def _hoist(self, weights: Sequence[Node]) -> None:
+    def _hoist(self, weights: Sequence[Expr]) -> None:
         """Computes what is the same for a whole row once, as a tensor."""
         hoisted = largest(
             weights,
@@ -105,16 +105,16 @@ class Gradients:
             with ir.Location.name(f"row_{i}", ir.Location.current):
                 self.rows[n] = build.collect(made, i, self.host.row_type())
 
-    def _elements(self, values: Sequence[Node]) -> ir.Value:
+    def _elements(self, values: Sequence[Expr]) -> ir.Value:
         rows = dict(self.rows)
 
         def body(*indices: ir.Value) -> list[ir.Value]:
-            expressions = Expressions(self.host, self.program, indices, {}, rows)
+            expressions = HostExpressions(self.host, self.program, indices, {}, rows)
             return [expressions.emit(n) for n in values]
 
         return build.elements(self._any_row(values), body, self.host.sequences("query"))
 
-    def _any_row(self, values: Sequence[Node]) -> ir.Value:
+    def _any_row(self, values: Sequence[Expr]) -> ir.Value:
         for n in sorted(nodes(*values)):
             if n in self.rows:
                 return self.rows[n]
@@ -123,10 +123,10 @@ class Gradients:
         q = self.host.tensors["q"]
         return next(iter(self.rows.values()), None) or build.row_dot(q, q, self.host.row_type())
 
-    def _row_results(self, values: Sequence[Node]) -> ir.Value | None:
+    def _row_results(self, values: Sequence[Expr]) -> ir.Value | None:
         return self._elements(values) if values else None
 
-    def _pairs(self, weights: Sequence[Node]) -> ir.Value | None:
+    def _pairs(self, weights: Sequence[Expr]) -> ir.Value | None:
         if not weights:
             return None
         used = sorted({int(n.attr) for n in self.program.below(weights, self.rows) if n.op == "x"})  # type: ignore[call-overload]
@@ -140,7 +140,7 @@ class Gradients:
 
             def body(*arguments: ir.Value) -> list[ir.Value]:
                 known = {self.program.graph.leaf("x", k): value for k, value in zip(used, arguments, strict=False)}
-                expressions = Expressions(self.host, self.program, arguments[len(used or [0]) :], known, self.rows, names)
+                expressions = HostExpressions(self.host, self.program, arguments[len(used or [0]) :], known, self.rows, names)
                 return [expressions.emit(w) for w in weights]
 
             scalars = [
@@ -150,14 +150,14 @@ class Gradients:
             build.piece("pair", [*scalars, *[(name, ir.IndexType.get()) for name in PAIR_NAMES]], body)
         return op.result
 
-    def _weight_names(self, weights: Sequence[Node]) -> list[str]:
+    def _weight_names(self, weights: Sequence[Expr]) -> list[str]:
         names = {}
         for s in self.sums:
             for weight, source in s.terms:
                 names.setdefault(self._absorbed[self._prepared(weight)], f"for_{s.name}_{source}")
         return [names.get(w, "for_captured") for w in weights]
 
-    def _sum(self, s: Sum, of: ir.Value | None, order: list[Node], weights: Sequence[Node]) -> ir.Value:
+    def _sum(self, s: Sum, of: ir.Value | None, order: list[Expr], weights: Sequence[Expr]) -> ir.Value:
         make = build.query_sum if s.side == "query" else build.key_sum
         by_type: dict[str, tuple[list[ir.Value], list[int]]] = {}
         for weight, (_, source) in zip(weights, s.terms, strict=True):

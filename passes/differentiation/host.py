@@ -8,8 +8,8 @@ from attn_mlir.dialects.attn.pieces import outputs_of
 from attn_mlir.dialects.fastmath import attributes_of
 from attn_mlir.mlir import arith, func, ir
 from attn_mlir.passes.derivation.emit import output_name
-from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Node
-from attn_mlir.passes.differentiation.model import Program
+from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Expr
+from attn_mlir.passes.differentiation.model import RowModel
 from attn_mlir.passes.locations import location_name
 from attn_mlir.passes.order import deepest_first
 from attn_mlir.passes.regions import block_of, clone_op, piece, pieces, scores_in
@@ -180,7 +180,7 @@ def _next(op: ir.Operation) -> ir.Operation | None:
 
 
 @dataclass(eq=False)
-class Expressions:
+class HostExpressions:
     """Writes expressions into one piece, each once.
 
     `indices` are the piece's positions (b, h, q_idx, kv_idx as far as it has them), `leaves` known values, `rows` tensors
@@ -188,14 +188,14 @@ class Expressions:
     """
 
     host: HostBuilder
-    program: Program
+    program: RowModel
     indices: Sequence[ir.Value]
-    leaves: dict[Node, ir.Value]
-    rows: Mapping[Node, ir.Value] = field(default_factory=dict)
-    names: Mapping[Node, str] = field(default_factory=dict)
+    leaves: dict[Expr, ir.Value]
+    rows: Mapping[Expr, ir.Value] = field(default_factory=dict)
+    names: Mapping[Expr, str] = field(default_factory=dict)
     _copies: dict[ir.Value, ir.Value] = field(default_factory=dict)
 
-    def emit(self, node: Node) -> ir.Value:
+    def emit(self, node: Expr) -> ir.Value:
         for n in deepest_first(node, self.leaves, lambda n: () if n in self.rows else n.args):
             name = self.names.get(n) or self._leaf_name(n)
             arguments = [] if n in self.rows else [self.leaves[a] for a in n.args]
@@ -203,12 +203,12 @@ class Expressions:
                 self.leaves[n] = self._emit(n, arguments)
         return self.leaves[node]
 
-    def _leaf_name(self, node: Node) -> str | None:
+    def _leaf_name(self, node: Expr) -> str | None:
         if node.op == "s":
             return "s" if node.attr == 0 else f"s_{node.attr}"
         return self.program.reductions[int(node.attr)].name if node.op == "red" else None  # type: ignore[call-overload]
 
-    def _emit(self, n: Node, args: list[ir.Value]) -> ir.Value:
+    def _emit(self, n: Expr, args: list[ir.Value]) -> ir.Value:
         if n in self.rows:
             return self.host.read_at("query", self.rows[n], self.indices[:3])
         if n.is_const:
@@ -243,7 +243,7 @@ class Expressions:
             attributes["attn.tie"] = ir.StringAttr.get(str(n.attr))
         return ir.Operation.create(n.op, results=[result], operands=args, attributes=attributes).result
 
-    def _adjoint_read(self, n: Node) -> ir.Value:
+    def _adjoint_read(self, n: Expr) -> ir.Value:
         leaf, prefix = n.attr  # type: ignore[misc]
         param = self.program.params[leaf]
         if param.read is None:
@@ -270,8 +270,8 @@ class Expressions:
 
 def scatter_to_read(
     host: HostBuilder,
-    program: Program,
-    leaf: Node,
+    program: RowModel,
+    leaf: Expr,
     of: ir.Value | None,
     weight: int,
     names: Sequence[str],
@@ -288,7 +288,7 @@ def scatter_to_read(
     tensor = host.mapping[read.tensor]
 
     def index(*positions: ir.Value) -> list[ir.Value]:
-        expressions = Expressions(host, program, indices(positions), {})
+        expressions = HostExpressions(host, program, indices(positions), {})
         return [expressions.copy(i, param.block) for i in read.indices]
 
     with ir.Location.name(f"d{param.name}", ir.Location.current):

@@ -21,7 +21,7 @@ from attn_mlir.passes.differentiation.delta_backward import DeltaBackward, place
 from attn_mlir.passes.differentiation.delta_check import certified_delta
 from attn_mlir.passes.differentiation.errors import DifferentiationError
 from attn_mlir.passes.differentiation.host import HostBuilder
-from attn_mlir.passes.differentiation.linear_backward import Backward
+from attn_mlir.passes.differentiation.linear_backward import BackwardBody
 from attn_mlir.passes.differentiation.linear_check import LinearCertificate, certified
 from attn_mlir.passes.differentiation.linear_model import LinearModel, LinearPrimal
 from attn_mlir.passes.regions import block_of, clone_op, find_all, piece
@@ -102,7 +102,7 @@ class LinearDerivatives(LinearModel):
         """`@f_bwd`: the gradients of the arguments `wrt`."""
         host, linear = HostBuilder(self.primal), self.primal.attention
         _ = self.mods, self.decay, self.skip, self.erase, self.certificate
-        kind = DeltaBackward if self.is_delta else Backward
+        kind = DeltaBackward if self.is_delta else BackwardBody
         names = ["o", *self.primal.outputs]
         types = [r.type for r in linear.results]
         gradients = ["do", *(f"d_{name}" for name in self.primal.outputs)]

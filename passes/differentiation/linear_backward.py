@@ -7,11 +7,11 @@ from functools import cached_property
 from attn_mlir.dialects.attn import build
 from attn_mlir.dialects.attn.linear_recurrence import state_shape
 from attn_mlir.mlir import arith, ir
-from attn_mlir.passes.derivation.expr import Node
+from attn_mlir.passes.derivation.expr import Expr
 from attn_mlir.passes.differentiation.functions import zero_capture
 from attn_mlir.passes.differentiation.linear_model import GRADIENTS, SWAPPED
-from attn_mlir.passes.differentiation.linear_products import Products
-from attn_mlir.passes.differentiation.linear_writer import Writer
+from attn_mlir.passes.differentiation.linear_products import ProductGradients
+from attn_mlir.passes.differentiation.linear_writer import GradientWriter
 from attn_mlir.passes.differentiation.mods import PIECES
 from attn_mlir.passes.linear_scale import is_small, multiplying, read_scale, scaling, split
 from attn_mlir.passes.regions import block_of, clone_as, inline, maker
@@ -27,14 +27,14 @@ class _Scales:
 
 
 @dataclass(eq=False)
-class Backward(Writer):
+class BackwardBody(GradientWriter):
     """The body of the backward function, while it is built."""
 
     def gradients(self) -> list[ir.Value]:
         """The gradients of `wrt`."""
         of, host = self.of, self.host
         originals = of.applied.apply(host)
-        decays, products = of.decay_wanted(), Products(of, host, self.found)
+        decays, products = of.decay_wanted(), ProductGradients(of, host, self.found)
         swept: dict[str, ir.Operation] = {}
         for role in ("q", "k", "v"):
             needed = of.wanted(role) or of.rows_wanted(role) or (decays and role != "v")
@@ -184,7 +184,7 @@ class Backward(Writer):
         _, columns = state_shape(self.of.primal.attention)
         return ir.RankedTensorType.get([ir.ShapedType.get_dynamic_size()] * 3 + [columns], self.host.score)
 
-    def _skip(self, factor: Node) -> None:
+    def _skip(self, factor: Expr) -> None:
         """Adds the gradients of what `attn.skip` reads: its factor has the sums over d of do v."""
         shares, do, v = self.of.shares("skip", factor), self.host.tensors["do"], self.operand("v")
         if not shares.reads or v is None:

@@ -24,7 +24,7 @@ class LinearCertificate:
 
 
 @dataclass(frozen=True)
-class Swept:
+class LinearScan:
     """What one sweep over q, k [T, K], v [T, V] and log decays gives; states are [K, V]."""
 
     o: Array
@@ -33,7 +33,7 @@ class Swept:
     """The states at the ends of intervals, in the order of positions."""
 
 
-def sweep(q: Array, k: Array, v: Array, g: Array, initial: Array, forward: bool, channels: str) -> Swept:
+def sweep(q: Array, k: Array, v: Array, g: Array, initial: Array, forward: bool, channels: str) -> LinearScan:
     """The recurrence; log decays [T, 1], or one for each column of k or v."""
     state, o = initial, np.zeros((LENGTH, v.shape[1]))
     at: dict[int, Array] = {}
@@ -47,7 +47,7 @@ def sweep(q: Array, k: Array, v: Array, g: Array, initial: Array, forward: bool,
         if forward:
             at[t + 1] = state
     ends = [min(end, LENGTH) for end in range(INTERVAL, LENGTH + INTERVAL, INTERVAL)]
-    return Swept(o, state, [at[end] for end in ends])
+    return LinearScan(o, state, [at[end] for end in ends])
 
 
 def derived(x: Mapping[str, Array], forward: bool, channels: str, plan: Mapping[str, LinearSweep] = GRADIENTS) -> dict[str, Array]:

@@ -8,9 +8,9 @@ from attn_mlir.dialects.attn.linear_erase import eraser, is_delta
 from attn_mlir.dialects.attn.rows import multiplies_rows
 from attn_mlir.mlir import ir
 from attn_mlir.passes.chunk_rewrite import score_type
-from attn_mlir.passes.derivation.expr import Graph, Node, leaves
+from attn_mlir.passes.derivation.expr import Expr, Graph, leaves
 from attn_mlir.passes.differentiation.host import Primal
-from attn_mlir.passes.differentiation.model import ROW, Program
+from attn_mlir.passes.differentiation.model import ROW, RowModel
 from attn_mlir.passes.differentiation.mods import PIECES, Mods
 from attn_mlir.passes.differentiation.propagate import adjoints
 from attn_mlir.passes.differentiation.read import PieceReader, read_element
@@ -51,9 +51,9 @@ GRADIENTS = {
 class Shares:
     """The `adjoint` of a piece's result, and those of leaves that it is made of; `reads` are those with a gradient, and their tensors."""
 
-    adjoint: Node
-    of: dict[Node, Node]
-    reads: dict[Node, ir.Value]
+    adjoint: Expr
+    of: dict[Expr, Expr]
+    reads: dict[Expr, ir.Value]
 
 
 def source_of(role: str) -> str:
@@ -96,7 +96,7 @@ class LinearModel:
         return is_delta(self.primal.attention)
 
     @cached_property
-    def erase(self) -> tuple[Node, Node] | None:
+    def erase(self) -> tuple[Expr, Expr] | None:
         """`attn.erase` as (its argument, its result)."""
         found = eraser(self.primal.attention)
         if found is None:
@@ -105,9 +105,9 @@ class LinearModel:
         return x, result
 
     @cached_property
-    def program(self) -> Program:
+    def program(self) -> RowModel:
         """Holds what the mods read; there are no pairs of weights."""
-        return Program(Graph(), [], [], [], [])
+        return RowModel(Graph(), [], [], [], [])
 
     @cached_property
     def mods(self) -> Mods:
@@ -158,7 +158,7 @@ class LinearModel:
         return Mods(self.program, {role: mod for role, mod in self.mods.of.items() if role not in self.kept})
 
     @cached_property
-    def decay(self) -> tuple[Node, Node] | None:
+    def decay(self) -> tuple[Expr, Expr] | None:
         """`attn.decay` as (its argument, its result)."""
         found = piece(self.primal.attention, "attn.decay")
         if found is None:
@@ -167,7 +167,7 @@ class LinearModel:
         return x, result
 
     @cached_property
-    def skip(self) -> Node | None:
+    def skip(self) -> Expr | None:
         """The factor of what `attn.skip` adds to o; None for 0."""
         found = piece(self.primal.attention, "attn.skip")
         return None if found is None else PieceReader(self.program, block_of(found), {}, ROW).results()[0]
@@ -178,7 +178,7 @@ class LinearModel:
         arguments = list(self.primal.entry.arguments)
         return {arguments[i] for i in self.wrt}
 
-    def reads(self, result: Node) -> dict[Node, ir.Value]:
+    def reads(self, result: Expr) -> dict[Expr, ir.Value]:
         """What an expression reads of captured tensors that have a gradient, and these tensors."""
         params = sorted(n for n in leaves(result) if n.op == "param")
         found = {n: read.tensor for n in params if (read := self.program.param(n).read) is not None}
@@ -204,7 +204,7 @@ class LinearModel:
         return "v" not in self.mods.of or ("v" in self.kept and self.by_products)
 
     @cached_property
-    def row_reads(self) -> dict[str, dict[Node, ir.Value]]:
+    def row_reads(self) -> dict[str, dict[Expr, ir.Value]]:
         """What factors of rows read whose gradients are made of products, by input."""
         found = {role: self.shares_of_mod(role).reads for role in (self.kept if self.by_products else ())}
         return {role: reads for role, reads in found.items() if reads}
@@ -213,7 +213,7 @@ class LinearModel:
         """`shares` of what the mod of q, k or v makes."""
         return self.shares(role, self.mods.of[role][1])
 
-    def shares(self, name: str, result: Node) -> Shares:
+    def shares(self, name: str, result: Expr) -> Shares:
         """How the adjoint of a piece's result, `name` tells it from others, goes on to what it is made of."""
         graph = self.program.graph
         adjoint = graph.node("element", attr=f"adjoint_{name}")

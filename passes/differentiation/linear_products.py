@@ -8,12 +8,12 @@ from attn_mlir.dialects.attn import build
 from attn_mlir.dialects.attn.linear_recurrence import state_shape
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.differentiation.linear_model import source_of
-from attn_mlir.passes.differentiation.linear_writer import Writer
+from attn_mlir.passes.differentiation.linear_writer import GradientWriter
 from attn_mlir.passes.linear_scale import split
 
 
 @dataclass(eq=False)
-class Products(Writer):
+class ProductGradients(GradientWriter):
     """Adds gradients that are made of products, which are sums in the type of scores."""
 
     _groups: dict[str, ir.Value] = field(default_factory=dict)
@@ -50,8 +50,7 @@ class Products(Writer):
             if operand is None or group is None:
                 known[x] = self.host.constant(0.0)
             else:
-                head = arith.floordivsi(indices[1], group)
-                known[x] = self.host.read(self.host.mapping[operand], [indices[0], head, *indices[2:]])
+                known[x] = self.of_group(self.host.mapping[operand], group, indices)
             return self.emit(weights, indices, known)
 
         made = build.elements(gradient, body)

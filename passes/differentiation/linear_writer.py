@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from attn_mlir.mlir import arith, ir, tensor
-from attn_mlir.passes.derivation.expr import Node
-from attn_mlir.passes.differentiation.host import Expressions, HostBuilder, scatter_to_read
+from attn_mlir.passes.derivation.expr import Expr
+from attn_mlir.passes.differentiation.host import HostBuilder, HostExpressions, scatter_to_read
 from attn_mlir.passes.differentiation.linear_model import LinearModel
 from attn_mlir.passes.tiling.scalars import constant_index
 
 
 @dataclass(eq=False)
-class Writer:
+class GradientWriter:
     """Writes into the backward function; `found` are the gradients of each argument of the primal."""
 
     of: LinearModel
@@ -29,16 +29,20 @@ class Writer:
         heads, given = (tensor.dim(x, one) for x in (whole, shared))
         return arith.floordivsi(heads, given)
 
-    def emit(self, nodes: Sequence[Node], indices: Sequence[ir.Value], known: Mapping[Node, ir.Value]) -> list[ir.Value]:
+    def of_group(self, shared: ir.Value, group: ir.Value, indices: Sequence[ir.Value]) -> ir.Value:
+        """An element of a tensor of which `group` heads of o share one."""
+        return self.host.read(shared, [indices[0], arith.floordivsi(indices[1], group), *indices[2:]])
+
+    def emit(self, nodes: Sequence[Expr], indices: Sequence[ir.Value], known: Mapping[Expr, ir.Value]) -> list[ir.Value]:
         """Values of nodes at a position, where those of some leaves are known."""
-        expressions = Expressions(self.host, self.of.program, padded(indices), dict(known))
+        expressions = HostExpressions(self.host, self.of.program, padded(indices), dict(known))
         return [expressions.emit(node) for node in nodes]
 
     def add(self, argument: ir.Value, gradient: ir.Value) -> None:
         """Adds a part of an argument's gradient."""
         self.found.setdefault(argument, []).append(gradient)
 
-    def scatter(self, reads: Mapping[Node, ir.Value], of: ir.Value, first: int, rank: int) -> None:
+    def scatter(self, reads: Mapping[Expr, ir.Value], of: ir.Value, first: int, rank: int) -> None:
         """Adds weights, from number `first` on, to where captured tensors are read."""
         for weight, (leaf, captured) in enumerate(reads.items(), first):
             self.add(captured, scatter_to_read(self.host, self.of.program, leaf, of, weight, ("b", "h", "t", "d")[:rank], padded))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 
 from attn_mlir.mlir import ir
-from attn_mlir.passes.derivation.expr import BOOL, Graph, Node, leaves
+from attn_mlir.passes.derivation.expr import BOOL, Expr, Graph, leaves
 from attn_mlir.passes.differentiation.errors import DifferentiationError
 from attn_mlir.passes.order import deepest_first
 from attn_mlir.passes.regions import maker
@@ -39,14 +39,14 @@ class Param:
 
 
 @dataclass(frozen=True, eq=False)
-class Reduction:
+class ModelReduction:
     """r = reduce over the keys of `value`. `given` says where its value comes from when it need not be computed.
 
     "saved": the forward pass returned it. ("row_dot", a, b): it is the product of the rows of two tensors.
     """
 
     kind: str
-    value: Node
+    value: Expr
     name: str
     given: object = None
     origin: ir.Value | None = None
@@ -59,7 +59,7 @@ class Sum:
 
     side: str
     name: str
-    terms: tuple[tuple[Node, str], ...]
+    terms: tuple[tuple[Expr, str], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,19 +67,19 @@ class RowValue:
     """An output: one number for each query row."""
 
     name: str
-    value: Node
+    value: Expr
 
 
 @dataclass(frozen=True, eq=False)
 class Scatter:
     """An output: `weight` added at the element that `param` reads; over all pairs, or over rows when it does not vary."""
 
-    param: Node
-    weight: Node
+    param: Expr
+    weight: Expr
 
 
 @dataclass(eq=False)
-class Program:
+class RowModel:
     """Products and named expressions, and outputs made of them. `products` pairs names of tensors.
 
     `tolerance` is how precise the program's constants are, relative to their size; `near` how far below a maximum, relative to
@@ -88,8 +88,8 @@ class Program:
 
     graph: Graph
     products: list[tuple[str, str]]
-    scores: list[Node]
-    reductions: list[Reduction]
+    scores: list[Expr]
+    reductions: list[ModelReduction]
     params: list[Param]
     tolerance: float = 1e-13
     near: float = 0.0
@@ -98,11 +98,11 @@ class Program:
     sums: list[Sum] = field(default_factory=list)
     rows: list[RowValue] = field(default_factory=list)
     scatters: list[Scatter] = field(default_factory=list)
-    locations: dict[Node, ir.Location] = field(default_factory=dict)
+    locations: dict[Expr, ir.Location] = field(default_factory=dict)
     """Where the user wrote what became a node."""
-    _pair: dict[Node, bool] = field(default_factory=dict)
+    _pair: dict[Expr, bool] = field(default_factory=dict)
 
-    def roots(self) -> list[Node]:
+    def roots(self) -> list[Expr]:
         """All expressions: of outputs, reductions and scores."""
         weights = [w for s in self.sums for w, _ in s.terms] + [s.weight for s in self.scatters]
         return [*weights, *[r.value for r in self.rows], *[r.value for r in self.reductions], *self.scores]
@@ -112,33 +112,33 @@ class Program:
         """Whether a parameter tells what dropout keeps."""
         return any(maker(p.value, "attn.kept") is not None for p in self.params)
 
-    def product(self, query: str, key: str) -> Node:
+    def product(self, query: str, key: str) -> Expr:
         """The leaf of a product; a new one is added."""
         if (query, key) not in self.products:
             self.products.append((query, key))
         return self.graph.leaf("x", self.products.index((query, key)))
 
-    def red(self, index: int) -> Node:
+    def red(self, index: int) -> Expr:
         return self.graph.leaf("red", index)
 
-    def param(self, leaf: Node) -> Param:
+    def param(self, leaf: Expr) -> Param:
         return self.params[int(leaf.attr)]  # type: ignore[call-overload]
 
-    def row_leaf(self, name: str) -> Node:
+    def row_leaf(self, name: str) -> Expr:
         """A tensor [B, Hq, Sq] read at the row."""
         return self.graph.node("row", attr=name)
 
-    def adjoint_read(self, leaf: Node, prefix: str) -> Node:
+    def adjoint_read(self, leaf: Expr, prefix: str) -> Expr:
         """The element of the tensor called `prefix` + (name of the tensor) that `leaf` reads of its own."""
         return self.graph.node("dparam", attr=(leaf.attr, prefix))
 
-    def is_pair(self, node: Node) -> bool:
+    def is_pair(self, node: Expr) -> bool:
         """Whether a value differs from key to key."""
         for n in deepest_first(node, self._pair, lambda n: n.args):
             self._pair[n] = any(self._pair[a] for a in n.args) if n.args else self._leaf_is_pair(n)
         return self._pair[node]
 
-    def _leaf_is_pair(self, leaf: Node) -> bool:
+    def _leaf_is_pair(self, leaf: Expr) -> bool:
         if leaf.op == "param":
             return self.param(leaf).level == PAIR
         if leaf.op == "dparam":
@@ -150,14 +150,14 @@ class Program:
         weights = [w for s in self.sums for w, _ in s.terms] + [s.weight for s in self.scatters]
         return sorted(self.reductions_of(*weights, *[r.value for r in self.rows]))
 
-    def where_keys(self, count: Node, value: Node) -> Node:
+    def where_keys(self, count: Expr, value: Expr) -> Expr:
         """A value of the row, 0 where `count` says that it has no key."""
         g = self.graph
         return g.select(g.node("arith.cmpf", count, g.const(0.0), attr=2, type=BOOL), value, g.const(0.0))
 
-    def below(self, roots: Iterable[Node], known: Container[Node] = ()) -> set[Node]:
+    def below(self, roots: Iterable[Expr], known: Container[Expr] = ()) -> set[Expr]:
         """All nodes below `roots`, through named scores, but not below what is `known`."""
-        found: set[Node] = set()
+        found: set[Expr] = set()
         todo = list(roots)
         while todo:
             n = todo.pop()
@@ -167,7 +167,7 @@ class Program:
                     todo += [self.scores[int(n.attr)]] if n.op == "s" else n.args  # type: ignore[call-overload]
         return found
 
-    def reductions_of(self, *roots: Node) -> set[int]:
+    def reductions_of(self, *roots: Expr) -> set[int]:
         """The reductions that expressions depend on, through other reductions too; scores depend on none."""
         found: set[int] = set()
         todo = list(roots)
@@ -179,10 +179,10 @@ class Program:
         return found
 
 
-def largest(roots: Iterable[Node], passed: Callable[[Node], bool], wanted: Callable[[Node], bool]) -> list[Node]:
+def largest(roots: Iterable[Expr], passed: Callable[[Expr], bool], wanted: Callable[[Expr], bool]) -> list[Expr]:
     """The largest expressions below `roots` that are `wanted`, in the order in which they are met; none below what is `passed`."""
-    found: dict[Node, None] = {}
-    seen: set[Node] = set()
+    found: dict[Expr, None] = {}
+    seen: set[Expr] = set()
     todo = list(roots)[::-1]
     while todo:
         n = todo.pop()

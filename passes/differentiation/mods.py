@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from attn_mlir.dialects.attn import build
 from attn_mlir.dialects.attn.partners import Partner, partner_of
 from attn_mlir.mlir import arith, ir
-from attn_mlir.passes.derivation.expr import Node
-from attn_mlir.passes.differentiation.host import Expressions, HostBuilder, scatter_to_read
-from attn_mlir.passes.differentiation.model import Program
+from attn_mlir.passes.derivation.expr import Expr
+from attn_mlir.passes.differentiation.host import HostBuilder, HostExpressions, scatter_to_read
+from attn_mlir.passes.differentiation.model import RowModel
 from attn_mlir.passes.differentiation.propagate import adjoints, tangent
 from attn_mlir.passes.differentiation.read import read_element
 from attn_mlir.passes.regions import piece
@@ -26,12 +26,12 @@ class Mods:
     back from the other channel is the mod's derivative there: it is computed at that channel, and nothing is scattered.
     """
 
-    program: Program
-    of: dict[str, tuple[Node, Node]] = field(default_factory=dict)
-    partners: dict[str, tuple[Node, Partner]] = field(default_factory=dict)
+    program: RowModel
+    of: dict[str, tuple[Expr, Expr]] = field(default_factory=dict)
+    partners: dict[str, tuple[Expr, Partner]] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, program: Program, attention: ir.Operation) -> "Mods":
+    def read(cls, program: RowModel, attention: ir.Operation) -> "Mods":
         mods = cls(program)
         for role, name in PIECES.items():
             mod = piece(attention, name)
@@ -53,7 +53,7 @@ class Mods:
         return originals
 
     def tangent(
-        self, host: HostBuilder, role: str, original: ir.Value, moved: ir.Value | None, reads: Mapping[Node, Node]
+        self, host: HostBuilder, role: str, original: ir.Value, moved: ir.Value | None, reads: Mapping[Expr, Expr]
     ) -> ir.Value | None:
         """The tangent of the changed tensor, where that of the original one is `moved`, and captured ones have theirs."""
         x, result = self.of[role]
@@ -67,8 +67,8 @@ class Mods:
         return None if found is None else self._elements(host, role, tensors, found)
 
     def pull(
-        self, host: HostBuilder, role: str, original: ir.Value, adjoint: ir.Value, wanted: frozenset[Node]
-    ) -> tuple[ir.Value, list[tuple[Node, ir.Value]]]:
+        self, host: HostBuilder, role: str, original: ir.Value, adjoint: ir.Value, wanted: frozenset[Expr]
+    ) -> tuple[ir.Value, list[tuple[Expr, ir.Value]]]:
         """The adjoint of the original tensor, and (parameter, tensor) for those `wanted` of the captured ones that the mod reads."""
         x, result = self.of[role]
         graph = self.program.graph
@@ -92,7 +92,7 @@ class Mods:
     def _other(self, role: str, tensor: ir.Value, channel: ir.Value) -> ir.Value:
         return self.partners[role][1].index(channel, ir.RankedTensorType(tensor.type).shape[3])
 
-    def _elements(self, host: HostBuilder, role: str, tensors: Mapping[Node, ir.Value], value: Node) -> ir.Value:
+    def _elements(self, host: HostBuilder, role: str, tensors: Mapping[Expr, ir.Value], value: Expr) -> ir.Value:
         """A tensor of the role's type, of `value` at every element; `tensors` are the leaves, the original tensor first."""
 
         def body(*indices: ir.Value) -> list[ir.Value]:
@@ -102,7 +102,7 @@ class Mods:
         weights = build.elements(like, body, host.sequences(_SIDES[role]))
         return build.collect(weights, 0, like.type)
 
-    def _expressions(self, host: HostBuilder, role: str, indices: Sequence[ir.Value], tensors: Mapping[Node, ir.Value]) -> Expressions:
+    def _expressions(self, host: HostBuilder, role: str, indices: Sequence[ir.Value], tensors: Mapping[Expr, ir.Value]) -> HostExpressions:
         """Expressions at the positions `indices`; leaves are elements of `tensors`, and of the same ones in the other channel."""
         leaves = {leaf: host.read_at(_SIDES[role], tensor, indices) for leaf, tensor in tensors.items()}
         if role in self.partners:
@@ -112,4 +112,4 @@ class Mods:
             dot = self.program.graph.node("element", attr=f"dot_{role}")
             if dot in tensors:
                 leaves[self.program.graph.node("element", attr=f"dot_{role}.partner")] = host.read_at(_SIDES[role], tensors[dot], there)
-        return Expressions(host, self.program, indices, leaves)
+        return HostExpressions(host, self.program, indices, leaves)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from attn_mlir.passes.derivation.evaluate import Array
-from attn_mlir.passes.derivation.expr import BOOL, Node, nodes
-from attn_mlir.passes.differentiation.model import Program
+from attn_mlir.passes.derivation.expr import BOOL, Expr, nodes
+from attn_mlir.passes.differentiation.model import RowModel
 
 KEYS, DIM = 11, 3
 Range = tuple[float, float]
@@ -29,9 +29,9 @@ class Point:
     """Inputs of a program: tensors and values by name, parameters and rows by leaf; each row of scores stands alone."""
 
     tensors: dict[str, Array]
-    params: dict[Node, Array]
+    params: dict[Expr, Array]
     rows: dict[str, Array]
-    reads: dict[Node, Array]
+    reads: dict[Expr, Array]
     present: Array
 
     def moved(self, by: "Point", t: float) -> "Point":
@@ -49,7 +49,7 @@ class Point:
 class Draw:
     """Draws points of one program; `scores` are those of its own products, by default small ones of many kinds."""
 
-    program: Program
+    program: RowModel
     rng: np.random.Generator
     scores: Array | None = None
     rows: int = field(init=False)

@@ -5,14 +5,14 @@ The gradient of a score is p (dp - sum dp p) times the slope of what the user wr
 slope (1e6, say) makes that rounding the largest term of the gradient. Such programs sum dp p in a sweep of its own.
 """
 
-from attn_mlir.passes.derivation.expr import FLOAT, Node
+from attn_mlir.passes.derivation.expr import FLOAT, Expr
 from attn_mlir.passes.derivation.signs import Signs
-from attn_mlir.passes.differentiation.model import Program
+from attn_mlir.passes.differentiation.model import RowModel
 
 _POLE_AT_ZERO = ("math.log", "math.log2", "math.sqrt", "math.rsqrt")
 
 
-def has_pole(program: Program) -> bool:
+def has_pole(program: RowModel) -> bool:
     """Whether a weight may be infinitely steep in the scores: by a division, a logarithm, a root, a power or a tangent."""
     below = program.below([w for s in program.sums for w, _ in s.terms])
     # Scores come from products, so what differs from key to key by its indices alone has no slope, and is no danger.
@@ -21,16 +21,16 @@ def has_pole(program: Program) -> bool:
     return any(n in moving and _is_pole(n, moving, apart) for n in below)
 
 
-def _moving(program: Program, below: set[Node]) -> set[Node]:
+def _moving(program: RowModel, below: set[Expr]) -> set[Expr]:
     """What depends on a product of a query and a key, without reductions."""
-    moving: set[Node] = set()
+    moving: set[Expr] = set()
     for n in sorted(below):
         if n.op in ("x", "s") or any(a in moving for a in n.args):
             moving.add(n)
     return moving
 
 
-def _is_pole(n: Node, moving: set[Node], apart: "_Apart") -> bool:
+def _is_pole(n: Expr, moving: set[Expr], apart: "_Apart") -> bool:
     if n.type != FLOAT:
         return False
     if n.op == "arith.divf":
@@ -50,7 +50,7 @@ class _Apart:
     def __init__(self, signs: Signs) -> None:
         self._signs = signs
 
-    def __contains__(self, n: Node) -> bool:
+    def __contains__(self, n: Expr) -> bool:
         while n.op in ("math.sqrt", "math.absf"):
             n = n.args[0]
         if n.is_const:

@@ -8,8 +8,8 @@ from attn_mlir.dialects.fastmath import flag_of
 from attn_mlir.mlir import ir
 from attn_mlir.passes.derivation import evaluate
 from attn_mlir.passes.derivation.emit import output_name
-from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Graph, Node
-from attn_mlir.passes.differentiation.model import PAIR, ROW, Param, Program, Read, Reduction, RowValue, Sum, location_error
+from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Expr, Graph
+from attn_mlir.passes.differentiation.model import PAIR, ROW, ModelReduction, Param, Read, RowModel, RowValue, Sum, location_error
 from attn_mlir.passes.differentiation.partials import partials
 from attn_mlir.passes.locations import location_name
 from attn_mlir.passes.order import deepest_first
@@ -19,7 +19,7 @@ _LOGARITHMS = ("math.log", "math.log2")
 _CASTS = ("arith.extf", "arith.truncf")
 
 
-def read_attention(attention: ir.Operation) -> Program:
+def read_attention(attention: ir.Operation) -> RowModel:
     """The program of an attention whose terms sum v; tensors are called q, k and v, those of further products q2, k2, q3...
 
     Its sums are o, o1..., one for each weight of the row.
@@ -29,7 +29,7 @@ def read_attention(attention: ir.Operation) -> Program:
     double = row is not None and isinstance(block_of(row).arguments[0].type, ir.F64Type)
     products = [("q", "k"), *((f"q{number}", f"k{number}") for number, _ in enumerate(pieces(attention, "attn.product"), 2))]
     near = 2.0**-14 if is_half(attention) else 0.0
-    program = Program(graph, products, [], [], [], 1e-13 if double else 3e-7, near, len(products))
+    program = RowModel(graph, products, [], [], [], 1e-13 if double else 3e-7, near, len(products))
     x = [graph.leaf("x", k) for k in range(len(products))]
     if score is None:
         program.scores += x
@@ -49,19 +49,19 @@ def read_attention(attention: ir.Operation) -> Program:
     return program
 
 
-def read_element(program: Program, mod: ir.Operation) -> list[Node]:
+def read_element(program: RowModel, mod: ir.Operation) -> list[Expr]:
     """An `attn.query`, `attn.key` or `attn.value`: the elements that it takes, x first, and its result."""
     block = block_of(mod)
     elements = {x: program.graph.node("element", attr=f"{mod.name}.{i}") for i, x in enumerate(list(block.arguments)[: scores_in(block)])}
     return [*elements.values(), PieceReader(program, block, elements, ROW).results()[0]]
 
 
-def logarithm(g: Graph, op: str, x: Node) -> Node | None:
+def logarithm(g: Graph, op: str, x: Expr) -> Expr | None:
     """log(exp(a) b / c) as a + log b - log c, which is finite where the exponential is too small for a float.
 
     So p log p of a weight that underflows is 0, and has a gradient. None where there is no exponential.
     """
-    terms: list[tuple[Node, bool]] = []
+    terms: list[tuple[Expr, bool]] = []
     found, todo = False, [(x, True)]
     while todo:
         n, above = todo.pop()
@@ -94,16 +94,16 @@ def _is_arithmetic(op: ir.Operation, value: ir.Value) -> bool:
 class PieceReader:
     """Turns the values of one piece into expressions; reductions and parameters are added to the program."""
 
-    program: Program
+    program: RowModel
     block: ir.Block
-    known: dict[ir.Value, Node]
+    known: dict[ir.Value, Expr]
     level: str
     _varying: set[ir.Value] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._varying.update(self.known)
 
-    def results(self) -> list[Node]:
+    def results(self) -> list[Expr]:
         operations = [view.operation for view in self.block.operations]
         for op in operations[:-1]:
             if any(operand in self._varying for operand in op.operands):
@@ -113,7 +113,7 @@ class PieceReader:
                 self.read(op.results[0])
         return [self.read(value) for value in operations[-1].operands]
 
-    def read(self, value: ir.Value) -> Node:
+    def read(self, value: ir.Value) -> Expr:
         for v in deepest_first(value, self.known, self._read_below):
             self.known[v] = self._read(v)
         return self.known[value]
@@ -126,7 +126,7 @@ class PieceReader:
         read = op.name in ("attn.detach", "attn.slope", "attn.reduce") or _is_arithmetic(op, value)
         return list(op.operands) if read else []
 
-    def _read(self, value: ir.Value) -> Node:
+    def _read(self, value: ir.Value) -> Expr:
         graph = self.program.graph
         if isinstance(value, ir.BlockArgument):
             return self._param(value)
@@ -151,7 +151,7 @@ class PieceReader:
             raise location_error(f"'{op.name}' of a value that depends on the score has no derivative rule: {advice}", value)
         return self._param(value)
 
-    def _node(self, op: ir.Operation, value: ir.Value) -> Node:
+    def _node(self, op: ir.Operation, value: ir.Value) -> Expr:
         attribute: object = flag_of(op)
         if op.name == "arith.cmpf":
             attribute = op.attributes["predicate"].value
@@ -168,7 +168,7 @@ class PieceReader:
         self.program.locations.setdefault(node, op.location)
         return node
 
-    def _reduce(self, op: ir.Operation, value: ir.Value) -> Node:
+    def _reduce(self, op: ir.Operation, value: ir.Value) -> Expr:
         kind, argument = ir.StringAttr(op.attributes["kind"]).value, self.read(op.operands[0])
         reductions = self.program.reductions
         for i, known in enumerate(reductions):
@@ -177,10 +177,10 @@ class PieceReader:
         taken = {r.name for r in reductions}
         wanted = location_name(op.location) or kind
         name = wanted if wanted not in taken else next(f"{wanted}_{n}" for n in range(1, len(taken) + 2) if f"{wanted}_{n}" not in taken)
-        reductions.append(Reduction(kind, argument, name, "saved", value, op.location))
+        reductions.append(ModelReduction(kind, argument, name, "saved", value, op.location))
         return self.program.red(len(reductions) - 1)
 
-    def _param(self, value: ir.Value) -> Node:
+    def _param(self, value: ir.Value) -> Expr:
         name = _name(value) or f"param{len(self.program.params)}"
         self.program.params.append(Param(value, self.block, self.level, _read_of(value), name))
         kind = FLOAT if str(value.type) != BOOL else BOOL

@@ -15,10 +15,10 @@ The adjoint of a maximum is shared evenly among the keys that attain it, as in `
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from attn_mlir.passes.derivation.expr import Node
+from attn_mlir.passes.derivation.expr import Expr
 from attn_mlir.passes.differentiation.algebra import Algebra
 from attn_mlir.passes.differentiation.extrema import again, attains, is_rearranged, margin, shared
-from attn_mlir.passes.differentiation.model import Program, Reduction, RowValue, Scatter, Sum
+from attn_mlir.passes.differentiation.model import ModelReduction, RowModel, RowValue, Scatter, Sum
 from attn_mlir.passes.differentiation.propagate import adjoints
 from attn_mlir.passes.differentiation.whole import Whole
 
@@ -38,7 +38,7 @@ class Seeds:
 
 
 @dataclass(frozen=True)
-class Step:
+class Ruling:
     """One decision, for people: `rule` is closed, follows, known, swept, whole, rounded, dropped, detached or shared."""
 
     subject: str
@@ -50,9 +50,9 @@ class Step:
 class Reverse:
     """Builds `result`, the adjoint program; its sums, rows and scatters are the gradients of everything that is read."""
 
-    primal: Program
+    primal: RowModel
     seeds: Seeds
-    steps: list[Step] = field(default_factory=list)
+    steps: list[Ruling] = field(default_factory=list)
     dropped: set[int] = field(default_factory=set)
     whole: bool = False
     """Whether values whose sums are not known are summed whole; else differences in them are multiplied out, which finds equal sums."""
@@ -61,21 +61,21 @@ class Reverse:
 
     def __post_init__(self) -> None:
         p = self.primal
-        self.result = Program(p.graph, list(p.products), list(p.scores), list(p.reductions), p.params, p.tolerance, p.near, p.given)
+        self.result = RowModel(p.graph, list(p.products), list(p.scores), list(p.reductions), p.params, p.tolerance, p.near, p.given)
         # A closed form in place of a sweep reads <do, o>, and with it what rounding weights to 16 bits did to o: too much at large scores.
         self.algebra = Algebra(p.graph, self.result.is_pair, p.tolerance, in_any_order=not p.near)
         self._whole = Whole(self.algebra, lambda leaf: self.result.reductions[int(leaf.attr)].given is None)  # type: ignore[call-overload]
-        self._known: dict[Node, Node] = {}
-        self._of_red: dict[int, Node] = {}
-        self._of_pair: dict[Node, Node] = {}
-        self._sums: dict[tuple[str, str], list[tuple[Node, str]]] = {}
-        self._rows: dict[str, Node] = {}
-        self._scatters: dict[Node, list[Node]] = {}
+        self._known: dict[Expr, Expr] = {}
+        self._of_red: dict[int, Expr] = {}
+        self._of_pair: dict[Expr, Expr] = {}
+        self._sums: dict[tuple[str, str], list[tuple[Expr, str]]] = {}
+        self._rows: dict[str, Expr] = {}
+        self._scatters: dict[Expr, list[Expr]] = {}
         for i, reduction in enumerate(p.reductions):
             if reduction.kind == "sum":
                 self._learn(reduction.value, p.red(i))
 
-    def run(self) -> Program:
+    def run(self) -> RowModel:
         for out in self.primal.sums:
             if out.name in self.seeds.sums:
                 self._seed_sum(out, self.seeds.sums[out.name])
@@ -101,9 +101,9 @@ class Reverse:
             reduction = self.result.reductions[i]
             self.result.reductions[i] = replace(reduction, given=None)
             self.steps = [replace(step, rule="follows") if step.rule == "closed" else step for step in self.steps]
-            self.steps.insert(0, Step(reduction.name, "rounded", "at large scores"))
+            self.steps.insert(0, Ruling(reduction.name, "rounded", "at large scores"))
 
-    def as_autograd(self, leaf: Node) -> Node:
+    def as_autograd(self, leaf: Expr) -> Expr:
         """The adjoint of a score with shares added up at every intermediate, in the order of autograd; maxima are left out."""
         roots = [(w, self.result.product(self.seeds.sums[s.name], tensor)) for s in self.primal.sums for w, tensor in s.terms]
         kept = [i for i in self._of_red if self.primal.reductions[i].kind == "sum" and i not in self.dropped]
@@ -121,19 +121,19 @@ class Reverse:
             self._pair_root(weight, adjoint, total, f"the weight of {tensor}")
             self._sums.setdefault(("key" if out.side == "query" else "query", tensor), []).append((weight, seed))
 
-    def _seed_scatter(self, scatter: Scatter, adjoint: Node) -> None:
+    def _seed_scatter(self, scatter: Scatter, adjoint: Expr) -> None:
         if self.result.is_pair(scatter.weight):
             self._pair_root(scatter.weight, adjoint, None, "a captured tensor's gradient")
         else:
             self._row_root(scatter.weight, adjoint)
 
-    def _delta(self, value: Node, seed: str, name: str) -> Node:
-        self.result.reductions.append(Reduction("sum", value, f"delta_{name}", ("row_dot", seed, name)))
+    def _delta(self, value: Expr, seed: str, name: str) -> Expr:
+        self.result.reductions.append(ModelReduction("sum", value, f"delta_{name}", ("row_dot", seed, name)))
         leaf = self.result.red(len(self.result.reductions) - 1)
         self._learn(value, leaf)
         return leaf
 
-    def _learn(self, value: Node, total: Node) -> None:
+    def _learn(self, value: Expr, total: Expr) -> None:
         """From the sum over keys of `value`, the sum of the only part of it that is not known yet."""
         g = self.primal.graph
         parts = self.algebra.split(value)
@@ -146,11 +146,11 @@ class Reverse:
                 total = g.sub(total, g.mul(coefficient, self._known[weight]))
         self._known[unknown[0][1]] = g.mul(total, inverse)
 
-    def _row_root(self, root: Node, adjoint: Node) -> None:
+    def _row_root(self, root: Expr, adjoint: Expr) -> None:
         for leaf, share in adjoints(self.primal.graph, [(root, adjoint)]).items():
             self._leaf_of_row(leaf, share)
 
-    def _leaf_of_row(self, leaf: Node, share: Node) -> None:
+    def _leaf_of_row(self, leaf: Expr, share: Expr) -> None:
         g = self.primal.graph
         if leaf.op == "red":
             i = int(leaf.attr)  # type: ignore[call-overload]
@@ -161,7 +161,7 @@ class Reverse:
             name = str(leaf.attr)
             self._rows[name] = g.add(self._rows[name], share) if name in self._rows else share
 
-    def _pair_root(self, root: Node, adjoint: Node, total: Node | None, what: str) -> None:
+    def _pair_root(self, root: Expr, adjoint: Expr, total: Expr | None, what: str) -> None:
         """Adds what `root` of every pair contributes; `total` is the sum over keys of adjoint * root, where it is known."""
         g = self.primal.graph
         slopes = adjoints(g, [(root, g.const(1.0))])
@@ -173,7 +173,7 @@ class Reverse:
             elif leaf.op == "param" and self.result.param(leaf).read is not None:
                 self._param(leaf, root, slopes[leaf], share, total, f"{what} by {self._name(leaf)}")
 
-    def _param(self, leaf: Node, root: Node, slope: Node, share: Node, total: Node | None, what: str) -> None:
+    def _param(self, leaf: Expr, root: Expr, slope: Expr, share: Expr, total: Expr | None, what: str) -> None:
         """Of a parameter of the row, one sum for each row where that needs no sweep; else one contribution for each pair."""
         if not self.result.is_pair(leaf):
             closed = self._closed(root, slope, total, what)
@@ -184,23 +184,23 @@ class Reverse:
         share = share if self.result.is_pair(share) else self.primal.graph.mul(share, self._every_key())
         self._scatters.setdefault(leaf, []).append(share)
 
-    def _every_key(self) -> Node:
+    def _every_key(self) -> Expr:
         """1, as a value of a pair."""
         return self.primal.graph.node("one")
 
-    def _closed(self, root: Node, slope: Node, total: Node | None, what: str) -> Node | None:
+    def _closed(self, root: Expr, slope: Expr, total: Expr | None, what: str) -> Expr | None:
         factor = None if total is None else self.algebra.ratio(slope, root)
         if factor is None or total is None:
             return None
-        self.steps.append(Step(what, "closed", "its logarithmic derivative is the same for all keys"))
+        self.steps.append(Ruling(what, "closed", "its logarithmic derivative is the same for all keys"))
         return self.primal.graph.mul(factor, total)
 
-    def _summed(self, root: Node, slope: Node, share: Node, total: Node | None, what: str) -> Node:
+    def _summed(self, root: Expr, slope: Expr, share: Expr, total: Expr | None, what: str) -> Expr:
         """The sum over keys of `share`."""
         closed = self._closed(root, slope, total, what)
         return self._sum_of(share, what) if closed is None else closed
 
-    def _parts(self, value: Node) -> list[tuple[Node, Node]]:
+    def _parts(self, value: Expr) -> list[tuple[Expr, Expr]]:
         """`value` in parts whose sums are known, or are to be computed."""
         parts = self.algebra.split(value)
         if len(parts) == 1 or all(weight in self._known for _, weight in parts):
@@ -208,15 +208,15 @@ class Reverse:
         self.has_unknown = True
         return self._whole.parts(value) if self.whole else parts
 
-    def _sum_of(self, value: Node, what: str) -> Node:
+    def _sum_of(self, value: Expr, what: str) -> Expr:
         g, total = self.primal.graph, self.primal.graph.const(0.0)
         for coefficient, weight in self._parts(value):
             known = weight in self._known
             if not known:
                 name = f"adjoint_{self.swept()}"
-                self.result.reductions.append(Reduction("sum", weight, name))
+                self.result.reductions.append(ModelReduction("sum", weight, name))
                 self._known[weight] = self.result.red(len(self.result.reductions) - 1)
-            self.steps.append(Step(what, "known" if known else "swept", self._name(self._known[weight])))
+            self.steps.append(Ruling(what, "known" if known else "swept", self._name(self._known[weight])))
             total = g.add(total, g.mul(coefficient, self._known[weight]))
         return total
 
@@ -226,7 +226,7 @@ class Reverse:
             return
         if self.algebra.is_zero(adjoint):
             self.dropped.add(i)
-            self.steps.append(Step(reduction.name, "dropped", "its adjoint is identically zero"))
+            self.steps.append(Ruling(reduction.name, "dropped", "its adjoint is identically zero"))
             return
         r = self.primal.red(i)
         if reduction.kind == "sum":
@@ -236,7 +236,7 @@ class Reverse:
         near = margin(self.primal, reduction.value, compared)
         here = attains(self.primal, reduction.kind, reduction.value, compared, near)
         count = self._sum_of(here, f"the keys that attain {reduction.name}")
-        self.steps.append(Step(reduction.name, "shared", "evenly among the keys that attain it"))
+        self.steps.append(Ruling(reduction.name, "shared", "evenly among the keys that attain it"))
         share = shared(self.primal, adjoint, count, near)
         self._pair_root(reduction.value, g.mul(here, share), g.mul(adjoint, r), reduction.name)
 
@@ -254,7 +254,7 @@ class Reverse:
 
     def _collect(self) -> None:
         for (side, tensor), terms in self._sums.items():
-            merged: dict[str, Node] = {}
+            merged: dict[str, Expr] = {}
             for weight, source in terms:
                 merged[source] = self.primal.graph.add(merged[source], weight) if source in merged else weight
             self.result.sums.append(Sum(side, tensor, tuple((w, source) for source, w in merged.items())))
@@ -268,7 +268,7 @@ class Reverse:
                 if total is not None and not (total.is_const and total.attr == 0.0):
                     self.result.scatters.append(Scatter(leaf, total))
 
-    def _name(self, leaf: Node) -> str:
+    def _name(self, leaf: Expr) -> str:
         if leaf.op == "red":
             return self.result.reductions[int(leaf.attr)].name  # type: ignore[call-overload]
         return self.result.param(leaf).name if leaf.op == "param" else str(leaf.attr)

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from attn_mlir.passes.derivation.evaluate import Array
-from attn_mlir.passes.derivation.expr import BOOL, Node, nodes
+from attn_mlir.passes.derivation.expr import BOOL, Expr, nodes
 from attn_mlir.passes.differentiation.algebra import Algebra, factors_of
 from attn_mlir.passes.differentiation.points import DIM, KEYS, Draw, Point
 from attn_mlir.passes.differentiation.reverse import Reverse
-from attn_mlir.passes.differentiation.values import Run, Values
+from attn_mlir.passes.differentiation.values import PointValues, Values
 
 SIGNIFICANT = {"f16": 11, "bf16": 8}
 """The significant bits of types."""
@@ -38,18 +38,18 @@ class _RoundedValues(Values):
 
     bits: int
 
-    def _value(self, n: Node) -> Array:
+    def _value(self, n: Expr) -> Array:
         value = super()._value(n)
         return value if n.type == BOOL or n.is_const else rounded(np.asarray(value), self.bits)
 
 
 @dataclass(eq=False)
-class RoundedRun(Run):
+class RoundedRun(PointValues):
     """A program's values in arithmetic of `bits`: what its dense formula gives in a type of 16 bits."""
 
     bits: int = 53
 
-    def evaluator(self, env: dict[Node, Array]) -> Values:
+    def evaluator(self, env: dict[Expr, Array]) -> Values:
         values = _RoundedValues(env, self.point.present)
         values.bits = self.bits
         return values
@@ -82,9 +82,9 @@ class RoundedWeights:
     def excess(self, scores: Array, seed: int) -> list[Array]:
         """How many times the error that it may have the gradient by each score of a product has, in each row."""
         point = self._point(scores, np.random.default_rng(seed))
-        known = {name: x for (_, name), x in Run(self.primal, point).sums().items() if name in self.seeds.known}
-        ours = Run(self.adjoint, point, {}, {name: self._output(point, name) for name in known})
-        once, twice = (Run(self.adjoint, point, {}, {n: f * x for n, x in known.items()}) for f in (1, 2))
+        known = {name: x for (_, name), x in PointValues(self.primal, point).sums().items() if name in self.seeds.known}
+        ours = PointValues(self.adjoint, point, {}, {name: self._output(point, name) for name in known})
+        once, twice = (PointValues(self.adjoint, point, {}, {n: f * x for n, x in known.items()}) for f in (1, 2))
         dense = RoundedRun(self.adjoint, point, bits=self.bits)
         with np.errstate(all="ignore"):
             return [self._excess([np.broadcast_to(x.values(g), scores.shape) for x in (once, ours, dense, twice)]) for g in self.gradients]
@@ -104,14 +104,14 @@ class RoundedWeights:
 
     def _output(self, point: Point, name: str) -> Array:
         """An output whose weights are rounded when they meet v."""
-        run, total = Run(self.primal, point), np.zeros(1)
+        run, total = PointValues(self.primal, point), np.zeros(1)
         for out in self.primal.sums:
             for weight, source in out.terms if out.name == name else ():
                 with np.errstate(all="ignore"):
                     total = total + np.einsum("rn,rnd->rd", self._rounded(run, weight), point.tensors[source])
         return total
 
-    def _rounded(self, run: Run, weight: Node) -> Array:
+    def _rounded(self, run: PointValues, weight: Expr) -> Array:
         """A weight as an online form rounds it: without factors of the row, exponentials relative to the largest of the row."""
         parts = self.algebra.split(weight)
         row, pair = parts[0] if len(parts) == 1 else (self.primal.graph.const(1.0), weight)

@@ -5,8 +5,8 @@ They are made of `rounding` leaves, numbers relative to what is rounded: the che
 
 from collections.abc import Callable
 
-from attn_mlir.passes.derivation.expr import Graph, Node
-from attn_mlir.passes.differentiation.model import Program
+from attn_mlir.passes.derivation.expr import Expr, Graph
+from attn_mlir.passes.differentiation.model import RowModel
 from attn_mlir.passes.order import deepest_first
 
 _FUNCTION, _ANY_FUNCTION = 2, 50
@@ -16,19 +16,19 @@ _TINY = 1e-30
 _STEEP = ("math.sqrt", "math.rsqrt", "math.log", "math.log2", "math.powf")
 
 
-def margin_of_products(program: Program, value: Node) -> Node:
+def margin_of_products(program: RowModel, value: Expr) -> Expr:
     """How far apart two roundings of `value` may be where kernels have products of their own, and functions too."""
     return _margin(program, value, _of_products)
 
 
-def margin_of_bits(program: Program, value: Node) -> Node:
+def margin_of_bits(program: RowModel, value: Expr) -> Expr:
     """The same where kernels have the same arithmetic, and all that differs is whether a function is one of a vector.
 
     For what does not depend on a product, one kernel computes a number, and another one a vector of them.
     """
-    moving: dict[Node, bool] = {}
+    moving: dict[Expr, bool] = {}
 
-    def error(program: Program, n: Node, errors: dict[Node, Node]) -> Node:
+    def error(program: RowModel, n: Expr, errors: dict[Expr, Expr]) -> Expr:
         if n.op == "s":
             return _margin(program, program.scores[int(n.attr)], error)  # type: ignore[call-overload]
         return _of_bits(program, n, errors, moving)
@@ -36,18 +36,18 @@ def margin_of_bits(program: Program, value: Node) -> Node:
     return _margin(program, value, error)
 
 
-_Error = Callable[[Program, Node, dict[Node, Node]], Node]
+_Error = Callable[[RowModel, Expr, dict[Expr, Expr]], Expr]
 
 
-def _margin(program: Program, value: Node, error: _Error) -> Node:
+def _margin(program: RowModel, value: Expr, error: _Error) -> Expr:
     """The error of `value`, from those of its parts: of a difference, much more than it is itself."""
-    errors: dict[Node, Node] = {}
+    errors: dict[Expr, Expr] = {}
     for n in deepest_first(value, errors, lambda n: n.args):
         errors[n] = error(program, n, errors)
     return errors[value]
 
 
-def _of_products(program: Program, n: Node, errors: dict[Node, Node]) -> Node:
+def _of_products(program: RowModel, n: Expr, errors: dict[Expr, Expr]) -> Expr:
     g = program.graph
     if n.op in ("s", "x"):
         return part(g, n, program.near)
@@ -60,7 +60,7 @@ def _of_products(program: Program, n: Node, errors: dict[Node, Node]) -> Node:
     return _total(g, [part(g, n, _ANY_FUNCTION * program.tolerance), *parts])
 
 
-def _of_bits(program: Program, n: Node, errors: dict[Node, Node], moving: dict[Node, bool]) -> Node:
+def _of_bits(program: RowModel, n: Expr, errors: dict[Expr, Expr], moving: dict[Expr, bool]) -> Expr:
     g, parts = program.graph, [errors[a] for a in n.args]
     differs = n.op.startswith("math.") and not _moves(program, n, moving)
     if not differs and all(is_zero(p) for p in parts):
@@ -75,7 +75,7 @@ def _of_bits(program: Program, n: Node, errors: dict[Node, Node], moving: dict[N
     return _total(g, [part(g, n, _FUNCTION * program.tolerance), *parts])
 
 
-def _moves(program: Program, n: Node, memo: dict[Node, bool]) -> bool:
+def _moves(program: RowModel, n: Expr, memo: dict[Expr, bool]) -> bool:
     """Whether a value depends on a product of a query and a key, other than by reductions."""
     for a in deepest_first(n, memo, lambda n: n.args):
         below = program.below([a]) if a.op == "s" else ()
@@ -83,64 +83,64 @@ def _moves(program: Program, n: Node, memo: dict[Node, bool]) -> bool:
     return memo[n]
 
 
-def is_zero(n: Node) -> bool:
+def is_zero(n: Expr) -> bool:
     return n.is_const and n.attr == 0.0
 
 
-def part(g: Graph, n: Node, of: float) -> Node:
+def part(g: Graph, n: Expr, of: float) -> Expr:
     return g.mul(_size(g, n), _rounding(g, of)) if of else g.const(0.0)
 
 
-def _rounding(g: Graph, of: float) -> Node:
+def _rounding(g: Graph, of: float) -> Expr:
     """The number `of`; less where everything is computed in float64."""
     return g.node("rounding", attr=of)
 
 
-def _size(g: Graph, n: Node) -> Node:
+def _size(g: Graph, n: Expr) -> Expr:
     """|n|."""
     return n if n.op in ("math.absf", "math.exp", "math.exp2") else g.unary("math.absf", n)
 
 
-def _times(g: Graph, x: Node, y: Node) -> Node:
+def _times(g: Graph, x: Expr, y: Expr) -> Expr:
     return g.const(0.0) if is_zero(x) or is_zero(y) else g.mul(x, y)
 
 
-def _total(g: Graph, parts: list[Node]) -> Node:
+def _total(g: Graph, parts: list[Expr]) -> Expr:
     total = g.const(0.0)
     for x in parts:
         total = x if is_zero(total) else total if is_zero(x) else g.add(total, x)
     return total
 
 
-def _rounded(program: Program, n: Node, errors: list[Node]) -> Node:
+def _rounded(program: RowModel, n: Expr, errors: list[Expr]) -> Expr:
     """Of a sum: what its addends are off by, and its own rounding."""
     return _total(program.graph, [*errors, part(program.graph, n, program.tolerance)])
 
 
-def _exact(program: Program, n: Node, errors: list[Node]) -> Node:
+def _exact(program: RowModel, n: Expr, errors: list[Expr]) -> Expr:
     return errors[0]
 
 
-def _larger(program: Program, n: Node, errors: list[Node]) -> Node:
+def _larger(program: RowModel, n: Expr, errors: list[Expr]) -> Expr:
     return errors[0] if errors[0] is errors[1] else program.graph.maximum(*errors)
 
 
-def _chosen(program: Program, n: Node, errors: list[Node]) -> Node:
+def _chosen(program: RowModel, n: Expr, errors: list[Expr]) -> Expr:
     return errors[1] if errors[1] is errors[2] else program.graph.select(n.args[0], errors[1], errors[2])
 
 
-def _product(program: Program, n: Node, errors: list[Node]) -> Node:
+def _product(program: RowModel, n: Expr, errors: list[Expr]) -> Expr:
     g, (x, y) = program.graph, n.args
     return _rounded(program, n, [_times(g, _size(g, x), errors[1]), _times(g, _size(g, y), errors[0])])
 
 
-def _quotient(program: Program, n: Node, errors: list[Node]) -> Node:
+def _quotient(program: RowModel, n: Expr, errors: list[Expr]) -> Expr:
     g, (_, y) = program.graph, n.args
     above = _total(g, [errors[0], _times(g, _size(g, n), errors[1])])
     return _rounded(program, n, [above if is_zero(above) else g.div(above, _size(g, y))])
 
 
-def _exponential(program: Program, n: Node, errors: list[Node]) -> Node:
+def _exponential(program: RowModel, n: Expr, errors: list[Expr]) -> Expr:
     """The exponent may be taken apart: exp(s - m) as exp(s - t) exp(t - m); beyond some size nothing is left of it."""
     g = program.graph
     exponent = g.minimum(_size(g, n.args[0]), g.const(_LARGEST_EXPONENT))
@@ -148,7 +148,7 @@ def _exponential(program: Program, n: Node, errors: list[Node]) -> Node:
     return g.mul(n, off)
 
 
-_RULES: dict[str, Callable[[Program, Node, list[Node]], Node]] = {
+_RULES: dict[str, Callable[[RowModel, Expr, list[Expr]], Expr]] = {
     "arith.addf": _rounded,
     "arith.subf": _rounded,
     "arith.mulf": _product,

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 
 from attn_mlir.dialects.attn import build
 from attn_mlir.mlir import arith, ir
-from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Node, leaves
-from attn_mlir.passes.differentiation.host import PAIR_NAMES, Expressions, HostBuilder
-from attn_mlir.passes.differentiation.model import Program, largest
+from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Expr, leaves
+from attn_mlir.passes.differentiation.host import PAIR_NAMES, HostBuilder, HostExpressions
+from attn_mlir.passes.differentiation.model import RowModel, largest
 
 
-def write_sweep(host: HostBuilder, program: Program, swept: Sequence[int], rows: Mapping[Node, ir.Value]) -> dict[Node, ir.Value]:
+def write_sweep(host: HostBuilder, program: RowModel, swept: Sequence[int], rows: Mapping[Expr, ir.Value]) -> dict[Expr, ir.Value]:
     """The sums over keys `swept`, of weights that only need row values in `rows`, as tensors [B, Hq, Sq]."""
     names = [program.reductions[i].name for i in swept]
     values = write_attention(host, program, [], [(name, program.red(i)) for name, i in zip(names, swept, strict=True)], rows, list(swept))
@@ -18,10 +18,10 @@ def write_sweep(host: HostBuilder, program: Program, swept: Sequence[int], rows:
 
 def write_attention(
     host: HostBuilder,
-    program: Program,
-    terms: Sequence[tuple[Node, str, int]],
-    row_values: Sequence[tuple[str, Node]],
-    rows: Mapping[Node, ir.Value],
+    program: RowModel,
+    terms: Sequence[tuple[Expr, str, int]],
+    row_values: Sequence[tuple[str, Expr]],
+    rows: Mapping[Expr, ir.Value],
     computed: Sequence[int],
 ) -> list[ir.Value]:
     """An attention with `terms` (weight, tensor, output) and named row values; returns the outputs, then the row values.
@@ -55,7 +55,7 @@ def write_attention(
     return [*outputs, *results[1:]]
 
 
-def _scores(program: Program, roots: Sequence[Node], rows: Mapping[Node, ir.Value]) -> list[Node]:
+def _scores(program: RowModel, roots: Sequence[Expr], rows: Mapping[Expr, ir.Value]) -> list[Expr]:
     """The largest expressions of a pair that need no value of the row: what `attn.score` yields; conditions on the key among them.
 
     A row piece knows no key index, so that conditions such as `kv_idx < 3` come with the scores, as 1 or 0.
@@ -68,10 +68,10 @@ def _scores(program: Program, roots: Sequence[Node], rows: Mapping[Node, ir.Valu
     return found or [program.graph.leaf("s", 0)]
 
 
-def _score_piece(host: HostBuilder, program: Program, scores: Sequence[Node], used: Sequence[int]) -> None:
+def _score_piece(host: HostBuilder, program: RowModel, scores: Sequence[Expr], used: Sequence[int]) -> None:
     def body(*arguments: ir.Value) -> list[ir.Value]:
         known = {program.graph.leaf("x", k): value for k, value in zip(used, arguments, strict=False)}
-        expressions = Expressions(host, program, arguments[len(used) :], known)
+        expressions = HostExpressions(host, program, arguments[len(used) :], known)
         g = program.graph
         given = [g.node("arith.select", n, g.const(1.0), g.const(0.0)) if n.type == BOOL else n for n in scores]
         return [expressions.emit(n) for n in given]
@@ -82,16 +82,16 @@ def _score_piece(host: HostBuilder, program: Program, scores: Sequence[Node], us
 
 def _row_piece(
     host: HostBuilder,
-    program: Program,
-    scores: Sequence[Node],
-    terms: Sequence[tuple[Node, str, int]],
-    row_values: Sequence[tuple[str, Node]],
-    rows: Mapping[Node, ir.Value],
+    program: RowModel,
+    scores: Sequence[Expr],
+    terms: Sequence[tuple[Expr, str, int]],
+    row_values: Sequence[tuple[str, Expr]],
+    rows: Mapping[Expr, ir.Value],
     computed: Sequence[int],
 ) -> None:
     def body(*arguments: ir.Value) -> list[ir.Value]:
         known = {n: _condition(host, x) if n.type == BOOL else x for n, x in zip(scores, arguments, strict=False)}
-        expressions = Expressions(host, program, arguments[len(scores) :], known, rows)
+        expressions = HostExpressions(host, program, arguments[len(scores) :], known, rows)
         for i in computed:
             reduction = program.reductions[i]
             value = expressions.emit(reduction.value)

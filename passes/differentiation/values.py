@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from attn_mlir.passes.derivation.evaluate import Array, Evaluator
-from attn_mlir.passes.derivation.expr import Node, nodes
-from attn_mlir.passes.differentiation.model import Program
+from attn_mlir.passes.derivation.expr import Expr, nodes
+from attn_mlir.passes.differentiation.model import RowModel
 from attn_mlir.passes.differentiation.points import Point
 
 ROUNDING = 1e-13
@@ -17,9 +17,9 @@ ROUNDING = 1e-13
 class Values(Evaluator):
     """Expressions of a program at a point; `frozen` holds the values of what is detached, and of the arguments of slopes."""
 
-    frozen: Mapping[Node, Array]
+    frozen: Mapping[Expr, Array]
 
-    def _value(self, n: Node) -> Array:
+    def _value(self, n: Expr) -> Array:
         if n.op == "one" and n not in self.env:
             return np.asarray(1.0)
         if n.op == "rounding":
@@ -30,7 +30,7 @@ class Values(Evaluator):
             return self._slope(n)
         return super()._value(n)
 
-    def _slope(self, n: Node) -> Array:
+    def _slope(self, n: Expr) -> Array:
         """The line of that slope through 0 at the point where values were frozen."""
         x = self(n.args[0])
         if n.args[0] not in self.frozen:
@@ -39,17 +39,17 @@ class Values(Evaluator):
 
 
 @dataclass(eq=False)
-class Run:
+class PointValues:
     """A program's values at a point. `known`: sums at hand as tensors, for reductions that are given as products of rows."""
 
-    program: Program
+    program: RowModel
     point: Point
-    frozen: Mapping[Node, Array] = field(default_factory=dict)
+    frozen: Mapping[Expr, Array] = field(default_factory=dict)
     known: Mapping[str, Array] | None = None
 
     def __post_init__(self) -> None:
         program, graph, point = self.program, self.program.graph, self.point
-        env: dict[Node, Array] = {**point.params, **point.reads}
+        env: dict[Expr, Array] = {**point.params, **point.reads}
         env |= {graph.node("row", attr=name): x for name, x in point.rows.items()}
         for k, (query, key) in enumerate(program.products):
             env[graph.leaf("x", k)] = self.product(query, key)
@@ -65,14 +65,14 @@ class Run:
                 value = self.values(graph.reduce(reduction.kind, reduction.value))
             env[program.red(i)] = value
 
-    def evaluator(self, env: dict[Node, Array]) -> Values:
+    def evaluator(self, env: dict[Expr, Array]) -> Values:
         return Values(env, self.point.present)
 
     def product(self, query: str, key: str) -> Array:
         """The products of the rows of two tensors."""
         return np.einsum("rd,rnd->rn", self.point.tensors[query], self.point.tensors[key])
 
-    def weight(self, node: Node) -> Array:
+    def weight(self, node: Expr) -> Array:
         """A value of every pair, 0 where there is none."""
         return np.where(self.point.present, np.broadcast_to(self.values(node), self.point.present.shape), 0.0)
 
@@ -89,7 +89,7 @@ class Run:
     def rows(self) -> dict[str, Array]:
         return {r.name: np.broadcast_to(self.values(r.value), (len(self.point.present), 1)) for r in self.program.rows}
 
-    def scatters(self) -> list[tuple[Node, Array]]:
+    def scatters(self) -> list[tuple[Expr, Array]]:
         """(parameter, weight) for every scatter; over the keys where the parameter is of the row."""
         found = []
         for s in self.program.scatters:
@@ -100,7 +100,7 @@ class Run:
             found.append((s.param, weight if self.program.is_pair(s.param) else weight.sum(axis=1, keepdims=True)))
         return found
 
-    def detached(self) -> dict[Node, Array]:
+    def detached(self) -> dict[Expr, Array]:
         p = self.program
         found = nodes(*p.roots())
         return {n: self.values(n) for m in found for n in ((m,) if m.op == "attn.detach" else m.args if m.op == "attn.slope" else ())}

@@ -8,11 +8,11 @@ What depends on another sum of the same sweep is taken out all the same, since i
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from attn_mlir.passes.derivation.expr import Node, leaves
+from attn_mlir.passes.derivation.expr import Expr, leaves
 from attn_mlir.passes.differentiation.algebra import Algebra, factors_of
 from attn_mlir.passes.order import deepest_first
 
-Parts = dict[Node, Node]
+Parts = dict[Expr, Expr]
 """Values of pairs by the factors of the row that are taken out of their sums."""
 _MOST = 4
 
@@ -22,12 +22,12 @@ class Whole:
     """Takes expressions apart; `is_swept` tells which reductions are sums of the same sweep."""
 
     algebra: Algebra
-    is_swept: Callable[[Node], bool]
-    _found: dict[Node, Parts] = field(default_factory=dict)
-    _factors: dict[Node, tuple[Node, Node]] = field(default_factory=dict)
-    _late: dict[Node, bool] = field(default_factory=dict)
+    is_swept: Callable[[Expr], bool]
+    _found: dict[Expr, Parts] = field(default_factory=dict)
+    _factors: dict[Expr, tuple[Expr, Expr]] = field(default_factory=dict)
+    _late: dict[Expr, bool] = field(default_factory=dict)
 
-    def parts(self, value: Node) -> list[tuple[Node, Node]]:
+    def parts(self, value: Expr) -> list[tuple[Expr, Expr]]:
         """`value` as a sum of (row factor, value to be summed) products, as few as there are factors known too late."""
         value = self.algebra.opened(value)
         for n in deepest_first(value, self._found, self._below):
@@ -36,19 +36,19 @@ class Whole:
         taken = [(c, *self._factored(w)) for c, w in self._found[value].items()]
         return self.algebra.merged([(g.mul(c, early), w) for c, early, w in taken])
 
-    def is_late(self, node: Node) -> bool:
+    def is_late(self, node: Expr) -> bool:
         if node not in self._late:
             self._late[node] = any(leaf.op == "red" and self.is_swept(leaf) for leaf in leaves(node))
         return self._late[node]
 
-    def _below(self, n: Node) -> tuple[Node, ...]:
+    def _below(self, n: Expr) -> tuple[Expr, ...]:
         if not self.is_late(n) or not self.algebra.is_pair(n):
             return ()
         if n.op == "arith.divf":
             return () if self.algebra.is_pair(n.args[1]) else n.args[:1]
         return n.args if n.op in ("arith.addf", "arith.subf", "arith.negf", "arith.mulf") else ()
 
-    def _of(self, n: Node) -> Parts:
+    def _of(self, n: Expr) -> Parts:
         g, one = self.algebra.graph, self.algebra.graph.const(1.0)
         if not self.is_late(n):
             return {one: n}
@@ -75,18 +75,18 @@ class Whole:
             return total
         return {one: n}
 
-    def _factored(self, value: Node) -> tuple[Node, Node]:
+    def _factored(self, value: Expr) -> tuple[Expr, Expr]:
         """(row factor, value of a pair) with all factors of the row that stand before a product or before both sides of a sum."""
         for n in deepest_first(value, self._factors, self._factors_below):
             self._factors[n] = self._taken_out(n)
         return self._factors[value]
 
-    def _factors_below(self, n: Node) -> tuple[Node, ...]:
+    def _factors_below(self, n: Expr) -> tuple[Expr, ...]:
         if n.op == "arith.divf":
             return () if self.algebra.is_pair(n.args[1]) else n.args[:1]
         return n.args if self.algebra.is_pair(n) and n.op in ("arith.addf", "arith.subf", "arith.negf", "arith.mulf") else ()
 
-    def _taken_out(self, n: Node) -> tuple[Node, Node]:
+    def _taken_out(self, n: Expr) -> tuple[Expr, Expr]:
         g, one = self.algebra.graph, self.algebra.graph.const(1.0)
         if not self.algebra.is_pair(n):
             return n, one
@@ -109,6 +109,6 @@ class Whole:
         return one, n
 
 
-def _signed(c: Node) -> tuple[Node, bool]:
+def _signed(c: Expr) -> tuple[Expr, bool]:
     """A factor without its sign, and whether that is a minus."""
     return (c.args[0], True) if c.op == "arith.negf" else (c, False)

@@ -10,11 +10,11 @@ from functools import cached_property
 
 from attn_mlir.dialects.attn import build
 from attn_mlir.mlir import ir
-from attn_mlir.passes.derivation.expr import Graph, Node, text
-from attn_mlir.passes.derivation.row import Reader
+from attn_mlir.passes.derivation.expr import Expr, Graph, text
+from attn_mlir.passes.derivation.row import RowReader
 from attn_mlir.passes.differentiation.functions import Derivatives
 from attn_mlir.passes.differentiation.host import Primal
-from attn_mlir.passes.differentiation.model import PAIR, Program, Reduction, RowValue
+from attn_mlir.passes.differentiation.model import PAIR, ModelReduction, RowModel, RowValue
 from attn_mlir.passes.differentiation.read import PieceReader
 from attn_mlir.passes.differentiation.reverse import Reverse, Seeds
 from attn_mlir.passes.regions import block_of, inline, piece
@@ -42,10 +42,10 @@ class WrittenDerivatives(Derivatives):
     dscore: ir.Operation
 
     @cached_property
-    def program(self) -> Program:
+    def program(self) -> RowModel:
         """The scores; nothing is known of the row."""
         graph = Graph()
-        program = Program(graph, [("q", "k")], [], [], [])
+        program = RowModel(graph, [("q", "k")], [], [], [])
         program.rows += [RowValue(name, graph.const(0.0)) for name in self.primal.outputs]
         x, score = graph.leaf("x", 0), piece(self.primal.attention, "attn.score")
         if score is None:
@@ -75,7 +75,7 @@ def formulas(weight: ir.Operation, dscore: ir.Operation, rows: Sequence[str]) ->
         scalars = list(block.arguments)
         leaves = {graph.leaf("old", i): name for i, name in enumerate(names)}
         known = [*scalars[:pairs], *scalars[pairs + len(_INDICES) : len(_INDICES) + len(names)]]
-        reader = Reader(graph, block, dict(zip(known, leaves, strict=True)))
+        reader = RowReader(graph, block, dict(zip(known, leaves, strict=True)))
         (node,) = reader.results()
         found.append(f"{result} = {text(node, {**leaves, **reader.params.names})}")
     return found
@@ -92,14 +92,14 @@ class _WrittenReverse(Reverse):
         p = self._expression(written.primal, written.weight, [s], rows)
         kept = [g.leaf("s", k) for k in range(1, len(self.primal.scores))]  # dropout's factor of the weight
         dp, dropped = (g.mul(value, *kept) if kept else value for value in (dp, p))
-        result.reductions.append(Reduction("sum", g.mul(dp, p), "doosum", ("row_dot", "do", "o")))
+        result.reductions.append(ModelReduction("sum", g.mul(dp, p), "doosum", ("row_dot", "do", "o")))
         doosum = result.red(len(result.reductions) - 1)
         self._of_pair[s] = self._expression(written.primal, written.dscore, [dp, p], [doosum, *rows])
         self._sums["key", "v"] = [(dropped, "do")]
         self._scores_and_products()
         self._collect()
 
-    def _expression(self, primal: Primal, function: ir.Operation, pairs: Sequence[Node], rows: Sequence[Node]) -> Node:
+    def _expression(self, primal: Primal, function: ir.Operation, pairs: Sequence[Expr], rows: Sequence[Expr]) -> Expr:
         """What a function of (pairs..., b, h, q_idx, kv_idx, rows..., inputs...) returns."""
         block, count = function.regions[0].blocks[0], len(pairs)
         score, index = block.arguments[0].type, ir.IndexType.get()

@@ -10,12 +10,12 @@ import itertools
 
 from attn_mlir.passes.intervals.box import Box
 from attn_mlir.passes.intervals.interval import Interval
-from attn_mlir.passes.intervals.nodes import Maker, Node, postorder, terms_of
+from attn_mlir.passes.intervals.nodes import Bound, Maker, postorder, terms_of
 
 _LARGE = 200  # nodes of a mask that is not worth multiplying by the number of parts
 
 
-def classify_block(mask: Node, ranges: dict[Node, Interval], cuts: int) -> tuple[Node, Node]:
+def classify_block(mask: Bound, ranges: dict[Bound, Interval], cuts: int) -> tuple[Bound, Bound]:
     """(any, all) of `mask` over the box; each variable's range is cut at most `cuts` times, that of a large mask never."""
     cuts = 0 if len(postorder([mask])) > _LARGE else cuts
     pool = mask.pool
@@ -24,7 +24,7 @@ def classify_block(mask: Node, ranges: dict[Node, Interval], cuts: int) -> tuple
     return pool.either(t.can_be_true for t in truths), ~pool.either(t.can_be_false for t in truths)
 
 
-def _parts(pool: Maker, mask: Node, variable: Node, interval: Interval, cuts: int) -> list[Interval]:
+def _parts(pool: Maker, mask: Bound, variable: Bound, interval: Interval, cuts: int) -> list[Interval]:
     low, high = interval
     if not cuts or low is None or high is None:
         return [interval]
@@ -41,7 +41,7 @@ def _parts(pool: Maker, mask: Node, variable: Node, interval: Interval, cuts: in
     return [head, Interval(start, pool.most(start, last - 1)), Interval(pool.most(last, low), high)]
 
 
-def _at_threshold(pool: Maker, mask: Node, variable: Node, low: Node, high: Node) -> list[Interval]:
+def _at_threshold(pool: Maker, mask: Bound, variable: Bound, low: Bound, high: Bound) -> list[Interval]:
     """Cuts at the c of a condition variable >= c, or variable < c, that is one alternative of several."""
     alternatives = [a for node in postorder([mask]) if node.op == "or" for a in node.args if a.op == "ge0"]
     for alternative in alternatives:
@@ -55,13 +55,13 @@ def _at_threshold(pool: Maker, mask: Node, variable: Node, low: Node, high: Node
     return [Interval(low, high)]
 
 
-def _varies(*nodes: Node) -> bool:
+def _varies(*nodes: Bound) -> bool:
     return any(n.op in ("var", "gather", "unknown") for n in postorder(nodes))
 
 
-def _period(mask: Node, variable: Node) -> tuple[Node, Node] | None:
+def _period(mask: Bound, variable: Bound) -> tuple[Bound, Bound] | None:
     """(modulus, offset) of the largest constant modulus in (variable + offset) % modulus, else of a runtime one."""
-    found: list[tuple[int, Node, Node]] = []
+    found: list[tuple[int, Bound, Bound]] = []
     for node in postorder([mask]):
         if node.op != "mod":
             continue

@@ -1,7 +1,7 @@
 """Which keys a block of query rows can see, in closed form: the mask solved for kv.
 
 Every condition that is affine in kv, also below //, abs, min, max and select, is solved for it. The result is a
-`Region`: an interval outside of which the condition is false for all rows of the block, and one inside which it is
+`KeyInterval`: an interval outside of which the condition is false for all rows of the block, and one inside which it is
 true for all of them. Conjunctions intersect both; disjunctions take the hull of the first and join the second.
 """
 
@@ -10,45 +10,45 @@ from typing import NamedTuple
 
 from attn_mlir.passes.intervals.box import Box
 from attn_mlir.passes.intervals.expr import Pool
-from attn_mlir.passes.intervals.nodes import Node, depends_on, terms_of
+from attn_mlir.passes.intervals.nodes import Bound, depends_on, terms_of
 from attn_mlir.passes.intervals.saturate import saturated
 
 FREE, UP, DOWN, INTERVAL, LOOSE = "free", "up", "down", "interval", "loose"
 
-_Ends = tuple[Node | None, Node | None]
+_Ends = tuple[Bound | None, Bound | None]
 
 
-class Region(NamedTuple):
+class KeyInterval(NamedTuple):
     """Half-open intervals of kv; None is the end of all keys on that side.
 
     `shape` says what the keys of one row look like: all or none, a half line, an interval, or anything else (loose:
     then the bounds say less than three-valued evaluation of a block would).
     """
 
-    may_low: Node | None
-    may_high: Node | None
-    must_low: Node | None
-    must_high: Node | None
+    may_low: Bound | None
+    may_high: Bound | None
+    must_low: Bound | None
+    must_high: Bound | None
     shape: str
 
 
 class Solver:
     """Solves boolean expressions for `kv` in [0, skv), over the rows of `box`."""
 
-    def __init__(self, pool: Pool, kv: Node, skv: Node, box: Box) -> None:
+    def __init__(self, pool: Pool, kv: Bound, skv: Bound, box: Box) -> None:
         self._pool, self._kv, self._skv, self._box = pool, kv, skv, box
         self._zero = pool.lift(0)
-        self._solved: dict[Node, Region] = {}
-        self._anything = Region(None, None, skv, self._zero, LOOSE)
+        self._solved: dict[Bound, KeyInterval] = {}
+        self._anything = KeyInterval(None, None, skv, self._zero, LOOSE)
 
-    def solve(self, node: Node) -> Region:
+    def solve(self, node: Bound) -> KeyInterval:
         """The keys for which `node` holds."""
         found = self._solved.get(node)
         if found is None:
             found = self._solved[node] = self._solve(node)
         return found
 
-    def _solve(self, node: Node) -> Region:
+    def _solve(self, node: Bound) -> KeyInterval:
         if not depends_on(node, self._kv):  # an unknown may depend on kv, but nothing is known of it anyway
             return self._free(node)
         match node.op:
@@ -65,13 +65,13 @@ class Solver:
                 return self._unite(self._positive(d - 1), self._positive(-d - 1))
         return self._anything
 
-    def _free(self, node: Node) -> Region:
+    def _free(self, node: Bound) -> KeyInterval:
         truth = self._box.truth(node)
         may = self._pool.select(truth.can_be_true, self._skv, self._zero)
         must = self._pool.select(truth.can_be_false, self._zero, self._skv)
-        return Region(None, None if may is self._skv else may, None, None if must is self._skv else must, FREE)
+        return KeyInterval(None, None if may is self._skv else may, None, None if must is self._skv else must, FREE)
 
-    def _positive(self, d: Node) -> Region:
+    def _positive(self, d: Bound) -> KeyInterval:
         """d >= 0, where one term of d depends on kv."""
         inside = [(atom, k) for atom, k in terms_of(d)[1] if depends_on(atom, self._kv)]
         if not inside:
@@ -82,12 +82,12 @@ class Solver:
         rest = d - pool.total([(atom, k)])
         return self._above(atom, -(rest // k)) if k > 0 else self._below(atom, rest // -k)
 
-    def _above(self, atom: Node, bound: Node) -> Region:
+    def _above(self, atom: Bound, bound: Bound) -> KeyInterval:
         """atom >= bound, for a bound without kv."""
         pool = self._pool
         if atom is self._kv:
             low, high = self._box.interval(bound)
-            return Region(low, None, self._skv if high is None else high, None, UP)
+            return KeyInterval(low, None, self._skv if high is None else high, None, UP)
         match atom.op:
             case "floordiv" if self._is_divisor(atom.args[1]):
                 return self._positive(atom.args[0] - bound * atom.args[1])
@@ -105,12 +105,12 @@ class Solver:
                 return self.solve(pool.select(condition, pool.at_least(a, bound), pool.at_least(b, bound)))
         return self._anything
 
-    def _below(self, atom: Node, bound: Node) -> Region:
+    def _below(self, atom: Bound, bound: Bound) -> KeyInterval:
         """atom <= bound, for a bound without kv."""
         pool = self._pool
         if atom is self._kv:
             low, high = self._box.interval(bound + 1)
-            return Region(None, high, None, self._zero if low is None else low, DOWN)
+            return KeyInterval(None, high, None, self._zero if low is None else low, DOWN)
         match atom.op:
             case "floordiv" if self._is_divisor(atom.args[1]):
                 divisor = atom.args[1]
@@ -129,31 +129,31 @@ class Solver:
                 return self.solve(pool.select(condition, pool.at_least(bound, a), pool.at_least(bound, b)))
         return self._anything
 
-    def _is_divisor(self, node: Node) -> bool:
+    def _is_divisor(self, node: Bound) -> bool:
         return not depends_on(node, self._kv) and self._pool.proves(node - 1)
 
-    def _factor(self, product: Node) -> tuple[Node | None, Node]:
+    def _factor(self, product: Bound) -> tuple[Bound | None, Bound]:
         """(a positive factor without kv, the other factor)."""
         for a, b in (product.args, product.args[::-1]):
             if self._is_divisor(a):
                 return a, b
         return None, product
 
-    def _intersect(self, a: Region, b: Region) -> Region:
+    def _intersect(self, a: KeyInterval, b: KeyInterval) -> KeyInterval:
         low, high = self._most, self._least
         shapes = {a.shape, b.shape} - {FREE}
         shape = LOOSE if LOOSE in shapes else FREE if not shapes else shapes.pop() if len(shapes) == 1 else INTERVAL
-        return Region(low(a[0], b[0]), high(a[1], b[1]), low(a[2], b[2]), high(a[3], b[3]), shape)
+        return KeyInterval(low(a[0], b[0]), high(a[1], b[1]), low(a[2], b[2]), high(a[3], b[3]), shape)
 
-    def _unite(self, a: Region, b: Region) -> Region:
+    def _unite(self, a: KeyInterval, b: KeyInterval) -> KeyInterval:
         shapes = {a.shape, b.shape} - {FREE}
         shape = FREE if not shapes else shapes.pop() if len(shapes) == 1 and shapes <= {UP, DOWN} else LOOSE
-        return Region(*self._hull(a[:2], b[:2]), *self._join(a[2:4], b[2:4]), shape)
+        return KeyInterval(*self._hull(a[:2], b[:2]), *self._join(a[2:4], b[2:4]), shape)
 
-    def _most(self, a: Node | None, b: Node | None) -> Node | None:
+    def _most(self, a: Bound | None, b: Bound | None) -> Bound | None:
         return b if a is None else a if b is None else self._pool.most(a, b)
 
-    def _least(self, a: Node | None, b: Node | None) -> Node | None:
+    def _least(self, a: Bound | None, b: Bound | None) -> Bound | None:
         return b if a is None else a if b is None else self._pool.least(a, b)
 
     def _hull(self, a: _Ends, b: _Ends) -> _Ends:
@@ -190,7 +190,7 @@ class Solver:
     def _nothing(self, ends: _Ends) -> bool:
         return ends[0] is self._skv or ends[1] is self._zero
 
-    def _closed(self, ends: _Ends) -> tuple[Node, Node]:
+    def _closed(self, ends: _Ends) -> tuple[Bound, Bound]:
         """With the ends of all keys in place of None, and within them, so that lengths compare.
 
         Saturated here although the emitter does so, too: ends that are compared and yielded stay the same nodes, written once.
@@ -199,7 +199,7 @@ class Solver:
         low = self._zero if ends[0] is None else pool.most(self._zero, *saturated([ends[0]]))
         return low, self._skv if ends[1] is None else pool.least(*saturated([ends[1]]), self._skv)
 
-    def finish(self, region: Region) -> tuple[Node, Node, Node, Node]:
+    def finish(self, region: KeyInterval) -> tuple[Bound, Bound, Bound, Bound]:
         """(begin, full_begin, full_end, end), ordered and within [0, skv]."""
         pool, zero, skv = self._pool, self._zero, self._skv
         begin = zero if region.may_low is None else pool.least(skv, pool.most(zero, region.may_low))

@@ -9,37 +9,37 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from attn_mlir.passes.intervals.interval import UNBOUNDED, Interval, absolute, product, quotient, remainder
-from attn_mlir.passes.intervals.nodes import Node, depends_on, terms_of
+from attn_mlir.passes.intervals.nodes import Bound, depends_on, terms_of
 
 
 class Truth(NamedTuple):
-    can_be_true: Node
-    can_be_false: Node
+    can_be_true: Bound
+    can_be_false: Bound
 
 
 @dataclasses.dataclass
 class Box:
     """Evaluates expressions where each key of `ranges` lies in its interval; other leaves stand for themselves."""
 
-    ranges: Mapping[Node, Interval]
+    ranges: Mapping[Bound, Interval]
 
     def __post_init__(self) -> None:
-        self._intervals: dict[Node, Interval] = dict(self.ranges)
-        self._truths: dict[Node, Truth] = {}
+        self._intervals: dict[Bound, Interval] = dict(self.ranges)
+        self._truths: dict[Bound, Truth] = {}
 
-    def interval(self, node: Node) -> Interval:
+    def interval(self, node: Bound) -> Interval:
         found = self._intervals.get(node)
         if found is None:
             found = self._intervals[node] = self._interval(node)
         return found
 
-    def truth(self, node: Node) -> Truth:
+    def truth(self, node: Bound) -> Truth:
         found = self._truths.get(node)
         if found is None:
             found = self._truths[node] = self._truth(node)
         return found
 
-    def _truth(self, node: Node) -> Truth:
+    def _truth(self, node: Bound) -> Truth:
         pool = node.pool
         match node.op:
             case "bool":
@@ -64,7 +64,7 @@ class Box:
                 return Truth(below & above, ~(pool.equal(low, 0) if low is high else pool.at_least(low, 0) & pool.at_least(-high, 0)))
         return Truth(pool.true, pool.true)
 
-    def _interval(self, node: Node) -> Interval:
+    def _interval(self, node: Bound) -> Interval:
         pool = node.pool
         match node.op:
             case "sum":
@@ -89,11 +89,11 @@ class Box:
                 return Interval(node, node)
         return Interval(pool.lift(0), pool.lift(1))
 
-    def _sum(self, node: Node) -> Interval:
+    def _sum(self, node: Bound) -> Interval:
         constant, terms = terms_of(node)
         pool = node.pool
-        lows: list[tuple[Node | None, int]] = []
-        highs: list[tuple[Node | None, int]] = []
+        lows: list[tuple[Bound | None, int]] = []
+        highs: list[tuple[Bound | None, int]] = []
         for atom, k in terms:
             low, high = self.interval(atom)
             lows.append((low if k > 0 else high, k))
@@ -101,7 +101,7 @@ class Box:
         sides = ([(n, k) for n, k in side if n is not None] for side in (lows, highs))
         return Interval(*(pool.total([(pool.lift(constant), 1), *side]) if len(side) == len(terms) else None for side in sides))
 
-    def _extreme(self, node: Node) -> Interval:
+    def _extreme(self, node: Bound) -> Interval:
         pool = node.pool
         intervals = [self.interval(a) for a in node.args]
         lows, highs = [i.low for i in intervals], [i.high for i in intervals]
@@ -111,7 +111,7 @@ class Box:
         other = None if any(n is None for n in loose) else pool.extreme(node.op, [n for n in loose if n is not None])
         return Interval(other, bound) if node.op == "min" else Interval(bound, other)
 
-    def _select(self, node: Node) -> Interval:
+    def _select(self, node: Bound) -> Interval:
         condition, a, b = node.args
         can_be_true, can_be_false = self.truth(condition)
         first, second = self._refined(condition, a), self._refined(~condition, b)
@@ -126,7 +126,7 @@ class Box:
             ends.append(pool.select(can_be_true, pool.select(can_be_false, pool.extreme(op, [x, y]), x), y))
         return Interval(*ends)
 
-    def _refined(self, condition: Node, arm: Node) -> Interval:
+    def _refined(self, condition: Bound, arm: Bound) -> Interval:
         """The interval of `arm` where `condition` holds: x + n under x < 0 has x <= -1."""
         plain = self.interval(arm)
         if condition.op != "ge0":
@@ -144,7 +144,7 @@ class Box:
             return Interval(*(None if m is None or n is None else m + n for m, n in zip(inner, outer, strict=True)))
         return plain
 
-    def _gather(self, node: Node) -> Interval:
+    def _gather(self, node: Bound) -> Interval:
         """The range of a tensor's elements over a box of indices, kept inside the tensor."""
         pool, tensor = node.pool, node.data
         intervals = [self.interval(index) for index in node.args]

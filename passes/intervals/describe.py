@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Hashable
 
-from attn_mlir.passes.intervals.nodes import Node, terms_of
+from attn_mlir.passes.intervals.nodes import Bound, terms_of
 
 _INFIX = {"mul": "*", "floordiv": "//", "mod": "%"}
 
 
-def describe(node: Node, name_of: Callable[[Hashable], str]) -> str:
+def describe(node: Bound, name_of: Callable[[Hashable], str]) -> str:
     """Python-like text; `name_of` names captured tensors and scalars."""
     match node.op:
         case "const" | "var":
@@ -36,12 +36,12 @@ def describe(node: Node, name_of: Callable[[Hashable], str]) -> str:
     return "a computed index"
 
 
-def _grouped(node: Node, name_of: Callable[[Hashable], str]) -> str:
+def _grouped(node: Bound, name_of: Callable[[Hashable], str]) -> str:
     text = describe(node, name_of)
     return f"({text})" if node.op == "sum" or node.op in _INFIX else text
 
 
-def _sum(node: Node, name_of: Callable[[Hashable], str]) -> str:
+def _sum(node: Bound, name_of: Callable[[Hashable], str]) -> str:
     constant, terms = terms_of(node)
     parts = []
     for atom, k in sorted(terms, key=lambda term: term[1] < 0):

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from attn_mlir.dialects.attn import build
 from attn_mlir.mlir import arith, ir, tensor
-from attn_mlir.passes.intervals.nodes import Node, postorder, terms_of
+from attn_mlir.passes.intervals.nodes import Bound, postorder, terms_of
 from attn_mlir.passes.intervals.saturate import saturated
 
 _UPSTREAM = {"mul": arith.muli, "floordiv": arith.floordivsi, "min": arith.minsi, "max": arith.maxsi, "and": arith.andi, "or": arith.ori}
@@ -15,14 +15,14 @@ _END = 1 << 63
 class IntervalEmitter:
     """Emits expressions; `known` gives the values of the leaves that are variables or tensor sizes."""
 
-    def __init__(self, known: Mapping[Node, ir.Value]) -> None:
-        self._values: dict[Node, ir.Value] = dict(known)
+    def __init__(self, known: Mapping[Bound, ir.Value]) -> None:
+        self._values: dict[Bound, ir.Value] = dict(known)
 
-    def emit(self, roots: Iterable[Node]) -> list[ir.Value]:
+    def emit(self, roots: Iterable[Bound]) -> list[ir.Value]:
         """The values of `roots`; what is added up for them, and for comparisons, does not wrap around."""
         return [self._value(root) for root in saturated(list(roots))]
 
-    def _value(self, root: Node) -> ir.Value:
+    def _value(self, root: Bound) -> ir.Value:
         """Without recursion into operands: masks can be long chains."""
         stack = [root]
         while stack:
@@ -34,7 +34,7 @@ class IntervalEmitter:
                     self._values[node] = self._emit(node)
         return self._values[root]
 
-    def _emit(self, node: Node) -> ir.Value:
+    def _emit(self, node: Bound) -> ir.Value:
         match node.op:
             case "const":
                 return arith.constant(ir.IndexType.get(), max(-_END, min(node.data, _END - 1)))
@@ -65,7 +65,7 @@ class IntervalEmitter:
             value = _UPSTREAM[node.op](value, other)
         return value
 
-    def _sum(self, node: Node) -> ir.Value:
+    def _sum(self, node: Bound) -> ir.Value:
         """Added terms first, then the subtracted ones."""
         constant, terms = terms_of(node)
         pool = node.pool
@@ -79,7 +79,7 @@ class IntervalEmitter:
             value = (arith.addi if positive else arith.subi)(value, other)
         return value
 
-    def _scaled(self, atom: Node, k: int) -> ir.Value:
+    def _scaled(self, atom: Bound, k: int) -> ir.Value:
         if k == 1:
             return self._value(atom)
         scaled = atom * k
@@ -88,7 +88,7 @@ class IntervalEmitter:
             self._values[scaled] = arith.muli(value, self._value(atom.pool.lift(k)))
         return self._values[scaled]
 
-    def _compare(self, node: Node) -> ir.Value:
+    def _compare(self, node: Bound) -> ir.Value:
         """a - b >= 0 as a >= b, a - b - 1 >= 0 as a > b."""
         constant, terms = terms_of(node.args[0])
         pool = node.pool
@@ -99,7 +99,7 @@ class IntervalEmitter:
         predicate = arith.CmpIPredicate.eq if node.op == "eq0" else arith.CmpIPredicate.sgt if strict else arith.CmpIPredicate.sge
         return arith.cmpi(predicate, *self.emit([left, right]))
 
-    def _gather(self, node: Node) -> ir.Value:
+    def _gather(self, node: Bound) -> ir.Value:
         value = tensor.extract(node.data, [self._values[a] for a in node.args])
         if isinstance(value.type, ir.IndexType):
             return value
@@ -107,7 +107,7 @@ class IntervalEmitter:
             value = arith.extui(ir.IntegerType.get_signless(64), value)
         return arith.index_cast(ir.IndexType.get(), value)
 
-    def _range(self, node: Node) -> ir.Value:
+    def _range(self, node: Bound) -> ir.Value:
         pool, rank = node.pool, len(node.args) // 2
         box = [self._values[a] for a in node.args]
         low, high = build.range_(node.data, box[:rank], box[rank:])
@@ -116,11 +116,11 @@ class IntervalEmitter:
         return self._values[node]
 
 
-def sizes_in(roots: Iterable[Node]) -> list[Node]:
+def sizes_in(roots: Iterable[Bound]) -> list[Bound]:
     """The tensor sizes that `roots` use."""
     return [node for node in postorder(roots) if node.op == "dim"]
 
 
-def _operands(node: Node) -> Iterable[Node]:
+def _operands(node: Bound) -> Iterable[Bound]:
     """The nodes whose values the ops of `node` take; a comparison takes the terms of its difference."""
     return [atom for atom, _ in terms_of(node.args[0])[1]] if node.op in ("ge0", "eq0") else node.args

@@ -8,7 +8,7 @@ expressions are the same object. `(q - kv) + kv` is `q`, because every sum is ke
 import contextlib
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 
-from attn_mlir.passes.intervals.nodes import Node, is_boolean, terms_of
+from attn_mlir.passes.intervals.nodes import Bound, is_boolean, terms_of
 from attn_mlir.passes.intervals.proof import nonnegative
 
 _PAIRS = 16
@@ -19,26 +19,26 @@ class Pool:
     """Makes expressions, and knows facts about leaves: expressions that bound them from below and above."""
 
     def __init__(self) -> None:
-        self._nodes: dict[tuple[str, tuple[Node, ...], Hashable], Node] = {}
-        self.lower: dict[Node, list[Node]] = {}
-        self.upper: dict[Node, list[Node]] = {}
-        self.proofs: dict[Node, bool] = {}
-        self.signs: dict[Node, bool] = {}
-        self._negations: dict[Node, Node] = {}
+        self._nodes: dict[tuple[str, tuple[Bound, ...], Hashable], Bound] = {}
+        self.lower: dict[Bound, list[Bound]] = {}
+        self.upper: dict[Bound, list[Bound]] = {}
+        self.proofs: dict[Bound, bool] = {}
+        self.signs: dict[Bound, bool] = {}
+        self._negations: dict[Bound, Bound] = {}
         self.effort = 0  # nodes looked at by proofs
         self.true = self.node("bool", (), 1)
         self.false = self.node("bool", (), 0)
 
-    def node(self, op: str, args: tuple[Node, ...] = (), data: Hashable = None) -> Node:
+    def node(self, op: str, args: tuple[Bound, ...] = (), data: Hashable = None) -> Bound:
         """The node itself, without folding."""
         key = (op, args, data)
         found = self._nodes.get(key)
         if found is None:
-            found = self._nodes[key] = Node(self, op, args, data, len(self._nodes))
+            found = self._nodes[key] = Bound(self, op, args, data, len(self._nodes))
         return found
 
-    def lift(self, value: Node | int) -> Node:
-        return value if isinstance(value, Node) else self.node("const", (), value)
+    def lift(self, value: Bound | int) -> Bound:
+        return value if isinstance(value, Bound) else self.node("const", (), value)
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[None]:
@@ -51,21 +51,21 @@ class Pool:
         finally:
             self._nodes, self.lower, self.upper, self.proofs, self.signs, self._negations, self.effort = kept
 
-    def leaf(self, op: str, data: Hashable, lower: int | None = None) -> Node:
+    def leaf(self, op: str, data: Hashable, lower: int | None = None) -> Bound:
         """A variable, function argument or tensor size that is at least `lower`."""
         node = self.node(op, (), data)
         if lower is not None and node not in self.lower:
             self.assume(node, lower=self.lift(lower))
         return node
 
-    def elements(self, op: str, box: tuple[Node, ...], tensor: Hashable, is_bool: bool) -> Node:
+    def elements(self, op: str, box: tuple[Bound, ...], tensor: Hashable, is_bool: bool) -> Bound:
         """rmin or rmax: the least or greatest element of `tensor` over a box of indices (begins, then ends)."""
         node = self.node(op, box, tensor)
         if is_bool and node not in self.lower:
             self.assume(node, lower=self.lift(0), upper=self.lift(1))
         return node
 
-    def assume(self, node: Node, lower: Node | None = None, upper: Node | None = None) -> None:
+    def assume(self, node: Bound, lower: Bound | None = None, upper: Bound | None = None) -> None:
         """Records that lower <= node <= upper."""
         if lower is not None:
             self.lower.setdefault(node, []).append(lower)
@@ -74,17 +74,17 @@ class Pool:
         self.proofs.clear()
         self.signs.clear()
 
-    def proves(self, node: Node) -> bool:
+    def proves(self, node: Bound) -> bool:
         """Whether node >= 0 follows from the facts."""
         found = self.proofs.get(node)
         if found is None:
             found = self.proofs[node] = nonnegative(node)
         return found
 
-    def total(self, terms: Iterable[tuple[Node, int]]) -> Node:
+    def total(self, terms: Iterable[tuple[Bound, int]]) -> Bound:
         """sum of coefficient * node."""
         constant = 0
-        sums: dict[Node, int] = {}
+        sums: dict[Bound, int] = {}
         for node, factor in terms:
             for atom, coefficient in terms_of(node)[1]:
                 sums[atom] = sums.get(atom, 0) + factor * coefficient
@@ -98,14 +98,14 @@ class Pool:
         pairs.sort(key=lambda pair: pair[0].serial)
         return self.node("sum", tuple(atom for atom, _ in pairs), (constant, tuple(coefficient for _, coefficient in pairs)))
 
-    def product(self, a: Node, b: Node) -> Node:
+    def product(self, a: Bound, b: Bound) -> Bound:
         if a.constant is not None:
             return self.total([(b, a.constant)])
         if b.constant is not None:
             return self.total([(a, b.constant)])
         return self.node("mul", (a, b) if a.serial <= b.serial else (b, a))
 
-    def quotient(self, a: Node, b: Node) -> Node:
+    def quotient(self, a: Bound, b: Bound) -> Bound:
         """Python's a // b."""
         c = b.constant
         if a.constant == 0:
@@ -117,7 +117,7 @@ class Pool:
         whole, rest = _divisible(a, c)
         return whole if rest.constant == 0 else whole + (self.node("floordiv", (rest, b)) if rest.constant is None else rest.constant // c)
 
-    def remainder(self, a: Node, b: Node) -> Node:
+    def remainder(self, a: Bound, b: Bound) -> Bound:
         """Python's a % b."""
         c = b.constant
         if a.constant == 0:
@@ -130,9 +130,9 @@ class Pool:
         rest = self.total([(self.lift(constant % c), 1), *((atom, k % c if k % c <= abs(c) // 2 else k % c - c) for atom, k in terms)])
         return self.lift(rest.constant % c) if rest.constant is not None else self.node("mod", (rest, b))
 
-    def extreme(self, op: str, nodes: Iterable[Node]) -> Node:
+    def extreme(self, op: str, nodes: Iterable[Bound]) -> Bound:
         """min or max of `nodes`, without those that are provably not it."""
-        flat: list[Node] = []
+        flat: list[Bound] = []
         for node in nodes:
             flat += [n for n in (node.args if node.op == op else (node,)) if n not in flat]
         flat = _best_constants(op, flat)
@@ -143,20 +143,20 @@ class Pool:
                 kept.remove(node)
         return kept[0] if len(kept) == 1 else self.node(op, tuple(kept))
 
-    def least(self, *nodes: Node | int) -> Node:
+    def least(self, *nodes: Bound | int) -> Bound:
         return self.extreme("min", [self.lift(n) for n in nodes])
 
-    def most(self, *nodes: Node | int) -> Node:
+    def most(self, *nodes: Bound | int) -> Bound:
         return self.extreme("max", [self.lift(n) for n in nodes])
 
-    def absolute(self, a: Node) -> Node:
+    def absolute(self, a: Bound) -> Bound:
         if a.constant is not None:
             return self.lift(abs(a.constant))
         if self.proves(a):
             return a
         return -a if self.proves(-a) else self.node("abs", (a,))
 
-    def select(self, condition: Node, a: Node, b: Node) -> Node:
+    def select(self, condition: Bound, a: Bound, b: Bound) -> Bound:
         """`a` where `condition`, else `b`; of booleans too."""
         if condition.constant is not None:
             return a if condition.constant else b
@@ -166,7 +166,7 @@ class Pool:
             return (condition & a) | (~condition & b)
         return self.node("select", (condition, a, b))
 
-    def at_least(self, a: Node, b: Node | int) -> Node:
+    def at_least(self, a: Bound, b: Bound | int) -> Bound:
         """a >= b"""
         d = a - b
         if d.constant is not None:
@@ -178,7 +178,7 @@ class Pool:
             return self.true
         return self.false if self.proves(-d - 1) else self.node("ge0", (d,))
 
-    def equal(self, a: Node, b: Node | int) -> Node:
+    def equal(self, a: Bound, b: Bound | int) -> Bound:
         d = a - b
         if d.constant is not None:
             return self.truth(d.constant == 0)
@@ -190,16 +190,16 @@ class Pool:
         first = terms_of(d)[1][0]
         return self.node("eq0", (d if first[1] > 0 else -d,))
 
-    def truth(self, value: bool) -> Node:
+    def truth(self, value: bool) -> Bound:
         return self.true if value else self.false
 
-    def both(self, nodes: Iterable[Node]) -> Node:
+    def both(self, nodes: Iterable[Bound]) -> Bound:
         return self._connect("and", nodes, self.true, self.false)
 
-    def either(self, nodes: Iterable[Node]) -> Node:
+    def either(self, nodes: Iterable[Bound]) -> Bound:
         return self._connect("or", nodes, self.false, self.true)
 
-    def negation(self, a: Node) -> Node:
+    def negation(self, a: Bound) -> Bound:
         if a.constant is not None:
             return self.truth(not a.constant)
         if a.op == "ge0":
@@ -214,7 +214,7 @@ class Pool:
             return found
         return self.node("not", (a,))
 
-    def _connect(self, op: str, nodes: Iterable[Node], unit: Node, zero: Node) -> Node:
+    def _connect(self, op: str, nodes: Iterable[Bound], unit: Bound, zero: Bound) -> Bound:
         groups = [node.args if node.op == op else (node,) for node in nodes]
         flat = dict.fromkeys(n for group in groups for n in group if n is not unit)
         if zero in flat:
@@ -229,7 +229,7 @@ class Pool:
         return self.node(op, tuple(flat))
 
 
-def _choice(node: Node) -> tuple[Node, Node, Node] | None:
+def _choice(node: Bound) -> tuple[Bound, Bound, Bound] | None:
     """(condition, a, b) where `node` is constant + coefficient * select(condition, a, b) with constants a and b."""
     constant, terms = terms_of(node)
     if len(terms) != 1 or terms[0][0].op != "select":
@@ -238,9 +238,9 @@ def _choice(node: Node) -> tuple[Node, Node, Node] | None:
     return (condition, a * k + constant, b * k + constant) if a.constant is not None and b.constant is not None else None
 
 
-def _best_constants(op: str, nodes: Sequence[Node]) -> list[Node]:
+def _best_constants(op: str, nodes: Sequence[Bound]) -> list[Bound]:
     """Of nodes that differ by a constant alone the least, or greatest."""
-    best: dict[object, tuple[int, Node]] = {}
+    best: dict[object, tuple[int, Bound]] = {}
     for node in nodes:
         constant, terms = terms_of(node)
         known = best.get(key := tuple(terms))
@@ -250,7 +250,7 @@ def _best_constants(op: str, nodes: Sequence[Node]) -> list[Node]:
     return [node for node in nodes if node in kept]
 
 
-def _divisible(a: Node, c: int) -> tuple[Node, Node]:
+def _divisible(a: Bound, c: int) -> tuple[Bound, Bound]:
     """a = c * whole + rest, moving into `whole` every term whose coefficient c divides."""
     constant, terms = terms_of(a)
     pool = a.pool
@@ -258,7 +258,7 @@ def _divisible(a: Node, c: int) -> tuple[Node, Node]:
     return whole, pool.total([(atom, k) for atom, k in terms if k % c] + [(pool.lift(constant % c), 1)])
 
 
-def _merge_remainders(sums: dict[Node, int]) -> int:
+def _merge_remainders(sums: dict[Bound, int]) -> int:
     """Writes x - (x // m) * m as x % m: how Python's % arrives here. Returns what to add to the constant."""
     adjust = 0
     for atom in list(sums):
@@ -279,7 +279,7 @@ def _merge_remainders(sums: dict[Node, int]) -> int:
     return adjust
 
 
-def _quotient_of(atom: Node) -> tuple[Node | None, Node | None]:
+def _quotient_of(atom: Bound) -> tuple[Bound | None, Bound | None]:
     """(x // m, m) where `atom` is x // m with a constant m, or (x // m) * m."""
     if atom.op == "floordiv" and atom.args[1].constant:
         return atom, atom.args[1]

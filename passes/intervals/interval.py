@@ -2,22 +2,22 @@
 
 from typing import NamedTuple
 
-from attn_mlir.passes.intervals.nodes import Maker, Node
+from attn_mlir.passes.intervals.nodes import Bound, Maker
 
 
 class Interval(NamedTuple):
     """From `low` to `high`, both inclusive; None where unbounded."""
 
-    low: Node | None
-    high: Node | None
+    low: Bound | None
+    high: Bound | None
 
     @property
-    def point(self) -> Node | None:
+    def point(self) -> Bound | None:
         """The only value there is, else None."""
         return self.low if self.low is self.high else None
 
     @property
-    def ends(self) -> tuple[Node, Node] | None:
+    def ends(self) -> tuple[Bound, Bound] | None:
         """Both ends, if there are both."""
         return None if self.low is None or self.high is None else (self.low, self.high)
 
@@ -74,7 +74,7 @@ def remainder(a: Interval, b: Interval) -> Interval:
     return Interval(pool.select(positive, low, pool.least(0, low_b + 1)), pool.select(positive, high, pool.most(0, high_b - 1)))
 
 
-def _within_period(pool: Maker, a: Interval, low: Node, high: Node) -> tuple[Node, Node]:
+def _within_period(pool: Maker, a: Interval, low: Bound, high: Bound) -> tuple[Bound, Bound]:
     """a % m for a positive m in [low, high]."""
     zero, top = pool.lift(0), high - 1
     if a.ends is None:

@@ -7,41 +7,41 @@ from typing import Any, Protocol
 class Maker(Protocol):
     """What an expression asks of the pool that it is in: `expr.Pool`, which says what each method makes."""
 
-    lower: dict["Node", list["Node"]]
-    upper: dict["Node", list["Node"]]
-    signs: dict["Node", bool]
+    lower: dict["Bound", list["Bound"]]
+    upper: dict["Bound", list["Bound"]]
+    signs: dict["Bound", bool]
     effort: int
-    true: "Node"
-    false: "Node"
+    true: "Bound"
+    false: "Bound"
 
-    def node(self, op: str, args: "tuple[Node, ...]" = (), data: Hashable = None) -> "Node": ...
-    def lift(self, value: "Node | int") -> "Node": ...
-    def leaf(self, op: str, data: Hashable, lower: int | None = None) -> "Node": ...
-    def elements(self, op: str, box: "tuple[Node, ...]", tensor: Hashable, is_bool: bool) -> "Node": ...
-    def proves(self, node: "Node") -> bool: ...
-    def total(self, terms: "Iterable[tuple[Node, int]]") -> "Node": ...
-    def product(self, a: "Node", b: "Node") -> "Node": ...
-    def quotient(self, a: "Node", b: "Node") -> "Node": ...
-    def remainder(self, a: "Node", b: "Node") -> "Node": ...
-    def extreme(self, op: str, nodes: "Iterable[Node]") -> "Node": ...
-    def least(self, *nodes: "Node | int") -> "Node": ...
-    def most(self, *nodes: "Node | int") -> "Node": ...
-    def absolute(self, a: "Node") -> "Node": ...
-    def select(self, condition: "Node", a: "Node", b: "Node") -> "Node": ...
-    def at_least(self, a: "Node", b: "Node | int") -> "Node": ...
-    def equal(self, a: "Node", b: "Node | int") -> "Node": ...
-    def truth(self, value: bool) -> "Node": ...
-    def both(self, nodes: "Iterable[Node]") -> "Node": ...
-    def either(self, nodes: "Iterable[Node]") -> "Node": ...
-    def negation(self, a: "Node") -> "Node": ...
+    def node(self, op: str, args: "tuple[Bound, ...]" = (), data: Hashable = None) -> "Bound": ...
+    def lift(self, value: "Bound | int") -> "Bound": ...
+    def leaf(self, op: str, data: Hashable, lower: int | None = None) -> "Bound": ...
+    def elements(self, op: str, box: "tuple[Bound, ...]", tensor: Hashable, is_bool: bool) -> "Bound": ...
+    def proves(self, node: "Bound") -> bool: ...
+    def total(self, terms: "Iterable[tuple[Bound, int]]") -> "Bound": ...
+    def product(self, a: "Bound", b: "Bound") -> "Bound": ...
+    def quotient(self, a: "Bound", b: "Bound") -> "Bound": ...
+    def remainder(self, a: "Bound", b: "Bound") -> "Bound": ...
+    def extreme(self, op: str, nodes: "Iterable[Bound]") -> "Bound": ...
+    def least(self, *nodes: "Bound | int") -> "Bound": ...
+    def most(self, *nodes: "Bound | int") -> "Bound": ...
+    def absolute(self, a: "Bound") -> "Bound": ...
+    def select(self, condition: "Bound", a: "Bound", b: "Bound") -> "Bound": ...
+    def at_least(self, a: "Bound", b: "Bound | int") -> "Bound": ...
+    def equal(self, a: "Bound", b: "Bound | int") -> "Bound": ...
+    def truth(self, value: bool) -> "Bound": ...
+    def both(self, nodes: "Iterable[Bound]") -> "Bound": ...
+    def either(self, nodes: "Iterable[Bound]") -> "Bound": ...
+    def negation(self, a: "Bound") -> "Bound": ...
 
 
-class Node:
+class Bound:
     """One expression. `op` is its kind, `args` the nodes it is made of, `data` what else identifies it."""
 
     __slots__ = ("args", "data", "op", "pool", "serial")
 
-    def __init__(self, pool: Maker, op: str, args: "tuple[Node, ...]", data: Any, serial: int) -> None:
+    def __init__(self, pool: Maker, op: str, args: "tuple[Bound, ...]", data: Any, serial: int) -> None:
         self.pool, self.op, self.args, self.data, self.serial = pool, op, args, data, serial
 
     @property
@@ -49,31 +49,31 @@ class Node:
         """The value of a constant (booleans: 0 or 1), else None."""
         return self.data if self.op in ("const", "bool") else None
 
-    def __add__(self, other: "Node | int") -> "Node":
+    def __add__(self, other: "Bound | int") -> "Bound":
         return self.pool.total([(self, 1), (self.pool.lift(other), 1)])
 
-    def __sub__(self, other: "Node | int") -> "Node":
+    def __sub__(self, other: "Bound | int") -> "Bound":
         return self.pool.total([(self, 1), (self.pool.lift(other), -1)])
 
-    def __neg__(self) -> "Node":
+    def __neg__(self) -> "Bound":
         return self.pool.total([(self, -1)])
 
-    def __mul__(self, other: "Node | int") -> "Node":
+    def __mul__(self, other: "Bound | int") -> "Bound":
         return self.pool.product(self, self.pool.lift(other))
 
-    def __floordiv__(self, other: "Node | int") -> "Node":
+    def __floordiv__(self, other: "Bound | int") -> "Bound":
         return self.pool.quotient(self, self.pool.lift(other))
 
-    def __mod__(self, other: "Node | int") -> "Node":
+    def __mod__(self, other: "Bound | int") -> "Bound":
         return self.pool.remainder(self, self.pool.lift(other))
 
-    def __and__(self, other: "Node") -> "Node":
+    def __and__(self, other: "Bound") -> "Bound":
         return self.pool.both([self, other])
 
-    def __or__(self, other: "Node") -> "Node":
+    def __or__(self, other: "Bound") -> "Bound":
         return self.pool.either([self, other])
 
-    def __invert__(self) -> "Node":
+    def __invert__(self) -> "Bound":
         return self.pool.negation(self)
 
     def __repr__(self) -> str:
@@ -81,11 +81,11 @@ class Node:
         return f"{self.op}{'' if self.data is None else f'[{self.data}]'}({inner})" if self.args else f"{self.data}"
 
 
-def is_boolean(node: Node) -> bool:
+def is_boolean(node: Bound) -> bool:
     return node.op in ("bool", "ge0", "eq0", "and", "or", "not", "unknown_bool")
 
 
-def terms_of(node: Node) -> tuple[int, list[tuple[Node, int]]]:
+def terms_of(node: Bound) -> tuple[int, list[tuple[Bound, int]]]:
     """(constant, [(atom, coefficient), ...]) of an index expression."""
     if node.op == "const":
         return node.data, []
@@ -94,9 +94,9 @@ def terms_of(node: Node) -> tuple[int, list[tuple[Node, int]]]:
     return 0, [(node, 1)]
 
 
-def depends_on(node: Node, leaf: Node) -> bool:
+def depends_on(node: Bound, leaf: Bound) -> bool:
     """Whether `leaf` occurs in `node`."""
-    seen: set[Node] = set()
+    seen: set[Bound] = set()
     stack = [node]
     while stack:
         current = stack.pop()
@@ -108,14 +108,14 @@ def depends_on(node: Node, leaf: Node) -> bool:
     return False
 
 
-def contains(node: Node, *ops: str) -> bool:
+def contains(node: Bound, *ops: str) -> bool:
     """Whether a node of one of these kinds occurs in `node`."""
     return any(n.op in ops for n in postorder([node]))
 
 
-def postorder(roots: Iterable[Node]) -> list[Node]:
+def postorder(roots: Iterable[Bound]) -> list[Bound]:
     """Every node below `roots`, arguments first."""
-    done: dict[Node, None] = {}
+    done: dict[Bound, None] = {}
     stack = list(roots)[::-1]
     while stack:
         node = stack[-1]

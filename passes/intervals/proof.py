@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from attn_mlir.passes.intervals.nodes import Node, is_boolean, terms_of
+from attn_mlir.passes.intervals.nodes import Bound, is_boolean, terms_of
 from attn_mlir.passes.order import deepest_first
 
-_Test = Callable[[Node], bool]
+_Test = Callable[[Bound], bool]
 
 
 _BUDGET = 80  # nodes looked at for one proof; real ones need a dozen
@@ -14,7 +14,7 @@ _EFFORT = 20_000
 _FEW = 16  # terms of a sum that count as one node
 
 
-def nonnegative(node: Node, depth: int = 7) -> bool:
+def nonnegative(node: Bound, depth: int = 7) -> bool:
     """Whether node >= 0 follows: replaces atoms by bounds of theirs until a constant is left."""
     budget = [_BUDGET if node.pool.effort < _EFFORT else _SMALL]
     start = budget[0]
@@ -23,7 +23,7 @@ def nonnegative(node: Node, depth: int = 7) -> bool:
     return found
 
 
-def _is_nonnegative(node: Node) -> bool:
+def _is_nonnegative(node: Bound) -> bool:
     """Whether node >= 0 follows without much effort: what divisions and products ask of their operands, again and again."""
     signs = node.pool.signs
     for inner in deepest_first(node, signs, lambda n: [a for a in n.args if not is_boolean(a)]):
@@ -31,7 +31,7 @@ def _is_nonnegative(node: Node) -> bool:
     return signs[node]
 
 
-def _search(node: Node, depth: int, failed: set[Node], budget: list[int]) -> bool:
+def _search(node: Bound, depth: int, failed: set[Bound], budget: list[int]) -> bool:
     constant, terms = terms_of(node)
     if not terms:
         return constant >= 0
@@ -40,7 +40,7 @@ def _search(node: Node, depth: int, failed: set[Node], budget: list[int]) -> boo
         return False
     pool = node.pool
 
-    def against(atom: Node, k: int) -> _Test:
+    def against(atom: Bound, k: int) -> _Test:
         if budget[0] < 0 and len(terms) > _FEW:
             return lambda bound: False
         return lambda bound: _search(pool.total([(node, 1), (atom, -k), (bound, k)]), depth - 1, failed, budget)
@@ -55,7 +55,7 @@ def _search(node: Node, depth: int, failed: set[Node], budget: list[int]) -> boo
     return False
 
 
-def _arms(atom: Node, k: int) -> tuple[Node, ...] | None:
+def _arms(atom: Bound, k: int) -> tuple[Bound, ...] | None:
     """Values that `atom` takes one of, where k * atom is least at the least of them."""
     match atom.op, k > 0:
         case ("min", True) | ("max", False):
@@ -67,7 +67,7 @@ def _arms(atom: Node, k: int) -> tuple[Node, ...] | None:
     return None
 
 
-def _bounds(atom: Node, k: int) -> list[Node]:
+def _bounds(atom: Bound, k: int) -> list[Bound]:
     """Lower bounds of `atom` for k > 0, upper bounds otherwise."""
     pool = atom.pool
     facts = list((pool.lower if k > 0 else pool.upper).get(atom, ()))

@@ -4,10 +4,10 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 
 from attn_mlir.mlir import ir
 from attn_mlir.passes.intervals.expr import Pool
-from attn_mlir.passes.intervals.nodes import Node
+from attn_mlir.passes.intervals.nodes import Bound
 
 
-class Reader:
+class MaskReader:
     """Turns values into expressions; what it does not understand becomes an unknown, which is sound everywhere.
 
     Values in `known` (a piece's block arguments, mostly) have expressions already. `identify` gives what stands for a
@@ -18,7 +18,7 @@ class Reader:
     def __init__(
         self,
         pool: Pool,
-        known: Mapping[ir.Value, Node],
+        known: Mapping[ir.Value, Bound],
         identify: Callable[[ir.Value], Hashable] = lambda value: value,
         sized: Collection[ir.Value] = (),
     ) -> None:
@@ -27,7 +27,7 @@ class Reader:
         self._sized = sized
         self._known = dict(known)
 
-    def read(self, value: ir.Value) -> Node:
+    def read(self, value: ir.Value) -> Bound:
         found = self._known.get(value)
         if found is None:
             found = self._known[value] = self._read(value)
@@ -40,7 +40,7 @@ class Reader:
                 if _is_integer(result.type):
                     self.read(result)
 
-    def _read(self, value: ir.Value) -> Node:
+    def _read(self, value: ir.Value) -> Bound:
         if isinstance(value.owner, ir.Block):
             return self.pool.leaf("value", self.identify(value)) if isinstance(value.type, ir.IndexType) else self._unknown(value)
         op = value.owner.operation
@@ -48,13 +48,13 @@ class Reader:
         found = rule(self, op) if rule is not None and _is_integer(value.type) else None
         return self._unknown(value) if found is None else found
 
-    def _unknown(self, value: ir.Value) -> Node:
+    def _unknown(self, value: ir.Value) -> Bound:
         return self.pool.node("unknown_bool" if str(value.type) == "i1" else "unknown", (), self.identify(value))
 
-    def operands(self, op: ir.Operation) -> list[Node]:
+    def operands(self, op: ir.Operation) -> list[Bound]:
         return [self.read(operand) for operand in op.operands]
 
-    def size(self, tensor: ir.Value, dimension: int) -> Node:
+    def size(self, tensor: ir.Value, dimension: int) -> Bound:
         """The size of a tensor."""
         if not tensor.type.is_dynamic_dim(dimension):
             return self.pool.lift(tensor.type.get_dim_size(dimension))
@@ -69,45 +69,45 @@ def _is_bool(op: ir.Operation) -> bool:
     return str(op.results[0].type) == "i1"
 
 
-def _constant(reader: Reader, op: ir.Operation) -> Node:
+def _constant(reader: MaskReader, op: ir.Operation) -> Bound:
     attribute = op.attributes["value"]
     if _is_bool(op):
         return reader.pool.truth(bool(ir.IntegerAttr(attribute).value))
     return reader.pool.lift(int(ir.IntegerAttr(attribute).value))
 
 
-def _arithmetic(rule: Callable[[Node, Node], Node | None]) -> Callable[[Reader, ir.Operation], Node | None]:
+def _arithmetic(rule: Callable[[Bound, Bound], Bound | None]) -> Callable[[MaskReader, ir.Operation], Bound | None]:
     """A rule for a binary op on integers; on booleans it is not understood."""
     return lambda reader, op: None if _is_bool(op) else rule(*reader.operands(op))
 
 
-def _truncating(a: Node, b: Node) -> Node | None:
+def _truncating(a: Bound, b: Bound) -> Bound | None:
     """C's a / b, for a positive constant b."""
     if (b.constant or 0) <= 0:
         return None
     return a.pool.select(a.pool.at_least(a, 0), a // b, -((-a) // b))
 
 
-def _c_remainder(a: Node, b: Node) -> Node | None:
+def _c_remainder(a: Bound, b: Bound) -> Bound | None:
     quotient = _truncating(a, b)
     if quotient is None:
         return None
     return a.pool.select(a.pool.at_least(a, 0), a % b, -((-a) % b))
 
 
-def _unsigned(rule: Callable[[Node, Node], Node | None]) -> Callable[[Node, Node], Node | None]:
+def _unsigned(rule: Callable[[Bound, Bound], Bound | None]) -> Callable[[Bound, Bound], Bound | None]:
     """`rule` where both operands are provably not negative."""
     return lambda a, b: rule(a, b) if a.pool.proves(a) and a.pool.proves(b) else None
 
 
-def _shift(a: Node, b: Node, left: bool) -> Node | None:
+def _shift(a: Bound, b: Bound, left: bool) -> Bound | None:
     bits = b.constant
     if bits is None or not 0 <= bits < 63:
         return None
     return a * (1 << bits) if left else a // (1 << bits)
 
 
-def _bit_and(a: Node, b: Node) -> Node | None:
+def _bit_and(a: Bound, b: Bound) -> Bound | None:
     """a & (2^n - 1) is a % 2^n, for negative a too."""
     for x, mask in ((a, b.constant), (b, a.constant)):
         if mask is not None and mask >= 0 and mask & (mask + 1) == 0:
@@ -115,8 +115,8 @@ def _bit_and(a: Node, b: Node) -> Node | None:
     return None
 
 
-def _logic(name: str) -> Callable[[Reader, ir.Operation], Node | None]:
-    def rule(reader: Reader, op: ir.Operation) -> Node | None:
+def _logic(name: str) -> Callable[[MaskReader, ir.Operation], Bound | None]:
+    def rule(reader: MaskReader, op: ir.Operation) -> Bound | None:
         a, b = reader.operands(op)
         if not _is_bool(op):
             return _bit_and(a, b) if name == "and" else None
@@ -130,7 +130,7 @@ def _logic(name: str) -> Callable[[Reader, ir.Operation], Node | None]:
 _PREDICATES = ("eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge")
 
 
-def _compare(reader: Reader, op: ir.Operation) -> Node | None:
+def _compare(reader: MaskReader, op: ir.Operation) -> Bound | None:
     if not _is_integer(op.operands[0].type):
         return None
     predicate = _PREDICATES[ir.IntegerAttr(op.attributes["predicate"]).value]
@@ -154,11 +154,11 @@ def _compare(reader: Reader, op: ir.Operation) -> Node | None:
     return pool.at_least(a, b)
 
 
-def _select(reader: Reader, op: ir.Operation) -> Node:
+def _select(reader: MaskReader, op: ir.Operation) -> Bound:
     return reader.pool.select(*reader.operands(op))
 
 
-def _cast(reader: Reader, op: ir.Operation) -> Node | None:
+def _cast(reader: MaskReader, op: ir.Operation) -> Bound | None:
     """Widening casts and index casts; a narrowing one may wrap."""
     source, target = op.operands[0].type, op.results[0].type
     if not _is_integer(source):
@@ -176,7 +176,7 @@ def _width(type_: ir.Type) -> int:
     return 64 if isinstance(type_, ir.IndexType) else type_.width
 
 
-def _extract(reader: Reader, op: ir.Operation) -> Node:
+def _extract(reader: MaskReader, op: ir.Operation) -> Bound:
     tensor, *indices = op.operands
     pool = reader.pool
     value = pool.node("gather", tuple(reader.read(index) for index in indices), reader.identify(tensor))
@@ -185,12 +185,12 @@ def _extract(reader: Reader, op: ir.Operation) -> Node:
     return value
 
 
-def _dim(reader: Reader, op: ir.Operation) -> Node | None:
+def _dim(reader: MaskReader, op: ir.Operation) -> Bound | None:
     dimension = reader.read(op.operands[1]).constant
     return None if dimension is None else reader.size(op.operands[0], dimension)
 
 
-_RULES: dict[str, Callable[[Reader, ir.Operation], Node | None]] = {
+_RULES: dict[str, Callable[[MaskReader, ir.Operation], Bound | None]] = {
     "arith.constant": _constant,
     "arith.addi": _arithmetic(lambda a, b: a + b),
     "arith.subi": _arithmetic(lambda a, b: a - b),

@@ -6,15 +6,15 @@
 from collections.abc import Sequence
 
 from attn_mlir.mlir import ir
-from attn_mlir.passes.intervals.nodes import Node, postorder, terms_of
+from attn_mlir.passes.intervals.nodes import Bound, postorder, terms_of
 
 _FAR = 1 << 62
 """Beyond every position; a few of them, added up with positions, are exact."""
 
 
-def saturated(roots: Sequence[Node]) -> list[Node]:
+def saturated(roots: Sequence[Bound]) -> list[Bound]:
     """The same ends, with what they add up kept within `_FAR`; what is divided, or read at, stays as it is."""
-    made: dict[Node, Node] = {}
+    made: dict[Bound, Bound] = {}
     for node in postorder(roots):
         args = tuple(made[a] for a in node.args)
         match node.op:
@@ -29,13 +29,13 @@ def saturated(roots: Sequence[Node]) -> list[Node]:
     return [made[root] for root in roots]
 
 
-def _sum(node: Node, args: Sequence[Node]) -> Node:
+def _sum(node: Bound, args: Sequence[Bound]) -> Bound:
     constant, terms = terms_of(node)
     kept = tuple(_near(a) if abs(k) == 1 else a for a, (_, k) in zip(args, terms, strict=True))
     return node.pool.node("sum", kept, (max(-_FAR, min(constant, _FAR)), tuple(k for _, k in terms)))
 
 
-def _near(atom: Node) -> Node:
+def _near(atom: Bound) -> Bound:
     """Numbers that the caller gives, or that lie in tensors of 64 bits, may be any; sizes and positions are far from the limit."""
     if atom.op == "value" or (atom.op in ("gather", "rmin", "rmax") and _is_wide(atom.data.type.element_type)):
         pool = atom.pool

@@ -2,17 +2,17 @@
 
 from collections.abc import Mapping
 
-from attn_mlir.passes.intervals.nodes import Node, postorder, terms_of
+from attn_mlir.passes.intervals.nodes import Bound, postorder, terms_of
 
 
-def assume_positive_divisors(node: Node) -> tuple[Node, Node]:
+def assume_positive_divisors(node: Bound) -> tuple[Bound, Bound]:
     """(an expression that equals `node` where the guard holds, the guard).
 
     Captured sizes such as the m of q // m arrive as runtime values of unknown sign. Each becomes max(m, 1), with which
     analysis is exact and no division can trap; the guard says that each is at least 1.
     """
     pool = node.pool
-    replaced: dict[Node, Node] = {}
+    replaced: dict[Bound, Bound] = {}
     guard = pool.true
     for current in postorder([node]):
         if current.op not in ("floordiv", "mod") or pool.proves(current.args[1] - 1):
@@ -26,7 +26,7 @@ def assume_positive_divisors(node: Node) -> tuple[Node, Node]:
     return substitute(node, replaced), guard
 
 
-def _without_zero_check(divisor: Node) -> Node:
+def _without_zero_check(divisor: Bound) -> Bound:
     """The m of `m == 0 ? 1 : m`, which the frontend writes for a divisor that it cannot check."""
     if divisor.op == "select" and divisor.args[0].op == "eq0" and divisor.args[1].constant == 1:
         if divisor.args[0] is divisor.pool.equal(divisor.args[2], 0):
@@ -34,7 +34,7 @@ def _without_zero_check(divisor: Node) -> Node:
     return divisor
 
 
-def substitute(node: Node, values: Mapping[Node, Node]) -> Node:
+def substitute(node: Bound, values: Mapping[Bound, Bound]) -> Bound:
     """`node` with parts replaced, folded again."""
     done = dict(values)
     for current in postorder([node]):
@@ -43,7 +43,7 @@ def substitute(node: Node, values: Mapping[Node, Node]) -> Node:
     return done[node]
 
 
-def _rebuild(node: Node, args: tuple[Node, ...]) -> Node:
+def _rebuild(node: Bound, args: tuple[Bound, ...]) -> Bound:
     pool = node.pool
     if all(a is b for a, b in zip(args, node.args, strict=True)):
         return node

@@ -15,7 +15,7 @@ from attn_mlir.passes.tiling.work import Span, read
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowSource:
     """Keys or values in memory, and the piece that changes them, if any."""
 
     memory: ir.Value
@@ -23,8 +23,8 @@ class Rows:
 
 
 @dataclass
-class Program:
-    """One program of the grid: what it works on, and the values of the function around it.
+class GridTile:
+    """One tile of the grid: what it works on, and the values of the function around it.
 
     Score product k multiplies the tile `queries[k]` with `keys[k]`; accumulators sum `sources`. `of_queries` and `of_keys` tell where
     positions lie in memory.
@@ -45,8 +45,8 @@ class Program:
     block_q: int
     block_kv: int
     queries: list[ir.Value] = field(default_factory=list)
-    keys: list[Rows] = field(default_factory=list)
-    sources: list[Rows] = field(default_factory=list)
+    keys: list[RowSource] = field(default_factory=list)
+    sources: list[RowSource] = field(default_factory=list)
     listed: ir.Value | None = None
     """The keys that lists name, where blocks of keys are parts of a list; None: they are those from a position on."""
     pages: ir.Value | None = None
@@ -133,7 +133,7 @@ class BlockBuilder:
     `live` are the numbers of the accumulators that it carries, `sources` what each of all of them sums.
     """
 
-    def __init__(self, online: ir.Operation, program: Program, live: list[int], sources: list[int]) -> None:
+    def __init__(self, online: ir.Operation, program: GridTile, live: list[int], sources: list[int]) -> None:
         self.program = program
         self.mask = piece(online, "attn.mask")
         self.score_mod = piece(online, "attn.score")
@@ -192,21 +192,21 @@ class _Block:
         self._masked = masked and owner.mask is not None
         self._mask_scores = self._masked and masks_by_score(region)
         self._stored = plan.stored()
-        self._loaded: dict[Rows, ir.Value] = {}
+        self._loaded: dict[RowSource, ir.Value] = {}
         p = owner.program
         self._products = [build.dot(tile, self.load(keys), p.score, transpose_b=True) for tile, keys in zip(p.queries, p.keys, strict=True)]
         if owner.score_mod is None and not self._mask_scores:
             self._tiles.update(zip(self._scores, self._products, strict=True))
         self.weights: dict[ir.Value, ir.Value] = {}
 
-    def load(self, rows: Rows) -> ir.Value:
+    def load(self, rows: RowSource) -> ir.Value:
         """The block's keys or values as a tile."""
         if rows not in self._loaded:
             p = self._owner.program
             if rows.mod is None:
                 self._loaded[rows] = p.load_keys(rows.memory, self._kv, self._count)
             else:
-                tile = self.load(Rows(rows.memory))
+                tile = self.load(RowSource(rows.memory))
                 last = arith.SubIOp(p.kv_len, constant_index(1)).result
 
                 def position(i: ir.Value) -> ir.Value:

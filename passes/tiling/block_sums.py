@@ -1,4 +1,4 @@
-"""Sums of a tile's rows that begin anew in every block of rows, without differences: fours of rows first, then sums of those."""
+"""Sums of a tile's rows that begin again in every block of rows, without differences: fours of rows first, then sums of those."""
 
 import functools
 from collections.abc import Iterable, Mapping

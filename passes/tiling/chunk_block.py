@@ -11,9 +11,9 @@ from attn_mlir.passes.tiling.chunk_channels import build_at_once
 from attn_mlir.passes.tiling.chunk_decays import Decays
 from attn_mlir.passes.tiling.chunk_delta import Written, makes_values, second_of, written
 from attn_mlir.passes.tiling.chunk_levels import Levels
-from attn_mlir.passes.tiling.chunk_products import Parts, own_pairs, own_sums, whole_products, with_own
+from attn_mlir.passes.tiling.chunk_products import ChunkTerms, own_pairs, own_sums, whole_products, with_own
 from attn_mlir.passes.tiling.chunk_rows import RowFactors, result_factors, row_factors
-from attn_mlir.passes.tiling.chunk_tiles import Chunk, ChunkTiles, Inputs, Keep, Put, Sequence, products_of
+from attn_mlir.passes.tiling.chunk_tiles import Chunk, ChunkInputs, ChunkTiles, Keep, Put, Sequence, products_of
 from attn_mlir.passes.tiling.frame import Frame
 from attn_mlir.passes.tiling.numerics import Numerics
 
@@ -24,7 +24,15 @@ class ChunkBlock(ChunkTiles):
     """Builds chunks of an `attn.chunk`."""
 
     def __init__(
-        self, frame: Frame, op: ir.Operation, inputs: Inputs, sequence: Sequence, numerics: Numerics, sub: int, *, at_once: bool = False
+        self,
+        frame: Frame,
+        op: ir.Operation,
+        inputs: ChunkInputs,
+        sequence: Sequence,
+        numerics: Numerics,
+        sub: int,
+        *,
+        at_once: bool = False,
     ) -> None:
         """`sub`: see `Levels`. `at_once`: what decays of channels make of a chunk is one op (`chunk_channels`)."""
         super().__init__(frame, op, inputs, sequence, numerics)
@@ -61,7 +69,7 @@ class ChunkBlock(ChunkTiles):
         write = written(self, self._sub, chunk, decays, state, k, v)
         v = write.values
         if q is not None:
-            parts = Parts(self, decays, state, q, k, v, second_of(self, decays, q, write))
+            parts = ChunkTerms(self, decays, state, q, k, v, second_of(self, decays, q, write))
             self._outputs(parts, chunk, o, products if self.inputs.factor is not None else None, own)
         elif o is not None and write.made is not None:
             build.store(write.made, o, self.sequence.batch, self.sequence.head, chunk.begin, chunk.count)
@@ -82,11 +90,11 @@ class ChunkBlock(ChunkTiles):
         scaled = decays.read_by(RowFactors(), strict=False).scaling("attn.enter", key if self.channels == "key" else value)
         return self.advance(scaled, None, following, key, value)
 
-    def put_rows(self, chunk: Chunk, parts: Parts, o: ir.Value) -> None:
+    def put_rows(self, chunk: Chunk, parts: ChunkTerms, o: ir.Value) -> None:
         """Stores the chunk's rows of o."""
         build.store(self._output(parts.decays, parts), o, self.sequence.batch, self.sequence.head, chunk.begin, chunk.count)
 
-    def _outputs(self, parts: Parts, chunk: Chunk, o: ir.Value | None, products: Put | None, own: Put | None) -> None:
+    def _outputs(self, parts: ChunkTerms, chunk: Chunk, o: ir.Value | None, products: Put | None, own: Put | None) -> None:
         place = (self.sequence.batch, self.sequence.head, chunk.begin, chunk.count)
         factor = None if products is None or self.inputs.factor is None else self.load(self.inputs.factor, chunk)
         made = apart = None
@@ -107,7 +115,7 @@ class ChunkBlock(ChunkTiles):
         if o is not None:
             build.store(whole, o, *place)
 
-    def _crossed(self, parts: Parts, factor: ir.Value) -> tuple[ir.Value, ir.Value]:
+    def _crossed(self, parts: ChunkTerms, factor: ir.Value) -> tuple[ir.Value, ir.Value]:
         """The chunk's rows of o, before they are rounded, and its `crossing` products."""
         if self.channels == "none":
             products = chunk_crossing.of_heads(parts, factor)
@@ -120,7 +128,7 @@ class ChunkBlock(ChunkTiles):
         products = chunk_crossing.of_channels(parts, from_state, apart, factor)
         return chunk_crossing.whole(parts, from_state, apart), products
 
-    def _output(self, decays: Decays, parts: Parts) -> ir.Value:
+    def _output(self, decays: Decays, parts: ChunkTerms) -> ir.Value:
         """The chunk's rows of o, before they are rounded."""
         o, second = self._of_first(decays, parts), parts.second
         if second is None:
@@ -133,7 +141,7 @@ class ChunkBlock(ChunkTiles):
         levels = Levels(self, second.decays, self._sub)
         return levels.by_value(o, second.scores(), second.v) if self.channels == "value" else levels.by_key(o, second.q, second.k, second.v)
 
-    def _of_first(self, decays: Decays, parts: Parts) -> ir.Value:
+    def _of_first(self, decays: Decays, parts: ChunkTerms) -> ir.Value:
         """The same, without what a second writer writes."""
         q, k, v = parts.q, parts.k, parts.v
         if self.channels == "none":

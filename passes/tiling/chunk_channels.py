@@ -8,7 +8,7 @@ from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import ir, tensor
 from attn_mlir.passes.regions import block_of, maker, piece
 from attn_mlir.passes.tiling.chunk_decays import Decays
-from attn_mlir.passes.tiling.chunk_products import Parts, whole_products
+from attn_mlir.passes.tiling.chunk_products import ChunkTerms, whole_products
 from attn_mlir.passes.tiling.chunk_tiles import Chunk, ChunkTiles, Keep, Put
 
 AT_ONCE = "tile.decay_channels"
@@ -58,7 +58,7 @@ def _by_value(block: ChunkTiles, chunk: Chunk, state: ir.Value, o: ir.Value | No
     assert decays.steps is not None and block.inputs.factor is not None
     q, k = block.load(block.inputs.q, chunk, "attn.query"), block.load(block.inputs.k, chunk, "attn.key")
     v, factor = block.load(block.inputs.v, chunk, "attn.value"), block.load(block.inputs.factor, chunk)
-    parts = Parts(block, decays, state, q, k, v)
+    parts = ChunkTerms(block, decays, state, q, k, v)
     made = build.decay_values(parts.scores(), parts.of_state, v, decays.steps, chunk.count, not block.forward)
     others, rows, entering, carry = made
     place = (block.sequence.batch, block.sequence.head, chunk.begin, chunk.count)

@@ -15,15 +15,15 @@ from attn_mlir.dialects.attn.linear_erase import reads_strictly
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, ir, tensor
 from attn_mlir.passes.tiling.block_sums import BlockSums
-from attn_mlir.passes.tiling.chunk_products import Parts, Product, row_sums
+from attn_mlir.passes.tiling.chunk_products import ChunkTerms, ElementProduct, row_sums
 from attn_mlir.passes.tiling.chunk_tiles import ChunkTiles, Element
 from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index
 
 
-def of_heads(parts: Parts, factor: ir.Value) -> ir.Value:
+def of_heads(parts: ChunkTerms, factor: ir.Value) -> ir.Value:
     """[C]: those of a chunk with one decay for all channels."""
     block, decays = parts.block, parts.decays
-    sums, leave = row_sums(block, Product(parts.of_state, factor, block.score)), decays.rows("attn.leave")
+    sums, leave = row_sums(block, ElementProduct(parts.of_state, factor, block.score)), decays.rows("attn.leave")
     zero, size = constant_float(block.score, 0.0), constant_index(block.size)
 
     def of_state(i: ir.Value) -> list[ir.Value]:
@@ -62,7 +62,7 @@ def of_heads(parts: Parts, factor: ir.Value) -> ir.Value:
     return block.map([own.type], both)[0]
 
 
-def of_channels(parts: Parts, from_state: ir.Value, apart: Mapping[int, ir.Value], factor: ir.Value) -> ir.Value:
+def of_channels(parts: ChunkTerms, from_state: ir.Value, apart: Mapping[int, ir.Value], factor: ir.Value) -> ir.Value:
     """[C, V]: those of a chunk whose value channels have decays; `apart` is what pairs of neighbouring blocks add, by their size.
 
     A pair passes the positions of the later block up to its own, which the forward sweep adds up, and those of the earlier one behind its
@@ -71,7 +71,7 @@ def of_channels(parts: Parts, from_state: ir.Value, apart: Mapping[int, ir.Value
     block = parts.block
 
     def times_factor(o: ir.Value) -> Element:
-        return lambda i, d: _present(parts, i, Product(o, factor, block.score).at(i, d))
+        return lambda i, d: _present(parts, i, ElementProduct(o, factor, block.score).at(i, d))
 
     (state,) = block.map([from_state.type], lambda i, d: [times_factor(from_state)(i, d)])
     passing = _from(state) if block.forward else _before(parts, state)
@@ -80,7 +80,7 @@ def of_channels(parts: Parts, from_state: ir.Value, apart: Mapping[int, ir.Value
     return block.map([state.type], lambda i, d: [arith.AddFOp(tensor.ExtractOp(passing, [i, d]).result, pairs(i, d)).result])[0]
 
 
-def whole(parts: Parts, from_state: ir.Value, apart: Mapping[int, ir.Value]) -> ir.Value:
+def whole(parts: ChunkTerms, from_state: ir.Value, apart: Mapping[int, ir.Value]) -> ir.Value:
     """[C, V]: the output of a chunk whose value channels have decays, with what every position adds to its own."""
     block, writers = parts.block, parts.writers
     own = [(w.scores(), w.v, w.decays) for n, w in enumerate(writers) if not reads_strictly(block.op, n == 1)]
@@ -96,7 +96,7 @@ def whole(parts: Parts, from_state: ir.Value, apart: Mapping[int, ir.Value]) -> 
     return block.map([from_state.type], add)[0]
 
 
-def _present(parts: Parts, i: ir.Value, value: ir.Value) -> ir.Value:
+def _present(parts: ChunkTerms, i: ir.Value, value: ir.Value) -> ir.Value:
     """A value of row i, 0 past the end."""
     return arith.SelectOp(parts.decays.exists(i), value, constant_float(parts.block.score, 0.0)).result
 
@@ -106,7 +106,7 @@ def _from(x: ir.Value) -> ir.Value:
     return build.cumsum(x, reverse=True)
 
 
-def _before(parts: Parts, x: ir.Value) -> ir.Value:
+def _before(parts: ChunkTerms, x: ir.Value) -> ir.Value:
     """The sums of a tile's rows up to each one, without it."""
     sums, zero, one = build.cumsum(x), constant_index(0), constant_index(1)
 
@@ -119,5 +119,10 @@ def _before(parts: Parts, x: ir.Value) -> ir.Value:
 
 
 def combined(block: ChunkTiles, x: ir.Value, y: ir.Value, how: Callable[..., Any]) -> ir.Value:
-    """Two tiles added up or subtracted, element by element."""
-    return block.map([x.type], lambda *at: [how(tensor.ExtractOp(x, at).result, tensor.ExtractOp(y, at).result).result])[0]
+    """Two tiles added up or subtracted, element by element, in the type of the second one."""
+
+    def body(*at: ir.Value) -> list[ir.Value]:
+        first = cast_float(tensor.ExtractOp(x, at).result, ir.RankedTensorType(y.type).element_type)
+        return [how(first, tensor.ExtractOp(y, at).result).result]
+
+    return block.map([y.type], body)[0]

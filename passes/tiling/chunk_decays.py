@@ -7,7 +7,7 @@ from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, ir, memref, tensor
 from attn_mlir.passes.regions import block_of, piece
 from attn_mlir.passes.tiling.chunk_rows import RowFactors
-from attn_mlir.passes.tiling.chunk_tiles import Chunk, ChunkTiles, Input
+from attn_mlir.passes.tiling.chunk_tiles import Chunk, ChunkInput, ChunkTiles
 from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index
 
 
@@ -29,7 +29,7 @@ class Decays:
             self._prefix = build.cumsum(self.steps) if summed else None
         self._all = self._sum(constant_index(block.size - 1), None) if self._width is None else None
 
-    def _steps(self, decay: Input | None, mod: ir.Operation | None) -> ir.Value:
+    def _steps(self, decay: ChunkInput | None, mod: ir.Operation | None) -> ir.Value:
         """The log decay of every position; 0 past the end."""
         block, chunk = self._block, self.chunk
         zero = constant_float(block.wide, 0.0)

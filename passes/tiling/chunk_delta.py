@@ -10,12 +10,12 @@ from attn_mlir.dialects.attn.linear_erase import eraser, output_of, reads_strict
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, ir, tensor
 from attn_mlir.passes.regions import piece
+from attn_mlir.passes.tiling.chunk_crossing import combined
 from attn_mlir.passes.tiling.chunk_decays import Decays
 from attn_mlir.passes.tiling.chunk_levels import Levels
-from attn_mlir.passes.tiling.chunk_products import Parts, Second
+from attn_mlir.passes.tiling.chunk_products import ChunkTerms, SecondWriter
 from attn_mlir.passes.tiling.chunk_rows import RowFactors, erase_factors
 from attn_mlir.passes.tiling.chunk_tiles import Chunk, ChunkTiles, row_mod
-from attn_mlir.passes.tiling.scalars import cast_float
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ def written(block: ChunkTiles, sub: int, chunk: Chunk, decays: Decays, state: ir
     removed = k if inputs.second_key is None else block.load(inputs.second_key, chunk)
     factors = RowFactors(erase_factors(block, chunk), decays.of_rows.right if inputs.second_key is None else None)
     seen = decays.read_by(factors, strict=True)
-    parts = Parts(block, seen, state, e, removed, v)
+    parts = ChunkTerms(block, seen, state, e, removed, v)
     system, passed = _pairs(block, sub, seen, e, removed), _passed(block, parts)
     if inputs.second_key is None:
-        values = _combined(block, v, passed)
+        values = combined(block, v, passed, arith.SubFOp)  # rows of v less what was read
         return Written(solved := build.solve_unit(system, values, not block.forward), None, solved)
     reads = eraser(block.op).attributes["reads"].value  # type: ignore[union-attr]
     of_key = decays.read_by(RowFactors(factors.left, decays.of_rows.right), strict=reads == "decayed")
@@ -53,12 +53,12 @@ def written(block: ChunkTiles, sub: int, chunk: Chunk, decays: Decays, state: ir
     return Written(v, (removed, made), made)
 
 
-def second_of(block: ChunkTiles, decays: Decays, q: ir.Value, write: Written) -> Second | None:
+def second_of(block: ChunkTiles, decays: Decays, q: ir.Value, write: Written) -> SecondWriter | None:
     """How q reads what the second writer writes."""
     if write.second is None:
         return None
     seen = decays.read_by(RowFactors(decays.of_rows.left), strict=reads_strictly(block.op, True))
-    return Second(block, seen, q, *write.second)
+    return SecondWriter(block, seen, q, *write.second)
 
 
 def makes_values(block: ChunkTiles) -> bool:
@@ -81,18 +81,8 @@ def _pairs(block: ChunkTiles, sub: int, seen: Decays, x: ir.Value, key: ir.Value
     return block.map([block.tile([block.size] * 2)], lambda i, j: [element(i, j)])[0]
 
 
-def _passed(block: ChunkTiles, parts: Parts) -> ir.Value:
+def _passed(block: ChunkTiles, parts: ChunkTerms) -> ir.Value:
     """[C, V] of scores: what is read of the state before the chunk."""
     if block.channels == "key":
         return parts.of_state
     return parts.decays.scaled("attn.leave", parts.of_state, block.score)
-
-
-def _combined(block: ChunkTiles, v: ir.Value, passed: ir.Value) -> ir.Value:
-    """Rows of v less what was read."""
-
-    def less(i: ir.Value, d: ir.Value) -> list[ir.Value]:
-        x = cast_float(tensor.ExtractOp(v, [i, d]).result, block.score)
-        return [arith.SubFOp(x, tensor.ExtractOp(passed, [i, d]).result).result]
-
-    return block.map([passed.type], less)[0]

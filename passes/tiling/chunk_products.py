@@ -9,7 +9,7 @@ from attn_mlir.passes.tiling.chunk_tiles import ChunkTiles
 from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index
 
 
-class Second:
+class SecondWriter:
     """How q reads what a second writer writes with keys k and values v, where there is one."""
 
     def __init__(self, block: ChunkTiles, decays: Decays, q: ir.Value, k: ir.Value, v: ir.Value) -> None:
@@ -23,11 +23,11 @@ class Second:
         return self._scores
 
 
-class Parts(Second):
+class ChunkTerms(SecondWriter):
     """The tiles of a chunk; products are emitted where they are first asked for."""
 
     def __init__(
-        self, block: ChunkTiles, decays: Decays, state: ir.Value, q: ir.Value, k: ir.Value, v: ir.Value, second: Second | None = None
+        self, block: ChunkTiles, decays: Decays, state: ir.Value, q: ir.Value, k: ir.Value, v: ir.Value, second: SecondWriter | None = None
     ) -> None:
         super().__init__(block, decays, q, k, v)
         self.second = second
@@ -42,13 +42,13 @@ class Parts(Second):
             self.of_state = build.dot_accumulate(self.of_state, None, leaving, piece, transpose_b=block.transposed)
 
     @property
-    def writers(self) -> list[Second]:
+    def writers(self) -> list[SecondWriter]:
         """Those of the chunk's keys and values, and of a second writer's."""
         return [self] if self.second is None else [self, self.second]
 
 
 @dataclass(frozen=True)
-class Product:
+class ElementProduct:
     """o x, element by element."""
 
     o: ir.Value
@@ -60,13 +60,13 @@ class Product:
         return arith.MulFOp(tensor.ExtractOp(self.o, [i, d]).result, x).result
 
 
-def row_sums(block: ChunkTiles, product: Product) -> ir.Value:
+def row_sums(block: ChunkTiles, product: ElementProduct) -> ir.Value:
     """[C]: the sums over the program's columns of v."""
     extents = [constant_index(block.size), constant_index(block.inputs.columns)]
     return build.map_(extents, [], [block.tile([block.size])], ["sum"], lambda i, d: ([], [product.at(i, d)]))[1][0]
 
 
-def own_pairs(parts: Parts) -> ir.Value:
+def own_pairs(parts: ChunkTerms) -> ir.Value:
     """[C]: the scores of every position with itself, with what its factors of rows make of them."""
     block, scores, zero = parts.block, parts.scores(), constant_float(parts.block.score, 0.0)
     size, nowhere = constant_index(block.size), constant_float(block.wide, 0.0)
@@ -90,7 +90,7 @@ def with_own(block: ChunkTiles, others: ir.Value, own: ir.Value, v: ir.Value, re
     return block.map([others.type], add)[0]
 
 
-def own_sums(parts: Parts, own: ir.Value, factor: ir.Value) -> ir.Value:
+def own_sums(parts: ChunkTerms, own: ir.Value, factor: ir.Value) -> ir.Value:
     """[C]: the sums over d of what each position adds to its own row, times x."""
     block = parts.block
 
@@ -107,10 +107,10 @@ def _own_part(block: ChunkTiles, own: ir.Value, v: ir.Value, i: ir.Value, d: ir.
     return arith.MulFOp(tensor.ExtractOp(own, [i]).result, x).result
 
 
-def whole_products(parts: Parts, o: ir.Value, factor: ir.Value) -> ir.Value:
+def whole_products(parts: ChunkTerms, o: ir.Value, factor: ir.Value) -> ir.Value:
     """The sums over d of o x, or where channels have decays, o x itself."""
     block = parts.block
-    product = Product(o, factor, block.score)
+    product = ElementProduct(o, factor, block.score)
     if block.channels == "none":
         return row_sums(block, product)
     return block.map([o.type], lambda i, d: [product.at(i, d)])[0]

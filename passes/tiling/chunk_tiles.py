@@ -43,7 +43,7 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class Input:
+class ChunkInput:
     """A tensor in memory, and its head that the program reads; its mod gets `named`, or that one."""
 
     memory: ir.Value
@@ -52,20 +52,20 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Inputs:
+class ChunkInputs:
     """What a program reads; of v, factor and second_value (and decays of v's channels) only the columns that are its own."""
 
-    q: Input
-    k: Input
-    v: Input
-    decay: Input | None
-    factor: Input | None
+    q: ChunkInput
+    k: ChunkInput
+    v: ChunkInput
+    decay: ChunkInput | None
+    factor: ChunkInput | None
     first_column: ir.Value
     columns: int
-    erase: Input | None = None
-    second_key: Input | None = None
+    erase: ChunkInput | None = None
+    second_key: ChunkInput | None = None
     """What is erased with, where it is not k, or a second writer's keys."""
-    second_value: Input | None = None
+    second_value: ChunkInput | None = None
 
 
 def row_mod(op: ir.Operation, name: str) -> ir.Operation | None:
@@ -80,7 +80,7 @@ def row_mod(op: ir.Operation, name: str) -> ir.Operation | None:
 class ChunkTiles:
     """Makes tiles of the chunks of an `attn.chunk`."""
 
-    def __init__(self, frame: Frame, op: ir.Operation, inputs: Inputs, sequence: Sequence, numerics: Numerics) -> None:
+    def __init__(self, frame: Frame, op: ir.Operation, inputs: ChunkInputs, sequence: Sequence, numerics: Numerics) -> None:
         view = op.opview
         self.frame, self.op, self.inputs, self.sequence = frame, op, inputs, sequence
         self.size, self.channels = view.chunk.value, view.channels.value
@@ -108,7 +108,7 @@ class ChunkTiles:
 
     # What is read
 
-    def load(self, source: Input, chunk: Chunk, mod: str | None = None) -> ir.Value:
+    def load(self, source: ChunkInput, chunk: Chunk, mod: str | None = None) -> ir.Value:
         """The chunk's rows of an input, after its mod (unless that multiplies rows, see `chunk_rows`), in its element type."""
         tile = build.load(source.memory, self.sequence.batch, source.head, chunk.begin, chunk.count, self.size)
         change = None if mod is None else self._change(mod)

@@ -15,9 +15,9 @@ from attn_mlir.passes.tiling.chunk_block import ChunkBlock
 from attn_mlir.passes.tiling.chunk_channels import AT_ONCE, fits_at_once
 from attn_mlir.passes.tiling.chunk_decays import Decays
 from attn_mlir.passes.tiling.chunk_gradient import ChunkGradient
-from attn_mlir.passes.tiling.chunk_products import Parts
+from attn_mlir.passes.tiling.chunk_products import ChunkTerms
 from attn_mlir.passes.tiling.chunk_rows import row_factors
-from attn_mlir.passes.tiling.chunk_tiles import Chunk, Input, Inputs, Put, Sequence
+from attn_mlir.passes.tiling.chunk_tiles import Chunk, ChunkInput, ChunkInputs, Put, Sequence
 from attn_mlir.passes.tiling.frame import Frame, Output, argument_number, loop
 from attn_mlir.passes.tiling.numerics import Numerics, numerics_of
 from attn_mlir.passes.tiling.scalars import constant_float, constant_index
@@ -162,7 +162,7 @@ class _Sweep:
                 if also is not None and of_beside is not None:
                     q = also.load(also.inputs.q, chunk, "attn.query")
                     seen = decays.for_queries(row_factors(also, chunk, queries=True))
-                    also.put_rows(chunk, Parts(also, seen, state, q, v, k), of_beside)
+                    also.put_rows(chunk, ChunkTerms(also, seen, state, q, v, k), of_beside)
 
             if self._gradient is not None:
                 view, row = self._gradient.opview, self._state_row(chunk, sequence, rows)
@@ -175,13 +175,13 @@ class _Sweep:
         for final in finals:
             build.store(last, final, *at, state_row, height)
 
-    def _beside_of(self, inputs: Inputs, sequence: Sequence) -> ChunkBlock | None:
+    def _beside_of(self, inputs: ChunkInputs, sequence: Sequence) -> ChunkBlock | None:
         """The chunks of the sweep that shares this one's states."""
         if self._beside is None:
             return None
         view = self._beside.opview
         q = self._input(view.q, self._frame.get(view.q), sequence)
-        given = Inputs(q, inputs.v, inputs.k, inputs.decay, None, inputs.first_column, view.v.type.shape[3])
+        given = ChunkInputs(q, inputs.v, inputs.k, inputs.decay, None, inputs.first_column, view.v.type.shape[3])
         return ChunkBlock(self._frame, self._beside, given, sequence, self._numerics, self._sub())
 
     def _sequence(self, number: ir.Value, head: ir.Value) -> Sequence:
@@ -204,7 +204,7 @@ class _Sweep:
         )
         return Sequence(zero, number, head, heads, begin, end)
 
-    def _inputs(self, sequence: Sequence, first_column: ir.Value) -> Inputs:
+    def _inputs(self, sequence: Sequence, first_column: ir.Value) -> ChunkInputs:
         def narrow(operand: ir.Value | None) -> ir.Value | None:
             return None if operand is None else columns(self._frame.get(operand), first_column, self._columns)
 
@@ -212,20 +212,20 @@ class _Sweep:
         by_value = view.channels.value == "value"
         decay = None if view.decay is None else narrow(view.decay) if by_value else get(view.decay)
 
-        def of_heads(operand: ir.Value | None, memory: ir.Value | None) -> Input | None:
+        def of_heads(operand: ir.Value | None, memory: ir.Value | None) -> ChunkInput | None:
             return None if operand is None or memory is None else self._input(operand, memory, sequence)
 
         found = [of_heads(operand, memory) for operand, memory in ((view.q, get(view.q)), (view.k, get(view.k)), (view.v, narrow(view.v)))]
         q, k, v = (each for each in found if each is not None)
         factor = of_heads(view.factor, narrow(view.factor))
         erase, second_key, second_value = self._delta(sequence, narrow)
-        return Inputs(
+        return ChunkInputs(
             q, k, v, of_heads(view.decay, decay), factor, first_column, self._columns, erase, second_key, second_value
         )  # fmt: skip
 
     def _delta(
         self, sequence: Sequence, narrow: Callable[[ir.Value | None], ir.Value | None]
-    ) -> tuple[Input | None, Input | None, Input | None]:
+    ) -> tuple[ChunkInput | None, ChunkInput | None, ChunkInput | None]:
         """The erase key, the second writer's key and its values."""
         erase, write = eraser(self._op), writer(self._op)
         if write is not None:
@@ -238,12 +238,12 @@ class _Sweep:
         key, *removed = (self._input(operand, self._frame.get(operand), sequence) for operand in erase.operands)
         return replace(key, named=sequence.head), removed[0] if removed else None, None
 
-    def _input(self, operand: ir.Value, memory: ir.Value, sequence: Sequence) -> Input:
+    def _input(self, operand: ir.Value, memory: ir.Value, sequence: Sequence) -> ChunkInput:
         """An operand in memory, and the head that belongs to the program's."""
         if operand == with_all_heads(self._op):
-            return Input(memory, sequence.head)
+            return ChunkInput(memory, sequence.head)
         heads = memref.DimOp(self._frame.get(operand), constant_index(1)).result
-        return Input(memory, arith.DivSIOp(sequence.head, arith.DivSIOp(sequence.heads, heads).result).result)
+        return ChunkInput(memory, arith.DivSIOp(sequence.head, arith.DivSIOp(sequence.heads, heads).result).result)
 
     def _products(self, target: ir.Value | None, block: ir.Value, first_column: ir.Value) -> ir.Value | None:
         if target is None:

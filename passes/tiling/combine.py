@@ -3,11 +3,11 @@
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, ir, memref, tensor
 from attn_mlir.passes.regions import block_of, pieces
-from attn_mlir.passes.tiling.block import Program, Rows
+from attn_mlir.passes.tiling.block import GridTile, RowSource
 from attn_mlir.passes.tiling.frame import loop
 from attn_mlir.passes.tiling.kernel import KernelBuilder
 from attn_mlir.passes.tiling.narrow import ProductTypes
-from attn_mlir.passes.tiling.results import Result
+from attn_mlir.passes.tiling.results import TiledResult
 from attn_mlir.passes.tiling.scalars import ScalarEmitter, cast_float, constant_index
 from attn_mlir.passes.tiling.work import Span, item_of, part_of, ragged_numbers, span_of
 
@@ -33,7 +33,7 @@ class CombineBuilder(KernelBuilder):
     def _score_type(self) -> ir.Type:
         return ir.RankedTensorType(self._online.operands[0].type).element_type
 
-    def _live_accumulators(self, results: list[Result]) -> list[int]:
+    def _live_accumulators(self, results: list[TiledResult]) -> list[int]:
         return [0]
 
     def _fill_body(self, outer: ScalarEmitter, arguments: list[ir.Value], inputs: int) -> None:
@@ -49,8 +49,8 @@ class CombineBuilder(KernelBuilder):
             span = span_of(self._packed, b, accumulator, outer)
         end = arith.AddIOp(row, one).result
         rows = self._asked(outer, one, b) if self._whole else one
-        program = Program(self._types, self._score, b, h, h, row, end, rows, row, span, span, outer, 1, 1)
-        program.sources = [Rows(accumulator)]
+        program = GridTile(self._types, self._score, b, h, h, row, end, rows, row, span, span, outer, 1, 1)
+        program.sources = [RowSource(accumulator)]
         states = [outer.emit(piece.operands[0]) for piece in pieces(self._online, "attn.carried")]
         initial = self._initial_states(program)
         carried = [*initial, *self._initial_accumulators(program)]
@@ -63,7 +63,7 @@ class CombineBuilder(KernelBuilder):
         self._finalize(program, carried[: len(states)], {0: carried[-1]}, arguments[inputs:])
 
     def _merged(
-        self, program: Program, accumulator: ir.Value, states: list[ir.Value], entry: ir.Value, inside: list[ir.Value]
+        self, program: GridTile, accumulator: ir.Value, states: list[ir.Value], entry: ir.Value, inside: list[ir.Value]
     ) -> list[ir.Value]:
         """The carried values after the part in this entry."""
         region, one = block_of(pieces(self._online, "attn.merge")[0]), constant_index(1)

@@ -8,11 +8,11 @@ from attn_mlir.mlir import arith, func, ir, memref
 from attn_mlir.passes.key_lists import key_lists_of
 from attn_mlir.passes.regions import block_of, piece, pieces
 from attn_mlir.passes.sequences import packing_of, pages_of
-from attn_mlir.passes.tiling.block import BlockBuilder, Program, Rows, is_constant
+from attn_mlir.passes.tiling.block import BlockBuilder, GridTile, RowSource, is_constant
 from attn_mlir.passes.tiling.frame import argument_number, branch, in_memory, loop
 from attn_mlir.passes.tiling.listed import Limits, Range, keys_of, listed_keys, range_of, rows_in, rows_of
 from attn_mlir.passes.tiling.narrow import ProductTypes
-from attn_mlir.passes.tiling.results import Result, returned
+from attn_mlir.passes.tiling.results import TiledResult, returned
 from attn_mlir.passes.tiling.scalars import ScalarEmitter, clone_scalar, constant_float, constant_index
 from attn_mlir.passes.tiling.segments import Segment, plan_segments
 from attn_mlir.passes.tiling.work import (
@@ -59,7 +59,7 @@ class KernelBuilder:
         """The keys of the program's part."""
         self._range: Range | None = None
         """The entries of the program's list."""
-        self._results: list[Result] = []
+        self._results: list[TiledResult] = []
         self._live: list[int] = []
 
     def build(self) -> bool:
@@ -133,7 +133,7 @@ class KernelBuilder:
                 return False
         return True
 
-    def _live_accumulators(self, results: list[Result]) -> list[int]:
+    def _live_accumulators(self, results: list[TiledResult]) -> list[int]:
         """Those that a returned value reads, without the ones that stay zero because their weight is."""
         region = block_of(pieces(self._online, "attn.finalize")[0])
         yielded = list(list(region.operations)[-1].operation.operands)
@@ -168,7 +168,7 @@ class KernelBuilder:
         carried = self._sweep(block, steps[-1], carried)
         self._finalize(program, carried[:states], dict(zip(self._live, carried[states:], strict=True)), arguments[inputs:])
 
-    def _program(self, outer: ScalarEmitter, work: ir.Value) -> Program:
+    def _program(self, outer: ScalarEmitter, work: ir.Value) -> GridTile:
         """`work` is the list of work, where tensors are packed."""
         q, k, v = (outer.emit(operand) for operand in self._online.operands)
         query_block, h, b = (build.program_id(axis) for axis in range(3))
@@ -200,7 +200,7 @@ class KernelBuilder:
             last = arith.MaxSIOp(last, constant_index(0)).result  # lists that GPUs make end with items without rows
         kv_head = arith.DivSIOp(h, group).result
         spans = of_queries, of_keys
-        program = Program(self._types, self._score, b, h, kv_head, begin, end, rows, last, *spans, outer, self._block_q, self._block_kv)
+        program = GridTile(self._types, self._score, b, h, kv_head, begin, end, rows, last, *spans, outer, self._block_q, self._block_kv)
         if self._lists is not None and self._lists.names_keys:
             program.listed = outer.emit(self._lists.entries)
         table = pages_of(self._online)
@@ -215,8 +215,8 @@ class KernelBuilder:
             )
         changed = program.modify(piece(self._online, "attn.query"), tiles[q], size, h, program.q_idx)
         program.queries = [changed, *[tiles[query] for query, _ in products]]
-        program.keys = [Rows(k, piece(self._online, "attn.key")), *[Rows(key) for _, key in products]]
-        program.sources = [Rows(v, piece(self._online, "attn.value")), *map(Rows, terms)]
+        program.keys = [RowSource(k, piece(self._online, "attn.key")), *[RowSource(key) for _, key in products]]
+        program.sources = [RowSource(v, piece(self._online, "attn.value")), *map(RowSource, terms)]
         return program
 
     def _asked(self, outer: ScalarEmitter, rows: ir.Value, b: ir.Value) -> ir.Value:
@@ -240,7 +240,7 @@ class KernelBuilder:
         first, last = self._limits
         return replace(segment, begin=arith.MaxSIOp(segment.begin, first).result, end=arith.MinSIOp(segment.end, last).result)
 
-    def _initial_states(self, program: Program) -> list[ir.Value]:
+    def _initial_states(self, program: GridTile) -> list[ir.Value]:
         init = block_of(pieces(self._online, "attn.init")[0])
         count = len(list(init.operations)[-1].operation.operands)
         if count == 0:
@@ -252,7 +252,7 @@ class KernelBuilder:
         row = ir.RankedTensorType.get([self._block_q], self._score)
         return build.map_([constant_index(self._block_q)], [row] * count, [], [], body)[0]
 
-    def _initial_accumulators(self, program: Program) -> list[ir.Value]:
+    def _initial_accumulators(self, program: GridTile) -> list[ir.Value]:
         if not self._live:
             return []
         zero = constant_float(self._score, 0.0)
@@ -308,7 +308,7 @@ class KernelBuilder:
 
         return branch(some, carried, partial_or_full, lambda: carried)
 
-    def _finalize(self, program: Program, states: list[ir.Value], live: dict[int, ir.Value], targets: list[ir.Value]) -> None:
+    def _finalize(self, program: GridTile, states: list[ir.Value], live: dict[int, ir.Value], targets: list[ir.Value]) -> None:
         region = block_of(pieces(self._online, "attn.finalize")[0])
         yielded = list(list(region.operations)[-1].operation.operands)
         arguments = list(region.arguments)
@@ -342,7 +342,7 @@ class KernelBuilder:
             if result.is_row:
                 continue
 
-            def output(i: ir.Value, j: ir.Value, result: Result = result) -> tuple[list[ir.Value], list[ir.Value]]:
+            def output(i: ir.Value, j: ir.Value, result: TiledResult = result) -> tuple[list[ir.Value], list[ir.Value]]:
                 return [result.element(scalars(i, j).emit(yielded[result.number]))], []
 
             columns = ir.MemRefType(target.type).shape[3]

@@ -10,7 +10,7 @@ from attn_mlir.passes.tiling.scalars import cast_float, constant_float
 
 
 @dataclass(frozen=True)
-class Result:
+class TiledResult:
     """One returned tensor: value `number` that `attn.finalize` yields. Row outputs have one value a row.
 
     `is_remainder`: what rounding takes from the value, instead of it.
@@ -33,7 +33,7 @@ class Result:
         return cast_float(arith.MulFOp(rest, constant_float(value.type, factor)).result, type_)
 
 
-def returned(function: ir.Operation, online: ir.Operation) -> list[Result] | None:
+def returned(function: ir.Operation, online: ir.Operation) -> list[TiledResult] | None:
     """The results of a function that holds `online` alone, in order; None after an error."""
     operations = [op.operation for op in function.regions[0].blocks[0].operations]
     for op in operations[:-1]:
@@ -47,7 +47,7 @@ def returned(function: ir.Operation, online: ir.Operation) -> list[Result] | Non
     return [result for result in results if result is not None]
 
 
-def _result(online: ir.Operation, value: ir.Value) -> Result | None:
+def _result(online: ir.Operation, value: ir.Value) -> TiledResult | None:
     if isinstance(value, ir.BlockArgument):
         return None
     op, outputs = value.owner.operation, outputs_of(online)
@@ -55,12 +55,12 @@ def _result(online: ir.Operation, value: ir.Value) -> Result | None:
         position = ir.OpResult(value).result_number
         names = [ir.StringAttr(name).value for name in ir.ArrayAttr(online.attributes["outputs"])]
         if position == 0:
-            return Result(output_name(0), 0, value.type, False)
-        return Result(names[position - 1], outputs + position - 1, value.type, True)
+            return TiledResult(output_name(0), 0, value.type, False)
+        return TiledResult(names[position - 1], outputs + position - 1, value.type, True)
     if op.name == "attn.output" and op.operands[0] == online.results[0]:
         index = ir.IntegerAttr(op.attributes["index"]).value
-        return Result(output_name(index), index, value.type, False)
+        return TiledResult(output_name(index), index, value.type, False)
     if op.name == "attn.remainder" and op.operands[0] == online.results[0]:
         index = ir.IntegerAttr(op.attributes["index"]).value if "index" in op.attributes else 0
-        return Result(f"remainder{index or ''}", index, value.type, False, is_remainder=True)
+        return TiledResult(f"remainder{index or ''}", index, value.type, False, is_remainder=True)
     return None

@@ -2,7 +2,7 @@
 
 from attn_mlir.mlir import ir
 from attn_mlir.passes.intervals.expr import Pool
-from attn_mlir.passes.intervals.read import Reader
+from attn_mlir.passes.intervals.read import MaskReader
 from attn_mlir.passes.regions import block_of
 
 
@@ -26,7 +26,7 @@ def disjoint(scatter: ir.Operation, chunked: int, packed: bool = False) -> tuple
     block = block_of(scatter)
     pool = Pool()
     variables = [pool.leaf("var", f"index_{n}", 0) for n in range(len(block.arguments))]
-    reader = Reader(pool, dict(zip(block.arguments, variables, strict=True)))
+    reader = MaskReader(pool, dict(zip(block.arguments, variables, strict=True)))
     indices = [reader.read(value) for value in list(block.operations)[-1].operation.operands]
     batch, head, chunk = (any(index is variables[n] for index in indices) for n in (0, 1, chunked))
     return (chunk and batch, head, True) if packed else (chunk, head, batch)

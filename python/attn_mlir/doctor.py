@@ -121,7 +121,7 @@ def _cache() -> Finding:
     except Exception as error:
         return Finding("folder", "wrong", str(error))
     if folder is None:
-        return Finding("folder", "note", "off: every process compiles anew (ATTN_MLIR_CACHE)")
+        return Finding("folder", "note", "off: every process compiles again (ATTN_MLIR_CACHE)")
     if not folder.exists():
         return Finding("folder", "ok", f"{folder} is made when there is something to keep")
     with own_files.opened(folder) as handle:

@@ -39,7 +39,7 @@ class Repeating(Kernel, Protocol):
         ...
 
 
-class Program(Protocol):
+class CompiledFunction(Protocol):
     """A compiled derivative."""
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[Any]:
@@ -99,7 +99,7 @@ def with_splits(kernel: Kernel, device: str, splits: int) -> Kernel:
     return make(splits)
 
 
-def with_work(program: "Program", device: str, splits: int, invariant: bool) -> "Program":
+def with_work(program: "CompiledFunction", device: str, splits: int, invariant: bool) -> "CompiledFunction":
     """A program on packed tensors that sees the keys of few queries in so many parts, and cuts sums by the length of a sequence alone."""
     make = getattr(program, "with_work", None)
     if make is None:
@@ -107,7 +107,7 @@ def with_work(program: "Program", device: str, splits: int, invariant: bool) -> 
     return make(splits, invariant)
 
 
-def planned(program: "Program", inputs: Sequence[Any]) -> "Program":
+def planned(program: "CompiledFunction", inputs: Sequence[Any]) -> "CompiledFunction":
     """A program on packed tensors with its lists of work made for such inputs, where its backend makes some ahead."""
     make = getattr(program, "planned", None)
     return program if make is None else make(inputs)
@@ -115,7 +115,7 @@ def planned(program: "Program", inputs: Sequence[Any]) -> "Program":
 
 def compile_derivative(
     module: str, device: str, function: str, wrt: Sequence[str], deterministic: bool = False, segment: int = 0
-) -> Program:
+) -> CompiledFunction:
     """Compiles a derivative of a stage-0 (or online) module, given as text: "fwd", "bwd", "jvp" or "bwd2".
 
     "written-fwd" and "written-bwd" are those of a module that `attn-written-backward` takes; the first is `@attention` itself.

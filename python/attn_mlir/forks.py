@@ -56,7 +56,7 @@ def waited_for() -> threading.RLock:  # type: ignore[valid-type]
     return made
 
 
-class Shared:
+class SharedUse:
     """`with` it, several threads at once use a library that has locks of its own; forks wait until none does, and meanwhile none begins.
 
     As with `waited_for`, forks do not wait longer than `_WAIT`. A thread must not fork while it is inside.

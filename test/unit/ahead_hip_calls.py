@@ -15,15 +15,15 @@ import torch
 
 from ahead_calls import OnDevice
 from amd_metadata import kernels_of
-from attn_mlir.backends.amd.isa import Machine
-from attn_mlir.backends.amd.isa.state import Region
+from attn_mlir.backends.amd.isa import IsaMachine
+from attn_mlir.backends.amd.isa.state import GlobalTensor
 from attn_mlir.backends.gpu.kernel import KernelCode
 
 _FAKE: list[ctypes.CDLL] = []
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(ctypes.c_uint), ctypes.POINTER(ctypes.c_void_p))
 _KEPT: list[Any] = []
-_MACHINES: dict[tuple[bytes, str], tuple[Machine, Mapping[str, Any]]] = {}
-_REGIONS: list[Region] = []
+_MACHINES: dict[tuple[bytes, str], tuple[IsaMachine, Mapping[str, Any]]] = {}
+_REGIONS: list[GlobalTensor] = []
 _FAILED: list[str] = []
 
 
@@ -57,11 +57,11 @@ def interpret(yes: bool) -> None:
     fake().fake_launch(_KEPT[0])
 
 
-def region(name: str, memory: torch.Tensor, writable: bool) -> Region:
+def region(name: str, memory: torch.Tensor, writable: bool) -> GlobalTensor:
     """The memory of a tensor, from its first to its last byte."""
     span = 1 + sum((size - 1) * stride for size, stride in zip(memory.shape, memory.stride(), strict=True)) if memory.numel() else 0
     flat = memory.detach().as_strided((span,), (1,)) if span else memory.new_zeros(0)
-    return Region(memory.data_ptr(), flat.view(torch.uint8).numpy(), writable, name)
+    return GlobalTensor(memory.data_ptr(), flat.view(torch.uint8).numpy(), writable, name)
 
 
 def interpreted(call: Callable[[], None], read: Mapping[str, Any], written: Mapping[str, torch.Tensor]) -> list[dict[str, Any]]:
@@ -101,12 +101,12 @@ def _object_at(address: int) -> bytes:
     return ctypes.string_at(address, start + size * count)
 
 
-def _machine(code: bytes, entry: str, threads: int) -> tuple[Machine, Mapping[str, Any]]:
+def _machine(code: bytes, entry: str, threads: int) -> tuple[IsaMachine, Mapping[str, Any]]:
     if (code, entry) not in _MACHINES:
         kernel = kernels_of(code)[entry]
         assert threads <= kernel[".max_flat_workgroup_size"]
         given = KernelCode(entry, entry, "", (), threads, 0, language="hip", arch="gfx90a")
-        _MACHINES[code, entry] = Machine(given, code), kernel
+        _MACHINES[code, entry] = IsaMachine(given, code), kernel
     return _MACHINES[code, entry]
 
 

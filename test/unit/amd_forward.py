@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from attn_mlir.backends.gpu.kernel import KernelCode, Parameter
+from attn_mlir.backends.gpu.kernel import KernelCode, KernelParameter
 
 SOURCE = (Path(__file__).parent / "amd_forward.hip").read_text()
 LOG2_E = 1.4426950408889634
@@ -16,9 +16,9 @@ OUTPUTS = (3, 4)
 def forward_code(columns: int, causal: bool, source: str = SOURCE) -> KernelCode:
     """The kernel for heads of 64 or 128 columns; its arguments are q, k, v, o, lse and the scale to base 2."""
     defines = f"#define HEAD_DIM {columns}\n#define IS_CAUSAL {str(causal).lower()}\n"
-    pointers = [Parameter("pointer", number) for number in range(5)]
-    sizes = [Parameter("size", 0, 2), Parameter("size", 0, 1), Parameter("size", 1, 1)]
-    parameters = (*pointers, *sizes, Parameter("scalar", 5, -1, "float"))
+    pointers = [KernelParameter("pointer", number) for number in range(5)]
+    sizes = [KernelParameter("size", 0, 2), KernelParameter("size", 0, 1), KernelParameter("size", 1, 1)]
+    parameters = (*pointers, *sizes, KernelParameter("scalar", 5, -1, "float"))
     return KernelCode(
         "forward", "forward", defines + source, parameters, 256, 32768, language="hip", arch="gfx90a", flags=("-ffp-contract=fast",)
     )

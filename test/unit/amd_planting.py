@@ -10,7 +10,7 @@ import pytest
 
 from attn_mlir.backends import amd
 from attn_mlir.backends.amd import launch
-from attn_mlir.backends.amd.emulation import EmulatedKernel, EmulationError
+from attn_mlir.backends.amd.emulation import EmulatedHipKernel, EmulationError
 from attn_mlir.backends.gpu.kernel import KernelCode
 
 _FOLDER = Path(amd.__file__).parent
@@ -39,12 +39,12 @@ def wrong_with(fault: Planted, monkeypatch: pytest.MonkeyPatch, wrong_results: C
     """What `wrong_results` returns where kernels have the fault, or the error of the emulation's checks."""
     planted = []
 
-    def faulty(code: KernelCode) -> EmulatedKernel:
+    def faulty(code: KernelCode) -> EmulatedHipKernel:
         source = fault.plant(code.source)
         planted.append(source != code.source)
-        return EmulatedKernel(KernelCode(**{**code.__dict__, "source": source}))
+        return EmulatedHipKernel(KernelCode(**{**code.__dict__, "source": source}))
 
-    monkeypatch.setattr(launch, "EmulatedKernel", faulty)
+    monkeypatch.setattr(launch, "EmulatedHipKernel", faulty)
     try:
         wrong = wrong_results()
     except EmulationError as error:

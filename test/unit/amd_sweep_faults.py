@@ -1,4 +1,4 @@
-"""Faults planted in what the AMD backend prints for sweeps over chunks: in the kernel, and in the helpers that it is made of."""
+"""Faults planted in what the AMD backend prints for chunk scans: in the kernel, and in the helpers that it is made of."""
 
 from amd_planting import Planted as Fault
 
@@ -18,7 +18,7 @@ FAULTS = (
     Fault("the state does not decay", r"\w+\[0\] \*= \w+;", ""),
     Fault("what leaves the state does not decay", r"\w+\[0\] \*= \(\(const float \*\)[^;]*;", ""),
     Fault("a chunk is loaded twice", r"fetch\(at \+ (\d+)\);", "fetch(at);"),
-    Fault("sums of decays start anew every sixteen positions", r"sum = before;", ";"),
+    Fault("sums of decays start again every sixteen positions", r"sum = before;", ";"),
     Fault("the total of a chunk without its last position", r"of_lane\((\w+)\[0\], 63\)", r"of_lane(\1[0], 62)"),
     Fault("two tiles overlap in shared memory", r"constexpr int (\w+_columns) = (\d+);",
           lambda m: f"constexpr int {m[1]} = {max(0, int(m[2]) - 64)};"),

@@ -22,7 +22,7 @@ from attn_mlir.backends.nvidia.tilelang import program_of
 from attn_mlir.backends.program import function_named, prepare_derivative
 from attn_mlir.dialects import load_all
 from attn_mlir.frontend.emit import Inputs
-from attn_mlir.frontend.program import Program, Traced, trace
+from attn_mlir.frontend.program import Definition, Traced, trace
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.registry import registry
@@ -46,7 +46,7 @@ def traced(
     mask: Callable[..., Any] | None = None, score: Callable[..., Any] | None = None, columns: int = 64, row: Any = softmax, **mods: Any
 ) -> Traced:
     """An attention of f16 with these functions."""
-    form = Program(row, score_mod=score, mask_mod=mask, scale=0.125, **mods)
+    form = Definition(row, score_mod=score, mask_mod=mask, scale=0.125, **mods)
     return trace(form, Inputs("f16", columns, columns))
 
 

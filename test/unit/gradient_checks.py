@@ -13,7 +13,7 @@ from attn_mlir.dialects import load_all
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.emit import Inputs
-from attn_mlir.frontend.program import Program, trace
+from attn_mlir.frontend.program import Definition, trace
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.reference import evaluate
@@ -75,7 +75,7 @@ class Point:
         made = self.functions(self.leaves)
         made.pop("dense_row", None)
         case = self.case
-        program = Program(
+        program = Definition(
             **made, scale=self.leaves[0].shape[-1] ** -0.5 if case.scale is None else case.scale, lse=case.lse, states=case.states
         )
         traced = trace(program, Inputs("f64", self.leaves[0].shape[-1], self.leaves[2].shape[-1]))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from attn_mlir.backends.gpu.kernel import KernelCode
-from attn_mlir.backends.nvidia.compile import Binary, compile_code, find_nvcc
+from attn_mlir.backends.nvidia.compile import Cubin, compile_code, find_nvcc
 from attn_mlir.errors import CompileError, UnsupportedError
 
 
@@ -23,7 +23,7 @@ def _has_nvcc() -> bool:
 needs_nvcc = pytest.mark.skipif(not _has_nvcc(), reason="nvcc is not installed")
 
 
-def compiled(code: KernelCode) -> Binary:
+def compiled(code: KernelCode) -> Cubin:
     """A kernel by nvcc, whose matrix instructions must not be serialised; skips the test where there is no nvcc."""
     try:
         find_nvcc()

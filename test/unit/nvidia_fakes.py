@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from attn_mlir import backends
-from attn_mlir.backends.gpu.kernel import KernelCode, Parameter
-from attn_mlir.backends.host import Kernel
+from attn_mlir.backends.gpu.kernel import KernelCode, KernelParameter
+from attn_mlir.backends.host import KernelGrid
 from attn_mlir.backends.nvidia import codegen, cuda, driver, launch, pipeline
-from attn_mlir.backends.nvidia.compile import Binary
+from attn_mlir.backends.nvidia.compile import Cubin
 from attn_mlir.mlir import ir
 
 ROWS, KEYS = 128, 32
-BINARY = Binary(b"ELF", 40, 0, 0, 0)
+BINARY = Cubin(b"ELF", 40, 0, 0, 0)
 _SOURCE = """
 #include <cuda_fp16.h>
 struct alignas(64) Map { char bytes[128]; };
@@ -68,10 +68,10 @@ extern "C" __global__ void attention(const __grid_constant__ Map k_map, const __
 def naive(kernel: ir.Operation) -> KernelCode:
     """Code for `@attention` of test/Inputs/causal-softmax.mlir in f16: arguments q, k, v, and at the end o and lse."""
     o = len(kernel.regions[0].blocks[0].arguments) - 2
-    sizes = [Parameter("size", 0, 2), Parameter("size", 1, 2), Parameter("size", 0, 1), Parameter("size", 1, 1)]
-    strides = [Parameter("stride", tensor, dim, "long long") for tensor in (0, 2, o) for dim in range(3)]
-    pointers = [Parameter("pointer", tensor) for tensor in (0, 2, o, o + 1)]
-    parameters = (Parameter("descriptor", 1, box=(64, KEYS), swizzle=0), *pointers, *sizes, *strides)
+    sizes = [KernelParameter("size", 0, 2), KernelParameter("size", 1, 2), KernelParameter("size", 0, 1), KernelParameter("size", 1, 1)]
+    strides = [KernelParameter("stride", tensor, dim, "long long") for tensor in (0, 2, o) for dim in range(3)]
+    pointers = [KernelParameter("pointer", tensor) for tensor in (0, 2, o, o + 1)]
+    parameters = (KernelParameter("descriptor", 1, box=(64, KEYS), swizzle=0), *pointers, *sizes, *strides)
     return KernelCode("attention", "attention", _SOURCE, parameters, ROWS, 0, flags=())
 
 
@@ -180,14 +180,14 @@ def fake_gpu(**failing: int) -> Iterator[FakeCuda]:
         function.cache_clear()
 
 
-def code(*parameters: Parameter, **more: Any) -> KernelCode:
+def code(*parameters: KernelParameter, **more: Any) -> KernelCode:
     """A kernel without a source."""
     return KernelCode("f", "f", "", parameters, more.pop("threads", 128), more.pop("shared_bytes", 0), **more)
 
 
-def kernel(grid: str = "rows", over: int = 0, outputs: tuple[str, ...] = ("store",), **more: Any) -> Kernel:
+def kernel(grid: str = "rows", over: int = 0, outputs: tuple[str, ...] = ("store",), **more: Any) -> KernelGrid:
     """The facts about it, with blocks of 128 rows."""
-    return Kernel("f", 128, grid, over, outputs, more.get("disjoint", ((),) * len(outputs)), False)
+    return KernelGrid("f", 128, grid, over, outputs, more.get("disjoint", ((),) * len(outputs)), False)
 
 
 def heads(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from attn_mlir.backends.nvidia import compile as cuda_compiler
-from attn_mlir.backends.nvidia.nvrtc.library import Library
+from attn_mlir.backends.nvidia.nvrtc.library import Nvrtc
 
 LOG = """ptxas info    : 0 bytes gmem
 ptxas info    : Compiling entry function 'f' for 'sm_90a'
@@ -113,7 +113,7 @@ def code_of(source: str) -> bytes:
 
 def install(monkeypatch: pytest.MonkeyPatch, fake: FakeNvrtc) -> FakeNvrtc:
     """Makes it the NVRTC of this test, in place of one that may be installed."""
-    made = Library(fake)
+    made = Nvrtc(fake)
     monkeypatch.delenv("ATTN_MLIR_CUDA_COMPILER", raising=False)
     monkeypatch.setattr(cuda_compiler.nvrtc, "find", lambda: made)
     return fake

@@ -131,7 +131,7 @@ def gradients(case: LinearCase, pipeline: str) -> list[tuple[str, float]]:
     """How far each gradient, derived and run through `pipeline`, is from autograd's, relative to its size."""
     x = case.given
     call = check_linear(x["q"], x["k"], x["v"], x.get("decay"), x.get("initial_state"), _offsets(case), "bhsd")
-    form = ("f64", K, V, 1.0, call.decay_form, call.initial_state is not None, True, call.offsets, None)
+    form = ("f64", K, V, 1.0, call.decay_form, call.given["initial_state"] is not None, True, call.offsets, None)
     entry, scan = find(case.mods, form, None)
     q, k, captures = arguments(entry.traced, call, entry.captures(scan, 0.0))
     inputs = [q, k, call.v, *captures]

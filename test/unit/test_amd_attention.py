@@ -8,7 +8,7 @@ import torch
 from amd_tools import needs_host_clang
 from attn_mlir import Attention, attention, rows
 from attn_mlir.backends.amd import driver
-from attn_mlir.backends.amd.emulation import EmulatedKernel
+from attn_mlir.backends.amd.emulation import EmulatedHipKernel
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from gpu_cases import CASES, DTYPES, Sizes, beyond_rounding, causal, failures, formula, inputs, one_large_score, ours, plain, results
 
@@ -92,8 +92,8 @@ def test_flushing_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     case, sizes = LARGE["full"], large(64)
     leaves = one_large_score(sizes, 1)
     got = results(ours(case, sizes, device=EMULATED), leaves)
-    run = EmulatedKernel.run
-    monkeypatch.setattr(EmulatedKernel, "run", lambda *arguments: run(*arguments, flush=False))
+    run = EmulatedHipKernel.run
+    monkeypatch.setattr(EmulatedHipKernel, "run", lambda *arguments: run(*arguments, flush=False))
     for mine, other in zip(got, results(ours(case, sizes, device=EMULATED), leaves), strict=True):
         assert float((mine - other).abs().max() / mine.abs().max()) <= 1e-4
 

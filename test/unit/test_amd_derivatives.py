@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.func import jvp
 
 from amd_tools import needs_host_clang
-from attn_mlir.backends.amd.emulation import EmulatedKernel
+from attn_mlir.backends.amd.emulation import EmulatedHipKernel
 from gpu_cases import CASES, Sizes, failures, formula, inputs, ours, results
 
 EMULATED = "hip-emulated"
@@ -42,9 +42,9 @@ def test_sums_in_a_fixed_order(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     """Gradients, also those of captured tensors, are right, and the same whichever wave runs first."""
     case, sizes = CASES[name], Sizes(1, 1, 1, 40, 150, 32, 32) if name == "causal softmax" else SMALL
     leaves = inputs(case, sizes, torch.float16)
-    run, found = EmulatedKernel.run, []
+    run, found = EmulatedHipKernel.run, []
     for seed in (0, 3):
-        monkeypatch.setattr(EmulatedKernel, "run", lambda *arguments, seed=seed: run(*arguments, seed=seed))
+        monkeypatch.setattr(EmulatedHipKernel, "run", lambda *arguments, seed=seed: run(*arguments, seed=seed))
         found.append(results(ours(case, sizes, device=EMULATED, deterministic=True), leaves))
     assert all(torch.equal(x, y) for x, y in zip(*found, strict=True))
     eager, exact = (results(formula(case, sizes), [x.to(other) for x in leaves]) for other in (torch.float16, torch.float64))

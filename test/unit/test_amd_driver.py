@@ -11,15 +11,15 @@ from amd_forward import LOG2_E, arguments, forward_code, inputs
 from amd_tools import needs_clang
 from attn_mlir.backends import backend_for
 from attn_mlir.backends.amd import clang, hip, launch
-from attn_mlir.backends.amd.compile import Binary, compile_code, parse_log
+from attn_mlir.backends.amd.compile import HipBinary, compile_code, parse_log
 from attn_mlir.backends.amd.launch import HipLauncher, readable
-from attn_mlir.backends.gpu.kernel import KernelCode, Parameter
-from attn_mlir.backends.gpu.packing import Packed, grid_of, values_of
+from attn_mlir.backends.gpu.kernel import KernelCode, KernelParameter
+from attn_mlir.backends.gpu.packing import PackedArguments, grid_of, values_of
 from attn_mlir.backends.gpu.units import Unit
-from attn_mlir.backends.host import Kernel
+from attn_mlir.backends.host import KernelGrid
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 
-BINARY = Binary(b"\x7fELF code")
+BINARY = HipBinary(b"\x7fELF code")
 
 
 @pytest.fixture(autouse=True)
@@ -28,10 +28,10 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def unit(code: KernelCode) -> Unit:
-    return Unit(Kernel(code.name, 128, "rows", 0, ("store", "store"), ((), ()), False), code, {}, ("f16", "f32"))
+    return Unit(KernelGrid(code.name, 128, "rows", 0, ("store", "store"), ((), ()), False), code, {}, ("f16", "f32"))
 
 
-def small(*parameters: Parameter) -> Unit:
+def small(*parameters: KernelParameter) -> Unit:
     return unit(KernelCode("f", "f", "", parameters, 64, 0, language="hip", arch="gfx90a", flags=()))
 
 
@@ -93,7 +93,7 @@ def test_a_launch() -> None:
 
 def test_parameters_are_packed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tensors at the same place with the same sizes; what has to be copied is packed each time."""
-    asked, packed = small(Parameter("pointer", 0, align=8), Parameter("scalar", 1, type="float")), []
+    asked, packed = small(KernelParameter("pointer", 0, align=8), KernelParameter("scalar", 1, type="float")), []
     monkeypatch.setattr(launch, "values_of", lambda *given: packed.append(given) or values_of(*given))
     whole = torch.zeros(1, 2, 16, 32, dtype=torch.float16)
     with fake_gpu(2) as gpu:
@@ -115,7 +115,7 @@ def test_code_that_the_runtime_refuses() -> None:
 
 def test_tensors_on_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
     with fake_gpu(1):
-        launcher = HipLauncher(small(Parameter("pointer", 0)), BINARY, 0)
+        launcher = HipLauncher(small(KernelParameter("pointer", 0)), BINARY, 0)
         monkeypatch.setattr(hip, "index_of", lambda tensor: 1)
         with pytest.raises(ArgumentError, match="argument 0 of this kernel"):
             launcher([torch.zeros(1, 1, 1, 1)], range(0))
@@ -132,7 +132,7 @@ def test_no_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_kernels_with_a_counter_are_refused() -> None:
     with fake_gpu(1), pytest.raises(UnsupportedError, match="counter"):
-        HipLauncher(small(Parameter("counter")), BINARY, 0)
+        HipLauncher(small(KernelParameter("counter")), BINARY, 0)
 
 
 def test_rocm_s_cuda_is_the_amd_backend(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +142,7 @@ def test_rocm_s_cuda_is_the_amd_backend(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_what_a_kernel_cannot_read_is_copied() -> None:
-    asked = small(Parameter("pointer", 0, align=8))
+    asked = small(KernelParameter("pointer", 0, align=8))
     whole = torch.arange(2 * 16 * 32, dtype=torch.float16).reshape(1, 2, 16, 32)
     for tensor, copied in (
         (whole, False),
@@ -155,16 +155,16 @@ def test_what_a_kernel_cannot_read_is_copied() -> None:
         made = readable(asked, [tensor])[0][0]
         assert (made.data_ptr() != tensor.data_ptr()) == copied
         assert torch.equal(made, tensor)
-    assert readable(small(Parameter("pointer", 0)), [whole[..., ::2]])[0][0].data_ptr() == whole.data_ptr()
+    assert readable(small(KernelParameter("pointer", 0)), [whole[..., ::2]])[0][0].data_ptr() == whole.data_ptr()
 
 
 def test_the_argument_segment() -> None:
     tensor = torch.zeros(3, 5)
     parameters = (
-        Parameter("size", 0, 0), Parameter("pointer", 0), Parameter("scalar", 1, -1, "float"), Parameter("stride", 0, 0, "long long"),
-        Parameter("blocks"),
+        KernelParameter("size", 0, 0), KernelParameter("pointer", 0), KernelParameter("scalar", 1, -1, "float"),
+        KernelParameter("stride", 0, 0, "long long"), KernelParameter("blocks"),
     )  # fmt: skip
-    packed = Packed(values_of(small(*parameters).code, [tensor, 0.5], 9))
+    packed = PackedArguments(values_of(small(*parameters).code, [tensor, 0.5], 9))
     segment = packed.segment()
     assert len(segment) == 36
     assert int.from_bytes(segment[:4], "little") == 3
@@ -177,7 +177,7 @@ def test_the_argument_segment() -> None:
 
 def test_numbers_and_grids_that_are_too_large() -> None:
     with pytest.raises(ArgumentError, match="32 bits"):
-        values_of(small(Parameter("scalar", 0)).code, [1 << 31], 0)
+        values_of(small(KernelParameter("scalar", 0)).code, [1 << 31], 0)
     with pytest.raises(UnsupportedError, match="does not fit into one launch"):
         grid_of(small().code, 128, (1 << 16, 1, 1))
     assert grid_of(small().code, 128, (2, 3, 129)) == ((2, 3, 2), 2)

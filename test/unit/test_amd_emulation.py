@@ -10,8 +10,8 @@ from amd_faults import BY_VALUE, FAULTS, Fault
 from amd_forward import OUTPUTS, ROWS, SOURCE, arguments, expected, forward_code, inputs
 from amd_tools import needs_host_clang
 from attn_mlir.backends import disk_cache
-from attn_mlir.backends.amd.emulation import EmulatedKernel, EmulationError, build
-from attn_mlir.backends.gpu.kernel import KernelCode, Parameter
+from attn_mlir.backends.amd.emulation import EmulatedHipKernel, EmulationError, build
+from attn_mlir.backends.gpu.kernel import KernelCode, KernelParameter
 from attn_mlir.errors import CompileError
 
 pytestmark = needs_host_clang
@@ -22,7 +22,7 @@ def run(code: KernelCode, tensors: list[torch.Tensor], seed: int = 0, flush: boo
     q, k, v = tensors
     values = arguments(q, k, v)
     blocks = tensors[0].shape[2] // ROWS
-    EmulatedKernel(code).run(values, OUTPUTS, (blocks, tensors[0].shape[1], 1), blocks, seed, flush)
+    EmulatedHipKernel(code).run(values, OUTPUTS, (blocks, tensors[0].shape[1], 1), blocks, seed, flush)
     return values[3], values[4]  # type: ignore[return-value]
 
 
@@ -69,7 +69,7 @@ def test_products_flush_subnormal_numbers() -> None:
     for bias, flush, low, high in (("12", True, 0, 5e-4), ("0", False, 0, 5e-4), ("0", True, 2e-2, 1)):
         code = forward_code(64, False, SOURCE.replace("BIAS = 12.0f", f"BIAS = {bias}.0f"))
         values = arguments(q, k, v)
-        EmulatedKernel(code).run(values, OUTPUTS, (1, 1, 1), 1, 0, flush)
+        EmulatedHipKernel(code).run(values, OUTPUTS, (1, 1, 1), 1, 0, flush)
         assert low <= float((values[3][..., :ROWS, :] - o).abs().max()) < high  # type: ignore[index]
 
 
@@ -79,7 +79,7 @@ def kernel(body: str, shared: int = 0, threads: int = 64) -> KernelCode:
     source = (
         f"{_PREAMBLE}ATTN_KERNEL({threads}, 1) f(float *__restrict__ x) {{\n{memory}int t = __builtin_amdgcn_workitem_id_x();\n{body}\n}}\n"
     )
-    return KernelCode("f", "f", source, (Parameter("pointer", 0),), threads, shared, language="hip", arch="gfx90a")
+    return KernelCode("f", "f", source, (KernelParameter("pointer", 0),), threads, shared, language="hip", arch="gfx90a")
 
 
 def test_an_error_tells_the_place_and_the_line() -> None:
@@ -87,7 +87,7 @@ def test_an_error_tells_the_place_and_the_line() -> None:
     with pytest.raises(
         EmulationError, match=r"kernel f, work-group \(0, 0, 0\), wave 0, lane 63: writes 4 bytes .*argument 0, which has 256"
     ) as error:
-        EmulatedKernel(code).run([torch.zeros(64)], {0}, (1, 1, 1))
+        EmulatedHipKernel(code).run([torch.zeros(64)], {0}, (1, 1, 1))
     assert "line 4: x[t + 1] = 1.f;" in str(error.value)
 
 
@@ -96,43 +96,43 @@ def test_damaged_libraries_on_disk_are_built_again(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("ATTN_MLIR_CACHE", str(tmp_path))
     code = kernel("x[t] = 1.f;")
     build._runtime.cache_clear()
-    EmulatedKernel(code)
+    EmulatedHipKernel(code)
     entries = [path for path in tmp_path.iterdir() if path.suffix != ".json"]
     assert sorted(path.suffix for path in entries) == [".o", ".o", ".o", ".so"]
     for path in entries:
         disk_cache.save(path.stem, path.suffix[1:], b"", {})
     build._runtime.cache_clear()
     x = torch.zeros(64)
-    EmulatedKernel(code).run([x], {0}, (1, 1, 1))
+    EmulatedHipKernel(code).run([x], {0}, (1, 1, 1))
     assert x.sum() == 64 and all(path.read_bytes() for path in entries)
 
 
 def test_inputs_cannot_be_written() -> None:
     with pytest.raises(EmulationError, match="only read"):
-        EmulatedKernel(kernel("x[t] = 1.f;")).run([torch.zeros(64)], (), (1, 1, 1))
+        EmulatedHipKernel(kernel("x[t] = 1.f;")).run([torch.zeros(64)], (), (1, 1, 1))
 
 
 def test_shared_memory_starts_as_nan() -> None:
     x = torch.zeros(64)
-    EmulatedKernel(kernel("x[t] = ((float *)memory)[t];", shared=256)).run([x], {0}, (1, 1, 1))
+    EmulatedHipKernel(kernel("x[t] = ((float *)memory)[t];", shared=256)).run([x], {0}, (1, 1, 1))
     assert x.isnan().all()
 
 
 def test_work_groups_that_write_the_same_place() -> None:
-    emulated = EmulatedKernel(kernel("x[t] += 1.f;"))
+    emulated = EmulatedHipKernel(kernel("x[t] += 1.f;"))
     with pytest.raises(EmulationError, match="another work-group"):
         emulated.run([torch.zeros(64)], {0}, (2, 1, 1))
 
 
 def test_atomic_additions_may_meet() -> None:
     x = torch.zeros(64)
-    EmulatedKernel(kernel("attn::atomic_add(x + t / 2, 1.f);")).run([x], {0}, (3, 1, 1))
+    EmulatedHipKernel(kernel("attn::atomic_add(x + t / 2, 1.f);")).run([x], {0}, (3, 1, 1))
     assert x.tolist() == [6.0] * 32 + [0.0] * 32
 
 
 def test_reads_of_lanes_that_meet_a_write() -> None:
     """Lanes 1 to 63 read what lane 0 then writes, in no order with them."""
-    emulated = EmulatedKernel(kernel("float y = x[0];\nif (y == 0.f) x[t == 5 ? 0 : t + 1] = y;"))
+    emulated = EmulatedHipKernel(kernel("float y = x[0];\nif (y == 0.f) x[t == 5 ? 0 : t + 1] = y;"))
     with pytest.raises(EmulationError, match="without a barrier"):
         emulated.run([torch.zeros(65)], {0}, (1, 1, 1))
 
@@ -149,7 +149,7 @@ def test_exchanges_across_lanes() -> None:
         "(int)(__builtin_amdgcn_ballot_w64(t & 1) >> 32 & 15)",
         "__builtin_amdgcn_readlane(t, 9)",
     ]
-    EmulatedKernel(kernel("\n".join(f"x[{64 * i} + t] = {line};" for i, line in enumerate(lines)))).run([x], {0}, (1, 1, 1))
+    EmulatedHipKernel(kernel("\n".join(f"x[{64 * i} + t] = {line};" for i, line in enumerate(lines)))).run([x], {0}, (1, 1, 1))
     lane = torch.arange(64)
     assert torch.equal(x[0].long(), lane ^ 7)
     assert torch.equal(x[1].long(), lane ^ 16)
@@ -168,27 +168,32 @@ def test_loads_through_buffers_are_zero_behind_the_end() -> None:
       unsigned short low = __builtin_amdgcn_raw_buffer_load_b16(buffer, 4, 0, 0);
       __builtin_amdgcn_wave_barrier();
       x[64 + t] = __builtin_bit_cast(float, first) + __builtin_bit_cast(float, second) + low;"""
-    EmulatedKernel(kernel(body)).run([x], {0}, (1, 1, 1))
+    EmulatedHipKernel(kernel(body)).run([x], {0}, (1, 1, 1))
     assert x[64:].tolist() == [1.0 + 0xCCCD, *[float(0xCCCD)] * 63]
 
 
 def test_facts_that_do_not_match_the_source() -> None:
     code = kernel("x[t] = 1.f;")
     with pytest.raises(CompileError, match="0 bytes of shared memory"):
-        EmulatedKernel(KernelCode(**{**code.__dict__, "shared_bytes": 64}))
+        EmulatedHipKernel(KernelCode(**{**code.__dict__, "shared_bytes": 64}))
     with pytest.raises(CompileError, match=r"parameters of the kernel f have \[8\] bytes"):
-        EmulatedKernel(KernelCode(**{**code.__dict__, "parameters": (Parameter("size", 0, 0),)}))
+        EmulatedHipKernel(KernelCode(**{**code.__dict__, "parameters": (KernelParameter("size", 0, 0),)}))
 
 
 def test_a_source_that_does_not_compile() -> None:
     with pytest.raises(CompileError, match="undeclared identifier"):
-        EmulatedKernel(kernel("x[t] = missing;"))
+        EmulatedHipKernel(kernel("x[t] = missing;"))
 
 
 def test_scalars_keep_their_types() -> None:
     source = f"{_PREAMBLE}ATTN_KERNEL(64, 1) f(double *x, float a, int n, long long s, double b) {{ x[n] = a + b + s; }}\n"
-    kinds = [Parameter("pointer", 0), Parameter("scalar", 1, -1, "float"), Parameter("size", 0, 0), Parameter("stride", 0, 0, "long long")]
-    code = KernelCode("f", "f", source, (*kinds, Parameter("scalar", 2, -1, "double")), 64, 0, language="hip", arch="gfx90a")
+    kinds = [
+        KernelParameter("pointer", 0),
+        KernelParameter("scalar", 1, -1, "float"),
+        KernelParameter("size", 0, 0),
+        KernelParameter("stride", 0, 0, "long long"),
+    ]
+    code = KernelCode("f", "f", source, (*kinds, KernelParameter("scalar", 2, -1, "double")), 64, 0, language="hip", arch="gfx90a")
     x = torch.zeros(5, dtype=torch.float64).as_strided((1,), (3,))
     with pytest.raises(EmulationError, match="lane"):
-        EmulatedKernel(code).run([x, 0.5, math.pi], {0}, (1, 1, 1))
+        EmulatedHipKernel(code).run([x, 0.5, math.pi], {0}, (1, 1, 1))

@@ -11,12 +11,12 @@ from amd_forward import OUTPUTS, SOURCE, arguments, expected, forward_code, inpu
 from amd_tools import needs_objdump
 from attn_mlir.backends.amd import driver
 from attn_mlir.backends.amd.compile import compile_code
-from attn_mlir.backends.amd.isa import InterpreterError, Machine, doubles, lanes, masks, matrix, memory, pairs, scalar, shared, vector
+from attn_mlir.backends.amd.isa import InterpreterError, IsaMachine, doubles, lanes, masks, matrix, memory, pairs, scalar, shared, vector
 from attn_mlir.backends.amd.isa.code_object import CodeObject
 from attn_mlir.backends.amd.isa.disassembly import parse
 from attn_mlir.backends.amd.isa.shared import cycles
-from attn_mlir.backends.amd.isa.state import GlobalMemory, Group, Region, Wave
-from attn_mlir.backends.gpu.kernel import KernelCode, Parameter
+from attn_mlir.backends.amd.isa.state import GlobalMemory, GlobalTensor, ThreadBlock, Wave
+from attn_mlir.backends.gpu.kernel import KernelCode, KernelParameter
 from attn_mlir.errors import CompileError
 from gpu_cases import CASES, Sizes, beyond_rounding, failures, formula, one_large_score, ours, results
 from gpu_cases import inputs as inputs_of
@@ -26,7 +26,7 @@ LANE = np.arange(64, dtype=np.uint32)
 
 def wave(number: int = 0) -> Wave:
     """Lane n has n in v1, n + 0.5 as f32 in v2, 2^31 + n in v3; s[4:5] is 0x100000003."""
-    made = Wave(Group((0, 0, 0), 4096, GlobalMemory()), number, 64)
+    made = Wave(ThreadBlock((0, 0, 0), 4096, GlobalMemory()), number, 64)
     made.v[1], made.v[2], made.v[3] = LANE, (LANE + np.float32(0.5)).astype(np.float32).view(np.uint32), LANE | np.uint32(1 << 31)
     made.s[4], made.s[5] = 3, 1
     return made
@@ -178,7 +178,7 @@ def test_unknown_instructions() -> None:
 def test_memory_is_checked() -> None:
     at = wave()
     data = np.zeros(64, np.uint8)
-    at.group.memory.regions = [Region(1024, data, False, "x")]
+    at.group.memory.regions = [GlobalTensor(1024, data, False, "x")]
     at.v[8], at.v[9] = 1024 + LANE % 16 * 4, 0
     execute("global_load_dword v0, v[8:9], off", at)
     assert not at.v[0].any()
@@ -222,7 +222,7 @@ def test_other_files() -> None:
 def test_forward(columns: int, causal: bool) -> None:
     q, k, v = inputs(columns, 256)
     code, values = forward_code(columns, causal), arguments(q, k, v)
-    machine = Machine(code, compile_code(code).code)
+    machine = IsaMachine(code, compile_code(code).code)
     executed = machine.run(values, OUTPUTS, (2, 2, 1), 2, seed=1, count_conflicts=True)
     o, lse = expected(q, k, v, causal)
     assert float((values[3] - o).abs().max()) < 2e-3 and float((values[4] - lse).abs().max()) < 5e-6
@@ -240,7 +240,7 @@ _HERE = ("no barrier before the store to shared memory", "keys fetched one block
 def test_a_planted_fault_is_caught(fault: Fault) -> None:
     q, k, v = inputs(64, 256, heads=2 if fault.shows != BY_VALUE else 4, kv_heads=2)
     code, values = forward_code(64, True, SOURCE.replace(fault.old, fault.new)), arguments(q, k, v)
-    machine = Machine(code, compile_code(code).code)
+    machine = IsaMachine(code, compile_code(code).code)
     if fault.shows == BY_VALUE:
         machine.run(values, OUTPUTS, (2, 4, 1), 2)
         assert float((values[3] - expected(q, k, v, True)[0]).abs().nan_to_num(torch.inf).max()) > 2e-2
@@ -253,8 +253,8 @@ def test_a_planted_fault_is_caught(fault: Fault) -> None:
 def test_a_kernel_that_parts_at_a_barrier() -> None:
     body = "int t = __builtin_amdgcn_workitem_id_x(); if (t < 64) __builtin_amdgcn_s_barrier(); x[t] = 1.f;"
     source = '#include "attn_amd.h"\nATTN_KERNEL(128, 1) f(float *x) { ' + body + " }\n"
-    code = KernelCode("f", "f", source, (Parameter("pointer", 0),), 128, 0, language="hip", arch="gfx90a", flags=())
-    machine = Machine(code, compile_code(code).code)
+    code = KernelCode("f", "f", source, (KernelParameter("pointer", 0),), 128, 0, language="hip", arch="gfx90a", flags=())
+    machine = IsaMachine(code, compile_code(code).code)
     with pytest.raises(InterpreterError, match="some waves end"):
         machine.run([torch.zeros(128)], {0}, (1, 1, 1))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from amd_tools import needs_objdump
-from attn_mlir.backends.amd.compile import Binary
+from attn_mlir.backends.amd.compile import HipBinary
 from attn_mlir.backends.amd.isa.disassembly import parse
 from attn_mlir.backends.amd.model import ASSUMPTIONS, estimate, family, issue_clocks
 from attn_mlir.backends.amd.report import groups_of, hot_loop
@@ -93,7 +93,7 @@ def test_the_hot_loop_has_the_products() -> None:
 @pytest.mark.parametrize(("waves", "shared", "groups"), [(2, 32768, 2), (2, 40000, 1), (1, 0, 1), (8, 0, 8)])
 def test_blocks_of_a_compute_unit(waves: int, shared: int, groups: int) -> None:
     code = KernelCode("f", "f", "", (), 256, shared, language="hip", arch="gfx90a")
-    assert groups_of(code, Binary(b"", waves=waves, shared=shared)) == groups
+    assert groups_of(code, HipBinary(b"", waves=waves, shared=shared)) == groups
 
 
 @needs_objdump

@@ -1,4 +1,4 @@
-"""Every fault planted in a printed sweep over chunks is caught by the emulation: as an error of its checks, or by wrong values."""
+"""Every fault planted in a printed chunk scan is caught by the emulation: as an error of its checks, or by wrong values."""
 
 from collections.abc import Iterator
 from dataclasses import replace

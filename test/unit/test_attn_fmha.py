@@ -12,7 +12,7 @@ from attn_mlir.tools import attn_fmha
 from attn_mlir.tools.fmha import measure, reference, validate
 from attn_mlir.tools.fmha.coordinates import Coordinates
 from attn_mlir.tools.fmha.options import parse
-from attn_mlir.tools.fmha.problem import Problem, make
+from attn_mlir.tools.fmha.problem import FmhaProblem, make
 
 _QUICK = "-warmup 0 -repeat 1"
 _COLUMNS = re.compile(
@@ -102,15 +102,15 @@ def test_emulated_device(options: str, capsys: pytest.CaptureFixture[str]) -> No
 
 @pytest.mark.parametrize(("asked", "validate"), [("fwd", 1), ("fwd", 2), ("bwd", 1), ("bwd", 2)])
 def test_wrong_results_are_told(asked: str, validate: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    right = Problem.call
+    right = FmhaProblem.call
 
-    def wrong(self: Problem) -> tuple[torch.Tensor, ...]:
+    def wrong(self: FmhaProblem) -> tuple[torch.Tensor, ...]:
         o, *rest = right(self)
         factor = torch.ones_like(o)
         factor[-1, -1, -1, -1] = 1.2
         return (o * factor, *rest)
 
-    monkeypatch.setattr(Problem, "call", wrong)
+    monkeypatch.setattr(FmhaProblem, "call", wrong)
     code, out, err = _run(f"{asked} -b 2 -h 2 -s 17 -d 32 -v {validate} {_QUICK} -init nf", capsys)
     assert code == 1
     assert out.endswith("valid:n\n")
@@ -150,8 +150,8 @@ def test_windows_beyond_all_integers(text: str, capsys: pytest.CaptureFixture[st
 
 
 def test_nan_is_wrong(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    right = Problem.call
-    monkeypatch.setattr(Problem, "call", lambda self: (right(self)[0] * torch.nan,))
+    right = FmhaProblem.call
+    monkeypatch.setattr(FmhaProblem, "call", lambda self: (right(self)[0] * torch.nan,))
     code, out, _ = _run(f"fwd -b 1 -h 1 -s 17 -d 16 {_QUICK}", capsys)
     assert (code, out.rsplit(", ", 1)[1]) == (1, "valid:n\n")
 

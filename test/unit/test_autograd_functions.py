@@ -27,7 +27,7 @@ class Straight(Function):
 
 
 class Leaky(Function):
-    """x^2 y for saved values, with derivatives that are not its own; `scale` is read anew in both."""
+    """x^2 y for saved values, with derivatives that are not its own; `scale` is read each time in both."""
 
     @staticmethod
     def forward(ctx: Any, x: Any, y: Any, power: int = 2) -> Any:

@@ -12,19 +12,19 @@ import pytest
 import torch
 
 from attn_mlir.errors import ArgumentError
-from attn_mlir.runtime.capture_bounds import Plan, make_plan
+from attn_mlir.runtime.capture_bounds import ReadPlan, make_plan
 from masks import module_text
 
 ALIBI = pathlib.Path(__file__).parent.parent / "Inputs" / "alibi-causal-softmax.mlir"
 Read = Callable[..., Any]
 
 
-def _plan(mask: Read, *captures: Any) -> Plan:
+def _plan(mask: Read, *captures: Any) -> ReadPlan:
     arrays = [c.numpy() if isinstance(c, torch.Tensor) else c for c in captures]
     return make_plan(module_text(mask, arrays), names=["table", "other"])
 
 
-def _check(plan: Plan, *captures: Any, heads: int = 4, sq: int = 10, skv: int = 12, batch: int = 2) -> None:
+def _check(plan: ReadPlan, *captures: Any, heads: int = 4, sq: int = 10, skv: int = 12, batch: int = 2) -> None:
     plan.check(batch, heads, heads, sq, skv, 8, 8, captures)
 
 

@@ -1,4 +1,4 @@
-"""Captured values are read anew at every call, whatever is done to them, and so is what a function computes of them."""
+"""Captured values are read at every call, whatever is done to them, and so is what a function computes of them."""
 
 import copy
 import dataclasses
@@ -127,7 +127,7 @@ NOT_FOLLOWED: dict[str, Callable[[Any], Function]] = {
     "storage": lambda t: lambda s, b, h, i, j: s * t.untyped_storage()[6],
     "numpy function": lambda t: lambda s, b, h, i, j: s * torch.as_tensor(np.exp(t.detach().numpy()))[h],
 }
-"""Values that the trace cannot compute again: it is made anew, or compared."""
+"""Values that the trace cannot compute again: it is made again, or compared."""
 
 
 @pytest.mark.parametrize("name", NOT_FOLLOWED)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from attn_mlir.passes.derivation import chunk
-from attn_mlir.passes.derivation.chunk import ChunkForm, Problem, check_chunks, chunked, derive_chunks
+from attn_mlir.passes.derivation.chunk import ChunkForm, Sample, check_chunks, chunked, derive_chunks
 from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.derivation.segments import check_segments
 from attn_mlir.passes.pipeline import Pipeline
@@ -46,7 +46,7 @@ def test_factors_that_grow_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     *_, largest = chunked(form, growing, 16)
     assert largest > 1
 
-    def inverse(form: ChunkForm, p: Problem, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def inverse(form: ChunkForm, p: Sample, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         *results, _ = chunked(form, p, size)
         return results[0], results[1], np.asarray(2.0)
 

@@ -11,7 +11,7 @@ from attn_mlir import attention, driver
 from attn_mlir.backends.cpu import program as cpu
 from attn_mlir.backends.cpu import slots, work
 from attn_mlir.backends.cpu.pipeline import KERNEL
-from attn_mlir.backends.host import Kernel
+from attn_mlir.backends.host import KernelGrid
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 
 INPUTS = Path(__file__).parent.parent / "Inputs"
@@ -105,11 +105,11 @@ def test_what_cannot_be_compiled() -> None:
         driver.compile_derivative(SOFTMAX, "abacus", "bwd", ("q",))
 
 
-def scatter(*disjoint: bool) -> Kernel:
-    return Kernel("f", 16, "pairs", 0, ("scatter",), (disjoint,), False)
+def scatter(*disjoint: bool) -> KernelGrid:
+    return KernelGrid("f", 16, "pairs", 0, ("scatter",), (disjoint,), False)
 
 
-def grid(kernel: Kernel, over: tuple[int, ...], size: int) -> slots.Grid:
+def grid(kernel: KernelGrid, over: tuple[int, ...], size: int) -> slots.SlotGrid:
     return slots.choose_grid(kernel, over, [torch.Size([size])], 4, 0)
 
 

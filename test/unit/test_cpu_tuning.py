@@ -21,12 +21,12 @@ from attn_mlir.backends.cpu.tuning.space import CpuSpace
 from attn_mlir.backends.cpu.tuning.sweep_facts import CpuSweepFacts
 from attn_mlir.backends.fields import Fields
 from attn_mlir.backends.tuning.facts import KernelFacts
-from attn_mlir.backends.tuning.space import Work, left_out, ranked, to_measure
+from attn_mlir.backends.tuning.space import Workload, left_out, ranked, to_measure
 from attn_mlir.dialects import load_all
 from attn_mlir.errors import CompileError, UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.reference.inputs import Sizes
-from attn_mlir.tools.problems import Problem, columns_of, ready_made
+from attn_mlir.tools.problems import TuneProblem, columns_of, ready_made
 from engine_helpers import OnlineSoftmax
 
 FORWARD = KernelFacts("rows", "f32", (64,), (64,), (), 1.0, 5.0, False)
@@ -34,10 +34,10 @@ BACKWARD = KernelFacts("pairs", "f32", (64, 64), (64, 64), (64,), 1.0, 8.0, True
 SCAN = KernelFacts("chunks", "f32", (64,), (64,), sweep=CpuSweepFacts(64, 64, 32, 64, 0, False))
 TOGETHER = dataclasses.replace(SCAN, sweep=dataclasses.replace(SCAN.sweep, whole_columns=True))
 ONE_CHUNK = dataclasses.replace(SCAN, sweep=dataclasses.replace(SCAN.sweep, one_chunk=True))
-WORK = Work(1024, 1024, 8)
+WORK = Workload(1024, 1024, 8)
 
 
-def cycles(facts: KernelFacts, target: CpuTarget = SERVER, work: Work = WORK, threads: int = 1, **choices: int | str) -> float:
+def cycles(facts: KernelFacts, target: CpuTarget = SERVER, work: Workload = WORK, threads: int = 1, **choices: int | str) -> float:
     found = cost(facts, choices, target, work, threads)
     assert not found.problem
     return found.cycles
@@ -48,12 +48,12 @@ def cycles(facts: KernelFacts, target: CpuTarget = SERVER, work: Work = WORK, th
 
 @pytest.mark.parametrize("facts", [FORWARD, BACKWARD, SCAN], ids=["rows", "pairs", "chunks"])
 def test_more_work_takes_longer_and_threads_share_it(facts: KernelFacts) -> None:
-    for larger in (Work(2048, 2048, 8), Work(1024, 1024, 16)):
+    for larger in (Workload(2048, 2048, 8), Workload(1024, 1024, 16)):
         assert cycles(facts, work=larger) > 1.9 * cycles(facts)
     assert cycles(facts, threads=4) < 0.5 * cycles(facts)
     assert cycles(facts, DESKTOP) > 1.5 * cycles(facts)
     assert cost(facts, {}, SERVER, WORK, 4).limits["threads"] > cost(facts, {}, SERVER, WORK, 2).limits["threads"] > 0
-    assert cycles(facts, work=Work(16, 16, 1), threads=16) == cycles(facts, work=Work(16, 16, 1), threads=1)  # one program
+    assert cycles(facts, work=Workload(16, 16, 1), threads=16) == cycles(facts, work=Workload(16, 16, 1), threads=1)  # one program
     assert cost(facts, {"threads": 1}, SERVER, WORK, 16).cycles == cycles(facts, threads=1)
 
 
@@ -117,7 +117,7 @@ def kernels(
     name: str = "softmax", function: str = "attention", lengths: tuple[int, int] = (512, 512), heads: int = 4, arch: str = ""
 ) -> Any:
     text = ready_made(name, "f32", 64, 64, False)
-    problem = Problem(text, Sizes(1, heads, 4, *lengths), "cpu")
+    problem = TuneProblem(text, Sizes(1, heads, 4, *lengths), "cpu")
     return program.tunables(text, problem.job(function), problem.shapes(columns_of(text)), arch)[1]
 
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from attn_mlir.passes.derivation import derive
-from attn_mlir.passes.derivation.absorb import BOUNDED, KEPT, OWN, PLAIN, SCALED, USUAL, WHOLE, Form
-from attn_mlir.passes.derivation.plan import Plan
-from attn_mlir.passes.derivation.program import Program
-from attn_mlir.passes.derivation.ranges import Ranges
+from attn_mlir.passes.derivation.absorb import BOUNDED, KEPT, OWN, PLAIN, SCALED, USUAL, WHOLE, CarriedForm
+from attn_mlir.passes.derivation.plan import RowPlan
+from attn_mlir.passes.derivation.program import OnlineRow
+from attn_mlir.passes.derivation.ranges import RangeFinder
 from row_cases import CASES, off_by_one, relu, relu_normalised, retention, retention_parallel, sigmoid, softmax
 from rows import Rule, V
 from test_derivation_soundness import row_of
@@ -67,31 +67,31 @@ def power_of_quotient(s: V) -> V:
     return x * x * x / 32.0
 
 
-FOUND: list[tuple[Rule, bool, Form, int]] = [
-    (softpick, False, Form(BOUNDED), 1),
-    (above_floor, False, Form(KEPT), 1),
-    (sinh, False, Form(KEPT), 1),
+FOUND: list[tuple[Rule, bool, CarriedForm, int]] = [
+    (softpick, False, CarriedForm(BOUNDED), 1),
+    (above_floor, False, CarriedForm(KEPT), 1),
+    (sinh, False, CarriedForm(KEPT), 1),
     (sinh_squared, False, USUAL, 2),
-    (floor_of_scores, False, Form(BOUNDED), 1),
-    (mean_centred, False, Form(OWN), 1),
-    (softpick, True, Form(BOUNDED), 1),
-    (fourth_power, True, Form(PLAIN, SCALED), 1),
-    (unshifted, True, Form(OWN), 1),
-    (squares_over_a_number, True, Form(PLAIN, WHOLE), 1),
+    (floor_of_scores, False, CarriedForm(BOUNDED), 1),
+    (mean_centred, False, CarriedForm(OWN), 1),
+    (softpick, True, CarriedForm(BOUNDED), 1),
+    (fourth_power, True, CarriedForm(PLAIN, SCALED), 1),
+    (unshifted, True, CarriedForm(OWN), 1),
+    (squares_over_a_number, True, CarriedForm(PLAIN, WHOLE), 1),
     (power_of_quotient, False, USUAL, 2),
 ]
 
 
 @pytest.mark.parametrize(("rule", "narrow", "form", "sweeps"), FOUND)
-def test_form_that_stays_in_range(rule: Rule, narrow: bool, form: Form, sweeps: int) -> None:
+def test_form_that_stays_in_range(rule: Rule, narrow: bool, form: CarriedForm, sweeps: int) -> None:
     row = row_of(rule)
     found = derive(row, narrow=narrow)
     plan = found.program.plan
     assert (plan.form, plan.sweeps) == (form, sweeps)
     assert "because the usual form" in found.choice
     assert "where the row as written does not" in found.choice
-    ranges = Ranges(row, np.float16 if narrow else None)
-    assert ranges.fails(Program(Plan(row, 2))) in ("overflows", "loses its digits")
+    ranges = RangeFinder(row, np.float16 if narrow else None)
+    assert ranges.fails(OnlineRow(RowPlan(row, 2))) in ("overflows", "loses its digits")
     assert not ranges.fails(found.program)
 
 
@@ -110,9 +110,9 @@ def test_overflow_as_written_is_left() -> None:
 def test_every_form_is_the_row() -> None:
     """In float64, on the scores of the check, forms that are not needed compute the same, too; the check is not what makes them right."""
     row = row_of(lambda s: _weight(CASES["softmax"].rule(s)))
-    for form in (Form(KEPT), Form(BOUNDED), Form(OWN), Form(PLAIN, SCALED), Form(KEPT, SCALED)):
-        program = Program(Plan(row, 2, frozenset(), form))
-        assert not Ranges(row).fails(program), form
+    for form in (CarriedForm(KEPT), CarriedForm(BOUNDED), CarriedForm(OWN), CarriedForm(PLAIN, SCALED), CarriedForm(KEPT, SCALED)):
+        program = OnlineRow(RowPlan(row, 2, frozenset(), form))
+        assert not RangeFinder(row).fails(program), form
 
 
 def _weight(found: V | tuple[V, ...]) -> V:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attn_mlir.passes.derivation.evaluate import _FUNCTIONS, Evaluator
-from attn_mlir.passes.derivation.expr import Graph, Node
+from attn_mlir.passes.derivation.expr import Expr, Graph
 from attn_mlir.passes.derivation.row import Row
 from attn_mlir.passes.derivation.signs import NONNEGATIVE, POSITIVE, UNKNOWN, Signs
 from rows import V
@@ -27,7 +27,7 @@ def known() -> Row:
     return row_of(rule)
 
 
-def operand(g: Graph, sign: int, number: int) -> Node:
+def operand(g: Graph, sign: int, number: int) -> Expr:
     """Something of a sign that takes all values of that sign: of the score, or of a parameter of its own."""
     leaf = g.score if number == 0 else g.leaf("param", 10 + number)
     return {POSITIVE: g.unary("math.exp", leaf), NONNEGATIVE: g.unary("math.absf", leaf), UNKNOWN: leaf}[sign]
@@ -37,7 +37,7 @@ def arity(op: str) -> int:
     return ARITY.get(op, 2 if op.startswith(BINARY) else 1)
 
 
-def values(node: Node, g: Graph) -> np.ndarray:
+def values(node: Expr, g: Graph) -> np.ndarray:
     """`node` for all choices of the leaves of `operand` on the grid."""
     grids = np.meshgrid(GRID, GRID, GRID, indexing="ij")
     leaves = [g.score, g.leaf("param", 11), g.leaf("param", 12)]
@@ -111,7 +111,7 @@ def test_squares_powers_and_choices(known: Row) -> None:
     assert signs.of(g.mul(s, s)) == NONNEGATIVE
     assert signs.of(g.mul(e, e)) == POSITIVE
 
-    def to(base: Node, exponent: float) -> int:
+    def to(base: Expr, exponent: float) -> int:
         return signs.of(g.node("math.powf", base, g.const(exponent)))
 
     assert [to(s, 2.0), to(s, 3.0), to(a, 0.5), to(e, -1.5), to(s, 1.5)] == [NONNEGATIVE, UNKNOWN, NONNEGATIVE, POSITIVE, UNKNOWN]

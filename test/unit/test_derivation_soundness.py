@@ -8,9 +8,9 @@ from attn_mlir.passes.base import add_to
 from attn_mlir.passes.derivation import DerivationError, derive, program, read_row, rules
 from attn_mlir.passes.derivation.check import Checker
 from attn_mlir.passes.derivation.derive import Derivation
-from attn_mlir.passes.derivation.expr import Node
+from attn_mlir.passes.derivation.expr import Expr
 from attn_mlir.passes.derivation.normal import Normal
-from attn_mlir.passes.derivation.plan import Plan
+from attn_mlir.passes.derivation.plan import RowPlan
 from attn_mlir.passes.derivation.row import Row
 from attn_mlir.passes.derivation.sums import Mono, Sum, plus
 from attn_mlir.passes.online_rewrite import OnlineRewrite
@@ -39,12 +39,12 @@ def only_weight(s: V) -> V:
     return softmax(s)[0]
 
 
-def wrong_abs(nf: Normal, n: Node) -> Sum:
+def wrong_abs(nf: Normal, n: Expr) -> Sum:
     """|x| = x, as if everything were positive."""
     return nf.of(n.args[0])
 
 
-def wrong_extremum(nf: Normal, n: Node) -> Sum:
+def wrong_extremum(nf: Normal, n: Expr) -> Sum:
     """max(x - y, 0) = max(x, 0) - max(y, 0)."""
     zero = nf.graph.const(0.0)
     out: Sum = {}
@@ -63,7 +63,7 @@ def wrong_extremum(nf: Normal, n: Node) -> Sum:
 )
 def test_wrong_rule_is_caught(monkeypatch: pytest.MonkeyPatch, op: str, rule: object, row: Rule) -> None:
     monkeypatch.setitem(rules.RULES, op, rule)
-    planted = program.Program(Plan(row_of(row)))
+    planted = program.OnlineRow(RowPlan(row_of(row)))
     assert planted.plan.sweeps == 1
     assert Checker(planted.plan.row).check(planted).failed
     found = derived(row)
@@ -73,7 +73,7 @@ def test_wrong_rule_is_caught(monkeypatch: pytest.MonkeyPatch, op: str, rule: ob
 
 
 def test_wrong_rescale_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program.Program, "_scale", lambda self, *_: self.graph.const(1.0))
+    monkeypatch.setattr(program.OnlineRow, "_scale", lambda self, *_: self.graph.const(1.0))
     assert derived(only_weight).program.plan.sweeps == 2
 
 
@@ -88,18 +88,18 @@ def test_missing_guard_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_wrong_merge_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = program.Program._merge
+    right = program.OnlineRow._merge
 
-    def swapped(self: program.Program) -> program.Merge:
+    def swapped(self: program.OnlineRow) -> program.Merge:
         merge = right(self)
         return program.Merge(merge.states, merge.scales_b, merge.scales_a)
 
-    monkeypatch.setattr(program.Program, "_merge", swapped)
+    monkeypatch.setattr(program.OnlineRow, "_merge", swapped)
     assert derived(only_weight).program.plan.sweeps == 2
 
 
 def test_nothing_right_is_refused_with_a_location(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program.Program, "_combined", lambda self, kind, x, y: self.graph.minimum(x, y))
+    monkeypatch.setattr(program.OnlineRow, "_combined", lambda self, kind, x, y: self.graph.minimum(x, y))
     with pytest.raises(DerivationError, match=r"no online form|cannot be accumulated"):
         derived(only_weight)
     module = parse(module_text(only_weight))

@@ -10,8 +10,8 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.derivation import derive, read_row
 from attn_mlir.passes.derivation.check import Checker
 from attn_mlir.passes.derivation.derive import Derivation
-from attn_mlir.passes.derivation.plan import Plan
-from attn_mlir.passes.derivation.program import Program
+from attn_mlir.passes.derivation.plan import RowPlan
+from attn_mlir.passes.derivation.program import OnlineRow
 from attn_mlir.passes.derivation.row import Row
 from attn_mlir.passes.differentiate import Differentiate
 from attn_mlir.passes.guard_empty_rows import GuardEmptyRows
@@ -46,7 +46,7 @@ def derived(text: str, limit: int = 2) -> Derivation:
     return derive(row_of(text), limit)
 
 
-def sums(program: Program) -> list[int]:
+def sums(program: OnlineRow) -> list[int]:
     return [accumulator.source for accumulator in program.plan.accumulators]
 
 
@@ -89,9 +89,9 @@ def test_checker_sees_every_output(output: int) -> None:
 
 def test_checker_sees_every_source() -> None:
     row = row_of(TANGENT)
-    planned = Plan(row)
+    planned = RowPlan(row)
     planned.accumulators[2] = dataclasses.replace(planned.accumulators[2], source=0)
-    assert Checker(row).check(Program(planned)).failed
+    assert Checker(row).check(OnlineRow(planned)).failed
 
 
 def test_checker_sees_every_score() -> None:

@@ -9,8 +9,8 @@ import torch
 from torch.nn import functional
 
 import attn_mlir
-from attn_mlir.passes.derivation.expr import Node
-from attn_mlir.passes.differentiation.model import Program
+from attn_mlir.passes.derivation.expr import Expr
+from attn_mlir.passes.differentiation.model import RowModel
 from attn_mlir.passes.differentiation.propagate import adjoints, tangent
 from attn_mlir.passes.differentiation.read import read_attention
 from attn_mlir.passes.differentiation.values import Values
@@ -44,7 +44,7 @@ OTHERWISE: dict[str, Callable[[float], bool]] = {
 }  # fmt: skip
 
 
-def read(function: Function) -> tuple[Program, Node]:
+def read(function: Function) -> tuple[RowModel, Expr]:
     """What a row computes of a score."""
     text = attn_mlir.Attention(row=lambda s: function(s)).ir("traced")
     with parsed(text) as module:

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from attn_mlir.mlir import ir
-from attn_mlir.passes.derivation.expr import Graph, Node
+from attn_mlir.passes.derivation.expr import Expr, Graph
 from attn_mlir.passes.differentiation import Derivatives, DifferentiationError, Primal, extrema, partials
 from attn_mlir.passes.differentiation.algebra import Algebra
-from attn_mlir.passes.differentiation.forward import Forward
-from attn_mlir.passes.differentiation.partials import Partial
+from attn_mlir.passes.differentiation.forward import TangentBuilder
+from attn_mlir.passes.differentiation.partials import PartialDerivative
 from attn_mlir.passes.differentiation.reverse import Reverse
 from attn_mlir.passes.regions import find_all
 from programs import parsed, text_of
@@ -40,11 +40,11 @@ def derive(name: str) -> Derivatives:
         return found
 
 
-def unary(op: str, rule: Callable[[Graph, Node], Node]) -> Patch:
+def unary(op: str, rule: Callable[[Graph, Expr], Expr]) -> Patch:
     return lambda patch: patch.setitem(partials._UNARY, op, rule)
 
 
-def binary(op: str, rule: Callable[[Graph, Node], list[Partial | None]]) -> Patch:
+def binary(op: str, rule: Callable[[Graph, Expr], list[PartialDerivative | None]]) -> Patch:
     return lambda patch: patch.setitem(partials._RULES, op, rule)
 
 
@@ -58,11 +58,11 @@ def replaced(owner: type, name: str, change: Callable[..., Any]) -> Patch:
     return apply
 
 
-def scaled(self: Algebra, found: Node | None) -> Node | None:
+def scaled(self: Algebra, found: Expr | None) -> Expr | None:
     return None if found is None else self.graph.mul(found, self.graph.const(1.01))
 
 
-def doubled(self: Reverse, found: Node) -> Node:
+def doubled(self: Reverse, found: Expr) -> Expr:
     return self.primal.graph.add(found, found)
 
 
@@ -70,14 +70,14 @@ WRONG: dict[str, tuple[str, Patch]] = {
     "tanh": ("softcap", unary("math.tanh", lambda g, n: g.sub(g.const(1.0), n))),
     "exp": ("plain-softmax", unary("math.exp", lambda g, n: g.mul(n, g.const(1.001)))),
     "rsqrt": ("l2-normalised", unary("math.sqrt", lambda g, n: g.div(g.const(-0.5), n))),
-    "product": ("alibi-signed", binary("arith.mulf", lambda g, n: [Partial(n.args[0]), Partial(n.args[1])])),
-    "quotient": ("relu-normalised", binary("arith.divf", lambda g, n: [Partial(g.div(g.const(1.0), n.args[1])), None])),
-    "detach": ("retention", binary("attn.detach", lambda g, n: [Partial()])),
+    "product": ("alibi-signed", binary("arith.mulf", lambda g, n: [PartialDerivative(n.args[0]), PartialDerivative(n.args[1])])),
+    "quotient": ("relu-normalised", binary("arith.divf", lambda g, n: [PartialDerivative(g.div(g.const(1.0), n.args[1])), None])),
+    "detach": ("retention", binary("attn.detach", lambda g, n: [PartialDerivative()])),
     "everything is dropped": ("plain-softmax", replaced(Algebra, "is_zero", lambda self, found: True)),
     "a wrong multiple": ("entropy", replaced(Algebra, "ratio", scaled)),
     "delta twice": ("causal-softmax", replaced(Reverse, "_delta", doubled)),
     "keys that attain": ("softmax-minus-max", lambda patch: patch.setattr(extrema, "_EQUAL", 4)),
-    "tangent of a maximum": ("softmax-minus-max", lambda patch: patch.setattr(Forward, "_extremum", lambda self, i, now: None)),
+    "tangent of a maximum": ("softmax-minus-max", lambda patch: patch.setattr(TangentBuilder, "_extremum", lambda self, i, now: None)),
 }
 
 

@@ -87,7 +87,7 @@ def test_a_tensor_with_the_engine() -> None:
         for made in (mod, copy.deepcopy(mod), pickle.loads(pickle.dumps(mod))):
             eh.check(made(*QKV), reference(QKV, present(table, mask)))
         assert mod.state_dict() == {} and [name for name, _ in mod.named_buffers()] == ["block_mask"]
-    table[:] = 1  # tensors are read anew at every call
+    table[:] = 1  # tensors are read at every call
     eh.check(mod(*QKV), reference(QKV, eh.present(QKV, ep.causal)))
     with pytest.raises(ArgumentError, match="takes no block mask with the call: make it with extern_block_mask=True"):
         mod(*QKV, block_mask=table)

@@ -338,7 +338,7 @@ def test_full_blocks_among_the_partial_ones_and_write_orders() -> None:
 
 
 def test_made_inside_of_torch_compile() -> None:
-    """Lengths that change compile nothing anew; what functions bind by functools.partial is followed."""
+    """Lengths that change compile nothing again; what functions bind by functools.partial is followed."""
     import functools
 
     compiled = torch.compile(create_block_mask, fullgraph=True, backend="eager", dynamic=True)

@@ -186,7 +186,7 @@ def test_poisoned_tables_and_scores() -> None:
 
 
 def test_a_changed_branch_and_a_changed_scale() -> None:
-    """The branch that a captured value chooses is followed at every call; a captured tensor is read anew."""
+    """The branch that a captured value chooses is followed at every call; a captured tensor is read each time."""
     scale = torch.ones((), dtype=torch.int32)
     add = True
 

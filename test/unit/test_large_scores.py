@@ -10,7 +10,7 @@ from attn_mlir import attention, rows
 from attn_mlir.api.describe import explain_traced
 from attn_mlir.dialects import load_all
 from attn_mlir.frontend.emit import Inputs
-from attn_mlir.frontend.program import Program, trace
+from attn_mlir.frontend.program import Definition, trace
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.registry import registry
@@ -41,7 +41,7 @@ def over_own_deviation(s: Tensor) -> Tensor:
 
 def swept_sums(row: Any, function: str) -> int:
     """How many sums over the keys a derivative takes before its gradients."""
-    traced = trace(Program(row=row, scale=0.25), Inputs("f32", 16, 16))
+    traced = trace(Definition(row=row, scale=0.25), Inputs("f32", 16, 16))
     with ir.Context() as context:
         load_all(context)
         module = ir.Module.parse(traced.text)
@@ -93,10 +93,10 @@ def test_sums_of_the_forward_pass() -> None:
 
 def test_explanation() -> None:
     for row, name in ((between_extremes, "sum"), (over_own_deviation, "sum2")):
-        lines = explain_traced(trace(Program(row=row, scale=0.25), Inputs("f32", 16, 16)).text)
+        lines = explain_traced(trace(Definition(row=row, scale=0.25), Inputs("f32", 16, 16)).text)
         assert f"range: {name} in a later pass, because differences lose digits multiplied out" in lines
         assert "passes over keys: 2" in lines
-    lines = explain_traced(trace(Program(row=rows.softmax, scale=0.25), Inputs("f32", 16, 16)).text)
+    lines = explain_traced(trace(Definition(row=rows.softmax, scale=0.25), Inputs("f32", 16, 16)).text)
     assert "range:" not in lines
 
 

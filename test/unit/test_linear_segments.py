@@ -7,20 +7,20 @@ import pytest
 import torch
 
 import attn_mlir
-from attn_mlir.backends.host import Kernel
-from attn_mlir.backends.segments import UNIT, Machine, choose_segment
+from attn_mlir.backends.host import KernelGrid
+from attn_mlir.backends.segments import UNIT, DeviceModel, choose_segment
 from attn_mlir.errors import ArgumentError
 
-GPU = Machine(132)
+GPU = DeviceModel(132)
 LENGTH = 1100
 """Two whole segments and a part of one."""
 
 
-def sweep(blocks: int = 1, chunk: int = 64, sequences: int = -1, outputs: int = 1) -> dict[str, Kernel]:
-    return {f"sweep{outputs}": Kernel("sweep", chunk, "chunks", 2, ("store",) * outputs, ((),), False, blocks, sequences)}
+def sweep(blocks: int = 1, chunk: int = 64, sequences: int = -1, outputs: int = 1) -> dict[str, KernelGrid]:
+    return {f"sweep{outputs}": KernelGrid("sweep", chunk, "chunks", 2, ("store",) * outputs, ((),), False, blocks, sequences)}
 
 
-def backward() -> dict[str, Kernel]:
+def backward() -> dict[str, KernelGrid]:
     """Sweeps for dq and dk, with products and states, and for dv."""
     (products,) = sweep(outputs=3).values()
     return {"dq": products, "dk": products, **sweep()}
@@ -30,7 +30,7 @@ def test_few_heads_and_long_sequences_are_cut() -> None:
     assert choose_segment(sweep(), 1, 4, 65536, GPU) == 2048
     assert choose_segment(sweep(blocks=4), 1, 4, 65536, GPU) == 8192
     assert choose_segment(sweep(), 1, 4, 16384, GPU) == 512
-    assert choose_segment(sweep(chunk=32), 1, 1, 8192, Machine(2, 0.45, 4.0, 0.0, 0.2, 2.8)) == 4096
+    assert choose_segment(sweep(chunk=32), 1, 1, 8192, DeviceModel(2, 0.45, 4.0, 0.0, 0.2, 2.8)) == 4096
 
 
 @pytest.mark.parametrize(
@@ -56,12 +56,12 @@ def test_programs_that_share_rows_crowd_less(batch: int, heads: int, length: int
     [
         (sweep(), 8, 32, 65536, GPU),  # enough programs
         (sweep(), 1, 1, 1023, GPU),  # too short
-        (sweep(), 1, 1, 65536, Machine(1)),  # nothing runs at the same time
+        (sweep(), 1, 1, 65536, DeviceModel(1)),  # nothing runs at the same time
         (sweep(sequences=3), 1, 1, 65536, GPU),  # sequences by cu_seqlens
         ({}, 1, 1, 65536, GPU),  # no sweep
     ],
 )
-def test_others_stay_whole(kernels: dict[str, Kernel], batch: int, heads: int, length: int, machine: Machine) -> None:
+def test_others_stay_whole(kernels: dict[str, KernelGrid], batch: int, heads: int, length: int, machine: DeviceModel) -> None:
     assert choose_segment(kernels, batch, heads, length, machine) == 0
 
 

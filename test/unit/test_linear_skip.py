@@ -127,7 +127,7 @@ def test_the_other_layout_and_an_object() -> None:
     for _ in range(2):
         expected = known + skip[:, None, None] * x["v"]
         assert error(attention(*turned).transpose(1, 2), expected) < TOLERANCE
-        skip *= 2.0  # read anew at every call
+        skip *= 2.0  # read at every call
     assert '"attn.skip"' in attention.ir()
     assert "o_t = o_t + skip[h] v_t, with v as it comes" in attention.explain()
 

@@ -8,7 +8,7 @@ import torch
 
 from attn_mlir.dialects import load_all
 from attn_mlir.frontend.emit import Inputs
-from attn_mlir.frontend.program import Program, trace
+from attn_mlir.frontend.program import Definition, trace
 from attn_mlir.mlir import ir
 from attn_mlir.passes.intervals.classify import FULL, SKIP, classify
 from attn_mlir.passes.regions import find_all
@@ -57,7 +57,7 @@ EXACT = (chunked, documents)
 
 @pytest.mark.parametrize("mask", [chunked, documents, kinds_of_documents, wrapped_indices, local_or_causal, clamped, with_floats])
 def test_traced_mask(mask: Callable[..., Any]) -> None:
-    traced = trace(Program(lambda s: s, mask_mod=mask, scale=1.0), Inputs("f32", 8, 8))
+    traced = trace(Definition(lambda s: s, mask_mod=mask, scale=1.0), Inputs("f32", 8, 8))
     captures = [CAPTURES[captured.name] for captured in traced.captures]
     plan = make_plan(traced.text)
     plan.check(1, 1, 1, LENGTH, LENGTH, 8, 8, captures)
@@ -86,7 +86,7 @@ def test_wrapped_indices_are_followed_by_their_range() -> None:
     def mask(b: Any, h: Any, q: Any, k: Any) -> Any:
         return kind[rows[k]] == 2
 
-    traced = trace(Program(lambda s: s, mask_mod=mask, scale=1.0), Inputs("f32", 8, 8))
+    traced = trace(Definition(lambda s: s, mask_mod=mask, scale=1.0), Inputs("f32", 8, 8))
     context = ir.Context()
     load_all(context)
     with context:
@@ -99,7 +99,7 @@ def test_wrapped_indices_are_followed_by_their_range() -> None:
 
 
 def test_emitted_operations_carry_the_masks_location() -> None:
-    traced = trace(Program(lambda s: s, mask_mod=chunked, scale=1.0), Inputs("f32", 8, 8))
+    traced = trace(Definition(lambda s: s, mask_mod=chunked, scale=1.0), Inputs("f32", 8, 8))
     context = ir.Context()
     load_all(context)
     with context:

@@ -12,7 +12,7 @@ import test_evaluator_dense as dense
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.reference import InputMaker, Sizes, compare, evaluate, rows_with_keys
-from attn_mlir.reference.derivatives import Point, inputs_with_gradient
+from attn_mlir.reference.derivatives import DerivativePoint, inputs_with_gradient
 from attn_mlir.reference.promote import promoted
 from attn_mlir.registry import registry
 from programs import INPUTS, parsed, text_of
@@ -29,7 +29,7 @@ Tensor = torch.Tensor
 
 
 @contextmanager
-def differentiated(name: str, functions: str, sizes: Sizes, captures: Sequence[object] | None = None) -> Iterator[Point]:
+def differentiated(name: str, functions: str, sizes: Sizes, captures: Sequence[object] | None = None) -> Iterator[DerivativePoint]:
     """A program of test/Inputs with derivatives for all its floating tensors; captures are drawn unless given."""
     with derived(text_of(name), functions, InputMaker(sizes, PROGRAMS.index(name))) as point:
         if captures is not None:
@@ -38,16 +38,16 @@ def differentiated(name: str, functions: str, sizes: Sizes, captures: Sequence[o
 
 
 @contextmanager
-def derived(text: str, functions: str, maker: InputMaker) -> Iterator[Point]:
+def derived(text: str, functions: str, maker: InputMaker) -> Iterator[DerivativePoint]:
     """A program with its derivatives, in float64."""
     with parsed(promoted(text)) as module:
         original = ir.Module.parse(str(module))
         Pipeline.parse(f"attn-simplify,attn-dense-rows,attn-differentiate{{functions={functions}}}", registry()).run(module)
         wrt = inputs_with_gradient(module, original, "attention_bwd", [])
-        yield Point(module, original, "attention", maker.make(original), wrt)
+        yield DerivativePoint(module, original, "attention", maker.make(original), wrt)
 
 
-def check_stages(point: Point, kinds: Sequence[str], tolerance: float = 1e-10) -> None:
+def check_stages(point: DerivativePoint, kinds: Sequence[str], tolerance: float = 1e-10) -> None:
     arguments = {kind: point.arguments(kind) for kind in kinds}
     wanted = {kind: evaluate(point.module, arguments[kind], f"attention_{kind}") for kind in kinds}
     names = {kind: point.results(kind) for kind in kinds}
@@ -61,7 +61,7 @@ def check_stages(point: Point, kinds: Sequence[str], tolerance: float = 1e-10) -
                 assert difference.within(tolerance), f"@attention_{kind} after {stage}: {difference}"
 
 
-def check_differences(point: Point, kinds: Sequence[str]) -> None:
+def check_differences(point: DerivativePoint, kinds: Sequence[str]) -> None:
     for kind in kinds:
         results = evaluate(point.module, point.arguments(kind), f"attention_{kind}")
         assert all(np.isfinite(r).all() for r in results if kind.startswith("bwd")), "gradients are finite"
@@ -109,7 +109,7 @@ def entropy(s: Tensor, m: Tensor, c: Mapping[str, Tensor]) -> tuple[Tensor, ...]
 ROWS = {"retention": retention, "entropy": entropy}
 
 
-def leaves_of(point: Point) -> list[Tensor]:
+def leaves_of(point: DerivativePoint) -> list[Tensor]:
     return [torch.from_numpy(np.asarray(x)).clone() for x in point.inputs]
 
 
@@ -143,7 +143,7 @@ def test_gradients_are_those_of_autograd(name: str) -> None:
             check_close(point, "bwd2", wanted, 1e-10)
 
 
-def check_close(point: Point, kind: str, wanted: Sequence[Tensor], tolerance: float) -> None:
+def check_close(point: DerivativePoint, kind: str, wanted: Sequence[Tensor], tolerance: float) -> None:
     got = evaluate(point.module, point.arguments(kind), f"attention_{kind}")
     assert len(got) == len(wanted)
     for name, mine, theirs in zip(point.results(kind), got, wanted, strict=True):

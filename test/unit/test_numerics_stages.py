@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attn_mlir.passes.pipeline import Pipeline, Step
+from attn_mlir.passes.pipeline import Pipeline, PipelineStep
 from attn_mlir.reference import InputMaker, Sizes, compare, evaluate, rows_with_keys
 from attn_mlir.reference.promote import promoted
 from attn_mlir.registry import registry
@@ -24,7 +24,7 @@ def check(seed: int, stages: str, tolerance: float = 1e-7) -> None:
         assert all(np.isfinite(x).all() for x in wanted), "the program itself must be sound"
         done: list[str] = []
 
-        def compare_after(step: Step, operation: object, seconds: float) -> None:
+        def compare_after(step: PipelineStep, operation: object, seconds: float) -> None:
             done.append(step.name)
             guarded = "attn-guard-empty-rows" in done or "attn-online-rewrite" not in done
             for found in compare(module, inputs, wanted, None if guarded else filled, filled=filled):

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from attn_mlir.backends.gpu.kernel import Parameter
+from attn_mlir.backends.gpu.kernel import KernelParameter
 from attn_mlir.backends.nvidia import compile as nvcc
-from attn_mlir.backends.nvidia.compile import Binary
+from attn_mlir.backends.nvidia.compile import Cubin
 from attn_mlir.errors import CompileError, UnsupportedError
 from machine_code import needs_nvcc
 from nvidia_fakes import code, set_apart
@@ -33,13 +33,13 @@ def test_what_ptxas_says() -> None:
     found = nvcc.parse_log(b"x", LOG)
     assert (found.registers, found.spills, found.stack, found.shared) == (168, 56, 16, 1024)
     assert found.warnings == ("ptxas warning : setmaxnreg ignored to maintain minimum register requirement",)
-    assert Binary.of(b"x", json.loads(json.dumps(found.facts()))) == found
+    assert Cubin.of(b"x", json.loads(json.dumps(found.facts()))) == found
 
 
 def test_without_nvcc(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvcc.os, "access", lambda *_: False)
     with pytest.raises(UnsupportedError, match=r"pip install nvidia-cuda-nvrtc.*nvcc was not found"):
-        nvcc.compile_code(code(Parameter("pointer", 0)))
+        nvcc.compile_code(code(KernelParameter("pointer", 0)))
 
 
 def test_unknown_include_folders() -> None:
@@ -50,7 +50,7 @@ def test_unknown_include_folders() -> None:
 @needs_nvcc
 def test_nvcc(tmp_path: Path) -> None:
     source = 'extern "C" __global__ void f(float *x) { x[threadIdx.x] *= 2.f; }'
-    good = dataclasses.replace(code(Parameter("pointer", 0)), source=source)
+    good = dataclasses.replace(code(KernelParameter("pointer", 0)), source=source)
     first, second = nvcc.compile_all([good, dataclasses.replace(good, arch="sm_80")])
     assert first.code[:4] == b"\x7fELF" and 0 < first.registers < 32 and not first.spills and second.code != first.code
     files = sorted((tmp_path / "cache").iterdir())
@@ -63,7 +63,7 @@ def test_nvcc(tmp_path: Path) -> None:
 
 @needs_nvcc
 def test_compiled_kernels_are_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    good = dataclasses.replace(code(Parameter("pointer", 0)), source='extern "C" __global__ void f(float *x) {}')
+    good = dataclasses.replace(code(KernelParameter("pointer", 0)), source='extern "C" __global__ void f(float *x) {}')
     first = nvcc.compile_code(good)
     monkeypatch.setattr(nvcc, "_run", lambda *_: pytest.fail("compiled again"))
     assert nvcc.compile_code(good) == first

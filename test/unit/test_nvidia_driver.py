@@ -12,13 +12,13 @@ import torch
 
 from attn_mlir import driver
 from attn_mlir.backends import disk_cache
-from attn_mlir.backends.gpu.kernel import KernelCode, Parameter
+from attn_mlir.backends.gpu.kernel import KernelCode, KernelParameter
 from attn_mlir.backends.gpu.units import Unit
-from attn_mlir.backends.host import Argument, Host, Result, Step
+from attn_mlir.backends.host import Argument, Host, HostStep, StepResult
 from attn_mlir.backends.nvidia import codegen, cuda, pipeline, units
 from attn_mlir.backends.nvidia import compile as nvcc
 from attn_mlir.backends.nvidia import driver as nvidia
-from attn_mlir.backends.nvidia.program import NvidiaProgram
+from attn_mlir.backends.nvidia.program import NvidiaLaunchPlan
 from attn_mlir.backends.sizes import like
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from nvidia_fakes import BINARY, FakeCuda, code, fake_gpu, heads, kernel, naive_emitter, parameter, set_apart
@@ -80,7 +80,7 @@ def test_the_short_way(gpu: FakeCuda, compiled: None) -> None:
     found.run(q, k[..., ::2].repeat(1, 1, 1, 2)[..., ::1], v, [])
     wide = heads(1, 2, 100, 128)
     found.run(q, wide[..., ::2], v, [])
-    assert len(found.program._calls) == 4  # copies are made anew each time
+    assert len(found.program._calls) == 4  # copies are made again each time
     with pytest.raises(ArgumentError, match=r"of torch\.bfloat16"):
         found.run(q.view(torch.bfloat16), k, v, [])
 
@@ -168,22 +168,25 @@ def test_the_disk_cache_holds_whole_programs(gpu: FakeCuda, compiled: None, monk
 
 
 def test_what_is_kept_of_a_program() -> None:
-    unit = Unit(kernel(), code(Parameter("descriptor", 0, box=(64, 8))), {"emitter": "hopper", "block": 3}, ("f16",))
+    unit = Unit(kernel(), code(KernelParameter("descriptor", 0, box=(64, 8))), {"emitter": "hopper", "block": 3}, ("f16",))
     host = Host(
-        "f", (Argument("f16", (-1, -1, -1, 64)),), (Step("f", (0,), (Result(like(0, 4), Argument("f16", (-1, -1, -1, 64))),)),), (1,)
+        "f",
+        (Argument("f16", (-1, -1, -1, 64)),),
+        (HostStep("f", (0,), (StepResult(like(0, 4), Argument("f16", (-1, -1, -1, 64))),)),),
+        (1,),
     )
     data, fields = units.pack(host, {"f": unit}, {"f": BINARY})
     assert units.unpack(data, json.loads(json.dumps(fields))) == (host, {"f": unit}, {"f": BINARY})
 
 
-def backward(kind: str, schedule: dict[str, Any], disjoint: tuple[bool, ...] = (), columns: int = 64) -> NvidiaProgram:
+def backward(kind: str, schedule: dict[str, Any], disjoint: tuple[bool, ...] = (), columns: int = 64) -> NvidiaLaunchPlan:
     """A program of one kernel of pairs that takes q, k and a tensor [5], and adds up a tensor."""
     head, table = Argument("f16", (-1, -1, -1, columns)), Argument("f32", (-1,))
-    result = Result(like(0, 4), dataclasses.replace(head, element="f32")) if kind == "accumulate" else Result(like(2, 1), table)
-    host = Host("f", (head, head, table), (Step("f", (0, 1, 2), (result,)),), (3,))
-    parameters = (Parameter("pointer", 3), *(Parameter("stride", 3, dim) for dim in range(4)), Parameter("scalar", 4))
+    result = StepResult(like(0, 4), dataclasses.replace(head, element="f32")) if kind == "accumulate" else StepResult(like(2, 1), table)
+    host = Host("f", (head, head, table), (HostStep("f", (0, 1, 2), (result,)),), (3,))
+    parameters = (KernelParameter("pointer", 3), *(KernelParameter("stride", 3, dim) for dim in range(4)), KernelParameter("scalar", 4))
     unit = Unit(kernel("pairs", 1, (kind,), disjoint=(disjoint,)), code(*parameters), schedule, ("f32",))
-    return NvidiaProgram("", "", {}, host, {"f": unit}, {"f": BINARY})
+    return NvidiaLaunchPlan("", "", {}, host, {"f": unit}, {"f": BINARY})
 
 
 @pytest.mark.parametrize(
@@ -219,9 +222,9 @@ def test_slots_that_take_too_much_memory(gpu: FakeCuda) -> None:
 def test_rows_that_the_copy_engine_cannot_write(gpu: FakeCuda) -> None:
     """100 columns of f16 are no multiple of 16 bytes: the kernel writes to padded rows, which are then copied."""
     head = Argument("f16", (-1, -1, -1, 100))
-    host = Host("f", (head, head), (Step("f", (0, 1), (Result(like(0, 4), head),)),), (2,))
-    unit = Unit(kernel(), code(Parameter("descriptor", 2, box=(64, 64)), Parameter("stride", 2, 2)), {}, ("f16",))
-    program = NvidiaProgram("", "", {}, host, {"f": unit}, {"f": BINARY})
+    host = Host("f", (head, head), (HostStep("f", (0, 1), (StepResult(like(0, 4), head),)),), (2,))
+    unit = Unit(kernel(), code(KernelParameter("descriptor", 2, box=(64, 64)), KernelParameter("stride", 2, 2)), {}, ("f16",))
+    program = NvidiaLaunchPlan("", "", {}, host, {"f": unit}, {"f": BINARY})
     for layout, strides in (("bhsd", (4000, 2000, 100, 1)), ("bshd", (4000, 100, 200, 1))):
         (result,) = program.run([heads(1, 2, 20, 100), heads(1, 2, 20, 100)], layout)
         assert result.stride() == strides
@@ -231,11 +234,11 @@ def test_rows_that_the_copy_engine_cannot_write(gpu: FakeCuda) -> None:
 
 def test_long_sequences_have_kernels_of_their_own(gpu: FakeCuda) -> None:
     head = Argument("f16", (-1, -1, -1, 64))
-    host = Host("f", (head, head), (Step("f", (0, 1), (Result(like(0, 4), head),)),), (2,))
+    host = Host("f", (head, head), (HostStep("f", (0, 1), (StepResult(like(0, 4), head),)),), (2,))
 
-    def program(block: int, **schedule: int) -> NvidiaProgram:
-        parameters = (Parameter("descriptor", 2, box=(64, 64)),)
-        return NvidiaProgram(
+    def program(block: int, **schedule: int) -> NvidiaLaunchPlan:
+        parameters = (KernelParameter("descriptor", 2, box=(64, 64)),)
+        return NvidiaLaunchPlan(
             "", "", {}, host, {"f": Unit(kernel(), code(*parameters), {"block": block, **schedule}, ("f16",))}, {"f": BINARY}
         )
 
@@ -253,7 +256,7 @@ def test_gradients_are_rounded_where_they_are_written() -> None:
     """dk and dv are stored in the type of q; dq, to which programs add, stays f32."""
 
     def emit(kernel: Any) -> KernelCode:
-        return dataclasses.replace(code(Parameter("pointer", 0)), name=str(kernel.attributes["sym_name"]).strip('"'))
+        return dataclasses.replace(code(KernelParameter("pointer", 0)), name=str(kernel.attributes["sym_name"]).strip('"'))
 
     with naive_emitter(), pytest.MonkeyPatch.context() as patch:  # undone before what is around it
         patch.setattr(pipeline, "KERNEL", pipeline.KERNEL + ",tile-schedule{target=nvidia}")

@@ -9,7 +9,7 @@ from attn_mlir.backends.gpu.structure import body, chains
 from attn_mlir.backends.nvidia import pipeline
 from attn_mlir.backends.nvidia.hopper.row_intervals import rows_of, skips
 from attn_mlir.backends.nvidia.hopper.stale_maximum import Needed, everything_but, keeps_reference, limit_of, sum_by_product
-from attn_mlir.backends.nvidia.hopper.steps import Step, read_chain
+from attn_mlir.backends.nvidia.hopper.steps import KvStep, read_chain
 from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product
 from attn_mlir.diagnostics import DiagnosticError
 from attn_mlir.dialects import load_all
@@ -23,7 +23,7 @@ from test_nvidia_hopper import emit, program
 TILED = pipeline.KERNEL.removesuffix(",tile-schedule{target=nvidia}")
 
 
-def with_steps(name: str, use: Callable[[ir.Operation, list[Step]], Any], element: str = "f16") -> Any:
+def with_steps(name: str, use: Callable[[ir.Operation, list[KvStep]], Any], element: str = "f16") -> Any:
     """What `use` makes of a program's kernel, before it has a schedule, and of the steps of its loops."""
     context = ir.Context()
     load_all(context)
@@ -37,7 +37,7 @@ def with_steps(name: str, use: Callable[[ir.Operation, list[Step]], Any], elemen
         return use(kernel, steps)
 
 
-def kept(step: Step) -> Needed | None:
+def kept(step: KvStep) -> Needed | None:
     return keeps_reference(step) if step.whole else None
 
 
@@ -61,7 +61,7 @@ def test_which_programs(name: str, optimistic: bool, sums: bool) -> None:
 
 
 def test_what_a_kept_maximum_spares() -> None:
-    def check(_: ir.Operation, steps: list[Step]) -> None:
+    def check(_: ir.Operation, steps: list[KvStep]) -> None:
         (step,) = [step for step in steps if step.whole]
         needed = kept(step)
         assert needed is not None

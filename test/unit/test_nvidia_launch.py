@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from attn_mlir.backends.gpu.kernel import Parameter
+from attn_mlir.backends.gpu.kernel import KernelParameter
 from attn_mlir.backends.nvidia import cuda, launch
-from attn_mlir.backends.nvidia.launch import Launcher
+from attn_mlir.backends.nvidia.launch import CudaLauncher
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from nvidia_fakes import BINARY, FakeCuda, code, fake_gpu, heads, kernel, parameter, set_apart
 
@@ -35,15 +35,16 @@ def patch(gpu: FakeCuda) -> Iterator[pytest.MonkeyPatch]:
         yield made
 
 
-def launcher(*parameters: Parameter, over: int = 0, **more: Any) -> Launcher:
-    return Launcher(kernel(over=over), code(*parameters, **more), BINARY, torch.device("cpu"), 0)
+def launcher(*parameters: KernelParameter, over: int = 0, **more: Any) -> CudaLauncher:
+    return CudaLauncher(kernel(over=over), code(*parameters, **more), BINARY, torch.device("cpu"), 0)
 
 
 def test_parameters_of_every_kind(gpu: FakeCuda) -> None:
     x, rows = heads(2, 3, 300, 64), torch.zeros(2, 3, 300)
     run = launcher(
-        Parameter("pointer", 1), Parameter("size", 0, 2), Parameter("stride", 0, 1, "long long"), Parameter("scalar", 2, type="float"),
-        Parameter("scalar", 3, type="int"), Parameter("blocks"), Parameter("descriptor", 0, type="", box=(64, 128)),
+        KernelParameter("pointer", 1), KernelParameter("size", 0, 2), KernelParameter("stride", 0, 1, "long long"),
+        KernelParameter("scalar", 2, type="float"), KernelParameter("scalar", 3, type="int"), KernelParameter("blocks"),
+        KernelParameter("descriptor", 0, type="", box=(64, 128)),
     )  # fmt: skip
     run([x, rows, 0.25, 7])
     (made,) = gpu.named("cuLaunchKernelEx")
@@ -58,14 +59,14 @@ def test_parameters_of_every_kind(gpu: FakeCuda) -> None:
 def test_descriptors(gpu: FakeCuda) -> None:
     """Innermost dimension first; strides in bytes; dimensions of one element have a stride that the copy engine accepts."""
     x = heads(1, 5, 3, 64).transpose(1, 2)
-    run = launcher(Parameter("descriptor", 0, box=(32, 16), swizzle=64))
+    run = launcher(KernelParameter("descriptor", 0, box=(32, 16), swizzle=64))
     run([x])
     (made,) = gpu.named("cuTensorMapEncodeTiled")
     assert made == {
         "type": 6, "address": x.data_ptr(), "dims": [64, 5, 3, 1], "strides": [384, 128, 16], "box": [32, 16, 1, 1], "swizzle": 2,
     }  # fmt: skip
     run([x])
-    launcher(Parameter("descriptor", 0, box=(32, 16), swizzle=64))([x])
+    launcher(KernelParameter("descriptor", 0, box=(32, 16), swizzle=64))([x])
     assert len(gpu.named("cuTensorMapEncodeTiled")) == 1 and len(gpu.named("cuLaunchKernelEx")) == 3
     other = heads(1, 3, 5, 64, dtype=torch.bfloat16)
     run([other])
@@ -74,7 +75,7 @@ def test_descriptors(gpu: FakeCuda) -> None:
 
 def test_sums_of_all_chunks_are_described_as_one_tensor(gpu: FakeCuda) -> None:
     sums = torch.zeros(2, 3, 40, 64).expand(4, 2, 3, 40, 64)
-    launcher(Parameter("descriptor", 0, box=(32, 64)), over=1)([sums, heads(2, 3, 40, 64)])
+    launcher(KernelParameter("descriptor", 0, box=(32, 64)), over=1)([sums, heads(2, 3, 40, 64)])
     (made,) = gpu.named("cuTensorMapEncodeTiled")
     assert made["type"] == 7 and made["dims"] == [64, 40, 3, 2] and made["strides"] == [256, 40 * 256, 120 * 256]
 
@@ -92,8 +93,8 @@ def test_sums_of_all_chunks_are_described_as_one_tensor(gpu: FakeCuda) -> None:
 )
 def test_what_the_copy_engine_cannot_read_is_copied(gpu: FakeCuda, view: Any) -> None:
     x = view()
-    run = launcher(Parameter("descriptor", 0, box=(64, 8)), Parameter("pointer", 0), Parameter("stride", 0, 2))
-    for _ in range(2):  # each time anew, as the elements may have changed
+    run = launcher(KernelParameter("descriptor", 0, box=(64, 8)), KernelParameter("pointer", 0), KernelParameter("stride", 0, 2))
+    for _ in range(2):  # each time again, as the elements may have changed
         run([x])
     for made, described in zip(gpu.named("cuLaunchKernelEx"), gpu.named("cuTensorMapEncodeTiled"), strict=False):
         assert parameter(made, 0, ctypes.c_char) and parameter(made, 1, ctypes.c_uint64) != x.data_ptr()
@@ -104,7 +105,7 @@ def test_what_the_copy_engine_cannot_read_is_copied(gpu: FakeCuda, view: Any) ->
 
 def test_pointers_take_any_strides(gpu: FakeCuda) -> None:
     x = heads(2, 3, 8, 128)[..., ::2]
-    run = launcher(Parameter("pointer", 0), Parameter("stride", 0, 3))
+    run = launcher(KernelParameter("pointer", 0), KernelParameter("stride", 0, 3))
     run([x])
     (made,) = gpu.named("cuLaunchKernelEx")
     assert parameter(made, 0, ctypes.c_uint64) == x.data_ptr() and parameter(made, 1, ctypes.c_int) == 2
@@ -112,34 +113,34 @@ def test_pointers_take_any_strides(gpu: FakeCuda) -> None:
 
 def test_grids(gpu: FakeCuda) -> None:
     q = heads(2, 3, 1000, 64)
-    launcher(Parameter("pointer", 0), grid="persistent")([heads(1, 2, 300, 64)])
-    launcher(Parameter("pointer", 0), grid="persistent", cluster=2)([heads(8, 16, 1000, 64)])
-    launcher(Parameter("pointer", 0), cluster=2)([q[:, :, :300]])
-    launcher(Parameter("pointer", 0), Parameter("pointer", 1), over=1)([heads(1, 1, 1, 64), q])
+    launcher(KernelParameter("pointer", 0), grid="persistent")([heads(1, 2, 300, 64)])
+    launcher(KernelParameter("pointer", 0), grid="persistent", cluster=2)([heads(8, 16, 1000, 64)])
+    launcher(KernelParameter("pointer", 0), cluster=2)([q[:, :, :300]])
+    launcher(KernelParameter("pointer", 0), KernelParameter("pointer", 1), over=1)([heads(1, 1, 1, 64), q])
     made = gpu.named("cuLaunchKernelEx")
     assert [each["grid"] for each in made] == [(6, 1, 1), (132, 1, 1), (4, 3, 2), (8, 3, 2)]
     assert [each["cluster"] for each in made] == [1, 2, 2, 1]
     with pytest.raises(UnsupportedError, match="parts of the batch"):
-        launcher(Parameter("pointer", 0))([torch.empty(70000, 1, 1, 64, dtype=torch.float16)])
+        launcher(KernelParameter("pointer", 0))([torch.empty(70000, 1, 1, 64, dtype=torch.float16)])
 
 
 def test_programs_that_cannot_be_counted(gpu: FakeCuda) -> None:
     many = torch.empty(1, dtype=torch.float16).expand(30000, 30000, 300, 64)
     with pytest.raises(ArgumentError, match="30000 with 30000 heads of 300 rows does not fit into one launch"):
-        launcher(Parameter("counter"), grid="persistent")([many])
+        launcher(KernelParameter("counter"), grid="persistent")([many])
     assert not gpu.named("cuLaunchKernelEx")
 
 
 def test_shared_memory(gpu: FakeCuda) -> None:
-    launcher(Parameter("pointer", 0), shared_bytes=200_000)([heads(1, 1, 1, 64)])
+    launcher(KernelParameter("pointer", 0), shared_bytes=200_000)([heads(1, 1, 1, 64)])
     ((_, attribute, size),) = gpu.named("cuFuncSetAttribute")
     assert (attribute, size) == (8, 200_000) and gpu.named("cuLaunchKernelEx")[0]["shared"] == 200_000
     with pytest.raises(UnsupportedError, match="NVIDIA Fake"):
-        launcher(Parameter("pointer", 0), shared_bytes=300_000)
+        launcher(KernelParameter("pointer", 0), shared_bytes=300_000)
 
 
 def test_a_counter_for_each_stream(gpu: FakeCuda, patch: pytest.MonkeyPatch) -> None:
-    run = launcher(Parameter("counter"), Parameter("pointer", 0))
+    run = launcher(KernelParameter("counter"), KernelParameter("pointer", 0))
     x = heads(1, 1, 1, 64)
     used = []
     for stream in (1, 2, 1):
@@ -154,13 +155,13 @@ def test_a_counter_for_each_stream(gpu: FakeCuda, patch: pytest.MonkeyPatch) -> 
 
 
 def test_numbers_that_do_not_fit(gpu: FakeCuda) -> None:
-    run = launcher(Parameter("pointer", 0), Parameter("scalar", 1, type="int"))
+    run = launcher(KernelParameter("pointer", 0), KernelParameter("scalar", 1, type="int"))
     with pytest.raises(ArgumentError, match="must fit into 32 bits"):
         run([heads(1, 1, 1, 64), 2**40])
 
 
 def test_tensors_in_other_places(gpu: FakeCuda, patch: pytest.MonkeyPatch) -> None:
-    run = launcher(Parameter("pointer", 0), Parameter("pointer", 1))
+    run = launcher(KernelParameter("pointer", 0), KernelParameter("pointer", 1))
     patch.setattr(cuda, "index_of", lambda tensor: -1 if tensor.dim() == 1 else 0)
     with pytest.raises(ArgumentError, match="argument 1 of this kernel is on cpu"):
         run([heads(1, 1, 1, 64), torch.zeros(3)])
@@ -169,13 +170,13 @@ def test_tensors_in_other_places(gpu: FakeCuda, patch: pytest.MonkeyPatch) -> No
 def test_errors_of_the_driver() -> None:
     words = r"loading the kernel f: CUDA_ERROR_NO_BINARY_FOR_GPU \(209\).*another GPU"
     with fake_gpu(cuModuleLoadData=209), pytest.raises(cuda.CudaError, match=words):
-        launcher(Parameter("pointer", 0))
+        launcher(KernelParameter("pointer", 0))
     with fake_gpu(cuLaunchKernelEx=701), pytest.raises(cuda.CudaError, match="launching a kernel"):
-        launcher(Parameter("pointer", 0))([heads(1, 1, 1, 64)])
+        launcher(KernelParameter("pointer", 0))([heads(1, 1, 1, 64)])
 
 
 def test_a_thread_without_a_context_enters_it(gpu: FakeCuda) -> None:
-    run = launcher(Parameter("pointer", 0))
+    run = launcher(KernelParameter("pointer", 0))
     gpu.failing["cuLaunchKernelEx"] = 201
     with pytest.raises(cuda.CudaError):  # the fake never gets one
         run([heads(1, 1, 1, 64)])

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from attn_mlir.backends.gpu import attributes
-from attn_mlir.backends.gpu.kernel import KernelCode, Parameter
-from attn_mlir.backends.host import Kernel
+from attn_mlir.backends.gpu.kernel import KernelCode, KernelParameter
+from attn_mlir.backends.host import KernelGrid
 from attn_mlir.backends.nvidia import codegen, pipeline
-from attn_mlir.backends.nvidia.launch import Launcher
+from attn_mlir.backends.nvidia.launch import CudaLauncher
 from attn_mlir.backends.nvidia.target import TARGETS
 from attn_mlir.backends.nvidia.tilelang import program_of
 from attn_mlir.dialects import load_all
@@ -149,11 +149,11 @@ func.func @sums(%a: {a}, %b: {a}, %s: {s}, %e: {s}) -> {a} {{
 
 
 def test_a_launch_has_a_program_for_each_block_head_and_sequence() -> None:
-    parameters = (Parameter("pointer", 0, align=8), Parameter("pointer", 1))
+    parameters = (KernelParameter("pointer", 0, align=8), KernelParameter("pointer", 1))
     code = KernelCode("sweep", "sweep", "", parameters, 128, 0)
     v, offsets = torch.zeros(1, 6, 100, 64, dtype=torch.float16), torch.tensor([0, 10, 40, 100])
     for sequences, wanted in ((-1, (3, 6, 1)), (1, (3, 6, 3))):
-        kernel = Kernel("sweep", 64, "chunks", 0, ("store",), ((),), False, blocks=3, sequences=sequences)
+        kernel = KernelGrid("sweep", 64, "chunks", 0, ("store",), ((),), False, blocks=3, sequences=sequences)
         with fake_gpu():
-            launcher = Launcher(kernel, code, BINARY, torch.device("cpu"), 0)
+            launcher = CudaLauncher(kernel, code, BINARY, torch.device("cpu"), 0)
             assert launcher._grid(launcher._extents([v, offsets]))[0] == wanted

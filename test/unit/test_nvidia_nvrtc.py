@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from attn_mlir.backends.gpu.kernel import KernelCode, Parameter
+from attn_mlir.backends.gpu.kernel import KernelCode, KernelParameter
 from attn_mlir.backends.nvidia import compile as cuda_compiler
 from attn_mlir.backends.nvidia import driver
 from attn_mlir.backends.nvidia.nvrtc import library
@@ -25,7 +25,7 @@ from nvrtc_fakes import FakeNvrtc, code_of, install
 
 SOFTMAX = (Path(__file__).parents[1] / "Inputs" / "derivatives" / "softmax.mlir").read_text()
 TEXT = "module {\n" + SOFTMAX.replace("x64xf32", "x64xf16").replace("x32xf32", "x64xf16") + "}\n"
-KERNEL = dataclasses.replace(code(Parameter("pointer", 0)), source="a kernel")
+KERNEL = dataclasses.replace(code(KernelParameter("pointer", 0)), source="a kernel")
 REAL = library.find()
 needs_nvrtc = pytest.mark.skipif(REAL is None, reason="NVRTC is not installed (pip install nvidia-cuda-nvrtc)")
 
@@ -248,7 +248,7 @@ def test_forks_wait_for_programs_that_are_being_compiled(monkeypatch: pytest.Mon
             return compile_program(*arguments)
 
     monkeypatch.setattr(fake, "_CompileProgram", slow)
-    found = library.Library(fake)
+    found = library.Nvrtc(fake)
     thread = threading.Thread(target=lambda: found.compile("other", "x.cu", ()))
     thread.start()
     assert begun.wait(10)

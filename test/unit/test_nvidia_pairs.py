@@ -8,7 +8,7 @@ import pytest
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia import codegen, pipeline
-from attn_mlir.backends.nvidia.compile import Binary
+from attn_mlir.backends.nvidia.compile import Cubin
 from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
@@ -63,7 +63,7 @@ def _round(kernel: ir.Operation, element: ir.Type) -> None:
             output.set_type(ir.MemRefType.get(old.shape, element, old.layout, loc=kernel.location))
 
 
-def multiplying(code: KernelCode) -> Binary:
+def multiplying(code: KernelCode) -> Cubin:
     assert "wgmma.mma_async" in code.source
     return compiled(code)
 

@@ -9,7 +9,7 @@ import torch
 
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.kernel import KernelCode
-from attn_mlir.backends.host import Kernel
+from attn_mlir.backends.host import KernelGrid
 from attn_mlir.backends.nvidia import codegen
 from attn_mlir.backends.nvidia.compile import compile_code
 from attn_mlir.dialects import load_all
@@ -143,11 +143,11 @@ def test_what_has_products_is_left_to_others() -> None:
 
 def launch(code: KernelCode, over: int, arguments: Sequence[Any]) -> None:
     """Runs a kernel on the current GPU."""
-    from attn_mlir.backends.nvidia.launch import Launcher
+    from attn_mlir.backends.nvidia.launch import CudaLauncher
 
     device = torch.device("cuda", torch.cuda.current_device())
-    shape = Kernel("kernel", 128, "rows", over, (), (), False)
-    Launcher(shape, code, compile_code(code), device, device.index)(arguments)
+    shape = KernelGrid("kernel", 128, "rows", over, (), (), False)
+    CudaLauncher(shape, code, compile_code(code), device, device.index)(arguments)
 
 
 def strided(shape: Sequence[int], layout: str, dtype: torch.dtype) -> Tensor:

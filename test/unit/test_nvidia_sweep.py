@@ -1,4 +1,4 @@
-"""Sweeps over chunks for Hopper: which kernels the emitter takes, what it prints, and what ptxas makes of it."""
+"""Chunk scans for Hopper: which kernels the emitter takes, what it prints, and what ptxas makes of it."""
 
 import re
 import shutil

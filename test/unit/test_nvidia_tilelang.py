@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from attn_mlir.backends.gpu import attributes
-from attn_mlir.backends.gpu.kernel import Parameter
+from attn_mlir.backends.gpu.kernel import KernelParameter
 from attn_mlir.backends.nvidia import codegen
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.backends.nvidia.tilelang import lowering, planning, program_of
-from attn_mlir.backends.nvidia.tilelang.program import Program, print_program
+from attn_mlir.backends.nvidia.tilelang.program import PrintedKernel, print_program
 from attn_mlir.dialects import load_all
 from attn_mlir.errors import CompileError, UnsupportedError
 from attn_mlir.mlir import ir
@@ -168,9 +168,13 @@ def test_matrices_of_32_bits_are_left_to_others() -> None:
 
 
 def test_parameters_follow_the_cuda_function() -> None:
-    parameters = {"q": Parameter("pointer", 0, align=8), "q_size2": Parameter("size", 0, 2), "scale": Parameter("scalar", 1, type="float")}
+    parameters = {
+        "q": KernelParameter("pointer", 0, align=8),
+        "q_size2": KernelParameter("size", 0, 2),
+        "scale": KernelParameter("scalar", 1, type="float"),
+    }
     source = "__global__ void __launch_bounds__(256, 1) f_kernel(const half_t* __restrict__ q, int q_size2, float scale) {"
-    made = Program("f", "", parameters, 256, 0, False)
+    made = PrintedKernel("f", "", parameters, 256, 0, False)
     assert lowering.parameters_of(lowering.Lowered(source, "f_kernel", 0), made) == tuple(parameters.values())
     with pytest.raises(CompileError, match="does not declare"):
         lowering.parameters_of(lowering.Lowered(source.replace("scale", "other"), "f_kernel", 0), made)

@@ -14,7 +14,7 @@ from attn_mlir.backends.nvidia.tuning.choices import with_choices
 from attn_mlir.backends.nvidia.tuning.facts import KernelFacts, facts_of
 from attn_mlir.backends.nvidia.tuning.model import cost, launch_registers, register_problem, role_registers
 from attn_mlir.backends.nvidia.tuning.program import tunables
-from attn_mlir.backends.tuning.space import Work, to_measure
+from attn_mlir.backends.tuning.space import Workload, to_measure
 from attn_mlir.backends.tuning.worker import Job
 from attn_mlir.dialects import load_all
 from attn_mlir.frontend.emit import Inputs
@@ -32,7 +32,7 @@ def traced(element: str = "f16", columns: int = 128) -> str:
     return attention._entry(Inputs(element, columns, columns))[0].traced.text
 
 
-def cycles(facts: KernelFacts, work: Work, **choices: int | str) -> float:
+def cycles(facts: KernelFacts, work: Workload, **choices: int | str) -> float:
     return cost(facts, choices, HOPPER, work).cycles
 
 
@@ -47,7 +47,7 @@ def test_facts_of_forward_and_backward() -> None:
     facts = forward[0].space.facts
     assert (facts.grid, facts.scores, facts.sums, facts.spread, facts.masked) == ("rows", (128,), (128,), (), True)
     assert facts.exponentials == 1
-    assert forward[0].space.work == Work(4096, 4096, 64)
+    assert forward[0].space.work == Workload(4096, 4096, 64)
     facts = backward[0].space.facts
     assert (facts.grid, facts.scores, facts.sums, facts.spread) == (
         "pairs",
@@ -87,43 +87,43 @@ def test_registers_that_would_hang_are_refused() -> None:
     # Four warpgroups with 120 registers: 64512 of the 61440 that a launch of 640 threads has.
     assert "64512" in register_problem(4, 120, 24, HOPPER)
     assert "61440" in register_problem(4, 120, 24, HOPPER)
-    refused = cost(NARROW, {"block_q": 256, "block_kv": 64, "consumer_registers": 120, "producer_registers": 24}, HOPPER, Work())
+    refused = cost(NARROW, {"block_q": 256, "block_kv": 64, "consumer_registers": 120, "producer_registers": 24}, HOPPER, Workload())
     assert "registers" in refused.problem
-    assert not cost(NARROW, {"block_q": 256, "block_kv": 64}, HOPPER, Work()).problem
+    assert not cost(NARROW, {"block_q": 256, "block_kv": 64}, HOPPER, Workload()).problem
 
 
 def test_shared_memory_of_a_known_schedule() -> None:
     # Two buffers of q, two stages of k and v, 32 KiB each.
-    found = cost(FORWARD, {"block_q": 128, "block_kv": 128, "stages": 2}, HOPPER, Work())
+    found = cost(FORWARD, {"block_q": 128, "block_kv": 128, "stages": 2}, HOPPER, Workload())
     assert found.shared == 192 * 1024 + 1024
     assert not found.problem
     small: Fields = {"block_q": 128, "block_kv": 128, "stages": 2, "flow": "each", "staging": "query"}
-    assert cost(FORWARD, small, HOPPER, Work()).shared == 160 * 1024 + 1024
-    assert "shared memory" in cost(FORWARD, {"block_q": 128, "block_kv": 128, "stages": 3, "flow": "flat"}, HOPPER, Work()).problem
-    assert not cost(FORWARD, {"block_q": 128, "block_kv": 128, "stages": 3}, HOPPER, Work()).problem
+    assert cost(FORWARD, small, HOPPER, Workload()).shared == 160 * 1024 + 1024
+    assert "shared memory" in cost(FORWARD, {"block_q": 128, "block_kv": 128, "stages": 3, "flow": "flat"}, HOPPER, Workload()).problem
+    assert not cost(FORWARD, {"block_q": 128, "block_kv": 128, "stages": 3}, HOPPER, Workload()).problem
 
 
 def test_head_dims_are_padded_to_panels() -> None:
     odd = KernelFacts("rows", "f16", (80,), (80,), (), 1.0, 5.0, False)
     assert (
-        cost(odd, {"block_q": 128, "block_kv": 64}, HOPPER, Work()).shared
-        == cost(FORWARD, {"block_q": 128, "block_kv": 64}, HOPPER, Work()).shared
+        cost(odd, {"block_q": 128, "block_kv": 64}, HOPPER, Workload()).shared
+        == cost(FORWARD, {"block_q": 128, "block_kv": 64}, HOPPER, Workload()).shared
     )
 
 
 def test_cycles_are_near_what_was_measured() -> None:
     # docs/tuning.md: times of whole launches on an H200 (0.82 and 1.0 ms) at its nominal clock, 1.755 GHz.
-    assert cycles(FORWARD, Work(4096, 4096, 64), block_q=128, block_kv=128) == pytest.approx(1.44e6, rel=0.1)
-    assert cycles(NARROW, Work(4096, 4096, 128), block_q=192, block_kv=128) == pytest.approx(1.76e6, rel=0.1)
+    assert cycles(FORWARD, Workload(4096, 4096, 64), block_q=128, block_kv=128) == pytest.approx(1.44e6, rel=0.1)
+    assert cycles(NARROW, Workload(4096, 4096, 128), block_q=192, block_kv=128) == pytest.approx(1.76e6, rel=0.1)
 
 
 def test_the_last_wave_counts() -> None:
-    one, two = (cycles(FORWARD, Work(128 * tiles, 4096, 1), block_q=128, block_kv=128) for tiles in (132, 133))
+    one, two = (cycles(FORWARD, Workload(128 * tiles, 4096, 1), block_q=128, block_kv=128) for tiles in (132, 133))
     assert two > 1.9 * one
 
 
 def test_what_is_known_of_measurements_is_ranked_so() -> None:
-    work = Work(4096, 4096, 128)
+    work = Workload(4096, 4096, 128)
     # D = 64: three warpgroups hide the exponentials, two do not; D = 128: three have no registers.
     assert cycles(NARROW, work, block_q=192, block_kv=128) < cycles(NARROW, work, block_q=128, block_kv=128)
     assert cycles(FORWARD, work, block_q=128, block_kv=128) < cycles(FORWARD, work, block_q=192, block_kv=128)
@@ -132,7 +132,7 @@ def test_what_is_known_of_measurements_is_ranked_so() -> None:
 
 def test_words_where_numbers_belong() -> None:
     with pytest.raises(ValueError, match="block_q must be a number"):
-        cost(FORWARD, {"block_q": "many"}, HOPPER, Work())
+        cost(FORWARD, {"block_q": "many"}, HOPPER, Workload())
 
 
 # ---- space and table
@@ -141,7 +141,7 @@ def test_words_where_numbers_belong() -> None:
 @pytest.mark.parametrize("facts", [FORWARD, NARROW, BACKWARD])
 @pytest.mark.parametrize("emitter", ["hopper", "tilelang"])
 def test_every_ranked_schedule_fits(facts: KernelFacts, emitter: str) -> None:
-    ranked = space.ranked(facts, HOPPER, Work(), emitter)
+    ranked = space.ranked(facts, HOPPER, Workload(), emitter)
     assert ranked
     assert all(candidate.cost.shared <= HOPPER.shared_bytes and not candidate.cost.problem for candidate in ranked)
     assert [c.cost.cycles for c in ranked] == sorted(c.cost.cycles for c in ranked)
@@ -173,7 +173,7 @@ def test_entries_of_the_table_fit_the_chip() -> None:
         else:
             facts = KernelFacts("pairs", "f16", columns * scores, columns * int(min(entry.sums, 2)), columns, 1.0, 8.0, bool(entry.masked))
         assert table.lookup(facts, entry.arch, entry.length) == entry.choices
-        assert "rows must" not in cost(facts, entry.choices, HOPPER, Work()).problem
+        assert "rows must" not in cost(facts, entry.choices, HOPPER, Workload()).problem
 
 
 def test_long_sequences_have_choices_of_their_own() -> None:
@@ -187,11 +187,11 @@ def test_long_sequences_have_choices_of_their_own() -> None:
 
 
 def test_what_is_measured_begins_with_the_untuned_schedule() -> None:
-    measured = to_measure(space.NvidiaSpace(FORWARD, HOPPER, Work()), 8)
+    measured = to_measure(space.NvidiaSpace(FORWARD, HOPPER, Workload()), 8)
     assert measured[0] == space.best(FORWARD, HOPPER)
     assert 2 < len(measured) <= 9
     assert len({json.dumps(each, sort_keys=True) for each in measured}) == len(measured)
-    for refined in space.refined(FORWARD, HOPPER, Work(), measured[1]):
+    for refined in space.refined(FORWARD, HOPPER, Workload(), measured[1]):
         assert sum(refined.get(name) != measured[1].get(name) for name in refined) == 1
 
 

@@ -11,7 +11,7 @@ import torch
 
 from attn_mlir.backends import disk_cache
 from attn_mlir.backends.gpu.bench import GpuBench
-from attn_mlir.backends.gpu.trial import Trial, inputs_of
+from attn_mlir.backends.gpu.trial import TrialProcess, inputs_of
 from attn_mlir.backends.nvidia import driver
 from attn_mlir.backends.tuning.processes import shared_cache
 from attn_mlir.backends.tuning.worker import Job, compile_program
@@ -68,7 +68,7 @@ for line in sys.stdin:
 
 
 def test_a_candidate_that_does_not_end_is_given_up() -> None:
-    trial = Trial(Job("cuda"), [], "bhsd", [sys.executable, "-c", _PROCESS], seconds=4.0)
+    trial = TrialProcess(Job("cuda"), [], "bhsd", [sys.executable, "-c", _PROCESS], seconds=4.0)
     with contextlib.closing(trial):
         assert trial.run("ends") == ""
         assert trial.run("hangs") == "does not end within 4 s"
@@ -79,7 +79,7 @@ def test_a_candidate_that_does_not_end_is_given_up() -> None:
 
 
 def test_where_no_other_process_can_run_candidates_it_is_said() -> None:
-    trial = Trial(Job("cuda"), [], "bhsd", [sys.executable, "-c", "raise SystemExit('no driver')"])
+    trial = TrialProcess(Job("cuda"), [], "bhsd", [sys.executable, "-c", "raise SystemExit('no driver')"])
     with contextlib.closing(trial), pytest.warns(UserWarning, match=r"run in this process alone.*it does not start: no driver") as told:
         assert trial.run("hangs") == trial.run("hangs") == ""
     assert [each.category for each in told].count(UserWarning) == 1
@@ -89,7 +89,7 @@ def test_what_candidates_are_run_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Floats of the same places in memory, integers of the same values, numbers."""
     given = [torch.zeros(2, 3, 4).transpose(0, 1), torch.zeros(()).expand(5, 2), torch.arange(6).view(2, 3), 0.25, 7]
     told: list[dict[str, Any]] = []
-    trial = Trial(Job("cuda", "bwd", ("q",), True), given, "bshd", [sys.executable, "-c", _PROCESS])
+    trial = TrialProcess(Job("cuda", "bwd", ("q",), True), given, "bshd", [sys.executable, "-c", _PROCESS])
     with contextlib.closing(trial):
         monkeypatch.setattr(trial, "_ask", lambda message, seconds: told.append(json.loads(json.dumps(message))) or "")
         assert trial.run("ends") == ""

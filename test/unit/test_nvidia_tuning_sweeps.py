@@ -1,4 +1,4 @@
-"""Tuning of sweeps over chunks: their facts, schedules and what these need, and tuning with made-up times. No GPU but at the end."""
+"""Tuning of chunk scans: their facts, schedules and what these need, and tuning with made-up times. No GPU but at the end."""
 
 import json
 from typing import Any
@@ -16,7 +16,7 @@ from attn_mlir.backends.nvidia.tuning.choices import with_choices
 from attn_mlir.backends.nvidia.tuning.program import tunables
 from attn_mlir.backends.nvidia.tuning.sweep_facts import NvidiaSweepFacts
 from attn_mlir.backends.nvidia.tuning.sweeps import sweep_cost
-from attn_mlir.backends.tuning.space import Tunable, Work
+from attn_mlir.backends.tuning.space import Tunable, Workload
 from attn_mlir.backends.tuning.worker import Job
 from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
@@ -26,7 +26,7 @@ from attn_mlir.registry import registry
 from fake_bench import FakeBench, tune_module
 
 BACKWARD = Job("cuda", "bwd", ("q", "k", "v", "arg3"))
-WORK = Work(4096, 4096, 256)
+WORK = Workload(4096, 4096, 256)
 FORWARD = NvidiaSweepFacts(128, 128, 64, 0, 0, channels=False, plain=True, factor=False, exact=False)
 GRADIENT = NvidiaSweepFacts(128, 128, 64, 512, 0, channels=False, plain=True, factor=True, exact=True)
 
@@ -83,7 +83,7 @@ def test_sweeps_of_segments_have_choices_of_their_own() -> None:
     found = kernels(traced(), Job("cuda", segment=1024))
     assert [kernel.name.partition("@")[2] for kernel in found] == ["1024", "1024"]
     assert all(kernel.space.facts.sweep and kernel.space.facts.sweep.segment == kernel.space.facts.sweep.whole == 1024 for kernel in found)
-    assert all(kernel.space.work == Work(1024, 1024, 4 * WORK.heads) for kernel in found)
+    assert all(kernel.space.work == Workload(1024, 1024, 4 * WORK.heads) for kernel in found)
     text = with_choices(traced(), {found[0].name: {"emitter": "tilelang", "block_q": 32, "block_kv": 64}})
     first, second = schedules(text, "attn-simplify,attn-split-sequences{segment=1024},func.func(cse),attn-outline{keep-hosts=false}")
     assert (first["emitter"], first["block_q"], first["block_kv"]) == ("tilelang", 32, 64)

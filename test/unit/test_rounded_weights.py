@@ -10,7 +10,7 @@ from attn_mlir import attention, rows
 from attn_mlir.api.describe import explain_traced
 from attn_mlir.dialects import load_all
 from attn_mlir.frontend.emit import Inputs
-from attn_mlir.frontend.program import Program, trace
+from attn_mlir.frontend.program import Definition, trace
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.registry import registry
@@ -43,7 +43,7 @@ SWEPT = (score_times_softmax, squared_scores, half_exponents)
 
 def takes_o(row: Any, element: str) -> bool:
     """Whether the backward takes a product with o."""
-    traced = trace(Program(row=row, scale=0.25), Inputs(element, 16, 16))
+    traced = trace(Definition(row=row, scale=0.25), Inputs(element, 16, 16))
     with ir.Context() as context:
         load_all(context)
         module = ir.Module.parse(traced.text)
@@ -64,7 +64,7 @@ def test_nothing_is_rounded_in_single_precision() -> None:
 
 
 def test_explanation() -> None:
-    single, half = (explain_traced(trace(Program(row=score_times_softmax, scale=0.25), Inputs(x, 16, 16)).text) for x in ("f32", "f16"))
+    single, half = (explain_traced(trace(Definition(row=score_times_softmax, scale=0.25), Inputs(x, 16, 16)).text) for x in ("f32", "f16"))
     assert "delta_o = <do, o>" in single and "passes over pairs: 1" in single
     assert "delta_o: summed in a pass before the gradients: <do, o> would carry" in half
     assert "passes over pairs: 2" in half and "delta_o = sum over keys of" in half

@@ -11,7 +11,7 @@ import torch
 from attn_mlir.api.stages import slow_of
 from attn_mlir.backends.nvidia import driver as nvidia
 from attn_mlir.backends.nvidia import program as nvidia_program
-from attn_mlir.backends.nvidia.compile import Binary
+from attn_mlir.backends.nvidia.compile import Cubin
 from attn_mlir.errors import PerformanceWarning, UnsupportedError
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.frontend.program import Traced
@@ -44,7 +44,7 @@ def _without_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def compiled(monkeypatch: pytest.MonkeyPatch, spills: int) -> None:
     """What nvcc makes of every kernel."""
-    monkeypatch.setattr(nvidia_program, "compile_all", lambda codes: [Binary(b"x", 128, spills) for _ in codes])
+    monkeypatch.setattr(nvidia_program, "compile_all", lambda codes: [Cubin(b"x", 128, spills) for _ in codes])
 
 
 def fresh(form: Traced) -> programs.Program:

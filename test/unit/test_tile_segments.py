@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from attn_mlir.backends.host import Step, read_host, read_kernel
-from attn_mlir.backends.program import HostProgram, Made, Plan, function_named, keep_kernels, prepare_derivative
-from attn_mlir.backends.segments import Machine
+from attn_mlir.backends.host import HostStep, read_host, read_kernel
+from attn_mlir.backends.program import LaunchPlan, ResultShapes, RunPlan, function_named, keep_kernels, prepare_derivative
+from attn_mlir.backends.segments import DeviceModel
 from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
@@ -21,7 +21,7 @@ from linear_programs import Linear, error, inputs, recurrence
 SEGMENT, CHUNK = 16, 4
 
 
-class Evaluated(HostProgram):
+class Evaluated(LaunchPlan):
     """Tiled kernels, run by the evaluator; those that scatter as they were before they were tiled."""
 
     def __init__(
@@ -42,13 +42,13 @@ class Evaluated(HostProgram):
         self.module, self.rounding = module, rounding
         super().__init__(host, {s.kernel: read_kernel(function_named(module, s.kernel), len(s.results)) for s in host.steps})
 
-    def machine(self) -> Machine:
-        return Machine(1)
+    def machine(self) -> DeviceModel:
+        return DeviceModel(1)
 
     def readable(self, tensor: torch.Tensor, by_columns: bool) -> torch.Tensor:
         return tensor
 
-    def launch(self, step: Step, operands: list[Any], made: Made, plan: Plan, layout: str) -> list[torch.Tensor]:
+    def launch(self, step: HostStep, operands: list[Any], made: ResultShapes, plan: RunPlan, layout: str) -> list[torch.Tensor]:
         kernel = self.kernels[step.kernel]
         if "scatter" in kernel.outputs:
             return [torch.from_numpy(np.asarray(x)) for x in evaluate(self.outlined, [x.double().numpy() for x in operands], step.kernel)]

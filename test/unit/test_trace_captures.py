@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from attn_mlir.frontend.emit import Inputs
-from attn_mlir.frontend.program import Program, Traced, trace
+from attn_mlir.frontend.program import Definition, Traced, trace
 from trace_helpers import HEADS, LENGTH, B, check_mask, check_score, eager_scores, eye, grid, identity, run, scores, traced_scores
 
 WINDOW = 4
@@ -18,7 +18,7 @@ SLOPES = torch.linspace(0.5, 1.5, HEADS, dtype=torch.float64)
 
 
 def traced(score_mod: Callable[..., Any] | None = None, **functions: Any) -> Traced:
-    return trace(Program(identity, score_mod, scale=1.0, **functions), Inputs("f32", 8, 8))
+    return trace(Definition(identity, score_mod, scale=1.0, **functions), Inputs("f32", 8, 8))
 
 
 def names(program: Traced) -> list[tuple[str, str]]:
@@ -243,7 +243,7 @@ def test_shared_between_functions() -> None:
     document = torch.arange(LENGTH) // 4
     same = lambda b, h, q_idx, kv_idx: document[q_idx] == document[kv_idx]  # noqa: E731
     score_mod = lambda score, b, h, q_idx, kv_idx: score * (document[q_idx] + 1)  # noqa: E731
-    program, results = run(Program(identity, score_mod, same, scale=1.0), scores(), eye(), eye())
+    program, results = run(Definition(identity, score_mod, same, scale=1.0), scores(), eye(), eye())
     assert names(program) == [("document", "tensor")]
     expected = eager_scores(score_mod) * same(*grid())
     torch.testing.assert_close(results[0], expected)

@@ -11,7 +11,7 @@ import torch
 
 from attn_mlir.errors import ArgumentError, AttnError, TraceError
 from attn_mlir.frontend.emit import Inputs
-from attn_mlir.frontend.program import Program, Traced, trace
+from attn_mlir.frontend.program import Definition, Traced, trace
 from attn_mlir.frontend.sizes import q_len
 
 TABLE, LARGE = torch.zeros(4, 5), torch.zeros(4, 200)
@@ -24,7 +24,7 @@ def identity(s: Any) -> Any:
 
 
 def traced(row: Function = identity, **functions: Any) -> Traced:
-    return trace(Program(row, **functions), Inputs("f32", 8, 8))
+    return trace(Definition(row, **functions), Inputs("f32", 8, 8))
 
 
 def message(**functions: Any) -> str:

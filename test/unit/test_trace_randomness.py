@@ -23,8 +23,8 @@ import attn_mlir
 import trace_helper_module
 from attn_mlir import TraceError
 from attn_mlir.frontend.emit import Inputs
-from attn_mlir.frontend.linear import LinearProgram, trace_linear
-from attn_mlir.frontend.program import Program, trace
+from attn_mlir.frontend.linear import LinearDefinition, trace_linear
+from attn_mlir.frontend.program import Definition, trace
 
 Function = Callable[..., Any]
 ONES = torch.ones(2)
@@ -87,7 +87,7 @@ CLOCKS: dict[str, Function] = {
 
 
 def traced(function: Function) -> Any:
-    return trace(Program(lambda s: s, lambda score, b, h, q_idx, kv_idx: function(score, h), scale=1.0), Inputs("f32", 8, 8))
+    return trace(Definition(lambda s: s, lambda score, b, h, q_idx, kv_idx: function(score, h), scale=1.0), Inputs("f32", 8, 8))
 
 
 @pytest.mark.parametrize("name", DRAWS)
@@ -115,9 +115,9 @@ def test_every_kind_of_function() -> None:
     }
     for role, function in functions.items():
         with pytest.raises(TraceError, match=rf"{role} .*draws random numbers"):
-            trace(Program(**{"row": lambda s: s, "scale": 1.0, role: function}), Inputs("f32", 8, 8))
+            trace(Definition(**{"row": lambda s: s, "scale": 1.0, role: function}), Inputs("f32", 8, 8))
     with pytest.raises(TraceError, match=r"decay_mod .*draws random numbers"):
-        trace_linear(LinearProgram(decay_mod=lambda g: g * torch.rand(()), decay="step"), Inputs("f32", 8, 8))
+        trace_linear(LinearDefinition(decay_mod=lambda g: g * torch.rand(()), decay="step"), Inputs("f32", 8, 8))
 
 
 def test_what_was_drawn_before_and_what_draws_nothing() -> None:

@@ -1,4 +1,4 @@
-"""Values that a function reaches in roundabout ways: each call reads them anew, or traces again."""
+"""Values that a function reaches in roundabout ways: each call reads them again, or traces again."""
 
 import collections
 import functools

@@ -33,7 +33,7 @@ def is_untuned(choices: Fields) -> bool:
     return "emitter" not in choices
 
 
-def tuned(bench: Any, path: Path) -> tuple[dict[str, Fields], list[reports.Report], str]:
+def tuned(bench: Any, path: Path) -> tuple[dict[str, Fields], list[reports.TuneReport], str]:
     """What was chosen, the reports, and the one warning, or ""."""
     with warnings.catch_warnings(record=True) as all_said:
         warnings.simplefilter("always")
@@ -87,7 +87,7 @@ def test_where_most_fail_the_reasons_are_told_by_their_number(tmp_path: Path) ->
 
 def test_many_reasons_are_counted() -> None:
     trials = [reports.Trial({}, 1.0, problem=f"reason {number}") for number in range(5)]
-    said = reports.Report("attention", {}, trials=trials).complaint
+    said = reports.TuneReport("attention", {}, trials=trials).complaint
     assert "1 x reason 0; 1 x reason 1; 1 x reason 2; 2 further reasons. " in said and "same reason" not in said
 
 

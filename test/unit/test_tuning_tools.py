@@ -20,13 +20,13 @@ from attn_mlir.backends.amd.tuning.program import compile_job
 from attn_mlir.backends.tuning.agreement import agree
 from attn_mlir.backends.tuning.facts import KernelFacts
 from attn_mlir.backends.tuning.ranking import best_within, spearman
-from attn_mlir.backends.tuning.space import Work, left_out, predicted_ms, ranked
+from attn_mlir.backends.tuning.space import Workload, left_out, predicted_ms, ranked
 from attn_mlir.driver import tuner_of
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.reference.inputs import Sizes
 from attn_mlir.tools import attn_tune
 from attn_mlir.tools.plot import scatter
-from attn_mlir.tools.problems import Problem, columns_of, ready_made
+from attn_mlir.tools.problems import TuneProblem, columns_of, ready_made
 
 FORWARD = KernelFacts("rows", "bf16", (128,), (128,), (), 1.0, 5.0, False)
 
@@ -73,7 +73,7 @@ def test_the_plot_is_a_picture_of_the_points() -> None:
 @pytest.mark.parametrize("name", ["softmax", "linear"])
 def test_every_backend_ranks_for_chips_that_are_not_there(device: str, slow: str, fast: str, function: str, name: str) -> None:
     text, tuner = ready_made(name, "bf16", 64, 64, False), tuner_of(device)
-    problem = Problem(text, Sizes(4, 32, 32, 4096, 4096), device)
+    problem = TuneProblem(text, Sizes(4, 32, 32, 4096, 4096), device)
     spaces = {}
     for arch in (slow, fast):
         for kernel in tuner.kernels(text, problem.job(function), problem.shapes(columns_of(text)), arch)[1]:
@@ -93,7 +93,7 @@ def test_schedules_for_amd_fit_what_the_code_generator_needs() -> None:
     """The estimate of shared memory is that of the printed kernels; what does not fit is left out by it, not by the code generator."""
     for dim, function in ((64, "attention"), (64, "attention_bwd")):
         text = ready_made("softmax", "bf16", dim, dim, False)
-        problem, tuner = Problem(text, Sizes(1, 2, 2, 512, 512), "hip-emulated"), tuner_of("hip-emulated")
+        problem, tuner = TuneProblem(text, Sizes(1, 2, 2, 512, 512), "hip-emulated"), tuner_of("hip-emulated")
         job = problem.job(function)
         (kernel,) = tuner.kernels(text, job, problem.shapes(columns_of(text)), "")[1]
         order = ranked(kernel.space)
@@ -106,16 +106,16 @@ def test_schedules_for_amd_fit_what_the_code_generator_needs() -> None:
 
 def test_the_model_for_amd_knows_what_cannot_be() -> None:
     def problem(**choices: int | str) -> str:
-        return cost(FORWARD, choices, MI250, Work()).problem
+        return cost(FORWARD, choices, MI250, Workload()).problem
 
     assert problem(block_q=64).startswith("rows: 64, but four waves have 128")
     assert problem(block_kv=48).startswith("keys: 48")
     assert problem(block_kv=160).startswith("shared memory: 81920 bytes")
     assert not problem(block_kv=64)
     wide = dataclasses.replace(FORWARD, scores=(256,) * 2, sums=(256,) * 2)
-    assert "registers" in cost(wide, {"block_kv": 32}, dataclasses.replace(MI250, lds_bytes=1 << 20, registers=256), Work()).problem
-    assert cost(FORWARD, {}, MI300X, Work()).cycles < cost(FORWARD, {}, MI250, Work()).cycles
-    assert cost(FORWARD, {}, MI250, Work(8192, 8192, 64)).cycles > 3.5 * cost(FORWARD, {}, MI250, Work()).cycles
+    assert "registers" in cost(wide, {"block_kv": 32}, dataclasses.replace(MI250, lds_bytes=1 << 20, registers=256), Workload()).problem
+    assert cost(FORWARD, {}, MI300X, Workload()).cycles < cost(FORWARD, {}, MI250, Workload()).cycles
+    assert cost(FORWARD, {}, MI250, Workload(8192, 8192, 64)).cycles > 3.5 * cost(FORWARD, {}, MI250, Workload()).cycles
 
 
 def test_choices_for_amd_reach_the_kernel() -> None:
@@ -222,7 +222,7 @@ def test_names_that_are_none_are_refused() -> None:
 
 def test_problems_for_a_backward_pass_have_all_it_reads() -> None:
     text = ready_made("sigmoid", "f32", 16, 16, True)
-    problem = Problem(text, Sizes(1, 2, 1, 20, 30), "cpu")
+    problem = TuneProblem(text, Sizes(1, 2, 1, 20, 30), "cpu")
     inputs: list[Any] = problem.inputs("attention_bwd")
     assert [tuple(each.shape) for each in inputs[:3]] == [(1, 2, 20, 16), (1, 1, 30, 16), (1, 1, 30, 16)]
     tuner_of("cpu").compile(text, problem.job("attention_bwd")).run(inputs, "bhsd")

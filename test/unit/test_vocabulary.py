@@ -11,7 +11,7 @@ import torch
 
 import attn_mlir
 from attn_mlir.frontend import methods
-from attn_mlir.frontend.program import Program
+from attn_mlir.frontend.program import Definition
 from trace_helpers import eye, run, scores
 
 F = torch.nn.functional
@@ -139,7 +139,7 @@ ROWS: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", ROWS)
 def test_rows(name: str) -> None:
-    made = run(Program(ROWS[name], scale=1.0), scores(), eye(), eye())[1][0]
+    made = run(Definition(ROWS[name], scale=1.0), scores(), eye(), eye())[1][0]
     torch.testing.assert_close(made, ROWS[name](scores()).expand_as(made), rtol=1e-12, atol=1e-12)
 
 

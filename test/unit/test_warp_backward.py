@@ -13,7 +13,7 @@ from attn_mlir import attention, masks, rows
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.nvidia import pipeline
 from attn_mlir.backends.nvidia.emulation import driver, kernel
-from attn_mlir.backends.nvidia.emulation.program import EmulatedProgram
+from attn_mlir.backends.nvidia.emulation.program import EmulatedLaunchPlan
 from attn_mlir.backends.nvidia.warp import RULES, kernel_code
 from attn_mlir.backends.program import prepare_derivative
 from attn_mlir.dialects.regions import walk
@@ -81,7 +81,7 @@ STAGES = {
 """Pipelines behind `tile-schedule` and an adverse order of warpgroups; each of the passes ends one."""
 
 
-def program(passes: str, deterministic: bool = False) -> EmulatedProgram:
+def program(passes: str, deterministic: bool = False) -> EmulatedLaunchPlan:
     """The backward pass of causal attention, whose kernel over pairs these passes form."""
     choices: Fields = {"arch": "sm_90a", **({"deterministic": 1} if deterministic else {})}
     call = attn_mlir.Attention(**CAUSAL)
@@ -117,13 +117,13 @@ def test_behind_each_pass(stage: str) -> None:
         assert float((mine.double() - theirs).norm()) <= 2e-3 * float(theirs.norm())
 
 
-def pairs_of(made: EmulatedProgram) -> ir.Operation:
+def pairs_of(made: EmulatedLaunchPlan) -> ir.Operation:
     """The kernel over pairs."""
     (found,) = (each for name, each in made._kernels.items() if "pairs" in name)  # pyright: ignore[reportPrivateUsage]
     return found._kernel  # pyright: ignore[reportPrivateUsage]
 
 
-Whole = tuple[EmulatedProgram, str, str]
+Whole = tuple[EmulatedLaunchPlan, str, str]
 """A program, the name of its kernel over pairs, and its text."""
 
 
@@ -139,7 +139,7 @@ def ordered() -> Whole:
     return of_pairs(program(pipeline.SCHEDULE.replace("warp-draw-tiles", "warp-draw-tiles{draw=true}"), deterministic=True))
 
 
-def of_pairs(made: EmulatedProgram) -> Whole:
+def of_pairs(made: EmulatedLaunchPlan) -> Whole:
     (name,) = (name for name in made._kernels if "pairs" in name)  # pyright: ignore[reportPrivateUsage]
     return made, name, pairs_of(made).get_asm(print_generic_op_form=True, assume_verified=True)
 
@@ -225,7 +225,7 @@ def test_faults_are_found(whole: Whole, kinds: str, plant: Callable[[Ops], None]
 def find(whole: Whole, kinds: str, plant: Callable[[Ops], None]) -> None:
     """Plants a fault, and runs the kernel, which must end in one of these kinds."""
     made, name, text = whole
-    broken = kernel.EmulatedKernel(text)
+    broken = kernel.EvaluatedKernel(text)
     found = broken._kernel  # pyright: ignore[reportPrivateUsage]
     ops: Ops = {}
     for op in walk(found):

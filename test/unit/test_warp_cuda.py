@@ -9,7 +9,7 @@ import pytest
 
 from attn_mlir.backends.nvidia.warp import RULES, fragments, kernel_code
 from attn_mlir.backends.nvidia.warp import printer as printing
-from attn_mlir.backends.nvidia.warp.printer import Printer, Rule
+from attn_mlir.backends.nvidia.warp.printer import Rule, WarpPrinter
 from attn_mlir.dialects import load_all
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -83,7 +83,7 @@ def _silent(rule: Rule) -> Rule:
 
 
 def _twice(rule: Rule) -> Rule:
-    def again(printer: Printer, op: ir.Operation, *operands: Any) -> None:
+    def again(printer: WarpPrinter, op: ir.Operation, *operands: Any) -> None:
         rule(printer, op, *operands)
         rule(printer, op, *operands)
 
@@ -112,7 +112,7 @@ def _half(shared: Callable[..., str]) -> Callable[..., str]:
 
 
 def _pending(rule: Rule) -> Rule:
-    def more(printer: Printer, op: ir.Operation, product: str) -> None:
+    def more(printer: WarpPrinter, op: ir.Operation, product: str) -> None:
         printer.line("attn::wgmma_wait<3>();")
         printer.printed[op.results[0]] = product
 
@@ -134,8 +134,8 @@ FAULTS = [
     Planted("an arrival in place of a wait", "warp.wait", _arrival),
     Planted("rows of the next warp too near", patch=(fragments, "place", _wrong_place)),
     Planted("digits in the wrong order", patch=(fragments, "along", _along)),
-    Planted("tiles that are not aligned", patch=(printing.Printer, "shared", _no_alignment)),
-    Planted("tiles that overlap", patch=(printing.Printer, "shared", _half)),
+    Planted("tiles that are not aligned", patch=(printing.WarpPrinter, "shared", _no_alignment)),
+    Planted("tiles that overlap", patch=(printing.WarpPrinter, "shared", _half)),
 ]  # fmt: skip
 
 

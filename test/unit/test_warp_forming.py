@@ -11,7 +11,7 @@ from attn_mlir.reference.warp.barriers import RULES as RULES_OF_BARRIERS
 from attn_mlir.reference.warp.kernels import RULES as RULES_OF_KERNELS
 from attn_mlir.reference.warp.machine import Machine
 from attn_mlir.reference.warp.program import Inst
-from attn_mlir.reference.warp.units import Steps, Unit
+from attn_mlir.reference.warp.units import Steps, Warpgroup
 from machine_code import compiled
 from warp_forming import Program, check, formed, missed
 from warp_text import check_text
@@ -98,13 +98,13 @@ def test_one_warpgroup_multiplies_at_a_time(program: Program, monkeypatch: pytes
     multiplying: list[str] = []
     turns: list[str] = []
 
-    def entering(machine: Machine, unit: Unit, inst: Inst, number: int) -> Steps:
+    def entering(machine: Machine, unit: Warpgroup, inst: Inst, number: int) -> Steps:
         yield from RULES_OF_BARRIERS["warp.named_sync"](machine, unit, inst, number)
         multiplying.append(unit.name)
         turns.append(unit.name)
         assert len(multiplying) == 1
 
-    def leaving(machine: Machine, unit: Unit, inst: Inst, number: int) -> Steps:
+    def leaving(machine: Machine, unit: Warpgroup, inst: Inst, number: int) -> Steps:
         if unit.name in multiplying:
             multiplying.remove(unit.name)
         yield from RULES_OF_BARRIERS["warp.named_arrive"](machine, unit, inst, number)

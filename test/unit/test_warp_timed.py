@@ -16,7 +16,7 @@ from attn_mlir.reference.warp.kernels import RULES
 from attn_mlir.reference.warp.machine import Machine
 from attn_mlir.reference.warp.program import Inst
 from attn_mlir.reference.warp.schedules import drawn
-from attn_mlir.reference.warp.units import Steps, Unit
+from attn_mlir.reference.warp.units import Steps, Warpgroup
 from test_warp_kernels import COUNTED, ORDERED, STAGED, TYPES
 
 TEXT = (Path(__file__).parents[1] / "Inputs" / "warp" / "causal-forward.mlir").read_text()
@@ -37,7 +37,7 @@ def source(event: Event) -> str:
 class Watched(Machine):
     """Notes the ops of warpgroups that a timed run records, in any schedule."""
 
-    def step(self, unit: Unit, inst: Inst) -> Steps:
+    def step(self, unit: Warpgroup, inst: Inst) -> Steps:
         if inst.name in COSTS:
             self.__dict__.setdefault("ran", []).append((unit.name, inst.name, str(inst.location)))
         yield from super().step(unit, inst)

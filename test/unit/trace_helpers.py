@@ -10,7 +10,7 @@ from attn_mlir.dialects import load_all
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.emit import Inputs
-from attn_mlir.frontend.program import Program, Traced, trace
+from attn_mlir.frontend.program import Definition, Traced, trace
 from attn_mlir.mlir import ir
 from attn_mlir.reference.evaluator import evaluate
 
@@ -21,7 +21,7 @@ def identity(s: Any) -> Any:
     return s
 
 
-def run(program: Program, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float = 1.0) -> tuple[Traced, list[torch.Tensor]]:
+def run(program: Definition, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float = 1.0) -> tuple[Traced, list[torch.Tensor]]:
     """Traces `program` and evaluates its IR in float64."""
     traced = trace(program, Inputs("f64", q.shape[-1], v.shape[-1]))
     captures = Entry(traced).captures(Scan(program.functions), scale)
@@ -62,7 +62,7 @@ def eye() -> torch.Tensor:
 
 def traced_scores(score_mod: Callable[..., Any], s: torch.Tensor | None = None) -> torch.Tensor:
     """The changed scores, as the IR computes them."""
-    return run(Program(identity, score_mod, scale=1.0), scores() if s is None else s, eye(), eye())[1][0]
+    return run(Definition(identity, score_mod, scale=1.0), scores() if s is None else s, eye(), eye())[1][0]
 
 
 def eager_scores(score_mod: Callable[..., Any], s: torch.Tensor | None = None) -> torch.Tensor:
@@ -85,7 +85,7 @@ def check_score(score_mod: Callable[..., Any], s: torch.Tensor | None = None, to
 def traced_mask(mask_mod: Callable[..., Any]) -> torch.Tensor:
     """The mask as the IR computes it: identity weights of ones."""
     ones = torch.ones(B, HEADS, LENGTH, LENGTH, dtype=torch.float64)
-    return run(Program(lambda s: s * 0 + 1.0, mask_mod=mask_mod, scale=1.0), ones, eye(), eye())[1][0].bool()
+    return run(Definition(lambda s: s * 0 + 1.0, mask_mod=mask_mod, scale=1.0), ones, eye(), eye())[1][0].bool()
 
 
 def check_mask(mask_mod: Callable[..., Any]) -> None:

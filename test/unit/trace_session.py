@@ -5,7 +5,7 @@ from typing import Any
 
 from attn_mlir.frontend.cache import TraceCache
 from attn_mlir.frontend.emit import Inputs
-from attn_mlir.frontend.program import Program, Traced, trace
+from attn_mlir.frontend.program import Definition, Traced, trace
 
 Function = Callable[..., Any]
 
@@ -24,7 +24,7 @@ class Session:
 
     def call(self, score_mod: Function | None = None, mask_mod: Function | None = None) -> tuple[Traced, list[Any]]:
         """The trace that a call would use, and the values of its captures."""
-        program = Program(identity, score_mod, mask_mod, scale=1.0)
+        program = Definition(identity, score_mod, mask_mod, scale=1.0)
 
         def make() -> Traced:
             self.traces += 1

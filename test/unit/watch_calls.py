@@ -9,7 +9,7 @@ import torch
 from attn_mlir.frontend import cache
 from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.emit import Inputs
-from attn_mlir.frontend.program import Program, trace
+from attn_mlir.frontend.program import Definition, trace
 
 Function = Callable[..., Any]
 
@@ -30,7 +30,7 @@ class Calls:
 
     def __call__(self, score_mod: Function) -> list[Any]:
         """The values of the captures: tensors, then numbers."""
-        program = Program(lambda s: s, score_mod, None, scale=1.0)
+        program = Definition(lambda s: s, score_mod, None, scale=1.0)
         entry, scan = self.cache.find((score_mod,), "form", lambda: trace(program, Inputs("f32", 8, 8)))
         self.entry = entry
         values = entry.captures(scan, 1.0)

@@ -1,4 +1,4 @@
-"""HIP C++ for sweeps over chunks (linear attention): matrix products of tiles in shared memory, the state in registers."""
+"""HIP C++ for chunk scans (linear attention): matrix products of tiles in shared memory, the state in registers."""
 
 from collections.abc import Mapping
 
@@ -41,13 +41,13 @@ def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | st
         fields: Fields = {"waves": 1, **tried}
         needed = ChunkKernel(kernel, {"arch": target.arch, **fields}).emit().shared_bytes
         if 2 * needed <= target.lds_bytes and not alone:
-            made.insert(0, {**fields, "waves": 2})
+            made.insert(0, {**fields, "waves": 2})  # two blocks fit into LDS, so that two waves share a SIMD
             break
         if needed <= target.lds_bytes:
             made.append(fields)
     if not made:
         raise UnsupportedError(
-            f"amd: a sweep over chunks needs {needed} bytes of shared memory, {target.arch} has {target.lds_bytes}: choose smaller chunks "
+            f"amd: a chunk scan needs {needed} bytes of shared memory, {target.arch} has {target.lds_bytes}: choose smaller chunks "
             "or smaller blocks of values"
         )
     return {name: choices.get(name, value) for name, value in made[0].items()}

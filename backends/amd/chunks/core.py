@@ -1,4 +1,4 @@
-"""What every printer of a sweep over chunks works with: its tiles, their copies in shared memory, and views of its arguments."""
+"""What every printer of a chunk scan works with: its tiles, their copies in shared memory, and views of its arguments."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

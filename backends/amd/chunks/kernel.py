@@ -1,7 +1,7 @@
-"""Sweeps over chunks (linear attention): four waves share the tiles of a chunk; the state stays in registers."""
+"""Chunk scans (linear attention): four waves share the tiles of a chunk; the state stays in registers."""
 
 from attn_mlir.backends.amd.chunks.core import ChunkCore
-from attn_mlir.backends.amd.chunks.sweep import Sweep
+from attn_mlir.backends.amd.chunks.sweep import ChunkOps
 from attn_mlir.backends.amd.chunks.tiles import THREADS
 from attn_mlir.backends.amd.source import kernel_code
 from attn_mlir.backends.gpu.attributes import Fields
@@ -22,7 +22,7 @@ class ChunkKernel:
         """The source and how to launch it."""
         core, writer = self.core, self.core.writer
         writer.indent = core.scalars.indent = "  "
-        Sweep(core).block(body(self.kernel), set())
+        ChunkOps(core).block(body(self.kernel), set())
         places, shared = core.memory.place()
         block = f"attn::Block<{core.size}>"
         start = [

@@ -21,7 +21,7 @@ class Traffic:
         core, result = self.core, op.results[0]
         type_ = ir.RankedTensorType(result.type)
         if type_.shape[0] < 0:
-            raise UnsupportedError(f"amd: tiles of a sweep over chunks have a static number of rows ({op.location})")
+            raise UnsupportedError(f"amd: tiles of a chunk scan have a static number of rows ({op.location})")
         name = core.names.fresh(core.arguments.names[core.arguments.number(core.view(op.operands[0]).argument)] + "_tile")
         element = str(type_.element_type)
         rows, columns = type_.shape

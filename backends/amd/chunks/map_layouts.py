@@ -30,7 +30,7 @@ class Reading:
         """Rows and columns of a map."""
         rows, columns = (constant(value) for value in op.operands)
         if rows is None or columns is None:
-            raise UnsupportedError(f"amd: maps of a sweep over chunks have static sizes ({op.location})")
+            raise UnsupportedError(f"amd: maps of a chunk scan have static sizes ({op.location})")
         return int(rows), int(columns)
 
     def _same_shape(self, op: ir.Operation, value: ir.Value) -> bool:

@@ -85,7 +85,7 @@ class ChunkMaps:
         values, results = yielded(block), list(op.results)
         kinds = op.opview.kinds()
         if any(kind != "sum" for kind in kinds):
-            raise UnsupportedError(f"amd: a sweep over chunks adds up rows, it does not take their {kinds[0]} ({op.location})")
+            raise UnsupportedError(f"amd: a chunk scan adds up rows, it does not take their {kinds[0]} ({op.location})")
         stored = len(results) - len(kinds)
         layout = self.reading.layout(op)
         tiles: list[ChunkFragment | Held] = []

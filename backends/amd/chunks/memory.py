@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from attn_mlir.backends.amd.chunks.tiles import round_up
-from attn_mlir.backends.gpu.writer import Writer
+from attn_mlir.backends.gpu.writer import CodeWriter
 
 
 @dataclass(eq=False)
@@ -45,7 +45,7 @@ class _Loop:
 class LdsMemory:
     """Prints barriers where an access needs one. Epochs are counted by barriers: what has no epoch in common may share memory."""
 
-    def __init__(self, writer: Writer, reuse: int) -> None:
+    def __init__(self, writer: CodeWriter, reuse: int) -> None:
         """`reuse`: a barrier is put before a buffer is written where another one was read, so that both may share memory.
 
         1: not before one of which each wave has a part of its own; 2: before all.
@@ -58,7 +58,7 @@ class LdsMemory:
     def buffer(self, name: str, size: int, own: bool = False) -> LdsBuffer:
         """A new one."""
         if self._since.read and self._reuse > own:
-            self.barrier()
+            self.barrier()  # what the new one may share memory with has been read by all waves
         made = LdsBuffer(name, round_up(size, 16), self._epoch, self._epoch, own)
         self.buffers.append(made)
         return made
@@ -71,9 +71,9 @@ class LdsMemory:
     def read(self, buffer: LdsBuffer) -> None:
         """Announces that the next statements read a buffer. Several are announced twice: a barrier for one may follow another."""
         if buffer in self._since.written:
-            self.barrier()
+            self.barrier()  # other waves wrote a part of it
         elif buffer in self._since.wave:
-            self._writer.line("attn::wave_barrier();")
+            self._writer.line("attn::wave_barrier();")  # only lanes of this wave wrote it: no thread of another one waits
             self._since.wave.clear()
         buffer.last = self._epoch
         if not buffer.own:
@@ -89,7 +89,7 @@ class LdsMemory:
         """Begins a loop, whose body starts with a barrier; gives what `leave` needs."""
         outer = _Loop(self._epoch, self._since, len(self._writer.lines), len(self.buffers))
         self._since = _Since()
-        self.barrier()
+        self.barrier()  # the iteration before, and what precedes the loop, is over
         return outer
 
     def leave(self, outer: "_Loop") -> None:

@@ -1,4 +1,4 @@
-"""Prints the ops of a sweep over chunks, and its loops: the next chunk is loaded while the current one is multiplied."""
+"""Prints the ops of a chunk scan, and its loops: the next chunk is loaded while the current one is multiplied."""
 
 from attn_mlir.backends.amd.chunks.copies import ChunkCopies
 from attn_mlir.backends.amd.chunks.core import ChunkCore
@@ -12,6 +12,7 @@ from attn_mlir.backends.amd.chunks.streams import Streams
 from attn_mlir.backends.amd.chunks.sums import ChunkSums
 from attn_mlir.backends.amd.chunks.tiles import ChunkFragment, ChunkVector, Held, Tile, Uniform
 from attn_mlir.backends.gpu.origins import for_op
+from attn_mlir.backends.gpu.rules import SCALARS, Rule, rule_of
 from attn_mlir.backends.gpu.structure import body, constant, hint, is_row, is_tile, operations, yielded
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -22,7 +23,7 @@ _MOST_SUMS = 8192
 """Floats that such sums may take in shared memory."""
 
 
-class Sweep:
+class ChunkOps:
     """Prints blocks of ops."""
 
     def __init__(self, core: ChunkCore) -> None:
@@ -46,41 +47,20 @@ class Sweep:
     @for_op
     def operation(self, op: ir.Operation) -> None:
         """Prints one op."""
-        core = self.core
         if self.streams.takes(op):
             self.streams.print(op)
-            return
-        match op.name:
-            case "tile.load":
-                tile = self.traffic.target(op)
-                self.traffic.declare(tile)
-                self.traffic.load(op, tile)
-                core.tiles[op.results[0]] = tile
-            case "tile.map":
-                self.maps.print(op)
-            case "tile.cumsum":
-                self.sums.print(op)
-            case "tile.fill":
-                self._fill(op)
-            case "tile.store":
-                self.traffic.store(op)
-            case "scf.for":
-                self._loop(op)
-            case "scf.if":
-                self._branch(op)
-            case "memref.subview":
-                core.view(op.results[0])
-            case "tensor.extract":
-                self.copies_of(op)
-                core.statement(op)
-            case _ if op.name in DOTS:
-                self.products.print(op)
-            case _ if op.name == SOLVE:
-                self.solves.print(op)
-            case _ if op.name.startswith(("arith.", "math.", "memref.")) or op.name in ("tile.program_id", "attn.range"):
-                core.statement(op)
-            case _:
-                raise UnsupportedError(f"amd: '{op.name}' has no form in a sweep over chunks ({op.location})")
+        else:
+            rule_of(_RULES, op, "amd: a chunk scan")(self, op)
+
+    def _load(self, op: ir.Operation) -> None:
+        tile = self.traffic.target(op)
+        self.traffic.declare(tile)
+        self.traffic.load(op, tile)
+        self.core.tiles[op.results[0]] = tile
+
+    def _extract(self, op: ir.Operation) -> None:
+        self.copies_of(op)
+        self.core.statement(op)
 
     def copies_of(self, op: ir.Operation) -> None:
         """Sees to it that a single element can be read."""
@@ -231,7 +211,7 @@ class Sweep:
         """A branch that all threads take together."""
         core = self.core
         if list(op.results):
-            raise UnsupportedError(f"amd: a branch in a sweep over chunks makes no tiles ({op.location})")
+            raise UnsupportedError(f"amd: a branch in a chunk scan makes no tiles ({op.location})")
         condition = core.value(op.operands[0])
         for number, region in enumerate(op.regions):
             if not list(region.blocks) or len(operations(region.blocks[0])) < 2:
@@ -241,3 +221,19 @@ class Sweep:
                 self.block(region.blocks[0], set())
             core.copies = copies
             core.memory.join(before)
+
+
+_RULES: dict[str, Rule] = {
+    **dict.fromkeys(SCALARS, lambda printer, op: printer.core.statement(op)),
+    **dict.fromkeys(DOTS, lambda printer, op: printer.products.print(op)),
+    SOLVE: lambda printer, op: printer.solves.print(op),
+    "memref.subview": lambda printer, op: printer.core.view(op.results[0]),
+    "scf.for": ChunkOps._loop,
+    "scf.if": ChunkOps._branch,
+    "tensor.extract": ChunkOps._extract,
+    "tile.cumsum": lambda printer, op: printer.sums.print(op),
+    "tile.fill": ChunkOps._fill,
+    "tile.load": ChunkOps._load,
+    "tile.map": lambda printer, op: printer.maps.print(op),
+    "tile.store": lambda printer, op: printer.traffic.store(op),
+}

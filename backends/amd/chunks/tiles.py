@@ -1,4 +1,4 @@
-"""Where the tiles of a sweep over chunks live: results of products and pieces of loaded tiles in registers, single values a row in lanes.
+"""Where the tiles of a chunk scan live: results of products and pieces of loaded tiles in registers, single values a row in lanes.
 
 What products take, and what is read at other places than a lane's own, has copies in shared memory besides (`copies`).
 """

@@ -1,5 +1,5 @@
 """Runs kernels for AMD GPUs on the CPU: the same source, with lanes as fibers, and checks of bounds, races and divergence."""
 
-from attn_mlir.backends.amd.emulation.kernel import EmulatedKernel, EmulationError
+from attn_mlir.backends.amd.emulation.kernel import EmulatedHipKernel, EmulationError
 
-__all__ = ["EmulatedKernel", "EmulationError"]
+__all__ = ["EmulatedHipKernel", "EmulationError"]

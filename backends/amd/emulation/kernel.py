@@ -15,7 +15,7 @@ from attn_mlir.backends.amd.clang import find_host_clang, find_tool
 from attn_mlir.backends.amd.emulation.build import build
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.packed import tensor_of
-from attn_mlir.backends.gpu.packing import Packed, values_of
+from attn_mlir.backends.gpu.packing import PackedArguments, values_of
 from attn_mlir.errors import AttnError, CompileError, UnsupportedError
 
 _SHARED_LIMIT = 64 * 1024
@@ -26,7 +26,7 @@ class EmulationError(AttnError, RuntimeError):
     """An emulated kernel does what a GPU must not: the message says which, where in the grid, and at which line of the source."""
 
 
-class EmulatedKernel:
+class EmulatedHipKernel:
     """A kernel, compiled for the CPU."""
 
     def __init__(self, code: KernelCode) -> None:
@@ -65,7 +65,7 @@ class EmulatedKernel:
         zero, as MI200's do. Raises EmulationError for accesses out of bounds, races, and lanes that miss an operation of their wave.
         """
         counter = torch.zeros(1, dtype=torch.int32)
-        packed = Packed(values_of(self.code, arguments, blocks, counter.data_ptr()))
+        packed = PackedArguments(values_of(self.code, arguments, blocks, counter.data_ptr()))
         with _LOCK:
             self._library.attn_emulated_forget()
             self._register(counter, True, "the counter")

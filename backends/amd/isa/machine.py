@@ -12,17 +12,17 @@ from attn_mlir.backends.amd.isa import doubles, lanes, masks, matrix, memory, pa
 from attn_mlir.backends.amd.isa.code_object import CodeObject
 from attn_mlir.backends.amd.isa.disassembly import Instruction, disassemble
 from attn_mlir.backends.amd.isa.operands import unknown
-from attn_mlir.backends.amd.isa.state import LANES, SCRATCH_MARK, GlobalMemory, Group, InterpreterError, Region, Wave, shuffled
+from attn_mlir.backends.amd.isa.state import LANES, SCRATCH_MARK, GlobalMemory, GlobalTensor, InterpreterError, ThreadBlock, Wave, shuffled
 from attn_mlir.backends.amd.isa.vector import Step
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.packed import tensor_of
-from attn_mlir.backends.gpu.packing import Packed, values_of
+from attn_mlir.backends.gpu.packing import PackedArguments, values_of
 
 _SHARED_LIMIT = 65536
 _ARGUMENTS = 3  # in `code_object._DISPATCH_WORDS`
 
 
-class Machine:
+class IsaMachine:
     """The kernel of a code object, decoded.
 
     `counts` holds how often each opcode was executed by a wave; `conflicts`, where asked for, how often an access of all lanes to shared
@@ -51,18 +51,18 @@ class Machine:
         count_conflicts: bool = False,
         only_blocks: Collection[tuple[int, int, int]] | None = None,
     ) -> int:
-        """Runs on tensors of the CPU and numbers, as `EmulatedKernel.run`; `only_blocks`: these alone. Returns instructions of waves.
+        """Runs on tensors of the CPU and numbers, as `EmulatedHipKernel.run`; `only_blocks`: these alone. Returns instructions of waves.
 
         Raises InterpreterError for accesses out of bounds, races between waves, and instructions that it does not know.
         """
-        packed = Packed(values_of(self.code, arguments, blocks))
+        packed = PackedArguments(values_of(self.code, arguments, blocks))
         regions = [_region(value, n, n in outputs) for n, value in enumerate(map(tensor_of, arguments)) if isinstance(value, torch.Tensor)]
         return self.run_segment(packed.segment(), regions, grid, seed, count_conflicts, only_blocks)
 
     def run_segment(
         self,
         arguments: bytes,
-        regions: Sequence[Region],
+        regions: Sequence[GlobalTensor],
         grid: tuple[int, int, int],
         seed: int = 0,
         count_conflicts: bool = False,
@@ -71,7 +71,7 @@ class Machine:
         """The same on an argument segment as a launch hands it to the GPU, with all memory that the kernel may reach."""
         segment = np.frombuffer(bytearray(arguments) + b"\0" * 256, np.uint8).copy()
         tensors = GlobalMemory()
-        tensors.regions = [*regions, Region(segment.ctypes.data, segment, False, "the arguments")]
+        tensors.regions = [*regions, GlobalTensor(segment.ctypes.data, segment, False, "the arguments")]
         if self.descriptor.shared > _SHARED_LIMIT:
             raise InterpreterError(f"{self.descriptor.shared} bytes of shared memory, more than there are")
         generator = random.Random(seed)
@@ -81,10 +81,10 @@ class Machine:
             for index in indices:
                 if only_blocks is None or index in only_blocks:
                     conflicts = self.conflicts if count_conflicts else None
-                    executed += self._run_group(Group(index, self.descriptor.shared, tensors, conflicts), segment, generator)
+                    executed += self._run_group(ThreadBlock(index, self.descriptor.shared, tensors, conflicts), segment, generator)
         return executed
 
-    def _run_group(self, group: Group, segment: Any, generator: random.Random) -> int:
+    def _run_group(self, group: ThreadBlock, segment: Any, generator: random.Random) -> int:
         waves = [self._start(group, number, segment) for number in range(-(-self.code.threads // LANES))]
         executed, tracing = 0, not self.trace
         while waves:
@@ -97,7 +97,7 @@ class Machine:
             group.epoch += 1
         return executed
 
-    def _start(self, group: Group, number: int, segment: Any) -> Wave:
+    def _start(self, group: ThreadBlock, number: int, segment: Any) -> Wave:
         """A wave as the hardware starts it."""
         descriptor = self.descriptor
         wave = Wave(group, number, descriptor.private)
@@ -161,8 +161,8 @@ class Machine:
         return instruction, step
 
 
-def _region(tensor: torch.Tensor, number: int, writable: bool) -> Region:
+def _region(tensor: torch.Tensor, number: int, writable: bool) -> GlobalTensor:
     """The memory of a tensor, from its first to its last element."""
     span = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1 if tensor.numel() else 0
     flat = tensor.as_strided((span,), (1,)) if span else tensor.new_zeros(0)
-    return Region(tensor.data_ptr(), flat.view(torch.uint8).numpy(), writable, f"argument {number}")
+    return GlobalTensor(tensor.data_ptr(), flat.view(torch.uint8).numpy(), writable, f"argument {number}")

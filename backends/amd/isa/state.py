@@ -23,7 +23,7 @@ class InterpreterError(AttnError, RuntimeError):
 
 
 @dataclass
-class Region:
+class GlobalTensor:
     """A tensor in memory, byte by byte."""
 
     begin: int
@@ -36,9 +36,9 @@ class GlobalMemory:
     """Tensors at their addresses; an access that is not wholly inside of one is an error."""
 
     def __init__(self) -> None:
-        self.regions: list[Region] = []
+        self.regions: list[GlobalTensor] = []
 
-    def find(self, addresses: NDArray[np.int64], size: int, write: bool) -> Region:
+    def find(self, addresses: NDArray[np.int64], size: int, write: bool) -> GlobalTensor:
         """The tensor that holds `size` bytes at every address. Raises InterpreterError where none does, or it is only read."""
         low, high = int(addresses.min()), int(addresses.max()) + size
         for region in self.regions:
@@ -72,7 +72,7 @@ class GlobalMemory:
 
 
 @dataclass
-class Group:
+class ThreadBlock:
     """A thread block: its shared memory (NaN at the start), and which wave touched which word since which barrier."""
 
     index: tuple[int, int, int]
@@ -109,7 +109,7 @@ class Group:
 class Wave:
     """64 lanes: vector registers (accumulation registers are numbers 256 to 511), scalar registers, the mask of active lanes."""
 
-    def __init__(self, group: Group, number: int, scratch: int) -> None:
+    def __init__(self, group: ThreadBlock, number: int, scratch: int) -> None:
         self.group, self.number = group, number
         self.v: Words = np.full((512, LANES), 0x7FC0DEAD, np.uint32)
         self.s: list[int] = [0xDEADBEEF] * 128

@@ -19,7 +19,7 @@ def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | st
     """The schedule of a kernel with matrix products in 16 bits.
 
     `waves` per SIMD; `reverse`: the last blocks of rows first; `in_turn`: rows and columns of a block share memory, one after the other;
-    `recompute`: addresses are computed in each step anew, as there are no registers to keep them; `late`: only what follows from the
+    `recompute`: addresses are computed in each step again, as there are no registers to keep them; `late`: only what follows from the
     number of the thread is, where it is used; `room`: bytes of shared memory that must do, so that what maps read for each column may be
     read where it is used.
 
@@ -35,7 +35,7 @@ def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | st
     sizes = ir.DictAttr(kernel.attributes["tile.kernel"])
     pairs = "grid" in sizes and ir.StringAttr(sizes["grid"]).value == "pairs"
     fields: Fields = {
-        "waves": 1 if pairs or columns > 128 else 2,
+        "waves": 1 if pairs or columns > 128 else 2,  # a SIMD; two leave 256 registers, too few for those sums
         "reverse": int(_uneven(kernel) and not pairs and "lengths" not in sizes),
         "in_turn": 0,
     }

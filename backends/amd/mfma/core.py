@@ -1,6 +1,6 @@
 """What every printer of a kernel with matrix products works with: its tiles in registers, and the factors of their weights."""
 
-from attn_mlir.backends.amd.mfma.tiles import STEP, MfmaFragment, MfmaRow, Packed, Tile, round_up
+from attn_mlir.backends.amd.mfma.tiles import STEP, MfmaFragment, MfmaRow, PackedTile, Tile, round_up
 from attn_mlir.backends.gpu.core import PrinterCore
 from attn_mlir.backends.gpu.structure import constant
 from attn_mlir.diagnostics import source_line
@@ -62,7 +62,7 @@ class MfmaCore(PrinterCore[Tile]):
         if isinstance(tile, MfmaFragment) and places == [0, 1]:
             element, kind = f"{tile.name}[n][r]", element_name_of(op)
             return self.narrow(element, kind) if kind in PACKS else element
-        if isinstance(tile, Packed) and places == [0, 1]:
+        if isinstance(tile, PackedTile) and places == [0, 1]:
             return f"attn::bits<{TYPES[tile.element]}>(attn::half_of({tile.name}[2 * n + r / 8][r / 2 % 4], r % 2))"
         raise UnsupportedError(
             f"amd: the kernel reads {op.operands[0]} at {', '.join(indices)}, not at its own element; where a mod reads other channels, "
@@ -102,9 +102,9 @@ class MfmaCore(PrinterCore[Tile]):
         if scale is not None and self.scaled.get(fragment.name):
             self.writer.line(f"attn::settle({fragment.name}, {scale});")
 
-    def packed(self, hint: str, columns: int, element: str) -> Packed:
+    def packed(self, hint: str, columns: int, element: str) -> PackedTile:
         """Declares registers for a tile of 16-bit elements."""
-        tile = Packed(self.names.fresh(hint), round_up(columns, STEP), element)
+        tile = PackedTile(self.names.fresh(hint), round_up(columns, STEP), element)
         self.writer.line(f"attn::Bits4 {tile.name}[{tile.columns // 16}];")
         return tile
 

@@ -5,7 +5,7 @@ import math
 from attn_mlir.backends.amd.mfma.bands import MfmaBands
 from attn_mlir.backends.amd.mfma.core import PACKS, MfmaCore
 from attn_mlir.backends.amd.mfma.regions import PAIRED, combined, float_positions, is_read, used
-from attn_mlir.backends.amd.mfma.tiles import STEP, MfmaFragment, MfmaRow, Packed, round_up
+from attn_mlir.backends.amd.mfma.tiles import STEP, MfmaFragment, MfmaRow, PackedTile, round_up
 from attn_mlir.backends.amd.mfma.windows import MfmaWindows
 from attn_mlir.backends.gpu.scalars import dependence, frontier
 from attn_mlir.backends.gpu.structure import body, constant, element_name, hint, maker, operations, widened, yielded
@@ -19,6 +19,7 @@ _SUMS = ("tile.dot_add", "tile.dot_rescale", "tile.accumulate")
 _HINTS = {"sum": "row_sum", "max": "row_max", "min": "row_min"}
 _RAISE = math.log2(1.0 + 0.75 * 2.0**-11)
 _LOWER = 1.0 / (1.0 + 0.75 * 2.0**-11)
+"""Weights are cut to f16, not rounded: raised by 3/4 of half a unit before, they are right on average, and so is the lowered sum."""
 
 
 class MfmaMaps:
@@ -125,11 +126,11 @@ class _Elements:
             for kind, result in zip(self.kinds, self.results[self.stored :], strict=True):
                 sums.append(self._sum(kind, result in self.maps.partial))
             if exists is not None:
-                packed = any(isinstance(target, Packed) for target in targets)
+                packed = any(isinstance(target, PackedTile) for target in targets)
                 self.left = [core.names.fresh("left") for _ in range(len(self.kinds) + packed)]
                 core.writer.line(*(f"const int {name} = attn::opaque({exists} - column);" for name in self.left))
             scaled = self._scaled(targets)
-            made = [scaled.get(target, target) if isinstance(target, Packed) else target for target in targets]
+            made = [scaled.get(target, target) if isinstance(target, PackedTile) else target for target in targets]
             if sums or any(target is not None for target in made):
                 self._elements(exists, made, sums)
             for weights, accumulators in self._groups(scaled):
@@ -176,26 +177,26 @@ class _Elements:
             return extent
         return extent if number < self.columns and self.kinds else None
 
-    def _target(self, value: ir.Value, result: ir.Value, exists: str | None) -> MfmaFragment | Packed | None:
+    def _target(self, value: ir.Value, result: ir.Value, exists: str | None) -> MfmaFragment | PackedTile | None:
         """Registers for a result; None for one that is another tile."""
         core, element = self.core, element_name(result.type)
         op = maker(value)
         same = core.tiles.get(op.operands[0]) if op is not None and op.name == "tensor.extract" else None
-        if isinstance(same, (MfmaFragment, Packed)) and (exists is None or element not in PACKS):
+        if isinstance(same, (MfmaFragment, PackedTile)) and (exists is None or element not in PACKS):
             core.tiles[result] = same
             return None
         if element not in PACKS:
-            target: MfmaFragment | Packed = core.fragment(hint(widened(value), "s"), self.columns)
+            target: MfmaFragment | PackedTile = core.fragment(hint(widened(value), "s"), self.columns)
         else:
             target = core.packed(hint(widened(value), "weights"), self.columns, element)
         core.tiles[result] = target
         return target
 
-    def _scaled(self, targets: list[MfmaFragment | Packed | None]) -> dict[Packed, MfmaFragment]:
+    def _scaled(self, targets: list[MfmaFragment | PackedTile | None]) -> dict[PackedTile, MfmaFragment]:
         """Weights in f16 whose size nothing tells: they stay in f32 until a factor for them is known. The products take small ones as 0."""
-        core, found = self.core, dict[Packed, MfmaFragment]()
+        core, found = self.core, dict[PackedTile, MfmaFragment]()
         for result, target in zip(self.results, targets, strict=False):
-            if isinstance(target, Packed) and target.element == "f16" and self._sums_of(result):
+            if isinstance(target, PackedTile) and target.element == "f16" and self._sums_of(result):
                 found[target] = core.fragment(f"{target.name}_f32", self.columns)
                 self.weights.add(found[target])
         return found
@@ -218,9 +219,9 @@ class _Elements:
             found.append(tile)
         return list(dict.fromkeys(found))
 
-    def _groups(self, scaled: dict[Packed, MfmaFragment]) -> list[tuple[list[Packed], list[MfmaFragment]]]:
+    def _groups(self, scaled: dict[PackedTile, MfmaFragment]) -> list[tuple[list[PackedTile], list[MfmaFragment]]]:
         """Weights and the sums that they are added to, apart where they have nothing in common: each group has one factor."""
-        groups: list[tuple[list[Packed], list[MfmaFragment]]] = []
+        groups: list[tuple[list[PackedTile], list[MfmaFragment]]] = []
         for target in scaled:
             result = next(result for result in self.results if self.core.tiles.get(result) == target)
             weights, sums = [target], self._sums_of(result)
@@ -230,7 +231,7 @@ class _Elements:
             groups.append((weights, sums))
         return groups
 
-    def _pack(self, weights: dict[Packed, MfmaFragment], sums: list[MfmaFragment]) -> None:
+    def _pack(self, weights: dict[PackedTile, MfmaFragment], sums: list[MfmaFragment]) -> None:
         """Multiplies weights by their factor, which is made smaller where one of them is too large, and rounds them."""
         core, scale = self.core, self.core.scales[sums[0].name]
         if any(core.factors.get(name) == scale for name in core.waiting):
@@ -283,7 +284,7 @@ class _Elements:
                     found.append(divisor)
         return list(dict.fromkeys(found))
 
-    def _elements(self, exists: str | None, targets: list[MfmaFragment | Packed | None], sums: list[MfmaRow]) -> None:
+    def _elements(self, exists: str | None, targets: list[MfmaFragment | PackedTile | None], sums: list[MfmaRow]) -> None:
         """The loops over the columns of a lane; elements of 16 bits are made in pairs."""
         core, parts = self.core, self.columns // STEP
         if self.paired:
@@ -292,7 +293,7 @@ class _Elements:
                 with core.unrolled("c", 16, 2):
                     self._pair(targets, sums)
             return
-        packed = [target for target in targets if isinstance(target, Packed)]
+        packed = [target for target in targets if isinstance(target, PackedTile)]
         with core.unrolled("n", parts):
             self.windows.load()
             if not packed:
@@ -305,11 +306,11 @@ class _Elements:
                 with core.unrolled("r", "c + 2", start="c"):
                     self._element(exists, targets, sums, {target: f"{name}[r - c]" for target, name in pairs.items()})
                 for target in targets:
-                    if isinstance(target, Packed):
+                    if isinstance(target, PackedTile):
                         name, round_ = pairs[target], self._rounding(target)
                         core.writer.line(f"{target.name}[2 * n + c / 8][c / 2 % 4] = {round_}({name}[0], {name}[1]);")
 
-    def _pair(self, targets: list[MfmaFragment | Packed | None], sums: list[MfmaRow]) -> None:
+    def _pair(self, targets: list[MfmaFragment | PackedTile | None], sums: list[MfmaRow]) -> None:
         """Columns c and c + 1 of a lane."""
         core, writer = self.core, self.core.writer
         for value, start in self.staged.items():
@@ -336,7 +337,7 @@ class _Elements:
             else:
                 writer.line(f"{row.name} = f{kind}f(f{kind}f({row.name}, ({text}).x), ({text}).y);")
 
-    def _rounding(self, target: Packed) -> str:
+    def _rounding(self, target: PackedTile) -> str:
         """The function that rounds a pair: to nearest, where weights were not raised for the cheaper one."""
         values = [value for value, result in zip(self.values, self.results, strict=False) if self.core.tiles.get(result) == target]
         weights = all(
@@ -346,7 +347,7 @@ class _Elements:
         return f"attn::{'pack' if cheap else 'round'}_{target.element}"
 
     def _element(
-        self, exists: str | None, targets: list[MfmaFragment | Packed | None], sums: list[MfmaRow], pairs: dict[Packed, str]
+        self, exists: str | None, targets: list[MfmaFragment | PackedTile | None], sums: list[MfmaRow], pairs: dict[PackedTile, str]
     ) -> None:
         core, writer = self.core, self.core.writer
         # What is read at a position past the last one is not used, but it must exist.
@@ -372,7 +373,7 @@ class _Elements:
                 writer.line(f"{pairs[target]} = {text if exists is None else f'inside ? {text} : 0.0f'};")
         for number, (value, kind, row) in enumerate(zip(self.values[self.stored :], self.kinds, sums, strict=True)):
             text = core.scalars.emit(value)
-            # Compared anew for each sum: to keep what comparisons gave takes more registers than there are.
+            # Compared again for each sum: to keep what comparisons gave takes more registers than there are.
             text = text if exists is None else f"32 * n + r < {self.left[number]} ? {text} : {_IDENTITY[kind]}"
             writer.line(f"{row.name} = {combined(kind, row.name, text)};")
 

@@ -1,7 +1,7 @@
 """Prints matrix products of tiles: `tile.dot`, `tile.dot_add`, `tile.dot_rescale`."""
 
 from attn_mlir.backends.amd.mfma.core import MfmaCore
-from attn_mlir.backends.amd.mfma.tiles import STEP, LdsTile, MfmaFragment, MfmaRow, Packed
+from attn_mlir.backends.amd.mfma.tiles import STEP, LdsTile, MfmaFragment, MfmaRow, PackedTile
 from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -17,7 +17,7 @@ class MfmaProducts:
         """Prints a product."""
         core = self.core
         *start, left, right = (core.tiles.get(value) for value in op.operands)
-        if not isinstance(left, Packed) or not isinstance(right, LdsTile):
+        if not isinstance(left, PackedTile) or not isinstance(right, LdsTile):
             raise UnsupportedError(f"amd: a product takes rows in registers and a tile in shared memory ({source_line(op.location)})")
         by_rows = ir.BoolAttr(op.attributes["transpose_b"]).value
         at, outputs, terms = (right.rows_at, right.rows, right.columns) if by_rows else (right.columns_at, right.columns, right.rows)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from attn_mlir.backends.amd.mfma.core import TYPES, MfmaCore, check_element
-from attn_mlir.backends.amd.mfma.tiles import STEP, WAVES, LdsTile, Packed, round_up
+from attn_mlir.backends.amd.mfma.tiles import STEP, WAVES, LdsTile, PackedTile, round_up
 from attn_mlir.backends.gpu.structure import body, operations, yielded
 from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
@@ -282,13 +282,13 @@ class Staging:
         core.writer.line(f"attn::set_half({words}, c, here ? {text} : ({type_})0.0f);")
 
 
-class Held:
+class HeldPrinter:
     """Prints tiles whose rows stay in registers as operand B: each lane loads its own row."""
 
     def __init__(self, core: MfmaCore) -> None:
         self.core = core
 
-    def load(self, load: ir.Operation) -> Packed:
+    def load(self, load: ir.Operation) -> PackedTile:
         """Loads row `row` of a tile."""
         core, writer, arguments = self.core, self.core.writer, self.core.arguments
         source, batch, head, first, count = list(load.operands)
@@ -307,7 +307,7 @@ class Held:
                 at = f"rows, row * (int){stride}, column + 32 * n + 8 * g"
                 loaded = f"attn::load_eight{'_bytes' if widening else ''}<{align}, {columns}, {padded}>({at})"
                 writer.line(f"{name}[2 * n + g] = {f'{widening}({loaded})' if widening else loaded};")
-        return Packed(name, padded, check_element(load))
+        return PackedTile(name, padded, check_element(load))
 
 
 def changing(load: ir.Operation) -> ir.Operation | None:

@@ -1,7 +1,7 @@
 """Prints `tile.store`: each lane writes its part of its row."""
 
 from attn_mlir.backends.amd.mfma.core import PACKS, MfmaCore
-from attn_mlir.backends.amd.mfma.tiles import MfmaFragment, MfmaRow, Packed
+from attn_mlir.backends.amd.mfma.tiles import MfmaFragment, MfmaRow, PackedTile
 from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -25,8 +25,8 @@ class MfmaStores:
         element = str(memory.element_type)
         if isinstance(tile, MfmaFragment) and element in PACKS:
             tile = self._rounded(tile, element)
-        wanted = tile.element if isinstance(tile, Packed) else "f32"
-        if not isinstance(tile, (MfmaFragment, Packed)) or element != wanted:
+        wanted = tile.element if isinstance(tile, PackedTile) else "f32"
+        if not isinstance(tile, (MfmaFragment, PackedTile)) or element != wanted:
             raise UnsupportedError(f"amd: {op.operands[0]} is stored as {element} ({source_line(op.location)})")
         align = core.align(target)
         address = f"&{core.arguments.element(target, [*place, '0'])}"
@@ -34,7 +34,7 @@ class MfmaStores:
         core.writer.line(f"if (row < {count})")
         core.writer.line(f"  attn::store_row<{align}, {memory.shape[-1]}>(({kind} *){address}, column, {tile.name});")
 
-    def _rounded(self, tile: MfmaFragment, element: str) -> Packed:
+    def _rounded(self, tile: MfmaFragment, element: str) -> PackedTile:
         """The tile in 16 bits."""
         core = self.core
         packed = core.packed("rounded", tile.columns, element)

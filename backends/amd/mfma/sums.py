@@ -5,7 +5,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from attn_mlir.backends.amd.mfma.core import MfmaCore, check_element
-from attn_mlir.backends.amd.mfma.tiles import ROWS, STEP, WAVES, Packed, round_up
+from attn_mlir.backends.amd.mfma.tiles import ROWS, STEP, WAVES, PackedTile, round_up
 from attn_mlir.backends.gpu.scalars import dependence, frontier
 from attn_mlir.backends.gpu.structure import body, operations
 from attn_mlir.diagnostics import source_line
@@ -86,7 +86,7 @@ class MfmaSums:
         core, writer = self.core, self.core.writer
         weights, keys, target, slot, batch, head, row, count = list(op.operands)
         tile, packed = self._columns.get(keys), core.tiles.get(weights)
-        if tile is None or not isinstance(packed, Packed) or packed.element != tile.element:
+        if tile is None or not isinstance(packed, PackedTile) or packed.element != tile.element:
             raise UnsupportedError(f"amd: sums over keys need weights and keys in registers ({source_line(op.location)}): use the CPU")
         queries, scale = packed.columns, core.factors.get(packed.name)
         factors = base + queries * _KEYS * 2
@@ -95,14 +95,14 @@ class MfmaSums:
         first, exists, known = core.value(row), core.value(count), core.value(tile.count)
         writer.line("// Sums over keys: all weights of a query come together.")
         if self.busy:
-            writer.line("attn::barrier();")
+            writer.line("attn::barrier();")  # the sums before have read the weights that lie here
         self.busy = True
         with writer.unrolled("n", queries // STEP), writer.unrolled("r", 16):
             word = f"attn::half_of({packed.name}[2 * n + r / 8][r / 2 % 4], r % 2)"
             writer.line(f"attn::keep_half<{_KEYS // 8}>(memory + {base}, column + 32 * n + r, row, row < {known} ? {word} : 0);")
         if scale is not None:
             writer.line(f"if (lane == 0) ((float *)(memory + {factors}))[attn::thread() / 64] = 1.0f / {scale};")
-        writer.line("attn::barrier();")
+        writer.line("attn::barrier();")  # a query needs the weights of all waves, each of which has other keys
         blocks = queries // STEP
         turns = -(-blocks // tile.groups)
         with core.unrolled("i", tile.tiles), core.unrolled("j", turns):

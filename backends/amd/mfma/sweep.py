@@ -3,12 +3,14 @@
 from attn_mlir.backends.amd.mfma.core import MfmaCore
 from attn_mlir.backends.amd.mfma.maps import MfmaMaps
 from attn_mlir.backends.amd.mfma.products import MfmaProducts
-from attn_mlir.backends.amd.mfma.staging import Held, Staging, Stream, changing
+from attn_mlir.backends.amd.mfma.staging import HeldPrinter, Staging, Stream, changing
 from attn_mlir.backends.amd.mfma.stores import MfmaStores
 from attn_mlir.backends.amd.mfma.sums import MfmaSums
 from attn_mlir.backends.amd.mfma.tiles import MfmaFragment, MfmaRow, Tile, round_up
+from attn_mlir.backends.gpu.branches import print_branch
 from attn_mlir.backends.gpu.origins import for_op
-from attn_mlir.backends.gpu.structure import body, chains, is_row, is_tile, operations, partial_sums, yielded
+from attn_mlir.backends.gpu.rules import SCALARS, Rule, rule_of
+from attn_mlir.backends.gpu.structure import body, chains, operations, partial_sums, yielded
 from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -23,7 +25,7 @@ class MfmaPrinter:
     def __init__(self, core: MfmaCore, in_turn: bool, ordered: bool) -> None:
         """With `in_turn`, rows and columns of the same block share memory; `ordered`: see `Sums`."""
         self.core = core
-        self.staging, self.held, self.maps = Staging(core, in_turn), Held(core), MfmaMaps(core)
+        self.staging, self.held, self.maps = Staging(core, in_turn), HeldPrinter(core), MfmaMaps(core)
         self.products, self.stores, self.sums = MfmaProducts(core), MfmaStores(core), MfmaSums(core, ordered)
         self.filled: set[ir.Value] = set()
         self.base = 0
@@ -48,9 +50,9 @@ class MfmaPrinter:
             if op.name in ("scf.yield", "func.return"):
                 break
             if late and _reads(op, by_rows=False):
-                self.core.writer.line("attn::barrier();")
+                self.core.writer.line("attn::barrier();")  # all waves have read the rows whose memory columns take
                 self.staging.keep_columns(streams)
-                self.core.writer.line("attn::barrier();", *[after] * bool(after))
+                self.core.writer.line("attn::barrier();", *[after] * bool(after))  # columns of other waves are there
                 late = False
             elif self.staging.splits(streams) and not late and _reads(op, by_rows=True):
                 raise UnsupportedError(
@@ -79,7 +81,7 @@ class MfmaPrinter:
             self.staging.stream(load, streams)
         if not streams:
             return streams
-        core.writer.line("attn::barrier();")
+        core.writer.line("attn::barrier();")  # what was in this memory before has been read
         self.sums.busy = False
         self.base = self.staging.place(streams, self.base)
         self.staging.declare(streams)
@@ -87,7 +89,7 @@ class MfmaPrinter:
             self.staging.fetch([stream], core.value(stream.loads[0].operands[3]))
         self.staging.keep(streams, block)
         self.base = self._stage_columns(block)
-        core.writer.line("attn::barrier();")
+        core.writer.line("attn::barrier();")  # each wave reads what all have written
         return streams
 
     def _stage_columns(self, block: ir.Block) -> int:
@@ -99,36 +101,13 @@ class MfmaPrinter:
     @for_op
     def operation(self, op: ir.Operation) -> None:
         """Prints one op."""
-        core = self.core
-        match op.name:
-            case "tile.load":
-                self._load(op)
-            case "tile.map":
-                self.maps.print(op)
-            case "tile.band" | "tile.load_window":
-                pass  # maps read what is in shared memory, or make it
-            case "tile.fill":
-                type_ = ir.RankedTensorType(op.results[0].type)
-                start = core.value(op.operands[0])
-                make = core.row("total", start) if type_.rank == 1 else core.accumulator("sum", type_.shape[1], start)
-                self.filled.add(op.results[0])
-                core.tiles[op.results[0]] = make
-            case "tile.dot" | "tile.dot_add" | "tile.dot_rescale":
-                self.products.print(op)
-            case "tile.store":
-                self.stores.store(op)
-            case "tile.accumulate":
-                self.sums.accumulate(op, self.base)
-            case "tile.scatter_add":
-                self.sums.scatter(op)
-            case "scf.for":
-                self._chain([op])
-            case "scf.if":
-                self._branch(op)
-            case _ if op.name.startswith(("arith.", "math.", "memref.")) or op.name in ("tile.program_id", "attn.range"):
-                core.statement(op)
-            case _:
-                raise UnsupportedError(f"amd: '{op.name}' has no form in a kernel with products ({source_line(op.location)})")
+        rule_of(_RULES, op, "amd: a kernel with products")(self, op)
+
+    def _fill(self, op: ir.Operation) -> None:
+        core, type_ = self.core, ir.RankedTensorType(op.results[0].type)
+        start = core.value(op.operands[0])
+        self.filled.add(op.results[0])
+        core.tiles[op.results[0]] = core.row("total", start) if type_.rank == 1 else core.accumulator("sum", type_.shape[1], start)
 
     def _load(self, op: ir.Operation) -> None:
         if any(use.owner.operation.name == "tile.accumulate" and use.operand_number == 1 for use in op.results[0].uses):
@@ -196,16 +175,16 @@ class MfmaPrinter:
                 if core.recompute:
                     core.here()
                     self.staging.here(own)
-                core.writer.line("attn::barrier();")
+                core.writer.line("attn::barrier();")  # products of the iteration before have read their tiles
                 self.sums.busy = False
                 self.staging.keep(own, body(op))
                 base, self.base = self.base, self._stage_columns(body(op))
                 follow = f"{ahead[0]}({index} + {step} < {end} ? {index} + {step} : {ahead[2]});"
                 if self.staging.splits(own):
-                    core.writer.line("attn::barrier();")
+                    core.writer.line("attn::barrier();")  # rows are there; columns follow once these have been read
                     self.block(body(op), own, follow)
                 else:
-                    core.writer.line("attn::barrier();", follow)
+                    core.writer.line("attn::barrier();", follow)  # tiles are there; the next loads fly during the products
                     self.block(body(op), own)
                 self.base = base
             else:
@@ -247,26 +226,14 @@ class MfmaPrinter:
         return self.core.row(tile.name, f"{tile.name} + attn::other_half({tile.name})")
 
     def _branch(self, op: ir.Operation) -> None:
-        """A branch that all threads take together; its tiles are changed in place."""
-        core = self.core
-        condition = core.value(op.operands[0])
-        results: list[Tile | None] = []
-        for value, result in zip(yielded(body(op)), op.results, strict=True):
-            if not is_tile(value):
-                raise UnsupportedError(f"amd: a branch yields {result}, a scalar ({source_line(op.location)})")
-            results.append(core.row("chosen", partial=result in self.maps.partial) if is_row(value.type) else None)
-        for number, region in enumerate(op.regions):
-            with core.scope(f"if ({condition})" if number == 0 else "else"):
-                self.block(region.blocks[0])
-                for position, value in enumerate(yielded(region.blocks[0])):
-                    tile, target = core.tiles[value], results[position]
-                    if isinstance(tile, MfmaRow) and isinstance(target, MfmaRow):
-                        core.writer.line(f"{target.name} = {tile.name};")
-                    elif target is None:
-                        results[position] = tile
-                    elif tile != target:
-                        raise UnsupportedError(f"amd: the sides of a branch leave a tile in different places ({source_line(op.location)})")
-        core.tiles.update({result: tile for result, tile in zip(op.results, results, strict=True) if tile is not None})
+        print_branch(self.core, op, self.maps.partial, self.block, self._put)
+
+    def _put(self, target: Tile | None, tile: Tile) -> bool:
+        """Gives a row another value; false for other tiles."""
+        if not isinstance(tile, MfmaRow) or not isinstance(target, MfmaRow):
+            return False
+        self.core.writer.line(f"{target.name} = {tile.name};")
+        return True
 
 
 def _first(bounds: list[tuple[str, str]], otherwise: str) -> str:
@@ -294,3 +261,18 @@ def _reads(op: ir.Operation, by_rows: bool) -> bool:
 def _from_outside(load: ir.Operation, loop: ir.Operation) -> bool:
     """Whether batch and head of a load are known before the loop."""
     return all(isinstance(v.owner, ir.Block) or v.owner.operation.block != body(loop) for v in list(load.operands)[1:3])
+
+
+_RULES: dict[str, Rule] = {
+    **dict.fromkeys(SCALARS, lambda printer, op: printer.core.statement(op)),
+    **dict.fromkeys(_DOTS, lambda printer, op: printer.products.print(op)),
+    **dict.fromkeys(("tile.band", "tile.load_window"), lambda printer, op: None),  # maps read what is in shared memory, or make it
+    "scf.for": lambda printer, op: printer._chain([op]),
+    "scf.if": MfmaPrinter._branch,
+    "tile.accumulate": lambda printer, op: printer.sums.accumulate(op, printer.base),
+    "tile.fill": MfmaPrinter._fill,
+    "tile.load": MfmaPrinter._load,
+    "tile.map": lambda printer, op: printer.maps.print(op),
+    "tile.scatter_add": lambda printer, op: printer.sums.scatter(op),
+    "tile.store": lambda printer, op: printer.stores.store(op),
+}

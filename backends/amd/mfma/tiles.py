@@ -32,7 +32,7 @@ class MfmaFragment:
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedTile:
     """A tile of 16-bit elements in registers, as operand B takes it: `attn::Bits4 name[columns / 16]`, 8 columns each.
 
     Word [2 n + g] has columns `column` + 32 n + 8 g and the seven after it.
@@ -66,4 +66,4 @@ class LdsTile:
     columns_at: int | None
 
 
-Tile = MfmaFragment | Packed | MfmaRow | LdsTile
+Tile = MfmaFragment | PackedTile | MfmaRow | LdsTile

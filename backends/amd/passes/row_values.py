@@ -1,4 +1,4 @@
-"""What sweeps over chunks read from memory for each row: once, and ahead of its use."""
+"""What chunk scans read from memory for each row: once, and ahead of its use."""
 
 from dataclasses import dataclass
 

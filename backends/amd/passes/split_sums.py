@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
-from attn_mlir.passes.regions import block_of, clone_op, find_all, pieces
+from attn_mlir.passes.regions import block_of, clone_op, end_with, erase_unused, find_all, pieces
 
 
 @dataclass(frozen=True)
@@ -67,12 +67,8 @@ def _prune(pairs: ir.Operation) -> None:
     block = block_of(pair)
     last = list(block.operations)[-1].operation
     kept = [list(last.operands)[weight] for weight in used]
-    with last.location, ir.InsertionPoint(last):
-        ir.Operation.create("attn.yield", operands=kept)
-    last.erase()
-    for op in reversed([view.operation for view in block.operations][:-1]):
-        if not any(list(result.uses) for result in op.results):
-            op.erase()
+    end_with(block, "attn.yield", kept)
+    erase_unused(block)
     unused = [number for number in range(len(products)) if not list(block.arguments[number].uses)]
     for number in reversed(unused if len(unused) < len(products) else unused[1:]):
         block.erase_argument(number)

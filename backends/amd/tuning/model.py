@@ -12,7 +12,7 @@ from attn_mlir.backends.amd.target import AmdTarget
 from attn_mlir.backends.fields import Fields
 from attn_mlir.backends.tuning.facts import KernelFacts
 from attn_mlir.backends.tuning.scan_facts import ScanFacts
-from attn_mlir.backends.tuning.space import Cost, Work, number
+from attn_mlir.backends.tuning.space import Cost, Workload, number
 
 STEP, MOST_KEYS = 32, 256
 _WAVES = 4
@@ -31,7 +31,7 @@ class AmdSweepFacts(ScanFacts):
     wide: bool
 
 
-def cost(facts: KernelFacts, choices: Fields, target: AmdTarget, work: Work) -> Cost:
+def cost(facts: KernelFacts, choices: Fields, target: AmdTarget, work: Workload) -> Cost:
     """What a kernel needs with these choices, and about how many cycles it takes."""
     if facts.sweep is not None:
         return _sweep_cost(facts.sweep, choices, target, work)
@@ -102,7 +102,7 @@ def _registers(facts: KernelFacts, keys: int) -> int:
     return math.ceil(sums + scores + keys / 4 + sum(facts.scores) / 4 + keys * tiles / 512) + _OTHER_REGISTERS
 
 
-def _sweep_cost(facts: AmdSweepFacts, choices: Fields, target: AmdTarget, work: Work) -> Cost:
+def _sweep_cost(facts: AmdSweepFacts, choices: Fields, target: AmdTarget, work: Workload) -> Cost:
     chunk, columns = number(choices, "block_q", facts.chunk), number(choices, "block_kv", facts.values)
     width = 4 if facts.wide else 2
     # The code generator keeps more there where there is place.

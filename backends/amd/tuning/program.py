@@ -18,7 +18,7 @@ from attn_mlir.backends.gpu.scheduled import scheduled
 from attn_mlir.backends.program import prepare_derivative, reported
 from attn_mlir.backends.tuning.facts import facts_of
 from attn_mlir.backends.tuning.program import Tuner, versions
-from attn_mlir.backends.tuning.space import Tunable, Work
+from attn_mlir.backends.tuning.space import Tunable, Workload
 from attn_mlir.backends.tuning.store import Key, bucket
 from attn_mlir.backends.tuning.worker import Job
 from attn_mlir.dialects import loaded
@@ -36,7 +36,7 @@ def tunables(text: str, job: Job, sizes: Sequence[Any], arch: str | AmdTarget) -
     target = arch if isinstance(arch, AmdTarget) else TARGETS[arch or driver.arch_for(job.device)]
     name, prepare = prepare_derivative(job.function, job.wrt, pipeline.OUTLINE, job.segment, remainder=True)
     (batch, _, queries), keys = sizes[0][:3], sizes[1][2]
-    whole, length = Work(queries, keys, batch * max(size[1] for size in sizes)), bucket(max(queries, keys))
+    whole, length = Workload(queries, keys, batch * max(size[1] for size in sizes)), bucket(max(queries, keys))
     found = []
     with LOCK, reported(), loaded() as context:
         decided: Fields = {"arch": target.arch, **({"deterministic": 1} if job.deterministic else {})}
@@ -49,7 +49,7 @@ def tunables(text: str, job: Job, sizes: Sequence[Any], arch: str | AmdTarget) -
             digest = hashlib.sha256(kernel.get_asm(enable_debug_info=False).encode()).hexdigest()
             key = Key(digest, target.arch, facts.element, facts.head_dims, length, versions())
             segment = 0 if facts.sweep is None else facts.sweep.segment
-            work = Work(segment, segment, whole.heads * -(-keys // segment)) if segment else whole
+            work = Workload(segment, segment, whole.heads * -(-keys // segment)) if segment else whole
             found.append(Tunable(fields.tuned_name(kernel), AmdSpace(facts, target, work, blocks.default_blocks(sizes_of)), key))
     return known, found
 

@@ -9,7 +9,7 @@ from attn_mlir.backends.amd.tuning.model import STEP, AmdSweepFacts, cost
 from attn_mlir.backends.fields import Fields
 from attn_mlir.backends.tuning.facts import KernelFacts
 from attn_mlir.backends.tuning.scan_facts import fields_of
-from attn_mlir.backends.tuning.space import Cost, Work
+from attn_mlir.backends.tuning.space import Cost, Workload
 from attn_mlir.mlir import ir
 
 
@@ -19,7 +19,7 @@ class AmdSpace:
 
     facts: KernelFacts
     target: AmdTarget
-    work: Work
+    work: Workload
     blocks: tuple[int, int]
 
     @property

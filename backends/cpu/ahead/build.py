@@ -16,7 +16,7 @@ from attn_mlir.backends.cpu import driver, pipeline, program
 from attn_mlir.backends.cpu.ahead.objects import object_code
 from attn_mlir.backends.cpu.ahead.tables import Compiled, kernel_table, program_table
 from attn_mlir.backends.cpu.target import check_object, instruction_sets
-from attn_mlir.backends.host import Host, Kernel
+from attn_mlir.backends.host import Host, KernelGrid
 from attn_mlir.backends.program import prepare_derivative
 from attn_mlir.dialects import loaded
 from attn_mlir.mlir import ir
@@ -148,7 +148,7 @@ def _add_linear(parts: _Parts, request: Request, name: str, function: str) -> Ho
 def _add_variant(parts: _Parts, request: Request, name: str, first: str, blocks: tuple[int, ...]) -> None:
     with loaded():
         module, signature = driver._lower(request.text, first, blocks)
-        kernel = Kernel("attention", signature.block_q, "rows", 0, (), (), False)
+        kernel = KernelGrid("attention", signature.block_q, "rows", 0, (), (), False)
         prefix = f"{request.name}_{name}_"
         compiled = Compiled(kernel, f"{prefix}attention", signature.threads)
         parts.add(name, prefix, module, kernel_table(name, compiled), [compiled])

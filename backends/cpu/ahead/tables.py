@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from attn_mlir.backends.ahead.tables import bools, grid_of, steps_table
-from attn_mlir.backends.host import Host, Kernel
+from attn_mlir.backends.host import Host, KernelGrid
 
 _KINDS = {"store": "STORE", "accumulate": "ACCUMULATE", "scatter": "SCATTER"}
 
@@ -13,7 +13,7 @@ _KINDS = {"store": "STORE", "accumulate": "ACCUMULATE", "scatter": "SCATTER"}
 class Compiled:
     """A kernel, the symbol of its worker, and on how many threads it runs at most (0: on all)."""
 
-    kernel: Kernel
+    kernel: KernelGrid
     symbol: str
     threads: int
 

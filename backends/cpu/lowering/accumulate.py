@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from attn_mlir.backends.cpu.lowering import emit, matrix_tiles
 from attn_mlir.backends.cpu.lowering.blocks import blocked
-from attn_mlir.backends.cpu.lowering.context import Context, LanePairs, LaneTile, Lowered, Memory, RowPairs, RowTile
+from attn_mlir.backends.cpu.lowering.context import LanePairs, LaneTile, Lowered, Lowering, MemRef, RowPairs, RowTile
 from attn_mlir.backends.cpu.lowering.packing import word_type
 from attn_mlir.backends.cpu.lowering.pairs import dot_words, row_pairs
 from attn_mlir.errors import UnsupportedError
@@ -20,11 +20,11 @@ _ACCUMULATORS = 16
 Part = tuple[int, int]
 
 
-def lower_accumulate(context: Context, op: ir.Operation) -> None:
+def lower_accumulate(context: Lowering, op: ir.Operation) -> None:
     """`tile.accumulate`."""
     a, b, target, *place, count = op.operands
     weights, memory = context.get(a), context.get(target)
-    if not isinstance(memory, Memory):
+    if not isinstance(memory, MemRef):
         raise UnsupportedError("sums are added to an argument")
     base = emit.integer(0)
     for index, stride in zip(place, memory.strides, strict=False):
@@ -67,21 +67,21 @@ class _Operands:
     multiply: Callable[[ir.Value, ir.Value, ir.Value], ir.Value]
 
 
-def _singles(context: Context, weights: Lowered, b: ir.Value, terms: ir.Value) -> _Operands:
+def _singles(context: Lowering, weights: Lowered, b: ir.Value, terms: ir.Value) -> _Operands:
     rows = context.get(b)
     if not isinstance(weights, LaneTile) or not isinstance(rows, RowTile):
         raise UnsupportedError("sums in memory multiply weights along lanes and rows")
     return _Operands(context.score, weights.address, context.lanes, rows, terms, lambda a, b, c: vector.FMAOp(a, b, c).result)
 
 
-def _packed(context: Context, weights: Lowered, b: ir.Value) -> tuple[LanePairs, RowPairs]:
+def _packed(context: Lowering, weights: Lowered, b: ir.Value) -> tuple[LanePairs, RowPairs]:
     rows = row_pairs(context.get(b))
     if not isinstance(weights, LanePairs) or not isinstance(rows, RowPairs):
         raise UnsupportedError("sums of pairs multiply weights of a map and packed rows")
     return weights, rows
 
 
-def _pairs(context: Context, weights: LanePairs, b: ir.Value, terms: ir.Value) -> _Operands:
+def _pairs(context: Lowering, weights: LanePairs, b: ir.Value, terms: ir.Value) -> _Operands:
     _, rows = _packed(context, weights, b)
     if weights.columns is None:
         raise UnsupportedError("sums of pairs multiply the weights of a map")
@@ -111,7 +111,7 @@ def _parts(columns: int, width: int) -> list[Part]:
 class _Sums:
     """Sums for some columns of the target: those of `parts`, counted from `begin`."""
 
-    def __init__(self, context: Context, operands: _Operands, target: RowTile, begin: ir.Value, parts: list[Part]) -> None:
+    def __init__(self, context: Lowering, operands: _Operands, target: RowTile, begin: ir.Value, parts: list[Part]) -> None:
         self._score, self._operands, self._target = context.score, operands, target
         self._begin, self._parts = emit.to_i64(begin), parts
 

@@ -5,16 +5,16 @@ before that of the column to its left.
 """
 
 from attn_mlir.backends.cpu.lowering import emit
-from attn_mlir.backends.cpu.lowering.context import ColumnTile, Context, LaneTile
+from attn_mlir.backends.cpu.lowering.context import ColumnTile, LaneTile, Lowering
 from attn_mlir.backends.cpu.lowering.maps import lower_scalar
 from attn_mlir.backends.cpu.lowering.memory import memory_of
-from attn_mlir.backends.cpu.lowering.scatter import Scatter
+from attn_mlir.backends.cpu.lowering.scatter import ScatterPlace
 from attn_mlir.backends.cpu.lowering.windows import kept_type
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import arith, ir, llvm, scf, vector
 
 
-def lower_band(context: Context, op: ir.Operation) -> None:
+def lower_band(context: Lowering, op: ir.Operation) -> None:
     """`tile.band`: the region on vectors of diagonals."""
     rows, columns = (context.scalar(value) for value in op.operands)
     element = ir.RankedTensorType(op.results[0].type).element_type
@@ -37,7 +37,7 @@ def _to_kept(value: ir.Value, kept: ir.Type) -> ir.Value:
     return value if type_ == kept else arith.ExtUIOp(ir.VectorType.get(value.type.shape, kept), value).result
 
 
-def _on_diagonals(context: Context, op: ir.Operation, first: ir.Value, count: ir.Value, last: ir.Value) -> tuple[list[ir.Value], ir.Value]:
+def _on_diagonals(context: Lowering, op: ir.Operation, first: ir.Value, count: ir.Value, last: ir.Value) -> tuple[list[ir.Value], ir.Value]:
     """What the region yields for diagonals from `first` on, a vector of them, and which of these there are; others repeat the last."""
     lanes = context.lanes
     *inner, end = (view.operation for view in op.regions[0].blocks[0].operations)
@@ -54,7 +54,7 @@ def _on_diagonals(context: Context, op: ir.Operation, first: ir.Value, count: ir
     return [context.scalar(value) for value in end.operands], there
 
 
-def lower_add_band(context: Context, op: ir.Operation) -> None:
+def lower_add_band(context: Lowering, op: ir.Operation) -> None:
     """`tile.add_band`: diagonals are summed in registers, which move by a lane from column to column, then added at their places."""
     tile, target, rows, columns = op.operands
     weights, memory = context.get(tile), memory_of(context, target)
@@ -69,11 +69,11 @@ def lower_add_band(context: Context, op: ir.Operation) -> None:
         indices, there = _on_diagonals(context, op, first, diagonals, last)
         left = arith.MinSIOp(arith.SubIOp(diagonals, first).result, emit.index(context.lanes)).result
         value = emit.load(context.row_type, emit.element_pointer(sums, first, context.score))
-        Scatter(context, memory, left, there).add(value, indices)
+        ScatterPlace(context, memory, left, there).add(value, indices)
         scf.YieldOp([])
 
 
-def _sum_diagonals(context: Context, tile: LaneTile, buffer: ir.Value, rows: ir.Value, columns: ir.Value) -> ir.Value:
+def _sum_diagonals(context: Lowering, tile: LaneTile, buffer: ir.Value, rows: ir.Value, columns: ir.Value) -> ir.Value:
     """The address of the sums, in order; only those of the first `rows` + `columns` - 1 diagonals are written."""
     lanes, score = context.lanes, context.score
     sums = emit.element_pointer(buffer, emit.index(lanes), score)

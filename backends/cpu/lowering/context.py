@@ -11,7 +11,7 @@ from attn_mlir.mlir import arith, ir
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemRef:
     """A memref argument: address, element type, and sizes and strides (in elements) as i64 values."""
 
     address: ir.Value
@@ -124,12 +124,12 @@ class Upcoming:
     written: bool
 
 
-Lowered = ir.Value | Memory | LaneTile | ColumnTile | RowTile | LanePairs | RowPairs | ColumnPairs | RowMajor
-Rule = Callable[["Context", ir.Operation], None]
+Lowered = ir.Value | MemRef | LaneTile | ColumnTile | RowTile | LanePairs | RowPairs | ColumnPairs | RowMajor
+Rule = Callable[["Lowering", ir.Operation], None]
 
 
 @dataclass
-class Context:
+class Lowering:
     """State of one kernel's lowering.
 
     The last buffer has room for one value per lane, `places` for one address per lane; `nowhere` takes a value that nobody reads.

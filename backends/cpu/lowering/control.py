@@ -1,15 +1,15 @@
 """Rules for loops and branches: carried row tiles become vectors, carried lane tiles stay in their buffers."""
 
-from attn_mlir.backends.cpu.lowering.context import Context
+from attn_mlir.backends.cpu.lowering.context import Lowering
 from attn_mlir.mlir import ir, scf
 
 
-def _carried_values(context: Context, values: list[ir.Value]) -> list[ir.Value]:
+def _carried_values(context: Lowering, values: list[ir.Value]) -> list[ir.Value]:
     """The values that are really carried: everything but tiles in buffers."""
     return [lowered for lowered in (context.get(value) for value in values) if isinstance(lowered, ir.Value)]
 
 
-def _bind(context: Context, names: list[ir.Value], sources: list[ir.Value], carried: list[ir.Value]) -> None:
+def _bind(context: Lowering, names: list[ir.Value], sources: list[ir.Value], carried: list[ir.Value]) -> None:
     """Gives `names` the carried values in turn, and the tiles of `sources` where those are in buffers."""
     remaining = iter(carried)
     for name, source in zip(names, sources, strict=True):
@@ -17,7 +17,7 @@ def _bind(context: Context, names: list[ir.Value], sources: list[ir.Value], carr
         context.values[name] = next(remaining) if isinstance(lowered, ir.Value) else lowered
 
 
-def lower_for(context: Context, op: ir.Operation) -> None:
+def lower_for(context: Lowering, op: ir.Operation) -> None:
     """`scf.for`."""
     operands = list(op.operands)
     body = op.regions[0].blocks[0]
@@ -31,7 +31,7 @@ def lower_for(context: Context, op: ir.Operation) -> None:
     _bind(context, list(op.results), operands[3:], list(loop.results))
 
 
-def lower_if(context: Context, op: ir.Operation) -> None:
+def lower_if(context: Lowering, op: ir.Operation) -> None:
     """`scf.if`."""
     blocks = [region.blocks[0] for region in op.regions if len(region.blocks)]
     yields = [list(list(block.operations)[-1].operation.operands) for block in blocks]

@@ -2,19 +2,19 @@
 
 from attn_mlir.backends.cpu.lowering import emit, matrix_tiles, pairs, single_row
 from attn_mlir.backends.cpu.lowering.blocks import blocked, overlapping
-from attn_mlir.backends.cpu.lowering.context import Context, LanePairs, LaneTile, RowTile
+from attn_mlir.backends.cpu.lowering.context import LanePairs, LaneTile, Lowering, RowTile
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir, scf, vector
 
 
-def _tiles(context: Context, a: ir.Value, b: ir.Value) -> tuple[LaneTile, RowTile]:
+def _tiles(context: Lowering, a: ir.Value, b: ir.Value) -> tuple[LaneTile, RowTile]:
     left, right = context.get(a), context.get(b)
     if not isinstance(left, LaneTile) or not isinstance(right, RowTile):
         raise UnsupportedError("products take query rows on the left, keys or values on the right")
     return left, right
 
 
-def lower_dot(context: Context, op: ir.Operation) -> None:
+def lower_dot(context: Lowering, op: ir.Operation) -> None:
     """`tile.dot` with transposed b: scores of all query rows against `rows` keys at a time."""
     if isinstance(context.get(op.operands[0]), LanePairs):
         multiply = matrix_tiles.lower_dot if "tiles" in op.attributes else pairs.lower_dot
@@ -51,7 +51,7 @@ def lower_dot(context: Context, op: ir.Operation) -> None:
     overlapping(_value(count), rows, block)
 
 
-def lower_dot_accumulate(context: Context, op: ir.Operation) -> None:
+def lower_dot_accumulate(context: Lowering, op: ir.Operation) -> None:
     """`tile.dot_add` and `tile.dot_rescale`: `rows` columns of the output for all query rows at a time."""
     rescale = op.name == "tile.dot_rescale"
     accumulator = context.get(op.operands[0])

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from attn_mlir.backends.cpu.lowering import emit
-from attn_mlir.backends.cpu.lowering.context import Context
+from attn_mlir.backends.cpu.lowering.context import Lowering
 from attn_mlir.mlir import arith, ir, scf, vector
 from attn_mlir.passes.dropout import Words
 from attn_mlir.passes.regions import find_all, maker
@@ -82,7 +82,7 @@ def rooms(kernel: ir.Operation, lanes: int) -> int:
 Read = Callable[[ir.Value], ir.Value]
 
 
-def prepare(context: Context, operations: list[ir.Operation], columns: ir.Value) -> Mapping[ir.Operation, Read]:
+def prepare(context: Lowering, operations: list[ir.Operation], columns: ir.Value) -> Mapping[ir.Operation, Read]:
     """For each `attn.kept` of a map: what reads its bits in the loop, at a column."""
     made: dict[ir.Operation, Read] = {}
     for op in operations:
@@ -94,11 +94,11 @@ def prepare(context: Context, operations: list[ir.Operation], columns: ir.Value)
     return made
 
 
-def _wide(context: Context, value: ir.Value, lanes: int) -> ir.Value:
+def _wide(context: Lowering, value: ir.Value, lanes: int) -> ir.Value:
     return emit.splat(emit.to_i64(context.scalar(value)), lanes)
 
 
-def _row(context: Context, op: ir.Operation, lanes: int) -> ir.Value:
+def _row(context: Lowering, op: ir.Operation, lanes: int) -> ir.Value:
     """b * heads + h."""
     heads, b, h = (_wide(context, op.operands[n], lanes) for n in (3, 4, 5))
     return emit.add(emit.mul(b, heads), h)
@@ -108,7 +108,7 @@ def _group(key: ir.Value) -> ir.Value:
     return arith.ShRUIOp(key, emit.integer(4)).result
 
 
-def _by_group(context: Context, op: ir.Operation, base: ir.Value, columns: ir.Value) -> Read:
+def _by_group(context: Lowering, op: ir.Operation, base: ir.Value, columns: ir.Value) -> Read:
     """Lanes are queries: words[group][word][lane]."""
     lanes, room = context.lanes, context.random
     wide, narrow = (ir.VectorType.get([lanes], ir.IntegerType.get_signless(bits)) for bits in (64, 32))
@@ -150,7 +150,7 @@ def _by_group(context: Context, op: ir.Operation, base: ir.Value, columns: ir.Va
     return read
 
 
-def _by_query(context: Context, op: ir.Operation, base: ir.Value, columns: ir.Value) -> Read:
+def _by_query(context: Lowering, op: ir.Operation, base: ir.Value, columns: ir.Value) -> Read:
     """Lanes are keys: a mask for each query."""
     lanes, room = context.lanes, context.random
     queries = ir.VectorType.get([_QUERIES], emit.i64())

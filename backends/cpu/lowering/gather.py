@@ -4,11 +4,11 @@ Where lanes are keys, neighbours often read neighbours; then, found out at run t
 """
 
 from attn_mlir.backends.cpu.lowering import emit
-from attn_mlir.backends.cpu.lowering.context import Context, Memory
+from attn_mlir.backends.cpu.lowering.context import Lowering, MemRef
 from attn_mlir.mlir import arith, ir, scf, vector
 
 
-def read_memory(context: Context, memory: Memory, indices: list[ir.Value]) -> ir.Value:
+def read_memory(context: Lowering, memory: MemRef, indices: list[ir.Value]) -> ir.Value:
     """memory[indices]: a scalar, or one element per lane when an index is a vector."""
     element = emit.storage(memory.element)
     uniform, varying = emit.integer(0), None
@@ -36,7 +36,7 @@ def read_memory(context: Context, memory: Memory, indices: list[ir.Value]) -> ir
     return emit.from_storage(branch.results[0], memory.element)
 
 
-def gather_lanes(context: Context, base: ir.Value, offsets: ir.Value, element: ir.Type) -> ir.Value:
+def gather_lanes(context: Lowering, base: ir.Value, offsets: ir.Value, element: ir.Type) -> ir.Value:
     """One element for each lane, as many elements after `base` as `offsets` tell."""
     addresses = emit.element_pointer(base, offsets, element)
     type_ = ir.VectorType.get([context.lanes], element)

@@ -9,7 +9,7 @@ those programs come first. Packed tensors have lists of work instead, in the ord
 from attn_mlir.backends.cpu.lowering import dropout, emit, row_rules
 from attn_mlir.backends.cpu.lowering.accumulate import lower_accumulate
 from attn_mlir.backends.cpu.lowering.bands import lower_add_band, lower_band
-from attn_mlir.backends.cpu.lowering.context import Context, Lowered, Memory
+from attn_mlir.backends.cpu.lowering.context import Lowered, Lowering, MemRef
 from attn_mlir.backends.cpu.lowering.control import lower_for, lower_if
 from attn_mlir.backends.cpu.lowering.dots import lower_dot, lower_dot_accumulate
 from attn_mlir.backends.cpu.lowering.maps import lower_map, lower_scalar
@@ -53,7 +53,7 @@ def lower_kernel(kernel: ir.Operation, target: CpuTarget) -> None:
             listed = "lengths" in sizes  # by the driver, the longest first
             ids = _program(program, blocks, heads, last_first=not by_keys and not listed)
             rules = {**RULES, **row_rules.RULES} if in_rows else RULES
-            context = Context(target, lanes, score, buffers, ids, places, nowhere, by_keys, random, rules=dict(rules))
+            context = Lowering(target, lanes, score, buffers, ids, places, nowhere, by_keys, random, rules=dict(rules))
             context.values.update(zip(block.arguments, arguments, strict=True))
             context.lower_block(block)
 
@@ -107,7 +107,7 @@ def _unpack(words: ir.Value, arguments: list[ir.Value]) -> list[Lowered]:
         rank = type_.rank
         address = llvm.IntToPtrOp(emit.pointer(), _word(words, position)).result
         numbers = [_word(words, position + 1 + k) for k in range(2 * rank)]
-        unpacked.append(Memory(address, type_.element_type, tuple(numbers[:rank]), tuple(numbers[rank:])))
+        unpacked.append(MemRef(address, type_.element_type, tuple(numbers[:rank]), tuple(numbers[rank:])))
         position += 1 + 2 * rank
     return unpacked
 
@@ -134,14 +134,14 @@ def score_type(kernel: ir.Operation) -> ir.Type:
     return ir.F64Type.get() if memories and isinstance(memories[0].element_type, ir.F64Type) else ir.F32Type.get()
 
 
-def _lower_program_id(context: Context, op: ir.Operation) -> None:
+def _lower_program_id(context: Lowering, op: ir.Operation) -> None:
     context.values[op.results[0]] = context.program[ir.IntegerAttr(op.attributes["axis"]).value]
 
 
-def _lower_dim(context: Context, op: ir.Operation) -> None:
+def _lower_dim(context: Lowering, op: ir.Operation) -> None:
     memory = context.get(op.operands[0])
     dimension = op.operands[1].owner.operation.attributes["value"]
-    if not isinstance(memory, Memory):
+    if not isinstance(memory, MemRef):
         raise UnsupportedError("memref.dim asks for a size of an argument")
     context.values[op.results[0]] = emit.to_index(memory.sizes[ir.IntegerAttr(dimension).value])
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from attn_mlir.backends.cpu.lowering import emit
-from attn_mlir.backends.cpu.lowering.context import Context, Memory
+from attn_mlir.backends.cpu.lowering.context import Lowering, MemRef
 from attn_mlir.mlir import arith, ir, scf, vector
 
 Numbers = np.ndarray
@@ -64,7 +64,7 @@ def computed(op: ir.Operation, operands: Sequence[Numbers | None]) -> Numbers | 
     return np.where(given[0], given[1], given[2]) if op.name == "arith.select" else None
 
 
-def read(context: Context, memory: Memory, indices: Sequence[ir.Value], last: Numbers) -> ir.Value | None:
+def read(context: Lowering, memory: MemRef, indices: Sequence[ir.Value], last: Numbers) -> ir.Value | None:
     """memory[indices], where the others of the indices are the same for all lanes, and the last ones are `last`.
 
     What lies between the least and the greatest is loaded, and put in order: only elements that are read, where columns follow each

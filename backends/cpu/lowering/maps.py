@@ -1,7 +1,7 @@
 """The rule for `tile.map`: scalar code becomes vector code over query rows, in one loop over columns."""
 
 from attn_mlir.backends.cpu.lowering import emit
-from attn_mlir.backends.cpu.lowering.context import ColumnTile, Context, LaneTile, Memory, RowTile
+from attn_mlir.backends.cpu.lowering.context import ColumnTile, LaneTile, Lowering, MemRef, RowTile
 from attn_mlir.backends.cpu.lowering.dropout import prepare
 from attn_mlir.backends.cpu.lowering.gather import read_memory
 from attn_mlir.backends.cpu.lowering.packing import pack_columns
@@ -11,7 +11,7 @@ from attn_mlir.mlir import arith, ir, scf
 from attn_mlir.passes.tiling.scalars import identity
 
 
-def lower_map(context: Context, op: ir.Operation) -> None:
+def lower_map(context: Lowering, op: ir.Operation) -> None:
     """`tile.map` on query rows (vectors) or on rows of keys and values (scalars)."""
     body = op.regions[0].blocks[0]
     if len(body.arguments) == 1:
@@ -22,7 +22,7 @@ def lower_map(context: Context, op: ir.Operation) -> None:
         _lower_columns(context, op, body)
 
 
-def _lower_rows(context: Context, op: ir.Operation, body: ir.Block) -> None:
+def _lower_rows(context: Lowering, op: ir.Operation, body: ir.Block) -> None:
     """A map over rows alone needs no loop: its results are vectors."""
     context.values[body.arguments[0]] = emit.lane_numbers(context.lanes)
     for view in list(body.operations)[:-1]:
@@ -31,7 +31,7 @@ def _lower_rows(context: Context, op: ir.Operation, body: ir.Block) -> None:
         context.values[result] = emit.splat(context.scalar(value), context.lanes)
 
 
-def _lower_columns(context: Context, op: ir.Operation, body: ir.Block) -> None:
+def _lower_columns(context: Lowering, op: ir.Operation, body: ir.Block) -> None:
     i, j = body.arguments
     operations = [view.operation for view in body.operations]
     yielded = list(operations[-1].operands)
@@ -68,7 +68,7 @@ def _lower_columns(context: Context, op: ir.Operation, body: ir.Block) -> None:
             context.values[op.results[position]] = pack_columns(context, tile.address, context.scalar(op.operands[1]))
 
 
-def _lower_scalar_map(context: Context, op: ir.Operation, body: ir.Block) -> None:
+def _lower_scalar_map(context: Lowering, op: ir.Operation, body: ir.Block) -> None:
     """A map over keys or values: plain scalar loops, which LLVM may vectorise; vectors where it reads rows in another order."""
     columns = ir.RankedTensorType(op.results[0].type).shape[1]
     tile = RowTile(context.buffer(op), emit.integer(columns))
@@ -111,7 +111,7 @@ def uses_column(operations: list[ir.Operation], j: ir.Value) -> list[ir.Operatio
     return found
 
 
-def lower_scalar(context: Context, op: ir.Operation) -> None:
+def lower_scalar(context: Lowering, op: ir.Operation) -> None:
     """One op of a map's region, or of the kernel: on vectors when an operand is one."""
     if op.name == "memref.dim":
         context.rules[op.name](context, op)
@@ -122,7 +122,7 @@ def lower_scalar(context: Context, op: ir.Operation) -> None:
         return
     if op.name == "memref.load":
         memory = context.get(op.operands[0])
-        if not isinstance(memory, Memory):
+        if not isinstance(memory, MemRef):
             raise UnsupportedError("memref.load reads an argument")
         with op.location:
             context.values[op.results[0]] = read_memory(context, memory, [context.scalar(v) for v in list(op.operands)[1:]])
@@ -140,7 +140,7 @@ def lower_scalar(context: Context, op: ir.Operation) -> None:
     context.values.update(zip(op.results, clone, strict=True))
 
 
-def _read_tile(context: Context, op: ir.Operation) -> ir.Value:
+def _read_tile(context: Lowering, op: ir.Operation) -> ir.Value:
     tile, indices = context.get(op.operands[0]), list(op.operands)[1:]
     if isinstance(tile, ir.Value):
         return tile
@@ -156,7 +156,7 @@ def _read_tile(context: Context, op: ir.Operation) -> ir.Value:
     return emit.cast_float(emit.load(context.score, emit.element_pointer(tile.address, offset, context.score)), element)
 
 
-def _read_column(context: Context, op: ir.Operation, value: ir.Value) -> ir.Value:
+def _read_column(context: Lowering, op: ir.Operation, value: ir.Value) -> ir.Value:
     """A column as it is kept, as what the region takes it for."""
     element = op.results[0].type
     if not isinstance(element, ir.FloatType):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from attn_mlir.backends.cpu.lowering import emit, pairs
 from attn_mlir.backends.cpu.lowering.blocks import overlapping
-from attn_mlir.backends.cpu.lowering.context import ColumnPairs, Context, LanePairs, LaneTile, Lowered, RowPairs, RowTile
+from attn_mlir.backends.cpu.lowering.context import ColumnPairs, LanePairs, LaneTile, Lowered, Lowering, RowPairs, RowTile
 from attn_mlir.backends.cpu.lowering.emulated_tiles import EmulatedTiles
 from attn_mlir.backends.cpu.lowering.packing import WIDTH, word_type, word_vector
 from attn_mlir.backends.cpu.lowering.tile_registers import SIDE, TileRegisters
@@ -59,7 +59,7 @@ class _Product:
                 self.registers.store(total, place, self.sums.stride)
 
 
-def lower_dot(context: Context, op: ir.Operation, count: ir.Value) -> None:
+def lower_dot(context: Lowering, op: ir.Operation, count: ir.Value) -> None:
     """`tile.dot`: the scores of `count` keys in memory, 32 or 16 of them at a time, or without tiles where there are fewer."""
     queries, keys = context.get(op.operands[0]), context.get(op.operands[1])
     if not isinstance(queries, LanePairs) or not isinstance(keys, RowTile):
@@ -82,7 +82,7 @@ def lower_dot(context: Context, op: ir.Operation, count: ir.Value) -> None:
     context.values[op.results[0]] = target
 
 
-def lower_dot_accumulate(context: Context, op: ir.Operation, scale: ir.Value | None, a: ir.Value, b: ir.Value, count: ir.Value) -> None:
+def lower_dot_accumulate(context: Lowering, op: ir.Operation, scale: ir.Value | None, a: ir.Value, b: ir.Value, count: ir.Value) -> None:
     """`tile.dot_add` and `tile.dot_rescale`: weights times values, added to the accumulator."""
     accumulator, weights, values = context.get(op.operands[0]), context.get(a), _column_pairs(context.get(b))
     if not isinstance(accumulator, LaneTile) or not isinstance(weights, LanePairs) or not isinstance(values, ColumnPairs):
@@ -106,7 +106,7 @@ def lower_dot_accumulate(context: Context, op: ir.Operation, scale: ir.Value | N
     context.values[op.results[0]] = accumulator
 
 
-def accumulate(context: Context, weights: LanePairs, values: RowPairs, rows: RowTile, terms: ir.Value, count: ir.Value) -> ir.Value:
+def accumulate(context: Lowering, weights: LanePairs, values: RowPairs, rows: RowTile, terms: ir.Value, count: ir.Value) -> ir.Value:
     """Adds weights times `terms` values to `count` rows of f32 in memory; returns the first row that is left to do, an index.
 
     All are where some lanes have no value, and fewer than 16 behind whole tiles of rows.
@@ -135,7 +135,7 @@ def accumulate(context: Context, weights: LanePairs, values: RowPairs, rows: Row
     return begin
 
 
-def _registers(context: Context) -> TileRegisters:
+def _registers(context: Lowering) -> TileRegisters:
     """The tile registers of the target, or what does the same in memory."""
     return TileRegisters() if context.target.executes("amx_bf16") else EmulatedTiles(context.target.executes("avx512_bf16"))
 
@@ -145,7 +145,7 @@ def _column_pairs(tile: Lowered) -> Lowered | None:
     return tile.pairs if isinstance(tile, RowTile) else tile
 
 
-def _by_lanes(context: Context, address: ir.Value) -> _Matrix:
+def _by_lanes(context: Lowering, address: ir.Value) -> _Matrix:
     """A tile whose columns are lanes, of words or f32."""
     return _lines(address, emit.integer(context.lanes), context.score)
 
@@ -159,7 +159,7 @@ def _lines(address: ir.Value, apart: ir.Value, element: ir.Type) -> _Matrix:
     return _Matrix(place, emit.mul(apart, emit.integer(4)))
 
 
-def _lanes(context: Context) -> list[list[ir.Value]]:
+def _lanes(context: Lowering) -> list[list[ir.Value]]:
     """The first lanes of tiles, two at a time."""
     firsts = [emit.index(lane) for lane in range(0, context.lanes, SIDE)]
     return [firsts[n : n + 2] for n in range(0, len(firsts), 2)]
@@ -194,7 +194,7 @@ def _in_steps(count: ir.Value, sizes: Sequence[int], body: Callable[[ir.Value, i
         scf.YieldOp([])
 
 
-def _rescale(context: Context, tile: LaneTile, columns: int, scale: ir.Value) -> None:
+def _rescale(context: Lowering, tile: LaneTile, columns: int, scale: ir.Value) -> None:
     """Multiplies the accumulator where some factor is not 1, which is in few blocks once a row has seen its maximum."""
     one = emit.number(context.row_type, 1.0)
     changed = arith.CmpFOp(arith.CmpFPredicate.UNE, scale, one).result
@@ -209,7 +209,7 @@ def _rescale(context: Context, tile: LaneTile, columns: int, scale: ir.Value) ->
         scf.YieldOp([])
 
 
-def _clear_pairs(context: Context, tile: LanePairs, count: ir.Value, steps: ir.Value) -> None:
+def _clear_pairs(context: Lowering, tile: LanePairs, count: ir.Value, steps: ir.Value) -> None:
     """Zeros behind the last pair of weights, up to whole tiles: what lies there times a zero may be NaN."""
     begin = arith.DivUIOp(emit.add(count, emit.index(1)), emit.index(2)).result
     words = _by_lanes(context, tile.address)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from attn_mlir.backends.cpu.lowering import emit
-from attn_mlir.backends.cpu.lowering.context import ColumnPairs, Context, LaneTile, Memory, RowTile
+from attn_mlir.backends.cpu.lowering.context import ColumnPairs, LaneTile, Lowering, MemRef, RowTile
 from attn_mlir.backends.cpu.lowering.packing import pack_lanes, pack_row_columns, pack_rows
 from attn_mlir.backends.cpu.lowering.transpose import load_squares, squares, store_squares
 from attn_mlir.errors import UnsupportedError
@@ -12,14 +12,14 @@ from attn_mlir.mlir import arith, ir, scf, vector
 _CHUNK = 16
 
 
-def memory_of(context: Context, value: ir.Value) -> Memory:
+def memory_of(context: Lowering, value: ir.Value) -> MemRef:
     found = context.get(value)
-    if not isinstance(found, Memory):
+    if not isinstance(found, MemRef):
         raise UnsupportedError(f"{value} is not a memref argument")
     return found
 
 
-def row_address(memory: Memory, b: ir.Value, h: ir.Value, row: ir.Value) -> ir.Value:
+def row_address(memory: MemRef, b: ir.Value, h: ir.Value, row: ir.Value) -> ir.Value:
     """Address of memory[b, h, row, 0...]."""
     offset = emit.mul(emit.to_i64(b), memory.strides[0])
     offset = emit.add(offset, emit.mul(emit.to_i64(h), memory.strides[1]))
@@ -27,7 +27,7 @@ def row_address(memory: Memory, b: ir.Value, h: ir.Value, row: ir.Value) -> ir.V
     return emit.element_pointer(memory.address, offset, memory.element)
 
 
-def lower_gather(context: Context, op: ir.Operation) -> None:
+def lower_gather(context: Lowering, op: ir.Operation) -> None:
     """`tile.gather`: rows are copied into a buffer, so that products read them behind one another."""
     source, b, h, rows, count, first = op.operands
     memory, numbers = memory_of(context, source), memory_of(context, rows)
@@ -44,14 +44,14 @@ def lower_gather(context: Context, op: ir.Operation) -> None:
     context.values[op.results[0]] = target
 
 
-def lower_load(context: Context, op: ir.Operation) -> None:
+def lower_load(context: Lowering, op: ir.Operation) -> None:
     """`tile.load`: transposed into lanes, left in memory, or converted row by row."""
     source, b, h, row, count = op.operands
     memory = memory_of(context, source)
     place_tile(context, op, memory, row_address(memory, *(context.scalar(value) for value in (b, h, row))), context.scalar(count))
 
 
-def place_tile(context: Context, op: ir.Operation, memory: Memory, address: ir.Value, count: ir.Value) -> None:
+def place_tile(context: Lowering, op: ir.Operation, memory: MemRef, address: ir.Value, count: ir.Value) -> None:
     """Makes the tile of a load of `count` rows from an address on, in the layout that it was given."""
     columns = ir.RankedTensorType(op.results[0].type).shape[1]
     layout = context.layout(op)
@@ -75,7 +75,7 @@ def place_tile(context: Context, op: ir.Operation, memory: Memory, address: ir.V
 
 
 def copy_rows(
-    source: tuple[ir.Value, Memory],
+    source: tuple[ir.Value, MemRef],
     target: tuple[ir.Value, ir.Value, ir.Type],
     count: ir.Value,
     columns: int,
@@ -105,7 +105,7 @@ def copy_rows(
         scf.YieldOp([])
 
 
-def _transpose_in(context: Context, address: ir.Value, memory: Memory, tile: LaneTile, count: ir.Value, columns: int) -> None:
+def _transpose_in(context: Lowering, address: ir.Value, memory: MemRef, tile: LaneTile, count: ir.Value, columns: int) -> None:
     """Loads rows into lanes; lanes past `count` repeat the last row."""
     last = arith.SubIOp(count, emit.index(1)).result
     whole = squares(context, columns)
@@ -129,7 +129,7 @@ def _transpose_in(context: Context, address: ir.Value, memory: Memory, tile: Lan
         scf.YieldOp([])
 
 
-def lower_store(context: Context, op: ir.Operation) -> None:
+def lower_store(context: Lowering, op: ir.Operation) -> None:
     """`tile.store`: rows back out of lanes."""
     source, target, b, h, row, count = op.operands
     memory = memory_of(context, target)
@@ -158,7 +158,7 @@ def lower_store(context: Context, op: ir.Operation) -> None:
         scf.YieldOp([])
 
 
-def _store_lanes(context: Context, tile: LaneTile, address: ir.Value, memory: Memory, count: ir.Value, begin: int, end: int) -> None:
+def _store_lanes(context: Lowering, tile: LaneTile, address: ir.Value, memory: MemRef, count: ir.Value, begin: int, end: int) -> None:
     """Columns [begin, end) of the first `count` lanes, one number at a time."""
     lanes = scf.ForOp(emit.index(0), count, emit.index(1), [])
     with ir.InsertionPoint(lanes.body):
@@ -175,7 +175,7 @@ def _store_lanes(context: Context, tile: LaneTile, address: ir.Value, memory: Me
         scf.YieldOp([])
 
 
-def lower_fill(context: Context, op: ir.Operation) -> None:
+def lower_fill(context: Lowering, op: ir.Operation) -> None:
     """`tile.fill`: a vector for a tile of rank 1, a loop over columns for one of rank 2."""
     type_ = ir.RankedTensorType(op.results[0].type)
     value = vector.BroadcastOp(context.row_type, context.scalar(op.operands[0])).result

@@ -1,7 +1,7 @@
 """Packs tiles of bf16 into 32-bit words that hold two neighbours along the dimension that a product sums over."""
 
 from attn_mlir.backends.cpu.lowering import emit
-from attn_mlir.backends.cpu.lowering.context import ColumnPairs, Context, LanePairs, LaneTile, Memory, RowPairs
+from attn_mlir.backends.cpu.lowering.context import ColumnPairs, LanePairs, LaneTile, Lowering, MemRef, RowPairs
 from attn_mlir.backends.cpu.lowering.transpose import transpose
 from attn_mlir.mlir import arith, ir, scf, vector
 
@@ -19,7 +19,7 @@ def word_vector(width: int = WIDTH) -> ir.VectorType:
     return ir.VectorType.get([width], word_type())
 
 
-def pack_columns(context: Context, columns: ir.Value, count: ir.Value) -> LanePairs:
+def pack_columns(context: Lowering, columns: ir.Value, count: ir.Value) -> LanePairs:
     """Pairs `count` columns of bf16 that begin at `columns`; the pairs follow them. A last single one is paired with zeros."""
     half = arith.DivUIOp(count, emit.index(2)).result
     even = arith.DivUIOp(emit.add(count, emit.index(1)), emit.index(2)).result
@@ -46,7 +46,7 @@ def pack_columns(context: Context, columns: ir.Value, count: ir.Value) -> LanePa
     return LanePairs(first, columns)
 
 
-def pack_lanes(context: Context, tile: LaneTile, columns: ir.Value) -> LanePairs:
+def pack_lanes(context: Lowering, tile: LaneTile, columns: ir.Value) -> LanePairs:
     """Packs columns (f32 holding bf16 values) in pairs, in place: pair p only overwrites columns already read."""
     half = arith.DivUIOp(columns, emit.index(2)).result
     loop = scf.ForOp(emit.index(0), half, emit.index(1), [])
@@ -65,17 +65,17 @@ def pack_lanes(context: Context, tile: LaneTile, columns: ir.Value) -> LanePairs
     return LanePairs(tile.address)
 
 
-def _column_bits(context: Context, tile: LaneTile, column: ir.Value) -> ir.Value:
+def _column_bits(context: Lowering, tile: LaneTile, column: ir.Value) -> ir.Value:
     return arith.BitcastOp(word_vector(context.lanes), context.load_column(tile, column)).result
 
 
-def _upper_half(context: Context, bits: ir.Value) -> ir.Value:
+def _upper_half(context: Lowering, bits: ir.Value) -> ir.Value:
     """The bf16 in the upper half of each word, moved to the lower one."""
     sixteen = emit.splat(emit.integer(16, 32), context.lanes)
     return arith.ShRUIOp(bits, sixteen).result
 
 
-def pack_rows(address: ir.Value, memory: Memory, buffer: ir.Value, count: ir.Value, columns: int) -> RowPairs:
+def pack_rows(address: ir.Value, memory: MemRef, buffer: ir.Value, count: ir.Value, columns: int) -> RowPairs:
     """Interleaves rows of bf16 from memory in pairs; a last single row is paired with zeros."""
     half = arith.DivUIOp(count, emit.index(2)).result
     pairs = scf.ForOp(emit.index(0), half, emit.index(1), [])
@@ -90,7 +90,7 @@ def pack_rows(address: ir.Value, memory: Memory, buffer: ir.Value, count: ir.Val
     return RowPairs(buffer, columns)
 
 
-def _pack_row_pair(address: ir.Value, memory: Memory, buffer: ir.Value, pair: ir.Value, columns: int, single: bool) -> None:
+def _pack_row_pair(address: ir.Value, memory: MemRef, buffer: ir.Value, pair: ir.Value, columns: int, single: bool) -> None:
     row = emit.mul(emit.to_i64(pair), emit.integer(2))
     even = emit.element_pointer(address, emit.mul(row, memory.strides[2]), memory.element)
     odd = emit.element_pointer(even, memory.strides[2], memory.element)
@@ -118,7 +118,7 @@ def _load_words(row: ir.Value, column: ir.Value, width: int) -> ir.Value:
     return arith.ExtUIOp(word_type() if width == 1 else word_vector(width), emit.load(type_, emit.element_pointer(row, column, i16))).result
 
 
-def pack_row_columns(address: ir.Value, memory: Memory, tile: ColumnPairs, count: ir.Value) -> None:
+def pack_row_columns(address: ir.Value, memory: MemRef, tile: ColumnPairs, count: ir.Value) -> None:
     """Pairs rows of bf16 from memory, column by column; zeros follow `count` rows up to a multiple of 32."""
     rows = 2 * WIDTH
     steps = arith.DivUIOp(emit.add(count, emit.index(rows - 1)), emit.index(rows)).result
@@ -136,7 +136,7 @@ def pack_row_columns(address: ir.Value, memory: Memory, tile: ColumnPairs, count
         scf.YieldOp([])
 
 
-def _pack_square(address: ir.Value, memory: Memory, tile: ColumnPairs, first: ir.Value, left: ir.Value, whole: bool) -> None:
+def _pack_square(address: ir.Value, memory: MemRef, tile: ColumnPairs, first: ir.Value, left: ir.Value, whole: bool) -> None:
     """32 rows from `first` on, of which `left` are there; those past them are read as the last one, and are zeros."""
     last = arith.SubIOp(left, emit.index(1)).result
     rows, there = [], []

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from attn_mlir.backends.cpu.lowering import emit
-from attn_mlir.backends.cpu.lowering.context import Context, Memory
+from attn_mlir.backends.cpu.lowering.context import Lowering, MemRef
 from attn_mlir.backends.cpu.lowering.memory import copy_rows, memory_of, place_tile, row_address
 from attn_mlir.mlir import arith, ir, scf
 
@@ -11,7 +11,7 @@ ROWS = "rows_buffer"
 """The attribute of a load that numbers the buffer with room for its rows as they lie in memory."""
 
 
-def lower_load_pages(context: Context, op: ir.Operation) -> None:
+def lower_load_pages(context: Lowering, op: ir.Operation) -> None:
     """`tile.load_pages`; from the rows' address on it is as `tile.load`, so that the same numbers come out."""
     source, table, *rest = op.operands
     memory, pages = memory_of(context, source), memory_of(context, table)
@@ -45,7 +45,7 @@ def lower_load_pages(context: Context, op: ir.Operation) -> None:
     place_tile(context, op, rows, address, context.scalar(rest[-1]))
 
 
-def _page(memory: Memory, table: Memory, b: ir.Value, number: ir.Value) -> ir.Value:
+def _page(memory: MemRef, table: MemRef, b: ir.Value, number: ir.Value) -> ir.Value:
     """A page of sequence b, always one that there is."""
     column = arith.MinUIOp(number, arith.SubIOp(table.sizes[1], emit.integer(1)).result).result
     offset = emit.add(emit.mul(b, table.strides[0]), emit.mul(column, table.strides[1]))

@@ -2,7 +2,7 @@
 
 from attn_mlir.backends.cpu.lowering import emit
 from attn_mlir.backends.cpu.lowering.blocks import blocked, overlapping
-from attn_mlir.backends.cpu.lowering.context import Context, LanePairs, LaneTile, Lowered, RowPairs, RowTile
+from attn_mlir.backends.cpu.lowering.context import LanePairs, LaneTile, Lowered, Lowering, RowPairs, RowTile
 from attn_mlir.backends.cpu.lowering.packing import WIDTH, word_type, word_vector
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import arith, ir, scf, vector
@@ -43,7 +43,7 @@ def _as_f32(words: ir.Value) -> ir.Value:
     return arith.BitcastOp(ir.VectorType.get([WIDTH], ir.F32Type.get()), words).result
 
 
-def _load_lanes(context: Context, tile: LanePairs, pair: ir.Value) -> list[ir.Value]:
+def _load_lanes(context: Lowering, tile: LanePairs, pair: ir.Value) -> list[ir.Value]:
     base = emit.element_pointer(tile.address, emit.mul(emit.to_i64(pair), emit.integer(context.lanes)), word_type())
     return [
         emit.load(word_vector(), emit.element_pointer(base, emit.integer(begin), word_type()), alignment=64)
@@ -51,7 +51,7 @@ def _load_lanes(context: Context, tile: LanePairs, pair: ir.Value) -> list[ir.Va
     ]
 
 
-def _multiply(context: Context, tile: LanePairs, pairs: ir.Value, initial: list[ir.Value], rows: int, element: object) -> list[ir.Value]:
+def _multiply(context: Lowering, tile: LanePairs, pairs: ir.Value, initial: list[ir.Value], rows: int, element: object) -> list[ir.Value]:
     """Runs over the pairs; `element(pair, row)` loads the word to broadcast. Accumulators come row by row."""
     slices, real = context.lanes // WIDTH, context.target.executes("avx512_bf16")
     loop = scf.ForOp(emit.index(0), pairs, emit.index(1), initial)
@@ -65,7 +65,7 @@ def _multiply(context: Context, tile: LanePairs, pairs: ir.Value, initial: list[
     return list(loop.results)
 
 
-def lower_dot(context: Context, op: ir.Operation, count: ir.Value) -> None:
+def lower_dot(context: Lowering, op: ir.Operation, count: ir.Value) -> None:
     """`tile.dot` with keys in memory: two elements of a key are one word."""
     left, right = context.get(op.operands[0]), context.get(op.operands[1])
     if not isinstance(left, LanePairs) or not isinstance(right, RowTile):
@@ -95,7 +95,7 @@ def lower_dot(context: Context, op: ir.Operation, count: ir.Value) -> None:
     context.values[op.results[0]] = target
 
 
-def lower_dot_accumulate(context: Context, op: ir.Operation, scale: ir.Value | None, a: ir.Value, b: ir.Value, count: ir.Value) -> None:
+def lower_dot_accumulate(context: Lowering, op: ir.Operation, scale: ir.Value | None, a: ir.Value, b: ir.Value, count: ir.Value) -> None:
     """`tile.dot_add` and `tile.dot_rescale` with pairs of weights and of values."""
     accumulator, left, right = context.get(op.operands[0]), context.get(a), row_pairs(context.get(b))
     if not isinstance(accumulator, LaneTile) or not isinstance(left, LanePairs) or not isinstance(right, RowPairs):
@@ -141,6 +141,6 @@ def _slice(value: ir.Value, begin: int, part: ir.VectorType) -> ir.Value:
     return vector.ExtractStridedSliceOp(part, value, [begin], [WIDTH], [1]).result
 
 
-def _store_slices(context: Context, base: ir.Value, values: list[ir.Value]) -> None:
+def _store_slices(context: Lowering, base: ir.Value, values: list[ir.Value]) -> None:
     for s, value in enumerate(values):
         emit.store(value, emit.element_pointer(base, emit.integer(s * WIDTH), context.score), alignment=64)

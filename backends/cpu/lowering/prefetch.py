@@ -1,7 +1,7 @@
 """What the next turn of a loop reads and writes is asked for while products of this turn are computed."""
 
 from attn_mlir.backends.cpu.lowering import emit
-from attn_mlir.backends.cpu.lowering.context import Context, Memory, Upcoming
+from attn_mlir.backends.cpu.lowering.context import Lowering, MemRef, Upcoming
 from attn_mlir.mlir import arith, ir, llvm
 from attn_mlir.passes.tiling.scalars import known_index
 
@@ -14,7 +14,7 @@ _SHORTEST = 16
 """Steps of a piece of a product between requests."""
 
 
-def announce(context: Context, op: ir.Operation, memory: Memory, address: ir.Value, shape: tuple[int, int], row: ir.Value) -> None:
+def announce(context: Lowering, op: ir.Operation, memory: MemRef, address: ir.Value, shape: tuple[int, int], row: ir.Value) -> None:
     """Notes the tile of `shape` that a load or store at `address`, row `row` of memory, takes in the loop's next turn, if that is known."""
     rows = _rows_a_turn(op, row)
     if rows is None or rows == 0:
@@ -26,7 +26,7 @@ def announce(context: Context, op: ir.Operation, memory: Memory, address: ir.Val
     context.upcoming.append(Upcoming(following, stride, shape[0], lines, op.name == "tile.store"))
 
 
-def taken(context: Context, cycles: int) -> list[Upcoming]:
+def taken(context: Lowering, cycles: int) -> list[Upcoming]:
     """What can be asked for during a product of so many cycles."""
     found: list[Upcoming] = []
     lines = cycles // _CYCLES

@@ -1,15 +1,15 @@
 """The rule for `attn.range`: smallest and largest element of a box, by a scan."""
 
 from attn_mlir.backends.cpu.lowering import emit
-from attn_mlir.backends.cpu.lowering.context import Context, Memory
+from attn_mlir.backends.cpu.lowering.context import Lowering, MemRef
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import arith, ir, scf
 
 
-def lower_range(context: Context, op: ir.Operation) -> None:
+def lower_range(context: Lowering, op: ir.Operation) -> None:
     """Scans the box; it is not empty."""
     memory = context.get(op.operands[0])
-    if not isinstance(memory, Memory):
+    if not isinstance(memory, MemRef):
         raise UnsupportedError("attn.range reads an argument")
     box = [context.scalar(value) for value in list(op.operands)[1:]]
     rank = len(box) // 2
@@ -19,7 +19,7 @@ def lower_range(context: Context, op: ir.Operation) -> None:
     context.values.update(zip(op.results, found, strict=True))
 
 
-def _scan(memory: Memory, begins: list[ir.Value], ends: list[ir.Value], offset: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
+def _scan(memory: MemRef, begins: list[ir.Value], ends: list[ir.Value], offset: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
     if not begins:
         element = emit.storage(memory.element)
         value = emit.load(element, emit.element_pointer(memory.address, offset, element))

@@ -3,7 +3,7 @@
 import numpy as np
 
 from attn_mlir.backends.cpu.lowering import emit, known
-from attn_mlir.backends.cpu.lowering.context import Context
+from attn_mlir.backends.cpu.lowering.context import Lowering
 from attn_mlir.backends.cpu.lowering.gather import read_memory
 from attn_mlir.backends.cpu.lowering.maps import uses_column
 from attn_mlir.backends.cpu.lowering.row_tiles import along, counted, get_tile, memory_of, tile_in, vector_of
@@ -13,13 +13,13 @@ from attn_mlir.mlir import arith, ir, scf, vector
 from attn_mlir.passes.tiling.scalars import identity
 
 
-def lower_map(context: Context, op: ir.Operation) -> None:
+def lower_map(context: Lowering, op: ir.Operation) -> None:
     """`tile.map`."""
     _Map(context, op).lower()
 
 
 class _Map:
-    def __init__(self, context: Context, op: ir.Operation) -> None:
+    def __init__(self, context: Lowering, op: ir.Operation) -> None:
         self._context, self._op = context, op
         self._body = op.regions[0].blocks[0]
         *self._inner, last = (view.operation for view in self._body.operations)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from attn_mlir.backends.cpu.lowering import emit
-from attn_mlir.backends.cpu.lowering.context import Context, RowMajor
+from attn_mlir.backends.cpu.lowering.context import Lowering, RowMajor
 from attn_mlir.backends.cpu.lowering.prefetch import ask, pieces_of, taken
 from attn_mlir.backends.cpu.lowering.row_tiles import counted, elements_of, get_tile, in_buffer, padded, tile_in
 from attn_mlir.backends.cpu.lowering.transpose import transpose
@@ -20,7 +20,7 @@ Put = Callable[[ir.Value, ir.Value], object]
 """Takes the first column, and the vector of sums, of a row's product."""
 
 
-def lower_dot(context: Context, op: ir.Operation) -> None:
+def lower_dot(context: Lowering, op: ir.Operation) -> None:
     """`tile.dot`; where that turns fewer numbers, a b^T is made as (b a^T)^T."""
     target = tile_in(context, op.results[0].type, context.buffer(op))
     made = target
@@ -36,7 +36,7 @@ def lower_dot(context: Context, op: ir.Operation) -> None:
     context.values[op.results[0]] = target
 
 
-def _is_exchanged(context: Context, op: ir.Operation) -> bool:
+def _is_exchanged(context: Lowering, op: ir.Operation) -> bool:
     """Whether less is turned where the factors of a product with a transposed one change places."""
     if not flag(op, "transpose_b") or flag(op, "transpose_a"):
         return False
@@ -44,11 +44,11 @@ def _is_exchanged(context: Context, op: ir.Operation) -> bool:
     return a + _size(context, op.results[0]) < b
 
 
-def _size(context: Context, tile: ir.Value) -> int:
+def _size(context: Lowering, tile: ir.Value) -> int:
     return elements_of(tile.type, context.lanes, context.score)
 
 
-def lower_dot_accumulate(context: Context, op: ir.Operation) -> None:
+def lower_dot_accumulate(context: Lowering, op: ir.Operation) -> None:
     """`tile.dot_add` and `tile.dot_rescale`, in place."""
     target = get_tile(context, op.operands[0])
     scale = get_tile(context, op.operands[1]) if op.name == "tile.dot_rescale" else None
@@ -72,7 +72,7 @@ def lower_dot_accumulate(context: Context, op: ir.Operation) -> None:
     context.values[op.results[0]] = target
 
 
-def _factors(context: Context, scale: RowMajor, row: ir.Value) -> list[ir.Value]:
+def _factors(context: Lowering, scale: RowMajor, row: ir.Value) -> list[ir.Value]:
     """The factor of a row, for all lanes: two that add up to it, the small one first, where it has more digits than scores."""
     whole = emit.load(scale.kept, scale.at(None, row))
     parts = [emit.cast_float(whole, context.score)]
@@ -84,7 +84,7 @@ def _factors(context: Context, scale: RowMajor, row: ir.Value) -> list[ir.Value]
     return [emit.splat(part, context.lanes) for part in parts]
 
 
-def _alignment(context: Context, tile: RowMajor) -> int:
+def _alignment(context: Lowering, tile: RowMajor) -> int:
     return context.score_bytes * (context.lanes if tile.stride is None else 1)
 
 
@@ -106,7 +106,7 @@ class _Left:
         return lambda k: [emit.element_pointer(row, k, self.tile.kept) for row in rows]
 
 
-def _multiply(context: Context, op: ir.Operation, target: RowMajor, finish: Callable[[ir.Value], Put], exchanged: bool = False) -> None:
+def _multiply(context: Lowering, op: ir.Operation, target: RowMajor, finish: Callable[[ir.Value], Put], exchanged: bool = False) -> None:
     """Calls `finish(row)(first column, vector)` for all vectors of a b, or of b^T a^T where factors are `exchanged`."""
     first, second = list(op.operands)[-2:]
     if exchanged:
@@ -222,7 +222,7 @@ def row_blocks(size: int, step: int, body: Callable[[ir.Value, int], None]) -> N
         body(emit.index(whole), size - whole)
 
 
-def _transposed(context: Context, value: ir.Value) -> RowMajor:
+def _transposed(context: Lowering, value: ir.Value) -> RowMajor:
     """A tile with rows and columns exchanged, in the last buffer but one; it stays there for the next product with it."""
     tile = get_tile(context, value)
     target = in_buffer(context.buffers[-2], tile.kept, tile.columns, tile.rows, context.lanes)
@@ -232,7 +232,7 @@ def _transposed(context: Context, value: ir.Value) -> RowMajor:
     return target
 
 
-def turn(context: Context, tile: RowMajor, target: RowMajor) -> None:
+def turn(context: Lowering, tile: RowMajor, target: RowMajor) -> None:
     """Writes a tile, with its padding, into `target` with rows and columns exchanged."""
     lanes = context.lanes
     type_ = ir.VectorType.get([lanes], tile.kept)

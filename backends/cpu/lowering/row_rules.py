@@ -1,7 +1,7 @@
 """The rules for kernels whose tiles lie row by row."""
 
 from attn_mlir.backends.cpu.lowering import emit, row_maps, row_products, row_solve, row_tiles
-from attn_mlir.backends.cpu.lowering.context import Context, RowMajor, Rule
+from attn_mlir.backends.cpu.lowering.context import Lowering, RowMajor, Rule
 from attn_mlir.backends.cpu.lowering.gather import read_memory
 from attn_mlir.backends.cpu.lowering.maps import lower_scalar
 from attn_mlir.backends.cpu.lowering.row_tiles import copy_tile, get_tile, memory_of
@@ -9,7 +9,7 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir, scf
 
 
-def _lower_for(context: Context, op: ir.Operation) -> None:
+def _lower_for(context: Lowering, op: ir.Operation) -> None:
     """`scf.for`: carried tiles are changed in place, or copied back at the end of each turn."""
     lower, upper, step, *initial = (context.get(value) for value in op.operands)
     body = op.regions[0].blocks[0]
@@ -33,7 +33,7 @@ def _lower_for(context: Context, op: ir.Operation) -> None:
         context.values[result] = next(results) if isinstance(value, ir.Value) else value
 
 
-def _lower_if(context: Context, op: ir.Operation) -> None:
+def _lower_if(context: Lowering, op: ir.Operation) -> None:
     """`scf.if` without results."""
     if len(op.results):
         raise UnsupportedError("tiles in rows are not chosen by conditions")
@@ -45,7 +45,7 @@ def _lower_if(context: Context, op: ir.Operation) -> None:
             scf.YieldOp([])
 
 
-def _lower_scalar(context: Context, op: ir.Operation) -> None:
+def _lower_scalar(context: Lowering, op: ir.Operation) -> None:
     """Scalar code outside of maps: numbers of tiles and of memory, arithmetic."""
     if op.name == "tensor.extract":
         tile = get_tile(context, op.operands[0])

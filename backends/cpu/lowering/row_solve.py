@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from attn_mlir.backends.cpu.lowering import emit
-from attn_mlir.backends.cpu.lowering.context import Context, RowMajor
+from attn_mlir.backends.cpu.lowering.context import Lowering, RowMajor
 from attn_mlir.backends.cpu.lowering.row_products import row_blocks
 from attn_mlir.backends.cpu.lowering.row_tiles import counted, get_tile, tile_in
 from attn_mlir.mlir import arith, ir, scf, vector
@@ -14,7 +14,7 @@ _VECTORS = 4
 """Vectors of columns of a block."""
 
 
-def lower_solve_unit(context: Context, op: ir.Operation) -> None:
+def lower_solve_unit(context: Lowering, op: ir.Operation) -> None:
     """`tile.solve_unit`: a block of rows takes away what the rows solved before it say, then what its own do."""
     a, b = (get_tile(context, operand) for operand in op.operands)
     solved = tile_in(context, op.results[0].type, context.buffer(op))
@@ -25,7 +25,7 @@ def lower_solve_unit(context: Context, op: ir.Operation) -> None:
 
 
 class _Solve:
-    def __init__(self, context: Context, a: RowMajor, b: RowMajor, solved: RowMajor, upper: bool) -> None:
+    def __init__(self, context: Lowering, a: RowMajor, b: RowMajor, solved: RowMajor, upper: bool) -> None:
         self._context, self._a, self._b, self._solved, self._upper = context, a, b, solved, upper
         self._type = ir.VectorType.get([context.lanes], context.score)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from attn_mlir.backends.cpu.lowering import emit
-from attn_mlir.backends.cpu.lowering.context import Context, Memory, RowMajor
+from attn_mlir.backends.cpu.lowering.context import Lowering, MemRef, RowMajor
 from attn_mlir.backends.cpu.lowering.prefetch import announce
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import arith, ir, scf
@@ -31,7 +31,7 @@ def elements_of(type_: ir.Type, lanes: int, score: ir.Type) -> int:
     return max(1, wide) * rows * padded(tile.shape[-1], lanes)
 
 
-def tile_in(context: Context, type_: ir.Type, address: ir.Value) -> RowMajor:
+def tile_in(context: Lowering, type_: ir.Type, address: ir.Value) -> RowMajor:
     """A tile of this type in a buffer."""
     tile = ir.RankedTensorType(type_)
     rows = tile.shape[0] if tile.rank == 2 else 1
@@ -45,7 +45,7 @@ def in_buffer(address: ir.Value, kept: ir.Type, rows: int, columns: int, lanes: 
     return RowMajor(address, kept, rows, columns, width, band=band if banded else 0, height=padded(rows, lanes))
 
 
-def get_tile(context: Context, value: ir.Value) -> RowMajor:
+def get_tile(context: Lowering, value: ir.Value) -> RowMajor:
     """What a tile has become."""
     found = context.get(value)
     if not isinstance(found, RowMajor):
@@ -53,10 +53,10 @@ def get_tile(context: Context, value: ir.Value) -> RowMajor:
     return found
 
 
-def memory_of(context: Context, value: ir.Value) -> Memory:
+def memory_of(context: Lowering, value: ir.Value) -> MemRef:
     """What a memref has become."""
     found = context.get(value)
-    if not isinstance(found, Memory):
+    if not isinstance(found, MemRef):
         raise UnsupportedError(f"{value} is not a memref")
     return found
 
@@ -83,7 +83,7 @@ def vector_of(width: int, element: ir.Type) -> ir.Type:
     return element if width == 1 else ir.VectorType.get([width], element)
 
 
-def lower_load(context: Context, op: ir.Operation) -> None:
+def lower_load(context: Lowering, op: ir.Operation) -> None:
     """`tile.load`: rows are copied, those past `count` from the last one; a tile of layout "memory" only where there are such rows."""
     source, b, h, row, count = op.operands
     memory, tile = memory_of(context, source), tile_in(context, op.results[0].type, context.buffer(op))
@@ -104,7 +104,7 @@ def lower_load(context: Context, op: ir.Operation) -> None:
     context.values[op.results[0]] = replace(tile, address=place.results[0], stride=place.results[1])
 
 
-def _copy_rows(context: Context, memory: Memory, address: ir.Value, count: ir.Value, tile: RowMajor) -> None:
+def _copy_rows(context: Lowering, memory: MemRef, address: ir.Value, count: ir.Value, tile: RowMajor) -> None:
     last = arith.SubIOp(count, emit.index(1)).result
 
     def one(i: ir.Value) -> None:
@@ -119,7 +119,7 @@ def _copy_rows(context: Context, memory: Memory, address: ir.Value, count: ir.Va
     counted(emit.index(tile.rows), 1, one)
 
 
-def lower_store(context: Context, op: ir.Operation) -> None:
+def lower_store(context: Lowering, op: ir.Operation) -> None:
     """`tile.store`."""
     source, target, b, h, row, count = op.operands
     memory, tile = memory_of(context, target), get_tile(context, source)
@@ -143,14 +143,14 @@ def lower_store(context: Context, op: ir.Operation) -> None:
     counted(context.scalar(count), 1, one)
 
 
-def _row(memory: Memory, b: ir.Value, h: ir.Value, row: ir.Value) -> ir.Value:
+def _row(memory: MemRef, b: ir.Value, h: ir.Value, row: ir.Value) -> ir.Value:
     offset = emit.integer(0)
     for position, stride in zip((b, h, row), memory.strides, strict=False):
         offset = emit.add(offset, emit.mul(emit.to_i64(position), stride))
     return emit.element_pointer(memory.address, offset, memory.element)
 
 
-def lower_fill(context: Context, op: ir.Operation) -> None:
+def lower_fill(context: Lowering, op: ir.Operation) -> None:
     """`tile.fill`."""
     tile = tile_in(context, op.results[0].type, context.buffer(op))
     value = emit.cast_float(context.scalar(op.operands[0]), tile.kept)
@@ -159,7 +159,7 @@ def lower_fill(context: Context, op: ir.Operation) -> None:
     context.values[op.results[0]] = tile
 
 
-def copy_tile(context: Context, source: RowMajor, target: RowMajor) -> None:
+def copy_tile(context: Lowering, source: RowMajor, target: RowMajor) -> None:
     """Copies a tile, padding too."""
     type_ = ir.VectorType.get([context.lanes], source.kept)
 
@@ -169,7 +169,7 @@ def copy_tile(context: Context, source: RowMajor, target: RowMajor) -> None:
     counted(emit.index(source.rows), 1, row)
 
 
-def lower_cumsum(context: Context, op: ir.Operation) -> None:
+def lower_cumsum(context: Lowering, op: ir.Operation) -> None:
     """`tile.cumsum`: sums of rows run along; those of a tile of rank 1 number by number."""
     source, tile = get_tile(context, op.operands[0]), tile_in(context, op.results[0].type, context.buffer(op))
     backward = ir.BoolAttr(op.attributes["reverse"]).value
@@ -192,7 +192,7 @@ def lower_cumsum(context: Context, op: ir.Operation) -> None:
     context.values[op.results[0]] = tile
 
 
-def lower_subview(context: Context, op: ir.Operation) -> None:
+def lower_subview(context: Lowering, op: ir.Operation) -> None:
     """`memref.subview` with steps of 1: another address, and sizes; leading dimensions of size 1 may go."""
     memory = memory_of(context, op.operands[0])
     dynamic = [context.scalar(value) for value in list(op.operands)[1:]]
@@ -210,4 +210,4 @@ def lower_subview(context: Context, op: ir.Operation) -> None:
         start = emit.add(start, emit.mul(offset, stride))
     dropped = len(sizes) - ir.MemRefType(op.results[0].type).rank
     address = emit.element_pointer(memory.address, start, memory.element)
-    context.values[op.results[0]] = Memory(address, memory.element, tuple(sizes[dropped:]), memory.strides[dropped:])
+    context.values[op.results[0]] = MemRef(address, memory.element, tuple(sizes[dropped:]), memory.strides[dropped:])

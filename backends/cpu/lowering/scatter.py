@@ -7,24 +7,24 @@ are added as a vector. Which it is may show only at run time. Otherwise one lane
 from collections.abc import Callable, Sequence
 
 from attn_mlir.backends.cpu.lowering import emit
-from attn_mlir.backends.cpu.lowering.context import Context, Memory
+from attn_mlir.backends.cpu.lowering.context import Lowering, MemRef
 from attn_mlir.backends.cpu.lowering.maps import lower_scalar, uses_column
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import arith, ir, llvm, scf, vector
 
 
-def lower_scatter_add(context: Context, op: ir.Operation) -> None:
+def lower_scatter_add(context: Lowering, op: ir.Operation) -> None:
     """`tile.scatter_add`."""
     target, rows, *columns = op.operands
     memory = context.get(target)
-    if not isinstance(memory, Memory):
+    if not isinstance(memory, MemRef):
         raise UnsupportedError("tile.scatter_add adds to an argument")
     body = op.regions[0].blocks[0]
     operations = [view.operation for view in body.operations]
     i, *j = body.arguments
     context.values[i] = emit.lane_numbers(context.lanes)
     valid = arith.CmpIOp(arith.CmpIPredicate.slt, emit.lane_numbers(context.lanes), emit.splat(context.scalar(rows), context.lanes)).result
-    scatter = Scatter(context, memory, context.scalar(rows), valid)
+    scatter = ScatterPlace(context, memory, context.scalar(rows), valid)
     in_loop = uses_column(operations[:-1], j[0]) if j else []
     for inner in operations[:-1]:
         if inner not in in_loop:
@@ -42,10 +42,10 @@ def lower_scatter_add(context: Context, op: ir.Operation) -> None:
         scf.YieldOp([])
 
 
-class Scatter:
+class ScatterPlace:
     """Additions to one argument, from lanes of which the first `rows` are valid."""
 
-    def __init__(self, context: Context, memory: Memory, rows: ir.Value, valid: ir.Value) -> None:
+    def __init__(self, context: Lowering, memory: MemRef, rows: ir.Value, valid: ir.Value) -> None:
         self._context, self._memory, self._rows, self._valid = context, memory, rows, valid
 
     def add_where(self, yielded: list[ir.Value]) -> None:

@@ -2,14 +2,14 @@
 
 from attn_mlir.backends.cpu.lowering import emit
 from attn_mlir.backends.cpu.lowering.blocks import overlapping
-from attn_mlir.backends.cpu.lowering.context import Context, LaneTile, RowTile
+from attn_mlir.backends.cpu.lowering.context import LaneTile, Lowering, RowTile
 from attn_mlir.mlir import arith, ir, scf, vector
 
 _KEYS, _VECTORS = 8, 8
 """Keys whose scores are summed up at a time, and vectors of an output's columns."""
 
 
-def scores(context: Context, left: LaneTile, right: RowTile, target: LaneTile, depth: int, count: ir.Value) -> None:
+def scores(context: Lowering, left: LaneTile, right: RowTile, target: LaneTile, depth: int, count: ir.Value) -> None:
     """The products of the row with `count` keys."""
 
     def block(first: ir.Value, keys: int) -> None:
@@ -35,7 +35,7 @@ def scores(context: Context, left: LaneTile, right: RowTile, target: LaneTile, d
 
 
 def accumulate(
-    context: Context, weights: LaneTile, right: RowTile, target: LaneTile, scale: ir.Value | None, columns: int, count: ir.Value
+    context: Lowering, weights: LaneTile, right: RowTile, target: LaneTile, scale: ir.Value | None, columns: int, count: ir.Value
 ) -> None:
     """Adds the sum of `count` values times their weights to `target`, which is multiplied by `scale` before."""
     factor = None if scale is None else vector.ExtractOp(scale, [], [0]).result
@@ -64,18 +64,18 @@ def accumulate(
             block(first, min(_VECTORS, (end - first) // width), width)
 
 
-def _spans(context: Context, size: int) -> list[tuple[int, int, int]]:
+def _spans(context: Lowering, size: int) -> list[tuple[int, int, int]]:
     """[begin, end) and the width of vectors: whole ones, then single numbers."""
     lanes = context.target.vector_bytes // context.score_bytes
     whole = size // lanes * lanes
     return [span for span in ((0, whole, lanes), (whole, size, 1)) if span[0] < span[1]]
 
 
-def _vector(context: Context, width: int) -> ir.VectorType:
+def _vector(context: Lowering, width: int) -> ir.VectorType:
     return ir.VectorType.get([width], context.score)
 
 
-def _load(context: Context, type_: ir.Type, address: ir.Value, offset: ir.Value) -> ir.Value:
+def _load(context: Lowering, type_: ir.Type, address: ir.Value, offset: ir.Value) -> ir.Value:
     return emit.load(type_, emit.element_pointer(address, offset, context.score), alignment=context.score_bytes)
 
 

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from attn_mlir.backends.cpu.lowering import emit
-from attn_mlir.backends.cpu.lowering.context import Context, LaneTile
+from attn_mlir.backends.cpu.lowering.context import LaneTile, Lowering
 from attn_mlir.mlir import arith, ir, llvm, scf
 
 
-def squares(context: Context, columns: int) -> int:
+def squares(context: Lowering, columns: int) -> int:
     """How many of the columns can be done in squares: a vector register holds one number of every lane."""
     whole = context.lanes * context.score_bytes == context.target.vector_bytes
     return columns // context.lanes * context.lanes if whole else 0
@@ -28,7 +28,9 @@ def transpose(rows: Sequence[ir.Value]) -> list[ir.Value]:
     return vectors
 
 
-def load_squares(context: Context, address: ir.Value, stride: ir.Value, element: ir.Type, tile: LaneTile, last: ir.Value, end: int) -> None:
+def load_squares(
+    context: Lowering, address: ir.Value, stride: ir.Value, element: ir.Type, tile: LaneTile, last: ir.Value, end: int
+) -> None:
     """Columns up to `end` of rows from `address` on; lanes past row `last` repeat it."""
     lanes = context.lanes
     rows = [arith.MinSIOp(emit.index(lane), last).result for lane in range(lanes)]
@@ -43,7 +45,7 @@ def load_squares(context: Context, address: ir.Value, stride: ir.Value, element:
         scf.YieldOp([])
 
 
-def store_squares(context: Context, tile: LaneTile, address: ir.Value, stride: ir.Value, element: ir.Type, end: int) -> None:
+def store_squares(context: Lowering, tile: LaneTile, address: ir.Value, stride: ir.Value, element: ir.Type, end: int) -> None:
     """Columns up to `end` of all lanes, as rows from `address` on."""
     lanes = context.lanes
     loop = scf.ForOp(emit.index(0), emit.index(end), emit.index(lanes), [])

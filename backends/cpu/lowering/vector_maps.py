@@ -3,7 +3,7 @@
 import numpy as np
 
 from attn_mlir.backends.cpu.lowering import emit, known
-from attn_mlir.backends.cpu.lowering.context import Context, Memory, RowTile, Rule
+from attn_mlir.backends.cpu.lowering.context import Lowering, MemRef, RowTile, Rule
 from attn_mlir.backends.cpu.lowering.gather import read_memory
 from attn_mlir.mlir import ir
 
@@ -11,14 +11,14 @@ MOST = 16
 """Vectors of columns that are written out at most."""
 
 
-def width_of(context: Context, columns: int, operations: list[ir.Operation], j: ir.Value) -> int:
+def width_of(context: Lowering, columns: int, operations: list[ir.Operation], j: ir.Value) -> int:
     """The columns of a vector where a map is written out in vectors; 0 where it is not, since it reads rows in their order."""
     width = context.target.vector_bytes // context.score_bytes
     elsewhere = any(op.name == "tensor.extract" and op.operands[-1] != j for op in operations)
     return width if elsewhere and 1 <= columns // width <= MOST else 0
 
 
-def lower_vectors(context: Context, op: ir.Operation, tile: RowTile, row: ir.Value, whole: int, width: int, scalar: Rule) -> None:
+def lower_vectors(context: Lowering, op: ir.Operation, tile: RowTile, row: ir.Value, whole: int, width: int, scalar: Rule) -> None:
     """The first `whole` columns of a row; `scalar` lowers an op that reads no memory."""
     *operations, last = (view.operation for view in op.regions[0].blocks[0].operations)
     j = op.regions[0].blocks[0].arguments[1]
@@ -35,14 +35,14 @@ def lower_vectors(context: Context, op: ir.Operation, tile: RowTile, row: ir.Val
     context.lanes = lanes
 
 
-def _lower(context: Context, op: ir.Operation, numbers: known.Indices, scalar: Rule) -> None:
+def _lower(context: Lowering, op: ir.Operation, numbers: known.Indices, scalar: Rule) -> None:
     last = numbers.of(op.operands[-1]) if op.name in ("tensor.extract", "memref.load") else None
     if last is None or last.ndim == 0:
         numbers.note(op)
         scalar(context, op)
         return
     source, indices = context.get(op.operands[0]), [context.scalar(value) for value in list(op.operands)[1:]]
-    if isinstance(source, Memory):
+    if isinstance(source, MemRef):
         found = known.read(context, source, indices, last)
         context.values[op.results[0]] = read_memory(context, source, indices) if found is None else found
     elif isinstance(source, RowTile):

@@ -1,17 +1,17 @@
 """The rule for `tile.add_window`: columns of a tile are added to a captured tensor's gradient as vectors where lanes follow each other."""
 
 from attn_mlir.backends.cpu.lowering import emit
-from attn_mlir.backends.cpu.lowering.context import Context, LaneTile
+from attn_mlir.backends.cpu.lowering.context import LaneTile, Lowering
 from attn_mlir.backends.cpu.lowering.scatter import add_vector
-from attn_mlir.backends.cpu.lowering.windows import Place, equal
+from attn_mlir.backends.cpu.lowering.windows import WindowPlace, equal
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import arith, ir, scf
 
 
-def lower_add_window(context: Context, op: ir.Operation) -> None:
+def lower_add_window(context: Lowering, op: ir.Operation) -> None:
     """`tile.add_window`."""
     source, target, rows, columns, *offsets = op.operands
-    tile, place = context.get(source), Place(context, op, target, offsets)
+    tile, place = context.get(source), WindowPlace(context, op, target, offsets)
     if not isinstance(tile, LaneTile):
         raise UnsupportedError("what is added to a window is a tile along lanes")
     count, extent, lanes = context.scalar(rows), context.scalar(columns), context.lanes
@@ -39,13 +39,13 @@ def _each_column(columns: ir.Value, body: object) -> None:
         scf.YieldOp([])
 
 
-def _add_whole(context: Context, tile: LaneTile, place: Place, column: ir.Value) -> None:
+def _add_whole(context: Lowering, tile: LaneTile, place: WindowPlace, column: ir.Value) -> None:
     address = place.at(column)
     old = emit.load(context.row_type, address)
     emit.store(arith.AddFOp(old, context.load_column(tile, column)).result, address)
 
 
-def _add_in_turn(context: Context, tile: LaneTile, place: Place, column: ir.Value, rows: ir.Value) -> None:
+def _add_in_turn(context: Lowering, tile: LaneTile, place: WindowPlace, column: ir.Value, rows: ir.Value) -> None:
     address, values = place.at(column), context.column(tile, column)
     loop = scf.ForOp(emit.index(0), rows, emit.index(1), [])
     with ir.InsertionPoint(loop.body):

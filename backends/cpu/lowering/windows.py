@@ -5,7 +5,7 @@ they need no conversion. Where neighbouring columns do, rows are loaded and tran
 """
 
 from attn_mlir.backends.cpu.lowering import emit
-from attn_mlir.backends.cpu.lowering.context import ColumnTile, Context
+from attn_mlir.backends.cpu.lowering.context import ColumnTile, Lowering
 from attn_mlir.backends.cpu.lowering.gather import gather_lanes
 from attn_mlir.backends.cpu.lowering.memory import memory_of
 from attn_mlir.backends.cpu.lowering.transpose import transpose
@@ -19,10 +19,10 @@ def kept_type(element: ir.Type, score: ir.Type) -> ir.Type:
     return emit.storage(element)
 
 
-class Place:
+class WindowPlace:
     """Where a window lies: the address of its first element, and how far rows and columns are apart, in elements (i64)."""
 
-    def __init__(self, context: Context, op: ir.Operation, memory: ir.Value, offsets: list[ir.Value]) -> None:
+    def __init__(self, context: Lowering, op: ir.Operation, memory: ir.Value, offsets: list[ir.Value]) -> None:
         found = memory_of(context, memory)
         self.element = emit.storage(found.element)
         offset = emit.integer(0)
@@ -49,15 +49,15 @@ def equal(a: ir.Value, b: int) -> ir.Value:
     return arith.CmpIOp(arith.CmpIPredicate.eq, a, emit.integer(b)).result
 
 
-def lower_load_window(context: Context, op: ir.Operation) -> None:
+def lower_load_window(context: Lowering, op: ir.Operation) -> None:
     """`tile.load_window`."""
     source, rows, columns, *offsets = op.operands
-    window = _Window(context, op, Place(context, op, source, offsets), (context.scalar(rows), context.scalar(columns)))
+    window = _Window(context, op, WindowPlace(context, op, source, offsets), (context.scalar(rows), context.scalar(columns)))
     context.values[op.results[0]] = window.load()
 
 
 class _Window:
-    def __init__(self, context: Context, op: ir.Operation, place: Place, extents: tuple[ir.Value, ir.Value]) -> None:
+    def __init__(self, context: Lowering, op: ir.Operation, place: WindowPlace, extents: tuple[ir.Value, ir.Value]) -> None:
         self._context, self._place = context, place
         self._rows, self._columns = extents
         self._element = place.element

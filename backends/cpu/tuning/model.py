@@ -11,7 +11,7 @@ from attn_mlir.backends.cpu.target import CpuTarget
 from attn_mlir.backends.cpu.tuning.sweep_facts import CpuSweepFacts
 from attn_mlir.backends.fields import Fields
 from attn_mlir.backends.tuning.facts import KernelFacts
-from attn_mlir.backends.tuning.space import Cost, Work, number
+from attn_mlir.backends.tuning.space import Cost, Workload, number
 
 MOST_ROWS, MOST_KEYS, MOST_CHUNK = 256, 1024, 128
 _EXPONENTIAL = 11.0
@@ -61,7 +61,7 @@ def _sweep_problem(sweep: CpuSweepFacts, choices: Fields) -> str:
     return ""
 
 
-def cost(facts: KernelFacts, choices: Fields, target: CpuTarget, work: Work, threads: int, least: int = 1) -> Cost:
+def cost(facts: KernelFacts, choices: Fields, target: CpuTarget, work: Workload, threads: int, least: int = 1) -> Cost:
     """What a kernel needs with these choices on `threads` threads at most, and about how many cycles it takes."""
     problem = problem_of(facts, choices, target, least)
     used = max(min(number(choices, "threads", threads), threads), 1)
@@ -111,7 +111,7 @@ def _block_limits(facts: KernelFacts, rows: int, keys: int, target: CpuTarget) -
     return {"multiplying": multiplied, "L2 cache": cached, "instructions": issued}
 
 
-def _sweep_cost(facts: KernelFacts, sweep: CpuSweepFacts, choices: Fields, target: CpuTarget, work: Work, threads: int) -> Cost:
+def _sweep_cost(facts: KernelFacts, sweep: CpuSweepFacts, choices: Fields, target: CpuTarget, work: Workload, threads: int) -> Cost:
     """Programs go through their chunks one after another."""
     chunk, columns, width = number(choices, "block_q", sweep.chunk), number(choices, "block_kv", sweep.values), _width(facts)
     chunk = min(chunk, max(work.queries, 1))

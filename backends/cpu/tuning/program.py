@@ -11,7 +11,7 @@ import torch
 from attn_mlir.backends import fields
 from attn_mlir.backends.cpu import driver, pipeline
 from attn_mlir.backends.cpu.passes.choose_blocks import TUNED
-from attn_mlir.backends.cpu.program import CpuProgram, build_derivative
+from attn_mlir.backends.cpu.program import CpuLaunchPlan, build_derivative
 from attn_mlir.backends.cpu.target import TARGETS, CpuTarget, host
 from attn_mlir.backends.cpu.tuning.bench import CpuBench
 from attn_mlir.backends.cpu.tuning.space import CpuSpace
@@ -21,7 +21,7 @@ from attn_mlir.backends.host import read_host
 from attn_mlir.backends.program import function_named, keep_kernels, prepare_derivative, reported
 from attn_mlir.backends.tuning.facts import KernelFacts, facts_of
 from attn_mlir.backends.tuning.program import Tuner, release, versions
-from attn_mlir.backends.tuning.space import Tunable, Work
+from attn_mlir.backends.tuning.space import Tunable, Workload
 from attn_mlir.backends.tuning.store import Key, bucket
 from attn_mlir.backends.tuning.worker import Job
 from attn_mlir.dialects import loaded
@@ -46,15 +46,15 @@ def tunables(text: str, job: Job, sizes: Sequence[Any], arch: str) -> tuple[dict
     few = _few(job, linear, queries, heads != kv_heads)
     if linear and queries == 1:
         return _known(text), []  # a single position is a chunk of its own
-    work = Work(queries, keys, batch * max(size[1] for size in sizes))
+    work = Workload(queries, keys, batch * max(size[1] for size in sizes))
     if few == "group":
-        work = Work(heads // kv_heads, keys, batch * kv_heads)
+        work = Workload(heads // kv_heads, keys, batch * kv_heads)
     found = []
     for name, facts, digest in _read(text, job, few):
         length = bucket(max(queries, keys))
         key = Key(digest, f"{kind_of(target)} t{bucket(threads)}", facts.element, facts.head_dims, length, _versions())
         segment = 0 if facts.sweep is None else facts.sweep.segment
-        mine = Work(segment, segment, work.heads * -(-keys // segment)) if segment else work
+        mine = Workload(segment, segment, work.heads * -(-keys // segment)) if segment else work
         found.append(Tunable(name, _space(facts, target, mine, threads, few), key))
     return _known(text), found
 
@@ -71,7 +71,7 @@ def _few(job: Job, linear: bool, queries: int, grouped: bool) -> str:
     return "group" if grouped and queries == 1 else "one" if queries == 1 else "few"
 
 
-def _space(facts: KernelFacts, target: CpuTarget, work: Work, threads: int, few: str) -> CpuSpace:
+def _space(facts: KernelFacts, target: CpuTarget, work: Workload, threads: int, few: str) -> CpuSpace:
     if facts.sweep is not None:
         return CpuSpace(facts, target, work, threads, (facts.sweep.chunk, facts.sweep.values))
     blocks = {"": pipeline.BLOCKS, "one": pipeline.ONE_ROW}.get(few, pipeline.FEW_ROWS)
@@ -122,7 +122,7 @@ class _Compiled:
 def compile_job(text: str, job: Job) -> _Compiled:
     """See `Tuner.compile`. Candidates are not kept in memory: most of them are never run again."""
     if job.function or job.segment or _LINEAR in text:
-        program: CpuProgram = build_derivative(text, job.function, job.wrt, job.segment)
+        program: CpuLaunchPlan = build_derivative(text, job.function, job.wrt, job.segment)
         return _Compiled(program.run)
     kernel = driver.build_kernel(text)
 

@@ -7,7 +7,7 @@ from attn_mlir.backends.cpu.target import CpuTarget
 from attn_mlir.backends.cpu.tuning.model import cost
 from attn_mlir.backends.fields import Fields
 from attn_mlir.backends.tuning.facts import KernelFacts
-from attn_mlir.backends.tuning.space import Cost, Work
+from attn_mlir.backends.tuning.space import Cost, Workload
 
 _KEYS = (16, 32, 64, 128, 256, 512)
 _CHUNKS = (8, 16, 32, 64, 128)
@@ -23,7 +23,7 @@ class CpuSpace:
 
     facts: KernelFacts
     target: CpuTarget
-    work: Work
+    work: Workload
     threads: int
     blocks: tuple[int, int]
     rows: int = 0

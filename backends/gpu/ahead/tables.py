@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from attn_mlir.backends.ahead.tables import bools, grid_of, steps_table
-from attn_mlir.backends.gpu.kernel import Parameter
+from attn_mlir.backends.gpu.kernel import KernelParameter
 from attn_mlir.backends.gpu.units import Unit
-from attn_mlir.backends.host import Host, Step
+from attn_mlir.backends.host import Host, HostStep
 from attn_mlir.errors import UnsupportedError
 
 _KINDS = {
@@ -23,7 +23,7 @@ def program_table(name: str, host: Host, units: Mapping[str, Unit], codes: Mappi
     lines = [_kernel_table(f"{name}_{kernel}", unit, codes[kernel]) for kernel, unit in units.items()]
     other = "nullptr, 0" if longer is None else f"&{longer[0]}, {longer[1]}"
 
-    def elements_of(step: Step) -> Sequence[str]:
+    def elements_of(step: HostStep) -> Sequence[str]:
         return units[step.kernel].outputs if step.kernel else [result.type.element for result in step.results]
 
     return "\n".join([*lines, *steps_table(name, host, elements_of, other)])
@@ -51,7 +51,7 @@ def _kernel_table(name: str, unit: Unit, code: str) -> str:
     )
 
 
-def _parameter(parameter: Parameter) -> str:
+def _parameter(parameter: KernelParameter) -> str:
     columns, rows = parameter.box
     number = _NUMBERS.get(parameter.type, "INT")
     fields = f"{parameter.argument}, {parameter.dim}, attn::{number}, {columns}, {rows}, {parameter.swizzle}, {parameter.align}"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from attn_mlir.backends.gpu.passes.scaling import float_maps, maker, unnamed
-from attn_mlir.backends.gpu.scalar_bounds import Ranges
+from attn_mlir.backends.gpu.scalar_bounds import IntegerRanges
 from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
@@ -23,7 +23,7 @@ class FloatPositions(Pass):
     name = "gpu-float-positions"
 
     def run(self, module: ir.Operation) -> bool:
-        ranges = Ranges()
+        ranges = IntegerRanges()
         for map_ in list(float_maps(module, rank=2)):
             depends = dependence(map_.regions[0].blocks[0])
             for op in find_all(map_, "arith.sitofp"):
@@ -53,7 +53,7 @@ class _Sum:
         if op.name != "arith.index_cast":
             self.add(op.operands[1], sign if op.name == "arith.addi" else -sign)
 
-    def is_exact(self, ranges: Ranges) -> bool:
+    def is_exact(self, ranges: IntegerRanges) -> bool:
         """Whether it is exact in f32."""
         low = high = 0
         for value, sign in self.terms:
@@ -77,7 +77,7 @@ def _as_index(value: ir.Value) -> ir.Value:
     return value if isinstance(value.type, ir.IndexType) else arith.IndexCastOp(ir.IndexType.get(), value).result
 
 
-def _split(op: ir.Operation, depends: dict[ir.Value, frozenset[int]], ranges: Ranges) -> ir.Value | None:
+def _split(op: ir.Operation, depends: dict[ir.Value, frozenset[int]], ranges: IntegerRanges) -> ir.Value | None:
     """The sum of what depends on the column and of the rest; None where it cannot be told apart exactly."""
     whole = _Sum()
     whole.add(op.operands[0], 1)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.passes.scaling import unnamed
-from attn_mlir.backends.gpu.scalar_bounds import INDICES, POSITIONS, Ranges, fits_int
+from attn_mlir.backends.gpu.scalar_bounds import INDICES, POSITIONS, IntegerRanges, fits_int
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import find_all, maker, walk
@@ -21,7 +21,7 @@ class NarrowBounds(Pass):
     name = "gpu-narrow-bounds"
 
     def run(self, module: ir.Operation) -> bool:
-        ranges = Ranges()
+        ranges = IntegerRanges()
         clamped: dict[tuple[ir.Value, int], ir.Value] = {}
         for op in walk(module):
             for number, most in _bounds(op):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.passes.scaling import float_maps, unnamed
-from attn_mlir.backends.gpu.scalar_bounds import Ranges, fits_int
+from attn_mlir.backends.gpu.scalar_bounds import IntegerRanges, fits_int
 from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
@@ -23,7 +23,7 @@ class NarrowComparisons(Pass):
     name = "gpu-narrow-comparisons"
 
     def run(self, module: ir.Operation) -> bool:
-        ranges = Ranges()
+        ranges = IntegerRanges()
         for map_ in list(float_maps(module, rank=2)):
             depends = dependence(map_.regions[0].blocks[0])
             for op in find_all(map_, "arith.cmpi"):
@@ -33,7 +33,7 @@ class NarrowComparisons(Pass):
         return True
 
 
-def _clamp(op: ir.Operation, number: int, depends: dict[ir.Value, frozenset[int]], ranges: Ranges) -> None:
+def _clamp(op: ir.Operation, number: int, depends: dict[ir.Value, frozenset[int]], ranges: IntegerRanges) -> None:
     """Clamps an operand that does not differ from pair to pair, if the other one is known to be smaller than the limit."""
     value, (low, high) = op.operands[number], ranges.of(op.operands[1 - number])
     if depends.get(value, frozenset()) == _PAIR or fits_int(ranges.of(value)) or not -_LIMIT < low <= high < _LIMIT:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.passes.fold_scale import is_only_read, may_be_empty
 from attn_mlir.backends.gpu.passes.keep_max import FREE
-from attn_mlir.backends.gpu.passes.scaling import Scaler, Sum, constant, erase_unused, float_maps, is_real, maker
+from attn_mlir.backends.gpu.passes.scaling import Scaler, TermSum, constant, erase_unused, float_maps, is_real, maker
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.simplification.folding import number
@@ -73,7 +73,7 @@ def _without(value: ir.Value, scaler: Scaler, block: ir.Block) -> tuple[ir.Value
         return None if found is None else (arith.select(condition, found[0], b), found[1])
     if maker(value, "arith.addf", "arith.subf", "math.fma") is None or scaler.cheap(value):
         return None
-    sum_ = Sum(scaler, value, 1.0)
+    sum_ = TermSum(scaler, value, 1.0)
     terms = sum_.taken(_ROW)
     if not terms or not sum_.full or not all(_is_repeatable(term, block) for term in terms):
         return None

@@ -133,7 +133,7 @@ class Scaler:
             case "arith.mulf":
                 return arith.mulf(*self.product(a, b, c))
             case "arith.addf" | "arith.subf" | "math.fma":
-                return Sum(self, value, c).emit()
+                return TermSum(self, value, c).emit()
         return arith.mulf(value, constant(c, value.type))
 
     def product(self, a: ir.Value, b: ir.Value, c: float) -> tuple[ir.Value, ir.Value]:
@@ -152,7 +152,7 @@ class Scaler:
         return arith.minimumf(value, constant(_largest(value.type), value.type))
 
 
-class Sum:
+class TermSum:
     """A sum of terms that are computed for every element, mostly products, and of cheap ones, collected by what they depend on."""
 
     def __init__(self, scaler: Scaler, value: ir.Value, c: float) -> None:

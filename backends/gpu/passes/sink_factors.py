@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.passes.scaling import (
     Scaler,
-    Sum,
+    TermSum,
     constant,
     erase_unused,
     factor,
@@ -138,14 +138,14 @@ def _by_cheap(op: ir.Operation, scaler: Scaler) -> ir.Value | None:
         return arith.mulf(found[0], scaler.scaled(u, found[1]))
     sum_ = maker(x, *_SUMS)
     if sum_ is not None and any(number(term) is not None for term in sum_.operands):
-        return Sum(scaler, op.results[0], 1.0).emit()
+        return TermSum(scaler, op.results[0], 1.0).emit()
     return None
 
 
 def _regrouped(op: ir.Operation, scaler: Scaler) -> ir.Value | None:
     if not any(_is_distributable(operand, scaler) for operand in op.operands):
         return None
-    return Sum(scaler, op.results[0], 1.0).emit()
+    return TermSum(scaler, op.results[0], 1.0).emit()
 
 
 def _is_distributable(value: ir.Value, scaler: Scaler) -> bool:

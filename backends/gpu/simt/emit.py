@@ -14,7 +14,7 @@ from attn_mlir.backends.gpu.simt.scan import emit_scan
 from attn_mlir.backends.gpu.simt.source import source
 from attn_mlir.backends.gpu.simt.sums import emit_sums
 from attn_mlir.backends.gpu.simt.total import emit_total
-from attn_mlir.backends.gpu.simt.values import Printer
+from attn_mlir.backends.gpu.simt.values import RowPrinter
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import block_of, find_all
 
@@ -37,7 +37,7 @@ class _Kernel:
         self.kernel = kernel
         self.threads, self.ordered = int(schedule["threads"]), bool(schedule["deterministic"])
         self.rows = ir.IntegerAttr(ir.DictAttr(kernel.attributes["tile.kernel"])["block_q"]).value
-        self.print = Printer(kernel, int(schedule["lanes"]), int(schedule["vector"]), dialect)
+        self.print = RowPrinter(kernel, int(schedule["lanes"]), int(schedule["vector"]), dialect)
         actions = [view.operation for view in block_of(kernel).operations]
         self.stores = [op for op in actions if op.name == "tile.store"]
         scatters = [op for op in actions if op.name == "tile.scatter_add"]

@@ -6,7 +6,7 @@ from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.simt.dialect import Dialect
 from attn_mlir.backends.gpu.simt.source import source
-from attn_mlir.backends.gpu.simt.values import Printer
+from attn_mlir.backends.gpu.simt.values import RowPrinter
 from attn_mlir.backends.gpu.structure import body, constant, is_row, maker, operations, yielded
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -38,7 +38,7 @@ class _Merge:
 
     def __init__(self, kernel: ir.Operation, dialect: Dialect) -> None:
         self.kernel, self.dialect = kernel, dialect
-        self.print = Printer(kernel, 1, 1, dialect)
+        self.print = RowPrinter(kernel, 1, 1, dialect)
         (self.loop,), (self.sums,) = find_all(kernel, "scf.for"), find_all(kernel, *_SUMS)
         self.columns = ir.RankedTensorType(self.sums.results[0].type).shape[1]
         self.each = -(-self.columns // dialect.wave)

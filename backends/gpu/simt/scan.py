@@ -9,7 +9,7 @@ from attn_mlir.backends.gpu.scalar_ops import c_type
 from attn_mlir.backends.gpu.scalars import dependence, frontier
 from attn_mlir.backends.gpu.simt.dialect import MOST_THREADS, Dialect
 from attn_mlir.backends.gpu.simt.source import source
-from attn_mlir.backends.gpu.simt.values import Printer
+from attn_mlir.backends.gpu.simt.values import RowPrinter
 from attn_mlir.backends.gpu.structure import body, maker, operations, yielded
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
@@ -61,7 +61,7 @@ class _Scan:
 
     def __init__(self, kernel: ir.Operation, schedule: Fields, dialect: Dialect) -> None:
         self._kernel, self._threads, self._unroll = kernel, int(schedule["threads"]), int(schedule["unroll"])
-        self._print = Printer(kernel, int(schedule["lanes"]), int(schedule["vector"]), dialect)
+        self._print = RowPrinter(kernel, int(schedule["lanes"]), int(schedule["vector"]), dialect)
         (self._loop,) = find_all(kernel, "scf.for")
 
     def emit(self) -> KernelCode:

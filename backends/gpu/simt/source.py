@@ -6,7 +6,7 @@ from dataclasses import replace
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.scalar_ops import c_type
 from attn_mlir.backends.gpu.simt.dialect import Dialect
-from attn_mlir.backends.gpu.simt.values import Printer
+from attn_mlir.backends.gpu.simt.values import RowPrinter
 from attn_mlir.mlir import ir
 
 _PACK = """// V elements, read and written at once where memory is aligned to them.
@@ -47,7 +47,7 @@ template <int Threads, typename T> @device T block_sum(T x) {
 """
 
 
-def source(kernel: ir.Operation, printer: Printer, threads: int, ordered: bool) -> KernelCode:
+def source(kernel: ir.Operation, printer: RowPrinter, threads: int, ordered: bool) -> KernelCode:
     """The kernel whose statements are printed. `ordered`: the first block of each head does the work of all."""
     name, dialect = ir.StringAttr(kernel.attributes["sym_name"]).value, printer.dialect
     text = "\n".join(printer.lines)
@@ -87,7 +87,7 @@ def _in(text: str, dialect: Dialect) -> str:
     return text
 
 
-def _aligned(printer: Printer) -> str:
+def _aligned(printer: RowPrinter) -> str:
     """The condition that packs may be read and written at once: columns side by side, rows at multiples of a pack."""
     conditions: list[str] = []
     for memory, size in printer.packed.items():

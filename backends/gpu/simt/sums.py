@@ -14,7 +14,7 @@ from attn_mlir.backends.gpu.attributes import Fields, grid_kind
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.simt.dialect import MOST_THREADS, Dialect
 from attn_mlir.backends.gpu.simt.source import source
-from attn_mlir.backends.gpu.simt.values import Printer
+from attn_mlir.backends.gpu.simt.values import RowPrinter
 from attn_mlir.backends.gpu.structure import body, operations, yielded
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.mlir import ir
@@ -98,7 +98,7 @@ def emit_sums(kernel: ir.Operation, dialect: Dialect) -> KernelCode:
 class _Kernel:
     def __init__(self, kernel: ir.Operation, sums: _Sums, schedule: Mapping[str, int | str], dialect: Dialect) -> None:
         self._kernel, self._sums, self._threads, self._columns = kernel, sums, int(schedule["threads"]), int(schedule["columns"])
-        self._print = Printer(kernel, 1, _VECTOR, dialect)
+        self._print = RowPrinter(kernel, 1, _VECTOR, dialect)
         self._packs = [f"loaded{n}" for n in range(len(sums.loads))]
 
     def emit(self) -> KernelCode:
@@ -115,13 +115,14 @@ class _Kernel:
             with p.scope(f"for (int turn = {begin}; turn < {end}; turn += {step})"):
                 p.scalars.bind(next(iter(body(loop).arguments)), "turn")
                 self._interval()
-                p.line(f"{dialect.barrier};")
+                p.line(f"{dialect.barrier};")  # sums of rows are read before the next turn writes them
         return source(self._kernel, p, self._threads, False)
 
     def _interval(self) -> None:
         p, dialect = self._print, self._print.dialect
         count = p.scalars.emit(self._sums.store.operands[5])
         self._of_rows()
+        # Each warp wrote the sums of some rows.
         self._lines(f"{dialect.barrier};", f"float before[{_VECTOR}] = {{}};")
         with p.scope(f"for (int first = 0; first < {count}; first += {_TALL * _GROUPS})"):
             p.line(f"const int i0 = first + group * {_TALL};")
@@ -134,14 +135,14 @@ class _Kernel:
                     p.line(f"sums[r][e] = {self._element(self._sums.steps)};")
                     p.line("if (r > 0) sums[r][e] += sums[r - 1][e];")
                     p.line(f"if (r == {_TALL - 1}) parts[group][j] = sums[r][e];")
-            p.line(f"{dialect.barrier};")
+            p.line(f"{dialect.barrier};")  # parts of all groups are there
             with self._columns_of_row():
                 self._lines("float added = before[e];", "#pragma unroll")
                 with p.scope(f"for (int g = 0; g < {_GROUPS}; ++g)"):
                     self._lines("const float part = parts[g][j];", "if (g < group) added += part;", "before[e] += part;")
                 p.line("#pragma unroll")
                 p.line(f"for (int r = 0; r < {_TALL}; ++r) sums[r][e] += added;")
-            p.line(f"{dialect.barrier};")
+            p.line(f"{dialect.barrier};")  # parts are read before those of the next rows replace them
             self._store(count)
 
     def _of_rows(self) -> None:

@@ -6,7 +6,7 @@ from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.scalar_ops import c_type
 from attn_mlir.backends.gpu.simt.dialect import MOST_THREADS, Dialect
 from attn_mlir.backends.gpu.simt.source import source
-from attn_mlir.backends.gpu.simt.values import Printer
+from attn_mlir.backends.gpu.simt.values import RowPrinter
 from attn_mlir.backends.gpu.structure import body, maker, yielded
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
@@ -41,7 +41,7 @@ def plan_total(kernel: ir.Operation, wave: int) -> Fields | None:
 def emit_total(kernel: ir.Operation, dialect: Dialect) -> KernelCode:
     """The source of a scheduled kernel."""
     threads = int(attributes.read(kernel, attributes.SCHEDULE)["threads"])
-    p = Printer(kernel, 1, 1, dialect)
+    p = RowPrinter(kernel, 1, 1, dialect)
     (loop,), (store,) = find_all(kernel, "scf.for"), find_all(kernel, "tile.store")
     begin, end, step, initial = loop.operands
     number, carried = body(loop).arguments
@@ -64,7 +64,7 @@ def emit_total(kernel: ir.Operation, dialect: Dialect) -> KernelCode:
     return source(kernel, p, threads, False)
 
 
-def _bind(p: Printer, within: ir.Operation, tile: ir.Value, name: str) -> None:
+def _bind(p: RowPrinter, within: ir.Operation, tile: ir.Value, name: str) -> None:
     """Makes a variable stand for a thread's element of a tile."""
     for op in find_all(within, "tensor.extract"):
         if op.operands[0] == tile:

@@ -35,7 +35,7 @@ _TAKEN = (
 )
 
 
-class Printer:
+class RowPrinter:
     """Prints statements for row `i` of a block, which `lanes` threads share, each of them with `vector` columns at a time."""
 
     def __init__(self, kernel: ir.Operation, lanes: int, vector: int, dialect: Dialect) -> None:

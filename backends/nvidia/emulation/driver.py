@@ -9,27 +9,27 @@ from attn_mlir.backends.gpu.scheduled import scheduled
 from attn_mlir.backends.gpu.units import Unit, read_unit
 from attn_mlir.backends.nvidia import pipeline, target
 from attn_mlir.backends.nvidia.emulation.kernel import form
-from attn_mlir.backends.nvidia.emulation.program import EmulatedProgram
+from attn_mlir.backends.nvidia.emulation.program import EmulatedLaunchPlan
 from attn_mlir.backends.nvidia.units import round_results
 from attn_mlir.backends.program import OUTLINE, function_named, prepare_derivative, reported
 from attn_mlir.dialects import loaded
 
-_PROGRAMS: dict[Any, EmulatedProgram] = {}
-_KERNELS: dict[EmulatedProgram, AttentionKernel[EmulatedProgram]] = {}
+_PROGRAMS: dict[Any, EmulatedLaunchPlan] = {}
+_KERNELS: dict[EmulatedLaunchPlan, AttentionKernel[EmulatedLaunchPlan]] = {}
 
 
-def compile_module(source: str) -> AttentionKernel[EmulatedProgram]:
+def compile_module(source: str) -> AttentionKernel[EmulatedLaunchPlan]:
     """Compiles a module given as text. Raises CompileError, or UnsupportedError for what no scheduled kernel is made of."""
     program = compile_program(source, "attention")
     return _KERNELS.setdefault(program, AttentionKernel(program))
 
 
-def compile_derivative(source: str, function: str, wrt: Sequence[str], deterministic: bool = False, segment: int = 0) -> EmulatedProgram:
+def compile_derivative(source: str, function: str, wrt: Sequence[str], deterministic: bool = False, segment: int = 0) -> EmulatedLaunchPlan:
     """Compiles a derivative of the program `@attention`; see `driver.compile_derivative`."""
     return compile_program(source, *prepare_derivative(function, wrt, pipeline.outline(target.HOPPER.arch), segment), deterministic)
 
 
-def compile_program(source: str, name: str, prepare: str = OUTLINE, deterministic: bool = False) -> EmulatedProgram:
+def compile_program(source: str, name: str, prepare: str = OUTLINE, deterministic: bool = False) -> EmulatedLaunchPlan:
     """Compiles function `name` of what the pipeline `prepare` makes of a module, or finds it in memory."""
     choices: attributes.Fields = {"arch": target.HOPPER.arch, **({"deterministic": 1} if deterministic else {})}
     key = (source, name, prepare, *choices.items())
@@ -38,7 +38,7 @@ def compile_program(source: str, name: str, prepare: str = OUTLINE, deterministi
     return _PROGRAMS[key]
 
 
-def _compile(source: str, name: str, prepare: str, choices: attributes.Fields) -> EmulatedProgram:
+def _compile(source: str, name: str, prepare: str, choices: attributes.Fields) -> EmulatedLaunchPlan:
     texts: dict[str, str] = {}
     units: dict[str, Unit] = {}
     with reported(), loaded() as context:
@@ -48,4 +48,4 @@ def _compile(source: str, name: str, prepare: str, choices: attributes.Fields) -
             function = function_named(module, step.kernel)
             texts[step.kernel], code = form(function)
             units[step.kernel] = read_unit(function, len(step.results), lambda _, code=code: code)
-    return EmulatedProgram(source, prepare, choices, host, units, texts)
+    return EmulatedLaunchPlan(source, prepare, choices, host, units, texts)

@@ -49,7 +49,7 @@ def refusal(function: ir.Operation) -> str:
     )
 
 
-class EmulatedKernel:
+class EvaluatedKernel:
     """A kernel that the evaluator runs: roles interleaved at random, copies that land late, every race found."""
 
     def __init__(self, text: str) -> None:

@@ -8,36 +8,36 @@ import torch
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.outputs import outputs_of
 from attn_mlir.backends.gpu.packed import arguments_of
-from attn_mlir.backends.gpu.program import GpuProgram
+from attn_mlir.backends.gpu.program import GpuLaunchPlan
 from attn_mlir.backends.gpu.units import Unit
-from attn_mlir.backends.host import Host, Step
+from attn_mlir.backends.host import Host, HostStep
 from attn_mlir.backends.nvidia import pipeline
-from attn_mlir.backends.nvidia.emulation.kernel import EmulatedKernel
+from attn_mlir.backends.nvidia.emulation.kernel import EvaluatedKernel
 from attn_mlir.backends.nvidia.units import turn_counters
-from attn_mlir.backends.program import Made, Plan
-from attn_mlir.backends.segments import Machine
+from attn_mlir.backends.program import ResultShapes, RunPlan
+from attn_mlir.backends.segments import DeviceModel
 from attn_mlir.errors import ArgumentError
 
 
-class EmulatedProgram(GpuProgram):
-    """A function that takes tensors and numbers and returns tensors. See `driver.Program`."""
+class EmulatedLaunchPlan(GpuLaunchPlan):
+    """A function that takes tensors and numbers and returns tensors. See `driver.CompiledFunction`."""
 
     def __init__(
         self, source: str, prepare: str, choices: attributes.Fields, host: Host, units: Mapping[str, Unit], texts: Mapping[str, str]
     ) -> None:
         """`texts` are the kernels in the `warp` dialect, by their names."""
         super().__init__(source, prepare, choices, host, units)
-        self._kernels = {name: EmulatedKernel(text) for name, text in texts.items()}
+        self._kernels = {name: EvaluatedKernel(text) for name, text in texts.items()}
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
         if inputs[0].device.type != "cpu":
             raise ArgumentError(f"q is on {inputs[0].device}, but an emulation takes tensors on the CPU: move them with .cpu()")
         return super().run(inputs, layout)
 
-    def machine(self) -> Machine:
-        return Machine(1)
+    def machine(self) -> DeviceModel:
+        return DeviceModel(1)
 
-    def launch(self, step: Step, operands: list[Any], made: Made, plan: Plan, layout: str) -> list[torch.Tensor]:
+    def launch(self, step: HostStep, operands: list[Any], made: ResultShapes, plan: RunPlan, layout: str) -> list[torch.Tensor]:
         unit = self.units[step.kernel]
         memory = outputs_of(unit, made, operands[unit.kernel.over], layout, lambda output: 1)
         kinds = {len(operands) + number: kind for number, kind in enumerate(unit.kernel.outputs)}

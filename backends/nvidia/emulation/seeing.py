@@ -14,7 +14,7 @@ from attn_mlir.backends.nvidia.target import HOPPER
 from attn_mlir.backends.nvidia.units import round_results
 from attn_mlir.backends.nvidia.warp import RULES, kernel_code
 from attn_mlir.backends.program import prepare_derivative, reported
-from attn_mlir.backends.seen import Facts, Recorder, Seen, Timeline
+from attn_mlir.backends.seen import Facts, Seen, StageRecorder, Timeline
 from attn_mlir.dialects import loaded
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
@@ -35,7 +35,7 @@ _TIDY = ("canonicalize", "cse")
 
 def see(source: str, function: str, wrt: Sequence[str], compiled: Callable[[Sequence[KernelCode]], list[Known]] | None) -> Seen:
     """See `Backend.see`; `compiled` tells what a compiler says of kernels."""
-    recorder = Recorder(source)
+    recorder = StageRecorder(source)
     prepared = prepare_derivative(function, wrt, pipeline.outline(HOPPER.arch))
     with reported(), loaded() as context:
         module, host = watched(context, recorder, prepared, {"arch": HOPPER.arch}, pipeline.KERNEL, "NVIDIA")

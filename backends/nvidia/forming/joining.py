@@ -34,7 +34,7 @@ def _follows(loop: ir.Operation, before: ir.Operation) -> bool:
 
 
 @dataclass
-class Joined:
+class JoinedLoop:
     """The loop that is made of a chain. `known` holds, for each loop of the chain, what stands for its values.
 
     `until` are conditions for all loops but the last: whether the iteration at hand is one of theirs, or of one before them.

@@ -7,9 +7,9 @@ from typing import ClassVar
 from attn_mlir.backends.gpu.attributes import SCHEDULE as OF_TILES
 from attn_mlir.backends.nvidia.forming import maps, rings
 from attn_mlir.backends.nvidia.forming.facts import SCHEDULE, launch_registers
-from attn_mlir.backends.nvidia.forming.maps import Where
+from attn_mlir.backends.nvidia.forming.maps import FragmentMap
 from attn_mlir.backends.nvidia.forming.refusal import Refused
-from attn_mlir.backends.nvidia.forming.rings import Ring
+from attn_mlir.backends.nvidia.forming.rings import RingBuffer
 from attn_mlir.backends.nvidia.forming.tiled import equal_loads, grid_of, is_rest, used_in
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.dialects.numbers import i64
@@ -28,7 +28,7 @@ _DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
 class Loaded:
     """A tile in shared memory: its ring, stage, and, once something computes with it, its fragment."""
 
-    ring: Ring
+    ring: RingBuffer
     memory: ir.Value
     stage: ir.Value
     fragment: ir.Value | None = None
@@ -48,7 +48,7 @@ class Former:
     target: NvidiaTarget
     known: dict[ir.Value, ir.Value] = field(default_factory=dict)
     loaded: dict[ir.Value, Loaded] = field(default_factory=dict)
-    rings: dict[tuple[ir.Value, int], Ring] = field(default_factory=dict)
+    rings: dict[tuple[ir.Value, int], RingBuffer] = field(default_factory=dict)
     counts: list[ir.Value] = field(default_factory=list)
     program: list[ir.Value] = field(default_factory=list)
     same: dict[ir.Value, ir.Value] = field(default_factory=dict)
@@ -257,8 +257,8 @@ class Former:
             tile.fragment = build.op("read", [self._own_rows(tile.memory)], [type_]).result
         return tile.fragment
 
-    def _where(self) -> Where:
-        return Where(self.block, ROWS, self.columns, INSTRUCTION, self.first, self._value, self._tile)
+    def _where(self) -> FragmentMap:
+        return FragmentMap(self.block, ROWS, self.columns, INSTRUCTION, self.first, self._value, self._tile)
 
     def _scalar(self, op: ir.Operation) -> None:
         clone = op.clone()

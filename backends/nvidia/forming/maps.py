@@ -17,7 +17,7 @@ _SCALAR = ("arith.", "math.", "memref.load", "memref.dim", "tensor.extract", "at
 
 
 @dataclass(frozen=True)
-class Where:
+class FragmentMap:
     """How tiles become fragments: rows of a block and of a warpgroup, columns of a tile whose number is not static, the instruction.
 
     `first` is the warpgroup's first row in the block; `scalar` and `tile` give what stands for a value of the tiled kernel.
@@ -40,7 +40,7 @@ class Where:
         return build.fragment_type(self.instruction, "tile" if tile.rank == 2 else "rows", shape, tile.element_type)
 
 
-def form(op: ir.Operation, where: Where) -> list[ir.Value]:
+def form(op: ir.Operation, where: FragmentMap) -> list[ir.Value]:
     """The results of a `tile.map` as fragments. Raises Refused."""
     block, extents = op.regions[0].blocks[0], list(op.operands)
     last = list(block.operations)[-1].operation
@@ -82,7 +82,7 @@ def _check(block: ir.Block) -> None:
             raise Refused(f"'{view.operation.name}' stands in a map")
 
 
-def _columns(op: ir.Operation, where: Where) -> int:
+def _columns(op: ir.Operation, where: FragmentMap) -> int:
     """The columns of what a map goes over: those of its tiles, of the tiles that it reads, or its static extent."""
     reads = [inner.operands[0].type for inner in walk(op) if inner.name == "tensor.extract"]
     widths = {ir.RankedTensorType(t).shape[1] for t in [*(r.type for r in op.results), *reads] if ir.RankedTensorType(t).rank == 2}
@@ -108,7 +108,7 @@ def _multiplied(result: ir.Value) -> bool:
     return any(_DOTS.get(name) == number for name, number in uses)
 
 
-def _places(block: ir.Block, places: tuple[ir.Value, ...], limit: ir.Value | None, where: Where) -> dict[ir.Value, ir.Value]:
+def _places(block: ir.Block, places: tuple[ir.Value, ...], limit: ir.Value | None, where: FragmentMap) -> dict[ir.Value, ir.Value]:
     """The row in the block, and the column, at most the last that exists where captured tensors are read."""
     known = {block.arguments[0]: arith.AddIOp(where.first, places[0]).result}
     if len(places) == 2:
@@ -122,7 +122,7 @@ def _places(block: ir.Block, places: tuple[ir.Value, ...], limit: ir.Value | Non
 
 
 def _clone(
-    op: ir.Operation, known: dict[ir.Value, ir.Value], places: tuple[ir.Value, ...], tiles: dict[ir.Value, ir.Value], where: Where
+    op: ir.Operation, known: dict[ir.Value, ir.Value], places: tuple[ir.Value, ...], tiles: dict[ir.Value, ir.Value], where: FragmentMap
 ) -> None:
     if op.name == "tensor.extract":
         source, *indices = op.operands
@@ -146,6 +146,6 @@ def _or_else(exists: ir.Value, value: ir.Value, kind: str) -> ir.Value:
     return arith.SelectOp(exists, value, other).result
 
 
-def _whole(value: ir.Value, kind: str, result: ir.Value, where: Where) -> ir.Value:
+def _whole(value: ir.Value, kind: str, result: ir.Value, where: FragmentMap) -> ir.Value:
     """Row values of parts, at once."""
     return build.op("reduce", [value], [where.type_of(result.type)], kind=kind).result if kind else value

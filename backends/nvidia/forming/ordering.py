@@ -18,7 +18,7 @@ _NEVER = (1 << 31) - 1
 
 
 @dataclass(frozen=True)
-class Place:
+class OrderedAdd:
     """Of what a warpgroup adds: the block of keys, to which head's queries of which batch, and which warpgroup it is."""
 
     block: ir.Value
@@ -68,7 +68,7 @@ class Order:
         with build.named("turn_numbers"):
             self.kept = build.op("alloc", results=[type_]).result
 
-    def begin(self, known: Known, over: ir.Value, place: Place, size: int) -> None:
+    def begin(self, known: Known, over: ir.Value, place: OrderedAdd, size: int) -> None:
         """Before the loops over queries of a head.
 
         Keeps the first query that sees the next block of keys (none does where that block is missing), the number of that block, and that

@@ -8,7 +8,7 @@ from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.nvidia.forming import rings
 from attn_mlir.backends.nvidia.forming.facts import EXCHANGE, THREADS
 from attn_mlir.backends.nvidia.forming.kernel import INSTRUCTION, ROWS, Former
-from attn_mlir.backends.nvidia.forming.ordering import Order, Place
+from attn_mlir.backends.nvidia.forming.ordering import Order, OrderedAdd
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.backends.nvidia.forming.tiled import grid_of
 from attn_mlir.dialects.warp import build
@@ -70,7 +70,7 @@ class PairsFormer(Former):
             if self.order is not None and op == self.order.first:
                 batch, head = list(find_all(op, "tile.accumulate")[0].operands)[4:6]
                 over = self.known[self.function.regions[0].blocks[0].arguments[self.order.over]]
-                place = Place(self.program[0], self._value(batch), self._value(head), self.warpgroup)
+                place = OrderedAdd(self.program[0], self._value(batch), self._value(head), self.warpgroup)
                 self.order.begin(self.known, over, place, self.block)
             super()._for(op)
             return

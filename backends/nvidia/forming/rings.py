@@ -12,7 +12,7 @@ WARPS = 4
 
 
 @dataclass(frozen=True)
-class Ring:
+class RingBuffer:
     """A buffer with one stage for tiles of `source`. `count` numbers it among the rings of its kernel."""
 
     name: str
@@ -29,7 +29,7 @@ class Ring:
         return ir.MemRefType.get(type_.shape[1:], type_.element_type, memory_space=type_.memory_space)
 
 
-def make(name: str, source: ir.Value, rows: int, count: int, warpgroups: int) -> Ring:
+def make(name: str, source: ir.Value, rows: int, count: int, warpgroups: int) -> RingBuffer:
     """A ring of one stage for tiles of so many rows, which all warps of so many warpgroups give back."""
     type_ = ir.MemRefType(source.type)
     with build.named(f"{name}_buffer"):
@@ -38,10 +38,10 @@ def make(name: str, source: ir.Value, rows: int, count: int, warpgroups: int) ->
         full = build.barrier(1, 1)
     with build.named(f"{name}_free"):
         free = build.barrier(1, WARPS * warpgroups)
-    return Ring(name, source, buffer, full, free, count)
+    return RingBuffer(name, source, buffer, full, free, count)
 
 
-def fill(ring: Ring, place: list[ir.Value], count: ir.Value, first: ir.Value) -> tuple[ir.Value, ir.Value]:
+def fill(ring: RingBuffer, place: list[ir.Value], count: ir.Value, first: ir.Value) -> tuple[ir.Value, ir.Value]:
     """Lets the `first` warpgroup copy the tile at `place` (batch, head, row) into use number `count` of a ring, and all wait for it.
 
     Gives the tile and the number of its stage.
@@ -62,6 +62,6 @@ def fill(ring: Ring, place: list[ir.Value], count: ir.Value, first: ir.Value) ->
     return tile, stage
 
 
-def give_back(ring: Ring, stage: ir.Value) -> None:
+def give_back(ring: RingBuffer, stage: ir.Value) -> None:
     """Each warp is done with a stage."""
     build.op("arrive", [ring.free, stage])

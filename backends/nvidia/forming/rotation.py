@@ -11,7 +11,7 @@ from attn_mlir.passes.regions import clone_op, find_all, maker, walk
 
 
 @dataclass(frozen=True)
-class Product:
+class AsyncProduct:
     """An asynchronous product and the ops that belong to it."""
 
     begin: ir.Operation
@@ -21,22 +21,22 @@ class Product:
 
 
 @dataclass(frozen=True)
-class Parts:
+class RotatedLoop:
     """A loop in two parts: `sooner`, with the product `first`; and `later`, with `last`, which adds to what is carried.
 
     `carried` are the numbers of what `later` alone carries, `crossing` the values of `sooner` that it uses.
     """
 
     loop: ir.Operation
-    first: Product
-    last: Product
+    first: AsyncProduct
+    last: AsyncProduct
     sooner: list[ir.Operation]
     later: list[ir.Operation]
     carried: set[int]
     crossing: list[ir.Value]
 
 
-def parts_of(loop: ir.Operation) -> Parts:
+def parts_of(loop: ir.Operation) -> RotatedLoop:
     """Takes a loop apart. Raises Refused where it is not two products, of which the second one's sum is carried."""
     block = loop.regions[0].blocks[0]
     ops = [view.operation for view in block.operations]
@@ -63,10 +63,10 @@ def parts_of(loop: ir.Operation) -> Parts:
     later_ops = [op for op in ops if op in later]
     crossing = [v for v in dict.fromkeys(v for op in later_ops for v in _used(op)) if v in inside and v not in own]
     sooner = [op for op in ops[:-1] if op not in later]
-    return Parts(loop, first, last, sooner, later_ops, carried, crossing)
+    return RotatedLoop(loop, first, last, sooner, later_ops, carried, crossing)
 
 
-def _product(op: ir.Operation, ops: list[ir.Operation]) -> Product:
+def _product(op: ir.Operation, ops: list[ir.Operation]) -> AsyncProduct:
     """The ops of a product: those around it, and its wait. Raises Refused where it has others."""
     at = ops.index(op)
     begin = next((o for o in reversed(ops[:at]) if o.name in ("warp.mma_begin", "warp.mma_async")), None)
@@ -76,7 +76,7 @@ def _product(op: ir.Operation, ops: list[ir.Operation]) -> Product:
         raise Refused("several products are a group")
     if len(waits) != 1 or waits[0].name != "warp.mma_wait" or waits[0] not in ops:
         raise Refused("a product is waited for elsewhere")
-    return Product(begin, op, commit, waits[0])
+    return AsyncProduct(begin, op, commit, waits[0])
 
 
 def _pending(wait: ir.Operation) -> int:
@@ -104,7 +104,7 @@ def _reached(ops: list[ir.Operation], start: Iterable[ir.Value]) -> list[ir.Oper
     return found
 
 
-def rotate(parts: Parts) -> None:
+def rotate(parts: RotatedLoop) -> None:
     """Peels the first `sooner`, runs each further one beside the `later` of the iteration before, and the last `later` behind the loop."""
     loop = parts.loop
     begin, end, step, *starts = loop.operands
@@ -121,7 +121,7 @@ def rotate(parts: Parts) -> None:
     loop.erase()
 
 
-def _peeled(parts: Parts, begin: ir.Value, end: ir.Value, step: ir.Value, starts: list[ir.Value]) -> list[ir.Value]:
+def _peeled(parts: RotatedLoop, begin: ir.Value, end: ir.Value, step: ir.Value, starts: list[ir.Value]) -> list[ir.Value]:
     """The results of a loop that has iterations."""
     index, *arguments = parts.loop.regions[0].blocks[0].arguments
     yielded = list(list(parts.loop.regions[0].blocks[0].operations)[-1].operation.operands)
@@ -142,7 +142,7 @@ def _peeled(parts: Parts, begin: ir.Value, end: ir.Value, step: ir.Value, starts
     return [after.get(v, v) if n in parts.carried else results[n] for n, v in enumerate(yielded)]
 
 
-def _iteration(parts: Parts, yielded: list[ir.Value], arguments: list[ir.Value]) -> list[ir.Value]:
+def _iteration(parts: RotatedLoop, yielded: list[ir.Value], arguments: list[ir.Value]) -> list[ir.Value]:
     """What the rotated loop hands on.
 
     The first product is started, then the last one of the iteration before; the first is waited for. What makes the last one's factor in

@@ -3,7 +3,7 @@
 from attn_mlir.backends.gpu.structure import element_name
 from attn_mlir.backends.nvidia.hopper.channel_read import ChannelSweep
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.memory import Layout, of_warps
+from attn_mlir.backends.nvidia.hopper.memory import SharedAllocator, of_warps
 from attn_mlir.backends.nvidia.hopper.sweep_common import CHUNK, PANEL, PANEL_BYTES
 from attn_mlir.mlir import ir
 
@@ -18,7 +18,7 @@ class ChannelLayout:
     """Where things are. `tiles`: offsets within a stage; `loaded`: within a panel's inputs, of 64 channels."""
 
     def __init__(self, sweep: ChannelSweep) -> None:
-        self.memory, self.panels, self.warpgroups = Layout(), sweep.keys // PANEL, sweep.values // PANEL
+        self.memory, self.panels, self.warpgroups = SharedAllocator(), sweep.keys // PANEL, sweep.values // PANEL
         self.tiles: dict[str, int] = {}
         offset = 0
         rows = sweep.store is not None

@@ -9,7 +9,7 @@ from attn_mlir.backends.nvidia.hopper.channel_read import ChannelSweep
 from attn_mlir.backends.nvidia.hopper.channel_steps import bind_place, load_decays, print_steps
 from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
 from attn_mlir.backends.nvidia.hopper.sweep_common import CHUNK, PANEL, PANEL_BYTES, bind_position
-from attn_mlir.backends.nvidia.hopper.sweep_patterns import Input, varies, view_of
+from attn_mlir.backends.nvidia.hopper.sweep_patterns import InputTile, varies, view_of
 
 _TOGETHER = "attn::named_sync(4, 256);"
 _ROWS = CHUNK // WARPS
@@ -166,12 +166,12 @@ class Preparer:
         """Row r of this warp, and the first channel of this lane."""
         return f"({_ROWS} * warp + r)", f"{PANEL} * panel + 2 * lane"
 
-    def _scale(self, source: Input) -> str:
+    def _scale(self, source: InputTile) -> str:
         """The constant factor of q or k."""
         texts = [self._core.value(value) for value in source.factors] if _is_scale(source) else []
         return " * ".join(texts) or "1.0f"
 
 
-def _is_scale(source: Input) -> bool:
+def _is_scale(source: InputTile) -> bool:
     """Whether a mod multiplies all elements by the same numbers, if there is one."""
     return source.mod is None and not any(varies(value) for value in source.factors)

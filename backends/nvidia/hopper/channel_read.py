@@ -1,11 +1,11 @@
-"""Recognises sweeps over chunks whose key channels have decays of their own: kernels of grid "chunks" with a `tile.decay_channels`."""
+"""Recognises chunk scans whose key channels have decays of their own: kernels of grid "chunks" with a `tile.decay_channels`."""
 
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.structure import body, operations, yielded
 from attn_mlir.backends.nvidia.hopper.prepared_read import PreparedSweep, steps_of
 from attn_mlir.backends.nvidia.hopper.sweep_common import CHUNK, final_of, initial_of, is_packed, loop_of, states_of
-from attn_mlir.backends.nvidia.hopper.sweep_patterns import Input, input_of, is_copy, known, made, need, rank
+from attn_mlir.backends.nvidia.hopper.sweep_patterns import InputTile, input_of, is_copy, known, made, need, rank
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.mlir import ir
 
@@ -20,7 +20,7 @@ class ChannelSweep(PreparedSweep):
     mods: dict[str, ir.Operation]
 
     @property
-    def operands(self) -> dict[str, Input]:
+    def operands(self) -> dict[str, InputTile]:
         """q and k by name, as far as they are of use."""
         return {"k": self.k} if self.store is None else {"q": self.q, "k": self.k}
 

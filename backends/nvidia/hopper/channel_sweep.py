@@ -1,4 +1,4 @@
-"""Sweeps over chunks whose key channels have decays of their own: 8 warps prepare chunks for the warpgroups that hold the state.
+"""Chunk scans whose key channels have decays of their own: 8 warps prepare chunks for the warpgroups that hold the state.
 
 Without factors of single channels a sweep is plain products: q times its decays, k times its own, weights of pairs. To make those of a
 chunk takes as long as the products of the chunk before, so both are done at the same time.

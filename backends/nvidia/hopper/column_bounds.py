@@ -6,7 +6,7 @@ may be; then an element costs one comparison with a constant (`j` is known when 
 
 from dataclasses import dataclass
 
-from attn_mlir.backends.gpu.scalar_bounds import Ranges, fits_int
+from attn_mlir.backends.gpu.scalar_bounds import IntegerRanges, fits_int
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import maker
 
@@ -18,7 +18,7 @@ _COLUMNS = 1 << 12
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ColumnBound:
     """`j operator bound`, where the bound is the sum of `terms` (values that do not depend on j, with factors) and `constant`."""
 
     op: ir.Operation
@@ -32,13 +32,13 @@ class Comparison:
         return self.operator in _UPPER
 
 
-def comparisons(block: ir.Block, depends: dict[ir.Value, frozenset[int]], ranges: Ranges) -> list[Comparison]:
+def comparisons(block: ir.Block, depends: dict[ir.Value, frozenset[int]], ranges: IntegerRanges) -> list[ColumnBound]:
     """The comparisons in a map's region that have this form."""
     found = [_comparison(view.operation, depends, ranges) for view in block.operations if view.operation.name == "arith.cmpi"]
     return [comparison for comparison in found if comparison is not None]
 
 
-def only_compared(value: ir.Value, found: list[Comparison]) -> bool:
+def only_compared(value: ir.Value, found: list[ColumnBound]) -> bool:
     """Whether nothing but these comparisons needs a value."""
     ops = [comparison.op for comparison in found]
 
@@ -48,7 +48,7 @@ def only_compared(value: ir.Value, found: list[Comparison]) -> bool:
     return bool(list(value.uses)) and all(spared(use.owner.operation) for use in value.uses)
 
 
-def upper_bound(condition: ir.Value, found: list[Comparison]) -> Comparison | None:
+def upper_bound(condition: ir.Value, found: list[ColumnBound]) -> ColumnBound | None:
     """A comparison that has to be true where `condition` is, and that bounds the columns from above."""
     if isinstance(condition.owner, ir.Block):
         return None
@@ -110,7 +110,7 @@ def _finite(value: ir.Value) -> float | None:
     return number if abs(number) < float("inf") else None
 
 
-def _comparison(op: ir.Operation, depends: dict[ir.Value, frozenset[int]], ranges: Ranges) -> Comparison | None:
+def _comparison(op: ir.Operation, depends: dict[ir.Value, frozenset[int]], ranges: IntegerRanges) -> ColumnBound | None:
     operators = _PREDICATES.get(ir.IntegerAttr(op.attributes["predicate"]).value)
     first, second = (_linear(operand, depends, ranges) for operand in op.operands)
     if operators is None or first is None or second is None:
@@ -127,10 +127,10 @@ def _comparison(op: ir.Operation, depends: dict[ir.Value, frozenset[int]], range
     largest = abs(constant) + sum(abs(factor) * max(map(abs, ranges.of(value))) for value, factor in terms)
     if not fits_int((-largest - _COLUMNS, largest + _COLUMNS)):
         return None
-    return Comparison(op, operators[0] if sign > 0 else operators[1], terms, constant)
+    return ColumnBound(op, operators[0] if sign > 0 else operators[1], terms, constant)
 
 
-def _linear(value: ir.Value, depends: dict[ir.Value, frozenset[int]], ranges: Ranges) -> tuple[dict[ir.Value, int], int] | None:
+def _linear(value: ir.Value, depends: dict[ir.Value, frozenset[int]], ranges: IntegerRanges) -> tuple[dict[ir.Value, int], int] | None:
     """A sum of values with factors, and a constant; only the column, and values that do not depend on it, are left in it."""
     if 1 not in depends.get(value, frozenset()):
         op = maker(value)

@@ -2,15 +2,17 @@
 
 from collections.abc import Collection, Mapping
 
+from attn_mlir.backends.gpu.branches import print_branch
 from attn_mlir.backends.gpu.origins import for_op
-from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations, partial_sums, yielded
+from attn_mlir.backends.gpu.rules import SCALARS, Rule, rule_of
+from attn_mlir.backends.gpu.structure import body, operations, partial_sums, yielded
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.maps import Maps
-from attn_mlir.backends.nvidia.hopper.memory import Memory, Ring
-from attn_mlir.backends.nvidia.hopper.products import Products
+from attn_mlir.backends.nvidia.hopper.memory import SharedMemory, TileRing
+from attn_mlir.backends.nvidia.hopper.products import WgmmaProducts
 from attn_mlir.backends.nvidia.hopper.shared_maps import Changes
 from attn_mlir.backends.nvidia.hopper.stores import Stores
-from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row, Shared, Tile
+from attn_mlir.backends.nvidia.hopper.tiles import RegRow, RegTile, SharedTile, Tile
 from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -19,16 +21,16 @@ from attn_mlir.mlir import ir
 class Consumer:
     """Prints blocks of a tile function for the consumers."""
 
-    def __init__(self, core: Core, memory: Memory, stores: Stores, changes: Changes, stages: int) -> None:
+    def __init__(self, core: Core, memory: SharedMemory, stores: Stores, changes: Changes, stages: int) -> None:
         self.core, self.memory, self.stores, self.changes, self.stages = core, memory, stores, changes, stages
-        self.maps, self.products = Maps(core), Products(core)
-        self.flying: list[Fragment] = []
+        self.maps, self.products = Maps(core), WgmmaProducts(core)
+        self.flying: list[RegTile] = []
 
     # ---- blocks
 
     def block(self, block: ir.Block) -> None:
         """Prints the ops of a block up to its terminator; frees the stages that were loaded in it."""
-        rings: list[Ring] = []
+        rings: list[TileRing] = []
         for op in operations(block):
             if op.name in ("scf.yield", "func.return"):
                 break
@@ -39,36 +41,27 @@ class Consumer:
             self.core.writer.line(f"++{ring.turn};")
 
     @for_op
-    def operation(self, op: ir.Operation, rings: list[Ring]) -> None:
+    def operation(self, op: ir.Operation, rings: list[TileRing]) -> None:
         """Prints one op; notes the ring that a load takes a stage of."""
-        match op.name:
-            case "tile.load":
-                if op.results[0] not in self.core.tiles:
-                    ring = self.memory.ring(op, self.stages)
-                    if ring in rings:
-                        raise UnsupportedError(f"hopper: a block loads two tiles of one tensor ({source_line(op.location)})")
-                    rings.append(ring)
-                    self.core.tiles[op.results[0]] = self.memory.wait(ring)
-            case "tile.map":
-                self.map(op)
-            case "tile.fill":
-                type_ = ir.RankedTensorType(op.results[0].type)
-                start = self.core.value(op.operands[0])
-                make = self.core.row("total", start) if type_.rank == 1 else self.core.fragment("o", type_.shape[1], "f32", start)
-                self.core.tiles[op.results[0]] = make
-            case "tile.dot" | "tile.dot_add" | "tile.dot_rescale":
-                self.dot(op)
-            case "tile.store":
-                self.land()
-                self.stores.store(op)
-            case "scf.for":
-                self.loop(op, partial_sums([op]))
-            case "scf.if":
-                self.branch(op)
-            case _ if op.name.startswith(("arith.", "math.", "memref.")) or op.name in ("tile.program_id", "attn.range"):
-                self.core.statement(op)
-            case _:
-                raise UnsupportedError(f"hopper: '{op.name}' has no form in a kernel over rows ({source_line(op.location)})")
+        rule_of(_RULES, op, "hopper: a kernel over rows")(self, op, rings)
+
+    def _load(self, op: ir.Operation, rings: list[TileRing]) -> None:
+        if op.results[0] in self.core.tiles:
+            return
+        ring = self.memory.ring(op, self.stages)
+        if ring in rings:
+            raise UnsupportedError(f"hopper: a block loads two tiles of one tensor ({source_line(op.location)})")
+        rings.append(ring)
+        self.core.tiles[op.results[0]] = self.memory.wait(ring)
+
+    def _fill(self, op: ir.Operation, _: list[TileRing]) -> None:
+        core, type_ = self.core, ir.RankedTensorType(op.results[0].type)
+        start = core.value(op.operands[0])
+        core.tiles[op.results[0]] = core.row("total", start) if type_.rank == 1 else core.fragment("o", type_.shape[1], "f32", start)
+
+    def _store(self, op: ir.Operation, _: list[TileRing]) -> None:
+        self.land()
+        self.stores.store(op)
 
     # ---- tiles
 
@@ -78,7 +71,7 @@ class Consumer:
     ) -> None:
         """Prints a map: over registers, or, for tiles that products read, over shared memory. For `wanted` and `fixed` see `Maps`."""
         sources = [inner.operands[0] for inner in operations(body(op)) if inner.name == "tensor.extract"]
-        if any(isinstance(self.core.tiles.get(source), Shared) for source in sources):
+        if any(isinstance(self.core.tiles.get(source), SharedTile) for source in sources):
             self.land()
             self.changes.print(op)
             return
@@ -106,12 +99,12 @@ class Consumer:
                 self.land()
             if len(start) > 1:
                 factor = core.tiles[start[1]]
-                if isinstance(factor, Row):
+                if isinstance(factor, RegRow):
                     products.rescale(target, factor, vote=True)
         else:
             target = core.fragment("s", core.columns(op.results[0].type))
-        operand, depth = (products.pack(left), left.columns) if isinstance(left, Fragment) else (products.left(self.shared(a)), right.depth)
-        if isinstance(left, Fragment) and depth % 16:
+        operand, depth = (products.pack(left), left.columns) if isinstance(left, RegTile) else (products.left(self.shared(a)), right.depth)
+        if isinstance(left, RegTile) and depth % 16:
             raise UnsupportedError(f"hopper: blocks of keys are multiples of 16, not {depth} ({source_line(op.location)})")
         products.begin()
         products.start(target, operand, right, depth, transpose, not start, right.element)
@@ -119,17 +112,17 @@ class Consumer:
         self.flying.append(target)
         core.tiles[op.results[0]] = target
 
-    def shared(self, value: ir.Value) -> Shared:
+    def shared(self, value: ir.Value) -> SharedTile:
         """The tile in shared memory that a value is. Raises UnsupportedError for others."""
         tile = self.core.tiles.get(value)
-        if not isinstance(tile, Shared):
+        if not isinstance(tile, SharedTile):
             raise UnsupportedError(f"hopper: a product reads {value} from shared memory, but it is not there")
         return tile
 
-    def fragment(self, value: ir.Value) -> Fragment:
+    def fragment(self, value: ir.Value) -> RegTile:
         """The tile in registers that a value is. Raises UnsupportedError for others."""
         tile = self.core.tiles.get(value)
-        if not isinstance(tile, Fragment):
+        if not isinstance(tile, RegTile):
             raise UnsupportedError(f"hopper: {value} is not in registers")
         return tile
 
@@ -153,7 +146,7 @@ class Consumer:
     def carry(self, argument: ir.Value, start: ir.Value) -> Tile:
         """Where a carried tile is while a loop runs; it begins as `start`."""
         core, tile = self.core, self.core.tiles[start]
-        if isinstance(tile, Row):
+        if isinstance(tile, RegRow):
             partial = argument in self.maps.partial
             row = core.row(tile.name, partial=partial)
             for h in range(2):
@@ -167,19 +160,19 @@ class Consumer:
         """Puts the values that a block yields where they are carried."""
         core, writer = self.core, self.core.writer
         news = [core.tiles[value] for value in values]
-        moved = {tile.name for tile in carried if isinstance(tile, (Row, Fragment))}
+        moved = {tile.name for tile in carried if isinstance(tile, (RegRow, RegTile))}
         for old, new in zip(carried, news, strict=True):
-            if isinstance(old, Row) and isinstance(new, Row) and old.name != new.name:
+            if isinstance(old, RegRow) and isinstance(new, RegRow) and old.name != new.name:
                 if new.name in moved:
                     raise UnsupportedError("hopper: a loop exchanges values that it carries")
                 writer.line(*(f"{old.name}[{h}] = {new.name}[{h}];" for h in range(2)))
-            elif isinstance(old, Fragment) and isinstance(new, Fragment) and old.name != new.name:
+            elif isinstance(old, RegTile) and isinstance(new, RegTile) and old.name != new.name:
                 with writer.unrolled("c", old.registers):
                     writer.line(f"{old.name}[c] = {new.name}[c];")
 
     def whole(self, tile: Tile) -> Tile:
         """Adds up the parts of a sum."""
-        if not isinstance(tile, Row) or not tile.partial:
+        if not isinstance(tile, RegRow) or not tile.partial:
             return tile
         row = self.core.row(tile.name)
         self.core.writer.line(*(f"{row.name}[{h}] = attn::quad_sum({tile.name}[{h}]);" for h in range(2)))
@@ -187,26 +180,24 @@ class Consumer:
 
     def branch(self, op: ir.Operation) -> None:
         """A branch that all threads take together; its tiles are changed in place."""
-        core = self.core
         self.land()
-        condition = core.value(op.operands[0])
-        first = yielded(body(op))
-        results: list[Tile | None] = []
-        for value, result in zip(first, op.results, strict=True):
-            if not is_tile(value):
-                raise UnsupportedError(f"hopper: a branch yields {result}, a scalar ({source_line(op.location)})")
-            results.append(core.row("chosen", partial=result in self.maps.partial) if is_row(value.type) else None)
-        for number, region in enumerate(op.regions):
-            with core.scope(f"if ({condition})" if number == 0 else "else"):
-                self.block(region.blocks[0])
-                for position, value in enumerate(yielded(region.blocks[0])):
-                    tile, target = core.tiles[value], results[position]
-                    if isinstance(tile, Row) and isinstance(target, Row):
-                        core.writer.line(*(f"{target.name}[{h}] = {tile.name}[{h}];" for h in range(2)))
-                    elif target is None:
-                        results[position] = tile
-                    elif tile != target:
-                        raise UnsupportedError(
-                            f"hopper: the sides of a branch leave a tile in different places ({source_line(op.location)})"
-                        )
-        core.tiles.update({result: tile for result, tile in zip(op.results, results, strict=True) if tile is not None})
+        print_branch(self.core, op, self.maps.partial, self.block, self._put)
+
+    def _put(self, target: Tile | None, tile: Tile) -> bool:
+        """Gives a row another value; false for other tiles."""
+        if not isinstance(tile, RegRow) or not isinstance(target, RegRow):
+            return False
+        self.core.writer.line(*(f"{target.name}[{h}] = {tile.name}[{h}];" for h in range(2)))
+        return True
+
+
+_RULES: dict[str, Rule] = {
+    **dict.fromkeys(SCALARS, lambda printer, op, _: printer.core.statement(op)),
+    **dict.fromkeys(("tile.dot", "tile.dot_add", "tile.dot_rescale"), lambda printer, op, _: printer.dot(op)),
+    "scf.for": lambda printer, op, _: printer.loop(op, partial_sums([op])),
+    "scf.if": lambda printer, op, _: printer.branch(op),
+    "tile.fill": Consumer._fill,
+    "tile.load": Consumer._load,
+    "tile.map": lambda printer, op, _: printer.map(op),
+    "tile.store": Consumer._store,
+}

@@ -2,7 +2,7 @@
 
 from attn_mlir.backends.gpu.core import PrinterCore
 from attn_mlir.backends.gpu.structure import element_name
-from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row, Tile
+from attn_mlir.backends.nvidia.hopper.tiles import RegRow, RegTile, Tile
 from attn_mlir.backends.nvidia.hopper.wgmma import wgmma, wgmma_name
 from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
@@ -38,9 +38,9 @@ class Core(PrinterCore[Tile]):
         """An element of a tile at this thread's position: `c`, `e` and `h` are in scope (`h` alone for rows)."""
         tile = self.tiles.get(op.operands[0])
         places = self.own(op)
-        if isinstance(tile, Row) and places == [0]:
+        if isinstance(tile, RegRow) and places == [0]:
             return f"{tile.name}[h]"
-        if isinstance(tile, Fragment) and places == [0, 1]:
+        if isinstance(tile, RegTile) and places == [0, 1]:
             element = f"{tile.name}[4 * c + 2 * h + e]"
             return element if tile.element == "f32" else self.narrow(element, tile.element)
         raise UnsupportedError(f"hopper: the kernel reads {op.operands[0]} at {', '.join(indices)}, not at its own element")
@@ -52,19 +52,19 @@ class Core(PrinterCore[Tile]):
 
     # ---- tiles
 
-    def fragment(self, hint: str, columns: int, element: str = "f32", start: str | None = None) -> Fragment:
+    def fragment(self, hint: str, columns: int, element: str = "f32", start: str | None = None) -> RegTile:
         """Declares registers for a tile; all of them `start` if given. The columns are rounded up to a multiple of 8."""
         columns = -(-columns // 8) * 8
-        fragment = Fragment(self.names.fresh(hint), columns, element)
+        fragment = RegTile(self.names.fresh(hint), columns, element)
         self.writer.line(f"float {fragment.name}[{fragment.registers}];")
         if start is not None:
             with self.writer.unrolled("c", fragment.registers):
                 self.writer.line(f"{fragment.name}[c] = {start};")
         return fragment
 
-    def row(self, hint: str, start: str | None = None, partial: bool = False) -> Row:
+    def row(self, hint: str, start: str | None = None, partial: bool = False) -> RegRow:
         """Declares one value for each row."""
-        row = Row(self.names.fresh(hint), partial)
+        row = RegRow(self.names.fresh(hint), partial)
         self.writer.line(f"float {row.name}[2]{f' = {{{start}, {start}}}' if start is not None else ''};")
         return row
 

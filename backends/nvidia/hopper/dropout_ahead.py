@@ -9,8 +9,8 @@ from collections.abc import Callable
 from attn_mlir.backends.gpu.structure import body, operations
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.dropout import dropped_when_packed, head_row, kept_in, keys_along_columns, print_seeds, seed_words
-from attn_mlir.backends.nvidia.hopper.memory import Layout, of_warps
-from attn_mlir.backends.nvidia.hopper.steps import Step
+from attn_mlir.backends.nvidia.hopper.memory import SharedAllocator, of_warps
+from attn_mlir.backends.nvidia.hopper.steps import KvStep
 from attn_mlir.mlir import ir
 
 HEADER = "attn_dropout.cuh"
@@ -20,12 +20,12 @@ _PART = 64
 """Keys of a row whose bits are stored together."""
 
 
-def kept_ops(step: Step) -> list[ir.Operation]:
+def kept_ops(step: KvStep) -> list[ir.Operation]:
     """Every `attn.kept` of a step."""
     return [op for map_ in step.rest if map_.name == "tile.map" for op in operations(body(map_)) if op.name == "attn.kept"]
 
 
-def possible(steps: list[Step] | None) -> bool:
+def possible(steps: list[KvStep] | None) -> bool:
     """Whether each step of a chain has one `attn.kept`, which only makes packed weights 0."""
     if not steps:
         return False
@@ -35,7 +35,7 @@ def possible(steps: list[Step] | None) -> bool:
     )
 
 
-def print_places(core: Core, step: Step, op: ir.Operation) -> str:
+def print_places(core: Core, step: KvStep, op: ir.Operation) -> str:
     """Prints `of`, what all bits of the block at `kv` 0 are made of, and `query_of`, the query of a row; its first key."""
     writer = core.writer
     seed, offset, drop, heads, b, h, query, key = op.operands
@@ -54,7 +54,9 @@ def print_places(core: Core, step: Step, op: ir.Operation) -> str:
 class AheadBits:
     """Prints what each role does about them."""
 
-    def __init__(self, core: Core, layout: Layout, step: Step, size: tuple[int, int], stages: int, warps: int, makers: int) -> None:
+    def __init__(
+        self, core: Core, layout: SharedAllocator, step: KvStep, size: tuple[int, int], stages: int, warps: int, makers: int
+    ) -> None:
         """`size`: rows of the kernel's block and keys of a step; `warps` of consumers; `makers`: warps that share the work."""
         self.core, self.step, self.stages, self.makers = core, step, stages, makers
         self.rows, self.keys = size

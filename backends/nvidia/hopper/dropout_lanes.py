@@ -6,8 +6,8 @@ makes the bits of one row and 64 keys; they are handed around through shared mem
 
 from attn_mlir.backends.nvidia.hopper import dropout_ahead
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.memory import Layout
-from attn_mlir.backends.nvidia.hopper.steps import Step
+from attn_mlir.backends.nvidia.hopper.memory import SharedAllocator
+from attn_mlir.backends.nvidia.hopper.steps import KvStep
 
 _SHARE = 128
 """Keys whose bits the lanes of a warp make at a time."""
@@ -15,7 +15,7 @@ _WIDE = 64
 """With more columns of queries, rounds stay a loop (measured on an H100)."""
 
 
-def possible(steps: list[Step] | None, keys: int) -> bool:
+def possible(steps: list[KvStep] | None, keys: int) -> bool:
     """Whether weights are dropped when they are packed, in blocks of so many keys that no lane is idle."""
     return keys % _SHARE == 0 and dropout_ahead.possible(steps)
 
@@ -23,7 +23,7 @@ def possible(steps: list[Step] | None, keys: int) -> bool:
 class LaneBits:
     """Prints what the consumers do about them; the producer does nothing."""
 
-    def __init__(self, core: Core, layout: Layout, step: Step, size: tuple[int, int], columns: int) -> None:
+    def __init__(self, core: Core, layout: SharedAllocator, step: KvStep, size: tuple[int, int], columns: int) -> None:
         """`size`: rows of the kernel's block and keys of a step; `columns` of the queries."""
         self.core, self.step, self.unroll = core, step, 1 if columns > _WIDE else 7
         self.rows, self.keys = size

@@ -11,12 +11,12 @@ from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.dropout_ahead import AheadBits
 from attn_mlir.backends.nvidia.hopper.flat_consumer import FlatConsumer
 from attn_mlir.backends.nvidia.hopper.flat_state import LAST, PARTIAL, FlatSchedule
-from attn_mlir.backends.nvidia.hopper.memory import Memory
+from attn_mlir.backends.nvidia.hopper.memory import SharedMemory
 from attn_mlir.backends.nvidia.hopper.overlap import Overlap
 from attn_mlir.backends.nvidia.hopper.row_intervals import later_rows_see_more, rows_of
 from attn_mlir.backends.nvidia.hopper.stale_maximum import carried_by
 from attn_mlir.backends.nvidia.hopper.stores import Stores
-from attn_mlir.backends.nvidia.hopper.tile_scheduler import Programs
+from attn_mlir.backends.nvidia.hopper.tile_scheduler import TileScheduler
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS, panels, tile_bytes
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES
 from attn_mlir.errors import UnsupportedError
@@ -44,7 +44,7 @@ class Flat:
     """Prints both roles of a kernel with that schedule."""
 
     def __init__(
-        self, core: Core, memory: Memory, overlap: Overlap, programs: Programs, kernel: ir.Operation, schedule: FlatSchedule
+        self, core: Core, memory: SharedMemory, overlap: Overlap, programs: TileScheduler, kernel: ir.Operation, schedule: FlatSchedule
     ) -> None:
         self.core, self.memory, self.overlap, self.programs, self.kernel = core, memory, overlap, programs, kernel
         self.schedule, self.rows = schedule, rows_of(kernel)

@@ -8,12 +8,12 @@ from attn_mlir.backends.nvidia.hopper import stale_maximum
 from attn_mlir.backends.nvidia.hopper.dropout import print_seeds
 from attn_mlir.backends.nvidia.hopper.dropout_lanes import LaneBits
 from attn_mlir.backends.nvidia.hopper.flat_state import LAST, PARTIAL, FlatState, core_columns
-from attn_mlir.backends.nvidia.hopper.products import Products
-from attn_mlir.backends.nvidia.hopper.row_intervals import Rows
+from attn_mlir.backends.nvidia.hopper.products import WgmmaProducts
+from attn_mlir.backends.nvidia.hopper.row_intervals import RowInterval
 from attn_mlir.backends.nvidia.hopper.stale_maximum import Needed, weights_of
-from attn_mlir.backends.nvidia.hopper.steps import Step
+from attn_mlir.backends.nvidia.hopper.steps import KvStep
 from attn_mlir.backends.nvidia.hopper.stores import through_tma
-from attn_mlir.backends.nvidia.hopper.tiles import ROWS, Fragment, Row, Shared, round_up
+from attn_mlir.backends.nvidia.hopper.tiles import ROWS, RegRow, RegTile, SharedTile, round_up
 from attn_mlir.backends.nvidia.hopper.wgmma import ROW_BYTES
 
 
@@ -149,12 +149,12 @@ class FlatConsumer(FlatState):
                 self.consumer.products.pack(self.weights, self.packed)
                 self._again()
 
-    def _exact(self, step: Step) -> None:
+    def _exact(self, step: KvStep) -> None:
         """The step that follows the maxima; weights are packed as they are made, when the sums of the block before are done."""
         self._maps(step, before=self._land)
         self.consumer.products.pack(self.weights, self.packed)
 
-    def _partial_here(self, rows: Rows, step: Step, kind: str) -> None:
+    def _partial_here(self, rows: RowInterval, step: KvStep, kind: str) -> None:
         """Prints `exact`: whether the block may be partial for the rows of this warpgroup."""
         core, keys = self.core, self.overlap.keys.rows
         core.writer.line(f"bool exact = {kind};")
@@ -164,7 +164,7 @@ class FlatConsumer(FlatState):
             begin, end = (core.value(bound) for bound in list(step.loop.operands)[:2])
             core.writer.line(f"exact = count < {keys} || kv < {begin} || kv + {keys} > {end};")
 
-    def _own(self, rows: Rows) -> None:
+    def _own(self, rows: RowInterval) -> None:
         """Makes what follows in this scope speak of the warpgroup's rows alone: where they begin and end."""
         core = self.core
         core.writer.line(f"const int own_begin = {core.value(rows.begin)} + attn::thread_again() / 128 * {ROWS};")
@@ -172,7 +172,7 @@ class FlatConsumer(FlatState):
         core.scalars.bind(rows.begin, "own_begin")
         core.scalars.bind(rows.end, "own_end")
 
-    def _skip(self, rows: Rows) -> None:
+    def _skip(self, rows: RowInterval) -> None:
         """Leaves out blocks of keys that none of the warpgroup's rows sees. More of them would wait for values that are still needed."""
         core, writer, overlap = self.core, self.core.writer, self.overlap
         with core.scope(""):
@@ -198,7 +198,7 @@ class FlatConsumer(FlatState):
         with core.scope(f"if (attn::any_reaches<{stale_maximum.limit_of(step):#x}>({self.packed}))"):
             self._where()
             queries = self._queries(step)
-            keys = Shared(overlap.keys.at(), overlap.keys.rows, overlap.keys.columns, overlap.keys.element)
+            keys = SharedTile(overlap.keys.at(), overlap.keys.rows, overlap.keys.columns, overlap.keys.element)
             own = f"{queries.address} + warpgroup * {ROWS * ROW_BYTES}"
             depth = f"{keys.depth}, {'true' if keys.element == 'bf16' else 'false'}"
             writer.line(
@@ -215,9 +215,9 @@ class FlatConsumer(FlatState):
         if self.factor is not None:
             self.consumer.products.rescale(self.accumulator, self.factor, self.overlap.vote)
 
-    def _scores(self, step: Step, before: str = "") -> None:
+    def _scores(self, step: KvStep, before: str = "") -> None:
         """Starts the product of queries and keys of the next block."""
-        products: Products = self.consumer.products
+        products: WgmmaProducts = self.consumer.products
         keys = self.memory.wait(self.overlap.keys)
         if before:
             self.core.writer.line(before)
@@ -227,7 +227,7 @@ class FlatConsumer(FlatState):
             products.start(self.scores, left, keys, keys.depth, True, True, keys.element)
             products.commit()
 
-    def _maps(self, step: Step, kept: Needed | None = None, before: Callable[[], None] | None = None) -> None:
+    def _maps(self, step: KvStep, kept: Needed | None = None, before: Callable[[], None] | None = None) -> None:
         """From scores to weights, in place, and to the new row values; with `kept` those of the old reference.
 
         `before` prints what comes before the weights.
@@ -256,13 +256,13 @@ class FlatConsumer(FlatState):
                     writer.line(f"attn::hold({self.weights.name});")
                 before()
         made = core.tiles[weights]
-        if made != self.weights and isinstance(made, Fragment):
+        if made != self.weights and isinstance(made, RegTile):
             with writer.unrolled("c", made.registers):
                 writer.line(f"{self.weights.name}[c] = {made.name}[c];")
-        core.tiles[step.sums.results[0]] = Fragment(self.accumulator.name, round_up(core.columns(step.sums.results[0].type), 8))
+        core.tiles[step.sums.results[0]] = RegTile(self.accumulator.name, round_up(core.columns(step.sums.results[0].type), 8))
         if self.factor is not None and kept is None:
             factor = core.tiles[step.sums.operands[1]]
-            if isinstance(factor, Row):
+            if isinstance(factor, RegRow):
                 writer.line(*(f"{self.factor.name}[{h}] = {factor.name}[{h}];" for h in range(2)))
         pairs = [(tile, value) for tile, value in zip(self.carried, yielded(step.block), strict=True) if tile is not None]
         consumer.assign([tile for tile, _ in pairs], [value for _, value in pairs])

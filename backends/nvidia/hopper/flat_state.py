@@ -8,13 +8,13 @@ from attn_mlir.backends.gpu.structure import body, maker, yielded
 from attn_mlir.backends.nvidia.hopper import stale_maximum
 from attn_mlir.backends.nvidia.hopper.consumer import Consumer
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.memory import Memory
+from attn_mlir.backends.nvidia.hopper.memory import SharedMemory
 from attn_mlir.backends.nvidia.hopper.overlap import Overlap
-from attn_mlir.backends.nvidia.hopper.row_intervals import Rows, skips
+from attn_mlir.backends.nvidia.hopper.row_intervals import RowInterval, skips
 from attn_mlir.backends.nvidia.hopper.stale_maximum import Needed, carried_by, weights_of
-from attn_mlir.backends.nvidia.hopper.steps import Step
+from attn_mlir.backends.nvidia.hopper.steps import KvStep
 from attn_mlir.backends.nvidia.hopper.stores import Stores
-from attn_mlir.backends.nvidia.hopper.tiles import ROWS, Fragment, Row, Shared, Tile, round_up, tile_bytes
+from attn_mlir.backends.nvidia.hopper.tiles import ROWS, RegRow, RegTile, SharedTile, Tile, round_up, tile_bytes
 from attn_mlir.backends.nvidia.hopper.wgmma import ROW_BYTES, STEP
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -67,11 +67,11 @@ class FlatState:
     def __init__(
         self,
         core: Core,
-        memory: Memory,
+        memory: SharedMemory,
         overlap: Overlap,
         ops: list[ir.Operation],
         queries: Mapping[ir.Operation, tuple[str, int]],
-        rows: Rows | None,
+        rows: RowInterval | None,
         schedule: FlatSchedule,
         consumer: Consumer,
         stores: Stores,
@@ -108,7 +108,7 @@ class FlatState:
                 raise UnsupportedError("hopper: this program has no whole blocks whose maximum may stay (optimistic = 1)")
             self.kept = stale_maximum.without(kept, inner, self._left_out(inner))
 
-    def _left_out(self, step: Step) -> ir.Value | None:
+    def _left_out(self, step: KvStep) -> ir.Value | None:
         """The carried value that is not computed in registers."""
         return None if self.summed is None else carried_by(step)[self.summed]
 
@@ -129,9 +129,9 @@ class FlatState:
             else:
                 columns = round_up(core.columns(argument.type), 8)
                 self.accumulator = core.fragment("o", columns if self.summed is None else columns + 8)
-                carried.append(Fragment(self.accumulator.name, columns))
+                carried.append(RegTile(self.accumulator.name, columns))
         position = carried_by(general).index(general.sums.operands[0])
-        if not isinstance(carried[position], Fragment) or sum(isinstance(tile, Fragment) for tile in carried) != 1:
+        if not isinstance(carried[position], RegTile) or sum(isinstance(tile, RegTile) for tile in carried) != 1:
             raise UnsupportedError("hopper: the main loop carries one accumulator")
         self.packed = core.names.fresh("packed")
         for step in overlap.steps:
@@ -140,7 +140,7 @@ class FlatState:
         core.writer.line(f"uint32_t {self.packed}[{overlap.keys.rows // 4}];")
         self.factor = core.row("factor") if general.sums.name == "tile.dot_rescale" else None
         element = str(ir.RankedTensorType(weights_of(general).type).element_type)
-        self.weights = Fragment(self.scores.name, self.scores.columns, element)
+        self.weights = RegTile(self.scores.name, self.scores.columns, element)
         self.beside = self._ones(element) if self.summed is not None else ""
         return carried
 
@@ -152,25 +152,25 @@ class FlatState:
         writer.line("attn::fence_proxy_async();", f"attn::named_sync({_ALL}, {threads});")
         return "shared + kOnes"
 
-    def _rows(self) -> list[Row]:
-        return [tile for tile in self.carried if isinstance(tile, Row)]
+    def _rows(self) -> list[RegRow]:
+        return [tile for tile in self.carried if isinstance(tile, RegRow)]
 
-    def _changed(self) -> list[Row]:
+    def _changed(self) -> list[RegRow]:
         """The carried row values that change while their reference stays."""
         if self.kept is None or self.overlap.inner is None:
             return []
         step, same = self.overlap.inner, self.kept.same
         pairs = zip(self.carried, carried_by(step), yielded(step.block), strict=True)
-        return [tile for tile, argument, value in pairs if isinstance(tile, Row) and (value not in same or same[value] != argument)]
+        return [tile for tile, argument, value in pairs if isinstance(tile, RegRow) and (value not in same or same[value] != argument)]
 
-    def _queries(self, step: Step) -> Shared:
+    def _queries(self, step: KvStep) -> SharedTile:
         """The queries of the program whose scores are computed."""
         load = maker(step.scores.operands[0])
         if load is None or load not in self.addresses:
             raise UnsupportedError("hopper: scores are products of queries as they were loaded")
         name, size = self.addresses[load]
         rows, columns = self.core.rows(load.results[0].type), self.core.columns(load.results[0].type)
-        return Shared(f"shared + {name} + round % 2 * {size}", rows, columns, self.overlap.keys.element)
+        return SharedTile(f"shared + {name} + round % 2 * {size}", rows, columns, self.overlap.keys.element)
 
     def _where(self) -> None:
         """Where this thread is, for rare code: the registers are free in between."""
@@ -227,7 +227,7 @@ class FlatState:
                     core.tiles[op.results[0]] = core.row("start", core.value(op.operands[0]))
             for tile, start in zip(self.carried, starts, strict=True):
                 value = core.tiles.get(start)
-                if isinstance(tile, Row) and isinstance(value, Row):
+                if isinstance(tile, RegRow) and isinstance(value, RegRow):
                     for h in range(2):
                         number = f"lane % 4 == 0 ? {value.name}[{h}] : 0.0f" if tile.partial else f"{value.name}[{h}]"
                         core.writer.line(f"{tile.name}[{h}] = {number};")
@@ -267,7 +267,7 @@ class FlatState:
                 column = 4 * (self.accumulator.columns // 8 - 1)
                 writer.line(*(f"{total.name}[{h}] = {self.accumulator.name}[{column + 2 * h}];" for h in range(2)))
                 core.tiles[result] = total
-            elif isinstance(tile, Row):
+            elif isinstance(tile, RegRow):
                 core.tiles[result] = old = core.row("old")
                 with writer.unrolled("h", 2):
                     writer.line(f"{old.name}[h] = attn::load_shared({self._place_of(rows.index(tile))});")

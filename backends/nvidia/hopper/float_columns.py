@@ -7,7 +7,7 @@ from attn_mlir.mlir import ir
 _I, _J = frozenset({0}), frozenset({1})
 
 
-class Places:
+class FloatColumns:
     """The places where a map takes its column as an f32, and what is linear in it: a conversion costs as much as an exponential, so that
     of the thread's first column is made once, and an element adds a literal to it.
     """

@@ -4,7 +4,7 @@ from importlib.resources import files
 
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.memory import Layout
+from attn_mlir.backends.nvidia.hopper.memory import SharedAllocator
 from attn_mlir.mlir import ir
 
 
@@ -15,7 +15,7 @@ def header(*more: str) -> str:
     return text.replace("#pragma once\n", "")
 
 
-def function_source(core: Core, layout: Layout, threads: int, *helpers: str) -> str:
+def function_source(core: Core, layout: SharedAllocator, threads: int, *helpers: str) -> str:
     """A whole CUDA file: the header and those of these names, the instructions that are used, and the function around the roles' text."""
     name = core.kernel.attributes["sym_name"].value
     lines = [
@@ -36,7 +36,7 @@ def function_source(core: Core, layout: Layout, threads: int, *helpers: str) -> 
     return "\n".join([header(*helpers), core.instructions(), core.scalars.helper_source(), *lines, *core.writer.lines, "}", ""])
 
 
-def kernel_code(core: Core, memory: Layout, threads: int, residents: int, *helpers: str) -> KernelCode:
+def kernel_code(core: Core, memory: SharedAllocator, threads: int, residents: int, *helpers: str) -> KernelCode:
     """A kernel that knows its program (`block`, `head`, `batch`): its whole CUDA file, with headers of these names, and how to launch it.
 
     `residents`: blocks of so many `threads` on a multiprocessor.

@@ -8,7 +8,7 @@ from attn_mlir.backends.gpu.passes.share_reciprocals import SHARED, shared_divis
 from attn_mlir.backends.gpu.scalars import dependence, float_literal, frontier
 from attn_mlir.backends.gpu.structure import element_name, hint, widened
 from attn_mlir.backends.nvidia.hopper.column_bounds import (
-    Comparison,
+    ColumnBound,
     comparisons,
     falls,
     is_minus_inf,
@@ -28,8 +28,8 @@ from attn_mlir.backends.nvidia.hopper.dropout import (
     print_row_bits,
     print_rows,
 )
-from attn_mlir.backends.nvidia.hopper.float_columns import Places
-from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row
+from attn_mlir.backends.nvidia.hopper.float_columns import FloatColumns
+from attn_mlir.backends.nvidia.hopper.tiles import RegRow, RegTile
 from attn_mlir.mlir import ir
 
 _I, _J = frozenset({0}), frozenset({1})
@@ -45,7 +45,7 @@ class Maps:
     def __init__(self, core: Core) -> None:
         self.core = core
         self.partial: set[ir.Value] = set()
-        self.targets: dict[ir.Value, Fragment] = {}
+        self.targets: dict[ir.Value, RegTile] = {}
         """Registers that a result is to be put into, for results that have a place already."""
         self.ended: dict[ir.Value, ir.Value] = {}
         """Tiles with -inf in the columns that do not exist, and the number of those that do."""
@@ -80,7 +80,7 @@ class Maps:
                 core.scalars.bind(block.arguments[0], "(row + 8 * h)")
                 for value, known in fixed.items():
                     tile = core.tiles.get(known) if isinstance(known, ir.Value) else None
-                    if isinstance(tile, Row):
+                    if isinstance(tile, RegRow):
                         core.scalars.bind(value, f"{tile.name}[h]")
                     elif isinstance(known, float):
                         core.scalars.bind(value, float_literal(known))
@@ -112,14 +112,14 @@ class _Elements:
         self.ended = self._ended()
         kept = kept_in(self.block)
         self.kept = kept if kept is not None and keys_along_columns(kept) else None
-        self.places = Places(self.core, self.block, self.depends)
+        self.places = FloatColumns(self.core, self.block, self.depends)
 
     def _columns(self) -> int:
         """How many columns the registers have."""
         for view in self.block.operations:
             if view.operation.name == "tensor.extract":
                 tile = self.core.tiles.get(view.operation.operands[0])
-                if isinstance(tile, Fragment):
+                if isinstance(tile, RegTile):
                     return tile.columns
         for result in self.results[: self.stored]:
             return -(-self.core.columns(result.type) // 8) * 8
@@ -144,7 +144,7 @@ class _Elements:
             if self.ended is not None and value == self.ended[0] and self.extent is not None:
                 self.maps.ended[result] = self.extent
 
-    def _print(self, limit: str | None, kept_bits: str) -> list[Row]:
+    def _print(self, limit: str | None, kept_bits: str) -> list[RegRow]:
         """Prints all that depends on rows or columns; the rows of what is reduced."""
         core = self.core
         self._end(limit)
@@ -191,7 +191,7 @@ class _Elements:
     def _drop_when_packed(self, kept_bits: str) -> None:
         for result in self.late:
             tile = self.core.tiles[result]
-            if isinstance(tile, Fragment):
+            if isinstance(tile, RegTile):
                 self.core.tiles[result] = replace(tile, kept=kept_bits)
 
     def _needed(self, arguments: frozenset[int]) -> list[ir.Value]:
@@ -202,7 +202,7 @@ class _Elements:
             return [value for value in found if value not in unneeded]
         return [value for value in found if not arguments or self.kept is None or not only_for_dropout(value)]
 
-    def _ended(self) -> tuple[ir.Value, Comparison | None] | None:
+    def _ended(self) -> tuple[ir.Value, ColumnBound | None] | None:
         """A result whose largest elements are wanted, too: it will be -inf in columns that do not exist, which nothing else reads.
 
         With it a comparison that bounds the columns where it is not -inf, if there is one: it can bound them to those that exist, too.
@@ -251,7 +251,7 @@ class _Elements:
             return None if number >= self.columns or not self.kinds else extent
         return extent
 
-    def _targets(self, limit: str | None) -> list[Fragment | None]:
+    def _targets(self, limit: str | None) -> list[RegTile | None]:
         """Registers for the results; None for those that are another tile."""
         core, targets = self.core, []
         for value, result in zip(self.values[: self.stored], self.results, strict=False):
@@ -268,11 +268,11 @@ class _Elements:
             targets.append(target)
         return targets
 
-    def _same(self, value: ir.Value) -> Fragment | None:
+    def _same(self, value: ir.Value) -> RegTile | None:
         if isinstance(value.owner, ir.Block) or value.owner.operation.name != "tensor.extract":
             return None
         tile = self.core.tiles.get(value.owner.operation.operands[0])
-        return tile if isinstance(tile, Fragment) else None
+        return tile if isinstance(tile, RegTile) else None
 
     def _row_values(self, limit: str | None) -> None:
         """What depends on the row alone: two values for each."""
@@ -304,7 +304,7 @@ class _Elements:
             core.scalars.bind(value, f"{name}[h]")
         self._inverse = inverse
 
-    def _bound(self, comparison: Comparison, limit: str | None) -> str:
+    def _bound(self, comparison: ColumnBound, limit: str | None) -> str:
         """The bound of a row, as an expression; of columns that exist, where the comparison stands for that, too."""
         text = ""
         for value, factor in comparison.terms:
@@ -317,11 +317,11 @@ class _Elements:
             return f"min({text}, {limit}{' - 1' if comparison.operator == '<=' else ''})"
         return text
 
-    def _row_of(self, value: ir.Value) -> Row | None:
+    def _row_of(self, value: ir.Value) -> RegRow | None:
         if isinstance(value.owner, ir.Block) or value.owner.operation.name != "tensor.extract":
             return None
         tile = self.core.tiles.get(value.owner.operation.operands[0])
-        return tile if isinstance(tile, Row) else None
+        return tile if isinstance(tile, RegRow) else None
 
     def _reciprocals(self) -> list[ir.Value]:
         """Divisors in f32 that are the same along the row: the division becomes a product."""
@@ -335,9 +335,9 @@ class _Elements:
                     found.append(divisor)
         return list(dict.fromkeys(found))
 
-    def _largest(self, targets: list[Fragment | None], sums: list[Row]) -> dict[Row, Fragment]:
+    def _largest(self, targets: list[RegTile | None], sums: list[RegRow]) -> dict[RegRow, RegTile]:
         """Maxima of whole blocks whose elements are in registers anyway: these are searched afterwards, with integer instructions."""
-        found: dict[Row, Fragment] = {}
+        found: dict[RegRow, RegTile] = {}
         for value, kind, row in zip(self.values[self.stored :], self.kinds, sums, strict=True):
             same = self._same(value)
             for other, target in zip(self.values[: self.stored], targets, strict=True):
@@ -346,7 +346,7 @@ class _Elements:
                 found[row] = same
         return found
 
-    def _all_columns(self, limit: str | None, targets: list[Fragment | None], sums: list[Row | None], kept_bits: str) -> None:
+    def _all_columns(self, limit: str | None, targets: list[RegTile | None], sums: list[RegRow | None], kept_bits: str) -> None:
         core, of_rows = self.core, ""
         if self.tested is not None:
             of_rows = core.names.fresh("kept_of_row")
@@ -357,7 +357,7 @@ class _Elements:
             with core.unrolled("e", 2):
                 self._column(limit, targets, sums)
 
-    def _column(self, limit: str | None, targets: list[Fragment | None], sums: list[Row | None]) -> None:
+    def _column(self, limit: str | None, targets: list[RegTile | None], sums: list[RegRow | None]) -> None:
         core, writer = self.core, self.core.writer
         # What is read at a position past the last one is not used, but it must exist.
         reads = [view.operation for view in self.block.operations if view.operation.name == "memref.load"]
@@ -377,7 +377,7 @@ class _Elements:
             core.scalars.bind(self.block.arguments[0], "(row + 8 * h)")
             self._results(targets, sums)
 
-    def _results(self, targets: list[Fragment | None], sums: list[Row | None]) -> None:
+    def _results(self, targets: list[RegTile | None], sums: list[RegRow | None]) -> None:
         """The results of one element, once its row and column are known."""
         core, writer = self.core, self.core.writer
         ended = self.ended[0] if self.ended is not None and self.ended[1] is None else None
@@ -400,7 +400,7 @@ class _Elements:
 
     # ---- elements that share reciprocals
 
-    def _groups(self, shared: list[ir.Operation], targets: list[Fragment | None], sums: list[Row | None]) -> None:
+    def _groups(self, shared: list[ir.Operation], targets: list[RegTile | None], sums: list[RegRow | None]) -> None:
         """Elements in groups: first their divisors, then quotients by one reciprocal, then the rest."""
         core, names = self.core, self.core.names
         count = ir.IntegerAttr(shared[0].attributes[SHARED]).value
@@ -445,7 +445,7 @@ class _Elements:
     def _combined(self, kind: str, a: str, b: str) -> str:
         return f"{a} + ({b})" if kind == "sum" and "?" in b else f"{a} + {b}" if kind == "sum" else f"{self.core.max_nan(kind)}({a}, {b})"
 
-    def _reduce(self, sums: list[Row | None]) -> None:
+    def _reduce(self, sums: list[RegRow | None]) -> None:
         todo = [(kind, row) for kind, row in zip(self.kinds, sums, strict=True) if row is not None and not row.partial]
         if not todo:
             return

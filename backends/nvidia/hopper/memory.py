@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from attn_mlir.backends.gpu.input_limits import PAGE_ROWS
 from attn_mlir.backends.nvidia.hopper.core import Core, check_element
-from attn_mlir.backends.nvidia.hopper.tiles import Shared, panels, round_up, tile_bytes
+from attn_mlir.backends.nvidia.hopper.tiles import SharedTile, panels, round_up, tile_bytes
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -20,7 +20,7 @@ def of_warps(warps: int) -> str:
 
 
 @dataclass
-class Layout:
+class SharedAllocator:
     """Hands out shared memory: tiles first, then barriers. Offsets are C++ constants of the kernel."""
 
     tiles: int = 0
@@ -73,7 +73,7 @@ class Layout:
 
 
 @dataclass
-class Ring:
+class TileRing:
     """Stages of shared memory that the producer fills with tiles of one tensor, in turn, and that the consumers empty.
 
     `rows` and `columns` of a tile. Both roles count in `turn` how many stages they have used.
@@ -111,19 +111,19 @@ class Ring:
         return f"{turn} & 1" if self.stages == 1 else f"{turn} / {self.stages} & 1"
 
 
-class Memory:
+class SharedMemory:
     """The shared memory of one kernel, and the statements that fill, await and free it."""
 
     def __init__(self, core: Core, warps: int) -> None:
         """`warps` of consumers free a stage together."""
         self.core, self.warps = core, warps
-        self.layout = Layout()
-        self.rings: dict[tuple[int, int], Ring] = {}
-        self.residents: list[tuple[ir.Operation, Shared]] = []
+        self.layout = SharedAllocator()
+        self.rings: dict[tuple[int, int], TileRing] = {}
+        self.residents: list[tuple[ir.Operation, SharedTile]] = []
 
     # ---- what there is
 
-    def ring(self, load: ir.Operation, stages: int) -> Ring:
+    def ring(self, load: ir.Operation, stages: int) -> TileRing:
         """The ring that a `tile.load` in a loop takes a stage of; loads of one tensor with as many rows share it."""
         core, source = self.core, load.operands[0]
         rows, columns = core.rows(load.results[0].type), core.columns(load.results[0].type)
@@ -131,7 +131,7 @@ class Memory:
         if key not in self.rings:
             name = core.names.fresh(core.arguments.names[key[0]])
             constant = f"k{name[0].upper()}{name[1:]}"
-            self.rings[key] = Ring(
+            self.rings[key] = TileRing(
                 name, source, rows, columns, check_element(load, source), stages,
                 self.layout.tile(constant, stages * tile_bytes(rows, columns)),
                 self.layout.barrier(f"{constant}Full", stages, 1),
@@ -140,7 +140,7 @@ class Memory:
             self.rings[key].turn = core.names.fresh(f"{name}_turn")
         return self.rings[key]
 
-    def resident(self, load: ir.Operation) -> Shared:
+    def resident(self, load: ir.Operation) -> SharedTile:
         """The place of a tile that a program loads once."""
         core, source = self.core, load.operands[0]
         for other, tile in self.residents:
@@ -152,20 +152,20 @@ class Memory:
         if not self.residents:
             self.layout.barrier("kResidentFull", 1, 1)
             self.layout.barrier("kResidentFree", 1, of_warps(self.warps))
-        tile = Shared(f"shared + {constant}", rows, columns, check_element(load, source))
+        tile = SharedTile(f"shared + {constant}", rows, columns, check_element(load, source))
         self.residents.append((load, tile))
         return tile
 
     # ---- the producer
 
-    def load(self, load: ir.Operation, ring: Ring) -> None:
+    def load(self, load: ir.Operation, ring: TileRing) -> None:
         """Fills the next stage of the ring."""
         _, batch, head, begin, count = load.operands
         place = [self.core.value(value) for value in (begin, head, batch, count)]
         self.fill(ring, place)
         self.core.writer.line(f"++{ring.turn};")
 
-    def fill(self, ring: Ring, place: list[str]) -> None:
+    def fill(self, ring: TileRing, place: list[str]) -> None:
         """Fills the next stage of the ring with the rows at `place`: first one, head, batch, how many. The caller counts the turn."""
         writer = self.core.writer
         with self.core.scope("") if self.core.table_of(ring.source) is not None else nullcontext():
@@ -173,7 +173,7 @@ class Memory:
             writer.line(f"attn::barrier_wait({ring.barrier('free')}, ({ring.parity()}) ^ 1);")
             self.send(ring, place, elected="attn::elect_one()")
 
-    def copy_stage(self, ring: Ring, place: list[str]) -> None:
+    def copy_stage(self, ring: TileRing, place: list[str]) -> None:
         """What one thread does to fill a free stage."""
         self.core.writer.line(f"attn::barrier_arrive_expect({ring.barrier('full')}, {ring.bytes});")
         self._copy(ring.source, ring.rows, ring.columns, ring.at(), ring.barrier("full"), place)
@@ -212,7 +212,7 @@ class Memory:
             f"const int page = some > 0 ? {page} : 0, at = first % {size};",
         )
 
-    def send(self, ring: Ring, place: list[str], lines: Sequence[str] = (), elected: str = "lane == 0") -> None:
+    def send(self, ring: TileRing, place: list[str], lines: Sequence[str] = (), elected: str = "lane == 0") -> None:
         """Fills a free stage; one thread does, and before that what `lines` say. All lanes know where pages are (`find_pages`).
 
         What is behind the last row of a sequence is copied from columns that a tensor does not have, which are zeros: a page may hold
@@ -251,12 +251,12 @@ class Memory:
 
     # ---- the consumers
 
-    def wait(self, ring: Ring, turn: str = "") -> Shared:
+    def wait(self, ring: TileRing, turn: str = "") -> SharedTile:
         """Waits for the stage of this turn; the tile in it."""
         self.core.writer.line(f"attn::barrier_wait({ring.barrier('full', turn)}, {ring.parity(turn)});")
-        return Shared(ring.at(turn), ring.rows, ring.columns, ring.element)
+        return SharedTile(ring.at(turn), ring.rows, ring.columns, ring.element)
 
-    def free(self, ring: Ring, turn: str = "") -> None:
+    def free(self, ring: TileRing, turn: str = "") -> None:
         """Gives the stage back; every warp does, once all lanes have read what the producer wrote for the stage."""
         self.core.writer.line("attn::warp_sync();", f"attn::warp_arrive({ring.barrier('free', turn)}, attn::elect_one());")
 

@@ -12,9 +12,9 @@ from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.dropout import kept_in, keys_along_columns, print_rows, print_seeds
 from attn_mlir.backends.nvidia.hopper.dropout_ahead import AheadBits
 from attn_mlir.backends.nvidia.hopper.dropout_lanes import LaneBits
-from attn_mlir.backends.nvidia.hopper.memory import Memory
-from attn_mlir.backends.nvidia.hopper.steps import Step
-from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row
+from attn_mlir.backends.nvidia.hopper.memory import SharedMemory
+from attn_mlir.backends.nvidia.hopper.steps import KvStep
+from attn_mlir.backends.nvidia.hopper.tiles import RegRow, RegTile
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
@@ -27,7 +27,7 @@ class Overlap:
     """Prints a chain of loops with that schedule, for both roles."""
 
     def __init__(
-        self, core: Core, memory: Memory, steps: list[Step], stages: int, warpgroups: int, take_turns: bool, vote: bool, pin: bool
+        self, core: Core, memory: SharedMemory, steps: list[KvStep], stages: int, warpgroups: int, take_turns: bool, vote: bool, pin: bool
     ) -> None:
         self.core, self.memory, self.steps = core, memory, steps
         self.bits: AheadBits | LaneBits | None = None
@@ -144,7 +144,7 @@ class Overlap:
         for result, tile in zip(last.results, carried, strict=True):
             core.tiles[result] = consumer.whole(tile)
 
-    def loop(self, consumer: Consumer, step: Step, head: str, packed: str, carried: list, accumulator: Fragment) -> None:
+    def loop(self, consumer: Consumer, step: KvStep, head: str, packed: str, carried: list, accumulator: RegTile) -> None:
         """The steady state."""
         core, products = self.core, consumer.products
         with core.scope(f"for ({head})"):
@@ -158,13 +158,13 @@ class Overlap:
             self.drop(packed, f"({self.keys.turn} - 1)")
             if step.sums.name == "tile.dot_rescale":
                 factor = core.tiles[step.sums.operands[1]]
-                if isinstance(factor, Row):
+                if isinstance(factor, RegRow):
                     products.rescale(accumulator, factor, self.vote)
             core.tiles[step.sums.results[0]] = accumulator
             consumer.assign(carried, yielded(step.block))
             consumer.maps.ready.clear()
 
-    def dropout(self, consumer: Consumer, step: Step) -> None:
+    def dropout(self, consumer: Consumer, step: KvStep) -> None:
         """Makes the bits of the block while its scores are in flight, unless other warps make them."""
         for op in step.rest if self.bits is None else ():
             kept = kept_in(body(op)) if op.name == "tile.map" else None
@@ -178,7 +178,7 @@ class Overlap:
         elif self.bits is not None:
             self.bits.drop(packed, turn or self.keys.turn)
 
-    def start(self, consumer: Consumer, step: Step, packed: str, accumulator: Fragment) -> Fragment:
+    def start(self, consumer: Consumer, step: KvStep, packed: str, accumulator: RegTile) -> RegTile:
         """Starts both products, in this warpgroup's turn."""
         mine, following = f"{_TURNS} + warpgroup", f"{_TURNS} + (warpgroup + 1) % {self.warpgroups}"
         scores = self.scores(consumer, step, f"attn::named_sync({mine}, 256);" if self.take_turns else "")
@@ -187,7 +187,7 @@ class Overlap:
             self.core.writer.line(f"attn::named_arrive({following}, 256);")
         return scores
 
-    def scores(self, consumer: Consumer, step: Step, before: str = "") -> Fragment:
+    def scores(self, consumer: Consumer, step: KvStep, before: str = "") -> RegTile:
         """Starts the product of queries and keys of block n."""
         core, products = self.core, consumer.products
         writer = core.writer
@@ -207,7 +207,9 @@ class Overlap:
         core.tiles[step.scores.results[0]] = scores
         return scores
 
-    def sums(self, consumer: Consumer, step: Step, packed: str, accumulator: Fragment, clear: str | bool = False, beside: str = "") -> None:
+    def sums(
+        self, consumer: Consumer, step: KvStep, packed: str, accumulator: RegTile, clear: str | bool = False, beside: str = ""
+    ) -> None:
         """Starts the product of weights and values of the block before, and of what is `beside` them."""
         products = consumer.products
         values = self.memory.wait(self.values, self.before)
@@ -226,14 +228,14 @@ class Overlap:
         """The next block."""
         self.core.writer.line(*(f"++{turn};" for turn in dict.fromkeys((self.keys.turn, self.values.turn))))
 
-    def weights(self, step: Step) -> Fragment:
+    def weights(self, step: KvStep) -> RegTile:
         """The weights of this block."""
         tile = self.core.tiles[list(step.sums.operands)[-2]]
-        if not isinstance(tile, Fragment):
+        if not isinstance(tile, RegTile):
             raise UnsupportedError("hopper: weights are in registers")
         return tile
 
-    def softmax(self, consumer: Consumer, step: Step, accumulator: Fragment | None = None) -> None:
+    def softmax(self, consumer: Consumer, step: KvStep, accumulator: RegTile | None = None) -> None:
         """The maps between the products; before the one that makes weights the sums that are in flight, if any, are waited for.
 
         With `pin` this wait must not move before the first row values.
@@ -247,6 +249,8 @@ class Overlap:
                 consumer.products.wait(0, accumulator)
                 self.memory.free(self.values, self.before)
             consumer.operation(op, [])
-            rows = [tile for tile in (self.core.tiles.get(result) for result in op.results) if isinstance(tile, Row) and not tile.partial]
+            rows = [
+                tile for tile in (self.core.tiles.get(result) for result in op.results) if isinstance(tile, RegRow) and not tile.partial
+            ]
             if not first and rows:
                 first = [f"{rows[0].name}[{h}]" for h in range(2)]

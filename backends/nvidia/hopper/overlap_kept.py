@@ -4,11 +4,11 @@ from attn_mlir.backends.gpu.structure import yielded
 from attn_mlir.backends.nvidia.hopper import stale_maximum
 from attn_mlir.backends.nvidia.hopper.consumer import Consumer
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.memory import Memory
+from attn_mlir.backends.nvidia.hopper.memory import SharedMemory
 from attn_mlir.backends.nvidia.hopper.overlap import Overlap
 from attn_mlir.backends.nvidia.hopper.stale_maximum import Needed
-from attn_mlir.backends.nvidia.hopper.steps import Step
-from attn_mlir.backends.nvidia.hopper.tiles import ROWS, Fragment, Row, Shared, Tile
+from attn_mlir.backends.nvidia.hopper.steps import KvStep
+from attn_mlir.backends.nvidia.hopper.tiles import ROWS, RegRow, RegTile, SharedTile, Tile
 from attn_mlir.backends.nvidia.hopper.wgmma import ROW_BYTES
 from attn_mlir.errors import UnsupportedError
 
@@ -17,7 +17,7 @@ class KeptOverlap(Overlap):
     """`Overlap` with that step in the loop over whole blocks; see docs/nvidia-hopper.md, `optimistic`."""
 
     def __init__(
-        self, core: Core, memory: Memory, steps: list[Step], stages: int, warpgroups: int, take_turns: bool, vote: bool, pin: bool
+        self, core: Core, memory: SharedMemory, steps: list[KvStep], stages: int, warpgroups: int, take_turns: bool, vote: bool, pin: bool
     ) -> None:
         super().__init__(core, memory, steps, stages, warpgroups, take_turns, vote, pin)
         kept = stale_maximum.keeps_reference(self.inner) if self.inner is not None else None
@@ -25,7 +25,7 @@ class KeptOverlap(Overlap):
             raise UnsupportedError("hopper: this program has no whole blocks whose maximum may stay (optimistic = 1)")
         self.kept: Needed = kept
 
-    def loop(self, consumer: Consumer, step: Step, head: str, packed: str, carried: list[Tile], accumulator: Fragment) -> None:
+    def loop(self, consumer: Consumer, step: KvStep, head: str, packed: str, carried: list[Tile], accumulator: RegTile) -> None:
         """The steady state. The stage of keys is given back at the end, because the exact step reads it again."""
         if step != self.inner:
             super().loop(consumer, step, head, packed, carried, accumulator)
@@ -55,7 +55,7 @@ class KeptOverlap(Overlap):
             self.memory.free(self.keys)
             self.count()
 
-    def _kept_maps(self, consumer: Consumer, step: Step) -> None:
+    def _kept_maps(self, consumer: Consumer, step: KvStep) -> None:
         """From scores to weights with the old maxima."""
         core, kept = self.core, self.kept
         for op in step.rest:
@@ -65,10 +65,10 @@ class KeptOverlap(Overlap):
             else:
                 consumer.operation(op, [])
 
-    def _exact(self, consumer: Consumer, step: Step, scores: Fragment, keys: Tile, packed: str, accumulator: Fragment) -> None:
+    def _exact(self, consumer: Consumer, step: KvStep, scores: RegTile, keys: Tile, packed: str, accumulator: RegTile) -> None:
         """The scores once more, by this warp alone, and the exact step for them."""
         queries = consumer.shared(step.scores.operands[0])
-        if not isinstance(keys, Shared):
+        if not isinstance(keys, SharedTile):
             raise UnsupportedError("hopper: keys are in shared memory")
         own = f"{queries.address} + warpgroup * {ROWS * ROW_BYTES}"
         depth = f"{keys.depth}, {'true' if keys.element == 'bf16' else 'false'}"
@@ -79,5 +79,5 @@ class KeptOverlap(Overlap):
             consumer.operation(op, [])
         consumer.products.pack(self.weights(step), packed)
         factor = self.core.tiles[step.sums.operands[1]]
-        if isinstance(factor, Row):
+        if isinstance(factor, RegRow):
             consumer.products.rescale(accumulator, factor, self.vote)

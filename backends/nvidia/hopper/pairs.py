@@ -16,11 +16,11 @@ from attn_mlir.backends.nvidia.hopper.dropout_ahead import HEADER
 from attn_mlir.backends.nvidia.hopper.kernel_text import header
 from attn_mlir.backends.nvidia.hopper.memory import of_warps
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, check_types, ops_of, read_kernel
-from attn_mlir.backends.nvidia.hopper.pairs_layout import MAKING, REGISTERS, Layout, plan_layout
+from attn_mlir.backends.nvidia.hopper.pairs_layout import MAKING, REGISTERS, BackwardLayout, plan_layout
 from attn_mlir.backends.nvidia.hopper.pairs_producer import BitsWriter, ColumnWriter, Loader, load_keys
 from attn_mlir.backends.nvidia.hopper.pairs_reduction import Adder, turn_tensor
-from attn_mlir.backends.nvidia.hopper.pairs_results import Results
-from attn_mlir.backends.nvidia.hopper.pairs_scheduler import PairPrograms
+from attn_mlir.backends.nvidia.hopper.pairs_results import ResultStores
+from attn_mlir.backends.nvidia.hopper.pairs_scheduler import PairTileScheduler
 from attn_mlir.backends.nvidia.hopper.pairs_step import Consumers
 from attn_mlir.backends.nvidia.hopper.pairs_sweep import as_int, check_steps, staged_values
 from attn_mlir.backends.nvidia.ordered_sums import is_masked
@@ -81,7 +81,7 @@ def emit_pairs(kernel: ir.Operation, target: NvidiaTarget, schedule: Fields) -> 
     return _Printer(layout, schedule).code()
 
 
-def _layout(kernel: ir.Operation, target: NvidiaTarget, fields: Mapping[str, int | str]) -> Layout:
+def _layout(kernel: ir.Operation, target: NvidiaTarget, fields: Mapping[str, int | str]) -> BackwardLayout:
     found = read_kernel(kernel)
     check_types(found)
     check_steps(found)
@@ -108,7 +108,7 @@ def _core(kernel: PairsKernel) -> Core:
 class _Printer:
     """Prints one kernel."""
 
-    def __init__(self, layout: Layout, fields: Mapping[str, int | str]) -> None:
+    def __init__(self, layout: BackwardLayout, fields: Mapping[str, int | str]) -> None:
         self.ordered = bool(fields.get("deterministic", 0))
         layout.adders = bool(layout.adds) and (self.ordered or bool(fields.get("adders", 0)))
         self.layout, self.kernel = layout, layout.kernel
@@ -117,7 +117,7 @@ class _Printer:
         self.making = layout.bits is not None and not layout.adders
         others = pairs_dropout.IDLE if self.making else layout.warpgroups if layout.adders else 0
         roles = 4 * layout.warpgroups + (layout.column_slots > 0) + others
-        self.programs = PairPrograms(self.core, self.kernel.over, order, int(fields.get("group", 1)), self.ordered, roles)
+        self.programs = PairTileScheduler(self.core, self.kernel.over, order, int(fields.get("group", 1)), self.ordered, roles)
         self.name = ir.StringAttr(self.kernel.function.attributes["sym_name"]).value
 
     def code(self) -> KernelCode:
@@ -227,7 +227,7 @@ class _Printer:
             "const int tile_row = 16 * warp + lane / 4, row = 64 * warpgroup + tile_row, column = 2 * (lane % 4);",
             "const float column_float = column;",
         )
-        results = Results(core, kernel, layout)
+        results = ResultStores(core, kernel, layout)
         consumers = Consumers(core, kernel, layout, check_types(kernel))
         with self._programs():
             consumers.accumulators()

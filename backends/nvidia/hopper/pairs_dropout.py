@@ -7,7 +7,7 @@ from attn_mlir.backends.gpu.structure import body, operations
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.dropout import first_key, head_row, keys_along_rows, print_seeds, seed_words
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
-from attn_mlir.backends.nvidia.hopper.pairs_layout import Layout
+from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout
 from attn_mlir.mlir import ir
 
 IDLE = 2
@@ -30,12 +30,12 @@ def possible(kernel: PairsKernel) -> bool:
     return bool(found) and all(len(ops) == 1 and keys_along_rows(ops[0]) and first_key(ops[0]) == begin for ops in found)
 
 
-def makers(layout: Layout) -> int:
+def makers(layout: BackwardLayout) -> int:
     """How many warps make them: those that have nothing else to do, or else that of the values of rows."""
     return 0 if layout.bits is None else 1 if layout.adders else IDLE
 
 
-def print_share(core: Core, layout: Layout, block: ir.Block, worker: str) -> None:
+def print_share(core: Core, layout: BackwardLayout, block: ir.Block, worker: str) -> None:
     """One warp's share of the bits of a step, once its stage is free."""
     (op,) = kept_of(block)
     seed, offset, drop, heads, b, h, query, _ = op.operands
@@ -61,7 +61,7 @@ def print_seeds_of(core: Core, kernel: PairsKernel) -> None:
     print_seeds(core, [op for step in kernel.steps for op in kept_of(step)])
 
 
-def print_bits(core: Core, layout: Layout) -> str:
+def print_bits(core: Core, layout: BackwardLayout) -> str:
     """Before the loops over a tile: where the thread's bits are, and which they are; the name of their address."""
     bits, at, mask = layout.bits, core.names.fresh("kept_at"), core.names.fresh("kept_mask")
     assert bits is not None
@@ -84,7 +84,7 @@ def print_two_bits(core: Core, op: ir.Operation, names: str) -> None:
 # ---- the consumers' own lanes
 
 
-def print_lane_words(core: Core, layout: Layout, op: ir.Operation) -> None:
+def print_lane_words(core: Core, layout: BackwardLayout, op: ir.Operation) -> None:
     """Before the loops over a tile: each lane makes the bits of some queries and its warp's 16 keys."""
     seed, offset, drop, heads, b, h, query, _ = op.operands
     base = first_key(op)
@@ -102,7 +102,7 @@ def print_lane_words(core: Core, layout: Layout, op: ir.Operation) -> None:
         core.writer.line(f"attn::dropout_of_keys<{queries}, {min(CHAINS, queries // 32)}>(of, group, {_own_words(layout)}, query_of);")
 
 
-def print_lane_bits(core: Core, layout: Layout, op: ir.Operation) -> None:
+def print_lane_bits(core: Core, layout: BackwardLayout, op: ir.Operation) -> None:
     """In the loop over `c`: the word of two queries, of which an element takes a bit by `h` and `e`."""
     bits = core.names.fresh("kept_here")
     word = f"(unsigned)attn::load_shared_int({_own_words(layout)} + 16 * c + lane % 4 * 4)"
@@ -110,7 +110,7 @@ def print_lane_bits(core: Core, layout: Layout, op: ir.Operation) -> None:
     core.scalars.bind(op.results[0], f"(({bits} >> (16 * h + 4 - 4 * e) & 1u) != 0)")
 
 
-def _own_words(layout: Layout) -> str:
+def _own_words(layout: BackwardLayout) -> str:
     """Where the words of this warp are."""
     assert layout.words is not None
     return f"shared + {layout.words.offset} + attn::thread_again() / 32 * {2 * layout.kernel.queries}"

@@ -26,7 +26,7 @@ _ADDRESSES = 20
 
 
 @dataclass(frozen=True)
-class Buffer:
+class SharedBuffer:
     """A tile in shared memory, `copies` times: `offset` from the start, `bytes` of one copy."""
 
     name: str
@@ -37,7 +37,7 @@ class Buffer:
     copies: int = 1
 
 
-class Layout:
+class BackwardLayout:
     """Where everything is.
 
     `keys`, `queries`: buffers by the tensor they are read from; `exchange`: weights that all warpgroups need; `adds`: by tensor, sums
@@ -57,8 +57,8 @@ class Layout:
         self.adders = False
         """Whether warps of the producer add sums over keys to memory, or a thread of each warpgroup of consumers."""
         self._size = 0
-        self.keys: dict[ir.Value, Buffer] = {}
-        self.queries: dict[ir.Value, Buffer] = {}
+        self.keys: dict[ir.Value, SharedBuffer] = {}
+        self.queries: dict[ir.Value, SharedBuffer] = {}
         for memory in kernel.memory(kernel.key_loads):
             self.keys[memory] = self._buffer(kernel.keys, memory, 1)
         for memory in kernel.memory(kernel.step_ops("tile.load")):
@@ -66,7 +66,7 @@ class Layout:
         exchanged = len({op.operands[0] for op in kernel.step_ops("tile.accumulate")})
         size = tile_bytes(kernel.keys, kernel.queries)
         self.exchange = [self._take("weights", kernel.keys, kernel.queries, size, exchanges) for _ in range(exchanged)]
-        self.adds: dict[ir.Value, Buffer] = {}
+        self.adds: dict[ir.Value, SharedBuffer] = {}
         for op in kernel.step_ops("tile.accumulate"):
             target = op.operands[2]
             split = split_rows(kernel.queries, head_columns(target), self.warpgroups)
@@ -92,7 +92,7 @@ class Layout:
         self.next_program = self.group + 8
         self.bytes = self.next_program + 8
 
-    def _results(self, kernel: PairsKernel, limit: int) -> Buffer | None:
+    def _results(self, kernel: PairsKernel, limit: int) -> SharedBuffer | None:
         """Room for results that leave through TMA, where there is some beside barriers."""
         targets = [op.operands[1] for op in kernel.stores if through_tma(op.operands[1].type)]
         if not targets:
@@ -104,12 +104,12 @@ class Layout:
         self._size = start
         return self._take("results", ROWS * self.warpgroups, columns, size, copies) if copies > 0 else None
 
-    def _buffer(self, rows: int, memory: ir.Value, copies: int) -> Buffer:
+    def _buffer(self, rows: int, memory: ir.Value, copies: int) -> SharedBuffer:
         columns = head_columns(memory)
         return self._take("tile", rows, columns, tile_bytes(rows, columns), copies)
 
-    def _take(self, name: str, rows: int, columns: int, size: int, copies: int) -> Buffer:
-        buffer = Buffer(name, self._size, size, rows, columns, copies)
+    def _take(self, name: str, rows: int, columns: int, size: int, copies: int) -> SharedBuffer:
+        buffer = SharedBuffer(name, self._size, size, rows, columns, copies)
         self._size += size * copies
         return buffer
 
@@ -132,7 +132,7 @@ def head_columns(memory: ir.Value) -> int:
 
 
 @dataclass(frozen=True)
-class Split:
+class WarpgroupSplit:
     """How the warpgroups share a product [queries, columns] that sums over keys.
 
     Each has `blocks` blocks of 64 queries (number `warpgroup + warpgroups * n` if `by_rows`, else all) and `columns` columns, the first
@@ -144,18 +144,18 @@ class Split:
     by_rows: bool
 
 
-def split_rows(queries: int, columns: int, warpgroups: int) -> Split:
+def split_rows(queries: int, columns: int, warpgroups: int) -> WarpgroupSplit:
     """Shares by rows where there are enough, else by columns. Raises UnsupportedError where neither works."""
     if queries % ROWS:
         raise UnsupportedError(f"hopper: blocks of pairs have a multiple of {ROWS} queries, not {queries}")
     blocks = queries // ROWS
     if blocks % warpgroups == 0:
-        return Split(blocks // warpgroups, round_up(columns, ADDED_COLUMNS), True)
+        return WarpgroupSplit(blocks // warpgroups, round_up(columns, ADDED_COLUMNS), True)
     padded = round_up(columns, 16) if columns <= 64 else 64 * panels(columns)
     part = padded // warpgroups
     if padded % warpgroups or part % 8 or (part > 64 and part % 64) or 64 % min(part, 64):
         raise UnsupportedError(f"hopper: {columns} columns are not shared by {warpgroups} warpgroups")
-    return Split(blocks, part, False)
+    return WarpgroupSplit(blocks, part, False)
 
 
 def registers(kernel: PairsKernel, warpgroups: int) -> int:
@@ -173,7 +173,7 @@ def registers(kernel: PairsKernel, warpgroups: int) -> int:
     return sums + max(products, weights + added) + _ADDRESSES
 
 
-def plan_layout(kernel: PairsKernel, target: NvidiaTarget, slots: tuple[int, str], stages: int | None = None) -> Layout:
+def plan_layout(kernel: PairsKernel, target: NvidiaTarget, slots: tuple[int, str], stages: int | None = None) -> BackwardLayout:
     """The layout with as many stages as fit. Raises UnsupportedError when nothing fits."""
     if kernel.keys % ROWS or kernel.keys // ROWS not in REGISTERS:
         raise UnsupportedError(f"hopper: blocks of pairs have 64, 128 or 192 keys, not {kernel.keys}")
@@ -186,7 +186,7 @@ def plan_layout(kernel: PairsKernel, target: NvidiaTarget, slots: tuple[int, str
         raise _too_many(kernel, needed, _SPARE[warpgroups])
     for count, exchanges, staged_adds in ((2, 2, True), (2, 1, True), (1, 1, True), (2, 1, False), (1, 1, False)):
         if stages is None or stages == count:
-            layout = Layout(kernel, count, exchanges, slots, staged_adds, target.shared_bytes)
+            layout = BackwardLayout(kernel, count, exchanges, slots, staged_adds, target.shared_bytes)
             if layout.bytes <= target.shared_bytes:
                 return layout
     raise UnsupportedError("hopper: the tiles of pairs do not fit in shared memory")

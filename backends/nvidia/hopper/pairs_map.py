@@ -17,8 +17,8 @@ from attn_mlir.backends.nvidia.hopper.dropout import (
     print_columns,
 )
 from attn_mlir.backends.nvidia.hopper.pairs_dropout import print_bits, print_lane_bits, print_lane_words, print_two_bits
-from attn_mlir.backends.nvidia.hopper.pairs_layout import Layout
-from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row
+from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout
+from attn_mlir.backends.nvidia.hopper.tiles import RegRow, RegTile
 from attn_mlir.mlir import ir
 
 _I, _J = frozenset({0}), frozenset({1})
@@ -27,7 +27,7 @@ _COSTLY = ("memref.load", "arith.divf", "math.")
 
 
 @dataclass(frozen=True)
-class Packed:
+class WeightRegisters:
     """A tile of 16-bit weights in registers, `uint32_t name[columns / 4]`: operand A of products as it is."""
 
     name: str
@@ -101,7 +101,9 @@ def _reached(operations: list[ir.Operation], starts: Callable[[ir.Operation], bo
 class PairMap:
     """One map over [keys, queries]."""
 
-    def __init__(self, core: Core, op: ir.Operation, slots: dict[ir.Value, int], packed: dict[ir.Value, Packed], layout: Layout) -> None:
+    def __init__(
+        self, core: Core, op: ir.Operation, slots: dict[ir.Value, int], packed: dict[ir.Value, WeightRegisters], layout: BackwardLayout
+    ) -> None:
         """`slots`: which staged value is where; what becomes of tiles of 16 bits goes to `packed`; `layout`: where bits of dropout are."""
         self.core, self.op, self.slots, self.packed, self.layout = core, op, slots, packed, layout
         self.block, self.results, self.values = body_of(op), list(op.results), yielded(body_of(op))
@@ -128,7 +130,7 @@ class PairMap:
         core = self.core
         targets, sums = self._targets(queries)
         fragment = core.tiles.get(products[0]) if products else None
-        early = early_value(self.block, products[0], queries <= 64) if len(products) > 1 and isinstance(fragment, Fragment) else None
+        early = early_value(self.block, products[0], queries <= 64) if len(products) > 1 and isinstance(fragment, RegTile) else None
         made_ahead = self.kept is not None and self.layout.bits is not None
         unneeded = dropout_alone(self.block) if made_ahead else ()
         for value in frontier(self.block, self.depends, frozenset()):
@@ -140,7 +142,7 @@ class PairMap:
         core.writer.line(f"const int {self.at_column} = attn::opaque(column);")
         if products:
             first()
-        if early is not None and isinstance(fragment, Fragment):
+        if early is not None and isinstance(fragment, RegTile):
             element = f"{fragment.name}[4 * c + 2 * h + e]"
             with core.unrolled("c", queries // 8):
                 needed = slice_of([early], self.block)
@@ -164,7 +166,7 @@ class PairMap:
                 self._column(loads, limit, needed)
                 with core.unrolled("h", 2):
                     self._bind_row()
-                    if early is not None and isinstance(fragment, Fragment):
+                    if early is not None and isinstance(fragment, RegTile):
                         core.scalars.bind(early, core.names.fresh("early"))
                         core.writer.line(f"const float {core.scalars.emit(early)} = {fragment.name}[4 * c + 2 * h + e];")
                     self._elements(targets, parts, sums, limit)
@@ -197,7 +199,7 @@ class PairMap:
         else:
             print_column_bits(self.core, self.kept, name)
 
-    def _targets(self, queries: int) -> tuple[list[tuple[str, bool]], list[Row]]:
+    def _targets(self, queries: int) -> tuple[list[tuple[str, bool]], list[RegRow]]:
         """Names of the results, and whether they are packed; the sums."""
         core, targets = self.core, []
         for value, result in zip(self.values[: self.stored], self.results, strict=False):
@@ -205,7 +207,7 @@ class PairMap:
             if element in PANELS:
                 name = core.names.fresh(hint(widened(value), "weights"))
                 core.writer.line(f"uint32_t {name}[{queries // 4}];")
-                self.packed[result] = Packed(name, queries, element)
+                self.packed[result] = WeightRegisters(name, queries, element)
                 targets.append((name, True))
             else:
                 fragment = core.fragment(hint(value, "weights"), queries)
@@ -280,7 +282,7 @@ class PairMap:
                 found.append(view.operation.results[0])
         return [value for value in found if isinstance(value.type, ir.F32Type)]
 
-    def _elements(self, targets: list[tuple[str, bool]], parts: dict[str, str], sums: list[Row], limit: str | None) -> None:
+    def _elements(self, targets: list[tuple[str, bool]], parts: dict[str, str], sums: list[RegRow], limit: str | None) -> None:
         core = self.core
         for (name, packed), value in zip(targets, self.values, strict=False):
             text = core.scalars.emit(widened(value))
@@ -294,7 +296,7 @@ class PairMap:
     def _combined(self, kind: str, a: str, b: str) -> str:
         return f"{a} + {b}" if kind == "sum" else f"{self.core.max_nan(kind)}({a}, {b})"
 
-    def _reduce(self, sums: list[Row]) -> None:
+    def _reduce(self, sums: list[RegRow]) -> None:
         if not sums:
             return
         with self.core.unrolled("h", 2):

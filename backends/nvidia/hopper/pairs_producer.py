@@ -3,8 +3,8 @@
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_dropout import print_seeds_of, print_share
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
-from attn_mlir.backends.nvidia.hopper.pairs_layout import Layout
-from attn_mlir.backends.nvidia.hopper.pairs_sweep import PARITY, STAGE, Sweep, as_int, staged_values, step_limit
+from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout
+from attn_mlir.backends.nvidia.hopper.pairs_sweep import PARITY, STAGE, RolePrinter, as_int, staged_values, step_limit
 from attn_mlir.backends.nvidia.hopper.tiles import panels
 from attn_mlir.backends.nvidia.ordered_sums import depends
 from attn_mlir.errors import UnsupportedError
@@ -14,7 +14,7 @@ KEPT = 2
 """Values of query rows that a thread of the producer reads at once, the first ones before their stage is free: it has few registers."""
 
 
-class Loader(Sweep):
+class Loader(RolePrinter):
     """The warp that loads the tiles of queries by TMA: one thread does, but all of them find out which tiles are needed."""
 
     placed = ("tile.load",)
@@ -39,7 +39,7 @@ class Loader(Sweep):
             core.writer.line("__syncwarp();")
 
 
-class ColumnWriter(Sweep):
+class ColumnWriter(RolePrinter):
     """The warp that computes the values of query rows."""
 
     def step(self, block: ir.Block) -> None:
@@ -84,7 +84,7 @@ class ColumnWriter(Sweep):
         self.core.seeds = {}
 
     def _forget_places(self, values: list[ir.Value]) -> None:
-        """What follows from the program's place is computed anew in each step, not kept in registers."""
+        """What follows from the program's place is computed again in each step, not kept in registers."""
         core = self.core
         for op in ops_of(core.kernel.regions[0].blocks[0], "tile.program_id"):
             if not any(depends(value, op.results[0]) for value in values):
@@ -126,7 +126,7 @@ class BitsWriter(ColumnWriter):
         core.writer.line(f"attn::barrier_arrive({full});")
 
 
-def load_keys(core: Core, kernel: PairsKernel, layout: Layout) -> None:
+def load_keys(core: Core, kernel: PairsKernel, layout: BackwardLayout) -> None:
     """Prints the loads of the tiles of keys, behind the first barrier, once the program before needs its own no more."""
     loads = {op.operands[0]: op for op in kernel.key_loads}
     places = {

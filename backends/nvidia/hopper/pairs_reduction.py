@@ -2,8 +2,8 @@
 
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
-from attn_mlir.backends.nvidia.hopper.pairs_layout import ADDED_COLUMNS, Layout, Split, head_columns, split_rows
-from attn_mlir.backends.nvidia.hopper.pairs_sweep import Sweep
+from attn_mlir.backends.nvidia.hopper.pairs_layout import ADDED_COLUMNS, BackwardLayout, WarpgroupSplit, head_columns, split_rows
+from attn_mlir.backends.nvidia.hopper.pairs_sweep import RolePrinter
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS
 from attn_mlir.backends.nvidia.ordered_sums import without_order
 from attn_mlir.errors import UnsupportedError
@@ -13,22 +13,22 @@ ADDED = 3
 """Named barrier of the first warpgroup: its sums are in shared memory."""
 
 
-def added_barrier(layout: Layout) -> str:
+def added_barrier(layout: BackwardLayout) -> str:
     """The barrier at which the first warpgroup's sums have been read from shared memory."""
     return f"barriers + {layout.added - layout.barriers}"
 
 
-def split_of(layout: Layout, target: ir.Value) -> Split:
+def split_of(layout: BackwardLayout, target: ir.Value) -> WarpgroupSplit:
     """How warpgroups share the sums for a tensor."""
     return split_rows(layout.kernel.queries, head_columns(target), layout.warpgroups)
 
 
-def part_block(layout: Layout, split: Split, number: int, warpgroup: str = "warpgroup") -> str:
+def part_block(layout: BackwardLayout, split: WarpgroupSplit, number: int, warpgroup: str = "warpgroup") -> str:
     """Which block of 64 queries a warpgroup's part `number` is."""
     return f"({warpgroup} + {layout.warpgroups * number})" if split.by_rows else str(number)
 
 
-class Adder(Sweep):
+class Adder(RolePrinter):
     """One warp for each warpgroup of consumers.
 
     With `ordered`, programs add to the same queries one after the other, the one with the last keys first: under a causal mask that is
@@ -38,7 +38,7 @@ class Adder(Sweep):
 
     placed = ("tile.accumulate",)
 
-    def __init__(self, core: Core, kernel: PairsKernel, layout: Layout, ordered: bool) -> None:
+    def __init__(self, core: Core, kernel: PairsKernel, layout: BackwardLayout, ordered: bool) -> None:
         super().__init__(core, kernel, layout)
         self.ordered = ordered
         self._next_begin = ""
@@ -91,7 +91,7 @@ class Adder(Sweep):
         return "turn"
 
 
-def add_staged(core: Core, layout: Layout, op: ir.Operation, part: str) -> None:
+def add_staged(core: Core, layout: BackwardLayout, op: ir.Operation, part: str) -> None:
     """Prints the additions of a warpgroup's part of the sums for a tensor, from shared memory by TMA."""
     _, _, target, _, batch, head, row, _ = list(op.operands)
     buffer, split = layout.adds[target], split_of(layout, target)
@@ -111,7 +111,7 @@ def turn_tensor(kernel: PairsKernel) -> ir.Value:
     return kernel.step_ops("tile.load")[0].operands[0]
 
 
-def _check_order(kernel: PairsKernel, layout: Layout) -> None:
+def _check_order(kernel: PairsKernel, layout: BackwardLayout) -> None:
     """Raises UnsupportedError unless the blocks of keys that add to a block of queries follow each other without a gap."""
     if any(op.operands[2] not in layout.adds for op in kernel.step_ops("tile.accumulate")) or kernel.step_ops("tile.scatter_add"):
         raise UnsupportedError("hopper: no fixed order of what is added element by element")

@@ -2,10 +2,10 @@
 
 from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel
-from attn_mlir.backends.nvidia.hopper.pairs_layout import Layout, head_columns
+from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, head_columns
 from attn_mlir.backends.nvidia.hopper.pairs_sweep import key_count
 from attn_mlir.backends.nvidia.hopper.stores import through_tma
-from attn_mlir.backends.nvidia.hopper.tiles import ROWS, Fragment, panels
+from attn_mlir.backends.nvidia.hopper.tiles import ROWS, RegTile, panels
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -14,16 +14,16 @@ RESULTS = 8
 """Named barrier of the first warpgroup's results; those of the others follow."""
 
 
-class Results:
+class ResultStores:
     """Prints `tile.store`."""
 
-    def __init__(self, core: Core, kernel: PairsKernel, layout: Layout) -> None:
+    def __init__(self, core: Core, kernel: PairsKernel, layout: BackwardLayout) -> None:
         self.core, self.kernel, self.layout = core, kernel, layout
 
     def store(self, op: ir.Operation, number: int) -> None:
         """Writes the sum over queries with this number."""
         tile, target = self.core.tiles[op.operands[0]], op.operands[1]
-        if not isinstance(tile, Fragment):
+        if not isinstance(tile, RegTile):
             raise UnsupportedError("hopper: sums over queries are stored as tiles")
         element = str(ir.MemRefType(target.type).element_type)
         if element not in ("f16", "bf16", "f32"):
@@ -35,7 +35,7 @@ class Results:
         else:
             self._elements(op, tile, element)
 
-    def _through(self, op: ir.Operation, tile: Fragment, offset: str, used: bool) -> None:
+    def _through(self, op: ir.Operation, tile: RegTile, offset: str, used: bool) -> None:
         """Registers, shared memory (each warpgroup its rows), TMA, which leaves out rows past the end of the tensor.
 
         `used`: what was at `offset` before may still be on its way.
@@ -71,7 +71,7 @@ class Results:
                     writer.line(f"attn::tma_store({map_}, result + {8192 * panel}, {place});")
                 writer.line("attn::bulk_commit();")
 
-    def _elements(self, op: ir.Operation, tile: Fragment, element: str) -> None:
+    def _elements(self, op: ir.Operation, tile: RegTile, element: str) -> None:
         """Registers to memory, two columns of a thread at once."""
         core = self.core
         _, target, batch, head, row, _ = list(op.operands)

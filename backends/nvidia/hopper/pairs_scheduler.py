@@ -5,11 +5,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia.hopper.pairs_sweep import STEP
-from attn_mlir.backends.nvidia.hopper.tile_scheduler import Programs
+from attn_mlir.backends.nvidia.hopper.tile_scheduler import TileScheduler
 
 
 @dataclass
-class PairPrograms(Programs):
+class PairTileScheduler(TileScheduler):
     """Programs differ in length under a mask: the next one is asked for when all tiles of the one before are on their way.
 
     `group` is a number of programs here: as many heads run together as have so many, at least one, the blocks of all of them in turn.

@@ -4,25 +4,25 @@ from attn_mlir.backends.gpu.origins import for_op
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.dropout import print_seeds
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
-from attn_mlir.backends.nvidia.hopper.pairs_layout import Layout, head_columns, split_rows
-from attn_mlir.backends.nvidia.hopper.pairs_map import Packed, PairMap, body_of, column_values, early_value
+from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, head_columns, split_rows
+from attn_mlir.backends.nvidia.hopper.pairs_map import PairMap, WeightRegisters, body_of, column_values, early_value
 from attn_mlir.backends.nvidia.hopper.pairs_sums import QuerySums
-from attn_mlir.backends.nvidia.hopper.pairs_sweep import PARITY, STAGE, Sweep, as_int, key_count, staged_values, step_limit
+from attn_mlir.backends.nvidia.hopper.pairs_sweep import PARITY, STAGE, RolePrinter, as_int, key_count, staged_values, step_limit
 from attn_mlir.backends.nvidia.hopper.tiles import STEP as DEPTH
-from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row, Tile, round_up
+from attn_mlir.backends.nvidia.hopper.tiles import RegRow, RegTile, Tile, round_up
 from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
 
 
-class Consumers(Sweep):
+class Consumers(RolePrinter):
     """The warpgroups that compute."""
 
-    def __init__(self, core: Core, kernel: PairsKernel, layout: Layout, element: str) -> None:
+    def __init__(self, core: Core, kernel: PairsKernel, layout: BackwardLayout, element: str) -> None:
         super().__init__(core, kernel, layout)
         self.element = element
-        self.packed: dict[ir.Value, Packed] = {}
+        self.packed: dict[ir.Value, WeightRegisters] = {}
         self.sums = QuerySums(core, kernel, layout, element)
         self.placed = () if layout.adders else ("tile.accumulate",)
 
@@ -143,7 +143,7 @@ class Consumers(Sweep):
         def land(pending: int, some: list[Tile]) -> None:
             if some:
                 core.writer.line(f"attn::wgmma_wait<{pending}>();")
-                core.writer.all(f"attn::hold({tile.name});" for tile in some if isinstance(tile, Fragment))
+                core.writer.all(f"attn::hold({tile.name});" for tile in some if isinstance(tile, RegTile))
 
         slots = {value: slot for slot, value in enumerate(staged_values(core, block))}
         products = [op.results[0] for op in dots]
@@ -194,7 +194,7 @@ class Consumers(Sweep):
         core.writer.line("attn::wgmma_wait<0>();")
         for fill in self.kernel.fills:
             tile = core.tiles[fill.results[0]]
-            if isinstance(tile, Fragment):
+            if isinstance(tile, RegTile):
                 core.writer.line(f"attn::hold({tile.name});")
         for memory, pipe in pipes.items():
             if memory not in released:
@@ -205,7 +205,7 @@ class Consumers(Sweep):
         core = self.core
         accumulator, weights, query = op.operands
         tile, packed = core.tiles[accumulator], self.packed.get(weights)
-        if not isinstance(tile, Fragment) or packed is None:
+        if not isinstance(tile, RegTile) or packed is None:
             raise UnsupportedError("hopper: sums over queries multiply weights of 16 bits")
         self._wait(self._memory[query])
         operand = self._query_operand(self._memory[query], True)
@@ -226,7 +226,7 @@ class Consumers(Sweep):
             texts = [core.scalars.emit(value) for value in yielded]
             for text, result in zip(texts, op.results, strict=True):
                 tile = core.tiles[self._carried(result, terminator)]
-                if not isinstance(tile, Row):
+                if not isinstance(tile, RegRow):
                     raise UnsupportedError("hopper: values of keys are carried as such")
                 core.writer.line(f"{tile.name}[h] = {text};")
                 core.tiles[result] = tile

@@ -2,11 +2,11 @@
 
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel
-from attn_mlir.backends.nvidia.hopper.pairs_layout import Layout, Split, head_columns
-from attn_mlir.backends.nvidia.hopper.pairs_map import Packed, body_of
+from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, WarpgroupSplit, head_columns
+from attn_mlir.backends.nvidia.hopper.pairs_map import WeightRegisters, body_of
 from attn_mlir.backends.nvidia.hopper.pairs_reduction import ADDED, add_staged, added_barrier, part_block, split_of
 from attn_mlir.backends.nvidia.hopper.pairs_sweep import STEP, key_count
-from attn_mlir.backends.nvidia.hopper.tiles import Fragment
+from attn_mlir.backends.nvidia.hopper.tiles import RegTile
 from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -15,12 +15,12 @@ from attn_mlir.mlir import ir
 class QuerySums:
     """Prints `tile.accumulate` and `tile.scatter_add`."""
 
-    def __init__(self, core: Core, kernel: PairsKernel, layout: Layout, element: str) -> None:
+    def __init__(self, core: Core, kernel: PairsKernel, layout: BackwardLayout, element: str) -> None:
         self.core, self.kernel, self.layout, self.element = core, kernel, layout, element
         self._exchanged: dict[ir.Value, str] = {}
-        self._parts: dict[ir.Value, list[Fragment]] = {}
+        self._parts: dict[ir.Value, list[RegTile]] = {}
 
-    def clear_missing_keys(self, tiles: list[Packed]) -> None:
+    def clear_missing_keys(self, tiles: list[WeightRegisters]) -> None:
         """Rows behind the last key do not count in sums over keys."""
         if not tiles:
             return
@@ -30,7 +30,7 @@ class QuerySums:
             for tile in tiles:
                 core.writer.line(f"if (row + 8 * h >= {count}) {tile.name}[2 * c + h] = 0;")
 
-    def exchange(self, adds: list[ir.Operation], packed: dict[ir.Value, Packed]) -> None:
+    def exchange(self, adds: list[ir.Operation], packed: dict[ir.Value, WeightRegisters]) -> None:
         """Writes weights to shared memory as rows of keys, and waits for all warpgroups."""
         core, layout = self.core, self.layout
         writer, keys = core.writer, self.kernel.keys
@@ -77,10 +77,10 @@ class QuerySums:
                 b = SharedOperand(f"shared + {buffer.offset}{offset}", buffer.rows * 128, True)
                 core.writer.all(product(fragment.name, split.columns, keys, a, b, self.element, clear=first))
 
-    def _split(self, target: ir.Value) -> Split:
+    def _split(self, target: ir.Value) -> WarpgroupSplit:
         return split_of(self.layout, target)
 
-    def _column_bytes(self, split: Split) -> int:
+    def _column_bytes(self, split: WarpgroupSplit) -> int:
         """From the first column of a warpgroup to that of the next one."""
         return split.columns * 2 if split.columns < 64 else split.columns // 64 * self.kernel.keys * 128
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from attn_mlir.backends.gpu.structure import element_name
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
-from attn_mlir.backends.nvidia.hopper.pairs_layout import Layout
+from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout
 from attn_mlir.backends.nvidia.hopper.pairs_map import column_values, maker
 from attn_mlir.backends.nvidia.ordered_sums import depends
 from attn_mlir.errors import UnsupportedError
@@ -16,12 +16,12 @@ from attn_mlir.mlir import ir
 STEP, STAGE, PARITY = "step", "stage", "parity"
 
 
-class Sweep(ABC):
+class RolePrinter(ABC):
     """Prints `for` and `if` around the steps of one role. `placed`: the ops of a step whose tiles' places in memory the role needs."""
 
     placed: tuple[str, ...] = ()
 
-    def __init__(self, core: Core, kernel: PairsKernel, layout: Layout) -> None:
+    def __init__(self, core: Core, kernel: PairsKernel, layout: BackwardLayout) -> None:
         self.core, self.kernel, self.layout = core, kernel, layout
 
     @abstractmethod
@@ -120,7 +120,7 @@ class Sweep(ABC):
         self.leave(list(op.results), [])
 
     def _copy(self, op: ir.Operation, block: ir.Block) -> None:
-        """Tiles that the branch made anew become the ones that are carried."""
+        """Tiles that the branch made become the ones that are carried."""
         return
 
 

@@ -1,4 +1,4 @@
-"""What sweeps over chunks have in common whose channels have decays of their own: key channels and value channels.
+"""What chunk scans have in common whose channels have decays of their own: key channels and value channels.
 
 Some warps prepare chunks of q, k, v and log decays, others hold the state and multiply.
 """
@@ -6,8 +6,8 @@ Some warps prepare chunks of q, k, v and log decays, others hold the state and m
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.structure import body
-from attn_mlir.backends.nvidia.hopper.sweep_common import VALUES, Frame, check_columns, need_all
-from attn_mlir.backends.nvidia.hopper.sweep_patterns import Input, made, need, reads_of, sources
+from attn_mlir.backends.nvidia.hopper.sweep_common import VALUES, ScanFrame, check_columns, need_all
+from attn_mlir.backends.nvidia.hopper.sweep_patterns import InputTile, made, need, reads_of, sources
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.mlir import ir
 
@@ -16,13 +16,13 @@ KEYS = (64, 128)
 
 
 @dataclass(kw_only=True)
-class PreparedSweep(Frame):
+class PreparedSweep(ScanFrame):
     """One kernel. `made` is the op that applies decays to a chunk, `steps` the map of log decays, of tiles that `decays` loads (None: of
     none). `store` puts rows of o in memory; None where they are of no use.
     """
 
     made: ir.Operation
-    q: Input
+    q: InputTile
     steps: ir.Operation
     decays: ir.Operation | None
     store: ir.Operation | None
@@ -33,7 +33,7 @@ class PreparedSweep(Frame):
         return flag(self.made, "reverse")
 
     @property
-    def inputs(self) -> dict[str, Input]:
+    def inputs(self) -> dict[str, InputTile]:
         """The tiles of 16 bits that a chunk loads, by name."""
         return {"q": self.q, "k": self.k, "v": self.v}
 

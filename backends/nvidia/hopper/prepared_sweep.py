@@ -1,4 +1,4 @@
-"""The code of sweeps over chunks whose channels have decays of their own: warps that prepare chunks, warpgroups that hold the state."""
+"""The code of chunk scans whose channels have decays of their own: warps that prepare chunks, warpgroups that hold the state."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -7,7 +7,7 @@ from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.kernel_text import kernel_code
-from attn_mlir.backends.nvidia.hopper.memory import Layout
+from attn_mlir.backends.nvidia.hopper.memory import SharedAllocator
 from attn_mlir.backends.nvidia.hopper.prepared_read import PreparedSweep
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.errors import UnsupportedError
@@ -23,7 +23,7 @@ class PreparedLayout(Protocol):
     """What the code of both forms needs of a layout: shared memory, the warpgroups that hold states, the threads of all warps."""
 
     @property
-    def memory(self) -> Layout: ...
+    def memory(self) -> SharedAllocator: ...
 
     @property
     def warpgroups(self) -> int: ...

@@ -2,27 +2,27 @@
 
 from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
 from attn_mlir.backends.nvidia.hopper.dropout import print_row_words
-from attn_mlir.backends.nvidia.hopper.tiles import ROWS, Fragment, Row, Shared
+from attn_mlir.backends.nvidia.hopper.tiles import ROWS, RegRow, RegTile, SharedTile
 from attn_mlir.backends.nvidia.hopper.wgmma import ROW_BYTES, SharedOperand, product
 from attn_mlir.errors import UnsupportedError
 
 
-class Products:
+class WgmmaProducts:
     """Starts products on the tensor cores. A product is in flight until `wait`; then `hold` its accumulator."""
 
     def __init__(self, core: Core) -> None:
         self.core = core
 
-    def left(self, tile: Shared) -> SharedOperand:
+    def left(self, tile: SharedTile) -> SharedOperand:
         """Operand A of this warpgroup: its own 64 rows of a tile whose columns run along K."""
         address = tile.address if tile.rows == ROWS else f"{tile.address} + warpgroup * {ROWS * ROW_BYTES}"
         return SharedOperand(f"attn::uniform({address})", tile.panel_bytes)
 
     def start(
         self,
-        to: Fragment,
+        to: RegTile,
         a: SharedOperand | str,
-        b: Shared,
+        b: SharedTile,
         depth: int,
         transpose_b: bool,
         clear: bool | str,
@@ -52,11 +52,11 @@ class Products:
         """The products started since the last one are one group."""
         self.core.writer.line("attn::wgmma_commit();")
 
-    def wait(self, pending: int, *tiles: Fragment) -> None:
+    def wait(self, pending: int, *tiles: RegTile) -> None:
         """Waits until only `pending` groups are in flight; then these accumulators may be read."""
         self.core.writer.line(f"attn::wgmma_wait<{pending}>();", *(f"attn::hold({tile.name});" for tile in tiles))
 
-    def pack(self, tile: Fragment, to: str | None = None) -> str:
+    def pack(self, tile: RegTile, to: str | None = None) -> str:
         """Rounds a tile to 16 bits for operand A: the name of `columns / 4` registers, new ones unless `to` names them."""
         core = self.core
         if to is None:
@@ -70,7 +70,7 @@ class Products:
             core.writer.line(f"{to}[c] = {two};")
         return to
 
-    def _pack_kept(self, tile: Fragment, two: str, to: str) -> None:
+    def _pack_kept(self, tile: RegTile, two: str, to: str) -> None:
         """The same for weights that dropout makes 0."""
         core = self.core
         words = core.names.fresh("kept_of_row")
@@ -81,7 +81,7 @@ class Products:
                 print_row_words(core, tile.kept, words, "block")
             core.writer.line(f"{to}[c] = {two} & {core.scalars.helper('philox_mask')}({words}[c % 2] << c / 4 % 2 * 4, c / 2 % 2);")
 
-    def rescale(self, tile: Fragment, by: Row, vote: bool) -> None:
+    def rescale(self, tile: RegTile, by: RegRow, vote: bool) -> None:
         """Multiplies the rows of an accumulator; with `vote` only where a warp has a factor other than 1."""
         if vote:
             self.core.writer.line(f"attn::rescale({tile.name}, {by.name}[0], {by.name}[1]);")

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.grid import depends_on_block
 from attn_mlir.backends.gpu.structure import body, constant, operations
-from attn_mlir.backends.nvidia.hopper.steps import Step
+from attn_mlir.backends.nvidia.hopper.steps import KvStep
 from attn_mlir.mlir import ir
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowInterval:
     """The rows of a program: `begin` is its number times `size`, `end` the smaller one of `begin` + `size` and the length `length`."""
 
     begin: ir.Value
@@ -40,7 +40,7 @@ class Rows:
         return True
 
 
-def rows_of(kernel: ir.Operation) -> Rows | None:
+def rows_of(kernel: ir.Operation) -> RowInterval | None:
     """The rows of a kernel's programs; None where programs use their number for anything else."""
     numbers = [op for op in operations(body(kernel)) if op.name == "tile.program_id" and depends_on_block(op.results[0])]
     users = [use.owner.operation for op in numbers for use in op.results[0].uses]
@@ -54,20 +54,20 @@ def rows_of(kernel: ir.Operation) -> Rows | None:
     if len(users) != 1 or users[0].name != "arith.minsi":
         return None
     length = next(value for value in users[0].operands if value != ends[0].results[0])
-    return Rows(begin, users[0].results[0], length, size)
+    return RowInterval(begin, users[0].results[0], length, size)
 
 
 def _adds(op: ir.Operation, begin: ir.Value, size: int | float | None) -> bool:
     return op.name == "arith.addi" and op.operands[0] == begin and constant(op.operands[1]) == size
 
 
-def later_rows_see_more(rows: Rows | None, steps: list[Step]) -> bool:
+def later_rows_see_more(rows: RowInterval | None, steps: list[KvStep]) -> bool:
     """Whether the last key that a program sees depends on its rows."""
     end = list(steps[-1].loop.operands)[1]
     return rows is not None and rows.decides(end) and depends_on_block(end)
 
 
-def skips(rows: Rows | None, steps: list[Step]) -> bool:
+def skips(rows: RowInterval | None, steps: list[KvStep]) -> bool:
     """Whether a warpgroup can tell by the bounds which keys none of its rows sees, and which all of them do."""
     bounds = [bound for step in steps for bound in list(step.loop.operands)[:2]]
     classified = any(step.some is not None for step in steps)

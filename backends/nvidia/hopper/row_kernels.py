@@ -10,13 +10,13 @@ from attn_mlir.backends.nvidia.hopper.dropout_lanes import LaneBits
 from attn_mlir.backends.nvidia.hopper.flat import Flat
 from attn_mlir.backends.nvidia.hopper.flat_state import FlatSchedule
 from attn_mlir.backends.nvidia.hopper.kernel_text import function_source
-from attn_mlir.backends.nvidia.hopper.memory import Memory
+from attn_mlir.backends.nvidia.hopper.memory import SharedMemory
 from attn_mlir.backends.nvidia.hopper.overlap import Overlap
 from attn_mlir.backends.nvidia.hopper.overlap_kept import KeptOverlap
 from attn_mlir.backends.nvidia.hopper.shared_maps import Changes
 from attn_mlir.backends.nvidia.hopper.steps import read_chain
 from attn_mlir.backends.nvidia.hopper.stores import Stores
-from attn_mlir.backends.nvidia.hopper.tile_scheduler import Programs
+from attn_mlir.backends.nvidia.hopper.tile_scheduler import TileScheduler
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS, panels
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -34,8 +34,8 @@ class RowsKernel:
         self.stages = int(schedule["stages"])
         over = list(body(kernel).arguments)[number.get("over", 0)]
         warps = 4 * self.warpgroups
-        self.memory = Memory(self.core, warps)
-        self.programs = Programs(self.core, over, str(schedule["order"]), int(schedule["group"]), bool(schedule["reverse"]), warps)
+        self.memory = SharedMemory(self.core, warps)
+        self.programs = TileScheduler(self.core, over, str(schedule["order"]), int(schedule["group"]), bool(schedule["reverse"]), warps)
         self.stores = Stores(self.core, self.memory, number["block_q"])
         self.overlaps: dict[ir.Operation, Overlap] = {}
         self.flat: Flat | None = None

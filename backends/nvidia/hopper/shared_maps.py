@@ -3,7 +3,7 @@
 from attn_mlir.backends.gpu.origins import for_op
 from attn_mlir.backends.gpu.structure import body, maker, operations, yielded
 from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
-from attn_mlir.backends.nvidia.hopper.tiles import Shared
+from attn_mlir.backends.nvidia.hopper.tiles import SharedTile
 from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -28,7 +28,7 @@ class Changes:
         source = next(iter(sources))
         tile = core.tiles[source]
         here = all(list(read.operands)[1:] == list(block.arguments) for read in reads)
-        if len(sources) != 1 or not here or not isinstance(tile, Shared) or len(list(op.results)) != 1 or self._read_later(source, op):
+        if len(sources) != 1 or not here or not isinstance(tile, SharedTile) or len(list(op.results)) != 1 or self._read_later(source, op):
             raise UnsupportedError(f"hopper: this change of queries, keys or values cannot be made in place ({source_line(op.location)})")
         writer.line("// Each thread changes pairs of columns.")
         columns = core.columns(op.results[0].type)

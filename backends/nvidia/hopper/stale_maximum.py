@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from attn_mlir.backends.gpu.passes.keep_max import FREE
 from attn_mlir.backends.gpu.structure import body, constant, is_row, maker, operations, widened, yielded
 from attn_mlir.backends.nvidia.hopper.dropout import besides_dropout, undropped
-from attn_mlir.backends.nvidia.hopper.steps import Step
+from attn_mlir.backends.nvidia.hopper.steps import KvStep
 from attn_mlir.mlir import ir
 
 _LARGEST = {"f16": 0x7400, "bf16": 0x5380}
@@ -31,17 +31,17 @@ class Needed:
     same: dict[ir.Value, ir.Value]
 
 
-def carried_by(step: Step) -> list[ir.Value]:
+def carried_by(step: KvStep) -> list[ir.Value]:
     """The values that the step's loop carries."""
     return list(body(step.loop).arguments)[1:]
 
 
-def weights_of(step: Step) -> ir.Value:
+def weights_of(step: KvStep) -> ir.Value:
     """The 16-bit weights that the values are multiplied with."""
     return list(step.sums.operands)[-2]
 
 
-def limit_of(step: Step) -> int:
+def limit_of(step: KvStep) -> int:
     """The bits of the smallest 16-bit weight that makes a step look for a new reference.
 
     Weights in f16 below it are far from overflow. Those in bf16 have the range of f32: 2^24 of them below 2^40 make sums below 2^64 in
@@ -50,7 +50,7 @@ def limit_of(step: Step) -> int:
     return _LARGEST[str(ir.RankedTensorType(weights_of(step).type).element_type)]
 
 
-def keeps_reference(step: Step) -> Needed | None:
+def keeps_reference(step: KvStep) -> Needed | None:
     """What is needed when the carried maximum stays; None where that is not known to be right.
 
     It is where a maximum is marked by `gpu-keep-max`, weights are exponentials (never negative), accumulators keep their factor, and every
@@ -77,7 +77,7 @@ def keeps_reference(step: Step) -> Needed | None:
     return Needed(needed, folded.scalars, same)
 
 
-def is_lean(step: Step, needed: Needed) -> bool:
+def is_lean(step: KvStep, needed: Needed) -> bool:
     """Whether one map makes the weights of the scores, without positions and captured tensors."""
     maps = [op for op in step.rest if op.name == "tile.map" and len(list(op.operands)) > 1]
     maps = [op for op in maps if any(result in needed.results for result in op.results)]
@@ -87,7 +87,7 @@ def is_lean(step: Step, needed: Needed) -> bool:
     return len(maps) == 1 and not used and all(scalar.name != "memref.load" for scalar in inner)
 
 
-def everything_but(step: Step, left_out: ir.Value | None) -> Needed:
+def everything_but(step: KvStep, left_out: ir.Value | None) -> Needed:
     """What is needed of the whole step if the carried value `left_out`, an argument of its loop, is computed elsewhere."""
     values = [
         value for argument, value in zip(carried_by(step), yielded(step.block), strict=True) if left_out is None or argument != left_out
@@ -96,14 +96,14 @@ def everything_but(step: Step, left_out: ir.Value | None) -> Needed:
     return Needed(_needed(step, [weights_of(step), *factor, *(value for value in values if is_row(value.type))], None), {}, {})
 
 
-def without(needed: Needed, step: Step, left_out: ir.Value | None) -> Needed:
+def without(needed: Needed, step: KvStep, left_out: ir.Value | None) -> Needed:
     """`needed`, but for what only that carried value is made of."""
     if left_out is None:
         return needed
     return Needed(needed.results & everything_but(step, left_out).results, needed.fixed, needed.same)
 
 
-def sum_by_product(steps: list[Step]) -> int | None:
+def sum_by_product(steps: list[KvStep]) -> int | None:
     """Which carried value is, in all loops of a chain, the sum of the very weights that the values are multiplied with.
 
     A column of ones beside values of 64 columns can make it, if it starts at 0. It is then the sum of the rounded weights, as are the
@@ -120,7 +120,7 @@ def sum_by_product(steps: list[Step]) -> int | None:
     return number if zero is not None and constant(zero) == 0.0 else None
 
 
-def _sum_of_weights(step: Step) -> int | None:
+def _sum_of_weights(step: KvStep) -> int | None:
     """The number of the carried value that is the sum of the weights."""
     factor = _origin(_scalar(step.sums.operands[1]), step) if step.sums.name == "tile.dot_rescale" else None
     for number, (argument, value) in enumerate(zip(carried_by(step), yielded(step.block), strict=True)):
@@ -129,7 +129,7 @@ def _sum_of_weights(step: Step) -> int | None:
     return None
 
 
-def _is_sum(step: Step, argument: ir.Value, value: ir.Value, factor: ir.Value | None) -> bool:
+def _is_sum(step: KvStep, argument: ir.Value, value: ir.Value, factor: ir.Value | None) -> bool:
     add = maker(_scalar(value)) if maker(value) is not None else None
     if add is None or add.name != "arith.addf":
         return False
@@ -157,7 +157,7 @@ def _scalar(tile: ir.Value) -> ir.Value:
     return yielded(body(tile.owner.operation))[ir.OpResult(tile).result_number]
 
 
-def _origin(value: ir.Value, step: Step) -> ir.Value:
+def _origin(value: ir.Value, step: KvStep) -> ir.Value:
     """The value in the row map where it was made, if it is one that was handed on by row maps of the step."""
     op = maker(value)
     if op is None or op.name != "tensor.extract" or not is_row(op.operands[0].type):
@@ -168,7 +168,7 @@ def _origin(value: ir.Value, step: Step) -> ir.Value:
     return _origin(_scalar(op.operands[0]), step)
 
 
-def _reduced(value: ir.Value, step: Step) -> ir.Value | None:
+def _reduced(value: ir.Value, step: KvStep) -> ir.Value | None:
     """The scalar whose sum along the row, a result of a map of the step, is read here."""
     op = maker(value)
     source = maker(op.operands[0]) if op is not None and op.name == "tensor.extract" else None
@@ -195,7 +195,7 @@ def _keeps(op: ir.Operation) -> bool:
 class _Folded:
     """Values of a step that are known when its reference stays: numbers, or values that were carried into it."""
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: KvStep) -> None:
         self.scalars: dict[ir.Value, float | ir.Value] = {}
         self.tiles: dict[ir.Value, float | ir.Value] = {}
         self.references = 0
@@ -244,7 +244,7 @@ class _Folded:
         return float(number) if isinstance(number, float) else self.scalars.get(value, value)
 
 
-def _needed(step: Step, wanted: Iterable[ir.Value], folded: _Folded | None) -> frozenset[ir.Value]:
+def _needed(step: KvStep, wanted: Iterable[ir.Value], folded: _Folded | None) -> frozenset[ir.Value]:
     """The results of maps of the step that these values are made of."""
     found = set(wanted)
     for op in reversed(step.rest):

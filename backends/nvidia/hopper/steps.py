@@ -7,7 +7,7 @@ from attn_mlir.mlir import ir
 
 
 @dataclass(frozen=True)
-class Step:
+class KvStep:
     """The work of one loop of the chain on a block of keys: the two loads, the two products and what is between them.
 
     `block` holds them: the loop's body, or, where blocks are classified, the branch for blocks without absent pairs; then `some` and
@@ -35,7 +35,7 @@ class Step:
         return next(iter(body(self.loop).arguments))
 
 
-def read_step(loop: ir.Operation) -> Step | None:
+def read_step(loop: ir.Operation) -> KvStep | None:
     """The parts of a loop of that shape, or None."""
     branches = [op for op in operations(body(loop)) if op.name == "scf.if"]
     if not branches:
@@ -49,7 +49,7 @@ def read_step(loop: ir.Operation) -> Step | None:
     return _read_block(loop, body(inner[0]), present.operands[0], inner[0].operands[0]) if handed_on else None
 
 
-def _read_block(loop: ir.Operation, block: ir.Block, some: ir.Value | None, every: ir.Value | None) -> Step | None:
+def _read_block(loop: ir.Operation, block: ir.Block, some: ir.Value | None, every: ir.Value | None) -> KvStep | None:
     ops = operations(block)[:-1]
     loads = {op.results[0]: op for op in ops if op.name == "tile.load"}
     dots = [op for op in ops if op.name == "tile.dot"]
@@ -67,10 +67,10 @@ def _read_block(loop: ir.Operation, block: ir.Block, some: ir.Value | None, ever
     if accumulator not in list(body(loop).arguments) or sums[0].results[0] not in yielded(block) or maker(dots[0].operands[0]) in ops:
         return None
     rest = tuple(op for op in ops if op not in (keys, values, dots[0], sums[0]))
-    return Step(loop, block, keys, dots[0], values, sums[0], rest, some, every)
+    return KvStep(loop, block, keys, dots[0], values, sums[0], rest, some, every)
 
 
-def read_chain(loops: list[ir.Operation]) -> list[Step] | None:
+def read_chain(loops: list[ir.Operation]) -> list[KvStep] | None:
     """The steps of a chain of loops of that shape over the same tensors, or None."""
     steps = [read_step(loop) for loop in loops]
     found = [step for step in steps if step is not None]

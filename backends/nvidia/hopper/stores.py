@@ -2,8 +2,8 @@
 
 from attn_mlir.backends.gpu.origins import for_op
 from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
-from attn_mlir.backends.nvidia.hopper.memory import Memory
-from attn_mlir.backends.nvidia.hopper.tiles import ROWS, Fragment, Row, panels, tile_bytes
+from attn_mlir.backends.nvidia.hopper.memory import SharedMemory
+from attn_mlir.backends.nvidia.hopper.tiles import ROWS, RegRow, RegTile, panels, tile_bytes
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES
 from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
@@ -20,7 +20,7 @@ class Stores:
     that is given (that of the queries).
     """
 
-    def __init__(self, core: Core, memory: Memory, rows: int, staging: str | None = None) -> None:
+    def __init__(self, core: Core, memory: SharedMemory, rows: int, staging: str | None = None) -> None:
         self.core, self.memory, self.rows = core, memory, rows
         self.staging = staging
         self.thread = "threadIdx.x"
@@ -38,11 +38,11 @@ class Stores:
     def store(self, op: ir.Operation) -> None:
         """Writes the rows of a tile that exist."""
         tile, target = self.core.tiles[op.operands[0]], op.operands[1]
-        if isinstance(tile, Row):
+        if isinstance(tile, RegRow):
             self._row(op, tile)
-        elif isinstance(tile, Fragment) and tile.element in PANELS and through_tma(target.type):
+        elif isinstance(tile, RegTile) and tile.element in PANELS and through_tma(target.type):
             self._through(op, tile)
-        elif isinstance(tile, Fragment):
+        elif isinstance(tile, RegTile):
             self._elements(op, tile)
         else:
             raise UnsupportedError(f"hopper: {op.operands[0]} is stored from shared memory ({source_line(op.location)})")
@@ -51,14 +51,14 @@ class Stores:
         batch, head, begin, count = (self.core.value(value) for value in list(op.operands)[2:])
         return batch, head, begin, count
 
-    def _row(self, op: ir.Operation, tile: Row) -> None:
+    def _row(self, op: ir.Operation, tile: RegRow) -> None:
         batch, head, begin, count = self._place(op)
         target = op.operands[1]
         with self.core.unrolled("h", 2):
             element = self.core.arguments.element(target, [batch, head, f"({begin} + row + 8 * h)"])
             self.core.writer.line(f"if (column == 0 && row + 8 * h < {count}) {element} = {tile.name}[h];")
 
-    def _elements(self, op: ir.Operation, tile: Fragment) -> None:
+    def _elements(self, op: ir.Operation, tile: RegTile) -> None:
         core = self.core
         batch, head, begin, count = self._place(op)
         target = op.operands[1]
@@ -70,7 +70,7 @@ class Stores:
             inside = f" && column + 8 * c + e < {columns}" if columns != tile.columns else ""
             core.writer.line(f"if (row + 8 * h < {count}{inside}) {element} = {value};")
 
-    def _through(self, op: ir.Operation, tile: Fragment) -> None:
+    def _through(self, op: ir.Operation, tile: RegTile) -> None:
         """Registers, shared memory (each warpgroup its rows), TMA, which leaves out rows past the end of the tensor."""
         core, writer = self.core, self.core.writer
         batch, head, begin, count = self._place(op)

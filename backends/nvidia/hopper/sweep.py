@@ -1,4 +1,4 @@
-"""Sweeps over chunks (linear attention): a producer warp that loads and sums up log decays, and a warpgroup for every 64 columns of v.
+"""Chunk scans (linear attention): a producer warp that loads and sums up log decays, and a warpgroup for every 64 columns of v.
 
 A warpgroup keeps its columns of the state, transposed, as accumulators of matrix products for the whole sweep: they multiply q as operand
 in registers and never pass through shared memory. See `sweep_chunk` for the work on one chunk.
@@ -11,12 +11,12 @@ from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.kernel_text import kernel_code
-from attn_mlir.backends.nvidia.hopper.memory import Layout
+from attn_mlir.backends.nvidia.hopper.memory import SharedAllocator
 from attn_mlir.backends.nvidia.hopper.sweep_chunk import ChunkPrinter
 from attn_mlir.backends.nvidia.hopper.sweep_common import PANEL, bind_position
 from attn_mlir.backends.nvidia.hopper.sweep_layout import SweepLayout
 from attn_mlir.backends.nvidia.hopper.sweep_producer import SweepProducer
-from attn_mlir.backends.nvidia.hopper.sweep_read import Sweep, read_sweep
+from attn_mlir.backends.nvidia.hopper.sweep_read import ChunkScan, read_sweep
 from attn_mlir.backends.nvidia.hopper.sweep_state import StatePrinter
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.errors import UnsupportedError
@@ -52,7 +52,7 @@ def plan_sweep(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
     return None
 
 
-def _fits(sweep: Sweep, fields: Fields, target: NvidiaTarget) -> bool:
+def _fits(sweep: ChunkScan, fields: Fields, target: NvidiaTarget) -> bool:
     """Whether so many thread blocks have shared memory and registers."""
     residents, stages = int(fields["residents"]), int(fields["stages"])
     if not 1 <= residents <= 4 or not 1 < stages <= 4:
@@ -79,14 +79,14 @@ def emit_sweep(kernel: ir.Operation, schedule: Fields) -> KernelCode:
 class SweepKernel:
     """Prints one sweep."""
 
-    sweep: Sweep
+    sweep: ChunkScan
     schedule: Fields
 
     def emit(self) -> KernelCode:
         """The source and how to launch it."""
         sweep = self.sweep
         core = Core(sweep.kernel, 0)
-        layout = SweepLayout(Layout(), sweep, int(self.schedule["stages"]))
+        layout = SweepLayout(SharedAllocator(), sweep, int(self.schedule["stages"]))
         core.writer.indent = "  "
         with core.scope(None):
             self._program(core, layout)

@@ -7,14 +7,14 @@ from attn_mlir.backends.nvidia.hopper.sweep_layout import SweepLayout
 from attn_mlir.backends.nvidia.hopper.sweep_mods import TileMods
 from attn_mlir.backends.nvidia.hopper.sweep_output import LIFT, LOWER, RESTS, RowsPrinter
 from attn_mlir.backends.nvidia.hopper.sweep_products import ProductSums
-from attn_mlir.backends.nvidia.hopper.sweep_read import Sweep
+from attn_mlir.backends.nvidia.hopper.sweep_read import ChunkScan
 from attn_mlir.backends.nvidia.hopper.sweep_state import StatePrinter
 
 
 class ChunkPrinter:
     """Prints the work on a chunk."""
 
-    def __init__(self, core: Core, sweep: Sweep, layout: SweepLayout, states: StatePrinter) -> None:
+    def __init__(self, core: Core, sweep: ChunkScan, layout: SweepLayout, states: StatePrinter) -> None:
         self._core, self._sweep, self._layout, self._states = core, sweep, layout, states
         self._mods = TileMods(core, sweep, layout)
         self._rows = None if sweep.rows is None else RowsPrinter(core, sweep, sweep.rows, layout)

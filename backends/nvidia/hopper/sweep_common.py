@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.structure import body, constant, operations
-from attn_mlir.backends.gpu.writer import Writer
+from attn_mlir.backends.gpu.writer import CodeWriter
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.sweep_patterns import Input, made, need, view_of
+from attn_mlir.backends.nvidia.hopper.sweep_patterns import InputTile, made, need, view_of
 from attn_mlir.backends.nvidia.hopper.wgmma import ROW_BYTES
 from attn_mlir.mlir import ir
 
@@ -23,7 +23,7 @@ VALUES = (64, 128)
 
 
 @dataclass(kw_only=True)
-class Frame:
+class ScanFrame:
     """One kernel: `loop` carries `state`, which is `initial` first (None: zeros) and `following` after a chunk.
 
     `packed`: tiles of a chunk may reach into another sequence. `transposed`: states in memory have a row for each column of v. `states`
@@ -35,8 +35,8 @@ class Frame:
     state: ir.Value
     following: ir.Value
     initial: ir.Operation | None
-    k: Input
-    v: Input
+    k: InputTile
+    v: InputTile
     packed: bool
     transposed: bool
     states: ir.Operation | None
@@ -68,7 +68,7 @@ class Frame:
         """ "f16" or "bf16"."""
         return str(ir.RankedTensorType(self.k.load.results[0].type).element_type)
 
-    def check_memory(self, inputs: Iterable[Input], rows: ir.Operation | None, sums: Iterable[ir.Operation | None]) -> None:
+    def check_memory(self, inputs: Iterable[InputTile], rows: ir.Operation | None, sums: Iterable[ir.Operation | None]) -> None:
         """Checks what a chunk reads and stores. Raises OtherKernelError for what the generated code does not know.
 
         `inputs` and rows of o (`rows` stores them, None: they are of no use) are of one type of 16 bits and lie where the chunk does.
@@ -93,7 +93,7 @@ def check_columns(keys: int, values: int, known_keys: tuple[int, ...], known_val
         need(columns in known_columns, f"its sweeps take head dimensions of {what} of {words}, not {columns}", op)
 
 
-def declare_place(writer: Writer) -> None:
+def declare_place(writer: CodeWriter) -> None:
     """Declares where a thread of the warpgroups that hold states is."""
     writer.line(
         "const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;",
@@ -104,7 +104,7 @@ def declare_place(writer: Writer) -> None:
     )
 
 
-def bind_position(core: Core, sweep: Frame, number: str) -> None:
+def bind_position(core: Core, sweep: ScanFrame, number: str) -> None:
     """Declares the position of the loop over chunks in the chunk of that number."""
     begin, _, step = (core.value(value) for value in list(sweep.loop.operands)[:3])
     name = core.names.fresh("position")

@@ -2,20 +2,20 @@
 
 from dataclasses import dataclass
 
-from attn_mlir.backends.nvidia.hopper.memory import Layout, of_warps
+from attn_mlir.backends.nvidia.hopper.memory import SharedAllocator, of_warps
 from attn_mlir.backends.nvidia.hopper.sweep_common import CHUNK, PANEL, PANEL_BYTES
-from attn_mlir.backends.nvidia.hopper.sweep_patterns import Input
-from attn_mlir.backends.nvidia.hopper.sweep_read import Sweep
+from attn_mlir.backends.nvidia.hopper.sweep_patterns import InputTile
+from attn_mlir.backends.nvidia.hopper.sweep_read import ChunkScan
 from attn_mlir.backends.nvidia.hopper.tiles import tile_bytes
 
 _ROW = CHUNK * 4
 
 
 @dataclass(frozen=True)
-class Tile:
+class StageTile:
     """A tile of an input in each stage: `offset` within the stage."""
 
-    source: Input
+    source: InputTile
     offset: int
     own: bool
     """Whether each warpgroup has a panel of its own."""
@@ -28,13 +28,13 @@ class Tile:
 class SweepLayout:
     """Where things are."""
 
-    def __init__(self, memory: Layout, sweep: Sweep, stages: int) -> None:
+    def __init__(self, memory: SharedAllocator, sweep: ChunkScan, stages: int) -> None:
         self.memory, self.stages = memory, stages
         self.warpgroups = sweep.values // PANEL
-        self.tiles: dict[str, Tile] = {}
+        self.tiles: dict[str, StageTile] = {}
         offset = 0
         for name, source in sweep.inputs.items():
-            self.tiles[name] = Tile(source, offset, name in ("v", "factor"))
+            self.tiles[name] = StageTile(source, offset, name in ("v", "factor"))
             offset += tile_bytes(CHUNK, source.columns)
         self.loaded_bytes = offset
         self.rows: dict[str, int] = {}

@@ -4,14 +4,14 @@ from attn_mlir.backends.gpu.structure import body, maker, operations, widened, y
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.sweep_common import ALL, CHUNK, PANEL, PANEL_BYTES
 from attn_mlir.backends.nvidia.hopper.sweep_layout import SweepLayout
-from attn_mlir.backends.nvidia.hopper.sweep_read import Sweep
+from attn_mlir.backends.nvidia.hopper.sweep_read import ChunkScan
 from attn_mlir.mlir import ir
 
 
 class TileMods:
     """Prints the passes over the tiles of a stage."""
 
-    def __init__(self, core: Core, sweep: Sweep, layout: SweepLayout) -> None:
+    def __init__(self, core: Core, sweep: ChunkScan, layout: SweepLayout) -> None:
         self._core, self._sweep, self._layout = core, sweep, layout
 
     def print(self, unpack: str, pack: str) -> None:

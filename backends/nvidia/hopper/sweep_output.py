@@ -11,8 +11,8 @@ from attn_mlir.backends.nvidia.hopper.sweep_common import CHUNK, PANEL_BYTES
 from attn_mlir.backends.nvidia.hopper.sweep_layout import SweepLayout
 from attn_mlir.backends.nvidia.hopper.sweep_patterns import view_of
 from attn_mlir.backends.nvidia.hopper.sweep_producer import bind_rows
-from attn_mlir.backends.nvidia.hopper.sweep_read import Sweep
-from attn_mlir.backends.nvidia.hopper.sweep_rows import Rows
+from attn_mlir.backends.nvidia.hopper.sweep_read import ChunkScan
+from attn_mlir.backends.nvidia.hopper.sweep_rows import OutputRows
 from attn_mlir.backends.nvidia.hopper.sweep_rows_of_o import LeavingPrinter
 from attn_mlir.mlir import ir
 
@@ -27,7 +27,7 @@ _HELD = 8
 class RowsPrinter(LeavingPrinter):
     """Prints the rows of o of a chunk."""
 
-    def __init__(self, core: Core, sweep: Sweep, rows: Rows, layout: SweepLayout) -> None:
+    def __init__(self, core: Core, sweep: ChunkScan, rows: OutputRows, layout: SweepLayout) -> None:
         super().__init__(core, sweep, rows.store, layout.weights, layout.consumers)
         self._core, self._sweep, self._rows, self._layout = core, sweep, rows, layout
         self._share = CHUNK // layout.warpgroups

@@ -17,7 +17,7 @@ class OtherKernelError(Exception):
 
 
 @dataclass(frozen=True)
-class View:
+class TensorView:
     """A tensor in memory, or columns of it from `column` on (None: from the first); `slot`: the index along its first dimension."""
 
     argument: ir.Value
@@ -26,11 +26,11 @@ class View:
 
 
 @dataclass
-class Input:
+class InputTile:
     """A tile of q, k or v: its load, the factors of rows that its mod multiplies it with, or the mod itself if it does more."""
 
     load: ir.Operation
-    view: View
+    view: TensorView
     factors: list[ir.Value] = field(default_factory=list)
     mod: ir.Operation | None = None
 
@@ -102,10 +102,10 @@ def factor_of(op: ir.Operation, tile: ir.Value) -> ir.Value:
     return sides[1 - sides.index(tile)]
 
 
-def view_of(value: ir.Value) -> View:
+def view_of(value: ir.Value) -> TensorView:
     """What part of which argument a memref is. Raises OtherKernelError for parts of another form."""
     if maker(value) is None:
-        return View(value)
+        return TensorView(value)
     op = made(value, "memref.subview")
     source, *dynamic = op.operands
     offsets, steps = (list(ir.DenseI64ArrayAttr(op.attributes[name])) for name in ("static_offsets", "static_strides"))
@@ -114,13 +114,13 @@ def view_of(value: ir.Value) -> View:
     need(maker(source) is None and all(step == 1 for step in steps) and len(moved) <= 1)
     if not moved:
         need(of_view == of_source)
-        return View(source)
+        return TensorView(source)
     need(ir.ShapedType.is_dynamic_size(offsets[moved[0]]))
     if moved[0] == 0:
         need(of_view == of_source - 1)
-        return View(source, slot=dynamic[0])
+        return TensorView(source, slot=dynamic[0])
     need(moved[0] == of_source - 1 and of_view == of_source)
-    return View(source, column=dynamic[0])
+    return TensorView(source, column=dynamic[0])
 
 
 def _peel(value: ir.Value, depends: dict[ir.Value, frozenset[int]], leaves: list[ir.Value]) -> list[ir.Value] | None:
@@ -201,19 +201,19 @@ def scaled(op: ir.Operation) -> tuple[ir.Value, ir.Operation]:
     return found[0], made(read.operands[0], "tile.map")
 
 
-def input_of(value: ir.Value) -> Input:
+def input_of(value: ir.Value) -> InputTile:
     """The input that a tile is, as it is loaded or after its mod."""
     op = made(value, "tile.load", "tile.map")
     if op.name == "tile.load":
-        return Input(op, view_of(op.operands[0]))
+        return InputTile(op, view_of(op.operands[0]))
     found = sources(op, 2)
     need(len(found) == 1)
     load = made(found[0], "tile.load")
     rows = _scaled_rows(op)
     if rows is not None:
-        return Input(load, view_of(load.operands[0]), rows[1])
+        return InputTile(load, view_of(load.operands[0]), rows[1])
     need(all(list(read.operands) == [found[0], *body(op).arguments] for read in reads_of(op)))
-    return Input(load, view_of(load.operands[0]), [], op)
+    return InputTile(load, view_of(load.operands[0]), [], op)
 
 
 def varies(value: ir.Value) -> bool:

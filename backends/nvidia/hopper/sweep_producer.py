@@ -6,11 +6,11 @@ from attn_mlir.backends.gpu.structure import body, operations, yielded
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.sweep_common import CHUNK, PANEL, PANEL_BYTES
 from attn_mlir.backends.nvidia.hopper.sweep_layout import SweepLayout
-from attn_mlir.backends.nvidia.hopper.sweep_read import Sweep
+from attn_mlir.backends.nvidia.hopper.sweep_read import ChunkScan
 from attn_mlir.mlir import ir
 
 
-def bind_rows(core: Core, sweep: Sweep, block: ir.Block, at: Sequence[Mapping[str, str]]) -> None:
+def bind_rows(core: Core, sweep: ChunkScan, block: ir.Block, at: Sequence[Mapping[str, str]]) -> None:
     """Makes what a map reads of rows stand for expressions: of "sums" of log decays and factors "left" and "right", at each argument."""
     tiles = {"sums": sweep.prefix, **{name: op and op.results[0] for name, op in (("left", sweep.left), ("right", sweep.right))}}
     arguments = list(block.arguments)
@@ -25,7 +25,7 @@ def bind_rows(core: Core, sweep: Sweep, block: ir.Block, at: Sequence[Mapping[st
 class SweepProducer:
     """Prints what the producer warp does for one chunk."""
 
-    def __init__(self, core: Core, sweep: Sweep, layout: SweepLayout) -> None:
+    def __init__(self, core: Core, sweep: ChunkScan, layout: SweepLayout) -> None:
         self._core, self._sweep, self._layout = core, sweep, layout
 
     def chunk(self) -> None:

@@ -7,7 +7,7 @@ from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.sweep_common import CHUNK, PANEL_BYTES
 from attn_mlir.backends.nvidia.hopper.sweep_layout import SweepLayout
 from attn_mlir.backends.nvidia.hopper.sweep_patterns import view_of
-from attn_mlir.backends.nvidia.hopper.sweep_rows import Rows
+from attn_mlir.backends.nvidia.hopper.sweep_rows import OutputRows
 from attn_mlir.mlir import ir
 
 _PLACE = "4 * (8 * (attn::place_of_sum() / 2) + column)"
@@ -17,7 +17,7 @@ _PLACE = "4 * (8 * (attn::place_of_sum() / 2) + column)"
 class ProductSums:
     """Each warp adds up its columns; the sums of all warps meet in shared memory, and one stores them."""
 
-    def __init__(self, core: Core, rows: Rows, layout: SweepLayout) -> None:
+    def __init__(self, core: Core, rows: OutputRows, layout: SweepLayout) -> None:
         self._core, self._rows, self._layout = core, rows, layout
         self._warps = 4 * layout.warpgroups
 

@@ -6,7 +6,7 @@ from attn_mlir.backends.gpu.structure import body, constant, maker, operations, 
 from attn_mlir.backends.nvidia.hopper.sweep_common import (
     CHUNK,
     VALUES,
-    Frame,
+    ScanFrame,
     check_columns,
     final_of,
     initial_of,
@@ -16,7 +16,7 @@ from attn_mlir.backends.nvidia.hopper.sweep_common import (
     states_of,
 )
 from attn_mlir.backends.nvidia.hopper.sweep_patterns import (
-    Input,
+    InputTile,
     input_of,
     known,
     made,
@@ -25,7 +25,7 @@ from attn_mlir.backends.nvidia.hopper.sweep_patterns import (
     scaled,
     sources,
 )
-from attn_mlir.backends.nvidia.hopper.sweep_rows import Rows, read_rows, rests, scales_rows
+from attn_mlir.backends.nvidia.hopper.sweep_rows import OutputRows, read_rows, rests, scales_rows
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.mlir import ir
 
@@ -34,7 +34,7 @@ KEYS = (64, 128, 256)
 
 
 @dataclass(kw_only=True)
-class Sweep(Frame):
+class ChunkScan(ScanFrame):
     """One kernel with the same decays for all channels; `steps`, `left`, `right`, `enter` and `carry` are maps of rank 1.
 
     `steps`: the log decays, whose sums are `prefix` and, of the whole chunk, `total` (None: no decays); `enter` scales rows of v on their
@@ -43,7 +43,7 @@ class Sweep(Frame):
     the state take what rounding leaves out of it, and of rows of v on their way into it, too.
     """
 
-    rows: Rows | None
+    rows: OutputRows | None
     steps: ir.Operation | None
     prefix: ir.Value | None
     total: ir.Value | None
@@ -59,19 +59,19 @@ class Sweep(Frame):
         return self.exact and self.element == "f16"
 
     @property
-    def inputs(self) -> dict[str, Input]:
+    def inputs(self) -> dict[str, InputTile]:
         """The tiles of a stage by name."""
         before = {"q": self.rows.q} if self.rows else {}
         after = {"factor": self.rows.factor} if self.rows and self.rows.factor else {}
         return {**before, "k": self.k, "v": self.v, **after}
 
 
-def read_sweep(kernel: ir.Operation) -> Sweep | None:
+def read_sweep(kernel: ir.Operation) -> ChunkScan | None:
     """The sweep that a kernel is; None for a kernel of another form."""
     return known(sweep_of, kernel)
 
 
-def sweep_of(kernel: ir.Operation) -> Sweep:
+def sweep_of(kernel: ir.Operation) -> ChunkScan:
     """The sweep that a kernel is. Raises OtherKernelError for a kernel of another form."""
     loop = loop_of(kernel)
     inner, (_, state) = operations(body(loop)), body(loop).arguments
@@ -89,7 +89,7 @@ def sweep_of(kernel: ir.Operation) -> Sweep:
     of_rows = [op.results[0] for op in (left, right, rows.skip if rows else None) if op is not None]
     prefix, steps, total = _decays([*([rows.leave, *rows.pairs] if rows else []), enter, carry], of_rows, loop)
     states, branch = states_of(inner, state, last.results[0])
-    sweep = Sweep(
+    sweep = ChunkScan(
         kernel=kernel, loop=loop, state=state, following=last.results[0], initial=initial_of(loop), k=input_of(keys),
         v=input_of(values), rows=rows, steps=steps, prefix=prefix, total=total, left=left, right=right,
         enter=enter, carry=carry, exact=bool(left_out),
@@ -103,7 +103,7 @@ def sweep_of(kernel: ir.Operation) -> Sweep:
     return sweep
 
 
-def _check(sweep: Sweep, inner: list[ir.Operation], used: list[ir.Operation]) -> None:
+def _check(sweep: ChunkScan, inner: list[ir.Operation], used: list[ir.Operation]) -> None:
     """Sizes and types are those of the generated code, and no op of the loop is left over."""
     check_columns(sweep.keys, sweep.values, KEYS, VALUES, sweep.k.load)
     need(sweep.k.load.results[0].type.shape[0] == CHUNK)  # pyright: ignore
@@ -114,7 +114,7 @@ def _check(sweep: Sweep, inner: list[ir.Operation], used: list[ir.Operation]) ->
     need_all(inner, used)
 
 
-def _row_factors(rows: Rows | None, enter: ir.Operation) -> tuple[ir.Operation | None, ir.Operation | None]:
+def _row_factors(rows: OutputRows | None, enter: ir.Operation) -> tuple[ir.Operation | None, ir.Operation | None]:
     """The maps that make factors of rows of q, which `leave` reads, and of k and v, which `enter` reads; pairs read both."""
     found: list[ir.Operation | None] = []
     for op in (None if rows is None else rows.leave, enter):

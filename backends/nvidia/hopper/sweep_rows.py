@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from attn_mlir.backends.gpu.structure import body, constant, maker, widened, yielded
 from attn_mlir.backends.nvidia.hopper.sweep_patterns import (
-    Input,
+    InputTile,
     factor_of,
     input_of,
     is_copy,
@@ -21,7 +21,7 @@ from attn_mlir.mlir import arith, ir
 
 
 @dataclass(kw_only=True)
-class Rows:
+class OutputRows:
     """Rows of o: `leave` scales what the state gives to them (a map of rank 1), `weights` makes P of `scores`, `store` puts them in memory.
 
     `skip` (a map of rank 1, or None) is added to the diagonal of P; `weight` is an element of P without it, before it is rounded.
@@ -32,8 +32,8 @@ class Rows:
     that belongs to them alone.
     """
 
-    q: Input
-    factor: Input | None
+    q: InputTile
+    factor: InputTile | None
     scores: ir.Value
     weights: ir.Operation
     weight: ir.Value
@@ -57,7 +57,7 @@ class Rows:
         return [self.weights, *([] if self.own is None else [self.own.owner.operation.block.owner.operation])]
 
 
-def read_rows(inner: list[ir.Operation], state: ir.Value, following: ir.Value) -> Rows | None:
+def read_rows(inner: list[ir.Operation], state: ir.Value, following: ir.Value) -> OutputRows | None:
     """The rows that the ops of a loop make; None where it only makes the `following` state of each `state`."""
     stores = [op for op in inner if op.name == "tile.store"]
     outputs = [op for op in stores if rank(op.operands[0]) == 2 and op.operands[0] not in (state, following)]
@@ -82,7 +82,7 @@ def read_rows(inner: list[ir.Operation], state: ir.Value, following: ir.Value) -
     ops = [whole, sums, first, held, weights, product, leave, outputs[0], *([] if own is None else own.ops)]
     ops += [last, *(op for op in (maker(product.operands[0]), products, own_sums, rest, skip) if op is not None)]
     ops += [made(op.operands[0], "tile.map") for op in (products, own_sums) if op is not None]
-    return Rows(
+    return OutputRows(
         q=input_of(product.operands[0]), factor=None if factor is None else input_of(factor), scores=scores,
         weights=weights, weight=weight, skip=skip, leave=leave, store=outputs[0], products=products,
         own=None if own is None else own.score, own_sums=own_sums, result=None if own is None else own.result,

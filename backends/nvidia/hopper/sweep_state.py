@@ -1,7 +1,7 @@
 """The state of a sweep in registers: where it comes from and where it goes."""
 
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.sweep_common import PANEL, Frame
+from attn_mlir.backends.nvidia.hopper.sweep_common import PANEL, ScanFrame
 from attn_mlir.backends.nvidia.hopper.sweep_patterns import view_of
 from attn_mlir.mlir import ir
 
@@ -9,7 +9,7 @@ from attn_mlir.mlir import ir
 class StatePrinter:
     """In registers: `state[4 * c + 2 * h + e]`, of column `column + 8 * c + e` of k and `row + 8 * h` of the warpgroup's columns of v."""
 
-    def __init__(self, core: Core, sweep: Frame) -> None:
+    def __init__(self, core: Core, sweep: ScanFrame) -> None:
         self._core, self._sweep = core, sweep
 
     def declare(self) -> None:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.memory import Layout, of_warps
+from attn_mlir.backends.nvidia.hopper.memory import SharedAllocator, of_warps
 from attn_mlir.mlir import ir
 
 _BLOCKS, _HEADS = 16, 16
@@ -13,7 +13,7 @@ _BLOCKS, _HEADS = 16, 16
 
 
 @dataclass
-class Programs:
+class TileScheduler:
     """The loop over programs of both roles, inside of which `block`, `head` and `batch` are known.
 
     `order`: "tiles", a grid of them; "static", thread block n of N runs the programs n, n + N...; "dynamic", each takes the next
@@ -35,7 +35,7 @@ class Programs:
         """For `KernelCode.grid`."""
         return "tiles" if self.order == "tiles" else "persistent"
 
-    def allocate(self, layout: Layout) -> None:
+    def allocate(self, layout: SharedAllocator) -> None:
         """Reserves what the roles exchange."""
         if self.order == "dynamic":
             layout.barrier("kNextFull", 2, 1)

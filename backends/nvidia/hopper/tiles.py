@@ -19,7 +19,7 @@ def round_up(value: int, multiple: int) -> int:
 
 
 @dataclass(frozen=True)
-class Fragment:
+class RegTile:
     """A tile [64 rows of each warpgroup, columns] in registers: `float name[columns / 2]`.
 
     `element`: "f32", or "f16"/"bf16" for values that are rounded when they are packed as operand A of a product.
@@ -37,7 +37,7 @@ class Fragment:
 
 
 @dataclass(frozen=True)
-class Row:
+class RegRow:
     """One value for each row: `float name[2]`, the same in the four threads of a row.
 
     A `partial` one holds in each of the four threads a part of a sum.
@@ -48,7 +48,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Shared:
+class SharedTile:
     """A tile of 16-bit elements in shared memory, in panels of 64 columns.
 
     `address`: a C++ expression of its 32-bit address. `rows` are those in memory; the tile is [rows, columns] with `columns` that mean
@@ -74,7 +74,7 @@ class Shared:
         return round_up(self.columns, STEP)
 
 
-Tile = Fragment | Row | Shared
+Tile = RegTile | RegRow | SharedTile
 
 
 def panels(columns: int) -> int:

@@ -1,7 +1,7 @@
 """Shared memory of a sweep with decays of value channels: blocks that are loaded ahead, and what its two kinds of warps exchange."""
 
 from attn_mlir.backends.gpu.structure import element_name
-from attn_mlir.backends.nvidia.hopper.memory import Layout, of_warps
+from attn_mlir.backends.nvidia.hopper.memory import SharedAllocator, of_warps
 from attn_mlir.backends.nvidia.hopper.sweep_common import PANEL
 from attn_mlir.backends.nvidia.hopper.value_read import BLOCK, ValueSweep
 from attn_mlir.backends.nvidia.hopper.wgmma import ROW_BYTES
@@ -20,7 +20,7 @@ class ValueLayout:
     """Where things are. `tiles`: offsets within a slot. For every 64 columns each turn has a place of its own (`of_warp`)."""
 
     def __init__(self, sweep: ValueSweep) -> None:
-        self.memory, self.warpgroups = Layout(), sweep.values // PANEL
+        self.memory, self.warpgroups = SharedAllocator(), sweep.values // PANEL
         self.tiles: dict[str, int] = {}
         self.decay = "f32" if sweep.decays is None else element_name(sweep.decays.results[0].type)
         self.panels = {"q": sweep.keys // PANEL, "k": sweep.keys // PANEL, "v": self.warpgroups, "factor": self.warpgroups}

@@ -1,11 +1,11 @@
-"""Recognises sweeps over chunks whose value channels have decays of their own: kernels of grid "chunks" with a `tile.decay_values`."""
+"""Recognises chunk scans whose value channels have decays of their own: kernels of grid "chunks" with a `tile.decay_values`."""
 
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.structure import body, operations, yielded
 from attn_mlir.backends.nvidia.hopper.prepared_read import PreparedSweep, steps_of
 from attn_mlir.backends.nvidia.hopper.sweep_common import final_of, initial_of, is_packed, loop_of, states_of
-from attn_mlir.backends.nvidia.hopper.sweep_patterns import Input, factor_of, input_of, is_copy, known, made, need
+from attn_mlir.backends.nvidia.hopper.sweep_patterns import InputTile, factor_of, input_of, is_copy, known, made, need
 from attn_mlir.backends.nvidia.hopper.sweep_rows import rests
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.mlir import ir
@@ -18,11 +18,11 @@ BLOCK = 16
 class ValueSweep(PreparedSweep):
     """One kernel. `made` is its `tile.decay_values`; `products` stores those of `factor` times what other positions give."""
 
-    factor: Input
+    factor: InputTile
     products: ir.Operation
 
     @property
-    def inputs(self) -> dict[str, Input]:
+    def inputs(self) -> dict[str, InputTile]:
         return {**super().inputs, "factor": self.factor}
 
     @property

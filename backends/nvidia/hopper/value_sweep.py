@@ -1,4 +1,4 @@
-"""Sweeps over chunks whose value channels have decays of their own, in blocks of 16 positions.
+"""Chunk scans whose value channels have decays of their own, in blocks of 16 positions.
 
 Warpgroups hold the state, transposed, and multiply: what it gives to a block, and what the block gives to it. As many other warps compute
 what decays are of a block, its pairs, one by one in f32, and rows of o and products, of blocks before and behind at the same time.

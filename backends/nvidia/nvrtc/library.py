@@ -24,7 +24,7 @@ _SUCCESS, _REJECTED = 0, 6
 _OLDEST = (12, 4)
 _WITH_CACHE = (12, 9)
 """From here on NVRTC keeps what it made in a cache of its own, and tells nothing of registers and spills for what it finds there."""
-_RUNNING = forks.Shared()
+_RUNNING = forks.SharedUse()
 """A child of a fork cannot take locks of NVRTC that another thread held."""
 _HEADERS = ("cuda.h", "cuda_bf16.h", "cuda_fp16.h", "stdint.h")
 _KEPT: list[Any] = []
@@ -36,7 +36,7 @@ _MISSING = (
 
 
 @dataclass(frozen=True)
-class Made:
+class NvrtcOutput:
     """What NVRTC made of a program: machine code (empty for a virtual architecture), PTX, and what it and ptxas printed."""
 
     cubin: bytes
@@ -48,7 +48,7 @@ class Rejected(Exception):
     """NVRTC does not take a program; the text is its log."""
 
 
-class Library:
+class Nvrtc:
     """A loaded NVRTC. `version` is CUDA's, such as (13, 0)."""
 
     def __init__(self, handle: Any) -> None:
@@ -68,12 +68,12 @@ class Library:
             self._build = f"Build cuda_{release}.r{release}/compiler.{number.group(1)}_0" if number else f"NVRTC {release}: {ptx[:200]}"
         return self._build
 
-    def compile(self, source: str, name: str, options: Sequence[str]) -> Made:
+    def compile(self, source: str, name: str, options: Sequence[str]) -> NvrtcOutput:
         """Compiles a program; messages call it `name`. Raises Rejected, and CompileError where something else is wrong."""
         with _RUNNING:
             return self._compile(source, name, options)
 
-    def _compile(self, source: str, name: str, options: Sequence[str]) -> Made:
+    def _compile(self, source: str, name: str, options: Sequence[str]) -> NvrtcOutput:
         program = ctypes.c_void_p()
         texts, names = _strings(text for _, text in headers()), _strings(name for name, _ in headers())
         text = (source.encode(), name.encode())
@@ -85,7 +85,7 @@ class Library:
             if result == _REJECTED:
                 raise Rejected(log)
             self._check(result, "compiling", log)
-            return Made(self._text(program, "CUBIN"), self._text(program, "PTX").rstrip(b"\0"), log)
+            return NvrtcOutput(self._text(program, "CUBIN"), self._text(program, "PTX").rstrip(b"\0"), log)
         finally:
             self._calls.nvrtcDestroyProgram(ctypes.byref(program))
 
@@ -111,7 +111,7 @@ def headers() -> tuple[tuple[str, str], ...]:
 
 
 @cache
-def find() -> Library | None:
+def find() -> Nvrtc | None:
     """NVRTC, or None where there is none that is new enough.
 
     That of a Python package comes first, of the release of CUDA that torch is built for if there are several; then that of $CUDA_HOME,
@@ -119,7 +119,7 @@ def find() -> Library | None:
     """
     for candidate in _candidates():
         try:
-            library = Library(_load(candidate))
+            library = Nvrtc(_load(candidate))
         except (OSError, AttributeError, CompileError):
             continue
         if library.version >= _OLDEST:
@@ -127,7 +127,7 @@ def find() -> Library | None:
     return None
 
 
-def library() -> Library:
+def library() -> Nvrtc:
     """NVRTC. Raises UnsupportedError where there is none."""
     found = find()
     if found is None:

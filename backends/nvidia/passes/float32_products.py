@@ -18,7 +18,7 @@ _Key = tuple[ir.Value, ir.Block]
 
 @dataclass(frozen=True)
 class Float32Products(Pass):
-    """In sweeps over chunks: products of f32 tiles become six products of bf16 tiles, with errors of about 2^-24 as f32 has.
+    """In chunk scans: products of f32 tiles become six products of bf16 tiles, with errors of about 2^-24 as f32 has.
 
     x = high + middle + low, each rounded to the nearest of what is left: together they have the 24 bits of x, and its range. Of the nine
     products the three that are less than 2^-24 of the whole are left out ("BF16x6"). The smallest come first, and every product starts

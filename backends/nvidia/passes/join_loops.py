@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia.forming.facts import wanted
-from attn_mlir.backends.nvidia.forming.joining import Joined, chains_of
+from attn_mlir.backends.nvidia.forming.joining import JoinedLoop, chains_of
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels, change_parts
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
@@ -40,4 +40,4 @@ class JoinLoops(Pass):
 def _join(kernel: ir.Operation) -> None:
     blocks = [op.regions[0].blocks[0] for op in find_all(kernel, "warp.role", "scf.for")]
     chains = [chain for block in blocks for chain in chains_of(block)]
-    change_parts(chains, lambda chain: Joined(chain).join(), "no loops follow each other")
+    change_parts(chains, lambda chain: JoinedLoop(chain).join(), "no loops follow each other")

@@ -7,7 +7,7 @@ from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.backends.nvidia.tilelang.lowering import lower, lower_ahead, parameters_of
 from attn_mlir.backends.nvidia.tilelang.planning import plan
-from attn_mlir.backends.nvidia.tilelang.program import Program, print_program
+from attn_mlir.backends.nvidia.tilelang.program import PrintedKernel, print_program
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -17,7 +17,7 @@ _ACCURATE = ("-ftz=true", "-prec-div=false", "-prec-sqrt=false")
 """What `-use_fast_math` sets, without its approximations of sin, cos, tanh and pow."""
 
 
-def program_of(kernel: ir.Operation) -> Program:
+def program_of(kernel: ir.Operation) -> PrintedKernel:
     """The TileLang program of a scheduled kernel."""
     fields = attributes.read(kernel, attributes.SCHEDULE)
     return print_program(kernel, int(fields["threads"]), int(fields["stages"]), bool(fields.get("deterministic")))

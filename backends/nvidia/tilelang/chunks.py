@@ -1,4 +1,4 @@
-"""Sweeps over chunks (grid "chunks"): the loop that carries a state, tiles of the next chunk loaded while this one is computed.
+"""Chunk scans (grid "chunks"): the loop that carries a state, tiles of the next chunk loaded while this one is computed.
 
 All rows of a tile exist in memory but in the last chunk of a sequence: whole tiles are copied by `cp.async`, rows past the end repeat the
 last one.
@@ -11,7 +11,7 @@ from attn_mlir.backends.nvidia.tilelang.expressions import strip
 from attn_mlir.backends.nvidia.tilelang.memory import memory_type
 from attn_mlir.backends.nvidia.tilelang.products import can_be_async, load_size, new_tile
 from attn_mlir.backends.nvidia.tilelang.structure import PrintBlock, carried, print_into
-from attn_mlir.backends.nvidia.tilelang.tiles import Tile
+from attn_mlir.backends.nvidia.tilelang.tiles import TileBuffer
 from attn_mlir.mlir import ir
 
 
@@ -64,7 +64,7 @@ def _follows(value: ir.Value, loop: ir.Operation) -> bool:
 
 
 def _copy(
-    context: Context, loop: ir.Operation, loads: Sequence[ir.Operation], copies: Sequence[Tile], at: tuple[str, str], deeper: int
+    context: Context, loop: ir.Operation, loads: Sequence[ir.Operation], copies: Sequence[TileBuffer], at: tuple[str, str], deeper: int
 ) -> None:
     """Starts to load the tiles of the chunk at a position into a stage."""
     position, stage = at
@@ -88,7 +88,7 @@ def _copy(
                 _copy_rows(context, loads[n], _stage(copies[n], stage), (*place, first, present), deeper + 1)
 
 
-def _copy_rows(context: Context, load: ir.Operation, tile: Tile, place: tuple[str, ...], deeper: int) -> None:
+def _copy_rows(context: Context, load: ir.Operation, tile: TileBuffer, place: tuple[str, ...], deeper: int) -> None:
     """Rows of the last chunk."""
     *heads, first, count = place
     rows, columns = tile.shape
@@ -111,7 +111,7 @@ def _same_rows(loads: Sequence[ir.Operation]) -> list[list[int]]:
 
 
 def _rotate(
-    context: Context, op: ir.Operation, loads: Sequence[ir.Operation], copies: Sequence[Tile], loop: tuple[str, str, str, int]
+    context: Context, op: ir.Operation, loads: Sequence[ir.Operation], copies: Sequence[TileBuffer], loop: tuple[str, str, str, int]
 ) -> None:
     """Waits for the tiles of this chunk, and starts to load those of the next one."""
     name, begin, end, size = loop
@@ -133,9 +133,9 @@ def _rotate(
         context.loaded().append(load)
 
 
-def _stage(tile: Tile, stage: str) -> Tile:
+def _stage(tile: TileBuffer, stage: str) -> TileBuffer:
     """One of the copies of a tile."""
-    return Tile(tile.name, tile.scope, tile.shape[1:], tile.dtype, stage) if len(tile.shape) == 3 else tile
+    return TileBuffer(tile.name, tile.scope, tile.shape[1:], tile.dtype, stage) if len(tile.shape) == 3 else tile
 
 
 def print_state(context: Context, op: ir.Operation) -> None:
@@ -172,5 +172,5 @@ def print_uniform(context: Context, op: ir.Operation) -> bool:
     body = context.scalars.inside(context.read, context.lines, INDENT * context.depth, variables=True)
     for result, value in zip(op.results, operations[-1].operands, strict=True):
         type_ = ir.RankedTensorType(result.type)
-        context.where[result] = Tile(body.name(value), "number", tuple(type_.shape), memory_type(type_.element_type))
+        context.where[result] = TileBuffer(body.name(value), "number", tuple(type_.shape), memory_type(type_.element_type))
     return True

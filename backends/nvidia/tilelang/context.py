@@ -5,11 +5,11 @@ from contextlib import contextmanager
 
 from attn_mlir.backends.gpu.attributes import grid_kind
 from attn_mlir.backends.gpu.remainders import remainders
-from attn_mlir.backends.gpu.scalar_bounds import Ranges
+from attn_mlir.backends.gpu.scalar_bounds import IntegerRanges
 from attn_mlir.backends.nvidia.tilelang.expressions import Expressions
 from attn_mlir.backends.nvidia.tilelang.memory import TileLangMemory
-from attn_mlir.backends.nvidia.tilelang.names import Names
-from attn_mlir.backends.nvidia.tilelang.tiles import Tile, Tiles, padded
+from attn_mlir.backends.nvidia.tilelang.names import TilelangNames
+from attn_mlir.backends.nvidia.tilelang.tiles import TileBuffer, Tiles, padded
 from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -27,14 +27,14 @@ class Context:
 
     def __init__(self, kernel: ir.Operation, threads: int, stages: int = 1, deterministic: bool = False) -> None:
         self.stages, self.deterministic = stages, deterministic
-        self.names, self.ranges = Names(), Ranges()
+        self.names, self.ranges = TilelangNames(), IntegerRanges()
         self.memory = TileLangMemory(kernel, self.names, self.ranges)
         self.tiles = Tiles(self.names)
         self.threads = threads
         self.lines: list[str] = []
-        self.where: dict[ir.Value, Tile] = {}
-        self.copies: dict[ir.Value, Tile] = {}
-        self.homes: dict[ir.Value, Tile] = {}
+        self.where: dict[ir.Value, TileBuffer] = {}
+        self.copies: dict[ir.Value, TileBuffer] = {}
+        self.homes: dict[ir.Value, TileBuffer] = {}
         self.later: list[ir.Operation] = []
         self.multiplies = bool(find_all(kernel, "tile.dot", "tile.dot_add", "tile.dot_rescale", "tile.accumulate"))
         self._sums = not self.multiplies and bool(find_all(kernel, "tile.cumsum"))
@@ -96,7 +96,7 @@ class Context:
         """The expression of a scalar."""
         return self.scalars.emit(value)
 
-    def tile(self, value: ir.Value) -> Tile:
+    def tile(self, value: ir.Value) -> TileBuffer:
         """Where a tile is."""
         return self.where[value]
 
@@ -140,7 +140,7 @@ class Context:
         """Whether every warp has rows of a product of its own."""
         return rows % (self.threads // 2) == 0
 
-    def shared(self, value: ir.Value) -> Tile:
+    def shared(self, value: ir.Value) -> TileBuffer:
         """Where a tile is in shared memory."""
         return self.copies.get(value) or self.where[value]
 

@@ -13,7 +13,7 @@ _CHUNK = 64
 INDICES = ("i", "j")
 
 
-class Loop:
+class ParallelLoop:
     """A `T.Parallel` over the elements of a region: its header, its guards, and the printer of its body.
 
     `bounds` are the sizes of the loop; where an extent is less, positions in memory are clamped to it, and `guards` says which elements
@@ -135,9 +135,9 @@ def print_store(context: Context, op: ir.Operation) -> None:
     maker = None if isinstance(value.owner, ir.Block) else value.owner.operation
     if maker is not None and maker in context.later:
         block = maker.regions[0].blocks[0]
-        loop = Loop(context, list(maker.operands), block)
+        loop = ParallelLoop(context, list(maker.operands), block)
     else:
-        block, loop = None, Loop(context, list(ir.RankedTensorType(value.type).shape))
+        block, loop = None, ParallelLoop(context, list(ir.RankedTensorType(value.type).shape))
     columns = loop.guard(1)
     body = loop.open()
     conditions = [f"i < {rows}", *([columns] if columns else [])]
@@ -158,7 +158,7 @@ def print_scatter(context: Context, op: ir.Operation) -> None:
     if context.deterministic and not _apart(block):
         _print_in_turn(context, op)
         return
-    loop = Loop(context, extents, block)
+    loop = ParallelLoop(context, extents, block)
     guards = loop.guards
     body = loop.open()
     value, present, *indices = list(block.operations)[-1].operation.operands
@@ -175,7 +175,7 @@ def _print_in_turn(context: Context, op: ir.Operation) -> None:
     """One thread adds all values, in order."""
     target, *extents = op.operands
     block = op.regions[0].blocks[0]
-    loop = Loop(context, extents, block)
+    loop = ParallelLoop(context, extents, block)
     if loop.endless:
         raise UnsupportedError("tilelang: scattered sums in a fixed order over columns of any number; use another emitter")
     values = context.tiles.new("values", "shared", loop.bounds, "float32")

@@ -7,8 +7,8 @@ the program gives.
 import math
 from collections.abc import Callable
 
-from attn_mlir.backends.gpu.scalar_bounds import Ranges, fits_int
-from attn_mlir.backends.nvidia.tilelang.names import Names, hint, role
+from attn_mlir.backends.gpu.scalar_bounds import IntegerRanges, fits_int
+from attn_mlir.backends.nvidia.tilelang.names import TilelangNames, hint, role
 from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -78,7 +78,9 @@ class Expressions:
     `variables` makes names of mutable variables, which CUDA computes where they stand; otherwise they are bindings of TIR.
     """
 
-    def __init__(self, ranges: Ranges, names: Names, read: Read, lines: list[str], indent: str, variables: bool = False) -> None:
+    def __init__(
+        self, ranges: IntegerRanges, names: TilelangNames, read: Read, lines: list[str], indent: str, variables: bool = False
+    ) -> None:
         self._ranges, self._names, self._read, self._lines, self._indent = ranges, names, read, lines, indent
         self._variables = variables
         self._known: dict[ir.Value, str] = {}

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from attn_mlir import forks
 from attn_mlir.backends import disk_cache
-from attn_mlir.backends.gpu.kernel import Parameter
+from attn_mlir.backends.gpu.kernel import KernelParameter
 from attn_mlir.backends.nvidia.tilelang import processes
-from attn_mlir.backends.nvidia.tilelang.program import Program
+from attn_mlir.backends.nvidia.tilelang.program import PrintedKernel
 from attn_mlir.errors import CompileError, UnsupportedError
 
 _LIMIT = 600
@@ -89,7 +89,7 @@ def _last(text: str) -> str:
     return " ".join(lines[-3:]) or "no message"
 
 
-def parameters_of(lowered: Lowered, program: Program) -> tuple[Parameter, ...]:
+def parameters_of(lowered: Lowered, program: PrintedKernel) -> tuple[KernelParameter, ...]:
     """What the CUDA function takes, in its order, which is TileLang's. Raises CompileError for names that the program does not declare."""
     found = re.search(rf"__launch_bounds__\([^)]*\)\s+{re.escape(lowered.entry)}\(([^)]*)\)", lowered.source)
     if found is None:

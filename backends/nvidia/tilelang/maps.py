@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from attn_mlir.backends.gpu.remainders import LIFT
 from attn_mlir.backends.gpu.structure import widened
 from attn_mlir.backends.nvidia.tilelang.context import Context
-from attn_mlir.backends.nvidia.tilelang.elements import Loop, column_values, reads_fragment
+from attn_mlir.backends.nvidia.tilelang.elements import ParallelLoop, column_values, reads_fragment
 from attn_mlir.backends.nvidia.tilelang.expressions import Expressions, number, strip
 from attn_mlir.backends.nvidia.tilelang.memory import memory_type
 from attn_mlir.backends.nvidia.tilelang.names import hint
 from attn_mlir.backends.nvidia.tilelang.products import turns
-from attn_mlir.backends.nvidia.tilelang.tiles import Tile, bound, exact
+from attn_mlir.backends.nvidia.tilelang.tiles import TileBuffer, bound, exact
 from attn_mlir.mlir import ir
 from attn_mlir.passes.tiling.scalars import identity
 
@@ -82,7 +82,7 @@ class Map:
         if self._round():
             return
         staged = self._stage() if len(block.arguments) == 2 and reads_fragment(context, block) else {}
-        loop = Loop(context, list(op.operands), block, reduces=bool(self._rows) and not self._tiles)
+        loop = ParallelLoop(context, list(op.operands), block, reduces=bool(self._rows) and not self._tiles)
         targets = [self._target(result, loop.bounds) for result, _ in self._tiles]
         sums = [self._contribution(value, kind, targets, loop) for _, value, kind in self._rows]
         made = [tile for tile in sums if tile not in self._known()]
@@ -113,12 +113,12 @@ class Map:
         context.where[result] = tile
         return True
 
-    def _known(self) -> list[Tile]:
+    def _known(self) -> list[TileBuffer]:
         """Tiles that the region reads."""
         extracts = [view.operation for view in self._block.operations if view.operation.name == "tensor.extract"]
         return [self._context.tile(op.operands[0]) for op in extracts]
 
-    def _fill(self, loop: Loop, targets: list[Tile], sums: list[Tile], staged: dict[ir.Value, Tile]) -> None:
+    def _fill(self, loop: ParallelLoop, targets: list[TileBuffer], sums: list[TileBuffer], staged: dict[ir.Value, TileBuffer]) -> None:
         """The loop over elements."""
         context, block, known = self._context, self._block, self._known()
         body = loop.open()
@@ -146,12 +146,12 @@ class Map:
             return body.emit(value)
         return f'T.cast({body.emit(widened(value))} * {LIFT}, "float16")'
 
-    def _stage(self) -> dict[ir.Value, Tile]:
+    def _stage(self) -> dict[ir.Value, TileBuffer]:
         """Values of columns that are read from memory, once for all rows, in shared memory."""
         context, values = self._context, column_values(self._block)
         if not values:
             return {}
-        loop = Loop(context, list(self._op.operands), self._block)
+        loop = ParallelLoop(context, list(self._op.operands), self._block)
         tiles = {
             value: context.tiles.new(hint(value) or "staged", "shared", loop.bounds[1:], context.scalars.dtype(value.type, value))
             for value in values
@@ -162,7 +162,7 @@ class Map:
             loop.line(f"{tile.at('j')} = {strip(text)}")
         return tiles
 
-    def _target(self, result: ir.Value, bounds: Sequence[int]) -> Tile:
+    def _target(self, result: ir.Value, bounds: Sequence[int]) -> TileBuffer:
         context = self._context
         if result in context.homes:
             return context.homes[result]
@@ -171,7 +171,7 @@ class Map:
         direct = (direct and (len(bounds) == 2 or context.sweeps)) or (context.sweeps and len(bounds) == 1)
         return context.tiles.new(hint_of(result), "shared" if direct else "fragment", bounds, dtype)
 
-    def _contribution(self, value: ir.Value, kind: str, targets: list[Tile], loop: Loop) -> Tile:
+    def _contribution(self, value: ir.Value, kind: str, targets: list[TileBuffer], loop: ParallelLoop) -> TileBuffer:
         """The fragment that is reduced: one that is read or made where it holds just that, else one of its own."""
         maker = None if isinstance(value.owner, ir.Block) else value.owner.operation
         if maker is not None and maker.name == "tensor.extract" and loop.guard(1) is None:
@@ -184,7 +184,7 @@ class Map:
                     return target
         return self._context.tiles.new("terms", "fragment", loop.bounds, "float32")
 
-    def _limited(self, result: ir.Value, text: str, loop: Loop) -> str:
+    def _limited(self, result: ir.Value, text: str, loop: ParallelLoop) -> str:
         """The text of an element, neutral where it does not exist: 0 for products, else what reductions of it ignore."""
         element = ir.RankedTensorType(result.type).element_type
         if len(self._block.arguments) == 1:
@@ -199,7 +199,7 @@ class Map:
         reduced = [kind for _, value, kind in self._rows if value == self._value(result)]
         return self._present(loop, text, reduced[0], element) if reduced else text
 
-    def _present(self, loop: Loop, text: str, kind: str, type_: ir.Type) -> str:
+    def _present(self, loop: ParallelLoop, text: str, kind: str, type_: ir.Type) -> str:
         """The text of what is reduced, neutral for columns that do not exist."""
         guard = loop.guard(1)
         return text if guard is None else self._keep([guard], text, identity(kind, type_), type_)
@@ -220,7 +220,7 @@ class Map:
             return text
         return f"T.if_then_else({' and '.join(guards)}, {strip(text)}, {number(otherwise, type_)})"
 
-    def _reduce(self, sums: list[Tile]) -> None:
+    def _reduce(self, sums: list[TileBuffer]) -> None:
         context = self._context
         for (result, value, kind), source in zip(self._rows, sums, strict=True):
             row = context.homes.get(result) or context.tiles.new(hint_of(result), "fragment", source.shape[:1], "float32")

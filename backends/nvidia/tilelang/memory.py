@@ -4,10 +4,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from attn_mlir.backends.gpu.kernel import Parameter
-from attn_mlir.backends.gpu.scalar_bounds import Ranges, fits_int
+from attn_mlir.backends.gpu.kernel import KernelParameter
+from attn_mlir.backends.gpu.scalar_bounds import IntegerRanges, fits_int
 from attn_mlir.backends.nvidia.tilelang.expressions import FLOATS
-from attn_mlir.backends.nvidia.tilelang.names import Names, hint
+from attn_mlir.backends.nvidia.tilelang.names import TilelangNames, hint
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -49,15 +49,15 @@ class _View:
 class TileLangMemory:
     """The arguments of one kernel, as parameters and as tensors of the program."""
 
-    def __init__(self, kernel: ir.Operation, names: Names, ranges: Ranges) -> None:
+    def __init__(self, kernel: ir.Operation, names: TilelangNames, ranges: IntegerRanges) -> None:
         self._ranges = ranges
-        self.parameters: dict[str, Parameter] = {}
+        self.parameters: dict[str, KernelParameter] = {}
         self._declared: list[str] = []
         self.tensors: list[str] = []
         self._names: dict[ir.Value, str] = {}
         self._sizes: dict[ir.Value, list[str]] = {}
         self._views: dict[ir.Value, _View] = {}
-        later: list[tuple[str, Parameter, str]] = []
+        later: list[tuple[str, KernelParameter, str]] = []
         for position, argument in enumerate(kernel.regions[0].blocks[0].arguments):
             wanted = hint(argument) or f"arg{position}"
             name = self._names[argument] = names.new(wanted)
@@ -68,7 +68,7 @@ class TileLangMemory:
         for name, parameter, dtype in later:
             self._declare(name, parameter, dtype)
 
-    def _declare(self, name: str, parameter: Parameter, dtype: str) -> None:
+    def _declare(self, name: str, parameter: KernelParameter, dtype: str) -> None:
         self.parameters[name] = parameter
         self._declared.append(f"{name}: T.{dtype}")
 
@@ -79,34 +79,34 @@ class TileLangMemory:
             type_, dtype = "float", "float32"
         else:
             raise UnsupportedError(f"tilelang: no arguments of type {argument.type}; use f32 or integers, or the CPU for f64")
-        self._declare(name, Parameter("scalar", position, type=type_), dtype)
+        self._declare(name, KernelParameter("scalar", position, type=type_), dtype)
 
-    def _tensor(self, argument: ir.Value, position: int, name: str, names: Names) -> list[tuple[str, Parameter, str]]:
+    def _tensor(self, argument: ir.Value, position: int, name: str, names: TilelangNames) -> list[tuple[str, KernelParameter, str]]:
         type_ = ir.MemRefType(argument.type)
         if isinstance(type_.element_type, ir.F64Type):
             raise UnsupportedError("tilelang: no tensors of f64; use f16, bf16, f32, bool or integers, or the CPU for f64")
         dtype, aligned = memory_type(type_.element_type), alignment(type_)
         pointer = names.new(f"{name}_ptr")
         # The parameter of the CUDA function has the name of the tensor.
-        self.parameters[name] = Parameter("pointer", position, align=aligned)
+        self.parameters[name] = KernelParameter("pointer", position, align=aligned)
         self._declared.append(f"{pointer}: T.ptr")
         if type_.rank == 0:
             self.tensors.append(f'{name} = T.make_tensor({pointer}, (1,), "{dtype}")')
             return []
-        of_sizes: list[tuple[str, Parameter, str]] = []
-        of_strides: list[tuple[str, Parameter, str]] = []
+        of_sizes: list[tuple[str, KernelParameter, str]] = []
+        of_strides: list[tuple[str, KernelParameter, str]] = []
         sizes, strides = [], []
         for dim, size in enumerate(type_.shape):
             if size == ir.ShapedType.get_dynamic_size():
                 sizes.append(names.new(f"{name}_size{dim}"))
-                of_sizes.append((sizes[-1], Parameter("size", position, dim, "int"), "int32"))
+                of_sizes.append((sizes[-1], KernelParameter("size", position, dim, "int"), "int32"))
             else:
                 sizes.append(str(size))
             if is_head(type_) and dim == type_.rank - 1:
                 strides.append("1")
                 continue
             stride = names.new(f"{name}_stride{dim}")
-            of_strides.append((stride, Parameter("stride", position, dim, "long long"), "int64"))
+            of_strides.append((stride, KernelParameter("stride", position, dim, "long long"), "int64"))
             strides.append(f"{stride} // {aligned} * {aligned}" if aligned > 1 else stride)
         comma = "," if type_.rank == 1 else ""
         shape, steps = ", ".join(sizes) + comma, ", ".join(strides) + comma

@@ -13,7 +13,7 @@ _TAKEN = (
 )
 
 
-class Names:
+class TilelangNames:
     """Hands out names, each once."""
 
     def __init__(self) -> None:

@@ -4,7 +4,7 @@ from attn_mlir.backends.gpu.remainders import LIFT
 from attn_mlir.backends.nvidia.tilelang.context import Context
 from attn_mlir.backends.nvidia.tilelang.expressions import number, strip
 from attn_mlir.backends.nvidia.tilelang.memory import VECTOR, alignment, memory_type
-from attn_mlir.backends.nvidia.tilelang.tiles import InMemory, Tile, bound, exact, padded
+from attn_mlir.backends.nvidia.tilelang.tiles import InMemory, TileBuffer, bound, exact, padded
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -39,7 +39,7 @@ def source_region(context: Context, op: ir.Operation, row: str) -> str:
     return context.memory.element(source, [context.text(b), context.text(h), f"{row} : {row} + {rows}", f"0:{columns}"])
 
 
-def new_tile(context: Context, op: ir.Operation, stages: int = 1) -> Tile:
+def new_tile(context: Context, op: ir.Operation, stages: int = 1) -> TileBuffer:
     """Shared memory for a loaded tile, `stages` times."""
     shape = context.shape(load_size(op))
     name = f"{context.memory.name(op.operands[0])}_tile"
@@ -129,13 +129,13 @@ def print_dot_accumulate(context: Context, op: ir.Operation) -> None:
     context.scatter(op.results[0])
 
 
-def _multiply(context: Context, total: Tile, factor: str) -> None:
+def _multiply(context: Context, total: TileBuffer, factor: str) -> None:
     rows, columns = total.shape
     context.line(f"for i, j in T.Parallel({rows}, {columns}):")
     context.line(f"{total.at('i', 'j')} = {total.at('i', 'j')} * {factor}", 1)
 
 
-def _accumulator(context: Context, op: ir.Operation, c: ir.Value) -> Tile:
+def _accumulator(context: Context, op: ir.Operation, c: ir.Value) -> TileBuffer:
     old = context.tile(c)
     wanted = context.homes.get(op.results[0])
     if wanted == old or (wanted is None and len(list(c.uses)) == 1):

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.attributes import grid_kind
-from attn_mlir.backends.gpu.kernel import Parameter
+from attn_mlir.backends.gpu.kernel import KernelParameter
+from attn_mlir.backends.gpu.rules import Rule, rule_of
 from attn_mlir.backends.nvidia.tilelang import chunks, products
 from attn_mlir.backends.nvidia.tilelang.context import INDENT, Context, constant
 from attn_mlir.backends.nvidia.tilelang.elements import print_scatter, print_store
@@ -16,20 +17,6 @@ from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
-
-_RULES = {
-    "tile.load": products.print_load,
-    "tile.dot": products.print_dot,
-    "tile.dot_add": products.print_dot_accumulate,
-    "tile.dot_rescale": products.print_dot_accumulate,
-    "tile.fill": products.print_fill,
-    "tile.cumsum": chunks.print_cumsum,
-    SOLVE: print_solve,
-    "attn.range": products.print_range,
-    "tile.accumulate": products.print_accumulate,
-    "tile.scatter_add": print_scatter,
-    "tile.store": print_store,
-}
 
 _HEAD = '''"""{title}
 
@@ -79,12 +66,12 @@ if __name__ == "__main__":
 
 
 @dataclass(frozen=True)
-class Program:
+class PrintedKernel:
     """A printed program. `parameters` are those that its CUDA function may have, by their names there; it leaves out unused ones."""
 
     name: str
     text: str
-    parameters: dict[str, Parameter]
+    parameters: dict[str, KernelParameter]
     threads: int
     shared_bytes: int
     """Of all its tiles, or of those that are needed at one time where others share their memory; TileLang may find that less is needed."""
@@ -92,7 +79,7 @@ class Program:
     """Whether it calls functions whose fast approximations are too coarse."""
 
 
-def print_program(kernel: ir.Operation, threads: int, stages: int = 1, deterministic: bool = False) -> Program:
+def print_program(kernel: ir.Operation, threads: int, stages: int = 1, deterministic: bool = False) -> PrintedKernel:
     """Prints a tiled kernel; a `deterministic` one adds scattered values in a fixed order.
 
     Raises UnsupportedError where TileLang, or this printer, cannot do something.
@@ -116,7 +103,7 @@ def print_program(kernel: ir.Operation, threads: int, stages: int = 1, determini
     head = _HEAD.format(title=title, name=name, more=_MERGED if context.pieces else "", functions=SOURCE if solves else "")
     text = head + "\n".join([*parameters, "):", *body]) + "\n" + _TAIL.format(name=name)
     shared = most_at_once(context.tiles.shared, context.lines) if context.pieces else context.tiles.shared_bytes
-    return Program(name, text, memory.parameters, threads, shared, bool(find_all(kernel, *ACCURATE)))
+    return PrintedKernel(name, text, memory.parameters, threads, shared, bool(find_all(kernel, *ACCURATE)))
 
 
 class _Printer:
@@ -162,44 +149,27 @@ class _Printer:
             self._print(view.operation)
 
     def _print(self, op: ir.Operation) -> None:
+        rule_of(_RULES, op, "tilelang")(self, op)
+
+    def _load(self, op: ir.Operation) -> None:
         context = self._context
-        if op.name in _RULES and not (op.name == "tile.load" and context.sweeps):
-            _RULES[op.name](context, op)
-            if context.sweeps and op.name.startswith("tile.dot"):
-                context.release(op)
+        if context.sweeps and ir.RankedTensorType(op.results[0].type).element_type.width == 32:
+            chunks.print_state(context, op)
+        else:
+            products.print_load(context, op)
+
+    def _map(self, op: ir.Operation) -> None:
+        context = self._context
+        if context.sweeps and chunks.print_uniform(context, op):
             return
-        match op.name:
-            case "tile.map":
-                if context.sweeps and chunks.print_uniform(context, op):
-                    pass
-                elif put_off(op):
-                    context.later.append(op)
-                else:
-                    Map(context, op).print()
-            case "tile.program_id":
-                context.scalars.bind(op.results[0], self._program_id(op))
-            case "memref.dim":
-                self._dim(op)
-            case "tile.load" if context.sweeps and ir.RankedTensorType(op.results[0].type).element_type.width == 32:
-                chunks.print_state(context, op)
-            case "tile.load":
-                products.print_load(context, op)
-            case "memref.subview":
-                context.memory.view(op, self._offset)
-            case "tensor.extract":
-                context.scalars.name(op.results[0])
-            case "scf.for" if context.sweeps and op.block == self._kernel.regions[0].blocks[0]:
-                chunks.print_sweep(context, op, self.print_block)
-            case "scf.for":
-                print_for(context, op, self.print_block)
-            case "scf.if":
-                print_if(context, op, self.print_block)
-            case "arith.constant":
-                pass
-            case name if name.startswith(("arith.", "math.", "memref.load")):
-                context.text(op.results[0])
-            case _:
-                raise UnsupportedError(f"tilelang: '{op.name}' ({source_line(op.location)})")
+        if put_off(op):
+            context.later.append(op)
+        else:
+            Map(context, op).print()
+
+    def _for(self, op: ir.Operation) -> None:
+        over_chunks = self._context.sweeps and op.block == self._kernel.regions[0].blocks[0]
+        (chunks.print_sweep if over_chunks else print_for)(self._context, op, self.print_block)
 
     def _program_id(self, op: ir.Operation) -> str:
         """Under a causal mask the last rows take longest: they come first."""
@@ -226,3 +196,45 @@ class _Printer:
             raise UnsupportedError(f"tilelang: the size of a dimension that is computed ({source_line(op.location)})")
         size = self._context.memory.size(argument, ir.IntegerAttr(owner.attributes["value"]).value)
         self._context.scalars.bind(op.results[0], size)
+
+
+def _of_context(rule: Rule) -> Rule:
+    """A rule that needs the context alone."""
+    return lambda printer, op: rule(printer._context, op)
+
+
+def _product(rule: Rule) -> Rule:
+    """The same for a product, after which a loop over chunks needs some tiles no more."""
+
+    def print_product(printer: _Printer, op: ir.Operation) -> None:
+        rule(printer._context, op)
+        if printer._context.sweeps:
+            printer._context.release(op)
+
+    return print_product
+
+
+_RULES: dict[str, Rule] = {
+    "arith.*": _of_context(lambda context, op: context.text(op.results[0])),
+    "arith.constant": lambda printer, op: None,
+    "attn.range": _of_context(products.print_range),
+    "math.*": _of_context(lambda context, op: context.text(op.results[0])),
+    "memref.dim": lambda printer, op: printer._dim(op),
+    "memref.load": _of_context(lambda context, op: context.text(op.results[0])),
+    "memref.subview": lambda printer, op: printer._context.memory.view(op, printer._offset),
+    "scf.for": _Printer._for,
+    "scf.if": lambda printer, op: print_if(printer._context, op, printer.print_block),
+    "tensor.extract": _of_context(lambda context, op: context.scalars.name(op.results[0])),
+    "tile.accumulate": _of_context(products.print_accumulate),
+    "tile.cumsum": _of_context(chunks.print_cumsum),
+    "tile.dot": _product(products.print_dot),
+    "tile.dot_add": _product(products.print_dot_accumulate),
+    "tile.dot_rescale": _product(products.print_dot_accumulate),
+    "tile.fill": _of_context(products.print_fill),
+    "tile.load": _Printer._load,
+    "tile.map": _Printer._map,
+    "tile.program_id": lambda printer, op: printer._context.scalars.bind(op.results[0], printer._program_id(op)),
+    "tile.scatter_add": _of_context(print_scatter),
+    "tile.store": _of_context(print_store),
+    SOLVE: _of_context(print_solve),
+}

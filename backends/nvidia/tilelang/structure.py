@@ -7,7 +7,7 @@ from attn_mlir.backends.nvidia.tilelang.context import Context, constant
 from attn_mlir.backends.nvidia.tilelang.expressions import strip
 from attn_mlir.backends.nvidia.tilelang.memory import memory_type
 from attn_mlir.backends.nvidia.tilelang.products import can_be_async, loads_whole, new_tile, source_region
-from attn_mlir.backends.nvidia.tilelang.tiles import Tile
+from attn_mlir.backends.nvidia.tilelang.tiles import TileBuffer
 from attn_mlir.mlir import ir
 
 PrintBlock = Callable[[ir.Block], None]
@@ -40,7 +40,7 @@ def print_for(context: Context, op: ir.Operation, print_block: PrintBlock) -> No
     context.tiles.leave()
 
 
-def carried(context: Context, op: ir.Operation) -> list[Tile]:
+def carried(context: Context, op: ir.Operation) -> list[TileBuffer]:
     """The tiles of what an `scf.for` carries: the same throughout, also for its results."""
     tiles = [own(context, value, op) for value in list(op.operands)[3:]]
     for argument, result, tile in zip(list(op.regions[0].blocks[0].arguments)[1:], op.results, tiles, strict=True):
@@ -66,12 +66,12 @@ def loads_ahead(context: Context, op: ir.Operation) -> list[ir.Operation]:
     return found
 
 
-def _copy_ahead(context: Context, loads: Sequence[ir.Operation], copies: Sequence[Tile], row: str, stage: str) -> None:
+def _copy_ahead(context: Context, loads: Sequence[ir.Operation], copies: Sequence[TileBuffer], row: str, stage: str) -> None:
     for load, tile in zip(loads, copies, strict=True):
         context.line(f"T.async_copy({source_region(context, load, row)}, {tile.name}[{stage}, :, :])", 1)
 
 
-def _rotate(context: Context, loads: Sequence[ir.Operation], copies: Sequence[Tile], loop: tuple[str, str, str], size: int) -> None:
+def _rotate(context: Context, loads: Sequence[ir.Operation], copies: Sequence[TileBuffer], loop: tuple[str, str, str], size: int) -> None:
     """Waits for the tiles of this block, and starts to load those of the next one."""
     name, begin, end = loop
     stage = context.names.new("stage")
@@ -82,7 +82,7 @@ def _rotate(context: Context, loads: Sequence[ir.Operation], copies: Sequence[Ti
     context.line(f"if {name} + {size} < {end}:")
     _copy_ahead(context, loads, copies, f"{name} + {size}", f"1 - {stage}")
     for load, tile in zip(loads, copies, strict=True):
-        context.where[load.results[0]] = Tile(tile.name, tile.scope, tile.shape[1:], tile.dtype, stage)
+        context.where[load.results[0]] = TileBuffer(tile.name, tile.scope, tile.shape[1:], tile.dtype, stage)
         context.loaded().append(load)
 
 
@@ -105,7 +105,7 @@ def print_if(context: Context, op: ir.Operation, print_block: PrintBlock) -> Non
                 context.line("pass", 1)
 
 
-def print_into(context: Context, block: ir.Block, tiles: Sequence[Tile], print_block: PrintBlock) -> None:
+def print_into(context: Context, block: ir.Block, tiles: Sequence[TileBuffer], print_block: PrintBlock) -> None:
     """Prints a block so that what it yields ends in the given tiles."""
     yielded = list(list(block.operations)[-1].operation.operands)
     for number, (value, tile) in enumerate(zip(yielded, tiles, strict=True)):
@@ -142,7 +142,7 @@ def _parts_of(value: ir.Value) -> list[ir.Value]:
         parts.append(before)
 
 
-def own(context: Context, value: ir.Value, op: ir.Operation) -> Tile:
+def own(context: Context, value: ir.Value, op: ir.Operation) -> TileBuffer:
     """The tile of an initial value if only this loop needs it, else a copy."""
     tile = context.tile(value)
     block = value.owner if isinstance(value.owner, ir.Block) else value.owner.operation.block
@@ -153,12 +153,12 @@ def own(context: Context, value: ir.Value, op: ir.Operation) -> Tile:
     return copy
 
 
-def _new(context: Context, value: ir.Value) -> Tile:
+def _new(context: Context, value: ir.Value) -> TileBuffer:
     type_ = ir.RankedTensorType(value.type)
     return context.tiles.new("chosen", "fragment", context.shape(type_.shape), memory_type(type_.element_type))
 
 
-def _may_overwrite(context: Context, block: ir.Block, value: ir.Value, tile: Tile) -> bool:
+def _may_overwrite(context: Context, block: ir.Block, value: ir.Value, tile: TileBuffer) -> bool:
     """Whether a value may be made in a tile while values of the block's surroundings are in it: nothing reads those later."""
     if isinstance(value.owner, ir.Block) or value.owner.operation.block != block:
         return False

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from attn_mlir.backends.nvidia.tilelang.names import Names
+from attn_mlir.backends.nvidia.tilelang.names import TilelangNames
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -39,7 +39,7 @@ def exact(value: ir.Value) -> bool:
 
 
 @dataclass(frozen=True)
-class Tile:
+class TileBuffer:
     """A buffer of a program, or one number.
 
     `scope` is "shared" or "fragment", or "number" where all elements are the variable `name`; `stage` selects one of several copies.
@@ -63,7 +63,7 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class InMemory(Tile):
+class InMemory(TileBuffer):
     """A tile that is read where it is: `element` is the text of the element at {0}, {1}."""
 
     element: str = ""
@@ -78,18 +78,18 @@ _Key = tuple[str, str, tuple[int, ...], str]
 class Tiles:
     """Allocates tiles; a tile that a finished block held serves its siblings again, under the same name and shape."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: TilelangNames) -> None:
         self._names = names
         self.lines: list[str] = []
-        self._open: list[list[tuple[_Key, Tile]]] = [[]]
-        self._free: dict[_Key, list[Tile]] = {}
+        self._open: list[list[tuple[_Key, TileBuffer]]] = [[]]
+        self._free: dict[_Key, list[TileBuffer]] = {}
         self._released: set[str] = set()
         self.still_read = False
         """Whether a tile was handed out that was released: threads may still read what it held before."""
         self.shared: dict[str, int] = {}
         """Bytes of shared memory of each tile."""
 
-    def new(self, wanted: str, scope: str, shape: Sequence[int], dtype: str) -> Tile:
+    def new(self, wanted: str, scope: str, shape: Sequence[int], dtype: str) -> TileBuffer:
         """A tile for the block that is open."""
         key = (wanted, scope, tuple(shape), dtype)
         if self._free.get(key):
@@ -99,7 +99,7 @@ class Tiles:
             return replace(copies, shape=tuple(shape), stage="0")
         if dtype not in _BYTES:
             raise UnsupportedError(f"tilelang: no tiles of {dtype}; use f16, bf16 or f32 inputs")
-        tile = Tile(self._names.new(wanted), scope, tuple(shape), dtype)
+        tile = TileBuffer(self._names.new(wanted), scope, tuple(shape), dtype)
         sizes = ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "")
         self.lines.append(f'{tile.name} = T.alloc_{scope}(({sizes}), "{dtype}")')
         self._open[-1].append((key, tile))
@@ -112,7 +112,7 @@ class Tiles:
         """Shared memory of all tiles."""
         return sum(self.shared.values())
 
-    def _take(self, key: _Key) -> Tile:
+    def _take(self, key: _Key) -> TileBuffer:
         tile = self._free[key].pop(0)
         self._open[-1].append((key, tile))
         self.still_read |= tile.name in self._released
@@ -128,7 +128,7 @@ class Tiles:
         for key, tile in self._open.pop():
             self._free.setdefault(key, []).append(tile)
 
-    def release(self, tile: Tile) -> None:
+    def release(self, tile: TileBuffer) -> None:
         """Gives back a tile of the block that is open, which nothing reads any more."""
         for entry in self._open[-1]:
             if entry[1] == tile:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from attn_mlir.backends.fields import Fields
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.backends.tuning.facts import KernelFacts
-from attn_mlir.backends.tuning.space import Cost, Work, number
+from attn_mlir.backends.tuning.space import Cost, Workload, number
 
 _OVERLAP = {1: (1.0, 1.0), 2: (0.35, 0.3), 3: (0.3, 0.05), 4: (0.6, 0.1)}
 """The part of the shorter of matrix and vector work that is not hidden behind the longer one, by consumer warpgroups: where matrix work
@@ -51,7 +51,7 @@ def role_registers(consumers: int) -> tuple[int, int]:
     return {1: (240, 40), 2: (232, 40), 3: (160, 32)}.get(consumers, (112, 24))
 
 
-def cost(facts: KernelFacts, choices: Fields, target: NvidiaTarget, work: Work) -> Cost:
+def cost(facts: KernelFacts, choices: Fields, target: NvidiaTarget, work: Workload) -> Cost:
     """What a kernel needs with these choices, and about how many cycles it takes. `choices` have block_q and block_kv."""
     if facts.grid not in ("rows", "pairs"):
         return Cost(0, 32, 8, 0.0)
@@ -119,7 +119,7 @@ def _registers(facts: KernelFacts, block_kv: int, rows: float) -> int:
     return math.ceil(rows * (sums + tiles + weights)) + _OTHER_REGISTERS
 
 
-def _cycles(facts: KernelFacts, choices: Fields, target: NvidiaTarget, work: Work, block: float, occupancy: int) -> float:
+def _cycles(facts: KernelFacts, choices: Fields, target: NvidiaTarget, work: Workload, block: float, occupancy: int) -> float:
     """Of the whole kernel, when one block of pairs takes `block` cycles."""
     block_q, block_kv = number(choices, "block_q", 128), number(choices, "block_kv", 128)
     over, along = (work.queries, work.keys) if facts.grid == "rows" else (work.keys, work.queries)

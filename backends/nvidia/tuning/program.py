@@ -19,7 +19,7 @@ from attn_mlir.backends.nvidia.tuning.space import NvidiaSpace
 from attn_mlir.backends.program import prepare_derivative, reported
 from attn_mlir.backends.tuning.program import Tuner, release
 from attn_mlir.backends.tuning.program import versions as common_versions
-from attn_mlir.backends.tuning.space import Tunable, Work
+from attn_mlir.backends.tuning.space import Tunable, Workload
 from attn_mlir.backends.tuning.store import Key, bucket
 from attn_mlir.backends.tuning.worker import Job
 from attn_mlir.dialects import loaded
@@ -36,7 +36,7 @@ def tunables(text: str, job: Job, sizes: Sequence[Any], target: NvidiaTarget) ->
     name, prepare = prepare_derivative(job.function, job.wrt, pipeline.outline(target.arch), job.segment)
     (batch, _, queries), keys = sizes[0][:3], sizes[1][2]
     heads = max(size[1] for size in sizes)
-    whole, length = Work(queries, keys, batch * heads), bucket(max(queries, keys))
+    whole, length = Workload(queries, keys, batch * heads), bucket(max(queries, keys))
     found = []
     with LOCK, reported(), loaded() as context:
         decided: Fields = {"arch": target.arch, **({"deterministic": 1} if job.deterministic else {})}
@@ -49,7 +49,7 @@ def tunables(text: str, job: Job, sizes: Sequence[Any], target: NvidiaTarget) ->
             digest = hashlib.sha256(kernel.get_asm(enable_debug_info=False).encode()).hexdigest()
             key = Key(digest, target.arch, facts.element, facts.head_dims, length, versions())
             segment = 0 if facts.sweep is None else facts.sweep.segment
-            work = Work(segment, segment, whole.heads * -(-keys // segment)) if segment else whole
+            work = Workload(segment, segment, whole.heads * -(-keys // segment)) if segment else whole
             found.append(Tunable(tuned_name(kernel), NvidiaSpace(facts, target, work), key))
     return known, found
 

@@ -10,7 +10,7 @@ from attn_mlir.backends.nvidia.tuning.model import cost
 from attn_mlir.backends.nvidia.tuning.sweeps import emitter_of, refined_sweep, sweep_cost, sweep_space, untuned
 from attn_mlir.backends.tuning import space as spaces
 from attn_mlir.backends.tuning.facts import KernelFacts
-from attn_mlir.backends.tuning.space import Candidate, Cost, Work
+from attn_mlir.backends.tuning.space import Candidate, Cost, Workload
 
 _REFINEMENTS: dict[str, dict[str, tuple[int | str, ...]]] = {
     "rows": {
@@ -53,12 +53,12 @@ def space(facts: KernelFacts, target: NvidiaTarget, emitter: str = "hopper") -> 
     return _tilelang()
 
 
-def ranked(facts: KernelFacts, target: NvidiaTarget, work: Work, emitter: str = "hopper") -> list[Candidate]:
+def ranked(facts: KernelFacts, target: NvidiaTarget, work: Workload, emitter: str = "hopper") -> list[Candidate]:
     """The schedules that fit, the fastest by the model first."""
     return spaces.ranked(NvidiaSpace(facts, target, work, emitter))
 
 
-def best(facts: KernelFacts, target: NvidiaTarget, work: Work = Work(), length: int = 0) -> Fields:  # noqa: B008
+def best(facts: KernelFacts, target: NvidiaTarget, work: Workload = Workload(), length: int = 0) -> Fields:  # noqa: B008
     """What is used without tuning on at least `length` keys: the measured schedule of the table, else the model's first.
 
     Sweeps have a rule, which leaves the emitter open.
@@ -75,7 +75,7 @@ def best(facts: KernelFacts, target: NvidiaTarget, work: Work = Work(), length: 
     return {}
 
 
-def refined(facts: KernelFacts, target: NvidiaTarget, work: Work, choices: Fields) -> list[Fields]:
+def refined(facts: KernelFacts, target: NvidiaTarget, work: Workload, choices: Fields) -> list[Fields]:
     """A schedule with one further decision changed, each that fits: what is measured after the blocks are known."""
     if facts.sweep is not None:
         return refined_sweep(facts.sweep, target, work, choices)
@@ -92,7 +92,7 @@ class NvidiaSpace:
 
     facts: KernelFacts
     target: NvidiaTarget
-    work: Work
+    work: Workload
     emitter: str = "hopper"
 
     @property

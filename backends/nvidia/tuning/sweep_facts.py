@@ -1,4 +1,4 @@
-"""What the schedule of a sweep over chunks (linear attention) depends on."""
+"""What the schedule of a chunk scan (linear attention) depends on."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Sweeps over chunks (linear attention): what a schedule depends on, the schedules there are, and what each needs and takes.
+"""Chunk scans (linear attention): what a schedule depends on, the schedules there are, and what each needs and takes.
 
 A program goes through its chunks one after another, so that what counts is how long one chunk takes from its loads to the state after it,
 and how many programs a multiprocessor works on in the meantime. The numbers rank schedules; they predict nothing.
@@ -10,7 +10,7 @@ import math
 from attn_mlir.backends.fields import Fields
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.backends.nvidia.tuning.sweep_facts import PANEL, NvidiaSweepFacts
-from attn_mlir.backends.tuning.space import Cost, Work, number
+from attn_mlir.backends.tuning.space import Cost, Workload, number
 
 _HOPPER_CHUNK = 64
 """Positions of a chunk of the emitter "hopper"."""
@@ -89,14 +89,14 @@ def sweep_space(facts: NvidiaSweepFacts, target: NvidiaTarget) -> list[Fields]:
     return [each for each in found if facts.whole % number(each, "block_q", 1) == 0 and facts.values % number(each, "block_kv", 1) == 0]
 
 
-def refined_sweep(facts: NvidiaSweepFacts, target: NvidiaTarget, work: Work, choices: Fields) -> list[Fields]:
+def refined_sweep(facts: NvidiaSweepFacts, target: NvidiaTarget, work: Workload, choices: Fields) -> list[Fields]:
     """A schedule with one further decision changed, each that fits."""
     changes = _REFINEMENTS[emitter_of(facts, choices, target)]
     changed: list[Fields] = [{**choices, name: value} for name, values in changes.items() for value in values if choices.get(name) != value]
     return [each for each in changed if not sweep_cost(facts, each, target, work).problem]
 
 
-def sweep_cost(facts: NvidiaSweepFacts, choices: Fields, target: NvidiaTarget, work: Work) -> Cost:
+def sweep_cost(facts: NvidiaSweepFacts, choices: Fields, target: NvidiaTarget, work: Workload) -> Cost:
     """What a sweep needs with these choices, and about how many cycles it takes."""
     emitter = emitter_of(facts, choices, target)
     chunk, columns = number(choices, "block_q", facts.chunk), number(choices, "block_kv", facts.values)
@@ -125,7 +125,7 @@ def sweep_cost(facts: NvidiaSweepFacts, choices: Fields, target: NvidiaTarget, w
     return Cost(shared, registers, residents, *_cycles(facts, emitter, (chunk, columns), residents, target, work, problem))
 
 
-def _cost_prepared(facts: NvidiaSweepFacts, choices: Fields, sizes: tuple[int, int], target: NvidiaTarget, work: Work) -> Cost:
+def _cost_prepared(facts: NvidiaSweepFacts, choices: Fields, sizes: tuple[int, int], target: NvidiaTarget, work: Workload) -> Cost:
     """Of a program that prepares a chunk while it multiplies the one before; there is one schedule."""
     chunk, columns = sizes
     other = number(choices, "stages", 2) != 2 or number(choices, "residents", 1) != 1
@@ -152,7 +152,7 @@ def _shared(facts: NvidiaSweepFacts, emitter: str, chunk: int, columns: int, sta
 
 
 def _cycles(
-    facts: NvidiaSweepFacts, emitter: str, sizes: tuple[int, int], residents: int, target: NvidiaTarget, work: Work, problem: str
+    facts: NvidiaSweepFacts, emitter: str, sizes: tuple[int, int], residents: int, target: NvidiaTarget, work: Workload, problem: str
 ) -> tuple[float, str, dict[str, float]]:
     """The last fields of a `Cost`: cycles, the problem as it is given, and what each resource would take alone."""
     chunk, columns = sizes

@@ -12,7 +12,7 @@ from attn_mlir.backends.nvidia.tuning.facts import KernelFacts
 
 
 @dataclass(frozen=True)
-class Entry:
+class TunedChoice:
     """Choices for the kernels of a `grid` with at most `scores` products of queries and keys, and heads of at most `columns` columns.
 
     `masked`: with or without skipped blocks; None: both. `instructions`: at most so many for a pair, as the facts count them. `length`:
@@ -51,20 +51,20 @@ _LONG: Fields = {"block_q": 128, "block_kv": 192, "group": 4, "consumer_register
 
 TABLE = (
     # Forward, softmax and its like.
-    Entry("rows", 1, 64, None, {"block_q": 192, "block_kv": 128}, sums=1),
-    Entry("rows", 1, 128, False, _LONG, instructions=5, length=8192, sums=1),
-    Entry("rows", 1, 128, None, {"block_q": 128, "block_kv": 128}, sums=1),
-    Entry("rows", 1, 192, None, {"block_q": 128, "block_kv": 80}, sums=1),
-    Entry("rows", 1, 256, None, {"block_q": 128, "block_kv": 64}, sums=1),
+    TunedChoice("rows", 1, 64, None, {"block_q": 192, "block_kv": 128}, sums=1),
+    TunedChoice("rows", 1, 128, False, _LONG, instructions=5, length=8192, sums=1),
+    TunedChoice("rows", 1, 128, None, {"block_q": 128, "block_kv": 128}, sums=1),
+    TunedChoice("rows", 1, 192, None, {"block_q": 128, "block_kv": 80}, sums=1),
+    TunedChoice("rows", 1, 256, None, {"block_q": 128, "block_kv": 64}, sums=1),
     # Tangents, passes over the keys of second derivatives, and several outputs (these not measured).
-    Entry("rows", _ANY, 128, None, {"block_q": 128, "block_kv": 64}),
-    Entry("rows", _ANY, 256, None, {"block_q": 64, "block_kv": 64}),
+    TunedChoice("rows", _ANY, 128, None, {"block_q": 128, "block_kv": 64}),
+    TunedChoice("rows", _ANY, 256, None, {"block_q": 64, "block_kv": 64}),
     # Backward.
-    Entry("pairs", 2, 64, None, {"block_q": 128, "block_kv": 128}),
-    Entry("pairs", 2, 128, None, {"block_q": 128, "block_kv": 64}),
+    TunedChoice("pairs", 2, 64, None, {"block_q": 128, "block_kv": 128}),
+    TunedChoice("pairs", 2, 128, None, {"block_q": 128, "block_kv": 64}),
     # One sum over queries (`nvidia-split-pairs`); two warpgroups share the columns of dq in whole panels.
-    Entry("pairs", 2, 256, None, {"block_q": 128, "block_kv": 64}, sums=1, spread=256),
-    Entry("pairs", _ANY, 256, None, {"block_q": 64, "block_kv": 64}),
+    TunedChoice("pairs", 2, 256, None, {"block_q": 128, "block_kv": 64}, sums=1, spread=256),
+    TunedChoice("pairs", _ANY, 256, None, {"block_q": 64, "block_kv": 64}),
 )
 """The first that fits counts."""
 

@@ -5,7 +5,7 @@ rule is an error that names it.
 """
 
 from attn_mlir.backends.nvidia.warp import barriers, copies, fragments, memory, products, rows, scalars, structure
-from attn_mlir.backends.nvidia.warp.printer import Printer, Rule
+from attn_mlir.backends.nvidia.warp.printer import Rule, WarpPrinter
 from attn_mlir.backends.nvidia.warp.source import kernel_code
 
 RULES: dict[str, Rule] = {
@@ -19,4 +19,4 @@ RULES: dict[str, Rule] = {
     **rows.RULES,
 }
 
-__all__ = ["RULES", "Printer", "kernel_code"]
+__all__ = ["RULES", "WarpPrinter", "kernel_code"]

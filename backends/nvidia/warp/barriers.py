@@ -1,6 +1,6 @@
 """Rules of barriers, fences and the stages of rings."""
 
-from attn_mlir.backends.nvidia.warp.printer import Printer, Rule, plain
+from attn_mlir.backends.nvidia.warp.printer import Rule, WarpPrinter, plain
 from attn_mlir.dialects.warp.kinds import stages_and_arrivals
 from attn_mlir.mlir import ir
 
@@ -13,7 +13,7 @@ def at(barrier: str, stage: str) -> str:
     return barrier if stage == "0" else f"{barrier} + {stage} * {BYTES}"
 
 
-def _mbarrier(printer: Printer, op: ir.Operation) -> None:
+def _mbarrier(printer: WarpPrinter, op: ir.Operation) -> None:
     """Initialised by as many threads as there are stages; `source.kernel_code` lets all threads meet before the roles begin."""
     stages, arrivals = stages_and_arrivals(op.results[0].type)
     name = printer.name(op.results[0], "barrier")
@@ -21,7 +21,7 @@ def _mbarrier(printer: Printer, op: ir.Operation) -> None:
     printer.line(f"if (threadIdx.x < {stages}) attn::barrier_init({name} + threadIdx.x * {BYTES}, {arrivals});")
 
 
-def _stage(printer: Printer, op: ir.Operation, count: str) -> None:
+def _stage(printer: WarpPrinter, op: ir.Operation, count: str) -> None:
     stages = plain(op, "stages")
     stage, phase = op.results
     if stages == 1:
@@ -32,29 +32,29 @@ def _stage(printer: Printer, op: ir.Operation, count: str) -> None:
     printer.line(f"const int {printer.name(phase, 'phase')} = (int)((unsigned){count} / {stages} & 1);")
 
 
-def _arrive(printer: Printer, op: ir.Operation, barrier: str, stage: str) -> None:
+def _arrive(printer: WarpPrinter, op: ir.Operation, barrier: str, stage: str) -> None:
     """In `warp.elect` one thread's, else one for each warp, whose lanes are all there."""
     text = f"attn::barrier_arrive({at(barrier, stage)});"
     printer.line(*([text] if printer.elected else ["__syncwarp();", f"if (attn::elect_one()) {text}"]))
 
 
-def _arrive_expect(printer: Printer, op: ir.Operation, barrier: str, stage: str) -> None:
+def _arrive_expect(printer: WarpPrinter, op: ir.Operation, barrier: str, stage: str) -> None:
     printer.line(f"attn::barrier_arrive_expect({at(barrier, stage)}, {plain(op, 'bytes')});")
 
 
-def _wait(printer: Printer, op: ir.Operation, barrier: str, stage: str, phase: str) -> None:
+def _wait(printer: WarpPrinter, op: ir.Operation, barrier: str, stage: str, phase: str) -> None:
     printer.line(f"attn::barrier_wait({at(barrier, stage)}, {phase});")
 
 
-def _named_sync(printer: Printer, op: ir.Operation, number: str) -> None:
+def _named_sync(printer: WarpPrinter, op: ir.Operation, number: str) -> None:
     printer.line(f"attn::named_sync({number}, {plain(op, 'threads')});")
 
 
-def _named_arrive(printer: Printer, op: ir.Operation, number: str) -> None:
+def _named_arrive(printer: WarpPrinter, op: ir.Operation, number: str) -> None:
     printer.line(f"attn::named_arrive({number}, {plain(op, 'threads')});")
 
 
-def _fence_async(printer: Printer, op: ir.Operation) -> None:
+def _fence_async(printer: WarpPrinter, op: ir.Operation) -> None:
     printer.line("attn::fence_proxy_async();")
 
 

@@ -2,17 +2,17 @@
 
 from attn_mlir.backends.nvidia.warp.barriers import at
 from attn_mlir.backends.nvidia.warp.memory import columns_of
-from attn_mlir.backends.nvidia.warp.printer import Printer, Rule, Shared, plain
+from attn_mlir.backends.nvidia.warp.printer import Address, Rule, WarpPrinter, plain
 from attn_mlir.mlir import ir
 
 
-def _panels(tile: Shared, type_: ir.MemRefType) -> list[tuple[str, int]]:
+def _panels(tile: Address, type_: ir.MemRefType) -> list[tuple[str, int]]:
     """The address and the first column of each panel of a tile."""
     width = columns_of(type_)
     return [(f"{tile.address} + {n * tile.panel}" if n else tile.address, n * width) for n in range(max(1, -(-type_.shape[1] // width)))]
 
 
-def _map(printer: Printer, tensor: ir.Value, type_: ir.MemRefType) -> str:
+def _map(printer: WarpPrinter, tensor: ir.Value, type_: ir.MemRefType) -> str:
     """The address of the descriptor of boxes of a tile's rows."""
     return printer.arguments.descriptor(tensor, min(columns_of(type_), type_.shape[1]), type_.shape[0])
 
@@ -22,8 +22,8 @@ def _column(column: str, more: int) -> str:
 
 
 def _copy(
-    printer: Printer, op: ir.Operation, source: ir.Value, batch: str, head: str, row: str, column: str, tile: Shared, barrier: str,
-    stage: str,
+    printer: WarpPrinter, op: ir.Operation, source: ir.Value, batch: str, head: str, row: str, column: str, tile: Address,
+    barrier: str, stage: str,
 ) -> None:  # fmt: skip
     type_ = op.operands[5].type
     for address, more in _panels(tile, type_):
@@ -31,7 +31,7 @@ def _copy(
         printer.line(f"attn::tma_load({address}, {_map(printer, source, type_)}, {at(barrier, stage)}, {place});")
 
 
-def _store(printer: Printer, op: ir.Operation, tile: Shared, target: ir.Value, batch: str, head: str, row: str, column: str) -> None:
+def _store(printer: WarpPrinter, op: ir.Operation, tile: Address, target: ir.Value, batch: str, head: str, row: str, column: str) -> None:
     type_ = op.operands[0].type
     function = "tma_add" if op.name == "warp.add_async" else "tma_store"
     for address, more in _panels(tile, type_):
@@ -39,16 +39,16 @@ def _store(printer: Printer, op: ir.Operation, tile: Shared, target: ir.Value, b
         printer.line(f"attn::{function}({_map(printer, target, type_)}, {address}, {place});")
 
 
-def _commit(printer: Printer, op: ir.Operation) -> None:
+def _commit(printer: WarpPrinter, op: ir.Operation) -> None:
     printer.line("attn::bulk_commit();")
 
 
-def _wait(printer: Printer, op: ir.Operation) -> None:
+def _wait(printer: WarpPrinter, op: ir.Operation) -> None:
     printer.line(f"attn::bulk_wait{'_read' if plain(op, 'read') else ''}<{plain(op, 'pending')}>();")
 
 
 def _copy_rows(
-    printer: Printer, op: ir.Operation, source: ir.Value, batch: str, head: str, row: str, target: str, barrier: str, stage: str
+    printer: WarpPrinter, op: ir.Operation, source: ir.Value, batch: str, head: str, row: str, target: str, barrier: str, stage: str
 ) -> None:
     columns, sizes = op.operands[4].type.shape[1], printer.arguments
     place = sizes.element(source, [f"({batch})", f"({head})"])

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from attn_mlir.backends.gpu.structure import widened, yielded
 from attn_mlir.backends.nvidia.warp.elements import element
-from attn_mlir.backends.nvidia.warp.printer import Printer, Rule, plain
+from attn_mlir.backends.nvidia.warp.printer import Rule, WarpPrinter, plain
 from attn_mlir.dialects.warp.layouts import Digit, Fragment, fragment
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -31,12 +31,12 @@ def place(tile: Fragment, register: str, axis: str, lane: str = "lane") -> str:
     return " + ".join(part for part in parts if part != "0") or "0"
 
 
-def combined(printer: Printer, kind: str, a: str, b: str) -> str:
+def combined(printer: WarpPrinter, kind: str, a: str, b: str) -> str:
     """A reduction of two numbers; NaN stays NaN."""
     return f"{a} + {b}" if kind == "sum" else f"{printer.helper(f'{kind}_nan')}({a}, {b})"
 
 
-def _map(printer: Printer, op: ir.Operation) -> None:
+def _map(printer: WarpPrinter, op: ir.Operation) -> None:
     kinds, block = plain(op, "reductions"), op.regions[0].blocks[0]
     made = [fragment(result.type) for result in op.results]
     tile = _shape(op, made)
@@ -83,7 +83,7 @@ def _float_of_place(op: ir.Operation, block: ir.Block) -> str | None:
     return next((axis for argument, axis in zip(block.arguments, ("row", "column"), strict=True) if source == argument), None)
 
 
-def _base(printer: Printer, tile: Fragment, axis: str, lane: str) -> str:
+def _base(printer: WarpPrinter, tile: Fragment, axis: str, lane: str) -> str:
     """A float of the thread's part of a place; small integers are exact, so that a register's part can be added to it.
 
     A conversion for each register would cost more, and compilers would make all of them early, in registers of their own.
@@ -93,7 +93,7 @@ def _base(printer: Printer, tile: Fragment, axis: str, lane: str) -> str:
     return name
 
 
-def _element(printer: Printer, value: ir.Value, target: str, kind: str, result: ir.Value) -> None:
+def _element(printer: WarpPrinter, value: ir.Value, target: str, kind: str, result: ir.Value) -> None:
     found = element(result.type.element_type)
     if kind:
         at = f"{target}[{printer.row_index}]"
@@ -114,7 +114,7 @@ def _shape(op: ir.Operation, made: Sequence[Fragment | None]) -> Fragment:
     return own if own is not None else Fragment(first.instruction, "tile", shape, "f32")
 
 
-def _extract(printer: Printer, op: ir.Operation, tile: str, *places: str) -> None:
+def _extract(printer: WarpPrinter, op: ir.Operation, tile: str, *places: str) -> None:
     """The element of a tile in register r; of row values and parts, the one of its row."""
     found = fragment(op.operands[0].type)
     if found is None:
@@ -129,7 +129,7 @@ def _extract(printer: Printer, op: ir.Operation, tile: str, *places: str) -> Non
     printer.define(op.results[0], f"{of.narrow}(({index}) % 2 ? {both}.y : {both}.x)", "x")
 
 
-def _reduce(printer: Printer, op: ir.Operation, parts: str) -> None:
+def _reduce(printer: WarpPrinter, op: ir.Operation, parts: str) -> None:
     """Exchanges between the lanes of a row."""
     name, found, kind = printer.declare(op.results[0], "rows"), fragment(op.operands[0].type), plain(op, "kind")
     if found is None:
@@ -141,13 +141,13 @@ def _reduce(printer: Printer, op: ir.Operation, parts: str) -> None:
             printer.line(f"{name}[h] = {combined(printer, kind, f'{name}[h]', other)};")
 
 
-def _vote(printer: Printer, op: ir.Operation, flags: str) -> None:
+def _vote(printer: WarpPrinter, op: ir.Operation, flags: str) -> None:
     found = fragment(op.operands[0].type)
     some = " | ".join(f"{flags}[{n}]" for n in range(found.elements if found is not None else 0))
     printer.line(f"const bool {printer.name(op.results[0], 'some')} = __any_sync(0xffffffffu, {some});")
 
 
-def _kept(printer: Printer, op: ir.Operation, *operands: str) -> None:
+def _kept(printer: WarpPrinter, op: ir.Operation, *operands: str) -> None:
     """Dropout's bit of one element; its Philox words are made again for each."""
     printer.define(op.results[0], f"{printer.helper('philox_kept')}({', '.join(operands)})", "kept")
 

@@ -5,7 +5,7 @@ from typing import Any
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES
 from attn_mlir.backends.nvidia.warp import scalars
 from attn_mlir.backends.nvidia.warp.elements import element
-from attn_mlir.backends.nvidia.warp.printer import Printer, Rule, Shared, count_of
+from attn_mlir.backends.nvidia.warp.printer import Address, Rule, WarpPrinter, count_of
 from attn_mlir.diagnostics import source_line
 from attn_mlir.dialects.warp.kinds import bytes_of, swizzle_of
 from attn_mlir.errors import UnsupportedError
@@ -16,7 +16,7 @@ ALIGNMENT = 1024
 _NUMBERS = 16
 
 
-def _alloc(printer: Printer, op: ir.Operation) -> None:
+def _alloc(printer: WarpPrinter, op: ir.Operation) -> None:
     """A stage holds panels whose rows have 128 bytes, one after the other; numbers lie as they are."""
     type_ = op.results[0].type
     swizzle, size = swizzle_of(type_), bytes_of(type_)
@@ -30,13 +30,13 @@ def _alloc(printer: Printer, op: ir.Operation) -> None:
         return
     printer.line(f"const uint32_t {name} = {printer.shared(size, ALIGNMENT if swizzle else _NUMBERS)};")
     if swizzle:
-        printer.printed[op.results[0]] = Shared(name, type_.shape[1] * ROW_BYTES)
+        printer.printed[op.results[0]] = Address(name, type_.shape[1] * ROW_BYTES)
 
 
-def _view(printer: Printer, op: ir.Operation, buffer: Any, stage: str, row: str, column: str) -> None:
+def _view(printer: WarpPrinter, op: ir.Operation, buffer: Any, stage: str, row: str, column: str) -> None:
     type_ = op.operands[0].type
     width = columns_of(type_)
-    if not isinstance(buffer, Shared) or not _is_multiple(op.operands[3], width):
+    if not isinstance(buffer, Address) or not _is_multiple(op.operands[3], width):
         raise UnsupportedError(f"warp: a tile begins at a multiple of {width} columns ({source_line(op.location)})")
     panels = str(int(column) // width * buffer.panel) if column.isdigit() else f"{scalars.operand(column)} / {width} * {buffer.panel}"
     terms = [f"{stage} * {bytes_of(type_) // type_.shape[0]}", f"{row} * {ROW_BYTES}", panels]
@@ -44,7 +44,7 @@ def _view(printer: Printer, op: ir.Operation, buffer: Any, stage: str, row: str,
     if text != buffer.address:
         printer.line(f"const uint32_t {printer.name(op.results[0], 'tile')} = {text};")
         text = printer.printed[op.results[0]]
-    printer.printed[op.results[0]] = Shared(text, buffer.panel)
+    printer.printed[op.results[0]] = Address(text, buffer.panel)
 
 
 def columns_of(type_: ir.Type) -> int:
@@ -72,7 +72,7 @@ def _number_at(op: ir.Operation, memory: str, places: tuple[str, ...], type_: ir
     return " + ".join([memory, *(f"{place} * {stride}" for place, stride in zip(places, strides, strict=True) if place != "0")])
 
 
-def _load(printer: Printer, op: ir.Operation, memory: Any, *places: str) -> None:
+def _load(printer: WarpPrinter, op: ir.Operation, memory: Any, *places: str) -> None:
     if not isinstance(memory, str):
         scalars.read_global(printer, op, memory, *places)
         return
@@ -83,13 +83,13 @@ def _load(printer: Printer, op: ir.Operation, memory: Any, *places: str) -> None
     printer.define(op.results[0], f"attn::load_shared_int({_number_at(op, memory, places, op.operands[0].type)})", "told")
 
 
-def _store(printer: Printer, op: ir.Operation, value: str, memory: Any, *places: str) -> None:
+def _store(printer: WarpPrinter, op: ir.Operation, value: str, memory: Any, *places: str) -> None:
     if not isinstance(memory, str):
         raise UnsupportedError(f"warp: '{op.name}' writes numbers in shared memory ({source_line(op.location)})")
     printer.line(f"attn::store_shared_int({_number_at(op, memory, places, op.operands[1].type)}, {value});")
 
 
-def _matrices(op: ir.Operation, tile: ir.Type, memory: Shared, lane: str) -> str:
+def _matrices(op: ir.Operation, tile: ir.Type, memory: Address, lane: str) -> str:
     """The address that a lane gives for the 16 x 16 elements number c of its warp's rows."""
     if element(tile.element_type).bits != 16:
         raise UnsupportedError(f"warp: matrices move to and from shared memory in 16 bits, got {tile} ({source_line(op.location)})")
@@ -97,7 +97,7 @@ def _matrices(op: ir.Operation, tile: ir.Type, memory: Shared, lane: str) -> str
     return f"{memory.address}{panel} + attn::swizzle_128((warp * 16 + {lane} % 16) * {ROW_BYTES} + {lane} / 16 * 16 + c % 4 * 32)"
 
 
-def _write(printer: Printer, op: ir.Operation, tile: str, memory: Shared) -> None:
+def _write(printer: WarpPrinter, op: ir.Operation, tile: str, memory: Address) -> None:
     """stmatrix, four 8 x 8 matrices at a time; of f32, two columns of a thread at a time."""
     if element(op.operands[0].type.element_type).bits == 32:
         _write_pairs(printer, op, tile, memory)
@@ -107,14 +107,14 @@ def _write(printer: Printer, op: ir.Operation, tile: str, memory: Shared) -> Non
         printer.line(f"attn::store_matrices({at}, {', '.join(f'{tile}[4 * c + {n}]' for n in range(4))});")
 
 
-def _lane_here(printer: Printer) -> str:
+def _lane_here(printer: WarpPrinter) -> str:
     """The lane, as compilers see it only here: addresses made of it alone are the same in every iteration of a loop, and would be kept."""
     name = printer.names.fresh("lane_here")
     printer.line(f"const int {name} = attn::opaque(lane);")
     return name
 
 
-def _write_pairs(printer: Printer, op: ir.Operation, tile: str, memory: Shared) -> None:
+def _write_pairs(printer: WarpPrinter, op: ir.Operation, tile: str, memory: Address) -> None:
     """Odd rows write two groups of columns the other way round, so that the rows of a quarter warp meet different banks."""
     groups = op.operands[0].type.shape[1] // 8
     lane, row = _lane_here(printer), printer.names.fresh("own_row")
@@ -129,7 +129,7 @@ def _write_pairs(printer: Printer, op: ir.Operation, tile: str, memory: Shared) 
             printer.line(f"attn::store_shared2({at}, {', '.join(values)});")
 
 
-def _read(printer: Printer, op: ir.Operation, memory: Shared) -> None:
+def _read(printer: WarpPrinter, op: ir.Operation, memory: Address) -> None:
     """ldmatrix, four 8 x 8 matrices at a time."""
     at, name = _matrices(op, op.results[0].type, memory, "lane"), printer.declare(op.results[0], "tile")
     with printer.writer.unrolled("c", count_of(op.results[0].type) // 4):

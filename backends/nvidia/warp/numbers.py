@@ -1,6 +1,6 @@
 """Bounds of the numbers of scheduled kernels, so that 32 bits are used where they suffice."""
 
-from attn_mlir.backends.gpu.scalar_bounds import HEADS, POSITIONS, Bounds, Ranges, fits_int, type_bounds
+from attn_mlir.backends.gpu.scalar_bounds import HEADS, POSITIONS, Bounds, IntegerRanges, fits_int, type_bounds
 from attn_mlir.dialects.regions import maker
 from attn_mlir.dialects.warp.kinds import is_shared
 from attn_mlir.mlir import ir
@@ -12,7 +12,7 @@ _WARPGROUPS = (0, 8)
 _COLUMNS = (0, 1 << 12)
 
 
-class Numbers(Ranges):
+class Numbers(IntegerRanges):
     """Bounds of integers by what makes them: roles, loops, stages, maps. Arithmetic on them is exact, or 64 bits wide."""
 
     def _compute(self, value: ir.Value) -> Bounds:

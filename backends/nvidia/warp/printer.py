@@ -1,48 +1,46 @@
 """The state of a kernel under print: text, names of values, and the next free byte of shared memory."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from attn_mlir.backends.gpu import scalar_ops
 from attn_mlir.backends.gpu.arguments import Arguments
 from attn_mlir.backends.gpu.origins import printing
-from attn_mlir.backends.gpu.scalar_integers import Context
+from attn_mlir.backends.gpu.rules import Rule, rule_of
+from attn_mlir.backends.gpu.scalar_integers import IntegerContext
 from attn_mlir.backends.gpu.scalars import Names
-from attn_mlir.backends.gpu.writer import Writer
+from attn_mlir.backends.gpu.writer import CodeWriter
 from attn_mlir.backends.nvidia.warp.elements import element
 from attn_mlir.backends.nvidia.warp.numbers import Numbers
-from attn_mlir.diagnostics import source_line
 from attn_mlir.dialects.warp.kinds import settled
 from attn_mlir.dialects.warp.layouts import fragment
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
-Rule = Callable[..., None]
-"""(printer, op, the operands as they were printed...): prints the op, and names its results."""
 _OWN = "lane warp group shared memory r h c at low high".split()
 
 
 @dataclass(frozen=True)
-class Shared:
+class Address:
     """A tile in shared memory: a C++ expression of its address, and the bytes from one panel of 64 columns to the next."""
 
     address: str
     panel: int
 
 
-class Printer:
-    """Prints ops by their rules.
+class WarpPrinter:
+    """Prints ops by their rules, which get the operands as they were printed.
 
-    `printed` holds what stands for a value: a C++ expression or the name of an array, a `Shared`, or, of an argument, the value itself.
+    `printed` holds what stands for a value: a C++ expression or the name of an array, a `Address`, or, of an argument, the value.
     """
 
     def __init__(self, kernel: ir.Operation, rules: dict[str, Rule]) -> None:
         self.kernel, self.rules = kernel, rules
-        self.writer = Writer()
+        self.writer = CodeWriter()
         self.arguments = Arguments(kernel)
         self.names = Names([*_OWN, *self.arguments.names])
-        self.context = Context(Numbers())
+        self.context = IntegerContext(Numbers())
         self.printed: dict[ir.Value, Any] = {}
         self.instructions: dict[str, str] = {}
         self.used, self.elected = 0, False
@@ -69,9 +67,7 @@ class Printer:
 
     def op(self, op: ir.Operation) -> None:
         """Prints one op. Raises UnsupportedError for one without a rule."""
-        rule = self.rules.get(op.name) or self.rules.get(f"{op.name.partition('.')[0]}.*")
-        if rule is None:
-            raise UnsupportedError(f"warp: the printer for sm_90a has no rule for '{op.name}' ({source_line(op.location)})")
+        rule = rule_of(self.rules, op, "warp: the printer for sm_90a")
         with printing(op):
             rule(self, op, *(self.printed[value] for value in op.operands))
 

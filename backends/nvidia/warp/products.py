@@ -4,7 +4,7 @@ from typing import Any
 
 from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product, wgmma, wgmma_name
 from attn_mlir.backends.nvidia.warp.elements import element
-from attn_mlir.backends.nvidia.warp.printer import Printer, Rule, Shared, plain
+from attn_mlir.backends.nvidia.warp.printer import Address, Rule, WarpPrinter, plain
 from attn_mlir.diagnostics import source_line
 from attn_mlir.dialects.regions import maker
 from attn_mlir.dialects.warp.kinds import settled
@@ -12,11 +12,11 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
 
-def _registers(printer: Printer, op: ir.Operation) -> None:
+def _registers(printer: WarpPrinter, op: ir.Operation) -> None:
     printer.declare(op.results[0], "product")
 
 
-def _mma_async(printer: Printer, op: ir.Operation, start: str, a: str | Shared, b: Shared, keep: str) -> None:
+def _mma_async(printer: WarpPrinter, op: ir.Operation, start: str, a: str | Address, b: Address, keep: str) -> None:
     """The result is in the accumulator's registers; in a copy of them where something else, or a loop around, uses that again."""
     tile, right = settled(op.results[0].type), op.operands[2].type
     transposed = [plain(op, name) for name in ("transpose_a", "transpose_b")]
@@ -28,10 +28,10 @@ def _mma_async(printer: Printer, op: ir.Operation, start: str, a: str | Shared, 
         to = printer.declare(op.results[0], "product")
         printer.assign(to, op.operands[0])
     printer.printed[op.results[0]] = to
-    form = "shared" if isinstance(a, Shared) else "registers"
+    form = "shared" if isinstance(a, Address) else "registers"
     columns, depth = tile.shape[1], right.shape[1] if transposed[1] else right.shape[0]
     instruction = (columns, form, name, transposed[0], not transposed[1])
-    left = SharedOperand(f"attn::uniform({a.address})", a.panel, transposed[0]) if isinstance(a, Shared) else a
+    left = SharedOperand(f"attn::uniform({a.address})", a.panel, transposed[0]) if isinstance(a, Address) else a
     factor = SharedOperand(f"attn::uniform({b.address})", b.panel, not transposed[1])
     clear = {"true": False, "false": True}.get(keep, f"!{keep}")
     try:
@@ -50,7 +50,7 @@ def _only_use(op: ir.Operation) -> bool:
     return made_in == op.block or maker(start, "warp.registers") is not None
 
 
-def _mma_wait(printer: Printer, op: ir.Operation, product_: str) -> None:
+def _mma_wait(printer: WarpPrinter, op: ir.Operation, product_: str) -> None:
     """No use of the registers may move before the wait: `hold`.
 
     Nor may others come into those of a, which the product reads until then: compilers believe that it has read them when it is issued.
@@ -63,7 +63,7 @@ def _mma_wait(printer: Printer, op: ir.Operation, product_: str) -> None:
 
 
 def _statement(text: str) -> Rule:
-    def rule(printer: Printer, op: ir.Operation, *operands: Any) -> None:
+    def rule(printer: WarpPrinter, op: ir.Operation, *operands: Any) -> None:
         printer.line(text)
 
     return rule

@@ -2,7 +2,7 @@
 
 from attn_mlir.backends.nvidia.warp.elements import element
 from attn_mlir.backends.nvidia.warp.fragments import place
-from attn_mlir.backends.nvidia.warp.printer import Printer, Rule
+from attn_mlir.backends.nvidia.warp.printer import Rule, WarpPrinter
 from attn_mlir.backends.nvidia.warp.scalars import operand
 from attn_mlir.diagnostics import source_line
 from attn_mlir.dialects.warp.layouts import Fragment, fragment
@@ -17,7 +17,7 @@ def _fragment(type_: ir.Type) -> Fragment:
     return found
 
 
-def _at(printer: Printer, tile: Fragment, memory: ir.Value, head: list[str]) -> str:
+def _at(printer: WarpPrinter, tile: Fragment, memory: ir.Value, head: list[str]) -> str:
     """Prints which row the element in register r is at; the element in memory. `head`: batch, head, row, and the column if there is one.
 
     Of memory in slots, it is in the first one.
@@ -28,13 +28,13 @@ def _at(printer: Printer, tile: Fragment, memory: ir.Value, head: list[str]) -> 
     return printer.arguments.element(memory, [*slot, f"({head[0]})", f"({head[1]})", "at", *(f"({text})" for text in column)])
 
 
-def _inside(printer: Printer, tile: Fragment, memory: ir.Value) -> str:
+def _inside(printer: WarpPrinter, tile: Fragment, memory: ir.Value) -> str:
     """Whether an element exists, and this thread is the one that writes it."""
     own = "" if tile.form == "tile" else f"lane % {tile.layout.parts} == 0 && "
     return f"{own}at >= 0 && at < {printer.arguments.size(memory, 3 if ir.MemRefType(memory.type).rank == 5 else 2)}"
 
 
-def _store(printer: Printer, op: ir.Operation, name: str, target: ir.Value, batch: str, head: str, row: str, column: str = "0") -> None:
+def _store(printer: WarpPrinter, op: ir.Operation, name: str, target: ir.Value, batch: str, head: str, row: str, column: str = "0") -> None:
     tile = _fragment(op.operands[0].type)
     found, adds = element(tile.element), op.name == "warp.atomic_add"
     if adds and tile.element != "f32":
@@ -48,7 +48,7 @@ def _store(printer: Printer, op: ir.Operation, name: str, target: ir.Value, batc
         printer.line(f"if ({_inside(printer, tile, target)}) {text}")
 
 
-def _load(printer: Printer, op: ir.Operation, source: ir.Value, batch: str, head: str, row: str) -> None:
+def _load(printer: WarpPrinter, op: ir.Operation, source: ir.Value, batch: str, head: str, row: str) -> None:
     tile = _fragment(op.results[0].type)
     found, name = element(tile.element), printer.declare(op.results[0], "loaded")
     printer.line(*([f"float {name}_low;"] if found.packed == 2 else []))
@@ -61,13 +61,13 @@ def _load(printer: Printer, op: ir.Operation, source: ir.Value, batch: str, head
             printer.line(f"if (r % 2) {name}[r / 2] = {found.pack}({name}_low, {value});", f"else {name}_low = {value};")
 
 
-def _order_wait(printer: Printer, op: ir.Operation, counters: ir.Value, index: str, number: str) -> None:
+def _order_wait(printer: WarpPrinter, op: ir.Operation, counters: ir.Value, index: str, number: str) -> None:
     """One thread asks for all of its warp."""
     text = f"attn::await_turn({printer.arguments.pointer(counters)} + {operand(index)}, {number});"
     printer.line(*([text] if printer.elected else [f"if (lane == 0) {text}", "__syncwarp();"]))
 
 
-def _order_pass(printer: Printer, op: ir.Operation, counters: ir.Value, index: str, number: str) -> None:
+def _order_pass(printer: WarpPrinter, op: ir.Operation, counters: ir.Value, index: str, number: str) -> None:
     printer.line(f"attn::pass_turn({printer.arguments.pointer(counters)} + {operand(index)}, {number});")
 
 

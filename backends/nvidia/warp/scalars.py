@@ -3,9 +3,9 @@
 import re
 
 from attn_mlir.backends.gpu.scalar_bounds import fits_int
-from attn_mlir.backends.gpu.scalar_printer import Printer as Scalar
+from attn_mlir.backends.gpu.scalar_printer import ScalarPrinter as Scalar
 from attn_mlir.backends.gpu.scalar_printer import is_wrapped
-from attn_mlir.backends.nvidia.warp.printer import Printer, Rule
+from attn_mlir.backends.nvidia.warp.printer import Rule, WarpPrinter
 from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -14,7 +14,7 @@ _HINTS = {"i1": "is", "index": "n", "i32": "n", "i64": "n", "f32": "x", "f16": "
 _ATOM = re.compile(r"[\w.]+(\[[^\[\]]*\])?")
 
 
-def _scalar(printer: Printer, op: ir.Operation, *operands: str) -> None:
+def _scalar(printer: WarpPrinter, op: ir.Operation, *operands: str) -> None:
     result = op.results[0]
     if op.name == "arith.truncf" and _rounded_later(result):
         return
@@ -25,7 +25,7 @@ def _scalar(printer: Printer, op: ir.Operation, *operands: str) -> None:
     printer.define(result, text[1:-1] if is_wrapped(text) else text, _HINTS.get(str(result.type), "x"))
 
 
-def _unsigned(printer: Printer, op: ir.Operation, a: str, b: str) -> None:
+def _unsigned(printer: WarpPrinter, op: ir.Operation, a: str, b: str) -> None:
     """Quotients and remainders of numbers that are not negative, in 32 bits where these suffice; a divisor 0 counts as 1."""
     ranges = [printer.context.ranges.of(value) for value in op.operands]
     if not all(low >= 0 and fits_int((low, high)) for low, high in ranges):
@@ -46,20 +46,20 @@ def operand(text: str) -> str:
     return text if _ATOM.fullmatch(text) or is_wrapped(text) else f"({text})"
 
 
-def _dim(printer: Printer, op: ir.Operation, source: ir.Value, axis: str) -> None:
+def _dim(printer: WarpPrinter, op: ir.Operation, source: ir.Value, axis: str) -> None:
     shape = ir.MemRefType(source.type)
     static = not shape.is_dynamic_dim(int(axis))
     printer.printed[op.results[0]] = str(shape.shape[int(axis)]) if static else printer.arguments.size(source, int(axis))
 
 
-def _element(printer: Printer, op: ir.Operation, memory: object, *places: str) -> None:
+def _element(printer: WarpPrinter, op: ir.Operation, memory: object, *places: str) -> None:
     """An element of a tensor in global memory, or, in `memory.RULES`, a number in shared memory."""
     if not isinstance(memory, ir.Value):
         raise UnsupportedError(f"warp: '{op.name}' reads a tensor of the kernel or numbers in shared memory ({source_line(op.location)})")
     printer.define(op.results[0], printer.arguments.element(memory, [operand(p) for p in places]), "of_memory")
 
 
-def _range(printer: Printer, op: ir.Operation, source: ir.Value, *box: str) -> None:
+def _range(printer: WarpPrinter, op: ir.Operation, source: ir.Value, *box: str) -> None:
     """Smallest and largest element of a box of a captured tensor; the lanes of each warp share the work."""
     rank, name = len(box) // 2, printer.names.fresh("range")
     printer.line(f"attn::Range {name};")

@@ -2,7 +2,7 @@
 
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia.hopper.kernel_text import header
-from attn_mlir.backends.nvidia.warp.printer import Printer, Rule, plain
+from attn_mlir.backends.nvidia.warp.printer import Rule, WarpPrinter, plain
 from attn_mlir.backends.nvidia.warp.structure import role
 from attn_mlir.mlir import ir
 
@@ -31,7 +31,7 @@ WARPGROUP = 128
 
 def kernel_code(kernel: ir.Operation, rules: dict[str, Rule]) -> KernelCode:
     """Prints a `warp.kernel`. Raises UnsupportedError for an op without a rule, or one that does what sm_90a cannot."""
-    printer = Printer(kernel, rules)
+    printer = WarpPrinter(kernel, rules)
     printer.writer.indent = "  "
     ops = [view.operation for view in kernel.regions[0].blocks[0].operations]
     roles = [op for op in ops if op.name == "warp.role"]
@@ -47,7 +47,7 @@ def kernel_code(kernel: ir.Operation, rules: dict[str, Rule]) -> KernelCode:
     return _code(printer, plain(kernel, "sym_name"), WARPGROUP * first)
 
 
-def _code(printer: Printer, name: str, threads: int) -> KernelCode:
+def _code(printer: WarpPrinter, name: str, threads: int) -> KernelCode:
     declared = ",\n".join(f"    {text}" for text in printer.arguments.declarations())
     lines = [
         f'extern "C" __global__ void __launch_bounds__({threads}, 1) {name}(',

@@ -1,11 +1,11 @@
 """Rules of the frame: roles, loops, conditions, who does something, and how tiles are handed out."""
 
-from attn_mlir.backends.nvidia.warp.printer import Printer, Rule, plain
+from attn_mlir.backends.nvidia.warp.printer import Rule, WarpPrinter, plain
 from attn_mlir.backends.nvidia.warp.scalars import operand
 from attn_mlir.mlir import ir
 
 
-def role(printer: Printer, op: ir.Operation, first: int, launch: int) -> None:
+def role(printer: WarpPrinter, op: ir.Operation, first: int, launch: int) -> None:
     """A role, whose warpgroups come after the `first` ones of the thread block; `launch` registers are given to each thread at first."""
     groups, warps, registers = (plain(op, name) for name in ("warpgroups", "warps", "registers"))
     of_role = f"group == {first}" if groups == 1 else f"group >= {first} && group < {first + groups}"
@@ -22,7 +22,7 @@ def role(printer: Printer, op: ir.Operation, first: int, launch: int) -> None:
             printer.block(op.regions[0].blocks[0])
 
 
-def _elect(printer: Printer, op: ir.Operation) -> None:
+def _elect(printer: WarpPrinter, op: ir.Operation) -> None:
     with printer.writer.block("if (warp == 0 && attn::elect_one())"):
         printer.elected = True
         printer.block(op.regions[0].blocks[0])
@@ -30,14 +30,14 @@ def _elect(printer: Printer, op: ir.Operation) -> None:
     printer.line("__syncwarp();")
 
 
-def _each_warp(printer: Printer, op: ir.Operation) -> None:
+def _each_warp(printer: WarpPrinter, op: ir.Operation) -> None:
     """A warp's rows are in the same registers: nothing moves."""
     targets = [printer.declare(result, "of_warp") for result in op.results]
     with printer.writer.block():
         printer.block(op.regions[0].blocks[0], targets)
 
 
-def _for(printer: Printer, op: ir.Operation, begin: str, end: str, step: str, *starts: str) -> None:
+def _for(printer: WarpPrinter, op: ir.Operation, begin: str, end: str, step: str, *starts: str) -> None:
     block = op.regions[0].blocks[0]
     index, *arguments = block.arguments
     carried = [printer.declare(argument, "carried") for argument in arguments]
@@ -60,7 +60,7 @@ def _crossed(block: ir.Block) -> list[int]:
     return [n for n, value in enumerate(values) if value in arguments and value != arguments[n]]
 
 
-def _if(printer: Printer, op: ir.Operation, condition: str) -> None:
+def _if(printer: WarpPrinter, op: ir.Operation, condition: str) -> None:
     targets = [printer.declare(result, "chosen") for result in op.results]
     for head, region in zip((f"if ({condition})", "else"), op.regions, strict=True):
         if len(region.blocks) and (targets or len(list(region.blocks[0].operations)) > 1):
@@ -68,21 +68,21 @@ def _if(printer: Printer, op: ir.Operation, condition: str) -> None:
                 printer.block(region.blocks[0], targets)
 
 
-def _block_id(printer: Printer, op: ir.Operation) -> None:
+def _block_id(printer: WarpPrinter, op: ir.Operation) -> None:
     printer.define(op.results[0], "blockIdx.x", "block")
 
 
-def _block_count(printer: Printer, op: ir.Operation) -> None:
+def _block_count(printer: WarpPrinter, op: ir.Operation) -> None:
     printer.define(op.results[0], "gridDim.x", "blocks")
 
 
-def _next_tile(printer: Printer, op: ir.Operation, counter: ir.Value, last: str) -> None:
+def _next_tile(printer: WarpPrinter, op: ir.Operation, counter: ir.Value, last: str) -> None:
     """The driver lends a counter, and the kernel leaves it zero: atomicInc wraps."""
     counter_ = f"reinterpret_cast<unsigned *>({printer.arguments.counter()})"
     printer.define(op.results[0], f"(int)atomicInc({counter_}, (unsigned){operand(last)})", "drawn")
 
 
-def _while(printer: Printer, op: ir.Operation, *starts: str) -> None:
+def _while(printer: WarpPrinter, op: ir.Operation, *starts: str) -> None:
     before, after = (region.blocks[0] for region in op.regions)
     carried = [printer.declare(argument, "carried") for argument in before.arguments]
     for target, value in zip(carried, op.operands, strict=True):

@@ -4,7 +4,7 @@ from attn_mlir.backends.gpu import translations
 from attn_mlir.backends.gpu.input_limits import check_programs
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia import pipeline
-from attn_mlir.backends.nvidia.compile import Binary, compile_all
+from attn_mlir.backends.nvidia.compile import Cubin, compile_all
 from attn_mlir.backends.nvidia.forming.refusal import REFUSED, reasons
 from attn_mlir.backends.nvidia.warp import RULES, kernel_code
 from attn_mlir.errors import CompileError
@@ -59,7 +59,7 @@ def to_report(module: ir.Module) -> str:
     return "\n".join(map(_report, codes, compile_all(codes)))
 
 
-def _report(code: KernelCode, binary: Binary) -> str:
+def _report(code: KernelCode, binary: Cubin) -> str:
     lines = [
         f"kernel {code.name} ({code.threads} threads, {code.arch}, printed from 'warp')",
         f"  registers      {binary.registers} a thread; {binary.spills} bytes of spills, {binary.stack} bytes of stack",

@@ -16,10 +16,10 @@ from attn_mlir.api.dropout import NONE, dropout_of
 from attn_mlir.api.engine import AttentionEngine
 from attn_mlir.api.extra_qk import extra_pairs, pair_names, with_dims
 from attn_mlir.api.given_masks import with_function
-from attn_mlir.api.inputs import ELEMENTS, check_head_dim, check_inputs, layout_of
+from attn_mlir.api.inputs import ELEMENTS, check_dims, check_inputs, layout_of
 from attn_mlir.api.linear import LinearAttention
 from attn_mlir.api.linear_engine import LinearAttentionEngine
-from attn_mlir.backends.ahead.request import Capture, Library, Linear, Request, check_place, path_of
+from attn_mlir.backends.ahead.request import Capture, Library, LinearRequest, Request, check_place, path_of
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.frontend.scope import Captured
@@ -152,10 +152,7 @@ def _inputs(attention: Attention | AttentionEngine, inputs: Any) -> Inputs:
         if not isinstance(inputs.dtype, torch.dtype) or inputs.dtype not in ELEMENTS:
             raise ArgumentError(f"dtype is {inputs.dtype}: use float32, float16, bfloat16 or float64")
         value_dim = inputs.head_dim if inputs.value_dim is None else inputs.value_dim
-        for size, what in ((inputs.head_dim, "head_dim"), (value_dim, "value_dim")):
-            if isinstance(size, bool) or not isinstance(size, int):
-                raise ArgumentError(f"{what} must be an integer, got {type(size).__name__}")
-            check_head_dim(f"{what} is", size)
+        check_dims(head_dim=inputs.head_dim, value_dim=value_dim)
         return Inputs(ELEMENTS[inputs.dtype], inputs.head_dim, value_dim, _extra_dims(attention, inputs))
     count = 3 + 2 * _pairs(attention)
     if not isinstance(inputs, (tuple, list)) or len(inputs) != count:
@@ -179,10 +176,7 @@ def _extra_dims(attention: Attention | AttentionEngine, spec: InputSpec) -> tupl
         return (spec.head_dim,) * count
     if not isinstance(spec.extra_dims, (tuple, list)) or len(spec.extra_dims) != count:
         raise ArgumentError(f"extra_dims are {count} head dimensions, one for each additional pair of q and k; got {spec.extra_dims!r}")
-    for number, size in enumerate(spec.extra_dims, 2):
-        if isinstance(size, bool) or not isinstance(size, int):
-            raise ArgumentError(f"extra_dims must be integers, got {type(size).__name__}")
-        check_head_dim(f"the head dimension of q{number} is", size)
+    check_dims(**{f"the head dimension of q{number}": size for number, size in enumerate(spec.extra_dims, 2)})
     return tuple(spec.extra_dims)
 
 
@@ -234,7 +228,7 @@ def _both(
     sizes: tuple[str, str, int, int, str],
     backward: bool,
     wrt: Sequence[str] | None,
-    linear: Linear | None = None,
+    linear: LinearRequest | None = None,
 ) -> tuple[Request, Request]:
     captures = _captures(entry.traced.captures, program, values)
     plan = make_plan(program.written[0] or program.text, program.names)

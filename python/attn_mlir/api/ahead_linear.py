@@ -6,21 +6,20 @@ from typing import Any
 
 import torch
 
-from attn_mlir.api.inputs import ELEMENTS, MAX_STATE_DIM, check_head_dim
+from attn_mlir.api.inputs import ELEMENTS, MAX_STATE_DIM, check_dims
 from attn_mlir.api.linear import LinearAttention
 from attn_mlir.api.linear_call import find
 from attn_mlir.api.linear_engine import LinearAttentionEngine
-from attn_mlir.api.linear_inputs import check_linear
+from attn_mlir.api.linear_inputs import OFFSETS, STEPS, check_linear
 from attn_mlir.api.scale import scale_form
-from attn_mlir.backends.ahead.request import Linear
+from attn_mlir.backends.ahead.request import LinearRequest
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.runtime.programs import program_of
 
 __all__ = ["LinearSpec", "linear_form", "traced"]
 
-_DECAYS = ("none", "head", "head channel", "step", "step channel")
-_OFFSETS = {torch.int32: "i32", torch.int64: "i64"}
+_DECAYS = ("none", *(form for form, _ in STEPS.values()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +41,7 @@ class LinearSpec:
 
 @dataclasses.dataclass(frozen=True)
 class _Form:
-    """The inputs, and what a decay, states and offsets are like, as `frontend.linear.LinearProgram` says it."""
+    """The inputs, and what a decay, states and offsets are like, as `frontend.linear.LinearDefinition` says it."""
 
     inputs: Inputs
     decay: str
@@ -72,19 +71,16 @@ def _form_of(spec: LinearSpec) -> _Form:
     if not isinstance(spec.dtype, torch.dtype) or spec.dtype not in ELEMENTS:
         raise ArgumentError(f"dtype is {spec.dtype}: use float32, float16, bfloat16 or float64")
     value_dim = spec.key_dim if spec.value_dim is None else spec.value_dim
-    for size, what in ((spec.key_dim, "key_dim"), (value_dim, "value_dim")):
-        if isinstance(size, bool) or not isinstance(size, int):
-            raise ArgumentError(f"{what} must be an integer, got {type(size).__name__}")
-        check_head_dim(f"{what} is", size, MAX_STATE_DIM)
+    check_dims(MAX_STATE_DIM, key_dim=spec.key_dim, value_dim=value_dim)
     if spec.decay not in _DECAYS:
         raise ArgumentError(f"decay is one of {', '.join(map(repr, _DECAYS))}, got {spec.decay!r}")
-    if spec.cu_seqlens is not None and not (isinstance(spec.cu_seqlens, torch.dtype) and spec.cu_seqlens in _OFFSETS):
+    if spec.cu_seqlens is not None and not (isinstance(spec.cu_seqlens, torch.dtype) and spec.cu_seqlens in OFFSETS):
         raise ArgumentError(f"cu_seqlens is torch.int32, torch.int64 or None, got {spec.cu_seqlens!r}")
-    offsets = "" if spec.cu_seqlens is None else _OFFSETS[spec.cu_seqlens]
+    offsets = "" if spec.cu_seqlens is None else OFFSETS[spec.cu_seqlens]
     return _Form(Inputs(ELEMENTS[spec.dtype], spec.key_dim, value_dim), spec.decay, bool(spec.initial_state), offsets)
 
 
-def traced(attention: LinearAttention | LinearAttentionEngine, form: _Form) -> tuple[Any, Any, Sequence[Any], Linear, str]:
+def traced(attention: LinearAttention | LinearAttentionEngine, form: _Form) -> tuple[Any, Any, Sequence[Any], LinearRequest, str]:
     """The trace, its program, the values of captures now, what the library must know besides, and the order of tensors."""
     factor = 0.0
     if isinstance(attention, LinearAttentionEngine):
@@ -99,5 +95,5 @@ def traced(attention: LinearAttention | LinearAttentionEngine, form: _Form) -> t
         entry, scan = find(attention._mods, (*shape, kind, form.decay, form.initial, final, form.offsets, segment), None)
     found = entry.traced
     given = tuple(found.linear or ())
-    linear = Linear(given, 0 if "cu_seqlens" in given else segment or 0, tuple(found.by_head))
+    linear = LinearRequest(given, 0 if "cu_seqlens" in given else segment or 0, tuple(found.by_head))
     return entry, program_of(entry), entry.captures(scan, factor), linear, layout

@@ -10,7 +10,7 @@ import torch
 from attn_mlir import driver
 from attn_mlir.api.ahead import products_of, refuse_outputs
 from attn_mlir.backends.ahead.link import is_static
-from attn_mlir.backends.ahead.request import Capture, Linear, Request, check_file, path_of
+from attn_mlir.backends.ahead.request import Capture, LinearRequest, Request, check_file, path_of
 from attn_mlir.backends.program import function_named
 from attn_mlir.dialects import loaded
 from attn_mlir.errors import ArgumentError, UnsupportedError
@@ -93,7 +93,7 @@ def _request(program: programs.Program, name: str) -> Request:
         captures.append(Capture(called, kind, of, rank, i in program.nonzero, sizes, "", like, columns))
     linear = None
     if isinstance(program, LinearProgram):
-        linear = Linear(tuple(program.inputs), 0 if "cu_seqlens" in program.inputs else program.segment or 0)
+        linear = LinearRequest(tuple(program.inputs), 0 if "cu_seqlens" in program.inputs else program.segment or 0)
     plan = make_plan(program.text, program.names)
     return Request(
         name, program.text, "", element, head_dim, value_dim, "bhsd", tuple(captures), program.outputs, (), plan, linear=linear

@@ -20,7 +20,7 @@ from attn_mlir.api.mask_strings import parse
 from attn_mlir.api.options import Options, check_splits
 from attn_mlir.api.reports import AttentionReport
 from attn_mlir.api.rows import softmax
-from attn_mlir.api.stages import slow_of, stage_of, stages_of
+from attn_mlir.api.stages import slow_of
 from attn_mlir.api.tuning import Wish, tuning_of
 from attn_mlir.api.unknown_arguments import unexpected, unexpected_in_call
 from attn_mlir.errors import ArgumentError, UnsupportedError
@@ -84,7 +84,7 @@ class Attention(AttentionReport, EngineModule):
         self._extra = check_count(extra_qk)
         self._last, self._device = Inputs("f32", 64, 64, (64,) * self._extra), device_type(device) or "cpu"
         self._form: DropoutForm | None = None
-        self._entry(self._last)
+        self._traced()
         self._end()
 
     @graph_part
@@ -144,19 +144,13 @@ class Attention(AttentionReport, EngineModule):
         own["_last"], own["_device"], own["_form"] = call.problem.inputs, call.device, dropout.form
         return result
 
-    def stages(self) -> dict[str, str]:
-        """The program as IR, "traced" and after each pass, for device, dtype and head dimensions of the last call (at first: f32, 64)."""
-        entry, _ = self._entry(self._last)
-        return stages_of(entry if self._tuning is None else self._tuning.latest(entry, self._device), self._device)
-
-    def ir(self, stage: str = "traced", pretty: bool = False) -> str:
-        """The program after one stage of `stages()`, as MLIR or, `pretty`, for people. Raises ArgumentError for an unknown stage."""
-        return stage_of(self._entry(self._last)[0], stage, self.stages, pretty)
-
     def explain(self) -> str:
         """What was derived from the row: how each reduction is carried, the rules for merging and finalizing, and their check."""
-        entry = self._entry(self._last)[0]
+        entry = self._traced()
         return importlib.import_module("attn_mlir.api.describe").explain_traced(entry.traced.text) + slow_of(entry)
+
+    def _traced(self) -> Entry:
+        return self._entry(self._last)[0]
 
     def _entry(self, inputs: Inputs) -> tuple[Entry, Scan]:
         return self._options._replace(functions=with_function(self._functions)).find(inputs, None, self._form)[:2]
@@ -201,7 +195,7 @@ def attention(
 
     q is [B, Hq, Sq, D], k is [B, Hkv, Skv, D], v is [B, Hkv, Skv, Dv], in float32, float16, bfloat16 or float64; query head h
     reads key head h // (Hq / Hkv). Jagged nested tensors, [B, H, jagged, D], are sequences of different lengths, see `attention_varlen`;
-    o is one, too. The functions are plain Python, traced once; numbers and tensors that they capture are read anew
+    o is one, too. The functions are plain Python, traced once; numbers and tensors that they capture are read
     at every call. torch.autocast casts q, k and v as it does those of torch's scaled_dot_product_attention, and nothing that is captured.
 
     layout: "bhsd"; "bshd" where q, k, v and o are [B, S, H, D]; "sbhd" where they are [S, B, H, D]; or two of them, ("bhsd", "bshd"),

@@ -43,7 +43,7 @@ def attention_in_graph(
     """What `attention` returns; `dropout` is its probability and seed, `extra` is q2, k2, q3...
 
     `options` are the first fields of `Options`, as a plain tuple where they are made in the graph: dynamo looks into functions that a
-    named tuple is made of, and compiles anew for each number they hold.
+    named tuple is made of, and compiles again for each number they hold.
     `packed` are those of `frontend.given.SEQUENCES`, where q, k and v are packed; `lists` are key_index and key_block. `ring` tells of
     other processes, and `run` of what computes the graph's `traced` with these.
     """

@@ -10,9 +10,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from attn_mlir.api.autocast import cast
-from attn_mlir.api.linear import linear_attention
 from attn_mlir.api.linear_inputs import check_flags
-from attn_mlir.api.recurrence_inputs import check, described, score_of, sizes_of
+from attn_mlir.api.recurrence_inputs import check, described, score_of, sizes_of, with_state
 from attn_mlir.errors import ArgumentError
 
 EPSILON = 1e-6
@@ -177,9 +176,6 @@ def _run(
         return x * beta[b, t, h]
 
     state = initial_state.transpose(2, 3) if initial_state is not None and state_v_first else initial_state
-    made = linear_attention(
-        q, k, v, g, scale, v_mod=v_mod, initial_state=state, output_final_state=output_final_state, cu_seqlens=cu_seqlens, layout="bshd",
-        device=device, erase=beta,
-    )  # fmt: skip
-    o, final = made if output_final_state else (made, None)
+    options = {"initial_state": state, "output_final_state": output_final_state, "cu_seqlens": cu_seqlens, "device": device}
+    o, final = with_state(q, k, v, g, scale, v_mod=v_mod, erase=beta, **options)
     return o, final.transpose(2, 3) if final is not None and state_v_first else final

@@ -30,7 +30,7 @@ from attn_mlir.api.engine_module import EngineModule
 from attn_mlir.api.extern_masks import NAME, blocks_of, fitting, table_of, with_blocks
 from attn_mlir.api.given_masks import GivenBlocks, Mask, check_sizes, is_block_mask, sizes_of
 from attn_mlir.api.graph_parts import constant_in_graphs
-from attn_mlir.api.graph_tape import GraphStep, found_in_graph, kept_at, named_in_graph, steps_of
+from attn_mlir.api.graph_tape import GraphSource, GraphStep, found_in_graph, kept_at, named_in_graph, sources_of, steps_of
 from attn_mlir.api.inputs import Layout, Problem, check_inputs, layout_of, problem_of
 from attn_mlir.api.meta import Shapes
 from attn_mlir.api.online_func import OnlineFunc, check_online_func, writes_backward
@@ -38,16 +38,15 @@ from attn_mlir.api.online_rows import Identity
 from attn_mlir.api.refused import without_backward
 from attn_mlir.api.reports import AttentionReport
 from attn_mlir.api.shared_kv import join
-from attn_mlir.api.stages import slow_of, stage_of, stages_of
+from attn_mlir.api.stages import slow_of
 from attn_mlir.api.tuning import Wish, tuning_of
 from attn_mlir.api.unknown_arguments import unexpected, unexpected_in_call
 from attn_mlir.api.watched import Watched, guarded
-from attn_mlir.errors import ArgumentError, TraceError, UnsupportedError
+from attn_mlir.errors import ArgumentError, TraceError
 from attn_mlir.frontend.cache import Entry, TraceCache
 from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.dropout import NAMES, DropoutForm
-from attn_mlir.frontend.node import Source
-from attn_mlir.frontend.online import OnlineProgram, trace_online
+from attn_mlir.frontend.online import OnlineDefinition, trace_online
 from attn_mlir.philox import threshold
 from attn_mlir.runtime.call import Call
 from attn_mlir.runtime.dispatch import dispatch, forward_in_graph, needing_gradient, ops
@@ -262,13 +261,13 @@ class AttentionEngine(AttentionReport, EngineModule):
 
     @constant_in_graphs
     def _look_again(self) -> None:
-        """Finds anew what reads the variables of the functions, where these are others by now."""
+        """Finds again what reads the variables of the functions, where these are others by now."""
         self._accessors, self._backward_accessors = self._watched.refresh(), self._watched_backward.refresh()
 
     @constant_in_graphs
     def _graph_program(
         self, device: str, backward: bool, dropout: bool, *dtypes: torch.dtype
-    ) -> tuple[str, tuple[tuple[Source, str, str], ...], tuple[tuple[int, int, Any], ...], int]:
+    ) -> tuple[str, tuple[GraphSource, ...], tuple[tuple[int, int, Any], ...], int]:
         """The name of the program; where its captures come from, their kind and argument; what it was specialised on; and which of
         `_steps` compute captures.
         """
@@ -276,35 +275,23 @@ class AttentionEngine(AttentionReport, EngineModule):
         with _disable_current_modes():  # constants in the functions are real, not part of the graph that is being made
             entry, scan = self._find(dtypes, torch.device(device), backward, ("tensor", "tensor") if dropout else None)
         program = program_of(entry if self._tuning is None else self._tuning.latest(entry, device), self._deterministic)
-        names, sources = list(self._names), []
         reads = self._backward_accessors if backward else self._accessors
         steps = steps_of(entry, reads, "custom_fwd_inputs")
         needed = specialised_on(entry, scan, reads, "custom_fwd_inputs")
-        for number, captured in enumerate(entry.traced.captures):
-            kind, at = captured.source[0], captured.source[1]
-            known = kind in ("custom", "computed", "dropout") or (kind == "leaf" and int(at) < len(reads) and reads[int(at)] is not None)
-            if not known:
-                raise UnsupportedError(
-                    f"inside torch.compile, `{captured.name}` must be a variable of a function itself, or a tensor of custom_fwd_inputs"
-                )
-            places = names if kind == "custom" else NAMES
-            source = (kind, places.index(at)) if kind in ("custom", "dropout") else captured.source
-            sources.append((source, captured.kind.value, program.argument(3 + number)))
+        sources = sources_of(entry, program, reads, "custom_fwd_inputs", {"custom": self._names, "dropout": NAMES})
         name = named_in_graph(program, self._device.emulation)
-        return name, tuple(sources), needed, kept_at(self._steps, steps)
+        return name, sources, needed, kept_at(self._steps, steps)
 
-    def stages(self) -> dict[str, str]:
-        """The program as IR: "traced", and after each pass, by the pass's name."""
-        return stages_of(self._find(self._dtypes, None, dropout=self._dropout)[0], self._device.name or "cpu")
+    def _traced(self) -> Entry:
+        return self._find(self._dtypes, None, dropout=self._dropout)[0]
 
-    def ir(self, stage: str = "traced", pretty: bool = False) -> str:
-        """The program after one stage of `stages()`, as MLIR or, `pretty`, for people. Raises ArgumentError for an unknown stage."""
-        return stage_of(self._find(self._dtypes, None, dropout=self._dropout)[0], stage, self.stages, pretty)
+    def _compiled(self) -> tuple[Entry, str]:
+        return self._traced(), self._device.name or "cpu"
 
     def explain(self) -> str:
         """How it is computed: the online program as it is written, the row that it comes to with its merge rule, and the backward pass."""
         name, problem = type(self._online).__name__, ""
-        entry = forward = self._find(self._dtypes, None, dropout=self._dropout)[0]
+        entry = forward = self._traced()
         try:
             entry = self._find(self._dtypes, None, True, self._dropout)[0]
         except TraceError as error:
@@ -332,7 +319,7 @@ class AttentionEngine(AttentionReport, EngineModule):
         def trace() -> Any:
             query_mod, key_mod, value_mod, score_mod, mask_mod, online_fwd, epilogue = self._functions
             named = dict(zip(self._names, dtypes, strict=True))
-            program = OnlineProgram(
+            program = OnlineDefinition(
                 online_fwd, epilogue, self._states, self._outputs, type(self._online).__name__,
                 score_mod, mask_mod, query_mod, key_mod, value_mod, self._custom, named, *(written or (None, None)), dropout,
             )  # fmt: skip

@@ -16,13 +16,13 @@ from attn_mlir.errors import ArgumentError, UnsupportedError
 
 _PIECES = ("score_mod", "query_mod", "key_mod", "value_mod", "q_mod", "k_mod", "v_mod", "decay_mod", "skip_mod", "mask_mod", "row")
 _CHANGEABLE = ("dropout_p", "deterministic")
-"""Arguments that are attributes, which may be set anew."""
+"""Arguments that are attributes, which may be set later."""
 _Module = torch.nn.Module
 _CALL, _CALL_IMPL = _Module.__call__, _Module._call_impl
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
 
-class Captured(torch.nn.Module):
+class CapturedParameters(torch.nn.Module):
     """The parameters that a ready-made function, such as `mods.bias(bias)`, was made with, by the names of its arguments."""
 
     def __init__(self, parameters: Mapping[str, torch.nn.Parameter]) -> None:
@@ -59,7 +59,7 @@ class EngineModule(torch.nn.Module):
                 self.add_module(name, piece)
                 self._captured.append((name, "", piece))
             elif parameters := {at: x for at, x in tensors_of(piece).items() if isinstance(x, torch.nn.Parameter)}:
-                self.add_module(name, Captured(parameters))
+                self.add_module(name, CapturedParameters(parameters))
                 self._captured += [(name, at, parameter) for at, parameter in parameters.items()]
 
     def _end(self) -> None:

@@ -20,7 +20,7 @@ _LENGTHS = (("queries", "Sq"), ("keys", "Skv"))
 
 
 @dataclasses.dataclass(frozen=True)
-class Blocks:
+class TableMask:
     """The mask function that reads the tensor. The sizes of blocks are constants of the program."""
 
     sizes: tuple[int, int]
@@ -33,15 +33,15 @@ class Blocks:
         return _TABLE[b, h, q_idx // self.sizes[0], kv_idx // self.sizes[1]] != 0
 
 
-def blocks_of(rows: Any, columns: Any) -> Blocks:
+def blocks_of(rows: Any, columns: Any) -> TableMask:
     """The mask function for blocks of so many queries and keys, `infer_mask_block_M` and `infer_mask_block_N`."""
     for name, size in (("infer_mask_block_M", rows), ("infer_mask_block_N", columns)):
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise ArgumentError(f"{name} is a positive number of positions, got {size!r}")
-    return Blocks((rows, columns))
+    return TableMask((rows, columns))
 
 
-def with_blocks(blocks: Blocks, mask: Callable[..., Any] | None) -> Callable[..., Any]:
+def with_blocks(blocks: TableMask, mask: Callable[..., Any] | None) -> Callable[..., Any]:
     """The mask of both: positions of blocks that are kept and that `mask` keeps."""
     if mask is None:
         return blocks
@@ -53,7 +53,7 @@ def with_blocks(blocks: Blocks, mask: Callable[..., Any] | None) -> Callable[...
     return both
 
 
-def table_of(given: Any, blocks: Blocks, device: torch.device | None = None) -> torch.Tensor:
+def table_of(given: Any, blocks: TableMask, device: torch.device | None = None) -> torch.Tensor:
     """The tensor of a block mask. That of a BlockMask is evaluated at its first use, for a device. Raises ArgumentError."""
     if isinstance(given, BlockMask) and device is not None:
         if given.block != blocks.sizes:
@@ -72,7 +72,7 @@ def table_of(given: Any, blocks: Blocks, device: torch.device | None = None) -> 
     return given
 
 
-def fitting(table: torch.Tensor, blocks: Blocks, problem: Problem) -> torch.Tensor:
+def fitting(table: torch.Tensor, blocks: TableMask, problem: Problem) -> torch.Tensor:
     """The tensor with all batches and heads of a call; sizes of 1 stand for any number. Raises ArgumentError where it does not fit."""
     sizes: Mapping[str, int] = problem.sizes
     if table.device != problem.device:

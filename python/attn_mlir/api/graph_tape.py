@@ -1,12 +1,13 @@
 """What the functions of an engine compute of captured tensors, inside torch.compile: steps of the trace's tape become part of the graph."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.frontend.cache import Entry
+from attn_mlir.frontend.node import Source
 from attn_mlir.frontend.tape import Found, Ref, leaves_of
 from attn_mlir.runtime.programs import Program, served_by
 
@@ -48,6 +49,25 @@ def named_in_graph(program: Program, emulation: str) -> str:
     found = served_by(program, emulation) if emulation else program
     found.takes_derivative(len(found.kinds) + 2)
     return found.name
+
+
+GraphSource = tuple[Source, str, str]
+"""Where a captured value comes from, its kind, and the argument that it is."""
+
+
+def sources_of(entry: Entry, program: Program, reads: Reads, further: str, places: Mapping[str, Sequence[str]]) -> tuple[GraphSource, ...]:
+    """Where captures come from; of those in `places` ("custom", "dropout"), the numbers of their names. Raises UnsupportedError."""
+    sources = []
+    for number, captured in enumerate(entry.traced.captures):
+        kind, at = captured.source[0], captured.source[1]
+        known = kind in ("computed", "input", *places) or (kind == "leaf" and int(at) < len(reads) and reads[int(at)] is not None)
+        if not known:
+            raise UnsupportedError(
+                f"inside torch.compile, `{captured.name}` must be a variable of a function itself, or a tensor of {further}"
+            )
+        source = (kind, places[kind].index(at)) if kind in places else captured.source
+        sources.append((source, captured.kind.value, program.argument(3 + number)))
+    return tuple(sources)
 
 
 def kept_at(all_steps: list[tuple[GraphStep, ...]], steps: tuple[GraphStep, ...]) -> int:

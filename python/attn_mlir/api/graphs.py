@@ -53,6 +53,8 @@ __all__ = [
 
 _SIZES = ("kv_len", "q_len", "num_heads")
 _INDICES = ("b", "h", "q_idx", "kv_idx")
+_ELEMENT = {"query": "q_idx", "key": "kv_idx", "value": "kv_idx"}
+"""Mods of elements, and what they call the position."""
 _KEY = "attn_mlir"
 _LATEST = threading.local()
 
@@ -205,7 +207,7 @@ def trace_graph(
         wanted = pieces[position:] if name == "row" else [piece for piece, other in zip(pieces, lines, strict=False) if other == name]
         products = len(extra) // 2 + 1
         count = lines.count("score") or products if name == "row" else products
-        functions[name] = GraphPiece(wanted, states.splitlines() if name == "row" else (), stand_ins).function(name, count)
+        functions[name] = GraphPiece(wanted, states.splitlines() if name == "row" else (), stand_ins).function(*_parameters(name, count))
     problem = problem_of(*qkv, "bhsd")
     pairs = extra_pairs([inputs[node] for node in extra], qkv[0], problem, "bhsd")
     problem = with_dims(problem, pairs)
@@ -216,7 +218,7 @@ def trace_graph(
     forms, factor = [form for form, _ in found], next((value for form, value in found if form == "runtime"), 0.0)
     score, mask, query, key, value = (functions.get(name) for name in ("score", "mask", "query", "key", "value"))
     dropout: DropoutForm | None = ("tensor", "tensor") if seed else None
-    whole = program.Program(functions["row"], score, mask, query, key, value, forms[0], tuple(forms[1:]), lse, return_states, dropout)
+    whole = program.Definition(functions["row"], score, mask, query, key, value, forms[0], tuple(forms[1:]), lse, return_states, dropout)
     made = program.trace(whole, shapes, qkv[0].device)
     guard(made, inputs, stand_ins)
     products = {("product", name): stand_ins[node] for name, node in zip(pairs.values, extra, strict=True)}
@@ -224,6 +226,13 @@ def trace_graph(
     products |= {(kind, name): stand_ins[node] for name, node in zip(known, packed, strict=False)}
     products |= {captured.source: 0 for captured in made.captures if captured.source[0] == POSITION}
     return made, captures_of(made, stand_ins, factor, _dropout(seed, p, inputs, stand_ins), products)
+
+
+def _parameters(name: str, scores: int) -> Sequence[str]:
+    """What a function is called with; `scores` come first where it takes some."""
+    if name in _ELEMENT:
+        return ("x", "b", "h", _ELEMENT[name], "d")
+    return _INDICES if name == "mask" else (*numbered("s" if name == "row" else "score", scores), *_INDICES)
 
 
 def _dropout(
@@ -303,19 +312,9 @@ class GraphPiece:
         """Tells `Scan` not to look inside."""
         return id(self)
 
-    def function(self, name: str, scores: int = 1) -> Callable[..., Any]:
-        """The function, with the parameters that it has in its piece, `scores` first where it takes some."""
-        run = self.run
-        match name:
-            case "score":
-                return _Positional(self, (*numbered("score", scores), *_INDICES))
-            case "mask":
-                return lambda b, h, q_idx, kv_idx: run(b=b, h=h, q_idx=q_idx, kv_idx=kv_idx)
-            case "row":
-                return _Positional(self, (*numbered("s", scores), *_INDICES))
-            case "query":
-                return lambda x, b, h, q_idx, d: run(x=x, b=b, h=h, q_idx=q_idx, d=d)
-        return lambda x, b, h, kv_idx, d: run(x=x, b=b, h=h, kv_idx=kv_idx, d=d)
+    def function(self, *parameters: str) -> Callable[..., Any]:
+        """The function, with the parameters that it has in its piece."""
+        return _Positional(self, parameters)
 
     def run(self, **arguments: Any) -> Any:
         """Computes the nodes on traced values."""

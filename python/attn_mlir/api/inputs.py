@@ -161,6 +161,14 @@ def check_head_dim(what: str, size: int, most: int = MAX_HEAD_DIM) -> None:
         raise ArgumentError(f"{what} {size}; it must be 1 to {most}")
 
 
+def check_dims(most: int = MAX_HEAD_DIM, **dims: Any) -> None:
+    """Checks head dimensions that are given as numbers, by the names of their arguments."""
+    for name, size in dims.items():
+        if isinstance(size, bool) or not isinstance(size, int):
+            raise ArgumentError(f"{name} must be an integer, got {size!r}")
+        check_head_dim(f"{name} is", size, most)
+
+
 def device_type(device: Any) -> str | None:
     """The type of a device given by name or as a torch.device: "cpu" for "cpu:0"; None for None. Backends tell unknown names."""
     if device is None or device == "cpu":

@@ -21,7 +21,7 @@ from attn_mlir.frontend.given import LISTS
 from attn_mlir.performance import told
 from attn_mlir.runtime.checked import is_checked
 from attn_mlir.runtime.dispatch import dispatch, needing_gradient
-from attn_mlir.runtime.key_lists import Form, check_range, check_twice, form_of, lists_of
+from attn_mlir.runtime.key_lists import ListForm, check_range, check_twice, form_of, lists_of
 from attn_mlir.runtime.orders import all_heads_first, all_in_order, input_order, output_order
 
 MAX_KEY_BLOCK = 1 << 20
@@ -66,7 +66,7 @@ def attention_listed(
     return options.named(results, call.entry)
 
 
-def check_key_lists(index: Any, block: Any, sizes: Mapping[str, Any], device: torch.device) -> Form:
+def check_key_lists(index: Any, block: Any, sizes: Mapping[str, Any], device: torch.device) -> ListForm:
     """The form of lists for q, k and v of these sizes. Raises ArgumentError naming what is wrong."""
     if block is None:
         raise ArgumentError("key_index needs key_block=(queries, keys), the sizes of the blocks that it counts in")
@@ -97,7 +97,7 @@ def check_key_lists(index: Any, block: Any, sizes: Mapping[str, Any], device: to
     return form_of(queries, keys)
 
 
-def group_of(form: Form, index: torch.Tensor, sizes: Mapping[str, Any], dropout: bool) -> int:
+def group_of(form: ListForm, index: torch.Tensor, sizes: Mapping[str, Any], dropout: bool) -> int:
     """How many query heads become rows of their key head, so that they read the keys of a short block of queries once; 1: none.
 
     They must share their lists. Dropout's random numbers are made for rows that follow each other.
@@ -116,7 +116,7 @@ def unfold(x: torch.Tensor, group: int) -> torch.Tensor:
     return x.unflatten(2, (-1, group)).transpose(2, 3).flatten(1, 2)
 
 
-def make_lists(index: torch.Tensor, sizes: Mapping[str, Any], form: Form, inverse: bool) -> list[torch.Tensor]:
+def make_lists(index: torch.Tensor, sizes: Mapping[str, Any], form: ListForm, inverse: bool) -> list[torch.Tensor]:
     """The tensors of the lists; see `runtime.key_lists`. In graphs without data, an operator stands for them."""
     if is_functorch_wrapped_tensor(index):
         raise UnsupportedError("key_index is batched by torch.vmap: put its batches into the dimension of q's batch instead")
@@ -126,7 +126,7 @@ def make_lists(index: torch.Tensor, sizes: Mapping[str, Any], form: Form, invers
         return lists_of(index, sizes["Skv"], form, inverse)
 
 
-def mask_of(index: torch.Tensor, sizes: Mapping[str, int], form: Form, mask_mod: Callable[..., Any] | None) -> Callable[..., Any]:
+def mask_of(index: torch.Tensor, sizes: Mapping[str, int], form: ListForm, mask_mod: Callable[..., Any] | None) -> Callable[..., Any]:
     """The lists as a mask that reads a table of all blocks, for devices whose kernels take no lists."""
     blocks = -(-sizes["Skv"] // form.listed)
     if form.keys == 1:

@@ -1,6 +1,5 @@
 """`linear_attention(q, k, v, decay, ...)` and the compiled object `LinearAttention(...)`: recurrences of the user's own design."""
 
-import importlib
 from collections.abc import Callable
 from typing import Any, Never
 
@@ -13,7 +12,6 @@ from attn_mlir.api.inputs import device_type
 from attn_mlir.api.linear_call import Form, LinearOptions, Mods, attend_linear, find
 from attn_mlir.api.linear_inputs import ORDERS, check_flags, check_segment
 from attn_mlir.api.reports import LinearReport
-from attn_mlir.api.stages import slow_of, stage_of, stages_of
 from attn_mlir.api.tuning import Wish, tuning_of
 from attn_mlir.api.unknown_arguments import unexpected, unexpected_in_call
 from attn_mlir.errors import ArgumentError
@@ -66,7 +64,7 @@ class LinearAttention(LinearReport, EngineModule):
         self._device = self._options.device or "cpu"
         self._tuning = tuning_of(Wish(bool(tune), tune_file, bool(tune), tune_file))
         self._last: Form = self._options.first_form()
-        self._entry()
+        self._traced()
         self._end()
 
     @graph_part
@@ -95,21 +93,7 @@ class LinearAttention(LinearReport, EngineModule):
         result, own["_last"], own["_device"] = attend_linear(inputs, self._options, self._tuning)
         return result
 
-    def stages(self) -> dict[str, str]:
-        """The program as IR, "traced" and after each pass, for device, dtype and sizes of the last call (at first: f32, 64, decays)."""
-        entry = self._entry()
-        return stages_of(entry if self._tuning is None else self._tuning.latest(entry, self._device), self._device)
-
-    def ir(self, stage: str = "traced", pretty: bool = False) -> str:
-        """The program after one stage of `stages()`, as MLIR or, `pretty`, for people. Raises ArgumentError for an unknown stage."""
-        return stage_of(self._entry(), stage, self.stages, pretty)
-
-    def explain(self) -> str:
-        """What was derived from the recurrence: the chunked form, its factors, and their check."""
-        entry = self._entry()
-        return importlib.import_module("attn_mlir.api.describe").explain_traced(entry.traced.located) + slow_of(entry)
-
-    def _entry(self) -> Entry:
+    def _traced(self) -> Entry:
         return find(self._mods, self._last, None)[0]
 
 
@@ -149,7 +133,7 @@ def linear_attention(
     scale: what o is multiplied with; None means 1/sqrt(K).
     q_mod, k_mod, v_mod: elementwise changes of q, k, v: f(x), f(x, b, h, t) or f(x, b, h, t, d). decay_mod: that of the log decay, f(g),
     f(g, b, h, t), or f(g, b, h, t, d), which makes a decay for each channel. They are plain Python, traced once; h is the head of o in
-    all of them; numbers and tensors that they capture are read anew at every call, and have gradients.
+    all of them; numbers and tensors that they capture are read at every call, and have gradients.
     initial_state: the state before the first position, [B, H, K, V]; None: 0. output_final_state: return (o, final_state), the state
     after the last position. States are float32 (float64 for float64 inputs).
     cu_seqlens: several sequences in one, B = 1: sequence n is the positions from cu_seqlens[n] to cu_seqlens[n + 1], int32 or int64
@@ -176,7 +160,7 @@ def linear_attention(
     mods = (q_mod, k_mod, v_mod, decay_mod, skip_mod, erase_mod)
     asked = (scale, bool(output_final_state), layout, device, segment_size, mods, bool(read_before_update))
     if torch.compiler.is_dynamo_compiling():
-        return _in_graph(inputs, asked)  # a named tuple would have the graph compiled anew for each number that mods hold
+        return _in_graph(inputs, asked)  # a named tuple would have the graph compiled again for each number that mods hold
     check_segment(segment_size)
     return attend_linear(inputs, LinearOptions(*asked)._replace(device=device_type(device)))[0]
 

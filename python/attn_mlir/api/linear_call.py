@@ -7,15 +7,14 @@ from typing import Any, NamedTuple
 import torch
 
 from attn_mlir.api.inputs import refuse_jit_trace
-from attn_mlir.api.linear_erase import Erasing
-from attn_mlir.api.linear_inputs import LinearCall, check_linear
+from attn_mlir.api.linear_inputs import Erasing, LinearCall, check_linear
 from attn_mlir.api.scale import scale_form
 from attn_mlir.api.tuning import Tuning
 from attn_mlir.frontend.cache import TraceCache
 from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.entry import Entry
 from attn_mlir.frontend.given import Inputs
-from attn_mlir.frontend.linear import LinearProgram, trace_linear
+from attn_mlir.frontend.linear import LinearDefinition, trace_linear
 from attn_mlir.frontend.program import Traced
 from attn_mlir.runtime.call import Call
 from attn_mlir.runtime.dispatch import dispatch
@@ -47,7 +46,7 @@ class LinearOptions(NamedTuple):
         inputs = call.problem.inputs
         factor = scale_form(self.scale, inputs.head_dim)[0]
         sizes = (inputs.element, inputs.head_dim, inputs.value_dim, factor, call.decay_form)
-        return (*sizes, call.initial_state is not None, self.final, call.offsets, self.segment, call.delta.form)
+        return (*sizes, call.given["initial_state"] is not None, self.final, call.offsets, self.segment, call.delta_form)
 
     def first_form(self) -> Form:
         """What stands for the form of a call until there was one."""
@@ -71,14 +70,14 @@ def attend_linear(inputs: tuple[Any, ...], options: LinearOptions, tuning: Tunin
     return result, form, options.device or call.problem.device_type
 
 
-def program_of_form(mods: Mods, form: Form, **further: Any) -> tuple[LinearProgram, Inputs]:
+def program_of_form(mods: Mods, form: Form, **further: Any) -> tuple[LinearDefinition, Inputs]:
     """What is traced for mods and a form; `further` are other fields of the program."""
     element, key_dim, value_dim, scale, decay, initial, final, offsets, segment, *delta = form
     if delta:
         erase, erase_key, removed_key, output = delta[0]
         further |= {"erase": erase, "erase_key": erase_key, "removed_key": removed_key, "output": output}
     q_mod, k_mod, v_mod, decay_mod, skip_mod, *erasing = mods
-    program = LinearProgram(q_mod, k_mod, v_mod, decay_mod, skip_mod, scale, decay, initial, final, offsets, segment, **further)
+    program = LinearDefinition(q_mod, k_mod, v_mod, decay_mod, skip_mod, scale, decay, initial, final, offsets, segment, **further)
     return dataclasses.replace(program, erase_mod=erasing[0] if erasing else None), Inputs(element, key_dim, value_dim)
 
 
@@ -100,10 +99,9 @@ def run(entry: Entry, call: LinearCall, captures: list[Any], layout: str, device
 
 def arguments(traced: Traced, call: LinearCall, captures: list[Any]) -> tuple[torch.Tensor, torch.Tensor, list[Any]]:
     """q, k and the captures, as the program takes them: with the heads and channels that its mods ask for."""
-    given = {"decay": call.decay, "initial_state": call.initial_state, "cu_seqlens": call.cu_seqlens, **call.delta.inputs}
     filled = list(captures)
     for position, name in enumerate(traced.linear or ()):
-        value = given[name]
+        value = call.given[name]
         if name == "decay" and traced.captures[position].rank == 4 and value is not None and value.dim() == 3:
             value = value.unsqueeze(3).expand(*value.shape, call.problem.inputs.head_dim)
         filled[position] = value

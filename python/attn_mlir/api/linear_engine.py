@@ -10,7 +10,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from attn_mlir.api.autocast import cast
 from attn_mlir.api.custom_io import CustomIO, check_custom
-from attn_mlir.api.describe import explain_traced
 from attn_mlir.api.engine_arguments import (
     captures_with,
     custom_of,
@@ -22,18 +21,16 @@ from attn_mlir.api.engine_arguments import (
 )
 from attn_mlir.api.engine_module import EngineModule
 from attn_mlir.api.graph_parts import constant_in_graphs
-from attn_mlir.api.graph_tape import GraphStep, found_in_graph, kept_at, named_in_graph, steps_of
+from attn_mlir.api.graph_tape import GraphSource, GraphStep, found_in_graph, kept_at, named_in_graph, sources_of, steps_of
 from attn_mlir.api.inputs import refuse_jit_trace
 from attn_mlir.api.linear_call import arguments, program_of_form, run
-from attn_mlir.api.linear_erase import NO_DELTA
-from attn_mlir.api.linear_inputs import check_linear, check_segment
+from attn_mlir.api.linear_inputs import NO_DELTA, check_linear, check_segment
 from attn_mlir.api.meta import LINEAR_KEYS, Shapes
 from attn_mlir.api.reports import LinearReport
-from attn_mlir.api.stages import slow_of, stage_of, stages_of
 from attn_mlir.api.tuning import Wish, tuning_of
 from attn_mlir.api.unknown_arguments import unexpected
 from attn_mlir.api.watched import Watched, guarded
-from attn_mlir.errors import ArgumentError, UnsupportedError
+from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.cache import Entry, TraceCache
 from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.linear import trace_linear
@@ -134,52 +131,40 @@ class LinearAttentionEngine(LinearReport, EngineModule):
         """The same inside torch.compile."""
         self._look_again()
         guarded(self._watched)
-        entry, name, names, needed, steps = self._graph_program(call.problem.device.type, call.decay_form, *dtypes)
+        entry, name, sources, needed, steps = self._graph_program(call.problem.device.type, call.decay_form, *dtypes)
         guard_in_graph(needed, self._accessors)
         found = found_in_graph(self._steps[steps], self._accessors)
-        values = []
-        for captured in entry.traced.captures:
-            source = captured.source
-            values.append(named[source[1]] if source[0] == "custom" else None if source[0] == "input" else found.value(source))
+        custom, values = [*named.values()], []
+        for source, _, _ in sources:
+            kind = source[0]
+            values.append(custom[source[1]] if kind == "custom" else None if kind == "input" else found.value(source))
         q, k, values = arguments(entry.traced, call, values)
-        kinds = [captured.kind.value for captured in entry.traced.captures]
-        return forward_in_graph((q, k, call.v, *values), names, kinds, name, "bhsd")[0]
+        given = ["q", "k", "v", *[argument for _, _, argument in sources]]
+        return forward_in_graph((q, k, call.v, *values), given, [kind for _, kind, _ in sources], name, "bhsd")[0]
 
     @constant_in_graphs
     def _look_again(self) -> None:
-        """Finds anew what reads the variables of the functions, where these are others by now."""
+        """Finds again what reads the variables of the functions, where these are others by now."""
         self._accessors = self._watched.refresh()
 
     @constant_in_graphs
-    def _graph_program(self, device: str, decay: str, *dtypes: torch.dtype) -> tuple[Entry, str, tuple[str, ...], Any, int]:
-        """The traced program, its name, the names of its arguments, what it was specialised on, and which of `_steps` compute captures."""
+    def _graph_program(self, device: str, decay: str, *dtypes: torch.dtype) -> tuple[Entry, str, tuple[GraphSource, ...], Any, int]:
+        """The traced program, its name, where its captures come from, what it was specialised on, and which `_steps` compute them."""
         ops()  # registers the operator
         with _disable_current_modes():  # constants in the functions are real, not part of the graph that is being made
             entry, scan = self._find(dtypes, torch.device(device), decay)
         steps = steps_of(entry, self._accessors, "custom_io")
         needed = specialised_on(entry, scan, self._accessors, "custom_io")
         program = program_of(entry if self._tuning is None else self._tuning.latest(entry, device))
-        for captured in entry.traced.captures:
-            kind, at = captured.source[0], captured.source[1]
-            if kind not in ("input", "custom", "computed") and not (kind == "leaf" and self._accessors[int(at)] is not None):
-                raise UnsupportedError(
-                    f"inside torch.compile, `{captured.name}` must be a variable of a function itself, or a tensor of custom_io"
-                )
+        sources = sources_of(entry, program, self._accessors, "custom_io", {"custom": tuple(self._custom.input_tensors)})
         name = named_in_graph(program, self._device.emulation)
-        return entry, name, tuple(program.argument(i) for i in range(3 + len(entry.traced.captures))), needed, kept_at(self._steps, steps)
+        return entry, name, sources, needed, kept_at(self._steps, steps)
 
-    def stages(self) -> dict[str, str]:
-        """The program as IR: "traced", and after each pass, by the pass's name."""
-        return stages_of(self._find(self._dtypes, None, self._decay)[0], self._device.name or "cpu")
+    def _traced(self) -> Entry:
+        return self._find(self._dtypes, None, self._decay)[0]
 
-    def ir(self, stage: str = "traced", pretty: bool = False) -> str:
-        """The program after one stage of `stages()`, as MLIR or, `pretty`, for people. Raises ArgumentError for an unknown stage."""
-        return stage_of(self._find(self._dtypes, None, self._decay)[0], stage, self.stages, pretty)
-
-    def explain(self) -> str:
-        """What was derived from the recurrence: the chunked form, its factors, and their check."""
-        entry = self._find(self._dtypes, None, self._decay)[0]
-        return explain_traced(entry.traced.located) + slow_of(entry)
+    def _compiled(self) -> tuple[Entry, str]:
+        return self._traced(), self._device.name or "cpu"
 
     def _find(self, dtypes: tuple[torch.dtype, ...], device: Any, decay: str) -> tuple[Entry, Scan]:
         named = dict(zip(self._custom.input_tensors, dtypes, strict=True))

@@ -20,15 +20,19 @@ from attn_mlir.api.graphs import (
     values_of,
 )
 from attn_mlir.api.linear_call import arguments
-from attn_mlir.api.linear_erase import Erasing
-from attn_mlir.api.linear_inputs import LinearCall, check_linear
-from attn_mlir.frontend.linear import INPUTS, LinearProgram, trace_linear
+from attn_mlir.api.linear_inputs import Erasing, LinearCall, check_linear
+from attn_mlir.frontend.linear import INPUTS, LinearDefinition, trace_linear
 from attn_mlir.frontend.program import Traced
 from attn_mlir.runtime import compute, linear, ops, programs
 
 __all__ = ["run_linear_graph", "traced_linear"]
 
 _KEY = "attn_mlir_linear"
+_PLACES = ("b", "h", "t", "d")
+_PARAMETERS = {
+    **dict.fromkeys(("query", "key", "value"), ("x", *_PLACES)), "decay": ("g", *_PLACES[:3]), "channel": ("g", *_PLACES),
+    "erase": ("share", *_PLACES), "skip": _PLACES[:3],
+}  # fmt: skip
 
 
 @torch.library.custom_op("attn_mlir::traced_linear", mutates_args=())
@@ -85,9 +89,12 @@ def _trace(call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any], checked: Lin
     """The traced program, its name, and where its captures come from: inputs of the graph, or numbers."""
     (pieces, names, scale, final), (segment, device) = call[5:9], call[10:12]
     stand_ins = {node: stand_in(value) for node, value in inputs.items()}
-    functions = {name: _function(name, GraphPiece([piece], (), stand_ins)) for name, piece in zip(names.splitlines(), pieces, strict=True)}
+    functions = {
+        name: GraphPiece([piece], (), stand_ins).function(*_PARAMETERS[name])
+        for name, piece in zip(names.splitlines(), pieces, strict=True)
+    }
     form, factor = scale_in_graph(scale, checked.problem.inputs.head_dim, inputs, stand_ins)
-    program = LinearProgram(
+    program = LinearDefinition(
         functions.get("query"),
         functions.get("key"),
         functions.get("value"),
@@ -95,11 +102,11 @@ def _trace(call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any], checked: Lin
         functions.get("skip"),
         form,
         checked.decay_form,
-        checked.initial_state is not None,
+        checked.given["initial_state"] is not None,
         bool(final),
         checked.offsets,
         int(inputs[segment]) if isinstance(segment, torch.fx.Node) else segment,  # for another length torch compiles again
-        *checked.delta.form,
+        *checked.delta_form,
         functions.get("erase"),
     )
     made = trace_linear(program, checked.problem.inputs, checked.problem.device)
@@ -110,17 +117,3 @@ def _trace(call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any], checked: Lin
 def _everything(share: Any) -> Any:
     """Stands for an erase_mod where inputs are checked."""
     return share
-
-
-def _function(name: str, piece: GraphPiece) -> Callable[..., Any]:
-    """The function, with the parameters that it has in its piece."""
-    match name:
-        case "decay":
-            return lambda g, b, h, t: piece.run(g=g, b=b, h=h, t=t)
-        case "channel":
-            return lambda g, b, h, t, d: piece.run(g=g, b=b, h=h, t=t, d=d)
-        case "erase":
-            return lambda share, b, h, t, d: piece.run(share=share, b=b, h=h, t=t, d=d)
-        case "skip":
-            return lambda b, h, t: piece.run(b=b, h=h, t=t)
-    return lambda x, b, h, t, d: piece.run(x=x, b=b, h=h, t=t, d=d)

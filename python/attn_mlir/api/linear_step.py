@@ -6,6 +6,7 @@ from typing import Any, Never
 import torch
 
 from attn_mlir.api.linear import linear_attention
+from attn_mlir.api.linear_inputs import described
 from attn_mlir.api.unknown_arguments import unexpected
 from attn_mlir.errors import ArgumentError
 
@@ -47,12 +48,12 @@ def linear_attention_step(
     if flat:
         for name, tensor in (("k", k), ("v", v)):
             if not isinstance(tensor, torch.Tensor) or tensor.dim() != 3:
-                raise ArgumentError(f"q is [B, H, K], so that {name} must have 3 dimensions, too, got {_shape(tensor)}")
+                raise ArgumentError(f"q is [B, H, K], so that {name} must have 3 dimensions, too, got {described(tensor)}")
         q, k, v = q.unsqueeze(axis), k.unsqueeze(axis), v.unsqueeze(axis)
         if isinstance(decay, torch.Tensor) and decay.dim() > 1:
             if decay.dim() > 3 or decay.shape[:2] != (v.shape[0], v.shape[3 - axis]):
                 raise ArgumentError(
-                    f"q is [B, H, K], so that decay must be [H], [B, H] or [B, H, K], got {_shape(decay)}; [H, K] needs q with positions"
+                    f"q is [B, H, K], so that decay must be [H], [B, H] or [B, H, K], got {described(decay)}; [H, K] needs q with positions"
                 )
             decay = decay.unsqueeze(axis)
         erase, erase_key, removed_key = (
@@ -61,7 +62,7 @@ def linear_attention_step(
         )
     elif isinstance(q, torch.Tensor) and q.dim() != 4:
         whole = "[B, 1, H, K]" if layout == "bshd" else "[B, H, 1, K]"
-        raise ArgumentError(f"q must be [B, H, K], or {whole} with a position, got {_shape(q)}")
+        raise ArgumentError(f"q must be [B, H, K], or {whole} with a position, got {described(q)}")
     elif isinstance(q, torch.Tensor) and q.shape[axis] != 1:
         raise ArgumentError(f"a step takes one position, but q has {q.shape[axis]}: linear_attention takes many")
     if isinstance(state, torch.Tensor) and isinstance(v, torch.Tensor) and v.dim() == 4:
@@ -74,7 +75,3 @@ def linear_attention_step(
         read_before_update=read_before_update,
     )  # fmt: skip
     return (o.squeeze(axis) if flat else o), state  # type: ignore[return-value]
-
-
-def _shape(value: Any) -> str:
-    return f"shape {list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__

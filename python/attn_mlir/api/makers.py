@@ -27,13 +27,13 @@ def maker(function: Callable[P, T]) -> Callable[P, T]:
     return make
 
 
-class Made:
+class MadeFunction:
     """In the state of what is pickled or copied: a function that a maker returned. A copy shares it, unless it was made with tensors."""
 
     def __init__(self, function: Any) -> None:
         self.function = function
 
-    def __deepcopy__(self, memo: Any) -> "Made":
+    def __deepcopy__(self, memo: Any) -> "MadeFunction":
         if not tensors_of(self.function):
             return self
         make, args, kwargs = self._call()
@@ -49,12 +49,12 @@ class Made:
 
 def packed(value: Any) -> Any:
     """The value as it can be pickled."""
-    return Made(value) if hasattr(value, MADE) else value
+    return MadeFunction(value) if hasattr(value, MADE) else value
 
 
 def unpacked(value: Any) -> Any:
     """The value that was packed."""
-    return value.function if isinstance(value, Made) else value
+    return value.function if isinstance(value, MadeFunction) else value
 
 
 def tensors_of(function: Any) -> dict[str, torch.Tensor]:
@@ -88,5 +88,5 @@ def with_tensors(function: Any, change: Callable[[torch.Tensor], torch.Tensor]) 
     return make(*[with_tensors(x, change) for x in args], **{name: with_tensors(x, change) for name, x in kwargs.items()})
 
 
-def _again(make: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Made:
-    return Made(make(*[unpacked(x) for x in args], **{name: unpacked(x) for name, x in kwargs.items()}))
+def _again(make: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> MadeFunction:
+    return MadeFunction(make(*[unpacked(x) for x in args], **{name: unpacked(x) for name, x in kwargs.items()}))

@@ -21,7 +21,7 @@ GRAMMAR = """a mask string is one of
 _COUNTS = {"t": (2, 3), "b": (2, 3), "xt": (1,), "xb": (1,), "g": (2,)}
 
 
-class Window(NamedTuple):
+class MaskWindow(NamedTuple):
     """A row at position p keeps the keys p - left to p + right, and those before `sink` up to p + right; None: no limit.
 
     A negative size leaves out the row's own position.
@@ -51,12 +51,12 @@ def parse(text: str) -> Mask:
     return not_too_early if right is None else _both(not_too_early, _until(right, shift))
 
 
-def window_of(text: str) -> Window:
+def window_of(text: str) -> MaskWindow:
     """The limits that a mask string means. Raises ArgumentError, which shows the grammar."""
     if text == "0":
-        return Window(None, None)
+        return MaskWindow(None, None)
     if text in ("1", "2", "t", "b"):
-        return Window(None, 0, text in ("2", "b"))
+        return MaskWindow(None, 0, text in ("2", "b"))
     kind, _, rest = text.partition(":")
     words = rest.split(",")
     if len(words) not in _COUNTS.get(kind, ()) or not all([_is_integer(word) for word in words]):
@@ -66,14 +66,14 @@ def window_of(text: str) -> Window:
         y, x = numbers
         if x + y < 2:
             raise ArgumentError(f"mask {text!r} keeps nothing, as x + y is {x + y}; {GRAMMAR}")
-        return Window(y - 1, x - 1)
+        return MaskWindow(y - 1, x - 1)
     if kind in ("xt", "xb"):
         width = numbers[0]
-        return Window(width // 2, width - 1 - width // 2, kind == "xb") if width > 0 else Window(None, 0, kind == "xb")
+        return MaskWindow(width // 2, width - 1 - width // 2, kind == "xb") if width > 0 else MaskWindow(None, 0, kind == "xb")
     left, right, sink = *[None if number < 0 else number for number in numbers[:2]], numbers[2] if len(numbers) == 3 else 0
     if sink < 0:
         raise ArgumentError(f"the sink of mask {text!r} is a number of keys, at least 0; {GRAMMAR}")
-    return Window(left, right, kind == "b", 0 if left is None else sink)
+    return MaskWindow(left, right, kind == "b", 0 if left is None else sink)
 
 
 def _is_integer(word: str) -> bool:

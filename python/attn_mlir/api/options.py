@@ -50,7 +50,7 @@ class Options(NamedTuple):
             query_mod, key_mod, value_mod, score_mod, mask_mod, row = functions
             if row is None:
                 raise ArgumentError("row must be a function from a row of scores to its weights, got None")
-            form = program.Program(row, score_mod, mask_mod, query_mod, key_mod, value_mod, own, others, lse, states, dropout)
+            form = program.Definition(row, score_mod, mask_mod, query_mod, key_mod, value_mod, own, others, lse, states, dropout)
             traced = program.trace(form, inputs, device)
             return dataclasses.replace(traced, splits=splits, invariant=invariant) if splits or invariant else traced
 

@@ -11,7 +11,7 @@ from attn_mlir.api.autocast import cast
 from attn_mlir.api.given_masks import is_block_mask
 from attn_mlir.api.inputs import check_inputs, device_type
 from attn_mlir.api.options import Options
-from attn_mlir.api.partial_form import Form, form_of
+from attn_mlir.api.partial_form import PartialForm, form_of
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.given import POSITIONS
 from attn_mlir.runtime.call import Call, Problem
@@ -39,7 +39,7 @@ class Partial:
 
     accumulators: tuple[Tensor, ...]
     states: dict[str, Tensor]
-    form: Form
+    form: PartialForm
     captures: tuple[Any, ...]
     """What q, k and v were, as far as their sizes matter, and the captured values of the call; copies of tensors that the end reads."""
     dtype: torch.dtype
@@ -152,7 +152,7 @@ def positions(q_offset: Any, kv_offset: Any, q_len: Any, kv_len: Any, sizes: Map
 
 
 @dataclasses.dataclass(frozen=True)
-class Request:
+class PartialRequest:
     """A call for a partial result: what `attention` is asked for, and where the given part lies."""
 
     options: Options
@@ -192,7 +192,7 @@ class Request:
         inputs = dataclasses.replace(problem.inputs, element=element, parts=True, packed=self.packed is not None)
         return self.options.call(dataclasses.replace(problem, inputs=inputs), qkv, given={**places, **(self.packed or {})})
 
-    def _partial(self, form: Form, call: Call, dtype: torch.dtype) -> Partial:
+    def _partial(self, form: PartialForm, call: Call, dtype: torch.dtype) -> Partial:
         q, k, v, *captures = call.values
         score = torch.float64 if q.dtype == torch.float64 else torch.float32
         rows = (*q.shape[:3],)
@@ -260,7 +260,7 @@ def of_attention(qkv: tuple[Any, Any, Any], options: Options, places: tuple[Any,
     qkv = cast(*qkv)
     problem = check_inputs(*qkv, options.layout)
     q, k, v = (heads_first(x, input_order(problem.layout)) for x in qkv)
-    request = Request(_asked(options), places, output_order(problem.layout))
+    request = PartialRequest(_asked(options), places, output_order(problem.layout))
     return request.run(dataclasses.replace(problem, layout="bhsd"), q, k, v)
 
 
@@ -269,7 +269,7 @@ def of_varlen(
 ) -> Partial:
     """What `attention_varlen` gives with return_partial, of q, k and v [T, H, D]."""
     q, k, v = (x.unsqueeze(0).transpose(1, 2) for x in qkv)
-    request = Request(_asked(options), (*places, None, None), "bshd", sequences)
+    request = PartialRequest(_asked(options), (*places, None, None), "bshd", sequences)
     return request.run(dataclasses.replace(problem, layout="bhsd"), q, k, v)
 
 

@@ -14,34 +14,34 @@ from attn_mlir.passes.locations import location_name
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import block_of, find_all, pieces
 from attn_mlir.registry import registry
-from attn_mlir.runtime.scalar_code import Code, code_of
+from attn_mlir.runtime.scalar_code import ScalarCode, code_of
 
 _ONLINE = "attn-simplify,attn-online-rewrite,attn-guard-empty-rows{every=true}"
 _EXPOSED = "attn-expose-states{{accumulator={number}}},attn-dense-rows"
-_FORMS: dict[tuple[str, bool], "Form"] = {}
+_FORMS: dict[tuple[str, bool], "PartialForm"] = {}
 _LIMIT = 256
 """Forms that are remembered; a program has one, and as many accumulators are programs, too."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Form:
+class PartialForm:
     """A program whose results are partial: one entry for each accumulator, the first of which gives the states, too."""
 
     entries: tuple[Entry, ...]
     states: tuple[str, ...]
     outputs: tuple[str, ...]
     """The names of the row outputs that `finalize` makes after o."""
-    init: Code
-    merge: Code
-    finalize: Code
+    init: ScalarCode
+    merge: ScalarCode
+    finalize: ScalarCode
 
-    def merges_with(self, other: "Form") -> bool:
+    def merges_with(self, other: "PartialForm") -> bool:
         """Whether both are of one row, as far as merging and ending it tell."""
         rules = ((form.states, form.outputs, form.init, form.merge, form.finalize) for form in (self, other))
         return self is other or len(set(rules)) == 1
 
 
-def form_of(traced: Traced) -> Form:
+def form_of(traced: Traced) -> PartialForm:
     """The form of a traced program, made at its first use. Raises UnsupportedError where its row has no merge, and says why."""
     key = traced.text, traced.packed
     found = _FORMS.get(key)
@@ -54,7 +54,7 @@ def form_of(traced: Traced) -> Form:
     return found
 
 
-def _read(traced: Traced) -> Form:
+def _read(traced: Traced) -> PartialForm:
     module = ir.Module.parse(traced.located)
     reasons = [reason for attention in find_all(module.operation, "attn.attention") for reason in why_several(attention)]
     if reasons:
@@ -73,7 +73,7 @@ def _read(traced: Traced) -> Form:
     _, located = texts_of(module)
     entries = tuple(Entry(_exposed(traced, located, number)) for number in range(count))
     names = tuple(name if states.count(name) == 1 else f"{name}_{n}" for n, name in enumerate(states))
-    return Form(entries, names, traced.outputs, codes["init"], codes["merge"], codes["finalize"])
+    return PartialForm(entries, names, traced.outputs, codes["init"], codes["merge"], codes["finalize"])
 
 
 def _exposed(traced: Traced, online: str, number: int) -> Traced:

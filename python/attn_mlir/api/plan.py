@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from attn_mlir.api.inputs import ELEMENTS, Problem, check_head_dim, device_type
+from attn_mlir.api.inputs import ELEMENTS, Problem, check_dims, device_type
 from attn_mlir.api.options import Options, check_splits
 from attn_mlir.api.rows import softmax
 from attn_mlir.api.varlen import batched, check_out, finished
@@ -122,10 +122,7 @@ def plan_varlen(
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise ArgumentError(f"{name} must be a positive integer, got {count!r}")
     value_dim = head_dim if value_dim is None else value_dim
-    for name, dim in (("head_dim", head_dim), ("value_dim", value_dim)):
-        if isinstance(dim, bool) or not isinstance(dim, int):
-            raise ArgumentError(f"{name} must be an integer, got {dim!r}")
-        check_head_dim(f"{name} is", dim)
+    check_dims(head_dim=head_dim, value_dim=value_dim)
     if q_heads % kv_heads:
         raise ArgumentError(f"q_heads is {q_heads}, which is no multiple of kv_heads, {kv_heads}")
     offsets = cu_seqlens_q, cu_seqlens_k, seqused_k, block_table

@@ -8,6 +8,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from attn_mlir.api.inputs import MAX_STATE_DIM, check_dtype, check_element, check_head_dim
+from attn_mlir.api.linear import linear_attention
+from attn_mlir.api.linear_inputs import described
 from attn_mlir.errors import ArgumentError
 
 
@@ -31,6 +33,12 @@ def check(name: str, value: Any, like: Tensor, *wanted: tuple[int, ...]) -> None
         raise ArgumentError(f"{name} has dtype {value.dtype}: use float32")
     if value.device != like.device:
         raise ArgumentError(f"{name} is on {value.device}, but other inputs are on {like.device}: move it with {name}.to(...)")
+
+
+def with_state(*inputs: Any, output_final_state: bool, **options: Any) -> tuple[Tensor, Tensor | None]:
+    """`linear_attention` of tensors [B, T, H, D]: (o, final_state), which is None without output_final_state."""
+    made = linear_attention(*inputs, output_final_state=output_final_state, layout="bshd", **options)
+    return made if output_final_state else (made, None)
 
 
 def check_limit(limit: Any) -> tuple[float, float]:
@@ -101,10 +109,3 @@ def _check_sequences(seq_idx: Any, cu_seqlens: Any, x: Tensor) -> None:
         raise ArgumentError(f"seq_idx has dtype {seq_idx.dtype}: use int32 or int64")
     if seq_idx.device != x.device:
         raise ArgumentError(f"seq_idx is on {seq_idx.device}, but other inputs are on {x.device}: move it with seq_idx.to(...)")
-
-
-def described(value: Any) -> str:
-    """What an argument is, for an error."""
-    if isinstance(value, Tensor):
-        return f"shape {list(value.shape)}"
-    return f"{type(value).__name__} {value}" if isinstance(value, (int, float)) else type(value).__name__

@@ -12,10 +12,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from attn_mlir.api.autocast import cast
-from attn_mlir.api.linear import linear_attention
 from attn_mlir.api.linear_inputs import check_flags
-from attn_mlir.api.recurrence_inputs import check, check_limit, check_mamba2, described, first_positions, score_of, sizes_of
+from attn_mlir.api.recurrence_inputs import check, check_limit, check_mamba2, described, first_positions, score_of, sizes_of, with_state
 from attn_mlir.errors import ArgumentError
+
+_COMMON = ("scale", "initial_state", "output_final_state", "cu_seqlens", "segment_size", "device")
 
 
 def mamba2(
@@ -70,11 +71,10 @@ def mamba2(
         return value * step[b, t, h]
 
     state = None if initial_states is None else initial_states.transpose(2, 3)
-    made = linear_attention(
+    y, final = with_state(
         C, B, x, step, decay_mod=decay_mod, v_mod=v_mod, initial_state=state, output_final_state=return_final_states,
-        cu_seqlens=cu_seqlens, layout="bshd", segment_size=segment_size, device=device, skip_mod=_skip_of(D, step.dtype),
+        cu_seqlens=cu_seqlens, segment_size=segment_size, device=device, skip_mod=_skip_of(D, step.dtype),
     )  # fmt: skip
-    y, final = made if return_final_states else (made, None)
     if D is not None and D.dim() == 2:
         y = _Skip.apply(y, x, D)
     if z is not None:
@@ -111,7 +111,7 @@ def simple_gla(
         def add(x: Any, b: Any, h: Any, t: Any) -> Any:
             return x + rate[h]
 
-        return _pair(q, k, v, g, scale, initial_state, output_final_state, cu_seqlens, segment_size, device, add)
+        return _pair(q, k, v, g, scale, initial_state, output_final_state, cu_seqlens, segment_size, device, decay_mod=add)
     return _pair(q, k, v, g_gamma if g is None else g, scale, initial_state, output_final_state, cu_seqlens, segment_size, device)
 
 
@@ -226,25 +226,9 @@ class _Skip(torch.autograd.Function):
         return dy if of_y else None, dy * D.to(dy.dtype) if of_x else None, dD
 
 
-def _pair(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    decay: Tensor | None,
-    scale: float | None,
-    initial_state: Tensor | None,
-    output_final_state: bool,
-    cu_seqlens: Tensor | None,
-    segment_size: int | None,
-    device: str | torch.device | None,
-    decay_mod: Any = None,
-) -> tuple[Tensor, Tensor | None]:
-    """(o, final_state or None)."""
-    made = linear_attention(
-        q, k, v, decay, scale, decay_mod=decay_mod, initial_state=initial_state, output_final_state=output_final_state,
-        cu_seqlens=cu_seqlens, layout="bshd", segment_size=segment_size, device=device,
-    )  # fmt: skip
-    return made if output_final_state else (made, None)
+def _pair(q: Tensor, k: Tensor, v: Tensor, decay: Tensor | None, *common: Any, decay_mod: Any = None) -> tuple[Tensor, Tensor | None]:
+    """(o, final_state or None); `common` are the arguments that all of these functions have."""
+    return with_state(q, k, v, decay, decay_mod=decay_mod, **dict(zip(_COMMON, common, strict=True)))
 
 
 def _numbers(v: Tensor) -> Tensor:

@@ -1,14 +1,40 @@
-"""`report(path)` of attentions and engines: what it is of is found by `seeing.subjects`, which is imported where a report is asked for."""
+"""What attentions and engines tell of themselves: `stages()`, `ir(stage)`, `explain()` and `report(path)`.
+
+What a report is of is found by `seeing.subjects`, which is imported where one is asked for.
+"""
 
 import importlib
 from typing import Any, ClassVar
 
 import torch
 
+from attn_mlir.api.stages import slow_of, stage_of, stages_of
+from attn_mlir.frontend.entry import Entry
+
 
 class _Reported:
     _subject: ClassVar[str]
     """The function of `seeing.subjects` for objects of the class."""
+
+    def _traced(self) -> Entry:
+        """The trace for dtype and head dimensions of the last call."""
+        raise NotImplementedError
+
+    def _compiled(self) -> tuple[Entry, str]:
+        """The same as the last call ran it, tuned, and the device."""
+        entry, device, tuning = self._traced(), self._device, self._tuning  # type: ignore[attr-defined]
+        return (entry if tuning is None else tuning.latest(entry, device)), device
+
+    def stages(self) -> dict[str, str]:
+        """The program as IR, "traced" and after each pass, by the pass's name, for device, dtype and sizes of the last call.
+
+        At first: CPU, f32, 64 columns, decays for each step; engines have dtype and sizes of their own.
+        """
+        return stages_of(*self._compiled())
+
+    def ir(self, stage: str = "traced", pretty: bool = False) -> str:
+        """The program after one stage of `stages()`, as MLIR or, `pretty`, for people. Raises ArgumentError for an unknown stage."""
+        return stage_of(self._traced(), stage, self.stages, pretty)
 
     def _write(self, path: Any, backward: bool, binaries: bool, **form: Any) -> None:
         find = getattr(importlib.import_module("attn_mlir.seeing.subjects"), self._subject)
@@ -16,7 +42,7 @@ class _Reported:
 
 
 class AttentionReport(_Reported):
-    """`report` of `Attention` and `AttentionEngine`."""
+    """What `Attention` and `AttentionEngine` tell of themselves."""
 
     def report(
         self,
@@ -48,7 +74,12 @@ class AttentionReport(_Reported):
 
 
 class LinearReport(_Reported):
-    """`report` of `LinearAttention` and `LinearAttentionEngine`."""
+    """The same of `LinearAttention` and `LinearAttentionEngine`."""
+
+    def explain(self) -> str:
+        """What was derived from the recurrence: the chunked form, its factors, and their check."""
+        entry = self._traced()
+        return importlib.import_module("attn_mlir.api.describe").explain_traced(entry.traced.located) + slow_of(entry)
 
     def report(
         self,

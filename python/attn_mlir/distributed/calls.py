@@ -13,7 +13,7 @@ from attn_mlir.api.options import Options
 from attn_mlir.distributed.cut_program import CutProgram, cut_program, document_of
 from attn_mlir.distributed.group import Ranks, agreed, digest
 from attn_mlir.distributed.placement import Placement, Range, Ranges, placed
-from attn_mlir.distributed.plan import Sees, Steps, steps
+from attn_mlir.distributed.plan import RingSteps, Sees, steps
 from attn_mlir.distributed.whole import Asked
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.cache import Entry
@@ -54,7 +54,7 @@ class Changed(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
-class Traced:
+class TracedCall:
     """A call on this rank's shards: the traced program, the captured values, and where everything lies."""
 
     entry: Entry
@@ -72,7 +72,7 @@ class Traced:
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class FoundCall:
     """What a rank has found out of a call before it tells others."""
 
     problem: Problem
@@ -88,7 +88,7 @@ class Found:
 
 def find_call(
     problem: Problem, qkv: tuple[Tensor, Tensor, Tensor], call: Asked, placement: Placement, documents: Sequence[int] = ()
-) -> Found:
+) -> FoundCall:
     """Traces the functions for parts of a sequence, or of documents."""
     refuse_eight_bit(qkv, "attention over several processes")
     q = qkv[0]
@@ -113,7 +113,7 @@ def element_of(problem: Problem, target: str, q: Tensor) -> str:
 
 def found_call(
     problem: Problem, q: Tensor, call: Asked, placement: Placement, traced: tuple[Entry, str, list[int], Any], documents: Sequence[int] = ()
-) -> Found:
+) -> FoundCall:
     """What is told of a traced call: of its program, the device, what needs a gradient, and the captured values."""
     entry, target, wanted, captures = traced
     values, whole, sizes = captures(_NOWHERE), program_of(entry), problem.sizes
@@ -127,7 +127,7 @@ def found_call(
         sizes["Sq"],
         sizes["Skv"],
     ]
-    return Found(problem, entry, target, wanted, wrt, captures, told)
+    return FoundCall(problem, entry, target, wanted, wrt, captures, told)
 
 
 def numbers_of(entry: Entry, values: Sequence[Any]) -> list[Any]:
@@ -144,7 +144,7 @@ def trace_call(
     placement: Placement,
     every: Any = None,
     documents: tuple[int, ...] = (),
-) -> Traced:
+) -> TracedCall:
     """Traces the call, tells the other ranks, and hears of theirs, or of `every`. Raises on all ranks where they differ."""
     with ranks.before_told(problem.device) if every is None else contextlib.nullcontext():
         made = find_call(problem, qkv, call, placement, documents)
@@ -152,7 +152,7 @@ def trace_call(
 
 
 def agreed_call(
-    made: Found,
+    made: FoundCall,
     ranks: Ranks,
     placement: Placement,
     deterministic: bool,
@@ -160,7 +160,7 @@ def agreed_call(
     same: bool = False,
     every: Any = None,
     documents: tuple[int, ...] = (),
-) -> Traced:
+) -> TracedCall:
     """Tells the other ranks of a call. Raises on all ranks where they differ.
 
     `same`: all ranks have the same queries, the last positions of the sequence. `every`: what they told.
@@ -198,20 +198,20 @@ def agreed_call(
         queries = placed(placement, [each[-2] for each in every], "q")
     captures = made.captures({**_NOWHERE, **totals})
     program = cut_program(made.entry.traced, made.target, made.wrt, deterministic)
-    return Traced(made.entry, captures, problem, program, queries, keys, made.wanted, confirm, documents)
+    return TracedCall(made.entry, captures, problem, program, queries, keys, made.wanted, confirm, documents)
 
 
-def planned(traced: Traced, ranks: Ranks) -> Steps:
+def planned(traced: TracedCall, ranks: Ranks) -> RingSteps:
     """What this rank does step by step, found once for the same positions and numbers."""
 
-    def make() -> Steps:
+    def make() -> RingSteps:
         sees = seen_by(traced.program, traced.captures, traced.problem.sizes, traced.documents)
         return steps(ranks.rank, pieces(traced), traced.keys, sees)
 
     return remembered(traced, ("steps", ranks.rank), make)
 
 
-def remembered(traced: Traced, what: Any, make: Callable[[], Any]) -> Any:
+def remembered(traced: TracedCall, what: Any, make: Callable[[], Any]) -> Any:
     """What `make` gives, once for the same positions, sizes and numbers, by which it and `what` are told apart."""
     plans = traced.program.plans
     numbers = tuple(numbers_of(traced.entry, traced.captures))
@@ -224,7 +224,7 @@ def remembered(traced: Traced, what: Any, make: Callable[[], Any]) -> Any:
     return plans[key]
 
 
-def pieces(traced: Traced) -> Ranges:
+def pieces(traced: TracedCall) -> Ranges:
     """The queries of all ranks, in two ranges at least where they are many, so that work on one begins before anything is exchanged.
 
     Sender and receiver of keys cut them alike: what is seen of the parts may be less than what is seen of the whole.
@@ -268,7 +268,7 @@ def seen_by(program: CutProgram, captures: Sequence[Any], sizes: dict[str, int],
     return sees
 
 
-def of_pass(traced: Traced, one: Program, qkv: tuple[Tensor, Tensor, Tensor], rows: Sequence[Tensor]) -> Traced:
+def of_pass(traced: TracedCall, one: Program, qkv: tuple[Tensor, Tensor, Tensor], rows: Sequence[Tensor]) -> TracedCall:
     """The call of one pass over keys; `rows` are what earlier ones gave."""
     captures = [*traced.captures, *rows]
     entry = Entry(one)

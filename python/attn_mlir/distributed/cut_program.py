@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attn_mlir import driver
 from attn_mlir.api.partial import Shape
-from attn_mlir.api.partial_form import Form, form_of
+from attn_mlir.api.partial_form import PartialForm, form_of
 from attn_mlir.backends.program import function_named, reported
 from attn_mlir.capture_kinds import CaptureKind
 from attn_mlir.dialects import loaded
@@ -24,7 +24,7 @@ from attn_mlir.mlir import LOCK, ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import block_of, find_all, piece
 from attn_mlir.registry import registry
-from attn_mlir.runtime.scalar_code import Code, code_of
+from attn_mlir.runtime.scalar_code import ScalarCode, code_of
 
 _DERIVED = "attn-simplify,attn-dense-rows,attn-differentiate{{functions={function} wrt={wrt} only=true}}"
 _BOUNDS = "attn-simplify,attn-resolve-masks"
@@ -40,7 +40,7 @@ _KNOWN: dict[Any, "CutProgram"] = {}
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class BackwardPart:
     """A function of the backward pass: its program, and which of the gradients it gives."""
 
     program: Any
@@ -60,7 +60,7 @@ class CutProgram:
     """What was planned for calls, by all that it depends on."""
 
     @functools.cached_property
-    def form(self) -> Form:
+    def form(self) -> PartialForm:
         """Partial results of the forward pass, whose row outputs are those of the attention, then what the backward reads.
 
         Raises UnsupportedError where the row takes more than one pass over keys, or has no merge.
@@ -134,7 +134,7 @@ class CutProgram:
         return raised == 1
 
     @functools.cached_property
-    def sums(self) -> tuple[Part, ...]:
+    def sums(self) -> tuple[BackwardPart, ...]:
         """What the backward pass sums over keys before it goes over pairs, stage by stage."""
         first = self._part("sums", 0)
         if first is None:
@@ -143,18 +143,18 @@ class CutProgram:
         return (first, *(part for part in others if part is not None))
 
     @functools.cached_property
-    def pairs(self) -> Part:
+    def pairs(self) -> BackwardPart:
         """The gradients, as far as they are sums over pairs."""
         part = self._part("pairs")
-        return part if part is not None else Part(None, ())
+        return part if part is not None else BackwardPart(None, ())
 
     @functools.cached_property
-    def rows(self) -> Part | None:
+    def rows(self) -> BackwardPart | None:
         """Their summands that count once however many shards there are."""
         return self._part("rows")
 
     @functools.cached_property
-    def bounds(self) -> Code | None:
+    def bounds(self) -> ScalarCode | None:
         """Code for the keys that a block of queries may see; None without a mask, or where that depends on elements of tensors."""
         with LOCK, loaded(), reported():
             module = ir.Module.parse(self.traced.text)
@@ -247,7 +247,7 @@ class CutProgram:
             _rename(module, f"attention_{function}")
             return texts_of(module)
 
-    def _part(self, part: str, stage: int = 0) -> Part | None:
+    def _part(self, part: str, stage: int = 0) -> BackwardPart | None:
         """A part of the backward pass; None where it gives nothing."""
         with LOCK, loaded(), reported():
             module = ir.Module.parse(self._backward)
@@ -260,7 +260,7 @@ class CutProgram:
             text = texts_of(module)[0]
         if not results:
             return None
-        return Part(driver.compile_derivative(with_attributes(text, _WIDE), self.device, "given", (), self.deterministic), results)
+        return BackwardPart(driver.compile_derivative(with_attributes(text, _WIDE), self.device, "given", (), self.deterministic), results)
 
     @functools.cached_property
     def _backward(self) -> str:

@@ -7,16 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attn_mlir.distributed.cut_program import CutProgram, Part
+from attn_mlir.distributed.cut_program import BackwardPart, CutProgram
 from attn_mlir.distributed.group import Ranks
 from attn_mlir.distributed.placement import Range, held
-from attn_mlir.distributed.plan import Message, Steps, Work, in_halves
+from attn_mlir.distributed.plan import KernelRun, Message, RingSteps, in_halves
 from attn_mlir.distributed.transfer import Transfer, packed, post, unpacked
 
 Partial = tuple[list[Tensor], list[Tensor]]
 
 
-class Sum:
+class PlacedSum:
     """A sum of tensors that are made piece by piece: of rows, where they have places, or of whole tensors."""
 
     def __init__(self, length: int) -> None:
@@ -41,12 +41,12 @@ class Sum:
 
 
 @dataclasses.dataclass(frozen=True)
-class Ring:
+class RingAttention:
     """A ring attention on this rank: its programs, the ranks, what is exchanged, and which positions it holds."""
 
     program: CutProgram
     ranks: Ranks
-    steps: Steps
+    steps: RingSteps
     queries: tuple[Range, ...]
     confirm: Callable[[], None]
     """Waits for what the other ranks tell of the call, and raises where they do not agree."""
@@ -71,7 +71,7 @@ class Ring:
                 self._merge(outer, partials, piece, work, made)
         return self._ended(partials, q, k, v, captures)
 
-    def _piece(self, work: Work) -> Range:
+    def _piece(self, work: KernelRun) -> Range:
         """The places of the range of queries that some work is on."""
         begin = 0
         for first, last in self.queries:
@@ -80,7 +80,7 @@ class Ring:
             begin += last - first
         return begin, begin
 
-    def _merge(self, outer: list[Any], partials: dict[Range, Partial], piece: Range, work: Work, made: Partial) -> None:
+    def _merge(self, outer: list[Any], partials: dict[Range, Partial], piece: Range, work: KernelRun, made: Partial) -> None:
         """Merges a partial result into that of a range of queries, of some of its rows."""
         if piece == work.rows:
             partials[piece] = self.program.merge(outer, partials[piece], made)
@@ -115,13 +115,13 @@ class Ring:
         names = self.program.wrt.split("+")
         keys = [number for number, name in enumerate(names) if name in ("k", "v")]
         whole = [*finals, *grads, *self._sums(q, k, v, captures, finals, grads)]
-        found = {number: Sum(k.shape[2] if number in keys else q.shape[2]) for number in range(len(names))}
+        found = {number: PlacedSum(k.shape[2] if number in keys else q.shape[2]) for number in range(len(names))}
         self._once(found, q, k, v, captures, whole)
         first, last = in_halves(self.steps.received[0].work)
         own = {number: found[number] for number in keys}
         returning: Transfer | None = None
         for step, (message, key, value) in enumerate(self._arriving(k, v)):
-            shares = {number: Sum(message.length) for number in keys} if step else own
+            shares = {number: PlacedSum(message.length) for number in keys} if step else own
             self._pairs(message.work if step else first, (q, key, value), captures, whole, {**found, **shares})
             if returning is not None:
                 self._add(step - 1, returning, found, keys, (k, v))
@@ -134,11 +134,11 @@ class Ring:
 
     def _pairs(
         self,
-        work: Sequence[Work],
+        work: Sequence[KernelRun],
         qkv: tuple[Tensor, Tensor, Tensor],
         captures: Sequence[Any],
         whole: Sequence[Tensor],
-        into: dict[int, Sum],
+        into: dict[int, PlacedSum],
     ) -> None:
         """Adds what pairs of queries and keys contribute to gradients."""
         names = self.program.wrt.split("+")
@@ -148,7 +148,7 @@ class Ring:
                 places = {"q": each.rows, "k": each.columns, "v": each.columns, **dict.fromkeys(self.program.of_rows, each.rows)}
                 into[number].add(gradient, places.get(names[number]))
 
-    def _in_turn(self, k: Tensor, v: Tensor) -> Iterator[tuple[Sequence[Work], Tensor, Tensor]]:
+    def _in_turn(self, k: Tensor, v: Tensor) -> Iterator[tuple[Sequence[KernelRun], Tensor, Tensor]]:
         """The work of all steps with its keys and values. Kernels on own keys start before it is known whether the ranks agree."""
         own = self.steps.received[0].work
         yield own[:1], k, v
@@ -177,7 +177,7 @@ class Ring:
         sent = packed((k, v), self.steps.sent[step].places)
         return post(self.ranks, sent, (rank + step) % count, size, (rank - step) % count, k)
 
-    def _return(self, step: int, shares: dict[int, Sum], kv: tuple[Tensor, Tensor]) -> Transfer:
+    def _return(self, step: int, shares: dict[int, PlacedSum], kv: tuple[Tensor, Tensor]) -> Transfer:
         """Sends the gradients of keys and values of a step to the rank that holds these, and receives those of its own."""
         rank, count = self.ranks.rank, self.ranks.count
         own = [kv[self._which(number)] for number in shares]
@@ -191,7 +191,7 @@ class Ring:
         """0 for the gradient of k, 1 for that of v."""
         return ("k", "v").index(self.program.wrt.split("+")[number])
 
-    def _add(self, step: int, returning: Transfer, found: dict[int, Sum], keys: list[int], kv: tuple[Tensor, Tensor]) -> None:
+    def _add(self, step: int, returning: Transfer, found: dict[int, PlacedSum], keys: list[int], kv: tuple[Tensor, Tensor]) -> None:
         """Adds what other ranks computed of the own keys and values in one step: always in the order of steps."""
         flat = returning.wait()
         if flat is None:
@@ -224,7 +224,7 @@ class Ring:
             sums += totals if totals is not None else [torch.zeros(rows, device=q.device) for _ in part.results]
         return sums
 
-    def _once(self, found: dict[int, Sum], q: Tensor, k: Tensor, v: Tensor, captures: Sequence[Any], whole: Sequence[Tensor]) -> None:
+    def _once(self, found: dict[int, PlacedSum], q: Tensor, k: Tensor, v: Tensor, captures: Sequence[Any], whole: Sequence[Tensor]) -> None:
         """Adds the summands of gradients that do not depend on keys."""
         part = self.program.rows
         if part is None or not held(self.queries):
@@ -234,12 +234,12 @@ class Ring:
         for query in self.queries:
             rows = (begin, begin + query[1] - query[0])
             begin = rows[1]
-            work = Work(query, rows, (0, 0), (0, min(1, k.shape[2])))
+            work = KernelRun(query, rows, (0, 0), (0, min(1, k.shape[2])))
             for number, gradient in zip(part.results, self._run(part, work, (q, k, v), captures, whole), strict=True):
                 found[number].add(gradient, rows if names[number] in of_rows else None)
 
     def _run(
-        self, part: Part, work: Work, qkv: tuple[Tensor, Tensor, Tensor], captures: Sequence[Any], whole: Sequence[Tensor]
+        self, part: BackwardPart, work: KernelRun, qkv: tuple[Tensor, Tensor, Tensor], captures: Sequence[Any], whole: Sequence[Tensor]
     ) -> list[Tensor]:
         """A part of the backward pass on the rows and keys of some work; `whole` are its arguments of all rows."""
         moved = self._moved(captures, work.query[0], work.keys[0], work.rows)
@@ -250,6 +250,6 @@ class Ring:
         return self.program.moved(captures, q_offset, kv_offset, slice(*rows), self.documents)
 
     @staticmethod
-    def _of(work: Work, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _of(work: KernelRun, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         columns = slice(*work.columns)
         return q[:, :, slice(*work.rows)], k[:, :, columns], v[:, :, columns]

@@ -8,7 +8,7 @@ STRATEGIES = (RING, ALL_GATHER, ULYSSES)
 
 
 @dataclasses.dataclass(frozen=True)
-class Machine:
+class RankModel:
     """Of one rank: FLOP/s of attention, bytes/s that it sends (and receives at the same time), seconds of a message, bytes of memory."""
 
     flops: float = 600e12
@@ -17,11 +17,11 @@ class Machine:
     memory: float = 60e9
 
 
-CPU = Machine(flops=50e9, bandwidth=1e9, latency=200e-6, memory=16e9)
+CPU = RankModel(flops=50e9, bandwidth=1e9, latency=200e-6, memory=16e9)
 
 
 @dataclasses.dataclass(frozen=True)
-class Problem:
+class CutProblem:
     """An attention that is cut over `ranks`. `seen`: the share of all pairs of queries and keys that the mask keeps; `sent`, of all keys
     of other ranks, those that a rank needs."""
 
@@ -56,7 +56,7 @@ class Problem:
 
 
 @dataclasses.dataclass(frozen=True)
-class Cost:
+class StrategyCost:
     """What a strategy costs one rank: bytes sent, bytes of memory beside its own shards, and seconds."""
 
     strategy: str
@@ -65,7 +65,7 @@ class Cost:
     seconds: float
 
 
-def cost(strategy: str, problem: Problem, machine: Machine) -> Cost:
+def cost(strategy: str, problem: CutProblem, machine: RankModel) -> StrategyCost:
     """The cost of a strategy; infinite where it cannot be or its memory is not there."""
     others, compute = problem.ranks - 1, problem.flops / machine.flops
     gradients = 2 * problem.key_bytes * 4 / problem.element if problem.backward else 0.0
@@ -89,10 +89,10 @@ def cost(strategy: str, problem: Problem, machine: Machine) -> Cost:
             seconds = float("inf")
     if memory > machine.memory:
         seconds = float("inf")
-    return Cost(strategy, sent, memory, seconds)
+    return StrategyCost(strategy, sent, memory, seconds)
 
 
-def cheapest(problem: Problem, machine: Machine, strategies: tuple[str, ...] = STRATEGIES) -> Cost:
+def cheapest(problem: CutProblem, machine: RankModel, strategies: tuple[str, ...] = STRATEGIES) -> StrategyCost:
     """The strategy that takes the least time; the ring where none has the memory."""
     costs = [cost(strategy, problem, machine) for strategy in strategies]
     best = min(costs, key=lambda each: each.seconds)

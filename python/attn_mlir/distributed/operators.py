@@ -16,9 +16,9 @@ from torch._C._distributed_c10d import _resolve_process_group
 
 from attn_mlir.api.inputs import problem_of
 from attn_mlir.capture_kinds import ARGUMENTS
-from attn_mlir.distributed.calls import Changed, Traced, agreed_call, element_of, found_call, pieces, planned
+from attn_mlir.distributed.calls import Changed, TracedCall, agreed_call, element_of, found_call, pieces, planned
 from attn_mlir.distributed.cut_program import CutProgram, cut_program
-from attn_mlir.distributed.engine import Ring
+from attn_mlir.distributed.engine import RingAttention
 from attn_mlir.distributed.group import Ranks
 from attn_mlir.distributed.model import RING
 from attn_mlir.distributed.placement import held
@@ -53,7 +53,7 @@ def program_in(name: str, told: str) -> CutProgram:
     return cut_program(entry_of(name).traced, words["device"], "+".join(words["wrt"]), programs.find(name).deterministic)
 
 
-def _traced(name: str, told: str, qkv: tuple[Tensor, Tensor, Tensor], given: tuple[Any, Any, Any], every: Any) -> tuple[Traced, Ranks]:
+def _traced(name: str, told: str, qkv: tuple[Tensor, Tensor, Tensor], given: tuple[Any, Any, Any], every: Any) -> tuple[TracedCall, Ranks]:
     """The call on this rank, as the others have agreed to it."""
     words, entry, program = json.loads(told), entry_of(name), programs.find(name)
     group = _resolve_process_group(words["group"])
@@ -76,7 +76,7 @@ def _traced(name: str, told: str, qkv: tuple[Tensor, Tensor, Tensor], given: tup
 
 
 def _with_agreed(
-    run: Callable[[Traced, Ring], list[Tensor]], name: str, told: str, qkv: tuple[Tensor, Tensor, Tensor], given: Any
+    run: Callable[[TracedCall, RingAttention], list[Tensor]], name: str, told: str, qkv: tuple[Tensor, Tensor, Tensor], given: Any
 ) -> list[Tensor]:
     """What `run` gives of the call and its ring; once more where other ranks turn out to hold other positions than last time."""
 
@@ -84,7 +84,7 @@ def _with_agreed(
         traced, ranks = _traced(name, told, qkv, given, every)
         totals = {"Sq": sum(map(held, traced.queries)), "Skv": sum(map(held, traced.keys))}
         programs.find(name).check(traced.captures, {**traced.problem.sizes, **totals}, traced.problem.device)
-        ring = Ring(traced.program, ranks, planned(traced, ranks), pieces(traced)[ranks.rank], traced.confirm)
+        ring = RingAttention(traced.program, ranks, planned(traced, ranks), pieces(traced)[ranks.rank], traced.confirm)
         return run(traced, ring)
 
     try:
@@ -98,7 +98,7 @@ def _run_forward(
 ) -> list[Tensor]:
     program, told = words
 
-    def run(traced: Traced, ring: Ring) -> list[Tensor]:
+    def run(traced: TracedCall, ring: RingAttention) -> list[Tensor]:
         dtype = _dtype(traced, q)
         found = ring.forward(q.to(dtype), k.to(dtype), v.to(dtype), traced.captures)
         return [x.contiguous() for x in (found if traced.wanted else found[: programs.find(program).made])]
@@ -112,7 +112,7 @@ def _run_backward(
 ) -> list[Tensor]:  # fmt: skip
     program, told = words
 
-    def run(traced: Traced, ring: Ring) -> list[Tensor]:
+    def run(traced: TracedCall, ring: RingAttention) -> list[Tensor]:
         traced.confirm()
         q, k, v = (x.to(_dtype(traced, qkv[0])) for x in qkv)
         given = [g.to(x.dtype) for g, x in zip(grads, results, strict=False)]
@@ -176,7 +176,7 @@ def _wanted(program: str, told: str, qkv: Sequence[Tensor], captures: Sequence[T
     return [[*qkv, *captures][place] for place in _places(program, told)]
 
 
-def _dtype(traced: Traced, q: Tensor) -> torch.dtype:
+def _dtype(traced: TracedCall, q: Tensor) -> torch.dtype:
     """That in which the ring computes."""
     return torch.float32 if traced.problem.inputs.element == "f32" else q.dtype
 

@@ -12,7 +12,7 @@ Sees = Callable[[Range, Range], Range]
 
 
 @dataclasses.dataclass(frozen=True)
-class Work:
+class KernelRun:
     """One run of a kernel: the queries of a range, and some keys of a message."""
 
     query: Range
@@ -30,7 +30,7 @@ class Message:
 
     places: tuple[Range, ...]
     """Places in the shard of the rank that holds them, in order; the message has them one after another."""
-    work: tuple[Work, ...]
+    work: tuple[KernelRun, ...]
 
     @property
     def length(self) -> int:
@@ -40,7 +40,7 @@ class Message:
 
 def message(queries: Sequence[Range], keys: Sequence[Range], sees: Sees) -> Message:
     """What a rank with `queries` needs of a rank that holds `keys`."""
-    places, work = list[Range](), list[Work]()
+    places, work = list[Range](), list[KernelRun]()
     at = sent = 0
     for begin, end in keys:
         seen = [sees(query, (begin, end)) for query in queries]
@@ -55,7 +55,7 @@ def message(queries: Sequence[Range], keys: Sequence[Range], sees: Sees) -> Mess
                 if one[0] < one[1]:
                     kept = seeing(query, one, sees)
                     places_ = (rows[0] + kept[0] - query[0], rows[0] + kept[1] - query[0])
-                    work.append(Work(kept, places_, one, (sent + one[0] - first, sent + one[1] - first)))
+                    work.append(KernelRun(kept, places_, one, (sent + one[0] - first, sent + one[1] - first)))
             sent += last - first
         at += end - begin
     return Message(tuple(places), tuple(work))
@@ -83,7 +83,7 @@ def own(message_: Message) -> Message:
     return Message(message_.places, tuple(work))
 
 
-def in_halves(work: Sequence[Work]) -> tuple[tuple[Work, ...], tuple[Work, ...]]:
+def in_halves(work: Sequence[KernelRun]) -> tuple[tuple[KernelRun, ...], tuple[KernelRun, ...]]:
     """Work in two halves: what a rank does while others' keys come, and while its gradients go."""
     if len(work) == 1:
         (one,) = work
@@ -98,7 +98,7 @@ def in_halves(work: Sequence[Work]) -> tuple[tuple[Work, ...], tuple[Work, ...]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Steps:
+class RingSteps:
     """What one rank does: at step t it works on keys of rank - t, and sends its own to rank + t."""
 
     received: tuple[Message, ...]
@@ -106,9 +106,9 @@ class Steps:
     sent: tuple[Message, ...]
 
 
-def steps(rank: int, queries: Ranges, keys: Ranges, sees: Sees) -> Steps:
+def steps(rank: int, queries: Ranges, keys: Ranges, sees: Sees) -> RingSteps:
     """The steps of a rank."""
     count = len(keys)
     received = [message(queries[rank], keys[(rank - t) % count], sees) for t in range(count)]
     sent = [message(queries[(rank + t) % count], keys[rank], sees) for t in range(count)]
-    return Steps((own(received[0]), *received[1:]), tuple(sent))
+    return RingSteps((own(received[0]), *received[1:]), tuple(sent))

@@ -19,16 +19,16 @@ from attn_mlir.api.mask_strings import parse
 from attn_mlir.api.results import named_results
 from attn_mlir.api.rows import softmax
 from attn_mlir.distributed import model
-from attn_mlir.distributed.calls import Changed, Traced, of_pass, pieces, planned, remembered, seen_by, trace_call
+from attn_mlir.distributed.calls import Changed, TracedCall, of_pass, pieces, planned, remembered, seen_by, trace_call
 from attn_mlir.distributed.cut_program import PASS
-from attn_mlir.distributed.engine import Ring
+from attn_mlir.distributed.engine import RingAttention
 from attn_mlir.distributed.group import Ranks, ranks_of
 from attn_mlir.distributed.model import ALL_GATHER, RING, STRATEGIES, ULYSSES
 from attn_mlir.distributed.outside import outside
 from attn_mlir.distributed.packed import by_position, cut_parts, joined, layout_of, offsets_of, taken, whole_documents
 from attn_mlir.distributed.placement import Placement, held
 from attn_mlir.distributed.plan import message
-from attn_mlir.distributed.whole import Asked, Layout, by_gathering, by_heads
+from attn_mlir.distributed.whole import Asked, ShardLayout, by_gathering, by_heads
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.runtime.orders import heads_first, in_order, input_order, output_order
 from attn_mlir.runtime.programs import program_of
@@ -159,8 +159,8 @@ def _attend(qkv: tuple[Tensor, Tensor, Tensor], call: Asked, ranks: Ranks, place
     return named_results([*every, *results[weights:]], weights, traced.entry.traced.outputs, call.return_lse, call.return_states)
 
 
-def _computed(traced: Traced, qkv: tuple[Tensor, Tensor, Tensor], call: Asked, ranks: Ranks) -> list[Tensor]:
-    places = Layout(traced.queries, traced.keys)
+def _computed(traced: TracedCall, qkv: tuple[Tensor, Tensor, Tensor], call: Asked, ranks: Ranks) -> list[Tensor]:
+    places = ShardLayout(traced.queries, traced.keys)
     totals = {"Sq": places.totals["q_total"], "Skv": places.totals["kv_total"]}
     program_of(traced.entry).check(traced.captures, {**traced.problem.sizes, **totals}, traced.problem.device)
     strategy = call.strategy
@@ -173,7 +173,7 @@ def _computed(traced: Traced, qkv: tuple[Tensor, Tensor, Tensor], call: Asked, r
     return by_heads(call, ranks, places, qkv) if strategy == ULYSSES else by_gathering(call, ranks, places, qkv)
 
 
-def _packed(traced: Traced, qkv: tuple[Tensor, Tensor, Tensor], call: Asked, ranks: Ranks) -> list[Tensor]:
+def _packed(traced: TracedCall, qkv: tuple[Tensor, Tensor, Tensor], call: Asked, ranks: Ranks) -> list[Tensor]:
     """o and the row outputs of packed documents."""
     offsets, total = traced.documents, sum(held(each) for each in traced.queries)
     if traced.queries != traced.keys:
@@ -200,7 +200,7 @@ def _packed(traced: Traced, qkv: tuple[Tensor, Tensor, Tensor], call: Asked, ran
     return joined(own, whole, cut, [*[(o, 0.0)] * traced.entry.traced.weights, *((row, -math.inf if n == "lse" else 0.0) for n in names)])
 
 
-def _cheapest(traced: Traced, ranks: Ranks, element_size: int) -> str:
+def _cheapest(traced: TracedCall, ranks: Ranks, element_size: int) -> str:
     """The strategy of the least cost, by what all ranks know alike."""
     sizes, count = traced.problem.sizes, ranks.count
     sees = seen_by(traced.program, traced.captures, sizes)
@@ -208,17 +208,17 @@ def _cheapest(traced: Traced, ranks: Ranks, element_size: int) -> str:
     queries, keys = (sum(held(each) for each in ranges) for ranges in (traced.queries, traced.keys))
     seen = sum((w.rows[1] - w.rows[0]) * (w.keys[1] - w.keys[0]) for _, _, part in parts for w in part.work) / max(queries * keys, 1)
     sent = sum(part.length for r, s, part in parts if r != s) / max(keys * (count - 1), 1)
-    problem = model.Problem(
+    problem = model.CutProblem(
         count, sizes["B"], sizes["Hq"], sizes["Hkv"], queries, keys, sizes["D"], sizes["Dv"], element_size,
         seen if parts else 1.0, sent if parts else 1.0, bool(traced.wanted),
     )  # fmt: skip
-    machine = model.CPU if traced.problem.device_type == "cpu" else model.Machine()
+    machine = model.CPU if traced.problem.device_type == "cpu" else model.RankModel()
     possible = STRATEGIES if traced.program.merges else (ALL_GATHER, ULYSSES)
     drops = any(captured.source[0] == "dropout" for captured in traced.entry.traced.captures)
     return model.cheapest(problem, machine, tuple(s for s in possible if not (drops and s == ULYSSES))).strategy
 
 
-def _results(traced: Traced, qkv: tuple[Tensor, Tensor, Tensor], ranks: Ranks) -> list[Tensor]:
+def _results(traced: TracedCall, qkv: tuple[Tensor, Tensor, Tensor], ranks: Ranks) -> list[Tensor]:
     """o and the row outputs; a row that takes several passes over keys goes round for each."""
     program = traced.program
     if not program.merges:
@@ -230,7 +230,7 @@ def _results(traced: Traced, qkv: tuple[Tensor, Tensor, Tensor], ranks: Ranks) -
         rows = _results(of_pass(traced, first, qkv, ()), qkv, ranks)[1:]
         return _results(dataclasses.replace(of_pass(traced, last, qkv, rows), confirm=lambda: None), qkv, ranks)
     dtype = torch.float32 if traced.problem.inputs.element == "f32" else qkv[0].dtype
-    ring = Ring(program, ranks, planned(traced, ranks), pieces(traced)[ranks.rank], traced.confirm, traced.documents)
+    ring = RingAttention(program, ranks, planned(traced, ranks), pieces(traced)[ranks.rank], traced.confirm, traced.documents)
     tensors = [value for value in traced.captures if isinstance(value, Tensor)]
     if not traced.wanted:
         q, k, v = (x.to(dtype) for x in qkv)
@@ -242,7 +242,7 @@ class _Attention(torch.autograd.Function):
     """A ring forward, and a ring backward with the row states of the whole sequence."""
 
     @staticmethod
-    def forward(ctx: Any, ring: Ring, traced: Traced, dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, ring: RingAttention, traced: TracedCall, dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
         q, k, v = (x.detach().to(dtype) for x in tensors[:3])
         captures = [value.detach() if isinstance(value, Tensor) else value for value in traced.captures]
         finals = ring.forward(q, k, v, captures)

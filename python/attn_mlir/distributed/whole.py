@@ -39,7 +39,7 @@ class Asked:
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class ShardLayout:
     """Which positions of queries and of keys the ranks hold."""
 
     queries: Ranges
@@ -53,7 +53,7 @@ class Layout:
         }
 
 
-def by_gathering(call: Asked, ranks: Ranks, layout: Layout, qkv: tuple[Tensor, Tensor, Tensor]) -> list[Tensor]:
+def by_gathering(call: Asked, ranks: Ranks, layout: ShardLayout, qkv: tuple[Tensor, Tensor, Tensor]) -> list[Tensor]:
     """o and the row outputs of this rank's queries, whose kernels see all keys."""
     q = qkv[0]
     k, v = (gathered(ranks, layout.keys, x) for x in qkv[1:])
@@ -66,7 +66,7 @@ def by_gathering(call: Asked, ranks: Ranks, layout: Layout, qkv: tuple[Tensor, T
     return every[0] if len(every) == 1 else [torch.cat(parts, 2) for parts in zip(*every, strict=True)]
 
 
-def by_heads(call: Asked, ranks: Ranks, layout: Layout, qkv: tuple[Tensor, Tensor, Tensor]) -> list[Tensor]:
+def by_heads(call: Asked, ranks: Ranks, layout: ShardLayout, qkv: tuple[Tensor, Tensor, Tensor]) -> list[Tensor]:
     """The same, of some heads of all queries, which are exchanged for all heads of some."""
     heads = [x.shape[1] for x in qkv[:2]]
     if any(count % ranks.count for count in heads):

@@ -49,7 +49,7 @@ class BlockMask(TorchBlockMask):
     """Whether `mask_mod` alone says what is kept."""
 
     def __getitem__(self, index: Any) -> "BlockMask":
-        """The mask of some batches, heads and rows of blocks; integers keep their dimension. Its mask_mod has to be set anew."""
+        """The mask of some batches, heads and rows of blocks; integers keep their dimension. Its mask_mod has to be set."""
         if getattr(self, "dq_kv_order", None) is not None:
             raise UnsupportedError("a BlockMask with a tensor as dq_kv_order cannot be sliced: make one of the slice's tables")
         chosen = index if isinstance(index, tuple) else (index,)

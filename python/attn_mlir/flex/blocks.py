@@ -16,7 +16,7 @@ from attn_mlir.errors import AttnError
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.emit import Inputs
-from attn_mlir.frontend.program import Program, trace
+from attn_mlir.frontend.program import Definition, trace
 from attn_mlir.frontend.sizes import known
 
 Mask = Callable[..., Any]
@@ -56,7 +56,7 @@ def _analysed(mask_mod: Mask, sizes: Sizes, block: tuple[int, int], shape: tuple
     from attn_mlir.passes.resolve_masks import ResolveMasks
 
     try:
-        entry = Entry(trace(Program(softmax, mask_mod=mask_mod, scale=1.0), Inputs("f32", 64, 64)))
+        entry = Entry(trace(Definition(softmax, mask_mod=mask_mod, scale=1.0), Inputs("f32", 64, 64)))
         scan: Any = Scan((None, None, None, None, mask_mod, softmax))
         captures = [_array(value) for value in entry.captures(scan, 0.0)]
     except (AttnError, TypeError):  # what cannot be traced, or has no type of numpy's, can be evaluated

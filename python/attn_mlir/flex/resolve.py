@@ -17,11 +17,11 @@ from attn_mlir.flex.create import noop_mask
 Mask = Callable[..., Any]
 _WHOLE = 1 << 30
 """The block size of masks that torch makes where it is given none; they fit any length."""
-_found: "dict[int, Found]" = {}
+_found: "dict[int, FoundMask]" = {}
 """By the number of the mask, for as long as that lives."""
 
 
-class Found:
+class FoundMask:
     """The mask function that was found for a BlockMask, and what of the mask it was found for."""
 
     __slots__ = ("batch_heads", "block", "device", "fits", "function", "given", "lengths", "mask", "tables")
@@ -117,7 +117,7 @@ def mask_function(mask: Any, query: Tensor, q_sizes: Sequence[int], kv_sizes: Se
     # A graph reads the tables at every call: comparing them with the function would tie it to one mask, and each new one would compile.
     if torch.compiler.is_dynamo_compiling() or any([changes_unseen(table) for table in _tables(mask)]):
         return _of_tables(mask)
-    found = Found(mask, function, batch_heads, device)
+    found = FoundMask(mask, function, batch_heads, device)
     found.function = function if _fits(mask) else _of_tables(mask)
     _found[id(mask)] = found
     return found.function

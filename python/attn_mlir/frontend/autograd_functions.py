@@ -23,7 +23,7 @@ _ADVICE = "write what it computes with torch's functions, or compute it before t
 _tracing = 0
 
 
-class Context:
+class AutogradContext:
     """What forward, setup_context and backward get as `ctx`."""
 
     def __init__(self, count: int) -> None:
@@ -121,7 +121,7 @@ def _trace(kind: Any, args: tuple[Any, ...]) -> Any:
     name = kind.__name__
     if kind.backward is _SingleLevelFunction.backward and kind.vjp is _SingleLevelFunction.vjp:
         raise scope.fail(f"calls {name}.apply, and {name} has no backward", "give it one")
-    ctx = Context(len(args))
+    ctx = AutogradContext(len(args))
     if _separate(kind):
         result = kind.forward(*args)
         kind.setup_context(ctx, args, result)
@@ -134,7 +134,7 @@ def _trace(kind: Any, args: tuple[Any, ...]) -> Any:
     return outputs if isinstance(result, tuple) else outputs[0]
 
 
-def _with_slopes(kind: Any, ctx: Context, args: Sequence[Any], output: Any, factors: Sequence[Node | None]) -> Any:
+def _with_slopes(kind: Any, ctx: AutogradContext, args: Sequence[Any], output: Any, factors: Sequence[Node | None]) -> Any:
     """One of the results of forward, with the derivative `factors` by the arguments."""
     if isinstance(output, (int, float, type(None))) or any(output is x for x in ctx.constant):
         return output
@@ -152,7 +152,7 @@ def _with_slopes(kind: Any, ctx: Context, args: Sequence[Any], output: Any, fact
     return result
 
 
-def _factors(kind: Any, ctx: Context, args: Sequence[Any], count: int) -> list[dict[int, Node]]:
+def _factors(kind: Any, ctx: AutogradContext, args: Sequence[Any], count: int) -> list[dict[int, Node]]:
     """The factors of the gradients of the results, by their positions, in that of each argument."""
     trace = scope.current()
     symbols = [Node("argument", "float", attribute=f"gradient{i}", order=trace.next_order(), scope=trace.scope) for i in range(count)]
@@ -161,7 +161,7 @@ def _factors(kind: Any, ctx: Context, args: Sequence[Any], count: int) -> list[d
     found = list(found) if isinstance(found, tuple) else [found]
     if len(found) < len(args) or any(x is not None for x in found[len(args) :]):
         raise scope.fail(f"{kind.__name__}.backward returned {len(found)} gradients for {len(args)} arguments", "return one for each")
-    linear = Linear(symbols)
+    linear = LinearForm(symbols)
     factors = []
     for x in found[: len(args)]:
         form = {} if x is None else linear.form(lift(x))
@@ -182,7 +182,7 @@ def _scalar(kind: Any, argument: Any) -> Node:
     return lift(argument)
 
 
-class Linear:
+class LinearForm:
     """Expressions as sums of symbols with factors; one without a symbol has no form, unless it is 0."""
 
     def __init__(self, symbols: Sequence[Node]) -> None:

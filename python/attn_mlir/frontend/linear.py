@@ -40,7 +40,7 @@ INPUTS = ("decay", "initial_state", "cu_seqlens", "erase", "erase_key", "removed
 
 
 @dataclasses.dataclass(frozen=True)
-class LinearProgram:
+class LinearDefinition:
     """The user's functions of one linear attention, and what else shapes its program."""
 
     q_mod: Function | None = None
@@ -80,44 +80,44 @@ class LinearProgram:
         return self.erase != "none" or self.erase_mod is not None
 
 
-def decay_has_channels(program: LinearProgram) -> bool:
+def decay_has_channels(definition: LinearDefinition) -> bool:
     """Whether every key channel has its own decay: it comes so, or decay_mod asks for the channel."""
-    if program.decay.endswith("channel"):
+    if definition.decay.endswith("channel"):
         return True
-    return program.decay_mod is not None and _CHANNEL in _asked(program, "decay_mod", program.decay_mod, _DECAY_PARAMETERS)[0]
+    return definition.decay_mod is not None and _CHANNEL in _asked(definition, "decay_mod", definition.decay_mod, _DECAY_PARAMETERS)[0]
 
 
-def trace_linear(program: LinearProgram, inputs: Inputs, device: Any = None) -> Traced:
-    """Traces `program`. Raises TraceError for what cannot be traced, UnsupportedError for a skip beside decays of channels."""
-    scan = Scan(program.functions, detailed=True)
+def trace_linear(definition: LinearDefinition, inputs: Inputs, device: Any = None) -> Traced:
+    """Traces `definition`. Raises TraceError for what cannot be traced, UnsupportedError for a skip beside decays of channels."""
+    scan = Scan(definition.functions, detailed=True)
     dims = dict(LINEAR_DIMS)
-    channels = decay_has_channels(program)
-    if channels and program.skip_mod is not None:
+    channels = decay_has_channels(definition)
+    if channels and definition.skip_mod is not None:
         raise UnsupportedError(
             "skip_mod does not go with decays of channels, [H, K], [B, H, T, K] or a decay_mod that takes d: "
             "leave it out, and add skip * v to o in PyTorch"
         )
     if channels:
         dims["decay"] = dims["key"]
-    state = NamedTrace(program.dtypes, dims)
+    state = NamedTrace(definition.dtypes, dims)
     state.device, state.heads_of, state.reusable, state.largest = device, "v", scan.reusable, inputs.largest
     rebind = rebinder(scan, state)
-    given = _inputs(program, "f64" if inputs.element == "f64" else "f32", channels, inputs.element)
-    pieces = [_input_piece(state, program, name, role, rebind) for name, role in _MODS if _is_changed(program, name, role)]
-    if program.decay_mod is not None or "head" in program.decay:
-        pieces.append(_decay_piece(state, program, given.get("decay"), rebind))
-    if program.skip_mod is not None:
-        pieces.append(_skip_piece(state, program.skip_mod, rebind))
-    if program.erases:
-        pieces.append(_erase_piece(state, program, given, rebind))
+    given = _inputs(definition, "f64" if inputs.element == "f64" else "f32", channels, inputs.element)
+    pieces = [_input_piece(state, definition, name, role, rebind) for name, role in _MODS if _is_changed(definition, name, role)]
+    if definition.decay_mod is not None or "head" in definition.decay:
+        pieces.append(_decay_piece(state, definition, given.get("decay"), rebind))
+    if definition.skip_mod is not None:
+        pieces.append(_skip_piece(state, definition.skip_mod, rebind))
+    if definition.erases:
+        pieces.append(_erase_piece(state, definition, given, rebind))
     read = used_captures(pieces, state.captures, state.specialised)
     captures = unique([*given.values(), *(captured for captured in read if captured.source[0] != "input")])
-    text, located = _emit(program, inputs, pieces, captures, state, channels)
+    text, located = _emit(definition, inputs, pieces, captures, state, channels)
     return Traced(
         text,
         located,
         tuple(captures),
-        ("final_state",) if program.final_state else (),
+        ("final_state",) if definition.final_state else (),
         tuple(state.specialised.items()),
         tuple(state.nonzero - set(state.specialised)),
         extents(pieces, LINEAR_SIZES),
@@ -125,35 +125,35 @@ def trace_linear(program: LinearProgram, inputs: Inputs, device: Any = None) -> 
         tape=state.tape(captures),
         decisions=tuple(state.decisions.values()),
         linear=tuple(given),
-        segment=program.segment,
+        segment=definition.segment,
         by_head=tuple(piece.name[0] for piece in pieces if piece.name in ("query", "key") and _reads_head(piece)),
     )
 
 
-def _inputs(program: LinearProgram, score: str, channels: bool, element: str) -> dict[str, Captured]:
+def _inputs(definition: LinearDefinition, score: str, channels: bool, element: str) -> dict[str, Captured]:
     """The inputs besides q, k and v, by name; a decay for each step is given channels where decay_mod asks for them."""
     ranks = {"none": 0, "head": 1, "head channel": 2, "step": 4 if channels else 3, "step channel": 4}
     found = {
-        "decay": (score, ranks[program.decay]),
-        "initial_state": (score, 4 if program.initial_state else 0),
-        "cu_seqlens": (program.offsets, 1 if program.offsets else 0),
-        "erase": (score, {**ranks, "step": 3}[program.erase]),
-        "erase_key": (element, 4 if program.erase_key else 0),
-        "removed_key": (element, 4 if program.removed_key else 0),
+        "decay": (score, ranks[definition.decay]),
+        "initial_state": (score, 4 if definition.initial_state else 0),
+        "cu_seqlens": (definition.offsets, 1 if definition.offsets else 0),
+        "erase": (score, {**ranks, "step": 3}[definition.erase]),
+        "erase_key": (element, 4 if definition.erase_key else 0),
+        "removed_key": (element, 4 if definition.removed_key else 0),
     }
     return {name: Captured(("input", name), name, CaptureKind.TENSOR, element, rank) for name, (element, rank) in found.items() if rank}
 
 
-def _is_changed(program: LinearProgram, name: str, role: str) -> bool:
-    return getattr(program, role) is not None or (name == "query" and program.scale != 1.0)
+def _is_changed(definition: LinearDefinition, name: str, role: str) -> bool:
+    return getattr(definition, role) is not None or (name == "query" and definition.scale != 1.0)
 
 
 def _reads_head(piece: Piece) -> bool:
     return piece.arguments[2] in reachable(piece.results)
 
 
-def _input_piece(state: NamedTrace, program: LinearProgram, name: str, role: str, rebind: Rebinder) -> Piece:
-    function = getattr(program, role)
+def _input_piece(state: NamedTrace, definition: LinearDefinition, name: str, role: str, rebind: Rebinder) -> Piece:
+    function = getattr(definition, role)
     full = (_ELEMENT, *_POSITION, _CHANNEL)
     if function is None:
         arguments = tuple(state.argument(p.name, p.kind, nonnegative=p.nonnegative) for p in full)
@@ -161,23 +161,24 @@ def _input_piece(state: NamedTrace, program: LinearProgram, name: str, role: str
         arguments = tuple(dataclasses.replace(argument, scope=state.scope) for argument in arguments)
         node = arguments[0]
     else:
-        arguments, result = _call(state, program, name, role, function, rebind, full)
+        arguments, result = _call(state, definition, name, role, function, rebind, full)
         node = functions.as_float(state, result, function, role, "the changed element")
-    if name == "query" and program.scale != 1.0:
-        node = _scaled(state, program, node)
+    if name == "query" and definition.scale != 1.0:
+        node = _scaled(state, definition, node)
     return Piece(name, arguments, (node,), functions.position_of(function) if function is not None else None)
 
 
-def _scaled(state: NamedTrace, program: LinearProgram, node: Node) -> Node:
+def _scaled(state: NamedTrace, definition: LinearDefinition, node: Node) -> Node:
     with state:
-        factor: Any = wrap(state.capture(Captured(SCALE, "scale", CaptureKind.FLOAT))) if program.scale == "runtime" else program.scale
+        scale: Any = definition.scale
+        factor = wrap(state.capture(Captured(SCALE, "scale", CaptureKind.FLOAT))) if scale == "runtime" else scale
         scaled = (wrap(node) * factor)._node
     state.labels[scaled] = "scaled"
     return scaled
 
 
-def _decay_piece(state: NamedTrace, program: LinearProgram, decay: Captured | None, rebind: Rebinder) -> Piece:
-    function = program.decay_mod
+def _decay_piece(state: NamedTrace, definition: LinearDefinition, decay: Captured | None, rebind: Rebinder) -> Piece:
+    function = definition.decay_mod
 
     def start(values: Sequence[Value]) -> Value:
         """The log decay that decay_mod gets."""
@@ -191,7 +192,7 @@ def _decay_piece(state: NamedTrace, program: LinearProgram, decay: Captured | No
     if function is None:
         arguments, result = trace_call(state, "decay", "decay", lambda *values: start(values), _DECAY_PARAMETERS)
     else:
-        arguments, result = _call(state, program, "decay", "decay_mod", function, rebind, _DECAY_PARAMETERS, start)
+        arguments, result = _call(state, definition, "decay", "decay_mod", function, rebind, _DECAY_PARAMETERS, start)
     node = functions.as_float(state, result, function, "decay_mod", "the changed log decay")
     if function is None:
         state.labels[node] = "decay"
@@ -205,11 +206,11 @@ def _skip_piece(state: NamedTrace, function: Function, rebind: Rebinder) -> Piec
     return Piece("skip", arguments, (node,), functions.position_of(function))
 
 
-def _erase_piece(state: NamedTrace, program: LinearProgram, given: Mapping[str, Captured], rebind: Rebinder) -> Piece:
+def _erase_piece(state: NamedTrace, definition: LinearDefinition, given: Mapping[str, Captured], rebind: Rebinder) -> Piece:
     """What makes the erase key: the share that is erased times erase_key, or times k after k_mod."""
-    full, key, mod = (_ELEMENT, *_POSITION, _CHANNEL), given.get("erase_key"), program.erase_mod
-    share_of = None if mod is None else _bound(program, "erase_mod", mod, rebind, (Parameter("share", "float"), *_POSITION, _CHANNEL))
-    key_of = None if program.k_mod is None or key is not None else _bound(program, "k_mod", program.k_mod, rebind, full)
+    full, key, mod = (_ELEMENT, *_POSITION, _CHANNEL), given.get("erase_key"), definition.erase_mod
+    share_of = None if mod is None else _bound(definition, "erase_mod", mod, rebind, (Parameter("share", "float"), *_POSITION, _CHANNEL))
+    key_of = None if definition.k_mod is None or key is not None else _bound(definition, "k_mod", definition.k_mod, rebind, full)
     tensor = given.get("erase")
 
     def made(*values: Value) -> Any:
@@ -233,21 +234,21 @@ def _erase_piece(state: NamedTrace, program: LinearProgram, given: Mapping[str, 
     return Piece("erase", arguments, (node,), position, operands=operands)  # type: ignore[arg-type]
 
 
-def _bound(program: LinearProgram, role: str, function: Function, rebind: Rebinder, full: Sequence[Parameter]) -> Callable[..., Any]:
+def _bound(definition: LinearDefinition, role: str, function: Function, rebind: Rebinder, full: Sequence[Parameter]) -> Callable[..., Any]:
     """A user's function on all of `full`, of which it gets what it asks for."""
     more = (full[1:4],) if role == "erase_mod" else ()
-    asked, _ = _asked(program, role, function, full, more)
+    asked, _ = _asked(definition, role, function, full, more)
     rebound = rebind(function)
 
     def call(*values: Any) -> Any:
-        given = {p.name: value for p, value in zip(full, values, strict=True)} | {_CUSTOM.name: program.custom}
+        given = {p.name: value for p, value in zip(full, values, strict=True)} | {_CUSTOM.name: definition.custom}
         return rebound(*(given[p.name] for p in asked))
 
     return call
 
 
 def _asked(
-    program: LinearProgram, role: str, function: Function, full: Sequence[Parameter], more: Sequence[Sequence[Parameter]] = ()
+    definition: LinearDefinition, role: str, function: Function, full: Sequence[Parameter], more: Sequence[Sequence[Parameter]] = ()
 ) -> tuple[tuple[Parameter, ...], tuple[Parameter, ...]]:
     """The parameters, of `full` and the custom inputs, or one of `more` lists, that a mod takes; and the same with the user's names.
 
@@ -255,7 +256,7 @@ def _asked(
     """
     x, *rest = full
     choices: list[tuple[Parameter, ...]] = [(x,), (x, *rest[:3]), (x, *rest), *(tuple(each) for each in more)]
-    if program.custom is not None:
+    if definition.custom is not None:
         custom: list[tuple[Parameter, ...]] = [(x, _CUSTOM), (x, _CUSTOM, *rest[:3]), (x, _CUSTOM, *rest)]
         choices = [*choices, *custom] if _second_name(function) == rest[0].name else [choices[0], *custom, *choices[1:]]
     chosen = choose_arity(role, function, choices)
@@ -272,7 +273,7 @@ def _second_name(function: Function) -> str:
 
 def _call(
     state: NamedTrace,
-    program: LinearProgram,
+    definition: LinearDefinition,
     name: str,
     role: str,
     function: Function,
@@ -281,14 +282,14 @@ def _call(
     first: Callable[[Sequence[Value]], Value] | None = None,
 ) -> tuple[tuple[Node, ...], Any]:
     """Calls `function` on what it asks for of `full`, the parameters of the piece; `first` makes its first argument of all of them."""
-    asked, chosen = _asked(program, role, function, full)
+    asked, chosen = _asked(definition, role, function, full)
     written = {parameter.name: user.name for parameter, user in zip(asked, chosen, strict=True)}
     parameters = [dataclasses.replace(p, name=written.get(p.name, p.name)) for p in full]
     rebound = rebind(function)
 
     def adapter(*values: Value) -> Any:
         given: dict[str, Any] = {p.name: value for p, value in zip(full, values, strict=True)}
-        given[_CUSTOM.name] = program.custom
+        given[_CUSTOM.name] = definition.custom
         if first is not None:
             given[full[0].name] = first(values)
         return rebound(*(given[p.name] for p in asked))
@@ -298,7 +299,7 @@ def _call(
 
 
 def _emit(
-    program: LinearProgram,
+    definition: LinearDefinition,
     inputs: Inputs,
     pieces: Sequence[Piece],
     captures: Sequence[Captured],
@@ -312,17 +313,17 @@ def _emit(
             module = ir.Module.create()
             arguments = [(name, _shaped(name, type_, inputs)) for name, type_ in emitter.arguments(captures)]
             wide, results = ir.ShapedType.get_dynamic_size(), [arguments[2][1]]
-            if program.final_state:
+            if definition.final_state:
                 results.append(ir.RankedTensorType.get([wide] * 3 + [inputs.value_dim], emitter.types["float"]))
 
             def make(values: Sequence[ir.Value]) -> tuple[ir.Operation, ir.Block]:
                 named = dict(zip([captured.source[1] for captured in captures if captured.source[0] == "input"], values[3:], strict=False))
-                decay = named.get("decay") if "step" in program.decay else None
+                decay = named.get("decay") if "step" in definition.decay else None
                 operands = [*values[:3], decay, named.get("initial_state"), None, named.get("cu_seqlens")]
-                outputs = ("final_state",) if program.final_state else ()
+                outputs = ("final_state",) if definition.final_state else ()
                 op, block = build.linear_attention(operands, results, outputs, channels="key" if channels else "none")
-                if program.output != "after":
-                    op.attributes["output"] = ir.StringAttr.get(program.output)
+                if definition.output != "after":
+                    op.attributes["output"] = ir.StringAttr.get(definition.output)
                 return op, block
 
             emitter.function(module, pieces, arguments, results, captures, make)

@@ -36,7 +36,7 @@ _ONE_PER_ROW = 'it must be one number for each row: reduce it, as in scores.get_
 
 
 @dataclasses.dataclass(frozen=True)
-class OnlineProgram:
+class OnlineDefinition:
     """The functions of one attention in online form."""
 
     online_fwd: Function
@@ -68,38 +68,38 @@ class OnlineProgram:
         return (*mods, self.online_fwd, self.epilogue, *(f for f in (self.forward, self.backward) if f is not None))
 
 
-def trace_online(program: OnlineProgram, inputs: Inputs, device: Any = None) -> Traced:
-    """Traces `program` into `attn.online`, and, where they are given, `forward` and `backward` into functions beside it.
+def trace_online(definition: OnlineDefinition, inputs: Inputs, device: Any = None) -> Traced:
+    """Traces `definition` into `attn.online`, and, where they are given, `forward` and `backward` into functions beside it.
 
     Raises TraceError for what cannot be traced.
     """
-    scan = Scan(program.functions, detailed=True)
-    state = NamedTrace(program.dtypes)
+    scan = Scan(definition.functions, detailed=True)
+    state = NamedTrace(definition.dtypes)
     state.device, state.largest = device, inputs.largest
     state.reusable = scan.reusable
     rebind = rebinder(scan, state)
     pieces = []
     for name, function, position in (
-        ("query", program.query_mod, "q_idx"),
-        ("key", program.key_mod, "kv_idx"),
-        ("value", program.value_mod, "kv_idx"),
+        ("query", definition.query_mod, "q_idx"),
+        ("key", definition.key_mod, "kv_idx"),
+        ("value", definition.value_mod, "kv_idx"),
     ):
         if function is not None:
-            pieces.append(_input_piece(state, program, name, function, rebind, position))
-    if program.score_mod is not None:
-        pieces.append(_score_piece(state, program, program.score_mod, rebind))
-    pieces += mask_piece(state, program.mask_mod, rebind)
-    pieces += [_init_piece(state, program), _step_piece(state, program, rebind), _finalize_piece(state, program, rebind)]
-    pieces = with_dropout(state, pieces, program.dropout)
-    written = _written_pieces(state, program, rebind)
+            pieces.append(_input_piece(state, definition, name, function, rebind, position))
+    if definition.score_mod is not None:
+        pieces.append(_score_piece(state, definition, definition.score_mod, rebind))
+    pieces += mask_piece(state, definition.mask_mod, rebind)
+    pieces += [_init_piece(state, definition), _step_piece(state, definition, rebind), _finalize_piece(state, definition, rebind)]
+    pieces = with_dropout(state, pieces, definition.dropout)
+    written = _written_pieces(state, definition, rebind)
     captures = unique(used_captures([*pieces, *written], state.captures, state.specialised))
-    form = (inputs, pieces, program.outputs, captures, state.specialised)
+    form = (inputs, pieces, definition.outputs, captures, state.specialised)
     text, located = emit(*form, accumulators=1)
     backward = emit(*form, accumulators=1, functions=written) if written else ("", "")
     nonzero = tuple(state.nonzero - set(state.specialised))
     specialised = tuple(state.specialised.items())
     return Traced(
-        text, located, tuple(captures), tuple(program.outputs), specialised, nonzero, extents([*pieces, *written]), state.reusable,
+        text, located, tuple(captures), tuple(definition.outputs), specialised, nonzero, extents([*pieces, *written]), state.reusable,
         backward, tape=state.tape(captures), decisions=tuple(state.decisions.values()),
     )  # fmt: skip
 
@@ -133,62 +133,62 @@ def _call(
     return trace_call(state, kind, role, adapter, parameters)
 
 
-def _input_piece(state: NamedTrace, program: OnlineProgram, name: str, function: Function, rebind: Rebinder, position: str) -> Piece:
+def _input_piece(state: NamedTrace, definition: OnlineDefinition, name: str, function: Function, rebind: Rebinder, position: str) -> Piece:
     x, *indices = (Parameter("x", "float"), *_POSITION[:2], *(Parameter(n, "int", nonnegative=True) for n in (position, "d")))
     choices = ((x,), (x, _CUSTOM), (x, *indices), (x, _CUSTOM, *indices))
     role = f"{name}_mod"
-    arguments, result = _call(state, name, role, function, rebind, choices, (x, *indices), program.custom)
+    arguments, result = _call(state, name, role, function, rebind, choices, (x, *indices), definition.custom)
     node = functions.as_float(state, result, function, role, "the changed element")
     return Piece(name, arguments, (node,), functions.position_of(function))
 
 
-def _score_piece(state: NamedTrace, program: OnlineProgram, function: Function, rebind: Rebinder) -> Piece:
+def _score_piece(state: NamedTrace, definition: OnlineDefinition, function: Function, rebind: Rebinder) -> Piece:
     choices = ((_SCORE[0], _CUSTOM, *_SCORE[1:]), _SCORE)
-    arguments, result = _call(state, "score", "score_mod", function, rebind, choices, _SCORE, program.custom)
+    arguments, result = _call(state, "score", "score_mod", function, rebind, choices, _SCORE, definition.custom)
     node = functions.as_float(state, result, function, "score_mod", "the changed score")
     return Piece("score", arguments, (node,), functions.position_of(function))
 
 
-def _init_piece(state: NamedTrace, program: OnlineProgram) -> Piece:
-    state.scope = Scope("init", program.subject)
+def _init_piece(state: NamedTrace, definition: OnlineDefinition) -> Piece:
+    state.scope = Scope("init", definition.subject)
     arguments = tuple(state.argument(p.name, p.kind, nonnegative=True) for p in _POSITION)
-    return Piece("init", arguments, tuple(ops.constant(float(value)) for value in program.states.values()))
+    return Piece("init", arguments, tuple(ops.constant(float(value)) for value in definition.states.values()))
 
 
-def _step_piece(state: NamedTrace, program: OnlineProgram, rebind: Rebinder) -> Piece:
-    function = program.online_fwd
+def _step_piece(state: NamedTrace, definition: OnlineDefinition, rebind: Rebinder) -> Piece:
+    function = definition.online_fwd
     choices = ((_STEP[0], _STATES, *_POSITION),)
-    arguments, result = _call(state, "step", program.subject, function, rebind, choices, _STEP, states=tuple(program.states))
+    arguments, result = _call(state, "step", definition.subject, function, rebind, choices, _STEP, states=tuple(definition.states))
     if not isinstance(result, tuple) or len(result) != 3:
-        _fail(program, function, f"returned {_described(result)}", "return scores, new_online_rowscales, o_scale")
+        _fail(definition, function, f"returned {_described(result)}", "return scores, new_online_rowscales, o_scale")
     weight, states, scale = result
-    names = _check_names(program, function, states, tuple(program.states), "row states", "online_rowscales")
-    nodes = [_row_number(state, program, function, states[name], f"the row state {name!r}") for name in names]
-    weight = functions.as_float(state, weight, function, program.subject, "the weight of each key")
-    scale = _row_number(state, program, function, scale, "o_scale")
+    names = _check_names(definition, function, states, tuple(definition.states), "row states", "online_rowscales")
+    nodes = [_row_number(state, definition, function, states[name], f"the row state {name!r}") for name in names]
+    weight = functions.as_float(state, weight, function, definition.subject, "the weight of each key")
+    scale = _row_number(state, definition, function, scale, "o_scale")
     return Piece("step", arguments, (*nodes, weight, scale), functions.position_of(function))
 
 
-def _finalize_piece(state: NamedTrace, program: OnlineProgram, rebind: Rebinder) -> Piece:
-    function = program.epilogue
+def _finalize_piece(state: NamedTrace, definition: OnlineDefinition, rebind: Rebinder) -> Piece:
+    function = definition.epilogue
     choices = ((_EPILOGUE[0], _STATES, *_POSITION),)
-    arguments, result = _call(state, "finalize", program.subject, function, rebind, choices, _EPILOGUE, states=tuple(program.states))
+    arguments, result = _call(state, "finalize", definition.subject, function, rebind, choices, _EPILOGUE, states=tuple(definition.states))
     if not isinstance(result, tuple) or len(result) != 2:
-        _fail(program, function, f"returned {_described(result)}", "return o_new, final_rowscales")
+        _fail(definition, function, f"returned {_described(result)}", "return o_new, final_rowscales")
     o, rows = result
-    names = _check_names(program, function, rows, program.outputs, "row outputs", "final_rowscales")
-    o = functions.as_float(state, o, function, program.subject, "the output")
-    nodes = [_row_number(state, program, function, rows[name], f"the row output {name!r}") for name in names]
+    names = _check_names(definition, function, rows, definition.outputs, "row outputs", "final_rowscales")
+    o = functions.as_float(state, o, function, definition.subject, "the output")
+    nodes = [_row_number(state, definition, function, rows[name], f"the row output {name!r}") for name in names]
     return Piece("finalize", arguments, (o, *nodes), functions.position_of(function))
 
 
-def _written_pieces(state: NamedTrace, program: OnlineProgram, rebind: Rebinder) -> list[Piece]:
+def _written_pieces(state: NamedTrace, definition: OnlineDefinition, rebind: Rebinder) -> list[Piece]:
     """`forward` and `backward`: what a key weighs, and the gradient of its score."""
-    if program.forward is None or program.backward is None:
+    if definition.forward is None or definition.backward is None:
         return []
     return [
-        _pair_piece(state, program, rebind, "weight", program.forward, ((_FORWARD[0], _ROWS, *_PAIR),), _FORWARD),
-        _pair_piece(state, program, rebind, "dscore", program.backward, _backward_choices(), _BACKWARD),
+        _pair_piece(state, definition, rebind, "weight", definition.forward, ((_FORWARD[0], _ROWS, *_PAIR),), _FORWARD),
+        _pair_piece(state, definition, rebind, "dscore", definition.backward, _backward_choices(), _BACKWARD),
     ]
 
 
@@ -199,27 +199,27 @@ def _backward_choices() -> tuple[Sequence[Parameter], ...]:
 
 def _pair_piece(
     state: NamedTrace,
-    program: OnlineProgram,
+    definition: OnlineDefinition,
     rebind: Rebinder,
     name: str,
     function: Function,
     choices: Sequence[Sequence[Parameter]],
     full: Sequence[Parameter],
 ) -> Piece:
-    arguments, result = _call(state, name, program.subject, function, rebind, choices, full, states=tuple(program.outputs))
+    arguments, result = _call(state, name, definition.subject, function, rebind, choices, full, states=tuple(definition.outputs))
     what = "the weight of a key" if name == "weight" else "the gradient of a score"
-    node = functions.as_float(state, result, function, program.subject, what)
+    node = functions.as_float(state, result, function, definition.subject, what)
     return Piece(name, arguments, (node,), functions.position_of(function))
 
 
-def _row_number(state: NamedTrace, program: OnlineProgram, function: Function, value: Any, what: str) -> Node:
+def _row_number(state: NamedTrace, definition: OnlineDefinition, function: Function, value: Any, what: str) -> Node:
     """A result that must not differ within a row."""
-    node = functions.as_float(state, value, function, program.subject, what)
+    node = functions.as_float(state, value, function, definition.subject, what)
     if node.varying:
         along = "key to key" if state.scope is not None and state.scope.kind == "step" else "column to column of o"
         advice = _ONE_PER_ROW if along == "key to key" else "compute it from online_rowscales"
         raise failure(
-            functions.subject(program.subject, function),
+            functions.subject(definition.subject, function),
             f"{what} differs from {along}",
             advice,
             node.position or functions.position_of(function),
@@ -227,10 +227,12 @@ def _row_number(state: NamedTrace, program: OnlineProgram, function: Function, v
     return node
 
 
-def _check_names(program: OnlineProgram, function: Function, given: Any, wanted: Sequence[str], what: str, where: str) -> Sequence[str]:
+def _check_names(
+    definition: OnlineDefinition, function: Function, given: Any, wanted: Sequence[str], what: str, where: str
+) -> Sequence[str]:
     if not isinstance(given, Mapping):
         _fail(
-            program,
+            definition,
             function,
             f"returned {_described(given)} for its {what}",
             f"return a dictionary with the names of {where}: {_list(wanted)}",
@@ -238,20 +240,23 @@ def _check_names(program: OnlineProgram, function: Function, given: Any, wanted:
     missing, unknown = [name for name in wanted if name not in given], [name for name in given if name not in wanted]
     if missing:
         _fail(
-            program,
+            definition,
             function,
             f"does not return the {what} {_list(missing)}",
             f"{where} in __init__ declares {_list(wanted)}; return them all",
         )
     if unknown:
         _fail(
-            program, function, f"returns {_list(unknown)}, which {where} in __init__ does not declare", "declare it there, or leave it out"
+            definition,
+            function,
+            f"returns {_list(unknown)}, which {where} in __init__ does not declare",
+            "declare it there, or leave it out",
         )
     return wanted
 
 
-def _fail(program: OnlineProgram, function: Function, problem: str, advice: str) -> NoReturn:
-    raise failure(functions.subject(program.subject, function), problem, advice, functions.position_of(function))
+def _fail(definition: OnlineDefinition, function: Function, problem: str, advice: str) -> NoReturn:
+    raise failure(functions.subject(definition.subject, function), problem, advice, functions.position_of(function))
 
 
 def _described(result: Any) -> str:

@@ -29,7 +29,7 @@ from attn_mlir.frontend.scores import numbered, score_pieces, scores_of
 from attn_mlir.frontend.tape import Tape
 from attn_mlir.frontend.values import Value, wrap
 
-__all__ = ["Program", "Traced", "trace"]
+__all__ = ["Definition", "Traced", "trace"]
 
 _POSITION = tuple(Parameter(name, "int", nonnegative=True) for name in ("b", "h", "q_idx"))
 _KEY = Parameter("kv_idx", "int", nonnegative=True)
@@ -42,7 +42,7 @@ def _mod(position: str) -> tuple[tuple[Parameter, ...], ...]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Program:
+class Definition:
     """The user's functions of one attention, and which results are wanted."""
 
     row: Callable[..., Any]
@@ -117,29 +117,29 @@ class Traced:
         return not self.specialised and not self.decisions and self.tape is None
 
 
-def trace(program: Program, inputs: Inputs, device: Any = None) -> Traced:
-    """Traces `program`. Raises TraceError for what cannot be traced."""
-    scan = Scan(program.functions, detailed=True)
+def trace(definition: Definition, inputs: Inputs, device: Any = None) -> Traced:
+    """Traces `definition`. Raises TraceError for what cannot be traced."""
+    scan = Scan(definition.functions, detailed=True)
     state = Trace()
     state.device, state.largest, state.head_dim = device, inputs.largest, inputs.head_dim
     state.reusable = scan.reusable
     rebind = rebinder(scan, state)
     pieces = []
     for name, role, function, position in (
-        ("query", "query_mod", program.query_mod, "q_idx"),
-        ("key", "key_mod", program.key_mod, "kv_idx"),
-        ("value", "value_mod", program.value_mod, "kv_idx"),
+        ("query", "query_mod", definition.query_mod, "q_idx"),
+        ("key", "key_mod", definition.key_mod, "kv_idx"),
+        ("value", "value_mod", definition.value_mod, "kv_idx"),
     ):
         if function is not None:
             pieces.append(_input_piece(state, name, role, function, rebind, position))
-    scales = (program.scale, *program.extra_scales)
-    pieces += score_pieces(state, program.score_mod, scales, rebind)
-    pieces += mask_piece(state, program.mask_mod, rebind)
-    row, key, outputs = _row_piece(state, program, rebind, scores_of(pieces, len(scales)))
+    scales = (definition.scale, *definition.extra_scales)
+    pieces += score_pieces(state, definition.score_mod, scales, rebind)
+    pieces += mask_piece(state, definition.mask_mod, rebind)
+    row, key, outputs = _row_piece(state, definition, rebind, scores_of(pieces, len(scales)))
     weights = len(row.results) - len(outputs)
     pieces = with_descales(state, [*pieces, row], inputs.descales, weights)
-    pieces = with_dropout(state, pieces, program.dropout, len(scales), weights)
-    pieces = with_key_scores(state, pieces, key, functions.subject("row", program.row), len(scales))
+    pieces = with_dropout(state, pieces, definition.dropout, len(scales), weights)
+    pieces = with_key_scores(state, pieces, key, functions.subject("row", definition.row), len(scales))
     given = [*sequence_captures(inputs), *list_captures(inputs), *position_captures(inputs), *product_captures(inputs)]
     captures = unique([*given, *used_captures(pieces, state.captures, state.specialised)])
     text, located = emit(inputs, pieces, outputs, captures, state.specialised, state.labels)
@@ -218,9 +218,9 @@ def mask_piece(state: Trace, function: Callable[..., Any] | None, rebind: Rebind
     return [Piece("mask", arguments, (node,), functions.position_of(function))]
 
 
-def _row_piece(state: Trace, program: Program, rebind: Rebinder, count: int) -> tuple[Piece, Node | None, list[str]]:
+def _row_piece(state: Trace, definition: Definition, rebind: Rebinder, count: int) -> tuple[Piece, Node | None, list[str]]:
     """The row of `count` scores, its kv_idx where it takes one, and the names of its outputs."""
-    function = program.row
+    function = definition.row
     scores = tuple(Parameter(name, "float", varying=True) for name in numbered("s", count))
     full = (*scores, *_POSITION)
     parameters = choose_arity("row", function, [scores, full, (*full, _ROW_KEY)])
@@ -231,7 +231,7 @@ def _row_piece(state: Trace, program: Program, rebind: Rebinder, count: int) -> 
     refuse_row_values(function, nodes[1:])
     outputs: dict[str, Node] = {}
     for name, value in states.items():
-        if program.states or (program.lse and name == "lse"):
+        if definition.states or (definition.lse and name == "lse"):
             outputs[name] = functions.as_float(state, value, function, "row", f"a number for the row output {name!r}")
             if outputs[name].varying:
                 advice = "a row output is one number for each row: reduce it, for example with .sum() or .max()"
@@ -241,7 +241,7 @@ def _row_piece(state: Trace, program: Program, rebind: Rebinder, count: int) -> 
                     advice,
                     outputs[name].position or functions.definition(function),
                 )
-    if program.lse and "lse" not in outputs:
+    if definition.lse and "lse" not in outputs:
         with state:
             outputs["lse"] = logsumexp(wrap(arguments[0]))._node
         state.labels[outputs["lse"]] = "lse"

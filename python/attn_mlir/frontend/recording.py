@@ -34,17 +34,17 @@ def recorded(
         return result
     first = next((trace.tensors[id(tensor)][1] for tensor in inputs if id(tensor) in trace.tensors), "captured")
     label = first if name in ("__getitem__", "__get__") or len(first) > 40 else f"{first}_{name.strip('_')}"
-    return Results(trace, label).of(func, name, given, result)
+    return TapeResults(trace, label).of(func, name, given, result)
 
 
-class Results:
+class TapeResults:
     """Makes what a step gives known to the trace, as tensors called `label` and numbers."""
 
     def __init__(self, trace: scope.Trace, label: str) -> None:
         self._trace = trace
         self._label = label
         if trace.recorder is None:
-            trace.recorder = tape.Recorder(trace.grad)
+            trace.recorder = tape.TapeRecorder(trace.grad)
 
     def of(self, func: Any, name: str, given: tuple[Any, dict[str, Any]], result: Any) -> Any:
         """The result of `func`, for the user's function to go on with."""

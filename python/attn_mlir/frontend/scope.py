@@ -54,7 +54,7 @@ class Trace:
         self.nonzero: set[Source] = set()
         """Captured integers that are divided by."""
         self.reusable = True
-        """False when a later call could not find the captured values again: then it must trace anew."""
+        """False when a later call could not find the captured values again: then it must trace again."""
         self.tensors: dict[int, tuple[Source, str]] = {}
         """The captured tensors, and what torch computes of them alone, by identity: source and name."""
         self.arrays: set[int] = set()
@@ -64,7 +64,7 @@ class Trace:
         self.keep: list[Any] = []
         """Keeps tensors alive whose identity is recorded."""
         self.recorder: Any = None
-        """The `tape.Recorder` of what is computed of captured tensors, once there is something."""
+        """The `tape.TapeRecorder` of what is computed of captured tensors, once there is something."""
         self.grad = torch.is_grad_enabled()
         self.numbers: dict[int, Node] = {}
         """Python floats that came out of captured tensors, by identity."""

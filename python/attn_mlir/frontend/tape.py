@@ -31,7 +31,7 @@ class Ref:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Step:
+class TapeStep:
     """One torch function, with `Ref`s for what differs from call to call."""
 
     number: int
@@ -54,7 +54,7 @@ class Step:
 class Tape:
     """The steps that a trace needs, in order, and what has to be the same again."""
 
-    def __init__(self, steps: Sequence[Step], facts: Mapping[Source, Any], kinds: Mapping[Source, Any], first: dict[int, Any]) -> None:
+    def __init__(self, steps: Sequence[TapeStep], facts: Mapping[Source, Any], kinds: Mapping[Source, Any], first: dict[int, Any]) -> None:
         self.steps = steps
         self.facts = facts
         self.kinds = kinds
@@ -147,11 +147,11 @@ def _same(a: Any, b: Any) -> bool:
     return bool(a == b) or (a != a and b != b)
 
 
-class Recorder:
+class TapeRecorder:
     """Makes the tape of one trace. `grad`: whether gradients are recorded around the user's functions."""
 
     def __init__(self, grad: bool) -> None:
-        self.steps: list[Step] = []
+        self.steps: list[TapeStep] = []
         self.facts: dict[Source, Any] = {}
         self.values: dict[int, Any] = {}
         """What the steps gave while tracing."""
@@ -160,7 +160,7 @@ class Recorder:
     def step(self, function: Any, args: Any, kwargs: dict[str, Any], result: Any) -> Source:
         """Records that `function` gave `result`."""
         number, inner = len(self.steps), torch.is_grad_enabled()
-        self.steps.append(Step(number, function, args, kwargs, None if inner == self._grad else inner))
+        self.steps.append(TapeStep(number, function, args, kwargs, None if inner == self._grad else inner))
         self.values[number] = result
         return ("computed", number)
 
@@ -206,7 +206,7 @@ def scalar_source(node: Node) -> Source:
     return source
 
 
-def leaves_of(steps: Iterable[Step]) -> set[int]:
+def leaves_of(steps: Iterable[TapeStep]) -> set[int]:
     """The leaves that steps read."""
     sources = [_step_or_leaf(ref.source) for step in steps for ref in _refs([*step.args, *step.kwargs.values()])]
     return {source[1] for source in sources if source is not None and source[0] == "leaf"}
@@ -219,7 +219,7 @@ def _step_or_leaf(source: Source) -> Source | None:
     return source if source[0] in ("leaf", "computed") else None
 
 
-def _needed(steps: Sequence[Step], sources: Iterable[Source]) -> set[int]:
+def _needed(steps: Sequence[TapeStep], sources: Iterable[Source]) -> set[int]:
     needed: set[int] = set()
     waiting = list(sources)
     while waiting:

@@ -26,10 +26,10 @@ _BEFORE: dict[str, Callable[..., None]] = {}
 _REPLACED: list[Callable[..., Any]] = []
 
 
-class Installation:
+class RingInstallation:
     """What `install` returns: leaving it as a context manager, or `uninstall()`, puts PyTorch's ring back."""
 
-    def __enter__(self) -> "Installation":
+    def __enter__(self) -> "RingInstallation":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -42,7 +42,7 @@ class Installation:
         _BEFORE.clear()
 
 
-def install(**options: Any) -> Installation:
+def install(**options: Any) -> RingInstallation:
     """Lets `context_parallel` compute scaled_dot_product_attention by `ring_attention` until it is uninstalled.
 
     options: what `ring_attention` takes besides q, k, v, mesh and placement: row, score_mod, mask_mod (beside is_causal), strategy...
@@ -58,7 +58,7 @@ def install(**options: Any) -> Installation:
         _BEFORE.update({name: getattr(torch_cp, name) for name in _HOOKS})
     setattr(torch_cp, _HOOKS[0], functools.partial(_enable, options))
     setattr(torch_cp, _HOOKS[1], _disable)
-    return Installation()
+    return RingInstallation()
 
 
 def _enable(options: dict[str, Any], seq_dim: int, mesh: DeviceMesh) -> None:

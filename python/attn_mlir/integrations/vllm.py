@@ -27,7 +27,7 @@ try:
 except ImportError as error:
     raise UnsupportedError(f"vLLM cannot be imported ({error}): install a version with vllm.v1.attention.backend") from error
 
-_PATH = f"{__name__}.Backend"
+_PATH = f"{__name__}.VllmBackend"
 
 
 @dataclasses.dataclass
@@ -153,7 +153,7 @@ class Impl(AttentionImpl):  # type: ignore[misc]
         return output
 
 
-class Backend(AttentionBackend):  # type: ignore[misc]
+class VllmBackend(AttentionBackend):  # type: ignore[misc]
     """What vLLM asks for by its path."""
 
     accept_output_buffer = True

@@ -6,11 +6,11 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import piece
 from attn_mlir.reference.errors import EvaluationError
 from attn_mlir.reference.presence import presence
-from attn_mlir.reference.problem import Problem, scores, terms, weighted_sum
+from attn_mlir.reference.problem import OpInputs, scores, terms, weighted_sum
 from attn_mlir.reference.scalar import Array
 
 
-def attention(p: Problem) -> list[Array]:
+def attention(p: OpInputs) -> list[Array]:
     """The results of an `attn.attention`."""
     present = presence(p).present
     row = piece(p.op, "attn.row")
@@ -31,7 +31,7 @@ def attention(p: Problem) -> list[Array]:
     return [p.keep(o, more), *(_without_keys(name, value, filled) for name, value in zip(names, rows, strict=True))]
 
 
-def row_output(p: Problem, name: str, value: Array, piece_: ir.Operation) -> Array:
+def row_output(p: OpInputs, name: str, value: Array, piece_: ir.Operation) -> Array:
     """A value of each row as [B, Hq, Sq]."""
     if value.ndim == 4 and value.shape[3] != 1:
         if p.shape[3] and not _constant_along_row(value):

@@ -9,7 +9,7 @@ from attn_mlir.dialects.attn.linear_erase import eraser, output_of, reads_strict
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import block_of
 from attn_mlir.reference.errors import EvaluationError
-from attn_mlir.reference.interpreter import Frame
+from attn_mlir.reference.interpreter import EvaluationFrame
 from attn_mlir.reference.problem import grid
 from attn_mlir.reference.scalar import Array
 
@@ -35,7 +35,7 @@ class Delta:
         return dataclasses.replace(self, **cut)
 
 
-def delta_of(op: ir.Operation, frame: Frame, counts: tuple[int, int, int]) -> Delta:
+def delta_of(op: ir.Operation, frame: EvaluationFrame, counts: tuple[int, int, int]) -> Delta:
     """What stands in the pieces of `op`; `counts` are the batch entries, heads of o and positions."""
     erase, write = eraser(op), writer(op)
     batch, heads, length = counts

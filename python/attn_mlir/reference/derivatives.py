@@ -48,7 +48,7 @@ class Slope:
 
 
 @dataclasses.dataclass(frozen=True)
-class Point:
+class DerivativePoint:
     """Where derivatives are taken: the inputs of @`primal`, directions for them, and weights of its results."""
 
     module: ir.Module | ir.Operation | ir.OpView

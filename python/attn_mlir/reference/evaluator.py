@@ -10,13 +10,13 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import pieces
 from attn_mlir.reference.attention import attention
 from attn_mlir.reference.errors import EvaluationError
-from attn_mlir.reference.interpreter import SHARED_RULES, Frame, FrameRule
+from attn_mlir.reference.interpreter import SHARED_RULES, EvaluationFrame, FrameRule
 from attn_mlir.reference.linear import chunk, decay_gradient, head_sum, linear_attention
 from attn_mlir.reference.online import online
 from attn_mlir.reference.packed import PackedWeights, packed_attention, packed_elements, packed_pairs, packed_rows
 from attn_mlir.reference.pairs import Weights, collect, elements, key_sum, pairs, query_sum, row_dot, scatter
 from attn_mlir.reference.presence import presence
-from attn_mlir.reference.problem import Blocks, Problem, pairs_problem, problem
+from attn_mlir.reference.problem import Blocking, OpInputs, pairs_problem, problem
 from attn_mlir.reference.scalar import Array, element_type, wrap
 from attn_mlir.reference.segments import decay_sum, state_scan
 from attn_mlir.reference.tiles import inputs_of, lists_of, run_kernel
@@ -44,7 +44,7 @@ def evaluate(
     """
     func = find_function(module, function)
     with np.errstate(all="ignore"):
-        return _Runner(module, Blocks(q_block, _sizes(block)), split, rounding, detached, shapes).run(func, inputs)
+        return _Runner(module, Blocking(q_block, _sizes(block)), split, rounding, detached, shapes).run(func, inputs)
 
 
 @dataclasses.dataclass
@@ -59,7 +59,7 @@ class Detached:
         """The same values, to be used by another run."""
         return Detached(self.values, 0)
 
-    def rule(self, frame: Frame, op: ir.Operation, args: list[Array]) -> list[Array]:
+    def rule(self, frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> list[Array]:
         """What an `attn.detach` gives."""
         if self.position is None:
             self.values.append(args[0])
@@ -67,7 +67,7 @@ class Detached:
         self.position += 1
         return [self.values[self.position - 1]]
 
-    def slope(self, frame: Frame, op: ir.Operation, args: list[Array]) -> list[Array]:
+    def slope(self, frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> list[Array]:
         """What an `attn.slope` gives: the line of that slope through 0 at the recorded point."""
         if self.position is None:
             self.values += args
@@ -82,7 +82,7 @@ class _Runner:
     """Runs functions of a module; `calling` are those that wait for a result."""
 
     module: ir.Module | ir.Operation | ir.OpView
-    blocks: Blocks
+    blocks: Blocking
     split: int
     rounding: bool
     detached: Detached | None = None
@@ -95,9 +95,9 @@ class _Runner:
             return run_kernel(func, _kernel_inputs(func, inputs, self.shapes), self.rounding)
         block = func.regions[0].blocks[0]
         arguments = _arguments(func, [argument.type for argument in block.arguments], inputs)
-        return Frame({}, self._rules(), rounding=self.rounding).run(block, arguments)
+        return EvaluationFrame({}, self._rules(), rounding=self.rounding).run(block, arguments)
 
-    def _call(self, frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+    def _call(self, frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
         name = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
         if name in self.calling:
             raise EvaluationError(f"@{name} calls itself", op.location)
@@ -116,23 +116,25 @@ class _Runner:
         }
 
 
-def _attention(op: ir.Operation, frame: Frame, args: list[Array], blocks: Blocks, run: Callable[[Problem], list[Array]]) -> list[Array]:
+def _attention(
+    op: ir.Operation, frame: EvaluationFrame, args: list[Array], blocks: Blocking, run: Callable[[OpInputs], list[Array]]
+) -> list[Array]:
     if pieces(op, "attn.sequences"):
         return packed_attention(op, frame, args, blocks, run)
     return run(problem(op, frame, args, blocks))
 
 
-def _pairs(op: ir.Operation, frame: Frame, blocks: Blocks) -> Weights | PackedWeights:
+def _pairs(op: ir.Operation, frame: EvaluationFrame, blocks: Blocking) -> Weights | PackedWeights:
     return packed_pairs(op, frame, blocks, pairs) if pieces(op, "attn.sequences") else pairs(pairs_problem(op, frame, blocks))
 
 
-def _elements(op: ir.Operation, frame: Frame, like: Array) -> Weights | PackedWeights:
+def _elements(op: ir.Operation, frame: EvaluationFrame, like: Array) -> Weights | PackedWeights:
     if pieces(op, "attn.sequences"):
         return packed_elements(op, frame, like, lambda part, number: elements(op, frame, part, number))
     return elements(op, frame, like)
 
 
-def _sum(op: ir.Operation, w: Weights | PackedWeights, tensors: list[Array], frame: Frame) -> Array:
+def _sum(op: ir.Operation, w: Weights | PackedWeights, tensors: list[Array], frame: EvaluationFrame) -> Array:
     make = query_sum if op.name == "attn.query_sum" else key_sum
     if isinstance(w, Weights):
         return make(op, w, tensors)
@@ -142,13 +144,13 @@ def _sum(op: ir.Operation, w: Weights | PackedWeights, tensors: list[Array], fra
     return w.sums(like, side, lambda part, rows: make(op, part, rows), tensors)
 
 
-def _scatter(op: ir.Operation, frame: Frame, w: Weights | PackedWeights, like: Array) -> Array:
+def _scatter(op: ir.Operation, frame: EvaluationFrame, w: Weights | PackedWeights, like: Array) -> Array:
     if isinstance(w, Weights):
         return scatter(op, frame, w, like)
     return np.zeros(like.shape) + w.added(lambda part: scatter(op, frame, part, like))
 
 
-def _collect(op: ir.Operation, w: Weights | PackedWeights, frame: Frame) -> Array:
+def _collect(op: ir.Operation, w: Weights | PackedWeights, frame: EvaluationFrame) -> Array:
     if isinstance(w, Weights):
         return collect(op, w)
     like = frame.values[op.operands[0].owner.operation.operands[0]]
@@ -160,22 +162,22 @@ def rows_with_keys(module: ir.Module | ir.Operation | ir.OpView, inputs: Sequenc
     func = find_function(module, function)
     found: list[Array] = []
 
-    def look(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
-        def filled(p: Problem) -> list[Array]:
+    def look(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+        def filled(p: OpInputs) -> list[Array]:
             return [np.asarray(presence(p).present.any(axis=3))]
 
         if pieces(op, "attn.sequences"):
             q, k, v = args
             rows = packed_rows(op, frame, q.shape[:3], [q, k, v], filled)
         else:
-            (rows,) = filled(problem(op, frame, args, Blocks()))
+            (rows,) = filled(problem(op, frame, args, Blocking()))
         found.append(rows)
         return [np.zeros(0)] * len(op.results)
 
     block = func.regions[0].blocks[0]
     with np.errstate(all="ignore"):
         rules = {**SHARED_RULES, "attn.attention": look, "attn.online": look, "attn.output": lambda *_: [np.zeros(0)]}
-        Frame({}, rules).run(block, _arguments(func, [argument.type for argument in block.arguments], inputs))
+        EvaluationFrame({}, rules).run(block, _arguments(func, [argument.type for argument in block.arguments], inputs))
     if len(found) != 1:
         raise EvaluationError(f"@{function} holds {len(found)} attentions, not one", func.location)
     return found[0]

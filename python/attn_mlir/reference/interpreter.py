@@ -11,14 +11,14 @@ from attn_mlir.philox import kept
 from attn_mlir.reference.errors import EvaluationError, OutOfBoundsError
 from attn_mlir.reference.scalar import SCALARS, Array, round_to
 
-FrameRule = Callable[["Frame", ir.Operation, list[Any]], Sequence[Any]]
+FrameRule = Callable[["EvaluationFrame", ir.Operation, list[Any]], Sequence[Any]]
 
 _REDUCE = {"sum": np.sum, "max": np.max, "min": np.min}
 TERMINATORS = frozenset({"attn.yield", "tile.yield", "scf.yield", "func.return"})
 
 
 @dataclasses.dataclass(frozen=True)
-class Frame:
+class EvaluationFrame:
     """The values known so far, and what the ops of a block mean where they run."""
 
     values: dict[ir.Value, Array]
@@ -62,7 +62,7 @@ class Frame:
             result = round_to(result, op.results[0].type)
         return [result]
 
-    def with_(self, live: Array | None = None, present: Array | None = None) -> "Frame":
+    def with_(self, live: Array | None = None, present: Array | None = None) -> "EvaluationFrame":
         """The same values, in another place."""
         return dataclasses.replace(self, live=live, present=present)
 
@@ -75,7 +75,7 @@ def reduce_last(kind: str, value: Array, present: Array, type_: ir.Type) -> Arra
     return _REDUCE[kind](full, axis=-1, keepdims=True, initial=identity)
 
 
-def read(frame: Frame, op: ir.Operation, source: Array, indices: Sequence[Array]) -> Array:
+def read(frame: EvaluationFrame, op: ir.Operation, source: Array, indices: Sequence[Array]) -> Array:
     """`source[indices]`, elementwise over arrays of indices."""
     clamped = []
     for axis, index in enumerate(indices):
@@ -91,33 +91,33 @@ def read(frame: Frame, op: ir.Operation, source: Array, indices: Sequence[Array]
     return source[tuple(clamped)] if clamped else source[()]
 
 
-def _extract(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+def _extract(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     return [np.asarray(read(frame, op, args[0], args[1:]))]
 
 
-def _dim(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+def _dim(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     axis = int(args[1])
     if not 0 <= axis < args[0].ndim:
         raise OutOfBoundsError(f"'{op.name}' asks for dimension {axis} of a value of rank {args[0].ndim}", op.location)
     return [np.asarray(args[0].shape[axis])]
 
 
-def _output(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+def _output(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     return [frame.outputs[op.operands[0]][op.attributes["index"].value - 1]]
 
 
-def _remainder(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+def _remainder(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     # o is never rounded here.
     return [np.zeros_like(args[0])]
 
 
-def _reduce(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+def _reduce(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     if frame.present is None:
         raise EvaluationError("'attn.reduce' outside of a row", op.location)
     return [reduce_last(op.attributes["kind"].value, args[0], frame.present, op.results[0].type)]
 
 
-def _range(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+def _range(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     source, box = args[0], args[1:]
     live = np.asarray(True) if frame.live is None else frame.live
     shape = np.broadcast_shapes(live.shape, *(a.shape for a in box))
@@ -139,7 +139,7 @@ def _scan(op: ir.Operation, source: Array, row: Array) -> tuple[int, int]:
     return int(part.min()), int(part.max())
 
 
-def _kept(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+def _kept(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     return [kept(*(np.asarray(a).astype(np.int64) for a in args))]
 
 

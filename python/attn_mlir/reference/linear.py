@@ -14,7 +14,7 @@ from attn_mlir.passes.regions import block_of, piece
 from attn_mlir.reference.delta import Delta, delta_of, own_terms, written
 from attn_mlir.reference.delta import step as delta_step
 from attn_mlir.reference.errors import EvaluationError
-from attn_mlir.reference.interpreter import Frame
+from attn_mlir.reference.interpreter import EvaluationFrame
 from attn_mlir.reference.problem import grid
 from attn_mlir.reference.scalar import Array
 
@@ -29,7 +29,7 @@ def named_operands(op: ir.Operation, values: Sequence[object]) -> dict[str, obje
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class SequencePart:
     """Positions [begin, end) of one batch entry, or of one part of it by offsets; `number` is that of its initial state."""
 
     number: int
@@ -41,11 +41,11 @@ class Part:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sweep:
+class ReferenceScan:
     """The inputs of a linear attention after their mods, with all H heads. States are [H, K, V], whatever the op's `state` says."""
 
     op: ir.Operation
-    frame: Frame
+    frame: EvaluationFrame
     q: Array
     k: Array
     v: Array
@@ -55,7 +55,7 @@ class Sweep:
     factor: Array | None
     own: Array
     """v as it comes."""
-    sequences: list[Part]
+    sequences: list[SequencePart]
     delta: Delta
 
     @property
@@ -83,17 +83,17 @@ class Sweep:
         return np.broadcast_to(result, np.broadcast_shapes(*(a.shape for a in arguments)))
 
 
-def linear_attention(op: ir.Operation, frame: Frame, args: list[Array]) -> list[Array]:
+def linear_attention(op: ir.Operation, frame: EvaluationFrame, args: list[Array]) -> list[Array]:
     """The results of an `attn.linear_attention`, by its recurrence."""
     return _results(sweep_of(op, frame, args), _recurrence)
 
 
-def chunk(op: ir.Operation, frame: Frame, args: list[Array]) -> list[Array]:
+def chunk(op: ir.Operation, frame: EvaluationFrame, args: list[Array]) -> list[Array]:
     """The results of an `attn.chunk`, by its four pieces."""
     return _results(sweep_of(op, frame, args), _chunks)
 
 
-def sweep_of(op: ir.Operation, frame: Frame, args: list[Array]) -> Sweep:
+def sweep_of(op: ir.Operation, frame: EvaluationFrame, args: list[Array]) -> ReferenceScan:
     """Checks the operands of `op` and applies its mods."""
     given = {name: np.asarray(value) for name, value in named_operands(op, args).items()}
     q, k, v = (given[name] for name in "qkv")
@@ -115,13 +115,13 @@ def sweep_of(op: ir.Operation, frame: Frame, args: list[Array]) -> Sweep:
     sequences = _sequences(op, batch, length, given.get("offsets"))
     factor = all_heads(given["factor"]) if "factor" in given else None
     initial, delta = _initial(op, heads, len(sequences), given), delta_of(op, frame, (batch, heads, length))
-    return Sweep(op, frame, mods["q"], mods["k"], mods["v"], g, initial, factor, all_heads(v), sequences, delta)
+    return ReferenceScan(op, frame, mods["q"], mods["k"], mods["v"], g, initial, factor, all_heads(v), sequences, delta)
 
 
 _MODS = ("query", "key", "value")
 
 
-def modified(op: ir.Operation, frame: Frame, name: str, x: Array) -> Array:
+def modified(op: ir.Operation, frame: EvaluationFrame, name: str, x: Array) -> Array:
     """x, [B, h, T, D], after the piece called `name`, if there is one."""
     mod = piece(op, name)
     if mod is None:
@@ -143,20 +143,20 @@ def _turned(op: ir.Operation, states: Array) -> Array:
     return states if ir.StringAttr(op.attributes["state"]).value == "kv" else np.swapaxes(states, -1, -2)
 
 
-def _sequences(op: ir.Operation, batch: int, length: int, offsets: Array | None) -> list[Part]:
+def _sequences(op: ir.Operation, batch: int, length: int, offsets: Array | None) -> list[SequencePart]:
     interval = interval_of(op) or 1
     if offsets is None:
         segment = segment_of(op)
         if segment is None:
-            return [Part(b, b, 0, length, 0) for b in range(batch)]
+            return [SequencePart(b, b, 0, length, 0) for b in range(batch)]
         begins = range(0, length, segment)
         numbered = enumerate(itertools.product(range(batch), begins))
-        return [Part(n, b, begin, min(begin + segment, length), begin // interval) for n, (b, begin) in numbered]
+        return [SequencePart(n, b, begin, min(begin + segment, length), begin // interval) for n, (b, begin) in numbered]
     if batch != 1 or len(offsets) < 1 or offsets[0] < 0 or offsets[-1] > length or (np.diff(offsets) < 0).any():
         message = f"offsets {offsets.tolist()} do not cut one batch entry of {length} positions into sequences (batch is {batch})"
         raise EvaluationError(message, op.location)
     pairs = itertools.pairwise(offsets)
-    return [Part(n, 0, int(b), int(e), int(b) // interval + n) for n, (b, e) in enumerate(pairs)]
+    return [SequencePart(n, 0, int(b), int(e), int(b) // interval + n) for n, (b, e) in enumerate(pairs)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +168,7 @@ class _Step:
     boundary: int | None = None
 
 
-def _results(sweep: Sweep, steps: Callable[[Sweep, Part], Iterator[_Step]]) -> list[Array]:
+def _results(sweep: ReferenceScan, steps: Callable[[ReferenceScan, SequencePart], Iterator[_Step]]) -> list[Array]:
     op, interval = sweep.op, sweep.interval
     batch, heads, length, columns = sweep.v.shape
     o = np.zeros((batch, heads, length, columns))
@@ -209,7 +209,7 @@ def _results(sweep: Sweep, steps: Callable[[Sweep, Part], Iterator[_Step]]) -> l
     return [o, *(found[ir.StringAttr(name).value] for name in ir.ArrayAttr(op.attributes["outputs"]))]
 
 
-def _crossing(sweep: Sweep, products: Array, states: Array) -> tuple[Array, Array]:
+def _crossing(sweep: ReferenceScan, products: Array, states: Array) -> tuple[Array, Array]:
     """The `crossing` products, [B, H, T, V], and states, [B, H, N, K, V], from those without and the states before each interval (backward:
     behind it).
 
@@ -233,7 +233,7 @@ def _crossing(sweep: Sweep, products: Array, states: Array) -> tuple[Array, Arra
     return found, kept
 
 
-def _recurrence(sweep: Sweep, at: Part) -> Iterator[_Step]:
+def _recurrence(sweep: ReferenceScan, at: SequencePart) -> Iterator[_Step]:
     q, k, v, g = (x[at.batch] for x in (sweep.q, sweep.k, sweep.v, sweep.g))
     state = sweep.initial[at.number]
     yield _Step(None, state, at.begin if sweep.forward else at.end)
@@ -247,7 +247,7 @@ def _recurrence(sweep: Sweep, at: Part) -> Iterator[_Step]:
         yield _Step((slice(t, t + 1), o[:, None]), state, t + 1 if sweep.forward else t)
 
 
-def _chunks(sweep: Sweep, at: Part) -> Iterator[_Step]:
+def _chunks(sweep: ReferenceScan, at: SequencePart) -> Iterator[_Step]:
     size = ir.IntegerAttr(sweep.op.attributes["chunk"]).value
     state = sweep.initial[at.number]
     begins = range(at.begin, at.end, size)
@@ -258,7 +258,7 @@ def _chunks(sweep: Sweep, at: Part) -> Iterator[_Step]:
         yield _Step((slice(begin, end), o), state, end if sweep.forward else begin)
 
 
-def _one_chunk(sweep: Sweep, batch: int, positions: slice, state: Array) -> tuple[Array, Array]:
+def _one_chunk(sweep: ReferenceScan, batch: int, positions: slice, state: Array) -> tuple[Array, Array]:
     """o of the positions, [H, C, V], and the new state."""
     q, k, v, g = (x[batch, :, positions] for x in (sweep.q, sweep.k, sweep.v, sweep.g))
     prefix = np.cumsum(g, axis=1)

@@ -11,7 +11,7 @@ from attn_mlir.passes.regions import block_of, piece, pieces
 from attn_mlir.reference.attention import row_output
 from attn_mlir.reference.errors import EvaluationError
 from attn_mlir.reference.presence import Presence, presence
-from attn_mlir.reference.problem import Problem, Term, scores, terms, weighted_sum
+from attn_mlir.reference.problem import OpInputs, Term, scores, terms, weighted_sum
 from attn_mlir.reference.scalar import Array
 
 
@@ -25,7 +25,7 @@ class State:
 
 @dataclasses.dataclass(frozen=True)
 class _Sweep:
-    p: Problem
+    p: OpInputs
     where: Presence
     s: list[Array]
     sources: list[Array]
@@ -63,7 +63,7 @@ class _Sweep:
         return row_output(self.p, "state or scale", value, self.p.op)[..., None]
 
 
-def online(p: Problem, split: int = 1) -> list[Array]:
+def online(p: OpInputs, split: int = 1) -> list[Array]:
     """The results of an `attn.online`. With `split` > 1 the blocks of keys are dealt to that many parts, which are merged."""
     where = presence(p)
     summed = terms(p, where.present)
@@ -77,20 +77,20 @@ def online(p: Problem, split: int = 1) -> list[Array]:
     return _finalize(p, state, summed)
 
 
-def _sources(p: Problem) -> list[int]:
+def _sources(p: OpInputs) -> list[int]:
     if "sources" in p.op.attributes:
         return list(p.op.attributes["sources"])
     return [0] * p.op.attributes["accumulators"].value
 
 
-def _parts(p: Problem, split: int) -> list[int]:
+def _parts(p: OpInputs, split: int) -> list[int]:
     """Limits of the parts, as evenly as blocks allow; a part may be empty."""
     blocks = p.blocks.keys(0, p.shape[3])
     inner = [blocks[len(blocks) * i // split][0] if blocks else 0 for i in range(1, split)]
     return [0, *inner, p.shape[3]]
 
 
-def _merge(p: Problem, a: State, b: State) -> State:
+def _merge(p: OpInputs, a: State, b: State) -> State:
     states, count = len(a.rows), len(a.accumulators)
     yielded = p.run(_piece(p, "attn.merge"), [*a.rows, *b.rows])
     scales = [np.broadcast_to(x, (*p.shape[:3], 1)) for x in yielded[states:]]
@@ -98,7 +98,7 @@ def _merge(p: Problem, a: State, b: State) -> State:
     return State([np.broadcast_to(x, (*p.shape[:3], 1)) for x in yielded[:states]], accumulators)
 
 
-def _finalize(p: Problem, state: State, summed: Sequence[Term]) -> list[Array]:
+def _finalize(p: OpInputs, state: State, summed: Sequence[Term]) -> list[Array]:
     finalize = _piece(p, "attn.finalize")
     b, h, q, _ = p.indices()
     yielded = p.run(finalize, [*state.accumulators, b, h, q, *state.rows])
@@ -117,7 +117,7 @@ def _sized(finalize: ir.Operation, value: Array, shape: tuple[int, ...]) -> Arra
         raise EvaluationError(f"'attn.finalize' makes an output {list(shape)} of an array {list(value.shape)}", finalize.location) from None
 
 
-def _piece(p: Problem, name: str) -> ir.Operation:
+def _piece(p: OpInputs, name: str) -> ir.Operation:
     found = piece(p.op, name)
     if found is None:
         raise EvaluationError(f"'{p.op.name}' has no '{name}', which this way of running it needs", p.op.location)

@@ -9,9 +9,9 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import pieces
 from attn_mlir.passes.sequences import Packing, packing_of, pages_of
 from attn_mlir.reference.errors import OutOfBoundsError
-from attn_mlir.reference.interpreter import Frame
+from attn_mlir.reference.interpreter import EvaluationFrame
 from attn_mlir.reference.pairs import Weights
-from attn_mlir.reference.problem import Blocks, Problem, pairs_problem, problem
+from attn_mlir.reference.problem import Blocking, OpInputs, pairs_problem, problem
 from attn_mlir.reference.scalar import Array
 
 _SIDES = (("query", 0), ("key", 1))
@@ -38,7 +38,7 @@ class PackedWeights:
 
 
 def packed_attention(
-    op: ir.Operation, frame: Frame, args: list[Array], blocks: Blocks, run: Callable[[Problem], list[Array]]
+    op: ir.Operation, frame: EvaluationFrame, args: list[Array], blocks: Blocking, run: Callable[[OpInputs], list[Array]]
 ) -> list[Array]:
     """The results of an `attn.attention` or `attn.online`, of which `run` computes one sequence; rows of none are 0, their lse -inf."""
     q, k, v = args
@@ -60,17 +60,19 @@ def packed_attention(
     return results
 
 
-def packed_rows(op: ir.Operation, frame: Frame, rows: Sequence[int], args: list[Array], run: Callable[[Problem], list[Array]]) -> Array:
+def packed_rows(
+    op: ir.Operation, frame: EvaluationFrame, rows: Sequence[int], args: list[Array], run: Callable[[OpInputs], list[Array]]
+) -> Array:
     """A truth of each row that `run` finds of one sequence; false for rows of none."""
     q, k, v = args
     found = np.zeros(tuple(rows), bool)
     for number, inner, of_q, of_k in _sequences(op, frame):
-        p = problem(op, inner, [q[:, :, of_q], *(_keys(op, frame, x, number, of_k) for x in (k, v))], Blocks())
+        p = problem(op, inner, [q[:, :, of_q], *(_keys(op, frame, x, number, of_k) for x in (k, v))], Blocking())
         (found[:, :, of_q],) = run(dataclasses.replace(p, number=number))
     return found
 
 
-def packed_pairs(op: ir.Operation, frame: Frame, blocks: Blocks, run: Callable[[Problem], Weights]) -> PackedWeights:
+def packed_pairs(op: ir.Operation, frame: EvaluationFrame, blocks: Blocking, run: Callable[[OpInputs], Weights]) -> PackedWeights:
     """The weights of an `attn.pairs`, of which `run` computes one sequence."""
     parts = []
     for number, inner, of_q, of_k in _sequences(op, frame):
@@ -79,7 +81,7 @@ def packed_pairs(op: ir.Operation, frame: Frame, blocks: Blocks, run: Callable[[
     return PackedWeights(parts)
 
 
-def packed_elements(op: ir.Operation, frame: Frame, like: Array, run: Callable[[Array, int], Weights]) -> PackedWeights:
+def packed_elements(op: ir.Operation, frame: EvaluationFrame, like: Array, run: Callable[[Array, int], Weights]) -> PackedWeights:
     """The weights of an `attn.elements`, of which `run` computes one sequence."""
     (packing,) = [found for side, _ in _SIDES if (found := packing_of(op, side)) is not None]
     parts = []
@@ -89,7 +91,7 @@ def packed_elements(op: ir.Operation, frame: Frame, like: Array, run: Callable[[
     return PackedWeights(parts)
 
 
-def _sequences(op: ir.Operation, frame: Frame) -> Iterator[tuple[int, Frame, slice, slice]]:
+def _sequences(op: ir.Operation, frame: EvaluationFrame) -> Iterator[tuple[int, EvaluationFrame, slice, slice]]:
     """Each sequence: its number, a frame in which the op's own tensors are cut to it, and its rows."""
     sides = [packing_of(op, side) for side, _ in _SIDES]
     spans = [_rows(frame, packing) for packing in sides if packing is not None]
@@ -104,7 +106,7 @@ def _sequences(op: ir.Operation, frame: Frame) -> Iterator[tuple[int, Frame, sli
         yield number, dataclasses.replace(frame, values=values, outputs={}), *rows
 
 
-def _keys(op: ir.Operation, frame: Frame, tensor: Array, number: int, rows: slice) -> Array:
+def _keys(op: ir.Operation, frame: EvaluationFrame, tensor: Array, number: int, rows: slice) -> Array:
     """The rows of a sequence in a tensor of keys, through its pages where it has some: [1, H, rows, D]."""
     table = pages_of(op)
     if table is None:
@@ -116,7 +118,7 @@ def _keys(op: ir.Operation, frame: Frame, tensor: Array, number: int, rows: slic
     return tensor[pages, :, positions % size].swapaxes(0, 1)[None]
 
 
-def _rows(frame: Frame, packing: Packing) -> list[slice]:
+def _rows(frame: EvaluationFrame, packing: Packing) -> list[slice]:
     begins, lengths = (frame.values[value].astype(np.int64) for value in (packing.begins, packing.lengths))
     if (begins < 0).any() or (lengths < 0).any():
         raise OutOfBoundsError("'attn.sequences' has a sequence that begins or ends before the tensor", ir.Location.unknown())

@@ -9,9 +9,9 @@ from attn_mlir.dialects.attn.pairs import remainder_factor
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import block_of, piece
 from attn_mlir.reference.errors import EvaluationError, OutOfBoundsError
-from attn_mlir.reference.interpreter import Frame
+from attn_mlir.reference.interpreter import EvaluationFrame
 from attn_mlir.reference.presence import pairs_presence
-from attn_mlir.reference.problem import Problem, further_products, grid, weighted_sum
+from attn_mlir.reference.problem import OpInputs, further_products, grid, weighted_sum
 from attn_mlir.reference.scalar import Array
 
 
@@ -31,14 +31,14 @@ class Weights:
         return self.present.shape
 
 
-def pairs(p: Problem) -> Weights:
+def pairs(p: OpInputs) -> Weights:
     """The weights of an `attn.pairs`, each [B, Hq, Sq, Skv]."""
     present = pairs_presence(p)
     yielded = p.run(_piece(p.op, "attn.pair"), [*further_products(p), *p.indices()], present)
     return Weights([np.where(present, w, 0.0) for w in yielded], present, p.group)
 
 
-def elements(op: ir.Operation, frame: Frame, like: Array, number: int = 0) -> Weights:
+def elements(op: ir.Operation, frame: EvaluationFrame, like: Array, number: int = 0) -> Weights:
     """The weights of an `attn.elements`, each shaped like `like`; `number` is that of the first batch entry."""
     yielded = frame.with_().run(block_of(_piece(op, "attn.element")), grid(like.shape, number))
     return Weights([np.array(np.broadcast_to(w, like.shape)) for w in yielded], np.ones(like.shape, bool))
@@ -64,7 +64,7 @@ def key_sum(op: ir.Operation, w: Weights, tensors: Sequence[Array]) -> Array:
     return total.reshape(b, hq // w.group, w.group, skv, -1).sum(axis=2)
 
 
-def scatter(op: ir.Operation, frame: Frame, w: Weights, like: Array) -> Array:
+def scatter(op: ir.Operation, frame: EvaluationFrame, w: Weights, like: Array) -> Array:
     """The sum of the weights that belong at each element of `like`."""
     total = np.zeros(like.shape)
     places = frame.with_(live=w.present).run(block_of(op), grid(w.shape, w.number))

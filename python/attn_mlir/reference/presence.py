@@ -9,7 +9,7 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.key_lists import KeyLists, key_lists_of
 from attn_mlir.passes.regions import piece
 from attn_mlir.reference.errors import EvaluationError
-from attn_mlir.reference.problem import Problem
+from attn_mlir.reference.problem import OpInputs
 from attn_mlir.reference.scalar import Array
 
 
@@ -22,7 +22,7 @@ class Presence:
     """One [B, Hq, Sq, 1] for each block of keys."""
 
 
-def presence(p: Problem) -> Presence:
+def presence(p: OpInputs) -> Presence:
     """Follows the pieces as a kernel does: nothing outside of the bounds, no mask where they promise that all is present."""
     mask = _mask(p)
     bounds = _bounds(p)
@@ -46,7 +46,7 @@ def presence(p: Problem) -> Presence:
     return Presence(present, visited)
 
 
-def pairs_presence(p: Problem) -> Array:
+def pairs_presence(p: OpInputs) -> Array:
     """The positions of an `attn.pairs`: for each block of keys, blocks of the rows within its `attn.query_bounds`."""
     mask = np.broadcast_to(_mask(p), p.shape)
     _, _, q, _ = p.indices()
@@ -66,7 +66,7 @@ def pairs_presence(p: Problem) -> Array:
     return _only_listed(p, present)
 
 
-def _query_bounds(p: Problem, lo: int, hi: int) -> Sequence[Array]:
+def _query_bounds(p: OpInputs, lo: int, hi: int) -> Sequence[Array]:
     """What the rows that see keys [lo, hi) are, each [B, Hq, 1, 1]."""
     bounds = piece(p.op, "attn.query_bounds")
     b, h, _, _ = p.indices()
@@ -76,14 +76,14 @@ def _query_bounds(p: Problem, lo: int, hi: int) -> Sequence[Array]:
     return _ordered(bounds, p.run(bounds, [b, h, np.asarray(lo), np.asarray(hi)]), p.shape[2])
 
 
-def _rows(p: Problem) -> tuple[Array, Array]:
+def _rows(p: OpInputs) -> tuple[Array, Array]:
     """First row of each row's block, and one past the last."""
     q = p.indices()[2]
     begin = q // p.blocks.q * p.blocks.q
     return begin, np.minimum(begin + p.blocks.q, p.shape[2])
 
 
-def _mask(p: Problem) -> Array:
+def _mask(p: OpInputs) -> Array:
     mask = piece(p.op, "attn.mask")
     if mask is None:
         return np.ones((1, 1, 1, 1), bool)
@@ -91,13 +91,13 @@ def _mask(p: Problem) -> Array:
     return result
 
 
-def _only_listed(p: Problem, present: Array) -> Array:
+def _only_listed(p: OpInputs, present: Array) -> Array:
     """Those of the pairs whose keys are listed, [B, Hq, Sq, Skv]."""
     lists = key_lists_of(p.op)
     return present if lists is None else present & _listed(p, lists)
 
 
-def _listed(p: Problem, lists: KeyLists) -> Array:
+def _listed(p: OpInputs, lists: KeyLists) -> Array:
     entries, ranges = (p.frame.values[value] for value in (lists.entries, lists.ranges))
     present = np.zeros(p.shape, bool)
     for b, h, block in np.ndindex(p.shape[0], p.shape[1], -(-p.shape[2] // lists.queries)):
@@ -108,7 +108,7 @@ def _listed(p: Problem, lists: KeyLists) -> Array:
     return present
 
 
-def _bounds(p: Problem) -> list[Array] | None:
+def _bounds(p: OpInputs) -> list[Array] | None:
     bounds = piece(p.op, "attn.bounds")
     if bounds is None:
         return None
@@ -126,12 +126,12 @@ def _ordered(bounds: ir.Operation, ranges: list[Array], size: int) -> list[Array
     return ranges
 
 
-def _classes(p: Problem, first: Array, last: Array) -> tuple[Array, Array]:
+def _classes(p: OpInputs, first: Array, last: Array) -> tuple[Array, Array]:
     """(visit, all) of the blocks of keys [first, last)."""
     return _block_mask(p, [*_rows(p), first, last], first < last)
 
 
-def _block_mask(p: Problem, limits: list[Array], some: Array) -> tuple[Array, Array]:
+def _block_mask(p: OpInputs, limits: list[Array], some: Array) -> tuple[Array, Array]:
     """(visit, all) of blocks of rows and keys, where there are `some`."""
     block_mask = piece(p.op, "attn.block_mask")
     if block_mask is None:
@@ -141,7 +141,7 @@ def _block_mask(p: Problem, limits: list[Array], some: Array) -> tuple[Array, Ar
     return some & visit, some & everything
 
 
-def _check_proof(p: Problem, present: Array) -> None:
+def _check_proof(p: OpInputs, present: Array) -> None:
     if "rows_nonempty" not in p.op.attributes or not p.op.attributes["rows_nonempty"].value or p.shape[3] == 0:
         return
     empty = np.argwhere(~present.any(axis=3))

@@ -9,12 +9,12 @@ from attn_mlir.dialects.attn.partners import partner_of
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import block_of, piece, pieces
 from attn_mlir.reference.errors import EvaluationError
-from attn_mlir.reference.interpreter import Frame
+from attn_mlir.reference.interpreter import EvaluationFrame
 from attn_mlir.reference.scalar import Array
 
 
 @dataclasses.dataclass(frozen=True)
-class Blocks:
+class Blocking:
     """How positions are blocked: rows in blocks of `q`, keys in blocks whose sizes are `kv` in turn."""
 
     q: int = 16
@@ -31,15 +31,15 @@ class Blocks:
 
 
 @dataclasses.dataclass(frozen=True)
-class Problem:
+class OpInputs:
     """The inputs of an attention op. Arrays over positions broadcast to [B, Hq, Sq, Skv]."""
 
     op: ir.Operation
-    frame: Frame
+    frame: EvaluationFrame
     q: Array
     k: Array
     v: Array
-    blocks: Blocks
+    blocks: Blocking
     number: int = 0
     """That of the first batch entry: of a sequence of packed tensors."""
 
@@ -67,11 +67,11 @@ class Problem:
         return self.frame.with_(live, present).run(block_of(piece_), arguments)
 
 
-def problem(op: ir.Operation, frame: Frame, args: list[Array], blocks: Blocks) -> Problem:
+def problem(op: ir.Operation, frame: EvaluationFrame, args: list[Array], blocks: Blocking) -> OpInputs:
     """Checks the operands of `op`."""
     q, k, v = args
     _check_shapes(op, q, k, v)
-    return Problem(op, frame, q, k, v, blocks)
+    return OpInputs(op, frame, q, k, v, blocks)
 
 
 def _check_shapes(op: ir.Operation, q: Array, k: Array, v: Array) -> None:
@@ -81,7 +81,7 @@ def _check_shapes(op: ir.Operation, q: Array, k: Array, v: Array) -> None:
         raise EvaluationError(f"{q.shape[1]} query heads are not a multiple of {k.shape[1]} key heads", op.location)
 
 
-def pairs_problem(op: ir.Operation, frame: Frame, blocks: Blocks) -> Problem:
+def pairs_problem(op: ir.Operation, frame: EvaluationFrame, blocks: Blocking) -> OpInputs:
     """An `attn.pairs` as a problem: its first product takes the place of q k^T, and its key tensor that of v, too."""
     found = [[frame.values[value] for value in product.operands] for product in pieces(op, "attn.product")]
     (q, k), *others = found
@@ -89,7 +89,7 @@ def pairs_problem(op: ir.Operation, frame: Frame, blocks: Blocks) -> Problem:
     for query, key in others:
         if query.shape[:3] != q.shape[:3] or key.shape[:3] != k.shape[:3]:
             raise EvaluationError(f"products of different shapes: {q.shape}, {k.shape} and {query.shape}, {key.shape}", op.location)
-    return Problem(op, frame, q, k, k, blocks)
+    return OpInputs(op, frame, q, k, k, blocks)
 
 
 def grid(shape: Sequence[int], first: int = 0) -> list[Array]:
@@ -98,7 +98,7 @@ def grid(shape: Sequence[int], first: int = 0) -> list[Array]:
     return [found[0] + first, *found[1:]]
 
 
-def modified(p: Problem, name: str, x: Array, live: Array | None) -> Array:
+def modified(p: OpInputs, name: str, x: Array, live: Array | None) -> Array:
     """An input after its mod, `attn.query`, `attn.key` or `attn.value`."""
     mod = piece(p.op, name)
     if mod is None:
@@ -109,19 +109,19 @@ def modified(p: Problem, name: str, x: Array, live: Array | None) -> Array:
     return np.broadcast_to(result, x.shape)
 
 
-def product(p: Problem, query: Array, key: Array) -> Array:
+def product(p: OpInputs, query: Array, key: Array) -> Array:
     """The products of every query with every key of its head, [B, Hq, Sq, Skv]."""
     if query.shape[:3] != p.q.shape[:3] or key.shape[:3] != p.k.shape[:3]:
         raise EvaluationError(f"a product of {query.shape} and {key.shape} does not fit {p.q.shape} and {p.k.shape}", p.op.location)
     return query @ np.swapaxes(np.repeat(key, p.group, axis=1), 2, 3)
 
 
-def further_products(p: Problem) -> list[Array]:
+def further_products(p: OpInputs) -> list[Array]:
     """The products of the `attn.product` pieces."""
     return [product(p, *(p.frame.values[value] for value in x.operands)) for x in pieces(p.op, "attn.product")]
 
 
-def scores(p: Problem, present: Array) -> list[Array]:
+def scores(p: OpInputs, present: Array) -> list[Array]:
     """The scores, each [B, Hq, Sq, Skv]."""
     used = _used(p, present)
     x = [product(p, modified(p, "attn.query", p.q, None), modified(p, "attn.key", p.k, used)), *further_products(p)]
@@ -139,7 +139,7 @@ class Term:
     output: int
 
 
-def terms(p: Problem, present: Array) -> list[Term]:
+def terms(p: OpInputs, present: Array) -> list[Term]:
     """v after its mod, for output 0, and the tensors of the `attn.term` pieces."""
     v = modified(p, "attn.value", p.v, _used(p, present))
     found = [Term(np.repeat(v, p.group, axis=1), 0)]
@@ -151,7 +151,7 @@ def terms(p: Problem, present: Array) -> list[Term]:
     return found
 
 
-def _used(p: Problem, present: Array) -> Array:
+def _used(p: OpInputs, present: Array) -> Array:
     """Which keys some query sees, [B, Hkv, Skv, 1]."""
     b, hq, sq, skv = p.shape
     return np.any(present.reshape(b, hq // p.group, p.group, sq, skv), axis=(2, 3)).reshape(b, hq // p.group, skv, 1)

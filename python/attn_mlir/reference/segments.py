@@ -6,12 +6,12 @@ import numpy as np
 
 from attn_mlir.mlir import ir
 from attn_mlir.reference.errors import EvaluationError
-from attn_mlir.reference.interpreter import Frame
+from attn_mlir.reference.interpreter import EvaluationFrame
 from attn_mlir.reference.linear import modified
 from attn_mlir.reference.scalar import Array
 
 
-def decay_sum(op: ir.Operation, frame: Frame, args: Sequence[Array]) -> Array:
+def decay_sum(op: ir.Operation, frame: EvaluationFrame, args: Sequence[Array]) -> Array:
     """The sums of the log decays over segments, of an `attn.decay_sum`."""
     like, *given = args
     channels = list(ir.RankedTensorType(op.results[0].type).shape[3:])

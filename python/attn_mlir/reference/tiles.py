@@ -8,7 +8,7 @@ import numpy as np
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import block_of
 from attn_mlir.reference.errors import EvaluationError, OutOfBoundsError
-from attn_mlir.reference.interpreter import SHARED_RULES, Frame, FrameRule, reduce_last
+from attn_mlir.reference.interpreter import SHARED_RULES, EvaluationFrame, FrameRule, reduce_last
 from attn_mlir.reference.scalar import Array
 
 _MOST = 1 << 28
@@ -30,7 +30,7 @@ def run_kernel(func: ir.Operation, arguments: Sequence[Array], rounding: bool = 
         arguments, blocks, batch = [*arguments, items], len(items), 1
     for b, h, program in np.ndindex(batch, over.shape[1], blocks):
         ids = tuple(np.asarray(i) for i in (program, h, b))
-        Frame({}, {**RULES, "tile.program_id": _program_id(ids)}, rounding=rounding).run(block, arguments)
+        EvaluationFrame({}, {**RULES, "tile.program_id": _program_id(ids)}, rounding=rounding).run(block, arguments)
     return [x for x, name in zip(arguments, block.arguments, strict=True) if _is_stored(name)]
 
 
@@ -92,12 +92,12 @@ def _rows(op: ir.Operation, array: Array, place: Sequence[Array]) -> tuple[int, 
     return int(b), int(h), slice(int(row), int(row + count))
 
 
-def _load(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+def _load(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     source, *place = args
     return [_padded(op, source[_rows(op, source, place)])]
 
 
-def _load_pages(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+def _load_pages(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     source, table, b, h, row, count = args
     size, positions = source.shape[2], np.arange(int(row), int(row + count))
     if not (0 <= b < table.shape[0] and 0 <= h < source.shape[1] and row >= 0 and size and table.shape[1]):
@@ -117,7 +117,7 @@ def _padded(op: ir.Operation, tile: Array) -> Array:
     return np.concatenate([tile, np.repeat(tile[-1:], missing, axis=0)])
 
 
-def _gather(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+def _gather(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     source, b, h, rows, count, first = args
     if first < 0 or count < 0 or first + count > len(rows):
         raise OutOfBoundsError(f"'tile.gather' reads numbers [{first}, {first + count}) of {len(rows)}", op.location)
@@ -127,7 +127,7 @@ def _gather(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array
     return [source[int(b), int(h), named.astype(np.int64)]]
 
 
-def _load_window(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+def _load_window(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     source, rows, columns, *offsets = args
     most, count = ir.RankedTensorType(op.results[0].type).shape[0], int(columns)
     if not 0 < rows <= most or not 0 <= count <= _MOST // most:
@@ -142,7 +142,7 @@ def _load_window(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[
     return [np.broadcast_to(source[tuple(places)], (most, count))]
 
 
-def _band(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+def _band(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     rows, columns = (int(extent) for extent in args)
     if rows < 0 or columns < 0 or max(rows, 1) * columns > _MOST:
         raise EvaluationError(f"'{op.name}' makes a tile of {rows} rows and {columns} columns", op.location)
@@ -151,7 +151,7 @@ def _band(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     return [np.broadcast_to(made, apart.shape)]
 
 
-def _store(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+def _store(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     tile, target, *place = args
     count = int(place[-1])
     if count > len(tile):
@@ -160,7 +160,7 @@ def _store(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]
     return []
 
 
-def _fill(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+def _fill(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     return [np.full(ir.RankedTensorType(op.results[0].type).shape, args[0])]
 
 
@@ -172,26 +172,26 @@ def _product(op: ir.Operation, a: Array, b: Array) -> Array:
     return a @ right
 
 
-def _dot(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+def _dot(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     return [_product(op, *args)]
 
 
-def _dot_add(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+def _dot_add(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     c, a, b = args
     return [c + _product(op, a, b)]
 
 
-def _dot_rescale(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+def _dot_rescale(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     c, scale, a, b = args
     return [c * scale[:, None] + _product(op, a, b)]
 
 
-def _cumsum(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+def _cumsum(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     step = -1 if op.attributes["reverse"].value else 1
     return [np.cumsum(args[0][::step], axis=0)[::step]]
 
 
-def _solve_unit(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+def _solve_unit(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     a, b = args
     part = np.triu(a, 1) if op.attributes["upper"].value else np.tril(a, -1)
     return [np.linalg.solve(np.eye(len(a)) + part, b)]
@@ -212,7 +212,7 @@ def _sums_of_decays(op: ir.Operation, decays: Array) -> tuple[Array, Array, Arra
     return between, leave, enter
 
 
-def _decay_channels(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+def _decay_channels(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     q, k, decays, count = args
     present = np.arange(len(k)) < count
     between, leave, enter = _sums_of_decays(op, decays)
@@ -221,7 +221,7 @@ def _decay_channels(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequen
     return [q * np.exp(leave), entering, pairs, np.exp(decays.sum(axis=0))]
 
 
-def _decay_values(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+def _decay_values(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     scores, outside, v, decays, count = args
     v = np.where((np.arange(len(v)) < count)[:, None], v, 0).astype(decays.dtype)
     between, leave, enter = _sums_of_decays(op, decays)
@@ -230,7 +230,7 @@ def _decay_values(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence
     return [others, others + own[:, None] * v, v * np.exp(enter), np.exp(decays.sum(axis=0))]
 
 
-def _subview(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+def _subview(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     source, *dynamic = args
     offsets, sizes, strides = (
         _mixed(op.attributes[f"static_{name}"], dynamic, ir.ShapedType.get_dynamic_size()) for name in ("offsets", "sizes", "strides")
@@ -247,7 +247,7 @@ def _mixed(static: ir.Attribute, dynamic: list[Array], marker: int) -> list[int]
     return [int(dynamic.pop(0)) if number == marker else number for number in ir.DenseI64ArrayAttr(static)]
 
 
-def _map(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+def _map(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     shape = [int(extent) for extent in args]
     kinds = [kind.value for kind in op.attributes["reductions"]]
     if math.prod(max(n, 0) for n in shape) > _MOST:
@@ -266,7 +266,7 @@ def _map(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     return results
 
 
-def _for(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+def _for(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     begin, end, step, *carried = args
     if step <= 0:
         raise EvaluationError(f"'scf.for' steps by {step}", op.location)
@@ -275,7 +275,7 @@ def _for(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     return carried
 
 
-def _if(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+def _if(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     if args[0].ndim:
         raise EvaluationError("'scf.if' inside of 'tile.map' is not supported; use arith.select", op.location)
     region = op.regions[0 if args[0] else 1]

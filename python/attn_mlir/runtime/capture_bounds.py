@@ -22,8 +22,8 @@ from attn_mlir.passes.intervals.box import Box
 from attn_mlir.passes.intervals.describe import describe
 from attn_mlir.passes.intervals.expr import Pool
 from attn_mlir.passes.intervals.interval import Interval
-from attn_mlir.passes.intervals.nodes import Node, contains, postorder
-from attn_mlir.passes.intervals.read import Reader
+from attn_mlir.passes.intervals.nodes import Bound, contains, postorder
+from attn_mlir.passes.intervals.read import MaskReader
 from attn_mlir.passes.regions import block_of, find_all, pieces, walk
 
 _INPUTS = 3
@@ -52,22 +52,22 @@ _SCALARS_FIRST = {"attn.finalize": _ROWS, "func.func": (*_ROWS, "kv_idx")}
 
 
 @dataclasses.dataclass(frozen=True)
-class Read:
+class CheckedRead:
     """One dimension of one read: `index` must lie in [0, size of `tensor` in `dimension`), or wrap around like Python's."""
 
     tensor: int
     dimension: int
-    index: Node
+    index: Bound
     wraps: bool
     from_data: bool
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class ReadPlan:
     """All reads of captured tensors in one program. Captures are numbered from 0, after q, k and v."""
 
     pool: Pool
-    reads: tuple[Read, ...]
+    reads: tuple[CheckedRead, ...]
     names: tuple[str, ...]
     by_length: bool = False
     """Whether the length of a sequence of packed tensors determines where something is read."""
@@ -100,7 +100,7 @@ class Plan:
             for read in reads:
                 self._check_read(read, box.interval(read.index), captures)
 
-    def _ranges(self, sizes: tuple[int, ...], captures: Sequence[Any]) -> dict[Node, Interval]:
+    def _ranges(self, sizes: tuple[int, ...], captures: Sequence[Any]) -> dict[Bound, Interval]:
         """Every leaf with its numbers."""
         b, hq, hkv, sq, skv, d, dv, hv = sizes
         extents = {"b": b, "h": hq, "h_kv": hkv, "h_v": hv, "q_idx": sq, "kv_idx": skv, "t": sq, "d": d, "dv": dv}
@@ -118,7 +118,7 @@ class Plan:
                     ranges[node] = _point(self.pool, captures[node.data - _INPUTS])
         return ranges
 
-    def _check_read(self, read: Read, interval: Interval, captures: Sequence[Any]) -> None:
+    def _check_read(self, read: CheckedRead, interval: Interval, captures: Sequence[Any]) -> None:
         size = int(captures[read.tensor].shape[read.dimension])
         where = f"captured tensor '{self.names[read.tensor]}'"
         index = describe(read.index, lambda position: self._name(position))
@@ -153,7 +153,7 @@ class _Concrete(Box):
 
     captures: Sequence[Any] = ()
 
-    def _gather(self, node: Node) -> Interval:
+    def _gather(self, node: Bound) -> Interval:
         tensor = self.captures[node.data - _INPUTS]
         pool = node.pool
         if tensor.dtype == torch.bool:
@@ -171,7 +171,7 @@ class _Concrete(Box):
         return Interval(pool.lift(int(least)), pool.lift(int(most)))
 
 
-def make_plan(module: ir.Module | ir.Operation | str, names: Sequence[str] = ()) -> Plan:
+def make_plan(module: ir.Module | ir.Operation | str, names: Sequence[str] = ()) -> ReadPlan:
     """The plan of a stage 0 (or online) module; `names` are the captures' names where the module does not tell them."""
     if isinstance(module, str):
         header = re.search(r"func\.func[^(]*\(([^{]*)", module)
@@ -193,7 +193,7 @@ def make_plan(module: ir.Module | ir.Operation | str, names: Sequence[str] = ())
         if not find_all(function, *_OWNERS):  # a function of scalars: its last arguments are the attention's
             reads += _reads(pool, function, list(block_of(function).arguments)[-len(found) :])
     by_length = any(n.op == "gather" and n.data in lengths for n in postorder([read.index for read in reads]))
-    return Plan(pool, tuple(dict.fromkeys(reads)), tuple(names or found[_INPUTS:]), by_length)
+    return ReadPlan(pool, tuple(dict.fromkeys(reads)), tuple(names or found[_INPUTS:]), by_length)
 
 
 def _argument_name(argument: ir.Value, position: int) -> str:
@@ -201,7 +201,7 @@ def _argument_name(argument: ir.Value, position: int) -> str:
     return location.name_str if isinstance(location, ir.NameLoc) else str(position - _INPUTS)
 
 
-def _reads(pool: Pool, piece: ir.Operation, arguments: Sequence[ir.Value]) -> Iterator[Read]:
+def _reads(pool: Pool, piece: ir.Operation, arguments: Sequence[ir.Value]) -> Iterator[CheckedRead]:
     """Every dimension of every tensor.extract in `piece`."""
     positions: Mapping[ir.Value, int] = {argument: i for i, argument in enumerate(arguments)}
     fresh = itertools.count()
@@ -211,7 +211,7 @@ def _reads(pool: Pool, piece: ir.Operation, arguments: Sequence[ir.Value]) -> It
     names = _SCALARS_FIRST.get(piece.name, names)
     indices = [argument for argument in block_of(piece).arguments if isinstance(argument.type, ir.IndexType)]
     known = {argument: pool.leaf("var", name, 0) for argument, name in zip(indices, filter(None, names), strict=False)}
-    reader = Reader(pool, known, lambda value: positions.get(value, ("unknown", piece.name, next(fresh))), sized=arguments[:_INPUTS])
+    reader = MaskReader(pool, known, lambda value: positions.get(value, ("unknown", piece.name, next(fresh))), sized=arguments[:_INPUTS])
     reader.read_all(block_of(piece))
     for op in [op for op in walk(piece) if op.name == "tensor.extract"]:
         tensor = positions.get(op.operands[0])
@@ -221,10 +221,10 @@ def _reads(pool: Pool, piece: ir.Operation, arguments: Sequence[ir.Value]) -> It
             index = reader.read(operand)
             unwrapped = _unwrapped(index, reader.size(op.operands[0], dimension))
             plain = index if unwrapped is None else unwrapped
-            yield Read(tensor - _INPUTS, dimension, plain, unwrapped is not None, contains(plain, "gather"))
+            yield CheckedRead(tensor - _INPUTS, dimension, plain, unwrapped is not None, contains(plain, "gather"))
 
 
-def _unwrapped(index: Node, size: Node) -> Node | None:
+def _unwrapped(index: Bound, size: Bound) -> Bound | None:
     """The i of `i + size if i < 0 else i`, which is how Python's negative indices arrive."""
     if index.op != "select" or index.args[0].op != "ge0":
         return None

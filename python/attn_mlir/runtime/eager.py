@@ -19,7 +19,7 @@ from attn_mlir.runtime.task import Task
 
 def forward(task: Task, *tensors: Tensor) -> list[Tensor]:
     """What `ops.forward` gives for q, k, v and captured tensors; q, k, v and o have the order of the layout. The task names something."""
-    return list(Forward.apply(task, task.layout != "bhsd", *tensors))  # type: ignore[no-untyped-call]
+    return list(EagerForward.apply(task, task.layout != "bhsd", *tensors))  # type: ignore[no-untyped-call]
 
 
 def _whole(x: Tensor) -> Tensor:
@@ -29,7 +29,7 @@ def _whole(x: Tensor) -> Tensor:
     return allocation.empty((0,), dtype=x.dtype, device=x.device).set_(x.untyped_storage(), x.storage_offset(), x.shape, x.stride())
 
 
-class Forward(torch.autograd.Function):
+class EagerForward(torch.autograd.Function):
     """`ops.forward`, whose gradient is `ops.backward`; with `turned`, on tensors in the order of the layout.
 
     Turning them here spares autograd four views, and the same in the backward.

@@ -18,7 +18,7 @@ TILES = (32, 16)
 
 
 @dataclass(frozen=True)
-class Form:
+class ListForm:
     """Queries and keys of a block as kernels see them, the keys of a tile of the inverse, and keys of a listed block of the user."""
 
     queries: int
@@ -40,13 +40,13 @@ class Form:
         return torch.sym_max(1, torch.sym_min(self.keys // self.tile, -(-kv_len // self.tile)))
 
 
-def form_of(queries: int, keys: int) -> Form:
+def form_of(queries: int, keys: int) -> ListForm:
     """Blocks of whole vectors of keys stay blocks; of others, the keys are listed."""
     tile = next((tile for tile in TILES if keys % tile == 0), 0)
-    return Form(queries, keys, tile, keys) if tile else Form(queries, 1, TILES[0], keys)
+    return ListForm(queries, keys, tile, keys) if tile else ListForm(queries, 1, TILES[0], keys)
 
 
-def lists_of(index: torch.Tensor, kv_len: int, form: Form, inverse: bool) -> list[torch.Tensor]:
+def lists_of(index: torch.Tensor, kv_len: int, form: ListForm, inverse: bool) -> list[torch.Tensor]:
     """The tensors of `frontend.given.LISTS`. Their sizes follow from those of `index`; what is behind the last entry is 0.
 
     Raises ArgumentError for a number that is no block of the keys.
@@ -92,7 +92,7 @@ def check_twice(numbers: Array, twice: Array) -> None:
         raise ArgumentError(f"key_index{list(where)} lists block {int(numbers[where][twice[where]][0])} twice (ATTN_MLIR_CHECK=1)")
 
 
-def _inverse(entries: Array, rows: Array, sizes: tuple[int, ...], form: Form, room: int, width: int) -> list[torch.Tensor]:
+def _inverse(entries: Array, rows: Array, sizes: tuple[int, ...], form: ListForm, room: int, width: int) -> list[torch.Tensor]:
     """The queries that list a tile, which of its keys these are, and where those of each tile lie. `sizes`: B, H, lists, tiles.
 
     `width`: tiles that an entry is in.

@@ -1,7 +1,6 @@
 """Programs of linear attentions: what they check and compute besides what those of attentions do."""
 
 import dataclasses
-import functools
 import itertools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -10,10 +9,9 @@ from typing import Any, ClassVar
 import torch
 
 from attn_mlir import driver
-from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
-from attn_mlir.performance import tell
+from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.runtime import compute
-from attn_mlir.runtime.programs import Program, WholeKernel
+from attn_mlir.runtime.programs import Program
 
 _WITHOUT = {
     "jvp": "linear attention has no forward-mode derivative yet: use reverse mode, as in torch.autograd.grad or torch.func.vjp",
@@ -34,16 +32,16 @@ class LinearRun:
     `ordered` numbers the results whose memory has the order of the layout where they have a head's columns; the others are contiguous.
     """
 
-    program: driver.Program
+    program: driver.CompiledFunction
     ordered: tuple[int, ...]
     state_result: int | None
     """Which result, where there are no positions, is what the input `state_source` is: the state does not change then."""
     state_source: int | None
     segment: int | None
-    split: Callable[[int], driver.Program]
+    split: Callable[[int], driver.CompiledFunction]
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
-        """See `driver.Program.run`."""
+        """See `driver.CompiledFunction.run`."""
         if 0 not in (*inputs[0].shape[:3], inputs[2].shape[1]):
             made = self._chosen(inputs).run(inputs, layout)
             return [_in_order(result, i in self.ordered) for i, result in enumerate(made)] if layout == "bshd" else made
@@ -52,22 +50,22 @@ class LinearRun:
             results[self.state_result].copy_(inputs[self.state_source])
         return results
 
-    def _chosen(self, inputs: Sequence[Any]) -> driver.Program:
+    def _chosen(self, inputs: Sequence[Any]) -> driver.CompiledFunction:
         """The program for tensors of these sizes."""
         segment = self.segment_for(inputs)
         return self.split(segment) if segment else self.program
 
     def segment_for(self, inputs: Sequence[Any]) -> int:
-        """See `driver.Program.segment_for`; 0 where sequences are no longer than a segment."""
+        """See `driver.CompiledFunction.segment_for`; 0 where sequences are no longer than a segment."""
         segment = self.program.segment_for(inputs) if self.segment is None else self.segment
         return segment if segment < inputs[2].shape[2] else 0
 
     def results(self, inputs: Sequence[Any]) -> list[tuple[Any, Any]]:
-        """See `driver.Program.results`."""
+        """See `driver.CompiledFunction.results`."""
         return self.program.results(inputs)
 
     def stages(self) -> dict[str, str]:
-        """See `driver.Program.stages`; those of segments where their length is given."""
+        """See `driver.CompiledFunction.stages`; those of segments where their length is given."""
         return (self.split(self.segment) if self.segment else self.program).stages()
 
 
@@ -97,6 +95,7 @@ class LinearProgram(Program):
     """A traced linear attention. Its first captures are `inputs`, of those that `frontend.linear` names."""
 
     reads_results: ClassVar[bool] = False
+    has_kernel: ClassVar[bool] = False
 
     inputs: tuple[str, ...] = ()
     segment: int | None = None
@@ -104,44 +103,18 @@ class LinearProgram(Program):
     _offsets: dict[int, tuple["weakref.ref[torch.Tensor]", int, int]] = dataclasses.field(default_factory=dict)
     """The cu_seqlens on a GPU that were found to be good: with which version, for how many positions."""
 
-    def kernel(self, device: str) -> WholeKernel:  # type: ignore[override]
-        """See `Program.kernel`."""
-        return WholeKernel(self.derivative(device, "", ""))
-
-    def derivative(self, device: str, function: str, wrt: str) -> LinearRun:  # type: ignore[override]
-        """See `Program.derivative`; the function "" is the linear attention itself."""
+    def _texts(self, function: str) -> tuple[str, str, str]:
         if function in _WITHOUT:
             raise UnsupportedError(_WITHOUT[function])
-        deterministic = self.deterministic or torch.are_deterministic_algorithms_enabled()
-        device = self.device or device
-        key = (device, function, wrt, deterministic)
-        found: Any = self.derivatives.get(key)
-        if found is None:
-            names = wrt.split("+") if wrt else []
+        return self.text, self.located, function
 
-            @functools.cache
-            def compile_for(segment: int) -> driver.Program:
-                located = self._named(wrt) if wrt else []
-                try:
-                    made = driver.compile_derivative(self.text, device, function, names, deterministic, segment)
-                except CompileError:
-                    # Once more with locations, for a message that shows the user's lines.
-                    made = driver.compile_derivative(self.located, device, function, located, deterministic, segment)
-                find = functools.partial(driver.slow_kernels, self.located, device, function, located, deterministic, segment)
-                tell(made, device, find, self.slow, self.located)
-                return made
-
-            found = self.derivatives[key] = self._run(compile_for, function, names)
-        return found
-
-    def _run(self, compile_for: Callable[[int], driver.Program], function: str, names: Sequence[str]) -> LinearRun:
-        """`compile_for` compiles for segments of so many positions; 0: for whole sequences."""
+    def _whole(self, compile_for: Callable[..., driver.CompiledFunction], function: str, wrt: str) -> LinearRun:
         whole = "cu_seqlens" in self.inputs or (self.segment is None and "attn.erase" in self.text)
         made, segment = compile_for(0), 0 if whole else self.segment
         initial = 3 + self.inputs.index("initial_state") if "initial_state" in self.inputs else None
         if function != "bwd":
             return LinearRun(made, (0,), 1 if self.outputs else None, initial, segment, compile_for)
-        ordered = sorted(self.position(name) for name in names)
+        ordered = sorted(self.position(name) for name in wrt.split("+"))
         follow = tuple(number for number, position in enumerate(ordered) if self.follows_layout(position))
         # The gradient of the final state comes last of all arguments.
         target = ordered.index(initial) if initial in ordered and self.outputs else None

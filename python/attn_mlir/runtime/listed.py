@@ -2,13 +2,13 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.given import LISTS
-from attn_mlir.runtime.programs import Program, WholeKernel
+from attn_mlir.runtime.programs import Program
 
 _DTYPES = {"i32": torch.int32, "i64": torch.int64}
 
@@ -17,9 +17,7 @@ _DTYPES = {"i32": torch.int32, "i64": torch.int64}
 class ListedProgram(Program):
     """A traced attention whose first captures are those of `frontend.given.LISTS`, as `runtime.key_lists` makes them."""
 
-    def kernel(self, device: str) -> WholeKernel:  # type: ignore[override]
-        """See `Program.kernel`."""
-        return WholeKernel(self.derivative(device, "", ""))
+    has_kernel: ClassVar[bool] = False
 
     def check(self, captures: Sequence[Any], sizes: dict[str, int], device: torch.device) -> None:
         """See `Program.check`; what entries hold was checked where the lists were made."""

@@ -8,7 +8,7 @@ import functools
 import importlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -74,7 +74,7 @@ class Program:
     device: str = ""
     """What computes it where that is not the device of its tensors, such as an emulation."""
     kernels: dict[str, driver.Kernel] = dataclasses.field(default_factory=dict)
-    derivatives: dict[tuple[str, str, str, bool], driver.Program] = dataclasses.field(default_factory=dict)
+    derivatives: dict[tuple[str, str, str, bool], driver.CompiledFunction] = dataclasses.field(default_factory=dict)
     places: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     """What `wanted` found."""
     slow: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -88,10 +88,14 @@ class Program:
 
     reads_results: ClassVar[bool] = True
     """Whether its backward reads what the forward pass gave."""
+    has_kernel: ClassVar[bool] = True
+    """Whether it is one kernel, whose inputs nothing has to look at first."""
 
     def kernel(self, device: str) -> driver.Kernel:
         """The kernel for a device that computes o and the row outputs, compiled at its first use."""
         device = self.device or device
+        if not self.has_kernel:
+            return WholeKernel(self.derivative(device, "", ""))
         kernel = self.kernels.get(device)
         if kernel is None:
             try:
@@ -103,7 +107,7 @@ class Program:
             self.kernels[device] = kernel = driver.with_splits(kernel, device, self.splits) if self.splits else kernel
         return kernel
 
-    def derivative(self, device: str, function: str, wrt: str) -> driver.Program:
+    def derivative(self, device: str, function: str, wrt: str) -> driver.CompiledFunction:
         """The derivative "fwd", "bwd", "jvp" or "bwd2" for a device, compiled at its first use; `wrt` joins names by "+".
 
         `torch.use_deterministic_algorithms` asks for deterministic programs, too.
@@ -113,20 +117,36 @@ class Program:
         key = (device, function, wrt, deterministic)
         found = self.derivatives.get(key)
         if found is None:
-            text, located = self.text, self.located
-            if self.is_written:
-                if function == "bwd2":
-                    raise UnsupportedError("there are no second derivatives where `backward` is written: leave it out, and all are derived")
-                text, located = (text, located) if function == "jvp" else self.written
-                function = _WRITTEN.get(function, function)
-            try:
-                found = driver.compile_derivative(text, device, function, wrt.split("+"), deterministic)
-            except CompileError:
-                found = driver.compile_derivative(located, device, function, self._named(wrt), deterministic)
-            find = functools.partial(driver.slow_kernels, located, device, function, self._named(wrt), deterministic)
-            tell(found, device, find, self.slow, located)
-            self.derivatives[key] = found
+            text, located, written = self._texts(function)
+            target = functools.partial(self._compile, (text, located), device, written, wrt, deterministic)
+            found = self.derivatives[key] = self._whole(functools.cache(target), function, wrt)
         return found
+
+    def _texts(self, function: str) -> tuple[str, str, str]:
+        """The module that a derivative is compiled from, without and with locations, and what `driver` calls it."""
+        if not self.is_written:
+            return self.text, self.located, function
+        if function == "bwd2":
+            raise UnsupportedError("there are no second derivatives where `backward` is written: leave it out, and all are derived")
+        text, located = (self.text, self.located) if function == "jvp" else self.written
+        return text, located, _WRITTEN.get(function, function)
+
+    def _compile(
+        self, texts: tuple[str, str], device: str, function: str, wrt: str, deterministic: bool, segment: int = 0
+    ) -> driver.CompiledFunction:
+        names, located = wrt.split("+") if wrt else [], self._named(wrt)
+        try:
+            made = driver.compile_derivative(texts[0], device, function, names, deterministic, segment)
+        except CompileError:
+            # Once more with locations, for a message that shows the user's lines.
+            made = driver.compile_derivative(texts[1], device, function, located, deterministic, segment)
+        find = functools.partial(driver.slow_kernels, texts[1], device, function, located, deterministic, segment)
+        tell(made, device, find, self.slow, texts[1])
+        return made
+
+    def _whole(self, compile_for: Callable[..., driver.CompiledFunction], function: str, wrt: str) -> Any:
+        """What runs a derivative; `compile_for`, given a number of positions, compiles it for segments of so many."""
+        return compile_for()
 
     def copies(self) -> dict[str, str]:
         """Why its kernels copied some of q, k and v, by their names."""

@@ -28,7 +28,7 @@ class Op:
 
 
 @dataclasses.dataclass(frozen=True)
-class Code:
+class ScalarCode:
     """One piece. Values are numbered: those of the function's arguments that it reads first, then the piece's, then one for each op."""
 
     outer: tuple[int, ...] = dataclasses.field(compare=False)
@@ -56,7 +56,7 @@ class Code:
         return [run.value(number) for number in self.results]
 
 
-def code_of(block: ir.Block, function: ir.Operation) -> Code:
+def code_of(block: ir.Block, function: ir.Operation) -> ScalarCode:
     """Reads a piece's block; what the function computes around it, sizes and constants, comes along where the piece needs it."""
     entry = function.regions[0].blocks[0]
     results = list(list(block.operations)[-1].operation.operands)
@@ -75,7 +75,7 @@ def code_of(block: ir.Block, function: ir.Operation) -> Code:
         ops.append(Op(op.name, tuple(numbers[operand] for operand in op.operands), _attribute(op)))
         numbers[op.results[0]] = len(numbers)
     kinds = tuple(INDEX if isinstance(argument.type, ir.IndexType) else "float" for argument in block.arguments)
-    return Code(outer, kinds, tuple(ops), tuple(numbers[value] for value in results))
+    return ScalarCode(outer, kinds, tuple(ops), tuple(numbers[value] for value in results))
 
 
 def _below(values: Sequence[ir.Value]) -> set[ir.Value]:
@@ -107,7 +107,7 @@ def _attribute(op: ir.Operation) -> Any:
 class _Run:
     """One evaluation. Inside of a branch of a select, `gates` say where that branch is chosen."""
 
-    def __init__(self, code: Code, given: list[Any], score: torch.dtype, gates: tuple[Tensor, ...] = ()) -> None:
+    def __init__(self, code: ScalarCode, given: list[Any], score: torch.dtype, gates: tuple[Tensor, ...] = ()) -> None:
         self.code, self.given, self.score, self.gates = code, given, score, gates
         self.known: dict[int, Any] = {}
 

@@ -1,6 +1,6 @@
 """Attention under the transforms of torch.func: the operators of `ops` as autograd functions of the form that these need.
 
-First derivatives are `Backward` (by rows of the Jacobian J) and `Tangent` (by columns). The second ones are made of `Second`, which
+First derivatives are `Backward` (by rows of the Jacobian J) and `Tangent` (by columns). The second ones are made of `SecondBackward`, which
 gives d<y, J u> / dx for a gradient y and a direction u: it is what a gradient's gradient needs, its tangent (the Hessian of <y, o> is
 symmetric) and a tangent's gradient. A tangent of a tangent is d(J u) w, for which there is no program.
 """
@@ -110,7 +110,7 @@ def _directional(
     kept = _kept(task, primals) if kept is None else kept
     results, filled = compute.results_and_gradients(task, primals[:3], primals[3:], kept, grads)
     directions = [compute.or_zeros(changes.get(place), primals[place]) for place in task.places]
-    made = Second.apply(task, *primals, *results, *filled, *directions)  # type: ignore[no-untyped-call]
+    made = SecondBackward.apply(task, *primals, *results, *filled, *directions)  # type: ignore[no-untyped-call]
     return dict(zip(task.places, made, strict=False))
 
 
@@ -180,7 +180,7 @@ class Backward(torch.autograd.Function):
         task: Task = ctx.task
         inputs, captures, results, _ = _parts(task, ctx.saved_tensors)
         given = [compute.or_zeros(grad, like) for grad, like in zip(grads, task.named([*inputs, *captures]), strict=True)]
-        made = Second.apply(task, *ctx.saved_tensors, *given)  # type: ignore[no-untyped-call]
+        made = SecondBackward.apply(task, *ctx.saved_tensors, *given)  # type: ignore[no-untyped-call]
         return (None, *task.spread(made[: len(grads)]), *[None] * len(results), *made[len(grads) :])
 
     @staticmethod
@@ -204,7 +204,7 @@ class Backward(torch.autograd.Function):
         return tuple(made)
 
 
-class Second(torch.autograd.Function):
+class SecondBackward(torch.autograd.Function):
     """`ops.backward2`, which has no derivative."""
 
     generate_vmap_rule = True

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from attn_mlir import driver
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.given import SEQUENCES
 from attn_mlir.runtime.checked import is_checked
-from attn_mlir.runtime.programs import Program, WholeKernel
+from attn_mlir.runtime.programs import Program
 
 _SHARE = {"": 1, "fwd": 1, "jvp": 2}
 """How many results a function has for each o, before its first row output."""
@@ -27,13 +27,13 @@ class VarlenRun:
     """A compiled program, or one of its derivatives; `rows` numbers results that are -inf for rows of no sequence: logarithms of sums."""
 
     program: Any
-    """A `driver.Program`; one for a GPU may have `decode`, for sequences of one query each."""
+    """A `driver.CompiledFunction`; one for a GPU may have `decode`, for sequences of one query each."""
     rows: tuple[int, ...]
     whole: bool = False
     """Whether it is the attention itself."""
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
-        """See `driver.Program.run`."""
+        """See `driver.CompiledFunction.run`."""
         known, made = _LARGEST.get() if self.whole else None, None
         if known and known[0] == 1 and hasattr(self.program, "decode"):
             made = self.program.decode(inputs, layout, known[1])
@@ -56,11 +56,11 @@ class VarlenRun:
         return VarlenRun(driver.planned(self.program, inputs), self.rows, self.whole)
 
     def results(self, inputs: Sequence[Any]) -> list[tuple[Any, Any]]:
-        """See `driver.Program.results`."""
+        """See `driver.CompiledFunction.results`."""
         return self.program.results(inputs)
 
     def stages(self) -> dict[str, str]:
-        """See `driver.Program.stages`."""
+        """See `driver.CompiledFunction.stages`."""
         return self.program.stages()
 
 
@@ -71,13 +71,10 @@ class VarlenProgram(Program):
     Where keys lie in pages, k and v are [pages, Hkv, size, D], and the next capture is the table of pages.
     """
 
+    has_kernel: ClassVar[bool] = False
     paged: bool = dataclasses.field(default=False, kw_only=True)
     invariant: bool = dataclasses.field(default=False, kw_only=True)
     """Whether a sequence has the same gradients, bit for bit, whatever else is in the batch."""
-
-    def kernel(self, device: str) -> WholeKernel:  # type: ignore[override]
-        """See `Program.kernel`."""
-        return WholeKernel(self.derivative(device, "", ""))
 
     def derivative(self, device: str, function: str, wrt: str) -> VarlenRun:  # type: ignore[override]
         """See `Program.derivative`; the function "" is the attention itself."""

@@ -48,10 +48,10 @@ def has_batch(values: Sequence[Any]) -> bool:
 
 def for_each(run: Callable[..., list[Tensor]], values: Sequence[Any]) -> list[Tensor]:
     """`run(*values)` for each element of the batch that `torch.vmap` hides, with whatever transforms are outside of it."""
-    return list(Loop.apply(run, *values))  # type: ignore[no-untyped-call]
+    return list(BatchLoop.apply(run, *values))  # type: ignore[no-untyped-call]
 
 
-class Loop(torch.autograd.Function):
+class BatchLoop(torch.autograd.Function):
     """Calls its first argument; under `torch.vmap`, for which alone it is meant, once for each element of the batch."""
 
     @staticmethod

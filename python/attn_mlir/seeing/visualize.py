@@ -14,7 +14,7 @@ from attn_mlir.dialects import loaded
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.cache import Entry, TraceCache
 from attn_mlir.frontend.emit import Inputs
-from attn_mlir.frontend.program import Program, trace
+from attn_mlir.frontend.program import Definition, trace
 from attn_mlir.mlir import LOCK, ir
 from attn_mlir.passes.intervals.classify import Blocks
 from attn_mlir.passes.intervals.survey import survey
@@ -88,7 +88,7 @@ def visualize(
 def _traced(functions: tuple[Any, ...], problem: dict[str, int]) -> tuple[Entry, list[Any]]:
     """The trace of functions, and what they capture as numpy arrays; checked as a call of that size would."""
     query_mod, key_mod, value_mod, score_mod, mask_mod, row = functions
-    form = Program(row, score_mod, mask_mod, query_mod, key_mod, value_mod, 1.0)
+    form = Definition(row, score_mod, mask_mod, query_mod, key_mod, value_mod, 1.0)
     entry, scan = _CACHE.find(functions, "visualize", lambda: trace(form, _INPUTS))
     captures = entry.captures(scan, 0.0, MappingProxyType({}))
     devices = [value.device for value in captures if isinstance(value, torch.Tensor)]
@@ -106,7 +106,7 @@ def _array(value: Any) -> Any:
 def _sampled(
     score_mod: Callable[..., Any], problem: dict[str, int], at: Sequence[tuple[int, int]], score: float, num_heads: int | None
 ) -> list[Scores | None]:
-    from attn_mlir.reference.interpreter import SHARED_RULES, Frame
+    from attn_mlir.reference.interpreter import SHARED_RULES, EvaluationFrame
 
     entry, captures = _traced((None, None, None, score_mod, None, softmax), problem)
     with LOCK, loaded():
@@ -119,7 +119,7 @@ def _sampled(
         q_idx, kv_idx = (_middles(problem[size]) for size in ("Sq", "Skv"))
         made: list[Scores | None] = []
         for b, h in at:
-            frame = Frame(dict(values), SHARED_RULES)
+            frame = EvaluationFrame(dict(values), SHARED_RULES)
             for op in [view.operation for view in owner.block.operations]:
                 if op == owner:
                     break

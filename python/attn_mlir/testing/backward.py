@@ -14,7 +14,7 @@ from attn_mlir.errors import ArgumentError, CompileError
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.emit import Inputs
-from attn_mlir.frontend.online import OnlineProgram, trace_online
+from attn_mlir.frontend.online import OnlineDefinition, trace_online
 from attn_mlir.frontend.program import Traced
 from attn_mlir.frontend.tensors import ELEMENTS
 from attn_mlir.mlir import LOCK, ir
@@ -31,7 +31,7 @@ _BACKWARD = "attn-differentiate{functions=fwd+bwd wrt=q+v}"
 
 
 @dataclass(frozen=True)
-class Difference:
+class WeightDifference:
     """How far one output, "p" or "dscores", is from the derived one; the rest describes the worst place."""
 
     output: str
@@ -62,7 +62,7 @@ class Comparison:
 
     name: str
     points: int
-    differences: tuple[Difference, ...]
+    differences: tuple[WeightDifference, ...]
     detached: tuple[str, ...] = ()
     """Row outputs of which it is enough to take one as a constant for the two to agree."""
 
@@ -96,7 +96,7 @@ def compare_backward(online_func: OnlineFunc, custom_fwd_inputs: CustomIO | None
 def trace_functions(online_func: OnlineFunc, custom: CustomIO | None, inputs: Inputs, backward: bool = False) -> tuple[Traced, list[Any]]:
     """An attention of nothing but the online function, and the values that it captures."""
     custom = online_func.external_fwd_tensors if custom is None else custom
-    program = OnlineProgram(
+    program = OnlineDefinition(
         online_func.online_fwd, online_func.online_fwd_epilogue,
         {key: scalar.initial for key, scalar in online_func.online_rowscales.items()}, tuple(online_func.final_rowscales),
         type(online_func).__name__, custom=custom, dtypes=_dtypes(custom),
@@ -156,7 +156,7 @@ class _Points:
                     detached.append(output)
         return Comparison(name, int(np.isfinite(derived[1]).sum()), differences, tuple(detached))
 
-    def _difference(self, output: str, written: np.ndarray, derived: np.ndarray, dp: np.ndarray) -> Difference:
+    def _difference(self, output: str, written: np.ndarray, derived: np.ndarray, dp: np.ndarray) -> WeightDifference:
         finite = np.isfinite(derived)
         size = np.maximum(1.0, np.abs(np.where(finite, derived, 0)).max(axis=3, keepdims=True))
         with np.errstate(invalid="ignore"):
@@ -166,7 +166,7 @@ class _Points:
         worst = np.unravel_index(int((error >= error.max() * (1 - 1e-9)).argmax()), error.shape)
         differs = (error > _TOLERANCE * size).any(axis=(1, 2, 3))
         kinds = tuple(kind for kind, here in zip(_KINDS, differs, strict=True) if here)
-        return Difference(output, error[worst], kinds, written[worst], derived[worst], self.q[worst], dp[worst])
+        return WeightDifference(output, error[worst], kinds, written[worst], derived[worst], self.q[worst], dp[worst])
 
     def _written(self) -> tuple[np.ndarray, np.ndarray]:
         o, *rows = evaluate(ir.Module.parse(self._traced.text), self._inputs)

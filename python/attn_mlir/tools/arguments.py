@@ -10,7 +10,7 @@ from attn_mlir.passes.pipeline import Pipeline, Registry
 
 
 @dataclass(frozen=True)
-class Options:
+class OptArguments:
     """What the command line asks for."""
 
     input: str
@@ -36,14 +36,14 @@ class Parser(argparse.ArgumentParser):
         self.exit(1, f"{self.prog}: error: {message}\n")
 
 
-def parse_arguments(argv: Sequence[str], registry: Registry) -> Options:
+def parse_arguments(argv: Sequence[str], registry: Registry) -> OptArguments:
     """Parses `argv`; every pass and named pipeline of `registry`, and every upstream pass, is a flag too."""
     parser = _build()
     flags = {flag for action in parser._actions for flag in action.option_strings}
     arguments = parser.parse_args([_as_pipeline(a, flags, registry, parser) for a in argv])
     if arguments.pretty and (arguments.mlir_print_op_generic or arguments.mlir_print_debuginfo):
         parser.error("--pretty prints neither the generic form nor locations: leave out --mlir-print-op-generic and --mlir-print-debuginfo")
-    return Options(
+    return OptArguments(
         input=arguments.input,
         output=arguments.output,
         pipeline=",".join(filter(str.strip, arguments.pass_pipeline)),

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from attn_mlir.errors import ArgumentError, AttnError, PerformanceWarning
-from attn_mlir.tools.fmha.options import Options, parse, parser
+from attn_mlir.tools.fmha.options import FmhaOptions, parse, parser
 
 _USAGE = """usage: attn-fmha fwd|bwd [-name value]...     runs, validates and times an attention
        attn-fmha --list [fwd|bwd] [-name value]...   names the kernels for these options, all precisions and head dimensions
@@ -63,7 +63,7 @@ def _list(asked: str, words: Sequence[str]) -> int:
     return 0 if any(name for name, _ in found) else 2
 
 
-def _run(options: Options) -> int:
+def _run(options: FmhaOptions) -> int:
     """Calls the attention once, validates what it gives, then times it. The line grows while this goes on."""
     from attn_mlir.tools.fmha import report
 
@@ -76,7 +76,7 @@ def _run(options: Options) -> int:
         raise
 
 
-def _compute(options: Options) -> int:
+def _compute(options: FmhaOptions) -> int:
     import torch
 
     from attn_mlir.tools.fmha import measure, names, problem, report, validate
@@ -109,7 +109,7 @@ def _compute(options: Options) -> int:
     return 1 if faults else 0
 
 
-def _on_device(options: Options, runs: bool = True) -> Options:
+def _on_device(options: FmhaOptions, runs: bool = True) -> FmhaOptions:
     """The options with a device that is known, and there if something `runs` on it. Raises ArgumentError."""
     import torch
 

@@ -64,7 +64,7 @@ def _run(args: argparse.Namespace) -> int:
         return 0
     if args.out is None:
         raise ArgumentError("name the folder of the project with --out, or see the names of instances with --list")
-    job = write.Job(os.path.abspath(args.instances) if args.instances else "", target, args.name, args.out.absolute())
+    job = write.WriteJob(os.path.abspath(args.instances) if args.instances else "", target, args.name, args.out.absolute())
     refused = write.generate(job, instances, __version__, args.jobs, (lambda text: None) if args.quiet else print)
     for name, reason in refused.items():
         print(f"attn-generate: error: {name}: {reason}", file=sys.stderr)

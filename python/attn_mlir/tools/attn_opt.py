@@ -18,7 +18,7 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.registry import registry
 from attn_mlir.tools import expectations, listing, places, source
-from attn_mlir.tools.arguments import Options, parse_arguments
+from attn_mlir.tools.arguments import OptArguments, parse_arguments
 from attn_mlir.tools.source import Source
 
 
@@ -68,7 +68,7 @@ def _main(argv: Sequence[str]) -> int:
     return 1 if failed else 0
 
 
-def process(chunk: Source, pipeline: Pipeline, options: Options) -> Outcome:
+def process(chunk: Source, pipeline: Pipeline, options: OptArguments) -> Outcome:
     """Parses `chunk` and runs `pipeline` on it."""
     # Not `with context`: a module must not outlive it, nor may its handles.
     context = ir.Context()
@@ -77,7 +77,7 @@ def process(chunk: Source, pipeline: Pipeline, options: Options) -> Outcome:
         with context:
             module = source.parse(chunk)
         timer = listing.Timer()
-        printer = listing.Printer(sys.stderr, options, chunk)
+        printer = listing.StagePrinter(sys.stderr, options, chunk)
         with context:
             pipeline.run(module, after=(timer, printer))
             if options.timing:

@@ -20,7 +20,7 @@ from attn_mlir.diagnostics import Diagnostic, DiagnosticError
 from attn_mlir.dialects import load_all
 from attn_mlir.errors import ArgumentError, AttnError
 from attn_mlir.mlir import ir
-from attn_mlir.passes.pipeline import Pipeline, Step
+from attn_mlir.passes.pipeline import Pipeline, PipelineStep
 from attn_mlir.reference import Difference, difference
 from attn_mlir.reference.derivatives import kind_of
 from attn_mlir.reference.evaluator import find_function, functions_of
@@ -28,7 +28,7 @@ from attn_mlir.reference.promote import promoted
 from attn_mlir.reference.scalar import element_type
 from attn_mlir.registry import registry
 from attn_mlir.tools import places, scheduled, source
-from attn_mlir.tools.runs import LENGTHS, Run, Runs, compared
+from attn_mlir.tools.runs import LENGTHS, EvaluatedRun, Runs, compared
 from attn_mlir.tools.source import Source
 
 # By the element type of q: a device rounds the weights to it.
@@ -133,7 +133,7 @@ def _main(given: Source, args: argparse.Namespace) -> bool:
         return _run(given, against, context, pipeline, runs, args)
 
 
-_Found = list[tuple[Run, list[Difference]]]
+_Found = list[tuple[EvaluatedRun, list[Difference]]]
 
 
 def _run(given: Source, against: Source, context: ir.Context, pipeline: Pipeline, runs: Runs, args: argparse.Namespace) -> bool:
@@ -147,7 +147,7 @@ def _run(given: Source, against: Source, context: ir.Context, pipeline: Pipeline
         find_function(reference, args.function)
     done: list[str] = []
 
-    def check(step: Step, operation: ir.Operation, seconds: float) -> None:
+    def check(step: PipelineStep, operation: ir.Operation, seconds: float) -> None:
         done.append(step.name)
         runs.meet(operation)
         if args.after_each:
@@ -171,7 +171,7 @@ def _compare(module: ir.Module | ir.Operation, runs: Runs, args: argparse.Namesp
     return found
 
 
-def _label(run: Run, runs: Runs) -> str:
+def _label(run: EvaluatedRun, runs: Runs) -> str:
     """The sizes of a run, and its function where there are several."""
     return str(run.sizes) if list(runs.known) == ["attention"] else f"@{run.function} {run.sizes}"
 

@@ -22,7 +22,7 @@ from attn_mlir.reference.inputs import Sizes
 from attn_mlir.tools import source, tune_table
 from attn_mlir.tools.arguments import Parser
 from attn_mlir.tools.plot import scatter
-from attn_mlir.tools.problems import FUNCTIONS, Problem, columns_of, module_of, names, ready_made
+from attn_mlir.tools.problems import FUNCTIONS, TuneProblem, columns_of, module_of, names, ready_made
 
 _DTYPES = {
     "f16": "f16", "float16": "f16", "fp16": "f16", "bf16": "bf16", "bfloat16": "bf16", "f32": "f32", "float32": "f32", "fp32": "f32",
@@ -99,7 +99,7 @@ def _main(args: argparse.Namespace) -> int:
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     tuner = _tuner(args.device)
-    problem = Problem(_text(args), _sizes(args), args.device, args.seed, tuple(args.wrt.split("+")))
+    problem = TuneProblem(_text(args), _sizes(args), args.device, args.seed, tuple(args.wrt.split("+")))
     if args.dry_run:
         job, shapes = problem.job(args.function), problem.shapes(columns_of(problem.text))
         kernels = tuner.kernels(problem.text, job, shapes, _arch(args))[1]

@@ -5,9 +5,9 @@ from typing import TextIO
 
 from attn_mlir.mlir import ir
 from attn_mlir.passes.options import PipelineError, full_spec, suggest
-from attn_mlir.passes.pipeline import Pipeline, Registry, Step
+from attn_mlir.passes.pipeline import Pipeline, PipelineStep, Registry
 from attn_mlir.pretty import pretty
-from attn_mlir.tools.arguments import Options
+from attn_mlir.tools.arguments import OptArguments
 from attn_mlir.tools.source import Source
 
 
@@ -42,7 +42,7 @@ def check_names(names: Sequence[str], pipeline: Pipeline) -> None:
             raise PipelineError(f"no pass '{name}' in the pipeline to print after{suggest(name, steps)}")
 
 
-def asm(operation: ir.Operation, options: Options, source: Source) -> str:
+def asm(operation: ir.Operation, options: OptArguments, source: Source) -> str:
     """The text of `operation`, with values named as the author named them; `source` is what it was read from."""
     if options.pretty:
         return pretty(operation, source.text)
@@ -57,15 +57,15 @@ def asm(operation: ir.Operation, options: Options, source: Source) -> str:
     return text if text.endswith("\n") else f"{text}\n"
 
 
-class Printer:
+class StagePrinter:
     """Prints the IR after the chosen steps; a pipeline callback."""
 
-    def __init__(self, file: TextIO, options: Options, source: Source) -> None:
+    def __init__(self, file: TextIO, options: OptArguments, source: Source) -> None:
         self._file = file
         self._source = source
         self._options = options
 
-    def __call__(self, step: Step, module: ir.Operation, seconds: float) -> None:
+    def __call__(self, step: PipelineStep, module: ir.Operation, seconds: float) -> None:
         if self._options.print_after_all or step.name in self._options.print_after:
             print(f"// -----// IR Dump After {step.text} //----- //", file=self._file)
             print(asm(module, self._options, self._source), file=self._file)
@@ -77,7 +77,7 @@ class Timer:
     def __init__(self) -> None:
         self._steps: list[tuple[str, float]] = []
 
-    def __call__(self, step: Step, module: ir.Operation, seconds: float) -> None:
+    def __call__(self, step: PipelineStep, module: ir.Operation, seconds: float) -> None:
         self._steps.append((step.text, seconds))
 
     def __str__(self) -> str:

@@ -30,7 +30,7 @@ LINEAR = {"linear": "step", "linear-channels": "step channel"}
 
 
 @dataclass(frozen=True)
-class Problem:
+class TuneProblem:
     """A module's text, and the sizes of the tensors that it is to be fast on."""
 
     text: str

@@ -11,7 +11,7 @@ from attn_mlir.errors import ArgumentError
 from attn_mlir.mlir import ir
 from attn_mlir.reference import Difference, InputMaker, Sizes, compare, evaluate, rows_with_keys
 from attn_mlir.reference.compare import attention_ops, output_names
-from attn_mlir.reference.derivatives import Point, inputs_with_gradient, kind_of
+from attn_mlir.reference.derivatives import DerivativePoint, inputs_with_gradient, kind_of
 from attn_mlir.reference.evaluator import find_function, functions_of
 
 LENGTHS = ((1, 1), (17, 23), (23, 17), (40, 40))
@@ -20,7 +20,7 @@ _CHECKED = (17, 23)
 
 
 @dataclass(frozen=True)
-class Run:
+class EvaluatedRun:
     """One set of inputs of a function, and what comes of it."""
 
     function: str
@@ -42,18 +42,18 @@ class Runs:
     original: ir.Module
     """Where @attention is, which derivatives are of."""
     args: argparse.Namespace
-    known: dict[str, list[Run]] = field(default_factory=dict)
+    known: dict[str, list[EvaluatedRun]] = field(default_factory=dict)
 
-    def meet(self, module: ir.Module | ir.Operation) -> list[Run]:
+    def meet(self, module: ir.Module | ir.Operation) -> list[EvaluatedRun]:
         """Runs the functions of `module` that are new."""
-        new: list[Run] = []
+        new: list[EvaluatedRun] = []
         for function in self._functions(module):
             if function not in self.known:
                 self.known[function] = [self._run(module, function, sizes) for sizes in _sizes(self.args)]
                 new += self.known[function]
         return new
 
-    def of(self, module: ir.Module | ir.Operation) -> list[Run]:
+    def of(self, module: ir.Module | ir.Operation) -> list[EvaluatedRun]:
         """The runs of the functions that `module` holds; all of those that it was to have."""
         if self.args.function is not None:
             find_function(module, self.args.function)
@@ -73,26 +73,26 @@ class Runs:
             return [self.args.function] if self.args.function in present else []
         return [name for name in present if _is_public(module, name) and _computes(module, name)]
 
-    def _run(self, module: ir.Module | ir.Operation, function: str, sizes: Sizes) -> Run:
+    def _run(self, module: ir.Module | ir.Operation, function: str, sizes: Sizes) -> EvaluatedRun:
         args, derivative = self.args, kind_of(function)
         maker = InputMaker(sizes, args.seed, _integers(args.ints), args.index, args.capture_size)
         if derivative is None:
             inputs = maker.make(module, function)
             filled = self._filled(module, inputs, function)
-            return Run(function, sizes, inputs, output_names(module, function), evaluate(module, inputs, function), filled)
+            return EvaluatedRun(function, sizes, inputs, output_names(module, function), evaluate(module, inputs, function), filled)
         primal, kind = derivative
         original = module if primal in functions_of(module) else self.original
         if primal not in functions_of(original):
             message = f"@{function} is a derivative of @{primal}, which is not in the file: give its program with --primal"
             raise DiagnosticError([at(find_function(module, function).location, "error", message)])
         wrt = inputs_with_gradient(module, original, function, args.wrt.split("+") if args.wrt else [])
-        point = Point(module, original, primal, maker.make(original, primal), wrt, args.seed)
+        point = DerivativePoint(module, original, primal, maker.make(original, primal), wrt, args.seed)
         inputs = point.arguments(kind)
         wanted = evaluate(module, inputs, function)
         checked = point.check(kind, wanted) if _is_checked(args, sizes) else None
         filled = self._filled(original, point.inputs, primal)
         names = tuple(point.names[i] for i in wrt)
-        return Run(function, sizes, inputs, point.results(kind), wanted, filled, checked, names)
+        return EvaluatedRun(function, sizes, inputs, point.results(kind), wanted, filled, checked, names)
 
     def _filled(self, module: ir.Module | ir.Operation, inputs: Sequence[np.ndarray], function: str) -> np.ndarray | None:
         ops = attention_ops(module, function)
@@ -100,7 +100,9 @@ class Runs:
         return rows_with_keys(module, inputs, function) if one else None
 
 
-def compared(module: ir.Module | ir.Operation, run: Run, guarded: bool, options: dict[str, object]) -> tuple[list[Difference], int]:
+def compared(
+    module: ir.Module | ir.Operation, run: EvaluatedRun, guarded: bool, options: dict[str, object]
+) -> tuple[list[Difference], int]:
     """How far the results of a function of `module` are from those wanted, and how many rows were left out.
 
     An online program says what fully masked rows give only when it is `guarded`; until then they are left out, and so are

@@ -10,7 +10,7 @@ from attn_mlir.mlir import ir
 from attn_mlir.reference.compare import Difference, difference, worst
 from attn_mlir.reference.scalar import element_type
 from attn_mlir.reference.warp import arguments_of, check_registers, function_of, kernels_of, run_scheduled, schedules_of
-from attn_mlir.tools.runs import Run, Runs
+from attn_mlir.tools.runs import EvaluatedRun, Runs
 from attn_mlir.tools.source import Source
 
 _TOLERANCES = {"f16": 5e-3, "bf16": 3e-2}
@@ -47,7 +47,7 @@ def check_kernels(module: ir.Module, runs: Runs, tolerance: float | None) -> boo
     return right
 
 
-def _differences(kernel: ir.Operation, run: Run) -> tuple[list[Difference], int]:
+def _differences(kernel: ir.Operation, run: EvaluatedRun) -> tuple[list[Difference], int]:
     """The largest errors over all schedules, and how many these are."""
     given, wanted = len(run.inputs), len(run.wanted)
     own = sum(op.name == "warp.next_tile" for op in walk(kernel))

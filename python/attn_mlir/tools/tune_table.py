@@ -5,12 +5,12 @@ import warnings
 from attn_mlir.backends.fields import Fields
 from attn_mlir.backends.tuning.program import Tuner, tune_module
 from attn_mlir.backends.tuning.ranking import spearman
-from attn_mlir.backends.tuning.report import Report
+from attn_mlir.backends.tuning.report import TuneReport
 from attn_mlir.backends.tuning.space import Tunable, left_out, ranked
-from attn_mlir.tools.problems import Problem, columns_of
+from attn_mlir.tools.problems import TuneProblem, columns_of
 
 
-def measure(tuner: Tuner, problem: Problem, function: str, path: str, count: int) -> list[tuple[Tunable, Report | None]]:
+def measure(tuner: Tuner, problem: TuneProblem, function: str, path: str, count: int) -> list[tuple[Tunable, TuneReport | None]]:
     """The kernels of a function, and what tuning each came to; None where there was nothing to choose."""
     job = problem.job(function)
     kernels = tuner.kernels(problem.text, job, problem.shapes(columns_of(problem.text)), "")[1]
@@ -22,7 +22,7 @@ def measure(tuner: Tuner, problem: Problem, function: str, path: str, count: int
     return [(kernel, by_name.get(kernel.name)) for kernel in kernels]
 
 
-def ranking(kernel: Tunable, most: int, report: Report | None = None) -> str:
+def ranking(kernel: Tunable, most: int, report: TuneReport | None = None) -> str:
     """The table of one kernel: schedules by the model's rank, and, with a report that measured, by the clock."""
     space = kernel.space
     order = ranked(space)
@@ -46,7 +46,7 @@ def ranking(kernel: Tunable, most: int, report: Report | None = None) -> str:
     return "\n".join([*lines, ""])
 
 
-def _measured(kernel: Tunable, report: Report, most: int) -> list[str]:
+def _measured(kernel: Tunable, report: TuneReport, most: int) -> list[str]:
     """The lines of what was measured, the fastest first, and how well the model ranked it."""
     space = kernel.space
     ran = [trial for trial in report.trials if not trial.problem]

@@ -1,4 +1,4 @@
-// A sweep over chunks for AMD GPUs: the next chunk on its way while this one is multiplied, the state in registers.
+// A chunk scan for AMD GPUs: the next chunk on its way while this one is multiplied, the state in registers.
 // RUN: attn-opt %s -p amd-kernel | FileCheck %s --check-prefix=PLAN
 // RUN: attn-translate %s --to hip | FileCheck %s
 // RUN: attn-run %s -p amd-kernel

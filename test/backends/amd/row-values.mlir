@@ -1,4 +1,4 @@
-// What a sweep over chunks reads for each row, and for none, is read once.
+// What a chunk scan reads for each row, and for none, is read once.
 // RUN: attn-opt %s -p amd-row-values | FileCheck %s
 
 // CHECK-LABEL: func.func @attention(

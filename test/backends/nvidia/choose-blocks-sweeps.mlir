@@ -1,4 +1,4 @@
-// Sweeps over chunks: columns of v follow the sizes of the state; what was chosen also sets the positions of a chunk.
+// Chunk scans: columns of v follow the sizes of the state; what was chosen also sets the positions of a chunk.
 // RUN: attn-opt %s -p 'attn-chunk-rewrite,nvidia-choose-blocks' --split-input-file --verify-diagnostics | FileCheck %s
 
 !t = tensor<?x?x?x128xf16>

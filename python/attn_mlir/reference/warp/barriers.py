@@ -5,15 +5,15 @@ from attn_mlir.reference.warp.clocks import Barrier, Clocks, join
 from attn_mlir.reference.warp.faults import Fault
 from attn_mlir.reference.warp.machine import Machine, Rule
 from attn_mlir.reference.warp.program import Inst
-from attn_mlir.reference.warp.units import Steps, Tensor, Unit
+from attn_mlir.reference.warp.units import Steps, Tensor, Warpgroup
 
 
-def _mbarrier(machine: Machine, unit: Unit, inst: Inst) -> list[list[Barrier]]:
+def _mbarrier(machine: Machine, unit: Warpgroup, inst: Inst) -> list[list[Barrier]]:
     stages, arrivals = stages_and_arrivals(inst.types[0])
     return [[Barrier(arrivals, arrivals) for _ in range(stages)]]
 
 
-def _stage(machine: Machine, unit: Unit, inst: Inst, count: int) -> list[int]:
+def _stage(machine: Machine, unit: Warpgroup, inst: Inst, count: int) -> list[int]:
     stages = inst.attributes["stages"]
     return [count % stages, count // stages & 1]
 
@@ -25,7 +25,7 @@ def stage_of(inst: Inst, stages: list[Barrier], stage: int) -> Barrier:
     return stages[stage]
 
 
-def _arrive(machine: Machine, unit: Unit, inst: Inst, barrier: list[Barrier], stage: int) -> Steps:
+def _arrive(machine: Machine, unit: Warpgroup, inst: Inst, barrier: list[Barrier], stage: int) -> Steps:
     yield
     slot = stage_of(inst, barrier, stage)
     for warp in unit.active:
@@ -34,7 +34,7 @@ def _arrive(machine: Machine, unit: Unit, inst: Inst, barrier: list[Barrier], st
         raise Fault("too many arrivals", inst.location, f"arrives when {slot}")
 
 
-def _wait(machine: Machine, unit: Unit, inst: Inst, barrier: list[Barrier], stage: int, phase: int) -> Steps:
+def _wait(machine: Machine, unit: Warpgroup, inst: Inst, barrier: list[Barrier], stage: int, phase: int) -> Steps:
     slot = stage_of(inst, barrier, stage)
     unit.why = lambda: f"waits for a phase of parity {phase} of stage {stage} ({slot})"
     yield lambda: (slot.phase - 1) & 1 == phase
@@ -45,7 +45,7 @@ def _wait(machine: Machine, unit: Unit, inst: Inst, barrier: list[Barrier], stag
         warp.clocks.join(slot.last)
 
 
-def _named(machine: Machine, unit: Unit, inst: Inst, number: int) -> Steps:
+def _named(machine: Machine, unit: Warpgroup, inst: Inst, number: int) -> Steps:
     """A barrier at which all only arrive orders nothing: someone has to wait in each phase."""
     yield
     threads, own = inst.attributes["threads"], machine.lanes * len(unit.active)
@@ -64,11 +64,11 @@ def _named(machine: Machine, unit: Unit, inst: Inst, number: int) -> Steps:
     return slot, phase
 
 
-def _named_arrive(machine: Machine, unit: Unit, inst: Inst, number: int) -> Steps:
+def _named_arrive(machine: Machine, unit: Warpgroup, inst: Inst, number: int) -> Steps:
     yield from _named(machine, unit, inst, number)
 
 
-def _named_sync(machine: Machine, unit: Unit, inst: Inst, number: int) -> Steps:
+def _named_sync(machine: Machine, unit: Warpgroup, inst: Inst, number: int) -> Steps:
     slot, phase = yield from _named(machine, unit, inst, number)
     unit.why = lambda: f"waits at named barrier {number} ({slot})"
     yield lambda: slot.phase > phase
@@ -76,7 +76,7 @@ def _named_sync(machine: Machine, unit: Unit, inst: Inst, number: int) -> Steps:
         warp.clocks.join(slot.last)
 
 
-def _fence_async(machine: Machine, unit: Unit, inst: Inst) -> None:
+def _fence_async(machine: Machine, unit: Warpgroup, inst: Inst) -> None:
     for warp in unit.active:
         join(warp.clocks.fenced, warp.release().seen)
 
@@ -86,7 +86,7 @@ def _checks_counter(inst: Inst, counters: Tensor, index: int) -> None:
         raise Fault("out of bounds", inst.location, f"takes counter {index} of {len(counters.array)}")
 
 
-def _order_wait(machine: Machine, unit: Unit, inst: Inst, counters: Tensor, index: int, number: int) -> Steps:
+def _order_wait(machine: Machine, unit: Warpgroup, inst: Inst, counters: Tensor, index: int, number: int) -> Steps:
     _checks_counter(inst, counters, index)
     unit.why = lambda: f"waits for number {number} of counter {index}, which is {int(counters.array[index])}"
     yield lambda: int(counters.array[index]) == number
@@ -94,7 +94,7 @@ def _order_wait(machine: Machine, unit: Unit, inst: Inst, counters: Tensor, inde
         warp.clocks.join(machine.orders.get((counters.number, index), Clocks()))
 
 
-def _order_pass(machine: Machine, unit: Unit, inst: Inst, counters: Tensor, index: int, number: int) -> Steps:
+def _order_pass(machine: Machine, unit: Warpgroup, inst: Inst, counters: Tensor, index: int, number: int) -> Steps:
     yield
     _checks_counter(inst, counters, index)
     order = machine.orders.setdefault((counters.number, index), Clocks())

@@ -34,7 +34,7 @@ class Clocks:
 
 
 @dataclass
-class Warp:
+class WarpClock:
     """A warp: `number` in its warpgroup. An `epoch` lasts from one release to the next."""
 
     key: Hashable
@@ -98,7 +98,7 @@ class Accesses:
     def __init__(self) -> None:
         self._cells: dict[Hashable, Cell] = {}
 
-    def read(self, cells: Iterable[Hashable], warp: Warp, access: Access, full: bool = True) -> None:
+    def read(self, cells: Iterable[Hashable], warp: WarpClock, access: Access, full: bool = True) -> None:
         """Raises Fault where what is read is not there yet; `full`: something must have been written."""
         for key in cells:
             cell = self._cells.setdefault(key, Cell())
@@ -109,7 +109,7 @@ class Accesses:
                 self._behind("read before full", "adds", other, warp, access)
             cell.reads = [*(r for r in cell.reads if r.key != access.key or r.epoch is None), access]
 
-    def write(self, cells: Iterable[Hashable], warp: Warp, access: Access) -> None:
+    def write(self, cells: Iterable[Hashable], warp: WarpClock, access: Access) -> None:
         """Raises Fault where something else may still read or write."""
         for key in cells:
             cell = self._cells.setdefault(key, Cell())
@@ -118,7 +118,7 @@ class Accesses:
                 self._behind("overwritten while read", "reads" if other in cell.reads else "adds", other, warp, access, fence=False)
             self._cells[key] = Cell(access)
 
-    def add(self, cells: Iterable[Hashable], warp: Warp, access: Access, ordered: bool) -> None:
+    def add(self, cells: Iterable[Hashable], warp: WarpClock, access: Access, ordered: bool) -> None:
         """Additions may meet each other, unless they are `ordered`, but no reads or writes."""
         for key in cells:
             cell = self._cells.setdefault(key, Cell())
@@ -129,7 +129,7 @@ class Accesses:
                 self._behind("unordered additions", "adds", other, warp, access, fence=False)
             cell.added.append(access)
 
-    def _behind(self, kind: str, does: str, other: Access | None, warp: Warp, access: Access, fence: bool = True) -> None:
+    def _behind(self, kind: str, does: str, other: Access | None, warp: WarpClock, access: Access, fence: bool = True) -> None:
         if other is None:
             return
         clocks = warp.clocks

@@ -10,14 +10,14 @@ from attn_mlir.reference.warp.machine import Machine, Rule
 from attn_mlir.reference.warp.memory import rounded
 from attn_mlir.reference.warp.program import Inst
 from attn_mlir.reference.warp.structure import rows_of
-from attn_mlir.reference.warp.units import Steps, Unit
+from attn_mlir.reference.warp.units import Steps, Warpgroup
 
 _REDUCE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 _LARGEST = float(np.finfo(np.float32).max)
 _START = {"sum": 0.0, "max": -_LARGEST, "min": _LARGEST}
 
 
-def _map(machine: Machine, unit: Unit, inst: Inst) -> Steps:
+def _map(machine: Machine, unit: Warpgroup, inst: Inst) -> Steps:
     shape, (arguments, _) = inst.attributes["shape"], inst.blocks[0]
     places = [np.arange(n).reshape([-1 if axis == i else 1 for i in range(len(shape))]) for axis, n in enumerate(shape)]
     unit.values.update(zip(arguments, places, strict=True))
@@ -37,20 +37,20 @@ def _result(array: np.ndarray, type_: Any, fragment: Fragment | None, kind: str)
     return rounded(np.stack(parts, axis=1), type_)
 
 
-def _extract(machine: Machine, unit: Unit, inst: Inst, tile: np.ndarray, *places: Any) -> np.ndarray:
+def _extract(machine: Machine, unit: Warpgroup, inst: Inst, tile: np.ndarray, *places: Any) -> np.ndarray:
     """The element at the place of the map: all of them at once."""
     return tile[:, None] if tile.ndim < unit.map_rank else tile
 
 
-def _reduce(machine: Machine, unit: Unit, inst: Inst, parts: np.ndarray) -> list[np.ndarray]:
+def _reduce(machine: Machine, unit: Warpgroup, inst: Inst, parts: np.ndarray) -> list[np.ndarray]:
     return unit.made([rounded(_REDUCE[inst.attributes["kind"]].reduce(parts, axis=1), inst.types[0])])
 
 
-def _vote(machine: Machine, unit: Unit, inst: Inst, condition: np.ndarray) -> bool:
+def _vote(machine: Machine, unit: Warpgroup, inst: Inst, condition: np.ndarray) -> bool:
     return bool(np.any(rows_of(condition, inst.source_fragments[0], unit.active[0].number)))
 
 
-def _kept(machine: Machine, unit: Unit, inst: Inst, *operands: Any) -> np.ndarray:
+def _kept(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -> np.ndarray:
     """Dropout's bits of all elements of a map."""
     return kept(*(np.asarray(each).astype(np.int64) for each in operands))
 

@@ -8,13 +8,13 @@ import numpy as np
 
 from attn_mlir.mlir import ir
 from attn_mlir.reference.errors import EvaluationError
-from attn_mlir.reference.warp.clocks import Access, Accesses, Warp
+from attn_mlir.reference.warp.clocks import Access, Accesses, WarpClock
 from attn_mlir.reference.warp.faults import Fault, line_of
 from attn_mlir.reference.warp.program import Inst
-from attn_mlir.reference.warp.units import Block, Steps, Tensor, Unit
+from attn_mlir.reference.warp.units import Block, Steps, Tensor, Warpgroup
 
 Event = Callable[[], None]
-Choice = Callable[[list[Unit], list[Event]], Any]
+Choice = Callable[[list[Warpgroup], list[Event]], Any]
 """Which of the warpgroups that can go on, or which event, comes next."""
 Rule = Callable[..., Any]
 """(machine, unit, op, operands...) -> the results: one, a list, or steps that end with these."""
@@ -34,8 +34,8 @@ class Machine:
         given = [Tensor(n, a) if isinstance(a, np.ndarray) and a.ndim else a for n, a in enumerate(arguments)]
         self.units = [unit for number in range(blocks) for unit in self._start(Block(number), dict(zip(names, given, strict=True)), body)]
 
-    def _start(self, block: Block, values: dict[int, Any], body: list[Inst]) -> list[Unit]:
-        setup, units = Unit("kernel", block, [], values, body[0].location), []
+    def _start(self, block: Block, values: dict[int, Any], body: list[Inst]) -> list[Warpgroup]:
+        setup, units = Warpgroup("kernel", block, [], values, body[0].location), []
         for inst in body:
             if inst.name != "warp.role":
                 for _ in self.step(setup, inst):
@@ -43,8 +43,8 @@ class Machine:
                 continue
             role, (index, inside) = inst.attributes["sym_name"], inst.blocks[0]
             for n in range(inst.attributes["warpgroups"]):
-                warps = [Warp((block.number, role, n, w), w) for w in range(inst.attributes["warps"])]
-                unit = Unit(f"{role} {n}", block, warps, {**setup.values, index[0]: n}, inst.location, warps)
+                warps = [WarpClock((block.number, role, n, w), w) for w in range(inst.attributes["warps"])]
+                unit = Warpgroup(f"{role} {n}", block, warps, {**setup.values, index[0]: n}, inst.location, warps)
                 unit.steps = self.run(unit, (index, inside))
                 units.append(unit)
         return units
@@ -58,7 +58,7 @@ class Machine:
                 stuck = "; ".join(f"{u.name} of block {u.block.number}, {line_of(u.location)}, {u.why()}" for u in units)
                 raise Fault("deadlock", units[0].location, f"nothing can go on: {stuck}")
             chosen, steps = self.choose(ready, self.events), steps + 1
-            if not isinstance(chosen, Unit):
+            if not isinstance(chosen, Warpgroup):
                 self.events.remove(chosen)
                 chosen()
                 continue
@@ -71,7 +71,7 @@ class Machine:
                     raise Fault("unfinished store", chosen.location, "a role ends while a store may still read shared memory") from None
         return steps
 
-    def run(self, unit: Unit, block: tuple[list[int], list[Inst]]) -> Steps:
+    def run(self, unit: Warpgroup, block: tuple[list[int], list[Inst]]) -> Steps:
         """Runs the ops of a block; what its last op yields."""
         for inst in block[1]:
             if inst.ends:
@@ -79,7 +79,7 @@ class Machine:
             yield from self.step(unit, inst)
         return []
 
-    def step(self, unit: Unit, inst: Inst) -> Steps:
+    def step(self, unit: Warpgroup, inst: Inst) -> Steps:
         """Runs an op."""
         values = unit.values
         operands = [values[v] for v in inst.operands]
@@ -96,6 +96,6 @@ class Machine:
         if inst.results:
             values.update(zip(inst.results, made if isinstance(made, list) else [made], strict=True))
 
-    def ordinary(self, unit: Unit, inst: Inst) -> list[tuple[Warp, Access]]:
+    def ordinary(self, unit: Warpgroup, inst: Inst) -> list[tuple[WarpClock, Access]]:
         """An ordinary access of each active warp."""
         return [(warp, Access(warp.key, inst.location, True, warp.epoch)) for warp in unit.active]

@@ -8,19 +8,19 @@ from attn_mlir.dialects.warp.kinds import bytes_of
 from attn_mlir.mlir import ir
 from attn_mlir.reference.scalar import round_to
 from attn_mlir.reference.warp.barriers import stage_of
-from attn_mlir.reference.warp.clocks import Access, Barrier, Clocks, Warp
+from attn_mlir.reference.warp.clocks import Access, Barrier, Clocks, WarpClock
 from attn_mlir.reference.warp.faults import Fault
 from attn_mlir.reference.warp.machine import Machine, Rule
 from attn_mlir.reference.warp.program import Inst
-from attn_mlir.reference.warp.units import Buffer, Flight, Joined, Steps, Tensor, Unit, View
+from attn_mlir.reference.warp.units import Buffer, Flight, Joined, Steps, Tensor, View, Warpgroup
 
 
-def _alloc(machine: Machine, unit: Unit, inst: Inst) -> Buffer:
+def _alloc(machine: Machine, unit: Warpgroup, inst: Inst) -> Buffer:
     whole = isinstance(inst.types[0].element_type, ir.IntegerType)
     return Buffer(next(machine.ids), np.full(inst.types[0].shape, -1 if whole else np.nan, np.int64 if whole else np.float64))
 
 
-def _view(machine: Machine, unit: Unit, inst: Inst, buffer: Buffer, stage: int, row: int, column: int) -> View:
+def _view(machine: Machine, unit: Warpgroup, inst: Inst, buffer: Buffer, stage: int, row: int, column: int) -> View:
     stages, rows, columns = buffer.array.shape
     height, width = inst.types[0].shape
     if not (0 <= stage < stages and 0 <= row <= rows - height and 0 <= column <= columns - width):
@@ -29,7 +29,7 @@ def _view(machine: Machine, unit: Unit, inst: Inst, buffer: Buffer, stage: int, 
     return View(buffer.number, stage, row, buffer.array[stage, row : row + height, column : column + width])
 
 
-def _store_number(machine: Machine, unit: Unit, inst: Inst, value: Any, memory: Buffer | Tensor, *places: int) -> Steps:
+def _store_number(machine: Machine, unit: Warpgroup, inst: Inst, value: Any, memory: Buffer | Tensor, *places: int) -> Steps:
     yield
     access = machine.ordinary(unit, inst)[:1]
     for warp, each in access:
@@ -37,7 +37,7 @@ def _store_number(machine: Machine, unit: Unit, inst: Inst, value: Any, memory: 
     memory.array[places] = value
 
 
-def _load_number(machine: Machine, unit: Unit, inst: Inst, memory: Buffer | Tensor, *places: Any) -> Steps:
+def _load_number(machine: Machine, unit: Warpgroup, inst: Inst, memory: Buffer | Tensor, *places: Any) -> Steps:
     if isinstance(memory, Tensor):
         return (yield from _load_global(inst, memory, *places))
     yield
@@ -48,7 +48,7 @@ def _load_number(machine: Machine, unit: Unit, inst: Inst, memory: Buffer | Tens
     return int(memory.array[places])
 
 
-def _load_rows(machine: Machine, unit: Unit, inst: Inst, memory: Buffer, stage: int, place: Any) -> Any:
+def _load_rows(machine: Machine, unit: Warpgroup, inst: Inst, memory: Buffer, stage: int, place: Any) -> Any:
     """Numbers of rows in a stage, which are watched together."""
     if not (0 <= stage < len(memory.array) and np.all((np.asarray(place) >= 0) & (np.asarray(place) < memory.array.shape[1]))):
         raise Fault("out of bounds", inst.location, f"takes numbers of stage {stage} of {list(memory.array.shape)}")
@@ -57,7 +57,7 @@ def _load_rows(machine: Machine, unit: Unit, inst: Inst, memory: Buffer, stage: 
     return memory.array[stage, place]
 
 
-def _range(machine: Machine, unit: Unit, inst: Inst, source: Tensor, *box: int) -> list[int]:
+def _range(machine: Machine, unit: Warpgroup, inst: Inst, source: Tensor, *box: int) -> list[int]:
     """Of integers in global memory that the kernel does not write; the warps of a role look each for themselves."""
     begins, ends = box[: source.array.ndim], box[source.array.ndim :]
     if not all(0 <= b < e <= size for b, e, size in zip(begins, ends, source.array.shape, strict=True)):
@@ -84,7 +84,7 @@ def _cell(inst: Inst, memory: Buffer | Tensor, places: tuple[int, ...]) -> tuple
 # ---- fragments
 
 
-def _write(machine: Machine, unit: Unit, inst: Inst, tile: np.ndarray, view: View) -> Steps:
+def _write(machine: Machine, unit: Warpgroup, inst: Inst, tile: np.ndarray, view: View) -> Steps:
     yield
     size = len(tile) // len(unit.warps)
     for warp, access in machine.ordinary(unit, inst):
@@ -92,7 +92,7 @@ def _write(machine: Machine, unit: Unit, inst: Inst, tile: np.ndarray, view: Vie
         view.part(warp.number * size, size).array[:] = tile[warp.number * size : (warp.number + 1) * size]
 
 
-def _read(machine: Machine, unit: Unit, inst: Inst, view: View) -> Steps:
+def _read(machine: Machine, unit: Warpgroup, inst: Inst, view: View) -> Steps:
     yield
     size = len(view.array) // len(unit.warps)
     for warp, access in machine.ordinary(unit, inst):
@@ -105,7 +105,7 @@ def _place(inst: Inst, tensor: Tensor, batch: int, head: int) -> None:
         raise Fault("out of bounds", inst.location, f"takes head [{batch}, {head}] of {list(tensor.heads.shape[:2])}")
 
 
-def _load(machine: Machine, unit: Unit, inst: Inst, source: Tensor, batch: int, head: int, row: int) -> Steps:
+def _load(machine: Machine, unit: Warpgroup, inst: Inst, source: Tensor, batch: int, head: int, row: int) -> Steps:
     yield
     _place(inst, source, batch, head)
     result = np.zeros(inst.types[0].shape)
@@ -116,14 +116,14 @@ def _load(machine: Machine, unit: Unit, inst: Inst, source: Tensor, batch: int, 
     return unit.made([result])
 
 
-def _own(skipped: int, count: int, unit: Unit, warp: int) -> slice:
+def _own(skipped: int, count: int, unit: Warpgroup, warp: int) -> slice:
     """A warp's share of the rows that exist, of which `skipped` are missing before the first."""
     size = count // len(unit.warps)
     return slice(max(warp * size - skipped, 0), max((warp + 1) * size - skipped, 0))
 
 
 def _store(
-    machine: Machine, unit: Unit, inst: Inst, fragment: np.ndarray, target: Tensor, batch: int, head: int, row: int, column: int = 0
+    machine: Machine, unit: Warpgroup, inst: Inst, fragment: np.ndarray, target: Tensor, batch: int, head: int, row: int, column: int = 0
 ) -> Steps:
     yield
     _place(inst, target, batch, head)
@@ -139,7 +139,7 @@ def _store(
         to[own] = to[own] + rows if adds else rows
 
 
-def _add(machine: Machine, inst: Inst, cells: list[Any], column: int, warp: Warp, access: Access) -> None:
+def _add(machine: Machine, inst: Inst, cells: list[Any], column: int, warp: WarpClock, access: Access) -> None:
     """Those to other columns of a row are not told apart from it, but where additions must not meet."""
     machine.accesses.add(cells, warp, access, ordered=False)
     if inst.attributes["ordered"]:
@@ -157,7 +157,7 @@ def _columns(inst: Inst, rows: np.ndarray, column: int, count: tuple[int, ...]) 
 
 
 def _copy_async(
-    machine: Machine, unit: Unit, inst: Inst, source: Tensor, batch: int, head: int, row: int, column: int, view: View,
+    machine: Machine, unit: Warpgroup, inst: Inst, source: Tensor, batch: int, head: int, row: int, column: int, view: View,
     barrier: list[Barrier], stage: int,
 ) -> Steps:  # fmt: skip
     """The halves of a copy land on their own, at any time from now on."""
@@ -183,8 +183,8 @@ def _copy_async(
 
 
 def _copy_rows_async(
-    machine: Machine, unit: Unit, inst: Inst, source: Tensor, batch: int, head: int, row: int, target: Buffer, barrier: list[Barrier],
-    stage: int,
+    machine: Machine, unit: Warpgroup, inst: Inst, source: Tensor, batch: int, head: int, row: int, target: Buffer,
+    barrier: list[Barrier], stage: int,
 ) -> Steps:  # fmt: skip
     """What half of the lanes copy lands on its own, at any time from now on; each of them arrives then."""
     yield
@@ -214,7 +214,7 @@ def _copy_rows_async(
 
 
 def _store_async(
-    machine: Machine, unit: Unit, inst: Inst, view: View, target: Tensor, batch: int, head: int, row: int, column: int
+    machine: Machine, unit: Warpgroup, inst: Inst, view: View, target: Tensor, batch: int, head: int, row: int, column: int
 ) -> Steps:
     """Reads shared memory, and writes, when it lands."""
     yield
@@ -238,7 +238,7 @@ def _store_async(
     machine.events.append(land)
 
 
-def _store_wait(machine: Machine, unit: Unit, inst: Inst) -> Steps:
+def _store_wait(machine: Machine, unit: Warpgroup, inst: Inst) -> Steps:
     read, pending = inst.attributes["read"], inst.attributes["pending"]
     stores = unit.stores.older(pending) if read else unit.stores.take(pending)
     unit.why = lambda: "waits for its stores"
@@ -247,7 +247,7 @@ def _store_wait(machine: Machine, unit: Unit, inst: Inst) -> Steps:
         store.finish(all_=not read)
 
 
-def _load_async(machine: Machine, unit: Unit, inst: Inst, source: Tensor, batch: int, head: int, row: int, column: int) -> Steps:
+def _load_async(machine: Machine, unit: Warpgroup, inst: Inst, source: Tensor, batch: int, head: int, row: int, column: int) -> Steps:
     """Each load is a group."""
     yield
     _place(inst, source, batch, head)
@@ -263,7 +263,7 @@ def _load_async(machine: Machine, unit: Unit, inst: Inst, source: Tensor, batch:
     return flight
 
 
-def _load_wait(machine: Machine, unit: Unit, inst: Inst, load: Flight) -> list[np.ndarray]:
+def _load_wait(machine: Machine, unit: Warpgroup, inst: Inst, load: Flight) -> list[np.ndarray]:
     for flight in unit.loads.take(inst.attributes["pending"]):
         flight.finish()
         flight.done = True

@@ -5,20 +5,20 @@ from typing import Any
 import numpy as np
 
 from attn_mlir.dialects.warp.kinds import settled
-from attn_mlir.reference.warp.clocks import Access, Warp
+from attn_mlir.reference.warp.clocks import Access, WarpClock
 from attn_mlir.reference.warp.faults import Fault
 from attn_mlir.reference.warp.machine import Machine, Rule
 from attn_mlir.reference.warp.memory import rounded
 from attn_mlir.reference.warp.program import Inst
-from attn_mlir.reference.warp.units import Flight, Joined, Steps, Unit, View
+from attn_mlir.reference.warp.units import Flight, Joined, Steps, View, Warpgroup
 
 
-def _registers(machine: Machine, unit: Unit, inst: Inst) -> np.ndarray:
+def _registers(machine: Machine, unit: Warpgroup, inst: Inst) -> np.ndarray:
     return np.full(inst.types[0].shape, np.nan)
 
 
 def _operands(
-    machine: Machine, unit: Unit, inst: Inst, a: View | np.ndarray, b: View | Joined, accesses: list[tuple[Warp, Access]]
+    machine: Machine, unit: Warpgroup, inst: Inst, a: View | np.ndarray, b: View | Joined, accesses: list[tuple[WarpClock, Access]]
 ) -> np.ndarray:
     """a b; each warp reads its rows of a, and all of b."""
     turned, turned_b = inst.attributes["transpose_a"], inst.attributes["transpose_b"]
@@ -32,7 +32,7 @@ def _operands(
     return (left.T if turned else left) @ (right.T if turned_b else right)
 
 
-def _mma_async(machine: Machine, unit: Unit, inst: Inst, start: Any, a: View | np.ndarray, b: View | Joined, keep: bool) -> Steps:
+def _mma_async(machine: Machine, unit: Warpgroup, inst: Inst, start: Any, a: View | np.ndarray, b: View | Joined, keep: bool) -> Steps:
     yield
     if id(start) in unit.written or id(a) in unit.written:
         raise Fault("missing mma_begin", inst.location, "registers that other ops wrote need 'warp.mma_begin' before a product")
@@ -44,13 +44,13 @@ def _mma_async(machine: Machine, unit: Unit, inst: Inst, start: Any, a: View | n
     return flight
 
 
-def _mma(machine: Machine, unit: Unit, inst: Inst, start: np.ndarray, a: View | np.ndarray, b: View | Joined) -> Steps:
+def _mma(machine: Machine, unit: Warpgroup, inst: Inst, start: np.ndarray, a: View | np.ndarray, b: View | Joined) -> Steps:
     yield
     value = start + _operands(machine, unit, inst, a, b, machine.ordinary(unit, inst))
     return unit.made([rounded(value, inst.types[0])])
 
 
-def _mma_wait(machine: Machine, unit: Unit, inst: Inst, product: Flight) -> list[np.ndarray]:
+def _mma_wait(machine: Machine, unit: Warpgroup, inst: Inst, product: Flight) -> list[np.ndarray]:
     for flight in unit.products.take(inst.attributes["pending"]):
         flight.finish()
         flight.done = True
@@ -59,7 +59,7 @@ def _mma_wait(machine: Machine, unit: Unit, inst: Inst, product: Flight) -> list
     return [product.value]
 
 
-def _mma_begin(machine: Machine, unit: Unit, inst: Inst) -> None:
+def _mma_begin(machine: Machine, unit: Warpgroup, inst: Inst) -> None:
     unit.written.clear()
 
 

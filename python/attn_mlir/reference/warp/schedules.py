@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from attn_mlir.reference.warp.machine import Choice, Event
-from attn_mlir.reference.warp.units import Unit
+from attn_mlir.reference.warp.units import Warpgroup
 
 Schedule = Callable[[], Choice]
 
@@ -19,7 +19,7 @@ def fair() -> Choice:
 def preferring(name: str, late: bool) -> Choice:
     """The warpgroup of this name ("consumer 1") before all others; copies and stores land `late`, or at once."""
 
-    def choose(ready: list[Unit], events: list[Event]) -> object:
+    def choose(ready: list[Warpgroup], events: list[Event]) -> object:
         first = sorted(ready, key=lambda unit: unit.name != name)
         return (first + events[::-1] if late else events + first)[0]
 

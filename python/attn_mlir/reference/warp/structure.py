@@ -8,10 +8,10 @@ from attn_mlir.dialects.warp.layouts import Fragment
 from attn_mlir.reference.warp.faults import Fault
 from attn_mlir.reference.warp.machine import Machine, Rule
 from attn_mlir.reference.warp.program import Inst
-from attn_mlir.reference.warp.units import Buffer, Steps, Tensor, Unit
+from attn_mlir.reference.warp.units import Buffer, Steps, Tensor, Warpgroup
 
 
-def _for(machine: Machine, unit: Unit, inst: Inst, begin: int, end: int, step: int, *carried: Any) -> Steps:
+def _for(machine: Machine, unit: Warpgroup, inst: Inst, begin: int, end: int, step: int, *carried: Any) -> Steps:
     if step <= 0:
         raise Fault("endless loop", inst.location, f"steps by {step}")
     results = list(carried)
@@ -21,7 +21,7 @@ def _for(machine: Machine, unit: Unit, inst: Inst, begin: int, end: int, step: i
     return results
 
 
-def _while(machine: Machine, unit: Unit, inst: Inst, *carried: Any) -> Steps:
+def _while(machine: Machine, unit: Warpgroup, inst: Inst, *carried: Any) -> Steps:
     results = list(carried)
     while True:
         unit.values.update(zip(inst.blocks[0][0], results, strict=True))
@@ -32,18 +32,18 @@ def _while(machine: Machine, unit: Unit, inst: Inst, *carried: Any) -> Steps:
         results = yield from machine.run(unit, inst.blocks[1])
 
 
-def _if(machine: Machine, unit: Unit, inst: Inst, condition: bool) -> Steps:
+def _if(machine: Machine, unit: Warpgroup, inst: Inst, condition: bool) -> Steps:
     taken = inst.blocks[0 if condition else 1 :][:1]
     return (yield from machine.run(unit, taken[0])) if taken else []
 
 
-def _elect(machine: Machine, unit: Unit, inst: Inst) -> Steps:
+def _elect(machine: Machine, unit: Warpgroup, inst: Inst) -> Steps:
     unit.active = unit.warps[:1]
     yield from machine.run(unit, inst.blocks[0])
     unit.active = unit.warps
 
 
-def _each_warp(machine: Machine, unit: Unit, inst: Inst) -> Steps:
+def _each_warp(machine: Machine, unit: Warpgroup, inst: Inst) -> Steps:
     """Every warp computes with whole fragments, of which its rows count."""
     results = []
     for warp in unit.warps:
@@ -60,14 +60,14 @@ def rows_of(array: np.ndarray, fragment: Fragment | None, warp: int) -> np.ndarr
     return array[warp * size : (warp + 1) * size]
 
 
-def _next_tile(machine: Machine, unit: Unit, inst: Inst, counter: Tensor, last: int) -> Steps:
+def _next_tile(machine: Machine, unit: Warpgroup, inst: Inst, counter: Tensor, last: int) -> Steps:
     yield
     number = int(counter.array[0])
     counter.array[0] = 0 if number >= last else number + 1
     return number
 
 
-def _dim(machine: Machine, unit: Unit, inst: Inst, source: Tensor | Buffer, axis: int) -> int:
+def _dim(machine: Machine, unit: Warpgroup, inst: Inst, source: Tensor | Buffer, axis: int) -> int:
     return source.array.shape[axis]
 
 

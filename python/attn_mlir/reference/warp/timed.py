@@ -10,7 +10,7 @@ from attn_mlir.reference.warp.clocks import Barrier
 from attn_mlir.reference.warp.costs import COSTS, Costs
 from attn_mlir.reference.warp.machine import Machine, Rule
 from attn_mlir.reference.warp.program import Inst
-from attn_mlir.reference.warp.units import Flight, Queue, Steps, Unit
+from attn_mlir.reference.warp.units import Flight, Queue, Steps, Warpgroup
 
 _QUEUES = {"warp.mma_wait": "products", "warp.load_wait": "loads", "warp.store_wait": "stores"}
 _COPIES = ("warp.copy_async", "warp.copy_rows_async")
@@ -61,17 +61,17 @@ class TimedMachine(Machine):
         """The event by which a phase of a barrier was over."""
         super().__init__(kernel, arguments, self._earliest, blocks, rules)
 
-    def _earliest(self, ready: list[Unit], events: list[machine.Event]) -> Unit | machine.Event:
+    def _earliest(self, ready: list[Warpgroup], events: list[machine.Event]) -> Warpgroup | machine.Event:
         found = min([*ready, *events], key=self._time)
         self.now = max(self.now, self._time(found))
-        if isinstance(found, Unit):
+        if isinstance(found, Warpgroup):
             self._at[id(found)] = self.now
         return found
 
-    def _time(self, item: Unit | machine.Event) -> float:
-        return self._at.get(id(item), 0.0) if isinstance(item, Unit) else self._lands[item]
+    def _time(self, item: Warpgroup | machine.Event) -> float:
+        return self._at.get(id(item), 0.0) if isinstance(item, Warpgroup) else self._lands[item]
 
-    def step(self, unit: Unit, inst: Inst) -> Steps:
+    def step(self, unit: Warpgroup, inst: Inst) -> Steps:
         """Runs an op, and records it where it has a cost."""
         if inst.name not in COSTS:
             yield from super().step(unit, inst)
@@ -102,14 +102,14 @@ class TimedMachine(Machine):
             self._locations[id(inst)] = " ".join(dict.fromkeys(map(str, [inst.location, *inner])))
         return self._locations[id(inst)]
 
-    def _given(self, unit: Unit, by: str, cycles: float) -> tuple[float, float]:
+    def _given(self, unit: Warpgroup, by: str, cycles: float) -> tuple[float, float]:
         """When a unit that is given work begins and ends."""
         key, at = (unit.block.number, by), self._at[id(unit)]
         begin = max(at, self._free.get(key, 0.0)) if by else at
         self._free[key] = begin + cycles
         return begin, begin + cycles
 
-    def _fly(self, unit: Unit, inst: Inst, number: int, busy: tuple[float, float]) -> None:
+    def _fly(self, unit: Warpgroup, inst: Inst, number: int, busy: tuple[float, float]) -> None:
         """Notes when what was issued lands."""
         event, latency = self.record[number], 0.0 if inst.name == "warp.mma_async" else self.costs.latency
         event.busy, event.end = busy, busy[1] + latency
@@ -122,7 +122,7 @@ class TimedMachine(Machine):
             self._lands[land] = event.end - (busy[1] - busy[0]) * (1 - part / len(new))
             self.events[n] = land
 
-    def _landing(self, unit: Unit, inst: Inst, number: int, land: machine.Event) -> machine.Event:
+    def _landing(self, unit: Warpgroup, inst: Inst, number: int, land: machine.Event) -> machine.Event:
         slot = unit.values[inst.operands[-2]][unit.values[inst.operands[-1]]] if inst.name in _COPIES else None
 
         def landed() -> None:
@@ -135,7 +135,7 @@ class TimedMachine(Machine):
 
     # ---- who waits for whom
 
-    def _followed(self, unit: Unit, inst: Inst, number: int) -> Steps:
+    def _followed(self, unit: Warpgroup, inst: Inst, number: int) -> Steps:
         """Runs an op; notes the phases that its arrivals end. Gives the phase of a named barrier that it waited for."""
         steps, awaited = super().step(unit, inst), 0
         while True:
@@ -153,18 +153,18 @@ class TimedMachine(Machine):
             self._phases["order", *self._counter(unit, inst)] = number
         return awaited
 
-    def _slot(self, unit: Unit, inst: Inst) -> Barrier | None:
+    def _slot(self, unit: Warpgroup, inst: Inst) -> Barrier | None:
         """The barrier of an op, if it has one yet."""
         if inst.name in _BARRIERS:
             barrier, stage = (unit.values[v] for v in inst.operands[:2])
             return barrier[stage] if 0 <= stage < len(barrier) else None
         return unit.block.named.get(unit.values[inst.operands[0]]) if inst.name.startswith("warp.named_") else None
 
-    def _counter(self, unit: Unit, inst: Inst) -> tuple[int, int, int]:
+    def _counter(self, unit: Warpgroup, inst: Inst) -> tuple[int, int, int]:
         counters, index, number = (unit.values[v] for v in inst.operands)
         return counters.number, index, number
 
-    def _waited(self, unit: Unit, inst: Inst) -> list[tuple[Flight, int]]:
+    def _waited(self, unit: Warpgroup, inst: Inst) -> list[tuple[Flight, int]]:
         """What an op waits for in the order in which it was issued."""
         if inst.name not in _QUEUES:
             return []
@@ -178,7 +178,7 @@ class TimedMachine(Machine):
         assert event.busy is not None
         return event.busy[1] + (self.costs.latency if event.kind == "load" else 0.0)
 
-    def _end_wait(self, unit: Unit, inst: Inst, number: int, waited: list[tuple[Flight, int]], phase: int) -> None:
+    def _end_wait(self, unit: Warpgroup, inst: Inst, number: int, waited: list[tuple[Flight, int]], phase: int) -> None:
         """Notes what ended a wait, and that what was waited for has ended."""
         event, slot = self.record[number], self._slot(unit, inst)
         for _, flown in waited:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from attn_mlir.mlir import ir
-from attn_mlir.reference.warp.clocks import Access, Barrier, Condition, Warp
+from attn_mlir.reference.warp.clocks import Access, Barrier, Condition, WarpClock
 
 CHUNK = 8
 """Rows of a tile in shared memory whose accesses are watched together."""
@@ -40,10 +40,10 @@ class Queue:
 class Flight:
     """A product, load or store in flight: the accesses of the warps that issued it, its value, and whether it has landed."""
 
-    accesses: list[tuple[Warp, Access]]
+    accesses: list[tuple[WarpClock, Access]]
     value: Any = None
     done: bool = False
-    later: list[tuple[Warp, Access]] = field(default_factory=list)
+    later: list[tuple[WarpClock, Access]] = field(default_factory=list)
     """Of a store: what is over only when it is done altogether."""
 
     @property
@@ -131,15 +131,15 @@ class Block:
 
 
 @dataclass
-class Unit:
+class Warpgroup:
     """A warpgroup of a role. `active` warps run the op at hand; `written`: fragments that ops made since `warp.mma_begin`."""
 
     name: str
     block: Block
-    warps: list[Warp]
+    warps: list[WarpClock]
     values: dict[int, Any]
     location: ir.Location
-    active: list[Warp] = field(default_factory=list)
+    active: list[WarpClock] = field(default_factory=list)
     steps: Steps | None = None
     condition: Condition | None = None
     why: Callable[[], str] = str

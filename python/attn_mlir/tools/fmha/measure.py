@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from attn_mlir.tools.fmha.options import Options
+from attn_mlir.tools.fmha.options import FmhaOptions
 from attn_mlir.tools.fmha.problem import DTYPES
 
 
-def milliseconds(call: Callable[[], Any], options: Options, device: torch.device, by_events: bool) -> float:
+def milliseconds(call: Callable[[], Any], options: FmhaOptions, device: torch.device, by_events: bool) -> float:
     """The mean of `repeat` calls after `warmup` ones."""
     for _ in range(options.warmup):
         call()
@@ -38,14 +38,14 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def flops(options: Options) -> int:
+def flops(options: FmhaOptions) -> int:
     """Of the matrix products, two in the forward pass and five in the backward, over the pairs that the mask keeps."""
     o = options
     pairs = o.batch * o.heads * o.coordinates.area(o.q_len, o.kv_len)
     return pairs * (6 * o.head_dim + 4 * o.value_dim if o.backward else 2 * o.head_dim + 2 * o.value_dim)
 
 
-def bytes_moved(options: Options) -> int:
+def bytes_moved(options: FmhaOptions) -> int:
     """Of each tensor once, as CK counts them."""
     o = options
     size = torch.finfo(DTYPES[o.precision]).bits // 8

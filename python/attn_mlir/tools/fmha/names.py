@@ -12,13 +12,13 @@ from attn_mlir.frontend.emit import Inputs
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
 from attn_mlir.tools.fmha import problem
-from attn_mlir.tools.fmha.options import PRECISIONS, Options
+from attn_mlir.tools.fmha.options import PRECISIONS, FmhaOptions
 
 HEAD_DIMS = (32, 64, 96, 128, 192, 256)
 _SCHEDULED = "tile-schedule"
 
 
-def kernels(options: Options) -> list[str]:
+def kernels(options: FmhaOptions) -> list[str]:
     """The kernels of one call, in their order: of the forward pass, or of the backward.
 
     Such as fmha_fwd_d128_fp16_batch_b32x64_cpu_nlogits_nbias_mc_nlse_ndropout: head dimensions, precision, block sizes of queries and keys,
@@ -26,7 +26,7 @@ def kernels(options: Options) -> list[str]:
     """
     small = replace(options, batch=1, heads=options.heads // options.kv_heads, kv_heads=1, q_len=1, kv_len=1, device="cpu")
     functions, seed = problem.make(small).functions(), "tensor" if options.dropout_on_device else "int"
-    form = program.Program(scale=options.scale, lse=options.lse, dropout=(seed, seed) if options.dropout else None, **functions)
+    form = program.Definition(scale=options.scale, lse=options.lse, dropout=(seed, seed) if options.dropout else None, **functions)
     traced = program.trace(form, Inputs(ELEMENTS[problem.DTYPES[options.precision]], options.head_dim, options.value_dim))
     device = options.device
     if options.backward:
@@ -38,7 +38,7 @@ def kernels(options: Options) -> list[str]:
     return list(_names(made.stages()[_SCHEDULED], options))
 
 
-def listed(options: Options, given: Sequence[str]) -> Iterator[tuple[str, str]]:
+def listed(options: FmhaOptions, given: Sequence[str]) -> Iterator[tuple[str, str]]:
     """The kernels for every precision and usual head dimension, but for what `given` fixes; or "", and why there are none."""
     for precision in [options.precision] if "prec" in given else PRECISIONS:
         for head_dim in [options.head_dim] if "d" in given else HEAD_DIMS:
@@ -50,7 +50,7 @@ def listed(options: Options, given: Sequence[str]) -> Iterator[tuple[str, str]]:
                 yield "", f"-prec={precision} -d={head_dim}: {error}"
 
 
-def _names(scheduled: str, options: Options) -> Iterator[str]:
+def _names(scheduled: str, options: FmhaOptions) -> Iterator[str]:
     with loaded():
         module = ir.Module.parse(scheduled)
         for function in find_all(module.operation, "func.func"):
@@ -58,7 +58,7 @@ def _names(scheduled: str, options: Options) -> Iterator[str]:
                 yield "_".join([_what(function, options), *_traits(options)])
 
 
-def _what(function: ir.Operation, options: Options) -> str:
+def _what(function: ir.Operation, options: FmhaOptions) -> str:
     """The part of a name that is about one kernel."""
     kernel = ir.DictAttr(function.attributes["tile.kernel"])
     rows, keys = (ir.IntegerAttr(kernel[name]).value for name in ("block_q", "block_kv"))
@@ -74,7 +74,7 @@ def _emitter(function: ir.Operation) -> str:
     return ir.StringAttr(function.attributes["tile.target"]).value
 
 
-def _traits(options: Options) -> list[str]:
+def _traits(options: FmhaOptions) -> list[str]:
     mask = "" if options.coordinates.origin == "n" else options.coordinates.origin
     last = [("dbias", options.bias_gradient)] if options.backward else [("lse", options.lse)]
     order = [("deterministic", options.deterministic)] if options.backward else []

@@ -47,7 +47,7 @@ _REFUSED = {
 
 
 @dataclass(frozen=True)
-class Options:
+class FmhaOptions:
     """What the command line asks for; sizes are positive and fit each other."""
 
     backward: bool
@@ -92,7 +92,7 @@ class Options:
         return Coordinates.decode(self.mask, self.q_len, self.kv_len)
 
 
-def parse(argv: Sequence[str], backward: bool) -> Options:
+def parse(argv: Sequence[str], backward: bool) -> FmhaOptions:
     """The options; `-b 2` and `-b=2` say the same. Raises ArgumentError or UnsupportedError naming the option that is wrong."""
     made = parser(backward)
     actions = {string.lstrip("-"): action.dest for action in made._actions for string in action.option_strings}
@@ -154,7 +154,7 @@ def parser(backward: bool) -> argparse.ArgumentParser:
     return made
 
 
-def _options(given: argparse.Namespace, backward: bool) -> Options:
+def _options(given: argparse.Namespace, backward: bool) -> FmhaOptions:
     for name, (allowed, reason) in _REFUSED.items():
         value = getattr(given, name)
         if value is not None and value not in allowed:
@@ -178,7 +178,7 @@ def _options(given: argparse.Namespace, backward: bool) -> Options:
     offsets = _whole(given, "drop_seed", 0, 2**63 - 1), _whole(given, "drop_offset", 0, 2**63 - 1)
     kv_len = q_len if given.s_k == "-1" else _size(given, "s_k")
     Coordinates.decode(given.mask, q_len, kv_len)
-    return Options(
+    return FmhaOptions(
         backward=backward,
         validate=_whole(given, "v", 0, 2),
         batch=_size(given, "b"),

@@ -9,17 +9,17 @@ import torch
 
 import attn_mlir
 from attn_mlir.backends import tensors_of
-from attn_mlir.tools.fmha.options import Options
+from attn_mlir.tools.fmha.options import FmhaOptions
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 _ORDER = {"bhsd": (0, 1, 2, 3), "bshd": (0, 2, 1, 3)}
 
 
 @dataclass(frozen=True)
-class Problem:
+class FmhaProblem:
     """Inputs on the device. q, k, v and `grad` (of o) are in the layouts asked for; bias and slopes as -bias has them."""
 
-    options: Options
+    options: FmhaOptions
     q: torch.Tensor
     k: torch.Tensor
     v: torch.Tensor
@@ -83,7 +83,7 @@ def score_mod(soft_cap: float, bias: torch.Tensor | None, slopes: torch.Tensor |
     return all_mods
 
 
-def make(options: Options) -> Problem:
+def make(options: FmhaOptions) -> FmhaProblem:
     """Random tensors, the same for the same seed on every device."""
     o = options
     generator = torch.Generator()
@@ -108,7 +108,7 @@ def make(options: Options) -> Problem:
     if o.bias.kind == "a":
         slopes = attn_mlir.mods.alibi_slopes(o.heads, device).expand(o.batch if o.bias.rank else 1, -1).contiguous()
     grad = tensor(o.out_layout, o.batch, o.heads, o.q_len, o.value_dim)
-    problem = Problem(o, q, k, v, grad, bias, slopes)
+    problem = FmhaProblem(o, q, k, v, grad, bias, slopes)
     if o.backward:
         for leaf in problem.leaves:
             leaf.requires_grad_()

@@ -6,11 +6,11 @@ import torch
 
 import attn_mlir
 from attn_mlir.runtime.orders import heads_first
-from attn_mlir.tools.fmha.options import Options
-from attn_mlir.tools.fmha.problem import Problem
+from attn_mlir.tools.fmha.options import FmhaOptions
+from attn_mlir.tools.fmha.problem import FmhaProblem
 
 
-def results(problem: Problem, dtype: torch.dtype, device: str, rounded_to: torch.dtype | None = None) -> dict[str, torch.Tensor]:
+def results(problem: FmhaProblem, dtype: torch.dtype, device: str, rounded_to: torch.dtype | None = None) -> dict[str, torch.Tensor]:
     """o and lse, or the gradients, as `compared` names them; in `dtype`, [B, H, S, D].
 
     With `rounded_to` weights, o and gradients of scores are rounded as kernels for that precision round them.
@@ -46,7 +46,7 @@ def results(problem: Problem, dtype: torch.dtype, device: str, rounded_to: torch
     return {**joined, **({"dbias": bias_gradient} if o.bias_gradient and bias_gradient is not None else {})}
 
 
-def compared(problem: Problem, made: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor]:
+def compared(problem: FmhaProblem, made: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor]:
     """What the kernels gave, o or the gradients and then lse, as `results` names and orders it."""
     o = problem.options
     lse = {"lse": made[-1]} if o.lse else {}
@@ -57,7 +57,7 @@ def compared(problem: Problem, made: tuple[torch.Tensor, ...]) -> dict[str, torc
 
 
 def _attention(
-    o: Options,
+    o: FmhaOptions,
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -110,7 +110,7 @@ def _finite(lse: torch.Tensor) -> torch.Tensor:
     return lse.masked_fill(lse == -torch.inf, 0.0)[..., None]
 
 
-def _bias(problem: Problem, dtype: torch.dtype, device: str) -> torch.Tensor | None:
+def _bias(problem: FmhaProblem, dtype: torch.dtype, device: str) -> torch.Tensor | None:
     """What is added to scores, [1 or B, 1 or H, Sq, Skv]."""
     o = problem.options
     if problem.bias is not None:
@@ -125,7 +125,7 @@ def _bias(problem: Problem, dtype: torch.dtype, device: str) -> torch.Tensor | N
     return problem.slopes.to(device, dtype)[:, :, None, None] * distance
 
 
-def _kept(problem: Problem, device: str) -> torch.Tensor | None:
+def _kept(problem: FmhaProblem, device: str) -> torch.Tensor | None:
     """Which weights dropout keeps, [B, H, Sq, Skv]."""
     o = problem.options
     if not o.dropout:
@@ -137,6 +137,6 @@ def _place(gradient: torch.Tensor, b: int, heads: slice) -> torch.Tensor:
     return gradient[b if gradient.shape[0] > 1 else 0, heads if gradient.shape[1] > 1 else slice(0, 1)]
 
 
-def _laid_out(problem: Problem) -> list[tuple[torch.Tensor, str]]:
+def _laid_out(problem: FmhaProblem) -> list[tuple[torch.Tensor, str]]:
     o = problem.options
     return [(problem.q, o.in_layout), (problem.k, o.in_layout), (problem.v, o.in_layout), (problem.grad, o.out_layout)]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attn_mlir.errors import ArgumentError
-from attn_mlir.tools.fmha.options import Options
+from attn_mlir.tools.fmha.options import FmhaOptions
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Measured:
         return f"{self.milliseconds:.3f} ms, {self.tflops:.2f} TFlops, {self.gb_per_s:.2f} GB/s"
 
 
-def problem_line(options: Options) -> str:
+def problem_line(options: FmhaOptions) -> str:
     """The line's first part, which is there before anything runs."""
     o = options
     parts = [f"b:{o.batch}", f"h:{o.heads}/{o.kv_heads}", f"s:{o.q_len}/{o.kv_len}", f"d:{o.head_dim}/{o.value_dim}"]
@@ -45,7 +45,7 @@ def problem_line(options: Options) -> str:
     return f"[{o.precision}|batch|{_layouts(o)}] {', '.join(parts)}"
 
 
-def write_json(options: Options, measured: Measured, valid: bool | None) -> None:
+def write_json(options: FmhaOptions, measured: Measured, valid: bool | None) -> None:
     """Writes the results to the file of -jsonfile, with CK's keys. Raises ArgumentError where that cannot be written."""
     o = options
     common = {"prec": o.precision, "mode": "batch"}
@@ -69,5 +69,5 @@ def write_json(options: Options, measured: Measured, valid: bool | None) -> None
         raise ArgumentError(f"-jsonfile: {o.json} cannot be written: {error.strerror}") from None
 
 
-def _layouts(options: Options) -> str:
+def _layouts(options: FmhaOptions) -> str:
     return options.in_layout if options.in_layout == options.out_layout else f"{options.in_layout}-{options.out_layout}"

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 
 from attn_mlir.tools.fmha import reference
-from attn_mlir.tools.fmha.options import Options
-from attn_mlir.tools.fmha.problem import DTYPES, Problem
+from attn_mlir.tools.fmha.options import FmhaOptions
+from attn_mlir.tools.fmha.problem import DTYPES, FmhaProblem
 
 _FORWARD = {"fp16": 1e-3, "bf16": 1e-2, "fp32": 1e-5}
 _BACKWARD = {"fp16": 1e-2, "bf16": 1e-2, "fp32": 1e-4}
@@ -16,7 +16,7 @@ _ROW = 0.05
 
 
 @dataclass(frozen=True)
-class Fault:
+class WrongTensor:
     """A tensor that is wrong: how many of its elements or rows, the worst of them, and what was allowed."""
 
     name: str
@@ -32,7 +32,7 @@ class Fault:
         return f"{self.name}: {off}; allowed: {self.tolerance:.3g}{more}"
 
 
-def faults(problem: Problem, made: tuple[torch.Tensor, ...]) -> list[Fault]:
+def faults(problem: FmhaProblem, made: tuple[torch.Tensor, ...]) -> list[WrongTensor]:
     """What is wrong of the results x, given the reference r: not a number, or |x - r| > t + t |r| with CK's tolerance t.
 
     CK's tolerances are for inputs from 0 to 1 (-init=uf). Where others exceed them, twice the largest error that the dense formula has,
@@ -52,23 +52,23 @@ def faults(problem: Problem, made: tuple[torch.Tensor, ...]) -> list[Fault]:
     return [fault for name in wanted if (fault := told[name] or rows.get(name)) is not None]
 
 
-def _rows(problem: Problem, errors: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor], device: str) -> dict[str, Fault]:
+def _rows(problem: FmhaProblem, errors: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor], device: str) -> dict[str, WrongTensor]:
     """The tensors of which rows are off by more than 5 % of their norm and four times the largest error that rounding makes in one."""
     off = {name: error.norm(dim=-1) - _ROW * wanted[name].norm(dim=-1) for name, error in errors.items() if name != "lse"}
     if not any(bool((row > 0).any()) for row in off.values()):
         return {}
     rounded = reference.results(problem, torch.float32, device, DTYPES[problem.options.precision])
-    made: dict[str, Fault] = {}
+    made: dict[str, WrongTensor] = {}
     for name, row in off.items():
         allowed = 4 * float((rounded[name].to(DTYPES[problem.options.precision]) - wanted[name]).norm(dim=-1).max())
         wrong = row > allowed
         if wrong.any():
             norms = errors[name].norm(dim=-1)[wrong]
-            made[name] = Fault(name, int(wrong.sum()), wrong.numel(), float(norms.max()), allowed, "rows")
+            made[name] = WrongTensor(name, int(wrong.sum()), wrong.numel(), float(norms.max()), allowed, "rows")
     return made
 
 
-def _tolerance(options: Options, name: str) -> float:
+def _tolerance(options: FmhaOptions, name: str) -> float:
     if name == "lse":
         return _LSE
     if not options.backward:
@@ -84,10 +84,10 @@ def _errors(made: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
     return torch.where(made == want, 0.0, (made - want).abs())  # both are -inf in the lse of a fully masked row
 
 
-def _fault(name: str, error: torch.Tensor, want: torch.Tensor, tolerance: float, least: float = 0.0) -> Fault | None:
+def _fault(name: str, error: torch.Tensor, want: torch.Tensor, tolerance: float, least: float = 0.0) -> WrongTensor | None:
     """None where all is right; `least` is allowed everywhere."""
     bound = (tolerance + tolerance * want.abs().nan_to_num(0.0, 0.0, 0.0)).clamp(min=least)
     off = ~(error <= bound)
     if not off.any():
         return None
-    return Fault(name, int(off.sum()), off.numel(), float(error.nan_to_num(math.inf).max()), max(tolerance, least))
+    return WrongTensor(name, int(off.sum()), off.numel(), float(error.nan_to_num(math.inf).max()), max(tolerance, least))

@@ -11,7 +11,7 @@ import attn_mlir
 from attn_mlir.api.ahead import InputSpec, requests_of
 from attn_mlir.api.inputs import check_head_dim
 from attn_mlir.api.mask_strings import window_of
-from attn_mlir.backends.ahead.generated import Entry
+from attn_mlir.backends.ahead.generated import GeneratedEntry
 from attn_mlir.backends.ahead.request import Request
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.passes.options import suggest
@@ -181,7 +181,7 @@ class Instance:
         }
         return [name for name, is_there in there.items() if is_there]
 
-    def entry(self, request: Request) -> Entry:
+    def entry(self, request: Request) -> GeneratedEntry:
         """What the dispatcher knows of it. Raises ArgumentError for captures that it could not tell apart."""
         if tuple(request.outputs) not in ((), ("lse",)):
             raise UnsupportedError(f"{self.name} has the row outputs {', '.join(request.outputs)}: instances have o and lse alone")
@@ -195,7 +195,7 @@ class Instance:
         for capture in request.captures:
             given = capture.kind in ("drop", "keep")
             roles.append("PROBABILITY" if given else _GIVEN[capture.name] if capture.name in used else "NAMED")
-        return Entry(self.name, self.backward, self.traits(), tuple(roles))
+        return GeneratedEntry(self.name, self.backward, self.traits(), tuple(roles))
 
 
 def _check(given: Instance) -> None:

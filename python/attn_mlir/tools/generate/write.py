@@ -25,7 +25,7 @@ _PART = 80
 
 
 @dataclass(frozen=True)
-class Job:
+class WriteJob:
     """What is generated, as another process takes it: the instances are those of `place`, by their names."""
 
     place: str
@@ -44,7 +44,7 @@ class Made:
     changed: int
 
 
-def generate(job: Job, instances: Sequence[Instance], version: str, jobs: int, told: Callable[[str], None]) -> dict[str, str]:
+def generate(job: WriteJob, instances: Sequence[Instance], version: str, jobs: int, told: Callable[[str], None]) -> dict[str, str]:
     """Writes the project. Returns why instances could not be made, by their names; then nothing but kernels was written."""
     if not instances:
         raise ArgumentError("there are no instances to generate")
@@ -98,7 +98,7 @@ def write(path: Path, text: str) -> bool:
     return True
 
 
-def _all(job: Job, names: Sequence[str], jobs: int) -> Iterator[tuple[str, Made | str]]:
+def _all(job: WriteJob, names: Sequence[str], jobs: int) -> Iterator[tuple[str, Made | str]]:
     """Every instance as it is made, or why it is not."""
     if jobs == 1 or len(names) == 1:
         for name in names:
@@ -117,7 +117,7 @@ def _alone() -> None:
     torch.set_num_threads(1)
 
 
-def one(job: Job, name: str) -> Made | str:
+def one(job: WriteJob, name: str) -> Made | str:
     """Writes the kernels and tables of an instance, or says why it cannot."""
     instance = next(each for each in instances_of(job.place, job.target) if each.name == name)
     project: Project = driver.library_project(job.target, job.library)
@@ -145,7 +145,7 @@ def one(job: Job, name: str) -> Made | str:
     return Made(facts, light, sources.rank, changed)
 
 
-def _project_files(job: Job, project: Project, made: dict[str, Made], version: str) -> dict[str, str]:
+def _project_files(job: WriteJob, project: Project, made: dict[str, Made], version: str) -> dict[str, str]:
     """The files of the project that are no instance's."""
     name, package = job.library, Path(driver.__file__).absolute().parents[1]
     places = {"ATTN_MLIR_PYTHON": sys.executable, "ATTN_MLIR_PACKAGES": str(package)} if project.language == "mlir" else {}
