@@ -129,7 +129,7 @@ def watch_builds() -> list[bool]:
             found.append(_MARK in binary.code)
         return load(kernel, code, binary, *place)
 
-    setattr(program, "Launcher", loaded)
+    setattr(program, "CudaLauncher", loaded)
     return found
 
 

@@ -12,8 +12,15 @@ template <typename T> ATTN_DEVICE Float16x window(const T *from, long long strid
 #pragma unroll
     for (int r = 0; r < 16; ++r) made[r] = (float)row[r];
   } else {
-#pragma unroll 1  // without addresses for each, which there are no registers for
-    for (int r = 0; r < 16; ++r) made[r] = (float)from[(first + r < left ? first + r : left - 1) * stride];
+    // One address that moves on, since there are no registers for sixteen; a loop that is not unrolled would choose registers by M0.
+    const T *at = from + (first < left ? first : left - 1) * stride;
+#pragma unroll
+    for (int r = 0; r < 16; ++r) {
+      float one = (float)*at;
+      asm volatile("" : "+v"(at), "+v"(one));
+      made[r] = one;
+      at += first + r + 1 < left ? stride : 0;
+    }
   }
   return made;
 }

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from attn_mlir.backends.ahead.header import _COMMON, _DLPACK
+from attn_mlir.backends.ahead.header import COMMON, DLPACK
 from attn_mlir.passes.intervals.expr import Pool
 from attn_mlir.passes.intervals.interval import UNBOUNDED, Interval, absolute, product, quotient, remainder
 
@@ -55,7 +55,7 @@ extern "C" void arithmetic(int op, const int64_t *x, const int64_t *y, int64_t *
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     folder = tmp_path_factory.mktemp("host")
-    parts = ["#define ATTN_MLIR_OWN_DLPACK", "#include <stddef.h>", "#include <stdint.h>", _DLPACK, _COMMON]
+    parts = ["#define ATTN_MLIR_OWN_DLPACK", "#include <stddef.h>", "#include <stdint.h>", DLPACK, COMMON]
     parts += [(FOLDER / Path(name).with_name(f"attn_{Path(name).name}.h")).read_text() for name in FILES]
     (folder / "host.cpp").write_text("\n".join([*parts, ENTRIES]))
     flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Wno-unused-function", "-Werror", "-fPIC", "-shared", "-pthread"]

@@ -157,11 +157,11 @@ def test_the_sanitizer_sees_how_kernels_were_built(load: Any, monkeypatch: pytes
     """A kernel whose warps arrive, and whose machine code lacks the mark, is noticed when it is loaded."""
     sanitize = load("nvidia_sanitize")
     program = importlib.import_module("attn_mlir.backends.nvidia.program")
-    monkeypatch.setattr(program, "Launcher", lambda *parts: parts)
+    monkeypatch.setattr(program, "CudaLauncher", lambda *parts: parts)
     built = sanitize.watch_builds()
     body = "} // namespace attn\nattn::warp_arrive(shared, lane == 0);"
     for source, code in ((body, b"..." + sanitize._MARK), (body, b"..."), ("no warps arrive", b"...")):
-        program.Launcher("kernel", Namespace(source=source), Namespace(code=code), "cuda", 0)
+        program.CudaLauncher("kernel", Namespace(source=source), Namespace(code=code), "cuda", 0)
     assert built == [True, False]
     header = BENCHMARKS.parent / "backends" / "nvidia" / "hopper" / "attn_hopper.cuh"
     assert sanitize._MARK.decode() in header.read_text() and f"#ifdef {sanitize._DEFINE[2:]}\n" in header.read_text()

@@ -71,7 +71,7 @@ def test_on_the_cpu(benchmark: Any, tmp_path: Path, capsys: pytest.CaptureFixtur
 def gpu(benchmark: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The benchmark with made-up times of a GPU."""
     monkeypatch.setattr(benchmark, "tuner_of", lambda device: dataclasses.replace(TUNER, bench=Clock))
-    monkeypatch.setattr(benchmark.Problem, "inputs", lambda self, function: [])
+    monkeypatch.setattr(benchmark.TuneProblem, "inputs", lambda self, function: [])
     return benchmark
 
 

@@ -36,7 +36,7 @@ def constant(b: Any, h: Any, q: Any, k: Any) -> Any:
 def _without_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Kernels are not compiled, and loading one does nothing."""
     monkeypatch.setattr(nvidia, "_PROGRAMS", {})
-    monkeypatch.setattr(nvidia_program, "Launcher", lambda *arguments: object())
+    monkeypatch.setattr(nvidia_program, "CudaLauncher", lambda *arguments: object())
     monkeypatch.setenv("ATTN_MLIR_CACHE", str(tmp_path))
     monkeypatch.delenv("ATTN_MLIR_STRICT", raising=False)
     compiled(monkeypatch, 2968)

@@ -39,7 +39,8 @@ def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | st
         "reverse": int(_uneven(kernel) and not pairs and "lengths" not in sizes),
         "in_turn": 0,
     }
-    if columns > 128 and find_all(kernel, "tile.accumulate"):
+    # Windows take a register for each of sixteen elements: 26 were spilled, and the model says 240,000 clocks in place of 359,000.
+    if (columns > 128 and find_all(kernel, "tile.accumulate")) or find_all(kernel, "tile.load_window"):
         fields["recompute"] = 1
     if columns <= 128 and not pairs and _keeps_much(kernel):
         fields["late"] = 1
