@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import attn_mlir
-from attn_mlir.errors import ArgumentError
+from attn_mlir.errors import ArgumentError, UnsupportedError
 from delta_cases import compare, inputs, run, wanted
 from delta_reference import delta_reference
 from linear_reference import error
@@ -127,6 +127,8 @@ def test_wrong_inputs_are_named() -> None:
         attn_mlir.linear_attention(q, k, v, read_before_update=True)
     with pytest.raises(ArgumentError, match="its heads must divide"):
         attn_mlir.linear_attention(q, k, v, erase=x["beta"], erase_key=k[:, :, :5])
+    with pytest.raises(UnsupportedError, match="skip_mod does not go with erase and erase_mod: leave it out"):
+        attn_mlir.linear_attention(x["q"], x["k"], x["v"], erase=x["beta"], skip_mod=lambda b, h, t: 1.0)
     with pytest.raises(ArgumentError, match="removed_key must be a tensor like k"):
         attn_mlir.linear_attention(q, k, v, erase=x["beta"], removed_key=1.0)  # pyright: ignore[reportArgumentType]
 

@@ -88,15 +88,13 @@ def decay_has_channels(definition: LinearDefinition) -> bool:
 
 
 def trace_linear(definition: LinearDefinition, inputs: Inputs, device: Any = None) -> Traced:
-    """Traces `definition`. Raises TraceError for what cannot be traced, UnsupportedError for a skip beside decays of channels."""
+    """Traces `definition`. Raises TraceError for what cannot be traced, UnsupportedError for a skip where there is none."""
     scan = Scan(definition.functions, detailed=True)
     dims = dict(LINEAR_DIMS)
     channels = decay_has_channels(definition)
-    if channels and definition.skip_mod is not None:
-        raise UnsupportedError(
-            "skip_mod does not go with decays of channels, [H, K], [B, H, T, K] or a decay_mod that takes d: "
-            "leave it out, and add skip * v to o in PyTorch"
-        )
+    if definition.skip_mod is not None and (channels or definition.erases):
+        beside = "decays of channels, [H, K], [B, H, T, K] or a decay_mod that takes d" if channels else "erase and erase_mod"
+        raise UnsupportedError(f"skip_mod does not go with {beside}: leave it out, and add skip * v to o in PyTorch")
     if channels:
         dims["decay"] = dims["key"]
     state = NamedTrace(definition.dtypes, dims)
