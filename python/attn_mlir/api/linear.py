@@ -142,7 +142,7 @@ def linear_attention(
     segment_size: for few heads and long sequences: segments of so many positions, a multiple of 512, are computed at the same time, each
     twice, for its final state and from the state before it (state passing in parallel). None: where sizes and device ask for it; 0: never.
     skip_mod: f(b, h, t), the factor with which o_t also gets v_t, as it is before v_mod: a skip connection, not scaled. It captures what
-    the other mods may, and does not go with decays of channels.
+    the other mods may, and does not go with decays of channels or with erase.
 
     The delta rule: with erase or erase_mod the state first loses what it holds for a key,
 
