@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from attn_mlir.dialects.tile import build_windows as build
 from attn_mlir.mlir import ir, tensor
 from attn_mlir.passes.base import Pass
-from attn_mlir.passes.regions import block_of, find_all
+from attn_mlir.passes.regions import block_of, erase_unused, find_all
 from attn_mlir.passes.tiling.positions import Positions, Window, over_pairs, reads_product, window_of
 
 
@@ -45,7 +45,7 @@ class LoadWindows(Pass):
         for read, window in windows:
             _make_window(op, positions, read, window, rows)
         if roots or windows:
-            _erase_unused(positions.block)
+            erase_unused(positions.block)
 
     def _window(self, positions: Positions, read: ir.Operation) -> Window | None:
         window = window_of(positions, list(read.operands)[1:])
@@ -92,9 +92,3 @@ def _read(value: ir.Value, tile: ir.Value) -> None:
     i, j = list(op.block.arguments)[:2]
     with op.location, ir.InsertionPoint(op):
         value.replace_all_uses_with(tensor.ExtractOp(tile, [i, j]).result)
-
-
-def _erase_unused(block: ir.Block) -> None:
-    for op in [view.operation for view in block.operations][-2::-1]:
-        if op.results and all(not any(True for _ in result.uses) for result in op.results):
-            op.erase()

@@ -206,53 +206,56 @@ inline Workspace workspace_of(const attn_fmha_args &args, void *stream) {
   return {args.workspace, args.workspace_size, stream, args.threads};
 }
 
-inline int32_t call_forward(const Instances &instances, const attn_fmha_traits *traits, const attn_fmha_args *args, void *stream) {
-  const Instance *found;
-  Mask mask;
+// The instance that a call finds, and what it is called with.
+struct Prepared {
+  const Instance *found = nullptr;
   std::vector<Given> given;
-  ATTN_CHECK(find(instances, traits, false, found, mask));
-  ATTN_CHECK(arguments_of(*found, mask, args, given));
-  return forward(*found->library, given.data(), rows_of(*found, args->o, args->lse).data(), workspace_of(*args, stream));
+
+  const Library &library() const { return *found->library; }
+};
+
+inline int32_t prepare(const Instances &instances, const attn_fmha_traits *traits, const attn_fmha_args *args, bool backward, Prepared &call) {
+  Mask mask;
+  ATTN_CHECK(find(instances, traits, backward, call.found, mask));
+  return arguments_of(*call.found, mask, args, call.given);
+}
+
+inline int32_t call_forward(const Instances &instances, const attn_fmha_traits *traits, const attn_fmha_args *args, void *stream) {
+  Prepared call;
+  ATTN_CHECK(prepare(instances, traits, args, false, call));
+  return forward(call.library(), call.given.data(), rows_of(*call.found, args->o, args->lse).data(), workspace_of(*args, stream));
 }
 
 inline int32_t call_training(const Instances &instances, const attn_fmha_traits *traits, const attn_fmha_args *args, void *stream) {
-  const Instance *found;
-  Mask mask;
-  std::vector<Given> given;
-  ATTN_CHECK(find(instances, traits, true, found, mask));
-  ATTN_CHECK(arguments_of(*found, mask, args, given));
-  const auto rows = rows_of(*found, args->o, args->lse);
-  return training(*found->library, given.data(), rows.data(), args->saved, args->saved_size, workspace_of(*args, stream));
+  Prepared call;
+  ATTN_CHECK(prepare(instances, traits, args, true, call));
+  const auto rows = rows_of(*call.found, args->o, args->lse);
+  return training(call.library(), call.given.data(), rows.data(), args->saved, args->saved_size, workspace_of(*args, stream));
 }
 
 inline int32_t call_backward(const Instances &instances, const attn_fmha_traits *traits, const attn_fmha_args *args, void *stream) {
-  const Instance *found;
-  Mask mask;
-  std::vector<Given> given;
-  ATTN_CHECK(find(instances, traits, true, found, mask));
-  ATTN_CHECK(arguments_of(*found, mask, args, given));
-  const Library &lib = *found->library;
+  Prepared call;
+  ATTN_CHECK(prepare(instances, traits, args, true, call));
+  const Library &lib = call.library();
+  const Instance &found = *call.found;
   std::vector<const DLTensor *> made;
   for (int i = 0; i < lib.gradient_count; ++i) {
     int position = lib.gradients[i];
     const attn_fmha_value *value = nullptr;
-    if (position >= 3 && found->roles[position - 3] == NAMED) value = named(*args, lib.arguments[position].name);
+    if (position >= 3 && found.roles[position - 3] == NAMED) value = named(*args, lib.arguments[position].name);
     if (position < 3) made.push_back(position == 0 ? args->d_q : position == 1 ? args->d_k : args->d_v);
     else if (value) made.push_back(value->gradient);
-    else made.push_back(found->roles[position - 3] == BIAS ? args->d_bias : args->d_alibi_slopes);
+    else made.push_back(found.roles[position - 3] == BIAS ? args->d_bias : args->d_alibi_slopes);
   }
-  const auto rows = rows_of(*found, args->o, args->lse), gradients = rows_of(*found, args->d_o, args->d_lse);
-  return backward(lib, given.data(), rows.data(), args->saved, args->saved_size, gradients.data(), made.data(), workspace_of(*args, stream));
+  const auto rows = rows_of(found, args->o, args->lse), gradients = rows_of(found, args->d_o, args->d_lse);
+  return backward(lib, call.given.data(), rows.data(), args->saved, args->saved_size, gradients.data(), made.data(), workspace_of(*args, stream));
 }
 
 inline int32_t call_sizes(const Instances &instances, const attn_fmha_traits *traits, const attn_fmha_args *args, bool backward,
                           attn_mlir_sizes *sizes) {
-  const Instance *found;
-  Mask mask;
-  std::vector<Given> given;
-  ATTN_CHECK(find(instances, traits, backward, found, mask));
-  ATTN_CHECK(arguments_of(*found, mask, args, given));
-  return sizes_of(*found->library, given.data(), sizes);
+  Prepared call;
+  ATTN_CHECK(prepare(instances, traits, args, backward, call));
+  return sizes_of(call.library(), call.given.data(), sizes);
 }
 
 inline const char *find_name(const Instances &instances, const attn_fmha_traits *traits, bool backward) {

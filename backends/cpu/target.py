@@ -64,10 +64,13 @@ def host() -> CpuTarget:
     named = os.environ.get("ATTN_MLIR_CPU", "")
     if named and named not in TARGETS:
         raise ArgumentError(f"ATTN_MLIR_CPU is {' or '.join(TARGETS)}, or unset for this machine, got '{named}'")
-    if named:
-        return TARGETS[named]
-    found = machine()
-    return replace(found, features=found.features - {_TILES}) if _TILES in found.features else found
+    return TARGETS[named] if named else _usual()
+
+
+@cache
+def _usual() -> CpuTarget:
+    """This machine, without what is used only where it is asked for."""
+    return replace(machine(), features=machine().features - {_TILES})
 
 
 def check_runs() -> None:

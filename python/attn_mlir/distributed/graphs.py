@@ -15,6 +15,7 @@ from attn_mlir.distributed.calls import element_of
 from attn_mlir.distributed.operators import program_in, ring_forward
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.runtime import programs
+from attn_mlir.runtime.dispatch import wanted_in_graph
 from attn_mlir.runtime.orders import heads_first, in_order, output_order
 
 _KEY = "attn_mlir_ring"
@@ -39,11 +40,7 @@ def _ring(graph: torch.fx.GraphModule, call: tuple[Any, ...], inputs: dict[torch
     _, name, captures = graph.meta[_KEY]
     found = programs.find(name)
     values = [q, k, v, *values_of(captures, inputs)]
-    wrt = []
-    if torch.is_grad_enabled():
-        for position, value in enumerate(values):
-            if isinstance(value, Tensor) and value.is_floating_point() and value.requires_grad and found.takes_derivative(position):
-                wrt.append(found.argument(position))
+    wrt = [found.argument(i) for i in wanted_in_graph(name, values)]
     told = json.dumps({**json.loads(words), "device": device, "wrt": wrt})
     with _disable_current_modes():
         if not program_in(name, told).merges:

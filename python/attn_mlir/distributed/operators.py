@@ -28,6 +28,7 @@ from attn_mlir.frontend.given import POSITION, POSITIONS
 from attn_mlir.frontend.program import Traced as Program
 from attn_mlir.frontend.scope import Captured
 from attn_mlir.runtime import compute, programs
+from attn_mlir.runtime.schemas import define
 
 _ENTRIES: dict[str, Entry] = {}
 _LIMIT = 256
@@ -181,21 +182,10 @@ def _dtype(traced: TracedCall, q: Tensor) -> torch.dtype:
     return torch.float32 if traced.problem.inputs.element == "f32" else q.dtype
 
 
-def _with_lists(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, with empty lists for None."""
-    return lambda *arguments: function(*[[] if argument is None else argument for argument in arguments])
-
-
-def _register(name: str, schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Any:
-    operator = torch.library.custom_op(f"attn_mlir::{name}", _with_lists(run), mutates_args=(), schema=schema)
-    operator.register_fake(_with_lists(fake))
-    return operator
-
-
-ring_forward = _register(
+ring_forward = define(
     "ring_forward", f"(Tensor q, Tensor k, Tensor v, {ARGUMENTS}, str program, str told) -> Tensor[]", _run_forward, _fake_forward
 )
-ring_backward = _register(
+ring_backward = define(
     "ring_backward",
     f"(Tensor[] inputs, {ARGUMENTS}, Tensor[] results, Tensor[] grads, str program, str told) -> Tensor[]",
     _run_backward,

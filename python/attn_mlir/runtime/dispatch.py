@@ -104,18 +104,22 @@ def needing_gradient(values: Sequence[Any]) -> list[int]:
     return [i for i, value in enumerate(values) if _is_float(value) and transforms().needs_gradient(value)]
 
 
+def wanted_in_graph(program: str, values: Sequence[Any]) -> list[int]:
+    """Which arguments of a program need a gradient, inside torch.compile."""
+    if not torch.is_grad_enabled():
+        return []
+    found = programs.find(program)
+    floats = [i for i, value in enumerate(values) if isinstance(value, Tensor) and value.is_floating_point() and value.requires_grad]
+    return [i for i in floats if found.takes_derivative(i)]
+
+
 def forward_in_graph(values: Sequence[Any], names: Sequence[str], kinds: Sequence[str], program: str, layout: str) -> list[Tensor]:
     """What `dispatch` gives, inside torch.compile: the call of the operator on q, k and v, [B, H, S, D], and the captures.
 
     `names` are those of the program's arguments, `kinds` what the captures are. A graph gets q where no tensor is captured, which nobody
     reads: AOTInductor makes None of an empty list.
     """
-    wrt = []
-    if torch.is_grad_enabled():
-        found = programs.find(program)
-        for position, (value, name) in enumerate(zip(values, names, strict=True)):
-            if isinstance(value, Tensor) and value.is_floating_point() and value.requires_grad and found.takes_derivative(position):
-                wrt.append(name)
+    wrt = [names[i] for i in wanted_in_graph(program, values)]
     tensors, floats, ints = pack(kinds, values[3:])
     words = program, "+".join(wrt), layout
     return torch.ops.attn_mlir.forward(values[0], values[1], values[2], tensors or [values[0]], floats, ints, *words)

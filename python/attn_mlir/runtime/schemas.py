@@ -45,10 +45,15 @@ def _with_lists(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *arguments: function(*[[] if argument is None else argument for argument in arguments])
 
 
+def define(name: str, schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Any:
+    """The new operator `attn_mlir::name`, whose functions get empty lists where torch gives None."""
+    operator = torch.library.custom_op(f"attn_mlir::{name}", _with_lists(run), mutates_args=(), schema=schema)
+    operator.register_fake(_with_lists(fake))
+    return operator
+
+
 def _register(name: str) -> Any:
-    run = _with_lists(_late("run", name))
-    operator = torch.library.custom_op(f"attn_mlir::{name}", run, mutates_args=(), schema=_SCHEMAS[name])
-    operator.register_fake(_with_lists(_late("fake", name)))
+    operator = define(name, _SCHEMAS[name], _late("run", name), _late("fake", name))
     operator.register_autograd(_late("differentiate", name), setup_context=_late("setup", name))
     operator.register_vmap(_late("batch", name))
     _LIBRARY.impl(name, _late("old", "vmap"), "Batched")
@@ -58,10 +63,7 @@ def _register(name: str) -> Any:
 def _register_key_lists() -> Any:
     """The operator that makes key lists of what callers give; it has no derivative."""
     schema = "(Tensor index, SymInt kv_len, int keys, bool inverse) -> Tensor[]"
-    run, fake = (_late(part, "key_lists", "key_list_ops") for part in ("run", "fake"))
-    operator = torch.library.custom_op("attn_mlir::key_lists", run, mutates_args=(), schema=schema)
-    operator.register_fake(fake)
-    return operator
+    return define("key_lists", schema, *(_late(part, "key_lists", "key_list_ops") for part in ("run", "fake")))
 
 
 OPERATORS = {name: _register(name) for name in _SCHEMAS}
