@@ -40,6 +40,11 @@ class CpuTarget:
         return feature in self.features and feature not in self.emulated
 
     @property
+    def tiles(self) -> bool:
+        """Whether code may use matrix tiles of bf16."""
+        return _TILES in self.features
+
+    @property
     def name(self) -> str:
         """Identifies the target in cache keys."""
         words = [f"emulated_{feature}" if feature in self.emulated else feature for feature in sorted(self.features)]

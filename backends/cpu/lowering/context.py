@@ -154,6 +154,8 @@ class Lowering:
     length: Length = field(default_factory=Length)
     unrounded: dict[ir.Value, ir.Value] = field(default_factory=dict)
     """16-bit numbers of column tiles as they are kept."""
+    tiles: bool = False
+    """Whether products use matrix tiles."""
 
     @property
     def row_type(self) -> ir.VectorType:
@@ -189,6 +191,10 @@ class Lowering:
     def layout(self, op: ir.Operation, result: int = 0) -> str:
         """The layout that the schedule gave to a result."""
         return ir.StringAttr(ir.ArrayAttr(op.attributes["layout"])[result]).value
+
+    def lane_part(self, tile: LaneTile, first: int) -> LaneTile:
+        """The tile from lane `first` on."""
+        return LaneTile(emit.element_pointer(tile.address, emit.integer(first), self.score)) if first else tile
 
     def column(self, tile: LaneTile, column: ir.Value) -> ir.Value:
         """Address of one column of a lane tile."""

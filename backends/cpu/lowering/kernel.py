@@ -23,6 +23,7 @@ from attn_mlir.backends.cpu.target import CpuTarget
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import arith, func, ir, llvm, scf
 from attn_mlir.passes.dropout import expand
+from attn_mlir.passes.regions import walk
 
 HEADER = 4
 
@@ -42,6 +43,7 @@ def lower_kernel(kernel: ir.Operation, target: CpuTarget) -> None:
         for op in dropout.written_out(kernel, lanes):
             expand(op)
         words = entry.arguments[0]
+        tiles = any("tiles" in op.attributes for op in walk(kernel))
         buffers = [_allocate(ir.IntegerAttr(size).value, score) for size in ir.ArrayAttr(kernel.attributes["tile.buffers"])]
         buffers.append(_allocate(lanes, score))
         arguments = _unpack(words, list(block.arguments))
@@ -55,6 +57,7 @@ def lower_kernel(kernel: ir.Operation, target: CpuTarget) -> None:
             rules = {**RULES, **row_rules.RULES} if in_rows else RULES
             context = Lowering(target, lanes, score, buffers, ids, places, nowhere, by_keys, random, rules=dict(rules))
             context.values.update(zip(block.arguments, arguments, strict=True))
+            context.tiles = tiles
             context.lower_block(block)
 
         _worker_loop(words, total, body)

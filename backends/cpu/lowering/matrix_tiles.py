@@ -93,15 +93,25 @@ def lower_dot_accumulate(context: Lowering, op: ir.Operation, scale: ir.Value | 
     _clear_pairs(context, weights, count, steps)
     left = _lines(values.address, emit.integer(values.width), word_type())
     product = _Product(_registers(context), left, _by_lanes(context, weights.address), _by_lanes(context, accumulator.address))
-    loop = scf.ForOp(emit.index(0), steps, emit.index(1), [])
-    with ir.InsertionPoint(loop.body):
-        pair = emit.mul(loop.induction_variable, emit.index(SIDE))
 
+    def add(pairs: Sequence[ir.Value]) -> None:
         def columns(first: ir.Value, number: int) -> None:
             for lanes in _lanes(context):
-                product.block(first, number, lanes, [pair], add=True)
+                product.block(first, number, lanes, pairs, add=True)
 
         _in_blocks(values.columns, columns)
+
+    # Sums are read and written once for all pairs of a whole block, and once for every 16 of them in others.
+    whole = values.width // SIDE
+    branch = scf.IfOp(arith.CmpIOp(arith.CmpIPredicate.eq, steps, emit.index(whole)).result, [], has_else=True)
+    with ir.InsertionPoint(branch.then_block):
+        add([emit.index(SIDE * step) for step in range(whole)])
+        scf.YieldOp([])
+    with ir.InsertionPoint(branch.else_block):
+        loop = scf.ForOp(emit.index(0), steps, emit.index(1), [])
+        with ir.InsertionPoint(loop.body):
+            add([emit.mul(loop.induction_variable, emit.index(SIDE))])
+            scf.YieldOp([])
         scf.YieldOp([])
     context.values[op.results[0]] = accumulator
 
@@ -213,8 +223,13 @@ def _clear_pairs(context: Lowering, tile: LanePairs, count: ir.Value, steps: ir.
     """Zeros behind the last pair of weights, up to whole tiles: what lies there times a zero may be NaN."""
     begin = arith.DivUIOp(emit.add(count, emit.index(1)), emit.index(2)).result
     words = _by_lanes(context, tile.address)
-    loop = scf.ForOp(begin, emit.mul(steps, emit.index(SIDE)), emit.index(1), [])
-    with ir.InsertionPoint(loop.body):
-        for lane in range(0, context.lanes, WIDTH):
-            emit.store(emit.number(word_vector(), 0), words.address(loop.induction_variable, emit.index(lane)), alignment=64)
+    end = emit.mul(steps, emit.index(SIDE))
+    # A branch, as LLVM makes a call of the loop, after which all tiles are configured anew.
+    some = scf.IfOp(arith.CmpIOp(arith.CmpIPredicate.slt, begin, end).result, [], has_else=False)
+    with ir.InsertionPoint(some.then_block):
+        loop = scf.ForOp(begin, end, emit.index(1), [])
+        with ir.InsertionPoint(loop.body):
+            for lane in range(0, context.lanes, WIDTH):
+                emit.store(emit.number(word_vector(), 0), words.address(loop.induction_variable, emit.index(lane)), alignment=64)
+            scf.YieldOp([])
         scf.YieldOp([])

@@ -65,6 +65,26 @@ def pack_lanes(context: Lowering, tile: LaneTile, columns: ir.Value) -> LanePair
     return LanePairs(tile.address)
 
 
+def pack_lane_rows(context: Lowering, source: tuple[ir.Value, MemRef], buffer: ir.Value, count: ir.Value, columns: int) -> LanePairs:
+    """Pairs of columns of rows from an address on, a multiple of 32: squares of words are transposed. Lanes past `count` repeat the last."""
+    (address, memory), last = source, arith.SubIOp(count, emit.index(1)).result
+    lanes = scf.ForOp(emit.index(0), emit.index(context.lanes), emit.index(WIDTH), [])
+    with ir.InsertionPoint(lanes.body):
+        first = lanes.induction_variable
+        rows = [arith.MinSIOp(emit.add(first, emit.index(lane)), last).result for lane in range(WIDTH)]
+        sources = [emit.element_pointer(address, emit.mul(emit.to_i64(row), memory.strides[2]), memory.element) for row in rows]
+        loop = scf.ForOp(emit.index(0), emit.index(columns // 2), emit.index(WIDTH), [])
+        with ir.InsertionPoint(loop.body):
+            pair = loop.induction_variable
+            words = [emit.load(word_vector(), emit.element_pointer(row, pair, word_type()), alignment=2) for row in sources]
+            for number, line in enumerate(transpose(words)):
+                offset = emit.add(emit.mul(emit.add(pair, emit.index(number)), emit.index(context.lanes)), first)
+                emit.store(line, emit.element_pointer(buffer, offset, word_type()), alignment=64)
+            scf.YieldOp([])
+        scf.YieldOp([])
+    return LanePairs(buffer)
+
+
 def _column_bits(context: Lowering, tile: LaneTile, column: ir.Value) -> ir.Value:
     return arith.BitcastOp(word_vector(context.lanes), context.load_column(tile, column)).result
 

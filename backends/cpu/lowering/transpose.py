@@ -7,10 +7,19 @@ from attn_mlir.backends.cpu.lowering.context import LaneTile, Lowering
 from attn_mlir.mlir import arith, ir, llvm, scf
 
 
-def squares(context: Lowering, columns: int) -> int:
-    """How many of the columns can be done in squares: a vector register holds one number of every lane."""
-    whole = context.lanes * context.score_bytes == context.target.vector_bytes
-    return columns // context.lanes * context.lanes if whole else 0
+def side_of(context: Lowering) -> int:
+    """The numbers of a vector register."""
+    return context.target.vector_bytes // context.score_bytes
+
+
+def squares(context: Lowering, columns: int, element: ir.Type) -> int:
+    """How many of the columns can be done in squares: a vector register holds one number of every lane.
+
+    Or of some of the lanes, in kernels with matrix tiles and beside them: without, nobody has measured it.
+    """
+    side = side_of(context)
+    beside = context.target.tiles and not context.lanes % side and isinstance(element, ir.BF16Type)
+    return columns // side * side if context.lanes == side or context.tiles or beside else 0
 
 
 def transpose(rows: Sequence[ir.Value]) -> list[ir.Value]:
@@ -32,27 +41,39 @@ def load_squares(
     context: Lowering, address: ir.Value, stride: ir.Value, element: ir.Type, tile: LaneTile, last: ir.Value, end: int
 ) -> None:
     """Columns up to `end` of rows from `address` on; lanes past row `last` repeat it."""
-    lanes = context.lanes
-    rows = [arith.MinSIOp(emit.index(lane), last).result for lane in range(lanes)]
+    for first in range(0, context.lanes, side_of(context)):
+        _load(context, address, stride, element, context.lane_part(tile, first), (first, last, end))
+
+
+def _load(
+    context: Lowering, address: ir.Value, stride: ir.Value, element: ir.Type, tile: LaneTile, place: tuple[int, ir.Value, int]
+) -> None:
+    """The same for as many lanes as a register has, from the first of `place` on."""
+    (first, last, end), side = place, side_of(context)
+    rows = [arith.MinSIOp(emit.index(first + lane), last).result for lane in range(side)]
     sources = [emit.element_pointer(address, emit.mul(emit.to_i64(row), stride), element) for row in rows]
-    loop = scf.ForOp(emit.index(0), emit.index(end), emit.index(lanes), [])
+    loop = scf.ForOp(emit.index(0), emit.index(end), emit.index(side), [])
     with ir.InsertionPoint(loop.body):
         d = loop.induction_variable
-        type_ = ir.VectorType.get([lanes], element)
+        type_ = ir.VectorType.get([side], element)
         loaded = [emit.cast_float(emit.load(type_, emit.element_pointer(source, d, element)), context.score) for source in sources]
         for number, column in enumerate(transpose(loaded)):
-            context.store_column(column, tile, emit.add(d, emit.index(number)))
+            emit.store(column, context.column(tile, emit.add(d, emit.index(number))), alignment=context.target.vector_bytes)
         scf.YieldOp([])
 
 
 def store_squares(context: Lowering, tile: LaneTile, address: ir.Value, stride: ir.Value, element: ir.Type, end: int) -> None:
     """Columns up to `end` of all lanes, as rows from `address` on."""
-    lanes = context.lanes
-    loop = scf.ForOp(emit.index(0), emit.index(end), emit.index(lanes), [])
-    with ir.InsertionPoint(loop.body):
-        d = loop.induction_variable
-        columns = [context.load_column(tile, emit.add(d, emit.index(number))) for number in range(lanes)]
-        for number, row in enumerate(transpose(columns)):
-            place = emit.element_pointer(address, emit.mul(emit.integer(number), stride), element)
-            emit.store(emit.cast_float(row, element), emit.element_pointer(place, d, element))
-        scf.YieldOp([])
+    side = side_of(context)
+    for first in range(0, context.lanes, side):
+        part = context.lane_part(tile, first)
+        loop = scf.ForOp(emit.index(0), emit.index(end), emit.index(side), [])
+        with ir.InsertionPoint(loop.body):
+            d = loop.induction_variable
+            places = [context.column(part, emit.add(d, emit.index(number))) for number in range(side)]
+            vector_type = ir.VectorType.get([side], context.score)
+            columns = [emit.load(vector_type, place, alignment=context.target.vector_bytes) for place in places]
+            for number, row in enumerate(transpose(columns)):
+                place = emit.element_pointer(address, emit.mul(emit.integer(first + number), stride), element)
+                emit.store(emit.cast_float(row, element), emit.element_pointer(place, d, element))
+            scf.YieldOp([])

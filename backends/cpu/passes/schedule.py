@@ -176,7 +176,7 @@ def _multiplies_pairs(kernel: ir.Operation, lanes: int) -> bool:
 
 def _uses_tiles(kernel: ir.Operation, lanes: int, keys: int) -> bool:
     """Whether the machine has matrix tiles, all products are of whole ones, and their factors lie in one way."""
-    if "amx_bf16" not in host().features or keys % 32:
+    if not host().tiles or keys % 32:
         return False
     in_memory = [list(op.operands)[1] for op in find_all(kernel, "tile.accumulate")]
     if (in_memory and lanes % 32) or any(list(op.operands)[-1] in in_memory for op in find_all(kernel, *_DOTS[1:])):
