@@ -66,7 +66,7 @@ def pack_lanes(context: Lowering, tile: LaneTile, columns: ir.Value) -> LanePair
 
 
 def pack_lane_rows(context: Lowering, source: tuple[ir.Value, MemRef], buffer: ir.Value, count: ir.Value, columns: int) -> LanePairs:
-    """Pairs of columns of rows from an address on, a multiple of 32: squares of words are transposed. Lanes past `count` repeat the last."""
+    """Pairs of columns, a multiple of 32, of rows from an address on: transposes squares of words. Lanes past `count` repeat the last."""
     (address, memory), last = source, arith.SubIOp(count, emit.index(1)).result
     lanes = scf.ForOp(emit.index(0), emit.index(context.lanes), emit.index(WIDTH), [])
     with ir.InsertionPoint(lanes.body):
