@@ -122,9 +122,5 @@ def allocate(kernel: KernelGrid, output: int, grid: SlotGrid, shape: torch.Size,
     sums = grid.sums or grid.blocks
     slots = grid.slots(kernel.disjoint[output]) if kind == "scatter" else (sums, 1, 1)
     blocks = sums if kind == "accumulate" else grid.blocks
-    made = memory.allocate(kind, shape, dtype, "cpu", order, slots, (blocks, grid.batch, grid.heads))
-    if kind == "accumulate" and grid.invariant:
-        return replace(made, one_by_one=True)
-    if kind == "store":
-        in_large_pages(made.tensor)
-    return made
+    made = memory.allocate(kind, shape, dtype, "cpu", order, slots, (blocks, grid.batch, grid.heads), fresh=in_large_pages)
+    return replace(made, one_by_one=True) if kind == "accumulate" and grid.invariant else made

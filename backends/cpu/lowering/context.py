@@ -76,11 +76,15 @@ class RowPairs:
 
 @dataclass(frozen=True)
 class ColumnPairs:
-    """The same column by column: word (column, pair), columns `width` words apart, with zeros behind the last pair up to whole tiles."""
+    """The same column by column: tiles of 16 pairs of all `columns`, with zeros behind the last pair up to `width` at most."""
 
     address: ir.Value
     columns: int
     width: int
+
+    def offset(self, column: ir.Value, pair: ir.Value) -> ir.Value:
+        """Where the words of a column begin, from `pair` on, a multiple of 16."""
+        return emit.add(emit.mul(emit.to_i64(pair), emit.integer(self.columns)), emit.mul(emit.to_i64(column), emit.integer(16)))
 
 
 @dataclass(frozen=True)

@@ -91,8 +91,7 @@ def lower_dot_accumulate(context: Lowering, op: ir.Operation, scale: ir.Value | 
         _rescale(context, accumulator, values.columns, scale)
     steps = arith.DivUIOp(emit.add(count, emit.index(2 * SIDE - 1)), emit.index(2 * SIDE)).result
     _clear_pairs(context, weights, count, steps)
-    left = _lines(values.address, emit.integer(values.width), word_type())
-    product = _Product(_registers(context), left, _by_lanes(context, weights.address), _by_lanes(context, accumulator.address))
+    product = _Product(_registers(context), _by_tiles(values), _by_lanes(context, weights.address), _by_lanes(context, accumulator.address))
 
     def add(pairs: Sequence[ir.Value]) -> None:
         def columns(first: ir.Value, number: int) -> None:
@@ -158,6 +157,13 @@ def _column_pairs(tile: Lowered) -> Lowered | None:
 def _by_lanes(context: Lowering, address: ir.Value) -> _Matrix:
     """A tile whose columns are lanes, of words or f32."""
     return _lines(address, emit.integer(context.lanes), context.score)
+
+
+def _by_tiles(values: ColumnPairs) -> _Matrix:
+    """Values in tiles, each of which is dense."""
+    return _Matrix(
+        lambda column, pair: emit.element_pointer(values.address, values.offset(column, pair), word_type()), emit.integer(4 * SIDE)
+    )
 
 
 def _lines(address: ir.Value, apart: ir.Value, element: ir.Type) -> _Matrix:

@@ -3,7 +3,7 @@
 from attn_mlir.backends.cpu.lowering import emit
 from attn_mlir.backends.cpu.lowering.context import ColumnPairs, LanePairs, LaneTile, Lowering, MemRef, RowPairs
 from attn_mlir.backends.cpu.lowering.transpose import transpose
-from attn_mlir.mlir import arith, ir, scf, vector
+from attn_mlir.mlir import arith, ir, llvm, scf, vector
 
 WIDTH = 16
 """Words in a vector."""
@@ -169,6 +169,11 @@ def _pack_square(address: ir.Value, memory: MemRef, tile: ColumnPairs, first: ir
         rows.append(emit.element_pointer(address, offset, memory.element))
     pairs = arith.DivUIOp(first, emit.index(2)).result
 
+    def bits(row: int, column: ir.Value) -> ir.Value:
+        type_ = ir.VectorType.get([2 * WIDTH], ir.IntegerType.get_signless(16))
+        loaded = emit.load(type_, emit.element_pointer(rows[row], column, type_.element_type), alignment=2)
+        return loaded if whole else arith.SelectOp(there[row], loaded, emit.number(type_, 0)).result
+
     def word(pair: int, column: ir.Value) -> ir.Value:
         low, high = (_load_words(rows[2 * pair + n], column, WIDTH) for n in range(2))
         high = arith.ShLIOp(high, emit.splat(emit.integer(16, 32), WIDTH)).result
@@ -177,11 +182,26 @@ def _pack_square(address: ir.Value, memory: MemRef, tile: ColumnPairs, first: ir
             low, high = (arith.SelectOp(there[2 * pair + n], x, zero).result for n, x in enumerate((low, high)))
         return arith.OrIOp(high, low).result
 
-    loop = scf.ForOp(emit.index(0), emit.index(tile.columns), emit.index(WIDTH), [])
+    wide = not tile.columns % (2 * WIDTH)
+    loop = scf.ForOp(emit.index(0), emit.index(tile.columns), emit.index(2 * WIDTH if wide else WIDTH), [])
     with ir.InsertionPoint(loop.body):
-        column = loop.induction_variable
-        for number, line in enumerate(transpose([word(pair, column) for pair in range(WIDTH)])):
-            offset = emit.mul(emit.to_i64(emit.add(column, emit.index(number))), emit.integer(tile.width))
-            place = emit.element_pointer(emit.element_pointer(tile.address, offset, word_type()), pairs, word_type())
-            emit.store(line, place, alignment=64)
+        first = loop.induction_variable
+
+        def put(number: int, line: ir.Value) -> None:
+            offset = tile.offset(emit.add(first, emit.index(number)), pairs)
+            emit.store(line, emit.element_pointer(tile.address, offset, word_type()), alignment=64)
+
+        # One half is stored before the other is read: registers do not suffice for both.
+        for half in range(2) if wide else ():
+            words = [_in_pairs(bits(2 * pair, first), bits(2 * pair + 1, first), half) for pair in range(WIDTH)]
+            for number, line in enumerate(transpose(words)):
+                put(number // 4 * 8 + number % 4 + 4 * half, line)
+        for number, line in () if wide else enumerate(transpose([word(pair, first) for pair in range(WIDTH)])):
+            put(number, line)
         scf.YieldOp([])
+
+
+def _in_pairs(even: ir.Value, odd: ir.Value, half: int) -> ir.Value:
+    """Words of two rows of 32 numbers of 16 bits: of every 8 columns the first 4 or the last 4, which takes one instruction."""
+    order = [8 * group + 4 * half + n + 32 * row for group in range(4) for n in range(4) for row in range(2)]
+    return vector.BitCastOp(word_vector(), llvm.ShuffleVectorOp(even.type, even, odd, ir.DenseI32ArrayAttr.get(order)).res).result
