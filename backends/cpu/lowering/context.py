@@ -196,10 +196,6 @@ class Lowering:
         """The layout that the schedule gave to a result."""
         return ir.StringAttr(ir.ArrayAttr(op.attributes["layout"])[result]).value
 
-    def lane_part(self, tile: LaneTile, first: int) -> LaneTile:
-        """The tile from lane `first` on."""
-        return LaneTile(emit.element_pointer(tile.address, emit.integer(first), self.score)) if first else tile
-
     def column(self, tile: LaneTile, column: ir.Value) -> ir.Value:
         """Address of one column of a lane tile."""
         return emit.element_pointer(tile.address, emit.mul(emit.to_i64(column), emit.integer(self.lanes)), self.score)

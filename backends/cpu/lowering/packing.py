@@ -1,7 +1,7 @@
 """Packs tiles of bf16 into 32-bit words that hold two neighbours along the dimension that a product sums over."""
 
 from attn_mlir.backends.cpu.lowering import emit
-from attn_mlir.backends.cpu.lowering.context import ColumnPairs, LanePairs, LaneTile, Lowering, MemRef, RowPairs
+from attn_mlir.backends.cpu.lowering.context import ColumnPairs, LanePairs, LaneTile, Lowering, MemRef, RowPairs, RowTile
 from attn_mlir.backends.cpu.lowering.transpose import transpose
 from attn_mlir.mlir import arith, ir, llvm, scf, vector
 
@@ -141,51 +141,56 @@ def _load_words(row: ir.Value, column: ir.Value, width: int) -> ir.Value:
 def pack_row_columns(address: ir.Value, memory: MemRef, tile: ColumnPairs, count: ir.Value) -> None:
     """Pairs rows of bf16 from memory, column by column; zeros follow `count` rows up to a multiple of 32."""
     rows = 2 * WIDTH
+    spare = emit.room(rows * tile.columns, memory.element)
     steps = arith.DivUIOp(emit.add(count, emit.index(rows - 1)), emit.index(rows)).result
     loop = scf.ForOp(emit.index(0), steps, emit.index(1), [])
     with ir.InsertionPoint(loop.body):
         first = emit.mul(loop.induction_variable, emit.index(rows))
         left = arith.SubIOp(count, first).result
-        whole = scf.IfOp(arith.CmpIOp(arith.CmpIPredicate.sge, left, emit.index(rows)).result, [], has_else=True)
-        with ir.InsertionPoint(whole.then_block):
-            _pack_square(address, memory, tile, first, emit.index(rows), whole=True)
+        source = emit.element_pointer(address, emit.mul(emit.to_i64(first), memory.strides[2]), memory.element)
+        some = arith.CmpIOp(arith.CmpIPredicate.slt, left, emit.index(rows)).result
+        branch = scf.IfOp(some, [], has_else=False)
+        with ir.InsertionPoint(branch.then_block):
+            _copy_with_zeros(RowTile(source, memory.strides[2]), RowTile(spare, emit.integer(tile.columns)), left, tile.columns)
             scf.YieldOp([])
-        with ir.InsertionPoint(whole.else_block):
-            _pack_square(address, memory, tile, first, left, whole=False)
-            scf.YieldOp([])
+        stride = arith.SelectOp(some, emit.integer(tile.columns), memory.strides[2]).result
+        _pack_square(RowTile(arith.SelectOp(some, spare, source).result, stride), tile, arith.DivUIOp(first, emit.index(2)).result)
         scf.YieldOp([])
 
 
-def _pack_square(address: ir.Value, memory: MemRef, tile: ColumnPairs, first: ir.Value, left: ir.Value, whole: bool) -> None:
-    """32 rows from `first` on, of which `left` are there; those past them are read as the last one, and are zeros."""
-    last = arith.SubIOp(left, emit.index(1)).result
-    rows, there = [], []
-    for row in range(2 * WIDTH):
-        number = emit.index(row)
-        if not whole:
-            there.append(arith.CmpIOp(arith.CmpIPredicate.slt, number, left).result)
-            number = arith.MinSIOp(number, last).result
-        offset = emit.mul(emit.to_i64(emit.add(first, number)), memory.strides[2])
-        rows.append(emit.element_pointer(address, offset, memory.element))
-    pairs = arith.DivUIOp(first, emit.index(2)).result
+def _copy_with_zeros(source: RowTile, target: RowTile, count: ir.Value, columns: int) -> None:
+    """`count` of 32 rows, whose columns are a multiple of 16, and zeros for the others."""
+    part = ir.VectorType.get([WIDTH], ir.IntegerType.get_signless(16))
+    for begin, end, there in ((emit.index(0), count, True), (count, emit.index(2 * WIDTH), False)):
+        rows = scf.ForOp(begin, end, emit.index(1), [])
+        with ir.InsertionPoint(rows.body):
+            row = emit.to_i64(rows.induction_variable)
+            read, written = (emit.element_pointer(each.address, emit.mul(row, each.stride), part.element_type) for each in (source, target))
+            loop = scf.ForOp(emit.index(0), emit.index(columns), emit.index(WIDTH), [])
+            with ir.InsertionPoint(loop.body):
+                column = loop.induction_variable
+                place = emit.element_pointer(read, column, part.element_type)
+                value = emit.load(part, place, alignment=2) if there else emit.number(part, 0)
+                emit.store(value, emit.element_pointer(written, column, part.element_type), alignment=32)
+                scf.YieldOp([])
+            scf.YieldOp([])
 
-    def bits(row: int, column: ir.Value) -> ir.Value:
-        type_ = ir.VectorType.get([2 * WIDTH], ir.IntegerType.get_signless(16))
-        loaded = emit.load(type_, emit.element_pointer(rows[row], column, type_.element_type), alignment=2)
-        return loaded if whole else arith.SelectOp(there[row], loaded, emit.number(type_, 0)).result
 
-    def word(pair: int, column: ir.Value) -> ir.Value:
-        low, high = (_load_words(rows[2 * pair + n], column, WIDTH) for n in range(2))
-        high = arith.ShLIOp(high, emit.splat(emit.integer(16, 32), WIDTH)).result
-        if not whole:
-            zero = emit.number(word_vector(), 0)
-            low, high = (arith.SelectOp(there[2 * pair + n], x, zero).result for n, x in enumerate((low, high)))
-        return arith.OrIOp(high, low).result
-
+def _pack_square(source: RowTile, tile: ColumnPairs, pairs: ir.Value) -> None:
+    """32 rows, which become the pairs from `pairs` on."""
+    i16 = ir.IntegerType.get_signless(16)
+    rows = [emit.element_pointer(source.address, emit.mul(emit.integer(row), source.stride), i16) for row in range(2 * WIDTH)]
     wide = not tile.columns % (2 * WIDTH)
     loop = scf.ForOp(emit.index(0), emit.index(tile.columns), emit.index(2 * WIDTH if wide else WIDTH), [])
     with ir.InsertionPoint(loop.body):
         first = loop.induction_variable
+
+        def bits(row: int) -> ir.Value:
+            return emit.load(ir.VectorType.get([2 * WIDTH], i16), emit.element_pointer(rows[row], first, i16), alignment=2)
+
+        def word(pair: int) -> ir.Value:
+            low, high = (_load_words(rows[2 * pair + n], first, WIDTH) for n in range(2))
+            return arith.OrIOp(arith.ShLIOp(high, emit.splat(emit.integer(16, 32), WIDTH)).result, low).result
 
         def put(number: int, line: ir.Value) -> None:
             offset = tile.offset(emit.add(first, emit.index(number)), pairs)
@@ -193,10 +198,10 @@ def _pack_square(address: ir.Value, memory: MemRef, tile: ColumnPairs, first: ir
 
         # One half is stored before the other is read: registers do not suffice for both.
         for half in range(2) if wide else ():
-            words = [_in_pairs(bits(2 * pair, first), bits(2 * pair + 1, first), half) for pair in range(WIDTH)]
+            words = [_in_pairs(bits(2 * pair), bits(2 * pair + 1), half) for pair in range(WIDTH)]
             for number, line in enumerate(transpose(words)):
                 put(number // 4 * 8 + number % 4 + 4 * half, line)
-        for number, line in () if wide else enumerate(transpose([word(pair, first) for pair in range(WIDTH)])):
+        for number, line in () if wide else enumerate(transpose([word(pair) for pair in range(WIDTH)])):
             put(number, line)
         scf.YieldOp([])
 
