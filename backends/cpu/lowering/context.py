@@ -76,11 +76,21 @@ class RowPairs:
 
 @dataclass(frozen=True)
 class ColumnPairs:
-    """The same column by column: tiles of 16 pairs of all `columns`, with zeros behind the last pair up to `width` at most."""
+    """The same column by column: tiles of 16 pairs of all `columns`, at most `width`, with zeros behind the last up to a `group`."""
 
     address: ir.Value
     columns: int
     width: int
+
+    @property
+    def group(self) -> int:
+        """Pairs that are multiplied for one read and write of the sums: two tiles, where the width allows."""
+        return 32 if self.width % 32 == 0 else 16
+
+    def groups(self, count: ir.Value) -> ir.Value:
+        """How many groups hold the pairs of `count` rows."""
+        rows = 2 * self.group
+        return arith.DivUIOp(emit.add(count, emit.index(rows - 1)), emit.index(rows)).result
 
     def offset(self, column: ir.Value, pair: ir.Value) -> ir.Value:
         """Where the words of a column begin, from `pair` on, a multiple of 16."""

@@ -44,7 +44,10 @@ def lower_kernel(kernel: ir.Operation, target: CpuTarget) -> None:
             expand(op)
         words = entry.arguments[0]
         tiles = any("tiles" in op.attributes for op in walk(kernel))
-        buffers = [_allocate(ir.IntegerAttr(size).value, score) for size in ir.ArrayAttr(kernel.attributes["tile.buffers"])]
+        sizes_of = [ir.IntegerAttr(size).value for size in ir.ArrayAttr(kernel.attributes["tile.buffers"])]
+        # Matrix tiles read one buffer while another is written: at the same place of a page, reads would wait for writes.
+        apart = [16 * (5 + 6 * number) if tiles else 0 for number in range(len(sizes_of))]
+        buffers = [_allocate(size + more, score) for size, more in zip(sizes_of, apart, strict=True)]
         buffers.append(_allocate(lanes, score))
         arguments = _unpack(words, list(block.arguments))
         places, nowhere, random = _allocate(lanes, emit.i64()), _allocate(1, score), _allocate(dropout.rooms(kernel, lanes), emit.i64())

@@ -139,14 +139,14 @@ def _load_words(row: ir.Value, column: ir.Value, width: int) -> ir.Value:
 
 
 def pack_row_columns(address: ir.Value, memory: MemRef, tile: ColumnPairs, count: ir.Value) -> None:
-    """Pairs rows of bf16 from memory, column by column; zeros follow `count` rows up to a multiple of 32."""
+    """Pairs rows of bf16 from memory, column by column; zeros follow `count` rows up to a whole group."""
     rows = 2 * WIDTH
     spare = emit.room(rows * tile.columns, memory.element)
-    steps = arith.DivUIOp(emit.add(count, emit.index(rows - 1)), emit.index(rows)).result
-    loop = scf.ForOp(emit.index(0), steps, emit.index(1), [])
+    squares = emit.mul(tile.groups(count), emit.index(tile.group // WIDTH))
+    loop = scf.ForOp(emit.index(0), squares, emit.index(1), [])
     with ir.InsertionPoint(loop.body):
         first = emit.mul(loop.induction_variable, emit.index(rows))
-        left = arith.SubIOp(count, first).result
+        left = arith.MaxSIOp(arith.SubIOp(count, first).result, emit.index(0)).result
         source = emit.element_pointer(address, emit.mul(emit.to_i64(first), memory.strides[2]), memory.element)
         some = arith.CmpIOp(arith.CmpIPredicate.slt, left, emit.index(rows)).result
         branch = scf.IfOp(some, [], has_else=False)

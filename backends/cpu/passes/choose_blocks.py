@@ -23,14 +23,16 @@ class CpuChooseBlocks(Pass):
     """Gives functions that become kernels the `tile.blocks`, and the threads in `tile.choices`, that `cpu.tuned` has for them.
 
     `block_q` and `block_kv` are rows and keys of a block (in kernels of pairs, keys and rows), or positions of a chunk and columns of v.
-    Those that are not chosen are `rows` and `keys`, or what the op and v have; `tile-rows` where products use matrix tiles, so that what is
-    packed for these serves more products. A chunk of a single position stays one. Without `cpu.tuned` and tiles a module stays as it is.
+    Those that are not chosen are `rows` and `keys`, or what the op and v have; `tile-rows` and `tile-keys` where products use matrix tiles,
+    so that what is packed for these serves more products. A chunk of a single position stays one. Without `cpu.tuned` and tiles a module
+    stays as it is.
     """
 
     name = "cpu-choose-blocks"
     rows: int = 32
     keys: int = 64
     tile_rows: int = 64
+    tile_keys: int = 128
 
     def run(self, module: ir.Operation) -> bool:
         try:
@@ -46,9 +48,10 @@ class CpuChooseBlocks(Pass):
         facts = facts_of(function, sweep_facts) if open_ else None
         if facts is None or facts.grid == "elements":
             return True
-        rows = self.tile_rows if host().tiles and _fit_tiles(function, facts) else self.rows
-        if rows != self.rows:
-            function.attributes["tile.blocks"] = ir.DenseI64ArrayAttr.get([rows, self.keys], function.context)
+        tiles = host().tiles and _fit_tiles(function, facts)
+        rows, keys = (self.tile_rows, self.tile_keys) if tiles else (self.rows, self.keys)
+        if tiles:
+            function.attributes["tile.blocks"] = ir.DenseI64ArrayAttr.get([rows, keys], function.context)
         if not choices:
             return True
         problem = problem_of(facts, choices, host())
@@ -56,7 +59,7 @@ class CpuChooseBlocks(Pass):
             function.location.emit_error(f"{self.name}: {problem}")
             return False
         if any(name in choices for name in _SIZES):
-            usual = (rows, self.keys) if facts.sweep is None else (facts.sweep.chunk, facts.sweep.values)
+            usual = (rows, keys) if facts.sweep is None else (facts.sweep.chunk, facts.sweep.values)
             first, second = (int(choices.get(name, size)) for name, size in zip(_SIZES, usual, strict=True))
             for chunk in find_all(function, "attn.chunk"):
                 given = chunk.attributes["chunk"]
