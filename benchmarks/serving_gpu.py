@@ -112,6 +112,8 @@ def varlen(dim: int, rounds: int, others: bool) -> None:
     for name, call in forward.items():
         if name in times:
             grads[name] = _backward(call(), tensors[name])
+    ordered = attn_mlir.attention_varlen(q, k, v, cu, mask_mod=causal, max_q=most, max_k=most, deterministic=True)
+    grads["packed, deterministic"], counts["packed, deterministic"] = _backward(ordered, (q, k, v)), pairs
     _tell("backward", milliseconds(grads, rounds), counts, 10 * heads * dim)
 
 
@@ -136,6 +138,9 @@ def decoding(rounds: int, others: bool) -> None:
         systems: dict[str, System] = {
             "packed": lambda x=(q, k, v, cu_q, cu_k), n=keys: attn_mlir.attention_varlen(*x, max_q=1, max_k=n),
         }
+        systems["parts of one size"] = lambda x=(q, k, v, cu_q, cu_k), n=keys: attn_mlir.attention_varlen(
+            *x, max_q=1, max_k=n, batch_invariant=True
+        )
         for size in (16, 64, 256):
             table = torch.randperm(batch * keys // size, device="cuda", dtype=torch.int32).view(batch, -1)
             paged = [x.view(-1, size, kv_heads, 128) for x in (k, v)]

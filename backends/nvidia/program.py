@@ -18,7 +18,7 @@ from attn_mlir.backends.host import Host, HostStep
 from attn_mlir.backends.nvidia import calls, chains, codegen, cuda, pipeline
 from attn_mlir.backends.nvidia.compile import Cubin, compile_all
 from attn_mlir.backends.nvidia.launch import LIMIT, CudaLauncher
-from attn_mlir.backends.nvidia.units import describe, pack, spilled, turn_counters
+from attn_mlir.backends.nvidia.units import describe, pack, packed_turns, spilled, turn_counters
 from attn_mlir.backends.program import ResultShapes, RunPlan
 from attn_mlir.backends.segments import DeviceModel
 from attn_mlir.errors import ArgumentError
@@ -117,6 +117,13 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
             self._calls.clear()
         self._calls[key] = call
 
+    def with_work(self, splits: int, invariant: bool) -> "NvidiaLaunchPlan":
+        made = super().with_work(splits, invariant)
+        assert isinstance(made, NvidiaLaunchPlan)
+        if invariant:
+            made._longer = 0  # which kernel runs would depend on how many keys all sequences have together
+        return made
+
     def machine(self) -> DeviceModel:
         return DeviceModel(cuda.device(cuda.current_device()).multiprocessors)
 
@@ -125,8 +132,11 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         over = operands[unit.kernel.over]
         device, index = over.device, cuda.index_of(over)
         launcher = self._launchers.get((step.kernel, index)) or self._load(step.kernel, device, index)
-        memory = outputs_of(unit, made, over, layout, lambda output: launcher.alignment(len(operands) + output, unit.dtypes[output]))
-        copied = launcher([*arguments_of(unit.kernel, operands, memory), *turn_counters(unit, operands)])
+        sequences = len(operands[unit.kernel.lengths[0]]) if unit.kernel.lengths else 0
+        memory = outputs_of(
+            unit, made, over, layout, lambda output: launcher.alignment(len(operands) + output, unit.dtypes[output]), sequences=sequences
+        )
+        copied = launcher([*arguments_of(unit.kernel, operands, memory, packed_turns(unit, operands)), *turn_counters(unit, operands)])
         self.tell_copied(step, operands, copied)
         return [each.result() for each in memory]
 

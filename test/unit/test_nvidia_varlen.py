@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from attn_mlir import attention_varlen, driver, masks, rows
-from attn_mlir.backends.gpu.packed import Ragged, items_of
+from attn_mlir.backends.gpu.packed import Ragged, TurnBlocks, items_of
 from attn_mlir.backends.gpu.packing import value_of
 from attn_mlir.backends.work import rows_of
-from attn_mlir.errors import ArgumentError
+from attn_mlir.errors import ArgumentError, CompileError
 from attn_mlir.runtime import programs
 from generated_code import complaints
 from gpu_cases import DTYPES, GPU
@@ -63,6 +63,14 @@ def test_hopper_makes_its_kernels(name: str) -> None:
     units = {unit.code.name: unit for program in made for unit in program.units.values()}
     assert {unit.schedule["emitter"] for unit in units.values() if unit.kernel.ragged} == {"hopper"}
     assert not any(complaints(unit.code) for unit in units.values())
+    if name == "window":  # queries of later keys may begin nowhere
+        with pytest.raises(CompileError, match=r"queries that begin and end later.*'tilelang' adds gradients of packed"):
+            driver.compile_derivative(text, "cuda", "bwd", wrt, True)
+        return
+    ordered = driver.compile_derivative(text, "cuda", "bwd", wrt, True)
+    pairs = next(unit for unit in ordered.units.values() if unit.kernel.grid == "pairs")  # type: ignore[attr-defined]
+    assert pairs.schedule["emitter"] == "hopper" and "if (!(key0 + 128 >= key_rows" in pairs.code.source
+    assert not complaints(pairs.code)
 
 
 def test_launches_take_views_and_lists(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -88,6 +96,19 @@ def test_launches_take_views_and_lists(monkeypatch: pytest.MonkeyPatch, tmp_path
         sizes, strides = [64, 1 << 30, 2, 13, (1 << 30) + 1], [256, 128, 256, (1 << 34) - 256]
         assert views and all(made["dims"] == sizes and made["strides"] == strides for made in views)
         assert ((1 << 30) - 12 + 5) * 256 + 9 * 256 + (1 << 30) * strides[3] == (2 << 63) + 2 * 256  # row 5 of those before row 9 of 12
+
+
+def test_turns_have_counters_of_their_own() -> None:
+    """A list for a fixed order has later keys first, and the first counter of each sequence; lengths that ask for too many get no items."""
+    keys, queries = torch.tensor([40, 0, 33, 16], dtype=torch.int32), torch.tensor([70, 5, 0, 65], dtype=torch.int32)
+    turns = TurnBlocks.of(140, 64, 4)
+    assert turns.count == 6
+    made = items_of(keys, queries, 16, 100, False, turns)
+    rows_ = made[: int(made[-1, 0])].tolist()
+    assert rows_ == [[0, 32, 40, 0], [0, 16, 32, 0], [0, 0, 16, 0], [3, 0, 16, 3], [2, 32, 33, 3], [2, 16, 32, 3], [2, 0, 16, 3]]
+    wrong = torch.tensor([70, 5, 1000, 65], dtype=torch.int32)
+    made = items_of(keys, wrong, 16, 100, False, turns)
+    assert {row[0] for row in made[: int(made[-1, 0])].tolist()} == {0}
 
 
 def test_sums_in_slots_have_as_many_rows_as_their_tensor() -> None:

@@ -88,7 +88,7 @@ def attention_varlen(
     if unknown:
         raise unexpected(attention_varlen, unknown)
     functions = (query_mod, key_mod, value_mod, score_mod, mask_of(mask_mod), row)
-    asked = (functions, scale, "bshd", return_lse, return_states, device, bool(deterministic))
+    asked = (functions, scale, "bshd", return_lse, return_states, device, bool(deterministic or batch_invariant))
     q, k, v = cast(q, k, v)
     scales = scales_of(q_descale, k_descale, v_descale, o_scale, out_dtype)
     if return_partial or torch.compiler.is_dynamo_compiling():
