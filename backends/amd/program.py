@@ -23,14 +23,16 @@ from attn_mlir.errors import ArgumentError
 class AmdLaunchPlan(GpuLaunchPlan):
     """A function for AMD GPUs that takes tensors and numbers and returns tensors. See `driver.CompiledFunction`."""
 
-    part_blocks = (128, 64)
-
     def __init__(self, source: str, prepare: str, choices: attributes.Fields, host: Host, units: Mapping[str, Unit], device: str) -> None:
         """`device`: "hip", or "hip-emulated" or "hip-interpreted", which run on the CPU."""
         super().__init__(source, prepare, choices, host, units)
         self._device = device
         self._binaries: Mapping[str, HipBinary] | None = None
         self._launchers: dict[tuple[str, int], HipKernelLauncher] = {}
+
+    @property
+    def part_blocks(self) -> tuple[int, int]:
+        return 128, 64
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
         q = inputs[0]

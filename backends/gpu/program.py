@@ -11,6 +11,7 @@ from attn_mlir import forks
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.emitters import SLOW
 from attn_mlir.backends.gpu.input_limits import check_pages, check_sizes
+from attn_mlir.backends.gpu.slices import is_sliced, joined, sliced_calls
 from attn_mlir.backends.gpu.split import FIXED_PART, SplitDecode, fixed_parts, parts_for
 from attn_mlir.backends.gpu.units import Unit, outlined
 from attn_mlir.backends.host import Host
@@ -27,9 +28,6 @@ _WHOLE = (
 
 class GpuLaunchPlan(LaunchPlan):
     """A function for GPUs that takes tensors and numbers and returns tensors. See `driver.CompiledFunction`."""
-
-    part_blocks = (64, 128)
-    """Rows, heads of a group, and keys of a block where keys are seen in parts."""
 
     def __init__(self, source: str, prepare: str, choices: Fields, host: Host, units: Mapping[str, Unit]) -> None:
         """`source` is the module, `prepare` the pipeline that makes `host` and its kernels of it, `choices` those of their schedules."""
@@ -93,7 +91,11 @@ class GpuLaunchPlan(LaunchPlan):
             cut = fixed_parts(keys, self._splits)
         else:
             cut = parts_for(keys, heads * batch, self.part_blocks[1], self.machine().processors, self._splits)
-        return split.run(kernel, inputs, plan.steps[0], layout, cut, program.start_part)
+        made = plan.steps[0]
+        if not is_sliced(split.parts):
+            return split.run(kernel, inputs, made, layout, cut, program.start_part)
+        found = [split.run(kernel, seen, made, layout, cut, program.start_part) for seen, made in sliced_calls(split.parts, inputs, made)]
+        return joined(found, made)
 
     def _split(self) -> "tuple[SplitDecode, GpuLaunchPlan] | None":
         """The kernels of parts, and the program that launches them; lowered at the first call that needs them."""
@@ -108,6 +110,11 @@ class GpuLaunchPlan(LaunchPlan):
     def lower_parts(self) -> tuple[Unit, Unit] | None:
         """The kernels of parts and of their merge, or None."""
         return None
+
+    @property
+    def part_blocks(self) -> tuple[int, int]:
+        """Rows, heads of a group, and keys of a block where keys are seen in parts."""
+        return 64, 128
 
     @property
     def part_choices(self) -> Fields:

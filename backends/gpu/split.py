@@ -31,15 +31,17 @@ _LEAST, _OVERHEAD = 2, 2
 """Blocks of keys of a part at least; what a part costs besides its own, in blocks."""
 
 
-def lower_parts(source: str, choices: Fields, pipeline: str, emit: Callable[[ir.Operation], Any], maker: str) -> tuple[Unit, Unit] | None:
+def lower_parts(
+    source: str, choices: Fields, pipeline: str, emit: Callable[[ir.Operation], Any], maker: str, wide: bool = False
+) -> tuple[Unit, Unit] | None:
     """The kernels of parts and of their merge, or None where a row's keys are not seen in parts; `pipeline` leads to scheduled kernels.
 
-    `choices` have `block_q` and `block_kv`; `maker`: see `scheduled`.
+    `choices` have `block_q` and `block_kv`; `maker` and `wide`: see `scheduled`.
     """
     first, rest = (part.strip(",") for part in pipeline.split(_CUT, 1))
     with reported(), loaded():
         module = ir.Module.parse(source)
-        check_types(module, maker)
+        check_types(module, maker, wide)
         Pipeline.parse(OUTLINE, registry()).run(module)
         host = read_host(function_named(module, "attention"))
         if len(host.steps) != 1:

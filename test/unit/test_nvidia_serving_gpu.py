@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from attn_mlir import append_kv, attention_varlen, masks, plan_varlen, rows
+from attn_mlir import append_kv, attention, attention_varlen, masks, plan_varlen, rows
 from gpu_cases import GPU
 from test_append_kv import tables
 from test_varlen_paged import in_pages, ints
@@ -154,3 +154,36 @@ def test_a_sequence_has_the_same_bits_in_every_batch() -> None:
         torch.testing.assert_close(
             by_itself, attention_varlen(*single, *cu, row=rows.softmax, **{**options, "batch_invariant": False}), atol=2e-3, rtol=0
         )
+
+
+@pytest.mark.parametrize(("dim", "values"), [(576, 512), (1024, 1024), (320, 264), (128, 512)])
+def test_wide_heads(dim: int, values: int) -> None:
+    """Whole attention of MLA's widths and others against float64; v is a part of k's storage."""
+    q, k = torch.randn(1, 4, 130, dim, device="cuda").half(), torch.randn(1, 1, 300, max(dim, values), device="cuda").half()
+    k, v = k[..., :dim], k[..., :values]
+    o, lse = attention(q, k, v, mask_mod=masks.causal("bottom_right"), return_lse=True)
+    s = q.double() @ k.double().mT / dim**0.5
+    s.masked_fill_(torch.ones(130, 300, dtype=torch.bool, device="cuda").triu(171), -torch.inf)
+    wanted = torch.softmax(s, -1) @ v.double()
+    assert (o.double() - wanted).norm() <= 2e-3 * wanted.norm()
+    torch.testing.assert_close(lse.double(), torch.logsumexp(s, -1), atol=2e-3, rtol=1e-4)
+
+
+@pytest.mark.parametrize("paged", [False, True])
+def test_latent_decoding(paged: bool) -> None:
+    """MLA's decoding, 128 heads of one of keys: single queries in parts, packed and in pages, of any row."""
+    keys = (1000, 0, 17, 3000)
+    q, k = torch.randn(4, 128, 576, device="cuda").half(), torch.randn(sum(keys), 1, 576, device="cuda").half()
+    cu = offsets([1] * 4).cuda()
+    options: dict[str, Any] = {"max_q": 1, "max_k": 3000, "scale": 1 / 192**0.5}
+    where: dict[str, Any] = {"cu_seqlens_k": offsets(keys).cuda()}
+    cache = k
+    if paged:
+        cache, table = in_cache(k, keys, 64, False)
+        where = {"seqused_k": ints(*keys).cuda(), "block_table": table}
+    for row in (rows.softmax, rows.sigmoid):
+        o = attention_varlen(q, cache, cache[..., :512], cu, **where, row=row, **options)
+        for b, part in enumerate(k.split(keys)):
+            s = q[b].double() @ part[:, 0].double().T / 192**0.5
+            wanted = (torch.softmax(s, -1) if row is rows.softmax else torch.sigmoid(s)) @ part[:, 0, :512].double()
+            assert (o[b].double() - wanted).norm() <= 2e-3 * wanted.norm()

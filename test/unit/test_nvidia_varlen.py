@@ -13,8 +13,10 @@ import torch
 from attn_mlir import attention_varlen, driver, masks, rows
 from attn_mlir.backends.gpu.packed import Ragged, TurnBlocks, items_of
 from attn_mlir.backends.gpu.packing import value_of
+from attn_mlir.backends.gpu.slices import joined
+from attn_mlir.backends.program import ResultShapes
 from attn_mlir.backends.work import rows_of
-from attn_mlir.errors import ArgumentError, CompileError
+from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 from attn_mlir.runtime import programs
 from generated_code import complaints
 from gpu_cases import DTYPES, GPU
@@ -111,6 +113,13 @@ def test_turns_have_counters_of_their_own() -> None:
     assert {row[0] for row in made[: int(made[-1, 0])].tolist()} == {0}
 
 
+def test_slices_side_by_side_are_whole() -> None:
+    made = ResultShapes((torch.Size([1, 2, 3, 20]), torch.Size([1, 2, 3])), (torch.float32,) * 2, (True, False))
+    o, lse = torch.randn(1, 2, 3, 20), torch.randn(1, 2, 3)
+    whole = joined([[o[..., begin : begin + 8], lse] for begin in (0, 8, 12)], made)
+    assert torch.equal(whole[0], o) and torch.equal(whole[1], lse)
+
+
 def test_sums_in_slots_have_as_many_rows_as_their_tensor() -> None:
     """dq is added to in slots, which have a dimension more than what it is of: where rows begin is counted from the last dimension."""
     text, inputs = _traced()
@@ -121,6 +130,32 @@ def test_sums_in_slots_have_as_many_rows_as_their_tensor() -> None:
     rows_ = [each for each in pairs.code.parameters if each.kind == "size" and each.dim == -2 and each.argument >= first]
     assert [each.argument for each in rows_] == [*range(first, first + len(memory))]
     assert [value_of(each, [None] * first + memory, 1, 0)[1] for each in rows_] == [12] * len(memory)
+
+
+def test_wide_heads_are_launched_slice_by_slice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """MLA's 576 columns of q and k, 520 of v: three launches, the last of which ends with v; in parts of the keys, too."""
+    set_apart(monkeypatch, tmp_path)
+    q, k = torch.randn(3, 4, 576).half(), torch.randn(9, 1, 576).half()
+    cu_q, cu_k = offsets([1, 1, 1]), offsets([4, 3, 2])
+    attention_varlen(q, k, k[..., :520], cu_q, cu_k, mask_mod=masks.causal("bottom_right"))
+    text = next(reversed(programs._TABLE.values())).text
+    x = [each.transpose(0, 1)[None] for each in (q, k, k[..., :520])]
+    inputs = [*x, cu_q[:-1], cu_q[1:] - cu_q[:-1], cu_k[:-1], cu_k[1:] - cu_k[:-1]]
+    with fake_gpu() as fake:
+        monkeypatch.setattr("attn_mlir.backends.nvidia.program.compile_all", lambda codes: [BINARY] * len(codes))
+        made: Any = driver.compile_derivative(text, "cuda", "", [])
+        (unit,) = made.units.values()
+        assert unit.schedule["emitter"] == "hopper" and unit.schedule["launch_columns"] == 176 and not complaints(unit.code)
+        (o,) = made.run(inputs, "bshd")
+        assert o.shape == (1, 4, 3, 520)
+        values = {each["address"] for each in fake.named("cuTensorMapEncodeTiled") if each["dims"][0] == 176}
+        wanted = [2 * begin for begin in (0, 176, 344)]
+        assert {x[2].data_ptr() + n for n in wanted} <= values and {o.data_ptr() + n for n in wanted} <= values
+        assert len(fake.named("cuLaunchKernelEx")) == 3
+        (o,) = made.decode(inputs, "bshd", 4)
+        assert o.shape == (1, 4, 3, 520) and len(fake.named("cuLaunchKernelEx")) == 3 + 6
+        with pytest.raises(UnsupportedError, match=r"head dimension 576.*1024 without derivatives on Hopper"):
+            driver.compile_derivative(text, "cuda", "fwd", ["q"])
 
 
 def _traced() -> tuple[str, list[Tensor]]:
