@@ -59,10 +59,10 @@ def test_append_kv_writes_what_a_cpu_does(paged: bool) -> None:
     on_gpu = [x.cuda() for x in caches]
     wanted = append_kv(*caches, k, v, lengths, **more)
     there = {name: x.cuda() for name, x in more.items()}
-    append_kv(*on_gpu, k.cuda(), v.cuda(), lengths.cuda(), **there)  # what a capture needs is made
-    used, graph = lengths.cuda(), torch.cuda.CUDAGraph()
+    k, v, used, graph = k.cuda(), v.cuda(), lengths.cuda(), torch.cuda.CUDAGraph()
+    append_kv(*on_gpu, k, v, used, **there)  # what a capture needs is made
     with torch.cuda.graph(graph):
-        got = append_kv(*on_gpu, k.cuda(), v.cuda(), used, **there)
+        got = append_kv(*on_gpu, k, v, used, **there)
     graph.replay()
     assert got is not None and wanted is not None
     for a, b in zip((*on_gpu, got), (*caches, wanted), strict=True):
