@@ -11,19 +11,19 @@ from typing import Any
 
 import torch
 
+from attn_mlir.api.dropout import NONE
 from attn_mlir.api.options import Options
-from attn_mlir.api.varlen import attention_varlen
-from attn_mlir.api.varlen_inputs import problem_of
+from attn_mlir.api.varlen_inputs import inside_of, problem_of, sequences_of
 from attn_mlir.dialects import loaded
 from attn_mlir.frontend import sizes as frontend_sizes
-from attn_mlir.frontend.given import SEQUENCES
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
 from attn_mlir.performance import told
 from attn_mlir.runtime.call import Problem
-from attn_mlir.runtime.dispatch import needing_gradient
+from attn_mlir.runtime.dispatch import dispatch, needing_gradient
 from attn_mlir.runtime.key_lists import ListForm
 from attn_mlir.runtime.orders import heads_first, in_order, input_order, output_order
+from attn_mlir.runtime.varlen import largest
 
 PAGE_ROWS = 16
 """Keys of a block are a multiple of so many where kernels copy pages."""
@@ -55,7 +55,7 @@ def attention_in_pages(
 
     They do without gradients, for blocks of a multiple of 16 keys, and rows that look at nothing but their scores.
     """
-    if form.listed % PAGE_ROWS or not index.numel() or problem.is_empty:
+    if form.listed % PAGE_ROWS or not index.numel() or problem.is_empty or needing_gradient(qkv):
         return None
     sizes, order = problem.sizes, input_order(problem.layout)
     q, k, v = (heads_first(x, order) for x in qkv)
@@ -74,21 +74,18 @@ def attention_in_pages(
     rows = table[:, _to(heads, table)].flatten(0, 2)
     functions = _wrapped(options.functions, form, made, rows, (sizes["Sq"], sizes["Skv"], sizes["Hq"]))
     asked = Options(functions, options.scale, "bshd", options.lse, options.states, options.device)
-    entry, scan, factor = asked.find(problem_of(packed, *pages, True).inputs, problem.device)
-    captures = entry.captures(scan, factor, dict.fromkeys((*SEQUENCES, "block_table"), index))
-    if needing_gradient((*qkv, *captures)) or not _looks_at_scores_alone(entry.traced.text):
-        return None
     own = torch.arange(0, sizes["Sq"], form.queries, device=index.device)
     lengths = (sizes["Sq"] - own).clamp(max=form.queries).repeat(sizes["B"] * heads)
     first = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
-    result = attention_varlen(
-        packed, *pages, first, seqused_k=used[:, _to(heads, index)].flatten(), block_table=_numbers(rows, made, sizes, blocks),
-        max_q=min(form.queries, sizes["Sq"]), max_k=index.shape[3] * form.listed, query_mod=functions[0], key_mod=functions[1],
-        value_mod=functions[2], score_mod=functions[3], mask_mod=functions[4], row=functions[5], scale=options.scale,
-        return_lse=options.lse, return_states=options.states, device=options.device,
-    )  # fmt: skip
-    back = functools.partial(_back, made=made, sizes=sizes, order=output_order(problem.layout))
-    return (_each(result, back),)
+    numbers, used = _numbers(rows, made, sizes, blocks), used[:, _to(heads, index)].flatten()
+    most = min(form.queries, sizes["Sq"]), index.shape[3] * form.listed
+    sequences = sequences_of(packed, first, None, used, numbers, inside_of(packed, pages[0], numbers, most))
+    call = asked.call(problem_of(packed, *pages, True), (packed.unsqueeze(0), *pages), NONE, sequences)
+    if needing_gradient(call.values) or not _looks_at_scores_alone(call.entry.traced.text):
+        return None
+    with largest(*most):
+        results = [_back(each.squeeze(0), made, sizes, output_order(problem.layout)) for each in dispatch(call)]
+    return (options.named(results, call.entry),)
 
 
 def _sorted(index: Tensor, blocks: int, keys: int, kv_len: int) -> tuple[Tensor, Tensor]:
@@ -140,13 +137,6 @@ def _back(x: Tensor, made: _Sequences, sizes: Mapping[str, Any], order: str) -> 
     if x.dim() == 2:
         return x.unflatten(1, counts).permute(1, 2, 0, 3).flatten(1, 2)
     return in_order(x.unflatten(0, counts).permute(0, 1, 3, 2, 4).flatten(1, 2), order)
-
-
-def _each(result: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """A result, a tuple or a dictionary of such, changed."""
-    if isinstance(result, tuple):
-        return tuple([_each(part, change) for part in result])
-    return {name: change(x) for name, x in result.items()} if isinstance(result, dict) else change(result)
 
 
 def _wrapped(
