@@ -20,7 +20,7 @@ MODS = ("query_mod", "key_mod", "value_mod", "score_mod", "mask_mod")
 
 
 def in_pages(qkv: Any, index: torch.Tensor, block: tuple[int, int], layout: Any = "bhsd", lse: bool = False, **mods: Any) -> Any:
-    problem = check_inputs(*qkv, layout)
+    problem = check_inputs(qkv[0], qkv[1], qkv[2], layout)
     functions = (*[mods.get(name) for name in MODS], mods.get("row", rows.softmax))
     form = check_key_lists(index, block, problem.sizes, problem.device)
     return attention_in_pages(tuple(qkv), Options(functions, None, layout, lse), index, form, problem)

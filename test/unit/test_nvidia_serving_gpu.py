@@ -57,12 +57,12 @@ def test_append_kv_writes_what_a_cpu_does(paged: bool) -> None:
     cos, sin = tables(32, 64)
     more: dict[str, Any] = {**place, "q": q, "rotary_cos": cos, "rotary_sin": sin}
     on_gpu = [x.cuda() for x in caches]
-    wanted = append_kv(*caches, k, v, lengths, **more)
+    wanted = append_kv(caches[0], caches[1], k, v, lengths, **more)
     there = {name: x.cuda() for name, x in more.items()}
     k, v, used, graph = k.cuda(), v.cuda(), lengths.cuda(), torch.cuda.CUDAGraph()
-    append_kv(*on_gpu, k, v, used, **there)  # what a capture needs is made
+    append_kv(on_gpu[0], on_gpu[1], k, v, used, **there)  # what a capture needs is made
     with torch.cuda.graph(graph):
-        got = append_kv(*on_gpu, k, v, used, **there)
+        got = append_kv(on_gpu[0], on_gpu[1], k, v, used, **there)
     graph.replay()
     assert got is not None and wanted is not None
     for a, b in zip((*on_gpu, got), (*caches, wanted), strict=True):

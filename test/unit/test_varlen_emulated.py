@@ -75,10 +75,10 @@ def test_bits_do_not_depend_on_the_batch(monkeypatch: pytest.MonkeyPatch) -> Non
         more = torch.randn(2, sum(keys), 2, 32).half()
         at, first = queries[0], keys[0]
         others[at], more[0, first : first + 300], more[1, first : first + 300] = q[0], k, v
-        o, lse = attention_varlen(others, *more, offsets(queries), offsets(keys), **options)
+        o, lse = attention_varlen(others, more[0], more[1], offsets(queries), offsets(keys), **options)
         assert torch.equal(o[at], alone[0][0]) and torch.equal(lse[:, at], alone[1][:, 0])
         assert (o[sum(queries) :] == 0).all() and (lse[:, sum(queries) :] == -torch.inf).all()
-        one = attention_varlen(others[:at], *more[:, :first], offsets([at]), offsets([first]), **options)
+        one = attention_varlen(others[:at], more[0, :first], more[1, :first], offsets([at]), offsets([first]), **options)
         assert torch.equal(o[:at], one[0]) and torch.equal(lse[:, :at], one[1])
 
 

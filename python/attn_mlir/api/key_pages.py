@@ -67,9 +67,9 @@ def attention_in_pages(
     whole = index.shape[1] == 1 and (k.stride(1) < k.stride(2) or sizes["Hkv"] == 1)
     heads = 1 if whole else max(index.shape[1], sizes["Hkv"])
     made = _Sequences(heads, index.shape[2], sizes["Hq"] // heads, 1 if whole else heads // sizes["Hkv"], sizes["Hkv"] if whole else 1)
-    pages = [_pages(x, made, blocks) for x in (k, v)]
+    k_pages, v_pages = (_pages(x, made, blocks) for x in (k, v))
     packed = q.unflatten(1, (heads, made.group)).permute(0, 1, 3, 2, 4).flatten(0, 2)
-    if missing or any(x.data_ptr() != page.data_ptr() for x, page in zip((k, v), pages, strict=True)):
+    if missing or any(x.data_ptr() != page.data_ptr() for x, page in ((k, k_pages), (v, v_pages))):
         told(_COPIED.format(form.listed), "docs/key-lists.md")
     rows = table[:, _to(heads, table)].flatten(0, 2)
     functions = _wrapped(options.functions, form, made, rows, (sizes["Sq"], sizes["Skv"], sizes["Hq"]))
@@ -79,8 +79,8 @@ def attention_in_pages(
     first = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
     numbers, used = _numbers(rows, made, sizes, blocks), used[:, _to(heads, index)].flatten()
     most = min(form.queries, sizes["Sq"]), index.shape[3] * form.listed
-    sequences = sequences_of(packed, first, None, used, numbers, inside_of(packed, pages[0], numbers, most))
-    call = asked.call(problem_of(packed, *pages, True), (packed.unsqueeze(0), *pages), NONE, sequences)
+    sequences = sequences_of(packed, first, None, used, numbers, inside_of(packed, k_pages, numbers, most))
+    call = asked.call(problem_of(packed, k_pages, v_pages, True), (packed.unsqueeze(0), k_pages, v_pages), NONE, sequences)
     if needing_gradient(call.values) or not _looks_at_scores_alone(call.entry.traced.text):
         return None
     with largest(*most):
