@@ -10,7 +10,7 @@ from attn_mlir.backends.amd.compile import HipBinary, compile_all
 from attn_mlir.backends.amd.launch import EMULATED, ON_CPU, ROW_BYTES, EmulatedLauncher, HipKernelLauncher, HipLauncher, InterpretedLauncher
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.outputs import outputs_of
-from attn_mlir.backends.gpu.packed import arguments_of
+from attn_mlir.backends.gpu.packed import arguments_of, sequence_count
 from attn_mlir.backends.gpu.program import GpuLaunchPlan
 from attn_mlir.backends.gpu.split import lower_parts
 from attn_mlir.backends.gpu.units import Unit
@@ -51,7 +51,8 @@ class AmdLaunchPlan(GpuLaunchPlan):
         unit = self.units[step.kernel]
         over = operands[unit.kernel.over]
         asked = {p.argument: p.align for p in unit.code.parameters if p.kind == "pointer" and p.align}
-        memory = outputs_of(unit, made, over, layout, lambda output: asked.get(len(operands) + output, 1), ROW_BYTES)
+        count = sequence_count(unit.kernel, operands)
+        memory = outputs_of(unit, made, over, layout, lambda output: asked.get(len(operands) + output, 1), ROW_BYTES, count)
         arguments = arguments_of(unit.kernel, operands, memory)
         copied = self._launcher(step.kernel, over)(arguments, range(len(operands), len(operands) + len(memory)))
         self.tell_copied(step, operands, copied)

@@ -72,9 +72,13 @@ def check_columns(keys: int, values: int, linear: bool, vendor: str, wide: bool 
     most = MAX_STATE if linear else WIDE_COLUMNS if wide else MAX_COLUMNS
     for name, columns in (("q", keys), ("v", values)):
         if columns > most:
-            more = f", and up to {WIDE_COLUMNS} without derivatives on Hopper" if vendor == "NVIDIA" and not linear and not wide else ""
+            more = (
+                f"; Hopper has up to {WIDE_COLUMNS} where nothing needs a derivative"
+                if vendor == "NVIDIA" and not linear and not wide
+                else ""
+            )
             raise UnsupportedError(
-                f"{name} has head dimension {columns}, and kernels for {vendor} GPUs take up to {most}{more}: compute on the CPU"
+                f"{name} has head dimension {columns}, and kernels for {vendor} GPUs take up to {most}: compute on the CPU{more}"
             )
 
 

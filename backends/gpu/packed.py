@@ -68,6 +68,11 @@ def tensor_of(value: Any) -> Any:
     return value.memory if isinstance(value, Ragged) else value
 
 
+def sequence_count(kernel: KernelGrid, operands: Sequence[Any]) -> int:
+    """How many sequences a kernel's packed operands hold; 0 where they are not packed."""
+    return len(operands[kernel.lengths[0]]) if kernel.lengths else 0
+
+
 def extents_of(kernel: KernelGrid, arguments: Sequence[Any]) -> Sequence[int]:
     """Batch, heads and rows of the grid of a kernel, of packed tensors as many rows as the blocks in its list have at most."""
     over = arguments[kernel.over].shape

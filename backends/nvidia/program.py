@@ -10,7 +10,7 @@ import torch
 from attn_mlir.backends import disk_cache
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.outputs import outputs_of
-from attn_mlir.backends.gpu.packed import arguments_of
+from attn_mlir.backends.gpu.packed import arguments_of, sequence_count
 from attn_mlir.backends.gpu.program import GpuLaunchPlan
 from attn_mlir.backends.gpu.scalar_bounds import MAX_COLUMNS
 from attn_mlir.backends.gpu.slices import is_sliced, slices_of
@@ -137,9 +137,13 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         over = operands[unit.kernel.over]
         device, index = over.device, cuda.index_of(over)
         launcher = self._launchers.get((step.kernel, index)) or self._load(step.kernel, device, index)
-        sequences = len(operands[unit.kernel.lengths[0]]) if unit.kernel.lengths else 0
         memory = outputs_of(
-            unit, made, over, layout, lambda output: launcher.alignment(len(operands) + output, unit.dtypes[output]), sequences=sequences
+            unit,
+            made,
+            over,
+            layout,
+            lambda output: launcher.alignment(len(operands) + output, unit.dtypes[output]),
+            sequences=sequence_count(unit.kernel, operands),
         )
         for seen, outputs in slices_of(unit, operands, memory):
             copied = launcher([*arguments_of(unit.kernel, seen, outputs, packed_turns(unit, seen)), *turn_counters(unit, seen)])
