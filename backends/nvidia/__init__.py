@@ -12,6 +12,7 @@ BACKEND = Backend(
         "nvidia-choose-blocks": "passes.choose_blocks:NvidiaChooseBlocks",
         "nvidia-numerics": "passes.numerics:NvidiaNumerics",
         "nvidia-choose-intervals": "passes.choose_intervals:ChooseIntervals",
+        "nvidia-slice-values": "passes.slice_values:SliceValues",
         "nvidia-split-pairs": "passes.split_pairs:SplitPairs",
         "nvidia-gather-products": "passes.gather_products:GatherProducts",
         "nvidia-float32-products": "passes.float32_products:Float32Products",

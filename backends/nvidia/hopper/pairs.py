@@ -46,6 +46,9 @@ _NAMES += (
     "same_program",
     "part",
     "together",
+    "key_rows",
+    "key_block",
+    "first_turn",
 )
 
 
