@@ -13,6 +13,7 @@ BACKEND = Backend(
         "nvidia-numerics": "passes.numerics:NvidiaNumerics",
         "nvidia-choose-intervals": "passes.choose_intervals:ChooseIntervals",
         "nvidia-split-pairs": "passes.split_pairs:SplitPairs",
+        "nvidia-load-windows": "passes.load_windows:NvidiaLoadWindows",
         "nvidia-float32-products": "passes.float32_products:Float32Products",
         "warp-assign-layouts": "passes.assign_layouts:AssignLayouts",
         "warp-order-tiles": "passes.order_tiles:OrderTiles",
