@@ -121,6 +121,8 @@ def _check(folder: Path, name: str, dim: int, kind: str, way: str) -> None:
 
 def run(folder: Path, rounds: int, ways: list[str]) -> None:
     """Checks, then times each case in turn with plain attention."""
+    import attn_mlir  # noqa: F401 - what runs programs is the package itself, not what `dropout_variants` puts in its place
+
     torch.manual_seed(0)
     there = {path.stem for path in folder.glob("*.zip")}
     for way in ways:
