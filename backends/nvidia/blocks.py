@@ -5,6 +5,10 @@ from dataclasses import dataclass
 from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, pieces
+from attn_mlir.passes.tiling.scatter import depends_on
+
+_QUERY = 2
+"""Where the query stands among the positions of a scatter."""
 
 
 @dataclass(frozen=True)
@@ -13,7 +17,8 @@ class NvidiaFacts:
 
     `grid`: "rows", "pairs", "elements", "heads" (sums over heads) or "chunks" (then `head` and `value` are a state's rows and columns);
     `head` and `value` are the columns of q and of v, `bits` of an element of them; `masked`: some blocks are skipped or partial;
-    `products`: how many products of queries and keys a pair needs; `biased`: scores read f32 of a captured tensor for every pair.
+    `products`: how many products of queries and keys a pair needs; `biased`: scores read f32 of a captured tensor for every pair;
+    `scattered`: there is a gradient of a captured tensor whose index depends on the query.
     """
 
     grid: str
@@ -23,6 +28,7 @@ class NvidiaFacts:
     masked: bool = False
     products: int = 1
     biased: bool = False
+    scattered: bool = False
 
 
 def facts_of(function: ir.Operation) -> NvidiaFacts | None:
@@ -34,7 +40,8 @@ def facts_of(function: ir.Operation) -> NvidiaFacts | None:
     for pairs in find_all(function, "attn.pairs"):
         products = pieces(pairs, "attn.product")
         head, value, bits = _columns([products[0].operands[0], products[-1].operands[0]])
-        return NvidiaFacts("pairs", head, value, bits, bool(pieces(pairs, "attn.mask")), len(products))
+        scattered = any(depends_on(op.regions[0].blocks[0], _QUERY) for op in find_all(function, "attn.scatter"))
+        return NvidiaFacts("pairs", head, value, bits, bool(pieces(pairs, "attn.mask")), len(products), scattered=scattered)
     for chunk in find_all(function, "attn.chunk"):
         head, value, bits = _columns([chunk.operands[1], chunk.operands[2]])
         return NvidiaFacts("chunks", head, value, bits)
@@ -49,8 +56,6 @@ def default_blocks(facts: NvidiaFacts) -> tuple[int, int]:
     if facts.grid == "rows":
         if facts.products > 1:
             return (128, 64) if columns <= 128 else (64, 64 if columns <= 192 else 32)
-        if facts.biased and 64 < columns <= 128:
-            return 128, 96  # shared memory has room for a window of f32 beside two stages of keys
         return (192, 128) if columns <= 64 else (128, 128) if columns <= 128 else (128, 80) if columns <= 192 else (128, 64)
     if facts.grid == "pairs":
         if facts.products > 2:
@@ -61,6 +66,14 @@ def default_blocks(facts: NvidiaFacts) -> tuple[int, int]:
     if facts.grid == "chunks":
         return 64, facts.value
     return 128, 128
+
+
+def blocks_with_captures(facts: NvidiaFacts) -> tuple[int, int] | None:
+    """The blocks of kernels that read or add to captured tensors for every pair, where these need other ones."""
+    columns = max(facts.head, facts.value)
+    if facts.biased and 64 < columns <= 128 and facts.products == 1:
+        return 128, 96  # shared memory has room for a window of f32 beside two stages of keys
+    return (128, 64) if facts.scattered and columns <= 128 and facts.products == 2 else None
 
 
 def _is_biased(online: ir.Operation) -> bool:

@@ -32,7 +32,7 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
         case "rows":
             return plan_with_windows(kernel, lambda some, wanted: plan_rows(some, target, wanted), choices)
         case "pairs":
-            return plan_pairs(kernel, target, choices)
+            return plan_with_windows(kernel, lambda some, wanted: plan_pairs(some, target, wanted), choices)
         case "chunks":
             fields = plan_sweep(kernel, target, choices) or plan_channels(kernel, target, choices)
             return fields or plan_values(kernel, target, choices) or _other_sweep(kernel)

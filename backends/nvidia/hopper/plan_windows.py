@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
+from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.emitters import Refusal
 from attn_mlir.backends.nvidia.hopper.windows import WINDOWS
@@ -45,6 +46,11 @@ def plan_with_windows(
     return fields
 
 
+def make_windows(kernel: ir.Operation) -> None:
+    """Makes windows of what a kernel reads of captured tensors: keys follow each other in memory, and are rows in kernels of pairs."""
+    LoadWindows(products=True, turned=attributes.grid_kind(kernel) == "pairs").run(kernel)
+
+
 def _attempt(
     kernel: ir.Operation, plan: Callable[[ir.Operation, Choices], Fields | Refusal | None], choices: Choices
 ) -> Fields | Refusal | None:
@@ -60,7 +66,7 @@ def _with_windows(kernel: ir.Operation) -> ir.Operation | None:
         return None
     with ir.InsertionPoint(kernel):
         copy = kernel.clone().operation
-    LoadWindows(products=True).run(copy)
+    make_windows(copy)
     if find_all(copy, *WINDOWS):
         return copy
     copy.erase()

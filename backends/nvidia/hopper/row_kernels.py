@@ -20,7 +20,7 @@ from attn_mlir.backends.nvidia.hopper.stores import Stores
 from attn_mlir.backends.nvidia.hopper.tile_scheduler import TileScheduler
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS, panels
 from attn_mlir.backends.nvidia.hopper.windows import HEADER as WINDOWS_HEADER
-from attn_mlir.backends.nvidia.hopper.windows import WindowRings, windows_of
+from attn_mlir.backends.nvidia.hopper.windows import WindowRings, same_for_batches, windows_of
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -136,6 +136,7 @@ class RowsKernel:
         (overlap,) = overlaps
         depths = (self.stages, int(self.schedule.get("windows", 1)))
         parts = (overlap.steps, overlap.general, overlap.keys.rows, self.warpgroups, depths)
+        self.programs.shared_batches = not self.core.packed and same_for_batches(self.kernel, windows_of(overlap.general))
         self.makers = overlap.windows = WindowRings(self.core, self.memory.layout, *parts)
 
     def _stage_in_queries(self) -> None:

@@ -4,6 +4,7 @@ from attn_mlir.backends.gpu.arguments import c_type
 from attn_mlir.backends.gpu.structure import operations
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.tiles import WindowTile
+from attn_mlir.backends.nvidia.hopper.windows import bind_element
 from attn_mlir.mlir import ir
 
 
@@ -40,12 +41,4 @@ class WindowReads:
             else:
                 with core.writer.unrolled("n", 4):
                     core.writer.line(f"{name}[n] = attn::load_shared({start} + 4 * (8 * (n / 2) - 8 * c - n % 2));")
-            self._bind(op.results[0], f"{name}[2 * h + e]")
-
-    def _bind(self, value: ir.Value, text: str) -> None:
-        kind = str(value.type)
-        self.core.scalars.bind(value, text if kind == "f32" else self.core.narrow(text, kind))
-        for use in value.uses:
-            op = use.owner.operation
-            if op.name == "arith.extf" and isinstance(op.results[0].type, ir.F32Type):
-                self.core.scalars.bind(op.results[0], text)
+            bind_element(core, op.results[0], f"{name}[2 * h + e]")

@@ -12,8 +12,10 @@ from attn_mlir.backends.nvidia.hopper.makers import MAKERS, Makers
 from attn_mlir.backends.nvidia.hopper.memory import SharedAllocator, of_warps
 from attn_mlir.backends.nvidia.hopper.steps import KvStep
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS, WindowTile, round_up
+from attn_mlir.backends.nvidia.ordered_sums import depends
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import find_all
 
 HEADER = "attn_windows.cuh"
 WINDOWS = ("tile.load_window", "tile.band")
@@ -28,6 +30,40 @@ class _Part:
     offset: int
     pitch: int
     element: str
+
+
+def place_window(core: Core, op: ir.Operation) -> list[str]:
+    """Prints where a window begins and how far its rows and columns are apart; the names of these, then its rows and columns."""
+    source, rows, columns, *offsets = op.operands
+    element = c_type(ir.MemRefType(source.type).element_type)
+    start, row_stride, column_stride = (core.names.fresh(name) for name in ("window", "window_row", "window_column"))
+    begin = " + ".join(f"{core.value(offset)} * {core.arguments.stride(source, n)}" for n, offset in enumerate(offsets))
+    core.writer.line(f"const {element} *const {start} = {core.arguments.pointer(source)} + {begin};")
+    for name, steps in ((row_stride, "row_steps"), (column_stride, "column_steps")):
+        core.writer.line(f"const long long {name} = {_apart(core, source, op.attributes[steps])};")
+    return [start, row_stride, column_stride, core.value(rows), core.value(columns)]
+
+
+def _apart(core: Core, source: ir.Value, steps: ir.Attribute) -> str:
+    terms = [(n, step) for n, step in enumerate(ir.DenseI64ArrayAttr(steps)) if step]
+    return " + ".join(core.arguments.stride(source, n) + (f" * {step}" if step != 1 else "") for n, step in terms)
+
+
+def bind_element(core: Core, value: ir.Value, text: str) -> None:
+    """Makes a float stand for an element of a window, and for what is widened of it."""
+    kind = str(value.type)
+    core.scalars.bind(value, text if kind == "f32" else core.narrow(text, kind))
+    for use in value.uses:
+        op = use.owner.operation
+        if op.name == "arith.extf" and isinstance(op.results[0].type, ir.F32Type):
+            core.scalars.bind(op.results[0], text)
+
+
+def same_for_batches(kernel: ir.Operation, windows: list[ir.Operation]) -> bool:
+    """Whether there are windows, and all batch entries read the same ones."""
+    batches = [op.results[0] for op in find_all(kernel, "tile.program_id") if ir.IntegerAttr(op.attributes["axis"]).value == 2]
+    found = [op for op in windows if op.name == "tile.load_window"]
+    return bool(found) and not any(depends(value, batch) for op in found for value in op.operands for batch in batches)
 
 
 def windows_of(step: KvStep) -> list[ir.Operation]:
@@ -47,7 +83,7 @@ class WindowRings(Makers):
         super().__init__(core, depths[0])
         self.general, self.keys, self.warpgroups, self.depth = general, keys, warpgroups, depths[1]
         self.numbers = {op.results[0]: number for step in steps for number, op in enumerate(windows_of(step))}
-        if any(list(map(_form, windows_of(step))) != list(map(_form, windows_of(general))) for step in steps):
+        if any(list(map(form_of, windows_of(step))) != list(map(form_of, windows_of(general))) for step in steps):
             raise UnsupportedError("hopper: loops over keys read different windows of captured tensors")
         self.parts: list[_Part] = []
         size = 0
@@ -105,47 +141,27 @@ class WindowRings(Makers):
         writer.line("attn::warp_sync();", f"attn::warp_arrive({self.at('kToldFree', 8, 'turn')}, lane == 0);")
         writer.line(f"const int maker = ({worker}) * 32 + lane;")
         core.scalars.bind(self.general.position, "kv")
-        places = [self._place(part) for part in self.parts if part.pitch]
+        places = [place_window(core, part.op) for part in self.parts if part.pitch]
         writer.line("#pragma unroll 1")
         with core.scope(f"for (int part = 0; part < {self.warpgroups}; ++part)"):
             stage = self._stage("part", "turn")
             writer.line(f"const uint32_t barrier = shared + kWindowsFull + {stage} * 8, to = shared + kWindows + {stage} * {self.bytes};")
             writer.line(f"attn::barrier_wait(shared + kWindowsFree + {stage} * 8, ({self._phase('turn')}) ^ 1);")
-            alone = all(part.pitch for part in self.parts)
-            writer.line(f"bool copied = {'true' if alone else 'false'};")
+            bands = not all(part.pitch for part in self.parts)
+            writer.line(f"int copies = {'attn::kWritten' if bands else 'attn::kBulk'};")
             for part in self.parts:
                 if part.pitch:
                     self._window(part, places.pop(0))
                 else:
                     self._band(part)
-            writer.line("if (copied) attn::arrive_when_copied(barrier);")
-            with writer.block("else"):
-                if len(self.parts) > 1:  # some of them may have been copied
-                    writer.line('asm volatile("cp.async.wait_all;" ::: "memory");')
-                writer.line("attn::barrier_arrive(barrier);")
-
-    def _place(self, part: _Part) -> list[str]:
-        """Prints where a window begins; its strides, rows and columns follow the name of the pointer."""
-        core, op = self.core, part.op
-        source, rows, columns, *offsets = op.operands
-        element = c_type(ir.MemRefType(source.type).element_type)
-        start, row_stride, column_stride = (core.names.fresh(name) for name in ("window", "window_row", "window_column"))
-        begin = " + ".join(f"{core.value(offset)} * {core.arguments.stride(source, n)}" for n, offset in enumerate(offsets))
-        core.writer.line(f"const {element} *const {start} = {core.arguments.pointer(source)} + {begin};")
-        for name, steps in ((row_stride, "row_steps"), (column_stride, "column_steps")):
-            core.writer.line(f"const long long {name} = {self._apart(source, op.attributes[steps])};")
-        return [start, row_stride, column_stride, core.value(rows), core.value(columns)]
-
-    def _apart(self, source: ir.Value, steps: ir.Attribute) -> str:
-        terms = [(n, step) for n, step in enumerate(ir.DenseI64ArrayAttr(steps)) if step]
-        return " + ".join(self.core.arguments.stride(source, n) + (f" * {step}" if step != 1 else "") for n, step in terms)
+            writer.line("attn::window_arrive(barrier, copies);")
 
     def _window(self, part: _Part, place: list[str]) -> None:
         start, row_stride, column_stride, rows, columns = place
         element = c_type(ir.MemRefType(part.op.operands[0].type).element_type)
-        size = f"{element}, {ROWS}, {self.keys}, {32 * MAKERS}"
+        size = f"{element}, {ROWS}, {self.keys}, {32 * MAKERS}, {part.pitch}"
         where = f"{start}, {row_stride}, {column_stride}, {ROWS} * part, {rows}, {columns}, to + {part.offset}"
-        self.core.writer.line(f"attn::load_window<{size}>({where}, maker, copied);")
+        self.core.writer.line(f"attn::load_window<{size}>({where}, maker, barrier, copies);")
 
     def _band(self, part: _Part) -> None:
         """Number n of a band is that of i - j = n - (keys - 1), with i from the first row of the warpgroup on."""
@@ -158,7 +174,7 @@ class WindowRings(Makers):
             core.writer.line(f"attn::store_shared(to + {part.offset} + 4 * n, {core.scalars.emit(yielded(inner)[0])});")
 
 
-def _form(op: ir.Operation) -> tuple[str, str, str]:
+def form_of(op: ir.Operation) -> tuple[str, str, str]:
     """What windows of several loops have in common if they are the same."""
     if op.name == "tile.band":
         return op.name, str(op.results[0].type), str([inner.operation.name for inner in body(op).operations])
