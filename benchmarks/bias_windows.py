@@ -100,7 +100,7 @@ def _error(got: torch.Tensor, right: torch.Tensor) -> float:
 
 def _check(folder: Path, name: str, dim: int, kind: str, way: str) -> None:
     """Prints relative errors at odd lengths; biases also with rows that are apart and turned ones."""
-    forward = program(folder, f"fwd-{kind}-{name}-{dim}")
+    forward = program(folder, f"fwd-{kind if way == 'fwd' else 'windows'}-{name}-{dim}")
     backward = program(folder, f"bwd-{kind}-{name}-{dim}") if way == "bwd" else None
     told = []
     for length in LENGTHS:
@@ -146,7 +146,7 @@ def run(folder: Path, rounds: int, ways: list[str]) -> None:
                     if f"{way}-{file}" in there:
                         inputs = [q, k, v, *tensors]
                         if way == "bwd":
-                            inputs += [*program(folder, f"fwd-{file}")(inputs), do]
+                            inputs += [*program(folder, f"fwd-windows-{name}-{dim}")(inputs), do]
                         launches[f"{name} {kind}"] = partial(program(folder, f"{way}-{file}"), inputs)
             best: dict[str, float] = {}
             for number in range(rounds + 1):
