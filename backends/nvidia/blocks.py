@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, pieces
-from attn_mlir.passes.tiling.scatter import depends_on
 
 _QUERY = 2
 """Where the query stands among the positions of a scatter."""
@@ -18,7 +17,7 @@ class NvidiaFacts:
     `grid`: "rows", "pairs", "elements", "heads" (sums over heads) or "chunks" (then `head` and `value` are a state's rows and columns);
     `head` and `value` are the columns of q and of v, `bits` of an element of them; `masked`: some blocks are skipped or partial;
     `products`: how many products of queries and keys a pair needs; `biased`: scores read f32 of a captured tensor for every pair;
-    `scattered`: there is a gradient of a captured tensor whose index depends on the query.
+    `scattered`: there is a gradient of a dense bias.
     """
 
     grid: str
@@ -40,7 +39,7 @@ def facts_of(function: ir.Operation) -> NvidiaFacts | None:
     for pairs in find_all(function, "attn.pairs"):
         products = pieces(pairs, "attn.product")
         head, value, bits = _columns([products[0].operands[0], products[-1].operands[0]])
-        scattered = any(depends_on(op.regions[0].blocks[0], _QUERY) for op in find_all(function, "attn.scatter"))
+        scattered = any(_has_places(op.regions[0].blocks[0], _QUERY) for op in find_all(function, "attn.scatter"))
         return NvidiaFacts("pairs", head, value, bits, bool(pieces(pairs, "attn.mask")), len(products), scattered=scattered)
     for chunk in find_all(function, "attn.chunk"):
         head, value, bits = _columns([chunk.operands[1], chunk.operands[2]])
@@ -80,14 +79,24 @@ def _is_biased(online: ir.Operation) -> bool:
     """Whether a score function reads a dense bias of f32: one index is that of the query, another one that of the key."""
     for score in pieces(online, "attn.score"):
         block = score.regions[0].blocks[0]
-        count, depends = len(list(block.arguments)), dependence(block)
+        last = len(list(block.arguments)) - 1
         for view in block.operations:
             op = view.operation
-            if op.name == "tensor.extract" and isinstance(op.results[0].type, ir.F32Type):
-                places = [depends.get(index, frozenset()) & {count - 2, count - 1} for index in list(op.operands)[1:]]
-                if {count - 2} in places and {count - 1} in places:
-                    return True
+            if op.name == "tensor.extract" and isinstance(op.results[0].type, ir.F32Type) and _places(op, block, last - 1):
+                return True
     return False
+
+
+def _has_places(block: ir.Block, query: int) -> bool:
+    """Whether a scatter goes to a dense bias."""
+    return _places(list(block.operations)[-1].operation, block, query)
+
+
+def _places(op: ir.Operation, block: ir.Block, query: int) -> bool:
+    """Whether one of its indices depends on the query alone (argument `query` of the block), another one on the key, the next."""
+    depends = dependence(block)
+    places = [depends.get(value, frozenset()) & {query, query + 1} for value in op.operands]
+    return {query} in places and {query + 1} in places
 
 
 def _columns(values: list[ir.Value]) -> tuple[int, int, int]:

@@ -6,6 +6,7 @@ from attn_mlir.backends.gpu.structure import body as body_of
 from attn_mlir.backends.gpu.structure import maker, operations
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.mlir import ir
+from attn_mlir.passes.tiling.positions import Positions, window_of
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,9 @@ def uses_of(block: ir.Block) -> tuple[WeightUses, ir.Operation | None]:
         scatters = [
             op.parent.operation for op in others if _is_own(op) and op.parent is not None and op.parent.operation.name == "tile.scatter_add"
         ]
+        if not all(map(_is_window, scatters)):
+            # Many elements that meet, as those of a table do, would be added to one address one after the other.
+            return WeightUses(), None
         if others and len(scatters) == len(others):
             scattered[result] = scatters
         elif others:
@@ -68,6 +72,12 @@ def _source(value: ir.Value) -> ir.Value:
 
 def _is_own(op: ir.Operation) -> bool:
     return op.name == "tensor.extract" and list(op.operands)[1:] == list(op.block.arguments)
+
+
+def _is_window(scatter: ir.Operation) -> bool:
+    """Whether every element of a tile goes to a place of its own, by constant steps."""
+    _, _, *indices = list(list(body_block(scatter).operations)[-1].operation.operands)
+    return window_of(Positions(body_block(scatter)), indices) is not None
 
 
 def _only_rounds(op: ir.Operation, first: ir.Operation) -> bool:
