@@ -169,7 +169,7 @@ DENSE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def measure(mesh: DeviceMesh, options: argparse.Namespace) -> None:
-    """Times and bytes."""
+    """Times and bytes. Every rank has as many positions of the ring's sequence as one GPU alone has."""
     cases = (
         ("softmax causal", rows.softmax, masks.causal()),
         ("sigmoid causal", rows.sigmoid, masks.causal()),
@@ -182,14 +182,12 @@ def measure(mesh: DeviceMesh, options: argparse.Namespace) -> None:
             inputs = make(part, backward)
             options_ = {"row": row, "mask_mod": mask}
             ringed = {**options_, "strategy": "ring"}
-            one = timed(functools.partial(step, inputs, functools.partial(attention, **options_)))
-            del inputs
-            shards = make(part, backward)  # which every rank has as many positions of
-            ring = functools.partial(step, shards, functools.partial(ring_attention, mesh=mesh, placement=placement, **ringed))
+            alone = functools.partial(step, inputs, functools.partial(attention, **options_))
+            ring = functools.partial(step, inputs, functools.partial(ring_attention, mesh=mesh, placement=placement, **ringed))
             before = traffic()["bytes"]
             ring()
             sent = traffic()["bytes"] - before
-            every = timed(ring)
+            one, every = in_turn(alone, ring, options.ranks)
             begin = time.perf_counter()
             ring()
             host = (time.perf_counter() - begin) * 1e3
@@ -212,31 +210,36 @@ def step(inputs: list[Tensor], attend: Callable[..., Tensor]) -> None:
         torch.autograd.grad(o, inputs, o.detach())
 
 
-def timed(function: Callable[[], None]) -> float:
-    """The median of milliseconds, where all ranks start together; that of the slowest rank."""
-    function()
-    function()
-    found = []
-    for _ in range(ROUNDS):
-        torch.cuda.synchronize()
-        dist.barrier()
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        function()
-        end.record()
-        torch.cuda.synchronize()
-        found.append(begin.elapsed_time(end))
-    slowest = torch.tensor(statistics.median(found))
+def in_turn(one: Callable[[], None], every: Callable[[], None], ranks: int) -> tuple[float, float]:
+    """Medians of milliseconds of a call, those of the slowest rank: of `one`, made as often as there are ranks, and of `every`, in turn."""
+    found: tuple[list[float], list[float]] = ([], [])
+    for turn in range(ROUNDS + 2):
+        for samples, function, calls in zip(found, (one, every), (ranks, 1), strict=True):
+            torch.cuda.synchronize()
+            dist.barrier()
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            for _ in range(calls):
+                function()
+            end.record()
+            torch.cuda.synchronize()
+            if turn >= 2:
+                samples.append(begin.elapsed_time(end) / calls)
+    slowest = torch.tensor([statistics.median(samples) for samples in found])
     dist.all_reduce(slowest, dist.ReduceOp.MAX)
-    return float(slowest)
+    return float(slowest[0]), float(slowest[1])
 
 
 def profile(function: Callable[[], None]) -> None:
-    """The longest kernels of one call, on rank 0; the others make it, too."""
+    """Where the host waits for the device, and the longest kernels of one call, on rank 0; the others make it, too."""
     if dist.get_rank():
+        function()
         function()
         torch.cuda.synchronize()
         return
+    torch.cuda.set_sync_debug_mode("warn")
+    function()
+    torch.cuda.set_sync_debug_mode("default")
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
         function()
         torch.cuda.synchronize()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from amd_tools import needs_host_clang
 from attn_mlir.backends.amd.clang import find_host_clang
 from generated_code import CUDA, HIP
 
@@ -13,7 +14,7 @@ BACKENDS = ROOT / "backends"
 SHARED = (BACKENDS / "gpu/ahead/attn_device.h").read_text()
 
 
-@pytest.mark.skipif(find_host_clang() is None, reason="needs clang")
+@needs_host_clang
 @pytest.mark.parametrize(
     ("first", "flags"),
     [

@@ -25,8 +25,6 @@ from attn_mlir.runtime.programs import program_of
 
 _PLANS = 64
 """Plans of a program that are kept."""
-_SHORTEST = 1024
-"""The fewest queries of a range that is made so."""
 _WIDE = {torch.float16, torch.bfloat16}
 _SHOWN = ("the batch size", "the number of heads of q", "the number of heads of k", "the head dimension of q", "that of v")
 _NAMES = (
@@ -206,7 +204,7 @@ def planned(traced: TracedCall, ranks: Ranks) -> RingSteps:
 
     def make() -> RingSteps:
         sees = seen_by(traced.program, traced.captures, traced.problem.sizes, traced.documents)
-        return steps(ranks.rank, pieces(traced), traced.keys, sees)
+        return steps(ranks.rank, traced.queries, traced.keys, sees)
 
     return remembered(traced, ("steps", ranks.rank), make)
 
@@ -222,22 +220,6 @@ def remembered(traced: TracedCall, what: Any, make: Callable[[], Any]) -> Any:
             plans.clear()
         plans[key] = make()
     return plans[key]
-
-
-def pieces(traced: TracedCall) -> Ranges:
-    """The queries of all ranks, in two ranges at least where they are many, so that work on one begins before anything is exchanged.
-
-    Sender and receiver of keys cut them alike: what is seen of the parts may be less than what is seen of the whole.
-    """
-    return traced.queries if traced.documents else tuple(map(_in_two, traced.queries))
-
-
-def _in_two(ranges: tuple[Range, ...]) -> tuple[Range, ...]:
-    if len(ranges) != 1 or ranges[0][1] - ranges[0][0] < 2 * _SHORTEST:
-        return ranges
-    begin, end = ranges[0]
-    middle = begin + (end - begin) // 2 // _SHORTEST * _SHORTEST
-    return (begin, middle), (middle, end)
 
 
 def seen_by(program: CutProgram, captures: Sequence[Any], sizes: dict[str, int], documents: Sequence[int] = ()) -> Sees:

@@ -219,7 +219,7 @@ class CutProgram:
         rows = q.shape[:3]
         states = self.form.init(captures, _indices(rows, q.device), score)
         zeros = [torch.zeros((*rows, value_dim), dtype=score, device=q.device) for _ in self.form.entries]
-        return zeros, [torch.as_tensor(x, dtype=score, device=q.device).expand(rows) for x in states]
+        return zeros, [_like(x, zeros[0]).expand(rows) for x in states]
 
     def finalize(self, captures: Sequence[Any], partial: tuple[list[Tensor], list[Tensor]], every: Sequence[Tensor]) -> list[Tensor]:
         """Writes each o, and gives the row outputs and what the backward reads. An o is linear in the accumulators, by factors of rows."""
@@ -317,7 +317,10 @@ def _column(scale: Any, like: Tensor) -> Tensor:
 
 
 def _like(x: Any, like: Tensor) -> Tensor:
-    return torch.as_tensor(x, dtype=like.dtype, device=like.device)
+    """A tensor, or a number, of `like`'s type and on its device. Numbers are filled in: a copy waits for all that the device has to do."""
+    if isinstance(x, Tensor) and (x.dim() or x.device == like.device):
+        return x.to(like.device, like.dtype)
+    return torch.full((), float(x), dtype=like.dtype, device=like.device)
 
 
 def _indices(rows: Sequence[int], device: torch.device) -> list[Tensor]:

@@ -11,7 +11,7 @@ from attn_mlir.distributed.cut_program import BackwardPart, CutProgram
 from attn_mlir.distributed.group import Ranks
 from attn_mlir.distributed.placement import Range, held
 from attn_mlir.distributed.plan import KernelRun, Message, RingSteps, in_halves
-from attn_mlir.distributed.transfer import Transfer, packed, post, unpacked
+from attn_mlir.distributed.transfer import Transfer, behind, mark, packed, post, unpacked
 
 Partial = tuple[list[Tensor], list[Tensor]]
 
@@ -57,8 +57,9 @@ class RingAttention:
         """Each o in the type of q, the row outputs, and what the backward reads, of all queries of this rank."""
         program = self.program
         partials: dict[Range, Partial] = {}
-        for work_, keys, values in self._in_turn(k, v):
-            for work in work_:
+        self.confirm()
+        for message, keys, values in self._arriving(k, v):
+            for work in message.work:
                 moved = self._moved(captures, work.query[0], work.keys[0], work.rows)
                 made = program.partial(*self._of(work, q, keys, values), moved)
                 outer, piece = program.shapes(q, k, v, moved), self._piece(work)
@@ -148,34 +149,34 @@ class RingAttention:
                 places = {"q": each.rows, "k": each.columns, "v": each.columns, **dict.fromkeys(self.program.of_rows, each.rows)}
                 into[number].add(gradient, places.get(names[number]))
 
-    def _in_turn(self, k: Tensor, v: Tensor) -> Iterator[tuple[Sequence[KernelRun], Tensor, Tensor]]:
-        """The work of all steps with its keys and values. Kernels on own keys start before it is known whether the ranks agree."""
-        own = self.steps.received[0].work
-        yield own[:1], k, v
-        self.confirm()
-        for step, (message, keys, values) in enumerate(self._arriving(k, v)):
-            yield message.work if step else own[1:], keys, values
-
     def _arriving(self, k: Tensor, v: Tensor) -> Iterator[tuple[Message, Tensor, Tensor]]:
-        """The messages of all steps with their keys and values; the next one is on its way while one is looked at."""
+        """The messages of all steps with their keys and values; the next one is on its way while one is looked at.
+
+        Kernels of attention leave no room on a GPU for those that send. Therefore the first message is posted before any kernel, and
+        the next ones behind the kernels of the step before the last one: three messages are in memory then.
+        """
         count = self.ranks.count
-        coming = self._post(1, k, v) if count > 1 else None
+        before = mark(k.device)
+        coming = self._post(1, k, v, before) if count > 1 else None
         yield self.steps.received[0], k, v
         for step in range(1, count):
-            arrived, coming = coming, self._post(step + 1, k, v) if step + 1 < count else None
+            now = mark(k.device)
+            arrived, coming = coming, self._post(step + 1, k, v, before) if step + 1 < count else None
+            before = now
             flat = arrived.wait() if arrived is not None else None
             message = self.steps.received[step]
             shapes = [(*x.shape[:2], message.length, x.shape[3]) for x in (k, v)]
             key, value = unpacked(flat, shapes) if flat is not None else [x[:, :, :0] for x in (k, v)]
             yield message, key, value
 
-    def _post(self, step: int, k: Tensor, v: Tensor) -> Transfer:
-        """Posts the exchange of one step."""
+    def _post(self, step: int, k: Tensor, v: Tensor, after: Any) -> Transfer:
+        """Posts the exchange of one step, which begins behind a mark."""
         rank, count = self.ranks.rank, self.ranks.count
         length = self.steps.received[step].length
         size = sum(length * x.shape[0] * x.shape[1] * x.shape[3] for x in (k, v))
-        sent = packed((k, v), self.steps.sent[step].places)
-        return post(self.ranks, sent, (rank + step) % count, size, (rank - step) % count, k)
+        with behind(after, k.device) as stream:
+            sent = packed((k, v), self.steps.sent[step].places)
+            return post(self.ranks, sent, (rank + step) % count, size, (rank - step) % count, k, stream)
 
     def _return(self, step: int, shares: dict[int, PlacedSum], kv: tuple[Tensor, Tensor]) -> Transfer:
         """Sends the gradients of keys and values of a step to the rank that holds these, and receives those of its own."""

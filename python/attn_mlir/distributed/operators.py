@@ -16,7 +16,7 @@ from torch._C._distributed_c10d import _resolve_process_group
 
 from attn_mlir.api.inputs import problem_of
 from attn_mlir.capture_kinds import ARGUMENTS
-from attn_mlir.distributed.calls import Changed, TracedCall, agreed_call, element_of, found_call, pieces, planned
+from attn_mlir.distributed.calls import Changed, TracedCall, agreed_call, element_of, found_call, planned
 from attn_mlir.distributed.cut_program import CutProgram, cut_program
 from attn_mlir.distributed.engine import RingAttention
 from attn_mlir.distributed.group import Ranks
@@ -85,7 +85,7 @@ def _with_agreed(
         traced, ranks = _traced(name, told, qkv, given, every)
         totals = {"Sq": sum(map(held, traced.queries)), "Skv": sum(map(held, traced.keys))}
         programs.find(name).check(traced.captures, {**traced.problem.sizes, **totals}, traced.problem.device)
-        ring = RingAttention(traced.program, ranks, planned(traced, ranks), pieces(traced)[ranks.rank], traced.confirm)
+        ring = RingAttention(traced.program, ranks, planned(traced, ranks), traced.queries[ranks.rank], traced.confirm)
         return run(traced, ring)
 
     try:

@@ -19,7 +19,7 @@ from attn_mlir.api.mask_strings import parse
 from attn_mlir.api.results import named_results
 from attn_mlir.api.rows import softmax
 from attn_mlir.distributed import model
-from attn_mlir.distributed.calls import Changed, TracedCall, of_pass, pieces, planned, remembered, seen_by, trace_call
+from attn_mlir.distributed.calls import Changed, TracedCall, of_pass, planned, remembered, seen_by, trace_call
 from attn_mlir.distributed.cut_program import PASS
 from attn_mlir.distributed.engine import RingAttention
 from attn_mlir.distributed.group import Ranks, ranks_of
@@ -230,7 +230,7 @@ def _results(traced: TracedCall, qkv: tuple[Tensor, Tensor, Tensor], ranks: Rank
         rows = _results(of_pass(traced, first, qkv, ()), qkv, ranks)[1:]
         return _results(dataclasses.replace(of_pass(traced, last, qkv, rows), confirm=lambda: None), qkv, ranks)
     dtype = torch.float32 if traced.problem.inputs.element == "f32" else qkv[0].dtype
-    ring = RingAttention(program, ranks, planned(traced, ranks), pieces(traced)[ranks.rank], traced.confirm, traced.documents)
+    ring = RingAttention(program, ranks, planned(traced, ranks), traced.queries[ranks.rank], traced.confirm, traced.documents)
     tensors = [value for value in traced.captures if isinstance(value, Tensor)]
     if not traced.wanted:
         q, k, v = (x.to(dtype) for x in qkv)

@@ -1,7 +1,9 @@
 """Tensors on their way between ranks: posted in rounds that are the same on all ranks, received while something else is computed."""
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -9,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from attn_mlir.distributed.group import Ranks
-from attn_mlir.distributed.placement import Range
+from attn_mlir.distributed.placement import Range, held
 
 _COUNTED = {"bytes": 0, "messages": 0}
 
@@ -27,17 +29,52 @@ class Transfer:
     received: Tensor | None
     kept: list[Tensor]
     """What is sent, which must live until then."""
+    stream: Any = None
+    """The CUDA stream on which it was posted, where that is another one."""
 
     def wait(self) -> Tensor | None:
         """What was received; None where there is nothing."""
         for work in self.works:
             work.wait()
+        if self.stream is not None:
+            with torch.cuda.stream(self.stream):  # its allocator reuses what was sent behind this
+                for work in self.works:
+                    work.wait()
+            current = torch.cuda.current_stream(self.stream.device)
+            current.wait_stream(self.stream)
+            if self.received is not None:
+                self.received.record_stream(current)
         self.works, self.kept = [], []
         return self.received
 
 
-def post(ranks: Ranks, sent: Tensor | None, to: int, size: int, source: int, like: Tensor) -> Transfer:
-    """Sends a flat tensor to one rank of the group, and receives one of `size` elements, of `like`'s type, from another one."""
+def mark(device: torch.device) -> Any:
+    """The end of all that the current CUDA stream has to do by now; None on CPUs."""
+    return torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
+
+
+@contextlib.contextmanager
+def behind(after: Any, device: torch.device) -> Iterator[Any]:
+    """Gives a CUDA stream, made the current one, that waits for a `mark` and not for what was queued later; None on CPUs."""
+    if after is None:
+        yield None
+        return
+    stream = _stream(device)
+    stream.wait_event(after)
+    with torch.cuda.stream(stream):
+        yield stream
+
+
+@functools.cache
+def _stream(device: torch.device) -> Any:
+    return torch.cuda.Stream(device)
+
+
+def post(ranks: Ranks, sent: Tensor | None, to: int, size: int, source: int, like: Tensor, stream: Any = None) -> Transfer:
+    """Sends a flat tensor to one rank of the group, and receives one of `size` elements, of `like`'s type, from another one.
+
+    stream: the current CUDA stream, where it is not the one that uses what is received.
+    """
     received = torch.empty(size, dtype=like.dtype, device=like.device) if size else None
     operations = []
     if sent is not None and sent.numel():
@@ -47,25 +84,27 @@ def post(ranks: Ranks, sent: Tensor | None, to: int, size: int, source: int, lik
     if received is not None:
         operations.append(dist.P2POp(dist.irecv, received, group=ranks.group, group_peer=source))
     works = dist.batch_isend_irecv(operations) if operations else []
-    return Transfer(works, received, [] if sent is None else [sent])
+    return Transfer(works, received, [] if sent is None else [sent], stream)
 
 
 def packed(tensors: Sequence[Tensor], places: Sequence[Range]) -> Tensor | None:
     """These positions of tensors [B, H, S, D] as one flat tensor; None where there are none."""
     if not places:
         return None
-    return torch.cat([_taken(x, places).reshape(-1) for x in tensors])
+    shapes = [(*x.shape[:2], held(places), x.shape[3]) for x in tensors]
+    flat = torch.empty(sum(torch.Size(shape).numel() for shape in shapes), dtype=tensors[0].dtype, device=tensors[0].device)
+    for x, part in zip(tensors, unpacked(flat, shapes), strict=True):
+        at = 0
+        for begin, end in places:
+            part[:, :, at : at + end - begin] = x[:, :, begin:end]
+            at += end - begin
+    return flat
 
 
 def unpacked(flat: Tensor, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
     """The inverse, as views."""
     sizes = [torch.Size(shape).numel() for shape in shapes]
     return [part.view(tuple(shape)) for part, shape in zip(flat.split(sizes), shapes, strict=True)]
-
-
-def _taken(x: Tensor, places: Sequence[Range]) -> Tensor:
-    parts = [x[:, :, begin:end] for begin, end in places]
-    return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
 
 
 def exchange(ranks: Ranks, parts: Sequence[Tensor], shapes: Sequence[Sequence[int]]) -> list[Tensor]:

@@ -157,9 +157,16 @@ class _Run:
         if not isinstance(chosen, Tensor):
             return self.value(x if chosen else y)
         if not torch.is_grad_enabled():
-            return torch.where(chosen, self.value(x), self.value(y))
+            return torch.where(chosen, *(_filled(self.value(n), chosen.device) for n in (x, y)))
         branches = [_Run(self.code, self.given, self.score, (*self.gates, gate)).value(n) for gate, n in ((chosen, x), (~chosen, y))]
-        return torch.where(chosen, *branches)
+        return torch.where(chosen, *(_filled(branch, chosen.device) for branch in branches))
+
+
+def _filled(x: Any, device: torch.device) -> Any:
+    """A constant, which is on the CPU, made on a device: `torch.where` would copy it, which waits for all that the device has to do."""
+    if isinstance(x, Tensor) and not x.dim() and x.device != device:
+        return torch.full((), x.item(), dtype=x.dtype, device=device)
+    return x
 
 
 def _cbrt(x: Tensor) -> Tensor:
