@@ -15,6 +15,7 @@ BACKEND = Backend(
         "nvidia-slice-values": "passes.slice_values:SliceValues",
         "nvidia-split-pairs": "passes.split_pairs:SplitPairs",
         "nvidia-gather-products": "passes.gather_products:GatherProducts",
+        "nvidia-load-windows": "passes.load_windows:NvidiaLoadWindows",
         "nvidia-float32-products": "passes.float32_products:Float32Products",
         "warp-assign-layouts": "passes.assign_layouts:AssignLayouts",
         "warp-order-tiles": "passes.order_tiles:OrderTiles",
