@@ -24,14 +24,14 @@ def load_windows(core: Core, layout: BackwardLayout, block: ir.Block, stage: str
     if not layout.windows:
         return
     writer = core.writer
-    writer.line("bool written = false;")
+    writer.line("int copies = attn::kBulk;")
     for op, buffer in zip(ops_of(block, "tile.load_window"), layout.windows, strict=True):
         start, row_stride, column_stride, rows, columns = place_window(core, op)
         element = c_type(ir.MemRefType(op.operands[0].type).element_type)
         size = f"{element}, {layout.kernel.queries}, {layout.kernel.keys}, 32, {buffer.columns}"
         to = f"shared + {buffer.offset} + {buffer.bytes} * {stage}"
-        writer.line(f"attn::load_window<{size}>({start}, {column_stride}, {row_stride}, 0, {columns}, {rows}, {to}, lane, written);")
-    writer.line(f"attn::window_arrive({full}, written);")
+        writer.line(f"attn::load_window<{size}>({start}, {column_stride}, {row_stride}, 0, {columns}, {rows}, {to}, lane, {full}, copies);")
+    writer.line(f"attn::window_arrive({full}, copies);")
 
 
 class PairWindows:

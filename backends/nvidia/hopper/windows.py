@@ -148,20 +148,20 @@ class WindowRings(Makers):
             writer.line(f"const uint32_t barrier = shared + kWindowsFull + {stage} * 8, to = shared + kWindows + {stage} * {self.bytes};")
             writer.line(f"attn::barrier_wait(shared + kWindowsFree + {stage} * 8, ({self._phase('turn')}) ^ 1);")
             bands = not all(part.pitch for part in self.parts)
-            writer.line(f"bool written = {'true' if bands else 'false'};")
+            writer.line(f"int copies = {'attn::kWritten' if bands else 'attn::kBulk'};")
             for part in self.parts:
                 if part.pitch:
                     self._window(part, places.pop(0))
                 else:
                     self._band(part)
-            writer.line("attn::window_arrive(barrier, written);")
+            writer.line("attn::window_arrive(barrier, copies);")
 
     def _window(self, part: _Part, place: list[str]) -> None:
         start, row_stride, column_stride, rows, columns = place
         element = c_type(ir.MemRefType(part.op.operands[0].type).element_type)
         size = f"{element}, {ROWS}, {self.keys}, {32 * MAKERS}, {part.pitch}"
         where = f"{start}, {row_stride}, {column_stride}, {ROWS} * part, {rows}, {columns}, to + {part.offset}"
-        self.core.writer.line(f"attn::load_window<{size}>({where}, maker, written);")
+        self.core.writer.line(f"attn::load_window<{size}>({where}, maker, barrier, copies);")
 
     def _band(self, part: _Part) -> None:
         """Number n of a band is that of i - j = n - (keys - 1), with i from the first row of the warpgroup on."""
