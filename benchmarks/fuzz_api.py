@@ -1,11 +1,13 @@
 """Compares calls of random attentions on the CPU with the dense formula: python benchmarks/fuzz_api.py --count 1000 --jobs 2.
 
 Each is called several times, with captured tensors and inputs changed in place in between, and its results, gradients and tangents
-are compared; everything that the runtime allocates is filled with NaN before (ATTN_MLIR_POISON). --linear draws linear attentions.
+are compared; everything that the runtime allocates is filled with NaN before (ATTN_MLIR_POISON). --linear draws linear attentions,
+--delta delta rules, which are called twice, with gradients the second time.
 Prints what is wrong, with the number that makes it again (--first NUMBER --count 1), and how many were compared.
 """
 
 import argparse
+import importlib
 import multiprocessing
 import os
 import sys
@@ -18,14 +20,21 @@ os.environ["ATTN_MLIR_POISON"] = "1"
 sys.path.insert(0, str(Path(__file__).parent.parent / "test" / "unit"))
 
 
-def wrong(work: tuple[int, bool]) -> str | None:
-    """What is wrong with the attention of this number."""
-    number, linear = work
-    import random_calls
+KINDS = {
+    "attentions": "random_calls:attention_errors",
+    "linear attentions": "random_calls:linear_errors",
+    "delta rules": "random_delta:delta_errors",
+}
+"""What is drawn, and the function that says what is wrong with the one of a number."""
 
+
+def wrong(work: tuple[int, str]) -> str | None:
+    """What is wrong with the attention of this number and kind."""
+    number, kind = work
+    module, _, name = KINDS[kind].partition(":")
     told = "attention"
     try:
-        told, found = (random_calls.linear_errors if linear else random_calls.attention_errors)(number)
+        told, found = getattr(importlib.import_module(module), name)(number)
     except Exception:
         return f"{number}: {told}\n{traceback.format_exc(limit=-6)}"
     if not found:
@@ -48,12 +57,13 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--first", type=int, default=0, metavar="NUMBER")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--linear", action="store_true", help="linear attentions")
+    parser.add_argument("--linear", action="store_const", dest="kind", const="linear attentions", default="attentions")
+    parser.add_argument("--delta", action="store_const", dest="kind", const="delta rules")
     parser.add_argument("--level", type=int, default=1, help="how much LLVM optimises: 3 as users have it, 1 compiles twice as fast")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long, whatever the count")
     args = parser.parse_args()
     end, compared, failures = time.monotonic() + args.seconds, 0, 0
-    work = [(number, args.linear) for number in range(args.first, args.first + args.count)]
+    work = [(number, args.kind) for number in range(args.first, args.first + args.count)]
     # Each process compiles several hundred programs, and starts anew then: compiled code stays until a process ends.
     with multiprocessing.get_context("spawn").Pool(args.jobs, _begin, (args.level,), maxtasksperchild=400) as pool:
         for found in pool.imap(wrong, work):
@@ -64,8 +74,7 @@ def main() -> int:
             if time.monotonic() > end:
                 pool.terminate()
                 break
-    kind = "linear attentions" if args.linear else "attentions"
-    print(f"{compared} {kind} compared ({args.first} to {args.first + compared - 1}), {failures} wrong")
+    print(f"{compared} {args.kind} compared ({args.first} to {args.first + compared - 1}), {failures} wrong")
     return 1 if failures else 0
 
 

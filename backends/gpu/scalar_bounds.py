@@ -192,6 +192,8 @@ _RULES: dict[str, Callable[..., Bounds]] = {
     "arith.subi": lambda a, b: (a[0] - b[1], a[1] - b[0]),
     "arith.minsi": lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
     "arith.maxsi": lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
+    "arith.minui": lambda a, b: (min(a[0], b[0]), min(a[1], b[1])) if a[0] >= 0 and b[0] >= 0 else _WIDE,
+    "arith.maxui": lambda a, b: (max(a[0], b[0]), max(a[1], b[1])) if a[0] >= 0 and b[0] >= 0 else _WIDE,
     "arith.divsi": _quotient,
     "arith.floordivsi": _quotient,
     "arith.ceildivsi": _quotient,

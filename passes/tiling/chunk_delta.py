@@ -32,12 +32,12 @@ def written(block: ChunkTiles, sub: int, chunk: Chunk, decays: Decays, state: ir
     inputs = block.inputs
     if writer(block.op) is not None:
         assert inputs.second_key is not None and inputs.second_value is not None
-        return Written(v, (block.load(inputs.second_key, chunk), block.load(inputs.second_value, chunk)))
+        return Written(v, (block.multiplied(block.load(inputs.second_key, chunk)), block.load(inputs.second_value, chunk)))
     if eraser(block.op) is None:
         return Written(v)
     assert inputs.erase is not None
     e = k if _is_key(block) else block.load(inputs.erase, chunk, "attn.erase")
-    removed = k if inputs.second_key is None else block.load(inputs.second_key, chunk)
+    removed = k if inputs.second_key is None else block.multiplied(block.load(inputs.second_key, chunk))
     factors = RowFactors(erase_factors(block, chunk), decays.of_rows.right if inputs.second_key is None else None)
     seen = decays.read_by(factors, strict=True)
     parts = ChunkTerms(block, seen, state, e, removed, v)

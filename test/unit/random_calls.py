@@ -79,7 +79,7 @@ class _Calls:
         want = self.point.dense(*exact)
         others = self._others()
         dense = [self.point.dense(*leaves) for leaves in others]
-        found = _too_large(call, ("o", *self.point.outputs), got, want, dense)
+        found = too_large(call, ("o", *self.point.outputs), got, want, dense)
         if gradients:
             seeds = normal_like(want, 17)
             wanted = gradients_of(want, exact, seeds)
@@ -88,7 +88,7 @@ class _Calls:
                 gradients_of(results, leaves, [seed.to(result.dtype) for seed, result in zip(seeds, results, strict=True)])
                 for results, leaves in zip(dense, others, strict=True)
             ]
-            found |= _too_large(call, [f"d{name}" for name in self.names], given, wanted, plain)
+            found |= too_large(call, [f"d{name}" for name in self.names], given, wanted, plain)
         return found
 
     def _others(self) -> list[list[Tensor]]:
@@ -114,10 +114,10 @@ class _Calls:
             for leaves in self._others()
         ]
         got = torch.func.jvp(lambda *leaves: tuple(self._results(leaves, self.point.functions(leaves))), *cast)[1]
-        return _too_large("jvp", ("o", *self.point.outputs), got, want, plain)
+        return too_large("jvp", ("o", *self.point.outputs), got, want, plain)
 
 
-def _too_large(
+def too_large(
     call: str, names: Sequence[str], got: Sequence[Tensor], want: Sequence[Tensor], others: Sequence[Sequence[Tensor]] = ()
 ) -> dict[str, float]:
     """The errors above the tolerance; `others` are what the dense formula gives in float32, or of inputs that differ in the last bits."""
@@ -185,12 +185,12 @@ def linear_errors(number: int) -> tuple[str, dict[str, float]]:
 def _linear_wrong(call: str, case: LinearCase, gradients: bool) -> dict[str, float]:
     want = reference(**case.given, **_mods(case), cu_seqlens=case.bounds)
     got = _linear(case)
-    found = _too_large(call, ("o", "state"), got, want)
+    found = too_large(call, ("o", "state"), got, want)
     if gradients:
         names, leaves = [*case.given, *case.tensors], [*case.given.values(), *case.tensors.values()]
         seeds = normal_like(want, 17)
         wanted, given = gradients_of(want, leaves, seeds), gradients_of(got, leaves, seeds)
-        found |= _too_large(call, [f"d{name}" for name in names], given, wanted)
+        found |= too_large(call, [f"d{name}" for name in names], given, wanted)
     return found
 
 

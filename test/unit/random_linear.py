@@ -37,7 +37,7 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "{} / (1 + {} ** 2)": lambda x, y: x / (1.0 + y * y),
     "maximum({}, {})": torch.maximum,
 }
-_READS: dict[str, Callable[..., Any]] = {
+READS: dict[str, Callable[..., Any]] = {
     "heads[h]": lambda tensors, b, h, t: tensors["heads"][h],
     "steps[b, h, t]": lambda tensors, b, h, t: tensors["steps"][b, h, t],
     "table[t]": lambda tensors, b, h, t: tensors["table"][t],
@@ -45,7 +45,7 @@ _READS: dict[str, Callable[..., Any]] = {
     "number": lambda tensors, b, h, t: tensors["number"],
 }
 # Computed of captured tensors by torch, or taken out of them, whenever the mod is called.
-_COMPUTED: dict[str, Callable[..., Any]] = {
+COMPUTED: dict[str, Callable[..., Any]] = {
     "heads.exp()[h]": lambda tensors, b, h, t: tensors["heads"].exp()[h],
     "table.mean()": lambda tensors, b, h, t: tensors["table"].mean(),
     "number.item()": lambda tensors, b, h, t: tensors["number"].item(),
@@ -79,7 +79,7 @@ def random_linear(draw: Draw, length: int = T, computed: bool = False) -> Linear
     sizes = {"heads": (H,), "steps": (batch, H, length), "rates": (H, K), "channels": (batch, H, length, K)}
     given = {name: randn(seed, batch, (1, 2, H)[draw(3)], length, K) for seed, name in enumerate(("q", "k"), 1)}
     given["v"] = randn(3, batch, H, length, V)
-    reads = _READS | (_COMPUTED if computed else {})
+    reads = READS | (COMPUTED if computed else {})
     if decay in sizes:
         given["decay"] = -randn(4, *sizes[decay]).abs()
     if draw(2):
@@ -90,7 +90,7 @@ def random_linear(draw: Draw, length: int = T, computed: bool = False) -> Linear
         mods.append(mod)
         texts += [f"{name}: {text}"] if text else []
     channels = decay in ("rates", "channels") or (mods[3] is not None and mods[3].__code__.co_argcount == 5)
-    skip, text = (None, "") if channels or not draw(2) else _expression(draw, tensors, reads, 2)
+    skip, text = (None, "") if channels or not draw(2) else expression(draw, tensors, reads, 2)
     mods.append(None if skip is None else lambda b, h, t: skip(tensors["steps"][b, h, t], b, h, t))
     texts += [f"skip_mod: {text} of x = steps[b, h, t]"] if text else []
     return LinearCase("\n".join(texts), tuple(mods), tensors, {n: x.requires_grad_() for n, x in given.items()}, bounds)
@@ -98,7 +98,7 @@ def random_linear(draw: Draw, length: int = T, computed: bool = False) -> Linear
 
 def _mod(name: str, draw: Draw, tensors: dict[str, torch.Tensor], reads: dict[str, Callable[..., Any]]) -> tuple[Any, str]:
     """A mod of the input called `name`, and how it reads. Decays stay negative."""
-    change, text = _expression(draw, tensors, reads, 2)
+    change, text = expression(draw, tensors, reads, 2)
     if name == "v_mod" or draw(3):
         if name == "decay_mod":
             return lambda x, b, h, t: -0.5 * torch.log(1.0 + change(x, b, h, t) ** 2), f"-log(1 + ({text}) ** 2) / 2"
@@ -109,18 +109,19 @@ def _mod(name: str, draw: Draw, tensors: dict[str, torch.Tensor], reads: dict[st
     return lambda x, b, h, t, d: change(x, b, h, t) * tensors["wide"][h, d], f"({text}) * wide[h, d]"
 
 
-def _expression(
+def expression(
     draw: Draw, tensors: dict[str, torch.Tensor], reads: dict[str, Callable[..., Any]], depth: int
 ) -> tuple[Callable[..., Any], str]:
+    """A function of (x, b, h, t), and how it reads."""
     kind = draw(4) if depth else 0
     if kind == 0:
         return (lambda x, b, h, t: x), "x"
     if kind == 1:
         text, function = list(_UNARY.items())[draw(len(_UNARY))]
-        inner, name = _expression(draw, tensors, reads, depth - 1)
+        inner, name = expression(draw, tensors, reads, depth - 1)
         return (lambda x, b, h, t: function(inner(x, b, h, t))), text.format(name)
     text, combine = list(_BINARY.items())[draw(len(_BINARY))]
-    inner, name = _expression(draw, tensors, reads, depth - 1)
+    inner, name = expression(draw, tensors, reads, depth - 1)
     read, of = list(reads.items())[draw(len(reads))]
     if combine is torch.maximum and read.endswith(".item()"):  # which takes tensors only; equal numbers share the gradient otherwise here
         return (lambda x, b, h, t: torch.clamp(inner(x, b, h, t), min=of(tensors, b, h, t))), text.format(name, read)

@@ -7,7 +7,7 @@ import torch
 
 import attn_mlir
 from attn_mlir.errors import ArgumentError, UnsupportedError
-from delta_cases import compare, inputs, run, wanted
+from delta_cases import compare, inputs, narrow, run, wanted
 from delta_reference import delta_reference
 from linear_reference import error
 
@@ -44,6 +44,13 @@ def test_another_key_is_removed() -> None:
     double, expected = wanted(x, own=True, removed=True)
     found = run(x, erase_key=x["erase_key"] + 0.1 * x["k"], removed_key=x["erase_key"])
     check(compare(x, found, expected, double))
+
+
+def test_another_key_of_16_bits_is_removed() -> None:
+    x = narrow(inputs(40), torch.float16)
+    double, expected = wanted(x, own=True, removed=True)
+    found = run(x, erase_key=x["erase_key"] + 0.1 * x["k"], removed_key=x["erase_key"])
+    assert max(compare(x, found, expected, double).values()) < 1e-3
 
 
 def test_two_thousand_positions() -> None:

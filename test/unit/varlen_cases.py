@@ -71,7 +71,7 @@ class Case:
         if self.weigh is not None:
             p = torch.where(present, self.weigh(s, present), 0.0)
         if "dropout_p" in self.options:
-            kept = dropout_mask(b + 1, q.shape[1], q.shape[0], k.shape[0], self.options["dropout_p"], SEED)[b]
+            kept = dropout_mask(b + 1, q.shape[1], q.shape[0], k.shape[0], self.options["dropout_p"], SEED, q.device)[b]
             p = torch.where(kept, p, 0.0) / (1 - self.options["dropout_p"])
         return torch.einsum("hij,jhd->ihd", p, v), lse
 

@@ -35,6 +35,8 @@ _CALLS = {
     "math.roundeven": "T.nearbyint", "math.copysign": "T.copysign", "math.powf": "T.pow",
     "math.isnan": "T.isnan", "math.isinf": "T.isinf", "math.isfinite": "T.isfinite",
 }  # fmt: skip
+_UNSIGNED = {"arith.minui": "T.min", "arith.maxui": "T.max", "arith.divui": "T.truncdiv", "arith.remui": "T.truncmod"}
+"""Of numbers that are not negative these are what the signed ops are."""
 _LIBRARY = {"math.expm1": "expm1f", "math.cbrt": "cbrtf", "math.erfc": "erfcf"}
 _CASTS = ("arith.extf", "arith.truncf", "arith.sitofp", "arith.uitofp", "arith.fptosi", "arith.fptoui", "arith.extsi", "arith.extui",
           "arith.trunci", "arith.index_cast", "arith.index_castui")  # fmt: skip
@@ -157,8 +159,8 @@ class Expressions:
         if name in _CASTS:
             return self._cast(op, args[0])
         match name:
-            case "arith.divui" | "arith.remui" if all((self._ranges.of(operand) or (-1, 0))[0] >= 0 for operand in op.operands):
-                return f"{'T.truncdiv' if name == 'arith.divui' else 'T.truncmod'}({', '.join(strip(a) for a in self._widen(op, args))})"
+            case _ if name in _UNSIGNED and all((self._ranges.of(operand) or (-1, 0))[0] >= 0 for operand in op.operands):
+                return f"{_UNSIGNED[name]}({', '.join(strip(a) for a in self._widen(op, args))})"
             case "arith.negf":
                 return f"(-{args[0]})"
             case "arith.select":

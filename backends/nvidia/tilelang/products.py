@@ -1,5 +1,7 @@
 """Loads, matrix products and sums in global memory."""
 
+from collections.abc import Sequence
+
 from attn_mlir.backends.gpu.remainders import LIFT
 from attn_mlir.backends.nvidia.tilelang.context import Context
 from attn_mlir.backends.nvidia.tilelang.expressions import number, strip
@@ -83,9 +85,15 @@ def _is_read_once(context: Context, op: ir.Operation) -> bool:
     return not context.multiplies and straight and context.shape((rows, columns)) == (rows, columns)
 
 
-def _policy(context: Context, rows: int) -> str:
-    """Every warp has rows of its own where there are enough, so that rows of all tiles lie alike."""
-    return f"policy=T.GemmWarpPolicy.{'FullRow' if context.rows_apart(rows) else 'FullCol'}"
+def _policy(context: Context, shape: Sequence[int]) -> str:
+    """How warps share a product: each has rows of its own where there are enough, so that rows of all tiles lie alike, else columns.
+
+    Eight warps or more with 16 columns each would hold rows in a way that `T.reduce_sum` refuses ("ReduceOp cannot lower a layout ...").
+    """
+    rows, columns = shape
+    warps = context.threads // 32
+    kind = "FullRow" if context.rows_apart(rows) else "Square" if warps >= 8 and columns == 16 * warps else "FullCol"
+    return f"policy=T.GemmWarpPolicy.{kind}"
 
 
 def turns(op: ir.Operation) -> bool:
@@ -107,7 +115,7 @@ def print_dot(context: Context, op: ir.Operation) -> None:
     tile = context.homes.get(op.results[0]) or context.tiles.new("products", "fragment", shape, "float32")
     context.where[op.results[0]] = tile
     turned = _turned(op)
-    context.line(f"T.gemm({a.whole()}, {b.whole()}, {tile.name}, {turned}{_policy(context, shape[0])}, clear_accum=True)")
+    context.line(f"T.gemm({a.whole()}, {b.whole()}, {tile.name}, {turned}{_policy(context, shape)}, clear_accum=True)")
     context.scatter(op.results[0])
 
 
@@ -123,7 +131,7 @@ def print_dot_accumulate(context: Context, op: ir.Operation) -> None:
     turned = _turned(op)
     left = (context.shared(a) if turns(op) or context.pieces or not context.rows_apart(total.shape[0]) else context.tile(a)).whole()
     right = context.shared(b).whole()
-    context.line(f"T.gemm({left}, {right}, {total.name}, {turned}{_policy(context, total.shape[0])})")
+    context.line(f"T.gemm({left}, {right}, {total.name}, {turned}{_policy(context, total.shape)})")
     if lifted:
         _multiply(context, total, str(1.0 / LIFT))
     context.scatter(op.results[0])
@@ -187,7 +195,7 @@ def print_accumulate(context: Context, op: ir.Operation) -> None:
     left, right = context.shared(a), context.shared(b)
     rows, columns = left.shape[1], right.shape[1]
     product = context.tiles.new(f"{context.memory.name(target)}_products", "fragment", (rows, columns), "float32")
-    policy = _policy(context, rows)
+    policy = _policy(context, (rows, columns))
     context.line(f"T.gemm({left.whole()}, {right.whole()}, {product.name}, transpose_A=True, {policy}, clear_accum=True)")
     width = ir.MemRefType(target.type).shape[4]
     whole = exact(count) and bound(count) == rows

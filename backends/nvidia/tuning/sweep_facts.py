@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.tuning.scan_facts import ScanFacts, fields_of
+from attn_mlir.dialects.attn.linear_erase import eraser, is_delta, removes_another, writer
 from attn_mlir.dialects.attn.linear_gradients import is_exact
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import piece
@@ -23,7 +24,8 @@ class NvidiaSweepFacts(ScanFacts):
     `plain`: one decay for all channels, of a size that the emitter "hopper" knows; `prepared`: positions of a chunk where decays of
     channels have a form that it knows (one of `chunk_channels`), otherwise 0. `factor`: o is multiplied with a further tensor. `exact`:
     states are rounded to two pieces of 16 bits; `weights`: the pieces of weights of pairs. `single`: inputs are f32, and products have
-    three pieces of each factor.
+    three pieces of each factor. `delta`: there is an erase key, a second writer, or another place where the state is read; `solves`: a
+    system is solved; `apart`: another key is removed than is written.
     """
 
     plain: bool
@@ -32,6 +34,9 @@ class NvidiaSweepFacts(ScanFacts):
     single: bool = False
     prepared: int = 0
     weights: int = 1
+    delta: bool = False
+    solves: bool = False
+    apart: bool = False
 
 
 def sweep_facts(op: ir.Operation) -> NvidiaSweepFacts:
@@ -39,11 +44,13 @@ def sweep_facts(op: ir.Operation) -> NvidiaSweepFacts:
     view, common = op.opview, fields_of(op)
     keys, values, *_, channels = common
     narrow = ir.RankedTensorType(op.operands[1].type).element_type.width == 16
-    plain = not channels and narrow and keys in _KEYS and values % PANEL == 0
+    delta = is_delta(op)
+    plain = not channels and not delta and narrow and keys in _KEYS and values % PANEL == 0
     exact = narrow and is_exact(op)
     weights = 2 if exact and isinstance(ir.RankedTensorType(op.operands[1].type).element_type, ir.BF16Type) else 1
-    prepared = PREPARED[view.channels.value] if knows_channels(op) and fits_at_once(op) else 0
-    return NvidiaSweepFacts(*common, plain, view.factor is not None, exact, not narrow, prepared, weights)
+    prepared = PREPARED[view.channels.value] if not delta and knows_channels(op) and fits_at_once(op) else 0
+    solves, apart = eraser(op) is not None, removes_another(op) or writer(op) is not None
+    return NvidiaSweepFacts(*common, plain, view.factor is not None, exact, not narrow, prepared, weights, delta, solves, apart)
 
 
 def knows_channels(op: ir.Operation) -> bool:

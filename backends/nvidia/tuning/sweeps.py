@@ -9,6 +9,7 @@ import math
 
 from attn_mlir.backends.fields import Fields
 from attn_mlir.backends.nvidia.target import NvidiaTarget
+from attn_mlir.backends.nvidia.tuning.delta_memory import shared_delta, shared_delta_single
 from attn_mlir.backends.nvidia.tuning.sweep_facts import PANEL, NvidiaSweepFacts
 from attn_mlir.backends.tuning.space import Cost, Workload, number
 
@@ -23,6 +24,8 @@ _AHEAD = 7
 _RESERVED = 1024
 """Bytes of shared memory of each thread block that the chip keeps for itself."""
 _MOST_PROGRAMS = 3
+_SHORTEST = 32
+"""Positions that four warps can share a product of."""
 _REFINEMENTS: dict[str, dict[str, tuple[int, ...]]] = {
     "hopper": {"residents": (1, 2, 3), "stages": (2, 3)},
     "tilelang": {"threads": (128, 256), "stages": (1, 2)},
@@ -35,6 +38,8 @@ def untuned(facts: NvidiaSweepFacts, target: NvidiaTarget) -> Fields:
 
     Where channels of k have decays, the programs of a head would all compute its weights: one works on 128 columns of v.
     """
+    if facts.delta:
+        return _of_delta(facts, target)
     if facts.single:
         return _of_pieces(facts, target)
     if facts.prepared and target.bulk_copies:
@@ -66,6 +71,19 @@ def _shared_pieces(facts: NvidiaSweepFacts, chunk: int, columns: int) -> int:
     """Bytes of the pieces of q (or of the state's rows), and of k or the state, whichever has more; sums of channels' decays and k."""
     keys, width = (size if size == chunk else -(-size // 64) * 64 if size > 32 else 32 for size in (facts.keys, columns))
     return 6 * keys * (chunk + max(chunk, width)) + (12 * chunk * keys if facts.channels else 0)
+
+
+def _of_delta(facts: NvidiaSweepFacts, target: NvidiaTarget) -> Fields:
+    """The largest blocks of a delta rule that fit into shared memory.
+
+    Every program of a head solves the systems of its chunks again, so that columns go before positions.
+    """
+    columns = [size for size in (128, 64, 32) if facts.values % size == 0] or [facts.values]
+    sizes = [*((facts.chunk, size) for size in columns if size >= 64), *((_SHORTEST, size) for size in columns)]
+    blocks = [(chunk, size) for chunk, size in dict.fromkeys(sizes) if not facts.whole or facts.whole % chunk == 0]
+    shared = shared_delta_single if facts.single else shared_delta
+    chunk, size = next((block for block in blocks if shared(facts, *block) <= target.shared_bytes), blocks[-1])
+    return {"block_q": chunk, "block_kv": size}
 
 
 def emitter_of(facts: NvidiaSweepFacts, choices: Fields, target: NvidiaTarget) -> str:
@@ -139,6 +157,8 @@ def _cost_prepared(facts: NvidiaSweepFacts, choices: Fields, sizes: tuple[int, i
 
 def _shared(facts: NvidiaSweepFacts, emitter: str, chunk: int, columns: int, stages: int) -> int:
     """Bytes of shared memory: tiles of q, k, v and the factor in every stage, weights, sums of decays; states where they are operands."""
+    if facts.delta:
+        return (shared_delta_single if facts.single else shared_delta)(facts, chunk, columns)
     if facts.single:
         return _shared_pieces(facts, chunk, columns)
     loaded = 2 * chunk * (2 * facts.keys + columns * (1 + facts.factor))

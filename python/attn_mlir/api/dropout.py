@@ -99,7 +99,7 @@ def dropout_mask(
     """Which weights dropout keeps, bool [batch, heads, q_len, kv_len]: the bits that every kernel of attention uses.
 
     They are a function of the seed and the position, whatever the device, dtype, tiles and splits; `heads` are those of the queries.
-    With every number taken modulo 2^32, the 16 keys of a group share four words,
+    Without `device` the mask is made on torch's default one. With every number taken modulo 2^32, the 16 keys of a group share four words,
 
         w0, w1, w2, w3 = philox4x32_10(counter=(kv_idx // 16, q_idx, b * heads + h, offset), key=(seed, seed >> 32)).
 
@@ -107,7 +107,7 @@ def dropout_mask(
     With drop = round(dropout_p * 2^32), at most 2^32 - 1, it is kept where they are at least drop >> 25, and one more where
     (w0 ^ w1 ^ w2 ^ w3) % 2^25 < drop % 2^25: so the probability is drop / 2^32. With dropout_p=0 all are kept, with dropout_p=1 none.
     """
-    p, device = check_p(dropout_p), torch.device("cpu" if device is None else device)
+    p, device = check_p(dropout_p), torch.get_default_device() if device is None else torch.device(device)
     for name, size in (("batch", batch), ("heads", heads), ("q_len", q_len), ("kv_len", kv_len)):
         if isinstance(size, bool) or not isinstance(size, int) or size < 0:
             raise ArgumentError(f"{name} must be an integer of at least 0, got {size!r}")

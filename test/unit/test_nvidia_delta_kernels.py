@@ -1,0 +1,79 @@
+"""The kernels of delta rules for sm_90a, without a GPU: each has a schedule and fits; of what TileLang is picky about, one is compiled."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu.units import outlined
+from attn_mlir.backends.host import Host, read_host
+from attn_mlir.backends.nvidia import codegen, pipeline
+from attn_mlir.backends.nvidia.compile import compile_code
+from attn_mlir.backends.nvidia.target import TARGETS
+from attn_mlir.backends.nvidia.tilelang import program_of
+from attn_mlir.backends.program import function_named, prepare_derivative
+from attn_mlir.dialects import load_all
+from attn_mlir.frontend.emit import Inputs
+from attn_mlir.frontend.linear import LinearDefinition, trace_linear
+from attn_mlir.mlir import ir
+from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.registry import registry
+from test_nvidia_tilelang import needs_tools
+
+_BETA = torch.rand(1, 4, 8)
+ARCH = "sm_90a"
+
+
+@contextmanager
+def scheduled(element: str, channels: bool, columns: int, function: str = "bwd", **form: Any) -> Iterator[list[ir.Operation]]:
+    """The scheduled kernels of a gated delta rule (with decays of channels: KDA), or of its gradient with respect to all it reads."""
+    rule = LinearDefinition(
+        decay="step channel" if channels else "step", erase="step", scale=0.125, v_mod=lambda v, b, h, t: v * _BETA[b, h, t],
+        initial_state=True, final_state=True, **form,
+    )  # fmt: skip
+    traced = trace_linear(rule, Inputs(element, columns, columns))
+    wrt = ["q", "k", "v", *(f"arg{3 + i}" for i in range(len(traced.captures)))]
+    name, prepare = prepare_derivative(function, wrt, pipeline.outline(ARCH))
+    with ir.Context() as context:
+        load_all(context)
+        module = ir.Module.parse(traced.text)
+        Pipeline.parse(prepare, registry()).run(module)
+        host: Host = read_host(function_named(module, name))
+        outlined(module, host, {"arch": ARCH})
+        Pipeline.parse(pipeline.KERNEL, registry()).run(module)
+        yield [function_named(module, step.kernel) for step in host.steps if step.kernel]
+
+
+def chunk_scans(kernels: list[ir.Operation]) -> list[ir.Operation]:
+    return [kernel for kernel in kernels if attributes.grid_kind(kernel) == "chunks"]
+
+
+@pytest.mark.parametrize(
+    ("element", "channels", "columns"),
+    [("f16", False, 64), ("bf16", True, 128), *((element, channels, 256) for element in ("f32", "bf16") for channels in (False, True))],
+)
+def test_every_kernel_has_a_schedule(element: str, channels: bool, columns: int) -> None:
+    """Without one, or without a word for an op, `tile-schedule` reports an error."""
+    for function, count in (("fwd", 1), ("bwd", 5)):
+        with scheduled(element, channels, columns, function) as kernels:
+            scans = chunk_scans(kernels)
+            assert len(scans) == count
+            for kernel in scans:
+                fields = attributes.read(kernel, attributes.SCHEDULE)
+                assert (fields["emitter"], fields["arch"]) == ("tilelang", ARCH)
+                assert program_of(kernel).shared_bytes <= TARGETS[ARCH].shared_bytes
+
+
+@needs_tools
+def test_sums_over_columns_of_eight_warps_compile() -> None:
+    """TileLang refuses to sum what 8 warps hold 16 columns each of (version 0.1.15)."""
+    with scheduled("f32", False, 128) as kernels:
+        programs = {kernel: program_of(kernel) for kernel in chunk_scans(kernels)}
+        summing = [kernel for kernel, made in programs.items() if made.threads == 256 and "T.reduce_sum" in made.text]
+        assert summing
+        code = codegen.emit(min(summing, key=lambda kernel: len(programs[kernel].text)))
+    made = compile_code(code)
+    assert code.language == "tilelang" and made.registers and len(made.code) > 10_000
