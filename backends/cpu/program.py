@@ -11,10 +11,9 @@ from attn_mlir.backends.cpu import pipeline
 from attn_mlir.backends.cpu.jit import SUFFIX, JitWorker, bytecode, load_workers
 from attn_mlir.backends.cpu.launch import launch_grid, readable
 from attn_mlir.backends.cpu.passes.choose_blocks import threads_of
-from attn_mlir.backends.cpu.passes.schedule import WITHOUT_TILES
 from attn_mlir.backends.cpu.slots import allocate
 from attn_mlir.backends.cpu.split import NOT_IN_PARTS, SplitAttention, compile_split, with_blocks
-from attn_mlir.backends.cpu.target import host
+from attn_mlir.backends.cpu.target import WITHOUT_TILES, host
 from attn_mlir.backends.cpu.work import Choices, LaunchWork, covers, works_of
 from attn_mlir.backends.host import Host, HostStep, KernelGrid, from_json, read_host, read_kernel, to_json
 from attn_mlir.backends.program import (

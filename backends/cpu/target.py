@@ -59,6 +59,8 @@ class CpuTarget:
 _RELEVANT = ("avx512f", "avx512_bf16", "avx512dq", "avx2", "fma", "f16c")
 _TILES = "amx_bf16"
 """Matrix tiles of bf16 (Intel AMX)."""
+WITHOUT_TILES = "tile.without_tiles"
+"""Attribute of a kernel on a machine with matrix tiles that does not use them: why."""
 
 
 def host() -> CpuTarget:

@@ -17,7 +17,7 @@ from attn_mlir.backends.cpu.lowering.kernel import score_type
 from attn_mlir.backends.cpu.lowering.pages import ROWS
 from attn_mlir.backends.cpu.lowering.windows import kept_type
 from attn_mlir.backends.cpu.passes.row_schedule import is_row_major, schedule_rows
-from attn_mlir.backends.cpu.target import host
+from attn_mlir.backends.cpu.target import WITHOUT_TILES, host
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
 
@@ -25,8 +25,6 @@ _DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
 _PRODUCTS = (*_DOTS, "tile.accumulate")
 _OF_CAPTURES = {"tile.load_window": "window", "tile.band": "band"}
 LOADS = ("tile.load", "tile.load_pages")
-WITHOUT_TILES = "tile.without_tiles"
-"""Of a kernel on a machine with matrix tiles that does not use them: why."""
 
 
 @dataclass
