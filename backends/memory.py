@@ -1,10 +1,11 @@
 """The memory of outputs: results that kernels write, or that programs add to, each where it does not meet the others."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from attn_mlir.backends.allocation import empty_heads, in_order
+from attn_mlir.backends.allocation import empty, empty_heads, in_order
 
 Device = str | torch.device
 
@@ -56,26 +57,36 @@ def allocate(
     order: str,
     slots: tuple[int, int, int],
     programs: tuple[int, int, int],
+    *,
+    fresh: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> OutputMemory:
     """The memory of an output; `kind` as in `host.KernelGrid`, `order` is that of its memory.
 
     `slots`: how many there are along chunks, batch and heads, where `programs` are how many the kernel sees; one slot for all is seen with
-    stride 0. Results are no views, so that they may be changed in place.
+    stride 0. Results are no views, so that they may be changed in place. `fresh` is given new memory before it is first written.
     """
     match kind:
         case "store":
             made = empty_heads(shape, dtype, order, device)
+            made = made if fresh is None else fresh(made)
             return OutputMemory(made, made)
         case "accumulate" if slots[0] == 1:
-            made = empty_heads(shape, dtype, order, device).zero_()
+            made = empty_heads(shape, dtype, order, device)
+            made = (made if fresh is None else fresh(made)).zero_()
             return OutputMemory(made, made.expand(programs[0], *shape))
         case "accumulate":
             sizes = shape if order == "bhsd" else [shape["bhsd".index(letter)] for letter in order]
-            made = torch.zeros((slots[0], *sizes), dtype=dtype, device=device)
+            made = _zeros((slots[0], *sizes), dtype, device, fresh)
             made = made if order == "bhsd" else in_order(made, order, 1)
             return OutputMemory(made, made, True)
     if slots == (1, 1, 1):
-        made = torch.zeros(shape, dtype=dtype, device=device)
+        made = _zeros(shape, dtype, device, fresh)
         return OutputMemory(made, made.expand(*programs, *shape))
-    made = torch.zeros((*slots, *shape), dtype=dtype, device=device)
+    made = _zeros((*slots, *shape), dtype, device, fresh)
     return OutputMemory(made.flatten(0, 2), made.expand(*programs, *shape), True)
+
+
+def _zeros(shape: Sequence[int], dtype: torch.dtype, device: Device, fresh: Callable[[torch.Tensor], torch.Tensor] | None) -> torch.Tensor:
+    if fresh is None:
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return fresh(empty(shape, dtype=dtype, device=device)).zero_()

@@ -248,10 +248,14 @@ def stages_of(source: str, *steps: str | Callable[[ir.Module], None]) -> dict[st
         stages[name] = operation.get_asm(use_name_loc_as_prefix=True)
 
     with loaded():
-        module = ir.Module.parse(source)
-        for step in steps:
-            if isinstance(step, str):
-                Pipeline.parse(step, registry()).run(module, after=[record])
-            else:
-                step(module)
+        apply_steps(ir.Module.parse(source), steps, [record])
     return stages
+
+
+def apply_steps(module: ir.Module, steps: Iterable[str | Callable[[ir.Module], None]], after: Sequence[Any] = ()) -> None:
+    """Runs pipelines as text, `after` being called after each pass, and changes of the module between them."""
+    for step in steps:
+        if isinstance(step, str):
+            Pipeline.parse(step, registry()).run(module, after=after)
+        else:
+            step(module)

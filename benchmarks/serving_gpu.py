@@ -1,12 +1,13 @@
 """Serving on a GPU: packed sequences beside a dense batch of as many pairs, and one query for each cache, in turn with torch's kernels.
 
-    python benchmarks/serving_gpu.py [--dim 64 128] [--rounds 12] [--only varlen decoding]
+    python benchmarks/serving_gpu.py [--dim 64 128] [--rounds 12] [--only varlen decoding latent lists]
 
 Times are medians of CUDA events over rounds in which the systems take turns; throughput counts pairs that the mask keeps, and bytes of the
 keys and values that queries see. What torch's packed kernel gives is compared with ours first.
 """
 
 import argparse
+import functools
 import inspect
 import statistics
 from collections.abc import Callable, Sequence
@@ -112,6 +113,8 @@ def varlen(dim: int, rounds: int, others: bool) -> None:
     for name, call in forward.items():
         if name in times:
             grads[name] = _backward(call(), tensors[name])
+    ordered = attn_mlir.attention_varlen(q, k, v, cu, mask_mod=causal, max_q=most, max_k=most, deterministic=True)
+    grads["packed, deterministic"], counts["packed, deterministic"] = _backward(ordered, (q, k, v)), pairs
     _tell("backward", milliseconds(grads, rounds), counts, 10 * heads * dim)
 
 
@@ -136,6 +139,9 @@ def decoding(rounds: int, others: bool) -> None:
         systems: dict[str, System] = {
             "packed": lambda x=(q, k, v, cu_q, cu_k), n=keys: attn_mlir.attention_varlen(*x, max_q=1, max_k=n),
         }
+        systems["parts of one size"] = lambda x=(q, k, v, cu_q, cu_k), n=keys: attn_mlir.attention_varlen(
+            *x, max_q=1, max_k=n, batch_invariant=True
+        )
         for size in (16, 64, 256):
             table = torch.randperm(batch * keys // size, device="cuda", dtype=torch.int32).view(batch, -1)
             paged = [x.view(-1, size, kv_heads, 128) for x in (k, v)]
@@ -149,6 +155,45 @@ def decoding(rounds: int, others: bool) -> None:
         size = 2 * k.nbytes
         told = "; ".join(f"{name} {1000 * ms:.0f} us, {size / ms * 1e-6:.0f} GB/s" for name, ms in times.items())
         print(f"decoding, B{batch} H{heads}:{kv_heads} D128, {keys} keys: {told}", flush=True)
+
+
+def latent(rounds: int) -> None:
+    """MLA's decoding: 128 heads of one of keys with 576 columns, the first 512 of which are the values."""
+    for batch, keys in ((4, 32768), (32, 8192)):
+        q, cache = torch.randn(batch, 128, 576, **_BF16), torch.randn(batch * keys, 1, 576, **_BF16)
+        cu_q, cu_k = offsets([1] * batch), offsets([keys] * batch)
+        call = functools.partial(attn_mlir.attention_varlen, q, cache, cache[..., :512], cu_q, cu_k, max_q=1, max_k=keys)
+        with torch.no_grad():
+            (ms,) = milliseconds({"latent": replayed("latent", call)}, rounds).values()
+        flops = 2 * batch * 128 * keys * (576 + 512)
+        print(
+            f"MLA, B{batch} H128:1 D576/512, {keys} keys: {1000 * ms:.0f} us, {flops / ms * 1e-9:.0f} TFLOP/s, "
+            f"{cache.nbytes / ms * 1e-6:.0f} GB/s of the cache",
+            flush=True,
+        )
+
+
+def lists(rounds: int) -> None:
+    """Listed blocks of 64 keys, each 64 of 512: NSA's lists of single queries and lists of blocks of 64 queries, beside all keys."""
+    for queries, block in ((1024, 1), (4096, 64)):
+        q = torch.randn(1, 16, queries, 128, **_BF16)
+        k, v = (torch.randn(1, 1, 32768, 128, **_BF16) for _ in range(2))
+        index = torch.stack([torch.randperm(512, device="cuda")[:64] for _ in range(queries // block)]).int()[None, None]
+        listed = {"key_index": index, "key_block": (block, 64)}
+        table = torch.zeros(queries // block, 512, dtype=torch.bool, device="cuda").scatter_(1, index[0, 0].long(), True)
+
+        def mask(b: Any, h: Any, i: Any, j: Any, table: Tensor = table, block: int = block) -> Any:
+            return table[i // block, j // 64]
+
+        systems = {
+            "lists": functools.partial(attn_mlir.attention, q, k, v, **listed),
+            "a table as a mask": functools.partial(attn_mlir.attention, q, k, v, mask_mod=mask),
+            "all keys": functools.partial(attn_mlir.attention, q, k, v),
+        }
+        with torch.no_grad():
+            times = milliseconds({name: replayed(name, call) for name, call in systems.items()}, rounds)
+        told = "; ".join(f"{name} {1000 * ms:.0f} us" for name, ms in times.items())
+        print(f"lists, {queries} queries in blocks of {block}, H16:1 D128, 64 of 512 blocks of 64 keys: {told}", flush=True)
 
 
 def replayed(name: str, call: System) -> System:
@@ -170,7 +215,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dim", type=int, nargs="+", default=[64, 128])
     parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--only", nargs="+", default=["varlen", "decoding"])
+    parser.add_argument("--only", nargs="+", default=["varlen", "decoding", "latent", "lists"])
     parser.add_argument("--alone", action="store_true", help="without torch's kernels")
     options = parser.parse_args()
     print(torch.cuda.get_device_name(), torch.__version__)
@@ -178,6 +223,10 @@ def main() -> None:
         varlen(dim, options.rounds, not options.alone)
     if "decoding" in options.only:
         decoding(options.rounds, not options.alone)
+    if "latent" in options.only:
+        latent(options.rounds)
+    if "lists" in options.only:
+        lists(options.rounds)
 
 
 if __name__ == "__main__":

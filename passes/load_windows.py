@@ -24,6 +24,9 @@ class LoadWindows(Pass):
     products: bool = False
     """Only in maps of products, and only of floats: bands of f32, and windows whose columns follow each other in the last dimension."""
 
+    turned: bool = False
+    """Of these, the windows whose rows follow each other in the last dimension, and no bands."""
+
     def run(self, module: ir.Operation) -> bool:
         for op in find_all(module, "tile.map"):
             rows = over_pairs(op)
@@ -35,7 +38,7 @@ class LoadWindows(Pass):
 
     def _rewrite(self, op: ir.Operation, rows: int) -> None:
         positions = Positions(block_of(op))
-        roots = [value for value in _roots(positions) if not self.products or isinstance(value.type, ir.F32Type)]
+        roots = [value for value in ([] if self.turned else _roots(positions)) if not self.products or isinstance(value.type, ir.F32Type)]
         bands = [_make_band(op, positions, value, rows) for value in roots]
         for value, band in zip(roots, bands, strict=True):
             _read(value, band)
@@ -52,7 +55,8 @@ class LoadWindows(Pass):
         if window is None or not self.products:
             return window
         floats = isinstance(read.results[0].type, (ir.F32Type, ir.F16Type, ir.BF16Type))
-        return window if floats and window.column_steps[-1] == 1 else None
+        steps = window.row_steps if self.turned else window.column_steps
+        return window if floats and steps[-1] == 1 else None
 
 
 def _roots(positions: Positions) -> list[ir.Value]:

@@ -10,7 +10,7 @@ from attn_mlir.backends.amd.compile import HipBinary, compile_all
 from attn_mlir.backends.amd.launch import EMULATED, ON_CPU, ROW_BYTES, EmulatedLauncher, HipKernelLauncher, HipLauncher, InterpretedLauncher
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.outputs import outputs_of
-from attn_mlir.backends.gpu.packed import arguments_of
+from attn_mlir.backends.gpu.packed import arguments_of, sequence_count
 from attn_mlir.backends.gpu.program import GpuLaunchPlan
 from attn_mlir.backends.gpu.split import lower_parts
 from attn_mlir.backends.gpu.units import Unit
@@ -23,14 +23,16 @@ from attn_mlir.errors import ArgumentError
 class AmdLaunchPlan(GpuLaunchPlan):
     """A function for AMD GPUs that takes tensors and numbers and returns tensors. See `driver.CompiledFunction`."""
 
-    part_blocks = (128, 64)
-
     def __init__(self, source: str, prepare: str, choices: attributes.Fields, host: Host, units: Mapping[str, Unit], device: str) -> None:
         """`device`: "hip", or "hip-emulated" or "hip-interpreted", which run on the CPU."""
         super().__init__(source, prepare, choices, host, units)
         self._device = device
         self._binaries: Mapping[str, HipBinary] | None = None
         self._launchers: dict[tuple[str, int], HipKernelLauncher] = {}
+
+    @property
+    def part_blocks(self) -> tuple[int, int]:
+        return 128, 64
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
         q = inputs[0]
@@ -49,7 +51,8 @@ class AmdLaunchPlan(GpuLaunchPlan):
         unit = self.units[step.kernel]
         over = operands[unit.kernel.over]
         asked = {p.argument: p.align for p in unit.code.parameters if p.kind == "pointer" and p.align}
-        memory = outputs_of(unit, made, over, layout, lambda output: asked.get(len(operands) + output, 1), ROW_BYTES)
+        count = sequence_count(unit.kernel, operands)
+        memory = outputs_of(unit, made, over, layout, lambda output: asked.get(len(operands) + output, 1), ROW_BYTES, count)
         arguments = arguments_of(unit.kernel, operands, memory)
         copied = self._launcher(step.kernel, over)(arguments, range(len(operands), len(operands) + len(memory)))
         self.tell_copied(step, operands, copied)

@@ -3,7 +3,7 @@
 import os
 import platform
 
-from attn_mlir.backends.cpu import jit, target
+from attn_mlir.backends.cpu import amx, jit, target
 from attn_mlir.findings import Finding, tried
 
 _BF16 = "avx512_bf16"
@@ -11,7 +11,7 @@ _BF16 = "avx512_bf16"
 
 def findings() -> list[Finding]:
     """The processor, what code is generated for it, and the threads that run it."""
-    return [_processor(), tried("code for this machine", _code, "wrong"), _bf16(), _threads()]
+    return [_processor(), tried("code for this machine", _code, "wrong"), _bf16(), *_tiles(), _threads()]
 
 
 def _processor() -> Finding:
@@ -35,6 +35,21 @@ def _bf16() -> Finding:
     if _BF16 in target.host().features:
         return Finding("bf16", "ok", "products by AVX512_BF16")
     return Finding("bf16", "note", "no AVX512_BF16: bf16 is computed in float32 and rounded by integer arithmetic, more slowly")
+
+
+def _tiles() -> list[Finding]:
+    """Where the machine has matrix tiles."""
+    if not target.machine().tiles:
+        return []
+    if target.host().tiles:
+        return [
+            Finding(
+                "matrix tiles", "ok", "AMX multiplies bf16 where head dimensions are multiples of 32; ATTN_MLIR_CPU=avx512 does without"
+            )
+        ]
+    if os.environ.get("ATTN_MLIR_CPU"):
+        return [Finding("matrix tiles", "note", "AMX is there and not used, as ATTN_MLIR_CPU asks for: bf16 runs more slowly")]
+    return [Finding("matrix tiles", "note", f"AMX is there and not used, since {amx.refusal()}")]
 
 
 def _threads() -> Finding:

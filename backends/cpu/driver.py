@@ -15,7 +15,7 @@ from attn_mlir.backends.cpu.jit import SUFFIX, JitWorker, bytecode, load_workers
 from attn_mlir.backends.cpu.launch import launch, readable
 from attn_mlir.backends.cpu.parts import parts_of
 from attn_mlir.backends.cpu.passes.choose_blocks import TUNED, threads_of
-from attn_mlir.backends.cpu.program import CpuLaunchPlan, build_derivative
+from attn_mlir.backends.cpu.program import CpuLaunchPlan, build_derivative, without_tiles
 from attn_mlir.backends.cpu.split import NOT_IN_PARTS, SplitAttention, compile_split
 from attn_mlir.backends.cpu.target import host
 from attn_mlir.backends.cpu.tuning.model import MOST_KEYS
@@ -142,6 +142,11 @@ class CpuKernel:
     def copies(self) -> dict[str, str]:
         """Why some of q, k and v were copied, by their names."""
         return self._copies.notes if self._program is None else {**self._program.copies, **self._copies.notes}
+
+    @property
+    def without_tiles(self) -> dict[str, str]:
+        """Why kernels do not use the matrix tiles that the machine has, by their names."""
+        return without_tiles(self._source, pipeline.ONLINE, pipeline.TILES) if self._program is None else self._program.without_tiles
 
     def _of_few_rows(self, packed: bool, blocks: tuple[int, int]) -> tuple[JitWorker, Signature]:
         key = packed, blocks

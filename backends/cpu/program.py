@@ -1,7 +1,7 @@
 """Derivative programs: several kernels, called in the order of a host function, on torch tensors."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from attn_mlir.backends.cpu import pipeline
 from attn_mlir.backends.cpu.jit import SUFFIX, JitWorker, bytecode, load_workers
 from attn_mlir.backends.cpu.launch import launch_grid, readable
 from attn_mlir.backends.cpu.passes.choose_blocks import threads_of
+from attn_mlir.backends.cpu.passes.schedule import WITHOUT_TILES
 from attn_mlir.backends.cpu.slots import allocate
 from attn_mlir.backends.cpu.split import NOT_IN_PARTS, SplitAttention, compile_split, with_blocks
 from attn_mlir.backends.cpu.target import host
@@ -21,6 +22,7 @@ from attn_mlir.backends.program import (
     LaunchPlan,
     ResultShapes,
     RunPlan,
+    apply_steps,
     function_named,
     keep_kernels,
     prepare_derivative,
@@ -32,6 +34,7 @@ from attn_mlir.dialects import loaded
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import LOCK, ir
 from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.passes.regions import find_all
 from attn_mlir.registry import registry
 
 _FEW = {rows: pipeline.few_rows(rows, keys) for rows, keys in (pipeline.ONE_ROW, pipeline.FEW_ROWS)}
@@ -56,7 +59,7 @@ class CpuLaunchPlan(LaunchPlan):
         self._source = source
         self._prepare = prepare
         self._workers = workers
-        self._threads = threads
+        self._threads, self._to_kernels = threads, to_kernels
         self._choices = Choices()
         self._planned: list[LaunchWork] | None = None
         self._splits: dict[tuple[int, bool], SplitAttention | None] = {}
@@ -148,9 +151,25 @@ class CpuLaunchPlan(LaunchPlan):
         with LOCK:
             return compile_program(self._source, self.host.name, self._prepare, to_kernels)
 
+    @property
+    def without_tiles(self) -> dict[str, str]:
+        """Why kernels do not use the matrix tiles that the machine has, by their names."""
+        return without_tiles(self._source, self._prepare, lambda module: keep_kernels(module, self.host), self._to_kernels)
+
     def stages(self) -> dict[str, str]:
         """See `driver.Kernel.stages`; the host function is part of the first ones, up to "attn-outline"."""
         return stages_of(self._source, self._prepare, lambda module: keep_kernels(module, self.host), pipeline.ALL)
+
+
+def without_tiles(source: str, *steps: str | Callable[[ir.Module], None]) -> dict[str, str]:
+    """Why kernels do not use the matrix tiles that the machine has, by their names; for `steps` see `stages_of`."""
+    if not host().tiles:
+        return {}
+    with reported(), loaded():
+        module = ir.Module.parse(source)
+        apply_steps(module, steps)
+        reasons = [(op, op.attributes[WITHOUT_TILES]) for op in find_all(module, "func.func") if WITHOUT_TILES in op.attributes]
+        return {ir.StringAttr(op.attributes["sym_name"]).value: ir.StringAttr(reason).value for op, reason in reasons}
 
 
 def compile_derivative(source: str, function: str, wrt: Sequence[str], deterministic: bool = False, segment: int = 0) -> CpuLaunchPlan:

@@ -20,7 +20,8 @@ from attn_mlir.backends.memory import OutputMemory
 PROGRAMS = max(8, 4 * (os.cpu_count() or 1))
 """How many programs keep this machine busy, whatever number of threads is used; chunks of keys are made until there are as many."""
 MIN_KEYS = 256
-"""Keys of a chunk: each costs one more pass over the sums of queries."""
+"""Keys of a chunk, or 8 blocks where these are large and there are programs for all processors: each costs one more pass over the sums of
+queries, which weighs more where products are fast."""
 MOST_SLOTS = 8
 """Slots of sums over the keys of one sequence, where they are cut by its own length alone."""
 _MEMORY = 64 << 20
@@ -83,7 +84,9 @@ def _chosen(kernel: KernelGrid, over: tuple[int, ...], outputs: tuple[torch.Size
     grids = []
     for level, free in enumerate((batch * heads, heads, 1)):
         if kernel.grid == "pairs":
-            wanted = max(1, min(-(-programs // max(1, free)), -(-length // MIN_KEYS)))
+            least = max(MIN_KEYS, 8 * kernel.block_q)
+            each = max(-(-length // least), min(-(-length // MIN_KEYS), -(-programs // (4 * max(1, free)))))
+            wanted = max(1, min(-(-programs // max(1, free)), each))
             for chunks in {wanted, 1}:
                 blocks_each = -(-blocks // chunks)
                 grids.append(SlotGrid(batch, heads, -(-blocks // blocks_each), blocks_each * kernel.block_q, level))
@@ -122,9 +125,5 @@ def allocate(kernel: KernelGrid, output: int, grid: SlotGrid, shape: torch.Size,
     sums = grid.sums or grid.blocks
     slots = grid.slots(kernel.disjoint[output]) if kind == "scatter" else (sums, 1, 1)
     blocks = sums if kind == "accumulate" else grid.blocks
-    made = memory.allocate(kind, shape, dtype, "cpu", order, slots, (blocks, grid.batch, grid.heads))
-    if kind == "accumulate" and grid.invariant:
-        return replace(made, one_by_one=True)
-    if kind == "store":
-        in_large_pages(made.tensor)
-    return made
+    made = memory.allocate(kind, shape, dtype, "cpu", order, slots, (blocks, grid.batch, grid.heads), fresh=in_large_pages)
+    return replace(made, one_by_one=True) if kind == "accumulate" and grid.invariant else made

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from attn_mlir.backends.cpu.amx import request_permission
+from attn_mlir.backends.cpu import amx
 from attn_mlir.errors import ArgumentError, UnsupportedError
 
 
@@ -40,6 +40,11 @@ class CpuTarget:
         return feature in self.features and feature not in self.emulated
 
     @property
+    def tiles(self) -> bool:
+        """Whether code may use matrix tiles of bf16."""
+        return _TILES in self.features
+
+    @property
     def name(self) -> str:
         """Identifies the target in cache keys."""
         words = [f"emulated_{feature}" if feature in self.emulated else feature for feature in sorted(self.features)]
@@ -53,7 +58,7 @@ class CpuTarget:
 
 _RELEVANT = ("avx512f", "avx512_bf16", "avx512dq", "avx2", "fma", "f16c")
 _TILES = "amx_bf16"
-"""Matrix tiles of bf16: used where ATTN_MLIR_CPU=amx asks for them, since nobody has measured them yet."""
+"""Matrix tiles of bf16 (Intel AMX)."""
 
 
 def host() -> CpuTarget:
@@ -69,8 +74,9 @@ def host() -> CpuTarget:
 
 @cache
 def _usual() -> CpuTarget:
-    """This machine, without what is used only where it is asked for."""
-    return replace(machine(), features=machine().features - {_TILES})
+    """This machine, without matrix tiles where the system does not let them be used."""
+    withheld = {_TILES} if _TILES in machine().features and amx.refusal() else set[str]()
+    return replace(machine(), features=machine().features - withheld)
 
 
 def check_runs() -> None:
@@ -82,14 +88,7 @@ def check_runs() -> None:
             "unset the variable"
         )
     if host().executes(_TILES):
-        request_permission()
-
-
-def check_object() -> None:
-    """Raises UnsupportedError where `check_runs` does, and where code would need leave that a library does not ask for."""
-    check_runs()
-    if host().executes(_TILES):
-        raise UnsupportedError(f"libraries and object files are made without AMX tiles: unset ATTN_MLIR_CPU={host().model}")
+        amx.request_permission()
 
 
 def instruction_sets() -> tuple[str, ...]:

@@ -5,8 +5,10 @@ from pathlib import Path
 
 from attn_mlir.backends.cpu import pipeline
 from attn_mlir.backends.cpu.engine import compile_module
-from attn_mlir.backends.cpu.target import check_object
+from attn_mlir.backends.cpu.lowering.tile_registers import uses_tiles
+from attn_mlir.backends.cpu.target import check_runs
 from attn_mlir.diagnostics import DiagnosticError, at
+from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir, llvm
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import walk
@@ -36,9 +38,17 @@ def to_llvm(module: ir.Module) -> str:
 
 
 def to_object(module: ir.Module) -> bytes:
-    """An object file for this machine, optimised. Raises UnsupportedError where ATTN_MLIR_CPU asks for another."""
-    check_object()
+    """An object file for this machine, optimised.
+
+    Raises UnsupportedError where ATTN_MLIR_CPU asks for another, and for code that needs leave which an object file cannot ask for.
+    """
+    check_runs()
     _lower(module)
+    if uses_tiles(module):
+        raise UnsupportedError(
+            "a process asks for leave to use AMX tiles, which an object file by itself does not: set ATTN_MLIR_CPU=avx512, "
+            "or make a library by compile_ahead"
+        )
     engine = compile_module(module)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.o"

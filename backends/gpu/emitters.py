@@ -59,6 +59,8 @@ class Emitters(Generic[TargetT]):
     targets: Mapping[str, TargetT]
     pages: tuple[str, ...] = ()
     """The emitters that read keys in pages."""
+    packed_order: tuple[str, ...] = ()
+    """The emitters that add sums over keys of packed sequences in a fixed order."""
 
     def plan(self, kernel: ir.Operation) -> Fields:
         """The schedule of a tiled kernel: "emitter", "arch", and what that emitter decides. `tile.choices` of the kernel overrides it.
@@ -72,21 +74,21 @@ class Emitters(Generic[TargetT]):
             raise UnsupportedError(f"there is no emitter '{wanted}' (emitters: {', '.join(self.names)})")
         refusals: dict[str, Refusal] = {}
         facts = ir.DictAttr(kernel.attributes["tile.kernel"])
-        if "lengths" in facts and choices.get("deterministic") and attributes.grid_kind(kernel) == "pairs":
-            raise UnsupportedError(
-                "gradients of packed sequences (attention_varlen) have no fixed order of sums on GPUs yet: leave deterministic out, or "
-                "compute them on the CPU"
-            )
+        ordered = "lengths" in facts and bool(choices.get("deterministic")) and attributes.grid_kind(kernel) == "pairs"
         paged = "paged" in facts
         for name in self.names if wanted is None else (str(wanted),):
             if paged and name not in self.pages:
                 refusals[name] = Refusal(f"'{name}' reads no keys in pages (block_table)")
                 continue
+            if ordered and name not in self.packed_order:
+                refusals[name] = Refusal(f"'{name}' adds gradients of packed sequences in no fixed order (deterministic, batch_invariant)")
+                continue
             fields = self._module(name).plan(kernel, target, choices)
             if isinstance(fields, Refusal):
                 refusals[name] = fields
             elif fields is not None:
-                made: Fields = {"emitter": name, "arch": target.arch, **fields}
+                launches = {key: value for key, value in choices.items() if key.startswith("launch_")}  # what drivers need
+                made: Fields = {"emitter": name, "arch": target.arch, **fields, **launches}
                 for best, why in list(refusals.items())[:1]:
                     made[SLOW] = f"made by '{name}', not by '{best}': {why}"
                 return made

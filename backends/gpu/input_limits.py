@@ -23,14 +23,19 @@ RECURRENT = (*ELEMENTS, "f32")
 """And in linear attention."""
 WIDENING = frozenset({"AMD"})
 """Who has kernels that widen 8-bit elements of attention to 16 bits on their way to matrix instructions."""
+WIDE_COLUMNS = 1024
+"""The largest head dimension of attention without derivatives on Hopper, whose v is seen in slices (`nvidia-slice-values`)."""
 PAGE_ROWS = 16
 """Rows that are copied at a time of what lies in pages, whose sizes are multiples of it."""
 MAX_STATE = 512
 """Columns of q, k and v in linear attention, whose states programs may share."""
 
 
-def check_types(module: ir.Module, vendor: str) -> None:
-    """Raises UnsupportedError for elements and head dimensions of `@attention` that no kernel takes; `vendor` is "NVIDIA" or "AMD"."""
+def check_types(module: ir.Module, vendor: str, wide: bool = False) -> None:
+    """Raises UnsupportedError for elements and head dimensions of `@attention` that no kernel takes; `vendor` is "NVIDIA" or "AMD".
+
+    `wide`: whether there are kernels for heads of up to WIDE_COLUMNS.
+    """
     type_ = ir.FunctionType(ir.TypeAttr(function_named(module, "attention").attributes["function_type"]).value)
     q, v, o = (ir.RankedTensorType(each) for each in (type_.inputs[0], type_.inputs[2], type_.results[0]))
     if is_eight_bit(v.element_type) and vendor not in WIDENING:
@@ -47,7 +52,7 @@ def check_types(module: ir.Module, vendor: str) -> None:
             f"kernels for {vendor} GPUs take {kinds} inputs, but q, k and v are {q.element_type}: cast them with {casts} "
             "(scores and sums are float32 all the same), or compute on the CPU"
         )
-    check_columns(q.shape[3], v.shape[3], linear, vendor)
+    check_columns(q.shape[3], v.shape[3], linear, vendor, wide)
 
 
 def check_programs(module: ir.Module, vendor: str) -> None:
@@ -62,13 +67,18 @@ def check_programs(module: ir.Module, vendor: str) -> None:
                 raise DiagnosticError([at(op.location, "error", str(error))]) from None
 
 
-def check_columns(keys: int, values: int, linear: bool, vendor: str) -> None:
+def check_columns(keys: int, values: int, linear: bool, vendor: str, wide: bool = False) -> None:
     """Raises UnsupportedError for head dimensions of q and k, and of v, that no kernel takes."""
-    most = MAX_STATE if linear else MAX_COLUMNS
+    most = MAX_STATE if linear else WIDE_COLUMNS if wide else MAX_COLUMNS
     for name, columns in (("q", keys), ("v", values)):
         if columns > most:
+            more = (
+                f"; Hopper has up to {WIDE_COLUMNS} where nothing needs a derivative"
+                if vendor == "NVIDIA" and not linear and not wide
+                else ""
+            )
             raise UnsupportedError(
-                f"{name} has head dimension {columns}, and kernels for {vendor} GPUs take up to {most}: compute on the CPU"
+                f"{name} has head dimension {columns}, and kernels for {vendor} GPUs take up to {most}: compute on the CPU{more}"
             )
 
 

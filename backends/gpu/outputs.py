@@ -17,44 +17,53 @@ _SLOT_BYTES = 1 << 30
 
 
 def outputs_of(
-    unit: Unit, made: ResultShapes, over: torch.Tensor, layout: str, alignment: Callable[[int], int], row_bytes: int = 0
+    unit: Unit,
+    made: ResultShapes,
+    over: torch.Tensor,
+    layout: str,
+    alignment: Callable[[int], int],
+    row_bytes: int = 0,
+    sequences: int = 0,
 ) -> list[OutputMemory]:
     """The memory of a step's results. `over`: the tensor whose blocks of rows are the programs of the grid.
 
     `alignment` tells of how many elements the address and the strides of an output must be multiples; `row_bytes`, how far apart
-    the kernel's rows must be at most: results whose layout puts them farther apart are copied into it. 0: anywhere.
+    the kernel's rows must be at most: results whose layout puts them farther apart are copied into it. 0: anywhere. `sequences`: how many
+    are packed in `over`.
     Raises UnsupportedError for sums that would need slots of more than 1 GiB, or other columns than they have.
     """
     memory = []
     for output, shape in enumerate(made.shapes):
         order, align = layout if made.heads[output] else "bhsd", alignment(output)
         if row_bytes and order != "bhsd" and strides_of(shape, order)[2] * unit.dtypes[output].itemsize >= row_bytes:
-            near = _memory(unit, output, shape, "bhsd", over, align)
+            near = _memory(unit, output, shape, ("bhsd", align), over, sequences)
             memory.append(_Reordered(near.tensor, near.seen, near=near, order=order))
         else:
-            memory.append(_memory(unit, output, shape, order, over, align))
+            memory.append(_memory(unit, output, shape, (order, align), over, sequences))
     return memory
 
 
-def _memory(unit: Unit, output: int, shape: torch.Size, order: str, over: torch.Tensor, align: int) -> OutputMemory:
-    """The memory of one result, in an order."""
+def _memory(unit: Unit, output: int, shape: torch.Size, form: tuple[str, int], over: torch.Tensor, sequences: int) -> OutputMemory:
+    """The memory of one result, in an order whose rows are aligned as `form` says."""
+    order, align = form
     if shape and shape[-1] % align:
         return _padded(unit, output, shape, order, over.device, align)
     if unit.kernel.outputs[output] == "store":
         tensor = empty_heads(shape, unit.dtypes[output], order, over.device)
         return OutputMemory(tensor, tensor)
-    return _sums(unit, output, shape, order, over)
+    return _sums(unit, output, shape, order, over, sequences)
 
 
-def _sums(unit: Unit, output: int, shape: torch.Size, order: str, over: torch.Tensor) -> OutputMemory:
+def _sums(unit: Unit, output: int, shape: torch.Size, order: str, over: torch.Tensor, sequences: int) -> OutputMemory:
     """Zeros to which programs add: in one place by atomic additions or in turns, or each in a slot of its own."""
     kernel = unit.kernel
     if kernel.grid == "chunks":  # every block of columns writes all of its slot
         made = empty((kernel.blocks, *shape), dtype=unit.dtypes[output], device=over.device)
         return OutputMemory(made, made, slots=True)
     batch, heads, length = over.shape[:3]
-    # Items of a list of work may be more than that: all of them add in one place, which any number but one of slots without a stride is.
-    programs = (2 if kernel.lengths else -(-length // kernel.block_q), batch, heads)
+    # A list of work has no more items than that; where they add in one place, which has no stride, any number but one does.
+    blocks = max(2, length // kernel.block_q + sequences) if kernel.lengths else -(-length // kernel.block_q)
+    programs = (blocks, batch, heads)
     slots = (1, 1, 1)
     if unit.schedule.get("sums") == "slots" or (kernel.outputs[output] == "scatter" and unit.schedule.get("deterministic")):
         apart = kernel.disjoint[output] if kernel.outputs[output] == "scatter" else (False, True, True)

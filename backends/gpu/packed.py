@@ -6,6 +6,7 @@ past the end of a sequence, zeros are read and nothing is written, as past the e
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -67,18 +68,27 @@ def tensor_of(value: Any) -> Any:
     return value.memory if isinstance(value, Ragged) else value
 
 
+def sequence_count(kernel: KernelGrid, operands: Sequence[Any]) -> int:
+    """How many sequences a kernel's packed operands hold; 0 where they are not packed."""
+    return len(operands[kernel.lengths[0]]) if kernel.lengths else 0
+
+
 def extents_of(kernel: KernelGrid, arguments: Sequence[Any]) -> Sequence[int]:
     """Batch, heads and rows of the grid of a kernel, of packed tensors as many rows as the blocks in its list have at most."""
     over = arguments[kernel.over].shape
     if not kernel.lengths:
         return over
-    return 1, over[1], (arguments[-1].shape[0] - 1) * kernel.block_q
+    work = arguments[-1] if arguments[-1].dim() == 2 else arguments[-2]  # counters of turns come behind it
+    return 1, over[1], (work.shape[0] - 1) * kernel.block_q
 
 
-def arguments_of(kernel: KernelGrid, operands: Sequence[Any], memory: Sequence[OutputMemory]) -> list[Any]:
+def arguments_of(
+    kernel: KernelGrid, operands: Sequence[Any], memory: Sequence[OutputMemory], turns: "TurnBlocks | None" = None
+) -> list[Any]:
     """The arguments of a kernel's launch: inputs, outputs, and, for "pairs", the keys of a chunk.
 
     Those of one on packed tensors are ragged views where it takes such, and a list of work comes last. Rows of no sequence become 0.
+    `turns`: of a kernel whose programs add to the other side in turns.
     """
     tensors = [*operands, *(each.seen for each in memory)]
     if not kernel.lengths:
@@ -88,19 +98,45 @@ def arguments_of(kernel: KernelGrid, operands: Sequence[Any], memory: Sequence[O
             each.seen.zero_()
     seen = [Ragged(value) if number in kernel.ragged else value for number, value in enumerate(tensors)]
     own, *others = (operands[number] for number in kernel.lengths)
-    rows = operands[kernel.over].shape[2]
-    return [*seen, items_of(own, others[0] if others else None, kernel.block_q, rows, first=kernel.grid == "pairs")]
+    rows, first = operands[kernel.over].shape[2], kernel.grid == "pairs" and turns is None
+    return [*seen, items_of(own, others[0] if others else None, kernel.block_q, rows, first, turns)]
 
 
-def items_of(own: torch.Tensor, others: torch.Tensor | None, block: int, rows: int, first: bool) -> torch.Tensor:
+@dataclass(frozen=True)
+class TurnBlocks:
+    """Blocks of `rows` rows of the other side, each of which has counters that tell whose turn it is to add; `count` of all sequences."""
+
+    rows: int
+    count: int
+
+    @staticmethod
+    def of(length: int, rows: int, sequences: int) -> "TurnBlocks":
+        """Those of a tensor with so many rows, each of which is of one sequence at most."""
+        return TurnBlocks(rows, length // rows + sequences)
+
+    def begins(self, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The first block of each sequence, and whether there are as many as it has: lengths that nobody checked may ask for more."""
+        blocks = (lengths.long() + (self.rows - 1)) // self.rows
+        ends = blocks.cumsum(0)
+        return ends - blocks, ends <= self.count
+
+
+def items_of(
+    own: torch.Tensor, others: torch.Tensor | None, block: int, rows: int, first: bool, turns: TurnBlocks | None = None
+) -> torch.Tensor:
     """The blocks of `block` rows of sequences with the lengths `own`, of `rows` rows at most together, as a list; nothing waits for a GPU.
 
     The sequences with the largest lengths of the other side, `others`, come first, and of each its last blocks, or, with `first`, its
     first ones: those that see most under a causal mask. The list has as many items as there may be, and one more row with how many
-    there are. Items past these have no rows; their sequence is one of the list.
+    there are. Items past these have no rows; their sequence is one of the list. With `turns`, slots are the first of these blocks of
+    each sequence; one that has none left has no items, so that no two sequences wait for the same counter.
     """
     count, device = len(own), own.device
     blocks = (own + (block - 1)) // block
+    slots = torch.zeros_like(own)
+    if turns is not None and others is not None:
+        slots, fits = turns.begins(others)
+        blocks = blocks * fits
     order = torch.argsort(others, descending=True, stable=True) if others is not None else torch.arange(count, device=device)
     ends = blocks[order].cumsum(0)
     most = rows // block + count
@@ -110,6 +146,6 @@ def items_of(own: torch.Tensor, others: torch.Tensor | None, block: int, rows: i
     length = own[owner]
     inside = number - end + blocks[owner] if first else end - 1 - number
     begin = torch.where(number < ends[-1], inside * block, length)
-    made = torch.stack([owner, begin, torch.minimum(begin + block, length), torch.zeros_like(begin)], 1)
+    made = torch.stack([owner, begin, torch.minimum(begin + block, length), slots[owner]], 1)
     last = torch.nn.functional.pad(ends[-1:].clamp(max=most), (0, COLUMNS - 1))
     return torch.cat([made, last[None]]).to(torch.int32)

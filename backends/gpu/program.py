@@ -11,7 +11,8 @@ from attn_mlir import forks
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.emitters import SLOW
 from attn_mlir.backends.gpu.input_limits import check_pages, check_sizes
-from attn_mlir.backends.gpu.split import SplitDecode, parts_for
+from attn_mlir.backends.gpu.slices import is_sliced, joined, sliced_calls
+from attn_mlir.backends.gpu.split import FIXED_PART, SplitDecode, fixed_parts, parts_for
 from attn_mlir.backends.gpu.units import Unit, outlined
 from attn_mlir.backends.host import Host
 from attn_mlir.backends.program import LaunchPlan, RunPlan, stages_of
@@ -28,9 +29,6 @@ _WHOLE = (
 class GpuLaunchPlan(LaunchPlan):
     """A function for GPUs that takes tensors and numbers and returns tensors. See `driver.CompiledFunction`."""
 
-    part_blocks = (64, 128)
-    """Rows, heads of a group, and keys of a block where keys are seen in parts."""
-
     def __init__(self, source: str, prepare: str, choices: Fields, host: Host, units: Mapping[str, Unit]) -> None:
         """`source` is the module, `prepare` the pipeline that makes `host` and its kernels of it, `choices` those of their schedules."""
         super().__init__(host, {name: unit.kernel for name, unit in units.items()})
@@ -40,6 +38,7 @@ class GpuLaunchPlan(LaunchPlan):
         self._parts: list[tuple[SplitDecode, GpuLaunchPlan] | None] = []
         """Once they are known, the kernels of parts and a program of them, or None where there are none; `with_work` shares it."""
         self._splits = 0
+        self._invariant = False
         self.listeners: list[Callable[[Mapping[str, str]], None]] = []
         """Are told why kernels are slow where only their compiler can know, before the first launch; see `performance.tell`."""
 
@@ -63,13 +62,14 @@ class GpuLaunchPlan(LaunchPlan):
         return {name: str(unit.schedule[SLOW]) for name, unit in self.units.items() if SLOW in unit.schedule}
 
     def with_work(self, splits: int, invariant: bool) -> "GpuLaunchPlan":
-        """The same program, which sees the keys of single queries in so many parts, see `driver.with_work`."""
-        if invariant:
+        """The same program, which sees the keys of single queries in so many parts, or in parts of one size; see `driver.with_work`."""
+        if invariant and splits > 1:
             raise UnsupportedError(
-                "batch_invariant is for the CPU: on GPUs o never depends on the batch but for num_splits; pass num_splits=1"
+                f"batch_invariant sees the keys of single queries in parts of {FIXED_PART}, however many these are, "
+                f"got num_splits={splits}: leave num_splits out, or pass num_splits=1 for one part"
             )
         made = copy.copy(self)
-        made._splits = splits
+        made._splits, made._invariant = splits, invariant
         return made
 
     def decode(self, inputs: Sequence[Any], layout: str, keys: int) -> list[torch.Tensor] | None:
@@ -87,8 +87,15 @@ class GpuLaunchPlan(LaunchPlan):
         heads, batch = inputs[kernel.keys].shape[1], len(inputs[kernel.lengths[0]])
         if not batch:
             return None
-        cut = parts_for(keys, heads * batch, self.part_blocks[1], self.machine().processors, self._splits)
-        return split.run(kernel, inputs, plan.steps[0], layout, cut, program.start_part)
+        if self._invariant:
+            cut = fixed_parts(keys, self._splits)
+        else:
+            cut = parts_for(keys, heads * batch, self.part_blocks[1], self.machine().processors, self._splits)
+        made = plan.steps[0]
+        if not is_sliced(split.parts):
+            return split.run(kernel, inputs, made, layout, cut, program.start_part)
+        found = [split.run(kernel, seen, made, layout, cut, program.start_part) for seen, made in sliced_calls(split.parts, inputs, made)]
+        return joined(found, made)
 
     def _split(self) -> "tuple[SplitDecode, GpuLaunchPlan] | None":
         """The kernels of parts, and the program that launches them; lowered at the first call that needs them."""
@@ -103,6 +110,11 @@ class GpuLaunchPlan(LaunchPlan):
     def lower_parts(self) -> tuple[Unit, Unit] | None:
         """The kernels of parts and of their merge, or None."""
         return None
+
+    @property
+    def part_blocks(self) -> tuple[int, int]:
+        """Rows, heads of a group, and keys of a block where keys are seen in parts."""
+        return 64, 128
 
     @property
     def part_choices(self) -> Fields:

@@ -12,15 +12,15 @@ from attn_mlir.registry import registry
 
 
 def scheduled(
-    context: ir.Context, source: str, name: str, prepare: str, choices: Fields, to_kernels: str, maker: str
+    context: ir.Context, source: str, name: str, prepare: str, choices: Fields, to_kernels: str, maker: str, *, wide: bool = False
 ) -> tuple[ir.Module, Host]:
     """The module with the kernels of function `name` after the pipeline `to_kernels`, and the function as the host runs it.
 
-    `context` is the current one; `maker` of the GPUs is named where a type is not supported.
+    `context` is the current one; `maker` of the GPUs is named where a type is not supported; `wide`: see `check_types`.
     """
     load_all(context)
     module = ir.Module.parse(source)
-    check_types(module, maker)
+    check_types(module, maker, wide)
     Pipeline.parse(prepare, registry()).run(module)
     host = read_host(function_named(module, name))
     outlined(module, host, choices)

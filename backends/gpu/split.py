@@ -23,21 +23,25 @@ from attn_mlir.passes.split_kv import COMBINE, PARTS, in_parts
 from attn_mlir.passes.tiling.work import PART_COLUMNS
 from attn_mlir.registry import registry
 
+FIXED_PART = 1024
+"""Keys of a part, a multiple of blocks, where a sequence must have the same bits in every batch."""
 Start = Callable[[str, list[Any], int], None]
 _CUT = "attn-guard-empty-rows,"
 _LEAST, _OVERHEAD = 2, 2
 """Blocks of keys of a part at least; what a part costs besides its own, in blocks."""
 
 
-def lower_parts(source: str, choices: Fields, pipeline: str, emit: Callable[[ir.Operation], Any], maker: str) -> tuple[Unit, Unit] | None:
+def lower_parts(
+    source: str, choices: Fields, pipeline: str, emit: Callable[[ir.Operation], Any], maker: str, wide: bool = False
+) -> tuple[Unit, Unit] | None:
     """The kernels of parts and of their merge, or None where a row's keys are not seen in parts; `pipeline` leads to scheduled kernels.
 
-    `choices` have `block_q` and `block_kv`; `maker`: see `scheduled`.
+    `choices` have `block_q` and `block_kv`; `maker` and `wide`: see `scheduled`.
     """
     first, rest = (part.strip(",") for part in pipeline.split(_CUT, 1))
     with reported(), loaded():
         module = ir.Module.parse(source)
-        check_types(module, maker)
+        check_types(module, maker, wide)
         Pipeline.parse(OUTLINE, registry()).run(module)
         host = read_host(function_named(module, "attention"))
         if len(host.steps) != 1:
@@ -66,6 +70,11 @@ def parts_for(keys: int, pairs: int, block: int, programs: int, wanted: int = 0)
         count = min(range(1, most + 1), key=lambda n: (-(-pairs * n // programs) * (-(-blocks // n) + _OVERHEAD), n))
     length = -(-blocks // count)
     return -(-blocks // length), length * block
+
+
+def fixed_parts(keys: int, wanted: int = 0) -> tuple[int, int]:
+    """The same for parts of FIXED_PART keys each, or `wanted` = 1 of all keys: where they are cut depends on nothing else."""
+    return (1, FIXED_PART) if wanted == 1 else (max(1, -(-keys // FIXED_PART)), FIXED_PART)
 
 
 @functools.lru_cache(256)

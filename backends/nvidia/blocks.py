@@ -2,8 +2,12 @@
 
 from dataclasses import dataclass
 
+from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, pieces
+
+_QUERY = 2
+"""Where the query stands among the positions of a scatter."""
 
 
 @dataclass(frozen=True)
@@ -12,7 +16,8 @@ class NvidiaFacts:
 
     `grid`: "rows", "pairs", "elements", "heads" (sums over heads) or "chunks" (then `head` and `value` are a state's rows and columns);
     `head` and `value` are the columns of q and of v, `bits` of an element of them; `masked`: some blocks are skipped or partial;
-    `products`: how many products of queries and keys a pair needs.
+    `products`: how many products of queries and keys a pair needs; `biased`: scores read f32 of a captured tensor for every pair;
+    `scattered`: there is a gradient of a dense bias.
     """
 
     grid: str
@@ -21,17 +26,21 @@ class NvidiaFacts:
     bits: int = 16
     masked: bool = False
     products: int = 1
+    biased: bool = False
+    scattered: bool = False
 
 
 def facts_of(function: ir.Operation) -> NvidiaFacts | None:
     """The facts of a function before tiling; None if it is no kernel."""
     for online in find_all(function, "attn.online"):
         head, value, bits = _columns([online.operands[0], online.operands[2]])
-        return NvidiaFacts("rows", head, value, bits, bool(pieces(online, "attn.mask")), 1 + len(pieces(online, "attn.product")))
+        products = 1 + len(pieces(online, "attn.product"))
+        return NvidiaFacts("rows", head, value, bits, bool(pieces(online, "attn.mask")), products, _is_biased(online))
     for pairs in find_all(function, "attn.pairs"):
         products = pieces(pairs, "attn.product")
         head, value, bits = _columns([products[0].operands[0], products[-1].operands[0]])
-        return NvidiaFacts("pairs", head, value, bits, bool(pieces(pairs, "attn.mask")), len(products))
+        scattered = any(_has_places(op.regions[0].blocks[0], _QUERY) for op in find_all(function, "attn.scatter"))
+        return NvidiaFacts("pairs", head, value, bits, bool(pieces(pairs, "attn.mask")), len(products), scattered=scattered)
     for chunk in find_all(function, "attn.chunk"):
         head, value, bits = _columns([chunk.operands[1], chunk.operands[2]])
         return NvidiaFacts("chunks", head, value, bits)
@@ -56,6 +65,38 @@ def default_blocks(facts: NvidiaFacts) -> tuple[int, int]:
     if facts.grid == "chunks":
         return 64, facts.value
     return 128, 128
+
+
+def blocks_with_captures(facts: NvidiaFacts) -> tuple[int, int] | None:
+    """The blocks of kernels that read or add to captured tensors for every pair, where these need other ones."""
+    columns = max(facts.head, facts.value)
+    if facts.biased and 64 < columns <= 128 and facts.products == 1:
+        return 128, 96  # shared memory has room for a window of f32 beside two stages of keys
+    return (128, 64) if facts.scattered and columns <= 128 and facts.products == 2 else None
+
+
+def _is_biased(online: ir.Operation) -> bool:
+    """Whether a score function reads a dense bias of f32: one index is that of the query, another one that of the key."""
+    for score in pieces(online, "attn.score"):
+        block = score.regions[0].blocks[0]
+        last = len(list(block.arguments)) - 1
+        for view in block.operations:
+            op = view.operation
+            if op.name == "tensor.extract" and isinstance(op.results[0].type, ir.F32Type) and _places(op, block, last - 1):
+                return True
+    return False
+
+
+def _has_places(block: ir.Block, query: int) -> bool:
+    """Whether a scatter goes to a dense bias."""
+    return _places(list(block.operations)[-1].operation, block, query)
+
+
+def _places(op: ir.Operation, block: ir.Block, query: int) -> bool:
+    """Whether one of its indices depends on the query alone (argument `query` of the block), another one on the key, the next."""
+    depends = dependence(block)
+    places = [depends.get(value, frozenset()) & {query, query + 1} for value in op.operands]
+    return {query} in places and {query + 1} in places
 
 
 def _columns(values: list[ir.Value]) -> tuple[int, int, int]:

@@ -10,7 +10,9 @@ from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia.target import TARGETS
 from attn_mlir.mlir import ir
 
-EMITTERS = Emitters("nvidia", "attn_mlir.backends.nvidia", ("hopper", "simt", "tilelang"), TARGETS, pages=("hopper",))
+EMITTERS = Emitters(
+    "nvidia", "attn_mlir.backends.nvidia", ("hopper", "simt", "tilelang"), TARGETS, pages=("hopper",), packed_order=("hopper",)
+)
 
 
 def plan(kernel: ir.Operation) -> Fields:

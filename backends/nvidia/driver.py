@@ -109,11 +109,16 @@ def _compile(source: str, name: str, prepare: str, choices: attributes.Fields) -
 
 def _lower(source: str, name: str, prepare: str, choices: attributes.Fields) -> tuple[Host, dict[str, Unit]]:
     with reported(), loaded() as context:
-        module, host = scheduled(context, source, name, prepare, choices, pipeline.KERNEL, _MAKER)
+        module, host = scheduled(context, source, name, prepare, choices, pipeline.KERNEL, _MAKER, wide=_takes_wide(prepare, choices))
         round_results(module, host)
         called = [step for step in host.steps if step.kernel]
         tilelang.emit_ahead([function_named(module, step.kernel) for step in called])
         return host, {step.kernel: read_unit(function_named(module, step.kernel), len(step.results), codegen.emit) for step in called}
+
+
+def _takes_wide(prepare: str, choices: attributes.Fields) -> bool:
+    """Whether heads may have more than 256 columns: in an attention itself, on Hopper."""
+    return prepare == OUTLINE and choices.get("arch") == target.HOPPER.arch
 
 
 def slow(source: str, function: str, wrt: Sequence[str], deterministic: bool = False, segment: int = 0) -> dict[str, str]:
@@ -121,7 +126,7 @@ def slow(source: str, function: str, wrt: Sequence[str], deterministic: bool = F
     choices: attributes.Fields = {"arch": current_target().arch, **({"deterministic": 1} if deterministic else {})}
     prepared = prepare_derivative(function, wrt, pipeline.outline(current_target().arch), segment)
     with reported(), loaded() as context:
-        module, host = scheduled(context, source, *prepared, choices, pipeline.KERNEL, _MAKER)
+        module, host = scheduled(context, source, *prepared, choices, pipeline.KERNEL, _MAKER, wide=_takes_wide(prepared[1], choices))
         return slow_kernels(function_named(module, step.kernel) for step in host.steps if step.kernel)
 
 

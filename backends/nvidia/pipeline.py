@@ -1,12 +1,15 @@
 """The pipelines of the NVIDIA backend as text."""
 
-KERNEL = (
-    "attn-simplify,attn-resolve-masks,attn-online-rewrite,attn-fit-range,attn-chunk-rewrite{channel-chunk=32},attn-guard-empty-rows,nvidia-choose-blocks,nvidia-numerics,"
+TILED = (
+    "attn-simplify,nvidia-slice-values,attn-resolve-masks,attn-online-rewrite,attn-fit-range,attn-chunk-rewrite{channel-chunk=32},attn-guard-empty-rows,nvidia-choose-blocks,nvidia-numerics,"
     "attn-tile{block-q=128 block-kv=128 whole=true},canonicalize,cse,attn-choose-kept,"
     "gpu-narrow-bounds,gpu-keep-max,gpu-narrow-comparisons,gpu-float-positions,gpu-tanh{keep-approximate=true},gpu-logistic,gpu-sink-factors,gpu-row-terms,gpu-fold-scale,gpu-exp2,"
     "gpu-merge-sums,canonicalize,cse,gpu-share-reciprocals,nvidia-gather-products,nvidia-float32-products,canonicalize,cse,tile-schedule{target=nvidia}"
 )
 """From stage 0 to scheduled kernels."""
+
+KERNEL = f"{TILED},nvidia-load-windows"
+"""The same with windows of captured tensors, where schedules have room for them: what is printed."""
 
 SCHEDULE = (
     "warp-assign-layouts,canonicalize,cse,warp-order-tiles,warp-join-loops,canonicalize,cse,"
@@ -16,7 +19,7 @@ SCHEDULE = (
 )
 """From tiled kernels that `tile-schedule` has left to kernels of the `warp` dialect, where their passes apply."""
 
-WARP = f"{KERNEL},{SCHEDULE}"
+WARP = f"{TILED},{SCHEDULE}"
 """From stage 0 to kernels of the `warp` dialect."""
 
 

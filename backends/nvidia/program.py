@@ -10,15 +10,19 @@ import torch
 from attn_mlir.backends import disk_cache
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.outputs import outputs_of
-from attn_mlir.backends.gpu.packed import arguments_of
+from attn_mlir.backends.gpu.packed import arguments_of, sequence_count
 from attn_mlir.backends.gpu.program import GpuLaunchPlan
+from attn_mlir.backends.gpu.scalar_bounds import MAX_COLUMNS
+from attn_mlir.backends.gpu.slices import is_sliced, slices_of
 from attn_mlir.backends.gpu.split import lower_parts
 from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.backends.host import Host, HostStep
 from attn_mlir.backends.nvidia import calls, chains, codegen, cuda, pipeline
 from attn_mlir.backends.nvidia.compile import Cubin, compile_all
 from attn_mlir.backends.nvidia.launch import LIMIT, CudaLauncher
-from attn_mlir.backends.nvidia.units import describe, pack, spilled, turn_counters
+from attn_mlir.backends.nvidia.passes.slice_values import wide_blocks
+from attn_mlir.backends.nvidia.target import HOPPER
+from attn_mlir.backends.nvidia.units import describe, pack, packed_turns, spilled, turn_counters
 from attn_mlir.backends.program import ResultShapes, RunPlan
 from attn_mlir.backends.segments import DeviceModel
 from attn_mlir.errors import ArgumentError
@@ -46,7 +50,8 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         self._binaries = binaries
         self.key = key
         self._launchers: dict[tuple[str, int], CudaLauncher] = {}
-        packed = any(unit.kernel.lengths for unit in units.values())  # these have new lists of work in each call
+        # Packed tensors have new lists of work in each call; where v is seen in slices, there is more than one launch.
+        packed = any(unit.kernel.lengths or is_sliced(unit) for unit in units.values())
         self._single = "" if packed else _single_kernel(host, units)
         self._chained = not self._single and not packed and chains.is_chain(host, units)
         self._calls: dict[tuple[Any, ...], calls.RepeatedLaunch | chains.Chain] = {}
@@ -117,6 +122,13 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
             self._calls.clear()
         self._calls[key] = call
 
+    def with_work(self, splits: int, invariant: bool) -> "NvidiaLaunchPlan":
+        made = super().with_work(splits, invariant)
+        assert isinstance(made, NvidiaLaunchPlan)
+        if invariant:
+            made._longer = 0  # which kernel runs would depend on how many keys all sequences have together
+        return made
+
     def machine(self) -> DeviceModel:
         return DeviceModel(cuda.device(cuda.current_device()).multiprocessors)
 
@@ -125,9 +137,17 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         over = operands[unit.kernel.over]
         device, index = over.device, cuda.index_of(over)
         launcher = self._launchers.get((step.kernel, index)) or self._load(step.kernel, device, index)
-        memory = outputs_of(unit, made, over, layout, lambda output: launcher.alignment(len(operands) + output, unit.dtypes[output]))
-        copied = launcher([*arguments_of(unit.kernel, operands, memory), *turn_counters(unit, operands)])
-        self.tell_copied(step, operands, copied)
+        memory = outputs_of(
+            unit,
+            made,
+            over,
+            layout,
+            lambda output: launcher.alignment(len(operands) + output, unit.dtypes[output]),
+            sequences=sequence_count(unit.kernel, operands),
+        )
+        for seen, outputs in slices_of(unit, operands, memory):
+            copied = launcher([*arguments_of(unit.kernel, seen, outputs, packed_turns(unit, seen)), *turn_counters(unit, seen)])
+            self.tell_copied(step, operands, copied)
         return [each.result() for each in memory]
 
     def decode(self, inputs: Sequence[Any], layout: str, keys: int) -> list[torch.Tensor] | None:
@@ -135,7 +155,13 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
             return super().decode(inputs, layout, keys)
 
     def lower_parts(self) -> tuple[Unit, Unit] | None:
-        return lower_parts(self._source, self.part_choices, pipeline.KERNEL, codegen.emit, "NVIDIA")
+        wide = self._choices.get("arch") == HOPPER.arch
+        return lower_parts(self._source, self.part_choices, pipeline.KERNEL, codegen.emit, "NVIDIA", wide)
+
+    @property
+    def part_blocks(self) -> tuple[int, int]:
+        columns = (self.host.arguments[0].shape or (0,))[-1]
+        return wide_blocks(columns) if columns > MAX_COLUMNS else super().part_blocks
 
     def with_units(self, units: Mapping[str, Unit]) -> "NvidiaLaunchPlan":
         return NvidiaLaunchPlan(self._source, self._prepare, self._choices, self.host, units)

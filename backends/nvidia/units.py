@@ -13,6 +13,7 @@ from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.emitters import SLOW
 from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.gpu.packed import TurnBlocks
 from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.backends.host import Host, HostStep, from_json, read_kernel, to_json
 from attn_mlir.backends.nvidia.compile import Cubin
@@ -29,14 +30,33 @@ def turns(unit: Unit, operands: Sequence[Any]) -> int:
     if "turn_rows" not in schedule:
         return 0
     batch, heads, length = operands[int(schedule["turn_over"])][:3]
-    return int(batch * heads * -(-length // int(schedule["turn_rows"])) * int(schedule["turn_parts"]))
+    packed = _packed_turns(unit, operands)
+    blocks = -(-length // int(schedule["turn_rows"])) if packed is None else packed.count
+    return int(batch * heads * blocks * int(schedule["turn_parts"]))
+
+
+def _packed_turns(unit: Unit, operands: Sequence[Any]) -> TurnBlocks | None:
+    """The blocks that have counters, of packed tensors with these shapes."""
+    if "turn_rows" not in unit.schedule or not unit.kernel.lengths:
+        return None
+    length, sequences = operands[int(unit.schedule["turn_over"])][2], operands[unit.kernel.lengths[1]][0]
+    return TurnBlocks.of(length, int(unit.schedule["turn_rows"]), sequences)
+
+
+def _shapes(operands: Sequence[Any]) -> list[Any]:
+    return [value.shape if isinstance(value, torch.Tensor) else () for value in operands]
+
+
+def packed_turns(unit: Unit, operands: Sequence[Any]) -> TurnBlocks | None:
+    """Which blocks of the operands of a launch have counters, where sequences are packed; see `backends.gpu.packed.arguments_of`."""
+    return _packed_turns(unit, _shapes(operands))
 
 
 def turn_counters(unit: Unit, operands: Sequence[Any]) -> list[torch.Tensor]:
     """These zeros, where there are any, for the operands of a launch."""
     if "turn_rows" not in unit.schedule:
         return []
-    count = turns(unit, [value.shape if isinstance(value, torch.Tensor) else () for value in operands])
+    count = turns(unit, _shapes(operands))
     return [torch.zeros(count, dtype=torch.int32, device=operands[unit.kernel.over].device)] if count else []
 
 

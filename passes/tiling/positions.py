@@ -111,7 +111,7 @@ def _alike(a: ir.Operation | None, b: ir.Operation | None) -> bool:
 def _limited(op: ir.Operation, operands: list[Steps]) -> Steps | None:
     """min(position of row i, the last one)."""
     varying = [each for each in operands if not each.same]
-    if len(varying) != 1 or (varying[0].row, varying[0].column, varying[0].limit) != (1, 0, None):
+    if len(varying) != 1 or (varying[0].row, varying[0].column) != (1, 0) or varying[0].limit is not None:
         return None
     return Steps(1, 0, op)
 

@@ -103,7 +103,7 @@ def with_work(program: "CompiledFunction", device: str, splits: int, invariant: 
     """A program on packed tensors that sees the keys of few queries in so many parts, and cuts sums by the length of a sequence alone."""
     make = getattr(program, "with_work", None)
     if make is None:
-        raise UnsupportedError(f"num_splits and batch_invariant are for the CPU, got a program for '{device}': leave them out")
+        raise UnsupportedError(f"num_splits and batch_invariant are not for '{device}': leave them out")
     return make(splits, invariant)
 
 

@@ -2,13 +2,17 @@
 
 import ctypes
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from attn_mlir.backends.cpu import target
+from attn_mlir.backends.cpu.ahead.build import _machine
+from attn_mlir.backends.cpu.doctor import findings
 from attn_mlir.mlir import ExecutionEngine, ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.registry import registry
@@ -83,6 +87,10 @@ assert not failed, failed
 """
 
 
+def compiler() -> str | None:
+    return shutil.which("c++")
+
+
 def run(text: str, cpu: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"ATTN_MLIR_CPU": cpu, "ATTN_MLIR_CACHE": "off"}
     return subprocess.run([sys.executable, "-c", text], env=environment, capture_output=True, text=True, check=False)
@@ -97,7 +105,7 @@ def test_code_for_avx2_runs_here() -> None:
 _TILES = """
 import torch, attn_mlir
 failed = []
-for D, Sq, Skv in ((64, 33, 127), (128, 70, 31), (64, 1, 200)):
+for D, Sq, Skv in ((64, 130, 259), (128, 70, 31), (64, 1, 200)):
     q, k, v = (torch.randn(1, h, n, D, dtype=torch.bfloat16, requires_grad=True) for h, n in ((4, Sq), (2, Skv), (2, Skv)))
     q.data[:, 1] *= 30
     wide = [x.detach().double().requires_grad_() for x in (q, k, v)]
@@ -111,6 +119,9 @@ for D, Sq, Skv in ((64, 33, 127), (128, 70, 31), (64, 1, 200)):
     pairs = [(o, want), *((x.grad, y.grad) for x, y in zip((q, k, v), wide))]
     failed += [(D, Sq, float((x - y).abs().max())) for x, y in pairs if not (x - y).abs().max() < 1e-2 * (1 + y.nan_to_num().abs().max())]
 assert not failed, failed
+single = attn_mlir.Attention()
+single(*[torch.randn(1, 1, 20, 32)] * 3)
+assert "without matrix tiles: attention: matrix tiles multiply bf16, not f32" in single.explain()
 """
 
 
@@ -123,6 +134,34 @@ def test_matrix_tiles_in_memory() -> None:
 def test_matrix_tiles() -> None:
     ran = run(_TILES, "amx")
     assert ran.returncode == 0 or "the system refuses it" in ran.stderr, ran.stderr
+
+
+@pytest.mark.parametrize("refused", ["", "the system refuses it (errno 95): Linux 5.16 or later gives it"])
+def test_matrix_tiles_are_chosen_where_they_may_be_used(refused: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target, "machine", lambda: target.MATRIX)
+    monkeypatch.setattr(target.amx, "refusal", lambda: refused)
+    monkeypatch.delenv("ATTN_MLIR_CPU", raising=False)
+    target._usual.cache_clear()
+    try:
+        assert target.host().tiles != bool(refused) and ("amx_bf16" in target.host().name) != bool(refused)
+        target.check_runs()
+        (found,) = [finding for finding in findings() if finding.name == "matrix tiles"]
+        assert (found.state, refused in found.text) == ("note" if refused else "ok", True)
+        monkeypatch.setenv("ATTN_MLIR_CPU", "avx512")
+        assert not target.host().tiles and "as ATTN_MLIR_CPU asks for" in {each.name: each.text for each in findings()}["matrix tiles"]
+    finally:
+        target._usual.cache_clear()
+
+
+@pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
+def test_a_library_asks_for_leave_to_use_matrix_tiles(tmp_path: Path) -> None:
+    source = tmp_path / "x.cpp"
+    main = '#include <cstdio>\nint main() { std::puts(machine.lacking() ? machine.lacking() : "nothing"); }\n'
+    source.write_text(f"namespace attn {{ struct Machine {{ const char *(*lacking)(); }}; }}\n{_machine(True)}\n{main}")
+    subprocess.run([str(compiler()), "-std=c++17", "-Wall", "-Werror", str(source), "-o", str(tmp_path / "x")], check=True)
+    said = subprocess.run([tmp_path / "x"], capture_output=True, text=True, check=True).stdout.strip()
+    expected = ("nothing" if not target.amx.refusal() else "leave to use amx_bf16 (Linux 5.16)") if target.machine().tiles else "amx_bf16"
+    assert said == expected and "amx" not in _machine(False)
 
 
 @pytest.mark.skipif(target.MATRIX.features <= target.machine().features, reason="this machine has AMX")

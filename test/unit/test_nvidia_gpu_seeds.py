@@ -14,12 +14,11 @@ import engine_helpers as eh
 import engine_programs as ep
 from attn_mlir import AttentionEngine, OnlineSoftmax
 from attn_mlir.api.arch import H200
-from attn_mlir.errors import ArgumentError, UnsupportedError
+from attn_mlir.errors import ArgumentError
 from gpu_cases import GPU
 
 pytestmark = GPU
 _EXAMPLES = Path(__file__).parents[2] / "examples"
-_LATENT = ("mla_decode", "mla_decode_cute")
 _PROGRAMS = [path.stem for path in (_EXAMPLES / "attention_engine").glob("*.py") if path.stem not in ("comparison", "linear")]
 
 
@@ -35,11 +34,7 @@ def _main(folder: str, program: str, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_attention_engine(program: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     main = _main("attention_engine", program, monkeypatch)
     arguments = ["--device", "cuda", "--dtype", dtype]
-    if program in _LATENT:
-        with pytest.raises(UnsupportedError, match="q has head dimension 576, and kernels for NVIDIA GPUs take up to 256"):
-            main(arguments)
-    else:
-        assert main(arguments) == 0
+    assert main(arguments) == 0
 
 
 @pytest.mark.parametrize("program", ["attention", "retnet"])

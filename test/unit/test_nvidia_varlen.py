@@ -11,10 +11,12 @@ import pytest
 import torch
 
 from attn_mlir import attention_varlen, driver, masks, rows
-from attn_mlir.backends.gpu.packed import Ragged, items_of
+from attn_mlir.backends.gpu.packed import Ragged, TurnBlocks, items_of
 from attn_mlir.backends.gpu.packing import value_of
+from attn_mlir.backends.gpu.slices import joined
+from attn_mlir.backends.program import ResultShapes
 from attn_mlir.backends.work import rows_of
-from attn_mlir.errors import ArgumentError
+from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 from attn_mlir.runtime import programs
 from generated_code import complaints
 from gpu_cases import DTYPES, GPU
@@ -63,6 +65,14 @@ def test_hopper_makes_its_kernels(name: str) -> None:
     units = {unit.code.name: unit for program in made for unit in program.units.values()}
     assert {unit.schedule["emitter"] for unit in units.values() if unit.kernel.ragged} == {"hopper"}
     assert not any(complaints(unit.code) for unit in units.values())
+    if name == "window":  # queries of later keys may begin nowhere
+        with pytest.raises(CompileError, match=r"queries that begin and end later.*'tilelang' adds gradients of packed"):
+            driver.compile_derivative(text, "cuda", "bwd", wrt, True)
+        return
+    ordered = driver.compile_derivative(text, "cuda", "bwd", wrt, True)
+    pairs = next(unit for unit in ordered.units.values() if unit.kernel.grid == "pairs")  # type: ignore[attr-defined]
+    assert pairs.schedule["emitter"] == "hopper" and "if (!(key0 + 128 >= key_rows" in pairs.code.source
+    assert not complaints(pairs.code)
 
 
 def test_launches_take_views_and_lists(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -90,6 +100,26 @@ def test_launches_take_views_and_lists(monkeypatch: pytest.MonkeyPatch, tmp_path
         assert ((1 << 30) - 12 + 5) * 256 + 9 * 256 + (1 << 30) * strides[3] == (2 << 63) + 2 * 256  # row 5 of those before row 9 of 12
 
 
+def test_turns_have_counters_of_their_own() -> None:
+    """A list for a fixed order has later keys first, and the first counter of each sequence; lengths that ask for too many get no items."""
+    keys, queries = torch.tensor([40, 0, 33, 16], dtype=torch.int32), torch.tensor([70, 5, 0, 65], dtype=torch.int32)
+    turns = TurnBlocks.of(140, 64, 4)
+    assert turns.count == 6
+    made = items_of(keys, queries, 16, 100, False, turns)
+    rows_ = made[: int(made[-1, 0])].tolist()
+    assert rows_ == [[0, 32, 40, 0], [0, 16, 32, 0], [0, 0, 16, 0], [3, 0, 16, 3], [2, 32, 33, 3], [2, 16, 32, 3], [2, 0, 16, 3]]
+    wrong = torch.tensor([70, 5, 1000, 65], dtype=torch.int32)
+    made = items_of(keys, wrong, 16, 100, False, turns)
+    assert {row[0] for row in made[: int(made[-1, 0])].tolist()} == {0}
+
+
+def test_slices_side_by_side_are_whole() -> None:
+    made = ResultShapes((torch.Size([1, 2, 3, 20]), torch.Size([1, 2, 3])), (torch.float32,) * 2, (True, False))
+    o, lse = torch.randn(1, 2, 3, 20), torch.randn(1, 2, 3)
+    whole = joined([[o[..., begin : begin + 8], lse] for begin in (0, 8, 12)], made)
+    assert torch.equal(whole[0], o) and torch.equal(whole[1], lse)
+
+
 def test_sums_in_slots_have_as_many_rows_as_their_tensor() -> None:
     """dq is added to in slots, which have a dimension more than what it is of: where rows begin is counted from the last dimension."""
     text, inputs = _traced()
@@ -100,6 +130,32 @@ def test_sums_in_slots_have_as_many_rows_as_their_tensor() -> None:
     rows_ = [each for each in pairs.code.parameters if each.kind == "size" and each.dim == -2 and each.argument >= first]
     assert [each.argument for each in rows_] == [*range(first, first + len(memory))]
     assert [value_of(each, [None] * first + memory, 1, 0)[1] for each in rows_] == [12] * len(memory)
+
+
+def test_wide_heads_are_launched_slice_by_slice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """MLA's 576 columns of q and k, 520 of v: three launches, the last of which ends with v; in parts of the keys, too."""
+    set_apart(monkeypatch, tmp_path)
+    q, k = torch.randn(3, 4, 576).half(), torch.randn(9, 1, 576).half()
+    cu_q, cu_k = offsets([1, 1, 1]), offsets([4, 3, 2])
+    attention_varlen(q, k, k[..., :520], cu_q, cu_k, mask_mod=masks.causal("bottom_right"))
+    text = next(reversed(programs._TABLE.values())).text
+    x = [each.transpose(0, 1)[None] for each in (q, k, k[..., :520])]
+    inputs = [*x, cu_q[:-1], cu_q[1:] - cu_q[:-1], cu_k[:-1], cu_k[1:] - cu_k[:-1]]
+    with fake_gpu() as fake:
+        monkeypatch.setattr("attn_mlir.backends.nvidia.program.compile_all", lambda codes: [BINARY] * len(codes))
+        made: Any = driver.compile_derivative(text, "cuda", "", [])
+        (unit,) = made.units.values()
+        assert unit.schedule["emitter"] == "hopper" and unit.schedule["launch_columns"] == 176 and not complaints(unit.code)
+        (o,) = made.run(inputs, "bshd")
+        assert o.shape == (1, 4, 3, 520)
+        values = {each["address"] for each in fake.named("cuTensorMapEncodeTiled") if each["dims"][0] == 176}
+        wanted = [2 * begin for begin in (0, 176, 344)]
+        assert {x[2].data_ptr() + n for n in wanted} <= values and {o.data_ptr() + n for n in wanted} <= values
+        assert len(fake.named("cuLaunchKernelEx")) == 3
+        (o,) = made.decode(inputs, "bshd", 4)
+        assert o.shape == (1, 4, 3, 520) and len(fake.named("cuLaunchKernelEx")) == 3 + 6
+        with pytest.raises(UnsupportedError, match=r"head dimension 576.*up to 1024 where nothing needs a derivative"):
+            driver.compile_derivative(text, "cuda", "fwd", ["q"])
 
 
 def _traced() -> tuple[str, list[Tensor]]:

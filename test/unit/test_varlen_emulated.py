@@ -11,7 +11,7 @@ from attn_mlir import attention_varlen, masks, rows
 from attn_mlir.api.append import _write_inside
 from attn_mlir.backends.amd import program as amd
 from attn_mlir.backends.gpu.split import lists_for, lower_parts, parts_for
-from attn_mlir.errors import UnsupportedError
+from attn_mlir.errors import CompileError, UnsupportedError
 from varlen_cases import offsets
 
 QUERIES, KEYS = (17, 0, 1, 70), (30, 4, 0, 70)
@@ -62,6 +62,26 @@ def test_single_queries_in_parts(row: Any) -> None:
             _close(got.nan_to_num(neginf=0), want.nan_to_num(neginf=0))
 
 
+def test_bits_do_not_depend_on_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A single query has the same parts and the same kernel alone, beside other single ones, and beside longer sequences."""
+    monkeypatch.setattr("attn_mlir.backends.gpu.split.FIXED_PART", 128)
+    q, (k, v) = torch.randn(1, 4, 32).half(), torch.randn(2, 300, 2, 32).half()
+    options: dict[str, Any] = {"mask_mod": masks.causal("bottom_right"), "return_lse": True, "device": DEVICE, "batch_invariant": True}
+    alone = attention_varlen(q, k, v, offsets([1]), offsets([300]), **options)
+    wanted = attention_varlen(q.float(), k.float(), v.float(), offsets([1]), offsets([300]), mask_mod=options["mask_mod"])
+    _close(alone[0], wanted)
+    for queries, keys in (((1, 1, 0, 1), (500, 300, 3, 0)), ((17, 1, 2, 0), (40, 300, 900, 5))):
+        others = torch.randn(sum(queries) + 2, 4, 32).half()
+        more = torch.randn(2, sum(keys), 2, 32).half()
+        at, first = queries[0], keys[0]
+        others[at], more[0, first : first + 300], more[1, first : first + 300] = q[0], k, v
+        o, lse = attention_varlen(others, more[0], more[1], offsets(queries), offsets(keys), **options)
+        assert torch.equal(o[at], alone[0][0]) and torch.equal(lse[:, at], alone[1][:, 0])
+        assert (o[sum(queries) :] == 0).all() and (lse[:, sum(queries) :] == -torch.inf).all()
+        one = attention_varlen(others[:at], more[0, :first], more[1, :first], offsets([at]), offsets([first]), **options)
+        assert torch.equal(o[:at], one[0]) and torch.equal(lse[:, :at], one[1])
+
+
 def test_kernels_of_parts_are_lowered_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
     monkeypatch.setattr(amd, "lower_parts", lambda *given: made.append(lower_parts(*given)) or made[-1])
@@ -83,8 +103,10 @@ def test_refusals() -> None:
         attention_varlen(q, q[None].expand(1, 2, 1, 32), q[None].expand(1, 2, 1, 32), cu, device=DEVICE, **{**pages, "seqused_k": cu[1:]})
     with pytest.raises(UnsupportedError, match="num_splits: keys are not seen in parts"):
         attention_varlen(q, q, q, cu, device=DEVICE, num_splits=2, row=lambda s: torch.tanh(s - s.mean()))
-    with pytest.raises(UnsupportedError, match="batch_invariant is for the CPU"):
-        attention_varlen(q, q, q, cu, device=DEVICE, batch_invariant=True)
+    with pytest.raises(UnsupportedError, match="batch_invariant sees the keys of single queries in parts of 1024"):
+        attention_varlen(q, q, q, cu, device=DEVICE, batch_invariant=True, num_splits=2)
+    with pytest.raises(CompileError, match="adds gradients of packed sequences in no fixed order"):
+        attention_varlen(q.requires_grad_(), q, q, cu, device=DEVICE, batch_invariant=True).sum().backward()
 
 
 def test_parts_fill_the_machine() -> None:

@@ -125,6 +125,44 @@ def test_plans_of_packed_keys_and_what_they_refuse() -> None:
             plan_varlen(cu_q, seqused_k=used, **dims, **pages)
 
 
+def test_plans_see_other_tensors_in_a_captured_list() -> None:
+    lengths = [2, 1], [5, 7]
+    q, k, v = given(lengths)
+    cu_q, cu_k = map(offsets, lengths)
+    held = [torch.rand(4)]
+    options: dict[str, Any] = {"score_mod": lambda s, b, h, i, j: s + held[0][h] * j}
+    plan = plan_varlen(cu_q, cu_k, q_heads=4, kv_heads=2, head_dim=16, **options)
+    for slopes in (held[0], torch.rand(4) - 1.0):
+        held[0] = slopes
+        assert torch.equal(plan.run(q, k, v), attention_varlen(q, k, v, cu_q, cu_k, **options))
+    held[0] = torch.rand(4, 2)
+    with pytest.raises(ArgumentError, match="has changed its kind since it was planned for"):
+        plan.run(q, k, v)
+
+
+def test_transforms_are_refused() -> None:
+    q = torch.randn(1, 4, 32)
+    cache, used, table = torch.randn(2, 16, 2, 32), torch.tensor([20], dtype=torch.int32), torch.tensor([[1, 0]], dtype=torch.int32)
+    pages: dict[str, Any] = {"seqused_k": used, "block_table": table}
+    cu = offsets([1])
+    plan = plan_varlen(cu, q_heads=4, kv_heads=2, head_dim=32, **pages)
+
+    def by_plan(x: Tensor) -> Tensor:
+        return plan.run(x, cache, cache)
+
+    def by_pages(x: Tensor) -> Tensor:
+        return attention_varlen(x, cache, cache, cu, **pages)
+
+    for function, what in ((by_plan, "plans have"), (by_pages, r"attention to pages \(block_table\) has")):
+        message = f"{what} no derivatives, and no torch.vmap"
+        with pytest.raises(UnsupportedError, match=message):
+            torch.func.jvp(function, (q,), (q,))
+        with pytest.raises(UnsupportedError, match=message):
+            torch.vmap(function)(q[None])
+        with torch.autograd.forward_ad.dual_level(), pytest.raises(UnsupportedError, match=message):
+            function(torch.autograd.forward_ad.make_dual(q, q))
+
+
 def test_plans_compute_of_captured_tensors_in_every_run() -> None:
     lengths = [2, 1], [5, 7]
     q, k, v = given(lengths)

@@ -91,7 +91,11 @@ inline Launch choose_launch(const Kernel &kernel, const Tensor &over, const Tens
   for (int level = 0; level < 3; ++level) {
     int64_t free = level == 0 ? batch * heads : level == 1 ? heads : 1;
     if (kernel.grid == PAIRS) {
-      int64_t most = ceil_div(busy, free > 1 ? free : 1), keys = ceil_div(length, kMinKeys);
+      int64_t least = 8 * kernel.block_q > kMinKeys ? 8 * kernel.block_q : kMinKeys, own = free > 1 ? free : 1;
+      int64_t most = ceil_div(busy, own), many = ceil_div(length, kMinKeys), busy_once = ceil_div(busy, 4 * own);
+      int64_t keys = ceil_div(length, least);
+      if (busy_once > many) busy_once = many;
+      if (keys < busy_once) keys = busy_once;
       most = most < keys ? most : keys;
       for (int64_t chunks : {int64_t(1), most > 1 ? most : 1}) {
         int64_t each = ceil_div(blocks, chunks);

@@ -12,10 +12,11 @@ from attn_mlir.backends.ahead.operators import FLAGS, registration
 from attn_mlir.backends.ahead.request import Library, Request
 from attn_mlir.backends.ahead.source import finish, host_source, rank_of, runtime_files
 from attn_mlir.backends.ahead.sources import KernelSource, Project, Sources
-from attn_mlir.backends.cpu import driver, pipeline, program
+from attn_mlir.backends.cpu import amx, driver, pipeline, program
 from attn_mlir.backends.cpu.ahead.objects import object_code
 from attn_mlir.backends.cpu.ahead.tables import Compiled, kernel_table, program_table
-from attn_mlir.backends.cpu.target import check_object, instruction_sets
+from attn_mlir.backends.cpu.lowering.tile_registers import uses_tiles
+from attn_mlir.backends.cpu.target import check_runs, instruction_sets
 from attn_mlir.backends.host import Host, KernelGrid
 from attn_mlir.backends.program import prepare_derivative
 from attn_mlir.dialects import loaded
@@ -40,10 +41,13 @@ class _Parts:
     objects: dict[str, bytes] = field(default_factory=dict)
     kernels: dict[str, list[Compiled]] = field(default_factory=dict)
     scalars: Sequence[str] = ()
+    tiles: bool = False
+    """Whether some kernel uses those of AMX."""
 
     def add(self, name: str, prefix: str, module: ir.Module, table: str, kernels: Iterable[Compiled]) -> None:
         """Adds a program of this name."""
         self.tables.append(table)
+        self.tiles = self.tiles or uses_tiles(module)
         self.objects[name] = self.keep(module, prefix)
         self.kernels[name] = list(kernels)
 
@@ -85,7 +89,7 @@ def _source(parts: _Parts, request: Request, target: str, version: str, rank: in
 
 def sources(request: Request, target: str) -> Sources:
     """See `driver.kernel_sources`."""
-    check_object()
+    check_runs()
     parts = _Parts(keep=lambda module, prefix: str(module).encode())
     tables = "\n".join(_tables(parts, request))
     made = []
@@ -111,7 +115,7 @@ def _tables(parts: _Parts, request: Request) -> list[str]:
         if request.wrt:
             _add_linear(parts, request, "backward", "bwd")
         last = [library_table(request, scalars_of(host)), linear_table(request, [argument.shape for argument in host.arguments])]
-    return [*parts.tables, _machine(), *last]
+    return [*parts.tables, _machine(parts.tiles), *last]
 
 
 def _add_attention(parts: _Parts, request: Request) -> None:
@@ -126,11 +130,13 @@ def _add_attention(parts: _Parts, request: Request) -> None:
         parts.tables.append(f"static const attn::Forward forward = {{&usual, &few, &one, &group, {more}}};")
 
 
-def _machine() -> str:
-    """Code is for the instruction sets of this machine: others are asked before any of it runs."""
+def _machine(tiles: bool) -> str:
+    """Code is for the instruction sets of this machine: others are asked before any of it runs, and the system for leave to use tiles."""
     lines = [f'  if (!__builtin_cpu_supports("{name}")) return "{name}";' for name in instruction_sets()]
+    headers = [amx.HEADERS] if tiles else []
+    lines += [amx.LACKING] if tiles else []
     last = "static const attn::Machine machine = {lacking};"
-    return "\n".join(["static const char *lacking() {", *lines, "  return nullptr;", "}", last])
+    return "\n".join([*headers, "static const char *lacking() {", *lines, "  return nullptr;", "}", last])
 
 
 def _add_linear(parts: _Parts, request: Request, name: str, function: str) -> Host:

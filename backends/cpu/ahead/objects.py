@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attn_mlir.backends.cpu.engine import compile_module
-from attn_mlir.backends.cpu.target import check_object
+from attn_mlir.backends.cpu.target import check_runs
 from attn_mlir.dialects import loaded
 from attn_mlir.errors import AttnError
 from attn_mlir.mlir import ir
@@ -18,7 +18,7 @@ from attn_mlir.mlir import ir
 
 def object_code(module: ir.Module, prefix: str) -> bytes:
     """The code of a module in the LLVM dialect, whose functions get the prefix in their names. The module is changed."""
-    check_object()
+    check_runs()
     for view in list(module.body.operations):
         function = view.operation
         if function.name == "llvm.func" and len(function.regions[0].blocks):

@@ -76,11 +76,25 @@ class RowPairs:
 
 @dataclass(frozen=True)
 class ColumnPairs:
-    """The same column by column: word (column, pair), columns `width` words apart, with zeros behind the last pair up to whole tiles."""
+    """The same column by column: tiles of 16 pairs of all `columns`, at most `width`, with zeros behind the last up to a `group`."""
 
     address: ir.Value
     columns: int
     width: int
+
+    @property
+    def group(self) -> int:
+        """Pairs that are multiplied for one read and write of the sums: two tiles, where the width allows."""
+        return 32 if self.width % 32 == 0 else 16
+
+    def groups(self, count: ir.Value) -> ir.Value:
+        """How many groups hold the pairs of `count` rows."""
+        rows = 2 * self.group
+        return arith.DivUIOp(emit.add(count, emit.index(rows - 1)), emit.index(rows)).result
+
+    def offset(self, column: ir.Value, pair: ir.Value) -> ir.Value:
+        """Where the words of a column begin, from `pair` on, a multiple of 16."""
+        return emit.add(emit.mul(emit.to_i64(pair), emit.integer(self.columns)), emit.mul(emit.to_i64(column), emit.integer(16)))
 
 
 @dataclass(frozen=True)
@@ -154,6 +168,8 @@ class Lowering:
     length: Length = field(default_factory=Length)
     unrounded: dict[ir.Value, ir.Value] = field(default_factory=dict)
     """16-bit numbers of column tiles as they are kept."""
+    tiles: bool = False
+    """Whether products use matrix tiles."""
 
     @property
     def row_type(self) -> ir.VectorType:

@@ -164,3 +164,12 @@ def bytes_of(element: ir.Type) -> int:
     if isinstance(element, ir.IntegerType):
         return max(1, element.width // 8)
     return element.width // 8 if isinstance(element, ir.FloatType) else 8
+
+
+def room(elements: int, type_: ir.Type) -> ir.Value:
+    """Memory on the stack, aligned to 64 bytes, from the beginning of the function: a loop would take more each time it goes round."""
+    op = ir.InsertionPoint.current.block.owner
+    while op.name != "func.func":
+        op = op.parent
+    with ir.InsertionPoint.at_block_begin(op.regions[0].blocks[0]):
+        return llvm.AllocaOp(pointer(), integer(elements), ir.TypeAttr.get(type_), alignment=64).res

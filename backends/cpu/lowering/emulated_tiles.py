@@ -6,7 +6,7 @@ from attn_mlir.backends.cpu.lowering import emit
 from attn_mlir.backends.cpu.lowering.packing import WIDTH, word_type, word_vector
 from attn_mlir.backends.cpu.lowering.pairs import dot_words
 from attn_mlir.backends.cpu.lowering.tile_registers import SIDE, TileRegisters
-from attn_mlir.mlir import ir, llvm, scf
+from attn_mlir.mlir import ir, scf
 
 
 class EmulatedTiles(TileRegisters):
@@ -17,19 +17,19 @@ class EmulatedTiles(TileRegisters):
 
     def zero(self) -> ir.Value:
         """See `TileRegisters.zero`."""
-        tile = _room()
+        tile = emit.room(SIDE * SIDE, word_type())
         _by_rows(lambda row: emit.store(emit.number(word_vector(), 0), _line(tile, row), alignment=64))
         return tile
 
     def load(self, address: ir.Value, stride: ir.Value) -> ir.Value:
         """See `TileRegisters.load`."""
-        tile = _room()
+        tile = emit.room(SIDE * SIDE, word_type())
         _by_rows(lambda row: emit.store(emit.load(word_vector(), _apart(address, row, stride), alignment=2), _line(tile, row), 64))
         return tile
 
     def multiply(self, total: ir.Value, left: ir.Value, right: ir.Value) -> ir.Value:
         """See `TileRegisters.multiply`."""
-        tile = _room()
+        tile = emit.room(SIDE * SIDE, word_type())
         sums = ir.VectorType.get([WIDTH], ir.F32Type.get())
 
         def line(row: ir.Value) -> None:
@@ -62,12 +62,3 @@ def _line(tile: ir.Value, row: ir.Value) -> ir.Value:
 
 def _apart(address: ir.Value, row: ir.Value, stride: ir.Value) -> ir.Value:
     return emit.element_pointer(address, emit.mul(emit.to_i64(row), stride), ir.IntegerType.get_signless(8))
-
-
-def _room() -> ir.Value:
-    """Memory of a tile, from the beginning of the function: a loop would take more each time it goes round."""
-    op = ir.InsertionPoint.current.block.owner
-    while op.name != "func.func":
-        op = op.parent
-    with ir.InsertionPoint.at_block_begin(op.regions[0].blocks[0]):
-        return llvm.AllocaOp(emit.pointer(), emit.integer(SIDE * SIDE), ir.TypeAttr.get(word_type()), alignment=64).res

@@ -23,6 +23,7 @@ from attn_mlir.backends.cpu.target import CpuTarget
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import arith, func, ir, llvm, scf
 from attn_mlir.passes.dropout import expand
+from attn_mlir.passes.regions import walk
 
 HEADER = 4
 
@@ -42,7 +43,11 @@ def lower_kernel(kernel: ir.Operation, target: CpuTarget) -> None:
         for op in dropout.written_out(kernel, lanes):
             expand(op)
         words = entry.arguments[0]
-        buffers = [_allocate(ir.IntegerAttr(size).value, score) for size in ir.ArrayAttr(kernel.attributes["tile.buffers"])]
+        tiles = any("tiles" in op.attributes for op in walk(kernel))
+        sizes_of = [ir.IntegerAttr(size).value for size in ir.ArrayAttr(kernel.attributes["tile.buffers"])]
+        # Matrix tiles read one buffer while another is written: at the same place of a page, reads would wait for writes.
+        apart = [16 * (5 + 6 * number) if tiles else 0 for number in range(len(sizes_of))]
+        buffers = [_allocate(size + more, score) for size, more in zip(sizes_of, apart, strict=True)]
         buffers.append(_allocate(lanes, score))
         arguments = _unpack(words, list(block.arguments))
         places, nowhere, random = _allocate(lanes, emit.i64()), _allocate(1, score), _allocate(dropout.rooms(kernel, lanes), emit.i64())
@@ -55,6 +60,7 @@ def lower_kernel(kernel: ir.Operation, target: CpuTarget) -> None:
             rules = {**RULES, **row_rules.RULES} if in_rows else RULES
             context = Lowering(target, lanes, score, buffers, ids, places, nowhere, by_keys, random, rules=dict(rules))
             context.values.update(zip(block.arguments, arguments, strict=True))
+            context.tiles = tiles
             context.lower_block(block)
 
         _worker_loop(words, total, body)

@@ -75,8 +75,7 @@ def lower_dot(context: Lowering, op: ir.Operation, count: ir.Value) -> None:
     steps = [emit.index(pair) for pair in range(0, ir.RankedTensorType(op.operands[0].type).shape[1] // 2, SIDE)]
 
     def block(first: ir.Value, rows: int) -> None:
-        for lanes in _lanes(context):
-            product.block(first, rows, lanes, steps, add=False)
+        _in_lanes(context, lambda lanes: product.block(first, rows, lanes, steps, add=False))
 
     _in_steps(count, (_BLOCK, SIDE), block, lambda: pairs.lower_dot(context, op, count))
     context.values[op.results[0]] = target
@@ -89,17 +88,16 @@ def lower_dot_accumulate(context: Lowering, op: ir.Operation, scale: ir.Value | 
         raise UnsupportedError("matrix tiles accumulate weights times packed values")
     if scale is not None:
         _rescale(context, accumulator, values.columns, scale)
-    steps = arith.DivUIOp(emit.add(count, emit.index(2 * SIDE - 1)), emit.index(2 * SIDE)).result
-    _clear_pairs(context, weights, count, steps)
-    left = _lines(values.address, emit.integer(values.width), word_type())
-    product = _Product(_registers(context), left, _by_lanes(context, weights.address), _by_lanes(context, accumulator.address))
-    loop = scf.ForOp(emit.index(0), steps, emit.index(1), [])
+    groups = values.groups(count)
+    _clear_pairs(context, weights, count, emit.mul(groups, emit.index(values.group)))
+    product = _Product(_registers(context), _by_tiles(values), _by_lanes(context, weights.address), _by_lanes(context, accumulator.address))
+    loop = scf.ForOp(emit.index(0), groups, emit.index(1), [])
     with ir.InsertionPoint(loop.body):
-        pair = emit.mul(loop.induction_variable, emit.index(SIDE))
+        begin = emit.mul(loop.induction_variable, emit.index(values.group))
+        steps = [emit.add(begin, emit.index(pair)) for pair in range(0, values.group, SIDE)]
 
         def columns(first: ir.Value, number: int) -> None:
-            for lanes in _lanes(context):
-                product.block(first, number, lanes, [pair], add=True)
+            _in_lanes(context, lambda lanes: product.block(first, number, lanes, steps, add=True))
 
         _in_blocks(values.columns, columns)
         scf.YieldOp([])
@@ -150,6 +148,13 @@ def _by_lanes(context: Lowering, address: ir.Value) -> _Matrix:
     return _lines(address, emit.integer(context.lanes), context.score)
 
 
+def _by_tiles(values: ColumnPairs) -> _Matrix:
+    """Values in tiles, each of which is dense."""
+    return _Matrix(
+        lambda column, pair: emit.element_pointer(values.address, values.offset(column, pair), word_type()), emit.integer(4 * SIDE)
+    )
+
+
 def _lines(address: ir.Value, apart: ir.Value, element: ir.Type) -> _Matrix:
     """Rows of elements of four bytes that are `apart` elements (i64) from each other."""
 
@@ -159,10 +164,15 @@ def _lines(address: ir.Value, apart: ir.Value, element: ir.Type) -> _Matrix:
     return _Matrix(place, emit.mul(apart, emit.integer(4)))
 
 
-def _lanes(context: Lowering) -> list[list[ir.Value]]:
-    """The first lanes of tiles, two at a time."""
-    firsts = [emit.index(lane) for lane in range(0, context.lanes, SIDE)]
-    return [firsts[n : n + 2] for n in range(0, len(firsts), 2)]
+def _in_lanes(context: Lowering, body: Callable[[list[ir.Value]], None]) -> None:
+    """`body` for the first lanes of tiles, two at a time."""
+    if context.lanes <= _BLOCK:
+        body([emit.index(lane) for lane in range(0, context.lanes, SIDE)])
+        return
+    loop = scf.ForOp(emit.index(0), emit.index(context.lanes), emit.index(_BLOCK), [])
+    with ir.InsertionPoint(loop.body):
+        body([emit.add(loop.induction_variable, emit.index(lane)) for lane in range(0, _BLOCK, SIDE)])
+        scf.YieldOp([])
 
 
 def _in_blocks(size: int, body: Callable[[ir.Value, int], None]) -> None:
@@ -209,12 +219,16 @@ def _rescale(context: Lowering, tile: LaneTile, columns: int, scale: ir.Value) -
         scf.YieldOp([])
 
 
-def _clear_pairs(context: Lowering, tile: LanePairs, count: ir.Value, steps: ir.Value) -> None:
-    """Zeros behind the last pair of weights, up to whole tiles: what lies there times a zero may be NaN."""
+def _clear_pairs(context: Lowering, tile: LanePairs, count: ir.Value, end: ir.Value) -> None:
+    """Zeros behind the last pair of weights, up to `end`: what lies there times a zero may be NaN."""
     begin = arith.DivUIOp(emit.add(count, emit.index(1)), emit.index(2)).result
     words = _by_lanes(context, tile.address)
-    loop = scf.ForOp(begin, emit.mul(steps, emit.index(SIDE)), emit.index(1), [])
-    with ir.InsertionPoint(loop.body):
-        for lane in range(0, context.lanes, WIDTH):
-            emit.store(emit.number(word_vector(), 0), words.address(loop.induction_variable, emit.index(lane)), alignment=64)
+    # A branch, as LLVM makes a call of the loop, after which all tiles are configured anew.
+    some = scf.IfOp(arith.CmpIOp(arith.CmpIPredicate.slt, begin, end).result, [], has_else=False)
+    with ir.InsertionPoint(some.then_block):
+        loop = scf.ForOp(begin, end, emit.index(1), [])
+        with ir.InsertionPoint(loop.body):
+            for lane in range(0, context.lanes, WIDTH):
+                emit.store(emit.number(word_vector(), 0), words.address(loop.induction_variable, emit.index(lane)), alignment=64)
+            scf.YieldOp([])
         scf.YieldOp([])

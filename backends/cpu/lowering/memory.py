@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from attn_mlir.backends.cpu.lowering import emit
 from attn_mlir.backends.cpu.lowering.context import ColumnPairs, LaneTile, Lowering, MemRef, RowTile
-from attn_mlir.backends.cpu.lowering.packing import pack_lanes, pack_row_columns, pack_rows
+from attn_mlir.backends.cpu.lowering.packing import pack_lane_rows, pack_lanes, pack_row_columns, pack_rows
 from attn_mlir.backends.cpu.lowering.transpose import load_squares, squares, store_squares
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import arith, ir, scf, vector
@@ -68,6 +68,8 @@ def place_tile(context: Lowering, op: ir.Operation, memory: MemRef, address: ir.
         found = ColumnPairs(context.buffer(op), columns, ir.IntegerAttr(op.attributes["width"]).value)
         pack_row_columns(address, memory, found, count)
         context.values[op.results[0]] = found if layout == "column_pairs" else RowTile(address, memory.strides[2], found)
+    elif layout == "lane_pairs" and context.tiles:
+        context.values[op.results[0]] = pack_lane_rows(context, (address, memory), context.buffer(op), count, columns)
     else:
         tile = LaneTile(context.buffer(op))
         _transpose_in(context, address, memory, tile, count, columns)
@@ -108,7 +110,7 @@ def copy_rows(
 def _transpose_in(context: Lowering, address: ir.Value, memory: MemRef, tile: LaneTile, count: ir.Value, columns: int) -> None:
     """Loads rows into lanes; lanes past `count` repeat the last row."""
     last = arith.SubIOp(count, emit.index(1)).result
-    whole = squares(context, columns)
+    whole = squares(context, columns, memory.element)
     if whole:
         load_squares(context, address, memory.strides[2], memory.element, tile, last, whole)
     if whole == columns:
@@ -142,7 +144,7 @@ def lower_store(context: Lowering, op: ir.Operation) -> None:
         tile = LaneTile(context.buffers[-1])
     if not isinstance(tile, LaneTile):
         raise UnsupportedError(f"cannot store {source}")
-    whole = squares(context, columns)
+    whole = squares(context, columns, memory.element)
     if not whole:
         _store_lanes(context, tile, address, memory, context.scalar(count), 0, columns)
         return

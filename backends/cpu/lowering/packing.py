@@ -1,9 +1,9 @@
 """Packs tiles of bf16 into 32-bit words that hold two neighbours along the dimension that a product sums over."""
 
 from attn_mlir.backends.cpu.lowering import emit
-from attn_mlir.backends.cpu.lowering.context import ColumnPairs, LanePairs, LaneTile, Lowering, MemRef, RowPairs
+from attn_mlir.backends.cpu.lowering.context import ColumnPairs, LanePairs, LaneTile, Lowering, MemRef, RowPairs, RowTile
 from attn_mlir.backends.cpu.lowering.transpose import transpose
-from attn_mlir.mlir import arith, ir, scf, vector
+from attn_mlir.mlir import arith, ir, llvm, scf, vector
 
 WIDTH = 16
 """Words in a vector."""
@@ -65,6 +65,26 @@ def pack_lanes(context: Lowering, tile: LaneTile, columns: ir.Value) -> LanePair
     return LanePairs(tile.address)
 
 
+def pack_lane_rows(context: Lowering, source: tuple[ir.Value, MemRef], buffer: ir.Value, count: ir.Value, columns: int) -> LanePairs:
+    """Pairs of columns, a multiple of 32, of rows from an address on: transposes squares of words. Lanes past `count` repeat the last."""
+    (address, memory), last = source, arith.SubIOp(count, emit.index(1)).result
+    lanes = scf.ForOp(emit.index(0), emit.index(context.lanes), emit.index(WIDTH), [])
+    with ir.InsertionPoint(lanes.body):
+        first = lanes.induction_variable
+        rows = [arith.MinSIOp(emit.add(first, emit.index(lane)), last).result for lane in range(WIDTH)]
+        sources = [emit.element_pointer(address, emit.mul(emit.to_i64(row), memory.strides[2]), memory.element) for row in rows]
+        loop = scf.ForOp(emit.index(0), emit.index(columns // 2), emit.index(WIDTH), [])
+        with ir.InsertionPoint(loop.body):
+            pair = loop.induction_variable
+            words = [emit.load(word_vector(), emit.element_pointer(row, pair, word_type()), alignment=2) for row in sources]
+            for number, line in enumerate(transpose(words)):
+                offset = emit.add(emit.mul(emit.add(pair, emit.index(number)), emit.index(context.lanes)), first)
+                emit.store(line, emit.element_pointer(buffer, offset, word_type()), alignment=64)
+            scf.YieldOp([])
+        scf.YieldOp([])
+    return LanePairs(buffer)
+
+
 def _column_bits(context: Lowering, tile: LaneTile, column: ir.Value) -> ir.Value:
     return arith.BitcastOp(word_vector(context.lanes), context.load_column(tile, column)).result
 
@@ -119,49 +139,74 @@ def _load_words(row: ir.Value, column: ir.Value, width: int) -> ir.Value:
 
 
 def pack_row_columns(address: ir.Value, memory: MemRef, tile: ColumnPairs, count: ir.Value) -> None:
-    """Pairs rows of bf16 from memory, column by column; zeros follow `count` rows up to a multiple of 32."""
+    """Pairs rows of bf16 from memory, column by column; zeros follow `count` rows up to a whole group."""
     rows = 2 * WIDTH
-    steps = arith.DivUIOp(emit.add(count, emit.index(rows - 1)), emit.index(rows)).result
-    loop = scf.ForOp(emit.index(0), steps, emit.index(1), [])
+    spare = emit.room(rows * tile.columns, memory.element)
+    squares = emit.mul(tile.groups(count), emit.index(tile.group // WIDTH))
+    loop = scf.ForOp(emit.index(0), squares, emit.index(1), [])
     with ir.InsertionPoint(loop.body):
         first = emit.mul(loop.induction_variable, emit.index(rows))
-        left = arith.SubIOp(count, first).result
-        whole = scf.IfOp(arith.CmpIOp(arith.CmpIPredicate.sge, left, emit.index(rows)).result, [], has_else=True)
-        with ir.InsertionPoint(whole.then_block):
-            _pack_square(address, memory, tile, first, emit.index(rows), whole=True)
+        left = arith.MaxSIOp(arith.SubIOp(count, first).result, emit.index(0)).result
+        source = emit.element_pointer(address, emit.mul(emit.to_i64(first), memory.strides[2]), memory.element)
+        some = arith.CmpIOp(arith.CmpIPredicate.slt, left, emit.index(rows)).result
+        branch = scf.IfOp(some, [], has_else=False)
+        with ir.InsertionPoint(branch.then_block):
+            _copy_with_zeros(RowTile(source, memory.strides[2]), RowTile(spare, emit.integer(tile.columns)), left, tile.columns)
             scf.YieldOp([])
-        with ir.InsertionPoint(whole.else_block):
-            _pack_square(address, memory, tile, first, left, whole=False)
-            scf.YieldOp([])
+        stride = arith.SelectOp(some, emit.integer(tile.columns), memory.strides[2]).result
+        _pack_square(RowTile(arith.SelectOp(some, spare, source).result, stride), tile, arith.DivUIOp(first, emit.index(2)).result)
         scf.YieldOp([])
 
 
-def _pack_square(address: ir.Value, memory: MemRef, tile: ColumnPairs, first: ir.Value, left: ir.Value, whole: bool) -> None:
-    """32 rows from `first` on, of which `left` are there; those past them are read as the last one, and are zeros."""
-    last = arith.SubIOp(left, emit.index(1)).result
-    rows, there = [], []
-    for row in range(2 * WIDTH):
-        number = emit.index(row)
-        if not whole:
-            there.append(arith.CmpIOp(arith.CmpIPredicate.slt, number, left).result)
-            number = arith.MinSIOp(number, last).result
-        offset = emit.mul(emit.to_i64(emit.add(first, number)), memory.strides[2])
-        rows.append(emit.element_pointer(address, offset, memory.element))
-    pairs = arith.DivUIOp(first, emit.index(2)).result
+def _copy_with_zeros(source: RowTile, target: RowTile, count: ir.Value, columns: int) -> None:
+    """`count` of 32 rows, whose columns are a multiple of 16, and zeros for the others."""
+    part = ir.VectorType.get([WIDTH], ir.IntegerType.get_signless(16))
+    for begin, end, there in ((emit.index(0), count, True), (count, emit.index(2 * WIDTH), False)):
+        rows = scf.ForOp(begin, end, emit.index(1), [])
+        with ir.InsertionPoint(rows.body):
+            row = emit.to_i64(rows.induction_variable)
+            read, written = (emit.element_pointer(each.address, emit.mul(row, each.stride), part.element_type) for each in (source, target))
+            loop = scf.ForOp(emit.index(0), emit.index(columns), emit.index(WIDTH), [])
+            with ir.InsertionPoint(loop.body):
+                column = loop.induction_variable
+                place = emit.element_pointer(read, column, part.element_type)
+                value = emit.load(part, place, alignment=2) if there else emit.number(part, 0)
+                emit.store(value, emit.element_pointer(written, column, part.element_type), alignment=32)
+                scf.YieldOp([])
+            scf.YieldOp([])
 
-    def word(pair: int, column: ir.Value) -> ir.Value:
-        low, high = (_load_words(rows[2 * pair + n], column, WIDTH) for n in range(2))
-        high = arith.ShLIOp(high, emit.splat(emit.integer(16, 32), WIDTH)).result
-        if not whole:
-            zero = emit.number(word_vector(), 0)
-            low, high = (arith.SelectOp(there[2 * pair + n], x, zero).result for n, x in enumerate((low, high)))
-        return arith.OrIOp(high, low).result
 
-    loop = scf.ForOp(emit.index(0), emit.index(tile.columns), emit.index(WIDTH), [])
+def _pack_square(source: RowTile, tile: ColumnPairs, pairs: ir.Value) -> None:
+    """32 rows, which become the pairs from `pairs` on."""
+    i16 = ir.IntegerType.get_signless(16)
+    rows = [emit.element_pointer(source.address, emit.mul(emit.integer(row), source.stride), i16) for row in range(2 * WIDTH)]
+    wide = not tile.columns % (2 * WIDTH)
+    loop = scf.ForOp(emit.index(0), emit.index(tile.columns), emit.index(2 * WIDTH if wide else WIDTH), [])
     with ir.InsertionPoint(loop.body):
-        column = loop.induction_variable
-        for number, line in enumerate(transpose([word(pair, column) for pair in range(WIDTH)])):
-            offset = emit.mul(emit.to_i64(emit.add(column, emit.index(number))), emit.integer(tile.width))
-            place = emit.element_pointer(emit.element_pointer(tile.address, offset, word_type()), pairs, word_type())
-            emit.store(line, place, alignment=64)
+        first = loop.induction_variable
+
+        def bits(row: int) -> ir.Value:
+            return emit.load(ir.VectorType.get([2 * WIDTH], i16), emit.element_pointer(rows[row], first, i16), alignment=2)
+
+        def word(pair: int) -> ir.Value:
+            low, high = (_load_words(rows[2 * pair + n], first, WIDTH) for n in range(2))
+            return arith.OrIOp(arith.ShLIOp(high, emit.splat(emit.integer(16, 32), WIDTH)).result, low).result
+
+        def put(number: int, line: ir.Value) -> None:
+            offset = tile.offset(emit.add(first, emit.index(number)), pairs)
+            emit.store(line, emit.element_pointer(tile.address, offset, word_type()), alignment=64)
+
+        # One half is stored before the other is read: registers do not suffice for both.
+        for half in range(2) if wide else ():
+            words = [_in_pairs(bits(2 * pair), bits(2 * pair + 1), half) for pair in range(WIDTH)]
+            for number, line in enumerate(transpose(words)):
+                put(number // 4 * 8 + number % 4 + 4 * half, line)
+        for number, line in () if wide else enumerate(transpose([word(pair) for pair in range(WIDTH)])):
+            put(number, line)
         scf.YieldOp([])
+
+
+def _in_pairs(even: ir.Value, odd: ir.Value, half: int) -> ir.Value:
+    """Words of two rows of 32 numbers of 16 bits: of every 8 columns the first 4 or the last 4, which takes one instruction."""
+    order = [8 * group + 4 * half + n + 32 * row for group in range(4) for n in range(4) for row in range(2)]
+    return vector.BitCastOp(word_vector(), llvm.ShuffleVectorOp(even.type, even, odd, ir.DenseI32ArrayAttr.get(order)).res).result

@@ -5,6 +5,7 @@ All tiles have 16 rows of 16 32-bit words: LLVM sets registers apart for each sh
 
 from attn_mlir.backends.cpu.lowering import emit
 from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import walk
 
 SIDE = 16
 """Rows of a tile, and 32-bit words in a row."""
@@ -31,6 +32,12 @@ class TileRegisters:
 
     def _call(self, name: str, *operands: ir.Value) -> ir.Value:
         return _intrinsic(name, [ir.Type.parse("!llvm.x86_amx")], list(operands)).results[0]
+
+
+def uses_tiles(module: ir.Module) -> bool:
+    """Whether a module in the LLVM dialect has instructions of AMX."""
+    calls = (op for op in walk(module.operation) if op.name == "llvm.call_intrinsic")
+    return any(ir.StringAttr(op.attributes["intrin"]).value.startswith("llvm.x86.tile") for op in calls)
 
 
 def _intrinsic(name: str, results: list[ir.Type], operands: list[ir.Value]) -> ir.Operation:

@@ -25,6 +25,8 @@ _DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
 _PRODUCTS = (*_DOTS, "tile.accumulate")
 _OF_CAPTURES = {"tile.load_window": "window", "tile.band": "band"}
 LOADS = ("tile.load", "tile.load_pages")
+WITHOUT_TILES = "tile.without_tiles"
+"""Of a kernel on a machine with matrix tiles that does not use them: why."""
 
 
 @dataclass
@@ -56,7 +58,10 @@ def schedule(kernel: ir.Operation) -> bool:
         keys = max(keys, lanes)  # the keys in the lanes have rows, too, which sums over keys read
     with kernel.context:
         pairs = _multiplies_pairs(kernel, lanes)
-        buffers = _Buffers(pairs, pairs and _uses_tiles(kernel, lanes, keys), score_type(kernel))
+        without = _why_no_tiles(kernel, lanes, keys, pairs) if host().tiles and find_all(kernel, *_PRODUCTS) else ""
+        buffers = _Buffers(pairs, host().tiles and pairs and not without, score_type(kernel))
+        if without:
+            kernel.attributes[WITHOUT_TILES] = ir.StringAttr.get(without)
     homes: dict[ir.Value, int] = {}
     if not _place_block(kernel.regions[0].blocks[0], lanes, keys, buffers, homes):
         return False
@@ -174,16 +179,24 @@ def _multiplies_pairs(kernel: ir.Operation, lanes: int) -> bool:
     return True
 
 
-def _uses_tiles(kernel: ir.Operation, lanes: int, keys: int) -> bool:
-    """Whether the machine has matrix tiles, all products are of whole ones, and their factors lie in one way."""
-    if "amx_bf16" not in host().features or keys % 32:
-        return False
+def _why_no_tiles(kernel: ir.Operation, lanes: int, keys: int, pairs: bool) -> str:
+    """Why products can't use matrix tiles: these are whole ones of `pairs` of bf16, whose factors lie in one way. "" where they can."""
+    elements = {str(ir.RankedTensorType(list(op.operands)[-1].type).element_type) for op in find_all(kernel, *_DOTS)}
+    if other := sorted(elements - {"bf16"}):
+        return f"matrix tiles multiply bf16, not {other[0]}"
+    summed = {ir.RankedTensorType(op.operands[0].type).shape[1] for op in find_all(kernel, "tile.dot")}
+    made = {ir.RankedTensorType(op.operands[0].type).shape[1] for op in find_all(kernel, *_DOTS[1:])}
+    for name, sizes, unit in (("of which a product sums up", summed, 32), ("of a sum", made, 16)):
+        if odd := [size for size in sorted(sizes) if size % unit]:
+            return f"matrix tiles take columns in whole {unit}s: there are {odd[0]} {name}"
+    if keys % 32 or lanes % 16:
+        return f"matrix tiles take 32 keys and 16 rows: blocks have {keys} and {lanes}"
+    if not pairs:
+        return "matrix tiles take factors as they lie in memory: some are computed, or have other uses"
     in_memory = [list(op.operands)[1] for op in find_all(kernel, "tile.accumulate")]
     if (in_memory and lanes % 32) or any(list(op.operands)[-1] in in_memory for op in find_all(kernel, *_DOTS[1:])):
-        return False
-    summed = [ir.RankedTensorType(op.operands[0].type).shape[1] for op in find_all(kernel, "tile.dot")]
-    made = [ir.RankedTensorType(op.operands[0].type).shape[1] for op in find_all(kernel, *_DOTS[1:])]
-    return not any(size % 32 for size in summed) and not any(size % 16 for size in made)
+        return "matrix tiles need the factors of sums over keys and of those over queries in different orders"
+    return ""
 
 
 def _pair_width(keys: int) -> int:

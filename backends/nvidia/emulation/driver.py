@@ -42,7 +42,7 @@ def _compile(source: str, name: str, prepare: str, choices: attributes.Fields) -
     texts: dict[str, str] = {}
     units: dict[str, Unit] = {}
     with reported(), loaded() as context:
-        module, host = scheduled(context, source, name, prepare, choices, pipeline.KERNEL, "NVIDIA")
+        module, host = scheduled(context, source, name, prepare, choices, pipeline.TILED, "NVIDIA")
         round_results(module, host)
         for step in [step for step in host.steps if step.kernel]:
             function = function_named(module, step.kernel)

@@ -38,7 +38,7 @@ def see(source: str, function: str, wrt: Sequence[str], compiled: Callable[[Sequ
     recorder = StageRecorder(source)
     prepared = prepare_derivative(function, wrt, pipeline.outline(HOPPER.arch))
     with reported(), loaded() as context:
-        module, host = watched(context, recorder, prepared, {"arch": HOPPER.arch}, pipeline.KERNEL, "NVIDIA")
+        module, host = watched(context, recorder, prepared, {"arch": HOPPER.arch}, pipeline.TILED, "NVIDIA")
         round_results(module, host)
         inputs = {_name(kernel): inputs_of(kernel) for kernel in kernels_in(module, host)}
         problem = _square(recorder.block) if wrt else _problem(recorder.block)

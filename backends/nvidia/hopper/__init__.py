@@ -11,6 +11,7 @@ from attn_mlir.backends.nvidia.hopper.channel_read import channels_of, read_chan
 from attn_mlir.backends.nvidia.hopper.channel_sweep import emit_channels, plan_channels
 from attn_mlir.backends.nvidia.hopper.pairs import emit_pairs, plan_pairs
 from attn_mlir.backends.nvidia.hopper.plan import plan_rows
+from attn_mlir.backends.nvidia.hopper.plan_windows import plan_with_windows
 from attn_mlir.backends.nvidia.hopper.row_kernels import RowsKernel
 from attn_mlir.backends.nvidia.hopper.sweep import emit_sweep, plan_sweep
 from attn_mlir.backends.nvidia.hopper.sweep_patterns import why_not
@@ -29,9 +30,9 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
         return None
     match grid_kind(kernel):
         case "rows":
-            return plan_rows(kernel, target, choices)
+            return plan_with_windows(kernel, lambda some, wanted: plan_rows(some, target, wanted), choices)
         case "pairs":
-            return plan_pairs(kernel, target, choices)
+            return plan_with_windows(kernel, lambda some, wanted: plan_pairs(some, target, wanted), choices)
         case "chunks":
             fields = plan_sweep(kernel, target, choices) or plan_channels(kernel, target, choices)
             return fields or plan_values(kernel, target, choices) or _other_sweep(kernel)

@@ -59,6 +59,10 @@ class Consumer:
         start = core.value(op.operands[0])
         core.tiles[op.results[0]] = core.row("total", start) if type_.rank == 1 else core.fragment("o", type_.shape[1], "f32", start)
 
+    def _window(self, op: ir.Operation, _: list[TileRing]) -> None:
+        if op.results[0] not in self.core.tiles:
+            raise UnsupportedError("hopper: windows of captured tensors are read in overlapped loops alone")
+
     def _store(self, op: ir.Operation, _: list[TileRing]) -> None:
         self.land()
         self.stores.store(op)
@@ -197,7 +201,9 @@ _RULES: dict[str, Rule] = {
     "scf.for": lambda printer, op, _: printer.loop(op, partial_sums([op])),
     "scf.if": lambda printer, op, _: printer.branch(op),
     "tile.fill": Consumer._fill,
+    "tile.band": Consumer._window,
     "tile.load": Consumer._load,
+    "tile.load_window": Consumer._window,
     "tile.map": lambda printer, op, _: printer.map(op),
     "tile.store": Consumer._store,
 }

@@ -8,9 +8,9 @@ through shared memory beside the tiles. Queries have two buffers; a program's ou
 from attn_mlir.backends.gpu.structure import body, constant, operations
 from attn_mlir.backends.nvidia.hopper.consumer import Consumer
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.dropout_ahead import AheadBits
 from attn_mlir.backends.nvidia.hopper.flat_consumer import FlatConsumer
 from attn_mlir.backends.nvidia.hopper.flat_state import LAST, PARTIAL, FlatSchedule
+from attn_mlir.backends.nvidia.hopper.makers import Makers
 from attn_mlir.backends.nvidia.hopper.memory import SharedMemory
 from attn_mlir.backends.nvidia.hopper.overlap import Overlap
 from attn_mlir.backends.nvidia.hopper.row_intervals import later_rows_see_more, rows_of
@@ -105,8 +105,9 @@ class Flat:
                 writer.line(f"send(found_kv, found_count | {LAST});", "follow();")
             else:
                 writer.line(f"if (sent <= {self.overlap.keys.stages}) follow();")
-        if isinstance(self.overlap.bits, AheadBits):
-            self.overlap.bits.end(self.overlap.keys.turn)
+        for makers in (self.overlap.bits, self.overlap.windows):
+            if isinstance(makers, Makers):
+                makers.end(self.overlap.keys.turn)
 
     def _ahead(self) -> None:
         """A function that tells the consumers of the next program, or that there is none, and loads its queries."""
@@ -147,8 +148,7 @@ class Flat:
             told = [f"attn::store_shared_int({at}, kv);", f"attn::store_shared_int({at} + 4, count_and_kind);"]
             self.memory.send(keys, place, told)
             writer.line("__syncwarp();")
-            if isinstance(self.overlap.bits, AheadBits):
-                self.overlap.bits.make(keys.turn)
+            self.overlap.make()
             writer.line(f"attn::barrier_wait({values.barrier('free')}, ({values.parity()}) ^ 1);")
             self.memory.send(values, place)
             writer.line("__syncwarp();", "++turn;")

@@ -52,8 +52,10 @@ class FlatConsumer(FlatState):
             consumer.products.wait(0, self.scores)
             self._place()
             self.memory.free(overlap.keys)
+            overlap.wait_windows()
             self._maps(overlap.general)
             consumer.products.pack(self.weights, self.packed)
+            overlap.free_windows()
             overlap.drop(self.packed)
         writer.line("++turn;", "bool first = true;")
         if overlap.take_turns:
@@ -96,7 +98,9 @@ class FlatConsumer(FlatState):
         with writer.block("if (last)"):
             self._stash()
             self._initial()
+        overlap.wait_windows()
         self._weights()
+        overlap.free_windows()
         overlap.drop(self.packed)
         overlap.behind = "1"
         if self.kept is not None:
@@ -187,6 +191,8 @@ class FlatConsumer(FlatState):
                 if overlap.take_turns:
                     writer.line(f"attn::named_sync({self.mine}, 256);", f"attn::named_arrive({self.next}, 256);")
                 self.memory.free(overlap.keys)
+                if overlap.windows is not None:
+                    overlap.windows.skip(overlap.keys.turn)
                 self.memory.wait(overlap.values)
                 self.memory.free(overlap.values)
 

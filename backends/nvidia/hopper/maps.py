@@ -30,6 +30,7 @@ from attn_mlir.backends.nvidia.hopper.dropout import (
 )
 from attn_mlir.backends.nvidia.hopper.float_columns import FloatColumns
 from attn_mlir.backends.nvidia.hopper.tiles import RegRow, RegTile
+from attn_mlir.backends.nvidia.hopper.window_reads import WindowReads
 from attn_mlir.mlir import ir
 
 _I, _J = frozenset({0}), frozenset({1})
@@ -113,6 +114,7 @@ class _Elements:
         kept = kept_in(self.block)
         self.kept = kept if kept is not None and keys_along_columns(kept) else None
         self.places = FloatColumns(self.core, self.block, self.depends)
+        self.windows = WindowReads(self.core, self.block)
 
     def _columns(self) -> int:
         """How many columns the registers have."""
@@ -156,6 +158,7 @@ class _Elements:
             )
         self._row_values(limit)
         self.places.declare()
+        self.windows.declare()
         tops = self._largest(targets, sums)
         if len(tops) < len(sums) or any(target is not None for target in targets):
             rest = [None if row in tops else row for row in sums]
@@ -354,6 +357,7 @@ class _Elements:
         with core.unrolled("c", self.columns // 8):
             if self.tested is not None:
                 print_row_bits(core, self.tested, kept_bits, of_rows)
+            self.windows.load()
             with core.unrolled("e", 2):
                 self._column(limit, targets, sums)
 
@@ -428,6 +432,7 @@ class _Elements:
             core.writer.line(f"const int c = {count // 2} * g + k / 2, e = k % 2;")
             core.scalars.bind(self.block.arguments[1], "(column + 8 * c + e)")
             self.places.bind()
+            self.windows.load()
             yield
 
     def _number(self, value: ir.Value) -> str:

@@ -12,9 +12,11 @@ from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.dropout import kept_in, keys_along_columns, print_rows, print_seeds
 from attn_mlir.backends.nvidia.hopper.dropout_ahead import AheadBits
 from attn_mlir.backends.nvidia.hopper.dropout_lanes import LaneBits
+from attn_mlir.backends.nvidia.hopper.makers import Makers
 from attn_mlir.backends.nvidia.hopper.memory import SharedMemory
 from attn_mlir.backends.nvidia.hopper.steps import KvStep
 from attn_mlir.backends.nvidia.hopper.tiles import RegRow, RegTile
+from attn_mlir.backends.nvidia.hopper.windows import WindowRings
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
@@ -31,6 +33,7 @@ class Overlap:
     ) -> None:
         self.core, self.memory, self.steps = core, memory, steps
         self.bits: AheadBits | LaneBits | None = None
+        self.windows: WindowRings | None = None
         self.behind = "1"
         """How many turns ago that was."""
         self.warpgroups, self.take_turns, self.vote, self.pin = warpgroups, take_turns, vote, pin
@@ -97,11 +100,27 @@ class Overlap:
             core.writer.line("const int kv = found_blocks == 0 ? 0 : begin_of(n);")
             for load, ring in ((self.general.keys, self.keys), (self.general.values, self.values)):
                 self.memory.fill(ring, self.place(load, f"(found_blocks == 0 ? 0 : min({self.keys.rows}, end_of(n) - kv))"))
-                if isinstance(self.bits, AheadBits) and ring is self.keys:
-                    self.bits.make(self.keys.turn)
+                if ring is self.keys:
+                    self.make()
             self.count()
 
+    def make(self) -> None:
+        """Tells the warps that make what belongs to the keys which they are."""
+        for makers in (self.bits, self.windows):
+            if isinstance(makers, Makers):
+                makers.make(self.keys.turn)
+
     # ---- the consumers
+
+    def wait_windows(self) -> None:
+        """Waits for the windows of this block."""
+        if self.windows is not None:
+            self.windows.wait(self.keys.turn)
+
+    def free_windows(self) -> None:
+        """Gives them back."""
+        if self.windows is not None:
+            self.windows.free(self.keys.turn)
 
     def consumer(self, consumer: Consumer) -> None:
         """Computes; afterwards the chain's results are known tiles."""
@@ -127,7 +146,9 @@ class Overlap:
             scores = self.scores(consumer, self.general)
             consumer.products.wait(0, scores)
             self.memory.free(self.keys)
+            self.wait_windows()
             self.softmax(consumer, self.general)
+            self.free_windows()
             consumer.products.pack(self.weights(self.general), packed)
             self.drop(packed)
             core.tiles[self.general.sums.results[0]] = accumulator
@@ -152,7 +173,9 @@ class Overlap:
             self.dropout(consumer, step)
             products.wait(1, scores)
             self.memory.free(self.keys)
+            self.wait_windows()
             self.softmax(consumer, step, accumulator)
+            self.free_windows()
             self.count()
             products.pack(self.weights(step), packed)
             self.drop(packed, f"({self.keys.turn} - 1)")

@@ -36,6 +36,7 @@ class KeptOverlap(Overlap):
             keys = self.core.tiles[step.keys.results[0]]
             self.dropout(consumer, step)
             products.wait(1, scores)
+            self.wait_windows()
             self._kept_maps(consumer, step)
             products.wait(0, accumulator)
             self.memory.free(self.values, self.before)
@@ -53,6 +54,7 @@ class KeptOverlap(Overlap):
             self.drop(packed)
             consumer.maps.ready.clear()
             self.memory.free(self.keys)
+            self.free_windows()
             self.count()
 
     def _kept_maps(self, consumer: Consumer, step: KvStep) -> None:

@@ -15,14 +15,17 @@ from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.dropout_ahead import HEADER
 from attn_mlir.backends.nvidia.hopper.kernel_text import header
 from attn_mlir.backends.nvidia.hopper.memory import of_warps
-from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, check_types, ops_of, read_kernel
+from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, as_int, check_types, ops_of, read_kernel
 from attn_mlir.backends.nvidia.hopper.pairs_layout import MAKING, REGISTERS, BackwardLayout, plan_layout
 from attn_mlir.backends.nvidia.hopper.pairs_producer import BitsWriter, ColumnWriter, Loader, load_keys
 from attn_mlir.backends.nvidia.hopper.pairs_reduction import Adder, turn_tensor
 from attn_mlir.backends.nvidia.hopper.pairs_results import ResultStores
 from attn_mlir.backends.nvidia.hopper.pairs_scheduler import PairTileScheduler
 from attn_mlir.backends.nvidia.hopper.pairs_step import Consumers
-from attn_mlir.backends.nvidia.hopper.pairs_sweep import as_int, check_steps, staged_values
+from attn_mlir.backends.nvidia.hopper.pairs_sweep import check_steps, staged_values
+from attn_mlir.backends.nvidia.hopper.pairs_windows import check_windows
+from attn_mlir.backends.nvidia.hopper.windows import HEADER as WINDOWS
+from attn_mlir.backends.nvidia.hopper.windows import same_for_batches
 from attn_mlir.backends.nvidia.ordered_sums import is_masked
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.errors import UnsupportedError
@@ -46,6 +49,9 @@ _NAMES += (
     "same_program",
     "part",
     "together",
+    "key_rows",
+    "key_block",
+    "first_turn",
 )
 
 
@@ -57,6 +63,7 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
     except UnsupportedError as error:
         return Refusal.of(error)
     fields: Fields = {"kind": "pairs", "stages": layout.stages, "shared": layout.bytes, "warpgroups": layout.warpgroups}
+    fields |= {"windows": layout.stages} if layout.windows else {}
     # Measured. Under a mask programs differ in length: warps of their own add, and many heads run together, the longest programs first.
     # In a fixed order each program waits for the one of the next keys: without a mask, where all begin with the same queries, that should
     # have begun long before.
@@ -87,6 +94,7 @@ def _layout(kernel: ir.Operation, target: NvidiaTarget, fields: Mapping[str, int
     check_steps(found)
     core = _core(found)
     slots = max((len(staged_values(core, step)) for step in found.steps), default=0)
+    check_windows(found, slots)
     stages = None if "stages" not in fields else int(fields["stages"])
     layout, wanted = plan_layout(found, target, (slots, ""), stages), str(fields.get("dropout", "lanes"))
     if pairs_dropout.possible(found) and (wanted == "lanes" or (slots and wanted == "ahead")):
@@ -118,6 +126,9 @@ class _Printer:
         others = pairs_dropout.IDLE if self.making else layout.warpgroups if layout.adders else 0
         roles = 4 * layout.warpgroups + (layout.column_slots > 0) + others
         self.programs = PairTileScheduler(self.core, self.kernel.over, order, int(fields.get("group", 1)), self.ordered, roles)
+        self.programs.shared_batches = not self.core.packed and same_for_batches(
+            self.kernel.function, self.kernel.step_ops("tile.load_window")
+        )
         self.name = ir.StringAttr(self.kernel.function.attributes["sym_name"]).value
 
     def code(self) -> KernelCode:
@@ -136,7 +147,7 @@ class _Printer:
         ]
         head[-1] = head[-1][:-1] + ") {"
         text = [
-            header(*([HEADER] if layout.bits is not None or layout.words is not None else [])),
+            header(*([HEADER] if layout.bits is not None or layout.words is not None else []), *([WINDOWS] if layout.windows else [])),
             core.instructions(),
             core.scalars.helper_source(),
             *head,
@@ -172,7 +183,7 @@ class _Printer:
             f"  attn::barrier_init(shared + {layout.keys_free}, {of_warps(warps)});",
         ]
         for pipe in range(layout.pipes):
-            writers = 32 * (1 + pairs_dropout.IDLE * self.making)
+            writers = 32 * (1 + pairs_dropout.IDLE * self.making + bool(layout.windows))
             arrivals = writers if layout.column_slots and pipe == layout.pipes - 1 else 1
             full, free = layout.full(pipe) - layout.barriers, layout.free(pipe) - layout.barriers
             for stage in range(layout.stages):
@@ -198,7 +209,7 @@ class _Printer:
     def _producer(self) -> None:
         core, layout, kernel = self.core, self.layout, self.kernel
         more, fewer = REGISTERS[layout.warpgroups]
-        if layout.bits is not None and layout.warpgroups == 2:
+        if (layout.bits is not None or layout.windows) and layout.warpgroups == 2:
             more, fewer = MAKING
         with core.scope(f"if (warpgroup == {layout.warpgroups})"):
             if fewer:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from attn_mlir.backends.gpu.structure import element_name, is_row
+from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -93,3 +94,14 @@ def check_types(kernel: PairsKernel) -> str:
         if op in kernel.states and not is_row(op.results[0].type):
             raise UnsupportedError("hopper: what is carried over the queries of one head has one value for each key")
     return elements.pop()
+
+
+def as_int(core: Core, value: ir.Value) -> str:
+    """A number of rows as an int, whatever it was computed in."""
+    text = core.value(value)
+    return text if core.scalars.type_of(value) == "int" else f"(int){text}"
+
+
+def key_count(core: Core, kernel: PairsKernel) -> str:
+    """How many keys the program has, a C++ expression."""
+    return as_int(core, list(kernel.key_loads[0].operands)[4])

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel
+from attn_mlir.backends.nvidia.hopper.pairs_uses import WeightUses, uses_of
 from attn_mlir.backends.nvidia.hopper.stores import through_tma
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS, panels, round_up, tile_bytes
 from attn_mlir.backends.nvidia.target import NvidiaTarget
@@ -81,6 +82,8 @@ class BackwardLayout:
         self._size += 2 * self.table_bytes if self.bits is not None else 0
         self.words = self._take("words", kernel.queries, kernel.keys, parts * kernel.queries * 8, 1) if makers == "lanes" else None
         """The same in the order of the consumers' lanes: each warp's own, 4 bytes for two queries and 16 keys."""
+        self.windows = [self._window(op.results[0].type) for op in kernel.step_ops("tile.load_window")]
+        """Windows of captured tensors, in their order in a step: queries along `rows`, which are `columns` bytes apart."""
         self.scatter = self._take("scattered", kernel.keys, 1, 16 * kernel.keys if kernel.scatters else 0, 1)
         self.results = self._results(kernel, limit)
         self.barriers = self._size
@@ -107,6 +110,11 @@ class BackwardLayout:
     def _buffer(self, rows: int, memory: ir.Value, copies: int) -> SharedBuffer:
         columns = head_columns(memory)
         return self._take("tile", rows, columns, tile_bytes(rows, columns), copies)
+
+    def _window(self, type_: ir.Type) -> SharedBuffer:
+        size = ir.RankedTensorType(type_).element_type.width // 8
+        pitch = self.kernel.keys * size + 16
+        return self._take("window", self.kernel.queries, pitch, self.kernel.queries * pitch, self.stages)
 
     def _take(self, name: str, rows: int, columns: int, size: int, copies: int) -> SharedBuffer:
         buffer = SharedBuffer(name, self._size, size, rows, columns, copies)
@@ -164,7 +172,9 @@ def registers(kernel: PairsKernel, warpgroups: int) -> int:
     for fill in kernel.fills:
         sums += round_up(ir.RankedTensorType(fill.results[0].type).shape[1], 8) // 2
     products = half * len(kernel.step_ops("tile.dot"))
+    uses = uses_of(kernel.steps[0])[0] if kernel.steps else WeightUses()
     tiles = [r for op in kernel.step_ops("tile.map") for r in op.results if ir.RankedTensorType(r.type).rank == 2]
+    tiles = [r for r in tiles if uses.in_registers(r)]
     weights = sum(half if str(ir.RankedTensorType(r.type).element_type) == "f32" else half // 2 for r in tiles)
     added = 0
     for op in {op.operands[2]: op for op in kernel.step_ops("tile.accumulate")}.values():
@@ -184,7 +194,10 @@ def plan_layout(kernel: PairsKernel, target: NvidiaTarget, slots: tuple[int, str
     needed = registers(kernel, warpgroups)
     if needed > _SPARE[warpgroups]:
         raise _too_many(kernel, needed, _SPARE[warpgroups])
-    for count, exchanges, staged_adds in ((2, 2, True), (2, 1, True), (1, 1, True), (2, 1, False), (1, 1, False)):
+    layouts = ((2, 2, True), (2, 1, True), (1, 1, True), (2, 1, False), (1, 1, False))
+    if kernel.step_ops("tile.load_window"):  # these should come ahead
+        layouts = ((2, 2, True), (2, 1, True), (2, 1, False))
+    for count, exchanges, staged_adds in layouts:
         if stages is None or stages == count:
             layout = BackwardLayout(kernel, count, exchanges, slots, staged_adds, target.shared_bytes)
             if layout.bytes <= target.shared_bytes:

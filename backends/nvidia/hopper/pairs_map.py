@@ -17,7 +17,10 @@ from attn_mlir.backends.nvidia.hopper.dropout import (
     print_columns,
 )
 from attn_mlir.backends.nvidia.hopper.pairs_dropout import print_bits, print_lane_bits, print_lane_words, print_two_bits
+from attn_mlir.backends.nvidia.hopper.pairs_kernel import key_count
 from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout
+from attn_mlir.backends.nvidia.hopper.pairs_uses import WeightUses, add_element
+from attn_mlir.backends.nvidia.hopper.pairs_windows import PairWindows
 from attn_mlir.backends.nvidia.hopper.tiles import RegRow, RegTile
 from attn_mlir.mlir import ir
 
@@ -102,10 +105,18 @@ class PairMap:
     """One map over [keys, queries]."""
 
     def __init__(
-        self, core: Core, op: ir.Operation, slots: dict[ir.Value, int], packed: dict[ir.Value, WeightRegisters], layout: BackwardLayout
+        self,
+        core: Core,
+        op: ir.Operation,
+        slots: dict[ir.Value, int],
+        packed: dict[ir.Value, WeightRegisters],
+        layout: BackwardLayout,
+        uses: WeightUses,
     ) -> None:
         """`slots`: which staged value is where; what becomes of tiles of 16 bits goes to `packed`; `layout`: where bits of dropout are."""
         self.core, self.op, self.slots, self.packed, self.layout = core, op, slots, packed, layout
+        self.uses = uses
+        self.windows = PairWindows(core, layout, body_of(op), op.block, "stage")
         self.block, self.results, self.values = body_of(op), list(op.results), yielded(body_of(op))
         self.kinds = op.opview.kinds()
         self.stored = len(self.results) - len(self.kinds)
@@ -140,6 +151,7 @@ class PairMap:
         kept_bits = self._kept_bits(queries)
         # Otherwise the compiler keeps all columns of a thread in registers through all steps.
         core.writer.line(f"const int {self.at_column} = attn::opaque(column);")
+        self.windows.declare()
         if products:
             first()
         if early is not None and isinstance(fragment, RegTile):
@@ -147,6 +159,7 @@ class PairMap:
             with core.unrolled("c", queries // 8):
                 needed = slice_of([early], self.block)
                 loads = self._column_loads(needed)
+                self.windows.load(needed)
                 with core.unrolled("e", 2):
                     self._column(loads, limit, needed - {early})
                     with core.unrolled("h", 2):
@@ -158,6 +171,7 @@ class PairMap:
         with core.unrolled("c", queries // 8):
             needed = slice_of(self.values, self.block, early)
             loads = self._column_loads(needed)
+            self.windows.load(needed)
             parts = {name: core.names.fresh(f"{name}_4") for name, packed in targets if packed}
             self._two_bits(kept_bits)
             if parts:
@@ -172,7 +186,7 @@ class PairMap:
                     self._elements(targets, parts, sums, limit)
             for (name, _), result in zip(targets, self.results, strict=False):
                 if name in parts:
-                    pack = PANELS[element_name(result.type)]
+                    pack = PANELS[element_name(self.uses.rounded.get(result, result).type)]
                     with core.unrolled("h", 2):
                         core.writer.line(f"{name}[2 * c + h] = attn::{pack}({parts[name]}[2 * h], {parts[name]}[2 * h + 1]);")
         self._reduce(sums)
@@ -203,12 +217,15 @@ class PairMap:
         """Names of the results, and whether they are packed; the sums."""
         core, targets = self.core, []
         for value, result in zip(self.values[: self.stored], self.results, strict=False):
-            element = element_name(result.type)
+            rounded = self.uses.rounded.get(result, result)
+            element = element_name(rounded.type)
             if element in PANELS:
                 name = core.names.fresh(hint(widened(value), "weights"))
                 core.writer.line(f"uint32_t {name}[{queries // 4}];")
-                self.packed[result] = WeightRegisters(name, queries, element)
+                self.packed[rounded] = WeightRegisters(name, queries, element)
                 targets.append((name, True))
+            elif not self.uses.in_registers(result):
+                targets.append(("", False))
             else:
                 fragment = core.fragment(hint(value, "weights"), queries)
                 core.tiles[result] = fragment
@@ -284,14 +301,29 @@ class PairMap:
 
     def _elements(self, targets: list[tuple[str, bool]], parts: dict[str, str], sums: list[RegRow], limit: str | None) -> None:
         core = self.core
-        for (name, packed), value in zip(targets, self.values, strict=False):
+        for (name, packed), value, result in zip(targets, self.values, self.results, strict=False):
             text = core.scalars.emit(widened(value))
+            for scatter in self.uses.scattered.get(result, []):
+                self._scatter(scatter, text, limit)
+            if not name:
+                continue
             place = f"{parts[name]}[2 * h + e]" if packed else f"{name}[4 * c + 2 * h + e]"
             core.writer.line(f"{place} = {text if limit is None else f'inside ? {text} : 0.0f'};")
         for row, kind, value in zip(sums, self.kinds, self.values[self.stored :], strict=True):
             text = core.scalars.emit(value)
             text = text if limit is None else f"(inside ? {text} : {_IDENTITY[kind]})"
             core.writer.line(f"{row.name}[h] = {self._combined(kind, f'{row.name}[h]', text)};")
+
+    def _scatter(self, op: ir.Operation, text: str, limit: str | None) -> None:
+        """Adds an element to its place in memory, if it exists."""
+        core, block = self.core, body_of(op)
+        with core.scope(f"if (row + 8 * h < {key_count(core, self.layout.kernel)}{'' if limit is None else ' && inside'})"):
+            core.scalars.bind(block.arguments[0], "(row + 8 * h)")
+            core.scalars.bind(block.arguments[1], f"({self.at_column} + 8 * c + e)")
+            for view in block.operations:
+                if view.operation.name == "tensor.extract" and view.operation.operands[0] in self.uses.scattered:
+                    core.scalars.bind(view.operation.results[0], text)
+            add_element(core, op)
 
     def _combined(self, kind: str, a: str, b: str) -> str:
         return f"{a} + {b}" if kind == "sum" else f"{self.core.max_nan(kind)}({a}, {b})"

@@ -2,9 +2,10 @@
 
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_dropout import print_seeds_of, print_share
-from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
+from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, as_int, ops_of
 from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout
-from attn_mlir.backends.nvidia.hopper.pairs_sweep import PARITY, STAGE, RolePrinter, as_int, staged_values, step_limit
+from attn_mlir.backends.nvidia.hopper.pairs_sweep import PARITY, STAGE, RolePrinter, staged_values, step_limit
+from attn_mlir.backends.nvidia.hopper.pairs_windows import load_windows
 from attn_mlir.backends.nvidia.hopper.tiles import panels
 from attn_mlir.backends.nvidia.ordered_sums import depends
 from attn_mlir.errors import UnsupportedError
@@ -49,6 +50,11 @@ class ColumnWriter(RolePrinter):
         free = f"barriers + {layout.free(pipe) - layout.barriers} + 8 * {STAGE}"
         wait = f"attn::barrier_wait({free}, {PARITY} ^ 1);"
         values = staged_values(core, block)
+        if layout.windows:
+            core.writer.line(wait)
+            with core.scope(None):
+                load_windows(core, layout, block, STAGE, full)
+            wait = ""
         if values:
             core.writer.line(f"const uint32_t columns = shared + {layout.columns.offset} + {layout.columns.bytes} * {STAGE};")
             names = [core.names.fresh("kept") for _ in values]
@@ -60,12 +66,12 @@ class ColumnWriter(RolePrinter):
                 with core.unrolled("part", parts):
                     core.writer.line("const int query = first + 32 * part;")
                     core.writer.all(f"{name}[part] = {text};" for name, text in zip(names, self._values(block, values), strict=True))
-                core.writer.line(wait)
+                core.writer.line(*([wait] if wait else []))
                 with core.unrolled("part", parts):
                     for slot, (value, name) in enumerate(zip(values, names, strict=True)):
                         store = "store_shared_int" if core.scalars.type_of(value) == "int" else "store_shared"
                         core.writer.line(f"attn::{store}(columns + {4 * slot * queries} + 4 * first + 128 * part, {name}[part]);")
-        else:
+        elif wait:
             core.writer.line(wait)
         if self._shares:
             print_share(core, layout, block, "0")

@@ -50,11 +50,29 @@ class Adder(RolePrinter):
         if not self.ordered:
             return
         core = self.core
+        if core.packed:
+            self._before_heads_of_sequence(block)
+            return
         with core.scope(None):
             for op in ops_of(core.kernel.regions[0].blocks[0], "tile.program_id"):
                 if ir.IntegerAttr(op.attributes["axis"]).value == 0:
                     core.scalars.bind(op.results[0], "(block + 1)")
             core.scalars.bind(self._first_key(), f"(key0 + {self.kernel.keys})")
+            self._next_begin = core.value(ops_of(block, "scf.for")[0].operands[0])
+
+    def _before_heads_of_sequence(self, block: ir.Block) -> None:
+        """The same, where a program is an item of a list, with how many keys its sequence has, and which of its blocks this is."""
+        core, keys, work = self.core, self.kernel.keys, self.core.arguments.values[-1]
+        numbers = ir.DictAttr(core.kernel.attributes["tile.kernel"])["lengths"]
+        lengths = core.arguments.values[ir.DenseI64ArrayAttr(numbers)[0]]
+        sequence = core.arguments.element(work, ["block", "0"])
+        core.writer.line(
+            f"const int key_rows = {core.arguments.element(lengths, [sequence])}, key_block = key0 / {keys};",
+            f"const int first_turn = {core.arguments.element(work, ['block', '3'])};",
+        )
+        with core.scope(None):
+            core.scalars.bind(self._first_key(), f"(key0 + {keys})")
+            core.scalars.bind(self.kernel.key_loop.operands[1], f"min(key0 + {2 * keys}, key_rows)")
             self._next_begin = core.value(ops_of(block, "scf.for")[0].operands[0])
 
     def _first_key(self) -> ir.Value:
@@ -65,28 +83,38 @@ class Adder(RolePrinter):
         adds = {op.operands[2]: op for op in ops_of(block, "tile.accumulate") if op.operands[2] in layout.adds}
         core.writer.line(f"attn::named_sync({ADDED} + part, 160);")
         with core.scope("if (lane == 0)"):
-            turn = self._wait(next(iter(adds.values()))) if self.ordered else ""
+            turn = self._wait(next(iter(adds.values())), block) if self.ordered else ""
             for op in adds.values():
                 add_staged(core, layout, op, "part")
             core.writer.line("attn::bulk_commit();")
             core.writer.line("attn::bulk_wait_read<0>();", f"attn::barrier_arrive({added_barrier(layout)} + 8 * part);")
             if self.ordered:
-                core.writer.line("attn::bulk_wait<0>();", f"attn::pass_turn({turn}, block + 1);")
+                core.writer.line("attn::bulk_wait<0>();", f"attn::pass_turn({turn}, {self._number} + 1);")
         core.writer.line("__syncwarp();")
 
-    def _wait(self, op: ir.Operation) -> str:
+    @property
+    def _number(self) -> str:
+        """The number of the block of keys, of its sequence where such are packed."""
+        return "key_block" if self.core.packed else "block"
+
+    def _wait(self, op: ir.Operation, block: ir.Block) -> str:
         """Waits for the program's turn; returns the address of the counter."""
         core, queries = self.core, self.kernel.queries
         _, _, _, _, batch, head, row, _ = list(op.operands)
         over = turn_tensor(self.kernel)
         heads, length = core.arguments.size(over, 1), core.arguments.size(over, 2)
-        blocks = f"({length} + {queries - 1}) / {queries}"
-        place = f"({core.value(batch)} * {heads} + {core.value(head)}) * ({blocks}) + {core.value(row)} / {queries}"
+        query = core.value(block.arguments[0] if core.packed else row)
+        if core.packed:
+            place, rows = f"(first_turn + {query} / {queries}) * {heads} + {core.value(head)}", "key_rows"
+        else:
+            blocks = f"({length} + {queries - 1}) / {queries}"
+            place = f"({core.value(batch)} * {heads} + {core.value(head)}) * ({blocks}) + {query} / {queries}"
+            rows = core.arguments.size(self.kernel.over, 2)
         turns = core.arguments.turns()
-        last = f"key0 + {self.kernel.keys} >= {core.arguments.size(self.kernel.over, 2)}"
+        last = f"key0 + {self.kernel.keys} >= {rows}"
         core.writer.line(
             f"int *const turn = {turns} + ({place}) * {self.layout.warpgroups} + part;",
-            f"if (!({last} || {self._next_begin} > {core.value(row)})) attn::await_turn(turn, block + 2);",
+            f"if (!({last} || {self._next_begin} > {query})) attn::await_turn(turn, {self._number} + 2);",
         )
         return "turn"
 

@@ -1,9 +1,8 @@
 """Sums over queries on their way to memory: in 16 bits through shared memory and TMA, else from registers."""
 
 from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
-from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel
+from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, key_count
 from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, head_columns
-from attn_mlir.backends.nvidia.hopper.pairs_sweep import key_count
 from attn_mlir.backends.nvidia.hopper.stores import through_tma
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS, RegTile, panels
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS

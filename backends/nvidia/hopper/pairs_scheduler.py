@@ -41,7 +41,8 @@ class PairTileScheduler(TileScheduler):
         super().declare()
         if self.order != "tiles":
             blocks = "max(1, items)" if self.core.packed else self.core.blocks()
-            self.core.writer.line(f"const int together = min(pairs, max(1, {self.group} / {blocks}));")
+            least = self.core.arguments.size(self.over, 0) if self.shared_batches else "1"
+            self.core.writer.line(f"const int together = min(pairs, max({least}, {self.group} / {blocks}));")
 
     def draw(self) -> None:
         """Nothing yet."""
@@ -56,11 +57,11 @@ class PairTileScheduler(TileScheduler):
         if self.order == "tiles":
             super().decode()
             return
-        writer, arguments = self.core.writer, self.core.arguments
-        heads, blocks = arguments.size(self.over, 1), self.core.blocks()
+        writer = self.core.writer
+        blocks = self.core.blocks()
         place = f"{blocks} - 1 - inside / width" if self.reverse and not self.core.packed else "inside / width"
         writer.line(
             f"const int first = program / ({blocks} * together) * together, inside = program % ({blocks} * together);",
             "const int width = min(together, pairs - first), pair = first + inside % width;",
-            f"const int block = {place}, head = pair % {heads}, batch = pair / {heads};",
+            f"const int block = {place}, {self.pair()};",
         )

@@ -3,11 +3,12 @@
 from attn_mlir.backends.gpu.origins import for_op
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.dropout import print_seeds
-from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
+from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, as_int, key_count, ops_of
 from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, head_columns, split_rows
 from attn_mlir.backends.nvidia.hopper.pairs_map import PairMap, WeightRegisters, body_of, column_values, early_value
 from attn_mlir.backends.nvidia.hopper.pairs_sums import QuerySums
-from attn_mlir.backends.nvidia.hopper.pairs_sweep import PARITY, STAGE, RolePrinter, as_int, key_count, staged_values, step_limit
+from attn_mlir.backends.nvidia.hopper.pairs_sweep import PARITY, STAGE, RolePrinter, staged_values, step_limit
+from attn_mlir.backends.nvidia.hopper.pairs_uses import WeightUses, uses_of
 from attn_mlir.backends.nvidia.hopper.tiles import STEP as DEPTH
 from attn_mlir.backends.nvidia.hopper.tiles import RegRow, RegTile, Tile, round_up
 from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product
@@ -81,8 +82,10 @@ class Consumers(RolePrinter):
             text = None if limit is None else as_int(core, limit)
             self._maps(block, maps, dots, text)
             self._products(block, text)
+            inside = [op for scatters in uses_of(block)[0].scattered.values() for op in scatters]
             for op in ops_of(block, "tile.scatter_add"):
-                self.sums.scatter_pairs(op, text)
+                if op not in inside:
+                    self.sums.scatter_pairs(op, text)
             for op in ops_of(block, "tile.map"):
                 if op not in maps:
                     self._carry(op)
@@ -148,9 +151,12 @@ class Consumers(RolePrinter):
         slots = {value: slot for slot, value in enumerate(staged_values(core, block))}
         products = [op.results[0] for op in dots]
         early = bool(maps) and len(dots) > 1 and early_value(body_of(maps[0]), products[0]) is not None
+        uses, rounds = uses_of(block)
         for number, op in enumerate(maps):
+            if rounds is not None and op == rounds:
+                continue
             own = {value: slots[value] for value in column_values(op, core.scalars.type_of)}
-            map_ = PairMap(core, op, own, self.packed, layout)
+            map_ = PairMap(core, op, own, self.packed, layout, uses if op == maps[0] else WeightUses())
             if number:
                 map_.print(self.kernel.queries, limit, [], _nothing, _nothing)
             elif early:

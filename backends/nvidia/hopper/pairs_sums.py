@@ -1,11 +1,12 @@
 """Sums over keys, which all warpgroups make together and add to global memory, and scatters."""
 
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel
+from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, key_count
 from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, WarpgroupSplit, head_columns
 from attn_mlir.backends.nvidia.hopper.pairs_map import WeightRegisters, body_of
 from attn_mlir.backends.nvidia.hopper.pairs_reduction import ADDED, add_staged, added_barrier, part_block, split_of
-from attn_mlir.backends.nvidia.hopper.pairs_sweep import STEP, key_count
+from attn_mlir.backends.nvidia.hopper.pairs_sweep import STEP
+from attn_mlir.backends.nvidia.hopper.pairs_uses import add_element
 from attn_mlir.backends.nvidia.hopper.tiles import RegTile
 from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product
 from attn_mlir.errors import UnsupportedError
@@ -175,15 +176,7 @@ class QuerySums:
             with core.unrolled("h", 2), core.scope(f"if (row + 8 * h < {count}{'' if limit is None else f' && query < {limit}'})"):
                 core.scalars.bind(block.arguments[0], "(row + 8 * h)")
                 core.scalars.bind(block.arguments[1], "query")
-                self._scatter(op, block)
-
-    def _scatter(self, op: ir.Operation, block: ir.Block) -> None:
-        core = self.core
-        value, present, *indices = list(list(block.operations)[-1].operation.operands)
-        condition = core.scalars.emit(present)
-        with core.scope(f"if ({condition})"):
-            place = core.arguments.element(op.operands[0], [core.value(index) for index in indices])
-            core.writer.line(f"attn::add_global(&{place}, {core.scalars.emit(value)});")
+                add_element(core, op)
 
     def scatter_keys(self, op: ir.Operation) -> None:
         """Adds a value of each key at its place, in the order of the keys, by one thread."""

@@ -150,17 +150,6 @@ def step_limit(count: ir.Value) -> ir.Value | None:
     return None if op is not None and op.name == "arith.constant" else count
 
 
-def as_int(core: Core, value: ir.Value) -> str:
-    """A number of rows as an int, whatever it was computed in."""
-    text = core.value(value)
-    return text if core.scalars.type_of(value) == "int" else f"(int){text}"
-
-
-def key_count(core: Core, kernel: PairsKernel) -> str:
-    """How many keys the program has, a C++ expression."""
-    return as_int(core, list(kernel.key_loads[0].operands)[4])
-
-
 def check_steps(kernel: PairsKernel) -> None:
     """Raises UnsupportedError for steps that differ in what they load and multiply."""
     shapes = {tuple(op.name + element_name(op.results[0].type) for op in ops_of(step, "tile.dot", "tile.load")) for step in kernel.steps}

@@ -5,11 +5,12 @@ from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.structure import body, chains, holds, operations
 from attn_mlir.backends.nvidia.hopper.consumer import Consumer
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.dropout_ahead import HEADER, MAKERS, AheadBits, possible
+from attn_mlir.backends.nvidia.hopper.dropout_ahead import HEADER, AheadBits, possible
 from attn_mlir.backends.nvidia.hopper.dropout_lanes import LaneBits
 from attn_mlir.backends.nvidia.hopper.flat import Flat
 from attn_mlir.backends.nvidia.hopper.flat_state import FlatSchedule
 from attn_mlir.backends.nvidia.hopper.kernel_text import function_source
+from attn_mlir.backends.nvidia.hopper.makers import MAKERS, Makers
 from attn_mlir.backends.nvidia.hopper.memory import SharedMemory
 from attn_mlir.backends.nvidia.hopper.overlap import Overlap
 from attn_mlir.backends.nvidia.hopper.overlap_kept import KeptOverlap
@@ -18,6 +19,8 @@ from attn_mlir.backends.nvidia.hopper.steps import read_chain
 from attn_mlir.backends.nvidia.hopper.stores import Stores
 from attn_mlir.backends.nvidia.hopper.tile_scheduler import TileScheduler
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS, panels
+from attn_mlir.backends.nvidia.hopper.windows import HEADER as WINDOWS_HEADER
+from attn_mlir.backends.nvidia.hopper.windows import WindowRings, same_for_batches, windows_of
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -39,7 +42,7 @@ class RowsKernel:
         self.stores = Stores(self.core, self.memory, number["block_q"])
         self.overlaps: dict[ir.Operation, Overlap] = {}
         self.flat: Flat | None = None
-        self.bits: AheadBits | None = None
+        self.makers: Makers | None = None
 
     def emit(self) -> KernelCode:
         """The source and how to launch it."""
@@ -53,13 +56,15 @@ class RowsKernel:
             writer.line("const int lane = threadIdx.x % 32;")
             with core.scope(f"if (attn::warp_index() == {4 * self.warpgroups})"):
                 self._producer()
-            if self.bits is not None:
+            if self.makers is not None:
                 with core.scope("else"):
-                    self.bits.workers(4 * self.warpgroups + 1, self.flat.cut if self.flat is not None else None)
+                    self.makers.workers(4 * self.warpgroups + 1, self.flat.cut if self.flat is not None else None)
         with core.scope("else"):
             writer.line(f"attn::more_registers<{self.schedule['consumer_registers']}>();")
             self._consumers()
-        source = function_source(core, self.memory.layout, threads, *([HEADER] if self.schedule.get("dropout", "own") != "own" else []))
+        more = [HEADER] if self.schedule.get("dropout", "own") != "own" else []
+        more += [WINDOWS_HEADER] if isinstance(self.makers, WindowRings) else []
+        source = function_source(core, self.memory.layout, threads, *more)
         return KernelCode(
             name=ir.StringAttr(self.kernel.attributes["sym_name"]).value,
             entry=ir.StringAttr(self.kernel.attributes["sym_name"]).value,
@@ -88,6 +93,7 @@ class RowsKernel:
             next(iter(self.overlaps.values())).share_turns()
         if self.schedule.get("dropout", "own") != "own":
             self._bits()
+        self._windows()
         if self.schedule["flow"] == "flat":
             (overlap,) = self.overlaps.values()
             self.flat = Flat(self.core, self.memory, overlap, self.programs, self.kernel, FlatSchedule.read(self.schedule))
@@ -110,7 +116,7 @@ class RowsKernel:
             return
         if self.schedule["makers"] not in (MAKERS, MAKERS + 1):
             raise UnsupportedError(f"hopper: {MAKERS} or {MAKERS + 1} warps make bits of dropout, not {self.schedule['makers']} (makers)")
-        self.bits = overlap.bits = AheadBits(
+        self.makers = overlap.bits = AheadBits(
             self.core,
             self.memory.layout,
             overlap.general,
@@ -119,6 +125,19 @@ class RowsKernel:
             4 * self.warpgroups,
             int(self.schedule["makers"]),
         )
+
+    def _windows(self) -> None:
+        """Where maps read windows of captured tensors: who brings them. Raises UnsupportedError where nobody can."""
+        overlaps = [overlap for overlap in self.overlaps.values() if any(map(windows_of, overlap.steps))]
+        if not overlaps:
+            return
+        if len(self.overlaps) != 1 or len(chains(body(self.kernel))) != 1 or self.makers is not None:
+            raise UnsupportedError("hopper: windows of captured tensors are brought for one loop over keys, by warps that do nothing else")
+        (overlap,) = overlaps
+        depths = (self.stages, int(self.schedule.get("windows", 1)))
+        parts = (overlap.steps, overlap.general, overlap.keys.rows, self.warpgroups, depths)
+        self.programs.shared_batches = not self.core.packed and same_for_batches(self.kernel, windows_of(overlap.general))
+        self.makers = overlap.windows = WindowRings(self.core, self.memory.layout, *parts)
 
     def _stage_in_queries(self) -> None:
         """Lets outputs leave through the memory of the queries. Raises UnsupportedError where it is too small."""
@@ -146,8 +165,8 @@ class RowsKernel:
         with self.programs.each(producer=True):
             self.memory.load_residents(self.programs.turn)
             self._loads(body(self.kernel))
-        if self.bits is not None:
-            self.bits.end("turn")
+        if self.makers is not None:
+            self.makers.end("turn")
 
     def _loads(self, block: ir.Block) -> None:
         """Replays the control flow of a block, loads only."""

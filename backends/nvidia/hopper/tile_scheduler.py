@@ -28,6 +28,9 @@ class TileScheduler:
     reverse: bool
     warps: int
 
+    shared_batches: bool = False
+    """Whether batch entries of a head run together, which read the same windows of captured tensors."""
+
     turn = "round"
 
     @property
@@ -112,14 +115,22 @@ class TileScheduler:
 
     def decode(self) -> None:
         """Which block, head and batch the program is."""
-        writer, arguments = self.core.writer, self.core.arguments
+        writer = self.core.writer
         reverse = self.reverse and not self.core.packed  # lists have the longest programs first
         if self.order == "tiles":
             block = "gridDim.x - 1 - blockIdx.x" if reverse else "blockIdx.x"
             writer.line(f"const int block = {block}, head = blockIdx.y, batch = blockIdx.z;")
             return
-        heads, blocks = arguments.size(self.over, 1), self.core.blocks()
+        blocks = self.core.blocks()
         place = f"{blocks} - 1 - inside / width" if reverse else "inside / width"
         writer.line(f"const int first = program / ({blocks} * group) * group, inside = program % ({blocks} * group);")
         writer.line("const int width = min(group, pairs - first), pair = first + inside % width;")
-        writer.line(f"const int block = {place}, head = pair % {heads}, batch = pair / {heads};")
+        writer.line(f"const int block = {place}, {self.pair()};")
+
+    def pair(self) -> str:
+        """Declarations of head and batch, of their number `pair`."""
+        if self.shared_batches:
+            batches = self.core.arguments.size(self.over, 0)
+            return f"head = pair / {batches}, batch = pair % {batches}"
+        heads = self.core.arguments.size(self.over, 1)
+        return f"head = pair % {heads}, batch = pair / {heads}"

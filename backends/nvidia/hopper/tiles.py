@@ -74,7 +74,19 @@ class SharedTile:
         return round_up(self.columns, STEP)
 
 
-Tile = RegTile | RegRow | SharedTile
+@dataclass(frozen=True)
+class WindowTile:
+    """A window of a captured tensor, or a number for each of its diagonals, in shared memory.
+
+    `start`: a C++ expression, where this thread's element of h = c = e = 0 lies; `pitch`: bytes from one row to the next, 0 for diagonals.
+    """
+
+    start: str
+    pitch: int
+    element: str
+
+
+Tile = RegTile | RegRow | SharedTile | WindowTile
 
 
 def panels(columns: int) -> int:

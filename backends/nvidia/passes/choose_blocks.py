@@ -41,6 +41,10 @@ class NvidiaChooseBlocks(Pass):
             sizes = [
                 choices.get(name, default) for name, default in zip(("block_q", "block_kv"), blocks.default_blocks(facts), strict=True)
             ]
+            own = attributes.read(function, attributes.CHOICES)
+            captures = blocks.blocks_with_captures(facts)
+            if captures is not None and not tuned and "block_q" not in own and "block_kv" not in own:
+                sizes = list(captures)
             if not all(isinstance(size, int) and size > 0 for size in sizes):
                 function.location.emit_error(f"{self.name}: block sizes must be positive numbers, got {sizes[0]} and {sizes[1]}")
                 return False
@@ -49,7 +53,6 @@ class NvidiaChooseBlocks(Pass):
                     return False
                 if _is_prepared(chunk, choices):
                     function.attributes[AT_ONCE] = ir.UnitAttr.get(function.context)
-            own = attributes.read(function, attributes.CHOICES)
             kept = {name: value for name, value in choices.items() if name in own or name not in ("block_q", "block_kv")}
             if kept != own:
                 with module.context:

@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._C._functorch import is_functorch_wrapped_tensor, peek_interpreter_stack
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import forward_ad
 
 from attn_mlir.api.call import attend
 from attn_mlir.api.dropout import Dropout
@@ -15,15 +16,19 @@ from attn_mlir.api.eight_bit import refuse_derivatives, refuse_eight_bit
 from attn_mlir.api.extra_qk import extra_pairs, with_dims
 from attn_mlir.api.given_masks import check_sizes, is_block_mask, sizes_of, with_function
 from attn_mlir.api.inputs import check_inputs
+from attn_mlir.api.key_pages import attention_in_pages
 from attn_mlir.api.options import Options
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.given import LISTS
 from attn_mlir.performance import told
+from attn_mlir.runtime.call import Problem
 from attn_mlir.runtime.checked import is_checked
 from attn_mlir.runtime.dispatch import dispatch, needing_gradient
 from attn_mlir.runtime.key_lists import ListForm, check_range, check_twice, form_of, lists_of
 from attn_mlir.runtime.orders import all_heads_first, all_in_order, input_order, output_order
 
+_PAGED = (9, 0)
+"""The compute capability of GPUs whose kernels read keys in pages."""
 MAX_KEY_BLOCK = 1 << 20
 FEW_QUERIES = 16
 """Blocks of fewer queries do not fill the rows of a kernel's block."""
@@ -40,6 +45,9 @@ def attention_listed(
         functions = with_function(functions)
     form = check_key_lists(*lists, sizes, problem.device)
     if options.target(problem) != "cpu":
+        pages = _in_pages(qkv, options._replace(functions=functions), dropout, extra, (index, form, problem))
+        if pages is not None:
+            return pages[0]
         functions = (*functions[:4], mask_of(index, sizes, form, functions[4]), functions[5])
         return attend(qkv, options._replace(functions=functions), dropout, extra, problem=problem)[0]
     if extra:
@@ -64,6 +72,24 @@ def attention_listed(
         unfolded = all_in_order([unfold(result, group) for result in results], output_order(layout), call.entry.traced.weights)
         results = [result.contiguous() for result in unfolded]
     return options.named(results, call.entry)
+
+
+def _in_pages(
+    qkv: tuple[Any, Any, Any],
+    options: Options,
+    dropout: Dropout,
+    extra: Sequence[torch.Tensor],
+    lists: tuple[torch.Tensor, ListForm, Problem],
+) -> tuple[Any] | None:
+    """The result, of kernels that load what is listed, where a device has such for this call."""
+    index, form, problem = lists
+    transformed = peek_interpreter_stack() is not None or forward_ad._current_level >= 0 or torch._C._len_torch_dispatch_stack()
+    if extra or dropout.form is not None or transformed or not index.is_cuda:
+        return None
+    if torch.cuda.get_device_capability(index.device) != _PAGED:
+        return None
+    check_numbers(index, -(-problem.sizes["Skv"] // form.listed), form.listed)
+    return attention_in_pages(qkv, options, index, form, problem)
 
 
 def check_key_lists(index: Any, block: Any, sizes: Mapping[str, Any], device: torch.device) -> ListForm:

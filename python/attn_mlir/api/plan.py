@@ -13,9 +13,10 @@ from attn_mlir.api.varlen import batched, check_out, finished
 from attn_mlir.api.varlen_inputs import check_largest, inside_of, mask_of, problem_of, sequences_of
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.cache import Entry
+from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.given import Inputs
 from attn_mlir.runtime.call import Call
-from attn_mlir.runtime.dispatch import dispatch, needing_gradient
+from attn_mlir.runtime.dispatch import dispatch, needing_gradient, refuse_transformed
 from attn_mlir.runtime.orders import all_in_order
 from attn_mlir.runtime.programs import program_of
 from attn_mlir.runtime.varlen import VarlenRun, check_offsets, largest
@@ -29,6 +30,8 @@ class VarlenPlan:
 
     _entry: Entry
     _scan: Any
+    _captured: Scan
+    """What functions captured when it was planned."""
     _run: VarlenRun
     _inputs: Inputs
     _heads: tuple[int, int]
@@ -46,6 +49,7 @@ class VarlenPlan:
         seqused_k, block_table and cu_seqlens_k may have changed in place since, within the caches; on a GPU, where nothing waits for them
         and a CUDA graph may hold the run, cu_seqlens_q, too; what leads outside of tensors is cut off there.
         """
+        refuse_transformed((q, k, v), "plans have")
         problem = problem_of(q, k, v, self._inputs.paged)
         self._check(problem)
         inside = inside_of(q, k, self._offsets[3], self._largest)
@@ -53,10 +57,11 @@ class VarlenPlan:
         if not q.is_cuda and not torch.equal(self._offsets[0], self._begins):
             raise ArgumentError("cu_seqlens_q has changed since it was planned for: plan again")
         check_out(out, self._entry.traced.weights)
-        found = self._entry.found(self._scan)  # what functions compute of captured tensors, too, is that of this run
+        found = self._entry.found(self._seen())  # what functions compute of captured tensors, too, is that of this run
         if found is None:
             raise ArgumentError("what functions do with captured tensors has changed with these since it was planned for: plan again")
         values = (*batched(q, k, v), *self._entry.captures(found, self._factor, sequences))
+        refuse_transformed(values, "plans have")
         if needing_gradient(values):
             raise UnsupportedError("plans have no gradients: call run under torch.no_grad(), or attention_varlen")
         call = Call(self._entry, problem, values, "bshd", problem.device_type)
@@ -66,6 +71,16 @@ class VarlenPlan:
             program_of(self._entry).check(values[3:], problem.sizes, problem.device)
             results = self._run.run(call.heads_first(), "bshd")
         return finished(self._entry, all_in_order(results, "bshd", self._entry.traced.weights), self._options, out)
+
+    def _seen(self) -> Any:
+        """What functions capture now: objects that hold tensors may have others than when it was planned."""
+        functions, planned = self._options.functions, self._captured
+        if not planned.reusable or (planned.watch is not None and planned.watch.holds(functions)):
+            return self._scan
+        scan = Scan(functions)
+        if scan.key != planned.key:
+            raise ArgumentError("what functions capture has changed its kind since it was planned for: plan again")
+        return scan
 
     def _check(self, problem: Problem) -> None:
         """Checks that tensors are such as were planned for."""
@@ -144,4 +159,6 @@ def plan_varlen(
     one = torch.zeros((), dtype=dtype, device=cu_seqlens_q.device)
     shapes = ((1, q_heads, rows, head_dim), (1, kv_heads, keys, head_dim), (1, kv_heads, keys, value_dim))
     planned = made.planned([*(one.expand(shape) for shape in shapes), *captures])  # type: ignore[attr-defined]
-    return VarlenPlan(entry, scan, planned, inputs, (q_heads, kv_heads), offsets, cu_seqlens_q.clone(), factor, options, most)
+    return VarlenPlan(
+        entry, scan, Scan(functions), planned, inputs, (q_heads, kv_heads), offsets, cu_seqlens_q.clone(), factor, options, most
+    )

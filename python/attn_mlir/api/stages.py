@@ -26,11 +26,17 @@ def stages_of(entry: Entry, device: str) -> dict[str, str]:
 
 
 def slow_of(entry: Entry) -> str:
-    """What `explain()` says of kernels, compiled of a trace, that are slower than their device can do, and of inputs that they copied."""
+    """What `explain()` says of kernels, compiled of a trace, that are slower than their device can do or do without its matrix tiles.
+
+    And of inputs that they copied.
+    """
     every = [served for program in entry.programs if program is not None for served in (program, *program.served.values())]
     slow = {name: reason for program in every for name, reason in program.slow.items()}
     copied = {name: reason for program in every for name, reason in program.copies().items()}
     lines = [f"slow: {name}: {reason}\n" for name, reason in slow.items()]
+    with LOCK:
+        scalar = {name: reason for program in every for name, reason in program.without_tiles().items()}
+    lines += [f"without matrix tiles: {name}: {reason}\n" for name, reason in scalar.items()]
     return "".join([*lines, *[f"copied: {name}, in a call of this process: {reason}\n" for name, reason in copied.items()]])
 
 

@@ -17,7 +17,7 @@ from attn_mlir.api.unknown_arguments import unexpected
 from attn_mlir.api.varlen_inputs import check_largest, inside_of, mask_of, problem_of, sequences_of
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.cache import Entry
-from attn_mlir.runtime.dispatch import dispatch, needing_gradient
+from attn_mlir.runtime.dispatch import dispatch, needing_gradient, refuse_transformed
 from attn_mlir.runtime.varlen import largest
 
 Function = Callable[..., Any]
@@ -88,7 +88,7 @@ def attention_varlen(
     if unknown:
         raise unexpected(attention_varlen, unknown)
     functions = (query_mod, key_mod, value_mod, score_mod, mask_of(mask_mod), row)
-    asked = (functions, scale, "bshd", return_lse, return_states, device, bool(deterministic))
+    asked = (functions, scale, "bshd", return_lse, return_states, device, bool(deterministic or batch_invariant))
     q, k, v = cast(q, k, v)
     scales = scales_of(q_descale, k_descale, v_descale, o_scale, out_dtype)
     if return_partial or torch.compiler.is_dynamo_compiling():
@@ -119,6 +119,8 @@ def attention_varlen(
         packed = [*sequences_of(q, cu_seqlens_q, cu_seqlens_k, seqused_k).values()]  # the operator checks what they hold
         return _squeezed(attention_in_graph(batched(q, k, v), asked, (dropout_p, dropout_seed), packed=packed))
     dropout = dropout_of(dropout_p, dropout_seed, q)
+    if block_table is not None:
+        refuse_transformed((q, k, v, block_table, seqused_k), "attention to pages (block_table) has")
     problem = problem_of(q, k, v, block_table is not None)
     inside = inside_of(q, k, block_table, (max_q, max_k))
     sequences = sequences_of(q, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table, inside)
@@ -128,6 +130,8 @@ def attention_varlen(
     call = options.call(problem, batched(q, k, v), dropout, {**sequences, **values})
     refuse_derivatives(call)
     check_out(out, call.entry.traced.weights)
+    if block_table is not None:
+        refuse_transformed(call.values, "attention to pages (block_table) has")
     if block_table is not None and needing_gradient(call.values):
         raise UnsupportedError("attention to pages (block_table) has no gradients: call it under torch.no_grad(), or gather the pages")
     with largest(max_q, max_k):

@@ -158,8 +158,6 @@ class RingAttention:
         count = self.ranks.count
         before = mark(k.device)
         coming = self._post(1, k, v, before) if count > 1 else None
-        if coming is not None:
-            coming.let_begin()
         yield self.steps.received[0], k, v
         for step in range(1, count):
             now = mark(k.device)

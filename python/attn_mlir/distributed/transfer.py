@@ -47,16 +47,6 @@ class Transfer:
         self.works, self.kept = [], []
         return self.received
 
-    def let_begin(self) -> None:
-        """Lets what is queued on the current CUDA stream from now on begin after this transfer has.
-
-        Both may begin when what is sent is packed. Two events between streams take longer than the one for which the transfer waits.
-        """
-        if self.stream is not None:
-            relay = _stream(self.stream.device, "relay")
-            relay.wait_stream(self.stream)
-            torch.cuda.current_stream(self.stream.device).wait_stream(relay)
-
 
 def mark(device: torch.device) -> Any:
     """The end of all that the current CUDA stream has to do by now; None on CPUs."""
@@ -69,14 +59,14 @@ def behind(after: Any, device: torch.device) -> Iterator[Any]:
     if after is None:
         yield None
         return
-    stream = _stream(device, "messages")
+    stream = _stream(device)
     stream.wait_event(after)
     with torch.cuda.stream(stream):
         yield stream
 
 
 @functools.cache
-def _stream(device: torch.device, _use: str) -> Any:
+def _stream(device: torch.device) -> Any:
     return torch.cuda.Stream(device)
 
 

@@ -18,6 +18,7 @@ _known: ContextVar[dict[str, int]] = ContextVar("sizes")
 _in_graph: dict[str, int] = {}
 """The same while torch.compile traces, which follows this module's variables, but no ContextVar."""
 
+_given: ContextVar[dict[str, Any]] = ContextVar("given_sizes")
 _whole: ContextVar[bool] = ContextVar("whole_sequences", default=False)
 
 
@@ -37,6 +38,16 @@ def known(**sizes: int) -> Iterator[None]:
         yield
     finally:
         _known.reset(before)
+
+
+@contextmanager
+def given(**sizes: Any) -> Iterator[None]:
+    """Within it, traced functions have these sizes, values of the trace, in place of those of the tensors: q_len, kv_len, num_heads."""
+    before = _given.set(sizes)
+    try:
+        yield
+    finally:
+        _given.reset(before)
 
 
 @contextmanager
@@ -60,6 +71,8 @@ def _size(name: str) -> Any:
         raise TraceError(
             f"attn_mlir.{name}() has a value only inside the functions that attention(...) takes, such as score_mod or mask_mod"
         )
+    if (value := _given.get({}).get(name)) is not None:
+        return value
     tensor, dim = _SIZES[name]
     if name == "num_heads":
         tensor = scope.current().heads_of

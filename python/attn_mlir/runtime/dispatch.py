@@ -17,13 +17,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._functorch import maybe_current_level
+from torch._C._functorch import is_functorch_wrapped_tensor, maybe_current_level
 from torch.autograd import forward_ad
 
 from attn_mlir import driver
 from attn_mlir.backends import devices_with, tensors_of
 from attn_mlir.capture_kinds import pack
-from attn_mlir.errors import ArgumentError
+from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.runtime import compute, eager, programs
 from attn_mlir.runtime.call import Call
 from attn_mlir.runtime.orders import REPEATED, all_in_order, output_order
@@ -93,6 +93,19 @@ def is_seen(values: Sequence[Any]) -> bool:
 def may_carry_tangents() -> bool:
     """Whether a forward-mode derivative is being computed, as within torch.autograd.forward_ad.dual_level()."""
     return forward_ad._current_level >= 0
+
+
+def refuse_transformed(values: Sequence[Any], what: str) -> None:
+    """Raises UnsupportedError where a value is of a transform of torch.func, or has a tangent; `what` takes neither."""
+    dual = may_carry_tangents()
+    for value in values:
+        if not isinstance(value, Tensor):
+            continue
+        if is_functorch_wrapped_tensor(value) or (dual and _is_float(value) and forward_ad.unpack_dual(value).tangent is not None):
+            raise UnsupportedError(
+                f"{what} no derivatives, and no torch.vmap: call it outside of transforms of torch.func and without tangents, or "
+                "attention_varlen on packed keys"
+            )
 
 
 def needing_gradient(values: Sequence[Any]) -> list[int]:

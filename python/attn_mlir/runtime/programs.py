@@ -150,12 +150,20 @@ class Program:
 
     def copies(self) -> dict[str, str]:
         """Why its kernels copied some of q, k and v, by their names."""
+        return self._told("copies")
+
+    def without_tiles(self) -> dict[str, str]:
+        """Why its kernels do not use the matrix tiles that the processor has, by their names."""
+        return self._told("without_tiles")
+
+    def _told(self, name: str) -> dict[str, str]:
+        """What compiled kernels say."""
         notes: dict[str, str] = {}
         for made in (*self.kernels.values(), *self.derivatives.values()):
             inner: Any = made
             while hasattr(inner, "program"):  # a kernel that is a program
                 inner = inner.program
-            notes |= getattr(inner, "copies", {})
+            notes |= getattr(inner, name, {})
         return notes
 
     def kept(self, results: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:

@@ -31,12 +31,16 @@ class VarlenRun:
     rows: tuple[int, ...]
     whole: bool = False
     """Whether it is the attention itself."""
+    invariant: bool = False
+    """Whether a sequence is computed in one way, whatever else is in the batch."""
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
         """See `driver.CompiledFunction.run`."""
-        known, made = _LARGEST.get() if self.whole else None, None
-        if known and known[0] == 1 and hasattr(self.program, "decode"):
+        known, made = _LARGEST.get() if self.whole and hasattr(self.program, "decode") else None, None
+        if known and known[0] == 1:
             made = self.program.decode(inputs, layout, known[1])
+        elif known and self.invariant:
+            made = self._apart(inputs, layout, known[1])
         if made is None:
             made = self.program.run(inputs, layout)
         if self.rows:
@@ -51,9 +55,24 @@ class VarlenRun:
                     made[number].masked_fill_(behind, -torch.inf)
         return made
 
+    def _apart(self, inputs: Sequence[Any], layout: str, keys: int) -> list[torch.Tensor] | None:
+        """Sequences of one query as they are computed where there are no others, and the others; None where both have one kernel."""
+        place = 3 + SEQUENCES.index("q_lengths")
+        begins, lengths = inputs[3 + SEQUENCES.index("q_begins")], inputs[place]
+        single = lengths == 1
+        ones, others = single.to(lengths.dtype), torch.where(single, 0, lengths)
+        decoded = self.program.decode([*inputs[:place], ones, *inputs[place + 1 :]], layout, keys)
+        if decoded is None:
+            return None
+        made = self.program.run([*inputs[:place], others, *inputs[place + 1 :]], layout)
+        count = inputs[0].shape[2]
+        rows = torch.zeros(count + 1, dtype=lengths.dtype, device=lengths.device).index_add_(0, begins, ones)[:count] > 0
+        seen = rows[None, None]
+        return [torch.where(seen[..., None] if a.dim() == 4 else seen, a, b) for a, b in zip(decoded, made, strict=True)]
+
     def planned(self, inputs: Sequence[Any]) -> "VarlenRun":
         """See `driver.planned`."""
-        return VarlenRun(driver.planned(self.program, inputs), self.rows, self.whole)
+        return VarlenRun(driver.planned(self.program, inputs), self.rows, self.whole, self.invariant)
 
     def results(self, inputs: Sequence[Any]) -> list[tuple[Any, Any]]:
         """See `driver.CompiledFunction.results`."""
@@ -83,7 +102,7 @@ class VarlenProgram(Program):
         made = super().derivative(device, function, wrt)
         if self.splits or self.invariant:
             made = driver.with_work(made, self.device or device, self.splits, self.invariant)
-        return VarlenRun(made, rows, not function)
+        return VarlenRun(made, rows, not function, self.invariant)
 
     def sizes(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> dict[str, int]:
         """See `Program.sizes`; "pages" is how many there are, Skv then the size of one."""

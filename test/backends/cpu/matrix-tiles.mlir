@@ -5,13 +5,14 @@
 
 // Keys stay in memory, whose rows are those of the left factor; values lie in pairs, column by column.
 // CHECK-LABEL: func.func @attention(
+// CHECK-SAME:    block_kv = 128 : i64, block_q = 64 : i64
 // CHECK:         "tile.load"({{.*}}) {buffer = [{{[0-9]+}}], layout = ["lane_pairs"]}
 // CHECK:         "tile.load"({{.*}}) {buffer = [-1], layout = ["memory"]}
 // CHECK:         "tile.dot"({{.*}}) {buffer = [{{[0-9]+}}], layout = ["lanes"], tiles{{.*}}}
-// CHECK:         "tile.load"({{.*}}) {buffer = [{{[0-9]+}}], layout = ["column_pairs"], width = 32 : i64}
+// CHECK:         "tile.load"({{.*}}) {buffer = [{{[0-9]+}}], layout = ["column_pairs"], width = 64 : i64}
 // CHECK:         "tile.dot_rescale"({{.*}}) {buffer = [{{[0-9]+}}], layout = ["lanes"], tiles{{.*}}}
 
-// 32 keys and 32 query rows at a time: four tiles of sums, and each factor is loaded once for two products.
+// Blocks of 64 rows and 128 keys, 32 and 32 at a time: four tiles of sums, and each factor is loaded once for two products.
 // LLVM-LABEL: define void @attention(
 // LLVM-COUNT-4: call x86_amx @llvm.x86.tilezero.internal(i16 16, i16 64)
 // LLVM-COUNT-3: call x86_amx @llvm.x86.tileloadd64.internal(i16 16, i16 64,

@@ -1,0 +1,94 @@
+"""What becomes of the weights that a map of pairs makes: rounded and multiplied, scattered, or kept."""
+
+from dataclasses import dataclass, field
+
+from attn_mlir.backends.gpu.structure import body as body_of
+from attn_mlir.backends.gpu.structure import maker, operations
+from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.mlir import ir
+from attn_mlir.passes.tiling.positions import Positions, window_of
+
+
+@dataclass(frozen=True)
+class WeightUses:
+    """By results of a map in f32: the tile of 16 bits that another map makes of it, and the scatters that read it at their own element."""
+
+    rounded: dict[ir.Value, ir.Value] = field(default_factory=dict)
+    scattered: dict[ir.Value, list[ir.Operation]] = field(default_factory=dict)
+
+    def in_registers(self, result: ir.Value) -> bool:
+        """Whether a result needs registers of its own."""
+        return result not in self.rounded and result not in self.scattered
+
+
+def uses_of(block: ir.Block) -> tuple[WeightUses, ir.Operation | None]:
+    """The uses of what the first map of a step makes, and the map that only rounds it, if there is one."""
+    maps = [view.operation for view in block.operations if view.operation.name == "tile.map" and len(list(view.operation.operands)) == 2]
+    if not maps:
+        return WeightUses(), None
+    rounds = maps[1] if len(maps) == 2 and _only_rounds(maps[1], maps[0]) else None
+    rounded = {} if rounds is None else {_source(value): result for value, result in zip(_yielded(rounds), rounds.results, strict=True)}
+    scattered: dict[ir.Value, list[ir.Operation]] = {}
+    for result in maps[0].results:
+        users = [use.owner.operation for use in result.uses]
+        others = [op for op in users if rounds is None or op.block != body_block(rounds)]
+        scatters = [
+            op.parent.operation for op in others if _is_own(op) and op.parent is not None and op.parent.operation.name == "tile.scatter_add"
+        ]
+        if not all(map(_is_window, scatters)):
+            # Many elements that meet, as those of a table do, would be added to one address one after the other.
+            return WeightUses(), None
+        if others and len(scatters) == len(others):
+            scattered[result] = scatters
+        elif others:
+            rounded.pop(result, None)
+    if rounds is not None and len(rounded) < len(list(rounds.results)):
+        return WeightUses(), None
+    return WeightUses(rounded, scattered), rounds
+
+
+def add_element(core: Core, op: ir.Operation) -> None:
+    """Prints the addition of one element of a scatter, whose row and column are known."""
+    value, present, *indices = list(list(body_block(op).operations)[-1].operation.operands)
+    condition = core.scalars.emit(present)
+    with core.scope(f"if ({condition})"):
+        place = core.arguments.element(op.operands[0], [core.value(index) for index in indices])
+        core.writer.line(f"attn::add_global(&{place}, {core.scalars.emit(value)});")
+
+
+def body_block(op: ir.Operation) -> ir.Block:
+    """The block of an op's region."""
+    return op.regions[0].blocks[0]
+
+
+def _yielded(op: ir.Operation) -> list[ir.Value]:
+    return list(list(body_block(op).operations)[-1].operation.operands)
+
+
+def _source(value: ir.Value) -> ir.Value:
+    """The tile whose element is rounded."""
+    return value.owner.operation.operands[0].owner.operation.operands[0]
+
+
+def _is_own(op: ir.Operation) -> bool:
+    return op.name == "tensor.extract" and list(op.operands)[1:] == list(op.block.arguments)
+
+
+def _is_window(scatter: ir.Operation) -> bool:
+    """Whether every element of a tile goes to a place of its own, by constant steps."""
+    _, _, *indices = list(list(body_block(scatter).operations)[-1].operation.operands)
+    return window_of(Positions(body_block(scatter)), indices) is not None
+
+
+def _only_rounds(op: ir.Operation, first: ir.Operation) -> bool:
+    """Whether a map does nothing but round results of the first one, each once."""
+    found = []
+    for value in _yielded(op):
+        truncated = maker(value)
+        read = maker(truncated.operands[0]) if truncated is not None and truncated.name == "arith.truncf" else None
+        if read is None or not _is_own(read) or read.operands[0] not in list(first.results):
+            return False
+        found.append(read.operands[0])
+    return len(set(found)) == len(found) and all(
+        inner.name in ("tensor.extract", "arith.truncf", "tile.yield") for inner in operations(body_of(op))
+    )

@@ -1,0 +1,73 @@
+"""Schedules of kernels that read windows of captured tensors, and why others go on reading them element by element."""
+
+from collections.abc import Callable, Mapping
+
+from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.gpu.emitters import Refusal
+from attn_mlir.backends.nvidia.hopper.windows import WINDOWS
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+from attn_mlir.passes.load_windows import LoadWindows
+from attn_mlir.passes.regions import find_all
+
+GATHERS = "gathers"
+"""In a schedule: why captured tensors are read element by element."""
+Choices = Mapping[str, int | str]
+_DEPTHS = (2, 1)
+"""Stages of windows: two where there is room for two stages of keys as well."""
+
+
+def plan_with_windows(
+    kernel: ir.Operation, plan: Callable[[ir.Operation, Choices], Fields | Refusal | None], choices: Choices
+) -> Fields | Refusal | None:
+    """The schedule of `plan`, with `windows`, how many stages of them there are, where the kernel has windows and they fit.
+
+    `nvidia-load-windows` makes them afterwards; here they are in a copy. A choice of 0 leaves them out.
+    """
+    wanted = choices.get("windows")
+    rest = {name: value for name, value in choices.items() if name != "windows"}
+    copy = _with_windows(kernel) if wanted != 0 else None
+    if copy is None:
+        return plan(kernel, rest)
+    why = Refusal("their windows do not fit into shared memory beside two stages of keys")
+    try:
+        for depth in _DEPTHS if wanted is None else (int(wanted),):
+            fields = _attempt(copy, plan, {**rest, "windows": depth})
+            if isinstance(fields, Refusal):
+                why = fields
+            elif fields is not None and (wanted is not None or int(fields["stages"]) > 1):
+                return fields
+    finally:
+        copy.erase()
+    fields = plan(kernel, rest)
+    if fields is not None and not isinstance(fields, Refusal):
+        fields[GATHERS] = str(why)
+    return fields
+
+
+def make_windows(kernel: ir.Operation) -> None:
+    """Makes windows of what a kernel reads of captured tensors: keys follow each other in memory, and are rows in kernels of pairs."""
+    LoadWindows(products=True, turned=attributes.grid_kind(kernel) == "pairs").run(kernel)
+
+
+def _attempt(
+    kernel: ir.Operation, plan: Callable[[ir.Operation, Choices], Fields | Refusal | None], choices: Choices
+) -> Fields | Refusal | None:
+    try:
+        return plan(kernel, choices)
+    except UnsupportedError as error:
+        return Refusal.of(error)
+
+
+def _with_windows(kernel: ir.Operation) -> ir.Operation | None:
+    """A copy beside the kernel that reads windows; None where there are none."""
+    if not find_all(kernel, "memref.load"):
+        return None
+    with ir.InsertionPoint(kernel):
+        copy = kernel.clone().operation
+    make_windows(copy)
+    if find_all(copy, *WINDOWS):
+        return copy
+    copy.erase()
+    return None

@@ -1,0 +1,181 @@
+"""Windows and bands of captured tensors in shared memory, which idle warps of the producer bring for each block of keys.
+
+Each warpgroup of consumers has a ring of its own, as they read their windows at different times. Bands are a number for each diagonal.
+"""
+
+from dataclasses import dataclass
+
+from attn_mlir.backends.gpu.arguments import c_type
+from attn_mlir.backends.gpu.structure import body, yielded
+from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.makers import MAKERS, Makers
+from attn_mlir.backends.nvidia.hopper.memory import SharedAllocator, of_warps
+from attn_mlir.backends.nvidia.hopper.steps import KvStep
+from attn_mlir.backends.nvidia.hopper.tiles import ROWS, WindowTile, round_up
+from attn_mlir.backends.nvidia.ordered_sums import depends
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import find_all
+
+HEADER = "attn_windows.cuh"
+WINDOWS = ("tile.load_window", "tile.band")
+_SIZES = {"f32": 4, "f16": 2, "bf16": 2}
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One window or band of a stage: where it begins in it, bytes from one row to the next (0 for a band), its element type."""
+
+    op: ir.Operation
+    offset: int
+    pitch: int
+    element: str
+
+
+def place_window(core: Core, op: ir.Operation) -> list[str]:
+    """Prints where a window begins and how far its rows and columns are apart; the names of these, then its rows and columns."""
+    source, rows, columns, *offsets = op.operands
+    element = c_type(ir.MemRefType(source.type).element_type)
+    start, row_stride, column_stride = (core.names.fresh(name) for name in ("window", "window_row", "window_column"))
+    begin = " + ".join(f"{core.value(offset)} * {core.arguments.stride(source, n)}" for n, offset in enumerate(offsets))
+    core.writer.line(f"const {element} *const {start} = {core.arguments.pointer(source)} + {begin};")
+    for name, steps in ((row_stride, "row_steps"), (column_stride, "column_steps")):
+        core.writer.line(f"const long long {name} = {_apart(core, source, op.attributes[steps])};")
+    return [start, row_stride, column_stride, core.value(rows), core.value(columns)]
+
+
+def _apart(core: Core, source: ir.Value, steps: ir.Attribute) -> str:
+    terms = [(n, step) for n, step in enumerate(ir.DenseI64ArrayAttr(steps)) if step]
+    return " + ".join(core.arguments.stride(source, n) + (f" * {step}" if step != 1 else "") for n, step in terms)
+
+
+def bind_element(core: Core, value: ir.Value, text: str) -> None:
+    """Makes a float stand for an element of a window, and for what is widened of it."""
+    kind = str(value.type)
+    core.scalars.bind(value, text if kind == "f32" else core.narrow(text, kind))
+    for use in value.uses:
+        op = use.owner.operation
+        if op.name == "arith.extf" and isinstance(op.results[0].type, ir.F32Type):
+            core.scalars.bind(op.results[0], text)
+
+
+def same_for_batches(kernel: ir.Operation, windows: list[ir.Operation]) -> bool:
+    """Whether there are windows, and all batch entries read the same ones."""
+    batches = [op.results[0] for op in find_all(kernel, "tile.program_id") if ir.IntegerAttr(op.attributes["axis"]).value == 2]
+    found = [op for op in windows if op.name == "tile.load_window"]
+    return bool(found) and not any(depends(value, batch) for op in found for value in op.operands for batch in batches)
+
+
+def windows_of(step: KvStep) -> list[ir.Operation]:
+    """The windows and bands that a step reads."""
+    return [op for op in step.rest if op.name in WINDOWS]
+
+
+class WindowRings(Makers):
+    """Prints what each role does about them."""
+
+    told_free = "kToldFree"
+
+    def __init__(
+        self, core: Core, layout: SharedAllocator, steps: list[KvStep], general: KvStep, keys: int, warpgroups: int, depths: tuple[int, int]
+    ) -> None:
+        """`keys` of a step; `depths`: stages of the ring of keys, and of those of windows."""
+        super().__init__(core, depths[0])
+        self.general, self.keys, self.warpgroups, self.depth = general, keys, warpgroups, depths[1]
+        self.numbers = {op.results[0]: number for step in steps for number, op in enumerate(windows_of(step))}
+        if any(list(map(form_of, windows_of(step))) != list(map(form_of, windows_of(general))) for step in steps):
+            raise UnsupportedError("hopper: loops over keys read different windows of captured tensors")
+        self.parts: list[_Part] = []
+        size = 0
+        for op in windows_of(general):
+            element = str(ir.RankedTensorType(op.results[0].type).element_type)
+            if element not in _SIZES or (op.name == "tile.band" and element != "f32"):
+                raise UnsupportedError(f"hopper: there are no windows of {element}")
+            pitch = 0 if op.name == "tile.band" else (keys + 8) * _SIZES[element]
+            self.parts.append(_Part(op, size, pitch, element))
+            size += round_up(ROWS * pitch if pitch else 4 * (ROWS + keys - 1), 16)
+        self.bytes = round_up(size, 128)
+        layout.tile("kWindows", warpgroups * self.depth * self.bytes)
+        layout.barrier("kToldFull", self.stages, 1)
+        layout.barrier("kToldFree", self.stages, of_warps(MAKERS))
+        layout.barrier("kWindowsFull", warpgroups * self.depth, 32 * MAKERS)
+        layout.barrier("kWindowsFree", warpgroups * self.depth, of_warps(4))
+        layout.slot("kTold", 16 * self.stages)
+
+    def _stage(self, warpgroup: str, turn: str) -> str:
+        return warpgroup if self.depth == 1 else f"({warpgroup} * {self.depth} + {turn} % {self.depth})"
+
+    def _phase(self, turn: str) -> str:
+        return f"{turn} & 1" if self.depth == 1 else f"{turn} / {self.depth} & 1"
+
+    # ---- the consumers
+
+    def wait(self, turn: str) -> None:
+        """Waits for the windows of this turn's block, which are known tiles then."""
+        core, stage = self.core, self._stage("warpgroup", turn)
+        core.writer.line(f"attn::barrier_wait(shared + kWindowsFull + {stage} * 8, {self._phase(turn)});")
+        for value, number in self.numbers.items():
+            part = self.parts[number]
+            start = f"shared + kWindows + {stage} * {self.bytes} + {part.offset}"
+            place = f"(row % {ROWS}) * {part.pitch} + column * {_SIZES[part.element]}"
+            if not part.pitch:
+                place = f"4 * (row % {ROWS} - column + {self.keys - 1})"
+            core.tiles[value] = WindowTile(f"{start} + {place}", part.pitch, part.element)
+
+    def free(self, turn: str) -> None:
+        """Gives them back."""
+        place = f"shared + kWindowsFree + {self._stage('warpgroup', turn)} * 8"
+        self.core.writer.line("attn::warp_sync();", f"attn::warp_arrive({place}, attn::elect_one());")
+
+    def skip(self, turn: str) -> None:
+        """Gives back those of a block that is left out."""
+        stage = self._stage("warpgroup", turn)
+        self.core.writer.line(f"attn::barrier_wait(shared + kWindowsFull + {stage} * 8, {self._phase(turn)});")
+        self.free(turn)
+
+    # ---- the warps that load them
+
+    def block(self, worker: str) -> None:
+        """Prints one share of the windows of `turn`."""
+        core, writer = self.core, self.core.writer
+        writer.line("attn::warp_sync();", f"attn::warp_arrive({self.at('kToldFree', 8, 'turn')}, lane == 0);")
+        writer.line(f"const int maker = ({worker}) * 32 + lane;")
+        core.scalars.bind(self.general.position, "kv")
+        places = [place_window(core, part.op) for part in self.parts if part.pitch]
+        writer.line("#pragma unroll 1")
+        with core.scope(f"for (int part = 0; part < {self.warpgroups}; ++part)"):
+            stage = self._stage("part", "turn")
+            writer.line(f"const uint32_t barrier = shared + kWindowsFull + {stage} * 8, to = shared + kWindows + {stage} * {self.bytes};")
+            writer.line(f"attn::barrier_wait(shared + kWindowsFree + {stage} * 8, ({self._phase('turn')}) ^ 1);")
+            bands = not all(part.pitch for part in self.parts)
+            writer.line(f"bool written = {'true' if bands else 'false'};")
+            for part in self.parts:
+                if part.pitch:
+                    self._window(part, places.pop(0))
+                else:
+                    self._band(part)
+            writer.line("attn::window_arrive(barrier, written);")
+
+    def _window(self, part: _Part, place: list[str]) -> None:
+        start, row_stride, column_stride, rows, columns = place
+        element = c_type(ir.MemRefType(part.op.operands[0].type).element_type)
+        size = f"{element}, {ROWS}, {self.keys}, {32 * MAKERS}, {part.pitch}"
+        where = f"{start}, {row_stride}, {column_stride}, {ROWS} * part, {rows}, {columns}, to + {part.offset}"
+        self.core.writer.line(f"attn::load_window<{size}>({where}, maker, written);")
+
+    def _band(self, part: _Part) -> None:
+        """Number n of a band is that of i - j = n - (keys - 1), with i from the first row of the warpgroup on."""
+        core, inner = self.core, body(part.op)
+        last = f"max({core.value(part.op.operands[1])} - 1, 0)"
+        with core.scope(f"for (int n = maker; n < {ROWS + self.keys - 1}; n += {32 * MAKERS})"):
+            core.writer.line(f"const int diagonal = n + {ROWS} * part - {self.keys - 1};")
+            core.scalars.bind(inner.arguments[0], "max(diagonal, 0)")
+            core.scalars.bind(inner.arguments[1], f"min(max(-diagonal, 0), {last})")
+            core.writer.line(f"attn::store_shared(to + {part.offset} + 4 * n, {core.scalars.emit(yielded(inner)[0])});")
+
+
+def form_of(op: ir.Operation) -> tuple[str, str, str]:
+    """What windows of several loops have in common if they are the same."""
+    if op.name == "tile.band":
+        return op.name, str(op.results[0].type), str([inner.operation.name for inner in body(op).operations])
+    return op.name, str(op.operands[0]), f"{op.attributes['row_steps']} {op.attributes['column_steps']}"

@@ -1,0 +1,77 @@
+"""Key lists as tables of pages: the results of lists, by kernels of a CPU that reads pages; Hopper's emitter makes its own."""
+
+from typing import Any
+
+import pytest
+import torch
+
+import attn_mlir
+from attn_mlir import driver, masks, rows
+from attn_mlir.api.inputs import check_inputs
+from attn_mlir.api.key_lists import check_key_lists
+from attn_mlir.api.key_pages import attention_in_pages
+from attn_mlir.api.options import Options
+from attn_mlir.runtime import programs
+from generated_code import complaints
+from key_list_cases import agree, draw, inputs
+
+SIZES = (2, 4, 2, 70, 130, 32)
+MODS = ("query_mod", "key_mod", "value_mod", "score_mod", "mask_mod")
+
+
+def in_pages(qkv: Any, index: torch.Tensor, block: tuple[int, int], layout: Any = "bhsd", lse: bool = False, **mods: Any) -> Any:
+    problem = check_inputs(qkv[0], qkv[1], qkv[2], layout)
+    functions = (*[mods.get(name) for name in MODS], mods.get("row", rows.softmax))
+    form = check_key_lists(index, block, problem.sizes, problem.device)
+    return attention_in_pages(tuple(qkv), Options(functions, None, layout, lse), index, form, problem)
+
+
+def agrees(block: tuple[int, int], lists: int, layout: Any = "bhsd", lse: bool = True, **mods: Any) -> None:
+    qkv = [x.detach() for x in inputs(SIZES)]
+    qkv = [x.transpose(1, 2).contiguous() for x in qkv] if layout == "bshd" else qkv
+    index = draw(SIZES, block, lists, 3)
+    wanted: Any = attn_mlir.attention(*qkv, key_index=index, key_block=block, layout=layout, return_lse=lse, **mods)
+    found = in_pages(qkv, index, block, layout, lse, **mods)
+    assert found is not None
+    for got, want in zip(found[0], wanted, strict=True) if lse else [(found[0], wanted)]:
+        there = torch.isfinite(want)
+        assert got.shape == want.shape and torch.equal(torch.isfinite(got), there)
+        agree([got[there]], [want[there]])
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+@pytest.mark.parametrize("lists", [1, 2, 4])
+def test_lists_of_all_heads_and_orders(lists: int, layout: str) -> None:
+    """The last block is shorter than the others, some are listed twice, some lists are empty."""
+    agrees((32, 32), lists, layout)
+
+
+def test_functions_see_true_places() -> None:
+    slopes, bias = torch.rand(4), torch.randn(130)
+    mask = masks.causal("bottom_right")
+    agrees((1, 16), 2, mask_mod=mask, score_mod=lambda s, b, h, i, j: s + slopes[h] * (j - i) + bias[j] + b)
+    mods: dict[str, Any] = {
+        "query_mod": lambda x, b, h, i, d: x * (1 + 0.02 * i + h),
+        "key_mod": lambda x, b, h, j, d: x * (1 + 0.1 * h),
+        "value_mod": lambda x, b, h, j, d: x * (1 + 0.01 * j + h),
+    }
+    agrees((7, 64), 4, lse=False, row=rows.sigmoid, mask_mod=lambda b, h, i, j: i + 60 >= j, **mods)
+
+
+def test_what_needs_a_table() -> None:
+    qkv = inputs(SIZES)
+    index = draw(SIZES, (32, 32), 2, 3)
+    assert in_pages(qkv, index, (32, 32)) is None  # q needs a gradient
+    with torch.no_grad():
+        assert in_pages(qkv, draw(SIZES, (32, 8), 2, 3), (32, 8)) is None
+        sinks = torch.rand(4)
+        assert in_pages(qkv, index, (32, 32), row=rows.softmax_sink(sinks)) is None  # of heads of the whole
+
+
+def test_hopper_makes_the_kernels() -> None:
+    qkv = [x.detach() for x in inputs((*SIZES[:5], 128), torch.float16)]
+    in_pages(qkv, draw(SIZES, (64, 64), 2, 3), (64, 64), mask_mod=masks.causal())
+    made: Any = driver.compile_derivative(next(reversed(programs._TABLE.values())).text, "cuda", "", [])
+    units = [*made.units.values(), *made.lower_parts()]
+    assert [unit.schedule["emitter"] for unit in units] == ["hopper", "hopper", "simt"] and units[0].kernel.paged
+    assert not any(complaints(unit.code) for unit in units)

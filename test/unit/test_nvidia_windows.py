@@ -1,0 +1,108 @@
+"""Windows and bands of captured tensors in kernels for Hopper: who reads them so, and numbers on a GPU against float64."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from attn_mlir import Attention, attention, masks
+from attn_mlir.backends.nvidia import driver
+from attn_mlir.backends.nvidia.units import describe
+from attn_mlir.backends.program import OUTLINE
+from attn_mlir.frontend.emit import Inputs
+from gpu_cases import GPU
+
+B, H, D = 2, 4, 64
+LENGTHS = [(1, 1), (17, 127), (127, 17), (1000, 1000)]
+Score = Callable[..., Any]
+KINDS: dict[str, tuple[Callable[[int, int], tuple[int, ...]], Score]] = {
+    "batch and heads": (lambda sq, skv: (B, H, sq, skv), lambda t, s, b, h, q, k: s + t[b, h, q, k]),
+    "heads": (lambda sq, skv: (H, sq, skv), lambda t, s, b, h, q, k: s + t[h, q, k]),
+    "batch": (lambda sq, skv: (B, sq, skv), lambda t, s, b, h, q, k: s * t[b, q, k]),
+    "neither": (lambda sq, skv: (sq, skv), lambda t, s, b, h, q, k: s + t[q, k]),
+    "table": (lambda sq, skv: (H, sq + skv), lambda t, s, b, h, q, k: s + t[h, q - k + skv_of(t, q)]),
+}
+
+
+def skv_of(t: Any, _: Any) -> int:
+    """Where the difference 0 stands in a table."""
+    return t.shape[1] // 2
+
+
+def plain(t: torch.Tensor) -> torch.Tensor:
+    return t
+
+
+def apart(t: torch.Tensor) -> torch.Tensor:
+    """The same with elements that are apart, in memory that is NaN elsewhere."""
+    memory = torch.full((*t.shape[:-1], 2 * t.shape[-1] + 3), float("nan"), dtype=t.dtype, device=t.device)
+    memory[..., 2:-1:2] = t
+    return memory[..., 2:-1:2]
+
+
+def odd_rows(t: torch.Tensor) -> torch.Tensor:
+    """The same with rows that begin at odd places, in memory that is NaN elsewhere."""
+    memory = torch.full((*t.shape[:-1], t.shape[-1] + 5), float("nan"), dtype=t.dtype, device=t.device)
+    memory[..., 3:-2] = t
+    return memory[..., 3:-2]
+
+
+def turned(t: torch.Tensor) -> torch.Tensor:
+    return t.mT.contiguous().mT
+
+
+def described(score: Score, shape: tuple[int, ...], dtype: torch.dtype, head: int) -> str:
+    """What `explain` says of the forward kernel."""
+    tensor = torch.randn(shape, dtype=dtype)
+    call = Attention(score_mod=lambda s, b, h, q, k: score(tensor, s, b, h, q, k))
+    call.__dict__.update(_last=Inputs("f16", head, head), _form=None)
+    _, units = driver._lower(call.ir(), "attention", OUTLINE, {"arch": "sm_90a"})  # pyright: ignore[reportPrivateUsage]
+    return "\n".join(describe(unit, None) for unit in units.values())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("head", [64, 128])
+def test_dense_biases_are_read_by_windows(dtype: torch.dtype, head: int) -> None:
+    said = described(KINDS["heads"][1], (2, 8, 8), dtype, head)
+    assert "windows" in said and "gathers" not in said, said
+
+
+def test_who_reads_element_by_element_says_why() -> None:
+    said = described(KINDS["heads"][1], (2, 8, 8), torch.float32, 256)
+    assert "gathers it needs" in said or "gathers their windows do not fit" in said, said
+    assert "windows " not in said.replace("their windows", ""), said
+
+
+def wanted(tensors: Sequence[torch.Tensor], captured: torch.Tensor, score: Score, mask: Any) -> torch.Tensor:
+    """Softmax attention of doubles."""
+    q, k, v = tensors
+    sizes = (B, H, q.shape[2], k.shape[2])
+    b, h, i, j = (torch.arange(n, device=q.device).view([-1 if m == place else 1 for m in range(4)]) for place, n in enumerate(sizes))
+    s = score(captured, q @ k.mT * D**-0.5, b, h, i, j)
+    s = s if mask is None else s.masked_fill(~mask(b, h, i, j), -torch.inf)
+    return torch.softmax(s, -1).nan_to_num(0.0) @ v
+
+
+class TestOnGpu:
+    pytestmark = GPU
+
+    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+    @pytest.mark.parametrize("layout", [plain, apart, odd_rows, turned])
+    def test_numbers(self, kind: str, dtype: torch.dtype, layout: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        shape, score = KINDS[kind]
+        for sq, skv in LENGTHS:
+            for mask in (None, masks.causal()) if layout is plain else (None,):
+                q = torch.randn(B, H, sq, D, device="cuda", dtype=torch.float16)
+                k, v = torch.randn(2, B, H, skv, D, device="cuda", dtype=torch.float16)
+                captured = layout(torch.randn(shape(sq, skv), device="cuda").to(dtype))
+                leaves = [x.requires_grad_() for x in (q, k, v, captured)]
+                o = attention(q, k, v, score_mod=lambda s, b, h, i, j, t=captured: score(t, s, b, h, i, j), mask_mod=mask)
+                exact = [x.detach().double().requires_grad_() for x in leaves]
+                right = wanted(exact[:3], exact[3], score, mask)
+                do = torch.randn_like(o)
+                pairs = [(o, right), *zip(torch.autograd.grad(o, leaves, do), torch.autograd.grad(right, exact, do.double()), strict=True)]
+                for got, true in pairs:
+                    error = (got.double() - true).norm() / (true.norm() + 1e-2)
+                    assert error < 5e-3, (sq, skv, mask, float(error))
