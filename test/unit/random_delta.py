@@ -90,10 +90,10 @@ def delta_errors(number: int) -> tuple[str, dict[str, float]]:
     with torch.no_grad():
         found = too_large("first", ("o", "state"), _called(case), _wanted(case))
     got, want = _called(case), _wanted(case)
-    named = [(name, x) for name, x in (*case.given.items(), *case.tensors.items())]
-    leaves, seeds = [x for _, x in named], normal_like(want, 17)
-    gradients = (gradients_of(results, leaves, seeds) for results in (got, want))
-    return case.text, found | too_large("gradients", [f"d{name}" for name, _ in named], *gradients)
+    names, leaves = [*case.given, *case.tensors], [*case.given.values(), *case.tensors.values()]
+    seeds = normal_like(want, 17)
+    given, wanted = gradients_of(got, leaves, seeds), gradients_of(want, leaves, seeds)
+    return case.text, found | too_large("gradients", [f"d{name}" for name in names], given, wanted)
 
 
 def _called(case: DeltaCase) -> list[Tensor]:

@@ -10,6 +10,7 @@ from attn_mlir.errors import ArgumentError, UnsupportedError
 from delta_cases import compare, inputs, narrow, run, wanted
 from delta_reference import delta_reference
 from linear_reference import error
+from random_delta import delta_errors
 
 LIMIT = 2e-6
 
@@ -170,3 +171,10 @@ def test_inside_of_a_graph(short: bool) -> None:
     found = torch.autograd.grad(torch.compile(run, backend="eager", fullgraph=True)(*given).square().sum(), [x["k"], x["g"], bias])
     for got, known in zip(found, wanted, strict=True):
         torch.testing.assert_close(got, known)
+
+
+@pytest.mark.parametrize("number", [8, 9])
+def test_random_rules(number: int) -> None:
+    """Several sequences; decays of channels. Both remove a key of its own. `benchmarks/fuzz_api.py --delta` draws as many as wanted."""
+    told, wrong = delta_errors(number)
+    assert not wrong, f"{wrong}\n{told}"

@@ -3,13 +3,10 @@
 import pytest
 
 from random_calls import attention_errors, linear_errors
-from random_delta import delta_errors
 
 # Chosen for what they have: tensors in closures that torch computes with, tensors in one object, float32, a strided bshd layout.
 ATTENTIONS = (46, 75, 139, 236, 3, 8)
 LINEAR = (0, 5, 9, 14)
-DELTA = (8, 9)
-"""Several sequences; decays of channels. Both remove a key of its own."""
 
 
 @pytest.mark.parametrize("number", ATTENTIONS)
@@ -21,10 +18,4 @@ def test_random_calls(number: int) -> None:
 @pytest.mark.parametrize("number", LINEAR)
 def test_random_calls_of_linear_attentions(number: int) -> None:
     told, wrong = linear_errors(number)
-    assert not wrong, f"{wrong}\n{told}"
-
-
-@pytest.mark.parametrize("number", DELTA)
-def test_random_calls_of_delta_rules(number: int) -> None:
-    told, wrong = delta_errors(number)
     assert not wrong, f"{wrong}\n{told}"
