@@ -29,6 +29,8 @@ from attn_mlir.registry import registry
 
 _ROOT = Path(__file__).parents[2]
 CUDA = ("-x", "cuda", "--cuda-device-only", "--cuda-gpu-arch=sm_90a", "-nocudainc", "-nocudalib", f"-I{_ROOT / 'test/Inputs/cuda'}")
+NVRTC = ("-DATTN_NVRTC", f"-I{_ROOT / 'backends/nvidia/nvrtc'}", "-include", str(_ROOT / "test/Inputs/cuda/cuda.h"), *CUDA)
+"""With the headers that NVRTC gets, which have no more of CUDA's than kernels use."""
 HIP = ("-x", "hip", "--offload-device-only", "--offload-arch=gfx90a", "-nogpuinc", "-nogpulib", f"-I{_ROOT / 'backends/amd'}")
 
 
@@ -36,7 +38,7 @@ def complaints(code: KernelCode) -> str:
     """What clang says of a kernel that it refuses; empty where it takes it, and for what TileLang makes."""
     if code.language not in ("cuda", "hip"):
         return ""
-    flags = CUDA if code.language == "cuda" else HIP
+    flags = NVRTC if code.language == "cuda" else HIP
     command = [find_host_clang(), *flags, "-fsyntax-only", "-std=c++17", "-Wno-everything", "-"]
     made = subprocess.run(command, input=code.source, capture_output=True, text=True, check=False)
     return made.stderr if made.returncode else ""

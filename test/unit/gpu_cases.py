@@ -95,7 +95,7 @@ CASES: dict[str, Case] = {
 }  # fmt: skip
 
 
-SLOW = ("learned bias", "relative positions", "gated")
+SLOW = ("relative positions", "gated")
 """Cases whose backward goes through TileLang on Hopper; all others must not."""
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from amd_tools import needs_host_clang
 from attn_mlir.backends.amd.clang import find_host_clang
-from generated_code import CUDA, HIP
+from generated_code import CUDA, HIP, NVRTC
 
 ROOT = Path(__file__).parents[2]
 BACKENDS = ROOT / "backends"
@@ -18,7 +18,7 @@ SHARED = (BACKENDS / "gpu/ahead/attn_device.h").read_text()
 @pytest.mark.parametrize(
     ("first", "flags"),
     [
-        ("nvidia/ahead/attn_device_cuda.h", (f"-I{BACKENDS / 'nvidia/nvrtc'}", "-include", str(ROOT / "test/Inputs/cuda/cuda.h"), *CUDA)),
+        ("nvidia/ahead/attn_device_cuda.h", NVRTC),
         ("nvidia/ahead/attn_device_cuda.h", CUDA),
         ("amd/ahead/attn_device_hip.h", HIP),
     ],

@@ -166,8 +166,8 @@ class TestTorch:
             attention(q, k, v, score_mod=mods.alibi(mods.alibi_slopes(4)))
         with pytest.raises(ArgumentError, match=r"q is on cuda:0, but device='cpu'"):
             attention(q, k, v, device="cpu")
-        with pytest.raises(UnsupportedError, match="head dimension 320"):
-            attention(q.repeat(1, 1, 1, 5), k.repeat(1, 1, 1, 5), v)
+        with pytest.raises(UnsupportedError, match="head dimension 1088"):
+            attention(q.repeat(1, 1, 1, 17), k.repeat(1, 1, 1, 17), v)
 
 
 class TestDeterminism:

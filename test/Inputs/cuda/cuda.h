@@ -31,7 +31,9 @@ struct int4 { int x, y, z, w; };
 struct float2 { float x, y; };
 struct float4 { float x, y, z, w; };
 extern const __device__ dim3 threadIdx, blockIdx, gridDim, blockDim;
+#ifndef ATTN_NVRTC // whose cuda.h has it
 struct alignas(64) CUtensorMap { unsigned long long opaque[16]; };
+#endif
 
 // The overloads that CUDA has: a call with two types of integers is ambiguous, or not, as it is there.
 #define ATTN_EXTREMA(name)                                                                                              \
