@@ -100,17 +100,20 @@ def save(to: Path, host: Any, units: Any, binaries: Any) -> None:
 
 
 class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Stands for the parts of the package that make programs: what runs them imports these, and uses them not."""
+    """Stands for the parts of the package that make programs: what runs them imports these, and uses but the table of element types."""
 
     NAMES = ("attn_mlir.mlir", "attn_mlir.dialects", "attn_mlir.passes", "attn_mlir.registry", "attn_mlir.frontend", "attn_mlir.seeing")
 
+    USED = "attn_mlir.dialects.elements"
+
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
-        absent = any(fullname == name or fullname.startswith(f"{name}.") for name in self.NAMES)
+        absent = fullname != self.USED and any(fullname == name or fullname.startswith(f"{name}.") for name in self.NAMES)
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True) if absent else None
 
     def create_module(self, spec: Any) -> Any:
         module = MagicMock(name=spec.name)
-        module.__path__, module.__spec__, module.__name__ = [], spec, spec.name
+        folder = str(ROOT / "python" / spec.name.replace(".", "/"))
+        module.__path__, module.__spec__, module.__name__ = [folder] if self.USED.startswith(f"{spec.name}.") else [], spec, spec.name
         return module
 
     def exec_module(self, module: Any) -> None:
