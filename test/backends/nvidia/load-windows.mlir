@@ -17,8 +17,8 @@
 // CHECK:     attn::store_shared_int4(shared + kTold {{.*}}, kv, block, head, batch);
 // CHECK:     for (int part = 0; part < 3; ++part) {
 // CHECK:       attn::barrier_wait(shared + kWindowsFree
-// CHECK:       attn::load_window<__half, 64, 128, 96, 272>(window{{.*}}, 64 * part, {{.*}}, maker, written);
-// CHECK-NEXT:  attn::window_arrive(barrier, written);
+// CHECK:       attn::load_window<__half, 64, 128, 96, 272>(window{{.*}}, 64 * part, {{.*}}, maker, barrier, copies);
+// CHECK-NEXT:  attn::window_arrive(barrier, copies);
 // CHECK:     attn::barrier_wait(shared + kWindowsFull
 // CHECK:     attn::window_pair(window_at + 2176 * h + 16 * c, __half(), of_window[2 * h], of_window[2 * h + 1]);
 // CHECK-NOT: arg3[
