@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from dropout_variants import program, save, timed
+from dropout_variants import compile_to, program, timed
 
 KINDS: dict[str, dict[str, int | str]] = {"windows": {}, "gathers": {"windows": 0}}
 CASES = {
@@ -50,8 +50,7 @@ def score_mod(name: str, tensors: list[torch.Tensor]) -> Callable[..., Any] | No
 def build(folder: Path, only: str) -> None:
     """Compiles forward and backward passes of every case and kind; says what the compiler tells."""
     import attn_mlir
-    from attn_mlir.backends.nvidia import driver, pipeline
-    from attn_mlir.backends.nvidia.compile import compile_all
+    from attn_mlir.backends.nvidia import pipeline
     from attn_mlir.backends.program import prepare_derivative
     from attn_mlir.frontend.emit import Inputs
 
@@ -70,14 +69,7 @@ def build(folder: Path, only: str) -> None:
                     form = prepare_derivative(
                         way, ("q", "k", "v", *(f"arg{3 + n}" for n in range(len(tensors)))), pipeline.outline("sm_90a")
                     )
-                    host, units = driver._lower(call.ir(), *form, {"arch": "sm_90a", **choices})  # pyright: ignore[reportPrivateUsage]
-                    binaries = dict(zip(units, compile_all([unit.code for unit in units.values()]), strict=True))
-                    save(folder / file, host, units, binaries)
-                    told = [
-                        f"{unit.code.language} {b.registers} registers {b.spills} spills"
-                        for unit, b in zip(units.values(), binaries.values(), strict=True)
-                    ]
-                    print(f"{file}: {'; '.join(told)}", flush=True)
+                    print(f"{file}: {compile_to(folder / file, call.ir(), form, choices)}", flush=True)
 
 
 def dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, name: str, tensors: list[torch.Tensor]) -> torch.Tensor:

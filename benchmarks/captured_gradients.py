@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from dropout_variants import program, save, timed
+from dropout_variants import compile_to, program, timed
 
 DIM, TABLE = 64, 64
 KINDS: dict[str, dict[str, int | str]] = {"hopper": {"block_q": 128, "block_kv": 64}, "tilelang": {"emitter": "tilelang"}}
@@ -40,8 +40,7 @@ def score_mod(name: str, tensors: list[torch.Tensor]) -> Callable[..., Any]:
 def build(folder: Path, kinds: list[str]) -> None:
     """Compiles forward and backward passes of every case and kind; says what the compiler tells."""
     import attn_mlir
-    from attn_mlir.backends.nvidia import driver, pipeline
-    from attn_mlir.backends.nvidia.compile import compile_all
+    from attn_mlir.backends.nvidia import pipeline
     from attn_mlir.backends.program import prepare_derivative
     from attn_mlir.frontend.emit import Inputs
 
@@ -53,15 +52,7 @@ def build(folder: Path, kinds: list[str]) -> None:
         wrt = ("q", "k", "v", *(f"arg{3 + n}" for n in range(len(tensors))))
         for kind in ("forward", *kinds):
             form = prepare_derivative("fwd" if kind == "forward" else "bwd", wrt, pipeline.outline("sm_90a"))
-            choices = {"arch": "sm_90a", **KINDS.get(kind, {})}
-            host, units = driver._lower(call.ir(), *form, choices)  # pyright: ignore[reportPrivateUsage]
-            binaries = dict(zip(units, compile_all([unit.code for unit in units.values()]), strict=True))
-            save(folder / f"{kind}-{name}", host, units, binaries)
-            told = [
-                f"{unit.code.language} {b.registers} registers {b.spills} spills"
-                for unit, b in zip(units.values(), binaries.values(), strict=True)
-            ]
-            print(f"{kind}-{name}: {'; '.join(told)}", flush=True)
+            print(f"{kind}-{name}: {compile_to(folder / f'{kind}-{name}', call.ir(), form, KINDS.get(kind, {}))}", flush=True)
 
 
 def dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, name: str, tensors: list[torch.Tensor]) -> torch.Tensor:

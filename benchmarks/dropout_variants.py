@@ -68,8 +68,7 @@ def build(folder: Path, only: str) -> None:
 
 def _build(to: Path, function: str, variant: str, form: tuple[int, str, str]) -> str:
     import attn_mlir
-    from attn_mlir.backends.nvidia import driver, pipeline
-    from attn_mlir.backends.nvidia.compile import compile_all
+    from attn_mlir.backends.nvidia import pipeline
     from attn_mlir.backends.program import OUTLINE, prepare_derivative
     from attn_mlir.frontend.emit import Inputs
 
@@ -80,11 +79,19 @@ def _build(to: Path, function: str, variant: str, form: tuple[int, str, str]) ->
     derivative = ("attention", OUTLINE)
     if kind is not None:
         derivative = prepare_derivative(kind, ("q", "k", "v"), pipeline.outline("sm_90a"))
-    choices = {"arch": "sm_90a", **FUNCTIONS[function][variant]}
-    host, units = driver._lower(call.ir(), *derivative, choices)  # pyright: ignore[reportPrivateUsage]
+    return compile_to(to, call.ir(), derivative, FUNCTIONS[function][variant])
+
+
+def compile_to(to: Path, source: str, derivative: tuple[str, str], choices: Mapping[str, int | str]) -> str:
+    """Compiles what `prepare_derivative` names for sm_90a and saves it; says what the compiler tells of each kernel."""
+    from attn_mlir.backends.nvidia import driver
+    from attn_mlir.backends.nvidia.compile import compile_all
+
+    host, units = driver._lower(source, *derivative, {"arch": "sm_90a", **choices})  # pyright: ignore[reportPrivateUsage]
     binaries = dict(zip(units, compile_all([unit.code for unit in units.values()]), strict=True))
     save(to, host, units, binaries)
-    return ", ".join(f"{n}: {b.registers} registers, {b.spills} bytes of spills" for n, b in binaries.items())
+    told = [f"{name}: {units[name].code.language} {b.registers} registers {b.spills} spills" for name, b in binaries.items()]
+    return "; ".join(told)
 
 
 def save(to: Path, host: Any, units: Any, binaries: Any) -> None:
