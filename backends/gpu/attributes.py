@@ -3,9 +3,13 @@
 from attn_mlir.backends.fields import CHOICES, Fields, read, write
 from attn_mlir.mlir import ir
 
-__all__ = ["CHOICES", "SCHEDULE", "Fields", "grid_kind", "read", "write"]
+__all__ = ["CHOICES", "LAUNCH", "LAUNCH_COLUMNS", "LAUNCH_VALUES", "SCHEDULE", "Fields", "grid_kind", "read", "write"]
 
 SCHEDULE = "tile.schedule"
+LAUNCH = "launch_"
+"""How names of choices begin that drivers need, and which therefore are in every schedule."""
+LAUNCH_COLUMNS, LAUNCH_VALUES = f"{LAUNCH}columns", f"{LAUNCH}values"
+"""How many columns of v a launch sees, and which argument v is, where kernels see slices of it."""
 
 
 def grid_kind(kernel: ir.Operation) -> str:

@@ -87,7 +87,7 @@ class Emitters(Generic[TargetT]):
             if isinstance(fields, Refusal):
                 refusals[name] = fields
             elif fields is not None:
-                launches = {key: value for key, value in choices.items() if key.startswith("launch_")}  # what drivers need
+                launches = {key: value for key, value in choices.items() if key.startswith(attributes.LAUNCH)}
                 made: Fields = {"emitter": name, "arch": target.arch, **fields, **launches}
                 for best, why in list(refusals.items())[:1]:
                     made[SLOW] = f"made by '{name}', not by '{best}': {why}"

@@ -6,28 +6,26 @@ from typing import Any
 
 import torch
 
+from attn_mlir.backends.gpu.attributes import LAUNCH_COLUMNS, LAUNCH_VALUES
 from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.backends.memory import OutputMemory
 from attn_mlir.backends.program import ResultShapes
 
-COLUMNS, VALUES = "launch_columns", "launch_values"
-"""In a schedule: how many columns of v a launch sees, and which argument that is."""
-
 
 def is_sliced(unit: Unit) -> bool:
     """Whether a kernel sees a slice of v."""
-    return COLUMNS in unit.schedule
+    return LAUNCH_COLUMNS in unit.schedule
 
 
 def _begins(unit: Unit, operands: Sequence[Any]) -> list[int]:
     """Where slices begin; the last one ends with v, and may make columns once more that another one made."""
-    count, columns = operands[int(unit.schedule[VALUES])].shape[-1], int(unit.schedule[COLUMNS])
+    count, columns = operands[int(unit.schedule[LAUNCH_VALUES])].shape[-1], int(unit.schedule[LAUNCH_COLUMNS])
     return [min(begin, count - columns) for begin in range(0, count, columns)]
 
 
 def _with_values(unit: Unit, operands: Sequence[Any], begin: int) -> list[Any]:
     """The operands with the slice of v that begins there."""
-    number, columns = int(unit.schedule[VALUES]), int(unit.schedule[COLUMNS])
+    number, columns = int(unit.schedule[LAUNCH_VALUES]), int(unit.schedule[LAUNCH_COLUMNS])
     return [value[..., begin : begin + columns] if n == number else value for n, value in enumerate(operands)]
 
 
@@ -36,7 +34,7 @@ def slices_of(unit: Unit, operands: list[Any], memory: Sequence[OutputMemory]) -
     if not is_sliced(unit):
         yield operands, memory
         return
-    columns = int(unit.schedule[COLUMNS])
+    columns = int(unit.schedule[LAUNCH_COLUMNS])
     for begin in _begins(unit, operands):
         outputs = [
             dataclasses.replace(each, seen=each.seen[..., begin : begin + columns]) if each.seen.dim() == 4 else each for each in memory
@@ -46,7 +44,7 @@ def slices_of(unit: Unit, operands: list[Any], memory: Sequence[OutputMemory]) -
 
 def sliced_calls(unit: Unit, inputs: Sequence[Any], made: ResultShapes) -> Iterator[tuple[list[Any], ResultShapes]]:
     """The inputs of calls of a program whose kernel is sliced, and what each of them makes."""
-    columns = int(unit.schedule[COLUMNS])
+    columns = int(unit.schedule[LAUNCH_COLUMNS])
     shapes = tuple(torch.Size([*shape[:-1], columns]) if head else shape for shape, head in zip(made.shapes, made.heads, strict=True))
     for begin in _begins(unit, inputs):
         yield _with_values(unit, inputs, begin), dataclasses.replace(made, shapes=shapes)

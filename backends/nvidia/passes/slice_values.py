@@ -58,7 +58,7 @@ class SliceValues(Pass):
             for each in (v, *wide):
                 each.set_type(_narrowed(each.type, columns))
             _retype(function)
-            more |= {"launch_columns": columns, "launch_values": ir.BlockArgument(v).arg_number}
+            more |= {attributes.LAUNCH_COLUMNS: columns, attributes.LAUNCH_VALUES: ir.BlockArgument(v).arg_number}
         if more:
             with function.context:
                 function.attributes[attributes.CHOICES] = attributes.write({**choices, **more})

@@ -9,7 +9,7 @@ import math
 
 from attn_mlir.backends.fields import Fields
 from attn_mlir.backends.nvidia.target import NvidiaTarget
-from attn_mlir.backends.nvidia.tuning.delta_memory import shared_delta, shared_delta_single
+from attn_mlir.backends.nvidia.tuning.delta_memory import shared_delta
 from attn_mlir.backends.nvidia.tuning.sweep_facts import PANEL, NvidiaSweepFacts
 from attn_mlir.backends.tuning.space import Cost, Workload, number
 
@@ -81,8 +81,7 @@ def _of_delta(facts: NvidiaSweepFacts, target: NvidiaTarget) -> Fields:
     columns = [size for size in (128, 64, 32) if facts.values % size == 0] or [facts.values]
     sizes = [*((facts.chunk, size) for size in columns if size >= 64), *((_SHORTEST, size) for size in columns)]
     blocks = [(chunk, size) for chunk, size in dict.fromkeys(sizes) if not facts.whole or facts.whole % chunk == 0]
-    shared = shared_delta_single if facts.single else shared_delta
-    chunk, size = next((block for block in blocks if shared(facts, *block) <= target.shared_bytes), blocks[-1])
+    chunk, size = next((block for block in blocks if shared_delta(facts, *block) <= target.shared_bytes), blocks[-1])
     return {"block_q": chunk, "block_kv": size}
 
 
@@ -158,7 +157,7 @@ def _cost_prepared(facts: NvidiaSweepFacts, choices: Fields, sizes: tuple[int, i
 def _shared(facts: NvidiaSweepFacts, emitter: str, chunk: int, columns: int, stages: int) -> int:
     """Bytes of shared memory: tiles of q, k, v and the factor in every stage, weights, sums of decays; states where they are operands."""
     if facts.delta:
-        return (shared_delta_single if facts.single else shared_delta)(facts, chunk, columns)
+        return shared_delta(facts, chunk, columns)
     if facts.single:
         return _shared_pieces(facts, chunk, columns)
     loaded = 2 * chunk * (2 * facts.keys + columns * (1 + facts.factor))
