@@ -78,7 +78,7 @@ def extents_of(kernel: KernelGrid, arguments: Sequence[Any]) -> Sequence[int]:
     over = arguments[kernel.over].shape
     if not kernel.lengths:
         return over
-    work = arguments[-1] if arguments[-1].dim() == 2 else arguments[-2]  # counters of turns come behind it
+    work = arguments[-1] if arguments[-1].dim() == 2 else arguments[-2]  # counters of turns come after it
     return 1, over[1], (work.shape[0] - 1) * kernel.block_q
 
 

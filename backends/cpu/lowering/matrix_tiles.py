@@ -223,7 +223,7 @@ def _clear_pairs(context: Lowering, tile: LanePairs, count: ir.Value, end: ir.Va
     """Zeros behind the last pair of weights, up to `end`: what lies there times a zero may be NaN."""
     begin = arith.DivUIOp(emit.add(count, emit.index(1)), emit.index(2)).result
     words = _by_lanes(context, tile.address)
-    # A branch, as LLVM makes a call of the loop, after which all tiles are configured anew.
+    # A branch, as LLVM makes a call of the loop, after which all tiles are configured again.
     some = scf.IfOp(arith.CmpIOp(arith.CmpIPredicate.slt, begin, end).result, [], has_else=False)
     with ir.InsertionPoint(some.then_block):
         loop = scf.ForOp(begin, end, emit.index(1), [])

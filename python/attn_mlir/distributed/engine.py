@@ -11,7 +11,7 @@ from attn_mlir.distributed.cut_program import BackwardPart, CutProgram
 from attn_mlir.distributed.group import Ranks
 from attn_mlir.distributed.placement import Range, held
 from attn_mlir.distributed.plan import KernelRun, Message, RingSteps, in_halves
-from attn_mlir.distributed.transfer import Transfer, behind, mark, packed, post, unpacked
+from attn_mlir.distributed.transfer import Transfer, mark, packed, post, stream_after, unpacked
 
 Partial = tuple[list[Tensor], list[Tensor]]
 
@@ -153,7 +153,7 @@ class RingAttention:
         """The messages of all steps with their keys and values; the next one is on its way while one is looked at.
 
         Kernels of attention leave no room on a GPU for those that send. Therefore the first message is posted before any kernel, and
-        the next ones behind the kernels of the step before the last one: three messages are in memory then.
+        the next ones after the kernels of the step before the last one: three messages are in memory then.
         """
         count = self.ranks.count
         before = mark(k.device)
@@ -170,11 +170,11 @@ class RingAttention:
             yield message, key, value
 
     def _post(self, step: int, k: Tensor, v: Tensor, after: Any) -> Transfer:
-        """Posts the exchange of one step, which begins behind a mark."""
+        """Posts the exchange of one step, which begins after a mark."""
         rank, count = self.ranks.rank, self.ranks.count
         length = self.steps.received[step].length
         size = sum(length * x.shape[0] * x.shape[1] * x.shape[3] for x in (k, v))
-        with behind(after, k.device) as stream:
+        with stream_after(after, k.device) as stream:
             sent = packed((k, v), self.steps.sent[step].places)
             return post(self.ranks, sent, (rank + step) % count, size, (rank - step) % count, k, stream)
 

@@ -37,7 +37,7 @@ class Transfer:
         for work in self.works:
             work.wait()
         if self.stream is not None:
-            with torch.cuda.stream(self.stream):  # its allocator reuses what was sent behind this
+            with torch.cuda.stream(self.stream):  # its allocator reuses what was sent after this
                 for work in self.works:
                     work.wait()
             current = torch.cuda.current_stream(self.stream.device)
@@ -54,13 +54,13 @@ def mark(device: torch.device) -> Any:
 
 
 @contextlib.contextmanager
-def behind(after: Any, device: torch.device) -> Iterator[Any]:
+def stream_after(event: Any, device: torch.device) -> Iterator[Any]:
     """Gives a CUDA stream, made the current one, that waits for a `mark` and not for what was queued later; None on CPUs."""
-    if after is None:
+    if event is None:
         yield None
         return
     stream = _stream(device)
-    stream.wait_event(after)
+    stream.wait_event(event)
     with torch.cuda.stream(stream):
         yield stream
 
