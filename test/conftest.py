@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 import zlib
 from collections.abc import Generator
 
@@ -56,6 +57,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if _GIVEN is None:
         os.environ[LEVEL] = "3" if item.config.getoption("--optimised") or item.path.stem in OPTIMISED else "0"
     torch.manual_seed(zlib.crc32(f"{item.nodeid} {item.config.getoption('--draws')}".encode()))
+
+
+def pytest_runtest_teardown() -> None:
+    """Forgets the graphs of torch.compile: it keeps 8 of a function, and one more is an error with `fullgraph=True`.
+
+    Calls of all engines are one function. Without this, which tests a process ran before would decide whether a ninth one passes.
+    """
+    if torch_dynamo := sys.modules.get("torch._dynamo"):
+        torch_dynamo.reset()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

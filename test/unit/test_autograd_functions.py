@@ -151,7 +151,6 @@ def test_second_derivatives(name: str) -> None:
 def test_inside_torch_compile(name: str) -> None:
     """Where only q, k and v need gradients, too: dynamo takes a Function of what needs none for its forward alone."""
     inputs = [x.requires_grad_() for x in qkv(sq=9, d=8)]
-    torch._dynamo.reset()
     compiled = torch.compile(lambda *inputs: attend(*inputs, CASES[name]), fullgraph=True, backend="aot_eager")
     for table in (TABLE.detach(), TABLE):
         o, wanted = compiled(*inputs, table), dense(*inputs, table, CASES[name])

@@ -1,6 +1,6 @@
 """Calls of attentions and engines go past torch's `Module.__call__` only where that has nothing to do."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -128,10 +128,3 @@ def test_tracers_of_modules_see_the_call(called: tuple[torch.nn.Module, list[tor
     engine, inputs = called
     graph = Leaves().trace(Fixed(engine, len(inputs)))
     assert [node.target for node in graph.nodes if node.op == "call_module"] == ["engine"]
-
-
-@pytest.fixture(autouse=True)
-def compiled_again() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()

@@ -50,7 +50,6 @@ def linear(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: torch.Tenso
 
 
 def compiled(engine: Any) -> Any:
-    torch._dynamo.reset()  # what other tests compiled counts for the limit of one function
     return torch.compile(lambda q, k, v: engine(q, k, v), fullgraph=True, backend="aot_eager")
 
 
@@ -107,7 +106,6 @@ def test_a_block_mask_of_a_call_is_not_ignored() -> None:
     engine = AttentionEngine(META, mask_mod=lambda b, h, i, j: i >= j, online_func=OnlineSoftmax())
     mask = create_block_mask(lambda b, h, i, j: i <= j, B, H, S, S)
     q, k, v = torch.randn(3, B, S, H, D)
-    torch._dynamo.reset()
     run = torch.compile(lambda q, k, v: engine(q, k, v, block_mask=mask), fullgraph=True, backend="aot_eager")
     with pytest.raises(Exception, match="takes no block mask with the call"):
         run(q, k, v)

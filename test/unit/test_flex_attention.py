@@ -21,13 +21,6 @@ flex_attention: Any = flex.flex_attention
 compiled: Any = functools.partial(torch.compile, fullgraph=True, backend="aot_eager")
 
 
-@pytest.fixture(autouse=True)
-def _forget_graphs() -> Any:
-    """torch keeps 8 graphs of a function, and every test here compiles `flex_attention` itself."""
-    yield
-    torch._dynamo.reset()
-
-
 def causal(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
     return q_idx >= kv_idx
 

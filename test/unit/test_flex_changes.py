@@ -28,7 +28,6 @@ def of_tables(pattern: torch.Tensor, mask_mod: Any = None) -> Any:
 
 @pytest.mark.parametrize("maker", [*MAKERS, "tables"])
 def test_new_masks_of_new_lengths_compile_nothing(maker: str) -> None:
-    torch._dynamo.reset()
     counter = CompileCounterWithBackend("eager")
     call = torch.compile(lambda q, k, v, mask: flex_attention(q, k, v, block_mask=mask), fullgraph=True, dynamic=True, backend=counter)
     compiled = []
@@ -51,7 +50,6 @@ def test_new_masks_of_new_lengths_compile_nothing(maker: str) -> None:
 
 @pytest.mark.parametrize("maker", ["torchs", "tables"])
 def test_a_graph_reads_the_tables_of_a_mask_at_every_call(maker: str) -> None:
-    torch._dynamo.reset()
     q, k, v = qkv(sq=40)
     all_blocks = torch.ones(1, 5, 5, dtype=torch.bool)
     mask = of_tables(all_blocks, causal) if maker == "tables" else MAKERS[maker](causal, None, None, 40, 40, device="cpu", BLOCK_SIZE=8)

@@ -119,7 +119,6 @@ def test_linear_attention() -> None:
 
 @pytest.mark.parametrize("names", ["compile jvp", "compile grad", "compile vmap", "dual compile", "jvp compile", "grad compile"])
 def test_compositions_with_torch_compile(names: str) -> None:
-    torch._dynamo.reset()
     check(names, of(attend, "w"), of(formula, "w"), KNOWN["w"])
     if names in ("compile jvp", "dual compile", "jvp compile"):
         refuse(names, of(linear, "w"), KNOWN["w"])
@@ -129,7 +128,6 @@ def test_compositions_with_torch_compile(names: str) -> None:
 
 def test_a_graph_made_before_takes_no_tangents() -> None:
     """A graph that was compiled without a dual level must not be used within one as if nothing were different."""
-    torch._dynamo.reset()
     compiled, x = torch.compile(of(attend, "w"), backend="aot_eager"), KNOWN["w"]
     compiled(x)
     with forward_ad.dual_level():

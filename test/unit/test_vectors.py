@@ -74,7 +74,6 @@ def test_masks_and_rows() -> None:
 @pytest.mark.parametrize("name", ["distances", "moments", "slices", "functions"])
 def test_inside_torch_compile(name: str) -> None:
     inputs = [x.double().requires_grad_() for x in qkv(sq=9, d=8)]
-    torch._dynamo.reset()
     compiled: Any = torch.compile(flex_attention, fullgraph=True, backend="aot_eager")
     o, wanted = compiled(*inputs, CASES[name]), dense(*inputs, CASES[name])[0]
     compare(o, wanted, 1e-9)
