@@ -1,7 +1,7 @@
 """Which code generator makes a kernel.
 
-`hopper` prints CUDA C++ with a hand-made schedule for matrix products, `simt` plain CUDA for kernels without any, `tilelang` TileLang
-programs for every kernel.
+`formed` prints kernels of the `warp` dialect, where elements have 8 bits; `hopper` prints CUDA C++ with a hand-made schedule for matrix
+products, `simt` plain CUDA for kernels without any, `tilelang` TileLang programs for every kernel.
 """
 
 from attn_mlir.backends.gpu.attributes import Fields
@@ -11,7 +11,12 @@ from attn_mlir.backends.nvidia.target import TARGETS
 from attn_mlir.mlir import ir
 
 EMITTERS = Emitters(
-    "nvidia", "attn_mlir.backends.nvidia", ("hopper", "simt", "tilelang"), TARGETS, pages=("hopper",), packed_order=("hopper",)
+    "nvidia",
+    "attn_mlir.backends.nvidia",
+    ("formed", "hopper", "simt", "tilelang"),
+    TARGETS,
+    pages=("formed", "hopper"),
+    packed_order=("hopper",),
 )
 
 

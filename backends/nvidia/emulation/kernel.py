@@ -7,18 +7,16 @@ import numpy as np
 import torch
 
 from attn_mlir.backends.gpu.kernel import KernelCode
-from attn_mlir.backends.nvidia import pipeline
 from attn_mlir.backends.nvidia.emulation import EMULATED
+from attn_mlir.backends.nvidia.formed import formed
 from attn_mlir.backends.nvidia.forming.refusal import reasons
 from attn_mlir.backends.nvidia.warp import RULES, kernel_code
 from attn_mlir.dialects import load_all
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import LOCK, ir
-from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import find_all
 from attn_mlir.reference.warp import arguments_of, kernels_of, run_scheduled
 from attn_mlir.reference.warp.schedules import drawn
-from attn_mlir.registry import registry
 
 _BLOCKS = 2
 """Thread blocks that run at the same time; each takes every second tile, so that loops over tiles are run, too."""
@@ -30,9 +28,7 @@ def form(function: ir.Operation) -> tuple[str, KernelCode]:
 
     Raises UnsupportedError, which names what there is no such kernel of.
     """
-    text = function.get_asm(print_generic_op_form=True, enable_debug_info=True)
-    module = ir.Module.parse(f"module {{\n{text}\n}}", function.context)
-    Pipeline.parse(pipeline.SCHEDULE, registry()).run(module)
+    module = formed(function)
     kernels = find_all(module.operation, "warp.kernel")
     if not kernels:
         (refused,) = find_all(module.operation, "func.func")

@@ -12,8 +12,20 @@ WARPS = 4
 
 
 @dataclass(frozen=True)
+class Raw:
+    """Where tiles land that are transposed before they are used: a buffer and its barriers, with as many stages as the ring."""
+
+    buffer: ir.Value
+    full: ir.Value
+    free: ir.Value
+
+
+@dataclass(frozen=True)
 class RingBuffer:
-    """A buffer with one stage for tiles of `source`. `count` numbers it among the rings of its kernel."""
+    """A buffer with one stage for tiles of `source`. `count` numbers it among the rings of its kernel.
+
+    With `raw`, it holds their transposes (`warp.transpose`): who copies also transposes.
+    """
 
     name: str
     source: ir.Value
@@ -21,24 +33,41 @@ class RingBuffer:
     full: ir.Value
     free: ir.Value
     count: int
+    raw: Raw | None = None
 
     @property
     def tile(self) -> ir.MemRefType:
         """The type of the tile in a stage."""
-        type_ = ir.MemRefType(self.buffer.type)
-        return ir.MemRefType.get(type_.shape[1:], type_.element_type, memory_space=type_.memory_space)
+        return tile_of(self.buffer)
 
 
-def make(name: str, source: ir.Value, rows: int, count: int, warpgroups: int) -> RingBuffer:
-    """A ring of one stage for tiles of so many rows, which all warps of so many warpgroups give back."""
+def tile_of(buffer: ir.Value) -> ir.MemRefType:
+    """The type of the tile in a stage of a buffer."""
+    type_ = ir.MemRefType(buffer.type)
+    return ir.MemRefType.get(type_.shape[1:], type_.element_type, memory_space=type_.memory_space)
+
+
+def make(name: str, source: ir.Value, rows: int, count: int, warpgroups: int, turned: bool = False) -> RingBuffer:
+    """A ring of one stage for tiles of so many rows, which all warps of so many warpgroups give back; `turned`: for their transposes."""
     type_ = ir.MemRefType(source.type)
+    shape = [rows, type_.shape[3]]
+    raw = _frame(f"{name}_raw", shape, type_.element_type, (1, WARPS)) if turned else None
+    frame = _frame(name, shape[::-1] if turned else shape, type_.element_type, (WARPS if turned else 1, WARPS * warpgroups))
+    return RingBuffer(name, source, frame.buffer, frame.full, frame.free, count, raw)
+
+
+def _frame(name: str, shape: list[int], element: ir.Type, arrivals: tuple[int, int]) -> Raw:
+    """A buffer, and its barriers, which await so many arrivals when it is filled, and when it is given back."""
+    row = shape[1] * element.width // 8
     with build.named(f"{name}_buffer"):
-        buffer = build.op("alloc", results=[build.shared_type([1, rows, type_.shape[3]], type_.element_type, SWIZZLE)]).result
+        buffer = build.op(
+            "alloc", results=[build.shared_type([1, *shape], element, SWIZZLE if row % SWIZZLE == 0 else SWIZZLE // 2)]
+        ).result
     with build.named(f"{name}_full"):
-        full = build.barrier(1, 1)
+        full = build.barrier(1, arrivals[0])
     with build.named(f"{name}_free"):
-        free = build.barrier(1, WARPS * warpgroups)
-    return RingBuffer(name, source, buffer, full, free, count)
+        free = build.barrier(1, arrivals[1])
+    return Raw(buffer, full, free)
 
 
 def fill(ring: RingBuffer, place: list[ir.Value], count: ir.Value, first: ir.Value) -> tuple[ir.Value, ir.Value]:
@@ -53,13 +82,31 @@ def fill(ring: RingBuffer, place: list[ir.Value], count: ir.Value, first: ir.Val
         tile = build.op("view", [ring.buffer, stage, zero, zero], [ring.tile]).result
     branch = scf.IfOp(first)
     with ir.InsertionPoint(branch.then_block):
-        build.op("wait", [ring.free, stage, arith.XOrIOp(phase, build.index(1)).result])
-        with ir.InsertionPoint(build.elect()):
-            build.op("arrive_expect", [ring.full, stage], bytes=bytes_of(ring.tile))
-            build.op("copy_async", [ring.source, *place, build.index(0), tile, ring.full, stage])
+        if ring.raw is None:
+            _copy(ring, Raw(ring.buffer, ring.full, ring.free), place, tile, (stage, phase))
+        else:
+            with build.named(f"{ring.name}_raw_tile"):
+                raw = build.op("view", [ring.raw.buffer, stage, zero, zero], [tile_of(ring.raw.buffer)]).result
+            _copy(ring, ring.raw, place, raw, (stage, phase))
+            build.op("wait", [ring.raw.full, stage, phase])
+            build.op("wait", [ring.free, stage, arith.XOrIOp(phase, build.index(1)).result])
+            build.op("transpose", [raw, tile])
+            # Products read what these warps have written.
+            build.op("fence_async")
+            build.op("arrive", [ring.raw.free, stage])
+            build.op("arrive", [ring.full, stage])
         scf.YieldOp([])
     build.op("wait", [ring.full, stage, phase])
     return tile, stage
+
+
+def _copy(ring: RingBuffer, to: Raw, place: list[ir.Value], tile: ir.Value, use: tuple[ir.Value, ir.Value]) -> None:
+    """Waits until a stage is free, and lets one thread copy a tile there."""
+    stage, phase = use
+    build.op("wait", [to.free, stage, arith.XOrIOp(phase, build.index(1)).result])
+    with ir.InsertionPoint(build.elect()):
+        build.op("arrive_expect", [to.full, stage], bytes=bytes_of(tile.type))
+        build.op("copy_async", [ring.source, *place, build.index(0), tile, to.full, stage])
 
 
 def give_back(ring: RingBuffer, stage: ir.Value) -> None:
