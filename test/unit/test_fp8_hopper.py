@@ -190,7 +190,7 @@ def test_a_planted_fault_is_found(name: str) -> None:
 )
 def test_what_is_refused(made: list[torch.Tensor], options: dict[str, Any], reason: str) -> None:
     with pytest.raises((DiagnosticError, UnsupportedError), match=f"{reason}.*(or compute on the CPU|leave out_dtype out)"):
-        attention(*made, device=DEVICE, **options)
+        attention(made[0], made[1], made[2], device=DEVICE, **options)
 
 
 def test_packed_sequences_are_refused() -> None:

@@ -54,7 +54,8 @@ def test_decoding_in_parts() -> None:
     q, k, v = inputs(1, 300, 64, E4)
     ends = torch.tensor([0, 1]).int(), torch.tensor([0, 300]).int()
     for splits in (1, 3):
-        o = attention_varlen(*(x[0].transpose(0, 1) for x in (q, k, v)), *ends, num_splits=splits, device=MI300X)
+        packed = [x[0].transpose(0, 1) for x in (q, k, v)]
+        o = attention_varlen(packed[0], packed[1], packed[2], *ends, num_splits=splits, device=MI300X)
         check(o.transpose(0, 1)[None], q, k, v)
 
 
