@@ -1,12 +1,14 @@
 """Heads of more than 256 columns through emulated kernels for AMD GPUs: v in slices, and keys and values in one place of shared memory."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from amd_emitter_faults import Fault
 from amd_planting import wrong_with
 from amd_tools import needs_host_clang
-from attn_mlir import attention, attention_varlen, masks
+from attn_mlir import Attention, UnsupportedError, attention, attention_varlen, masks
 from attn_mlir.backends.amd import driver
 
 pytestmark = needs_host_clang
@@ -58,3 +60,12 @@ def test_a_missing_barrier_is_caught(fault: Fault, monkeypatch: pytest.MonkeyPat
     assert wrong_with(fault, monkeypatch, lambda: wrong(1024, 256))
     for program in driver._PROGRAMS.values():
         program._launchers.clear()
+
+
+@pytest.mark.parametrize("device", ["hip", "cuda"])
+def test_reports_tell_of_slices(device: str, tmp_path: Path) -> None:
+    path = tmp_path / "wide.html"
+    Attention().report(path, device=device, dtype=torch.float16, head_dim=576, binaries=False)
+    assert "launch_columns = 192" in path.read_text()
+    with pytest.raises(UnsupportedError, match="up to 1024 where nothing needs a derivative"):
+        Attention().report(path, device=device, dtype=torch.float16, head_dim=576, binaries=False, backward=True)
