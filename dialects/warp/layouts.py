@@ -7,6 +7,7 @@ not do, as 72, 80 or 96 columns are no powers of two.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from attn_mlir.mlir import ir
 
@@ -66,11 +67,13 @@ def _count(digits: Iterable[Digit]) -> int:
     return math.prod(d.size for d in digits)
 
 
+@cache
 def wgmma(columns: int) -> RegisterLayout:
     """The accumulator of wgmma m64nNk16. Operand a in registers has the same places, two 16-bit elements a register."""
     return _layout([(2, 0, 1), (2, 8, 0), (columns // 8, 0, 8)], [(4, 0, 2), (8, 1, 0)], [(4, 16, 0)])
 
 
+@cache
 def mfma32(columns: int) -> RegisterLayout:
     """The accumulator of v_mfma_f32_32x32x8f16 in four waves of 64 lanes."""
     return _layout([(4, 1, 0), (4, 8, 0), (columns // 32, 0, 32)], [(32, 0, 1), (2, 4, 0)], [(4, 32, 0)])

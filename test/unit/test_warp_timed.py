@@ -10,7 +10,7 @@ import numpy as np
 from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
 from attn_mlir.reference import InputMaker, Sizes, difference, evaluate
-from attn_mlir.reference.warp import Costs, Event, kernels_of, run_timed
+from attn_mlir.reference.warp import Costs, Event, kernels_of, read_kernel, run_timed
 from attn_mlir.reference.warp.costs import COSTS
 from attn_mlir.reference.warp.kernels import RULES
 from attn_mlir.reference.warp.machine import Machine
@@ -49,7 +49,7 @@ def in_context(text: str, arguments: list[np.ndarray], blocks: int) -> list[Even
     with context:
         module = ir.Module.parse(text)
         (kernel,) = kernels_of(module)
-        return run_timed(kernel, arguments, COSTS_OF_TEST, blocks)
+        return run_timed(read_kernel(kernel), arguments, COSTS_OF_TEST, blocks)
 
 
 @cache
@@ -63,8 +63,9 @@ def causal() -> tuple[list[Event], list[tuple[str, str, str]], list[float]]:
         inputs = InputMaker(SIZES).make(module)
         wanted = evaluate(module, inputs)
         outputs = [np.full(w.shape, np.nan) for w in wanted]
-        events = run_timed(kernel, [*inputs, *outputs], COSTS_OF_TEST)
-        watched = Watched(kernel, [*inputs, *(np.full(w.shape, np.nan) for w in wanted)], drawn(3), 1, RULES)
+        read = read_kernel(kernel)
+        events = run_timed(read, [*inputs, *outputs], COSTS_OF_TEST)
+        watched = Watched(read, [*inputs, *(np.full(w.shape, np.nan) for w in wanted)], drawn(3), 1, RULES)
         with np.errstate(all="ignore"):
             watched.execute()
         errors = [difference("", got, want).relative for got, want in zip(outputs, wanted, strict=True)]
