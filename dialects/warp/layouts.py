@@ -67,13 +67,11 @@ def _count(digits: Iterable[Digit]) -> int:
     return math.prod(d.size for d in digits)
 
 
-@cache
 def wgmma(columns: int) -> RegisterLayout:
     """The accumulator of wgmma m64nNk16. Operand a in registers has the same places, two 16-bit elements a register."""
     return _layout([(2, 0, 1), (2, 8, 0), (columns // 8, 0, 8)], [(4, 0, 2), (8, 1, 0)], [(4, 16, 0)])
 
 
-@cache
 def mfma32(columns: int) -> RegisterLayout:
     """The accumulator of v_mfma_f32_32x32x8f16 in four waves of 64 lanes."""
     return _layout([(4, 1, 0), (4, 8, 0), (columns // 32, 0, 32)], [(32, 0, 1), (2, 4, 0)], [(4, 32, 0)])
@@ -100,8 +98,7 @@ class Fragment:
     @property
     def layout(self) -> RegisterLayout:
         """Where its elements are; of rows and parts, where those of the narrowest tile are."""
-        make, multiple = INSTRUCTIONS[self.instruction]
-        return make(self.shape[1] if self.form == "tile" else multiple)
+        return _known(self.instruction, self.shape[1] if self.form == "tile" else 0)
 
     @property
     def elements(self) -> int:
@@ -127,6 +124,13 @@ class Fragment:
         layout = make(self.shape[1] if self.form == "tile" else multiple)
         wanted = {"tile": [layout.rows], "rows": [layout.rows], "parts": [layout.rows, layout.parts]}[self.form]
         return "" if list(self.shape[: len(wanted)]) == wanted else f"begins with {'x'.join(map(str, wanted))}"
+
+
+@cache
+def _known(instruction: str, columns: int) -> RegisterLayout:
+    """The layout of a tile of so many columns, 0 for the narrowest."""
+    make, multiple = INSTRUCTIONS[instruction]
+    return make(columns or multiple)
 
 
 def fragment(type_: ir.Type) -> Fragment | None:

@@ -49,7 +49,7 @@ def in_context(text: str, arguments: list[np.ndarray], blocks: int) -> list[Even
     with context:
         module = ir.Module.parse(text)
         (kernel,) = kernels_of(module)
-        return run_timed(read_kernel(kernel), arguments, COSTS_OF_TEST, blocks)
+        return run_timed(kernel, arguments, COSTS_OF_TEST, blocks)
 
 
 @cache
@@ -63,9 +63,8 @@ def causal() -> tuple[list[Event], list[tuple[str, str, str]], list[float]]:
         inputs = InputMaker(SIZES).make(module)
         wanted = evaluate(module, inputs)
         outputs = [np.full(w.shape, np.nan) for w in wanted]
-        read = read_kernel(kernel)
-        events = run_timed(read, [*inputs, *outputs], COSTS_OF_TEST)
-        watched = Watched(read, [*inputs, *(np.full(w.shape, np.nan) for w in wanted)], drawn(3), 1, RULES)
+        events = run_timed(kernel, [*inputs, *outputs], COSTS_OF_TEST)
+        watched = Watched(read_kernel(kernel), [*inputs, *(np.full(w.shape, np.nan) for w in wanted)], drawn(3), 1, RULES)
         with np.errstate(all="ignore"):
             watched.execute()
         errors = [difference("", got, want).relative for got, want in zip(outputs, wanted, strict=True)]

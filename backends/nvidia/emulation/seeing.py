@@ -23,7 +23,7 @@ from attn_mlir.reference.errors import EvaluationError
 from attn_mlir.reference.inputs import Sizes
 from attn_mlir.reference.scalar import element_type
 from attn_mlir.reference.tiles import inputs_of
-from attn_mlir.reference.warp import Costs, Fault, arguments_of, check_registers, kernels_of, read_kernel, run_timed
+from attn_mlir.reference.warp import Costs, Fault, arguments_of, check_registers, kernels_of, run_timed
 from attn_mlir.reference.warp.registers import BESIDE
 from attn_mlir.registry import registry
 
@@ -122,7 +122,7 @@ def _timeline(kernel: ir.Operation, problem: Sizes, arguments: list[Any]) -> Tim
     """The timeline of a kernel; what the evaluator does not run is told in its place."""
     costs = Costs(HOPPER.tensor_flops, HOPPER.lanes, HOPPER.special_lanes, HOPPER.l2_bytes, _COPY_LATENCY)
     try:
-        events = run_timed(read_kernel(kernel), arguments, costs)
+        events = run_timed(kernel, arguments, costs)
         return Timeline(_name(kernel), f"{problem}, random inputs, one thread block", tuple(events), tuple(costs.told()))
     except EvaluationError as error:
         return Timeline(_name(kernel), why=str(error))

@@ -64,9 +64,10 @@ def counters_for(kernel: Inst, arguments: Sequence[Any]) -> list[np.ndarray]:
     return [np.zeros(1, np.int64)] * (len(names) - len(arguments))
 
 
-def run_timed(kernel: Inst, arguments: Sequence[Any], costs: Costs, blocks: int = 1) -> list[Event]:
+def run_timed(kernel: ir.Operation, arguments: Sequence[Any], costs: Costs, blocks: int = 1) -> list[Event]:
     """What the warpgroups of a kernel do, in the order of the time that a model gives their ops; see `run_scheduled`."""
     with np.errstate(all="ignore"):
-        machine = TimedMachine(kernel, [*arguments, *counters_for(kernel, arguments)], costs, blocks, RULES)
+        read = read_kernel(kernel)
+        machine = TimedMachine(read, [*arguments, *counters_for(read, arguments)], costs, blocks, RULES)
         machine.execute()
         return machine.record
