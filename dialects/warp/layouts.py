@@ -7,6 +7,7 @@ not do, as 72, 80 or 96 columns are no powers of two.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from attn_mlir.dialects.elements import EIGHT_BIT, ELEMENTS
 from attn_mlir.mlir import ir
@@ -113,8 +114,7 @@ class Fragment:
     @property
     def layout(self) -> RegisterLayout:
         """Where its elements are; of rows and parts, where those of the narrowest tile are."""
-        make, multiple = INSTRUCTIONS[self.instruction]
-        return make(self.shape[1] if self.form == "tile" else multiple)
+        return _known(self.instruction, self.shape[1] if self.form == "tile" else 0)
 
     @property
     def is_eight_bit(self) -> bool:
@@ -147,6 +147,13 @@ class Fragment:
         if self.is_eight_bit and self.shape[-1] % EIGHT_BIT_STEP:
             return f"has a multiple of {EIGHT_BIT_STEP} columns where elements have 8 bits"
         return "" if list(self.shape[: len(wanted)]) == wanted else f"begins with {'x'.join(map(str, wanted))}"
+
+
+@cache
+def _known(instruction: str, columns: int) -> RegisterLayout:
+    """The layout of a tile of so many columns, 0 for the narrowest."""
+    make, multiple = INSTRUCTIONS[instruction]
+    return make(columns or multiple)
 
 
 def fragment(type_: ir.Type) -> Fragment | None:

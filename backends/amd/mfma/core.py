@@ -117,7 +117,7 @@ class MfmaCore(PrinterCore[Tile]):
         """The function that makes the tile's elements of 8-bit ones that are loaded; empty where these are as in memory."""
         memory, element = (str(value.type.element_type) for value in (load.operands[0], load.results[0]))
         if memory == element:
-            return "" if MATRIX[element].part == 1.0 else "attn::halves"
+            return "attn::halves" if element in MATRIX and MATRIX[element].part != 1.0 else ""
         return f"attn::widened<{self.scalars.helper(f'widen_{memory}')}, attn::round_{element}>"
 
     def row(self, hint: str, start: str | None = None, partial: bool = False) -> MfmaRow:
