@@ -50,13 +50,21 @@ def test_masks_rows_and_odd_lengths(dtype: torch.dtype, name: str) -> None:
 
 
 @needs_host_clang
-def test_decoding_in_parts() -> None:
+def test_decoding_in_parts_and_pages() -> None:
     q, k, v = inputs(1, 300, 64, E4)
     ends = torch.tensor([0, 1]).int(), torch.tensor([0, 300]).int()
     for splits in (1, 3):
         packed = [x[0].transpose(0, 1) for x in (q, k, v)]
         o = attention_varlen(packed[0], packed[1], packed[2], *ends, num_splits=splits, device=MI300X)
         check(o.transpose(0, 1)[None], q, k, v)
+    table = torch.randperm(24)[None].int()
+    pages = [torch.full((24, 16, 2, 64), float("nan")).to(E4) for _ in "kv"]
+    for cache, x in zip(pages, (k, v), strict=True):
+        for j in range(300):
+            cache[table[0, j // 16], j % 16] = x[0, :, j]
+    one = q[0].transpose(0, 1)
+    o = attention_varlen(one, pages[0], pages[1], ends[0], seqused_k=torch.tensor([300]).int(), block_table=table, device=MI300X)
+    check(o.transpose(0, 1)[None], q, k, v)
 
 
 @needs_host_clang
