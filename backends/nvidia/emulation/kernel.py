@@ -10,7 +10,7 @@ from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia import pipeline
 from attn_mlir.backends.nvidia.emulation import EMULATED
 from attn_mlir.backends.nvidia.forming.refusal import reasons
-from attn_mlir.backends.nvidia.warp import RULES, kernel_code
+from attn_mlir.backends.nvidia.warp import kernel_code, rules_for
 from attn_mlir.dialects import load_all
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import LOCK, ir
@@ -37,7 +37,7 @@ def form(function: ir.Operation) -> tuple[str, KernelCode]:
     if not kernels:
         (refused,) = find_all(module.operation, "func.func")
         raise UnsupportedError(refusal(refused))
-    return module.operation.get_asm(print_generic_op_form=True, enable_debug_info=True), kernel_code(kernels[0], RULES)
+    return module.operation.get_asm(print_generic_op_form=True, enable_debug_info=True), kernel_code(kernels[0], rules_for(kernels[0]))
 
 
 def refusal(function: ir.Operation) -> str:

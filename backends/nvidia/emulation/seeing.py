@@ -12,7 +12,7 @@ from attn_mlir.backends.nvidia.emulation.kernel import refusal
 from attn_mlir.backends.nvidia.forming.refusal import reasons
 from attn_mlir.backends.nvidia.target import HOPPER
 from attn_mlir.backends.nvidia.units import round_results
-from attn_mlir.backends.nvidia.warp import RULES, kernel_code
+from attn_mlir.backends.nvidia.warp import kernel_code, rules_for
 from attn_mlir.backends.program import prepare_derivative, reported
 from attn_mlir.backends.seen import Facts, Seen, StageRecorder, Timeline
 from attn_mlir.dialects import loaded
@@ -47,7 +47,7 @@ def see(source: str, function: str, wrt: Sequence[str], compiled: Callable[[Sequ
         kernels = kernels_of(module)
         if kernels:
             recorder.form(module.operation)
-        made = [emitted(kernel, lambda kernel: kernel_code(kernel, RULES)) for kernel in kernels]
+        made = [emitted(kernel, lambda kernel: kernel_code(kernel, rules_for(kernel))) for kernel in kernels]
         facts = [Facts(code.name, tuple(_known(kernel, code))) for kernel, (code, _) in zip(kernels, made, strict=True)]
         timelines = [Timeline(_name(op), why=refusal(op)) for op in find_all(module.operation, "func.func")]
         draw = _of_square if wrt else _arguments

@@ -12,14 +12,12 @@ WARPS = 4
 
 
 @dataclass(frozen=True)
-class RingBuffer:
+class SharedRing:
     """A buffer with one stage for tiles of `source`. `count` numbers it among the rings of its kernel."""
 
     name: str
     source: ir.Value
     buffer: ir.Value
-    full: ir.Value
-    free: ir.Value
     count: int
 
     @property
@@ -28,17 +26,39 @@ class RingBuffer:
         type_ = ir.MemRefType(self.buffer.type)
         return ir.MemRefType.get(type_.shape[1:], type_.element_type, memory_space=type_.memory_space)
 
+    def at(self, count: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
+        """The tile of use number `count`, its stage and phase."""
+        zero = build.index(0)
+        with build.named(f"{self.name}_stage"):
+            stage, phase = build.stage(count, 1)
+        with build.named(f"{self.name}_tile"):
+            tile = build.op("view", [self.buffer, stage, zero, zero], [self.tile]).result
+        return tile, stage, phase
+
+
+@dataclass(frozen=True)
+class RingBuffer(SharedRing):
+    """A ring with barriers: `full` counts what is copied, `free` who has given a stage back."""
+
+    full: ir.Value
+    free: ir.Value
+
+
+def buffer(name: str, source: ir.Value, rows: int) -> ir.Value:
+    """Shared memory of one stage for tiles of so many rows."""
+    type_ = ir.MemRefType(source.type)
+    with build.named(f"{name}_buffer"):
+        return build.op("alloc", results=[build.shared_type([1, rows, type_.shape[3]], type_.element_type, SWIZZLE)]).result
+
 
 def make(name: str, source: ir.Value, rows: int, count: int, warpgroups: int) -> RingBuffer:
     """A ring of one stage for tiles of so many rows, which all warps of so many warpgroups give back."""
-    type_ = ir.MemRefType(source.type)
-    with build.named(f"{name}_buffer"):
-        buffer = build.op("alloc", results=[build.shared_type([1, rows, type_.shape[3]], type_.element_type, SWIZZLE)]).result
+    shared = buffer(name, source, rows)
     with build.named(f"{name}_full"):
         full = build.barrier(1, 1)
     with build.named(f"{name}_free"):
         free = build.barrier(1, WARPS * warpgroups)
-    return RingBuffer(name, source, buffer, full, free, count)
+    return RingBuffer(name, source, shared, count, full, free)
 
 
 def fill(ring: RingBuffer, place: list[ir.Value], count: ir.Value, first: ir.Value) -> tuple[ir.Value, ir.Value]:
@@ -46,11 +66,7 @@ def fill(ring: RingBuffer, place: list[ir.Value], count: ir.Value, first: ir.Val
 
     Gives the tile and the number of its stage.
     """
-    zero = build.index(0)
-    with build.named(f"{ring.name}_stage"):
-        stage, phase = build.stage(count, 1)
-    with build.named(f"{ring.name}_tile"):
-        tile = build.op("view", [ring.buffer, stage, zero, zero], [ring.tile]).result
+    tile, stage, phase = ring.at(count)
     branch = scf.IfOp(first)
     with ir.InsertionPoint(branch.then_block):
         build.op("wait", [ring.free, stage, arith.XOrIOp(phase, build.index(1)).result])

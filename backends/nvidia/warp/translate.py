@@ -6,7 +6,7 @@ from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia import pipeline
 from attn_mlir.backends.nvidia.compile import Cubin, compile_all
 from attn_mlir.backends.nvidia.forming.refusal import REFUSED, reasons
-from attn_mlir.backends.nvidia.warp import RULES, kernel_code
+from attn_mlir.backends.nvidia.warp import kernel_code, rules_for
 from attn_mlir.errors import CompileError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
@@ -31,7 +31,7 @@ def kernels_of(module: ir.Module) -> list[ir.Operation]:
 def codes_of(module: ir.Module) -> list[KernelCode]:
     """The kernels of a module, printed."""
     with module.context:
-        return [kernel_code(kernel, RULES) for kernel in kernels_of(module)]
+        return [kernel_code(kernel, rules_for(kernel)) for kernel in kernels_of(module)]
 
 
 def to_warp(module: ir.Module) -> str:
