@@ -1,3 +1,8 @@
-"""`device="cuda-emulated"`: scheduled kernels for Hopper on tensors of the CPU, by the evaluator of the `warp` dialect."""
+"""`device="cuda-emulated"`: scheduled kernels for Hopper on tensors of the CPU, by the evaluator of the `warp` dialect.
+
+`device="cuda-emulated-sm80"`: those for sm_80.
+"""
 
 EMULATED = "cuda-emulated"
+CHIPS = {EMULATED: "sm_90a", f"{EMULATED}-sm80": "sm_80"}
+"""The chip by the name of the device."""

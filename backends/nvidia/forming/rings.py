@@ -1,10 +1,14 @@
 """Rings: buffers in shared memory whose stages copies fill and their users give back, with a barrier for each direction."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
+from attn_mlir.backends.nvidia.forming.refusal import Refused
+from attn_mlir.dialects.numbers import i64
 from attn_mlir.dialects.warp import build
-from attn_mlir.dialects.warp.kinds import bytes_of
+from attn_mlir.dialects.warp.kinds import bytes_of, stages_and_arrivals
 from attn_mlir.mlir import arith, ir, scf
+from attn_mlir.passes.regions import find_all, maker
 
 SWIZZLE = 128
 WARPS = 4
@@ -81,3 +85,40 @@ def fill(ring: RingBuffer, place: list[ir.Value], count: ir.Value, first: ir.Val
 def give_back(ring: RingBuffer, stage: ir.Value) -> None:
     """Each warp is done with a stage."""
     build.op("arrive", [ring.free, stage])
+
+
+def depth(op: ir.Operation) -> int:
+    """How many loops an op stands in."""
+    above, found = op.parent, 0
+    while above is not None:
+        found += above.operation.name == "scf.for"
+        above = above.operation.parent
+    return found
+
+
+def deepen(kernel: ir.Operation, values: Collection[ir.Value], stages: int) -> None:
+    """Gives rings of one stage, their buffers and barriers, so many. Raises Refused where shared memory does not hold them."""
+    used = sum(bytes_of(op.results[0].type) for op in find_all(kernel, "warp.alloc"))
+    more = (stages - 1) * sum(bytes_of(value.type) for value in values if isinstance(value.type, ir.MemRefType))
+    limit = ir.IntegerAttr(kernel.attributes["shared_limit"]).value
+    if used + more > limit:
+        raise Refused(f"{stages} stages take {used + more} bytes of shared memory, there are {limit}")
+    users = [use.owner.operation for value in values for use in value.uses]
+    counts = {maker(operand, "warp.stage") for op in users for operand in op.operands}
+    with kernel.location:
+        for value in values:
+            value.set_type(_with_stages(value.type, stages))
+    for op in counts:
+        if op is not None:
+            op.attributes["stages"] = i64(stages)
+
+
+def stages_of(type_: ir.Type) -> int:
+    """Of a ring's buffer or barriers."""
+    return type_.shape[0] if isinstance(type_, ir.MemRefType) else stages_and_arrivals(type_)[0]
+
+
+def _with_stages(type_: ir.Type, stages: int) -> ir.Type:
+    if isinstance(type_, ir.MemRefType):
+        return ir.MemRefType.get([stages, *type_.shape[1:]], type_.element_type, memory_space=type_.memory_space)
+    return ir.Type.parse(f"!warp.barrier<{stages} : i64, {stages_and_arrivals(type_)[1]} : i64>")
