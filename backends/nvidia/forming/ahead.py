@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from attn_mlir.backends.nvidia.forming.facts import ALL
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.dialects.numbers import i64, number
 from attn_mlir.dialects.warp import build
@@ -90,16 +89,14 @@ class LoopAhead:
         """Issues the first copies before the loop, and in each iteration those of a later one, when all have met to use its own.
 
         Groups are committed whether an iteration exists or not: so the wait for an iteration's own copies leaves as many in flight each
-        time. One meeting does for a load: behind it all see what was copied, and have left the stage that is filled next.
+        time. One meeting does for a load: behind it all see what was copied, and have left the stage that is filled next. The first copies
+        need none: the stages that they fill were left before the last use of the ring, at which all met.
         """
         loop, flying = self.loop, len(self.points) * self.ahead
         begin, end, step, *starts = loop.operands
         index, *carried = loop.regions[0].blocks[0].arguments
         waiting = _waiting(loop)
         with loop.location, ir.InsertionPoint(loop):
-            if waiting is None:
-                threads = number(self.points[0].before, "threads")
-                build.op("named_sync", [build.index(ALL)], threads=threads)
             for n in range(self.ahead):
                 place = _moved(begin, step, n)
                 for point in self.points:

@@ -117,9 +117,13 @@ template <int N, int Blocks> ATTN_DEVICE void load_factor(uint32_t (&tile)[Block
     }
 }
 
-// A warp's share of `Rows` rows from `row` on and `Panel` panels of 64 columns, those past the last of `size` zeros; rows and `from` begin at
+// 16 bytes from global to shared memory, zeros where they do not exist.
+ATTN_DEVICE void copy_16(uint32_t to, const void *from, bool exists) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0) : "memory");
+}
+// A warp's share of `Rows` rows from `row` on and `Panels_` panels of 64 columns, those past the last of `size` zeros; rows and `from` begin at
 // multiples of 16 bytes.
-template <int Rows, int Panel, class Element>
+template <int Rows, int Panels_, class Element>
 ATTN_DEVICE void copy_lanes(Panels to, const Element *from, long long stride, int row, int size, int warp, int lane) {
   const int own = warp * (Rows / 4) + lane / 8, chunk = lane % 8;
 #pragma unroll
@@ -128,11 +132,7 @@ ATTN_DEVICE void copy_lanes(Panels to, const Element *from, long long stride, in
     const bool exists = at >= 0 && at < size;
     const Element *line = from + (exists ? at : 0) * stride + chunk * 8;
 #pragma unroll
-    for (int p = 0; p < Panel; ++p) {
-      const uint32_t place = to.address + p * to.panel + swizzle_128((own + i) * 128 + chunk * 16);
-      asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(place), "l"(line + p * 64), "r"(exists ? 16 : 0)
-                   : "memory");
-    }
+    for (int p = 0; p < Panels_; ++p) copy_16(to.address + p * to.panel + swizzle_128((own + i) * 128 + chunk * 16), line + p * 64, exists);
   }
 }
 ATTN_DEVICE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }

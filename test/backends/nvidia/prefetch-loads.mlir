@@ -77,6 +77,7 @@
         %after = arith.addi %inner, %c1 : index
         scf.yield %after, %next : index, !acc
       }
+      // CHECK: "warp.store"
       "warp.store"(%1#1, %o, %c0, %c0, %m) : (!acc, !out, index, index, index) -> ()
       scf.yield %1#0 : index
     }
