@@ -151,6 +151,13 @@ def test_what_is_not_formed_is_named(shape: tuple[int, ...], options: dict[str, 
         attention(q, k, v, device=DEVICE, **options)
 
 
+def test_gradients_are_not_formed_on_ampere_yet() -> None:
+    q, k, v = (x.requires_grad_() for x in tensors(*[(1, 1, 17, 64)] * 3))
+    o = attention(q, k, v, device=AMPERE)
+    with pytest.raises(UnsupportedError, match=rf'device="{AMPERE}" runs kernels of the warp dialect, .* its programs are pairs'):
+        o.sum().backward()
+
+
 def test_linear_attention_is_not_formed_yet() -> None:
     q, k, v = tensors(*[(1, 1, 17, 64)] * 3)
     with pytest.raises(UnsupportedError, match="warp dialect"):

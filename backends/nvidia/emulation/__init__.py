@@ -6,3 +6,9 @@
 EMULATED = "cuda-emulated"
 CHIPS = {EMULATED: "sm_90a", f"{EMULATED}-sm80": "sm_80"}
 """The chip by the name of the device."""
+
+
+def choices_of(device: str) -> dict[str, int | str]:
+    """What is chosen for all kernels of a device."""
+    arch = CHIPS[device]
+    return {"arch": arch} if device == EMULATED else {"arch": arch, "emitter": "warp"}

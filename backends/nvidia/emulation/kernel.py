@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.kernel import KernelCode
-from attn_mlir.backends.nvidia.emulation import EMULATED
+from attn_mlir.backends.nvidia.emulation import CHIPS, EMULATED
 from attn_mlir.backends.nvidia.forming.refusal import Refused, reasons
 from attn_mlir.backends.nvidia.warp import kernel_code, rules_for
 from attn_mlir.backends.nvidia.warp.emitter import formed
@@ -36,9 +37,10 @@ def form(function: ir.Operation) -> tuple[str, KernelCode]:
 
 def refusal(function: ir.Operation, why: str = "") -> str:
     """Why passes have formed no kernel of a function, for people."""
-    name = ir.StringAttr(function.attributes["sym_name"]).value
+    name, arch = ir.StringAttr(function.attributes["sym_name"]).value, attributes.read(function, attributes.SCHEDULE).get("arch")
+    device = next((device for device, chip in CHIPS.items() if chip == arch), EMULATED)
     return (
-        f'device="{EMULATED}" runs kernels of the warp dialect, and none is made of @{name}: '
+        f'device="{device}" runs kernels of the warp dialect, and none is made of @{name}: '
         f"{why or '; '.join(reasons(function).values()) or 'it has no tiles'}. "
         'Use device="cpu", or "hip-emulated" for kernels of another GPU'
     )
