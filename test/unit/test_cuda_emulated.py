@@ -1,6 +1,7 @@
 """`device="cuda-emulated"`: scheduled kernels for Hopper through the public API, run by the evaluator; the reference is float64."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -149,6 +150,13 @@ def test_what_is_not_formed_is_named(shape: tuple[int, ...], options: dict[str, 
     q, k, v = tensors(*[shape] * 3)
     with pytest.raises(UnsupportedError, match=message):
         attention(q, k, v, device=DEVICE, **options)
+
+
+def test_report_shows_the_kernel_of_its_chip(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    attn_mlir.Attention(mask_mod=CAUSAL).report(path, device=AMPERE, dtype=torch.float16, binaries=False)
+    text = path.read_text()
+    assert "passes of the warp dialect for sm_80" in text and "warp.copy_lanes_async" in text and "warp.mbarrier" not in text
 
 
 def test_gradients_are_not_formed_on_ampere_yet() -> None:

@@ -4,15 +4,21 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
+from attn_mlir import Attention, masks
+from attn_mlir.backends.nvidia import driver
 from attn_mlir.backends.nvidia.warp import AMPERE_RULES, WarpPrinter, kernel_code, rules_for
+from attn_mlir.backends.program import OUTLINE
 from attn_mlir.errors import UnsupportedError
+from attn_mlir.frontend.emit import Inputs
 from attn_mlir.mlir import ir
 from attn_mlir.reference import Sizes
-from attn_mlir.reference.warp import kernels_of
+from attn_mlir.reference.warp import Costs, kernels_of, run_timed
 from machine_code import compiled, disassembled
-from warp_forming import Program, check, formed, missed
+from warp_forming import Program, check, formed, missed, problem
 from warp_text import check_text
 
 _LAYOUTS = "warp-assign-layouts{arch=sm_80},canonicalize,cse"
@@ -128,3 +134,26 @@ def test_op_of_another_chip_is_named() -> None:
     (kernel,) = kernels_of(formed(NARROW, PASSES["layouts"].replace("{arch=sm_80}", "")))
     with pytest.raises(UnsupportedError, match=r"has no rule for 'warp\.mbarrier'"):
         kernel_code(kernel, AMPERE_RULES)
+
+
+def test_who_asks_for_the_emitter_gets_kernels_to_launch() -> None:
+    """A thread block for each tile, aligned tensors, results in the type of q."""
+    call = Attention(mask_mod=masks.causal())
+    call.__dict__.update(_last=Inputs("f16", 64, 64), _form=None)
+    _, units = driver._lower(call.ir(), "attention", OUTLINE, {"arch": "sm_80", "emitter": "warp"})  # pyright: ignore[reportPrivateUsage]
+    (unit,) = units.values()
+    assert (unit.code.arch, unit.code.grid, unit.code.threads, unit.kernel.block_q) == ("sm_80", "tiles", 128, 128)
+    assert [p.align for p in unit.code.parameters if p.kind == "pointer"][:3] == [8, 8, 8]
+    assert unit.dtypes[0] == torch.float16
+
+
+def test_timeline_shows_copies_in_flight() -> None:
+    """What is copied ahead is in flight while warps multiply, and every wait is for copies that were issued before it."""
+    (kernel,) = kernels_of(formed(NARROW, PASSES["ahead"]))
+    inputs, wanted = problem(NARROW, Sizes(1, 1, 1, 100, 100))
+    events = run_timed(kernel, [*inputs, *(np.full(each.shape, np.nan) for each in wanted)], Costs(2048, 128, 16, 40, 600))
+    copies = [e for e in events if e.op == "warp.copy_lanes_async"]
+    assert all(e.asynchronous and e.end >= e.begin + 600 for e in copies)
+    assert any(c.begin < e.begin < c.end for c in copies for e in events if e.op == "warp.mma")
+    waits = [events[e.after] for e in events if e.op == "warp.copy_wait" and e.after is not None]
+    assert waits and all(e in copies for e in waits)
