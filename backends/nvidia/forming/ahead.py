@@ -46,7 +46,8 @@ def _point(loop: ir.Operation, ops: list[ir.Operation], at: int) -> LoadPoint:
     names = [op.name for op in behind]
     if first is None or others or not copies or names != ["warp.copy_wait", "warp.named_sync"] or number(behind[0], "pending"):
         raise Refused("copies are waited for elsewhere than behind their commit, between two meetings of all warps")
-    return LoadPoint(ops[first], copies, ops[at], *behind, _needed(loop, ops, copies))
+    wait, after = behind
+    return LoadPoint(ops[first], copies, ops[at], wait, after, _needed(loop, ops, copies))
 
 
 def _needed(loop: ir.Operation, ops: list[ir.Operation], roots: list[ir.Operation]) -> list[ir.Operation]:
