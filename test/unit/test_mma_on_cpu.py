@@ -15,7 +15,6 @@ FAULTS = {
     "matrices of b in another order": ("lane / 16 * 8 + lane % 8, k, lane / 8 % 2), m)", "lane % 16, k, lane / 16), m)"),
     "keys not transposed": ("else load_matrices_transposed(b.at", "else load_matrices(b.at"),
     "another swizzle": ("(half ^ (own & 7)) << 4", "(half ^ (own & 3)) << 4"),
-    "copies without a swizzle": ("swizzle_128((own + i) * 128 + chunk * 16)", "(own + i) * 128 + chunk * 16"),
     "the second of two tiles": ("column - First, half", "column, half"),
 }
 pytestmark = needs_host_clang
