@@ -1,7 +1,7 @@
 """Which code generator makes a kernel.
 
 `hopper` prints CUDA C++ with a hand-made schedule for matrix products, `simt` plain CUDA for kernels without any, `tilelang` TileLang
-programs for every kernel.
+programs for every kernel. `warp` prints what the passes of the `warp` dialect form, where it is asked for by name.
 """
 
 from attn_mlir.backends.gpu.attributes import Fields
@@ -11,7 +11,7 @@ from attn_mlir.backends.nvidia.target import TARGETS
 from attn_mlir.mlir import ir
 
 EMITTERS = Emitters(
-    "nvidia", "attn_mlir.backends.nvidia", ("hopper", "simt", "tilelang"), TARGETS, pages=("hopper",), packed_order=("hopper",)
+    "nvidia", "attn_mlir.backends.nvidia", ("hopper", "simt", "tilelang", "warp"), TARGETS, pages=("hopper",), packed_order=("hopper",)
 )
 
 

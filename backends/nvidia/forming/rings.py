@@ -1,10 +1,14 @@
 """Rings: buffers in shared memory whose stages copies fill and their users give back, with a barrier for each direction."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
+from attn_mlir.backends.nvidia.forming.refusal import Refused
+from attn_mlir.dialects.numbers import i64
 from attn_mlir.dialects.warp import build
-from attn_mlir.dialects.warp.kinds import bytes_of
+from attn_mlir.dialects.warp.kinds import bytes_of, stages_and_arrivals
 from attn_mlir.mlir import arith, ir, scf
+from attn_mlir.passes.regions import find_all, maker
 
 SWIZZLE = 128
 WARPS = 4
@@ -12,14 +16,12 @@ WARPS = 4
 
 
 @dataclass(frozen=True)
-class RingBuffer:
+class SharedRing:
     """A buffer with one stage for tiles of `source`. `count` numbers it among the rings of its kernel."""
 
     name: str
     source: ir.Value
     buffer: ir.Value
-    full: ir.Value
-    free: ir.Value
     count: int
 
     @property
@@ -28,17 +30,39 @@ class RingBuffer:
         type_ = ir.MemRefType(self.buffer.type)
         return ir.MemRefType.get(type_.shape[1:], type_.element_type, memory_space=type_.memory_space)
 
+    def at(self, count: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
+        """The tile of use number `count`, its stage and phase."""
+        zero = build.index(0)
+        with build.named(f"{self.name}_stage"):
+            stage, phase = build.stage(count, 1)
+        with build.named(f"{self.name}_tile"):
+            tile = build.op("view", [self.buffer, stage, zero, zero], [self.tile]).result
+        return tile, stage, phase
+
+
+@dataclass(frozen=True)
+class RingBuffer(SharedRing):
+    """A ring with barriers: `full` counts what is copied, `free` who has given a stage back."""
+
+    full: ir.Value
+    free: ir.Value
+
+
+def buffer(name: str, source: ir.Value, rows: int) -> ir.Value:
+    """Shared memory of one stage for tiles of so many rows."""
+    type_ = ir.MemRefType(source.type)
+    with build.named(f"{name}_buffer"):
+        return build.op("alloc", results=[build.shared_type([1, rows, type_.shape[3]], type_.element_type, SWIZZLE)]).result
+
 
 def make(name: str, source: ir.Value, rows: int, count: int, warpgroups: int) -> RingBuffer:
     """A ring of one stage for tiles of so many rows, which all warps of so many warpgroups give back."""
-    type_ = ir.MemRefType(source.type)
-    with build.named(f"{name}_buffer"):
-        buffer = build.op("alloc", results=[build.shared_type([1, rows, type_.shape[3]], type_.element_type, SWIZZLE)]).result
+    shared = buffer(name, source, rows)
     with build.named(f"{name}_full"):
         full = build.barrier(1, 1)
     with build.named(f"{name}_free"):
         free = build.barrier(1, WARPS * warpgroups)
-    return RingBuffer(name, source, buffer, full, free, count)
+    return RingBuffer(name, source, shared, count, full, free)
 
 
 def fill(ring: RingBuffer, place: list[ir.Value], count: ir.Value, first: ir.Value) -> tuple[ir.Value, ir.Value]:
@@ -46,11 +70,7 @@ def fill(ring: RingBuffer, place: list[ir.Value], count: ir.Value, first: ir.Val
 
     Gives the tile and the number of its stage.
     """
-    zero = build.index(0)
-    with build.named(f"{ring.name}_stage"):
-        stage, phase = build.stage(count, 1)
-    with build.named(f"{ring.name}_tile"):
-        tile = build.op("view", [ring.buffer, stage, zero, zero], [ring.tile]).result
+    tile, stage, phase = ring.at(count)
     branch = scf.IfOp(first)
     with ir.InsertionPoint(branch.then_block):
         build.op("wait", [ring.free, stage, arith.XOrIOp(phase, build.index(1)).result])
@@ -65,3 +85,40 @@ def fill(ring: RingBuffer, place: list[ir.Value], count: ir.Value, first: ir.Val
 def give_back(ring: RingBuffer, stage: ir.Value) -> None:
     """Each warp is done with a stage."""
     build.op("arrive", [ring.free, stage])
+
+
+def depth(op: ir.Operation) -> int:
+    """How many loops an op stands in."""
+    above, found = op.parent, 0
+    while above is not None:
+        found += above.operation.name == "scf.for"
+        above = above.operation.parent
+    return found
+
+
+def deepen(kernel: ir.Operation, values: Collection[ir.Value], stages: int) -> None:
+    """Gives rings of one stage, their buffers and barriers, so many. Raises Refused where shared memory does not hold them."""
+    used = sum(bytes_of(op.results[0].type) for op in find_all(kernel, "warp.alloc"))
+    more = (stages - 1) * sum(bytes_of(value.type) for value in values if isinstance(value.type, ir.MemRefType))
+    limit = ir.IntegerAttr(kernel.attributes["shared_limit"]).value
+    if used + more > limit:
+        raise Refused(f"{stages} stages take {used + more} bytes of shared memory, there are {limit}")
+    users = [use.owner.operation for value in values for use in value.uses]
+    counts = {maker(operand, "warp.stage") for op in users for operand in op.operands}
+    with kernel.location:
+        for value in values:
+            value.set_type(_with_stages(value.type, stages))
+    for op in counts:
+        if op is not None:
+            op.attributes["stages"] = i64(stages)
+
+
+def stages_of(type_: ir.Type) -> int:
+    """Of a ring's buffer or barriers."""
+    return type_.shape[0] if isinstance(type_, ir.MemRefType) else stages_and_arrivals(type_)[0]
+
+
+def _with_stages(type_: ir.Type, stages: int) -> ir.Type:
+    if isinstance(type_, ir.MemRefType):
+        return ir.MemRefType.get([stages, *type_.shape[1:]], type_.element_type, memory_space=type_.memory_space)
+    return ir.Type.parse(f"!warp.barrier<{stages} : i64, {stages_and_arrivals(type_)[1]} : i64>")

@@ -36,6 +36,12 @@
     %one = "warp.view"(%ones, %c0, %c0, %c0) : (memref<1x64x64xf16, #smem>, index, index, index) -> memref<64x8xf16, #smem>
     // CHECK: %[[WIDE:.*]] = "warp.concat"({{.*}}) : ({{.*}}) -> memref<64x72xf16, #warp.shared<128 : i64>>
     %wide = "warp.concat"(%b, %one) : (!tile, memref<64x8xf16, #smem>) -> memref<64x72xf16, #smem>
+    // CHECK: "warp.copy_lanes_async"(%[[Q]], {{.*}}) : (memref<?x?x?x64xf16>, index, index, index, index, memref<64x64xf16, #warp.shared<128 : i64>>) -> ()
+    "warp.copy_lanes_async"(%q, %c0, %c0, %c0, %c0, %b) : (memref<?x?x?x64xf16>, index, index, index, index, !tile) -> ()
+    // CHECK-NEXT: "warp.copy_commit"() : () -> ()
+    "warp.copy_commit"() : () -> ()
+    // CHECK-NEXT: "warp.copy_wait"() {pending = 0 : i64} : () -> ()
+    "warp.copy_wait"() {pending = 0} : () -> ()
     // CHECK: "warp.load_async"(%[[Q]], {{.*}}) : ({{.*}}) -> !warp.pending<tensor<64x64xf16, #warp.layout<"wgmma", "tile">>>
     %pending = "warp.load_async"(%q, %c0, %c0, %c0, %c0) : (memref<?x?x?x64xf16>, index, index, index, index) -> !warp.pending<!p>
     // CHECK: "warp.load_wait"(%{{.*}}) {pending = 0 : i64}
