@@ -66,41 +66,42 @@ def scheduled(
 
 def build(folder: Path, kinds: list[str], cases: list[str]) -> None:
     """Compiles the kernels of every case and writes them to `folder`; says what the compiler tells, or why there is none."""
+    from attn_mlir.backends.nvidia import codegen
+
+    emit = codegen.emit
+    for name in cases:
+        for dim in DIMS:
+            for kind in kinds:
+                made = partial(
+                    scheduled, without=KINDS[kind], more=VOTE if kind == "vote" else (), fields={"draw": 1} if kind == "drawn" else {}
+                )
+                setattr(codegen, "emit", emit if kind == "hopper" else made)
+                build_one(folder / f"{kind}-{name}-{dim}", name, dim, {"arch": "sm_90a"})
+
+
+def build_one(path: Path, name: str, dim: int, choices: Mapping[str, int | str]) -> None:
+    """Compiles the kernels of a case with these choices, and writes them; says what the compiler tells, or why there is none."""
     import attn_mlir
-    from attn_mlir.backends.nvidia import codegen, driver
+    from attn_mlir.backends.nvidia import driver
     from attn_mlir.backends.nvidia.compile import compile_all
     from attn_mlir.backends.program import OUTLINE
     from attn_mlir.errors import AttnError
     from attn_mlir.frontend.emit import Inputs
 
-    folder.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     causal = {"mask_mod": attn_mlir.masks.causal()}
     forms = {"causal": causal, "full": {}, "sigmoid": {**causal, "row": attn_mlir.rows.sigmoid}, "alibi": {**causal, "score_mod": alibi}}
-    emit = codegen.emit
-    for name in cases:
-        for dim in DIMS:
-            for kind in kinds:
-                setattr(
-                    codegen,
-                    "emit",
-                    emit
-                    if kind == "hopper"
-                    else partial(
-                        scheduled, without=KINDS[kind], more=VOTE if kind == "vote" else (), fields={"draw": 1} if kind == "drawn" else {}
-                    ),
-                )
-                call = attn_mlir.Attention(**forms[name])
-                call.__dict__.update(_last=Inputs("f16", dim, dim), _form=None)
-                try:
-                    host, units = driver._lower(call.ir(), "attention", OUTLINE, {"arch": "sm_90a"})  # pyright: ignore[reportPrivateUsage]
-                    binaries = dict(zip(units, compile_all([unit.code for unit in units.values()]), strict=True))
-                except AttnError as error:
-                    print(f"{kind}-{name}-{dim}: {error}", flush=True)
-                    continue
-                path = folder / f"{kind}-{name}-{dim}"
-                save(path, host, units, binaries)
-                told = ", ".join(f"{binary.registers} registers, {binary.spills} bytes of spills" for binary in binaries.values())
-                print(f"{path.name}: {told}", flush=True)
+    call = attn_mlir.Attention(**forms[name])
+    call.__dict__.update(_last=Inputs("f16", dim, dim), _form=None)
+    try:
+        host, units = driver._lower(call.ir(), "attention", OUTLINE, dict(choices))  # pyright: ignore[reportPrivateUsage]
+        binaries = dict(zip(units, compile_all([unit.code for unit in units.values()]), strict=True))
+    except AttnError as error:
+        print(f"{path.name}: {error}", flush=True)
+        return
+    save(path, host, units, binaries)
+    told = ", ".join(f"{binary.registers} registers, {binary.spills} bytes of spills" for binary in binaries.values())
+    print(f"{path.name}: {told}", flush=True)
 
 
 def dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, name: str) -> torch.Tensor:
@@ -122,8 +123,8 @@ def captured(name: str) -> list[Any]:
     return [SLOPE] if name == "alibi" else []
 
 
-def run(folder: Path, rounds: int, kinds: list[str], cases: list[str]) -> None:
-    """Prints relative errors at odd lengths, with a mark where a second launch gives other bits; then times."""
+def run(folder: Path, rounds: int, kinds: list[str], cases: list[str], usual: str = "hopper") -> None:
+    """Prints relative errors at odd lengths, with a mark where a second launch gives other bits; then times beside the `usual` kind."""
     torch.manual_seed(0)
     made: dict[tuple[str, int], dict[str, Callable[[Any], list[torch.Tensor]]]] = {}
     for dim in DIMS:
@@ -140,7 +141,7 @@ def run(folder: Path, rounds: int, kinds: list[str], cases: list[str]) -> None:
                     differs = not torch.equal(launch(inputs)[0], o)
                     errors.append(f"{float((o.double() - wanted).norm() / wanted.norm()):.0e}{'!' * differs}")
                 print(f"{kind:9} {name:7} D {dim:3}  {'  '.join(errors)}", flush=True)
-    print(f"-- {torch.cuda.get_device_name()}, f16, TFLOP/s, and the speed in units of that of the Hopper emitter's kernel")
+    print(f"-- {torch.cuda.get_device_name()}, f16, TFLOP/s, and the speed in units of that of {usual}'s kernel")
     for (name, dim), launches in made.items():
         for batch, length in SHAPES:
             inputs = [*drawn(batch, 2048 // dim, length, dim), *captured(name)]
@@ -150,27 +151,33 @@ def run(folder: Path, rounds: int, kinds: list[str], cases: list[str]) -> None:
                     taken = timed(lambda launch=launches[kind], inputs=inputs: launch(inputs), 5)
                     best[kind] = min(best.get(kind, taken), taken) if number else taken
             work = 4e-9 * batch * 2048 * length**2 * (1 if name == "full" else 0.5)
-            told = "  ".join(f"{kind} {work / taken:.0f} {best['hopper'] / taken:.2f}" for kind, taken in best.items() if "hopper" in best)
+            told = "  ".join(f"{kind} {work / taken:.0f} {best[usual] / taken:.2f}" for kind, taken in best.items() if usual in best)
             print(f"{name:7} D {dim:3} S {length}  {told}", flush=True)
 
 
 def main() -> None:
     """Reads the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = parsed(__doc__, KINDS, "hopper")
+    if options.what == "build":
+        build(options.folder, options.kinds, options.cases)
+    else:
+        run(options.folder, options.rounds, options.kinds, options.cases)
+
+
+def parsed(doc: str | None, known: Sequence[str] | Mapping[str, Any], usual: str) -> argparse.Namespace:
+    """The command line: what to do, where, with which kinds of kernels, the `usual` one always, and cases."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["build", "run"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--kinds", default=",".join(KINDS), help="which of the kernels, separated by commas; the Hopper emitter's always")
+    parser.add_argument("--kinds", default=",".join(known), help=f"which of the kernels, separated by commas; those of {usual} always")
     parser.add_argument("--cases", default=",".join(CASES))
     options = parser.parse_args()
-    chosen = list(dict.fromkeys(["hopper", *options.kinds.split(",")]))
-    unknown = [name for name in chosen if name not in KINDS] + [name for name in options.cases.split(",") if name not in CASES]
+    options.kinds, options.cases = list(dict.fromkeys([usual, *options.kinds.split(",")])), options.cases.split(",")
+    unknown = [name for name in options.kinds if name not in known] + [name for name in options.cases if name not in CASES]
     if unknown:
-        parser.error(f"not one of {', '.join((*KINDS, *CASES))}: {', '.join(unknown)}")
-    if options.what == "build":
-        build(options.folder, chosen, options.cases.split(","))
-    else:
-        run(options.folder, options.rounds, chosen, options.cases.split(","))
+        parser.error(f"not one of {', '.join((*known, *CASES))}: {', '.join(unknown)}")
+    return options
 
 
 if __name__ == "__main__":

@@ -40,11 +40,13 @@ class Arguments:
                 return number
         raise UnsupportedError(f"memory is read and written through the kernel's arguments, not through {value}")
 
-    def pointer(self, value: ir.Value) -> str:
-        """The address of a tensor, `const T *`, or `T *` of an output."""
+    def pointer(self, value: ir.Value, align: int = 0) -> str:
+        """The address of a tensor, `const T *`, or `T *` of an output. `align`: see `KernelParameter`; once asked for, it holds for all."""
         number = self.number(value)
-        type_ = c_type(ir.MemRefType(value.type).element_type)
-        return self._add(self.names[number], KernelParameter("pointer", number), f"{type_} *__restrict__ {self.names[number]}")
+        name, type_ = self.names[number], c_type(ir.MemRefType(value.type).element_type)
+        if align:
+            self._parameters[name] = (KernelParameter("pointer", number, align=align), f"{type_} *__restrict__ {name}")
+        return self._add(name, KernelParameter("pointer", number), f"{type_} *__restrict__ {name}")
 
     def size(self, value: ir.Value, dim: int) -> str:
         """Its size along `dim`, an int."""
@@ -95,10 +97,11 @@ class Arguments:
         """How many blocks of rows the grid has."""
         return self._add("blocks", KernelParameter("blocks"), "int blocks")
 
-    def element(self, value: ir.Value, indices: list[str]) -> str:
-        """An element in global memory."""
-        offsets = [f"{index} * {self.stride(value, dim)}" for dim, index in enumerate(indices)]
-        return f"{self.pointer(value)}[{' + '.join(offsets) or '0'}]"
+    def element(self, value: ir.Value, indices: list[str], align: int = 0) -> str:
+        """An element in global memory; `align` as of `pointer`, by which the last stride is 1."""
+        offsets = [f"{index} * {self.stride(value, dim)}" for dim, index in enumerate(indices[:-1] if align else indices)]
+        offsets += indices[-1:] if align else []
+        return f"{self.pointer(value, align)}[{' + '.join(offsets) or '0'}]"
 
     def _add(self, name: str, parameter: KernelParameter, declaration: str) -> str:
         self._parameters.setdefault(name, (parameter, declaration))

@@ -6,8 +6,8 @@ from attn_mlir.backends.nvidia import pipeline
 BACKEND = Backend(
     name="nvidia",
     package="attn_mlir.backends.nvidia",
-    device_types=("cuda", "cuda-emulated"),
-    tensors={"cuda-emulated": "cpu"},
+    device_types=("cuda", "cuda-emulated", "cuda-emulated-sm80"),
+    tensors={"cuda-emulated": "cpu", "cuda-emulated-sm80": "cpu"},
     passes={
         "nvidia-choose-blocks": "passes.choose_blocks:NvidiaChooseBlocks",
         "nvidia-numerics": "passes.numerics:NvidiaNumerics",
@@ -23,6 +23,7 @@ BACKEND = Backend(
         "warp-stage-rows": "passes.stage_rows:StageRows",
         "warp-specialize": "passes.specialize_warps:SpecializeWarps",
         "warp-pipeline-loads": "passes.pipeline_loads:PipelineLoads",
+        "warp-prefetch-loads": "passes.prefetch_loads:PrefetchLoads",
         "warp-draw-tiles": "passes.draw_tiles:DrawTiles",
         "warp-overlap-products": "passes.overlap_products:OverlapProducts",
         "warp-split-maps": "passes.split_maps:SplitMaps",
@@ -31,7 +32,7 @@ BACKEND = Backend(
         "warp-stage-stores": "passes.stage_stores:StageStores",
         "warp-conditional-rescale": "passes.conditional_rescale:ConditionalRescale",
     },
-    pipelines={"nvidia-kernel": pipeline.KERNEL, "nvidia-warp": pipeline.WARP},
+    pipelines={"nvidia-kernel": pipeline.KERNEL, "nvidia-warp": pipeline.WARP, "nvidia-warp-ampere": pipeline.WARP_AMPERE},
     translations={
         "nvidia-kernel": "translate:to_kernel",
         "tilelang": "translate:to_tilelang",

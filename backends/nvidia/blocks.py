@@ -69,6 +69,18 @@ def default_blocks(facts: NvidiaFacts) -> tuple[int, int]:
     return 128, 128
 
 
+def synchronous_blocks(facts: NvidiaFacts) -> tuple[int, int]:
+    """Those of kernels whose warps multiply and copy for themselves: two stages of keys and of values fit beside the queries.
+
+    4 warps of 32 rows where rows are narrow, else 8 warps of 16, or 4 where a block of 128 rows does not fit.
+    """
+    columns = max(facts.head, facts.value)
+    if facts.grid == "rows":
+        keys = 64 if columns * facts.products <= 192 else 32
+        return (128 if columns * facts.products <= 192 else 64), keys
+    return default_blocks(facts)
+
+
 def blocks_with_captures(facts: NvidiaFacts) -> tuple[int, int] | None:
     """The blocks of kernels that read or add to captured tensors for every pair, where these need other ones."""
     columns = max(facts.head, facts.value)

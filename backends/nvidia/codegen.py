@@ -1,7 +1,7 @@
 """Which code generator makes a kernel.
 
-`formed` prints kernels of the `warp` dialect, where elements have 8 bits; `hopper` prints CUDA C++ with a hand-made schedule for matrix
-products, `simt` plain CUDA for kernels without any, `tilelang` TileLang programs for every kernel.
+`warp` prints what the passes of the `warp` dialect form, where elements have 8 bits or it is asked for by name; `hopper` prints CUDA C++
+with a hand-made schedule for matrix products, `simt` plain CUDA for kernels without any, `tilelang` TileLang programs for every kernel.
 """
 
 from attn_mlir.backends.gpu.attributes import Fields
@@ -13,10 +13,10 @@ from attn_mlir.mlir import ir
 EMITTERS = Emitters(
     "nvidia",
     "attn_mlir.backends.nvidia",
-    ("formed", "hopper", "simt", "tilelang"),
+    ("warp", "hopper", "simt", "tilelang"),
     TARGETS,
-    pages=("formed", "hopper"),
-    packed_order=("hopper",),
+    pages=("warp", "hopper"),
+    packed_order=("warp", "hopper"),
 )
 
 

@@ -14,7 +14,7 @@ from attn_mlir.backends.gpu.units import Unit, read_unit, slow_kernels
 from attn_mlir.backends.host import Host
 from attn_mlir.backends.nvidia import codegen, cuda, pipeline, target, tilelang
 from attn_mlir.backends.nvidia.compile import asked_for
-from attn_mlir.backends.nvidia.emulation import EMULATED
+from attn_mlir.backends.nvidia.emulation import CHIPS
 from attn_mlir.backends.nvidia.emulation import driver as emulated
 from attn_mlir.backends.nvidia.emulation.program import EmulatedLaunchPlan
 from attn_mlir.backends.nvidia.program import SUFFIX, NvidiaLaunchPlan
@@ -40,12 +40,12 @@ class NvidiaKernel(AttentionKernel[NvidiaLaunchPlan]):
 
 
 def compile_module(source: str, device: str = "cuda") -> NvidiaKernel | AttentionKernel[EmulatedLaunchPlan]:
-    """Compiles a module given as text; machine code is made at the first launch, none for "cuda-emulated".
+    """Compiles a module given as text; machine code is made at the first launch, none for "cuda-emulated" and the like.
 
     Raises CompileError, or UnsupportedError for what no kernel takes.
     """
-    if device == EMULATED:
-        return emulated.compile_module(source)
+    if device in CHIPS:
+        return emulated.compile_module(source, device)
     program = compile_program(source, "attention")
     return _KERNELS.setdefault(program, NvidiaKernel(program))
 
@@ -57,8 +57,8 @@ def compile_derivative(
 
     While the machine code of a forward pass is made, that of its backward is, too.
     """
-    if device == EMULATED:
-        return emulated.compile_derivative(source, function, wrt, deterministic, segment)
+    if device in CHIPS:
+        return emulated.compile_derivative(source, function, wrt, deterministic, segment, device)
     return derivative_for_gpu(source, function, wrt, deterministic, segment)
 
 

@@ -13,7 +13,7 @@ KERNEL = f"{TILED},nvidia-load-windows"
 
 SCHEDULE = (
     "warp-assign-layouts,canonicalize,cse,warp-order-tiles,warp-join-loops,canonicalize,cse,"
-    "warp-stage-rows,warp-specialize,warp-pipeline-loads,warp-draw-tiles,canonicalize,cse,"
+    "warp-stage-rows,warp-specialize,warp-pipeline-loads,warp-prefetch-loads,warp-draw-tiles,canonicalize,cse,"
     "warp-overlap-products,warp-split-maps,warp-delay-waits,canonicalize,cse,"
     "warp-ping-pong,warp-stage-stores,canonicalize,cse"
 )
@@ -21,6 +21,9 @@ SCHEDULE = (
 
 WARP = f"{TILED},{SCHEDULE}"
 """From stage 0 to kernels of the `warp` dialect."""
+
+WARP_AMPERE = WARP.replace("nvidia-choose-blocks", "nvidia-choose-blocks{arch=sm_80 emitter=warp}")
+"""The same for sm_80: each pass applies, or says why not."""
 
 
 def outline(arch: str) -> str:

@@ -8,7 +8,7 @@ from attn_mlir.backends.gpu.seeing import Known, see_kernels
 from attn_mlir.backends.nvidia import codegen, pipeline
 from attn_mlir.backends.nvidia.compile import compile_all
 from attn_mlir.backends.nvidia.driver import current_target
-from attn_mlir.backends.nvidia.emulation import EMULATED
+from attn_mlir.backends.nvidia.emulation import CHIPS, EMULATED
 from attn_mlir.backends.nvidia.emulation import seeing as emulated
 from attn_mlir.backends.program import prepare_derivative
 from attn_mlir.backends.seen import Seen, Timeline
@@ -21,8 +21,8 @@ _PRINTED = (
 
 def see(source: str, function: str, wrt: Sequence[str], binaries: bool, device: str = "cuda") -> Seen:
     """See `Backend.see`."""
-    if device == EMULATED:
-        return emulated.see(source, function, wrt, _compiled if binaries else None)
+    if device in CHIPS:
+        return emulated.see(source, function, wrt, _compiled if binaries else None, device)
     arch = current_target().arch
     prepared = prepare_derivative(function, wrt, pipeline.outline(arch))
     seen = see_kernels(source, prepared, {"arch": arch}, pipeline.KERNEL, "NVIDIA", codegen.emit, _compiled if binaries else None)

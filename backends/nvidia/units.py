@@ -79,7 +79,7 @@ def round_results(module: ir.Module, host: Host) -> None:
         made += len(step.results)
         function = function_named(module, step.kernel) if step.kernel else None
         # Programs of TileLang store what they computed without a change of type.
-        if function is not None and attributes.read(function, attributes.SCHEDULE).get("emitter") == "hopper":
+        if function is not None and attributes.read(function, attributes.SCHEDULE).get("emitter") in ("hopper", "warp"):
             _round(function, step, last, host.arguments[0].element)
 
 

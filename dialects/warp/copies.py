@@ -4,10 +4,12 @@ from typing import Any
 
 from attn_mlir.dialects.verify import check
 from attn_mlir.dialects.warp.dialect import BarrierType, PendingType, Warp
-from attn_mlir.dialects.warp.kinds import checks_ordered, in_form, inside, is_global, is_shared, settled
+from attn_mlir.dialects.warp.kinds import bytes_of, checks_ordered, in_form, inside, is_global, is_shared, settled, swizzle_of
 from attn_mlir.mlir import ext, ir
 
 _LANES = 32
+_SHARED_ROWS = 32
+"""Eight rows, the height of a swizzle, for each warp of a warpgroup."""
 
 
 def _checks_tile(op: ir.OpView, memory: ir.Type, tile: ir.Type, where: bool, ranks: tuple[int, ...] = (4,)) -> bool:
@@ -61,6 +63,44 @@ class CopyRowsAsyncOp(Warp.Operation, name="copy_rows_async"):
         return check(
             self, fits, f"copies f32 of a memref [B, H, S] to a memref<stages x n> whose n lanes of a warp share, got {memory} and {rows}"
         ) and check(self, not inside(self, "warp.elect"), "is for all lanes of a warp: it does not stand in 'warp.elect'")
+
+
+class CopyLanesAsyncOp(Warp.Operation, name="copy_lanes_async"):
+    """Rows from `row` on and columns from `column` on of `source[batch, head]` go to shared memory, 16 bytes of a lane each (cp.async).
+
+    Rows past the end are zeros. Each warp of the warpgroup copies its share of the rows, those of the first warp first. What a warp has
+    copied is there behind its `warp.copy_wait`, for all lanes and warps behind a barrier at which they meet then.
+    """
+
+    source: ext.Operand[Any]
+    batch: ext.Operand[ir.IndexType]
+    head: ext.Operand[ir.IndexType]
+    row: ext.Operand[ir.IndexType]
+    column: ext.Operand[ir.IndexType]
+    target: ext.Operand[Any]
+
+    def verify_invariants(self) -> bool:
+        tile = self.target.type
+        if not _checks_tile(self, self.source.type, tile, is_shared(tile, 2)):
+            return False
+        swizzle, row = swizzle_of(tile), bytes_of(tile) // tile.shape[0]
+        shared = tile.shape[0] % _SHARED_ROWS == 0 and swizzle > 0 and row % swizzle == 0
+        return check(
+            self, shared, f"copies a multiple of {_SHARED_ROWS} rows, which warps share, of whole swizzled panels, got {tile}"
+        ) and check(self, not inside(self, "warp.elect"), "is for all lanes of a warpgroup: it does not stand in 'warp.elect'")
+
+
+class CopyCommitOp(Warp.Operation, name="copy_commit"):
+    """What each lane has copied by `warp.copy_lanes_async` since the last commit is a group, an empty one if there is nothing."""
+
+
+class CopyWaitOp(Warp.Operation, name="copy_wait"):
+    """Waits until all but the newest `pending` groups of copies that the lanes have committed are done."""
+
+    pending: ir.IntegerAttr
+
+    def verify_invariants(self) -> bool:
+        return _checks_pending(self)
 
 
 class StoreAsyncOp(Warp.Operation, name="store_async"):

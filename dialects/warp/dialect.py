@@ -17,8 +17,9 @@ class Warp(ext.Dialect, name="warp"):
 class LayoutAttr(Warp.Attribute, name="layout"):
     """Encoding of a fragment: the matrix instruction whose accumulator it is, and its form (`layouts.Fragment`).
 
-    Instructions: "wgmma" (m64nNk16 of a warpgroup, and m16n8k16 of its warps), "mfma32" (32x32x8 of each of four waves). Forms: "tile",
-    [M, N]; "rows", [M], one value a row, the same in all threads of the row; "parts", [M, threads of a row], what each of these has.
+    Instructions: "wgmma" (m64nNk16 of a warpgroup), "mma16" and "mma32" (m16n8k16 of each of its warps, which has 16 rows or twice 16),
+    "mfma32" (32x32x8 of each of four waves). Forms: "tile", [M, N]; "rows", [M], one value a row, the same in all threads of the row;
+    "parts", [M, threads of a row], what each of these has.
     """
 
     instruction: ir.StringAttr

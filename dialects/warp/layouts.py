@@ -69,7 +69,9 @@ def _count(digits: Iterable[Digit]) -> int:
 
 
 def wgmma(columns: int) -> RegisterLayout:
-    """The accumulator of wgmma m64nNk16. Operand a in registers has the same places, two 16-bit elements a register.
+    """The accumulator of wgmma m64nNk16, and of mma.sync m16n8k16 in each of four warps.
+
+    Operand a in registers has the same places, two 16-bit elements a register.
 
     Where elements have 8 bits, four of a register are two neighbours of eight columns and two of the next eight, see `column_at`.
     """
@@ -86,6 +88,11 @@ def column_at(place: int) -> int:
     return 16 * sixteen + 8 * half + 2 * thread + own
 
 
+def mma32(columns: int) -> RegisterLayout:
+    """Twice the accumulator of m16n8k16: a warp has 32 rows, so that what it reads of the other factor serves two products."""
+    return _layout([(2, 0, 1), (2, 8, 0), (columns // 8, 0, 8), (2, 16, 0)], [(4, 0, 2), (8, 1, 0)], [(4, 32, 0)])
+
+
 def mfma32(columns: int) -> RegisterLayout:
     """The accumulator of v_mfma_f32_32x32x8f16 in four waves of 64 lanes."""
     return _layout([(4, 1, 0), (4, 8, 0), (columns // 32, 0, 32)], [(32, 0, 1), (2, 4, 0)], [(4, 32, 0)])
@@ -98,7 +105,7 @@ def _layout(*groups: Sequence[tuple[int, int, int]]) -> RegisterLayout:
 
 EIGHT_BIT_STEP = 32
 """Places of the sum that one instruction takes of 8-bit elements."""
-INSTRUCTIONS = {"wgmma": (wgmma, 8), "mfma32": (mfma32, 32)}
+INSTRUCTIONS = {"wgmma": (wgmma, 8), "mma16": (wgmma, 8), "mma32": (mma32, 8), "mfma32": (mfma32, 32)}
 """By the name of a matrix instruction, its layout by columns, and what these are a multiple of."""
 
 

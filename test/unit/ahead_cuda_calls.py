@@ -128,7 +128,7 @@ def both(
         driver._PROGRAMS.clear()
         launch._MAPS.clear()
         rows = len(request.outputs)
-        programs = {"forward": driver.compile_program(request.text, "attention", deterministic=deterministic)}
+        programs: dict[str, Any] = {"forward": driver.compile_program(request.text, "attention", deterministic=deterministic)}
         for function, derivative in (("training_forward", "fwd"), ("backward", "bwd")) if backward else ():
             programs[function] = driver.compile_derivative(request.text, derivative, wrt, deterministic)
         if request.linear:

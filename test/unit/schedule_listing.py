@@ -1,16 +1,18 @@
-"""The IR that docs/schedule.md shows, made by the passes: `python test/unit/schedule_listing.py` writes it there again."""
+"""The IR that docs/schedule.md and schedule-ampere.md show, made by the passes: `python test/unit/schedule_listing.py` writes it again."""
 
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+from attn_mlir.backends.nvidia.pipeline import WARP_AMPERE
 from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.registry import registry
 
 ROOT = Path(__file__).parents[2]
-PAGE, KERNEL = ROOT / "docs" / "schedule.md", ROOT / "docs" / "schedule-causal.mlir"
+PAGE, AMPERE, KERNEL = (ROOT / "docs" / name for name in ("schedule.md", "schedule-ampere.md", "schedule-causal.mlir"))
 _BLOCK = re.compile(r"<!-- (?P<name>[\w-]+) -->\n```mlir\n(?P<text>.*?)```", re.DOTALL)
 _TIDY = "canonicalize,cse"
 _HEAD = (
@@ -21,7 +23,24 @@ _RESULTS = re.compile(r" -> \(.*\) \{$")
 _SEGMENTS = re.compile(r" \{operandSegmentSizes = [^}]*\}|(, )?(operandS|resultS)egmentSizes = array<[^>]*>")
 
 
-def stages() -> dict[str, str]:
+_HOPPER = (
+    ("tiles", "nvidia-kernel"),
+    ("layouts", f"warp-assign-layouts,{_TIDY}"),
+    ("joined", f"warp-order-tiles,warp-join-loops,{_TIDY}"),
+    ("roles", f"warp-specialize,{_TIDY}"),
+    ("rings", f"warp-pipeline-loads,{_TIDY}"),
+    ("overlap", f"warp-overlap-products,{_TIDY}"),
+    ("turns", f"warp-ping-pong,{_TIDY}"),
+    ("stores", f"warp-stage-stores,{_TIDY}"),
+)
+_TILED = WARP_AMPERE.partition(",warp-assign-layouts")[0]
+_AMPERE = (
+    ("layouts", f"{_TILED},warp-assign-layouts,{_TIDY}"),
+    ("ahead", f"warp-order-tiles,warp-join-loops,{_TIDY},warp-prefetch-loads,{_TIDY}"),
+)
+
+
+def stages(passes_of: Sequence[tuple[str, str]] = _HOPPER) -> dict[str, str]:
     """The program behind `tile-schedule` and behind each pass that forms its kernel."""
     context = ir.Context()
     load_all(context)
@@ -29,16 +48,7 @@ def stages() -> dict[str, str]:
     found = {}
     with context:
         module = ir.Module.parse(text)
-        for name, passes in (
-            ("tiles", "nvidia-kernel"),
-            ("layouts", f"warp-assign-layouts,{_TIDY}"),
-            ("joined", f"warp-order-tiles,warp-join-loops,{_TIDY}"),
-            ("roles", f"warp-specialize,{_TIDY}"),
-            ("rings", f"warp-pipeline-loads,{_TIDY}"),
-            ("overlap", f"warp-overlap-products,{_TIDY}"),
-            ("turns", f"warp-ping-pong,{_TIDY}"),
-            ("stores", f"warp-stage-stores,{_TIDY}"),
-        ):
+        for name, passes in passes_of:
             Pipeline.parse(passes, registry()).run(module)
             found[name] = module.operation.get_asm(use_name_loc_as_prefix=True)
     return found
@@ -56,6 +66,16 @@ def shown() -> dict[str, str]:
         "layouts": _short(layouts),
         "producer": _short(producer),
         "consumer": _folded(_short(_from(consumer, r"scf.for .* = %c1 to", r"scf.yield .*index"))),
+    }
+
+
+def shown_for_ampere() -> dict[str, str]:
+    """The same of the page on sm_80."""
+    made = stages(_AMPERE)
+    return {
+        "layouts": _short(_from(made["layouts"], r"%k_stage:2", r'"warp.mma"')),
+        "first": _folded(_short(_from(made["ahead"], r"scf.if", r"scf.for .* = %c0 to"))),
+        "loop": _folded(_short(_from(made["ahead"], r"scf.for .* = %c0 to", r"scf.yield .*index"))),
     }
 
 
@@ -79,9 +99,8 @@ def _short(text: str) -> str:
     return "\n".join(line[indent:] for line in lines) + "\n"
 
 
-def with_listings(page: str) -> str:
+def with_listings(page: str, made: dict[str, str]) -> str:
     """The page with excerpts that are current."""
-    made = shown()
     return _BLOCK.sub(lambda m: f"<!-- {m['name']} -->\n```mlir\n{made[m['name']]}```", page)
 
 
@@ -91,6 +110,7 @@ def kernel() -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(with_listings(PAGE.read_text()))
+    PAGE.write_text(with_listings(PAGE.read_text(), shown()))
+    AMPERE.write_text(with_listings(AMPERE.read_text(), shown_for_ampere()))
     KERNEL.write_text(kernel())
     sys.exit(0)

@@ -1,6 +1,7 @@
 """`device="cuda-emulated"`: scheduled kernels for Hopper through the public API, run by the evaluator; the reference is float64."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from attn_mlir import ArgumentError, AttentionEngine, OnlineSoftmax, Unsupported
 from attn_mlir.backends.nvidia.emulation import kernel as emulation
 from attn_mlir.reference.warp import Fault
 
-DEVICE = "cuda-emulated"
+DEVICE, AMPERE = "cuda-emulated", "cuda-emulated-sm80"
 CAUSAL = masks.causal()
 
 
@@ -19,9 +20,9 @@ def tensors(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float16) -> lis
     return [torch.randn(shape).to(dtype) for shape in shapes]
 
 
-def check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, atol: float = 4e-3, **options: Any) -> None:
+def check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, atol: float = 4e-3, device: str = DEVICE, **options: Any) -> None:
     """Compares with float64 on the CPU, relative to the largest element."""
-    got = attention(q, k, v, device=DEVICE, **options)
+    got = attention(q, k, v, device=device, **options)
     wanted = attention(q.double(), k.double(), v.double(), device="cpu", **options)
     results = list(zip(got, wanted, strict=True)) if isinstance(got, tuple) else [(got, wanted)]
     for mine, theirs in results:
@@ -29,20 +30,34 @@ def check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, atol: float = 4e-3,
         torch.testing.assert_close(mine.double(), theirs.double(), rtol=0, atol=atol * max(1.0, float(theirs.abs().max())))
 
 
+@pytest.mark.parametrize("device", [DEVICE, AMPERE])
 @pytest.mark.parametrize("length", [1, 17, 127])
-def test_causal_lengths(length: int) -> None:
+def test_causal_lengths(length: int, device: str) -> None:
     q, k, v = tensors(*[(1, 2, length, 64)] * 3)
-    check(q, k, v, mask_mod=CAUSAL)
+    check(q, k, v, mask_mod=CAUSAL, device=device)
 
 
-def test_grouped_heads_batches_and_fewer_keys_than_queries() -> None:
+@pytest.mark.parametrize("device", [DEVICE, AMPERE])
+def test_grouped_heads_batches_and_fewer_keys_than_queries(device: str) -> None:
     q, k, v = tensors((2, 4, 200, 64), (2, 2, 40, 64), (2, 2, 40, 64))
-    check(q, k, v, mask_mod=CAUSAL, return_lse=True)
+    check(q, k, v, mask_mod=CAUSAL, return_lse=True, device=device)
 
 
-def test_wider_rows_in_bf16() -> None:
+@pytest.mark.parametrize("device", [DEVICE, AMPERE])
+def test_wider_rows_in_bf16(device: str) -> None:
     q, k, v = tensors(*[(1, 1, 150, 128)] * 3, dtype=torch.bfloat16)
-    check(q, k, v, atol=2e-2)
+    check(q, k, v, atol=2e-2, device=device)
+
+
+def test_a_thousand_positions_on_ampere() -> None:
+    q, k, v = tensors(*[(1, 1, 1000, 64)] * 3)
+    check(q, k, v, mask_mod=CAUSAL, device=AMPERE)
+
+
+def test_rows_that_fill_shared_memory_on_ampere() -> None:
+    """Blocks of 64 queries and 32 keys."""
+    q, k, v = tensors(*[(1, 1, 70, 256)] * 3)
+    check(q, k, v, mask_mod=CAUSAL, device=AMPERE)
 
 
 def test_layouts_and_strides() -> None:
@@ -72,7 +87,8 @@ def test_sigmoid_rows() -> None:
     check(q, k, v, mask_mod=CAUSAL, row=rows.sigmoid)
 
 
-def test_documents() -> None:
+@pytest.mark.parametrize("device", [DEVICE, AMPERE])
+def test_documents(device: str) -> None:
     """A mask over captured document numbers: which blocks are read follows from the tensor."""
     document = torch.tensor([0] * 70 + [1] * 90 + [2] * 40, dtype=torch.int32)
 
@@ -80,15 +96,17 @@ def test_documents() -> None:
         return (document[i] == document[j]) & (i >= j)
 
     q, k, v = tensors(*[(1, 2, 200, 64)] * 3)
-    check(q, k, v, mask_mod=mask)
+    check(q, k, v, mask_mod=mask, device=device)
 
 
-def test_dropout_has_the_bits_of_the_cpu() -> None:
+@pytest.mark.parametrize("device", [DEVICE, AMPERE])
+def test_dropout_has_the_bits_of_the_cpu(device: str) -> None:
     q, k, v = tensors(*[(1, 2, 70, 64)] * 3)
-    check(q, k, v, mask_mod=CAUSAL, dropout_p=0.3, dropout_seed=(5, 3))
+    check(q, k, v, mask_mod=CAUSAL, dropout_p=0.3, dropout_seed=(5, 3), device=device)
 
 
-def test_fully_masked_rows_give_zeros_and_masked_nan_does_not_count() -> None:
+@pytest.mark.parametrize("device", [DEVICE, AMPERE])
+def test_fully_masked_rows_give_zeros_and_masked_nan_does_not_count(device: str) -> None:
     """Rows below 20 see nothing; keys from 60 on are masked and NaN."""
     q, k, v = tensors(*[(1, 1, 90, 64)] * 3)
 
@@ -97,14 +115,15 @@ def test_fully_masked_rows_give_zeros_and_masked_nan_does_not_count() -> None:
 
     wanted = attention(q.double(), k.double(), v.double(), mask_mod=some, device="cpu")
     k[:, :, 60:] = torch.nan
-    o = attention(q, k, v, mask_mod=some, device=DEVICE)
+    o = attention(q, k, v, mask_mod=some, device=device)
     assert (o[:, :, :20] == 0).all()
     torch.testing.assert_close(o.double(), wanted, rtol=0, atol=4e-3)
 
 
-def test_extreme_scores() -> None:
+@pytest.mark.parametrize("device", [DEVICE, AMPERE])
+def test_extreme_scores(device: str) -> None:
     q, k, v = tensors(*[(1, 1, 140, 64)] * 3)
-    check(q * 100, k * 20, v, mask_mod=CAUSAL)
+    check(q * 100, k * 20, v, mask_mod=CAUSAL, device=device)
 
 
 def test_engine() -> None:
@@ -131,6 +150,20 @@ def test_what_is_not_formed_is_named(shape: tuple[int, ...], options: dict[str, 
     q, k, v = tensors(*[shape] * 3)
     with pytest.raises(UnsupportedError, match=message):
         attention(q, k, v, device=DEVICE, **options)
+
+
+def test_report_shows_the_kernel_of_its_chip(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    attn_mlir.Attention(mask_mod=CAUSAL).report(path, device=AMPERE, dtype=torch.float16, binaries=False)
+    text = path.read_text()
+    assert "passes of the warp dialect for sm_80" in text and "warp.copy_lanes_async" in text and "warp.mbarrier" not in text
+
+
+def test_gradients_are_not_formed_on_ampere_yet() -> None:
+    q, k, v = (x.requires_grad_() for x in tensors(*[(1, 1, 17, 64)] * 3))
+    o = attention(q, k, v, device=AMPERE)
+    with pytest.raises(UnsupportedError, match=rf'device="{AMPERE}" runs kernels of the warp dialect, .* its programs are pairs'):
+        o.sum().backward()
 
 
 def test_linear_attention_is_not_formed_yet() -> None:

@@ -59,7 +59,7 @@ def text_of(dim: int, masked: bool = True) -> str:
 def test_machine_code_for_a_gpu_has_no_spills(dim: int, masked: bool) -> None:
     program = driver.compile_program(text_of(dim, masked), "attention")
     (unit,) = program.units.values()
-    assert unit.schedule["emitter"] == "formed" and f"wgmma.mma_async.sync.aligned.m64n{dim}k32.f32.e4m3.e4m3" in unit.code.source
+    assert unit.schedule["emitter"] == "warp" and f"wgmma.mma_async.sync.aligned.m64n{dim}k32.f32.e4m3.e4m3" in unit.code.source
     binary = compiled(unit.code)
     assert binary.spills == binary.stack == 0 and not binary.warnings
 

@@ -15,6 +15,9 @@ _STATEMENTS = {
     "warp.named_sync": r"attn::named_sync\(.*, (\d+)\);",
     "warp.named_arrive": r"attn::named_arrive\(.*, (\d+)\);",
     "warp.fence_async": r"attn::fence_proxy_async\(",
+    "warp.copy_commit": r"attn::copy_commit\(",
+    "warp.copy_wait": r"attn::copy_wait<(\d+)>",
+    "warp.mma": r"attn::multiply<\w+::\w+, \d+, (\d+),",
     "warp.mma_begin": r"attn::wgmma_begin\(",
     "warp.mma_commit": r"attn::wgmma_commit\(",
     "warp.mma_wait": r"attn::wgmma_wait<(\d+)>",
@@ -22,7 +25,7 @@ _STATEMENTS = {
     "warp.store_wait": r"attn::bulk_wait(?:_read)?<(\d+)>",
 }
 _NUMBERS = {"warp.arrive_expect": "bytes", "warp.named_sync": "threads", "warp.named_arrive": "threads", "warp.mma_wait": "pending",
-            "warp.store_wait": "pending"}  # fmt: skip
+            "warp.store_wait": "pending", "warp.copy_wait": "pending"}  # fmt: skip
 
 
 def check_text(kernel: ir.Operation, rules: dict[str, Rule] = RULES) -> None:
@@ -40,6 +43,8 @@ def _meant(block: ir.Block) -> list[str]:
     for op in (view.operation for view in block.operations):
         if op.name in _STATEMENTS:
             number = ir.IntegerAttr(op.attributes[_NUMBERS[op.name]]).value if op.name in _NUMBERS else ""
+            if op.name == "warp.mma":
+                number = op.operands[2].type.shape[int(ir.BoolAttr(op.attributes["transpose_b"]).value)]
             found.append(f"{op.name} {number}")
         for inner in (b for region in op.regions for b in region.blocks):
             found += _meant(inner)
@@ -72,12 +77,13 @@ def _check_memory(kernel: ir.Operation, text: str) -> None:
 
 
 def _check_places() -> None:
-    """The printed row and column of every register of every thread are those that PTX gives for the accumulator of m64nNk16."""
-    tile = Fragment("wgmma", "tile", (64, 72), "f32")
-    row, column = (fragments.place(tile, "r", axis).replace("/", "//") for axis in ("row", "column"))
-    for warp in range(4):
-        for lane in range(32):
-            names = {"warp": warp, "lane": lane}
-            for r in range(36):
-                at = (16 * warp + lane // 4 + 8 * (r // 2 % 2), 8 * (r // 4) + 2 * (lane % 4) + r % 2)
-                assert (eval(row, {}, {**names, "r": r}), eval(column, {}, {**names, "r": r})) == at
+    """The printed row and column of every register of every thread are those that PTX gives for the accumulators of m64nNk16, m16n8k16."""
+    for instruction, rows in (("wgmma", 16), ("mma16", 16), ("mma32", 32)):
+        tile = Fragment(instruction, "tile", (4 * rows, 72), "f32")
+        row, column = (compile(fragments.place(tile, "r", axis).replace("/", "//"), "", "eval") for axis in ("row", "column"))
+        for warp in range(4):
+            for lane in range(32):
+                for r in range(tile.elements):
+                    names, block = {"warp": warp, "lane": lane, "r": r}, 16 * (r // 36)
+                    at = (rows * warp + block + lane // 4 + 8 * (r // 2 % 2), 8 * (r % 36 // 4) + 2 * (lane % 4) + r % 2)
+                    assert (eval(row, {}, names), eval(column, {}, names)) == at

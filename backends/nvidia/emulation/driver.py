@@ -7,7 +7,8 @@ from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attention_kernel import AttentionKernel
 from attn_mlir.backends.gpu.scheduled import scheduled
 from attn_mlir.backends.gpu.units import Unit, read_unit
-from attn_mlir.backends.nvidia import pipeline, target
+from attn_mlir.backends.nvidia import pipeline
+from attn_mlir.backends.nvidia.emulation import CHIPS, EMULATED, choices_of
 from attn_mlir.backends.nvidia.emulation.kernel import form
 from attn_mlir.backends.nvidia.emulation.program import EmulatedLaunchPlan
 from attn_mlir.backends.nvidia.units import round_results
@@ -18,20 +19,24 @@ _PROGRAMS: dict[Any, EmulatedLaunchPlan] = {}
 _KERNELS: dict[EmulatedLaunchPlan, AttentionKernel[EmulatedLaunchPlan]] = {}
 
 
-def compile_module(source: str) -> AttentionKernel[EmulatedLaunchPlan]:
+def compile_module(source: str, device: str = EMULATED) -> AttentionKernel[EmulatedLaunchPlan]:
     """Compiles a module given as text. Raises CompileError, or UnsupportedError for what no scheduled kernel is made of."""
-    program = compile_program(source, "attention")
+    program = compile_program(source, "attention", device=device)
     return _KERNELS.setdefault(program, AttentionKernel(program))
 
 
-def compile_derivative(source: str, function: str, wrt: Sequence[str], deterministic: bool = False, segment: int = 0) -> EmulatedLaunchPlan:
+def compile_derivative(
+    source: str, function: str, wrt: Sequence[str], deterministic: bool = False, segment: int = 0, device: str = EMULATED
+) -> EmulatedLaunchPlan:
     """Compiles a derivative of the program `@attention`; see `driver.compile_derivative`."""
-    return compile_program(source, *prepare_derivative(function, wrt, pipeline.outline(target.HOPPER.arch), segment), deterministic)
+    return compile_program(source, *prepare_derivative(function, wrt, pipeline.outline(CHIPS[device]), segment), deterministic, device)
 
 
-def compile_program(source: str, name: str, prepare: str = OUTLINE, deterministic: bool = False) -> EmulatedLaunchPlan:
+def compile_program(
+    source: str, name: str, prepare: str = OUTLINE, deterministic: bool = False, device: str = EMULATED
+) -> EmulatedLaunchPlan:
     """Compiles function `name` of what the pipeline `prepare` makes of a module, or finds it in memory."""
-    choices: attributes.Fields = {"arch": target.HOPPER.arch, **({"deterministic": 1} if deterministic else {})}
+    choices: attributes.Fields = {**choices_of(device), **({"deterministic": 1} if deterministic else {})}
     key = (source, name, prepare, *choices.items())
     if key not in _PROGRAMS:
         _PROGRAMS[key] = _compile(source, name, prepare, choices)

@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.kernel import KernelCode
-from attn_mlir.backends.nvidia.emulation import EMULATED
-from attn_mlir.backends.nvidia.formed import formed
-from attn_mlir.backends.nvidia.forming.refusal import reasons
-from attn_mlir.backends.nvidia.warp import RULES, kernel_code
+from attn_mlir.backends.nvidia.emulation import CHIPS, EMULATED
+from attn_mlir.backends.nvidia.forming.refusal import Refused, reasons
+from attn_mlir.backends.nvidia.warp import kernel_code, rules_for
+from attn_mlir.backends.nvidia.warp.emitter import formed
 from attn_mlir.dialects import load_all
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import LOCK, ir
-from attn_mlir.passes.regions import find_all
 from attn_mlir.reference.warp import arguments_of, kernels_of, read_kernel, run_scheduled
 from attn_mlir.reference.warp.program import Inst
 from attn_mlir.reference.warp.schedules import drawn
@@ -29,19 +29,20 @@ def form(function: ir.Operation) -> tuple[str, KernelCode]:
 
     Raises UnsupportedError, which names what there is no such kernel of.
     """
-    module = formed(function)
-    kernels = find_all(module.operation, "warp.kernel")
-    if not kernels:
-        (refused,) = find_all(module.operation, "func.func")
-        raise UnsupportedError(refusal(refused))
-    return module.operation.get_asm(print_generic_op_form=True, enable_debug_info=True), kernel_code(kernels[0], RULES)
+    try:
+        module, kernel = formed(function)
+    except Refused as reason:
+        raise UnsupportedError(refusal(function, str(reason))) from None
+    return module.operation.get_asm(print_generic_op_form=True, enable_debug_info=True), kernel_code(kernel, rules_for(kernel))
 
 
-def refusal(function: ir.Operation) -> str:
+def refusal(function: ir.Operation, why: str = "") -> str:
     """Why passes have formed no kernel of a function, for people."""
-    name, why = ir.StringAttr(function.attributes["sym_name"]).value, "; ".join(reasons(function).values())
+    name, arch = ir.StringAttr(function.attributes["sym_name"]).value, attributes.read(function, attributes.SCHEDULE).get("arch")
+    device = next((device for device, chip in CHIPS.items() if chip == arch), EMULATED)
     return (
-        f'device="{EMULATED}" runs kernels of the warp dialect, and none is made of @{name}: {why or "it has no tiles"}. '
+        f'device="{device}" runs kernels of the warp dialect, and none is made of @{name}: '
+        f"{why or '; '.join(reasons(function).values()) or 'it has no tiles'}. "
         'Use device="cpu", or "hip-emulated" for kernels of another GPU'
     )
 

@@ -8,11 +8,12 @@ import numpy as np
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.seeing import Known, compilers_word, emitted, kernels_in, watched
 from attn_mlir.backends.nvidia import pipeline
+from attn_mlir.backends.nvidia.emulation import CHIPS, choices_of
 from attn_mlir.backends.nvidia.emulation.kernel import refusal
+from attn_mlir.backends.nvidia.forming.facts import target_of
 from attn_mlir.backends.nvidia.forming.refusal import reasons
-from attn_mlir.backends.nvidia.target import HOPPER
 from attn_mlir.backends.nvidia.units import round_results
-from attn_mlir.backends.nvidia.warp import RULES, kernel_code
+from attn_mlir.backends.nvidia.warp import kernel_code, rules_for
 from attn_mlir.backends.program import prepare_derivative, reported
 from attn_mlir.backends.seen import Facts, Seen, StageRecorder, Timeline
 from attn_mlir.dialects import loaded
@@ -33,12 +34,14 @@ _COPY_LATENCY = 600
 _TIDY = ("canonicalize", "cse")
 
 
-def see(source: str, function: str, wrt: Sequence[str], compiled: Callable[[Sequence[KernelCode]], list[Known]] | None) -> Seen:
+def see(
+    source: str, function: str, wrt: Sequence[str], compiled: Callable[[Sequence[KernelCode]], list[Known]] | None, device: str
+) -> Seen:
     """See `Backend.see`; `compiled` tells what a compiler says of kernels."""
     recorder = StageRecorder(source)
-    prepared = prepare_derivative(function, wrt, pipeline.outline(HOPPER.arch))
+    prepared = prepare_derivative(function, wrt, pipeline.outline(CHIPS[device]))
     with reported(), loaded() as context:
-        module, host = watched(context, recorder, prepared, {"arch": HOPPER.arch}, pipeline.TILED, "NVIDIA")
+        module, host = watched(context, recorder, prepared, choices_of(device), pipeline.TILED, "NVIDIA")
         round_results(module, host)
         inputs = {_name(kernel): inputs_of(kernel) for kernel in kernels_in(module, host)}
         problem = _square(recorder.block) if wrt else _problem(recorder.block)
@@ -47,7 +50,7 @@ def see(source: str, function: str, wrt: Sequence[str], compiled: Callable[[Sequ
         kernels = kernels_of(module)
         if kernels:
             recorder.form(module.operation)
-        made = [emitted(kernel, lambda kernel: kernel_code(kernel, RULES)) for kernel in kernels]
+        made = [emitted(kernel, lambda kernel: kernel_code(kernel, rules_for(kernel))) for kernel in kernels]
         facts = [Facts(code.name, tuple(_known(kernel, code))) for kernel, (code, _) in zip(kernels, made, strict=True)]
         timelines = [Timeline(_name(op), why=refusal(op)) for op in find_all(module.operation, "func.func")]
         draw = _of_square if wrt else _arguments
@@ -120,7 +123,8 @@ def _capture(draw: np.random.Generator, type_: ir.Type, problem: Sizes) -> Any:
 
 def _timeline(kernel: ir.Operation, problem: Sizes, arguments: list[Any]) -> Timeline:
     """The timeline of a kernel; what the evaluator does not run is told in its place."""
-    costs = Costs(HOPPER.tensor_flops, HOPPER.lanes, HOPPER.special_lanes, HOPPER.l2_bytes, _COPY_LATENCY)
+    chip = target_of(kernel)
+    costs = Costs(chip.tensor_flops, chip.lanes, chip.special_lanes, chip.l2_bytes, _COPY_LATENCY)
     try:
         events = run_timed(kernel, arguments, costs)
         return Timeline(_name(kernel), f"{problem}, random inputs, one thread block", tuple(events), tuple(costs.told()))

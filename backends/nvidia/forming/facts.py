@@ -3,16 +3,21 @@
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.nvidia.forming.refusal import Refused
+from attn_mlir.backends.nvidia.target import HOPPER, TARGETS, NvidiaTarget
 from attn_mlir.mlir import ir
 
 SCHEDULE = "warp.schedule"
 """Attribute of a kernel: what was chosen for it, by `tile-schedule` or a tuner. Options of a pass go before it."""
+FIELDS = ("stages", "warp_rows", "group", "reverse", "draw", "join", "producer_registers", "consumer_registers")
+"""Names of choices that passes read in it, or in that of tiles."""
 PING_PONG = 1
 """The first of the named barriers by which warpgroups take turns, one for each of them; 0 is that of all threads."""
 STORES = 8
 """The first of the named barriers at which a warpgroup's threads meet before a store, one for each of them."""
 EXCHANGE = 12
 """The named barrier at which all warpgroups of a role meet before and behind the exchange of weights through shared memory."""
+ALL = 1
+"""The named barrier at which all warps of a kernel without a producer meet, before copies and behind them."""
 THREADS = 128
 """Of a warpgroup."""
 MOST = 248
@@ -38,6 +43,17 @@ def wanted(kernel: ir.Operation, name: str) -> bool:
         return attributes.read(kernel, SCHEDULE).get(name, 1) != 0
     except ValueError as error:
         raise Refused(str(error)) from None
+
+
+def target_of(kernel: ir.Operation) -> NvidiaTarget:
+    """The chip that a kernel is for, by `arch` in its schedule; Hopper without one. Raises Refused for an unknown one."""
+    try:
+        arch = str(attributes.read(kernel, SCHEDULE).get("arch", HOPPER.arch))
+    except ValueError as error:
+        raise Refused(str(error)) from None
+    if arch not in TARGETS:
+        raise Refused(f"there is no description of '{arch}' (known: {', '.join(TARGETS)})")
+    return TARGETS[arch]
 
 
 def launch_registers(file: int, warpgroups: int) -> int:

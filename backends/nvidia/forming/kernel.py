@@ -1,6 +1,5 @@
 """A `warp.kernel` from a tiled function: one role whose warpgroups have 64 rows each, rings of one stage, products that are waited for."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -9,7 +8,7 @@ from attn_mlir.backends.nvidia.forming import maps, rings
 from attn_mlir.backends.nvidia.forming.facts import SCHEDULE, launch_registers
 from attn_mlir.backends.nvidia.forming.maps import FragmentMap
 from attn_mlir.backends.nvidia.forming.refusal import Refused
-from attn_mlir.backends.nvidia.forming.rings import RingBuffer
+from attn_mlir.backends.nvidia.forming.rings import RingBuffer, SharedRing
 from attn_mlir.backends.nvidia.forming.tiled import equal_loads, grid_of, is_rest, is_turned, used_in
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.dialects.elements import ELEMENTS
@@ -30,7 +29,7 @@ _MULTIPLIED = ("f16", "bf16", *(name for name, element in ELEMENTS.items() if el
 class Loaded:
     """A tile in shared memory: its ring, stage, and, once something computes with it, its fragment."""
 
-    ring: RingBuffer
+    ring: SharedRing
     memory: ir.Value
     stage: ir.Value
     fragment: ir.Value | None = None
@@ -50,10 +49,12 @@ class Former:
     target: NvidiaTarget
     known: dict[ir.Value, ir.Value] = field(default_factory=dict)
     loaded: dict[ir.Value, Loaded] = field(default_factory=dict)
-    rings: dict[tuple[ir.Value, int], RingBuffer] = field(default_factory=dict)
+    rings: dict[tuple[ir.Value, int], SharedRing] = field(default_factory=dict)
     counts: list[ir.Value] = field(default_factory=list)
     program: list[ir.Value] = field(default_factory=list)
     same: dict[ir.Value, ir.Value] = field(default_factory=dict)
+    rows: int = ROWS
+    instruction: str = INSTRUCTION
 
     def form(self) -> ir.Operation:
         """The kernel, before the function. Raises Refused, with what was made so far erased."""
@@ -64,10 +65,11 @@ class Former:
         if missing:
             raise Refused(f"`tile.kernel` of this function lacks {', '.join(missing)}")
         self.block, self.columns = (ir.IntegerAttr(facts[name]).value for name in ("block_q", "block_kv"))
-        self.warpgroups, left = divmod(self.block, ROWS)
-        if left or not 1 <= self.warpgroups <= 3:
-            raise Refused(f"a block has 64, 128 or 192 rows, 64 for each warpgroup, not {self.block}")
-        self.over = self.function.regions[0].blocks[0].arguments[ir.IntegerAttr(facts["over"]).value if "over" in facts else 0]
+        self._share_rows()
+        arguments, over = list(self.function.regions[0].blocks[0].arguments), ir.IntegerAttr(facts["over"]).value if "over" in facts else 0
+        if over >= len(arguments):
+            raise Refused(f"it has no argument number {over}, whose rows its programs are")
+        self.over = arguments[over]
         self.same = equal_loads(self.function)
         with self.function.location, ir.InsertionPoint(self.function):
             kernel = self._frame()
@@ -78,6 +80,12 @@ class Former:
             kernel.erase()
             raise
         return kernel
+
+    def _share_rows(self) -> None:
+        """How many warpgroups there are, with `rows` each."""
+        self.warpgroups, left = divmod(self.block, self.rows)
+        if left or not 1 <= self.warpgroups <= 3:
+            raise Refused(f"a block has 64, 128 or 192 rows, 64 for each warpgroup, not {self.block}")
 
     def _frame(self) -> ir.Operation:
         name = ir.StringAttr(self.function.attributes["sym_name"]).value
@@ -155,7 +163,10 @@ class Former:
             if type_.is_dynamic_dim(3) or type_.shape[3] not in (64, 128, 192, 256):
                 raise Refused(f"rows of 64, 128, 192 or 256 elements fit swizzled tiles, not those of {type_}")
             name, turned = self.names[ir.BlockArgument(source).arg_number], is_turned(op, self._reads(op), rows)
-            self.rings[source, rows] = rings.make(name, self.known[source], rows, len(self.rings), self.warpgroups, turned)
+            self.rings[source, rows] = self._ring(name, self.known[source], rows, turned)
+
+    def _ring(self, name: str, source: ir.Value, rows: int, turned: bool) -> SharedRing:
+        return rings.make(name, source, rows, len(self.rings), self.warpgroups, turned)
 
     def _reads(self, load: ir.Operation) -> set[ir.Value]:
         """The tiles that a load makes and something uses: its own, and those of loads of the same."""
@@ -171,7 +182,7 @@ class Former:
         """The loop over the tiles of this thread block."""
         zero, self.warpgroup = build.index(0), warpgroup
         with build.named("first_row"):
-            self.first = arith.MulIOp(warpgroup, build.index(ROWS)).result
+            self.first = arith.MulIOp(warpgroup, build.index(self.rows)).result
         self.leads = arith.CmpIOp(arith.CmpIPredicate.eq, warpgroup, zero).result
         begin, step = build.op("block_id", results=[zero.type]).result, build.op("block_count", results=[zero.type]).result
         names = ["tile", *(f"{ring.name}_count" for ring in self.rings.values())]
@@ -200,7 +211,7 @@ class Former:
             with op.location:
                 self._op(op)
                 for tile in ends.get(op, ()):
-                    rings.give_back(self.loaded[tile].ring, self.loaded[tile].stage)
+                    self._give_back(self.loaded[tile])
         return []
 
     def _ends(self, ops: list[ir.Operation]) -> dict[ir.Operation, list[ir.Value]]:
@@ -261,7 +272,7 @@ class Former:
         return tile.fragment
 
     def _where(self) -> FragmentMap:
-        return FragmentMap(self.block, ROWS, self.columns, INSTRUCTION, self.first, self._value, self._tile)
+        return FragmentMap(self.block, self.rows, self.columns, self.instruction, self.first, self._value, self._tile)
 
     def _scalar(self, op: ir.Operation) -> None:
         clone = op.clone()
@@ -277,9 +288,18 @@ class Former:
             return
         ring = self.rings[op.operands[0], self._rows_of(op)]
         place = [self._value(v) for v in list(op.operands)[1:4]]
-        memory, stage = rings.fill(ring, place, self.counts[ring.count], self.leads)
+        memory, stage = self._filled(ring, place)
         self.counts[ring.count] = arith.AddIOp(self.counts[ring.count], build.index(1)).result
         self.loaded[op.results[0]] = Loaded(ring, memory, stage)
+
+    def _filled(self, ring: SharedRing, place: list[ir.Value]) -> tuple[ir.Value, ir.Value]:
+        """The tile at a place (batch, head, row), once it has been copied, and its stage."""
+        assert isinstance(ring, RingBuffer)
+        return rings.fill(ring, place, self.counts[ring.count], self.leads)
+
+    def _give_back(self, tile: Loaded) -> None:
+        assert isinstance(tile.ring, RingBuffer)
+        rings.give_back(tile.ring, tile.stage)
 
     def _own_rows(self, memory: ir.Value) -> ir.Value:
         """The warpgroup's rows of a tile of the block's rows."""
@@ -287,7 +307,7 @@ class Former:
         if type_.shape[0] != self.block:
             raise Refused(f"a tile of {type_.shape[0]} rows stands for the {self.block} of a block")
         buffer, stage, _, column = memory.owner.operation.operands
-        own = ir.MemRefType.get([ROWS, type_.shape[1]], type_.element_type, memory_space=type_.memory_space)
+        own = ir.MemRefType.get([self.rows, type_.shape[1]], type_.element_type, memory_space=type_.memory_space)
         return build.op("view", [buffer, stage, self.first, column], [own]).result
 
     def _start(self, op: ir.Operation) -> None:
@@ -296,39 +316,31 @@ class Former:
         self.known[op.results[0]] = build.map_(ir.RankedTensorType(type_).shape, [type_], [""], lambda *places: [value])[0]
 
     def _product(self, op: ir.Operation) -> None:
-        """A product that is waited for; a sum is rescaled before."""
+        """A product; a sum is rescaled before."""
         *before, a, b = op.operands
         transpose_a = "transpose_a" in op.attributes and ir.BoolAttr(op.attributes["transpose_a"]).value
         if transpose_a or b not in self.loaded:
             raise Refused("the second factor of a product is a loaded tile, the first one has the rows of a block")
         type_ = self._where().type_of(op.results[0].type)
         left = self._own_rows(self.loaded[a].memory) if a in self.loaded and self.loaded[a].fragment is None else self._tile(a)
-        start = self._scaled(self._value(before[0]), before[1:], type_) if before else build.op("registers", results=[type_]).result
-        keep = arith.ConstantOp(ir.IntegerType.get_signless(1), int(bool(before))).result
+        sums = maps.scaled(*map(self._value, before)) if before else None
+        transpose_b = self.loaded[b].ring.raw is not None or ir.BoolAttr(op.attributes["transpose_b"]).value
+        self.known[op.results[0]] = self._multiply(sums, left, self.loaded[b].memory, transpose_b, type_)
+
+    def _multiply(self, sums: ir.Value | None, left: ir.Value, right: ir.Value, transpose_b: bool, type_: ir.Type) -> ir.Value:
+        """A product that is waited for, added to sums if there are some."""
+        start = sums if sums is not None else build.op("registers", results=[type_]).result
+        keep = arith.ConstantOp(ir.IntegerType.get_signless(1), int(sums is not None)).result
         build.op("mma_begin")
-        by_rows = self.loaded[b].ring.raw is not None or ir.BoolAttr(op.attributes["transpose_b"]).value
-        pending = build.mma_async(start, left, self.loaded[b].memory, keep, (False, by_rows))
+        pending = build.mma_async(start, left, right, keep, (False, transpose_b))
         build.op("mma_commit")
-        self.known[op.results[0]] = build.mma_wait(pending, type_, 0)
-
-    def _scaled(self, sums: ir.Value, factors: Sequence[ir.Value], type_: ir.Type) -> ir.Value:
-        if not factors:
-            return sums
-        factor = self._value(factors[0])
-
-        def body(i: ir.Value, j: ir.Value) -> list[ir.Value]:
-            element = ir.RankedTensorType(type_).element_type
-            one = ir.Operation.create("tensor.extract", results=[element], operands=[sums, i, j]).result
-            other = ir.Operation.create("tensor.extract", results=[element], operands=[factor, i]).result
-            return [arith.MulFOp(one, other).result]
-
-        return build.map_(ir.RankedTensorType(type_).shape, [type_], [""], body)[0]
+        return build.mma_wait(pending, type_, 0)
 
     def _store(self, op: ir.Operation) -> None:
         tile, target, batch, head, row, count = op.operands
         if not is_rest(row, count, self.block, self._exists):
             raise Refused("a store writes fewer rows than exist of the block")
-        fragment = self._narrowed(self._tile(tile), ir.MemRefType(target.type).element_type)
+        fragment = maps.narrowed(self._tile(tile), ir.MemRefType(target.type).element_type)
         first = arith.AddIOp(self._value(row), self.first).result
         build.op("store", [fragment, self._value(target), self._value(batch), self._value(head), first])
 
@@ -336,18 +348,6 @@ class Former:
         """Whether a number is that of the rows that exist."""
         size = maker(value, "memref.dim")
         return size is not None and size.operands[0] == self.over
-
-    def _narrowed(self, fragment: ir.Value, element: ir.Type) -> ir.Value:
-        type_ = ir.RankedTensorType(fragment.type)
-        if type_.element_type == element:
-            return fragment
-        made = ir.RankedTensorType.get(type_.shape, element, type_.encoding)
-
-        def body(*places: ir.Value) -> list[ir.Value]:
-            value = ir.Operation.create("tensor.extract", results=[type_.element_type], operands=[fragment, *places]).result
-            return [arith.TruncFOp(element, value).result]
-
-        return build.map_(type_.shape, [made], [""], body)[0]
 
     def _for(self, op: ir.Operation) -> None:
         """A loop, which also carries how often the rings are used that are filled in it."""

@@ -149,3 +149,31 @@ def _or_else(exists: ir.Value, value: ir.Value, kind: str) -> ir.Value:
 def _whole(value: ir.Value, kind: str, result: ir.Value, where: FragmentMap) -> ir.Value:
     """Row values of parts, at once."""
     return build.op("reduce", [value], [where.type_of(result.type)], kind=kind).result if kind else value
+
+
+def scaled(sums: ir.Value, *factors: ir.Value) -> ir.Value:
+    """A tile, its rows multiplied by a factor each where there is one."""
+    if not factors:
+        return sums
+    (factor,), type_ = factors, ir.RankedTensorType(sums.type)
+
+    def body(i: ir.Value, j: ir.Value) -> list[ir.Value]:
+        one = ir.Operation.create("tensor.extract", results=[type_.element_type], operands=[sums, i, j]).result
+        other = ir.Operation.create("tensor.extract", results=[type_.element_type], operands=[factor, i]).result
+        return [arith.MulFOp(one, other).result]
+
+    return build.map_(type_.shape, [type_], [""], body)[0]
+
+
+def narrowed(fragment: ir.Value, element: ir.Type) -> ir.Value:
+    """A fragment, rounded to another element type if it has one."""
+    type_ = ir.RankedTensorType(fragment.type)
+    if type_.element_type == element:
+        return fragment
+    made = ir.RankedTensorType.get(type_.shape, element, type_.encoding)
+
+    def body(*places: ir.Value) -> list[ir.Value]:
+        value = ir.Operation.create("tensor.extract", results=[type_.element_type], operands=[fragment, *places]).result
+        return [arith.TruncFOp(element, value).result]
+
+    return build.map_(type_.shape, [made], [""], body)[0]

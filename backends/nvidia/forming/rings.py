@@ -1,10 +1,14 @@
 """Rings: buffers in shared memory whose stages copies fill and their users give back, with a barrier for each direction."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
+from attn_mlir.backends.nvidia.forming.refusal import Refused
+from attn_mlir.dialects.numbers import i64
 from attn_mlir.dialects.warp import build
-from attn_mlir.dialects.warp.kinds import bytes_of
+from attn_mlir.dialects.warp.kinds import bytes_of, stages_and_arrivals
 from attn_mlir.mlir import arith, ir, scf
+from attn_mlir.passes.regions import find_all, maker
 
 SWIZZLE = 128
 WARPS = 4
@@ -21,7 +25,7 @@ class Raw:
 
 
 @dataclass(frozen=True)
-class RingBuffer:
+class SharedRing:
     """A buffer with one stage for tiles of `source`. `count` numbers it among the rings of its kernel.
 
     With `raw`, it holds their transposes (`warp.transpose`): who copies also transposes.
@@ -30,15 +34,43 @@ class RingBuffer:
     name: str
     source: ir.Value
     buffer: ir.Value
-    full: ir.Value
-    free: ir.Value
     count: int
-    raw: Raw | None = None
+    raw: Raw | None
 
     @property
     def tile(self) -> ir.MemRefType:
         """The type of the tile in a stage."""
         return tile_of(self.buffer)
+
+    def at(self, count: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
+        """The tile of use number `count`, its stage and phase."""
+        zero = build.index(0)
+        with build.named(f"{self.name}_stage"):
+            stage, phase = build.stage(count, 1)
+        with build.named(f"{self.name}_tile"):
+            tile = build.op("view", [self.buffer, stage, zero, zero], [self.tile]).result
+        return tile, stage, phase
+
+
+@dataclass(frozen=True)
+class RingBuffer(SharedRing):
+    """A ring with barriers: `full` counts what is copied, `free` who has given a stage back."""
+
+    full: ir.Value
+    free: ir.Value
+
+
+def buffer(name: str, source: ir.Value, rows: int) -> ir.Value:
+    """Shared memory of one stage for tiles of so many rows."""
+    type_ = ir.MemRefType(source.type)
+    return _shared(name, [rows, type_.shape[3]], type_.element_type)
+
+
+def _shared(name: str, shape: list[int], element: ir.Type) -> ir.Value:
+    """Shared memory for one tile, swizzled over as many bytes as its rows allow."""
+    swizzle = SWIZZLE if shape[1] * element.width // 8 % SWIZZLE == 0 else SWIZZLE // 2
+    with build.named(f"{name}_buffer"):
+        return build.op("alloc", results=[build.shared_type([1, *shape], element, swizzle)]).result
 
 
 def tile_of(buffer: ir.Value) -> ir.MemRefType:
@@ -53,21 +85,17 @@ def make(name: str, source: ir.Value, rows: int, count: int, warpgroups: int, tu
     shape = [rows, type_.shape[3]]
     raw = _frame(f"{name}_raw", shape, type_.element_type, (1, WARPS)) if turned else None
     frame = _frame(name, shape[::-1] if turned else shape, type_.element_type, (WARPS if turned else 1, WARPS * warpgroups))
-    return RingBuffer(name, source, frame.buffer, frame.full, frame.free, count, raw)
+    return RingBuffer(name, source, frame.buffer, count, raw, frame.full, frame.free)
 
 
 def _frame(name: str, shape: list[int], element: ir.Type, arrivals: tuple[int, int]) -> Raw:
     """A buffer, and its barriers, which await so many arrivals when it is filled, and when it is given back."""
-    row = shape[1] * element.width // 8
-    with build.named(f"{name}_buffer"):
-        buffer = build.op(
-            "alloc", results=[build.shared_type([1, *shape], element, SWIZZLE if row % SWIZZLE == 0 else SWIZZLE // 2)]
-        ).result
+    shared = _shared(name, shape, element)
     with build.named(f"{name}_full"):
         full = build.barrier(1, arrivals[0])
     with build.named(f"{name}_free"):
         free = build.barrier(1, arrivals[1])
-    return Raw(buffer, full, free)
+    return Raw(shared, full, free)
 
 
 def fill(ring: RingBuffer, place: list[ir.Value], count: ir.Value, first: ir.Value) -> tuple[ir.Value, ir.Value]:
@@ -75,18 +103,14 @@ def fill(ring: RingBuffer, place: list[ir.Value], count: ir.Value, first: ir.Val
 
     Gives the tile and the number of its stage.
     """
-    zero = build.index(0)
-    with build.named(f"{ring.name}_stage"):
-        stage, phase = build.stage(count, 1)
-    with build.named(f"{ring.name}_tile"):
-        tile = build.op("view", [ring.buffer, stage, zero, zero], [ring.tile]).result
+    tile, stage, phase = ring.at(count)
     branch = scf.IfOp(first)
     with ir.InsertionPoint(branch.then_block):
         if ring.raw is None:
             _copy(ring, Raw(ring.buffer, ring.full, ring.free), place, tile, (stage, phase))
         else:
             with build.named(f"{ring.name}_raw_tile"):
-                raw = build.op("view", [ring.raw.buffer, stage, zero, zero], [tile_of(ring.raw.buffer)]).result
+                raw = build.op("view", [ring.raw.buffer, stage, build.index(0), build.index(0)], [tile_of(ring.raw.buffer)]).result
             _copy(ring, ring.raw, place, raw, (stage, phase))
             build.op("wait", [ring.raw.full, stage, phase])
             build.op("wait", [ring.free, stage, arith.XOrIOp(phase, build.index(1)).result])
@@ -112,3 +136,40 @@ def _copy(ring: RingBuffer, to: Raw, place: list[ir.Value], tile: ir.Value, use:
 def give_back(ring: RingBuffer, stage: ir.Value) -> None:
     """Each warp is done with a stage."""
     build.op("arrive", [ring.free, stage])
+
+
+def depth(op: ir.Operation) -> int:
+    """How many loops an op stands in."""
+    above, found = op.parent, 0
+    while above is not None:
+        found += above.operation.name == "scf.for"
+        above = above.operation.parent
+    return found
+
+
+def deepen(kernel: ir.Operation, values: Collection[ir.Value], stages: int) -> None:
+    """Gives rings of one stage, their buffers and barriers, so many. Raises Refused where shared memory does not hold them."""
+    used = sum(bytes_of(op.results[0].type) for op in find_all(kernel, "warp.alloc"))
+    more = (stages - 1) * sum(bytes_of(value.type) for value in values if isinstance(value.type, ir.MemRefType))
+    limit = ir.IntegerAttr(kernel.attributes["shared_limit"]).value
+    if used + more > limit:
+        raise Refused(f"{stages} stages take {used + more} bytes of shared memory, there are {limit}")
+    users = [use.owner.operation for value in values for use in value.uses]
+    counts = {maker(operand, "warp.stage") for op in users for operand in op.operands}
+    with kernel.location:
+        for value in values:
+            value.set_type(_with_stages(value.type, stages))
+    for op in counts:
+        if op is not None:
+            op.attributes["stages"] = i64(stages)
+
+
+def stages_of(type_: ir.Type) -> int:
+    """Of a ring's buffer or barriers."""
+    return type_.shape[0] if isinstance(type_, ir.MemRefType) else stages_and_arrivals(type_)[0]
+
+
+def _with_stages(type_: ir.Type, stages: int) -> ir.Type:
+    if isinstance(type_, ir.MemRefType):
+        return ir.MemRefType.get([stages, *type_.shape[1:]], type_.element_type, memory_space=type_.memory_space)
+    return ir.Type.parse(f"!warp.barrier<{stages} : i64, {stages_and_arrivals(type_)[1]} : i64>")

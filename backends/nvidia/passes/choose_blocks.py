@@ -6,7 +6,7 @@ from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.nvidia import blocks
 from attn_mlir.backends.nvidia.target import TARGETS
-from attn_mlir.backends.nvidia.tuning.choices import choices_for, choices_in
+from attn_mlir.backends.nvidia.tuning.choices import choices_for, choices_in, is_synchronous
 from attn_mlir.backends.nvidia.tuning.sweep_facts import sweep_facts
 from attn_mlir.backends.nvidia.tuning.sweeps import is_prepared
 from attn_mlir.dialects.attn.linear_gradients import interval_of
@@ -22,10 +22,12 @@ class NvidiaChooseBlocks(Pass):
 
     What a function has in `tile.choices` comes first, then what `nvidia.tuned` of the module has for it, then the best untuned schedule.
     An `attn.chunk` gets chunks of `block_q` positions; where its key channels have decays in a form that the emitter "hopper" knows, the
-    function gets `tile.decay_channels` (see `attn-tile`).
+    function gets `tile.decay_channels` (see `attn-tile`). `arch` and `emitter`, where given, come first in the choices of all functions.
     """
 
     name = "nvidia-choose-blocks"
+    arch: str = ""
+    emitter: str = ""
 
     def run(self, module: ir.Operation) -> bool:
         try:
@@ -37,12 +39,16 @@ class NvidiaChooseBlocks(Pass):
             facts = blocks.facts_of(function)
             if facts is None:
                 continue
+            asked = {name: value for name, value in (("arch", self.arch), ("emitter", self.emitter)) if value}
+            if asked:
+                with module.context:
+                    function.attributes[attributes.CHOICES] = attributes.write({**attributes.read(function, attributes.CHOICES), **asked})
             choices = choices_for(function, tuned)
-            sizes = [
-                choices.get(name, default) for name, default in zip(("block_q", "block_kv"), blocks.default_blocks(facts), strict=True)
-            ]
+            synchronous = is_synchronous(choices)
+            defaults = blocks.synchronous_blocks(facts) if synchronous else blocks.default_blocks(facts)
+            sizes = [choices.get(name, default) for name, default in zip(("block_q", "block_kv"), defaults, strict=True)]
             own = attributes.read(function, attributes.CHOICES)
-            captures = blocks.blocks_with_captures(facts)
+            captures = None if synchronous else blocks.blocks_with_captures(facts)
             if captures is not None and not tuned and "block_q" not in own and "block_kv" not in own:
                 sizes = list(captures)
             if not all(isinstance(size, int) and size > 0 for size in sizes):

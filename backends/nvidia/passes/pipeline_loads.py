@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 
+from attn_mlir.backends.nvidia.forming import rings
 from attn_mlir.backends.nvidia.forming.facts import chosen
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels
-from attn_mlir.dialects.numbers import i64
-from attn_mlir.dialects.warp.kinds import bytes_of, stages_and_arrivals
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import find_all, maker
@@ -33,32 +32,12 @@ class PipelineLoads(Pass):
 
     def _deepen(self, kernel: ir.Operation) -> None:
         stages = chosen(kernel, "stages", self.stages, _STAGES)
-        copies = [op for op in find_all(kernel, "warp.copy_async") if _depth(op) > 1]
+        copies = [op for op in find_all(kernel, "warp.copy_async") if rings.depth(op) > 1]
         values = {value for op in copies for value in _of_ring(op)}
-        values = {value for value in values if _stages_of(value.type) == 1}
+        values = {value for value in values if rings.stages_of(value.type) == 1}
         if not values:
             raise Refused("no inner loop fills a ring of one stage")
-        used = sum(bytes_of(op.results[0].type) for op in find_all(kernel, "warp.alloc"))
-        more = (stages - 1) * sum(bytes_of(value.type) for value in values if isinstance(value.type, ir.MemRefType))
-        limit = ir.IntegerAttr(kernel.attributes["shared_limit"]).value
-        if used + more > limit:
-            raise Refused(f"{stages} stages take {used + more} bytes of shared memory, there are {limit}")
-        counts = {maker(use, "warp.stage") for value in values for op in _users(value) for use in op.operands}
-        with kernel.location:
-            for value in values:
-                value.set_type(_with_stages(value.type, stages))
-        for op in counts:
-            if op is not None:
-                op.attributes["stages"] = i64(stages)
-
-
-def _depth(op: ir.Operation) -> int:
-    """How many loops an op stands in."""
-    above, found = op.parent, 0
-    while above is not None:
-        found += above.operation.name == "scf.for"
-        above = above.operation.parent
-    return found
+        rings.deepen(kernel, values, stages)
 
 
 def _of_ring(copy: ir.Operation) -> list[ir.Value]:
@@ -68,17 +47,3 @@ def _of_ring(copy: ir.Operation) -> list[ir.Value]:
     waits = [use.owner.operation.operands[0] for use in stage.uses if use.owner.operation.name in barriers]
     beside = [use.owner.operation.operands[4] for use in stage.uses if use.owner.operation.name == "warp.copy_rows_async"]
     return [full, *waits, *beside, *([view.operands[0]] if view is not None else [])]
-
-
-def _users(value: ir.Value) -> list[ir.Operation]:
-    return [use.owner.operation for use in value.uses]
-
-
-def _stages_of(type_: ir.Type) -> int:
-    return type_.shape[0] if isinstance(type_, ir.MemRefType) else stages_and_arrivals(type_)[0]
-
-
-def _with_stages(type_: ir.Type, stages: int) -> ir.Type:
-    if isinstance(type_, ir.MemRefType):
-        return ir.MemRefType.get([stages, *type_.shape[1:]], type_.element_type, memory_space=type_.memory_space)
-    return ir.Type.parse(f"!warp.barrier<{stages} : i64, {stages_and_arrivals(type_)[1]} : i64>")

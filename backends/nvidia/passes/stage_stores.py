@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from attn_mlir.backends.nvidia.forming.facts import STORES, THREADS
+from attn_mlir.backends.nvidia.forming.facts import STORES, THREADS, target_of
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels
 from attn_mlir.backends.nvidia.forming.rings import SWIZZLE
 from attn_mlir.dialects.warp import build
@@ -37,6 +37,9 @@ class StageStores(Pass):
         return True
 
     def _stage(self, kernel: ir.Operation) -> None:
+        target = target_of(kernel)
+        if not target.bulk_copies:
+            raise Refused(f"{target.arch} has no engine that copies tiles out of shared memory")
         found = [(role, op) for role in find_all(kernel, "warp.role") for op in find_all(role, *_ELEMENTS) if _is_tile(op)]
         if not found:
             raise Refused("no tile in whole panels is stored as 16 bits or added as f32")

@@ -39,6 +39,8 @@ def choices_for(function: ir.Operation, tuned: Mapping[str, Fields]) -> Fields:
     known = {**tuned.get(EVERY, {}), **tuned.get(tuned_name(function), {}), **own}
     if "block_q" in known and "block_kv" in known:
         return known
+    if is_synchronous(known):
+        return known
     shape = blocks.facts_of(function)
     if shape is not None and shape.bits == 8:
         return known  # the model knows nothing of them
@@ -51,3 +53,9 @@ def choices_for(function: ir.Operation, tuned: Mapping[str, Fields]) -> Fields:
     length = int(known.get("length", 0))
     longer = 0 if "block_q" in known or "block_kv" in known else next_length(facts, target.arch, length)
     return {**space.best(facts, target, length=length), **known, **({"longer": longer} if longer else {})}
+
+
+def is_synchronous(choices: Mapping[str, int | str]) -> bool:
+    """Whether a kernel is one of the `warp` dialect for a chip without TMA and wgmma; its blocks follow a rule (`blocks`)."""
+    target = TARGETS.get(str(choices.get("arch", "sm_90a")))
+    return choices.get("emitter") == "warp" and target is not None and not target.bulk_copies

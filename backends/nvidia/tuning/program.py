@@ -11,7 +11,7 @@ from attn_mlir.backends.gpu.bench import GpuBench
 from attn_mlir.backends.gpu.scheduled import scheduled
 from attn_mlir.backends.nvidia import cuda, driver, pipeline
 from attn_mlir.backends.nvidia.compile import compiler_for
-from attn_mlir.backends.nvidia.emulation import EMULATED
+from attn_mlir.backends.nvidia.emulation import CHIPS
 from attn_mlir.backends.nvidia.target import TARGETS, NvidiaTarget
 from attn_mlir.backends.nvidia.tuning.choices import choices_in, with_choices
 from attn_mlir.backends.nvidia.tuning.facts import facts_of
@@ -84,7 +84,7 @@ def compile_job(text: str, job: Job) -> Any:
 
 
 def _refusal(device: str) -> str:
-    if device == EMULATED:
+    if device in CHIPS:
         return f"'{device}' runs kernels on the CPU, whose times say nothing about a GPU"
     return "" if torch.cuda.is_available() else "there is no NVIDIA GPU here"
 

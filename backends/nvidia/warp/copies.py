@@ -1,7 +1,8 @@
-"""Rules of asynchronous copies: TMA, a box of rows and of the columns of one panel at a time."""
+"""Rules of asynchronous copies: TMA, a box of rows and of the columns of one panel at a time; cp.async, 16 bytes of a lane."""
 
 from attn_mlir.backends.nvidia.warp.barriers import at
-from attn_mlir.backends.nvidia.warp.memory import columns_of
+from attn_mlir.backends.nvidia.warp.elements import element
+from attn_mlir.backends.nvidia.warp.memory import HEADER, columns_of
 from attn_mlir.backends.nvidia.warp.printer import Address, Rule, WarpPrinter, plain
 from attn_mlir.dialects.warp.kinds import swizzle_of
 from attn_mlir.mlir import ir
@@ -58,10 +59,33 @@ def _copy_rows(
     printer.line(f"if (warp == 0) attn::copy_rows<{columns}>({values});")
 
 
+def _copy_lanes(
+    printer: WarpPrinter, op: ir.Operation, source: ir.Value, batch: str, head: str, row: str, column: str, tile: Address
+) -> None:
+    type_, sizes = op.operands[5].type, printer.arguments
+    printer.headers[HEADER] = None
+    place = sizes.element(source, [f"({batch})", f"({head})", "0", f"({column})"], 16 // element(type_.element_type).bytes)
+    kind = f"{type_.shape[0]}, {type_.shape[1] // columns_of(type_)}"
+    printer.line(f"attn::copy_lanes<{kind}>({tile.tile}, &{place}, {sizes.stride(source, 2)}, {row}, {sizes.size(source, 2)}, warp, lane);")
+
+
+def _lanes_commit(printer: WarpPrinter, op: ir.Operation) -> None:
+    printer.headers[HEADER] = None
+    printer.line("attn::copy_commit();")
+
+
+def _lanes_wait(printer: WarpPrinter, op: ir.Operation) -> None:
+    printer.headers[HEADER] = None
+    printer.line(f"attn::copy_wait<{plain(op, 'pending')}>();")
+
+
 RULES: dict[str, Rule] = {
     "warp.add_async": _store,
     "warp.copy_async": _copy,
+    "warp.copy_commit": _lanes_commit,
+    "warp.copy_lanes_async": _copy_lanes,
     "warp.copy_rows_async": _copy_rows,
+    "warp.copy_wait": _lanes_wait,
     "warp.store_async": _store,
     "warp.store_commit": _commit,
     "warp.store_wait": _wait,

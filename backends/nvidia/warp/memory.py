@@ -6,9 +6,10 @@ from typing import Any
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES
 from attn_mlir.backends.nvidia.warp import scalars
 from attn_mlir.backends.nvidia.warp.elements import element
-from attn_mlir.backends.nvidia.warp.printer import Address, Rule, WarpPrinter, count_of, plain
+from attn_mlir.backends.nvidia.warp.printer import Address, Rule, SideBySide, WarpPrinter, count_of, plain
 from attn_mlir.diagnostics import source_line
 from attn_mlir.dialects.warp.kinds import bytes_of, swizzle_of
+from attn_mlir.dialects.warp.layouts import Fragment, fragment
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -16,6 +17,8 @@ ALIGNMENT = 1024
 """Of a swizzled tile: the swizzle of 128 bytes permutes within 8 rows."""
 SWIZZLES = (ROW_BYTES, ROW_BYTES // 2)
 _NUMBERS = 16
+HEADER = "attn_mma.cuh"
+"""Helpers of what single warps multiply and copy."""
 
 
 def _alloc(printer: WarpPrinter, op: ir.Operation) -> None:
@@ -24,7 +27,8 @@ def _alloc(printer: WarpPrinter, op: ir.Operation) -> None:
     swizzle, size = swizzle_of(type_), bytes_of(type_)
     if swizzle not in (0, *SWIZZLES) or (type_.rank == 3 and not swizzle):
         raise UnsupportedError(
-            f"warp: tiles for sm_90a are swizzled over {ROW_BYTES} or {ROW_BYTES // 2} bytes, got {type_} ({source_line(op.location)})"
+            f"warp: tiles for {printer.target.arch} are swizzled over {ROW_BYTES} or {ROW_BYTES // 2} bytes, got {type_} "
+            f"({source_line(op.location)})"
         )
     name = printer.name(op.results[0], "tiles" if swizzle else "numbers")
     if not swizzle and str(type_.element_type) == "f32":
@@ -93,6 +97,15 @@ def _store(printer: WarpPrinter, op: ir.Operation, value: str, memory: Any, *pla
     printer.line(f"attn::store_shared_int({_number_at(op, memory, places, op.operands[1].type)}, {value});")
 
 
+def _concat(printer: WarpPrinter, op: ir.Operation, first: Any, second: Any) -> None:
+    printer.printed[op.results[0]] = SideBySide(first, second, op.operands[0].type.shape[1])
+
+
+def factor_of(memory: Address, tile: Fragment, transposed: bool = False) -> str:
+    """What each warp reads its rows of a factor from, in the layout of a fragment."""
+    return f"attn::{'Transposed' if transposed else 'Shared'}Factor{{{memory.tile}, warp * {tile.layout.rows_of_warp}, lane}}"
+
+
 def _matrices(op: ir.Operation, tile: ir.Type, memory: Address, lane: str) -> str:
     """The address that a lane gives for the 16 x 16 elements number c of its warp's rows."""
     if element(tile.element_type).bits != 16:
@@ -135,6 +148,12 @@ def _write_pairs(printer: WarpPrinter, op: ir.Operation, tile: str, memory: Addr
 
 def _read(printer: WarpPrinter, op: ir.Operation, memory: Address) -> None:
     """ldmatrix, four 8 x 8 matrices at a time."""
+    found = fragment(op.results[0].type)
+    if found is not None and found.instruction in ("mma16", "mma32") and element(found.element).bits == 16:
+        printer.headers[HEADER] = None
+        kind = f"{found.shape[1]}, {found.layout.rows_of_warp // 16}"
+        printer.line(f"attn::load_factor<{kind}>({printer.declare(op.results[0], 'tile')}, {factor_of(memory, found)});")
+        return
     at, name = _matrices(op, op.results[0].type, memory, "lane"), printer.declare(op.results[0], "tile")
     with printer.writer.unrolled("c", count_of(op.results[0].type) // 4):
         quad = printer.names.fresh("matrices")
@@ -175,6 +194,7 @@ RULES: dict[str, Rule] = {
     "memref.load": _load,
     "memref.store": _store,
     "warp.alloc": _alloc,
+    "warp.concat": _concat,
     "warp.read": _read,
     "warp.transpose": _transpose,
     "warp.view": _view,

@@ -11,6 +11,7 @@ from attn_mlir.backends.gpu.rules import Rule, rule_of
 from attn_mlir.backends.gpu.scalar_integers import IntegerContext
 from attn_mlir.backends.gpu.scalars import Names
 from attn_mlir.backends.gpu.writer import CodeWriter
+from attn_mlir.backends.nvidia.forming.facts import target_of
 from attn_mlir.backends.nvidia.warp.elements import element
 from attn_mlir.backends.nvidia.warp.numbers import Numbers
 from attn_mlir.dialects.warp.kinds import settled
@@ -29,6 +30,31 @@ class Address:
     panel: int
     row: int
 
+    @property
+    def tile(self) -> str:
+        """An expression of the tile, of which single warps read matrices (attn_mma.cuh)."""
+        return f"attn::Panels{{{self.address}, {self.panel}}}"
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """Two tiles in shared memory, the first of so many columns."""
+
+    first: "Address | SideBySide"
+    second: "Address | SideBySide"
+    columns: int
+
+    @property
+    def type(self) -> str:
+        """The type of the expression."""
+        kinds = ("attn::Panels" if isinstance(each, Address) else each.type for each in (self.first, self.second))
+        return f"attn::Beside<{self.columns}, {', '.join(kinds)}>"
+
+    @property
+    def tile(self) -> str:
+        """See `Address.tile`."""
+        return f"{self.type}{{{self.first.tile}, {self.second.tile}}}"
+
 
 class WarpPrinter:
     """Prints ops by their rules, which get the operands as they were printed.
@@ -37,13 +63,15 @@ class WarpPrinter:
     """
 
     def __init__(self, kernel: ir.Operation, rules: dict[str, Rule]) -> None:
-        self.kernel, self.rules = kernel, rules
+        self.kernel, self.rules, self.target = kernel, rules, target_of(kernel)
         self.writer = CodeWriter()
         self.arguments = Arguments(kernel)
         self.names = Names([*_OWN, *self.arguments.names])
         self.context = IntegerContext(Numbers())
         self.printed: dict[ir.Value, Any] = {}
         self.instructions: dict[str, str] = {}
+        self.headers: dict[str, None] = {}
+        """Files of helpers that instructions need beside those of every kernel."""
         self.used, self.elected = 0, False
         self.row_index = ""
         """Inside of a map: which of a thread's row values the element in register r belongs to."""
@@ -68,7 +96,7 @@ class WarpPrinter:
 
     def op(self, op: ir.Operation) -> None:
         """Prints one op. Raises UnsupportedError for one without a rule."""
-        rule = rule_of(self.rules, op, "warp: the printer for sm_90a")
+        rule = rule_of(self.rules, op, f"warp: the printer for {self.target.arch}")
         with printing(op):
             rule(self, op, *(self.printed[value] for value in op.operands))
 

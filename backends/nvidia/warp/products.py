@@ -1,15 +1,20 @@
-"""Rules of matrix products: wgmma, whose accumulator stays in its registers."""
+"""Rules of matrix products: wgmma, whose accumulator stays in its registers, and mma.sync of each warp."""
 
 from typing import Any
 
 from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product, wgmma, wgmma_name
 from attn_mlir.backends.nvidia.warp.elements import ELEMENTS, element
-from attn_mlir.backends.nvidia.warp.printer import Address, Rule, WarpPrinter, plain
+from attn_mlir.backends.nvidia.warp.memory import HEADER, factor_of
+from attn_mlir.backends.nvidia.warp.printer import Address, Rule, SideBySide, WarpPrinter, plain
 from attn_mlir.diagnostics import source_line
 from attn_mlir.dialects.regions import maker
 from attn_mlir.dialects.warp.kinds import settled
+from attn_mlir.dialects.warp.layouts import fragment
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
+
+_ROWS, _DEPTH = 16, 16
+"""Of one mma.sync."""
 
 
 def _registers(printer: WarpPrinter, op: ir.Operation) -> None:
@@ -63,6 +68,25 @@ def _mma_wait(printer: WarpPrinter, op: ir.Operation, product_: str) -> None:
     printer.printed[op.results[0]] = product_
 
 
+def _mma(printer: WarpPrinter, op: ir.Operation, start: str, a: str | Address, b: Address | SideBySide) -> None:
+    """Each warp multiplies its rows of a; compilers see the registers that it changes, and copy those that something else needs."""
+    found, right = fragment(op.results[0].type), op.operands[2].type
+    transposed_a, rows = (plain(op, name) for name in ("transpose_a", "transpose_b"))
+    of = element(right.element_type)
+    if found is None or found.element != "f32" or not of.multiplied:
+        raise UnsupportedError(f"warp: mma.sync multiplies f16 or bf16 into f32, not {right.element_type} ({source_line(op.location)})")
+    depth = right.shape[1 if rows else 0]
+    if depth % _DEPTH or (isinstance(b, SideBySide) and b.columns % _DEPTH):
+        raise UnsupportedError(f"warp: mma.sync multiplies {_DEPTH} at a time, got {right} ({source_line(op.location)})")
+    printer.headers[HEADER] = None
+    blocks = found.layout.rows_of_warp // _ROWS
+    to = printer.declare(op.results[0], "product")
+    printer.assign(to, op.operands[0])
+    left = factor_of(a, found, transposed_a) if isinstance(a, Address) else f"attn::held_{blocks}({a})"
+    kind = f"attn::{of.name.upper()}, {found.shape[1]}, {depth}, {blocks}, {'true' if rows else 'false'}"
+    printer.line(f"attn::multiply<{kind}>({to}, {left}, {b.tile}, lane);")
+
+
 def _statement(text: str) -> Rule:
     def rule(printer: WarpPrinter, op: ir.Operation, *operands: Any) -> None:
         printer.line(text)
@@ -71,6 +95,7 @@ def _statement(text: str) -> Rule:
 
 
 RULES: dict[str, Rule] = {
+    "warp.mma": _mma,
     "warp.mma_async": _mma_async,
     "warp.mma_begin": _statement("attn::wgmma_begin();"),
     "warp.mma_commit": _statement("attn::wgmma_commit();"),

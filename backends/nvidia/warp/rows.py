@@ -5,6 +5,7 @@ from attn_mlir.backends.nvidia.warp.fragments import place
 from attn_mlir.backends.nvidia.warp.printer import Rule, WarpPrinter
 from attn_mlir.backends.nvidia.warp.scalars import operand
 from attn_mlir.diagnostics import source_line
+from attn_mlir.dialects.warp.kinds import settled
 from attn_mlir.dialects.warp.layouts import Fragment, fragment
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -48,17 +49,22 @@ def _store(printer: WarpPrinter, op: ir.Operation, name: str, target: ir.Value, 
         printer.line(f"if ({_inside(printer, tile, target)}) {text}")
 
 
-def _load(printer: WarpPrinter, op: ir.Operation, source: ir.Value, batch: str, head: str, row: str) -> None:
-    tile = _fragment(op.results[0].type)
+def _load(printer: WarpPrinter, op: ir.Operation, source: ir.Value, batch: str, head: str, row: str, column: str = "0") -> None:
+    """Loads to registers: what uses them first waits for them, in hardware, so that asynchronous ones are no others."""
+    tile = _fragment(settled(op.results[0].type))
     found, name = element(tile.element), printer.declare(op.results[0], "loaded")
     printer.line(*([f"float {name}_low;"] if found.packed == 2 else []))
     with printer.writer.unrolled("r", tile.elements):
-        text = _at(printer, tile, source, [batch, head, row])
+        text = _at(printer, tile, source, [batch, head, row, column])
         value = f"at >= 0 && at < {printer.arguments.size(source, 2)} ? {f'{found.widen}({text})' if found.widen else text} : 0"
         if found.packed == 1:
             printer.line(f"{name}[r] = {value};")
         else:
             printer.line(f"if (r % 2) {name}[r / 2] = {found.pack}({name}_low, {value});", f"else {name}_low = {value};")
+
+
+def _load_wait(printer: WarpPrinter, op: ir.Operation, load: str) -> None:
+    printer.printed[op.results[0]] = load
 
 
 def _order_wait(printer: WarpPrinter, op: ir.Operation, counters: ir.Value, index: str, number: str) -> None:
@@ -74,6 +80,8 @@ def _order_pass(printer: WarpPrinter, op: ir.Operation, counters: ir.Value, inde
 RULES: dict[str, Rule] = {
     "warp.atomic_add": _store,
     "warp.load": _load,
+    "warp.load_async": _load,
+    "warp.load_wait": _load_wait,
     "warp.order_pass": _order_pass,
     "warp.order_wait": _order_wait,
     "warp.store": _store,

@@ -1,5 +1,7 @@
 """The CUDA file of a scheduled kernel: prelude, instructions, helpers and the function around its roles; and how it is launched."""
 
+from importlib.resources import files
+
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia.hopper.kernel_text import header
 from attn_mlir.backends.nvidia.warp.printer import Rule, WarpPrinter, plain
@@ -53,7 +55,7 @@ ATTN_DEVICE uint64_t k_major_64(uint32_t address) { return descriptor_at(address
 
 
 def kernel_code(kernel: ir.Operation, rules: dict[str, Rule]) -> KernelCode:
-    """Prints a `warp.kernel`. Raises UnsupportedError for an op without a rule, or one that does what sm_90a cannot."""
+    """Prints a `warp.kernel`. Raises UnsupportedError for an op without a rule, or one that does what its chip cannot."""
     printer = WarpPrinter(kernel, rules)
     printer.writer.indent = "  "
     ops = [view.operation for view in kernel.regions[0].blocks[0].operations]
@@ -61,8 +63,9 @@ def kernel_code(kernel: ir.Operation, rules: dict[str, Rule]) -> KernelCode:
     for op in ops:
         if op.name != "warp.role":
             printer.op(op)
-    # No role may arrive at, or copy towards, an mbarrier that is not initialised yet.
-    printer.line("attn::barrier_init_fence();", "__syncthreads();")
+    if any(op.name == "warp.mbarrier" for op in ops):
+        # No role may arrive at, or copy towards, an mbarrier that is not initialised yet.
+        printer.line("attn::barrier_init_fence();", "__syncthreads();")
     first = 0
     for op in roles:
         role(printer, op, first, plain(kernel, "registers"))
@@ -71,10 +74,13 @@ def kernel_code(kernel: ir.Operation, rules: dict[str, Rule]) -> KernelCode:
 
 
 def _code(printer: WarpPrinter, name: str, threads: int) -> KernelCode:
+    """A persistent kernel has a multiprocessor for itself; others share it with as many as registers allow."""
+    target = printer.target
+    residents = 1 if target.bulk_copies else max(1, target.registers // (threads * plain(printer.kernel, "registers")))
     declared = ",\n".join(f"    {text}" for text in printer.arguments.declarations())
     eight_bit = any(isinstance(each.type, ir.MemRefType) and is_eight_bit(each.type.element_type) for each in printer.arguments.values)
     lines = [
-        f'extern "C" __global__ void __launch_bounds__({threads}, 1) {name}(',
+        f'extern "C" __global__ void __launch_bounds__({threads}, {residents}) {name}(',
         f"{declared}) {{",
         "  extern __shared__ __align__(1024) unsigned char memory[];",
         "  const uint32_t shared = attn::shared_address(memory);",
@@ -86,10 +92,25 @@ def _code(printer: WarpPrinter, name: str, threads: int) -> KernelCode:
         name=name,
         entry=name,
         source="\n".join(
-            [header(), _PRELUDE, *[_EIGHT_BIT] * eight_bit, *printer.instructions.values(), printer.helper_source(), *lines, ""]
+            [
+                header(),
+                _PRELUDE,
+                *[_EIGHT_BIT] * eight_bit,
+                *map(_file, printer.headers),
+                *printer.instructions.values(),
+                printer.helper_source(),
+                *lines,
+                "",
+            ]
         ),
         parameters=printer.arguments.parameters(),
         threads=threads,
         shared_bytes=printer.used,
-        grid="persistent",
+        grid="persistent" if target.bulk_copies else "tiles",
+        arch=target.arch,
     )
+
+
+def _file(name: str) -> str:
+    """A file of helpers beside this one."""
+    return (files("attn_mlir.backends.nvidia.warp") / name).read_text().replace("#pragma once\n", "")

@@ -69,11 +69,14 @@ def _if(printer: WarpPrinter, op: ir.Operation, condition: str) -> None:
 
 
 def _block_id(printer: WarpPrinter, op: ir.Operation) -> None:
-    printer.define(op.results[0], "blockIdx.x", "block")
+    """Where a kernel is no persistent one, its grid has a thread block for each tile, along three axes."""
+    text = "blockIdx.x" if printer.target.bulk_copies else "blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z)"
+    printer.define(op.results[0], text, "block")
 
 
 def _block_count(printer: WarpPrinter, op: ir.Operation) -> None:
-    printer.define(op.results[0], "gridDim.x", "blocks")
+    text = "gridDim.x" if printer.target.bulk_copies else "gridDim.x * gridDim.y * gridDim.z"
+    printer.define(op.results[0], text, "blocks")
 
 
 def _next_tile(printer: WarpPrinter, op: ir.Operation, counter: ir.Value, last: str) -> None:

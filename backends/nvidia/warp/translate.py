@@ -1,12 +1,13 @@
 """What `attn-translate` makes of kernels of the `warp` dialect: CUDA, machine code, and what the compiler says of it."""
 
-from attn_mlir.backends.gpu import translations
+from attn_mlir.backends.gpu import attributes, translations
 from attn_mlir.backends.gpu.input_limits import check_programs
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia import pipeline
 from attn_mlir.backends.nvidia.compile import Cubin, compile_all
 from attn_mlir.backends.nvidia.forming.refusal import REFUSED, reasons
-from attn_mlir.backends.nvidia.warp import RULES, kernel_code
+from attn_mlir.backends.nvidia.target import AMPERE
+from attn_mlir.backends.nvidia.warp import kernel_code, rules_for
 from attn_mlir.errors import CompileError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
@@ -18,7 +19,8 @@ def kernels_of(module: ir.Module) -> list[ir.Operation]:
     """The scheduled kernels of a module, which is lowered first unless it has some. Raises CompileError where a function becomes none."""
     if not find_all(module.operation, "warp.kernel"):
         check_programs(module, "NVIDIA", wide=False)
-        Pipeline.parse(pipeline.WARP, registry()).run(module)
+        chips = {attributes.read(function, attributes.CHOICES).get("arch") for function in find_all(module.operation, "func.func")}
+        Pipeline.parse(pipeline.WARP_AMPERE if AMPERE.arch in chips else pipeline.WARP, registry()).run(module)
     for function in [op for op in find_all(module.operation, "func.func") if REFUSED in op.attributes]:
         name = ir.StringAttr(function.attributes["sym_name"]).value
         raise CompileError(f"no scheduled kernel is made of @{name}: {'; '.join(reasons(function).values())}")
@@ -31,7 +33,7 @@ def kernels_of(module: ir.Module) -> list[ir.Operation]:
 def codes_of(module: ir.Module) -> list[KernelCode]:
     """The kernels of a module, printed."""
     with module.context:
-        return [kernel_code(kernel, RULES) for kernel in kernels_of(module)]
+        return [kernel_code(kernel, rules_for(kernel)) for kernel in kernels_of(module)]
 
 
 def to_warp(module: ir.Module) -> str:

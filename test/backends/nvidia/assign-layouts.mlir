@@ -100,8 +100,16 @@ func.func @rows() attributes {tile.kernel = {block_q = 96 : i64, block_kv = 32 :
 
 // -----
 
-// CHECK-LABEL: func.func @ampere
-// CHECK-SAME: warp.refused = {"warp-assign-layouts" = "sm_80 has no products of warpgroups"}
-func.func @ampere() attributes {tile.kernel = {block_q = 128 : i64, block_kv = 32 : i64}, tile.schedule = {arch = "sm_80"}} {
+// CHECK-LABEL: func.func @turing
+// CHECK-SAME: warp.refused = {"warp-assign-layouts" = "there is no description of 'sm_75' (known: sm_90a, sm_80)"}
+func.func @turing() attributes {tile.kernel = {block_q = 128 : i64, block_kv = 32 : i64}, tile.schedule = {arch = "sm_75"}} {
+  return
+}
+
+// -----
+
+// CHECK-LABEL: func.func @nothing
+// CHECK-SAME: warp.refused = {"warp-assign-layouts" = "it has no argument number 0, whose rows its programs are"}
+func.func @nothing() attributes {tile.kernel = {block_q = 128 : i64, block_kv = 32 : i64}} {
   return
 }

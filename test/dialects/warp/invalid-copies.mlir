@@ -56,3 +56,37 @@
     }) : () -> ()
   }) {sym_name = "all", warpgroups = 1, warps = 4, registers = 168} : () -> ()
 }) {sym_name = "f", function = "", registers = 168, lanes = 32, register_file = 65536, shared_limit = 232448} : () -> ()
+
+// -----
+
+%s = ub.poison : memref<?x?x?x64xf16>
+%t = ub.poison : memref<16x64xf16, #warp.shared<128 : i64>>
+%i = ub.poison : index
+// expected-error @below {{'warp.copy_lanes_async' copies a multiple of 32 rows, which warps share, of whole swizzled panels, got memref<16x64xf16, #warp.shared<128 : i64>>}}
+"warp.copy_lanes_async"(%s, %i, %i, %i, %i, %t) : (memref<?x?x?x64xf16>, index, index, index, index, memref<16x64xf16, #warp.shared<128 : i64>>) -> ()
+
+// -----
+
+"warp.kernel"() ({
+^bb0(%s: memref<?x?x?x64xf16>, %t: memref<32x64xf16, #warp.shared<128 : i64>>):
+  "warp.role"() ({
+  ^bb0(%i: index):
+    "warp.elect"() ({
+      // expected-error @below {{'warp.copy_lanes_async' is for all lanes of a warpgroup: it does not stand in 'warp.elect'}}
+      "warp.copy_lanes_async"(%s, %i, %i, %i, %i, %t) : (memref<?x?x?x64xf16>, index, index, index, index, memref<32x64xf16, #warp.shared<128 : i64>>) -> ()
+    }) : () -> ()
+  }) {sym_name = "all", warpgroups = 1, warps = 4, registers = 128} : () -> ()
+}) {sym_name = "k", function = "", registers = 128, lanes = 32, register_file = 65536, shared_limit = 1024} : () -> ()
+
+// -----
+
+%s = ub.poison : memref<?x?x?x32xf16>
+%t = ub.poison : memref<32x64xf16, #warp.shared<128 : i64>>
+%i = ub.poison : index
+// expected-error @below {{'warp.copy_lanes_async' copies rows between a memref [B, H, S, D] and a tile of its elements and columns, got memref<?x?x?x32xf16> and memref<32x64xf16, #warp.shared<128 : i64>>}}
+"warp.copy_lanes_async"(%s, %i, %i, %i, %i, %t) : (memref<?x?x?x32xf16>, index, index, index, index, memref<32x64xf16, #warp.shared<128 : i64>>) -> ()
+
+// -----
+
+// expected-error @below {{'warp.copy_wait' leaves some in flight or none, got -1}}
+"warp.copy_wait"() {pending = -1} : () -> ()

@@ -40,6 +40,12 @@
     %turned = "warp.view"(%bytes, %c0, %c0, %c0) : (memref<2x64x64xf8E5M2, #warp.shared<64 : i64>>, index, index, index) -> memref<64x64xf8E5M2, #warp.shared<64 : i64>>
     // CHECK: "warp.transpose"({{.*}}) : (memref<64x64xf8E5M2, {{.*}}>, memref<64x64xf8E5M2, {{.*}}>) -> ()
     "warp.transpose"(%turned, %turned) : (memref<64x64xf8E5M2, #warp.shared<64 : i64>>, memref<64x64xf8E5M2, #warp.shared<64 : i64>>) -> ()
+    // CHECK: "warp.copy_lanes_async"(%[[Q]], {{.*}}) : (memref<?x?x?x64xf16>, index, index, index, index, memref<64x64xf16, #warp.shared<128 : i64>>) -> ()
+    "warp.copy_lanes_async"(%q, %c0, %c0, %c0, %c0, %b) : (memref<?x?x?x64xf16>, index, index, index, index, !tile) -> ()
+    // CHECK-NEXT: "warp.copy_commit"() : () -> ()
+    "warp.copy_commit"() : () -> ()
+    // CHECK-NEXT: "warp.copy_wait"() {pending = 0 : i64} : () -> ()
+    "warp.copy_wait"() {pending = 0} : () -> ()
     // CHECK: "warp.load_async"(%[[Q]], {{.*}}) : ({{.*}}) -> !warp.pending<tensor<64x64xf16, #warp.layout<"wgmma", "tile">>>
     %pending = "warp.load_async"(%q, %c0, %c0, %c0, %c0) : (memref<?x?x?x64xf16>, index, index, index, index) -> !warp.pending<!p>
     // CHECK: "warp.load_wait"(%{{.*}}) {pending = 0 : i64}

@@ -78,7 +78,7 @@ def _named_sync(machine: Machine, unit: Warpgroup, inst: Inst, number: int) -> S
 
 def _fence_async(machine: Machine, unit: Warpgroup, inst: Inst) -> None:
     for warp in unit.active:
-        join(warp.clocks.fenced, warp.release().seen)
+        join(warp.clocks.fenced, warp.release(met=False).seen)
 
 
 def _checks_counter(inst: Inst, counters: Tensor, index: int) -> None:

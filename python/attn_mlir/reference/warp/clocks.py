@@ -41,9 +41,14 @@ class WarpClock:
     number: int
     epoch: int = 0
     clocks: Clocks = field(default_factory=Clocks)
+    landed: Clock = field(default_factory=dict)
+    """Copies that each lane knows of its own only, until the lanes meet."""
 
-    def release(self) -> Clocks:
-        """What others may learn from this warp."""
+    def release(self, met: bool = True) -> Clocks:
+        """What others may learn from this warp; whether its lanes have `met`, so that each knows what all have copied."""
+        if met:
+            join(self.clocks.seen, self.landed)
+            self.landed.clear()
         self.clocks.seen[self.key] = self.epoch
         self.epoch += 1
         return Clocks(dict(self.clocks.seen), dict(self.clocks.fenced))

@@ -77,6 +77,7 @@ def _loaded(costs: Costs, inst: Inst) -> float:
 
 COSTS: dict[str, tuple[str, str, Callable[[Costs, Inst], float]]] = {
     "warp.copy_async": ("load", "copies", _of(5, lambda costs: costs.bytes)),
+    "warp.copy_lanes_async": ("load", "copies", _of(5, lambda costs: costs.bytes)),
     "warp.copy_rows_async": ("load", "copies", lambda costs, inst: 4.0 * inst.sources[4].shape[1] / costs.bytes),
     "warp.load_async": ("load", "copies", _loaded),
     "warp.load": ("load", "copies", _loaded),
@@ -92,7 +93,7 @@ COSTS: dict[str, tuple[str, str, Callable[[Costs, Inst], float]]] = {
     "warp.store_async": ("store", "copies", _of(0, lambda costs: costs.bytes)),
     "warp.add_async": ("store", "copies", _of(0, lambda costs: costs.bytes)),
     **{f"warp.{name}": ("wait", "", lambda costs, inst: 0.0)
-       for name in ("wait", "named_sync", "order_wait", "mma_wait", "load_wait", "store_wait")},
+       for name in ("wait", "named_sync", "order_wait", "mma_wait", "load_wait", "store_wait", "copy_wait")},
     **{f"warp.{name}": ("arrive", "", lambda costs, inst: 0.0) for name in ("arrive", "arrive_expect", "named_arrive", "order_pass")},
 }  # fmt: skip
 """By the name of an op: the kind of its event, the unit that does the work ("": the warps themselves), and its cycles."""

@@ -68,6 +68,8 @@ class Machine:
                 units.remove(chosen)
                 if chosen.stores.open or any(store.reads for store in chosen.stores.older(0)):
                     raise Fault("unfinished store", chosen.location, "a role ends while a store may still read shared memory") from None
+                if chosen.copies.open or chosen.copies.older(0):
+                    raise Fault("unfinished copy", chosen.location, "a role ends while what its lanes copy was not waited for") from None
         return steps
 
     def run(self, unit: Warpgroup, block: tuple[list[int], list[Inst]]) -> Steps:

@@ -195,6 +195,44 @@ def _copy_async(
     machine.events += [lambda: land(0), lambda: land(half)]
 
 
+def _copy_lanes_async(
+    machine: Machine, unit: Warpgroup, inst: Inst, source: Tensor, batch: int, head: int, row: int, column: int, view: View
+) -> Steps:
+    """Writes of each warp to its share of the rows, which land at any time from now on.
+
+    They are ordinary ones: before wgmma reads them, they need a fence.
+    """
+    yield
+    _place(inst, source, batch, head)
+    count = len(view.array)
+    found, skipped, cells = source.rows(batch, head, row, count)
+    landed, size = np.zeros(view.array.shape), count // len(unit.warps)
+    landed[skipped : skipped + len(found)] = found[:, column : column + view.array.shape[1]]
+    flight = Flight([(warp, Access(("copy", next(machine.ids)), inst.location, ordinary=True)) for warp in unit.active])
+    for warp, access in flight.accesses:
+        machine.accesses.write(view.part(warp.number * size, size).cells(), warp, access)
+        machine.accesses.read(cells[_own(skipped, count, unit, warp.number)], warp, access, full=False)
+    view.array[:] = np.nan
+    unit.copies.open.append(flight)
+
+    def land() -> None:
+        view.array[:] = landed
+        flight.done = True
+        for _, access in flight.accesses:
+            access.epoch = 1
+
+    machine.events.append(land)
+
+
+def _copy_wait(machine: Machine, unit: Warpgroup, inst: Inst) -> Steps:
+    """Lanes know of their own copies only: others must meet them before they read."""
+    flights = unit.copies.take(inst.attributes["pending"])
+    unit.why = lambda: "waits for its copies"
+    yield lambda: all(flight.done for flight in flights)
+    for warp, access in (each for flight in flights for each in flight.accesses):
+        warp.landed[access.key] = 1
+
+
 def _copy_rows_async(
     machine: Machine, unit: Warpgroup, inst: Inst, source: Tensor, batch: int, head: int, row: int, target: Buffer,
     barrier: list[Barrier], stage: int,
@@ -299,7 +337,10 @@ RULES: dict[str, Rule] = {
     "warp.atomic_add": _store,
     "warp.concat": lambda machine, unit, inst, first, second: Joined(first, second),
     "warp.copy_async": _copy_async,
+    "warp.copy_commit": lambda machine, unit, inst: unit.copies.commit(),
+    "warp.copy_lanes_async": _copy_lanes_async,
     "warp.copy_rows_async": _copy_rows_async,
+    "warp.copy_wait": _copy_wait,
     "warp.load": _load,
     "warp.load_async": _load_async,
     "warp.load_wait": _load_wait,

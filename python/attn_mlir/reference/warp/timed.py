@@ -11,7 +11,7 @@ from attn_mlir.reference.warp.machine import Machine, Rule
 from attn_mlir.reference.warp.program import Inst
 from attn_mlir.reference.warp.units import Flight, Queue, Steps, Warpgroup
 
-_QUEUES = {"warp.mma_wait": "products", "warp.load_wait": "loads", "warp.store_wait": "stores"}
+_QUEUES = {"warp.mma_wait": "products", "warp.load_wait": "loads", "warp.store_wait": "stores", "warp.copy_wait": "copies"}
 _COPIES = ("warp.copy_async", "warp.copy_rows_async")
 """Copies that count at a barrier, their last two operands its stage."""
 _DONE: Any = object()
@@ -112,8 +112,9 @@ class TimedMachine(Machine):
         """Notes when what was issued lands."""
         event, latency = self.record[number], 0.0 if inst.name == "warp.mma_async" else self.costs.latency
         event.busy, event.end = busy, busy[1] + latency
-        flight = unit.values[inst.results[0]] if inst.results else unit.stores.open[-1] if inst.name not in _COPIES else None
-        if flight is not None:
+        if inst.name not in _COPIES:
+            opened = unit.copies.open if inst.name == "warp.copy_lanes_async" else unit.stores.open
+            flight = unit.values[inst.results[0]] if inst.results else opened[-1]
             self._flights[id(flight)] = (flight, number)
         new = [n for n, each in enumerate(self.events) if each not in self._lands]
         for part, n in enumerate(new, start=1):

@@ -145,6 +145,7 @@ class Warpgroup:
     why: Callable[[], str] = str
     products: Queue = field(default_factory=Queue)
     stores: Queue = field(default_factory=Queue)
+    copies: Queue = field(default_factory=Queue)
     loads: Queue = field(default_factory=Queue)
     written: dict[int, np.ndarray] = field(default_factory=dict)
     waited: dict[int, int] = field(default_factory=dict)

@@ -1,0 +1,90 @@
+"""A `warp.kernel` for chips without TMA and wgmma: each warp multiplies its own rows, and copies its share of what all read."""
+
+from dataclasses import dataclass
+
+from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.nvidia.forming import rings
+from attn_mlir.backends.nvidia.forming.facts import ALL, SCHEDULE, THREADS
+from attn_mlir.backends.nvidia.forming.kernel import Former, Loaded
+from attn_mlir.backends.nvidia.forming.refusal import Refused
+from attn_mlir.backends.nvidia.forming.rings import WARPS, SharedRing
+from attn_mlir.dialects.warp import build
+from attn_mlir.mlir import arith, ir
+from attn_mlir.passes.regions import find_all
+
+_INSTRUCTIONS = {16: "mma16", 32: "mma32"}
+"""By the rows of a warp."""
+_COPIED = 8
+"""The rows that a warp copies at least, the height of a swizzle."""
+_NARROW = 64
+"""Columns of the widest tile with which a warp has registers for 32 rows."""
+
+
+@dataclass
+class SynchronousFormer(Former):
+    """One role; every product is one of registers and shared memory that is done when the next op begins.
+
+    A warp has 16 or 32 rows (`warp_rows` in the schedule; without it 32 where rows are narrow, so that what it reads of keys and values
+    serves two products). A load is a meeting of all warps, behind which nobody reads the stage, the copies of all lanes, a wait for them,
+    and another meeting, behind which everybody may read it.
+    """
+
+    def _share_rows(self) -> None:
+        asked = attributes.read(self.function, attributes.SCHEDULE).get("warp_rows", 0)
+        self.rows = WARPS * int(asked or (32 if self.block % 128 == 0 and self._widest() <= _NARROW else 16))
+        if self.rows // WARPS not in _INSTRUCTIONS:
+            raise Refused(f"a warp has 16 or 32 rows, not {self.rows // WARPS}")
+        self.instruction = _INSTRUCTIONS[self.rows // WARPS]
+        self.warpgroups, left = divmod(self.block, self.rows)
+        if left or self.warpgroups not in (1, 2):
+            raise Refused(
+                f"a block has {self.rows} or {2 * self.rows} rows, {self.rows // WARPS} for each of 4 or 8 warps, not {self.block}"
+            )
+
+    def _widest(self) -> int:
+        """Columns of the widest tile that is loaded."""
+        loads = [ir.RankedTensorType(op.results[0].type) for op in find_all(self.function, "tile.load")]
+        return max((type_.shape[1] for type_ in loads if type_.rank == 2), default=0)
+
+    def _frame(self) -> ir.Operation:
+        kernel = super()._frame()
+        kernel.attributes[SCHEDULE] = attributes.write({**attributes.read(self.function, attributes.SCHEDULE), "arch": self.target.arch})
+        return kernel
+
+    def _ring(self, name: str, source: ir.Value, rows: int, turned: bool) -> SharedRing:
+        if ir.MemRefType(source.type).element_type.width == 8:
+            raise Refused(f"{self.target.arch} has no 8-bit matrix instructions")
+        if rows % (_COPIED * WARPS * self.warpgroups):
+            raise Refused(f"{WARPS * self.warpgroups} warps copy a multiple of {_COPIED} rows each, not {rows} together")
+        return SharedRing(name, source, rings.buffer(name, source, rows), len(self.rings), None)
+
+    def _filled(self, ring: SharedRing, place: list[ir.Value]) -> tuple[ir.Value, ir.Value]:
+        tile, stage, _ = ring.at(self.counts[ring.count])
+        batch, head, row = place
+        share, type_ = ring.tile.shape[0] // self.warpgroups, ring.tile
+        first = arith.MulIOp(self.warpgroup, build.index(share)).result
+        own = ir.MemRefType.get([share, type_.shape[1]], type_.element_type, memory_space=type_.memory_space)
+        with build.named(f"{ring.name}_share"):
+            target = build.op("view", [ring.buffer, stage, first, build.index(0)], [own]).result
+        self._meet()
+        build.op("copy_lanes_async", [ring.source, batch, head, arith.AddIOp(row, first).result, build.index(0), target])
+        build.op("copy_commit")
+        build.op("copy_wait", pending=0)
+        self._meet()
+        return tile, stage
+
+    def _meet(self) -> None:
+        build.op("named_sync", [build.index(ALL)], threads=THREADS * self.warpgroups)
+
+    def _give_back(self, tile: Loaded) -> None:
+        """The meeting before the next copies does it."""
+
+    def _multiply(self, sums: ir.Value | None, left: ir.Value, right: ir.Value, transpose_b: bool, type_: ir.Type) -> ir.Value:
+        return build.op(
+            "mma", [self._zeros(type_) if sums is None else sums, left, right], [type_], transpose_a=False, transpose_b=transpose_b
+        ).result
+
+    def _zeros(self, type_: ir.Type) -> ir.Value:
+        tile = ir.RankedTensorType(type_)
+        zero = arith.ConstantOp(tile.element_type, 0.0).result
+        return build.map_(tile.shape, [type_], [""], lambda *places: [zero])[0]

@@ -1,0 +1,142 @@
+// Matrix products of single warps (mma.sync, sm_80 and newer), and the copies that bring their factors (cp.async).
+//
+// Tiles in shared memory are those of attn_hopper.cuh: panels of 64 columns of 16 bits, whose 16-byte chunks are permuted by `swizzle_128`.
+#pragma once
+
+namespace attn {
+
+struct F16 {};
+struct BF16 {};
+
+// sum += a b for 16 x 16 elements of a in registers and 16 x 8 of b.
+ATTN_DEVICE void mma_16816(F16, float *sum, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+ATTN_DEVICE void mma_16816(BF16, float *sum, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+// As load_matrices, each 8x8 matrix transposed; two matrices of which lanes 0 to 15 give the rows.
+ATTN_DEVICE void load_matrices_transposed(uint32_t address, uint32_t (&m)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"(address) : "memory");
+}
+ATTN_DEVICE void load_two_matrices(uint32_t address, uint32_t &a, uint32_t &b) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(a), "=r"(b) : "r"(address) : "memory");
+}
+ATTN_DEVICE void load_two_matrices_transposed(uint32_t address, uint32_t &a, uint32_t &b) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];" : "=r"(a), "=r"(b) : "r"(address) : "memory");
+}
+
+// A tile in shared memory, `panel` bytes from one panel to the next.
+struct Panels {
+  uint32_t address;
+  int panel;
+  // The 8 elements from column + 8 * half on of row first + own. `first` is a multiple of 8, `column` of 16: what is permuted follows from
+  // `own` and `half`, which are the lane's, so that each step of a product adds a constant, and flips constant bits.
+  ATTN_DEVICE uint32_t at(int first, int own, int column, int half) const {
+    return address + column / 64 * panel + (first + own) * 128 + ((column % 64 * 2) ^ ((half ^ (own & 7)) << 4));
+  }
+};
+// Two tiles side by side, the first of which has so many columns, a multiple of 16.
+template <int First, class A, class B> struct Beside {
+  A a;
+  B b;
+  ATTN_DEVICE uint32_t at(int first, int own, int column, int half) const {
+    return column < First ? a.at(first, own, column, half) : b.at(first, own, column - First, half);
+  }
+};
+
+// Factor a of a product: 16 rows, block by block of a warp's, and 16 columns from k on.
+template <int Registers, int Blocks> struct HeldFactor {
+  const uint32_t (&held)[Registers];
+  ATTN_DEVICE void load(int k, int block, uint32_t (&a)[4]) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) a[i] = held[Registers / Blocks * block + k / 4 + i];
+  }
+};
+template <int Registers> ATTN_DEVICE HeldFactor<Registers, 1> held_1(const uint32_t (&a)[Registers]) { return {a}; }
+template <int Registers> ATTN_DEVICE HeldFactor<Registers, 2> held_2(const uint32_t (&a)[Registers]) { return {a}; }
+// From row `first` of the tile on, or, of one that is stored the other way, from that column on.
+struct SharedFactor {
+  Panels tile;
+  int first, lane;
+  ATTN_DEVICE void load(int k, int block, uint32_t (&a)[4]) const {
+    load_matrices(tile.at(first + 16 * block, lane % 16, k, lane / 16), a);
+  }
+};
+struct TransposedFactor {
+  Panels tile;
+  int first, lane;
+  ATTN_DEVICE void load(int k, int block, uint32_t (&a)[4]) const {
+    load_matrices_transposed(tile.at(k, lane / 16 * 8 + lane % 8, first + 16 * block, lane / 8 % 2), a);
+  }
+};
+
+// sum += a b, N columns and a depth of K, for so many blocks of 16 rows. Rows of b's tile are columns of b where `Rows`, else they run along K.
+template <class Element, int N, int K, int Blocks, bool Rows, class A, class B>
+ATTN_DEVICE void multiply(float (&sum)[Blocks * N / 2], const A &left, const B &b, int lane) {
+#pragma unroll
+  for (int k = 0; k < K; k += 16) {
+    uint32_t a[Blocks][4];
+#pragma unroll
+    for (int block = 0; block < Blocks; ++block) left.load(k, block, a[block]);
+#pragma unroll
+    for (int n = 0; n < N; n += 16) {
+      uint32_t m[4];
+      if (N - n == 8) {
+        if (Rows) load_two_matrices(b.at(n, lane % 8, k, lane / 8 % 2), m[0], m[1]);
+        else load_two_matrices_transposed(b.at(k, lane % 16, n, 0), m[0], m[1]);
+      } else {
+        if (Rows) load_matrices(b.at(n, lane / 16 * 8 + lane % 8, k, lane / 8 % 2), m);
+        else load_matrices_transposed(b.at(k, lane % 16, n, lane / 16), m);
+      }
+#pragma unroll
+      for (int block = 0; block < Blocks; ++block) {
+        float *to = &sum[block * (N / 2) + n / 2];
+        mma_16816(Element{}, to, a[block], m[0], m[1]);
+        if (N - n > 8) mma_16816(Element{}, to + 4, a[block], m[2], m[3]);
+      }
+    }
+  }
+}
+
+// A warp's rows of a tile, for so many blocks of 16: factor a of a product.
+template <int N, int Blocks> ATTN_DEVICE void load_factor(uint32_t (&tile)[Blocks * N / 4], const SharedFactor &from) {
+#pragma unroll
+  for (int block = 0; block < Blocks; ++block)
+#pragma unroll
+    for (int k = 0; k < N; k += 16) {
+      uint32_t a[4];
+      from.load(k, block, a);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) tile[block * (N / 4) + k / 4 + i] = a[i];
+    }
+}
+
+// 16 bytes from global to shared memory, zeros where they do not exist.
+ATTN_DEVICE void copy_16(uint32_t to, const void *from, bool exists) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0) : "memory");
+}
+// A warp's share of `Rows` rows from `row` on and `Panels_` panels of 64 columns, those past the last of `size` zeros; rows and `from` begin at
+// multiples of 16 bytes.
+template <int Rows, int Panels_, class Element>
+ATTN_DEVICE void copy_lanes(Panels to, const Element *from, long long stride, int row, int size, int warp, int lane) {
+  const int own = warp * (Rows / 4) + lane / 8, chunk = lane % 8;
+#pragma unroll
+  for (int i = 0; i < Rows / 4; i += 4) {
+    const int at = row + own + i;
+    const bool exists = at >= 0 && at < size;
+    const Element *line = from + (exists ? at : 0) * stride + chunk * 8;
+#pragma unroll
+    for (int p = 0; p < Panels_; ++p) copy_16(to.address + p * to.panel + swizzle_128((own + i) * 128 + chunk * 16), line + p * 64, exists);
+  }
+}
+ATTN_DEVICE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Waits until all but the newest `Pending` groups of copies of this thread are done.
+template <int Pending> ATTN_DEVICE void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory"); }
+
+} // namespace attn

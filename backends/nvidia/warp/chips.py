@@ -1,0 +1,30 @@
+"""The tables of rules, one for each chip."""
+
+from attn_mlir.backends.nvidia.forming.facts import target_of
+from attn_mlir.backends.nvidia.warp import barriers, copies, fragments, memory, products, rows, scalars, structure
+from attn_mlir.backends.nvidia.warp.printer import Rule
+from attn_mlir.mlir import ir
+
+RULES: dict[str, Rule] = {
+    **structure.RULES,
+    **scalars.RULES,
+    **barriers.RULES,
+    **memory.RULES,
+    **copies.RULES,
+    **products.RULES,
+    **fragments.RULES,
+    **rows.RULES,
+}
+_OF_HOPPER = frozenset(
+    f"warp.{name}" for name in (
+        "add_async arrive arrive_expect copy_async copy_rows_async elect fence_async mbarrier mma_async mma_begin mma_commit mma_wait "
+        "next_tile order_pass registers store_async store_commit store_wait wait write"
+    ).split()
+)  # fmt: skip
+"""Ops whose instructions came with sm_90: TMA, wgmma, mbarriers that are waited for, `elect`, stmatrix."""
+AMPERE_RULES = {name: rule for name, rule in RULES.items() if name not in _OF_HOPPER}
+
+
+def rules_for(kernel: ir.Operation) -> dict[str, Rule]:
+    """The printer for the chip of a kernel (`forming.facts.target_of`)."""
+    return RULES if target_of(kernel).bulk_copies else AMPERE_RULES

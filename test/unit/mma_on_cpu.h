@@ -1,0 +1,93 @@
+// The instructions of attn_mma.cuh on the CPU: a thread for each lane of a warp, which meet at every instruction of the whole warp.
+#pragma once
+#include <barrier>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#define ATTN_DEVICE inline
+
+struct Warp {
+  std::barrier<> meet{32};
+  uint32_t address[32], held[32][6];
+};
+inline Warp whole;
+inline thread_local int lane_of_thread;
+alignas(1024) inline unsigned char memory[1 << 16];
+
+inline uint16_t half_at(uint32_t address) {
+  uint16_t value;
+  memcpy(&value, memory + address, 2);
+  return value;
+}
+template <class Work> void run_warp(Work work) {
+  std::vector<std::thread> lanes;
+  for (int lane = 0; lane < 32; ++lane)
+    lanes.emplace_back([=] {
+      lane_of_thread = lane;
+      work(lane);
+    });
+  for (auto &lane : lanes) lane.join();
+}
+
+namespace attn {
+struct F16;
+struct BF16;
+inline uint32_t swizzle_128(uint32_t offset) { return offset ^ ((offset >> 3) & 0x70); }
+inline void matrices(uint32_t address, uint32_t *m, int count, bool transposed) {
+  const int lane = lane_of_thread, first = lane / 4, second = 2 * (lane % 4);
+  whole.address[lane] = address;
+  whole.meet.arrive_and_wait();
+  for (int i = 0; i < count; ++i) {
+    const uint32_t *rows = whole.address + 8 * i;
+    const uint32_t low = transposed ? half_at(rows[second] + 2 * first) : half_at(rows[first] + 2 * second);
+    const uint32_t high = transposed ? half_at(rows[second + 1] + 2 * first) : half_at(rows[first] + 2 * second + 2);
+    m[i] = low | high << 16;
+  }
+  whole.meet.arrive_and_wait();
+}
+inline void load_matrices(uint32_t address, uint32_t (&m)[4]) { matrices(address, m, 4, false); }
+inline void load_matrices_transposed(uint32_t address, uint32_t (&m)[4]) { matrices(address, m, 4, true); }
+inline void load_two_matrices(uint32_t address, uint32_t &a, uint32_t &b) {
+  uint32_t m[2];
+  matrices(address, m, 2, false), a = m[0], b = m[1];
+}
+inline void load_two_matrices_transposed(uint32_t address, uint32_t &a, uint32_t &b) {
+  uint32_t m[2];
+  matrices(address, m, 2, true), a = m[0], b = m[1];
+}
+inline float value_of(F16 *, uint32_t bits) {
+  _Float16 value;
+  const uint16_t low = bits;
+  memcpy(&value, &low, 2);
+  return value;
+}
+inline float value_of(BF16 *, uint32_t bits) {
+  float value;
+  const uint32_t wide = bits << 16;
+  memcpy(&value, &wide, 4);
+  return value;
+}
+// PTX: element (row, k) of a is in lane row % 8 * 4 + k % 8 / 2, element (k, n) of b in lane n * 4 + k % 8 / 2.
+template <class Element> void mma_16816(Element, float *sum, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  const int lane = lane_of_thread;
+  const uint32_t own[6] = {a[0], a[1], a[2], a[3], b0, b1};
+  memcpy(whole.held[lane], own, sizeof own);
+  whole.meet.arrive_and_wait();
+  for (int e = 0; e < 4; ++e) {
+    const int row = lane / 4 + 8 * (e / 2), n = 2 * (lane % 4) + e % 2;
+    for (int k = 0; k < 16; ++k) {
+      const uint32_t left = whole.held[row % 8 * 4 + k % 8 / 2][row / 8 + 2 * (k / 8)], right = whole.held[n * 4 + k % 8 / 2][4 + k / 8];
+      sum[e] += value_of((Element *)nullptr, left >> 16 * (k % 2) & 0xFFFF) * value_of((Element *)nullptr, right >> 16 * (k % 2) & 0xFFFF);
+    }
+  }
+  whole.meet.arrive_and_wait();
+}
+inline void copy_16(uint32_t to, const void *from, bool exists) {
+  if (exists) memcpy(memory + to, from, 16);
+  else memset(memory + to, 0, 16);
+}
+} // namespace attn

@@ -1,0 +1,50 @@
+"""What the printer for sm_80 makes of products and copies (attn_mma.cuh), run on the CPU lane by lane; faults in it are found."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from amd_tools import needs_host_clang
+from attn_mlir.backends.amd.clang import find_host_clang
+
+HERE = Path(__file__).parent
+HEADER = (HERE.parents[1] / "backends" / "nvidia" / "warp" / "attn_mma.cuh").read_text()
+FAULTS = {
+    "matrices of b in another order": ("lane / 16 * 8 + lane % 8, k, lane / 8 % 2), m)", "lane % 16, k, lane / 16), m)"),
+    "keys not transposed": ("else load_matrices_transposed(b.at", "else load_matrices(b.at"),
+    "another swizzle": ("(half ^ (own & 7)) << 4", "(half ^ (own & 3)) << 4"),
+    "the second of two tiles": ("column - First, half", "column, half"),
+}
+pytestmark = needs_host_clang
+
+
+def fails(header: str, folder: Path) -> str:
+    """What the program says of a header that is wrong, nothing of one that is right."""
+    # Instructions are functions of their own, which mma_on_cpu.h has, too.
+    text = re.sub(
+        r"ATTN_DEVICE void (?:copy_commit|copy_16|load_matrices_transposed|load_two_\w+|mma_16816)\((?:.|\n)*?\n?\}\n", "", header
+    )
+    text = re.sub(r"template <int Pending> ATTN_DEVICE void copy_wait.*\n", "", text).replace("#pragma unroll", "")
+    assert "asm" not in text
+    (folder / "attn_mma_on_cpu.cuh").write_text(text)
+    program = folder / "program"
+    flags = ["-std=c++20", "-O0", "-w", "-pthread", f"-I{folder}", f"-I{HERE}"]
+    subprocess.run(
+        [find_host_clang(), "-x", "c++", *flags, str(HERE / "mma_on_cpu.cpp"), "-o", str(program), "-lstdc++", "-lm"], check=True
+    )
+    ran = subprocess.run([str(program)], capture_output=True, text=True, timeout=60)
+    assert (ran.returncode != 0) == bool(ran.stdout)
+    return ran.stdout
+
+
+def test_products_and_copies_are_exact(tmp_path: Path) -> None:
+    assert not fails(HEADER, tmp_path)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_planted_fault_is_found(name: str, tmp_path: Path) -> None:
+    old, new = FAULTS[name]
+    assert HEADER.count(old) == 1
+    assert "not" in fails(HEADER.replace(old, new), tmp_path)
