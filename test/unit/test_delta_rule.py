@@ -85,6 +85,15 @@ def test_one_after_the_other_and_through_the_state() -> None:
     assert error(state, part(0, 1, x["state"])[1].double()) < LIMIT
 
 
+def test_segments_at_the_same_time() -> None:
+    """They pass on their states by matrices, where decays leave something of them."""
+    stages = attn_mlir.LinearAttention(erase_mod=lambda b, h, t: 0.5, segment_size=512)
+    assert '"attn.transition_scan"' in stages.ir("attn-split-sequences")
+    x = inputs(1000, heads=1, of_k=1, dims=(16, 8), low=0.002)
+    double, expected = wanted(x)
+    check(compare(x, run(x, segment_size=512), expected, double))
+
+
 def test_sequences_of_any_lengths() -> None:
     offsets = [0, 1, 40, 40, 77]
     x = inputs(77)
