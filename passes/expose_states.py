@@ -15,13 +15,14 @@ _LEFT_OUT = ("attn.finalize", "attn.term")
 class ExposeStates(Pass):
     """Lets each function that holds an `attn.online` of one pass return a partial result, which `attn.merge` merges with others.
 
-    Its results become accumulator number `accumulator`, in the type of scores, and, with the first one, all row states as `attn.step`
-    leaves them; `attn.finalize` yields these as they are. The pass takes functions that return just the attention, whose outputs, if there
-    are several, sum the same v.
+    Its results become accumulator number `accumulator`, in the type of scores or, with `rounded`, of v, and, with the first one, all row
+    states as `attn.step` leaves them; `attn.finalize` yields these as they are. The pass takes functions that return just the attention,
+    whose outputs, if there are several, sum the same v.
     """
 
     name = "attn-expose-states"
     accumulator: int = 0
+    rounded: bool = False
 
     def run(self, module: ir.Operation) -> bool:
         return all([self._expose(online) for online in find_all(module, "attn.online")])
@@ -58,9 +59,10 @@ class ExposeStates(Pass):
         names = [f"state{n}_{location_name(state.location) or 'row'}" for n, state in enumerate(states)]
         with online.location, ir.InsertionPoint(online):
             wide = ir.ShapedType.get_dynamic_size()
-            o = ir.RankedTensorType.get(ir.RankedTensorType(online.results[0].type).shape, score)
-            types = [o, *[ir.RankedTensorType.get([wide] * 3, score)] * len(states)]
             q, k, v = online.operands
+            element = ir.RankedTensorType(v.type).element_type if self.rounded else score
+            o = ir.RankedTensorType.get(ir.RankedTensorType(online.results[0].type).shape, element)
+            types = [o, *[ir.RankedTensorType.get([wide] * 3, score)] * len(states)]
             exposed, body = build.attention(q, k, v, types, names, accumulators=count)
             if "rows_nonempty" in online.attributes:
                 exposed.attributes["rows_nonempty"] = online.attributes["rows_nonempty"]

@@ -11,6 +11,7 @@ BACKEND = Backend(
     passes={
         "amd-choose-blocks": "passes.choose_blocks:AmdChooseBlocks",
         "amd-numerics": "passes.numerics:AmdNumerics",
+        "amd-slice-values": "passes.slice_values:AmdSliceValues",
         "amd-keep-loops": "passes.keep_loops:KeepLoops",
         "amd-row-values": "passes.row_values:RowValues",
         "amd-split-sums": "passes.split_sums:SplitSums",

@@ -75,6 +75,6 @@ def _units(source: str, name: str, prepare: str, choices: attributes.Fields) -> 
 
 def _lower(source: str, name: str, prepare: str, choices: attributes.Fields) -> tuple[Host, dict[str, Unit]]:
     with reported(), loaded() as context:
-        module, host = scheduled(context, source, name, prepare, choices, pipeline.KERNEL, "AMD")
+        module, host = scheduled(context, source, name, prepare, choices, pipeline.KERNEL, "AMD", wide=prepare == OUTLINE)
         called = {step.kernel: step for step in host.steps if step.kernel}
         return host, {name: read_unit(function_named(module, name), len(step.results), codegen.emit) for name, step in called.items()}

@@ -12,6 +12,8 @@ from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.outputs import outputs_of
 from attn_mlir.backends.gpu.packed import arguments_of, sequence_count
 from attn_mlir.backends.gpu.program import GpuLaunchPlan
+from attn_mlir.backends.gpu.scalar_bounds import MAX_COLUMNS
+from attn_mlir.backends.gpu.slices import slices_of
 from attn_mlir.backends.gpu.split import lower_parts
 from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.backends.host import Host, HostStep
@@ -32,7 +34,8 @@ class AmdLaunchPlan(GpuLaunchPlan):
 
     @property
     def part_blocks(self) -> tuple[int, int]:
-        return 128, 64
+        columns = (self.host.arguments[0].shape or (0,))[-1]
+        return 128, 32 if columns > MAX_COLUMNS else 64
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
         q = inputs[0]
@@ -53,13 +56,14 @@ class AmdLaunchPlan(GpuLaunchPlan):
         asked = {p.argument: p.align for p in unit.code.parameters if p.kind == "pointer" and p.align}
         count = sequence_count(unit.kernel, operands)
         memory = outputs_of(unit, made, over, layout, lambda output: asked.get(len(operands) + output, 1), ROW_BYTES, count)
-        arguments = arguments_of(unit.kernel, operands, memory)
-        copied = self._launcher(step.kernel, over)(arguments, range(len(operands), len(operands) + len(memory)))
-        self.tell_copied(step, operands, copied)
+        for seen, outputs in slices_of(unit, operands, memory):
+            arguments = arguments_of(unit.kernel, seen, outputs)
+            copied = self._launcher(step.kernel, over)(arguments, range(len(operands), len(operands) + len(memory)))
+            self.tell_copied(step, operands, copied)
         return [each.result() for each in memory]
 
     def lower_parts(self) -> tuple[Unit, Unit] | None:
-        return lower_parts(self._source, self.part_choices, pipeline.KERNEL, codegen.emit, "AMD")
+        return lower_parts(self._source, self.part_choices, pipeline.KERNEL, codegen.emit, "AMD", wide=True)
 
     def with_units(self, units: Mapping[str, Unit]) -> "AmdLaunchPlan":
         return AmdLaunchPlan(self._source, self._prepare, self._choices, self.host, units, self._device)

@@ -24,7 +24,7 @@ RECURRENT = (*ELEMENTS, "f32")
 WIDENING = frozenset({"AMD"})
 """Who has kernels that widen 8-bit elements of attention to 16 bits on their way to matrix instructions."""
 WIDE_COLUMNS = 1024
-"""The largest head dimension of attention without derivatives on Hopper, whose v is seen in slices (`nvidia-slice-values`)."""
+"""The largest head dimension of attention without derivatives on Hopper and AMD GPUs: v is seen in slices, `gpu.passes.slice_values`."""
 PAGE_ROWS = 16
 """Rows that are copied at a time of what lies in pages, whose sizes are multiples of it."""
 MAX_STATE = 512
@@ -55,14 +55,14 @@ def check_types(module: ir.Module, vendor: str, wide: bool = False) -> None:
     check_columns(q.shape[3], v.shape[3], linear, vendor, wide)
 
 
-def check_programs(module: ir.Module, vendor: str) -> None:
+def check_programs(module: ir.Module, vendor: str, wide: bool = True) -> None:
     """The same for the head dimensions of every attention in a module that is not lowered yet. Raises DiagnosticError, with its place."""
     for op in find_all(module.operation, "attn.attention", "attn.online", "attn.linear_attention", "attn.chunk"):
         shapes = [ir.RankedTensorType(value.type).shape for value in list(op.operands)[:3] if isinstance(value.type, ir.RankedTensorType)]
         if len(shapes) == 3 and all(len(shape) == 4 for shape in shapes):
             try:
                 linear = op.name in ("attn.linear_attention", "attn.chunk")
-                check_columns(shapes[0][3], shapes[2][3], linear, vendor)
+                check_columns(shapes[0][3], shapes[2][3], linear, vendor, wide)
             except UnsupportedError as error:
                 raise DiagnosticError([at(op.location, "error", str(error))]) from None
 
@@ -72,11 +72,8 @@ def check_columns(keys: int, values: int, linear: bool, vendor: str, wide: bool 
     most = MAX_STATE if linear else WIDE_COLUMNS if wide else MAX_COLUMNS
     for name, columns in (("q", keys), ("v", values)):
         if columns > most:
-            more = (
-                f"; Hopper has up to {WIDE_COLUMNS} where nothing needs a derivative"
-                if vendor == "NVIDIA" and not linear and not wide
-                else ""
-            )
+            has = {"NVIDIA": "Hopper has", "AMD": "there are kernels for"}[vendor]
+            more = "" if linear or wide else f"; {has} up to {WIDE_COLUMNS} where nothing needs a derivative"
             raise UnsupportedError(
                 f"{name} has head dimension {columns}, and kernels for {vendor} GPUs take up to {most}: compute on the CPU{more}"
             )

@@ -9,7 +9,7 @@ from attn_mlir.backends.gpu.input_limits import check_types
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.units import outlined
 from attn_mlir.backends.host import Host, read_host
-from attn_mlir.backends.program import function_named, reported
+from attn_mlir.backends.program import OUTLINE, function_named, reported
 from attn_mlir.backends.seen import Code, Facts, Seen, StageRecorder
 from attn_mlir.dialects import load_all, loaded
 from attn_mlir.errors import CompileError, UnsupportedError
@@ -52,7 +52,7 @@ def watched(
     name, prepare = prepared
     load_all(context)
     module = ir.Module.parse(recorder.source)
-    check_types(module, maker)
+    check_types(module, maker, wide=prepare == OUTLINE)
     Pipeline.parse(prepare, registry()).run(module, after=[recorder])
     host = read_host(function_named(module, name))
     outlined(module, host, choices)

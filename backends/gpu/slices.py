@@ -1,4 +1,4 @@
-"""Launches of one kernel on slices of the columns of v, each of which makes a slice of o; see `nvidia-slice-values`."""
+"""Launches of one kernel on slices of the columns of v, each of which makes a slice of o; see `gpu.passes.slice_values`."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence

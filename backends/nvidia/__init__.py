@@ -12,7 +12,7 @@ BACKEND = Backend(
         "nvidia-choose-blocks": "passes.choose_blocks:NvidiaChooseBlocks",
         "nvidia-numerics": "passes.numerics:NvidiaNumerics",
         "nvidia-choose-intervals": "passes.choose_intervals:ChooseIntervals",
-        "nvidia-slice-values": "passes.slice_values:SliceValues",
+        "nvidia-slice-values": "passes.slice_values:NvidiaSliceValues",
         "nvidia-split-pairs": "passes.split_pairs:SplitPairs",
         "nvidia-gather-products": "passes.gather_products:GatherProducts",
         "nvidia-load-windows": "passes.load_windows:NvidiaLoadWindows",

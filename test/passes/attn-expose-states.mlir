@@ -1,6 +1,7 @@
 // A partial result: the accumulator in f32 and the row states, as they are before the end. The rule to merge them stays.
 // RUN: attn-opt %s -p 'attn-online-rewrite,attn-expose-states' | FileCheck %s
 // RUN: attn-opt %s -p 'attn-online-rewrite,attn-expose-states,attn-dense-rows' | FileCheck %s --check-prefix=DENSE
+// RUN: attn-opt %s -p 'attn-online-rewrite,attn-expose-states{rounded=true}' | FileCheck %s --check-prefix=ROUNDED
 
 // CHECK:       func.func @attention({{.*}}) -> (tensor<?x?x?x8xf32>, tensor<?x?x?xf32>, tensor<?x?x?xf32>)
 // CHECK:       "attn.online"
@@ -9,6 +10,8 @@
 // CHECK-NEXT:  ^bb0(%[[ACC:.*]]: f32, %{{.*}}: index, %{{.*}}: index, %{{.*}}: index, %[[M:.*]]: f32, %[[L:.*]]: f32):
 // CHECK-NEXT:    "attn.yield"(%[[ACC]], %[[M]], %[[L]])
 // CHECK:       outputs = ["state0_{{.*}}", "state1_{{.*}}"]
+
+// ROUNDED:     func.func @attention({{.*}}) -> (tensor<?x?x?x8xbf16>, tensor<?x?x?xf32>, tensor<?x?x?xf32>)
 
 // As a row it has all derivatives.
 // DENSE:       "attn.row"() ({

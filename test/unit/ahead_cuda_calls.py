@@ -111,13 +111,13 @@ def _namer(tensors: dict[str, torch.Tensor]) -> Any:
 
 
 def both(
-    library: Path, name: str, attention: Any, spec: Any, inputs: list[Any], deterministic: bool = False
+    library: Path, name: str, attention: Any, spec: Any, inputs: list[Any], deterministic: bool = False, backward: bool = True
 ) -> dict[str, tuple[list[Any], list[Any]]]:
     """The launches of each function by the library and by Python, on the same q, k, v and captures, which are in the library's order."""
     if isinstance(attention, attn_mlir.LinearAttention):
-        request, _ = _linear_request(attention, linear_form(attention, spec), name, True, None)
+        request, _ = _linear_request(attention, linear_form(attention, spec), name, backward, None)
     else:
-        request, _ = _request(attention, _inputs(attention, spec), name, True, None)
+        request, _ = _request(attention, _inputs(attention, spec), name, backward, None)
     segment = request.linear.segment if request.linear else 0
     segment = segment if segment < inputs[2].shape[2] else 0
     wrt = [request.argument(i) for i in request.wrt]
@@ -128,11 +128,9 @@ def both(
         driver._PROGRAMS.clear()
         launch._MAPS.clear()
         rows = len(request.outputs)
-        programs = {
-            "forward": driver.compile_program(request.text, "attention", deterministic=deterministic),
-            "training_forward": driver.compile_derivative(request.text, "fwd", wrt, deterministic),
-            "backward": driver.compile_derivative(request.text, "bwd", wrt, deterministic),
-        }
+        programs = {"forward": driver.compile_program(request.text, "attention", deterministic=deterministic)}
+        for function, derivative in (("training_forward", "fwd"), ("backward", "bwd")) if backward else ():
+            programs[function] = driver.compile_derivative(request.text, derivative, wrt, deterministic)
         if request.linear:
             del programs["training_forward"]
             programs["forward"] = driver.compile_derivative(request.text, "", [], deterministic, segment)

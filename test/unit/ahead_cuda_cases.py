@@ -46,6 +46,12 @@ CASES: dict[str, tuple[Any, Any, tuple[int, ...], dict[str, Any]]] = {
     "long": (LINEAR, attn_mlir.LinearSpec(torch.bfloat16, 64, 128, initial_state=True), (1, 4, 2, 1100, 1100), {}),
     "packed": (PACKED, attn_mlir.LinearSpec(torch.float16, 64, decay="head", cu_seqlens=torch.int32), (1, 4, 4, 200, 200), {}),
     "lookup": (attn_mlir.Attention(score_mod=looked_up), Spec(torch.float16, 64), (1, 2, 2, 19, 300), {}),
+    "wide": (
+        attn_mlir.Attention(mask_mod=attn_mlir.masks.causal(), return_lse=True),
+        Spec(torch.bfloat16, 576, 520),
+        (1, 2, 1, 70, 200),
+        {"backward": False},
+    ),
 }
 """The attention, dtype and columns, B, Hq, Hkv, Sq, Skv (of linear attentions B, Hq, Hk, T, T), and what else `compile_ahead` gets."""
 LIBRARIES = {name: "states" if name == "long" else name for name in CASES}

@@ -47,6 +47,10 @@ CASES: dict[str, Case] = {
     "one": (Attention(row=attn_mlir.rows.sigmoid, layout="bshd", device=INTERPRETED), Spec(torch.bfloat16, 24), (1, 2, 1, 1, 127), {}),
     "two": (Attention(row=difference, extra_qk=1, device=INTERPRETED), Spec(torch.float16, 32, extra_dims=(16,)), (1, 2, 1, 9, 33), {}),
     "lookup": (Attention(score_mod=looked_up, device=INTERPRETED), Spec(torch.float16, 32), (1, 2, 2, 5, 40), {}),
+    "wide": (
+        Attention(mask_mod=CAUSAL, return_lse=True, layout="bshd", device=INTERPRETED), Spec(torch.bfloat16, 288, 528), (1, 2, 1, 5, 40),
+        {"backward": False},
+    ),
 }  # fmt: skip
 """The attention, dtype and columns, B, Hq, Hkv, Sq, Skv, and what else `compile_ahead` gets."""
 
@@ -76,9 +80,11 @@ def _called(attention: attn_mlir.Attention, tensors: list[torch.Tensor]) -> Any:
 def run(library: OnHip, name: str, qkv: list[torch.Tensor], captured: list[Any]) -> dict[str, tuple[list[Any], list[Any]]]:
     """What each function gives, and what Python gives, which interprets the same kernels; of launches, what Python's names are."""
     attention = CASES[name][0]
-    leaves = [x.detach().requires_grad_() for x in qkv]
     with torch.no_grad():
         inference = _outputs(_called(attention, qkv))
+    if not CASES[name][3].get("backward", True):
+        return {"forward": (_forward(library, [*qkv, *captured], inference), inference)}
+    leaves = [x.detach().requires_grad_() for x in qkv]
     results = _outputs(_called(attention, leaves))
     grads = [torch.randn_like(x) for x in results]
     wanted = [*leaves, *([slopes] if name in ("alibi", "fixed") else [])]
@@ -108,6 +114,15 @@ def run(library: OnHip, name: str, qkv: list[torch.Tensor], captured: list[Any])
     interpreted(lambda: library.call("backward", arguments, workspace=work), read, written)
     found["backward"] = targets, gradients
     return found
+
+
+def _forward(library: OnHip, inputs: list[Any], like: list[torch.Tensor]) -> list[torch.Tensor]:
+    """What the library gives that has a forward pass alone."""
+    work, made = memory(library.sizes_of(*inputs).forward_workspace), [filled(x) for x in like]
+    written = {"workspace": work, **{f"result {i}": x for i, x in enumerate(made)}}
+    given = {f"input {i}": x for i, x in enumerate(inputs)}
+    interpreted(lambda: library.call("forward", [*inputs, *made], workspace=work), given, written)
+    return made
 
 
 def _formula(q: Any, k: Any, v: Any, slope: Any) -> tuple[Any, Any]:

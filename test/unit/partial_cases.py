@@ -88,11 +88,11 @@ class Case:
         k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
         s = q @ k.mT / q.shape[3] ** 0.5
         i, j = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])
-        s = s + self.slopes.double()[:, None, None] * (j - i) / k.shape[2]
-        present = (i + k.shape[2] - q.shape[2] >= j) & (i % 5 != 3)
+        s = s + self.slopes.double().to(s.device)[:, None, None] * (j - i).to(s.device) / k.shape[2]
+        present = ((i + k.shape[2] - q.shape[2] >= j) & (i % 5 != 3)).to(s.device)
         return ROWS[self.row][1](s, present) @ v
 
 
-def inputs(queries: int, keys: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+def inputs(queries: int, keys: int, dtype: torch.dtype = torch.float32, dim: int = 16) -> list[Tensor]:
     """q of 4 heads, k and v of 2."""
-    return [torch.randn(2, heads, length, 16).to(dtype) for heads, length in ((4, queries), (2, keys), (2, keys))]
+    return [torch.randn(2, heads, length, dim).to(dtype) for heads, length in ((4, queries), (2, keys), (2, keys))]

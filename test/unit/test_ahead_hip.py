@@ -55,7 +55,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...
 def test_results_have_the_bits_of_python(made: Callable[[str], Path], elsewhere: Callable[..., Any], name: str) -> None:
     """Forward, training and backward: the embedded code objects run on the arguments that the library packs, in the memory that it has."""
     found = elsewhere(compared, made(name), name)
-    assert set(found) == {"forward", "training_forward", "backward"}
+    assert set(found) == ({"forward"} if name == "wide" else {"forward", "training_forward", "backward"})
     for mine, wanted in found.values():
         assert len(mine) == len(wanted) > 0
         assert all(torch.equal(a, b) for a, b in zip(mine, wanted, strict=True))

@@ -71,7 +71,9 @@ def test_forward_for_gradients_has_no_spills(name: str, head: int) -> None:
 
 @needs_clang
 @pytest.mark.parametrize("arch", TARGETS)
-@pytest.mark.parametrize(("head", "value"), [(32, 32), (96, 96), (192, 128), (256, 256), (40, 72), (36, 20), (7, 33)])
+@pytest.mark.parametrize(
+    ("head", "value"), [(32, 32), (96, 96), (192, 128), (256, 256), (40, 72), (36, 20), (7, 33), (576, 512), (1024, 1024)]
+)
 def test_head_dimensions(arch: str, head: int, value: int) -> None:
     (code,) = codes(program("plain-softmax", head, value), arch)
     (binary,) = compile_all([code])

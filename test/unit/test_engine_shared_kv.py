@@ -102,8 +102,8 @@ def test_mistakes() -> None:
 def test_devices_say_what_they_cannot() -> None:
     given = inputs(512, 64, torch.float16)
     cache = torch.cat(given[2:], -1)
-    mod = engine(512, 64, dtype=torch.float16, device="hip-emulated")
-    with pytest.raises(UnsupportedError, match="q has head dimension 576, and kernels for AMD GPUs take up to 256"):
+    mod = engine(512, 64, dtype=torch.float16, device="cuda-emulated")
+    with pytest.raises(UnsupportedError, match="q has head dimension 576, and kernels for NVIDIA GPUs take up to 256"):
         mod(*given[:2], cache[..., :512], cache[..., 512:])
 
 

@@ -229,8 +229,6 @@ def test_what_is_refused() -> None:
         attention(q, k, v, return_partial=True, row=lambda s: (rows.softmax(s), s.sigmoid()))
     with pytest.raises(UnsupportedError, match="dropout"):
         attention(q, k, v, return_partial=True, dropout_p=0.5)
-    with pytest.raises(UnsupportedError, match="CPU only"):
-        attention(q, k, v, return_partial=True, device="cuda")
 
 
 def test_positions_are_found_by_their_place() -> None:

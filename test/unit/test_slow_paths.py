@@ -161,8 +161,8 @@ def test_a_module_without_kernels(target: str, tmp_path: Path, capsys: pytest.Ca
 
 @pytest.mark.parametrize("target", ["cuda", "tilelang", "hip", "nvidia-kernel", "amd-kernel"])
 def test_head_dimensions_are_refused_as_by_the_api(target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, told = translate(capsys, module(tmp_path, 320), "--to", target)
-    assert code == 1 and "q has head dimension 320, and kernels for" in told and "take up to 256" in told
+    code, told = translate(capsys, module(tmp_path, 1032), "--to", target)
+    assert code == 1 and "q has head dimension 1032, and kernels for" in told and "take up to 1024" in told
 
 
 def test_remarks(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ class MfmaKernel:
         """The source and how to launch it."""
         core, writer = self.core, self.core.writer
         writer.indent = core.scalars.indent = "  "
-        sweep = MfmaPrinter(core, bool(self.schedule["in_turn"]), bool(self.schedule.get("deterministic")))
+        sweep = MfmaPrinter(core, int(self.schedule["in_turn"]), bool(self.schedule.get("deterministic")))
         sweep.maps.room = int(self.schedule.get("room", 0))
         reverse = bool(self.schedule["reverse"])
         place = (

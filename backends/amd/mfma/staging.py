@@ -74,7 +74,8 @@ class Stream:
 class Staging:
     """Prints how the streams of one kernel are loaded and kept."""
 
-    def __init__(self, core: MfmaCore, in_turn: bool) -> None:
+    def __init__(self, core: MfmaCore, in_turn: int) -> None:
+        """`in_turn`: see `place`."""
         self.core = core
         self.in_turn = in_turn
         self.bytes = 0
@@ -108,8 +109,9 @@ class Staging:
     def place(self, streams: list[Stream], start: int = 0) -> int:
         """Gives each stream its shared memory from byte `start`; returns where it ends.
 
-        With `in_turn`, rows and columns of a block take the same memory, one after the other.
+        With `in_turn` 1, rows and columns of a block take the same memory, one after the other; with 2, rows and columns of all blocks.
         """
+        first = start
         for stream in streams:
             if stream.rows % STEP or stream.rows > 256:
                 raise UnsupportedError(f"amd: blocks of keys have a multiple of {STEP} rows, not {stream.rows}: choose another block_kv")
@@ -117,11 +119,14 @@ class Staging:
             size = stream.rows * stream.padded * 2
             if stream.rows_used:
                 rows_at, start = start, start + size
-            if stream.columns_used and rows_at is not None and self.in_turn:
+            if stream.columns_used and self.in_turn == 2:
+                columns_at, first = first, first + size
+            elif stream.columns_used and rows_at is not None and self.in_turn:
                 columns_at = rows_at
             elif stream.columns_used:
                 columns_at, start = start, start + size
             stream.tile = LdsTile(stream.rows, stream.padded, stream.element, rows_at, columns_at)
+        start = max(start, first)
         self.bytes = max(self.bytes, start)
         return start
 
@@ -219,7 +224,7 @@ class Staging:
 
     def _later(self, stream: Stream) -> bool:
         """Whether the columns of a block are kept when its rows are not needed any more."""
-        return self.in_turn and stream.rows_used and stream.columns_used
+        return stream.columns_used and (self.in_turn == 2 or (self.in_turn == 1 and stream.rows_used))
 
     def keep_columns(self, streams: list[Stream]) -> None:
         """Puts the columns where the rows were."""

@@ -22,8 +22,8 @@ _DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
 class MfmaPrinter:
     """Prints blocks of a tile function."""
 
-    def __init__(self, core: MfmaCore, in_turn: bool, ordered: bool) -> None:
-        """With `in_turn`, rows and columns of the same block share memory; `ordered`: see `Sums`."""
+    def __init__(self, core: MfmaCore, in_turn: int, ordered: bool) -> None:
+        """`in_turn`: which rows and columns share memory, see `Staging.place`; `ordered`: see `Sums`."""
         self.core = core
         self.staging, self.held, self.maps = Staging(core, in_turn), HeldPrinter(core), MfmaMaps(core)
         self.products, self.stores, self.sums = MfmaProducts(core), MfmaStores(core), MfmaSums(core, ordered)

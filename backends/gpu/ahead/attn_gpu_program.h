@@ -132,6 +132,23 @@ inline void launch(Context &c, const Kernel &kernel, const std::vector<Value> &a
   start(kernel, grid, pointers.data());
 }
 
+// Launches a kernel for each slice of the columns of v, which makes these columns of o; states `gpu.slices`. The last slice ends with v.
+inline void launch_slices(Context &c, const Kernel &kernel, const std::vector<Value> &arguments, int operands) {
+  const Tensor &values = arguments[size_t(kernel.values)].tensor;
+  const int64_t count = values.shape[values.rank - 1];
+  for (int64_t first = 0; first < count; first += kernel.columns) {
+    const int64_t begin = first + kernel.columns > count ? count - kernel.columns : first;
+    std::vector<Value> seen = arguments;
+    for (int i = 0; i < int(seen.size()); ++i) {
+      Tensor &x = seen[size_t(i)].tensor;
+      if (i != kernel.values && (i < operands || x.rank != 4)) continue;
+      x.shape[x.rank - 1] = kernel.columns;
+      x.data += begin * x.strides[x.rank - 1] * facts(x.element).bytes;
+    }
+    launch(c, kernel, seen);
+  }
+}
+
 // Sums as programs see them: with dimensions for chunk (and batch and head) in front, of stride 0 where all add in one place.
 inline Tensor seen_by(const Tensor &one, const int64_t *programs, const int64_t *slots, int lead, bool apart) {
   Tensor seen = one;
@@ -214,7 +231,8 @@ inline void launch_step(Context &c, const Step &step, const Value *values, Tenso
     turns.data = c.arena.take(bytes);
     clear(c, turns.data, bytes);
   }
-  launch(c, kernel, arguments);
+  if (kernel.values < 0) launch(c, kernel, arguments);
+  else launch_slices(c, kernel, arguments, step.operand_count);
   for (int i = 0; i < step.result_count; ++i) {
     if (slot_counts[size_t(i)] > 1) fold(c, slot[size_t(i)], slot_counts[size_t(i)], written[size_t(i)]);
     if (written[size_t(i)].data != made[i].data) copy(c, written[size_t(i)], made[i]);

@@ -41,6 +41,8 @@ struct Kernel {
   int64_t blocks;   // of CHUNKS
   int sequences;    // the operand that has the offsets of sequences, or -1
   int64_t segment;  // positions of a segment, or 0
+  int values;       // the operand whose columns a launch sees a slice of, of so many `columns`, or -1
+  int64_t columns;
 };
 
 // Where tensors lie whose sizes alone count: somewhere that every kernel can read and write.

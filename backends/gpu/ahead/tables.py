@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from attn_mlir.backends.ahead.tables import bools, grid_of, steps_table
+from attn_mlir.backends.gpu.attributes import LAUNCH_COLUMNS, LAUNCH_VALUES
 from attn_mlir.backends.gpu.kernel import KernelParameter
+from attn_mlir.backends.gpu.slices import is_sliced
 from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.backends.host import Host, HostStep
 from attn_mlir.errors import UnsupportedError
@@ -40,7 +42,8 @@ def _kernel_table(name: str, unit: Unit, code: str) -> str:
     launch = f"{made.threads}, {made.shared_bytes}, {made.cluster}, {_bool(made.grid == 'persistent')}"
     grid = f"{kernel.block_q}, {over}, {kernel.over}"
     arrays = f"{len(made.parameters)}, {name}_parameters, {name}_outputs"
-    last = ", ".join(map(str, (*turns, kernel.blocks, kernel.sequences, kernel.segment)))
+    slices = (schedule[LAUNCH_VALUES], schedule[LAUNCH_COLUMNS]) if is_sliced(unit) else (-1, 0)
+    last = ", ".join(map(str, (*turns, kernel.blocks, kernel.sequences, kernel.segment, *slices)))
     return "\n".join(
         [
             f'extern "C" __attribute__((visibility("hidden"))) const char {code}[];',

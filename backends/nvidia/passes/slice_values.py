@@ -1,20 +1,13 @@
-"""Narrows kernels of attention to a slice of the columns of v, of which a driver launches one for each slice."""
+"""Narrows kernels for NVIDIA GPUs to slices of the columns of v."""
 
 from dataclasses import dataclass
 
-from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import Fields
-from attn_mlir.backends.gpu.scalar_bounds import MAX_COLUMNS
-from attn_mlir.mlir import ir
-from attn_mlir.passes.base import Pass
-from attn_mlir.passes.regions import find_all
-
-_STEP = 8
-"""Slices begin at multiples of so many columns, where copy engines can."""
+from attn_mlir.backends.gpu.passes.slice_values import SliceValues
 
 
 @dataclass(frozen=True)
-class SliceValues(Pass):
+class NvidiaSliceValues(SliceValues):
     """Gives v and o `columns` columns at most where they have more, as a warpgroup has registers for no more sums of 64 rows.
 
     Weights, states and row outputs do not depend on v, and column c of o only on column c of v: so the same kernel makes every slice. The
@@ -23,62 +16,11 @@ class SliceValues(Pass):
     """
 
     name = "nvidia-slice-values"
-    columns: int = MAX_COLUMNS
 
-    def run(self, module: ir.Operation) -> bool:
-        if self.columns < _STEP or self.columns % _STEP:
-            module.location.emit_error(f"{self.name}: `columns` must be a positive multiple of {_STEP}, got {self.columns}")
-            return False
-        for function in find_all(module, "func.func"):
-            attentions = [op for op in find_all(function, "attn.attention") if op.parent == function]
-            if len(attentions) == 1 and not self._narrow(function, attentions[0]):
-                return False
-        return True
-
-    def _narrow(self, function: ir.Operation, attention: ir.Operation) -> bool:
-        head, value = (ir.RankedTensorType(attention.operands[n].type).shape[-1] for n in (0, 2))
-        choices = attributes.read(function, attributes.CHOICES)
-        more: Fields = {}
-        if head > MAX_COLUMNS and "block_q" not in choices:
-            more |= dict(zip(("block_q", "block_kv"), wide_blocks(head), strict=True))
-        if value > self.columns:
-            v = attention.operands[2]
-            wide = [result for result in attention.results if ir.RankedTensorType(result.type).rank == 4]
-            if not isinstance(v.owner, ir.Block) or any(use.owner.name != "func.return" for each in wide for use in each.uses):
-                attention.location.emit_error(f"{self.name}: v of {value} columns must come from outside of the kernel, and o leave it")
-                return False
-            if value % _STEP:
-                attention.location.emit_error(
-                    f"v has head dimension {value}: more than {self.columns} columns are seen in slices, which take multiples of {_STEP}: "
-                    "pad v with zeros, and drop these columns of o"
-                )
-                return False
-            count = -(-value // self.columns)
-            columns = -(-value // count // _STEP) * _STEP
-            for each in (v, *wide):
-                each.set_type(_narrowed(each.type, columns))
-            _retype(function)
-            more |= {attributes.LAUNCH_COLUMNS: columns, attributes.LAUNCH_VALUES: ir.BlockArgument(v).arg_number}
-        if more:
-            with function.context:
-                function.attributes[attributes.CHOICES] = attributes.write({**choices, **more})
-        return True
+    def blocks(self, head: int) -> Fields:
+        return dict(zip(("block_q", "block_kv"), wide_blocks(head), strict=True))
 
 
 def wide_blocks(head: int) -> tuple[int, int]:
     """Rows and keys of a block for heads of more than 256 columns: 227 KiB hold one tile of q and two of keys and of a slice of v."""
     return 64, 64 if head <= 384 else 32 if head <= 640 else 16
-
-
-def _narrowed(type_: ir.Type, columns: int) -> ir.Type:
-    tensor = ir.RankedTensorType(type_)
-    return ir.RankedTensorType.get([*tensor.shape[:-1], columns], tensor.element_type, loc=ir.Location.unknown(type_.context))
-
-
-def _retype(function: ir.Operation) -> None:
-    """Makes a function's type that of its arguments and of what it returns."""
-    block = function.regions[0].blocks[0]
-    inputs = [argument.type for argument in block.arguments]
-    results = [value.type for value in list(block.operations)[-1].operation.operands]
-    with function.context:
-        function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, results))

@@ -17,7 +17,7 @@ from attn_mlir.registry import registry
 def kernels_of(module: ir.Module) -> list[ir.Operation]:
     """The scheduled kernels of a module, which is lowered first unless it has some. Raises CompileError where a function becomes none."""
     if not find_all(module.operation, "warp.kernel"):
-        check_programs(module, "NVIDIA")
+        check_programs(module, "NVIDIA", wide=False)
         Pipeline.parse(pipeline.WARP, registry()).run(module)
     for function in [op for op in find_all(module.operation, "func.func") if REFUSED in op.attributes]:
         name = ir.StringAttr(function.attributes["sym_name"]).value

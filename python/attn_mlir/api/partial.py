@@ -9,14 +9,15 @@ from torch import Tensor
 
 from attn_mlir.api.autocast import cast
 from attn_mlir.api.given_masks import is_block_mask
-from attn_mlir.api.inputs import check_inputs, device_type
+from attn_mlir.api.inputs import check_inputs
 from attn_mlir.api.options import Options
 from attn_mlir.api.partial_form import PartialForm, form_of
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.given import POSITIONS
 from attn_mlir.runtime.call import Call, Problem
-from attn_mlir.runtime.dispatch import dispatch, is_seen
+from attn_mlir.runtime.dispatch import dispatch, is_seen, needing_gradient, refuse_transformed
 from attn_mlir.runtime.orders import heads_first, in_order, input_order, output_order
+from attn_mlir.runtime.row_values import column_like, row_indices, value_like
 
 _WIDE = {torch.float16, torch.bfloat16}
 
@@ -90,9 +91,10 @@ class Partial:
                 "the end of this row reads b, h or q_idx, and `apply` has moved its rows: pass moves=False where it has not, or merge "
                 "behind a partial result whose rows lie as attention made them, as in merge(own, prefix.apply(...))"
             )
-        indices = [x.unsqueeze(-1) for x in _indices(self.accumulators[0].shape[:3], self.places)]
+        first = self.accumulators[0]
+        indices = [x.unsqueeze(-1) for x in _indices(first.shape[:3], self.places, first.device)]
         states = [x.unsqueeze(-1) for x in self.states.values()]
-        return torch.as_tensor(code(self.captures, [*self.accumulators, *indices, *states], self.accumulators[0].dtype)[number])
+        return value_like(code(self.captures, [*self.accumulators, *indices, *states], first.dtype)[number], first)
 
 
 def merge(*partials: Partial) -> Partial:
@@ -120,16 +122,13 @@ def merge(*partials: Partial) -> Partial:
 def _merged(
     first: Partial, accumulators: tuple[Tensor, ...], states: list[Tensor], other: Partial
 ) -> tuple[tuple[Tensor, ...], list[Tensor]]:
-    made = first.form.merge(first.captures, [*states, *other.states.values()], accumulators[0].dtype)
+    like = accumulators[0]
+    made = first.form.merge(first.captures, [*states, *other.states.values()], like.dtype)
     count = len(accumulators)
-    scales = [_column(x) for x in made[len(states) :]]
+    scales = [column_like(x, like) for x in made[len(states) :]]
     sides = zip(accumulators, scales[:count], other.accumulators, scales[count:], strict=True)
-    rows = accumulators[0].shape[:3]
-    return tuple(x * by + y * times for x, by, y, times in sides), [torch.as_tensor(x).expand(rows) for x in made[: len(states)]]
-
-
-def _column(scale: Any) -> Any:
-    return scale.unsqueeze(-1) if isinstance(scale, Tensor) and scale.dim() else scale
+    rows = like.shape[:3]
+    return tuple(x * by + y * times for x, by, y, times in sides), [value_like(x, like).expand(rows) for x in made[: len(states)]]
 
 
 def positions(q_offset: Any, kv_offset: Any, q_len: Any, kv_len: Any, sizes: Mapping[str, int], packed: bool = False) -> dict[str, int]:
@@ -171,14 +170,16 @@ class PartialRequest:
     def _run(self, problem: Problem, q: Tensor, k: Tensor, v: Tensor) -> Partial:
         if self.packed is not None and not len(self.packed["q_lengths"]):
             raise ArgumentError("cu_seqlens_q holds no sequence, which has no partial result")
-        if problem.device_type != "cpu":
-            raise UnsupportedError(
-                f"partial results are computed on the CPU only, and q is on {problem.device}: move q, k and v there, or merge results of "
-                "softmax by return_lse=True"
-            )
         places = positions(*self.positions, problem.sizes, self.packed is not None)
         dtype, call = q.dtype, self._call(problem, (q, k, v), problem.inputs.element, places)
-        if dtype in _WIDE and is_seen(call.values):
+        if call.device != "cpu":
+            refuse_transformed(call.values, f"of torch.func, partial results on {call.device} take", 'with device="cpu"')
+            if dtype == torch.float16 and needing_gradient(call.values):
+                raise UnsupportedError(
+                    f"gradients of partial results of float16 are too small or too large for float16 on {call.device}, as sums before the "
+                    "end of a row have other sizes than o: pass bfloat16, or compute them on the CPU"
+                )
+        elif dtype in _WIDE and is_seen(call.values):
             # Gradients of sums before the end are of another size than those of o: too small for f16, where rows are long.
             call = self._call(problem, (q.float(), k.float(), v.float()), "f32", places)
         traced = call.entry.traced
@@ -200,13 +201,13 @@ class PartialRequest:
         later = form.merge.contents | form.finalize.contents  # of this call, whatever becomes of the captured tensors before the end
         outer = tuple([x.clone() if place in later and isinstance(x, Tensor) else x for place, x in enumerate(outer)])
         places = None if self.packed is None else _places(self.packed["q_begins"], self.packed["q_lengths"], rows[2])
-        indices = _indices(rows, places)
-        initial = [torch.as_tensor(x, dtype=score).expand(rows) for x in form.init(outer, indices, score)]
+        like = q.new_zeros((), dtype=score)
+        initial = [value_like(x, like).expand(rows) for x in form.init(outer, _indices(rows, places, q.device), score)]
         if call.problem.is_empty:
             zeros = [q.new_zeros((*rows, v.shape[3]), dtype=score) for _ in form.entries]
             results = [[zeros[0], *initial], *([x] for x in zeros[1:])]
         else:
-            results = [list(dispatch(call._replace(entry=each))) for each in form.entries]
+            results = _results(form, call)
         states = results[0][1:]
         if self.packed is not None:
             states = _without_rows(states, initial, int(self.packed["q_lengths"].sum()))
@@ -214,9 +215,32 @@ class PartialRequest:
         return Partial(tuple(made[0] for made in results), named, form, outer, dtype, self.order, places)
 
 
-def _indices(rows: Sequence[int], places: tuple[Tensor, Tensor] | None) -> list[Tensor]:
+def _results(form: PartialForm, call: Call) -> list[list[Tensor]]:
+    """What the entries of a form give; on GPUs gradients of accumulators are rounded to the type of v, as those of o are."""
+    if call.device == "cpu" or not needing_gradient(call.values):
+        return [list(dispatch(call._replace(entry=each))) for each in form.entries]
+    with torch.no_grad():
+        wide = [dispatch(call._replace(entry=each))[0] for each in form.entries]
+    rounded = [dispatch(call._replace(entry=each)) for each in form.rounded]
+    return [[_Unrounded.apply(x, made[0]), *made[1:]] for x, made in zip(wide, rounded, strict=True)]  # type: ignore[no-untyped-call]
+
+
+class _Unrounded(torch.autograd.Function):
+    """A result as it was before it was rounded; its gradient is that of the rounded one."""
+
+    @staticmethod
+    def forward(ctx: Any, wide: Tensor, rounded: Tensor) -> Tensor:
+        ctx.dtype = rounded.dtype
+        return wide
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor]:
+        return None, grads[0].to(ctx.dtype)
+
+
+def _indices(rows: Sequence[int], places: tuple[Tensor, Tensor] | None, device: torch.device) -> list[Tensor]:
     """b, h and q_idx of the rows [B, H, S], as functions see them, each of three dimensions."""
-    indices = [torch.arange(n).reshape([-1 if i == axis else 1 for i in range(3)]) for axis, n in enumerate(rows)]
+    indices = row_indices(rows, device)
     if places is not None:
         indices[0], indices[2] = (x.reshape(1, 1, -1) for x in places)
     return indices
@@ -224,19 +248,18 @@ def _indices(rows: Sequence[int], places: tuple[Tensor, Tensor] | None) -> list[
 
 def _places(begins: Tensor, lengths: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The sequence of each of `count` rows, and its position there; rows behind the last sequence count as its first row."""
-    sequence = torch.repeat_interleave(torch.arange(len(lengths)), lengths.long())
-    position = torch.arange(len(sequence)) - begins.long()[sequence]
-    behind = count - len(sequence)
-    return torch.cat([sequence, torch.full((behind,), max(len(lengths) - 1, 0))]), torch.cat(
-        [position, torch.zeros(behind, dtype=torch.long)]
-    )
+    device = lengths.device
+    sequence = torch.repeat_interleave(torch.arange(len(lengths), device=device), lengths.long())
+    position = torch.arange(len(sequence), device=device) - begins.long()[sequence]
+    behind = torch.zeros(count - len(sequence), dtype=torch.long, device=device)
+    return torch.cat([sequence, behind + max(len(lengths) - 1, 0)]), torch.cat([position, behind])
 
 
 def _without_rows(states: Sequence[Tensor], initial: Sequence[Tensor], end: int) -> list[Tensor]:
     """The states of packed sequences, as without keys for the rows behind the last sequence."""
     if not states or end == states[0].shape[2]:
         return list(states)
-    belongs = torch.arange(states[0].shape[2]) < end
+    belongs = torch.arange(states[0].shape[2], device=states[0].device) < end
     return [torch.where(belongs, x, start) for x, start in zip(states, initial, strict=True)]
 
 
@@ -253,8 +276,6 @@ def of_attention(qkv: tuple[Any, Any, Any], options: Options, places: tuple[Any,
         raise UnsupportedError("partial results have no dropout: leave dropout_p out")
     if extra is not None:
         raise UnsupportedError("partial results have one product of q and k: leave extra_qk out")
-    if device_type(options.device) not in (None, "cpu"):
-        raise UnsupportedError(f"partial results are computed on the CPU only, got device={options.device!r}")
     if is_block_mask(options.functions[4]):
         raise ArgumentError("mask_mod is a block mask, which is for whole sequences: pass its mask function")
     qkv = cast(*qkv)
@@ -274,5 +295,5 @@ def of_varlen(
 
 
 def _asked(options: Options) -> Options:
-    """What is asked for, of tensors [B, H, S, D] on the CPU."""
-    return options._replace(layout="bhsd", lse=bool(options.lse), states=bool(options.states), device="cpu")
+    """What is asked for, of tensors [B, H, S, D]."""
+    return options._replace(layout="bhsd", lse=bool(options.lse), states=bool(options.states))

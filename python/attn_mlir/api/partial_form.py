@@ -1,6 +1,7 @@
 """What the derivation makes of a traced program for partial results: programs that give states, and the rules to merge and to end them."""
 
 import dataclasses
+import functools
 
 from attn_mlir.backends.program import function_named, reported
 from attn_mlir.dialects import loaded
@@ -17,7 +18,9 @@ from attn_mlir.registry import registry
 from attn_mlir.runtime.scalar_code import ScalarCode, code_of
 
 _ONLINE = "attn-simplify,attn-online-rewrite,attn-guard-empty-rows{every=true}"
-_EXPOSED = "attn-expose-states{{accumulator={number}}},attn-dense-rows"
+_EXPOSED = "attn-expose-states{{accumulator={number} rounded={rounded}}},attn-dense-rows"
+WIDE_RESULTS = "attn.wide_results"
+"""The attribute of a module whose results are parts of sums: no backend rounds them to 16 bits before they are added up."""
 _FORMS: dict[tuple[str, bool], "PartialForm"] = {}
 _LIMIT = 256
 """Forms that are remembered; a program has one, and as many accumulators are programs, too."""
@@ -34,6 +37,14 @@ class PartialForm:
     init: ScalarCode
     merge: ScalarCode
     finalize: ScalarCode
+    source: tuple[Traced, str]
+    """What was traced, and its online form."""
+
+    @functools.cached_property
+    def rounded(self) -> tuple[Entry, ...]:
+        """The same entries with accumulators in the type of v, whose gradients have this type, as products of 16 bits take them."""
+        with LOCK, loaded(), reported():
+            return tuple(Entry(_exposed(*self.source, number, rounded=True)) for number in range(len(self.entries)))
 
     def merges_with(self, other: "PartialForm") -> bool:
         """Whether both are of one row, as far as merging and ending it tell."""
@@ -73,14 +84,16 @@ def _read(traced: Traced) -> PartialForm:
     _, located = texts_of(module)
     entries = tuple(Entry(_exposed(traced, located, number)) for number in range(count))
     names = tuple(name if states.count(name) == 1 else f"{name}_{n}" for n, name in enumerate(states))
-    return PartialForm(entries, names, traced.outputs, codes["init"], codes["merge"], codes["finalize"])
+    return PartialForm(entries, names, traced.outputs, codes["init"], codes["merge"], codes["finalize"], (traced, located))
 
 
-def _exposed(traced: Traced, online: str, number: int) -> Traced:
+def _exposed(traced: Traced, online: str, number: int, rounded: bool = False) -> Traced:
     """The program that gives accumulator `number`, traced as it were: a row whose outputs are the states."""
     module = ir.Module.parse(online)
-    Pipeline.parse(_EXPOSED.format(number=number), registry()).run(module)
+    Pipeline.parse(_EXPOSED.format(number=number, rounded=str(rounded).lower()), registry()).run(module)
     attention = find_all(module.operation, "attn.attention")[0]
     outputs = tuple(ir.StringAttr(name).value for name in attention.attributes["outputs"])
+    if not rounded:
+        module.operation.attributes[WIDE_RESULTS] = ir.UnitAttr.get()
     text, located = texts_of(module)
     return dataclasses.replace(traced, text=text, located=located, outputs=outputs)

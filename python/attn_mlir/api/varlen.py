@@ -10,7 +10,6 @@ from attn_mlir.api.autocast import cast
 from attn_mlir.api.dropout import dropout_of
 from attn_mlir.api.eight_bit import refuse_derivatives, refuse_eight_bit, refuse_scales, scales_of, with_scales
 from attn_mlir.api.graph_parts import graph_part
-from attn_mlir.api.inputs import device_type
 from attn_mlir.api.options import Options, check_splits
 from attn_mlir.api.rows import softmax
 from attn_mlir.api.unknown_arguments import unexpected
@@ -100,8 +99,8 @@ def attention_varlen(
             raise UnsupportedError("partial results are not of keys in pages: leave block_table out, and gather the pages")
         if num_splits or batch_invariant:
             raise UnsupportedError("num_splits and batch_invariant are for whole results: leave them out with return_partial")
-        if dropout_p or out is not None or device_type(device) not in (None, "cpu"):
-            raise UnsupportedError("partial results are computed on the CPU only, without dropout, and not into out")
+        if dropout_p or out is not None:
+            raise UnsupportedError("partial results are computed without dropout, and not into out")
         problem, sequences = problem_of(q, k, v, False), sequences_of(q, cu_seqlens_q, cu_seqlens_k, seqused_k)
         check_largest(max_q, max_k, sequences)
         made = importlib.import_module("attn_mlir.api.partial").of_varlen

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attn_mlir import driver
 from attn_mlir.api.partial import Shape
-from attn_mlir.api.partial_form import PartialForm, form_of
+from attn_mlir.api.partial_form import WIDE_RESULTS, PartialForm, form_of
 from attn_mlir.backends.program import function_named, reported
 from attn_mlir.capture_kinds import CaptureKind
 from attn_mlir.dialects import loaded
@@ -24,14 +24,13 @@ from attn_mlir.mlir import LOCK, ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import block_of, find_all, piece
 from attn_mlir.registry import registry
+from attn_mlir.runtime.row_values import column_like, row_indices, value_like
 from attn_mlir.runtime.scalar_code import ScalarCode, code_of
 
 _DERIVED = "attn-simplify,attn-dense-rows,attn-differentiate{{functions={function} wrt={wrt} only=true}}"
 _BOUNDS = "attn-simplify,attn-resolve-masks"
-_WIDE = "attn.wide_results"
-"""Results are parts of sums, which are not rounded to 16 bits before they are added up."""
-_FREE = f"{_WIDE}, attn.free_reference"
-"""What is more, a running maximum may be any number near it."""
+_FREE_REFERENCE = "attn.free_reference"
+"""The attribute of a module in which a running maximum may be any number near it."""
 PASS = "pass"
 """The source of captured values that an earlier pass over keys has given, [B, Hq, Sq]."""
 _SPLIT = "attn-simplify,attn-split-passes{{part={part}}}"
@@ -100,8 +99,9 @@ class CutProgram:
     @functools.cached_property
     def kernels(self) -> tuple[Any, ...]:
         """The forward kernels, one for each accumulator; the first gives the row states, too."""
-        first = _FREE if self._is_free else _WIDE
-        return tuple(driver.compile(with_attributes(entry.traced.text, first), self.device) for entry in self.form.entries)
+        first = f"{WIDE_RESULTS}, {_FREE_REFERENCE}" if self._is_free else WIDE_RESULTS
+        texts = [entry.traced.text.replace(WIDE_RESULTS, first, 1) for entry in self.form.entries]
+        return tuple(driver.compile(text, self.device) for text in texts)
 
     @property
     def _is_free(self) -> bool:
@@ -209,31 +209,31 @@ class CutProgram:
         count, scales = len(accumulators), made[len(states) :]
         for x, by, y, times in zip(accumulators, scales[:count], other[0], scales[count:], strict=True):
             if not _is_one(by):
-                x.mul_(_column(by, x))
-            x.add_(y) if _is_one(times) else x.addcmul_(y, _column(times, x))
-        return accumulators, [_like(x, states[0]).expand(rows) for x in made[: len(states)]] if states else []
+                x.mul_(column_like(by, x))
+            x.add_(y) if _is_one(times) else x.addcmul_(y, column_like(times, x))
+        return accumulators, [value_like(x, states[0]).expand(rows) for x in made[: len(states)]] if states else []
 
     def empty(self, q: Tensor, captures: Sequence[Any], value_dim: int) -> tuple[list[Tensor], list[Tensor]]:
         """The partial result of rows that see no key."""
         score = torch.float64 if q.dtype == torch.float64 else torch.float32
         rows = q.shape[:3]
-        states = self.form.init(captures, _indices(rows, q.device), score)
+        states = self.form.init(captures, row_indices(rows, q.device), score)
         zeros = [torch.zeros((*rows, value_dim), dtype=score, device=q.device) for _ in self.form.entries]
-        return zeros, [_like(x, zeros[0]).expand(rows) for x in states]
+        return zeros, [value_like(x, zeros[0]).expand(rows) for x in states]
 
     def finalize(self, captures: Sequence[Any], partial: tuple[list[Tensor], list[Tensor]], every: Sequence[Tensor]) -> list[Tensor]:
         """Writes each o, and gives the row outputs and what the backward reads. An o is linear in the accumulators, by factors of rows."""
         accumulators, states = partial
         rows, score, device = accumulators[0].shape[:3], accumulators[0].dtype, accumulators[0].device
-        given = [*(x.unsqueeze(-1) for x in _indices(rows, device)), *(x.unsqueeze(-1) for x in states)]
+        given = [*(x.unsqueeze(-1) for x in row_indices(rows, device)), *(x.unsqueeze(-1) for x in states)]
         units = torch.eye(len(accumulators), dtype=score, device=device)
         made = [self.form.finalize(captures, [*unit, *given], score) for unit in units]
         for output, o in enumerate(every):
-            factors = [_like(results[output], units).expand(*rows, 1) for results in made]
+            factors = [value_like(results[output], units).expand(*rows, 1) for results in made]
             torch.mul(accumulators[0], factors[0], out=o)
             for x, factor in zip(accumulators[1:], factors[1:], strict=True):
                 o.addcmul_(x, factor) if o.dtype == score else o.copy_(o.to(score).addcmul_(x, factor))
-        return [*(_like(x, units).expand(*rows, 1).squeeze(-1) for x in made[0][len(every) :])]
+        return [*(value_like(x, units).expand(*rows, 1).squeeze(-1) for x in made[0][len(every) :])]
 
     def shapes(self, q: Tensor, k: Tensor, v: Tensor, captures: Sequence[Any]) -> list[Any]:
         """The arguments of a function, of which pieces read the captured values and only the sizes of q, k and v."""
@@ -260,7 +260,7 @@ class CutProgram:
             text = texts_of(module)[0]
         if not results:
             return None
-        return BackwardPart(driver.compile_derivative(with_attributes(text, _WIDE), self.device, "given", (), self.deterministic), results)
+        return BackwardPart(driver.compile_derivative(with_wide_results(text), self.device, "given", (), self.deterministic), results)
 
     @functools.cached_property
     def _backward(self) -> str:
@@ -297,9 +297,9 @@ def passes_of(traced: Traced) -> tuple[Traced, Traced]:
     return first, dataclasses.replace(traced, text=last, located=located_last, captures=(*traced.captures, *more))
 
 
-def with_attributes(text: str, attributes: str) -> str:
-    """A module with attributes."""
-    return text.replace("module {", f"module attributes {{{attributes}}} {{", 1)
+def with_wide_results(text: str) -> str:
+    """A module whose results are parts of sums."""
+    return text.replace("module {", f"module attributes {{{WIDE_RESULTS}}} {{", 1)
 
 
 def _rename(module: ir.Module, name: str) -> None:
@@ -309,20 +309,3 @@ def _rename(module: ir.Module, name: str) -> None:
 def _is_one(scale: Any) -> bool:
     """Whether a scale is the constant 1, as where sums need no rescaling."""
     return not (isinstance(scale, Tensor) and (scale.dim() or scale.is_cuda)) and float(scale) == 1.0
-
-
-def _column(scale: Any, like: Tensor) -> Tensor:
-    scale = _like(scale, like)
-    return scale.unsqueeze(-1) if scale.dim() else scale
-
-
-def _like(x: Any, like: Tensor) -> Tensor:
-    """A tensor, or a number, of `like`'s type and on its device. Numbers are filled in: a copy waits for all that the device has to do."""
-    if isinstance(x, Tensor) and (x.dim() or x.device == like.device):
-        return x.to(like.device, like.dtype)
-    return torch.full((), float(x), dtype=like.dtype, device=like.device)
-
-
-def _indices(rows: Sequence[int], device: torch.device) -> list[Tensor]:
-    """b, h and the position in the shard of rows [B, H, S], each of three dimensions."""
-    return [torch.arange(n, device=device).reshape([-1 if i == axis else 1 for i in range(3)]) for axis, n in enumerate(rows)]

@@ -95,16 +95,15 @@ def may_carry_tangents() -> bool:
     return forward_ad._current_level >= 0
 
 
-def refuse_transformed(values: Sequence[Any], what: str) -> None:
-    """Raises UnsupportedError where a value is of a transform of torch.func, or has a tangent; `what` takes neither."""
+def refuse_transformed(values: Sequence[Any], what: str, instead: str = "attention_varlen on packed keys") -> None:
+    """Raises UnsupportedError where a value is of a transform of torch.func, or has a tangent; `what` takes neither, `instead` does."""
     dual = may_carry_tangents()
     for value in values:
         if not isinstance(value, Tensor):
             continue
         if is_functorch_wrapped_tensor(value) or (dual and _is_float(value) and forward_ad.unpack_dual(value).tangent is not None):
             raise UnsupportedError(
-                f"{what} no derivatives, and no torch.vmap: call it outside of transforms of torch.func and without tangents, or "
-                "attention_varlen on packed keys"
+                f"{what} no derivatives, and no torch.vmap: call it outside of transforms of torch.func and without tangents, or {instead}"
             )
 
 
