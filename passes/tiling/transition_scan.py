@@ -11,9 +11,8 @@ from attn_mlir.passes.tiling.views import columns
 
 _ROWS = 64
 """Rows of the state in a tile, at most: a matrix is read in blocks of so many rows and columns."""
-_WIDE, _COLUMNS = 128, (32, 16)
-"""Columns of the state that a program passes on: the first of these that divides them, or all; the last where there are more rows than
-`_WIDE`, whose tiles would not fit into registers."""
+_COLUMNS = (32, 16)
+"""Columns of the state that a program passes on: the first of these that divides them, or all."""
 
 
 def build_transition_scan(function: ir.Operation, op: ir.Operation) -> None:
@@ -23,8 +22,7 @@ def build_transition_scan(function: ir.Operation, op: ir.Operation) -> None:
     outputs = [Output(op, "store", (), number) for number in returned]
     states = ir.RankedTensorType(view.states.type)
     width = states.shape[3]
-    allowed = _COLUMNS if view.rows.value <= _WIDE else _COLUMNS[-1:]
-    size = next((size for size in allowed if width % size == 0), width)
+    size = next((size for size in _COLUMNS if width % size == 0), width)
     attributes = {"grid": "chunks", "block_q": min(view.rows.value, _ROWS), "block_kv": size, "blocks": width // size}
     with op.location:
         frame = Frame(function, [op], outputs)
