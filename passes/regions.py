@@ -40,7 +40,7 @@ def types_in(root: ir.Operation) -> set[ir.Type]:
     found: set[ir.Type] = set()
 
     def note(op: ir.Operation) -> ir.WalkResult:
-        found.update([result.type for result in op.results])
+        found.update(op.results.types)
         if len(op.regions):
             found.update([argument.type for region in op.regions for block in region.blocks for argument in block.arguments])
         return ir.WalkResult.ADVANCE

@@ -23,6 +23,7 @@ BACKEND = Backend(
         "hip-report": "report:to_report",
     },
     packed=True,
+    paged=True,
     schedule="passes.schedule:schedule",
     compile="driver:compile_module",
     derive="driver:compile_derivative",

@@ -170,6 +170,21 @@ template <int Align, int Columns, int Padded> ATTN_DEVICE Bits2 load_eight_bytes
   return Bits2{load_four_bytes<Align, Columns, Padded>(rows, row, column), load_four_bytes<Align, Columns, Padded>(rows, row, column + 4)};
 }
 
+// As many elements of a row in a page as `Words` holds, from column `column` on; zeros where the row does not exist, and after its columns.
+template <typename Words, int Align, int Columns, typename T> ATTN_DEVICE Words load_from(const T *row, int column, bool exists) {
+  constexpr int kCount = sizeof(Words) / sizeof(T);
+  Words words = {};
+  if constexpr (Align >= kCount) {
+    if (exists && column < Columns) words = *(const Words *)(row + column);
+  } else {
+    T parts[kCount];
+#pragma unroll
+    for (int e = 0; e < kCount; ++e) parts[e] = exists && column + e < Columns ? row[column + e] : T(0);
+    __builtin_memcpy(&words, parts, sizeof(Words));
+  }
+  return words;
+}
+
 // Eight elements of a column, in rows `row` to `row` + 7.
 template <int Columns> ATTN_DEVICE Bits4 load_column(Rows rows, int stride, int row, int column) {
   Bits4 words;

@@ -13,7 +13,20 @@ as fast (+5 %)."""
 
 def compile_module(module: ir.Module, pic: bool = False) -> ExecutionEngine:
     """Compiles a module in the LLVM dialect, with `pic` for a library. Warns where it is too large to be optimised."""
+    if llvm_level() == 0:
+        _select_fast(module)
     return ExecutionEngine(module, opt_level=level_of(module), enable_pic=pic)
+
+
+def _select_fast(module: ir.Module) -> None:
+    """Marks functions as not to be optimised: MLIR's engine leaves passes over IR out at level 0, but generates code as at level 2.
+
+    Not where a function is too large for another level: it would run several times slower.
+    """
+    for view in module.body.operations:
+        if any(len(region.blocks) for region in view.operation.regions):
+            for name in ("no_inline", "optimize_none"):
+                view.operation.attributes[name] = ir.UnitAttr.get(module.context)
 
 
 def level_of(module: ir.Module) -> int:

@@ -48,6 +48,11 @@ class PrinterCore(Generic[Tile]):
             return None
         return self.arguments.values[ir.IntegerAttr(facts["table"]).value]
 
+    def keys_of_sequences(self) -> ir.Value | None:
+        """The lengths of the keys of packed sequences; None where none are packed."""
+        facts = ir.DictAttr(self.kernel.attributes["tile.kernel"])
+        return self.arguments.values[list(ir.DenseI64ArrayAttr(facts["lengths"]))[1]] if "lengths" in facts else None
+
     def blocks(self) -> str:
         """How many blocks of rows there are, or items of the list: an expression, for that `items` once `declare_items` is printed."""
         return "items" if self.packed else self.arguments.blocks()

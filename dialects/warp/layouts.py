@@ -7,6 +7,7 @@ not do, as 72, 80 or 96 columns are no powers of two.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from attn_mlir.mlir import ir
 
@@ -97,8 +98,7 @@ class Fragment:
     @property
     def layout(self) -> RegisterLayout:
         """Where its elements are; of rows and parts, where those of the narrowest tile are."""
-        make, multiple = INSTRUCTIONS[self.instruction]
-        return make(self.shape[1] if self.form == "tile" else multiple)
+        return _known(self.instruction, self.shape[1] if self.form == "tile" else 0)
 
     @property
     def elements(self) -> int:
@@ -124,6 +124,13 @@ class Fragment:
         layout = make(self.shape[1] if self.form == "tile" else multiple)
         wanted = {"tile": [layout.rows], "rows": [layout.rows], "parts": [layout.rows, layout.parts]}[self.form]
         return "" if list(self.shape[: len(wanted)]) == wanted else f"begins with {'x'.join(map(str, wanted))}"
+
+
+@cache
+def _known(instruction: str, columns: int) -> RegisterLayout:
+    """The layout of a tile of so many columns, 0 for the narrowest."""
+    make, multiple = INSTRUCTIONS[instruction]
+    return make(columns or multiple)
 
 
 def fragment(type_: ir.Type) -> Fragment | None:

@@ -65,25 +65,36 @@ def test_nvidia(block: tuple[int, int]) -> None:
     attended("cuda", block, 2e-3)
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize(("block", "lists"), [((64, 64), 4), ((1, 64), 2), ((1, 16), 1), ((128, 32), 2)])
-def test_nvidia_loads_through_the_list(block: tuple[int, int], lists: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def loads_through_the_list(
+    device: str, sizes: tuple[int, ...], block: tuple[int, int], lists: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without gradients lists are tables of pages; what no list names is never read."""
     taken: list[Any] = []
     monkeypatch.setattr(key_lists, "attention_in_pages", lambda *given: taken.append(key_pages.attention_in_pages(*given)) or taken[-1])
-    sizes = (2, 4, 2, 257, 1030, 64)
-    qkv: Any = [x.detach().cuda() for x in inputs(sizes, torch.float16)]
+    on, (queries, keys) = "cuda" if device == "cuda" else "cpu", sizes[3:5]
+    qkv: Any = [x.detach().to(on) for x in inputs(sizes, torch.float16)]
     index = draw(sizes, block, lists, 5)
     index[index == 3] = -1
     for x in qkv[1:]:
         x[:, :, 3 * block[1] : 4 * block[1]] = torch.nan
-    o, lse = attn_mlir.attention(
-        *qkv, mask_mod=attn_mlir.masks.causal("bottom_right"), key_index=index.cuda(), key_block=block, return_lse=True
-    )
+    causal = attn_mlir.masks.causal("bottom_right")
+    o, lse = attn_mlir.attention(*qkv, mask_mod=causal, key_index=index.to(on), key_block=block, return_lse=True, device=device)
     assert taken[0] is not None
-    present = listed(index, block, 4, 257, 1030) & (torch.arange(257)[:, None] + 773 >= torch.arange(1030))
+    present = listed(index, block, 4, queries, keys) & (torch.arange(queries)[:, None] + keys - queries >= torch.arange(keys))
     wanted, wanted_lse = dense([x.cpu().nan_to_num() for x in qkv], present)
     agree([o.cpu()], [wanted], 2e-3)
     empty = wanted_lse == -torch.inf
     assert torch.equal(lse.cpu() == -torch.inf, empty)
     agree([lse.cpu()[~empty]], [wanted_lse[~empty]], 2e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("block", "lists"), [((64, 64), 4), ((1, 64), 2), ((1, 16), 1), ((128, 32), 2)])
+def test_nvidia_loads_through_the_list(block: tuple[int, int], lists: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    loads_through_the_list("cuda", (2, 4, 2, 257, 1030, 64), block, lists, monkeypatch)
+
+
+@needs_host_clang
+@pytest.mark.parametrize(("block", "lists"), [((32, 64), 4), ((1, 16), 1)])
+def test_emulated_amd_loads_through_the_list(block: tuple[int, int], lists: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    loads_through_the_list("hip-emulated", (1, 4, 2, 40, 410, 32), block, lists, monkeypatch)

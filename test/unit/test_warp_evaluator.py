@@ -9,7 +9,7 @@ import pytest
 from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
 from attn_mlir.reference import InputMaker, Sizes, difference, evaluate
-from attn_mlir.reference.warp import Fault, check_registers, kernels_of, run_scheduled, schedules_of
+from attn_mlir.reference.warp import Fault, check_registers, kernels_of, read_kernel, run_scheduled, schedules_of
 from warp_edits import Edit
 from warp_faults import FAULTS, HARMLESS, Planted
 
@@ -42,7 +42,7 @@ def run(kernel: ir.Operation, sizes: Sizes, name: str, blocks: int) -> None:
     """Raises Fault where the kernel is wrong; its kind is "wrong numbers" where nothing else is."""
     inputs, wanted = problem(sizes)
     outputs = [np.full(w.shape, np.nan) for w in wanted]
-    run_scheduled(kernel, [*inputs, *outputs], schedules_of(kernel)[name], blocks)
+    run_scheduled(read_kernel(kernel), [*inputs, *outputs], schedules_of(kernel)[name], blocks)
     worst = max(difference(n, got, want).relative for n, got, want in zip(("o", "lse"), outputs, wanted, strict=True))
     if not worst < 2e-3:
         raise Fault("wrong numbers", kernel.location, f"differs by {worst:.1e}")

@@ -5,7 +5,7 @@ import pytest
 
 from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
-from attn_mlir.reference.warp import Fault, kernels_of, run_scheduled, schedules_of
+from attn_mlir.reference.warp import Fault, kernels_of, read_kernel, run_scheduled, schedules_of
 
 TYPES = """
 #smem = #warp.shared<128 : i64>
@@ -140,11 +140,11 @@ def run(text: str, arguments: list[np.ndarray], blocks: int) -> None:
     with context:
         module = ir.Module.parse(TYPES + text)
         (kernel,) = kernels_of(module)
-        given = [a.copy() for a in arguments]
+        given, read = [a.copy() for a in arguments], read_kernel(kernel)
         for schedule in schedules_of(kernel).values():
             for to, begin in zip(arguments, given, strict=True):
                 to[...] = begin
-            run_scheduled(kernel, arguments, schedule, blocks)
+            run_scheduled(read, arguments, schedule, blocks)
 
 
 def test_additions_in_order() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
 from attn_mlir.reference import InputMaker, Sizes, difference, evaluate
-from attn_mlir.reference.warp import Costs, Event, kernels_of, run_timed
+from attn_mlir.reference.warp import Costs, Event, kernels_of, read_kernel, run_timed
 from attn_mlir.reference.warp.costs import COSTS
 from attn_mlir.reference.warp.kernels import RULES
 from attn_mlir.reference.warp.machine import Machine
@@ -64,7 +64,7 @@ def causal() -> tuple[list[Event], list[tuple[str, str, str]], list[float]]:
         wanted = evaluate(module, inputs)
         outputs = [np.full(w.shape, np.nan) for w in wanted]
         events = run_timed(kernel, [*inputs, *outputs], COSTS_OF_TEST)
-        watched = Watched(kernel, [*inputs, *(np.full(w.shape, np.nan) for w in wanted)], drawn(3), 1, RULES)
+        watched = Watched(read_kernel(kernel), [*inputs, *(np.full(w.shape, np.nan) for w in wanted)], drawn(3), 1, RULES)
         with np.errstate(all="ignore"):
             watched.execute()
         errors = [difference("", got, want).relative for got, want in zip(outputs, wanted, strict=True)]

@@ -10,7 +10,9 @@ from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.reference import InputMaker, Sizes, difference, evaluate
-from attn_mlir.reference.warp import Fault, check_registers, kernels_of, run_scheduled, schedules_of
+from attn_mlir.reference.warp import Fault, check_registers, kernels_of, read_kernel, run_scheduled, schedules_of
+from attn_mlir.reference.warp.program import Inst
+from attn_mlir.reference.warp.schedules import Schedule
 from attn_mlir.registry import registry
 
 INPUTS = Path(__file__).parents[1] / "Inputs"
@@ -54,6 +56,14 @@ def formed(program: Program, passes: str) -> ir.Module:
 
 
 @cache
+def kernel_of(program: Program, passes: str) -> tuple[dict[str, Schedule], Inst]:
+    """The schedules of the formed kernel, whose registers are enough, and the kernel as it runs."""
+    (kernel,) = kernels_of(formed(program, passes))
+    check_registers(kernel)
+    return schedules_of(kernel), read_kernel(kernel)
+
+
+@cache
 def problem(program: Program, sizes: Sizes) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Inputs, and what the program gives in float64."""
     context = ir.Context()
@@ -66,10 +76,8 @@ def problem(program: Program, sizes: Sizes) -> tuple[list[np.ndarray], list[np.n
 
 def check(program: Program, passes: str, sizes: Sizes, names: tuple[str, ...] = (), blocks: int = 2) -> None:
     """Runs the formed kernel in schedules of these names, all without names; AssertionError where numbers are wrong."""
-    (kernel,) = kernels_of(formed(program, passes))
-    check_registers(kernel)
+    known, kernel = kernel_of(program, passes)
     inputs, wanted = problem(program, sizes)
-    known = schedules_of(kernel)
     for name in names or known:
         outputs = [np.full(each.shape, np.nan) for each in wanted]
         run_scheduled(kernel, [*inputs, *outputs], known[name], blocks)
@@ -86,10 +94,11 @@ def missed(text: str, program: Program, sizes: Sizes = Sizes(1, 1, 1, 320, 320),
     with context:
         module = ir.Module.parse(text)
         (kernel,) = kernels_of(module)
+        read = read_kernel(kernel)
         for schedule in schedules_of(kernel).values():
             outputs = [np.full(each.shape, np.nan) for each in wanted]
             try:
-                run_scheduled(kernel, [*inputs, *outputs], schedule, blocks)
+                run_scheduled(read, [*inputs, *outputs], schedule, blocks)
             except Fault:
                 return True
             if not all(

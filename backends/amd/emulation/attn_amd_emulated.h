@@ -5,8 +5,7 @@
 #include <math.h>
 #undef _GLIBCXX_INCLUDE_NEXT_C_HEADERS
 
-#include <cstring>
-#include <utility>
+#include <string.h>
 
 #include "wave.h"
 
@@ -154,13 +153,15 @@ ATTN_INLINE int opaque(int x) { return x; }
 }  // namespace attn
 
 // ---- how the runtime calls the kernel: with what pointers point to, in the order of its parameters
+template <typename, size_t... I>
+struct AttnEmulatedPlaces {};  // std::index_sequence, without the header
 template <typename... T, size_t... I>
-__attribute__((no_sanitize("thread"))) static void attn_emulated_call(void (*kernel)(T...), void **values, std::index_sequence<I...>) {
+__attribute__((no_sanitize("thread"))) static void attn_emulated_call(void (*kernel)(T...), void **values, AttnEmulatedPlaces<size_t, I...>) {
   kernel(*(T *)values[I]...);
 }
 template <typename... T>
 __attribute__((no_sanitize("thread"))) static void attn_emulated_call(void (*kernel)(T...), void **values) {
-  attn_emulated_call(kernel, values, std::index_sequence_for<T...>());
+  attn_emulated_call(kernel, values, __make_integer_seq<AttnEmulatedPlaces, size_t, sizeof...(T)>());
 }
 template <typename... T>
 static int attn_emulated_sizes(void (*)(T...), int *sizes) {

@@ -1,7 +1,8 @@
 // What the emulated device code and the runtime that executes it agree on.
 #pragma once
-#include <cstddef>
-#include <cstdint>
+// C's headers, as in attn_amd_emulated.h: each kernel reads them.
+#include <stddef.h>
+#include <stdint.h>
 
 #define ATTN_LANES 64
 

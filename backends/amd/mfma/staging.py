@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from attn_mlir.backends.amd.mfma.core import TYPES, MfmaCore, check_element
 from attn_mlir.backends.amd.mfma.tiles import STEP, WAVES, LdsTile, PackedTile, round_up
+from attn_mlir.backends.gpu.input_limits import PAGE_ROWS
 from attn_mlir.backends.gpu.structure import body, operations, yielded
 from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
@@ -166,6 +167,9 @@ class Staging:
         core, arguments = self.core, self.core.arguments
         for stream in streams:
             source = stream.source
+            if core.table_of(source) is not None:
+                self._fetch_pages(stream, row)
+                continue
             batch, head = core.value(stream.batch), core.value(stream.head)
             offset = [(batch, 0), (head, 1), (row, 2)]
             address = " + ".join(f"{place} * {arguments.stride(source, dim)}" for place, dim in offset)
@@ -177,6 +181,37 @@ class Staging:
                     f"const attn::Rows {rows} = attn::rows_of({base} + {address}, {count}, {stream.name}_stride, {stream.columns});"
                 )
                 self._pieces(stream, rows)
+
+    def _fetch_pages(self, stream: Stream, row: str) -> None:
+        """The same of a cache in pages. Blocks begin at multiples of PAGE_ROWS, as pages do: the rows of a piece are in one page."""
+        core, writer, arguments, source = self.core, self.core.writer, self.core.arguments, stream.source
+        table, keys = core.table_of(source), core.keys_of_sequences()
+        if stream.rows % PAGE_ROWS or table is None or keys is None:
+            raise UnsupportedError(f"amd: blocks of keys in pages are multiples of {PAGE_ROWS}, not {stream.rows}")
+        batch, head, size = core.value(stream.batch), core.value(stream.head), arguments.size(source, 2)
+        align, type_ = core.align(source), "unsigned char" if stream.widening else "unsigned short"
+        words = "Bits2" if stream.patches else "Bits4"
+        words = {"Bits2": "unsigned", "Bits4": "attn::Bits2"}[words] if stream.widening else f"attn::{words}"
+        with core.scope(""):
+            writer.line(f"const int some = min({stream.rows}, {arguments.element(keys, [batch])} - {row});")
+            with core.unrolled("i", stream.turns):
+                piece, column = self._piece(stream)
+                where = arguments.element(table, [batch, f"(({row} + {piece}) / {size})"])
+                strides = [arguments.stride(source, dim) for dim in range(3)]
+                rows = f"({row} + {piece}) % {size} * {strides[2]}"
+                writer.line(
+                    f"const int place = {piece} < some ? {where} : -1;",
+                    f"const bool inside = place >= 0 && place < {arguments.size(source, 0)};",
+                    f"const {type_} *from = (const {type_} *){arguments.pointer(source)} + (inside ? place : 0) * {strides[0]} "
+                    f"+ {head} * {strides[1]} + {rows};",
+                )
+                load = f"attn::load_from<{words}, {align}, {stream.columns}>"
+                if not stream.patches:
+                    writer.line(f"{stream.name}[i] = {load}(from, {column}, inside);")
+                    return
+                with writer.unrolled("e", 8):
+                    exists = f"inside && {piece} + e < some"
+                    writer.line(f"{stream.name}[8 * i + e] = {load}(from + e * {strides[2]}, {column}, {exists});")
 
     def _pieces(self, stream: Stream, rows: str) -> None:
         core, writer = self.core, self.core.writer

@@ -1,12 +1,14 @@
 """Floats of 8 bits as bytes: what `dialects.elements` says of a type is all that its conversions need."""
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from attn_mlir.backends.cpu.lowering import emit
 from attn_mlir.dialects.elements import Element, element_of, is_eight_bit
 from attn_mlir.float_values import encoded
 from attn_mlir.mlir import arith, ir
-from attn_mlir.passes.regions import find_all, is_constant, types_in, walk
+from attn_mlir.passes.regions import find_all, is_constant, walk
 
 _SIGN, _MAGNITUDE, _QUIET_NAN, _INFINITY = 0x80, 0x7F, 0x7FC00000, 0x7F800000
 _OF_SINGLE = 23
@@ -18,9 +20,9 @@ def like(type_: ir.Type, element: ir.Type) -> ir.Type:
     return ir.VectorType.get(ir.VectorType(type_).shape, element) if isinstance(type_, ir.VectorType) else element
 
 
-def expand_eight_bit(module: ir.Operation) -> None:
-    """Makes bytes of all 8-bit floats, and integer arithmetic of the ops that convert them."""
-    if not any(is_eight_bit(emit.element_of(type_)) for type_ in types_in(module)):
+def expand_eight_bit(module: ir.Operation, types: Iterable[ir.Type]) -> None:
+    """Makes bytes of all 8-bit floats, if any are among the module's types, and integer arithmetic of the ops that convert them."""
+    if not any(is_eight_bit(emit.element_of(type_)) for type_ in types):
         return
     for op in find_all(module, "arith.truncf", "arith.extf", "arith.constant"):
         to, of = op.results[0].type, op.operands[0].type if len(op.operands) else None

@@ -36,8 +36,9 @@ class ExpandCasts(Pass):
             if emit.element_of(op.operands[0].type).width == 64:
                 with op.location, ir.InsertionPoint(op):
                     op.operands[0] = arith.truncf(like(op.results[0].type, ir.F32Type.get()), op.operands[0])
-        expand_eight_bit(module)
-        if expands and any(_is_brain(type_) for type_ in types_in(module)):
+        types = types_in(module)
+        expand_eight_bit(module, types)
+        if expands and any(_is_brain(type_) for type_ in types):
             for op in list(walk(module)):
                 with op.location:
                     _expand(op)

@@ -16,7 +16,8 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import LOCK, ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import find_all
-from attn_mlir.reference.warp import arguments_of, kernels_of, run_scheduled
+from attn_mlir.reference.warp import arguments_of, kernels_of, read_kernel, run_scheduled
+from attn_mlir.reference.warp.program import Inst
 from attn_mlir.reference.warp.schedules import drawn
 from attn_mlir.registry import registry
 
@@ -59,6 +60,7 @@ class EvaluatedKernel:
             with self._context:
                 self._module = ir.Module.parse(text)
                 (self._kernel,) = kernels_of(self._module)
+        self._read: Inst | None = None
 
     def __call__(self, arguments: Sequence[Any], outputs: Mapping[int, str]) -> None:
         """Runs on the arguments of the tile function, of which those with numbers in `outputs` are written: "store"d, or added to.
@@ -68,7 +70,8 @@ class EvaluatedKernel:
         arrays = [_array(x, outputs.get(n, "")) if isinstance(x, torch.Tensor) else x for n, x in enumerate(arguments)]
         with LOCK, self._context:
             assert len(arguments_of(self._kernel)) - len(arrays) in (0, 1)  # the counter of tiles
-            run_scheduled(self._kernel, arrays, lambda: drawn(_SEED), _BLOCKS)
+            self._read = self._read or read_kernel(self._kernel)
+            run_scheduled(self._read, arrays, lambda: drawn(_SEED), _BLOCKS)
         for number in outputs:
             _first_slot(arguments[number]).copy_(torch.from_numpy(arrays[number]).reshape(_first_slot(arguments[number]).shape))
 

@@ -18,6 +18,7 @@ from attn_mlir.api.given_masks import check_sizes, is_block_mask, sizes_of, with
 from attn_mlir.api.inputs import check_inputs
 from attn_mlir.api.key_pages import attention_in_pages
 from attn_mlir.api.options import Options
+from attn_mlir.backends import backend_for
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.given import LISTS
 from attn_mlir.performance import told
@@ -27,8 +28,8 @@ from attn_mlir.runtime.dispatch import dispatch, needing_gradient
 from attn_mlir.runtime.key_lists import ListForm, check_range, check_twice, form_of, lists_of
 from attn_mlir.runtime.orders import all_heads_first, all_in_order, input_order, output_order
 
-_PAGED = (9, 0)
-"""The compute capability of GPUs whose kernels read keys in pages."""
+_HOPPER = (9, 0)
+"""The compute capability of those GPUs of NVIDIA whose kernels read keys in pages."""
 MAX_KEY_BLOCK = 1 << 20
 FEW_QUERIES = 16
 """Blocks of fewer queries do not fill the rows of a kernel's block."""
@@ -84,12 +85,18 @@ def _in_pages(
     """The result, of kernels that load what is listed, where a device has such for this call."""
     index, form, problem = lists
     transformed = peek_interpreter_stack() is not None or forward_ad._current_level >= 0 or torch._C._len_torch_dispatch_stack()
-    if extra or dropout.form is not None or transformed or not index.is_cuda:
-        return None
-    if torch.cuda.get_device_capability(index.device) != _PAGED:
+    if extra or dropout.form is not None or transformed or not _reads_pages(options.target(problem), index):
         return None
     check_numbers(index, -(-problem.sizes["Skv"] // form.listed), form.listed)
     return attention_in_pages(qkv, options, index, form, problem)
+
+
+def _reads_pages(target: str, index: torch.Tensor) -> bool:
+    """Whether kernels of a device that is no CPU read keys in pages."""
+    backend = backend_for(target)
+    if backend is None or not backend.paged:
+        return False
+    return backend.name != "nvidia" or (index.is_cuda and torch.cuda.get_device_capability(index.device) == _HOPPER)
 
 
 def check_key_lists(index: Any, block: Any, sizes: Mapping[str, Any], device: torch.device) -> ListForm:

@@ -9,7 +9,7 @@ from attn_mlir.dialects.regions import walk
 from attn_mlir.mlir import ir
 from attn_mlir.reference.compare import Difference, difference, worst
 from attn_mlir.reference.scalar import element_type
-from attn_mlir.reference.warp import arguments_of, check_registers, function_of, kernels_of, run_scheduled, schedules_of
+from attn_mlir.reference.warp import arguments_of, check_registers, function_of, kernels_of, read_kernel, run_scheduled, schedules_of
 from attn_mlir.tools.runs import EvaluatedRun, Runs
 from attn_mlir.tools.source import Source
 
@@ -55,9 +55,9 @@ def _differences(kernel: ir.Operation, run: EvaluatedRun) -> tuple[list[Differen
         message = f"takes {len(arguments_of(kernel))} arguments; @{run.function} has {given} and {wanted} results"
         raise DiagnosticError([at(kernel.location, "error", f"'warp.kernel' {message}")])
     found = []
-    chosen = schedules_of(kernel, seeds=1)
+    chosen, read = schedules_of(kernel, seeds=1), read_kernel(kernel)
     for schedule in chosen.values():
         outputs = [np.full(each.shape, np.nan) for each in run.wanted]
-        run_scheduled(kernel, [*run.inputs, *outputs], schedule, _BLOCKS)
+        run_scheduled(read, [*run.inputs, *outputs], schedule, _BLOCKS)
         found.append([difference(*each) for each in zip(run.names, outputs, run.wanted, strict=True)])
     return worst(found), len(chosen)

@@ -2,7 +2,7 @@
 
 from attn_mlir.reference.warp.costs import Costs
 from attn_mlir.reference.warp.faults import Fault
-from attn_mlir.reference.warp.kernels import arguments_of, function_of, kernels_of, run_scheduled, run_timed, schedules_of
+from attn_mlir.reference.warp.kernels import arguments_of, function_of, kernels_of, read_kernel, run_scheduled, run_timed, schedules_of
 from attn_mlir.reference.warp.registers import check_registers
 from attn_mlir.reference.warp.timed import Event
 
@@ -14,6 +14,7 @@ __all__ = [
     "check_registers",
     "function_of",
     "kernels_of",
+    "read_kernel",
     "run_scheduled",
     "run_timed",
     "schedules_of",

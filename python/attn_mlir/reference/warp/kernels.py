@@ -11,6 +11,7 @@ from attn_mlir.reference.warp import barriers, fragments, memory, products, stru
 from attn_mlir.reference.warp.costs import Costs
 from attn_mlir.reference.warp.faults import Fault
 from attn_mlir.reference.warp.machine import Machine, Rule
+from attn_mlir.reference.warp.program import Inst
 from attn_mlir.reference.warp.schedules import Schedule, schedules
 from attn_mlir.reference.warp.timed import Event, TimedMachine
 
@@ -38,7 +39,12 @@ def schedules_of(kernel: ir.Operation, seeds: int = 2) -> dict[str, Schedule]:
     return schedules([f"{ir.StringAttr(name).value} {n}" for name, count in roles for n in range(ir.IntegerAttr(count).value)], seeds)
 
 
-def run_scheduled(kernel: ir.Operation, arguments: Sequence[Any], schedule: Schedule, blocks: int = 2) -> int:
+def read_kernel(kernel: ir.Operation) -> Inst:
+    """A kernel as `run_scheduled` takes it: reading it takes as long as a run of a few tiles does. It does not see later changes."""
+    return Inst(kernel, {})
+
+
+def run_scheduled(kernel: Inst, arguments: Sequence[Any], schedule: Schedule, blocks: int = 2) -> int:
     """Runs `blocks` thread blocks of a kernel at the same time; how many steps it took.
 
     `arguments`: float64 or integer arrays and numbers; outputs are written in place. The counter that hands tiles out may be left out.
@@ -52,14 +58,16 @@ def run_scheduled(kernel: ir.Operation, arguments: Sequence[Any], schedule: Sche
     return steps
 
 
-def counters_for(kernel: ir.Operation, arguments: Sequence[Any]) -> list[np.ndarray]:
+def counters_for(kernel: Inst, arguments: Sequence[Any]) -> list[np.ndarray]:
     """The counter of tiles that a kernel takes behind its arguments, where these have none."""
-    return [np.zeros(1, np.int64)] * (len(arguments_of(kernel)) - len(arguments))
+    names, _ = kernel.blocks[0]
+    return [np.zeros(1, np.int64)] * (len(names) - len(arguments))
 
 
 def run_timed(kernel: ir.Operation, arguments: Sequence[Any], costs: Costs, blocks: int = 1) -> list[Event]:
     """What the warpgroups of a kernel do, in the order of the time that a model gives their ops; see `run_scheduled`."""
     with np.errstate(all="ignore"):
-        machine = TimedMachine(kernel, [*arguments, *counters_for(kernel, arguments)], costs, blocks, RULES)
+        read = read_kernel(kernel)
+        machine = TimedMachine(read, [*arguments, *counters_for(read, arguments)], costs, blocks, RULES)
         machine.execute()
         return machine.record

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from attn_mlir.mlir import ir
 from attn_mlir.reference.errors import EvaluationError
 from attn_mlir.reference.warp.clocks import Access, Accesses, WarpClock
 from attn_mlir.reference.warp.faults import Fault, line_of
@@ -23,14 +22,14 @@ Rule = Callable[..., Any]
 class Machine:
     """Thread blocks of a kernel that run at the same time, over tensors in global memory."""
 
-    def __init__(self, kernel: ir.Operation, arguments: Sequence[Any], choose: Choice, blocks: int, rules: dict[str, Rule]) -> None:
+    def __init__(self, kernel: Inst, arguments: Sequence[Any], choose: Choice, blocks: int, rules: dict[str, Rule]) -> None:
         """`arguments`: arrays, written in place, and numbers. Buffers, barriers and roles of all `blocks` are made."""
         self.choose, self.blocks, self.rules, self.ids = choose, blocks, rules, itertools.count()
         self.events: list[Event] = []
         self.accesses = Accesses()
         self.orders: dict[tuple[int, int], Any] = {}
-        self.lanes = ir.IntegerAttr(kernel.attributes["lanes"]).value
-        names, body = Inst(kernel, {}).blocks[0]
+        self.lanes = kernel.attributes["lanes"]
+        names, body = kernel.blocks[0]
         given = [Tensor(n, a) if isinstance(a, np.ndarray) and a.ndim else a for n, a in enumerate(arguments)]
         self.units = [unit for number in range(blocks) for unit in self._start(Block(number), dict(zip(names, given, strict=True)), body)]
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attn_mlir.mlir import ir
 from attn_mlir.reference.warp import machine
 from attn_mlir.reference.warp.clocks import Barrier
 from attn_mlir.reference.warp.costs import COSTS, Costs
@@ -48,7 +47,7 @@ class Event:
 class TimedMachine(Machine):
     """Runs a kernel, and records `record`: events in the order in which they began, those of a warpgroup in the order of its program."""
 
-    def __init__(self, kernel: ir.Operation, arguments: Sequence[Any], costs: Costs, blocks: int, rules: dict[str, Rule]) -> None:
+    def __init__(self, kernel: Inst, arguments: Sequence[Any], costs: Costs, blocks: int, rules: dict[str, Rule]) -> None:
         self.costs, self.record, self.now = costs, list[Event](), 0.0
         self._at: dict[int, float] = {}
         """The time of a warpgroup."""
