@@ -292,4 +292,5 @@ _EXPLAINED = {
     "attn.chunk": explain_chunks,
     "attn.decay_sum": explain_decay_sum,
     "attn.state_scan": explain_scan,
+    "attn.transition_scan": explain_scan,
 }

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 from attn_mlir.dialects.attn.linear_erase import is_delta
 from attn_mlir.dialects.attn.linear_recurrence import state_shape
-from attn_mlir.dialects.attn.linear_segments import segment_of
+from attn_mlir.dialects.attn.linear_segments import identity_of, segment_of
 from attn_mlir.mlir import ir
 from attn_mlir.passes.derivation.chunk import PIECES, derive_chunks
 from attn_mlir.passes.derivation.delta import derive_delta
 from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.derivation.expr import Expr, Graph, text
-from attn_mlir.passes.derivation.segments import derive_segments
+from attn_mlir.passes.derivation.segments import derive_delta_segments, derive_segments
 from attn_mlir.passes.differentiation.errors import DifferentiationError
 from attn_mlir.passes.differentiation.linear_check import certified
 from attn_mlir.passes.differentiation.model import ROW, Param, RowModel
@@ -112,21 +112,25 @@ def explain_decay_sum(op: ir.Operation) -> Iterator[str]:
 
 
 def explain_scan(op: ir.Operation) -> Iterator[str]:
-    """An `attn.state_scan`: how the state passes from segment to segment."""
-    forward = _choice(op, "direction") == "forward"
+    """An `attn.state_scan` or `attn.transition_scan`: how the state passes from segment to segment."""
+    forward, erases = _choice(op, "direction") == "forward", op.name == "attn.transition_scan"
     segment, order = ir.IntegerAttr(op.attributes["segment"]).value, "first to last" if forward else "last to first"
     yield f"states between segments of {segment} positions, {order}"
-    form, report = derive_segments(forward)
+    form, report = (derive_delta_segments if erases else derive_segments)(forward)
     carry = text(form.factors["carry"], {**form.places.names, form.places.end: "G"})
     given = ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])
-    yield f"  S = {f'{carry} S' if given[2] else 'S'} + F, where F is what a segment adds, its final state from a zero state"
+    passed = "M S" if erases else f"{carry} S" if given[2] else "S"
+    yield f"  S = {passed} + F, where F is what a segment adds, its final state from a zero state"
+    if erases:
+        yield "  M is the matrix by which a segment multiplies the state: its final state from the identity, without values"
     yield f"confirmed in float64 against the recurrence: {report.points} values, largest relative error {report.error:.1e}"
 
 
 def _segments(op: ir.Operation) -> Iterator[str]:
     segment = segment_of(op)
     if segment is not None:
-        yield f"  in segments of {segment} positions at the same time, each from its own initial state"
+        start = "its own initial state" if identity_of(op) is None else "columns of the identity"
+        yield f"  in segments of {segment} positions at the same time, each from {start}"
     if not any(True for _ in op.results[0].uses):
         yield "  for the final state only"
 

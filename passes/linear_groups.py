@@ -8,8 +8,8 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.linear_scale import scale_of
 from attn_mlir.passes.regions import alike, block_of, maker, piece
 
-LINEAR = ("attn.linear_attention", "attn.chunk", "attn.head_sum", "attn.decay_gradient", "attn.decay_sum", "attn.state_scan")
 _SWEEPS = ("attn.linear_attention", "attn.chunk")
+LINEAR = (*_SWEEPS, "attn.head_sum", "attn.decay_gradient", "attn.decay_sum", "attn.state_scan", "attn.transition_scan")
 
 
 def gradient_of(sweep: ir.Operation) -> ir.Operation | None:

@@ -68,7 +68,7 @@ class ShapeFunction:
                 return [x[0], self._dim(view.like, 1), *x[2:]]
             case "attn.decay_sum":
                 return [*self._like(view.like, 2), self._ceil_div(self._dim(view.like, 2), view.segment.value)]
-            case "attn.state_scan":
+            case "attn.state_scan" | "attn.transition_scan":
                 return [*self._like((view.states, view.like)[number], 2), self._constant(view.rows.value)]
         return self._of_scan(op, number)
 

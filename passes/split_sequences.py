@@ -1,17 +1,18 @@
 """Cuts the sequences of linear attention into segments that are swept at the same time."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attn_mlir.dialects.attn import build
-from attn_mlir.dialects.attn.linear_erase import is_delta
+from attn_mlir.dialects.attn.linear_erase import eraser, is_delta
 from attn_mlir.dialects.attn.linear_gradients import interval_of
 from attn_mlir.dialects.attn.linear_recurrence import state_shape, with_all_heads
 from attn_mlir.dialects.numbers import i64
-from attn_mlir.mlir import ir
+from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.chunk_rewrite import score_type
 from attn_mlir.passes.derivation.errors import DerivationError
-from attn_mlir.passes.derivation.segments import derive_segments
+from attn_mlir.passes.derivation.segments import derive_delta_segments, derive_segments
 from attn_mlir.passes.regions import block_of, clone_as, clone_op, find_all, piece
 
 _OPERANDS = ("q", "k", "v", "decay", "initial_state", "factor", "offsets")
@@ -23,7 +24,8 @@ class SplitSequences(Pass):
     """Replaces each `attn.linear_attention` without offsets by sweeps over segments of `segment` positions, which run in parallel.
 
     A first sweep makes what every segment adds to the state, `attn.decay_sum` the decay over every segment, `attn.state_scan` the states
-    before the segments; from these a second sweep makes the results. `segment` 0 leaves everything as it is.
+    before the segments; from these a second sweep makes the results. What erases multiplies the state by a matrix: further sweeps, from
+    the `identity` and without values, make its columns, and `attn.transition_scan` the states. `segment` 0 leaves everything as it is.
     """
 
     name = "attn-split-sequences"
@@ -38,9 +40,6 @@ class SplitSequences(Pass):
         for function in find_all(module, "func.func"):
             found = [op for op in find_all(function, "attn.linear_attention") if _is_whole(op)]
             for op in found:
-                if is_delta(op):
-                    op.location.emit_error(f"{self.name}: segments of the delta rule are not there yet: leave segment_size out, or pass 0")
-                    return False
                 if not _is_confirmed(op):
                     return False
                 interval = interval_of(op)
@@ -56,7 +55,8 @@ class SplitSequences(Pass):
 def _is_confirmed(op: ir.Operation) -> bool:
     """Whether segments give what the recurrence gives, on numbers; reports an error where they do not."""
     try:
-        derive_segments(_text(op, "direction") == "forward")
+        derive = derive_delta_segments if is_delta(op) else derive_segments
+        derive(_text(op, "direction") == "forward")
     except DerivationError as error:
         op.location.emit_error(f"the recurrence cannot be cut into segments: {error}")
         return False
@@ -80,10 +80,14 @@ def _split(op: ir.Operation, segment: int, exact: bool) -> None:
     with op.location, ir.InsertionPoint(op):
         states = ir.RankedTensorType.get([dynamic, dynamic, rows, columns], score)
         added = _summary(op, states, segment, exact)
-        totals = _totals(op, like, segment, score)
         final = states if view.final_state is None else view.final_state.type
-        direction = _text(op, "direction")
-        before, last = build.state_scan([added, like, totals, view.initial_state], segment, rows, direction, final)
+        direction, initial = _text(op, "direction"), view.initial_state
+        if eraser(op) is None:
+            totals = _totals(op, like, segment, score)
+            before, last = build.state_scan([added, like, totals, initial], segment, rows, direction, final)
+        else:
+            transitions = [_summary(op, states, segment, exact, first) for first in range(0, rows, columns)]
+            before, last = build.transition_scan([added, like, initial], transitions, segment, rows, direction, final)
         swept = _sweep(op, before, segment)
     made = iter(swept.results)
     for name, result in zip(("o", *[name.value for name in view.outputs]), list(op.results), strict=True):
@@ -91,8 +95,11 @@ def _split(op: ir.Operation, segment: int, exact: bool) -> None:
     op.erase()
 
 
-def _summary(op: ir.Operation, states: ir.Type, segment: int, exact: bool) -> ir.Value:
-    """What each segment adds to the state: its final state from a zero state. Equal ones have equal forms, whatever they are read for."""
+def _summary(op: ir.Operation, states: ir.Type, segment: int, exact: bool, identity: int | None = None) -> ir.Value:
+    """What each segment adds to the state: its final state from a zero state. Equal ones have equal forms, whatever they are read for.
+
+    With `identity`, the first of so many columns of the matrix by which a segment multiplies the state: from the identity, without values.
+    """
     view, channels, state = op.opview, _text(op, "channels"), _text(op, "state")
     q, k, v, heads = view.q, view.k, view.v, view.heads.value
     swapped = state == "vk" and heads != 0
@@ -107,15 +114,28 @@ def _summary(op: ir.Operation, states: ir.Type, segment: int, exact: bool) -> ir
     made.attributes["segment"] = i64(segment)
     if exact:
         made.attributes["exact"] = ir.UnitAttr.get()
+    if identity is not None:
+        made.attributes["identity"] = i64(identity)
     with ir.InsertionPoint(block):
-        for mod in [each.operation for each in block_of(op).operations]:
-            if mod.name in ("attn.query", "attn.result", "attn.skip"):
-                continue
-            if not swapped or mod.name not in _SWAPPED:
-                clone_op(mod, {})
-                continue
-            clone_as(_SWAPPED[mod.name], mod, {})
+        _copy_mods(op, swapped, ("attn.query", "attn.result", "attn.skip", *["attn.value"] * (identity is not None)))
+        if identity is not None:
+            score, index = ir.RankedTensorType(states).element_type, ir.IndexType.get()
+            arguments = [("x", score), *((name, index) for name in ("b", "h", "t", "d"))]
+            build.piece("value", arguments, lambda *_: [arith.constant(score, 0.0)])
     return made.results[1]
+
+
+def _copy_mods(op: ir.Operation, swapped: bool, without: Sequence[str]) -> None:
+    """Clones the pieces of `op`, where `swapped` with keys in the places of values."""
+    for mod in [each.operation for each in block_of(op).operations]:
+        if mod.name in without:
+            continue
+        if swapped and mod.name == "attn.write":
+            build.write(mod.operands[1], mod.operands[0])
+        elif swapped and mod.name in _SWAPPED:
+            clone_as(_SWAPPED[mod.name], mod, {})
+        else:
+            clone_op(mod, {})
 
 
 def _totals(op: ir.Operation, like: ir.Value, segment: int, score: ir.Type) -> ir.Value | None:

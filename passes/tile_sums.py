@@ -8,15 +8,17 @@ from attn_mlir.passes.tiling.linear_segments import build_decay_sum, build_state
 from attn_mlir.passes.tiling.linear_sums import build_decay_gradient, build_head_sum
 from attn_mlir.passes.tiling.numerics import numerics_of
 from attn_mlir.passes.tiling.tile_pass import TilePass, blocks_of, makers_of
+from attn_mlir.passes.tiling.transition_scan import build_transition_scan
 
 
 @dataclass(frozen=True)
 class TileSums(TilePass):
     """Replaces each function holding an op that sums up, or changes, rows by a `tile` kernel.
 
-    These ops are `attn.elements`, `attn.row_dot`, `attn.head_sum`, `attn.decay_gradient`, `attn.decay_sum` and `attn.state_scan`. Programs
-    have `block-q` rows where the op names no interval or segment; `tile.blocks` gives one function another number. `tile.kernel`
-    is as `attn-tile-rows` says. `slots` and `prefix` of the function's `tile.numerics` hold for "elements" and for sums of log decays.
+    These ops are `attn.elements`, `attn.row_dot`, `attn.head_sum`, `attn.decay_gradient`, `attn.decay_sum`, `attn.state_scan` and
+    `attn.transition_scan`. Programs have `block-q` rows where the op names no interval or segment; `tile.blocks` gives one function
+    another number. `tile.kernel` is as `attn-tile-rows` says. `slots` and `prefix` of the function's `tile.numerics` hold for "elements"
+    and for sums of log decays.
     """
 
     name = "attn-tile-sums"
@@ -42,6 +44,8 @@ class TileSums(TilePass):
                 build_decay_sum(function, op, numerics.prefix)
             case "attn.state_scan":
                 build_state_scan(function, op)
+            case "attn.transition_scan":
+                build_transition_scan(function, op)
             case _:
                 build_row_dot(function, op, makers, rows)
         return True

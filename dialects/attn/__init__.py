@@ -5,7 +5,7 @@ from attn_mlir.dialects.attn.key_lists import KeyListsOp
 from attn_mlir.dialects.attn.linear import ChunkOp, LinearAttentionOp
 from attn_mlir.dialects.attn.linear_erase import EraseOp, WriteOp
 from attn_mlir.dialects.attn.linear_pieces import CarryOp, DecayGradientOp, DecayOp, EnterOp, HeadSumOp, LeaveOp, ResultOp, SkipOp, WeightOp
-from attn_mlir.dialects.attn.linear_segments import DecaySumOp, StateScanOp
+from attn_mlir.dialects.attn.linear_segments import DecaySumOp, StateScanOp, TransitionScanOp
 from attn_mlir.dialects.attn.ops import AttentionOp, OnlineOp
 from attn_mlir.dialects.attn.pages import PagesOp
 from attn_mlir.dialects.attn.pairs import (
@@ -92,6 +92,7 @@ __all__ = [
     "StateScanOp",
     "StepOp",
     "TermOp",
+    "TransitionScanOp",
     "ValueOp",
     "WeightOp",
     "WriteOp",

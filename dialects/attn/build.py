@@ -233,6 +233,26 @@ def decay_sum(like: ir.Value, decay: ir.Value | None, segment: int, type_: ir.Ty
     return op, op.regions[0].blocks.append()
 
 
+def transition_scan(
+    operands: Sequence[ir.Value | None], transitions: Sequence[ir.Value], segment: int, rows: int, direction: str, final: ir.Type
+) -> tuple[ir.Value, ir.Value]:
+    """`attn.transition_scan`: the states before all segments, and the final state, of type `final`.
+
+    `operands` are states, like and initial, None where there is no initial state; `transitions` the columns of the segments' matrices.
+    """
+    given = [value for value in operands if value is not None]
+    sizes = [*(int(value is not None) for value in operands), len(transitions)]
+    attributes: dict[str, ir.Attribute] = {
+        "segment": i64(segment),
+        "rows": i64(rows),
+        "direction": ir.StringAttr.get(direction),
+        "operandSegmentSizes": ir.DenseI32ArrayAttr.get(sizes),
+    }
+    every = [*given, *transitions]
+    op = ir.Operation.create("attn.transition_scan", results=[given[0].type, final], operands=every, attributes=attributes)
+    return op.results[0], op.results[1]
+
+
 def state_scan(operands: Sequence[ir.Value | None], segment: int, rows: int, direction: str, final: ir.Type) -> tuple[ir.Value, ir.Value]:
     """`attn.state_scan`: the states before all segments, and the final state, of type `final`.
 

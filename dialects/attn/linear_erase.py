@@ -134,8 +134,6 @@ def _verify_erase(op: Any, erase: ir.Operation | None, write: ir.Operation | Non
         return False
     if not check(op, erase is None or op.factor is None, "makes no products where it erases"):
         return False
-    if not check(op, erase is None or "segment" not in op.operation.attributes, "erases in whole sequences, not in segments"):
-        return False
     k, v = op.k.type.shape[3], op.v.type.shape[3]
     keys = [] if erase is None else list(erase.operands)
     if write is not None:

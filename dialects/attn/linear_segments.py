@@ -1,4 +1,4 @@
-"""Sequences of different lengths and segments of one: how a linear attention is cut, total decays of segments, and states between them."""
+"""Sequences of different lengths and segments of one: how a linear attention is cut, and total decays and states of segments."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,16 +21,22 @@ class Cut(ForGradients):
     With `segment` = L, positions i L to (i + 1) L of batch entry b are segment i. It starts from its own initial state and makes its own
     final state, both at b N + i of [B N, H, K, V], N = ceil(T / L): what `attn.state_scan` takes and makes.
 
+    With `identity` = c every state starts as columns c to c + V of the K x K identity, those beyond it 0. From there, without values, a
+    segment's final state is columns of the matrix that takes the state before it to the one after it: what `attn.transition_scan` takes.
+
     Fields:
         offsets: integers, [sequences + 1]
         segment: positions, a multiple of `interval`; not with offsets
+        identity: the first column; without initial_state, where states are "kv"
     """
 
     offsets: ext.Operand[Any] | None
 
 
 def verify_cut(op: Any) -> bool:
-    """Checks offsets and segments."""
+    """Checks offsets, segments and where states start."""
+    if not _verify_identity(op):
+        return False
     if op.offsets is not None:
         type_ = op.offsets.type
         fits = is_tensor(type_, 1) and isinstance(type_.element_type, ir.IntegerType)
@@ -51,6 +57,22 @@ def verify_cut(op: Any) -> bool:
     )
 
 
+def _verify_identity(op: Any) -> bool:
+    first = op.operation.attributes["identity"] if "identity" in op.operation.attributes else None
+    if first is None:
+        return True
+    fits = isinstance(first, ir.IntegerAttr) and 0 <= first.value < op.k.type.shape[3]
+    if not check(op, fits, f"starts with a column of the {op.k.type.shape[3]} x {op.k.type.shape[3]} `identity`, got {first}"):
+        return False
+    plain = op.initial_state is None and op.state.value == "kv"
+    return check(op, plain, "starts from columns of the `identity` without initial_state, where states are 'kv'")
+
+
+def identity_of(op: ir.Operation) -> int | None:
+    """The first column of the identity from which an `attn.linear_attention` or `attn.chunk` starts; None where it does not."""
+    return ir.IntegerAttr(op.attributes["identity"]).value if "identity" in op.attributes else None
+
+
 def segment_of(op: ir.Operation) -> int | None:
     """The positions of a segment of an `attn.linear_attention` or `attn.chunk`; None where it has none."""
     return ir.IntegerAttr(op.attributes["segment"]).value if "segment" in op.attributes else None
@@ -60,6 +82,22 @@ def _verify_like(op: Any) -> bool:
     if not check(op, is_tensor(op.like.type, 3, 4), f"counts positions of [batch, head, position, ...], got {op.like.type}"):
         return False
     return check(op, op.segment.value > 0, f"has segments of at least one position, got {op.segment.value}")
+
+
+def _verify_scan(op: Any) -> bool:
+    """Checks the states of a scan over segments, and its direction."""
+    states, rows = op.states.type, op.rows.value
+    fits = is_tensor(states, 4) and is_score_type(states.element_type) and not states.is_dynamic_dim(3)
+    if not check(op, fits, f"takes states of f32 or f64 as [batch and segment, head, row, column], got {states}"):
+        return False
+    every = [op.before.type, op.final_state.type, *([] if op.initial is None else [op.initial.type])]
+    same = all(is_tensor(t, 4) and t.shape[3] == states.shape[3] and t.element_type == states.element_type for t in every)
+    if not check(op, same, f"takes an initial state and makes states like {states}, got {', '.join(map(str, every))}"):
+        return False
+    if not check(op, rows > 0, f"has states of `rows` rows, got {rows}"):
+        return False
+    direction = op.direction.value
+    return check(op, direction in _DIRECTIONS, f"takes `direction` as one of {', '.join(_DIRECTIONS)}, got '{direction}'")
 
 
 @single_variadic
@@ -119,27 +157,40 @@ class StateScanOp(Attn.Operation, name="state_scan", traits=[ext.Pure]):
     final_state: ext.Result[Any]
 
     def verify_invariants(self) -> bool:
-        if not _verify_like(self):
+        if not (_verify_like(self) and _verify_scan(self)):
             return False
-        states, rows = self.states.type, self.rows.value
-        fits = is_tensor(states, 4) and is_score_type(states.element_type) and not states.is_dynamic_dim(3)
-        if not check(self, fits, f"takes states of f32 or f64 as [batch and segment, head, row, column], got {states}"):
+        if self.totals is None:
+            return True
+        element, rows, totals = self.states.type.element_type, self.rows.value, self.totals.type
+        fits = is_tensor(totals, 3, 4) and totals.element_type == element and (totals.rank == 3 or totals.shape[3] == rows)
+        return check(
+            self, fits, f"takes totals as [batch, head, segment], or one for each of {rows} rows, in {element}, got {totals}"
+        )  # fmt: skip
+
+
+class TransitionScanOp(Attn.Operation, name="transition_scan", traits=[ext.Pure]):
+    """The state before every segment of a delta rule, whose segments multiply states by matrices: S_0 = `initial`, S_(i+1) = M_i S_i + F_i.
+
+    `states` are F and `initial` is S_0 as for `attn.state_scan`, with the same places for `before` and `final_state`. `transitions` are the
+    columns of M, [B N, H, K, K], in tensors of as many columns as `states` has, [B N, H, K, V] for 0 to V, V to 2 V, ...: final states of
+    passes from the `identity`. `direction` "backward" begins at the last segment: S_N = `initial`, S_i = M_i S_(i+1) + F_i.
+    """
+
+    states: ext.Operand[Any]
+    like: ext.Operand[Any]
+    initial: ext.Operand[Any] | None
+    transitions: Sequence[ext.Operand[Any]]
+    segment: ir.IntegerAttr
+    rows: ir.IntegerAttr
+    direction: ir.StringAttr
+    before: ext.Result[Any]
+    final_state: ext.Result[Any]
+
+    def verify_invariants(self) -> bool:
+        if not (_verify_like(self) and _verify_scan(self)):
             return False
-        every = [self.before.type, self.final_state.type, *([] if self.initial is None else [self.initial.type])]
-        same = all(is_tensor(t, 4) and t.shape[3] == states.shape[3] and t.element_type == states.element_type for t in every)
-        if not check(self, same, f"takes an initial state and makes states like {states}, got {', '.join(map(str, every))}"):
-            return False
-        if not check(self, rows > 0, f"has states of `rows` rows, got {rows}"):
-            return False
-        if self.totals is not None:
-            totals = self.totals.type
-            fits = is_tensor(totals, 3, 4) and totals.element_type == states.element_type
-            fits = fits and (totals.rank == 3 or totals.shape[3] == rows)
-            if not check(
-                self,
-                fits,
-                f"takes totals as [batch, head, segment], or one for each of {rows} rows, in {states.element_type}, got {totals}",
-            ):
-                return False
-        direction = self.direction.value
-        return check(self, direction in _DIRECTIONS, f"takes `direction` as one of {', '.join(_DIRECTIONS)}, got '{direction}'")
+        columns, rows = self.states.type.shape[3], self.rows.value
+        types, wanted = [value.type for value in self.transitions], -(-rows // columns)
+        same = len(types) == wanted and all(is_tensor(t, 4) and t == self.states.type for t in types)
+        message = f"takes the columns of {rows} x {rows} transitions in {wanted} tensors like {self.states.type}, got"
+        return check(self, same, f"{message} {', '.join(map(str, types)) or 'none'}")

@@ -86,8 +86,8 @@ def derive_delta(forward: bool) -> tuple[ChunkForm, ChunkReport]:
 
 def by_position(places: DeltaPlaces, p: DeltaSample, forward: bool) -> tuple[Array, Array, Array]:
     """o, the last state and the values of the erasing writer, position by position."""
-    state, o, values = p.state, np.zeros((LENGTH, 2)), np.zeros((LENGTH, 2))
-    for t in range(LENGTH) if forward else reversed(range(LENGTH)):
+    state, o, values = p.state, np.zeros_like(p.v), np.zeros_like(p.v)
+    for t in range(len(p.v)) if forward else reversed(range(len(p.v))):
         factor = np.exp(p.g[t])[:, None]
         decayed = factor * state if forward else state
         written = decayed + np.outer(p.k[t], p.v[t])

@@ -6,7 +6,7 @@ from dataclasses import replace
 from attn_mlir.dialects.attn.linear_erase import eraser, writer
 from attn_mlir.dialects.attn.linear_gradients import interval_of
 from attn_mlir.dialects.attn.linear_recurrence import state_shape, with_all_heads
-from attn_mlir.dialects.attn.linear_segments import segment_of
+from attn_mlir.dialects.attn.linear_segments import identity_of, segment_of
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, func, ir, memref, scf
 from attn_mlir.passes.linear_groups import follower_of, gradient_of
@@ -170,7 +170,8 @@ class _Sweep:
                 return body.build(chunk, state, o, gradient.store, gradient.keep, beside, own=_put(own))
             return body.build(chunk, state, o, _put(products), lambda kept, carry: keep(chunk, kept, carry), beside, own=_put(own))
 
-        initial = self._initial(narrow, at, (state_row, height), [self._columns if self._transposed else rows, state_columns])
+        shape = [self._columns, state_columns] if self._transposed else [rows, self._columns]
+        initial = self._initial(narrow, at, (state_row, height), shape, first_column)
         last = self._loop(sequence, initial, step)
         for final in finals:
             build.store(last, final, *at, state_row, height)
@@ -258,14 +259,26 @@ class _Sweep:
         at: tuple[ir.Value, ir.Value],
         rows: tuple[ir.Value, ir.Value],
         shape: list[int],
+        first_column: ir.Value,
     ) -> ir.Value:
-        if not self._transposed:
-            shape = [shape[0], self._columns]
+        identity = identity_of(self._op)
+        if identity is not None:
+            return self._identity(shape, arith.AddIOp(first_column, constant_index(identity)).result)
         if self._view.initial_state is None:
             return build.fill(constant_float(_score_type(self._op), 0.0), shape, 0)
         memory = narrow(self._frame.get(self._view.initial_state))
         assert memory is not None
         return build.load(memory, *at, *rows, shape[0])
+
+    def _identity(self, shape: list[int], first: ir.Value) -> ir.Value:
+        """Columns of the identity from `first` on."""
+        score = _score_type(self._op)
+
+        def body(i: ir.Value, j: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
+            same = arith.CmpIOp(arith.CmpIPredicate.eq, i, arith.AddIOp(first, j).result).result
+            return [arith.SelectOp(same, constant_float(score, 1.0), constant_float(score, 0.0)).result], []
+
+        return build.map_([constant_index(n) for n in shape], [ir.RankedTensorType.get(shape, score)], [], [], body)[0][0]
 
     def _loop(self, sequence: Sequence, initial: ir.Value, step: Callable[[Chunk, ir.Value], ir.Value]) -> ir.Value:
         """The chunks in the order of the sweep."""

@@ -10,7 +10,7 @@ from attn_mlir.passes.linear_groups import follower_of, gradient_of, leader_of, 
 from attn_mlir.passes.regions import find_all, piece, returned_by, walk
 from attn_mlir.passes.tiling.frame import argument_number
 
-_SUMS = ("attn.row_dot", "attn.head_sum", "attn.decay_gradient", "attn.decay_sum", "attn.state_scan")
+_SUMS = ("attn.row_dot", "attn.head_sum", "attn.decay_gradient", "attn.decay_sum", "attn.state_scan", "attn.transition_scan")
 _SINGLE = ("attn.chunk", *_SUMS)
 _ROWS = ("attn.online", "attn.combine")
 _ALL = (*_ROWS, "attn.pairs", "attn.elements", *_SINGLE)

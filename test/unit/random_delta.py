@@ -1,17 +1,19 @@
 """Random delta rules called through the API, and again with gradients, against their recurrence in float64.
 
 One number makes one rule: heads, forms of the decay and of what is erased, keys that are erased and removed, where the state is read,
-mods with captured tensors, states, sequences, layout.
+mods with captured tensors, states, sequences, layout, and whether sequences are cut into segments, of 64 positions here.
 """
 
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from attn_mlir import linear_attention
+from attn_mlir.api import linear_inputs
 from delta_reference import delta_reference, unit
 from gradient_checks import gradients_of, normal_like
 from linear_reference import changed
@@ -21,6 +23,8 @@ from random_linear import COMPUTED, READS, expression, randn
 
 B, H, K, V = 2, 4, 5, 3
 _LENGTHS = (1, 7, 17, 65, 130)
+SEGMENT = 64
+"""The shortest segment that whole chunks have; users' segments have more."""
 MODS = ("q_mod", "k_mod", "v_mod", "decay_mod", "erase_mod")
 
 
@@ -35,6 +39,7 @@ class DeltaCase:
     read_before: bool
     bounds: list[int] | None
     layout: str
+    segment: int
 
 
 def random_delta(draw: Draw) -> DeltaCase:
@@ -65,9 +70,10 @@ def random_delta(draw: Draw) -> DeltaCase:
             mods[name], text = _mod(name, draw, tensors)
             texts.append(f"{name}: {text}")
     read_before, layout = bool(draw(2)), ("bhsd", "bshd")[draw(2)]
-    texts.append(f"read before the update: {read_before}, {layout}")
+    segment = (0, SEGMENT)[draw(2)]
+    texts.append(f"read before the update: {read_before}, {layout}, segments of {segment}")
     leaves = {name: x.detach().requires_grad_() for name, x in given.items()}
-    return DeltaCase("\n".join(texts), leaves, mods, tensors, read_before, bounds, layout)
+    return DeltaCase("\n".join(texts), leaves, mods, tensors, read_before, bounds, layout, segment)
 
 
 def _mod(name: str, draw: Draw, tensors: dict[str, Tensor]) -> tuple[Any, str]:
@@ -103,7 +109,8 @@ def _called(case: DeltaCase) -> list[Tensor]:
     given = {name: x.transpose(1, 2) if turned and name in of_positions else x for name, x in case.given.items()}
     offsets = None if case.bounds is None else torch.tensor(case.bounds, dtype=torch.int32)
     options: dict[str, Any] = {**given, **case.mods, "read_before_update": case.read_before, "layout": case.layout}
-    o, state = linear_attention(**options, cu_seqlens=offsets, output_final_state=True)
+    with mock.patch.object(linear_inputs, "UNIT", SEGMENT):
+        o, state = linear_attention(**options, cu_seqlens=offsets, output_final_state=True, segment_size=case.segment)
     return [o.transpose(1, 2) if turned else o, state]
 
 

@@ -72,6 +72,14 @@ def test_sequences_of_any_lengths() -> None:
 
 
 @needs_host_clang
+def test_segments() -> None:
+    """A program passes states on with products of matrices."""
+    x = {n: v.detach() for n, v in narrow(inputs(520, heads=1, of_k=1, dims=(32, 16), low=0.002), torch.float16).items()}
+    found, (_, expected) = run(x, segment_size=512, device=EMULATED), wanted(x)
+    assert max(error(a, b) for a, b in zip(found, expected, strict=True)) < BAR[torch.float16]
+
+
+@needs_host_clang
 @pytest.mark.parametrize(("columns", "channels"), [(128, False), (256, True)])
 def test_many_columns(columns: int, channels: bool) -> None:
     """The state in blocks of v's columns."""

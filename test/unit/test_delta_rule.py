@@ -85,6 +85,87 @@ def test_one_after_the_other_and_through_the_state() -> None:
     assert error(state, part(0, 1, x["state"])[1].double()) < LIMIT
 
 
+@pytest.mark.parametrize("extreme", ["nothing erased", "mirrored", "no keys", "the same keys"])
+def test_extremes(extreme: str) -> None:
+    x = {name: value.detach() for name, value in inputs(70, heads=4).items()}
+    match extreme:
+        case "nothing erased":
+            x["beta"] = torch.zeros_like(x["beta"])
+        case "mirrored":
+            x["beta"] = torch.full_like(x["beta"], 2.0)
+        case "no keys":
+            x["k"][:, :, ::3] = 0.0
+        case _:
+            x["k"] = x["k"][:, :, :1].repeat(1, 1, 70, 1)
+    x = {name: value.requires_grad_() for name, value in x.items()}
+    double, expected = wanted(x)
+    check(compare(x, run(x), expected, double))
+
+
+@pytest.mark.parametrize("channels", [False, True])
+def test_decays_that_leave_nothing(channels: bool) -> None:
+    """-inf is a decay like any other: outputs are those of the recurrence, and gradients those of one whose exp is 0."""
+    x = {name: value.detach() for name, value in inputs(70, channels=channels).items()}
+    x["g"][:, :, 5::9] = -torch.inf
+    low = x | {"g": torch.where(x["g"] == -torch.inf, -200.0, x["g"])}
+    found = []
+    for each in (x, low):
+        leaves = {name: value.clone().requires_grad_() for name, value in each.items()}
+        made = run(leaves)
+        (made[0].square().sum() + made[1].sum()).backward()
+        found.append([*made, *(value.grad for value in leaves.values() if value.grad is not None)])
+    for value, known in zip(found[0], wanted(x)[1], strict=False):
+        assert error(value, known) < LIMIT
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def test_captured_tensors_may_change_between_calls() -> None:
+    """In place, and what all pieces read at once; a graph from before notices."""
+    x = {name: value.detach() for name, value in inputs(33).items()}
+    rate = torch.rand(2)
+
+    def made() -> torch.Tensor:
+        return attn_mlir.linear_attention(
+            x["q"], x["k"], x["v"], x["g"], decay_mod=lambda g, b, h, t: g * rate[h], k_mod=lambda k, b, h, t: k * rate[h],
+            q_mod=lambda q, b, h, t: q * rate[h], v_mod=lambda v, b, h, t: v * rate[h], erase_mod=lambda b, h, t: rate[h],
+        )  # fmt: skip
+
+    def reference() -> torch.Tensor:
+        r = rate.double().view(1, 2, 1, 1)
+        q, k, v, g = (x[name].double() for name in ("q", "k", "v", "g"))
+        return delta_reference(q * r, k * r, v * r, g * r[..., 0], r * r * k)[0]
+
+    assert error(made(), reference()) < LIMIT
+    rate.mul_(0.5)
+    assert error(made(), reference()) < LIMIT
+    rate.requires_grad_()
+    o = made()
+    with torch.no_grad():
+        rate.mul_(2.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        o.sum().backward()
+
+
+def test_segments_at_the_same_time() -> None:
+    """They pass on their states by matrices, where decays leave something of them."""
+    stages = attn_mlir.LinearAttention(erase_mod=lambda b, h, t: 0.5, segment_size=512)
+    assert '"attn.transition_scan"' in stages.ir("attn-split-sequences")
+    x = inputs(1000, heads=1, of_k=1, dims=(16, 8), low=0.002)
+    double, expected = wanted(x)
+    check(compare(x, run(x, segment_size=512), expected, double))
+
+
+def test_ready_made_rules_take_segments() -> None:
+    x = torch.randn(1, 8, 2, 16)
+    for rule, inputs_of in (
+        (attn_mlir.delta_rule, [x[..., 0]]),
+        (attn_mlir.gated_delta_rule, [x[..., 0]] * 2),
+        (attn_mlir.kda, [x, x[..., 0]]),
+    ):
+        with pytest.raises(ArgumentError, match="segment_size is a multiple of 512 positions"):
+            rule(x, x, x, *inputs_of, segment_size=100)  # pyright: ignore[reportArgumentType]
+
+
 def test_sequences_of_any_lengths() -> None:
     offsets = [0, 1, 40, 40, 77]
     x = inputs(77)

@@ -28,7 +28,9 @@ ARCH = "sm_90a"
 
 
 @contextmanager
-def scheduled(element: str, channels: bool, columns: int, function: str = "bwd", **form: Any) -> Iterator[list[ir.Operation]]:
+def scheduled(
+    element: str, channels: bool, columns: int, function: str = "bwd", segment: int = 0, **form: Any
+) -> Iterator[list[ir.Operation]]:
     """The scheduled kernels of a gated delta rule (with decays of channels: KDA), or of its gradient with respect to all it reads."""
     rule = LinearDefinition(
         decay="step channel" if channels else "step", erase="step", scale=0.125, v_mod=lambda v, b, h, t: v * _BETA[b, h, t],
@@ -36,7 +38,7 @@ def scheduled(element: str, channels: bool, columns: int, function: str = "bwd",
     )  # fmt: skip
     traced = trace_linear(rule, Inputs(element, columns, columns))
     wrt = ["q", "k", "v", *(f"arg{3 + i}" for i in range(len(traced.captures)))]
-    name, prepare = prepare_derivative(function, wrt, pipeline.outline(ARCH))
+    name, prepare = prepare_derivative(function, wrt, pipeline.outline(ARCH), segment)
     with ir.Context() as context:
         load_all(context)
         module = ir.Module.parse(traced.text)
@@ -64,6 +66,23 @@ def test_every_kernel_has_a_schedule(element: str, channels: bool, columns: int)
             for kernel in scans:
                 fields = attributes.read(kernel, attributes.SCHEDULE)
                 assert (fields["emitter"], fields["arch"]) == ("tilelang", ARCH)
+                assert program_of(kernel).shared_bytes <= TARGETS[ARCH].shared_bytes
+
+
+def matrices(kernels: list[ir.Operation]) -> list[ir.Operation]:
+    """Those that pass states from segment to segment."""
+    return [kernel for kernel in kernels if "transition_scan" in ir.StringAttr(kernel.attributes["sym_name"]).value]
+
+
+@pytest.mark.parametrize(("element", "columns"), [("f32", 128), ("bf16", 256)])
+def test_states_pass_between_segments_by_products(element: str, columns: int) -> None:
+    """Towards later positions those of states, towards earlier ones those of their gradient."""
+    for function, count in (("fwd", 1), ("bwd", 2)):
+        with scheduled(element, False, columns, function, segment=512) as kernels:
+            found = matrices(kernels)
+            assert len(found) == count
+            for kernel in found:
+                assert attributes.read(kernel, attributes.SCHEDULE)["emitter"] == "tilelang"
                 assert program_of(kernel).shared_bytes <= TARGETS[ARCH].shared_bytes
 
 

@@ -16,7 +16,9 @@ from attn_mlir.passes.regions import find_all
 from attn_mlir.reference import evaluate
 from attn_mlir.reference.tiles import run_kernel
 from attn_mlir.registry import registry
+from delta_reference import delta_reference, unit
 from linear_programs import Linear, error, inputs, recurrence
+from programs import text_of
 
 SEGMENT, CHUNK = 16, 4
 
@@ -40,7 +42,7 @@ class Evaluated(LaunchPlan):
             chunk.parent.attributes["tile.blocks"] = ir.DenseI64ArrayAttr.get([16, columns])
         Pipeline.parse("attn-tile,canonicalize,cse", registry()).run(module)
         self.module, self.rounding = module, rounding
-        super().__init__(host, {s.kernel: read_kernel(function_named(module, s.kernel), len(s.results)) for s in host.steps})
+        super().__init__(host, {s.kernel: read_kernel(function_named(module, s.kernel), len(s.results)) for s in host.steps if s.kernel})
 
     def machine(self) -> DeviceModel:
         return DeviceModel(1)
@@ -94,3 +96,22 @@ def check(program: Linear, batch: int, heads: dict[str, int], length: int, colum
         made = Evaluated(program.text(), columns).run([torch.from_numpy(x) for x in given.values()])
     for name, value in zip(("o", *program.outputs), made, strict=True):
         assert error(value.numpy(), wanted[name]) < 1e-12, name
+
+
+def test_a_delta_rule_and_its_gradients() -> None:
+    """What erases multiplies states by matrices, whose 16 columns are in two tensors; the gradient of the state has such of its own."""
+    text = text_of("linear/gated-delta").replace("f32", "f64")
+    with ir.Context() as context:
+        load_all(context)
+        forward = Evaluated(text, 4, segment=32)
+        backward = Evaluated(text, 0, "bwd", ("q", "k", "v", "arg3", "arg4", "arg5"), segment=32)
+        for length in (1, 33, 70):
+            made = {"q": torch.randn(1, 2, length, 16), "k": unit(torch.randn(1, 2, length, 16)), "v": torch.randn(1, 2, length, 8)}
+            made |= {"g": -0.02 * torch.rand(1, 2, length), "state": torch.randn(1, 2, 16, 8), "beta": 2 * torch.rand(1, 2, length)}
+            x = {name: value.double().requires_grad_() for name, value in made.items()}
+            beta = x["beta"].unsqueeze(3)
+            wanted = delta_reference(x["q"], x["k"], beta * x["v"], x["g"], beta * x["k"], None, x["state"], 0.25)
+            grads, given = [torch.randn_like(value) for value in wanted], [value.detach() for value in x.values()]
+            found = forward.run(given) + backward.run([*given, *(value.detach() for value in wanted), *grads])
+            for value, known in zip(found, [*wanted, *torch.autograd.grad(wanted, list(x.values()), grads)], strict=True):
+                assert error(value.numpy(), known.detach().numpy()) < 1e-12, length

@@ -1,8 +1,10 @@
 """Ready-made delta rules, under the argument names that their users know. Tensors are [B, T, H, D].
 
-Each of them is a few lines on top of `linear_attention`; a copy is the start of another recurrence.
+Each of them is a few lines on top of `linear_attention`, which says what `segment_size` and `device` are; a copy is the start of another
+recurrence.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -29,11 +31,13 @@ def delta_rule(
     use_qk_l2norm_in_kernel: bool = False,
     cu_seqlens: Tensor | None = None,
     device: str | torch.device | None = None,
+    segment_size: int | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """DeltaNet, as `chunk_delta_rule`: `gated_delta_rule` without decays."""
     return gated_delta_rule(
-        q, k, v, None, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel, cu_seqlens=cu_seqlens, device=device
-    )
+        q, k, v, None, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel, cu_seqlens=cu_seqlens, device=device,
+        segment_size=segment_size,
+    )  # fmt: skip
 
 
 def gated_delta_rule(
@@ -54,6 +58,7 @@ def gated_delta_rule(
     A_log: Tensor | None = None,
     dt_bias: Tensor | None = None,
     device: str | torch.device | None = None,
+    segment_size: int | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """The gated delta rule, as `chunk_gated_delta_rule`: S_t = exp(g_t) S_(t-1) + beta_t k_t (v_t - k_t^T exp(g_t) S_(t-1))^T.
 
@@ -69,7 +74,8 @@ def gated_delta_rule(
     if use_gate_in_kernel:
         g = _gate(g, A_log, dt_bias, v, sizes_of(v)[2:3])
     beta = _share(beta, v, use_beta_sigmoid_in_kernel, allow_neg_eigval)
-    return _run(q, k, v, g, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel, state_v_first, cu_seqlens, device)
+    options = {"output_final_state": output_final_state, "cu_seqlens": cu_seqlens, "device": device, "segment_size": segment_size}
+    return _run(q, k, v, g, beta, scale, initial_state, use_qk_l2norm_in_kernel, state_v_first, options)
 
 
 def kda(
@@ -91,6 +97,7 @@ def kda(
     A_log: Tensor | None = None,
     dt_bias: Tensor | None = None,
     device: str | torch.device | None = None,
+    segment_size: int | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Kimi delta attention, as `chunk_kda`: the gated delta rule with a log decay for every key channel, g [B, T, HV, K].
 
@@ -109,7 +116,8 @@ def kda(
     if use_gate_in_kernel:
         g = _gate(g, A_log, dt_bias, v, sizes[2:], lower_bound)
     beta = _share(beta, v, use_beta_sigmoid_in_kernel, allow_neg_eigval)
-    return _run(q, k, v, g, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel, state_v_first, cu_seqlens, device)
+    options = {"output_final_state": output_final_state, "cu_seqlens": cu_seqlens, "device": device, "segment_size": segment_size}
+    return _run(q, k, v, g, beta, scale, initial_state, use_qk_l2norm_in_kernel, state_v_first, options)
 
 
 def _gate(
@@ -158,11 +166,9 @@ def _run(
     beta: Tensor,
     scale: float | None,
     initial_state: Tensor | None,
-    output_final_state: bool,
     normalise: bool,
     state_v_first: bool,
-    cu_seqlens: Tensor | None,
-    device: str | torch.device | None,
+    options: Mapping[str, Any],
 ) -> tuple[Tensor, Tensor | None]:
     """(o, final_state or None)."""
     check_flags(use_qk_l2norm_in_kernel=normalise, state_v_first=state_v_first)
@@ -176,6 +182,5 @@ def _run(
         return x * beta[b, t, h]
 
     state = initial_state.transpose(2, 3) if initial_state is not None and state_v_first else initial_state
-    options = {"initial_state": state, "output_final_state": output_final_state, "cu_seqlens": cu_seqlens, "device": device}
-    o, final = with_state(q, k, v, g, scale, v_mod=v_mod, erase=beta, **options)
+    o, final = with_state(q, k, v, g, scale, v_mod=v_mod, erase=beta, initial_state=state, **options)
     return o, final.transpose(2, 3) if final is not None and state_v_first else final

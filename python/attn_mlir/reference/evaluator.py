@@ -18,7 +18,7 @@ from attn_mlir.reference.pairs import Weights, collect, elements, key_sum, pairs
 from attn_mlir.reference.presence import presence
 from attn_mlir.reference.problem import Blocking, OpInputs, pairs_problem, problem
 from attn_mlir.reference.scalar import Array, element_type, wrap
-from attn_mlir.reference.segments import decay_sum, state_scan
+from attn_mlir.reference.segments import decay_sum, state_scan, transition_scan
 from attn_mlir.reference.tiles import inputs_of, lists_of, run_kernel
 
 
@@ -259,4 +259,5 @@ _TENSOR_RULES: dict[str, FrameRule] = {
     "attn.decay_gradient": lambda frame, op, args: [decay_gradient(op, args)],
     "attn.decay_sum": lambda frame, op, args: [decay_sum(op, frame, args)],
     "attn.state_scan": lambda frame, op, args: state_scan(op, args),
+    "attn.transition_scan": lambda frame, op, args: transition_scan(op, args),
 }

@@ -8,7 +8,7 @@ import numpy as np
 
 from attn_mlir.dialects.attn.linear_gradients import interval_of
 from attn_mlir.dialects.attn.linear_recurrence import state_shape
-from attn_mlir.dialects.attn.linear_segments import segment_of
+from attn_mlir.dialects.attn.linear_segments import identity_of, segment_of
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import block_of, piece
 from attn_mlir.reference.delta import Delta, delta_of, own_terms, written
@@ -132,7 +132,9 @@ def modified(op: ir.Operation, frame: EvaluationFrame, name: str, x: Array) -> A
 
 def _initial(op: ir.Operation, heads: int, count: int, given: dict[str, Array]) -> Array:
     rows, columns = state_shape(op)
-    initial = given.get("initial_state", np.zeros((count, heads, rows, columns)))
+    first = identity_of(op)
+    start = np.zeros((rows, columns)) if first is None else np.eye(rows, columns, -first)
+    initial = given.get("initial_state", np.broadcast_to(start, (count, heads, rows, columns)))
     if initial.shape != (count, heads, rows, columns):
         raise EvaluationError(f"initial_state {initial.shape} does not fit {count} sequences of {heads} heads", op.location)
     return _turned(op, initial)

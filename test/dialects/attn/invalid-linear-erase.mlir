@@ -181,20 +181,6 @@ func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: ten
 // -----
 
 func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tensor<?x?x?x8xf32>, %half: tensor<?x?x?x16xf16>) {
-  // expected-error @below {{'attn.linear_attention' erases in whole sequences, not in segments}}
-  %o = "attn.linear_attention"(%q, %k, %v) ({
-    "attn.erase"(%k) ({
-    ^bb0(%x: f32, %b: index, %h: index, %t: index, %d: index):
-      "attn.yield"(%x) : (f32) -> ()
-    }) {reads = "decayed"} : (tensor<?x?x?x16xf32>) -> ()
-  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", segment = 64 : i64, outputs = [], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0>}
-    : (tensor<?x?x?x16xf32>, tensor<?x?x?x16xf32>, tensor<?x?x?x8xf32>) -> tensor<?x?x?x8xf32>
-  return
-}
-
-// -----
-
-func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tensor<?x?x?x8xf32>, %half: tensor<?x?x?x16xf16>) {
   // expected-error @below {{'attn.linear_attention' writes values [batch, head, position, 8], got tensor<?x?x?x16xf32>}}
   %o = "attn.linear_attention"(%q, %k, %v) ({
     "attn.write"(%k, %k) : (tensor<?x?x?x16xf32>, tensor<?x?x?x16xf32>) -> ()

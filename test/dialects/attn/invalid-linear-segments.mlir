@@ -160,3 +160,40 @@ func.func @scan(%states: tensor<?x?x?x8xf32>, %like: tensor<?x?x?xf32>) {
     : (tensor<?x?x?x8xf32>, tensor<?x?x?xf32>) -> (tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>)
   return
 }
+
+// -----
+
+func.func @scan(%states: tensor<?x?x16x8xf32>, %like: tensor<?x?x?xf32>) {
+  // expected-error @below {{'attn.transition_scan' takes the columns of 16 x 16 transitions in 2 tensors like tensor<?x?x16x8xf32>, got tensor<?x?x16x8xf32>}}
+  %r:2 = "attn.transition_scan"(%states, %like, %states) {segment = 64 : i64, rows = 16 : i64, direction = "forward", operandSegmentSizes = array<i32: 1, 1, 0, 1>}
+    : (tensor<?x?x16x8xf32>, tensor<?x?x?xf32>, tensor<?x?x16x8xf32>) -> (tensor<?x?x16x8xf32>, tensor<?x?x16x8xf32>)
+  return
+}
+
+// -----
+
+!q = tensor<?x?x?x16xf32>
+!v = tensor<?x?x?x8xf32>
+
+func.func @start(%q: !q, %k: !q, %v: !v) {
+  // expected-error @below {{'attn.linear_attention' starts with a column of the 16 x 16 `identity`, got 16 : i64}}
+  %o = "attn.linear_attention"(%q, %k, %v) ({
+  ^bb0:
+  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", identity = 16 : i64, outputs = [], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0>}
+    : (!q, !q, !v) -> !v
+  return
+}
+
+// -----
+
+!q = tensor<?x?x?x16xf32>
+!v = tensor<?x?x?x8xf32>
+
+func.func @start(%q: !q, %k: !q, %v: !v) {
+  // expected-error @below {{'attn.linear_attention' starts from columns of the `identity` without initial_state, where states are 'kv'}}
+  %o = "attn.linear_attention"(%q, %k, %v) ({
+  ^bb0:
+  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "vk", identity = 0 : i64, outputs = [], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0>}
+    : (!q, !q, !v) -> !v
+  return
+}
