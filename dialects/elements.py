@@ -35,6 +35,19 @@ class Element:
         return self.bits == 8
 
     @property
+    def twin(self) -> "Element":
+        """The "nuz" type of as many exponent and mantissa bits: the same bits are there half of each number that both have."""
+        sizes = (self.exponent, self.mantissa, "nuz")
+        return next(other for other in ELEMENTS.values() if (other.exponent, other.mantissa, other.special) == sizes)
+
+    def taken_by(self, family: str) -> bool:
+        """Whether 8-bit matrix instructions of a family have all its values: "nuz" those without -0 and infinities, "ocp" the others.
+
+        Those of "nuz" take halves of numbers of a type with one NaN, which its twin all has; of a type with infinities it has none.
+        """
+        return self.is_eight_bit and self.special in (("nuz", "nan") if family == "nuz" else ("ieee", "nan"))
+
+    @property
     def digits(self) -> int:
         """Significant binary digits."""
         return 1 + self.mantissa

@@ -3,11 +3,14 @@
 from attn_mlir.backends import Backend
 from attn_mlir.backends.amd import pipeline
 
+EMULATED = ("hip-emulated", "hip-interpreted", "hip-emulated-gfx942", "hip-interpreted-gfx942")
+"""Of which the CPU runs source or machine code; those of gfx90a where no GPU is named. `launch.ON_CPU` says the same to drivers."""
+
 BACKEND = Backend(
     name="amd",
     package="attn_mlir.backends.amd",
-    device_types=("hip", "hip-emulated", "hip-interpreted"),
-    tensors={"hip": "cuda", "hip-emulated": "cpu", "hip-interpreted": "cpu"},
+    device_types=("hip", *EMULATED),
+    tensors={"hip": "cuda", **dict.fromkeys(EMULATED, "cpu")},
     passes={
         "amd-choose-blocks": "passes.choose_blocks:AmdChooseBlocks",
         "amd-numerics": "passes.numerics:AmdNumerics",

@@ -239,7 +239,8 @@ ATTN_DEVICE int permuted_row(int i) { return (i & 4) << 2 | (i >> 1 & 12) | (i &
 // chunks are no multiple of 8 begin in one half of the banks or the other, by turns.
 template <int Chunks> ATTN_DEVICE int swizzle(int row) {
   if constexpr (Chunks % 8 == 0) return ((row ^ row >> 2) & 3) | (row >> 2 & 4);
-  static_assert(Chunks % 4 == 0);
+  if constexpr (Chunks % 4 == 2) return row >> 2 & 1;
+  static_assert(Chunks % 2 == 0);
   return ((row >> 1 ^ row >> 2) & 1) | (row >> 2 & 2);
 }
 

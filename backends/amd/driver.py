@@ -49,11 +49,13 @@ def compile_program(source: str, name: str, prepare: str = OUTLINE, deterministi
 
 
 def arch_for(device: str) -> str:
-    """What kernels are made for: torch's current GPU; gfx90a for the emulation, and where there is no GPU, to look at kernels.
+    """What kernels are made for: torch's current GPU, or that which is emulated; gfx90a where there is no GPU, to look at kernels.
 
     Raises UnsupportedError for other GPUs than those in `target.TARGETS`.
     """
-    if device in ON_CPU or not hip.is_rocm() or not torch.cuda.is_available():
+    if device in ON_CPU:
+        return ON_CPU[device]
+    if not hip.is_rocm() or not torch.cuda.is_available():
         return MI250.arch
     arch = hip.arch_of(torch.cuda.current_device())
     if arch not in TARGETS:

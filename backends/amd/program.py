@@ -26,7 +26,7 @@ class AmdLaunchPlan(GpuLaunchPlan):
     """A function for AMD GPUs that takes tensors and numbers and returns tensors. See `driver.CompiledFunction`."""
 
     def __init__(self, source: str, prepare: str, choices: attributes.Fields, host: Host, units: Mapping[str, Unit], device: str) -> None:
-        """`device`: "hip", or "hip-emulated" or "hip-interpreted", which run on the CPU."""
+        """`device`: "hip", or one of those of `ON_CPU`."""
         super().__init__(source, prepare, choices, host, units)
         self._device = device
         self._binaries: Mapping[str, HipBinary] | None = None
@@ -79,7 +79,7 @@ class AmdLaunchPlan(GpuLaunchPlan):
         if found is not None:
             return found
         unit = self.units[name]
-        if self._device == EMULATED:
+        if self._device.startswith(EMULATED):
             made: HipKernelLauncher = EmulatedLauncher(unit)
         elif self._device in ON_CPU:
             made = InterpretedLauncher(unit, self.binaries()[name])

@@ -31,11 +31,13 @@ class AmdTarget:
     l2_bytes: int = 32
     flushes_subnormals: bool = True
     """Whether matrix instructions take subnormal 16-bit operands as zeros."""
+    eight_bit: str = ""
+    """The family of 8-bit types that matrix instructions take, see `Element.taken_by`; empty where there are none."""
 
 
 MI250 = AmdTarget("gfx90a", "MI250", compute_units=104, clock_ghz=1.7)
 """One of the two dies (GCDs) of an MI250, which is a device of its own to programs; MI210 has one."""
-MI300X = AmdTarget("gfx942", "MI300X", compute_units=304, clock_ghz=2.1, matrix_flops=2048, flushes_subnormals=False)
+MI300X = AmdTarget("gfx942", "MI300X", compute_units=304, clock_ghz=2.1, matrix_flops=2048, flushes_subnormals=False, eight_bit="nuz")
 """Code for it is compiled in tests."""
 TARGETS = {target.arch: target for target in (MI250, MI300X)}
 

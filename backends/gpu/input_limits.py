@@ -12,7 +12,8 @@ from attn_mlir.backends.gpu.scalar_bounds import HEADS, INDICES, MAX_COLUMNS, PO
 from attn_mlir.backends.host import Argument
 from attn_mlir.backends.program import function_named
 from attn_mlir.diagnostics import DiagnosticError, at
-from attn_mlir.dialects.elements import is_eight_bit
+from attn_mlir.dialects.elements import EIGHT_BIT, is_eight_bit
+from attn_mlir.dialects.elements import ELEMENTS as FLOATS
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
@@ -21,8 +22,10 @@ ELEMENTS = ("f16", "bf16")
 """Elements of q, k and v in attention."""
 RECURRENT = (*ELEMENTS, "f32")
 """And in linear attention."""
+NARROW = {"AMD": EIGHT_BIT, "NVIDIA": tuple(name for name, element in FLOATS.items() if element.taken_by("ocp"))}
+"""The 8-bit elements of k and v in attention that kernels take."""
 WIDENING = frozenset({"AMD"})
-"""Who has kernels that widen 8-bit elements of attention to 16 bits on their way to matrix instructions."""
+"""Who has kernels that widen them to 16 bits on their way to matrix instructions, so that q may have 16."""
 WIDE_COLUMNS = 1024
 """The largest head dimension of attention without derivatives on Hopper and AMD GPUs: v is seen in slices, `gpu.passes.slice_values`."""
 PAGE_ROWS = 16
@@ -38,11 +41,8 @@ def check_types(module: ir.Module, vendor: str, wide: bool = False) -> None:
     """
     type_ = ir.FunctionType(ir.TypeAttr(function_named(module, "attention").attributes["function_type"]).value)
     q, v, o = (ir.RankedTensorType(each) for each in (type_.inputs[0], type_.inputs[2], type_.results[0]))
-    if is_eight_bit(v.element_type) and vendor not in WIDENING:
-        raise UnsupportedError(
-            f"there are no kernels for {vendor} GPUs with 8-bit k and v ({v.element_type}) yet: dequantise them, for example "
-            "k = (k.float() * k_descale).to(torch.bfloat16), or compute on the CPU"
-        )
+    if is_eight_bit(v.element_type):
+        _check_narrow(q.element_type, v.element_type, vendor)
     if is_eight_bit(o.element_type):
         raise UnsupportedError(f"kernels for {vendor} GPUs give no 8-bit o yet: leave out_dtype out, and cast o, or compute on the CPU")
     linear = bool(find_all(module.operation, "attn.linear_attention"))
@@ -53,6 +53,19 @@ def check_types(module: ir.Module, vendor: str, wide: bool = False) -> None:
             "(scores and sums are float32 all the same), or compute on the CPU"
         )
     check_columns(q.shape[3], v.shape[3], linear, vendor, wide)
+
+
+def _check_narrow(q: ir.Type, v: ir.Type, vendor: str) -> None:
+    """Raises UnsupportedError for 8-bit k and v that kernels do not take beside such a q."""
+    known = NARROW.get(vendor, ())
+    if str(v) in known and (vendor in WIDENING or q == v):
+        return
+    others = "" if str(v) in known or not known else f" (there are, with {' and '.join(known)})"
+    what = f"with 8-bit k and v ({v}) beside q of {q}" if not others and q != v else f"with 8-bit k and v ({v}){others}"
+    raise UnsupportedError(
+        f"there are no kernels for {vendor} GPUs {what} yet: dequantise them, for example "
+        "k = (k.float() * k_descale).to(torch.bfloat16), or compute on the CPU"
+    )
 
 
 def check_programs(module: ir.Module, vendor: str, wide: bool = True) -> None:

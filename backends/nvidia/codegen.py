@@ -1,7 +1,7 @@
 """Which code generator makes a kernel.
 
-`hopper` prints CUDA C++ with a hand-made schedule for matrix products, `simt` plain CUDA for kernels without any, `tilelang` TileLang
-programs for every kernel. `warp` prints what the passes of the `warp` dialect form, where it is asked for by name.
+`warp` prints what the passes of the `warp` dialect form, where elements have 8 bits or it is asked for by name; `hopper` prints CUDA C++
+with a hand-made schedule for matrix products, `simt` plain CUDA for kernels without any, `tilelang` TileLang programs for every kernel.
 """
 
 from attn_mlir.backends.gpu.attributes import Fields
@@ -11,7 +11,12 @@ from attn_mlir.backends.nvidia.target import TARGETS
 from attn_mlir.mlir import ir
 
 EMITTERS = Emitters(
-    "nvidia", "attn_mlir.backends.nvidia", ("hopper", "simt", "tilelang", "warp"), TARGETS, pages=("hopper",), packed_order=("hopper",)
+    "nvidia",
+    "attn_mlir.backends.nvidia",
+    ("warp", "hopper", "simt", "tilelang"),
+    TARGETS,
+    pages=("warp", "hopper"),
+    packed_order=("warp", "hopper"),
 )
 
 

@@ -26,9 +26,11 @@ class NvidiaTarget:
     l2_bytes: int = 40
     clock_ghz: float = 1.755
     """While tensor cores work; the boost clock of idle ones is higher."""
+    eight_bit: str = ""
+    """The family of 8-bit types that matrix instructions take, see `Element.taken_by`; empty where there are none."""
 
 
-HOPPER = NvidiaTarget("sm_90a", 132, 227 * 1024)
+HOPPER = NvidiaTarget("sm_90a", 132, 227 * 1024, eight_bit="ocp")
 """H100 SXM and H200."""
 AMPERE = NvidiaTarget("sm_80", 108, 163 * 1024, tensor_flops=2048, bulk_copies=False, clock_ghz=1.41)
 """A100; code for it also runs on newer chips. Compiled in tests, never run on hardware by this project."""

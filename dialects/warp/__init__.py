@@ -16,7 +16,7 @@ from attn_mlir.dialects.warp.copies import (
 )
 from attn_mlir.dialects.warp.dialect import BarrierType, LayoutAttr, PendingType, SharedAttr, Warp
 from attn_mlir.dialects.warp.fragments import MapOp, ReduceOp, VoteOp
-from attn_mlir.dialects.warp.memory import AllocOp, ConcatOp, ReadOp, ViewOp, WriteOp
+from attn_mlir.dialects.warp.memory import AllocOp, ConcatOp, ReadOp, TransposeOp, ViewOp, WriteOp
 from attn_mlir.dialects.warp.products import MmaAsyncOp, MmaBeginOp, MmaCommitOp, MmaOp, MmaWaitOp, RegistersOp
 from attn_mlir.dialects.warp.rows import AtomicAddOp, LoadOp, OrderPassOp, OrderWaitOp, StoreOp
 from attn_mlir.dialects.warp.structure import BlockCountOp, BlockIdOp, EachWarpOp, ElectOp, KernelOp, NextTileOp, RoleOp, YieldOp
@@ -67,6 +67,7 @@ __all__ = [
     "StoreCommitOp",
     "StoreOp",
     "StoreWaitOp",
+    "TransposeOp",
     "ViewOp",
     "VoteOp",
     "WaitOp",

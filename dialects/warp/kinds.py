@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from attn_mlir.dialects.elements import ELEMENTS
 from attn_mlir.dialects.verify import check
 from attn_mlir.dialects.warp.dialect import BarrierType, PendingType
 from attn_mlir.dialects.warp.layouts import Fragment, fragment
@@ -11,7 +12,7 @@ from attn_mlir.mlir import ir
 
 RUNS = 3
 """How many runs of values of one type an op with values of several types has."""
-_BYTES = {"f16": 2, "bf16": 2, "f32": 4, "i32": 4, "f64": 8}
+_BYTES = {name: element.bits // 8 for name, element in ELEMENTS.items()} | {"i32": 4}
 
 
 def is_shared(type_: ir.Type, *ranks: int) -> bool:

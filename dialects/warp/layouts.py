@@ -9,10 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from attn_mlir.dialects.elements import EIGHT_BIT, ELEMENTS
 from attn_mlir.mlir import ir
 
 FORMS = ("tile", "rows", "parts")
-_BITS = {"f16": 16, "bf16": 16, "f32": 32, "i32": 32, "f64": 64, "i1": 0}
+_BITS = {name: element.bits for name, element in ELEMENTS.items()} | {"i32": 32, "i1": 0}
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,20 @@ def wgmma(columns: int) -> RegisterLayout:
     """The accumulator of wgmma m64nNk16, and of mma.sync m16n8k16 in each of four warps.
 
     Operand a in registers has the same places, two 16-bit elements a register.
+
+    Where elements have 8 bits, four of a register are two neighbours of eight columns and two of the next eight, see `column_at`.
     """
     return _layout([(2, 0, 1), (2, 8, 0), (columns // 8, 0, 8)], [(4, 0, 2), (8, 1, 0)], [(4, 16, 0)])
+
+
+def column_at(place: int) -> int:
+    """The column of a fragment of 8-bit elements that is multiplied at a place of the sum of a product, where it is operand a.
+
+    wgmma takes four places of a thread in turn, where an accumulator has two columns in each eight: place 4 t + 2 a + b of sixteen is
+    column 8 a + 2 t + b. So operand b has its rows in this order (`warp.transpose`), and accumulators become operands as they are.
+    """
+    sixteen, thread, half, own = place // 16, place % 16 // 4, place % 4 // 2, place % 2
+    return 16 * sixteen + 8 * half + 2 * thread + own
 
 
 def mma32(columns: int) -> RegisterLayout:
@@ -90,6 +103,8 @@ def _layout(*groups: Sequence[tuple[int, int, int]]) -> RegisterLayout:
     return RegisterLayout(registers, lanes, warps)
 
 
+EIGHT_BIT_STEP = 32
+"""Places of the sum that one instruction takes of 8-bit elements."""
 INSTRUCTIONS = {"wgmma": (wgmma, 8), "mma16": (wgmma, 8), "mma32": (mma32, 8), "mfma32": (mfma32, 32)}
 """By the name of a matrix instruction, its layout by columns, and what these are a multiple of."""
 
@@ -107,6 +122,11 @@ class Fragment:
     def layout(self) -> RegisterLayout:
         """Where its elements are; of rows and parts, where those of the narrowest tile are."""
         return _known(self.instruction, self.shape[1] if self.form == "tile" else 0)
+
+    @property
+    def is_eight_bit(self) -> bool:
+        """Whether a register holds four elements, in the order of `column_at`."""
+        return self.element in EIGHT_BIT
 
     @property
     def elements(self) -> int:
@@ -131,6 +151,8 @@ class Fragment:
             return f"has a multiple of {multiple} columns"
         layout = make(self.shape[1] if self.form == "tile" else multiple)
         wanted = {"tile": [layout.rows], "rows": [layout.rows], "parts": [layout.rows, layout.parts]}[self.form]
+        if self.is_eight_bit and self.shape[-1] % EIGHT_BIT_STEP:
+            return f"has a multiple of {EIGHT_BIT_STEP} columns where elements have 8 bits"
         return "" if list(self.shape[: len(wanted)]) == wanted else f"begins with {'x'.join(map(str, wanted))}"
 
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from attn_mlir.dialects.elements import is_eight_bit
 from attn_mlir.dialects.verify import check
 from attn_mlir.dialects.warp.dialect import Warp
 from attn_mlir.dialects.warp.kinds import bytes_of, in_form, is_shared, swizzle_of
@@ -59,6 +60,26 @@ class ConcatOp(Warp.Operation, name="concat", traits=[ext.Pure]):
         (rows, m), (others, n), made = (list(t.shape) for t in types)
         fits = rows == others and made == [rows, m + n] and len({(t.element_type, t.memory_space) for t in types}) == 1
         return check(self, fits, f"has the columns of both, got {types[0]}, {types[1]} and {types[2]}")
+
+
+class TransposeOp(Warp.Operation, name="transpose"):
+    """A tile of 8-bit elements goes to another place in shared memory, transposed, by ordinary reads and writes of the warpgroup.
+
+    Its rows become columns in the order in which products take 8-bit elements of registers, `layouts.column_at` of each sixteen. The warps
+    share sixteen columns each in turn.
+    """
+
+    source: ext.Operand[Any]
+    target: ext.Operand[Any]
+
+    def verify_invariants(self) -> bool:
+        source, target = self.source.type, self.target.type
+        fits = is_shared(source, 2) and is_shared(target, 2) and list(source.shape)[::-1] == list(target.shape)
+        fits = fits and source.element_type == target.element_type and is_eight_bit(source.element_type)
+        if not check(self, fits, f"moves 8-bit elements between tiles [m, n] and [n, m] in shared memory, got {source} and {target}"):
+            return False
+        whole = source.shape[0] % 32 == 0 and source.shape[1] % 16 == 0
+        return check(self, whole, f"takes multiples of 32 rows and 16 columns at once, got {source}")
 
 
 class WriteOp(Warp.Operation, name="write"):

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from attn_mlir.dialects.elements import is_eight_bit
 from attn_mlir.dialects.verify import check
 from attn_mlir.dialects.warp.dialect import PendingType, Warp
 from attn_mlir.dialects.warp.kinds import in_form, is_shared, settled
@@ -17,6 +18,9 @@ def _checks_product(op: Any) -> bool:
     if not check(op, bool(places), f"adds to a tile: a in registers or shared memory times b in shared memory, got {acc}, {a}, {b}"):
         return False
     if not check(op, is_shared(a, 2) or not flags[0].value, f"transposes a in shared memory only, got {a}"):
+        return False
+    along_k = not is_eight_bit(b.element_type) or (not flags[0].value and flags[1].value)
+    if not check(op, along_k, f"of 8-bit elements takes a and b whose columns are summed over, got {a} and {b}"):
         return False
     (m, k), (depth, n) = (list(t.shape)[::-1] if flag.value else list(t.shape) for t, flag in zip((a, b), flags, strict=True))
     fits = [m, n] == list(acc.shape) and k == depth and a.element_type == b.element_type
@@ -39,7 +43,10 @@ class MmaBeginOp(Warp.Operation, name="mma_begin"):
 
 
 class MmaAsyncOp(Warp.Operation, name="mma_async"):
-    """Starts accumulator * keep + a b in the accumulator's registers (wgmma). What it reads may not change until the wait."""
+    """Starts accumulator * keep + a b in the accumulator's registers (wgmma). What it reads may not change until the wait.
+
+    Where elements have 8 bits, a in registers has its columns in an order of its own (`layouts.column_at`), and so must b.
+    """
 
     accumulator: ext.Operand[Any]
     a: ext.Operand[Any]

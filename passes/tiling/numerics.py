@@ -8,7 +8,9 @@ from attn_mlir.passes.base import Pass
 
 NUMERICS = "tile.numerics"
 _PREFIXES = ("f32", "f64", "wider")
-_NARROW = ("f32", "bf16")
+FAMILIES = ("nuz", "ocp")
+"""Of 8-bit matrix instructions, see `Element.taken_by`."""
+_NARROW = ("f32", "bf16", *FAMILIES)
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,8 @@ class Numerics:
     - `flushing`: products take numbers below 2^-14 in f16 as 0. Then weights of a scan with products of its output (not where channels have
       decays), and what enters the state of a backward scan, are two tiles, a hi/lo split. Scans with products of bf16 always have two
       tiles of weights; where channels of v have decays, all that round to 16 bits have two of v times weights.
-    - `narrow`: what products of attention with 8-bit elements take: "f32", or "bf16", where queries of 16 bits keep their type.
+    - `narrow`: what products of attention with 8-bit elements take: "f32", or "bf16", where queries of 16 bits keep their type, or "nuz" or
+      "ocp", where 8-bit matrix instructions take elements as they are, as far as they have them; else as "bf16".
     - `slots`: programs of "elements" scatter to slots, as those of "pairs" do, not one after the other.
     """
 
@@ -46,12 +49,17 @@ class WriteNumerics(Pass):
 
     def run(self, module: ir.Operation) -> bool:
         with module.context:
-            given = {name: _attribute(value) for name, value in asdict(self.numerics).items() if value != getattr(Numerics, name)}
             for function in [view.operation for view in module.regions[0].blocks[0].operations]:
                 bodies = [block for region in function.regions for block in region.blocks]
                 if any(view.operation.name.startswith("attn.") for block in bodies for view in block.operations):
+                    wanted = asdict(self.of(function)).items()
+                    given = {name: _attribute(value) for name, value in wanted if value != getattr(Numerics, name)}
                     function.attributes[NUMERICS] = ir.DictAttr.get(given)
         return True
+
+    def of(self, function: ir.Operation) -> Numerics:
+        """Those of one function."""
+        return self.numerics
 
 
 def numerics_of(function: ir.Operation, name: str) -> Numerics | None:
@@ -80,7 +88,7 @@ def _read(function: ir.Operation) -> Numerics:
     if found.sub_chunk < 1 or found.sub_chunk & (found.sub_chunk - 1):
         raise ValueError(f"`sub_chunk` must be a power of two, got {found.sub_chunk}")
     if found.narrow not in _NARROW:
-        raise ValueError(f"takes `narrow` as f32 or bf16, got '{found.narrow}'")
+        raise ValueError(f"takes `narrow` as {', '.join(_NARROW)}, got '{found.narrow}'")
     return found
 
 

@@ -94,3 +94,16 @@ def encoded(value: float, element: Element) -> int:
     exponent = max(int(np.frexp(abs(number))[1]) - 1, 1 - element.bias) if number else 1 - element.bias
     digits = int(abs(number) / 2.0 ** (exponent - element.mantissa))
     return sign | (digits + ((exponent + element.bias - 1) << element.mantissa))
+
+
+def decoded(element: Element) -> Array:
+    """The numbers of all bytes of a type of 8 bits."""
+    codes = np.arange(256)
+    size, least = codes & 0x7F, 1 << element.mantissa
+    exponent, digits = np.maximum(size >> element.mantissa, 1), size & (least - 1)
+    numbers = np.ldexp(np.where(size < least, digits, digits + least).astype(np.float64), exponent - element.bias - element.mantissa)
+    signed = np.where(codes & 0x80, -numbers, numbers)
+    if element.special == "nuz":
+        return np.where(codes == 0x80, np.nan, signed)
+    beyond = np.where(digits, np.nan, np.copysign(np.inf, signed)) if element.special == "ieee" else np.nan
+    return np.where(numbers > element.largest, beyond, signed)

@@ -2,9 +2,12 @@
 // RUN: attn-opt %inputs/causal-softmax.mlir -p 'cpu-numerics' | FileCheck %s --check-prefix=CPU
 // RUN: attn-opt %inputs/causal-softmax.mlir -p 'nvidia-numerics' | FileCheck %s --check-prefix=NVIDIA
 // RUN: attn-opt %inputs/causal-softmax.mlir -p 'amd-numerics' | FileCheck %s --check-prefix=AMD
+// RUN: sed 's/func.func @attention\(.*\) {$/func.func @attention\1 attributes {tile.choices = {arch = "gfx942"}} {/' %inputs/causal-softmax.mlir > %t
+// RUN: attn-opt %t -p 'amd-numerics' | FileCheck %s --check-prefix=MI300X
 // RUN: attn-opt %s -p 'attn-tile-sums' --split-input-file --verify-diagnostics
 // CPU:    attributes {tile.numerics = {exact_carry = true, prefix = "f64", slots = true, sub_chunk = 4 : i64, widen = true}}
 // NVIDIA: attributes {tile.numerics = {prefix = "wider", sub_chunk = 4 : i64}}
+// MI300X: tile.numerics = {flushing = true, narrow = "nuz", prefix = "wider"}
 // AMD:    attributes {tile.numerics = {flushing = true, narrow = "bf16", prefix = "wider"}}
 
 // expected-error @below {{attn-tile-sums: 'tile.numerics' takes `prefix` as f32, f64 or wider, got 'f16'}}

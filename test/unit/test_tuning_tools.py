@@ -166,7 +166,8 @@ def test_what_is_measured_is_printed_kept_and_drawn(tmp_path: Path, capsys: pyte
         (["nothing"], "there is no file 'nothing', and no attention of that name; known are softmax, softmax1"),
         (
             ["softmax", "--device", "abacus"],
-            "--device is one of cpu, cuda, cuda-emulated, cuda-emulated-sm80, hip, hip-emulated, hip-interpreted, got 'abacus'",
+            "--device is one of cpu, cuda, cuda-emulated, cuda-emulated-sm80, hip, hip-emulated, hip-emulated-gfx942, hip-interpreted, "
+            "hip-interpreted-gfx942, got 'abacus'",
         ),
         (["softmax", "--dtype", "fp3"], "--dtype is one of f16, bf16, f32, f64, got 'fp3'"),
         (["softmax", "--function", "bwd"], "--function is one of attention, attention_fwd, attention_bwd, got 'bwd'"),

@@ -43,6 +43,8 @@ ATTN_MFMA(16x16x16f16, attn_emulated_half4, attn_emulated_float4, ATTN_MFMA_16_F
 ATTN_MFMA(16x16x16bf16_1k, attn_emulated_short4, attn_emulated_float4, ATTN_MFMA_16_BF16)
 ATTN_MFMA(32x32x2f32, float, attn_emulated_float16, ATTN_MFMA_32_F32)
 ATTN_MFMA(16x16x4f32, float, attn_emulated_float4, ATTN_MFMA_16_F32)
+ATTN_MFMA(32x32x16_fp8_fp8, long, attn_emulated_float16, ATTN_MFMA_32_FP8)
+ATTN_MFMA(32x32x16_bf8_bf8, long, attn_emulated_float16, ATTN_MFMA_32_BF8)
 #undef ATTN_MFMA
 
 template <typename Result, typename Value>
@@ -114,6 +116,24 @@ ATTN_INLINE _Float16 attn_emulated_toward_zero(float x) {
 ATTN_INLINE attn_emulated_half2 __builtin_amdgcn_cvt_pkrtz(float x, float y) {
   return attn_emulated_half2{attn_emulated_toward_zero(x), attn_emulated_toward_zero(y)};
 }
+
+// A byte of a type with one NaN in the place of -0, which is what too large numbers become, too.
+ATTN_INLINE unsigned attn_emulated_byte(float x, int mantissa, int bias) {
+  if (x != x) return 0x80;
+  const float size = __builtin_fabsf(x);
+  if (size == __builtin_inff()) return 0x80;
+  const int own = size > 0.0f ? __builtin_ilogbf(size) : -1000, exponent = own > 1 - bias ? own : 1 - bias;
+  const int code = ((exponent + bias - 1) << mantissa) + (int)__builtin_rintf(__builtin_ldexpf(size, mantissa - exponent));
+  return code > 0x7f ? 0x80 : code && x < 0.0f ? code | 0x80 : code;
+}
+#define ATTN_CONVERT_PAIR(NAME, MANTISSA, BIAS) \
+  ATTN_INLINE int __builtin_amdgcn_cvt_pk_##NAME##_f32(float a, float b, int old, bool high) { \
+    const unsigned pair = attn_emulated_byte(a, MANTISSA, BIAS) | attn_emulated_byte(b, MANTISSA, BIAS) << 8; \
+    return (int)(high ? ((unsigned)old & 0xffffu) | pair << 16 : ((unsigned)old & 0xffff0000u) | pair); \
+  }
+ATTN_CONVERT_PAIR(fp8, 3, 8)
+ATTN_CONVERT_PAIR(bf8, 2, 16)
+#undef ATTN_CONVERT_PAIR
 
 // ---- loads through a buffer of a given size: what is behind its end reads as zero, and is not touched
 struct __amdgpu_buffer_rsrc_t {

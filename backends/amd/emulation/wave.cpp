@@ -11,11 +11,21 @@ namespace {
 // MI200 takes and gives subnormal numbers of matrix products as zero.
 float flushed(float x, float smallest) { return flush_subnormals && std::fabs(x) < smallest ? 0.0f : x; }
 
-enum Element { F16, BF16, F32 };
+enum Element { F16, BF16, F32, FP8, BF8 };
+
+// A byte of a type with one NaN in the place of -0, and so many bits of mantissa; none is flushed.
+float byte(uint8_t code, int mantissa, int bias) {
+  if (code == 0x80) return NAN;
+  int exponent = code >> mantissa & (0x7f >> mantissa), digits = code & ((1 << mantissa) - 1);
+  float size = std::ldexp((float)(exponent ? digits + (1 << mantissa) : digits), (exponent ? exponent : 1) - bias - mantissa);
+  return code & 0x80 ? -size : size;
+}
 
 template <Element KIND>
 float input(const void *elements, int i) {
   if (KIND == F32) return flushed(((const float *)elements)[i], 0x1p-126f);
+  if (KIND == FP8) return byte(((const uint8_t *)elements)[i], 3, 8);
+  if (KIND == BF8) return byte(((const uint8_t *)elements)[i], 2, 16);
   if (KIND == BF16) {
     uint32_t bits = (uint32_t)((const uint16_t *)elements)[i] << 16;
     float x;
@@ -26,10 +36,10 @@ float input(const void *elements, int i) {
 }
 
 // D = A B + C with tiles of N rows and columns. Lane l holds row (or column) l % N of A (of B) at P places from P (l / N) along the
-// summed dimension, four or (f32) one; of C and D it holds column l % N, rows in groups of 4.
+// summed dimension, four, one (f32) or eight (8 bits); of C and D it holds column l % N, rows in groups of 4.
 template <int N, Element KIND>
 void multiply(AttnWaveOp *const *ops) {
-  constexpr int P = KIND == F32 ? 1 : 4, K = P * (ATTN_LANES / N), REGISTERS = N * N / ATTN_LANES;
+  constexpr int P = KIND == F32 ? 1 : KIND >= FP8 ? 8 : 4, K = P * (ATTN_LANES / N), REGISTERS = N * N / ATTN_LANES;
   static float a[N][K], b[K][N];
   for (int lane = 0; lane < ATTN_LANES; ++lane)
     for (int i = 0; i < P; ++i) {
@@ -108,6 +118,8 @@ std::string execute(AttnWaveOp *const *ops) {
     case ATTN_MFMA_16_BF16: return multiply<16, BF16>(ops), "";
     case ATTN_MFMA_32_F32: return multiply<32, F32>(ops), "";
     case ATTN_MFMA_16_F32: return multiply<16, F32>(ops), "";
+    case ATTN_MFMA_32_FP8: return multiply<32, FP8>(ops), "";
+    case ATTN_MFMA_32_BF8: return multiply<32, BF8>(ops), "";
     case ATTN_BPERMUTE: return exchange(ops, addressed);
     case ATTN_PERMUTE: return permute(ops);
     case ATTN_READ_LANE: return exchange(ops, numbered);

@@ -1,4 +1,4 @@
-"""Matrix products (MFMA) of f16, bf16 and f32 into f32."""
+"""Matrix products (MFMA) of f16, bf16, f32 and 8-bit floats into f32."""
 
 import re
 from typing import Any
@@ -10,9 +10,19 @@ from attn_mlir.backends.amd.isa.functions import F16, F32, U16, U32
 from attn_mlir.backends.amd.isa.operands import constant, only, register_of, unknown, vector_register
 from attn_mlir.backends.amd.isa.state import LANES, InterpreterError, Wave
 from attn_mlir.backends.amd.isa.vector import Step
+from attn_mlir.dialects.elements import ELEMENTS
+from attn_mlir.float_values import decoded
 
-_SHAPES = {"f16": ((32, 8), (16, 16)), "bf16": ((32, 8), (16, 16)), "f32": ((32, 2), (16, 4))}
+_SHAPES = {
+    "f16": ((32, 8), (16, 16)),
+    "bf16": ((32, 8), (16, 16)),
+    "f32": ((32, 2), (16, 4)),
+    "fp8_fp8": ((32, 16),),
+    "bf8_bf8": ((32, 16),),
+}
 """Rows and columns of the result, and terms that are added up."""
+_BYTES = {"fp8_fp8": decoded(ELEMENTS["f8E4M3FNUZ"]).astype(F32), "bf8_bf8": decoded(ELEMENTS["f8E5M2FNUZ"]).astype(F32)}
+"""What bytes stand for."""
 _LANE = np.arange(LANES)
 
 
@@ -20,7 +30,7 @@ def step(instruction: Instruction, flush: bool) -> Step | None:
     """What the instruction does, or None where it is none; with `flush`, subnormal numbers count as zero."""
     if not instruction.opcode.startswith("v_mfma"):
         return None
-    found = re.fullmatch(r"v_mfma_f32_(\d+)x\d+x(\d+)_?(f16|bf16|f32)(?:_1k)?", instruction.opcode)
+    found = re.fullmatch(r"v_mfma_f32_(\d+)x\d+x(\d+)_?(f16|bf16|f32|fp8_fp8|bf8_bf8)(?:_1k)?", instruction.opcode)
     if found is None or (int(found.group(1)), int(found.group(2))) not in _SHAPES[found.group(3)]:
         raise unknown(instruction)
     only(instruction)
@@ -48,13 +58,15 @@ def step(instruction: Instruction, flush: bool) -> Step | None:
 
 
 def _operand(words: Any, kind: str, rows: int, flush: bool) -> Any:
-    """[rows, summed] of the words of each lane: row l % rows, p places from p (l / rows); p is 4, or 1 of f32."""
+    """[rows, summed] of the words of each lane: row l % rows, p places from p (l / rows); p is 4, 1 of f32, or 8 of bytes."""
     mine = np.ascontiguousarray(words.T)
     if kind == "f32":
         numbers = mine.view(F32)
+    elif kind in _BYTES:
+        numbers = _BYTES[kind][mine.view(np.uint8)]
     else:
         numbers = mine.view(F16).astype(F32) if kind == "f16" else (mine.view(U16).astype(U32) << U32(16)).view(F32)
-    if flush:
+    if flush and kind not in _BYTES:
         numbers = _flushed(numbers, 2.0**-14 if kind == "f16" else 2.0**-126)
     return numbers.reshape(LANES // rows, rows, -1).transpose(1, 0, 2).reshape(rows, -1)
 

@@ -11,6 +11,8 @@ from attn_mlir.backends.amd.isa.functions import F16, F32, F64, U16, U32, U64, f
 from attn_mlir.backends.amd.isa.operands import FLOAT, only, register_of, source, unknown, vector_register
 from attn_mlir.backends.amd.isa.state import LANES, Wave
 from attn_mlir.backends.amd.isa.vector import Step, floats
+from attn_mlir.dialects.elements import ELEMENTS
+from attn_mlir.float_values import decoded, rounded
 
 
 def step(instruction: Instruction) -> Step | None:
@@ -122,6 +124,26 @@ def _pack_halves(instruction: Instruction) -> Step:
     return run
 
 
+def _pack_bytes(element: str) -> Callable[[Instruction], Step]:
+    """Two f32, rounded to bytes, in a half of the result; the other half stays."""
+    of = ELEMENTS[element]
+    sizes = decoded(of)[:128]
+
+    def code(x: Any) -> Any:
+        number = rounded(np.asarray(x.view(F32), F64), of)
+        found = np.searchsorted(sizes, np.nan_to_num(np.abs(number))).astype(U32)
+        return np.where(np.isnan(number), U32(0x80), found | np.where(np.signbit(number), U32(0x80), U32(0)))
+
+    def make(instruction: Instruction) -> Step:
+        only(instruction, "op_sel")
+        register, shift = register_of(instruction, 0), U32(16 * instruction.numbers("op_sel", (0, 0, 0))[2])
+        first, second = (source(instruction, place, 0, FLOAT) for place in (1, 2))
+        others = ~(U32(0xFFFF) << shift)
+        return lambda wave: wave.write(register, wave.v[register] & others | (code(first(wave)) | code(second(wave)) << U32(8)) << shift)
+
+    return make
+
+
 def _mixed(result: str) -> Callable[[Instruction], Step]:
     """a b + c of f32 or halves, to f32 or into a half of the result."""
 
@@ -164,6 +186,8 @@ _MAKERS: dict[str, Callable[[Instruction], Step]] = {
     "v_mov_b64": _move_64,
     "v_cvt_f32_f16": _from_half,
     "v_pack_b32_f16": _pack_halves,
+    "v_cvt_pk_fp8_f32": _pack_bytes("f8E4M3FNUZ"),
+    "v_cvt_pk_bf8_f32": _pack_bytes("f8E5M2FNUZ"),
     "v_fma_mix_f32": _mixed("f32"),
     "v_fma_mixlo_f16": _mixed("low"),
     "v_fma_mixhi_f16": _mixed("high"),

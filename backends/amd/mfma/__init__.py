@@ -3,12 +3,14 @@
 from collections.abc import Mapping
 
 from attn_mlir.backends.amd.mfma.kernel import MfmaKernel
+from attn_mlir.backends.amd.mfma.tiles import MATRIX
 from attn_mlir.backends.amd.target import AmdTarget
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import SCHEDULE, Fields
 from attn_mlir.backends.gpu.grid import depends_on_block
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.simt.merge import is_merge
+from attn_mlir.dialects.elements import EIGHT_BIT, ELEMENTS
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
@@ -22,8 +24,8 @@ def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | st
 
     `waves` per SIMD; `reverse`: the last blocks of rows first; `in_turn`: rows and columns of a block (1), or of all (2), share memory, one
     after the other; `recompute`: addresses are computed in each step again, as there are no registers to keep them; `late`: only what
-    follows from the number of the thread is, where it is used; `room`: bytes of shared memory that must do, so that what maps read
-    for each column may be read where it is used.
+    follows from the number of the thread is, where it is used; `products`: what those of 8-bit elements take, and why, if they are
+    widened; `room`: bytes of shared memory that must do, so that what maps read for each column may be read where it is used.
 
     None for other kernels. Raises UnsupportedError where such a kernel cannot be made.
     """
@@ -39,6 +41,7 @@ def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | st
         "reverse": int(_uneven(kernel) and not pairs and "lengths" not in sizes),
         "in_turn": 0,
     }
+    fields |= _of_eight_bits(kernel, target)
     # Windows take a register for each of sixteen elements: 26 were spilled, and the model says 240,000 clocks in place of 359,000. A row of
     # q takes one for each four columns: of 640 columns 6 were spilled, of 768 92.
     if (columns > 128 and find_all(kernel, "tile.accumulate")) or columns > _WIDE or find_all(kernel, "tile.load_window"):
@@ -68,6 +71,22 @@ def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | st
 def emit(kernel: ir.Operation, target: AmdTarget) -> KernelCode:
     """The source of a scheduled kernel. Raises UnsupportedError for what this emitter cannot do."""
     return MfmaKernel(kernel, {**attributes.read(kernel, SCHEDULE), "arch": target.arch}).emit()
+
+
+def _of_eight_bits(kernel: ir.Operation, target: AmdTarget) -> Fields:
+    """What products take where memory has 8-bit elements."""
+    for load in find_all(kernel, "tile.load"):
+        memory, element = (str(value.type.element_type) for value in (load.operands[0], load.results[0]))
+        if memory not in EIGHT_BIT:
+            continue
+        if memory == element:
+            return {"products": element if MATRIX[element].part == 1.0 else f"{element} as halves in {ELEMENTS[element].twin.name}"}
+        if not target.eight_bit:
+            return {"products": f"{element}, as {target.arch} has no 8-bit matrix instructions"}
+        if memory not in MATRIX:
+            return {"products": f"{element}, as {memory} has infinities and those of {target.arch} have none"}
+        return {"products": f"{element}, as q is wider or mods make numbers that 8 bits do not hold"}
+    return {}
 
 
 def _keeps_much(kernel: ir.Operation) -> bool:

@@ -1,6 +1,6 @@
 """What every printer of a kernel with matrix products works with: its tiles in registers, and the factors of their weights."""
 
-from attn_mlir.backends.amd.mfma.tiles import STEP, MfmaFragment, MfmaRow, PackedTile, Tile, round_up
+from attn_mlir.backends.amd.mfma.tiles import MATRIX, STEP, MfmaFragment, MfmaRow, PackedTile, Tile, round_up
 from attn_mlir.backends.gpu.core import PrinterCore
 from attn_mlir.backends.gpu.structure import constant
 from attn_mlir.diagnostics import source_line
@@ -35,6 +35,8 @@ class MfmaCore(PrinterCore[Tile]):
         """By the names of weights in 16 bits: the factor that they have."""
         self.scaled: dict[str, bool] = {}
         """By the names of accumulators: whether the weights of their products have a factor."""
+        self.parts: dict[str, float] = {}
+        """By the names of accumulators that are not settled: the part of their sums that they hold, where it is not all."""
         self.waiting: set[str] = set()
         """Weights that have been rounded and wait for their product."""
         self.lifted = "tile.lift" in kernel.attributes
@@ -62,7 +64,7 @@ class MfmaCore(PrinterCore[Tile]):
         if isinstance(tile, MfmaFragment) and places == [0, 1]:
             element, kind = f"{tile.name}[n][r]", element_name_of(op)
             return self.narrow(element, kind) if kind in PACKS else element
-        if isinstance(tile, PackedTile) and places == [0, 1]:
+        if isinstance(tile, PackedTile) and places == [0, 1] and tile.element in PACKS:
             return f"attn::bits<{TYPES[tile.element]}>(attn::half_of({tile.name}[2 * n + r / 8][r / 2 % 4], r % 2))"
         raise UnsupportedError(
             f"amd: the kernel reads {op.operands[0]} at {', '.join(indices)}, not at its own element; where a mod reads other channels, "
@@ -101,18 +103,21 @@ class MfmaCore(PrinterCore[Tile]):
         scale = self.scales.get(fragment.name)
         if scale is not None and self.scaled.get(fragment.name):
             self.writer.line(f"attn::settle({fragment.name}, {scale});")
+        part = self.parts.pop(fragment.name, 1.0)
+        if part != 1.0:
+            self.writer.line(f"attn::multiply({fragment.name}, {1.0 / part!r}f);")
 
     def packed(self, hint: str, columns: int, element: str) -> PackedTile:
-        """Declares registers for a tile of 16-bit elements."""
+        """Declares registers for a tile of `MATRIX` elements."""
         tile = PackedTile(self.names.fresh(hint), round_up(columns, STEP), element)
-        self.writer.line(f"attn::Bits4 {tile.name}[{tile.columns // 16}];")
+        self.writer.line(f"attn::{MATRIX[element].words} {tile.name}[{tile.columns // 16}];")
         return tile
 
     def widening(self, load: ir.Operation) -> str:
-        """The function that widens 8-bit elements of what is loaded to those of the tile; empty where these are as in memory."""
+        """The function that makes the tile's elements of 8-bit ones that are loaded; empty where these are as in memory."""
         memory, element = (str(value.type.element_type) for value in (load.operands[0], load.results[0]))
-        if memory not in EIGHT_BIT:
-            return ""
+        if memory == element:
+            return "attn::halves" if element in MATRIX and MATRIX[element].part != 1.0 else ""
         return f"attn::widened<{self.scalars.helper(f'widen_{memory}')}, attn::round_{element}>"
 
     def row(self, hint: str, start: str | None = None, partial: bool = False) -> MfmaRow:
@@ -137,8 +142,8 @@ def element_name_of(op: ir.Operation) -> str:
 
 
 def check_element(load: ir.Operation) -> str:
-    """ "f16" or "bf16", those of a loaded tile. Raises UnsupportedError for tensors of other types than these and what loads widen."""
+    """Those of a loaded tile. Raises UnsupportedError for other types than those of `MATRIX`, and those that loads widen to 16 bits."""
     element, memory = (str(value.type.element_type) for value in (load.results[0], load.operands[0]))
-    if element not in PACKS or (memory != element and memory not in EIGHT_BIT):
+    if element not in MATRIX or (memory != element and (memory not in EIGHT_BIT or element not in PACKS)):
         raise UnsupportedError(f"amd: matrix products take f16 or bf16, not {element}: cast q, k and v to one of them, or use the CPU")
     return element

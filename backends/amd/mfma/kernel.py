@@ -2,9 +2,10 @@
 
 from attn_mlir.backends.amd.mfma.core import MfmaCore
 from attn_mlir.backends.amd.mfma.sweep import MfmaPrinter
-from attn_mlir.backends.amd.mfma.tiles import ROWS, WAVES
+from attn_mlir.backends.amd.mfma.tiles import MATRIX, ROWS, WAVES
 from attn_mlir.backends.amd.mfma.windows import HEADER
 from attn_mlir.backends.amd.source import FLAGS, kernel_code
+from attn_mlir.backends.amd.target import TARGETS
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.structure import body
@@ -24,6 +25,10 @@ class MfmaKernel:
         number = {item.name: item.attr.value for item in sizes if isinstance(item.attr, ir.IntegerAttr)}
         if number["block_q"] != ROWS * WAVES:
             raise UnsupportedError(f"amd: a program has {ROWS * WAVES} rows, not {number['block_q']}: choose block_q = {ROWS * WAVES}")
+        loaded = {str(ir.RankedTensorType(load.results[0].type).element_type) for load in find_all(kernel, "tile.load")}
+        self.eight_bit = any(element in MATRIX and MATRIX[element].bytes == 1 for element in loaded)
+        if self.eight_bit and not TARGETS[str(schedule["arch"])].eight_bit:
+            raise UnsupportedError(f"amd: {schedule['arch']} has no 8-bit matrix instructions: loads must widen q, k and v to 16 bits")
         self.kernel, self.schedule = kernel, schedule
         self.core = MfmaCore(kernel, number["block_kv"], bool(schedule.get("recompute")))
 
@@ -39,7 +44,9 @@ class MfmaKernel:
         )
         core.here()
         sweep.block(body(self.kernel))
-        windows = [HEADER] * bool(find_all(self.kernel, "tile.load_window"))
+        if any(part != 1.0 for part in core.parts.values()):
+            raise UnsupportedError("amd: sums of 8-bit products outside of loops: pass q, k and v in 16 bits, or use the CPU")
+        windows = ['#include "attn_amd_fp8.h"'] * self.eight_bit + [HEADER] * bool(find_all(self.kernel, "tile.load_window"))
         start = [f"const int block = {place}, head = __builtin_amdgcn_workgroup_id_y(), batch = __builtin_amdgcn_workgroup_id_z();"]
         return kernel_code(
             self.kernel,

@@ -3,9 +3,9 @@
 import math
 
 from attn_mlir.backends.amd.mfma.bands import MfmaBands
-from attn_mlir.backends.amd.mfma.core import PACKS, MfmaCore
+from attn_mlir.backends.amd.mfma.core import MfmaCore
 from attn_mlir.backends.amd.mfma.regions import PAIRED, combined, float_positions, is_read, used
-from attn_mlir.backends.amd.mfma.tiles import STEP, MfmaFragment, MfmaRow, PackedTile, round_up
+from attn_mlir.backends.amd.mfma.tiles import MATRIX, STEP, MfmaFragment, MfmaRow, PackedTile, round_up
 from attn_mlir.backends.amd.mfma.windows import MfmaWindows
 from attn_mlir.backends.gpu.scalars import dependence, frontier
 from attn_mlir.backends.gpu.structure import body, constant, element_name, hint, maker, operations, widened, yielded
@@ -182,10 +182,10 @@ class _Elements:
         core, element = self.core, element_name(result.type)
         op = maker(value)
         same = core.tiles.get(op.operands[0]) if op is not None and op.name == "tensor.extract" else None
-        if isinstance(same, (MfmaFragment, PackedTile)) and (exists is None or element not in PACKS):
+        if isinstance(same, (MfmaFragment, PackedTile)) and (exists is None or element not in MATRIX):
             core.tiles[result] = same
             return None
-        if element not in PACKS:
+        if element not in MATRIX:
             target: MfmaFragment | PackedTile = core.fragment(hint(widened(value), "s"), self.columns)
         else:
             target = core.packed(hint(widened(value), "weights"), self.columns, element)
@@ -305,10 +305,7 @@ class _Elements:
                 core.writer.line(*(f"float {name}[2];" for name in pairs.values()))
                 with core.unrolled("r", "c + 2", start="c"):
                     self._element(exists, targets, sums, {target: f"{name}[r - c]" for target, name in pairs.items()})
-                for target in targets:
-                    if isinstance(target, PackedTile):
-                        name, round_ = pairs[target], self._rounding(target)
-                        core.writer.line(f"{target.name}[2 * n + c / 8][c / 2 % 4] = {round_}({name}[0], {name}[1]);")
+                core.writer.line(*(self._packing(target, f"{name}[0]", f"{name}[1]") for target, name in pairs.items()))
 
     def _pair(self, targets: list[MfmaFragment | PackedTile | None], sums: list[MfmaRow]) -> None:
         """Columns c and c + 1 of a lane."""
@@ -330,21 +327,24 @@ class _Elements:
             if isinstance(target, MfmaFragment):
                 writer.line(f"attn::set_pair({target.name}[n], c, {text});")
             elif target is not None:
-                writer.line(f"{target.name}[2 * n + c / 8][c / 2 % 4] = {self._rounding(target)}(({text}).x, ({text}).y);")
+                writer.line(self._packing(target, f"({text}).x", f"({text}).y"))
         for text, kind, row in zip(texts[self.stored :], self.kinds, sums, strict=True):
             if kind == "sum":
                 writer.line(f"{row.name} += {text};")
             else:
                 writer.line(f"{row.name} = f{kind}f(f{kind}f({row.name}, ({text}).x), ({text}).y);")
 
-    def _rounding(self, target: PackedTile) -> str:
-        """The function that rounds a pair: to nearest, where weights were not raised for the cheaper one."""
+    def _packing(self, target: PackedTile, first: str, second: str) -> str:
+        """The statement that rounds columns c and c + 1 of a lane: to nearest, where weights were not raised for the cheaper function."""
+        how, words = MATRIX[target.element], f"{target.name}[2 * n + c / 8]"
+        if how.bytes == 1:
+            return f"attn::set_{how.suffix}({words}, c / 2 % 4, {how.part}f * {first}, {how.part}f * {second});"
         values = [value for value, result in zip(self.values, self.results, strict=False) if self.core.tiles.get(result) == target]
         weights = all(
             use.owner.operation.name in _SUMS for result in self.results if self.core.tiles.get(result) == target for use in result.uses
         )
         cheap = all(widened(value) in self.raised for value in values) or (weights and target.element == "bf16")
-        return f"attn::{'pack' if cheap else 'round'}_{target.element}"
+        return f"{words}[c / 2 % 4] = attn::{'pack' if cheap else 'round'}_{target.element}({first}, {second});"
 
     def _element(
         self, exists: str | None, targets: list[MfmaFragment | PackedTile | None], sums: list[MfmaRow], pairs: dict[PackedTile, str]

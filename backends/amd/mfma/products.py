@@ -1,7 +1,7 @@
 """Prints matrix products of tiles: `tile.dot`, `tile.dot_add`, `tile.dot_rescale`."""
 
 from attn_mlir.backends.amd.mfma.core import MfmaCore
-from attn_mlir.backends.amd.mfma.tiles import STEP, LdsTile, MfmaFragment, MfmaRow, PackedTile
+from attn_mlir.backends.amd.mfma.tiles import MATRIX, STEP, LdsTile, MfmaFragment, MfmaRow, PackedTile
 from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -37,7 +37,12 @@ class MfmaProducts:
         factor = left.name in core.factors
         if core.scaled.setdefault(target.name, factor) != factor:
             raise UnsupportedError(f"amd: a sum has weights with a factor and others without ({source_line(op.location)}): use the CPU")
-        core.writer.line(
-            f"attn::product_{left.element}<{outputs // STEP}, {terms // 16}, {terms // 8}>({target.name}, memory + {at}, {left.name});"
-        )
+        how = MATRIX[left.element]
+        sizes = f"{outputs // STEP}, {terms // 16}, {how.chunks(terms)}"
+        core.writer.line(f"attn::product_{how.suffix}<{sizes}>({target.name}, memory + {at}, {left.name});")
+        part = how.part**2
+        if start and core.parts.setdefault(target.name, part) != part:
+            raise UnsupportedError(f"amd: a sum has products of several types ({source_line(op.location)}): use the CPU")
+        if not start and part != 1.0:
+            core.writer.line(f"attn::multiply({target.name}, {1.0 / part!r}f);")
         core.tiles[op.results[0]] = target

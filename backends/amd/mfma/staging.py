@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from attn_mlir.backends.amd.mfma.core import TYPES, MfmaCore, check_element
-from attn_mlir.backends.amd.mfma.tiles import STEP, WAVES, LdsTile, PackedTile, round_up
+from attn_mlir.backends.amd.mfma.core import PACKS, TYPES, MfmaCore, check_element
+from attn_mlir.backends.amd.mfma.tiles import MATRIX, STEP, WAVES, LdsTile, MatrixElement, PackedTile, round_up
 from attn_mlir.backends.gpu.input_limits import PAGE_ROWS
 from attn_mlir.backends.gpu.structure import body, operations, yielded
 from attn_mlir.diagnostics import source_line
@@ -11,6 +11,8 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
 THREADS = 64 * WAVES
+_WORDS = {4: "unsigned", 8: "attn::Bits2", 16: "attn::Bits4"}
+"""Registers of so many bytes."""
 
 
 @dataclass
@@ -29,16 +31,28 @@ class Stream:
     element: str
     name: str
     widening: str = ""
-    """What widens 8-bit elements, which are loaded as they are, on their way to shared memory."""
+    """What makes other elements of 8-bit ones, which are loaded as they are, on their way to shared memory."""
+    bytes_loaded: int = 2
+    """Of an element in global memory."""
     rows_used: bool = False
     columns_used: bool = False
     tile: LdsTile | None = None
     loads: list[ir.Operation] = field(default_factory=list)
 
     @property
+    def how(self) -> MatrixElement:
+        """How products take its elements."""
+        return MATRIX[self.element]
+
+    @property
+    def widened(self) -> bool:
+        """Whether elements become larger on the way."""
+        return self.bytes_loaded < self.how.bytes
+
+    @property
     def words(self) -> str:
-        """The registers whose elements have 16 bits."""
-        return f"{self.name}_wide" if self.widening else self.name
+        """The registers whose elements are as products take them."""
+        return f"{self.name}_wide" if self.widened else self.name
 
     @property
     def shared(self) -> LdsTile:
@@ -69,7 +83,7 @@ class Stream:
 
     def bytes(self) -> int:
         """In shared memory."""
-        return self.rows * self.padded * 2 * (int(self.rows_used) + int(self.columns_used))
+        return self.rows * self.padded * self.how.bytes * (int(self.rows_used) + int(self.columns_used))
 
 
 class Staging:
@@ -98,6 +112,7 @@ class Staging:
             found = Stream(
                 source, load.operands[1], load.operands[2], core.rows(load.results[0].type), core.columns(load.results[0].type),
                 check_element(load), core.names.fresh(f"{core.arguments.names[core.arguments.number(source)]}_next"), core.widening(load),
+                ir.MemRefType(source.type).element_type.width // 8,
             )  # fmt: skip
             known.append(found)
         if change is not None and _uses_other_than(load.results[0], change):
@@ -117,7 +132,7 @@ class Staging:
             if stream.rows % STEP or stream.rows > 256:
                 raise UnsupportedError(f"amd: blocks of keys have a multiple of {STEP} rows, not {stream.rows}: choose another block_kv")
             rows_at = columns_at = None
-            size = stream.rows * stream.padded * 2
+            size = stream.rows * stream.padded * stream.how.bytes
             if stream.rows_used:
                 rows_at, start = start, start + size
             if stream.columns_used and self.in_turn == 2:
@@ -139,10 +154,10 @@ class Staging:
         for stream in streams:
             stride = arguments.stride(stream.source, 2)
             core.align(stream.source)
-            kind, count = ("Bits2", 8 * stream.turns) if stream.patches else ("Bits4", stream.turns)
-            core.writer.line(f"attn::{kind} {stream.words}[{count}];")
-            if stream.widening:
-                core.writer.line(f"{'unsigned' if stream.patches else 'attn::Bits2'} {stream.name}[{count}];")
+            count = (8 if stream.patches else 1) * stream.turns
+            sizes = {stream.words: stream.how.bytes, stream.name: stream.bytes_loaded}
+            for name, size in sizes.items():
+                core.writer.line(f"{_WORDS[size * (4 if stream.patches else 8)]} {name}[{count}];")
             self._declare_piece(stream)
             core.writer.line(f"const int {stream.name}_stride = (int){stride};")
 
@@ -189,9 +204,8 @@ class Staging:
         if stream.rows % PAGE_ROWS or table is None or keys is None:
             raise UnsupportedError(f"amd: blocks of keys in pages are multiples of {PAGE_ROWS}, not {stream.rows}")
         batch, head, size = core.value(stream.batch), core.value(stream.head), arguments.size(source, 2)
-        align, type_ = core.align(source), "unsigned char" if stream.widening else "unsigned short"
-        words = "Bits2" if stream.patches else "Bits4"
-        words = {"Bits2": "unsigned", "Bits4": "attn::Bits2"}[words] if stream.widening else f"attn::{words}"
+        align, type_ = core.align(source), "unsigned char" if stream.bytes_loaded == 1 else "unsigned short"
+        words = _WORDS[stream.bytes_loaded * (4 if stream.patches else 8)]
         with core.scope(""):
             writer.line(f"const int some = min({stream.rows}, {arguments.element(keys, [batch])} - {row});")
             with core.unrolled("i", stream.turns):
@@ -216,7 +230,7 @@ class Staging:
     def _pieces(self, stream: Stream, rows: str) -> None:
         core, writer = self.core, self.core.writer
         align = self.core.align(stream.source)
-        bytes_ = "_bytes" if stream.widening else ""
+        bytes_ = "_bytes" if stream.bytes_loaded == 1 else ""
         with core.unrolled("i", stream.turns):
             row, column = self._piece(stream)
             template = f"<{align}, {stream.columns}, {stream.padded}>"
@@ -277,7 +291,7 @@ class Staging:
 
     def _keep(self, stream: Stream, rows: bool, columns: bool) -> None:
         core, writer, tile = self.core, self.core.writer, stream.shared
-        chunks, transposed = stream.padded // 8, stream.rows // 8
+        chunks, transposed = stream.how.chunks(stream.padded), stream.how.chunks(stream.rows)
         with core.unrolled("i", stream.turns):
             row, column = self._piece(stream)
             with core.scope(self._guard(stream) or None):
@@ -300,6 +314,8 @@ class Staging:
         if any(list(read.operands)[1:] != list(block.arguments) for read in reads):
             where = source_line(change.location)
             raise UnsupportedError(f"amd: a mod that reads other channels is applied before (attn-apply-mods), not on the way ({where})")
+        if stream.element not in PACKS:
+            raise UnsupportedError(f"amd: a mod changes elements of 8 bits ({source_line(change.location)}): pass them in 16 bits")
         type_ = TYPES[stream.element]
         exists = core.value(change.operands[0])
         writer.line("// Each thread changes its elements on the way.")
@@ -338,16 +354,17 @@ class HeldPrinter:
         place = [core.value(value) for value in (batch, head, first)]
         address = " + ".join(f"{at} * {arguments.stride(source, dim)}" for dim, at in enumerate(place))
         align, stride, widening = core.align(source), arguments.stride(source, 2), core.widening(load)
-        writer.line(f"attn::Bits4 {name}[{padded // 16}];")
-        rows = core.value(count)
+        element = check_element(load)
+        writer.line(f"attn::{MATRIX[element].words} {name}[{padded // 16}];")
+        rows, narrow = core.value(count), ir.MemRefType(source.type).element_type.width == 8
         core.rows_exist = f"row < {rows}"
         with core.scope(""):
             writer.line(f"const attn::Rows rows = attn::rows_of({arguments.pointer(source)} + {address}, {rows}, {stride}, {columns});")
             with writer.unrolled("n", padded // STEP), writer.unrolled("g", 2):
                 at = f"rows, row * (int){stride}, column + 32 * n + 8 * g"
-                loaded = f"attn::load_eight{'_bytes' if widening else ''}<{align}, {columns}, {padded}>({at})"
+                loaded = f"attn::load_eight{'_bytes' if narrow else ''}<{align}, {columns}, {padded}>({at})"
                 writer.line(f"{name}[2 * n + g] = {f'{widening}({loaded})' if widening else loaded};")
-        return PackedTile(name, padded, check_element(load))
+        return PackedTile(name, padded, element)
 
 
 def changing(load: ir.Operation) -> ir.Operation | None:

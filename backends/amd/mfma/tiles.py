@@ -7,6 +7,8 @@ instruction with 32 x 32 results makes of permuted rows of operand A, and what i
 
 from dataclasses import dataclass
 
+from attn_mlir.dialects.elements import ELEMENTS
+
 WAVES = 4
 ROWS = 32
 """Rows of a wave."""
@@ -17,6 +19,36 @@ STEP = 32
 def round_up(value: int, multiple: int) -> int:
     """The next multiple."""
     return -(-value // multiple) * multiple
+
+
+@dataclass(frozen=True)
+class MatrixElement:
+    """How matrix instructions take elements of a type.
+
+    `suffix` of the names of functions in C++; `words`: the registers of eight elements. The instruction takes their bits for `part` of what
+    they stand for.
+    """
+
+    suffix: str
+    bytes: int
+    words: str
+    part: float = 1.0
+
+    def chunks(self, columns: int) -> int:
+        """Of 16 bytes."""
+        return columns * self.bytes // 16
+
+
+MATRIX = {
+    "f16": MatrixElement("f16", 2, "Bits4"),
+    "bf16": MatrixElement("bf16", 2, "Bits4"),
+    **{
+        name: MatrixElement("fp8" if element.exponent == 4 else "bf8", 1, "Bits2", 1.0 if element == element.twin else 0.5)
+        for name, element in ELEMENTS.items()
+        if element.taken_by("nuz")
+    },
+}
+"""By the names of types."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +65,7 @@ class MfmaFragment:
 
 @dataclass(frozen=True)
 class PackedTile:
-    """A tile of 16-bit elements in registers, as operand B takes it: `attn::Bits4 name[columns / 16]`, 8 columns each.
+    """A tile of `MATRIX` elements in registers, as operand B takes it: `words name[columns / 16]`, 8 columns each.
 
     Word [2 n + g] has columns `column` + 32 n + 8 g and the seven after it.
     """
@@ -53,7 +85,7 @@ class MfmaRow:
 
 @dataclass(frozen=True)
 class LdsTile:
-    """A tile of 16-bit elements in shared memory, [rows, columns] with columns padded by zeros to a multiple of 32.
+    """A tile of `MATRIX` elements in shared memory, [rows, columns] with columns padded by zeros to a multiple of 32.
 
     `rows_at` is the byte where its rows begin, None where it is not kept so, `columns_at` that of its transpose. Chunks of 16 bytes are
     swizzled in their row.

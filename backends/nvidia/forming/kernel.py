@@ -9,8 +9,9 @@ from attn_mlir.backends.nvidia.forming.facts import SCHEDULE, launch_registers
 from attn_mlir.backends.nvidia.forming.maps import FragmentMap
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.backends.nvidia.forming.rings import RingBuffer, SharedRing
-from attn_mlir.backends.nvidia.forming.tiled import equal_loads, grid_of, is_rest, used_in
+from attn_mlir.backends.nvidia.forming.tiled import equal_loads, grid_of, is_rest, is_turned, used_in
 from attn_mlir.backends.nvidia.target import NvidiaTarget
+from attn_mlir.dialects.elements import ELEMENTS
 from attn_mlir.dialects.numbers import i64
 from attn_mlir.dialects.warp import build
 from attn_mlir.mlir import arith, ir, memref, scf
@@ -21,6 +22,7 @@ ROWS = 64
 """Of a warpgroup: those of its matrix instruction."""
 INSTRUCTION = "wgmma"
 _DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
+_MULTIPLIED = ("f16", "bf16", *(name for name, element in ELEMENTS.items() if element.taken_by("ocp")))
 
 
 @dataclass
@@ -153,16 +155,18 @@ class Former:
             source, rows = op.operands[0], self._rows_of(op)
             if (source, rows) in self.rings or op.results[0] in self.same or not self._reads(op):
                 continue
-            type_ = ir.MemRefType(source.type)
-            if str(type_.element_type) not in ("f16", "bf16"):
-                raise Refused(f"matrix products take f16 or bf16, not {type_.element_type}")
+            type_, made = ir.MemRefType(source.type), ir.RankedTensorType(op.results[0].type).element_type
+            if made != type_.element_type:
+                raise Refused(f"a load makes {made} of {type_.element_type}, as mods and wider q need them, and copies change nothing")
+            if str(made) not in _MULTIPLIED:
+                raise Refused(f"matrix products take {', '.join(_MULTIPLIED)}, not {made}")
             if type_.is_dynamic_dim(3) or type_.shape[3] not in (64, 128, 192, 256):
                 raise Refused(f"rows of 64, 128, 192 or 256 elements fit swizzled tiles, not those of {type_}")
-            name = self.names[ir.BlockArgument(source).arg_number]
-            self.rings[source, rows] = self._ring(name, self.known[source], rows)
+            name, turned = self.names[ir.BlockArgument(source).arg_number], is_turned(op, self._reads(op), rows)
+            self.rings[source, rows] = self._ring(name, self.known[source], rows, turned)
 
-    def _ring(self, name: str, source: ir.Value, rows: int) -> SharedRing:
-        return rings.make(name, source, rows, len(self.rings), self.warpgroups)
+    def _ring(self, name: str, source: ir.Value, rows: int, turned: bool) -> SharedRing:
+        return rings.make(name, source, rows, len(self.rings), self.warpgroups, turned)
 
     def _reads(self, load: ir.Operation) -> set[ir.Value]:
         """The tiles that a load makes and something uses: its own, and those of loads of the same."""
@@ -320,7 +324,7 @@ class Former:
         type_ = self._where().type_of(op.results[0].type)
         left = self._own_rows(self.loaded[a].memory) if a in self.loaded and self.loaded[a].fragment is None else self._tile(a)
         sums = maps.scaled(*map(self._value, before)) if before else None
-        transpose_b = ir.BoolAttr(op.attributes["transpose_b"]).value
+        transpose_b = self.loaded[b].ring.raw is not None or ir.BoolAttr(op.attributes["transpose_b"]).value
         self.known[op.results[0]] = self._multiply(sums, left, self.loaded[b].memory, transpose_b, type_)
 
     def _multiply(self, sums: ir.Value | None, left: ir.Value, right: ir.Value, transpose_b: bool, type_: ir.Type) -> ir.Value:

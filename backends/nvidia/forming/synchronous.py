@@ -51,10 +51,12 @@ class SynchronousFormer(Former):
         kernel.attributes[SCHEDULE] = attributes.write({**attributes.read(self.function, attributes.SCHEDULE), "arch": self.target.arch})
         return kernel
 
-    def _ring(self, name: str, source: ir.Value, rows: int) -> SharedRing:
+    def _ring(self, name: str, source: ir.Value, rows: int, turned: bool) -> SharedRing:
+        if ir.MemRefType(source.type).element_type.width == 8:
+            raise Refused(f"{self.target.arch} has no 8-bit matrix instructions")
         if rows % (_COPIED * WARPS * self.warpgroups):
             raise Refused(f"{WARPS * self.warpgroups} warps copy a multiple of {_COPIED} rows each, not {rows} together")
-        return SharedRing(name, source, rings.buffer(name, source, rows), len(self.rings))
+        return SharedRing(name, source, rings.buffer(name, source, rows), len(self.rings), None)
 
     def _filled(self, ring: SharedRing, place: list[ir.Value]) -> tuple[ir.Value, ir.Value]:
         tile, stage, _ = ring.at(self.counts[ring.count])

@@ -1,7 +1,9 @@
 """Questions about tiled functions: what their programs are, which loads read the same, whether a count is the rest of a block."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+from attn_mlir.backends.nvidia.forming.refusal import Refused
+from attn_mlir.dialects.elements import is_eight_bit
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, maker, walk
 
@@ -47,3 +49,26 @@ def has_constant(values: Sequence[ir.Value], number: int) -> bool:
     """Whether a constant of that number is among the values."""
     found = [maker(value, "arith.constant") for value in values]
     return any(op is not None and ir.IntegerAttr(op.attributes["value"]).value == number for op in found)
+
+
+_PANEL = 64
+
+
+def is_turned(load: ir.Operation, tiles: Iterable[ir.Value], rows: int) -> bool:
+    """Whether products sum over the rows of what a load makes, `tiles`, and its elements have 8 bits: then they take its transpose.
+
+    Raises Refused where something else needs the tile as it is, or its rows are no whole panels of the transpose.
+    """
+    if not is_eight_bit(ir.RankedTensorType(load.results[0].type).element_type):
+        return False
+    uses = [use for tile in tiles for use in tile.uses]
+    last = [use.operand_number == len(list(use.owner.operation.operands)) - 1 for use in uses]
+    over_rows = [
+        is_last and "transpose_b" in use.owner.operation.attributes and not ir.BoolAttr(use.owner.operation.attributes["transpose_b"]).value
+        for use, is_last in zip(uses, last, strict=True)
+    ]
+    if any(over_rows) and not all(over_rows):
+        raise Refused("a tile of 8-bit elements is used as it is and transposed: keys and values must be two tensors")
+    if any(over_rows) and rows % _PANEL:
+        raise Refused(f"values of 8 bits are transposed in blocks of a multiple of {_PANEL} keys, not {rows}")
+    return any(over_rows)

@@ -2,7 +2,8 @@
 
 An operand in shared memory is stored in panels of 64 columns of 16-bit elements, 128-byte swizzled, `panel_bytes` apart (at least
 128 bytes a row); each panel starts at a multiple of 1024 bytes. It is "K-major" if its columns run along K (Q, K in Q K^T), "MN-major"
-if its rows do (V in P V): those are the transposed (`_ta`, `_tb`) instructions.
+if its rows do (V in P V): those are the transposed (`_ta`, `_tb`) instructions. Operands of 8-bit elements are K-major, in panels of 128
+bytes or of 64 (`row_bytes`).
 """
 
 from dataclasses import dataclass
@@ -13,24 +14,31 @@ ROW_BYTES = 128
 """Bytes of a row of a panel."""
 STEP = 16
 """Extent along K of one instruction."""
+STEP_BYTES = 32
+"""The same in bytes, whatever the elements."""
+STEPS = {"f16": STEP, "bf16": STEP, "e4m3": STEP_BYTES, "e5m2": STEP_BYTES}
+"""By the name of elements, that extent."""
 
 
 def wgmma_name(n: int, a: str, element: str, transpose_a: bool = False, transpose_b: bool = False) -> str:
     """The name of the wrapper, without its namespace: `wgmma_m64n{n}k16_{ss|rs}_{f16|bf16}[_ta][_tb]`."""
     form = {"shared": "ss", "registers": "rs"}[a]
-    return f"wgmma_m64n{n}k16_{form}_{element}{'_ta' if transpose_a else ''}{'_tb' if transpose_b else ''}"
+    return f"wgmma_m64n{n}k{STEPS.get(element, STEP)}_{form}_{element}{'_ta' if transpose_a else ''}{'_tb' if transpose_b else ''}"
 
 
 def wgmma(n: int, a: str, element: str, transpose_a: bool = False, transpose_b: bool = False) -> str:
     """The wrapper of `wgmma.mma_async` for a 64 x n f32 accumulator: d = a b (+ d if `accumulate`), asynchronous.
 
-    `a`: "shared" (a descriptor) or "registers" (four registers of packed pairs); b is a descriptor. `element`: "f16" or "bf16".
+    `a`: "shared" (a descriptor) or "registers" (four registers of packed elements); b is a descriptor. `element`: one of `STEPS`.
     ValueError for n that is no multiple of 8 up to 256, another element, or a transposed operand in registers.
     """
     if n % 8 or not 8 <= n <= 256:
         raise ValueError(f"wgmma has no instruction with n = {n}: n is a multiple of 8 up to 256")
-    if element not in ("f16", "bf16"):
-        raise ValueError(f"wgmma multiplies f16 or bf16 here, not {element}")
+    if element not in STEPS:
+        raise ValueError(f"wgmma multiplies {', '.join(STEPS)} here, not {element}")
+    turns = STEPS[element] == STEP
+    if not turns and (transpose_a or transpose_b):
+        raise ValueError("operands of 8-bit elements are K-major")
     if a == "registers" and transpose_a:
         raise ValueError("an operand in registers cannot be transposed")
     count = n // 2
@@ -38,7 +46,8 @@ def wgmma(n: int, a: str, element: str, transpose_a: bool = False, transpose_b: 
     rows = [", ".join(accumulators[i : i + 16]) for i in range(0, count, 16)]
     first = f"%{count}" if a == "shared" else "{" + ", ".join(f"%{count + i}" for i in range(4)) + "}"
     used = count + (1 if a == "shared" else 4)
-    flags = "1, 1, " + (f"{int(transpose_a)}, " if a == "shared" else "") + str(int(transpose_b))
+    turned = [transpose_a, transpose_b] if a == "shared" else [transpose_b]
+    flags = ", ".join(["1", "1", *(str(int(flag)) for flag in turned if turns)])
     parameters = "uint64_t a" if a == "shared" else "uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3"
     operands = '"l"(a)' if a == "shared" else '"r"(a0), "r"(a1), "r"(a2), "r"(a3)'
     outputs = [f'"+f"(d[{i}])' for i in range(count)]
@@ -46,7 +55,7 @@ def wgmma(n: int, a: str, element: str, transpose_a: bool = False, transpose_b: 
         f"__device__ __forceinline__ void {wgmma_name(n, a, element, transpose_a, transpose_b)}("
         f"float (&d)[{count}], {parameters}, uint64_t b, int accumulate) {{",
         f'  asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{used + 1}, 0;\\n"',
-        f'               "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{element}.{element} "',
+        f'               "wgmma.mma_async.sync.aligned.m64n{n}k{STEPS[element]}.f32.{element}.{element} "',
         *(f'               "{"{" if i == 0 else " "}{row}{"}, " if i == len(rows) - 1 else ","}"' for i, row in enumerate(rows)),
         f'               "{first}, %{used}, p, {flags};\\n}}"',
         *(
@@ -66,6 +75,7 @@ class SharedOperand:
     `address`: a C++ expression of the 32-bit address of the first panel. `panel_bytes`: from one panel to the next. `mn_major`: rows of the
     panels run along K, columns along M (or N). `start`: the first row (K-major, a multiple of 8) or column (MN-major, a multiple
     of 64) of M or N that is read, a number; where it is an expression add `row * 128` or `column / 64 * panel_bytes` to `address`.
+    `row_bytes` of a panel: 128, or 64 of 8-bit elements.
     `beside`: the address of 16 rows that stand beside every 16 rows of an MN-major operand of one panel, behind it in memory.
     """
 
@@ -74,21 +84,24 @@ class SharedOperand:
     mn_major: bool = False
     start: int = 0
     beside: str = ""
+    row_bytes: int = ROW_BYTES
 
     def base(self) -> str:
         """The descriptor at k = 0, a C++ expression."""
         if self.beside:
             return f"attn::mn_major_beside({self.address}, {self.beside})"
-        shift = self.start // COLUMNS * self.panel_bytes if self.mn_major else self.start * ROW_BYTES
+        shift = self.start // COLUMNS * self.panel_bytes if self.mn_major else self.start * self.row_bytes
         address = f"{self.address} + {shift}" if shift else self.address
-        return f"attn::mn_major({address}, {self.panel_bytes})" if self.mn_major else f"attn::k_major({address})"
+        if self.mn_major:
+            return f"attn::mn_major({address}, {self.panel_bytes})"
+        return f"attn::k_major{'' if self.row_bytes == ROW_BYTES else f'_{self.row_bytes}'}({address})"
 
     def step_bytes(self, step: int) -> int:
-        """How far the instruction number `step` along K (16 elements each) is from k = 0."""
+        """How far the instruction number `step` along K (32 bytes each) is from k = 0."""
         if self.mn_major:
             return step * STEP * ROW_BYTES
-        panel, within = divmod(step * STEP, COLUMNS)
-        return panel * self.panel_bytes + within * 2
+        panel, within = divmod(step * STEP_BYTES, self.row_bytes)
+        return panel * self.panel_bytes + within
 
 
 def product(
@@ -103,16 +116,18 @@ def product(
 ) -> list[str]:
     """The statements that start `accumulator` (64 x n) += a (64 x k) b (k x n); fences, commit and wait are the caller's.
 
-    `a`: in shared memory, or the name of an array of k / 4 packed registers: step s reads elements 4 s to 4 s + 3. `clear`: True to
-    overwrite the accumulator, or a C++ condition to do so. Extra temporaries are named with `prefix`. ValueError if k is no multiple of 16.
+    `a`: in shared memory, or the name of an array of packed registers: step s reads elements 4 s to 4 s + 3. `clear`: True to
+    overwrite the accumulator, or a C++ condition to do so. Extra temporaries are named with `prefix`. ValueError if k is no multiple of
+    what one instruction takes.
     """
-    if k % STEP:
-        raise ValueError(f"a product of 16-bit numbers advances by {STEP} along K: {k} is no multiple")
+    extent = STEPS.get(element, STEP)
+    if k % extent:
+        raise ValueError(f"a product of {element} advances by {extent} along K: {k} is no multiple")
     form = "registers" if isinstance(a, str) else "shared"
     function = "attn::" + wgmma_name(n, form, element, form == "shared" and not isinstance(a, str) and a.mn_major, b.mn_major)
     lines = [] if isinstance(a, str) else [f"const uint64_t {prefix}a = {a.base()};"]
     lines.append(f"const uint64_t {prefix}b = {b.base()};")
-    for step in range(k // STEP):
+    for step in range(k // extent):
         if isinstance(a, str):
             first = ", ".join(f"{a}[{4 * step + i}]" for i in range(4))
         else:

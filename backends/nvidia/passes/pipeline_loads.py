@@ -43,6 +43,7 @@ class PipelineLoads(Pass):
 def _of_ring(copy: ir.Operation) -> list[ir.Value]:
     """The buffer and the barriers that a copy's stage is one of: what it fills, where its bytes count, and who waits in the same block."""
     view, full, stage = maker(copy.operands[5], "warp.view"), copy.operands[6], copy.operands[7]
-    waits = [use.owner.operation.operands[0] for use in stage.uses if use.owner.operation.name == "warp.wait"]
+    barriers = ("warp.wait", "warp.arrive", "warp.view")  # and, where tiles are transposed, what holds the transposes
+    waits = [use.owner.operation.operands[0] for use in stage.uses if use.owner.operation.name in barriers]
     beside = [use.owner.operation.operands[4] for use in stage.uses if use.owner.operation.name == "warp.copy_rows_async"]
     return [full, *waits, *beside, *([view.operands[0]] if view is not None else [])]

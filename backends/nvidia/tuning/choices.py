@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from attn_mlir.backends.fields import Fields, tuned_in, tuned_name, with_tuned
 from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.nvidia import blocks
 from attn_mlir.backends.nvidia.target import TARGETS
 from attn_mlir.backends.nvidia.tuning import space
 from attn_mlir.backends.nvidia.tuning.facts import facts_of
@@ -40,6 +41,9 @@ def choices_for(function: ir.Operation, tuned: Mapping[str, Fields]) -> Fields:
         return known
     if is_synchronous(known):
         return known
+    shape = blocks.facts_of(function)
+    if shape is not None and shape.bits == 8:
+        return known  # the model knows nothing of them
     facts = facts_of(function)
     target = TARGETS.get(str(known.get("arch", "sm_90a")))
     if facts is None or target is None:

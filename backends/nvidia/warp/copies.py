@@ -4,6 +4,7 @@ from attn_mlir.backends.nvidia.warp.barriers import at
 from attn_mlir.backends.nvidia.warp.elements import element
 from attn_mlir.backends.nvidia.warp.memory import HEADER, columns_of
 from attn_mlir.backends.nvidia.warp.printer import Address, Rule, WarpPrinter, plain
+from attn_mlir.dialects.warp.kinds import swizzle_of
 from attn_mlir.mlir import ir
 
 
@@ -15,7 +16,7 @@ def _panels(tile: Address, type_: ir.MemRefType) -> list[tuple[str, int]]:
 
 def _map(printer: WarpPrinter, tensor: ir.Value, type_: ir.MemRefType) -> str:
     """The address of the descriptor of boxes of a tile's rows."""
-    return printer.arguments.descriptor(tensor, min(columns_of(type_), type_.shape[1]), type_.shape[0])
+    return printer.arguments.descriptor(tensor, min(columns_of(type_), type_.shape[1]), type_.shape[0], swizzle_of(type_))
 
 
 def _column(column: str, more: int) -> str:

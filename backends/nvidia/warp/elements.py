@@ -10,7 +10,8 @@ from attn_mlir.mlir import ir
 class ElementType:
     """`bits` of an element in memory; `memory` and `register` are its types in C++, of one element and of what a thread holds.
 
-    A register holds `packed` elements, which `pack` makes of floats and `unpack` turns into a float2. `multiplied`: wgmma takes it.
+    A register holds `packed` elements, of which `pack` makes two of floats and `unpack` turns two into a float2. `multiplied`: how wgmma
+    calls it, if it takes it.
     """
 
     name: str
@@ -24,7 +25,7 @@ class ElementType:
     """What makes one element, as it is in memory, of a float; empty where a register holds just that."""
     widen: str = ""
     """What makes a float of an element in memory."""
-    multiplied: bool = False
+    multiplied: str = ""
 
     @property
     def bytes(self) -> int:
@@ -33,10 +34,21 @@ class ElementType:
 
 
 _TABLE = (
-    ElementType("f16", 16, "__half", "uint32_t", 2, "attn::pack_f16", "attn::unpack_f16", "__float2half_rn", "__half2float", True),
+    ElementType("f16", 16, "__half", "uint32_t", 2, "attn::pack_f16", "attn::unpack_f16", "__float2half_rn", "__half2float", "f16"),
     ElementType(
-        "bf16", 16, "__nv_bfloat16", "uint32_t", 2, "attn::pack_bf16", "attn::unpack_bf16", "__float2bfloat16_rn", "__bfloat162float", True
+        "bf16",
+        16,
+        "__nv_bfloat16",
+        "uint32_t",
+        2,
+        "attn::pack_bf16",
+        "attn::unpack_bf16",
+        "__float2bfloat16_rn",
+        "__bfloat162float",
+        "bf16",
     ),
+    ElementType("f8E4M3FN", 8, "unsigned char", "uint32_t", 4, "attn::pack_e4m3", multiplied="e4m3"),
+    ElementType("f8E5M2", 8, "unsigned char", "uint32_t", 4, "attn::pack_e5m2", multiplied="e5m2"),
     ElementType("f32", 32, "float", "float"),
     ElementType("i32", 32, "int", "int"),
     ElementType("i1", 8, "bool", "bool"),

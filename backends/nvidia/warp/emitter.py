@@ -1,8 +1,9 @@
-"""The code generator `warp`, for whoever asks for it by name: kernels of the `warp` dialect, which passes form of tiles."""
+"""The code generator `warp`, for 8-bit elements and whoever asks for it by name: kernels that passes of the `warp` dialect form."""
 
 from collections.abc import Mapping
 
-from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu.attributes import SCHEDULE, Fields
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia import pipeline
 from attn_mlir.backends.nvidia.forming.facts import FIELDS
@@ -10,16 +11,48 @@ from attn_mlir.backends.nvidia.forming.refusal import Refused, reasons
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.backends.nvidia.warp.chips import rules_for
 from attn_mlir.backends.nvidia.warp.source import kernel_code
+from attn_mlir.dialects.elements import is_eight_bit
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import find_all
 from attn_mlir.registry import registry
 
+_ADVICE = "dequantise q, k and v, for example k = (k.float() * k_descale).to(torch.bfloat16), or compute on the CPU"
+
 
 def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | None:
-    """What was chosen for the passes, where this code generator is asked for by name."""
-    return {name: choices[name] for name in FIELDS if name in choices} if choices.get("emitter") == "warp" else None
+    """What was chosen for the passes, where this code generator is asked for by name, or elements have 8 bits; else None.
+
+    Raises UnsupportedError where nothing makes a kernel of these.
+    """
+    narrow = any(is_eight_bit(ir.MemRefType(load.operands[0].type).element_type) for load in find_all(kernel, "tile.load"))
+    if not narrow and choices.get("emitter") != "warp":
+        return None
+    facts = {item.name for item in ir.DictAttr(kernel.attributes["tile.kernel"])}
+    if "paged" in facts and not narrow:
+        raise UnsupportedError("'warp' reads no keys in pages (block_table)")
+    if "lengths" in facts and not narrow and choices.get("deterministic") and attributes.grid_kind(kernel) == "pairs":
+        raise UnsupportedError("'warp' adds gradients of packed sequences in no fixed order (deterministic, batch_invariant)")
+    fields: Fields = {name: choices[name] for name in FIELDS if name in choices}
+    if narrow:
+        if facts & {"lengths", "paged"}:
+            raise UnsupportedError(f"packed sequences and pages take no 8-bit q, k and v on NVIDIA GPUs yet: {_ADVICE}")
+        if not target.eight_bit:
+            raise UnsupportedError(f"{target.arch} has no 8-bit matrix instructions: {_ADVICE}")
+        _try(kernel, {"arch": target.arch, **fields})
+    return fields
+
+
+def _try(kernel: ir.Operation, fields: Fields) -> None:
+    """Raises UnsupportedError where passes form no kernel of 8-bit elements, which no other code generator makes."""
+    kernel.attributes[SCHEDULE] = attributes.write(fields)
+    try:
+        formed(kernel)
+    except Refused as reason:
+        raise UnsupportedError(f"no kernel with 8-bit elements is formed: {reason}. {_ADVICE[0].upper()}{_ADVICE[1:]}") from None
+    finally:
+        del kernel.attributes[SCHEDULE]
 
 
 def formed(function: ir.Operation) -> tuple[ir.Module, ir.Operation]:

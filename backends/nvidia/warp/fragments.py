@@ -5,10 +5,13 @@ from collections.abc import Sequence
 from attn_mlir.backends.gpu.structure import widened, yielded
 from attn_mlir.backends.nvidia.warp.elements import element
 from attn_mlir.backends.nvidia.warp.printer import Rule, WarpPrinter, plain
+from attn_mlir.diagnostics import source_line
 from attn_mlir.dialects.warp.layouts import Digit, Fragment, fragment
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
+_QUARTER, _JOINED = "{}[r / 16 * 4 + r / 8 % 2 * 2 + r / 2 % 2]", "__byte_perm({word}, {both}, 0x5410)"
+"""The register that an element of 8 bits is in, see `layouts.column_at`, and its halves, which come one after the other."""
 _START = {"sum": "0.0f", "max": "-3.40282347e+38f", "min": "3.40282347e+38f"}
 
 
@@ -46,7 +49,7 @@ def _map(printer: WarpPrinter, op: ir.Operation) -> None:
             printer.line(f"for (int h = 0; h < {found.elements}; ++h) {target}[h] = {_START[kind]};")
     digits = tile.layout.registers if tile.form == "tile" else tile.layout.row_digits
     printer.row_index = along("r", digits, "number")
-    packed = [name for name, f in zip(targets, made, strict=True) if f is not None and element(f.element).packed == 2]
+    packed = [name for name, f in zip(targets, made, strict=True) if f is not None and element(f.element).packed > 1]
     printer.line(*(f"float {name}_low;" for name in packed))
     places = [a for a in block.arguments if any(use.owner.operation.name != "tensor.extract" for use in a.uses)]
     floats = {op.results[0]: axis for op in (v.operation for v in block.operations) if (axis := _float_of_place(op, block)) is not None}
@@ -104,7 +107,9 @@ def _element(printer: WarpPrinter, value: ir.Value, target: str, kind: str, resu
         wide = widened(value)
         text = printer.printed[wide]
         text = f"{found.widen}({text})" if wide.type == result.type.element_type else text
-        printer.line(f"if (r % 2) {target}[r / 2] = {found.pack}({target}_low, {text});", f"else {target}_low = {text};")
+        both = f"{found.pack}({target}_low, {text})"
+        whole = f"{target}[r / 2] = {both}" if found.packed == 2 else f"{_QUARTER.format(target)} = r / 4 % 2 ? {_JOINED} : {both}"
+        printer.line(f"if (r % 2) {whole.format(both=both, word=_QUARTER.format(target))};", f"else {target}_low = {text};")
 
 
 def _shape(op: ir.Operation, made: Sequence[Fragment | None]) -> Fragment:
@@ -120,6 +125,8 @@ def _extract(printer: WarpPrinter, op: ir.Operation, tile: str, *places: str) ->
     if found is None:
         raise UnsupportedError("warp: 'tensor.extract' reads fragments; captured tensors are memrefs")
     of = element(found.element)
+    if of.packed > 2:
+        raise UnsupportedError(f"warp: no elements of {of.name} are read from fragments ({source_line(op.location)})")
     index = "r" if found.form == "tile" else printer.row_index
     if of.packed == 1:
         printer.printed[op.results[0]] = f"{tile}[{index}]"

@@ -1,11 +1,12 @@
 """Rules of shared memory: buffers, tiles in their stages, numbers, and fragments that go there and come from there."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES
 from attn_mlir.backends.nvidia.warp import scalars
 from attn_mlir.backends.nvidia.warp.elements import element
-from attn_mlir.backends.nvidia.warp.printer import Address, Rule, SideBySide, WarpPrinter, count_of
+from attn_mlir.backends.nvidia.warp.printer import Address, Rule, SideBySide, WarpPrinter, count_of, plain
 from attn_mlir.diagnostics import source_line
 from attn_mlir.dialects.warp.kinds import bytes_of, swizzle_of
 from attn_mlir.dialects.warp.layouts import Fragment, fragment
@@ -14,18 +15,20 @@ from attn_mlir.mlir import ir
 
 ALIGNMENT = 1024
 """Of a swizzled tile: the swizzle of 128 bytes permutes within 8 rows."""
+SWIZZLES = (ROW_BYTES, ROW_BYTES // 2)
 _NUMBERS = 16
 HEADER = "attn_mma.cuh"
 """Helpers of what single warps multiply and copy."""
 
 
 def _alloc(printer: WarpPrinter, op: ir.Operation) -> None:
-    """A stage holds panels whose rows have 128 bytes, one after the other; numbers lie as they are."""
+    """A stage holds panels whose rows have as many bytes as the swizzle, one after the other; numbers lie as they are."""
     type_ = op.results[0].type
     swizzle, size = swizzle_of(type_), bytes_of(type_)
-    if swizzle not in (0, ROW_BYTES) or (type_.rank == 3 and not swizzle):
+    if swizzle not in (0, *SWIZZLES) or (type_.rank == 3 and not swizzle):
         raise UnsupportedError(
-            f"warp: tiles for {printer.target.arch} are swizzled over {ROW_BYTES} bytes, got {type_} ({source_line(op.location)})"
+            f"warp: tiles for {printer.target.arch} are swizzled over {ROW_BYTES} or {ROW_BYTES // 2} bytes, got {type_} "
+            f"({source_line(op.location)})"
         )
     name = printer.name(op.results[0], "tiles" if swizzle else "numbers")
     if not swizzle and str(type_.element_type) == "f32":
@@ -35,7 +38,7 @@ def _alloc(printer: WarpPrinter, op: ir.Operation) -> None:
         return
     printer.line(f"const uint32_t {name} = {printer.shared(size, ALIGNMENT if swizzle else _NUMBERS)};")
     if swizzle:
-        printer.printed[op.results[0]] = Address(name, type_.shape[1] * ROW_BYTES)
+        printer.printed[op.results[0]] = Address(name, type_.shape[1] * swizzle, swizzle)
 
 
 def _view(printer: WarpPrinter, op: ir.Operation, buffer: Any, stage: str, row: str, column: str) -> None:
@@ -44,17 +47,17 @@ def _view(printer: WarpPrinter, op: ir.Operation, buffer: Any, stage: str, row: 
     if not isinstance(buffer, Address) or not _is_multiple(op.operands[3], width):
         raise UnsupportedError(f"warp: a tile begins at a multiple of {width} columns ({source_line(op.location)})")
     panels = str(int(column) // width * buffer.panel) if column.isdigit() else f"{scalars.operand(column)} / {width} * {buffer.panel}"
-    terms = [f"{stage} * {bytes_of(type_) // type_.shape[0]}", f"{row} * {ROW_BYTES}", panels]
+    terms = [f"{stage} * {bytes_of(type_) // type_.shape[0]}", f"{row} * {buffer.row}", panels]
     text = " + ".join([buffer.address, *(term for term in terms if not term.startswith("0 ") and term != "0")])
     if text != buffer.address:
         printer.line(f"const uint32_t {printer.name(op.results[0], 'tile')} = {text};")
         text = printer.printed[op.results[0]]
-    printer.printed[op.results[0]] = Address(text, buffer.panel)
+    printer.printed[op.results[0]] = Address(text, buffer.panel, buffer.row)
 
 
 def columns_of(type_: ir.Type) -> int:
     """Columns of a panel of a tile's elements."""
-    return ROW_BYTES // element(type_.element_type).bytes
+    return swizzle_of(type_) // element(type_.element_type).bytes
 
 
 def _is_multiple(value: ir.Value, of: int) -> bool:
@@ -158,12 +161,42 @@ def _read(printer: WarpPrinter, op: ir.Operation, memory: Address) -> None:
         printer.line(f"for (int r = 0; r < 4; ++r) {name}[4 * c + r] = {quad}[r];")
 
 
+def _transpose(printer: WarpPrinter, op: ir.Operation, source: Address, target: Address) -> None:
+    """Four 8 x 8 matrices of pairs of bytes at a time: ldmatrix turns the pairs, `prmt` parts them, stmatrix writes rows of the transpose.
+
+    They are of 32 rows and 16 columns. A lane then has places 4 t to 4 t + 3 of sixteen for two columns: rows 2 t, 2 t + 1, and both + 8.
+    """
+    rows, columns = op.operands[0].type.shape
+    warps = plain(next(above for above in _around(op) if above.name == "warp.role"), "warps")
+    lane = _lane_here(printer)
+    printer.line("#pragma unroll 1")
+    with printer.writer.block(f"for (int c = warp; c < {columns // 16}; c += {warps})"), printer.writer.unrolled("r", rows // 32):
+        column = f"c * 16 / {source.row} * {source.panel} + attn::swizzle<{source.row}>"
+        read = f"{source.address} + {column}((r * 32 + {lane}) * {source.row} + c * 16 % {source.row})"
+        quad, turned = printer.names.fresh("pairs"), printer.names.fresh("turned")
+        printer.line(f"uint32_t {quad}[4], {turned}[4];", f"attn::load_matrices_transposed({read}, {quad});")
+        with printer.writer.unrolled("h", 4):
+            printer.line(f"{turned}[h] = __byte_perm({quad}[h / 2 * 2], {quad}[h / 2 * 2 + 1], h % 2 ? 0x7531 : 0x6420);")
+        row, place = f"(c * 16 + {lane} % 8 * 2 + {lane} / 8 % 2)", f"(r * 32 + {lane} / 16 * 16)"
+        written = f"{place} / {target.row} * {target.panel} + attn::swizzle<{target.row}>({row} * {target.row} + {place} % {target.row})"
+        printer.line(f"attn::store_matrices({target.address} + {written}, {', '.join(f'{turned}[{n}]' for n in range(4))});")
+
+
+def _around(op: ir.Operation) -> Iterator[ir.Operation]:
+    """The ops that an op stands in."""
+    above = op.parent
+    while above is not None:
+        yield above.operation
+        above = above.operation.parent
+
+
 RULES: dict[str, Rule] = {
     "memref.load": _load,
     "memref.store": _store,
     "warp.alloc": _alloc,
     "warp.concat": _concat,
     "warp.read": _read,
+    "warp.transpose": _transpose,
     "warp.view": _view,
     "warp.write": _write,
 }

@@ -24,10 +24,11 @@ _OWN = "lane warp group shared memory r h c at low high".split()
 
 @dataclass(frozen=True)
 class Address:
-    """A tile in shared memory: a C++ expression of its address, and the bytes from one panel of 64 columns to the next."""
+    """A tile in shared memory: a C++ expression of its address, the bytes from one panel of columns to the next, and in a row of one."""
 
     address: str
     panel: int
+    row: int
 
     @property
     def tile(self) -> str:

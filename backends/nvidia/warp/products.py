@@ -3,7 +3,7 @@
 from typing import Any
 
 from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product, wgmma, wgmma_name
-from attn_mlir.backends.nvidia.warp.elements import element
+from attn_mlir.backends.nvidia.warp.elements import ELEMENTS, element
 from attn_mlir.backends.nvidia.warp.memory import HEADER, factor_of
 from attn_mlir.backends.nvidia.warp.printer import Address, Rule, SideBySide, WarpPrinter, plain
 from attn_mlir.diagnostics import source_line
@@ -25,9 +25,10 @@ def _mma_async(printer: WarpPrinter, op: ir.Operation, start: str, a: str | Addr
     """The result is in the accumulator's registers; in a copy of them where something else, or a loop around, uses that again."""
     tile, right = settled(op.results[0].type), op.operands[2].type
     transposed = [plain(op, name) for name in ("transpose_a", "transpose_b")]
-    name = str(right.element_type)
-    if not element(name).multiplied or str(tile.element_type) != "f32":
-        raise UnsupportedError(f"warp: wgmma multiplies f16 or bf16 into f32, not {name} ({source_line(op.location)})")
+    name = element(right.element_type).multiplied
+    if not name or str(tile.element_type) != "f32":
+        what = ", ".join(each.name for each in ELEMENTS.values() if each.multiplied)
+        raise UnsupportedError(f"warp: wgmma multiplies {what} into f32, not {right.element_type} ({source_line(op.location)})")
     to = start
     if not _only_use(op):
         to = printer.declare(op.results[0], "product")
@@ -36,8 +37,8 @@ def _mma_async(printer: WarpPrinter, op: ir.Operation, start: str, a: str | Addr
     form = "shared" if isinstance(a, Address) else "registers"
     columns, depth = tile.shape[1], right.shape[1] if transposed[1] else right.shape[0]
     instruction = (columns, form, name, transposed[0], not transposed[1])
-    left = SharedOperand(f"attn::uniform({a.address})", a.panel, transposed[0]) if isinstance(a, Address) else a
-    factor = SharedOperand(f"attn::uniform({b.address})", b.panel, not transposed[1])
+    left = SharedOperand(f"attn::uniform({a.address})", a.panel, transposed[0], row_bytes=a.row) if isinstance(a, Address) else a
+    factor = SharedOperand(f"attn::uniform({b.address})", b.panel, not transposed[1], row_bytes=b.row)
     clear = {"true": False, "false": True}.get(keep, f"!{keep}")
     try:
         printer.instructions.setdefault(wgmma_name(*instruction), wgmma(*instruction))

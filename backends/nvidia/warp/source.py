@@ -6,6 +6,7 @@ from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia.hopper.kernel_text import header
 from attn_mlir.backends.nvidia.warp.printer import Rule, WarpPrinter, plain
 from attn_mlir.backends.nvidia.warp.structure import role
+from attn_mlir.dialects.elements import is_eight_bit
 from attn_mlir.mlir import ir
 
 _PRELUDE = """namespace attn {
@@ -29,6 +30,28 @@ ATTN_DEVICE void copy_rows(uint32_t to, const float *from, long long stride, int
 """
 WARPGROUP = 128
 """Threads of a warpgroup."""
+_EIGHT_BIT = """namespace attn {
+ATTN_DEVICE uint32_t pack_e4m3(float low, float high) {
+  uint16_t pair;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+ATTN_DEVICE uint32_t pack_e5m2(float low, float high) {
+  uint16_t pair;
+  asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+// The place of a byte in a tile whose chunks of 16 bytes are permuted in rows of 64 or 128.
+template <int RowBytes> ATTN_DEVICE uint32_t swizzle(uint32_t offset) { return offset ^ ((offset >> 3) & (RowBytes - 16)); }
+ATTN_DEVICE void load_matrices_transposed(uint32_t address, uint32_t (&m)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"(address) : "memory");
+}
+// A K-major operand in rows of 64 bytes, swizzled over as many.
+ATTN_DEVICE uint64_t k_major_64(uint32_t address) { return descriptor_at(address, (1ull << 16) | (32ull << 32) | (2ull << 62)); }
+} // namespace attn
+"""
+"""What kernels of 8-bit elements have besides."""
 
 
 def kernel_code(kernel: ir.Operation, rules: dict[str, Rule]) -> KernelCode:
@@ -55,6 +78,7 @@ def _code(printer: WarpPrinter, name: str, threads: int) -> KernelCode:
     target = printer.target
     residents = 1 if target.bulk_copies else max(1, target.registers // (threads * plain(printer.kernel, "registers")))
     declared = ",\n".join(f"    {text}" for text in printer.arguments.declarations())
+    eight_bit = any(isinstance(each.type, ir.MemRefType) and is_eight_bit(each.type.element_type) for each in printer.arguments.values)
     lines = [
         f'extern "C" __global__ void __launch_bounds__({threads}, {residents}) {name}(',
         f"{declared}) {{",
@@ -68,7 +92,16 @@ def _code(printer: WarpPrinter, name: str, threads: int) -> KernelCode:
         name=name,
         entry=name,
         source="\n".join(
-            [header(), _PRELUDE, *map(_file, printer.headers), *printer.instructions.values(), printer.helper_source(), *lines, ""]
+            [
+                header(),
+                _PRELUDE,
+                *[_EIGHT_BIT] * eight_bit,
+                *map(_file, printer.headers),
+                *printer.instructions.values(),
+                printer.helper_source(),
+                *lines,
+                "",
+            ]
         ),
         parameters=printer.arguments.parameters(),
         threads=threads,

@@ -36,3 +36,16 @@
 %a = ub.poison : memref<64x64xf16, #warp.shared<128 : i64>>
 // expected-error @below {{'warp.write' moves a tile between registers and shared memory of its shape, got tensor<64x64xf32, #warp.layout<"wgmma", "tile">> and memref<64x64xf16, #warp.shared<128 : i64>>}}
 "warp.write"(%t, %a) : (tensor<64x64xf32, #warp.layout<"wgmma", "tile">>, memref<64x64xf16, #warp.shared<128 : i64>>) -> ()
+
+// -----
+
+%a = ub.poison : memref<64x64xf16, #warp.shared<128 : i64>>
+// expected-error @below {{'warp.transpose' moves 8-bit elements between tiles [m, n] and [n, m] in shared memory, got memref<64x64xf16, #warp.shared<128 : i64>> and memref<64x64xf16, #warp.shared<128 : i64>>}}
+"warp.transpose"(%a, %a) : (memref<64x64xf16, #warp.shared<128 : i64>>, memref<64x64xf16, #warp.shared<128 : i64>>) -> ()
+
+// -----
+
+%a = ub.poison : memref<16x64xf8E5M2, #warp.shared<64 : i64>>
+%b = ub.poison : memref<64x16xf8E5M2, #warp.shared<64 : i64>>
+// expected-error @below {{'warp.transpose' takes multiples of 32 rows and 16 columns at once, got memref<16x64xf8E5M2, #warp.shared<64 : i64>>}}
+"warp.transpose"(%a, %b) : (memref<16x64xf8E5M2, #warp.shared<64 : i64>>, memref<64x16xf8E5M2, #warp.shared<64 : i64>>) -> ()

@@ -68,3 +68,16 @@
 %p = ub.poison : !warp.pending<tensor<64x64xf32, #warp.layout<"wgmma", "tile">>>
 // expected-error @below {{'warp.mma_wait' leaves some groups in flight or none, got -1}}
 %t = "warp.mma_wait"(%p) {pending = -1} : (!warp.pending<tensor<64x64xf32, #warp.layout<"wgmma", "tile">>>) -> tensor<64x64xf32, #warp.layout<"wgmma", "tile">>
+
+// -----
+
+%c = ub.poison : tensor<64x64xf32, #warp.layout<"wgmma", "tile">>
+%a = ub.poison : memref<64x64xf8E4M3FN, #warp.shared<64 : i64>>
+%k = ub.poison : i1
+// expected-error @below {{'warp.mma_async' of 8-bit elements takes a and b whose columns are summed over, got memref<64x64xf8E4M3FN, #warp.shared<64 : i64>> and memref<64x64xf8E4M3FN, #warp.shared<64 : i64>>}}
+%p = "warp.mma_async"(%c, %a, %a, %k) {transpose_a = false, transpose_b = false} : (tensor<64x64xf32, #warp.layout<"wgmma", "tile">>, memref<64x64xf8E4M3FN, #warp.shared<64 : i64>>, memref<64x64xf8E4M3FN, #warp.shared<64 : i64>>, i1) -> !warp.pending<tensor<64x64xf32, #warp.layout<"wgmma", "tile">>>
+
+// -----
+
+// expected-error @below {{'warp.registers' are those of a tile that fits its layout, got tensor<64x48xf8E4M3FN, #warp.layout<"wgmma", "tile">>}}
+%r = "warp.registers"() : () -> tensor<64x48xf8E4M3FN, #warp.layout<"wgmma", "tile">>

@@ -19,6 +19,7 @@
   %ring = "warp.alloc"() : () -> memref<1x64x64xf16, #smem>
   %ones = "warp.alloc"() : () -> memref<1x64x64xf16, #smem>
   %sums = "warp.alloc"() : () -> memref<1x64x64xf32, #smem>
+  %bytes = "warp.alloc"() : () -> memref<2x64x64xf8E5M2, #warp.shared<64 : i64>>
   %numbers = "warp.alloc"() : () -> memref<2x64xf32, #warp.shared<0 : i64>>
   %landed = "warp.mbarrier"() : () -> !warp.barrier<2 : i64, 33 : i64>
   // CHECK: "warp.role"() ({
@@ -36,6 +37,9 @@
     %one = "warp.view"(%ones, %c0, %c0, %c0) : (memref<1x64x64xf16, #smem>, index, index, index) -> memref<64x8xf16, #smem>
     // CHECK: %[[WIDE:.*]] = "warp.concat"({{.*}}) : ({{.*}}) -> memref<64x72xf16, #warp.shared<128 : i64>>
     %wide = "warp.concat"(%b, %one) : (!tile, memref<64x8xf16, #smem>) -> memref<64x72xf16, #smem>
+    %turned = "warp.view"(%bytes, %c0, %c0, %c0) : (memref<2x64x64xf8E5M2, #warp.shared<64 : i64>>, index, index, index) -> memref<64x64xf8E5M2, #warp.shared<64 : i64>>
+    // CHECK: "warp.transpose"({{.*}}) : (memref<64x64xf8E5M2, {{.*}}>, memref<64x64xf8E5M2, {{.*}}>) -> ()
+    "warp.transpose"(%turned, %turned) : (memref<64x64xf8E5M2, #warp.shared<64 : i64>>, memref<64x64xf8E5M2, #warp.shared<64 : i64>>) -> ()
     // CHECK: "warp.copy_lanes_async"(%[[Q]], {{.*}}) : (memref<?x?x?x64xf16>, index, index, index, index, memref<64x64xf16, #warp.shared<128 : i64>>) -> ()
     "warp.copy_lanes_async"(%q, %c0, %c0, %c0, %c0, %b) : (memref<?x?x?x64xf16>, index, index, index, index, !tile) -> ()
     // CHECK-NEXT: "warp.copy_commit"() : () -> ()

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from attn_mlir.dialects.warp.kinds import bytes_of
+from attn_mlir.dialects.warp.layouts import column_at
 from attn_mlir.mlir import ir
 from attn_mlir.reference.scalar import round_to
 from attn_mlir.reference.warp.barriers import stage_of
@@ -98,6 +99,18 @@ def _read(machine: Machine, unit: Warpgroup, inst: Inst, view: View) -> Steps:
     for warp, access in machine.ordinary(unit, inst):
         machine.accesses.read(view.part(warp.number * size, size).cells(), warp, access)
     return unit.made([view.array.copy()])
+
+
+def _transpose(machine: Machine, unit: Warpgroup, inst: Inst, source: View, target: View) -> Steps:
+    """Each warp reads all rows of its columns."""
+    yield
+    turned = source.array[[column_at(place) for place in range(len(source.array))]].T
+    for number, (warp, access) in enumerate(machine.ordinary(unit, inst)):
+        machine.accesses.read(source.cells(), warp, access)
+        for first in range(16 * number, len(turned), 16 * len(unit.warps)):
+            part = target.part(first, 16)
+            machine.accesses.write(part.cells(), warp, access)
+            part.array[:] = turned[first : first + 16]
 
 
 def _place(inst: Inst, tensor: Tensor, batch: int, head: int) -> None:
@@ -336,6 +349,7 @@ RULES: dict[str, Rule] = {
     "warp.store_async": _store_async,
     "warp.store_commit": lambda machine, unit, inst: unit.stores.commit(),
     "warp.store_wait": _store_wait,
+    "warp.transpose": _transpose,
     "warp.view": _view,
     "warp.write": _write,
 }

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from attn_mlir.dialects.warp.kinds import settled
+from attn_mlir.dialects.warp.layouts import column_at
 from attn_mlir.reference.warp.clocks import Access, WarpClock
 from attn_mlir.reference.warp.faults import Fault
 from attn_mlir.reference.warp.machine import Machine, Rule
@@ -29,6 +30,9 @@ def _operands(
             cells += a.cells() if turned else a.part(warp.number * size, size).cells()
         machine.accesses.read(cells, warp, access)
     left, right = a.array if isinstance(a, View) else a, b.array
+    found = inst.source_fragments[1]
+    if found is not None and found.is_eight_bit:
+        left = left[:, [column_at(place) for place in range(left.shape[1])]]
     return (left.T if turned else left) @ (right.T if turned_b else right)
 
 

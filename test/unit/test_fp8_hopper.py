@@ -1,0 +1,199 @@
+"""8-bit attention on Hopper: as the evaluator of the `warp` dialect runs it, with faults, as it is printed, and as nvcc compiles it."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from attn_mlir import Attention, attention, attention_varlen, masks
+from attn_mlir.backends.nvidia import driver
+from attn_mlir.backends.nvidia.emulation import driver as emulated
+from attn_mlir.backends.nvidia.emulation.kernel import EvaluatedKernel
+from attn_mlir.diagnostics import DiagnosticError
+from attn_mlir.dialects.regions import walk
+from attn_mlir.dialects.warp.layouts import column_at
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+from attn_mlir.reference.warp import Fault
+from fp8_cases import ROWS
+from machine_code import compiled
+from test_fp8_matrix import check, inputs
+
+E4, E5 = torch.float8_e4m3fn, torch.float8_e5m2
+DEVICE = "cuda-emulated"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name", "dim", "sizes"),
+    [(E4, "softmax", 64, ((1, 1), (17, 127), (200, 140))), (E5, "sigmoid", 128, ((130, 200),)), (E4, "softmax1", 192, ((3, 140),))],
+)
+def test_masks_rows_and_odd_lengths(dtype: torch.dtype, name: str, dim: int, sizes: tuple[tuple[int, int], ...]) -> None:
+    compute = Attention(row=ROWS[name][0], mask_mod=lambda b, h, i, j: j <= i - 2, device=DEVICE)
+    for sq, skv in sizes:
+        q, k, v = inputs(sq, skv, dim, dtype)
+        scales: dict[str, Any] = {"k_descale": torch.rand(1, 2) + 0.5, "v_descale": torch.rand(2) + 0.5}
+        o = compute(q, k, v, **scales)
+        check(o, q, k, v, torch.ones(sq, skv, dtype=torch.bool).tril(-2), name, **scales)
+        assert (o[:, :, : min(2, sq)] == 0).all()
+
+
+def test_masked_nan_and_the_sum_of_exponentials() -> None:
+    q, k, v = inputs(70, 90, 64, E4)
+    wanted = attention(q, k[:, :, :60], v[:, :, :60], return_lse=True)
+    k[:, :, 60:] = float("nan")
+    o, lse = attention(q, k, v, mask_mod=lambda b, h, i, j: j < 60, return_lse=True, device=DEVICE)
+    torch.testing.assert_close(lse, wanted[1], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(o, wanted[0], rtol=0.02, atol=0.02)
+
+
+def text_of(dim: int, masked: bool = True) -> str:
+    compute = Attention(mask_mod=masks.causal() if masked else None)
+    compute(*inputs(1, 1, dim, E4), k_descale=torch.ones(2), v_descale=torch.ones(2))
+    return compute.ir("traced")
+
+
+@pytest.mark.parametrize(("dim", "masked"), [(64, True), (128, False)])
+def test_machine_code_for_a_gpu_has_no_spills(dim: int, masked: bool) -> None:
+    program = driver.compile_program(text_of(dim, masked), "attention")
+    (unit,) = program.units.values()
+    assert unit.schedule["emitter"] == "warp" and f"wgmma.mma_async.sync.aligned.m64n{dim}k32.f32.e4m3.e4m3" in unit.code.source
+    binary = compiled(unit.code)
+    assert binary.spills == binary.stack == 0 and not binary.warnings
+
+
+def at_places(text: str, **values: Any) -> Any:
+    """A C++ expression of integers, for all lanes."""
+    text = re.sub(r"attn::swizzle<(\d+)>", r"swizzle[\1]", text).replace("/", "//")
+    swizzle = {size: lambda at, size=size: at ^ ((at >> 3) & (size - 16)) for size in (64, 128)}
+    text = re.sub(r"swizzle\[(\d+)\]\(", r"swizzle[\1](", text)
+    return eval(text, {"swizzle": swizzle}, values)
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+def test_printed_addresses_transpose(dim: int) -> None:
+    """ldmatrix, prmt and stmatrix by PTX's definitions on bytes in the places where TMA puts them, where wgmma looks for them."""
+    program = emulated.compile_program(text_of(dim), "attention")
+    (unit,) = program.units.values()
+    read = re.search(r"load_matrices_transposed\((\w+) \+ (.*), \w+\);", unit.code.source)
+    written = re.search(r"store_matrices\((\w+) \+ (.*), turned\w*\[0\]", unit.code.source)
+    assert read and written
+    lane = re.search(r"const int (lane_here\w*) = [^\n]*\n[^\n]*#pragma unroll 1\n\s*for \(int c = warp; ", unit.code.source)
+    assert lane
+    keys, row = 128, min(dim, 128)
+    v = np.random.default_rng(0).integers(0, 256, (keys, dim), np.uint8)
+    memory, turned = np.zeros(keys * dim, np.uint8), np.zeros(keys * dim, np.uint8)
+    for key in range(keys):
+        for column in range(dim):
+            at = key * row + column % row
+            memory[column // row * keys * row + (at ^ ((at >> 3) & (row - 16)))] = v[key, column]
+    lanes = np.arange(32)
+    for c in range(dim // 16):
+        for r in range(keys // 32):
+            chunks = at_places(read[2], c=c, r=r, **{lane[1]: lanes})
+            matrices = np.stack([memory[at : at + 16] for at in chunks]).reshape(4, 8, 8, 2)
+            pairs = matrices[:, 2 * (lanes % 4)[:, None] + np.arange(2), (lanes // 4)[:, None]].reshape(4, 32, 4)
+            words = [
+                np.concatenate([pairs[h // 2 * 2], pairs[h // 2 * 2 + 1]], 1)[:, [0, 2, 4, 6] if h % 2 == 0 else [1, 3, 5, 7]]
+                for h in range(4)
+            ]
+            to = at_places(written[2], c=c, r=r, **{lane[1]: lanes})
+            for h, word in enumerate(words):
+                for place in range(8):
+                    turned[to[8 * h + place] : to[8 * h + place] + 16] = word[4 * place : 4 * place + 4].reshape(16)
+    for column in range(dim):
+        for place in range(keys):
+            at = column * keys + place
+            assert turned[at ^ ((at >> 3) & 0x70)] == v[column_at(place), column]
+
+
+def test_accumulators_are_operands_as_they_are() -> None:
+    """Bytes of the registers of operand a as PTX has them (m64nNk32), and elements of an accumulator where the printed map puts them."""
+    program = emulated.compile_program(text_of(64), "attention")
+    (unit,) = program.units.values()
+    found = re.search(r"if \(r % 2\) (\w+)\[(.*?)\] = r / 4 % 2 \?", unit.code.source)
+    assert found
+    for thread in range(4):
+        places = {}
+        for r in range(64):
+            column, half = 8 * (r // 4) + 2 * thread + r % 2, r // 2 % 2
+            register, byte = at_places(found[2], r=r | 1), 2 * (r // 4 % 2) + r % 2
+            step, number = divmod(register, 4)
+            places[half, 32 * step + 16 * (number // 2) + 4 * thread + byte] = column
+            assert number % 2 == half
+        assert all(column_at(place) == column for (_, place), column in places.items()) and len(places) == 64
+
+
+def dropped(name: str, number: int = 0) -> Callable[[list[ir.Operation]], None]:
+    def edit(ops: list[ir.Operation]) -> None:
+        [op for op in ops if op.name == f"warp.{name}"][number].erase()
+
+    return edit
+
+
+def before_transpose(name: str, behind: bool) -> Callable[[list[ir.Operation]], None]:
+    """Drops the last op of a name before (or the first behind) the transposition."""
+
+    def edit(ops: list[ir.Operation]) -> None:
+        at = next(n for n, op in enumerate(ops) if op.name == "warp.transpose")
+        part = ops[at:] if behind else ops[:at][::-1]
+        next(op for op in part if op.name == f"warp.{name}").erase()
+
+    return edit
+
+
+def not_turned(ops: list[ir.Operation]) -> None:
+    next(op for op in ops if op.name == "warp.transpose").erase()
+
+
+FAULTS = {
+    "the transposition does not wait for a free stage": before_transpose("wait", False),
+    "no fence behind the transposition": before_transpose("fence_async", True),
+    "the raw stage is not given back": before_transpose("arrive", True),
+    "values are not transposed": not_turned,
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_found(name: str) -> None:
+    program = emulated.compile_program(text_of(64, masked=False), "attention")
+    (kernel,) = program._kernels.values()
+    with kernel._context:
+        broken = EvaluatedKernel(kernel._module.operation.get_asm(print_generic_op_form=True))
+    with broken._context:
+        FAULTS[name](list(walk(broken._kernel)))
+    (key,) = program._kernels
+    program._kernels[key] = broken
+    q, k, v = inputs(70, 520, 64, E4)
+
+    def run() -> None:
+        check(program.run([q, k, v, torch.ones(2), torch.ones(2)])[0], q, k, v)
+
+    try:
+        with pytest.raises((Fault, AssertionError)):
+            run()
+    finally:
+        program._kernels[key] = kernel
+
+
+@pytest.mark.parametrize(
+    ("made", "options", "reason"),
+    [
+        (inputs(3, 40, 64, E4), {"query_mod": lambda x: x * 0.5}, "a load makes bf16 of f8E4M3FN"),
+        (inputs(3, 40, 32, E4), {}, "rows of 64, 128, 192 or 256 elements"),
+        (inputs(3, 40, 64, torch.float8_e4m3fnuz), {}, "f8E4M3FNUZ.*there are, with f8E4M3FN and f8E5M2"),
+        ([inputs(3, 40, 64, E4)[0].half(), *inputs(3, 40, 64, E4)[1:]], {}, "beside q of f16 yet"),
+        (inputs(3, 40, 64, E4), {"out_dtype": E4}, "give no 8-bit o yet"),
+    ],
+)
+def test_what_is_refused(made: list[torch.Tensor], options: dict[str, Any], reason: str) -> None:
+    with pytest.raises((DiagnosticError, UnsupportedError), match=f"{reason}.*(or compute on the CPU|leave out_dtype out)"):
+        attention(made[0], made[1], made[2], device=DEVICE, **options)
+
+
+def test_packed_sequences_are_refused() -> None:
+    q, k, v = (x[0].transpose(0, 1) for x in inputs(40, 40, 64, E4))
+    with pytest.raises(DiagnosticError, match="packed sequences and pages take no 8-bit q, k and v on NVIDIA GPUs yet"):
+        attention_varlen(q, k, v, torch.tensor([0, 33, 40]).int(), device=DEVICE)
