@@ -29,5 +29,3 @@
 // KDA-COUNT-2: crossing, {{.*}}interval = 16 : i64
 // RUN: not attn-opt %inputs/linear/delta-backward.mlir -p 'attn-differentiate{crossing=true}' 2>&1 | FileCheck %s --check-prefix=FORM
 // FORM: error: attn-differentiate: differentiates what is read 'after' or 'decayed', of one writer
-// RUN: not attn-opt %inputs/linear/gated-delta.mlir -p 'attn-split-sequences{segment=64}' 2>&1 | FileCheck %s --check-prefix=SEGMENT
-// SEGMENT: error: attn-split-sequences: segments of the delta rule are not there yet: leave segment_size out, or pass 0
