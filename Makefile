@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 JOBS   ?= 2
-# Processes that tests start, 2.3 s of work each, compile 0.8 s of sources anew where Python may not write bytecode.
+# Processes that tests start, 2.3 s of work each, compile 0.8 s of sources again where Python may not write bytecode.
 unexport PYTHONDONTWRITEBYTECODE
 CLANG  ?= 22
 

@@ -93,7 +93,7 @@ def test_flushing_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     leaves = one_large_score(sizes, 1)
     got = results(ours(case, sizes, device=EMULATED), leaves)
     run = EmulatedHipKernel.run
-    monkeypatch.setattr(EmulatedHipKernel, "run", lambda *arguments: run(*arguments, flush=False))
+    monkeypatch.setattr(EmulatedHipKernel, "run", lambda *arguments, **options: run(*arguments, **options | {"flush": False}))
     for mine, other in zip(got, results(ours(case, sizes, device=EMULATED), leaves), strict=True):
         assert float((mine - other).abs().max() / mine.abs().max()) <= 1e-4
 

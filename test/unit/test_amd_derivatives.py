@@ -44,7 +44,7 @@ def test_sums_in_a_fixed_order(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     leaves = inputs(case, sizes, torch.float16)
     run, found = EmulatedHipKernel.run, []
     for seed in (0, 3):
-        monkeypatch.setattr(EmulatedHipKernel, "run", lambda *arguments, seed=seed: run(*arguments, seed=seed))
+        monkeypatch.setattr(EmulatedHipKernel, "run", lambda *given, seed=seed, **options: run(*given, seed=seed, **options))
         found.append(results(ours(case, sizes, device=EMULATED, deterministic=True), leaves))
     assert all(torch.equal(x, y) for x, y in zip(*found, strict=True))
     eager, exact = (results(formula(case, sizes), [x.to(other) for x in leaves]) for other in (torch.float16, torch.float64))

@@ -11,7 +11,7 @@ from attn_mlir import attention_varlen, masks, rows
 from attn_mlir.api.append import _write_inside
 from attn_mlir.backends.amd import program as amd
 from attn_mlir.backends.gpu.split import lists_for, lower_parts, parts_for
-from attn_mlir.errors import CompileError, UnsupportedError
+from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 from varlen_cases import offsets
 
 QUERIES, KEYS = (17, 0, 1, 70), (30, 4, 0, 70)
@@ -84,7 +84,7 @@ def test_bits_do_not_depend_on_the_batch(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_kernels_of_parts_are_lowered_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
-    monkeypatch.setattr(amd, "lower_parts", lambda *given: made.append(lower_parts(*given)) or made[-1])
+    monkeypatch.setattr(amd, "lower_parts", lambda *given, **more: made.append(lower_parts(*given, **more)) or made[-1])
     q, (k, v) = torch.randn(2, 4, 64).half(), torch.randn(2, 57, 2, 64).half()
     for parts in (2, 2, 3):
         row = lambda s: rows.softmax(0.5 * s)  # noqa: E731
@@ -99,7 +99,7 @@ def test_refusals() -> None:
     q = torch.randn(2, 1, 32).half()
     cu = offsets([1, 1])
     pages: dict[str, Any] = {"seqused_k": torch.tensor([3, 4], dtype=torch.int32), "block_table": torch.zeros(2, 1, dtype=torch.int32)}
-    with pytest.raises(UnsupportedError, match="gather the pages"):
+    with pytest.raises(ArgumentError, match="pages of 2 positions, and kernels for GPUs take multiples of 16"):
         attention_varlen(q, q[None].expand(1, 2, 1, 32), q[None].expand(1, 2, 1, 32), cu, device=DEVICE, **{**pages, "seqused_k": cu[1:]})
     with pytest.raises(UnsupportedError, match="num_splits: keys are not seen in parts"):
         attention_varlen(q, q, q, cu, device=DEVICE, num_splits=2, row=lambda s: torch.tanh(s - s.mean()))

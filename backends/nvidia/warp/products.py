@@ -15,6 +15,8 @@ from attn_mlir.mlir import ir
 
 _ROWS, _DEPTH = 16, 16
 """Of one mma.sync."""
+_HELD = {1: "held_1", 2: "held_2"}
+"""What makes a factor of registers, by how many blocks of 16 rows a warp has."""
 
 
 def _registers(printer: WarpPrinter, op: ir.Operation) -> None:
@@ -82,7 +84,7 @@ def _mma(printer: WarpPrinter, op: ir.Operation, start: str, a: str | Address, b
     blocks = found.layout.rows_of_warp // _ROWS
     to = printer.declare(op.results[0], "product")
     printer.assign(to, op.operands[0])
-    left = factor_of(a, found, transposed_a) if isinstance(a, Address) else f"attn::held_{blocks}({a})"
+    left = factor_of(a, found, transposed_a) if isinstance(a, Address) else f"attn::{_HELD[blocks]}({a})"
     kind = f"attn::{of.name.upper()}, {found.shape[1]}, {depth}, {blocks}, {'true' if rows else 'false'}"
     printer.line(f"attn::multiply<{kind}>({to}, {left}, {b.tile}, lane);")
 
