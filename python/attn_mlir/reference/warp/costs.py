@@ -88,6 +88,7 @@ COSTS: dict[str, tuple[str, str, Callable[[Costs, Inst], float]]] = {
     "warp.reduce": ("map", "maps", computed),
     "warp.vote": ("map", "maps", computed),
     "warp.write": ("store", "", _of(0, lambda costs: _SHARED)),
+    "warp.transpose": ("store", "", _of(0, lambda costs: _SHARED / 2)),  # read and written
     "warp.store": ("store", "copies", _of(0, lambda costs: costs.bytes)),
     "warp.atomic_add": ("store", "copies", _of(0, lambda costs: costs.bytes)),
     "warp.store_async": ("store", "copies", _of(0, lambda costs: costs.bytes)),
