@@ -30,8 +30,7 @@ def case_of(row: str, like: Tensor) -> Case:
     return Case(row, torch.tensor([0.5, -1.0, 2.0, 0.0], device=like.device))
 
 
-@pytest.mark.parametrize("row", ROWS)
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("row", "dtype"), [*((row, torch.bfloat16) for row in ROWS), ("softmax", torch.float16)])
 def test_merged_parts_are_the_whole(made: tuple[str, Any], row: str, dtype: torch.dtype) -> None:
     device, given = made
     q, k, v = given(17, 127, dtype)
