@@ -2,15 +2,13 @@
 
 from attn_mlir.backends import Backend
 from attn_mlir.backends.amd import pipeline
-
-EMULATED = ("hip-emulated", "hip-interpreted", "hip-emulated-gfx942", "hip-interpreted-gfx942")
-"""Of which the CPU runs source or machine code; those of gfx90a where no GPU is named. `launch.ON_CPU` says the same to drivers."""
+from attn_mlir.backends.amd.target import ON_CPU
 
 BACKEND = Backend(
     name="amd",
     package="attn_mlir.backends.amd",
-    device_types=("hip", *EMULATED),
-    tensors={"hip": "cuda", **dict.fromkeys(EMULATED, "cpu")},
+    device_types=("hip", *ON_CPU),
+    tensors={"hip": "cuda", **dict.fromkeys(ON_CPU, "cpu")},
     passes={
         "amd-choose-blocks": "passes.choose_blocks:AmdChooseBlocks",
         "amd-numerics": "passes.numerics:AmdNumerics",

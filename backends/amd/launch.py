@@ -9,7 +9,7 @@ from attn_mlir.backends.amd import hip
 from attn_mlir.backends.amd.compile import HipBinary
 from attn_mlir.backends.amd.emulation import EmulatedHipKernel
 from attn_mlir.backends.amd.isa import IsaMachine
-from attn_mlir.backends.amd.target import MI250, TARGETS
+from attn_mlir.backends.amd.target import TARGETS
 from attn_mlir.backends.gpu.packed import Ragged, tensor_of
 from attn_mlir.backends.gpu.packing import PackedArguments, aligned_copy, launch_grid, misaligned, values_of
 from attn_mlir.backends.gpu.units import Unit
@@ -20,9 +20,6 @@ _BLOCK_ROWS = 128
 ROW_BYTES = _OFFSET_LIMIT // _BLOCK_ROWS
 """What rows are less than apart in memory, so that offsets inside of a block fit into 32 bits."""
 _LAUNCHES = 256
-EMULATED, INTERPRETED = "hip-emulated", "hip-interpreted"
-ON_CPU = {f"{how}{'' if arch == MI250.arch else f'-{arch}'}": arch for how in (EMULATED, INTERPRETED) for arch in TARGETS}
-"""Devices that the CPU stands for, and what kernels for them are made for."""
 
 
 class HipKernelLauncher(Protocol):

@@ -2,12 +2,13 @@
 
 from attn_mlir.backends import Backend
 from attn_mlir.backends.nvidia import pipeline
+from attn_mlir.backends.nvidia.emulation import CHIPS
 
 BACKEND = Backend(
     name="nvidia",
     package="attn_mlir.backends.nvidia",
-    device_types=("cuda", "cuda-emulated", "cuda-emulated-sm80"),
-    tensors={"cuda-emulated": "cpu", "cuda-emulated-sm80": "cpu"},
+    device_types=("cuda", *CHIPS),
+    tensors=dict.fromkeys(CHIPS, "cpu"),
     passes={
         "nvidia-choose-blocks": "passes.choose_blocks:NvidiaChooseBlocks",
         "nvidia-numerics": "passes.numerics:NvidiaNumerics",
