@@ -2,7 +2,7 @@
 
 from attn_mlir.backends import Backend
 from attn_mlir.backends.amd import pipeline
-from attn_mlir.backends.amd.target import ON_CPU
+from attn_mlir.backends.amd.devices import ON_CPU
 
 BACKEND = Backend(
     name="amd",

@@ -7,8 +7,9 @@ import torch
 
 from attn_mlir.backends import disk_cache
 from attn_mlir.backends.amd import codegen, hip, pipeline
+from attn_mlir.backends.amd.devices import ON_CPU
 from attn_mlir.backends.amd.program import AmdLaunchPlan
-from attn_mlir.backends.amd.target import MI250, ON_CPU, TARGETS
+from attn_mlir.backends.amd.target import MI250, TARGETS
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attention_kernel import AttentionKernel
 from attn_mlir.backends.gpu.scheduled import scheduled

@@ -7,8 +7,8 @@ import torch
 
 from attn_mlir.backends.amd import codegen, hip, pipeline
 from attn_mlir.backends.amd.compile import HipBinary, compile_all
+from attn_mlir.backends.amd.devices import EMULATED, ON_CPU
 from attn_mlir.backends.amd.launch import ROW_BYTES, EmulatedLauncher, HipKernelLauncher, HipLauncher, InterpretedLauncher
-from attn_mlir.backends.amd.target import EMULATED, ON_CPU
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.outputs import outputs_of
 from attn_mlir.backends.gpu.packed import arguments_of, sequence_count

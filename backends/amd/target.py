@@ -40,9 +40,6 @@ MI250 = AmdTarget("gfx90a", "MI250", compute_units=104, clock_ghz=1.7)
 MI300X = AmdTarget("gfx942", "MI300X", compute_units=304, clock_ghz=2.1, matrix_flops=2048, flushes_subnormals=False, eight_bit="nuz")
 """Code for it is compiled in tests."""
 TARGETS = {target.arch: target for target in (MI250, MI300X)}
-EMULATED, INTERPRETED = "hip-emulated", "hip-interpreted"
-ON_CPU = {f"{how}{'' if arch == MI250.arch else f'-{arch}'}": arch for arch in TARGETS for how in (EMULATED, INTERPRETED)}
-"""Devices that the CPU stands for, by running source or machine code, and what kernels for them are made for."""
 
 
 def described(facts: Mapping[str, Any]) -> AmdTarget:

@@ -8,8 +8,9 @@ import torch
 
 from attn_mlir.backends import fields
 from attn_mlir.backends.amd import blocks, driver, hip, pipeline
+from attn_mlir.backends.amd.devices import ON_CPU
 from attn_mlir.backends.amd.passes.choose_blocks import TUNED
-from attn_mlir.backends.amd.target import ON_CPU, TARGETS, AmdTarget
+from attn_mlir.backends.amd.target import TARGETS, AmdTarget
 from attn_mlir.backends.amd.tuning.space import AmdSpace, sweep_facts
 from attn_mlir.backends.fields import Fields
 from attn_mlir.backends.gpu.bench import GpuBench
