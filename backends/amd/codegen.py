@@ -6,7 +6,7 @@ from attn_mlir.backends.gpu.emitters import Emitters
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.mlir import ir
 
-EMITTERS = Emitters("amd", "attn_mlir.backends.amd", ("chunks", "mfma", "simt"), TARGETS, pages=("chunks", "mfma"))
+EMITTERS = Emitters("amd", "attn_mlir.backends.amd", ("chunks", "mfma", "simt"), TARGETS, pages=("mfma",))
 
 
 def plan(kernel: ir.Operation) -> Fields:

@@ -77,13 +77,11 @@ class Emitters(Generic[TargetT]):
         ordered = "lengths" in facts and bool(choices.get("deterministic")) and attributes.grid_kind(kernel) == "pairs"
         paged = "paged" in facts
         for name in self.names if wanted is None else (str(wanted),):
-            if paged and name not in self.pages:
-                refusals[name] = Refusal(f"'{name}' reads no keys in pages (block_table)")
-                continue
-            if ordered and name not in self.packed_order:
-                refusals[name] = Refusal(f"'{name}' adds gradients of packed sequences in no fixed order (deterministic, batch_invariant)")
-                continue
             fields = self._module(name).plan(kernel, target, choices)
+            if isinstance(fields, dict) and paged and name not in self.pages:
+                fields = Refusal(f"'{name}' reads no keys in pages (block_table)")
+            if isinstance(fields, dict) and ordered and name not in self.packed_order:
+                fields = Refusal(f"'{name}' adds gradients of packed sequences in no fixed order (deterministic, batch_invariant)")
             if isinstance(fields, Refusal):
                 refusals[name] = fields
             elif fields is not None:

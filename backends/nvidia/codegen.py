@@ -15,8 +15,8 @@ EMITTERS = Emitters(
     "attn_mlir.backends.nvidia",
     ("warp", "hopper", "simt", "tilelang"),
     TARGETS,
-    pages=("warp", "hopper"),
-    packed_order=("warp", "hopper"),
+    pages=("hopper",),
+    packed_order=("hopper",),
 )
 
 
