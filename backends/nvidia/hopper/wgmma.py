@@ -12,6 +12,8 @@ COLUMNS = 64
 """Columns of a panel."""
 ROW_BYTES = 128
 """Bytes of a row of a panel."""
+_K_MAJOR = {ROW_BYTES: "k_major", 64: "k_major_64"}
+"""What makes descriptors of K-major operands, by the bytes of a row."""
 STEP = 16
 """Extent along K of one instruction."""
 STEP_BYTES = 32
@@ -94,7 +96,7 @@ class SharedOperand:
         address = f"{self.address} + {shift}" if shift else self.address
         if self.mn_major:
             return f"attn::mn_major({address}, {self.panel_bytes})"
-        return f"attn::k_major{'' if self.row_bytes == ROW_BYTES else f'_{self.row_bytes}'}({address})"
+        return f"attn::{_K_MAJOR[self.row_bytes]}({address})"
 
     def step_bytes(self, step: int) -> int:
         """How far the instruction number `step` along K (32 bytes each) is from k = 0."""

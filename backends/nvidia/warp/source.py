@@ -30,28 +30,8 @@ ATTN_DEVICE void copy_rows(uint32_t to, const float *from, long long stride, int
 """
 WARPGROUP = 128
 """Threads of a warpgroup."""
-_EIGHT_BIT = """namespace attn {
-ATTN_DEVICE uint32_t pack_e4m3(float low, float high) {
-  uint16_t pair;
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
-  return pair;
-}
-ATTN_DEVICE uint32_t pack_e5m2(float low, float high) {
-  uint16_t pair;
-  asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
-  return pair;
-}
-// The place of a byte in a tile whose chunks of 16 bytes are permuted in rows of 64 or 128.
-template <int RowBytes> ATTN_DEVICE uint32_t swizzle(uint32_t offset) { return offset ^ ((offset >> 3) & (RowBytes - 16)); }
-ATTN_DEVICE void load_matrices_transposed(uint32_t address, uint32_t (&m)[4]) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"(address) : "memory");
-}
-// A K-major operand in rows of 64 bytes, swizzled over as many.
-ATTN_DEVICE uint64_t k_major_64(uint32_t address) { return descriptor_at(address, (1ull << 16) | (32ull << 32) | (2ull << 62)); }
-} // namespace attn
-"""
-"""What kernels of 8-bit elements have besides."""
+EIGHT_BIT, MATRICES = "attn_eight_bit.cuh", "attn_matrices.cuh"
+"""Files of helpers: what kernels of 8-bit elements have besides, and what other files need."""
 
 
 def kernel_code(kernel: ir.Operation, rules: dict[str, Rule]) -> KernelCode:
@@ -76,11 +56,11 @@ def kernel_code(kernel: ir.Operation, rules: dict[str, Rule]) -> KernelCode:
 def _code(printer: WarpPrinter, name: str, threads: int) -> KernelCode:
     """A persistent kernel has a multiprocessor for itself; others share it with as many as registers allow."""
     target = printer.target
-    residents = 1 if target.bulk_copies else max(1, target.registers // (threads * plain(printer.kernel, "registers")))
+    blocks = 1 if target.bulk_copies else max(1, target.registers // (threads * plain(printer.kernel, "registers")))
     declared = ",\n".join(f"    {text}" for text in printer.arguments.declarations())
     eight_bit = any(isinstance(each.type, ir.MemRefType) and is_eight_bit(each.type.element_type) for each in printer.arguments.values)
     lines = [
-        f'extern "C" __global__ void __launch_bounds__({threads}, {residents}) {name}(',
+        f'extern "C" __global__ void __launch_bounds__({threads}, {blocks}) {name}(',
         f"{declared}) {{",
         "  extern __shared__ __align__(1024) unsigned char memory[];",
         "  const uint32_t shared = attn::shared_address(memory);",
@@ -95,8 +75,7 @@ def _code(printer: WarpPrinter, name: str, threads: int) -> KernelCode:
             [
                 header(),
                 _PRELUDE,
-                *[_EIGHT_BIT] * eight_bit,
-                *map(_file, printer.headers),
+                *map(_file, [*[MATRICES] * (eight_bit or bool(printer.headers)), *[EIGHT_BIT] * eight_bit, *printer.headers]),
                 *printer.instructions.values(),
                 printer.helper_source(),
                 *lines,
