@@ -21,10 +21,10 @@ _SWAPPED = {"attn.key": "attn.value", "attn.value": "attn.key"}
 
 @dataclass(frozen=True)
 class SplitSequences(Pass):
-    """Replaces each `attn.linear_attention` without offsets by sweeps over segments of `segment` positions, which run in parallel.
+    """Replaces each `attn.linear_attention` without offsets by chunk scans of segments of `segment` positions, which run in parallel.
 
-    A first sweep makes what every segment adds to the state, `attn.decay_sum` the decay over every segment, `attn.state_scan` the states
-    before the segments; from these a second sweep makes the results. What erases multiplies the state by a matrix: further sweeps, from
+    A first scan makes what every segment adds to the state, `attn.decay_sum` the decay over every segment, `attn.state_scan` the states
+    before the segments; from these a second scan makes the results. What erases multiplies the state by a matrix: further scans, from
     the `identity` and without values, make its columns, and `attn.transition_scan` the states. `segment` 0 leaves everything as it is.
     """
 

@@ -69,7 +69,7 @@ class CopyLanesAsyncOp(Warp.Operation, name="copy_lanes_async"):
     """Rows from `row` on and columns from `column` on of `source[batch, head]` go to shared memory, 16 bytes of a lane each (cp.async).
 
     Rows past the end are zeros. Each warp of the warpgroup copies its share of the rows, those of the first warp first. What a warp has
-    copied is there behind its `warp.copy_wait`, for all lanes and warps behind a barrier at which they meet then.
+    copied is there after its `warp.copy_wait`, for all lanes and warps after a barrier at which they meet then.
     """
 
     source: ext.Operand[Any]
