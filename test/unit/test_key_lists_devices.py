@@ -89,12 +89,14 @@ def loads_through_the_list(
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("block", "lists"), [((64, 64), 4), ((1, 64), 2), ((1, 16), 1), ((128, 32), 2)])
+@pytest.mark.parametrize(
+    ("block", "lists"), [((64, 64), 4), ((1, 64), 2), ((1, 16), 1), ((128, 32), 2), ((64, 64), 2), ((48, 80), 1), ((4, 192), 1)]
+)
 def test_nvidia_loads_through_the_list(block: tuple[int, int], lists: int, monkeypatch: pytest.MonkeyPatch) -> None:
     loads_through_the_list("cuda", (2, 4, 2, 257, 1030, 64), block, lists, monkeypatch)
 
 
 @needs_host_clang
-@pytest.mark.parametrize(("block", "lists"), [((32, 64), 4), ((1, 16), 1)])
+@pytest.mark.parametrize(("block", "lists"), [((32, 64), 4), ((1, 16), 1), ((16, 48), 2)])
 def test_emulated_amd_loads_through_the_list(block: tuple[int, int], lists: int, monkeypatch: pytest.MonkeyPatch) -> None:
     loads_through_the_list("hip-emulated", (1, 4, 2, 40, 410, 32), block, lists, monkeypatch)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from math import gcd
 
 from attn_mlir.backends.gpu.input_limits import PAGE_ROWS
 from attn_mlir.backends.nvidia.hopper.core import Core, check_element
@@ -12,6 +13,12 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
 ALIGNMENT = 1024
+BOX_ROWS = 64
+"""Rows of a page that are copied at a time where it has them."""
+
+
+def _of_lane(name: str) -> str:
+    return f"__shfl_sync(0xffffffffu, {name}, box / {PAGE_ROWS})"
 
 
 def of_warps(warps: int) -> str:
@@ -215,8 +222,9 @@ class SharedMemory:
     def send(self, ring: TileRing, place: list[str], lines: Sequence[str] = (), elected: str = "lane == 0") -> None:
         """Fills a free stage; one thread does, and before that what `lines` say. All lanes know where pages are (`find_pages`).
 
-        What is behind the last row of a sequence is copied from columns that a tensor does not have, which are zeros: a page may hold
-        anything there. So the rows of PAGE_ROWS that a sequence ends in come one by one.
+        Up to BOX_ROWS rows of one page are copied at a time, as the engine takes about as long for 16. What is behind the last row of a
+        sequence is copied from columns that a tensor does not have, which are zeros: a page may hold anything there. So the rows of
+        PAGE_ROWS that a sequence ends in come one by one.
         """
         core, writer = self.core, self.core.writer
         if core.table_of(ring.source) is None:
@@ -226,28 +234,46 @@ class SharedMemory:
             return
         if ring.rows % PAGE_ROWS or ring.rows > 32 * PAGE_ROWS:
             raise UnsupportedError(f"hopper: blocks of keys in pages are multiples of {PAGE_ROWS}, not {ring.rows}")
-        whole, single = (core.arguments.descriptor(ring.source, COLUMNS, rows) for rows in (PAGE_ROWS, 1))
-        outside = panels(ring.columns) * COLUMNS
-
-        def copy(map_: str, row: str, place_of_row: str, some: str) -> None:
-            for panel in range(panels(ring.columns)):
-                address = f"{ring.at()} + {panel * ring.rows * ROW_BYTES} + part * {PAGE_ROWS * ROW_BYTES}{row}"
-                where = f"{some} ? {panel * COLUMNS} : {outside}, {place_of_row}, {place[1]}, page_at"
-                writer.line(f"attn::tma_load({address}, {map_}, {ring.barrier('full')}, {where});")
-
         with writer.block("if (lane == 0)"):
             writer.line(*lines, f"attn::barrier_arrive_expect({ring.barrier('full')}, {ring.bytes});")
+        most = gcd(ring.rows, BOX_ROWS)
+        if most == PAGE_ROWS:
+            self._send_parts(ring, place, "0", ring.rows // PAGE_ROWS)
+            return
+        size, parts = core.arguments.size(ring.source, 2), most // PAGE_ROWS
         writer.line("#pragma unroll")
-        with writer.block(f"for (int part = 0; part < {ring.rows // PAGE_ROWS}; ++part)"):
+        with writer.block(f"for (int box = 0; box < {ring.rows}; box += {most})"):
+            writer.line(f"const int left = {place[3]} - box, page_at = {_of_lane('page')}, at_at = {_of_lane('at')};")
+            with writer.block(f"if (left <= 0 || (left >= {most} && at_at + {most} <= {size}))"):
+                with writer.block("if (lane == 0)"):
+                    self._copy_page(ring, place[1], most, f"box * {ROW_BYTES}", "at_at", "left > 0")
+            with writer.block("else"):
+                self._send_parts(ring, place, f"box / {PAGE_ROWS}", parts)
+
+    def _send_parts(self, ring: TileRing, place: list[str], begin: str, parts: int) -> None:
+        """Copies so many times PAGE_ROWS rows from part `begin` of a block of keys on, each from the page that its lane has found."""
+        writer = self.core.writer
+        writer.line("#pragma unroll")
+        first = "" if begin == "0" else f"{begin} + "
+        with writer.block(f"for (int part = {begin}; part < {first}{parts}; ++part)"):
             shared = ", ".join(f"{name}_at = __shfl_sync(0xffffffffu, {name}, part)" for name in ("page", "at", "some"))
             writer.line(f"const int {shared};")
             with writer.block("if (lane == 0)"):
+                to = f"part * {PAGE_ROWS * ROW_BYTES}"
                 with writer.block(f"if (some_at % {PAGE_ROWS} == 0)"):
-                    copy(whole, "", "at_at", "some_at > 0")
+                    self._copy_page(ring, place[1], PAGE_ROWS, to, "at_at", "some_at > 0")
                 with writer.block("else"):
                     writer.line("#pragma unroll 1")
                     with writer.block(f"for (int one = 0; one < {PAGE_ROWS}; ++one)"):
-                        copy(single, f" + one * {ROW_BYTES}", "at_at + one", "one < some_at")
+                        self._copy_page(ring, place[1], 1, f"{to} + one * {ROW_BYTES}", "at_at + one", "one < some_at")
+
+    def _copy_page(self, ring: TileRing, head: str, rows: int, to: str, row: str, some: str) -> None:
+        """Copies rows of page `page_at` from `row` on to the bytes `to` of a stage, or, where there are not `some`, zeros."""
+        descriptor, outside = self.core.arguments.descriptor(ring.source, COLUMNS, rows), panels(ring.columns) * COLUMNS
+        for panel in range(panels(ring.columns)):
+            address = f"{ring.at()} + {panel * ring.rows * ROW_BYTES} + {to}"
+            where = f"{some} ? {panel * COLUMNS} : {outside}, {row}, {head}, page_at"
+            self.core.writer.line(f"attn::tma_load({address}, {descriptor}, {ring.barrier('full')}, {where});")
 
     # ---- the consumers
 

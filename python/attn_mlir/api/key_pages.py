@@ -27,6 +27,8 @@ from attn_mlir.runtime.varlen import largest
 
 PAGE_ROWS = 16
 """Keys of a block are a multiple of so many where kernels copy pages."""
+BLOCK_ROWS = 128
+"""Rows of a kernel's block, which queries of several heads that share a list fill where a list has fewer."""
 _COPIED = (
     "key_index: k and v are copied at every call, since blocks of one head are not pages there: give heads first (bhsd), a multiple of {} "
     "keys, or one list for all heads"
@@ -42,6 +44,8 @@ class _Sequences:
     blocks: int
     group: int
     """Query heads of one head here."""
+    fold: int
+    """How many of these are rows of a sequence, side by side: each query is so many rows, and kernels see group / fold heads."""
     key_group: int
     """Heads here of one key head."""
     key_heads: int
@@ -66,19 +70,21 @@ def attention_in_pages(
         k, v = (torch.nn.functional.pad(x, (0, 0, 0, missing)) for x in (k, v))
     whole = index.shape[1] == 1 and (k.stride(1) < k.stride(2) or sizes["Hkv"] == 1)
     heads = 1 if whole else max(index.shape[1], sizes["Hkv"])
-    made = _Sequences(heads, index.shape[2], sizes["Hq"] // heads, 1 if whole else heads // sizes["Hkv"], sizes["Hkv"] if whole else 1)
+    rows, key_heads = min(form.queries, sizes["Sq"]), sizes["Hkv"] if whole else 1
+    group, fold = sizes["Hq"] // heads, _fold(rows, sizes["Hq"] // heads // key_heads)
+    made = _Sequences(heads, index.shape[2], group, fold, 1 if whole else heads // sizes["Hkv"], key_heads)
     k_pages, v_pages = (_pages(x, made, blocks) for x in (k, v))
-    packed = q.unflatten(1, (heads, made.group)).permute(0, 1, 3, 2, 4).flatten(0, 2)
+    packed = q.unflatten(1, (heads, group // fold, fold)).permute(0, 1, 4, 3, 2, 5).flatten(0, 3)
     if missing or any(x.data_ptr() != page.data_ptr() for x, page in ((k, k_pages), (v, v_pages))):
         told(_COPIED.format(form.listed), "docs/key-lists.md")
-    rows = table[:, _to(heads, table)].flatten(0, 2)
-    functions = _wrapped(options.functions, form, made, rows, (sizes["Sq"], sizes["Skv"], sizes["Hq"]))
+    listed = table[:, _to(heads, table)].flatten(0, 2)
+    functions = _wrapped(options.functions, form, made, listed, (sizes["Sq"], sizes["Skv"], sizes["Hq"]))
     asked = Options(functions, options.scale, "bshd", options.lse, options.states, options.device)
     own = torch.arange(0, sizes["Sq"], form.queries, device=index.device)
-    lengths = (sizes["Sq"] - own).clamp(max=form.queries).repeat(sizes["B"] * heads)
+    lengths = (sizes["Sq"] - own).clamp(max=form.queries).repeat(sizes["B"] * heads) * fold
     first = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
-    numbers, used = _numbers(rows, made, sizes, blocks), used[:, _to(heads, index)].flatten()
-    most = min(form.queries, sizes["Sq"]), index.shape[3] * form.listed
+    numbers, used = _numbers(listed, made, sizes, blocks), used[:, _to(heads, index)].flatten()
+    most = rows * fold, index.shape[3] * form.listed
     sequences = sequences_of(packed, first, None, used, numbers, inside_of(packed, k_pages, numbers, most))
     call = asked.call(problem_of(packed, k_pages, v_pages, True), (packed.unsqueeze(0), k_pages, v_pages), NONE, sequences)
     if needing_gradient(call.values) or not _looks_at_scores_alone(call.entry.traced.text):
@@ -86,6 +92,11 @@ def attention_in_pages(
     with largest(*most):
         results = [_back(each.squeeze(0), made, sizes, output_order(problem.layout)) for each in dispatch(call)]
     return (options.named(results, call.entry),)
+
+
+def _fold(rows: int, group: int) -> int:
+    """How many heads of a group, a divisor of it, fill a block with `rows` queries of each. Decoding packs those of single queries."""
+    return 1 if rows == 1 else max(n for n in range(1, group + 1) if group % n == 0 and (n == 1 or n * rows <= BLOCK_ROWS))
 
 
 def _sorted(index: Tensor, blocks: int, keys: int, kv_len: int) -> tuple[Tensor, Tensor]:
@@ -132,11 +143,11 @@ def _looks_at_scores_alone(text: str) -> bool:
 
 
 def _back(x: Tensor, made: _Sequences, sizes: Mapping[str, Any], order: str) -> Tensor:
-    """o of all sequences, [positions, heads of one, D], in the order of a layout, and row outputs as [B, Hq, Sq]."""
-    counts = sizes["B"], made.heads, sizes["Sq"]
+    """o of all sequences, [rows, heads of one, D], in the order of a layout, and row outputs as [B, Hq, Sq]."""
+    counts = sizes["B"], made.heads, sizes["Sq"], made.fold
     if x.dim() == 2:
-        return x.unflatten(1, counts).permute(1, 2, 0, 3).flatten(1, 2)
-    return in_order(x.unflatten(0, counts).permute(0, 1, 3, 2, 4).flatten(1, 2), order)
+        return x.unflatten(1, counts).permute(1, 2, 0, 4, 3).flatten(1, 3)
+    return in_order(x.unflatten(0, counts).permute(0, 1, 4, 3, 2, 5).flatten(1, 3), order)
 
 
 def _wrapped(
@@ -145,17 +156,17 @@ def _wrapped(
     """The functions of true places, as functions of a sequence, a head of it, and positions in it."""
     query_mod, key_mod, value_mod, score_mod, mask_mod, row = functions
     heads, blocks, group, of_key, key_heads = made.heads, made.blocks, made.group, made.key_group, made.key_heads
-    queries, keys = form.queries, form.listed
+    queries, keys, fold = form.queries, form.listed, made.fold
     q_len, kv_len, num_heads = lengths
 
     def entry(b: Any) -> Any:
         return b // (heads * blocks)
 
-    def head(b: Any, h: Any) -> Any:
-        return (b // blocks) % heads * group + h
+    def head(b: Any, h: Any, q: Any) -> Any:
+        return (b // blocks) % heads * group + (h if fold == 1 else h * fold + q % fold)
 
     def query(b: Any, q: Any) -> Any:
-        return (b % blocks * queries + q).clamp(max=q_len - 1)  # rows past the end are computed, too
+        return (b % blocks * queries + (q if fold == 1 else q // fold)).clamp(max=q_len - 1)  # rows past the end are computed, too
 
     def key(b: Any, kv: Any) -> Any:
         return (listed[b, kv // keys] * keys + kv % keys).clamp(max=kv_len - 1)
@@ -165,15 +176,15 @@ def _wrapped(
 
     def of_score(score: Any, b: Any, h: Any, q: Any, kv: Any) -> Any:
         with with_sizes():
-            return score_mod(score, entry(b), head(b, h), query(b, q), key(b, kv))
+            return score_mod(score, entry(b), head(b, h, q), query(b, q), key(b, kv))
 
     def of_mask(b: Any, h: Any, q: Any, kv: Any) -> Any:
         with with_sizes():
-            return mask_mod(entry(b), head(b, h), query(b, q), key(b, kv))
+            return mask_mod(entry(b), head(b, h, q), query(b, q), key(b, kv))
 
     def of_query(x: Any, b: Any, h: Any, q: Any, d: Any) -> Any:
         with with_sizes():
-            return query_mod(x, entry(b), head(b, h), query(b, q), d)
+            return query_mod(x, entry(b), head(b, h, q), query(b, q), d)
 
     def of_keys(mod: Callable[..., Any]) -> Callable[..., Any]:
         def moded(x: Any, b: Any, h: Any, kv: Any, d: Any) -> Any:
