@@ -35,8 +35,9 @@ class GpuLaunchPlan(LaunchPlan):
         self.units = units
         self._source, self._prepare, self._choices = source, prepare, choices
         self._lock = forks.lock()
-        self._parts: list[tuple[SplitDecode, GpuLaunchPlan] | None] = []
-        """Once they are known, the kernels of parts and a program of them, or None where there are none; `with_work` shares it."""
+        self._parts: dict[bool, tuple[SplitDecode, GpuLaunchPlan] | None] = {}
+        """Once they are known, the kernels of parts and a program of them, or None where there are none; `with_work` shares it. By whether
+        values are columns of the keys."""
         self._splits = 0
         self._invariant = False
         self.listeners: list[Callable[[Mapping[str, str]], None]] = []
@@ -78,7 +79,10 @@ class GpuLaunchPlan(LaunchPlan):
         None where nothing is to do, or the row does not allow that. Raises UnsupportedError where it must, as parts were asked for.
         """
         plan = self.plan(inputs)
-        found = None if plan.empty or len(self.host.steps) != 1 else self._split()
+        shared, split_up = self.shares_values(inputs), not plan.empty and len(self.host.steps) == 1
+        found = self._split(True) if split_up and shared else None
+        block = self.shared_blocks[1] if found else self.part_blocks[1]
+        found = self._split(False) if split_up and found is None else found
         if found is None:
             if self._splits > 1 and not plan.empty:
                 raise UnsupportedError(_WHOLE)
@@ -90,26 +94,38 @@ class GpuLaunchPlan(LaunchPlan):
         if self._invariant:
             cut = fixed_parts(keys, self._splits)
         else:
-            cut = parts_for(keys, heads * batch, self.part_blocks[1], self.machine().processors, self._splits)
+            blocks = -(-(inputs[kernel.over].shape[1] // heads) // split.parts.kernel.block_q)
+            cut = parts_for(keys, heads * batch * blocks, block, self.machine().processors, self._splits)
         made = plan.steps[0]
         if not is_sliced(split.parts):
             return split.run(kernel, inputs, made, layout, cut, program.start_part)
         found = [split.run(kernel, seen, made, layout, cut, program.start_part) for seen, made in sliced_calls(split.parts, inputs, made)]
         return joined(found, made)
 
-    def _split(self) -> "tuple[SplitDecode, GpuLaunchPlan] | None":
+    def _split(self, shared: bool) -> "tuple[SplitDecode, GpuLaunchPlan] | None":
         """The kernels of parts, and the program that launches them; lowered at the first call that needs them."""
-        if not self._parts:
+        if shared not in self._parts:
             with LOCK:
-                if not self._parts:
-                    units = self.lower_parts()
+                if shared not in self._parts:
+                    units = self.lower_shared_parts() if shared else self.lower_parts()
                     made = None if units is None else self.with_units({PARTS: units[0], COMBINE: units[1]})
-                    self._parts.append(None if units is None or made is None else (SplitDecode(*units), made))
-        return self._parts[0]
+                    self._parts[shared] = None if units is None or made is None else (SplitDecode(*units), made)
+        return self._parts[shared]
 
     def lower_parts(self) -> tuple[Unit, Unit] | None:
         """The kernels of parts and of their merge, or None."""
         return None
+
+    def shares_values(self, inputs: Sequence[Any]) -> bool:
+        """Whether v is columns of k, in the same memory, and there may be kernels of parts that load both at once."""
+        return False
+
+    def lower_shared_parts(self) -> tuple[Unit, Unit] | None:
+        """These kernels, or None where there are none of this program."""
+        return None
+
+    shared_blocks = (64, 64)
+    """`part_blocks` of those."""
 
     @property
     def part_blocks(self) -> tuple[int, int]:

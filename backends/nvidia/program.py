@@ -20,12 +20,12 @@ from attn_mlir.backends.host import Host, HostStep
 from attn_mlir.backends.nvidia import calls, chains, codegen, cuda, pipeline
 from attn_mlir.backends.nvidia.compile import Cubin, compile_all
 from attn_mlir.backends.nvidia.launch import LIMIT, CudaLauncher
-from attn_mlir.backends.nvidia.passes.slice_values import wide_blocks
+from attn_mlir.backends.nvidia.passes.slice_values import NvidiaSliceValues, wide_blocks
 from attn_mlir.backends.nvidia.target import HOPPER
 from attn_mlir.backends.nvidia.units import describe, pack, packed_turns, spilled, turn_counters
 from attn_mlir.backends.program import ResultShapes, RunPlan
 from attn_mlir.backends.segments import DeviceModel
-from attn_mlir.errors import ArgumentError
+from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 
 SUFFIX = "zip"
 _GIVEN = "bshd, as given"
@@ -157,6 +157,20 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
     def lower_parts(self) -> tuple[Unit, Unit] | None:
         wide = self._choices.get("arch") == HOPPER.arch
         return lower_parts(self._source, self.part_choices, pipeline.KERNEL, codegen.emit, "NVIDIA", wide)
+
+    def shares_values(self, inputs: Sequence[Any]) -> bool:
+        k, v = inputs[1:3]
+        same = k.data_ptr() == v.data_ptr() and k.stride() == v.stride() and k.shape[:-1] == v.shape[:-1]
+        return same and MAX_COLUMNS < v.shape[-1] <= k.shape[-1] and self._choices.get("arch") == HOPPER.arch
+
+    def lower_shared_parts(self) -> tuple[Unit, Unit] | None:
+        blocks = dict(zip(("block_q", "block_kv"), self.shared_blocks, strict=True))
+        choices: attributes.Fields = {**self._choices, **blocks, "values": "keys", "emitter": "hopper"}
+        whole = pipeline.KERNEL.replace(NvidiaSliceValues.name, f"{NvidiaSliceValues.name}{{columns={2 * MAX_COLUMNS}}}")
+        try:
+            return lower_parts(self._source, choices, whole, codegen.emit, "NVIDIA", True)
+        except (CompileError, UnsupportedError):
+            return None  # rows, functions or heads that the kernel does not know: v is seen in slices
 
     @property
     def part_blocks(self) -> tuple[int, int]:

@@ -17,10 +17,6 @@ BOX_ROWS = 64
 """Rows of a page that are copied at a time where it has them."""
 
 
-def _of_lane(name: str) -> str:
-    return f"__shfl_sync(0xffffffffu, {name}, box / {PAGE_ROWS})"
-
-
 def of_warps(warps: int) -> str:
     """The arrivals that a barrier awaits where so many warps give something back (`attn::warp_arrive`)."""
     return f"{warps} * attn::kWarpArrivals"
@@ -240,15 +236,19 @@ class SharedMemory:
         if most == PAGE_ROWS:
             self._send_parts(ring, place, "0", ring.rows // PAGE_ROWS)
             return
-        size, parts = core.arguments.size(ring.source, 2), most // PAGE_ROWS
-        writer.line("#pragma unroll")
-        with writer.block(f"for (int box = 0; box < {ring.rows}; box += {most})"):
-            writer.line(f"const int left = {place[3]} - box, page_at = {_of_lane('page')}, at_at = {_of_lane('at')};")
-            with writer.block(f"if (left <= 0 || (left >= {most} && at_at + {most} <= {size}))"):
-                with writer.block("if (lane == 0)"):
-                    self._copy_page(ring, place[1], most, f"box * {ROW_BYTES}", "at_at", "left > 0")
-            with writer.block("else"):
-                self._send_parts(ring, place, f"box / {PAGE_ROWS}", parts)
+        size = core.arguments.size(ring.source, 2)
+        with writer.block(f"if ({size} >= {most})"):
+            writer.line("#pragma unroll")
+            with writer.block(f"for (int box = 0; box < {ring.rows}; box += {most})"):
+                of_lane = ", ".join(f"{name}_at = __shfl_sync(0xffffffffu, {name}, box / {PAGE_ROWS})" for name in ("page", "at"))
+                writer.line(f"const int left = {place[3]} - box, {of_lane};")
+                with writer.block(f"if (left <= 0 || (left >= {most} && at_at + {most} <= {size}))"):
+                    with writer.block("if (lane == 0)"):
+                        self._copy_page(ring, place[1], most, f"box * {ROW_BYTES}", "at_at", "left > 0")
+                with writer.block("else"):
+                    self._send_parts(ring, place, f"box / {PAGE_ROWS}", most // PAGE_ROWS)
+        with writer.block("else"):
+            self._send_parts(ring, place, "0", ring.rows // PAGE_ROWS)
 
     def _send_parts(self, ring: TileRing, place: list[str], begin: str, parts: int) -> None:
         """Copies so many times PAGE_ROWS rows from part `begin` of a block of keys on, each from the page that its lane has found."""

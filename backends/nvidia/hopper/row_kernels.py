@@ -151,9 +151,13 @@ class RowsKernel:
         """Reserves the stages of all loads in loops."""
         for block in (block for region in op.regions for block in region.blocks):
             for inner in operations(block):
-                if inner.name == "tile.load" and op.name != "func.func":
+                if inner.name == "tile.load" and op.name != "func.func" and self._brings(inner):
                     self.memory.ring(inner, self.stages)
                 self._rings(inner)
+
+    def _brings(self, load: ir.Operation) -> bool:
+        """Whether a load in a loop has a ring of its own."""
+        return True
 
     # ---- the producer
 
@@ -177,7 +181,7 @@ class RowsKernel:
                     self.overlaps[op].producer()
             elif op in members:
                 continue
-            elif op.name == "tile.load" and block != body(self.kernel):
+            elif op.name == "tile.load" and block != body(self.kernel) and self._brings(op):
                 self.memory.load(op, self.memory.ring(op, self.stages))
             elif op.name == "scf.for" and holds(op, "tile.load"):
                 begin, end, step = (core.value(value) for value in list(op.operands)[:3])
