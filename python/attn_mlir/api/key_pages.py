@@ -5,7 +5,7 @@ Short blocks of queries are what decoding is: heads of a group are rows, and a s
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,16 +13,17 @@ import torch
 
 from attn_mlir.api.dropout import NONE
 from attn_mlir.api.options import Options
-from attn_mlir.api.varlen_inputs import inside_of, problem_of, sequences_of
+from attn_mlir.api.varlen_inputs import problem_of
 from attn_mlir.dialects import loaded
 from attn_mlir.frontend import sizes as frontend_sizes
+from attn_mlir.frontend.given import PAGES, SEQUENCES
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
 from attn_mlir.performance import told
 from attn_mlir.runtime.call import Problem
 from attn_mlir.runtime.dispatch import dispatch, needing_gradient
 from attn_mlir.runtime.key_lists import ListForm
-from attn_mlir.runtime.orders import heads_first, in_order, input_order, output_order
+from attn_mlir.runtime.orders import heads_first, input_order, output_order
 from attn_mlir.runtime.varlen import largest
 
 PAGE_ROWS = 16
@@ -34,14 +35,19 @@ _COPIED = (
     "keys, or one list for all heads"
 )
 Tensor = torch.Tensor
+_MOST = 256
+"""Sizes whose places are kept."""
 
 
 @dataclass(frozen=True)
 class _Sequences:
     """Sequences of (batch entry, head of the lists, block of queries), in this order: how many heads and blocks there are."""
 
+    batch: int
     heads: int
     blocks: int
+    queries: int
+    """Of all blocks."""
     group: int
     """Query heads of one head here."""
     fold: int
@@ -50,6 +56,12 @@ class _Sequences:
     """Heads here of one key head."""
     key_heads: int
     """Key heads that a sequence sees."""
+    all_key_heads: int
+
+    @property
+    def apart(self) -> int:
+        """Heads of one key head that kernels see. Query head h of a head here is (key head, row, one of these)."""
+        return self.group // self.fold // self.key_heads
 
 
 def attention_in_pages(
@@ -72,25 +84,25 @@ def attention_in_pages(
     heads = 1 if whole else max(index.shape[1], sizes["Hkv"])
     rows, key_heads = min(form.queries, sizes["Sq"]), sizes["Hkv"] if whole else 1
     group, fold = sizes["Hq"] // heads, _fold(rows, sizes["Hq"] // heads // key_heads)
-    made = _Sequences(heads, index.shape[2], group, fold, 1 if whole else heads // sizes["Hkv"], key_heads)
+    key_group = 1 if whole else heads // sizes["Hkv"]
+    made = _Sequences(sizes["B"], heads, index.shape[2], sizes["Sq"], group, fold, key_group, key_heads, sizes["Hkv"])
     k_pages, v_pages = (_pages(x, made, blocks) for x in (k, v))
-    packed = q.unflatten(1, (heads, group // fold, fold)).permute(0, 1, 4, 3, 2, 5).flatten(0, 3)
+    by_heads = q.unflatten(1, (heads, key_heads, fold, made.apart))
+    packed = _dense(by_heads.permute(0, 1, 5, 3, 2, 4, 6)).flatten(4, 5).flatten(0, 3)
     if missing or any(x.data_ptr() != page.data_ptr() for x, page in ((k, k_pages), (v, v_pages))):
         told(_COPIED.format(form.listed), "docs/key-lists.md")
-    listed = table[:, _to(heads, table)].flatten(0, 2)
+    listed = _of_heads(table, heads).flatten(0, 2)
     functions = _wrapped(options.functions, form, made, listed, (sizes["Sq"], sizes["Skv"], sizes["Hq"]))
     asked = Options(functions, options.scale, "bshd", options.lse, options.states, options.device)
-    own = torch.arange(0, sizes["Sq"], form.queries, device=index.device)
-    lengths = (sizes["Sq"] - own).clamp(max=form.queries).repeat(sizes["B"] * heads) * fold
-    first = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
-    numbers, used = _numbers(listed, made, sizes, blocks), used[:, _to(heads, index)].flatten()
+    places = _places(made, form.queries, blocks, index.device)
+    pages = {"k_lengths": _of_heads(used, heads).flatten(), PAGES: listed + places.pop("pages")}
     most = rows * fold, index.shape[3] * form.listed
-    sequences = sequences_of(packed, first, None, used, numbers, inside_of(packed, k_pages, numbers, most))
+    sequences = {name: places.get(name, pages.get(name)) for name in (*SEQUENCES, PAGES)}
     call = asked.call(problem_of(packed, k_pages, v_pages, True), (packed.unsqueeze(0), k_pages, v_pages), NONE, sequences)
     if needing_gradient(call.values) or not _looks_at_scores_alone(call.entry.traced.text):
         return None
     with largest(*most):
-        results = [_back(each.squeeze(0), made, sizes, output_order(problem.layout)) for each in dispatch(call)]
+        results = [_back(each.squeeze(0), made, output_order(problem.layout)) for each in dispatch(call)]
     return (options.named(results, call.entry),)
 
 
@@ -99,15 +111,27 @@ def _fold(rows: int, group: int) -> int:
     return 1 if rows == 1 else max(n for n in range(1, group + 1) if group % n == 0 and (n == 1 or n * rows <= BLOCK_ROWS))
 
 
+def _dense(x: Tensor) -> Tensor:
+    """`x` without gaps in memory; a copy moves words of 8 bytes where rows have such."""
+    if x.is_contiguous():
+        return x
+    words = 8 // x.element_size()
+    if x.stride(-1) != 1 or any(n % words for n in (x.shape[-1], x.storage_offset(), *x.stride()[:-1])):
+        return x.contiguous()
+    return x.view(torch.int64).contiguous().view(x.dtype)
+
+
 def _sorted(index: Tensor, blocks: int, keys: int, kv_len: int) -> tuple[Tensor, Tensor]:
-    """The lists in order without gaps, what is left 0, and how many keys each has."""
-    ordered = torch.where(index < 0, blocks, index).sort(-1).values
-    twice = torch.zeros_like(ordered, dtype=torch.bool)
-    twice[..., 1:] = ordered[..., 1:] == ordered[..., :-1]
-    ordered = torch.where(twice, blocks, ordered).sort(-1).values
-    present = ordered < blocks
-    used = present.sum(-1) * keys - (ordered == blocks - 1).any(-1) * (blocks * keys - kv_len)
-    return torch.where(present, ordered, 0).to(torch.int32), used.to(torch.int32)
+    """The lists in order without gaps, what is left any block, and how many keys each has."""
+    ordered = index.sort(-1).values
+    absent = ordered < 0
+    absent[..., 1:].logical_or_(ordered[..., 1:] == ordered[..., :-1])
+    ordered = ordered.masked_fill_(absent, blocks).sort(-1).values
+    used = (ordered < blocks).sum(-1, dtype=torch.int32) * keys
+    missing = blocks * keys - kv_len
+    if missing:
+        used -= (ordered == blocks - 1).any(-1) * missing
+    return ordered.clamp_(max=blocks - 1), used
 
 
 def _pages(x: Tensor, made: _Sequences, blocks: int) -> Tensor:
@@ -118,16 +142,35 @@ def _pages(x: Tensor, made: _Sequences, blocks: int) -> Tensor:
     return cut.flatten(0, 2).unsqueeze(2)
 
 
-def _to(heads: int, index: Tensor) -> Tensor:
-    """Which head of the lists is that of each head of sequences."""
-    return torch.arange(heads, device=index.device) * index.shape[1] // heads
+def _of_heads(lists: Tensor, heads: int) -> Tensor:
+    """Of [B, heads of lists, ...] those of each of `heads` heads of sequences."""
+    return lists.repeat_interleave(heads // lists.shape[1], 1) if lists.shape[1] < heads else lists
 
 
-def _numbers(rows: Tensor, made: _Sequences, sizes: Mapping[str, Any], blocks: int) -> Tensor:
-    """The numbers of pages, [sequences, entries], of those of blocks."""
-    first = torch.arange(sizes["B"], device=rows.device)[:, None] * (sizes["Hkv"] // made.key_heads)
-    first = (first + torch.arange(made.heads, device=rows.device) // made.key_group) * blocks
-    return (rows + first.flatten().repeat_interleave(made.blocks)[:, None]).to(torch.int32)
+_KEPT: dict[tuple[Any, ...], dict[str, Tensor]] = {}
+_CAPTURED: list[dict[str, Tensor]] = []
+"""Those that CUDA graphs read, which are never freed."""
+
+
+def _places(made: _Sequences, queries: int, blocks: int, device: torch.device) -> dict[str, Tensor]:
+    """Where the queries of sequences are, and what is added to numbers of blocks: by sizes alone, so that they are made once."""
+    key, captures = (made, queries, blocks, device), device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    found = _KEPT.get(key)
+    if found is None:
+        own = torch.arange(0, made.queries, queries, device=device)
+        lengths = (made.queries - own).clamp(max=queries).repeat(made.batch * made.heads) * made.fold
+        first = torch.arange(made.batch, device=device)[:, None] * (made.all_key_heads // made.key_heads)
+        first = (first + torch.arange(made.heads, device=device) // made.key_group) * blocks
+        pages = first.flatten().repeat_interleave(made.blocks)[:, None]
+        places = {"q_begins": lengths.cumsum(0) - lengths, "q_lengths": lengths, "k_begins": torch.zeros_like(lengths), "pages": pages}
+        found = {name: value.to(torch.int32) for name, value in places.items()}
+        if not captures:  # what a graph makes has no contents before it runs
+            if len(_KEPT) == _MOST:
+                _KEPT.clear()
+            _KEPT[key] = found
+    elif captures:
+        _CAPTURED.append(found)
+    return dict(found)
 
 
 @functools.lru_cache(256)
@@ -142,12 +185,17 @@ def _looks_at_scores_alone(text: str) -> bool:
     return True
 
 
-def _back(x: Tensor, made: _Sequences, sizes: Mapping[str, Any], order: str) -> Tensor:
+def _back(x: Tensor, made: _Sequences, order: str) -> Tensor:
     """o of all sequences, [rows, heads of one, D], in the order of a layout, and row outputs as [B, Hq, Sq]."""
-    counts = sizes["B"], made.heads, sizes["Sq"], made.fold
+    rows, heads = (made.batch, made.heads, made.queries, made.fold), (made.key_heads, made.apart)
     if x.dim() == 2:
-        return x.unflatten(1, counts).permute(1, 2, 0, 4, 3).flatten(1, 3)
-    return in_order(x.unflatten(0, counts).permute(0, 1, 4, 3, 2, 5).flatten(1, 3), order)
+        return x.unflatten(1, rows).unflatten(0, heads).permute(2, 3, 0, 5, 1, 4).flatten(1, 4)
+    apart = x.unflatten(1, heads).unflatten(0, rows)
+    if order == "bhsd":
+        return _dense(apart.permute(0, 1, 4, 3, 5, 2, 6)).flatten(1, 4)
+    if order == "bshd":
+        return _dense(apart.permute(0, 2, 1, 4, 3, 5, 6)).flatten(2, 5)
+    return _dense(apart.permute(2, 0, 1, 4, 3, 5, 6)).flatten(2, 5)
 
 
 def _wrapped(
@@ -156,14 +204,15 @@ def _wrapped(
     """The functions of true places, as functions of a sequence, a head of it, and positions in it."""
     query_mod, key_mod, value_mod, score_mod, mask_mod, row = functions
     heads, blocks, group, of_key, key_heads = made.heads, made.blocks, made.group, made.key_group, made.key_heads
-    queries, keys, fold = form.queries, form.listed, made.fold
+    queries, keys, fold, apart = form.queries, form.listed, made.fold, made.apart
     q_len, kv_len, num_heads = lengths
 
     def entry(b: Any) -> Any:
         return b // (heads * blocks)
 
     def head(b: Any, h: Any, q: Any) -> Any:
-        return (b // blocks) % heads * group + (h if fold == 1 else h * fold + q % fold)
+        own = h if key_heads == 1 or fold == 1 else h // apart * (fold * apart) + h % apart
+        return (b // blocks) % heads * group + (own if fold == 1 else own + q % fold * apart)
 
     def query(b: Any, q: Any) -> Any:
         return (b % blocks * queries + (q if fold == 1 else q // fold)).clamp(max=q_len - 1)  # rows past the end are computed, too
