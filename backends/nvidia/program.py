@@ -11,7 +11,7 @@ from attn_mlir.backends import disk_cache
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.outputs import outputs_of
 from attn_mlir.backends.gpu.packed import arguments_of, sequence_count
-from attn_mlir.backends.gpu.program import GpuLaunchPlan
+from attn_mlir.backends.gpu.program import WHOLE_ROWS, GpuLaunchPlan, PartsForm
 from attn_mlir.backends.gpu.scalar_bounds import MAX_COLUMNS
 from attn_mlir.backends.gpu.slices import is_sliced, slices_of
 from attn_mlir.backends.gpu.split import lower_parts
@@ -154,28 +154,31 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         with torch.cuda.device(inputs[0].device) if inputs[0].is_cuda else contextlib.nullcontext():
             return super().decode(inputs, layout, keys)
 
-    def lower_parts(self) -> tuple[Unit, Unit] | None:
-        wide = self._choices.get("arch") == HOPPER.arch
-        return lower_parts(self._source, self.part_choices, pipeline.KERNEL, codegen.emit, "NVIDIA", wide)
+    def lower_parts(self, form: PartsForm = WHOLE_ROWS) -> tuple[Unit, Unit] | None:
+        wide, choices = self._choices.get("arch") == HOPPER.arch, self.choices_of(form)
+        if form == WHOLE_ROWS:
+            return lower_parts(self._source, choices, pipeline.KERNEL, codegen.emit, "NVIDIA", wide)
+        if not wide:
+            return None
+        whole = pipeline.KERNEL
+        if form.shared:
+            choices["values"] = "keys"
+            whole = whole.replace(NvidiaSliceValues.name, f"{NvidiaSliceValues.name}{{columns={2 * MAX_COLUMNS}}}")
+        if form.gather:
+            choices["gather"] = 1
+        try:
+            return lower_parts(self._source, {**choices, "emitter": "hopper"}, whole, codegen.emit, "NVIDIA", wide)
+        except (CompileError, UnsupportedError):
+            return None  # rows, functions or heads that the kernel does not know
 
     def shares_values(self, inputs: Sequence[Any]) -> bool:
         k, v = inputs[1:3]
         same = k.data_ptr() == v.data_ptr() and k.stride() == v.stride() and k.shape[:-1] == v.shape[:-1]
         return same and MAX_COLUMNS < v.shape[-1] <= k.shape[-1] and self._choices.get("arch") == HOPPER.arch
 
-    def lower_shared_parts(self) -> tuple[Unit, Unit] | None:
-        blocks = dict(zip(("block_q", "block_kv"), self.shared_blocks, strict=True))
-        choices: attributes.Fields = {**self._choices, **blocks, "values": "keys", "emitter": "hopper"}
-        whole = pipeline.KERNEL.replace(NvidiaSliceValues.name, f"{NvidiaSliceValues.name}{{columns={2 * MAX_COLUMNS}}}")
-        try:
-            return lower_parts(self._source, choices, whole, codegen.emit, "NVIDIA", True)
-        except (CompileError, UnsupportedError):
-            return None  # rows, functions or heads that the kernel does not know: v is seen in slices
-
-    @property
-    def part_blocks(self) -> tuple[int, int]:
+    def blocks_of(self, form: PartsForm) -> tuple[int, int]:
         columns = (self.host.arguments[0].shape or (0,))[-1]
-        return wide_blocks(columns) if columns > MAX_COLUMNS else super().part_blocks
+        return (64, 64) if form.shared else wide_blocks(columns) if columns > MAX_COLUMNS else super().blocks_of(form)
 
     def with_units(self, units: Mapping[str, Unit]) -> "NvidiaLaunchPlan":
         return NvidiaLaunchPlan(self._source, self._prepare, self._choices, self.host, units)

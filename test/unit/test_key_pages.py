@@ -7,10 +7,12 @@ import torch
 
 import attn_mlir
 from attn_mlir import driver, masks, rows
+from attn_mlir.api import key_pages
 from attn_mlir.api.inputs import check_inputs
 from attn_mlir.api.key_lists import check_key_lists
 from attn_mlir.api.key_pages import attention_in_pages
 from attn_mlir.api.options import Options
+from attn_mlir.backends.gpu.program import PartsForm
 from attn_mlir.runtime import programs
 from generated_code import complaints
 from key_list_cases import agree, draw, inputs
@@ -57,6 +59,29 @@ def test_functions_see_true_places() -> None:
     }
     for lists in (4, 2, 1):  # of fewer lists than heads, heads become rows
         agrees((7, 64), lists, lse=False, row=rows.sigmoid, mask_mod=lambda b, h, i, j: i + 60 >= j + h, **mods)
+
+
+def test_single_keys_are_pages_of_single_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a device has kernels for them, as Hopper; a CPU's read any pages, but say nothing of it."""
+    qkv = [x.detach() for x in inputs(SIZES)]
+    assert in_pages(qkv, draw(SIZES, (1, 1), 2, 9), (1, 1)) is None
+    monkeypatch.setattr(key_pages, "_gathers", lambda *_: True)
+    slopes = torch.rand(4)
+    agrees((1, 1), 2, mask_mod=masks.causal("bottom_right"), score_mod=lambda s, b, h, i, j: s + slopes[h] * (j - i))
+    agrees((1, 24), 1)
+    assert in_pages(qkv, draw(SIZES, (2, 1), 2, 9), (2, 1)) is None
+
+
+def test_hopper_gathers_single_keys() -> None:
+    """Lanes of the producer copy rows; with MLA's values among the keys, too. Nothing spills, as far as nvcc is there to ask."""
+    for columns, values in ((128, 128), (576, 512)):
+        q, k = torch.randn(1, 32, 3, columns).half(), torch.randn(1, 1, 50, columns).half()
+        in_pages((q, k, k[..., :values]), draw((1, 32, 1, 3, 50, 0), (1, 1), 1, 9), (1, 16))
+        made: Any = driver.compile_derivative(next(reversed(programs._TABLE.values())).text, "cuda", "", [])
+        assert made.gathers()
+        for units in (made.lower_parts(PartsForm(shared, True)) for shared in ((False, True) if columns > 256 else (False,))):
+            assert units[0].schedule["gather"] == 1 and not any(complaints(unit.code) for unit in units)
+            assert "attn::gather_rows<" in units[0].code.source and "k_map" not in units[0].code.source
 
 
 def test_what_needs_a_table() -> None:

@@ -13,6 +13,7 @@ import torch
 from attn_mlir import attention_varlen, driver, masks, rows
 from attn_mlir.backends.gpu.packed import Ragged, TurnBlocks, items_of
 from attn_mlir.backends.gpu.packing import value_of
+from attn_mlir.backends.gpu.program import PartsForm
 from attn_mlir.backends.gpu.slices import joined
 from attn_mlir.backends.program import ResultShapes
 from attn_mlir.backends.work import rows_of
@@ -173,7 +174,7 @@ def test_values_among_keys_are_loaded_with_them(monkeypatch: pytest.MonkeyPatch,
             made: Any = driver.compile_derivative(text, "cuda", "", [])
             (o,) = made.decode(given, "bshd", 4)
             assert o.shape == (1, 128, 3, 512)
-            units = made.lower_shared_parts()
+            units = made.lower_parts(PartsForm(True, False))
             assert units is None or (units[0].schedule["values"] == "keys" and not any(complaints(unit.code) for unit in units))
             return len(fake.named("cuLaunchKernelEx"))
 

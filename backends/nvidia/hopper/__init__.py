@@ -32,7 +32,7 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
     match grid_kind(kernel):
         case "rows":
             if choices.get("values") == "keys":
-                return plan_shared(kernel, target)
+                return plan_shared(kernel, target, choices)
             return plan_with_windows(kernel, lambda some, wanted: plan_rows(some, target, wanted), choices)
         case "pairs":
             return plan_with_windows(kernel, lambda some, wanted: plan_pairs(some, target, wanted), choices)

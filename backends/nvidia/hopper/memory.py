@@ -7,6 +7,7 @@ from math import gcd
 
 from attn_mlir.backends.gpu.input_limits import PAGE_ROWS
 from attn_mlir.backends.nvidia.hopper.core import Core, check_element
+from attn_mlir.backends.nvidia.hopper.gathered_rows import ARRIVALS, find_rows, send_rows
 from attn_mlir.backends.nvidia.hopper.tiles import SharedTile, panels, round_up, tile_bytes
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES
 from attn_mlir.errors import UnsupportedError
@@ -123,6 +124,8 @@ class SharedMemory:
         self.layout = SharedAllocator()
         self.rings: dict[tuple[int, int], TileRing] = {}
         self.residents: list[tuple[ir.Operation, SharedTile]] = []
+        self.gathers = False
+        """Whether rows of pages are copied one by one (`gathered_rows`)."""
 
     # ---- what there is
 
@@ -137,7 +140,7 @@ class SharedMemory:
             self.rings[key] = TileRing(
                 name, source, rows, columns, check_element(load, source), stages,
                 self.layout.tile(constant, stages * tile_bytes(rows, columns)),
-                self.layout.barrier(f"{constant}Full", stages, 1),
+                self.layout.barrier(f"{constant}Full", stages, ARRIVALS if self._gathered(source) else 1),
                 self.layout.barrier(f"{constant}Free", stages, of_warps(self.warps)),
             )  # fmt: skip
             self.rings[key].turn = core.names.fresh(f"{name}_turn")
@@ -159,6 +162,9 @@ class SharedMemory:
         self.residents.append((load, tile))
         return tile
 
+    def _gathered(self, source: ir.Value) -> bool:
+        return self.gathers and self.core.table_of(source) is not None
+
     # ---- the producer
 
     def load(self, load: ir.Operation, ring: TileRing) -> None:
@@ -172,7 +178,7 @@ class SharedMemory:
         """Fills the next stage of the ring with the rows at `place`: first one, head, batch, how many. The caller counts the turn."""
         writer = self.core.writer
         with self.core.scope("") if self.core.table_of(ring.source) is not None else nullcontext():
-            self.find_pages(ring.source, place)
+            self.find_pages(ring, place)
             writer.line(f"attn::barrier_wait({ring.barrier('free')}, ({ring.parity()}) ^ 1);")
             self.send(ring, place, elected="attn::elect_one()")
 
@@ -203,10 +209,13 @@ class SharedMemory:
             address = f"{to} + {panel * rows * ROW_BYTES}" if panel else to
             self.core.writer.line(f"attn::tma_load({address}, {descriptor}, {barrier}, {panel * COLUMNS}, {where});")
 
-    def find_pages(self, source: ir.Value, place: list[str]) -> None:
+    def find_pages(self, ring: TileRing, place: list[str]) -> None:
         """Each lane looks for the page of PAGE_ROWS rows of a block of keys at `place`; nothing where these do not lie in pages."""
-        core, table = self.core, self.core.table_of(source)
+        core, source, table = self.core, ring.source, self.core.table_of(ring.source)
         if table is None:
+            return
+        if self.gathers:
+            find_rows(core, source, table, ring.rows, place)
             return
         size, (begin, _, batch, count) = core.arguments.size(source, 2), place
         page = core.arguments.element(table, [batch, f"(first / {size})"])
@@ -227,6 +236,9 @@ class SharedMemory:
             with writer.block(f"if ({elected})"):
                 writer.line(*lines)
                 self.copy_stage(ring, place)
+            return
+        if self.gathers:
+            send_rows(core, ring.source, (ring.rows, ring.columns), place[1], ring.at(), ring.barrier("full"), lines)
             return
         if ring.rows % PAGE_ROWS or ring.rows > 32 * PAGE_ROWS:
             raise UnsupportedError(f"hopper: blocks of keys in pages are multiples of {PAGE_ROWS}, not {ring.rows}")
@@ -280,6 +292,8 @@ class SharedMemory:
     def wait(self, ring: TileRing, turn: str = "") -> SharedTile:
         """Waits for the stage of this turn; the tile in it."""
         self.core.writer.line(f"attn::barrier_wait({ring.barrier('full', turn)}, {ring.parity(turn)});")
+        if self._gathered(ring.source):
+            self.core.writer.line("attn::fence_proxy_async();")  # lanes wrote what wgmma reads
         return SharedTile(ring.at(turn), ring.rows, ring.columns, ring.element)
 
     def free(self, ring: TileRing, turn: str = "") -> None:

@@ -12,6 +12,7 @@ from attn_mlir.backends.nvidia.hopper.dropout import besides_dropout
 from attn_mlir.backends.nvidia.hopper.dropout_ahead import possible
 from attn_mlir.backends.nvidia.hopper.dropout_lanes import possible as lanes_possible
 from attn_mlir.backends.nvidia.hopper.flat import fits
+from attn_mlir.backends.nvidia.hopper.gathered_rows import GATHERING
 from attn_mlir.backends.nvidia.hopper.makers import MAKERS
 from attn_mlir.backends.nvidia.hopper.row_intervals import later_rows_see_more, rows_of, skips
 from attn_mlir.backends.nvidia.hopper.row_kernels import RowsKernel
@@ -61,8 +62,9 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
     flow, able = _flow(kernel), _abilities(kernel, keys, str(choices.get("dropout", "own" if choices.get("skip") else "lanes")))
     if find_all(kernel, "attn.kept"):
         fields |= {"dropout": able["dropout"], "makers": MAKERS}
-    if "windows" in choices:
-        fields["windows"] = choices["windows"]
+    fields.update({name: choices[name] for name in ("windows", "gather") if name in choices})
+    if choices.get("gather") and warpgroups in GATHERING:
+        fields |= dict(zip(("consumer_registers", "producer_registers"), GATHERING[warpgroups], strict=True))
     if narrow and warpgroups == 3 and _lean(kernel):
         # Measured on an H200, 2026-11-22: what warpgroups do about blocks of keys of their own costs more than it saves.
         fields.update(able | {"partial": "block", "skip": 0})

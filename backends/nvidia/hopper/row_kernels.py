@@ -9,6 +9,7 @@ from attn_mlir.backends.nvidia.hopper.dropout_ahead import HEADER, AheadBits, po
 from attn_mlir.backends.nvidia.hopper.dropout_lanes import LaneBits
 from attn_mlir.backends.nvidia.hopper.flat import Flat
 from attn_mlir.backends.nvidia.hopper.flat_state import FlatSchedule
+from attn_mlir.backends.nvidia.hopper.gathered_rows import HEADER as GATHER_HEADER
 from attn_mlir.backends.nvidia.hopper.kernel_text import function_source
 from attn_mlir.backends.nvidia.hopper.makers import MAKERS, Makers
 from attn_mlir.backends.nvidia.hopper.memory import SharedMemory
@@ -38,6 +39,7 @@ class RowsKernel:
         over = list(body(kernel).arguments)[number.get("over", 0)]
         warps = 4 * self.warpgroups
         self.memory = SharedMemory(self.core, warps)
+        self.memory.gathers = bool(schedule.get("gather"))
         self.programs = TileScheduler(self.core, over, str(schedule["order"]), int(schedule["group"]), bool(schedule["reverse"]), warps)
         self.stores = Stores(self.core, self.memory, number["block_q"])
         self.overlaps: dict[ir.Operation, Overlap] = {}
@@ -64,6 +66,7 @@ class RowsKernel:
             self._consumers()
         more = [HEADER] if self.schedule.get("dropout", "own") != "own" else []
         more += [WINDOWS_HEADER] if isinstance(self.makers, WindowRings) else []
+        more += [GATHER_HEADER] if self.memory.gathers else []
         source = function_source(core, self.memory.layout, threads, *more)
         return KernelCode(
             name=ir.StringAttr(self.kernel.attributes["sym_name"]).value,

@@ -14,6 +14,7 @@ from attn_mlir.backends.gpu.scalar_bounds import MAX_COLUMNS
 from attn_mlir.backends.gpu.structure import body, operations, yielded
 from attn_mlir.backends.nvidia.hopper.consumer import Consumer
 from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.gathered_rows import GATHERING
 from attn_mlir.backends.nvidia.hopper.memory import SharedMemory, TileRing
 from attn_mlir.backends.nvidia.hopper.row_kernels import RowsKernel
 from attn_mlir.backends.nvidia.hopper.shared_maps import Changes
@@ -87,12 +88,14 @@ def _is_same(op: ir.Operation) -> bool:
     return len(inner) == 2 and inner[0].name == "tensor.extract" and list(inner[0].operands)[1:] == list(body(op).arguments)
 
 
-def plan_shared(kernel: ir.Operation, target: NvidiaTarget) -> Fields | Refusal:
+def plan_shared(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | Refusal:
     """The schedule of such a kernel."""
+    consumer, producer = GATHERING[2] if choices.get("gather") else (232, 40)
     fields: Fields = {
         "values": "keys", "flow": "plain", "stages": 2, "staging": "own", "order": "dynamic", "group": 16, "reverse": 1, "turns": 0,
-        "vote": 1, "pin": 0, "queries": "shared", "consumer_registers": 232, "producer_registers": 40,
+        "vote": 1, "pin": 0, "queries": "shared", "consumer_registers": consumer, "producer_registers": producer,
     }  # fmt: skip
+    fields |= {name: choices[name] for name in ("gather",) if name in choices}
     try:
         needed = SharedValuesKernel(kernel, fields).emit().shared_bytes
     except UnsupportedError as error:
@@ -110,6 +113,7 @@ class SharedValuesKernel(RowsKernel):
         self.form = read_form(kernel)
         self.warpgroups = 2
         self.memory = SharedMemory(self.core, 8)
+        self.memory.gathers = bool(schedule.get("gather"))
         self.programs.warps = 8
         self.stores = Stores(self.core, self.memory, ROWS)
 

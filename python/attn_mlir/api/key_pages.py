@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from attn_mlir import driver
 from attn_mlir.api.dropout import NONE
 from attn_mlir.api.options import Options
 from attn_mlir.api.varlen_inputs import problem_of
@@ -69,9 +70,11 @@ def attention_in_pages(
 ) -> tuple[Any] | None:
     """What `attention` returns with these lists, as the only element; None where pages do not do, and a table of blocks has to.
 
-    They do without gradients, for blocks of a multiple of 16 keys, and rows that look at nothing but their scores.
+    They do without gradients, for blocks of a multiple of 16 keys, and rows that look at nothing but their scores; for other blocks where
+    single queries have lists and a device copies single rows.
     """
-    if form.listed % PAGE_ROWS or not index.numel() or problem.is_empty or needing_gradient(qkv):
+    small = form.listed % PAGE_ROWS != 0
+    if not index.numel() or problem.is_empty or needing_gradient(qkv) or (small and min(form.queries, problem.sizes["Sq"]) > 1):
         return None
     sizes, order = problem.sizes, input_order(problem.layout)
     q, k, v = (heads_first(x, order) for x in qkv)
@@ -99,7 +102,8 @@ def attention_in_pages(
     most = rows * fold, index.shape[3] * form.listed
     sequences = {name: places.get(name, pages.get(name)) for name in (*SEQUENCES, PAGES)}
     call = asked.call(problem_of(packed, k_pages, v_pages, True), (packed.unsqueeze(0), k_pages, v_pages), NONE, sequences)
-    if needing_gradient(call.values) or not _looks_at_scores_alone(call.entry.traced.text):
+    text = call.entry.traced.text
+    if needing_gradient(call.values) or not _looks_at_scores_alone(text) or (small and not _gathers(text, options.target(problem))):
         return None
     with largest(*most):
         results = [_back(each.squeeze(0), made, output_order(problem.layout)) for each in dispatch(call)]
@@ -183,6 +187,11 @@ def _looks_at_scores_alone(text: str) -> bool:
             if any(list(value.uses) for value in places) or any(op.name == "tensor.dim" for op in walk(row)):
                 return False
     return True
+
+
+def _gathers(text: str, device: str) -> bool:
+    """Whether a device has kernels of a program that see single queries' keys in pages of any size."""
+    return getattr(driver.compile_derivative(text, device, "", []), "gathers", lambda: False)()
 
 
 def _back(x: Tensor, made: _Sequences, order: str) -> Tensor:
