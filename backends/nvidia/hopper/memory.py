@@ -14,6 +14,8 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
 ALIGNMENT = 1024
+SECTION = 3
+"""Panels of a section."""
 BOX_ROWS = 64
 """Rows of a page that are copied at a time where it has them."""
 
@@ -93,6 +95,8 @@ class TileRing:
     full: str
     free: str
     turn: str = ""
+    sections: int = 1
+    """A full stage has a barrier for each SECTION panels of columns."""
 
     @property
     def bytes(self) -> int:
@@ -105,9 +109,15 @@ class TileRing:
         """The address of the stage of this turn."""
         return self._of_stage(self.offset, self.bytes, turn or self.turn)
 
-    def barrier(self, which: str, turn: str = "") -> str:
+    def barrier(self, which: str, turn: str = "", section: int = 0) -> str:
         """The address of the barrier `full` or `free` of the stage of this turn."""
-        return self._of_stage(self.full if which == "full" else self.free, 8, turn or self.turn)
+        full = which == "full"
+        at = self._of_stage(self.full if full else self.free, 8 * self.sections if full else 8, turn or self.turn)
+        return f"{at} + {8 * section}" if section else at
+
+    def section_bytes(self, section: int) -> int:
+        """What a section brings."""
+        return (min(panels(self.columns), (section + 1) * SECTION) - section * SECTION) * self.rows * ROW_BYTES
 
     def parity(self, turn: str = "") -> str:
         """Which phase of the barriers this turn waits for."""
@@ -126,6 +136,8 @@ class SharedMemory:
         self.residents: list[tuple[ir.Operation, SharedTile]] = []
         self.gathers = False
         """Whether rows of pages are copied one by one (`gathered_rows`)."""
+        self.in_sections = False
+        """Whether consumers begin with the first columns of a stage while the others are on their way."""
 
     # ---- what there is
 
@@ -136,12 +148,13 @@ class SharedMemory:
         key = (core.arguments.number(source), rows)
         if key not in self.rings:
             name = core.names.fresh(core.arguments.names[key[0]])
-            constant = f"k{name[0].upper()}{name[1:]}"
+            constant, gathered = f"k{name[0].upper()}{name[1:]}", self._gathered(source)
+            sections = -(-panels(columns) // SECTION) if self.in_sections and not gathered else 1
             self.rings[key] = TileRing(
                 name, source, rows, columns, check_element(load, source), stages,
                 self.layout.tile(constant, stages * tile_bytes(rows, columns)),
-                self.layout.barrier(f"{constant}Full", stages, ARRIVALS if self._gathered(source) else 1),
-                self.layout.barrier(f"{constant}Free", stages, of_warps(self.warps)),
+                self.layout.barrier(f"{constant}Full", stages * sections, ARRIVALS if gathered else 1),
+                self.layout.barrier(f"{constant}Free", stages, of_warps(self.warps)), sections=sections,
             )  # fmt: skip
             self.rings[key].turn = core.names.fresh(f"{name}_turn")
         return self.rings[key]
@@ -184,8 +197,14 @@ class SharedMemory:
 
     def copy_stage(self, ring: TileRing, place: list[str]) -> None:
         """What one thread does to fill a free stage."""
-        self.core.writer.line(f"attn::barrier_arrive_expect({ring.barrier('full')}, {ring.bytes});")
-        self._copy(ring.source, ring.rows, ring.columns, ring.at(), ring.barrier("full"), place)
+        self.core.writer.line(*self._expect(ring))
+        self._copy(ring.source, ring.rows, ring.columns, ring.at(), [ring.barrier("full", "", n) for n in range(ring.sections)], place)
+
+    def _expect(self, ring: TileRing) -> list[str]:
+        if ring.sections == 1:
+            return [f"attn::barrier_arrive_expect({ring.barrier('full')}, {ring.bytes});"]
+        told = [(ring.barrier("full", "", n), ring.section_bytes(n)) for n in range(ring.sections)]
+        return [f"attn::barrier_arrive_expect({barrier}, {size});" for barrier, size in told]
 
     def load_residents(self, turn: str) -> None:
         """Loads the tiles that stay, when those of the program before are not needed any more."""
@@ -198,15 +217,16 @@ class SharedMemory:
         with writer.block("if (attn::elect_one())"):
             writer.line(f"attn::barrier_arrive_expect(shared + kResidentFull, {total});")
             for (load, tile), place in zip(self.residents, places, strict=True):
-                self._copy(load.operands[0], tile.rows, tile.columns, tile.address, "shared + kResidentFull", place)
+                self._copy(load.operands[0], tile.rows, tile.columns, tile.address, ["shared + kResidentFull"], place)
 
-    def _copy(self, source: ir.Value, rows: int, columns: int, to: str, barrier: str, place: list[str]) -> None:
+    def _copy(self, source: ir.Value, rows: int, columns: int, to: str, barriers: list[str], place: list[str]) -> None:
         if rows > 256 or rows % 8:
             raise UnsupportedError(f"hopper: tiles in shared memory have a multiple of 8 rows, up to 256, not {rows}")
         descriptor = self.core.arguments.descriptor(source, COLUMNS, rows)
         where = self.core.arguments.copied_at(source, *place[:3])
         for panel in range(panels(columns)):
             address = f"{to} + {panel * rows * ROW_BYTES}" if panel else to
+            barrier = barriers[panel // SECTION] if len(barriers) > 1 else barriers[0]
             self.core.writer.line(f"attn::tma_load({address}, {descriptor}, {barrier}, {panel * COLUMNS}, {where});")
 
     def find_pages(self, ring: TileRing, place: list[str]) -> None:
@@ -243,7 +263,7 @@ class SharedMemory:
         if ring.rows % PAGE_ROWS or ring.rows > 32 * PAGE_ROWS:
             raise UnsupportedError(f"hopper: blocks of keys in pages are multiples of {PAGE_ROWS}, not {ring.rows}")
         with writer.block("if (lane == 0)"):
-            writer.line(*lines, f"attn::barrier_arrive_expect({ring.barrier('full')}, {ring.bytes});")
+            writer.line(*lines, *self._expect(ring))
         most = gcd(ring.rows, BOX_ROWS)
         if most == PAGE_ROWS:
             self._send_parts(ring, place, "0", ring.rows // PAGE_ROWS)
@@ -285,16 +305,22 @@ class SharedMemory:
         for panel in range(panels(ring.columns)):
             address = f"{ring.at()} + {panel * ring.rows * ROW_BYTES} + {to}"
             where = f"{some} ? {panel * COLUMNS} : {outside}, {row}, {head}, page_at"
-            self.core.writer.line(f"attn::tma_load({address}, {descriptor}, {ring.barrier('full')}, {where});")
+            barrier = ring.barrier("full", "", panel // SECTION if ring.sections > 1 else 0)
+            self.core.writer.line(f"attn::tma_load({address}, {descriptor}, {barrier}, {where});")
 
     # ---- the consumers
 
     def wait(self, ring: TileRing, turn: str = "") -> SharedTile:
         """Waits for the stage of this turn; the tile in it."""
-        self.core.writer.line(f"attn::barrier_wait({ring.barrier('full', turn)}, {ring.parity(turn)});")
+        for section in range(ring.sections):
+            self.wait_section(ring, section, turn)
         if self._gathered(ring.source):
             self.core.writer.line("attn::fence_proxy_async();")  # lanes wrote what wgmma reads
         return SharedTile(ring.at(turn), ring.rows, ring.columns, ring.element)
+
+    def wait_section(self, ring: TileRing, section: int, turn: str = "") -> None:
+        """Waits for some of its columns."""
+        self.core.writer.line(f"attn::barrier_wait({ring.barrier('full', turn, section)}, {ring.parity(turn)});")
 
     def free(self, ring: TileRing, turn: str = "") -> None:
         """Gives the stage back; every warp does, once all lanes have read what the producer wrote for the stage."""

@@ -15,7 +15,7 @@ from attn_mlir.backends.gpu.structure import body, operations, yielded
 from attn_mlir.backends.nvidia.hopper.consumer import Consumer
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.gathered_rows import GATHERING
-from attn_mlir.backends.nvidia.hopper.memory import SharedMemory, TileRing
+from attn_mlir.backends.nvidia.hopper.memory import SECTION, SharedMemory, TileRing
 from attn_mlir.backends.nvidia.hopper.row_kernels import RowsKernel
 from attn_mlir.backends.nvidia.hopper.shared_maps import Changes
 from attn_mlir.backends.nvidia.hopper.stores import Stores
@@ -113,7 +113,7 @@ class SharedValuesKernel(RowsKernel):
         self.form = read_form(kernel)
         self.warpgroups = 2
         self.memory = SharedMemory(self.core, 8)
-        self.memory.gathers = bool(schedule.get("gather"))
+        self.memory.gathers, self.memory.in_sections = bool(schedule.get("gather")), True
         self.programs.warps = 8
         self.stores = Stores(self.core, self.memory, ROWS)
 
@@ -197,6 +197,36 @@ class _Half(Consumer):
 
 class _Leader(_Half):
     """The warpgroup that computes weights; it has the first columns."""
+
+    def other(self, op: ir.Operation, rings: list[TileRing]) -> None:
+        if op.name != "tile.load" or op.results[0] in self.core.tiles or self.memory.ring(op, self.stages).sections == 1:
+            super().other(op, rings)
+            return
+        ring = self.memory.ring(op, self.stages)  # its sections are waited for where they are read
+        rings.append(ring)
+        self.core.tiles[op.results[0]] = SharedTile(ring.at(), ring.rows, ring.columns, ring.element)
+
+    @for_op
+    def dot(self, op: ir.Operation) -> None:
+        """Scores: of each section of columns once it is there."""
+        core, products = self.core, self.products
+        left, right = (self.shared(value) for value in op.operands)
+        ring = self.memory.ring(op.operands[1].owner, self.stages)
+        if ring.sections == 1:
+            super().dot(op)
+            return
+        target, operand = core.fragment("s", core.columns(op.results[0].type)), products.left(left)
+        products.begin()
+        for section in range(ring.sections):
+            self.memory.wait_section(ring, section)
+            begin, end = section * SECTION, min((section + 1) * SECTION, right.panels)
+            a = SharedOperand(f"{operand.address} + {begin * left.panel_bytes}", left.panel_bytes)
+            columns = min(right.depth, end * COLUMNS) - begin * COLUMNS
+            b = SharedTile(f"{right.address} + {begin * right.panel_bytes}", right.rows, columns, right.element)
+            products.start(target, a, b, columns, True, section == 0, right.element)
+        products.commit()
+        self.flying.append(target)
+        core.tiles[op.results[0]] = target
 
     def sums(self, op: ir.Operation) -> None:
         core, writer, products = self.core, self.core.writer, self.products
