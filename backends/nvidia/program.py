@@ -173,8 +173,9 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
 
     def shares_values(self, inputs: Sequence[Any]) -> bool:
         k, v = inputs[1:3]
-        same = k.data_ptr() == v.data_ptr() and k.stride() == v.stride() and k.shape[:-1] == v.shape[:-1]
-        return same and MAX_COLUMNS < v.shape[-1] <= k.shape[-1] and self._choices.get("arch") == HOPPER.arch
+        steps = all(size == 1 or a == b for size, a, b in zip(v.shape, k.stride(), v.stride(), strict=True))
+        same = k.data_ptr() == v.data_ptr() and k.shape[:-1] == v.shape[:-1]
+        return same and steps and MAX_COLUMNS < v.shape[-1] <= k.shape[-1] and self._choices.get("arch") == HOPPER.arch
 
     def blocks_of(self, form: PartsForm) -> tuple[int, int]:
         columns = (self.host.arguments[0].shape or (0,))[-1]

@@ -37,9 +37,15 @@ def test_pages_are_packed_keys_bit_for_bit(size: int, heads_first: bool, single:
     options: dict[str, Any] = {"mask_mod": masks.causal("bottom_right"), "max_q": max(queries), "max_k": max(KEYS)}
     with torch.no_grad():
         wanted = attention_varlen(q, k, v, offsets(queries).cuda(), offsets(KEYS).cuda(), **options)
+        packed = k, v
         (k, table), (v, _) = (in_cache(x, KEYS, size, heads_first) for x in (k, v))
         pages: dict[str, Any] = {"seqused_k": ints(*KEYS).cuda(), "block_table": table}
         assert torch.equal(attention_varlen(q, k, v, offsets(queries).cuda(), **pages, **options), wanted)
+        for other in (1, 24) if single else ():  # pages of any size, whose rows are copied one by one
+            caches = [in_cache(x, KEYS, other, heads_first) for x in packed]
+            small: dict[str, Any] = {**pages, "block_table": caches[0][1]}
+            o = attention_varlen(q, caches[0][0], caches[1][0], offsets(queries).cuda(), **small, **options)
+            assert torch.equal(o, wanted)
         for parts in (1, 5) if single else ():
             o = attention_varlen(q, k, v, offsets(queries).cuda(), **pages, **options, num_splits=parts)
             torch.testing.assert_close(o, wanted, atol=2e-3, rtol=0)

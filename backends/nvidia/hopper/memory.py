@@ -7,7 +7,7 @@ from math import gcd
 
 from attn_mlir.backends.gpu.input_limits import PAGE_ROWS
 from attn_mlir.backends.nvidia.hopper.core import Core, check_element
-from attn_mlir.backends.nvidia.hopper.gathered_rows import ARRIVALS, find_rows, send_rows
+from attn_mlir.backends.nvidia.hopper.gathered_rows import ARRIVALS, GatheredRows
 from attn_mlir.backends.nvidia.hopper.tiles import SharedTile, panels, round_up, tile_bytes
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES
 from attn_mlir.errors import UnsupportedError
@@ -134,8 +134,8 @@ class SharedMemory:
         self.layout = SharedAllocator()
         self.rings: dict[tuple[int, int], TileRing] = {}
         self.residents: list[tuple[ir.Operation, SharedTile]] = []
-        self.gathers = False
-        """Whether rows of pages are copied one by one (`gathered_rows`)."""
+        self.gathered: GatheredRows | None = None
+        """Who copies rows of pages one by one, where they are."""
         self.in_sections = False
         """Whether consumers begin with the first columns of a stage while the others are on their way."""
 
@@ -157,6 +157,8 @@ class SharedMemory:
                 self.layout.barrier(f"{constant}Free", stages, of_warps(self.warps)), sections=sections,
             )  # fmt: skip
             self.rings[key].turn = core.names.fresh(f"{name}_turn")
+            if gathered and self.gathered is not None:
+                self.gathered.reserve(self.rings[key], constant)
         return self.rings[key]
 
     def resident(self, load: ir.Operation) -> SharedTile:
@@ -176,7 +178,7 @@ class SharedMemory:
         return tile
 
     def _gathered(self, source: ir.Value) -> bool:
-        return self.gathers and self.core.table_of(source) is not None
+        return self.gathered is not None and self.core.table_of(source) is not None
 
     # ---- the producer
 
@@ -234,8 +236,8 @@ class SharedMemory:
         core, source, table = self.core, ring.source, self.core.table_of(ring.source)
         if table is None:
             return
-        if self.gathers:
-            find_rows(core, source, table, ring.rows, place)
+        if self.gathered is not None:
+            self.gathered.find(ring, table, place)
             return
         size, (begin, _, batch, count) = core.arguments.size(source, 2), place
         page = core.arguments.element(table, [batch, f"(first / {size})"])
@@ -257,8 +259,8 @@ class SharedMemory:
                 writer.line(*lines)
                 self.copy_stage(ring, place)
             return
-        if self.gathers:
-            send_rows(core, ring.source, (ring.rows, ring.columns), place[1], ring.at(), ring.barrier("full"), lines)
+        if self.gathered is not None:
+            self.gathered.send(ring, place[1], lines)
             return
         if ring.rows % PAGE_ROWS or ring.rows > 32 * PAGE_ROWS:
             raise UnsupportedError(f"hopper: blocks of keys in pages are multiples of {PAGE_ROWS}, not {ring.rows}")

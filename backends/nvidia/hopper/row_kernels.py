@@ -10,6 +10,7 @@ from attn_mlir.backends.nvidia.hopper.dropout_lanes import LaneBits
 from attn_mlir.backends.nvidia.hopper.flat import Flat
 from attn_mlir.backends.nvidia.hopper.flat_state import FlatSchedule
 from attn_mlir.backends.nvidia.hopper.gathered_rows import HEADER as GATHER_HEADER
+from attn_mlir.backends.nvidia.hopper.gathered_rows import GatheredRows
 from attn_mlir.backends.nvidia.hopper.kernel_text import function_source
 from attn_mlir.backends.nvidia.hopper.makers import MAKERS, Makers
 from attn_mlir.backends.nvidia.hopper.memory import SharedMemory
@@ -39,7 +40,7 @@ class RowsKernel:
         over = list(body(kernel).arguments)[number.get("over", 0)]
         warps = 4 * self.warpgroups
         self.memory = SharedMemory(self.core, warps)
-        self.memory.gathers = bool(schedule.get("gather"))
+        self.memory.gathered = GatheredRows(self.core, self.memory.layout) if schedule.get("gather") else None
         self.programs = TileScheduler(self.core, over, str(schedule["order"]), int(schedule["group"]), bool(schedule["reverse"]), warps)
         self.stores = Stores(self.core, self.memory, number["block_q"])
         self.overlaps: dict[ir.Operation, Overlap] = {}
@@ -50,6 +51,9 @@ class RowsKernel:
         """The source and how to launch it."""
         core, writer = self.core, self.core.writer
         self._place()
+        gathered = self.memory.gathered
+        if gathered is not None and self.makers is not None:
+            raise UnsupportedError("hopper: warps of the producer copy rows, and bring nothing else")
         threads = 128 * (self.warpgroups + 1)
         writer.indent = "  "
         self.programs.declare()
@@ -58,7 +62,12 @@ class RowsKernel:
             writer.line("const int lane = threadIdx.x % 32;")
             with core.scope(f"if (attn::warp_index() == {4 * self.warpgroups})"):
                 self._producer()
-            if self.makers is not None:
+                if gathered is not None:
+                    gathered.end()
+            if gathered is not None:
+                with core.scope("else"):
+                    gathered.workers(4 * self.warpgroups + 1)
+            elif self.makers is not None:
                 with core.scope("else"):
                     self.makers.workers(4 * self.warpgroups + 1, self.flat.cut if self.flat is not None else None)
         with core.scope("else"):
@@ -66,7 +75,7 @@ class RowsKernel:
             self._consumers()
         more = [HEADER] if self.schedule.get("dropout", "own") != "own" else []
         more += [WINDOWS_HEADER] if isinstance(self.makers, WindowRings) else []
-        more += [GATHER_HEADER] if self.memory.gathers else []
+        more += [GATHER_HEADER] if gathered is not None else []
         source = function_source(core, self.memory.layout, threads, *more)
         return KernelCode(
             name=ir.StringAttr(self.kernel.attributes["sym_name"]).value,
