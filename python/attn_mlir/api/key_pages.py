@@ -215,6 +215,7 @@ def _wrapped(
     heads, blocks, group, of_key, key_heads = made.heads, made.blocks, made.group, made.key_group, made.key_heads
     queries, keys, fold, apart = form.queries, form.listed, made.fold, made.apart
     q_len, kv_len, num_heads = lengths
+    whole = kv_len % keys == 0
 
     def entry(b: Any) -> Any:
         return b // (heads * blocks)
@@ -226,8 +227,13 @@ def _wrapped(
     def query(b: Any, q: Any) -> Any:
         return (b % blocks * queries + (q if fold == 1 else q // fold)).clamp(max=q_len - 1)  # rows past the end are computed, too
 
+    if keys > 1 and any(function is not None for function in functions[:5]):
+        # How far a listed block is from where it would be as the next one: one look and one sum give a position.
+        listed = (listed - torch.arange(listed.shape[1], dtype=listed.dtype, device=listed.device)) * keys
+
     def key(b: Any, kv: Any) -> Any:
-        return (listed[b, kv // keys] * keys + kv % keys).clamp(max=kv_len - 1)
+        found = listed[b, kv] if keys == 1 else kv + listed[b, kv // keys]
+        return found if whole else found.clamp(max=kv_len - 1)
 
     def with_sizes() -> Any:
         return frontend_sizes.given(q_len=q_len, kv_len=kv_len, num_heads=num_heads)
