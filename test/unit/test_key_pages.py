@@ -48,6 +48,18 @@ def test_lists_of_all_heads_and_orders(lists: int, layout: str) -> None:
     agrees((32, 32), lists, layout)
 
 
+@pytest.mark.parametrize("align", ["top_left", "bottom_right"])
+@pytest.mark.parametrize(("block", "lists"), [((1, 16), 2), ((32, 32), 1), ((7, 64), 2), ((200, 48), 4)])
+def test_causal_masks_are_ends_of_lists(align: Any, block: tuple[int, int], lists: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a query sees is the beginning of its list: no function asks for positions, and of single queries none is left."""
+    ends: list[Any] = []
+    mask_of = key_pages._mask_of
+    monkeypatch.setattr(key_pages, "_mask_of", lambda *given: ends.append(given) or mask_of(*given))
+    agrees(block, lists, mask_mod=masks.causal(align))
+    agrees(block, lists, mask_mod=masks.causal(align=align), score_mod=lambda s, b, h, i, j: s + 0.01 * (j - i) * h)
+    assert len(ends) == (2 if block[0] > 1 else 0)
+
+
 def test_functions_see_true_places() -> None:
     slopes, bias = torch.rand(4), torch.randn(130)
     mask = masks.causal("bottom_right")

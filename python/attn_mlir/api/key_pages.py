@@ -5,7 +5,7 @@ Short blocks of queries are what decoding is: heads of a group are rows, and a s
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,8 @@ import torch
 
 from attn_mlir import driver
 from attn_mlir.api.dropout import NONE
+from attn_mlir.api.makers import MADE
+from attn_mlir.api.masks import causal
 from attn_mlir.api.options import Options
 from attn_mlir.api.varlen_inputs import problem_of
 from attn_mlir.dialects import loaded
@@ -79,7 +81,10 @@ def attention_in_pages(
     sizes, order = problem.sizes, input_order(problem.layout)
     q, k, v = (heads_first(x, order) for x in qkv)
     blocks = -(-sizes["Skv"] // form.listed)
-    table, used = _sorted(index, blocks, form.listed, sizes["Skv"])
+    limits = _limits(options.functions[4], sizes, form, index.device)
+    ordered = _sorted(index, blocks)
+    used = _keys_below(ordered, form.listed, sizes["Skv"] if limits is None else limits["last"])
+    table, single = ordered.clamp(max=blocks - 1), min(form.queries, sizes["Sq"]) == 1
     missing = blocks * form.listed - sizes["Skv"]
     if missing:
         k, v = (torch.nn.functional.pad(x, (0, 0, 0, missing)) for x in (k, v))
@@ -96,9 +101,12 @@ def attention_in_pages(
         told(_COPIED.format(form.listed), "docs/key-lists.md")
     listed = _of_heads(table, heads).flatten(0, 2)
     functions = _wrapped(options.functions, form, made, listed, (sizes["Sq"], sizes["Skv"], sizes["Hq"]))
+    if limits is not None:
+        seen = None if single else _of_heads(_seen(ordered, used, form.listed, limits["each"]), heads).flatten(0, 2)
+        functions = (*functions[:4], None if seen is None else _mask_of(seen, fold), functions[5])
     asked = Options(functions, options.scale, "bshd", options.lse, options.states, options.device)
     places = _places(made, form.queries, blocks, index.device)
-    pages = {"k_lengths": _of_heads(used, heads).flatten(), PAGES: listed + places.pop("pages")}
+    pages = {"k_lengths": _of_heads(used, heads).flatten(), PAGES: listed + places["pages"]}
     most = rows * fold, index.shape[3] * form.listed
     sequences = {name: places.get(name, pages.get(name)) for name in (*SEQUENCES, PAGES)}
     call = asked.call(problem_of(packed, k_pages, v_pages, True), (packed.unsqueeze(0), k_pages, v_pages), NONE, sequences)
@@ -125,17 +133,51 @@ def _dense(x: Tensor) -> Tensor:
     return x.view(torch.int64).contiguous().view(x.dtype)
 
 
-def _sorted(index: Tensor, blocks: int, keys: int, kv_len: int) -> tuple[Tensor, Tensor]:
-    """The lists in order without gaps, what is left any block, and how many keys each has."""
+def _sorted(index: Tensor, blocks: int) -> Tensor:
+    """The lists in order without gaps; what is left is `blocks`, which is none."""
     ordered = index.sort(-1).values
     absent = ordered < 0
     absent[..., 1:].logical_or_(ordered[..., 1:] == ordered[..., :-1])
-    ordered = ordered.masked_fill_(absent, blocks).sort(-1).values
-    used = (ordered < blocks).sum(-1, dtype=torch.int32) * keys
-    missing = blocks * keys - kv_len
-    if missing:
-        used -= (ordered == blocks - 1).any(-1) * missing
-    return ordered.clamp_(max=blocks - 1), used
+    return ordered.masked_fill_(absent, blocks).sort(-1).values
+
+
+def _keys_below(ordered: Tensor, keys: int, limit: Any) -> Tensor:
+    """How many keys of each list are before `limit`, a number or one for each list, which is not behind the last key."""
+    return (limit - ordered * keys).clamp_(0, keys).sum(-1, dtype=torch.int32)
+
+
+def _limits(mask: Any, sizes: Mapping[str, Any], form: ListForm, device: torch.device) -> dict[str, Tensor] | None:
+    """Of `masks.causal`, how many keys queries see: "each" of every block, and the "last" of each; None for other masks.
+
+    Lists are in order, so that a query sees the first keys of its list, and no function has to tell.
+    """
+    make, args, kwargs = getattr(mask, MADE, (None, (), {}))
+    if make is not causal:
+        return None
+    shift = sizes["Skv"] - sizes["Sq"] if (*args, *kwargs.values()) == ("bottom_right",) else 0
+
+    def made() -> dict[str, Tensor]:
+        count = -(-sizes["Sq"] // form.queries)
+        query = torch.arange(count * form.queries, device=device).clamp_(max=sizes["Sq"] - 1)
+        each = (query + (shift + 1)).clamp_(0, sizes["Skv"]).to(torch.int32).view(count, form.queries)
+        return {"each": each, "last": each[:, -1:]}
+
+    return _kept((sizes["Sq"], sizes["Skv"], shift, form.queries, device), made)
+
+
+def _seen(ordered: Tensor, used: Tensor, keys: int, limits: Tensor) -> Tensor:
+    """How many keys of each list each of its queries sees, whose limits are [lists, queries]: [B, heads, lists, queries]."""
+    begins, limits = ordered * keys, limits.expand(*ordered.shape[:3], -1).contiguous()
+    before = torch.searchsorted(begins, limits, out_int32=True) - 1  # the last block that begins before
+    inside = limits - begins.gather(3, before.clamp(min=0).long())
+    return torch.minimum(before * keys + inside.clamp_(max=keys), used[..., None]).clamp_(min=0)
+
+
+def _mask_of(seen: Tensor, fold: int) -> Callable[..., Any]:
+    def mask(b: Any, h: Any, q: Any, kv: Any) -> Any:
+        return kv < seen[b, q if fold == 1 else q // fold]
+
+    return mask
 
 
 def _pages(x: Tensor, made: _Sequences, blocks: int) -> Tensor:
@@ -156,25 +198,34 @@ _CAPTURED: list[dict[str, Tensor]] = []
 """Those that CUDA graphs read, which are never freed."""
 
 
-def _places(made: _Sequences, queries: int, blocks: int, device: torch.device) -> dict[str, Tensor]:
-    """Where the queries of sequences are, and what is added to numbers of blocks: by sizes alone, so that they are made once."""
-    key, captures = (made, queries, blocks, device), device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+def _kept(key: tuple[Any, ...], make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+    """What follows from sizes alone, and is made once; the last of `key` is the device."""
+    captures = key[-1].type == "cuda" and torch.cuda.is_current_stream_capturing()
     found = _KEPT.get(key)
     if found is None:
-        own = torch.arange(0, made.queries, queries, device=device)
-        lengths = (made.queries - own).clamp(max=queries).repeat(made.batch * made.heads) * made.fold
-        first = torch.arange(made.batch, device=device)[:, None] * (made.all_key_heads // made.key_heads)
-        first = (first + torch.arange(made.heads, device=device) // made.key_group) * blocks
-        pages = first.flatten().repeat_interleave(made.blocks)[:, None]
-        places = {"q_begins": lengths.cumsum(0) - lengths, "q_lengths": lengths, "k_begins": torch.zeros_like(lengths), "pages": pages}
-        found = {name: value.to(torch.int32) for name, value in places.items()}
+        found = make()
         if not captures:  # what a graph makes has no contents before it runs
             if len(_KEPT) == _MOST:
                 _KEPT.clear()
             _KEPT[key] = found
     elif captures:
         _CAPTURED.append(found)
-    return dict(found)
+    return found
+
+
+def _places(made: _Sequences, queries: int, blocks: int, device: torch.device) -> dict[str, Tensor]:
+    """Where the queries of sequences are, and what is added to numbers of blocks."""
+
+    def make() -> dict[str, Tensor]:
+        own = torch.arange(0, made.queries, queries, device=device)
+        lengths = (made.queries - own).clamp(max=queries).repeat(made.batch * made.heads) * made.fold
+        first = torch.arange(made.batch, device=device)[:, None] * (made.all_key_heads // made.key_heads)
+        first = (first + torch.arange(made.heads, device=device) // made.key_group) * blocks
+        pages = first.flatten().repeat_interleave(made.blocks)[:, None]
+        places = {"q_begins": lengths.cumsum(0) - lengths, "q_lengths": lengths, "k_begins": torch.zeros_like(lengths), "pages": pages}
+        return {name: value.to(torch.int32) for name, value in places.items()}
+
+    return _kept((made, queries, blocks, device), make)
 
 
 @functools.lru_cache(256)
