@@ -205,6 +205,8 @@ def _kept(key: tuple[Any, ...], make: Callable[[], dict[str, Tensor]]) -> dict[s
     if found is None:
         found = make()
         if not captures:  # what a graph makes has no contents before it runs
+            if key[-1].type == "cuda":
+                torch.cuda.current_stream(key[-1]).synchronize()  # calls on other streams take it, too
             if len(_KEPT) == _MOST:
                 _KEPT.clear()
             _KEPT[key] = found
