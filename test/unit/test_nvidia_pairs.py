@@ -121,16 +121,17 @@ def test_who_adds_sums_over_keys() -> None:
 
 
 def test_order_of_programs() -> None:
-    """Under a mask the longest programs of many heads come first; in a fixed order it is the other way round."""
-    for name, choices, group in (
-        ("derivatives/softmax", "", 1),
-        ("causal-softmax", "", 512),
-        ("derivatives/softmax", "{deterministic = 1 : i64}", 512),
-        ("causal-softmax", "{deterministic = 1 : i64}", 1),
+    """Under a mask the longest programs of several heads come first; in a fixed order it is without a mask that heads run together."""
+    for name, choices, group, heads in (
+        ("derivatives/softmax", "", 1, "1 / blocks"),
+        ("causal-softmax", "", 256, "min(8, 256 / blocks)"),
+        ("derivatives/softmax", "{deterministic = 1 : i64}", 512, "512 / blocks"),
+        ("causal-softmax", "{deterministic = 1 : i64}", 1, "1 / blocks"),
+        ("causal-softmax", "{group = 512 : i64, heads = 0 : i64}", 512, "512 / blocks"),
     ):
         ((schedule, code),) = kernels(name, 64, choices=choices)
         assert (schedule["order"], schedule["group"], code.grid) == ("dynamic", group, "persistent")
-        assert f"const int together = min(pairs, max(1, {group} / blocks));" in code.source
+        assert f"const int together = min(pairs, max(1, {heads}));" in code.source
 
 
 @NVCC

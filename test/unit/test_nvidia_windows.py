@@ -23,13 +23,8 @@ KINDS: dict[str, tuple[Callable[[int, int], tuple[int, ...]], Score]] = {
     "heads": (lambda sq, skv: (H, sq, skv), lambda t, s, b, h, q, k: s + t[h, q, k]),
     "batch": (lambda sq, skv: (B, sq, skv), lambda t, s, b, h, q, k: s * t[b, q, k]),
     "neither": (lambda sq, skv: (sq, skv), lambda t, s, b, h, q, k: s + t[q, k]),
-    "table": (lambda sq, skv: (H, sq + skv), lambda t, s, b, h, q, k: s + t[h, q - k + skv_of(t, q)]),
+    "table": (lambda sq, skv: (H, 2 * max(sq, skv)), lambda t, s, b, h, q, k: s + t[h, q - k + t.shape[1] // 2]),
 }
-
-
-def skv_of(t: Any, _: Any) -> int:
-    """Where the difference 0 stands in a table."""
-    return t.shape[1] // 2
 
 
 def plain(t: torch.Tensor) -> torch.Tensor:

@@ -64,7 +64,9 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
         return Refusal.of(error)
     fields: Fields = {"kind": "pairs", "stages": layout.stages, "shared": layout.bytes, "warpgroups": layout.warpgroups}
     fields |= {"windows": layout.stages} if layout.windows else {}
-    # Measured. Under a mask programs differ in length: warps of their own add, and many heads run together, the longest programs first.
+    # Measured. Under a mask programs differ in length: warps of their own add, and several heads run together, the longest programs first.
+    # More than eight heads leave the L2 cache before other programs have read and added to what they share: 0.73 to 0.93 of the speed at
+    # 512 and 1024 positions (H100, 2026-11-26).
     # In a fixed order each program waits for the one of the next keys: without a mask, where all begin with the same queries, that should
     # have begun long before.
     if find_all(kernel, "attn.kept"):
@@ -74,7 +76,10 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
     apart = layout.warpgroups > 1 and masked and layout.bits is None  # these warps make bits of dropout
     fields["adders"] = int(choices.get("adders", ordered or apart))
     fields["order"] = choices.get("order", "dynamic")
-    fields["group"] = int(choices.get("group", 512 if masked != ordered else 1))
+    several = masked != ordered
+    fields["group"] = int(choices.get("group", (256 if masked else 512) if several else 1))
+    if several and masked:
+        fields["heads"] = int(choices.get("heads", 8))
     if choices.get("deterministic"):
         # Sums over keys are added in turns, for which there is a counter for each block of queries and warpgroup.
         over = Core(kernel, 0).arguments.number(turn_tensor(layout.kernel))
@@ -126,6 +131,7 @@ class _Printer:
         others = pairs_dropout.IDLE if self.making else layout.warpgroups if layout.adders else 0
         roles = 4 * layout.warpgroups + (layout.column_slots > 0) + others
         self.programs = PairTileScheduler(self.core, self.kernel.over, order, int(fields.get("group", 1)), self.ordered, roles)
+        self.programs.most_heads = int(fields.get("heads", 0))
         self.programs.shared_batches = not self.core.packed and same_for_batches(
             self.kernel.function, self.kernel.step_ops("tile.load_window")
         )

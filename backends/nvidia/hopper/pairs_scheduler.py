@@ -12,8 +12,11 @@ from attn_mlir.backends.nvidia.hopper.tile_scheduler import TileScheduler
 class PairTileScheduler(TileScheduler):
     """Programs differ in length under a mask: the next one is asked for when all tiles of the one before are on their way.
 
-    `group` is a number of programs here: as many heads run together as have so many, at least one, the blocks of all of them in turn.
+    `group` is a number of programs here: as many heads run together as have so many, at least one and no more than `most_heads` (0: any
+    number), the blocks of all of them in turn.
     """
+
+    most_heads: int = 0
 
     @contextmanager
     def each(self, producer: bool) -> Iterator[None]:
@@ -42,7 +45,9 @@ class PairTileScheduler(TileScheduler):
         if self.order != "tiles":
             blocks = "max(1, items)" if self.core.packed else self.core.blocks()
             least = self.core.arguments.size(self.over, 0) if self.shared_batches else "1"
-            self.core.writer.line(f"const int together = min(pairs, max({least}, {self.group} / {blocks}));")
+            heads = f"{self.group} / {blocks}"
+            heads = f"min({self.most_heads}, {heads})" if self.most_heads else heads
+            self.core.writer.line(f"const int together = min(pairs, max({least}, {heads}));")
 
     def draw(self) -> None:
         """Nothing yet."""
