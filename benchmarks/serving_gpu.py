@@ -196,6 +196,25 @@ def lists(rounds: int) -> None:
         print(f"lists, {queries} queries in blocks of {block}, H16:1 D128, 64 of 512 blocks of 64 keys: {told}", flush=True)
 
 
+def single_keys(rounds: int) -> None:
+    """DSA: 256 queries, each with 2048 keys of 65536, of MLA's widths (values are columns of the keys) and others, beside all keys."""
+    for heads, columns, values in ((16, 128, 128), (128, 576, 512)):
+        queries, keys, listed = 256, 65536, 2048
+        q, k = torch.randn(1, heads, queries, columns, **_BF16), torch.randn(1, 1, keys, columns, **_BF16)
+        v = k[..., :values] if values < columns else torch.randn(1, 1, keys, values, **_BF16)
+        index = torch.stack([torch.randperm(keys, device="cuda")[:listed] for _ in range(queries)]).int()[None, None]
+        call = functools.partial(attn_mlir.attention, q, k, v)
+        systems = {"lists": functools.partial(call, key_index=index, key_block=(1, 1)), "all keys": call}
+        with torch.no_grad():
+            times = milliseconds({name: replayed(name, each) for name, each in systems.items()}, rounds)
+        told = "; ".join(f"{name} {1000 * ms:.0f} us" for name, ms in times.items())
+        size = queries * listed * 2 * (columns if values < columns else columns + values)
+        speeds = (
+            f"{size / times['lists'] * 1e-6:.0f} GB/s, {2e-9 * queries * heads * listed * (columns + values) / times['lists']:.0f} TFLOP/s"
+        )
+        print(f"single keys, {queries} queries, H{heads}:1 D{columns}/{values}, {listed} of {keys} keys: {told}; {speeds}", flush=True)
+
+
 def replayed(name: str, call: System) -> System:
     """A CUDA graph of one call; what cannot be captured is called as it is."""
     try:
@@ -227,6 +246,7 @@ def main() -> None:
         latent(options.rounds)
     if "lists" in options.only:
         lists(options.rounds)
+        single_keys(options.rounds)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from attn_mlir.backends.amd.launch import ROW_BYTES, EmulatedLauncher, HipKernel
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.outputs import outputs_of
 from attn_mlir.backends.gpu.packed import arguments_of, sequence_count
-from attn_mlir.backends.gpu.program import GpuLaunchPlan
+from attn_mlir.backends.gpu.program import WHOLE_ROWS, GpuLaunchPlan, PartsForm
 from attn_mlir.backends.gpu.scalar_bounds import MAX_COLUMNS
 from attn_mlir.backends.gpu.slices import slices_of
 from attn_mlir.backends.gpu.split import lower_parts
@@ -33,8 +33,7 @@ class AmdLaunchPlan(GpuLaunchPlan):
         self._binaries: Mapping[str, HipBinary] | None = None
         self._launchers: dict[tuple[str, int], HipKernelLauncher] = {}
 
-    @property
-    def part_blocks(self) -> tuple[int, int]:
+    def blocks_of(self, form: PartsForm) -> tuple[int, int]:
         columns = (self.host.arguments[0].shape or (0,))[-1]
         return 128, 32 if columns > MAX_COLUMNS else 64
 
@@ -63,8 +62,10 @@ class AmdLaunchPlan(GpuLaunchPlan):
             self.tell_copied(step, operands, copied)
         return [each.result() for each in memory]
 
-    def lower_parts(self) -> tuple[Unit, Unit] | None:
-        return lower_parts(self._source, self.part_choices, pipeline.KERNEL, codegen.emit, "AMD", wide=True)
+    def lower_parts(self, form: PartsForm = WHOLE_ROWS) -> tuple[Unit, Unit] | None:
+        if form != WHOLE_ROWS:
+            return None
+        return lower_parts(self._source, self.choices_of(form), pipeline.KERNEL, codegen.emit, "AMD", wide=True)
 
     def with_units(self, units: Mapping[str, Unit]) -> "AmdLaunchPlan":
         return AmdLaunchPlan(self._source, self._prepare, self._choices, self.host, units, self._device)

@@ -3,14 +3,14 @@
 import copy
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from attn_mlir import forks
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.emitters import SLOW
-from attn_mlir.backends.gpu.input_limits import check_pages, check_sizes
+from attn_mlir.backends.gpu.input_limits import PAGE_ROWS, check_pages, check_sizes
 from attn_mlir.backends.gpu.slices import is_sliced, joined, sliced_calls
 from attn_mlir.backends.gpu.split import FIXED_PART, SplitDecode, fixed_parts, parts_for
 from attn_mlir.backends.gpu.units import Unit, outlined
@@ -26,6 +26,16 @@ _WHOLE = (
 )
 
 
+class PartsForm(NamedTuple):
+    """What kernels of parts have besides: values that are columns of the keys, loaded with them; rows that are copied one by one."""
+
+    shared: bool
+    gather: bool
+
+
+WHOLE_ROWS = PartsForm(False, False)
+
+
 class GpuLaunchPlan(LaunchPlan):
     """A function for GPUs that takes tensors and numbers and returns tensors. See `driver.CompiledFunction`."""
 
@@ -35,18 +45,21 @@ class GpuLaunchPlan(LaunchPlan):
         self.units = units
         self._source, self._prepare, self._choices = source, prepare, choices
         self._lock = forks.lock()
-        self._parts: list[tuple[SplitDecode, GpuLaunchPlan] | None] = []
+        self._parts: dict[PartsForm, tuple[SplitDecode, GpuLaunchPlan] | None] = {}
         """Once they are known, the kernels of parts and a program of them, or None where there are none; `with_work` shares it."""
+        self._paged = sorted({number for kernel in self.kernels.values() for number in kernel.paged})
         self._splits = 0
         self._invariant = False
         self.listeners: list[Callable[[Mapping[str, str]], None]] = []
         """Are told why kernels are slow where only their compiler can know, before the first launch; see `performance.tell`."""
 
     def _plan(self, key: Any, inputs: Sequence[Any]) -> RunPlan:
-        paged = {number for kernel in self.kernels.values() for number in kernel.paged}
-        check_pages(inputs[number] for number in paged)
-        check_sizes(self.host.arguments, [None if number in paged else value for number, value in enumerate(inputs)])
+        check_sizes(self.host.arguments, [None if number in self._paged else value for number, value in enumerate(inputs)])
         return super()._plan(key, inputs)
+
+    def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
+        check_pages(inputs[number] for number in self._paged)
+        return super().run(inputs, layout)
 
     def readable(self, tensor: torch.Tensor, by_columns: bool) -> torch.Tensor:
         # Strides that a kernel cannot read are copied where it is launched.
@@ -78,7 +91,12 @@ class GpuLaunchPlan(LaunchPlan):
         None where nothing is to do, or the row does not allow that. Raises UnsupportedError where it must, as parts were asked for.
         """
         plan = self.plan(inputs)
-        found = None if plan.empty or len(self.host.steps) != 1 else self._split()
+        gather, split_up = any(inputs[number].shape[2] % PAGE_ROWS for number in self._paged), not plan.empty and len(self.host.steps) == 1
+        form = PartsForm(self.shares_values(inputs), gather)
+        found = self._split(form) if split_up else None
+        if found is None and form.shared and split_up:
+            form = PartsForm(False, gather)
+            found = self._split(form)
         if found is None:
             if self._splits > 1 and not plan.empty:
                 raise UnsupportedError(_WHOLE)
@@ -90,36 +108,43 @@ class GpuLaunchPlan(LaunchPlan):
         if self._invariant:
             cut = fixed_parts(keys, self._splits)
         else:
-            cut = parts_for(keys, heads * batch, self.part_blocks[1], self.machine().processors, self._splits)
+            blocks = -(-(inputs[kernel.over].shape[1] // heads) // split.parts.kernel.block_q)
+            cut = parts_for(keys, heads * batch * blocks, self.blocks_of(form)[1], self.machine().processors, self._splits)
         made = plan.steps[0]
         if not is_sliced(split.parts):
             return split.run(kernel, inputs, made, layout, cut, program.start_part)
         found = [split.run(kernel, seen, made, layout, cut, program.start_part) for seen, made in sliced_calls(split.parts, inputs, made)]
         return joined(found, made)
 
-    def _split(self) -> "tuple[SplitDecode, GpuLaunchPlan] | None":
+    def _split(self, form: PartsForm) -> "tuple[SplitDecode, GpuLaunchPlan] | None":
         """The kernels of parts, and the program that launches them; lowered at the first call that needs them."""
-        if not self._parts:
+        if form not in self._parts:
             with LOCK:
-                if not self._parts:
-                    units = self.lower_parts()
+                if form not in self._parts:
+                    units = self.lower_parts(form)
                     made = None if units is None else self.with_units({PARTS: units[0], COMBINE: units[1]})
-                    self._parts.append(None if units is None or made is None else (SplitDecode(*units), made))
-        return self._parts[0]
+                    self._parts[form] = None if units is None or made is None else (SplitDecode(*units), made)
+        return self._parts[form]
 
-    def lower_parts(self) -> tuple[Unit, Unit] | None:
+    def gathers(self) -> bool:
+        """Whether single queries may see keys in pages of any size."""
+        return len(self.host.steps) == 1 and self._split(PartsForm(False, True)) is not None
+
+    def lower_parts(self, form: PartsForm = WHOLE_ROWS) -> tuple[Unit, Unit] | None:
         """The kernels of parts and of their merge, or None."""
         return None
 
-    @property
-    def part_blocks(self) -> tuple[int, int]:
+    def shares_values(self, inputs: Sequence[Any]) -> bool:
+        """Whether v is columns of k, in the same memory, and there may be kernels of parts that load both at once."""
+        return False
+
+    def blocks_of(self, form: PartsForm) -> tuple[int, int]:
         """Rows, heads of a group, and keys of a block where keys are seen in parts."""
         return 64, 128
 
-    @property
-    def part_choices(self) -> Fields:
+    def choices_of(self, form: PartsForm) -> Fields:
         """What they are made with."""
-        return {**self._choices, "block_q": self.part_blocks[0], "block_kv": self.part_blocks[1]}
+        return {**self._choices, **dict(zip(("block_q", "block_kv"), self.blocks_of(form), strict=True))}
 
     def with_units(self, units: Mapping[str, Unit]) -> "GpuLaunchPlan":
         """A program of other kernels for the same device."""

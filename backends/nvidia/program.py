@@ -11,7 +11,7 @@ from attn_mlir.backends import disk_cache
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.outputs import outputs_of
 from attn_mlir.backends.gpu.packed import arguments_of, sequence_count
-from attn_mlir.backends.gpu.program import GpuLaunchPlan
+from attn_mlir.backends.gpu.program import WHOLE_ROWS, GpuLaunchPlan, PartsForm
 from attn_mlir.backends.gpu.scalar_bounds import MAX_COLUMNS
 from attn_mlir.backends.gpu.slices import is_sliced, slices_of
 from attn_mlir.backends.gpu.split import lower_parts
@@ -20,12 +20,12 @@ from attn_mlir.backends.host import Host, HostStep
 from attn_mlir.backends.nvidia import calls, chains, codegen, cuda, pipeline
 from attn_mlir.backends.nvidia.compile import Cubin, compile_all
 from attn_mlir.backends.nvidia.launch import LIMIT, CudaLauncher
-from attn_mlir.backends.nvidia.passes.slice_values import wide_blocks
+from attn_mlir.backends.nvidia.passes.slice_values import NvidiaSliceValues, wide_blocks
 from attn_mlir.backends.nvidia.target import HOPPER
 from attn_mlir.backends.nvidia.units import describe, pack, packed_turns, spilled, turn_counters
 from attn_mlir.backends.program import ResultShapes, RunPlan
 from attn_mlir.backends.segments import DeviceModel
-from attn_mlir.errors import ArgumentError
+from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 
 SUFFIX = "zip"
 _GIVEN = "bshd, as given"
@@ -154,14 +154,32 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         with torch.cuda.device(inputs[0].device) if inputs[0].is_cuda else contextlib.nullcontext():
             return super().decode(inputs, layout, keys)
 
-    def lower_parts(self) -> tuple[Unit, Unit] | None:
-        wide = self._choices.get("arch") == HOPPER.arch
-        return lower_parts(self._source, self.part_choices, pipeline.KERNEL, codegen.emit, "NVIDIA", wide)
+    def lower_parts(self, form: PartsForm = WHOLE_ROWS) -> tuple[Unit, Unit] | None:
+        wide, choices = self._choices.get("arch") == HOPPER.arch, self.choices_of(form)
+        if form == WHOLE_ROWS:
+            return lower_parts(self._source, choices, pipeline.KERNEL, codegen.emit, "NVIDIA", wide)
+        if not wide:
+            return None
+        whole = pipeline.KERNEL
+        if form.shared:
+            choices["values"] = "keys"
+            whole = whole.replace(NvidiaSliceValues.name, f"{NvidiaSliceValues.name}{{columns={2 * MAX_COLUMNS}}}")
+        if form.gather:
+            choices["gather"] = 1
+        try:
+            return lower_parts(self._source, {**choices, "emitter": "hopper"}, whole, codegen.emit, "NVIDIA", wide)
+        except (CompileError, UnsupportedError):
+            return None  # rows, functions or heads that the kernel does not know
 
-    @property
-    def part_blocks(self) -> tuple[int, int]:
+    def shares_values(self, inputs: Sequence[Any]) -> bool:
+        k, v = inputs[1:3]
+        steps = all(size == 1 or a == b for size, a, b in zip(v.shape, k.stride(), v.stride(), strict=True))
+        same = k.data_ptr() == v.data_ptr() and k.shape[:-1] == v.shape[:-1]
+        return same and steps and MAX_COLUMNS < v.shape[-1] <= k.shape[-1] and self._choices.get("arch") == HOPPER.arch
+
+    def blocks_of(self, form: PartsForm) -> tuple[int, int]:
         columns = (self.host.arguments[0].shape or (0,))[-1]
-        return wide_blocks(columns) if columns > MAX_COLUMNS else super().part_blocks
+        return (64, 64) if form.shared else wide_blocks(columns) if columns > MAX_COLUMNS else super().blocks_of(form)
 
     def with_units(self, units: Mapping[str, Unit]) -> "NvidiaLaunchPlan":
         return NvidiaLaunchPlan(self._source, self._prepare, self._choices, self.host, units)

@@ -89,12 +89,45 @@ def loads_through_the_list(
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("block", "lists"), [((64, 64), 4), ((1, 64), 2), ((1, 16), 1), ((128, 32), 2)])
+@pytest.mark.parametrize(
+    ("block", "lists"), [((64, 64), 4), ((1, 64), 2), ((1, 16), 1), ((128, 32), 2), ((64, 64), 2), ((48, 80), 1), ((4, 192), 1)]
+)
 def test_nvidia_loads_through_the_list(block: tuple[int, int], lists: int, monkeypatch: pytest.MonkeyPatch) -> None:
     loads_through_the_list("cuda", (2, 4, 2, 257, 1030, 64), block, lists, monkeypatch)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize(("columns", "values", "heads"), [(128, 128, 16), (64, 64, 80), (576, 512, 128), (320, 264, 16)])
+def test_nvidia_single_keys(columns: int, values: int, heads: int) -> None:
+    """DSA: each query lists single keys, of which many are one block of a kernel; values may be columns of the keys."""
+    q, k = torch.randn(2, heads, 9, columns, device="cuda").half(), torch.randn(2, 1, 5000, columns, device="cuda").half()
+    v = k[..., :values]
+    index = torch.stack([torch.randperm(5000, device="cuda")[:777] for _ in range(18)]).view(2, 1, 9, 777).int()
+    index[1, :, 4, 3:] = -1
+    index[0, :, 0] = -1
+    index[1, :, 2, 700:] = index[1, :, 2, :77]
+
+    def score(s: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return s + 0.001 * kv_idx + 0.1 * b
+
+    with torch.no_grad():
+        o, lse = attn_mlir.attention(q, k, v, score_mod=score, key_index=index, key_block=(1, 1), return_lse=True)
+    present = torch.zeros(2, 1, 9, 5001, dtype=torch.bool, device="cuda")
+    present.scatter_(3, torch.where(index < 0, 5000, index).long(), True)
+    s = (
+        q.double() @ k.double().mT / columns**0.5
+        + 0.001 * torch.arange(5000, device="cuda")
+        + 0.1 * torch.arange(2, device="cuda").view(2, 1, 1, 1)
+    )
+    s = s.masked_fill(~present[..., :5000], -torch.inf)
+    agree([o.cpu()], [(torch.softmax(s, -1).nan_to_num() @ v.double()).cpu()], 2e-3)
+    wanted = torch.logsumexp(s, -1)
+    assert torch.equal(lse == -torch.inf, wanted == -torch.inf) and (wanted == -torch.inf).any()
+    there = wanted > -torch.inf
+    agree([lse[there].cpu()], [wanted[there].cpu()], 2e-3)
+
+
 @needs_host_clang
-@pytest.mark.parametrize(("block", "lists"), [((32, 64), 4), ((1, 16), 1)])
+@pytest.mark.parametrize(("block", "lists"), [((32, 64), 4), ((1, 16), 1), ((16, 48), 2)])
 def test_emulated_amd_loads_through_the_list(block: tuple[int, int], lists: int, monkeypatch: pytest.MonkeyPatch) -> None:
     loads_through_the_list("hip-emulated", (1, 4, 2, 40, 410, 32), block, lists, monkeypatch)

@@ -7,10 +7,12 @@ import torch
 
 import attn_mlir
 from attn_mlir import driver, masks, rows
+from attn_mlir.api import key_pages
 from attn_mlir.api.inputs import check_inputs
 from attn_mlir.api.key_lists import check_key_lists
 from attn_mlir.api.key_pages import attention_in_pages
 from attn_mlir.api.options import Options
+from attn_mlir.backends.gpu.program import PartsForm
 from attn_mlir.runtime import programs
 from generated_code import complaints
 from key_list_cases import agree, draw, inputs
@@ -46,6 +48,18 @@ def test_lists_of_all_heads_and_orders(lists: int, layout: str) -> None:
     agrees((32, 32), lists, layout)
 
 
+@pytest.mark.parametrize("align", ["top_left", "bottom_right"])
+@pytest.mark.parametrize(("block", "lists"), [((1, 16), 2), ((32, 32), 1), ((7, 64), 2), ((200, 48), 4)])
+def test_causal_masks_are_ends_of_lists(align: Any, block: tuple[int, int], lists: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a query sees is the beginning of its list: no function asks for positions, and of single queries none is left."""
+    ends: list[Any] = []
+    mask_of = key_pages._mask_of
+    monkeypatch.setattr(key_pages, "_mask_of", lambda *given: ends.append(given) or mask_of(*given))
+    agrees(block, lists, mask_mod=masks.causal(align))
+    agrees(block, lists, mask_mod=masks.causal(align=align), score_mod=lambda s, b, h, i, j: s + 0.01 * (j - i) * h)
+    assert len(ends) == (2 if block[0] > 1 else 0)
+
+
 def test_functions_see_true_places() -> None:
     slopes, bias = torch.rand(4), torch.randn(130)
     mask = masks.causal("bottom_right")
@@ -55,7 +69,31 @@ def test_functions_see_true_places() -> None:
         "key_mod": lambda x, b, h, j, d: x * (1 + 0.1 * h),
         "value_mod": lambda x, b, h, j, d: x * (1 + 0.01 * j + h),
     }
-    agrees((7, 64), 4, lse=False, row=rows.sigmoid, mask_mod=lambda b, h, i, j: i + 60 >= j, **mods)
+    for lists in (4, 2, 1):  # of fewer lists than heads, heads become rows
+        agrees((7, 64), lists, lse=False, row=rows.sigmoid, mask_mod=lambda b, h, i, j: i + 60 >= j + h, **mods)
+
+
+def test_single_keys_are_pages_of_single_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a device has kernels for them, as Hopper; a CPU's read any pages, but say nothing of it."""
+    qkv = [x.detach() for x in inputs(SIZES)]
+    assert in_pages(qkv, draw(SIZES, (1, 1), 2, 9), (1, 1)) is None
+    monkeypatch.setattr(key_pages, "_gathers", lambda *_: True)
+    slopes = torch.rand(4)
+    agrees((1, 1), 2, mask_mod=masks.causal("bottom_right"), score_mod=lambda s, b, h, i, j: s + slopes[h] * (j - i))
+    agrees((1, 24), 1)
+    assert in_pages(qkv, draw(SIZES, (2, 1), 2, 9), (2, 1)) is None
+
+
+def test_hopper_gathers_single_keys() -> None:
+    """Lanes of the producer copy rows; with MLA's values among the keys, too. Nothing spills, as far as nvcc is there to ask."""
+    for columns, values in ((128, 128), (576, 512)):
+        q, k = torch.randn(1, 32, 3, columns).half(), torch.randn(1, 1, 50, columns).half()
+        in_pages((q, k, k[..., :values]), draw((1, 32, 1, 3, 50, 0), (1, 1), 1, 9), (1, 16))
+        made: Any = driver.compile_derivative(next(reversed(programs._TABLE.values())).text, "cuda", "", [])
+        assert made.gathers()
+        for units in (made.lower_parts(PartsForm(shared, True)) for shared in ((False, True) if columns > 256 else (False,))):
+            assert units[0].schedule["gather"] == 1 and not any(complaints(unit.code) for unit in units)
+            assert "attn::gather_rows<" in units[0].code.source and "k_map" not in units[0].code.source
 
 
 def test_what_needs_a_table() -> None:

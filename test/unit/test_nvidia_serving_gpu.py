@@ -37,9 +37,15 @@ def test_pages_are_packed_keys_bit_for_bit(size: int, heads_first: bool, single:
     options: dict[str, Any] = {"mask_mod": masks.causal("bottom_right"), "max_q": max(queries), "max_k": max(KEYS)}
     with torch.no_grad():
         wanted = attention_varlen(q, k, v, offsets(queries).cuda(), offsets(KEYS).cuda(), **options)
+        packed = k, v
         (k, table), (v, _) = (in_cache(x, KEYS, size, heads_first) for x in (k, v))
         pages: dict[str, Any] = {"seqused_k": ints(*KEYS).cuda(), "block_table": table}
         assert torch.equal(attention_varlen(q, k, v, offsets(queries).cuda(), **pages, **options), wanted)
+        for other in (1, 24) if single else ():  # pages of any size, whose rows are copied one by one
+            caches = [in_cache(x, KEYS, other, heads_first) for x in packed]
+            small: dict[str, Any] = {**pages, "block_table": caches[0][1]}
+            o = attention_varlen(q, caches[0][0], caches[1][0], offsets(queries).cuda(), **small, **options)
+            assert torch.equal(o, wanted)
         for parts in (1, 5) if single else ():
             o = attention_varlen(q, k, v, offsets(queries).cuda(), **pages, **options, num_splits=parts)
             torch.testing.assert_close(o, wanted, atol=2e-3, rtol=0)
@@ -187,3 +193,20 @@ def test_latent_decoding(paged: bool) -> None:
             s = q[b].double() @ part[:, 0].double().T / 192**0.5
             wanted = (torch.softmax(s, -1) if row is rows.softmax else torch.sigmoid(s)) @ part[:, 0, :512].double()
             assert (o[b].double() - wanted).norm() <= 2e-3 * wanted.norm()
+
+
+@pytest.mark.parametrize(("dim", "values"), [(576, 512), (512, 384), (512, 512)])
+def test_values_among_keys_are_other_values(dim: int, values: int) -> None:
+    """The kernel that loads values with the keys gives what slices of values in memory of their own give, in many parts, or one."""
+    keys, heads = (5000, 1, 0, 129, 64), 72
+    q, k = torch.randn(5, heads, dim, device="cuda").bfloat16(), torch.randn(sum(keys), 1, dim, device="cuda").bfloat16()
+    slopes = torch.rand(heads, device="cuda")
+    options: dict[str, Any] = {"max_q": 1, "max_k": 5000, "score_mod": lambda s, b, h, i, j: s + slopes[h] * 0.01 * j, "return_lse": True}
+    cu = offsets([1] * 5).cuda(), offsets(keys).cuda()
+    for splits in (0, 1, 7):
+        found = attention_varlen(q, k, k[..., :values], *cu, num_splits=splits, **options)
+        wanted = attention_varlen(q, k, k[..., :values].clone(), *cu, num_splits=splits, **options)
+        for a, b in zip(found, wanted, strict=True):
+            torch.testing.assert_close(a, b, atol=4e-3, rtol=2e-2)
+        again = attention_varlen(q, k, k[..., :values], *cu, num_splits=splits, **options)
+        assert all(torch.equal(a, b) for a, b in zip(found, again, strict=True))

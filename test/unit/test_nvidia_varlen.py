@@ -13,6 +13,7 @@ import torch
 from attn_mlir import attention_varlen, driver, masks, rows
 from attn_mlir.backends.gpu.packed import Ragged, TurnBlocks, items_of
 from attn_mlir.backends.gpu.packing import value_of
+from attn_mlir.backends.gpu.program import PartsForm
 from attn_mlir.backends.gpu.slices import joined
 from attn_mlir.backends.program import ResultShapes
 from attn_mlir.backends.work import rows_of
@@ -156,6 +157,31 @@ def test_wide_heads_are_launched_slice_by_slice(monkeypatch: pytest.MonkeyPatch,
         assert o.shape == (1, 4, 3, 520) and len(fake.named("cuLaunchKernelEx")) == 3 + 6
         with pytest.raises(UnsupportedError, match=r"head dimension 576.*up to 1024 where nothing needs a derivative"):
             driver.compile_derivative(text, "cuda", "fwd", ["q"])
+
+
+def test_values_among_keys_are_loaded_with_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """v = k[..., :512]: single queries have one kernel of parts, whose warpgroups share scores; of functions that change v, slices."""
+    set_apart(monkeypatch, tmp_path)
+    q, k, cu_q, cu_k = torch.randn(3, 128, 576).half(), torch.randn(9, 1, 576).half(), offsets([1, 1, 1]), offsets([4, 3, 2])
+    x = [each.transpose(0, 1)[None] for each in (q, k, k[..., :512])]
+    inputs = [*x, cu_q[:-1], cu_q[1:] - cu_q[:-1], cu_k[:-1], cu_k[1:] - cu_k[:-1]]
+
+    def launches(given: list[Tensor], **mods: Any) -> int:
+        attention_varlen(q, k, k[..., :512], cu_q, cu_k, **mods)
+        text = next(reversed(programs._TABLE.values())).text
+        with fake_gpu() as fake:
+            monkeypatch.setattr("attn_mlir.backends.nvidia.program.compile_all", lambda codes: [BINARY] * len(codes))
+            made: Any = driver.compile_derivative(text, "cuda", "", [])
+            (o,) = made.decode(given, "bshd", 4)
+            assert o.shape == (1, 128, 3, 512)
+            units = made.lower_parts(PartsForm(True, False))
+            assert units is None or (units[0].schedule["values"] == "keys" and not any(complaints(unit.code) for unit in units))
+            return len(fake.named("cuLaunchKernelEx"))
+
+    assert launches(inputs, mask_mod=masks.causal("bottom_right")) == 2
+    assert launches(inputs, score_mod=lambda s, b, h, i, j: s.tanh() + j - h, row=rows.sigmoid) == 2
+    assert launches([*inputs[:2], x[2].clone(), *inputs[3:]], mask_mod=masks.causal("bottom_right")) == 4
+    assert launches(inputs, value_mod=lambda v, b, h, j, d: v * (1 + h)) == 4
 
 
 def _traced() -> tuple[str, list[Tensor]]:

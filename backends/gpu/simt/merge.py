@@ -1,9 +1,10 @@
-"""Kernels that merge partial results (`attn.combine`): a wave has one row, whose columns its lanes share, and goes over the row's parts."""
+"""Kernels that merge partial results (`attn.combine`): a wave, or a few, have one row, whose columns lanes share, and go over its parts."""
 
 from contextlib import AbstractContextManager
 
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.gpu.scalar_bounds import MAX_COLUMNS
 from attn_mlir.backends.gpu.simt.dialect import Dialect
 from attn_mlir.backends.gpu.simt.source import source
 from attn_mlir.backends.gpu.simt.values import RowPrinter
@@ -13,6 +14,7 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
 
 _SUMS = ("tile.dot_add", "tile.dot_rescale")
+_WAVES = 4
 
 
 def is_merge(kernel: ir.Operation) -> bool:
@@ -24,8 +26,13 @@ def is_merge(kernel: ir.Operation) -> bool:
 
 
 def plan_merge(kernel: ir.Operation, wave: int) -> Fields | None:
-    """`threads` of a block: one wave. None for a kernel of another form."""
-    return {"threads": wave, "merges": 1} if is_merge(kernel) else None
+    """`threads` of a block: one wave, or several for more columns than kernels sum up at a time. None for a kernel of another form."""
+    return {"threads": _threads(kernel, wave), "merges": 1} if is_merge(kernel) else None
+
+
+def _threads(kernel: ir.Operation, wave: int) -> int:
+    (sums,) = find_all(kernel, *_SUMS)
+    return wave * (1 if ir.RankedTensorType(sums.results[0].type).shape[1] <= MAX_COLUMNS else _WAVES)
 
 
 def emit_merge(kernel: ir.Operation, dialect: Dialect) -> KernelCode:
@@ -41,7 +48,8 @@ class _Merge:
         self.print = RowPrinter(kernel, 1, 1, dialect)
         (self.loop,), (self.sums,) = find_all(kernel, "scf.for"), find_all(kernel, *_SUMS)
         self.columns = ir.RankedTensorType(self.sums.results[0].type).shape[1]
-        self.each = -(-self.columns // dialect.wave)
+        self.threads = _threads(kernel, dialect.wave)
+        self.each = -(-self.columns // self.threads)
 
     def emit(self) -> KernelCode:
         """The code of the kernel."""
@@ -73,7 +81,7 @@ class _Merge:
         for op in operations(body(self.kernel)):
             if op.name == "tile.store":
                 self._store(op)
-        return source(self.kernel, p, self.dialect.wave, False)
+        return source(self.kernel, p, self.threads, False)
 
     def _part(self, carried: list[ir.Value], states: list[str]) -> None:
         """One turn of the loop."""
@@ -91,7 +99,7 @@ class _Merge:
                 p.line(f"const float {news[-1][1]} = {p.row_value(value)};")
         name = states[carried.index(accumulator)]
         with self._each():
-            element = p.arguments.element(memory, [*place, f"(own + c * {self.dialect.wave})"])
+            element = p.arguments.element(memory, [*place, f"(own + c * {self.threads})"])
             p.line(f"{name}[c] = {name}[c]{factor} + {weight} * {element};")
         for old, new in news:
             p.line(f"{old} = {new};")
@@ -103,12 +111,12 @@ class _Merge:
             p.line(f"if (own == 0 && {exists}) {p.arguments.element(memory, place)} = {p.row_value(tile)};")
             return
         with self._each():
-            p.line(f"const int j = own + c * {self.dialect.wave};")
+            p.line(f"const int j = own + c * {self.threads};")
             p.line(f"if ({exists}) {p.arguments.element(memory, [*place, 'j'])} = {p.element(tile)};")
 
     def _each(self) -> AbstractContextManager[None]:
         """A loop over a lane's columns that exist."""
-        inside = f" if (own + c * {self.dialect.wave} < {self.columns})" if self.columns % self.dialect.wave else ""
+        inside = f" if (own + c * {self.threads} < {self.columns})" if self.columns % self.threads else ""
         self.print.line("#pragma unroll")
         return self.print.scope(f"for (int c = 0; c < {self.each}; ++c){inside}")
 

@@ -13,6 +13,7 @@ from attn_mlir.backends.nvidia.hopper.pairs import emit_pairs, plan_pairs
 from attn_mlir.backends.nvidia.hopper.plan import plan_rows
 from attn_mlir.backends.nvidia.hopper.plan_windows import plan_with_windows
 from attn_mlir.backends.nvidia.hopper.row_kernels import RowsKernel
+from attn_mlir.backends.nvidia.hopper.shared_values import SharedValuesKernel, plan_shared
 from attn_mlir.backends.nvidia.hopper.sweep import emit_sweep, plan_sweep
 from attn_mlir.backends.nvidia.hopper.sweep_patterns import why_not
 from attn_mlir.backends.nvidia.hopper.sweep_read import sweep_of
@@ -30,6 +31,8 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
         return None
     match grid_kind(kernel):
         case "rows":
+            if choices.get("values") == "keys":
+                return plan_shared(kernel, target, choices)
             return plan_with_windows(kernel, lambda some, wanted: plan_rows(some, target, wanted), choices)
         case "pairs":
             return plan_with_windows(kernel, lambda some, wanted: plan_pairs(some, target, wanted), choices)
@@ -56,7 +59,7 @@ def emit(kernel: ir.Operation, target: NvidiaTarget) -> KernelCode:
     schedule = attributes.read(kernel, SCHEDULE)
     match grid_kind(kernel):
         case "rows":
-            return RowsKernel(kernel, schedule).emit()
+            return (SharedValuesKernel if schedule.get("values") == "keys" else RowsKernel)(kernel, schedule).emit()
         case "pairs":
             return emit_pairs(kernel, target, schedule)
         case "chunks":

@@ -142,7 +142,7 @@ class Flat:
         if not self.overlap.classified:
             writer.line("int sent = 0;")
         with writer.block("const auto send = [&](int kv, int count_and_kind)"):
-            self.memory.find_pages(general.keys.operands[0], place)
+            self.memory.find_pages(keys, place)
             writer.line(f"attn::barrier_wait({keys.barrier('free')}, ({keys.parity()}) ^ 1);")
             at = f"shared + kBlock + turn % {keys.stages} * 8"
             told = [f"attn::store_shared_int({at}, kv);", f"attn::store_shared_int({at} + 4, count_and_kind);"]

@@ -3,15 +3,21 @@
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from math import gcd
 
 from attn_mlir.backends.gpu.input_limits import PAGE_ROWS
 from attn_mlir.backends.nvidia.hopper.core import Core, check_element
+from attn_mlir.backends.nvidia.hopper.gathered_rows import ARRIVALS, GatheredRows
 from attn_mlir.backends.nvidia.hopper.tiles import SharedTile, panels, round_up, tile_bytes
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
 ALIGNMENT = 1024
+SECTION = 3
+"""Panels of a section."""
+BOX_ROWS = 64
+"""Rows of a page that are copied at a time where it has them."""
 
 
 def of_warps(warps: int) -> str:
@@ -89,6 +95,8 @@ class TileRing:
     full: str
     free: str
     turn: str = ""
+    sections: int = 1
+    """A full stage has a barrier for each SECTION panels of columns."""
 
     @property
     def bytes(self) -> int:
@@ -101,9 +109,15 @@ class TileRing:
         """The address of the stage of this turn."""
         return self._of_stage(self.offset, self.bytes, turn or self.turn)
 
-    def barrier(self, which: str, turn: str = "") -> str:
+    def barrier(self, which: str, turn: str = "", section: int = 0) -> str:
         """The address of the barrier `full` or `free` of the stage of this turn."""
-        return self._of_stage(self.full if which == "full" else self.free, 8, turn or self.turn)
+        full = which == "full"
+        at = self._of_stage(self.full if full else self.free, 8 * self.sections if full else 8, turn or self.turn)
+        return f"{at} + {8 * section}" if section else at
+
+    def section_bytes(self, section: int) -> int:
+        """What a section brings."""
+        return (min(panels(self.columns), (section + 1) * SECTION) - section * SECTION) * self.rows * ROW_BYTES
 
     def parity(self, turn: str = "") -> str:
         """Which phase of the barriers this turn waits for."""
@@ -120,6 +134,10 @@ class SharedMemory:
         self.layout = SharedAllocator()
         self.rings: dict[tuple[int, int], TileRing] = {}
         self.residents: list[tuple[ir.Operation, SharedTile]] = []
+        self.gathered: GatheredRows | None = None
+        """Who copies rows of pages one by one, where they are."""
+        self.in_sections = False
+        """Whether consumers begin with the first columns of a stage while the others are on their way."""
 
     # ---- what there is
 
@@ -130,14 +148,17 @@ class SharedMemory:
         key = (core.arguments.number(source), rows)
         if key not in self.rings:
             name = core.names.fresh(core.arguments.names[key[0]])
-            constant = f"k{name[0].upper()}{name[1:]}"
+            constant, gathered = f"k{name[0].upper()}{name[1:]}", self._gathered(source)
+            sections = -(-panels(columns) // SECTION) if self.in_sections and not gathered else 1
             self.rings[key] = TileRing(
                 name, source, rows, columns, check_element(load, source), stages,
                 self.layout.tile(constant, stages * tile_bytes(rows, columns)),
-                self.layout.barrier(f"{constant}Full", stages, 1),
-                self.layout.barrier(f"{constant}Free", stages, of_warps(self.warps)),
+                self.layout.barrier(f"{constant}Full", stages * sections, ARRIVALS if gathered else 1),
+                self.layout.barrier(f"{constant}Free", stages, of_warps(self.warps)), sections=sections,
             )  # fmt: skip
             self.rings[key].turn = core.names.fresh(f"{name}_turn")
+            if gathered and self.gathered is not None:
+                self.gathered.reserve(self.rings[key], constant)
         return self.rings[key]
 
     def resident(self, load: ir.Operation) -> SharedTile:
@@ -156,6 +177,9 @@ class SharedMemory:
         self.residents.append((load, tile))
         return tile
 
+    def _gathered(self, source: ir.Value) -> bool:
+        return self.gathered is not None and self.core.table_of(source) is not None
+
     # ---- the producer
 
     def load(self, load: ir.Operation, ring: TileRing) -> None:
@@ -169,14 +193,20 @@ class SharedMemory:
         """Fills the next stage of the ring with the rows at `place`: first one, head, batch, how many. The caller counts the turn."""
         writer = self.core.writer
         with self.core.scope("") if self.core.table_of(ring.source) is not None else nullcontext():
-            self.find_pages(ring.source, place)
+            self.find_pages(ring, place)
             writer.line(f"attn::barrier_wait({ring.barrier('free')}, ({ring.parity()}) ^ 1);")
             self.send(ring, place, elected="attn::elect_one()")
 
     def copy_stage(self, ring: TileRing, place: list[str]) -> None:
         """What one thread does to fill a free stage."""
-        self.core.writer.line(f"attn::barrier_arrive_expect({ring.barrier('full')}, {ring.bytes});")
-        self._copy(ring.source, ring.rows, ring.columns, ring.at(), ring.barrier("full"), place)
+        self.core.writer.line(*self._expect(ring))
+        self._copy(ring.source, ring.rows, ring.columns, ring.at(), [ring.barrier("full", "", n) for n in range(ring.sections)], place)
+
+    def _expect(self, ring: TileRing) -> list[str]:
+        if ring.sections == 1:
+            return [f"attn::barrier_arrive_expect({ring.barrier('full')}, {ring.bytes});"]
+        told = [(ring.barrier("full", "", n), ring.section_bytes(n)) for n in range(ring.sections)]
+        return [f"attn::barrier_arrive_expect({barrier}, {size});" for barrier, size in told]
 
     def load_residents(self, turn: str) -> None:
         """Loads the tiles that stay, when those of the program before are not needed any more."""
@@ -189,21 +219,25 @@ class SharedMemory:
         with writer.block("if (attn::elect_one())"):
             writer.line(f"attn::barrier_arrive_expect(shared + kResidentFull, {total});")
             for (load, tile), place in zip(self.residents, places, strict=True):
-                self._copy(load.operands[0], tile.rows, tile.columns, tile.address, "shared + kResidentFull", place)
+                self._copy(load.operands[0], tile.rows, tile.columns, tile.address, ["shared + kResidentFull"], place)
 
-    def _copy(self, source: ir.Value, rows: int, columns: int, to: str, barrier: str, place: list[str]) -> None:
+    def _copy(self, source: ir.Value, rows: int, columns: int, to: str, barriers: list[str], place: list[str]) -> None:
         if rows > 256 or rows % 8:
             raise UnsupportedError(f"hopper: tiles in shared memory have a multiple of 8 rows, up to 256, not {rows}")
         descriptor = self.core.arguments.descriptor(source, COLUMNS, rows)
         where = self.core.arguments.copied_at(source, *place[:3])
         for panel in range(panels(columns)):
             address = f"{to} + {panel * rows * ROW_BYTES}" if panel else to
+            barrier = barriers[panel // SECTION] if len(barriers) > 1 else barriers[0]
             self.core.writer.line(f"attn::tma_load({address}, {descriptor}, {barrier}, {panel * COLUMNS}, {where});")
 
-    def find_pages(self, source: ir.Value, place: list[str]) -> None:
+    def find_pages(self, ring: TileRing, place: list[str]) -> None:
         """Each lane looks for the page of PAGE_ROWS rows of a block of keys at `place`; nothing where these do not lie in pages."""
-        core, table = self.core, self.core.table_of(source)
+        core, source, table = self.core, ring.source, self.core.table_of(ring.source)
         if table is None:
+            return
+        if self.gathered is not None:
+            self.gathered.find(ring, table, place)
             return
         size, (begin, _, batch, count) = core.arguments.size(source, 2), place
         page = core.arguments.element(table, [batch, f"(first / {size})"])
@@ -215,8 +249,9 @@ class SharedMemory:
     def send(self, ring: TileRing, place: list[str], lines: Sequence[str] = (), elected: str = "lane == 0") -> None:
         """Fills a free stage; one thread does, and before that what `lines` say. All lanes know where pages are (`find_pages`).
 
-        What is behind the last row of a sequence is copied from columns that a tensor does not have, which are zeros: a page may hold
-        anything there. So the rows of PAGE_ROWS that a sequence ends in come one by one.
+        Up to BOX_ROWS rows of one page are copied at a time, as the engine takes about as long for 16. What is behind the last row of a
+        sequence is copied from columns that a tensor does not have, which are zeros: a page may hold anything there. So the rows of
+        PAGE_ROWS that a sequence ends in come one by one.
         """
         core, writer = self.core, self.core.writer
         if core.table_of(ring.source) is None:
@@ -224,37 +259,70 @@ class SharedMemory:
                 writer.line(*lines)
                 self.copy_stage(ring, place)
             return
+        if self.gathered is not None:
+            self.gathered.send(ring, place[1], lines)
+            return
         if ring.rows % PAGE_ROWS or ring.rows > 32 * PAGE_ROWS:
             raise UnsupportedError(f"hopper: blocks of keys in pages are multiples of {PAGE_ROWS}, not {ring.rows}")
-        whole, single = (core.arguments.descriptor(ring.source, COLUMNS, rows) for rows in (PAGE_ROWS, 1))
-        outside = panels(ring.columns) * COLUMNS
-
-        def copy(map_: str, row: str, place_of_row: str, some: str) -> None:
-            for panel in range(panels(ring.columns)):
-                address = f"{ring.at()} + {panel * ring.rows * ROW_BYTES} + part * {PAGE_ROWS * ROW_BYTES}{row}"
-                where = f"{some} ? {panel * COLUMNS} : {outside}, {place_of_row}, {place[1]}, page_at"
-                writer.line(f"attn::tma_load({address}, {map_}, {ring.barrier('full')}, {where});")
-
         with writer.block("if (lane == 0)"):
-            writer.line(*lines, f"attn::barrier_arrive_expect({ring.barrier('full')}, {ring.bytes});")
+            writer.line(*lines, *self._expect(ring))
+        most = gcd(ring.rows, BOX_ROWS)
+        if most == PAGE_ROWS:
+            self._send_parts(ring, place, "0", ring.rows // PAGE_ROWS)
+            return
+        size = core.arguments.size(ring.source, 2)
+        with writer.block(f"if ({size} >= {most})"):
+            writer.line("#pragma unroll")
+            with writer.block(f"for (int box = 0; box < {ring.rows}; box += {most})"):
+                of_lane = ", ".join(f"{name}_at = __shfl_sync(0xffffffffu, {name}, box / {PAGE_ROWS})" for name in ("page", "at"))
+                writer.line(f"const int left = {place[3]} - box, {of_lane};")
+                with writer.block(f"if (left <= 0 || (left >= {most} && at_at + {most} <= {size}))"):
+                    with writer.block("if (lane == 0)"):
+                        self._copy_page(ring, place[1], most, f"box * {ROW_BYTES}", "at_at", "left > 0")
+                with writer.block("else"):
+                    self._send_parts(ring, place, f"box / {PAGE_ROWS}", most // PAGE_ROWS)
+        with writer.block("else"):
+            self._send_parts(ring, place, "0", ring.rows // PAGE_ROWS)
+
+    def _send_parts(self, ring: TileRing, place: list[str], begin: str, parts: int) -> None:
+        """Copies so many times PAGE_ROWS rows from part `begin` of a block of keys on, each from the page that its lane has found."""
+        writer = self.core.writer
         writer.line("#pragma unroll")
-        with writer.block(f"for (int part = 0; part < {ring.rows // PAGE_ROWS}; ++part)"):
+        first = "" if begin == "0" else f"{begin} + "
+        with writer.block(f"for (int part = {begin}; part < {first}{parts}; ++part)"):
             shared = ", ".join(f"{name}_at = __shfl_sync(0xffffffffu, {name}, part)" for name in ("page", "at", "some"))
             writer.line(f"const int {shared};")
             with writer.block("if (lane == 0)"):
+                to = f"part * {PAGE_ROWS * ROW_BYTES}"
                 with writer.block(f"if (some_at % {PAGE_ROWS} == 0)"):
-                    copy(whole, "", "at_at", "some_at > 0")
+                    self._copy_page(ring, place[1], PAGE_ROWS, to, "at_at", "some_at > 0")
                 with writer.block("else"):
                     writer.line("#pragma unroll 1")
                     with writer.block(f"for (int one = 0; one < {PAGE_ROWS}; ++one)"):
-                        copy(single, f" + one * {ROW_BYTES}", "at_at + one", "one < some_at")
+                        self._copy_page(ring, place[1], 1, f"{to} + one * {ROW_BYTES}", "at_at + one", "one < some_at")
+
+    def _copy_page(self, ring: TileRing, head: str, rows: int, to: str, row: str, some: str) -> None:
+        """Copies rows of page `page_at` from `row` on to the bytes `to` of a stage, or, where there are not `some`, zeros."""
+        descriptor, outside = self.core.arguments.descriptor(ring.source, COLUMNS, rows), panels(ring.columns) * COLUMNS
+        for panel in range(panels(ring.columns)):
+            address = f"{ring.at()} + {panel * ring.rows * ROW_BYTES} + {to}"
+            where = f"{some} ? {panel * COLUMNS} : {outside}, {row}, {head}, page_at"
+            barrier = ring.barrier("full", "", panel // SECTION if ring.sections > 1 else 0)
+            self.core.writer.line(f"attn::tma_load({address}, {descriptor}, {barrier}, {where});")
 
     # ---- the consumers
 
     def wait(self, ring: TileRing, turn: str = "") -> SharedTile:
         """Waits for the stage of this turn; the tile in it."""
-        self.core.writer.line(f"attn::barrier_wait({ring.barrier('full', turn)}, {ring.parity(turn)});")
+        for section in range(ring.sections):
+            self.wait_section(ring, section, turn)
+        if self._gathered(ring.source):
+            self.core.writer.line("attn::fence_proxy_async();")  # lanes wrote what wgmma reads
         return SharedTile(ring.at(turn), ring.rows, ring.columns, ring.element)
+
+    def wait_section(self, ring: TileRing, section: int, turn: str = "") -> None:
+        """Waits for some of its columns."""
+        self.core.writer.line(f"attn::barrier_wait({ring.barrier('full', turn, section)}, {ring.parity(turn)});")
 
     def free(self, ring: TileRing, turn: str = "") -> None:
         """Gives the stage back; every warp does, once all lanes have read what the producer wrote for the stage."""

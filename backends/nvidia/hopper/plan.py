@@ -12,6 +12,7 @@ from attn_mlir.backends.nvidia.hopper.dropout import besides_dropout
 from attn_mlir.backends.nvidia.hopper.dropout_ahead import possible
 from attn_mlir.backends.nvidia.hopper.dropout_lanes import possible as lanes_possible
 from attn_mlir.backends.nvidia.hopper.flat import fits
+from attn_mlir.backends.nvidia.hopper.gathered_rows import GATHERING
 from attn_mlir.backends.nvidia.hopper.makers import MAKERS
 from attn_mlir.backends.nvidia.hopper.row_intervals import later_rows_see_more, rows_of, skips
 from attn_mlir.backends.nvidia.hopper.row_kernels import RowsKernel
@@ -25,6 +26,8 @@ from attn_mlir.passes.regions import find_all, walk
 
 _REGISTERS = {1: (240, 40), 2: (232, 40), 3: (160, 32), 4: (112, 24)}
 """By the number of consumer warpgroups: registers of a consumer and of a producer thread."""
+_LOOKING = {**_REGISTERS, 2: (224, 56), 3: (152, 56)}
+"""Where the producer scans captured tensors for blocks that are partial, besides looking for pages."""
 _USUAL: Fields = {"optimistic": 0, "sums": "own", "align": "start", "partial": "block", "skip": 0}
 """What schedules have without the savings of the flat loop."""
 
@@ -50,7 +53,8 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
         if str(element) not in ("f16", "bf16"):
             return Refusal(f"matrix products take f16 or bf16, not {element}", load)
     warpgroups = rows // ROWS
-    consumer, producer = _REGISTERS[warpgroups]
+    looks = _looks(kernel)
+    consumer, producer = (_LOOKING if looks else _REGISTERS)[warpgroups]
     columns = max(ir.RankedTensorType(load.results[0].type).shape[1] for load in find_all(kernel, "tile.load"))
     narrow, uneven = columns <= 64, _uneven(kernel)
     fields: Fields = {
@@ -61,9 +65,10 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
     flow, able = _flow(kernel), _abilities(kernel, keys, str(choices.get("dropout", "own" if choices.get("skip") else "lanes")))
     if find_all(kernel, "attn.kept"):
         fields |= {"dropout": able["dropout"], "makers": MAKERS}
-    if "windows" in choices:
-        fields["windows"] = choices["windows"]
-    if narrow and warpgroups == 3 and _lean(kernel):
+    fields.update({name: choices[name] for name in ("windows", "gather") if name in choices})
+    if choices.get("gather") and warpgroups in GATHERING:
+        fields |= dict(zip(("consumer_registers", "producer_registers"), GATHERING[warpgroups], strict=True))
+    if narrow and warpgroups == 3 and _lean(kernel) and not looks:
         # Measured on an H200, 2026-11-22: what warpgroups do about blocks of keys of their own costs more than it saves.
         fields.update(able | {"partial": "block", "skip": 0})
     elif not narrow and columns <= 128 and warpgroups == 2 and not _gathers(kernel):
@@ -80,6 +85,10 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
     flow = "each" if flow == "flat" and narrow and not uneven and not fields["optimistic"] else flow
     stages = (3 if uneven or not fields["optimistic"] else 4) if narrow else 2
     return _fitting(kernel, fields, {"flow": flow, **choices}, "flow" in choices, stages, keys, target)
+
+
+def _looks(kernel: ir.Operation) -> bool:
+    return "paged" in ir.DictAttr(kernel.attributes["tile.kernel"]) and bool(find_all(kernel, "attn.range"))
 
 
 def _fitting(

@@ -9,6 +9,8 @@ from attn_mlir.backends.nvidia.hopper.dropout_ahead import HEADER, AheadBits, po
 from attn_mlir.backends.nvidia.hopper.dropout_lanes import LaneBits
 from attn_mlir.backends.nvidia.hopper.flat import Flat
 from attn_mlir.backends.nvidia.hopper.flat_state import FlatSchedule
+from attn_mlir.backends.nvidia.hopper.gathered_rows import HEADER as GATHER_HEADER
+from attn_mlir.backends.nvidia.hopper.gathered_rows import GatheredRows
 from attn_mlir.backends.nvidia.hopper.kernel_text import function_source
 from attn_mlir.backends.nvidia.hopper.makers import MAKERS, Makers
 from attn_mlir.backends.nvidia.hopper.memory import SharedMemory
@@ -38,6 +40,7 @@ class RowsKernel:
         over = list(body(kernel).arguments)[number.get("over", 0)]
         warps = 4 * self.warpgroups
         self.memory = SharedMemory(self.core, warps)
+        self.memory.gathered = GatheredRows(self.core, self.memory.layout) if schedule.get("gather") else None
         self.programs = TileScheduler(self.core, over, str(schedule["order"]), int(schedule["group"]), bool(schedule["reverse"]), warps)
         self.stores = Stores(self.core, self.memory, number["block_q"])
         self.overlaps: dict[ir.Operation, Overlap] = {}
@@ -48,6 +51,9 @@ class RowsKernel:
         """The source and how to launch it."""
         core, writer = self.core, self.core.writer
         self._place()
+        gathered = self.memory.gathered
+        if gathered is not None and self.makers is not None:
+            raise UnsupportedError("hopper: warps of the producer copy rows, and bring nothing else")
         threads = 128 * (self.warpgroups + 1)
         writer.indent = "  "
         self.programs.declare()
@@ -56,7 +62,12 @@ class RowsKernel:
             writer.line("const int lane = threadIdx.x % 32;")
             with core.scope(f"if (attn::warp_index() == {4 * self.warpgroups})"):
                 self._producer()
-            if self.makers is not None:
+                if gathered is not None:
+                    gathered.end()
+            if gathered is not None:
+                with core.scope("else"):
+                    gathered.workers(4 * self.warpgroups + 1)
+            elif self.makers is not None:
                 with core.scope("else"):
                     self.makers.workers(4 * self.warpgroups + 1, self.flat.cut if self.flat is not None else None)
         with core.scope("else"):
@@ -64,6 +75,7 @@ class RowsKernel:
             self._consumers()
         more = [HEADER] if self.schedule.get("dropout", "own") != "own" else []
         more += [WINDOWS_HEADER] if isinstance(self.makers, WindowRings) else []
+        more += [GATHER_HEADER] if gathered is not None else []
         source = function_source(core, self.memory.layout, threads, *more)
         return KernelCode(
             name=ir.StringAttr(self.kernel.attributes["sym_name"]).value,
@@ -151,9 +163,13 @@ class RowsKernel:
         """Reserves the stages of all loads in loops."""
         for block in (block for region in op.regions for block in region.blocks):
             for inner in operations(block):
-                if inner.name == "tile.load" and op.name != "func.func":
+                if inner.name == "tile.load" and op.name != "func.func" and self._brings(inner):
                     self.memory.ring(inner, self.stages)
                 self._rings(inner)
+
+    def _brings(self, load: ir.Operation) -> bool:
+        """Whether a load in a loop has a ring of its own."""
+        return True
 
     # ---- the producer
 
@@ -177,7 +193,7 @@ class RowsKernel:
                     self.overlaps[op].producer()
             elif op in members:
                 continue
-            elif op.name == "tile.load" and block != body(self.kernel):
+            elif op.name == "tile.load" and block != body(self.kernel) and self._brings(op):
                 self.memory.load(op, self.memory.ring(op, self.stages))
             elif op.name == "scf.for" and holds(op, "tile.load"):
                 begin, end, step = (core.value(value) for value in list(op.operands)[:3])

@@ -16,7 +16,7 @@ from attn_mlir.api.eight_bit import refuse_derivatives, refuse_eight_bit
 from attn_mlir.api.extra_qk import extra_pairs, with_dims
 from attn_mlir.api.given_masks import check_sizes, is_block_mask, sizes_of, with_function
 from attn_mlir.api.inputs import check_inputs
-from attn_mlir.api.key_pages import attention_in_pages
+from attn_mlir.api.key_pages import PAGE_ROWS, attention_in_pages
 from attn_mlir.api.options import Options
 from attn_mlir.backends import backend_for
 from attn_mlir.errors import ArgumentError, UnsupportedError
@@ -30,6 +30,8 @@ from attn_mlir.runtime.orders import all_heads_first, all_in_order, input_order,
 
 _HOPPER = (9, 0)
 """The compute capability of those GPUs of NVIDIA whose kernels read keys in pages."""
+_SINGLE = "cuda"
+"""The device whose kernels copy single rows of pages, too."""
 MAX_KEY_BLOCK = 1 << 20
 FEW_QUERIES = 16
 """Blocks of fewer queries do not fill the rows of a kernel's block."""
@@ -86,6 +88,8 @@ def _in_pages(
     index, form, problem = lists
     transformed = peek_interpreter_stack() is not None or forward_ad._current_level >= 0 or torch._C._len_torch_dispatch_stack()
     if extra or dropout.form is not None or transformed or not _reads_pages(options.target(problem), index):
+        return None
+    if form.listed % PAGE_ROWS and options.target(problem) != _SINGLE:
         return None
     check_numbers(index, -(-problem.sizes["Skv"] // form.listed), form.listed)
     return attention_in_pages(qkv, options, index, form, problem)

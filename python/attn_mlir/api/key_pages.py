@@ -11,41 +11,60 @@ from typing import Any
 
 import torch
 
+from attn_mlir import driver
 from attn_mlir.api.dropout import NONE
+from attn_mlir.api.makers import MADE
+from attn_mlir.api.masks import causal
 from attn_mlir.api.options import Options
-from attn_mlir.api.varlen_inputs import inside_of, problem_of, sequences_of
+from attn_mlir.api.varlen_inputs import problem_of
 from attn_mlir.dialects import loaded
 from attn_mlir.frontend import sizes as frontend_sizes
+from attn_mlir.frontend.given import PAGES, SEQUENCES
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
 from attn_mlir.performance import told
 from attn_mlir.runtime.call import Problem
 from attn_mlir.runtime.dispatch import dispatch, needing_gradient
 from attn_mlir.runtime.key_lists import ListForm
-from attn_mlir.runtime.orders import heads_first, in_order, input_order, output_order
+from attn_mlir.runtime.orders import heads_first, input_order, output_order
 from attn_mlir.runtime.varlen import largest
 
 PAGE_ROWS = 16
 """Keys of a block are a multiple of so many where kernels copy pages."""
+BLOCK_ROWS = 128
+"""Rows of a kernel's block, which queries of several heads that share a list fill where a list has fewer."""
 _COPIED = (
     "key_index: k and v are copied at every call, since blocks of one head are not pages there: give heads first (bhsd), a multiple of {} "
     "keys, or one list for all heads"
 )
 Tensor = torch.Tensor
+_MOST = 256
+"""Sizes whose places are kept."""
 
 
 @dataclass(frozen=True)
 class _Sequences:
     """Sequences of (batch entry, head of the lists, block of queries), in this order: how many heads and blocks there are."""
 
+    batch: int
     heads: int
     blocks: int
+    queries: int
+    """Of all blocks."""
     group: int
     """Query heads of one head here."""
+    fold: int
+    """How many of these are rows of a sequence, side by side: each query is so many rows, and kernels see group / fold heads."""
     key_group: int
     """Heads here of one key head."""
     key_heads: int
     """Key heads that a sequence sees."""
+    all_key_heads: int
+
+    @property
+    def apart(self) -> int:
+        """Heads of one key head that kernels see. Query head h of a head here is (key head, row, one of these)."""
+        return self.group // self.fold // self.key_heads
 
 
 def attention_in_pages(
@@ -53,50 +72,112 @@ def attention_in_pages(
 ) -> tuple[Any] | None:
     """What `attention` returns with these lists, as the only element; None where pages do not do, and a table of blocks has to.
 
-    They do without gradients, for blocks of a multiple of 16 keys, and rows that look at nothing but their scores.
+    They do without gradients, for blocks of a multiple of 16 keys, and rows that look at nothing but their scores; for other blocks where
+    single queries have lists and a device copies single rows.
     """
-    if form.listed % PAGE_ROWS or not index.numel() or problem.is_empty or needing_gradient(qkv):
+    small = form.listed % PAGE_ROWS != 0
+    if not index.numel() or problem.is_empty or needing_gradient(qkv) or (small and min(form.queries, problem.sizes["Sq"]) > 1):
         return None
     sizes, order = problem.sizes, input_order(problem.layout)
     q, k, v = (heads_first(x, order) for x in qkv)
     blocks = -(-sizes["Skv"] // form.listed)
-    table, used = _sorted(index, blocks, form.listed, sizes["Skv"])
+    limits = _limits(options.functions[4], sizes, form, index.device)
+    ordered = _sorted(index, blocks)
+    used = _keys_below(ordered, form.listed, sizes["Skv"] if limits is None else limits["last"])
+    table, single = ordered.clamp(max=blocks - 1), min(form.queries, sizes["Sq"]) == 1
     missing = blocks * form.listed - sizes["Skv"]
     if missing:
         k, v = (torch.nn.functional.pad(x, (0, 0, 0, missing)) for x in (k, v))
     whole = index.shape[1] == 1 and (k.stride(1) < k.stride(2) or sizes["Hkv"] == 1)
     heads = 1 if whole else max(index.shape[1], sizes["Hkv"])
-    made = _Sequences(heads, index.shape[2], sizes["Hq"] // heads, 1 if whole else heads // sizes["Hkv"], sizes["Hkv"] if whole else 1)
+    rows, key_heads = min(form.queries, sizes["Sq"]), sizes["Hkv"] if whole else 1
+    group, fold = sizes["Hq"] // heads, _fold(rows, sizes["Hq"] // heads // key_heads)
+    key_group = 1 if whole else heads // sizes["Hkv"]
+    made = _Sequences(sizes["B"], heads, index.shape[2], sizes["Sq"], group, fold, key_group, key_heads, sizes["Hkv"])
     k_pages, v_pages = (_pages(x, made, blocks) for x in (k, v))
-    packed = q.unflatten(1, (heads, made.group)).permute(0, 1, 3, 2, 4).flatten(0, 2)
+    by_heads = q.unflatten(1, (heads, key_heads, fold, made.apart))
+    packed = _dense(by_heads.permute(0, 1, 5, 3, 2, 4, 6)).flatten(4, 5).flatten(0, 3)
     if missing or any(x.data_ptr() != page.data_ptr() for x, page in ((k, k_pages), (v, v_pages))):
         told(_COPIED.format(form.listed), "docs/key-lists.md")
-    rows = table[:, _to(heads, table)].flatten(0, 2)
-    functions = _wrapped(options.functions, form, made, rows, (sizes["Sq"], sizes["Skv"], sizes["Hq"]))
+    listed = _of_heads(table, heads).flatten(0, 2)
+    functions = _wrapped(options.functions, form, made, listed, (sizes["Sq"], sizes["Skv"], sizes["Hq"]))
+    if limits is not None:
+        seen = None if single else _of_heads(_seen(ordered, used, form.listed, limits["each"]), heads).flatten(0, 2)
+        functions = (*functions[:4], None if seen is None else _mask_of(seen, fold), functions[5])
     asked = Options(functions, options.scale, "bshd", options.lse, options.states, options.device)
-    own = torch.arange(0, sizes["Sq"], form.queries, device=index.device)
-    lengths = (sizes["Sq"] - own).clamp(max=form.queries).repeat(sizes["B"] * heads)
-    first = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
-    numbers, used = _numbers(rows, made, sizes, blocks), used[:, _to(heads, index)].flatten()
-    most = min(form.queries, sizes["Sq"]), index.shape[3] * form.listed
-    sequences = sequences_of(packed, first, None, used, numbers, inside_of(packed, k_pages, numbers, most))
+    places = _places(made, form.queries, blocks, index.device)
+    pages = {"k_lengths": _of_heads(used, heads).flatten(), PAGES: listed + places["pages"]}
+    most = rows * fold, index.shape[3] * form.listed
+    sequences = {name: places.get(name, pages.get(name)) for name in (*SEQUENCES, PAGES)}
     call = asked.call(problem_of(packed, k_pages, v_pages, True), (packed.unsqueeze(0), k_pages, v_pages), NONE, sequences)
-    if needing_gradient(call.values) or not _looks_at_scores_alone(call.entry.traced.text):
+    text = call.entry.traced.text
+    if needing_gradient(call.values) or not _looks_at_scores_alone(text) or (small and not _gathers(text, options.target(problem))):
         return None
     with largest(*most):
-        results = [_back(each.squeeze(0), made, sizes, output_order(problem.layout)) for each in dispatch(call)]
+        results = [_back(each.squeeze(0), made, output_order(problem.layout)) for each in dispatch(call)]
     return (options.named(results, call.entry),)
 
 
-def _sorted(index: Tensor, blocks: int, keys: int, kv_len: int) -> tuple[Tensor, Tensor]:
-    """The lists in order without gaps, what is left 0, and how many keys each has."""
-    ordered = torch.where(index < 0, blocks, index).sort(-1).values
-    twice = torch.zeros_like(ordered, dtype=torch.bool)
-    twice[..., 1:] = ordered[..., 1:] == ordered[..., :-1]
-    ordered = torch.where(twice, blocks, ordered).sort(-1).values
-    present = ordered < blocks
-    used = present.sum(-1) * keys - (ordered == blocks - 1).any(-1) * (blocks * keys - kv_len)
-    return torch.where(present, ordered, 0).to(torch.int32), used.to(torch.int32)
+def _fold(rows: int, group: int) -> int:
+    """How many heads of a group, a divisor of it, fill a block with `rows` queries of each. Decoding packs those of single queries."""
+    return 1 if rows == 1 else max(n for n in range(1, group + 1) if group % n == 0 and (n == 1 or n * rows <= BLOCK_ROWS))
+
+
+def _dense(x: Tensor) -> Tensor:
+    """`x` without gaps in memory; a copy moves words of 8 bytes where rows have such."""
+    if x.is_contiguous():
+        return x
+    words = 8 // x.element_size()
+    if x.stride(-1) != 1 or any(n % words for n in (x.shape[-1], x.storage_offset(), *x.stride()[:-1])):
+        return x.contiguous()
+    return x.view(torch.int64).contiguous().view(x.dtype)
+
+
+def _sorted(index: Tensor, blocks: int) -> Tensor:
+    """The lists in order without gaps; what is left is `blocks`, which is none."""
+    ordered = index.sort(-1).values
+    absent = ordered < 0
+    absent[..., 1:].logical_or_(ordered[..., 1:] == ordered[..., :-1])
+    return ordered.masked_fill_(absent, blocks).sort(-1).values
+
+
+def _keys_below(ordered: Tensor, keys: int, limit: Any) -> Tensor:
+    """How many keys of each list are before `limit`, a number or one for each list, which is not behind the last key."""
+    return (limit - ordered * keys).clamp_(0, keys).sum(-1, dtype=torch.int32)
+
+
+def _limits(mask: Any, sizes: Mapping[str, Any], form: ListForm, device: torch.device) -> dict[str, Tensor] | None:
+    """Of `masks.causal`, how many keys queries see: "each" of every block, and the "last" of each; None for other masks.
+
+    Lists are in order, so that a query sees the first keys of its list, and no function has to tell.
+    """
+    make, args, kwargs = getattr(mask, MADE, (None, (), {}))
+    if make is not causal:
+        return None
+    shift = sizes["Skv"] - sizes["Sq"] if (*args, *kwargs.values()) == ("bottom_right",) else 0
+
+    def made() -> dict[str, Tensor]:
+        count = -(-sizes["Sq"] // form.queries)
+        query = torch.arange(count * form.queries, device=device).clamp_(max=sizes["Sq"] - 1)
+        each = (query + (shift + 1)).clamp_(0, sizes["Skv"]).to(torch.int32).view(count, form.queries)
+        return {"each": each, "last": each[:, -1:]}
+
+    return _kept((sizes["Sq"], sizes["Skv"], shift, form.queries, device), made)
+
+
+def _seen(ordered: Tensor, used: Tensor, keys: int, limits: Tensor) -> Tensor:
+    """How many keys of each list each of its queries sees, whose limits are [lists, queries]: [B, heads, lists, queries]."""
+    begins, limits = ordered * keys, limits.expand(*ordered.shape[:3], -1).contiguous()
+    before = torch.searchsorted(begins, limits, out_int32=True) - 1  # the last block that begins before
+    inside = limits - begins.gather(3, before.clamp(min=0).long())
+    return torch.minimum(before * keys + inside.clamp_(max=keys), used[..., None]).clamp_(min=0)
+
+
+def _mask_of(seen: Tensor, fold: int) -> Callable[..., Any]:
+    def mask(b: Any, h: Any, q: Any, kv: Any) -> Any:
+        return kv < seen[b, q if fold == 1 else q // fold]
+
+    return mask
 
 
 def _pages(x: Tensor, made: _Sequences, blocks: int) -> Tensor:
@@ -107,16 +188,46 @@ def _pages(x: Tensor, made: _Sequences, blocks: int) -> Tensor:
     return cut.flatten(0, 2).unsqueeze(2)
 
 
-def _to(heads: int, index: Tensor) -> Tensor:
-    """Which head of the lists is that of each head of sequences."""
-    return torch.arange(heads, device=index.device) * index.shape[1] // heads
+def _of_heads(lists: Tensor, heads: int) -> Tensor:
+    """Of [B, heads of lists, ...] those of each of `heads` heads of sequences."""
+    return lists.repeat_interleave(heads // lists.shape[1], 1) if lists.shape[1] < heads else lists
 
 
-def _numbers(rows: Tensor, made: _Sequences, sizes: Mapping[str, Any], blocks: int) -> Tensor:
-    """The numbers of pages, [sequences, entries], of those of blocks."""
-    first = torch.arange(sizes["B"], device=rows.device)[:, None] * (sizes["Hkv"] // made.key_heads)
-    first = (first + torch.arange(made.heads, device=rows.device) // made.key_group) * blocks
-    return (rows + first.flatten().repeat_interleave(made.blocks)[:, None]).to(torch.int32)
+_KEPT: dict[tuple[Any, ...], dict[str, Tensor]] = {}
+_CAPTURED: list[dict[str, Tensor]] = []
+"""Those that CUDA graphs read, which are never freed."""
+
+
+def _kept(key: tuple[Any, ...], make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+    """What follows from sizes alone, and is made once; the last of `key` is the device."""
+    captures = key[-1].type == "cuda" and torch.cuda.is_current_stream_capturing()
+    found = _KEPT.get(key)
+    if found is None:
+        found = make()
+        if not captures:  # what a graph makes has no contents before it runs
+            if key[-1].type == "cuda":
+                torch.cuda.current_stream(key[-1]).synchronize()  # calls on other streams take it, too
+            if len(_KEPT) == _MOST:
+                _KEPT.clear()
+            _KEPT[key] = found
+    elif captures:
+        _CAPTURED.append(found)
+    return found
+
+
+def _places(made: _Sequences, queries: int, blocks: int, device: torch.device) -> dict[str, Tensor]:
+    """Where the queries of sequences are, and what is added to numbers of blocks."""
+
+    def make() -> dict[str, Tensor]:
+        own = torch.arange(0, made.queries, queries, device=device)
+        lengths = (made.queries - own).clamp(max=queries).repeat(made.batch * made.heads) * made.fold
+        first = torch.arange(made.batch, device=device)[:, None] * (made.all_key_heads // made.key_heads)
+        first = (first + torch.arange(made.heads, device=device) // made.key_group) * blocks
+        pages = first.flatten().repeat_interleave(made.blocks)[:, None]
+        places = {"q_begins": lengths.cumsum(0) - lengths, "q_lengths": lengths, "k_begins": torch.zeros_like(lengths), "pages": pages}
+        return {name: value.to(torch.int32) for name, value in places.items()}
+
+    return _kept((made, queries, blocks, device), make)
 
 
 @functools.lru_cache(256)
@@ -131,12 +242,22 @@ def _looks_at_scores_alone(text: str) -> bool:
     return True
 
 
-def _back(x: Tensor, made: _Sequences, sizes: Mapping[str, Any], order: str) -> Tensor:
-    """o of all sequences, [positions, heads of one, D], in the order of a layout, and row outputs as [B, Hq, Sq]."""
-    counts = sizes["B"], made.heads, sizes["Sq"]
+def _gathers(text: str, device: str) -> bool:
+    """Whether a device has kernels of a program that see single queries' keys in pages of any size."""
+    return getattr(driver.compile_derivative(text, device, "", []), "gathers", lambda: False)()
+
+
+def _back(x: Tensor, made: _Sequences, order: str) -> Tensor:
+    """o of all sequences, [rows, heads of one, D], in the order of a layout, and row outputs as [B, Hq, Sq]."""
+    rows, heads = (made.batch, made.heads, made.queries, made.fold), (made.key_heads, made.apart)
     if x.dim() == 2:
-        return x.unflatten(1, counts).permute(1, 2, 0, 3).flatten(1, 2)
-    return in_order(x.unflatten(0, counts).permute(0, 1, 3, 2, 4).flatten(1, 2), order)
+        return x.unflatten(1, rows).unflatten(0, heads).permute(2, 3, 0, 5, 1, 4).flatten(1, 4)
+    apart = x.unflatten(1, heads).unflatten(0, rows)
+    if order == "bhsd":
+        return _dense(apart.permute(0, 1, 4, 3, 5, 2, 6)).flatten(1, 4)
+    if order == "bshd":
+        return _dense(apart.permute(0, 2, 1, 4, 3, 5, 6)).flatten(2, 5)
+    return _dense(apart.permute(2, 0, 1, 4, 3, 5, 6)).flatten(2, 5)
 
 
 def _wrapped(
@@ -145,35 +266,42 @@ def _wrapped(
     """The functions of true places, as functions of a sequence, a head of it, and positions in it."""
     query_mod, key_mod, value_mod, score_mod, mask_mod, row = functions
     heads, blocks, group, of_key, key_heads = made.heads, made.blocks, made.group, made.key_group, made.key_heads
-    queries, keys = form.queries, form.listed
+    queries, keys, fold, apart = form.queries, form.listed, made.fold, made.apart
     q_len, kv_len, num_heads = lengths
+    whole = kv_len % keys == 0
 
     def entry(b: Any) -> Any:
         return b // (heads * blocks)
 
-    def head(b: Any, h: Any) -> Any:
-        return (b // blocks) % heads * group + h
+    def head(b: Any, h: Any, q: Any) -> Any:
+        own = h if key_heads == 1 or fold == 1 else h // apart * (fold * apart) + h % apart
+        return (b // blocks) % heads * group + (own if fold == 1 else own + q % fold * apart)
 
     def query(b: Any, q: Any) -> Any:
-        return (b % blocks * queries + q).clamp(max=q_len - 1)  # rows past the end are computed, too
+        return (b % blocks * queries + (q if fold == 1 else q // fold)).clamp(max=q_len - 1)  # rows past the end are computed, too
+
+    if keys > 1 and any(function is not None for function in functions[:5]):
+        # How far a listed block is from where it would be as the next one: one look and one sum give a position.
+        listed = (listed - torch.arange(listed.shape[1], dtype=listed.dtype, device=listed.device)) * keys
 
     def key(b: Any, kv: Any) -> Any:
-        return (listed[b, kv // keys] * keys + kv % keys).clamp(max=kv_len - 1)
+        found = listed[b, kv] if keys == 1 else kv + listed[b, kv // keys]
+        return found if whole else found.clamp(max=kv_len - 1)
 
     def with_sizes() -> Any:
         return frontend_sizes.given(q_len=q_len, kv_len=kv_len, num_heads=num_heads)
 
     def of_score(score: Any, b: Any, h: Any, q: Any, kv: Any) -> Any:
         with with_sizes():
-            return score_mod(score, entry(b), head(b, h), query(b, q), key(b, kv))
+            return score_mod(score, entry(b), head(b, h, q), query(b, q), key(b, kv))
 
     def of_mask(b: Any, h: Any, q: Any, kv: Any) -> Any:
         with with_sizes():
-            return mask_mod(entry(b), head(b, h), query(b, q), key(b, kv))
+            return mask_mod(entry(b), head(b, h, q), query(b, q), key(b, kv))
 
     def of_query(x: Any, b: Any, h: Any, q: Any, d: Any) -> Any:
         with with_sizes():
-            return query_mod(x, entry(b), head(b, h), query(b, q), d)
+            return query_mod(x, entry(b), head(b, h, q), query(b, q), d)
 
     def of_keys(mod: Callable[..., Any]) -> Callable[..., Any]:
         def moded(x: Any, b: Any, h: Any, kv: Any, d: Any) -> Any:

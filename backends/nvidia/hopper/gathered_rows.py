@@ -1,0 +1,127 @@
+"""Keys in pages of any size (key lists of single keys): the warps of the producer copy each row from where a table says it is.
+
+One of them decides what is loaded, as everywhere, and tells the others for each stage where its rows are, through shared memory.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+
+HEADER = "attn_gather.cuh"
+ARRIVALS = "1 + 32 * attn::kGatherers"
+"""Those of a full stage: each lane's, when what it copied is there, and one when the rest is."""
+GATHERING = {1: (240, 72), 2: (216, 72)}
+"""By the number of consumer warpgroups: registers of a consumer and of a producer thread."""
+_ALIGN = 8
+"""Elements of what a lane copies at a time."""
+
+
+class Ring(Protocol):
+    """What is known of a ring; see `memory.TileRing`."""
+
+    source: ir.Value
+    rows: int
+    columns: int
+    stages: int
+    turn: str
+
+    def at(self, turn: str = "") -> str: ...
+    def barrier(self, which: str, turn: str = "") -> str: ...
+    def parity(self, turn: str = "") -> str: ...
+
+
+class Layout(Protocol):
+    """See `memory.SharedAllocator`."""
+
+    def barrier(self, name: str, count: int, arrivals: int | str) -> str: ...
+    def slot(self, name: str, size: int) -> str: ...
+
+
+class GatheredRows:
+    """Prints what the warps of the producer do about rings whose rows are copied one by one, in the order in which these are filled."""
+
+    def __init__(self, core: Core, layout: Layout) -> None:
+        self.core, self.layout = core, layout
+        self.rings: list[tuple[Ring, str]] = []
+
+    def reserve(self, ring: Ring, constant: str) -> None:
+        """Makes room for messages about the stages of a ring. Raises UnsupportedError for rows that no lane copies."""
+        if ring.columns % _ALIGN or ring.rows % 16:
+            raise UnsupportedError(f"hopper: rows are copied one by one where they have a multiple of {_ALIGN} columns, not {ring.columns}")
+        self.layout.barrier(f"{constant}Asked", ring.stages, 1)
+        self.layout.slot(f"{constant}Rows", ring.stages * self._bytes(ring))
+        self.rings.append((ring, constant))
+
+    def _bytes(self, ring: Ring) -> int:
+        """Page and place of each row, and the head, or -1 where no more is asked for."""
+        return 8 * ring.rows + 16
+
+    def find(self, ring: Ring, table: ir.Value, place: list[str]) -> None:
+        """Lane l looks where rows l, l + 32, ... of a block at `place` are. Pages that there are not are as rows that there are not."""
+        core, (begin, _, batch, count), each = self.core, place, -(-ring.rows // 32)
+        size, pages = core.arguments.size(ring.source, 2), core.arguments.size(ring.source, 0)
+        core.writer.line(f"int pages[{each}], places[{each}];")
+        with core.writer.unrolled("i", each):
+            core.writer.line(f"const int row = 32 * i + lane, at = {begin} + row;")
+            page = core.arguments.element(table, [batch, f"(at / {size})"])
+            core.writer.line(f"const int page = row < {count} ? {page} : -1;")
+            core.writer.line(f"pages[i] = page < {pages} ? page : -1, places[i] = at % {size};")
+
+    def send(self, ring: Ring, head: str, lines: Sequence[str]) -> None:
+        """Fills a free stage: tells the other warps, and copies a share. One lane does before what `lines` say."""
+        core, writer = self.core, self.core.writer
+        constant, each = next(name for other, name in self.rings if other is ring), -(-ring.rows // 32)
+        with core.scope(""):
+            writer.line(f"const uint32_t message = {self._message(ring, constant, ring.turn)};")
+            with writer.unrolled("i", each):
+                inside = f"if (32 * i + lane < {ring.rows}) " if ring.rows % 32 else ""
+                writer.line(f"{inside}attn::gather_tell(message, 32 * i + lane, pages[i], places[i]);")
+            writer.line("attn::warp_sync();")
+            with writer.block("if (lane == 0)"):
+                writer.line(*lines, f"attn::store_shared_int(message + {8 * ring.rows}, {head});")
+                writer.line(
+                    f"attn::barrier_arrive({ring.barrier('full')});", f"attn::barrier_arrive({self._asked(ring, constant, ring.turn)});"
+                )
+            writer.line("attn::warp_sync();")
+            self._copy(ring, head, ring.turn, "0")
+
+    def _message(self, ring: Ring, constant: str, turn: str) -> str:
+        return f"shared + {constant}Rows + {turn} % {ring.stages} * {self._bytes(ring)}"
+
+    def _asked(self, ring: Ring, constant: str, turn: str) -> str:
+        return f"shared + {constant}Asked + {turn} % {ring.stages} * 8"
+
+    def _copy(self, ring: Ring, head: str, turn: str, gatherer: str) -> None:
+        arguments = self.core.arguments
+        pages, rows, heads = (arguments.stride(ring.source, dim) for dim in (0, 2, 1))
+        to = f"{ring.at(turn)}, {ring.barrier('full', turn)}, {gatherer}, lane"
+        self.core.writer.line(
+            f"attn::gather_rows<{ring.rows}, {ring.columns}>({arguments.pointer(ring.source, _ALIGN)} + {head} * {heads}, {pages}, {rows},",
+            f"    message, {to});",
+        )
+
+    def end(self) -> None:
+        """After its last stage, the first warp tells the others that there is no more."""
+        (ring, constant), writer = self.rings[0], self.core.writer
+        writer.line(f"attn::barrier_wait({ring.barrier('free')}, ({ring.parity()}) ^ 1);")
+        with writer.block("if (lane == 0)"):
+            writer.line(f"attn::store_shared_int({self._message(ring, constant, ring.turn)} + {8 * ring.rows}, -1);")
+            writer.line(f"attn::barrier_arrive({self._asked(ring, constant, ring.turn)});")
+
+    def workers(self, first: int) -> None:
+        """What the other warps do, the first of which is number `first`."""
+        core, writer = self.core, self.core.writer
+        with core.scope("for (uint32_t turn = 0;; ++turn)"):
+            for number, (ring, constant) in enumerate(self.rings):
+                with core.scope("" if number else None):
+                    writer.line(f"attn::barrier_wait({self._asked(ring, constant, 'turn')}, {ring.parity('turn')});")
+                    name = f"asked{number or ''}"
+                    with core.scope(""):
+                        writer.line(f"const uint32_t message = {self._message(ring, constant, 'turn')};")
+                        writer.line(f"const int {name} = attn::load_shared_int(message + {8 * ring.rows});")
+                        if not number:
+                            writer.line(f"if ({name} < 0) break;")
+                        self._copy(ring, name, "turn", f"attn::warp_index() - {first - 1}")
