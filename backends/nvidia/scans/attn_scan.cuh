@@ -1,0 +1,224 @@
+// Device helpers of chunk scans for any chip from sm_80 on: tiles in shared memory, matrix products of warps (mma.sync), unit triangles.
+//
+// Threads of a block are 8 warps. A tile of 16 bits lies in shared memory row by row, its chunks of 16 bytes permuted within a row; one of f32
+// has rows with 8 more columns. A product's results lie in registers: the warps share its rows and columns as a grid, of which each warp has
+// `High` x `Wide` parts of 16 x 8; element 2 r + c of a part is row 8 r + lane / 4, column 2 (lane % 4) + c.
+#pragma once
+
+namespace attn {
+
+// One of two numbers.
+ATTN_DEVICE __half half_of(uint32_t both, int which) { return __ushort_as_half((unsigned short)(which ? both >> 16 : both & 0xffff)); }
+ATTN_DEVICE __nv_bfloat16 bfloat_of(uint32_t both, int which) {
+  return __ushort_as_bfloat16((unsigned short)(which ? both >> 16 : both & 0xffff));
+}
+
+// ---- tiles in shared memory
+
+// The byte of an element of a tile of 16 bits: eight rows at the same column lie in different banks.
+template <int Columns> ATTN_DEVICE int place(int row, int column) {
+  constexpr int kShift = Columns >= 64 ? 0 : Columns >= 32 ? 1 : 2, kMask = Columns >= 64 ? 7 : Columns >= 32 ? 3 : 1;
+  return row * (2 * Columns) + ((((column >> 3) ^ (row >> kShift & kMask)) << 4) | (column & 7) << 1);
+}
+template <int Columns> ATTN_DEVICE uint32_t &two(unsigned char *tile, int row, int column) {
+  return *(uint32_t *)(tile + place<Columns>(row, column));
+}
+template <int Columns> ATTN_DEVICE unsigned short &one(unsigned char *tile, int row, int column) {
+  return *(unsigned short *)(tile + place<Columns>(row, column));
+}
+
+// The sum over the four lanes of a row.
+ATTN_DEVICE float sum_of_row(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+// Rows from memory to a tile of 16 bits, 16 bytes at a time; rows past the last one repeat it.
+template <int Rows, int Columns, class Element>
+ATTN_DEVICE void copy_rows(unsigned char *tile, const Element *from, long long stride, int count) {
+#pragma unroll
+  for (int at = 0; at < Rows * Columns / 8; at += 256) {
+    const int piece = at + threadIdx.x, row = piece / (Columns / 8), column = piece % (Columns / 8) * 8;
+    if (Rows * Columns / 8 % 256 == 0 || piece < Rows * Columns / 8)
+      copy_16(tile + place<Columns>(row, column), from + min(row, count - 1) * stride + column);
+  }
+}
+
+// ---- products
+
+// sum += a b. The tiles are [Rows, Depth] and [Depth, Columns], or the other way round where they are turned. The warps are a grid Down x 8 / Down.
+template <class Element, int Rows, int Columns, int Depth, int Down, bool TurnA, bool TurnB, int Count>
+ATTN_DEVICE void multiply(float (&sum)[Count], const unsigned char *a, const unsigned char *b) {
+  constexpr int kAcross = 8 / Down, kHigh = Rows / 16 / Down, kWide = Columns / 8 / kAcross;
+  static_assert(Count == 4 * kHigh * kWide && kHigh > 0 && kWide > 0);
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  const int row = warp / kAcross * (16 * kHigh), column = warp % kAcross * (8 * kWide);
+  const uint32_t at_a = shared_address(a), at_b = shared_address(b);
+#pragma unroll
+  for (int k = 0; k < Depth; k += 16) {
+    uint32_t x[kHigh][4];
+#pragma unroll
+    for (int m = 0; m < kHigh; ++m) {
+      if constexpr (TurnA) load_matrices_transposed(at_a + place<Rows>(k + lane / 16 * 8 + lane % 8, row + 16 * m + lane / 8 % 2 * 8), x[m]);
+      else load_matrices(at_a + place<Depth>(row + 16 * m + lane % 16, k + lane / 16 * 8), x[m]);
+    }
+#pragma unroll
+    for (int n = 0; n < kWide; n += 2) {
+      uint32_t y[4];
+      // The last of an odd number of parts loads what lies beside it twice.
+      const int next = n + 1 < kWide ? 8 : 0;
+      if constexpr (TurnB) load_matrices(at_b + place<Depth>(column + 8 * n + lane / 16 * next + lane % 8, k + lane / 8 % 2 * 8), y);
+      else load_matrices_transposed(at_b + place<Columns>(k + lane % 16, column + 8 * n + lane / 16 * next), y);
+#pragma unroll
+      for (int m = 0; m < kHigh; ++m) {
+        mma(Element{}, &sum[4 * (m * kWide + n)], x[m], y[0], y[1]);
+        if (n + 1 < kWide) mma(Element{}, &sum[4 * (m * kWide + n + 1)], x[m], y[2], y[3]);
+      }
+    }
+  }
+}
+
+// ---- sums over rows
+
+// out[i] is the sum of rows 0 to i (or, reversed, i to Rows - 1) of a tile whose rows are so far apart.
+template <int Rows, int Columns, bool Reverse, typename T> ATTN_DEVICE void running_sums(const T *x, T *out, int stride) {
+  for (int column = threadIdx.x; column < Columns; column += 256) {
+    T sum = 0;
+#pragma unroll 8
+    for (int n = 0; n < Rows; ++n) {
+      const int row = Reverse ? Rows - 1 - n : n;
+      sum += x[row * stride + column];
+      out[row * stride + column] = sum;
+    }
+  }
+}
+
+// The same of one row: a warp adds up, each lane neighbouring elements.
+template <int Length, bool Reverse, typename T> ATTN_DEVICE void running_sum(const T *x, T *out) {
+  constexpr int kEach = Length / 32;
+  if (threadIdx.x >= 32) return;
+  const int lane = threadIdx.x, first = (Reverse ? 31 - lane : lane) * kEach;
+  T sums[kEach];
+#pragma unroll
+  for (int n = 0; n < kEach; ++n) {
+    const T own = x[first + (Reverse ? kEach - 1 - n : n)];
+    sums[n] = n ? sums[n - 1] + own : own;
+  }
+  T before = sums[kEach - 1];
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const T other = __shfl_up_sync(0xffffffffu, before, step);
+    if (lane >= step) before += other;
+  }
+  before = __shfl_up_sync(0xffffffffu, before, 1);
+#pragma unroll
+  for (int n = 0; n < kEach; ++n) out[first + (Reverse ? kEach - 1 - n : n)] = lane ? before + sums[n] : sums[n];
+}
+
+// ---- systems of a unit triangle
+
+// The tile, [C, C + 8] of f32, holds a strictly lower triangle A, and afterwards (I + A)^-1 in the lower triangle and the diagonal; the rest is
+// anything. Blocks of 16 by substitution, a column of the inverse in a lane's registers; of two blocks, the lower left one of their inverse is
+// -T22 A21 T11, whose product A21 T11 lies in the upper right one for a while. All threads come here, and are together at the end.
+template <int C> ATTN_DEVICE void invert_triangle(float *tile) {
+  constexpr int kStride = C + 8;
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  if (warp < C / 16) {
+    float *block = tile + 16 * warp * (kStride + 1);
+    const int own = lane & 15;
+    float x[16];
+#pragma unroll
+    for (int r = 0; r < 16; ++r) {
+      x[r] = r == own ? 1.0f : 0.0f;
+#pragma unroll
+      for (int s = 0; s < r; ++s) x[r] -= block[r * kStride + s] * x[s];
+    }
+    __syncwarp();
+    if (lane < 16) {
+#pragma unroll
+      for (int r = 0; r < 16; ++r) block[r * kStride + own] = x[r];
+    }
+  }
+  __syncthreads();
+#pragma unroll
+  for (int size = 16; size < C; size *= 2) {
+#pragma unroll
+    for (int turn = 0; turn < 2; ++turn) {
+      for (int at = threadIdx.x; at < C * size / 8; at += 256) {
+        const int pair = at / (size * size / 4), row = at / (size / 4) % size, column = at % (size / 4) * 4;
+        float *first = tile + 2 * size * pair * (kStride + 1), *low = first + size * kStride;
+        const float *a = (turn ? low + size : low) + row * kStride, *b = (turn ? first + size : first) + column;
+        float sum[4] = {};
+        // Inverses are zero above the diagonal, where the tile holds something else.
+        const int begin = turn ? 0 : column / 16 * 16, end = turn ? row / 16 * 16 + 16 : size;
+#pragma unroll 8
+        for (int k = begin; k < end; ++k) {
+          const float4 y = *(const float4 *)(b + k * kStride);
+          const float x = a[k];
+          sum[0] += x * y.x;
+          sum[1] += x * y.y;
+          sum[2] += x * y.z;
+          sum[3] += x * y.w;
+        }
+        float *to = (turn ? low : first + size) + row * kStride + column;
+#pragma unroll
+        for (int c = 0; c < 4; ++c) to[c] = turn ? -sum[c] : sum[c];
+      }
+      __syncthreads();
+    }
+  }
+}
+
+// What `invert_triangle` left, as pieces of bf16, each the nearest to what those before it leave; turned round in both directions where asked for.
+template <int C, bool Upper, int Pieces> ATTN_DEVICE void cut_inverse(const float *tile, unsigned char *pieces) {
+  for (int at = threadIdx.x; at < C * C / 2; at += 256) {
+    const int row = at / (C / 2), column = at % (C / 2) * 2;
+    float x[2];
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const int i = Upper ? C - 1 - row : row, j = Upper ? C - 1 - column - c : column + c;
+      x[c] = j <= i ? tile[i * (C + 8) + j] : 0.0f;
+    }
+#pragma unroll
+    for (int piece = 0; piece < Pieces; ++piece) {
+      const uint32_t both = pack(BF16{}, x[0], x[1]);
+      two<C>(pieces + piece * (2 * C * C), row, column) = both;
+#pragma unroll
+      for (int c = 0; c < 2; ++c) x[c] -= __bfloat162float(bfloat_of(both, c));
+    }
+  }
+}
+// The same of a product's results.
+template <int Rows, int Columns, int Down, int Pieces, int Count> ATTN_DEVICE void cut_results(const float (&from)[Count], unsigned char *pieces) {
+  constexpr int kAcross = 8 / Down, kHigh = Rows / 16 / Down, kWide = Columns / 8 / kAcross;
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+#pragma unroll
+  for (int m = 0; m < kHigh; ++m)
+#pragma unroll
+    for (int n = 0; n < kWide; ++n)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int row = (warp / kAcross * kHigh + m) * 16 + 8 * r + lane / 4, column = (warp % kAcross * kWide + n) * 8 + 2 * (lane % 4);
+        float x[2] = {from[4 * (m * kWide + n) + 2 * r], from[4 * (m * kWide + n) + 2 * r + 1]};
+#pragma unroll
+        for (int piece = 0; piece < Pieces; ++piece) {
+          const uint32_t both = pack(BF16{}, x[0], x[1]);
+          two<Columns>(pieces + piece * (2 * Rows * Columns), row, column) = both;
+#pragma unroll
+          for (int c = 0; c < 2; ++c) x[c] -= __bfloat162float(bfloat_of(both, c));
+        }
+      }
+}
+// x <- T x of such pieces: six products of three, three of two, the smallest first.
+template <int C, int Columns, int Down, int Pieces, int Count>
+ATTN_DEVICE void multiply_pieces(float (&x)[Count], const unsigned char *inverse, const unsigned char *right) {
+#pragma unroll
+  for (int i = 0; i < Count; ++i) x[i] = 0.0f;
+#pragma unroll
+  for (int total = Pieces - 1; total >= 0; --total)
+#pragma unroll
+    for (int piece = total; piece >= 0; --piece)
+      multiply<BF16, C, Columns, C, Down, false, false>(x, inverse + piece * (2 * C * C), right + (total - piece) * (2 * C * Columns));
+}
+
+} // namespace attn

@@ -1,0 +1,238 @@
+"""Where the tiles of a chunk scan are: products and states in registers, 16-bit tiles, rows and what others read in shared memory."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations, yielded
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+
+THREADS, WARPS = 256, 8
+DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
+SOLVE = "tile.solve_unit"
+HALVES = ("f16", "bf16")
+BYTES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}
+_PAD = 8
+"""Columns between rows of f32, so that threads of one product's results use different banks."""
+_STEP = 32
+"""Rows and columns of tiles are multiples of it."""
+_ALIGN = 128
+
+
+@dataclass(frozen=True)
+class ScanGrid:
+    """How warps share a tile in registers: `down` x `across` of them, each with `high` x `wide` parts of 16 x 8."""
+
+    rows: int
+    columns: int
+
+    @property
+    def down(self) -> int:
+        """Warps along rows: what one of them reads of both factors is least."""
+        fits = [d for d in (1, 2, 4, 8) if self.rows // 16 % d == 0 and self.columns // 8 % (WARPS // d) == 0]
+        return min(fits, key=lambda d: (self.rows // d + self.columns * d // WARPS, d))
+
+    @property
+    def across(self) -> int:
+        """Warps along columns."""
+        return WARPS // self.down
+
+    @property
+    def high(self) -> int:
+        """Parts of a warp along rows."""
+        return self.rows // 16 // self.down
+
+    @property
+    def wide(self) -> int:
+        """Parts of a warp along columns."""
+        return self.columns // 8 // self.across
+
+    @property
+    def registers(self) -> int:
+        """Of a thread."""
+        return 4 * self.high * self.wide
+
+
+@dataclass(frozen=True)
+class Place:
+    """A tile in shared memory: bytes `begin` to `end`."""
+
+    begin: int
+    end: int
+    element: str
+    shape: tuple[int, ...]
+
+    @property
+    def stride(self) -> int:
+        """Elements from one row to the next."""
+        return self.shape[1] if self.element in HALVES else self.shape[1] + _PAD
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """Shared memory that is needed from one op to another."""
+
+    key: object
+    size: int
+    first: int
+    last: int
+    element: str = ""
+    shape: tuple[int, ...] = ()
+
+
+def shape_of(value: ir.Value) -> tuple[int, ...]:
+    """The sizes of a tile."""
+    return tuple(ir.RankedTensorType(value.type).shape)
+
+
+def element_of(value: ir.Value) -> str:
+    """The name of its element's type."""
+    return str(ir.RankedTensorType(value.type).element_type)
+
+
+def own_reads(op: ir.Operation) -> list[ir.Operation]:
+    """The reads of a map of two dimensions at its own place."""
+    indices = list(body(op).arguments)
+    return [read for read in operations(body(op)) if read.name == "tensor.extract" and list(read.operands)[1:] == indices]
+
+
+class ScanLayout:
+    """Facts of a kernel; `places` are those of tiles, by value, and of what ops need for themselves, by (op, name).
+
+    `in_registers(tile)`; `size`: bytes of shared memory. Raises UnsupportedError for tiles that warps cannot share.
+    """
+
+    def __init__(self, kernel: ir.Operation, pieces: int) -> None:
+        self.kernel, self.pieces = kernel, pieces
+        self._numbers: dict[ir.Operation, int] = {}
+        self._ends: dict[ir.Operation, int] = {}
+        self._number(kernel.regions[0].blocks[0])
+        for op in self._numbers:
+            for value in [*op.results, *(argument for region in op.regions for block in region.blocks for argument in block.arguments)]:
+                if is_tile(value):
+                    _check(value, op)
+        self.places: dict[object, Place] = {}
+        self.size = self._allocate(self._wanted())
+
+    def in_registers(self, value: ir.Value) -> bool:
+        """Whether a tile is in registers: one of f32 that products make or take, or that all maps read at their own place."""
+        if is_row(value.type) or element_of(value) != "f32" or not is_shared(shape_of(value)):
+            return False
+        maker = None if isinstance(value.owner, ir.Block) else value.owner.operation
+        if maker is not None and maker.name == "tile.cumsum":
+            return False
+        return maker is None or maker.name not in ("tile.map", "tile.load") or not self.read_across(value) or self._is_changed(value)
+
+    def in_shared(self, value: ir.Value) -> bool:
+        """Whether a tile has a place in shared memory."""
+        return not self.in_registers(value) or self.read_across(value)
+
+    def read_across(self, value: ir.Value) -> bool:
+        """Whether something reads elements of a tile that other threads have."""
+        for use in value.uses:
+            op = use.owner.operation
+            if op.name == "tile.cumsum":
+                return True
+            if op.name == "tensor.extract":
+                outer = op.parent
+                if outer is None or outer.name != "tile.map" or op not in own_reads(outer) or shape_of(value) != extents(outer):
+                    return True
+        return False
+
+    def _is_changed(self, value: ir.Value) -> bool:
+        """Whether a product is added to a tile, a loop carries it, or it is solved for."""
+        names = (*DOTS[1:], SOLVE, "scf.for", "scf.yield")
+        return any(use.owner.operation.name in names for use in value.uses)
+
+    # ---- shared memory
+
+    def _number(self, block: ir.Block) -> None:
+        for op in operations(block):
+            self._numbers[op] = len(self._numbers)
+            if op.name in ("scf.for", "scf.if"):
+                for region in op.regions:
+                    for inner in region.blocks:
+                        self._number(inner)
+            self._ends[op] = len(self._numbers) - 1
+
+    def _wanted(self) -> list[_Wanted]:
+        found: list[_Wanted] = []
+        for op, number in self._numbers.items():
+            for value in op.results if op.name != "scf.for" else []:
+                if is_tile(value) and self.in_shared(value) and not (op.name == "tile.map" and value in sums_of(op)):
+                    found.append(self._tile(value, number, self._last(value, op)))
+            if op.name == "scf.for":
+                for argument, result in zip(list(body(op).arguments)[1:], op.results, strict=True):
+                    if self.in_shared(argument) or self.in_shared(result):
+                        found.append(self._tile(argument, number, max(self._ends[op], self._last(result, op))))
+            elif op.name == "tile.map" and len(list(op.operands)) == 2:
+                for number_of, result in enumerate(sums_of(op)):
+                    grid = ScanGrid(*extents(op))
+                    found.append(_Wanted((op, number_of), 4 * grid.across * grid.rows, number, self._last(result, op)))
+            elif op.name == SOLVE:
+                rows, columns = shape_of(op.results[0])
+                found.append(_Wanted((op, "triangle"), 4 * rows * (rows + _PAD), number, number))
+                found.append(_Wanted((op, "pieces"), 2 * self.pieces * rows * (rows + columns), number, number))
+        return found
+
+    def _tile(self, value: ir.Value, first: int, last: int) -> _Wanted:
+        shape, element = shape_of(value), element_of(value)
+        place = Place(0, 0, element, shape)
+        count = shape[0] * place.stride if len(shape) == 2 else shape[0]
+        return _Wanted(value, count * BYTES[element], first, last, element, shape)
+
+    def _last(self, value: ir.Value, maker: ir.Operation) -> int:
+        """The number of the last op that may read a tile: the end of a loop around it that does not hold the tile's maker."""
+        last = self._numbers[maker]
+        for use in value.uses:
+            user: ir.Operation | None = use.owner.operation
+            while user is not None and user.block != maker.block:
+                user = user.parent
+            last = max(last, self._ends[user] if user is not None else last)
+        return last
+
+    def _allocate(self, wanted: Iterable[_Wanted]) -> int:
+        """The first place that is free; returns the size of all."""
+        taken: list[tuple[_Wanted, int, int]] = []
+        for each in sorted(wanted, key=lambda w: (w.first, -w.size)):
+            others = sorted((begin, end) for other, begin, end in taken if other.first <= each.last and each.first <= other.last)
+            at = 0
+            for begin, end in others:
+                if begin - at >= each.size:
+                    break
+                at = max(at, -(-end // _ALIGN) * _ALIGN)
+            taken.append((each, at, at + each.size))
+            self.places[each.key] = Place(at, at + each.size, each.element, each.shape)
+        return max((end for _, _, end in taken), default=0)
+
+
+def extents(op: ir.Operation) -> tuple[int, ...]:
+    """The sizes of a map."""
+    makers = [None if isinstance(value.owner, ir.Block) else value.owner.operation for value in op.operands]
+    if any(maker is None or maker.name != "arith.constant" for maker in makers):
+        raise UnsupportedError(f"scans: maps have static sizes ({op.location})")
+    return tuple(ir.IntegerAttr(maker.attributes["value"]).value for maker in makers if maker is not None)
+
+
+def sums_of(op: ir.Operation) -> list[ir.Value]:
+    """What a map adds up along rows."""
+    count = len(list(ir.ArrayAttr(op.attributes["reductions"])))
+    results = list(op.results)
+    return results[len(results) - count :] if count else []
+
+
+def is_shared(shape: tuple[int, ...]) -> bool:
+    """Whether warps can share a tile of this shape."""
+    return all(size % _STEP == 0 for size in shape)
+
+
+def _check(value: ir.Value, op: ir.Operation) -> None:
+    shape, element = shape_of(value), element_of(value)
+    made = op.name == "tile.map" and element not in HALVES and value not in sums_of(op) and min(shape) > 0
+    if element not in BYTES or not (made or (is_shared(shape) and min(shape) > 0)):
+        raise UnsupportedError(f"scans: tiles of {value.type}: warps share rows and columns in steps of {_STEP} ({op.location})")
+
+
+def carried(op: ir.Operation) -> list[tuple[ir.Value, ir.Value, ir.Value, ir.Value]]:
+    """What a loop carries: where it begins, its name inside, what a turn yields, and what comes out."""
+    return list(zip(list(op.operands)[3:], list(body(op).arguments)[1:], yielded(body(op)), op.results, strict=True))

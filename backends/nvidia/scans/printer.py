@@ -1,0 +1,323 @@
+"""Prints the ops of a chunk scan."""
+
+from attn_mlir.backends.gpu.origins import for_op
+from attn_mlir.backends.gpu.remainders import LIFT
+from attn_mlir.backends.gpu.rules import SCALARS, Rule, rule_of
+from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations, yielded
+from attn_mlir.backends.nvidia.scans.core import ScanCore
+from attn_mlir.backends.nvidia.scans.layout import DOTS, HALVES, SOLVE, THREADS, ScanGrid, ScanLayout, carried, element_of, shape_of
+from attn_mlir.backends.nvidia.scans.maps import ScanMaps, owner_of, rows_of
+from attn_mlir.dialects.numbers import flag
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+
+
+class ScanPrinter:
+    """Prints blocks of ops."""
+
+    def __init__(self, core: ScanCore) -> None:
+        self.core = core
+        self.maps = ScanMaps(core)
+
+    @property
+    def layout(self) -> ScanLayout:
+        """Where tiles are."""
+        return self.core.layout
+
+    def block(self, block: ir.Block) -> None:
+        """Prints the ops of a block."""
+        for op in operations(block):
+            if op.name in ("scf.yield", "func.return"):
+                break
+            self.operation(op)
+
+    @for_op
+    def operation(self, op: ir.Operation) -> None:
+        """Prints one op."""
+        rule_of(_RULES, op, "scans")(self, op)
+
+    # ---- loads and stores
+
+    def _load(self, op: ir.Operation) -> None:
+        core, source, result = self.core, op.operands[0], op.results[0]
+        rows, columns = shape_of(result)
+        place = [core.value(value) for value in list(op.operands)[1:4]]
+        count = core.value(op.operands[4])
+        base = core.address(source, place, core.aligned(source))
+        stride = core.arguments.stride(core.view(source).argument, 2)
+        if not self.layout.in_registers(result):
+            if element_of(result) not in HALVES:
+                self._load_floats(op, base, stride, count)
+                return
+            home = self.layout.places[result]
+            core.touch([(home, True, "")])
+            core.writer.line(f"attn::copy_rows<{rows}, {columns}>({core.at(home)}, {base}, {stride}, {count});", "attn::wait_copies();")
+            return
+        name = self.maps.declare(result, "loaded")
+        grid = ScanGrid(rows, columns)
+        with core.scope(""):
+            core.writer.line(f"const float *from = {base};")
+            with rows_of(core, grid), core.unrolled("n", grid.wide):
+                core.writer.line(
+                    f"const float2 both = *(const float2 *)(from + min(i, (int){count} - 1) * {stride} + column + 8 * n);",
+                    f"{name}[(m * {grid.wide} + n) * 4 + 2 * r] = both.x;",
+                    f"{name}[(m * {grid.wide} + n) * 4 + 2 * r + 1] = both.y;",
+                )
+        self.maps.scatter(result)
+
+    def _load_floats(self, op: ir.Operation, base: str, stride: str, count: str) -> None:
+        """Numbers that others read go to shared memory."""
+        core, result = self.core, op.results[0]
+        home, grid = self.layout.places[result], ScanGrid(*shape_of(result))
+        core.touch([(home, True, owner_of(grid.rows, grid.columns))])
+        with core.scope(""):
+            core.writer.line(f"const auto *from = {base};")
+            with rows_of(core, grid), core.unrolled("n", grid.wide), core.unrolled("c", 2):
+                at = f"min(i, (int){count} - 1) * {stride} + column + 8 * n + c"
+                core.writer.line(f"{core.item_of(home, 'i', 'column + 8 * n + c')} = from[{at}];")
+
+    def _store(self, op: ir.Operation) -> None:
+        core, value, target = self.core, op.operands[0], op.operands[1]
+        place = [core.value(operand) for operand in list(op.operands)[2:5]]
+        count = core.value(op.operands[5])
+        if is_row(value.type):
+            (length,) = shape_of(value)
+            home = core.sums[value][0] if value in core.sums else self.layout.places[value]
+            core.touch([(home, False, "" if value in core.sums else f"row {length}")])
+            item = core.address(target, [*place[:2], f"{place[2]} + i"])
+            with core.scope(f"for (int i = threadIdx.x; i < min({length}, (int){count}); i += {THREADS})"):
+                core.writer.line(f"*({item}) = {core.row_item(value, 'i')};")
+            return
+        grid = ScanGrid(*shape_of(value))
+        kind = str(ir.MemRefType(target.type).element_type)
+        base = core.address(target, place, core.aligned(target))
+        stride = core.arguments.stride(core.view(target).argument, 2)
+        registers = self.layout.in_registers(value)
+        if not registers:
+            core.touch([(self.layout.places[value], False, owner_of(grid.rows, grid.columns))])
+        with core.scope(""):
+            core.writer.line(f"auto *to = {base};")
+            with rows_of(core, grid), core.scope(f"if (i < {count})"), core.unrolled("n", grid.wide):
+                texts = [self._stored(value, grid, c) for c in ("0", "1")]
+                if kind in HALVES:
+                    text = (
+                        f"*(uint32_t *)(to + i * {stride} + column + 8 * n) = attn::pack(attn::{kind.upper()}{{}}, {texts[0]}, {texts[1]});"
+                    )
+                else:
+                    text = f"*(float2 *)(to + i * {stride} + column + 8 * n) = make_float2({texts[0]}, {texts[1]});"
+                core.writer.line(text)
+
+    def _stored(self, value: ir.Value, grid: ScanGrid, which: str) -> str:
+        if self.layout.in_registers(value):
+            return f"{self.core.tiles[value]}[(m * {grid.wide} + n) * 4 + 2 * r + {which}]"
+        return f"(float){self.core.read_item(self.layout.places[value], 'i', f'column + 8 * n + {which}')}"
+
+    def _fill(self, op: ir.Operation) -> None:
+        core, result = self.core, op.results[0]
+        number = core.value(op.operands[0])
+        if is_row(result.type):
+            (length,) = shape_of(result)
+            place = self.layout.places[result]
+            core.touch([(place, True, f"row {length}")])
+            core.writer.line(f"for (int i = threadIdx.x; i < {length}; i += {THREADS}) {core.item_of(place, 'i')} = {number};")
+            return
+        if not self.layout.in_registers(result):
+            raise UnsupportedError(f"scans: a tile of one number that is in no registers ({op.location})")
+        name = self.maps.declare(result, "zeros")
+        with core.unrolled("n", ScanGrid(*shape_of(result)).registers):
+            core.writer.line(f"{name}[n] = {number};")
+        self.maps.scatter(result)
+
+    # ---- products, sums, systems
+
+    def _dot(self, op: ir.Operation) -> None:
+        core, result = self.core, op.results[0]
+        *before, a, b = op.operands
+        grid = ScanGrid(*shape_of(result))
+        homes = [self.layout.places[a], self.layout.places[b]]
+        name = self._sum(op, result, before)
+        core.touch((home, False, "") for home in homes)
+        turned = [flag(op, "transpose_a"), flag(op, "transpose_b")]
+        depth = shape_of(a)[0 if turned[0] else 1]
+        texts = [str(turns).lower() for turns in turned]
+        call = (
+            f"attn::multiply<attn::{homes[0].element.upper()}, {grid.rows}, {grid.columns}, {depth}, {grid.down}, {texts[0]}, {texts[1]}>"
+        )
+        factors = f"{core.at(homes[0])}, {core.at(homes[1])}"
+        if before and (a in core.lifted or b in core.lifted):
+            with core.scope(""):
+                core.writer.line(f"float sum[{grid.registers}] = {{}};", f"{call}(sum, {factors});")
+                with core.unrolled("n", grid.registers):
+                    core.writer.line(f"{name}[n] += {1.0 / LIFT}f * sum[n];")
+        else:
+            core.writer.line(f"{call}({name}, {factors});")
+        self.maps.scatter(result)
+
+    def _sum(self, op: ir.Operation, result: ir.Value, before: list[ir.Value]) -> str:
+        """The registers that a product is added to: those of what is added, if nothing else needs them."""
+        core, grid = self.core, ScanGrid(*shape_of(result))
+        if not before:
+            name = self.maps.declare(result, "product")
+            with core.unrolled("n", grid.registers):
+                core.writer.line(f"{name}[n] = 0.0f;")
+            return name
+        old = before[0]
+        if len(list(old.uses)) == 1 and not isinstance(old.owner, ir.Block) and old.owner.operation.block == op.block:
+            name = core.tiles[result] = core.tiles[old]
+        else:
+            name = self.maps.declare(result, "product")
+            with core.unrolled("n", grid.registers):
+                core.writer.line(f"{name}[n] = {core.tiles[old]}[n];")
+        if len(before) > 1:
+            factors = before[1]
+            home = core.sums[factors][0] if factors in core.sums else self.layout.places[factors]
+            core.touch([(home, False, "")])
+            with rows_of(core, grid):
+                core.writer.line(f"const float scale = {core.row_item(factors, 'i')};")
+                with core.unrolled("n", grid.wide):
+                    for c in ("0", "1"):
+                        core.writer.line(f"{name}[(m * {grid.wide} + n) * 4 + 2 * r + {c}] *= scale;")
+        return name
+
+    def _cumsum(self, op: ir.Operation) -> None:
+        core, value, result = self.core, op.operands[0], op.results[0]
+        home = self.layout.places[result]
+        if value in core.sums:
+            raise UnsupportedError(f"scans: running sums of sums along rows ({op.location})")
+        source = self.layout.places[value]
+        reverse = str(ir.BoolAttr(op.attributes["reverse"]).value).lower()
+        core.touch([(source, False, ""), (home, True, "")])
+        kind = {"f64": "double", "f32": "float"}[home.element]
+        begins = ", ".join(f"({kind} *){core.at(place)}" for place in (source, home))
+        if is_row(result.type):
+            (length,) = shape_of(result)
+            core.writer.line(f"attn::running_sum<{length}, {reverse}>({begins});")
+        else:
+            rows, columns = shape_of(result)
+            core.writer.line(f"attn::running_sums<{rows}, {columns}, {reverse}>({begins}, {home.stride});")
+
+    def _solve(self, op: ir.Operation) -> None:
+        """The inverse of the triangle, and its product with the right side, both cut into pieces of bf16."""
+        core, (a, right), result = self.core, op.operands, op.results[0]
+        rows, columns = shape_of(result)
+        upper, pieces = flag(op, "upper"), self.layout.pieces
+        grid, triangle, cut = ScanGrid(rows, columns), self.layout.places[op, "triangle"], self.layout.places[op, "pieces"]
+        if rows > 128 or (rows & rows - 1):
+            raise UnsupportedError(f"scans: systems of {rows} rows ({op.location})")
+        core.touch([(triangle, True, ""), (cut, True, "")])
+        whole = type(triangle)(triangle.begin, triangle.end, "f32", (rows, rows))
+        if not self.layout.in_registers(a):
+            raise UnsupportedError(f"scans: a triangle that is in no registers ({op.location})")
+        self.maps.keep(core.tiles[a], whole, flipped=upper)
+        name = core.tiles[result] = core.names.fresh("solved")
+        begin = f"(float *){core.at(triangle)}"
+        inverse = core.at(cut)
+        other = f"(memory + {cut.begin + 2 * pieces * rows * rows})"
+        side = core.tiles[right]
+        if not self.layout.in_registers(right):
+            raise UnsupportedError(f"scans: a right side that is in no registers ({op.location})")
+        core.writer.line(
+            f"attn::cut_results<{rows}, {columns}, {grid.down}, {pieces}>({side}, {other});",
+            "__syncthreads();",
+            f"attn::invert_triangle<{rows}>({begin});",
+            f"attn::cut_inverse<{rows}, {str(upper).lower()}, {pieces}>({begin}, {inverse});",
+        )
+        core.meet()
+        core.writer.line(
+            f"float {name}[{grid.registers}];",
+            f"attn::multiply_pieces<{rows}, {columns}, {grid.down}, {pieces}>({name}, {inverse}, {other});",
+        )
+        core.touch([(triangle, False, ""), (cut, False, "")])
+        self.maps.scatter(result)
+
+    # ---- loops
+
+    def _loop(self, op: ir.Operation) -> None:
+        """A loop whose carried tiles are changed in place."""
+        core, inner = self.core, body(op)
+        for start, argument, _, result in carried(op):
+            self._begin(start, argument, op)
+            core.tiles.update({result: core.tiles[argument]} if argument in core.tiles else {})
+        index = core.names.fresh("at")
+        begin, end, step = (core.value(value) for value in list(op.operands)[:3])
+        with core.branch():
+            core.writer.line("#pragma unroll 1")
+            with core.scope(f"for (int {index} = {begin}; {index} < {end}; {index} += {step})"):
+                core.meet()
+                core.scalars.bind(inner.arguments[0], index)
+                self.block(inner)
+                self._assign([(argument, value) for _, argument, value, _ in carried(op)])
+        for _, argument, _, result in carried(op):
+            if argument in self.layout.places:
+                self.layout.places[result] = self.layout.places[argument]
+
+    def _begin(self, start: ir.Value, argument: ir.Value, op: ir.Operation) -> None:
+        """Where a carried tile is while a loop runs; it begins as `start`."""
+        core = self.core
+        if not is_tile(start):
+            raise UnsupportedError(f"scans: a loop carries {start}, which is no tile ({op.location})")
+        if is_row(start.type):
+            self._copy_row(start, argument)
+            return
+        if not self.layout.in_registers(argument) or self.layout.read_across(argument):
+            raise UnsupportedError(f"scans: a loop carries a tile that threads read from each other ({op.location})")
+        count = ScanGrid(*shape_of(start)).registers
+        name = core.tiles[argument] = core.names.fresh("carried")
+        core.writer.line(f"float {name}[{count}];")
+        with core.unrolled("n", count):
+            core.writer.line(f"{name}[n] = {core.tiles[start]}[n];")
+
+    def _copy_row(self, start: ir.Value, argument: ir.Value) -> None:
+        core, (length,) = self.core, shape_of(start)
+        source = core.sums[start][0] if start in core.sums else self.layout.places[start]
+        home = self.layout.places[argument]
+        core.touch([(source, False, "" if start in core.sums else f"row {length}"), (home, True, f"row {length}")])
+        core.writer.line(
+            f"for (int i = threadIdx.x; i < {length}; i += {THREADS}) {core.item_of(home, 'i')} = {core.row_item(start, 'i')};"
+        )
+
+    def _assign(self, news: list[tuple[ir.Value, ir.Value]]) -> None:
+        """Puts what a turn yields where it is carried."""
+        core = self.core
+        for argument, value in news:
+            if is_row(argument.type):
+                if any(value == other for other, _ in news if other != argument):
+                    raise UnsupportedError("scans: a loop exchanges rows that it carries")
+                self._copy_row(value, argument)
+            elif core.tiles[value] != core.tiles[argument]:
+                if any(core.tiles[value] == core.tiles.get(other) for other, _ in news):
+                    raise UnsupportedError("scans: a loop exchanges tiles that it carries")
+                with core.unrolled("n", ScanGrid(*shape_of(value)).registers):
+                    core.writer.line(f"{core.tiles[argument]}[n] = {core.tiles[value]}[n];")
+
+    def _branch(self, op: ir.Operation) -> None:
+        """A branch that all threads take together."""
+        core = self.core
+        if list(op.results):
+            raise UnsupportedError(f"scans: a branch makes no tiles ({op.location})")
+        condition = core.value(op.operands[0])
+        for number, region in enumerate(op.regions):
+            if list(region.blocks) and len(operations(region.blocks[0])) > 1:
+                with core.branch(), core.scope(f"if ({condition})" if number == 0 else f"if (!({condition}))"):
+                    self.block(region.blocks[0])
+
+    def _extract(self, op: ir.Operation) -> None:
+        """One element, for all threads."""
+        self.core.touch(self.core.reads([op]))
+        self.core.statement(op)
+
+
+_RULES: dict[str, Rule] = {
+    **dict.fromkeys(SCALARS, lambda printer, op: printer.core.statement(op)),
+    **dict.fromkeys(DOTS, ScanPrinter._dot),
+    SOLVE: ScanPrinter._solve,
+    "memref.subview": lambda printer, op: printer.core.view(op.results[0]),
+    "scf.for": ScanPrinter._loop,
+    "scf.if": ScanPrinter._branch,
+    "tensor.extract": ScanPrinter._extract,
+    "tile.cumsum": ScanPrinter._cumsum,
+    "tile.fill": ScanPrinter._fill,
+    "tile.load": ScanPrinter._load,
+    "tile.map": lambda printer, op: printer.maps.print(op),
+    "tile.store": ScanPrinter._store,
+}
