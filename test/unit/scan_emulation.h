@@ -28,8 +28,6 @@ template <class To, class From> static To bits_of(From x) {
   memcpy(&y, &x, sizeof y);
   return y;
 }
-static __half __ushort_as_half(unsigned short x) { return bits_of<__half>(x); }
-static __nv_bfloat16 __ushort_as_bfloat16(unsigned short x) { return bits_of<__nv_bfloat16>(x); }
 static float __half2float(__half x) { return (float)x; }
 static __half __float2half_rn(float x) { return (__half)x; }
 static float __bfloat162float(__nv_bfloat16 x) { return bits_of<float>((uint32_t)bits_of<unsigned short>(x) << 16); }
@@ -117,8 +115,8 @@ static void load_matrices_transposed(uint32_t address, uint32_t (&m)[4]) {
     m[i] = x[0] | (uint32_t)x[1] << 16;
   }
 }
-static float number(F16, uint32_t both, int c) { return (float)__ushort_as_half((unsigned short)(c ? both >> 16 : both)); }
-static float number(BF16, uint32_t both, int c) { return __bfloat162float(__ushort_as_bfloat16((unsigned short)(c ? both >> 16 : both))); }
+static float number(F16, uint32_t both, int c) { return (float)bits_of<__half>((unsigned short)(c ? both >> 16 : both)); }
+static float number(BF16, uint32_t both, int c) { return __bfloat162float(bits_of<__nv_bfloat16>((unsigned short)(c ? both >> 16 : both))); }
 template <class T> static void mma(T type, float *sum, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   static uint32_t slots[kThreads][6];
   const int warp = current / 32 * 32, lane = current % 32;
@@ -138,5 +136,6 @@ template <class T> static void mma(T type, float *sum, const uint32_t (&a)[4], u
   __syncwarp();
 }
 static void copy_16(unsigned char *to, const void *from) { memcpy(to, from, 16); }
+static void bring_near(const void *) {}
 static void wait_copies() {}
 } // namespace attn

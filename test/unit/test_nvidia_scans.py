@@ -25,7 +25,6 @@ from attn_mlir.mlir import ir
 from attn_mlir.reference.evaluator import find_function
 from attn_mlir.reference.tiles import run_kernel
 from delta_cases import compare, inputs, narrow, run, wanted
-from linear_reference import error
 from scan_emulation import HostScan, as_array
 
 BAR = {torch.float32: 2e-6, torch.float16: 5e-3, torch.bfloat16: 5e-3}

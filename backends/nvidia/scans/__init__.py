@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from importlib.resources import files
 
+from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import Fields, grid_kind
 from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.nvidia.passes.float32_products import PIECES
 from attn_mlir.backends.nvidia.scans.core import ScanCore
 from attn_mlir.backends.nvidia.scans.layout import DOTS, SOLVE, THREADS, ScanLayout
 from attn_mlir.backends.nvidia.scans.printer import ScanPrinter
@@ -15,27 +17,44 @@ from attn_mlir.passes.regions import find_all
 
 HELPERS = ("attn_warp.cuh", "attn_scan.cuh")
 
+_RESIDENTS = 1
+_RESERVED = 1024
+"""Bytes of shared memory that the chip keeps of each thread block."""
+
 
 def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | None:
-    """No decisions of its own; None for kernels that are no chunk scans with products, have other sizes, or need more shared memory."""
-    if grid_kind(kernel) != "chunks" or not find_all(kernel, *DOTS):
+    """`stages`: in how many places tiles of a chunk are loaded, 0 where each is loaded when it is needed; `residents`: thread blocks that
+    a multiprocessor has at the same time.
+
+    None for other kernels than those of delta rules (unless this emitter is asked for) that are chunk scans or add up rows without products,
+    for those of sizes that warps cannot share, and where shared memory does not suffice.
+    """
+    if not (PIECES in kernel.attributes or find_all(kernel, SOLVE) or choices.get("emitter") == "scans"):
+        return None
+    grid = grid_kind(kernel)
+    if not find_all(kernel, *DOTS) if grid == "chunks" else grid != "rows" or bool(find_all(kernel, *DOTS, "tile.accumulate")):
         return None
     try:
-        made = _print(kernel, target)
+        residents = int(choices.get("residents", _RESIDENTS))
+        for stages in [int(choices["stages"])] if "stages" in choices else [2, 1, 0]:
+            fields: Fields = {"stages": stages, "residents": residents}
+            if _print(kernel, target, fields).shared_bytes <= target.shared_bytes // residents - _RESERVED * (residents > 1):
+                return fields
     except UnsupportedError:
         if choices.get("emitter") == "scans":
             raise
-        return None
-    return {} if made.shared_bytes <= target.shared_bytes else None
+    return None
 
 
 def emit(kernel: ir.Operation, target: NvidiaTarget) -> KernelCode:
     """The source of a kernel. Raises UnsupportedError for what this emitter cannot do."""
-    return _print(kernel, target)
+    return _print(kernel, target, attributes.read(kernel, attributes.SCHEDULE))
 
 
 def pieces_of(kernel: ir.Operation) -> int:
-    """Pieces of bf16 of each factor, where a kernel multiplies numbers of f32 itself: two where its inputs have 16 bits."""
+    """Pieces of bf16 of each factor, where a kernel multiplies numbers of f32: two where the program's inputs have 16 bits."""
+    if PIECES in kernel.attributes:
+        return ir.IntegerAttr(kernel.attributes[PIECES]).value
     first = ir.MemRefType(kernel.regions[0].blocks[0].arguments[0].type)
     return 3 if isinstance(first.element_type, ir.F32Type) else 2
 
@@ -45,15 +64,15 @@ def helper(name: str) -> str:
     return files("attn_mlir.backends.nvidia.scans").joinpath(name).read_text().replace("#pragma once\n", "")
 
 
-def _print(kernel: ir.Operation, target: NvidiaTarget) -> KernelCode:
-    layout = ScanLayout(kernel, pieces_of(kernel))
+def _print(kernel: ir.Operation, target: NvidiaTarget, fields: Fields) -> KernelCode:
+    layout = ScanLayout(kernel, pieces_of(kernel), int(fields["stages"]))
     core = ScanCore(kernel, layout)
     core.writer.indent = core.scalars.indent = "  "
     ScanPrinter(core).block(kernel.regions[0].blocks[0])
     name = ir.StringAttr(kernel.attributes["sym_name"]).value
     declared = ",\n".join(f"    {text}" for text in core.arguments.declarations())
     lines = [
-        f'extern "C" __global__ void __launch_bounds__({THREADS}, 1) {name}(',
+        f'extern "C" __global__ void __launch_bounds__({THREADS}, {fields["residents"]}) {name}(',
         f"{declared}) {{",
         "  extern __shared__ __align__(128) unsigned char memory[];",
         "  const int block = blockIdx.x, head = blockIdx.y, batch = blockIdx.z, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;",
@@ -61,7 +80,6 @@ def _print(kernel: ir.Operation, target: NvidiaTarget) -> KernelCode:
         "}",
         "",
     ]
-    return KernelCode(
-        name=name, entry=name, source="\n".join([*map(helper, HELPERS), core.scalars.helper_source(), *lines]), parameters=core.arguments.parameters(),
-        threads=THREADS, shared_bytes=max(layout.size, 16), arch=target.arch, flags=() if find_all(kernel, SOLVE) else ("-use_fast_math",),
-    )  # fmt: skip
+    source = "\n".join([*map(helper, HELPERS), core.scalars.helper_source(), *lines])
+    shared = max(layout.size, 16)
+    return KernelCode(name, name, source, core.arguments.parameters(), THREADS, shared, arch=target.arch)

@@ -7,11 +7,14 @@
 
 namespace attn {
 
+ATTN_DEVICE __half as_half(unsigned short bits) { return *reinterpret_cast<const __half *>(&bits); }
+ATTN_DEVICE __nv_bfloat16 as_bfloat(unsigned short bits) { return *reinterpret_cast<const __nv_bfloat16 *>(&bits); }
+ATTN_DEVICE float as_float(float x) { return x; }
+ATTN_DEVICE float as_float(__half x) { return __half2float(x); }
+ATTN_DEVICE float as_float(__nv_bfloat16 x) { return __bfloat162float(x); }
 // One of two numbers.
-ATTN_DEVICE __half half_of(uint32_t both, int which) { return __ushort_as_half((unsigned short)(which ? both >> 16 : both & 0xffff)); }
-ATTN_DEVICE __nv_bfloat16 bfloat_of(uint32_t both, int which) {
-  return __ushort_as_bfloat16((unsigned short)(which ? both >> 16 : both & 0xffff));
-}
+ATTN_DEVICE __half half_of(uint32_t both, int which) { return as_half((unsigned short)(which ? both >> 16 : both & 0xffff)); }
+ATTN_DEVICE __nv_bfloat16 bfloat_of(uint32_t both, int which) { return as_bfloat((unsigned short)(which ? both >> 16 : both & 0xffff)); }
 
 // ---- tiles in shared memory
 
@@ -33,14 +36,24 @@ ATTN_DEVICE float sum_of_row(float x) {
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-// Rows from memory to a tile of 16 bits, 16 bytes at a time; rows past the last one repeat it.
+// The sum over a warp.
+ATTN_DEVICE float sum_of_warp(float x) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
+  return x;
+}
+
+// Rows from memory to a tile, 16 bytes at a time; rows past the last one repeat it.
 template <int Rows, int Columns, class Element>
 ATTN_DEVICE void copy_rows(unsigned char *tile, const Element *from, long long stride, int count) {
+  constexpr int kEach = 16 / sizeof(Element), kPieces = Rows * Columns / kEach;
 #pragma unroll
-  for (int at = 0; at < Rows * Columns / 8; at += 256) {
-    const int piece = at + threadIdx.x, row = piece / (Columns / 8), column = piece % (Columns / 8) * 8;
-    if (Rows * Columns / 8 % 256 == 0 || piece < Rows * Columns / 8)
-      copy_16(tile + place<Columns>(row, column), from + min(row, count - 1) * stride + column);
+  for (int at = 0; at < kPieces; at += 256) {
+    const int piece = at + threadIdx.x, row = piece / (Columns / kEach), column = piece % (Columns / kEach) * kEach;
+    if (kPieces % 256 == 0 || piece < kPieces) {
+      const int to = sizeof(Element) == 2 ? place<Columns>(row, column) : (row * (Columns + 8) + column) * 4;
+      copy_16(tile + to, from + min(row, count - 1) * stride + column);
+    }
   }
 }
 

@@ -47,6 +47,7 @@ ATTN_DEVICE void mma(BF16, float *sum, const uint32_t (&a)[4], uint32_t b0, uint
 ATTN_DEVICE void copy_16(unsigned char *to, const void *from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
 }
+ATTN_DEVICE void bring_near(const void *place) { asm volatile("prefetch.global.L1 [%0];" ::"l"(place)); }
 ATTN_DEVICE void wait_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 } // namespace attn

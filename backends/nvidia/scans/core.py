@@ -11,7 +11,7 @@ from attn_mlir.backends.nvidia.scans.layout import HALVES, Place, ScanGrid, Scan
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
-_TAKEN = "lane warp memory head batch block i j m n r c row column count both own attn next sum".split()
+_TAKEN = "lane warp memory head batch block i j m n r c row column count both own attn next sum stage fetch".split()
 """Names that the printed code uses for itself."""
 ALIGN = 16
 """Bytes at multiples of which rows of tensors start."""
@@ -86,6 +86,8 @@ class ScanCore(PrinterCore[str]):
 
     def at(self, place: Place) -> str:
         """C++: the first byte of a tile."""
+        if place.stages > 1:
+            return f"(memory + {place.begin} + stage * {place.bytes})"
         return f"(memory + {place.begin})" if place.begin else "memory"
 
     def item_of(self, place: Place, *indices: str) -> str:
@@ -101,7 +103,7 @@ class ScanCore(PrinterCore[str]):
         text = self.item_of(place, *indices)
         if place.element not in HALVES or len(place.shape) == 1:
             return text
-        return f"__ushort_as_{'half' if place.element == 'f16' else 'bfloat16'}({text})"
+        return f"attn::as_{'half' if place.element == 'f16' else 'bfloat'}({text})"
 
     def row_item(self, value: ir.Value, index: str) -> str:
         """C++: an element of a tile of one dimension."""

@@ -61,6 +61,13 @@ class Place:
     end: int
     element: str
     shape: tuple[int, ...]
+    stages: int = 1
+    """How often there is one; which is used, a variable of the kernel tells."""
+
+    @property
+    def bytes(self) -> int:
+        """Of one of them."""
+        return (self.end - self.begin) // self.stages
 
     @property
     def stride(self) -> int:
@@ -78,6 +85,7 @@ class _Wanted:
     last: int
     element: str = ""
     shape: tuple[int, ...] = ()
+    stages: int = 1
 
 
 def shape_of(value: ir.Value) -> tuple[int, ...]:
@@ -102,8 +110,9 @@ class ScanLayout:
     `in_registers(tile)`; `size`: bytes of shared memory. Raises UnsupportedError for tiles that warps cannot share.
     """
 
-    def __init__(self, kernel: ir.Operation, pieces: int) -> None:
-        self.kernel, self.pieces = kernel, pieces
+    def __init__(self, kernel: ir.Operation, pieces: int, stages: int) -> None:
+        """`pieces` of f32 where it is multiplied; `stages`: in how many places loops load the tiles of a chunk before they are needed."""
+        self.kernel, self.pieces, self.stages = kernel, pieces, stages
         self._numbers: dict[ir.Operation, int] = {}
         self._ends: dict[ir.Operation, int] = {}
         self._number(kernel.regions[0].blocks[0])
@@ -111,6 +120,11 @@ class ScanLayout:
             for value in [*op.results, *(argument for region in op.regions for block in region.blocks for argument in block.arguments)]:
                 if is_tile(value):
                     _check(value, op)
+        self.ahead: dict[ir.Operation, list[list[ir.Operation]]] = {}
+        """The loads of a loop that are started early, those of the same tile together."""
+        if stages:
+            self.ahead = {op: found for op in self._numbers if op.name == "scf.for" and (found := loads_ahead(op))}
+        self._early = {load: loop for loop, groups in self.ahead.items() for group in groups for load in group}
         self.places: dict[object, Place] = {}
         self.size = self._allocate(self._wanted())
 
@@ -121,7 +135,13 @@ class ScanLayout:
         maker = None if isinstance(value.owner, ir.Block) else value.owner.operation
         if maker is not None and maker.name == "tile.cumsum":
             return False
-        return maker is None or maker.name not in ("tile.map", "tile.load") or not self.read_across(value) or self._is_changed(value)
+        if maker is None or maker.name not in ("tile.map", "tile.load") or self._is_changed(value):
+            return True
+        return maker not in self._early and not self.read_across(value)
+
+    def is_early(self, op: ir.Operation) -> bool:
+        """Whether a load is started before its turn."""
+        return op in self._early
 
     def in_shared(self, value: ir.Value) -> bool:
         """Whether a tile has a place in shared memory."""
@@ -157,10 +177,16 @@ class ScanLayout:
 
     def _wanted(self) -> list[_Wanted]:
         found: list[_Wanted] = []
+        for loop, groups in self.ahead.items():
+            for group in groups:
+                last = max(self._last(load.results[0], load) for load in group)
+                value, first = group[0].results[0], self._numbers[loop]
+                found.append(self._tile(value, first, self._ends[loop] if self.stages > 1 else last, self.stages))
         for op, number in self._numbers.items():
-            for value in op.results if op.name != "scf.for" else []:
-                if is_tile(value) and self.in_shared(value) and not (op.name == "tile.map" and value in sums_of(op)):
-                    found.append(self._tile(value, number, self._last(value, op)))
+            made = [] if op.name == "scf.for" or op in self._early else [value for value in op.results if is_tile(value)]
+            sums = sums_of(op) if op.name == "tile.map" else []
+            made = [value for value in made if value not in sums and self.in_shared(value)]
+            found += [self._tile(value, number, self._last(value, op)) for value in made]
             if op.name == "scf.for":
                 for argument, result in zip(list(body(op).arguments)[1:], op.results, strict=True):
                     if self.in_shared(argument) or self.in_shared(result):
@@ -168,18 +194,19 @@ class ScanLayout:
             elif op.name == "tile.map" and len(list(op.operands)) == 2:
                 for number_of, result in enumerate(sums_of(op)):
                     grid = ScanGrid(*extents(op))
-                    found.append(_Wanted((op, number_of), 4 * grid.across * grid.rows, number, self._last(result, op)))
+                    parts = grid.across if is_shared(extents(op)) else 1
+                    found.append(_Wanted((op, number_of), 4 * parts * grid.rows, number, self._last(result, op)))
             elif op.name == SOLVE:
                 rows, columns = shape_of(op.results[0])
                 found.append(_Wanted((op, "triangle"), 4 * rows * (rows + _PAD), number, number))
                 found.append(_Wanted((op, "pieces"), 2 * self.pieces * rows * (rows + columns), number, number))
         return found
 
-    def _tile(self, value: ir.Value, first: int, last: int) -> _Wanted:
+    def _tile(self, value: ir.Value, first: int, last: int, stages: int = 1) -> _Wanted:
         shape, element = shape_of(value), element_of(value)
         place = Place(0, 0, element, shape)
         count = shape[0] * place.stride if len(shape) == 2 else shape[0]
-        return _Wanted(value, count * BYTES[element], first, last, element, shape)
+        return _Wanted(value, stages * count * BYTES[element], first, last, element, shape, stages)
 
     def _last(self, value: ir.Value, maker: ir.Operation) -> int:
         """The number of the last op that may read a tile: the end of a loop around it that does not hold the tile's maker."""
@@ -202,8 +229,56 @@ class ScanLayout:
                     break
                 at = max(at, -(-end // _ALIGN) * _ALIGN)
             taken.append((each, at, at + each.size))
-            self.places[each.key] = Place(at, at + each.size, each.element, each.shape)
+            self.places[each.key] = Place(at, at + each.size, each.element, each.shape, each.stages)
+        for groups in self.ahead.values():
+            for first, *others in groups:
+                self.places.update({load.results[0]: self.places[first.results[0]] for load in others})
         return max((end for _, _, end in taken), default=0)
+
+
+def loads_ahead(loop: ir.Operation) -> list[list[ir.Operation]]:
+    """The loads of a loop at places that follow from its position alone, those of the same tile together."""
+    found: list[list[ir.Operation]] = []
+    for load in operations(body(loop)):
+        if load.name != "tile.load" or not all(follows(operand, loop) for operand in list(load.operands)[1:]):
+            continue
+        if isinstance(load.operands[0].owner, ir.OpView | ir.Operation) and load.operands[0].owner.operation.block == load.block:
+            continue
+        for group in found:
+            if list(group[0].operands) == list(load.operands):
+                group.append(load)
+                break
+        else:
+            found.append([load])
+    return found
+
+
+def follows(value: ir.Value, loop: ir.Operation) -> bool:
+    """Whether an index is arithmetic on a loop's position and on what is known before it."""
+    inner = body(loop)
+    if isinstance(value.owner, ir.Block):
+        return value.owner != inner or value == inner.arguments[0]
+    op = value.owner.operation
+    return op.block != inner or (op.name.startswith("arith.") and all(follows(operand, loop) for operand in op.operands))
+
+
+def follows_rows(indices: list[ir.Value], op: ir.Operation, loop: ir.Operation) -> bool:
+    """Whether indices in a map are arithmetic on its row, a loop's position, and what is known before the loop."""
+    block = body(op)
+    for index in indices:
+        if isinstance(index.owner, ir.Block):
+            if index.owner == block and index != block.arguments[0]:
+                return False
+            if index.owner != block and not follows(index, loop):
+                return False
+            continue
+        maker = index.owner.operation
+        if maker.block == block:
+            if not maker.name.startswith("arith.") or not follows_rows(list(maker.operands), op, loop):
+                return False
+        elif not follows(index, loop):
+            return False
+    return True
 
 
 def extents(op: ir.Operation) -> tuple[int, ...]:
@@ -228,7 +303,7 @@ def is_shared(shape: tuple[int, ...]) -> bool:
 
 def _check(value: ir.Value, op: ir.Operation) -> None:
     shape, element = shape_of(value), element_of(value)
-    made = op.name == "tile.map" and element not in HALVES and value not in sums_of(op) and min(shape) > 0
+    made = op.name == "tile.map" and element not in HALVES and min(shape) > 0
     if element not in BYTES or not (made or (is_shared(shape) and min(shape) > 0)):
         raise UnsupportedError(f"scans: tiles of {value.type}: warps share rows and columns in steps of {_STEP} ({op.location})")
 

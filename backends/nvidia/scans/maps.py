@@ -10,6 +10,7 @@ from attn_mlir.backends.nvidia.scans.core import ScanCore
 from attn_mlir.backends.nvidia.scans.layout import (
     HALVES,
     THREADS,
+    WARPS,
     Place,
     ScanGrid,
     element_of,
@@ -102,7 +103,8 @@ class ScanMaps:
         core, block = self.core, body(op)
         rows, columns = extents(op)
         if sums_of(op):
-            raise UnsupportedError(f"scans: sums along {rows} rows of {columns} columns ({op.location})")
+            self._sum(op)
+            return
         places = [core.layout.places[result] for result in op.results]
         core.touch([*core.reads(read for read in walk(op) if read.name == "tensor.extract"), *((place, True, "") for place in places)])
         with core.scope(f"for (int at = threadIdx.x; at < {rows * columns}; at += {THREADS})"):
@@ -112,6 +114,28 @@ class ScanMaps:
             texts = [core.value(value) for value in yielded(block)]
             for text, place in zip(texts, places, strict=True):
                 core.writer.line(f"{core.item_of(place, 'i', 'j')} = {text};")
+
+    def _sum(self, op: ir.Operation) -> None:
+        """Sums along a few rows, each by a warp."""
+        core, block = self.core, body(op)
+        rows, columns = extents(op)
+        sums, values = sums_of(op), yielded(block)
+        if len(sums) < len(values) or any(kind != "sum" for kind in op.opview.kinds()):
+            raise UnsupportedError(f"scans: a map of {rows} rows of {columns} columns that does more than add them up ({op.location})")
+        places = [core.layout.places[op, number] for number in range(len(sums))]
+        core.touch([*core.reads(read for read in walk(op) if read.name == "tensor.extract"), *((place, True, "") for place in places)])
+        with core.scope(f"for (int i = warp; i < {rows}; i += {WARPS})"):
+            totals = [core.names.fresh("total") for _ in sums]
+            core.writer.line(*(f"float {total} = 0.0f;" for total in totals))
+            with core.scope(f"for (int j = lane; j < {columns}; j += 32)"):
+                core.scalars.bind(block.arguments[0], "i")
+                core.scalars.bind(block.arguments[1], "j")
+                for value, total in zip(values, totals, strict=True):
+                    core.writer.line(f"{total} += {core.value(value)};")
+            for total, place in zip(totals, places, strict=True):
+                core.writer.line(f"{total} = attn::sum_of_warp({total});", f"if (lane == 0) ((float *){core.at(place)})[i] = {total};")
+        for result, place in zip(sums, places, strict=True):
+            core.sums[result] = (place, 1)
 
     # ---- pairs
 
@@ -148,8 +172,14 @@ class ScanMaps:
             core.sums[result] = (place, grid.across)
 
     def _elements(
-        self, op: ir.Operation, grid: ScanGrid, own: list[ir.Operation], made: list[tuple[ir.Value, ir.Value]], terms: list[ir.Value], parts: list[Place],
-    ) -> None:  # fmt: skip
+        self,
+        op: ir.Operation,
+        grid: ScanGrid,
+        own: list[ir.Operation],
+        made: list[tuple[ir.Value, ir.Value]],
+        terms: list[ir.Value],
+        parts: list[Place],
+    ) -> None:
         """Those of one row."""
         core, block = self.core, body(op)
         core.scalars.bind(block.arguments[0], "i")
@@ -192,7 +222,7 @@ class ScanMaps:
             wide = widened(value)
             text = core.value(wide)
             if str(wide.type) in HALVES:
-                text = f"(float){text}"
+                text = f"attn::as_float({text})"
             core.writer.line(f"{halves[result]}[c] = {f'{LIFT}f * {text}' if result in core.lifted else text};")
         elif core.layout.in_registers(result):
             core.writer.line(f"{core.tiles[result]}[{core.element[2] if core.element else ''}] = {core.value(value)};")

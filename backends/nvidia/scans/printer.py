@@ -3,9 +3,21 @@
 from attn_mlir.backends.gpu.origins import for_op
 from attn_mlir.backends.gpu.remainders import LIFT
 from attn_mlir.backends.gpu.rules import SCALARS, Rule, rule_of
-from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations, yielded
+from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations
 from attn_mlir.backends.nvidia.scans.core import ScanCore
-from attn_mlir.backends.nvidia.scans.layout import DOTS, HALVES, SOLVE, THREADS, ScanGrid, ScanLayout, carried, element_of, shape_of
+from attn_mlir.backends.nvidia.scans.layout import (
+    DOTS,
+    HALVES,
+    SOLVE,
+    THREADS,
+    ScanGrid,
+    ScanLayout,
+    carried,
+    element_of,
+    extents,
+    follows_rows,
+    shape_of,
+)
 from attn_mlir.backends.nvidia.scans.maps import ScanMaps, owner_of, rows_of
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.errors import UnsupportedError
@@ -41,6 +53,9 @@ class ScanPrinter:
     def _load(self, op: ir.Operation) -> None:
         core, source, result = self.core, op.operands[0], op.results[0]
         rows, columns = shape_of(result)
+        if self.layout.is_early(op):
+            self._take(result)
+            return
         place = [core.value(value) for value in list(op.operands)[1:4]]
         count = core.value(op.operands[4])
         base = core.address(source, place, core.aligned(source))
@@ -64,6 +79,50 @@ class ScanPrinter:
                     f"{name}[(m * {grid.wide} + n) * 4 + 2 * r + 1] = both.y;",
                 )
         self.maps.scatter(result)
+
+    def _take(self, result: ir.Value) -> None:
+        """What was loaded early comes to registers where it has to."""
+        core = self.core
+        if self.layout.in_registers(result):
+            home, grid = self.layout.places[result], ScanGrid(*shape_of(result))
+            name = self.maps.declare(result, "loaded")
+            with rows_of(core, grid), core.unrolled("n", grid.wide), core.unrolled("c", 2):
+                core.writer.line(f"{name}[(m * {grid.wide} + n) * 4 + 2 * r + c] = {core.item_of(home, 'i', 'column + 8 * n + c')};")
+
+    def _fetch(self, loop: ir.Operation) -> None:
+        """A function that starts to load the tiles of a chunk, and brings near what maps read of it."""
+        core = self.core
+        core.writer.line("const auto fetch = [&](int next, int stage) {")
+        core.writer.indent += "  "
+        with core.scope(None):
+            core.scalars.indent = core.writer.indent
+            core.scalars.bind(body(loop).arguments[0], "next")
+            for load in (group[0] for group in self.layout.ahead[loop]):
+                rows, columns = shape_of(load.results[0])
+                place = [core.value(value) for value in list(load.operands)[1:4]]
+                count, source = core.value(load.operands[4]), load.operands[0]
+                base, stride = core.address(source, place, core.aligned(source)), core.arguments.stride(core.view(source).argument, 2)
+                home = core.at(self.layout.places[load.results[0]])
+                core.writer.line(f"attn::copy_rows<{rows}, {columns}>({home}, {base}, {stride}, {count});")
+            self._bring_near(loop)
+        core.writer.indent = core.writer.indent[:-2]
+        core.writer.line("};")
+
+    def _bring_near(self, loop: ir.Operation) -> None:
+        """Asks for the numbers that maps of the next chunk read of each row: its first reader would wait for memory."""
+        core, lines = self.core, dict[str, None]()
+        for op in operations(body(loop)):
+            if op.name != "tile.map":
+                continue
+            block, rows = body(op), extents(op)[0]
+            for read in operations(block):
+                if read.name != "memref.load" or not follows_rows(list(read.operands)[1:], op, loop):
+                    continue
+                with core.scope(None):
+                    core.scalars.bind(block.arguments[0], f"(int)(threadIdx.x % {rows})")
+                    indices = [core.value(index) for index in list(read.operands)[1:]]
+                    lines[f"attn::bring_near({core.address(read.operands[0], indices)});"] = None
+        core.writer.line(*lines)
 
     def _load_floats(self, op: ir.Operation, base: str, stride: str, count: str) -> None:
         """Numbers that others read go to shared memory."""
@@ -110,7 +169,7 @@ class ScanPrinter:
     def _stored(self, value: ir.Value, grid: ScanGrid, which: str) -> str:
         if self.layout.in_registers(value):
             return f"{self.core.tiles[value]}[(m * {grid.wide} + n) * 4 + 2 * r + {which}]"
-        return f"(float){self.core.read_item(self.layout.places[value], 'i', f'column + 8 * n + {which}')}"
+        return f"attn::as_float({self.core.read_item(self.layout.places[value], 'i', f'column + 8 * n + {which}')})"
 
     def _fill(self, op: ir.Operation) -> None:
         core, result = self.core, op.results[0]
@@ -240,10 +299,25 @@ class ScanPrinter:
             core.tiles.update({result: core.tiles[argument]} if argument in core.tiles else {})
         index = core.names.fresh("at")
         begin, end, step = (core.value(value) for value in list(op.operands)[:3])
+        early, stages = op in self.layout.ahead, self.layout.stages
+        if early:
+            self._fetch(op)
+            if stages > 1:
+                core.writer.line("int stage = 0;")
+                core.meet()
+                core.writer.line(f"if ({begin} < {end}) fetch({begin}, 0);")
+        turn = f"{index} += {step}, stage ^= 1" if early and stages > 1 else f"{index} += {step}"
         with core.branch():
             core.writer.line("#pragma unroll 1")
-            with core.scope(f"for (int {index} = {begin}; {index} < {end}; {index} += {step})"):
+            with core.scope(f"for (int {index} = {begin}; {index} < {end}; {turn})"):
+                if early and stages > 1:
+                    core.writer.line("attn::wait_copies();")
                 core.meet()
+                if early and stages > 1:
+                    core.writer.line(f"if ({index} + {step} < {end}) fetch({index} + {step}, stage ^ 1);")
+                elif early:
+                    core.writer.line(f"fetch({index}, 0);", "attn::wait_copies();")
+                    core.meet()
                 core.scalars.bind(inner.arguments[0], index)
                 self.block(inner)
                 self._assign([(argument, value) for _, argument, value, _ in carried(op)])
