@@ -1,5 +1,6 @@
 """CUDA C++ for chunk scans whose form the emitter "hopper" does not know, delta rules above all: products of warps, states in registers."""
 
+import itertools
 from collections.abc import Mapping
 from importlib.resources import files
 
@@ -26,7 +27,7 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
     """`stages`: in how many places tiles of a chunk are loaded, 0 where each is loaded when it is needed; `residents`: thread blocks that
     a multiprocessor has at the same time.
 
-    None for other kernels than those of delta rules (unless this emitter is asked for) that are chunk scans or add up rows without products,
+    None for other kernels than those of delta rules (unless this emitter is asked for) that scan chunks or add up rows without products,
     for those of sizes that warps cannot share, and where shared memory does not suffice.
     """
     if not (PIECES in kernel.attributes or find_all(kernel, SOLVE) or choices.get("emitter") == "scans"):
@@ -35,10 +36,11 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
     if not find_all(kernel, *DOTS) if grid == "chunks" else grid != "rows" or bool(find_all(kernel, *DOTS, "tile.accumulate")):
         return None
     try:
-        residents = int(choices.get("residents", _RESIDENTS))
-        for stages in [int(choices["stages"])] if "stages" in choices else [2, 1, 0]:
+        wanted = [int(choices["residents"])] if "residents" in choices else dict.fromkeys((_RESIDENTS, 1))
+        for residents, stages in itertools.product(wanted, [int(choices["stages"])] if "stages" in choices else [2, 1, 0]):
             fields: Fields = {"stages": stages, "residents": residents}
-            if _print(kernel, target, fields).shared_bytes <= target.shared_bytes // residents - _RESERVED * (residents > 1):
+            limit = target.shared_bytes // residents - _RESERVED * (residents > 1)
+            if _print(kernel, target, fields).shared_bytes <= limit:
                 return fields
     except UnsupportedError:
         if choices.get("emitter") == "scans":
