@@ -64,12 +64,15 @@ class ScanPlan(GpuLaunchPlan):
         """Both orders of threads give the same bits."""
         if name not in self.compiled:
             self.compiled[name] = HostScan(unit.code)
-        over = arguments[unit.kernel.over]
+        kernel, over = unit.kernel, arguments[unit.kernel.over]
+        grid = (kernel.blocks, over.shape[1], kernel.sequences_of(arguments))
+        if kernel.grid != "chunks":
+            grid = (kernel.blocks_of(over.shape[2]), over.shape[1], over.shape[0])
         found = []
         for descending in (False, True):
             for output in outputs:
                 output.fill_(float("nan"))
-            self.compiled[name](arguments, (unit.kernel.blocks, over.shape[1], unit.kernel.sequences_of(arguments)), descending)
+            self.compiled[name](arguments, grid, descending)
             found.append([output.clone() for output in outputs])
         assert all(torch.equal(a.nan_to_num(7.0), b.nan_to_num(7.0)) for a, b in zip(*found, strict=True)), f"{name}: a race"
 

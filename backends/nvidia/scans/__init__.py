@@ -66,6 +66,11 @@ def helper(name: str) -> str:
     return files("attn_mlir.backends.nvidia.scans").joinpath(name).read_text().replace("#pragma once\n", "")
 
 
+def _rounded(line: str) -> str:
+    """A line of scalar code that rounds to bf16 as pairs are rounded: the instruction for single numbers is slow."""
+    return line.replace("__float2bfloat16_rn(", "attn::bfloat_of(").replace("__bfloat162float(", "attn::wide_of(")
+
+
 def _print(kernel: ir.Operation, target: NvidiaTarget, fields: Fields) -> KernelCode:
     layout = ScanLayout(kernel, pieces_of(kernel), int(fields["stages"]))
     core = ScanCore(kernel, layout)
@@ -78,7 +83,7 @@ def _print(kernel: ir.Operation, target: NvidiaTarget, fields: Fields) -> Kernel
         f"{declared}) {{",
         "  extern __shared__ __align__(128) unsigned char memory[];",
         "  const int block = blockIdx.x, head = blockIdx.y, batch = blockIdx.z, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;",
-        *core.writer.lines,
+        *map(_rounded, core.writer.lines),
         "}",
         "",
     ]
