@@ -40,10 +40,13 @@ static __nv_bfloat16 __float2bfloat16_rn(float x) {
 
 // ---- fibers
 
-constexpr int kThreads = 256;
+#ifndef WARPS
+#define WARPS 8
+#endif
+constexpr int kThreads = 32 * WARPS;
 static ucontext_t host, fibers[kThreads];
 static bool done[kThreads];
-static int current, arrived, generation, warp_arrived[8], warp_generation[8];
+static int current, arrived, generation, warp_arrived[WARPS], warp_generation[WARPS];
 static void (*kernel)(void);
 static void leave() { swapcontext(&fibers[current], &host); }
 static void __syncthreads() {

@@ -58,6 +58,7 @@ class HostScan:
                 "-O1",
                 "-mf16c",
                 "-Wno-everything",
+                f"-DWARPS={code.threads // 32}",
                 "-shared",
                 "-fPIC",
                 "-",

@@ -9,7 +9,7 @@ from attn_mlir.backends.gpu.attributes import Fields, grid_kind
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia.passes.float32_products import PIECES
 from attn_mlir.backends.nvidia.scans.core import ScanCore
-from attn_mlir.backends.nvidia.scans.layout import DOTS, SOLVE, THREADS, ScanLayout
+from attn_mlir.backends.nvidia.scans.layout import DOTS, SOLVE, ScanLayout
 from attn_mlir.backends.nvidia.scans.printer import ScanPrinter
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.errors import UnsupportedError
@@ -18,14 +18,15 @@ from attn_mlir.passes.regions import find_all
 
 HELPERS = ("attn_warp.cuh", "attn_scan.cuh")
 
-_RESIDENTS = 1
+_USUAL = {"residents": (1,), "warps": (8,), "stages": (2, 1, 0)}
+"""What is tried, one after another."""
 _RESERVED = 1024
 """Bytes of shared memory that the chip keeps of each thread block."""
 
 
 def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | None:
-    """`stages`: in how many places tiles of a chunk are loaded, 0 where each is loaded when it is needed; `residents`: thread blocks that
-    a multiprocessor has at the same time.
+    """`stages`: in how many places tiles of a chunk are loaded, 0 where each is loaded when it is needed; `warps` of a thread block;
+    `residents`: thread blocks that a multiprocessor has at the same time.
 
     None for other kernels than those of delta rules (unless this emitter is asked for) that scan chunks or add up rows without products,
     for those of sizes that warps cannot share, and where shared memory does not suffice.
@@ -35,17 +36,19 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
     grid = grid_kind(kernel)
     if not find_all(kernel, *DOTS) if grid == "chunks" else grid != "rows" or bool(find_all(kernel, *DOTS, "tile.accumulate")):
         return None
-    try:
-        wanted = [int(choices["residents"])] if "residents" in choices else dict.fromkeys((_RESIDENTS, 1))
-        for residents, stages in itertools.product(wanted, [int(choices["stages"])] if "stages" in choices else [2, 1, 0]):
-            fields: Fields = {"stages": stages, "residents": residents}
-            limit = target.shared_bytes // residents - _RESERVED * (residents > 1)
-            if _print(kernel, target, fields).shared_bytes <= limit:
-                return fields
-    except UnsupportedError:
-        if choices.get("emitter") == "scans":
-            raise
+    for residents, warps, stages in itertools.product(*(_wanted(choices, name, usual) for name, usual in _USUAL.items())):
+        fields: Fields = {"stages": stages, "residents": residents, "warps": warps}
+        try:
+            needed = _print(kernel, target, fields).shared_bytes
+        except UnsupportedError:
+            continue
+        if needed <= target.shared_bytes // residents - _RESERVED * (residents > 1):
+            return fields
     return None
+
+
+def _wanted(choices: Mapping[str, int | str], name: str, usual: tuple[int, ...]) -> tuple[int, ...]:
+    return (int(choices[name]),) if name in choices else usual
 
 
 def emit(kernel: ir.Operation, target: NvidiaTarget) -> KernelCode:
@@ -72,14 +75,14 @@ def _rounded(line: str) -> str:
 
 
 def _print(kernel: ir.Operation, target: NvidiaTarget, fields: Fields) -> KernelCode:
-    layout = ScanLayout(kernel, pieces_of(kernel), int(fields["stages"]))
+    layout = ScanLayout(kernel, pieces_of(kernel), int(fields["stages"]), int(fields["warps"]))
     core = ScanCore(kernel, layout)
     core.writer.indent = core.scalars.indent = "  "
     ScanPrinter(core).block(kernel.regions[0].blocks[0])
     name = ir.StringAttr(kernel.attributes["sym_name"]).value
     declared = ",\n".join(f"    {text}" for text in core.arguments.declarations())
     lines = [
-        f'extern "C" __global__ void __launch_bounds__({THREADS}, {fields["residents"]}) {name}(',
+        f'extern "C" __global__ void __launch_bounds__({layout.threads}, {fields["residents"]}) {name}(',
         f"{declared}) {{",
         "  extern __shared__ __align__(128) unsigned char memory[];",
         "  const int block = blockIdx.x, head = blockIdx.y, batch = blockIdx.z, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;",
@@ -87,6 +90,7 @@ def _print(kernel: ir.Operation, target: NvidiaTarget, fields: Fields) -> Kernel
         "}",
         "",
     ]
-    source = "\n".join([*map(helper, HELPERS), core.scalars.helper_source(), *lines])
+    warps = f"namespace attn {{ constexpr int kWarps = {layout.warps}; }}"
+    source = "\n".join([warps, *map(helper, HELPERS), core.scalars.helper_source(), *lines])
     shared = max(layout.size, 16)
-    return KernelCode(name, name, source, core.arguments.parameters(), THREADS, shared, arch=target.arch)
+    return KernelCode(name, name, source, core.arguments.parameters(), layout.threads, shared, arch=target.arch)

@@ -1,11 +1,13 @@
 // Device helpers of chunk scans for any chip from sm_80 on: tiles in shared memory, matrix products of warps (mma.sync), unit triangles.
 //
-// Threads of a block are 8 warps. A tile of 16 bits lies in shared memory row by row, its chunks of 16 bytes permuted within a row; one of f32
+// Threads of a block are kWarps warps. A tile of 16 bits lies in shared memory row by row, its chunks of 16 bytes permuted within a row; one of f32
 // has rows with 8 more columns. A product's results lie in registers: the warps share its rows and columns as a grid, of which each warp has
 // `High` x `Wide` parts of 16 x 8; element 2 r + c of a part is row 8 r + lane / 4, column 2 (lane % 4) + c.
 #pragma once
 
 namespace attn {
+
+constexpr int kThreads = 32 * kWarps;
 
 ATTN_DEVICE __half as_half(unsigned short bits) { return *reinterpret_cast<const __half *>(&bits); }
 ATTN_DEVICE __nv_bfloat16 as_bfloat(unsigned short bits) { return *reinterpret_cast<const __nv_bfloat16 *>(&bits); }
@@ -51,9 +53,9 @@ template <int Rows, int Columns, class Element>
 ATTN_DEVICE void copy_rows(unsigned char *tile, const Element *from, long long stride, int count) {
   constexpr int kEach = 16 / sizeof(Element), kPieces = Rows * Columns / kEach;
 #pragma unroll
-  for (int at = 0; at < kPieces; at += 256) {
+  for (int at = 0; at < kPieces; at += kThreads) {
     const int piece = at + threadIdx.x, row = piece / (Columns / kEach), column = piece % (Columns / kEach) * kEach;
-    if (kPieces % 256 == 0 || piece < kPieces) {
+    if (kPieces % kThreads == 0 || piece < kPieces) {
       const int to = sizeof(Element) == 2 ? place<Columns>(row, column) : (row * (Columns + 8) + column) * 4;
       copy_16(tile + to, from + min(row, count - 1) * stride + column);
     }
@@ -62,10 +64,10 @@ ATTN_DEVICE void copy_rows(unsigned char *tile, const Element *from, long long s
 
 // ---- products
 
-// sum += a b. The tiles are [Rows, Depth] and [Depth, Columns], or the other way round where they are turned. The warps are a grid Down x 8 / Down.
+// sum += a b. The tiles are [Rows, Depth] and [Depth, Columns], or the other way round where they are turned. The warps are a grid Down x kWarps / Down.
 template <class Element, int Rows, int Columns, int Depth, int Down, bool TurnA, bool TurnB, int Count>
 ATTN_DEVICE void multiply(float (&sum)[Count], const unsigned char *a, const unsigned char *b) {
-  constexpr int kAcross = 8 / Down, kHigh = Rows / 16 / Down, kWide = Columns / 8 / kAcross;
+  constexpr int kAcross = kWarps / Down, kHigh = Rows / 16 / Down, kWide = Columns / 8 / kAcross;
   static_assert(Count == 4 * kHigh * kWide && kHigh > 0 && kWide > 0);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   const int row = warp / kAcross * (16 * kHigh), column = warp % kAcross * (8 * kWide);
@@ -98,7 +100,7 @@ ATTN_DEVICE void multiply(float (&sum)[Count], const unsigned char *a, const uns
 
 // out[i] is the sum of rows 0 to i (or, reversed, i to Rows - 1) of a tile whose rows are so far apart.
 template <int Rows, int Columns, bool Reverse, typename T> ATTN_DEVICE void running_sums(const T *x, T *out, int stride) {
-  for (int column = threadIdx.x; column < Columns; column += 256) {
+  for (int column = threadIdx.x; column < Columns; column += kThreads) {
     T sum = 0;
 #pragma unroll 8
     for (int n = 0; n < Rows; ++n) {
@@ -160,7 +162,7 @@ template <int C> ATTN_DEVICE void invert_triangle(float *tile) {
   for (int size = 16; size < C; size *= 2) {
 #pragma unroll
     for (int turn = 0; turn < 2; ++turn) {
-      for (int at = threadIdx.x; at < C * size / 8; at += 256) {
+      for (int at = threadIdx.x; at < C * size / 8; at += kThreads) {
         const int pair = at / (size * size / 4), row = at / (size / 4) % size, column = at % (size / 4) * 4;
         float *first = tile + 2 * size * pair * (kStride + 1), *low = first + size * kStride;
         const float *a = (turn ? low + size : low) + row * kStride, *b = (turn ? first + size : first) + column;
@@ -187,7 +189,7 @@ template <int C> ATTN_DEVICE void invert_triangle(float *tile) {
 
 // What `invert_triangle` left, as pieces of bf16, each the nearest to what those before it leave; turned round in both directions where asked for.
 template <int C, bool Upper, int Pieces> ATTN_DEVICE void cut_inverse(const float *tile, unsigned char *pieces) {
-  for (int at = threadIdx.x; at < C * C / 2; at += 256) {
+  for (int at = threadIdx.x; at < C * C / 2; at += kThreads) {
     const int row = at / (C / 2), column = at % (C / 2) * 2;
     float x[2];
 #pragma unroll
@@ -206,7 +208,7 @@ template <int C, bool Upper, int Pieces> ATTN_DEVICE void cut_inverse(const floa
 }
 // The same of a product's results.
 template <int Rows, int Columns, int Down, int Pieces, int Count> ATTN_DEVICE void cut_results(const float (&from)[Count], unsigned char *pieces) {
-  constexpr int kAcross = 8 / Down, kHigh = Rows / 16 / Down, kWide = Columns / 8 / kAcross;
+  constexpr int kAcross = kWarps / Down, kHigh = Rows / 16 / Down, kWide = Columns / 8 / kAcross;
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
 #pragma unroll
   for (int m = 0; m < kHigh; ++m)

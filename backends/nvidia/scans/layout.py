@@ -1,13 +1,12 @@
 """Where the tiles of a chunk scan are: products and states in registers, 16-bit tiles, rows and what others read in shared memory."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations, yielded
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
-THREADS, WARPS = 256, 8
 DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
 SOLVE = "tile.solve_unit"
 HALVES = ("f16", "bf16")
@@ -25,17 +24,27 @@ class ScanGrid:
 
     rows: int
     columns: int
+    warps: int
+
+    @property
+    def _fits(self) -> list[int]:
+        downs = [d for d in (1, 2, 4, 8, 16) if self.warps % d == 0]
+        return [d for d in downs if self.rows % (16 * d) == 0 and self.columns % (8 * (self.warps // d)) == 0]
+
+    @property
+    def fits(self) -> bool:
+        """Whether all warps have parts."""
+        return bool(self._fits)
 
     @property
     def down(self) -> int:
         """Warps along rows: what one of them reads of both factors is least."""
-        fits = [d for d in (1, 2, 4, 8) if self.rows // 16 % d == 0 and self.columns // 8 % (WARPS // d) == 0]
-        return min(fits, key=lambda d: (self.rows // d + self.columns * d // WARPS, d))
+        return min(self._fits, key=lambda d: (self.rows // d + self.columns * d // self.warps, d))
 
     @property
     def across(self) -> int:
         """Warps along columns."""
-        return WARPS // self.down
+        return self.warps // self.down
 
     @property
     def high(self) -> int:
@@ -110,16 +119,16 @@ class ScanLayout:
     `in_registers(tile)`; `size`: bytes of shared memory. Raises UnsupportedError for tiles that warps cannot share.
     """
 
-    def __init__(self, kernel: ir.Operation, pieces: int, stages: int) -> None:
+    def __init__(self, kernel: ir.Operation, pieces: int, stages: int, warps: int) -> None:
         """`pieces` of f32 where it is multiplied; `stages`: in how many places loops load the tiles of a chunk before they are needed."""
-        self.kernel, self.pieces, self.stages = kernel, pieces, stages
+        self.kernel, self.pieces, self.stages, self.warps = kernel, pieces, stages, warps
         self._numbers: dict[ir.Operation, int] = {}
         self._ends: dict[ir.Operation, int] = {}
         self._number(kernel.regions[0].blocks[0])
         for op in self._numbers:
             for value in [*op.results, *(argument for region in op.regions for block in region.blocks for argument in block.arguments)]:
                 if is_tile(value):
-                    _check(value, op)
+                    self._check(value, op)
         self.ahead: dict[ir.Operation, list[list[ir.Operation]]] = {}
         """The loads of a loop that are started early, those of the same tile together."""
         if stages:
@@ -128,9 +137,29 @@ class ScanLayout:
         self.places: dict[object, Place] = {}
         self.size = self._allocate(self._wanted())
 
+    @property
+    def threads(self) -> int:
+        """Of a thread block."""
+        return 32 * self.warps
+
+    def grid(self, shape: Sequence[int]) -> ScanGrid:
+        """How warps share a tile of this shape."""
+        rows, columns = shape
+        return ScanGrid(rows, columns, self.warps)
+
+    def is_shared(self, shape: Sequence[int]) -> bool:
+        """Whether warps can share a tile of this shape; one dimension is everyone's."""
+        return all(size % _STEP == 0 for size in shape) and (len(shape) == 1 or self.grid(shape).fits)
+
+    def _check(self, value: ir.Value, op: ir.Operation) -> None:
+        shape, element = shape_of(value), element_of(value)
+        made = op.name == "tile.map" and element not in HALVES and min(shape) > 0
+        if element not in BYTES or not (made or (self.is_shared(shape) and min(shape) > 0)):
+            raise UnsupportedError(f"scans: tiles of {value.type}: {self.warps} warps do not share them ({op.location})")
+
     def in_registers(self, value: ir.Value) -> bool:
         """Whether a tile is in registers: one of f32 that products make or take, or that all maps read at their own place."""
-        if is_row(value.type) or element_of(value) != "f32" or not is_shared(shape_of(value)):
+        if is_row(value.type) or element_of(value) != "f32" or not self.is_shared(shape_of(value)):
             return False
         maker = None if isinstance(value.owner, ir.Block) else value.owner.operation
         if maker is not None and maker.name == "tile.cumsum":
@@ -193,9 +222,9 @@ class ScanLayout:
                         found.append(self._tile(argument, number, max(self._ends[op], self._last(result, op))))
             elif op.name == "tile.map" and len(list(op.operands)) == 2:
                 for number_of, result in enumerate(sums_of(op)):
-                    grid = ScanGrid(*extents(op))
-                    parts = grid.across if is_shared(extents(op)) else 1
-                    found.append(_Wanted((op, number_of), 4 * parts * grid.rows, number, self._last(result, op)))
+                    rows, columns = extents(op)
+                    parts = self.grid((rows, columns)).across if self.is_shared((rows, columns)) else 1
+                    found.append(_Wanted((op, number_of), 4 * parts * rows, number, self._last(result, op)))
             elif op.name == SOLVE:
                 rows, columns = shape_of(op.results[0])
                 found.append(_Wanted((op, "triangle"), 4 * rows * (rows + _PAD), number, number))
@@ -294,18 +323,6 @@ def sums_of(op: ir.Operation) -> list[ir.Value]:
     count = len(list(ir.ArrayAttr(op.attributes["reductions"])))
     results = list(op.results)
     return results[len(results) - count :] if count else []
-
-
-def is_shared(shape: tuple[int, ...]) -> bool:
-    """Whether warps can share a tile of this shape."""
-    return all(size % _STEP == 0 for size in shape)
-
-
-def _check(value: ir.Value, op: ir.Operation) -> None:
-    shape, element = shape_of(value), element_of(value)
-    made = op.name == "tile.map" and element not in HALVES and min(shape) > 0
-    if element not in BYTES or not (made or (is_shared(shape) and min(shape) > 0)):
-        raise UnsupportedError(f"scans: tiles of {value.type}: warps share rows and columns in steps of {_STEP} ({op.location})")
 
 
 def carried(op: ir.Operation) -> list[tuple[ir.Value, ir.Value, ir.Value, ir.Value]]:

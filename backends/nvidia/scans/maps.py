@@ -9,13 +9,10 @@ from attn_mlir.backends.gpu.structure import body, hint, is_row, widened, yielde
 from attn_mlir.backends.nvidia.scans.core import ScanCore
 from attn_mlir.backends.nvidia.scans.layout import (
     HALVES,
-    THREADS,
-    WARPS,
     Place,
     ScanGrid,
     element_of,
     extents,
-    is_shared,
     own_reads,
     shape_of,
     sums_of,
@@ -53,7 +50,7 @@ class ScanMaps:
         """Prints one map."""
         if len(list(op.operands)) == 1:
             self._row(op)
-        elif is_shared(extents(op)):
+        elif self.core.layout.is_shared(extents(op)):
             self._pairs(op)
         else:
             self._few(op)
@@ -62,7 +59,7 @@ class ScanMaps:
         """Declares the registers of a tile."""
         core = self.core
         core.tiles[value] = core.names.fresh(hint(value, name))
-        core.writer.line(f"float {core.tiles[value]}[{ScanGrid(*shape_of(value)).registers}];")
+        core.writer.line(f"float {core.tiles[value]}[{self.core.layout.grid(shape_of(value)).registers}];")
         return core.tiles[value]
 
     def scatter(self, value: ir.Value) -> None:
@@ -76,7 +73,7 @@ class ScanMaps:
 
     def keep(self, name: str, place: Place, flipped: bool = False) -> None:
         """Writes registers to a tile of f32, or as it looks after half a turn."""
-        grid = ScanGrid(*place.shape)
+        grid = self.core.layout.grid(place.shape)
         with rows_of(self.core, grid), self.core.unrolled("n", grid.wide), self.core.unrolled("c", 2):
             row, column = ("i", "column + 8 * n + c")
             if flipped:
@@ -92,7 +89,7 @@ class ScanMaps:
         own = [read for read in reads if is_row(read.operands[0].type) and list(read.operands)[1:] == list(block.arguments)]
         places = [core.layout.places[result] for result in op.results]
         core.touch([*core.reads(reads, f"row {length}", own), *((place, True, f"row {length}") for place in places)])
-        with core.scope(f"for (int i = threadIdx.x; i < {length}; i += {THREADS})"):
+        with core.scope(f"for (int i = threadIdx.x; i < {length}; i += {core.layout.threads})"):
             core.scalars.bind(block.arguments[0], "i")
             texts = [core.value(value) for value in yielded(block)]
             for text, place in zip(texts, places, strict=True):
@@ -107,7 +104,7 @@ class ScanMaps:
             return
         places = [core.layout.places[result] for result in op.results]
         core.touch([*core.reads(read for read in walk(op) if read.name == "tensor.extract"), *((place, True, "") for place in places)])
-        with core.scope(f"for (int at = threadIdx.x; at < {rows * columns}; at += {THREADS})"):
+        with core.scope(f"for (int at = threadIdx.x; at < {rows * columns}; at += {core.layout.threads})"):
             core.writer.line(f"const int i = at / {columns}, j = at % {columns};")
             core.scalars.bind(block.arguments[0], "i")
             core.scalars.bind(block.arguments[1], "j")
@@ -124,7 +121,7 @@ class ScanMaps:
             raise UnsupportedError(f"scans: a map of {rows} rows of {columns} columns that does more than add them up ({op.location})")
         places = [core.layout.places[op, number] for number in range(len(sums))]
         core.touch([*core.reads(read for read in walk(op) if read.name == "tensor.extract"), *((place, True, "") for place in places)])
-        with core.scope(f"for (int i = warp; i < {rows}; i += {WARPS})"):
+        with core.scope(f"for (int i = warp; i < {rows}; i += {core.layout.warps})"):
             totals = [core.names.fresh("total") for _ in sums]
             core.writer.line(*(f"float {total} = 0.0f;" for total in totals))
             with core.scope(f"for (int j = lane; j < {columns}; j += 32)"):
@@ -142,7 +139,7 @@ class ScanMaps:
     def _pairs(self, op: ir.Operation) -> None:
         core, block = self.core, body(op)
         rows, columns = extents(op)
-        grid, owner = ScanGrid(rows, columns), owner_of(rows, columns)
+        grid, owner = core.layout.grid((rows, columns)), owner_of(rows, columns)
         sums = sums_of(op)
         values, results = yielded(block), list(op.results)[: len(list(op.results)) - len(sums)]
         if any(kind != "sum" for kind in op.opview.kinds()):

@@ -9,7 +9,6 @@ from attn_mlir.backends.nvidia.scans.layout import (
     DOTS,
     HALVES,
     SOLVE,
-    THREADS,
     ScanGrid,
     ScanLayout,
     carried,
@@ -69,7 +68,7 @@ class ScanPrinter:
             core.writer.line(f"attn::copy_rows<{rows}, {columns}>({core.at(home)}, {base}, {stride}, {count});", "attn::wait_copies();")
             return
         name = self.maps.declare(result, "loaded")
-        grid = ScanGrid(rows, columns)
+        grid = self.layout.grid((rows, columns))
         with core.scope(""):
             core.writer.line(f"const float *from = {base};")
             with rows_of(core, grid), core.unrolled("n", grid.wide):
@@ -84,7 +83,7 @@ class ScanPrinter:
         """What was loaded early comes to registers where it has to."""
         core = self.core
         if self.layout.in_registers(result):
-            home, grid = self.layout.places[result], ScanGrid(*shape_of(result))
+            home, grid = self.layout.places[result], self.layout.grid(shape_of(result))
             name = self.maps.declare(result, "loaded")
             with rows_of(core, grid), core.unrolled("n", grid.wide), core.unrolled("c", 2):
                 core.writer.line(f"{name}[(m * {grid.wide} + n) * 4 + 2 * r + c] = {core.item_of(home, 'i', 'column + 8 * n + c')};")
@@ -127,7 +126,7 @@ class ScanPrinter:
     def _load_floats(self, op: ir.Operation, base: str, stride: str, count: str) -> None:
         """Numbers that others read go to shared memory."""
         core, result = self.core, op.results[0]
-        home, grid = self.layout.places[result], ScanGrid(*shape_of(result))
+        home, grid = self.layout.places[result], self.layout.grid(shape_of(result))
         core.touch([(home, True, owner_of(grid.rows, grid.columns))])
         with core.scope(""):
             core.writer.line(f"const auto *from = {base};")
@@ -144,10 +143,10 @@ class ScanPrinter:
             home = core.sums[value][0] if value in core.sums else self.layout.places[value]
             core.touch([(home, False, "" if value in core.sums else f"row {length}")])
             item = core.address(target, [*place[:2], f"{place[2]} + i"])
-            with core.scope(f"for (int i = threadIdx.x; i < min({length}, (int){count}); i += {THREADS})"):
+            with core.scope(f"for (int i = threadIdx.x; i < min({length}, (int){count}); i += {self.layout.threads})"):
                 core.writer.line(f"*({item}) = {core.row_item(value, 'i')};")
             return
-        grid = ScanGrid(*shape_of(value))
+        grid = self.layout.grid(shape_of(value))
         kind = str(ir.MemRefType(target.type).element_type)
         base = core.address(target, place, core.aligned(target))
         stride = core.arguments.stride(core.view(target).argument, 2)
@@ -178,12 +177,12 @@ class ScanPrinter:
             (length,) = shape_of(result)
             place = self.layout.places[result]
             core.touch([(place, True, f"row {length}")])
-            core.writer.line(f"for (int i = threadIdx.x; i < {length}; i += {THREADS}) {core.item_of(place, 'i')} = {number};")
+            core.writer.line(f"for (int i = threadIdx.x; i < {length}; i += {self.layout.threads}) {core.item_of(place, 'i')} = {number};")
             return
         if not self.layout.in_registers(result):
             raise UnsupportedError(f"scans: a tile of one number that is in no registers ({op.location})")
         name = self.maps.declare(result, "zeros")
-        with core.unrolled("n", ScanGrid(*shape_of(result)).registers):
+        with core.unrolled("n", self.layout.grid(shape_of(result)).registers):
             core.writer.line(f"{name}[n] = {number};")
         self.maps.scatter(result)
 
@@ -192,7 +191,7 @@ class ScanPrinter:
     def _dot(self, op: ir.Operation) -> None:
         core, result = self.core, op.results[0]
         *before, a, b = op.operands
-        grid = ScanGrid(*shape_of(result))
+        grid = self.layout.grid(shape_of(result))
         homes = [self.layout.places[a], self.layout.places[b]]
         name = self._sum(op, result, before)
         core.touch((home, False, "") for home in homes)
@@ -214,7 +213,7 @@ class ScanPrinter:
 
     def _sum(self, op: ir.Operation, result: ir.Value, before: list[ir.Value]) -> str:
         """The registers that a product is added to: those of what is added, if nothing else needs them."""
-        core, grid = self.core, ScanGrid(*shape_of(result))
+        core, grid = self.core, self.layout.grid(shape_of(result))
         if not before:
             name = self.maps.declare(result, "product")
             with core.unrolled("n", grid.registers):
@@ -260,7 +259,7 @@ class ScanPrinter:
         core, (a, right), result = self.core, op.operands, op.results[0]
         rows, columns = shape_of(result)
         upper, pieces = flag(op, "upper"), self.layout.pieces
-        grid, triangle, cut = ScanGrid(rows, columns), self.layout.places[op, "triangle"], self.layout.places[op, "pieces"]
+        grid, triangle, cut = self.layout.grid((rows, columns)), self.layout.places[op, "triangle"], self.layout.places[op, "pieces"]
         if rows > 128 or (rows & rows - 1):
             raise UnsupportedError(f"scans: systems of {rows} rows ({op.location})")
         core.touch([(triangle, True, ""), (cut, True, "")])
@@ -335,7 +334,7 @@ class ScanPrinter:
             return
         if not self.layout.in_registers(argument) or self.layout.read_across(argument):
             raise UnsupportedError(f"scans: a loop carries a tile that threads read from each other ({op.location})")
-        count = ScanGrid(*shape_of(start)).registers
+        count = self.layout.grid(shape_of(start)).registers
         name = core.tiles[argument] = core.names.fresh("carried")
         core.writer.line(f"float {name}[{count}];")
         with core.unrolled("n", count):
@@ -347,7 +346,7 @@ class ScanPrinter:
         home = self.layout.places[argument]
         core.touch([(source, False, "" if start in core.sums else f"row {length}"), (home, True, f"row {length}")])
         core.writer.line(
-            f"for (int i = threadIdx.x; i < {length}; i += {THREADS}) {core.item_of(home, 'i')} = {core.row_item(start, 'i')};"
+            f"for (int i = threadIdx.x; i < {length}; i += {self.layout.threads}) {core.item_of(home, 'i')} = {core.row_item(start, 'i')};"
         )
 
     def _assign(self, news: list[tuple[ir.Value, ir.Value]]) -> None:
@@ -361,7 +360,7 @@ class ScanPrinter:
             elif core.tiles[value] != core.tiles[argument]:
                 if any(core.tiles[value] == core.tiles.get(other) for other, _ in news):
                     raise UnsupportedError("scans: a loop exchanges tiles that it carries")
-                with core.unrolled("n", ScanGrid(*shape_of(value)).registers):
+                with core.unrolled("n", self.layout.grid(shape_of(value)).registers):
                     core.writer.line(f"{core.tiles[argument]}[n] = {core.tiles[value]}[n];")
 
     def _branch(self, op: ir.Operation) -> None:
