@@ -64,33 +64,43 @@ ATTN_DEVICE void copy_rows(unsigned char *tile, const Element *from, long long s
 
 // ---- products
 
-// sum += a b. The tiles are [Rows, Depth] and [Depth, Columns], or the other way round where they are turned. The warps are a grid Down x kWarps / Down.
-template <class Element, int Rows, int Columns, int Depth, int Down, bool TurnA, bool TurnB, int Count>
-ATTN_DEVICE void multiply(float (&sum)[Count], const unsigned char *a, const unsigned char *b) {
+// Which tiles of two lists are multiplied: numbers 8 i + j.
+template <int... Numbers> struct Pairs {};
+
+// sum += a[i] b[j] for all pairs, in their order at every step of the depth; what several products take is loaded once. The tiles are
+// [Rows, Depth] and [Depth, Columns], or the other way round where they are turned. The warps are a grid Down x kWarps / Down.
+template <class Element, int Rows, int Columns, int Depth, int Down, bool TurnA, bool TurnB, int OfA, int OfB, int Count, int... Numbers>
+ATTN_DEVICE void multiply(float (&sum)[Count], const unsigned char *const (&a)[OfA], const unsigned char *const (&b)[OfB], Pairs<Numbers...>) {
   constexpr int kAcross = kWarps / Down, kHigh = Rows / 16 / Down, kWide = Columns / 8 / kAcross;
   static_assert(Count == 4 * kHigh * kWide && kHigh > 0 && kWide > 0);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   const int row = warp / kAcross * (16 * kHigh), column = warp % kAcross * (8 * kWide);
-  const uint32_t at_a = shared_address(a), at_b = shared_address(b);
 #pragma unroll
   for (int k = 0; k < Depth; k += 16) {
-    uint32_t x[kHigh][4];
+    uint32_t x[OfA][kHigh][4];
 #pragma unroll
-    for (int m = 0; m < kHigh; ++m) {
-      if constexpr (TurnA) load_matrices_transposed(at_a + place<Rows>(k + lane / 16 * 8 + lane % 8, row + 16 * m + lane / 8 % 2 * 8), x[m]);
-      else load_matrices(at_a + place<Depth>(row + 16 * m + lane % 16, k + lane / 16 * 8), x[m]);
-    }
-#pragma unroll
-    for (int n = 0; n < kWide; n += 2) {
-      uint32_t y[4];
-      // The last of an odd number of parts loads what lies beside it twice.
-      const int next = n + 1 < kWide ? 8 : 0;
-      if constexpr (TurnB) load_matrices(at_b + place<Depth>(column + 8 * n + lane / 16 * next + lane % 8, k + lane / 8 % 2 * 8), y);
-      else load_matrices_transposed(at_b + place<Columns>(k + lane % 16, column + 8 * n + lane / 16 * next), y);
+    for (int i = 0; i < OfA; ++i)
 #pragma unroll
       for (int m = 0; m < kHigh; ++m) {
-        mma(Element{}, &sum[4 * (m * kWide + n)], x[m], y[0], y[1]);
-        if (n + 1 < kWide) mma(Element{}, &sum[4 * (m * kWide + n + 1)], x[m], y[2], y[3]);
+        const uint32_t at = shared_address(a[i]);
+        if constexpr (TurnA) load_matrices_transposed(at + place<Rows>(k + lane / 16 * 8 + lane % 8, row + 16 * m + lane / 8 % 2 * 8), x[i][m]);
+        else load_matrices(at + place<Depth>(row + 16 * m + lane % 16, k + lane / 16 * 8), x[i][m]);
+      }
+#pragma unroll
+    for (int n = 0; n < kWide; n += 2) {
+      uint32_t y[OfB][4];
+      // The last of an odd number of parts loads what lies beside it twice.
+      const int next = n + 1 < kWide ? 8 : 0;
+#pragma unroll
+      for (int j = 0; j < OfB; ++j) {
+        const uint32_t at = shared_address(b[j]);
+        if constexpr (TurnB) load_matrices(at + place<Depth>(column + 8 * n + lane / 16 * next + lane % 8, k + lane / 8 % 2 * 8), y[j]);
+        else load_matrices_transposed(at + place<Columns>(k + lane % 16, column + 8 * n + lane / 16 * next), y[j]);
+      }
+#pragma unroll
+      for (int m = 0; m < kHigh; ++m) {
+        (mma(Element{}, &sum[4 * (m * kWide + n)], x[Numbers / 8][m], y[Numbers % 8][0], y[Numbers % 8][1]), ...);
+        if (n + 1 < kWide) (mma(Element{}, &sum[4 * (m * kWide + n + 1)], x[Numbers / 8][m], y[Numbers % 8][2], y[Numbers % 8][3]), ...);
       }
     }
   }
@@ -230,13 +240,17 @@ template <int Rows, int Columns, int Down, int Pieces, int Count> ATTN_DEVICE vo
 // x <- T x of such pieces: six products of three, three of two, the smallest first.
 template <int C, int Columns, int Down, int Pieces, int Count>
 ATTN_DEVICE void multiply_pieces(float (&x)[Count], const unsigned char *inverse, const unsigned char *right) {
+  constexpr int kOfInverse = 2 * C * C, kOfRight = 2 * C * Columns;
 #pragma unroll
   for (int i = 0; i < Count; ++i) x[i] = 0.0f;
-#pragma unroll
-  for (int total = Pieces - 1; total >= 0; --total)
-#pragma unroll
-    for (int piece = total; piece >= 0; --piece)
-      multiply<BF16, C, Columns, C, Down, false, false>(x, inverse + piece * (2 * C * C), right + (total - piece) * (2 * C * Columns));
+  if constexpr (Pieces == 2) {
+    multiply<BF16, C, Columns, C, Down, false, false>(
+        x, {inverse, inverse + kOfInverse}, {right, right + kOfRight}, Pairs<8, 1, 0>{});
+  } else {
+    multiply<BF16, C, Columns, C, Down, false, false>(
+        x, {inverse, inverse + kOfInverse, inverse + 2 * kOfInverse}, {right, right + kOfRight, right + 2 * kOfRight},
+        Pairs<16, 9, 2, 8, 1, 0>{});
+  }
 }
 
 } // namespace attn

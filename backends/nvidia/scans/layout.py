@@ -3,7 +3,9 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from attn_mlir.backends.gpu.remainders import remainders
 from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations, yielded
+from attn_mlir.dialects.numbers import flag
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -129,6 +131,10 @@ class ScanLayout:
             for value in [*op.results, *(argument for region in op.regions for block in region.blocks for argument in block.arguments)]:
                 if is_tile(value):
                     self._check(value, op)
+        self.chains: dict[ir.Operation, list[ir.Operation]] = {}
+        """Products that are added up, by the last of them, where they are all made."""
+        self._chained: dict[ir.Operation, ir.Operation] = {}
+        self._chain()
         self.ahead: dict[ir.Operation, list[list[ir.Operation]]] = {}
         """The loads of a loop that are started early, those of the same tile together."""
         if stages:
@@ -193,6 +199,25 @@ class ScanLayout:
         names = (*DOTS[1:], SOLVE, "scf.for", "scf.yield")
         return any(use.owner.operation.name in names for use in value.uses)
 
+    def is_chained(self, op: ir.Operation) -> bool:
+        """Whether a product is made together with a later one that is added to it."""
+        return op in self._chained
+
+    def _chain(self) -> None:
+        lifted = remainders(self.kernel)
+        for op in self._numbers:
+            before = op.operands[0] if op.name == "tile.dot_add" else None
+            maker = None if before is None or isinstance(before.owner, ir.Block) else before.owner.operation
+            if before is None or maker is None or maker.name not in DOTS or maker.block != op.block or len(list(before.uses)) > 1:
+                continue
+            first, then = list(maker.operands)[-2:], list(op.operands)[-2:]
+            alike = all(shape_of(a) == shape_of(b) and element_of(a) == element_of(b) for a, b in zip(first, then, strict=True))
+            flags = all(flag(maker, name) == flag(op, name) for name in ("transpose_a", "transpose_b"))
+            if alike and flags and not any(value in lifted for value in (*first, *then)):
+                chain = [*self.chains.pop(maker, [maker]), op]
+                self.chains[op] = chain
+                self._chained.update({each: op for each in chain[:-1]})
+
     # ---- shared memory
 
     def _number(self, block: ir.Block) -> None:
@@ -242,6 +267,7 @@ class ScanLayout:
         last = self._numbers[maker]
         for use in value.uses:
             user: ir.Operation | None = use.owner.operation
+            user = self._chained.get(user, user)
             while user is not None and user.block != maker.block:
                 user = user.parent
             last = max(last, self._ends[user] if user is not None else last)

@@ -189,26 +189,34 @@ class ScanPrinter:
     # ---- products, sums, systems
 
     def _dot(self, op: ir.Operation) -> None:
+        """A product, and those before it that it is added to."""
         core, result = self.core, op.results[0]
-        *before, a, b = op.operands
+        if self.layout.is_chained(op):
+            return
+        chain = self.layout.chains.get(op, [op])
+        factors = [list(each.operands)[-2:] for each in chain]
+        lefts, rights = (list(dict.fromkeys(pair[side] for pair in factors)) for side in (0, 1))
+        a, b = factors[0]
+        before = list(chain[0].operands)[:-2]
         grid = self.layout.grid(shape_of(result))
-        homes = [self.layout.places[a], self.layout.places[b]]
-        name = self._sum(op, result, before)
-        core.touch((home, False, "") for home in homes)
+        name = self._sum(chain[0], result, before)
+        homes = [[self.layout.places[value] for value in values] for values in (lefts, rights)]
+        core.touch((home, False, "") for side in homes for home in side)
         turned = [flag(op, "transpose_a"), flag(op, "transpose_b")]
         depth = shape_of(a)[0 if turned[0] else 1]
         texts = [str(turns).lower() for turns in turned]
-        call = (
-            f"attn::multiply<attn::{homes[0].element.upper()}, {grid.rows}, {grid.columns}, {depth}, {grid.down}, {texts[0]}, {texts[1]}>"
-        )
-        factors = f"{core.at(homes[0])}, {core.at(homes[1])}"
+        pairs = ", ".join(str(8 * lefts.index(x) + rights.index(y)) for x, y in factors)
+        kind = homes[0][0].element.upper()
+        call = f"attn::multiply<attn::{kind}, {grid.rows}, {grid.columns}, {depth}, {grid.down}, {texts[0]}, {texts[1]}>"
+        lists = ", ".join("{" + ", ".join(core.at(home) for home in side) + "}" for side in homes)
+        arguments = f"{lists}, attn::Pairs<{pairs}>{{}}"
         if before and (a in core.lifted or b in core.lifted):
             with core.scope(""):
-                core.writer.line(f"float sum[{grid.registers}] = {{}};", f"{call}(sum, {factors});")
+                core.writer.line(f"float sum[{grid.registers}] = {{}};", f"{call}(sum, {arguments});")
                 with core.unrolled("n", grid.registers):
                     core.writer.line(f"{name}[n] += {1.0 / LIFT}f * sum[n];")
         else:
-            core.writer.line(f"{call}({name}, {factors});")
+            core.writer.line(f"{call}({name}, {arguments});")
         self.maps.scatter(result)
 
     def _sum(self, op: ir.Operation, result: ir.Value, before: list[ir.Value]) -> str:
