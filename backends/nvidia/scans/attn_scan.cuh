@@ -145,10 +145,56 @@ template <int Length, bool Reverse, typename T> ATTN_DEVICE void running_sum(con
 
 // ---- systems of a unit triangle
 
-// The tile, [C, C + 8] of f32, holds a strictly lower triangle A, and afterwards (I + A)^-1 in the lower triangle and the diagonal; the rest is
-// anything. Blocks of 16 by substitution, a column of the inverse in a lane's registers; of two blocks, the lower left one of their inverse is
-// -T22 A21 T11, whose product A21 T11 lies in the upper right one for a while. All threads come here, and are together at the end.
-template <int C> ATTN_DEVICE void invert_triangle(float *tile) {
+// A triangle from registers, turned round in both directions where it is an upper one; zeros elsewhere.
+template <int C, int Down, bool Upper, int Count> ATTN_DEVICE void keep_triangle(const float (&a)[Count], float *tile) {
+  constexpr int kAcross = kWarps / Down, kHigh = C / 16 / Down, kWide = C / 8 / kAcross;
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+#pragma unroll
+  for (int m = 0; m < kHigh; ++m)
+#pragma unroll
+    for (int n = 0; n < kWide; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int i = (warp / kAcross * kHigh + m) * 16 + e / 2 * 8 + lane / 4, j = (warp % kAcross * kWide + n) * 8 + 2 * (lane % 4) + e % 2;
+        const int row = Upper ? C - 1 - i : i, column = Upper ? C - 1 - j : j;
+        tile[row * (C + 8) + column] = row > column ? a[4 * (m * kWide + n) + e] : 0.0f;
+      }
+}
+// Four neighbouring elements of sign x a b: `a` is the row of one, `b` begins at their column, its rows `stride` apart.
+template <int Size> ATTN_DEVICE void multiply_square(float *to, const float *a, const float *b, int stride, float sign) {
+  float sum[4] = {};
+#pragma unroll
+  for (int k = 0; k < Size; k += 4) {
+    const float4 x = *(const float4 *)(a + k);
+    const float all[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      const float4 y = *(const float4 *)(b + (k + n) * stride);
+      sum[0] += all[n] * y.x;
+      sum[1] += all[n] * y.y;
+      sum[2] += all[n] * y.z;
+      sum[3] += all[n] * y.w;
+    }
+  }
+  *(float4 *)to = {sign * sum[0], sign * sum[1], sign * sum[2], sign * sum[3]};
+}
+// Of pairs of neighbouring blocks of `Size`, whose inverses are there, the blocks beside them: -T22 A21 T11.
+template <int C, int Size> ATTN_DEVICE void join_inverses(float *tile, float *product) {
+  constexpr int kStride = C + 8, kShort = Size + 8, kFours = Size / 4, kTasks = C / (2 * Size) * Size * kFours;
+#pragma unroll
+  for (int turn = 0; turn < 2; ++turn) {
+    for (int at = threadIdx.x; at < kTasks; at += kThreads) {
+      const int pair = at / (Size * kFours), row = at / kFours % Size, column = at % kFours * 4;
+      float *first = tile + 2 * Size * pair * (kStride + 1), *low = first + Size * kStride, *own = product + pair * (Size * kShort);
+      if (turn == 0) multiply_square<Size>(own + row * kShort + column, low + row * kStride, first + column, kStride, 1.0f);
+      else multiply_square<Size>(low + row * kStride + column, low + Size + row * kStride, own + column, kShort, -1.0f);
+    }
+    __syncthreads();
+  }
+}
+// The tile, [C, C + 8] of f32, holds a strictly lower triangle A with zeros above, and afterwards (I + A)^-1. Blocks of 16 by substitution, a
+// column of the inverse in a lane's registers. `product` is room for C / 2 x (C / 2 + 8) more. All threads come here, and are together at the end.
+template <int C> ATTN_DEVICE void invert_triangle(float *tile, float *product) {
   constexpr int kStride = C + 8;
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   if (warp < C / 16) {
@@ -159,7 +205,13 @@ template <int C> ATTN_DEVICE void invert_triangle(float *tile) {
     for (int r = 0; r < 16; ++r) {
       x[r] = r == own ? 1.0f : 0.0f;
 #pragma unroll
-      for (int s = 0; s < r; ++s) x[r] -= block[r * kStride + s] * x[s];
+      for (int s = 0; s < r; s += 4) {
+        const float4 a = *(const float4 *)(block + r * kStride + s);
+        const float all[4] = {a.x, a.y, a.z, a.w};
+#pragma unroll
+        for (int n = 0; n < 4; ++n)
+          if (s + n < r) x[r] -= all[n] * x[s + n];
+      }
     }
     __syncwarp();
     if (lane < 16) {
@@ -168,33 +220,9 @@ template <int C> ATTN_DEVICE void invert_triangle(float *tile) {
     }
   }
   __syncthreads();
-#pragma unroll
-  for (int size = 16; size < C; size *= 2) {
-#pragma unroll
-    for (int turn = 0; turn < 2; ++turn) {
-      for (int at = threadIdx.x; at < C * size / 8; at += kThreads) {
-        const int pair = at / (size * size / 4), row = at / (size / 4) % size, column = at % (size / 4) * 4;
-        float *first = tile + 2 * size * pair * (kStride + 1), *low = first + size * kStride;
-        const float *a = (turn ? low + size : low) + row * kStride, *b = (turn ? first + size : first) + column;
-        float sum[4] = {};
-        // Inverses are zero above the diagonal, where the tile holds something else.
-        const int begin = turn ? 0 : column / 16 * 16, end = turn ? row / 16 * 16 + 16 : size;
-#pragma unroll 8
-        for (int k = begin; k < end; ++k) {
-          const float4 y = *(const float4 *)(b + k * kStride);
-          const float x = a[k];
-          sum[0] += x * y.x;
-          sum[1] += x * y.y;
-          sum[2] += x * y.z;
-          sum[3] += x * y.w;
-        }
-        float *to = (turn ? low : first + size) + row * kStride + column;
-#pragma unroll
-        for (int c = 0; c < 4; ++c) to[c] = turn ? -sum[c] : sum[c];
-      }
-      __syncthreads();
-    }
-  }
+  if constexpr (C > 16) join_inverses<C, 16>(tile, product);
+  if constexpr (C > 32) join_inverses<C, 32>(tile, product);
+  if constexpr (C > 64) join_inverses<C, 64>(tile, product);
 }
 
 // What `invert_triangle` left, as pieces of bf16, each the nearest to what those before it leave; turned round in both directions where asked for.
@@ -205,7 +233,7 @@ template <int C, bool Upper, int Pieces> ATTN_DEVICE void cut_inverse(const floa
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
       const int i = Upper ? C - 1 - row : row, j = Upper ? C - 1 - column - c : column + c;
-      x[c] = j <= i ? tile[i * (C + 8) + j] : 0.0f;
+      x[c] = tile[i * (C + 8) + j];
     }
 #pragma unroll
     for (int piece = 0; piece < Pieces; ++piece) {

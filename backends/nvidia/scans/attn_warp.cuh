@@ -43,9 +43,12 @@ ATTN_DEVICE void mma(BF16, float *sum, const uint32_t (&a)[4], uint32_t b0, uint
       : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-// 16 bytes from global to shared memory, without a register between them; `wait_copies` waits for those of this thread.
+// 16 bytes (or 4) from global to shared memory, without a register between them; `wait_copies` waits for those of this thread.
 ATTN_DEVICE void copy_16(unsigned char *to, const void *from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
+}
+ATTN_DEVICE void copy_4(unsigned char *to, const float *from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to)), "l"(from) : "memory");
 }
 ATTN_DEVICE void bring_near(const void *place) { asm volatile("prefetch.global.L1 [%0];" ::"l"(place)); }
 ATTN_DEVICE void wait_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }

@@ -131,6 +131,9 @@ class ScanCore(PrinterCore[str]):
         found, near = list[tuple[Place, bool, str]](), list(own)
         for read in reads:
             value = read.operands[0]
+            if read.name == "memref.load":
+                found += [(self.layout.places[read], False, "")] if read in self.layout.places else []
+                continue
             if value in self.sums:
                 found.append((self.sums[value][0], False, ""))
             elif read in near and self.layout.in_registers(value):
@@ -173,6 +176,8 @@ class ScanCore(PrinterCore[str]):
         return " + ".join([self.arguments.pointer(view.argument, align), *terms])
 
     def load(self, op: ir.Operation, indices: list[str]) -> str:
+        if op in self.layout.rows and op in self.layout.places:
+            return self.read_item(self.layout.places[op], "i")
         return f"*({self.address(op.operands[0], indices)})"
 
     def aligned(self, value: ir.Value) -> int:

@@ -140,6 +140,10 @@ class ScanLayout:
         if stages:
             self.ahead = {op: found for op in self._numbers if op.name == "scf.for" and (found := loads_ahead(op))}
         self._early = {load: loop for loop, groups in self.ahead.items() for group in groups for load in group}
+        self.rows = {
+            read: op for loop in self.ahead for op in operations(body(loop)) if op.name == "tile.map" for read in self._numbers_of(op, loop)
+        }
+        """The numbers of rows that maps read in memory and that loops load early, with their maps; their places are those of the reads."""
         self.places: dict[object, Place] = {}
         self.size = self._allocate(self._wanted())
 
@@ -236,6 +240,11 @@ class ScanLayout:
                 last = max(self._last(load.results[0], load) for load in group)
                 value, first = group[0].results[0], self._numbers[loop]
                 found.append(self._tile(value, first, self._ends[loop] if self.stages > 1 else last, self.stages))
+            for read, op in self.rows.items():
+                if op.block == body(loop):
+                    last = self._ends[loop] if self.stages > 1 else self._numbers[op]
+                    size = (extents(op)[0],)
+                    found.append(_Wanted(read, self.stages * 4 * size[0], self._numbers[loop], last, "f32", size, self.stages))
         for op, number in self._numbers.items():
             made = [] if op.name == "scf.for" or op in self._early else [value for value in op.results if is_tile(value)]
             sums = sums_of(op) if op.name == "tile.map" else []
@@ -253,8 +262,14 @@ class ScanLayout:
             elif op.name == SOLVE:
                 rows, columns = shape_of(op.results[0])
                 found.append(_Wanted((op, "triangle"), 4 * rows * (rows + _PAD), number, number))
+                found.append(_Wanted((op, "product"), 4 * (rows // 2) * (rows // 2 + _PAD), number, number))
                 found.append(_Wanted((op, "pieces"), 2 * self.pieces * rows * (rows + columns), number, number))
         return found
+
+    def _numbers_of(self, op: ir.Operation, loop: ir.Operation) -> list[ir.Operation]:
+        """The reads of one number of f32 for each row."""
+        found = [read for read in operations(body(op)) if read.name == "memref.load" and isinstance(read.results[0].type, ir.F32Type)]
+        return [read for read in found if extents(op)[0] <= self.threads and follows_rows(list(read.operands)[1:], op, loop)]
 
     def _tile(self, value: ir.Value, first: int, last: int, stages: int = 1) -> _Wanted:
         shape, element = shape_of(value), element_of(value)

@@ -22,6 +22,7 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import walk
 
 _I = frozenset({0})
+_READS = ("tensor.extract", "memref.load")
 
 
 def owner_of(rows: int, columns: int) -> str:
@@ -71,21 +72,18 @@ class ScanMaps:
         core.touch([(place, True, owner_of(rows, columns))])
         self.keep(core.tiles[value], place)
 
-    def keep(self, name: str, place: Place, flipped: bool = False) -> None:
-        """Writes registers to a tile of f32, or as it looks after half a turn."""
+    def keep(self, name: str, place: Place) -> None:
+        """Writes registers to a tile of f32."""
         grid = self.core.layout.grid(place.shape)
         with rows_of(self.core, grid), self.core.unrolled("n", grid.wide), self.core.unrolled("c", 2):
-            row, column = ("i", "column + 8 * n + c")
-            if flipped:
-                row, column = f"{grid.rows - 1} - i", f"{grid.columns - 1} - column - 8 * n - c"
-            self.core.writer.line(f"{self.core.item_of(place, row, column)} = {name}[(m * {grid.wide} + n) * 4 + 2 * r + c];")
+            self.core.writer.line(f"{self.core.item_of(place, 'i', 'column + 8 * n + c')} = {name}[(m * {grid.wide} + n) * 4 + 2 * r + c];")
 
     # ---- rows
 
     def _row(self, op: ir.Operation) -> None:
         core, block = self.core, body(op)
         (length,) = extents(op)
-        reads = [read for read in walk(op) if read.name == "tensor.extract"]
+        reads = [read for read in walk(op) if read.name in _READS]
         own = [read for read in reads if is_row(read.operands[0].type) and list(read.operands)[1:] == list(block.arguments)]
         places = [core.layout.places[result] for result in op.results]
         core.touch([*core.reads(reads, f"row {length}", own), *((place, True, f"row {length}") for place in places)])
@@ -103,7 +101,7 @@ class ScanMaps:
             self._sum(op)
             return
         places = [core.layout.places[result] for result in op.results]
-        core.touch([*core.reads(read for read in walk(op) if read.name == "tensor.extract"), *((place, True, "") for place in places)])
+        core.touch([*core.reads(read for read in walk(op) if read.name in _READS), *((place, True, "") for place in places)])
         with core.scope(f"for (int at = threadIdx.x; at < {rows * columns}; at += {core.layout.threads})"):
             core.writer.line(f"const int i = at / {columns}, j = at % {columns};")
             core.scalars.bind(block.arguments[0], "i")
@@ -120,7 +118,7 @@ class ScanMaps:
         if len(sums) < len(values) or any(kind != "sum" for kind in op.opview.kinds()):
             raise UnsupportedError(f"scans: a map of {rows} rows of {columns} columns that does more than add them up ({op.location})")
         places = [core.layout.places[op, number] for number in range(len(sums))]
-        core.touch([*core.reads(read for read in walk(op) if read.name == "tensor.extract"), *((place, True, "") for place in places)])
+        core.touch([*core.reads(read for read in walk(op) if read.name in _READS), *((place, True, "") for place in places)])
         with core.scope(f"for (int i = warp; i < {rows}; i += {core.layout.warps})"):
             totals = [core.names.fresh("total") for _ in sums]
             core.writer.line(*(f"float {total} = 0.0f;" for total in totals))
@@ -144,7 +142,7 @@ class ScanMaps:
         values, results = yielded(block), list(op.results)[: len(list(op.results)) - len(sums)]
         if any(kind != "sum" for kind in op.opview.kinds()):
             raise UnsupportedError(f"scans: rows are added up, nothing else ({op.location})")
-        reads = [read for read in walk(op) if read.name == "tensor.extract"]
+        reads = [read for read in walk(op) if read.name in _READS]
         own = [read for read in own_reads(op) if shape_of(read.operands[0]) == (rows, columns)]
         shared = [result for result in results if not core.layout.in_registers(result)]
         parts = [core.layout.places[op, number] for number in range(len(sums))]

@@ -108,7 +108,7 @@ class ScanPrinter:
         core.writer.line("};")
 
     def _bring_near(self, loop: ir.Operation) -> None:
-        """Asks for the numbers that maps of the next chunk read of each row: its first reader would wait for memory."""
+        """Loads the numbers that maps of the next chunk read of each row, or asks for them: their first reader would wait for memory."""
         core, lines = self.core, dict[str, None]()
         for op in operations(body(loop)):
             if op.name != "tile.map":
@@ -119,8 +119,12 @@ class ScanPrinter:
                     continue
                 with core.scope(None):
                     core.scalars.bind(block.arguments[0], f"(int)(threadIdx.x % {rows})")
-                    indices = [core.value(index) for index in list(read.operands)[1:]]
-                    lines[f"attn::bring_near({core.address(read.operands[0], indices)});"] = None
+                    address = core.address(read.operands[0], [core.value(index) for index in list(read.operands)[1:]])
+                    line = f"attn::bring_near({address});"
+                    if read in self.layout.rows:
+                        home = core.at(self.layout.places[read])
+                        line = f"if (threadIdx.x < {rows}) attn::copy_4({home} + 4 * threadIdx.x, {address});"
+                    lines[line] = None
         core.writer.line(*lines)
 
     def _load_floats(self, op: ir.Operation, base: str, stride: str, count: str) -> None:
@@ -270,11 +274,10 @@ class ScanPrinter:
         grid, triangle, cut = self.layout.grid((rows, columns)), self.layout.places[op, "triangle"], self.layout.places[op, "pieces"]
         if rows > 128 or (rows & rows - 1):
             raise UnsupportedError(f"scans: systems of {rows} rows ({op.location})")
-        core.touch([(triangle, True, ""), (cut, True, "")])
-        whole = type(triangle)(triangle.begin, triangle.end, "f32", (rows, rows))
+        product = self.layout.places[op, "product"]
+        core.touch([(triangle, True, ""), (cut, True, ""), (product, True, "")])
         if not self.layout.in_registers(a):
             raise UnsupportedError(f"scans: a triangle that is in no registers ({op.location})")
-        self.maps.keep(core.tiles[a], whole, flipped=upper)
         name = core.tiles[result] = core.names.fresh("solved")
         begin = f"(float *){core.at(triangle)}"
         inverse = core.at(cut)
@@ -282,18 +285,20 @@ class ScanPrinter:
         side = core.tiles[right]
         if not self.layout.in_registers(right):
             raise UnsupportedError(f"scans: a right side that is in no registers ({op.location})")
+        turned, square = str(upper).lower(), self.layout.grid((rows, rows)).down
         core.writer.line(
+            f"attn::keep_triangle<{rows}, {square}, {turned}>({core.tiles[a]}, {begin});",
             f"attn::cut_results<{rows}, {columns}, {grid.down}, {pieces}>({side}, {other});",
             "__syncthreads();",
-            f"attn::invert_triangle<{rows}>({begin});",
-            f"attn::cut_inverse<{rows}, {str(upper).lower()}, {pieces}>({begin}, {inverse});",
+            f"attn::invert_triangle<{rows}>({begin}, (float *){core.at(product)});",
+            f"attn::cut_inverse<{rows}, {turned}, {pieces}>({begin}, {inverse});",
         )
         core.meet()
         core.writer.line(
             f"float {name}[{grid.registers}];",
             f"attn::multiply_pieces<{rows}, {columns}, {grid.down}, {pieces}>({name}, {inverse}, {other});",
         )
-        core.touch([(triangle, False, ""), (cut, False, "")])
+        core.touch([(triangle, False, ""), (cut, False, ""), (product, False, "")])
         self.maps.scatter(result)
 
     # ---- loops
