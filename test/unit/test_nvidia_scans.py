@@ -110,19 +110,34 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "_KERNELS", {})
 
 
+def errors_of(x: dict[str, Any], dtype: torch.dtype, options: dict[str, Any], own: bool = False) -> None:
+    """Outputs and gradients are within the bars: all but the gradient of beta, which a kernel makes that the evaluator does not know."""
+    x["beta"].requires_grad_(False)
+    double, expected = wanted(x, own=own, removed=own)
+    errors = compare(x, run(x, device="cuda-emulated", **options), expected, double)
+    assert all(value < BAR[dtype] for value in errors.values()), errors
+
+
 @needs_host_clang
 @pytest.mark.usefixtures("emulated")
 @pytest.mark.parametrize(
-    ("length", "columns", "channels", "dtype"),
-    [
-        (17, 64, False, torch.float32), (70, 64, False, torch.bfloat16), (33, 64, True, torch.float32), (70, 64, True, torch.bfloat16),
-        (40, 128, True, torch.float16),
-    ],
-)  # fmt: skip
-def test_outputs_and_gradients(length: int, columns: int, channels: bool, dtype: torch.dtype) -> None:
-    """All but the gradient of beta, which a kernel makes that the evaluator does not know."""
-    x = narrow(inputs(length, heads=2, of_k=1, dims=(columns, columns), channels=channels, low=1.0), dtype)
-    x["beta"].requires_grad_(False)
-    double, expected = wanted(x)
-    errors = compare(x, run(x, device="cuda-emulated"), expected, double)
-    assert all(value < BAR[dtype] for value in errors.values()), errors
+    ("length", "heads", "columns", "channels", "dtype"),
+    [(17, 2, 64, False, torch.float32), (70, 1, 64, False, torch.bfloat16), (33, 1, 64, True, torch.float16)],
+)
+def test_outputs_and_gradients(length: int, heads: int, columns: int, channels: bool, dtype: torch.dtype) -> None:
+    errors_of(narrow(inputs(length, heads=heads, of_k=1, dims=(columns, columns), channels=channels), dtype), dtype, {})
+
+
+@needs_host_clang
+@pytest.mark.usefixtures("emulated")
+def test_segments() -> None:
+    """A matrix takes the state from one to the next."""
+    errors_of(narrow(inputs(70, heads=1, of_k=1, dims=(64, 64)), torch.bfloat16), torch.bfloat16, {"segment_size": 64})
+
+
+@needs_host_clang
+@pytest.mark.usefixtures("emulated")
+def test_another_key_is_removed() -> None:
+    """The state has two writers."""
+    x = narrow(inputs(40, heads=1, of_k=1, dims=(64, 64)), torch.bfloat16)
+    errors_of(x, torch.bfloat16, {"erase_key": x["erase_key"] + 0.1 * x["k"], "removed_key": x["erase_key"]}, own=True)

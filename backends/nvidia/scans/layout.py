@@ -288,22 +288,30 @@ class ScanLayout:
             last = max(last, self._ends[user] if user is not None else last)
         return last
 
-    def _allocate(self, wanted: Iterable[_Wanted]) -> int:
-        """The first place that is free; returns the size of all."""
-        taken: list[tuple[_Wanted, int, int]] = []
-        for each in sorted(wanted, key=lambda w: (w.first, -w.size)):
-            others = sorted((begin, end) for other, begin, end in taken if other.first <= each.last and each.first <= other.last)
-            at = 0
-            for begin, end in others:
-                if begin - at >= each.size:
-                    break
-                at = max(at, -(-end // _ALIGN) * _ALIGN)
-            taken.append((each, at, at + each.size))
+    def _allocate(self, wanted: Sequence[_Wanted]) -> int:
+        """Gives everything its place, the earliest or the largest first, whichever needs less; returns the size of all."""
+        tries = [_placed(sorted(wanted, key=lambda w: (w.first, -w.size))), _placed(sorted(wanted, key=lambda w: (-w.size, w.first)))]
+        size, begins = min(((max((at + each.size for each, at in made), default=0), made) for made in tries), key=lambda found: found[0])
+        for each, at in begins:
             self.places[each.key] = Place(at, at + each.size, each.element, each.shape, each.stages)
         for groups in self.ahead.values():
             for first, *others in groups:
                 self.places.update({load.results[0]: self.places[first.results[0]] for load in others})
-        return max((end for _, _, end in taken), default=0)
+        return size
+
+
+def _placed(wanted: Iterable[_Wanted]) -> list[tuple[_Wanted, int]]:
+    """Where each begins: the first place that is free as long as it is needed."""
+    taken: list[tuple[_Wanted, int]] = []
+    for each in wanted:
+        others = sorted((at, at + other.size) for other, at in taken if other.first <= each.last and each.first <= other.last)
+        place = 0
+        for begin, end in others:
+            if begin - place >= each.size:
+                break
+            place = max(place, -(-end // _ALIGN) * _ALIGN)
+        taken.append((each, place))
+    return taken
 
 
 def loads_ahead(loop: ir.Operation) -> list[list[ir.Operation]]:
