@@ -9,6 +9,7 @@ import torch
 from amd_tools import needs_host_clang
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import SCHEDULE
+from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.outputs import outputs_of
 from attn_mlir.backends.gpu.packed import arguments_of
 from attn_mlir.backends.gpu.program import GpuLaunchPlan
@@ -27,6 +28,7 @@ from attn_mlir.reference.tiles import run_kernel
 from delta_cases import compare, inputs, narrow, run, wanted
 from scan_emulation import HostScan, as_array
 
+_UNUSED = KernelCode("", "", "", (), 0, 0)
 BAR = {torch.float32: 2e-6, torch.float16: 5e-3, torch.bfloat16: 5e-3}
 
 
@@ -97,8 +99,8 @@ def compiled(source: str, name: str, prepare: str, choices: attributes.Fields) -
             function = function_named(module, step.kernel)
             texts[step.kernel] = f"module {{\n{function.get_asm(print_generic_op_form=True)}\n}}"
             scan = attributes.read(function, SCHEDULE)["emitter"] == "scans"
-            code = codegen.emit(function) if scan else None
-            units[step.kernel] = read_unit(function, len(step.results), lambda _, code=code: code)
+            emit = codegen.emit if scan else lambda _: _UNUSED
+            units[step.kernel] = read_unit(function, len(step.results), emit)
     return ScanPlan(source, prepare, choices, host, units, texts=texts)
 
 

@@ -265,19 +265,20 @@ template <int Rows, int Columns, int Down, int Pieces, int Count> ATTN_DEVICE vo
         }
       }
 }
-// x <- T x of such pieces: six products of three, three of two, the smallest first.
+// x <- T x of such pieces: six products of three, the smallest first, or three of two, the smallest first at every step of the depth.
 template <int C, int Columns, int Down, int Pieces, int Count>
 ATTN_DEVICE void multiply_pieces(float (&x)[Count], const unsigned char *inverse, const unsigned char *right) {
   constexpr int kOfInverse = 2 * C * C, kOfRight = 2 * C * Columns;
 #pragma unroll
   for (int i = 0; i < Count; ++i) x[i] = 0.0f;
   if constexpr (Pieces == 2) {
-    multiply<BF16, C, Columns, C, Down, false, false>(
-        x, {inverse, inverse + kOfInverse}, {right, right + kOfRight}, Pairs<8, 1, 0>{});
+    multiply<BF16, C, Columns, C, Down, false, false>(x, {inverse, inverse + kOfInverse}, {right, right + kOfRight}, Pairs<8, 1, 0>{});
   } else {
-    multiply<BF16, C, Columns, C, Down, false, false>(
-        x, {inverse, inverse + kOfInverse, inverse + 2 * kOfInverse}, {right, right + kOfRight, right + 2 * kOfRight},
-        Pairs<16, 9, 2, 8, 1, 0>{});
+#pragma unroll
+    for (int total = 2; total >= 0; --total)
+#pragma unroll
+      for (int piece = total; piece >= 0; --piece)
+        multiply<BF16, C, Columns, C, Down, false, false>(x, {inverse + piece * kOfInverse}, {right + (total - piece) * kOfRight}, Pairs<0>{});
   }
 }
 

@@ -208,6 +208,8 @@ class ScanLayout:
         return op in self._chained
 
     def _chain(self) -> None:
+        if self.pieces > 2:
+            return  # f32 keeps its digits where the smallest products are added up before the largest begin
         lifted = remainders(self.kernel)
         for op in self._numbers:
             before = op.operands[0] if op.name == "tile.dot_add" else None
