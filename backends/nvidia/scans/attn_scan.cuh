@@ -274,9 +274,9 @@ ATTN_DEVICE void multiply_pieces(float (&x)[Count], const unsigned char *inverse
   if constexpr (Pieces == 2) {
     multiply<BF16, C, Columns, C, Down, false, false>(x, {inverse, inverse + kOfInverse}, {right, right + kOfRight}, Pairs<8, 1, 0>{});
   } else {
-#pragma unroll
+#pragma unroll 1
     for (int total = 2; total >= 0; --total)
-#pragma unroll
+#pragma unroll 1
       for (int piece = total; piece >= 0; --piece)
         multiply<BF16, C, Columns, C, Down, false, false>(x, {inverse + piece * kOfInverse}, {right + (total - piece) * kOfRight}, Pairs<0>{});
   }
