@@ -32,7 +32,7 @@ class ChooseIntervals(Pass):
         if self.arch not in TARGETS:
             module.location.emit_error(f"{self.name}: `arch` must be one of {', '.join(TARGETS)}, got '{self.arch}'")
             return False
-        delta = any(is_delta(op) for op in find_all(module, "attn.linear_attention"))
+        delta = TARGETS[self.arch].bulk_copies and any(is_delta(op) for op in find_all(module, "attn.linear_attention"))
         for op in find_all(module, "attn.decay_gradient", "attn.linear_attention"):
             fewest = _OF_HEADS if delta and _shares_longer_chunks(op) else _FEWEST
             if "crossing" in op.attributes and (interval_of(op) or fewest) < fewest:
