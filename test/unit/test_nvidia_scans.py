@@ -134,7 +134,7 @@ def test_outputs_and_gradients(length: int, heads: int, columns: int, channels: 
 @pytest.mark.usefixtures("emulated")
 def test_segments() -> None:
     """A matrix takes the state from one to the next."""
-    errors_of(narrow(inputs(70, heads=1, of_k=1, dims=(64, 64)), torch.bfloat16), torch.bfloat16, {"segment_size": 64})
+    errors_of(narrow(inputs(520, heads=1, of_k=1, dims=(64, 64)), torch.bfloat16), torch.bfloat16, {"segment_size": 512})
 
 
 @needs_host_clang

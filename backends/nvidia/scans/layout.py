@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.remainders import remainders
 from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations, yielded
+from attn_mlir.backends.nvidia.scans.loops import element_of, extents, few_turns, follows_rows, loads_ahead, own_reads, shape_of, sums_of
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -99,22 +100,6 @@ class _Wanted:
     stages: int = 1
 
 
-def shape_of(value: ir.Value) -> tuple[int, ...]:
-    """The sizes of a tile."""
-    return tuple(ir.RankedTensorType(value.type).shape)
-
-
-def element_of(value: ir.Value) -> str:
-    """The name of its element's type."""
-    return str(ir.RankedTensorType(value.type).element_type)
-
-
-def own_reads(op: ir.Operation) -> list[ir.Operation]:
-    """The reads of a map of two dimensions at its own place."""
-    indices = list(body(op).arguments)
-    return [read for read in operations(body(op)) if read.name == "tensor.extract" and list(read.operands)[1:] == indices]
-
-
 class ScanLayout:
     """Facts of a kernel; `places` are those of tiles, by value, and of what ops need for themselves, by (op, name).
 
@@ -131,6 +116,8 @@ class ScanLayout:
             for value in [*op.results, *(argument for region in op.regions for block in region.blocks for argument in block.arguments)]:
                 if is_tile(value):
                     self._check(value, op)
+        self.turns = {op: count for op in self._numbers if (count := few_turns(op)) and self.is_shared(extents(operations(body(op))[0]))}
+        """The loops that are printed as two maps, with how many turns they have."""
         self.chains: dict[ir.Operation, list[ir.Operation]] = {}
         """Products that are added up, by the last of them, where they are all made."""
         self._chained: dict[ir.Operation, ir.Operation] = {}
@@ -260,6 +247,7 @@ class ScanLayout:
                 for number_of, result in enumerate(sums_of(op)):
                     rows, columns = extents(op)
                     parts = self.grid((rows, columns)).across if self.is_shared((rows, columns)) else 1
+                    parts *= self.turns.get(op.parent, 1) if op.parent is not None else 1
                     found.append(_Wanted((op, number_of), 4 * parts * rows, number, self._last(result, op)))
             elif op.name == SOLVE:
                 rows, columns = shape_of(op.results[0])
@@ -314,66 +302,6 @@ def _placed(wanted: Iterable[_Wanted]) -> list[tuple[_Wanted, int]]:
             place = max(place, -(-end // _ALIGN) * _ALIGN)
         taken.append((each, place))
     return taken
-
-
-def loads_ahead(loop: ir.Operation) -> list[list[ir.Operation]]:
-    """The loads of a loop at places that follow from its position alone, those of the same tile together."""
-    found: list[list[ir.Operation]] = []
-    for load in operations(body(loop)):
-        if load.name != "tile.load" or not all(follows(operand, loop) for operand in list(load.operands)[1:]):
-            continue
-        if isinstance(load.operands[0].owner, ir.OpView | ir.Operation) and load.operands[0].owner.operation.block == load.block:
-            continue
-        for group in found:
-            if list(group[0].operands) == list(load.operands):
-                group.append(load)
-                break
-        else:
-            found.append([load])
-    return found
-
-
-def follows(value: ir.Value, loop: ir.Operation) -> bool:
-    """Whether an index is arithmetic on a loop's position and on what is known before it."""
-    inner = body(loop)
-    if isinstance(value.owner, ir.Block):
-        return value.owner != inner or value == inner.arguments[0]
-    op = value.owner.operation
-    return op.block != inner or (op.name.startswith("arith.") and all(follows(operand, loop) for operand in op.operands))
-
-
-def follows_rows(indices: list[ir.Value], op: ir.Operation, loop: ir.Operation) -> bool:
-    """Whether indices in a map are arithmetic on its row, a loop's position, and what is known before the loop."""
-    block = body(op)
-    for index in indices:
-        if isinstance(index.owner, ir.Block):
-            if index.owner == block and index != block.arguments[0]:
-                return False
-            if index.owner != block and not follows(index, loop):
-                return False
-            continue
-        maker = index.owner.operation
-        if maker.block == block:
-            if not maker.name.startswith("arith.") or not follows_rows(list(maker.operands), op, loop):
-                return False
-        elif not follows(index, loop):
-            return False
-    return True
-
-
-def extents(op: ir.Operation) -> tuple[int, ...]:
-    """The sizes of a map."""
-    makers = [None if isinstance(value.owner, ir.Block) else value.owner.operation for value in op.operands]
-    if any(maker is None or maker.name != "arith.constant" for maker in makers):
-        raise UnsupportedError(f"scans: maps have static sizes ({op.location})")
-    return tuple(ir.IntegerAttr(maker.attributes["value"]).value for maker in makers if maker is not None)
-
-
-def sums_of(op: ir.Operation) -> list[ir.Value]:
-    """What a map adds up along rows."""
-    count = len(list(ir.ArrayAttr(op.attributes["reductions"])))
-    results = list(op.results)
-    return results[len(results) - count :] if count else []
 
 
 def carried(op: ir.Operation) -> list[tuple[ir.Value, ir.Value, ir.Value, ir.Value]]:

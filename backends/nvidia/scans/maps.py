@@ -5,18 +5,10 @@ from contextlib import contextmanager
 
 from attn_mlir.backends.gpu.remainders import LIFT
 from attn_mlir.backends.gpu.scalars import dependence, frontier
-from attn_mlir.backends.gpu.structure import body, hint, is_row, widened, yielded
+from attn_mlir.backends.gpu.structure import body, hint, is_row, operations, widened, yielded
 from attn_mlir.backends.nvidia.scans.core import ScanCore
-from attn_mlir.backends.nvidia.scans.layout import (
-    HALVES,
-    Place,
-    ScanGrid,
-    element_of,
-    extents,
-    own_reads,
-    shape_of,
-    sums_of,
-)
+from attn_mlir.backends.nvidia.scans.layout import HALVES, Place, ScanGrid
+from attn_mlir.backends.nvidia.scans.loops import element_of, extents, own_reads, shape_of, sums_of
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import walk
@@ -177,24 +169,16 @@ class ScanMaps:
     ) -> None:
         """Those of one row."""
         core, block = self.core, body(op)
-        core.scalars.bind(block.arguments[0], "i")
-        core.scalars.bind(block.arguments[1], "j")
-        core.grid = grid
+        self._begin(op, grid)
         for value in frontier(block, dependence(block), _I):
             core.value(value)
         totals = [core.names.fresh("total") for _ in terms]
         core.writer.line(*(f"float {total} = 0.0f;" for total in totals))
         with core.unrolled("n", grid.wide):
-            near = [read.operands[0] for read in own if element_of(read.operands[0]) in HALVES]
-            for value in dict.fromkeys(near):
-                core.pairs[value] = core.names.fresh("pair")
-                place = core.layout.places[value]
-                core.writer.line(f"const uint32_t {core.pairs[value]} = attn::two<{grid.columns}>({core.at(place)}, i, column + 8 * n);")
+            self._near(own, grid)
             halves = {result: core.names.fresh("made") for _, result in made if element_of(result) in HALVES}
             core.writer.line(*(f"float {name}[2];" for name in halves.values()))
-            with core.unrolled("c", 2):
-                core.writer.line("const int j = column + 8 * n + c;")
-                core.element = ("i", "j", f"(m * {grid.wide} + n) * 4 + 2 * r + c")
+            with self._column(grid):
                 for value, result in made:
                     self._assign(value, result, halves)
                 for value, total in zip(terms, totals, strict=True):
@@ -210,6 +194,65 @@ class ScanMaps:
             index = f"warp % {grid.across} * {grid.rows} + i"
             core.writer.line(f"if (lane % 4 == 0) ((float *){core.at(place)})[{index}] = {total};")
         core.grid = None
+
+    # ---- short loops
+
+    def turns(self, loop: ir.Operation, count: int) -> None:
+        """A loop that adds up rows, and puts the sums into a tile in registers: all sums, then all of the tile."""
+        core = self.core
+        first, put, _ = operations(body(loop))
+        index, argument = body(loop).arguments
+        (result,) = sums_of(first)
+        grid, place = core.layout.grid(extents(first)), core.layout.places[first, 0]
+        own = [read for read in own_reads(first) if shape_of(read.operands[0]) == (grid.rows, grid.columns)]
+        reads = [read for read in walk(first) if read.name in _READS]
+        core.touch([*core.reads(reads, owner_of(grid.rows, grid.columns), own), (place, True, "")])
+        with core.scope(None), rows_of(core, grid):
+            self._begin(first, grid)
+            core.writer.line(f"float total[{count}] = {{}};")
+            with core.unrolled("n", grid.wide):
+                self._near(own, grid)
+                with self._column(grid), core.unrolled("t", count):
+                    core.scalars.bind(index, "t")
+                    core.writer.line(f"total[t] += {core.value(yielded(body(first))[0])};")
+            core.pairs, core.element, core.grid = {}, None, None
+            with core.unrolled("t", count):
+                at = f"(t * {grid.across} + warp % {grid.across}) * {grid.rows} + i"
+                core.writer.line(
+                    "total[t] = attn::sum_of_row(total[t]);", f"if (lane % 4 == 0) ((float *){core.at(place)})[{at}] = total[t];"
+                )
+        core.sums[result], core.turn[result] = (place, grid.across), f"t * {grid.across * grid.rows} + "
+        core.touch([(place, False, "")])
+        grid = core.layout.grid(extents(put))
+        with core.scope(None), rows_of(core, grid):
+            self._begin(put, grid)
+            with core.unrolled("n", grid.wide), self._column(grid):
+                element = f"{core.tiles[argument]}[{core.element[2] if core.element else ''}]"
+                with core.unrolled("t", count):
+                    core.scalars.bind(index, "t")
+                    core.writer.line(f"{element} = {core.value(yielded(body(put))[0])};")
+            core.element, core.grid = None, None
+
+    def _begin(self, op: ir.Operation, grid: ScanGrid) -> None:
+        for argument, name in zip(body(op).arguments, ("i", "j"), strict=True):
+            self.core.scalars.bind(argument, name)
+        self.core.grid = grid
+
+    def _near(self, own: list[ir.Operation], grid: ScanGrid) -> None:
+        """Reads two neighbouring elements of tiles of 16 bits at once."""
+        core = self.core
+        for value in dict.fromkeys(read.operands[0] for read in own if element_of(read.operands[0]) in HALVES):
+            core.pairs[value] = core.names.fresh("pair")
+            place = core.at(core.layout.places[value])
+            core.writer.line(f"const uint32_t {core.pairs[value]} = attn::two<{grid.columns}>({place}, i, column + 8 * n);")
+
+    @contextmanager
+    def _column(self, grid: ScanGrid) -> Iterator[None]:
+        """A scope for each of two neighbouring elements."""
+        with self.core.unrolled("c", 2):
+            self.core.writer.line("const int j = column + 8 * n + c;")
+            self.core.element = ("i", "j", f"(m * {grid.wide} + n) * 4 + 2 * r + c")
+            yield
 
     def _assign(self, value: ir.Value, result: ir.Value, halves: dict[ir.Value, str]) -> None:
         core = self.core

@@ -5,13 +5,8 @@ from attn_mlir.backends.gpu.remainders import LIFT
 from attn_mlir.backends.gpu.rules import SCALARS, Rule, rule_of
 from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations
 from attn_mlir.backends.nvidia.scans.core import ScanCore
-from attn_mlir.backends.nvidia.scans.layout import (
-    DOTS,
-    SOLVE,
-    ScanLayout,
-    carried,
-    shape_of,
-)
+from attn_mlir.backends.nvidia.scans.layout import DOTS, SOLVE, ScanLayout, carried
+from attn_mlir.backends.nvidia.scans.loops import shape_of
 from attn_mlir.backends.nvidia.scans.maps import ScanMaps, rows_of
 from attn_mlir.backends.nvidia.scans.traffic import ScanTraffic
 from attn_mlir.dialects.numbers import flag
@@ -179,6 +174,9 @@ class ScanPrinter:
         for start, argument, _, result in carried(op):
             self._begin(start, argument, op)
             core.tiles.update({result: core.tiles[argument]} if argument in core.tiles else {})
+        if op in self.layout.turns:
+            self.maps.turns(op, self.layout.turns[op])
+            return
         index = core.names.fresh("at")
         begin, end, step = (core.value(value) for value in list(op.operands)[:3])
         early, stages = op in self.layout.ahead, self.layout.stages

@@ -2,7 +2,8 @@
 
 from attn_mlir.backends.gpu.structure import body, is_row, operations
 from attn_mlir.backends.nvidia.scans.core import ScanCore
-from attn_mlir.backends.nvidia.scans.layout import HALVES, ScanGrid, ScanLayout, element_of, extents, follows_rows, shape_of
+from attn_mlir.backends.nvidia.scans.layout import HALVES, ScanGrid, ScanLayout
+from attn_mlir.backends.nvidia.scans.loops import element_of, extents, follows_rows, shape_of
 from attn_mlir.backends.nvidia.scans.maps import ScanMaps, owner_of, rows_of
 from attn_mlir.mlir import ir
 
