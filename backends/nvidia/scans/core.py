@@ -49,8 +49,6 @@ class ScanCore(PrinterCore[str]):
         self.views: dict[ir.Value, ScanView] = {}
         self.sums: dict[ir.Value, tuple[Place, int]] = {}
         """Where the parts of sums along rows are, and how many there are."""
-        self.turn: dict[ir.Value, str] = {}
-        """C++: where the parts begin that a turn of a short loop has added up."""
         self.element: tuple[str, str, str] | None = None
         """The row, the column and the register's number of the element that a map makes now."""
         self.grid: ScanGrid | None = None
@@ -114,7 +112,7 @@ class ScanCore(PrinterCore[str]):
             place, parts = self.sums[value]
             begin = f"((float *){self.at(place)})"
             rows = shape_of(value)[0]
-            return "(" + " + ".join(f"{begin}[{self.turn.get(value, '')}{part * rows} + {index}]" for part in range(parts)) + ")"
+            return "(" + " + ".join(f"{begin}[{part * rows} + {index}]" for part in range(parts)) + ")"
         return self.read_item(self.layout.places[value], index)
 
     def extract(self, op: ir.Operation, indices: list[str]) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.remainders import remainders
 from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations, yielded
-from attn_mlir.backends.nvidia.scans.loops import element_of, extents, few_turns, follows_rows, loads_ahead, own_reads, shape_of, sums_of
+from attn_mlir.backends.nvidia.scans.loops import element_of, extents, follows_rows, loads_ahead, own_reads, shape_of, sums_of
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -116,8 +116,6 @@ class ScanLayout:
             for value in [*op.results, *(argument for region in op.regions for block in region.blocks for argument in block.arguments)]:
                 if is_tile(value):
                     self._check(value, op)
-        self.turns = {op: count for op in self._numbers if (count := few_turns(op)) and self.is_shared(extents(operations(body(op))[0]))}
-        """The loops that are printed as two maps, with how many turns they have."""
         self.chains: dict[ir.Operation, list[ir.Operation]] = {}
         """Products that are added up, by the last of them, where they are all made."""
         self._chained: dict[ir.Operation, ir.Operation] = {}
@@ -247,7 +245,6 @@ class ScanLayout:
                 for number_of, result in enumerate(sums_of(op)):
                     rows, columns = extents(op)
                     parts = self.grid((rows, columns)).across if self.is_shared((rows, columns)) else 1
-                    parts *= self.turns.get(op.parent, 1) if op.parent is not None else 1
                     found.append(_Wanted((op, number_of), 4 * parts * rows, number, self._last(result, op)))
             elif op.name == SOLVE:
                 rows, columns = shape_of(op.results[0])

@@ -1,11 +1,8 @@
-"""Facts of maps and loops of chunk scans: their sizes, what loops can load early, and which are short."""
+"""Facts of maps and loops of chunk scans: their sizes, and what loops can load early."""
 
-from attn_mlir.backends.gpu.structure import body, constant, is_row, operations
+from attn_mlir.backends.gpu.structure import body, operations
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
-
-_TURNS = 8
-"""Of a short loop."""
 
 
 def shape_of(value: ir.Value) -> tuple[int, ...]:
@@ -82,24 +79,3 @@ def follows_rows(indices: list[ir.Value], op: ir.Operation, loop: ir.Operation) 
         elif not follows(index, loop):
             return False
     return True
-
-
-def few_turns(op: ir.Operation) -> int:
-    """How many turns a short loop has that adds up rows, and puts the sums into the one tile that it carries; 0 for other ops."""
-    if op.name != "scf.for" or len(list(op.results)) != 1 or is_row(op.results[0].type):
-        return 0
-    first, *others = operations(body(op))
-    bounds = [constant(value) for value in list(op.operands)[:3]]
-    if (
-        bounds[0] != 0
-        or bounds[2] != 1
-        or not 0 < int(bounds[1] or 0) <= _TURNS
-        or [other.name for other in others] != ["tile.map", "scf.yield"]
-    ):
-        return 0
-    sums = sums_of(first) if first.name == "tile.map" else []
-    put = others[0]
-    reads = [read for read in operations(body(put)) if read.name == "tensor.extract"]
-    alone = len(sums) == 1 and len(list(first.results)) == 1 and len(list(put.results)) == 1 and not sums_of(put)
-    known = [sums[0], body(op).arguments[1]] if alone else []
-    return int(bounds[1] or 0) if alone and all(read.operands[0] in known for read in reads) else 0

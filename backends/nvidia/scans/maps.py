@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from attn_mlir.backends.gpu.remainders import LIFT
 from attn_mlir.backends.gpu.scalars import dependence, frontier
-from attn_mlir.backends.gpu.structure import body, hint, is_row, operations, widened, yielded
+from attn_mlir.backends.gpu.structure import body, hint, is_row, widened, yielded
 from attn_mlir.backends.nvidia.scans.core import ScanCore
 from attn_mlir.backends.nvidia.scans.layout import HALVES, Place, ScanGrid
 from attn_mlir.backends.nvidia.scans.loops import element_of, extents, own_reads, shape_of, sums_of
@@ -194,44 +194,6 @@ class ScanMaps:
             index = f"warp % {grid.across} * {grid.rows} + i"
             core.writer.line(f"if (lane % 4 == 0) ((float *){core.at(place)})[{index}] = {total};")
         core.grid = None
-
-    # ---- short loops
-
-    def turns(self, loop: ir.Operation, count: int) -> None:
-        """A loop that adds up rows, and puts the sums into a tile in registers: all sums, then all of the tile."""
-        core = self.core
-        first, put, _ = operations(body(loop))
-        index, argument = body(loop).arguments
-        (result,) = sums_of(first)
-        grid, place = core.layout.grid(extents(first)), core.layout.places[first, 0]
-        own = [read for read in own_reads(first) if shape_of(read.operands[0]) == (grid.rows, grid.columns)]
-        reads = [read for read in walk(first) if read.name in _READS]
-        core.touch([*core.reads(reads, owner_of(grid.rows, grid.columns), own), (place, True, "")])
-        with core.scope(None), rows_of(core, grid):
-            self._begin(first, grid)
-            core.writer.line(f"float total[{count}] = {{}};")
-            with core.unrolled("n", grid.wide):
-                self._near(own, grid)
-                with self._column(grid), core.unrolled("t", count):
-                    core.scalars.bind(index, "t")
-                    core.writer.line(f"total[t] += {core.value(yielded(body(first))[0])};")
-            core.pairs, core.element, core.grid = {}, None, None
-            with core.unrolled("t", count):
-                at = f"(t * {grid.across} + warp % {grid.across}) * {grid.rows} + i"
-                core.writer.line(
-                    "total[t] = attn::sum_of_row(total[t]);", f"if (lane % 4 == 0) ((float *){core.at(place)})[{at}] = total[t];"
-                )
-        core.sums[result], core.turn[result] = (place, grid.across), f"t * {grid.across * grid.rows} + "
-        core.touch([(place, False, "")])
-        grid = core.layout.grid(extents(put))
-        with core.scope(None), rows_of(core, grid):
-            self._begin(put, grid)
-            with core.unrolled("n", grid.wide), self._column(grid):
-                element = f"{core.tiles[argument]}[{core.element[2] if core.element else ''}]"
-                with core.unrolled("t", count):
-                    core.scalars.bind(index, "t")
-                    core.writer.line(f"{element} = {core.value(yielded(body(put))[0])};")
-            core.element, core.grid = None, None
 
     def _begin(self, op: ir.Operation, grid: ScanGrid) -> None:
         for argument, name in zip(body(op).arguments, ("i", "j"), strict=True):

@@ -174,9 +174,6 @@ class ScanPrinter:
         for start, argument, _, result in carried(op):
             self._begin(start, argument, op)
             core.tiles.update({result: core.tiles[argument]} if argument in core.tiles else {})
-        if op in self.layout.turns:
-            self.maps.turns(op, self.layout.turns[op])
-            return
         index = core.names.fresh("at")
         begin, end, step = (core.value(value) for value in list(op.operands)[:3])
         early, stages = op in self.layout.ahead, self.layout.stages
