@@ -26,6 +26,7 @@ from attn_mlir.mlir import ir
 from attn_mlir.reference.evaluator import find_function
 from attn_mlir.reference.tiles import run_kernel
 from delta_cases import compare, inputs, narrow, run, wanted
+from linear_reference import error
 from scan_emulation import HostScan, as_array
 
 _UNUSED = KernelCode("", "", "", (), 0, 0)
@@ -133,8 +134,12 @@ def test_outputs_and_gradients(length: int, heads: int, columns: int, channels: 
 @needs_host_clang
 @pytest.mark.usefixtures("emulated")
 def test_segments() -> None:
-    """A matrix takes the state from one to the next."""
-    errors_of(narrow(inputs(520, heads=1, of_k=1, dims=(64, 64)), torch.bfloat16), torch.bfloat16, {"segment_size": 512})
+    """A matrix takes the state from one to the next. Forward alone: with gradients, which have one, too, it takes minutes."""
+    x = narrow(inputs(520, heads=1, of_k=1, dims=(64, 64)), torch.bfloat16)
+    with torch.no_grad():
+        found = run(x, device="cuda-emulated", segment_size=512)
+    _, expected = wanted(x)
+    assert max(error(a, b) for a, b in zip(found, expected, strict=True)) < BAR[torch.bfloat16]
 
 
 @needs_host_clang
