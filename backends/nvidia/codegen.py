@@ -13,7 +13,7 @@ from attn_mlir.mlir import ir
 EMITTERS = Emitters(
     "nvidia",
     "attn_mlir.backends.nvidia",
-    ("warp", "hopper", "simt", "tilelang"),
+    ("warp", "hopper", "simt", "scans", "tilelang"),
     TARGETS,
     pages=("hopper",),
     packed_order=("hopper",),

@@ -41,7 +41,7 @@ def run(x: dict[str, Any], **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def wanted(x: dict[str, Any], own: bool = False, removed: bool = False, **options: Any) -> tuple[dict[str, Any], Any]:
-    d = {name: value.detach().double().requires_grad_() for name, value in x.items()}
+    d = {name: value.detach().double().requires_grad_(value.requires_grad) for name, value in x.items()}
     beta, group = d["beta"].unsqueeze(3), x["v"].shape[1] // x["k"].shape[1]
     a = d["erase_key"] if own else d["k"].repeat_interleave(group, 1)
     e = beta * (a + 0.1 * d["k"] if removed else a)

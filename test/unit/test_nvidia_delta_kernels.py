@@ -1,5 +1,6 @@
-"""The kernels of delta rules for sm_90a, without a GPU: each has a schedule and fits; of what TileLang is picky about, one is compiled."""
+"""The kernels of delta rules for sm_90a, without a GPU: each has a schedule and fits, and hardly one goes through TileLang."""
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.units import outlined
 from attn_mlir.backends.host import Host, read_host
-from attn_mlir.backends.nvidia import codegen, pipeline
+from attn_mlir.backends.nvidia import codegen, pipeline, tilelang
 from attn_mlir.backends.nvidia.compile import compile_code
 from attn_mlir.backends.nvidia.target import TARGETS
 from attn_mlir.backends.nvidia.tilelang import program_of
@@ -65,8 +66,13 @@ def test_every_kernel_has_a_schedule(element: str, channels: bool, columns: int)
             assert len(scans) == count
             for kernel in scans:
                 fields = attributes.read(kernel, attributes.SCHEDULE)
-                assert (fields["emitter"], fields["arch"]) == ("tilelang", ARCH)
-                assert program_of(kernel).shared_bytes <= TARGETS[ARCH].shared_bytes
+                assert fields["arch"] == ARCH
+                if fields["emitter"] == "scans":
+                    assert codegen.emit(kernel).shared_bytes <= TARGETS[ARCH].shared_bytes
+            emitters = Counter(str(attributes.read(kernel, attributes.SCHEDULE)["emitter"]) for kernel in kernels)
+            # The three pieces of 256 channels with decays of their own do not fit where a system is solved in a gradient.
+            tilelang = 1 if (element, channels, columns, function) == ("f32", True, 256, "bwd") else 0
+            assert emitters.keys() <= {"scans", "simt", "tilelang"} and emitters["tilelang"] == tilelang
 
 
 def matrices(kernels: list[ir.Operation]) -> list[ir.Operation]:
@@ -82,15 +88,20 @@ def test_states_pass_between_segments_by_products(element: str, columns: int) ->
             found = matrices(kernels)
             assert len(found) == count
             for kernel in found:
-                assert attributes.read(kernel, attributes.SCHEDULE)["emitter"] == "tilelang"
-                assert program_of(kernel).shared_bytes <= TARGETS[ARCH].shared_bytes
+                assert attributes.read(kernel, attributes.SCHEDULE)["emitter"] == "scans"
+                assert codegen.emit(kernel).shared_bytes <= TARGETS[ARCH].shared_bytes
 
 
 @needs_tools
 def test_sums_over_columns_of_eight_warps_compile() -> None:
     """TileLang refuses to sum what 8 warps hold 16 columns each of (version 0.1.15)."""
     with scheduled("f32", False, 128) as kernels:
-        programs = {kernel: program_of(kernel) for kernel in chunk_scans(kernels)}
+        for kernel in chunk_scans(kernels):
+            fields = tilelang.plan(kernel, TARGETS[ARCH], {})
+            if fields is not None:
+                kernel.attributes[attributes.SCHEDULE] = attributes.write({"emitter": "tilelang", "arch": ARCH, **fields})
+        scans = [kernel for kernel in chunk_scans(kernels) if attributes.read(kernel, attributes.SCHEDULE)["emitter"] == "tilelang"]
+        programs = {kernel: program_of(kernel) for kernel in scans}
         summing = [kernel for kernel, made in programs.items() if made.threads == 256 and "T.reduce_sum" in made.text]
         assert summing
         code = codegen.emit(min(summing, key=lambda kernel: len(programs[kernel].text)))

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia.target import TARGETS
 from attn_mlir.backends.nvidia.tuning.sweep_facts import knows_channels
+from attn_mlir.dialects.attn.linear_erase import is_delta
 from attn_mlir.dialects.attn.linear_gradients import interval_of
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
@@ -11,8 +12,8 @@ from attn_mlir.passes.regions import find_all, maker
 
 _INTERVAL = 512
 """As many positions as where a head has one decay."""
-_FEWEST = 32
-"""Positions of a chunk whose products four warps can share."""
+_FEWEST, _OF_HEADS = 32, 64
+"""Positions of a chunk whose products four warps can share, and of one whose states of up to 128 rows fit into shared memory, too."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,11 @@ class ChooseIntervals(Pass):
         if self.arch not in TARGETS:
             module.location.emit_error(f"{self.name}: `arch` must be one of {', '.join(TARGETS)}, got '{self.arch}'")
             return False
+        delta = TARGETS[self.arch].bulk_copies and any(is_delta(op) for op in find_all(module, "attn.linear_attention"))
         for op in find_all(module, "attn.decay_gradient", "attn.linear_attention"):
-            if "crossing" in op.attributes and (interval_of(op) or _FEWEST) < _FEWEST:
-                op.attributes["interval"] = ir.IntegerAttr.get(op.attributes["interval"].type, _FEWEST)
+            fewest = _OF_HEADS if delta and _shares_longer_chunks(op) else _FEWEST
+            if "crossing" in op.attributes and (interval_of(op) or fewest) < fewest:
+                op.attributes["interval"] = ir.IntegerAttr.get(op.attributes["interval"].type, fewest)
         for gradient in find_all(module, "attn.decay_gradient") if TARGETS[self.arch].bulk_copies else []:
             sweeps = [maker(value) for value in (gradient.opview.s, gradient.opview.e)]
             known = [op for op in sweeps if op is not None and op.name == "attn.linear_attention" and _rounds_the_state_alone(op)]
@@ -41,6 +44,16 @@ class ChooseIntervals(Pass):
                 for op in (gradient, *known):
                     op.attributes["interval"] = ir.IntegerAttr.get(op.attributes["interval"].type, _INTERVAL)
         return True
+
+
+def _shares_longer_chunks(op: ir.Operation) -> bool:
+    """Whether decays are those of heads, and states have up to 128 rows: then matrix instructions have more to do in a chunk."""
+    sizes = [ir.RankedTensorType(value.type).shape[-1] for value in op.operands if ir.RankedTensorType(value.type).rank == 4]
+    if op.name == "attn.decay_gradient":
+        heads = ir.RankedTensorType(op.results[0].type).rank == 3
+    else:
+        heads = op.opview.channels.value == "none"
+    return heads and max(sizes, default=0) <= 128
 
 
 def _rounds_the_state_alone(op: ir.Operation) -> bool:

@@ -11,8 +11,11 @@ from attn_mlir.passes.regions import find_all
 from attn_mlir.passes.tiling.scalars import cast_float, constant_index
 
 _DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
-_PAIRS = ((2, 0), (1, 1), (0, 2), (1, 0), (0, 1), (0, 0))
-"""Which pieces of the two factors are multiplied, the smallest products first."""
+PIECES = "nvidia.pieces"
+"""An attribute of a delta rule's kernels: how many pieces of each factor of f32 they multiply."""
+_SOLVE = "tile.solve_unit"
+_PAIRS = {2: ((1, 0), (0, 1), (0, 0)), 3: ((2, 0), (1, 1), (0, 2), (1, 0), (0, 1), (0, 0))}
+"""Which pieces of the two factors are multiplied, the smallest products first, by how many pieces there are."""
 _Key = tuple[ir.Value, ir.Block]
 
 
@@ -25,6 +28,9 @@ class Float32Products(Pass):
     from zero: tensor cores cut off what an accumulator has no bits for, at every step and always towards zero, so that sums over many
     chunks would drift; what was summed up before is added in f32 by a `tile.map`, which rounds to nearest.
 
+    Where a delta rule's other scans read q, k and v in 16 bits, two pieces and three products do, with errors of about 2^-16: what is
+    multiplied was made of numbers of 16 bits, and its sums are rounded to them.
+
     An infinite x has pieces that are infinite and NaN: its products are NaN or infinite. So are those of finite x beyond 3.39e38, which
     bf16 rounds to infinity.
     """
@@ -32,27 +38,37 @@ class Float32Products(Pass):
     name = "nvidia-float32-products"
 
     def run(self, module: ir.Operation) -> bool:
-        for kernel in find_all(module, "func.func"):
-            if "tile.kernel" in kernel.attributes and grid_kind(kernel) == "chunks":
-                made: dict[_Key, list[ir.Value]] = {}
-                for op in find_all(kernel, *_DOTS):
-                    if isinstance(ir.RankedTensorType(list(op.operands)[-1].type).element_type, ir.F32Type):
-                        _replace(op, made)
-                for load in find_all(kernel, "tile.load") if made else []:
-                    _sink(load)
+        functions = find_all(module, "func.func")
+        scans = [function for function in functions if "tile.kernel" in function.attributes and grid_kind(function) == "chunks"]
+        delta = any(find_all(kernel, _SOLVE) for kernel in scans)
+        count = 2 if delta and any(_reads_halves(kernel) for kernel in scans) else 3
+        for kernel in scans:
+            made: dict[_Key, list[ir.Value]] = {}
+            for op in find_all(kernel, *_DOTS):
+                if isinstance(ir.RankedTensorType(list(op.operands)[-1].type).element_type, ir.F32Type):
+                    _replace(op, made, count)
+            for load in find_all(kernel, "tile.load") if made else []:
+                _sink(load)
+        for kernel in [function for function in functions if "tile.kernel" in function.attributes] if delta else []:
+            kernel.attributes[PIECES] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64, kernel.context), count)
         return True
 
 
-def _replace(op: ir.Operation, made: dict[_Key, list[ir.Value]]) -> None:
-    """Replaces one product; `made` has the pieces of tiles that a block has made already."""
+def _reads_halves(kernel: ir.Operation) -> bool:
+    """Whether a kernel loads tiles of 16 bits."""
+    return any(ir.RankedTensorType(op.results[0].type).element_type.width == 16 for op in find_all(kernel, "tile.load"))
+
+
+def _replace(op: ir.Operation, made: dict[_Key, list[ir.Value]], count: int) -> None:
+    """Replaces one product; `made` has the `count` pieces of tiles that a block has made already."""
     *before, a, b = op.operands
     result = op.results[0]
     turned = {name: flag(op, name) for name in ("transpose_a", "transpose_b")}
     with op.location, ir.InsertionPoint(op):
-        left, right = (_pieces(op, factor, made) for factor in (a, b))
+        left, right = (_pieces(op, factor, made, count) for factor in (a, b))
         flags = {name: ir.BoolAttr.get(turns) for name, turns in turned.items() if turns or name == "transpose_b"}
         whole: list[ir.Value] = []
-        for x, y in _PAIRS:
+        for x, y in _PAIRS[count]:
             name = "tile.dot_add" if whole else "tile.dot"
             whole = [ir.Operation.create(name, results=[result.type], operands=[*whole, left[x], right[y]], attributes=flags).result]
         if before:
@@ -61,7 +77,7 @@ def _replace(op: ir.Operation, made: dict[_Key, list[ir.Value]]) -> None:
     op.erase()
 
 
-def _pieces(op: ir.Operation, tile: ir.Value, made: dict[_Key, list[ir.Value]]) -> list[ir.Value]:
+def _pieces(op: ir.Operation, tile: ir.Value, made: dict[_Key, list[ir.Value]], count: int) -> list[ir.Value]:
     """The pieces of a tile in the op's block, made where they are first needed."""
     key = (tile, op.block)
     if key not in made:
@@ -69,13 +85,13 @@ def _pieces(op: ir.Operation, tile: ir.Value, made: dict[_Key, list[ir.Value]]) 
 
         def body(i: ir.Value, j: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
             rest, parts = tensor.ExtractOp(tile, [i, j]).result, []
-            for number in range(3):
+            for number in range(count):
                 parts.append(cast_float(rest, narrow))
-                if number < 2:
+                if number < count - 1:
                     rest = arith.SubFOp(rest, cast_float(parts[-1], wide)).result
             return parts, []
 
-        types: list[ir.Type] = [ir.RankedTensorType.get(shape, narrow)] * 3
+        types: list[ir.Type] = [ir.RankedTensorType.get(shape, narrow)] * count
         made[key] = build.map_([constant_index(size) for size in shape], types, [], [], body)[0]
     return made[key]
 

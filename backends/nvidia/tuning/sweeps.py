@@ -78,7 +78,7 @@ def _of_delta(facts: NvidiaSweepFacts, target: NvidiaTarget) -> Fields:
 
     Every program of a head solves the systems of its chunks again, so that columns go before positions.
     """
-    columns = [size for size in (128, 64, 32) if facts.values % size == 0] or [facts.values]
+    columns = [size for size in (64, 32) if facts.values % size == 0] or [facts.values]
     sizes = [*((facts.chunk, size) for size in columns if size >= 64), *((_SHORTEST, size) for size in columns)]
     blocks = [(chunk, size) for chunk, size in dict.fromkeys(sizes) if not facts.whole or facts.whole % chunk == 0]
     chunk, size = next((block for block in blocks if shared_delta(facts, *block) <= target.shared_bytes), blocks[-1])

@@ -1,0 +1,96 @@
+"""CUDA C++ for chunk scans whose form the emitter "hopper" does not know, delta rules above all: products of warps, states in registers."""
+
+import itertools
+from collections.abc import Mapping
+from importlib.resources import files
+
+from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu.attributes import Fields, grid_kind
+from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.nvidia.passes.float32_products import PIECES
+from attn_mlir.backends.nvidia.scans.core import ScanCore
+from attn_mlir.backends.nvidia.scans.layout import DOTS, SOLVE, ScanLayout
+from attn_mlir.backends.nvidia.scans.printer import ScanPrinter
+from attn_mlir.backends.nvidia.target import NvidiaTarget
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import find_all
+
+HELPERS = ("attn_warp.cuh", "attn_scan.cuh")
+
+_USUAL = {"residents": (1,), "warps": (8,), "stages": (2, 1, 0)}
+"""What is tried, one after another."""
+_RESERVED = 1024
+"""Bytes of shared memory that the chip keeps of each thread block."""
+
+
+def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | None:
+    """`stages`: in how many places tiles of a chunk are loaded, 0 where each is loaded when it is needed; `warps` of a thread block;
+    `residents`: thread blocks that a multiprocessor has at the same time.
+
+    None for other kernels than those of delta rules (unless this emitter is asked for) that scan chunks or add up rows without products,
+    for those of sizes that warps cannot share, and where shared memory does not suffice.
+    """
+    if not (PIECES in kernel.attributes or find_all(kernel, SOLVE) or choices.get("emitter") == "scans"):
+        return None
+    grid = grid_kind(kernel)
+    if not find_all(kernel, *DOTS) if grid == "chunks" else grid != "rows" or bool(find_all(kernel, *DOTS, "tile.accumulate")):
+        return None
+    for residents, warps, stages in itertools.product(*(_wanted(choices, name, usual) for name, usual in _USUAL.items())):
+        fields: Fields = {"stages": stages, "residents": residents, "warps": warps}
+        try:
+            needed = _print(kernel, target, fields).shared_bytes
+        except UnsupportedError:
+            continue
+        if needed <= target.shared_bytes // residents - _RESERVED * (residents > 1):
+            return fields
+    return None
+
+
+def _wanted(choices: Mapping[str, int | str], name: str, usual: tuple[int, ...]) -> tuple[int, ...]:
+    return (int(choices[name]),) if name in choices else usual
+
+
+def emit(kernel: ir.Operation, target: NvidiaTarget) -> KernelCode:
+    """The source of a kernel. Raises UnsupportedError for what this emitter cannot do."""
+    return _print(kernel, target, attributes.read(kernel, attributes.SCHEDULE))
+
+
+def pieces_of(kernel: ir.Operation) -> int:
+    """Pieces of bf16 of each factor, where a kernel multiplies numbers of f32: two where the program's inputs have 16 bits."""
+    if PIECES in kernel.attributes:
+        return ir.IntegerAttr(kernel.attributes[PIECES]).value
+    first = ir.MemRefType(kernel.regions[0].blocks[0].arguments[0].type)
+    return 3 if isinstance(first.element_type, ir.F32Type) else 2
+
+
+def helper(name: str) -> str:
+    """The text of a file of device helpers."""
+    return files("attn_mlir.backends.nvidia.scans").joinpath(name).read_text().replace("#pragma once\n", "")
+
+
+def _rounded(line: str) -> str:
+    """A line of scalar code that rounds to bf16 as pairs are rounded: the instruction for single numbers is slow."""
+    return line.replace("__float2bfloat16_rn(", "attn::bfloat_of(").replace("__bfloat162float(", "attn::wide_of(")
+
+
+def _print(kernel: ir.Operation, target: NvidiaTarget, fields: Fields) -> KernelCode:
+    layout = ScanLayout(kernel, pieces_of(kernel), int(fields["stages"]), int(fields["warps"]))
+    core = ScanCore(kernel, layout)
+    core.writer.indent = core.scalars.indent = "  "
+    ScanPrinter(core).block(kernel.regions[0].blocks[0])
+    name = ir.StringAttr(kernel.attributes["sym_name"]).value
+    declared = ",\n".join(f"    {text}" for text in core.arguments.declarations())
+    lines = [
+        f'extern "C" __global__ void __launch_bounds__({layout.threads}, {fields["residents"]}) {name}(',
+        f"{declared}) {{",
+        "  extern __shared__ __align__(128) unsigned char memory[];",
+        "  const int block = blockIdx.x, head = blockIdx.y, batch = blockIdx.z, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;",
+        *map(_rounded, core.writer.lines),
+        "}",
+        "",
+    ]
+    warps = f"namespace attn {{ constexpr int kWarps = {layout.warps}; }}"
+    source = "\n".join([warps, *map(helper, HELPERS), core.scalars.helper_source(), *lines])
+    shared = max(layout.size, 16)
+    return KernelCode(name, name, source, core.arguments.parameters(), layout.threads, shared, arch=target.arch)

@@ -1,0 +1,192 @@
+"""What the printer of a chunk scan works with: its tiles, views of its arguments, and where threads have to meet."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from attn_mlir.backends.gpu.core import PrinterCore
+from attn_mlir.backends.gpu.remainders import remainders
+from attn_mlir.backends.gpu.structure import is_row, maker
+from attn_mlir.backends.nvidia.scans.layout import HALVES, Place, ScanGrid, ScanLayout
+from attn_mlir.backends.nvidia.scans.loops import shape_of
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+
+_TAKEN = "lane warp memory head batch block i j m n r c row column count both own attn next sum stage fetch".split()
+"""Names that the printed code uses for itself."""
+ALIGN = 16
+"""Bytes at multiples of which rows of tensors start."""
+
+
+@dataclass(frozen=True)
+class ScanView:
+    """A part of an argument: C++ expressions of its offsets, for each of the argument's dimensions, and which of these it has."""
+
+    argument: ir.Value
+    offsets: tuple[str, ...]
+    dims: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Access:
+    """What was done with shared memory since threads last met. `owner`: how they share the elements; "" where any reads any."""
+
+    begin: int
+    end: int
+    writes: bool
+    owner: str
+
+
+class ScanCore(PrinterCore[str]):
+    """Prints the parts that all scans have. `tiles`: names of registers; the body relies on the C++ variables `lane`, `warp`, `memory`."""
+
+    emitter = "scans"
+
+    def __init__(self, kernel: ir.Operation, layout: ScanLayout) -> None:
+        super().__init__(kernel, 0, _TAKEN)
+        self.layout = layout
+        self.lifted = remainders(kernel)
+        self.views: dict[ir.Value, ScanView] = {}
+        self.sums: dict[ir.Value, tuple[Place, int]] = {}
+        """Where the parts of sums along rows are, and how many there are."""
+        self.element: tuple[str, str, str] | None = None
+        """The row, the column and the register's number of the element that a map makes now."""
+        self.grid: ScanGrid | None = None
+        self.pairs: dict[ir.Value, str] = {}
+        """Names of two neighbouring elements of 16-bit tiles, which a map has read."""
+        self._accesses: list[_Access] = []
+
+    # ---- where threads meet
+
+    def touch(self, accesses: Iterable[tuple[Place, bool, str]]) -> None:
+        """Threads meet before the next op where others may still read what it writes, or have to have written what it reads."""
+        new = [_Access(place.begin, place.end, writes, owner) for place, writes, owner in accesses]
+        if any(self._collide(old, each) for old in self._accesses for each in new):
+            self.meet()
+        self._accesses += [each for each in dict.fromkeys(new) if each not in self._accesses]
+
+    def meet(self) -> None:
+        """All threads."""
+        self.writer.line("__syncthreads();")
+        self._accesses = []
+
+    @contextmanager
+    def branch(self) -> Iterator[None]:
+        """What is printed inside may not run: where threads met there, they may not have met."""
+        before = list(self._accesses)
+        yield
+        self._accesses = [*before, *(each for each in self._accesses if each not in before)]
+
+    def _collide(self, old: _Access, new: _Access) -> bool:
+        if old.begin >= new.end or new.begin >= old.end or not (old.writes or new.writes):
+            return False
+        same = (old.begin, old.end, old.owner) == (new.begin, new.end, new.owner)
+        return not (same and new.owner)
+
+    # ---- tiles
+
+    def at(self, place: Place) -> str:
+        """C++: the first byte of a tile."""
+        if place.stages > 1:
+            return f"(memory + {place.begin} + stage * {place.bytes})"
+        return f"(memory + {place.begin})" if place.begin else "memory"
+
+    def item_of(self, place: Place, *indices: str) -> str:
+        """C++: an element of a tile in shared memory, of 16 bits as an unsigned short."""
+        if place.element in HALVES and len(place.shape) == 2:
+            return f"attn::one<{place.shape[1]}>({self.at(place)}, {indices[0]}, {indices[1]})"
+        kind = {"f64": "double", "f32": "float", "f16": "__half", "bf16": "__nv_bfloat16"}[place.element]
+        index = indices[0] if len(indices) == 1 else f"({indices[0]}) * {place.stride} + {indices[1]}"
+        return f"(({kind} *){self.at(place)})[{index}]"
+
+    def read_item(self, place: Place, *indices: str) -> str:
+        """C++: the same as a number of its type."""
+        text = self.item_of(place, *indices)
+        if place.element not in HALVES or len(place.shape) == 1:
+            return text
+        return f"attn::as_{'half' if place.element == 'f16' else 'bfloat'}({text})"
+
+    def row_item(self, value: ir.Value, index: str) -> str:
+        """C++: an element of a tile of one dimension."""
+        if value in self.sums:
+            place, parts = self.sums[value]
+            begin = f"((float *){self.at(place)})"
+            rows = shape_of(value)[0]
+            return "(" + " + ".join(f"{begin}[{part * rows} + {index}]" for part in range(parts)) + ")"
+        return self.read_item(self.layout.places[value], index)
+
+    def extract(self, op: ir.Operation, indices: list[str]) -> str:
+        value = op.operands[0]
+        if is_row(value.type):
+            return self.row_item(value, indices[0])
+        if self.element is not None and tuple(indices) == self.element[:2] and self.grid is not None:
+            if value in self.pairs:
+                which = "half_of" if str(op.results[0].type) == "f16" else "bfloat_of"
+                return f"attn::{which}({self.pairs[value]}, c)"
+            if value in self.tiles and shape_of(value) == (self.grid.rows, self.grid.columns):
+                return f"{self.tiles[value]}[{self.element[2]}]"
+        return self.read_item(self.layout.places[value], *indices)
+
+    def reads(self, reads: Iterable[ir.Operation], owner: str = "", own: Iterable[ir.Operation] = ()) -> list[tuple[Place, bool, str]]:
+        """The shared memory that these ops read; those of `own` where threads have the elements themselves."""
+        found, near = list[tuple[Place, bool, str]](), list(own)
+        for read in reads:
+            value = read.operands[0]
+            if read.name == "memref.load":
+                found += [(self.layout.places[read], False, "")] if read in self.layout.places else []
+                continue
+            if value in self.sums:
+                found.append((self.sums[value][0], False, ""))
+            elif read in near and self.layout.in_registers(value):
+                continue
+            elif value in self.layout.places:
+                found.append((self.layout.places[value], False, owner if read in near else ""))
+        return found
+
+    # ---- arguments
+
+    def view(self, value: ir.Value) -> ScanView:
+        """The argument that a memref is a part of."""
+        op = maker(value)
+        if op is None:
+            rank = ir.MemRefType(value.type).rank
+            return ScanView(value, ("0",) * rank, tuple(range(rank)))
+        if op.name != "memref.subview" or any(step != 1 for step in ir.DenseI64ArrayAttr(op.attributes["static_strides"])):
+            raise UnsupportedError(f"scans: '{op.name}' makes no memory that a kernel can use ({op.location})")
+        if value not in self.views:
+            outer, dynamic = self.view(op.operands[0]), list(op.operands)[1:]
+            offsets = list(outer.offsets)
+            for dim, static in zip(outer.dims, ir.DenseI64ArrayAttr(op.attributes["static_offsets"]), strict=True):
+                text = self.value(dynamic.pop(0)) if static < 0 else str(static)
+                offsets[dim] = text if offsets[dim] == "0" else offsets[dim] if text == "0" else f"({offsets[dim]} + {text})"
+            sizes, rank = list(ir.DenseI64ArrayAttr(op.attributes["static_sizes"])), ir.MemRefType(op.results[0].type).rank
+            dropped = [dim for dim, size in enumerate(sizes) if size == 1][: len(sizes) - rank]
+            dims = tuple(dim for n, dim in enumerate(outer.dims) if n not in dropped)
+            self.views[value] = ScanView(outer.argument, tuple(offsets), dims)
+        return self.views[value]
+
+    def address(self, value: ir.Value, indices: list[str], align: int = 0) -> str:
+        """C++: a pointer to an element of a memref, given the first indices; the others are 0."""
+        view = self.view(value)
+        given, terms = dict(zip(view.dims, indices, strict=False)), []
+        for dim, offset in enumerate(view.offsets):
+            text = " + ".join(x for x in (offset, given.get(dim, "0")) if x != "0")
+            if text:
+                last = align and dim == len(view.offsets) - 1
+                terms.append(text if last else f"({text}) * {self.arguments.stride(view.argument, dim)}")
+        return " + ".join([self.arguments.pointer(view.argument, align), *terms])
+
+    def load(self, op: ir.Operation, indices: list[str]) -> str:
+        if op in self.layout.rows and op in self.layout.places:
+            return self.read_item(self.layout.places[op], "i")
+        return f"*({self.address(op.operands[0], indices)})"
+
+    def aligned(self, value: ir.Value) -> int:
+        """Of how many elements rows of a tensor start at multiples. The driver sees to it."""
+        return ALIGN // (ir.MemRefType(value.type).element_type.width // 8)
+
+    def _other(self, op: ir.Operation, operands: list[str]) -> str:
+        if op.name == "memref.dim" and maker(op.operands[0]) is not None:
+            view, size = self.view(op.operands[0]), ir.MemRefType(op.operands[0].type).shape[int(operands[0])]
+            return str(size) if size >= 0 else self.arguments.size(view.argument, view.dims[int(operands[0])])
+        return super()._other(op, operands)

@@ -1,0 +1,81 @@
+"""Facts of maps and loops of chunk scans: their sizes, and what loops can load early."""
+
+from attn_mlir.backends.gpu.structure import body, operations
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+
+
+def shape_of(value: ir.Value) -> tuple[int, ...]:
+    """The sizes of a tile."""
+    return tuple(ir.RankedTensorType(value.type).shape)
+
+
+def element_of(value: ir.Value) -> str:
+    """The name of its element's type."""
+    return str(ir.RankedTensorType(value.type).element_type)
+
+
+def own_reads(op: ir.Operation) -> list[ir.Operation]:
+    """The reads of a map of two dimensions at its own place."""
+    indices = list(body(op).arguments)
+    return [read for read in operations(body(op)) if read.name == "tensor.extract" and list(read.operands)[1:] == indices]
+
+
+def extents(op: ir.Operation) -> tuple[int, ...]:
+    """The sizes of a map."""
+    makers = [None if isinstance(value.owner, ir.Block) else value.owner.operation for value in op.operands]
+    if any(maker is None or maker.name != "arith.constant" for maker in makers):
+        raise UnsupportedError(f"scans: maps have static sizes ({op.location})")
+    return tuple(ir.IntegerAttr(maker.attributes["value"]).value for maker in makers if maker is not None)
+
+
+def sums_of(op: ir.Operation) -> list[ir.Value]:
+    """What a map adds up along rows."""
+    count = len(list(ir.ArrayAttr(op.attributes["reductions"])))
+    results = list(op.results)
+    return results[len(results) - count :] if count else []
+
+
+def loads_ahead(loop: ir.Operation) -> list[list[ir.Operation]]:
+    """The loads of a loop at places that follow from its position alone, those of the same tile together."""
+    found: list[list[ir.Operation]] = []
+    for load in operations(body(loop)):
+        if load.name != "tile.load" or not all(follows(operand, loop) for operand in list(load.operands)[1:]):
+            continue
+        if isinstance(load.operands[0].owner, ir.OpView | ir.Operation) and load.operands[0].owner.operation.block == load.block:
+            continue
+        for group in found:
+            if list(group[0].operands) == list(load.operands):
+                group.append(load)
+                break
+        else:
+            found.append([load])
+    return found
+
+
+def follows(value: ir.Value, loop: ir.Operation) -> bool:
+    """Whether an index is arithmetic on a loop's position and on what is known before it."""
+    inner = body(loop)
+    if isinstance(value.owner, ir.Block):
+        return value.owner != inner or value == inner.arguments[0]
+    op = value.owner.operation
+    return op.block != inner or (op.name.startswith("arith.") and all(follows(operand, loop) for operand in op.operands))
+
+
+def follows_rows(indices: list[ir.Value], op: ir.Operation, loop: ir.Operation) -> bool:
+    """Whether indices in a map are arithmetic on its row, a loop's position, and what is known before the loop."""
+    block = body(op)
+    for index in indices:
+        if isinstance(index.owner, ir.Block):
+            if index.owner == block and index != block.arguments[0]:
+                return False
+            if index.owner != block and not follows(index, loop):
+                return False
+            continue
+        maker = index.owner.operation
+        if maker.block == block:
+            if not maker.name.startswith("arith.") or not follows_rows(list(maker.operands), op, loop):
+                return False
+        elif not follows(index, loop):
+            return False
+    return True

@@ -1,0 +1,146 @@
+// CUDA kernels on a CPU, for tests: threads of a block are fibers, which run one after another until they meet; matrix instructions are sums.
+#include <stdint.h>
+#include <string.h>
+#include <ucontext.h>
+#include <cmath>
+#include <algorithm>
+#include <vector>
+using std::max;
+using std::min;
+
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __restrict__
+#define __shared__ static
+#define __align__(n) __attribute__((aligned(n)))
+typedef _Float16 __half;
+typedef __bf16 __nv_bfloat16;
+struct Index { int x, y, z; };
+struct float2 { float x, y; };
+struct alignas(16) float4 { float x, y, z, w; };
+static float2 make_float2(float x, float y) { return {x, y}; }
+static Index threadIdx, blockIdx;
+template <class To, class From> static To bits_of(From x) {
+  static_assert(sizeof(To) == sizeof(From));
+  To y;
+  memcpy(&y, &x, sizeof y);
+  return y;
+}
+static float __uint_as_float(uint32_t x) { return bits_of<float>(x); }
+static float __half2float(__half x) { return (float)x; }
+static __half __float2half_rn(float x) { return (__half)x; }
+static float __bfloat162float(__nv_bfloat16 x) { return bits_of<float>((uint32_t)bits_of<unsigned short>(x) << 16); }
+static __nv_bfloat16 __float2bfloat16_rn(float x) {
+  uint32_t word = bits_of<uint32_t>(x);
+  if (x != x) return bits_of<__nv_bfloat16>((unsigned short)0x7fff);
+  return bits_of<__nv_bfloat16>((unsigned short)((word + 0x7fff + (word >> 16 & 1)) >> 16));
+}
+
+// ---- fibers
+
+#ifndef WARPS
+#define WARPS 8
+#endif
+constexpr int kThreads = 32 * WARPS;
+static ucontext_t host, fibers[kThreads];
+static bool done[kThreads];
+static int current, arrived, generation, warp_arrived[WARPS], warp_generation[WARPS];
+static void (*kernel)(void);
+static void leave() { swapcontext(&fibers[current], &host); }
+static void __syncthreads() {
+  const int mine = generation;
+  if (++arrived == kThreads) arrived = 0, ++generation;
+  while (generation == mine) leave();
+}
+static void __syncwarp() {
+  const int warp = current / 32, mine = warp_generation[warp];
+  if (++warp_arrived[warp] == 32) warp_arrived[warp] = 0, ++warp_generation[warp];
+  while (warp_generation[warp] == mine) leave();
+}
+template <class T> static T from_lane(T x, int lane) {
+  static T slots[kThreads];
+  slots[current] = x;
+  __syncwarp();
+  const T found = slots[current / 32 * 32 + lane];
+  __syncwarp();
+  return found;
+}
+template <class T> static T __shfl_xor_sync(unsigned, T x, int mask) { return from_lane(x, (current % 32) ^ mask); }
+template <class T> static T __shfl_up_sync(unsigned, T x, int step) { return from_lane(x, std::max(current % 32 - step, current % 32 < step ? current % 32 : 0)); }
+static void body() {
+  kernel();
+  done[current] = true;
+  leave();
+}
+// Threads run in ascending or descending order: what a missing barrier leaves to chance differs.
+static void run_block(bool descending) {
+  static std::vector<char> stacks((size_t)kThreads << 17);
+  arrived = 0;
+  for (int i = 0; i < kThreads; ++i) {
+    getcontext(&fibers[i]);
+    fibers[i].uc_stack.ss_sp = stacks.data() + ((size_t)i << 17);
+    fibers[i].uc_stack.ss_size = 1 << 17;
+    fibers[i].uc_link = nullptr;
+    makecontext(&fibers[i], body, 0);
+    done[i] = false;
+  }
+  for (bool left = true; left;) {
+    left = false;
+    for (int n = 0; n < kThreads; ++n) {
+      current = descending ? kThreads - 1 - n : n;
+      threadIdx.x = current;
+      if (done[current]) continue;
+      swapcontext(&host, &fibers[current]);
+      left = true;
+    }
+  }
+}
+
+// ---- what attn_warp.cuh has
+
+#define ATTN_DEVICE static inline
+alignas(1024) unsigned char memory[1 << 18];
+namespace attn {
+struct F16 {};
+struct BF16 {};
+template <class T> static uint32_t both_of(T a, T b) { return bits_of<unsigned short>(a) | (uint32_t)bits_of<unsigned short>(b) << 16; }
+static uint32_t pack(F16, float a, float b) { return both_of((__half)a, (__half)b); }
+static uint32_t pack(BF16, float a, float b) { return both_of(__float2bfloat16_rn(a), __float2bfloat16_rn(b)); }
+static uint32_t shared_address(const void *pointer) { return (uint32_t)((const unsigned char *)pointer - memory); }
+static void load_matrices(uint32_t address, uint32_t (&m)[4]) {
+  for (int i = 0; i < 4; ++i) m[i] = *(const uint32_t *)(memory + from_lane(address, 8 * i + current % 32 / 4) + current % 4 * 4);
+}
+static void load_matrices_transposed(uint32_t address, uint32_t (&m)[4]) {
+  for (int i = 0; i < 4; ++i) {
+    unsigned short x[2];
+    for (int c = 0; c < 2; ++c) x[c] = *(const unsigned short *)(memory + from_lane(address, 8 * i + current % 4 * 2 + c) + current % 32 / 4 * 2);
+    m[i] = x[0] | (uint32_t)x[1] << 16;
+  }
+}
+static float number(F16, uint32_t both, int c) { return (float)bits_of<__half>((unsigned short)(c ? both >> 16 : both)); }
+static float number(BF16, uint32_t both, int c) { return __bfloat162float(bits_of<__nv_bfloat16>((unsigned short)(c ? both >> 16 : both))); }
+template <class T> static void mma(T type, float *sum, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  static uint32_t slots[kThreads][6];
+  const int warp = current / 32 * 32, lane = current % 32;
+  for (int i = 0; i < 4; ++i) slots[current][i] = a[i];
+  slots[current][4] = b0, slots[current][5] = b1;
+  __syncwarp();
+  for (int e = 0; e < 4; ++e) {
+    double total = sum[e];
+    for (int k = 0; k < 16; ++k) {
+      const int from = k % 8 / 2, far = k / 8;
+      const float x = number(type, slots[warp + lane / 4 * 4 + from][2 * far + e / 2], k % 2);
+      const float y = number(type, slots[warp + (2 * (lane % 4) + e % 2) * 4 + from][4 + far], k % 2);
+      total += (double)x * y;
+    }
+    sum[e] = (float)total;
+  }
+  __syncwarp();
+}
+static void copy_16(unsigned char *to, const void *from) { memcpy(to, from, 16); }
+static void copy_4(unsigned char *to, const float *from) { memcpy(to, from, 4); }
+static void bring_near(const void *) {}
+static void wait_copies() {}
+} // namespace attn

@@ -1,0 +1,93 @@
+"""Chunk scans of the emitter "scans" on a CPU: their CUDA, compiled for the host, beside the evaluator of tiled kernels."""
+
+import ctypes
+import re
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from attn_mlir.backends.amd.clang import find_host_clang
+from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.nvidia.scans import HELPERS, helper
+
+_SHIM = Path(__file__).with_name("scan_emulation.h").read_text()
+_TYPES = {"int": ctypes.c_int, "long long": ctypes.c_longlong, "float": ctypes.c_float, "double": ctypes.c_double}
+_MAIN = """
+extern "C" void launch(int descending, int blocks, int heads, int sequences{declared}) {{
+  static struct {{ {members} }} given;
+  given = {{ {names} }};
+  kernel = [] {{ {entry}({passed}); }};
+  for (blockIdx.z = 0; blockIdx.z < sequences; ++blockIdx.z)
+    for (blockIdx.y = 0; blockIdx.y < heads; ++blockIdx.y)
+      for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) {{
+        memset(memory, 255, sizeof memory);
+        run_block(descending);
+      }}
+}}
+"""
+
+
+class HostScan:
+    """A kernel's code on tensors of the CPU. Shared memory begins as NaN."""
+
+    def __init__(self, code: KernelCode) -> None:
+        self._code = code
+        warp, scan = map(helper, HELPERS)
+        source = code.source.replace(warp, "").replace("extern __shared__ __align__(128) unsigned char memory[];", "")
+        assert scan in source and warp not in source
+        declared = re.search(rf"{code.entry}\(\n(.*?)\) {{", source, re.DOTALL)
+        assert declared is not None
+        texts = [text.strip().replace("__restrict__", "") for text in declared.group(1).split(",\n")]
+        names = [re.split(r"[\s*]+", text)[-1] for text in texts]
+        main = _MAIN.format(
+            declared="".join(f", {text}" for text in texts), members=" ".join(f"{text};" for text in texts), names=", ".join(names),
+            entry=code.entry, passed=", ".join(f"given.{name}" for name in names),
+        )  # fmt: skip
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "scan.so"
+            command = [
+                find_host_clang(),
+                "-x",
+                "c++",
+                "-std=c++17",
+                "-O1",
+                "-mf16c",
+                "-Wno-everything",
+                f"-DWARPS={code.threads // 32}",
+                "-shared",
+                "-fPIC",
+                "-",
+                "-o",
+                path,
+            ]
+            made = subprocess.run(command, input=_SHIM + source + main, text=True, capture_output=True)
+            assert made.returncode == 0, made.stderr[:4000]
+            self._library = ctypes.CDLL(str(path))
+
+    def __call__(self, arguments: Sequence[Any], grid: tuple[int, int, int], descending: bool) -> None:
+        """Runs all programs of a grid; `descending`: threads take their turns in the other order."""
+        given: list[Any] = []
+        for parameter in self._code.parameters:
+            x = arguments[parameter.argument]
+            match parameter.kind:
+                case "pointer":
+                    given.append(ctypes.c_void_p(x.data_ptr()))
+                case "size" | "stride":
+                    given.append(_TYPES[parameter.type](x.shape[parameter.dim] if parameter.kind == "size" else x.stride(parameter.dim)))
+                case _:
+                    given.append(_TYPES[parameter.type](x))
+        self._library.launch(int(descending), *grid, *given)
+
+
+def as_array(x: Any) -> Any:
+    """What the evaluator takes."""
+    return (
+        x.detach().to(torch.float64 if x.is_floating_point() else torch.int64).numpy().copy()
+        if isinstance(x, torch.Tensor)
+        else np.asarray(x)
+    )
