@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from amd_tools import needs_host_clang
 from attn_mlir import Attention, attention, attention_varlen, masks
 from attn_mlir.backends.nvidia import driver
 from attn_mlir.backends.nvidia.emulation import driver as emulated
@@ -19,6 +20,7 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.reference.warp import Fault
 from fp8_cases import ROWS
+from generated_code import complaints
 from machine_code import compiled
 from test_fp8_matrix import check, inputs
 
@@ -49,10 +51,20 @@ def test_masked_nan_and_the_sum_of_exponentials() -> None:
     torch.testing.assert_close(o, wanted[0], rtol=0.02, atol=0.02)
 
 
-def text_of(dim: int, masked: bool = True) -> str:
+def text_of(dim: int, masked: bool = True, dtype: torch.dtype = E4, out_dtype: torch.dtype | None = None) -> str:
     compute = Attention(mask_mod=masks.causal() if masked else None)
-    compute(*inputs(1, 1, dim, E4), k_descale=torch.ones(2), v_descale=torch.ones(2))
+    compute(*inputs(1, 1, dim, dtype), k_descale=torch.ones(2), v_descale=torch.ones(2), out_dtype=out_dtype)
     return compute.ir("traced")
+
+
+@needs_host_clang
+@pytest.mark.parametrize("dtype", [E4, E5])
+@pytest.mark.parametrize(
+    ("dim", "out_dtype"), [(64, None), (64, torch.float16), (64, torch.float32), (128, None), (192, None), (256, None)]
+)
+def test_what_is_printed_has_all_that_nvrtc_needs(dtype: torch.dtype, dim: int, out_dtype: torch.dtype | None) -> None:
+    program = driver.compile_program(text_of(dim, dim != 128, dtype, out_dtype), "attention")
+    assert not any(complaints(unit.code) for unit in program.units.values())
 
 
 @pytest.mark.parametrize(("dim", "masked"), [(64, True), (128, False)])

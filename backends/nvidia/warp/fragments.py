@@ -10,7 +10,7 @@ from attn_mlir.dialects.warp.layouts import Digit, Fragment, fragment
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
-_QUARTER, _JOINED = "{}[r / 16 * 4 + r / 8 % 2 * 2 + r / 2 % 2]", "__byte_perm({word}, {both}, 0x5410)"
+_QUARTER, _JOINED = "{}[r / 16 * 4 + r / 8 % 2 * 2 + r / 2 % 2]", "attn::join_pairs({word}, {both})"
 """The register that an element of 8 bits is in, see `layouts.column_at`, and its halves, which come one after the other."""
 _START = {"sum": "0.0f", "max": "-3.40282347e+38f", "min": "3.40282347e+38f"}
 
