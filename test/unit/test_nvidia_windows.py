@@ -104,6 +104,16 @@ def test_gradients_of_tables_add_diagonals(kind: str, head: int) -> None:
     assert binary.spills == 0 and not binary.warnings
 
 
+def test_diagonals_are_not_added_where_an_order_is_asked_for() -> None:
+    shape, score = KINDS["clamped"]
+    tensor = torch.randn(shape(8, 8))
+    call = Attention(score_mod=lambda s, b, h, q, k: score(tensor, s, b, h, q, k))
+    call.__dict__.update(_last=Inputs("f16", 64, 64), _form=None)
+    form = prepare_derivative("bwd", ("q", "k", "v", "arg3"), pipeline.outline("sm_90a"))
+    _, units = driver._lower(call.ir(), *form, {"arch": "sm_90a", "deterministic": 1})  # pyright: ignore[reportPrivateUsage]
+    assert len(units) == 3 and not any("attn::add_places(" in unit.code.source for unit in units.values())
+
+
 def wanted(tensors: Sequence[torch.Tensor], captured: torch.Tensor, score: Score, mask: Any) -> torch.Tensor:
     """Softmax attention of doubles."""
     q, k, v = tensors

@@ -132,6 +132,10 @@ class _Printer:
             self.kernel.function, self.kernel.step_ops("tile.load_window")
         )
         self.banded = any(uses_of(step)[0].banded for step in self.kernel.steps)
+        if self.banded and self.ordered:
+            raise UnsupportedError(
+                "hopper: diagonals that meet in one element are added in no fixed order (deterministic, batch_invariant)"
+            )
         self.name = ir.StringAttr(self.kernel.function.attributes["sym_name"]).value
 
     def code(self) -> KernelCode:
