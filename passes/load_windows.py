@@ -25,7 +25,7 @@ class LoadWindows(Pass):
     """Only in maps of products, and only of floats: bands of f32, and windows whose columns follow each other in the last dimension."""
 
     turned: bool = False
-    """Of these, the windows whose rows follow each other in the last dimension, and no bands."""
+    """Of these windows, those whose rows follow each other in the last dimension."""
 
     def run(self, module: ir.Operation) -> bool:
         for op in find_all(module, "tile.map"):
@@ -38,7 +38,7 @@ class LoadWindows(Pass):
 
     def _rewrite(self, op: ir.Operation, rows: int) -> None:
         positions = Positions(block_of(op))
-        roots = [value for value in ([] if self.turned else _roots(positions)) if not self.products or isinstance(value.type, ir.F32Type)]
+        roots = [value for value in _roots(positions) if not self.products or isinstance(value.type, ir.F32Type)]
         bands = [_make_band(op, positions, value, rows) for value in roots]
         for value, band in zip(roots, bands, strict=True):
             _read(value, band)

@@ -10,6 +10,7 @@ BACKEND = Backend(
         "gpu-keep-max": "passes.keep_max:KeepMax",
         "gpu-fold-scale": "passes.fold_scale:FoldScale",
         "gpu-exp2": "passes.exp2:Exp2",
+        "gpu-shift-exponents": "passes.shift_exponents:ShiftExponents",
         "gpu-merge-sums": "passes.merge_sums:MergeSums",
         "gpu-float-positions": "passes.float_positions:FloatPositions",
         "gpu-logistic": "passes.logistic:Logistic",

@@ -53,7 +53,7 @@ def default_blocks(facts: NvidiaFacts) -> tuple[int, int]:
     """Query rows and keys of a block ("rows"), or keys and query rows ("pairs")."""
     columns = max(facts.head, facts.value)
     if facts.grid == "rows" and facts.bits == 8:
-        return (192, 128) if columns <= 64 else (128, 128) if columns <= 192 else (128, 64)
+        return (192, 128) if columns <= 64 else (128, 192) if columns <= 128 else (128, 128) if columns <= 192 else (128, 64)
     if facts.grid == "rows":
         if facts.products > 1:
             return (128, 64) if columns <= 128 else (64, 64 if columns <= 192 else 32)

@@ -3,7 +3,7 @@
 TILED = (
     "attn-simplify,nvidia-slice-values,attn-resolve-masks,attn-online-rewrite,attn-fit-range,attn-chunk-rewrite{channel-chunk=32},attn-guard-empty-rows,nvidia-choose-blocks,nvidia-numerics,"
     "attn-tile{block-q=128 block-kv=128 whole=true},canonicalize,cse,attn-choose-kept,"
-    "gpu-narrow-bounds,gpu-keep-max,gpu-narrow-comparisons,gpu-float-positions,gpu-tanh{keep-approximate=true},gpu-logistic,gpu-sink-factors,gpu-row-terms,gpu-fold-scale,gpu-exp2,"
+    "gpu-narrow-bounds,gpu-keep-max,gpu-narrow-comparisons,gpu-float-positions,gpu-tanh{keep-approximate=true},gpu-logistic,gpu-sink-factors,gpu-row-terms,gpu-fold-scale,gpu-exp2,gpu-shift-exponents,"
     "gpu-merge-sums,canonicalize,cse,gpu-share-reciprocals,nvidia-gather-products,nvidia-float32-products,canonicalize,cse,tile-schedule{target=nvidia}"
 )
 """From stage 0 to scheduled kernels."""
@@ -13,8 +13,8 @@ KERNEL = f"{TILED},nvidia-load-windows"
 
 SCHEDULE = (
     "warp-assign-layouts,canonicalize,cse,warp-order-tiles,warp-join-loops,canonicalize,cse,"
-    "warp-stage-rows,warp-specialize,warp-pipeline-loads,warp-prefetch-loads,warp-draw-tiles,canonicalize,cse,"
-    "warp-overlap-products,warp-split-maps,warp-delay-waits,canonicalize,cse,"
+    "warp-stage-rows,warp-specialize,warp-pipeline-loads,warp-prefetch-loads,warp-delay-transposes,warp-draw-tiles,canonicalize,cse,"
+    "warp-round-late,warp-overlap-products,warp-split-maps,warp-delay-waits,canonicalize,cse,"
     "warp-ping-pong,warp-stage-stores,canonicalize,cse"
 )
 """From tiled kernels that `tile-schedule` has left to kernels of the `warp` dialect, where their passes apply."""

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from amd_tools import needs_host_clang
 from attn_mlir import Attention, attention, attention_varlen, masks
 from attn_mlir.backends.nvidia import driver
 from attn_mlir.backends.nvidia.emulation import driver as emulated
@@ -19,6 +20,7 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.reference.warp import Fault
 from fp8_cases import ROWS
+from generated_code import complaints
 from machine_code import compiled
 from test_fp8_matrix import check, inputs
 
@@ -49,10 +51,20 @@ def test_masked_nan_and_the_sum_of_exponentials() -> None:
     torch.testing.assert_close(o, wanted[0], rtol=0.02, atol=0.02)
 
 
-def text_of(dim: int, masked: bool = True) -> str:
+def text_of(dim: int, masked: bool = True, dtype: torch.dtype = E4, out_dtype: torch.dtype | None = None) -> str:
     compute = Attention(mask_mod=masks.causal() if masked else None)
-    compute(*inputs(1, 1, dim, E4), k_descale=torch.ones(2), v_descale=torch.ones(2))
+    compute(*inputs(1, 1, dim, dtype), k_descale=torch.ones(2), v_descale=torch.ones(2), out_dtype=out_dtype)
     return compute.ir("traced")
+
+
+@needs_host_clang
+@pytest.mark.parametrize("dtype", [E4, E5])
+@pytest.mark.parametrize(
+    ("dim", "out_dtype"), [(64, None), (64, torch.float16), (64, torch.float32), (128, None), (192, None), (256, None)]
+)
+def test_what_is_printed_has_all_that_nvrtc_needs(dtype: torch.dtype, dim: int, out_dtype: torch.dtype | None) -> None:
+    program = driver.compile_program(text_of(dim, dim != 128, dtype, out_dtype), "attention")
+    assert not any(complaints(unit.code) for unit in program.units.values())
 
 
 @pytest.mark.parametrize(("dim", "masked"), [(64, True), (128, False)])
@@ -80,9 +92,9 @@ def test_printed_addresses_transpose(dim: int) -> None:
     read = re.search(r"load_matrices_transposed\((\w+) \+ (.*), \w+\);", unit.code.source)
     written = re.search(r"store_matrices\((\w+) \+ (.*), turned\w*\[0\]", unit.code.source)
     assert read and written
-    lane = re.search(r"const int (lane_here\w*) = [^\n]*\n[^\n]*#pragma unroll 1\n\s*for \(int c = warp; ", unit.code.source)
+    lane = re.search(r"const int (lane_here\w*) = [^\n]*\n[^\n]*\n[^\n]*#pragma unroll 1\n\s*for \(int c = warp; ", unit.code.source)
     assert lane
-    keys, row = 128, min(dim, 128)
+    keys, row = (128, 64) if dim == 64 else (192, 128)
     v = np.random.default_rng(0).integers(0, 256, (keys, dim), np.uint8)
     memory, turned = np.zeros(keys * dim, np.uint8), np.zeros(keys * dim, np.uint8)
     for key in range(keys):
@@ -95,18 +107,19 @@ def test_printed_addresses_transpose(dim: int) -> None:
             chunks = at_places(read[2], c=c, r=r, **{lane[1]: lanes})
             matrices = np.stack([memory[at : at + 16] for at in chunks]).reshape(4, 8, 8, 2)
             pairs = matrices[:, 2 * (lanes % 4)[:, None] + np.arange(2), (lanes // 4)[:, None]].reshape(4, 32, 4)
-            words = [
-                np.concatenate([pairs[h // 2 * 2], pairs[h // 2 * 2 + 1]], 1)[:, [0, 2, 4, 6] if h % 2 == 0 else [1, 3, 5, 7]]
-                for h in range(4)
-            ]
+            both = [np.concatenate([pairs[h], pairs[h + 1]], 1) for h in (0, 2)]
+            words = [np.where(((lanes >= 16) ^ (h % 2))[:, None] == 0, both[h // 2][:, ::2], both[h // 2][:, 1::2]) for h in range(4)]
             to = at_places(written[2], c=c, r=r, **{lane[1]: lanes})
             for h, word in enumerate(words):
+                banks = {int(at) // 16 % 8 for at in to[8 * h : 8 * h + 8]}
+                assert len(banks) == 8, "rows of a matrix share banks"
                 for place in range(8):
                     turned[to[8 * h + place] : to[8 * h + place] + 16] = word[4 * place : 4 * place + 4].reshape(16)
+    panel = 128 if keys % 128 == 0 else 64
     for column in range(dim):
         for place in range(keys):
-            at = column * keys + place
-            assert turned[at ^ ((at >> 3) & 0x70)] == v[column_at(place), column]
+            at = place // panel * dim * panel + column * panel + place % panel
+            assert turned[at ^ ((at >> 3) & (panel - 16))] == v[column_at(place), column]
 
 
 def test_accumulators_are_operands_as_they_are() -> None:

@@ -8,12 +8,13 @@ import torch
 
 from amd_tools import needs_host_clang
 from attn_mlir import Attention, attention, masks
-from attn_mlir.backends.nvidia import driver
+from attn_mlir.backends.nvidia import driver, pipeline
 from attn_mlir.backends.nvidia.units import describe
-from attn_mlir.backends.program import OUTLINE
+from attn_mlir.backends.program import OUTLINE, prepare_derivative
 from attn_mlir.frontend.emit import Inputs
 from generated_code import complaints
 from gpu_cases import GPU
+from machine_code import compiled
 
 B, H, D = 2, 4, 64
 LENGTHS = [(1, 1), (17, 127), (127, 17), (1000, 1000)]
@@ -24,6 +25,8 @@ KINDS: dict[str, tuple[Callable[[int, int], tuple[int, ...]], Score]] = {
     "batch": (lambda sq, skv: (B, sq, skv), lambda t, s, b, h, q, k: s * t[b, q, k]),
     "neither": (lambda sq, skv: (sq, skv), lambda t, s, b, h, q, k: s + t[q, k]),
     "table": (lambda sq, skv: (H, 2 * max(sq, skv)), lambda t, s, b, h, q, k: s + t[h, q - k + t.shape[1] // 2]),
+    "clamped": (lambda sq, skv: (H, 64), lambda t, s, b, h, q, k: s + t[h, torch.clamp(q - k, 0, 63)]),
+    "buckets": (lambda sq, skv: (16, H), lambda t, s, b, h, q, k: s + t[torch.clamp(q - k + 512, 0, 1023) // 64, h]),
 }
 
 
@@ -74,6 +77,36 @@ def test_who_reads_element_by_element_says_why() -> None:
     said = describe(unit, None)
     assert "gathers it needs" in said or "gathers their windows do not fit" in said, said
     assert "windows " not in said.replace("their windows", ""), said
+
+
+@needs_host_clang
+@pytest.mark.parametrize("kind", ["table", "clamped", "buckets"])
+@pytest.mark.parametrize("head", [64, 128])
+def test_gradients_of_tables_add_diagonals(kind: str, head: int) -> None:
+    """One addition for each diagonal, or a single one, by the code generator of plain backward passes, which reads the table so, too."""
+    shape, score = KINDS[kind]
+    tensor = torch.randn(shape(8, 8))
+    call = Attention(score_mod=lambda s, b, h, q, k: score(tensor, s, b, h, q, k))
+    call.__dict__.update(_last=Inputs("bf16", head, head), _form=None)
+    form = prepare_derivative("bwd", ("q", "k", "v", "arg3"), pipeline.outline("sm_90a"))
+    _, units = driver._lower(call.ir(), *form, {"arch": "sm_90a"})  # pyright: ignore[reportPrivateUsage]
+    (unit,) = [unit for name, unit in units.items() if name.endswith("pairs")]
+    assert unit.schedule["emitter"] == "hopper" and unit.schedule["windows"] == 2
+    source = unit.code.source
+    assert source.count("attn::add_places(") == source.count("attn::holds_for_all(") == 2
+    assert not complaints(unit.code)
+    binary = compiled(unit.code)
+    assert binary.spills == 0 and not binary.warnings
+
+
+def test_diagonals_are_not_added_where_an_order_is_asked_for() -> None:
+    shape, score = KINDS["clamped"]
+    tensor = torch.randn(shape(8, 8))
+    call = Attention(score_mod=lambda s, b, h, q, k: score(tensor, s, b, h, q, k))
+    call.__dict__.update(_last=Inputs("f16", 64, 64), _form=None)
+    form = prepare_derivative("bwd", ("q", "k", "v", "arg3"), pipeline.outline("sm_90a"))
+    _, units = driver._lower(call.ir(), *form, {"arch": "sm_90a", "deterministic": 1})  # pyright: ignore[reportPrivateUsage]
+    assert len(units) == 3 and not any("attn::add_places(" in unit.code.source for unit in units.values())
 
 
 def wanted(tensors: Sequence[torch.Tensor], captured: torch.Tensor, score: Score, mask: Any) -> torch.Tensor:

@@ -8,7 +8,7 @@ from attn_mlir.mlir import ir
 
 SCHEDULE = "warp.schedule"
 """Attribute of a kernel: what was chosen for it, by `tile-schedule` or a tuner. Options of a pass go before it."""
-FIELDS = ("stages", "warp_rows", "group", "reverse", "draw", "join", "producer_registers", "consumer_registers")
+FIELDS = ("stages", "warp_rows", "group", "reverse", "draw", "join", "turns", "producer_registers", "consumer_registers")
 """Names of choices that passes read in it, or in that of tiles."""
 PING_PONG = 1
 """The first of the named barriers by which warpgroups take turns, one for each of them; 0 is that of all threads."""

@@ -58,11 +58,15 @@ def form(op: ir.Operation, where: FragmentMap) -> list[ir.Value]:
     limit = where.scalar(extents[1]) if len(extents) == 2 and _is_open(op, extents[1], shape[1]) else None
     guarded = [bool(kind) or _multiplied(result) for result, kind in zip(op.results, kinds, strict=True)]
     tiles = {inner.operands[0]: where.tile(inner.operands[0]) for inner in walk(op) if inner.name == "tensor.extract"}
+    same, each = _shared(block)
+    of_all: dict[ir.Value, ir.Value] = {}
+    for inner in same:
+        _clone(inner, of_all, (), tiles, where)
 
     def body(*places: ir.Value) -> list[ir.Value]:
-        known = _places(block, places, limit, where)
-        for view in list(block.operations)[:-1]:
-            _clone(view.operation, known, places, tiles, where)
+        known = {**of_all, **_places(block, places, limit, where)}
+        for inner in each:
+            _clone(inner, known, places, tiles, where)
         values = [known.get(v) or where.scalar(v) for v in last.operands]
         if limit is None:
             return values
@@ -74,6 +78,21 @@ def form(op: ir.Operation, where: FragmentMap) -> list[ir.Value]:
     except ValueError as error:
         raise Refused(f"a map {error}") from None
     return [_whole(value, kind, result, where) for value, kind, result in zip(made, kinds, op.results, strict=True)]
+
+
+def _shared(block: ir.Block) -> tuple[list[ir.Operation], list[ir.Operation]]:
+    """The ops of a map's region that are the same for all elements, which stand before the map, and the others."""
+    varying: set[ir.Value] = set(block.arguments)
+    same: list[ir.Operation] = []
+    each: list[ir.Operation] = []
+    for view in list(block.operations)[:-1]:
+        op = view.operation
+        if op.name == "tensor.extract" or any(value in varying for value in op.operands):
+            varying |= set(op.results)
+            each.append(op)
+        else:
+            same.append(op)
+    return same, each
 
 
 def _check(block: ir.Block) -> None:

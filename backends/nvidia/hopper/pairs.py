@@ -15,6 +15,7 @@ from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.dropout_ahead import HEADER
 from attn_mlir.backends.nvidia.hopper.kernel_text import header
 from attn_mlir.backends.nvidia.hopper.memory import of_warps
+from attn_mlir.backends.nvidia.hopper.pairs_bands import HEADER as BANDS
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, as_int, check_types, ops_of, read_kernel
 from attn_mlir.backends.nvidia.hopper.pairs_layout import MAKING, REGISTERS, BackwardLayout, plan_layout
 from attn_mlir.backends.nvidia.hopper.pairs_producer import BitsWriter, ColumnWriter, Loader, load_keys
@@ -23,6 +24,7 @@ from attn_mlir.backends.nvidia.hopper.pairs_results import ResultStores
 from attn_mlir.backends.nvidia.hopper.pairs_scheduler import PairTileScheduler
 from attn_mlir.backends.nvidia.hopper.pairs_step import Consumers
 from attn_mlir.backends.nvidia.hopper.pairs_sweep import check_steps, staged_values
+from attn_mlir.backends.nvidia.hopper.pairs_uses import uses_of
 from attn_mlir.backends.nvidia.hopper.pairs_windows import check_windows
 from attn_mlir.backends.nvidia.hopper.windows import HEADER as WINDOWS
 from attn_mlir.backends.nvidia.hopper.windows import same_for_batches
@@ -63,7 +65,7 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
     except UnsupportedError as error:
         return Refusal.of(error)
     fields: Fields = {"kind": "pairs", "stages": layout.stages, "shared": layout.bytes, "warpgroups": layout.warpgroups}
-    fields |= {"windows": layout.stages} if layout.windows else {}
+    fields |= {"windows": layout.stages} if layout.windows or layout.bands else {}
     # Measured. Under a mask programs differ in length: warps of their own add, and several heads run together, the longest programs first.
     # More than eight heads leave the L2 cache before other programs have read and added to what they share: 0.73 to 0.93 of the speed at
     # 512 and 1024 positions (H100, 2026-11-26).
@@ -135,6 +137,11 @@ class _Printer:
         self.programs.shared_batches = not self.core.packed and same_for_batches(
             self.kernel.function, self.kernel.step_ops("tile.load_window")
         )
+        self.banded = any(uses_of(step)[0].banded for step in self.kernel.steps)
+        if self.banded and self.ordered:
+            raise UnsupportedError(
+                "hopper: diagonals that meet in one element are added in no fixed order (deterministic, batch_invariant)"
+            )
         self.name = ir.StringAttr(self.kernel.function.attributes["sym_name"]).value
 
     def code(self) -> KernelCode:
@@ -153,7 +160,11 @@ class _Printer:
         ]
         head[-1] = head[-1][:-1] + ") {"
         text = [
-            header(*([HEADER] if layout.bits is not None or layout.words is not None else []), *([WINDOWS] if layout.windows else [])),
+            header(
+                *([HEADER] if layout.bits is not None or layout.words is not None else []),
+                *([WINDOWS] if layout.windows or layout.bands else []),
+                *([BANDS] if self.banded else []),
+            ),
             core.instructions(),
             core.scalars.helper_source(),
             *head,
@@ -189,7 +200,7 @@ class _Printer:
             f"  attn::barrier_init(shared + {layout.keys_free}, {of_warps(warps)});",
         ]
         for pipe in range(layout.pipes):
-            writers = 32 * (1 + pairs_dropout.IDLE * self.making + bool(layout.windows))
+            writers = 32 * (1 + pairs_dropout.IDLE * self.making + bool(layout.windows or layout.bands))
             arrivals = writers if layout.column_slots and pipe == layout.pipes - 1 else 1
             full, free = layout.full(pipe) - layout.barriers, layout.free(pipe) - layout.barriers
             for stage in range(layout.stages):
@@ -215,7 +226,7 @@ class _Printer:
     def _producer(self) -> None:
         core, layout, kernel = self.core, self.layout, self.kernel
         more, fewer = REGISTERS[layout.warpgroups]
-        if (layout.bits is not None or layout.windows) and layout.warpgroups == 2:
+        if (layout.bits is not None or layout.windows or layout.bands) and layout.warpgroups == 2:
             more, fewer = MAKING
         with core.scope(f"if (warpgroup == {layout.warpgroups})"):
             if fewer:

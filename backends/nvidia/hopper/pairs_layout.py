@@ -84,6 +84,9 @@ class BackwardLayout:
         """The same in the order of the consumers' lanes: each warp's own, 4 bytes for two queries and 16 keys."""
         self.windows = [self._window(op.results[0].type) for op in kernel.step_ops("tile.load_window")]
         """Windows of captured tensors, in their order in a step: queries along `rows`, which are `columns` bytes apart."""
+        size = kernel.keys + kernel.queries - 1
+        self.bands = [self._take("band", 1, size, round_up(4 * size, 16), stages) for _ in kernel.step_ops("tile.band")]
+        """Numbers of diagonals: number n is that of key - query = n - (queries - 1)."""
         self.scatter = self._take("scattered", kernel.keys, 1, 16 * kernel.keys if kernel.scatters else 0, 1)
         self.results = self._results(kernel, limit)
         self.barriers = self._size
@@ -195,7 +198,7 @@ def plan_layout(kernel: PairsKernel, target: NvidiaTarget, slots: tuple[int, str
     if needed > _SPARE[warpgroups]:
         raise _too_many(kernel, needed, _SPARE[warpgroups])
     layouts = ((2, 2, True), (2, 1, True), (1, 1, True), (2, 1, False), (1, 1, False))
-    if kernel.step_ops("tile.load_window"):  # these should come ahead
+    if kernel.step_ops("tile.load_window") or kernel.step_ops("tile.band"):  # these should come ahead
         layouts = ((2, 2, True), (2, 1, True), (2, 1, False))
     for count, exchanges, staged_adds in layouts:
         if stages is None or stages == count:

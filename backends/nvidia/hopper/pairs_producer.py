@@ -50,7 +50,7 @@ class ColumnWriter(RolePrinter):
         free = f"barriers + {layout.free(pipe) - layout.barriers} + 8 * {STAGE}"
         wait = f"attn::barrier_wait({free}, {PARITY} ^ 1);"
         values = staged_values(core, block)
-        if layout.windows:
+        if layout.windows or layout.bands:
             core.writer.line(wait)
             with core.scope(None):
                 load_windows(core, layout, block, STAGE, full)

@@ -82,7 +82,9 @@ class Consumers(RolePrinter):
             text = None if limit is None else as_int(core, limit)
             self._maps(block, maps, dots, text)
             self._products(block, text)
-            inside = [op for scatters in uses_of(block)[0].scattered.values() for op in scatters]
+            uses = uses_of(block)[0]
+            inside = [op for scatters in uses.scattered.values() for op in scatters]
+            inside += [op for scatters in uses.banded.values() for op, _ in scatters]
             for op in ops_of(block, "tile.scatter_add"):
                 if op not in inside:
                     self.sums.scatter_pairs(op, text)
@@ -185,6 +187,8 @@ class Consumers(RolePrinter):
                 if number == 1 and adds:
                     self.sums.multiply(adds, self._memory)
                 core.writer.line("attn::wgmma_commit();")
+            if group and number == 1 and adds:
+                self.sums.scatter_bands(uses_of(block)[0].banded, self.packed, limit)
         pipes = {memory: pipe for pipe, memory in enumerate(layout.queries)}
         released: set[ir.Value] = set()
         after = [sum(bool(group) for group in groups[n + 1 :]) for n in range(len(groups))]

@@ -1,6 +1,7 @@
 """Sums over keys, which all warpgroups make together and add to global memory, and scatters."""
 
 from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.pairs_bands import BandSums
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, key_count
 from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, WarpgroupSplit, head_columns
 from attn_mlir.backends.nvidia.hopper.pairs_map import WeightRegisters, body_of
@@ -18,6 +19,7 @@ class QuerySums:
 
     def __init__(self, core: Core, kernel: PairsKernel, layout: BackwardLayout, element: str) -> None:
         self.core, self.kernel, self.layout, self.element = core, kernel, layout, element
+        self.bands = BandSums(core, kernel, layout, element)
         self._exchanged: dict[ir.Value, str] = {}
         self._parts: dict[ir.Value, list[RegTile]] = {}
 
@@ -166,6 +168,15 @@ class QuerySums:
                         core.writer.line(f"{inside}attn::add_global(to + 8 * h * {step} + 8 * c, {pair});")
 
     # ---- scatters
+
+    def scatter_bands(
+        self, banded: dict[ir.Value, list[tuple[ir.Operation, float]]], packed: dict[ir.Value, WeightRegisters], limit: str | None
+    ) -> None:
+        """Adds exchanged weights along their diagonals, while products of them are in flight."""
+        for value, scatters in banded.items():
+            for op, factor in scatters:
+                with self.core.scope(""):
+                    self.bands.print(op, packed[value], self._exchanged[value], limit, factor)
 
     def scatter_pairs(self, op: ir.Operation, limit: str | None) -> None:
         """Adds an element of each pair at its place."""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from attn_mlir.backends.gpu.passes.scaling import factor
 from attn_mlir.backends.gpu.structure import body as body_of
 from attn_mlir.backends.gpu.structure import maker, operations
 from attn_mlir.backends.nvidia.hopper.core import Core
@@ -11,10 +12,15 @@ from attn_mlir.passes.tiling.positions import Positions, window_of
 
 @dataclass(frozen=True)
 class WeightUses:
-    """By results of a map in f32: the tile of 16 bits that another map makes of it, and the scatters that read it at their own element."""
+    """By results of a map in f32: the tile of 16 bits that another map makes of it, and the scatters that read it at their own element.
+
+    `banded`: by those tiles, where sums over keys have them in shared memory, scatters along their diagonals and the factor that makes of
+    them what is added. Such a result is among `scattered`, too, with what else it is scattered by.
+    """
 
     rounded: dict[ir.Value, ir.Value] = field(default_factory=dict)
     scattered: dict[ir.Value, list[ir.Operation]] = field(default_factory=dict)
+    banded: dict[ir.Value, list[tuple[ir.Operation, float]]] = field(default_factory=dict)
 
     def in_registers(self, result: ir.Value) -> bool:
         """Whether a result needs registers of its own."""
@@ -29,22 +35,28 @@ def uses_of(block: ir.Block) -> tuple[WeightUses, ir.Operation | None]:
     rounds = maps[1] if len(maps) == 2 and _only_rounds(maps[1], maps[0]) else None
     rounded = {} if rounds is None else {_source(value): result for value, result in zip(_yielded(rounds), rounds.results, strict=True)}
     scattered: dict[ir.Value, list[ir.Operation]] = {}
+    banded: dict[ir.Value, list[tuple[ir.Operation, float]]] = {}
     for result in maps[0].results:
         users = [use.owner.operation for use in result.uses]
         others = [op for op in users if rounds is None or op.block != body_block(rounds)]
         scatters = [
             op.parent.operation for op in others if _is_own(op) and op.parent is not None and op.parent.operation.name == "tile.scatter_add"
         ]
-        if not all(map(_is_window, scatters)):
+        tile, by = _multiple(maps[0], result, rounded)
+        bands = [op for op in scatters if tile is not None and _is_exchanged(tile) and _is_band(op, result)]
+        windows = [op for op in scatters if op not in bands]
+        if not all(map(_is_window, windows)):
             # Many elements that meet, as those of a table do, would be added to one address one after the other.
             return WeightUses(), None
         if others and len(scatters) == len(others):
-            scattered[result] = scatters
+            scattered[result] = windows
+            if tile is not None and bands:
+                banded.setdefault(tile, []).extend((op, by) for op in bands)
         elif others:
             rounded.pop(result, None)
     if rounds is not None and len(rounded) < len(list(rounds.results)):
         return WeightUses(), None
-    return WeightUses(rounded, scattered), rounds
+    return WeightUses(rounded, scattered, banded), rounds
 
 
 def add_element(core: Core, op: ir.Operation) -> None:
@@ -78,6 +90,34 @@ def _is_window(scatter: ir.Operation) -> bool:
     """Whether every element of a tile goes to a place of its own, by constant steps."""
     _, _, *indices = list(list(body_block(scatter).operations)[-1].operation.operands)
     return window_of(Positions(body_block(scatter)), indices) is not None
+
+
+def _multiple(map_: ir.Operation, result: ir.Value, rounded: dict[ir.Value, ir.Value]) -> tuple[ir.Value | None, float]:
+    """A tile of 16 bits, and the factor that makes a result of it: that of the result, or of a multiple of it by a constant."""
+    if result in rounded:
+        return rounded[result], 1.0
+    value = _yielded(map_)[ir.OpResult(result).result_number]
+    for other, tile in rounded.items():
+        found = factor(_yielded(map_)[ir.OpResult(other).result_number])
+        if found is not None and found[0] == value:
+            return tile, 1.0 / found[1]
+    return None, 1.0
+
+
+def _is_exchanged(tile: ir.Value) -> bool:
+    """Whether a tile is a factor of sums over keys, for which it goes to shared memory."""
+    return any(use.owner.operation.name == "tile.accumulate" and use.operand_number == 0 for use in tile.uses)
+
+
+def _is_band(scatter: ir.Operation, tile: ir.Value) -> bool:
+    """Whether the elements of a tile go to places that depend on the difference of their row and column alone."""
+    positions = Positions(body_block(scatter))
+    value, _, *indices = list(list(positions.block.operations)[-1].operation.operands)
+    read = maker(value, "tensor.extract")
+    along = [positions.along_diagonals(index) for index in indices]
+    same = [steps is not None and steps.same for steps in map(positions.steps, indices)]
+    own = read is not None and read.operands[0] == tile and _is_own(read)
+    return own and any(along) and all(a or b for a, b in zip(along, same, strict=True))
 
 
 def _only_rounds(op: ir.Operation, first: ir.Operation) -> bool:

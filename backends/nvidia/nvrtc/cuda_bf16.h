@@ -6,6 +6,9 @@ struct alignas(2) __nv_bfloat16 {
   __nv_bfloat16() = default;
   __device__ __forceinline__ __nv_bfloat16(float value) { asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value)); }
 };
+struct alignas(4) __nv_bfloat162 {
+  __nv_bfloat16 x, y;
+};
 
 __device__ __forceinline__ __nv_bfloat16 __float2bfloat16_rn(float value) { return __nv_bfloat16(value); }
 __device__ __forceinline__ float __bfloat162float(__nv_bfloat16 value) {
@@ -16,4 +19,7 @@ __device__ __forceinline__ float __bfloat162float(__nv_bfloat16 value) {
   asm("mov.b32 %0, {0, %1};" : "=f"(wide) : "h"(value.bits));
 #endif
   return wide;
+}
+__device__ __forceinline__ float2 __bfloat1622float2(__nv_bfloat162 pair) {
+  return make_float2(__bfloat162float(pair.x), __bfloat162float(pair.y));
 }

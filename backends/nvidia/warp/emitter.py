@@ -20,6 +20,9 @@ from attn_mlir.registry import registry
 
 _ADVICE = "dequantise q, k and v, for example k = (k.float() * k_descale).to(torch.bfloat16), or compute on the CPU"
 
+_MEASURED: Fields = {"draw": 1, "turns": 0}
+"""What was faster for 8-bit elements on an H100: tiles from a counter, and warpgroups that do not wait for each other."""
+
 
 def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | None:
     """What was chosen for the passes, where this code generator is asked for by name, or elements have 8 bits; else None.
@@ -36,6 +39,7 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
         raise UnsupportedError("'warp' adds gradients of packed sequences in no fixed order (deterministic, batch_invariant)")
     fields: Fields = {name: choices[name] for name in FIELDS if name in choices}
     if narrow:
+        fields = {**_MEASURED, **fields}
         if facts & {"lengths", "paged"}:
             raise UnsupportedError(f"packed sequences and pages take no 8-bit q, k and v on NVIDIA GPUs yet: {_ADVICE}")
         if not target.eight_bit:

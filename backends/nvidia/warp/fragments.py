@@ -10,8 +10,10 @@ from attn_mlir.dialects.warp.layouts import Digit, Fragment, fragment
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
-_QUARTER, _JOINED = "{}[r / 16 * 4 + r / 8 % 2 * 2 + r / 2 % 2]", "__byte_perm({word}, {both}, 0x5410)"
+_QUARTER, _JOINED = "{}[r / 16 * 4 + r / 8 % 2 * 2 + r / 2 % 2]", "attn::join_pairs({word}, {both})"
 """The register that an element of 8 bits is in, see `layouts.column_at`, and its halves, which come one after the other."""
+MAXIMA = "attn_maxima.cuh"
+"""Helpers of maps that only look for the largest elements."""
 _START = {"sum": "0.0f", "max": "-3.40282347e+38f", "min": "3.40282347e+38f"}
 
 
@@ -44,6 +46,11 @@ def _map(printer: WarpPrinter, op: ir.Operation) -> None:
     made = [fragment(result.type) for result in op.results]
     tile = _shape(op, made)
     targets = [printer.declare(r, f.form if f is not None else "tile") for r, f in zip(op.results, made, strict=True)]
+    read = _largest_of(op, kinds)
+    if read is not None:
+        printer.headers[MAXIMA] = None
+        printer.line(f"attn::largest_of_thread({printer.printed[read]}, {targets[0]});")
+        return
     for target, kind, found in zip(targets, kinds, made, strict=True):
         if kind and found is not None:
             printer.line(f"for (int h = 0; h < {found.elements}; ++h) {target}[h] = {_START[kind]};")
@@ -74,6 +81,17 @@ def _map(printer: WarpPrinter, op: ir.Operation) -> None:
                 printer.define(inner.results[0], f"{bases[axis]} + (float)({along('r', digits, axis)})", "x")
         for value, target, kind, result in zip(yielded(block), targets, kinds, op.results, strict=True):
             _element(printer, value, target, kind, result)
+
+
+def _largest_of(op: ir.Operation, kinds: Sequence[str]) -> ir.Value | None:
+    """The tile of f32 of which a map takes nothing but the largest element of each row, two rows a thread."""
+    value = yielded(op.regions[0].blocks[0])[0]
+    read = None if isinstance(value.owner, ir.Block) else value.owner.operation
+    if list(kinds) != ["max"] or read is None or read.name != "tensor.extract":
+        return None
+    found = fragment(read.operands[0].type)
+    plain_ = found is not None and found.form == "tile" and found.element == "f32" and len(found.layout.row_digits) == 1
+    return read.operands[0] if plain_ and found is not None and found.elements % 4 == 0 else None
 
 
 def _float_of_place(op: ir.Operation, block: ir.Block) -> str | None:

@@ -165,10 +165,13 @@ def _transpose(printer: WarpPrinter, op: ir.Operation, source: Address, target: 
     """Four 8 x 8 matrices of pairs of bytes at a time: ldmatrix turns the pairs, `prmt` parts them, stmatrix writes rows of the transpose.
 
     They are of 32 rows and 16 columns. A lane then has places 4 t to 4 t + 3 of sixteen for two columns: rows 2 t, 2 t + 1, and both + 8.
+    A matrix has even columns of the first half of the lanes and odd ones of the other, so that its rows lie in different banks.
     """
     rows, columns = op.operands[0].type.shape
     warps = plain(next(above for above in _around(op) if above.name == "warp.role"), "warps")
     lane = _lane_here(printer)
+    even, odd = (printer.names.fresh(name) for name in ("even", "odd"))
+    printer.line(f"const unsigned {even} = {lane} < 16 ? 0x6420 : 0x7531, {odd} = {even} ^ 0x1111;")
     printer.line("#pragma unroll 1")
     with printer.writer.block(f"for (int c = warp; c < {columns // 16}; c += {warps})"), printer.writer.unrolled("r", rows // 32):
         column = f"c * 16 / {source.row} * {source.panel} + attn::swizzle<{source.row}>"
@@ -176,8 +179,8 @@ def _transpose(printer: WarpPrinter, op: ir.Operation, source: Address, target: 
         quad, turned = printer.names.fresh("pairs"), printer.names.fresh("turned")
         printer.line(f"uint32_t {quad}[4], {turned}[4];", f"attn::load_matrices_transposed({read}, {quad});")
         with printer.writer.unrolled("h", 4):
-            printer.line(f"{turned}[h] = __byte_perm({quad}[h / 2 * 2], {quad}[h / 2 * 2 + 1], h % 2 ? 0x7531 : 0x6420);")
-        row, place = f"(c * 16 + {lane} % 8 * 2 + {lane} / 8 % 2)", f"(r * 32 + {lane} / 16 * 16)"
+            printer.line(f"{turned}[h] = __byte_perm({quad}[h / 2 * 2], {quad}[h / 2 * 2 + 1], h % 2 ? {odd} : {even});")
+        row, place = f"(c * 16 + {lane} % 8 * 2 + ({lane} / 8 + {lane} / 4) % 2)", f"(r * 32 + {lane} / 16 * 16)"
         written = f"{place} / {target.row} * {target.panel} + attn::swizzle<{target.row}>({row} * {target.row} + {place} % {target.row})"
         printer.line(f"attn::store_matrices({target.address} + {written}, {', '.join(f'{turned}[{n}]' for n in range(4))});")
 

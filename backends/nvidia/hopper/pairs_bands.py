@@ -1,0 +1,70 @@
+"""Scatters along diagonals: one addition for each diagonal of a block, or a single one where all go to one element."""
+
+from attn_mlir.backends.gpu.scalar_printer import float_literal
+from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, key_count
+from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout
+from attn_mlir.backends.nvidia.hopper.pairs_map import WeightRegisters, body_of
+from attn_mlir.backends.nvidia.hopper.tiles import ROWS
+from attn_mlir.mlir import ir
+
+HEADER = "attn_bands.cuh"
+_BARRIER = 12
+"""The first of the named barriers of a warpgroup, one for each."""
+
+
+class BandSums:
+    """Prints `tile.scatter_add` of weights that lie in shared memory."""
+
+    def __init__(self, core: Core, kernel: PairsKernel, layout: BackwardLayout, element: str) -> None:
+        self.core, self.kernel, self.layout = core, kernel, layout
+        self.half = {"f16": "__half", "bf16": "__nv_bfloat16"}[element]
+
+    def print(self, op: ir.Operation, weights: WeightRegisters, memory: str, limit: str | None, factor: float) -> None:
+        """Adds weights times a factor at their places: they lie in `memory`, and are in registers, too. Queries from `limit` on are not."""
+        core, writer, queries = self.core, self.core.writer, self.kernel.queries
+        times = "" if factor == 1.0 else f"{float_literal(factor)} * "
+        count, barrier = key_count(core, self.kernel), f"{_BARRIER} + warpgroup"
+        writer.line(f"const int own_key = {ROWS} * warpgroup, own_thread = attn::opaque(threadIdx.x) % 128;")
+        with core.scope(f"if (own_key < {count})"):
+            writer.line("bool together = true;", "long long only_place;")
+            with core.scope(""):
+                self._place(op, "only_place", "own_key", "0")
+            self._diagonals(op, limit, ["together = together && (place < 0 || place == only_place);"])
+            with core.scope(f"if (attn::holds_for_all(together, {barrier}))"):
+                self._add(op, "lane == 0 ? only_place : -1", f"{times}attn::band_warp_sum(attn::packed_sum({weights.name}, {self.half}()))")
+            with core.scope("else"):
+                rows = f"{memory} + {ROWS * 128} * warpgroup"
+                size = f"{queries}, {128 * self.kernel.keys}, {self.half}"
+                sums = f"const float of_diagonal = {times}attn::diagonal_sum<{size}>({rows}, diagonal, lane);"
+                self._diagonals(op, limit, [sums, f"attn::add_places({core.arguments.pointer(op.operands[0])}, place, of_diagonal);"])
+
+    def _diagonals(self, op: ir.Operation, limit: str | None, lines: list[str]) -> None:
+        """A loop over the diagonals of this thread: `diagonal`, a key less a query, and the `place` that it is added to, or -1."""
+        core, queries = self.core, self.kernel.queries
+        core.writer.line("#pragma unroll 1")
+        with core.scope(f"for (int n = own_thread; n < {128 * -(-(ROWS - 1 + queries) // 128)}; n += 128)"):
+            core.writer.line(
+                f"const int diagonal = n - {queries - 1}, first_key = own_key + max(diagonal, 0), first_query = max(-diagonal, 0);",
+                "long long place = -1;",
+            )
+            exists = (
+                f"diagonal < {ROWS} && first_key < {key_count(core, self.kernel)}{'' if limit is None else f' && first_query < {limit}'}"
+            )
+            with core.scope(f"if ({exists})"):
+                self._place(op, "place", "first_key", "first_query")
+            core.writer.line(*lines)
+
+    def _place(self, op: ir.Operation, name: str, key: str, query: str) -> None:
+        """Where an element is added, counted from the first one of the tensor."""
+        core, block = self.core, body_of(op)
+        _, _, *indices = list(list(block.operations)[-1].operation.operands)
+        core.scalars.bind(block.arguments[0], key)
+        core.scalars.bind(block.arguments[1], query)
+        terms = [f"(long long){core.value(index)} * {core.arguments.stride(op.operands[0], n)}" for n, index in enumerate(indices)]
+        core.writer.line(f"{name} = {' + '.join(terms)};")
+
+    def _add(self, op: ir.Operation, place: str, value: str) -> None:
+        pointer = self.core.arguments.pointer(op.operands[0])
+        self.core.writer.line(f"const float of_all = {value};", f"const long long to_place = {place};")
+        self.core.writer.line(f"if (to_place >= 0) attn::add_global({pointer} + to_place, of_all);")
