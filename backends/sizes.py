@@ -28,7 +28,7 @@ def read_sizes(function: ir.Operation, ranks: Sequence[int]) -> list[tuple[Size,
     """What a shape function returns, for results of so many dimensions each."""
     block = function.regions[0].blocks[0]
     numbers = {argument: number for number, argument in enumerate(block.arguments)}
-    sizes = [_read(value, numbers) for value in list(block.operations)[-1].operation.operands]
+    sizes = [_read(value, numbers) for value in block.operations[-1].operation.operands]
     ends = [sum(ranks[: i + 1]) for i in range(len(ranks))]
     return [tuple(sizes[end - rank : end]) for end, rank in zip(ends, ranks, strict=True)]
 

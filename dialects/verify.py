@@ -28,5 +28,4 @@ def entry_block(op: ir.OpView | ir.Operation) -> ir.Block | None:
 
 def terminator(block: ir.Block) -> ir.OpView | None:
     """The block's last operation, or None for an empty block."""
-    operations = list(block.operations)
-    return operations[-1] if operations else None
+    return block.operations[-1] if len(block.operations) else None

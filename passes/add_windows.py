@@ -30,7 +30,7 @@ class AddWindows(Pass):
 def _rewrite(op: ir.Operation) -> None:
     target, *extents = op.operands
     positions = Positions(block_of(op))
-    value, _, *indices = list(positions.block.operations)[-1].operation.operands
+    value, _, *indices = positions.block.operations[-1].operation.operands
     tile = _tile_of(positions, value)
     if tile is None:
         return

@@ -63,7 +63,7 @@ def _rewrite(online: ir.Operation) -> bool:
 def _is_linear(online: ir.Operation, finalize: ir.Operation) -> bool:
     block, count = block_of(finalize), ir.IntegerAttr(online.attributes["accumulators"]).value
     linearity = Linearity(list(block.arguments)[:count])
-    o, *rows = list(block.operations)[-1].operation.operands
+    o, *rows = block.operations[-1].operation.operands
     problem = ""
     if not linearity.linear(o):
         problem = "the output is not linear in the sum of weighted values, so that it is no sum of weighted values itself"

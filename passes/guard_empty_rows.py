@@ -56,7 +56,7 @@ def _guard(online: ir.Operation, every: bool) -> None:
     state, identity = _telling_state(online) or _add_count(online)
     finalize = piece(online, "attn.finalize") or finalize
     block = block_of(finalize)
-    last = list(block.operations)[-1].operation
+    last = block.operations[-1].operation
     values = list(last.operands)
     accumulators = ir.IntegerAttr(online.attributes["accumulators"]).value
     argument = block.arguments[accumulators + 3 + state]

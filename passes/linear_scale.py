@@ -28,7 +28,7 @@ def factor_of(linear: ir.Operation, mod: str) -> ir.Value | None:
     if found is None:
         return None
     block = block_of(found)
-    product = maker(list(block.operations)[-1].operation.operands[0], "arith.mulf")
+    product = maker(block.operations[-1].operation.operands[0], "arith.mulf")
     if product is None or product.block != block or block.arguments[0] not in list(product.operands):
         return None
     first, second = product.operands

@@ -77,7 +77,7 @@ def returned_by(function: ir.Operation) -> list[ir.Value]:
 
 def end_with(block: ir.Block, name: str, values: Sequence[ir.Value]) -> None:
     """Lets a block end with a terminator of this name, of these values."""
-    last = list(block.operations)[-1].operation
+    last = block.operations[-1].operation
     with last.location, ir.InsertionPoint(last):
         ir.Operation.create(name, operands=list(values))
     last.erase()

@@ -74,7 +74,7 @@ class _Resolution:
         pool.assume(self._q, upper=self._sq - 1)
         pool.assume(self._kv, upper=self._skv - 1)
         self._reader.read_all(block)
-        self._expression = self._reader.read(list(block.operations)[-1].operands[0])
+        self._expression = self._reader.read(block.operations[-1].operands[0])
 
     def _length(self, side: str, tensor: ir.Value, b: Bound) -> Bound:
         """How many positions there are: those of the tensor, or those of sequence b, which may be none."""

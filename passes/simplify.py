@@ -44,7 +44,7 @@ def _simplify(op: ir.Operation) -> None:
 
 def _does_nothing(piece: ir.Operation) -> bool:
     block = block_of(piece)
-    yielded = list(list(block.operations)[-1].operation.operands)
+    yielded = list(block.operations[-1].operation.operands)
     if piece.name in _IDENTITIES:
         scalars = [argument for argument in block.arguments if not isinstance(argument.type, ir.IndexType)]
         return yielded == (scalars[:1] if partner_of(piece) else scalars)

@@ -119,4 +119,4 @@ class SplitKv(Pass):
 
 
 def _last(operations: Sequence[ir.OpView]) -> ir.Operation:
-    return list(operations)[-1].operation
+    return operations[-1].operation

@@ -57,7 +57,7 @@ class SplitPasses(Pass):
 def _yield(function: ir.Operation, attention: ir.Operation, row: ir.Operation, first: list[ir.Operation]) -> None:
     """Lets the row yield weights of 0 and these reductions, and the function return them."""
     block, score = block_of(row), first[0].results[0].type
-    old = list(block.operations)[-1].operation
+    old = block.operations[-1].operation
     with old.location, ir.InsertionPoint(old):
         zero = arith.constant(score, 0.0)
         ir.Operation.create("attn.yield", operands=[zero, *(op.results[0] for op in first)])

@@ -15,6 +15,11 @@ os.environ.setdefault("ATTN_MLIR_POISON", "1")
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# torch.compile prints C++ around our operators: scalar, so that six compilations do not ask which vectors there are, with headers as they
+# are, which takes 2 s where precompiling them takes 6, and by no processes that wait for more.
+for _name, _value in (("VEC_ISA_OK", "0"), ("CPP_CACHE_PRECOMPILE_HEADERS", "0"), ("COMPILE_THREADS", "1")):
+    os.environ.setdefault(f"TORCHINDUCTOR_{_name}", _value)
+
 LEVEL = "ATTN_MLIR_LLVM_LEVEL"
 OPTIMISED = frozenset(
     f"test_{name}"

@@ -43,15 +43,19 @@ class Names:
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
         self._taken = {*_RESERVED, *taken}
+        self._counts: dict[str, int] = {}
 
     def fresh(self, hint: str) -> str:
         """`hint`, or `hint_2`... if that is taken."""
         stem = re.sub(r"\W", "_", hint) or "x"
         stem = f"x{stem}" if stem[0].isdigit() or stem.startswith("_") else stem
-        name, count = stem, 1
+        # Numbers below the last one of a stem are taken.
+        count = self._counts.get(stem, 1)
+        name = stem if count == 1 else f"{stem}_{count}"
         while name in self._taken:
             count += 1
             name = f"{stem}_{count}"
+        self._counts[stem] = count
         self._taken.add(name)
         return name
 
@@ -191,8 +195,11 @@ def dependence(block: ir.Block) -> dict[ir.Value, frozenset[int]]:
     known = {argument: frozenset({number}) for number, argument in enumerate(block.arguments)}
     for view in block.operations:
         op = view.operation
-        depends = frozenset[int]().union(*(known.get(operand, frozenset()) for operand in op.operands))
-        known.update({result: depends for result in op.results})
+        depends = frozenset[int]()
+        for operand in op.operands:
+            depends |= known.get(operand, depends)
+        for result in op.results:
+            known[result] = depends
     return known
 
 

@@ -16,7 +16,7 @@ def body(op: ir.Operation) -> ir.Block:
 
 def yielded(block: ir.Block) -> list[ir.Value]:
     """What the block's terminator hands on."""
-    return list(operations(block)[-1].operands)
+    return list(block.operations[-1].operation.operands)
 
 
 def element_name(type_: ir.Type) -> str:

@@ -103,7 +103,7 @@ def _is_biased(online: ir.Operation) -> bool:
 
 def _has_places(block: ir.Block, query: int) -> bool:
     """Whether a scatter goes to a dense bias."""
-    return _places(list(block.operations)[-1].operation, block, query)
+    return _places(block.operations[-1].operation, block, query)
 
 
 def _places(op: ir.Operation, block: ir.Block, query: int) -> bool:

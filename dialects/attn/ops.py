@@ -164,7 +164,7 @@ class OnlineOp(Attn.Operation, name="online", traits=[ir.NoTerminatorTrait, ext.
             if not check(step, count == scores + 3 + states, f"takes (s, b, h, q_idx) and {states} states, got {count} arguments"):
                 return False
             wanted = states + (2 * a if position == len(steps) - 1 else 0)
-            got = len(list(block.operations)[-1].operands)
+            got = len(block.operations[-1].operands)
             if not check(step, got == wanted, f"yields {wanted} values ({states} states; weights and scales in the last pass), got {got}"):
                 return False
         finalize = next(p for p in pieces if p.operation.name == "attn.finalize")

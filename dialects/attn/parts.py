@@ -92,7 +92,7 @@ class CombineOp(Attn.Operation, name="combine", traits=[ir.NoTerminatorTrait, ex
             return False
         found = pieces_in(self.operation)
         bodies = {piece.name: piece.regions[0].blocks[0] for piece in found if len(piece.regions) == 1}
-        yielded = {name: len(list(block.operations)[-1].operation.operands) for name, block in bodies.items()}
+        yielded = {name: len(block.operations[-1].operation.operands) for name, block in bodies.items()}
         states = sum(piece.name == "attn.carried" for piece in found)
         if not check(self, yielded["attn.init"] == states, f"carries the {yielded['attn.init']} states of 'attn.init', got {states}"):
             return False

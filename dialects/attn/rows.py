@@ -9,7 +9,7 @@ def multiplies_rows(mod: ir.Operation) -> bool:
     block = mod.regions[0].blocks[0]
     x, *_, channel = block.arguments
     of_x, of_channel = reached(block, x), reached(block, channel)
-    value = list(block.operations)[-1].operation.operands[0]
+    value = block.operations[-1].operation.operands[0]
     while value != x:
         op = maker(value, "arith.mulf", "arith.divf", "arith.negf")
         if op is None or value not in of_x:

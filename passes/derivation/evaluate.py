@@ -29,6 +29,8 @@ class Evaluator:
     _memo: dict[Expr, Array] = field(default_factory=dict)
 
     def __call__(self, root: Expr) -> Array:
+        if root in self._memo:
+            return self._memo[root]
         with np.errstate(all="ignore"):
             for n in deepest_first(root, self._memo, lambda n: () if n in self.env else n.args):
                 self._memo[n] = self._value(n)

@@ -22,7 +22,7 @@ def is_plain(primal: Primal) -> bool:
 
 def _returns_all(attention: ir.Operation, entry: ir.Block) -> bool:
     """Whether what is returned is o, an output for each term, which are of v and numbered as they come, and then the row outputs."""
-    returned = list(list(entry.operations)[-1].operation.operands)
+    returned = list(entry.operations[-1].operation.operands)
     o, *rows = attention.results
     terms = pieces(attention, "attn.term")
     if len(returned) != 1 + len(terms) + len(rows) or returned[0] != o or returned[1 + len(terms) :] != rows:

@@ -74,7 +74,7 @@ class CombineBuilder(KernelBuilder):
             emitter = program.reading(dict(zip(taken[: len(states)], before, strict=True)), i, None)
             for argument, state in zip(taken[len(states) :], states, strict=True):
                 emitter.set(argument, memref.LoadOp(state, [entry, program.h, program.begin]).result)
-            return [emitter.emit(value) for value in list(region.operations)[-1].operation.operands], []
+            return [emitter.emit(value) for value in region.operations[-1].operation.operands], []
 
         row = ir.RankedTensorType.get([1], self._score)
         made, _ = build.map_([one], [row] * (len(states) + 2), [], [], body)

@@ -101,7 +101,7 @@ def build_elements(function: ir.Operation, elements: ir.Operation, makers: Seque
     outputs = [output(op) for op in makers]
     scattered = any(op.name == "attn.scatter" for op in makers)
     element = block_of(pieces(elements, "attn.element")[0])
-    weights = list(list(element.operations)[-1].operation.operands)
+    weights = list(element.operations[-1].operation.operands)
     with elements.location:
         frame = Frame(function, cluster, outputs, item_types(False) if packing is not None else ())
         attributes = {"grid": "elements", "block_q": rows, "block_kv": 1, "over": argument_number(elements.operands[0])}
@@ -134,7 +134,7 @@ class _Elements:
 
     def _weight(self, op: ir.Operation, positions: list[ir.Value]) -> ir.Value:
         emitter = self._frame.scalars(dict(zip(self._element.arguments, positions, strict=True)))
-        weights = list(list(self._element.operations)[-1].operation.operands)
+        weights = list(self._element.operations[-1].operation.operands)
         return emitter.emit(weights[ir.IntegerAttr(op.attributes["weight"]).value])
 
     def _positions(self, indices: Sequence[ir.Value]) -> list[ir.Value]:

@@ -136,7 +136,7 @@ class KernelBuilder:
     def _live_accumulators(self, results: list[TiledResult]) -> list[int]:
         """Those that a returned value reads, without the ones that stay zero because their weight is."""
         region = block_of(pieces(self._online, "attn.finalize")[0])
-        yielded = list(list(region.operations)[-1].operation.operands)
+        yielded = list(region.operations[-1].operation.operands)
         read = _arguments_read(region, [yielded[result.number] for result in results])
         *_, last = pieces(self._online, "attn.step")
         rest = list(list(block_of(last).operations)[-1].operation.operands)[-2 * self._accumulators :]
@@ -242,7 +242,7 @@ class KernelBuilder:
 
     def _initial_states(self, program: GridTile) -> list[ir.Value]:
         init = block_of(pieces(self._online, "attn.init")[0])
-        count = len(list(init.operations)[-1].operation.operands)
+        count = len(init.operations[-1].operation.operands)
         if count == 0:
             return []
 
@@ -310,7 +310,7 @@ class KernelBuilder:
 
     def _finalize(self, program: GridTile, states: list[ir.Value], live: dict[int, ir.Value], targets: list[ir.Value]) -> None:
         region = block_of(pieces(self._online, "attn.finalize")[0])
-        yielded = list(list(region.operations)[-1].operation.operands)
+        yielded = list(region.operations[-1].operation.operands)
         arguments = list(region.arguments)
         accumulators, indices = arguments[: self._accumulators], arguments[self._accumulators :][:3]
         state_arguments = arguments[self._accumulators + 3 :]

@@ -170,7 +170,7 @@ class PairBlocks:
             for k, tile in products.items():
                 known[plan.pair.arguments[k]] = tensor.ExtractOp(tile, [i, j]).result
             emitter = self._frame.scalars(known)
-            yielded = list(list(plan.pair.operations)[-1].operation.operands)
+            yielded = list(plan.pair.operations[-1].operation.operands)
             values = {w: keep(present, emitter.emit(yielded[w]), 0.0) for w in [*weights, *plan.row_weights]}
             one = constant_float(plan.score, 1.0)
             seen = [keep(present, one, 0.0)] if self._track else []

@@ -70,7 +70,7 @@ class ScalarEmitter:
     def inline(self, block: ir.Block, arguments: list[ir.Value]) -> list[ir.Value]:
         """Emits what the block's terminator returns, with its arguments bound to `arguments`."""
         self._known.update(zip(block.arguments, arguments, strict=True))
-        return [self.emit(value) for value in list(block.operations)[-1].operation.operands]
+        return [self.emit(value) for value in block.operations[-1].operation.operands]
 
 
 def constant_index(value: int) -> ir.Value:

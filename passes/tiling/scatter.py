@@ -27,6 +27,6 @@ def disjoint(scatter: ir.Operation, chunked: int, packed: bool = False) -> tuple
     pool = Pool()
     variables = [pool.leaf("var", f"index_{n}", 0) for n in range(len(block.arguments))]
     reader = MaskReader(pool, dict(zip(block.arguments, variables, strict=True)))
-    indices = [reader.read(value) for value in list(block.operations)[-1].operation.operands]
+    indices = [reader.read(value) for value in block.operations[-1].operation.operands]
     batch, head, chunk = (any(index is variables[n] for index in indices) for n in (0, 1, chunked))
     return (chunk and batch, head, True) if packed else (chunk, head, batch)

@@ -1,6 +1,7 @@
 // Runs a package of AOTInductor whose attentions are operators of a library, without Python: FOLDER LIBRARY BATCH LENGTH. q, k and v,
 // [BATCH, 2, LENGTH, 8], are read from FOLDER, results written there, as bytes.
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <dlfcn.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 

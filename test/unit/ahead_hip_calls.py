@@ -6,6 +6,7 @@ For a process of its own, in which `load` loads that libamdhip64 under the name 
 """
 
 import ctypes
+import gc
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -34,7 +35,8 @@ class OnHip(OnDevice):
 
 
 def load(path: Path) -> None:
-    """Loads the libamdhip64 at `path`, whose soname is that of the real one."""
+    """Loads the libamdhip64 at `path`, whose soname is that of the real one. Python's collector runs as seldom as in test/conftest.py."""
+    gc.set_threshold(20_000, 10, 10)
     fake = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
     fake.fake_log.restype = ctypes.c_char_p
     _FAKE[:] = [fake]

@@ -8,9 +8,9 @@ import torch
 from attn_mlir.backends.amd import driver, pipeline, translate
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.program import prepare_derivative
-from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
+from contexts import loaded_context
 from linear_programs import Linear, error, inputs, recurrence
 
 EMULATED = "hip-emulated"
@@ -44,8 +44,7 @@ def check(
 
 def codes(program: Linear, arch: str) -> list[Any]:
     """The kernels of a program."""
-    with ir.Context() as context:
-        load_all(context)
+    with loaded_context():
         module = ir.Module.parse(program.text())
         for function in find_all(module.operation, "func.func"):
             function.attributes[attributes.CHOICES] = attributes.write({"arch": arch})

@@ -8,8 +8,8 @@ from attn_mlir.backends.nvidia.tuning.choices import choices_in
 from attn_mlir.backends.nvidia.tuning.program import TUNER
 from attn_mlir.backends.tuning import program
 from attn_mlir.backends.tuning.worker import Job
-from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
+from contexts import loaded_context
 
 
 def tune_module(text: str, job: Job, inputs: Sequence[Any], **options: Any) -> dict[str, Fields]:
@@ -47,8 +47,7 @@ class FakeBench:
 
     def _choices(self, text: str) -> Fields:
         if text not in self._known:
-            with ir.Context() as context:
-                load_all(context)
+            with loaded_context():
                 choices = choices_in(ir.Module.parse(text).operation)
                 self._known[text] = choices[self._kernel or max(choices)]
         return self._known[text]

@@ -20,12 +20,12 @@ from attn_mlir.backends.nvidia import codegen as nvidia
 from attn_mlir.backends.nvidia import pipeline as nvidia_pipeline
 from attn_mlir.backends.nvidia.tilelang import program_of
 from attn_mlir.backends.program import function_named, prepare_derivative
-from attn_mlir.dialects import load_all
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.frontend.program import Definition, Traced, trace
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.registry import registry
+from contexts import loaded_context
 
 _ROOT = Path(__file__).parents[2]
 CUDA = ("-x", "cuda", "--cuda-device-only", "--cuda-gpu-arch=sm_90a", "-nocudainc", "-nocudalib", f"-I{_ROOT / 'test/Inputs/cuda'}")
@@ -69,8 +69,7 @@ def _kernels(text: str, function: str, wrt: Sequence[str], vendor: str) -> list[
     backend, pipeline = (nvidia, nvidia_pipeline) if vendor == "nvidia" else (amd, amd_pipeline)
     outline = nvidia_pipeline.outline("sm_90a") if vendor == "nvidia" else amd_pipeline.OUTLINE
     name, prepare = prepare_derivative(function, wrt, outline, remainder=vendor == "amd")
-    with ir.Context() as context:
-        load_all(context)
+    with loaded_context():
         module = ir.Module.parse(text)
         Pipeline.parse(prepare, registry()).run(module)
         host = read_host(function_named(module, name))

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from attn_mlir import attention
-from attn_mlir.dialects import load_all
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.emit import Inputs
@@ -18,6 +17,7 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.reference import evaluate
 from attn_mlir.registry import registry
+from contexts import loaded_context
 from dense_rows import dense
 from trace_helpers import as_array
 
@@ -82,8 +82,7 @@ class Point:
         self.outputs = traced.outputs
         captures = Entry(traced).captures(Scan(program.functions), 1.0)
         self.arguments = [*self.leaves[:3], *captures]
-        context = ir.Context()
-        load_all(context)
+        context = loaded_context()
         with context:
             self.module = ir.Module.parse(traced.text)
             Pipeline.parse(f"attn-simplify,attn-differentiate{{functions={functions}}}", registry()).run(self.module)

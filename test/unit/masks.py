@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
 from attn_mlir.passes.intervals.classify import FULL, SKIP
 from attn_mlir.passes.resolve_masks import ResolveMasks
+from contexts import loaded_context
 
 
 @dataclasses.dataclass(eq=False)
@@ -162,8 +162,7 @@ def module_text(mask: MaskFn, captures: Sequence[Any] = (), pairs: bool = False)
 
 def resolved(mask: MaskFn, captures: Sequence[Any] = (), cuts: int = 1, pairs: bool = False) -> ir.Module:
     """The module of `mask` after attn-resolve-masks."""
-    context = ir.Context()
-    load_all(context)
+    context = loaded_context()
     with context, ir.Location.unknown():
         module = ir.Module.parse(module_text(mask, captures, pairs))
         if not ResolveMasks(cuts=cuts).run(module.operation):

@@ -6,17 +6,16 @@ from contextlib import contextmanager
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia import codegen, pipeline
-from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.registry import registry
+from contexts import loaded_context
 
 
 @contextmanager
 def scheduled(text: str) -> Iterator[ir.Operation]:
     """The scheduled kernel of a program."""
-    with ir.Context() as context:
-        load_all(context)
+    with loaded_context():
         module = ir.Module.parse(text)
         Pipeline.parse(pipeline.KERNEL, registry()).run(module)
         (kernel,) = module.body.operations

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
 from attn_mlir.reference import evaluate
+from contexts import loaded_context
 
 INPUTS = Path(__file__).parent.parent / "Inputs"
 
@@ -22,8 +22,7 @@ def text_of(name: str) -> str:
 @contextmanager
 def parsed(text: str) -> Iterator[ir.Module]:
     """The module that `text` says, in a context of its own."""
-    context = ir.Context()
-    load_all(context)
+    context = loaded_context()
     with context:
         yield ir.Module.parse(text)
 

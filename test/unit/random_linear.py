@@ -9,11 +9,11 @@ import torch
 
 from attn_mlir.api.linear_call import arguments, find
 from attn_mlir.api.linear_inputs import check_linear
-from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.reference import evaluate
 from attn_mlir.registry import registry
+from contexts import loaded_context
 from linear_reference import reference
 from trace_helpers import as_array
 
@@ -154,8 +154,7 @@ def _offsets(case: LinearCase) -> torch.Tensor | None:
 
 
 def _derived(text: str, inputs: Sequence[Any], weights: Sequence[torch.Tensor], pipeline: str) -> list[np.ndarray]:
-    context = ir.Context()
-    load_all(context)
+    context = loaded_context()
     with context:
         module = ir.Module.parse(text)
         Pipeline.parse(pipeline, registry()).run(module)

@@ -5,6 +5,7 @@ Of four processes the first two can work alone, so that tests of two and of four
 
 import fcntl
 import functools
+import gc
 import importlib
 import multiprocessing
 import traceback
@@ -66,6 +67,7 @@ def serve(pipe: Connection, rank: int, count: int, folder: str, timeout: float) 
     from torch.distributed.device_mesh import init_device_mesh
 
     torch.set_num_threads(1)
+    gc.set_threshold(20_000, 10, 10)  # as in test/conftest.py
     store = FileStore(f"{folder}/store", count)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=count, timeout=timedelta(seconds=timeout))
     whole = init_device_mesh("cpu", (count // 2, 2), mesh_dim_names=("dp", "cp"))

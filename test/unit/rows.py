@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
+from contexts import loaded_context
 
 DIM = 4
 
@@ -159,7 +160,10 @@ def module_text(rule: Rule, outputs: tuple[str, ...] = (), type_: str = "f32", m
 """
 
 
-def parse(text: str) -> ir.Module:
+def parse(text: str, fails: bool = False) -> ir.Module:
+    """The module; in a context of its own where something `fails` in it."""
+    if not fails:
+        return ir.Module.parse(text, loaded_context())
     context = ir.Context()
     load_all(context)
     return ir.Module.parse(text, context)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attn_mlir.backends.nvidia.pipeline import WARP_AMPERE
-from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.registry import registry
+from contexts import loaded_context
 
 ROOT = Path(__file__).parents[2]
 PAGE, AMPERE, KERNEL = (ROOT / "docs" / name for name in ("schedule.md", "schedule-ampere.md", "schedule-causal.mlir"))
@@ -42,8 +42,7 @@ _AMPERE = (
 
 def stages(passes_of: Sequence[tuple[str, str]] = _HOPPER) -> dict[str, str]:
     """The program behind `tile-schedule` and behind each pass that forms its kernel."""
-    context = ir.Context()
-    load_all(context)
+    context = loaded_context()
     text = (ROOT / "test" / "Inputs" / "causal-softmax.mlir").read_text().replace("x64xf32>", "x64xf16>")
     found = {}
     with context:

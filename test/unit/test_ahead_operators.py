@@ -1,4 +1,4 @@
-"""Packages of AOTInductor in a C++ process without Python: `attn_mlir::forward` as an operator of a library made ahead of time."""
+"""Packages of AOTInductor: here, in a new process, and in one without Python, for which a library made ahead of time has the operators."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ import attn_mlir
 from ahead_calls import plain_host
 from attn_mlir.api.ahead_operators import _programs
 from attn_mlir.errors import ArgumentError, UnsupportedError
-from test_export import DYNAMIC, Model, qkv
+from test_export import DYNAMIC, Model, compare, qkv
 
 CXX = shutil.which(os.environ.get("CXX") or "g++")
 pytestmark = pytest.mark.skipif(CXX is None, reason="AOTInductor needs a C++ compiler")
@@ -31,13 +31,45 @@ def build(folder: Path) -> Path:
     return folder / "run"
 
 
-def test_a_package_runs_without_python(tmp_path: Path) -> None:
-    """Attention with captures and with a row output, an engine, a linear attention with its state; lengths that were not exported."""
-    model = Model(trained=False)
+@pytest.fixture(scope="module")
+def packaged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Any, Path]:
+    """A model, its exported graph, and the folder that holds the package aoti.pt2 of it."""
+    model, folder = Model(trained=False), tmp_path_factory.mktemp("package")
     exported = torch.export.export(model, qkv(), dynamic_shapes=DYNAMIC)
+    quick = {"aot_inductor.compile_wrapper_opt_level": "O0", "aot_inductor.precompile_headers": False}
+    torch._inductor.aoti_compile_and_package(exported, package_path=str(folder / "aoti.pt2"), inductor_configs=quick)
+    return model, exported, folder
+
+
+_RUN = """
+import sys
+import attn_mlir
+import torch
+folder = sys.argv[1]
+tensors, wanted = torch.load(folder + "/results.pt")
+for graph in (torch.export.load(folder + "/model.pt2").module(), torch._inductor.aoti_load_package(folder + "/aoti.pt2")):
+    assert all(torch.equal(one, other) for one, other in zip(graph(*tensors), wanted, strict=True))
+assert not any(name.startswith("attn_mlir.api") for name in sys.modules), "found by nothing but `import attn_mlir`"
+"""
+
+
+def test_packages_run_here_and_in_a_new_process(packaged: tuple[Model, Any, Path]) -> None:
+    model, exported, folder = packaged
+    torch.export.save(exported, folder / "model.pt2")
+    package = torch._inductor.aoti_load_package(str(folder / "aoti.pt2"))
+    for b, length in ((2, 17), (3, 40)):
+        tensors = qkv(b, length)
+        compare(package(*tensors), model(*tensors))
+        torch.save((tensors, model(*tensors)), folder / "results.pt")
+    made = subprocess.run([sys.executable, "-c", _RUN, str(folder)], capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr[-3000:]
+
+
+def test_a_package_runs_without_python(packaged: tuple[Model, Any, Path], tmp_path: Path) -> None:
+    """Attention with captures and with a row output, an engine, a linear attention with its state; lengths that were not exported."""
+    model, exported, folder = packaged
     library = attn_mlir.compile_operators(exported, tmp_path / "liboperators.so")
-    quick = {"aot_inductor.compile_wrapper_opt_level": "O0"}
-    torch._inductor.aoti_compile_and_package(exported, package_path=str(tmp_path / "aoti.pt2"), inductor_configs=quick)
+    shutil.copy(folder / "aoti.pt2", tmp_path)
     program = build(tmp_path)
     for b, length in ((2, 17), (3, 40), (1, 1)):
         tensors = qkv(b, length)

@@ -11,11 +11,11 @@ from attn_mlir.backends.amd.compile import compile_all
 from attn_mlir.backends.amd.target import TARGETS
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.kernel import KernelCode
-from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import find_all
 from attn_mlir.registry import registry
+from contexts import loaded_context
 
 INPUTS = Path(__file__).parent.parent / "Inputs"
 FORWARD = "attn-differentiate{functions=fwd wrt=q+k+v only=true remainder=true}"
@@ -37,8 +37,7 @@ def program(name: str, head: int, value: int | None = None, element: str = "f16"
 
 def codes(text: str, arch: str = "gfx90a", prepare: str = "") -> list[KernelCode]:
     """The kernels of a program, after a pipeline."""
-    with ir.Context() as context:
-        load_all(context)
+    with loaded_context():
         module = ir.Module.parse(text)
         Pipeline.parse(prepare, registry()).run(module)
         for function in find_all(module.operation, "func.func"):

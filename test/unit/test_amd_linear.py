@@ -13,11 +13,11 @@ from attn_mlir import linear_attention
 from attn_mlir.backends.amd import driver, translate
 from attn_mlir.backends.amd.compile import compile_all
 from attn_mlir.backends.amd.target import TARGETS
-from attn_mlir.dialects import load_all
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.registry import registry
+from contexts import loaded_context
 from linear_programs import Linear, error, inputs
 from linear_reference import reference
 
@@ -199,8 +199,7 @@ def test_what_is_refused() -> None:
 
 def test_gradients_of_decays_and_sums_of_heads_are_kernels_of_the_same_kind() -> None:
     text = (INPUTS / "half.mlir").read_text()
-    with ir.Context() as context:
-        load_all(context)
+    with loaded_context():
         module = ir.Module.parse(text)
         Pipeline.parse(
             "attn-differentiate{functions=bwd wrt=q+k+v+arg3 only=true},attn-simplify,attn-outline{keep-hosts=false}", registry()

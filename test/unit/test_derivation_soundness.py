@@ -102,7 +102,7 @@ def test_nothing_right_is_refused_with_a_location(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(program.OnlineRow, "_combined", lambda self, kind, x, y: self.graph.minimum(x, y))
     with pytest.raises(DerivationError, match=r"no online form|cannot be accumulated"):
         derived(only_weight)
-    module = parse(module_text(only_weight))
+    module = parse(module_text(only_weight), fails=True)
     with pytest.raises(ir.MLIRError, match="the row has no online form"), module.context, ir.Location.unknown():
         run_pass(module)
 
@@ -137,14 +137,14 @@ def test_unusable_row_is_refused() -> None:
 
 
 def test_varying_output_is_refused() -> None:
-    module = parse(module_text(lambda s: (s, s + 1.0), ("bad",)))
+    module = parse(module_text(lambda s: (s, s + 1.0), ("bad",)), fails=True)
     row = find_all(module.operation, "attn.row")[0]
     with pytest.raises(DerivationError, match="a row output varies along the row"):
         read_row(row)
 
 
 def test_derivation_is_deterministic() -> None:
-    first, second = (parse(module_text(only_weight)) for _ in range(2))
+    first, second = (parse(module_text(only_weight), fails=True) for _ in range(2))
     for module in (first, second):
         assert OnlineRewrite().run(module.operation)
     assert str(first) == str(second)

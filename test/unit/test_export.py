@@ -1,10 +1,7 @@
-"""torch.export, strict or not, and what runs elsewhere: saved graphs and AOTInductor's packages, in a new process too."""
+"""torch.export, strict or not; what runs elsewhere, saved graphs and AOTInductor's packages, is in test_ahead_operators.py."""
 
-import os
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -149,32 +146,6 @@ def test_buffers_of_another_type_are_refused_by_the_operator(change: Any) -> Non
     exported.register_buffer("bias", change(exported.get_buffer("bias")))
     with pytest.raises(ArgumentError, match="but this graph was made for"):
         exported(*tensors)
-
-
-_RUN = """
-import sys
-import attn_mlir
-import torch
-folder = sys.argv[1]
-tensors, wanted = torch.load(folder + "/results.pt")
-for graph in (torch.export.load(folder + "/model.pt2").module(), torch._inductor.aoti_load_package(folder + "/aoti.pt2")):
-    assert all(torch.equal(one, other) for one, other in zip(graph(*tensors), wanted, strict=True))
-assert not any(name.startswith("attn_mlir.api") for name in sys.modules), "found by nothing but `import attn_mlir`"
-"""
-
-
-@pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="AOTInductor needs a C++ compiler")
-def test_packages_run_here_and_in_a_new_process(tmp_path: Path) -> None:
-    model = Model(trained=False)
-    exported = torch.export.export(model, qkv(), dynamic_shapes=DYNAMIC)
-    torch.export.save(exported, tmp_path / "model.pt2")
-    package = torch._inductor.aoti_load_package(torch._inductor.aoti_compile_and_package(exported, package_path=str(tmp_path / "aoti.pt2")))
-    for b, length in ((2, 17), (3, 40)):
-        tensors = qkv(b, length)
-        compare(package(*tensors), model(*tensors))
-        torch.save((tensors, model(*tensors)), tmp_path / "results.pt")
-    made = subprocess.run([sys.executable, "-c", _RUN, str(tmp_path)], capture_output=True, text=True)
-    assert made.returncode == 0, made.stderr[-3000:]
 
 
 def test_operators_are_there_where_torch_came_first() -> None:

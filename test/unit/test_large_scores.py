@@ -8,12 +8,12 @@ from torch import Tensor
 
 from attn_mlir import attention, rows
 from attn_mlir.api.describe import explain_traced
-from attn_mlir.dialects import load_all
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.frontend.program import Definition, trace
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.registry import registry
+from contexts import loaded_context
 from stable_rows import Row, of_row, sinh_squared, softpick, with_gradients
 
 
@@ -42,8 +42,7 @@ def over_own_deviation(s: Tensor) -> Tensor:
 def swept_sums(row: Any, function: str) -> int:
     """How many sums over the keys a derivative takes before its gradients."""
     traced = trace(Definition(row=row, scale=0.25), Inputs("f32", 16, 16))
-    with ir.Context() as context:
-        load_all(context)
+    with loaded_context():
         module = ir.Module.parse(traced.text)
         Pipeline.parse(f"attn-simplify,attn-differentiate{{functions={function} only=true}}", registry()).run(module)
         return str(module).count('"attn.reduce"')

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 import attn_mlir
-from attn_mlir.dialects import load_all
-from attn_mlir.mlir import ir
+from contexts import loaded_context
 from linear_reference import error, reference
 from test_tile_segments import Evaluated
 
@@ -55,8 +54,7 @@ def test_the_gradient_of_a_rate(seed: int) -> None:
     exact = g.double().requires_grad_()
     o, _ = reference(q.double(), k.double(), v.double() * dt.double().unsqueeze(3), exact)
     (known,) = torch.autograd.grad(o, exact, do.double())
-    with ir.Context() as context:
-        load_all(context)
+    with loaded_context():
         program = Evaluated(HALF, 0, "bwd", ("arg3",), rounding=True, segment=0)
         (made,) = program.run([q, k, v, g, dt, torch.zeros_like(v), do])
     assert error(made, known) < 1e-4
@@ -77,8 +75,7 @@ def test_gradients_of_what_factors_of_rows_read(seed: int, decays: bool) -> None
     rows, left, right = exact[1].unsqueeze(3), *(x.reshape(1, 2, 1, 1) for x in exact[2:])
     o, _ = reference(q.double() * left, k.double() / right, v.double() * rows, exact[0])
     known = torch.autograd.grad(o, exact[not decays :], do.double())
-    with ir.Context() as context:
-        load_all(context)
+    with loaded_context():
         names = (*["arg3"] * decays, "arg4", "arg5", "arg6")
         program = Evaluated(ROWS, 0, "bwd", names, rounding=True, segment=0)
         made = program.run([q, k, v, g, *factors, torch.zeros_like(v), do])
@@ -95,8 +92,7 @@ def test_gradients_with_a_skip() -> None:
     skip, exact = torch.from_numpy(random.normal(size=HEADS)).float(), v.double().requires_grad_()
     o, _ = reference(q.double(), k.double(), exact * dt.double().unsqueeze(3), g.double())
     (known,) = torch.autograd.grad(o + exact * skip.double().reshape(-1, 1, 1), exact, do.double())
-    with ir.Context() as context:
-        load_all(context)
+    with loaded_context():
         program = Evaluated(SKIP, 0, "bwd", ("v",), rounding=True, segment=0)
         (made,) = program.run([q, k, v, g, dt, skip, torch.zeros_like(v), do])
     assert error(made, known) < 4e-3

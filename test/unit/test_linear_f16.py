@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from attn_mlir.dialects import load_all
-from attn_mlir.mlir import ir
+from contexts import loaded_context
 from linear_reference import error, reference
 from test_tile_segments import Evaluated
 
@@ -32,8 +31,7 @@ def test_the_gradient_of_an_initial_state_of_which_little_is_left(channels: str,
     exact[4].requires_grad_()
     o, final = reference(*exact[:4], scale=scale, initial_state=exact[4])
     torch.autograd.backward([o, final], [torch.from_numpy(x.astype(np.float64)) for x in (do, last)])
-    with ir.Context() as context:
-        load_all(context)
+    with loaded_context():
         program = Evaluated(text, 0, "bwd", ("arg4",), rounding=True)
         given = [torch.from_numpy(x.astype(np.float32)) for x in (decay, state)]
         outputs = [torch.zeros(1, 2, T, V).half(), torch.zeros(1, 2, K, V)]
@@ -53,8 +51,7 @@ def test_gradients_of_decays_where_rows_of_q_and_k_have_factors() -> None:
     state, zeros, exact = torch.zeros(1, 2, K, V), torch.zeros_like(v), decay.double().requires_grad_()
     o, _ = reference(q.double() * left.double().unsqueeze(3), k.double() * right.double().unsqueeze(3), v.double(), exact)
     (known,) = torch.autograd.grad(o, exact, do.double())
-    with ir.Context() as context:
-        load_all(context)
+    with loaded_context():
         program = Evaluated(text, 0, "bwd", ("arg3",), rounding=True, segment=0)
         (made,) = program.run([q, k, v, decay, state, left, right, zeros, state, do, state])
     assert error(made, known) < 1e-3

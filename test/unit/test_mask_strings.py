@@ -10,12 +10,12 @@ import torch
 
 from api_helpers import assert_near, inputs, reference
 from attn_mlir import Attention, AttentionEngine, OnlineSoftmax, attention, create_block_mask, masks, meta_tensor
-from attn_mlir.dialects import load_all
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.mlir import LOCK, ir
 from attn_mlir.passes.intervals.classify import classify
 from attn_mlir.passes.resolve_masks import ResolveMasks
+from contexts import loaded_context
 from masks import dense_classes
 
 SINKS = ["t:3,2,2", "b:3,2,4", "t:2,-1,3", "b:0,0,1", "t:1,0,99", "b:-1,1,5", "t:4,1,0"]
@@ -53,8 +53,7 @@ def dense(text: str, sq: int, skv: int) -> Any:
 
 @functools.cache
 def module_of(text: str) -> Any:
-    context = ir.Context()
-    load_all(context)
+    context = loaded_context()
     with context:
         module = ir.Module.parse(text)
     assert ResolveMasks().run(module.operation)

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from attn_mlir.dialects import load_all
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.frontend.program import Definition, trace
 from attn_mlir.mlir import ir
@@ -14,6 +13,7 @@ from attn_mlir.passes.intervals.classify import FULL, SKIP, classify
 from attn_mlir.passes.regions import find_all
 from attn_mlir.passes.resolve_masks import ResolveMasks
 from attn_mlir.runtime.capture_bounds import make_plan
+from contexts import loaded_context
 from masks import dense_classes
 
 LENGTH, WINDOW = 96, 16
@@ -62,8 +62,7 @@ def test_traced_mask(mask: Callable[..., Any]) -> None:
     plan = make_plan(traced.text)
     plan.check(1, 1, 1, LENGTH, LENGTH, 8, 8, captures)
     plan.check_data(1, 1, 1, LENGTH, LENGTH, 8, 8, captures)
-    context = ir.Context()
-    load_all(context)
+    context = loaded_context()
     with context:
         module = ir.Module.parse(traced.text)
     assert ResolveMasks().run(module.operation)
@@ -87,8 +86,7 @@ def test_wrapped_indices_are_followed_by_their_range() -> None:
         return kind[rows[k]] == 2
 
     traced = trace(Definition(lambda s: s, mask_mod=mask, scale=1.0), Inputs("f32", 8, 8))
-    context = ir.Context()
-    load_all(context)
+    context = loaded_context()
     with context:
         module = ir.Module.parse(traced.text)
     assert ResolveMasks().run(module.operation)
@@ -100,8 +98,7 @@ def test_wrapped_indices_are_followed_by_their_range() -> None:
 
 def test_emitted_operations_carry_the_masks_location() -> None:
     traced = trace(Definition(lambda s: s, mask_mod=chunked, scale=1.0), Inputs("f32", 8, 8))
-    context = ir.Context()
-    load_all(context)
+    context = loaded_context()
     with context:
         module = ir.Module.parse(traced.located)
     assert ResolveMasks().run(module.operation)

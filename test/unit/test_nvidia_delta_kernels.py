@@ -16,12 +16,12 @@ from attn_mlir.backends.nvidia.compile import compile_code
 from attn_mlir.backends.nvidia.target import TARGETS
 from attn_mlir.backends.nvidia.tilelang import program_of
 from attn_mlir.backends.program import function_named, prepare_derivative
-from attn_mlir.dialects import load_all
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.frontend.linear import LinearDefinition, trace_linear
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.registry import registry
+from contexts import loaded_context
 from test_nvidia_tilelang import needs_tools
 
 _BETA = torch.rand(1, 4, 8)
@@ -40,8 +40,7 @@ def scheduled(
     traced = trace_linear(rule, Inputs(element, columns, columns))
     wrt = ["q", "k", "v", *(f"arg{3 + i}" for i in range(len(traced.captures)))]
     name, prepare = prepare_derivative(function, wrt, pipeline.outline(ARCH), segment)
-    with ir.Context() as context:
-        load_all(context)
+    with loaded_context():
         module = ir.Module.parse(traced.text)
         Pipeline.parse(prepare, registry()).run(module)
         host: Host = read_host(function_named(module, name))

@@ -8,12 +8,12 @@ import pytest
 
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.nvidia import pipeline
-from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import find_all
 from attn_mlir.reference.tiles import run_kernel
 from attn_mlir.registry import registry
+from contexts import loaded_context
 from linear_programs import Linear, error, inputs, recurrence
 
 _BOUND = 2e-7
@@ -23,8 +23,7 @@ _WHOLE = {"initial": True, "final": True, "factor": True, "interval": 64}
 
 def swept(program: Linear, given: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """What the kernel stores, where only what is cast to a narrower type is rounded."""
-    with ir.Context() as context:
-        load_all(context)
+    with loaded_context():
         module = ir.Module.parse(program.text())
         Pipeline.parse(pipeline.KERNEL, registry()).run(module)
         outputs = {name: np.full(value.shape, np.nan) for name, value in wanted.items()}
@@ -83,8 +82,7 @@ def test_every_size_has_a_schedule(keys: int, values: int) -> None:
     forms: list[dict[str, Any]] = [{}, {"state": "vk", "factor": True, "interval": 256}]
     forms += [{"channels": "key"}] if keys <= 256 else []
     for form in forms:
-        with ir.Context() as context:
-            load_all(context)
+        with loaded_context():
             module = ir.Module.parse(Linear(chunk=32 if "channels" in form else 64, k=keys, v=values, **form).text())
             Pipeline.parse(pipeline.KERNEL, registry()).run(module)
             fields = attributes.read(module.body.operations[0].operation, attributes.SCHEDULE)
@@ -94,8 +92,7 @@ def test_every_size_has_a_schedule(keys: int, values: int) -> None:
 def test_chips_with_less_shared_memory_have_smaller_blocks() -> None:
     columns = {}
     for arch in ("sm_90a", "sm_80"):
-        with ir.Context() as context:
-            load_all(context)
+        with loaded_context():
             module = ir.Module.parse(Linear(chunk=64, k=128, v=128).text())
             (function,) = find_all(module.operation, "func.func")
             function.attributes[attributes.CHOICES] = attributes.write({"arch": arch})

@@ -16,11 +16,11 @@ from attn_mlir.backends.nvidia import codegen, pipeline
 from attn_mlir.backends.nvidia.launch import CudaLauncher
 from attn_mlir.backends.nvidia.target import TARGETS
 from attn_mlir.backends.nvidia.tilelang import program_of
-from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import find_all
 from attn_mlir.registry import registry
+from contexts import loaded_context
 from linear_programs import Linear
 from machine_code import compiled, disassembled
 from nvidia_fakes import BINARY, fake_gpu
@@ -32,8 +32,7 @@ _ALL = {"initial": True, "final": True, "factor": True, "interval": 256, "elemen
 @contextmanager
 def sweep(program: Linear | str, **choices: int | str) -> Iterator[ir.Operation]:
     """The scheduled kernel of a sweep, or of a program's text."""
-    with ir.Context() as context:
-        load_all(context)
+    with loaded_context():
         module = ir.Module.parse(program if isinstance(program, str) else program.text())
         for function in find_all(module.operation, "func.func"):
             with module.context:

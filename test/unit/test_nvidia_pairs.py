@@ -9,11 +9,11 @@ from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia import codegen, pipeline
 from attn_mlir.backends.nvidia.compile import Cubin
-from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import find_all
 from attn_mlir.registry import registry
+from contexts import loaded_context
 from machine_code import compiled
 
 INPUTS = Path(__file__).parents[1] / "Inputs"
@@ -33,8 +33,7 @@ def kernels(
     """The schedule and the code of all kernels of a derivative that run over pairs; `rounded`: their stored results are 16 bits."""
     text = (INPUTS / f"{name}.mlir").read_text()
     text = text.replace("x32xf32", f"x{head if value is None else value}x{element}").replace("x64xf32", f"x{head}x{element}")
-    context = ir.Context()
-    load_all(context)
+    context = loaded_context()
     module = ir.Module.parse(text, context)
     outline = f"attn-simplify,attn-dense-rows,attn-differentiate{{functions={function} wrt={wrt} only=true}},attn-simplify,attn-outline"
     Pipeline.parse(f"{outline}{{keep-hosts=false}}", registry()).run(module)

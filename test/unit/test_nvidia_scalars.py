@@ -12,11 +12,11 @@ import pytest
 
 from attn_mlir.backends.gpu.scalar_ops import helper_source
 from attn_mlir.backends.gpu.scalars import Names, Scalars, dependence, float_literal, frontier
-from attn_mlir.dialects import load_all
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
 from attn_mlir.reference.scalar import SCALARS, round_to
+from contexts import loaded_context
 
 HOST = """#include <cmath>
 #include <cstring>
@@ -121,8 +121,7 @@ def function_of(case: Case) -> str:
 
 def c_function(case: Case, number: int) -> tuple[str, set[str]]:
     """A C++ function of arrays, and its helper functions."""
-    with ir.Context() as context, ir.Location.unknown():
-        load_all(context)
+    with loaded_context(), ir.Location.unknown():
         module = parse(f"module {{ {function_of(case)} }}")
         function = find_all(module, "func.func")[0]
         lines: list[str] = []
@@ -168,8 +167,7 @@ def samples(kind: str, rng: np.random.Generator, position: int) -> np.ndarray:
 
 def expected(case: Case, args: list[np.ndarray]) -> np.ndarray:
     """The reference's result; divisors that have no quotient are replaced as documented."""
-    with ir.Context() as context, ir.Location.unknown(), np.errstate(all="ignore"):
-        load_all(context)
+    with loaded_context(), ir.Location.unknown(), np.errstate(all="ignore"):
         module = parse(f"module {{ {function_of(case)} }}")
         op = next(op for op in walk(module) if op.name.startswith(("arith.", "math.")))
         return np.asarray(SCALARS[op.name](op, *args))
@@ -285,8 +283,7 @@ func.func @f(%q: tensor<128x64xf32>, %m: tensor<128xf32>, %slopes: memref<?xf32>
 
 def test_scopes_and_dependence() -> None:
     """What depends on the row only is printed outside of the loop over columns; names are the user's; wide products are 64 bits."""
-    with ir.Context() as context, ir.Location.unknown():
-        load_all(context)
+    with loaded_context(), ir.Location.unknown():
         module = parse(f"module {{ {MAP} }}")
         function = find_all(module, "func.func")[0]
         _, _, _, h, row, _ = function.regions[0].blocks[0].arguments
@@ -323,8 +320,7 @@ def test_literals_are_exact(value: float) -> None:
 
 
 def test_unknown_ops_are_refused() -> None:
-    with ir.Context() as context, ir.Location.unknown():
-        load_all(context)
+    with loaded_context(), ir.Location.unknown():
         module = parse("module { func.func @f(%0: i32) -> i32 { %r = math.ctpop %0 : i32\n return %r : i32 } }")
         function = find_all(module, "func.func")[0]
         scalars = Scalars([], Names(), lambda op, at: "", lambda op, at: "")

@@ -12,11 +12,11 @@ from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia import codegen, pipeline
 from attn_mlir.backends.nvidia import compile as nvcc
 from attn_mlir.backends.program import prepare_derivative
-from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import find_all
 from attn_mlir.registry import registry
+from contexts import loaded_context
 from linear_programs import Linear
 from nvidia_fakes import set_apart
 
@@ -27,8 +27,7 @@ def kernels(function: str = "", segment: int = 512, **fields: object) -> Iterato
     program = Linear(**{"chunk": 0, "k": 128, "v": 128, "element": "bf16", **fields})  # pyright: ignore[reportArgumentType]
     _, prepare = prepare_derivative(function, ["q", "k", "v", "arg3"] if function else [], segment=segment)
     prepare = prepare.replace("attn-outline", "attn-outline{keep-hosts=false}")
-    with ir.Context() as context:
-        load_all(context)
+    with loaded_context():
         module = ir.Module.parse(program.text())
         Pipeline.parse(f"{prepare},{pipeline.KERNEL}", registry()).run(module)
         found: dict[str, ir.Operation] = {}

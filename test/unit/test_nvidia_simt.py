@@ -12,11 +12,11 @@ from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.host import KernelGrid
 from attn_mlir.backends.nvidia import codegen
 from attn_mlir.backends.nvidia.compile import compile_code
-from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import find_all
 from attn_mlir.registry import registry
+from contexts import loaded_context
 
 TYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
 Tensor = torch.Tensor
@@ -89,8 +89,7 @@ CASES |= {"rows": ROWS, "elements": ELEMENTS}
 
 def code_of(source: str, **choices: int | str) -> KernelCode:
     """The code of the kernel of a program at the stage before tiles."""
-    with ir.Context() as context, ir.Location.unknown():
-        load_all(context)
+    with loaded_context(), ir.Location.unknown():
         module = ir.Module.parse(source)
         Pipeline.parse("attn-tile{block-q=128 block-kv=128},canonicalize,cse", registry()).run(module)
         kernel = find_all(module.operation, "func.func")[0]

@@ -10,10 +10,10 @@ from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia import compile as nvcc
 from attn_mlir.backends.nvidia.hopper.sweep import emit_sweep, plan_sweep
 from attn_mlir.backends.nvidia.target import TARGETS
-from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.registry import registry
+from contexts import loaded_context
 from linear_programs import Linear
 from nvidia_fakes import set_apart
 
@@ -27,8 +27,7 @@ def program(**fields: object) -> Linear:
 
 def code(of: Linear, change: Callable[[str], str] = lambda tiles: tiles) -> KernelCode | None:
     """The kernel by this emitter; None where it leaves the kernel to others. `change`: of the tiled program's text."""
-    with ir.Context() as context:
-        load_all(context)
+    with loaded_context():
         module = ir.Module.parse(of.text())
         Pipeline.parse(PIPELINE, registry()).run(module)
         module = ir.Module.parse(change(str(module)))

@@ -23,12 +23,12 @@ from attn_mlir.backends.nvidia.tuning.facts import KernelFacts
 from attn_mlir.backends.nvidia.tuning.program import tunables, versions
 from attn_mlir.backends.tuning.store import Key, TuneFile, bucket
 from attn_mlir.backends.tuning.worker import Job
-from attn_mlir.dialects import load_all
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import find_all
 from attn_mlir.registry import registry
+from contexts import loaded_context
 from fake_bench import FakeBench, tune_module
 
 KEY = Key("0" * 64, "sm_90a", "f16", (128, 128), 4096, (("torch", "2.11"),))
@@ -54,15 +54,13 @@ def test_choices_travel_with_the_text() -> None:
     changed = with_choices(text, chosen)
     assert with_choices(changed, {}) == text
     assert with_choices(with_choices(text, {"other": {"a": 1}}), chosen) == changed
-    with ir.Context() as context:
-        load_all(context)
+    with loaded_context():
         assert choices_in(ir.Module.parse(changed).operation) == chosen
 
 
 def test_choices_reach_the_blocks() -> None:
     text = with_choices(traced(), {"attention": {"block_q": 64, "block_kv": 80, "stages": 1}, EVERY: {"block_q": 192, "turns": 0}})
-    with ir.Context() as context:
-        load_all(context)
+    with loaded_context():
         module = ir.Module.parse(text)
         Pipeline.parse("attn-simplify,attn-resolve-masks,attn-online-rewrite,attn-guard-empty-rows", registry()).run(module)
         (function,) = find_all(module.operation, "func.func")

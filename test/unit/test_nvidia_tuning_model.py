@@ -16,10 +16,10 @@ from attn_mlir.backends.nvidia.tuning.model import cost, launch_registers, regis
 from attn_mlir.backends.nvidia.tuning.program import tunables
 from attn_mlir.backends.tuning.space import Workload, to_measure
 from attn_mlir.backends.tuning.worker import Job
-from attn_mlir.dialects import load_all
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
+from contexts import loaded_context
 
 FORWARD = KernelFacts("rows", "f16", (128,), (128,), (), 1.0, 5.0, False)
 NARROW = KernelFacts("rows", "f16", (64,), (64,), (), 1.0, 5.0, False)
@@ -63,8 +63,7 @@ def test_facts_count_what_runs_for_every_pair_only() -> None:
     func.func @f(%q: tensor<?x?x?x64xf16>) -> tensor<?x?x?x64xf16> {
       return %q : tensor<?x?x?x64xf16>
     }"""
-    with ir.Context() as context:
-        load_all(context)
+    with loaded_context():
         (function,) = find_all(ir.Module.parse(text).operation, "func.func")
         assert facts_of(function) is None
     (kernel,) = tunables(traced(), Job("cuda"), ((1, 1, 64, 128),) * 2, HOPPER)[1]

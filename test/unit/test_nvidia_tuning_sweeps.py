@@ -18,11 +18,11 @@ from attn_mlir.backends.nvidia.tuning.sweep_facts import NvidiaSweepFacts
 from attn_mlir.backends.nvidia.tuning.sweeps import sweep_cost
 from attn_mlir.backends.tuning.space import Tunable, Workload
 from attn_mlir.backends.tuning.worker import Job
-from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import find_all
 from attn_mlir.registry import registry
+from contexts import loaded_context
 from fake_bench import FakeBench, tune_module
 
 BACKWARD = Job("cuda", "bwd", ("q", "k", "v", "arg3"))
@@ -48,8 +48,7 @@ def schedule(text: str) -> Fields:
 
 def schedules(text: str, prepare: str) -> list[Fields]:
     """The schedules of all sweeps, and their blocks."""
-    with ir.Context() as context:
-        load_all(context)
+    with loaded_context():
         module = ir.Module.parse(text)
         Pipeline.parse(f"{prepare},nvidia-kernel", registry()).run(module)
         found = []

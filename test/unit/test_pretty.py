@@ -11,12 +11,12 @@ import pytest
 import torch
 
 import attn_mlir
-from attn_mlir.dialects import load_all
 from attn_mlir.errors import ArgumentError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.pretty import pretty, pretty_text
 from attn_mlir.registry import registry
+from contexts import loaded_context
 
 ROOT = Path(__file__).parents[2]
 INPUTS = sorted((ROOT / "test/Inputs").rglob("*.mlir"))
@@ -133,8 +133,7 @@ def test_every_input_prints(path: Path) -> None:
 def test_every_stage_prints(name: str, pipeline: str) -> None:
     text = (ROOT / f"test/Inputs/{name}.mlir").read_text()
     told: list[str] = []
-    with ir.Context() as context:
-        load_all(context)
+    with loaded_context():
         module = ir.Module.parse(text)
         Pipeline.parse(pipeline, registry()).run(module, after=[lambda step, operation, seconds: told.append(pretty(operation, text))])
     assert len(told) > 5
@@ -143,8 +142,7 @@ def test_every_stage_prints(name: str, pipeline: str) -> None:
 
 def test_page_quotes_what_is_printed() -> None:
     text = (ROOT / "test/Inputs/alibi-causal-softmax.mlir").read_text()
-    with ir.Context() as context:
-        load_all(context)
+    with loaded_context():
         module = ir.Module.parse(text)
         Pipeline.parse("attn-pipeline", registry()).run(module)
         told, count = pretty(module.operation, text), len(str(module).splitlines())

@@ -14,10 +14,10 @@ import pytest
 
 from attn_mlir.backends.gpu.scalar_ops import helper_source
 from attn_mlir.backends.gpu.scalars import Names, Scalars
-from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
 from attn_mlir.reference.scalar import SCALARS
+from contexts import loaded_context
 from test_nvidia_scalars import HOST
 
 COUNT, LINES, SAMPLES = 60, 14, 200
@@ -61,8 +61,7 @@ def function(seed: int) -> str:
 
 def printed(text: str, number: int) -> tuple[str, set[str]]:
     """The function as C++, and the helper functions that it calls."""
-    with ir.Context() as context, ir.Location.unknown():
-        load_all(context)
+    with loaded_context(), ir.Location.unknown():
         module = ir.Operation.parse(f"module {{ {text} }}")
         (op,) = find_all(module, "func.func")
         lines: list[str] = []
@@ -79,8 +78,7 @@ def printed(text: str, number: int) -> tuple[str, set[str]]:
 
 def expected(text: str, arguments: list[np.ndarray]) -> np.ndarray:
     """What the ops give, one after the other."""
-    with ir.Context() as context, ir.Location.unknown(), np.errstate(all="ignore"):
-        load_all(context)
+    with loaded_context(), ir.Location.unknown(), np.errstate(all="ignore"):
         module = ir.Operation.parse(f"module {{ {text} }}")
         (op,) = find_all(module, "func.func")
         block = op.regions[0].blocks[0]

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from attn_mlir import attention, rows
-from attn_mlir.dialects import load_all
 from attn_mlir.dialects.attn.pairs import remainder_factor
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.reference import evaluate
 from attn_mlir.registry import registry
 from attn_mlir.runtime import dispatch, ops
+from contexts import loaded_context
 from gpu_cases import Sizes, beyond_rounding, formula, one_large_score, ours, plain, results
 
 SIZES = Sizes(1, 2, 1, 64, 1024, 64, 64)
@@ -48,8 +48,7 @@ func.func @attention(%q: !t, %k: !t, %v: !t) -> (!t, !t) {
 def test_kernels_round_o_and_keep_the_rest(element: str, eps: float) -> None:
     rng = np.random.default_rng(1)
     given = [rng.integers(-8, 8, (1, 1, 20, 8)) / 8 for _ in range(3)]
-    with ir.Context() as context:
-        load_all(context)
+    with loaded_context():
         module = ir.Module.parse(SOFTMAX.replace("ELEMENT", element))
         factor = remainder_factor(ir.Type.parse(element))
         Pipeline.parse("attn-online-rewrite,attn-tile{block-q=16 block-kv=16}", registry()).run(module)

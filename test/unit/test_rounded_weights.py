@@ -8,12 +8,12 @@ from torch import Tensor
 
 from attn_mlir import attention, rows
 from attn_mlir.api.describe import explain_traced
-from attn_mlir.dialects import load_all
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.frontend.program import Definition, trace
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.registry import registry
+from contexts import loaded_context
 from gpu_cases import layer_norm
 from stable_rows import (
     dense,
@@ -44,8 +44,7 @@ SWEPT = (score_times_softmax, squared_scores, half_exponents)
 def takes_o(row: Any, element: str) -> bool:
     """Whether the backward takes a product with o."""
     traced = trace(Definition(row=row, scale=0.25), Inputs(element, 16, 16))
-    with ir.Context() as context:
-        load_all(context)
+    with loaded_context():
         module = ir.Module.parse(traced.text)
         Pipeline.parse("attn-simplify,attn-differentiate{functions=bwd only=true}", registry()).run(module)
         return '"attn.row_dot"' in str(module)

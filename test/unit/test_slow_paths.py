@@ -13,7 +13,6 @@ from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia import driver as nvidia
 from attn_mlir.backends.nvidia import tilelang
 from attn_mlir.backends.program import prepare_derivative
-from attn_mlir.dialects import load_all
 from attn_mlir.errors import PerformanceWarning, UnsupportedError
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.mlir import ir
@@ -21,6 +20,7 @@ from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.registry import registry
 from attn_mlir.runtime import programs
 from attn_mlir.tools import attn_translate
+from contexts import loaded_context
 from generated_code import traced
 from gpu_cases import CASES, SLOW, Sizes, functions
 from machine_code import needs_nvcc
@@ -138,8 +138,7 @@ def module(tmp_path: Path, columns: int, backward: bool = False) -> str:
     """A file with a causal attention, or with its backward pass as `attn-opt` makes it."""
     text = traced(causal, columns=columns).text
     if backward:
-        with ir.Context() as context:
-            load_all(context)
+        with loaded_context():
             made = ir.Module.parse(text)
             Pipeline.parse(prepare_derivative("bwd", ("q", "k", "v"), "attn-simplify,attn-outline{keep-hosts=false}")[1], registry()).run(
                 made

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.reference.tiles import run_kernel
 from attn_mlir.registry import registry
+from contexts import loaded_context
 from linear_programs import Linear, error, inputs, recurrence
 
 _EVERYTHING = {"initial": True, "final": True, "factor": True, "interval": 16, "element": "f64", "score": "f64"}
@@ -19,8 +19,7 @@ _EVERYTHING = {"initial": True, "final": True, "factor": True, "interval": 16, "
 def check(program: Linear, batch: int, heads: dict[str, int], length: int, sub: int = 16, **more: Any) -> None:
     given = inputs(program, batch, heads, length, **more)
     wanted = recurrence(program, given)
-    with ir.Context() as context:
-        load_all(context)
+    with loaded_context():
         module = ir.Module.parse(program.text())
         module.body.operations[0].attributes["tile.numerics"] = ir.Attribute.parse(f"{{sub_chunk = {sub}}}")
         Pipeline.parse("attn-tile-chunks,canonicalize,cse", registry()).run(module)
@@ -81,8 +80,7 @@ def test_decays_of_channels(direction: str, channels: str, chunk: int, sub: int,
 def rounded_products(program: Linear, given: dict[str, Any], name: str = "products") -> float:
     """The error of products (or another result) where numbers are rounded to 16 bits as the program says."""
     wanted = recurrence(program, given)
-    with ir.Context() as context:
-        load_all(context)
+    with loaded_context():
         module = ir.Module.parse(program.text())
         Pipeline.parse("attn-tile,canonicalize,cse", registry()).run(module)
         made = {name: np.full(value.shape, np.nan) for name, value in wanted.items()}
@@ -144,8 +142,7 @@ def kernel_of(
     text: str, given: list[np.ndarray], shape: tuple[int, ...], pipeline: str = "attn-tile{block-q=4},canonicalize,cse"
 ) -> np.ndarray:
     out = np.full(shape, np.nan)
-    with ir.Context() as context:
-        load_all(context)
+    with loaded_context():
         module = ir.Module.parse(text)
         Pipeline.parse("attn-tile{block-q=4},canonicalize,cse", registry()).run(module)
         run_kernel(module.body.operations[0].operation, [*given, out])

@@ -9,13 +9,13 @@ import torch
 from attn_mlir.backends.host import HostStep, read_host, read_kernel
 from attn_mlir.backends.program import LaunchPlan, ResultShapes, RunPlan, function_named, keep_kernels, prepare_derivative
 from attn_mlir.backends.segments import DeviceModel
-from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import find_all
 from attn_mlir.reference import evaluate
 from attn_mlir.reference.tiles import run_kernel
 from attn_mlir.registry import registry
+from contexts import loaded_context
 from delta_reference import delta_reference, unit
 from linear_programs import Linear, error, inputs, recurrence
 from programs import text_of
@@ -91,8 +91,7 @@ def check(program: Linear, batch: int, heads: dict[str, int], length: int, colum
     given = inputs(program, batch, heads, length)
     given |= {"table": given["table"].astype(np.float32)} if program.mods else {}
     wanted = recurrence(program, given)
-    with ir.Context() as context:
-        load_all(context)
+    with loaded_context():
         made = Evaluated(program.text(), columns).run([torch.from_numpy(x) for x in given.values()])
     for name, value in zip(("o", *program.outputs), made, strict=True):
         assert error(value.numpy(), wanted[name]) < 1e-12, name
@@ -101,8 +100,7 @@ def check(program: Linear, batch: int, heads: dict[str, int], length: int, colum
 def test_a_delta_rule_and_its_gradients() -> None:
     """What erases multiplies states by matrices, whose 16 columns are in two tensors; the gradient of the state has such of its own."""
     text = text_of("linear/gated-delta").replace("f32", "f64")
-    with ir.Context() as context:
-        load_all(context)
+    with loaded_context():
         forward = Evaluated(text, 4, segment=32)
         backward = Evaluated(text, 0, "bwd", ("q", "k", "v", "arg3", "arg4", "arg5"), segment=32)
         for length in (1, 33, 70):

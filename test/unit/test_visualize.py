@@ -15,7 +15,6 @@ import torch
 import attn_mlir
 from attn_mlir import ArgumentError, UnsupportedError, masks
 from attn_mlir.api.rows import softmax
-from attn_mlir.dialects import load_all
 from attn_mlir.frontend.sizes import known
 from attn_mlir.mlir import ir
 from attn_mlir.passes.intervals import survey
@@ -24,6 +23,7 @@ from attn_mlir.passes.regions import find_all
 from attn_mlir.reference import tiles
 from attn_mlir.registry import registry
 from attn_mlir.seeing.visualize import _traced
+from contexts import loaded_context
 
 DOCUMENTS = torch.tensor([0] * 31 + [1] * 9 + [2] * 60 + [3] * 1 + [4] * 72)
 LENGTHS = torch.tensor([100, 1, 173])
@@ -128,8 +128,7 @@ def loops(mask: Any, whole: bool, sizes: tuple[int, int], monkeypatch: pytest.Mo
     monkeypatch.setitem(tiles.RULES, "scf.for", for_)
     monkeypatch.setitem(tiles.RULES, "tile.load", load_)
     monkeypatch.setattr(tiles, "_program_id", program_)
-    with ir.Context() as context:
-        load_all(context)
+    with loaded_context():
         module = ir.Module.parse(entry.traced.text)
         steps = f"attn-simplify,attn-resolve-masks,attn-online-rewrite,attn-guard-empty-rows,{tiling}"
         Pipeline.parse(steps, registry()).run(module)

@@ -10,11 +10,11 @@ import pytest
 from attn_mlir.backends.nvidia.warp import RULES, fragments, kernel_code
 from attn_mlir.backends.nvidia.warp import printer as printing
 from attn_mlir.backends.nvidia.warp.printer import Rule, WarpPrinter
-from attn_mlir.dialects import load_all
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
 from attn_mlir.reference.warp import kernels_of
+from contexts import loaded_context
 from machine_code import compiled
 from warp_text import check_text
 
@@ -23,8 +23,7 @@ TEXT = (Path(__file__).parents[1] / "Inputs" / "warp" / "causal-forward.mlir").r
 
 @pytest.fixture(scope="module")
 def kernel() -> ir.Operation:
-    context = ir.Context()
-    load_all(context)
+    context = loaded_context()
     with context:
         module = ir.Module.parse(TEXT)
         kernels = kernels_of(module)
@@ -51,8 +50,7 @@ def test_text_says_what_the_kernel_does(kernel: ir.Operation) -> None:
 
 
 def test_kernels_that_differ_in_one_op_differ_in_its_lines() -> None:
-    context = ir.Context()
-    load_all(context)
+    context = loaded_context()
     with context:
         texts = [ir.Module.parse(t) for t in (TEXT, TEXT.replace("{pending = 1 : i64}", "{pending = 0 : i64}"))]
         one, two = (kernel_code(kernels_of(module)[0], RULES).source.splitlines() for module in texts)

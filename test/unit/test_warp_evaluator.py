@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
 from attn_mlir.reference import InputMaker, Sizes, difference, evaluate
 from attn_mlir.reference.warp import Fault, check_registers, kernels_of, read_kernel, run_scheduled, schedules_of
+from contexts import loaded_context
 from warp_edits import Edit
 from warp_faults import FAULTS, HARMLESS, Planted
 
@@ -21,8 +21,7 @@ SCHEDULES = ("fair", "producer 0 first, copies at once", "consumer 1 first, copi
 
 @pytest.fixture(scope="module")
 def module() -> ir.Module:
-    context = ir.Context()
-    load_all(context)
+    context = loaded_context()
     with context:
         return ir.Module.parse(TEXT)
 
@@ -30,8 +29,7 @@ def module() -> ir.Module:
 @cache
 def problem(sizes: Sizes) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Inputs, and what attention gives."""
-    context = ir.Context()
-    load_all(context)
+    context = loaded_context()
     with context:
         module = ir.Module.parse(TEXT)
         inputs = InputMaker(sizes).make(module)
@@ -64,8 +62,7 @@ def test_registers_are_counted(module: ir.Module) -> None:
 @pytest.mark.parametrize("planted", FAULTS, ids=lambda planted: planted.name)
 def test_planted_fault_is_found_in_every_schedule(planted: Planted) -> None:
     assert len(FAULTS) >= 36
-    context = ir.Context()
-    load_all(context)
+    context = loaded_context()
     with context:
         found = verdicts(planted)
     assert found and all(kind in planted.kinds for kind in found), found
@@ -73,8 +70,7 @@ def test_planted_fault_is_found_in_every_schedule(planted: Planted) -> None:
 
 @pytest.mark.parametrize("change", HARMLESS, ids=lambda change: change.name)
 def test_harmless_change_stays_right(change: Planted) -> None:
-    context = ir.Context()
-    load_all(context)
+    context = loaded_context()
     with context:
         assert {*verdicts(change)} == {"nothing"}
 

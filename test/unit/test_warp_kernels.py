@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
 from attn_mlir.reference.warp import Fault, kernels_of, read_kernel, run_scheduled, schedules_of
+from contexts import loaded_context
 
 TYPES = """
 #smem = #warp.shared<128 : i64>
@@ -135,8 +135,7 @@ STAGED = f"""
 
 def run(text: str, arguments: list[np.ndarray], blocks: int) -> None:
     """Runs a kernel in its schedules; each begins with the same arguments, of which the last one's results stay."""
-    context = ir.Context()
-    load_all(context)
+    context = loaded_context()
     with context:
         module = ir.Module.parse(TYPES + text)
         (kernel,) = kernels_of(module)

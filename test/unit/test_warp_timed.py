@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
 from attn_mlir.reference import InputMaker, Sizes, difference, evaluate
 from attn_mlir.reference.warp import Costs, Event, kernels_of, read_kernel, run_timed
@@ -17,6 +16,7 @@ from attn_mlir.reference.warp.machine import Machine
 from attn_mlir.reference.warp.program import Inst
 from attn_mlir.reference.warp.schedules import drawn
 from attn_mlir.reference.warp.units import Steps, Warpgroup
+from contexts import loaded_context
 from test_warp_kernels import COUNTED, ORDERED, STAGED, TYPES
 
 TEXT = (Path(__file__).parents[1] / "Inputs" / "warp" / "causal-forward.mlir").read_text()
@@ -44,8 +44,7 @@ class Watched(Machine):
 
 
 def in_context(text: str, arguments: list[np.ndarray], blocks: int) -> list[Event]:
-    context = ir.Context()
-    load_all(context)
+    context = loaded_context()
     with context:
         module = ir.Module.parse(text)
         (kernel,) = kernels_of(module)
@@ -55,8 +54,7 @@ def in_context(text: str, arguments: list[np.ndarray], blocks: int) -> list[Even
 @cache
 def causal() -> tuple[list[Event], list[tuple[str, str, str]], list[float]]:
     """The causal forward's events, what an ordinary run in a random order does, and how far results are from those of attention."""
-    context = ir.Context()
-    load_all(context)
+    context = loaded_context()
     with context:
         module = ir.Module.parse(TEXT)
         (kernel,) = kernels_of(module)

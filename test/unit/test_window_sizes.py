@@ -8,11 +8,11 @@ import torch
 
 import attn_mlir
 from attn_mlir import masks
-from attn_mlir.dialects import load_all
 from attn_mlir.errors import ArgumentError
 from attn_mlir.mlir import LOCK, ir
 from attn_mlir.passes.intervals.classify import classify
 from attn_mlir.passes.regions import find_all
+from contexts import loaded_context
 from masks import dense_classes, share_exact
 
 SIZES = [(-1, 5, "top_left"), (None, 5, "bottom_right"), (5, -1, "bottom_right"), (4, None, "top_left"), (-1, 0, "bottom_right"),
@@ -96,8 +96,7 @@ def test_loops_end_where_the_window_does(left: int, right: int, captures: list[i
     """Bounds tell the class of every block: outside, full or partial."""
     attention = attn_mlir.Attention(mask_mod=masks.sliding_window(left, right, align))
     attention(*inputs(64, 64))
-    with LOCK, ir.Context() as context:
-        load_all(context)
+    with LOCK, loaded_context():
         module = ir.Module.parse(attention.ir("attn-resolve-masks"))
         assert not find_all(module.operation, "attn.block_mask")
         for sq, skv in ((173, 173), (64, 100), (100, 64)):

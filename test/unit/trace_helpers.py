@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from attn_mlir.dialects import load_all
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.frontend.program import Definition, Traced, trace
 from attn_mlir.mlir import ir
 from attn_mlir.reference.evaluator import evaluate
+from contexts import loaded_context
 
 B, HEADS, LENGTH = 2, 3, 9
 
@@ -30,8 +30,7 @@ def run(program: Definition, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, 
 
 def evaluate_text(text: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, captures: list[Any]) -> list[torch.Tensor]:
     """What the evaluator makes of a module for torch tensors."""
-    context = ir.Context()
-    load_all(context)
+    context = loaded_context()
     with context:
         module = ir.Module.parse(text)
     results = evaluate(module, [as_array(x) for x in (q, k, v, *captures)])

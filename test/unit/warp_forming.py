@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.reference import InputMaker, Sizes, difference, evaluate
@@ -14,6 +13,7 @@ from attn_mlir.reference.warp import Fault, check_registers, kernels_of, read_ke
 from attn_mlir.reference.warp.program import Inst
 from attn_mlir.reference.warp.schedules import Schedule
 from attn_mlir.registry import registry
+from contexts import loaded_context
 
 INPUTS = Path(__file__).parents[1] / "Inputs"
 TILES = (
@@ -47,8 +47,7 @@ class Program:
 @cache
 def formed(program: Program, passes: str) -> ir.Module:
     """The program behind passes that follow `tile-schedule`."""
-    context = ir.Context()
-    load_all(context)
+    context = loaded_context()
     with context:
         module = ir.Module.parse(program.text())
         Pipeline.parse(f"{TILES.format(q=program.q, kv=program.kv)},{passes}", registry()).run(module)
@@ -66,8 +65,7 @@ def kernel_of(program: Program, passes: str) -> tuple[dict[str, Schedule], Inst]
 @cache
 def problem(program: Program, sizes: Sizes) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Inputs, and what the program gives in float64."""
-    context = ir.Context()
-    load_all(context)
+    context = loaded_context()
     with context:
         module = ir.Module.parse(program.text())
         inputs = InputMaker(sizes).make(module)
@@ -89,8 +87,7 @@ def check(program: Program, passes: str, sizes: Sizes, names: tuple[str, ...] = 
 def missed(text: str, program: Program, sizes: Sizes = Sizes(1, 1, 1, 320, 320), blocks: int = 1) -> bool:  # noqa: B008
     """Whether a kernel that lacks something is found out: as a fault, or by its numbers."""
     inputs, wanted = problem(program, sizes)
-    context = ir.Context()
-    load_all(context)
+    context = loaded_context()
     with context:
         module = ir.Module.parse(text)
         (kernel,) = kernels_of(module)

@@ -35,6 +35,7 @@ struct Tensor {
 };
 std::vector<Tensor> tensors;
 std::vector<Cell> shared;
+const std::string SHARED = "shared memory";
 
 Touch here(bool atomic) { return {now.lane, atomic, now.group, now.barrier, now.wave}; }
 
@@ -65,15 +66,24 @@ void note_read(Cell &cell) {
   cell.read = here(false);
 }
 
-void touch(Cell &cell, bool write, bool atomic, const std::string &place, const void *caller) {
-  const char *verb = write ? "writes " : "reads ";
-  if (meets(cell.written) && !(atomic && cell.written.atomic))
-    stop(verb + place + ", which " + who(cell.written) + " writes without a barrier between them", caller);
-  if (!write) return note_read(cell);
-  bool others = cell.other_wave == now.barrier || cell.other_lane == now.wave || cell.other_group >= 0;
-  if (meets(cell.read) || (cell.read.lane >= 0 && others))
-    stop(verb + place + ", which " + who(cell.read) + " reads without a barrier between them", caller);
-  cell.written = here(atomic);
+[[noreturn]] void race(bool write, size_t byte, const std::string &memory, const Touch &other, const char *does, const void *caller) {
+  std::string place = "byte " + std::to_string(byte) + " of " + memory;
+  stop((write ? "writes " : "reads ") + place + ", which " + who(other) + does + "without a barrier between them", caller);
+}
+
+// Bytes of memory that a lane touches. Texts are made where one of them is told: this runs for each access of each lane.
+void touch(std::vector<Cell> &cells, size_t first, size_t last, bool write, bool atomic, const std::string &memory, const void *caller) {
+  for (size_t i = first / GRAIN; i <= last / GRAIN; ++i) {
+    Cell &cell = cells[i];
+    if (meets(cell.written) && !(atomic && cell.written.atomic)) race(write, GRAIN * i, memory, cell.written, " writes ", caller);
+    if (!write) {
+      note_read(cell);
+      continue;
+    }
+    bool others = cell.other_wave == now.barrier || cell.other_lane == now.wave || cell.other_group >= 0;
+    if (meets(cell.read) || (cell.read.lane >= 0 && others)) race(write, GRAIN * i, memory, cell.read, " reads ", caller);
+    cell.written = here(atomic);
+  }
 }
 
 void access(const char *address, size_t bytes, bool write, bool atomic, const void *caller) {
@@ -82,8 +92,7 @@ void access(const char *address, size_t bytes, bool write, bool atomic, const vo
   if (address < __stop_attn_lds && address + bytes > __start_attn_lds) {
     size_t first = (size_t)(address - __start_attn_lds), last = first + bytes - 1;
     if (address < __start_attn_lds || last / GRAIN >= shared.size()) stop("an access crosses the end of shared memory", caller);
-    for (size_t i = first / GRAIN; i <= last / GRAIN; ++i) touch(shared[i], write, atomic, "byte " + text(GRAIN * i) + " of shared memory", caller);
-    return;
+    return touch(shared, first, last, write, atomic, SHARED, caller);
   }
   const Tensor *near = nullptr;
   bool readable = false;
@@ -91,9 +100,8 @@ void access(const char *address, size_t bytes, bool write, bool atomic, const vo
     if (address >= tensor.begin && address + bytes <= tensor.end) {
       readable = true;
       if (tensor.cells.empty()) continue;  // only read
-      size_t first = (size_t)(address - tensor.begin) / GRAIN, last = (size_t)(address + bytes - 1 - tensor.begin) / GRAIN;
-      for (size_t i = first; i <= last; ++i) touch(tensor.cells[i], write, atomic, "byte " + text(GRAIN * i) + " of " + tensor.name, caller);
-      return;
+      size_t first = (size_t)(address - tensor.begin);
+      return touch(tensor.cells, first, first + bytes - 1, write, atomic, tensor.name, caller);
     }
     if (address + (1 << 20) >= tensor.begin && address <= tensor.end + (1 << 20)) near = &tensor;
   }

@@ -3,14 +3,16 @@
 import re
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from attn_mlir.backends.amd.clang import find_clang, find_tool
 from attn_mlir.errors import CompileError
 
 _LINE = re.compile(r"^\t(.*?)\s*// ([0-9A-F]+): ([0-9A-F ]+?)(?:\s*<(.*)>)?$")
-_FLAGS = ("offen", "idxen", "glc", "slc", "scc", "lds", "gds", "clamp", "row_mirror", "row_half_mirror")
+_FLAG = re.compile(r"(?<=[\s,])(offen|idxen|glc|slc|scc|lds|gds|clamp|row_mirror|row_half_mirror)(?=\s|$)")
 _MODIFIER = re.compile(
     r"\b(offset0|offset1|offset|op_sel_hi|op_sel|neg_lo|neg_hi|row_mask|bank_mask|quad_perm|row_shr|row_shl|row_ror|row_bcast|row_newbcast|"
     r"wave_shl|wave_shr|bound_ctrl|dst_sel|dst_unused|src0_sel|src1_sel|cbsz|abid|blgp|mul|div):(swizzle\([^)]*\)|\[[^\]]*\]|\S+)"
@@ -40,7 +42,8 @@ class Instruction:
         return int(self.modifiers.get(modifier, "0"), 0)
 
 
-def disassemble(code: bytes, arch: str = "gfx90a") -> dict[int, Instruction]:
+@lru_cache(maxsize=64)
+def disassemble(code: bytes, arch: str = "gfx90a") -> Mapping[int, Instruction]:
     """The instructions of a code object by their addresses, in order. Raises CompileError, or UnsupportedError without a disassembler."""
     tool = find_tool("llvm-objdump", find_clang())
     with tempfile.TemporaryDirectory() as folder:
@@ -63,11 +66,11 @@ def parse(text: str, address: int = 0, size: int = 4) -> Instruction:
         modifiers[found.group(1)] = found.group(2)
         return ""
 
-    rest = _MODIFIER.sub(take, rest)
-    for flag in _FLAGS:
-        rest, count = re.subn(rf"(?<=[\s,]){flag}(?=\s|$)", "", f" {rest}")
-        if count:
-            modifiers[flag] = "1"
+    def note(found: re.Match[str]) -> str:
+        modifiers[found.group(1)] = "1"
+        return ""
+
+    rest = _FLAG.sub(note, f" {_MODIFIER.sub(take, rest)}")
     operands: tuple[str, ...] = ()
     if rest.strip():
         operands = tuple(operand.strip() for operand in re.split(r",(?![^\[(]*[\])])", rest))

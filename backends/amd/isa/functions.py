@@ -90,6 +90,12 @@ def _signed_bits(x: Any, offset: Any, width: Any) -> Any:
 def _bytes(high: Any, low: Any, selector: Any) -> Any:
     whole = np.asarray(high, U64) << U64(32) | np.asarray(low, U64)
     result = np.zeros(64, U64)
+    if np.ndim(selector) == 0:  # as compilers have it
+        for i in range(4):
+            place = int(selector) >> 8 * i & 255
+            byte = whole >> U64(8 * place) & U64(255) if place < 8 else U64(0 if place == 12 else 255)
+            result |= byte << U64(8 * i)
+        return result.astype(U32)
     for i in range(4):
         chosen = np.asarray(selector, U64) >> U64(8 * i) & U64(255)
         byte = np.where(chosen < 8, whole >> U64(8) * np.minimum(chosen, U64(7)) & U64(255), np.where(chosen == 12, U64(0), U64(255)))

@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,12 @@ _SHARED_LIMIT = 65536
 _ARGUMENTS = 3  # in `code_object._DISPATCH_WORDS`
 
 
+@lru_cache(maxsize=64)
+def _decoded(binary: bytes, arch: str, flush: bool) -> dict[int, tuple[Instruction, Step | None]]:
+    """The instructions of a code object that any machine for it has come to, with what they do, which depends on nothing else."""
+    return {}
+
+
 class IsaMachine:
     """The kernel of a code object, decoded.
 
@@ -39,7 +46,7 @@ class IsaMachine:
         self.conflicts: Counter[tuple[str, float]] = Counter()
         self.trace: list[Instruction] = []
         self._flush = flush
-        self._steps: dict[int, tuple[Instruction, Step | None]] = {}
+        self._steps = _decoded(binary, code.arch, flush)
 
     def run(
         self,

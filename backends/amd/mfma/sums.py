@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from attn_mlir.backends.amd.mfma.core import MfmaCore, check_element
 from attn_mlir.backends.amd.mfma.tiles import ROWS, STEP, WAVES, PackedTile, round_up
 from attn_mlir.backends.gpu.scalars import dependence, frontier
-from attn_mlir.backends.gpu.structure import body, operations
+from attn_mlir.backends.gpu.structure import body, yielded
 from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -134,7 +134,7 @@ class MfmaSums:
         """Adds what pairs or rows contribute; what meets in one place is added up in registers first."""
         core, writer, block = self.core, self.core.writer, body(op)
         target, *extents = list(op.operands)
-        value, present, *place = list(operations(block)[-1].operands)
+        value, present, *place = yielded(block)
         depends = dependence(block)
         where = frozenset[int]().union(*(depends.get(index, frozenset()) for index in place))
         with core.scope(""):

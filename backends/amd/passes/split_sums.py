@@ -65,7 +65,7 @@ def _prune(pairs: ir.Operation) -> None:
     consumers, (pair,), products = _consumers(pairs), pieces(pairs, "attn.pair"), pieces(pairs, "attn.product")
     used = sorted({weight for op in consumers for weight in _weights(op)})
     block = block_of(pair)
-    last = list(block.operations)[-1].operation
+    last = block.operations[-1].operation
     kept = [list(last.operands)[weight] for weight in used]
     end_with(block, "attn.yield", kept)
     erase_unused(block)

@@ -27,14 +27,14 @@ def lower_for(context: Lowering, op: ir.Operation) -> None:
         context.values[body.arguments[0]] = loop.induction_variable
         _bind(context, list(body.arguments)[1:], operands[3:], list(loop.inner_iter_args))
         context.lower_block(body)
-        scf.YieldOp(_carried_values(context, list(list(body.operations)[-1].operation.operands)))
+        scf.YieldOp(_carried_values(context, list(body.operations[-1].operation.operands)))
     _bind(context, list(op.results), operands[3:], list(loop.results))
 
 
 def lower_if(context: Lowering, op: ir.Operation) -> None:
     """`scf.if`."""
     blocks = [region.blocks[0] for region in op.regions if len(region.blocks)]
-    yields = [list(list(block.operations)[-1].operation.operands) for block in blocks]
+    yields = [list(block.operations[-1].operation.operands) for block in blocks]
     types = [context.row_type if isinstance(r.type, ir.RankedTensorType) else r.type for r in op.results if not _in_buffer(r)]
     branch = scf.IfOp(context.scalar(op.operands[0]), types, has_else=len(blocks) == 2)
     targets = [branch.then_block, branch.else_block] if len(blocks) == 2 else [branch.then_block]

@@ -27,7 +27,7 @@ def _lower_rows(context: Lowering, op: ir.Operation, body: ir.Block) -> None:
     context.values[body.arguments[0]] = emit.lane_numbers(context.lanes)
     for view in list(body.operations)[:-1]:
         lower_scalar(context, view.operation)
-    for result, value in zip(op.results, list(body.operations)[-1].operation.operands, strict=True):
+    for result, value in zip(op.results, body.operations[-1].operation.operands, strict=True):
         context.values[result] = emit.splat(context.scalar(value), context.lanes)
 
 

@@ -23,7 +23,7 @@ def _lower_for(context: Lowering, op: ir.Operation) -> None:
         before = list(context.upcoming)
         context.lower_block(body)
         context.upcoming = before  # what is left is known in the body only
-        yielded = [context.get(value) for value in list(body.operations)[-1].operation.operands]
+        yielded = [context.get(value) for value in body.operations[-1].operation.operands]
         for home, value in zip(initial, yielded, strict=True):
             if isinstance(home, RowMajor) and isinstance(value, RowMajor) and home.address != value.address:
                 copy_tile(context, value, home)

@@ -135,7 +135,7 @@ def _place_nested(op: ir.Operation, lanes: int, keys: int, buffers: _Buffers, ho
                     homes[argument] = homes[initial]
         if not _place_block(body, lanes, keys, buffers, homes):
             return False
-        yielded = list(list(body.operations)[-1].operation.operands)
+        yielded = list(body.operations[-1].operation.operands)
         for result, value in zip(op.results, yielded, strict=True):
             if not _is_tile(result):
                 continue

@@ -32,14 +32,14 @@ def _zeros_read_by(reading: ir.Operation) -> str | None:
     if list(reading.operands)[1:] != list(block.arguments):
         return None
     side = _zeros_made_by(op)
-    chosen = maker(list(block.operations)[-1].operation.operands[0], "arith.select")
+    chosen = maker(block.operations[-1].operation.operands[0], "arith.select")
     return side if chosen is not None and chosen.operands[0] not in reached(block, reading.results[0]) else None
 
 
 def _zeros_made_by(op: ir.Operation) -> str | None:
     """Where the only result of a map over rows and columns is zero."""
     block = op.regions[0].blocks[0]
-    chosen = maker(list(block.operations)[-1].operation.operands[0], "arith.select")
+    chosen = maker(block.operations[-1].operation.operands[0], "arith.select")
     if chosen is None or number(chosen.operands[2]) != 0.0:
         return None
     return next((side for side in (_side(each, block) for each in _conditions(chosen.operands[0])) if side is not None), None)

@@ -106,7 +106,7 @@ def _forward_copies(module: ir.Operation) -> None:
     """Reads of a tile that is a mere copy of another become reads of that one; tiles that nothing reads any more disappear."""
     for map_ in [op for op in walk(module) if op.name == "tile.map"]:
         block = map_.regions[0].blocks[0]
-        terminator = list(block.operations)[-1].operation
+        terminator = block.operations[-1].operation
         tiles = ir.DenseI32ArrayAttr(map_.attributes["resultSegmentSizes"])[0]
         kept = list(range(len(map_.results)))
         for p in range(tiles):

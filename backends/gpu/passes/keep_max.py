@@ -67,12 +67,12 @@ def _maximum(loop: ir.Operation, number: int) -> ir.Operation | None:
     if number + 1 >= len(list(body.arguments)):
         return None
     argument = list(body.arguments)[number + 1]
-    value = list(list(body.operations)[-1].operation.operands)[number]
+    value = list(body.operations[-1].operation.operands)[number]
     if isinstance(value.owner, ir.Block) or value.owner.operation.name != "tile.map":
         return None
     map_ = value.owner.operation
     region = map_.regions[0].blocks[0]
-    yielded = list(list(region.operations)[-1].operation.operands)[ir.OpResult(value).result_number]
+    yielded = list(region.operations[-1].operation.operands)[ir.OpResult(value).result_number]
     if len(list(region.arguments)) != 1 or isinstance(yielded.owner, ir.Block) or yielded.owner.operation.name != "arith.maximumf":
         return None
     op = yielded.owner.operation
@@ -134,7 +134,7 @@ def _is_exponential(value: ir.Value) -> bool:
 def _yielded(tile: ir.Value) -> ir.Value:
     """What a map yields for one of its results."""
     region = tile.owner.operation.regions[0].blocks[0]
-    return list(list(region.operations)[-1].operation.operands)[ir.OpResult(tile).result_number]
+    return list(region.operations[-1].operation.operands)[ir.OpResult(tile).result_number]
 
 
 def _keep(op: ir.Operation, slack: float, lift: float) -> None:

@@ -101,7 +101,7 @@ def _loops(first: ir.Value, second: ir.Value) -> list[tuple[ir.Operation, int, i
             return []
         left, right = (ir.OpResult(value).result_number for value in (first, second))
         block = a.regions[0].blocks[0]
-        yielded = list(list(block.operations)[-1].operation.operands)
+        yielded = list(block.operations[-1].operation.operands)
         arguments = list(block.arguments)[1:]
         products = [yielded[place].owner for place in (left, right)]
         if any(isinstance(product, ir.Block) for product in products):

@@ -33,7 +33,7 @@ class RowTerms(Pass):
 
 def _rewrite(map_: ir.Operation) -> None:
     block = map_.regions[0].blocks[0]
-    terminator = list(block.operations)[-1].operation
+    terminator = block.operations[-1].operation
     kinds = map_.opview.kinds()
     tiles = len(map_.results) - len(kinds)
     for position, kind in enumerate(kinds, tiles):

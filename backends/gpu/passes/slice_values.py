@@ -79,6 +79,6 @@ def _retype(function: ir.Operation) -> None:
     """Makes a function's type that of its arguments and of what it returns."""
     block = function.regions[0].blocks[0]
     inputs = [argument.type for argument in block.arguments]
-    results = [value.type for value in list(block.operations)[-1].operation.operands]
+    results = [value.type for value in block.operations[-1].operation.operands]
     with function.context:
         function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, results))

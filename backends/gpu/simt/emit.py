@@ -184,5 +184,5 @@ def _is_one_place(op: ir.Operation) -> bool:
     """Whether a scatter adds everything at one place, the same for all blocks of a head."""
     block = block_of(op)
     depends = dependence(block)
-    _, _, *place = list(block.operations)[-1].operation.operands
+    _, _, *place = block.operations[-1].operation.operands
     return not any(depends.get(value) or depends_on_block(value) for value in place)

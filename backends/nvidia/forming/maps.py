@@ -43,7 +43,7 @@ class FragmentMap:
 def form(op: ir.Operation, where: FragmentMap) -> list[ir.Value]:
     """The results of a `tile.map` as fragments. Raises Refused."""
     block, extents = op.regions[0].blocks[0], list(op.operands)
-    last = list(block.operations)[-1].operation
+    last = block.operations[-1].operation
     kinds = ["", *[""] * len(op.results)][: len(op.results) - len(op.opview.kinds())] + op.opview.kinds()
     _check(block)
     shape = [where.rows]

@@ -115,4 +115,4 @@ class Slice:
 
 
 def _last(block: ir.Block) -> ir.Operation:
-    return list(block.operations)[-1].operation
+    return block.operations[-1].operation

@@ -46,7 +46,7 @@ class MapElements:
         self.maps, self.core, self.op, self.fixed = maps, maps.core, op, fixed
         self.block = op.regions[0].blocks[0]
         self.depends = dependence(self.block)
-        made = list(zip(list(self.block.operations)[-1].operation.operands, op.results, strict=True))
+        made = list(zip(self.block.operations[-1].operation.operands, op.results, strict=True))
         kinds = op.opview.kinds()
         whole = len(made) - len(kinds)
         kept = [number for number, (_, result) in enumerate(made) if wanted is None or result in wanted]

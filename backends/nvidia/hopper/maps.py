@@ -29,7 +29,7 @@ class Maps(MapState):
 
     def _rows(self, op: ir.Operation, wanted: Collection[ir.Value] | None, fixed: Mapping[ir.Value, float | ir.Value]) -> None:
         core, block = self.core, op.regions[0].blocks[0]
-        made = zip(list(block.operations)[-1].operation.operands, op.results, strict=True)
+        made = zip(block.operations[-1].operation.operands, op.results, strict=True)
         made = [(value, result) for value, result in made if wanted is None or result in wanted]
         with core.scope(None):
             for value in frontier(block, dependence(block), frozenset()):

@@ -50,7 +50,7 @@ class Consumers(RolePrinter):
             self.sums.scatter_keys(op)
 
     def _copy(self, op: ir.Operation, block: ir.Block) -> None:
-        values = list(list(block.operations)[-1].operation.operands)
+        values = list(block.operations[-1].operation.operands)
         for result, value in zip(op.results, values, strict=True):
             tile = self.core.tiles[value]
             if result not in self.core.tiles:
@@ -226,9 +226,9 @@ class Consumers(RolePrinter):
     def _carry(self, op: ir.Operation) -> None:
         """A map over keys that updates carried values in place."""
         core, block = self.core, body_of(op)
-        yielded = list(list(block.operations)[-1].operation.operands)
+        yielded = list(block.operations[-1].operation.operands)
         users = [use.owner.operation for result in op.results for use in result.uses]
-        terminator = list(op.block.operations)[-1].operation
+        terminator = op.block.operations[-1].operation
         if any(user != terminator for user in users):
             raise UnsupportedError("hopper: values of keys are only carried on")
         with core.unrolled("h", 2):
@@ -248,7 +248,7 @@ class Consumers(RolePrinter):
             if list(block.arguments):
                 return list(block.arguments)[1 + place]
             branch = block.owner.operation
-            result, terminator = branch.results[place], list(branch.block.operations)[-1].operation
+            result, terminator = branch.results[place], branch.block.operations[-1].operation
 
 
 def _nothing() -> None:

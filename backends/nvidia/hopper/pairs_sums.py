@@ -198,7 +198,7 @@ class QuerySums:
         table = f"shared + {layout.scatter.offset}"
         count = key_count(self.core, self.kernel)
         writer = core.writer
-        value, present, *indices = list(list(block.operations)[-1].operation.operands)
+        value, present, *indices = list(block.operations[-1].operation.operands)
         with core.unrolled("h", 2):
             core.scalars.bind(block.arguments[0], "(row + 8 * h)")
             writer.line("long long place = -1;")

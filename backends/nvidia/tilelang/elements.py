@@ -145,7 +145,7 @@ def print_store(context: Context, op: ir.Operation) -> None:
     if block is None:
         text = context.tile(value).at(*indices)
     else:
-        yielded = list(block.operations)[-1].operation.operands[ir.OpResult(value).result_number]
+        yielded = block.operations[-1].operation.operands[ir.OpResult(value).result_number]
         text = body.emit(yielded)
     loop.line(f"if {' and '.join(conditions)}:")
     loop.line(f"{context.memory.element(target, [*place, *indices[1:]])} = {strip(text)}", 1)
@@ -161,7 +161,7 @@ def print_scatter(context: Context, op: ir.Operation) -> None:
     loop = ParallelLoop(context, extents, block)
     guards = loop.guards
     body = loop.open()
-    value, present, *indices = list(block.operations)[-1].operation.operands
+    value, present, *indices = block.operations[-1].operation.operands
     condition = body.emit(present)
     guards += [] if condition == "True" else [condition]
     texts = [body.emit(index) for index in indices]
@@ -180,7 +180,7 @@ def _print_in_turn(context: Context, op: ir.Operation) -> None:
         raise UnsupportedError("tilelang: scattered sums in a fixed order over columns of any number; use another emitter")
     values = context.tiles.new("values", "shared", loop.bounds, "float32")
     present = context.tiles.new("present", "shared", loop.bounds, "bool")
-    value, condition, *indices = list(block.operations)[-1].operation.operands
+    value, condition, *indices = block.operations[-1].operation.operands
     guards, at = loop.guards, INDICES[: len(loop.bounds)]
     body = loop.open()
     texts = {present: " and ".join([*guards, strip(body.emit(condition))]), values: strip(body.emit(value))}
@@ -200,7 +200,7 @@ def _print_in_turn(context: Context, op: ir.Operation) -> None:
 
 def _apart(block: ir.Block) -> bool:
     """Whether no two elements are added at one place: for each dimension of the loop, some index is its position."""
-    indices, found = list(list(block.operations)[-1].operation.operands)[2:], dependence(block)
+    indices, found = list(block.operations[-1].operation.operands)[2:], dependence(block)
     return all(any(_is_position(index, argument, found) for index in indices) for argument in block.arguments)
 
 

@@ -70,7 +70,7 @@ class Map:
     def __init__(self, context: Context, op: ir.Operation) -> None:
         self._context, self._op = context, op
         self._block = op.regions[0].blocks[0]
-        yielded = list(list(self._block.operations)[-1].operation.operands)
+        yielded = list(self._block.operations[-1].operation.operands)
         results, self._kinds = list(op.results), op.opview.kinds()
         count = len(results) - len(self._kinds)
         self._tiles = list(zip(results[:count], yielded[:count], strict=True))

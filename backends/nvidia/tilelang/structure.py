@@ -107,7 +107,7 @@ def print_if(context: Context, op: ir.Operation, print_block: PrintBlock) -> Non
 
 def print_into(context: Context, block: ir.Block, tiles: Sequence[TileBuffer], print_block: PrintBlock) -> None:
     """Prints a block so that what it yields ends in the given tiles."""
-    yielded = list(list(block.operations)[-1].operation.operands)
+    yielded = list(block.operations[-1].operation.operands)
     for number, (value, tile) in enumerate(zip(yielded, tiles, strict=True)):
         if value not in yielded[:number] and _may_overwrite(context, block, value, tile):
             for part in _parts_of(value):

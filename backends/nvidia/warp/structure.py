@@ -56,7 +56,7 @@ def _for(printer: WarpPrinter, op: ir.Operation, begin: str, end: str, step: str
 def _crossed(block: ir.Block) -> list[int]:
     """Which carried values a loop's yield takes from the old value of another one: these wait until all are read."""
     arguments = list(block.arguments)[1:]
-    values = list(list(block.operations)[-1].operation.operands)
+    values = list(block.operations[-1].operation.operands)
     return [n for n, value in enumerate(values) if value in arguments and value != arguments[n]]
 
 

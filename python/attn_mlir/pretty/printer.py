@@ -56,7 +56,7 @@ def _attribute(op: ir.Operation, name: str) -> str:
 
 
 def _last(block: ir.Block) -> ir.Operation:
-    return list(block.operations)[-1].operation
+    return block.operations[-1].operation
 
 
 class _Printer:

@@ -18,6 +18,17 @@ TERMINATORS = frozenset({"attn.yield", "tile.yield", "scf.yield", "func.return"}
 
 
 @dataclasses.dataclass(frozen=True)
+class BlockPlan:
+    """A block as it is asked of the bindings once: loops run it many times."""
+
+    arguments: tuple[ir.Value, ...]
+    ops: tuple[tuple[ir.Operation, str, tuple[ir.Value, ...], tuple[ir.Value, ...]], ...]
+    """Ops with their names, operands and results, up to a terminator."""
+    constants: dict[ir.Value, Array]
+    """What the others of them make, which nothing may change in place."""
+
+
+@dataclasses.dataclass(frozen=True)
 class EvaluationFrame:
     """The values known so far, and what the ops of a block mean where they run."""
 
@@ -31,36 +42,57 @@ class EvaluationFrame:
     """Whether `arith.truncf` rounds."""
     outputs: dict[ir.Value, list[Array]] = dataclasses.field(default_factory=dict)
     """What an attention gives besides its results: outputs 1, 2, ... by its result o."""
+    plans: dict[ir.Block, BlockPlan] = dataclasses.field(default_factory=dict)
+    """Of blocks that have run, for as long as nothing changes them."""
 
     def run(self, block: ir.Block, arguments: Sequence[Array]) -> list[Array]:
         """Runs the ops of `block` and returns the operands of its terminator."""
-        for name, value in zip(block.arguments, arguments, strict=True):
-            self.values[name] = np.asarray(value)
-        for view in block.operations:
-            op = view.operation
-            args = [self.values[operand] for operand in op.operands]
-            if op.name in TERMINATORS:
+        plan = self.plans.get(block)
+        if plan is None:
+            plan = self.plans[block] = self._plan(block)
+        values = self.values
+        values.update(plan.constants)
+        for name, value in zip(plan.arguments, arguments, strict=True):
+            values[name] = np.asarray(value)
+        for op, kind, operands, results in plan.ops:
+            args = [values[operand] for operand in operands]
+            if kind in TERMINATORS:
                 return args
-            for name, value in zip(op.results, self.execute(op, args), strict=True):
-                self.values[name] = value
+            for name, value in zip(results, self._execute(op, kind, args), strict=True):
+                values[name] = value
         return []
 
-    def execute(self, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+    def _execute(self, op: ir.Operation, kind: str, args: list[Array]) -> Sequence[Array]:
         """The results of one op."""
-        rule = self.rules.get(op.name)
+        rule = self.rules.get(kind)
         if rule is not None:
             return rule(self, op, args)
-        scalar = SCALARS.get(op.name)
+        scalar = SCALARS.get(kind)
         if scalar is None:
-            raise EvaluationError(f"the evaluator has no rule for '{op.name}': {op}", op.location)
+            raise EvaluationError(f"the evaluator has no rule for '{kind}': {op}", op.location)
         try:
             result = scalar(op, *args)
         except ValueError:
             shapes = " and ".join(str(list(np.shape(a))) for a in args)
-            raise EvaluationError(f"'{op.name}' meets arrays of shapes {shapes}", op.location) from None
-        if self.rounding and op.name == "arith.truncf":
+            raise EvaluationError(f"'{kind}' meets arrays of shapes {shapes}", op.location) from None
+        if self.rounding and kind == "arith.truncf":
             result = round_to(result, op.results[0].type)
         return [result]
+
+    def _plan(self, block: ir.Block) -> BlockPlan:
+        ops, constants = [], dict[ir.Value, Array]()
+        for view in block.operations:
+            op = view.operation
+            kind = op.name
+            if kind == "arith.constant":
+                value = np.asarray(self._execute(op, kind, [])[0])
+                value.flags.writeable = False
+                constants[op.results[0]] = value
+                continue
+            ops.append((op, kind, tuple(op.operands), tuple(op.results)))
+            if kind in TERMINATORS:
+                break
+        return BlockPlan(tuple(block.arguments), tuple(ops), constants)
 
     def with_(self, live: Array | None = None, present: Array | None = None) -> "EvaluationFrame":
         """The same values, in another place."""

@@ -36,7 +36,7 @@ def wrap(value: Any, type_: ir.Type) -> Array:
     bits = width(type_)
     if bits == 1:
         return (np.asarray(value).astype(np.int64) & 1).astype(bool)
-    integers = np.asarray(value).astype(np.int64)
+    integers = np.asarray(value).astype(np.int64, copy=False)
     if bits == 64:
         return integers
     low = integers & ((1 << bits) - 1)
@@ -84,7 +84,7 @@ def _integer(function: Rule) -> Rule:
     """A rule on int64 whose result wraps to the op's type."""
 
     def rule(op: ir.Operation, *args: Array) -> Array:
-        return wrap(function(*(a.astype(np.int64) for a in args)), op.results[0].type)
+        return wrap(function(*(a.astype(np.int64, copy=False) for a in args)), op.results[0].type)
 
     return rule
 

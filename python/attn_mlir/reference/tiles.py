@@ -8,7 +8,7 @@ import numpy as np
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import block_of
 from attn_mlir.reference.errors import EvaluationError, OutOfBoundsError
-from attn_mlir.reference.interpreter import SHARED_RULES, EvaluationFrame, FrameRule, reduce_last
+from attn_mlir.reference.interpreter import SHARED_RULES, BlockPlan, EvaluationFrame, FrameRule, reduce_last
 from attn_mlir.reference.scalar import Array
 
 _MOST = 1 << 28
@@ -28,9 +28,10 @@ def run_kernel(func: ir.Operation, arguments: Sequence[Array], rounding: bool = 
     if "lengths" in sizes:
         items = _items(arguments[next(iter(ir.DenseI64ArrayAttr(sizes["lengths"])))], sizes["block_q"].value)
         arguments, blocks, batch = [*arguments, items], len(items), 1
+    plans: dict[ir.Block, BlockPlan] = {}
     for b, h, program in np.ndindex(batch, over.shape[1], blocks):
         ids = tuple(np.asarray(i) for i in (program, h, b))
-        EvaluationFrame({}, {**RULES, "tile.program_id": _program_id(ids)}, rounding=rounding).run(block, arguments)
+        EvaluationFrame({}, {**RULES, "tile.program_id": _program_id(ids)}, rounding=rounding, plans=plans).run(block, arguments)
     return [x for x, name in zip(arguments, block.arguments, strict=True) if _is_stored(name)]
 
 

@@ -59,7 +59,7 @@ class ScalarCode:
 def code_of(block: ir.Block, function: ir.Operation) -> ScalarCode:
     """Reads a piece's block; what the function computes around it, sizes and constants, comes along where the piece needs it."""
     entry = function.regions[0].blocks[0]
-    results = list(list(block.operations)[-1].operation.operands)
+    results = list(block.operations[-1].operation.operands)
     needed = _below(results)
     outer = tuple(n for n, argument in enumerate(entry.arguments) if argument in needed)
     numbers: dict[ir.Value, int] = {}
