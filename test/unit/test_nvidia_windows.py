@@ -26,7 +26,7 @@ KINDS: dict[str, tuple[Callable[[int, int], tuple[int, ...]], Score]] = {
     "neither": (lambda sq, skv: (sq, skv), lambda t, s, b, h, q, k: s + t[q, k]),
     "table": (lambda sq, skv: (H, 2 * max(sq, skv)), lambda t, s, b, h, q, k: s + t[h, q - k + t.shape[1] // 2]),
     "clamped": (lambda sq, skv: (H, 64), lambda t, s, b, h, q, k: s + t[h, torch.clamp(q - k, 0, 63)]),
-    "buckets": (lambda sq, skv: (16, H), lambda t, s, b, h, q, k: s + t[torch.clamp(q - k + 512, 0, 1023) // 64, h]),
+    "buckets": (lambda sq, skv: (16, H), lambda t, s, b, h, q, k: s + t[torch.clamp(q - k + 508, 0, 1023) // 64, h]),
 }
 
 
