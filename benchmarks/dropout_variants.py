@@ -109,7 +109,8 @@ def save(to: Path, host: Any, units: Any, binaries: Any) -> None:
 class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Stands for the parts of the package that make programs: what runs them imports these, and uses but the table of element types."""
 
-    NAMES = ("attn_mlir.mlir", "attn_mlir.dialects", "attn_mlir.passes", "attn_mlir.registry", "attn_mlir.frontend", "attn_mlir.seeing")
+    NAMES = ("attn_mlir.mlir", "attn_mlir.dialects", "attn_mlir.passes", "attn_mlir.registry", "attn_mlir.frontend", "attn_mlir.seeing",
+             "attn_mlir.backends.gpu.passes", "attn_mlir.backends.nvidia.passes")  # fmt: skip
 
     USED = "attn_mlir.dialects.elements"
 

@@ -2,6 +2,8 @@
 
 import importlib
 import json
+import subprocess
+import sys
 from argparse import Namespace
 from itertools import pairwise
 from pathlib import Path
@@ -172,3 +174,13 @@ def test_small_linear_attentions_know_what_is_right(load: Any) -> None:
     sweeps = load("nvidia_sanitize_linear").Sweeps("", (1, 2, 1, 40, 16, 8), ends=(10, 10, 40), mods=True)
     results, error = sweeps.run("cpu")
     assert error < 5e-3 and results[1].shape[0] == 3 and all(bool(x.isfinite().all()) for x in results)
+
+
+def test_programs_run_without_the_bindings_of_mlir() -> None:
+    """Benchmarks that compile here run on machines with torch and the driver alone."""
+    lines = (
+        "import dropout_variants, sys; dropout_variants._prepare()",
+        "from attn_mlir.backends.nvidia.program import NvidiaLaunchPlan; from attn_mlir.backends.nvidia.units import unpack",
+        "assert not any(name.startswith(('torch_mlir', 'mlir.')) for name in sys.modules)",
+    )
+    subprocess.run([sys.executable, "-c", "\n".join(lines)], cwd=BENCHMARKS, check=True)
