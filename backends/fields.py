@@ -50,7 +50,7 @@ def tuned_in(module: ir.Operation, name: str) -> dict[str, Fields]:
 
 
 def tuned_name(function: ir.Operation) -> str:
-    """The name under which choices for a function stand: its own, for sweeps of segments with their length, as in "attention@1024".
+    """The name under which choices for a function stand: its own, for scans of segments with their length, as in "attention@1024".
 
     A program with segments has other kernels, which may have the same names.
     """

@@ -73,7 +73,7 @@ def read(handle: int, folder: Path, name: str) -> bytes:
 
 def write(handle: int, folder: Path, name: str, data: bytes) -> None:
     """Writes a file of an open folder, which other processes see whole or not at all. Raises OSError, and then leaves nothing."""
-    _sweep(handle, folder)
+    _scan(handle, folder)
     partial = f".{name}.{secrets.token_hex(4)}{_PARTIAL}"
     try:
         file = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=handle)
@@ -112,7 +112,7 @@ def _warn(folder: Path, text: str) -> None:
         warn(f"{text}, or set ATTN_MLIR_CACHE to another folder, or to 'off'", RuntimeWarning)
 
 
-def _sweep(handle: int, folder: Path) -> None:
+def _scan(handle: int, folder: Path) -> None:
     """Removes what processes that died left half written, once in this process."""
     if folder in _SWEPT:
         return

@@ -185,7 +185,7 @@ def prepare_derivative(
 ) -> tuple[str, str]:
     """The name of a derivative of the program `@attention`, and the pipeline that makes it; see `driver.compile_derivative`.
 
-    `outline`: the passes that make kernels of the differentiated program. `segment` > 0: sweeps are cut into segments of so many positions.
+    `outline`: the passes that make kernels of the differentiated program. `segment` > 0: scans are cut into segments of so many positions.
     `remainder`: see `attn-differentiate`; `options`: further ones of it. "given": `@attention` is a function of derivatives already.
     """
     names = "+".join(wrt)

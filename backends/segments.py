@@ -1,6 +1,6 @@
 """When sequences of linear attention are cut into segments that are swept at the same time (`attn-split-sequences`): the choice by a model.
 
-A program of a sweep takes a chunk after the other, so that few heads leave a device idle, however long the sequence. The unit is the time
+A program of a scan takes a chunk after the other, so that few heads leave a device idle, however long the sequence. The unit is the time
 that one program alone needs for a chunk. n programs on p processors take r = ceil(n / p) rounds, which get longer as the processors share
 the memory: c chunks take
 
@@ -8,9 +8,9 @@ the memory: c chunks take
 
 and less so where the programs of a head share its rows of q and k, each with columns of v of its own: `crowd` over their number.
 
-A sweep over T positions is one of T / chunk chunks for its P programs. In segments of L positions it is one of L / chunk chunks for P T / L
-programs, whose states are written, passed on and read (`passing` for a state of every processor). The states come from further sweeps,
-which cost a part of one (`summary`) and some launches: a backward has two of them, since dk and dv begin with the same states. Sweeps that
+A scan over T positions is one of T / chunk chunks for its P programs. In segments of L positions it is one of L / chunk chunks for P T / L
+programs, whose states are written, passed on and read (`passing` for a state of every processor). The states come from further scans,
+which cost a part of one (`summary`) and some launches: a backward has two of them, since dk and dv begin with the same states. Scans that
 make products and states, too, take longer (`products`).
 
 Measured on an H200, bf16, K = V = 128, one batch entry with 4 to 64 heads and two with 64, 2048 to 65536 positions, forward and backward,
@@ -45,8 +45,8 @@ class DeviceModel:
 
 
 @dataclass(frozen=True)
-class _Sweep:
-    """Programs of a sweep for all heads of the batch, positions of a chunk, its cost, and how much more it costs among others."""
+class _Scan:
+    """Programs of a scan for all heads of the batch, positions of a chunk, its cost, and how much more it costs among others."""
 
     programs: int
     chunk: int
@@ -59,34 +59,34 @@ def choose_segment(kernels: Mapping[str, KernelGrid], batch: int, heads: int, le
 
     `kernels` are those of the program without segments; o is [batch, heads, length, V].
     """
-    sweeps = [kernel for kernel in kernels.values() if kernel.grid == "chunks"]
-    if length < SHORTEST or any(kernel.sequences >= 0 for kernel in sweeps):
+    scans = [kernel for kernel in kernels.values() if kernel.grid == "chunks"]
+    if length < SHORTEST or any(kernel.sequences >= 0 for kernel in scans):
         return 0
-    weights = [machine.products if len(kernel.outputs) > 2 else 1.0 for kernel in sweeps]
+    weights = [machine.products if len(kernel.outputs) > 2 else 1.0 for kernel in scans]
     found = [
-        _Sweep(batch * heads * each.blocks, each.block_q, weight, machine.crowd / each.blocks)
-        for each, weight in zip(sweeps, weights, strict=True)
+        _Scan(batch * heads * each.blocks, each.block_q, weight, machine.crowd / each.blocks)
+        for each, weight in zip(scans, weights, strict=True)
     ]
     return _cheapest(tuple(found), length, machine)
 
 
 @lru_cache(maxsize=512)
-def _cheapest(sweeps: tuple[_Sweep, ...], length: int, machine: DeviceModel) -> int:
+def _cheapest(scans: tuple[_Scan, ...], length: int, machine: DeviceModel) -> int:
     """The segment that costs least."""
 
-    def cost(sweep: _Sweep, segments: int, positions: int) -> float:
-        share = sweep.programs * segments / machine.processors
+    def cost(scan: _Scan, segments: int, positions: int) -> float:
+        share = scan.programs * segments / machine.processors
         rounds = math.ceil(share)
-        return positions / sweep.chunk * rounds * (1 + sweep.crowd * (share / rounds) ** 2)
+        return positions / scan.chunk * rounds * (1 + scan.crowd * (share / rounds) ** 2)
 
     def split(segment: int) -> float:
         count = -(-length // segment)
-        times = [cost(sweep, count, segment) for sweep in sweeps]
-        work = sum(sweep.weight * time for sweep, time in zip(sweeps, times, strict=True))
+        times = [cost(scan, count, segment) for scan in scans]
+        work = sum(scan.weight * time for scan, time in zip(scans, times, strict=True))
         states = sum(machine.summary * time + machine.launches for time in times[:2])
-        return work + states + sum(machine.passing * sweep.programs * count / machine.processors for sweep in sweeps)
+        return work + states + sum(machine.passing * scan.programs * count / machine.processors for scan in scans)
 
-    whole = sum(sweep.weight * cost(sweep, 1, length) for sweep in sweeps)
+    whole = sum(scan.weight * cost(scan, 1, length) for scan in scans)
     sizes = [UNIT << power for power in range(length.bit_length()) if UNIT << power < length]
     best = min(reversed(sizes), key=split)
     return best if split(best) < _GAIN * whole else 0

@@ -47,8 +47,8 @@ class Case:
 
     def flops(self, measure: str) -> float:
         """Of the products with the state alone, which no chunk can save: two in the forward pass, three times two in the backward."""
-        sweeps = {"forward": 1, "backward": 3, "both": 4}[measure]
-        return 4.0 * sweeps * self.heads * self.length * self.keys * self.values
+        scans = {"forward": 1, "backward": 3, "both": 4}[measure]
+        return 4.0 * scans * self.heads * self.length * self.keys * self.values
 
     def bytes(self, measure: str) -> float:
         """Of the inputs and outputs, gradients and what they are made of."""

@@ -8,7 +8,7 @@ installed, the table has its time as recorded on an H200 (h200_linear_reference.
     --cases mamba2,simple_gla,retention,retnet,gla    --lengths 2048,4096,8192    --parts forward,backward
     --systems attn_mlir,peer,eager    --quick    small shapes    --device cpu    tests the script itself    --json FILE
     --dtype float32    q, k, v in f32: the floor counts six products of bf16 for each of f32; nothing is recorded of other implementations
-    --few    few heads and long sequences, which attn_mlir sweeps whole (0) and in segments of --segments 0,512,1024,2048,4096 positions
+    --few    few heads and long sequences, which attn_mlir scans whole (0) and in segments of --segments 0,512,1024,2048,4096 positions
 """
 
 import argparse
@@ -74,8 +74,8 @@ class Case:
         keys, values = rows * self.key_heads * self.key_dim * size, rows * self.heads * self.value_dim * size
         decays = {"mamba2": 4, "simple_gla": 4, "gla": 4 * self.key_dim}.get(self.name, 0) * rows * self.heads
         products = 6 if self.dtype == torch.float32 else 1
-        sweep = 2 * products * rows * self.heads * (64 * (self.key_dim + self.value_dim) + 2 * self.key_dim * self.value_dim)
-        return (4 * keys + 3 * values + 2 * decays, 3 * sweep) if backward else (2 * keys + 2 * values + decays, sweep)
+        scan = 2 * products * rows * self.heads * (64 * (self.key_dim + self.value_dim) + 2 * self.key_dim * self.value_dim)
+        return (4 * keys + 3 * values + 2 * decays, 3 * scan) if backward else (2 * keys + 2 * values + decays, scan)
 
     def floor_ms(self, backward: bool) -> float:
         """No implementation can be faster on an H200."""
@@ -234,7 +234,7 @@ def few_heads(names: Sequence[str], lengths: Sequence[int], quick: bool) -> list
 
 
 def few_table(rows: Sequence[dict[str, Any]], segments: Sequence[str]) -> str:
-    """Times of whole sequences and of segments, and programs of a sweep, in markdown."""
+    """Times of whole sequences and of segments, and programs of a scan, in markdown."""
     heads = ("case", "heads", "T", "direction", "floor ms", "chosen ms", *[f"{size} ms (programs)" for size in segments], "0 / chosen")
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for row in rows:

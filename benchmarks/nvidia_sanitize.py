@@ -69,7 +69,7 @@ def _device() -> str:
 def problems() -> dict[str, Callable[[str], tuple[list[Any], float]]]:
     """What runs each shape on a device, by name: results and gradients, and how wrong the first is (0 where there is no formula)."""
     found: dict[str, Callable[[str], tuple[list[Any], float]]] = {shape["name"]: partial(_attention, shape) for shape in shapes()}
-    return found | {sweeps.name: sweeps.run for sweeps in nvidia_sanitize_linear.shapes()}
+    return found | {scans.name: scans.run for scans in nvidia_sanitize_linear.shapes()}
 
 
 def run_all(names: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""Small linear attentions for nvidia_sanitize.py: sweeps both ways, with products and states, segments, sequences side by side, mods."""
+"""Small linear attentions for nvidia_sanitize.py: scans both ways, with products and states, segments, sequences side by side, mods."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Sweeps:
+class Scans:
     """`size`: batch, heads of v, heads of q and k, positions, K, V. `ends`: where sequences end that lie side by side.
 
     `channels`: each of k has decays of its own. `steps`: rows of v have factors, outputs a skip, and both need gradients.
@@ -77,17 +77,17 @@ _STEPS = ((300, 128, 64), (130, 128, 128), (63, 64, 256))
 """Positions, K and V."""
 
 
-def shapes() -> list[Sweeps]:
-    """All columns that the emitter of sweeps knows, with tails; segments, sequences of which one is empty, heads that share, mods."""
-    found = [Sweeps(f"linear 300 {keys}:{values}", (1, 2, 2, 300, keys, values)) for keys in (64, 128, 256) for values in (64, 128, 256)]
+def shapes() -> list[Scans]:
+    """All columns that the emitter of scans knows, with tails; segments, sequences of which one is empty, heads that share, mods."""
+    found = [Scans(f"linear 300 {keys}:{values}", (1, 2, 2, 300, keys, values)) for keys in (64, 128, 256) for values in (64, 128, 256)]
     return [
         *found,
-        Sweeps("linear segments 1100 64:64", (1, 2, 2, 1100, 64, 64), segment=512),
-        Sweeps("linear segments 1100 128:128", (1, 2, 1, 1100, 128, 128), segment=512),
-        Sweeps("linear packed 64:128", (1, 2, 2, 300, 64, 128), ends=(64, 101, 101, 165, 300)),
-        Sweeps("linear packed 128:128", (1, 2, 2, 300, 128, 128), ends=(64, 101, 101, 165, 300)),
-        Sweeps("linear mods 300 128:64", (1, 4, 1, 300, 128, 64), mods=True),
-        *(Sweeps(f"linear steps {t} {keys}:{values}", (1, 4, 1, t, keys, values), steps=True) for t, keys, values in _STEPS),
-        Sweeps("linear channels 300 128:128", (1, 2, 1, 300, 128, 128), channels=True),
-        Sweeps("linear channels packed 64:64", (1, 2, 2, 300, 64, 64), ends=(64, 101, 101, 165, 300), channels=True),
+        Scans("linear segments 1100 64:64", (1, 2, 2, 1100, 64, 64), segment=512),
+        Scans("linear segments 1100 128:128", (1, 2, 1, 1100, 128, 128), segment=512),
+        Scans("linear packed 64:128", (1, 2, 2, 300, 64, 128), ends=(64, 101, 101, 165, 300)),
+        Scans("linear packed 128:128", (1, 2, 2, 300, 128, 128), ends=(64, 101, 101, 165, 300)),
+        Scans("linear mods 300 128:64", (1, 4, 1, 300, 128, 64), mods=True),
+        *(Scans(f"linear steps {t} {keys}:{values}", (1, 4, 1, t, keys, values), steps=True) for t, keys, values in _STEPS),
+        Scans("linear channels 300 128:128", (1, 2, 1, 300, 128, 128), channels=True),
+        Scans("linear channels packed 64:64", (1, 2, 2, 300, 64, 64), ends=(64, 101, 101, 165, 300), channels=True),
     ]

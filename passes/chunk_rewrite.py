@@ -26,7 +26,7 @@ class ChunkRewrite(Pass):
     """Replaces each `attn.linear_attention` by the `attn.chunk` derived from its recurrence.
 
     Chunks have `chunk` positions, or `channel-chunk` (0: as many) where channels have decays of their own; those of an interval where
-    products are `crossing`; sweeps of one function that share their states have the same. Log decays are kept from falling to where exp
+    products are `crossing`; scans of one function that share their states have the same. Log decays are kept from falling to where exp
     gives 0, so that -inf is a decay like any other. An `attn.query` or `attn.key` that only scales becomes a part of the factors, but where
     `attn.erase` or another reader or writer has the same ones. The form of the delta rule is confirmed as that of the rest is.
     """

@@ -12,11 +12,11 @@ def bytes_of(tensor: ir.Type) -> int:
     return type_.shape[3] * bits_of(type_.element_type) // 8
 
 
-def work(products: Sequence[int], sums: Sequence[int], sweeps: int = 1) -> str:
+def work(products: Sequence[int], sums: Sequence[int], kv_passes: int = 1) -> str:
     """Products (in every pass) and sums (in the last) of head dimensions, as flops."""
-    flops = 2 * (sweeps * sum(products) + sum(sums))
+    flops = 2 * (kv_passes * sum(products) + sum(sums))
     counted = f"{len(products)} {'product' if len(products) == 1 else 'products'}, {len(sums)} {'sum' if len(sums) == 1 else 'sums'}"
-    return f"{flops} flops of matrix work for each present pair ({counted}, {sweeps} {'pass' if sweeps == 1 else 'passes'})"
+    return f"{flops} flops of matrix work for each present pair ({counted}, {kv_passes} {'pass' if kv_passes == 1 else 'passes'})"
 
 
 def traffic(query: int, key: int, rows: int) -> str:

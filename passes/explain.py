@@ -93,13 +93,13 @@ def _eight_bit(op: ir.Operation) -> Iterator[str]:
     yield from rounding_of(op)
 
 
-def _cost(op: ir.Operation, sweeps: int, states: int, accumulators: int) -> str:
+def _cost(op: ir.Operation, kv_passes: int, states: int, accumulators: int) -> str:
     q, k, v = (operand.type for operand in op.operands)
     dims = [ir.RankedTensorType(t).shape[3] for t in (q, v)]
     products = [dims[0]] * (1 + len(pieces(op, "attn.product")))
     moved = traffic(bytes_of(q) + outputs_of(op) * bytes_of(op.results[0].type), bytes_of(k) + bytes_of(v), len(op.results) - 1)
-    passes = f"{sweeps} pass{'es' if sweeps > 1 else ''} over K; {states} {'number' if states == 1 else 'numbers'} of state per row"
-    return f"cost: {passes}; {work(products, [dims[1]] * accumulators, sweeps)}; {moved}"
+    passes = f"{kv_passes} pass{'es' if kv_passes > 1 else ''} over K; {states} {'number' if states == 1 else 'numbers'} of state per row"
+    return f"cost: {passes}; {work(products, [dims[1]] * accumulators, kv_passes)}; {moved}"
 
 
 def _row(row: Row, outputs: Sequence[str], sources: Sequence[str]) -> Iterator[str]:
@@ -121,7 +121,7 @@ def _decisions(derivation: Derivation, row: Row, sources: Sequence[str]) -> Iter
         name = row.reductions[index].name if index > OUTPUT else _sum_name(row, OUTPUT - index, sources)
         yield f"  {name}: {decision.method}, {decision.detail}"
     states = ", ".join(derivation.program.names) or "none"
-    yield f"  passes over keys: {plan.sweeps}; state per row: {states}; accumulators: {len(plan.accumulators)}"
+    yield f"  passes over keys: {plan.kv_passes}; state per row: {states}; accumulators: {len(plan.accumulators)}"
     if derivation.choice:
         yield f"  range: {derivation.choice}"
 
@@ -133,7 +133,7 @@ def why_several(op: ir.Operation, max_accumulators: int = 2) -> list[str]:
         return []
     row, sources = read_row(row_piece), _sources(op)
     plan = derive(row, accumulator_limit(op, max_accumulators), is_narrow(op)).program.plan
-    late = sorted((index, decision) for index, decision in plan.decisions.items() if decision.sweep > 1)
+    late = sorted((index, decision) for index, decision in plan.decisions.items() if decision.kv_pass > 1)
     names = [row.reductions[index].name if index > OUTPUT else _sum_name(row, OUTPUT - index, sources) for index, _ in late]
     return [f"{name}: {decision.method}, {decision.detail}" for name, (_, decision) in zip(names, late, strict=True)]
 

@@ -1,4 +1,4 @@
-"""Explains the delta rule: what the state loses, the system of a chunk, and the sweeps of the backward pass."""
+"""Explains the delta rule: what the state loses, the system of a chunk, and the scans of the backward pass."""
 
 from collections.abc import Iterator
 
@@ -42,7 +42,7 @@ def delta_system(op: ir.Operation, forward: bool) -> Iterator[str]:
 
 
 def delta_backward(op: ir.Operation) -> Iterator[str]:
-    """The sweeps that make gradients, where they are derived."""
+    """The scans that make gradients, where they are derived."""
     function = op.parent
     if eraser(op) is None or function is None or len(ir.ArrayAttr(op.attributes["outputs"])) > 1:
         return

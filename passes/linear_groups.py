@@ -8,13 +8,13 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.linear_scale import scale_of
 from attn_mlir.passes.regions import alike, block_of, maker, piece
 
-_SWEEPS = ("attn.linear_attention", "attn.chunk")
-LINEAR = (*_SWEEPS, "attn.head_sum", "attn.decay_gradient", "attn.decay_sum", "attn.state_scan", "attn.transition_scan")
+_SCANS = ("attn.linear_attention", "attn.chunk")
+LINEAR = (*_SCANS, "attn.head_sum", "attn.decay_gradient", "attn.decay_sum", "attn.state_scan", "attn.transition_scan")
 
 
-def gradient_of(sweep: ir.Operation) -> ir.Operation | None:
-    """The `crossing` gradient of log decays that takes b and e from a backward sweep, where nothing else does; else None."""
-    view = sweep.opview
+def gradient_of(scan: ir.Operation) -> ir.Operation | None:
+    """The `crossing` gradient of log decays that takes b and e from a backward scan, where nothing else does; else None."""
+    view = scan.opview
     if view.products is None or view.states is None or view.direction.value != "backward":
         return None
     made = (view.products, view.states)
@@ -25,26 +25,26 @@ def gradient_of(sweep: ir.Operation) -> ir.Operation | None:
     return op if (op.opview.b, op.opview.e) == made and op.opview.a not in made and op.opview.s not in made else None
 
 
-def sweep_of(op: ir.Operation) -> ir.Operation | None:
-    """The backward sweep that stores this gradient of log decays; None where it is anything else."""
-    sweep = maker(op.opview.b, *_SWEEPS) if op.name == "attn.decay_gradient" else None
-    gradient = gradient_of(sweep) if sweep is not None else None
-    return sweep if gradient is not None and gradient == op else None
+def scan_of(op: ir.Operation) -> ir.Operation | None:
+    """The backward scan that stores this gradient of log decays; None where it is anything else."""
+    scan = maker(op.opview.b, *_SCANS) if op.name == "attn.decay_gradient" else None
+    gradient = gradient_of(scan) if scan is not None else None
+    return scan if gradient is not None and gradient == op else None
 
 
 def leader_of(op: ir.Operation) -> ir.Operation | None:
-    """The sweep before `op` in its block that has the same states the other way round: that of v k^T is the transposed one of k v^T."""
-    if op.name not in _SWEEPS:
+    """The scan before `op` in its block that has the same states the other way round: that of v k^T is the transposed one of k v^T."""
+    if op.name not in _SCANS:
         return None
-    found = [view.operation for view in op.block.operations if view.operation.name in _SWEEPS]
+    found = [view.operation for view in op.block.operations if view.operation.name in _SCANS]
     return next((first for first in found[: found.index(op)] if leader_of(first) is None and _have_same_states(first, op)), None)
 
 
-def follower_of(sweep: ir.Operation) -> ir.Operation | None:
-    """The first sweep of which this one is the leader."""
-    operations = [view.operation for view in sweep.block.operations if view.operation.name in _SWEEPS]
-    led = [(op, leader_of(op)) for op in operations[operations.index(sweep) + 1 :]]
-    return next((op for op, leader in led if leader is not None and leader == sweep), None)
+def follower_of(scan: ir.Operation) -> ir.Operation | None:
+    """The first scan of which this one is the leader."""
+    operations = [view.operation for view in scan.block.operations if view.operation.name in _SCANS]
+    led = [(op, leader_of(op)) for op in operations[operations.index(scan) + 1 :]]
+    return next((op for op, leader in led if leader is not None and leader == scan), None)
 
 
 def _have_same_states(first: ir.Operation, op: ir.Operation) -> bool:
@@ -55,7 +55,7 @@ def _have_same_states(first: ir.Operation, op: ir.Operation) -> bool:
         return False
     if a.channels.value != "none" or b.channels.value != "none" or a.direction.value != b.direction.value or a.state.value == b.state.value:
         return False
-    if not all(_fits_mod(sweep, name) for sweep in (first, op) for name in ("attn.query", "attn.key", "attn.value")):
+    if not all(_fits_mod(scan, name) for scan in (first, op) for name in ("attn.query", "attn.key", "attn.value")):
         return False
     return (
         all(_same_piece(piece(first, name), piece(op, name)) for name in ("attn.decay", "attn.enter", "attn.leave", "attn.weight"))
@@ -66,16 +66,16 @@ def _have_same_states(first: ir.Operation, op: ir.Operation) -> bool:
     )
 
 
-def _fits_mod(sweep: ir.Operation, name: str) -> bool:
+def _fits_mod(scan: ir.Operation, name: str) -> bool:
     """Whether the mod of this name is a factor of rows; a scale, which becomes a part of other factors, stands in `attn.key`."""
-    mod = piece(sweep, name)
-    return mod is None or (multiplies_rows(mod) and (name == "attn.key" or scale_of(sweep, name) is None))
+    mod = piece(scan, name)
+    return mod is None or (multiplies_rows(mod) and (name == "attn.key" or scale_of(scan, name) is None))
 
 
 def _enter_alike(first: ir.Operation, op: ir.Operation) -> bool:
-    """Whether what enters the states of two sweeps, k and v of one as v and k of the other, has the same factors."""
-    (k, v), (other_k, other_v) = ((piece(sweep, "attn.key"), piece(sweep, "attn.value")) for sweep in (first, op))
-    scaled = [scale_of(sweep, "attn.key") is not None for sweep in (first, op)]
+    """Whether what enters the states of two scans, k and v of one as v and k of the other, has the same factors."""
+    (k, v), (other_k, other_v) = ((piece(scan, "attn.key"), piece(scan, "attn.value")) for scan in (first, op))
+    scaled = [scale_of(scan, "attn.key") is not None for scan in (first, op)]
     if any(scaled):
         return all(scaled) and _same_piece(k, other_k) and v is other_v is None
     return _same_piece(k, other_v) and _same_piece(v, other_k)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from attn_mlir.mlir import func, ir
 from attn_mlir.passes.base import Pass
-from attn_mlir.passes.linear_groups import LINEAR, leader_of, sweep_of
+from attn_mlir.passes.linear_groups import LINEAR, leader_of, scan_of
 from attn_mlir.passes.regions import block_of, clone_op, erase_unused, find_all, walk
 from attn_mlir.passes.shapes import SAME, SHAPES, ShapeFunction
 
@@ -19,9 +19,9 @@ class Outline(Pass):
     Arguments and results of such a function are exactly the tensors and scalars that the ops use and make; what nothing uses is left out.
     Its attribute `shapes` names a private function of the same arguments that returns the sizes of all dimensions of its results, as
     `tensor.dim` arithmetic. Where `same` numbers an argument, the result is that argument where it would have its shape: an
-    `attn.head_sum` over groups of one head. A `crossing` gradient of log decays belongs to the backward sweep that
-    makes the last of what it adds up, and takes that sweep's products and states where they are made, or with `gradients-apart` is
-    a kernel of its own; with `share-states`, sweeps that have the same states, but for their order, as those for dk and dv, belong
+    `attn.head_sum` over groups of one head. A `crossing` gradient of log decays belongs to the backward scan that
+    makes the last of what it adds up, and takes that scan's products and states where they are made, or with `gradients-apart` is
+    a kernel of its own; with `share-states`, scans that have the same states, but for their order, as those for dk and dv, belong
     together. A function that holds one such op and returns just its results gets `shapes` of its own and stays. A host may add two
     tensors; that stays behind its calls. With `keep-hosts=false` the calling functions go, and there are no `shapes`.
     """
@@ -123,8 +123,8 @@ def _maker_of(op: ir.Operation, share_states: bool, apart: bool) -> ir.Operation
     """The op that a consumer belongs to."""
     if op.name in _CONSUMERS:
         return op.operands[0].owner.operation
-    sweep = None if apart else sweep_of(op)
-    return sweep or (leader_of(op) if share_states else None)
+    scan = None if apart else scan_of(op)
+    return scan or (leader_of(op) if share_states else None)
 
 
 def _is_ready(op: ir.Operation, maker: ir.Operation | None, made: set[ir.Value]) -> bool:

@@ -42,8 +42,8 @@ class SplitPasses(Pass):
         if len(read.reductions) != len(reductions):
             row.location.emit_error(f"{self.name}: some reductions of the row are the same or not needed: run attn-simplify first")
             return False
-        first = [op for index, op in enumerate(reductions) if decisions[index].sweep == 1]
-        if not first or all(decision.sweep == 1 for decision in decisions.values()):
+        first = [op for index, op in enumerate(reductions) if decisions[index].kv_pass == 1]
+        if not first or all(decision.kv_pass == 1 for decision in decisions.values()):
             row.location.emit_error(f"{self.name}: the row takes one pass over keys")
             return False
         with attention.location:

@@ -72,7 +72,7 @@ def _text(op: ir.Operation, name: str) -> str:
 
 
 def _split(op: ir.Operation, segment: int, exact: bool) -> None:
-    """Replaces one sweep. `exact`: another sweep of its direction makes products, which the states must be exact enough for."""
+    """Replaces one scan. `exact`: another scan of its direction makes products, which the states must be exact enough for."""
     view = op.opview
     rows, columns = state_shape(op)
     dynamic, score = ir.ShapedType.get_dynamic_size(), score_type(op)
@@ -88,7 +88,7 @@ def _split(op: ir.Operation, segment: int, exact: bool) -> None:
         else:
             transitions = [_summary(op, states, segment, exact, first) for first in range(0, rows, columns)]
             before, last = build.transition_scan([added, like, initial], transitions, segment, rows, direction, final)
-        swept = _sweep(op, before, segment)
+        swept = _scan(op, before, segment)
     made = iter(swept.results)
     for name, result in zip(("o", *[name.value for name in view.outputs]), list(op.results), strict=True):
         result.replace_all_uses_with(last if name == "final_state" else next(made))
@@ -152,8 +152,8 @@ def _totals(op: ir.Operation, like: ir.Value, segment: int, score: ir.Type) -> i
     return made.results[0]
 
 
-def _sweep(op: ir.Operation, before: ir.Value, segment: int) -> ir.Operation:
-    """The sweep over all segments from the states `before` them, without the final states."""
+def _scan(op: ir.Operation, before: ir.Value, segment: int) -> ir.Operation:
+    """The scan over all segments from the states `before` them, without the final states."""
     view = op.opview
     names = [name.value for name in view.outputs if name.value != "final_state"]
     results = [getattr(view, name).type for name in ("o", *names)]

@@ -18,7 +18,7 @@ class AmdFacts:
 
     `grid`: "rows", "pairs", "elements" or "chunks"; `columns`: the larger one of the columns of q and v (of chunk scans: of q);
     `products` of queries and keys that a pair needs; `terms`: tensors that are summed over keys; `plain`: the row function needs few
-    registers (none or one maximum and one sum). Of sweeps: `values` are the columns of v, `channels` tells which ones have decays of
+    registers (none or one maximum and one sum). Of scans: `values` are the columns of v, `channels` tells which ones have decays of
     their own ("none", "key", "value"), `wide` whether q, k and v are f32.
     """
 

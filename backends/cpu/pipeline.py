@@ -23,7 +23,7 @@ ONE_ROW = (1, _BLOCK_KV)
 _CHUNK, _CHANNEL_CHUNK = 32, 16
 
 OUTLINE = "attn-simplify,attn-apply-mods,attn-outline{share-states=true}"
-"""The kernels of a derivative: sweeps of linear attention with the same states, for dk and dv, are one."""
+"""The kernels of a derivative: scans of linear attention with the same states, for dk and dv, are one."""
 
 DECAYS = "crossing=true interval=64 channel-interval=32"
 """How gradients of the log decays of linear attention are summed up: over the positions of a chunk, without differences."""

@@ -64,11 +64,11 @@ class CpuLaunchPlan(LaunchPlan):
         self._splits: dict[tuple[int, bool], SplitAttention | None] = {}
         """Kernels that see the keys of so few queries in parts; None where the row does not allow that."""
         self._few = function.name == "attention" and to_kernels == pipeline.KERNEL
-        self._sweeps = to_kernels == pipeline.KERNEL and any(kernel.grid == "chunks" for kernel in kernels.values())
+        self._scans = to_kernels == pipeline.KERNEL and any(kernel.grid == "chunks" for kernel in kernels.values())
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
         """See `driver.CompiledFunction.run`. A single position of linear attention, as in decoding, is a chunk of its own."""
-        if self._sweeps and isinstance(inputs[0], torch.Tensor) and inputs[0].shape[2:3] == (1,):
+        if self._scans and isinstance(inputs[0], torch.Tensor) and inputs[0].shape[2:3] == (1,):
             with LOCK:
                 step = compile_program(self._source, self.host.name, self._prepare, pipeline.STEP)
             return step.run(inputs, layout)

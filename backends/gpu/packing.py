@@ -39,7 +39,7 @@ def grid_of(code: KernelCode, block_rows: int, over: Sequence[int]) -> tuple[tup
 
 
 def launch_grid(code: KernelCode, kernel: KernelGrid, arguments: Sequence[Any]) -> tuple[tuple[int, int, int], int]:
-    """The grid of a kernel's launch on these arguments, and how many blocks of rows (of a sweep: of columns) it has.
+    """The grid of a kernel's launch on these arguments, and how many blocks of rows (of a scan: of columns) it has.
 
     Raises UnsupportedError where it is too large for a launch.
     """

@@ -68,7 +68,7 @@ class CudaLauncher:
         """`index` is the number of the device."""
         self._code = code
         self._kernel, self._over, self._rows = kernel, kernel.over, kernel.block_q
-        self._sweeps = kernel if kernel.grid == "chunks" else None
+        self._scans = kernel if kernel.grid == "chunks" else None
         self.index = index
         self._device = device
         self._function = cuda.load_function(binary.code, code.entry, code.shared_bytes, index)
@@ -149,10 +149,10 @@ class CudaLauncher:
 
     def _extents(self, arguments: Sequence[Any]) -> Sequence[int]:
         """Batch, heads, and rows or, for chunk scans, as many rows as their blocks have together."""
-        if self._sweeps is None:
+        if self._scans is None:
             return extents_of(self._kernel, arguments)
         over = arguments[self._over].shape
-        return self._sweeps.sequences_of(arguments), over[1], self._sweeps.blocks * self._rows
+        return self._scans.sequences_of(arguments), over[1], self._scans.blocks * self._rows
 
     def _grid(self, over: Sequence[int]) -> tuple[tuple[int, int, int], int]:
         """Thread blocks, and how many blocks of rows there are."""

@@ -25,11 +25,11 @@ _FREE = ("arith.constant", "attn.yield", "arith.extf", "arith.index_cast")
 class KernelFacts:
     """The sizes and the work of one kernel.
 
-    `grid`: "rows", "pairs", "elements", or "chunks" (then `sweep` tells all but `element`, and `scores` and `sums` are the columns of k and
+    `grid`: "rows", "pairs", "elements", or "chunks" (then `scan` tells all but `element`, and `scores` and `sums` are the columns of k and
     v). `element`: the type of q ("f16", ...). `scores`: the columns that each product of queries and
     keys sums over. `sums`: the columns of each sum that stays in registers (over keys for "rows", over queries for "pairs"). `spread`:
     those of sums that are added to memory (over keys, for "pairs"). `exponentials` and `instructions` are those for each pair.
-    `masked`: some blocks are skipped or partial. `sweep`: what a backend knows of a chunk scan, by its own reader.
+    `masked`: some blocks are skipped or partial. `scan`: what a backend knows of a chunk scan, by its own reader.
     """
 
     grid: str
@@ -40,7 +40,7 @@ class KernelFacts:
     exponentials: float = 0.0
     instructions: float = 0.0
     masked: bool = False
-    sweep: Any = None
+    scan: Any = None
 
     @property
     def element_bytes(self) -> int:
@@ -58,15 +58,15 @@ class KernelFacts:
         return sum(self.scores) + sum(self.sums) + sum(self.spread)
 
 
-def facts_of(function: ir.Operation, read_sweep: Callable[[ir.Operation], Any]) -> KernelFacts | None:
-    """The facts of a function before `attn-tile`; None where it becomes no kernel. `read_sweep` reads an `attn.chunk`."""
+def facts_of(function: ir.Operation, read_scan: Callable[[ir.Operation], Any]) -> KernelFacts | None:
+    """The facts of a function before `attn-tile`; None where it becomes no kernel. `read_scan` reads an `attn.chunk`."""
     for op in find_all(function, "attn.online"):
         return _rows(op)
     for op in find_all(function, "attn.pairs"):
         return _pairs(op)
     for op in find_all(function, "attn.chunk"):
         element = str(ir.RankedTensorType(op.operands[1].type).element_type)
-        return KernelFacts("chunks", element, (_width(op.operands[1]),), (_width(op.operands[2]),), sweep=read_sweep(op))
+        return KernelFacts("chunks", element, (_width(op.operands[1]),), (_width(op.operands[2]),), scan=read_scan(op))
     return KernelFacts("elements") if find_all(function, "attn.elements", "attn.row_dot") else None
 
 

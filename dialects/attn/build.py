@@ -217,9 +217,9 @@ def head_sum(x: ir.Value, like: ir.Value) -> ir.Value:
     return ir.Operation.create("attn.head_sum", results=[x.type], operands=[x, like]).result
 
 
-def decay_gradient(sweeps: Sequence[ir.Value], offsets: ir.Value | None, interval: int, rows: int, crossing: bool = False) -> ir.Value:
-    """`attn.decay_gradient` from the products a and b and the states s and e of the two sweeps."""
-    a, operands = sweeps[0], [*sweeps] if offsets is None else [*sweeps, offsets]
+def decay_gradient(scans: Sequence[ir.Value], offsets: ir.Value | None, interval: int, rows: int, crossing: bool = False) -> ir.Value:
+    """`attn.decay_gradient` from the products a and b and the states s and e of the two scans."""
+    a, operands = scans[0], [*scans] if offsets is None else [*scans, offsets]
     attributes: dict[str, ir.Attribute] = {"interval": i64(interval), "rows": i64(rows)}
     if crossing:
         attributes["crossing"] = ir.UnitAttr.get()

@@ -123,15 +123,15 @@ class HeadSumOp(Attn.Operation, name="head_sum", traits=[ext.Pure]):
 
 @single_variadic
 class DecayGradientOp(Attn.Operation, name="decay_gradient", traits=[ext.Pure]):
-    """The gradient of the log decays, [B, H, T] (or [B, H, T, K]), from the products of the sweeps for dq and dk.
+    """The gradient of the log decays, [B, H, T] (or [B, H, T, K]), from the products of the scans for dq and dk.
 
     d_t = sum over r from the beginning of t's interval to before t of (b_r - a_r), plus the sum over the state's elements (of channel d:
-    its row d) of s_n e_n at the boundary before the interval: `a` = "products" q . dq and `s` = "states" of the forward sweep that makes
-    dq, `b` = k . dk and `e` of the backward sweep that makes dk, both with `interval` and states [B, H, N R, C] of `rows` = R rows. Sums
+    its row d) of s_n e_n at the boundary before the interval: `a` = "products" q . dq and `s` = "states" of the forward scan that makes
+    dq, `b` = k . dk and `e` of the backward scan that makes dk, both with `interval` and states [B, H, N R, C] of `rows` = R rows. Sums
     begin again in every interval, so that what rounding leaves of b - a does not add up over the sequence. With `offsets`, states are
     placed as in `attn.linear_attention`.
 
-    With the unit attribute `crossing`, that of the two sweeps, d_t = a_t + b_t and the same sum of s_n e_n: what passes into the rest
+    With the unit attribute `crossing`, that of the two scans, d_t = a_t + b_t and the same sum of s_n e_n: what passes into the rest
     of t's interval from before t, from before t but within the interval to beyond its end, and from before to beyond the interval.
     """
 

@@ -139,7 +139,7 @@ class DecaySumOp(Attn.Operation, name="decay_sum", traits=[ir.NoTerminatorTrait,
 class StateScanOp(Attn.Operation, name="state_scan", traits=[ext.Pure]):
     """The state before every segment of a linear attention, of what the segments add: S_0 = `initial`, S_(i+1) = exp(G_i) S_i + F_i.
 
-    `states` is [B N, H, R, C], R = `rows`: F of segment i of batch entry b, the final state of a sweep over this segment from a zero
+    `states` is [B N, H, R, C], R = `rows`: F of segment i of batch entry b, the final state of a scan over this segment from a zero
     state, at b N + i. `totals` (absent: 0) is [B, H, N], the sum G of a segment's log decays, or [B, H, N, R], one for each row of the
     state. `initial` (absent: 0) is [B, H, R, C]. B and the positions T are those of `like`, [B, H, T, ...]; N = ceil(T / segment).
     `before` holds S_i, placed as F_i is, `final_state` S_N, [B, H, R, C]. `direction` "backward" begins at the last segment: S_N =

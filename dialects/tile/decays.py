@@ -11,7 +11,7 @@ class DecayChannelsOp(Tile.Operation, name="decay_channels", traits=[ext.Pure]):
     """What a linear attention whose key channels have decays of their own multiplies in a chunk of C positions.
 
     `q` and `k` are [C, K], `decays` [C, K] the log decay of every step, at most 0, and G its inclusive sums along C; with `reverse` (a
-    sweep from the last chunk to the first) G are those from a position's next one to the last. Of rows from `count` on decays are 0:
+    scan from the last chunk to the first) G are those from a position's next one to the last. Of rows from `count` on decays are 0:
 
         leaving[t, d] = q[t, d] exp(G[t, d])                         what reads the state before the chunk
         entering[s, d] = k[s, d] exp(total[d] - G[s, d])             what the state after it gets, 0 from `count` on
@@ -51,7 +51,7 @@ class DecayValuesOp(Tile.Operation, name="decay_values", traits=[ext.Pure]):
     """What a chunk of C positions gives for its own and to the state, where v's columns have decays of their own.
 
     `scores` is q k^T [C, C], `outside` what q makes of the state before the chunk [C, D], `v` [C, D], `decays` [C, D] the log decay of
-    every step, at most 0, and G its inclusive sums along C; with `reverse` (a sweep from the last chunk to the first) G are those from a
+    every step, at most 0, and G its inclusive sums along C; with `reverse` (a scan from the last chunk to the first) G are those from a
     position's next one to the last. Of rows from `count` on decays are 0:
 
         others[t, d] = outside[t, d] exp(G[t, d])

@@ -141,21 +141,21 @@ class Simulation:
     weights: type | None = None
 
     def run(self) -> tuple[list[Array], list[Array]]:
-        """States and accumulators after all sweeps."""
+        """States and accumulators after all passes."""
         states = self._start()
         accumulators: list[Array] = []
         for step in range(len(self.program.steps)):
-            states, accumulators = self.sweep(states, 0, KEYS, step)
+            states, accumulators = self.kv_pass(states, 0, KEYS, step)
         return states, accumulators
 
     def run_merged(self) -> tuple[list[Array], list[Array]]:
-        """The same for one sweep, from three disjoint sets of keys, the middle one (often) empty."""
+        """The same for one pass, from three disjoint sets of keys, the middle one (often) empty."""
         cuts = (0, *EMPTY, KEYS)
-        parts = [self.sweep(self._start(), b, e, 0) for b, e in pairwise(cuts)]
+        parts = [self.kv_pass(self._start(), b, e, 0) for b, e in pairwise(cuts)]
         nothing = (self._start(), [np.zeros((len(self.data.scores), 2), self.dtype) for _ in parts[0][1]])
         return self._merge(self._merge(self._merge(parts[1], parts[0]), nothing), self._merge(nothing, parts[2]))
 
-    def sweep(self, states: list[Array], begin: int, end: int, step: int) -> tuple[list[Array], list[Array]]:
+    def kv_pass(self, states: list[Array], begin: int, end: int, step: int) -> tuple[list[Array], list[Array]]:
         piece = self.program.steps[step]
         accumulators = [np.zeros((len(self.data.scores), 2), self.dtype) for _ in piece.weights]
         for block_end in BLOCKS:

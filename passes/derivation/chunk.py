@@ -87,7 +87,7 @@ class ChunkReport:
 
 @functools.cache
 def derive_chunks(forward: bool) -> tuple[ChunkForm, ChunkReport]:
-    """The chunked form of a sweep in one direction, confirmed on numbers. Raises DerivationError where it is not."""
+    """The chunked form of a scan in one direction, confirmed on numbers. Raises DerivationError where it is not."""
     places = PrefixSums(Graph())
 
     def between(origin: Expr, to: Expr) -> Expr:

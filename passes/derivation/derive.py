@@ -38,7 +38,7 @@ def accumulator_limit(attention: ir.Operation, wanted: int) -> int:
     """How many accumulators a weight may add: one for inputs of 16 or 8 bits, else `wanted`.
 
     Weights are rounded to the input type. Where several accumulators cancel, as (sum s v - mean sum v) does, what is
-    left would be the rounding; one more sweep has weights that are final before they are rounded. Tangents are worth the
+    left would be the rounding; one more pass has weights that are final before they are rounded. Tangents are worth the
     rounding: sum e s' v - mean(s') sum e v cancels only where s' is nearly the same for all keys.
     """
     return 1 if bits_of(_element(attention)) < 32 else wanted
@@ -54,7 +54,7 @@ def _element(attention: ir.Operation) -> ir.Type:
 
 
 def derive(row: Row, max_accumulators: int = 2, narrow: bool = False) -> Derivation:
-    """The online program with the fewest sweeps that the numeric check confirms, and that stays in range where the row as written does.
+    """The online program with the fewest passes that the numeric check confirms, and that stays in range where the row as written does.
 
     With `narrow`, weights are rounded to f16.
     """
@@ -95,14 +95,14 @@ class _Search:
         strict = Accuracy(self.row, all_large=True) if plan.multiplied else None
         if strict is None or not strict.fails(found.program):
             return found
-        # Where scores and tangents must both be large, that is not worth one more sweep.
+        # Where scores and tangents must both be large, that is not worth one more pass.
         needed = not self.row.scores[1:] or bool(Accuracy(self.row).fails(found.program))
         for distrusted in (plan.multiplied, plan.multiplied | plan.distrusted):
             try:
                 other = self._confirmed(plan.form, frozenset(distrusted))
             except DerivationError:
                 continue
-            if other.program.plan.sweeps > plan.sweeps and not needed:
+            if other.program.plan.kv_passes > plan.kv_passes and not needed:
                 continue
             if not strict.fails(other.program) and (not self._fails(other) or self._fails(found)):
                 names = ", ".join(self.row.reductions[i].name for i in sorted(plan.multiplied))
@@ -111,7 +111,7 @@ class _Search:
         return Derivation(found.program, found.report, f"differences lose digits at large scores, multiplied out in one pass{also}")
 
     def _confirmed(self, form: CarriedForm, distrusted: frozenset[int]) -> Derivation:
-        """Whatever the check rejects is computed one sweep later, from values that are final by then.
+        """Whatever the check rejects is computed one pass later, from values that are final by then.
 
         Where that does not help, extrema are, so that some key attains them exactly.
         """
@@ -141,13 +141,13 @@ class _Search:
 
     def _new(self, derivation: Derivation) -> bool:
         plan = derivation.program.plan
-        key = (plan.sweeps, *[(m.kind, m.weight, m.sweep) for m in plan.moments], *[(a.weight, a.norm) for a in plan.accumulators])
+        key = (plan.kv_passes, *[(m.kind, m.weight, m.kv_pass) for m in plan.moments], *[(a.weight, a.norm) for a in plan.accumulators])
         new = key not in self._seen
         self._seen.add(key)
         return new
 
     def _others(self, usual: Derivation) -> Iterator[tuple[CarriedForm, frozenset[int], str]]:
-        """Other forms, the cheapest first: without a further sweep, then with one for the outputs, for what reads reductions, for both."""
+        """Other forms, the cheapest first: without a further pass, then with one for the outputs, for what reads reductions, for both."""
         self._new(usual)
         forms = [CarriedForm(exponents) for exponents in (KEPT, BOUNDED, OWN)]
         if self.narrow:

@@ -18,7 +18,7 @@ from attn_mlir.passes.order import deepest_first
 
 @dataclass(eq=False)
 class Normal:
-    """Normal forms with respect to the reductions `running` in the current sweep; all others count as constants."""
+    """Normal forms with respect to the reductions `running` in the current pass; all others count as constants."""
 
     graph: Graph
     running: frozenset[int]

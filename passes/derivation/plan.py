@@ -27,7 +27,7 @@ class Moment:
     kind: str
     weight: Expr
     shift: tuple[Sum, Sum]
-    sweep: int
+    kv_pass: int
     name: str
     centre: Centre | None = None
 
@@ -36,7 +36,7 @@ class Moment:
 class ReductionRule:
     """How one reduction, or one weight, is computed; `detail` is for people."""
 
-    sweep: int
+    kv_pass: int
     method: str
     detail: str
 
@@ -58,7 +58,7 @@ class RowPlan:
     definitions: dict[int, Expr] = field(default_factory=dict)
     accumulators: list[Accumulator] = field(default_factory=list)
     terms: list[list[tuple[int, Expr]]] = field(default_factory=list)
-    sweeps: int = 1
+    kv_passes: int = 1
     multiplied: set[int] = field(default_factory=set)
     """The reductions that are sums of several moments, since differences in them were multiplied out."""
     _defined: dict[int, Expr] = field(default_factory=dict)
@@ -98,35 +98,35 @@ class RowPlan:
     def _normal(self, running: frozenset[int]) -> Normal:
         return Normal(self.row.graph, running, self.signs, reductions=self.row.reductions)
 
-    def _sweep_of(self, node: Expr) -> tuple[int, frozenset[int]]:
-        sweep = max((self.decisions[i].sweep for i in node.reds), default=1)
-        return sweep, frozenset(i for i in node.reds if self.decisions[i].sweep == sweep)
+    def _kv_pass_of(self, node: Expr) -> tuple[int, frozenset[int]]:
+        kv_pass = max((self.decisions[i].kv_pass for i in node.reds), default=1)
+        return kv_pass, frozenset(i for i in node.reds if self.decisions[i].kv_pass == kv_pass)
 
     def _place_reduction(self, index: int) -> None:
         reduction = self.row.reductions[index]
-        sweep, running = self._sweep_of(reduction.value)
+        kv_pass, running = self._kv_pass_of(reduction.value)
         reason = "the numeric check failed"
         if index not in self.distrusted:
-            reason = self._try(index, sweep, running)
+            reason = self._try(index, kv_pass, running)
             if not reason:
                 return
         if not running:
             raise DerivationError(f"'{reduction.name}' cannot be accumulated: {reason}")
-        failure = self._try(index, sweep + 1, frozenset(), f"; {reason}")
+        failure = self._try(index, kv_pass + 1, frozenset(), f"; {reason}")
         if failure:
             raise DerivationError(f"'{reduction.name}' cannot be accumulated: {failure}")
 
-    def _try(self, index: int, sweep: int, running: frozenset[int], why: str = "") -> str:
+    def _try(self, index: int, kv_pass: int, running: frozenset[int], why: str = "") -> str:
         """Plans one reduction; returns why that is impossible, or an empty string."""
         reduction = self.row.reductions[index]
         nf = self._normal(running)
         groups = self._factored(nf, reduction.value)
         if isinstance(groups, str):
             return groups
-        groups = [shifted(group, nf, self.form.exponents, self._largest(sweep)) for group in groups]
+        groups = [shifted(group, nf, self.form.exponents, self._largest(kv_pass)) for group in groups]
         if reduction.kind != "sum":
-            return self._extremum(index, sweep, groups, nf, why)
-        return self._sum(index, sweep, groups, nf, why)
+            return self._extremum(index, kv_pass, groups, nf, why)
+        return self._sum(index, kv_pass, groups, nf, why)
 
     def _factored(self, nf: Normal, value: Expr) -> list[FactorGroup] | str:
         """A reduction that reads nothing that still moves is taken as its author wrote it."""
@@ -134,7 +134,7 @@ class RowPlan:
             return [as_written(self.row, value)]
         return factorise(nf, value, self.row.names, self.form.exponents)
 
-    def _sum(self, index: int, sweep: int, groups: list[FactorGroup], nf: Normal, why: str) -> str:
+    def _sum(self, index: int, kv_pass: int, groups: list[FactorGroup], nf: Normal, why: str) -> str:
         g, reduction = self.row.graph, self.row.reductions[index]
         if len(groups) > MAX_MOMENTS:
             return f"it would need {len(groups)} moments"
@@ -143,15 +143,15 @@ class RowPlan:
         if centred is None:
             self.multiplied |= {index} if len(groups) > 1 else set()
             for group in groups:
-                total = g.add(total, g.mul(self._moment("sum", group, sweep, index, len(groups) == 1), group.coefficient))
+                total = g.add(total, g.mul(self._moment("sum", group, kv_pass, index, len(groups) == 1), group.coefficient))
         else:
             for order, coefficient in sorted(centred.coefficients.items()):
-                total = g.add(total, g.mul(self._central(centred, order, sweep, index), coefficient))
+                total = g.add(total, g.mul(self._central(centred, order, kv_pass, index), coefficient))
         self.definitions[index] = total
-        self._decide(index, sweep, groups, centred, why)
+        self._decide(index, kv_pass, groups, centred, why)
         return ""
 
-    def _extremum(self, index: int, sweep: int, groups: list[FactorGroup], nf: Normal, why: str) -> str:
+    def _extremum(self, index: int, kv_pass: int, groups: list[FactorGroup], nf: Normal, why: str) -> str:
         g, kind = self.row.graph, self.row.reductions[index].kind
         addend = g.const(0.0)
         varying = [group for group in groups if group.weight.varies]
@@ -162,48 +162,48 @@ class RowPlan:
             return f"the {kind} does not separate into one function of s and one of the reductions"
         total = addend
         if varying:
-            total = g.add(self._scaled_extremum(varying[0], kind, sweep, index, nf), addend)
+            total = g.add(self._scaled_extremum(varying[0], kind, kv_pass, index, nf), addend)
         self.definitions[index] = total
-        self._decide(index, sweep, varying, None, why)
+        self._decide(index, kv_pass, varying, None, why)
         return ""
 
-    def _scaled_extremum(self, group: FactorGroup, kind: str, sweep: int, index: int, nf: Normal) -> Expr:
+    def _scaled_extremum(self, group: FactorGroup, kind: str, kv_pass: int, index: int, nf: Normal) -> Expr:
         """max_j C w_j is C max w for positive C, C min w for negative C; both are kept when the sign is open."""
         g, c = self.row.graph, group.coefficient
         opposite = "min" if kind == "max" else "max"
         if c.is_const and not nf.signs.positive(c):
-            return g.mul(self._moment(opposite, group, sweep, index, False), c)
-        largest = self._moment(kind, group, sweep, index, True)
+            return g.mul(self._moment(opposite, group, kv_pass, index, False), c)
+        largest = self._moment(kind, group, kv_pass, index, True)
         if nf.signs.positive(c):
             return g.mul(largest, c)
-        smallest = self._moment(opposite, group, sweep, index, False)
+        smallest = self._moment(opposite, group, kv_pass, index, False)
         rising = g.node("arith.cmpf", c, g.const(0.0), attr=3, type="i1")
         return g.mul(g.select(rising, largest, smallest), c)
 
-    def _moment(self, kind: str, group: FactorGroup, sweep: int, index: int, alone: bool) -> Expr:
+    def _moment(self, kind: str, group: FactorGroup, kv_pass: int, index: int, alone: bool) -> Expr:
         wanted = (kind, group.weight, group.shift)
         for known in self.moments:
-            if (known.kind, known.weight, known.shift) == wanted and known.centre is None and known.sweep <= sweep:
+            if (known.kind, known.weight, known.shift) == wanted and known.centre is None and known.kv_pass <= kv_pass:
                 return self.state(known)
         name = self.row.reductions[index].name
-        return self._add(Moment(kind, group.weight, group.shift, sweep, self._free_name(name if alone else f"{name}_{kind}")))
+        return self._add(Moment(kind, group.weight, group.shift, kv_pass, self._free_name(name if alone else f"{name}_{kind}")))
 
-    def _central(self, centred: CentredMoments, order: int, sweep: int, index: int) -> Expr:
+    def _central(self, centred: CentredMoments, order: int, kv_pass: int, index: int) -> Expr:
         """sum_j (x - c)^order, where c moves with the states."""
         g = self.row.graph
         x = FactorGroup(centred.x, g.const(1.0), ({}, {}))
         count = FactorGroup(g.const(1.0), g.const(1.0), ({}, {}))
-        lower = [self._moment("sum", count, sweep, index, False)]
+        lower = [self._moment("sum", count, kv_pass, index, False)]
         if order > 0:
-            first = g.sub(self._moment("sum", x, sweep, index, False), g.mul(lower[0], centred.c))
+            first = g.sub(self._moment("sum", x, kv_pass, index, False), g.mul(lower[0], centred.c))
             lower.append(self._simplified(first))
         for k in range(2, order + 1):
             weight = g.const(1.0)
             for _ in range(k):
                 weight = g.mul(weight, g.sub(centred.x, centred.c))
-            same = [m for m in self.moments if m.centre is not None and m.weight is weight and m.sweep == sweep]
+            same = [m for m in self.moments if m.centre is not None and m.weight is weight and m.kv_pass == kv_pass]
             name = self._free_name(self.row.reductions[index].name)
-            moment = Moment("sum", weight, ({}, {}), sweep, name, Centre(centred.c, tuple(lower)))
+            moment = Moment("sum", weight, ({}, {}), kv_pass, name, Centre(centred.c, tuple(lower)))
             lower.append(self.state(same[0]) if same else self._add(moment))
         return lower[order]
 
@@ -222,44 +222,44 @@ class RowPlan:
 
     def _place_output(self) -> None:
         weights = self.row.weights
-        sweep = max((d.sweep for d in self.decisions.values()), default=1)
-        running = frozenset(i for w in weights for i in w.node.reds if self.decisions[i].sweep == sweep)
+        kv_pass = max((d.kv_pass for d in self.decisions.values()), default=1)
+        running = frozenset(i for w in weights for i in w.node.reds if self.decisions[i].kv_pass == kv_pass)
         why, reason = "", "the numeric check failed"
         groups = reason if OUTPUT in self.distrusted else self._weights(running)
         if isinstance(groups, str):
-            why, sweep = f"; {groups}", sweep + bool(running)
+            why, kv_pass = f"; {groups}", kv_pass + bool(running)
             if OUTPUT not in self.distrusted:
                 groups = self._weights(frozenset())
             if isinstance(groups, str):
                 groups = verbatim(self.row)
         groups = [
-            [shifted(group, self._normal(running), self.form.exponents, self._largest(sweep)) for group in of_weight]
+            [shifted(group, self._normal(running), self.form.exponents, self._largest(kv_pass)) for group in of_weight]
             for of_weight in groups
         ]
         self.accumulators, self.terms = accumulators_of(self.row, groups)
         if self.form.weights == SCALED:
-            self.accumulators = [scaled(accumulator, self.row.graph, self._largest(sweep)) for accumulator in self.accumulators]
+            self.accumulators = [scaled(accumulator, self.row.graph, self._largest(kv_pass)) for accumulator in self.accumulators]
         for number, of_weight in enumerate(groups):
-            self._decide(OUTPUT - number, sweep, of_weight, None, why)
-        self.sweeps = sweep
+            self._decide(OUTPUT - number, kv_pass, of_weight, None, why)
+        self.kv_passes = kv_pass
 
     def _weights(self, running: frozenset[int]) -> list[list[FactorGroup]] | str:
         return factorise_weights(self.row, self._normal(running), self.max_accumulators, self.form)
 
-    def _largest(self, sweep: int) -> Largest:
+    def _largest(self, kv_pass: int) -> Largest:
         def state(weight: Expr, shift: tuple[Sum, Sum]) -> Expr:
             for known in self.moments:
-                if (known.kind, known.weight, known.shift, known.centre, known.sweep) == ("max", weight, shift, None, sweep):
+                if (known.kind, known.weight, known.shift, known.centre, known.kv_pass) == ("max", weight, shift, None, kv_pass):
                     return self.state(known)
-            return self._add(Moment("max", weight, shift, sweep, self._free_name("largest")))
+            return self._add(Moment("max", weight, shift, kv_pass, self._free_name("largest")))
 
         return state
 
-    def _decide(self, index: int, sweep: int, groups: Sequence[FactorGroup], centred: CentredMoments | None, why: str) -> None:
+    def _decide(self, index: int, kv_pass: int, groups: Sequence[FactorGroup], centred: CentredMoments | None, why: str) -> None:
         names = self.names()
         if why:
             method = "one more pass"
-            detail = f"in pass {sweep}{why}"
+            detail = f"in pass {kv_pass}{why}"
         elif centred is not None:
             method, detail = f"moments, rank {len(groups)}", f"centred at {text(centred.c, names)}"
         elif index <= OUTPUT and not groups:
@@ -273,7 +273,7 @@ class RowPlan:
         late = [text(g.coefficient, names) for g in groups if not g.coefficient.is_const or g.coefficient.attr != 1.0]
         if late and centred is None:
             detail += f"; applied at the end: {', '.join(late)}"
-        self.decisions[index] = ReductionRule(sweep, method, detail)
+        self.decisions[index] = ReductionRule(kv_pass, method, detail)
 
 
 def _factor_text(group: FactorGroup, plan: RowPlan) -> str:

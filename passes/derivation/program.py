@@ -22,7 +22,7 @@ LOWEST_DOUBLE = -1.7976931348623157e308
 
 @dataclass(frozen=True)
 class PassUpdate:
-    """One sweep's update; `weights` and `scales` only in the last."""
+    """One pass's update; `weights` and `scales` only in the last."""
 
     states: list[Expr]
     weights: list[Expr]
@@ -56,8 +56,8 @@ class OnlineRow:
         self._guarded: dict[Moment | None, bool] = {}
         self.names = [m.name for m in self.plan.moments]
         self.init = [self.identity(m.kind) for m in self.plan.moments]
-        self.steps = [self._step(sweep) for sweep in range(1, self.plan.sweeps + 1)]
-        if self.plan.sweeps == 1:
+        self.steps = [self._step(kv_pass) for kv_pass in range(1, self.plan.kv_passes + 1)]
+        if self.plan.kv_passes == 1:
             self.merge = self._merge()
             self._carry_parameters()
         self._finalize()
@@ -74,14 +74,14 @@ class OnlineRow:
     def side(self, op: str, count: int | None = None) -> list[Expr]:
         return [self.graph.leaf(op, i) for i in range(len(self.names) if count is None else count)]
 
-    def _step(self, sweep: int) -> PassUpdate:
+    def _step(self, kv_pass: int) -> PassUpdate:
         old = self.side("old")
         new = list(old)
         for k, m in enumerate(self.plan.moments):
-            if m.sweep == sweep:
+            if m.kv_pass == kv_pass:
                 block = self.graph.reduce(m.kind, self.at(m.weight, new))
                 new[k] = self._combined(m.kind, self._carried(m, k, old, new), block)
-        if sweep < self.plan.sweeps:
+        if kv_pass < self.plan.kv_passes:
             return PassUpdate(new, [], [])
         weights = [self._weight(group, new) for group in self.plan.accumulators]
         return PassUpdate(new, weights, [self._accumulator_scale(group, old, new) for group in self.plan.accumulators])

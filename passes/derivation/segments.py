@@ -22,7 +22,7 @@ _SIZES = (1, 16, 37)
 
 @functools.cache
 def derive_segments(forward: bool) -> tuple[ChunkForm, ChunkReport]:
-    """The chunked form of a sweep in one direction, confirmed for segments, too. Raises DerivationError where it is not."""
+    """The chunked form of a scan in one direction, confirmed for segments, too. Raises DerivationError where it is not."""
     form, _ = derive_chunks(forward)
     return form, check_segments(form)
 

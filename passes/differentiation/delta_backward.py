@@ -1,4 +1,4 @@
-"""Writes the gradients of a delta rule: the sweeps of its plan, the gradient of the decays, and the chain rule of the mods."""
+"""Writes the gradients of a delta rule: the scans of its plan, the gradient of the decays, and the chain rule of the mods."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from attn_mlir.dialects.attn.linear_erase import eraser, output_of, removes_anot
 from attn_mlir.dialects.attn.linear_recurrence import with_all_heads
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.derivation.expr import Expr
-from attn_mlir.passes.differentiation.delta_plan import DeltaSweep, delta_plan
+from attn_mlir.passes.differentiation.delta_plan import DeltaScanPlan, delta_plan
 from attn_mlir.passes.differentiation.linear_backward import BackwardBody
 from attn_mlir.passes.differentiation.linear_model import SWAPPED, LinearPrimal, Shares
 from attn_mlir.passes.differentiation.linear_products import ProductGradients
@@ -38,7 +38,7 @@ class DeltaBackward(BackwardBody):
     """The body of the backward function of a delta rule, while it is built. All its tensors are of scores."""
 
     whole: dict[str, ir.Value] = field(default_factory=dict)
-    """What sweeps take: q, k, v, e and r after their mods, do, dx, and what is written, u or z."""
+    """What scans take: q, k, v, e and r after their mods, do, dx, and what is written, u or z."""
 
     def gradients(self) -> list[ir.Value]:
         """The gradients of `wrt`."""
@@ -70,8 +70,8 @@ class DeltaBackward(BackwardBody):
         arguments = list(of.primal.entry.arguments)
         return [self._total(arguments[i]) for i in of.wrt]
 
-    def _wanted(self, plan: Mapping[str, DeltaSweep]) -> set[str]:
-        """The sweeps that are needed. That for q comes first: its o tells the shape of erase keys with all heads."""
+    def _wanted(self, plan: Mapping[str, DeltaScanPlan]) -> set[str]:
+        """The scans that are needed. That for q comes first: its o tells the shape of erase keys with all heads."""
         decays = self.of.decay_wanted()
         found = {role for role in plan if decays or self._is_wanted(role)}
         return found | {"q", "x"}
@@ -133,7 +133,7 @@ class DeltaBackward(BackwardBody):
         with ir.Location.name("erase", ir.Location.current):
             return build.collect(build.elements(like, body), 0, self.host.like(like))
 
-    # Sweeps
+    # Scans
 
     def _written(self) -> ir.Value:
         """What k writes, or what the removed key does: the primal once more, for its values."""
@@ -149,8 +149,8 @@ class DeltaBackward(BackwardBody):
                     clone_op(found, dict(host.mapping))
         return op.results[0]
 
-    def _delta(self, role: str, made: DeltaSweep) -> ir.Operation:
-        """One sweep of the plan."""
+    def _delta(self, role: str, made: DeltaScanPlan) -> ir.Operation:
+        """One scan of the plan."""
         host, primal, of = self.host, self.of.primal, self.of
         tensors = [self.whole[name] for name in made.operands]
         direction, channels, state = "forward" if made.same_direction else "backward", primal.choice("channels"), "kv"

@@ -1,4 +1,4 @@
-"""The numeric confirmation of the gradients of the delta rule: sweeps against differences of the recurrence, in float64."""
+"""The numeric confirmation of the gradients of the delta rule: scans against differences of the recurrence, in float64."""
 
 import functools
 from collections.abc import Mapping
@@ -7,22 +7,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from attn_mlir.passes.derivation.evaluate import Array
-from attn_mlir.passes.differentiation.delta_plan import DeltaSweep, delta_plan
+from attn_mlir.passes.differentiation.delta_plan import DeltaScanPlan, delta_plan
 from attn_mlir.passes.differentiation.linear_check import LENGTH, LinearCertificate, compared
 from attn_mlir.passes.differentiation.linear_model import SWAPPED
 
 
 @dataclass(frozen=True)
 class DeltaScan:
-    """What one sweep gives: o, the last state [K, V], and what erasing writes."""
+    """What one scan gives: o, the last state [K, V], and what erasing writes."""
 
     o: Array
     final: Array
     values: Array
 
 
-def delta_sweep(made: DeltaSweep, x: Mapping[str, Array], forward: bool, channels: str) -> DeltaScan:
-    """A sweep position by position; log decays are [T, 1], or one for each column of k or v."""
+def delta_scan(made: DeltaScanPlan, x: Mapping[str, Array], forward: bool, channels: str) -> DeltaScan:
+    """A scan position by position; log decays are [T, 1], or one for each column of k or v."""
     q, k, v = (x[name] for name in made.operands)
     state = x[made.initial].T if made.swapped else x[made.initial]
     o, values = np.zeros((LENGTH, v.shape[1])), np.zeros((LENGTH, v.shape[1]))
@@ -44,19 +44,19 @@ def delta_sweep(made: DeltaSweep, x: Mapping[str, Array], forward: bool, channel
     return DeltaScan(o, state, values)
 
 
-def primal_sweep(removed: bool, output: str) -> DeltaSweep:
+def primal_scan(removed: bool, output: str) -> DeltaScanPlan:
     """The delta rule itself."""
-    return DeltaSweep(("q", "k", "v"), 2, True, False, "initial_state", output, None, ("e", "r" if removed else "k"))
+    return DeltaScanPlan(("q", "k", "v"), 2, True, False, "initial_state", output, None, ("e", "r" if removed else "k"))
 
 
-def derived(x: Mapping[str, Array], removed: bool, output: str, channels: str, plan: Mapping[str, DeltaSweep]) -> dict[str, Array]:
+def derived(x: Mapping[str, Array], removed: bool, output: str, channels: str, plan: Mapping[str, DeltaScanPlan]) -> dict[str, Array]:
     """The gradients that `plan` makes, of the inputs, the initial state and the log decays."""
     known = {**x, "r": x["r"] if removed else x["k"]}
-    primal = delta_sweep(primal_sweep(removed, output), known, True, channels)
+    primal = delta_scan(primal_scan(removed, output), known, True, channels)
     known |= {"z": primal.values, "u": x["v"] + primal.values}
     found: dict[str, Array] = {}
     for role, made in plan.items():
-        swept = delta_sweep(made, known, made.same_direction, SWAPPED[channels] if made.swapped else channels)
+        swept = delta_scan(made, known, made.same_direction, SWAPPED[channels] if made.swapped else channels)
         found[role] = swept.o
         if role == "x":
             known["dx"] = swept.o
@@ -78,17 +78,17 @@ def certified_delta(removed: bool, output: str, channels: str) -> LinearCertific
     return check_delta_gradients(removed, output, channels, delta_plan(removed, output))
 
 
-def check_delta_gradients(removed: bool, output: str, channels: str, plan: Mapping[str, DeltaSweep]) -> LinearCertificate:
+def check_delta_gradients(removed: bool, output: str, channels: str, plan: Mapping[str, DeltaScanPlan]) -> LinearCertificate:
     """Compares all derived gradients with differences of the recurrence. Raises DifferentiationError where they differ."""
     rng = np.random.default_rng(0)
     columns = 3 if channels == "key" else 1
     shapes = {"q": 3, "k": 3, "v": 2, "e": 3, "r": 3, "do": 2}
     x = {name: 0.7 * rng.normal(size=(LENGTH, size)) for name, size in shapes.items()}
     x |= {"g": -rng.random((LENGTH, columns)), "initial_state": rng.normal(size=(3, 2)), "d_final_state": rng.normal(size=(3, 2))}
-    forward = primal_sweep(removed, output)
+    forward = primal_scan(removed, output)
 
     def loss(values: Mapping[str, Array]) -> float:
-        swept = delta_sweep(forward, values, True, channels)
+        swept = delta_scan(forward, values, True, channels)
         return float((swept.o * x["do"]).sum() + (swept.final * x["d_final_state"]).sum())
 
     return compared(loss, x, derived(x, removed, output, channels, plan), "delta rule")

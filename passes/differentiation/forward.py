@@ -1,4 +1,4 @@
-"""Forward mode on programs: the tangent of an attention is computed in the same sweep over the keys as the attention.
+"""Forward mode on programs: the tangent of an attention is computed in the same pass over the keys as the attention.
 
 For a sum r_i = sum_j g_i(s_j, r_<i) the tangent is sum_j dg_i/ds s_dot_j + sum_k r_dot_k sum_j dg_i/dr_k; where dg_i/dr_k is a
 multiple c(r) g_i, the inner sum is c r_i and needs nothing. A maximum that only stabilises (`reverse` finds out) has tangent
@@ -34,7 +34,7 @@ class TangentBuilder:
     """Extrema of the result that are compared with the keys of values computed again."""
 
     def stages(self) -> list[list[int]]:
-        """The reductions to compute in sweeps of their own, one after the other, before all others."""
+        """The reductions to compute in passes of their own, one after the other, before all others."""
         return stages(self.result, self.rearranged)
 
     def run(self) -> RowModel:

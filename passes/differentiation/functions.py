@@ -14,13 +14,13 @@ from attn_mlir.passes.differentiation.expansion import reversed_program
 from attn_mlir.passes.differentiation.forward import DOT, TangentBuilder, readable
 from attn_mlir.passes.differentiation.gradients import Gradients
 from attn_mlir.passes.differentiation.host import HostBuilder, Primal, remainder_name
+from attn_mlir.passes.differentiation.kv_pass import write_attention, write_kv_pass
 from attn_mlir.passes.differentiation.model import ModelReduction, RowModel, Scatter
 from attn_mlir.passes.differentiation.mods import PIECES, Mods
 from attn_mlir.passes.differentiation.poles import has_pole
 from attn_mlir.passes.differentiation.read import read_attention
 from attn_mlir.passes.differentiation.reverse import Reverse, Seeds
 from attn_mlir.passes.differentiation.rounded_weights import SIGNIFICANT, RoundedWeights
-from attn_mlir.passes.differentiation.sweep import write_attention, write_sweep
 from attn_mlir.passes.regions import block_of, clone_op, pieces
 
 
@@ -93,7 +93,7 @@ class Derivatives:
         reverse = reversed_program(self.program, self._seeds(self.program))
         bits = SIGNIFICANT.get(str(ir.RankedTensorType(self.primal.attention.results[0].type).element_type))
         if bits is not None:
-            reverse.sweep(RoundedWeights(reverse, bits).lost())
+            reverse.kv_pass(RoundedWeights(reverse, bits).lost())
         self.certificates["backward"] = self.checker.check_reverse(reverse.result)
         return reverse
 
@@ -262,7 +262,7 @@ class Derivatives:
     def _tangent_body(self, host: HostBuilder, forward: TangentBuilder) -> list[ir.Value]:
         program, known = forward.result, dict[Expr, ir.Value]()
         for stage in forward.stages():
-            known |= write_sweep(host, program, stage, known)
+            known |= write_kv_pass(host, program, stage, known)
         terms = [(w, tensor, number) for number, s in enumerate(program.sums) for w, tensor in s.terms]
         values = [(r.name, r.value) for r in program.rows]
         computed = [i for i in program.computed() if program.red(i) not in known]

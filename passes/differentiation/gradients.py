@@ -1,4 +1,4 @@
-"""Writes an adjoint program as IR: known row values, one sweep for row sums where needed, then all pairs."""
+"""Writes an adjoint program as IR: known row values, one pass for row sums where needed, then all pairs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,9 +9,9 @@ from attn_mlir.passes.derivation.expr import FLOAT, Expr, leaves, nodes
 from attn_mlir.passes.differentiation.absorb import Absorber
 from attn_mlir.passes.differentiation.algebra import Algebra
 from attn_mlir.passes.differentiation.host import PAIR_NAMES, HostBuilder, HostExpressions, scatter_to_read
+from attn_mlir.passes.differentiation.kv_pass import write_kv_pass
 from attn_mlir.passes.differentiation.model import RowModel, Scatter, Sum, largest
 from attn_mlir.passes.differentiation.read import is_half
-from attn_mlir.passes.differentiation.sweep import write_sweep
 
 
 @dataclass(eq=False)
@@ -89,7 +89,7 @@ class Gradients:
                 with ir.Location.name(reduction.name, ir.Location.current):
                     self.rows[self.program.red(i)] = self.host.row_dot(a, b)
         if swept:
-            self.rows.update(write_sweep(self.host, self.program, swept, self.rows))
+            self.rows.update(write_kv_pass(self.host, self.program, swept, self.rows))
 
     def _hoist(self, weights: Sequence[Expr]) -> None:
         """Computes what is the same for a whole row once, as a tensor."""

@@ -2,8 +2,8 @@
 
 With w(t, s) the factor between positions, o_t = sum_s w(t, s) (q_t . k_s) v_s is linear in q, k and v, so that
 
-    dq_t = sum_s w(t, s) (do_t . v_s) k_s      a sweep in the same direction
-    dk_s = sum_t w(t, s) (v_s . do_t) q_t      sweeps in the other one
+    dq_t = sum_s w(t, s) (do_t . v_s) k_s      a scan in the same direction
+    dk_s = sum_t w(t, s) (v_s . do_t) q_t      scans in the other one
     dv_s = sum_t w(t, s) (k_s . q_t) do_t
 
 and the log decay at j is passed by all pairs with s < j <= t: its gradient is the sum over r >= j of q_r . dq_r - k_r . dk_r. States go
@@ -87,7 +87,7 @@ class LinearDerivatives(LinearModel):
 
     @cached_property
     def certificate(self) -> LinearCertificate:
-        """How the sweeps that make gradients agree with differences."""
+        """How the scans that make gradients agree with differences."""
         if self.is_delta:
             return certified_delta(*places_of(self.primal.attention), self.primal.choice("channels"))
         return certified(self.primal.choice("direction") == "forward", self.primal.choice("channels"))

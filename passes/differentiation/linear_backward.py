@@ -1,4 +1,4 @@
-"""Writes the gradients of a linear attention: up to three sweeps, the gradient of the decays, and the chain rule of the mods."""
+"""Writes the gradients of a linear attention: up to three scans, the gradient of the decays, and the chain rule of the mods."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from attn_mlir.passes.regions import block_of, clone_as, inline, maker
 
 @dataclass(frozen=True)
 class _Scales:
-    """Numbers that k and q (None: 1) are multiplied by in dv's sweep, and 1 / that of k, which the gradient of the last state is."""
+    """Numbers that k and q (None: 1) are multiplied by in dv's scan, and 1 / that of k, which the gradient of the last state is."""
 
     of_key: ir.Value
     of_query: ir.Value | None
@@ -39,7 +39,7 @@ class BackwardBody(GradientWriter):
         for role in ("q", "k", "v"):
             needed = of.wanted(role) or of.rows_wanted(role) or (decays and role != "v")
             if needed or (role == "v" and of.primal.operands.get("initial_state") in of.chosen):
-                swept[role] = self._sweep(role, decays)
+                swept[role] = self._scan(role, decays)
         if decays:
             products.decay(swept)
         products.rows(swept)
@@ -64,7 +64,7 @@ class BackwardBody(GradientWriter):
             total = arith.addf(total, value)
         return total
 
-    def _sweep(self, role: str, decays: bool) -> ir.Operation:
+    def _scan(self, role: str, decays: bool) -> ir.Operation:
         """The linear attention that makes dq, dk or dv, with all heads; for decays its products and states, too."""
         host, primal, made = self.host, self.of.primal, GRADIENTS[role]
         moved = self._moved if role == "v" else None
@@ -96,7 +96,7 @@ class BackwardBody(GradientWriter):
         return op
 
     def _pieces(self, role: str, moved: _Scales | None) -> None:
-        """The pieces of a sweep: factors of rows where those stand that have them, the scale, the skip and the decay."""
+        """The pieces of a scan: factors of rows where those stand that have them, the scale, the skip and the decay."""
         host, made = self.host, GRADIENTS[role]
         mods = {name: taken for name, taken in zip(PIECES.values(), made.operands, strict=True) if taken in self.of.kept}
         if role == "v" and self.of.makes_dv:
@@ -117,7 +117,7 @@ class BackwardBody(GradientWriter):
     def _split(self, first: str, second: str, mod: ir.Operation) -> None:
         """Builds a mod that multiplies rows as two (see `split`).
 
-        Products that have the first factor in pairs, as the other sweep has it with k or v, are rounded alike: what rounding takes cancels.
+        Products that have the first factor in pairs, as the other scan has it with k or v, are rounded alike: what rounding takes cancels.
         """
         host = self.host
         for name, number in ((first, 0), (second, 1)):
@@ -140,7 +140,7 @@ class BackwardBody(GradientWriter):
 
     @cached_property
     def _moved(self) -> _Scales | None:
-        """The scales of k and q in dv's sweep, where it is k that has the scale of q."""
+        """The scales of k and q in dv's scan, where it is k that has the scale of q."""
         scale, host = self.of.scale_of_key, self.host
         if scale is None:
             return None
@@ -154,7 +154,7 @@ class BackwardBody(GradientWriter):
         return _Scales(of_key, arith.select(small, one, given), arith.divf(one, of_key))
 
     def _with_scale_of_key(self, scales: _Scales) -> dict[str, ir.Value]:
-        """The tensors of dv's sweep, where k has the scale of q: by a factor of the sweep, or itself where channels have decays."""
+        """The tensors of dv's scan, where k has the scale of q: by a factor of the scan, or itself where channels have decays."""
         tensors = self.host.tensors | {"q": self.host.mapping[self.of.primal.operands["q"]]}
         if self.of.scale is None:
             tensors["k"] = self._times(tensors["k"], scales.of_key)

@@ -1,4 +1,4 @@
-"""The numeric confirmation of the gradients of linear attention: sweeps against differences of the recurrence, in float64."""
+"""The numeric confirmation of the gradients of linear attention: scans against differences of the recurrence, in float64."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -8,7 +8,7 @@ import numpy as np
 
 from attn_mlir.passes.derivation.evaluate import Array
 from attn_mlir.passes.differentiation.errors import DifferentiationError
-from attn_mlir.passes.differentiation.linear_model import GRADIENTS, SWAPPED, LinearSweep
+from attn_mlir.passes.differentiation.linear_model import GRADIENTS, SWAPPED, LinearScanPlan
 
 LENGTH, INTERVAL = 7, 3
 TOLERANCE = 1e-7
@@ -25,7 +25,7 @@ class LinearCertificate:
 
 @dataclass(frozen=True)
 class LinearScan:
-    """What one sweep over q, k [T, K], v [T, V] and log decays gives; states are [K, V]."""
+    """What one scan over q, k [T, K], v [T, V] and log decays gives; states are [K, V]."""
 
     o: Array
     final: Array
@@ -33,7 +33,7 @@ class LinearScan:
     """The states at the ends of intervals, in the order of positions."""
 
 
-def sweep(q: Array, k: Array, v: Array, g: Array, initial: Array, forward: bool, channels: str) -> LinearScan:
+def scan(q: Array, k: Array, v: Array, g: Array, initial: Array, forward: bool, channels: str) -> LinearScan:
     """The recurrence; log decays [T, 1], or one for each column of k or v."""
     state, o = initial, np.zeros((LENGTH, v.shape[1]))
     at: dict[int, Array] = {}
@@ -50,7 +50,7 @@ def sweep(q: Array, k: Array, v: Array, g: Array, initial: Array, forward: bool,
     return LinearScan(o, state, [at[end] for end in ends])
 
 
-def derived(x: Mapping[str, Array], forward: bool, channels: str, plan: Mapping[str, LinearSweep] = GRADIENTS) -> dict[str, Array]:
+def derived(x: Mapping[str, Array], forward: bool, channels: str, plan: Mapping[str, LinearScanPlan] = GRADIENTS) -> dict[str, Array]:
     """The gradients that `plan` makes of q, k, v, g, the initial state, do and the gradient of the final state.
 
     "rows of q" is that of factors of q's rows, which are 1, [T, 1].
@@ -61,7 +61,7 @@ def derived(x: Mapping[str, Array], forward: bool, channels: str, plan: Mapping[
         a, b, c = (x[name] for name in made.operands)
         of_channels = SWAPPED[channels] if made.swapped else channels
         initial = x[made.initial].T if made.swapped else x[made.initial]
-        swept = sweep(a, b, c, x["g"], initial, forward == made.same_direction, of_channels)
+        swept = scan(a, b, c, x["g"], initial, forward == made.same_direction, of_channels)
         found[role], products[role] = swept.o, swept.o * x[role]
         ends[role] = [state.T if made.swapped else state for state in swept.boundaries]
         found |= {f"rows of {name}": products[role].sum(axis=1, keepdims=True) for name in made.rows}
@@ -84,7 +84,7 @@ def certified(forward: bool, channels: str) -> LinearCertificate:
     return check_gradients(forward, channels)
 
 
-def check_gradients(forward: bool, channels: str, plan: Mapping[str, LinearSweep] = GRADIENTS) -> LinearCertificate:
+def check_gradients(forward: bool, channels: str, plan: Mapping[str, LinearScanPlan] = GRADIENTS) -> LinearCertificate:
     """Compares all derived gradients with differences of the recurrence. Raises DifferentiationError where they differ."""
     rng = np.random.default_rng(0)
     columns = 3 if channels == "key" else 1
@@ -96,7 +96,7 @@ def check_gradients(forward: bool, channels: str, plan: Mapping[str, LinearSweep
     def loss(values: Mapping[str, Array]) -> float:
         q, k, v = (values[name] * values[f"rows of {name}"] for name in GRADIENTS)
         g, initial = values["g"], values["initial_state"]
-        swept = sweep(q, k, v, g, initial, forward, channels)
+        swept = scan(q, k, v, g, initial, forward, channels)
         return float((swept.o * x["do"]).sum() + (swept.final * x["d_final_state"]).sum())
 
     return compared(loss, x, derived(x, forward, channels, plan), "recurrence")

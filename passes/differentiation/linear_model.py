@@ -21,11 +21,11 @@ OPERANDS = ("q", "k", "v", "decay", "initial_state", "factor", "offsets")
 
 
 SWAPPED = {"forward": "backward", "backward": "forward", "none": "none", "key": "value", "value": "key", "kv": "vk", "vk": "kv"}
-"""Directions, whose channels have decays, and forms of the state, of a sweep in which values take the place of keys."""
+"""Directions, whose channels have decays, and forms of the state, of a scan in which values take the place of keys."""
 
 
 @dataclass(frozen=True)
-class LinearSweep:
+class LinearScanPlan:
     """A gradient as a linear attention: what it takes for q, k and v, and which of them has all heads."""
 
     operands: tuple[str, str, str]
@@ -41,9 +41,9 @@ class LinearSweep:
 
 
 GRADIENTS = {
-    "q": LinearSweep(("do", "v", "k"), 0, True, True, "initial_state", "attn.query", ("q",)),
-    "k": LinearSweep(("v", "do", "q"), 1, False, True, "d_final_state", "attn.key", ("k", "v")),
-    "v": LinearSweep(("k", "q", "do"), 2, False, False, "d_final_state", "attn.key"),
+    "q": LinearScanPlan(("do", "v", "k"), 0, True, True, "initial_state", "attn.query", ("q",)),
+    "k": LinearScanPlan(("v", "do", "q"), 1, False, True, "d_final_state", "attn.key", ("k", "v")),
+    "v": LinearScanPlan(("k", "q", "do"), 2, False, False, "d_final_state", "attn.key"),
 }
 
 
@@ -57,7 +57,7 @@ class Shares:
 
 
 def source_of(role: str) -> str:
-    """The gradient whose sweep makes the products x_t . dx_t of an input x."""
+    """The gradient whose scan makes the products x_t . dx_t of an input x."""
     return next(name for name, made in GRADIENTS.items() if role in made.rows)
 
 
@@ -119,15 +119,15 @@ class LinearModel:
 
     @cached_property
     def scale(self) -> ir.Value | None:
-        """The number that q is multiplied by: the sweeps do so, too, and need no tensor of such products."""
+        """The number that q is multiplied by: the scans do so, too, and need no tensor of such products."""
         return None if self.is_delta else scale_of(self.primal.attention, "attn.query")
 
     @cached_property
     def scale_of_key(self) -> ir.Value | None:
-        """The scale of q that k has instead in dv's sweep, so that states which f16 must not round to nothing begin and end without it.
+        """The scale of q that k has instead in dv's scan, so that states which f16 must not round to nothing begin and end without it.
 
         Of a q that decays by exp(-10), scaled by K^-0.5, f16 has few digits left, and the gradient of the initial state may be made of
-        nothing else. None for other types and scales, and where the sweep has its states together with that of dk. Scalars from outside are
+        nothing else. None for other types and scales, and where the scan has its states together with that of dk. Scalars from outside are
         looked at when they are known.
         """
         wanted = self.primal.operands.get("initial_state") in self.chosen
@@ -140,10 +140,10 @@ class LinearModel:
 
     @cached_property
     def kept(self) -> dict[str, ir.Operation]:
-        """The mods that multiply rows: sweeps do so, too, and need no tensor of such products.
+        """The mods that multiply rows: scans do so, too, and need no tensor of such products.
 
         Not those of q and k where `crossing` products are made of what they make, nor where products make gradients of decays in f16:
-        weighted pairs, rounded, are the same numbers in the sweeps for dq and dk only where all that multiplies them is.
+        weighted pairs, rounded, are the same numbers in the scans for dq and dk only where all that multiplies them is.
         """
         linear = self.primal.attention
         if self.primal.choice("channels") != "none" or self.is_delta:
@@ -154,7 +154,7 @@ class LinearModel:
 
     @property
     def applied(self) -> Mods:
-        """The mods that are applied before the sweeps."""
+        """The mods that are applied before the scans."""
         return Mods(self.program, {role: mod for role, mod in self.mods.of.items() if role not in self.kept})
 
     @cached_property
@@ -200,7 +200,7 @@ class LinearModel:
 
     @property
     def makes_dv(self) -> bool:
-        """Whether the sweep for the gradient of v after its mod makes that of v."""
+        """Whether the scan for the gradient of v after its mod makes that of v."""
         return "v" not in self.mods.of or ("v" in self.kept and self.by_products)
 
     @cached_property
@@ -221,7 +221,7 @@ class LinearModel:
         return Shares(adjoint, found, {n: tensor for n, tensor in self.reads(result).items() if n in found})
 
     def rows_wanted(self, role: str) -> bool:
-        """Whether the sweep for the gradient of q, k or v makes products for those of factors of rows."""
+        """Whether the scan for the gradient of q, k or v makes products for those of factors of rows."""
         return any(name in self.row_reads for name in GRADIENTS[role].rows)
 
     def is_whole(self, role: str) -> bool:

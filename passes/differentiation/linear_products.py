@@ -1,4 +1,4 @@
-"""What becomes of the products of the sweeps for dq and dk: the gradients of the decays, and of what factors of rows read."""
+"""What becomes of the products of the scans for dq and dk: the gradients of the decays, and of what factors of rows read."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,13 +21,13 @@ class ProductGradients(GradientWriter):
     def decay(self, swept: Mapping[str, ir.Operation]) -> None:
         """The gradient of the log decays, and of what `attn.decay` makes them of."""
         forward = self.of.primal.choice("direction") == "forward"
-        sweeps = [(role, swept[role].opview) for role in (("q", "k") if forward else ("k", "q"))]
-        a, b = (self._after_mods(role, sweep.products) for role, sweep in sweeps)
-        s, e = (sweep.states for _, sweep in sweeps)
+        scans = [(role, swept[role].opview) for role in (("q", "k") if forward else ("k", "q"))]
+        a, b = (self._after_mods(role, scan.products) for role, scan in scans)
+        s, e = (scan.states for _, scan in scans)
         self.of_decays(a, b, s, e)
 
     def of_decays(self, a: ir.Value, b: ir.Value, s: ir.Value, e: ir.Value) -> None:
-        """The same, of products and states of the sweeps in both directions."""
+        """The same, of products and states of the scans in both directions."""
         primal, rows = self.of.primal, state_shape(self.of.primal.attention)[0]
         with ir.Location.name("d_log_decay", ir.Location.current):
             gradient = build.decay_gradient([a, b, s, e], self.operand("offsets"), self.of.interval, rows, self.of.crossing)
@@ -62,22 +62,22 @@ class ProductGradients(GradientWriter):
         self.scatter(shares.reads, made, int(of_operand), ir.RankedTensorType(gradient.type).rank)
 
     def rows(self, swept: Mapping[str, ir.Operation]) -> None:
-        """The gradients of what factors of rows read: x_t . dx_t of every input is a product of a sweep, its own term included."""
+        """The gradients of what factors of rows read: x_t . dx_t of every input is a product of a scan, its own term included."""
         for role in self.of.row_reads:
             self._rows_of(role, swept[source_of(role)].opview)
 
-    def _rows_of(self, role: str, sweep: Any) -> None:
-        """Those of one input: from the sweep for its gradient, that for dk where it is v."""
-        self._know("k" if role == "v" else role, sweep.products)
+    def _rows_of(self, role: str, scan: Any) -> None:
+        """Those of one input: from the scan for its gradient, that for dk where it is v."""
+        self._know("k" if role == "v" else role, scan.products)
 
         def total(indices: Sequence[ir.Value]) -> ir.Value:
-            value = arith.addf(self.host.read(sweep.products, indices), self.host.read(sweep.own, indices))
+            value = arith.addf(self.host.read(scan.products, indices), self.host.read(scan.own, indices))
             if role == "v":
                 value = arith.divf(value, split(self._factor("v", indices))[0])
                 return arith.mulf(value, self._factor("k", indices)) if "k" in self.of.kept else value
             return self._behind(role, value, indices)
 
-        like, summed = sweep.products, None
+        like, summed = scan.products, None
         if role != "v":
             with ir.Location.name(f"{role}_d{role}", ir.Location.current):
                 whole = build.collect(build.elements(like, lambda *indices: [total(indices)]), 0, like.type)
@@ -91,7 +91,7 @@ class ProductGradients(GradientWriter):
         self.scatter(shares.reads, build.elements(like, body), 0, 3)
 
     def _after_mods(self, role: str, products: ir.Value) -> ir.Value:
-        """The products of q or k with its gradient after all mods, where the sweep made those of what they multiply."""
+        """The products of q or k with its gradient after all mods, where the scan made those of what they multiply."""
         if role not in self.of.kept and not self._is_split(role):
             return products
         self._know(role, products)
@@ -105,7 +105,7 @@ class ProductGradients(GradientWriter):
         return build.collect(build.elements(products, body), 0, products.type)
 
     def _is_split(self, role: str) -> bool:
-        """Whether products of the sweep for the gradient of q or k lack a part of the factor of v."""
+        """Whether products of the scan for the gradient of q or k lack a part of the factor of v."""
         return role == "k" and "v" in self.of.row_reads
 
     def _behind(self, role: str, value: ir.Value, indices: Sequence[ir.Value]) -> ir.Value:

@@ -2,7 +2,7 @@
 
 The gradient of a score is p (dp - sum dp p) times the slope of what the user wrote. Where one weight of a row is 1, the bracket is
 0: exactly if the sum is made of the same dp, but only up to the rounding of o if it is <do, o>. At a pole, as of 1 / s near 0, the
-slope (1e6, say) makes that rounding the largest term of the gradient. Such programs sum dp p in a sweep of its own.
+slope (1e6, say) makes that rounding the largest term of the gradient. Such programs sum dp p in a pass of its own.
 """
 
 from attn_mlir.passes.derivation.expr import FLOAT, Expr

@@ -4,9 +4,9 @@ With p_j = e(s_j, r) and r_i = reduce_j g_i(s_j, r_<i), the adjoint of a score i
 A_i = sum_j dp_j de/dr_i + sum_{k>i} A_k sum_j dg_k/dr_i. Each of these sums over keys is, in this order:
 
 * *closed*: if d(log e)/dr_i is the same for all keys, sum_j dp_j de/dr_i = c(r) sum_j dp_j p_j, and that is <do, o>, known
-  without a sweep (the "delta" of FlashAttention). Likewise sum_j dg_k/dr_i = c(r) r_k;
+  without a pass (the "delta" of FlashAttention). Likewise sum_j dg_k/dr_i = c(r) r_k;
 * *known*: a sum that the forward pass, or another adjoint, needs anyway;
-* *swept*: one more reduction, computed in a sweep over the keys before the gradients.
+* *swept*: one more reduction, computed in a pass over the keys before the gradients.
 
 A reduction whose adjoint is identically zero, like a maximum that only stabilises, is dropped; zero is proved, not assumed.
 The adjoint of a maximum is shared evenly among the keys that attain it, as in `torch.amax`.
@@ -62,7 +62,7 @@ class Reverse:
     def __post_init__(self) -> None:
         p = self.primal
         self.result = RowModel(p.graph, list(p.products), list(p.scores), list(p.reductions), p.params, p.tolerance, p.near, p.given)
-        # A closed form in place of a sweep reads <do, o>, and with it what rounding weights to 16 bits did to o: too much at large scores.
+        # A closed form in place of a pass reads <do, o>, and with it what rounding weights to 16 bits did to o: too much at large scores.
         self.algebra = Algebra(p.graph, self.result.is_pair, p.tolerance, in_any_order=not p.near)
         self._whole = Whole(self.algebra, lambda leaf: self.result.reductions[int(leaf.attr)].given is None)  # type: ignore[call-overload]
         self._known: dict[Expr, Expr] = {}
@@ -95,7 +95,7 @@ class Reverse:
         """How many sums over the keys are computed before the gradients."""
         return sum(r.given is None for r in self.result.reductions)
 
-    def sweep(self, given: Sequence[int]) -> None:
+    def kv_pass(self, given: Sequence[int]) -> None:
         """Sums these reductions over the keys, which are given as products of rows."""
         for i in given:
             reduction = self.result.reductions[i]
@@ -174,7 +174,7 @@ class Reverse:
                 self._param(leaf, root, slopes[leaf], share, total, f"{what} by {self._name(leaf)}")
 
     def _param(self, leaf: Expr, root: Expr, slope: Expr, share: Expr, total: Expr | None, what: str) -> None:
-        """Of a parameter of the row, one sum for each row where that needs no sweep; else one contribution for each pair."""
+        """Of a parameter of the row, one sum for each row where that needs no pass; else one contribution for each pair."""
         if not self.result.is_pair(leaf):
             closed = self._closed(root, slope, total, what)
             if closed is not None:

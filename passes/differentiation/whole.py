@@ -2,7 +2,7 @@
 
 `Algebra.split` multiplies products of differences out, so that sums are found to be known ones. Where they are not, that only does
 harm: sum_j (s_j - m)^2 p_j by way of the sums of s^2 p, s p and p loses all digits once scores are large, and costs three sums for one.
-What depends on another sum of the same sweep is taken out all the same, since it would ask for one more sweep.
+What depends on another sum of the same pass is taken out all the same, since it would ask for one more pass.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ _MOST = 4
 
 @dataclass(eq=False)
 class Whole:
-    """Takes expressions apart; `is_swept` tells which reductions are sums of the same sweep."""
+    """Takes expressions apart; `is_swept` tells which reductions are sums of the same pass."""
 
     algebra: Algebra
     is_swept: Callable[[Expr], bool]

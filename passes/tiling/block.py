@@ -169,7 +169,7 @@ class BlockBuilder:
         return {s: value for s, value in zip(scores, yielded, strict=True) if _of_dropout(value)}
 
     def weights(self, plan: StepPlan, states: int) -> list[ir.Value]:
-        """The weights that a step makes, each once; none before the last sweep."""
+        """The weights that a step makes, each once; none before the last pass."""
         if len(plan.results) == states:
             return []
         return list(dict.fromkeys(plan.results[states + number] for number in self.live))

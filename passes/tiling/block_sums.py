@@ -11,7 +11,7 @@ from attn_mlir.passes.tiling.scalars import constant_float, constant_index
 
 @dataclass(frozen=True)
 class BlockSums:
-    """Builds sums of tiles of so many columns: of later rows in forward sweeps, of earlier ones in backward sweeps."""
+    """Builds sums of tiles of so many columns: of later rows in forward scans, of earlier ones in backward scans."""
 
     block: ChunkTiles
     columns: int

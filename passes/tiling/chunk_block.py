@@ -52,9 +52,9 @@ class ChunkBlock(ChunkTiles):
     ) -> ir.Value:
         """Emits one chunk: stores its outputs, returns the state after it.
 
-        `keep` gets the state at the boundary before the chunk's first position (of `crossing` sweeps always the one that the chunk reads),
+        `keep` gets the state at the boundary before the chunk's first position (of `crossing` scans always the one that the chunk reads),
         and the factors with which the chunk carries its rows; then `products` gets the products, `own` what they leave out, and `beside`
-        what a sweep with the same states needs: decays, state, k and v.
+        what a scan with the same states needs: decays, state, k and v.
         """
         if self._at_once:
             return build_at_once(self, chunk, state, o, products, keep)

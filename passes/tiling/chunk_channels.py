@@ -21,7 +21,7 @@ _EXPONENTS = {
 
 
 def fits_at_once(op: ir.Operation) -> bool:
-    """Whether one of the ops computes what an `attn.chunk` asks for: for value channels, that of sweeps with products."""
+    """Whether one of the ops computes what an `attn.chunk` asks for: for value channels, that of scans with products."""
     view = op.opview
     fits = {"key": not is_exact(op), "value": view.factor is not None and view.state.value == "vk"}
     if not fits.get(view.channels.value, False) or "crossing" in op.attributes:

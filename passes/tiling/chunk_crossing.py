@@ -1,10 +1,10 @@
 """The `crossing` products of a chunk, of which gradients of decays are made without taking differences.
 
 What passes from before position t to it or beyond has four parts, by where it comes from and where it goes to: within the chunk or not.
-What comes from before the chunk and goes to its position u is summed up over u >= t by the forward sweep, which reads the state before the
+What comes from before the chunk and goes to its position u is summed up over u >= t by the forward scan, which reads the state before the
 chunk; what goes from its position r to beyond is summed up over r < t by the backward one; what comes from before and goes beyond is made
-of both states. Pairs within the chunk are summed up over u >= t > r by the forward sweep. For decays of channels, whose pairs no tile
-holds, each sweep does it where t lies on its side of the boundary between the two blocks of positions that a pair connects.
+of both states. Pairs within the chunk are summed up over u >= t > r by the forward scan. For decays of channels, whose pairs no tile
+holds, each scan does it where t lies on its side of the boundary between the two blocks of positions that a pair connects.
 """
 
 import functools
@@ -65,7 +65,7 @@ def of_heads(parts: ChunkTerms, factor: ir.Value) -> ir.Value:
 def of_channels(parts: ChunkTerms, from_state: ir.Value, apart: Mapping[int, ir.Value], factor: ir.Value) -> ir.Value:
     """[C, V]: those of a chunk whose value channels have decays; `apart` is what pairs of neighbouring blocks add, by their size.
 
-    A pair passes the positions of the later block up to its own, which the forward sweep adds up, and those of the earlier one behind its
+    A pair passes the positions of the later block up to its own, which the forward scan adds up, and those of the earlier one behind its
     own, which the backward one does.
     """
     block = parts.block

@@ -1,4 +1,4 @@
-"""The gradient of log decays as a part of the backward sweep: it needs no products and states of that sweep in memory."""
+"""The gradient of log decays as a part of the backward scan: it needs no products and states of that scan in memory."""
 
 from dataclasses import dataclass, field
 
@@ -10,9 +10,9 @@ from attn_mlir.passes.tiling.scalars import cast_float, constant_index
 
 @dataclass
 class ChunkGradient:
-    """Stores the gradients of a chunk's positions: a, what the sweep adds to it, and what passes the whole chunk.
+    """Stores the gradients of a chunk's positions: a, what the scan adds to it, and what passes the whole chunk.
 
-    `a` are the products of the forward sweep, `s` its states, those of the chunk from row `row` on.
+    `a` are the products of the forward scan, `s` its states, those of the chunk from row `row` on.
     """
 
     block: ChunkTiles
@@ -24,7 +24,7 @@ class ChunkGradient:
     passing: list[ir.Value] = field(default_factory=list)
 
     def keep(self, state: ir.Value, carry: ir.Value) -> None:
-        """Takes the sums over the rows of what the forward sweep's state before the chunk gives to the state behind it."""
+        """Takes the sums over the rows of what the forward scan's state before the chunk gives to the state behind it."""
         block, (rows, columns) = self.block, ir.RankedTensorType(state.type).shape
         place = (block.sequence.batch, block.sequence.head, self.row, constant_index(rows))
         before = build.load(self.s, *place, rows)
@@ -46,7 +46,7 @@ class ChunkGradient:
             self.passing = block.map(made, lambda i: [carried(i)])
 
     def store(self, products: ir.Value, place: Place) -> None:
-        """Stores the gradients of the rows at `place`, of which the sweep has these products."""
+        """Stores the gradients of the rows at `place`, of which the scan has these products."""
         block, (passing,) = self.block, self.passing
         loaded = build.load(self.a, *place, block.size) if block.channels != "none" else None
 

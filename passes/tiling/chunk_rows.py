@@ -1,6 +1,6 @@
 """Mods that multiply rows of q, k or v of a chunk: factors of states and pairs take them over, so that no tile is scaled and rounded.
 
-Those of rows of o do so, too, where o is all that the rows are used for; they scale rows of a sweep with products behind its sums.
+Those of rows of o do so, too, where o is all that the rows are used for; they scale rows of a scan with products behind its sums.
 """
 
 from collections.abc import Sequence

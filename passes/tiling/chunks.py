@@ -40,7 +40,7 @@ def build_chunks(function: ir.Operation, op: ir.Operation, block_kv: int | None,
         return False
     gradient, beside = gradient_of(op), follower_of(op)
     if (gradient is not None or beside is not None) and size != width:
-        op.location.emit_error(f"{name}: a sweep that adds up the gradient of the decays, or shares states, works on all columns of v")
+        op.location.emit_error(f"{name}: a scan that adds up the gradient of the decays, or shares states, works on all columns of v")
         return False
     at_once, numerics = AT_ONCE in function.attributes, numerics_of(function, name)
     if at_once and not fits_at_once(op):
@@ -57,13 +57,13 @@ def build_chunks(function: ir.Operation, op: ir.Operation, block_kv: int | None,
         frame.describe(_attributes(op, size, blocks, _score_type(op)), outputs)
         with ir.InsertionPoint(frame.block):
             frame.copy_scalars()
-            _Sweep(frame, op, size, numerics, at_once).build(dict(zip(made, frame.outputs, strict=True)))
+            _Scan(frame, op, size, numerics, at_once).build(dict(zip(made, frame.outputs, strict=True)))
             func.ReturnOp([])
     return True
 
 
 def _result_name(op: ir.Operation, value: ir.OpResult) -> str:
-    """What a result of the sweep, or of what runs with it, is called."""
+    """What a result of the scan, or of what runs with it, is called."""
     maker = value.owner.operation
     if maker.name == "attn.decay_gradient":
         return "d_log_decay"
@@ -109,8 +109,8 @@ def _attributes(op: ir.Operation, block_kv: int, blocks: int, score: ir.Type) ->
     return {**attributes, "score": ir.TypeAttr.get(score)}
 
 
-class _Sweep:
-    """One program's sweep over the chunks of its sequence."""
+class _Scan:
+    """One program's scan over the chunks of its sequence."""
 
     def __init__(self, frame: Frame, op: ir.Operation, block_kv: int, numerics: Numerics, at_once: bool) -> None:
         self._gradient, self._beside = gradient_of(op), follower_of(op)
@@ -177,7 +177,7 @@ class _Sweep:
             build.store(last, final, *at, state_row, height)
 
     def _beside_of(self, inputs: ChunkInputs, sequence: Sequence) -> ChunkBlock | None:
-        """The chunks of the sweep that shares this one's states."""
+        """The chunks of the scan that shares this one's states."""
         if self._beside is None:
             return None
         view = self._beside.opview
@@ -281,7 +281,7 @@ class _Sweep:
         return build.map_([constant_index(n) for n in shape], [ir.RankedTensorType.get(shape, score)], [], [], body)[0][0]
 
     def _loop(self, sequence: Sequence, initial: ir.Value, step: Callable[[Chunk, ir.Value], ir.Value]) -> ir.Value:
-        """The chunks in the order of the sweep."""
+        """The chunks in the order of the scan."""
         size, zero = constant_index(self._chunk), constant_index(0)
         length = sequence.end if self._whole else arith.SubIOp(sequence.end, sequence.begin).result
 

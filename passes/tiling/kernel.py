@@ -164,8 +164,8 @@ class KernelBuilder:
         carried, states = [*initial, *self._initial_accumulators(program)], len(initial)
         steps = pieces(self._online, "attn.step")
         for step in steps[:-1]:
-            carried[:states] = self._sweep(block, step, carried[:states])
-        carried = self._sweep(block, steps[-1], carried)
+            carried[:states] = self._kv_pass(block, step, carried[:states])
+        carried = self._kv_pass(block, steps[-1], carried)
         self._finalize(program, carried[:states], dict(zip(self._live, carried[states:], strict=True)), arguments[inputs:])
 
     def _program(self, outer: ScalarEmitter, work: ir.Value) -> GridTile:
@@ -259,7 +259,7 @@ class KernelBuilder:
         columns = [ir.MemRefType(program.sources[source].memory.type).shape[3] for source in self._sources]
         return [build.fill(zero, [self._block_q, columns[number]], number) for number in self._live]
 
-    def _sweep(self, block: BlockBuilder, step: ir.Operation, carried: list[ir.Value]) -> list[ir.Value]:
+    def _kv_pass(self, block: BlockBuilder, step: ir.Operation, carried: list[ir.Value]) -> list[ir.Value]:
         """Runs `step` over all keys that the rows can see; returns the carried values after it."""
         if not carried:
             return []

@@ -1,4 +1,4 @@
-"""Builds the kernels of what the gradients of linear attention need besides sweeps: `attn.head_sum` and `attn.decay_gradient`."""
+"""Builds the kernels of what the gradients of linear attention need besides scans: `attn.head_sum` and `attn.decay_gradient`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

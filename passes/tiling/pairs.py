@@ -1,4 +1,4 @@
-"""Builds the kernel of one `attn.pairs` and the sums of its weights: one sweep over the pairs, key block by key block.
+"""Builds the kernel of one `attn.pairs` and the sums of its weights: one pass over the pairs, key block by key block.
 
 A program has one key head of one batch, and a chunk of its keys; of packed tensors, chunks of some sequences.
 Key rows lie along the first dimension of tiles: the
@@ -128,7 +128,7 @@ class _Kernel:
         def head(member: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
             blocks.h = arith.AddIOp(arith.MulIOp(self._kv_head, self._group).result, member).result
             rows = [build.fill(zero, [self._keys], len(sums) + n) for n in range(blocks.row_states)]
-            after = self._sweep(blocks, keys, [*carried, *rows])
+            after = self._kv_pass(blocks, keys, [*carried, *rows])
             blocks.scatter_rows(after[len(sums) :])
             return after[: len(sums)]
 
@@ -136,7 +136,7 @@ class _Kernel:
         for tile, position in zip(sums, plan.key_sums, strict=True):
             build.store(tile, frame.outputs[position], *keys.place())
 
-    def _sweep(self, blocks: PairBlocks, keys: KeyBlock, carried: list[ir.Value]) -> list[ir.Value]:
+    def _kv_pass(self, blocks: PairBlocks, keys: KeyBlock, carried: list[ir.Value]) -> list[ir.Value]:
         """Runs over all queries that see some of the keys."""
         pairs = self._plan.pairs
         bounds, limits = piece(pairs, "attn.query_bounds"), None

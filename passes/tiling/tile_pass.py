@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
-from attn_mlir.passes.linear_groups import follower_of, gradient_of, leader_of, sweep_of
+from attn_mlir.passes.linear_groups import follower_of, gradient_of, leader_of, scan_of
 from attn_mlir.passes.regions import find_all, piece, returned_by, walk
 from attn_mlir.passes.tiling.frame import argument_number
 
@@ -59,7 +59,7 @@ class TilePass(Pass):
         for op in (op for op in ops if op.name == name):
             op.location.emit_error(f"{self.name}: '{name}' is not in {form} form; run {needed} first")
             return None
-        clusters = [op for op in ops if sweep_of(op) is None and leader_of(op) is None]
+        clusters = [op for op in ops if scan_of(op) is None and leader_of(op) is None]
         found = []
         for op in (op for op in clusters if op.name in OPS[self.kind]):
             function = op.parent

@@ -54,7 +54,7 @@ class CompiledFunction(Protocol):
         ...
 
     def segment_for(self, inputs: Sequence[Any]) -> int:
-        """Of a linear attention: for how many positions the device would rather sweep segments at the same time; 0: it need not.
+        """Of a linear attention: for how many positions the device would rather scan segments at the same time; 0: it need not.
 
         `inputs` are those of `run`. `compile_derivative` takes the number.
         """

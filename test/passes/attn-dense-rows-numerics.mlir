@@ -1,4 +1,4 @@
-// Derived online programs, with several sweeps, accumulators and captured values among them, come back as rows of equal value.
+// Derived online programs, with several passes, accumulators and captured values among them, come back as rows of equal value.
 // RUN: attn-run %S/../Inputs/layer-norm.mlir -p 'attn-online-rewrite,attn-dense-rows' | FileCheck %s
 // RUN: attn-run %S/../Inputs/std-temperature.mlir -p 'attn-online-rewrite,attn-dense-rows' | FileCheck %s
 // RUN: attn-run %S/../Inputs/sink.mlir -p 'attn-online-rewrite,attn-dense-rows' | FileCheck %s

@@ -1,4 +1,4 @@
-// Gradients of a delta rule are sweeps: what is written once more, dq, dx from the far end (which removes e), de, and dk of two writers.
+// Gradients of a delta rule are scans: what is written once more, dq, dx from the far end (which removes e), de, and dk of two writers.
 // RUN: attn-opt %inputs/linear/gated-delta.mlir -p 'attn-differentiate{functions=bwd crossing=true interval=64}' | FileCheck %s
 
 // CHECK-LABEL: func.func @attention_bwd(

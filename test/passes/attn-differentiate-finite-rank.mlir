@@ -2,13 +2,13 @@
 // RUN: attn-opt %s -p 'attn-differentiate{functions=bwd only=true},canonicalize,cse' | FileCheck %s
 
 // CHECK-LABEL: @attention_bwd(
-// CHECK:         %[[SWEEP:[0-9]+]]:2 = "attn.attention"(%do, %v, %v) ({
+// CHECK:         %[[PASS:[0-9]+]]:2 = "attn.attention"(%do, %v, %v) ({
 // CHECK:           "attn.row"() ({
 // CHECK-NEXT:      ^bb0(%[[DP:[a-z0-9_]+]]: f32,
 // CHECK-NEXT:        %[[SUM:[a-z0-9_]+]] = "attn.reduce"(%[[DP]]) {kind = "sum"}
 // CHECK-NEXT:        "attn.yield"(%[[ZERO:[a-z0-9_]+]], %[[SUM]])
 // CHECK:         "attn.elements"(
-// CHECK:           tensor.extract %[[SWEEP]]#1
+// CHECK:           tensor.extract %[[PASS]]#1
 // CHECK:         "attn.pair"() ({
 func.func @attention(%q: tensor<?x?x?x8xf32>, %k: tensor<?x?x?x8xf32>, %v: tensor<?x?x?x8xf32>) -> tensor<?x?x?x8xf32> {
   %o = "attn.attention"(%q, %k, %v) ({

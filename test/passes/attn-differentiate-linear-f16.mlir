@@ -1,4 +1,4 @@
-// Over f16 a small scale of q stays out of the states of dv's sweep, where they end as the gradient of the initial state: k has it instead.
+// Over f16 a small scale of q stays out of the states of dv's scan, where they end as the gradient of the initial state: k has it instead.
 // RUN: sed -e 's/x?x16xf32>/x?x16xf16>/g' -e 's/x?x8xf32>/x?x8xf16>/g' %inputs/linear/simple-gla.mlir > %t.mlir
 // RUN: attn-opt %t.mlir -p 'attn-differentiate{functions=bwd only=true}' | FileCheck %s
 // RUN: attn-opt %t.mlir -p 'attn-differentiate{functions=bwd only=true crossing=true}' | FileCheck %s --check-prefix=USUAL
@@ -23,7 +23,7 @@
 // ROWS-NOT:        "attn.key"
 // SAME: PASS
 
-// Not where decays have a gradient, which is made of products of both sweeps: k is a tensor of its own there.
+// Not where decays have a gradient, which is made of products of both scans: k is a tensor of its own there.
 // TENSOR:        "attn.elements"(%k)
 // TENSOR:        %[[K:.*]] = "attn.collect"
 // TENSOR:        "attn.linear_attention"(%v, %do, %q, {{.*}}, %d_final_state, %[[K]])
@@ -46,7 +46,7 @@
 // CHECK:         %[[OF_INITIAL:.*]] = "attn.collect"(%[[ELEMENTS]])
 // CHECK:         return {{.*}}, %[[OF_INITIAL]] :
 
-// As it is where states are shared with dk's sweep, where nothing asks for that gradient, and where the scale would make states too large.
+// As it is where states are shared with dk's scan, where nothing asks for that gradient, and where the scale would make states too large.
 // USUAL-NOT:     attn.elements
 // USUAL:         "attn.linear_attention"(%k, %q, %do, {{.*}}, %d_final_state) ({
 // USUAL-NEXT:      "attn.key"

@@ -3,7 +3,7 @@
 // RUN: sed -e 's/x16xf32>/x16xbf16>/g' -e 's/x8xf32>/x8xbf16>/g' %inputs/linear/skip.mlir > %t.bf16
 // RUN: attn-opt %t.bf16 -p 'attn-differentiate{functions=bwd only=true},attn-simplify' | FileCheck %s --check-prefix=BF16
 
-// The sweep makes dv of values times dt: the skip comes with dt.
+// The scan makes dv of values times dt: the skip comes with dt.
 // CHECK-NOT:     attn.skip
 // CHECK:         %[[DV:.*]] = "attn.linear_attention"(%k, %q, %do, %[[DT:[^)]*]]) ({
 // CHECK-NOT:     attn.skip

@@ -8,7 +8,7 @@
 // RUN: attn-opt %inputs/linear/simple-gla.mlir -p 'attn-differentiate{functions=bwd only=true}' | FileCheck %s --check-prefix=SCALE
 // RUN: attn-opt %inputs/linear/mamba2.mlir -p 'attn-differentiate{functions=bwd only=true}' | FileCheck %s --check-prefix=ROWS
 
-// Values times dt of their positions: sweeps that read v multiply its rows, wherever it stands; the chain rule has dv of what o is made of.
+// Values times dt of their positions: scans that read v multiply its rows, wherever it stands; the chain rule has dv of what o is made of.
 // ROWS-NOT:     attn.elements
 // ROWS:         "attn.linear_attention"(%do, %v, %k, {{.*}}, %q) ({
 // ROWS-NEXT:      "attn.key"

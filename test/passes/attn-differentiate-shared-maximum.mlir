@@ -1,4 +1,4 @@
-// A maximum that matters: its adjoint is shared evenly among the keys that attain it, which are counted in a sweep.
+// A maximum that matters: its adjoint is shared evenly among the keys that attain it, which are counted in a pass.
 // RUN: attn-opt %s -p 'attn-differentiate{functions=bwd only=true},canonicalize,cse' | FileCheck %s
 
 // CHECK-LABEL: @attention_bwd(

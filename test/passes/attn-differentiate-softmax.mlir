@@ -1,4 +1,4 @@
-// Softmax: sum_j dp_j p_j is <do, o>, so no sweep is needed; the adjoint of the maximum is zero and dropped.
+// Softmax: sum_j dp_j p_j is <do, o>, so no pass is needed; the adjoint of the maximum is zero and dropped.
 // RUN: attn-opt %s -p 'attn-differentiate{functions=bwd only=true},canonicalize,cse' | FileCheck %s
 
 // CHECK-LABEL: @attention_bwd(

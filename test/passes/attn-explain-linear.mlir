@@ -1,5 +1,5 @@
 // RUN: attn-opt %inputs/linear/gla.mlir --attn-explain | FileCheck %s
-// RUN: attn-opt %inputs/linear/backward-sweep.mlir --attn-explain | FileCheck %s --check-prefix=EARLIER
+// RUN: attn-opt %inputs/linear/backward-scan.mlir --attn-explain | FileCheck %s --check-prefix=EARLIER
 // RUN: attn-opt %inputs/linear/simple-gla.mlir -p 'attn-chunk-rewrite{chunk=32}' --attn-explain | FileCheck %s --check-prefix=CHUNK
 // RUN: attn-opt %inputs/linear/skip.mlir --attn-explain | FileCheck %s --check-prefix=SKIP
 

@@ -1,10 +1,10 @@
 // (s - mean)^3 has rank 4: two passes by default, one pass with four accumulators on request.
-// RUN: attn-opt %s -p 'attn-online-rewrite' | FileCheck %s --check-prefix=SWEEPS
+// RUN: attn-opt %s -p 'attn-online-rewrite' | FileCheck %s --check-prefix=PASSES
 // RUN: attn-opt %s -p 'attn-online-rewrite{max-accumulators=4}' | FileCheck %s --check-prefix=RANK
 
-// SWEEPS-COUNT-2: "attn.step"
-// SWEEPS-NOT:     "attn.merge"
-// SWEEPS:         accumulators = 1 : i64
+// PASSES-COUNT-2: "attn.step"
+// PASSES-NOT:     "attn.merge"
+// PASSES:         accumulators = 1 : i64
 // RANK:           "attn.step"
 // RANK-NOT:       "attn.step"
 // RANK:           "attn.merge"

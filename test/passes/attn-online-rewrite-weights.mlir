@@ -19,7 +19,7 @@
 // EXPLAIN:       acc0' = acc0 + sum max(s, 0) v
 // EXPLAIN:       acc1' = acc1 + sum max(s, 0) v1
 // EXPLAIN:       acc2' = acc2 + sum (s1 * max(s, 0)) v
-func.func @two_sweeps(%q: tensor<?x?x?x8xf32>, %k: tensor<?x?x?x8xf32>, %v: tensor<?x?x?x8xf32>, %w: tensor<?x?x?x8xf32>) -> tensor<?x?x?x8xf32> {
+func.func @two_kv_passes(%q: tensor<?x?x?x8xf32>, %k: tensor<?x?x?x8xf32>, %v: tensor<?x?x?x8xf32>, %w: tensor<?x?x?x8xf32>) -> tensor<?x?x?x8xf32> {
   %o = "attn.attention"(%q, %k, %v) ({
     "attn.product"(%q, %w) : (tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>) -> ()
     "attn.term"(%w) {output = 1 : i64} : (tensor<?x?x?x8xf32>) -> ()

@@ -57,7 +57,7 @@ func.func @gradients(%q: !q, %k: !v, %do: !v, %decay: !g) -> (!q, !g) {
 
 // -----
 
-// The gradient of log decays without differences belongs to the backward sweep, whose products and states go nowhere else.
+// The gradient of log decays without differences belongs to the backward scan, whose products and states go nowhere else.
 
 !q = tensor<?x?x?x16xf32>
 !v = tensor<?x?x?x8xf32>

@@ -1,11 +1,11 @@
-// The sweeps for dk and dv sum up the same states: with `share-states` they are one kernel, which updates the state once for both.
+// The scans for dk and dv sum up the same states: with `share-states` they are one kernel, which updates the state once for both.
 // RUN: attn-opt %inputs/linear/simple-gla.mlir -p 'attn-differentiate{functions=bwd wrt=q+k+v only=true},attn-outline{share-states=true}' | FileCheck %s
 // RUN: attn-opt %inputs/linear/simple-gla.mlir -p 'attn-differentiate{functions=bwd wrt=q+k+v only=true},attn-outline{share-states=true keep-hosts=false},attn-chunk-rewrite{chunk=32},attn-tile,canonicalize,cse' | FileCheck %s --check-prefix=TILE
 // RUN: attn-opt %inputs/linear/simple-gla.mlir -p 'attn-differentiate{functions=bwd wrt=q+k+v+arg3 only=true crossing=true interval=64},attn-outline{share-states=true keep-hosts=false},attn-chunk-rewrite{chunk=32}' | FileCheck %s --check-prefix=CHUNKS
 // RUN: attn-opt %inputs/linear/row-factors.mlir -p 'attn-differentiate{functions=bwd wrt=q+k+v only=true},attn-outline{share-states=true keep-hosts=false},attn-chunk-rewrite{chunk=32},attn-tile,canonicalize,cse' | FileCheck %s --check-prefix=ROWS
 // RUN: attn-opt %inputs/linear/gated-delta.mlir -p 'attn-differentiate{functions=bwd only=true},attn-outline{gradients-apart=true}' | FileCheck %s --check-prefix=APART
 
-// The gradient of the decays belongs to the sweep for dk, or is a kernel of its own.
+// The gradient of the decays belongs to the scan for dk, or is a kernel of its own.
 // APART:       func.func private @attention_bwd_{{[0-9]+}}_decay_gradient(
 // APART-NOT:     attn.linear_attention
 // APART:         "attn.decay_gradient"
@@ -30,7 +30,7 @@
 // TILE:            %[[NEXT:.*]] = "tile.dot_rescale"(%[[STATE]]
 // TILE-NEXT:       scf.yield %[[NEXT]]
 
-// Also where rows have factors: those of what enters the state are the same, those of the rows that are made are each sweep's own.
+// Also where rows have factors: those of what enters the state are the same, those of the rows that are made are each scan's own.
 // ROWS-LABEL:  func.func @attention_bwd_1_linear_attention(
 // ROWS:          scf.for
 // ROWS:            %[[OF_V:.*]] = "tile.map"
@@ -47,7 +47,7 @@
 // ROWS:            tensor.extract %[[OF_Q]][%j]
 // ROWS:            "tile.store"({{.*}}, %o_beside,
 
-// Both have the chunks of the sweep that adds up the gradient of the decays.
+// Both have the chunks of the scan that adds up the gradient of the decays.
 // CHUNKS-LABEL: func.func private @attention_bwd_1_linear_attention(
 // CHUNKS:         chunk = 64 : i64, crossing, direction = "backward"
 // CHUNKS:         chunk = 64 : i64, direction = "backward"

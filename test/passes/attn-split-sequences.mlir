@@ -33,7 +33,7 @@ func.func @forward(%q: !q, %k: !q, %v: !v, %g: !g, %initial: !s) -> (!v, !s) {
 
 // -----
 
-// The sweeps of dk and dv have the same states: what segments add to them is computed once.
+// The scans of dk and dv have the same states: what segments add to them is computed once.
 
 !k = tensor<?x?x?x16xf16>
 !v = tensor<?x?x?x8xf16>

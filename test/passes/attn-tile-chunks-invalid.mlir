@@ -55,7 +55,7 @@ func.func @attention(%q: !t, %k: !t, %v: !t) -> !t attributes {tile.blocks = arr
 !g = tensor<?x?x?xf32>
 
 func.func @gradient(%q: !t, %k: !t, %v: !t, %g: !g, %a: !g, %s: !t) -> !g attributes {tile.blocks = array<i64: 16, 2>} {
-  // expected-error @below {{attn-tile-chunks: a sweep that adds up the gradient of the decays, or shares states, works on all columns of v}}
+  // expected-error @below {{attn-tile-chunks: a scan that adds up the gradient of the decays, or shares states, works on all columns of v}}
   %o, %b, %e = "attn.chunk"(%q, %k, %v, %g, %v) ({
     "attn.carry"() ({
     ^bb0(%total: f32):

@@ -19,7 +19,7 @@
 // COARSE:      %[[O:.*]] = "tile.dot_rescale"(%{{.*}}, %{{.*}}, %[[WEIGHTS]], %[[V:[^)]*]])
 // COARSE:      "tile.dot_add"(%[[O]], %[[REST]], %[[V]])
 
-// A sweep in f16 in blocks of 4 of v's 8 columns: what goes into products is rounded, the state is not; sums over columns have a slot each.
+// A scan in f16 in blocks of 4 of v's 8 columns: what goes into products is rounded, the state is not; sums over columns have a slot each.
 // Of such sums differences are taken: there the state, and what enters it, are two rounded pieces each, and pairs of a position with itself are
 // added to o behind the sums.
 

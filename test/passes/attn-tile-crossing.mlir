@@ -1,4 +1,4 @@
-// Gradients of decays without differences: the forward sweep sums up what comes from before the chunk, and its own pairs.
+// Gradients of decays without differences: the forward scan sums up what comes from before the chunk, and its own pairs.
 // RUN: attn-opt %inputs/linear/simple-gla.mlir -p 'attn-differentiate{functions=bwd wrt=arg3 only=true interval=64 crossing=true},attn-outline{keep-hosts=false},attn-chunk-rewrite,cpu-numerics,attn-tile,canonicalize,cse' | FileCheck %s
 
 // CHECK-LABEL: func.func @attention_bwd_{{.*}}linear_attention
@@ -21,7 +21,7 @@
 // CHECK:             arith.addf
 // CHECK:           "tile.store"(%[[PRODUCTS]]
 
-// The backward sweep sums up what goes beyond the chunk, for each position from all before it, and adds what it reads: of what comes from
+// The backward scan sums up what goes beyond the chunk, for each position from all before it, and adds what it reads: of what comes from
 // before the chunk what goes to its positions, and by the state what goes beyond. It stores the gradient, neither products nor states.
 // CHECK-LABEL: func.func @attention_bwd_{{.*}}linear_attention
 // CHECK-SAME:    %[[A:[^:]*]]: memref<?x?x?xf32, strided<[?, ?, ?]>>, %[[STATES:[^:]*]]: memref<?x?x?x8xf32, strided<[?, ?, ?, ?]>>, %d_log_decay

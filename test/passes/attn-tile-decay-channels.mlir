@@ -1,4 +1,4 @@
-// With the function attribute `tile.decay_channels`, what decays of channels make of a chunk is one op, in both directions; of value channels in sweeps with products.
+// With the function attribute `tile.decay_channels`, what decays of channels make of a chunk is one op, in both directions; of value channels in scans with products.
 // RUN: sed -e 's/) {$/) attributes {tile.decay_channels} {/' %inputs/linear/gla.mlir > %t.forward
 // RUN: sed -e 's/"forward"/"backward"/' %t.forward > %t.backward
 // RUN: attn-opt %t.forward -p 'attn-chunk-rewrite,attn-tile,canonicalize,cse' | FileCheck %s

@@ -10,7 +10,7 @@ class Case:
     """`states` None: any number."""
 
     rule: Rule
-    sweeps: int = 1
+    kv_passes: int = 1
     accumulators: int = 1
     states: int | None = None
     outputs: tuple[str, ...] = ()
@@ -226,9 +226,9 @@ CASES: dict[str, Case] = {
     "taylor": Case(taylor, states=1),
     "layer norm": Case(layer_norm, accumulators=2, states=3),
     "mean-centred softmax": Case(mean_centred, states=4),
-    "std temperature": Case(std_temperature, sweeps=2, states=3),
-    "threshold": Case(threshold, sweeps=2, states=1),
-    "threshold normalised": Case(threshold_normalised, sweeps=2, states=2),
+    "std temperature": Case(std_temperature, kv_passes=2, states=3),
+    "threshold": Case(threshold, kv_passes=2, states=1),
+    "threshold normalised": Case(threshold_normalised, kv_passes=2, states=2),
     "temperature per head": Case(head_temperature, states=2),
     "temperature per head, late": Case(head_temperature_late, states=3),
     "softplus": Case(softplus, states=1),
@@ -239,12 +239,12 @@ CASES: dict[str, Case] = {
     "largest weight": Case(largest_weight, states=3, outputs=("top",)),
     "min-max normalised": Case(normalised_score, accumulators=2, states=2),
     "squared softmax": Case(squared_softmax, states=2),
-    "softmax of normalised": Case(softmax_of_normalised, sweeps=2, states=2),
-    "top one": Case(top_one, sweeps=2, states=2),
+    "softmax of normalised": Case(softmax_of_normalised, kv_passes=2, states=2),
+    "top one": Case(top_one, kv_passes=2, states=2),
     "leaky": Case(leaky, states=2),
     "power four": Case(power_four, states=1),
     "third moment": Case(third_moment, outputs=("skew",)),
-    "nested thresholds": Case(nested_three, sweeps=3, states=3),
+    "nested thresholds": Case(nested_three, kv_passes=3, states=3),
     "log-sum-exp": Case(log_sum_exp, states=2, outputs=("lse",)),
     "a condition on the head": Case(only_some_heads, states=4),
     "uniform": Case(nothing_varies, states=1),

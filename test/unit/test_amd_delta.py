@@ -57,7 +57,7 @@ def test_an_erase_key_of_its_own_read_before_the_update() -> None:
 @needs_host_clang
 @pytest.mark.parametrize("channels", [False, True])
 def test_another_key_is_removed(channels: bool) -> None:
-    """The gradient of decays is of two sweeps: a kernel of its own adds up states."""
+    """The gradient of decays is of two scans: a kernel of its own adds up states."""
     check(inputs(40, channels=channels), removed=True)
 
 

@@ -98,7 +98,7 @@ def test_sequences_of_offsets() -> None:
     ],
 )
 def test_segments_swept_at_the_same_time(fields: dict[str, Any]) -> None:
-    """Equal to one sweep to the rounding of its 16-bit products; the last segment is short."""
+    """Equal to one scan to the rounding of its 16-bit products; the last segment is short."""
     program = half(interval=64, **fields)
     one, parts = (check(program, 200, segment=segment) for segment in (0, 64))
     for name, whole in one.items():

@@ -36,7 +36,7 @@ def test_lengths_and_states(length: int) -> None:
 @needs_host_clang
 @pytest.mark.parametrize("fields", [{"state": "kv"}, {"state": "vk"}, {"channels": "key"}, CHANNELS])
 @pytest.mark.parametrize("direction", ["forward", "backward"])
-def test_sweeps_with_products_and_states(direction: str, fields: dict[str, str]) -> None:
+def test_scans_with_products_and_states(direction: str, fields: dict[str, str]) -> None:
     check(wide(direction=direction, initial=True, final=True, factor=True, interval=64, **fields), 100, bar=BAR)
 
 

@@ -95,7 +95,7 @@ def recurrence(gradients: bool = False) -> tuple[torch.Tensor, torch.Tensor, tor
     return q, k, v, -torch.rand(1, 2, 40, generator=torch.Generator().manual_seed(1))
 
 
-def test_a_linear_attention_tunes_sweeps_of_both_passes(asked: Asked) -> None:
+def test_a_linear_attention_tunes_scans_of_both_passes(asked: Asked) -> None:
     given, again = recurrence(gradients=True), recurrence(gradients=True)
     attention = LinearAttention(output_final_state=True, tune=True, tune_file="found.json")
     for o, state in (attention(*given), linear_attention(*again, output_final_state=True)):

@@ -48,7 +48,7 @@ def test_the_formula_does_not_depend_on_chunks(benchmark: Any) -> None:
 
 
 def test_few_heads_are_also_timed_as_whole_sequences(benchmark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With more threads than heads, the sweep without segments takes a turn; the table shows it in its last column."""
+    """With more threads than heads, the scan without segments takes a turn; the table shows it in its last column."""
     asked: list[int | None] = []
 
     def formula(q: Any, k: Any, v: Any, decay: Any, segment_size: int | None = None) -> Any:

@@ -171,8 +171,8 @@ def test_the_sanitizer_sees_how_kernels_were_built(load: Any, monkeypatch: pytes
 
 def test_small_linear_attentions_know_what_is_right(load: Any) -> None:
     """Sequences of which one is empty, heads that share, mods: the formula is that of the kernels."""
-    sweeps = load("nvidia_sanitize_linear").Sweeps("", (1, 2, 1, 40, 16, 8), ends=(10, 10, 40), mods=True)
-    results, error = sweeps.run("cpu")
+    scans = load("nvidia_sanitize_linear").Scans("", (1, 2, 1, 40, 16, 8), ends=(10, 10, 40), mods=True)
+    results, error = scans.run("cpu")
     assert error < 5e-3 and results[1].shape[0] == 3 and all(bool(x.isfinite().all()) for x in results)
 
 

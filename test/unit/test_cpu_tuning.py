@@ -16,9 +16,9 @@ from attn_mlir.backends.cpu import driver
 from attn_mlir.backends.cpu.passes.choose_blocks import TUNED
 from attn_mlir.backends.cpu.target import DESKTOP, SERVER, TARGETS, CpuTarget, host
 from attn_mlir.backends.cpu.tuning import program
+from attn_mlir.backends.cpu.tuning.chunk_scan_facts import CpuScanFacts
 from attn_mlir.backends.cpu.tuning.model import cost, problem_of
 from attn_mlir.backends.cpu.tuning.space import CpuSpace
-from attn_mlir.backends.cpu.tuning.sweep_facts import CpuSweepFacts
 from attn_mlir.backends.fields import Fields
 from attn_mlir.backends.tuning.facts import KernelFacts
 from attn_mlir.backends.tuning.space import Workload, left_out, ranked, to_measure
@@ -31,9 +31,9 @@ from engine_helpers import OnlineSoftmax
 
 FORWARD = KernelFacts("rows", "f32", (64,), (64,), (), 1.0, 5.0, False)
 BACKWARD = KernelFacts("pairs", "f32", (64, 64), (64, 64), (64,), 1.0, 8.0, True)
-SCAN = KernelFacts("chunks", "f32", (64,), (64,), sweep=CpuSweepFacts(64, 64, 32, 64, 0, False))
-TOGETHER = dataclasses.replace(SCAN, sweep=dataclasses.replace(SCAN.sweep, whole_columns=True))
-ONE_CHUNK = dataclasses.replace(SCAN, sweep=dataclasses.replace(SCAN.sweep, one_chunk=True))
+SCAN = KernelFacts("chunks", "f32", (64,), (64,), scan=CpuScanFacts(64, 64, 32, 64, 0, False))
+TOGETHER = dataclasses.replace(SCAN, scan=dataclasses.replace(SCAN.scan, whole_columns=True))
+ONE_CHUNK = dataclasses.replace(SCAN, scan=dataclasses.replace(SCAN.scan, one_chunk=True))
 WORK = Workload(1024, 1024, 8)
 
 
@@ -89,7 +89,7 @@ def test_masks_bf16_and_exponentials_count() -> None:
         (SCAN, {"block_q": 128}, "chunk: 128 positions do not end where states are stored, every 64"),
         (SCAN, {"block_kv": 48}, "columns: 48 do not divide the 64 of v"),
         (ONE_CHUNK, {"block_q": 16}, "chunk: 16 positions, but sums of the gradients of decays are over chunks of 32"),
-        (TOGETHER, {"block_kv": 32}, "columns: 32, but a sweep that adds up decays' gradients, or shares states, works on all 64 of v"),
+        (TOGETHER, {"block_kv": 32}, "columns: 32, but a scan that adds up decays' gradients, or shares states, works on all 64 of v"),
     ],
 )
 def test_why_a_schedule_cannot_be(facts: KernelFacts, choices: Fields, told: str) -> None:

@@ -48,8 +48,8 @@ def error(got: list[np.ndarray], wanted: list[np.ndarray]) -> float:
 
 
 def ways(online: ir.Operation) -> list[dict[str, Any]]:
-    one_sweep = len(pieces(online, "attn.step")) == 1
-    return [{"block": (3, 1, 5)}, {"block": 29}, *([{"block": 4, "split": 3}] if one_sweep else [])]
+    one_kv_pass = len(pieces(online, "attn.step")) == 1
+    return [{"block": (3, 1, 5)}, {"block": 29}, *([{"block": 4, "split": 3}] if one_kv_pass else [])]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -59,8 +59,8 @@ def test_online_form(name: str) -> None:
     (online,) = find_all(module.operation, "attn.online")
     states = len(list(block_of(pieces(online, "attn.init")[0]).operations)[-1].operands)
     shape = (len(pieces(online, "attn.step")), online.attributes["accumulators"].value, states)
-    assert shape == (case.sweeps, case.accumulators, states if case.states is None else case.states)
-    assert (piece(online, "attn.merge") is not None) == (case.sweeps == 1)
+    assert shape == (case.kv_passes, case.accumulators, states if case.states is None else case.states)
+    assert (piece(online, "attn.merge") is not None) == (case.kv_passes == 1)
     wanted = evaluate(parse(text_of(case)), inputs())
     for options in ways(online):
         assert error(evaluate(module, inputs(), **options), wanted) < EXACT

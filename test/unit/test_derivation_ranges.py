@@ -82,12 +82,12 @@ FOUND: list[tuple[Rule, bool, CarriedForm, int]] = [
 ]
 
 
-@pytest.mark.parametrize(("rule", "narrow", "form", "sweeps"), FOUND)
-def test_form_that_stays_in_range(rule: Rule, narrow: bool, form: CarriedForm, sweeps: int) -> None:
+@pytest.mark.parametrize(("rule", "narrow", "form", "kv_passes"), FOUND)
+def test_form_that_stays_in_range(rule: Rule, narrow: bool, form: CarriedForm, kv_passes: int) -> None:
     row = row_of(rule)
     found = derive(row, narrow=narrow)
     plan = found.program.plan
-    assert (plan.form, plan.sweeps) == (form, sweeps)
+    assert (plan.form, plan.kv_passes) == (form, kv_passes)
     assert "because the usual form" in found.choice
     assert "where the row as written does not" in found.choice
     ranges = RangeFinder(row, np.float16 if narrow else None)

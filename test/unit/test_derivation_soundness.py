@@ -64,17 +64,17 @@ def wrong_extremum(nf: Normal, n: Expr) -> Sum:
 def test_wrong_rule_is_caught(monkeypatch: pytest.MonkeyPatch, op: str, rule: object, row: Rule) -> None:
     monkeypatch.setitem(rules.RULES, op, rule)
     planted = program.OnlineRow(RowPlan(row_of(row)))
-    assert planted.plan.sweeps == 1
+    assert planted.plan.kv_passes == 1
     assert Checker(planted.plan.row).check(planted).failed
     found = derived(row)
-    assert found.program.plan.sweeps == 2
+    assert found.program.plan.kv_passes == 2
     assert not found.report.failed
     assert any("numeric check" in d.detail for d in found.program.plan.decisions.values())
 
 
 def test_wrong_rescale_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program.OnlineRow, "_scale", lambda self, *_: self.graph.const(1.0))
-    assert derived(only_weight).program.plan.sweeps == 2
+    assert derived(only_weight).program.plan.kv_passes == 2
 
 
 def test_missing_guard_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,9 +82,9 @@ def test_missing_guard_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
         e = (s - s.mean()).exp()
         return e / e.sum("l")
 
-    assert derived(mean_centred).program.plan.sweeps == 1
+    assert derived(mean_centred).program.plan.kv_passes == 1
     monkeypatch.setattr(program, "breaks_identity", lambda *_: False)
-    assert derived(mean_centred).program.plan.sweeps == 2
+    assert derived(mean_centred).program.plan.kv_passes == 2
 
 
 def test_wrong_merge_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +95,7 @@ def test_wrong_merge_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
         return program.Merge(merge.states, merge.scales_b, merge.scales_a)
 
     monkeypatch.setattr(program.OnlineRow, "_merge", swapped)
-    assert derived(only_weight).program.plan.sweeps == 2
+    assert derived(only_weight).program.plan.kv_passes == 2
 
 
 def test_nothing_right_is_refused_with_a_location(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,17 +113,17 @@ def run_pass(module: ir.Module) -> None:
     manager.run(module.operation)
 
 
-def test_a_prefix_sum_of_zero_needs_one_more_sweep() -> None:
+def test_a_prefix_sum_of_zero_needs_one_more_kv_pass() -> None:
     """exp(s + 1 / sum s) separates, but a partial sum may vanish although the whole one does not."""
     found = derived(lambda s: (s * 0.1 + 1.0 / s.sum("a")).exp())
-    assert found.program.plan.sweeps == 2
+    assert found.program.plan.kv_passes == 2
 
 
 def test_positive_divisor_needs_proof() -> None:
     """relu(s / l) = relu(s) / l holds for l = 1 + sum exp s, not for l = sum s; where l may be 0 it holds, but 0 / 0 is no number."""
-    assert derived(lambda s: (s / (s.exp().sum("l") + 1.0)).most(0.0)).program.plan.sweeps == 1
-    assert derived(lambda s: (s / s.exp().sum("l")).most(0.0)).program.plan.sweeps == 2
-    assert derived(lambda s: (s / (s.sum("l") + 0.1)).most(0.0)).program.plan.sweeps == 2
+    assert derived(lambda s: (s / (s.exp().sum("l") + 1.0)).most(0.0)).program.plan.kv_passes == 1
+    assert derived(lambda s: (s / s.exp().sum("l")).most(0.0)).program.plan.kv_passes == 2
+    assert derived(lambda s: (s / (s.sum("l") + 0.1)).most(0.0)).program.plan.kv_passes == 2
 
 
 def test_square_root_of_a_square_is_an_absolute_value() -> None:
@@ -151,14 +151,14 @@ def test_derivation_is_deterministic() -> None:
     assert derived(only_weight).report == derived(only_weight).report
 
 
-def test_more_accumulators_instead_of_a_sweep() -> None:
+def test_more_accumulators_instead_of_a_kv_pass() -> None:
     def cubic(s: V) -> V:
         d = s - s.mean()
         return d * d * d
 
-    assert derived(cubic).program.plan.sweeps == 2
+    assert derived(cubic).program.plan.kv_passes == 2
     four = derive(row_of(cubic), max_accumulators=4).program.plan
-    assert (four.sweeps, len(four.accumulators)) == (1, 4)
+    assert (four.kv_passes, len(four.accumulators)) == (1, 4)
 
 
 def test_checker_sees_a_small_error() -> None:

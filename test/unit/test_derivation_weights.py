@@ -25,7 +25,7 @@ from rows import module_text, parse
 KEEP: list[ir.Module] = []
 TANGENT = (Path(__file__).parent.parent / "Inputs" / "derivatives" / "softmax-tangent.mlir").read_text()
 EXACT = 1e-11
-# Sweeps and accumulators of tangents.
+# Passes and accumulators of tangents.
 SHAPES = {
     "softmax": (1, 3),
     "sigmoid": (1, 3),
@@ -65,10 +65,10 @@ def test_terms_of_v_share_what_is_made_of_it() -> None:
 
 
 def test_shared_sums_do_not_count() -> None:
-    """One accumulator for each weight is enough; without p, the tangent has none to share and needs another sweep."""
-    assert derived(TANGENT, limit=1).program.plan.sweeps == 1
+    """One accumulator for each weight is enough; without p, the tangent has none to share and needs another pass."""
+    assert derived(TANGENT, limit=1).program.plan.kv_passes == 1
     alone = TANGENT.replace('"attn.yield"(%p, %p_dot, %p)', '%zero = arith.constant 0.0 : f32\n      "attn.yield"(%zero, %p_dot, %zero)')
-    assert derived(alone, limit=1).program.plan.sweeps == 2
+    assert derived(alone, limit=1).program.plan.kv_passes == 2
     assert sums(derived(alone).program) == [0, 0]
 
 

@@ -72,8 +72,8 @@ def test_channels_of_values_decay_apart() -> None:
         np.testing.assert_allclose(products[b], others * heads(x)[b], rtol=1e-12, atol=1e-12)
 
 
-def test_a_backward_sweep_starts_from_the_far_end() -> None:
-    (q, k, v, g, initial, x), (o, final, products, states) = evaluated("backward-sweep", Sizes(2, 4, 2, 21))
+def test_a_backward_scan_starts_from_the_far_end() -> None:
+    (q, k, v, g, initial, x), (o, final, products, states) = evaluated("backward-scan", Sizes(2, 4, 2, 21))
     q, k, v, g = heads(q), heads(k), heads(v), heads(g)
     for b in range(2):
         w = factors(g[b][..., None], forward=False)[..., 0]

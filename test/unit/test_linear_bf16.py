@@ -85,7 +85,7 @@ def test_gradients_of_what_factors_of_rows_read(seed: int, decays: bool) -> None
 
 
 def test_gradients_with_a_skip() -> None:
-    """dv is what one sweep makes: its sums times dt, and do times what rows of o get of their own rows of v."""
+    """dv is what one scan makes: its sums times dt, and do times what rows of o get of their own rows of v."""
     random = np.random.default_rng(0)
     q, k, v, do = (torch.from_numpy(random.normal(size=(1, n, T, d))).bfloat16() for n, d in ((1, K), (1, K), (HEADS, V), (HEADS, V)))
     dt, g = (torch.from_numpy(random.uniform(*ends, (1, HEADS, T))).float() for ends in ((0.1, 1.0), (-0.2, 0.0)))

@@ -1,4 +1,4 @@
-"""Gradients of log decays made without differences: the sweeps' `crossing` products and states, in the evaluator and as tile kernels."""
+"""Gradients of log decays made without differences: the scans' `crossing` products and states, in the evaluator and as tile kernels."""
 
 import itertools
 from typing import Any
@@ -19,7 +19,7 @@ Arrays = dict[str, Any]
 
 
 def program(direction: str, channels: str, chunk: int, offsets: bool) -> tuple[Linear, str]:
-    """A sweep that makes dq (forward) or dk: values take the place of keys, keys that of values. Intervals are chunks, or `SMALLEST`."""
+    """A scan that makes dq (forward) or dk: values take the place of keys, keys that of values. Intervals are chunks, or `SMALLEST`."""
     more = {"direction": direction, "channels": channels, "offsets": offsets, "k": VALUES, "v": KEYS, "chunk": chunk}
     found = Linear(state="vk", initial=True, factor=True, interval=chunk or SMALLEST, element="f64", score="f64", **more)
     return found, found.text().replace("interval = ", "crossing, interval = ")
@@ -60,7 +60,7 @@ def gradient(x: Arrays, spans: list[tuple[int, int]]) -> np.ndarray:
 @pytest.mark.parametrize("offsets", [None, [0, 3, 3, 20, 27]])
 @pytest.mark.parametrize("channels", ["none", "value"])
 @pytest.mark.parametrize(("chunk", "tiles"), [(0, False), (8, False), (8, True), (12, True), (32, True)])
-def test_both_sweeps_add_up(chunk: int, tiles: bool, channels: str, offsets: list[int] | None) -> None:
+def test_both_scans_add_up(chunk: int, tiles: bool, channels: str, offsets: list[int] | None) -> None:
     rng = np.random.default_rng(0)
     bounds, interval = offsets or [0, 27], chunk or SMALLEST
     spans = list(itertools.pairwise(bounds))
@@ -74,9 +74,9 @@ def test_both_sweeps_add_up(chunk: int, tiles: bool, channels: str, offsets: lis
     against: Arrays = {"q": x["v"], "k": x["do"], "v": x["q"], **common, "initial": x["d_final"], "factor": x["k"], **ends}
     made = []
     for direction, given in (("forward", towards), ("backward", against)):
-        sweep, text = program(direction, channels, chunk, offsets is not None)
-        made.append(run(sweep, text, given, tiles))
-        assert error(made[-1]["o"], recurrence(sweep, given)["o"]) < 1e-12
+        scan, text = program(direction, channels, chunk, offsets is not None)
+        made.append(run(scan, text, given, tiles))
+        assert error(made[-1]["o"], recurrence(scan, given)["o"]) < 1e-12
     passing = (made[0]["states"] * made[1]["states"]).sum(axis=3).reshape(1, HEADS, -1, KEYS)
     found = made[0]["products"] + made[1]["products"]
     for n, (begin, end) in enumerate(spans):

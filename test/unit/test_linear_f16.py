@@ -41,7 +41,7 @@ def test_the_gradient_of_an_initial_state_of_which_little_is_left(channels: str,
 
 
 def test_gradients_of_decays_where_rows_of_q_and_k_have_factors() -> None:
-    """They are differences of products of two sweeps, whose roundings are the same."""
+    """They are differences of products of two scans, whose roundings are the same."""
     begin, end = HALF.index('"attn.query"'), HALF.index("}) {heads")
     text = HALF[:begin] + row_mod("query", "left") + row_mod("key", "right") + HALF[end:]
     text = text.replace(f"x{K}x{V}xf32>)", f"x{K}x{V}xf32>, %left: tensor<?x?x?xf32>, %right: tensor<?x?x?xf32>)", 1)

@@ -16,21 +16,21 @@ LENGTH = 1100
 """Two whole segments and a part of one."""
 
 
-def sweep(blocks: int = 1, chunk: int = 64, sequences: int = -1, outputs: int = 1) -> dict[str, KernelGrid]:
-    return {f"sweep{outputs}": KernelGrid("sweep", chunk, "chunks", 2, ("store",) * outputs, ((),), False, blocks, sequences)}
+def scan(blocks: int = 1, chunk: int = 64, sequences: int = -1, outputs: int = 1) -> dict[str, KernelGrid]:
+    return {f"scan{outputs}": KernelGrid("scan", chunk, "chunks", 2, ("store",) * outputs, ((),), False, blocks, sequences)}
 
 
 def backward() -> dict[str, KernelGrid]:
-    """Sweeps for dq and dk, with products and states, and for dv."""
-    (products,) = sweep(outputs=3).values()
-    return {"dq": products, "dk": products, **sweep()}
+    """Scans for dq and dk, with products and states, and for dv."""
+    (products,) = scan(outputs=3).values()
+    return {"dq": products, "dk": products, **scan()}
 
 
 def test_few_heads_and_long_sequences_are_cut() -> None:
-    assert choose_segment(sweep(), 1, 4, 65536, GPU) == 2048
-    assert choose_segment(sweep(blocks=4), 1, 4, 65536, GPU) == 8192
-    assert choose_segment(sweep(), 1, 4, 16384, GPU) == 512
-    assert choose_segment(sweep(chunk=32), 1, 1, 8192, DeviceModel(2, 0.45, 4.0, 0.0, 0.2, 2.8)) == 4096
+    assert choose_segment(scan(), 1, 4, 65536, GPU) == 2048
+    assert choose_segment(scan(blocks=4), 1, 4, 65536, GPU) == 8192
+    assert choose_segment(scan(), 1, 4, 16384, GPU) == 512
+    assert choose_segment(scan(chunk=32), 1, 1, 8192, DeviceModel(2, 0.45, 4.0, 0.0, 0.2, 2.8)) == 4096
 
 
 @pytest.mark.parametrize(
@@ -38,8 +38,8 @@ def test_few_heads_and_long_sequences_are_cut() -> None:
     [(32, 4096, 1024, 1024), (32, 16384, 4096, 4096), (48, 8192, 0, 1024), (64, 4096, 0, 2048), (64, 65536, 0, 32768)],
 )
 def test_a_backward_is_cut_where_a_forward_is_not(heads: int, length: int, forward: int, both: int) -> None:
-    """Its sweeps take longer, and two of them share the states that segments begin with. What was fastest on an H200."""
-    assert choose_segment(sweep(), 1, heads, length, GPU) == forward
+    """Its scans take longer, and two of them share the states that segments begin with. What was fastest on an H200."""
+    assert choose_segment(scan(), 1, heads, length, GPU) == forward
     assert choose_segment(backward(), 1, heads, length, GPU) == both
 
 
@@ -48,17 +48,17 @@ def test_a_backward_is_cut_where_a_forward_is_not(heads: int, length: int, forwa
 )
 def test_programs_that_share_rows_crowd_less(batch: int, heads: int, length: int, size: int) -> None:
     """K = 256, V = 512: four programs a head. What was fastest on an H200."""
-    assert choose_segment(sweep(blocks=4), batch, heads, length, GPU) == size
+    assert choose_segment(scan(blocks=4), batch, heads, length, GPU) == size
 
 
 @pytest.mark.parametrize(
     ("kernels", "batch", "heads", "length", "machine"),
     [
-        (sweep(), 8, 32, 65536, GPU),  # enough programs
-        (sweep(), 1, 1, 1023, GPU),  # too short
-        (sweep(), 1, 1, 65536, DeviceModel(1)),  # nothing runs at the same time
-        (sweep(sequences=3), 1, 1, 65536, GPU),  # sequences by cu_seqlens
-        ({}, 1, 1, 65536, GPU),  # no sweep
+        (scan(), 8, 32, 65536, GPU),  # enough programs
+        (scan(), 1, 1, 1023, GPU),  # too short
+        (scan(), 1, 1, 65536, DeviceModel(1)),  # nothing runs at the same time
+        (scan(sequences=3), 1, 1, 65536, GPU),  # sequences by cu_seqlens
+        ({}, 1, 1, 65536, GPU),  # no scan
     ],
 )
 def test_others_stay_whole(kernels: dict[str, KernelGrid], batch: int, heads: int, length: int, machine: DeviceModel) -> None:
@@ -66,7 +66,7 @@ def test_others_stay_whole(kernels: dict[str, KernelGrid], batch: int, heads: in
 
 
 def test_lengths_ask_for_few_programs() -> None:
-    chosen = {choose_segment(sweep(), 1, 4, length, GPU) for length in range(1024, 200000, 331)}
+    chosen = {choose_segment(scan(), 1, 4, length, GPU) for length in range(1024, 200000, 331)}
     assert len(chosen) <= 6 and all(size % UNIT == 0 and size & (size - 1) == 0 for size in chosen)
 
 

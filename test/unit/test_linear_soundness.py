@@ -1,4 +1,4 @@
-"""Gradients of linear attention are believed only where they agree with differences: wrong sweeps are caught."""
+"""Gradients of linear attention are believed only where they agree with differences: wrong scans are caught."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from attn_mlir.passes.differentiation.errors import DifferentiationError
 from attn_mlir.passes.differentiation.linear_check import certified, check_gradients
-from attn_mlir.passes.differentiation.linear_model import GRADIENTS, LinearSweep
+from attn_mlir.passes.differentiation.linear_model import GRADIENTS, LinearScanPlan
 from attn_mlir.tools.attn_run import main
 from programs import text_of
 
@@ -34,7 +34,7 @@ def test_the_gradients_are_confirmed(forward: bool, channels: str) -> None:
 
 
 @pytest.mark.parametrize(("role", "wrong"), WRONG.values(), ids=WRONG)
-def test_a_wrong_sweep_is_caught(role: str, wrong: LinearSweep) -> None:
+def test_a_wrong_scan_is_caught(role: str, wrong: LinearScanPlan) -> None:
     with pytest.raises(DifferentiationError, match="differs from differences"):
         check_gradients(True, "none", {**GRADIENTS, role: wrong})
 

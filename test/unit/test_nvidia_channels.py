@@ -1,4 +1,4 @@
-"""Sweeps whose key channels have decays of their own, for Hopper: which the emitter takes, what it prints, what ptxas makes of it."""
+"""Scans whose key channels have decays of their own, for Hopper: which the emitter takes, what it prints, what ptxas makes of it."""
 
 import re
 import shutil
@@ -8,7 +8,7 @@ import pytest
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia import compile as nvcc
 from attn_mlir.backends.nvidia.hopper.channel_read import read_channels
-from attn_mlir.backends.nvidia.hopper.channel_sweep import emit_channels, plan_channels
+from attn_mlir.backends.nvidia.hopper.channel_scan import emit_channels, plan_channels
 from attn_mlir.backends.nvidia.target import TARGETS
 from attn_mlir.errors import UnsupportedError
 from linear_programs import Linear
@@ -73,8 +73,8 @@ def test_nothing_is_loaded_where_there_are_no_chunks() -> None:
 
 def test_there_is_one_schedule() -> None:
     with scheduled(text_of()) as kernel:
-        sweep = read_channels(kernel)
-        assert sweep is not None and emit_channels(sweep).shared_bytes <= TARGETS["sm_90a"].shared_bytes
+        scan = read_channels(kernel)
+        assert scan is not None and emit_channels(scan).shared_bytes <= TARGETS["sm_90a"].shared_bytes
         with pytest.raises(UnsupportedError, match="one schedule"):
             plan_channels(kernel, TARGETS["sm_90a"], {"stages": 3})
 

@@ -1,4 +1,4 @@
-"""Sweeps over f32 inputs for NVIDIA GPUs: products of pieces of bf16, run by the evaluator, against the recurrence; their kernels."""
+"""Scans over f32 inputs for NVIDIA GPUs: products of pieces of bf16, run by the evaluator, against the recurrence; their kernels."""
 
 import itertools
 from typing import Any
@@ -78,7 +78,7 @@ def test_what_is_not_finite_stays_so() -> None:
 @pytest.mark.parametrize("keys", [16, 64, 96, 128, 200, 256, 512])
 @pytest.mark.parametrize("values", [16, 48, 64, 200, 512])
 def test_every_size_has_a_schedule(keys: int, values: int) -> None:
-    """Sweeps of all forms; of channels' decays up to 256 rows of the state."""
+    """Scans of all forms; of channels' decays up to 256 rows of the state."""
     forms: list[dict[str, Any]] = [{}, {"state": "vk", "factor": True, "interval": 256}]
     forms += [{"channels": "key"}] if keys <= 256 else []
     for form in forms:

@@ -65,7 +65,7 @@ FEATURES = {
     ),
     "pattern of blocks": Feature(lambda move: _softmax(mask_mod=_blocks(move(PATTERN)))),
     "neighbourhood": Feature(lambda move: _softmax(mask_mod=neighbourhood)),
-    "two sweeps": Feature(lambda move: {"row": about_the_mean}),
+    "two passes": Feature(lambda move: {"row": about_the_mean}),
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Sweeps of linear attention for NVIDIA GPUs, through TileLang: every form is printed, one is compiled; the grid of a launch."""
+"""Scans of linear attention for NVIDIA GPUs, through TileLang: every form is printed, one is compiled; the grid of a launch."""
 
 import itertools
 import re
@@ -30,8 +30,8 @@ _ALL = {"initial": True, "final": True, "factor": True, "interval": 256, "elemen
 
 
 @contextmanager
-def sweep(program: Linear | str, **choices: int | str) -> Iterator[ir.Operation]:
-    """The scheduled kernel of a sweep, or of a program's text."""
+def scan(program: Linear | str, **choices: int | str) -> Iterator[ir.Operation]:
+    """The scheduled kernel of a scan, or of a program's text."""
     with loaded_context():
         module = ir.Module.parse(program if isinstance(program, str) else program.text())
         for function in find_all(module.operation, "func.func"):
@@ -44,37 +44,37 @@ def sweep(program: Linear | str, **choices: int | str) -> Iterator[ir.Operation]
 
 @pytest.mark.parametrize(("direction", "state", "mods"), itertools.product(("forward", "backward"), ("kv", "vk"), (False, True)))
 def test_every_form_prints(direction: str, state: str, mods: bool) -> None:
-    with sweep(Linear(chunk=64, direction=direction, state=state, mods=mods, offsets=mods, **_ALL)) as kernel:
+    with scan(Linear(chunk=64, direction=direction, state=state, mods=mods, offsets=mods, **_ALL)) as kernel:
         text = program_of(kernel).text
-    compile(text, "sweep", "exec")
+    compile(text, "scan", "exec")
     sequences = "offsets_size0 - 1" if mods else "v_size0"
     assert f"with T.Kernel(3, v_size1, {sequences}, threads=128) as (block, head, batch):" in text
-    # Sweeps with products multiply the state, what enters it, and in bf16 weights in two pieces.
+    # Scans with products multiply the state, what enters it, and in bf16 weights in two pieces.
     assert text.count("T.gemm(") == 7 and text.count("transpose_A=True") == 2
     assert "products[block, " in text  # a slot for each of the three blocks of columns
 
 
 def test_terms_that_products_leave_out_have_slots_of_their_own() -> None:
-    with sweep(Linear(chunk=64, own=True, result=True, **_ALL)) as kernel:
+    with scan(Linear(chunk=64, own=True, result=True, **_ALL)) as kernel:
         text = program_of(kernel).text
-    compile(text, "sweep", "exec")
+    compile(text, "scan", "exec")
     assert len(re.findall(r"\b(?:products|own)\[block, ", text)) == 2
 
 
 @pytest.mark.parametrize("mods", [False, True])
 def test_what_rows_get_of_their_own_row_of_v_prints(mods: bool) -> None:
-    with sweep(Linear(chunk=64, skip=True, mods=mods, k=64, v=64, element="bf16")) as kernel:
+    with scan(Linear(chunk=64, skip=True, mods=mods, k=64, v=64, element="bf16")) as kernel:
         text = program_of(kernel).text
-    compile(text, "sweep", "exec")
+    compile(text, "scan", "exec")
     assert text.count("T.gemm(") == 4
 
 
 @pytest.mark.parametrize(("direction", "channels"), itertools.product(("forward", "backward"), ("key", "value")))
 def test_decays_of_channels_print(direction: str, channels: str) -> None:
     state = "kv" if channels == "key" else "vk"
-    with sweep(Linear(chunk=32, direction=direction, channels=channels, state=state, mods=True, **_ALL)) as kernel:
+    with scan(Linear(chunk=32, direction=direction, channels=channels, state=state, mods=True, **_ALL)) as kernel:
         text = program_of(kernel).text
-    compile(text, "sweep", "exec")
+    compile(text, "scan", "exec")
     assert 'prefix = T.alloc_shared((32, 64), "float32")' in text
 
 
@@ -82,14 +82,14 @@ def test_decays_of_channels_print(direction: str, channels: str) -> None:
 def test_what_rounding_leaves_is_multiplied_lifted(element: str, lifted: int) -> None:
     """Of the state, of what enters it, and of v times weights: 2^11 times as large as it is, where f16 would have few digits of it left."""
     program = Linear(chunk=32, channels="value", state="vk", direction="backward", factor=True, interval=64, k=64, v=64, element=element)
-    with sweep(program) as kernel:
+    with scan(program) as kernel:
         text = program_of(kernel).text
     assert text.count('* 2048.0, "float16")') == text.count("] * 2048.0\n") == text.count(f"] * {1 / 2048}\n") == 3 * lifted
 
 
 def test_tiles_that_are_multiplied_once_share_memory() -> None:
     """Pairs of channels' decays are products of one level after the other, and only one level's factors are in shared memory."""
-    with sweep(Linear(chunk=32, channels="key", k=128, v=64, element="bf16")) as kernel:
+    with scan(Linear(chunk=32, channels="key", k=128, v=64, element="bf16")) as kernel:
         made = program_of(kernel)
     scaled = re.findall(r"(\w+) = T.alloc_shared\(\(32, 128\), \"bfloat16\"\)", made.text)
     assert made.text.count("transpose_B=True") == 3 and len(scaled) < 6
@@ -98,12 +98,12 @@ def test_tiles_that_are_multiplied_once_share_memory() -> None:
     assert 2 * (made.shared_bytes + 1024) <= TARGETS["sm_90a"].shared_bytes + 1024
 
 
-def test_sweeps_with_products_have_more_pairs_one_by_one() -> None:
+def test_scans_with_products_have_more_pairs_one_by_one() -> None:
     """What products of tiles round would spoil gradients of decays, which are small differences."""
-    with sweep(Linear(chunk=32, channels="key", k=128, v=128, element="bf16")) as kernel:
+    with scan(Linear(chunk=32, channels="key", k=128, v=128, element="bf16")) as kernel:
         text = program_of(kernel).text
     assert "for kv in T.serial(4):" in text and "with T.Kernel(1, v_size1, v_size0, threads=256)" in text
-    with sweep(Linear(chunk=32, channels="value", state="vk", factor=True, interval=64, k=128, v=128, element="bf16")) as kernel:
+    with scan(Linear(chunk=32, channels="value", state="vk", factor=True, interval=64, k=128, v=128, element="bf16")) as kernel:
         text = program_of(kernel).text
     assert "for kv in T.serial(16):" in text and "with T.Kernel(2, v_size1, v_size0, threads=128)" in text
 
@@ -111,18 +111,18 @@ def test_sweeps_with_products_have_more_pairs_one_by_one() -> None:
 def test_two_programs_on_a_multiprocessor_come_before_loading_ahead() -> None:
     found = {}
     for k, v in ((64, 64), (128, 128), (256, 64)):
-        with sweep(Linear(chunk=64, k=k, v=v, element="f16", offsets=True)) as kernel:
+        with scan(Linear(chunk=64, k=k, v=v, element="f16", offsets=True)) as kernel:
             found[k, v] = attributes.read(kernel, attributes.SCHEDULE)
     assert [(fields["threads"], fields["stages"]) for fields in found.values()] == [(128, 2), (128, 1), (128, 2)]
-    with sweep(Linear(chunk=64, k=128, v=128, value_block=128, element="f16")) as kernel:
+    with scan(Linear(chunk=64, k=128, v=128, value_block=128, element="f16")) as kernel:
         assert "stages" in attributes.read(kernel, attributes.SCHEDULE)
 
 
 @needs_tools
-def test_a_sweep_compiles(tmp_path: Path) -> None:
+def test_a_scan_compiles(tmp_path: Path) -> None:
     more = {"factor": True, "own": True, "result": True, "interval": 256, "offsets": True, "row_mods": True}
     program = Linear(chunk=64, k=64, v=64, direction="backward", state="vk", element="bf16", **more)
-    with sweep(program) as kernel:
+    with scan(program) as kernel:
         code = codegen.emit(kernel)
     binary = compiled(code)
     assert binary.spills == 0
@@ -141,7 +141,7 @@ func.func @sums(%a: {a}, %b: {a}, %s: {s}, %e: {s}) -> {a} {{
   %r = "attn.decay_gradient"(%a, %b, %s, %e) {{interval = 64 : i64, rows = 64 : i64}} : ({a}, {a}, {s}, {s}) -> {a}
   return %r : {a}
 }}"""
-    with sweep(text) as kernel:
+    with scan(text) as kernel:
         code = codegen.emit(kernel)
     assert f"terms = T.alloc_fragment((64, {1 << (columns - 1).bit_length()}), " in str(code.program)
     assert "reduce" in code.source
@@ -149,10 +149,10 @@ func.func @sums(%a: {a}, %b: {a}, %s: {s}, %e: {s}) -> {a} {{
 
 def test_a_launch_has_a_program_for_each_block_head_and_sequence() -> None:
     parameters = (KernelParameter("pointer", 0, align=8), KernelParameter("pointer", 1))
-    code = KernelCode("sweep", "sweep", "", parameters, 128, 0)
+    code = KernelCode("scan", "scan", "", parameters, 128, 0)
     v, offsets = torch.zeros(1, 6, 100, 64, dtype=torch.float16), torch.tensor([0, 10, 40, 100])
     for sequences, wanted in ((-1, (3, 6, 1)), (1, (3, 6, 3))):
-        kernel = KernelGrid("sweep", 64, "chunks", 0, ("store",), ((),), False, blocks=3, sequences=sequences)
+        kernel = KernelGrid("scan", 64, "chunks", 0, ("store",), ((),), False, blocks=3, sequences=sequences)
         with fake_gpu():
             launcher = CudaLauncher(kernel, code, BINARY, torch.device("cpu"), 0)
             assert launcher._grid(launcher._extents([v, offsets]))[0] == wanted

@@ -118,7 +118,7 @@ def compare(
 
 
 def as_exact(parts: dict[str, float], whole: dict[str, float], dtype: torch.dtype) -> bool:
-    """Whether segments, swept at the same time, lose no more than one sweep does."""
+    """Whether segments, swept at the same time, lose no more than one scan does."""
     return all(parts[name] < 1.2 * value + bound(dtype) / 40 for name, value in whole.items())
 
 

@@ -1,4 +1,4 @@
-"""Linear attention in segments on NVIDIA: who makes which kernel, and what the sweep for states leaves out."""
+"""Linear attention in segments on NVIDIA: who makes which kernel, and what the scan for states leaves out."""
 
 import re
 import shutil
@@ -48,14 +48,14 @@ def test_no_kernel_of_a_forward_in_segments_goes_through_tilelang() -> None:
         assert emitters(found) == {"linear_attention": "hopper", "decay_sum": "simt", "state_scan": "simt", "linear_attention+": "hopper"}
 
 
-def test_a_sweep_for_states_loads_no_queries() -> None:
+def test_a_scan_for_states_loads_no_queries() -> None:
     with kernels() as found:
         sources = [codegen.emit(found[name]).source for name in ("linear_attention", "linear_attention+")]
-    summary, sweep = (source[source.index('extern "C"') :] for source in sources)
+    summary, scan = (source[source.index('extern "C"') :] for source in sources)
     made = ("kWeights", "scores[", "tma_store", "float o[")
     assert not [text for text in made if text in summary]
-    assert all(text in sweep for text in made)
-    assert (summary.count("tma_load("), sweep.count("tma_load(")) == (4, 6)
+    assert all(text in scan for text in made)
+    assert (summary.count("tma_load("), scan.count("tma_load(")) == (4, 6)
     assert "wgmma_m64n128k16_rs_bf16_tb(state" in summary
 
 
@@ -87,10 +87,10 @@ def test_decays_of_channels(direction: str) -> None:
             "linear_attention": "hopper", "decay_sum": "tilelang", "state_scan": "simt", "linear_attention+": "hopper",
         }  # fmt: skip
         sources = [codegen.emit(found[name]).source for name in ("linear_attention", "linear_attention+")]
-    summary, sweep = (source[source.index('extern "C"') :] for source in sources)
+    summary, scan = (source[source.index('extern "C"') :] for source in sources)
     made = ("kLevels", "ChannelPairs", "tma_store", "float o[")
     assert not [text for text in made if text in summary]
-    assert all(text in sweep for text in made)
+    assert all(text in scan for text in made)
     assert ("make_tiles<false, true>" if direction == "forward" else "make_tiles<true, false>") in summary
 
 

@@ -95,7 +95,7 @@ def multiplies(kernel: ir.Operation, tmp_path: Path) -> str:
     return called
 
 
-# Masks resolved to bounds and to classes of blocks, several sweeps, mods of q, k and v, captured tables and numbers.
+# Masks resolved to bounds and to classes of blocks, several passes, mods of q, k and v, captured tables and numbers.
 @needs_tools
 @pytest.mark.parametrize("name", ["document-causal", "query-key-value-mods", "std-temperature"])
 def test_forward_compiles(name: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Sweeps with decays of value channels on NVIDIA GPUs: which kernels are Hopper's, and the parts of their code."""
+"""Scans with decays of value channels on NVIDIA GPUs: which kernels are Hopper's, and the parts of their code."""
 
 import re
 import shutil
@@ -8,7 +8,7 @@ import pytest
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia import compile as nvcc
 from attn_mlir.backends.nvidia.hopper.value_read import read_values
-from attn_mlir.backends.nvidia.hopper.value_sweep import emit_values, plan_values
+from attn_mlir.backends.nvidia.hopper.value_scan import emit_values, plan_values
 from attn_mlir.backends.nvidia.target import TARGETS
 from attn_mlir.errors import UnsupportedError
 from linear_programs import Linear
@@ -69,8 +69,8 @@ def test_programs_share_columns_of_every_tensor() -> None:
 
 def test_there_is_one_schedule() -> None:
     with scheduled(text_of()) as kernel:
-        sweep = read_values(kernel)
-        assert sweep is not None and emit_values(sweep).shared_bytes <= TARGETS["sm_90a"].shared_bytes
+        scan = read_values(kernel)
+        assert scan is not None and emit_values(scan).shared_bytes <= TARGETS["sm_90a"].shared_bytes
         with pytest.raises(UnsupportedError, match="one schedule"):
             plan_values(kernel, TARGETS["sm_90a"], {"stages": 3})
 

@@ -9,7 +9,7 @@ import attn_mlir
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_a_sweep_of_values_behind_captured_integers(dtype: torch.dtype) -> None:
+def test_a_scan_of_values_behind_captured_integers(dtype: torch.dtype) -> None:
     """The backward sums do v over the present keys first; its kernel takes the lengths before any tensor of scores."""
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, 2, 5, 4, generator=generator, dtype=dtype, requires_grad=True) for _ in range(3))

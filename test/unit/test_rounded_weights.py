@@ -51,7 +51,7 @@ def takes_o(row: Any, element: str) -> bool:
 
 
 @pytest.mark.parametrize("element", ["f16", "bf16"])
-def test_which_rows_sweep(element: str) -> None:
+def test_which_rows_kv_pass(element: str) -> None:
     for row in (*USUAL, norm, squares_normalised, layer_norm):
         assert takes_o(row, element), row
     for row in SWEPT:

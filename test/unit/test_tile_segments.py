@@ -29,7 +29,7 @@ class Evaluated(LaunchPlan):
     def __init__(
         self, text: str, columns: int, derivative: str = "", wrt: tuple[str, ...] = (), rounding: bool = False, segment: int = SEGMENT
     ) -> None:
-        """Programs of sweeps work on `columns` columns of v; 0: on all. With `rounding`, 16 bits are 16 bits. `segment` 0: none."""
+        """Programs of scans work on `columns` columns of v; 0: on all. With `rounding`, 16 bits are 16 bits. `segment` 0: none."""
         module = ir.Module.parse(text)
         name, pipeline = prepare_derivative(derivative, wrt, segment=segment)
         Pipeline.parse(pipeline, registry()).run(module)

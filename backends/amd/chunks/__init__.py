@@ -14,7 +14,7 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
 
 _USUAL = 4
-"""Products of a sweep: with the state, of the pairs, with their weights, and of what enters the state."""
+"""Products of a scan: with the state, of the pairs, with their weights, and of what enters the state."""
 
 
 def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | str]) -> Fields | None:
@@ -29,7 +29,7 @@ def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | st
     if grid != "chunks" and (grid != "rows" or not _adds_rows(kernel)):
         return None
     needed = 0
-    # Tiles of f32, and of sweeps with more than the usual products, need all registers of a SIMD.
+    # Tiles of f32, and of scans with more than the usual products, need all registers of a SIMD.
     products = find_all(kernel, *DOTS)
     wide = any(isinstance(ir.RankedTensorType(op.operands[-1].type).element_type, ir.F32Type) for op in products)
     alone = wide or len(products) > _USUAL

@@ -53,7 +53,7 @@ class Place:
 
 
 class ChunkCore(PrinterCore[Tile]):
-    """Prints the parts that all sweeps have.
+    """Prints the parts that all scans have.
 
     Further C++ variables that the body relies on: `lane` and `wave` (of this thread), `own` and `first` (see `attn::Block`), `memory`.
     """

@@ -1,7 +1,7 @@
 """Chunk scans (linear attention): four waves share the tiles of a chunk; the state stays in registers."""
 
 from attn_mlir.backends.amd.chunks.core import ChunkCore
-from attn_mlir.backends.amd.chunks.sweep import ChunkOps
+from attn_mlir.backends.amd.chunks.scan import ChunkOps
 from attn_mlir.backends.amd.chunks.tiles import THREADS
 from attn_mlir.backends.amd.source import kernel_code
 from attn_mlir.backends.gpu.attributes import Fields

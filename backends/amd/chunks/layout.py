@@ -1,4 +1,4 @@
-"""What is decided about the tiles of a sweep before it is printed: which are results of products, and which way lanes look at them."""
+"""What is decided about the tiles of a scan before it is printed: which are results of products, and which way lanes look at them."""
 
 from attn_mlir.backends.gpu.structure import body, is_row, is_tile, maker, operations, yielded
 from attn_mlir.dialects.numbers import flag

@@ -1,4 +1,4 @@
-"""Shared memory of a sweep: what lies there from when to when, where it is put, and where barriers must stand."""
+"""Shared memory of a scan: what lies there from when to when, where it is put, and where barriers must stand."""
 
 from dataclasses import dataclass, field
 

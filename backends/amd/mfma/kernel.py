@@ -1,7 +1,7 @@
 """Kernels with matrix products: rows of queries (forward, tangents) or of keys (backward) in the lanes of four waves."""
 
 from attn_mlir.backends.amd.mfma.core import MfmaCore
-from attn_mlir.backends.amd.mfma.sweep import MfmaPrinter
+from attn_mlir.backends.amd.mfma.scan import MfmaPrinter
 from attn_mlir.backends.amd.mfma.tiles import MATRIX, ROWS, WAVES
 from attn_mlir.backends.amd.mfma.windows import HEADER
 from attn_mlir.backends.amd.source import FLAGS, kernel_code
@@ -36,14 +36,14 @@ class MfmaKernel:
         """The source and how to launch it."""
         core, writer = self.core, self.core.writer
         writer.indent = core.scalars.indent = "  "
-        sweep = MfmaPrinter(core, int(self.schedule["in_turn"]), bool(self.schedule.get("deterministic")))
-        sweep.maps.room = int(self.schedule.get("room", 0))
+        scan = MfmaPrinter(core, int(self.schedule["in_turn"]), bool(self.schedule.get("deterministic")))
+        scan.maps.room = int(self.schedule.get("room", 0))
         reverse = bool(self.schedule["reverse"])
         place = (
             f"{core.arguments.blocks()} - 1 - (int)__builtin_amdgcn_workgroup_id_x()" if reverse else "__builtin_amdgcn_workgroup_id_x()"
         )
         core.here()
-        sweep.block(body(self.kernel))
+        scan.block(body(self.kernel))
         if any(part != 1.0 for part in core.parts.values()):
             raise UnsupportedError("amd: sums of 8-bit products outside of loops: pass q, k and v in 16 bits, or use the CPU")
         windows = ['#include "attn_amd_fp8.h"'] * self.eight_bit + [HEADER] * bool(find_all(self.kernel, "tile.load_window"))
@@ -56,6 +56,6 @@ class MfmaKernel:
             [*["#define ATTN_RECOMPUTE"] * (core.recompute or "late" in self.schedule), '#include "attn_amd.h"', *windows],
             start,
             threads=64 * WAVES,
-            shared=max(16, sweep.staging.bytes, sweep.sums.bytes),
+            shared=max(16, scan.staging.bytes, scan.sums.bytes),
             flags=(*FLAGS, *_SINK * core.recompute),
         )

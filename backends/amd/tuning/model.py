@@ -25,7 +25,7 @@ _OVERLAP = {1: 0.7, 2: 0.4}
 
 
 @dataclass(frozen=True)
-class AmdSweepFacts(ScanFacts):
+class AmdScanFacts(ScanFacts):
     """What the schedule of a chunk scan depends on. `wide`: q, k and v are f32."""
 
     wide: bool
@@ -33,8 +33,8 @@ class AmdSweepFacts(ScanFacts):
 
 def cost(facts: KernelFacts, choices: Fields, target: AmdTarget, work: Workload) -> Cost:
     """What a kernel needs with these choices, and about how many cycles it takes."""
-    if facts.sweep is not None:
-        return _sweep_cost(facts.sweep, choices, target, work)
+    if facts.scan is not None:
+        return _scan_cost(facts.scan, choices, target, work)
     if facts.grid not in ("rows", "pairs"):
         return Cost(0, 32, 8, 0.0)
     rows, keys = number(choices, "block_q", ROWS), number(choices, "block_kv", 64)
@@ -102,7 +102,7 @@ def _registers(facts: KernelFacts, keys: int) -> int:
     return math.ceil(sums + scores + keys / 4 + sum(facts.scores) / 4 + keys * tiles / 512) + _OTHER_REGISTERS
 
 
-def _sweep_cost(facts: AmdSweepFacts, choices: Fields, target: AmdTarget, work: Workload) -> Cost:
+def _scan_cost(facts: AmdScanFacts, choices: Fields, target: AmdTarget, work: Workload) -> Cost:
     chunk, columns = number(choices, "block_q", facts.chunk), number(choices, "block_kv", facts.values)
     width = 4 if facts.wide else 2
     # The code generator keeps more there where there is place.

@@ -11,7 +11,7 @@ from attn_mlir.backends.amd import blocks, driver, hip, pipeline
 from attn_mlir.backends.amd.devices import ON_CPU
 from attn_mlir.backends.amd.passes.choose_blocks import TUNED
 from attn_mlir.backends.amd.target import TARGETS, AmdTarget
-from attn_mlir.backends.amd.tuning.space import AmdSpace, sweep_facts
+from attn_mlir.backends.amd.tuning.space import AmdSpace, chunk_scan_facts
 from attn_mlir.backends.fields import Fields
 from attn_mlir.backends.gpu.bench import GpuBench
 from attn_mlir.backends.gpu.scheduled import scheduled
@@ -43,12 +43,12 @@ def tunables(text: str, job: Job, sizes: Sequence[Any], arch: str | AmdTarget) -
         module, _ = scheduled(context, text, name, prepare, decided, _BEFORE_BLOCKS, "AMD")
         known = fields.tuned_in(module.operation, TUNED)
         for kernel in find_all(module.operation, "func.func"):
-            facts, sizes_of = facts_of(kernel, sweep_facts), blocks.facts_of(kernel)
+            facts, sizes_of = facts_of(kernel, chunk_scan_facts), blocks.facts_of(kernel)
             if facts is None or sizes_of is None or facts.grid == "elements":
                 continue
             digest = hashlib.sha256(kernel.get_asm(enable_debug_info=False).encode()).hexdigest()
             key = Key(digest, target.arch, facts.element, facts.head_dims, length, versions())
-            segment = 0 if facts.sweep is None else facts.sweep.segment
+            segment = 0 if facts.scan is None else facts.scan.segment
             work = Workload(segment, segment, whole.heads * -(-keys // segment)) if segment else whole
             found.append(Tunable(fields.tuned_name(kernel), AmdSpace(facts, target, work, blocks.default_blocks(sizes_of)), key))
     return known, found

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from attn_mlir.backends.amd.blocks import ROWS
 from attn_mlir.backends.amd.target import AmdTarget
-from attn_mlir.backends.amd.tuning.model import STEP, AmdSweepFacts, cost
+from attn_mlir.backends.amd.tuning.model import STEP, AmdScanFacts, cost
 from attn_mlir.backends.fields import Fields
 from attn_mlir.backends.tuning.facts import KernelFacts
 from attn_mlir.backends.tuning.scan_facts import fields_of
@@ -27,7 +27,7 @@ class AmdSpace:
         return self.target.clock_ghz
 
     def candidates(self) -> list[Fields]:
-        if self.facts.sweep is not None:
+        if self.facts.scan is not None:
             return [{"block_q": chunk, "block_kv": size} for chunk, size in itertools.product((16, 32, 64), (16, 32, 64, 128))]
         if self.facts.grid not in ("rows", "pairs"):
             return []
@@ -46,7 +46,7 @@ class AmdSpace:
         return []
 
 
-def sweep_facts(op: ir.Operation) -> AmdSweepFacts:
+def chunk_scan_facts(op: ir.Operation) -> AmdScanFacts:
     """The facts of an `attn.chunk`."""
     wide = isinstance(ir.RankedTensorType(op.operands[1].type).element_type, ir.F32Type)
-    return AmdSweepFacts(*fields_of(op), wide)
+    return AmdScanFacts(*fields_of(op), wide)

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from attn_mlir.backends import fields
 from attn_mlir.backends.cpu.target import host
+from attn_mlir.backends.cpu.tuning.chunk_scan_facts import chunk_scan_facts
 from attn_mlir.backends.cpu.tuning.model import problem_of
-from attn_mlir.backends.cpu.tuning.sweep_facts import sweep_facts
 from attn_mlir.backends.fields import Fields
 from attn_mlir.backends.tuning.facts import KernelFacts, facts_of
 from attn_mlir.mlir import ir
@@ -45,7 +45,7 @@ class CpuChooseBlocks(Pass):
     def _choose(self, function: ir.Operation, tuned: dict[str, Fields]) -> bool:
         choices = tuned.get(fields.tuned_name(function)) or {}
         open_ = "tile.blocks" not in function.attributes and (choices or host().tiles)
-        facts = facts_of(function, sweep_facts) if open_ else None
+        facts = facts_of(function, chunk_scan_facts) if open_ else None
         if facts is None or facts.grid == "elements":
             return True
         tiles = host().tiles and _fit_tiles(function, facts)
@@ -59,7 +59,7 @@ class CpuChooseBlocks(Pass):
             function.location.emit_error(f"{self.name}: {problem}")
             return False
         if any(name in choices for name in _SIZES):
-            usual = (rows, keys) if facts.sweep is None else (facts.sweep.chunk, facts.sweep.values)
+            usual = (rows, keys) if facts.scan is None else (facts.scan.chunk, facts.scan.values)
             first, second = (int(choices.get(name, size)) for name, size in zip(_SIZES, usual, strict=True))
             for chunk in find_all(function, "attn.chunk"):
                 given = chunk.attributes["chunk"]

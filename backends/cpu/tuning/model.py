@@ -8,7 +8,7 @@ cache bound them. What the numbers were fitted to is in docs/tuning.md.
 import math
 
 from attn_mlir.backends.cpu.target import CpuTarget
-from attn_mlir.backends.cpu.tuning.sweep_facts import CpuSweepFacts
+from attn_mlir.backends.cpu.tuning.chunk_scan_facts import CpuScanFacts
 from attn_mlir.backends.fields import Fields
 from attn_mlir.backends.tuning.facts import KernelFacts
 from attn_mlir.backends.tuning.space import Cost, Workload, number
@@ -32,8 +32,8 @@ def problem_of(facts: KernelFacts, choices: Fields, target: CpuTarget, least: in
     threads = number(choices, "threads", 1)
     if threads < 1:
         return f"threads: {threads}, but at least one thread works"
-    if facts.sweep is not None:
-        return _sweep_problem(facts.sweep, choices)
+    if facts.scan is not None:
+        return _scan_problem(facts.scan, choices)
     lanes = target.vector_bytes // _width(facts)
     rows, keys = number(choices, "block_q", lanes), number(choices, "block_kv", 64)
     if rows < least or rows > MOST_ROWS or rows & (rows - 1):
@@ -46,18 +46,18 @@ def problem_of(facts: KernelFacts, choices: Fields, target: CpuTarget, least: in
     return ""
 
 
-def _sweep_problem(sweep: CpuSweepFacts, choices: Fields) -> str:
-    chunk, columns = number(choices, "block_q", sweep.chunk), number(choices, "block_kv", sweep.values)
+def _scan_problem(scan: CpuScanFacts, choices: Fields) -> str:
+    chunk, columns = number(choices, "block_q", scan.chunk), number(choices, "block_kv", scan.values)
     if chunk < 4 or chunk > MOST_CHUNK or chunk & (chunk - 1):
         return f"chunk: {chunk} positions, but a chunk has a power of two from 4 to {MOST_CHUNK}"
-    if sweep.whole % chunk:
-        return f"chunk: {chunk} positions do not end where states are stored, every {sweep.whole}"
-    if sweep.one_chunk and chunk != sweep.chunk:
-        return f"chunk: {chunk} positions, but sums of the gradients of decays are over chunks of {sweep.chunk}"
-    if columns < 1 or sweep.values % columns:
-        return f"columns: {columns} do not divide the {sweep.values} of v"
-    if sweep.whole_columns and columns < sweep.values:
-        return f"columns: {columns}, but a sweep that adds up decays' gradients, or shares states, works on all {sweep.values} of v"
+    if scan.whole % chunk:
+        return f"chunk: {chunk} positions do not end where states are stored, every {scan.whole}"
+    if scan.one_chunk and chunk != scan.chunk:
+        return f"chunk: {chunk} positions, but sums of the gradients of decays are over chunks of {scan.chunk}"
+    if columns < 1 or scan.values % columns:
+        return f"columns: {columns} do not divide the {scan.values} of v"
+    if scan.whole_columns and columns < scan.values:
+        return f"columns: {columns}, but a scan that adds up decays' gradients, or shares states, works on all {scan.values} of v"
     return ""
 
 
@@ -65,10 +65,10 @@ def cost(facts: KernelFacts, choices: Fields, target: CpuTarget, work: Workload,
     """What a kernel needs with these choices on `threads` threads at most, and about how many cycles it takes."""
     problem = problem_of(facts, choices, target, least)
     used = max(min(number(choices, "threads", threads), threads), 1)
-    if problem or (facts.sweep is None and facts.grid not in ("rows", "pairs")):
+    if problem or (facts.scan is None and facts.grid not in ("rows", "pairs")):
         return Cost(0, 0, 1, 0.0, problem)
-    if facts.sweep is not None:
-        return _sweep_cost(facts, facts.sweep, choices, target, work, used)
+    if facts.scan is not None:
+        return _scan_cost(facts, facts.scan, choices, target, work, used)
     rows, keys = number(choices, "block_q", 32), number(choices, "block_kv", 64)
     over, along = (work.queries, work.keys) if facts.grid == "rows" else (work.keys, work.queries)
     block = min(keys, -(-along // 16) * 16)
@@ -111,24 +111,24 @@ def _block_limits(facts: KernelFacts, rows: int, keys: int, target: CpuTarget) -
     return {"multiplying": multiplied, "L2 cache": cached, "instructions": issued}
 
 
-def _sweep_cost(facts: KernelFacts, sweep: CpuSweepFacts, choices: Fields, target: CpuTarget, work: Workload, threads: int) -> Cost:
+def _scan_cost(facts: KernelFacts, scan: CpuScanFacts, choices: Fields, target: CpuTarget, work: Workload, threads: int) -> Cost:
     """Programs go through their chunks one after another."""
-    chunk, columns, width = number(choices, "block_q", sweep.chunk), number(choices, "block_kv", sweep.values), _width(facts)
+    chunk, columns, width = number(choices, "block_q", scan.chunk), number(choices, "block_kv", scan.values), _width(facts)
     chunk = min(chunk, max(work.queries, 1))
     lanes = target.vector_bytes // width
     padded = math.ceil(columns / lanes) * lanes
     # A row of a tile is read again for every few columns of the result.
     rate = 0.6 * lanes * target.ports
-    pairs = chunk * chunk * (sweep.keys + padded) * (0.6 if chunk >= 8 else 1.0)
-    state = chunk * sweep.keys * padded * (3 if sweep.products else 2)
+    pairs = chunk * chunk * (scan.keys + padded) * (0.6 if chunk >= 8 else 1.0)
+    state = chunk * scan.keys * padded * (3 if scan.products else 2)
     multiplied = (pairs + state) / rate
-    passes = 3.0 * sweep.keys * padded / lanes / target.loads
-    held = sweep.keys * padded * width
+    passes = 3.0 * scan.keys * padded / lanes / target.loads
+    held = scan.keys * padded * width
     cached = 3.0 * held / target.l2_width if held > _L1_SHARE * target.l1_bytes else 0.0
-    exponentials = chunk * sweep.keys * (2 + chunk / 8) if sweep.channels else chunk * chunk
+    exponentials = chunk * scan.keys * (2 + chunk / 8) if scan.channels else chunk * chunk
     issued = exponentials * (_EXPONENTIAL + 3.0) / lanes / target.ports
     each = multiplied + passes + cached + issued + _CHUNK
-    programs, chunks = work.heads * (sweep.values // columns), math.ceil(work.queries / chunk)
+    programs, chunks = work.heads * (scan.values // columns), math.ceil(work.queries / chunk)
     cycles = _on_threads(programs * (chunks * each + _TILE), chunks * each + _TILE, programs, threads)
     share = programs * chunks / threads
     alone = {"multiplying": share * multiplied, "L2 cache": share * cached, "instructions": share * issued, "state": share * passes}

@@ -14,8 +14,8 @@ from attn_mlir.backends.cpu.passes.choose_blocks import TUNED
 from attn_mlir.backends.cpu.program import CpuLaunchPlan, build_derivative
 from attn_mlir.backends.cpu.target import TARGETS, CpuTarget, host
 from attn_mlir.backends.cpu.tuning.bench import CpuBench
+from attn_mlir.backends.cpu.tuning.chunk_scan_facts import chunk_scan_facts
 from attn_mlir.backends.cpu.tuning.space import CpuSpace
-from attn_mlir.backends.cpu.tuning.sweep_facts import sweep_facts
 from attn_mlir.backends.fields import Fields
 from attn_mlir.backends.host import read_host
 from attn_mlir.backends.program import function_named, keep_kernels, prepare_derivative, reported
@@ -53,7 +53,7 @@ def tunables(text: str, job: Job, sizes: Sequence[Any], arch: str) -> tuple[dict
     for name, facts, digest in _read(text, job, few):
         length = bucket(max(queries, keys))
         key = Key(digest, f"{kind_of(target)} t{bucket(threads)}", facts.element, facts.head_dims, length, _versions())
-        segment = 0 if facts.sweep is None else facts.sweep.segment
+        segment = 0 if facts.scan is None else facts.scan.segment
         mine = Workload(segment, segment, work.heads * -(-keys // segment)) if segment else work
         found.append(Tunable(name, _space(facts, target, mine, threads, few), key))
     return _known(text), found
@@ -72,8 +72,8 @@ def _few(job: Job, linear: bool, queries: int, grouped: bool) -> str:
 
 
 def _space(facts: KernelFacts, target: CpuTarget, work: Workload, threads: int, few: str) -> CpuSpace:
-    if facts.sweep is not None:
-        return CpuSpace(facts, target, work, threads, (facts.sweep.chunk, facts.sweep.values))
+    if facts.scan is not None:
+        return CpuSpace(facts, target, work, threads, (facts.scan.chunk, facts.scan.values))
     blocks = {"": pipeline.BLOCKS, "one": pipeline.ONE_ROW}.get(few, pipeline.FEW_ROWS)
     return CpuSpace(facts, target, work, threads, blocks, blocks[0] if few else 0)
 
@@ -93,7 +93,7 @@ def _read(text: str, job: Job, few: str) -> list[tuple[str, KernelFacts, str]]:
         keep_kernels(module, read_host(function_named(module, name)))
         Pipeline.parse(("attn-pack-heads," if few == "group" else "") + pipeline.ONLINE, registry()).run(module)
         for kernel in find_all(module.operation, "func.func"):
-            facts = facts_of(kernel, sweep_facts)
+            facts = facts_of(kernel, chunk_scan_facts)
             if facts is None or facts.grid == "elements":
                 continue
             digest = hashlib.sha256(kernel.get_asm(enable_debug_info=False).encode()).hexdigest()

@@ -33,8 +33,8 @@ class CpuSpace:
         return self.target.clock_ghz
 
     def candidates(self) -> list[Fields]:
-        if self.facts.sweep is not None:
-            columns = sorted({*_COLUMNS, self.facts.sweep.values})
+        if self.facts.scan is not None:
+            columns = sorted({*_COLUMNS, self.facts.scan.values})
             return [{"block_q": chunk, "block_kv": size} for chunk, size in itertools.product(_CHUNKS, columns)]
         if self.facts.grid not in ("rows", "pairs"):
             return []

@@ -8,17 +8,17 @@ from attn_mlir.backends.gpu.emitters import Refusal
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.structure import body
 from attn_mlir.backends.nvidia.hopper.channel_read import channels_of, read_channels
-from attn_mlir.backends.nvidia.hopper.channel_sweep import emit_channels, plan_channels
+from attn_mlir.backends.nvidia.hopper.channel_scan import emit_channels, plan_channels
 from attn_mlir.backends.nvidia.hopper.pairs import emit_pairs, plan_pairs
 from attn_mlir.backends.nvidia.hopper.plan import plan_rows
 from attn_mlir.backends.nvidia.hopper.plan_windows import plan_with_windows
 from attn_mlir.backends.nvidia.hopper.row_kernels import RowsKernel
+from attn_mlir.backends.nvidia.hopper.scan import emit_scan, plan_scan
+from attn_mlir.backends.nvidia.hopper.scan_patterns import why_not
+from attn_mlir.backends.nvidia.hopper.scan_read import scan_of
 from attn_mlir.backends.nvidia.hopper.shared_values import SharedValuesKernel, plan_shared
-from attn_mlir.backends.nvidia.hopper.sweep import emit_sweep, plan_sweep
-from attn_mlir.backends.nvidia.hopper.sweep_patterns import why_not
-from attn_mlir.backends.nvidia.hopper.sweep_read import sweep_of
 from attn_mlir.backends.nvidia.hopper.value_read import read_values, values_of
-from attn_mlir.backends.nvidia.hopper.value_sweep import emit_values, plan_values
+from attn_mlir.backends.nvidia.hopper.value_scan import emit_values, plan_values
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -37,21 +37,21 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
         case "pairs":
             return plan_with_windows(kernel, lambda some, wanted: plan_pairs(some, target, wanted), choices)
         case "chunks":
-            fields = plan_sweep(kernel, target, choices) or plan_channels(kernel, target, choices)
-            return fields or plan_values(kernel, target, choices) or _other_sweep(kernel)
+            fields = plan_scan(kernel, target, choices) or plan_channels(kernel, target, choices)
+            return fields or plan_values(kernel, target, choices) or _other_scan(kernel)
     return None
 
 
-def _other_sweep(kernel: ir.Operation) -> Refusal | None:
-    """Why no sweep of this emitter is the kernel; None for kernels without products."""
+def _other_scan(kernel: ir.Operation) -> Refusal | None:
+    """Why no scan of this emitter is the kernel; None for kernels without products."""
     if not find_all(kernel, "tile.dot", "tile.dot_add", "tile.dot_rescale", "tile.decay_channels", "tile.decay_values"):
         return None
     for load in find_all(kernel, "tile.load"):
         type_ = ir.RankedTensorType(load.results[0].type)
         if type_.rank == 2 and isinstance(type_.element_type, ir.F32Type) and load.operands[0] == body(kernel).arguments[0]:
-            return Refusal("its sweeps take f16 or bf16, not f32", load)
+            return Refusal("its scans take f16 or bf16, not f32", load)
     channels, values = (bool(find_all(kernel, name)) for name in ("tile.decay_channels", "tile.decay_values"))
-    return why_not(channels_of if channels else values_of if values else sweep_of, kernel)
+    return why_not(channels_of if channels else values_of if values else scan_of, kernel)
 
 
 def emit(kernel: ir.Operation, target: NvidiaTarget) -> KernelCode:
@@ -66,6 +66,6 @@ def emit(kernel: ir.Operation, target: NvidiaTarget) -> KernelCode:
             if (by_key := read_channels(kernel)) is not None:
                 return emit_channels(by_key)
             by_value = read_values(kernel)
-            return emit_sweep(kernel, schedule) if by_value is None else emit_values(by_value)
+            return emit_scan(kernel, schedule) if by_value is None else emit_values(by_value)
         case grid:
             raise UnsupportedError(f"hopper: no kernels over {grid}; use the emitter 'tilelang'")

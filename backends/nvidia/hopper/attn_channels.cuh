@@ -1,4 +1,4 @@
-// Device helpers of sweeps over chunks of 64 positions whose key channels have decays of their own: factors of tiles, weights of pairs.
+// Device helpers of scans over chunks of 64 positions whose key channels have decays of their own: factors of tiles, weights of pairs.
 //
 // Of two positions of a chunk one is "late", the other "early": what the late one gets of the early one decays by the steps behind the early
 // one up to and with the late one. Positions that first differ in bit h of their numbers lie in neighbouring blocks of h, and their weight is

@@ -1,4 +1,4 @@
-// Device helpers of sweeps whose columns of v have decays of their own, in blocks of 16 positions.
+// Device helpers of scans whose columns of v have decays of their own, in blocks of 16 positions.
 //
 // A warp has 64 columns of a block, each lane two of them. Pairs of the block's positions are added up one by one in f32: v of the earlier
 // position decays step by step while it passes the later ones (`Reverse`: the other way round).

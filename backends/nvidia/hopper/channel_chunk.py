@@ -1,11 +1,11 @@
-"""What the warpgroups of a sweep with decays of channels do with a prepared chunk: o^T = S^T q^T + v^T P^T, S^T = S^T carry + v^T k."""
+"""What the warpgroups of a scan with decays of channels do with a prepared chunk: o^T = S^T q^T + v^T P^T, S^T = S^T carry + v^T k."""
 
 from attn_mlir.backends.nvidia.hopper.channel_layout import STAGES, ChannelLayout
-from attn_mlir.backends.nvidia.hopper.channel_read import ChannelSweep
+from attn_mlir.backends.nvidia.hopper.channel_read import ChannelScan
 from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
-from attn_mlir.backends.nvidia.hopper.sweep_common import ALL, CHUNK, PANEL_BYTES, bind_position, declare_place
-from attn_mlir.backends.nvidia.hopper.sweep_rows_of_o import LeavingPrinter
-from attn_mlir.backends.nvidia.hopper.sweep_state import StatePrinter
+from attn_mlir.backends.nvidia.hopper.scan_common import ALL, CHUNK, PANEL_BYTES, bind_position, declare_place
+from attn_mlir.backends.nvidia.hopper.scan_rows_of_o import LeavingPrinter
+from attn_mlir.backends.nvidia.hopper.scan_state import StatePrinter
 
 _HELD = 4
 """Steps along K whose part of the state is rounded at a time where registers are few."""
@@ -14,12 +14,12 @@ _HELD = 4
 class ChannelChunks:
     """Prints the warpgroups that hold the state."""
 
-    def __init__(self, core: Core, sweep: ChannelSweep, layout: ChannelLayout) -> None:
-        self._core, self._sweep, self._layout = core, sweep, layout
-        self._states = StatePrinter(core, sweep)
+    def __init__(self, core: Core, scan: ChannelScan, layout: ChannelLayout) -> None:
+        self._core, self._scan, self._layout = core, scan, layout
+        self._states = StatePrinter(core, scan)
         self._rows: LeavingPrinter | None = None
-        if sweep.store is not None:
-            self._rows = LeavingPrinter(core, sweep, sweep.store, [f"at + {layout.tiles['pairs']}"], layout.consumers)
+        if scan.store is not None:
+            self._rows = LeavingPrinter(core, scan, scan.store, [f"at + {layout.tiles['pairs']}"], layout.consumers)
 
     def print(self) -> None:
         """All chunks."""
@@ -30,7 +30,7 @@ class ChannelChunks:
         self._states.declare()
         writer.line("#pragma unroll 1")
         with core.scope("for (int number = 0; number < chunks; ++number)"):
-            bind_position(core, self._sweep, "number")
+            bind_position(core, self._scan, "number")
             self._chunk()
         if self._rows is not None:
             writer.line("if (leader) attn::bulk_wait<0>();")
@@ -42,7 +42,7 @@ class ChannelChunks:
         writer.line(f"const uint32_t own = at + {layout.tiles['v']} + warpgroup * {PANEL_BYTES};")
         writer.line(f"attn::barrier_wait(shared + kReady + 8 * stage, number / {STAGES} & 1);")
         self._states.keep(before=True)
-        if self._sweep.packed:
+        if self._scan.packed:
             self._cut()
         if self._rows is not None:
             writer.line("if (leader) attn::bulk_wait_read<0>();")
@@ -62,7 +62,7 @@ class ChannelChunks:
 
     def _cut(self) -> None:
         """Rows of v that belong to the next sequence are 0: its numbers, infinities say, must not meet the zeros of pairs."""
-        core, count = self._core, self._core.value(self._sweep.count)
+        core, count = self._core, self._core.value(self._scan.count)
         with core.scope(f"if ({count} < {CHUNK})"):
             with core.scope(f"for (int n = {count} * 8 + threadIdx.x % 128; n < {CHUNK * 8}; n += 128)"):
                 core.writer.line("attn::store_shared_int4(own + attn::swizzle_128(n / 8 * 128 + n % 8 * 16), 0, 0, 0, 0);")
@@ -71,17 +71,17 @@ class ChannelChunks:
 
     def _from_state(self) -> None:
         """o^T = S^T q^T."""
-        core, writer, steps = self._core, self._core.writer, self._sweep.keys // 16
-        product = core.instruction(CHUNK, "registers", self._sweep.element)
+        core, writer, steps = self._core, self._core.writer, self._scan.keys // 16
+        product = core.instruction(CHUNK, "registers", self._scan.element)
         held = min(steps, _HELD) if self._layout.warpgroups > 1 else steps
         writer.line(f"float o[{CHUNK // 2}];")
         with core.scope(""):
-            writer.line(f"const uint64_t right = attn::k_major(at + {self._layout.tiles[self._sweep.leaving]});")
+            writer.line(f"const uint64_t right = attn::k_major(at + {self._layout.tiles[self._scan.leaving]});")
             with core.unrolled("first", steps, held):
                 writer.line(f"uint32_t held[{4 * held}];")
                 with writer.unrolled("n", 4 * held):
                     pair = "state[8 * first + 2 * n], state[8 * first + 2 * n + 1]"
-                    writer.line(f"held[n] = attn::{PANELS[self._sweep.element]}({pair});")
+                    writer.line(f"held[n] = attn::{PANELS[self._scan.element]}({pair});")
                 writer.line("attn::hold(held);", "attn::wgmma_begin();")
                 with writer.unrolled("k", held):
                     writer.line(f"const uint32_t offset = (first + k) / 4 * {PANEL_BYTES} + (first + k) % 4 * 32;")
@@ -92,7 +92,7 @@ class ChannelChunks:
     def _carry(self) -> None:
         """The state times the factors of its channels."""
         writer = self._core.writer
-        with writer.unrolled("c", self._sweep.keys // 8):
+        with writer.unrolled("c", self._scan.keys // 8):
             place = f"shared + kCarry + stage * {self._layout.carry_bytes} + 4 * (column + 8 * c)"
             writer.line(f"const float2 factor = attn::load_shared2({place});")
             for n, part in enumerate("xyxy"):
@@ -100,13 +100,13 @@ class ChannelChunks:
 
     def _advance(self) -> None:
         """The state's product, while o leaves."""
-        core, writer, sweep = self._core, self._core.writer, self._sweep
-        product = core.instruction(sweep.keys, "registers", sweep.element, transpose_b=True)
+        core, writer, scan = self._core, self._core.writer, self._scan
+        product = core.instruction(scan.keys, "registers", scan.element, transpose_b=True)
         writer.line("attn::hold(state);")
         self._hold_entering()
         with core.scope(""):
             writer.line(
-                f"const uint64_t right = attn::mn_major(at + {self._layout.tiles[sweep.entering]}, {PANEL_BYTES});", "attn::wgmma_begin();"
+                f"const uint64_t right = attn::mn_major(at + {self._layout.tiles[scan.entering]}, {PANEL_BYTES});", "attn::wgmma_begin();"
             )
             with writer.unrolled("k", CHUNK // 16):
                 operand = ", ".join(f"entering[k][{n}]" for n in range(4))

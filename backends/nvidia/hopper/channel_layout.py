@@ -1,10 +1,10 @@
-"""Shared memory of a sweep with decays of channels: stages that are ready for products, tiles of levels, panels of what is loaded."""
+"""Shared memory of a scan with decays of channels: stages that are ready for products, tiles of levels, panels of what is loaded."""
 
 from attn_mlir.backends.gpu.structure import element_name
-from attn_mlir.backends.nvidia.hopper.channel_read import ChannelSweep
+from attn_mlir.backends.nvidia.hopper.channel_read import ChannelScan
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.memory import SharedAllocator, of_warps
-from attn_mlir.backends.nvidia.hopper.sweep_common import CHUNK, PANEL, PANEL_BYTES
+from attn_mlir.backends.nvidia.hopper.scan_common import CHUNK, PANEL, PANEL_BYTES
 from attn_mlir.mlir import ir
 
 STAGES = 2
@@ -17,22 +17,22 @@ _LEVELS = 6
 class ChannelLayout:
     """Where things are. `tiles`: offsets within a stage; `loaded`: within a panel's inputs, of 64 channels."""
 
-    def __init__(self, sweep: ChannelSweep) -> None:
-        self.memory, self.panels, self.warpgroups = SharedAllocator(), sweep.keys // PANEL, sweep.values // PANEL
+    def __init__(self, scan: ChannelScan) -> None:
+        self.memory, self.panels, self.warpgroups = SharedAllocator(), scan.keys // PANEL, scan.values // PANEL
         self.tiles: dict[str, int] = {}
         offset = 0
-        rows = sweep.store is not None
-        made = [("late", self.panels), ("early", self.panels), ("pairs", 1)] if rows else [(sweep.entering, self.panels)]
+        rows = scan.store is not None
+        made = [("late", self.panels), ("early", self.panels), ("pairs", 1)] if rows else [(scan.entering, self.panels)]
         for name, panels in (("v", self.warpgroups), *made):
             self.tiles[name] = offset
             offset += panels * PANEL_BYTES
         self.stage_bytes = offset
         # Without decays that are loaded, their place is that of the products of steps.
-        self.decay = "f32" if sweep.decays is None else element_name(sweep.decays.results[0].type)
-        decays = PANEL_BYTES * (2 if sweep.decays is not None and self.decay == "f32" else 1)
-        self.loaded = {"decays": 0, **{name: decays + n * PANEL_BYTES for n, name in enumerate(sweep.operands)}}
-        self.loaded_bytes = decays + len(sweep.operands) * PANEL_BYTES
-        self.carry_bytes = sweep.keys * 4
+        self.decay = "f32" if scan.decays is None else element_name(scan.decays.results[0].type)
+        decays = PANEL_BYTES * (2 if scan.decays is not None and self.decay == "f32" else 1)
+        self.loaded = {"decays": 0, **{name: decays + n * PANEL_BYTES for n, name in enumerate(scan.operands)}}
+        self.loaded_bytes = decays + len(scan.operands) * PANEL_BYTES
+        self.carry_bytes = scan.keys * 4
         memory = self.memory
         memory.tile("kStages", STAGES * self.stage_bytes)
         if rows:

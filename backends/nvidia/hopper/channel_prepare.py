@@ -1,15 +1,15 @@
-"""What the preparing warps of a sweep with decays of channels do: from log decays, q and k of a chunk to the operands of its products.
+"""What the preparing warps of a scan with decays of channels do: from log decays, q and k of a chunk to the operands of its products.
 
 They work on panels of 64 channels, which the copy engine loads ahead. See `attn_channels.cuh` for the arithmetic.
 """
 
 from attn_mlir.backends.gpu.structure import body, widened, yielded
 from attn_mlir.backends.nvidia.hopper.channel_layout import STAGES, WARPS, ChannelLayout, place_of
-from attn_mlir.backends.nvidia.hopper.channel_read import ChannelSweep
+from attn_mlir.backends.nvidia.hopper.channel_read import ChannelScan
 from attn_mlir.backends.nvidia.hopper.channel_steps import bind_place, load_decays, print_steps
 from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
-from attn_mlir.backends.nvidia.hopper.sweep_common import CHUNK, PANEL, PANEL_BYTES, bind_position
-from attn_mlir.backends.nvidia.hopper.sweep_patterns import InputTile, varies, view_of
+from attn_mlir.backends.nvidia.hopper.scan_common import CHUNK, PANEL, PANEL_BYTES, bind_position
+from attn_mlir.backends.nvidia.hopper.scan_patterns import InputTile, varies, view_of
 
 _TOGETHER = "attn::named_sync(4, 256);"
 _ROWS = CHUNK // WARPS
@@ -18,17 +18,17 @@ _ROWS = CHUNK // WARPS
 class Preparer:
     """Prints the preparing warps."""
 
-    def __init__(self, core: Core, sweep: ChannelSweep, layout: ChannelLayout) -> None:
-        self._core, self._sweep, self._layout = core, sweep, layout
-        self._pack, self._unpack = f"attn::{PANELS[sweep.element]}", f"attn::un{PANELS[sweep.element]}"
+    def __init__(self, core: Core, scan: ChannelScan, layout: ChannelLayout) -> None:
+        self._core, self._scan, self._layout = core, scan, layout
+        self._pack, self._unpack = f"attn::{PANELS[scan.element]}", f"attn::un{PANELS[scan.element]}"
         self._one = f"threadIdx.x == {layout.consumers}"
-        named = {sweep.leaving: "q", sweep.entering: "k"}
-        self._roles = {role: named[role] if named[role] in sweep.operands else None for role in ("late", "early")}
+        named = {scan.leaving: "q", scan.entering: "k"}
+        self._roles = {role: named[role] if named[role] in scan.operands else None for role in ("late", "early")}
 
     def print(self) -> None:
         """All chunks."""
         core, writer, layout = self._core, self._core.writer, self._layout
-        b_float, panels, rows = str(self._sweep.element == "bf16").lower(), layout.panels, self._sweep.store is not None
+        b_float, panels, rows = str(self._scan.element == "bf16").lower(), layout.panels, self._scan.store is not None
         writer.line(f"const int lane = threadIdx.x % 32, warp = attn::warp_index() - {4 * layout.warpgroups};")
         if rows:
             self._clear_pairs()
@@ -38,11 +38,11 @@ class Preparer:
                 writer.line(f"if (chunks > {n // panels}) load({n // panels}, {n % panels}, {n});")
         writer.line("#pragma unroll 1")
         with core.scope("for (int number = 0; number < chunks; ++number)"):
-            bind_position(core, self._sweep, "number")
+            bind_position(core, self._scan, "number")
             writer.line(f"const int stage = number % {STAGES};", layout.address())
             writer.line("const uint32_t ready = shared + kReady + 8 * stage;")
             if rows:
-                writer.line(f"attn::ChannelPairs<{b_float}, {str(self._sweep.reverse).lower()}> pairs;")
+                writer.line(f"attn::ChannelPairs<{b_float}, {str(self._scan.reverse).lower()}> pairs;")
             writer.line("#pragma unroll 1")
             with core.scope(f"for (int panel = 0; panel < {panels}; ++panel)"):
                 self._panel(b_float)
@@ -60,19 +60,19 @@ class Preparer:
 
     def _declare_load(self) -> None:
         """A function that starts to load a panel."""
-        core, writer, sweep, layout = self._core, self._core.writer, self._sweep, self._layout
+        core, writer, scan, layout = self._core, self._core.writer, self._scan, self._layout
         with core.scope("const auto load = [&](int number, int panel, int slot)"):
-            bind_position(core, sweep, "number")
+            bind_position(core, scan, "number")
             writer.line(f"const uint32_t to = shared + kLoaded + slot * {layout.loaded_bytes}, full = shared + kFull + 8 * slot;")
-            loaded = layout.loaded_bytes if sweep.decays is not None else len(sweep.operands) * PANEL_BYTES
+            loaded = layout.loaded_bytes if scan.decays is not None else len(scan.operands) * PANEL_BYTES
             writer.line(f"attn::barrier_arrive_expect(full, {loaded});")
-            if sweep.decays is not None:
+            if scan.decays is not None:
                 width = PANEL // 2 if layout.decay == "f32" else PANEL
-                map_ = core.arguments.descriptor(view_of(sweep.decays.operands[0]).argument, width, CHUNK)
+                map_ = core.arguments.descriptor(view_of(scan.decays.operands[0]).argument, width, CHUNK)
                 for n in range(PANEL // width):
                     first = f"{PANEL} * panel{f' + {n * width}' if n else ''}"
-                    writer.line(f"attn::tma_load(to + {n * PANEL_BYTES}, {map_}, full, {first}, {place_of(core, sweep.decays)});")
-            for name, each in sweep.operands.items():
+                    writer.line(f"attn::tma_load(to + {n * PANEL_BYTES}, {map_}, full, {first}, {place_of(core, scan.decays)});")
+            for name, each in scan.operands.items():
                 load = each.load
                 map_ = core.arguments.descriptor(view_of(load.operands[0]).argument, PANEL, CHUNK)
                 writer.line(f"attn::tma_load(to + {layout.loaded[name]}, {map_}, full, {PANEL} * panel, {place_of(core, load)});")
@@ -80,7 +80,7 @@ class Preparer:
 
     def _panel(self, b_float: str) -> None:
         """64 channels of a chunk."""
-        core, writer, sweep, layout = self._core, self._core.writer, self._sweep, self._layout
+        core, writer, scan, layout = self._core, self._core.writer, self._scan, self._layout
         panels = layout.panels
         writer.line(f"const int turn = number * {panels} + panel, slot = turn % {STAGES};")
         writer.line(f"const uint32_t in = shared + kLoaded + slot * {layout.loaded_bytes};")
@@ -98,49 +98,49 @@ class Preparer:
         writer.line("attn::fence_proxy_async();", _TOGETHER)
         following = f"turn + {STAGES}"
         writer.line(f"if ({self._one} && {following} < chunks * {panels}) load(({following}) / {panels}, ({following}) % {panels}, slot);")
-        if sweep.store is not None:
+        if scan.store is not None:
             writer.line("pairs.add(shared + kLevels, warp, lane);")
 
     def _make_tiles(self) -> None:
         """What the panel gives to the operands of products."""
-        writer, sweep, layout = self._core.writer, self._sweep, self._layout
+        writer, scan, layout = self._core.writer, self._scan, self._layout
         given, made, scales = [], [], []
         for role, name in self._roles.items():
             given.append("0" if name is None else f"in + {layout.loaded[name]}")
             made.append("0" if name is None else f"at + {layout.tiles[role]} + panel * {PANEL_BYTES}")
-            scales.append("1.0f" if name is None else self._scale(sweep.operands[name]))
+            scales.append("1.0f" if name is None else self._scale(scan.operands[name]))
         asked = ", ".join(str(name is not None).lower() for name in self._roles.values())
         carry = f"shared + kCarry + stage * {layout.carry_bytes} + panel * {PANEL * 4}"
-        levels, own = ("0", "0") if sweep.store is None else ("shared + kLevels", f"shared + kOwn + panel * {CHUNK * 4}")
+        levels, own = ("0", "0") if scan.store is None else ("shared + kLevels", f"shared + kOwn + panel * {CHUNK * 4}")
         writer.line(f"channels.make_tiles<{asked}>({', '.join(given)}, {levels}, {', '.join(made)}, in, {carry},")
         writer.line(f"                    {own}, warp, lane, {', '.join(scales)});")
 
     def _load_values(self) -> None:
         """Starts to load the columns of v."""
-        core, writer, layout, view = self._core, self._core.writer, self._layout, self._sweep.v.view
+        core, writer, layout, view = self._core, self._core.writer, self._layout, self._scan.v.view
         map_ = core.arguments.descriptor(view.argument, PANEL, CHUNK)
         column = f"{core.value(view.column)} + " if view.column is not None else ""
         writer.line(f"attn::barrier_arrive_expect(ready, {layout.warpgroups * PANEL_BYTES});")
         for n in range(layout.warpgroups):
             to = f"at + {layout.tiles['v'] + n * PANEL_BYTES}"
-            writer.line(f"attn::tma_load({to}, {map_}, ready, {column}{n * PANEL}, {place_of(core, self._sweep.v.load)});")
+            writer.line(f"attn::tma_load({to}, {map_}, ready, {column}{n * PANEL}, {place_of(core, self._scan.v.load)});")
 
     def _steps(self) -> None:
         """The factors of this thread's steps."""
-        core, sweep, layout = self._core, self._sweep, self._layout
+        core, scan, layout = self._core, self._scan, self._layout
         with core.unrolled("r", _ROWS):
-            if sweep.decays is not None:
+            if scan.decays is not None:
                 load_decays(core, layout.decay, f"in + warp * {_ROWS * 128} + r * 128", str(PANEL_BYTES), "(r << 4)")
-            print_steps(core, sweep.steps, "given", "channels.steps[r]", self._place())
+            print_steps(core, scan.steps, "given", "channels.steps[r]", self._place())
 
     def _change_rows(self) -> None:
         """Mods that are no constant factors, in place; rows of the next sequence are 0."""
-        core, writer, sweep, layout = self._core, self._core.writer, self._sweep, self._layout
-        changed = {name: op for name, op in sweep.mods.items() if not _is_scale(sweep.operands[name])}
-        names = tuple(sweep.operands) if sweep.packed else tuple(changed)
+        core, writer, scan, layout = self._core, self._core.writer, self._scan, self._layout
+        changed = {name: op for name, op in scan.mods.items() if not _is_scale(scan.operands[name])}
+        names = tuple(scan.operands) if scan.packed else tuple(changed)
         if not names:
             return
-        count = core.value(sweep.count)
+        count = core.value(scan.count)
         with core.unrolled("r", _ROWS):
             for name in names:
                 address, word, pair = (core.names.fresh(hint) for hint in ("address", "word", "pair"))

@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.structure import body, operations, yielded
-from attn_mlir.backends.nvidia.hopper.prepared_read import PreparedSweep, steps_of
-from attn_mlir.backends.nvidia.hopper.sweep_common import CHUNK, final_of, initial_of, is_packed, loop_of, states_of
-from attn_mlir.backends.nvidia.hopper.sweep_patterns import InputTile, input_of, is_copy, known, made, need, rank
+from attn_mlir.backends.nvidia.hopper.prepared_read import PreparedScan, steps_of
+from attn_mlir.backends.nvidia.hopper.scan_common import CHUNK, final_of, initial_of, is_packed, loop_of, states_of
+from attn_mlir.backends.nvidia.hopper.scan_patterns import InputTile, input_of, is_copy, known, made, need, rank
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.mlir import ir
 
 
 @dataclass(kw_only=True)
-class ChannelSweep(PreparedSweep):
+class ChannelScan(PreparedScan):
     """One kernel. `made` is its `tile.decay_channels`; `mods` are the maps that make q and k of what is loaded, by name.
 
     Without `store` only the state is of use, and q is k.
@@ -26,7 +26,7 @@ class ChannelSweep(PreparedSweep):
 
     @property
     def leaving(self) -> str:
-        """Which operand of pairs q is: "late", or "early" where the sweep is reversed."""
+        """Which operand of pairs q is: "late", or "early" where the scan is reversed."""
         return "early" if self.reverse else "late"
 
     @property
@@ -35,13 +35,13 @@ class ChannelSweep(PreparedSweep):
         return "late" if self.reverse else "early"
 
 
-def read_channels(kernel: ir.Operation) -> ChannelSweep | None:
-    """The sweep that a kernel is; None for a kernel of another form."""
+def read_channels(kernel: ir.Operation) -> ChannelScan | None:
+    """The scan that a kernel is; None for a kernel of another form."""
     return known(channels_of, kernel)
 
 
-def channels_of(kernel: ir.Operation) -> ChannelSweep:
-    """The sweep that a kernel is. Raises OtherKernelError for a kernel of another form."""
+def channels_of(kernel: ir.Operation) -> ChannelScan:
+    """The scan that a kernel is. Raises OtherKernelError for a kernel of another form."""
     loop = loop_of(kernel)
     inner, (_, state) = operations(body(loop)), body(loop).arguments
     found = [op for op in inner if op.name == "tile.decay_channels"]
@@ -60,7 +60,7 @@ def channels_of(kernel: ir.Operation) -> ChannelSweep:
     states, branch = states_of(inner, state, following.results[0])
     operands = [("q", q), ("k", k)] if stores else [("k", k)]
     inputs = {"q": input_of(q), "k": input_of(k), "v": input_of(values)}
-    sweep = ChannelSweep(
+    scan = ChannelScan(
         kernel=kernel, loop=loop, state=state, following=following.results[0], initial=initial_of(loop), k=inputs["k"], v=inputs["v"],
         packed=is_packed(kernel), transposed=False, states=states, branch=branch, final=final_of(operations(body(kernel)), loop),
         made=found[0], q=inputs["q"], steps=steps, decays=loaded,
@@ -68,10 +68,10 @@ def channels_of(kernel: ir.Operation) -> ChannelSweep:
         store=stores[0] if stores else None,
     )  # fmt: skip
     used = [found[0], following, *rows, steps, branch if branch is not None else states]
-    used += [*sweep.mods.values(), *sweep.loads]
-    sweep.check(CHUNK, inner, used)
-    need(sweep.count == count and not sweep.v.factors and sweep.v.mod is None)
-    return sweep
+    used += [*scan.mods.values(), *scan.loads]
+    scan.check(CHUNK, inner, used)
+    need(scan.count == count and not scan.v.factors and scan.v.mod is None)
+    return scan
 
 
 def _rows(store: ir.Operation, of: tuple[ir.Value, ...]) -> list[ir.Operation]:

@@ -1,8 +1,8 @@
-"""Factors of steps, and mods of q and k, as the warps of sweeps with decays of channels compute them: a lane has two channels of a row."""
+"""Factors of steps, and mods of q and k, as the warps of scans with decays of channels compute them: a lane has two channels of a row."""
 
 from attn_mlir.backends.gpu.structure import body, maker, operations, yielded
 from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
-from attn_mlir.backends.nvidia.hopper.sweep_patterns import reads_of
+from attn_mlir.backends.nvidia.hopper.scan_patterns import reads_of
 from attn_mlir.mlir import ir
 
 

@@ -15,7 +15,7 @@ IDLE = 2
 CHAINS = 4
 """Calls of Philox that a lane makes beside each other."""
 _STAGE = "stage"
-"""`pairs_sweep.STAGE`, which imports what prints maps."""
+"""`pairs_loop.STAGE`, which imports what prints maps."""
 
 
 def kept_of(block: ir.Block) -> list[ir.Operation]:

@@ -13,7 +13,7 @@ class PairsKernel:
     """The parts of one kernel; `key_loads`, `fills`, `stores` stand around the loop `heads` over the heads of a group.
 
     `keys`: rows of a block of keys; `queries`: of a block of queries. `states` are the values per key that are carried over the
-    queries of one head, `scatters` what is done with them, `sweep` the block of `heads`.
+    queries of one head, `scatters` what is done with them, `loop` the block of `heads`.
     """
 
     function: ir.Operation
@@ -29,7 +29,7 @@ class PairsKernel:
     steps: list[ir.Block] = field(default_factory=list)
 
     @property
-    def sweep(self) -> ir.Block:
+    def query_loop(self) -> ir.Block:
         return self.heads.regions[0].blocks[0]
 
     @property
@@ -60,8 +60,8 @@ def read_kernel(function: ir.Operation) -> PairsKernel:
     block = key_loop.regions[0].blocks[0]
     found = PairsKernel(function, keys, queries, key_loop, _only(block, "scf.for"))
     found.key_loads, found.fills, found.stores = (ops_of(block, f"tile.{name}") for name in ("load", "fill", "store"))
-    found.states, found.scatters = (ops_of(found.sweep, f"tile.{name}") for name in ("fill", "scatter_add"))
-    _find_steps(found.sweep, found.steps)
+    found.states, found.scatters = (ops_of(found.query_loop, f"tile.{name}") for name in ("fill", "scatter_add"))
+    _find_steps(found.query_loop, found.steps)
     return found
 
 

@@ -4,7 +4,7 @@ from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_dropout import print_seeds_of, print_share
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, as_int, ops_of
 from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout
-from attn_mlir.backends.nvidia.hopper.pairs_sweep import PARITY, STAGE, RolePrinter, staged_values, step_limit
+from attn_mlir.backends.nvidia.hopper.pairs_loop import PARITY, STAGE, RolePrinter, staged_values, step_limit
 from attn_mlir.backends.nvidia.hopper.pairs_windows import load_windows
 from attn_mlir.backends.nvidia.hopper.tiles import panels
 from attn_mlir.backends.nvidia.ordered_sums import depends

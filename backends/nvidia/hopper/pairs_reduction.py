@@ -3,7 +3,7 @@
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
 from attn_mlir.backends.nvidia.hopper.pairs_layout import ADDED_COLUMNS, BackwardLayout, WarpgroupSplit, head_columns, split_rows
-from attn_mlir.backends.nvidia.hopper.pairs_sweep import RolePrinter
+from attn_mlir.backends.nvidia.hopper.pairs_loop import RolePrinter
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS
 from attn_mlir.backends.nvidia.ordered_sums import without_order
 from attn_mlir.errors import UnsupportedError
@@ -143,7 +143,7 @@ def _check_order(kernel: PairsKernel, layout: BackwardLayout) -> None:
     """Raises UnsupportedError unless the blocks of keys that add to a block of queries follow each other without a gap."""
     if any(op.operands[2] not in layout.adds for op in kernel.step_ops("tile.accumulate")) or kernel.step_ops("tile.scatter_add"):
         raise UnsupportedError("hopper: no fixed order of what is added element by element")
-    loops = ops_of(kernel.sweep, "scf.for")
+    loops = ops_of(kernel.query_loop, "scf.for")
     keys = kernel.key_loop.regions[0].blocks[0].arguments[0]
     reason = without_order(loops, keys, list(kernel.key_loads[0].operands)[4])
     if reason:

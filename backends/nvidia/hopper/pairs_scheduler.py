@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from attn_mlir.backends.nvidia.hopper.pairs_sweep import STEP
+from attn_mlir.backends.nvidia.hopper.pairs_loop import STEP
 from attn_mlir.backends.nvidia.hopper.tile_scheduler import TileScheduler
 
 

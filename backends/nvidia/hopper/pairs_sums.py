@@ -4,9 +4,9 @@ from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_bands import BandSums
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, key_count
 from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, WarpgroupSplit, head_columns
+from attn_mlir.backends.nvidia.hopper.pairs_loop import STEP
 from attn_mlir.backends.nvidia.hopper.pairs_map import WeightRegisters, body_of
 from attn_mlir.backends.nvidia.hopper.pairs_reduction import ADDED, add_staged, added_barrier, part_block, split_of
-from attn_mlir.backends.nvidia.hopper.pairs_sweep import STEP
 from attn_mlir.backends.nvidia.hopper.pairs_uses import add_element
 from attn_mlir.backends.nvidia.hopper.tiles import RegTile
 from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product

@@ -6,8 +6,8 @@ Some warps prepare chunks of q, k, v and log decays, others hold the state and m
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.structure import body
-from attn_mlir.backends.nvidia.hopper.sweep_common import VALUES, ScanFrame, check_columns, need_all
-from attn_mlir.backends.nvidia.hopper.sweep_patterns import InputTile, made, need, reads_of, sources
+from attn_mlir.backends.nvidia.hopper.scan_common import VALUES, ScanFrame, check_columns, need_all
+from attn_mlir.backends.nvidia.hopper.scan_patterns import InputTile, made, need, reads_of, sources
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.mlir import ir
 
@@ -16,7 +16,7 @@ KEYS = (64, 128)
 
 
 @dataclass(kw_only=True)
-class PreparedSweep(ScanFrame):
+class PreparedScan(ScanFrame):
     """One kernel. `made` is the op that applies decays to a chunk, `steps` the map of log decays, of tiles that `decays` loads (None: of
     none). `store` puts rows of o in memory; None where they are of no use.
     """
@@ -29,7 +29,7 @@ class PreparedSweep(ScanFrame):
 
     @property
     def reverse(self) -> bool:
-        """Whether the sweep goes from the last chunk to the first."""
+        """Whether the scan goes from the last chunk to the first."""
         return flag(self.made, "reverse")
 
     @property

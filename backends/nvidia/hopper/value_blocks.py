@@ -1,4 +1,4 @@
-"""What the warps of blocks do in a sweep with decays of value channels: pairs of a block's positions one by one, rows of o and products.
+"""What the warps of blocks do in a scan with decays of value channels: pairs of a block's positions one by one, rows of o and products.
 
 Four warps take blocks in turn for every 64 columns of v. See `attn_values.cuh` for the arithmetic.
 """
@@ -6,10 +6,10 @@ Four warps take blocks in turn for every 64 columns of v. See `attn_values.cuh` 
 from attn_mlir.backends.nvidia.hopper.channel_layout import place_of
 from attn_mlir.backends.nvidia.hopper.channel_steps import load_decays, print_steps
 from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
-from attn_mlir.backends.nvidia.hopper.sweep_common import PANEL, bind_position
-from attn_mlir.backends.nvidia.hopper.sweep_patterns import view_of
+from attn_mlir.backends.nvidia.hopper.scan_common import PANEL, bind_position
+from attn_mlir.backends.nvidia.hopper.scan_patterns import view_of
 from attn_mlir.backends.nvidia.hopper.value_layout import BLOCK_PANEL, SCORES, SLOTS, TURNS, ValueLayout
-from attn_mlir.backends.nvidia.hopper.value_read import BLOCK, ValueSweep
+from attn_mlir.backends.nvidia.hopper.value_read import BLOCK, ValueScan
 
 _AHEAD = SLOTS - 2
 """Blocks from one that is done to the one that is loaded then: the slot is that of the block two before."""
@@ -20,9 +20,9 @@ _TOGETHER = 8
 class BlockPrinter:
     """Prints the warps of blocks."""
 
-    def __init__(self, core: Core, sweep: ValueSweep, layout: ValueLayout) -> None:
-        self._core, self._sweep, self._layout = core, sweep, layout
-        self._rows = f"attn::ValueBlock<{str(sweep.element == 'bf16').lower()}, {str(sweep.reverse).lower()}>"
+    def __init__(self, core: Core, scan: ValueScan, layout: ValueLayout) -> None:
+        self._core, self._scan, self._layout = core, scan, layout
+        self._rows = f"attn::ValueBlock<{str(scan.element == 'bf16').lower()}, {str(scan.reverse).lower()}>"
 
     def print(self) -> None:
         """All blocks."""
@@ -36,11 +36,11 @@ class BlockPrinter:
         self._declare_outputs()
         writer.line("#pragma unroll 1")
         with core.scope(f"for (int number = turn; number < chunks; number += {TURNS})"):
-            bind_position(core, self._sweep, "number")
+            bind_position(core, self._scan, "number")
             writer.line(*layout.slot(), f"const uint32_t values = in + {layout.tiles['v']} + half * {BLOCK_PANEL};")
-            writer.line(f"const int count = {core.value(self._sweep.count)};")
+            writer.line(f"const int count = {core.value(self._scan.count)};")
             writer.line(f"attn::barrier_wait(shared + kFull + 8 * slot, number / {SLOTS} & 1);")
-            if self._sweep.packed:
+            if self._scan.packed:
                 self._cut()
             self._prepare()
             writer.line(f"attn::barrier_wait(outside, number / {TURNS} & 1);")
@@ -50,14 +50,14 @@ class BlockPrinter:
 
     def _declare_load(self) -> None:
         """A function that starts to load a block."""
-        core, writer, sweep, layout = self._core, self._core.writer, self._sweep, self._layout
+        core, writer, scan, layout = self._core, self._core.writer, self._scan, self._layout
         with core.scope("const auto load = [&](int number)"):
-            bind_position(core, sweep, "number")
+            bind_position(core, scan, "number")
             writer.line(*layout.slot(), "const uint32_t full = shared + kFull + 8 * slot;")
             writer.line(f"attn::barrier_arrive_expect(full, {layout.slot_bytes});")
-            loads = [(name, each.load, PANEL) for name, each in sweep.inputs.items()]
-            if sweep.decays is not None:
-                loads.append(("decay", sweep.decays, PANEL // 2 if layout.decay == "f32" else PANEL))
+            loads = [(name, each.load, PANEL) for name, each in scan.inputs.items()]
+            if scan.decays is not None:
+                loads.append(("decay", scan.decays, PANEL // 2 if layout.decay == "f32" else PANEL))
             for name, load, width in loads:
                 view = view_of(load.operands[0])
                 map_ = core.arguments.descriptor(view.argument, width, BLOCK)
@@ -70,7 +70,7 @@ class BlockPrinter:
     def _declare_outputs(self) -> None:
         """Where this lane's columns of o and of products are in memory, and whether they are neighbours there at an even place."""
         core, writer = self._core, self._core.writer
-        for name, store in self._sweep.outputs.items():
+        for name, store in self._scan.outputs.items():
             view = view_of(store.operands[1])
             first = f"{core.value(view.column)} + " if view.column is not None else ""
             batch, head = (core.value(value) for value in list(store.operands)[2:4])
@@ -95,17 +95,17 @@ class BlockPrinter:
 
     def _prepare(self) -> None:
         """What the state needs, then the block's own pairs."""
-        core, writer, sweep, layout = self._core, self._core.writer, self._sweep, self._layout
+        core, writer, scan, layout = self._core, self._core.writer, self._scan, self._layout
         writer.line(f"{self._rows} rows;")
         with core.unrolled("r", BLOCK):
-            if sweep.decays is not None:
+            if scan.decays is not None:
                 panel = BLOCK_PANEL * (2 if layout.decay == "f32" else 1)
                 row = f"in + {layout.tiles['decay']} + half * {panel} + r * 128"
                 load_decays(core, layout.decay, row, str(BLOCK_PANEL), "(r % 8 << 4)")
-            print_steps(core, sweep.steps, "given", "rows.steps[r]", ("r", f"({PANEL} * half + 2 * lane)"))
+            print_steps(core, scan.steps, "given", "rows.steps[r]", ("r", f"({PANEL} * half + 2 * lane)"))
         writer.line(
             f"rows.enter(values, exchanged, exchanged + {BLOCK_PANEL}, carry, lane);",
-            f"rows.template scores<{sweep.keys}>(in + {layout.tiles['q']}, in + {layout.tiles['k']}, scores, lane);",
+            f"rows.template scores<{scan.keys}>(in + {layout.tiles['q']}, in + {layout.tiles['k']}, scores, lane);",
             "attn::warp_arrive(ready, lane == 0);",
             "rows.add_pairs(values, scores, lane);",
         )
@@ -120,21 +120,21 @@ class BlockPrinter:
 
     def _finish(self) -> None:
         """Rows of o and products."""
-        core, writer, sweep, layout = self._core, self._core.writer, self._sweep, self._layout
+        core, writer, scan, layout = self._core, self._core.writer, self._scan, self._layout
         writer.line("rows.add_outside(exchanged, lane);")
         with core.unrolled("r", BLOCK), core.scope("if (r < count)"):
             factors = f"in + {layout.tiles['factor']} + half * {BLOCK_PANEL}"
             names = {"products": "product", "rows": "row"}
             made = {"products": f"rows.product({factors}, lane, r)", "rows": "rows.whole(values, scores, lane, r)"}
-            writer.line(f"const float2 {', '.join(f'{names[name]} = {made[name]}' for name in sweep.outputs)};")
-            begin = core.value(sweep.begin)
-            for name, store in sweep.outputs.items():
+            writer.line(f"const float2 {', '.join(f'{names[name]} = {made[name]}' for name in scan.outputs)};")
+            begin = core.value(scan.begin)
+            for name, store in scan.outputs.items():
                 argument = view_of(store.operands[1]).argument
                 along, across = (core.arguments.stride(argument, dim) for dim in (2, 3))
                 writer.line(f"auto *const to_{name} = {name}_place + ({begin} + r) * {along};")
                 pair = names[name]
                 words = f"*reinterpret_cast<float2 *>(to_{name}) = {pair};"
                 if name == "rows":
-                    words = f"*reinterpret_cast<uint32_t *>(to_{name}) = attn::{PANELS[sweep.element]}({pair}.x, {pair}.y);"
+                    words = f"*reinterpret_cast<uint32_t *>(to_{name}) = attn::{PANELS[scan.element]}({pair}.x, {pair}.y);"
                 writer.line(f"if ({name}_pairs) {words}")
                 writer.line(f"else to_{name}[0] = {pair}.x, to_{name}[{across}] = {pair}.y;")

@@ -1,9 +1,9 @@
-"""Shared memory of a sweep with decays of value channels: blocks that are loaded ahead, and what its two kinds of warps exchange."""
+"""Shared memory of a scan with decays of value channels: blocks that are loaded ahead, and what its two kinds of warps exchange."""
 
 from attn_mlir.backends.gpu.structure import element_name
 from attn_mlir.backends.nvidia.hopper.memory import SharedAllocator, of_warps
-from attn_mlir.backends.nvidia.hopper.sweep_common import PANEL
-from attn_mlir.backends.nvidia.hopper.value_read import BLOCK, ValueSweep
+from attn_mlir.backends.nvidia.hopper.scan_common import PANEL
+from attn_mlir.backends.nvidia.hopper.value_read import BLOCK, ValueScan
 from attn_mlir.backends.nvidia.hopper.wgmma import ROW_BYTES
 
 SLOTS = 7
@@ -19,12 +19,12 @@ SCORES = 1280
 class ValueLayout:
     """Where things are. `tiles`: offsets within a slot. For every 64 columns each turn has a place of its own (`of_warp`)."""
 
-    def __init__(self, sweep: ValueSweep) -> None:
-        self.memory, self.warpgroups = SharedAllocator(), sweep.values // PANEL
+    def __init__(self, scan: ValueScan) -> None:
+        self.memory, self.warpgroups = SharedAllocator(), scan.values // PANEL
         self.tiles: dict[str, int] = {}
-        self.decay = "f32" if sweep.decays is None else element_name(sweep.decays.results[0].type)
-        self.panels = {"q": sweep.keys // PANEL, "k": sweep.keys // PANEL, "v": self.warpgroups, "factor": self.warpgroups}
-        if sweep.decays is not None:
+        self.decay = "f32" if scan.decays is None else element_name(scan.decays.results[0].type)
+        self.panels = {"q": scan.keys // PANEL, "k": scan.keys // PANEL, "v": self.warpgroups, "factor": self.warpgroups}
+        if scan.decays is not None:
             self.panels["decay"] = self.warpgroups * (2 if self.decay == "f32" else 1)
         offset = 0
         for name, panels in self.panels.items():

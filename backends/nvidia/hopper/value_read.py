@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.structure import body, operations, yielded
-from attn_mlir.backends.nvidia.hopper.prepared_read import PreparedSweep, steps_of
-from attn_mlir.backends.nvidia.hopper.sweep_common import final_of, initial_of, is_packed, loop_of, states_of
-from attn_mlir.backends.nvidia.hopper.sweep_patterns import InputTile, factor_of, input_of, is_copy, known, made, need
-from attn_mlir.backends.nvidia.hopper.sweep_rows import rests
+from attn_mlir.backends.nvidia.hopper.prepared_read import PreparedScan, steps_of
+from attn_mlir.backends.nvidia.hopper.scan_common import final_of, initial_of, is_packed, loop_of, states_of
+from attn_mlir.backends.nvidia.hopper.scan_patterns import InputTile, factor_of, input_of, is_copy, known, made, need
+from attn_mlir.backends.nvidia.hopper.scan_rows import rests
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.mlir import ir
 
@@ -15,7 +15,7 @@ BLOCK = 16
 
 
 @dataclass(kw_only=True)
-class ValueSweep(PreparedSweep):
+class ValueScan(PreparedScan):
     """One kernel. `made` is its `tile.decay_values`; `products` stores those of `factor` times what other positions give."""
 
     factor: InputTile
@@ -35,13 +35,13 @@ class ValueSweep(PreparedSweep):
         return self.element == "f16"
 
 
-def read_values(kernel: ir.Operation) -> ValueSweep | None:
-    """The sweep that a kernel is; None for a kernel of another form."""
+def read_values(kernel: ir.Operation) -> ValueScan | None:
+    """The scan that a kernel is; None for a kernel of another form."""
     return known(values_of, kernel)
 
 
-def values_of(kernel: ir.Operation) -> ValueSweep:
-    """The sweep that a kernel is. Raises OtherKernelError for a kernel of another form."""
+def values_of(kernel: ir.Operation) -> ValueScan:
+    """The scan that a kernel is. Raises OtherKernelError for a kernel of another form."""
     loop = loop_of(kernel)
     inner, (_, state) = operations(body(loop)), body(loop).arguments
     found = [op for op in inner if op.name == "tile.decay_values"]
@@ -66,14 +66,14 @@ def values_of(kernel: ir.Operation) -> ValueSweep:
     factor = factor_of(product, others)
     steps, loaded = steps_of(decays)
     states, branch = states_of(inner, state, last.results[0])
-    sweep = ValueSweep(
+    scan = ValueScan(
         kernel=kernel, loop=loop, state=state, following=last.results[0], initial=initial_of(loop), k=input_of(k), v=input_of(v),
         packed=is_packed(kernel), transposed=True, states=states, branch=branch, final=final_of(operations(body(kernel)), loop),
         made=found[0], q=input_of(q), factor=input_of(factor), steps=steps, decays=loaded, store=store, products=products,
     )  # fmt: skip
-    used = [found[0], pairs, first, added, held, following, last, whole, *left_out, product, *sweep.outputs.values(), steps]
-    sweep.check(BLOCK, inner, [*used, branch if branch is not None else states, *sweep.loads])
-    need(sweep.count == count and len(left_out) == 2)
+    used = [found[0], pairs, first, added, held, following, last, whole, *left_out, product, *scan.outputs.values(), steps]
+    scan.check(BLOCK, inner, [*used, branch if branch is not None else states, *scan.loads])
+    need(scan.count == count and len(left_out) == 2)
     need(str(ir.MemRefType(products.operands[1].type).element_type) == "f32")
-    need(all(not each.factors and each.mod is None for each in sweep.inputs.values()))
-    return sweep
+    need(all(not each.factors and each.mod is None for each in scan.inputs.values()))
+    return scan

@@ -1,4 +1,4 @@
-"""What the warpgroups of a sweep with decays of value channels do with a block: what the state gives, S^T q^T, and S^T = S^T carry + v^T k.
+"""What the warpgroups of a scan with decays of value channels do with a block: what the state gives, S^T q^T, and S^T = S^T carry + v^T k.
 
 S^T and v are taken as two pieces of 16 bits. What the state gives leaves through the shared memory of what enters it.
 """
@@ -6,20 +6,20 @@ S^T and v are taken as two pieces of 16 bits. What the state gives leaves throug
 from collections.abc import Callable
 
 from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
-from attn_mlir.backends.nvidia.hopper.sweep_common import bind_position, declare_place
-from attn_mlir.backends.nvidia.hopper.sweep_output import LIFT, LOWER, RESTS
-from attn_mlir.backends.nvidia.hopper.sweep_state import StatePrinter
+from attn_mlir.backends.nvidia.hopper.scan_common import bind_position, declare_place
+from attn_mlir.backends.nvidia.hopper.scan_output import LIFT, LOWER, RESTS
+from attn_mlir.backends.nvidia.hopper.scan_state import StatePrinter
 from attn_mlir.backends.nvidia.hopper.value_layout import BLOCK_PANEL, SLOTS, TURNS, ValueLayout
-from attn_mlir.backends.nvidia.hopper.value_read import BLOCK, ValueSweep
+from attn_mlir.backends.nvidia.hopper.value_read import BLOCK, ValueScan
 
 
 class ValueState:
     """Prints the warpgroups that hold the state."""
 
-    def __init__(self, core: Core, sweep: ValueSweep, layout: ValueLayout, held: int) -> None:
+    def __init__(self, core: Core, scan: ValueScan, layout: ValueLayout, held: int) -> None:
         """`held`: steps along K whose part of the state is rounded at a time."""
-        self._core, self._sweep, self._layout, self._held = core, sweep, layout, held
-        self._states = StatePrinter(core, sweep)
+        self._core, self._scan, self._layout, self._held = core, scan, layout, held
+        self._states = StatePrinter(core, scan)
 
     def print(self) -> None:
         """All blocks."""
@@ -28,7 +28,7 @@ class ValueState:
         self._states.declare()
         writer.line("#pragma unroll 1")
         with core.scope("for (int number = 0; number < chunks; ++number)"):
-            bind_position(core, self._sweep, "number")
+            bind_position(core, self._scan, "number")
             self._block()
         self._states.final()
 
@@ -41,16 +41,16 @@ class ValueState:
         with writer.unrolled("p", 2):
             place = f"exchanged + p * {BLOCK_PANEL} + attn::swizzle_128(turned_row * 128 + turned_column)"
             writer.line(f"attn::load_transposed({place}, entering[p]);")
-        lift = f" * {LIFT}" if self._sweep.lifted else ""
+        lift = f" * {LIFT}" if self._scan.lifted else ""
         factors = ", ".join(f"attn::load_shared(carry + 4 * row{more}){lift}" for more in ("", " + 32"))
         writer.line(f"const float2 factor = make_float2({factors});")
         writer.line("attn::named_sync(2 + warpgroup, 128);")
         self._give()
-        with writer.unrolled("c", self._sweep.keys // 2):
+        with writer.unrolled("c", self._scan.keys // 2):
             writer.line("state[c] *= c & 2 ? factor.y : factor.x;")
-        self._enter(("1", "0") if not self._sweep.lifted else ("1",), self._leave)
-        if self._sweep.lifted:
-            with writer.unrolled("c", self._sweep.keys // 2):
+        self._enter(("1", "0") if not self._scan.lifted else ("1",), self._leave)
+        if self._scan.lifted:
+            with writer.unrolled("c", self._scan.keys // 2):
                 writer.line(f"state[c] *= {LOWER};")
             self._enter(("0",), lambda: None)
         writer.line("attn::warp_arrive(shared + kFree + 8 * slot, lane == 0);")
@@ -58,12 +58,12 @@ class ValueState:
 
     def _give(self) -> None:
         """o^T = S^T q^T, of the columns of this warpgroup."""
-        core, writer, sweep, held = self._core, self._core.writer, self._sweep, self._held
-        pack, rest = f"attn::{PANELS[sweep.element]}", f"attn::{RESTS[sweep.element]}"
-        product, sums = core.instruction(BLOCK, "registers", sweep.element), ["o", "lifted"] if sweep.lifted else ["o"]
+        core, writer, scan, held = self._core, self._core.writer, self._scan, self._held
+        pack, rest = f"attn::{PANELS[scan.element]}", f"attn::{RESTS[scan.element]}"
+        product, sums = core.instruction(BLOCK, "registers", scan.element), ["o", "lifted"] if scan.lifted else ["o"]
         writer.line(*(f"float {name}[{BLOCK // 2}];" for name in sums))
         writer.line(f"const uint64_t queries = attn::k_major(in + {self._layout.tiles['q']});")
-        with core.unrolled("first", sweep.keys // 16, held):
+        with core.unrolled("first", scan.keys // 16, held):
             writer.line(f"uint32_t held[{4 * held}], rest[{4 * held}];")
             with writer.unrolled("n", 4 * held):
                 pair = "state[8 * first + 2 * n], state[8 * first + 2 * n + 1]"
@@ -73,14 +73,14 @@ class ValueState:
                 writer.line(f"const uint32_t offset = (first + k) / 4 * {BLOCK_PANEL} + (first + k) % 4 * 32;")
                 for name in ("held", "rest"):
                     operand = ", ".join(f"{name}[4 * k + {n}]" for n in range(4))
-                    more = "1" if name == "rest" and not sweep.lifted else "first + k > 0"
-                    writer.line(f"{product}({sums[name == 'rest' and sweep.lifted]}, {operand}, attn::advance(queries, offset), {more});")
+                    more = "1" if name == "rest" and not scan.lifted else "first + k > 0"
+                    writer.line(f"{product}({sums[name == 'rest' and scan.lifted]}, {operand}, attn::advance(queries, offset), {more});")
             writer.line("attn::wgmma_commit();", "attn::wgmma_wait<0>();", *(f"attn::hold({name});" for name in [*sums, "held", "rest"]))
 
     def _leave(self) -> None:
         """o^T to shared memory: rows of 64 columns, units of 8 of which are permuted (`ValueBlock::pair_of`)."""
         writer = self._core.writer
-        if self._sweep.lifted:
+        if self._scan.lifted:
             with writer.unrolled("c", BLOCK // 2):
                 writer.line(f"o[c] += lifted[c] * {LOWER};")
         with writer.unrolled("n", BLOCK // 2):
@@ -92,8 +92,8 @@ class ValueState:
 
     def _enter(self, pieces: tuple[str, ...], meanwhile: Callable[[], None]) -> None:
         """S^T += v^T k."""
-        core, writer, sweep = self._core, self._core.writer, self._sweep
-        product = core.instruction(sweep.keys, "registers", sweep.element, transpose_b=True)
+        core, writer, scan = self._core, self._core.writer, self._scan
+        product = core.instruction(scan.keys, "registers", scan.element, transpose_b=True)
         held = ["attn::hold(state);", *(f"attn::hold(entering[{piece}]);" for piece in pieces)]
         writer.line(*held)
         with core.scope(""):

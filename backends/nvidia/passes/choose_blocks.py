@@ -7,8 +7,8 @@ from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.nvidia import blocks
 from attn_mlir.backends.nvidia.target import TARGETS
 from attn_mlir.backends.nvidia.tuning.choices import choices_for, choices_in, is_synchronous
-from attn_mlir.backends.nvidia.tuning.sweep_facts import sweep_facts
-from attn_mlir.backends.nvidia.tuning.sweeps import is_prepared
+from attn_mlir.backends.nvidia.tuning.chunk_scan_facts import chunk_scan_facts
+from attn_mlir.backends.nvidia.tuning.scans import is_prepared
 from attn_mlir.dialects.attn.linear_gradients import interval_of
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
@@ -68,9 +68,9 @@ class NvidiaChooseBlocks(Pass):
 
 
 def _is_prepared(op: ir.Operation, choices: Fields) -> bool:
-    """Whether the emitter "hopper" makes a sweep whose channels have decays, which it takes in a form of its own."""
+    """Whether the emitter "hopper" makes a scan whose channels have decays, which it takes in a form of its own."""
     target = TARGETS.get(str(choices.get("arch", "sm_90a")))
-    return target is not None and is_prepared(sweep_facts(op), choices, target)
+    return target is not None and is_prepared(chunk_scan_facts(op), choices, target)
 
 
 def _set_chunk(op: ir.Operation, size: int, name: str) -> bool:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia.target import TARGETS
-from attn_mlir.backends.nvidia.tuning.sweep_facts import knows_channels
+from attn_mlir.backends.nvidia.tuning.chunk_scan_facts import knows_channels
 from attn_mlir.dialects.attn.linear_erase import is_delta
 from attn_mlir.dialects.attn.linear_gradients import interval_of
 from attn_mlir.mlir import ir
@@ -18,9 +18,9 @@ _FEWEST, _OF_HEADS = 32, 64
 
 @dataclass(frozen=True)
 class ChooseIntervals(Pass):
-    """Keeps states every 512 positions for gradients of channels' decays whose sweeps round nothing but the state (`tile.decay_values`).
+    """Keeps states every 512 positions for gradients of channels' decays whose scans round nothing but the state (`tile.decay_values`).
 
-    The sums of which the gradient is made take errors along from position to position, so that sweeps that round what pairs add need more
+    The sums of which the gradient is made take errors along from position to position, so that scans that round what pairs add need more
     states in between, which are most of what a backward reads and writes. Intervals of `crossing` gradients, which are whole chunks, have
     32 positions at least. `arch` is the chip that kernels are for.
     """
@@ -38,9 +38,9 @@ class ChooseIntervals(Pass):
             if "crossing" in op.attributes and (interval_of(op) or fewest) < fewest:
                 op.attributes["interval"] = ir.IntegerAttr.get(op.attributes["interval"].type, fewest)
         for gradient in find_all(module, "attn.decay_gradient") if TARGETS[self.arch].bulk_copies else []:
-            sweeps = [maker(value) for value in (gradient.opview.s, gradient.opview.e)]
-            known = [op for op in sweeps if op is not None and op.name == "attn.linear_attention" and _rounds_the_state_alone(op)]
-            if len(known) == len(sweeps):
+            scans = [maker(value) for value in (gradient.opview.s, gradient.opview.e)]
+            known = [op for op in scans if op is not None and op.name == "attn.linear_attention" and _rounds_the_state_alone(op)]
+            if len(known) == len(scans):
                 for op in (gradient, *known):
                     op.attributes["interval"] = ir.IntegerAttr.get(op.attributes["interval"].type, _INTERVAL)
         return True
@@ -57,5 +57,5 @@ def _shares_longer_chunks(op: ir.Operation) -> bool:
 
 
 def _rounds_the_state_alone(op: ir.Operation) -> bool:
-    """Whether a sweep becomes one in which nothing but the state is rounded on the way to its products."""
+    """Whether a scan becomes one in which nothing but the state is rounded on the way to its products."""
     return op.opview.channels.value == "value" and "crossing" not in op.attributes and knows_channels(op)

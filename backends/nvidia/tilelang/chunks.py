@@ -15,7 +15,7 @@ from attn_mlir.backends.nvidia.tilelang.tiles import TileBuffer
 from attn_mlir.mlir import ir
 
 
-def print_sweep(context: Context, op: ir.Operation, print_block: PrintBlock) -> None:
+def print_scan(context: Context, op: ir.Operation, print_block: PrintBlock) -> None:
     """`scf.for` over chunks."""
     begin, end, step, *_ = op.operands
     body = op.regions[0].blocks[0]

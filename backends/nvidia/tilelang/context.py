@@ -38,7 +38,7 @@ class Context:
         self.later: list[ir.Operation] = []
         self.multiplies = bool(find_all(kernel, "tile.dot", "tile.dot_add", "tile.dot_rescale", "tile.accumulate"))
         self._sums = not self.multiplies and bool(find_all(kernel, "tile.cumsum"))
-        self.sweeps = grid_kind(kernel) == "chunks"
+        self.scans = grid_kind(kernel) == "chunks"
         self.pieces = of_pieces(kernel)
         self.chunk = ir.IntegerAttr(ir.DictAttr(kernel.attributes["tile.kernel"])["block_q"]).value
         self.lifted = remainders(kernel)
@@ -71,13 +71,13 @@ class Context:
 
     def shape(self, sizes: Sequence[int]) -> tuple[int, ...]:
         """The shape of the buffer that holds a tile of these sizes."""
-        if self.sweeps or (self._sums and len(sizes) == 2):
+        if self.scans or (self._sums and len(sizes) == 2):
             return tuple(self._share(size) for size in sizes)
         rows, *columns = sizes
         return padded(rows), *(padded(size, self._step) for size in columns)
 
     def _share(self, size: int) -> int:
-        """What a size in a sweep is padded to, as rows and as columns alike, so that four warps can share every product."""
+        """What a size in a scan is padded to, as rows and as columns alike, so that four warps can share every product."""
         return size if size == self.chunk else padded(size, 64 if size > 32 else 32)
 
     def loaded(self) -> list[ir.Operation]:
@@ -151,7 +151,7 @@ def _reads_across(op: ir.Operation) -> bool:
 
 
 def of_pieces(kernel: ir.Operation) -> bool:
-    """Whether a kernel is a sweep over f32 inputs, whose products multiply pieces of its tiles."""
+    """Whether a kernel is a scan over f32 inputs, whose products multiply pieces of its tiles."""
     first = ir.MemRefType(kernel.regions[0].blocks[0].arguments[0].type)
     return grid_kind(kernel) == "chunks" and isinstance(first.element_type, ir.F32Type) and bool(find_all(kernel, "tile.dot"))
 

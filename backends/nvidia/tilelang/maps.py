@@ -31,7 +31,7 @@ def dot_uses(value: ir.Value) -> list[tuple[ir.Operation, str]]:
 
 def in_registers(context: Context, value: ir.Value) -> bool:
     """Whether some product can take a tile out of registers: the first factor of a sum whose rows are apart."""
-    if context.pieces or (context.sweeps and not context.rows_apart(context.shape(ir.RankedTensorType(value.type).shape)[0])):
+    if context.pieces or (context.scans and not context.rows_apart(context.shape(ir.RankedTensorType(value.type).shape)[0])):
         return False
     return any(op.name in ("tile.dot_add", "tile.dot_rescale") and factor == "a" and not turns(op) for op, factor in dot_uses(value))
 
@@ -40,7 +40,7 @@ def in_shared(context: Context, value: ir.Value) -> bool:
     """Whether some product, or a sum along columns, needs a tile in shared memory."""
     if any(use.owner.operation.name == "tile.cumsum" for use in value.uses):
         return True
-    if dot_uses(value) and context.sweeps and not in_registers(context, value):
+    if dot_uses(value) and context.scans and not in_registers(context, value):
         return True
     return any(factor == "b" or op.name in ("tile.dot", "tile.accumulate") or turns(op) for op, factor in dot_uses(value))
 
@@ -100,9 +100,9 @@ class Map:
             context.scatter(result)
 
     def _round(self) -> bool:
-        """In sweeps, a fragment that is rounded and needed in shared memory alone goes there at once."""
+        """In scans, a fragment that is rounded and needed in shared memory alone goes there at once."""
         context = self._context
-        source = narrowed(self._op) if context.sweeps else None
+        source = narrowed(self._op) if context.scans else None
         result = self._op.results[0]
         if source is None or in_registers(context, result) or not in_shared(context, result) or context.tile(source).scope != "fragment":
             return False
@@ -168,7 +168,7 @@ class Map:
             return context.homes[result]
         dtype = memory_type(ir.RankedTensorType(result.type).element_type)
         direct = in_shared(context, result) and not in_registers(context, result) and not reads_fragment(context, self._block)
-        direct = (direct and (len(bounds) == 2 or context.sweeps)) or (context.sweeps and len(bounds) == 1)
+        direct = (direct and (len(bounds) == 2 or context.scans)) or (context.scans and len(bounds) == 1)
         return context.tiles.new(hint_of(result), "shared" if direct else "fragment", bounds, dtype)
 
     def _contribution(self, value: ir.Value, kind: str, targets: list[TileBuffer], loop: ParallelLoop) -> TileBuffer:
@@ -231,7 +231,7 @@ class Map:
                 # Over no keys the lowest or highest finite number, not infinity.
                 context.line(f"T.fill({row.name}, {number(identity(kind, value.type), value.type)})")
                 context.line(f"T.reduce_{kind}({source.name}, {row.name}, dim=1, clear=False)")
-            if context.sweeps:  # its users lie in other threads
+            if context.scans:  # its users lie in other threads
                 context.where[result] = context.tiles.new(f"{row.name}_shared", "shared", row.shape, row.dtype)
                 context.line(f"T.copy({row.name}, {context.where[result].name})")
             context.scatter(result)

@@ -45,7 +45,7 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Fields) -> Fields 
 
 
 def plan_chunks(kernel: ir.Operation, target: NvidiaTarget, choices: Fields) -> Fields | None:
-    """`threads` and `stages` of a sweep: a warpgroup for every 64 rows of a chunk and every 128 x 128 elements of the state.
+    """`threads` and `stages` of a scan: a warpgroup for every 64 rows of a chunk and every 128 x 128 elements of the state.
 
     Two programs on a multiprocessor hide more than the next chunk loaded ahead does; where they find place with both, they have both.
     Where channels have decays, maps read the tiles of q and k at other rows than their own: with tiles in stages, whose numbers are

@@ -153,14 +153,14 @@ class _Printer:
 
     def _load(self, op: ir.Operation) -> None:
         context = self._context
-        if context.sweeps and ir.RankedTensorType(op.results[0].type).element_type.width == 32:
+        if context.scans and ir.RankedTensorType(op.results[0].type).element_type.width == 32:
             chunks.print_state(context, op)
         else:
             products.print_load(context, op)
 
     def _map(self, op: ir.Operation) -> None:
         context = self._context
-        if context.sweeps and chunks.print_uniform(context, op):
+        if context.scans and chunks.print_uniform(context, op):
             return
         if put_off(op):
             context.later.append(op)
@@ -168,8 +168,8 @@ class _Printer:
             Map(context, op).print()
 
     def _for(self, op: ir.Operation) -> None:
-        over_chunks = self._context.sweeps and op.block == self._kernel.regions[0].blocks[0]
-        (chunks.print_sweep if over_chunks else print_for)(self._context, op, self.print_block)
+        over_chunks = self._context.scans and op.block == self._kernel.regions[0].blocks[0]
+        (chunks.print_scan if over_chunks else print_for)(self._context, op, self.print_block)
 
     def _program_id(self, op: ir.Operation) -> str:
         """Under a causal mask the last rows take longest: they come first."""
@@ -208,7 +208,7 @@ def _product(rule: Rule) -> Rule:
 
     def print_product(printer: _Printer, op: ir.Operation) -> None:
         rule(printer._context, op)
-        if printer._context.sweeps:
+        if printer._context.scans:
             printer._context.release(op)
 
     return print_product

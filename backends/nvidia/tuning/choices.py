@@ -48,8 +48,8 @@ def choices_for(function: ir.Operation, tuned: Mapping[str, Fields]) -> Fields:
     target = TARGETS.get(str(known.get("arch", "sm_90a")))
     if facts is None or target is None:
         return known
-    if facts.sweep is not None and known.get("emitter") == "tilelang":
-        facts = replace(facts, sweep=replace(facts.sweep, prepared=0))
+    if facts.scan is not None and known.get("emitter") == "tilelang":
+        facts = replace(facts, scan=replace(facts.scan, prepared=0))
     length = int(known.get("length", 0))
     longer = 0 if "block_q" in known or "block_kv" in known else next_length(facts, target.arch, length)
     return {**space.best(facts, target, length=length), **known, **({"longer": longer} if longer else {})}

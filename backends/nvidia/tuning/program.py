@@ -48,7 +48,7 @@ def tunables(text: str, job: Job, sizes: Sequence[Any], target: NvidiaTarget) ->
                 continue
             digest = hashlib.sha256(kernel.get_asm(enable_debug_info=False).encode()).hexdigest()
             key = Key(digest, target.arch, facts.element, facts.head_dims, length, versions())
-            segment = 0 if facts.sweep is None else facts.sweep.segment
+            segment = 0 if facts.scan is None else facts.scan.segment
             work = Workload(segment, segment, whole.heads * -(-keys // segment)) if segment else whole
             found.append(Tunable(tuned_name(kernel), NvidiaSpace(facts, target, work), key))
     return known, found

@@ -7,7 +7,7 @@ from attn_mlir.backends.fields import Fields
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.backends.nvidia.tuning import table
 from attn_mlir.backends.nvidia.tuning.model import cost
-from attn_mlir.backends.nvidia.tuning.sweeps import emitter_of, refined_sweep, sweep_cost, sweep_space, untuned
+from attn_mlir.backends.nvidia.tuning.scans import emitter_of, refined_scan, scan_cost, scan_space, untuned
 from attn_mlir.backends.tuning import space as spaces
 from attn_mlir.backends.tuning.facts import KernelFacts
 from attn_mlir.backends.tuning.space import Candidate, Cost, Workload
@@ -44,8 +44,8 @@ def _tilelang() -> list[Fields]:
 
 def space(facts: KernelFacts, target: NvidiaTarget, emitter: str = "hopper") -> list[Fields]:
     """Every schedule of an emitter for a kernel, whether it fits or not. Empty where there is nothing to choose."""
-    if facts.sweep is not None:
-        return sweep_space(facts.sweep, target)
+    if facts.scan is not None:
+        return scan_space(facts.scan, target)
     if facts.grid not in ("rows", "pairs"):
         return []
     if emitter == "hopper" and target.bulk_copies and facts.element_bytes == 2:
@@ -61,10 +61,10 @@ def ranked(facts: KernelFacts, target: NvidiaTarget, work: Workload, emitter: st
 def best(facts: KernelFacts, target: NvidiaTarget, work: Workload = Workload(), length: int = 0) -> Fields:  # noqa: B008
     """What is used without tuning on at least `length` keys: the measured schedule of the table, else the model's first.
 
-    Sweeps have a rule, which leaves the emitter open.
+    Scans have a rule, which leaves the emitter open.
     """
-    if facts.sweep is not None:
-        return untuned(facts.sweep, target)
+    if facts.scan is not None:
+        return untuned(facts.scan, target)
     known = table.lookup(facts, target.arch, length)
     if known is not None:
         return known
@@ -77,8 +77,8 @@ def best(facts: KernelFacts, target: NvidiaTarget, work: Workload = Workload(), 
 
 def refined(facts: KernelFacts, target: NvidiaTarget, work: Workload, choices: Fields) -> list[Fields]:
     """A schedule with one further decision changed, each that fits: what is measured after the blocks are known."""
-    if facts.sweep is not None:
-        return refined_sweep(facts.sweep, target, work, choices)
+    if facts.scan is not None:
+        return refined_scan(facts.scan, target, work, choices)
     if choices.get("emitter", "hopper") != "hopper" or not target.bulk_copies:
         return []
     others = [(name, value) for name, values in _REFINEMENTS.get(facts.grid, {}).items() for value in values if choices.get(name) != value]
@@ -104,14 +104,14 @@ class NvidiaSpace:
 
     def cost(self, choices: Fields) -> Cost:
         facts, target, work = self.facts, self.target, self.work
-        return cost(facts, choices, target, work) if facts.sweep is None else sweep_cost(facts.sweep, choices, target, work)
+        return cost(facts, choices, target, work) if facts.scan is None else scan_cost(facts.scan, choices, target, work)
 
     def untuned(self) -> Fields:
         return best(self.facts, self.target, self.work, self.work.keys)
 
     def whole(self, choices: Fields) -> Fields:
-        sweep = self.facts.sweep
-        return choices if sweep is None else {**choices, "emitter": emitter_of(sweep, choices, self.target)}
+        scan = self.facts.scan
+        return choices if scan is None else {**choices, "emitter": emitter_of(scan, choices, self.target)}
 
     def refined(self, choices: Fields) -> list[Fields]:
         return refined(self.facts, self.target, self.work, choices)

@@ -146,7 +146,7 @@ def _plain(value: Any) -> Any:
 
 
 def _with_segment(entry: Entry, program: Any, device: str, wrt: tuple[str, ...], values: Sequence[Any]) -> Entry:
-    """The entry with the segments that sweeps of a linear attention have on these tensors, so that they stay whatever kernels it gets."""
+    """The entry with the segments that scans of a linear attention have on these tensors, so that they stay whatever kernels it gets."""
     if entry.traced.linear is None:
         return entry
     segment = program.derivative(device, "bwd" if wrt else "", "+".join(wrt)).segment_for(values)

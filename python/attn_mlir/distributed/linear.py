@@ -45,7 +45,7 @@ def linear_attention(
     before the first position of all, the same on all ranks, and so is the final state, that behind the last one. Gradients of captured
     tensors, of a decay [H] and of initial_state are this rank's share: sum them over ranks, as for the parameters of a model.
     Every rank computes its segment twice: for the state behind it, and from the state before it (see `attn-split-sequences`). The delta
-    rule (erase=, erase_mod=) has K x K transitions of states, which take a sweep of their own with K columns.
+    rule (erase=, erase_mod=) has K x K transitions of states, which take a scan of their own with K columns.
     """
     if options.get("cu_seqlens") is not None:
         raise ArgumentError("cu_seqlens is for sequences on one rank: cut packed sequences over ranks where one of them ends")

@@ -85,15 +85,15 @@ class ReferenceScan:
 
 def linear_attention(op: ir.Operation, frame: EvaluationFrame, args: list[Array]) -> list[Array]:
     """The results of an `attn.linear_attention`, by its recurrence."""
-    return _results(sweep_of(op, frame, args), _recurrence)
+    return _results(scan_of(op, frame, args), _recurrence)
 
 
 def chunk(op: ir.Operation, frame: EvaluationFrame, args: list[Array]) -> list[Array]:
     """The results of an `attn.chunk`, by its four pieces."""
-    return _results(sweep_of(op, frame, args), _chunks)
+    return _results(scan_of(op, frame, args), _chunks)
 
 
-def sweep_of(op: ir.Operation, frame: EvaluationFrame, args: list[Array]) -> ReferenceScan:
+def scan_of(op: ir.Operation, frame: EvaluationFrame, args: list[Array]) -> ReferenceScan:
     """Checks the operands of `op` and applies its mods."""
     given = {name: np.asarray(value) for name, value in named_operands(op, args).items()}
     q, k, v = (given[name] for name in "qkv")
@@ -170,18 +170,18 @@ class _Step:
     boundary: int | None = None
 
 
-def _results(sweep: ReferenceScan, steps: Callable[[ReferenceScan, SequencePart], Iterator[_Step]]) -> list[Array]:
-    op, interval = sweep.op, sweep.interval
-    batch, heads, length, columns = sweep.v.shape
+def _results(scan: ReferenceScan, steps: Callable[[ReferenceScan, SequencePart], Iterator[_Step]]) -> list[Array]:
+    op, interval = scan.op, scan.interval
+    batch, heads, length, columns = scan.v.shape
     o = np.zeros((batch, heads, length, columns))
-    final = np.zeros_like(sweep.initial)
+    final = np.zeros_like(scan.initial)
     whole = "offsets" not in named_operands(op, list(op.operands))
-    count = 0 if interval is None else -(-length // interval) if whole else length // interval + len(sweep.sequences)
-    states = np.full((batch, heads, count, sweep.k.shape[3], columns), np.nan)  # Between sequences some rows hold no state.
+    count = 0 if interval is None else -(-length // interval) if whole else length // interval + len(scan.sequences)
+    states = np.full((batch, heads, count, scan.k.shape[3], columns), np.nan)  # Between sequences some rows hold no state.
     ends = states.copy()
-    for sequence in sweep.sequences:
-        final[sequence.number] = sweep.initial[sequence.number]
-        for step in steps(sweep, sequence):
+    for sequence in scan.sequences:
+        final[sequence.number] = scan.initial[sequence.number]
+        for step in steps(scan, sequence):
             if step.outputs is not None:
                 positions, values = step.outputs
                 o[sequence.batch, :, positions] = values
@@ -193,93 +193,93 @@ def _results(sweep: ReferenceScan, steps: Callable[[ReferenceScan, SequencePart]
                 if place > 0 and (place % interval == 0 or step.boundary == sequence.end):
                     ends[sequence.batch, :, sequence.first_state + -(-place // interval) - 1] = step.state
     found = {"final_state": _turned(op, final)}
-    if sweep.factor is not None:
-        here = sweep.run("attn.weight", [np.zeros(1), np.zeros(1)]) if piece(op, "attn.weight") is not None else 1.0
-        own = own_terms(sweep.delta, sweep.q, sweep.k, sweep.v) * here
-        products = (o - own) * sweep.factor
+    if scan.factor is not None:
+        here = scan.run("attn.weight", [np.zeros(1), np.zeros(1)]) if piece(op, "attn.weight") is not None else 1.0
+        own = own_terms(scan.delta, scan.q, scan.k, scan.v) * here
+        products = (o - own) * scan.factor
         if "crossing" in op.attributes:
-            products, states = _crossing(sweep, products, states if sweep.forward else ends)
-        found["own"] = (own * sweep.factor).sum(axis=3)
-        found["products"] = products.sum(axis=3) if sweep.channels == "none" else products
+            products, states = _crossing(scan, products, states if scan.forward else ends)
+        found["own"] = (own * scan.factor).sum(axis=3)
+        found["products"] = products.sum(axis=3) if scan.channels == "none" else products
     turned = _turned(op, states)
     found["states"] = turned.reshape(batch, heads, count * turned.shape[3], turned.shape[4])
-    o = modified(op, sweep.frame, "attn.result", o)
+    o = modified(op, scan.frame, "attn.result", o)
     skip = piece(op, "attn.skip")
     if skip is not None:
-        (factor,) = sweep.frame.with_().run(block_of(skip), grid(o.shape[:3]))
-        o = o + np.broadcast_to(factor, o.shape[:3])[..., None] * sweep.own
+        (factor,) = scan.frame.with_().run(block_of(skip), grid(o.shape[:3]))
+        o = o + np.broadcast_to(factor, o.shape[:3])[..., None] * scan.own
     return [o, *(found[ir.StringAttr(name).value] for name in ir.ArrayAttr(op.attributes["outputs"]))]
 
 
-def _crossing(sweep: ReferenceScan, products: Array, states: Array) -> tuple[Array, Array]:
+def _crossing(scan: ReferenceScan, products: Array, states: Array) -> tuple[Array, Array]:
     """The `crossing` products, [B, H, T, V], and states, [B, H, N, K, V], from those without and the states before each interval (backward:
     behind it).
 
     Forward, pairs of positions of an interval are all there that end at t or behind it; backward, those that begin there are taken off.
     """
     found, kept = np.zeros_like(products), states.copy()
-    for at in sweep.sequences:
-        for n, begin in enumerate(range(at.begin, at.end, sweep.interval or 1)):
-            positions = slice(begin, min(begin + (sweep.interval or 1), at.end))
-            x, g = products[at.batch, :, positions], sweep.g[at.batch, :, positions]
+    for at in scan.sequences:
+        for n, begin in enumerate(range(at.begin, at.end, scan.interval or 1)):
+            positions = slice(begin, min(begin + (scan.interval or 1), at.end))
+            x, g = products[at.batch, :, positions], scan.g[at.batch, :, positions]
             rest = np.cumsum(x[:, ::-1], axis=1)[:, ::-1]
             number = at.first_state + n
-            if sweep.forward:
+            if scan.forward:
                 found[at.batch, :, positions] = rest
                 continue
             leave = np.exp(g.sum(axis=1, keepdims=True) - np.cumsum(g, axis=1))
-            of_state = np.einsum("htk,hkv->htv", sweep.q[at.batch, :, positions], states[at.batch, :, number]) * leave
-            kept[at.batch, :, number] = sweep.of_state(np.exp(g.sum(axis=1))) * states[at.batch, :, number]
-            beyond = of_state * sweep.factor[at.batch, :, positions] if sweep.factor is not None else of_state
+            of_state = np.einsum("htk,hkv->htv", scan.q[at.batch, :, positions], states[at.batch, :, number]) * leave
+            kept[at.batch, :, number] = scan.of_state(np.exp(g.sum(axis=1))) * states[at.batch, :, number]
+            beyond = of_state * scan.factor[at.batch, :, positions] if scan.factor is not None else of_state
             found[at.batch, :, positions] = beyond.sum(axis=1, keepdims=True) - rest
     return found, kept
 
 
-def _recurrence(sweep: ReferenceScan, at: SequencePart) -> Iterator[_Step]:
-    q, k, v, g = (x[at.batch] for x in (sweep.q, sweep.k, sweep.v, sweep.g))
-    state = sweep.initial[at.number]
-    yield _Step(None, state, at.begin if sweep.forward else at.end)
-    for t in range(at.begin, at.end) if sweep.forward else reversed(range(at.begin, at.end)):
-        factor = sweep.of_state(np.exp(g[:, t]))
-        if sweep.forward:
+def _recurrence(scan: ReferenceScan, at: SequencePart) -> Iterator[_Step]:
+    q, k, v, g = (x[at.batch] for x in (scan.q, scan.k, scan.v, scan.g))
+    state = scan.initial[at.number]
+    yield _Step(None, state, at.begin if scan.forward else at.end)
+    for t in range(at.begin, at.end) if scan.forward else reversed(range(at.begin, at.end)):
+        factor = scan.of_state(np.exp(g[:, t]))
+        if scan.forward:
             state = factor * state
-        o, state = delta_step(sweep.delta.at((at.batch, slice(None), t)), q[:, t], k[:, t], v[:, t], state)
-        if not sweep.forward:
+        o, state = delta_step(scan.delta.at((at.batch, slice(None), t)), q[:, t], k[:, t], v[:, t], state)
+        if not scan.forward:
             state = factor * state
-        yield _Step((slice(t, t + 1), o[:, None]), state, t + 1 if sweep.forward else t)
+        yield _Step((slice(t, t + 1), o[:, None]), state, t + 1 if scan.forward else t)
 
 
-def _chunks(sweep: ReferenceScan, at: SequencePart) -> Iterator[_Step]:
-    size = ir.IntegerAttr(sweep.op.attributes["chunk"]).value
-    state = sweep.initial[at.number]
+def _chunks(scan: ReferenceScan, at: SequencePart) -> Iterator[_Step]:
+    size = ir.IntegerAttr(scan.op.attributes["chunk"]).value
+    state = scan.initial[at.number]
     begins = range(at.begin, at.end, size)
-    yield _Step(None, state, at.begin if sweep.forward else at.end)
-    for begin in begins if sweep.forward else reversed(begins):
+    yield _Step(None, state, at.begin if scan.forward else at.end)
+    for begin in begins if scan.forward else reversed(begins):
         end = min(begin + size, at.end)
-        o, state = _one_chunk(sweep, at.batch, slice(begin, end), state)
-        yield _Step((slice(begin, end), o), state, end if sweep.forward else begin)
+        o, state = _one_chunk(scan, at.batch, slice(begin, end), state)
+        yield _Step((slice(begin, end), o), state, end if scan.forward else begin)
 
 
-def _one_chunk(sweep: ReferenceScan, batch: int, positions: slice, state: Array) -> tuple[Array, Array]:
+def _one_chunk(scan: ReferenceScan, batch: int, positions: slice, state: Array) -> tuple[Array, Array]:
     """o of the positions, [H, C, V], and the new state."""
-    q, k, v, g = (x[batch, :, positions] for x in (sweep.q, sweep.k, sweep.v, sweep.g))
+    q, k, v, g = (x[batch, :, positions] for x in (scan.q, scan.k, scan.v, scan.g))
     prefix = np.cumsum(g, axis=1)
     total = prefix[:, -1:]
-    leave, enter = (sweep.run(name, [prefix, np.broadcast_to(total, prefix.shape)]) for name in ("attn.leave", "attn.enter"))
+    leave, enter = (scan.run(name, [prefix, np.broadcast_to(total, prefix.shape)]) for name in ("attn.leave", "attn.enter"))
     everything = np.ones((q.shape[1], q.shape[1]), bool)
     shape = (*prefix.shape[:2], *prefix.shape[1:])
-    factor = sweep.run("attn.weight", [np.broadcast_to(x, shape) for x in (prefix[:, :, None], prefix[:, None])])
+    factor = scan.run("attn.weight", [np.broadcast_to(x, shape) for x in (prefix[:, :, None], prefix[:, None])])
 
     def weight(strict: bool) -> Array:
-        present = np.tril(everything, -1 if strict else 0) if sweep.forward else np.triu(everything, 1 if strict else 0)
+        present = np.tril(everything, -1 if strict else 0) if scan.forward else np.triu(everything, 1 if strict else 0)
         return np.where(present[None, :, :, None], factor, 0.0)
 
     def pairs(x: Array, key: Array, strict: bool) -> Array:
         wide = np.broadcast_to(weight(strict), (*factor.shape[:3], q.shape[2]))
         return np.einsum("htk,hsk,htsk->hts", x, key, wide, optimize=True)
 
-    carry, delta = sweep.of_state(sweep.run("attn.carry", [total[:, 0]])), sweep.delta.at((batch, slice(None), positions))
-    by_value = sweep.channels == "value"
+    carry, delta = scan.of_state(scan.run("attn.carry", [total[:, 0]])), scan.delta.at((batch, slice(None), positions))
+    by_value = scan.channels == "value"
 
     def passed(x: Array) -> Array:
         return np.einsum("htk,hkv->htv", x, state) * leave if by_value else np.einsum("htk,hkv->htv", x * leave, state)

@@ -24,7 +24,7 @@ class State:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Sweep:
+class _KvPass:
     p: OpInputs
     where: Presence
     s: list[Array]
@@ -48,7 +48,7 @@ class _Sweep:
         b, h, q, _ = p.indices()
         yielded = p.run(step, [*(s[..., lo:hi] for s in self.s), b, h, q, *old.rows], present, present)
         rows = [np.where(visited, self._full(new), before) for new, before in zip(yielded[:states], old.rows, strict=True)]
-        if len(yielded) == states:  # not the last sweep
+        if len(yielded) == states:  # not the last pass
             return State(rows, old.accumulators)
         count = len(old.accumulators)
         weights, scales = yielded[states : states + count], yielded[states + count :]
@@ -68,9 +68,9 @@ def online(p: OpInputs, split: int = 1) -> list[Array]:
     where = presence(p)
     summed = terms(p, where.present)
     sources = [summed[i].rows for i in _sources(p)]
-    sweep = _Sweep(p, where, scores(p, where.present), sources)
+    kv_pass = _KvPass(p, where, scores(p, where.present), sources)
     limits = _parts(p, split)
-    states = [sweep.run(begin, end) for begin, end in itertools.pairwise(limits)]
+    states = [kv_pass.run(begin, end) for begin, end in itertools.pairwise(limits)]
     state = states[0]
     for other in states[1:]:
         state = _merge(p, state, other)

@@ -27,7 +27,7 @@ _BY_POSITION = (("decay",), ("erase",), ("erase_key",), ("removed_key",))
 class LinearRun:
     """A compiled program, or one of its derivatives; sequences without positions are answered without it.
 
-    Long sequences are computed by what `split` makes of a number: the program that sweeps segments of so many positions at the same time.
+    Long sequences are computed by what `split` makes of a number: the program that scans segments of so many positions at the same time.
     `segment` is this number, 0 for none, None for what the device would rather have.
     `ordered` numbers the results whose memory has the order of the layout where they have a head's columns; the others are contiguous.
     """

@@ -1,4 +1,4 @@
-// A sweep as the gradient of k needs it in bf16: what multiplies rows stands behind all sums, own terms are apart from products.
+// A scan as the gradient of k needs it in bf16: what multiplies rows stands behind all sums, own terms are apart from products.
 func.func @attention(%q: tensor<?x?x?x8xf32>, %k: tensor<?x?x?x8xf32>, %v: tensor<?x?x?x16xf32>, %decay: tensor<?x?x?xf32>, %factor: tensor<?x?x?x16xf32>, %dt: tensor<?x?x?xf32>) -> (tensor<?x?x?x16xf32>, tensor<?x?x?xf32>, tensor<?x?x?x8xf32>, tensor<?x?x?xf32>) {
   %o, %products, %states, %own = "attn.linear_attention"(%q, %k, %v, %decay, %factor) ({
     "attn.value"() ({

@@ -1,4 +1,4 @@
-// A sweep in 16 bits with a decay for every channel of the values, as the gradient of q of GLA needs it.
+// A scan in 16 bits with a decay for every channel of the values, as the gradient of q of GLA needs it.
 func.func @attention(%q: tensor<?x?x?x128xbf16>, %k: tensor<?x?x?x128xbf16>, %v: tensor<?x?x?x128xbf16>, %decay: tensor<?x?x?x128xf32>, %initial_state: tensor<?x?x128x128xf32>, %factor: tensor<?x?x?x128xbf16>) -> (tensor<?x?x?x128xbf16>, tensor<?x?x?x128xf32>, tensor<?x?x?x128xf32>) {
   %o, %products, %states = "attn.linear_attention"(%q, %k, %v, %decay, %initial_state, %factor) ({
   ^bb0:

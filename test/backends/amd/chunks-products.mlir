@@ -1,4 +1,4 @@
-// A sweep of a backward: states on the way, sums of products along rows, the state in two pieces.
+// A scan of a backward: states on the way, sums of products along rows, the state in two pieces.
 // RUN: attn-translate %s --to hip | FileCheck %s
 
 !t = tensor<?x?x?x64xf16>

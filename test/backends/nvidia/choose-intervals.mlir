@@ -1,4 +1,4 @@
-// Gradients of channels' decays: states every 512 positions where sweeps round nothing but the state, in 16 bits on chips with TMA.
+// Gradients of channels' decays: states every 512 positions where scans round nothing but the state, in 16 bits on chips with TMA.
 // RUN: attn-opt %inputs/linear/gla-half.mlir -p 'attn-differentiate{wrt=arg3},nvidia-choose-intervals' | FileCheck %s
 // RUN: attn-opt %inputs/linear/gla-half.mlir -p 'attn-differentiate{wrt=arg3},nvidia-choose-intervals{arch=sm_80}' | FileCheck %s --check-prefix=FEW
 // RUN: sed -e 's/x128/x96/g' %inputs/linear/gla-half.mlir | attn-opt -p 'attn-differentiate{wrt=arg3},nvidia-choose-intervals' | FileCheck %s --check-prefix=FEW

@@ -1,10 +1,10 @@
-// Products of f32 tiles in sweeps are six products of bf16 pieces, the smallest first, from zero; sums before them are added in f32.
+// Products of f32 tiles in scans are six products of bf16 pieces, the smallest first, from zero; sums before them are added in f32.
 // RUN: attn-opt %s -p 'nvidia-float32-products,canonicalize,cse' --split-input-file | FileCheck %s
 
 !m = memref<?x?x?x8xf32>
 
 // The pieces of %x are made once, where it is first needed; that is also where it is loaded.
-// CHECK-LABEL: func.func @sweep(
+// CHECK-LABEL: func.func @scan(
 // CHECK:       scf.for {{.*}} iter_args(%[[S:[a-z0-9_]+]] = {{.*}})
 // CHECK-NEXT:    %[[X:[0-9]+]] = "tile.load"(%{{.*}}) : {{.*}} -> tensor<8x8xf32>
 // CHECK-NEXT:    %[[P:[0-9]+]]:3 = "tile.map"
@@ -28,7 +28,7 @@
 // CHECK-NEXT:      %[[CARRIED:[0-9]+]] = arith.mulf %[[OLD]], %[[FACTOR]]
 // CHECK-NEXT:      %[[NEW:[a-z0-9_]+]] = tensor.extract %[[WHOLE]][
 // CHECK-NEXT:      arith.addf %[[CARRIED]], %[[NEW]] : f32
-func.func @sweep(%q: !m, %carry: tensor<8xf32>, %state: tensor<8x8xf32>, %n: index, %o: !m) attributes {tile.kernel = {grid = "chunks", block_q = 8, outputs = ["store"]}} {
+func.func @scan(%q: !m, %carry: tensor<8xf32>, %state: tensor<8x8xf32>, %n: index, %o: !m) attributes {tile.kernel = {grid = "chunks", block_q = 8, outputs = ["store"]}} {
   %c0 = arith.constant 0 : index
   %c1 = arith.constant 1 : index
   %c8 = arith.constant 8 : index
@@ -43,7 +43,7 @@ func.func @sweep(%q: !m, %carry: tensor<8xf32>, %state: tensor<8x8xf32>, %n: ind
 
 // -----
 
-// Products of 16 bits, and kernels that are no sweeps, stay as they are.
+// Products of 16 bits, and kernels that are no scans, stay as they are.
 // CHECK-LABEL: func.func @half(
 // CHECK:         "tile.dot"({{.*}}) {transpose_b = true} : (tensor<8x8xf16>, tensor<8x8xf16>) -> tensor<8x8xf32>
 // CHECK-NOT:     tile.map

@@ -1,4 +1,4 @@
-// Sweeps with decays of value channels for Hopper: warps of blocks of 16 positions beside two warpgroups that hold the state.
+// Scans with decays of value channels for Hopper: warps of blocks of 16 positions beside two warpgroups that hold the state.
 // RUN: attn-opt %inputs/linear/value-half.mlir -p nvidia-kernel | FileCheck %s --check-prefix=PLAN
 // RUN: attn-translate --to cuda %inputs/linear/value-half.mlir | FileCheck %s
 // RUN: sed -e 's/"forward"/"backward"/; s/x128xbf16/x64xf16/g; s/x128xf32/x64xf32/g; s/x128x64xf32/x64x64xf32/g' %inputs/linear/value-half.mlir | attn-translate --to cuda - | FileCheck %s --check-prefix=REVERSE

@@ -1,4 +1,4 @@
-// Simple GLA in f16 as a TileLang program: a program for each head and block of columns sweeps over the chunks with the state in a
+// Simple GLA in f16 as a TileLang program: a program for each head and block of columns scans over the chunks with the state in a
 // fragment; the next chunk's rows are loaded meanwhile, and rows past the end repeat the last one.
 // RUN: attn-translate --to tilelang %inputs/linear/half.mlir | FileCheck %s
 

@@ -1,4 +1,4 @@
-// A sweep over f32 tensors as a TileLang program: tiles are taken apart in registers, their pieces are multiplied out of shared memory,
+// A scan over f32 tensors as a TileLang program: tiles are taken apart in registers, their pieces are multiplied out of shared memory,
 // which pieces that nothing reads any more leave to others; sums of log decays have 64 bits.
 // RUN: sed 's/xf16/xf32/g' %inputs/linear/half.mlir | attn-translate --to tilelang - | FileCheck %s
 

@@ -1,4 +1,4 @@
-// A sweep for Hopper whose rows of o get of their own row of v: it stands on the diagonal of weights, of which each warp has few blocks.
+// A scan for Hopper whose rows of o get of their own row of v: it stands on the diagonal of weights, of which each warp has few blocks.
 // RUN: attn-translate --to cuda %s | FileCheck %s
 
 !t = tensor<?x?x?x64xbf16>

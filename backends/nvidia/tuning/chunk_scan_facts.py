@@ -18,7 +18,7 @@ _KEYS, _CHANNEL_KEYS = (64, 128, 256), (64, 128)
 
 
 @dataclass(frozen=True)
-class NvidiaSweepFacts(ScanFacts):
+class NvidiaScanFacts(ScanFacts):
     """What the schedule of a chunk scan depends on.
 
     `plain`: one decay for all channels, of a size that the emitter "hopper" knows; `prepared`: positions of a chunk where decays of
@@ -39,7 +39,7 @@ class NvidiaSweepFacts(ScanFacts):
     apart: bool = False
 
 
-def sweep_facts(op: ir.Operation) -> NvidiaSweepFacts:
+def chunk_scan_facts(op: ir.Operation) -> NvidiaScanFacts:
     """The facts of an `attn.chunk`."""
     view, common = op.opview, fields_of(op)
     keys, values, *_, channels = common
@@ -50,7 +50,7 @@ def sweep_facts(op: ir.Operation) -> NvidiaSweepFacts:
     weights = 2 if exact and isinstance(ir.RankedTensorType(op.operands[1].type).element_type, ir.BF16Type) else 1
     prepared = PREPARED[view.channels.value] if not delta and knows_channels(op) and fits_at_once(op) else 0
     solves, apart = eraser(op) is not None, removes_another(op) or writer(op) is not None
-    return NvidiaSweepFacts(*common, plain, view.factor is not None, exact, not narrow, prepared, weights, delta, solves, apart)
+    return NvidiaScanFacts(*common, plain, view.factor is not None, exact, not narrow, prepared, weights, delta, solves, apart)
 
 
 def knows_channels(op: ir.Operation) -> bool:

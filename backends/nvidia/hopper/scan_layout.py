@@ -1,11 +1,11 @@
-"""Shared memory of a sweep: stages of tiles and factors of rows, weights, and sums on their way out."""
+"""Shared memory of a scan: stages of tiles and factors of rows, weights, and sums on their way out."""
 
 from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia.hopper.memory import SharedAllocator, of_warps
-from attn_mlir.backends.nvidia.hopper.sweep_common import CHUNK, PANEL, PANEL_BYTES
-from attn_mlir.backends.nvidia.hopper.sweep_patterns import InputTile
-from attn_mlir.backends.nvidia.hopper.sweep_read import ChunkScan
+from attn_mlir.backends.nvidia.hopper.scan_common import CHUNK, PANEL, PANEL_BYTES
+from attn_mlir.backends.nvidia.hopper.scan_patterns import InputTile
+from attn_mlir.backends.nvidia.hopper.scan_read import ChunkScan
 from attn_mlir.backends.nvidia.hopper.tiles import tile_bytes
 
 _ROW = CHUNK * 4
@@ -25,32 +25,32 @@ class StageTile:
         return self.source.columns // PANEL
 
 
-class SweepLayout:
+class ScanLayout:
     """Where things are."""
 
-    def __init__(self, memory: SharedAllocator, sweep: ChunkScan, stages: int) -> None:
+    def __init__(self, memory: SharedAllocator, scan: ChunkScan, stages: int) -> None:
         self.memory, self.stages = memory, stages
-        self.warpgroups = sweep.values // PANEL
+        self.warpgroups = scan.values // PANEL
         self.tiles: dict[str, StageTile] = {}
         offset = 0
-        for name, source in sweep.inputs.items():
+        for name, source in scan.inputs.items():
             self.tiles[name] = StageTile(source, offset, name in ("v", "factor"))
             offset += tile_bytes(CHUNK, source.columns)
         self.loaded_bytes = offset
         self.rows: dict[str, int] = {}
-        of_rows = ["leave"] if sweep.rows else []
-        some = {"left": sweep.left, "right": sweep.right, "result": sweep.rows.result, "skip": sweep.rows.skip} if sweep.rows else {}
+        of_rows = ["leave"] if scan.rows else []
+        some = {"left": scan.left, "right": scan.right, "result": scan.rows.result, "skip": scan.rows.skip} if scan.rows else {}
         for name in ("sums", *of_rows, "enter", *(name for name, op in some.items() if op is not None)):
             self.rows[name] = len(self.rows) * _ROW
         self.rows_bytes = len(self.rows) * _ROW
         memory.tile("kStages", stages * self.loaded_bytes)
-        products = sweep.rows is not None and sweep.rows.products is not None
+        products = scan.rows is not None and scan.rows.products is not None
         # A warpgroup that is ahead writes weights of the next chunk while another multiplies those of this one, unless they meet before.
         twice = self.warpgroups > 1 and not products
-        size = PANEL_BYTES * (2 if sweep.rows is not None and sweep.rows.rest is not None else 1)
+        size = PANEL_BYTES * (2 if scan.rows is not None and scan.rows.rest is not None else 1)
         pieces = [f"shared + kWeights + {at}" if at else "shared + kWeights" for at in range(0, size, PANEL_BYTES)]
         self.weights = [f"{piece} + (number & 1) * {size}" if twice else piece for piece in pieces]
-        if sweep.rows is not None:
+        if scan.rows is not None:
             memory.tile("kWeights", (1 + twice) * size)
         memory.barrier("kFull", stages, f"1 + {of_warps(1)}")
         memory.barrier("kFree", stages, f"attn::arrivals_of({self.consumers})")
@@ -58,7 +58,7 @@ class SweepLayout:
         if products:
             memory.slot("kSums", 4 * self.warpgroups * _ROW)
             memory.slot("kOwn", _ROW)
-        if sweep.rows is not None and sweep.rows.own_sums is not None:
+        if scan.rows is not None and scan.rows.own_sums is not None:
             memory.slot("kOwnSums", 4 * self.warpgroups * _ROW)
 
     def addresses(self) -> list[str]:

@@ -13,9 +13,9 @@ from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.nvidia.target import AMPERE, HOPPER
 from attn_mlir.backends.nvidia.tuning import space
 from attn_mlir.backends.nvidia.tuning.choices import with_choices
+from attn_mlir.backends.nvidia.tuning.chunk_scan_facts import NvidiaScanFacts
 from attn_mlir.backends.nvidia.tuning.program import tunables
-from attn_mlir.backends.nvidia.tuning.sweep_facts import NvidiaSweepFacts
-from attn_mlir.backends.nvidia.tuning.sweeps import sweep_cost
+from attn_mlir.backends.nvidia.tuning.scans import scan_cost
 from attn_mlir.backends.tuning.space import Tunable, Workload
 from attn_mlir.backends.tuning.worker import Job
 from attn_mlir.mlir import ir
@@ -27,8 +27,8 @@ from fake_bench import FakeBench, tune_module
 
 BACKWARD = Job("cuda", "bwd", ("q", "k", "v", "arg3"))
 WORK = Workload(4096, 4096, 256)
-FORWARD = NvidiaSweepFacts(128, 128, 64, 0, 0, channels=False, plain=True, factor=False, exact=False)
-GRADIENT = NvidiaSweepFacts(128, 128, 64, 512, 0, channels=False, plain=True, factor=True, exact=True)
+FORWARD = NvidiaScanFacts(128, 128, 64, 0, 0, channels=False, plain=True, factor=False, exact=False)
+GRADIENT = NvidiaScanFacts(128, 128, 64, 512, 0, channels=False, plain=True, factor=True, exact=True)
 
 
 def traced(element: str = "f16", keys: int = 128, values: int = 128, decay: str = "step") -> str:
@@ -41,13 +41,13 @@ def kernels(text: str, job: Job, length: int = 4096) -> list[Tunable]:
 
 
 def schedule(text: str) -> Fields:
-    """That of the forward sweep, as `schedules`."""
+    """That of the forward scan, as `schedules`."""
     (found,) = schedules(text, "attn-simplify,attn-outline")
     return found
 
 
 def schedules(text: str, prepare: str) -> list[Fields]:
-    """The schedules of all sweeps, and their blocks."""
+    """The schedules of all scans, and their blocks."""
     with loaded_context():
         module = ir.Module.parse(text)
         Pipeline.parse(f"{prepare},nvidia-kernel", registry()).run(module)
@@ -65,9 +65,9 @@ def schedules(text: str, prepare: str) -> list[Fields]:
 
 def test_facts_of_forward_and_backward() -> None:
     (forward,) = kernels(traced(), Job("cuda"))
-    assert forward.space.facts.sweep == FORWARD
+    assert forward.space.facts.scan == FORWARD
     assert (forward.space.facts.grid, forward.key.element, forward.key.head_dims, forward.space.work) == ("chunks", "f16", (128, 128), WORK)
-    first, second, third = (kernel.space.facts.sweep for kernel in kernels(traced(), BACKWARD))
+    first, second, third = (kernel.space.facts.scan for kernel in kernels(traced(), BACKWARD))
     assert first == second == GRADIENT
     assert third == FORWARD
 
@@ -77,11 +77,11 @@ def test_lengths_of_a_bucket_share_a_key() -> None:
     assert keys[0] == keys[1] != keys[2]
 
 
-def test_sweeps_of_segments_have_choices_of_their_own() -> None:
+def test_scans_of_segments_have_choices_of_their_own() -> None:
     """The other kernels of a program with segments have nothing to choose."""
     found = kernels(traced(), Job("cuda", segment=1024))
     assert [kernel.name.partition("@")[2] for kernel in found] == ["1024", "1024"]
-    assert all(kernel.space.facts.sweep and kernel.space.facts.sweep.segment == kernel.space.facts.sweep.whole == 1024 for kernel in found)
+    assert all(kernel.space.facts.scan and kernel.space.facts.scan.segment == kernel.space.facts.scan.whole == 1024 for kernel in found)
     assert all(kernel.space.work == Workload(1024, 1024, 4 * WORK.heads) for kernel in found)
     text = with_choices(traced(), {found[0].name: {"emitter": "tilelang", "block_q": 32, "block_kv": 64}})
     first, second = schedules(text, "attn-simplify,attn-split-sequences{segment=1024},func.func(cse),attn-outline{keep-hosts=false}")
@@ -104,8 +104,8 @@ def test_schedules_fit_the_kernel() -> None:
 
 
 def test_what_does_not_fit_is_thrown_out() -> None:
-    def problem(facts: NvidiaSweepFacts, **choices: int | str) -> str:
-        return sweep_cost(facts, choices, HOPPER, WORK).problem
+    def problem(facts: NvidiaScanFacts, **choices: int | str) -> str:
+        return scan_cost(facts, choices, HOPPER, WORK).problem
 
     assert "shared memory: " in problem(GRADIENT, emitter="tilelang", block_q=128, block_kv=128)
     assert "programs find no place" in problem(FORWARD, emitter="hopper", block_kv=128, residents=3)
@@ -116,8 +116,8 @@ def test_what_does_not_fit_is_thrown_out() -> None:
 def test_needs_are_near_those_of_the_kernel() -> None:
     """Of the schedule that is printed, the estimate of the shared memory is within 5 %."""
     for columns, bytes_ in ((64, 91680), (128, 116000)):
-        assert sweep_cost(FORWARD, {"block_kv": columns, "stages": 2}, HOPPER, WORK).shared == pytest.approx(bytes_, rel=0.05)
-    assert sweep_cost(GRADIENT, {"block_kv": 64, "stages": 2}, HOPPER, WORK).shared == pytest.approx(109088, rel=0.05)
+        assert scan_cost(FORWARD, {"block_kv": columns, "stages": 2}, HOPPER, WORK).shared == pytest.approx(bytes_, rel=0.05)
+    assert scan_cost(GRADIENT, {"block_kv": 64, "stages": 2}, HOPPER, WORK).shared == pytest.approx(109088, rel=0.05)
 
 
 def test_choices_reach_chunks_columns_and_the_emitter() -> None:
@@ -143,7 +143,7 @@ def small(choices: Fields) -> float:
     return 1.0 + 0.01 * int(choices["block_q"]) - 0.1 * (choices.get("emitter") == "tilelang") - 0.1 * (choices.get("threads") == 256)
 
 
-def test_the_fastest_sweep_wins_and_is_kept(tmp_path: Any) -> None:
+def test_the_fastest_scan_wins_and_is_kept(tmp_path: Any) -> None:
     path, bench = str(tmp_path / "tune.json"), FakeBench(small)
     found = tuned(bench, path=path)["attention"]
     assert (found["emitter"], found["block_q"], found["threads"]) == ("tilelang", 32, 256)
@@ -153,7 +153,7 @@ def test_the_fastest_sweep_wins_and_is_kept(tmp_path: Any) -> None:
     assert not again.compiled and not again.timed
 
 
-def test_every_sweep_of_the_backward_is_tuned(tmp_path: Any) -> None:
+def test_every_scan_of_the_backward_is_tuned(tmp_path: Any) -> None:
     """Those that fail are counted; what was chosen for one kernel stands while the next one is measured."""
     path = tmp_path / "tune.json"
     names = [kernel.name for kernel in kernels(traced(), BACKWARD)]
@@ -176,9 +176,9 @@ def test_every_sweep_of_the_backward_is_tuned(tmp_path: Any) -> None:
 
 @pytest.mark.gpu
 def test_a_tuned_program_computes_the_same(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few candidates for the forward sweep, which are quick to compile; the file serves an object that measures nothing."""
-    every = space.sweep_space
-    monkeypatch.setattr(space, "sweep_space", lambda *given: [each for each in every(*given) if each["emitter"] == "hopper"])
+    """A few candidates for the forward scan, which are quick to compile; the file serves an object that measures nothing."""
+    every = space.scan_space
+    monkeypatch.setattr(space, "scan_space", lambda *given: [each for each in every(*given) if each["emitter"] == "hopper"])
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, 4, 500, 128, device="cuda", dtype=torch.float16) for _ in range(3))
     decay = -torch.rand(2, 4, 500, device="cuda")

@@ -48,13 +48,13 @@ class RolePrinter(ABC):
         """Prints the loop over the heads of a group and all in it. The variable of steps, declared before, counts on."""
         core, loop = self.core, self.kernel.heads
         core.scalars.bind(loop.operands[1], self._group())
-        carried = list(self.kernel.sweep.arguments)
+        carried = list(self.kernel.query_loop.arguments)
         with self._for(loop):
             self.enter(carried[1:], list(loop.operands)[3:])
             self._places()
-            self.before_heads(self.kernel.sweep)
-            self._walk(self.kernel.sweep)
-            self.after_heads(self.kernel.sweep)
+            self.before_heads(self.kernel.query_loop)
+            self._walk(self.kernel.query_loop)
+            self.after_heads(self.kernel.query_loop)
         self.leave(list(loop.results), list(loop.operands)[3:])
 
     def _group(self) -> str:
@@ -63,7 +63,7 @@ class RolePrinter(ABC):
 
     def _places(self) -> None:
         """Prints the heads and batches of tiles here, once for all steps: there may be a division in them."""
-        moving = [op.regions[0].blocks[0].arguments[0] for op in find_all_loops(self.kernel.sweep)]
+        moving = [op.regions[0].blocks[0].arguments[0] for op in find_all_loops(self.kernel.query_loop)]
         for step in self.kernel.steps:
             for op in ops_of(step, *self.placed):
                 for value in place_of(op):

@@ -1,9 +1,9 @@
-"""Recognises kernels of grid "chunks" that multiply 16-bit tiles: what a sweep loads, computes and stores."""
+"""Recognises kernels of grid "chunks" that multiply 16-bit tiles: what a scan loads, computes and stores."""
 
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.structure import body, constant, maker, operations, yielded
-from attn_mlir.backends.nvidia.hopper.sweep_common import (
+from attn_mlir.backends.nvidia.hopper.scan_common import (
     CHUNK,
     VALUES,
     ScanFrame,
@@ -15,7 +15,7 @@ from attn_mlir.backends.nvidia.hopper.sweep_common import (
     need_all,
     states_of,
 )
-from attn_mlir.backends.nvidia.hopper.sweep_patterns import (
+from attn_mlir.backends.nvidia.hopper.scan_patterns import (
     InputTile,
     input_of,
     known,
@@ -25,7 +25,7 @@ from attn_mlir.backends.nvidia.hopper.sweep_patterns import (
     scaled,
     sources,
 )
-from attn_mlir.backends.nvidia.hopper.sweep_rows import OutputRows, read_rows, rests, scales_rows
+from attn_mlir.backends.nvidia.hopper.scan_rows import OutputRows, read_rows, rests, scales_rows
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.mlir import ir
 
@@ -66,13 +66,13 @@ class ChunkScan(ScanFrame):
         return {**before, "k": self.k, "v": self.v, **after}
 
 
-def read_sweep(kernel: ir.Operation) -> ChunkScan | None:
-    """The sweep that a kernel is; None for a kernel of another form."""
-    return known(sweep_of, kernel)
+def read_scan(kernel: ir.Operation) -> ChunkScan | None:
+    """The scan that a kernel is; None for a kernel of another form."""
+    return known(scan_of, kernel)
 
 
-def sweep_of(kernel: ir.Operation) -> ChunkScan:
-    """The sweep that a kernel is. Raises OtherKernelError for a kernel of another form."""
+def scan_of(kernel: ir.Operation) -> ChunkScan:
+    """The scan that a kernel is. Raises OtherKernelError for a kernel of another form."""
     loop = loop_of(kernel)
     inner, (_, state) = operations(body(loop)), body(loop).arguments
     last = made(yielded(body(loop))[0], "tile.dot_rescale", "tile.dot_add")
@@ -89,7 +89,7 @@ def sweep_of(kernel: ir.Operation) -> ChunkScan:
     of_rows = [op.results[0] for op in (left, right, rows.skip if rows else None) if op is not None]
     prefix, steps, total = _decays([*([rows.leave, *rows.pairs] if rows else []), enter, carry], of_rows, loop)
     states, branch = states_of(inner, state, last.results[0])
-    sweep = ChunkScan(
+    scan = ChunkScan(
         kernel=kernel, loop=loop, state=state, following=last.results[0], initial=initial_of(loop), k=input_of(keys),
         v=input_of(values), rows=rows, steps=steps, prefix=prefix, total=total, left=left, right=right,
         enter=enter, carry=carry, exact=bool(left_out),
@@ -98,19 +98,19 @@ def sweep_of(kernel: ir.Operation) -> ChunkScan:
     )  # fmt: skip
     used = [*left_out, last, following, maker(entering), enter, carry, steps, left, right, branch if branch is not None else states]
     used += [maker(value) for value in (keys, values, *([] if prefix is None else [prefix]))]
-    used += [*(rows.ops if rows else []), *(each.load for each in sweep.inputs.values())]
-    _check(sweep, inner, [op for op in used if op is not None])
-    return sweep
+    used += [*(rows.ops if rows else []), *(each.load for each in scan.inputs.values())]
+    _check(scan, inner, [op for op in used if op is not None])
+    return scan
 
 
-def _check(sweep: ChunkScan, inner: list[ir.Operation], used: list[ir.Operation]) -> None:
+def _check(scan: ChunkScan, inner: list[ir.Operation], used: list[ir.Operation]) -> None:
     """Sizes and types are those of the generated code, and no op of the loop is left over."""
-    check_columns(sweep.keys, sweep.values, KEYS, VALUES, sweep.k.load)
-    need(sweep.k.load.results[0].type.shape[0] == CHUNK)  # pyright: ignore
-    rows = sweep.rows
-    sweep.check_memory(sweep.inputs.values(), rows.store if rows else None, [rows.products, rows.own_sums] if rows else [])
+    check_columns(scan.keys, scan.values, KEYS, VALUES, scan.k.load)
+    need(scan.k.load.results[0].type.shape[0] == CHUNK)  # pyright: ignore
+    rows = scan.rows
+    scan.check_memory(scan.inputs.values(), rows.store if rows else None, [rows.products, rows.own_sums] if rows else [])
     need(rows is None or rows.factor is None or rows.factor.mod is None)
-    need(not any(each.factors for each in sweep.inputs.values()))
+    need(not any(each.factors for each in scan.inputs.values()))
     need_all(inner, used)
 
 

@@ -1,18 +1,18 @@
-"""The producer warp of a sweep: loads of tiles, sums of log decays, and the factors of rows that follow from them."""
+"""The producer warp of a scan: loads of tiles, sums of log decays, and the factors of rows that follow from them."""
 
 from collections.abc import Mapping, Sequence
 
 from attn_mlir.backends.gpu.structure import body, operations, yielded
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.sweep_common import CHUNK, PANEL, PANEL_BYTES
-from attn_mlir.backends.nvidia.hopper.sweep_layout import SweepLayout
-from attn_mlir.backends.nvidia.hopper.sweep_read import ChunkScan
+from attn_mlir.backends.nvidia.hopper.scan_common import CHUNK, PANEL, PANEL_BYTES
+from attn_mlir.backends.nvidia.hopper.scan_layout import ScanLayout
+from attn_mlir.backends.nvidia.hopper.scan_read import ChunkScan
 from attn_mlir.mlir import ir
 
 
-def bind_rows(core: Core, sweep: ChunkScan, block: ir.Block, at: Sequence[Mapping[str, str]]) -> None:
+def bind_rows(core: Core, scan: ChunkScan, block: ir.Block, at: Sequence[Mapping[str, str]]) -> None:
     """Makes what a map reads of rows stand for expressions: of "sums" of log decays and factors "left" and "right", at each argument."""
-    tiles = {"sums": sweep.prefix, **{name: op and op.results[0] for name, op in (("left", sweep.left), ("right", sweep.right))}}
+    tiles = {"sums": scan.prefix, **{name: op and op.results[0] for name, op in (("left", scan.left), ("right", scan.right))}}
     arguments = list(block.arguments)
     for inner in operations(block):
         if inner.name == "tensor.extract" and inner.operands[1] in arguments:
@@ -22,11 +22,11 @@ def bind_rows(core: Core, sweep: ChunkScan, block: ir.Block, at: Sequence[Mappin
                     core.scalars.bind(inner.results[0], known[name])
 
 
-class SweepProducer:
+class ScanProducer:
     """Prints what the producer warp does for one chunk."""
 
-    def __init__(self, core: Core, sweep: ChunkScan, layout: SweepLayout) -> None:
-        self._core, self._sweep, self._layout = core, sweep, layout
+    def __init__(self, core: Core, scan: ChunkScan, layout: ScanLayout) -> None:
+        self._core, self._scan, self._layout = core, scan, layout
 
     def chunk(self) -> None:
         """Fills a stage."""
@@ -35,7 +35,7 @@ class SweepProducer:
         writer.line(f"const int stage = number % {stages};")
         writer.line(*layout.addresses(), "const uint32_t full = shared + kFull + 8 * stage;")
         writer.line(f"if (number >= {stages}) attn::barrier_wait(shared + kFree + 8 * stage, (number / {stages} & 1) ^ 1);")
-        row = core.value(self._sweep.begin)
+        row = core.value(self._scan.begin)
         places = {name: [core.value(v) for v in list(tile.source.load.operands)[1:3]] for name, tile in layout.tiles.items()}
         columns = {
             name: core.value(tile.source.view.column) if tile.source.view.column is not None else "0" for name, tile in layout.tiles.items()
@@ -54,32 +54,32 @@ class SweepProducer:
 
     def _rows(self) -> None:
         """Two rows a lane: sums of log decays and factors."""
-        core, writer, sweep = self._core, self._core.writer, self._sweep
+        core, writer, scan = self._core, self._core.writer, self._scan
         rows = [f"(2 * lane + {e})" for e in range(2)]
         known: list[dict[str, str]] = [{}, {}]
-        if sweep.steps is not None:
-            steps = [self._row_value(sweep.steps, row) for row in rows]
+        if scan.steps is not None:
+            steps = [self._row_value(scan.steps, row) for row in rows]
             first, second = (core.names.fresh(name) for name in ("even", "odd"))
             writer.line(f"const float {first} = {steps[0]}, {second} = {steps[1]};")
             after = core.names.fresh("sum")
             writer.line(f"const float {after} = attn::sum_of_lanes_before({first} + {second});")
             sums = [f"({after} - {second})", after]
-            if sweep.total is not None:
+            if scan.total is not None:
                 last = core.names.fresh("last")
                 writer.line(f"const float {last} = __shfl_sync(0xffffffffu, {after}, 31);")
-                core.scalars.bind(sweep.total, last)
+                core.scalars.bind(scan.total, last)
             self._store("sums", sums)
             known = [{"sums": each} for each in sums]
-        for name, op in (("left", sweep.left), ("right", sweep.right)):
+        for name, op in (("left", scan.left), ("right", scan.right)):
             if op is not None:
                 values = [core.names.fresh(name) for _ in rows]
                 writer.line(f"const float {', '.join(f'{v} = {self._row_value(op, row)}' for v, row in zip(values, rows, strict=True))};")
                 known = [{**each, name: value} for each, value in zip(known, values, strict=True)]
                 if name in self._layout.rows:
                     self._store(name, values)
-        maps: dict[str, ir.Operation | None] = {"enter": sweep.enter}
-        if sweep.rows is not None:
-            maps = {"leave": sweep.rows.leave, **maps, "result": sweep.rows.result, "skip": sweep.rows.skip}
+        maps: dict[str, ir.Operation | None] = {"enter": scan.enter}
+        if scan.rows is not None:
+            maps = {"leave": scan.rows.leave, **maps, "result": scan.rows.result, "skip": scan.rows.skip}
         for name, op in maps.items():
             if op is not None:
                 self._store(name, [self._row_value(op, row, each) for row, each in zip(rows, known, strict=True)])
@@ -90,7 +90,7 @@ class SweepProducer:
         with core.scope(None):
             (index,) = body(op).arguments
             core.scalars.bind(index, row)
-            bind_rows(core, self._sweep, body(op), [known or {}])
+            bind_rows(core, self._scan, body(op), [known or {}])
             return core.value(yielded(body(op))[0])
 
     def _store(self, name: str, values: list[str]) -> None:

@@ -8,7 +8,7 @@ from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.kernel_text import kernel_code
 from attn_mlir.backends.nvidia.hopper.memory import SharedAllocator
-from attn_mlir.backends.nvidia.hopper.prepared_read import PreparedSweep
+from attn_mlir.backends.nvidia.hopper.prepared_read import PreparedScan
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.errors import UnsupportedError
 
@@ -36,27 +36,27 @@ def plan_prepared(code: KernelCode, stages: int, what: str, target: NvidiaTarget
     """The only schedule there is for decays of `what`. Raises UnsupportedError for other choices, or where the code does not fit."""
     fields: Fields = {"residents": 1, "stages": stages}
     if any(choices.get(name, value) != value for name, value in fields.items()):
-        raise UnsupportedError(f"sweeps with decays of {what} have one schedule, {fields}")
+        raise UnsupportedError(f"scans with decays of {what} have one schedule, {fields}")
     if code.shared_bytes > target.shared_bytes:
         raise UnsupportedError(f"{code.shared_bytes} bytes of shared memory, but a thread block can have {target.shared_bytes}")
     return fields
 
 
-def emit_prepared(sweep: PreparedSweep, layout: PreparedLayout, helpers: tuple[str, ...], prepare: Printer, hold: Printer) -> KernelCode:
+def emit_prepared(scan: PreparedScan, layout: PreparedLayout, helpers: tuple[str, ...], prepare: Printer, hold: Printer) -> KernelCode:
     """The source of a kernel, with headers of these names before it, and how to launch it."""
-    core = Core(sweep.kernel, 0)
+    core = Core(scan.kernel, 0)
     core.writer.indent = "  "
     with core.scope(None):
-        _print_roles(core, sweep, layout.warpgroups, prepare, hold)
+        _print_roles(core, scan, layout.warpgroups, prepare, hold)
     return kernel_code(core, layout.memory, layout.threads, 1, *helpers)
 
 
-def _print_roles(core: Core, sweep: PreparedSweep, warpgroups: int, prepare: Printer, hold: Printer) -> None:
+def _print_roles(core: Core, scan: PreparedScan, warpgroups: int, prepare: Printer, hold: Printer) -> None:
     """Prints the body of the kernel."""
     writer = core.writer
-    begin, end, step = (core.value(value) for value in list(sweep.loop.operands)[:3])
+    begin, end, step = (core.value(value) for value in list(scan.loop.operands)[:3])
     writer.line(f"const int chunks = ({end} - {begin} + {step} - 1) / {step};")
-    for load in sweep.loads:
+    for load in scan.loads:
         for place in list(load.operands)[1:3]:
             core.value(place)
     uneven = warpgroups > 1

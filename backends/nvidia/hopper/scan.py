@@ -1,7 +1,7 @@
 """Chunk scans (linear attention): a producer warp that loads and sums up log decays, and a warpgroup for every 64 columns of v.
 
-A warpgroup keeps its columns of the state, transposed, as accumulators of matrix products for the whole sweep: they multiply q as operand
-in registers and never pass through shared memory. See `sweep_chunk` for the work on one chunk.
+A warpgroup keeps its columns of the state, transposed, as accumulators of matrix products for the whole scan: they multiply q as operand
+in registers and never pass through shared memory. See `scan_chunk` for the work on one chunk.
 """
 
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.kernel_text import kernel_code
 from attn_mlir.backends.nvidia.hopper.memory import SharedAllocator
-from attn_mlir.backends.nvidia.hopper.sweep_chunk import ChunkPrinter
-from attn_mlir.backends.nvidia.hopper.sweep_common import PANEL, bind_position
-from attn_mlir.backends.nvidia.hopper.sweep_layout import SweepLayout
-from attn_mlir.backends.nvidia.hopper.sweep_producer import SweepProducer
-from attn_mlir.backends.nvidia.hopper.sweep_read import ChunkScan, read_sweep
-from attn_mlir.backends.nvidia.hopper.sweep_state import StatePrinter
+from attn_mlir.backends.nvidia.hopper.scan_chunk import ChunkPrinter
+from attn_mlir.backends.nvidia.hopper.scan_common import PANEL, bind_position
+from attn_mlir.backends.nvidia.hopper.scan_layout import ScanLayout
+from attn_mlir.backends.nvidia.hopper.scan_producer import ScanProducer
+from attn_mlir.backends.nvidia.hopper.scan_read import ChunkScan, read_scan
+from attn_mlir.backends.nvidia.hopper.scan_state import StatePrinter
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -32,12 +32,12 @@ _CONSUMER, _PRODUCER = 240, 24
 """Registers of a thread of either role where three warpgroups share them unevenly; each is launched with 168."""
 
 
-def plan_sweep(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | None:
+def plan_scan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | None:
     """`stages` of tiles in shared memory, and `residents`: the thread blocks that find room on a multiprocessor, for which registers
     are counted. None for a kernel of another form. Raises UnsupportedError for choices that do not fit.
     """
-    sweep = read_sweep(kernel)
-    if sweep is None:
+    scan = read_scan(kernel)
+    if scan is None:
         return None
     wanted = {name: int(choices[name]) for name in ("residents", "stages") if name in choices}
     for residents in (3, 2, 1):
@@ -45,63 +45,63 @@ def plan_sweep(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
             fields: Fields = {"residents": residents, "stages": stages, **wanted}
             if fields["stages"] != stages and "stages" in wanted and residents > 1 and "residents" not in wanted:
                 continue
-            if fields["residents"] == residents and _fits(sweep, fields, target):
+            if fields["residents"] == residents and _fits(scan, fields, target):
                 return fields
     if wanted:
-        raise UnsupportedError(f"sweeps with {wanted} do not fit into {target.shared_bytes} bytes of shared memory and the registers")
+        raise UnsupportedError(f"scans with {wanted} do not fit into {target.shared_bytes} bytes of shared memory and the registers")
     return None
 
 
-def _fits(sweep: ChunkScan, fields: Fields, target: NvidiaTarget) -> bool:
+def _fits(scan: ChunkScan, fields: Fields, target: NvidiaTarget) -> bool:
     """Whether so many thread blocks have shared memory and registers."""
     residents, stages = int(fields["residents"]), int(fields["stages"])
     if not 1 <= residents <= 4 or not 1 < stages <= 4:
         return False
     try:
-        code = SweepKernel(sweep, fields).emit()
+        code = ScanKernel(scan, fields).emit()
     except UnsupportedError:
         return False
     room = (target.shared_bytes + _RESERVED) // residents - _RESERVED
     registers = target.registers // (residents * code.threads) // 8 * 8
-    others = (_OTHERS if sweep.rows else _OTHERS_ALONE) + (_LIFTED if sweep.lifted else 0)
-    return code.shared_bytes <= room and (residents == 1 or registers >= sweep.keys // 2 + others)
+    others = (_OTHERS if scan.rows else _OTHERS_ALONE) + (_LIFTED if scan.lifted else 0)
+    return code.shared_bytes <= room and (residents == 1 or registers >= scan.keys // 2 + others)
 
 
-def emit_sweep(kernel: ir.Operation, schedule: Fields) -> KernelCode:
+def emit_scan(kernel: ir.Operation, schedule: Fields) -> KernelCode:
     """The source of a scheduled kernel. Raises UnsupportedError for a kernel of another form."""
-    sweep = read_sweep(kernel)
-    if sweep is None:
+    scan = read_scan(kernel)
+    if scan is None:
         raise UnsupportedError("hopper: this kernel over chunks has a form that it does not know; use the emitter 'tilelang'")
-    return SweepKernel(sweep, schedule).emit()
+    return ScanKernel(scan, schedule).emit()
 
 
 @dataclass
-class SweepKernel:
-    """Prints one sweep."""
+class ScanKernel:
+    """Prints one scan."""
 
-    sweep: ChunkScan
+    scan: ChunkScan
     schedule: Fields
 
     def emit(self) -> KernelCode:
         """The source and how to launch it."""
-        sweep = self.sweep
-        core = Core(sweep.kernel, 0)
-        layout = SweepLayout(SharedAllocator(), sweep, int(self.schedule["stages"]))
+        scan = self.scan
+        core = Core(scan.kernel, 0)
+        layout = ScanLayout(SharedAllocator(), scan, int(self.schedule["stages"]))
         core.writer.indent = "  "
         with core.scope(None):
             self._program(core, layout)
         threads = 128 * layout.warpgroups + (128 if self._uneven() else 32)
-        return kernel_code(core, layout.memory, threads, int(self.schedule["residents"]), "attn_sweep.cuh")
+        return kernel_code(core, layout.memory, threads, int(self.schedule["residents"]), "attn_scan.cuh")
 
     def _uneven(self) -> bool:
         """Whether the warpgroups need so many registers that a producer warpgroup has to give them some."""
-        return self.sweep.values > PANEL and (self.sweep.keys > 128 or (self.sweep.exact and self.sweep.rows is not None))
+        return self.scan.values > PANEL and (self.scan.keys > 128 or (self.scan.exact and self.scan.rows is not None))
 
-    def _program(self, core: Core, layout: SweepLayout) -> None:
-        sweep, writer = self.sweep, core.writer
-        begin, end, step = (core.value(value) for value in list(sweep.loop.operands)[:3])
+    def _program(self, core: Core, layout: ScanLayout) -> None:
+        scan, writer = self.scan, core.writer
+        begin, end, step = (core.value(value) for value in list(scan.loop.operands)[:3])
         writer.line(f"const int chunks = ({end} - {begin} + {step} - 1) / {step};")
-        for each in sweep.inputs.values():
+        for each in scan.inputs.values():
             for place in list(each.load.operands)[1:3]:
                 core.value(place)
         producer = f"if (attn::warp_index() == {4 * layout.warpgroups})"
@@ -116,21 +116,21 @@ class SweepKernel:
                 writer.line(f"attn::more_registers<{_CONSUMER}>();")
             self._consume(core, layout)
 
-    def _produce(self, core: Core, layout: SweepLayout, head: str) -> None:
+    def _produce(self, core: Core, layout: ScanLayout, head: str) -> None:
         with core.scope(head):
             core.writer.line("const int lane = threadIdx.x % 32;")
             with core.scope("for (int number = 0; number < chunks; ++number)"):
-                bind_position(core, self.sweep, "number")
-                SweepProducer(core, self.sweep, layout).chunk()
+                bind_position(core, self.scan, "number")
+                ScanProducer(core, self.scan, layout).chunk()
 
-    def _consume(self, core: Core, layout: SweepLayout) -> None:
-        states = StatePrinter(core, self.sweep)
-        chunk = ChunkPrinter(core, self.sweep, layout, states)
+    def _consume(self, core: Core, layout: ScanLayout) -> None:
+        states = StatePrinter(core, self.scan)
+        chunk = ChunkPrinter(core, self.scan, layout, states)
         chunk.declare()
         states.declare()
         core.writer.line("#pragma unroll 1")
         with core.scope("for (int number = 0; number < chunks; ++number)"):
-            bind_position(core, self.sweep, "number")
+            bind_position(core, self.scan, "number")
             chunk.print()
         chunk.finish()
         states.final()

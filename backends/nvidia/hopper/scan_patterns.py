@@ -1,4 +1,4 @@
-"""Forms of maps and memory in kernels of grid "chunks" that `sweep_read` recognises."""
+"""Forms of maps and memory in kernels of grid "chunks" that `scan_read` recognises."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.gpu.structure import body, maker, operations, widened, yielded
 from attn_mlir.mlir import ir
 
-_Sweep = TypeVar("_Sweep")
+_Scan = TypeVar("_Scan")
 
 
 class OtherKernelError(Exception):
@@ -50,12 +50,12 @@ def why_not(read: Callable[[ir.Operation], object], kernel: ir.Operation) -> Ref
     try:
         read(kernel)
     except OtherKernelError as error:
-        return Refusal(*error.args) if error.args and error.args[0] else Refusal("what a chunk computes has another form than its sweeps")
+        return Refusal(*error.args) if error.args and error.args[0] else Refusal("what a chunk computes has another form than its scans")
     return Refusal("the state and its tiles need more shared memory or registers than there are")
 
 
-def known(read: Callable[[ir.Operation], _Sweep], kernel: ir.Operation) -> _Sweep | None:
-    """The sweep that `read` makes of a kernel; None for a kernel of another form."""
+def known(read: Callable[[ir.Operation], _Scan], kernel: ir.Operation) -> _Scan | None:
+    """The scan that `read` makes of a kernel; None for a kernel of another form."""
     try:
         return read(kernel)
     except OtherKernelError:

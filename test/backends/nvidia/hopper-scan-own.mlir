@@ -1,4 +1,4 @@
-// A sweep for Hopper with the terms that products leave out, and a factor of o's rows behind all sums.
+// A scan for Hopper with the terms that products leave out, and a factor of o's rows behind all sums.
 // RUN: attn-translate --to cuda %s | FileCheck %s
 
 !t = tensor<?x?x?x64xbf16>

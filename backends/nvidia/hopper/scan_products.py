@@ -4,10 +4,10 @@ Sums of that are apart where they are wanted. At last rows of o may have a facto
 """
 
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.sweep_common import CHUNK, PANEL_BYTES
-from attn_mlir.backends.nvidia.hopper.sweep_layout import SweepLayout
-from attn_mlir.backends.nvidia.hopper.sweep_patterns import view_of
-from attn_mlir.backends.nvidia.hopper.sweep_rows import OutputRows
+from attn_mlir.backends.nvidia.hopper.scan_common import CHUNK, PANEL_BYTES
+from attn_mlir.backends.nvidia.hopper.scan_layout import ScanLayout
+from attn_mlir.backends.nvidia.hopper.scan_patterns import view_of
+from attn_mlir.backends.nvidia.hopper.scan_rows import OutputRows
 from attn_mlir.mlir import ir
 
 _PLACE = "4 * (8 * (attn::place_of_sum() / 2) + column)"
@@ -17,7 +17,7 @@ _PLACE = "4 * (8 * (attn::place_of_sum() / 2) + column)"
 class ProductSums:
     """Each warp adds up its columns; the sums of all warps meet in shared memory, and one stores them."""
 
-    def __init__(self, core: Core, rows: OutputRows, layout: SweepLayout) -> None:
+    def __init__(self, core: Core, rows: OutputRows, layout: ScanLayout) -> None:
         self._core, self._rows, self._layout = core, rows, layout
         self._warps = 4 * layout.warpgroups
 

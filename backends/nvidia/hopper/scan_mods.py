@@ -2,37 +2,37 @@
 
 from attn_mlir.backends.gpu.structure import body, maker, operations, widened, yielded
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.sweep_common import ALL, CHUNK, PANEL, PANEL_BYTES
-from attn_mlir.backends.nvidia.hopper.sweep_layout import SweepLayout
-from attn_mlir.backends.nvidia.hopper.sweep_read import ChunkScan
+from attn_mlir.backends.nvidia.hopper.scan_common import ALL, CHUNK, PANEL, PANEL_BYTES
+from attn_mlir.backends.nvidia.hopper.scan_layout import ScanLayout
+from attn_mlir.backends.nvidia.hopper.scan_read import ChunkScan
 from attn_mlir.mlir import ir
 
 
 class TileMods:
     """Prints the passes over the tiles of a stage."""
 
-    def __init__(self, core: Core, sweep: ChunkScan, layout: SweepLayout) -> None:
-        self._core, self._sweep, self._layout = core, sweep, layout
+    def __init__(self, core: Core, scan: ChunkScan, layout: ScanLayout) -> None:
+        self._core, self._scan, self._layout = core, scan, layout
 
     def print(self, unpack: str, pack: str) -> None:
         """Changes the tiles; `unpack` and `pack` are functions between two 16-bit numbers and f32."""
         writer, found = self._core.writer, False
-        for name, source in self._sweep.inputs.items():
+        for name, source in self._scan.inputs.items():
             if source.mod is not None:
                 found = True
                 self._tile(source.mod, source.columns // 8, self._layout.tiles[name].offset, (unpack, pack))
         meet = ("attn::fence_proxy_async();", f"attn::named_sync({ALL}, {self._layout.consumers});")
-        if self._sweep.packed:
+        if self._scan.packed:
             self._cut(() if found else meet)
         if found:
             writer.line(*meet)
 
     def _cut(self, meet: tuple[str, ...]) -> None:
         """Rows of k and v that belong to the next sequence are 0: its numbers, infinities say, must not meet the zeros of weights."""
-        core, writer, count = self._core, self._core.writer, self._core.value(self._sweep.count)
+        core, writer, count = self._core, self._core.writer, self._core.value(self._scan.count)
         with core.scope(f"if ({count} < {CHUNK})"):
             for name in ("k", "v"):
-                source = self._sweep.inputs[name]
+                source = self._scan.inputs[name]
                 if source.mod is not None:
                     continue
                 vectors, tile = source.columns // 8, self._layout.tiles[name].offset
@@ -44,7 +44,7 @@ class TileMods:
     def _tile(self, op: ir.Operation, vectors: int, offset: int, convert: tuple[str, str]) -> None:
         """8 elements at a time. Rows that do not exist are 0, whatever the mod makes of them."""
         core, writer, (unpack, pack) = self._core, self._core.writer, convert
-        count = core.value(self._sweep.count)
+        count = core.value(self._scan.count)
         n = {name: core.names.fresh(name) for name in ("i", "j", "place", "address", "words", "word", "pair", "made")}
         head = f"for (int {n['place']} = threadIdx.x; {n['place']} < {CHUNK * vectors}; {n['place']} += {self._layout.consumers})"
         with core.scope(head):

@@ -1,4 +1,4 @@
-// Device helpers of sweeps over chunks (linear attention): transposed tiles between registers and shared memory, factors of rows.
+// Device helpers of scans over chunks (linear attention): transposed tiles between registers and shared memory, factors of rows.
 #pragma once
 
 namespace attn {

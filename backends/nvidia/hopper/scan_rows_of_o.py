@@ -1,19 +1,19 @@
 """Rows of o of a chunk on their way to memory: what pairs add to o^T, and o^T through the shared memory of v."""
 
 from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
-from attn_mlir.backends.nvidia.hopper.sweep_common import ALL, CHUNK, PANEL, PANEL_BYTES, ScanFrame
-from attn_mlir.backends.nvidia.hopper.sweep_patterns import view_of
-from attn_mlir.backends.nvidia.hopper.sweep_products import ProductSums
+from attn_mlir.backends.nvidia.hopper.scan_common import ALL, CHUNK, PANEL, PANEL_BYTES, ScanFrame
+from attn_mlir.backends.nvidia.hopper.scan_patterns import view_of
+from attn_mlir.backends.nvidia.hopper.scan_products import ProductSums
 from attn_mlir.mlir import ir
 
 
 class LeavingPrinter:
     """Prints what is left to do for o^T, the accumulator `o`, with the columns of v in shared memory at `own`."""
 
-    def __init__(self, core: Core, sweep: ScanFrame, store: ir.Operation, weights: list[str], consumers: int) -> None:
+    def __init__(self, core: Core, scan: ScanFrame, store: ir.Operation, weights: list[str], consumers: int) -> None:
         """`store` puts rows of o into memory; `weights`: the address of P, or of each piece of it; `consumers` threads hold states."""
-        self._core, self._frame, self._store, self._weights, self._consumers = core, sweep, store, weights, consumers
-        self._pack, self._unpack = f"attn::{PANELS[sweep.element]}", f"attn::un{PANELS[sweep.element]}"
+        self._core, self._frame, self._store, self._weights, self._consumers = core, scan, store, weights, consumers
+        self._pack, self._unpack = f"attn::{PANELS[scan.element]}", f"attn::un{PANELS[scan.element]}"
 
     def declare(self) -> None:
         """Where o is, for the threads that store rows of it: a chunk has a name `o` of its own."""

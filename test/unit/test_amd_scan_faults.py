@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from amd_planting import wrong_with
-from amd_sweep_faults import FAULTS, FLOAT32_FAULTS, Fault
+from amd_scan_faults import FAULTS, FLOAT32_FAULTS, Fault
 from amd_tools import needs_host_clang
 from attn_mlir.backends.amd import driver
 from linear_programs import Linear, error, inputs, recurrence

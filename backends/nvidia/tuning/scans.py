@@ -9,8 +9,8 @@ import math
 
 from attn_mlir.backends.fields import Fields
 from attn_mlir.backends.nvidia.target import NvidiaTarget
+from attn_mlir.backends.nvidia.tuning.chunk_scan_facts import PANEL, NvidiaScanFacts
 from attn_mlir.backends.nvidia.tuning.delta_memory import shared_delta
-from attn_mlir.backends.nvidia.tuning.sweep_facts import PANEL, NvidiaSweepFacts
 from attn_mlir.backends.tuning.space import Cost, Workload, number
 
 _HOPPER_CHUNK = 64
@@ -33,7 +33,7 @@ _REFINEMENTS: dict[str, dict[str, tuple[int, ...]]] = {
 """What a schedule can be changed in, one at a time, once its blocks are known."""
 
 
-def untuned(facts: NvidiaSweepFacts, target: NvidiaTarget) -> Fields:
+def untuned(facts: NvidiaScanFacts, target: NvidiaTarget) -> Fields:
     """The blocks that are used without tuning.
 
     Where channels of k have decays, the programs of a head would all compute its weights: one works on 128 columns of v.
@@ -49,7 +49,7 @@ def untuned(facts: NvidiaSweepFacts, target: NvidiaTarget) -> Fields:
     return {"block_q": facts.chunk, "block_kv": _state_columns(facts)}
 
 
-def _state_columns(facts: NvidiaSweepFacts) -> int:
+def _state_columns(facts: NvidiaScanFacts) -> int:
     """Columns of v that a program takes: states of more are shared by programs, which find place on a multiprocessor."""
     if facts.plain and facts.values % 128 == 0:
         return 128
@@ -58,7 +58,7 @@ def _state_columns(facts: NvidiaSweepFacts) -> int:
     return next((size for size in (64, 48, 32, 16) if size <= most and facts.values % size == 0), facts.values)
 
 
-def _of_pieces(facts: NvidiaSweepFacts, target: NvidiaTarget) -> Fields:
+def _of_pieces(facts: NvidiaScanFacts, target: NvidiaTarget) -> Fields:
     """The largest blocks whose pieces fit into shared memory: chunks of 64 positions are products of a whole warpgroup."""
     columns = [size for size in (128, *range(64, 7, -8)) if facts.values % size == 0] or [facts.values]
     blocks = [(chunk, size) for chunk in dict.fromkeys((facts.chunk, 32)) for size in columns]
@@ -67,13 +67,13 @@ def _of_pieces(facts: NvidiaSweepFacts, target: NvidiaTarget) -> Fields:
     return {"block_q": chunk, "block_kv": size}
 
 
-def _shared_pieces(facts: NvidiaSweepFacts, chunk: int, columns: int) -> int:
+def _shared_pieces(facts: NvidiaScanFacts, chunk: int, columns: int) -> int:
     """Bytes of the pieces of q (or of the state's rows), and of k or the state, whichever has more; sums of channels' decays and k."""
     keys, width = (size if size == chunk else -(-size // 64) * 64 if size > 32 else 32 for size in (facts.keys, columns))
     return 6 * keys * (chunk + max(chunk, width)) + (12 * chunk * keys if facts.channels else 0)
 
 
-def _of_delta(facts: NvidiaSweepFacts, target: NvidiaTarget) -> Fields:
+def _of_delta(facts: NvidiaScanFacts, target: NvidiaTarget) -> Fields:
     """The largest blocks of a delta rule that fit into shared memory.
 
     Every program of a head solves the systems of its chunks again, so that columns go before positions.
@@ -85,18 +85,18 @@ def _of_delta(facts: NvidiaSweepFacts, target: NvidiaTarget) -> Fields:
     return {"block_q": chunk, "block_kv": size}
 
 
-def emitter_of(facts: NvidiaSweepFacts, choices: Fields, target: NvidiaTarget) -> str:
-    """Who makes a sweep where its choices do not tell."""
+def emitter_of(facts: NvidiaScanFacts, choices: Fields, target: NvidiaTarget) -> str:
+    """Who makes a scan where its choices do not tell."""
     known = (facts.plain or facts.prepared > 0) and target.bulk_copies
     return str(choices.get("emitter", "hopper" if known else "tilelang"))
 
 
-def is_prepared(facts: NvidiaSweepFacts, choices: Fields, target: NvidiaTarget) -> bool:
+def is_prepared(facts: NvidiaScanFacts, choices: Fields, target: NvidiaTarget) -> bool:
     """Whether decays of channels take the form that the emitter "hopper" knows."""
     return facts.prepared > 0 and emitter_of(facts, choices, target) == "hopper"
 
 
-def sweep_space(facts: NvidiaSweepFacts, target: NvidiaTarget) -> list[Fields]:
+def scan_space(facts: NvidiaScanFacts, target: NvidiaTarget) -> list[Fields]:
     """Emitters, chunks and columns of a program, whether they fit or not."""
     found: list[Fields] = []
     if (facts.plain or facts.prepared) and target.bulk_copies and (facts.whole % _HOPPER_CHUNK) == 0:
@@ -106,15 +106,15 @@ def sweep_space(facts: NvidiaSweepFacts, target: NvidiaTarget) -> list[Fields]:
     return [each for each in found if facts.whole % number(each, "block_q", 1) == 0 and facts.values % number(each, "block_kv", 1) == 0]
 
 
-def refined_sweep(facts: NvidiaSweepFacts, target: NvidiaTarget, work: Workload, choices: Fields) -> list[Fields]:
+def refined_scan(facts: NvidiaScanFacts, target: NvidiaTarget, work: Workload, choices: Fields) -> list[Fields]:
     """A schedule with one further decision changed, each that fits."""
     changes = _REFINEMENTS[emitter_of(facts, choices, target)]
     changed: list[Fields] = [{**choices, name: value} for name, values in changes.items() for value in values if choices.get(name) != value]
-    return [each for each in changed if not sweep_cost(facts, each, target, work).problem]
+    return [each for each in changed if not scan_cost(facts, each, target, work).problem]
 
 
-def sweep_cost(facts: NvidiaSweepFacts, choices: Fields, target: NvidiaTarget, work: Workload) -> Cost:
-    """What a sweep needs with these choices, and about how many cycles it takes."""
+def scan_cost(facts: NvidiaScanFacts, choices: Fields, target: NvidiaTarget, work: Workload) -> Cost:
+    """What a scan needs with these choices, and about how many cycles it takes."""
     emitter = emitter_of(facts, choices, target)
     chunk, columns = number(choices, "block_q", facts.chunk), number(choices, "block_kv", facts.values)
     stages = number(choices, "stages", 2 if emitter == "hopper" else 1)
@@ -142,7 +142,7 @@ def sweep_cost(facts: NvidiaSweepFacts, choices: Fields, target: NvidiaTarget, w
     return Cost(shared, registers, residents, *_cycles(facts, emitter, (chunk, columns), residents, target, work, problem))
 
 
-def _cost_prepared(facts: NvidiaSweepFacts, choices: Fields, sizes: tuple[int, int], target: NvidiaTarget, work: Workload) -> Cost:
+def _cost_prepared(facts: NvidiaScanFacts, choices: Fields, sizes: tuple[int, int], target: NvidiaTarget, work: Workload) -> Cost:
     """Of a program that prepares a chunk while it multiplies the one before; there is one schedule."""
     chunk, columns = sizes
     other = number(choices, "stages", 2) != 2 or number(choices, "residents", 1) != 1
@@ -154,7 +154,7 @@ def _cost_prepared(facts: NvidiaSweepFacts, choices: Fields, sizes: tuple[int, i
     return Cost(shared, 160, 1, *_cycles(facts, "hopper", sizes, 1, target, work, problem))
 
 
-def _shared(facts: NvidiaSweepFacts, emitter: str, chunk: int, columns: int, stages: int) -> int:
+def _shared(facts: NvidiaScanFacts, emitter: str, chunk: int, columns: int, stages: int) -> int:
     """Bytes of shared memory: tiles of q, k, v and the factor in every stage, weights, sums of decays; states where they are operands."""
     if facts.delta:
         return shared_delta(facts, chunk, columns)
@@ -171,7 +171,7 @@ def _shared(facts: NvidiaSweepFacts, emitter: str, chunk: int, columns: int, sta
 
 
 def _cycles(
-    facts: NvidiaSweepFacts, emitter: str, sizes: tuple[int, int], residents: int, target: NvidiaTarget, work: Workload, problem: str
+    facts: NvidiaScanFacts, emitter: str, sizes: tuple[int, int], residents: int, target: NvidiaTarget, work: Workload, problem: str
 ) -> tuple[float, str, dict[str, float]]:
     """The last fields of a `Cost`: cycles, the problem as it is given, and what each resource would take alone."""
     chunk, columns = sizes

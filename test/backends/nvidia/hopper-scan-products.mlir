@@ -1,4 +1,4 @@
-// A sweep of a backward in bf16 for Hopper: products of o with q, and weights in two pieces, which two products multiply with v.
+// A scan of a backward in bf16 for Hopper: products of o with q, and weights in two pieces, which two products multiply with v.
 // RUN: sed -e "s/xf16/xbf16/g" %S/../amd/chunks-products.mlir | attn-translate --to cuda | FileCheck %s
 // RUN: attn-translate --to cuda %S/../amd/chunks-products.mlir | FileCheck %s --check-prefix=HALF
 

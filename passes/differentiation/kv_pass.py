@@ -9,7 +9,7 @@ from attn_mlir.passes.differentiation.host import PAIR_NAMES, HostBuilder, HostE
 from attn_mlir.passes.differentiation.model import RowModel, largest
 
 
-def write_sweep(host: HostBuilder, program: RowModel, swept: Sequence[int], rows: Mapping[Expr, ir.Value]) -> dict[Expr, ir.Value]:
+def write_kv_pass(host: HostBuilder, program: RowModel, swept: Sequence[int], rows: Mapping[Expr, ir.Value]) -> dict[Expr, ir.Value]:
     """The sums over keys `swept`, of weights that only need row values in `rows`, as tensors [B, Hq, Sq]."""
     names = [program.reductions[i].name for i in swept]
     values = write_attention(host, program, [], [(name, program.red(i)) for name, i in zip(names, swept, strict=True)], rows, list(swept))

@@ -8,15 +8,15 @@ from collections.abc import Mapping
 
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.kernel import KernelCode
-from attn_mlir.backends.nvidia.hopper.prepared_sweep import emit_prepared, plan_prepared
+from attn_mlir.backends.nvidia.hopper.prepared_scan import emit_prepared, plan_prepared
 from attn_mlir.backends.nvidia.hopper.value_blocks import BlockPrinter
 from attn_mlir.backends.nvidia.hopper.value_layout import SLOTS, ValueLayout
-from attn_mlir.backends.nvidia.hopper.value_read import ValueSweep, read_values
+from attn_mlir.backends.nvidia.hopper.value_read import ValueScan, read_values
 from attn_mlir.backends.nvidia.hopper.value_state import ValueState
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.mlir import ir
 
-_HELPERS = ("attn_sweep.cuh", "attn_channels.cuh", "attn_values.cuh")
+_HELPERS = ("attn_scan.cuh", "attn_channels.cuh", "attn_values.cuh")
 _HELD, _HELD_ALONE = 2, 4
 """Steps along K whose part of the state is rounded at a time, of two warpgroups that hold it and of one."""
 
@@ -25,18 +25,18 @@ def plan_values(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str
     """The only schedule there is: `stages` are blocks in shared memory. None for a kernel of another form. Raises UnsupportedError for
     other choices.
     """
-    sweep = read_values(kernel)
-    return None if sweep is None else plan_prepared(emit_values(sweep), SLOTS, "value channels", target, choices)
+    scan = read_values(kernel)
+    return None if scan is None else plan_prepared(emit_values(scan), SLOTS, "value channels", target, choices)
 
 
-def emit_values(sweep: ValueSweep) -> KernelCode:
+def emit_values(scan: ValueScan) -> KernelCode:
     """The source of a kernel, and how to launch it."""
-    layout = ValueLayout(sweep)
+    layout = ValueLayout(scan)
     held = _HELD if layout.warpgroups > 1 else _HELD_ALONE
     return emit_prepared(
-        sweep,
+        scan,
         layout,
         _HELPERS,
-        prepare=lambda core: BlockPrinter(core, sweep, layout).print(),
-        hold=lambda core: ValueState(core, sweep, layout, held).print(),
+        prepare=lambda core: BlockPrinter(core, scan, layout).print(),
+        hold=lambda core: ValueState(core, scan, layout, held).print(),
     )

@@ -1,19 +1,19 @@
 """o of one chunk: what the state and its own pairs give to it, and its way to memory.
 
 With S the state [keys, values] and b sums of log decays: A = q k^T, of which each warpgroup makes its share of columns; P = A times its
-weights goes to shared memory, in sweeps with products in bf16 as two pieces (rounded, and what that leaves out); o^T = S^T q^T (S^T as
+weights goes to shared memory, in scans with products in bf16 as two pieces (rounded, and what that leaves out); o^T = S^T q^T (S^T as
 operand in registers), scaled, + v^T P^T. o^T leaves, transposed on its way, through the shared memory of v.
 """
 
 from attn_mlir.backends.gpu.structure import body, operations
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.sweep_common import CHUNK, PANEL_BYTES
-from attn_mlir.backends.nvidia.hopper.sweep_layout import SweepLayout
-from attn_mlir.backends.nvidia.hopper.sweep_patterns import view_of
-from attn_mlir.backends.nvidia.hopper.sweep_producer import bind_rows
-from attn_mlir.backends.nvidia.hopper.sweep_read import ChunkScan
-from attn_mlir.backends.nvidia.hopper.sweep_rows import OutputRows
-from attn_mlir.backends.nvidia.hopper.sweep_rows_of_o import LeavingPrinter
+from attn_mlir.backends.nvidia.hopper.scan_common import CHUNK, PANEL_BYTES
+from attn_mlir.backends.nvidia.hopper.scan_layout import ScanLayout
+from attn_mlir.backends.nvidia.hopper.scan_patterns import view_of
+from attn_mlir.backends.nvidia.hopper.scan_producer import bind_rows
+from attn_mlir.backends.nvidia.hopper.scan_read import ChunkScan
+from attn_mlir.backends.nvidia.hopper.scan_rows import OutputRows
+from attn_mlir.backends.nvidia.hopper.scan_rows_of_o import LeavingPrinter
 from attn_mlir.mlir import ir
 
 RESTS = {"f16": "pack_rest_f16", "bf16": "pack_rest_bf16"}
@@ -27,23 +27,23 @@ _HELD = 8
 class RowsPrinter(LeavingPrinter):
     """Prints the rows of o of a chunk."""
 
-    def __init__(self, core: Core, sweep: ChunkScan, rows: OutputRows, layout: SweepLayout) -> None:
-        super().__init__(core, sweep, rows.store, layout.weights, layout.consumers)
-        self._core, self._sweep, self._rows, self._layout = core, sweep, rows, layout
+    def __init__(self, core: Core, scan: ChunkScan, rows: OutputRows, layout: ScanLayout) -> None:
+        super().__init__(core, scan, rows.store, layout.weights, layout.consumers)
+        self._core, self._scan, self._rows, self._layout = core, scan, rows, layout
         self._share = CHUNK // layout.warpgroups
-        self._rest = f"attn::{RESTS[sweep.element]}"
+        self._rest = f"attn::{RESTS[scan.element]}"
 
     def declare(self) -> None:
         """Where o is, for the threads that store rows of it: a chunk has a name `o` of its own."""
-        if self._sweep.packed:
+        if self._scan.packed:
             view = view_of(self._rows.store.operands[1])
             self._core.writer.line(f"auto *const rows_of_o = {self._core.arguments.pointer(view.argument)};")
 
     def weights(self) -> None:
         """A, its weights, and P in shared memory."""
-        core, writer, sweep, layout = self._core, self._core.writer, self._sweep, self._layout
-        share, steps = self._share, sweep.keys // 16
-        product = core.instruction(share, "shared", sweep.element)
+        core, writer, scan, layout = self._core, self._core.writer, self._scan, self._layout
+        share, steps = self._share, scan.keys // 16
+        product = core.instruction(share, "shared", scan.element)
         q, k = layout.tiles["q"].offset, layout.tiles["k"].offset
         with core.scope(""):
             writer.line(f"float scores[{share // 2}];")
@@ -84,7 +84,7 @@ class RowsPrinter(LeavingPrinter):
         """Values of this thread's two rows: sums and factors."""
         core, layout, found = self._core, self._layout, {}
         for name in ("sums", "left"):
-            if name in layout.rows and (name != "sums" or self._sweep.prefix is not None):
+            if name in layout.rows and (name != "sums" or self._scan.prefix is not None):
                 found[name] = core.names.fresh(f"row_{name}")
                 reads = [f"attn::load_shared(rows + {layout.rows[name]} + 4 * (row{f' + {8 * h}' if h else ''}))" for h in range(2)]
                 core.writer.line(f"const float {found[name]}[2] = {{{', '.join(reads)}}};")
@@ -109,7 +109,7 @@ class RowsPrinter(LeavingPrinter):
         """Values of two columns."""
         core, layout, found = self._core, self._layout, {}
         for name in ("sums", "right"):
-            if name in layout.rows and (name != "sums" or self._sweep.prefix is not None):
+            if name in layout.rows and (name != "sums" or self._scan.prefix is not None):
                 found[name] = core.names.fresh(f"column_{name}")
                 core.writer.line(f"const float2 {found[name]} = attn::load_shared2(rows + {layout.rows[name]} + 4 * (from + 8 * (c + d)));")
         return found
@@ -131,7 +131,7 @@ class RowsPrinter(LeavingPrinter):
         """Makes a map's arguments stand for a place, what it reads of row and column for their values, and elements of A for `score`."""
         core = self._core
         at_row, at_column = ({name: f"{x}[h]" for name, x in rows.items()}, {name: f"(e ? {x}.y : {x}.x)" for name, x in columns.items()})
-        bind_rows(core, self._sweep, block, (at_row, at_column))
+        bind_rows(core, self._scan, block, (at_row, at_column))
         for argument, text in zip(block.arguments, ("(row + 8 * h)", "(from + 8 * (c + d) + e)"), strict=True):
             core.scalars.bind(argument, text)
         for inner in operations(block):
@@ -144,13 +144,13 @@ class RowsPrinter(LeavingPrinter):
         writer.line(f"float o[{CHUNK // 2}];")
         with core.scope(""):
             writer.line(f"const uint64_t right = attn::k_major(at + {layout.tiles['q'].offset});")
-            if self._sweep.lifted:
+            if self._scan.lifted:
                 self._state_pieces(("rest",), False)
                 with writer.unrolled("c", CHUNK // 2):
                     writer.line(f"o[c] *= {LOWER};")
                 self._state_pieces(("held",), True)
             else:
-                self._state_pieces(("held", "rest") if self._sweep.exact else ("held",), False)
+                self._state_pieces(("held", "rest") if self._scan.exact else ("held",), False)
         with writer.unrolled("c", CHUNK // 8):
             writer.line(
                 f"const float2 factor = attn::load_shared2(rows + {layout.rows['leave']} + 4 * (column + 8 * c));",
@@ -160,7 +160,7 @@ class RowsPrinter(LeavingPrinter):
     def _state_pieces(self, pieces: tuple[str, ...], started: bool) -> None:
         """Products with pieces of the state, added to o if it is `started`: rounded ("held"), and what that leaves out ("rest")."""
         core, writer = self._core, self._core.writer
-        steps, product = self._sweep.keys // 16, core.instruction(CHUNK, "registers", self._sweep.element)
+        steps, product = self._scan.keys // 16, core.instruction(CHUNK, "registers", self._scan.element)
         held = min(steps, _HELD // len(pieces) if steps <= _HELD else _HELD // 2 // len(pieces))
         with core.unrolled("first", steps, held):
             writer.line(*(f"uint32_t {name}[{4 * held}];" for name in pieces))

@@ -1,9 +1,9 @@
-"""What a sweep gives for its positions: recognises how rows of o are made of the state and of the chunk's own pairs."""
+"""What a scan gives for its positions: recognises how rows of o are made of the state and of the chunk's own pairs."""
 
 from dataclasses import dataclass, field
 
 from attn_mlir.backends.gpu.structure import body, constant, maker, widened, yielded
-from attn_mlir.backends.nvidia.hopper.sweep_patterns import (
+from attn_mlir.backends.nvidia.hopper.scan_patterns import (
     InputTile,
     factor_of,
     input_of,

@@ -9,7 +9,7 @@ from attn_mlir.passes.linear_groups import follower_of, gradient_of
 
 
 @dataclass(frozen=True)
-class CpuSweepFacts(ScanFacts):
+class CpuScanFacts(ScanFacts):
     """What the schedule of a chunk scan depends on. `products`: o is multiplied with a further tensor, as gradients are."""
 
     products: bool = False
@@ -19,8 +19,8 @@ class CpuSweepFacts(ScanFacts):
     """Whether a program works on all columns of v, since it adds up over them, or shares its states."""
 
 
-def sweep_facts(op: ir.Operation) -> CpuSweepFacts:
+def chunk_scan_facts(op: ir.Operation) -> CpuScanFacts:
     """The facts of an `attn.chunk`."""
     one_chunk = "crossing" in op.attributes and interval_of(op) is not None
     together = gradient_of(op) is not None or follower_of(op) is not None
-    return CpuSweepFacts(*fields_of(op), op.opview.factor is not None, one_chunk, together)
+    return CpuScanFacts(*fields_of(op), op.opview.factor is not None, one_chunk, together)

@@ -8,7 +8,7 @@ import pytest
 
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia import compile as nvcc
-from attn_mlir.backends.nvidia.hopper.sweep import emit_sweep, plan_sweep
+from attn_mlir.backends.nvidia.hopper.scan import emit_scan, plan_scan
 from attn_mlir.backends.nvidia.target import TARGETS
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
@@ -32,8 +32,8 @@ def code(of: Linear, change: Callable[[str], str] = lambda tiles: tiles) -> Kern
         Pipeline.parse(PIPELINE, registry()).run(module)
         module = ir.Module.parse(change(str(module)))
         (kernel,) = module.body.operations
-        schedule = plan_sweep(kernel.operation, TARGETS["sm_90a"], {})
-        return None if schedule is None else emit_sweep(kernel.operation, schedule)
+        schedule = plan_scan(kernel.operation, TARGETS["sm_90a"], {})
+        return None if schedule is None else emit_scan(kernel.operation, schedule)
 
 
 def code_of(**fields: object) -> KernelCode:
@@ -73,7 +73,7 @@ def test_factors_of_rows_are_no_pass_over_tiles() -> None:
     scaled = code_of()
     changed = code_of(mods=True)
     assert "store_shared_int4(address" in changed.source and "store_shared_int4(address" not in scaled.source
-    # What multiplies rows goes to what leaves, enters and to pairs; own pairs of sweeps with products have it, too.
+    # What multiplies rows goes to what leaves, enters and to pairs; own pairs of scans with products have it, too.
     rows = code_of(row_mods=True, factor=True).source
     assert "store_shared_int4(address" not in rows
     assert len(re.findall(r"const float (?:left|right) = \w+, (?:left|right)_\d+ = \w+;", rows)) == 2
@@ -91,14 +91,14 @@ def test_states_before_or_after_a_chunk(direction: str) -> None:
     assert before == (direction == "forward")
 
 
-def test_sweeps_with_products_take_states_in_two_pieces() -> None:
+def test_scans_with_products_take_states_in_two_pieces() -> None:
     exact, plain = code_of(v=128, factor=True), code_of(v=128)
     for piece in ("pack_rest_bf16(held", "pack_rest_bf16(entering"):
         assert piece in exact.source and piece not in plain.source
     assert (exact.threads, plain.threads) == (384, 288)
 
 
-def test_sweeps_with_products_have_weights_in_two_pieces() -> None:
+def test_scans_with_products_have_weights_in_two_pieces() -> None:
     """In bf16; the digits of f16 are enough."""
     exact, enough, plain = code_of(v=128, factor=True), code_of(v=128, factor=True, element="f16"), code_of(v=128)
     for number, source in enumerate(each.source for each in (exact, enough, plain)):

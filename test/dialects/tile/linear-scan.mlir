@@ -1,9 +1,9 @@
-// A sweep of linear attention: sums along a tile, products with a transposed first factor, a state carried from chunk to chunk.
+// A scan of linear attention: sums along a tile, products with a transposed first factor, a state carried from chunk to chunk.
 // RUN: attn-opt %s | attn-opt | FileCheck %s
 
 // CHECK: "tile.cumsum"(%{{.*}}) {reverse = false} : (tensor<64xf32>) -> tensor<64xf32>
 // CHECK: "tile.dot_rescale"({{.*}}) {transpose_a = true, transpose_b = false}
-// The sweep of Mamba-2's forward in f16: grid "chunks", one program per block of value columns (axis 0; here one of 64), head and batch.
+// The scan of Mamba-2's forward in f16: grid "chunks", one program per block of value columns (axis 0; here one of 64), head and batch.
 func.func @attention(%q: memref<?x?x?x128xf16, strided<[?, ?, ?, ?]>>, %k: memref<?x?x?x128xf16, strided<[?, ?, ?, ?]>>, %v: memref<?x?x?x64xf16, strided<[?, ?, ?, ?]>>,
     %decay: memref<?x?x?xf32, strided<[?, ?, ?]>>, %a: memref<?xf32, strided<[?]>>, %initial: memref<?x?x?x64xf32, strided<[?, ?, ?, ?]>>,
     %o: memref<?x?x?x64xf16, strided<[?, ?, ?, ?]>>, %final: memref<?x?x?x64xf32, strided<[?, ?, ?, ?]>>)

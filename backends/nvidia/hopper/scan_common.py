@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from attn_mlir.backends.gpu.structure import body, constant, operations
 from attn_mlir.backends.gpu.writer import CodeWriter
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.sweep_patterns import InputTile, made, need, view_of
+from attn_mlir.backends.nvidia.hopper.scan_patterns import InputTile, made, need, view_of
 from attn_mlir.backends.nvidia.hopper.wgmma import ROW_BYTES
 from attn_mlir.mlir import ir
 
@@ -79,7 +79,7 @@ class ScanFrame:
         if rows is not None:
             kinds.add(str(ir.MemRefType(rows.operands[1].type).element_type))
             need(list(rows.operands)[4:6] == [self.begin, self.count])
-        need(kinds == {self.element} and self.element in ("f16", "bf16"), f"its sweeps take f16 or bf16, not {', '.join(sorted(kinds))}")
+        need(kinds == {self.element} and self.element in ("f16", "bf16"), f"its scans take f16 or bf16, not {', '.join(sorted(kinds))}")
         need(all(list(load.operands)[3:5] == [self.begin, self.count] for load in loads))
         stored = [op.operands[1] for op in (rows, *sums, self.states, self.final) if op is not None]
         for memory in [*stored, *([] if self.initial is None else [self.initial.operands[0]])]:
@@ -90,7 +90,7 @@ def check_columns(keys: int, values: int, known_keys: tuple[int, ...], known_val
     """Raises OtherKernelError for columns that the generated code does not know."""
     for columns, known_columns, what in ((keys, known_keys, "q and k"), (values, known_values, "v")):
         words = f"{', '.join(map(str, known_columns[:-1]))} or {known_columns[-1]}"
-        need(columns in known_columns, f"its sweeps take head dimensions of {what} of {words}, not {columns}", op)
+        need(columns in known_columns, f"its scans take head dimensions of {what} of {words}, not {columns}", op)
 
 
 def declare_place(writer: CodeWriter) -> None:
@@ -104,12 +104,12 @@ def declare_place(writer: CodeWriter) -> None:
     )
 
 
-def bind_position(core: Core, sweep: ScanFrame, number: str) -> None:
+def bind_position(core: Core, scan: ScanFrame, number: str) -> None:
     """Declares the position of the loop over chunks in the chunk of that number."""
-    begin, _, step = (core.value(value) for value in list(sweep.loop.operands)[:3])
+    begin, _, step = (core.value(value) for value in list(scan.loop.operands)[:3])
     name = core.names.fresh("position")
     core.writer.line(f"const int {name} = {begin} + {number} * {step};")
-    core.scalars.bind(next(iter(body(sweep.loop).arguments)), name)
+    core.scalars.bind(next(iter(body(scan.loop).arguments)), name)
 
 
 def loop_of(kernel: ir.Operation) -> ir.Operation:

@@ -26,7 +26,7 @@ FAULTS = (
     Fault("key head of another group", r"(k \+ batch \* k_s0 \+ )\w+ \* k_s1", r"\1(k_n1 - 1) * k_s1"),
 )  # fmt: skip
 
-# In a sweep of f32 inputs.
+# In a scan of f32 inputs.
 FLOAT32_FAULTS = (
     Fault("three of a lane's four terms", r"(i < )4(; \+\+i\) to = __builtin_amdgcn_mfma_f32_32x32x2f32)", r"\g<1>3\2"),
     Fault(

@@ -1,28 +1,28 @@
-"""What the warpgroups of a sweep do with one chunk: rows of o (see `sweep_output`), and S^T = S^T times its factor + (v enter)^T k."""
+"""What the warpgroups of a scan do with one chunk: rows of o (see `scan_output`), and S^T = S^T times its factor + (v enter)^T k."""
 
 from attn_mlir.backends.gpu.structure import body, yielded
 from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
-from attn_mlir.backends.nvidia.hopper.sweep_common import ALL, CHUNK, PANEL_BYTES, declare_place
-from attn_mlir.backends.nvidia.hopper.sweep_layout import SweepLayout
-from attn_mlir.backends.nvidia.hopper.sweep_mods import TileMods
-from attn_mlir.backends.nvidia.hopper.sweep_output import LIFT, LOWER, RESTS, RowsPrinter
-from attn_mlir.backends.nvidia.hopper.sweep_products import ProductSums
-from attn_mlir.backends.nvidia.hopper.sweep_read import ChunkScan
-from attn_mlir.backends.nvidia.hopper.sweep_state import StatePrinter
+from attn_mlir.backends.nvidia.hopper.scan_common import ALL, CHUNK, PANEL_BYTES, declare_place
+from attn_mlir.backends.nvidia.hopper.scan_layout import ScanLayout
+from attn_mlir.backends.nvidia.hopper.scan_mods import TileMods
+from attn_mlir.backends.nvidia.hopper.scan_output import LIFT, LOWER, RESTS, RowsPrinter
+from attn_mlir.backends.nvidia.hopper.scan_products import ProductSums
+from attn_mlir.backends.nvidia.hopper.scan_read import ChunkScan
+from attn_mlir.backends.nvidia.hopper.scan_state import StatePrinter
 
 
 class ChunkPrinter:
     """Prints the work on a chunk."""
 
-    def __init__(self, core: Core, sweep: ChunkScan, layout: SweepLayout, states: StatePrinter) -> None:
-        self._core, self._sweep, self._layout, self._states = core, sweep, layout, states
-        self._mods = TileMods(core, sweep, layout)
-        self._rows = None if sweep.rows is None else RowsPrinter(core, sweep, sweep.rows, layout)
-        rows = sweep.rows
+    def __init__(self, core: Core, scan: ChunkScan, layout: ScanLayout, states: StatePrinter) -> None:
+        self._core, self._scan, self._layout, self._states = core, scan, layout, states
+        self._mods = TileMods(core, scan, layout)
+        self._rows = None if scan.rows is None else RowsPrinter(core, scan, scan.rows, layout)
+        rows = scan.rows
         self._sums = ProductSums(core, rows, layout) if rows is not None and rows.products is not None else None
-        self._pack, self._unpack = f"attn::{PANELS[sweep.element]}", f"attn::un{PANELS[sweep.element]}"
-        self._rest = f"attn::{RESTS[sweep.element]}"
-        self._entered = ("entering", "remaining") if sweep.exact else ("entering",)
+        self._pack, self._unpack = f"attn::{PANELS[scan.element]}", f"attn::un{PANELS[scan.element]}"
+        self._rest = f"attn::{RESTS[scan.element]}"
+        self._entered = ("entering", "remaining") if scan.exact else ("entering",)
 
     def declare(self) -> None:
         """The thread's place."""
@@ -37,10 +37,10 @@ class ChunkPrinter:
         writer.line(f"const int stage = number % {stages};")
         writer.line(*layout.addresses())
         writer.line(f"attn::barrier_wait(shared + kFull + 8 * stage, number / {stages} & 1);")
-        if self._sweep.total is not None:
+        if self._scan.total is not None:
             last = core.names.fresh("last")
             writer.line(f"const float {last} = attn::load_shared(rows + {layout.rows['sums'] + 4 * (CHUNK - 1)});")
-            core.scalars.bind(self._sweep.total, last)
+            core.scalars.bind(self._scan.total, last)
         self._states.keep(before=True)
         self._mods.print(self._unpack, self._pack)
         if rows is not None:
@@ -69,13 +69,13 @@ class ChunkPrinter:
 
     def _carry(self) -> None:
         """The state times its factor."""
-        core, writer, sweep = self._core, self._core.writer, self._sweep
+        core, writer, scan = self._core, self._core.writer, self._scan
         with core.scope(""):
-            for argument in body(sweep.carry).arguments:
+            for argument in body(scan.carry).arguments:
                 core.scalars.bind(argument, "0")
-            factor = core.value(yielded(body(sweep.carry))[0])
-            with writer.unrolled("c", sweep.keys // 2):
-                writer.line(f"state[c] *= {factor}{f' * {LIFT}' if sweep.lifted else ''};")
+            factor = core.value(yielded(body(scan.carry))[0])
+            with writer.unrolled("c", scan.keys // 2):
+                writer.line(f"state[c] *= {factor}{f' * {LIFT}' if scan.lifted else ''};")
 
     def _entering(self) -> None:
         """(v enter)^T as operand in registers."""
@@ -90,25 +90,25 @@ class ChunkPrinter:
                         f"const float2 pair = {self._unpack}(entering[k][2 * d + h]);",
                         f"entering[k][2 * d + h] = {self._pack}(pair.x * factor.x, pair.y * factor.y);",
                     )
-                    if self._sweep.exact:
+                    if self._scan.exact:
                         scaled = "pair.x * factor.x, pair.y * factor.y"
                         writer.line(f"remaining[k][2 * d + h] = {self._rest}(entering[k][2 * d + h], {scaled});")
 
     def _advance(self) -> None:
         """The state's product, while o leaves."""
-        core, writer, sweep, layout = self._core, self._core.writer, self._sweep, self._layout
-        product = core.instruction(sweep.keys, "registers", sweep.element, transpose_b=True)
+        core, writer, scan, layout = self._core, self._core.writer, self._scan, self._layout
+        product = core.instruction(scan.keys, "registers", scan.element, transpose_b=True)
         writer.line("attn::hold(state);")
         self._hold_entering()
         with core.scope(""):
             writer.line(f"const uint64_t right = attn::mn_major(at + {layout.tiles['k'].offset}, {PANEL_BYTES});")
-            if sweep.lifted:
+            if scan.lifted:
                 self._multiply(product, ("remaining",))
                 writer.line("attn::wgmma_wait<0>();", "attn::hold(state);")
-                with writer.unrolled("c", sweep.keys // 2):
+                with writer.unrolled("c", scan.keys // 2):
                     writer.line(f"state[c] *= {LOWER};")
                 writer.line("attn::hold(state);")
-            self._multiply(product, self._entered[:1] if sweep.lifted else self._entered)
+            self._multiply(product, self._entered[:1] if scan.lifted else self._entered)
         if self._rows is not None:
             self._rows.leave(self._sums)
         writer.line("attn::wgmma_wait<0>();", "attn::hold(state);")
