@@ -20,6 +20,7 @@ from attn_mlir.frontend.emit import Inputs
 from attn_mlir.frontend.linear import LinearDefinition, trace_linear
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.passes.regions import find_all
 from attn_mlir.registry import registry
 from contexts import loaded_context
 from test_nvidia_tilelang import needs_tools
@@ -47,6 +48,21 @@ def scheduled(
         outlined(module, host, {"arch": ARCH})
         Pipeline.parse(pipeline.KERNEL, registry()).run(module)
         yield [function_named(module, step.kernel) for step in host.steps if step.kernel]
+
+
+@pytest.mark.parametrize("dims", [(128, 128), (256, 64), (64, 192)], ids=str)
+def test_gradients_have_the_intervals_of_their_states(dims: tuple[int, int]) -> None:
+    """Columns of k and v decide together: where either has more than 128, no scan keeps its states every 64 positions."""
+    rule = LinearDefinition(decay="step", erase="step", scale=0.125)
+    traced = trace_linear(rule, Inputs("bf16", *dims))
+    wrt = ["q", "k", "v", *(f"arg{3 + i}" for i in range(len(traced.captures)))]
+    _, prepare = prepare_derivative("bwd", wrt, pipeline.outline(ARCH))
+    with loaded_context():
+        module = ir.Module.parse(traced.text)
+        Pipeline.parse(prepare, registry()).run(module)
+        ops = [op for op in find_all(module.operation, "attn.linear_attention", "attn.decay_gradient") if "crossing" in op.attributes]
+        intervals = {op.name: ir.IntegerAttr(op.attributes["interval"]).value for op in ops if "interval" in op.attributes}
+    assert len(intervals) == 2 and set(intervals.values()) == {64 if max(dims) <= 128 else 32}, intervals
 
 
 def chunk_scans(kernels: list[ir.Operation]) -> list[ir.Operation]:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+import attn_mlir
 from amd_tools import needs_host_clang
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import SCHEDULE
@@ -129,6 +130,20 @@ def errors_of(x: dict[str, Any], dtype: torch.dtype, options: dict[str, Any], ow
 )
 def test_outputs_and_gradients(length: int, heads: int, columns: int, channels: bool, dtype: torch.dtype) -> None:
     errors_of(narrow(inputs(length, heads=heads, of_k=1, dims=(columns, columns), channels=channels), dtype), dtype, {})
+
+
+@needs_host_clang
+@pytest.mark.usefixtures("emulated")
+def test_columns_in_odd_multiples_of_32_and_numbers_of_heads() -> None:
+    """Rows of 96 columns lie in shared memory without meeting; a number for each head is no number for each row."""
+    x = narrow(inputs(33, heads=2, of_k=2, dims=(96, 160)), torch.bfloat16)
+    factor = torch.tensor([0.5, -2.0])
+
+    def given(tensors: dict[str, Any], **options: Any) -> Any:
+        q, k, v, g, beta = (tensors[name].detach() for name in ("q", "k", "v", "g", "beta"))
+        return attn_mlir.linear_attention(q, k, v, g, None, v_mod=lambda v, b, h, t: v * factor[h], erase=beta, **options)
+
+    assert error(given(x, device="cuda-emulated"), given({name: t.double() for name, t in x.items()})) < BAR[torch.bfloat16]
 
 
 @needs_host_clang

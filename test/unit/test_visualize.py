@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import attn_mlir
-from attn_mlir import ArgumentError, UnsupportedError, masks
+from attn_mlir import ArgumentError, UnsupportedError, kv_len, masks
 from attn_mlir.api.rows import softmax
 from attn_mlir.frontend.sizes import known
 from attn_mlir.mlir import ir
@@ -201,6 +201,11 @@ def test_scores_are_sampled() -> None:
     assert "-inf at 49.5 % of the samples, which kernels compute all the same: a mask_mod" in str(
         attn_mlir.visualize(score_mod=hidden, q_len=1000)
     )
+
+
+def test_scores_that_read_sizes() -> None:
+    picture = attn_mlir.visualize(score_mod=lambda s, b, h, q, k: s + kv_len() - k, q_len=2, kv_len=3)
+    assert [panel.scores.values.tolist() for panel in picture.panels if panel.scores is not None] == [[[3.0, 2.0, 1.0]] * 2]
 
 
 def test_svg_is_xml_and_escaped(tmp_path: Path) -> None:

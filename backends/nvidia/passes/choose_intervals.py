@@ -32,10 +32,13 @@ class ChooseIntervals(Pass):
         if self.arch not in TARGETS:
             module.location.emit_error(f"{self.name}: `arch` must be one of {', '.join(TARGETS)}, got '{self.arch}'")
             return False
+        crossing = [op for op in find_all(module, "attn.decay_gradient", "attn.linear_attention") if "crossing" in op.attributes]
+        scans = [op for op in crossing if op.name == "attn.linear_attention"]
+        # A gradient has the intervals of the scans whose states it reads, so all have the same.
         delta = TARGETS[self.arch].bulk_copies and any(is_delta(op) for op in find_all(module, "attn.linear_attention"))
-        for op in find_all(module, "attn.decay_gradient", "attn.linear_attention"):
-            fewest = _OF_HEADS if delta and _shares_longer_chunks(op) else _FEWEST
-            if "crossing" in op.attributes and (interval_of(op) or fewest) < fewest:
+        fewest = _OF_HEADS if delta and scans and all(map(_shares_longer_chunks, scans)) else _FEWEST
+        for op in crossing:
+            if (interval_of(op) or fewest) < fewest:
                 op.attributes["interval"] = ir.IntegerAttr.get(op.attributes["interval"].type, fewest)
         for gradient in find_all(module, "attn.decay_gradient") if TARGETS[self.arch].bulk_copies else []:
             scans = [maker(value) for value in (gradient.opview.s, gradient.opview.e)]
@@ -46,14 +49,10 @@ class ChooseIntervals(Pass):
         return True
 
 
-def _shares_longer_chunks(op: ir.Operation) -> bool:
+def _shares_longer_chunks(scan: ir.Operation) -> bool:
     """Whether decays are those of heads, and states have up to 128 rows: then matrix instructions have more to do in a chunk."""
-    sizes = [ir.RankedTensorType(value.type).shape[-1] for value in op.operands if ir.RankedTensorType(value.type).rank == 4]
-    if op.name == "attn.decay_gradient":
-        heads = ir.RankedTensorType(op.results[0].type).rank == 3
-    else:
-        heads = op.opview.channels.value == "none"
-    return heads and max(sizes, default=0) <= 128
+    sizes = [ir.RankedTensorType(value.type).shape[-1] for value in scan.operands if ir.RankedTensorType(value.type).rank == 4]
+    return scan.opview.channels.value == "none" and max(sizes, default=0) <= 128
 
 
 def _rounds_the_state_alone(op: ir.Operation) -> bool:

@@ -25,7 +25,7 @@ ATTN_DEVICE __nv_bfloat16 bfloat_of(uint32_t both, int which) { return as_bfloat
 
 // The byte of an element of a tile of 16 bits: eight rows at the same column lie in different banks.
 template <int Columns> ATTN_DEVICE int place(int row, int column) {
-  constexpr int kShift = Columns >= 64 ? 0 : Columns >= 32 ? 1 : 2, kMask = Columns >= 64 ? 7 : Columns >= 32 ? 3 : 1;
+  constexpr int kShift = Columns % 64 == 0 ? 0 : Columns % 32 == 0 ? 1 : 2, kMask = Columns % 64 == 0 ? 7 : Columns % 32 == 0 ? 3 : 1;
   return row * (2 * Columns) + ((((column >> 3) ^ (row >> kShift & kMask)) << 4) | (column & 7) << 1);
 }
 template <int Columns> ATTN_DEVICE uint32_t &two(unsigned char *tile, int row, int column) {

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.remainders import remainders
+from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations, yielded
 from attn_mlir.backends.nvidia.scans.loops import element_of, extents, follows_rows, loads_ahead, own_reads, shape_of, sums_of
 from attn_mlir.dialects.numbers import flag
@@ -254,8 +255,10 @@ class ScanLayout:
         return found
 
     def _numbers_of(self, op: ir.Operation, loop: ir.Operation) -> list[ir.Operation]:
-        """The reads of one number of f32 for each row."""
+        """The reads of one number of f32 for each row; what is the same for all rows is read where it is used."""
+        depends = dependence(body(op))
         found = [read for read in operations(body(op)) if read.name == "memref.load" and isinstance(read.results[0].type, ir.F32Type)]
+        found = [read for read in found if depends[read.results[0]] == frozenset({0})]
         return [read for read in found if extents(op)[0] <= self.threads and follows_rows(list(read.operands)[1:], op, loop)]
 
     def _tile(self, value: ir.Value, first: int, last: int, stages: int = 1) -> _Wanted:

@@ -137,7 +137,7 @@ class ScanPrinter:
         rows, columns = shape_of(result)
         upper, pieces = flag(op, "upper"), self.layout.pieces
         grid, triangle, cut = self.layout.grid((rows, columns)), self.layout.places[op, "triangle"], self.layout.places[op, "pieces"]
-        if rows > 128 or (rows & rows - 1):
+        if rows > min(128, 16 * self.layout.warps) or (rows & rows - 1):  # a warp inverts one diagonal block of 16 rows
             raise UnsupportedError(f"scans: systems of {rows} rows ({op.location})")
         product = self.layout.places[op, "product"]
         core.touch([(triangle, True, ""), (cut, True, ""), (product, True, "")])

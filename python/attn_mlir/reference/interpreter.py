@@ -62,6 +62,10 @@ class EvaluationFrame:
                 values[name] = value
         return []
 
+    def execute(self, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+        """The results of one op on these operands."""
+        return self._execute(op, op.name, args)
+
     def _execute(self, op: ir.Operation, kind: str, args: list[Array]) -> Sequence[Array]:
         """The results of one op."""
         rule = self.rules.get(kind)
