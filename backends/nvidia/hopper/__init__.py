@@ -19,6 +19,7 @@ from attn_mlir.backends.nvidia.hopper.scan_read import scan_of
 from attn_mlir.backends.nvidia.hopper.shared_values import SharedValuesKernel, plan_shared
 from attn_mlir.backends.nvidia.hopper.value_read import read_values, values_of
 from attn_mlir.backends.nvidia.hopper.value_scan import emit_values, plan_values
+from attn_mlir.backends.nvidia.passes.float32_products import PIECES
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -43,7 +44,9 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
 
 
 def _other_scan(kernel: ir.Operation) -> Refusal | None:
-    """Why no scan of this emitter is the kernel; None for kernels without products."""
+    """Why no scan of this emitter is the kernel; None for kernels without products, and for delta rules, which are not its own."""
+    if PIECES in kernel.attributes:
+        return None
     if not find_all(kernel, "tile.dot", "tile.dot_add", "tile.dot_rescale", "tile.decay_channels", "tile.decay_values"):
         return None
     for load in find_all(kernel, "tile.load"):

@@ -6,6 +6,7 @@ from importlib.resources import files
 
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import Fields, grid_kind
+from attn_mlir.backends.gpu.emitters import Refusal
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia.passes.float32_products import PIECES
 from attn_mlir.backends.nvidia.scans.core import ScanCore
@@ -24,27 +25,31 @@ _RESERVED = 1024
 """Bytes of shared memory that the chip keeps of each thread block."""
 
 
-def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | None:
+def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | Refusal | None:
     """`stages`: in how many places tiles of a chunk are loaded, 0 where each is loaded when it is needed; `warps` of a thread block;
     `residents`: thread blocks that a multiprocessor has at the same time.
 
-    None for other kernels than those of delta rules (unless this emitter is asked for) that scan chunks or add up rows without products,
-    for those of sizes that warps cannot share, and where shared memory does not suffice.
+    None for other kernels than those of delta rules (unless this emitter is asked for) that scan chunks or add up rows without products.
+    The reason, for sizes that warps cannot share, and where shared memory does not suffice.
     """
     if not (PIECES in kernel.attributes or find_all(kernel, SOLVE) or choices.get("emitter") == "scans"):
         return None
     grid = grid_kind(kernel)
     if not find_all(kernel, *DOTS) if grid == "chunks" else grid != "rows" or bool(find_all(kernel, *DOTS, "tile.accumulate")):
         return None
+    refusal: Refusal | None = None
     for residents, warps, stages in itertools.product(*(_wanted(choices, name, usual) for name, usual in _USUAL.items())):
         fields: Fields = {"stages": stages, "residents": residents, "warps": warps}
         try:
             needed = _print(kernel, target, fields).shared_bytes
-        except UnsupportedError:
+        except UnsupportedError as error:
+            refusal = refusal or Refusal.of(error)
             continue
-        if needed <= target.shared_bytes // residents - _RESERVED * (residents > 1):
+        most = target.shared_bytes // residents - _RESERVED * (residents > 1)
+        if needed <= most:
             return fields
-    return None
+        refusal = Refusal(f"a chunk scan needs {needed} bytes of shared memory, and a thread block has {most}")
+    return refusal
 
 
 def _wanted(choices: Mapping[str, int | str], name: str, usual: tuple[int, ...]) -> tuple[int, ...]:
