@@ -98,6 +98,7 @@ class GpuLaunchPlan(LaunchPlan):
             form = PartsForm(False, gather)
             found = self._split(form)
         if found is None:
+            check_pages(inputs[number] for number in self._paged)
             if self._splits > 1 and not plan.empty:
                 raise UnsupportedError(_WHOLE)
             return None

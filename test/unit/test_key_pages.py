@@ -1,5 +1,6 @@
 """Key lists as tables of pages: the results of lists, by kernels of a CPU that reads pages; Hopper's emitter makes its own."""
 
+import functools
 from typing import Any
 
 import pytest
@@ -71,6 +72,27 @@ def test_functions_see_true_places() -> None:
     }
     for lists in (4, 2, 1):  # of fewer lists than heads, heads become rows
         agrees((7, 64), lists, lse=False, row=rows.sigmoid, mask_mod=lambda b, h, i, j: i + 60 >= j + h, **mods)
+
+
+@pytest.mark.parametrize("entries", [[0, -1, -1, -1], [3, -1], [3, -1, -1, -1, -1, -1, -1]], ids=str)
+def test_reads_at_blocks_that_are_none_are_inside(entries: list[int]) -> None:
+    """Blocks divide the keys, and lists have gaps, or are longer than there are blocks."""
+    qkv, bias = [x.detach() for x in inputs((1, 2, 2, 32, 128, 16))], torch.randn(128)
+    index = torch.tensor(entries, dtype=torch.int32).view(1, 1, 1, -1)
+    mods: dict[str, Any] = {"score_mod": lambda s, b, h, i, j: s + bias[j]}
+    found = in_pages(qkv, index, (32, 32), **mods)
+    assert found is not None
+    agree([found[0]], [attn_mlir.attention(*qkv, key_index=index, key_block=(32, 32), **mods)])
+
+
+def test_a_function_that_wraps_a_mask_is_asked() -> None:
+    causal = masks.causal()
+
+    @functools.wraps(causal)
+    def window(b: Any, h: Any, i: Any, j: Any) -> Any:
+        return causal(b, h, i, j) & (i - j < 20)
+
+    agrees((32, 32), 1, mask_mod=window)
 
 
 def test_single_keys_are_pages_of_single_queries(monkeypatch: pytest.MonkeyPatch) -> None:

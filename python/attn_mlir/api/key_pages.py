@@ -152,7 +152,7 @@ def _limits(mask: Any, sizes: Mapping[str, Any], form: ListForm, device: torch.d
     Lists are in order, so that a query sees the first keys of its list, and no function has to tell.
     """
     make, args, kwargs = getattr(mask, MADE, (None, (), {}))
-    if make is not causal:
+    if make is not causal or hasattr(mask, "__wrapped__"):  # functools.wraps gives its attributes to another function
         return None
     shift = sizes["Skv"] - sizes["Sq"] if (*args, *kwargs.values()) == ("bottom_right",) else 0
 
@@ -208,6 +208,8 @@ def _kept(key: tuple[Any, ...], make: Callable[[], dict[str, Tensor]]) -> dict[s
             if key[-1].type == "cuda":
                 torch.cuda.current_stream(key[-1]).synchronize()  # calls on other streams take it, too
             if len(_KEPT) == _MOST:
+                for device in {known[-1] for known in _KEPT if known[-1].type == "cuda"}:
+                    torch.cuda.synchronize(device)  # kernels on other streams may read them still
                 _KEPT.clear()
             _KEPT[key] = found
     elif captures:
@@ -268,7 +270,6 @@ def _wrapped(
     heads, blocks, group, of_key, key_heads = made.heads, made.blocks, made.group, made.key_group, made.key_heads
     queries, keys, fold, apart = form.queries, form.listed, made.fold, made.apart
     q_len, kv_len, num_heads = lengths
-    whole = kv_len % keys == 0
 
     def entry(b: Any) -> Any:
         return b // (heads * blocks)
@@ -285,8 +286,7 @@ def _wrapped(
         listed = (listed - torch.arange(listed.shape[1], dtype=listed.dtype, device=listed.device)) * keys
 
     def key(b: Any, kv: Any) -> Any:
-        found = listed[b, kv] if keys == 1 else kv + listed[b, kv // keys]
-        return found if whole else found.clamp(max=kv_len - 1)
+        return listed[b, kv] if keys == 1 else (kv + listed[b, kv // keys]).clamp(0, kv_len - 1)  # blocks that are none are somewhere else
 
     def with_sizes() -> Any:
         return frontend_sizes.given(q_len=q_len, kv_len=kv_len, num_heads=num_heads)
