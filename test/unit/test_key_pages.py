@@ -75,8 +75,9 @@ def test_functions_see_true_places() -> None:
 
 
 @pytest.mark.parametrize("entries", [[0, -1, -1, -1], [3, -1], [3, -1, -1, -1, -1, -1, -1]], ids=str)
-def test_reads_at_blocks_that_are_none_are_inside(entries: list[int]) -> None:
+def test_reads_at_blocks_that_are_none_are_inside(entries: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks divide the keys, and lists have gaps, or are longer than there are blocks."""
+    monkeypatch.setenv("ATTN_MLIR_CHECK", "1")
     qkv, bias = [x.detach() for x in inputs((1, 2, 2, 32, 128, 16))], torch.randn(128)
     index = torch.tensor(entries, dtype=torch.int32).view(1, 1, 1, -1)
     mods: dict[str, Any] = {"score_mod": lambda s, b, h, i, j: s + bias[j]}
