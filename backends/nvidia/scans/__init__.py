@@ -10,7 +10,7 @@ from attn_mlir.backends.gpu.emitters import Refusal
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia.passes.float32_products import PIECES
 from attn_mlir.backends.nvidia.scans.core import ScanCore
-from attn_mlir.backends.nvidia.scans.layout import DOTS, SOLVE, ScanLayout
+from attn_mlir.backends.nvidia.scans.layout import DOTS, SOLVE, WarpScanLayout
 from attn_mlir.backends.nvidia.scans.printer import ScanPrinter
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.errors import UnsupportedError
@@ -80,7 +80,7 @@ def _rounded(line: str) -> str:
 
 
 def _print(kernel: ir.Operation, target: NvidiaTarget, fields: Fields) -> KernelCode:
-    layout = ScanLayout(kernel, pieces_of(kernel), int(fields["stages"]), int(fields["warps"]))
+    layout = WarpScanLayout(kernel, pieces_of(kernel), int(fields["stages"]), int(fields["warps"]))
     core = ScanCore(kernel, layout)
     core.writer.indent = core.scalars.indent = "  "
     ScanPrinter(core).block(kernel.regions[0].blocks[0])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from attn_mlir.backends.gpu.core import PrinterCore
 from attn_mlir.backends.gpu.remainders import remainders
 from attn_mlir.backends.gpu.structure import is_row, maker
-from attn_mlir.backends.nvidia.scans.layout import HALVES, Place, ScanGrid, ScanLayout
+from attn_mlir.backends.nvidia.scans.layout import HALVES, ScanGrid, SharedPlace, WarpScanLayout
 from attn_mlir.backends.nvidia.scans.loops import shape_of
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -42,12 +42,12 @@ class ScanCore(PrinterCore[str]):
 
     emitter = "scans"
 
-    def __init__(self, kernel: ir.Operation, layout: ScanLayout) -> None:
+    def __init__(self, kernel: ir.Operation, layout: WarpScanLayout) -> None:
         super().__init__(kernel, 0, _TAKEN)
         self.layout = layout
         self.lifted = remainders(kernel)
         self.views: dict[ir.Value, ScanView] = {}
-        self.sums: dict[ir.Value, tuple[Place, int]] = {}
+        self.sums: dict[ir.Value, tuple[SharedPlace, int]] = {}
         """Where the parts of sums along rows are, and how many there are."""
         self.element: tuple[str, str, str] | None = None
         """The row, the column and the register's number of the element that a map makes now."""
@@ -58,7 +58,7 @@ class ScanCore(PrinterCore[str]):
 
     # ---- where threads meet
 
-    def touch(self, accesses: Iterable[tuple[Place, bool, str]]) -> None:
+    def touch(self, accesses: Iterable[tuple[SharedPlace, bool, str]]) -> None:
         """Threads meet before the next op where others may still read what it writes, or have to have written what it reads."""
         new = [_Access(place.begin, place.end, writes, owner) for place, writes, owner in accesses]
         if any(self._collide(old, each) for old in self._accesses for each in new):
@@ -85,13 +85,13 @@ class ScanCore(PrinterCore[str]):
 
     # ---- tiles
 
-    def at(self, place: Place) -> str:
+    def at(self, place: SharedPlace) -> str:
         """C++: the first byte of a tile."""
         if place.stages > 1:
             return f"(memory + {place.begin} + stage * {place.bytes})"
         return f"(memory + {place.begin})" if place.begin else "memory"
 
-    def item_of(self, place: Place, *indices: str) -> str:
+    def item_of(self, place: SharedPlace, *indices: str) -> str:
         """C++: an element of a tile in shared memory, of 16 bits as an unsigned short."""
         if place.element in HALVES and len(place.shape) == 2:
             return f"attn::one<{place.shape[1]}>({self.at(place)}, {indices[0]}, {indices[1]})"
@@ -99,7 +99,7 @@ class ScanCore(PrinterCore[str]):
         index = indices[0] if len(indices) == 1 else f"({indices[0]}) * {place.stride} + {indices[1]}"
         return f"(({kind} *){self.at(place)})[{index}]"
 
-    def read_item(self, place: Place, *indices: str) -> str:
+    def read_item(self, place: SharedPlace, *indices: str) -> str:
         """C++: the same as a number of its type."""
         text = self.item_of(place, *indices)
         if place.element not in HALVES or len(place.shape) == 1:
@@ -127,9 +127,11 @@ class ScanCore(PrinterCore[str]):
                 return f"{self.tiles[value]}[{self.element[2]}]"
         return self.read_item(self.layout.places[value], *indices)
 
-    def reads(self, reads: Iterable[ir.Operation], owner: str = "", own: Iterable[ir.Operation] = ()) -> list[tuple[Place, bool, str]]:
+    def reads(
+        self, reads: Iterable[ir.Operation], owner: str = "", own: Iterable[ir.Operation] = ()
+    ) -> list[tuple[SharedPlace, bool, str]]:
         """The shared memory that these ops read; those of `own` where threads have the elements themselves."""
-        found, near = list[tuple[Place, bool, str]](), list(own)
+        found, near = list[tuple[SharedPlace, bool, str]](), list(own)
         for read in reads:
             value = read.operands[0]
             if read.name == "memref.load":

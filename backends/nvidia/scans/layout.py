@@ -67,7 +67,7 @@ class ScanGrid:
 
 
 @dataclass(frozen=True)
-class Place:
+class SharedPlace:
     """A tile in shared memory: bytes `begin` to `end`."""
 
     begin: int
@@ -101,7 +101,7 @@ class _Wanted:
     stages: int = 1
 
 
-class ScanLayout:
+class WarpScanLayout:
     """Facts of a kernel; `places` are those of tiles, by value, and of what ops need for themselves, by (op, name).
 
     `in_registers(tile)`; `size`: bytes of shared memory. Raises UnsupportedError for tiles that warps cannot share.
@@ -130,7 +130,7 @@ class ScanLayout:
             read: op for loop in self.ahead for op in operations(body(loop)) if op.name == "tile.map" for read in self._numbers_of(op, loop)
         }
         """The numbers of rows that maps read in memory and that loops load early, with their maps; their places are those of the reads."""
-        self.places: dict[object, Place] = {}
+        self.places: dict[object, SharedPlace] = {}
         self.size = self._allocate(self._wanted())
 
     @property
@@ -263,7 +263,7 @@ class ScanLayout:
 
     def _tile(self, value: ir.Value, first: int, last: int, stages: int = 1) -> _Wanted:
         shape, element = shape_of(value), element_of(value)
-        place = Place(0, 0, element, shape)
+        place = SharedPlace(0, 0, element, shape)
         count = shape[0] * place.stride if len(shape) == 2 else shape[0]
         return _Wanted(value, stages * count * BYTES[element], first, last, element, shape, stages)
 
@@ -283,7 +283,7 @@ class ScanLayout:
         tries = [_placed(sorted(wanted, key=lambda w: (w.first, -w.size))), _placed(sorted(wanted, key=lambda w: (-w.size, w.first)))]
         size, begins = min(((max((at + each.size for each, at in made), default=0), made) for made in tries), key=lambda found: found[0])
         for each, at in begins:
-            self.places[each.key] = Place(at, at + each.size, each.element, each.shape, each.stages)
+            self.places[each.key] = SharedPlace(at, at + each.size, each.element, each.shape, each.stages)
         for groups in self.ahead.values():
             for first, *others in groups:
                 self.places.update({load.results[0]: self.places[first.results[0]] for load in others})

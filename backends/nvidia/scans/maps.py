@@ -7,7 +7,7 @@ from attn_mlir.backends.gpu.remainders import LIFT
 from attn_mlir.backends.gpu.scalars import dependence, frontier
 from attn_mlir.backends.gpu.structure import body, hint, is_row, widened, yielded
 from attn_mlir.backends.nvidia.scans.core import ScanCore
-from attn_mlir.backends.nvidia.scans.layout import HALVES, Place, ScanGrid
+from attn_mlir.backends.nvidia.scans.layout import HALVES, ScanGrid, SharedPlace
 from attn_mlir.backends.nvidia.scans.loops import element_of, extents, own_reads, shape_of, sums_of
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -64,7 +64,7 @@ class ScanMaps:
         core.touch([(place, True, owner_of(rows, columns))])
         self.keep(core.tiles[value], place)
 
-    def keep(self, name: str, place: Place) -> None:
+    def keep(self, name: str, place: SharedPlace) -> None:
         """Writes registers to a tile of f32."""
         grid = self.core.layout.grid(place.shape)
         with rows_of(self.core, grid), self.core.unrolled("n", grid.wide), self.core.unrolled("c", 2):
@@ -94,8 +94,8 @@ class ScanMaps:
             return
         places = [core.layout.places[result] for result in op.results]
         core.touch([*core.reads(read for read in walk(op) if read.name in _READS), *((place, True, "") for place in places)])
-        with core.scope(f"for (int at = threadIdx.x; at < {rows * columns}; at += {core.layout.threads})"):
-            core.writer.line(f"const int i = at / {columns}, j = at % {columns};")
+        with core.scope(f"for (int item = threadIdx.x; item < {rows * columns}; item += {core.layout.threads})"):
+            core.writer.line(f"const int i = item / {columns}, j = item % {columns};")
             core.scalars.bind(block.arguments[0], "i")
             core.scalars.bind(block.arguments[1], "j")
             texts = [core.value(value) for value in yielded(block)]
@@ -165,7 +165,7 @@ class ScanMaps:
         own: list[ir.Operation],
         made: list[tuple[ir.Value, ir.Value]],
         terms: list[ir.Value],
-        parts: list[Place],
+        parts: list[SharedPlace],
     ) -> None:
         """Those of one row."""
         core, block = self.core, body(op)

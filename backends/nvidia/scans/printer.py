@@ -5,7 +5,7 @@ from attn_mlir.backends.gpu.remainders import LIFT
 from attn_mlir.backends.gpu.rules import SCALARS, Rule, rule_of
 from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations
 from attn_mlir.backends.nvidia.scans.core import ScanCore
-from attn_mlir.backends.nvidia.scans.layout import DOTS, SOLVE, ScanLayout, carried
+from attn_mlir.backends.nvidia.scans.layout import DOTS, SOLVE, WarpScanLayout, carried
 from attn_mlir.backends.nvidia.scans.loops import shape_of
 from attn_mlir.backends.nvidia.scans.maps import ScanMaps, rows_of
 from attn_mlir.backends.nvidia.scans.traffic import ScanTraffic
@@ -23,7 +23,7 @@ class ScanPrinter:
         self.traffic = ScanTraffic(core, self.maps)
 
     @property
-    def layout(self) -> ScanLayout:
+    def layout(self) -> WarpScanLayout:
         """Where tiles are."""
         return self.core.layout
 

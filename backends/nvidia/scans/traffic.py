@@ -2,7 +2,7 @@
 
 from attn_mlir.backends.gpu.structure import body, is_row, operations
 from attn_mlir.backends.nvidia.scans.core import ScanCore
-from attn_mlir.backends.nvidia.scans.layout import HALVES, ScanGrid, ScanLayout
+from attn_mlir.backends.nvidia.scans.layout import HALVES, ScanGrid, WarpScanLayout
 from attn_mlir.backends.nvidia.scans.loops import element_of, extents, follows_rows, shape_of
 from attn_mlir.backends.nvidia.scans.maps import ScanMaps, owner_of, rows_of
 from attn_mlir.mlir import ir
@@ -15,7 +15,7 @@ class ScanTraffic:
         self.core, self.maps = core, maps
 
     @property
-    def layout(self) -> ScanLayout:
+    def layout(self) -> WarpScanLayout:
         """Where tiles are."""
         return self.core.layout
 
