@@ -22,25 +22,14 @@ from attn_mlir.backends.amd.chunks.tiles import (
     chunks_of,
     round_up,
 )
-from attn_mlir.backends.gpu.core import PrinterCore
 from attn_mlir.backends.gpu.remainders import remainders
-from attn_mlir.backends.gpu.structure import constant, maker
+from attn_mlir.backends.gpu.structure import constant
+from attn_mlir.backends.gpu.views import ViewCore
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
 _TAKEN = "lane wave memory head batch block next n r t e c i j row column piece attn own first pair at_row at_column rows left".split()
 """Names that the printed code uses for itself."""
-
-
-@dataclass(frozen=True)
-class ChunkView:
-    """A part of an argument. `offsets` are C++ expressions, one for each dimension of the argument, "0" where the part begins with it;
-    `dims`: which of these the dimensions of the part are.
-    """
-
-    argument: ir.Value
-    offsets: tuple[str, ...]
-    dims: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -52,7 +41,7 @@ class Place:
     element: str = ""
 
 
-class ChunkCore(PrinterCore[Tile]):
+class ChunkCore(ViewCore[Tile]):
     """Prints the parts that all scans have.
 
     Further C++ variables that the body relies on: `lane` and `wave` (of this thread), `own` and `first` (see `attn::Block`), `memory`.
@@ -72,7 +61,6 @@ class ChunkCore(PrinterCore[Tile]):
         """Copies of tiles in shared memory, by the tile's name and form: "rows", "columns" (its transpose), "floats" or "vector"."""
         self.place: Place | None = None
         """Where the map is that is printed now."""
-        self.views: dict[ir.Value, ChunkView] = {}
         self.aligned: dict[int, int] = {}
         self.element = next(iter(HALVES))
 
@@ -103,30 +91,6 @@ class ChunkCore(PrinterCore[Tile]):
 
     # ---- arguments
 
-    def view(self, value: ir.Value) -> ChunkView:
-        """The argument that a memref is a part of."""
-        op = maker(value)
-        if op is None:
-            rank = ir.MemRefType(value.type).rank
-            return ChunkView(value, ("0",) * rank, tuple(range(rank)))
-        if op.name != "memref.subview":
-            raise UnsupportedError(f"amd: '{op.name}' makes no memory that a kernel can use ({op.location})")
-        if value not in self.views:
-            self.views[value] = self._subview(op)
-        return self.views[value]
-
-    def _subview(self, op: ir.Operation) -> ChunkView:
-        outer, dynamic = self.view(op.operands[0]), list(op.operands)[1:]
-        if any(step != 1 for step in ir.DenseI64ArrayAttr(op.attributes["static_strides"])):
-            raise UnsupportedError(f"amd: a kernel reads parts of tensors without gaps only ({op.location})")
-        offsets = list(outer.offsets)
-        for dim, static in zip(outer.dims, ir.DenseI64ArrayAttr(op.attributes["static_offsets"]), strict=True):
-            text = self.value(dynamic.pop(0)) if static < 0 else str(static)
-            offsets[dim] = text if offsets[dim] == "0" else offsets[dim] if text == "0" else f"({offsets[dim]} + {text})"
-        sizes, rank = list(ir.DenseI64ArrayAttr(op.attributes["static_sizes"])), ir.MemRefType(op.results[0].type).rank
-        dropped = [dim for dim, size in enumerate(sizes) if size == 1][: len(sizes) - rank]
-        return ChunkView(outer.argument, tuple(offsets), tuple(dim for n, dim in enumerate(outer.dims) if n not in dropped))
-
     def item(self, value: ir.Value, indices: list[str]) -> str:
         """C++: an element of a memref."""
         base, _, offset = self.address(value, indices).partition(" + ")
@@ -155,15 +119,6 @@ class ChunkCore(PrinterCore[Tile]):
         number = self.arguments.number(view.argument)
         self.aligned[number] = min(align, self.aligned.get(number, most))
         return align
-
-    def _other(self, op: ir.Operation, operands: list[str]) -> str:
-        if op.name == "memref.dim":
-            view = self.view(op.operands[0])
-            if maker(op.operands[0]) is None:
-                return self.arguments.size(view.argument, int(operands[0]))
-            size = ir.MemRefType(op.operands[0].type).shape[int(operands[0])]
-            return str(size) if size >= 0 else self.arguments.size(view.argument, view.dims[int(operands[0])])
-        return super()._other(op, operands)
 
     # ---- elements of tiles
 

@@ -225,7 +225,17 @@ template <int C> ATTN_DEVICE void invert_triangle(float *tile, float *product) {
   if constexpr (C > 64) join_inverses<C, 64>(tile, product);
 }
 
-// What `invert_triangle` left, as pieces of bf16, each the nearest to what those before it leave; turned round in both directions where asked for.
+// Two neighbouring elements of a tile as pieces of bf16, each the nearest to what those before it leave.
+template <int Rows, int Columns, int Pieces> ATTN_DEVICE void keep_pieces(unsigned char *pieces, int row, int column, float (&x)[2]) {
+#pragma unroll
+  for (int piece = 0; piece < Pieces; ++piece) {
+    const uint32_t both = pack(BF16{}, x[0], x[1]);
+    two<Columns>(pieces + piece * (2 * Rows * Columns), row, column) = both;
+#pragma unroll
+    for (int c = 0; c < 2; ++c) x[c] -= wide_of(bfloat_of(both, c));
+  }
+}
+// What `invert_triangle` left, as such pieces; turned round in both directions where asked for.
 template <int C, bool Upper, int Pieces> ATTN_DEVICE void cut_inverse(const float *tile, unsigned char *pieces) {
   for (int at = threadIdx.x; at < C * C / 2; at += kThreads) {
     const int row = at / (C / 2), column = at % (C / 2) * 2;
@@ -235,13 +245,7 @@ template <int C, bool Upper, int Pieces> ATTN_DEVICE void cut_inverse(const floa
       const int i = Upper ? C - 1 - row : row, j = Upper ? C - 1 - column - c : column + c;
       x[c] = tile[i * (C + 8) + j];
     }
-#pragma unroll
-    for (int piece = 0; piece < Pieces; ++piece) {
-      const uint32_t both = pack(BF16{}, x[0], x[1]);
-      two<C>(pieces + piece * (2 * C * C), row, column) = both;
-#pragma unroll
-      for (int c = 0; c < 2; ++c) x[c] -= wide_of(bfloat_of(both, c));
-    }
+    keep_pieces<C, C, Pieces>(pieces, row, column, x);
   }
 }
 // The same of a product's results.
@@ -256,13 +260,7 @@ template <int Rows, int Columns, int Down, int Pieces, int Count> ATTN_DEVICE vo
       for (int r = 0; r < 2; ++r) {
         const int row = (warp / kAcross * kHigh + m) * 16 + 8 * r + lane / 4, column = (warp % kAcross * kWide + n) * 8 + 2 * (lane % 4);
         float x[2] = {from[4 * (m * kWide + n) + 2 * r], from[4 * (m * kWide + n) + 2 * r + 1]};
-#pragma unroll
-        for (int piece = 0; piece < Pieces; ++piece) {
-          const uint32_t both = pack(BF16{}, x[0], x[1]);
-          two<Columns>(pieces + piece * (2 * Rows * Columns), row, column) = both;
-#pragma unroll
-          for (int c = 0; c < 2; ++c) x[c] -= wide_of(bfloat_of(both, c));
-        }
+        keep_pieces<Rows, Columns, Pieces>(pieces, row, column, x);
       }
 }
 // x <- T x of such pieces: six products of three, the smallest first, or three of two, the smallest first at every step of the depth.

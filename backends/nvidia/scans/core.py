@@ -4,27 +4,17 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from attn_mlir.backends.gpu.core import PrinterCore
 from attn_mlir.backends.gpu.remainders import remainders
-from attn_mlir.backends.gpu.structure import is_row, maker
+from attn_mlir.backends.gpu.structure import is_row
+from attn_mlir.backends.gpu.views import ViewCore
 from attn_mlir.backends.nvidia.scans.layout import HALVES, ScanGrid, SharedPlace, WarpScanLayout
 from attn_mlir.backends.nvidia.scans.loops import shape_of
-from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
 _TAKEN = "lane warp memory head batch block i j m n r c row column count both own attn next sum stage fetch".split()
 """Names that the printed code uses for itself."""
 ALIGN = 16
 """Bytes at multiples of which rows of tensors start."""
-
-
-@dataclass(frozen=True)
-class ScanView:
-    """A part of an argument: C++ expressions of its offsets, for each of the argument's dimensions, and which of these it has."""
-
-    argument: ir.Value
-    offsets: tuple[str, ...]
-    dims: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -37,7 +27,7 @@ class _Access:
     owner: str
 
 
-class ScanCore(PrinterCore[str]):
+class ScanCore(ViewCore[str]):
     """Prints the parts that all scans have. `tiles`: names of registers; the body relies on the C++ variables `lane`, `warp`, `memory`."""
 
     emitter = "scans"
@@ -46,7 +36,6 @@ class ScanCore(PrinterCore[str]):
         super().__init__(kernel, 0, _TAKEN)
         self.layout = layout
         self.lifted = remainders(kernel)
-        self.views: dict[ir.Value, ScanView] = {}
         self.sums: dict[ir.Value, tuple[SharedPlace, int]] = {}
         """Where the parts of sums along rows are, and how many there are."""
         self.element: tuple[str, str, str] | None = None
@@ -147,26 +136,6 @@ class ScanCore(PrinterCore[str]):
 
     # ---- arguments
 
-    def view(self, value: ir.Value) -> ScanView:
-        """The argument that a memref is a part of."""
-        op = maker(value)
-        if op is None:
-            rank = ir.MemRefType(value.type).rank
-            return ScanView(value, ("0",) * rank, tuple(range(rank)))
-        if op.name != "memref.subview" or any(step != 1 for step in ir.DenseI64ArrayAttr(op.attributes["static_strides"])):
-            raise UnsupportedError(f"scans: '{op.name}' makes no memory that a kernel can use ({op.location})")
-        if value not in self.views:
-            outer, dynamic = self.view(op.operands[0]), list(op.operands)[1:]
-            offsets = list(outer.offsets)
-            for dim, static in zip(outer.dims, ir.DenseI64ArrayAttr(op.attributes["static_offsets"]), strict=True):
-                text = self.value(dynamic.pop(0)) if static < 0 else str(static)
-                offsets[dim] = text if offsets[dim] == "0" else offsets[dim] if text == "0" else f"({offsets[dim]} + {text})"
-            sizes, rank = list(ir.DenseI64ArrayAttr(op.attributes["static_sizes"])), ir.MemRefType(op.results[0].type).rank
-            dropped = [dim for dim, size in enumerate(sizes) if size == 1][: len(sizes) - rank]
-            dims = tuple(dim for n, dim in enumerate(outer.dims) if n not in dropped)
-            self.views[value] = ScanView(outer.argument, tuple(offsets), dims)
-        return self.views[value]
-
     def address(self, value: ir.Value, indices: list[str], align: int = 0) -> str:
         """C++: a pointer to an element of a memref, given the first indices; the others are 0."""
         view = self.view(value)
@@ -186,9 +155,3 @@ class ScanCore(PrinterCore[str]):
     def aligned(self, value: ir.Value) -> int:
         """Of how many elements rows of a tensor start at multiples. The driver sees to it."""
         return ALIGN // (ir.MemRefType(value.type).element_type.width // 8)
-
-    def _other(self, op: ir.Operation, operands: list[str]) -> str:
-        if op.name == "memref.dim" and maker(op.operands[0]) is not None:
-            view, size = self.view(op.operands[0]), ir.MemRefType(op.operands[0].type).shape[int(operands[0])]
-            return str(size) if size >= 0 else self.arguments.size(view.argument, view.dims[int(operands[0])])
-        return super()._other(op, operands)

@@ -80,14 +80,11 @@ class ScanMaps:
         places = [core.layout.places[result] for result in op.results]
         core.touch([*core.reads(reads, f"row {length}", own), *((place, True, f"row {length}") for place in places)])
         with core.scope(f"for (int i = threadIdx.x; i < {length}; i += {core.layout.threads})"):
-            core.scalars.bind(block.arguments[0], "i")
-            texts = [core.value(value) for value in yielded(block)]
-            for text, place in zip(texts, places, strict=True):
-                core.writer.line(f"{core.item_of(place, 'i')} = {text};")
+            self._store(op, "i")
 
     def _few(self, op: ir.Operation) -> None:
         """Elements that warps cannot share as they share a product's: neighbouring threads have neighbouring columns."""
-        core, block = self.core, body(op)
+        core = self.core
         rows, columns = extents(op)
         if sums_of(op):
             self._sum(op)
@@ -96,11 +93,16 @@ class ScanMaps:
         core.touch([*core.reads(read for read in walk(op) if read.name in _READS), *((place, True, "") for place in places)])
         with core.scope(f"for (int item = threadIdx.x; item < {rows * columns}; item += {core.layout.threads})"):
             core.writer.line(f"const int i = item / {columns}, j = item % {columns};")
-            core.scalars.bind(block.arguments[0], "i")
-            core.scalars.bind(block.arguments[1], "j")
-            texts = [core.value(value) for value in yielded(block)]
-            for text, place in zip(texts, places, strict=True):
-                core.writer.line(f"{core.item_of(place, 'i', 'j')} = {text};")
+            self._store(op, "i", "j")
+
+    def _store(self, op: ir.Operation, *indices: str) -> None:
+        """The elements of a map at these indices go to their places."""
+        core, block = self.core, body(op)
+        for argument, index in zip(block.arguments, indices, strict=True):
+            core.scalars.bind(argument, index)
+        texts = [core.value(value) for value in yielded(block)]
+        for text, result in zip(texts, op.results, strict=True):
+            core.writer.line(f"{core.item_of(core.layout.places[result], *indices)} = {text};")
 
     def _sum(self, op: ir.Operation) -> None:
         """Sums along a few rows, each by a warp."""
