@@ -90,7 +90,7 @@ class ChunkRewrite(Pass):
 def score_type(op: ir.Operation) -> ir.Type:
     """The type in which the scalars of an `attn.linear_attention` or `attn.chunk` are computed."""
     for mod in [view.operation for view in block_of(op).operations if view.operation.regions]:
-        return list(block_of(mod).operations)[-1].operation.operands[0].type
+        return block_of(mod).operations[-1].operation.operands[0].type
     types = [value.type for value in (*op.operands, *op.results)]
     double = any(isinstance(t, ir.RankedTensorType) and isinstance(t.element_type, ir.F64Type) for t in types)
     return ir.F64Type.get(op.context) if double else ir.F32Type.get(op.context)
@@ -105,7 +105,7 @@ def _bound_decay(chunk: ir.Operation, score: ir.Type) -> None:
         found = build.piece("decay", names, lambda g, *_: [g])
     if found is None:
         return
-    last = list(block_of(found).operations)[-1].operation
+    last = block_of(found).operations[-1].operation
     with last.location, ir.InsertionPoint(last):
         lowest = arith.constant(score, _LOWEST[str(score)])
         last.operands[0] = arith.maximumf(last.operands[0], lowest)

@@ -119,7 +119,7 @@ def _leaves(value: ir.Value) -> list[ir.Value]:
 
 def _added(function: ir.Operation, values: list[ir.Value]) -> ir.Value:
     total, *others = values
-    last = list(block_of(function).operations)[-1].operation
+    last = block_of(function).operations[-1].operation
     with last.location, ir.InsertionPoint(last):
         for other in others:
             total = ir.Operation.create("arith.addf", results=[total.type], operands=[total, other]).result

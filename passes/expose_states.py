@@ -36,7 +36,7 @@ class ExposeStates(Pass):
         if function is None or function.name != "func.func" or function.regions[0].blocks[0] != online.block:
             online.location.emit_error(f"{self.name}: '{online.name}' must stand directly in a func.func")
             return False
-        last = list(function.regions[0].blocks[0].operations)[-1].operation
+        last = function.regions[0].blocks[0].operations[-1].operation
         further = [op for op in find_all(function, "attn.output") if op.operands[0] == online.results[0]]
         if list(last.operands) != [online.results[0], *(op.results[0] for op in further), *list(online.results)[1:]]:
             online.location.emit_error(f"{self.name}: takes a function that returns just one attention, with all its outputs")

@@ -96,7 +96,7 @@ def weights_of(online: ir.Operation) -> list[ir.Value]:
     """The weight of each accumulator, as the last step yields them."""
     *_, step = pieces(online, "attn.step")
     count = ir.IntegerAttr(online.attributes["accumulators"]).value
-    return list(list(block_of(step).operations)[-1].operation.operands)[-2 * count : -count]
+    return list(block_of(step).operations[-1].operation.operands)[-2 * count : -count]
 
 
 def weight_ranges(online: ir.Operation) -> list[Range]:
@@ -125,7 +125,7 @@ def _unbounded(element: Element, bounds: Range) -> str:
 def _scale(online: ir.Operation, shifts: Sequence[int]) -> None:
     count = len(shifts)
     *_, step = pieces(online, "attn.step")
-    last = list(block_of(step).operations)[-1].operation
+    last = block_of(step).operations[-1].operation
     values = list(last.operands)
     made: dict[tuple[ir.Value, int], ir.Value] = {}
     with last.location, ir.InsertionPoint(last):
@@ -152,7 +152,7 @@ def _scale(online: ir.Operation, shifts: Sequence[int]) -> None:
 
 
 def _clamp(online: ir.Operation, outputs: int, largest: float) -> None:
-    last = list(block_of(pieces(online, "attn.finalize")[0]).operations)[-1].operation
+    last = block_of(pieces(online, "attn.finalize")[0]).operations[-1].operation
     values = list(last.operands)
     with last.location as here, ir.InsertionPoint(last):
         for number in range(outputs):
@@ -198,5 +198,5 @@ def _ranges_of_scores(online: ir.Operation, scores: Sequence[ir.Value]) -> dict[
     if score is None:
         return dict.fromkeys(scores, ANY)
     ranges = FloatRanges({})
-    yielded = list(list(block_of(score).operations)[-1].operation.operands)
+    yielded = list(block_of(score).operations[-1].operation.operands)
     return {s: ranges.of(value) for s, value in zip(scores, yielded, strict=True)}

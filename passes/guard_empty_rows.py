@@ -49,7 +49,7 @@ def _guard(online: ir.Operation, every: bool) -> None:
     names: list[str | None] = [*[None] * outputs_of(online), *[ir.StringAttr(a).value for a in online.attributes["outputs"]]]
     wrong = _wrong_outputs(online, finalize, names)
     if every:
-        computed = [not isinstance(value.owner, ir.Block) for value in list(block_of(finalize).operations)[-1].operation.operands]
+        computed = [not isinstance(value.owner, ir.Block) for value in block_of(finalize).operations[-1].operation.operands]
         wrong = sorted({*wrong, *[i for i, name in enumerate(names) if name in (None, "lse") and computed[i]]})
     if not wrong:
         return
@@ -110,7 +110,7 @@ def _initial_states(online: ir.Operation) -> list[Array]:
         return []
     reader = RowReader(Graph(), block_of(init), {})
     results = reader.results()
-    yielded = list(list(block_of(init).operations)[-1].operation.operands)
+    yielded = list(block_of(init).operations[-1].operation.operands)
     dtype = _dtype(yielded[0].type) if yielded else np.float32
     evaluator = Evaluator(_random_parameters(reader, dtype), None, dtype)
     return [evaluator(n) for n in results]
@@ -179,7 +179,7 @@ def _add_count(online: ir.Operation) -> tuple[int, float]:
     init, merge = piece(online, "attn.init"), piece(online, "attn.merge")
     if init is None:
         raise DerivationError("an 'attn.online' without 'attn.init'")
-    states = len(list(list(block_of(init).operations)[-1].operation.operands))
+    states = len(list(block_of(init).operations[-1].operation.operands))
     type_ = _score_type(online)
     _extend_yield(init, states, lambda: arith.constant(type_, 0.0))
     for i, step in enumerate(pieces(online, "attn.step")):
@@ -207,7 +207,7 @@ def _add_argument(owner: ir.Operation, type_: ir.Type) -> ir.Value:
 
 
 def _extend_yield(owner: ir.Operation, position: int, make: Callable[[], ir.Value]) -> None:
-    last = list(block_of(owner).operations)[-1].operation
+    last = block_of(owner).operations[-1].operation
     values = list(last.operands)
     with last.location, ir.InsertionPoint(last):
         with ir.Location.name("count", last.location):

@@ -49,7 +49,7 @@ class Outline(Pass):
         groups = _groups(function, self.share_states, self.gradients_apart)
         if groups is None:
             return False
-        last = list(function.regions[0].blocks[0].operations)[-1].operation
+        last = function.regions[0].blocks[0].operations[-1].operation
         returned = list(last.operands)
         if len(groups) == 1 and returned == _results(groups[0]):
             arguments = list(function.regions[0].blocks[0].arguments)

@@ -72,7 +72,7 @@ def block_of(piece_: ir.Operation) -> ir.Block:
 
 def returned_by(function: ir.Operation) -> list[ir.Value]:
     """What a function of one block returns."""
-    return list(list(function.regions[0].blocks[0].operations)[-1].operation.operands)
+    return list(function.regions[0].blocks[0].operations[-1].operation.operands)
 
 
 def end_with(block: ir.Block, name: str, values: Sequence[ir.Value]) -> None:

@@ -56,7 +56,7 @@ class SplitKv(Pass):
         """Inserts `@f_combine` behind the function."""
         entry = function.regions[0].blocks[0]
         init = piece(online, "attn.init")
-        states = len(list(block_of(init).operations)[-1].operation.operands) if init is not None else 0
+        states = len(block_of(init).operations[-1].operation.operands) if init is not None else 0
         score = block_of(piece(online, "attn.step") or online).arguments[0].type
         wide = ir.ShapedType.get_dynamic_size()
         columns = ir.RankedTensorType(online.results[0].type).shape[3]

@@ -153,7 +153,7 @@ class OnlineOp(Attn.Operation, name="online", traits=[ir.NoTerminatorTrait, ext.
     def _verify_states(self) -> bool:
         pieces = list(self.body.blocks[0].operations)
         bodies = [p for p in pieces if len(p.operation.regions) == 1]
-        yielded = {p.operation.name: len(list(p.operation.regions[0].blocks[0].operations)[-1].operands) for p in bodies}
+        yielded = {p.operation.name: len(p.operation.regions[0].blocks[0].operations[-1].operands) for p in bodies}
         states, a = yielded["attn.init"], self.accumulators.value
         outputs = outputs_of(self.operation) + len(self.operation.results) - 1
         scores = scores_of(self.operation)

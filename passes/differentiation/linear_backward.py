@@ -134,7 +134,7 @@ class BackwardBody(GradientWriter):
         if mod is None:
             scaling(name, scale, host.score, host.mapping)
             return
-        last = list(block_of(clone_as(name, mod, host.mapping)).operations)[-1].operation
+        last = block_of(clone_as(name, mod, host.mapping)).operations[-1].operation
         with ir.InsertionPoint(last):
             last.operands[0] = arith.mulf(last.operands[0], read_scale(scale, host.mapping))
 

@@ -165,7 +165,7 @@ class BlockBuilder:
         """
         if self.score_mod is None:
             return {}
-        yielded = list(block_of(self.score_mod).operations)[-1].operation.operands
+        yielded = block_of(self.score_mod).operations[-1].operation.operands
         return {s: value for s, value in zip(scores, yielded, strict=True) if _of_dropout(value)}
 
     def weights(self, plan: StepPlan, states: int) -> list[ir.Value]:

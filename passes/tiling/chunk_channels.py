@@ -37,7 +37,7 @@ def _exponent(op: ir.Operation, name: str) -> tuple[int, ...] | None:
     if found is None:
         return None
     arguments = list(block_of(found).arguments)
-    exponential = maker(list(block_of(found).operations)[-1].operation.operands[0], "math.exp")
+    exponential = maker(block_of(found).operations[-1].operation.operands[0], "math.exp")
     if exponential is None:
         return None
     exponent = exponential.operands[0]

@@ -139,7 +139,7 @@ class KernelBuilder:
         yielded = list(region.operations[-1].operation.operands)
         read = _arguments_read(region, [yielded[result.number] for result in results])
         *_, last = pieces(self._online, "attn.step")
-        rest = list(list(block_of(last).operations)[-1].operation.operands)[-2 * self._accumulators :]
+        rest = list(block_of(last).operations[-1].operation.operands)[-2 * self._accumulators :]
         weights, scales = rest[: self._accumulators], rest[self._accumulators :]
         stays_zero = [is_constant(w, 0.0) and is_constant(s, 1.0) for w, s in zip(weights, scales, strict=True)]
         return [number for number in range(self._accumulators) if number in read and not stays_zero[number]]

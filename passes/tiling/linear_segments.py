@@ -90,7 +90,7 @@ class _DecaySum:
 def build_state_scan(function: ir.Operation, op: ir.Operation) -> None:
     """Inserts the kernel of an `attn.state_scan` before the function: one program per block of rows of the state, head and batch."""
     view = op.opview
-    returned = [ir.OpResult(value).result_number for value in list(function.regions[0].blocks[0].operations)[-1].operation.operands]
+    returned = [ir.OpResult(value).result_number for value in function.regions[0].blocks[0].operations[-1].operation.operands]
     outputs = [Output(op, "store", (), number) for number in returned]
     states = ir.RankedTensorType(view.states.type)
     rows = max(1, min(view.rows.value, _ELEMENTS // states.shape[3]))

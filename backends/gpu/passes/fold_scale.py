@@ -30,7 +30,7 @@ class FoldScale(Pass):
 
 
 def _fold(map_: ir.Operation) -> None:
-    terminator = list(map_.regions[0].blocks[0].operations)[-1].operation
+    terminator = map_.regions[0].blocks[0].operations[-1].operation
     kinds = map_.opview.kinds()
     tiles = len(map_.results) - len(kinds)
     for position, kind in enumerate(kinds, tiles):

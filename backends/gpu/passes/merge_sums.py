@@ -73,7 +73,7 @@ def _merge(first: ir.Value, second: ir.Value) -> bool:
     if not steps:
         return False
     for loop, left, right in steps:
-        yielded = list(loop.regions[0].blocks[0].operations)[-1].operation
+        yielded = loop.regions[0].blocks[0].operations[-1].operation
         one, other = yielded.operands[left], yielded.operands[right]
         yielded.operands[left] = _go_on(one, other.owner.operation)
         yielded.operands[right] = list(loop.regions[0].blocks[0].arguments)[1 + right]

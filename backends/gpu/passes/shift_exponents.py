@@ -46,14 +46,14 @@ def _rewrite(op: ir.Operation, map_: ir.Operation) -> None:
         shifted = math_ops.exp2(math_ops.fma(a, b, arith.addf(term, constant(k, term.type))))
     op.results[0].replace_all_uses_with(shifted)
     for number in sums:
-        list(block.operations)[-1].operation.operands[number] = shifted
+        block.operations[-1].operation.operands[number] = shifted
         for read in [use.owner.operation for use in map_.results[number].uses]:
             _multiply(read, 2.0**-k)
 
 
 def _sums(weight: ir.Value, op: ir.Operation, map_: ir.Operation) -> list[int] | None:
     """Which results of a map are sums of an exponential along rows that maps read; None where it is used for something else but `op`."""
-    last = list(map_.regions[0].blocks[0].operations)[-1].operation
+    last = map_.regions[0].blocks[0].operations[-1].operation
     kinds = [*[""] * len(map_.results), *map_.opview.kinds()][-len(map_.results) :]
     found = []
     for use in weight.uses:

@@ -118,7 +118,7 @@ class _Kernel:
     @for_op
     def _scatter(self, op: ir.Operation) -> None:
         p, (memory, *extents) = self.print, op.operands
-        value, present, *place = list(block_of(op).operations)[-1].operation.operands
+        value, present, *place = block_of(op).operations[-1].operation.operands
         if len(extents) == 2 and not p.serial and not _of_columns(op, [present, *place]):
             self._scatter_row(op)
             return
@@ -137,7 +137,7 @@ class _Kernel:
     def _scatter_row(self, op: ir.Operation) -> None:
         """All columns of a row add at one place: their sum is added, once."""
         p, (memory, *extents) = self.print, op.operands
-        value, present, *place = list(block_of(op).operations)[-1].operation.operands
+        value, present, *place = block_of(op).operations[-1].operation.operands
         total = p.row_sum(extents[1], value)
         condition, *indices = (p.scalars.emit(v) for v in (present, *place))
         wanted = "" if condition == "true" else f" && {condition}"
@@ -147,7 +147,7 @@ class _Kernel:
     def _sum(self, op: ir.Operation, name: str) -> None:
         """Adds what row i contributes to a single place to the sum of this thread."""
         p, extents = self.print, list(op.operands)[1:]
-        value, present, *_ = list(block_of(op).operations)[-1].operation.operands
+        value, present, *_ = block_of(op).operations[-1].operation.operands
 
         def body() -> None:
             shown, condition = p.scalars.emit(value), p.scalars.emit(present)
@@ -162,7 +162,7 @@ class _Kernel:
     def _add(self, op: ir.Operation, name: str) -> None:
         """Adds the sums of all threads in a fixed order, and one of them to memory."""
         p, memory = self.print, op.operands[0]
-        place = list(list(block_of(op).operations)[-1].operation.operands)[2:]
+        place = list(block_of(op).operations[-1].operation.operands)[2:]
         indices = [p.scalars.emit(value) for value in place]
         p.line(f"{name} = block_sum<{self.threads}>({name});")
         p.line(f"if ({p.dialect.thread} == 0) {p.dialect.add}(&{p.arguments.element(memory, indices)}, {name});")

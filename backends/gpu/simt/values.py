@@ -243,7 +243,7 @@ class RowPrinter:
 
 def _yielded(op: ir.Operation) -> list[ir.Value]:
     """What the region of a map, or of a scatter, ends in."""
-    return list(list(block_of(op).operations)[-1].operation.operands)
+    return list(block_of(op).operations[-1].operation.operands)
 
 
 def reads_along(op: ir.Operation) -> bool:

@@ -71,7 +71,7 @@ def _needed(loop: ir.Operation, ops: list[ir.Operation], roots: list[ir.Operatio
 
 def _check_count(loop: ir.Operation, argument: ir.BlockArgument) -> None:
     """What an iteration knows ahead of what a loop carries: numbers that grow by one."""
-    yielded = list(list(loop.regions[0].blocks[0].operations)[-1].operation.operands)[argument.arg_number - 1]
+    yielded = list(loop.regions[0].blocks[0].operations[-1].operation.operands)[argument.arg_number - 1]
     made = maker(yielded, "arith.addi")
     one = maker(made.operands[1], "arith.constant") if made is not None and made.operands[0] == argument else None
     if one is None or ir.IntegerAttr(one.attributes["value"]).value != 1:

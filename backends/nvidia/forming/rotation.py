@@ -124,7 +124,7 @@ def rotate(parts: RotatedLoop) -> None:
 def _peeled(parts: RotatedLoop, begin: ir.Value, end: ir.Value, step: ir.Value, starts: list[ir.Value]) -> list[ir.Value]:
     """The results of a loop that has iterations."""
     index, *arguments = parts.loop.regions[0].blocks[0].arguments
-    yielded = list(list(parts.loop.regions[0].blocks[0].operations)[-1].operation.operands)
+    yielded = list(parts.loop.regions[0].blocks[0].operations[-1].operation.operands)
     known = dict(zip([index, *arguments], [begin, *starts], strict=True))
     for op in parts.sooner:
         clone_op(op, known)

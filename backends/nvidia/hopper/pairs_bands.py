@@ -1,6 +1,7 @@
 """Scatters along diagonals: one addition for each diagonal of a block, or a single one where all go to one element."""
 
 from attn_mlir.backends.gpu.scalar_printer import float_literal
+from attn_mlir.backends.gpu.structure import yielded
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, key_count
 from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout
@@ -58,7 +59,7 @@ class BandSums:
     def _place(self, op: ir.Operation, name: str, key: str, query: str) -> None:
         """Where an element is added, counted from the first one of the tensor."""
         core, block = self.core, body_of(op)
-        _, _, *indices = list(list(block.operations)[-1].operation.operands)
+        _, _, *indices = yielded(block)
         core.scalars.bind(block.arguments[0], key)
         core.scalars.bind(block.arguments[1], query)
         terms = [f"(long long){core.value(index)} * {core.arguments.stride(op.operands[0], n)}" for n, index in enumerate(indices)]

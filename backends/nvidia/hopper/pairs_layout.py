@@ -219,5 +219,5 @@ def _too_many(kernel: PairsKernel, needed: int, spare: int) -> UnsupportedError:
 
 def _reader(scatter: ir.Operation) -> ir.Operation:
     """What computes the place that a sum over pairs goes to: the user's line that reads there."""
-    yielded = list(list(scatter.regions[0].blocks[0].operations)[-1].operation.operands)
+    yielded = list(scatter.regions[0].blocks[0].operations[-1].operation.operands)
     return next((op for op in map(maker, reversed(yielded)) if op is not None), scatter)

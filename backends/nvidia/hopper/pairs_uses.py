@@ -61,7 +61,7 @@ def uses_of(block: ir.Block) -> tuple[WeightUses, ir.Operation | None]:
 
 def add_element(core: Core, op: ir.Operation) -> None:
     """Prints the addition of one element of a scatter, whose row and column are known."""
-    value, present, *indices = list(list(body_block(op).operations)[-1].operation.operands)
+    value, present, *indices = list(body_block(op).operations[-1].operation.operands)
     condition = core.scalars.emit(present)
     with core.scope(f"if ({condition})"):
         place = core.arguments.element(op.operands[0], [core.value(index) for index in indices])
@@ -74,7 +74,7 @@ def body_block(op: ir.Operation) -> ir.Block:
 
 
 def _yielded(op: ir.Operation) -> list[ir.Value]:
-    return list(list(body_block(op).operations)[-1].operation.operands)
+    return list(body_block(op).operations[-1].operation.operands)
 
 
 def _source(value: ir.Value) -> ir.Value:
@@ -88,7 +88,7 @@ def _is_own(op: ir.Operation) -> bool:
 
 def _is_window(scatter: ir.Operation) -> bool:
     """Whether every element of a tile goes to a place of its own, by constant steps."""
-    _, _, *indices = list(list(body_block(scatter).operations)[-1].operation.operands)
+    _, _, *indices = list(body_block(scatter).operations[-1].operation.operands)
     return window_of(Positions(body_block(scatter)), indices) is not None
 
 
@@ -112,7 +112,7 @@ def _is_exchanged(tile: ir.Value) -> bool:
 def _is_band(scatter: ir.Operation, tile: ir.Value) -> bool:
     """Whether the elements of a tile go to places that depend on the difference of their row and column alone."""
     positions = Positions(body_block(scatter))
-    value, _, *indices = list(list(positions.block.operations)[-1].operation.operands)
+    value, _, *indices = list(positions.block.operations[-1].operation.operands)
     read = maker(value, "tensor.extract")
     along = [positions.along_diagonals(index) for index in indices]
     same = [steps is not None and steps.same for steps in map(positions.steps, indices)]

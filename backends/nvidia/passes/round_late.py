@@ -52,7 +52,7 @@ def _change(product: ir.Operation) -> None:
     with made.location:
         wide = ir.RankedTensorType.get(type_.shape, ir.F32Type.get(), type_.encoding)
     for map_, place in rounded:
-        last = list(map_.regions[0].blocks[0].operations)[-1].operation
+        last = map_.regions[0].blocks[0].operations[-1].operation
         last.operands[place] = last.operands[place].owner.operation.operands[0]
         map_.results[place].set_type(wide)
     factor.set_type(wide)
@@ -67,12 +67,12 @@ def _rounded(made: ir.Operation, number: int) -> list[tuple[ir.Operation, int]]:
     """The maps that make a result, and which of theirs it is; all of them round it."""
     found = [(made, number)]
     if made.name == "scf.if":
-        yields = [list(region.blocks[0].operations)[-1].operation.operands[number] for region in made.regions]
+        yields = [region.blocks[0].operations[-1].operation.operands[number] for region in made.regions]
         found = [(map_, ir.OpResult(v).result_number) for v in yields if (map_ := maker(v, "warp.map")) is not None and map_.parent == made]
         if len(found) != len(yields):
             raise Refused("a branch makes the first factor in no map")
     for map_, place in found:
-        last = list(map_.regions[0].blocks[0].operations)[-1].operation
+        last = map_.regions[0].blocks[0].operations[-1].operation
         value = maker(last.operands[place], "arith.truncf")
         if value is None or not isinstance(value.operands[0].type, ir.F32Type):
             raise Refused("a map makes the first factor without rounding an f32")

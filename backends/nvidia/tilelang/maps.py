@@ -254,7 +254,7 @@ def hint_of(result: ir.Value) -> str:
     """A name for what a map makes, after the value that it yields."""
     op = result.owner.operation
     position = ir.OpResult(result).result_number
-    yielded = list(op.regions[0].blocks[0].operations)[-1].operation.operands[position]
+    yielded = op.regions[0].blocks[0].operations[-1].operation.operands[position]
     kinds = list(ir.ArrayAttr(op.attributes["reductions"]))
     number_of_tiles = len(list(op.results)) - len(kinds)
     if position >= number_of_tiles:
@@ -273,7 +273,7 @@ def _carried_hint(result: ir.Value) -> str | None:
         loop, position = use.owner.operation, use.operand_number - 3
         if loop.name != "scf.for" or position < 0:
             continue
-        after = list(list(loop.regions[0].blocks[0].operations)[-1].operation.operands)[position]
+        after = list(loop.regions[0].blocks[0].operations[-1].operation.operands)[position]
         if not isinstance(after.owner, ir.Block) and after.owner.operation.name == "tile.map" and after != result:
             return f"{hint_of(after).removesuffix('_new')}_so_far"
     return None
