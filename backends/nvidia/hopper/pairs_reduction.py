@@ -124,10 +124,10 @@ def add_staged(core: Core, layout: BackwardLayout, op: ir.Operation, part: str) 
     _, _, target, _, batch, head, row, _ = list(op.operands)
     buffer, split = layout.adds[target], split_of(layout, target)
     place = [core.value(value) for value in (row, head, batch)]
-    map_ = core.arguments.descriptor(target, ADDED_COLUMNS, ROWS)
+    map_ = core.arguments.descriptor(target, ADDED_COLUMNS, buffer.rows)
     for number in range(split.blocks):
         for panel in range(split.columns // ADDED_COLUMNS):
-            offset = buffer.offset + number * split.columns * 256 + panel * 8192
+            offset = buffer.offset + number * split.columns * 256 + panel * buffer.rows * 4 * ADDED_COLUMNS
             column = f"{ADDED_COLUMNS * panel}" + ("" if split.by_rows else f" + {split.columns} * {part}")
             query = f"{place[0]} + 64 * {part_block(layout, split, number, part)}"
             where = core.arguments.copied_at(target, query, place[1], place[2])
