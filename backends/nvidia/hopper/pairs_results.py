@@ -30,7 +30,8 @@ class ResultStores:
         results = self.layout.results
         beside = self.layout.adders and self.layout.among_adds  # others read there
         if results is not None and through_tma(target.type) and not beside:
-            copy, part = number % results.copies, results.bytes // self.layout.warpgroups
+            copy = number % results.copies
+            part = next(iter(self.layout.adds.values())).bytes if self.layout.among_adds else results.bytes // self.layout.warpgroups
             self._through(op, tile, f"{results.offset + copy * results.bytes} + {part} * warpgroup", copy == 0)
         else:
             self._elements(op, tile, element)
