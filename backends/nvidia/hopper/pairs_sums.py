@@ -65,8 +65,8 @@ class QuerySums:
         self.free_staging()
         writer.line(f"attn::named_sync(1, {consumers});")
 
-    def multiply(self, adds: list[ir.Operation], memory: dict[ir.Value, ir.Value]) -> None:
-        """Starts the products of all weights with their keys."""
+    def multiply(self, adds: list[ir.Operation], memory: dict[ir.Value, ir.Value], free: RegTile | None) -> None:
+        """Starts the products of all weights with their keys. `free`: a tile [64, queries] that nobody reads any more."""
         core, keys = self.core, self.kernel.keys
         self._parts = {}
         for op in adds:
@@ -74,16 +74,22 @@ class QuerySums:
             split = self._split(target)
             first = target not in self._parts
             if first:
-                width = self.kernel.queries if split.transposed else split.columns
-                self._parts[target] = [core.fragment("query_sum", width) for _ in range(split.blocks)]
+                if split.transposed and free is not None:
+                    self._parts[target] = [free]
+                else:
+                    width = self.kernel.queries if split.transposed else split.columns
+                    self._parts[target] = [core.fragment("query_sum", width) for _ in range(split.blocks)]
             buffer = self.layout.keys[memory[tile]]
             if split.transposed:
                 # (dS K)^T = K^T dS^T: any multiple of 8 queries is the width of an instruction.
                 core.uses("", self.kernel.queries, "shared", self.element, False, True)
                 a = SharedOperand(f"shared + {buffer.offset} + {buffer.rows * 128} * warpgroup", buffer.rows * 128, True)
                 b = SharedOperand(self._exchanged[weights], self.kernel.queries * 128)
-                name = self._parts[target][0].name
-                core.writer.all(product(name, self.kernel.queries, keys, a, b, self.element, clear=first))
+                tile = self._parts[target][0]
+                # What the compiler does not know to be overwritten keeps these registers: it would put weights there that are still read.
+                clear = "attn::opaque(1)" if first and tile is free else first
+                core.writer.all(product(tile.name, self.kernel.queries, keys, a, b, self.element, clear=clear))
+                free = None
                 continue
             core.uses("", split.columns, "shared", self.element, True, True)
             for number, fragment in enumerate(self._parts[target]):
