@@ -107,7 +107,8 @@ def blocks_with_captures(facts: NvidiaFacts) -> tuple[int, int] | None:
 def _is_brief(function: ir.Operation, pairs: ir.Operation) -> bool:
     """Whether a function is one map over pairs, each of which needs few ops and nothing that depends on its key alone."""
     parts = {view.operation.name for view in pairs.regions[0].blocks[0].operations}
-    if parts != {"attn.product", "attn.pair"} or [len(find_all(function, name)) for name in ("attn.query_sum", "attn.key_sum", "attn.scatter")] != [1, 2, 0]:
+    sums = [len(find_all(function, f"attn.{name}")) for name in ("query_sum", "key_sum", "scatter")]
+    if parts != {"attn.product", "attn.pair"} or sums != [1, 2, 0]:
         return False
     (pair,) = pieces(pairs, "attn.pair")
     block = pair.regions[0].blocks[0]

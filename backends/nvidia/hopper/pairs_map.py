@@ -193,9 +193,7 @@ class PairMap:
         self._pack_places(targets, places, queries)
         self._reduce(sums)
 
-    def _places_of_products(
-        self, targets: list[tuple[str, bool]], products: list[ir.Value], early: ir.Value | None
-    ) -> dict[str, str]:
+    def _places_of_products(self, targets: list[tuple[str, bool]], products: list[ir.Value], early: ir.Value | None) -> dict[str, str]:
         """By the name of what is packed, the fragment of a product whose registers hold it until all is computed.
 
         Registers suffice so: else packed words are there beside both products, and the products after them find no room. What is the early
