@@ -105,7 +105,8 @@ class ChunkBlock(ChunkTiles):
         else:
             whole = self._output(parts.decays, parts)
             made = whole_products(parts, whole, factor)
-            pairs = own_pairs(parts) if o is not None or own is not None else None
+            reads_own = not reads_strictly(self.op, False)
+            pairs = own_pairs(parts) if reads_own and (o is not None or own is not None) else None
             apart = own_sums(parts, pairs, factor) if pairs is not None and own is not None else None
             if pairs is not None and o is not None:
                 whole = with_own(self, whole, pairs, parts.v, result_factors(self, chunk))

@@ -1,0 +1,69 @@
+"""Gradients of a delta rule by scans of 16-bit tensors with one writer each: all but that for dx erase nothing.
+
+Such scans are those of linear attention, which matrix instructions multiply at their full rate. What is written, dx and erase keys are
+rounded to the type of q, the same in all scans, so that the products which the gradient of the decays is made of belong to the same pairs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from attn_mlir.dialects.attn import build
+from attn_mlir.mlir import arith, ir
+from attn_mlir.passes.differentiation.delta_backward import DeltaBackward
+from attn_mlir.passes.differentiation.delta_plan import DeltaScanPlan, apart
+from attn_mlir.passes.differentiation.linear_products import ProductGradients
+
+
+@dataclass(eq=False)
+class DeltaApart(DeltaBackward):
+    """The body of such a backward function, where k is what is removed."""
+
+    def _plan(self, output: str) -> dict[str, DeltaScanPlan]:
+        return apart(output)
+
+    def _like(self, tensor: ir.Value) -> ir.Type:
+        element = ir.RankedTensorType(self.of.primal.operands["q"].type).element_type
+        return ir.RankedTensorType.get(ir.RankedTensorType(tensor.type).shape, element)
+
+    def _is_wanted(self, role: str) -> bool:
+        return self.of.wanted("k") if role == "w" else super()._is_wanted(role)
+
+    def _factor(self, role: str) -> ir.Value:
+        return self.whole["k" if role == "w" else role]
+
+    def _counted(self, role: str) -> tuple[list[str], list[ir.Type]]:
+        outputs, types = super()._counted(role)
+        return (outputs[:1], types[:1]) if role == "e" else (outputs, types)  # the states of e's scan are those of q's
+
+    def _collected(self, argument: ir.Value, gradient: ir.Value) -> ir.Type:
+        same = argument in [self.of.primal.operands[name] for name in ("q", "k", "v")]
+        return self._like(gradient) if same else super()._collected(argument, gradient)
+
+    def _decays(self, swept: Mapping[str, ir.Operation]) -> None:
+        products = {role: swept[role].opview.products for role in ("q", "e", "k", "w")}
+        after = self._added(swept["k"].opview.states, swept["w"].opview.states)
+        a, b = self._added(products["q"], products["e"]), self._added(products["k"], products["w"])
+        ProductGradients(self.of, self.host, self.found).of_decays(a, b, swept["q"].opview.states, after)
+
+    def _pull_all(self, swept: Mapping[str, ir.Operation]) -> None:
+        of = self.of
+        if of.wanted("q"):
+            self._pull_role("q", swept["q"].results[0], 1.0)
+        if of.wanted("v"):
+            self._pull_role("v", swept["x"].results[0], -1.0)
+        of_k = [swept[role].results[0] for role in ("k", "w")] if of.wanted("k") else []
+        together = of_k and "k" not in of.mods.of and self._piece_argument(0) == of.primal.operands["k"]
+        if of_k and not together:
+            self._pull_role("k", self._added(*of_k), 1.0)
+        if self._is_wanted("e"):
+            assert of.erase is not None
+            argument, shares = self._piece_argument(0), self._shares_of_erase()
+            self._pull_shares(argument, shares, of.erase[0], swept["e"].results[0], 1.0, of_k if together else [])
+        elif together:
+            self._pull_role("k", self._added(*of_k), 1.0)
+
+    def _added(self, x: ir.Value, y: ir.Value) -> ir.Value:
+        def body(*indices: ir.Value) -> list[ir.Value]:
+            return [arith.addf(self.host.read(x, indices), self.host.read(y, indices))]
+
+        return build.collect(build.elements(x, body), 0, x.type)
