@@ -225,6 +225,21 @@ template <int C> ATTN_DEVICE void invert_triangle(float *tile, float *product) {
   if constexpr (C > 64) join_inverses<C, 64>(tile, product);
 }
 
+// What `invert_triangle` left in registers, turned round in both directions where asked for.
+template <int C, int Down, bool Upper, int Count> ATTN_DEVICE void take_inverse(const float *tile, float (&x)[Count]) {
+  constexpr int kAcross = kWarps / Down, kHigh = C / 16 / Down, kWide = C / 8 / kAcross;
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+#pragma unroll
+  for (int m = 0; m < kHigh; ++m)
+#pragma unroll
+    for (int n = 0; n < kWide; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int i = (warp / kAcross * kHigh + m) * 16 + e / 2 * 8 + lane / 4, j = (warp % kAcross * kWide + n) * 8 + 2 * (lane % 4) + e % 2;
+        x[4 * (m * kWide + n) + e] = tile[(Upper ? C - 1 - i : i) * (C + 8) + (Upper ? C - 1 - j : j)];
+      }
+}
+
 // Two neighbouring elements of a tile as pieces of bf16, each the nearest to what those before it leave.
 template <int Rows, int Columns, int Pieces> ATTN_DEVICE void keep_pieces(unsigned char *pieces, int row, int column, float (&x)[2]) {
 #pragma unroll
