@@ -6,7 +6,7 @@ from typing import Any
 from attn_mlir.dialects.attn.dialect import Attn
 from attn_mlir.dialects.attn.pieces import pieces_in, verify_owner, verify_signature
 from attn_mlir.dialects.variadic import single_variadic
-from attn_mlir.dialects.verify import check, is_tensor
+from attn_mlir.dialects.verify import check, is_score_type, is_tensor
 from attn_mlir.mlir import ext, ir
 
 _LINEAR = ("attn.linear_attention", "attn.chunk")
@@ -109,6 +109,10 @@ def verify_delta(op: Any) -> bool:
         return False
     place = output_of(op.operation)
     if not check(op, place != "values" or erase is not None, "makes 'values' where it erases"):
+        return False
+    element = op.o.type.element_type
+    fits = place != "values" or is_score_type(element) or element == op.v.type.element_type
+    if not check(op, fits, f"makes 'values' of f32, f64 or v's type, got {op.o.type}"):
         return False
     second = write is not None or (erase is not None and len(erase.opview.removed) == 1)
     if not check(op, place != "written" or second, "is read where it is 'written' by the first of two writers"):

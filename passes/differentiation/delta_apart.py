@@ -25,6 +25,11 @@ class DeltaApart(DeltaBackward):
         element = ir.RankedTensorType(self.of.primal.operands["q"].type).element_type
         return ir.RankedTensorType.get(ir.RankedTensorType(tensor.type).shape, element)
 
+    def _element(self, role: str, v: ir.Value) -> ir.Type:
+        """Sums that go on are scores where channels have decays: one more rounding is what there would be too much."""
+        wide = role != "x" and self.of.primal.choice("channels") != "none"
+        return self.host.score if wide else super()._element(role, v)
+
     def _is_wanted(self, role: str) -> bool:
         return self.of.wanted("k") if role == "w" else super()._is_wanted(role)
 
@@ -37,7 +42,8 @@ class DeltaApart(DeltaBackward):
 
     def _collected(self, argument: ir.Value, gradient: ir.Value) -> ir.Type:
         same = argument in [self.of.primal.operands[name] for name in ("q", "k", "v")]
-        return self._like(gradient) if same else super()._collected(argument, gradient)
+        narrow = same and self.of.primal.choice("channels") == "none"
+        return self._like(gradient) if narrow else super()._collected(argument, gradient)
 
     def _decays(self, swept: Mapping[str, ir.Operation]) -> None:
         products = {role: swept[role].opview.products for role in ("q", "e", "k", "w")}

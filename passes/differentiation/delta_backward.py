@@ -172,7 +172,7 @@ class DeltaBackward(BackwardBody):
         elif role == "x" and primal.operands.get("initial_state") in of.chosen:
             outputs, types = ["final_state"], [primal.operands["initial_state"].type]
         width = ir.RankedTensorType(tensors[2].type).shape[3]
-        element = ir.RankedTensorType(self._like(tensors[2])).element_type
+        element = self._element(role, tensors[2])
         o = ir.RankedTensorType.get([ir.ShapedType.get_dynamic_size()] * 3 + [width], element)
         every = [*tensors, self.operand("decay"), initial, self._factor(role) if counts else None, self.operand("offsets")]
         with ir.Location.name(f"d{role}", ir.Location.current):
@@ -191,6 +191,10 @@ class DeltaBackward(BackwardBody):
                 build.erase(key, lambda x, *_: [x], host.score, removed, made.reads)
             host.clone_piece("attn.decay")
         return op
+
+    def _element(self, role: str, v: ir.Value) -> ir.Type:
+        """The element type of what the scan of a role makes, from v's place on."""
+        return ir.RankedTensorType(self._like(v)).element_type
 
     def _factor(self, role: str) -> ir.Value:
         """What the o of a role's scan is multiplied by for the gradient of the decays."""

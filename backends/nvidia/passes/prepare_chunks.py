@@ -1,10 +1,11 @@
 """What chunk scans compute of each chunk without the state, in kernels of all chunks at the same time."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.attributes import grid_kind
-from attn_mlir.backends.gpu.structure import body, is_tile, operations, yielded
 from attn_mlir.backends.gpu.prepared import PREPARED, describe
+from attn_mlir.backends.gpu.structure import body, is_tile, operations
 from attn_mlir.backends.nvidia.passes.float32_products import PIECES
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.dialects.tile import build
@@ -15,6 +16,8 @@ from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant
 
 _DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
 _SOLVE = "tile.solve_unit"
+_STEP = 32
+"""Rows and columns of tiles that the emitter "scans" knows are multiples of it."""
 INVERSE = "nvidia.inverse"
 """A unit attribute of a `tile.solve_unit` whose right side is the identity."""
 _Crossing = tuple[ir.Value, bool]
@@ -45,6 +48,10 @@ class PrepareChunks(Pass):
         return True
 
 
+def _shape(tile: ir.Value) -> list[int]:
+    return list(ir.RankedTensorType(tile.type).shape)
+
+
 def _all(op: ir.Operation) -> list[ir.Operation]:
     """An op and those in its regions."""
     return [op, *walk(op)]
@@ -65,6 +72,9 @@ class _Split:
         facts = ir.DictAttr(function.attributes["tile.kernel"])
         loops = [op for op in operations(body(function)) if op.name == "scf.for"]
         if "sequences" in facts or "segment" in facts or len(loops) != 1 or not find_all(loops[0], _SOLVE):
+            return None
+        sizes = [size for op in operations(body(loops[0])) if op.name in (*_DOTS, "tile.load") for size in _shape(op.results[0])]
+        if any(size % _STEP for size in sizes):
             return None
         made = _Split(function, loops[0], chunks)
         return made if made.crossing else None
@@ -104,12 +114,15 @@ class _Split:
                     for number, value in enumerate(each.operands):
                         if value in costly and is_tile(value):
                             found[value, op.name == _SOLVE and number == 0] = None
-        fits = all(ir.RankedTensorType(value.type).shape[0] == self.size and ir.RankedTensorType(value.type).rank == 2 for value, _ in found)
+        fits = all(
+            ir.RankedTensorType(value.type).shape[0] == self.size and ir.RankedTensorType(value.type).rank == 2 for value, _ in found
+        )
         return list(found) if fits and any(inverse for _, inverse in found) else []
 
     # ---- both kernels
 
     def build(self) -> None:
+        """Inserts both before the kernel, and erases it."""
         name = ir.StringAttr(self.function.attributes["sym_name"]).value
         element, shapes = ir.BF16Type.get(self.function.context), []
         with self.function.location:
@@ -164,7 +177,8 @@ class _Split:
             for value, inverse in self.crossing:
                 tile = inside.value(value)
                 for part in self._inverse(tile, self._upper(value)) if inverse else [tile]:
-                    build.store(part, next(outputs), *place)
+                    b, h, row, count = place
+                    build.store(part, next(outputs), b, h, row, count)
             scf.YieldOp([])
 
     def _place(self) -> list[ir.Value]:
@@ -193,11 +207,13 @@ class _Split:
         return _cut(inverse)
 
     def _second(self, name: str, types: list[ir.Type]) -> None:
-        function, block = self._function(f"{name}_scan", [*(value.type for value in self.inputs), *types], [value.type for value in self.outputs])
+        inputs = [*(value.type for value in self.inputs), *types]
+        function, block = self._function(f"{name}_scan", inputs, [value.type for value in self.outputs])
         function.attributes[PREPARED] = describe(f"{name}_chunks", types)
-        arguments = list(block.arguments)
-        tensors = iter(arguments[len(self.inputs) : len(self.inputs) + len(types)])
-        mapping: dict[ir.Value, ir.Value] = dict(zip([*self.inputs, *self.outputs], [*arguments[: len(self.inputs)], *arguments[len(self.inputs) + len(types) :]], strict=True))
+        arguments, first = list(block.arguments), len(self.inputs)
+        tensors = iter(arguments[first : len(inputs)])
+        mapping: dict[ir.Value, ir.Value] = dict(zip(self.inputs, arguments[:first], strict=True))
+        mapping.update(zip(self.outputs, arguments[len(inputs) :], strict=True))
         for op in operations(body(self.function)):
             with ir.InsertionPoint(block), op.location:
                 if op != self.loop:
@@ -209,13 +225,11 @@ class _Split:
                 mapping.update(zip(body(op).arguments, loop.body.arguments, strict=True))
                 with ir.InsertionPoint(loop.body):
                     self._scan(mapping, tensors)
-        self._rename(function, name)
-
-    def _rename(self, function: ir.Operation, name: str) -> None:
         self.function.attributes["sym_name"] = ir.StringAttr.get(f"{name}_before")
         function.attributes["sym_name"] = ir.StringAttr.get(name)
 
-    def _scan(self, mapping: dict[ir.Value, ir.Value], tensors: "object") -> None:
+    def _scan(self, mapping: dict[ir.Value, ir.Value], tensors: Iterator[ir.Value]) -> None:
+        """A chunk: first what it makes without the state, so that rows have their numbers together, then all else."""
         needed = self._needed()
         place: list[ir.Value] = []
         loaded: dict[ir.Value, list[ir.Value]] = {}
@@ -225,10 +239,10 @@ class _Split:
                 return
             if op not in needed:
                 continue
-            if not place and all(_known(value, mapping, self.loop) for value in self._place()):
+            if not place and all(value in mapping for value in self._place()):
                 place = [mapping.get(value, value) for value in self._place()]
                 for value, inverse in self.crossing:
-                    loaded[value] = [build.load(next(tensors), *place, self.size) for _ in range(2 if inverse else 1)]  # type: ignore[call-overload]
+                    loaded[value] = [_load(next(tensors), place, self.size) for _ in range(2 if inverse else 1)]
                     if not inverse:
                         mapping[value] = loaded[value][0]
             if op.name == _SOLVE:
@@ -263,9 +277,9 @@ def _slice(op: ir.Operation, block: ir.Block) -> set[ir.Operation]:
     return found
 
 
-def _known(value: ir.Value, mapping: dict[ir.Value, ir.Value], loop: ir.Operation) -> bool:
-    """Whether a value has been copied, or stands before the loop."""
-    return value in mapping
+def _load(source: ir.Value, place: Sequence[ir.Value], rows: int) -> ir.Value:
+    b, h, row, count = place
+    return build.load(source, b, h, row, count, rows)
 
 
 def _base(memory: ir.Value) -> ir.Value:

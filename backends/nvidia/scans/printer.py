@@ -4,8 +4,8 @@ from attn_mlir.backends.gpu.origins import for_op
 from attn_mlir.backends.gpu.remainders import LIFT
 from attn_mlir.backends.gpu.rules import SCALARS, Rule, rule_of
 from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations
-from attn_mlir.backends.nvidia.scans.core import ScanCore
 from attn_mlir.backends.nvidia.passes.prepare_chunks import INVERSE
+from attn_mlir.backends.nvidia.scans.core import ScanCore
 from attn_mlir.backends.nvidia.scans.layout import DOTS, SOLVE, SharedPlace, WarpScanLayout, carried
 from attn_mlir.backends.nvidia.scans.loops import shape_of
 from attn_mlir.backends.nvidia.scans.maps import ScanMaps, rows_of
