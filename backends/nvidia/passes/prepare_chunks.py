@@ -114,9 +114,8 @@ class _Split:
                     for number, value in enumerate(each.operands):
                         if value in costly and is_tile(value):
                             found[value, op.name == _SOLVE and number == 0] = None
-        fits = all(
-            ir.RankedTensorType(value.type).shape[0] == self.size and ir.RankedTensorType(value.type).rank == 2 for value, _ in found
-        )
+        shapes = [_shape(value) for value, _ in found]
+        fits = self._place() and all(len(shape) == 2 and shape[0] == self.size for shape in shapes)
         return list(found) if fits and any(inverse for _, inverse in found) else []
 
     # ---- both kernels
@@ -182,12 +181,12 @@ class _Split:
             scf.YieldOp([])
 
     def _place(self) -> list[ir.Value]:
-        """(b, h, row, count) of a chunk, as a store of a row for each position has it, or the load of a tensor with all heads."""
+        """(b, h, row, count) of a chunk in tensors with all heads, as it is loaded; nothing where none is."""
         over = self.inputs[ir.IntegerAttr(self.facts["over"]).value]
         for op in self.steps:
             if op.name == "tile.load" and _base(op.operands[0]) == over:
                 return list(op.operands)[1:5]
-        raise AssertionError("a scan loads what it runs over")
+        return []
 
     def _upper(self, value: ir.Value) -> bool:
         return next(flag(op, "upper") for op in self.steps if op.name == _SOLVE and op.operands[0] == value)
@@ -255,26 +254,20 @@ class _Split:
         stop = {value for value, _ in self.crossing}
         found: set[ir.Operation] = set()
         wanted = [op for op in self.steps if op in self.dependent]
+        wanted += [maker for value in self._place() if (maker := self._maker(value)) is not None]
         while wanted:
             op = wanted.pop()
             if op in found:
                 continue
             found.add(op)
-            for value in [value for each in _all(op) for value in each.operands]:
-                if value not in stop and not isinstance(value.owner, ir.Block) and value.owner.operation.block == body(self.loop):
-                    wanted.append(value.owner.operation)
-        for value in self._place():
-            if not isinstance(value.owner, ir.Block) and value.owner.operation.block == body(self.loop):
-                found.update(_slice(value.owner.operation, body(self.loop)))
+            read = [value for each in _all(op) for value in each.operands if value not in stop]
+            wanted += [maker for value in read if (maker := self._maker(value)) is not None]
         return found
 
-
-def _slice(op: ir.Operation, block: ir.Block) -> set[ir.Operation]:
-    found = {op}
-    for value in op.operands:
-        if not isinstance(value.owner, ir.Block) and value.owner.operation.block == block:
-            found |= _slice(value.owner.operation, block)
-    return found
+    def _maker(self, value: ir.Value) -> ir.Operation | None:
+        """The op of the loop that makes a value."""
+        op = None if isinstance(value.owner, ir.Block) else value.owner.operation
+        return op if op is not None and op.block == body(self.loop) else None
 
 
 def _load(source: ir.Value, place: Sequence[ir.Value], rows: int) -> ir.Value:
