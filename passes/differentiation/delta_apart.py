@@ -4,19 +4,48 @@ Such scans are those of linear attention, which matrix instructions multiply at 
 rounded to the type of q, the same in all scans, so that the products which the gradient of the decays is made of belong to the same pairs.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from attn_mlir.dialects.attn import build
+from attn_mlir.dialects.numbers import i64
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.differentiation.delta_backward import DeltaBackward
 from attn_mlir.passes.differentiation.delta_plan import DeltaScanPlan, apart
 from attn_mlir.passes.differentiation.linear_products import ProductGradients
 
 
+_SEGMENT = 512
+"""Positions whose gradients' scans are programs of their own: they start from states that the scans with a system have kept."""
+
+
 @dataclass(eq=False)
 class DeltaApart(DeltaBackward):
     """The body of such a backward function, where k is what is removed."""
+
+    starts: dict[str, ir.Value] = field(default_factory=dict)
+    """States of "u" and "x" on the way into each segment."""
+
+    def _kept(self) -> tuple[list[str], list[ir.Type], int | None]:
+        if self.operand("offsets") is not None:
+            return super()._kept()
+        return ["states"], [self._states_type()], _SEGMENT
+
+    def _keep(self, name: str, op: ir.Operation, outputs: Sequence[str]) -> None:
+        if "states" in outputs:
+            op.attributes["entering"] = ir.UnitAttr.get()
+            self.starts[name] = op.opview.states
+
+    def _start(self, role: str, made: DeltaScanPlan) -> ir.Value | None:
+        states = self.starts.get({"q": "u", "e": "u", "k": "x"}.get(role, ""))
+        return super()._start(role, made) if states is None else states
+
+    def _cut(self, op: ir.Operation, role: str) -> None:
+        # What e dx^T writes before a segment is in the state that the scan of q do^T starts from.
+        if self.starts and role != "x":
+            op.attributes["segment"] = i64(_SEGMENT)
+            if role != "w":
+                op.attributes["starts"] = ir.UnitAttr.get()
 
     def _plan(self, output: str) -> dict[str, DeltaScanPlan]:
         return apart(output)

@@ -147,15 +147,31 @@ class DeltaBackward(BackwardBody):
         """What k writes, or what the removed key does: the primal once more, for its values."""
         linear, host = self.of.primal.attention, self.host
         operands = [self.operand(name) for name in ("q", "k", "v", "decay", "initial_state")] + [None, self.operand("offsets")]
-        results = [self._like(self.of.primal.operands["v"])]
+        outputs, types, interval = self._kept()
+        results = [self._like(self.of.primal.operands["v"]), *types]
         with ir.Location.name("z" if self.removed else "u", ir.Location.current):
-            op, block = build.linear_attention(operands, results, (), 2, "forward", self.of.primal.choice("channels"), "kv")
+            op, block = build.linear_attention(operands, results, outputs, 2, "forward", self.of.primal.choice("channels"), "kv", interval)
         op.attributes["output"] = ir.StringAttr.get("values")
         with ir.InsertionPoint(block):
             for name in ("attn.key", "attn.value", "attn.decay", "attn.erase"):
                 for found in pieces(linear, name):
                     clone_op(found, dict(host.mapping))
+        self._keep("u", op, outputs)
         return op.results[0]
+
+    def _kept(self) -> tuple[list[str], list[ir.Type], int | None]:
+        """Results of the scans that solve systems from which other scans start, their types, and the interval of states."""
+        return [], [], None
+
+    def _keep(self, name: str, op: ir.Operation, outputs: Sequence[str]) -> None:
+        """Knows such results of the scan that makes u or dx."""
+
+    def _start(self, role: str, made: DeltaScanPlan) -> ir.Value | None:
+        """The state from which the scan of a role starts."""
+        return self.operand("initial_state") if made.initial == "initial_state" else self.host.tensors.get(made.initial)
+
+    def _cut(self, op: ir.Operation, role: str) -> None:
+        """Cuts the scan of a role into segments, where it starts from the states of each."""
 
     def _delta(self, role: str, made: DeltaScanPlan) -> ir.Operation:
         """One scan of the plan."""
@@ -164,21 +180,27 @@ class DeltaBackward(BackwardBody):
         direction, channels, state = "forward" if made.same_direction else "backward", primal.choice("channels"), "kv"
         if made.swapped:
             channels, state = SWAPPED[channels], SWAPPED[state]
-        initial = self.operand("initial_state") if made.initial == "initial_state" else host.tensors.get(made.initial)
+        initial = self._start(role, made)
         counts = of.decay_wanted() and made.swapped
-        outputs, types = [], []
+        outputs, types, interval = [], [], of.interval
         if counts:
             outputs, types = self._counted(role)
-        elif role == "x" and primal.operands.get("initial_state") in of.chosen:
-            outputs, types = ["final_state"], [primal.operands["initial_state"].type]
+        elif role == "x":
+            if primal.operands.get("initial_state") in of.chosen:
+                outputs, types = ["final_state"], [primal.operands["initial_state"].type]
+            kept, more, interval = self._kept()
+            outputs, types = [*outputs, *kept], [*types, *more]
         width = ir.RankedTensorType(tensors[2].type).shape[3]
         element = self._element(role, tensors[2])
         o = ir.RankedTensorType.get([ir.ShapedType.get_dynamic_size()] * 3 + [width], element)
         every = [*tensors, self.operand("decay"), initial, self._factor(role) if counts else None, self.operand("offsets")]
         with ir.Location.name(f"d{role}", ir.Location.current):
             op, block = build.linear_attention(
-                every, [o, *types], outputs, made.heads, direction, channels, state, of.interval if "states" in outputs else None
+                every, [o, *types], outputs, made.heads, direction, channels, state, interval if "states" in outputs else None
             )
+        if role == "x":
+            self._keep(role, op, outputs)
+        self._cut(op, role)
         if made.output != "after":
             op.attributes["output"] = ir.StringAttr.get(made.output)
         if counts and of.crossing:

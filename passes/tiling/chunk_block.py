@@ -64,7 +64,8 @@ class ChunkBlock(ChunkTiles):
         q = self.load(self.inputs.q, chunk, "attn.query") if wanted else None
         k, v = self.load(self.inputs.k, chunk, "attn.key"), self.load(self.inputs.v, chunk, "attn.value")
         carry = decays.carry(ir.RankedTensorType(state.type).shape[0])
-        if self.forward or self._crossing:
+        before = self.forward or self._crossing or "entering" in self.op.attributes
+        if before:
             keep(state, carry)
         write = written(self, self._sub, chunk, decays, state, k, v)
         v = write.values
@@ -76,7 +77,7 @@ class ChunkBlock(ChunkTiles):
         if beside is not None:
             beside(decays, state, k, v)
         following = self._following(decays, carry, state, k, write)
-        if not self.forward and not self._crossing:
+        if not before:
             keep(following, carry)
         return following
 
