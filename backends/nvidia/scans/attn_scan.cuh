@@ -62,6 +62,14 @@ ATTN_DEVICE void copy_rows(unsigned char *tile, const Element *from, long long s
   }
 }
 
+// The other way, of a tile of 16 bits, the rows that exist.
+template <int Rows, int Columns, class Element> ATTN_DEVICE void store_rows(unsigned char *tile, Element *to, long long stride, int count) {
+  for (int piece = threadIdx.x; piece < Rows * Columns / 8; piece += kThreads) {
+    const int row = piece / (Columns / 8), column = piece % (Columns / 8) * 8;
+    if (row < count) *(float4 *)(to + row * stride + column) = *(const float4 *)(tile + place<Columns>(row, column));
+  }
+}
+
 // ---- products
 
 // Which tiles of two lists are multiplied: numbers 8 i + j.
