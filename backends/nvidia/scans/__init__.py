@@ -22,8 +22,10 @@ HELPERS = ("attn_warp.cuh", "attn_scan.cuh")
 
 _USUAL = {"residents": (1,), "warps": (8,), "stages": (2, 1, 0)}
 """What is tried, one after another."""
-_APART = {"residents": (2, 1), "warps": (8,), "stages": (1, 0)}
+_APART = {"residents": (4, 3, 2, 1), "warps": (4, 8), "stages": (1, 0)}
 """The same for kernels that have chunks alone: thread blocks wait for memory and for each other's threads by turns."""
+_WARPS = 16
+"""Of a multiprocessor, so that each thread has 128 registers."""
 _RESERVED = 1024
 """Bytes of shared memory that the chip keeps of each thread block."""
 
@@ -43,6 +45,8 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
     refusal: Refusal | None = None
     usual = _APART if any(INVERSE in op.attributes for op in find_all(kernel, SOLVE)) else _USUAL
     for residents, warps, stages in itertools.product(*(_wanted(choices, name, tried) for name, tried in usual.items())):
+        if residents * warps > _WARPS and not {"residents", "warps"} & set(choices):
+            continue
         fields: Fields = {"stages": stages, "residents": residents, "warps": warps}
         try:
             needed = _print(kernel, target, fields).shared_bytes

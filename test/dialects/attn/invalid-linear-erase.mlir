@@ -221,3 +221,25 @@ func.func @attention(%x: tensor<?x?x?x16xf32>) {
   }) {reads = "decayed"} : (tensor<?x?x?x16xf32>) -> ()
   return
 }
+
+// -----
+
+func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tensor<?x?x?x8xf32>, %state: tensor<?x?x16x8xf32>) {
+  // expected-error @below {{'attn.linear_attention' has `starts` of its segments as its initial_state}}
+  %o = "attn.linear_attention"(%q, %k, %v, %state) ({
+  ^bb0:
+  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", starts, outputs = [], operandSegmentSizes = array<i32: 1, 1, 1, 0, 1, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0>}
+    : (tensor<?x?x?x16xf32>, tensor<?x?x?x16xf32>, tensor<?x?x?x8xf32>, tensor<?x?x16x8xf32>) -> tensor<?x?x?x8xf32>
+  return
+}
+
+// -----
+
+func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tensor<?x?x?x8xf32>) {
+  // expected-error @below {{'attn.linear_attention' has states `entering` its intervals where it makes states, and not with `crossing`}}
+  %o = "attn.linear_attention"(%q, %k, %v) ({
+  ^bb0:
+  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", entering, outputs = [], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0>}
+    : (tensor<?x?x?x16xf32>, tensor<?x?x?x16xf32>, tensor<?x?x?x8xf32>) -> tensor<?x?x?x8xf32>
+  return
+}
