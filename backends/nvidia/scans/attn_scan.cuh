@@ -114,6 +114,28 @@ ATTN_DEVICE void multiply(float (&sum)[Count], const unsigned char *const (&a)[O
   }
 }
 
+// Results of a product, rounded and packed as pairs, to a tile of 16 bits: pair 2 n + r of a part is that of its elements 2 r and 2 r + 1.
+template <int Rows, int Columns, int Down, int Count> ATTN_DEVICE void keep_packed(unsigned char *tile, const uint32_t (&x)[Count]) {
+  constexpr int kAcross = kWarps / Down, kHigh = Rows / 16 / Down, kWide = Columns / 8 / kAcross;
+  static_assert(Count == 2 * kHigh * kWide);
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  const int row = warp / kAcross * (16 * kHigh), column = warp % kAcross * (8 * kWide);
+  __syncwarp();
+#pragma unroll
+  for (int m = 0; m < kHigh; ++m)
+#pragma unroll
+    for (int n = 0; n < kWide; n += 2) {
+      if (n + 1 < kWide) {
+        const int at = place<Columns>(row + 16 * m + lane % 16, column + 8 * n + lane / 16 * 8);
+        store_matrices(shared_address(tile) + at, &x[2 * (m * kWide + n)]);
+      } else {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) two<Columns>(tile, row + 16 * m + 8 * r + lane / 4, column + 8 * n + lane % 4 * 2) = x[2 * (m * kWide + n) + r];
+      }
+    }
+  __syncwarp();
+}
+
 // ---- sums over rows
 
 // out[i] is the sum of rows 0 to i (or, reversed, i to Rows - 1) of a tile whose rows are so far apart.
