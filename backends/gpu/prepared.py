@@ -9,14 +9,15 @@ from attn_mlir.mlir import ir
 
 PREPARED = "gpu.prepared"
 """An attribute of a kernel: the name of the one that runs before it, and the columns and elements of the tensors [B, H, T, columns] which
-that makes, arguments after this kernel's inputs."""
+that makes, T a multiple of a chunk, arguments after this kernel's inputs. -n columns: a tensor [B, H, N n] of n numbers for each of N chunks."""
 
 
-def describe(name: str, types: Sequence[ir.Type]) -> ir.Attribute:
-    """The attribute."""
+def describe(name: str, types: Sequence[ir.Type], lengths: Sequence[int]) -> ir.Attribute:
+    """The attribute; `lengths` tells how many numbers a chunk has in each tensor, 0 where it has rows of columns."""
     memory = [ir.MemRefType(type_) for type_ in types]
     index = ir.IntegerType.get_signless(64)
-    columns = ir.ArrayAttr.get([ir.IntegerAttr.get(index, type_.shape[3]) for type_ in memory])
+    sizes = [-length if length else type_.shape[3] for type_, length in zip(memory, lengths, strict=True)]
+    columns = ir.ArrayAttr.get([ir.IntegerAttr.get(index, size) for size in sizes])
     elements = ir.ArrayAttr.get([ir.StringAttr.get(str(type_.element_type)) for type_ in memory])
     return ir.DictAttr.get({"kernel": ir.StringAttr.get(name), "columns": columns, "elements": elements})
 
@@ -42,10 +43,16 @@ def with_prepared(module: ir.Module, host: Host) -> Host:
 def _before(function: ir.Operation, step: HostStep) -> HostStep:
     """The step of the first part, of the same operands."""
     facts = ir.DictAttr(function.attributes[PREPARED])
-    over = ir.IntegerAttr(ir.DictAttr(function.attributes["tile.kernel"])["over"]).value
-    sizes = tuple((SizeStep("size", over, axis),) for axis in range(3))
-    results = []
+    kernel = ir.DictAttr(function.attributes["tile.kernel"])
+    over, chunk = (ir.IntegerAttr(kernel[name]).value for name in ("over", "block_q"))
+    heads, results = tuple((SizeStep("size", over, axis),) for axis in range(2)), []
+    chunks = (SizeStep("size", over, 2), SizeStep("number", chunk), SizeStep("ceil"))
     for columns, element in zip(ir.ArrayAttr(facts["columns"]), ir.ArrayAttr(facts["elements"]), strict=True):
         count, kind = ir.IntegerAttr(columns).value, ir.StringAttr(element).value
-        results.append(StepResult((*sizes, (SizeStep("number", count),)), Argument(kind, (-1, -1, -1, count))))
+        if count > 0:
+            rows = (*chunks, SizeStep("number", chunk), SizeStep("*"))
+            results.append(StepResult((*heads, rows, (SizeStep("number", count),)), Argument(kind, (-1, -1, -1, count))))
+        else:
+            numbers = (*chunks, SizeStep("number", -count), SizeStep("*"))
+            results.append(StepResult((*heads, numbers), Argument(kind, (-1, -1, -1))))
     return HostStep(ir.StringAttr(facts["kernel"]).value, step.operands, tuple(results))

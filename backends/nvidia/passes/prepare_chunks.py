@@ -9,7 +9,7 @@ from attn_mlir.backends.gpu.structure import body, is_tile, operations
 from attn_mlir.backends.nvidia.passes.float32_products import PIECES
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.dialects.tile import build
-from attn_mlir.mlir import arith, func, ir, scf, tensor
+from attn_mlir.mlir import arith, func, ir, memref, scf, tensor
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import clone_op, find_all, walk
 from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index
@@ -30,8 +30,8 @@ class PrepareChunks(Pass):
     matrix products and no state, among them the inverses of triangles; the second one scans, and loads them.
 
     (I + A) U = R is U = T R with T = (I + A)^-1, so that R alone waits for the state: T is stored, as two pieces of bf16, and the system
-    becomes three products. Tiles of a chunk have one row for each position, so they are stored as tensors [B, H, T, columns], which
-    `nvidia.prepared` of the second kernel tells the host of. Programs of the first kernel have `chunks` chunks each. Kernels over packed
+    becomes three products. Tiles of a chunk have one row for each position, so they are stored as tensors [B, H, T, columns], of whole chunks,
+    which `gpu.prepared` of the second kernel tells the host of. Programs of the first kernel have `chunks` chunks each. Kernels over packed
     sequences and segments stay as they are.
     """
 
@@ -105,7 +105,8 @@ class _Split:
         costly: set[ir.Value] = set()
         for op in self.steps:
             reads = [value for each in _all(op) for value in each.operands]
-            if op not in self.dependent and (op.name in (*_DOTS, _SOLVE) or any(value in costly for value in reads)):
+            first = op.name in (*_DOTS, _SOLVE) or (op.name == "tile.cumsum" and len(_shape(op.results[0])) == 2)
+            if op not in self.dependent and (first or any(value in costly for value in reads)):
                 costly.update(op.results)
         found: dict[_Crossing, None] = {}
         for op in self.steps:
@@ -115,7 +116,7 @@ class _Split:
                         if value in costly and is_tile(value):
                             found[value, op.name == _SOLVE and number == 0] = None
         shapes = [_shape(value) for value, _ in found]
-        fits = self._place() and all(len(shape) == 2 and shape[0] == self.size for shape in shapes)
+        fits = self._place() and all(len(shape) == 1 or shape[0] == self.size for shape in shapes)
         return list(found) if fits and any(inverse for _, inverse in found) else []
 
     # ---- both kernels
@@ -123,15 +124,18 @@ class _Split:
     def build(self) -> None:
         """Inserts both before the kernel, and erases it."""
         name = ir.StringAttr(self.function.attributes["sym_name"]).value
-        element, shapes = ir.BF16Type.get(self.function.context), []
+        element, types = ir.BF16Type.get(self.function.context), list[ir.Type]()
         with self.function.location:
             for value, inverse in self.crossing:
                 type_ = ir.RankedTensorType(value.type)
-                shapes += [(type_.shape[1], element if inverse else type_.element_type)] * (2 if inverse else 1)
-            types = [_memory(columns, each) for columns, each in shapes]
+                types += [_memory(type_, element if inverse else type_.element_type)] * (2 if inverse else 1)
             self._first(f"{name}_chunks", types)
             self._second(name, types)
         self.function.erase()
+
+    def _lengths(self) -> list[int]:
+        """How many numbers a chunk has in each tensor, 0 where it has rows."""
+        return [0 if len(_shape(value)) == 2 else _shape(value)[0] for value, inverse in self.crossing for _ in range(2 if inverse else 1)]
 
     def _function(self, name: str, inputs: list[ir.Type], outputs: list[ir.Type]) -> tuple[ir.Operation, ir.Block]:
         types = [*inputs, *outputs]
@@ -176,7 +180,9 @@ class _Split:
             for value, inverse in self.crossing:
                 tile = inside.value(value)
                 for part in self._inverse(tile, self._upper(value)) if inverse else [tile]:
-                    b, h, row, count = place
+                    b, h, row, _ = place
+                    count = constant_index(_shape(part)[0])
+                    row = row if len(_shape(part)) == 2 else self._first_number(row, count)
                     build.store(part, next(outputs), b, h, row, count)
             scf.YieldOp([])
 
@@ -187,6 +193,22 @@ class _Split:
             if op.name == "tile.load" and _base(op.operands[0]) == over:
                 return list(op.operands)[1:5]
         return []
+
+    def _first_number(self, row: ir.Value, count: ir.Value) -> ir.Value:
+        """Where a chunk's numbers begin of which there are so many."""
+        return arith.MulIOp(arith.DivSIOp(row, constant_index(self.size)).result, count).result
+
+    def _load(self, value: ir.Value, source: ir.Value, place: Sequence[ir.Value]) -> ir.Value:
+        """What was stored of a tile; numbers of a chunk are read one by one, as decays are."""
+        (b, h, row, _), length = place, constant_index(_shape(value)[0])
+        if len(_shape(value)) == 2:
+            return build.load(source, b, h, row, length, self.size)
+        first = self._first_number(row, length)
+
+        def number(i: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
+            return [memref.LoadOp(source, [b, h, arith.AddIOp(first, i).result]).result], []
+
+        return build.map_([length], [value.type], [], [], number)[0][0]
 
     def _upper(self, value: ir.Value) -> bool:
         return next(flag(op, "upper") for op in self.steps if op.name == _SOLVE and op.operands[0] == value)
@@ -208,7 +230,7 @@ class _Split:
     def _second(self, name: str, types: list[ir.Type]) -> None:
         inputs = [*(value.type for value in self.inputs), *types]
         function, block = self._function(f"{name}_scan", inputs, [value.type for value in self.outputs])
-        function.attributes[PREPARED] = describe(f"{name}_chunks", types)
+        function.attributes[PREPARED] = describe(f"{name}_chunks", types, self._lengths())
         arguments, first = list(block.arguments), len(self.inputs)
         tensors = iter(arguments[first : len(inputs)])
         mapping: dict[ir.Value, ir.Value] = dict(zip(self.inputs, arguments[:first], strict=True))
@@ -241,7 +263,7 @@ class _Split:
             if not place and all(value in mapping for value in self._place()):
                 place = [mapping.get(value, value) for value in self._place()]
                 for value, inverse in self.crossing:
-                    loaded[value] = [_load(next(tensors), place, self.size) for _ in range(2 if inverse else 1)]
+                    loaded[value] = [self._load(value, next(tensors), place) for _ in range(2 if inverse else 1)]
                     if not inverse:
                         mapping[value] = loaded[value][0]
             if op.name == _SOLVE:
@@ -270,11 +292,6 @@ class _Split:
         return op if op is not None and op.block == body(self.loop) else None
 
 
-def _load(source: ir.Value, place: Sequence[ir.Value], rows: int) -> ir.Value:
-    b, h, row, count = place
-    return build.load(source, b, h, row, count, rows)
-
-
 def _base(memory: ir.Value) -> ir.Value:
     """The argument that a view is of."""
     while not isinstance(memory.owner, ir.Block):
@@ -282,10 +299,11 @@ def _base(memory: ir.Value) -> ir.Value:
     return memory
 
 
-def _memory(columns: int, element: ir.Type) -> ir.Type:
+def _memory(tile: ir.RankedTensorType, element: ir.Type) -> ir.Type:
+    """Of tiles: a row for each position; of numbers of chunks: one chunk after the other."""
     dynamic = ir.ShapedType.get_dynamic_size()
-    layout = ir.StridedLayoutAttr.get(0, [ir.ShapedType.get_dynamic_stride_or_offset()] * 4)
-    return ir.MemRefType.get([dynamic] * 3 + [columns], element, layout)
+    layout = ir.StridedLayoutAttr.get(0, [ir.ShapedType.get_dynamic_stride_or_offset()] * (tile.rank + 2))
+    return ir.MemRefType.get([dynamic] * 3 + list(tile.shape)[1:], element, layout)
 
 
 def _cut(tile: ir.Value) -> list[ir.Value]:

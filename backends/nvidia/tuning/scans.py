@@ -184,7 +184,7 @@ def _shared(facts: NvidiaScanFacts, emitter: str, chunk: int, columns: int, stag
 
 
 def _shared_of_warps(facts: NvidiaScanFacts, chunk: int, columns: int, stages: int) -> int:
-    """Bytes of a scan of the emitter "scans" whose triangles and pairs come from memory: loaded tiles, and two pieces of the state and of rows."""
+    """Bytes of a scan of the emitter "scans" whose triangles and pairs come from memory: loaded tiles, two pieces of states and rows."""
     rows = 2 * chunk * (facts.keys * (4 if facts.apart else 2) + columns + 3 * chunk)
     decays = 4 * chunk * facts.keys if facts.channels else 0
     return stages * (rows + decays) + 4 * columns * (facts.keys + 2 * chunk)
