@@ -9,7 +9,8 @@ from attn_mlir.mlir import ir
 
 PREPARED = "gpu.prepared"
 """An attribute of a kernel: the name of the one that runs before it, and the columns and elements of the tensors [B, H, T, columns] which
-that makes, T a multiple of a chunk, arguments after this kernel's inputs. -n columns: a tensor [B, H, N n] of n numbers for each of N chunks."""
+that makes, T a multiple of a chunk, arguments after this kernel's inputs. -n columns: a tensor [B, H, N n], n numbers for each of N chunks.
+"""
 
 
 def describe(name: str, types: Sequence[ir.Type], lengths: Sequence[int]) -> ir.Attribute:

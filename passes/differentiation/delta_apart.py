@@ -14,7 +14,6 @@ from attn_mlir.passes.differentiation.delta_backward import DeltaBackward
 from attn_mlir.passes.differentiation.delta_plan import DeltaScanPlan, apart
 from attn_mlir.passes.differentiation.linear_products import ProductGradients
 
-
 _SEGMENT = 512
 """Positions whose gradients' scans are programs of their own: they start from states that the scans with a system have kept."""
 

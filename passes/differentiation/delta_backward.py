@@ -272,7 +272,8 @@ class DeltaBackward(BackwardBody):
         if not chosen and not reads:
             return
         shared = argument != self.of.primal.operands["v"]
-        plain = shares is None and sign == 1.0 and gradient.type == self._collected(argument, gradient)
+        elements = [ir.RankedTensorType(value.type).element_type for value in (argument, gradient)]
+        plain = shares is None and sign == 1.0 and elements[0] == elements[1]
         if plain:
             self.add(argument, build.head_sum(gradient, tensor) if shared else gradient)
             return

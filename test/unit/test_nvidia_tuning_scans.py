@@ -189,7 +189,6 @@ def test_delta_rules_are_made_by_warps() -> None:
     assert {each["emitter"] for each in space.scan_space(odd, HOPPER)} <= {"tilelang"}
 
 
-
 @pytest.mark.gpu
 def test_a_tuned_program_computes_the_same(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A few candidates for the forward scan, which are quick to compile; the file serves an object that measures nothing."""

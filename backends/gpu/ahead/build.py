@@ -31,8 +31,8 @@ class Chip:
 
     `lower` makes a host function and its kernels of (text, function, pipeline, choices), `compile` machine code of sources; `outline` leads
     from a differentiated program to kernels, for `remainder` and `options` see `prepare_derivative`. `device` is the text before
-    attn_device.h, with the `language` and `flags` that it is compiled with. `files` are the C++ of the machine, and of how its kernels are launched; `machine` is
-    the initialiser of its `attn::Machine`.
+    attn_device.h, with the `language` and `flags` that it is compiled with. `files` are the C++ of the machine, and of how its kernels are
+    launched; `machine` is the initialiser of its `attn::Machine`.
     """
 
     arch: str

@@ -26,10 +26,10 @@ class OutputRows:
 
     `skip` (a map of rank 1, or None) is added to the diagonal of P; `weight` is an element of P without it, before it is rounded.
     `rest` makes what rounding leaves out of P (None: it is lost). `products` stores their sums with `factor`, without pairs of a position
-    with itself, which are added behind: `own` is their factor of v (None: o is without them, too), and `own_sums` stores their sums
-    with `factor` (None: they are of no use). Behind all that, `result` (a map of rank 1, or None) scales rows. `keys` and `values` are the tiles that they are made of,
-    `from_state` the products with the state: the first one, the last one that adds to it, and which factor is the state. `ops` is all
-    that belongs to them alone.
+    with itself, which are added behind: `own` is their factor of v (None: o is without them, too), and `own_sums` stores their sums with
+    `factor` (None: they are of no use). Behind all that, `result` (a map of rank 1, or None) scales rows. `keys` and `values` are the
+    tiles that they are made of, `from_state` the products with the state: the first one, the last one that adds to it, and which factor
+    is the state. `ops` is all that belongs to them alone.
     """
 
     q: InputTile

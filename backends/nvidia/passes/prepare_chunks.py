@@ -27,12 +27,12 @@ _Crossing = tuple[ir.Value, bool]
 @dataclass(frozen=True)
 class PrepareChunks(Pass):
     """Cuts kernels of delta rules over 16-bit tensors in two: the first makes, for all chunks at the same time, the tiles that need
-    matrix products and no state, among them the inverses of triangles; the second one scans, and loads them.
+    matrix products, or the decays of channels, and no state, among them the inverses of triangles; the second one scans, and loads them.
 
     (I + A) U = R is U = T R with T = (I + A)^-1, so that R alone waits for the state: T is stored, as two pieces of bf16, and the system
-    becomes three products. Tiles of a chunk have one row for each position, so they are stored as tensors [B, H, T, columns], of whole chunks,
-    which `gpu.prepared` of the second kernel tells the host of. Programs of the first kernel have `chunks` chunks each. Kernels over packed
-    sequences and segments stay as they are.
+    becomes three products. Tiles of a chunk have one row for each position, so they are stored as tensors [B, H, T, columns], of whole
+    chunks, which `gpu.prepared` of the second kernel tells the host of. Programs of the first kernel have `chunks` chunks each. Kernels
+    over packed sequences and segments stay as they are, as do those of other types, and of sizes that are no multiples of 32.
     """
 
     name = "nvidia-prepare-chunks"
@@ -101,7 +101,7 @@ class _Split:
         return found
 
     def _crossing(self) -> list[_Crossing]:
-        """The tiles of products that other ops need together with the state."""
+        """The tiles, made of products or of sums of channels' decays, that other ops need together with the state."""
         costly: set[ir.Value] = set()
         for op in self.steps:
             reads = [value for each in _all(op) for value in each.operands]
