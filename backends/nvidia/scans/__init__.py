@@ -24,6 +24,8 @@ _USUAL = {"residents": (1,), "warps": (8,), "stages": (2, 1, 0)}
 """What is tried, one after another."""
 _APART = {"residents": (4, 3, 2, 1), "warps": (4, 8), "stages": (1, 0)}
 """The same for kernels that have chunks alone: thread blocks wait for memory and for each other's threads by turns."""
+_OF_CHANNELS = (2, 1)
+"""Thread blocks of such kernels where channels have decays: with three, what registers do not hold finds no room in the L1 cache."""
 _WARPS = 16
 """Of a multiprocessor, so that each thread has 128 registers."""
 _RESERVED = 1024
@@ -43,7 +45,10 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
     if not find_all(kernel, *DOTS) if grid == "chunks" else grid != "rows" or bool(find_all(kernel, *DOTS, "tile.accumulate")):
         return None
     refusal: Refusal | None = None
-    usual = _APART if any(INVERSE in op.attributes for op in find_all(kernel, SOLVE)) else _USUAL
+    usual = _USUAL
+    if any(INVERSE in op.attributes for op in find_all(kernel, SOLVE)):
+        channels = any(ir.RankedTensorType(op.results[0].type).rank == 2 for op in find_all(kernel, "tile.cumsum"))
+        usual = {**_APART, "residents": _OF_CHANNELS} if channels else _APART
     for residents, warps, stages in itertools.product(*(_wanted(choices, name, tried) for name, tried in usual.items())):
         if residents * warps > _WARPS and not {"residents", "warps"} & set(choices):
             continue
