@@ -22,6 +22,7 @@ BACKEND = Backend(
         "warp-order-tiles": "passes.order_tiles:OrderTiles",
         "warp-join-loops": "passes.join_loops:JoinLoops",
         "warp-stage-rows": "passes.stage_rows:StageRows",
+        "warp-defer-sums": "passes.defer_sums:DeferSums",
         "warp-specialize": "passes.specialize_warps:SpecializeWarps",
         "warp-pipeline-loads": "passes.pipeline_loads:PipelineLoads",
         "warp-prefetch-loads": "passes.prefetch_loads:PrefetchLoads",
