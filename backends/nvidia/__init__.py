@@ -24,6 +24,7 @@ BACKEND = Backend(
         "warp-stage-rows": "passes.stage_rows:StageRows",
         "warp-defer-sums": "passes.defer_sums:DeferSums",
         "warp-specialize": "passes.specialize_warps:SpecializeWarps",
+        "warp-hold-factors": "passes.hold_factors:HoldFactors",
         "warp-pipeline-loads": "passes.pipeline_loads:PipelineLoads",
         "warp-prefetch-loads": "passes.prefetch_loads:PrefetchLoads",
         "warp-delay-transposes": "passes.delay_transposes:DelayTransposes",
