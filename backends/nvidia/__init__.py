@@ -37,6 +37,7 @@ BACKEND = Backend(
         "warp-delay-waits": "passes.delay_waits:DelayWaits",
         "warp-ping-pong": "passes.ping_pong:PingPong",
         "warp-stage-stores": "passes.stage_stores:StageStores",
+        "warp-stale-maximum": "passes.stale_maximum:StaleMaximum",
         "warp-conditional-rescale": "passes.conditional_rescale:ConditionalRescale",
     },
     pipelines={"nvidia-kernel": pipeline.KERNEL, "nvidia-warp": pipeline.WARP, "nvidia-warp-ampere": pipeline.WARP_AMPERE},
