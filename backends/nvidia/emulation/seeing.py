@@ -106,7 +106,8 @@ def _arguments(kernel: ir.Operation, problem: Sizes, inputs: int) -> list[Any]:
     rows = {0: (problem.batch, problem.heads, problem.q_len), 1: (problem.batch, problem.kv_heads, problem.kv_len)}
     given: list[Any] = [draw.standard_normal((*rows[min(n, 1)], ir.MemRefType(t).shape[3])) for n, t in enumerate((q, k, v))]
     given += [_capture(draw, type_, problem) for type_ in rest[: inputs - 3]]
-    return [*given, *(np.full((*rows[0], *ir.MemRefType(type_).shape[3:]), np.nan) for type_ in rest[inputs - 3 :])]
+    outputs = [tensor for type_ in rest[inputs - 3 :] if (tensor := ir.MemRefType(type_)).rank > 1]  # no counter, which runs bring along
+    return [*given, *(np.full((*rows[0], *tensor.shape[3:]), np.nan) for tensor in outputs)]
 
 
 def _capture(draw: np.random.Generator, type_: ir.Type, problem: Sizes) -> Any:
