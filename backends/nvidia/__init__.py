@@ -22,6 +22,7 @@ BACKEND = Backend(
         "warp-order-tiles": "passes.order_tiles:OrderTiles",
         "warp-join-loops": "passes.join_loops:JoinLoops",
         "warp-stage-rows": "passes.stage_rows:StageRows",
+        "warp-align-tiles": "passes.align_tiles:AlignTiles",
         "warp-merge-masks": "passes.merge_masks:MergeMasks",
         "warp-bound-columns": "passes.bound_columns:BoundColumns",
         "warp-defer-sums": "passes.defer_sums:DeferSums",

@@ -12,7 +12,7 @@ KERNEL = f"{TILED},nvidia-load-windows"
 """The same with windows of captured tensors, where schedules have room for them: what is printed."""
 
 SCHEDULE = (
-    "warp-assign-layouts,canonicalize,cse,warp-order-tiles,warp-merge-masks,warp-join-loops,canonicalize,cse,"
+    "warp-assign-layouts,canonicalize,cse,warp-align-tiles,warp-order-tiles,warp-merge-masks,warp-join-loops,canonicalize,cse,"
     "warp-bound-columns,warp-defer-sums,canonicalize,cse,"
     "warp-stage-rows,warp-specialize,warp-pipeline-loads,warp-prefetch-loads,warp-delay-transposes,warp-draw-tiles,warp-hold-factors,canonicalize,cse,"
     "warp-round-late,warp-overlap-products,warp-split-maps,warp-delay-waits,canonicalize,cse,"
