@@ -13,11 +13,11 @@ KERNEL = f"{TILED},nvidia-load-windows"
 
 SCHEDULE = (
     "warp-assign-layouts,canonicalize,cse,warp-align-tiles,warp-order-tiles,warp-merge-masks,warp-join-loops,canonicalize,cse,"
-    "warp-bound-columns,warp-defer-sums,canonicalize,cse,"
+    "warp-reverse-keys,warp-bound-columns,warp-defer-sums,canonicalize,cse,"
     "warp-stage-rows,warp-specialize,warp-pipeline-loads,warp-prefetch-loads,warp-delay-transposes,warp-draw-tiles,warp-hold-factors,canonicalize,cse,"
     "warp-round-late,warp-overlap-products,warp-split-maps,warp-delay-waits,canonicalize,cse,"
     "warp-stale-maximum,warp-conditional-rescale,canonicalize,cse,"
-    "warp-ping-pong,warp-stage-stores,canonicalize,cse"
+    "warp-ping-pong,warp-stage-stores,warp-pipeline-tiles,canonicalize,cse"
 )
 """From tiled kernels that `tile-schedule` has left to kernels of the `warp` dialect, where their passes apply."""
 

@@ -83,6 +83,7 @@ def test_any_row_behind_all_passes(name: str) -> None:
     check(Program(name), PASSES["overlap"], ODD, ADVERSARIAL["overlap"][:2])
     check(Program(name), PASSES["ping-pong"], Sizes(1, 2, 1, 65, 130), ADVERSARIAL["ping-pong"][3:])
     check(Program(name), PASSES["stale"], Sizes(1, 2, 1, 65, 130), ADVERSARIAL["stale"][3:])
+    check(Program(name), PASSES["all"], Sizes(1, 2, 1, 65, 130), ADVERSARIAL["all"][3:])
 
 
 @pytest.mark.parametrize("program", [Program("causal-softmax", 64, 128), Program("causal-softmax", 192, 32, "bf16")], ids=str)

@@ -57,8 +57,9 @@ def said(kernel: ir.Operation, name: str, usual: str) -> str:
 
 
 def draws(kernel: ir.Operation) -> bool:
-    """Whether the schedule lets thread blocks draw their tiles from a counter. Raises Refused."""
-    return chosen(kernel, "draw", 0, 0) != 0 or said(kernel, "order", "static") == "dynamic"
+    """Whether the schedule lets thread blocks draw their tiles from a counter: by `draw`, or, without it, by `order`. Raises Refused."""
+    usual = "1" if said(kernel, "order", "static") == "dynamic" else "0"
+    return said(kernel, "draw", usual) != "0"
 
 
 def target_of(kernel: ir.Operation) -> NvidiaTarget:
