@@ -21,8 +21,8 @@ class PipelineTiles(Pass):
     """Makes two stages of the one stage of each ring that no inner loop fills, as that of queries: a producer copies those of the next tile
     when it has sent the last keys of this one.
 
-    It comes last, when it is known what else lies in shared memory. A kernel stays as it is, with the reason in `warp.refused`, where it has
-    one role, no ring of one stage is left, or shared memory has no room.
+    It comes last, when it is known what else lies in shared memory. A kernel stays as it is, with the reason in `warp.refused`, where it
+    has one role, no ring of one stage is left, or shared memory has no room.
     """
 
     name = "warp-pipeline-tiles"

@@ -4,6 +4,7 @@ import struct
 from collections.abc import Sequence
 
 from attn_mlir.backends.gpu.structure import widened, yielded
+from attn_mlir.backends.nvidia.warp import quotients
 from attn_mlir.backends.nvidia.warp.elements import element
 from attn_mlir.backends.nvidia.warp.printer import Rule, WarpPrinter, plain
 from attn_mlir.diagnostics import source_line
@@ -70,14 +71,15 @@ def _map(printer: WarpPrinter, op: ir.Operation) -> None:
         lane = printer.names.fresh("lane_here")
         printer.line(f"const int {lane} = attn::opaque(lane);")
     bases = {axis: _base(printer, tile, axis, lane) for axis in dict.fromkeys(floats.values())}
-    printer.line("#pragma unroll")
-    with printer.writer.block(f"for (int r = 0; r < {tile.elements}; ++r)"):
+
+    def each(ops: Sequence[ir.Operation]) -> None:
+        """Prints ops of the map for the element in register r."""
         for argument, axis in zip(block.arguments, ("row", "column"), strict=False):
             printer.printed[argument] = ""
             if argument in places:
                 text = place(tile, "r", axis, lane)
                 printer.line(f"const int {printer.name(argument, axis)} = {text};")
-        for inner in [view.operation for view in list(block.operations)[:-1]]:
+        for inner in ops:
             axis = floats.get(inner.results[0])
             if inner in compared:
                 of_lane, bound = along("lane", tile.layout.lanes, "column"), printer.printed[inner.operands[1]]
@@ -86,6 +88,14 @@ def _map(printer: WarpPrinter, op: ir.Operation) -> None:
                 printer.op(inner)
             elif axis is not None:
                 printer.define(inner.results[0], f"{bases[axis]} + (float)({along('r', digits, axis)})", "x")
+
+    ops = [view.operation for view in list(block.operations)[:-1]]
+    shared = quotients.shared(op, tile)
+    if shared is not None:
+        ops = quotients.divide(printer, tile, shared, block, each)
+    printer.line("#pragma unroll")
+    with printer.writer.block(f"for (int r = 0; r < {tile.elements}; ++r)"):
+        each(ops)
         for n, (value, target, kind, result) in enumerate(zip(yielded(block), targets, kinds, op.results, strict=True)):
             if n not in largest:
                 _element(printer, value, target, kind, result)
