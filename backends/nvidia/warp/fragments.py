@@ -89,16 +89,20 @@ def _map(printer: WarpPrinter, op: ir.Operation) -> None:
             elif axis is not None:
                 printer.define(inner.results[0], f"{bases[axis]} + (float)({along('r', digits, axis)})", "x")
 
-    ops = [view.operation for view in list(block.operations)[:-1]]
-    shared = quotients.shared(op, tile)
-    if shared is not None:
-        ops = quotients.divide(printer, tile, shared, block, each)
-    printer.line("#pragma unroll")
-    with printer.writer.block(f"for (int r = 0; r < {tile.elements}; ++r)"):
-        each(ops)
+    def finish() -> None:
+        """Puts the element's numbers into the results."""
         for n, (value, target, kind, result) in enumerate(zip(yielded(block), targets, kinds, op.results, strict=True)):
             if n not in largest:
                 _element(printer, value, target, kind, result)
+
+    shared = quotients.shared(op, tile)
+    if shared is not None:
+        quotients.divide(printer, tile, shared, block, each, finish)
+    else:
+        printer.line("#pragma unroll")
+        with printer.writer.block(f"for (int r = 0; r < {tile.elements}; ++r)"):
+            each([view.operation for view in list(block.operations)[:-1]])
+            finish()
     for n, of in largest.items():
         printer.headers[MAXIMA] = None
         printer.line(f"attn::largest_of_thread({targets[of]}, {targets[n]});")

@@ -23,26 +23,34 @@ def shared(map_: ir.Operation, tile: Fragment) -> ir.Operation | None:
 
 
 def divide(
-    printer: WarpPrinter, tile: Fragment, division: ir.Operation, block: ir.Block, each: Callable[[Sequence[ir.Operation]], None]
-) -> list[ir.Operation]:
-    """Prints the divisors of all elements, then their quotients; the ops of the map that are left. `each` prints ops of one element."""
+    printer: WarpPrinter,
+    tile: Fragment,
+    division: ir.Operation,
+    block: ir.Block,
+    each: Callable[[Sequence[ir.Operation]], None],
+    finish: Callable[[], None],
+) -> None:
+    """Prints a map in groups of elements of a row: their divisors, their quotients, and what is made of these.
+
+    `each` prints ops of the element in register r, `finish` what becomes of its results.
+    """
     count, divisor = number(division, SHARED), unclamped(division.operands[1])
-    array, ops = printer.names.fresh("quotients"), [view.operation for view in list(block.operations)[:-1]]
-    printer.line(f"float {array}[{tile.elements}];", "#pragma unroll")
-    with printer.writer.block(f"for (int r = 0; r < {tile.elements}; ++r)"):
-        each(_made_by(ops, [divisor]))
-        printer.line(f"{array}[r] = {printer.printed[divisor]};")
+    ops = [view.operation for view in list(block.operations)[:-1]]
+    group, row, member, divisors, made = (printer.names.fresh(name) for name in ("group", "row", "member", "divisors", "quotients"))
+    place = f"const int r = {group} + 2 * {row} + {member} / 2 * 4 + {member} % 2;"  # a thread's two rows, whose elements lie in pairs
     printer.line("#pragma unroll")
-    with printer.writer.block(f"for (int r = 0; r < {tile.elements}; r += {2 * count})"):
-        for row in (0, 2):  # a thread's two rows, whose elements lie in pairs
-            places = [f"{array}[r + {row + k // 2 * 4 + k % 2}]" for k in range(count)]
-            together, apart = printer.names.fresh("divisors"), printer.names.fresh("shared")
-            function, above = printer.helper(_HELPERS[count]), printer.printed[division.operands[0]]
-            printer.line(f"const float {together}[{count}] = {{{', '.join(places)}}};", f"float {apart}[{count}];")
-            printer.line(f"{function}({above}, {together}, {apart});")
-            printer.line(*(f"{place} = {apart}[{k}];" for k, place in enumerate(places)))
-    printer.printed[division.results[0]] = f"{array}[r]"
-    return _made_by([op for op in ops if op != division], block.operations[-1].operation.operands)
+    with printer.writer.block(f"for (int {group} = 0; {group} < {tile.elements}; {group} += {2 * count})"), printer.writer.unrolled(row, 2):
+        printer.line(f"float {divisors}[{count}], {made}[{count}];")
+        with printer.writer.unrolled(member, count):
+            printer.line(place)
+            each(_made_by(ops, [divisor]))
+            printer.line(f"{divisors}[{member}] = {printer.printed[divisor]};")
+        printer.line(f"{printer.helper(_HELPERS[count])}({printer.printed[division.operands[0]]}, {divisors}, {made});")
+        with printer.writer.unrolled(member, count):
+            printer.line(place)
+            printer.printed[division.results[0]] = f"{made}[{member}]"
+            each(_made_by([op for op in ops if op != division], block.operations[-1].operation.operands))
+            finish()
 
 
 def _made_by(ops: list[ir.Operation], values: Iterable[ir.Value]) -> list[ir.Operation]:

@@ -5,19 +5,18 @@
 
 // CHECK: void quotients_4(float a, const float (&x)[4], float (&quotient)[4])
 // CHECK: // role all
-// CHECK: float [[ALL:quotients]][32];
-// CHECK-NEXT: #pragma unroll
-// CHECK-NEXT: for (int r = 0; r < 32; ++r) {
+// CHECK: for (int [[G:.*]] = 0; [[G]] < 32; [[G]] += 8) {
+// CHECK: for (int [[H:.*]] = 0; [[H]] < 2; ++[[H]]) {
+// CHECK-NEXT: float [[D:.*]][4], [[Q:.*]][4];
+// CHECK: for (int [[K:.*]] = 0; [[K]] < 4; ++[[K]]) {
+// CHECK-NEXT: const int r = [[G]] + 2 * [[H]] + [[K]] / 2 * 4 + [[K]] % 2;
 // CHECK-NEXT: const float [[X:.*]] = exp2f({{.*}}[r]);
 // CHECK-NEXT: const float [[Y:.*]] = [[X]] + {{.*}};
-// CHECK-NEXT: [[ALL]][r] = [[Y]];
-// CHECK: for (int r = 0; r < 32; r += 8) {
-// CHECK-NEXT: const float [[D:.*]][4] = {[[ALL]][r + 0], [[ALL]][r + 1], [[ALL]][r + 4], [[ALL]][r + 5]};
-// CHECK: quotients_4({{.*}}, [[D]], [[Q:.*]]);
-// CHECK: [[ALL]][r + 5] = [[Q]][3];
-// CHECK: {[[ALL]][r + 2], [[ALL]][r + 3], [[ALL]][r + 6], [[ALL]][r + 7]};
-// CHECK: for (int r = 0; r < 32; ++r) {
-// CHECK-NEXT: const float [[Z:.*]] = [[ALL]][r] * {{.*}};
+// CHECK-NEXT: [[D]][[[K]]] = [[Y]];
+// CHECK: quotients_4({{.*}}, [[D]], [[Q]]);
+// CHECK: for (int [[K]] = 0; [[K]] < 4; ++[[K]]) {
+// CHECK-NEXT: const int r =
+// CHECK-NEXT: const float [[Z:.*]] = [[Q]][[[K]]] * {{.*}};
 // A map that masks elements divides each for itself: NaN of one would reach the others.
 // CHECK: for (int r = 0; r < 32; ++r) {
 // CHECK: = {{.*}} / {{.*}};
