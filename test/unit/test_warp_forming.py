@@ -39,9 +39,9 @@ PASSES = {
     "stores": f"{_JOINED},warp-ping-pong,warp-stage-stores,canonicalize,cse",
     "overlap without a producer": "warp-assign-layouts,warp-overlap-products,canonicalize,cse",
     "sums": f"{_SUMS},{_REST},canonicalize,cse",
-    "factors": f"{_SUMS},{_REST},warp-stage-stores,canonicalize,cse".replace("warp-overlap", "warp-hold-factors{always=true},warp-overlap"),
+    "factors": f"{_SUMS},{_REST},warp-stage-stores,canonicalize,cse".replace("warp-overlap", "warp-hold-factors,warp-overlap"),
     "stale": f"{_SUMS},{_REST},{_STALE},warp-conditional-rescale,canonicalize,cse",
-    "all": pipeline.SCHEDULE.replace("maximum", "maximum{always=true}").replace("factors", "factors{always=true}"),
+    "all": pipeline.SCHEDULE.replace("maximum", "maximum{always=true}"),
     "aligned": f"{_ALIGNED},{_REST},warp-stage-stores,canonicalize,cse",
     "rings without a producer": "warp-assign-layouts,warp-pipeline-loads,canonicalize",
 }

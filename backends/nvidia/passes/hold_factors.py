@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from attn_mlir.backends.nvidia.forming.facts import said
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels, change_parts
 from attn_mlir.dialects.numbers import number
 from attn_mlir.dialects.warp import build
@@ -24,22 +23,15 @@ class HoldFactors(Pass):
 
     Where nothing else reads the stage that it came from, this is given back before the loop, so that the next one is loaded meanwhile.
 
-    A kernel stays as it is, with the reason in `warp.refused`, where no loop multiplies such a factor, where the registers of the role do
-    not suffice for it beside the tiles of the loop, or, without the option `always`, where `warp.schedule` has `queries` other than
-    "registers".
+    A kernel stays as it is, with the reason in `warp.refused`, where no loop multiplies such a factor, or the registers of the role do not
+    suffice for it beside the tiles of the loop.
     """
 
     name = "warp-hold-factors"
-    always: bool = False
 
     def run(self, module: ir.Operation) -> bool:
-        change_kernels(module, self.name, self._hold)
+        change_kernels(module, self.name, _hold)
         return True
-
-    def _hold(self, kernel: ir.Operation) -> None:
-        if not self.always and said(kernel, "queries", "registers") != "registers":
-            raise Refused("the schedule leaves first factors in shared memory")
-        _hold(kernel)
 
 
 def _hold(kernel: ir.Operation) -> None:
