@@ -14,6 +14,8 @@ from attn_mlir.passes.regions import find_all, maker, walk
 
 _OTHERS = 38
 """Registers beside those of tiles: row values, addresses, counts, and what a loop's instructions pass on."""
+_POSITIONS = 16
+"""Where scores have terms of positions: rows and columns as floats. Without them 520 bytes of ALiBi's registers spilled (D 128)."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ def _change(role: ir.Operation, product: ir.Operation) -> None:
     sum_ = fragment(settled(product.results[0].type))
     assert sum_ is not None
     held = Fragment(sum_.instruction, "tile", tuple(type_.shape), str(type_.element_type))
-    needed, given = held.registers + _OTHERS + sum(tile.registers for tile in _tiles(loop)), number(role, "registers")
+    needed, given = held.registers + _beside(loop) + sum(tile.registers for tile in _tiles(loop)), number(role, "registers")
     if needed > given:
         raise Refused(f"a factor in registers would make {needed} of a thread, which has {given}")
     buffer, stage = view.operands[0], view.operands[1]
@@ -71,6 +73,11 @@ def _is_same(view: ir.Operation, loop: ir.Operation) -> bool:
     """Whether a view of shared memory depends on nothing of a loop."""
     inside = {result for op in walk(loop) for result in op.results} | set(loop.regions[0].blocks[0].arguments)
     return not any(operand in inside for operand in view.operands)
+
+
+def _beside(loop: ir.Operation) -> int:
+    """Registers of a loop beside those of tiles."""
+    return _OTHERS + (_POSITIONS if any(op.name in ("arith.sitofp", "arith.uitofp") for op in walk(loop)) else 0)
 
 
 def _tiles(loop: ir.Operation) -> Iterator[Fragment]:
