@@ -1,7 +1,8 @@
 """Which code generator makes a kernel.
 
 `warp` prints what the passes of the `warp` dialect form, where elements have 8 bits, it is asked for by name, or its kernels were measured
-to be no slower (`warp/preferred.py`); `hopper` prints CUDA C++ with a hand-made schedule for matrix products, `simt` plain CUDA for kernels without any, `tilelang` TileLang programs for every kernel.
+to be no slower (`warp/preferred.py`); `hopper` prints CUDA C++ with a hand-made schedule for matrix products, `simt` plain CUDA for kernels
+without any, `scans` that of delta rules, `tilelang` TileLang programs for every kernel.
 """
 
 from attn_mlir.backends.gpu import attributes

@@ -1,4 +1,4 @@
-"""Which kernels are printed from the `warp` dialect where nobody asks for an emitter: those measured to be as fast as the Hopper emitter's."""
+"""Which kernels come from the `warp` dialect where nobody asks for an emitter: those measured to be as fast as the Hopper emitter's."""
 
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import SCHEDULE, Fields
@@ -8,9 +8,9 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
 
 _COLUMNS = 128
-"""Columns of q, k and v, and rows of q and keys of a block: forward passes of softmax are 1.00 to 1.05 times as fast, causal sigmoids 1.02 to
-1.10 (one H200, 2026-11-26, lengths of 1024 to 16384: docs/notes/warp-h100.md). Of 64 columns they are at 0.97 to 1.01, with terms of
-positions at 0.89 to 1.26: those stay with the Hopper emitter."""
+"""Columns of q, k and v, and rows of q and keys of a block: forward passes of softmax are 1.00 to 1.05 times as fast, causal sigmoids
+1.02 to 1.10 (one H200, 2026-11-26, lengths of 1024 to 16384: docs/notes/warp-h100.md). Of 64 columns they are at 0.97 to 1.01, with terms
+of positions at 0.89 to 1.26: those stay with the Hopper emitter."""
 _OPS = frozenset({
     "arith.constant", "arith.mulf", "arith.addf", "arith.subf", "arith.divf", "arith.maximumf", "arith.minimumf", "arith.select",
     "arith.cmpf", "arith.cmpi", "arith.addi", "arith.subi", "arith.muli", "arith.divsi", "arith.minsi", "arith.maxsi", "arith.truncf",
