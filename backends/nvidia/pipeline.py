@@ -26,7 +26,7 @@ _OF_16_BITS = (
     *("warp-stale-maximum", "warp-conditional-rescale", "warp-pipeline-tiles"),
 )
 OTHERS = ",".join(step for step in SCHEDULE.split(",") if step not in _OF_16_BITS)
-"""The same for kernels of sm_80, where these passes were not measured, and of 8-bit elements, up to 6 % slower with them in the only measurement."""
+"""The same for kernels of sm_80, where these passes were not measured, and of 8-bit elements, where one measurement found them slower."""
 
 WARP = f"{TILED},{SCHEDULE}"
 """From stage 0 to kernels of the `warp` dialect."""
