@@ -21,10 +21,17 @@ SCHEDULE = (
 )
 """From tiled kernels that `tile-schedule` has left to kernels of the `warp` dialect, where their passes apply."""
 
+_OF_16_BITS = (
+    *("warp-align-tiles", "warp-merge-masks", "warp-reverse-keys", "warp-bound-columns", "warp-defer-sums", "warp-hold-factors"),
+    *("warp-stale-maximum", "warp-conditional-rescale", "warp-pipeline-tiles"),
+)
+OTHERS = ",".join(step for step in SCHEDULE.split(",") if step not in _OF_16_BITS)
+"""The same for kernels of sm_80, where these passes were not measured, and of 8-bit elements, where one measurement found them slower."""
+
 WARP = f"{TILED},{SCHEDULE}"
 """From stage 0 to kernels of the `warp` dialect."""
 
-WARP_AMPERE = WARP.replace("nvidia-choose-blocks", "nvidia-choose-blocks{arch=sm_80 emitter=warp}")
+WARP_AMPERE = f"{TILED},{OTHERS}".replace("nvidia-choose-blocks", "nvidia-choose-blocks{arch=sm_80 emitter=warp}")
 """The same for sm_80: each pass applies, or says why not."""
 
 

@@ -14,6 +14,7 @@ from attn_mlir.backends.nvidia.forming.facts import target_of
 from attn_mlir.backends.nvidia.forming.refusal import reasons
 from attn_mlir.backends.nvidia.units import round_results
 from attn_mlir.backends.nvidia.warp import kernel_code, rules_for
+from attn_mlir.backends.nvidia.warp.emitter import passes_for
 from attn_mlir.backends.program import prepare_derivative, reported
 from attn_mlir.backends.seen import Facts, Seen, StageRecorder, Timeline
 from attn_mlir.dialects import loaded
@@ -46,7 +47,7 @@ def see(
         inputs = {_name(kernel): inputs_of(kernel) for kernel in kernels_in(module, host)}
         problem = _square(recorder.block) if wrt else _problem(recorder.block)
         recorder.skipped = _TIDY
-        Pipeline.parse(pipeline.SCHEDULE, registry()).run(module, after=[recorder])
+        Pipeline.parse(passes_for(*find_all(module.operation, "func.func")), registry()).run(module, after=[recorder])
         kernels = kernels_of(module)
         if kernels:
             recorder.form(module.operation)

@@ -22,7 +22,7 @@ class PipelineTiles(Pass):
     when it has sent the last keys of this one.
 
     It comes last, when it is known what else lies in shared memory. A kernel stays as it is, with the reason in `warp.refused`, where it
-    has one role, no ring of one stage is left, or shared memory has no room.
+    has one role, adds to global memory, has no ring of one stage left, or shared memory has no room.
     """
 
     name = "warp-pipeline-tiles"
@@ -35,6 +35,8 @@ class PipelineTiles(Pass):
 def _deepen(kernel: ir.Operation) -> None:
     if len(find_all(kernel, "warp.role")) == 1:
         raise Refused("no role copies ahead of the others")
+    if find_all(kernel, "warp.atomic_add", "warp.add_async"):
+        raise Refused("it has not been measured for kernels that add to global memory")
     values = {value for op in find_all(kernel, "warp.copy_async") for value in of_ring(op) if rings.stages_of(value.type) == 1}
     if not values:
         raise Refused("no ring of one stage is left")
