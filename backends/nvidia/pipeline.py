@@ -16,17 +16,26 @@ KERNEL = f"{TILED},nvidia-load-windows"
 """The same with windows of captured tensors, where schedules have room for them: what is printed."""
 
 SCHEDULE = (
-    "warp-assign-layouts,canonicalize,cse,warp-order-tiles,warp-join-loops,canonicalize,cse,"
-    "warp-stage-rows,warp-specialize,warp-pipeline-loads,warp-prefetch-loads,warp-delay-transposes,warp-draw-tiles,canonicalize,cse,"
+    "warp-assign-layouts,canonicalize,cse,warp-align-tiles,warp-order-tiles,warp-merge-masks,warp-join-loops,canonicalize,cse,"
+    "warp-reverse-keys,warp-bound-columns,warp-defer-sums,canonicalize,cse,"
+    "warp-stage-rows,warp-specialize,warp-pipeline-loads,warp-prefetch-loads,warp-delay-transposes,warp-draw-tiles,warp-hold-factors,canonicalize,cse,"
     "warp-round-late,warp-overlap-products,warp-split-maps,warp-delay-waits,canonicalize,cse,"
-    "warp-ping-pong,warp-stage-stores,canonicalize,cse"
+    "warp-stale-maximum,warp-conditional-rescale,canonicalize,cse,"
+    "warp-ping-pong,warp-stage-stores,warp-pipeline-tiles,canonicalize,cse"
 )
 """From tiled kernels that `tile-schedule` has left to kernels of the `warp` dialect, where their passes apply."""
+
+_OF_16_BITS = (
+    *("warp-align-tiles", "warp-merge-masks", "warp-reverse-keys", "warp-bound-columns", "warp-defer-sums", "warp-hold-factors"),
+    *("warp-stale-maximum", "warp-conditional-rescale", "warp-pipeline-tiles"),
+)
+OTHERS = ",".join(step for step in SCHEDULE.split(",") if step not in _OF_16_BITS)
+"""The same for kernels of sm_80, where these passes were not measured, and of 8-bit elements, where one measurement found them slower."""
 
 WARP = f"{TILED},{SCHEDULE}"
 """From stage 0 to kernels of the `warp` dialect."""
 
-WARP_AMPERE = WARP.replace("nvidia-choose-blocks", "nvidia-choose-blocks{arch=sm_80 emitter=warp}")
+WARP_AMPERE = f"{TILED},{OTHERS}".replace("nvidia-choose-blocks", "nvidia-choose-blocks{arch=sm_80 emitter=warp}")
 """The same for sm_80: each pass applies, or says why not."""
 
 
