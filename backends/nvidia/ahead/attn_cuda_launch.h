@@ -41,8 +41,28 @@ inline void clear(Context &c, char *data, int64_t bytes) {
   if (!c.measuring && bytes > 0) check(driver().cuMemsetD8Async(CUdeviceptr(uintptr_t(data)), 0, size_t(bytes), active().stream), "clearing memory");
 }
 
-inline CUtensorMap map_of(const Tensor &given, const Parameter &p) {
+// Whether the copy engine reads windows of a tensor in such boxes.
+inline bool is_described(const Tensor &x, const Parameter &p) {
+  const int64_t bytes = facts(x.element).bytes;
+  bool fits = p.columns * bytes == p.swizzle && is_aligned(x, 16 / bytes);
+  for (int d = 0; d < x.rank; ++d) fits = fits && x.shape[d] > 0;
+  return fits;
+}
+// The last four dimensions of a tensor, or fewer with ones in front, and rows before its columns.
+inline Tensor window_of(const Tensor &given, const Parameter &p) {
   Tensor x = given;
+  int to = 4, rows = given.rank + p.dim;
+  const auto put = [&](int d) { --to, x.shape[to] = d < 0 ? 1 : given.shape[d], x.strides[to] = d < 0 ? 0 : given.strides[d]; };
+  put(given.rank - 1), put(rows);
+  for (int d = given.rank - 2; to; --d)
+    if (d != rows) put(d);
+  x.rank = 4;
+  return x;
+}
+
+inline CUtensorMap map_of(const Tensor &given, const Parameter &p) {
+  if (p.kind == WINDOW && !is_described(given, p)) return {};
+  Tensor x = p.kind == WINDOW ? window_of(given, p) : given;
   if (x.rank == 5) {  // sums of all chunks in one place
     x.rank = 4;
     std::memmove(x.shape, x.shape + 1, sizeof(int64_t) * 4), std::memmove(x.strides, x.strides + 1, sizeof(int64_t) * 4);

@@ -18,7 +18,8 @@ from attn_mlir.backends.nvidia.hopper.dropout import (
 )
 from attn_mlir.backends.nvidia.hopper.pairs_dropout import print_bits, print_lane_bits, print_lane_words, print_two_bits
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import key_count
-from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout
+from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, SharedBuffer
+from attn_mlir.backends.nvidia.hopper.pairs_tiles import TileStores
 from attn_mlir.backends.nvidia.hopper.pairs_uses import WeightUses, add_element
 from attn_mlir.backends.nvidia.hopper.pairs_windows import PairWindows
 from attn_mlir.backends.nvidia.hopper.tiles import RegRow, RegTile
@@ -77,7 +78,7 @@ def early_value(block: ir.Block, product: ir.Value, divisions: bool = True) -> i
     """
     operations = [view.operation for view in block.operations]
     of_product = _reached(operations, lambda op: op.name == "tensor.extract" and op.operands[0] == product)
-    mixed = _reached(operations, lambda op: op.name == "tensor.extract" and op.operands[0] != product)
+    mixed = _reached(operations, lambda op: op.name == "tensor.extract" and op.operands[0] != product and not _is_window(op.operands[0]))
     for op in reversed(operations[:-1]):
         value = op.results[0] if len(list(op.results)) else None
         if value is None or value not in of_product or value in mixed or not isinstance(value.type, ir.F32Type):
@@ -91,6 +92,12 @@ def early_value(block: ir.Block, product: ir.Value, divisions: bool = True) -> i
         if all(any(result in inside for result in user.results) for user in users):
             return value
     return None
+
+
+def _is_window(tile: ir.Value) -> bool:
+    """Whether a tile is there before any product: a window or band of a captured tensor."""
+    op = maker(tile)
+    return op is not None and op.name in ("tile.load_window", "tile.band")
 
 
 def _reached(operations: list[ir.Operation], starts: Callable[[ir.Operation], bool]) -> set[ir.Value]:
@@ -112,10 +119,14 @@ class PairMap:
         packed: dict[ir.Value, WeightRegisters],
         layout: BackwardLayout,
         uses: WeightUses,
+        tiles: dict[ir.Operation, SharedBuffer],
     ) -> None:
-        """`slots`: which staged value is where; what becomes of tiles of 16 bits goes to `packed`; `layout`: where bits of dropout are."""
+        """`slots`: which staged value is where; what becomes of tiles of 16 bits goes to `packed`; `layout`: where bits of dropout are.
+
+        `tiles`: the scatters that are made by tiles, and where.
+        """
         self.core, self.op, self.slots, self.packed, self.layout = core, op, slots, packed, layout
-        self.uses = uses
+        self.uses, self.tiles = uses, tiles
         self.windows = PairWindows(core, layout, body_of(op), op.block, "stage")
         self.block, self.results, self.values = body_of(op), list(op.results), yielded(body_of(op))
         self.kinds = op.opview.kinds()
@@ -152,12 +163,14 @@ class PairMap:
         # Otherwise the compiler keeps all columns of a thread in registers through all steps.
         core.writer.line(f"const int {self.at_column} = attn::opaque(column);")
         self.windows.declare()
+        stores = TileStores(core, {op: (buffer, self.windows.start(buffer)) for op, buffer in self.tiles.items()})
         if products:
             first()
         if early is not None and isinstance(fragment, RegTile):
             element = f"{fragment.name}[4 * c + 2 * h + e]"
+            needed = slice_of([early], self.block)
+            self.windows.begin(needed)
             with core.unrolled("c", queries // 8):
-                needed = slice_of([early], self.block)
                 loads = self._column_loads(needed)
                 self.windows.load(needed)
                 with core.unrolled("e", 2):
@@ -168,10 +181,13 @@ class PairMap:
         rest()
         if limit is not None:
             core.writer.line(f"const int {self.left} = {limit} - {self.at_column};")
+        needed = slice_of(self.values, self.block, early)
+        self.windows.begin(needed)
+        stores.declare()
         with core.unrolled("c", queries // 8):
-            needed = slice_of(self.values, self.block, early)
             loads = self._column_loads(needed)
             self.windows.load(needed)
+            stores.begin()
             parts = {name: core.names.fresh(f"{name}_4") for name, packed in targets if packed}
             self._two_bits(kept_bits)
             if parts:
@@ -183,12 +199,13 @@ class PairMap:
                     if early is not None and isinstance(fragment, RegTile):
                         core.scalars.bind(early, core.names.fresh("early"))
                         core.writer.line(f"const float {core.scalars.emit(early)} = {fragment.name}[4 * c + 2 * h + e];")
-                    self._elements(targets, parts, sums, limit)
+                    self._elements(targets, parts, sums, limit, stores)
             for (name, _), result in zip(targets, self.results, strict=False):
                 if name in parts:
                     pack = PANELS[element_name(self.uses.rounded.get(result, result).type)]
                     with core.unrolled("h", 2):
                         core.writer.line(f"{name}[2 * c + h] = attn::{pack}({parts[name]}[2 * h], {parts[name]}[2 * h + 1]);")
+            stores.end()
         self._reduce(sums)
 
     def _kept_bits(self, queries: int) -> str:
@@ -299,12 +316,14 @@ class PairMap:
                 found.append(view.operation.results[0])
         return [value for value in found if isinstance(value.type, ir.F32Type)]
 
-    def _elements(self, targets: list[tuple[str, bool]], parts: dict[str, str], sums: list[RegRow], limit: str | None) -> None:
+    def _elements(
+        self, targets: list[tuple[str, bool]], parts: dict[str, str], sums: list[RegRow], limit: str | None, stores: TileStores
+    ) -> None:
         core = self.core
         for (name, packed), value, result in zip(targets, self.values, self.results, strict=False):
             text = core.scalars.emit(widened(value))
             for scatter in self.uses.scattered.get(result, []):
-                self._scatter(scatter, text, limit)
+                self._scatter(scatter, text, limit, stores)
             if not name:
                 continue
             place = f"{parts[name]}[2 * h + e]" if packed else f"{name}[4 * c + 2 * h + e]"
@@ -314,16 +333,21 @@ class PairMap:
             text = text if limit is None else f"(inside ? {text} : {_IDENTITY[kind]})"
             core.writer.line(f"{row.name}[h] = {self._combined(kind, f'{row.name}[h]', text)};")
 
-    def _scatter(self, op: ir.Operation, text: str, limit: str | None) -> None:
-        """Adds an element to its place in memory, if it exists."""
-        core, block = self.core, body_of(op)
-        with core.scope(f"if (row + 8 * h < {key_count(core, self.layout.kernel)}{'' if limit is None else ' && inside'})"):
+    def _scatter(self, op: ir.Operation, text: str, limit: str | None, stores: TileStores) -> None:
+        """Adds an element to its place in memory, if it exists, or gives it to the tile that is added."""
+        core, block, exists = self.core, body_of(op), [] if limit is None else ["inside"]
+        tiled = op in stores.tiles
+        with core.scope("" if tiled else f"if ({' && '.join([f'row + 8 * h < {key_count(core, self.layout.kernel)}', *exists])})"):
             core.scalars.bind(block.arguments[0], "(row + 8 * h)")
             core.scalars.bind(block.arguments[1], f"({self.at_column} + 8 * c + e)")
             for view in block.operations:
                 if view.operation.name == "tensor.extract" and view.operation.operands[0] in self.uses.scattered:
                     core.scalars.bind(view.operation.results[0], text)
-            add_element(core, op)
+            if not tiled:
+                add_element(core, op)
+                return
+            value, present = (core.scalars.emit(each) for each in yielded(block)[:2])
+            stores.element(op, exists if present == "true" else [*exists, present], value)
 
     def _combined(self, kind: str, a: str, b: str) -> str:
         return f"{a} + {b}" if kind == "sum" else f"{self.core.max_nan(kind)}({a}, {b})"
