@@ -77,7 +77,10 @@ class Arguments:
         return f"&{name}"
 
     def window(self, value: ir.Value, dim: int, columns: int, rows: int) -> str:
-        """The TMA descriptor of a tensor, whose boxes have so many columns of the last dimension and rows of `dim`, a negative number; or zeros."""
+        """The TMA descriptor of a tensor, whose boxes have so many columns of the last dimension and rows of `dim`, or zeros.
+
+        `dim` is negative. See `KernelParameter`, "window".
+        """
         number = self.number(value)
         name = f"{self.names[number]}_window_{columns}x{rows}_{-dim}"
         parameter = KernelParameter("window", number, dim, "", (columns, rows))

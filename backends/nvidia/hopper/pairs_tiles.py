@@ -17,6 +17,7 @@ as long as few meet (`gpu.outputs`)."""
 
 _SLOTS = 3
 """Dimensions in front of what is scattered to: chunks, batch and heads."""
+_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 _C_TYPES = {"f32": "float", "f16": "__half", "bf16": "__nv_bfloat16"}
 
 
@@ -75,13 +76,11 @@ class TileSums:
 
     def clear(self, block: ir.Block, stage: str) -> None:
         """Makes 0 what is added for keys that do not exist."""
-        for op, buffer in self.of_step(block).items():
-            count, element = key_count(self.core, self.kernel), _C_TYPES[buffer.element]
+        for buffer in self.of_step(block).values():
+            count, size = key_count(self.core, self.kernel), f"{_C_TYPES[buffer.element]}, {self.kernel.queries}"
             with self.core.writer.block(f"if ({count} < {self.kernel.keys})"):
-                size = f"{element}, {self.kernel.queries}"
-                self.core.writer.line(
-                    f"attn::clear_columns<{size}>({_place(buffer, stage)}, {ROWS} * warpgroup + 16 * warp, {count}, lane);"
-                )
+                where = f"{_place(buffer, stage)}, {ROWS} * warpgroup + 16 * warp"
+                self.core.writer.line(f"attn::clear_columns<{size}>({where}, {count}, lane);")
 
     def send(self, block: ir.Block, stage: str, limit: str | None) -> None:
         """Has them added, once all are in shared memory."""
@@ -95,7 +94,7 @@ class TileSums:
                 core.scalars.bind(body(op).arguments[0], "0")
                 core.scalars.bind(body(op).arguments[1], "0")
                 places = [core.value(index) for index in indices]
-                boxes = boxes_of(core, target, steps, places[_SLOTS:], (queries, self.kernel.keys))
+                boxes = boxes_of(core, target, steps, places[_SLOTS:], (queries, PANEL_BYTES // _BYTES[buffer.element]))
                 assert boxes is not None
                 name, (column, row, *outer), width = boxes
                 panels, panel = ROWS // width, queries * PANEL_BYTES

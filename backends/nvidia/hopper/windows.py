@@ -55,21 +55,20 @@ def window_boxes(core: Core, op: ir.Operation, size: tuple[int, int]) -> tuple[s
     """
     source, _, _, *offsets = op.operands
     steps = [list(ir.DenseI64ArrayAttr(op.attributes[name])) for name in ("row_steps", "column_steps")]
-    return boxes_of(core, source, steps, [core.value(offset) for offset in offsets], size)
+    width = ir.MemRefType(source.type).element_type.width
+    return boxes_of(core, source, steps, [core.value(offset) for offset in offsets], (size[0], PANEL_BYTES * 8 // width))
 
 
 def boxes_of(
     core: Core, source: ir.Value, steps: list[list[int]], places: list[str], size: tuple[int, int]
 ) -> tuple[str, list[str], int] | None:
-    """The same for elements at `places`, whose indices grow by `steps`; see `window_boxes`."""
+    """The same for elements at `places`, whose indices grow by `steps`, where `size` is that of a box."""
     last, dim = len(places) - 1, row_dimension(steps)
     if dim is None:
         return None
-    element = ir.MemRefType(source.type).element_type
-    columns = PANEL_BYTES * 8 // element.width
     outer = [places[n] for n in range(last - 1, -1, -1) if n != dim]
     coordinates = [places[last], places[dim], *outer, *["0"] * (2 - len(outer))]
-    return core.arguments.window(source, dim - last - 1, columns, size[0]), coordinates, columns
+    return core.arguments.window(source, dim - last - 1, size[1], size[0]), coordinates, size[1]
 
 
 def row_dimension(steps: list[list[int]]) -> int | None:
