@@ -72,7 +72,7 @@ def _sums(unit: Unit, output: int, shape: torch.Size, order: str, over: torch.Te
     if unit.schedule.get("sums") == "slots" or (kernel.outputs[output] == "scatter" and unit.schedule.get("deterministic")):
         apart = kernel.disjoint[output] if kernel.outputs[output] == "scatter" else (False, True, True)
         slots = (1 if apart[0] else programs[0], 1 if apart[2] else batch, 1 if apart[1] else heads)
-    dtype = _narrow(unit, output, shape, batch) or unit.dtypes[output]
+    dtype = dtype_of(unit, output, shape, over)
     size = math.prod(slots) * math.prod(shape) * dtype.itemsize
     if math.prod(slots) > 1 and size > _SLOT_BYTES:
         raise UnsupportedError(
@@ -82,15 +82,15 @@ def _sums(unit: Unit, output: int, shape: torch.Size, order: str, over: torch.Te
     return allocate(kernel.outputs[output], shape, dtype, over.device, order, slots, programs)
 
 
-def _narrow(unit: Unit, output: int, shape: torch.Size, batch: int) -> torch.dtype | None:
-    """Of 16 bits, where what is added has 16 bits and only few programs add to an element: half the memory, which need not be converted.
+def dtype_of(unit: Unit, output: int, shape: torch.Size, over: torch.Tensor) -> torch.dtype:
+    """That of a sum: of 16 bits where what is added has 16 bits and only few programs add to an element.
 
-    Sums of two terms are then what sums in f32 round to; further ones round once more each.
+    That is half the memory, which need not be converted. Sums of two terms are those in f32, rounded; further ones round once more.
     """
     place, apart = f"{output - len(unit.outputs)}:", unit.kernel.disjoint[output]
     told = [part.removeprefix(place) for part in str(unit.schedule.get(_NARROW, "")).split(",") if part.startswith(place)]
-    few = bool(apart) and apart[0] and apart[1] and (apart[2] or batch <= _FEW)
-    return DTYPES[told[0]] if told and few and shape[-1] % 8 == 0 and math.prod(shape) else None
+    few = bool(apart) and apart[0] and apart[1] and (apart[2] or over.shape[0] <= _FEW)
+    return DTYPES[told[0]] if told and few and shape[-1] % 8 == 0 and math.prod(shape) else unit.dtypes[output]
 
 
 def _padded(unit: Unit, output: int, shape: torch.Size, order: str, device: torch.device, align: int) -> OutputMemory:

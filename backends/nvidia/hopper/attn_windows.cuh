@@ -115,19 +115,22 @@ ATTN_DEVICE void store_turned_matrices(uint32_t address, const uint32_t (&m)[4])
 // ---- gradients that take a window's place ----------------------------------------------------------------------------------------------
 
 ATTN_DEVICE float window_element(uint32_t from, float) { return load_shared(from); }
-template <typename Half> ATTN_DEVICE float window_element(uint32_t from, Half) {
+template <typename Half> ATTN_DEVICE Half load_shared_half(uint32_t from) {
   unsigned short bits;
   asm volatile("ld.shared.b16 %0, [%1];" : "=h"(bits) : "r"(from) : "memory");
-  return static_cast<float>(reinterpret_cast<const Half &>(bits));
+  return reinterpret_cast<const Half &>(bits);
 }
+ATTN_DEVICE float window_element(uint32_t from, __half) { return __half2float(load_shared_half<__half>(from)); }
+ATTN_DEVICE float window_element(uint32_t from, __nv_bfloat16) { return __bfloat162float(load_shared_half<__nv_bfloat16>(from)); }
 // Makes a warp's sixteen columns 0 from column `count` on.
 template <typename Element, int Rows> ATTN_DEVICE void clear_columns(uint32_t window, int first, int count, int lane) {
+  const Element zero{};
   warp_sync();
 #pragma unroll 1
   for (int row = lane; row < Rows; row += 32)
 #pragma unroll 1
     for (int column = max(first, count); column < first + 16; ++column)
-      store_element(window + window_place<Rows>(row, column * static_cast<int>(sizeof(Element))), static_cast<Element>(0.0f));
+      store_element(window + window_place<Rows>(row, column * static_cast<int>(sizeof(Element))), zero);
 }
 // Adds a warpgroup's 64 columns to memory that TMA does not add to: `to` is where row 0 and column 0 of the window belong.
 template <typename Element, int Rows>
