@@ -44,8 +44,9 @@ inline void clear(Context &c, char *data, int64_t bytes) {
 // Whether the copy engine reads windows of a tensor in such boxes.
 inline bool is_described(const Tensor &x, const Parameter &p) {
   const int64_t bytes = facts(x.element).bytes;
-  bool fits = p.columns * bytes == p.swizzle && is_aligned(x, 16 / bytes);
-  for (int d = 0; d < x.rank; ++d) fits = fits && x.shape[d] > 0;
+  const int last = x.rank - 1;
+  bool fits = p.columns * bytes == p.swizzle && uintptr_t(x.data) % 16 == 0 && (x.strides[last] == 1 || x.shape[last] == 1);
+  for (int d = 0; d <= last; ++d) fits = fits && x.shape[d] > 0 && (d == last || x.shape[d] == 1 || x.strides[d] * bytes % 16 == 0);
   return fits;
 }
 // The last four dimensions of a tensor, or fewer with ones in front, and rows before its columns.
@@ -79,7 +80,9 @@ inline CUtensorMap map_of(const Tensor &given, const Parameter &p) {
   int swizzle = p.swizzle == 128 ? 3 : p.swizzle == 64 ? 2 : p.swizzle == 32 ? 1 : 0;
   CUresult result = driver().cuTensorMapEncodeTiled(&map, types[x.element], 4, x.data, sizes, steps, box, ones, 0, swizzle, 3, 0);
   check(result, "describing a tensor to the copy engine");
-  return map;
+  uint64_t seen;
+  std::memcpy(&seen, &map, 8);
+  return p.kind == WINDOW && !seen ? CUtensorMap{} : map;  // kernels look at the beginning
 }
 
 }  // namespace attn

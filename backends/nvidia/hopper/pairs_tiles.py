@@ -1,6 +1,7 @@
 """Gradients of dense captured tensors by tiles: weights take the place of the window that they are the gradient of, and TMA adds it."""
 
 from attn_mlir.backends.gpu.structure import body, yielded
+from attn_mlir.backends.host import read_kernel
 from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, key_count, ops_of
 from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, SharedBuffer
@@ -100,9 +101,11 @@ class TileSums:
                 panels, panel = ROWS // width, queries * PANEL_BYTES
                 window = _place(buffer, stage)
                 with writer.block(f"if (attn::is_described({name}))"), writer.block("if (threadIdx.x % 128 == 0)"):
+                    alone = self._alone(op)
                     for number in range(panels):
                         at = ", ".join([f"{column} + {ROWS} * warpgroup + {number * width}", row, *outer])
-                        writer.line(f"attn::tma_add(&{name}, {window} + {panel} * ({panels} * warpgroup + {number}), {at});")
+                        sent = f"(&{name}, {window} + {panel} * ({panels} * warpgroup + {number}), {at});"
+                        writer.line(*([f"if ({alone}) attn::tma_store{sent}", "else"] if alone else []), f"attn::tma_add{sent}")
                     writer.line("attn::bulk_commit();")
                 with writer.block("else"):
                     terms = [f"(long long){place} * {core.arguments.stride(target, n)}" for n, place in enumerate(places)]
@@ -115,6 +118,15 @@ class TileSums:
                         f"attn::add_window<{element}, {queries}>(to, {rows}, {columns}, {window}, {ROWS} * warpgroup, "
                         f"{queries if limit is None else limit}, {key_count(core, self.kernel)}, threadIdx.x % 128);",
                     )
+
+    def _alone(self, op: ir.Operation) -> str:
+        """When one program alone adds to an element, so that it may be stored; "" if never."""
+        grid = read_kernel(self.kernel.function, _outputs(self.kernel.function))
+        arguments = list(self.kernel.function.regions[0].blocks[0].arguments)
+        chunk, head, batch = grid.disjoint[arguments.index(op.operands[0]) + 1 + len(grid.outputs) - len(arguments)] or (False,) * 3
+        one_head = f"attn::load_shared_int(shared + {self.layout.group}) == 1"
+        one_batch = [] if batch else [f"{self.core.arguments.size(self.kernel.over, 0)} == 1"]
+        return " && ".join([*one_batch, one_head]) if chunk and head and not self.core.packed else ""
 
     def free(self) -> None:
         """Waits until TMA has read those of a step."""
@@ -167,6 +179,10 @@ class TileStores:
 def element_place(start: str) -> str:
     """Where element n = 2 h + e of queries `c` is in a window of f32."""
     return f"({start} ^ n % 2 * 16 ^ n / 2 * 32) + {PANEL_BYTES} * (8 * c + n % 2)"
+
+
+def _outputs(function: ir.Operation) -> int:
+    return len(ir.ArrayAttr(ir.DictAttr(function.attributes["tile.kernel"])["outputs"]))
 
 
 def _place(buffer: SharedBuffer, stage: str) -> str:

@@ -1,5 +1,5 @@
 // Gradients of dense captured tensors in a kernel of pairs: each warp writes what it adds where its part of the window was, and TMA adds boxes of it
-// once all is there; the window's stage is free when they have been read. Sums of one tensor may be of 16 bits.
+// once all is there, or stores it where one program alone adds to an element; the window's stage is free when they have been read. Sums of one tensor may be of 16 bits.
 // RUN: attn-opt %s -p 'attn-differentiate{functions=bwd wrt=q+k+v+arg3 only=true},attn-simplify,attn-outline{keep-hosts=false}' > %t
 // RUN: attn-translate %t --to cuda | FileCheck %s
 // RUN: attn-opt %t -p nvidia-kernel | FileCheck %s --check-prefix=SCHEDULE
@@ -18,6 +18,7 @@
 // CHECK:     attn::fence_proxy_async();
 // CHECK:     attn::named_sync(1, 256);
 // CHECK:     if (attn::is_described([[MAP:out3_window_64x64_2]])) {
+// CHECK:       if (arg1_n0 == 1 && attn::load_shared_int(shared + {{[0-9]+}}) == 1) attn::tma_store(&[[MAP]],
 // CHECK:       attn::tma_add(&[[MAP]], shared + [[WINDOW]] + 16384 * stage + 8192 * (1 * warpgroup + 0), {{n_[0-9]+}} + 64 * warpgroup
 // CHECK-NEXT:  attn::bulk_commit();
 // CHECK:     attn::add_window<__half, 64>(to, {{.*}}, 64 * warpgroup, 64, [[COUNT]], threadIdx.x % 128);
