@@ -78,7 +78,7 @@ def early_value(block: ir.Block, product: ir.Value, divisions: bool = True) -> i
     """
     operations = [view.operation for view in block.operations]
     of_product = _reached(operations, lambda op: op.name == "tensor.extract" and op.operands[0] == product)
-    mixed = _reached(operations, lambda op: op.name == "tensor.extract" and op.operands[0] != product and not _is_window(op.operands[0]))
+    mixed = _reached(operations, lambda op: op.name == "tensor.extract" and op.operands[0] != product)
     for op in reversed(operations[:-1]):
         value = op.results[0] if len(list(op.results)) else None
         if value is None or value not in of_product or value in mixed or not isinstance(value.type, ir.F32Type):
@@ -92,12 +92,6 @@ def early_value(block: ir.Block, product: ir.Value, divisions: bool = True) -> i
         if all(any(result in inside for result in user.results) for user in users):
             return value
     return None
-
-
-def _is_window(tile: ir.Value) -> bool:
-    """Whether a tile is there before any product: a window or band of a captured tensor."""
-    op = maker(tile)
-    return op is not None and op.name in ("tile.load_window", "tile.band")
 
 
 def _reached(operations: list[ir.Operation], starts: Callable[[ir.Operation], bool]) -> set[ir.Value]:

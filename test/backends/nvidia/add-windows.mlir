@@ -7,7 +7,8 @@
 // SCHEDULE:  tile.schedule = {{.*}} narrow = "-1:f16"
 
 // CHECK:     uint32_t tile_bits[4];
-// CHECK:     const float [[WEIGHT:[a-z0-9_]+]] = early * {{.*}};
+// CHECK:     const float [[P:[a-z0-9_]+]] = exp2f(fmaf(of_window
+// CHECK:     const float [[WEIGHT:[a-z0-9_]+]] = [[P]] * {{.*}};
 // CHECK:     of_tile[2 * h + e] = [[WEIGHT]];
 // CHECK:     tile_bits[c % 2 * 2 + h] = attn::pack_f16(of_tile[2 * h], of_tile[2 * h + 1]);
 // CHECK:     if (c % 2) attn::store_turned_matrices(window_at + 1024 * (c - 1), tile_bits);

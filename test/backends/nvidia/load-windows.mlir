@@ -50,7 +50,6 @@
 // BWD:       attn::window_arrive(
 // BWD:       if (c % 2 == 0) attn::load_turned_matrices(window_at + 1024 * c, window_bits);
 // BWD:       exp2f(fmaf(of_window
-// BWD:       attn::wgmma_wait<0>();
 
 func.func @attention(%q: tensor<?x?x?x64xf16>, %k: tensor<?x?x?x64xf16>, %v: tensor<?x?x?x64xf16>, %bias: tensor<?x?x?xf16>) -> tensor<?x?x?x64xf16> attributes {} {
   %o = "attn.attention"(%q, %k, %v) ({
