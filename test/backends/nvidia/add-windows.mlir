@@ -15,14 +15,14 @@
 // CHECK-NOT: attn::add_global(
 
 // Keys that do not exist add zeros. All weights are there behind the barrier of the sums over keys.
-// CHECK:     attn::clear_columns<__half, 64>(shared + [[WINDOW:[0-9]+]] + 16384 * stage, 64 * warpgroup + 16 * warp, [[COUNT:n_[0-9]+]], lane);
+// CHECK:     attn::clear_columns<__half, 128>(shared + [[WINDOW:[0-9]+]] + 32768 * stage, 64 * warpgroup + 16 * warp, [[COUNT:n_[0-9]+]], lane);
 // CHECK:     attn::fence_proxy_async();
 // CHECK:     attn::named_sync(1, 256);
-// CHECK:     if (attn::is_described([[MAP:out3_window_64x64_2]])) {
+// CHECK:     if (attn::is_described([[MAP:out3_window_64x128_2]])) {
 // CHECK:       if (arg1_n0 == 1 && attn::load_shared_int(shared + {{[0-9]+}}) == 1) attn::tma_store(&[[MAP]],
-// CHECK:       attn::tma_add(&[[MAP]], shared + [[WINDOW]] + 16384 * stage + 8192 * (1 * warpgroup + 0), {{n_[0-9]+}} + 64 * warpgroup
+// CHECK:       attn::tma_add(&[[MAP]], shared + [[WINDOW]] + 32768 * stage + 16384 * (1 * warpgroup + 0), {{n_[0-9]+}} + 64 * warpgroup
 // CHECK-NEXT:  attn::bulk_commit();
-// CHECK:     attn::add_window<__half, 64>(to, {{.*}}, 64 * warpgroup, 64, [[COUNT]], threadIdx.x % 128);
+// CHECK:     attn::add_window<__half, 128>(to, {{.*}}, 64 * warpgroup, 128, [[COUNT]], threadIdx.x % 128);
 
 // The sums over keys are sent later, and may still be read.
 // CHECK:     attn::tma_add(&out1_map
