@@ -72,10 +72,10 @@ class TestOnGpu:
             wide = q.double(), scaled(k, scales["k_descale"]), scaled(v, scales["v_descale"])
             seen = torch.ones(sq, skv, dtype=torch.bool).tril() if causal else None
             right = dense(*wide, mask=seen)
-            given = [x.cuda() for x in (q, k, v)]
-            on = {name: x.float().cuda() for name, x in scales.items()}
-            o = attention(*given, mask_mod=mask, **on)
-            assert o.dtype == q_type and torch.equal(o, attention(*given, mask_mod=mask, **on))
+            q, k, v = q.cuda(), k.cuda(), v.cuda()
+            on: dict[str, Any] = {"mask_mod": mask, **{name: x.float().cuda() for name, x in scales.items()}}
+            o = attention(q, k, v, **on)
+            assert o.dtype == q_type and torch.equal(o, attention(q, k, v, **on))
             error = (o.double().cpu() - right).norm() / (right.norm() + 1e-2)
             assert error < (2e-3 if q_type == torch.float16 else 1e-2), (sq, skv, float(error))
 
@@ -86,10 +86,8 @@ class TestOnGpu:
         table = torch.randperm(24)[: 3 * 8].view(3, 8).int()
         table = torch.cat([table, table.flip(0), table.flip(1)], 1)
         ends = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()]).int()
-        o = attention_varlen(
-            q.cuda(), *(x.cuda() for x in pages), ends.cuda(), seqused_k=torch.tensor(used).int().cuda(), block_table=table.cuda(),
-            max_seqlen_q=40, max_seqlen_k=300,
-        )  # fmt: skip
+        more: dict[str, Any] = {"seqused_k": torch.tensor(used).int().cuda(), "block_table": table.cuda(), "max_q": 40, "max_k": 300}
+        o = attention_varlen(q.cuda(), pages[0].cuda(), pages[1].cuda(), ends.cuda(), **more)
         for n, (first, last) in enumerate(zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)):
             k, v = (x[table[n].long()].transpose(0, 1).flatten(1, 2)[None, :, : used[n]].double() for x in pages)
             right = dense(q[None, first:last].transpose(1, 2).double(), k, v)

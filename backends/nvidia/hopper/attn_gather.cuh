@@ -71,30 +71,31 @@ template <typename Half, typename Byte> ATTN_DEVICE void store_widened(uint32_t 
                  : "memory");
   }
 }
-// As `gather_rows`, of a tensor of 8 bits. A lane has several loads under way before it stores what they brought.
+// As `gather_rows`, of a tensor of 8 bits, which has at least one row. A lane has all of its loads, or eight, under way before it stores what
+// they brought: so rows that there are not are read, too, at another place, and zeros are stored.
 template <int Rows, int Columns, typename Half, typename Byte>
 ATTN_DEVICE void widen_rows(const unsigned char *from, long long page_stride, long long row_stride, uint32_t message, uint32_t to,
                             uint32_t barrier, int gatherer, int lane) {
-  constexpr int kParts = Columns / 16, kCopies = Rows * kParts, kThreads = 32 * kGatherers, kAhead = 4;
+  constexpr int kParts = Columns / 16, kCopies = Rows * kParts, kThreads = 32 * kGatherers, kRounds = (kCopies + kThreads - 1) / kThreads;
+  constexpr int kAhead = kRounds < 8 ? kRounds : 8;
 #pragma unroll 1
   for (int begin = 32 * gatherer + lane; begin < kCopies; begin += kThreads * kAhead) {
-    uint32_t bytes[kAhead][4];
+    uint32_t bytes[kAhead][4], there = 0;
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      const int n = begin + kThreads * i, row = n / kParts;
-      bytes[i][0] = bytes[i][1] = bytes[i][2] = bytes[i][3] = 0;
-      if (n < kCopies) {
-        int page, place;
-        asm volatile("ld.shared.v2.s32 {%0, %1}, [%2];" : "=r"(page), "=r"(place) : "r"(message + row * 8) : "memory");
-        if (page >= 0)
-          asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
-                       : "=r"(bytes[i][0]), "=r"(bytes[i][1]), "=r"(bytes[i][2]), "=r"(bytes[i][3])
-                       : "l"(from + page * page_stride + place * row_stride + n % kParts * 16));
-      }
+      const int n = min(begin + kThreads * i, kCopies - 1);
+      int page, place;
+      asm volatile("ld.shared.v2.s32 {%0, %1}, [%2];" : "=r"(page), "=r"(place) : "r"(message + n / kParts * 8) : "memory");
+      const unsigned char *at = from + n % kParts * 16;
+      if (page >= 0) at += page * page_stride + place * row_stride, there |= 1u << i;
+      asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(bytes[i][0]), "=r"(bytes[i][1]), "=r"(bytes[i][2]), "=r"(bytes[i][3]) : "l"(at));
     }
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       const int n = begin + kThreads * i, row = n / kParts, first = n % kParts * 16;
+#pragma unroll
+      for (int word = 0; word < 4; ++word) bytes[i][word] = there >> i & 1 ? bytes[i][word] : 0;
       if (n < kCopies) store_widened<Half, Byte>(to + first / 64 * (Rows * 128) + row * 128, row, first, bytes[i]);
     }
   }

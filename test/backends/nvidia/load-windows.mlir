@@ -8,7 +8,7 @@
 // RUN: sed 's/attributes {}/attributes {tile.choices = {windows = 0}}/' %s | attn-translate --to cuda - | FileCheck %s --check-prefix=WITHOUT
 // RUN: attn-opt %s -p 'attn-differentiate{functions=bwd wrt=q+k+v only=true},attn-simplify,attn-outline{keep-hosts=false}' | attn-translate --to cuda - | FileCheck %s --check-prefix=BWD
 
-// IR:        tile.schedule = {{.*}} windows = 2 : i64}
+// IR:        tile.schedule = {{.*}} stages = 4 : i64, {{.*}} windows = 1 : i64}
 // IR:        "tile.load_window"(%arg3, {{.*}}) {column_steps = array<i64: 0, 0, 1>, row_steps = array<i64: 0, 1, 0>} : {{.*}} -> tensor<192x?xf16>
 // IR:        tensor.extract %{{.*}} : tensor<192x?xf16>
 
