@@ -217,3 +217,19 @@ class TestOnGpu:
         other = odd_rows(bias)
         with pytest.warns(PerformanceWarning, match="TMA does not copy tiles of a captured tensor whose address and strides"):
             attention(q, k, v, score_mod=lambda s, b, h, i, j: s + other[h, i, j] * 2)
+
+    @pytest.mark.parametrize("head", [64, 128, 256])
+    @pytest.mark.parametrize("mask", [None, masks.causal()], ids=["full", "causal"])
+    def test_without_gradients(self, head: int, mask: Any) -> None:
+        """Kernels that keep old maxima, and read their windows again where these are too small."""
+        for sq, skv in ((17, 127), (1000, 1000), (640, 2048)):
+            q = torch.randn(B, H, sq, head, device="cuda", dtype=torch.float16)
+            k, v = torch.randn(2, B, H, skv, head, device="cuda", dtype=torch.float16)
+            bias = torch.randn(H, sq, skv, device="cuda").half()
+            bias[..., skv // 3] += 30  # later maxima are far above the first ones
+            o = attention(q, k, v, score_mod=lambda s, b, h, i, j, t=bias: s + t[h, i, j], mask_mod=mask)
+            s = q.double() @ k.double().mT * head**-0.5 + bias.double()
+            if mask is not None:
+                s = s.masked_fill(torch.ones(sq, skv, dtype=torch.bool, device="cuda").triu(1), -torch.inf)
+            right = torch.softmax(s, -1) @ v.double()
+            assert (o.double() - right).norm() / right.norm() < 5e-3, (sq, skv)
