@@ -19,7 +19,7 @@ class NvidiaFacts:
     `head` and `value` are the columns of q and of v, `bits` of an element of them; `masked`: some blocks are skipped or partial;
     `products`: how many products of queries and keys a pair needs; `biased`: scores read f32 of a captured tensor for every pair;
     `scattered`: there is a gradient of a dense bias, which is not added by tiles of 16 bits where it is `apart`: it has 32, an order is
-    asked for, or weights are dropped. `widened`: k and v have fewer bits than q.
+    asked for, or weights are dropped.
     """
 
     grid: str
@@ -31,7 +31,6 @@ class NvidiaFacts:
     biased: bool = False
     scattered: bool = False
     apart: bool = False
-    widened: bool = False
 
 
 def facts_of(function: ir.Operation) -> NvidiaFacts | None:
@@ -39,9 +38,8 @@ def facts_of(function: ir.Operation) -> NvidiaFacts | None:
     for online in find_all(function, "attn.online"):
         head, value, bits = _columns([online.operands[0], online.operands[2]])
         products = 1 + len(pieces(online, "attn.product"))
-        widened = ir.RankedTensorType(online.operands[1].type).element_type.width < bits
         masked = bool(pieces(online, "attn.mask"))
-        return NvidiaFacts("rows", head, value, bits, masked, products, _is_biased(online), widened=widened)
+        return NvidiaFacts("rows", head, value, bits, masked, products, _is_biased(online))
     for pairs in find_all(function, "attn.pairs"):
         products = pieces(pairs, "attn.product")
         head, value, bits = _columns([products[0].operands[0], products[-1].operands[0]])
@@ -96,8 +94,6 @@ def blocks_with_captures(facts: NvidiaFacts) -> tuple[int, int] | None:
     columns = max(facts.head, facts.value)
     if facts.biased and 64 < columns <= 128 and facts.products == 1:
         return 128, 96  # shared memory has room for a window of f32 beside two stages of keys
-    if facts.widened and columns <= 64 and facts.products == 1:
-        return 128, 128  # producers that widen rows need registers
     return (128, 64) if facts.scattered and (facts.apart or columns > 64) and columns <= 128 and facts.products == 2 else None
 
 

@@ -85,8 +85,6 @@ class CudaLauncher:
         self._aligned = {p.argument: p.align for p in code.parameters if p.kind == "pointer" and p.align}
         self.counts = any(p.kind == "counter" for p in code.parameters)
         """Whether the kernel has a counter, which a CUDA graph must not share with other launches."""
-        self.unread: set[int] = set()
-        """Arguments that had windows which the copy engine could not read, in some launch."""
         self._packed: dict[Any, PackedLaunch | tuple[int, ...]] = {}
 
     def __call__(self, arguments: Sequence[Any]) -> tuple[int, ...]:
@@ -149,8 +147,6 @@ class CudaLauncher:
             ("map", _map(arguments[p.argument], p)) if p.kind in (*_MAPPED, _WINDOW) else value_of(p, arguments, blocks, address)
             for p in code.parameters
         ]
-        windows = zip(code.parameters, values, strict=True)
-        self.unread.update(p.argument for p, (_, value) in windows if p.kind == _WINDOW and not any(value))
         return PackedLaunch(values, cuda.config(grid, code.threads, code.shared_bytes, stream, code.cluster))
 
     def _extents(self, arguments: Sequence[Any]) -> Sequence[int]:

@@ -148,19 +148,7 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         for seen, outputs in slices_of(unit, operands, memory):
             copied = launcher([*arguments_of(unit.kernel, seen, outputs, packed_turns(unit, seen)), *turn_counters(unit, seen)])
             self.tell_copied(step, operands, copied)
-        if launcher.unread:
-            self._tell_unread(step.kernel, sorted(number for number in launcher.unread if number < len(operands)))
-            launcher.unread.clear()
         return [each.result() for each in memory]
-
-    def _tell_unread(self, name: str, numbers: list[int]) -> None:
-        """Tells that windows of these operands of a kernel come without TMA."""
-        reason = (
-            "TMA does not copy tiles of a captured tensor whose address and strides are no multiples of 16 bytes, or whose last dimension "
-            "is not dense: capture one whose rows begin at multiples of 16 bytes, for example a view of one with more columns"
-        )
-        for listener in self.listeners if numbers else ():
-            listener({name: reason})
 
     def decode(self, inputs: Sequence[Any], layout: str, keys: int) -> list[torch.Tensor] | None:
         with torch.cuda.device(inputs[0].device) if inputs[0].is_cuda else contextlib.nullcontext():

@@ -197,7 +197,7 @@ def test_a_planted_fault_is_found(name: str) -> None:
         (inputs(3, 40, 64, E4), {"query_mod": lambda x: x * 0.5}, "a load makes bf16 of f8E4M3FN"),
         (inputs(3, 40, 32, E4), {}, "rows of 64, 128, 192 or 256 elements"),
         (inputs(3, 40, 64, torch.float8_e4m3fnuz), {}, "f8E4M3FNUZ.*there are, with f8E4M3FN and f8E5M2"),
-        ([inputs(3, 40, 64, E4)[0].float(), *inputs(3, 40, 64, E4)[1:]], {}, "beside q of f32 yet"),
+        ([inputs(3, 40, 64, E4)[0].half(), *inputs(3, 40, 64, E4)[1:]], {}, "beside q of f16 yet"),
         (inputs(3, 40, 64, E4), {"out_dtype": E4}, "give no 8-bit o yet"),
     ],
 )

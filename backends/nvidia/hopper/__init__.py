@@ -9,7 +9,6 @@ from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.structure import body
 from attn_mlir.backends.nvidia.hopper.channel_read import channels_of, read_channels
 from attn_mlir.backends.nvidia.hopper.channel_scan import emit_channels, plan_channels
-from attn_mlir.backends.nvidia.hopper.gathered_rows import widens
 from attn_mlir.backends.nvidia.hopper.pairs import emit_pairs, plan_pairs
 from attn_mlir.backends.nvidia.hopper.plan import plan_rows
 from attn_mlir.backends.nvidia.hopper.plan_windows import plan_with_windows
@@ -26,8 +25,6 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
 
-NARROW_ADVICE = "dequantise them, for example k = (k.float() * k_descale).to(torch.bfloat16), or compute on the CPU"
-
 
 def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | Refusal | None:
     """The schedule of a kernel with matrix products, or why it is left to a slower emitter; None for other kernels and other chips."""
@@ -35,24 +32,15 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
         return None
     match grid_kind(kernel):
         case "rows":
-            fields = _plan_rows(kernel, target, choices)
-            if isinstance(fields, Refusal) and widens(kernel):
-                raise UnsupportedError(f"8-bit k and v beside wider q: {fields}; {NARROW_ADVICE}")
-            return fields
+            if choices.get("values") == "keys":
+                return plan_shared(kernel, target, choices)
+            return plan_with_windows(kernel, lambda some, wanted: plan_rows(some, target, wanted), choices)
         case "pairs":
             return plan_with_windows(kernel, lambda some, wanted: plan_pairs(some, target, wanted), choices)
         case "chunks":
             fields = plan_scan(kernel, target, choices) or plan_channels(kernel, target, choices)
             return fields or plan_values(kernel, target, choices) or _other_scan(kernel)
     return None
-
-
-def _plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | Refusal | None:
-    if choices.get("values") == "keys":
-        if widens(kernel):
-            return Refusal("keys that are values, too, have 16 bits")
-        return plan_shared(kernel, target, choices)
-    return plan_with_windows(kernel, lambda some, wanted: plan_rows(some, target, wanted), choices)
 
 
 def _other_scan(kernel: ir.Operation) -> Refusal | None:

@@ -1,7 +1,5 @@
 """Keys in pages of any size (key lists of single keys): the warps of the producer copy each row from where a table says it is.
 
-Keys and values of 8 bits beside 16-bit queries come so, too, in pages or not: what is copied is widened on the way.
-
 One of them decides what is loaded, as everywhere, and tells the others for each stage where its rows are, through shared memory.
 """
 
@@ -9,33 +7,16 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.dialects.elements import is_eight_bit
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
-from attn_mlir.passes.regions import find_all
 
 HEADER = "attn_gather.cuh"
 ARRIVALS = "1 + 32 * attn::kGatherers"
 """Those of a full stage: each lane's, when what it copied is there, and one when the rest is."""
 GATHERING = {1: (240, 72), 2: (216, 72)}
 """By the number of consumer warpgroups: registers of a consumer and of a producer thread."""
-WIDENING = {**GATHERING, 3: (152, 56)}
-"""The same where rows are widened."""
-_ALIGN, _NARROW_ALIGN = 8, 16
-"""Elements of what a lane copies at a time, of 16 and of 8 bits."""
-_C_TYPES = {"f16": "__half", "bf16": "__nv_bfloat16"}
-WIDENED = {"f8E4M3FN": "attn::E4M3", "f8E5M2": "attn::E5M2"}
-"""Elements of 8 bits that rows are widened from, and their names in C++."""
-
-
-def is_narrow(source: ir.Value) -> bool:
-    """Whether a tensor has elements of 8 bits."""
-    return is_eight_bit(ir.MemRefType(source.type).element_type)
-
-
-def widens(kernel: ir.Operation) -> bool:
-    """Whether a kernel loads elements of 8 bits, which become 16 bits on their way."""
-    return any(is_narrow(load.operands[0]) for load in find_all(kernel, "tile.load"))
+_ALIGN = 8
+"""Elements of what a lane copies at a time."""
 
 
 class Ring(Protocol):
@@ -45,7 +26,6 @@ class Ring(Protocol):
     rows: int
     columns: int
     stages: int
-    element: str
     turn: str
 
     def at(self, turn: str = "") -> str: ...
@@ -69,9 +49,8 @@ class GatheredRows:
 
     def reserve(self, ring: Ring, constant: str) -> None:
         """Makes room for messages about the stages of a ring. Raises UnsupportedError for rows that no lane copies."""
-        align = _NARROW_ALIGN if is_narrow(ring.source) else _ALIGN
-        if ring.columns % align or ring.rows % 16:
-            raise UnsupportedError(f"hopper: rows are copied one by one where they have a multiple of {align} columns, not {ring.columns}")
+        if ring.columns % _ALIGN or ring.rows % 16:
+            raise UnsupportedError(f"hopper: rows are copied one by one where they have a multiple of {_ALIGN} columns, not {ring.columns}")
         self.layout.barrier(f"{constant}Asked", ring.stages, 1)
         self.layout.slot(f"{constant}Rows", ring.stages * self._bytes(ring))
         self.rings.append((ring, constant))
@@ -80,18 +59,9 @@ class GatheredRows:
         """Page and place of each row, and the head, or -1 where no more is asked for."""
         return 8 * ring.rows + 16
 
-    def find(self, ring: Ring, table: ir.Value | None, place: list[str]) -> None:
-        """Lane l looks where rows l, l + 32, ... of a block at `place` are. Pages that there are not are as rows that there are not.
-
-        Without a table, a batch entry is a page.
-        """
+    def find(self, ring: Ring, table: ir.Value, place: list[str]) -> None:
+        """Lane l looks where rows l, l + 32, ... of a block at `place` are. Pages that there are not are as rows that there are not."""
         core, (begin, _, batch, count), each = self.core, place, -(-ring.rows // 32)
-        if table is None:
-            core.writer.line(f"int pages[{each}], places[{each}];")
-            with core.writer.unrolled("i", each):
-                core.writer.line(f"const int row = 32 * i + lane, at = {begin} + row;")
-                core.writer.line(f"pages[i] = row < {count} ? {batch} : -1, places[i] = at;")
-            return
         size, pages = core.arguments.size(ring.source, 2), core.arguments.size(ring.source, 0)
         core.writer.line(f"int pages[{each}], places[{each}];")
         with core.writer.unrolled("i", each):
@@ -128,13 +98,8 @@ class GatheredRows:
         arguments = self.core.arguments
         pages, rows, heads = (arguments.stride(ring.source, dim) for dim in (0, 2, 1))
         to = f"{ring.at(turn)}, {ring.barrier('full', turn)}, {gatherer}, lane"
-        if is_narrow(ring.source):
-            kind, byte = _C_TYPES[ring.element], WIDENED[str(ir.MemRefType(ring.source.type).element_type)]
-            name, size = f"widen_rows<{ring.rows}, {ring.columns}, {kind}, {byte}>", _NARROW_ALIGN
-        else:
-            name, size = f"gather_rows<{ring.rows}, {ring.columns}>", _ALIGN
         self.core.writer.line(
-            f"attn::{name}({arguments.pointer(ring.source, size)} + {head} * {heads}, {pages}, {rows},",
+            f"attn::gather_rows<{ring.rows}, {ring.columns}>({arguments.pointer(ring.source, _ALIGN)} + {head} * {heads}, {pages}, {rows},",
             f"    message, {to});",
         )
 

@@ -7,7 +7,7 @@ from math import gcd
 
 from attn_mlir.backends.gpu.input_limits import PAGE_ROWS
 from attn_mlir.backends.nvidia.hopper.core import Core, check_element
-from attn_mlir.backends.nvidia.hopper.gathered_rows import ARRIVALS, GatheredRows, is_narrow
+from attn_mlir.backends.nvidia.hopper.gathered_rows import ARRIVALS, GatheredRows
 from attn_mlir.backends.nvidia.hopper.tiles import SharedTile, panels, round_up, tile_bytes
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES
 from attn_mlir.errors import UnsupportedError
@@ -151,7 +151,7 @@ class SharedMemory:
             constant, gathered = f"k{name[0].upper()}{name[1:]}", self._gathered(source)
             sections = -(-panels(columns) // SECTION) if self.in_sections and not gathered else 1
             self.rings[key] = TileRing(
-                name, source, rows, columns, check_element(load, load.results[0] if gathered else source), stages,
+                name, source, rows, columns, check_element(load, source), stages,
                 self.layout.tile(constant, stages * tile_bytes(rows, columns)),
                 self.layout.barrier(f"{constant}Full", stages * sections, ARRIVALS if gathered else 1),
                 self.layout.barrier(f"{constant}Free", stages, of_warps(self.warps)), sections=sections,
@@ -178,7 +178,7 @@ class SharedMemory:
         return tile
 
     def _gathered(self, source: ir.Value) -> bool:
-        return self.gathered is not None and (self.core.table_of(source) is not None or is_narrow(source))
+        return self.gathered is not None and self.core.table_of(source) is not None
 
     # ---- the producer
 
@@ -192,7 +192,7 @@ class SharedMemory:
     def fill(self, ring: TileRing, place: list[str]) -> None:
         """Fills the next stage of the ring with the rows at `place`: first one, head, batch, how many. The caller counts the turn."""
         writer = self.core.writer
-        with self.core.scope("") if self.core.table_of(ring.source) is not None or self._gathered(ring.source) else nullcontext():
+        with self.core.scope("") if self.core.table_of(ring.source) is not None else nullcontext():
             self.find_pages(ring, place)
             writer.line(f"attn::barrier_wait({ring.barrier('free')}, ({ring.parity()}) ^ 1);")
             self.send(ring, place, elected="attn::elect_one()")
@@ -234,10 +234,10 @@ class SharedMemory:
     def find_pages(self, ring: TileRing, place: list[str]) -> None:
         """Each lane looks for the page of PAGE_ROWS rows of a block of keys at `place`; nothing where these do not lie in pages."""
         core, source, table = self.core, ring.source, self.core.table_of(ring.source)
-        if self.gathered is not None and self._gathered(source):
-            self.gathered.find(ring, table, place)
-            return
         if table is None:
+            return
+        if self.gathered is not None:
+            self.gathered.find(ring, table, place)
             return
         size, (begin, _, batch, count) = core.arguments.size(source, 2), place
         page = core.arguments.element(table, [batch, f"(first / {size})"])
@@ -254,13 +254,13 @@ class SharedMemory:
         PAGE_ROWS that a sequence ends in come one by one.
         """
         core, writer = self.core, self.core.writer
-        if self.gathered is not None and self._gathered(ring.source):
-            self.gathered.send(ring, place[1], lines)
-            return
         if core.table_of(ring.source) is None:
             with writer.block(f"if ({elected})"):
                 writer.line(*lines)
                 self.copy_stage(ring, place)
+            return
+        if self.gathered is not None:
+            self.gathered.send(ring, place[1], lines)
             return
         if ring.rows % PAGE_ROWS or ring.rows > 32 * PAGE_ROWS:
             raise UnsupportedError(f"hopper: blocks of keys in pages are multiples of {PAGE_ROWS}, not {ring.rows}")

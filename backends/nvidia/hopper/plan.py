@@ -12,7 +12,7 @@ from attn_mlir.backends.nvidia.hopper.dropout import besides_dropout
 from attn_mlir.backends.nvidia.hopper.dropout_ahead import possible
 from attn_mlir.backends.nvidia.hopper.dropout_lanes import possible as lanes_possible
 from attn_mlir.backends.nvidia.hopper.flat import fits
-from attn_mlir.backends.nvidia.hopper.gathered_rows import GATHERING, WIDENED, WIDENING, widens
+from attn_mlir.backends.nvidia.hopper.gathered_rows import GATHERING
 from attn_mlir.backends.nvidia.hopper.makers import MAKERS
 from attn_mlir.backends.nvidia.hopper.row_intervals import later_rows_see_more, rows_of, skips
 from attn_mlir.backends.nvidia.hopper.row_kernels import RowsKernel
@@ -49,12 +49,9 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
     if rows % ROWS or keys % 16 or not 1 <= rows // ROWS <= 4 or keys > 256:
         return Refusal(f"blocks have a multiple of 64 rows up to 256 and of 16 keys up to 256, not {rows} and {keys}")
     for load in find_all(kernel, "tile.load"):
-        element, made = ir.MemRefType(load.operands[0].type).element_type, ir.RankedTensorType(load.results[0].type).element_type
-        if str(element) not in ("f16", "bf16", *WIDENED) or str(made) not in ("f16", "bf16"):
+        element = ir.MemRefType(load.operands[0].type).element_type
+        if str(element) not in ("f16", "bf16"):
             return Refusal(f"matrix products take f16 or bf16, not {element}", load)
-    wide = widens(kernel)
-    if wide:
-        choices = {**choices, "gather": 1}
     warpgroups = rows // ROWS
     looks = _looks(kernel)
     consumer, producer = (_LOOKING if looks else _REGISTERS)[warpgroups]
@@ -69,8 +66,8 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
     if find_all(kernel, "attn.kept"):
         fields |= {"dropout": able["dropout"], "makers": MAKERS}
     fields.update({name: choices[name] for name in ("windows", "gather") if name in choices})
-    if choices.get("gather") and warpgroups in (copied := WIDENING if wide else GATHERING):
-        fields |= dict(zip(("consumer_registers", "producer_registers"), copied[warpgroups], strict=True))
+    if choices.get("gather") and warpgroups in GATHERING:
+        fields |= dict(zip(("consumer_registers", "producer_registers"), GATHERING[warpgroups], strict=True))
     if narrow and warpgroups == 3 and _lean(kernel) and not looks:
         # Measured on an H200, 2026-11-22: what warpgroups do about blocks of keys of their own costs more than it saves.
         fields.update(able | {"partial": "block", "skip": 0})
