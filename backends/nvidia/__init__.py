@@ -18,6 +18,7 @@ BACKEND = Backend(
         "nvidia-gather-products": "passes.gather_products:GatherProducts",
         "nvidia-load-windows": "passes.load_windows:NvidiaLoadWindows",
         "nvidia-float32-products": "passes.float32_products:Float32Products",
+        "nvidia-prepare-chunks": "passes.prepare_chunks:PrepareChunks",
         "warp-assign-layouts": "passes.assign_layouts:AssignLayouts",
         "warp-order-tiles": "passes.order_tiles:OrderTiles",
         "warp-join-loops": "passes.join_loops:JoinLoops",

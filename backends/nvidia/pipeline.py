@@ -1,10 +1,14 @@
 """The pipelines of the NVIDIA backend as text."""
 
+from collections.abc import Sequence
+
+from attn_mlir.backends.program import prepare_derivative
+
 TILED = (
     "attn-simplify,nvidia-slice-values,attn-resolve-masks,attn-online-rewrite,attn-fit-range,attn-chunk-rewrite{channel-chunk=32},attn-guard-empty-rows,nvidia-choose-blocks,nvidia-numerics,"
     "attn-tile{block-q=128 block-kv=128 whole=true},canonicalize,cse,attn-choose-kept,"
     "gpu-narrow-bounds,gpu-keep-max,gpu-narrow-comparisons,gpu-float-positions,gpu-tanh{keep-approximate=true},gpu-logistic,gpu-sink-factors,gpu-row-terms,gpu-fold-scale,gpu-exp2,gpu-shift-exponents,"
-    "gpu-merge-sums,canonicalize,cse,gpu-share-reciprocals,nvidia-gather-products,nvidia-float32-products,canonicalize,cse,tile-schedule{target=nvidia}"
+    "gpu-merge-sums,canonicalize,cse,gpu-share-reciprocals,nvidia-gather-products,nvidia-float32-products,canonicalize,cse,nvidia-prepare-chunks,canonicalize,cse,tile-schedule{target=nvidia}"
 )
 """From stage 0 to scheduled kernels."""
 
@@ -30,6 +34,15 @@ def outline(arch: str) -> str:
     """From a differentiated program to kernels at stage 0, for a chip."""
     chosen = f"nvidia-choose-intervals{{arch={arch}}},attn-simplify,{split(arch)}"
     return f"{chosen}attn-simplify,attn-apply-mods,attn-outline{{gradients-apart=true}}"
+
+
+APART = "apart=true"
+"""How delta rules in 16 bits are differentiated: by scans that matrix instructions multiply at their full rate."""
+
+
+def derivative(function: str, wrt: Sequence[str], arch: str, segment: int = 0) -> tuple[str, str]:
+    """See `prepare_derivative`. Scans that are cut into segments stay those of all sizes and types."""
+    return prepare_derivative(function, wrt, outline(arch), segment, options="" if segment else APART)
 
 
 def split(arch: str) -> str:

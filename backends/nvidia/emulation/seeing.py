@@ -14,7 +14,7 @@ from attn_mlir.backends.nvidia.forming.facts import target_of
 from attn_mlir.backends.nvidia.forming.refusal import reasons
 from attn_mlir.backends.nvidia.units import round_results
 from attn_mlir.backends.nvidia.warp import kernel_code, rules_for
-from attn_mlir.backends.program import prepare_derivative, reported
+from attn_mlir.backends.program import reported
 from attn_mlir.backends.seen import Facts, Seen, StageRecorder, Timeline
 from attn_mlir.dialects import loaded
 from attn_mlir.mlir import ir
@@ -39,7 +39,7 @@ def see(
 ) -> Seen:
     """See `Backend.see`; `compiled` tells what a compiler says of kernels."""
     recorder = StageRecorder(source)
-    prepared = prepare_derivative(function, wrt, pipeline.outline(CHIPS[device]))
+    prepared = pipeline.derivative(function, wrt, CHIPS[device])
     with reported(), loaded() as context:
         module, host = watched(context, recorder, prepared, choices_of(device), pipeline.TILED, "NVIDIA")
         round_results(module, host)
