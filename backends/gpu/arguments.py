@@ -76,6 +76,16 @@ class Arguments:
         self._add(name, parameter, f"const __grid_constant__ CUtensorMap {name}")
         return f"&{name}"
 
+    def window(self, value: ir.Value, dim: int, columns: int, rows: int) -> str:
+        """The TMA descriptor of a tensor, whose boxes have so many columns of the last dimension and rows of `dim`, or zeros.
+
+        `dim` is negative. See `KernelParameter`, "window".
+        """
+        number = self.number(value)
+        name = f"{self.names[number]}_window_{columns}x{rows}_{-dim}"
+        parameter = KernelParameter("window", number, dim, "", (columns, rows))
+        return self._add(name, parameter, f"const __grid_constant__ CUtensorMap {name}")
+
     def copied_at(self, value: ir.Value, row: str, head: str, batch: str) -> str:
         """Where a TMA copy of a tensor is behind its column: row, head and batch, and of a ragged view what leads back to the tensor."""
         number = self.number(value)
@@ -117,5 +127,5 @@ class Arguments:
         return tuple(parameter for parameter, _ in self._sorted())
 
     def _sorted(self) -> list[tuple[KernelParameter, str]]:
-        order = ("descriptor", "ragged", "pointer", "counter", "size", "stride", "scalar", "blocks")
+        order = ("descriptor", "ragged", "window", "pointer", "counter", "size", "stride", "scalar", "blocks")
         return sorted(self._parameters.values(), key=lambda item: (order.index(item[0].kind), item[0].argument, item[0].dim))

@@ -10,10 +10,14 @@ from attn_mlir.backends.allocation import empty, empty_heads, strides_of
 from attn_mlir.backends.gpu.packing import aligned_empty
 from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.backends.memory import OutputMemory, allocate
-from attn_mlir.backends.program import ResultShapes
+from attn_mlir.backends.program import DTYPES, ResultShapes
 from attn_mlir.errors import UnsupportedError
 
 _SLOT_BYTES = 1 << 30
+_NARROW = "narrow"
+"""In the schedule of a kernel that adds tiles by TMA: "number:element" of outputs, see `hopper.pairs_tiles`."""
+_FEW = 4
+"""Terms of a sum in 16 bits."""
 
 
 def outputs_of(
@@ -68,7 +72,7 @@ def _sums(unit: Unit, output: int, shape: torch.Size, order: str, over: torch.Te
     if unit.schedule.get("sums") == "slots" or (kernel.outputs[output] == "scatter" and unit.schedule.get("deterministic")):
         apart = kernel.disjoint[output] if kernel.outputs[output] == "scatter" else (False, True, True)
         slots = (1 if apart[0] else programs[0], 1 if apart[2] else batch, 1 if apart[1] else heads)
-    dtype = unit.dtypes[output]
+    dtype = dtype_of(unit, output, shape, over)
     size = math.prod(slots) * math.prod(shape) * dtype.itemsize
     if math.prod(slots) > 1 and size > _SLOT_BYTES:
         raise UnsupportedError(
@@ -76,6 +80,17 @@ def _sums(unit: Unit, output: int, shape: torch.Size, order: str, over: torch.Te
             "sequences or fewer heads a call, let the captured tensor need no gradient, or compute it on the CPU"
         )
     return allocate(kernel.outputs[output], shape, dtype, over.device, order, slots, programs)
+
+
+def dtype_of(unit: Unit, output: int, shape: torch.Size, over: torch.Tensor) -> torch.dtype:
+    """That of a sum: of 16 bits where what is added has 16 bits and only few programs add to an element.
+
+    That is half the memory, which need not be converted. Sums of two terms are those in f32, rounded; further ones round once more.
+    """
+    place, apart = f"{output - len(unit.outputs)}:", unit.kernel.disjoint[output]
+    told = [part.removeprefix(place) for part in str(unit.schedule.get(_NARROW, "")).split(",") if part.startswith(place)]
+    few = bool(apart) and apart[0] and apart[1] and (apart[2] or over.shape[0] <= _FEW)
+    return DTYPES[told[0]] if told and few and shape[-1] % 8 == 0 and math.prod(shape) else unit.dtypes[output]
 
 
 def _padded(unit: Unit, output: int, shape: torch.Size, order: str, device: torch.device, align: int) -> OutputMemory:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, pieces
@@ -21,7 +22,9 @@ class NvidiaFacts:
     `grid`: "rows", "pairs", "elements", "heads" (sums over heads) or "chunks" (then `head` and `value` are a state's rows and columns);
     `head` and `value` are the columns of q and of v, `bits` of an element of them; `masked`: some blocks are skipped or partial;
     `products`: how many products of queries and keys a pair needs; `biased`: scores read f32 of a captured tensor for every pair;
-    `scattered`: there is a gradient of a dense bias; `brief`: all that pairs need beside products are values of their query, and few ops.
+    `scattered`: there is a gradient of a dense bias, which is not added by tiles of 16 bits where it is `apart`: it has 32, an order is
+    asked for, or weights are dropped.
+    `brief`: all that pairs need beside products are values of their query, and few ops.
     """
 
     grid: str
@@ -32,6 +35,7 @@ class NvidiaFacts:
     products: int = 1
     biased: bool = False
     scattered: bool = False
+    apart: bool = False
     brief: bool = False
 
 
@@ -40,13 +44,19 @@ def facts_of(function: ir.Operation) -> NvidiaFacts | None:
     for online in find_all(function, "attn.online"):
         head, value, bits = _columns([online.operands[0], online.operands[2]])
         products = 1 + len(pieces(online, "attn.product"))
-        return NvidiaFacts("rows", head, value, bits, bool(pieces(online, "attn.mask")), products, _is_biased(online))
+        masked = bool(pieces(online, "attn.mask"))
+        return NvidiaFacts("rows", head, value, bits, masked, products, _is_biased(online))
     for pairs in find_all(function, "attn.pairs"):
         products = pieces(pairs, "attn.product")
         head, value, bits = _columns([products[0].operands[0], products[-1].operands[0]])
-        scattered = any(_has_places(op.regions[0].blocks[0], _QUERY) for op in find_all(function, "attn.scatter"))
+        dense = [op for op in find_all(function, "attn.scatter") if _has_places(op.regions[0].blocks[0], _QUERY)]
+        scattered, ordered = bool(dense), bool(attributes.read(function, attributes.CHOICES).get("deterministic"))
+        wide = any(ir.RankedTensorType(op.operands[1].type).element_type.width > 16 for op in dense)
+        apart = wide or ordered or bool(find_all(pairs, "attn.kept"))
         masked = bool(pieces(pairs, "attn.mask"))
-        return NvidiaFacts("pairs", head, value, bits, masked, len(products), scattered=scattered, brief=_is_brief(function, pairs))
+        return NvidiaFacts(
+            "pairs", head, value, bits, masked, len(products), scattered=scattered, apart=apart, brief=_is_brief(function, pairs)
+        )
     for chunk in find_all(function, "attn.chunk"):
         head, value, bits = _columns([chunk.operands[1], chunk.operands[2]])
         return NvidiaFacts("chunks", head, value, bits)
@@ -101,7 +111,7 @@ def blocks_with_captures(facts: NvidiaFacts) -> tuple[int, int] | None:
     columns = max(facts.head, facts.value)
     if facts.biased and 64 < columns <= 128 and facts.products == 1:
         return 128, 96  # shared memory has room for a window of f32 beside two stages of keys
-    return (128, 64) if facts.scattered and columns <= 128 and facts.products == 2 else None
+    return (128, 64) if facts.scattered and (facts.apart or columns > 64) and columns <= 128 and facts.products == 2 else None
 
 
 def _is_brief(function: ir.Operation, pairs: ir.Operation) -> bool:

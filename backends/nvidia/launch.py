@@ -24,7 +24,9 @@ LIMIT = 256
 _PROGRAM_LIMIT = (1 << 31) - (1 << 16)
 """Of persistent kernels, which number what they run in 32 bits, and count a little further."""
 _MAPPED = ("descriptor", "ragged")
-"""Parameters that are descriptions for the copy engine."""
+"""Parameters that are descriptions for the copy engine of tensors that it must be able to read."""
+_WINDOW = "window"
+"""Those that are zeros where it cannot."""
 _MAPS: dict[Any, bytes] = {}
 _COUNTERS: dict[tuple[int, int], torch.Tensor] = {}
 
@@ -142,7 +144,7 @@ class CudaLauncher:
             counter = _counter(self.index, stream, self._device)
         address = 0 if counter is None else counter.data_ptr()
         values = [
-            ("map", _map(arguments[p.argument], p)) if p.kind in _MAPPED else value_of(p, arguments, blocks, address)
+            ("map", _map(arguments[p.argument], p)) if p.kind in (*_MAPPED, _WINDOW) else value_of(p, arguments, blocks, address)
             for p in code.parameters
         ]
         return PackedLaunch(values, cuda.config(grid, code.threads, code.shared_bytes, stream, code.cluster))
@@ -188,6 +190,13 @@ def _check_place(position: int, tensor: torch.Tensor | Ragged, index: int) -> No
 
 
 def _map(tensor: Any, parameter: KernelParameter) -> bytes:
+    if parameter.kind == _WINDOW:
+        if not tensor.numel() or parameter.box[0] * tensor.element_size() != parameter.swizzle or not is_tiled(tensor):
+            return bytes(cuda.MAP_BYTES)
+        while tensor.dim() > 4:
+            tensor = tensor[0]
+        order = [n for n in range(-tensor.dim(), -1) if n != parameter.dim]
+        tensor = tensor.permute(*order, parameter.dim, -1)[(None,) * (4 - tensor.dim())]
     if tensor.dim() == 5:  # sums of all chunks in one slot
         tensor = tensor.first_slot() if isinstance(tensor, Ragged) else tensor[0]
     address = tensor_of(tensor).data_ptr()  # that of a view is in front of its tensor
@@ -196,8 +205,11 @@ def _map(tensor: Any, parameter: KernelParameter) -> bytes:
     if found is None:
         if len(_MAPS) >= 8 * LIMIT:
             _MAPS.clear()
-        describe = cuda.tensor_map if parameter.kind == "descriptor" else cuda.ragged_map
-        found = _MAPS[key] = describe(*key[1:])
+        describe = cuda.ragged_map if parameter.kind == "ragged" else cuda.tensor_map
+        found = describe(*key[1:])
+        if parameter.kind == _WINDOW and not any(found[:8]):  # what kernels look at
+            found = bytes(cuda.MAP_BYTES)
+        _MAPS[key] = found
     return found
 
 

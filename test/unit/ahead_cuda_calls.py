@@ -81,7 +81,7 @@ class _Recorded(FakeCuda):
 
 
 def _size(parameter: Any) -> int:
-    if parameter.kind == "descriptor":
+    if parameter.kind in ("descriptor", "window"):
         return 128
     return 8 if parameter.kind in ("pointer", "counter") else struct.calcsize(_FORMATS[parameter.type])
 
@@ -91,7 +91,9 @@ def _told(launch: dict[str, Any], parameters: Any, maps: list[dict[str, Any]], n
     values: list[Any] = []
     for parameter, text in zip(parameters, launch["parameters"], strict=True):
         data = bytes.fromhex(text)
-        if parameter.kind == "descriptor":
+        if parameter.kind == "window" and not any(data):
+            values.append("no window")
+        elif parameter.kind in ("descriptor", "window"):
             found = maps[struct.unpack_from("<i", data)[0]]
             kept = {name: found[name] for name in ("type", "dims", "box", "swizzle")}
             # A dimension of one element may have any stride.

@@ -13,11 +13,16 @@ from ahead_cuda_calls import OnCuda, both, fake, log, on_cuda
 slopes = torch.nn.Parameter(torch.tensor([0.5, 0.25, 0.125, 0.0625]))
 places = torch.arange(300) % 7
 table = torch.linspace(-1, 1, 7)
+bias = torch.nn.Parameter(torch.randn(4, 72, 136).half())
 factor, shift = 0.7, 3
 
 
 def biased(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
     return score * factor + slopes[h] * (kv_idx - q_idx + shift)
+
+
+def dense(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+    return score + bias[h, q_idx, kv_idx]
 
 
 def difference(s: Any, s2: Any) -> Any:
@@ -45,6 +50,7 @@ CASES: dict[str, tuple[Any, Any, tuple[int, ...], dict[str, Any]]] = {
     "states": (LINEAR, attn_mlir.LinearSpec(torch.bfloat16, 64, 128, initial_state=True), (2, 2, 1, 300, 300), {}),
     "long": (LINEAR, attn_mlir.LinearSpec(torch.bfloat16, 64, 128, initial_state=True), (1, 4, 2, 1100, 1100), {}),
     "packed": (PACKED, attn_mlir.LinearSpec(torch.float16, 64, decay="head", cu_seqlens=torch.int32), (1, 4, 4, 200, 200), {}),
+    "dense": (attn_mlir.Attention(score_mod=dense), Spec(torch.float16, 64), (5, 4, 2, 70, 130), {}),
     "lookup": (attn_mlir.Attention(score_mod=looked_up), Spec(torch.float16, 64), (1, 2, 2, 19, 300), {}),
     "wide": (
         attn_mlir.Attention(mask_mod=attn_mlir.masks.causal(), return_lse=True),
@@ -65,7 +71,7 @@ def inputs(name: str) -> list[Any]:
         return _linear_inputs(spec, b, hq, hkv, sq)
     columns = (spec.head_dim, spec.head_dim, spec.value_dim or spec.head_dim)
     tensors = [torch.randn(b, h, s, n).to(spec.dtype) for h, s, n in zip((hq, hkv, hkv), (sq, skv, skv), columns, strict=True)]
-    further = {"alibi": [factor, slopes.detach(), shift], "lookup": [places, table]}
+    further = {"alibi": [factor, slopes.detach(), shift], "lookup": [places, table], "dense": [bias.detach()]}
     further["two"] = [torch.randn(b, h, s, 32).to(spec.dtype) for h, s in ((hq, sq), (hkv, skv))]
     return [*tensors, *further.get("alibi" if attention is ALIBI else name, [])]
 

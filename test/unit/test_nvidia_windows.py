@@ -8,6 +8,7 @@ import torch
 
 from amd_tools import needs_host_clang
 from attn_mlir import Attention, attention, masks
+from attn_mlir.backends.gpu import outputs
 from attn_mlir.backends.nvidia import driver, pipeline
 from attn_mlir.backends.nvidia.units import describe
 from attn_mlir.backends.program import OUTLINE, prepare_derivative
@@ -48,6 +49,18 @@ def odd_rows(t: torch.Tensor) -> torch.Tensor:
     return memory[..., 3:-2]
 
 
+def even_rows(t: torch.Tensor) -> torch.Tensor:
+    """The same with rows that begin at multiples of 16 bytes, in memory that is NaN elsewhere."""
+    memory = torch.full((*t.shape[:-1], t.shape[-1] + 16 - t.shape[-1] % 8), float("nan"), dtype=t.dtype, device=t.device)
+    memory[..., : t.shape[-1]] = t
+    return memory[..., : t.shape[-1]]
+
+
+def repeated(t: torch.Tensor) -> torch.Tensor:
+    """The first of its entries in place of all."""
+    return t[:1].expand(t.shape)
+
+
 def turned(t: torch.Tensor) -> torch.Tensor:
     return t.mT.contiguous().mT
 
@@ -73,7 +86,7 @@ def test_dense_biases_are_read_by_windows(dtype: torch.dtype, head: int) -> None
 
 
 def test_who_reads_element_by_element_says_why() -> None:
-    (unit,) = kernels(KINDS["heads"][1], (2, 8, 8), torch.float32, 256)
+    (unit,) = kernels(lambda t, s, b, h, q, k: s + t[h, q, k] * t[0, q, k], (2, 8, 8), torch.float32, 256)
     said = describe(unit, None)
     assert "gathers it needs" in said or "gathers their windows do not fit" in said, said
     assert "windows " not in said.replace("their windows", ""), said
@@ -97,6 +110,38 @@ def test_gradients_of_tables_add_diagonals(kind: str, head: int) -> None:
     assert not complaints(unit.code)
     binary = compiled(unit.code)
     assert binary.spills == 0 and not binary.warnings
+
+
+def backward(score: Score, shape: tuple[int, ...], dtype: torch.dtype, head: int, **choices: int) -> Any:
+    """The kernel of the backward pass that makes the gradient of the captured tensor, too."""
+    tensor = torch.randn(shape, dtype=dtype)
+    call = Attention(score_mod=lambda s, b, h, q, k: score(tensor, s, b, h, q, k))
+    call.__dict__.update(_last=Inputs("f16", head, head), _form=None)
+    form = prepare_derivative("bwd", ("q", "k", "v", "arg3"), pipeline.outline("sm_90a"))
+    _, units = driver._lower(call.ir(), *form, {"arch": "sm_90a", **choices})  # pyright: ignore[reportPrivateUsage]
+    (unit,) = [unit for name, unit in units.items() if name.endswith("pairs")]
+    return unit
+
+
+@needs_host_clang
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("head", [64, 128])
+def test_gradients_of_dense_biases_are_added_by_tiles(dtype: torch.dtype, head: int) -> None:
+    """Nothing is added element by element but what TMA cannot add; sums of few are of 16 bits where the bias is."""
+    unit = backward(KINDS["heads"][1], (2, 8, 8), dtype, head)
+    source = unit.code.source
+    assert source.count("attn::tma_add(&out3_window") == (4 if dtype == torch.float32 else 2)
+    assert source.count("attn::add_window<") == 2 and "attn::add_global(&out3" not in source
+    for batch, made in ((1, dtype), (4, dtype), (5, torch.float32)):
+        keys = torch.empty(batch, 2, 16, head, device="meta")
+        assert outputs.dtype_of(unit, 3, torch.Size([2, 8, 8]), keys) == made
+    assert outputs.dtype_of(unit, 3, torch.Size([2, 8, 7]), torch.empty(1, 2, 16, head, device="meta")) == torch.float32
+    assert not complaints(unit.code)
+
+
+def test_gradients_of_dense_biases_in_a_fixed_order_are_added_one_by_one() -> None:
+    unit = backward(KINDS["heads"][1], (2, 8, 8), torch.float16, 64, deterministic=1)
+    assert "narrow" not in unit.schedule and "attn::tma_add(&out3" not in unit.code.source
 
 
 def test_diagonals_are_not_added_where_an_order_is_asked_for() -> None:
@@ -124,7 +169,7 @@ class TestOnGpu:
 
     @pytest.mark.parametrize("kind", KINDS)
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-    @pytest.mark.parametrize("layout", [plain, apart, odd_rows, turned])
+    @pytest.mark.parametrize("layout", [plain, apart, odd_rows, even_rows, repeated, turned])
     def test_numbers(self, kind: str, dtype: torch.dtype, layout: Callable[[torch.Tensor], torch.Tensor]) -> None:
         shape, score = KINDS[kind]
         for sq, skv in LENGTHS:
@@ -141,3 +186,38 @@ class TestOnGpu:
                 for got, true in pairs:
                     error = (got.double() - true).norm() / (true.norm() + 1e-2)
                     assert error < 5e-3, (sq, skv, mask, float(error))
+
+    @pytest.mark.parametrize("batch", [1, 3, 6])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+    def test_sums_over_batch_entries(self, batch: int, dtype: torch.dtype) -> None:
+        """In 16 bits where few meet, else in f32; two key heads, whose queries have biases of their own."""
+        for sq, skv in ((320, 1024), (130, 1001)):
+            q = torch.randn(batch, H, sq, D, device="cuda", dtype=torch.float16)
+            k, v = torch.randn(2, batch, H // 2, skv, D, device="cuda", dtype=torch.float16)
+            bias = torch.randn(1, H, sq, skv, device="cuda").to(dtype)
+            leaves = [x.requires_grad_() for x in (q, k, v, bias)]
+            o = attention(q, k, v, score_mod=lambda s, b, h, i, j, t=bias: s + t[0, h, i, j])
+            exact = [x.detach().double().requires_grad_() for x in leaves]
+            wide = [x.repeat_interleave(2, 1) for x in exact[1:3]]
+            right = torch.softmax(exact[0] @ wide[0].mT * D**-0.5 + exact[3], -1) @ wide[1]
+            do = torch.randn_like(o)
+            found = torch.autograd.grad(o, leaves, do)
+            assert found[3].dtype == dtype
+            for got, true in zip(found, torch.autograd.grad(right, exact, do.double()), strict=True):
+                assert (got.double() - true).norm() / true.norm() < 5e-3
+
+    @pytest.mark.parametrize("head", [64, 128, 256])
+    @pytest.mark.parametrize("mask", [None, masks.causal()], ids=["full", "causal"])
+    def test_without_gradients(self, head: int, mask: Any) -> None:
+        """Kernels that keep old maxima, and read their windows again where these are too small."""
+        for sq, skv in ((17, 127), (1000, 1000), (640, 2048)):
+            q = torch.randn(B, H, sq, head, device="cuda", dtype=torch.float16)
+            k, v = torch.randn(2, B, H, skv, head, device="cuda", dtype=torch.float16)
+            bias = torch.randn(H, sq, skv, device="cuda").half()
+            bias[..., skv // 3] += 30  # later maxima are far above the first ones
+            o = attention(q, k, v, score_mod=lambda s, b, h, i, j, t=bias: s + t[h, i, j], mask_mod=mask)
+            s = q.double() @ k.double().mT * head**-0.5 + bias.double()
+            if mask is not None:
+                s = s.masked_fill(torch.ones(sq, skv, dtype=torch.bool, device="cuda").triu(1), -torch.inf)
+            right = torch.softmax(s, -1) @ v.double()
+            assert (o.double() - right).norm() / right.norm() < 5e-3, (sq, skv)

@@ -117,6 +117,7 @@ inline void launch(Context &c, const Kernel &kernel, const std::vector<Value> &a
     const Value *value = p.argument >= 0 ? &arguments[size_t(p.argument)] : nullptr;
     switch (p.kind) {
       case MAP:
+      case WINDOW:
 #ifdef ATTN_COPY_ENGINE
         maps[i] = map_of(value->tensor, p), pointers[i] = &maps[i];
 #endif

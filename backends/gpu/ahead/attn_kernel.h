@@ -5,7 +5,7 @@
 
 namespace attn {
 
-enum ParameterKind : uint8_t { MAP, POINTER, SIZE, STRIDE, SCALAR, COUNTER, BLOCKS };
+enum ParameterKind : uint8_t { MAP, WINDOW, POINTER, SIZE, STRIDE, SCALAR, COUNTER, BLOCKS };
 enum Number : uint8_t { INT, UNSIGNED, LONG, FLOAT, DOUBLE };
 
 struct Parameter {

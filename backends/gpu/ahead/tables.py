@@ -11,8 +11,8 @@ from attn_mlir.backends.host import Host, HostStep
 from attn_mlir.errors import UnsupportedError
 
 _KINDS = {
-    "descriptor": "MAP", "pointer": "POINTER", "size": "SIZE", "stride": "STRIDE", "scalar": "SCALAR", "counter": "COUNTER",
-    "blocks": "BLOCKS",
+    "descriptor": "MAP", "window": "WINDOW", "pointer": "POINTER", "size": "SIZE", "stride": "STRIDE", "scalar": "SCALAR",
+    "counter": "COUNTER", "blocks": "BLOCKS",
 }  # fmt: skip
 _NUMBERS = {"int": "INT", "unsigned": "UNSIGNED", "long long": "LONG", "float": "FLOAT", "double": "DOUBLE"}
 

@@ -41,8 +41,29 @@ inline void clear(Context &c, char *data, int64_t bytes) {
   if (!c.measuring && bytes > 0) check(driver().cuMemsetD8Async(CUdeviceptr(uintptr_t(data)), 0, size_t(bytes), active().stream), "clearing memory");
 }
 
-inline CUtensorMap map_of(const Tensor &given, const Parameter &p) {
+// Whether the copy engine reads windows of a tensor in such boxes.
+inline bool is_described(const Tensor &x, const Parameter &p) {
+  const int64_t bytes = facts(x.element).bytes;
+  const int last = x.rank - 1;
+  bool fits = p.columns * bytes == p.swizzle && uintptr_t(x.data) % 16 == 0 && (x.strides[last] == 1 || x.shape[last] == 1);
+  for (int d = 0; d <= last; ++d) fits = fits && x.shape[d] > 0 && (d == last || x.shape[d] == 1 || x.strides[d] * bytes % 16 == 0);
+  return fits;
+}
+// The last four dimensions of a tensor, or fewer with ones in front, and rows before its columns.
+inline Tensor window_of(const Tensor &given, const Parameter &p) {
   Tensor x = given;
+  int to = 4, rows = given.rank + p.dim;
+  const auto put = [&](int d) { --to, x.shape[to] = d < 0 ? 1 : given.shape[d], x.strides[to] = d < 0 ? 0 : given.strides[d]; };
+  put(given.rank - 1), put(rows);
+  for (int d = given.rank - 2; to; --d)
+    if (d != rows) put(d);
+  x.rank = 4;
+  return x;
+}
+
+inline CUtensorMap map_of(const Tensor &given, const Parameter &p) {
+  if (p.kind == WINDOW && !is_described(given, p)) return {};
+  Tensor x = p.kind == WINDOW ? window_of(given, p) : given;
   if (x.rank == 5) {  // sums of all chunks in one place
     x.rank = 4;
     std::memmove(x.shape, x.shape + 1, sizeof(int64_t) * 4), std::memmove(x.strides, x.strides + 1, sizeof(int64_t) * 4);
@@ -59,7 +80,9 @@ inline CUtensorMap map_of(const Tensor &given, const Parameter &p) {
   int swizzle = p.swizzle == 128 ? 3 : p.swizzle == 64 ? 2 : p.swizzle == 32 ? 1 : 0;
   CUresult result = driver().cuTensorMapEncodeTiled(&map, types[x.element], 4, x.data, sizes, steps, box, ones, 0, swizzle, 3, 0);
   check(result, "describing a tensor to the copy engine");
-  return map;
+  uint64_t seen;
+  std::memcpy(&seen, &map, 8);
+  return p.kind == WINDOW && !seen ? CUtensorMap{} : map;  // kernels look at the beginning
 }
 
 }  // namespace attn

@@ -55,7 +55,7 @@ class FlatConsumer(FlatState):
             overlap.wait_windows()
             self._maps(overlap.general)
             consumer.products.pack(self.weights, self.packed)
-            overlap.free_windows()
+            self._free_windows()
             overlap.drop(self.packed)
         writer.line("++turn;", "bool first = true;")
         if overlap.take_turns:
@@ -100,7 +100,7 @@ class FlatConsumer(FlatState):
             self._initial()
         overlap.wait_windows()
         self._weights()
-        overlap.free_windows()
+        self._free_windows()
         overlap.drop(self.packed)
         overlap.behind = "1"
         if self.kept is not None:
@@ -112,6 +112,11 @@ class FlatConsumer(FlatState):
             with writer.block("else"):
                 self._rescale()
         writer.line("first = last;")
+
+    def _free_windows(self) -> None:
+        """Gives windows back where the step might have been done again."""
+        if self.kept is not None:
+            self.overlap.free_windows()
 
     def _land(self) -> None:
         """Waits for the sums of the block before; then the packed weights may be overwritten."""
@@ -257,6 +262,8 @@ class FlatConsumer(FlatState):
                 consumer.map(op, needed.results - needed.same.keys(), needed.fixed)
             else:
                 consumer.operation(op, [])
+            if self.kept is None:
+                self.overlap.free_windows(step, op)
             if before is not None and op == maker(weights) and alone:
                 if self.overlap.pin:
                     writer.line(f"attn::hold({self.weights.name});")

@@ -103,11 +103,11 @@ class MapElements:
             sums.append(core.row({"sum": "row_sum", "max": "row_max", "min": "row_min"}[kind], IDENTITY[kind], result in self.maps.partial))
         self._row_values(limit)
         self.places.declare()
-        self.windows.declare()
+        shared = [] if self.extent is not None else shared_divisions(self.block, self.depends)
+        self.windows.declare(not shared)
         tops = self._largest(targets, sums)
         if len(tops) < len(sums) or any(target is not None for target in targets):
             rest = [None if row in tops else row for row in sums]
-            shared = [] if self.extent is not None else shared_divisions(self.block, self.depends)
             if shared:
                 if self.tested is not None:
                     print_all_row_bits(core, self.tested, kept_bits, self.columns)

@@ -117,9 +117,9 @@ class Overlap:
         if self.windows is not None:
             self.windows.wait(self.keys.turn)
 
-    def free_windows(self) -> None:
-        """Gives them back."""
-        if self.windows is not None:
+    def free_windows(self, step: KvStep | None = None, op: ir.Operation | None = None) -> None:
+        """Gives them back; of a step's ops, after the last one that reads them."""
+        if self.windows is not None and (step is None or op == self.windows.last_reader(step)):
             self.windows.free(self.keys.turn)
 
     def consumer(self, consumer: Consumer) -> None:
@@ -148,7 +148,6 @@ class Overlap:
             self.memory.free(self.keys)
             self.wait_windows()
             self.softmax(consumer, self.general)
-            self.free_windows()
             consumer.products.pack(self.weights(self.general), packed)
             self.drop(packed)
             core.tiles[self.general.sums.results[0]] = accumulator
@@ -175,7 +174,6 @@ class Overlap:
             self.memory.free(self.keys)
             self.wait_windows()
             self.softmax(consumer, step, accumulator)
-            self.free_windows()
             self.count()
             products.pack(self.weights(step), packed)
             self.drop(packed, f"({self.keys.turn} - 1)")
@@ -261,6 +259,7 @@ class Overlap:
     def softmax(self, consumer: Consumer, step: KvStep, accumulator: RegTile | None = None) -> None:
         """The maps between the products; before the one that makes weights the sums that are in flight, if any, are waited for.
 
+        Windows are given back as soon as they are read.
         With `pin` this wait must not move before the first row values.
         """
         first: list[str] = []
@@ -272,6 +271,7 @@ class Overlap:
                 consumer.products.wait(0, accumulator)
                 self.memory.free(self.values, self.before)
             consumer.operation(op, [])
+            self.free_windows(step, op)
             rows = [
                 tile for tile in (self.core.tiles.get(result) for result in op.results) if isinstance(tile, RegRow) and not tile.partial
             ]

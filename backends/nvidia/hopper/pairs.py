@@ -24,6 +24,7 @@ from attn_mlir.backends.nvidia.hopper.pairs_reduction import Adder, turn_tensor
 from attn_mlir.backends.nvidia.hopper.pairs_results import ResultStores
 from attn_mlir.backends.nvidia.hopper.pairs_scheduler import PairTileScheduler
 from attn_mlir.backends.nvidia.hopper.pairs_step import Consumers
+from attn_mlir.backends.nvidia.hopper.pairs_tiles import NARROW, narrow_sums
 from attn_mlir.backends.nvidia.hopper.pairs_uses import uses_of
 from attn_mlir.backends.nvidia.hopper.pairs_windows import check_windows
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS
@@ -74,6 +75,8 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
     # 512 and 1024 positions (H100, 2026-11-26).
     # In a fixed order each program waits for the one of the next keys: without a mask, where all begin with the same queries, that should
     # have begun long before.
+    if layout.by_tiles and (narrow := narrow_sums(layout)):
+        fields[NARROW] = narrow
     if find_all(kernel, "attn.kept"):
         fields["dropout"] = "ahead" if layout.bits is not None else "lanes" if layout.words is not None else "own"
     key = layout.kernel.key_loop.regions[0].blocks[0].arguments[0]
@@ -107,9 +110,11 @@ def _layout(kernel: ir.Operation, target: NvidiaTarget, fields: Mapping[str, int
     check_windows(found, slots)
     stages = None if "stages" not in fields else int(fields["stages"])
     layout, wanted = plan_layout(found, target, (slots, ""), stages), str(fields.get("dropout", "lanes"))
+    layout.by_tiles = not fields.get("deterministic") and bool(fields.get("by_tiles", 1))
     if pairs_dropout.possible(found) and (wanted == "lanes" or (slots and wanted == "ahead")):
         other = plan_layout(found, target, (slots, wanted), stages)
         if (other.stages, other.exchanges, len(other.adds)) == (layout.stages, layout.exchanges, len(layout.adds)):
+            other.by_tiles = layout.by_tiles
             return other
     if wanted == "ahead":
         raise UnsupportedError("hopper: bits of dropout cannot be made ahead for this kernel of pairs (dropout = 'ahead')")

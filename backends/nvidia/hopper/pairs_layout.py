@@ -28,7 +28,7 @@ _ADDRESSES = 20
 
 @dataclass(frozen=True)
 class SharedBuffer:
-    """A tile in shared memory, `copies` times: `offset` from the start, `bytes` of one copy."""
+    """A tile in shared memory, `copies` times: `offset` from the start, `bytes` of one copy. `element`: that of a window."""
 
     name: str
     offset: int
@@ -36,6 +36,7 @@ class SharedBuffer:
     rows: int
     columns: int
     copies: int = 1
+    element: str = ""
 
 
 class BackwardLayout:
@@ -74,6 +75,12 @@ class BackwardLayout:
             if staged_adds and self.warpgroups <= ADDERS and target not in self.adds and split.columns % ADDED_COLUMNS == 0:
                 rows = kernel.queries if split.transposed else ROWS
                 self.adds[target] = self._take("added", rows, split.columns, split.blocks * split.columns * rows * 4, self.warpgroups)
+        if kernel.step_ops("tile.load_window"):
+            self._size = round_up(self._size, 1024)
+        self.windows = [self._window(op.results[0].type) for op in kernel.step_ops("tile.load_window")]
+        """Windows of captured tensors, in their order in a step: panels of 128 bytes of keys, queries along `rows`."""
+        self.by_tiles = True
+        """Whether gradients of dense tensors are added by tiles, where they can be."""
         self.columns = self._take("columns", column_slots, kernel.queries, 4 * column_slots * kernel.queries, stages)
         parts = -(-kernel.keys // ROWS)
         self.bits = self._take("bits", kernel.queries, kernel.keys, parts * kernel.queries * 16, stages) if makers == "ahead" else None
@@ -82,8 +89,6 @@ class BackwardLayout:
         self._size += 2 * self.table_bytes if self.bits is not None else 0
         self.words = self._take("words", kernel.queries, kernel.keys, parts * kernel.queries * 8, 1) if makers == "lanes" else None
         """The same in the order of the consumers' lanes: each warp's own, 4 bytes for two queries and 16 keys."""
-        self.windows = [self._window(op.results[0].type) for op in kernel.step_ops("tile.load_window")]
-        """Windows of captured tensors, in their order in a step: queries along `rows`, which are `columns` bytes apart."""
         size = kernel.keys + kernel.queries - 1
         self.bands = [self._take("band", 1, size, round_up(4 * size, 16), stages) for _ in kernel.step_ops("tile.band")]
         """Numbers of diagonals: number n is that of key - query = n - (queries - 1)."""
@@ -123,12 +128,12 @@ class BackwardLayout:
         return self._take("tile", rows, columns, tile_bytes(rows, columns), copies)
 
     def _window(self, type_: ir.Type) -> SharedBuffer:
-        size = ir.RankedTensorType(type_).element_type.width // 8
-        pitch = self.kernel.keys * size + 16
-        return self._take("window", self.kernel.queries, pitch, self.kernel.queries * pitch, self.stages)
+        element = ir.RankedTensorType(type_).element_type
+        size = -(-self.kernel.keys * element.width // 8 // 128) * 128 * self.kernel.queries
+        return self._take("window", self.kernel.queries, self.kernel.keys, size, self.stages, str(element))
 
-    def _take(self, name: str, rows: int, columns: int, size: int, copies: int) -> SharedBuffer:
-        buffer = SharedBuffer(name, self._size, size, rows, columns, copies)
+    def _take(self, name: str, rows: int, columns: int, size: int, copies: int, element: str = "") -> SharedBuffer:
+        buffer = SharedBuffer(name, self._size, size, rows, columns, copies, element)
         self._size += size * copies
         return buffer
 

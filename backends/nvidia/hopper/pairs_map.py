@@ -18,7 +18,8 @@ from attn_mlir.backends.nvidia.hopper.dropout import (
 )
 from attn_mlir.backends.nvidia.hopper.pairs_dropout import print_bits, print_lane_bits, print_lane_words, print_two_bits
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import key_count
-from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, is_transposed
+from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, SharedBuffer, is_transposed
+from attn_mlir.backends.nvidia.hopper.pairs_tiles import TileStores
 from attn_mlir.backends.nvidia.hopper.pairs_uses import WeightUses, add_element
 from attn_mlir.backends.nvidia.hopper.pairs_windows import PairWindows
 from attn_mlir.backends.nvidia.hopper.tiles import RegRow, RegTile
@@ -112,10 +113,14 @@ class PairMap:
         packed: dict[ir.Value, WeightRegisters],
         layout: BackwardLayout,
         uses: WeightUses,
+        tiles: dict[ir.Operation, SharedBuffer],
     ) -> None:
-        """`slots`: which staged value is where; what becomes of tiles of 16 bits goes to `packed`; `layout`: where bits of dropout are."""
+        """`slots`: which staged value is where; what becomes of tiles of 16 bits goes to `packed`; `layout`: where bits of dropout are.
+
+        `tiles`: the scatters that are made by tiles, and where.
+        """
         self.core, self.op, self.slots, self.packed, self.layout = core, op, slots, packed, layout
-        self.uses = uses
+        self.uses, self.tiles = uses, tiles
         self.windows = PairWindows(core, layout, body_of(op), op.block, "stage")
         self.block, self.results, self.values = body_of(op), list(op.results), yielded(body_of(op))
         self.kinds = op.opview.kinds()
@@ -152,12 +157,14 @@ class PairMap:
         # Otherwise the compiler keeps all columns of a thread in registers through all steps.
         core.writer.line(f"const int {self.at_column} = attn::opaque(column);")
         self.windows.declare()
+        stores = TileStores(core, {op: (buffer, self.windows.start(buffer)) for op, buffer in self.tiles.items()})
         if products:
             first()
         if early is not None and isinstance(fragment, RegTile):
             element = f"{fragment.name}[4 * c + 2 * h + e]"
+            needed = slice_of([early], self.block)
+            self.windows.begin(needed)
             with core.unrolled("c", queries // 8):
-                needed = slice_of([early], self.block)
                 loads = self._column_loads(needed)
                 self.windows.load(needed)
                 with core.unrolled("e", 2):
@@ -168,11 +175,14 @@ class PairMap:
         rest()
         if limit is not None:
             core.writer.line(f"const int {self.left} = {limit} - {self.at_column};")
+        needed = slice_of(self.values, self.block, early)
+        self.windows.begin(needed)
+        stores.declare()
         places = self._places_of_products(targets, products, early) if is_transposed(queries) else {}
         with core.unrolled("c", queries // 8):
-            needed = slice_of(self.values, self.block, early)
             loads = self._column_loads(needed)
             self.windows.load(needed)
+            stores.begin()
             parts = {name: core.names.fresh(f"{name}_4") for name, packed in targets if packed and name not in places}
             self._two_bits(kept_bits)
             if parts:
@@ -184,12 +194,13 @@ class PairMap:
                     if early is not None and isinstance(fragment, RegTile):
                         core.scalars.bind(early, core.names.fresh("early"))
                         core.writer.line(f"const float {core.scalars.emit(early)} = {fragment.name}[4 * c + 2 * h + e];")
-                    self._elements(targets, parts, places, sums, limit)
+                    self._elements(targets, parts, places, sums, limit, stores)
             for (name, _), result in zip(targets, self.results, strict=False):
                 if name in parts:
                     pack = PANELS[element_name(self.uses.rounded.get(result, result).type)]
                     with core.unrolled("h", 2):
                         core.writer.line(f"{name}[2 * c + h] = attn::{pack}({parts[name]}[2 * h], {parts[name]}[2 * h + 1]);")
+            stores.end()
         self._pack_places(targets, places, queries)
         self._reduce(sums)
 
@@ -323,38 +334,49 @@ class PairMap:
         return [value for value in found if isinstance(value.type, ir.F32Type)]
 
     def _elements(
-        self, targets: list[tuple[str, bool]], parts: dict[str, str], places: dict[str, str], sums: list[RegRow], limit: str | None
+        self,
+        targets: list[tuple[str, bool]],
+        parts: dict[str, str],
+        places: dict[str, str],
+        sums: list[RegRow],
+        limit: str | None,
+        stores: TileStores,
     ) -> None:
         core = self.core
-        stores: list[str] = []
+        later: list[str] = []
         for (name, _), value, result in zip(targets, self.values, self.results, strict=False):
             text = core.scalars.emit(widened(value))
             for scatter in self.uses.scattered.get(result, []):
-                self._scatter(scatter, text, limit)
+                self._scatter(scatter, text, limit, stores)
             if not name:
                 continue
             place = f"{parts[name]}[2 * h + e]" if name in parts else f"{places.get(name, name)}[4 * c + 2 * h + e]"
             line = f"{place} = {text if limit is None else f'inside ? {text} : 0.0f'};"
             if name in places:
-                stores.append(line)  # other values may be computed from the products there
+                later.append(line)  # other values may be computed from the products there
             else:
                 core.writer.line(line)
         for row, kind, value in zip(sums, self.kinds, self.values[self.stored :], strict=True):
             text = core.scalars.emit(value)
             text = text if limit is None else f"(inside ? {text} : {_IDENTITY[kind]})"
             core.writer.line(f"{row.name}[h] = {self._combined(kind, f'{row.name}[h]', text)};")
-        core.writer.line(*stores)
+        core.writer.line(*later)
 
-    def _scatter(self, op: ir.Operation, text: str, limit: str | None) -> None:
-        """Adds an element to its place in memory, if it exists."""
-        core, block = self.core, body_of(op)
-        with core.scope(f"if (row + 8 * h < {key_count(core, self.layout.kernel)}{'' if limit is None else ' && inside'})"):
+    def _scatter(self, op: ir.Operation, text: str, limit: str | None, stores: TileStores) -> None:
+        """Adds an element to its place in memory, if it exists, or gives it to the tile that is added."""
+        core, block, exists = self.core, body_of(op), [] if limit is None else ["inside"]
+        tiled = op in stores.tiles
+        with core.scope("" if tiled else f"if ({' && '.join([f'row + 8 * h < {key_count(core, self.layout.kernel)}', *exists])})"):
             core.scalars.bind(block.arguments[0], "(row + 8 * h)")
             core.scalars.bind(block.arguments[1], f"({self.at_column} + 8 * c + e)")
             for view in block.operations:
                 if view.operation.name == "tensor.extract" and view.operation.operands[0] in self.uses.scattered:
                     core.scalars.bind(view.operation.results[0], text)
-            add_element(core, op)
+            if not tiled:
+                add_element(core, op)
+                return
+            value, present = (core.scalars.emit(each) for each in yielded(block)[:2])
+            stores.element(op, exists if present == "true" else [*exists, present], value)
 
     def _combined(self, kind: str, a: str, b: str) -> str:
         return f"{a} + {b}" if kind == "sum" else f"{self.core.max_nan(kind)}({a}, {b})"

@@ -8,6 +8,7 @@ from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, head_c
 from attn_mlir.backends.nvidia.hopper.pairs_loop import PARITY, STAGE, RolePrinter, staged_values, step_limit
 from attn_mlir.backends.nvidia.hopper.pairs_map import PairMap, WeightRegisters, body_of, column_values, early_value
 from attn_mlir.backends.nvidia.hopper.pairs_sums import QuerySums
+from attn_mlir.backends.nvidia.hopper.pairs_tiles import TileSums
 from attn_mlir.backends.nvidia.hopper.pairs_uses import WeightUses, uses_of
 from attn_mlir.backends.nvidia.hopper.tiles import STEP as DEPTH
 from attn_mlir.backends.nvidia.hopper.tiles import RegRow, RegTile, Tile, round_up
@@ -25,6 +26,7 @@ class Consumers(RolePrinter):
         self.element = element
         self.packed: dict[ir.Value, WeightRegisters] = {}
         self.sums = QuerySums(core, kernel, layout, element)
+        self.tiles = TileSums(core, kernel, layout)
         self.placed = () if layout.adders else ("tile.accumulate",)
 
     # ---- carried tiles
@@ -158,7 +160,8 @@ class Consumers(RolePrinter):
             if rounds is not None and op == rounds:
                 continue
             own = {value: slots[value] for value in column_values(op, core.scalars.type_of)}
-            map_ = PairMap(core, op, own, self.packed, layout, uses if op == maps[0] else WeightUses())
+            of_first = (uses, self.tiles.of_step(block)) if op == maps[0] else (WeightUses(), {})
+            map_ = PairMap(core, op, own, self.packed, layout, *of_first)
             if number:
                 map_.print(self.kernel.queries, limit, [], _nothing, _nothing)
             elif early:
@@ -167,7 +170,8 @@ class Consumers(RolePrinter):
                 map_.print(self.kernel.queries, limit, [], _nothing, lambda: land(0, fragments))
         if layout.column_slots:
             core.writer.line("__syncwarp();")
-            self._release(layout.pipes - 1)
+            if not self.tiles.of_step(block):
+                self._release(layout.pipes - 1)
 
     def _products(self, block: ir.Block, dots: list[ir.Operation], limit: str | None) -> None:
         """Sums over queries and over keys; the first sum over queries runs while weights go to shared memory."""
@@ -178,7 +182,9 @@ class Consumers(RolePrinter):
         for number, group in enumerate(groups):
             if group and number == 1 and adds:
                 self.sums.clear_missing_keys([self.packed[value] for value in dict.fromkeys(op.operands[0] for op in adds)])
+                self.tiles.clear(block, STAGE)
                 self.sums.exchange(adds, self.packed)
+                self.tiles.send(block, STAGE, limit)
             if group:
                 core.writer.line("attn::wgmma_begin();")
                 for op in group:
@@ -210,6 +216,9 @@ class Consumers(RolePrinter):
         for memory, pipe in pipes.items():
             if memory not in released:
                 self._release(pipe)
+        if self.tiles.of_step(block):
+            self.tiles.free()
+            self._release(layout.pipes - 1)
 
     @for_op
     def _dot_add(self, op: ir.Operation) -> None:

@@ -196,9 +196,10 @@ class QuerySums:
                 to = core.arguments.element(target, [*place, f"({first} + query)", "first_column"])
                 core.writer.line(f"float *to = &{to};")
                 with core.unrolled("h", 2):
-                    check = f"if (query + 8 * h < {limit}) " if limit is not None else ""
+                    if limit is not None:
+                        core.writer.line(f"if (query + 8 * h >= {limit}) continue;")
                     core.writer.line("#pragma unroll")
-                    with core.writer.block(f"{check}for (int c = 0; c < {split.columns // 8}; ++c)"):
+                    with core.writer.block(f"for (int c = 0; c < {split.columns // 8}; ++c)"):
                         pair = f"{fragment.name}[4 * c + 2 * h], {fragment.name}[4 * c + 2 * h + 1]"
                         covered = split.columns * (1 if split.by_rows else self.layout.warpgroups) == columns
                         inside = "" if covered else f"if (first_column + 8 * c < {columns}) "

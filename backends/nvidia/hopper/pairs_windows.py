@@ -4,8 +4,9 @@ from attn_mlir.backends.gpu.arguments import c_type
 from attn_mlir.backends.gpu.structure import body, operations, yielded
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
-from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout
-from attn_mlir.backends.nvidia.hopper.windows import WINDOWS, bind_element, form_of, place_window
+from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, SharedBuffer
+from attn_mlir.backends.nvidia.hopper.pairs_tiles import element_place
+from attn_mlir.backends.nvidia.hopper.windows import PANEL_BYTES, WINDOWS, bind_element, form_of, place_window, window_boxes
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -32,10 +33,22 @@ def load_windows(core: Core, layout: BackwardLayout, block: ir.Block, stage: str
     writer.line(f"int copies = {'attn::kWritten' if layout.bands else 'attn::kBulk'};")
     for op, buffer in zip(ops_of(block, "tile.load_window"), layout.windows, strict=True):
         start, row_stride, column_stride, rows, columns = place_window(core, op)
-        element = c_type(ir.MemRefType(op.operands[0].type).element_type)
-        size = f"{element}, {layout.kernel.queries}, {layout.kernel.keys}, 32, {buffer.columns}"
+        element, queries, keys = c_type(ir.MemRefType(op.operands[0].type).element_type), layout.kernel.queries, layout.kernel.keys
+        size = f"{element}, {queries}, {keys}, 32"
         to = f"shared + {buffer.offset} + {buffer.bytes} * {stage}"
-        writer.line(f"attn::load_window<{size}>({start}, {column_stride}, {row_stride}, 0, {columns}, {rows}, {to}, lane, {full}, copies);")
+        copied = f"attn::load_window<{size}>({start}, {column_stride}, {row_stride}, 0, {columns}, {rows}, {to}, lane, copies);"
+        boxes = window_boxes(core, op, (queries, keys))
+        if boxes is None:
+            writer.line(copied)
+            continue
+        name, (column, row, *outer), width = boxes
+        with writer.block(f"if (attn::is_described({name}))"), writer.block("if (lane == 0)"):
+            writer.line(f"attn::window_expect({full}, {buffer.bytes});")
+            for number in range(-(-keys // width)):
+                at = ", ".join([f"{column} + {number * width}", row, *outer])
+                writer.line(f"attn::tma_load({to} + {number * queries * PANEL_BYTES}, &{name}, {full}, {at});")
+        with writer.block("else"):
+            writer.line(copied)
     for op, buffer in zip(ops_of(block, "tile.band"), layout.bands, strict=True):
         _band(core, layout, op, f"shared + {buffer.offset} + {buffer.bytes} * {stage}")
     writer.line(f"attn::window_arrive({full}, copies);")
@@ -69,32 +82,58 @@ class PairWindows:
         of_bands = [op for op in operations(block) if op.name == "tensor.extract" and op.operands[0] in bands]
         self._bands = {op.results[0]: bands[op.operands[0]] for op in of_bands}
         self._queries = layout.kernel.queries
+        self._places: dict[SharedBuffer, str] = {}
         self._starts: dict[ir.Value, str] = {}
+        self._bits: dict[ir.Value, str] = {}
         self._stage = stage
+
+    def start(self, buffer: SharedBuffer) -> str:
+        """The name of where this thread's elements of a window are, of queries c = 0, which is printed where it has none yet.
+
+        Lane l gives row l % 8 of matrix l / 8, the queries, of two chunks of keys; of f32 the place is that of its own first element.
+        """
+        name = self._places.get(buffer)
+        if name is None:
+            name = self._places[buffer] = self.core.names.fresh("window_at")
+            keys = "(64 * warpgroup + 16 * warp + lane / 8 % 2 * 8)" if buffer.element != "f32" else "row"
+            query = "(lane / 16 * 8 + lane % 8)" if buffer.element != "f32" else "column"
+            bytes_ = f"{keys} * {4 if buffer.element == 'f32' else 2}"
+            base = f"shared + {buffer.offset} + {buffer.bytes} * {self._stage}"
+            self.core.writer.line(f"const uint32_t {name} = {base} + attn::window_place<{self._queries}>({query}, {bytes_});")
+        return name
 
     def declare(self) -> None:
         """Prints where this thread's elements are."""
         for value, (_, buffer) in self._reads.items():
-            name = self._starts[value] = self.core.names.fresh("window_at")
-            place = f"column * {buffer.columns} + row * {value.type.width // 8}"
-            self.core.writer.line(f"const uint32_t {name} = shared + {buffer.offset} + {buffer.bytes} * {self._stage} + {place};")
-
+            self._starts[value] = self.start(buffer)
         for value, buffer in self._bands.items():
             name = self._starts[value] = self.core.names.fresh("band_at")
             place = f"4 * (row - column + {self._queries - 1})"
             self.core.writer.line(f"const uint32_t {name} = shared + {buffer.offset} + {buffer.bytes} * {self._stage} + {place};")
 
+    def begin(self, needed: set[ir.Value]) -> None:
+        """Prints what stays through a loop over columns in which these values are needed."""
+        for value, (_, buffer) in self._reads.items():
+            if value in needed and buffer.element != "f32":
+                self._bits[value] = self.core.names.fresh("window_bits")
+                self.core.writer.line(f"uint32_t {self._bits[value]}[4];")
+
     def load(self, needed: set[ir.Value]) -> None:
         """Reads the elements of queries `c`, which the map's reads stand for in this scope."""
-        core = self.core
+        core, writer = self.core, self.core.writer
         for value, (op, buffer) in self._reads.items():
             if value not in needed:
                 continue
-            name, size = core.names.fresh("of_window"), value.type.width // 8
-            core.writer.line(f"float {name}[4];")
-            with core.writer.unrolled("n", 4):
-                place = f"{self._starts[value]} + {buffer.columns} * (8 * c + n % 2) + {8 * size} * (n / 2)"
-                core.writer.line(f"{name}[n] = attn::window_element({place}, {c_type(op.results[0].type)}());")
+            name, start = core.names.fresh("of_window"), self._starts[value]
+            writer.line(f"float {name}[4];")
+            if buffer.element == "f32":
+                with writer.unrolled("n", 4):
+                    writer.line(f"{name}[n] = attn::load_shared({element_place(start)});")
+            else:
+                bits, kind = self._bits[value], c_type(op.results[0].type)
+                writer.line(f"if (c % 2 == 0) attn::load_turned_matrices({start} + {8 * PANEL_BYTES} * c, {bits});")
+                with writer.unrolled("h", 2):
+                    writer.line(f"attn::window_floats({bits}[c % 2 * 2 + h], {kind}(), {name}[2 * h], {name}[2 * h + 1]);")
             bind_element(core, value, f"{name}[2 * h + e]")
         for value in self._bands:
             if value in needed:

@@ -56,7 +56,7 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
     looks = _looks(kernel)
     consumer, producer = (_LOOKING if looks else _REGISTERS)[warpgroups]
     columns = max(ir.RankedTensorType(load.results[0].type).shape[1] for load in find_all(kernel, "tile.load"))
-    narrow, uneven = columns <= 64, _uneven(kernel)
+    narrow, uneven = columns <= 64, is_uneven(kernel)
     fields: Fields = {
         "pin": 0, "turns": 1, "vote": 1, "queries": "shared", "order": "dynamic", "reverse": 1,
         "group": 8 if not uneven else 32 if 64 < columns <= 128 else 16,
@@ -84,6 +84,8 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
     # Measured on an H200, 2026-11-22: narrow heads want three or four stages, and no flat loop without a mask, but where maxima stay.
     flow = "each" if flow == "flat" and narrow and not uneven and not fields["optimistic"] else flow
     stages = (3 if uneven or not fields["optimistic"] else 4) if narrow else 2
+    if narrow and not uneven and choices.get("windows") == 1:
+        fields["group"] = int(choices.get("group", 16))  # more heads of a bias at a time, H200, 2026-11-26
     return _fitting(kernel, fields, {"flow": flow, **choices}, "flow" in choices, stages, keys, target)
 
 
@@ -101,6 +103,8 @@ def _fitting(
     flow = str(choices["flow"])
     layouts = [("flat", stages, "query"), ("flat", 2, "query")] if flow == "flat" else []
     second = "each" if flow != "plain" else "plain"
+    if choices.get("windows") == 1 and stages > 2:
+        layouts += [(second, 4, "own"), (second, 3, "own")]
     layouts += [(second, 2, "own"), (second, 2, "query"), (second, 1, "own"), (second, 1, "query")]
     wanted = [flow if chosen else None, choices.get("stages"), choices.get("staging")]
     if wanted[1] is not None and int(wanted[1]) > 0:
@@ -228,7 +232,7 @@ def _lean(kernel: ir.Operation) -> bool:
     return bool(steps) and all(needed is not None and is_lean(step, needed) for step, needed in zip(steps, kept, strict=True))
 
 
-def _uneven(kernel: ir.Operation) -> bool:
+def is_uneven(kernel: ir.Operation) -> bool:
     """Whether some blocks of rows have more keys than others: the bounds of the loops depend on the block, or blocks are skipped."""
     if any(op.name == "scf.if" for op in walk(kernel)):
         return True

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.emitters import Refusal
+from attn_mlir.backends.nvidia.hopper.plan import is_uneven
 from attn_mlir.backends.nvidia.hopper.windows import WINDOWS
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -15,7 +16,7 @@ GATHERS = "gathers"
 """In a schedule: why captured tensors are read element by element."""
 Choices = Mapping[str, int | str]
 _DEPTHS = (2, 1)
-"""Stages of windows: two where there is room for two stages of keys as well."""
+"""Stages of windows: two where there is room for two stages of keys as well. Narrow heads without a mask rather have four of keys."""
 
 
 def plan_with_windows(
@@ -32,7 +33,8 @@ def plan_with_windows(
         return plan(kernel, rest)
     why = Refusal("their windows do not fit into shared memory beside two stages of keys")
     try:
-        for depth in _DEPTHS if wanted is None else (int(wanted),):
+        depths = _DEPTHS[::-1] if attributes.grid_kind(kernel) == "rows" and _narrow(copy) and not is_uneven(copy) else _DEPTHS
+        for depth in depths if wanted is None else (int(wanted),):
             fields = _attempt(copy, plan, {**rest, "windows": depth})
             if isinstance(fields, Refusal):
                 why = fields
@@ -49,6 +51,13 @@ def plan_with_windows(
 def make_windows(kernel: ir.Operation) -> None:
     """Makes windows of what a kernel reads of captured tensors: keys follow each other in memory, and are rows in kernels of pairs."""
     LoadWindows(products=True, turned=attributes.grid_kind(kernel) == "pairs").run(kernel)
+
+
+def _narrow(kernel: ir.Operation) -> bool:
+    """Whether heads have up to 64 columns, and there is a window of 16 bits, not of more, beside bands."""
+    columns = max((ir.RankedTensorType(load.results[0].type).shape[1] for load in find_all(kernel, "tile.load")), default=0)
+    widths = {ir.RankedTensorType(op.results[0].type).element_type.width for op in find_all(kernel, "tile.load_window")}
+    return columns <= 64 and widths == {16}
 
 
 def _attempt(

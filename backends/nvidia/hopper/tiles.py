@@ -78,11 +78,12 @@ class SharedTile:
 class WindowTile:
     """A window of a captured tensor, or a number for each of its diagonals, in shared memory.
 
-    `start`: a C++ expression, where this thread's element of h = c = e = 0 lies; `pitch`: bytes from one row to the next, 0 for diagonals.
+    `start`: a C++ expression, where the window begins, or where this thread's diagonal of h = c = e = 0 lies; `panel`: bytes from one panel
+    of 128 bytes of columns to the next, 0 for diagonals.
     """
 
     start: str
-    pitch: int
+    panel: int
     element: str
 
 

@@ -6,7 +6,7 @@ Each warpgroup of consumers has a ring of its own, as they read their windows at
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.arguments import c_type
-from attn_mlir.backends.gpu.structure import body, yielded
+from attn_mlir.backends.gpu.structure import body, operations, yielded
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.makers import MAKERS, Makers
 from attn_mlir.backends.nvidia.hopper.memory import SharedAllocator, of_warps
@@ -19,16 +19,20 @@ from attn_mlir.passes.regions import find_all
 
 HEADER = "attn_windows.cuh"
 WINDOWS = ("tile.load_window", "tile.band")
+PANEL_BYTES = 128
+"""Of a row of a panel of columns in shared memory."""
+MOST_DIMENSIONS = 4
+"""Of tensors that TMA reads windows of."""
 _SIZES = {"f32": 4, "f16": 2, "bf16": 2}
 
 
 @dataclass(frozen=True)
 class _Part:
-    """One window or band of a stage: where it begins in it, bytes from one row to the next (0 for a band), its element type."""
+    """One window or band of a stage: where it begins in it, bytes of a panel of columns (0 for a band), its element type."""
 
     op: ir.Operation
     offset: int
-    pitch: int
+    panel: int
     element: str
 
 
@@ -42,6 +46,39 @@ def place_window(core: Core, op: ir.Operation) -> list[str]:
     for name, steps in ((row_stride, "row_steps"), (column_stride, "column_steps")):
         core.writer.line(f"const long long {name} = {_apart(core, source, op.attributes[steps])};")
     return [start, row_stride, column_stride, core.value(rows), core.value(columns)]
+
+
+def window_boxes(core: Core, op: ir.Operation, size: tuple[int, int]) -> tuple[str, list[str], int] | None:
+    """The description of a window's tensor for TMA, in boxes of `size`, the coordinates of the first element, and which one counts rows.
+
+    `size`: rows and columns in memory. None where the window is no box: it must grow by 1 along two dimensions, of which one is the last.
+    """
+    source, _, _, *offsets = op.operands
+    steps = [list(ir.DenseI64ArrayAttr(op.attributes[name])) for name in ("row_steps", "column_steps")]
+    width = ir.MemRefType(source.type).element_type.width
+    return boxes_of(core, source, steps, [core.value(offset) for offset in offsets], (size[0], PANEL_BYTES * 8 // width))
+
+
+def boxes_of(
+    core: Core, source: ir.Value, steps: list[list[int]], places: list[str], size: tuple[int, int]
+) -> tuple[str, list[str], int] | None:
+    """The same for elements at `places`, whose indices grow by `steps`, where `size` is that of a box."""
+    last, dim = len(places) - 1, row_dimension(steps)
+    if dim is None:
+        return None
+    outer = [places[n] for n in range(last - 1, -1, -1) if n != dim]
+    coordinates = [places[last], places[dim], *outer, *["0"] * (2 - len(outer))]
+    return core.arguments.window(source, dim - last - 1, size[1], size[0]), coordinates, size[1]
+
+
+def row_dimension(steps: list[list[int]]) -> int | None:
+    """The dimension along which a window's rows in memory follow each other, where it is a box of the copy engine's."""
+    rank = len(steps[0])
+    ones = [[n for n, step in enumerate(each) if step] for each in steps]
+    if not 2 <= rank <= MOST_DIMENSIONS or any(len(each) != 1 for each in ones) or any(sum(each) != 1 for each in steps):
+        return None
+    (a,), (b,) = ones
+    return None if a == b or rank - 1 not in (a, b) else min(a, b)
 
 
 def _apart(core: Core, source: ir.Value, steps: ir.Attribute) -> str:
@@ -91,14 +128,16 @@ class WindowRings(Makers):
             element = str(ir.RankedTensorType(op.results[0].type).element_type)
             if element not in _SIZES or (op.name == "tile.band" and element != "f32"):
                 raise UnsupportedError(f"hopper: there are no windows of {element}")
-            pitch = 0 if op.name == "tile.band" else (keys + 8) * _SIZES[element]
-            self.parts.append(_Part(op, size, pitch, element))
-            size += round_up(ROWS * pitch if pitch else 4 * (ROWS + keys - 1), 16)
-        self.bytes = round_up(size, 128)
+            panel = 0 if op.name == "tile.band" else ROWS * PANEL_BYTES
+            self.parts.append(_Part(op, size, panel, element))
+            size += -(-keys * _SIZES[element] // PANEL_BYTES) * panel if panel else round_up(4 * (ROWS + keys - 1), 1024)
+        self.bytes = size
+        self.together = not all(part.panel for part in self.parts)
+        """Whether all these warps bring each warpgroup's windows: what bands hold is computed. Else one warp does, so that none waits."""
         layout.tile("kWindows", warpgroups * self.depth * self.bytes)
         layout.barrier("kToldFull", self.stages, 1)
         layout.barrier("kToldFree", self.stages, of_warps(MAKERS))
-        layout.barrier("kWindowsFull", warpgroups * self.depth, 32 * MAKERS)
+        layout.barrier("kWindowsFull", warpgroups * self.depth, 32 * MAKERS if self.together else 32)
         layout.barrier("kWindowsFree", warpgroups * self.depth, of_warps(4))
         layout.slot("kTold", 16 * self.stages)
 
@@ -117,15 +156,19 @@ class WindowRings(Makers):
         for value, number in self.numbers.items():
             part = self.parts[number]
             start = f"shared + kWindows + {stage} * {self.bytes} + {part.offset}"
-            place = f"(row % {ROWS}) * {part.pitch} + column * {_SIZES[part.element]}"
-            if not part.pitch:
-                place = f"4 * (row % {ROWS} - column + {self.keys - 1})"
-            core.tiles[value] = WindowTile(f"{start} + {place}", part.pitch, part.element)
+            if not part.panel:
+                start += f" + 4 * (row % {ROWS} - column + {self.keys - 1})"
+            core.tiles[value] = WindowTile(start, part.panel, part.element)
 
     def free(self, turn: str) -> None:
         """Gives them back."""
         place = f"shared + kWindowsFree + {self._stage('warpgroup', turn)} * 8"
         self.core.writer.line("attn::warp_sync();", f"attn::warp_arrive({place}, attn::elect_one());")
+
+    def last_reader(self, step: KvStep) -> ir.Operation:
+        """The last of a step's maps that reads them."""
+        tiles = [op.results[0] for op in windows_of(step)]
+        return [op for op in step.rest if op.name == "tile.map" and any(_reads(op, tile) for tile in tiles)][-1]
 
     def skip(self, turn: str) -> None:
         """Gives back those of a block that is left out."""
@@ -139,29 +182,43 @@ class WindowRings(Makers):
         """Prints one share of the windows of `turn`."""
         core, writer = self.core, self.core.writer
         writer.line("attn::warp_sync();", f"attn::warp_arrive({self.at('kToldFree', 8, 'turn')}, lane == 0);")
-        writer.line(f"const int maker = ({worker}) * 32 + lane;")
+        writer.line(f"const int maker = {f'({worker}) * 32 + lane' if self.together else 'lane'};")
         core.scalars.bind(self.general.position, "kv")
-        places = [place_window(core, part.op) for part in self.parts if part.pitch]
+        places = [place_window(core, part.op) for part in self.parts if part.panel]
+        boxes = [window_boxes(core, part.op, (ROWS, self.keys)) for part in self.parts if part.panel]
         writer.line("#pragma unroll 1")
-        with core.scope(f"for (int part = 0; part < {self.warpgroups}; ++part)"):
+        first, step = ("0", "++part") if self.together else (worker, f"part += {MAKERS}")
+        with core.scope(f"for (int part = {first}; part < {self.warpgroups}; {step})"):
             stage = self._stage("part", "turn")
             writer.line(f"const uint32_t barrier = shared + kWindowsFull + {stage} * 8, to = shared + kWindows + {stage} * {self.bytes};")
             writer.line(f"attn::barrier_wait(shared + kWindowsFree + {stage} * 8, ({self._phase('turn')}) ^ 1);")
-            bands = not all(part.pitch for part in self.parts)
-            writer.line(f"int copies = {'attn::kWritten' if bands else 'attn::kBulk'};")
+            writer.line(f"int copies = {'attn::kWritten' if self.together else 'attn::kBulk'};")
             for part in self.parts:
-                if part.pitch:
-                    self._window(part, places.pop(0))
+                if part.panel:
+                    self._window(part, places.pop(0), boxes.pop(0))
                 else:
                     self._band(part)
             writer.line("attn::window_arrive(barrier, copies);")
 
-    def _window(self, part: _Part, place: list[str]) -> None:
+    def _window(self, part: _Part, place: list[str], boxes: tuple[str, list[str], int] | None) -> None:
         start, row_stride, column_stride, rows, columns = place
         element = c_type(ir.MemRefType(part.op.operands[0].type).element_type)
-        size = f"{element}, {ROWS}, {self.keys}, {32 * MAKERS}, {part.pitch}"
+        size = f"{element}, {ROWS}, {self.keys}, {32 * MAKERS if self.together else 32}"
         where = f"{start}, {row_stride}, {column_stride}, {ROWS} * part, {rows}, {columns}, to + {part.offset}"
-        self.core.writer.line(f"attn::load_window<{size}>({where}, maker, barrier, copies);")
+        copied = f"attn::load_window<{size}>({where}, maker, copies);"
+        if boxes is None:
+            self.core.writer.line(copied)
+            return
+        name, (column, row, *outer), width = boxes
+        panels = -(-self.keys // width)
+        with self.core.writer.block(f"if (attn::is_described({name}) && {ROWS} * part + {ROWS} <= {rows})"):
+            with self.core.writer.block("if (maker == 0)"):
+                self.core.writer.line(f"attn::window_expect(barrier, {panels * part.panel});")
+                for panel in range(panels):
+                    at = ", ".join([f"{column} + {panel * width}", f"{row} + {ROWS} * part", *outer])
+                    self.core.writer.line(f"attn::tma_load(to + {part.offset + panel * part.panel}, &{name}, barrier, {at});")
+        with self.core.writer.block("else"):
+            self.core.writer.line(copied)
 
     def _band(self, part: _Part) -> None:
         """Number n of a band is that of i - j = n - (keys - 1), with i from the first row of the warpgroup on."""
@@ -172,6 +229,10 @@ class WindowRings(Makers):
             core.scalars.bind(inner.arguments[0], "max(diagonal, 0)")
             core.scalars.bind(inner.arguments[1], f"min(max(-diagonal, 0), {last})")
             core.writer.line(f"attn::store_shared(to + {part.offset} + 4 * n, {core.scalars.emit(yielded(inner)[0])});")
+
+
+def _reads(op: ir.Operation, tile: ir.Value) -> bool:
+    return any(inner.name == "tensor.extract" and inner.operands[0] == tile for inner in operations(body(op)))
 
 
 def form_of(op: ir.Operation) -> tuple[str, str, str]:

@@ -8,7 +8,7 @@
 // RUN: sed 's/attributes {}/attributes {tile.choices = {windows = 0}}/' %s | attn-translate --to cuda - | FileCheck %s --check-prefix=WITHOUT
 // RUN: attn-opt %s -p 'attn-differentiate{functions=bwd wrt=q+k+v only=true},attn-simplify,attn-outline{keep-hosts=false}' | attn-translate --to cuda - | FileCheck %s --check-prefix=BWD
 
-// IR:        tile.schedule = {{.*}} windows = 2 : i64}
+// IR:        tile.schedule = {{.*}} stages = 4 : i64, {{.*}} windows = 1 : i64}
 // IR:        "tile.load_window"(%arg3, {{.*}}) {column_steps = array<i64: 0, 0, 1>, row_steps = array<i64: 0, 1, 0>} : {{.*}} -> tensor<192x?xf16>
 // IR:        tensor.extract %{{.*}} : tensor<192x?xf16>
 
@@ -19,26 +19,37 @@
 // STAGE-NOT: memref.load %arg3
 
 // CHECK:     attn::barrier_init(shared + kToldFree, 3 * attn::kWarpArrivals);
-// CHECK:     attn::barrier_init(shared + kWindowsFull, 96);
+// CHECK:     attn::barrier_init(shared + kWindowsFull, 32);
 // CHECK:     attn::barrier_init(shared + kWindowsFree, 4 * attn::kWarpArrivals);
 // CHECK:     head = pair / q_n0, batch = pair % q_n0;
 // CHECK:     attn::tma_load({{.*}}, &k_map_64x128
 // CHECK:     attn::store_shared_int4(shared + kTold {{.*}}, kv, block, head, batch);
-// CHECK:     for (int part = 0; part < 3; ++part) {
+// CHECK:     for (int part = attn::warp_index() - 13; part < 3; part += 3) {
 // CHECK:       attn::barrier_wait(shared + kWindowsFree
-// CHECK:       attn::load_window<__half, 64, 128, 96, 272>(window{{.*}}, 64 * part, {{.*}}, maker, barrier, copies);
-// CHECK-NEXT:  attn::window_arrive(barrier, copies);
+// CHECK:       if (attn::is_described([[MAP:arg3_window_64x64_2]]) && 64 * part + 64 <= [[ROWS:n_[0-9]+]]) {
+// CHECK:         attn::window_expect(barrier, 16384);
+// CHECK-NEXT:    attn::tma_load(to + 0, &[[MAP]], barrier, [[KEY:n_[0-9]+]] + 0, [[QUERY:n_[0-9]+]] + 64 * part, head, 0);
+// CHECK-NEXT:    attn::tma_load(to + 8192, &[[MAP]], barrier, [[KEY]] + 64, [[QUERY]] + 64 * part, head, 0);
+// CHECK:       else {
+// CHECK-NEXT:    attn::load_window<__half, 64, 128, 32>(window{{.*}}, 64 * part, [[ROWS]], {{.*}}, maker, copies);
+// CHECK:       attn::window_arrive(barrier, copies);
 // CHECK:     attn::barrier_wait(shared + kWindowsFull
-// CHECK:     attn::window_pair(window_at + 2176 * h + 16 * c, __half(), of_window[2 * h], of_window[2 * h + 1]);
+// CHECK:     if (c % 2 == 0) attn::load_matrices((window_at ^ 16 * c % 128) + 16 * c / 128 * 8192, window_bits);
 // CHECK-NOT: arg3[
+
+// What has been read is given back before the exponentials.
 // CHECK:     attn::warp_arrive(shared + kWindowsFree
+// CHECK:     exp2f
 
 // WITHOUT-NOT: attn::load_window<__half
 // WITHOUT:     arg3[
 
-// BWD:       attn::load_window<__half, {{[0-9]+}}, 128, 32, 272>(window
-// BWD-NEXT:  attn::window_arrive(
-// BWD:       of_window[n] = attn::window_element(window_at + 272 * (8 * c + n % 2) + 16 * (n / 2), __half());
+// BWD:       if (attn::is_described([[MAP:arg3_window_64x[0-9]+_2]])) {
+// BWD:         attn::tma_load({{.*}}, &[[MAP]],
+// BWD:         attn::load_window<__half, {{[0-9]+}}, 128, 32>(window
+// BWD:       attn::window_arrive(
+// BWD:       if (c % 2 == 0) attn::load_turned_matrices(window_at + 1024 * c, window_bits);
+// BWD:       exp2f(fmaf(of_window
 
 func.func @attention(%q: tensor<?x?x?x64xf16>, %k: tensor<?x?x?x64xf16>, %v: tensor<?x?x?x64xf16>, %bias: tensor<?x?x?xf16>) -> tensor<?x?x?x64xf16> attributes {} {
   %o = "attn.attention"(%q, %k, %v) ({

@@ -1,0 +1,189 @@
+"""Gradients of dense captured tensors by tiles: weights take the place of the window that they are the gradient of, and TMA adds it."""
+
+from attn_mlir.backends.gpu.structure import body, yielded
+from attn_mlir.backends.host import read_kernel
+from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
+from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, key_count, ops_of
+from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, SharedBuffer
+from attn_mlir.backends.nvidia.hopper.pairs_uses import uses_of
+from attn_mlir.backends.nvidia.hopper.tiles import ROWS
+from attn_mlir.backends.nvidia.hopper.windows import PANEL_BYTES, boxes_of, row_dimension
+from attn_mlir.mlir import ir
+from attn_mlir.passes.tiling.positions import Positions, window_of
+
+NARROW = "narrow"
+"""In a schedule: "number:element" of an output, counted from behind the last one, whose sums may be of the element type of what is added,
+as long as few meet (`gpu.outputs`)."""
+
+
+_SLOTS = 3
+"""Dimensions in front of what is scattered to: chunks, batch and heads."""
+_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
+_C_TYPES = {"f32": "float", "f16": "__half", "bf16": "__nv_bfloat16"}
+
+
+def tiled_scatters(block: ir.Block) -> dict[ir.Operation, int]:
+    """The scatters of a step that go to boxes of memory, with the number of a window of the same shape, whose place they take.
+
+    None where no sums over keys are made, before which all weights are in shared memory.
+    """
+    windows = ops_of(block, "tile.load_window")
+    if not ops_of(block, "tile.accumulate"):
+        return {}
+    found: dict[ir.Operation, int] = {}
+    for scatter in (op for scatters in uses_of(block)[0].scattered.values() for op in scatters):
+        steps = _steps(scatter)
+        same = [n for n, op in enumerate(windows) if steps is not None and _steps_of_window(op) == steps]
+        free = [n for n in same if n not in found.values()]
+        if free and len({str(windows[n].results[0].type) for n in same}) == 1:
+            found[scatter] = free[0]
+    return found
+
+
+def _steps(scatter: ir.Operation) -> list[list[int]] | None:
+    _, _, *indices = yielded(body(scatter))
+    window = window_of(Positions(body(scatter)), indices)
+    steps = None if window is None else [list(each)[_SLOTS:] for each in (window.row_steps, window.column_steps)]
+    return steps if steps is not None and steps[0][-1] == 1 and row_dimension(steps) is not None else None
+
+
+def _steps_of_window(op: ir.Operation) -> list[list[int]]:
+    return [list(ir.DenseI64ArrayAttr(op.attributes[name])) for name in ("row_steps", "column_steps")]
+
+
+def narrow_sums(layout: BackwardLayout) -> str:
+    """What a schedule says of them: "" where there are none."""
+    step = layout.kernel.steps[0] if layout.kernel.steps else None
+    arguments = list(layout.kernel.function.regions[0].blocks[0].arguments)
+    told = []
+    for scatter, number in (tiled_scatters(step) if step is not None and layout.by_tiles else {}).items():
+        element = str(ir.RankedTensorType(ops_of(scatter.block, "tile.load_window")[number].results[0].type).element_type)
+        if element != "f32":
+            told.append(f"{arguments.index(scatter.operands[0]) + 1 - len(arguments)}:{element}")
+    return ",".join(told)
+
+
+class TileSums:
+    """Prints them for the consumers."""
+
+    def __init__(self, core: Core, kernel: PairsKernel, layout: BackwardLayout) -> None:
+        self.core, self.kernel, self.layout = core, kernel, layout
+
+    def of_step(self, block: ir.Block) -> dict[ir.Operation, SharedBuffer]:
+        """The scatters that are made so, and the memory of their windows."""
+        if not self.layout.by_tiles:
+            return {}
+        return {op: self.layout.windows[number] for op, number in tiled_scatters(block).items()}
+
+    def clear(self, block: ir.Block, stage: str) -> None:
+        """Makes 0 what is added for keys that do not exist."""
+        for buffer in self.of_step(block).values():
+            count, size = key_count(self.core, self.kernel), f"{_C_TYPES[buffer.element]}, {self.kernel.queries}"
+            with self.core.writer.block(f"if ({count} < {self.kernel.keys})"):
+                where = f"{_place(buffer, stage)}, {ROWS} * warpgroup + 16 * warp"
+                self.core.writer.line(f"attn::clear_columns<{size}>({where}, {count}, lane);")
+
+    def send(self, block: ir.Block, stage: str, limit: str | None) -> None:
+        """Has them added, once all are in shared memory."""
+        core, writer, queries = self.core, self.core.writer, self.kernel.queries
+        for op, buffer in self.of_step(block).items():
+            with core.scope(""):
+                element, target = _C_TYPES[buffer.element], op.operands[0]
+                _, _, *indices = yielded(body(op))
+                steps = _steps(op)
+                assert steps is not None
+                core.scalars.bind(body(op).arguments[0], "0")
+                core.scalars.bind(body(op).arguments[1], "0")
+                places = [core.value(index) for index in indices]
+                boxes = boxes_of(core, target, steps, places[_SLOTS:], (queries, PANEL_BYTES // _BYTES[buffer.element]))
+                assert boxes is not None
+                name, (column, row, *outer), width = boxes
+                panels, panel = ROWS // width, queries * PANEL_BYTES
+                window = _place(buffer, stage)
+                with writer.block(f"if (attn::is_described({name}))"), writer.block("if (threadIdx.x % 128 == 0)"):
+                    alone = self._alone(op)
+                    for number in range(panels):
+                        at = ", ".join([f"{column} + {ROWS} * warpgroup + {number * width}", row, *outer])
+                        sent = f"(&{name}, {window} + {panel} * ({panels} * warpgroup + {number}), {at});"
+                        writer.line(*([f"if ({alone}) attn::tma_store{sent}", "else"] if alone else []), f"attn::tma_add{sent}")
+                    writer.line("attn::bulk_commit();")
+                with writer.block("else"):
+                    terms = [f"(long long){place} * {core.arguments.stride(target, n)}" for n, place in enumerate(places)]
+                    row_dim = row_dimension(steps)
+                    assert row_dim is not None
+                    rows = core.arguments.stride(target, _SLOTS + row_dim)
+                    columns = core.arguments.stride(target, len(places) - 1)
+                    writer.line(
+                        f"float *const to = {core.arguments.pointer(target)} + {' + '.join(terms)};",
+                        f"attn::add_window<{element}, {queries}>(to, {rows}, {columns}, {window}, {ROWS} * warpgroup, "
+                        f"{queries if limit is None else limit}, {key_count(core, self.kernel)}, threadIdx.x % 128);",
+                    )
+
+    def _alone(self, op: ir.Operation) -> str:
+        """When one program alone adds to an element, so that it may be stored; "" if never."""
+        grid = read_kernel(self.kernel.function, _outputs(self.kernel.function))
+        arguments = list(self.kernel.function.regions[0].blocks[0].arguments)
+        chunk, head, batch = grid.disjoint[arguments.index(op.operands[0]) + 1 + len(grid.outputs) - len(arguments)] or (False,) * 3
+        one_head = f"attn::load_shared_int(shared + {self.layout.group}) == 1"
+        one_batch = [] if batch else [f"{self.core.arguments.size(self.kernel.over, 0)} == 1"]
+        return " && ".join([*one_batch, one_head]) if chunk and head and not self.core.packed else ""
+
+    def free(self) -> None:
+        """Waits until TMA has read those of a step."""
+        pending = int(bool(self.layout.adds) and not self.layout.adders)  # sums over keys are sent later
+        self.core.writer.line(f"if (threadIdx.x % 128 == 0) attn::bulk_wait_read<{pending}>();")
+
+
+class TileStores:
+    """What one map writes of them, four elements of a thread at a time."""
+
+    def __init__(self, core: Core, tiles: dict[ir.Operation, tuple[SharedBuffer, str]]) -> None:
+        """`tiles`: by scatters, their memory and where this thread's elements are (`PairWindows.start`)."""
+        self.core, self.tiles = core, tiles
+        self._bits: dict[ir.Operation, str] = {}
+        self._parts: dict[ir.Operation, str] = {}
+
+    def declare(self) -> None:
+        """Prints what stays through the columns."""
+        for op, (buffer, _) in self.tiles.items():
+            if buffer.element != "f32":
+                self._bits[op] = self.core.names.fresh("tile_bits")
+                self.core.writer.line(f"uint32_t {self._bits[op]}[4];")
+
+    def begin(self) -> None:
+        """Prints what is for queries `c` alone."""
+        for op in self.tiles:
+            self._parts[op] = self.core.names.fresh("of_tile")
+            self.core.writer.line(f"float {self._parts[op]}[4];")
+
+    def element(self, op: ir.Operation, present: list[str], value: str) -> None:
+        """Takes one element."""
+        text = f"{' && '.join(present)} ? {value} : 0.0f" if present else value
+        self.core.writer.line(f"{self._parts[op]}[2 * h + e] = {text};")
+
+    def end(self) -> None:
+        """Writes those of queries `c`."""
+        writer = self.core.writer
+        for op, (buffer, start) in self.tiles.items():
+            part = self._parts[op]
+            if buffer.element == "f32":
+                with writer.unrolled("n", 4):
+                    writer.line(f"attn::store_shared({element_place(start)}, {part}[n]);")
+                continue
+            bits, pack = self._bits[op], PANELS[buffer.element]
+            with writer.unrolled("h", 2):
+                writer.line(f"{bits}[c % 2 * 2 + h] = attn::{pack}({part}[2 * h], {part}[2 * h + 1]);")
+            writer.line(f"if (c % 2) attn::store_turned_matrices({start} + {8 * PANEL_BYTES} * (c - 1), {bits});")
+
+
+def element_place(start: str) -> str:
+    """Where element n = 2 h + e of queries `c` is in a window of f32."""
+    return f"({start} ^ n % 2 * 16 ^ n / 2 * 32) + {PANEL_BYTES} * (8 * c + n % 2)"
+
+
+def _outputs(function: ir.Operation) -> int:
+    return len(ir.ArrayAttr(ir.DictAttr(function.attributes["tile.kernel"])["outputs"]))
+
+
+def _place(buffer: SharedBuffer, stage: str) -> str:
+    return f"shared + {buffer.offset} + {buffer.bytes} * {stage}"
