@@ -9,6 +9,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from attn_mlir.api.autocast import cast
+from attn_mlir.api.call import linear_arguments, run_linear
 from attn_mlir.api.custom_io import CustomIO, check_custom
 from attn_mlir.api.engine_arguments import (
     captures_with,
@@ -23,9 +24,9 @@ from attn_mlir.api.engine_module import EngineModule
 from attn_mlir.api.graph_parts import constant_in_graphs
 from attn_mlir.api.graph_tape import GraphSource, GraphStep, found_in_graph, kept_at, named_in_graph, sources_of, steps_of
 from attn_mlir.api.inputs import refuse_jit_trace
-from attn_mlir.api.linear_call import arguments, program_of_form, run
-from attn_mlir.api.linear_inputs import NO_DELTA, check_linear, check_segment
+from attn_mlir.api.linear_inputs import check_linear, check_segment
 from attn_mlir.api.meta import LINEAR_KEYS, Shapes
+from attn_mlir.api.options import LinearForm
 from attn_mlir.api.reports import LinearReport
 from attn_mlir.api.tuning import Wish, tuning_of
 from attn_mlir.api.unknown_arguments import unexpected
@@ -125,7 +126,7 @@ class LinearAttentionEngine(LinearReport, EngineModule):
             self._dtypes = dtypes
         refuse_jit_trace()
         entry, scan = self._find(dtypes, call.problem.device, call.decay_form)
-        return run(entry, call, captures_with(named, entry, scan), "bhsd", target, self._tuning)
+        return run_linear(entry, call, captures_with(named, entry, scan), "bhsd", target, self._tuning)
 
     def _in_graph(self, call: Any, named: dict[str, torch.Tensor], dtypes: tuple[torch.dtype, ...]) -> Any:
         """The same inside torch.compile."""
@@ -138,7 +139,7 @@ class LinearAttentionEngine(LinearReport, EngineModule):
         for source, _, _ in sources:
             kind = source[0]
             values.append(custom[source[1]] if kind == "custom" else None if kind == "input" else found.value(source))
-        q, k, values = arguments(entry.traced, call, values)
+        q, k, values = linear_arguments(entry.traced, call, values)
         given = ["q", "k", "v", *[argument for _, _, argument in sources]]
         return forward_in_graph((q, k, call.v, *values), given, [kind for _, kind, _ in sources], name, "bhsd")[0]
 
@@ -167,15 +168,17 @@ class LinearAttentionEngine(LinearReport, EngineModule):
         return self._traced(), self._device.name or "cpu"
 
     def _find(self, dtypes: tuple[torch.dtype, ...], device: Any, decay: str) -> tuple[Entry, Scan]:
-        named = dict(zip(self._custom.input_tensors, dtypes, strict=True))
-        inputs = self._shapes.inputs
-        form = (inputs.element, inputs.head_dim, inputs.value_dim, 1.0, decay, False, False, "", self._segment, NO_DELTA)
-        key = (form, self._custom.scan_key(), dtypes)
+        form = self._form(decay)
 
         def trace() -> Any:
-            return trace_linear(*program_of_form(self._mods, form, custom=self._custom, dtypes=named), device)
+            named = dict(zip(self._custom.input_tensors, dtypes, strict=True))
+            return trace_linear(form.definition(self._mods, custom=self._custom, dtypes=named), form.inputs, device)
 
-        return _CACHE.find(self._mods, key, trace)
+        return _CACHE.find(self._mods, (form, self._custom.scan_key(), dtypes), trace)
+
+    def _form(self, decay: str) -> LinearForm:
+        inputs = self._shapes.inputs
+        return LinearForm(inputs.element, inputs.head_dim, inputs.value_dim, 1.0, decay, segment=self._segment)
 
 
 def _placed(custom: CustomIO, shapes: Shapes) -> CustomIO:
