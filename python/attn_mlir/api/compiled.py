@@ -34,6 +34,7 @@ from attn_mlir.frontend.linear import INPUTS
 from attn_mlir.frontend.report import failure
 from attn_mlir.frontend.scores import numbered
 from attn_mlir.runtime.orders import all_in_order, heads_first, in_order, input_order, output_order
+from attn_mlir.runtime.row_values import score_of
 
 _PAIR = ("b", "h", "q_idx", "kv_idx")
 _MODS = (("query", "q_idx"), ("key", "kv_idx"), ("value", "kv_idx"))
@@ -63,7 +64,7 @@ def attention_in_graph(
             raise UnsupportedError("key_index inside a transform of torch.func is no part of a graph: call it uncompiled")
         return outside(lambda: attend(qkv, Options(*options), dropout_of(dropout_p, dropout_seed, q), extra)[0])
     seed = seed_in_graph(dropout_p, dropout_seed, q)
-    score = torch.float64 if q.dtype == torch.float64 else torch.float32
+    score = score_of(q)
     score_mod, mask_mod, row = functions[3:]
     if isinstance(mask_mod, (BlockMask, FlexBlockMask)):
         mask_mod = _mask_function(mask_mod, q, k, layout)
@@ -137,7 +138,7 @@ def linear_in_graph(inputs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
     if in_transform():
         return outside(lambda: attend_linear(inputs, LinearOptions(*options))[0])
     q, k, v, *others = inputs
-    score = torch.float64 if q.dtype == torch.float64 else torch.float32
+    score = score_of(q)
     q, k, v = [heads_first(x, layout) for x in (q, k, v)]
     further, given = [], []
     for name, tensor in zip(INPUTS, others, strict=True):

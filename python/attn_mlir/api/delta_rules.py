@@ -13,8 +13,9 @@ from torch.nn import functional
 
 from attn_mlir.api.autocast import cast
 from attn_mlir.api.linear_inputs import check_flags
-from attn_mlir.api.recurrence_inputs import check, described, score_of, sizes_of, with_state
+from attn_mlir.api.recurrence_inputs import check, described, sizes_of, with_state
 from attn_mlir.errors import ArgumentError
+from attn_mlir.runtime.row_values import score_of
 
 EPSILON = 1e-6
 """What is added to sums of squares."""

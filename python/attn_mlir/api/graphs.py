@@ -33,6 +33,7 @@ from attn_mlir.frontend.scores import numbered
 from attn_mlir.runtime import compute, linear, ops, programs
 from attn_mlir.runtime.dispatch import forward_in_graph
 from attn_mlir.runtime.orders import output_order
+from attn_mlir.runtime.row_values import score_of
 
 __all__ = ["TRACED", "read_once", "run_graph", "run_linear_graph", "runner", "trace_graph", "traced", "traced_linear", "values_of"]
 
@@ -72,9 +73,8 @@ def _(
     scale: float | None, layout: str, lse: bool, return_states: bool, deterministic: bool, device: str, dropout_seed: list[Tensor],
     dropout_p: float, lists: list[int], ring: str,
 ) -> list[Tensor]:  # fmt: skip
-    score = torch.float64 if q.dtype == torch.float64 else torch.float32
     weights = len(pieces) - len(names.splitlines()) + 1 - len(states.splitlines())
-    results = [*[((*q.shape[:3], v.shape[3]), q.dtype)] * weights, *[(tuple(q.shape[:3]), score)] * len(outputs.splitlines())]
+    results = [*[((*q.shape[:3], v.shape[3]), q.dtype)] * weights, *[(tuple(q.shape[:3]), score_of(q))] * len(outputs.splitlines())]
     return compute.empty(results, q.device, output_order(layout))
 
 

@@ -13,8 +13,9 @@ from torch.nn import functional
 
 from attn_mlir.api.autocast import cast
 from attn_mlir.api.linear_inputs import check_flags
-from attn_mlir.api.recurrence_inputs import check, check_limit, check_mamba2, described, first_positions, score_of, sizes_of, with_state
+from attn_mlir.api.recurrence_inputs import check, check_limit, check_mamba2, described, first_positions, sizes_of, with_state
 from attn_mlir.errors import ArgumentError
+from attn_mlir.runtime.row_values import score_of
 
 _COMMON = ("scale", "initial_state", "output_final_state", "cu_seqlens", "segment_size", "device")
 

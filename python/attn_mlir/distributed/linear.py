@@ -15,6 +15,7 @@ from attn_mlir.distributed.group import Ranks, agreed, digest, ranks_of
 from attn_mlir.distributed.outside import outside
 from attn_mlir.distributed.scan import from_last, states_before
 from attn_mlir.errors import ArgumentError
+from attn_mlir.runtime.row_values import score_of
 
 _COLUMNS = 16
 """The fewest columns of a state in kernels for GPUs."""
@@ -70,7 +71,7 @@ def _compute(
     if not local:
         options = {**options, **{name: moved(name, options.get(name), offset) for name in _MODS}}
     options = {**options, "layout": layout}
-    score = torch.float64 if v.dtype == torch.float64 else torch.float32
+    score = score_of(v)
     shape = (v.shape[0], v.shape[layout.index("h")], q.shape[3], v.shape[3])
     start = torch.zeros(shape, dtype=score, device=device) if initial is None else initial.to(score)
     nothing = torch.zeros_like(start).requires_grad_(start.requires_grad)  # so that one program computes both
