@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attn_mlir import LinearAttention, linear_attention
-from attn_mlir.api.options import LinearForm
+from attn_mlir.api.options import RecurrenceForm
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.nvidia.target import AMPERE, HOPPER
@@ -33,7 +33,7 @@ GRADIENT = NvidiaScanFacts(128, 128, 64, 512, 0, channels=False, plain=True, fac
 
 def traced(element: str = "f16", keys: int = 128, values: int = 128, decay: str = "step") -> str:
     """A linear attention with log decays."""
-    return LinearForm(element, keys, values, 1.0, decay).find((None,) * 6, None)[0].traced.text
+    return RecurrenceForm(element, keys, values, 1.0, decay).find((None,) * 6, None)[0].traced.text
 
 
 def kernels(text: str, job: Job, length: int = 4096) -> list[Tunable]:

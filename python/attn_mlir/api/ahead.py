@@ -19,7 +19,7 @@ from attn_mlir.api.inputs import ELEMENTS, MAX_HEAD_DIM, MAX_STATE_DIM, check_di
 from attn_mlir.api.linear import LinearAttention
 from attn_mlir.api.linear_engine import LinearAttentionEngine
 from attn_mlir.api.linear_inputs import OFFSETS, STEPS, check_linear
-from attn_mlir.api.options import LinearForm, call_form
+from attn_mlir.api.options import RecurrenceForm, call_form
 from attn_mlir.api.scale import scale_form
 from attn_mlir.backends.ahead.request import Capture, Library, LinearRequest, Request, check_place, path_of
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
@@ -191,7 +191,7 @@ def _given_inputs(attention: Attention | AttentionEngine, inputs: Any) -> Inputs
     return with_dims(problem, extra_pairs(extra, q, problem, problem.layout)).inputs
 
 
-def _linear_form(attention: LinearAttention | LinearAttentionEngine, inputs: Any) -> LinearForm:
+def _linear_form(attention: LinearAttention | LinearAttentionEngine, inputs: Any) -> RecurrenceForm:
     """The form of the inputs that were given, as far as they tell it. Raises ArgumentError."""
     if isinstance(attention, LinearAttentionEngine):
         if inputs is not None:
@@ -208,14 +208,14 @@ def _linear_form(attention: LinearAttention | LinearAttentionEngine, inputs: Any
     return call_form(check_linear(q, k, v, decay, state, offsets, attention._options.layout), 1.0, False, None)
 
 
-def _form_of(spec: LinearSpec) -> LinearForm:
+def _form_of(spec: LinearSpec) -> RecurrenceForm:
     dims = _dims(spec.dtype, MAX_STATE_DIM, key_dim=spec.key_dim, value_dim=spec.value_dim)
     if spec.decay not in _DECAYS:
         raise ArgumentError(f"decay is one of {', '.join(map(repr, _DECAYS))}, got {spec.decay!r}")
     if spec.cu_seqlens is not None and not (isinstance(spec.cu_seqlens, torch.dtype) and spec.cu_seqlens in OFFSETS):
         raise ArgumentError(f"cu_seqlens is torch.int32, torch.int64 or None, got {spec.cu_seqlens!r}")
     offsets = "" if spec.cu_seqlens is None else OFFSETS[spec.cu_seqlens]
-    return LinearForm(*dims, 1.0, spec.decay, bool(spec.initial_state), offsets=offsets)
+    return RecurrenceForm(*dims, 1.0, spec.decay, bool(spec.initial_state), offsets=offsets)
 
 
 def _dims(dtype: Any, most: int = MAX_HEAD_DIM, **dims: Any) -> tuple[str, int, int]:
@@ -269,7 +269,7 @@ def _subject(attention: Attention | AttentionEngine, inputs: Inputs, backward: b
     return _Subject(entry, entry.captures(scan, factor, {**dropout.values, **tensors}), inputs, _layout(attention))
 
 
-def _linear_subject(attention: LinearAttention | LinearAttentionEngine, form: LinearForm) -> _Subject:
+def _linear_subject(attention: LinearAttention | LinearAttentionEngine, form: RecurrenceForm) -> _Subject:
     """The same of a linear attention."""
     factor, layout = 0.0, "bhsd"
     if isinstance(attention, LinearAttentionEngine):

@@ -12,7 +12,7 @@ from attn_mlir.api.extra_qk import extra_pairs, with_dims
 from attn_mlir.api.given_masks import check_sizes, is_block_mask, sizes_of, with_function
 from attn_mlir.api.inputs import check_inputs, refuse_jit_trace
 from attn_mlir.api.linear_inputs import LinearCall, check_linear
-from attn_mlir.api.options import LinearForm, LinearOptions, Options
+from attn_mlir.api.options import LinearOptions, Options, RecurrenceForm
 from attn_mlir.api.scale import scale_form
 from attn_mlir.api.tuning import Tuning
 from attn_mlir.frontend.entry import Entry
@@ -54,7 +54,7 @@ def attend(
     return options.named(results, call.entry), call
 
 
-def attend_linear(inputs: tuple[Any, ...], options: LinearOptions, tuning: Tuning | None = None) -> tuple[Any, LinearForm, str]:
+def attend_linear(inputs: tuple[Any, ...], options: LinearOptions, tuning: Tuning | None = None) -> tuple[Any, RecurrenceForm, str]:
     """The result, the form of the call, and what computed it; `inputs` are q, k, v and those of `frontend.linear.INPUTS`."""
     q, k, v, decay, initial_state, cu_seqlens, *erase = inputs
     call = check_linear(q, k, v, decay, initial_state, cu_seqlens, options.layout, erasing=options.erasing(*erase))

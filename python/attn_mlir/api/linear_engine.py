@@ -18,7 +18,7 @@ from attn_mlir.api.graph_tape import GraphSource, GraphStep, call_in_graph, grap
 from attn_mlir.api.inputs import refuse_jit_trace
 from attn_mlir.api.linear_inputs import check_linear, check_segment
 from attn_mlir.api.meta import LINEAR_KEYS, Shapes
-from attn_mlir.api.options import LinearForm
+from attn_mlir.api.options import RecurrenceForm
 from attn_mlir.api.reports import LinearReport
 from attn_mlir.api.tuning import Wish, tuning_of
 from attn_mlir.api.unknown_arguments import unexpected
@@ -160,9 +160,9 @@ class LinearAttentionEngine(LinearReport, EngineModule):
 
         return _CACHE.find(self._mods, (form, self._custom.scan_key(), dtypes), trace)
 
-    def _form(self, decay: str) -> LinearForm:
+    def _form(self, decay: str) -> RecurrenceForm:
         inputs = self._shapes.inputs
-        return LinearForm(inputs.element, inputs.head_dim, inputs.value_dim, 1.0, decay, segment=self._segment)
+        return RecurrenceForm(inputs.element, inputs.head_dim, inputs.value_dim, 1.0, decay, segment=self._segment)
 
 
 def _placed(custom: CustomIO, shapes: Shapes) -> CustomIO:

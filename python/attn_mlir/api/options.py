@@ -78,7 +78,7 @@ class Options(NamedTuple):
         return named_results(results, entry.traced.weights, entry.traced.outputs, self.lse, self.states)
 
 
-class LinearForm(NamedTuple):
+class RecurrenceForm(NamedTuple):
     """What shapes the trace of a linear attention besides its mods; see `LinearDefinition`."""
 
     element: str
@@ -120,26 +120,26 @@ class LinearOptions(NamedTuple):
     mods: Mods
     read_before: bool
 
-    def form(self, call: LinearCall) -> LinearForm:
+    def form(self, call: LinearCall) -> RecurrenceForm:
         """The form of a call."""
         return call_form(call, scale_form(self.scale, call.problem.inputs.head_dim)[0], self.final, self.segment)
 
-    def first_form(self) -> LinearForm:
+    def first_form(self) -> RecurrenceForm:
         """What stands for the form of a call until there was one."""
         erases = self.mods[5] is not None or self.read_before
         delta = ("step" if erases else "none", False, False, "decayed" if self.read_before else "after")
-        return LinearForm("f32", 64, 64, scale_form(self.scale, 64)[0], "step", False, self.final, "", self.segment, delta)
+        return RecurrenceForm("f32", 64, 64, scale_form(self.scale, 64)[0], "step", False, self.final, "", self.segment, delta)
 
     def erasing(self, erase: Any, erase_key: Any, removed_key: Any) -> Erasing:
         """What a caller says about erasing."""
         return Erasing(erase, self.mods[5], erase_key, removed_key, self.read_before)
 
 
-def call_form(call: LinearCall, scale: str | float, final: bool, segment: int | None) -> LinearForm:
+def call_form(call: LinearCall, scale: str | float, final: bool, segment: int | None) -> RecurrenceForm:
     """The form of a call of linear attention whose scale has this form."""
     inputs, initial = call.problem.inputs, call.given["initial_state"] is not None
     sizes = inputs.element, inputs.head_dim, inputs.value_dim
-    return LinearForm(*sizes, scale, call.decay_form, initial, final, call.offsets, segment, call.delta_form)
+    return RecurrenceForm(*sizes, scale, call.decay_form, initial, final, call.offsets, segment, call.delta_form)
 
 
 def check_splits(num_splits: Any) -> int:
