@@ -168,7 +168,7 @@ class DeltaBackward(BackwardBody):
         every = [*tensors, self.operand("decay"), initial, self.whole[role] if counts else None, self.operand("offsets")]
         with ir.Location.name(f"d{role}", ir.Location.current):
             op, block = build.linear_attention(
-                every, [o, *types], outputs, made.heads, direction, channels, state, of.interval if counts else None
+                every, [o, *types], outputs, made.heads, direction, channels, state, interval=of.interval if counts else None
             )
         if made.output != "after":
             op.attributes["output"] = ir.StringAttr.get(made.output)

@@ -191,8 +191,7 @@ class Flat:
 
     def consumer(self, consumer: Consumer, stores: Stores) -> None:
         """Computes."""
-        parts = (self.core, self.memory, self.overlap, self.ops, self.addresses, self.rows, self.schedule)
-        FlatConsumer(*parts, consumer, stores).print()
+        FlatConsumer(consumer, stores, self.overlap, self.ops, self.addresses, self.rows, self.schedule).print()
 
     def cut(self) -> None:
         """Where the rows of programs begin and end: with `align` the first block is the one that may be short."""

@@ -7,8 +7,6 @@ from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.structure import body, maker, yielded
 from attn_mlir.backends.nvidia.hopper import stale_maximum
 from attn_mlir.backends.nvidia.hopper.consumer import Consumer
-from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.memory import SharedMemory
 from attn_mlir.backends.nvidia.hopper.overlap import Overlap
 from attn_mlir.backends.nvidia.hopper.row_intervals import RowInterval, skips
 from attn_mlir.backends.nvidia.hopper.stale_maximum import Needed, carried_by, weights_of
@@ -66,18 +64,17 @@ class FlatState:
 
     def __init__(
         self,
-        core: Core,
-        memory: SharedMemory,
+        consumer: Consumer,
+        stores: Stores,
         overlap: Overlap,
         ops: list[ir.Operation],
         queries: Mapping[ir.Operation, tuple[str, int]],
         rows: RowInterval | None,
         schedule: FlatSchedule,
-        consumer: Consumer,
-        stores: Stores,
     ) -> None:
         """`queries`: where their two buffers begin and the size of one."""
-        self.core, self.memory, self.overlap, self.ops, self.addresses = core, memory, overlap, ops, queries
+        core = self.core = consumer.core
+        self.memory, self.overlap, self.ops, self.addresses = overlap.memory, overlap, ops, queries
         self.consumer, self.stores = consumer, stores
         self.chain = [step.loop for step in overlap.steps]
         self.kept: Needed | None = None

@@ -95,11 +95,10 @@ class RowsKernel:
         for chain in chains(body(self.kernel)) if self.schedule["flow"] != "plain" else []:
             steps = read_chain(chain)
             if steps is not None and (self.schedule["flow"] == "flat" or all(step.some is None for step in steps)):
-                turns, vote = bool(self.schedule["turns"]) and self.warpgroups > 1, bool(self.schedule["vote"])
-                pin = bool(self.schedule["pin"])
-                kept = self.schedule["flow"] == "each" and self.schedule["optimistic"]
-                parts = (self.core, self.memory, steps, self.stages, self.warpgroups, turns, vote, pin)
-                self.overlaps[chain[0]] = KeptOverlap(*parts) if kept else Overlap(*parts)
+                turns = bool(self.schedule["turns"]) and self.warpgroups > 1
+                asked = {"take_turns": turns, "vote": bool(self.schedule["vote"]), "pin": bool(self.schedule["pin"])}
+                kind = KeptOverlap if self.schedule["flow"] == "each" and self.schedule["optimistic"] else Overlap
+                self.overlaps[chain[0]] = kind(self.core, self.memory, steps, self.stages, self.warpgroups, **asked)
         self._rings(self.kernel)
         if len(self.overlaps) == 1 and len(chains(body(self.kernel))) == 1:
             next(iter(self.overlaps.values())).share_turns()

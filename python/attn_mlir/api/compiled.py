@@ -44,7 +44,7 @@ _COUNTS = (1, 4, 5)
 
 def attention_in_graph(
     qkv: tuple[torch.Tensor, ...], options: tuple[Any, ...], dropout: tuple[Any, Any] = (0.0, None), extra: Sequence[torch.Tensor] = (),
-    packed: Sequence[torch.Tensor] = (), lists: tuple[Any, Any] = (None, None), ring: str = "", run: Callable[..., Any] = run_graph,
+    *, packed: Sequence[torch.Tensor] = (), lists: tuple[Any, Any] = (None, None), ring: str = "", run: Callable[..., Any] = run_graph,
 ) -> Any:  # fmt: skip
     """What `attention` returns; `dropout` is its probability and seed, `extra` is q2, k2, q3...
 

@@ -194,7 +194,7 @@ class AttentionEngine(AttentionReport, EngineModule):
         dropout_p = self.probability(dropout_p)
         q, k, v = cast(q, k, v, dtype=self._shapes.dtype)
         if is_dynamo_compiling():
-            return self._in_graph(q, k, v, custom, block_mask, return_rowscales, dropout_p, dropout_seed)
+            return self._in_graph((q, k, v), custom, block_mask, return_rowscales, (dropout_p, dropout_seed))
         problem = check_inputs(q, k, v, self._given)
         dropout = dropout_of(dropout_p, dropout_seed, q)
         self.__dict__["_dropout"] = dropout.form  # without what modules do where attributes are set
@@ -224,11 +224,12 @@ class AttentionEngine(AttentionReport, EngineModule):
         return (o, dict(zip(self._outputs, results, strict=True))) if return_rowscales else o
 
     def _in_graph(
-        self, q: Any, k: Any, v: Any, custom: tuple[Any, ...], block_mask: Any, return_rowscales: bool, dropout_p: float, dropout_seed: Any
+        self, qkv: tuple[Any, Any, Any], custom: tuple[Any, ...], block_mask: Any, return_rowscales: bool, dropout: tuple[float, Any]
     ) -> Any:
-        """The same inside torch.compile."""
+        """The same inside torch.compile; `dropout` is its probability and seed."""
         from attn_mlir.api.compiled import in_transform, outside
 
+        (q, k, v), (dropout_p, dropout_seed) = qkv, dropout
         if in_transform():
             options = {"block_mask": block_mask, "return_rowscales": return_rowscales, "dropout_p": dropout_p, "dropout_seed": dropout_seed}
             return outside(self.attend, q, k, v, *custom, **options)
@@ -247,8 +248,8 @@ class AttentionEngine(AttentionReport, EngineModule):
         reads = self._backward_accessors if backward else self._accessors
         name, sources, needed, steps = self._graph_program(q.device.type, backward, bool(seed), *[t.dtype for t in custom])
         values = graph_values(sources, needed, self._steps[steps], reads, {"custom": custom, "dropout": dropping})
-        qkv = [heads_first(tensor, input_order(self._layout)) for tensor in (q, k, v)]
-        results = call_in_graph(qkv, values, sources, name, self._layout)
+        turned = [heads_first(tensor, input_order(self._layout)) for tensor in (q, k, v)]
+        results = call_in_graph(turned, values, sources, name, self._layout)
         o = in_order(results[0], output_order(self._layout))
         return (o, dict(zip(self._outputs, results[1 : 1 + len(self._outputs)], strict=True))) if return_rowscales else o
 

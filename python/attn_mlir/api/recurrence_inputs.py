@@ -56,6 +56,7 @@ def check_mamba2(
     A: Any,
     B: Any,
     C: Any,
+    *,
     chunk_size: Any,
     D: Any,
     z: Any,
