@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.emitters import Refusal
+from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.hopper.windows import WINDOWS
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -14,8 +15,6 @@ from attn_mlir.passes.regions import find_all
 GATHERS = "gathers"
 """In a schedule: why captured tensors are read element by element."""
 Choices = Mapping[str, int | str]
-_DEPTHS = (2, 1)
-"""Stages of windows: two where there is room for two stages of keys as well."""
 
 
 def plan_with_windows(
@@ -32,7 +31,7 @@ def plan_with_windows(
         return plan(kernel, rest)
     why = Refusal("their windows do not fit into shared memory beside two stages of keys")
     try:
-        for depth in _DEPTHS if wanted is None else (int(wanted),):
+        for depth in thresholds.WINDOW_STAGES if wanted is None else (int(wanted),):
             fields = _attempt(copy, plan, {**rest, "windows": depth})
             if isinstance(fields, Refusal):
                 why = fields

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.kernel_text import kernel_code
 from attn_mlir.backends.nvidia.hopper.memory import SharedAllocator
@@ -24,10 +25,6 @@ from attn_mlir.mlir import ir
 
 _RESERVED = 1024
 """Bytes of shared memory of each thread block that the chip keeps for itself."""
-_OTHERS, _OTHERS_ALONE = 104, 56
-"""Registers of a warpgroup's thread beside the state, with rows of o and without."""
-_LIFTED = 64
-"""As many more where the state is scaled between products."""
 _CONSUMER, _PRODUCER = 240, 24
 """Registers of a thread of either role where three warpgroups share them unevenly; each is launched with 168."""
 
@@ -63,7 +60,7 @@ def _fits(scan: ChunkScan, fields: Fields, target: NvidiaTarget) -> bool:
         return False
     room = (target.shared_bytes + _RESERVED) // residents - _RESERVED
     registers = target.registers // (residents * code.threads) // 8 * 8
-    others = (_OTHERS if scan.rows else _OTHERS_ALONE) + (_LIFTED if scan.lifted else 0)
+    others = thresholds.SCAN_REGISTERS[not scan.rows] + (thresholds.SCALED_REGISTERS if scan.lifted else 0)
     return code.shared_bytes <= room and (residents == 1 or registers >= scan.keys // 2 + others)
 
 

@@ -8,6 +8,7 @@ import itertools
 import math
 
 from attn_mlir.backends.fields import Fields
+from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.backends.nvidia.tuning.chunk_scan_facts import PANEL, NvidiaScanFacts
 from attn_mlir.backends.nvidia.tuning.delta_memory import shared_delta
@@ -15,8 +16,6 @@ from attn_mlir.backends.tuning.space import Cost, Workload, number
 
 _HOPPER_CHUNK = 64
 """Positions of a chunk of the emitter "hopper"."""
-_LATENCY = {"hopper": 3000.0, "tilelang": 5000.0}
-"""Cycles of a chunk in which a program waits: for products that depend on each other, barriers, and loads."""
 _BLOCK = 16
 """Positions whose pairs are computed one by one where channels have decays."""
 _AHEAD = 7
@@ -180,8 +179,14 @@ def _cycles(
     pairs = 4.0 * _BLOCK * facts.keys if facts.channels else 6.0 * chunk
     issued = chunk * pairs / target.lanes + pieces * columns * (2.0 * chunk + facts.keys) / target.lanes
     moved = 2.0 * chunk * (2 * facts.keys + columns * (2 + facts.factor)) / target.l2_bytes
-    each = max(_LATENCY[emitter] + matrix + issued, residents * max(matrix, issued, moved))
+    latency = thresholds.SCAN_LATENCY[emitter]
+    each = max(latency + matrix + issued, residents * max(matrix, issued, moved))
     programs = work.heads * (facts.values // columns)
     turns = math.ceil(work.queries / chunk) * math.ceil(programs / (target.multiprocessors * residents))
-    alone = {"latency": _LATENCY[emitter], "matrix": residents * matrix, "issue slots": residents * issued, "L2 bytes": residents * moved}
+    alone = {
+        "latency": latency,
+        "matrix": residents * matrix,
+        "issue slots": residents * issued,
+        "L2 bytes": residents * moved,
+    }
     return turns * each, problem, {name: turns * limit for name, limit in alone.items()}
