@@ -108,9 +108,9 @@ def test_what_does_not_fit_is_thrown_out() -> None:
         return scan_cost(facts, choices, HOPPER, WORK).problem
 
     assert "shared memory: " in problem(GRADIENT, emitter="tilelang", block_q=128, block_kv=128)
-    assert "programs find no place" in problem(FORWARD, emitter="hopper", block_kv=128, residents=3)
+    assert "programs find no place" in problem(FORWARD, emitter="hopper", block_kv=128, occupancy=3)
     assert "registers: about 320" in problem(FORWARD, emitter="tilelang", block_q=32, block_kv=128, threads=64)
-    assert not problem(FORWARD, emitter="hopper", block_kv=64, residents=2)
+    assert not problem(FORWARD, emitter="hopper", block_kv=64, occupancy=2)
 
 
 def test_needs_are_near_those_of_the_kernel() -> None:
@@ -126,7 +126,7 @@ def test_choices_reach_chunks_columns_and_the_emitter() -> None:
     assert (untuned["emitter"], untuned["block_q"], untuned["block_kv"]) == ("hopper", 64, 128)
     chosen: Fields = {"emitter": "tilelang", "block_q": 32, "block_kv": 64, "stages": 1, "threads": 128}
     assert schedule(with_choices(text, {"attention": chosen})).items() >= chosen.items()
-    chosen = {"emitter": "hopper", "block_q": 64, "block_kv": 64, "residents": 1, "stages": 3}
+    chosen = {"emitter": "hopper", "block_q": 64, "block_kv": 64, "occupancy": 1, "stages": 3}
     assert schedule(with_choices(text, {"attention": chosen})).items() >= chosen.items()
 
 
@@ -158,17 +158,17 @@ def test_every_scan_of_the_backward_is_tuned(tmp_path: Any) -> None:
     path = tmp_path / "tune.json"
     names = [kernel.name for kernel in kernels(traced(), BACKWARD)]
 
-    def residents(choices: Fields) -> float:
-        return 1.0 - 0.1 * (choices["block_kv"] == 64) - 0.1 * (choices.get("residents") == 2)
+    def occupancy(choices: Fields) -> float:
+        return 1.0 - 0.1 * (choices["block_kv"] == 64) - 0.1 * (choices.get("occupancy") == 2)
 
     def problem(choices: Fields) -> str:
         return "nvcc rejects it" if choices.get("emitter") == "tilelang" else ""
 
     with pytest.warns(UserWarning, match=r"could compare few schedules: .* x nvcc rejects it") as said:
-        found = tuned(FakeBench(residents, problem), BACKWARD, str(path))
+        found = tuned(FakeBench(occupancy, problem), BACKWARD, str(path))
     assert len(said) == len(names)
     assert sorted(found) == sorted(names)
-    assert all((choices["emitter"], choices["block_kv"], choices["residents"]) == ("hopper", 64, 2) for choices in found.values())
+    assert all((choices["emitter"], choices["block_kv"], choices["occupancy"]) == ("hopper", 64, 2) for choices in found.values())
     entries = json.loads(path.read_text())["entries"].values()
     assert sorted(entry["kernel"] for entry in entries) == sorted(names)
     assert all(entry["reasons"]["nvcc rejects it"] > 0 for entry in entries)

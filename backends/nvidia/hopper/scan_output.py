@@ -19,7 +19,7 @@ from attn_mlir.mlir import ir
 
 RESTS = {"f16": "pack_rest_f16", "bf16": "pack_rest_bf16"}
 """Functions of the header for what rounding leaves out."""
-LIFT, LOWER = "2048.0f", "(1.0f / 2048.0f)"
+SCALE, LOWER = "2048.0f", "(1.0f / 2048.0f)"
 """In f16 these are kept 2^11 times as large as they are: what is below 2^-24 would be 0."""
 
 
@@ -143,7 +143,7 @@ class RowsPrinter(LeavingPrinter):
         writer.line(f"float o[{CHUNK // 2}];")
         with core.scope(""):
             writer.line(f"const uint64_t right = attn::k_major(at + {layout.tiles['q'].offset});")
-            if self._scan.lifted:
+            if self._scan.scaled:
                 self._state_pieces(("rest",), False)
                 with writer.unrolled("c", CHUNK // 2):
                     writer.line(f"o[c] *= {LOWER};")

@@ -54,7 +54,7 @@ class ChunkScan(ScanFrame):
     exact: bool
 
     @property
-    def lifted(self) -> bool:
+    def scaled(self) -> bool:
         """Whether what rounding leaves out is multiplied apart, kept larger than it is."""
         return self.exact and self.element == "f16"
 

@@ -30,7 +30,7 @@ class ValueScan(PreparedScan):
         return {"products": self.products, **super().outputs}
 
     @property
-    def lifted(self) -> bool:
+    def scaled(self) -> bool:
         """Whether what rounding leaves out is multiplied apart, kept larger than it is."""
         return self.element == "f16"
 

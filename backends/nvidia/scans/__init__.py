@@ -19,7 +19,7 @@ from attn_mlir.passes.regions import find_all
 
 HELPERS = ("attn_warp.cuh", "attn_scan.cuh")
 
-_USUAL = {"residents": (1,), "warps": (8,), "stages": (2, 1, 0)}
+_USUAL = {"occupancy": (1,), "warps": (8,), "stages": (2, 1, 0)}
 """What is tried, one after another."""
 _RESERVED = 1024
 """Bytes of shared memory that the chip keeps of each thread block."""
@@ -27,7 +27,7 @@ _RESERVED = 1024
 
 def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | Refusal | None:
     """`stages`: in how many places tiles of a chunk are loaded, 0 where each is loaded when it is needed; `warps` of a thread block;
-    `residents`: thread blocks that a multiprocessor has at the same time.
+    `occupancy`: thread blocks that a multiprocessor has at the same time.
 
     None for other kernels than those of delta rules (unless this emitter is asked for) that scan chunks or add up rows without products.
     The reason, for sizes that warps cannot share, and where shared memory does not suffice.
@@ -38,14 +38,14 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
     if not find_all(kernel, *DOTS) if grid == "chunks" else grid != "rows" or bool(find_all(kernel, *DOTS, "tile.accumulate")):
         return None
     refusal: Refusal | None = None
-    for residents, warps, stages in itertools.product(*(_wanted(choices, name, usual) for name, usual in _USUAL.items())):
-        fields: Fields = {"stages": stages, "residents": residents, "warps": warps}
+    for occupancy, warps, stages in itertools.product(*(_wanted(choices, name, usual) for name, usual in _USUAL.items())):
+        fields: Fields = {"stages": stages, "occupancy": occupancy, "warps": warps}
         try:
             needed = _print(kernel, target, fields).shared_bytes
         except UnsupportedError as error:
             refusal = refusal or Refusal.of(error)
             continue
-        most = target.shared_bytes // residents - _RESERVED * (residents > 1)
+        most = target.shared_bytes // occupancy - _RESERVED * (occupancy > 1)
         if needed <= most:
             return fields
         refusal = Refusal(f"a chunk scan needs {needed} bytes of shared memory, and a thread block has {most}")
@@ -87,7 +87,7 @@ def _print(kernel: ir.Operation, target: NvidiaTarget, fields: Fields) -> Kernel
     name = ir.StringAttr(kernel.attributes["sym_name"]).value
     declared = ",\n".join(f"    {text}" for text in core.arguments.declarations())
     lines = [
-        f'extern "C" __global__ void __launch_bounds__({layout.threads}, {fields["residents"]}) {name}(',
+        f'extern "C" __global__ void __launch_bounds__({layout.threads}, {fields["occupancy"]}) {name}(',
         f"{declared}) {{",
         "  extern __shared__ __align__(128) unsigned char memory[];",
         "  const int block = blockIdx.x, head = blockIdx.y, batch = blockIdx.z, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;",

@@ -26,7 +26,7 @@ _MOST_PROGRAMS = 3
 _SHORTEST = 32
 """Positions that four warps can share a product of."""
 _REFINEMENTS: dict[str, dict[str, tuple[int, ...]]] = {
-    "hopper": {"residents": (1, 2, 3), "stages": (2, 3)},
+    "hopper": {"occupancy": (1, 2, 3), "stages": (2, 3)},
     "tilelang": {"threads": (128, 256), "stages": (1, 2)},
 }
 """What a schedule can be changed in, one at a time, once its blocks are known."""
@@ -128,23 +128,23 @@ def scan_cost(facts: NvidiaScanFacts, choices: Fields, target: NvidiaTarget, wor
         threads = number(choices, "threads", max(2 * chunk, facts.keys * columns // 128, 128))
         registers = facts.keys * columns // threads + 64
     shared = _shared(facts, emitter, chunk, columns, stages)
-    most = number(choices, "residents", _MOST_PROGRAMS)
+    most = number(choices, "occupancy", _MOST_PROGRAMS)
     occupancy = min((target.shared_bytes + _RESERVED) // (shared + _RESERVED), target.registers // (threads * registers), most)
     problem = ""
     if shared > target.shared_bytes:
         problem = f"shared memory: {shared} bytes, but a thread block can have {target.shared_bytes}"
     elif registers > 255 or (occupancy < 1 and emitter == "tilelang"):
         problem = f"registers: about {registers} for each of {threads} threads"
-    elif "residents" in choices and most > max(occupancy, 1):
+    elif "occupancy" in choices and most > max(occupancy, 1):
         problem = f"occupancy: {most} programs find no place on a multiprocessor"
-    residents = max(occupancy, 1)
-    return Cost(shared, registers, residents, *_cycles(facts, emitter, (chunk, columns), residents, target, work, problem))
+    occupancy = max(occupancy, 1)
+    return Cost(shared, registers, occupancy, *_cycles(facts, emitter, (chunk, columns), occupancy, target, work, problem))
 
 
 def _cost_prepared(facts: NvidiaScanFacts, choices: Fields, sizes: tuple[int, int], target: NvidiaTarget, work: Workload) -> Cost:
     """Of a program that prepares a chunk while it multiplies the one before; there is one schedule."""
     chunk, columns = sizes
-    other = number(choices, "stages", 2) != 2 or number(choices, "residents", 1) != 1
+    other = number(choices, "stages", 2) != 2 or number(choices, "occupancy", 1) != 1
     if facts.factor:
         shared = _AHEAD * chunk * (4 * facts.keys + 8 * columns) + 5632 * columns // 16
     else:
@@ -170,7 +170,7 @@ def _shared(facts: NvidiaScanFacts, emitter: str, chunk: int, columns: int, stag
 
 
 def _cycles(
-    facts: NvidiaScanFacts, emitter: str, sizes: tuple[int, int], residents: int, target: NvidiaTarget, work: Workload, problem: str
+    facts: NvidiaScanFacts, emitter: str, sizes: tuple[int, int], occupancy: int, target: NvidiaTarget, work: Workload, problem: str
 ) -> tuple[float, str, dict[str, float]]:
     """The last fields of a `Cost`: cycles, the problem as it is given, and what each resource would take alone."""
     chunk, columns = sizes
@@ -180,13 +180,13 @@ def _cycles(
     issued = chunk * pairs / target.lanes + pieces * columns * (2.0 * chunk + facts.keys) / target.lanes
     moved = 2.0 * chunk * (2 * facts.keys + columns * (2 + facts.factor)) / target.l2_bytes
     latency = thresholds.SCAN_LATENCY[emitter]
-    each = max(latency + matrix + issued, residents * max(matrix, issued, moved))
+    each = max(latency + matrix + issued, occupancy * max(matrix, issued, moved))
     programs = work.heads * (facts.values // columns)
-    turns = math.ceil(work.queries / chunk) * math.ceil(programs / (target.multiprocessors * residents))
+    turns = math.ceil(work.queries / chunk) * math.ceil(programs / (target.multiprocessors * occupancy))
     alone = {
         "latency": latency,
-        "matrix": residents * matrix,
-        "issue slots": residents * issued,
-        "L2 bytes": residents * moved,
+        "matrix": occupancy * matrix,
+        "issue slots": occupancy * issued,
+        "L2 bytes": occupancy * moved,
     }
     return turns * each, problem, {name: turns * limit for name, limit in alone.items()}

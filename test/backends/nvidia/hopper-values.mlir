@@ -5,7 +5,7 @@
 // RUN: sed -e 's/) {$/) attributes {tile.choices = {emitter = "tilelang"}} {/; s/interval = 512/interval = 64/' %inputs/linear/value-half.mlir | attn-opt -p nvidia-kernel | FileCheck %s --check-prefix=OTHER
 
 // PLAN: block_kv = 128 : i64, block_q = 16 : i64, blocks = 1 : i64
-// PLAN-SAME: tile.schedule = {arch = "sm_90a", emitter = "hopper", residents = 1 : i64, stages = 7 : i64}
+// PLAN-SAME: tile.schedule = {arch = "sm_90a", emitter = "hopper", occupancy = 1 : i64, stages = 7 : i64}
 // PLAN: "tile.decay_values"
 
 // CHECK:      void __launch_bounds__(512, 1) attention(
