@@ -28,7 +28,7 @@ except ImportError:  # not a POSIX system
 
 _FORMAT, _VERSION = "attn-mlir tuning", 1
 _WORD = re.compile(r"[\w.-]*")
-_RENAMED = {"residents": "occupancy"}
+_RENAMED = {"residents": "occupancy", "optimistic": "lazy_rescale"}
 """Choices that older files call otherwise."""
 
 

@@ -32,14 +32,14 @@ _ALL = 7
 class FlatSchedule:
     """How the main loop saves work.
 
-    `optimistic`: whole blocks that are not the first of a program keep the old reference of their weights; a warp whose weights get too
+    `lazy_rescale`: whole blocks that are not the first of a program keep the old reference of their weights; a warp whose weights get too
     large computes its scores again and takes the exact step. `product`: a column of ones beside the values makes the sums of the weights.
     `align`: blocks of rows end where the rows end. `partial`: a warpgroup finds out which blocks of keys are partial for its own rows.
     `skip`: it leaves out the first blocks of keys that none of its rows sees.
     `in_registers`: queries are read into registers once for a program.
     """
 
-    optimistic: bool
+    lazy_rescale: bool
     product: bool
     align: bool
     partial: bool
@@ -50,7 +50,7 @@ class FlatSchedule:
     def read(cls, schedule: Fields) -> "FlatSchedule":
         """From `tile.schedule`."""
         return cls(
-            bool(schedule["optimistic"]),
+            bool(schedule["lazy_rescale"]),
             schedule["sums"] == "product",
             schedule["align"] == "end",
             schedule["partial"] == "warpgroup",
@@ -99,10 +99,10 @@ class FlatState:
             if self.summed is None:
                 raise UnsupportedError("hopper: no carried sum is that of the weights alone, in values of 64 columns (sums = 'product')")
         inner = self.overlap.inner
-        if schedule.optimistic:
+        if schedule.lazy_rescale:
             kept = stale_maximum.keeps_reference(inner) if inner is not None else None
             if inner is None or kept is None:
-                raise UnsupportedError("hopper: this program has no whole blocks whose maximum may stay (optimistic = 1)")
+                raise UnsupportedError("hopper: this program has no whole blocks whose maximum may stay (lazy_rescale = 1)")
             self.kept = stale_maximum.without(kept, inner, self._left_out(inner))
 
     def _left_out(self, step: KvStep) -> ir.Value | None:

@@ -25,7 +25,7 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
 
-_USUAL: Fields = {"optimistic": 0, "sums": "own", "align": "start", "partial": "block", "skip": 0}
+_USUAL: Fields = {"lazy_rescale": 0, "sums": "own", "align": "start", "partial": "block", "skip": 0}
 """What schedules have without the savings of the flat loop."""
 
 
@@ -65,7 +65,7 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
     if narrow and warpgroups == 3 and _lean(kernel) and not looks:
         fields.update(able | thresholds.NARROW_PARTIAL)
     elif not narrow and columns <= 128 and warpgroups == 2 and not _gathers(kernel):
-        fields["optimistic"] = able["optimistic"]
+        fields["lazy_rescale"] = able["lazy_rescale"]
     if not narrow and flow == "flat" and _shares(kernel):
         flow = thresholds.SHARED_RECIPROCALS
     fields.update({name: value for name, value in choices.items() if name in fields or name == "longer"})
@@ -74,9 +74,9 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
         if fields.get(name, usual) not in (usual, able[name]):
             possible = " or ".join(repr(value) for value in dict.fromkeys((usual, able[name])))
             raise UnsupportedError(f"in a schedule of this program {name} can be {possible}, not {fields[name]!r}")
-    flow = thresholds.UNMASKED_NARROW if flow == "flat" and narrow and not uneven and not fields["optimistic"] else flow
+    flow = thresholds.UNMASKED_NARROW if flow == "flat" and narrow and not uneven and not fields["lazy_rescale"] else flow
     usual, stale = thresholds.NARROW_STAGES
-    stages = (usual if uneven or not fields["optimistic"] else stale) if narrow else thresholds.USUAL_STAGES
+    stages = (usual if uneven or not fields["lazy_rescale"] else stale) if narrow else thresholds.USUAL_STAGES
     return _fitting(kernel, fields, {"flow": flow, **choices}, "flow" in choices, stages, keys, target)
 
 
@@ -107,7 +107,7 @@ def _fitting(
             planned["dropout"] = "own"
         if layout[0] != "flat":
             # The loop inside each program can keep maxima, too. Three warpgroups do so only in the flat loop, unless asked to.
-            able = {"optimistic"} if layout[0] == "each" and ("optimistic" in choices or fields["sums"] == "own") else set()
+            able = {"lazy_rescale"} if layout[0] == "each" and ("lazy_rescale" in choices or fields["sums"] == "own") else set()
             planned.update({name: usual for name, usual in _USUAL.items() if name not in able})
             if any(choices.get(name, usual) != usual for name, usual in _USUAL.items() if name not in able):
                 continue
@@ -143,7 +143,7 @@ def _have_room(kernel: ir.Operation, keys: int, fields: Fields) -> bool:
         if any(_needs_more(op.regions[0].blocks[0], ahead) for op in maps):
             return False
         scores = [op for op in maps if len(op.operands) > 1]
-        if fields["optimistic"] and step.whole and any(len(_ops(body(op), ahead)) > thresholds.SHORT_SCORES for op in scores):
+        if fields["lazy_rescale"] and step.whole and any(len(_ops(body(op), ahead)) > thresholds.SHORT_SCORES for op in scores):
             return False
     return True
 
@@ -207,7 +207,7 @@ def _abilities(kernel: ir.Operation, keys: int, wanted: str) -> Fields:
     able = any(step.whole for step in steps) and skips(rows, steps)
     return {
         "dropout": dropout,
-        "optimistic": int(kept),
+        "lazy_rescale": int(kept),
         "sums": "own" if sum_by_product(steps) is None else "product",
         "align": "end" if later_rows_see_more(rows, steps) else "start",
         "partial": "warpgroup" if able else "block",

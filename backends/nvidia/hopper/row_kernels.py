@@ -97,7 +97,7 @@ class RowsKernel:
             if steps is not None and (self.schedule["flow"] == "flat" or all(step.some is None for step in steps)):
                 turns = bool(self.schedule["turns"]) and self.warpgroups > 1
                 asked = {"take_turns": turns, "vote": bool(self.schedule["vote"]), "pin": bool(self.schedule["pin"])}
-                kind = KeptOverlap if self.schedule["flow"] == "each" and self.schedule["optimistic"] else Overlap
+                kind = KeptOverlap if self.schedule["flow"] == "each" and self.schedule["lazy_rescale"] else Overlap
                 self.overlaps[chain[0]] = kind(self.core, self.memory, steps, self.stages, self.warpgroups, **asked)
         self._rings(self.kernel)
         if len(self.overlaps) == 1 and len(chains(body(self.kernel))) == 1:
