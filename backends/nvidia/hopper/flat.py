@@ -1,4 +1,4 @@
-"""The main loop without ends: blocks of keys of all programs that a thread block runs follow each other.
+"""The persistent loop: blocks of keys of all programs that a thread block runs follow each other.
 
 In the iteration that finishes a program the scores of the first block of the next one are computed already, so that tensor cores do not
 wait between programs. The producer decides everything: what program comes next, where blocks of keys begin and how many keys exist travel

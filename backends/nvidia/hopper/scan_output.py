@@ -18,7 +18,7 @@ from attn_mlir.backends.nvidia.hopper.scan_rows_of_o import LeavingPrinter
 from attn_mlir.mlir import ir
 
 RESTS = {"f16": "pack_rest_f16", "bf16": "pack_rest_bf16"}
-"""Functions of the header for what rounding leaves out."""
+"""Functions of the header for residuals of rounding."""
 SCALE, LOWER = "2048.0f", "(1.0f / 2048.0f)"
 """In f16 these are kept 2^11 times as large as they are: what is below 2^-24 would be 0."""
 

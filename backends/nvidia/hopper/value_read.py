@@ -31,7 +31,7 @@ class ValueScan(PreparedScan):
 
     @property
     def scaled(self) -> bool:
-        """Whether what rounding leaves out is multiplied apart, kept larger than it is."""
+        """Whether residuals are multiplied apart, scaled by 2^11."""
         return self.element == "f16"
 
 

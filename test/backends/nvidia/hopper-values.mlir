@@ -44,7 +44,7 @@
 // CHECK-NEXT:       attn::wgmma_m64n128k16_rs_bf16_tb(state, entering[0]
 // CHECK:          attn::warp_arrive(outside, lane == 0);
 
-// Of f16 what rounding leaves out is 2^11 times as large, and so is the state while it is added.
+// Residuals of f16 are scaled by 2^11, and so is the state while they are added.
 // REVERSE:     void __launch_bounds__(256, 1) attention(
 // REVERSE-NOT: fewer_registers<112>();
 // REVERSE:     attn::ValueBlock<false, true> rows;
