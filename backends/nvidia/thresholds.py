@@ -15,13 +15,12 @@ class Provenance(NamedTuple):
 
     date: str
     chip: str
-    """What it was measured on, or "ptxas": the compiler's registers and spills."""
+    """What it was measured on; "ptxas": the compiler's registers and spills; "none": chosen, and not compared with others."""
     source: str
 
 
 _TRIED = "docs/notes/hopper-tried.md"
 _DROPOUT = "docs/notes/dropout-h100.md"
-_LINEAR = "docs/performance-nvidia-linear.md"
 Registers = dict[int, tuple[int, int]]
 """By the number of consumer warpgroups: registers of a consumer and of a producer thread."""
 
@@ -59,7 +58,7 @@ SHARED_RECIPROCALS: Annotated[str, Provenance("2026-11-22", "H200", "commit 1a20
 """The flow of wider heads whose weights share reciprocals, as those of sigmoid."""
 UNMASKED_NARROW: Annotated[str, Provenance("2026-11-22", "H200", "commit 5af58c73")] = "each"
 """The flow of narrow heads without a mask, but where maxima stay."""
-WINDOW_STAGES: Annotated[tuple[int, ...], Provenance("2026-11-26", "H100", "commit 71ce6591")] = (2, 1)
+WINDOW_STAGES: Annotated[tuple[int, ...], Provenance("2026-11-26", "none", "commit 71ce6591")] = (2, 1)
 """Stages of windows: two where there is room for two stages of keys as well."""
 DROPOUT_MAKERS: Annotated[int, Provenance("2026-11-25", "H100", _DROPOUT)] = 3
 """Warps of the producer that make bits of dropout, or bring windows, beside the one that loads."""
@@ -98,12 +97,12 @@ ROUNDED_STEPS: Annotated[int, Provenance("2026-11-22", "ptxas", "commit ade95bb0
 """Steps along K whose part of the state is rounded at a time (4 registers each)."""
 FEW_ROUNDED_STEPS: Annotated[int, Provenance("2026-11-22", "ptxas", "commit fdd5b0d4")] = 4
 """The same where registers are few."""
-STATE_INTERVAL: Annotated[int, Provenance("2026-11-22", "H200", "commit e86bb0f6")] = 512
+STATE_INTERVAL: Annotated[int, Provenance("2026-11-22", "none", "commit e86bb0f6")] = 512
 """Positions between states that gradients of channels' decays keep: as many as where a head has one decay."""
 
 # ---- kernels of the `warp` dialect (`passes/`, `warp/emitter.py`, `forming/`)
 
-WARP_STAGES: Annotated[int, Provenance("2026-11-25", "H100", "docs/notes/warp-h100.md")] = 2
+WARP_STAGES: Annotated[int, Provenance("2026-11-25", "none", "commit 2dcd44bb")] = 2
 WARP_HEADS: Annotated[int, Provenance("2026-11-25", "H100", "docs/notes/warp-h100.md")] = 16
 """Heads whose tiles follow each other."""
 COUNTING_REGISTERS: Annotated[int, Provenance("2026-11-25", "ptxas", "commit 2dcd44bb")] = 24
@@ -143,5 +142,5 @@ MODEL_REGISTERS: Annotated[int, Provenance("2026-11-21", "ptxas", "docs/tuning.m
 """Registers of a thread for addresses, counters and states of rows."""
 SPILLED_REGISTER: Annotated[float, _FIT] = 0.05
 """How much longer a kernel takes for each register that is missing."""
-SCAN_LATENCY: Annotated[dict[str, float], Provenance("2026-11-22", "H200", _LINEAR)] = {"hopper": 3000.0, "tilelang": 5000.0}
+SCAN_LATENCY: Annotated[dict[str, float], Provenance("2026-11-22", "H200", "commit 71e7a732")] = {"hopper": 3000.0, "tilelang": 5000.0}
 """Cycles of a chunk in which a program of a scan waits: for products that depend on each other, barriers, and loads."""
