@@ -10,16 +10,16 @@ import attn_mlir
 from amd_tools import needs_host_clang
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import SCHEDULE
+from attn_mlir.backends.gpu.compiled_kernels import GpuKernel, read_unit
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.outputs import outputs_of
 from attn_mlir.backends.gpu.packed import arguments_of
 from attn_mlir.backends.gpu.program import GpuLaunchPlan
 from attn_mlir.backends.gpu.scheduled import scheduled
-from attn_mlir.backends.gpu.units import Unit, read_unit
 from attn_mlir.backends.host import HostStep
 from attn_mlir.backends.nvidia import codegen, pipeline
+from attn_mlir.backends.nvidia.compiled_kernels import round_results
 from attn_mlir.backends.nvidia.emulation import driver
-from attn_mlir.backends.nvidia.units import round_results
 from attn_mlir.backends.program import ResultShapes, RunPlan, function_named, reported
 from attn_mlir.backends.segments import DeviceModel
 from attn_mlir.dialects import load_all, loaded
@@ -64,7 +64,7 @@ class ScanPlan(GpuLaunchPlan):
             each.seen.copy_(found)
         return [each.result() for each in memory]
 
-    def _compare(self, name: str, unit: Unit, arguments: Sequence[Any], outputs: list[torch.Tensor]) -> None:
+    def _compare(self, name: str, unit: GpuKernel, arguments: Sequence[Any], outputs: list[torch.Tensor]) -> None:
         """Both orders of threads give the same bits."""
         if name not in self.compiled:
             self.compiled[name] = HostScan(unit.code)
@@ -93,7 +93,7 @@ class ScanPlan(GpuLaunchPlan):
 def compiled(source: str, name: str, prepare: str, choices: attributes.Fields) -> ScanPlan:
     """As `emulation.driver` compiles programs."""
     texts: dict[str, str] = {}
-    units: dict[str, Unit] = {}
+    units: dict[str, GpuKernel] = {}
     with reported(), loaded() as context:
         module, host = scheduled(context, source, name, prepare, {**choices, "arch": "sm_90a"}, pipeline.KERNEL, "NVIDIA", wide=True)
         round_results(module, host)

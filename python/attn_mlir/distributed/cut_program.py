@@ -27,7 +27,7 @@ from attn_mlir.registry import registry
 from attn_mlir.runtime.row_values import column_like, row_indices, score_of, value_like
 from attn_mlir.runtime.scalar_code import ScalarCode, code_of
 
-_DERIVED = "attn-simplify,attn-dense-rows,attn-differentiate{{functions={function} wrt={wrt} only=true}}"
+_DERIVED = "attn-simplify,attn-recover-rows,attn-differentiate{{functions={function} wrt={wrt} only=true}}"
 _BOUNDS = "attn-simplify,attn-resolve-masks"
 _FREE_REFERENCE = "attn.free_reference"
 """The attribute of a module in which a running maximum may be any number near it."""
