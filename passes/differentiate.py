@@ -26,7 +26,7 @@ class Differentiate(Pass):
     decays of their own: rounding adds up over them, and every interval has states in memory; 0 chooses by the element type. With
     `crossing`, and of the delta rule always, the sums have no differences, and chunks are whole intervals.
     With `remainder`, `fwd` also returns what rounding takes from an o of 16 bits, last and where gradients need products with o; the
-    backward functions take it behind the saved row values.
+    backward functions take it after the saved row values.
     """
 
     name = "attn-differentiate"
