@@ -12,7 +12,7 @@ from attn_mlir.api.extra_qk import extra_pairs, with_dims
 from attn_mlir.api.given_masks import check_sizes, is_block_mask, sizes_of, with_function
 from attn_mlir.api.inputs import check_inputs, refuse_jit_trace
 from attn_mlir.api.linear_inputs import LinearCall, check_linear
-from attn_mlir.api.options import LinearOptions, Options, RecurrenceForm
+from attn_mlir.api.options import LinearOptions, Options, RecurrenceForm, call_form
 from attn_mlir.api.scale import scale_form
 from attn_mlir.api.tuning import Tuning
 from attn_mlir.frontend.entry import Entry
@@ -59,7 +59,8 @@ def attend_linear(inputs: tuple[Any, ...], options: LinearOptions, tuning: Tunin
     q, k, v, decay, initial_state, cu_seqlens, *erase = inputs
     call = check_linear(q, k, v, decay, initial_state, cu_seqlens, options.layout, erasing=options.erasing(*erase))
     refuse_jit_trace()
-    form, factor = options.form(call), scale_form(options.scale, call.problem.inputs.head_dim)[1]
+    scale, factor = scale_form(options.scale, call.problem.inputs.head_dim)
+    form = call_form(call, scale, options.final, options.segment)
     entry, scan = form.find(options.mods, call.problem.device)
     result = run_linear(entry, call, entry.captures(scan, factor), options.layout, options.device, tuning)
     return result, form, options.device or call.problem.device_type

@@ -80,6 +80,8 @@ class LinearAttentionEngine(LinearReport, EngineModule):
         self._tuning = tuning_of(Wish(bool(tune), tune_filename, bool(tune_bwd), tune_filename), ("tune_filename",) * 2)
         self._mods = (q_mod, k_mod, v_mod, decay_mod, None, erase_mod)
         self._decay = "step"
+        inputs = self._shapes.inputs
+        self._usual = RecurrenceForm(inputs.element, inputs.head_dim, inputs.value_dim, 1.0, self._decay, segment=self._segment)
         self._dtypes = working_dtypes(len(self._custom.input_tensors), lambda dtypes: self._find(dtypes, None, self._decay))
         tuned = None if self._tuning is None else id(self._tuning)
         form = (self._shapes.inputs, self._custom.scan_key(), self._device, self._segment, tuned)
@@ -161,8 +163,8 @@ class LinearAttentionEngine(LinearReport, EngineModule):
         return _CACHE.find(self._mods, (form, self._custom.scan_key(), dtypes), trace)
 
     def _form(self, decay: str) -> RecurrenceForm:
-        inputs = self._shapes.inputs
-        return RecurrenceForm(inputs.element, inputs.head_dim, inputs.value_dim, 1.0, decay, segment=self._segment)
+        """The form of a call with such a decay."""
+        return self._usual if decay == self._usual.decay else self._usual._replace(decay=decay)
 
 
 def _placed(custom: CustomIO, shapes: Shapes) -> CustomIO:

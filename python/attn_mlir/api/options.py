@@ -137,9 +137,10 @@ class LinearOptions(NamedTuple):
 
 def call_form(call: LinearCall, scale: str | float, final: bool, segment: int | None) -> RecurrenceForm:
     """The form of a call of linear attention whose scale has this form."""
-    inputs, initial = call.problem.inputs, call.given["initial_state"] is not None
-    sizes = inputs.element, inputs.head_dim, inputs.value_dim
-    return RecurrenceForm(*sizes, scale, call.decay_form, initial, final, call.offsets, segment, call.delta_form)
+    x, initial = call.problem.inputs, call.given["initial_state"] is not None
+    return RecurrenceForm(
+        x.element, x.head_dim, x.value_dim, scale, call.decay_form, initial, final, call.offsets, segment, call.delta_form
+    )
 
 
 def check_splits(num_splits: Any) -> int:
