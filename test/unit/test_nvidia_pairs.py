@@ -9,6 +9,7 @@ from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia import codegen, pipeline
 from attn_mlir.backends.nvidia.compile import Cubin
+from attn_mlir.errors import AttnError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import find_all
@@ -78,9 +79,49 @@ def test_registers_of_roles_fit() -> None:
 
 def test_boxes_of_tensors() -> None:
     """Keys come as 128 rows, queries as a block, sums over keys leave as 64 rows of 32 numbers."""
-    ((_, code),) = kernels("derivatives/softmax", 128, 128)
-    boxes = [p.box for p in code.parameters if p.kind == "descriptor"]
-    assert boxes == [(64, 64), (64, 128), (64, 128), (64, 64), (32, 64)]
+    for name, queries in (("derivatives/softmax", 80), ("causal-softmax", 64)):
+        ((_, code),) = kernels(name, 128, 128)
+        boxes = [p.box for p in code.parameters if p.kind == "descriptor"]
+        assert boxes == [(64, queries), (64, 128), (64, 128), (64, queries), (32, queries)]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "queries"),
+    [
+        ("derivatives/softmax", {"element": "bf16"}, 80),
+        ("derivatives/softmax", {"choices": "{deterministic = 1 : i64}"}, 64),
+        ("derivatives/softmax", {"choices": "{block_q = 128 : i64, block_kv = 64 : i64}"}, 64),
+        ("derivatives/softmax", {"value": 64}, 64),
+        ("derivatives/softmax", {"wrt": "q"}, 64),
+        ("causal-softmax", {}, 64),
+        ("causal-softmax", {"choices": "{block_q = 128 : i64, block_kv = 80 : i64}"}, 80),
+        ("softcap", {}, 64),
+    ],
+    ids=str,
+)
+def test_blocks_of_80_queries(name: str, options: dict[str, str], queries: int) -> None:
+    """Where registers suffice and nobody asks for an order, sums over keys are transposed, and leave in the registers of the scores."""
+    ((schedule, code),) = kernels(name, 128, **{"value": 128, "rounded": True, **options})  # type: ignore[arg-type]
+    assert schedule["emitter"] == "hopper" and f"+= {queries})" in code.source
+    assert ("attn::store_transposed(" in code.source) == (queries == 80)
+    assert ("!(attn::opaque(1)))" in code.source) == (queries == 80)
+
+
+@pytest.mark.parametrize(("head", "queries"), [(64, 80), (128, 72)])
+def test_other_blocks_are_refused(head: int, queries: int) -> None:
+    """A warpgroup makes 64 columns of a transposed sum, no less, and products of weights advance by 16 queries."""
+    choices = f'{{emitter = "hopper", block_q = 128 : i64, block_kv = {queries} : i64}}'
+    with pytest.raises(AttnError, match="the emitter 'hopper' does not make this kernel"):
+        kernels("derivatives/softmax", head, head, choices=choices)
+
+
+@NVCC
+@pytest.mark.parametrize("element", ["f16", "bf16"])
+def test_blocks_of_80_queries_are_not_serialised(element: str) -> None:
+    """A step needs 228 registers of 240 beside addresses: what the compiler cannot place, it multiplies one after the other."""
+    ((_, code),) = kernels("derivatives/softmax", 128, 128, element=element, rounded=True)
+    binary = multiplying(code)
+    assert binary.spills == 0 and not binary.warnings
 
 
 def test_wide_heads_are_left_to_another_emitter() -> None:

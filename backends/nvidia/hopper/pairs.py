@@ -18,7 +18,7 @@ from attn_mlir.backends.nvidia.hopper.kernel_text import header
 from attn_mlir.backends.nvidia.hopper.memory import of_warps
 from attn_mlir.backends.nvidia.hopper.pairs_bands import HEADER as BANDS
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, as_int, check_types, ops_of, read_kernel
-from attn_mlir.backends.nvidia.hopper.pairs_layout import MAKING, REGISTERS, BackwardLayout, plan_layout
+from attn_mlir.backends.nvidia.hopper.pairs_layout import MAKING, REGISTERS, BackwardLayout, is_transposed, plan_layout
 from attn_mlir.backends.nvidia.hopper.pairs_loop import check_steps, staged_values
 from attn_mlir.backends.nvidia.hopper.pairs_producer import BitsWriter, ColumnWriter, Loader, load_keys
 from attn_mlir.backends.nvidia.hopper.pairs_reduction import Adder, turn_tensor
@@ -27,6 +27,7 @@ from attn_mlir.backends.nvidia.hopper.pairs_scheduler import PairTileScheduler
 from attn_mlir.backends.nvidia.hopper.pairs_step import Consumers
 from attn_mlir.backends.nvidia.hopper.pairs_uses import uses_of
 from attn_mlir.backends.nvidia.hopper.pairs_windows import check_windows
+from attn_mlir.backends.nvidia.hopper.tiles import ROWS
 from attn_mlir.backends.nvidia.hopper.windows import HEADER as WINDOWS
 from attn_mlir.backends.nvidia.hopper.windows import same_for_batches
 from attn_mlir.backends.nvidia.ordered_sums import is_masked
@@ -35,6 +36,8 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
 
+TRANSPOSED = "attn_scan.cuh"
+"""The file of helpers that write transposed weights."""
 _NAMES = ("step", "stage", "parity", "columns", "query", "chunk", "place", "to", "first", "second", "at", "inside", "warp", "barriers")
 _NAMES += (
     "store_row",
@@ -137,6 +140,11 @@ class _Printer:
             self.kernel.function, self.kernel.step_ops("tile.load_window")
         )
         self.banded = any(uses_of(step)[0].banded for step in self.kernel.steps)
+        others = layout.bits or layout.words or layout.windows or layout.bands or self.banded
+        if is_transposed(self.kernel.queries) and others:
+            raise UnsupportedError(
+                f"hopper: with dropout and captured windows blocks of pairs have a multiple of {ROWS} queries, not {self.kernel.queries}"
+            )
         if self.banded and self.ordered:
             raise UnsupportedError(
                 "hopper: diagonals that meet in one element are added in no fixed order (deterministic, batch_invariant)"
@@ -163,6 +171,7 @@ class _Printer:
                 *([HEADER] if layout.bits is not None or layout.words is not None else []),
                 *([WINDOWS] if layout.windows or layout.bands else []),
                 *([BANDS] if self.banded else []),
+                *([TRANSPOSED] if is_transposed(self.kernel.queries) else []),
             ),
             core.instructions(),
             core.scalars.helper_source(),

@@ -61,15 +61,15 @@ class BackwardLayout:
         for memory in kernel.memory(kernel.step_ops("tile.load")):
             self.queries[memory] = self._buffer(kernel.queries, memory, stages)
         exchanged = len({op.operands[0] for op in kernel.step_ops("tile.accumulate")})
-        size = tile_bytes(kernel.keys, kernel.queries)
+        size = tile_bytes(kernel.queries, kernel.keys) if is_transposed(kernel.queries) else tile_bytes(kernel.keys, kernel.queries)
         self.exchange = [self._take("weights", kernel.keys, kernel.queries, size, exchanges) for _ in range(exchanged)]
         self.adds: dict[ir.Value, SharedBuffer] = {}
         for op in kernel.step_ops("tile.accumulate"):
             target = op.operands[2]
             split = split_rows(kernel.queries, head_columns(target), self.warpgroups)
             if staged_adds and self.warpgroups <= ADDERS and target not in self.adds and split.columns % ADDED_COLUMNS == 0:
-                part = split.blocks * split.columns * ROWS * 4
-                self.adds[target] = self._take("added", ROWS, split.columns, part, self.warpgroups)
+                rows = kernel.queries if split.transposed else ROWS
+                self.adds[target] = self._take("added", rows, split.columns, split.blocks * split.columns * rows * 4, self.warpgroups)
         self.columns = self._take("columns", column_slots, kernel.queries, 4 * column_slots * kernel.queries, stages)
         parts = -(-kernel.keys // ROWS)
         self.bits = self._take("bits", kernel.queries, kernel.keys, parts * kernel.queries * 16, stages) if makers == "ahead" else None
@@ -84,6 +84,8 @@ class BackwardLayout:
         self.bands = [self._take("band", 1, size, round_up(4 * size, 16), stages) for _ in kernel.step_ops("tile.band")]
         """Numbers of diagonals: number n is that of key - query = n - (queries - 1)."""
         self.scatter = self._take("scattered", kernel.keys, 1, 16 * kernel.keys if kernel.scatters else 0, 1)
+        self.among_adds = False
+        """Whether `results` are where `adds` are, which the same threads send to memory."""
         self.results = self._results(kernel, limit)
         self.barriers = self._size
         self.pipes = len(self.queries) + (column_slots > 0)
@@ -103,8 +105,14 @@ class BackwardLayout:
         size = tile_bytes(ROWS, columns) * self.warpgroups
         start = round_up(self._size, 1024)
         copies = min(len(targets), (limit - _BARRIER_BYTES - start) // size)
+        if copies <= 0:
+            added = next(iter(self.adds.values()), None)
+            if added is None or len(self.adds) > 1 or added.bytes * self.warpgroups < size or added.offset % 1024:
+                return None
+            self.among_adds = True
+            return SharedBuffer("results", added.offset, size, ROWS * self.warpgroups, columns)
         self._size = start
-        return self._take("results", ROWS * self.warpgroups, columns, size, copies) if copies > 0 else None
+        return self._take("results", ROWS * self.warpgroups, columns, size, copies)
 
     def _buffer(self, rows: int, memory: ir.Value, copies: int) -> SharedBuffer:
         columns = head_columns(memory)
@@ -143,18 +151,27 @@ class WarpgroupSplit:
     """How the warpgroups share a product [queries, columns] that sums over keys.
 
     Each has `blocks` blocks of 64 queries (number `warpgroup + warpgroups * n` if `by_rows`, else all) and `columns` columns, the first
-    one `columns * warpgroup` unless `by_rows`.
+    one `columns * warpgroup` unless `by_rows`. If it is `transposed`, a warpgroup makes [64 columns, queries] of it, all queries at once.
     """
 
     blocks: int
     columns: int
     by_rows: bool
+    transposed: bool = False
+
+
+def is_transposed(queries: int) -> bool:
+    """Whether sums over keys are products [columns, queries], as there is no matrix instruction with that many rows."""
+    return queries % ROWS > 0
 
 
 def split_rows(queries: int, columns: int, warpgroups: int) -> WarpgroupSplit:
     """Shares by rows where there are enough, else by columns. Raises UnsupportedError where neither works."""
-    if queries % ROWS:
-        raise UnsupportedError(f"hopper: blocks of pairs have a multiple of {ROWS} queries, not {queries}")
+    if is_transposed(queries):
+        if queries % 16 or columns != ROWS * warpgroups:
+            text = f"hopper: blocks of pairs have a multiple of {ROWS} queries, not {queries}"
+            raise UnsupportedError(f"{text} (of 16 where heads have {ROWS} columns for each warpgroup, not {columns} for {warpgroups})")
+        return WarpgroupSplit(1, ROWS, False, True)
     blocks = queries // ROWS
     if blocks % warpgroups == 0:
         return WarpgroupSplit(blocks // warpgroups, round_up(columns, ADDED_COLUMNS), True)
@@ -178,7 +195,7 @@ def registers(kernel: PairsKernel, warpgroups: int) -> int:
     added = 0
     for op in {op.operands[2]: op for op in kernel.step_ops("tile.accumulate")}.values():
         part = split_rows(kernel.queries, head_columns(op.operands[2]), warpgroups)
-        added = added + part.blocks * part.columns // 2
+        added += (kernel.queries if part.transposed else part.blocks * part.columns) // 2
     return sums + max(products, weights + added) + thresholds.ADDRESS_REGISTERS
 
 

@@ -18,7 +18,7 @@ from attn_mlir.backends.nvidia.hopper.dropout import (
 )
 from attn_mlir.backends.nvidia.hopper.pairs_dropout import print_bits, print_lane_bits, print_lane_words, print_two_bits
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import key_count
-from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout
+from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, is_transposed
 from attn_mlir.backends.nvidia.hopper.pairs_uses import WeightUses, add_element
 from attn_mlir.backends.nvidia.hopper.pairs_windows import PairWindows
 from attn_mlir.backends.nvidia.hopper.tiles import RegRow, RegTile
@@ -168,11 +168,12 @@ class PairMap:
         rest()
         if limit is not None:
             core.writer.line(f"const int {self.left} = {limit} - {self.at_column};")
+        places = self._places_of_products(targets, products, early) if is_transposed(queries) else {}
         with core.unrolled("c", queries // 8):
             needed = slice_of(self.values, self.block, early)
             loads = self._column_loads(needed)
             self.windows.load(needed)
-            parts = {name: core.names.fresh(f"{name}_4") for name, packed in targets if packed}
+            parts = {name: core.names.fresh(f"{name}_4") for name, packed in targets if packed and name not in places}
             self._two_bits(kept_bits)
             if parts:
                 core.writer.line(f"float {', '.join(f'{part}[4]' for part in parts.values())};")
@@ -183,13 +184,35 @@ class PairMap:
                     if early is not None and isinstance(fragment, RegTile):
                         core.scalars.bind(early, core.names.fresh("early"))
                         core.writer.line(f"const float {core.scalars.emit(early)} = {fragment.name}[4 * c + 2 * h + e];")
-                    self._elements(targets, parts, sums, limit)
+                    self._elements(targets, parts, places, sums, limit)
             for (name, _), result in zip(targets, self.results, strict=False):
                 if name in parts:
                     pack = PANELS[element_name(self.uses.rounded.get(result, result).type)]
                     with core.unrolled("h", 2):
                         core.writer.line(f"{name}[2 * c + h] = attn::{pack}({parts[name]}[2 * h], {parts[name]}[2 * h + 1]);")
+        self._pack_places(targets, places, queries)
         self._reduce(sums)
+
+    def _places_of_products(self, targets: list[tuple[str, bool]], products: list[ir.Value], early: ir.Value | None) -> dict[str, str]:
+        """By the name of what is packed, the fragment of a product whose registers hold it until all is computed.
+
+        Registers suffice so: else packed words are there beside both products, and the products after them find no room. What is the early
+        value stays where it is.
+        """
+        free = [tile.name for value in products if isinstance(tile := self.core.tiles.get(value), RegTile)]
+        packed = [(name, value) for (name, is_packed), value in zip(targets, self.values, strict=False) if is_packed]
+        if len(packed) > len(free) or any(not is_packed for _, is_packed in targets):
+            return {}
+        found = {name: free.pop(0) for name, value in packed if early is not None and widened(value) == early}
+        return found | {name: free.pop(0) for name, _ in packed if name not in found}
+
+    def _pack_places(self, targets: list[tuple[str, bool]], places: dict[str, str], queries: int) -> None:
+        """Packs what `places` hold, the last first: the first one is multiplied last."""
+        for (name, _), result in reversed(list(zip(targets, self.results, strict=False))):
+            if name in places:
+                pack = PANELS[element_name(self.uses.rounded.get(result, result).type)]
+                with self.core.unrolled("c", queries // 4):
+                    self.core.writer.line(f"{name}[c] = attn::{pack}({places[name]}[2 * c], {places[name]}[2 * c + 1]);")
 
     def _kept_bits(self, queries: int) -> str:
         """Before the loops over elements: bits of dropout, and their name where they have one."""
@@ -299,20 +322,28 @@ class PairMap:
                 found.append(view.operation.results[0])
         return [value for value in found if isinstance(value.type, ir.F32Type)]
 
-    def _elements(self, targets: list[tuple[str, bool]], parts: dict[str, str], sums: list[RegRow], limit: str | None) -> None:
+    def _elements(
+        self, targets: list[tuple[str, bool]], parts: dict[str, str], places: dict[str, str], sums: list[RegRow], limit: str | None
+    ) -> None:
         core = self.core
-        for (name, packed), value, result in zip(targets, self.values, self.results, strict=False):
+        stores: list[str] = []
+        for (name, _), value, result in zip(targets, self.values, self.results, strict=False):
             text = core.scalars.emit(widened(value))
             for scatter in self.uses.scattered.get(result, []):
                 self._scatter(scatter, text, limit)
             if not name:
                 continue
-            place = f"{parts[name]}[2 * h + e]" if packed else f"{name}[4 * c + 2 * h + e]"
-            core.writer.line(f"{place} = {text if limit is None else f'inside ? {text} : 0.0f'};")
+            place = f"{parts[name]}[2 * h + e]" if name in parts else f"{places.get(name, name)}[4 * c + 2 * h + e]"
+            line = f"{place} = {text if limit is None else f'inside ? {text} : 0.0f'};"
+            if name in places:
+                stores.append(line)  # other values may be computed from the products there
+            else:
+                core.writer.line(line)
         for row, kind, value in zip(sums, self.kinds, self.values[self.stored :], strict=True):
             text = core.scalars.emit(value)
             text = text if limit is None else f"(inside ? {text} : {_IDENTITY[kind]})"
             core.writer.line(f"{row.name}[h] = {self._combined(kind, f'{row.name}[h]', text)};")
+        core.writer.line(*stores)
 
     def _scatter(self, op: ir.Operation, text: str, limit: str | None) -> None:
         """Adds an element to its place in memory, if it exists."""

@@ -4,7 +4,6 @@ from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
 from attn_mlir.backends.nvidia.hopper.pairs_layout import ADDED_COLUMNS, BackwardLayout, WarpgroupSplit, head_columns, split_rows
 from attn_mlir.backends.nvidia.hopper.pairs_loop import RolePrinter
-from attn_mlir.backends.nvidia.hopper.tiles import ROWS
 from attn_mlir.backends.nvidia.ordered_sums import without_order
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -124,10 +123,10 @@ def add_staged(core: Core, layout: BackwardLayout, op: ir.Operation, part: str) 
     _, _, target, _, batch, head, row, _ = list(op.operands)
     buffer, split = layout.adds[target], split_of(layout, target)
     place = [core.value(value) for value in (row, head, batch)]
-    map_ = core.arguments.descriptor(target, ADDED_COLUMNS, ROWS)
+    map_ = core.arguments.descriptor(target, ADDED_COLUMNS, buffer.rows)
     for number in range(split.blocks):
         for panel in range(split.columns // ADDED_COLUMNS):
-            offset = buffer.offset + number * split.columns * 256 + panel * 8192
+            offset = buffer.offset + number * split.columns * 256 + panel * buffer.rows * 4 * ADDED_COLUMNS
             column = f"{ADDED_COLUMNS * panel}" + ("" if split.by_rows else f" + {split.columns} * {part}")
             query = f"{place[0]} + 64 * {part_block(layout, split, number, part)}"
             where = core.arguments.copied_at(target, query, place[1], place[2])

@@ -28,8 +28,10 @@ class ResultStores:
         if element not in ("f16", "bf16", "f32"):
             raise UnsupportedError(f"hopper: sums are stored as f32, f16 or bf16, not {element}")
         results = self.layout.results
-        if results is not None and through_tma(target.type):
-            copy, part = number % results.copies, results.bytes // self.layout.warpgroups
+        beside = self.layout.adders and self.layout.among_adds  # others read there
+        if results is not None and through_tma(target.type) and not beside:
+            copy = number % results.copies
+            part = next(iter(self.layout.adds.values())).bytes if self.layout.among_adds else results.bytes // self.layout.warpgroups
             self._through(op, tile, f"{results.offset + copy * results.bytes} + {part} * warpgroup", copy == 0)
         else:
             self._elements(op, tile, element)

@@ -81,7 +81,7 @@ class Consumers(RolePrinter):
         with core.scope(None):
             text = None if limit is None else as_int(core, limit)
             self._maps(block, maps, dots, text)
-            self._products(block, text)
+            self._products(block, dots, text)
             uses = uses_of(block)[0]
             inside = [op for scatters in uses.scattered.values() for op in scatters]
             inside += [op for scatters in uses.banded.values() for op, _ in scatters]
@@ -169,7 +169,7 @@ class Consumers(RolePrinter):
             core.writer.line("__syncwarp();")
             self._release(layout.pipes - 1)
 
-    def _products(self, block: ir.Block, limit: str | None) -> None:
+    def _products(self, block: ir.Block, dots: list[ir.Operation], limit: str | None) -> None:
         """Sums over queries and over keys; the first sum over queries runs while weights go to shared memory."""
         core, layout = self.core, self.layout
         sums, adds = ops_of(block, "tile.dot_add"), ops_of(block, "tile.accumulate")
@@ -185,7 +185,8 @@ class Consumers(RolePrinter):
                     if op.name == "tile.dot_add":
                         self._dot_add(op)
                 if number == 1 and adds:
-                    self.sums.multiply(adds, self._memory)
+                    free = core.tiles[dots[0].results[0]]
+                    self.sums.multiply(adds, self._memory, free if isinstance(free, RegTile) else None)
                 core.writer.line("attn::wgmma_commit();")
             if group and number == 1 and adds:
                 self.sums.scatter_bands(uses_of(block)[0].banded, self.packed, limit)

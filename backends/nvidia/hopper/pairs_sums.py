@@ -3,7 +3,7 @@
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_bands import BandSums
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, key_count
-from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, WarpgroupSplit, head_columns
+from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, SharedBuffer, WarpgroupSplit, head_columns, is_transposed
 from attn_mlir.backends.nvidia.hopper.pairs_loop import STEP
 from attn_mlir.backends.nvidia.hopper.pairs_map import WeightRegisters, body_of
 from attn_mlir.backends.nvidia.hopper.pairs_reduction import ADDED, add_staged, added_barrier, part_block, split_of
@@ -42,10 +42,9 @@ class QuerySums:
         if copies == 1:
             writer.line(f"attn::named_sync(2, {consumers});")
         own, store_row = core.names.fresh("own"), core.names.fresh("store_row")
-        writer.line(
-            f"const unsigned {own} = attn::opaque(threadIdx.x);",
-            f"const unsigned {store_row} = {own} / 32 * 16 + {own} / 8 % 2 * 8 + {own} % 8;",
-        )
+        transposed = is_transposed(self.kernel.queries)
+        row = f"{own} / 16 % 2 * 8 + {own} % 8" if transposed else f"{own} / 32 * 16 + {own} / 8 % 2 * 8 + {own} % 8"
+        writer.line(f"const unsigned {own} = attn::opaque(threadIdx.x);", f"const unsigned {store_row} = {row};")
         for number, value in enumerate(dict.fromkeys(op.operands[0] for op in adds)):
             buffer, tile = layout.exchange[number], packed[value]
             address = f"shared + {buffer.offset}" + (f" + {buffer.bytes} * ({STEP} % {copies})" if copies > 1 else "")
@@ -53,16 +52,21 @@ class QuerySums:
             writer.line(f"const uint32_t {name} = {address};")
             self._exchanged[value] = name
             with core.unrolled("k", self.kernel.queries // 16):
-                place = f"k / 4 * {keys * 128} + {store_row} * 128 + ((2 * k % 8 | {own} / 16 % 2) ^ {store_row} % 8) * 16"
                 registers = ", ".join(f"{tile.name}[4 * k + {i}]" for i in range(4))
-                writer.line(f"attn::store_matrices({name} + {place}, {registers});")
+                if transposed:  # rows of queries, each warpgroup its keys
+                    place = f"{own} / 128 * {self.kernel.queries * 128} + {store_row} * 128 + 2048 * k"
+                    chunk = f"(({own} / 32 % 4 * 2 | {own} / 8 % 2) ^ {store_row} % 8) * 16"
+                    writer.line(f"attn::store_transposed({name} + {place} + {chunk}, {registers});")
+                else:
+                    place = f"k / 4 * {keys * 128} + {store_row} * 128 + ((2 * k % 8 | {own} / 16 % 2) ^ {store_row} % 8) * 16"
+                    writer.line(f"attn::store_matrices({name} + {place}, {registers});")
         # wgmma reads dS^T and P^T of all warpgroups from here.
         writer.line("attn::fence_proxy_async();")
         self.free_staging()
         writer.line(f"attn::named_sync(1, {consumers});")
 
-    def multiply(self, adds: list[ir.Operation], memory: dict[ir.Value, ir.Value]) -> None:
-        """Starts the products of all weights with their keys."""
+    def multiply(self, adds: list[ir.Operation], memory: dict[ir.Value, ir.Value], free: RegTile | None) -> None:
+        """Starts the products of all weights with their keys. `free`: a tile [64, queries] that nobody reads any more."""
         core, keys = self.core, self.kernel.keys
         self._parts = {}
         for op in adds:
@@ -70,8 +74,23 @@ class QuerySums:
             split = self._split(target)
             first = target not in self._parts
             if first:
-                self._parts[target] = [core.fragment("query_sum", split.columns) for _ in range(split.blocks)]
+                if split.transposed and free is not None:
+                    self._parts[target] = [free]
+                else:
+                    width = self.kernel.queries if split.transposed else split.columns
+                    self._parts[target] = [core.fragment("query_sum", width) for _ in range(split.blocks)]
             buffer = self.layout.keys[memory[tile]]
+            if split.transposed:
+                # (dS K)^T = K^T dS^T: any multiple of 8 queries is the width of an instruction.
+                core.uses("", self.kernel.queries, "shared", self.element, False, True)
+                a = SharedOperand(f"shared + {buffer.offset} + {buffer.rows * 128} * warpgroup", buffer.rows * 128, True)
+                b = SharedOperand(self._exchanged[weights], self.kernel.queries * 128)
+                tile = self._parts[target][0]
+                # What the compiler does not know to be overwritten keeps these registers: it would put weights there that are still read.
+                clear = "attn::opaque(1)" if first and tile is free else first
+                core.writer.all(product(tile.name, self.kernel.queries, keys, a, b, self.element, clear=clear))
+                free = None
+                continue
             core.uses("", split.columns, "shared", self.element, True, True)
             for number, fragment in enumerate(self._parts[target]):
                 block = part_block(self.layout, split, number)
@@ -124,6 +143,9 @@ class QuerySums:
         """Writes sums to shared memory; two pairs of columns change places in odd rows, so that rows do not share banks."""
         core, target = self.core, op.operands[2]
         buffer, split = self.layout.adds[target], self._split(target)
+        if split.transposed:
+            self._stage_transposed(self._parts[target][0], buffer)
+            return
         for number, fragment in enumerate(self._parts[target]):
             name = fragment.name
             with core.scope(""):
@@ -145,10 +167,26 @@ class QuerySums:
                         f"odd_row ? {name}[first + 1] : {name}[second + 1]);",
                     )
 
+    def _stage_transposed(self, fragment: RegTile, buffer: SharedBuffer) -> None:
+        """The same for [columns, queries]: a warp's 32 elements, 8 columns of 4 queries two rows apart, are in 32 banks."""
+        core = self.core
+        with core.scope(""):
+            core.writer.line(
+                "const unsigned own = attn::opaque(threadIdx.x) % 128; // keeps what follows out of registers until here",
+                "const uint32_t add_chunk = ((own / 32 % 2 * 4 | own / 16 % 2) ^ own % 4 * 2) * 16;",
+                f"const uint32_t to = shared + {buffer.offset} + {buffer.bytes} * warpgroup + own / 64 * {buffer.rows * 128} "
+                "+ own % 4 * 256 + own / 4 % 4 * 4;",
+            )
+            with core.unrolled("c", self.kernel.queries // 8), core.unrolled("h", 2), core.unrolled("e", 2):
+                at = "to + 1024 * c + 128 * e + (add_chunk ^ 32 * h ^ 16 * e)"
+                core.writer.line(f"attn::store_shared({at}, {fragment.name}[4 * c + 2 * h + e]);")
+
     def _add_directly(self, op: ir.Operation, limit: str | None) -> None:
         core = self.core
         _, _, target, slot, batch, head, row, _ = list(op.operands)
         split, columns = self._split(target), head_columns(target)
+        if split.transposed:
+            raise UnsupportedError(f"hopper: sums over keys of blocks of {self.kernel.queries} queries leave through TMA")
         place = [core.value(value) for value in (slot, batch, head)]
         first = core.value(row)
         for number, fragment in enumerate(self._parts[target]):

@@ -49,6 +49,8 @@ class NvidiaChooseBlocks(Pass):
             sizes = [choices.get(name, default) for name, default in zip(("block_q", "block_kv"), defaults, strict=True)]
             own = attributes.read(function, attributes.CHOICES)
             captures = None if synchronous else blocks.blocks_with_captures(facts)
+            if captures is None and _may_transpose(choices):
+                captures = blocks.blocks_of_brief_pairs(facts)
             if captures is not None and not tuned and "block_q" not in own and "block_kv" not in own:
                 sizes = list(captures)
             if not all(isinstance(size, int) and size > 0 for size in sizes):
@@ -71,6 +73,12 @@ def _is_prepared(op: ir.Operation, choices: Fields) -> bool:
     """Whether the emitter "hopper" makes a scan whose channels have decays, which it takes in a form of its own."""
     target = TARGETS.get(str(choices.get("arch", "sm_90a")))
     return target is not None and is_prepared(chunk_scan_facts(op), choices, target)
+
+
+def _may_transpose(choices: Fields) -> bool:
+    """Whether the emitter "hopper" makes kernels of pairs, and adds sums over keys as they come."""
+    hopper = choices.get("arch", "sm_90a") == "sm_90a" and choices.get("emitter", "hopper") == "hopper"
+    return hopper and not choices.get("deterministic")
 
 
 def _set_chunk(op: ir.Operation, size: int, name: str) -> bool:
