@@ -23,12 +23,17 @@ KINDS = {
     "two-loops": ("warp-join-loops",),
     "no-turns": ("warp-ping-pong",),
     "no-stage": ("warp-stage-stores",),
-    "vote": (),
-    "drawn": (),
+    "no-sums": ("warp-defer-sums",),
+    "no-held": ("warp-hold-factors",),
+    "no-stale": ("warp-stale-maximum",),
+    "no-vote": ("warp-conditional-rescale",),
+    "no-masks": ("warp-merge-masks", "warp-bound-columns"),
+    "one-stage": ("warp-pipeline-tiles",),
+    "ahead": ("warp-reverse-keys",),
+    "start": ("warp-align-tiles",),
+    "static": (),
 }
-"""The Hopper emitter's kernels, those of all passes, and those that lack some; "vote" also has `warp-conditional-rescale`, and "drawn"
-draws its tiles from a counter."""
-VOTE = ("warp-conditional-rescale", "canonicalize", "cse")
+"""The Hopper emitter's kernels, those of all passes, those that lack some, and those whose thread blocks have a share of the tiles."""
 LENGTHS, SHAPES, SLOPE = (1, 17, 127, 300, 1000), ((4, 4096), (2, 8192)), 0.0625
 
 
@@ -37,10 +42,8 @@ def alibi(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
     return score - SLOPE * (q_idx - kv_idx)
 
 
-def scheduled(
-    function: Any, without: Sequence[str] = (), more: Sequence[str] = (), joined: bool = False, fields: Mapping[str, int] | None = None
-) -> Any:
-    """The code of a kernel that `tile-schedule` has left, through the passes behind it but some, and then some more.
+def scheduled(function: Any, without: Sequence[str] = (), joined: bool = False, fields: Mapping[str, int] | None = None) -> Any:
+    """The code of a kernel that `tile-schedule` has left, through the passes behind it but some.
 
     `joined`: loops are joined whatever the schedule says. `fields` are added to the schedule.
     """
@@ -60,7 +63,7 @@ def scheduled(
         parsed.attributes[attributes.SCHEDULE] = attributes.write({**known, **(fields or {})})
     passes = [name for name in pipeline.SCHEDULE.split(",") if name not in without]
     passes = [f"{name}{{join=true}}" if joined and name == "warp-join-loops" else name for name in passes]
-    Pipeline.parse(",".join([*passes, *more]), registry()).run(module)
+    Pipeline.parse(",".join(passes), registry()).run(module)
     return codes_of(module)[0]
 
 
@@ -72,9 +75,7 @@ def build(folder: Path, kinds: list[str], cases: list[str]) -> None:
     for name in cases:
         for dim in DIMS:
             for kind in kinds:
-                made = partial(
-                    scheduled, without=KINDS[kind], more=VOTE if kind == "vote" else (), fields={"draw": 1} if kind == "drawn" else {}
-                )
+                made = partial(scheduled, without=KINDS[kind], fields={"draw": 0} if kind == "static" else {})
                 setattr(codegen, "emit", emit if kind == "hopper" else made)
                 build_one(folder / f"{kind}-{name}-{dim}", name, dim, {"arch": "sm_90a"})
 

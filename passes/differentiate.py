@@ -8,7 +8,7 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.differentiation import Derivatives, DifferentiationError, Primal
 from attn_mlir.passes.differentiation.arguments import is_plain, positions, read_of_input
-from attn_mlir.passes.differentiation.linear import LinearDerivatives, LinearPrimal, refused, usual_interval
+from attn_mlir.passes.differentiation.linear import LinearDerivatives, LinearPrimal, may_be_apart, refused, usual_interval
 from attn_mlir.passes.regions import find_all
 from attn_mlir.passes.sequences import pages_of
 
@@ -24,7 +24,8 @@ class Differentiate(Pass):
     default all floating tensors. `only` leaves the new functions alone in the module. The gradient of the log decays of a
     linear attention is made of sums over at most `interval` positions, or `channel-interval` (0: as many) where key channels have
     decays of their own: rounding adds up over them, and every interval has states in memory; 0 chooses by the element type. With
-    `crossing`, and of the delta rule always, the sums have no differences, and chunks are whole intervals.
+    `crossing`, and of the delta rule usually, the sums have no differences, and chunks are whole intervals. With `apart`, delta rules in 16
+    bits whose k is what is removed have scans of 16-bit tensors, whose state has one writer each, and sums of differences.
     With `remainder`, `fwd` also returns what rounding takes from an o of 16 bits, last and where gradients need products with o; the
     backward functions take it after the saved row values.
     """
@@ -36,6 +37,7 @@ class Differentiate(Pass):
     interval: int = 0
     channel_interval: int = 0
     crossing: bool = False
+    apart: bool = False
     remainder: bool = False
 
     def run(self, module: ir.Operation) -> bool:
@@ -82,8 +84,9 @@ class Differentiate(Pass):
             problem[0].location.emit_error(f"{self.name}: {problem[1]}")
             return False
         of_channels = primal.choice("channels") != "none"
-        interval = (of_channels and self.channel_interval) or self.interval or usual_interval(primal)
-        crossing = self.crossing or is_delta(linear)
+        apart = self.apart and is_delta(linear) and may_be_apart(primal)
+        crossing = self.crossing or (is_delta(linear) and not apart)
+        interval = (of_channels and self.channel_interval) or self.interval or usual_interval(primal, crossing)
         return self._make(primal, lambda wrt: LinearDerivatives(primal, wrt, interval, crossing), wanted)
 
     def _make(self, primal: Primal, derivatives: Callable[[list[int]], object], wanted: list[str]) -> bool:

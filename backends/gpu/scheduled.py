@@ -3,6 +3,7 @@
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.compiled_kernels import outlined
 from attn_mlir.backends.gpu.input_limits import check_types
+from attn_mlir.backends.gpu.prepared import with_prepared
 from attn_mlir.backends.host import Host, read_host
 from attn_mlir.backends.program import function_named
 from attn_mlir.dialects import load_all
@@ -25,4 +26,4 @@ def scheduled(
     host = read_host(function_named(module, name))
     outlined(module, host, choices)
     Pipeline.parse(to_kernels, registry()).run(module)
-    return module, host
+    return module, with_prepared(module, host)

@@ -8,6 +8,7 @@ from attn_mlir.backends.gpu.compiled_kernels import outlined
 from attn_mlir.backends.gpu.emitters import SLOW
 from attn_mlir.backends.gpu.input_limits import check_types
 from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.gpu.prepared import with_prepared
 from attn_mlir.backends.host import Host, read_host
 from attn_mlir.backends.program import OUTLINE, function_named, reported
 from attn_mlir.backends.seen import Code, Facts, Seen, StageRecorder
@@ -57,7 +58,7 @@ def watched(
     host = read_host(function_named(module, name))
     outlined(module, host, choices)
     Pipeline.parse(to_kernels, registry()).run(module, after=[recorder])
-    return module, host
+    return module, with_prepared(module, host)
 
 
 def kernels_in(module: ir.Module, host: Host) -> list[ir.Operation]:

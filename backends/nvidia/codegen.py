@@ -1,13 +1,16 @@
 """Which code generator makes a kernel.
 
-`warp` prints what the passes of the `warp` dialect form, where elements have 8 bits or it is asked for by name; `hopper` prints CUDA C++
-with a hand-made schedule for matrix products, `simt` plain CUDA for kernels without any, `tilelang` TileLang programs for every kernel.
+`warp` prints what the passes of the `warp` dialect form, where elements have 8 bits, it is asked for by name, or its kernels were measured
+to be no slower (`warp/preferred.py`); `hopper` prints CUDA C++ with a hand-made schedule for matrix products, `simt` plain CUDA for kernels
+without any, `scans` that of delta rules, `tilelang` TileLang programs for every kernel.
 """
 
+from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.emitters import Emitters
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia.target import TARGETS
+from attn_mlir.backends.nvidia.warp.preferred import preferred
 from attn_mlir.mlir import ir
 
 EMITTERS = Emitters(
@@ -22,7 +25,8 @@ EMITTERS = Emitters(
 
 def plan(kernel: ir.Operation) -> Fields:
     """See `Emitters.plan`."""
-    return EMITTERS.plan(kernel)
+    fields = EMITTERS.plan(kernel)
+    return fields if "emitter" in attributes.read(kernel, attributes.CHOICES) else preferred(kernel, fields)
 
 
 def emit(kernel: ir.Operation) -> KernelCode:

@@ -20,7 +20,7 @@ from attn_mlir.backends.nvidia.emulation import driver as emulated
 from attn_mlir.backends.nvidia.emulation.program import EmulatedLaunchPlan
 from attn_mlir.backends.nvidia.program import SUFFIX, NvidiaLaunchPlan
 from attn_mlir.backends.nvidia.target import NvidiaTarget
-from attn_mlir.backends.program import OUTLINE, function_named, prepare_derivative, reported
+from attn_mlir.backends.program import OUTLINE, function_named, reported
 from attn_mlir.dialects import loaded
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import LOCK
@@ -64,7 +64,7 @@ def compile_derivative(
 
 def derivative_for_gpu(source: str, function: str, wrt: Sequence[str], deterministic: bool, segment: int) -> NvidiaLaunchPlan:
     """`compile_derivative` for a GPU."""
-    program = compile_program(source, *prepare_derivative(function, wrt, pipeline.outline(current_target().arch), segment), deterministic)
+    program = compile_program(source, *pipeline.derivative(function, wrt, current_target().arch, segment), deterministic)
     if function in _BACKWARD and program.beside is None:
 
         def backward() -> None:
@@ -124,7 +124,7 @@ def _takes_wide(prepare: str, choices: attributes.Fields) -> bool:
 def slow(source: str, function: str, wrt: Sequence[str], deterministic: bool = False, segment: int = 0) -> dict[str, str]:
     """See `driver.slow_kernels`."""
     choices: attributes.Fields = {"arch": current_target().arch, **({"deterministic": 1} if deterministic else {})}
-    prepared = prepare_derivative(function, wrt, pipeline.outline(current_target().arch), segment)
+    prepared = pipeline.derivative(function, wrt, current_target().arch, segment)
     with reported(), loaded() as context:
         module, host = scheduled(context, source, *prepared, choices, pipeline.KERNEL, _MAKER, wide=_takes_wide(prepared[1], choices))
         return slow_kernels(function_named(module, step.kernel) for step in host.steps if step.kernel)

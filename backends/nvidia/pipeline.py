@@ -1,10 +1,14 @@
 """The pipelines of the NVIDIA backend as text."""
 
+from collections.abc import Sequence
+
+from attn_mlir.backends.program import prepare_derivative
+
 TILED = (
     "attn-simplify,nvidia-slice-values,attn-resolve-masks,attn-online-rewrite,attn-fit-range,attn-chunk-rewrite{channel-chunk=32},attn-guard-empty-rows,nvidia-choose-blocks,nvidia-numerics,"
     "attn-tile{block-q=128 block-kv=128 whole=true},canonicalize,cse,attn-choose-kept,"
     "gpu-narrow-bounds,gpu-keep-max,gpu-narrow-comparisons,gpu-float-positions,gpu-tanh{keep-approximate=true},gpu-logistic,gpu-sink-factors,gpu-row-terms,gpu-fold-scale,gpu-exp2,gpu-shift-exponents,"
-    "gpu-merge-sums,canonicalize,cse,gpu-share-reciprocals,nvidia-gather-products,nvidia-float32-products,canonicalize,cse,tile-schedule{target=nvidia}"
+    "gpu-merge-sums,canonicalize,cse,gpu-share-reciprocals,nvidia-gather-products,nvidia-float32-products,canonicalize,cse,nvidia-prepare-chunks,canonicalize,cse,tile-schedule{target=nvidia}"
 )
 """From stage 0 to scheduled kernels."""
 
@@ -12,17 +16,26 @@ KERNEL = f"{TILED},nvidia-load-windows"
 """The same with windows of captured tensors, where schedules have room for them: what is printed."""
 
 SCHEDULE = (
-    "warp-assign-layouts,canonicalize,cse,warp-order-tiles,warp-join-loops,canonicalize,cse,"
-    "warp-stage-rows,warp-specialize,warp-pipeline-loads,warp-prefetch-loads,warp-delay-transposes,warp-draw-tiles,canonicalize,cse,"
+    "warp-assign-layouts,canonicalize,cse,warp-align-tiles,warp-order-tiles,warp-merge-masks,warp-join-loops,canonicalize,cse,"
+    "warp-reverse-keys,warp-bound-columns,warp-defer-sums,canonicalize,cse,"
+    "warp-stage-rows,warp-specialize,warp-pipeline-loads,warp-prefetch-loads,warp-delay-transposes,warp-draw-tiles,warp-hold-factors,canonicalize,cse,"
     "warp-round-late,warp-overlap-products,warp-split-maps,warp-delay-waits,canonicalize,cse,"
-    "warp-ping-pong,warp-stage-stores,canonicalize,cse"
+    "warp-stale-maximum,warp-conditional-rescale,canonicalize,cse,"
+    "warp-ping-pong,warp-stage-stores,warp-pipeline-tiles,canonicalize,cse"
 )
 """From tiled kernels that `tile-schedule` has left to kernels of the `warp` dialect, where their passes apply."""
+
+_OF_16_BITS = (
+    *("warp-align-tiles", "warp-merge-masks", "warp-reverse-keys", "warp-bound-columns", "warp-defer-sums", "warp-hold-factors"),
+    *("warp-stale-maximum", "warp-conditional-rescale", "warp-pipeline-tiles"),
+)
+OTHERS = ",".join(step for step in SCHEDULE.split(",") if step not in _OF_16_BITS)
+"""The same for kernels of sm_80, where these passes were not measured, and of 8-bit elements, where one measurement found them slower."""
 
 WARP = f"{TILED},{SCHEDULE}"
 """From stage 0 to kernels of the `warp` dialect."""
 
-WARP_AMPERE = WARP.replace("nvidia-choose-blocks", "nvidia-choose-blocks{arch=sm_80 emitter=warp}")
+WARP_AMPERE = f"{TILED},{OTHERS}".replace("nvidia-choose-blocks", "nvidia-choose-blocks{arch=sm_80 emitter=warp}")
 """The same for sm_80: each pass applies, or says why not."""
 
 
@@ -30,6 +43,15 @@ def outline(arch: str) -> str:
     """From a differentiated program to kernels at stage 0, for a chip."""
     chosen = f"nvidia-choose-intervals{{arch={arch}}},attn-simplify,{split(arch)}"
     return f"{chosen}attn-simplify,attn-apply-mods,attn-outline{{gradients-apart=true}}"
+
+
+APART = "apart=true"
+"""How delta rules in 16 bits are differentiated: by scans that matrix instructions multiply at their full rate."""
+
+
+def derivative(function: str, wrt: Sequence[str], arch: str, segment: int = 0) -> tuple[str, str]:
+    """See `prepare_derivative`. Scans that are cut into segments stay those of all sizes and types."""
+    return prepare_derivative(function, wrt, outline(arch), segment, options="" if segment else APART)
 
 
 def split(arch: str) -> str:

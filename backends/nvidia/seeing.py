@@ -10,7 +10,6 @@ from attn_mlir.backends.nvidia.compile import compile_all
 from attn_mlir.backends.nvidia.driver import current_target
 from attn_mlir.backends.nvidia.emulation import CHIPS, EMULATED
 from attn_mlir.backends.nvidia.emulation import seeing as emulated
-from attn_mlir.backends.program import prepare_derivative
 from attn_mlir.backends.seen import Seen, Timeline
 
 _PRINTED = (
@@ -24,7 +23,7 @@ def see(source: str, function: str, wrt: Sequence[str], binaries: bool, device: 
     if device in CHIPS:
         return emulated.see(source, function, wrt, _compiled if binaries else None, device)
     arch = current_target().arch
-    prepared = prepare_derivative(function, wrt, pipeline.outline(arch))
+    prepared = pipeline.derivative(function, wrt, arch)
     seen = see_kernels(source, prepared, {"arch": arch}, pipeline.KERNEL, "NVIDIA", codegen.emit, _compiled if binaries else None)
     return replace(seen, timelines=(Timeline("", why=_PRINTED),))
 

@@ -142,5 +142,9 @@ MODEL_REGISTERS: Annotated[int, Provenance("2026-11-21", "ptxas", "docs/tuning.m
 """Registers of a thread for addresses, counters and states of rows."""
 SPILLED_REGISTER: Annotated[float, _FIT] = 0.05
 """How much longer a kernel takes for each register that is missing."""
-SCAN_LATENCY: Annotated[dict[str, float], Provenance("2026-11-22", "H200", "commit 71e7a732")] = {"hopper": 3000.0, "tilelang": 5000.0}
+SCAN_LATENCY: Annotated[dict[str, float], Provenance("2026-11-22", "H200", "commit 71e7a732")] = {
+    "hopper": 3000.0,
+    "tilelang": 5000.0,
+    "scans": 5000.0,
+}
 """Cycles of a chunk in which a program of a scan waits: for products that depend on each other, barriers, and loads."""

@@ -110,16 +110,17 @@ def verify_delta(op: Any) -> bool:
     place = output_of(op.operation)
     if not check(op, place != "values" or erase is not None, "makes 'values' where it erases"):
         return False
-    if not check(op, place != "values" or is_score_type(op.o.type.element_type), f"makes 'values' of f32 or f64, got {op.o.type}"):
+    element = op.o.type.element_type
+    fits = place != "values" or is_score_type(element) or element == op.v.type.element_type
+    if not check(op, fits, f"makes 'values' of f32, f64 or v's type, got {op.o.type}"):
         return False
     second = write is not None or (erase is not None and len(erase.opview.removed) == 1)
     if not check(op, place != "written" or second, "is read where it is 'written' by the first of two writers"):
         return False
     if erase is write is None and place == "after":
         return True
-    if not check(
-        op, op.factor is None or "crossing" in op.operation.attributes, "makes `crossing` products with 'attn.erase' and `output`"
-    ):
+    crossing = op.factor is None or erase is write is None or "crossing" in op.operation.attributes
+    if not check(op, crossing, "makes `crossing` products with 'attn.erase' and 'attn.write'"):
         return False
     names = {piece.name for piece in pieces_in(op.operation)}
     if not check(op, not names & {"attn.skip", "attn.result"}, "has no 'attn.skip' and no 'attn.result' beside 'attn.erase' and `output`"):

@@ -59,6 +59,9 @@ def verify_outputs(op: Any) -> bool:
     ):
         return False
     interval = op.operation.attributes["interval"] if "interval" in op.operation.attributes else None
+    entering = "entering" not in op.operation.attributes or ("states" in names and "crossing" not in op.operation.attributes)
+    if not check(op, entering, "has states `entering` its intervals where it makes states, and not with `crossing`"):
+        return False
     positive = interval is None or (isinstance(interval, ir.IntegerAttr) and interval.value > 0)
     by_key = "crossing" in op.operation.attributes and op.channels.value == "key"
     if not check(op, not by_key, "has no `crossing` products where key channels have decays"):

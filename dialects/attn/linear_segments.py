@@ -21,12 +21,15 @@ class Cut(ForGradients):
     With `segment` = L, positions i L to (i + 1) L of batch entry b are segment i. It starts from its own initial state and makes its own
     final state, both at b N + i of [B N, H, K, V], N = ceil(T / L): what `attn.state_scan` takes and makes.
 
+    With `starts` these are states as another scan with that `interval` and `entering` makes them, [B, H, N K, V] for N intervals.
+
     With `identity` = c every state starts as columns c to c + V of the K x K identity, those beyond it 0. From there, without values, a
     segment's final state is columns of the matrix that takes the state before it to the one after it: what `attn.transition_scan` takes.
 
     Fields:
         offsets: integers, [sequences + 1]
         segment: positions, a multiple of `interval`; not with offsets
+        starts: a unit; with segment and initial_state
         identity: the first column; without initial_state, where states are "kv"
     """
 
@@ -43,6 +46,9 @@ def verify_cut(op: Any) -> bool:
         if not check(op, fits, f"takes offsets as a tensor of integers [sequences + 1], got {type_}"):
             return False
     attributes = op.operation.attributes
+    given = "starts" not in attributes or ("segment" in attributes and op.initial_state is not None)
+    if not check(op, given, "has `starts` of its segments as its initial_state"):
+        return False
     if "segment" not in attributes:
         return True
     segment = attributes["segment"]

@@ -90,6 +90,13 @@ def map_(shape: Sequence[int], results: Sequence[ir.Type], reductions: Sequence[
     return [found[n] for n in range(len(results))]
 
 
+def each_warp(types: Sequence[ir.Type]) -> ir.Operation:
+    """`warp.each_warp` whose block is empty. Raises ValueError for results of too many types."""
+    made = ir.Operation.create("warp.each_warp", results=list(types), attributes={"resultSegmentSizes": _segments(types)}, regions=1)
+    made.regions[0].blocks.append()
+    return made
+
+
 def yield_(values: Sequence[ir.Value]) -> None:
     """`warp.yield`."""
     ir.Operation.create("warp.yield", operands=list(values), attributes={"operandSegmentSizes": _segments([v.type for v in values])})

@@ -97,3 +97,25 @@ class VoteOp(Warp.Operation, name="vote", traits=[ext.Pure]):
         return check(self, found is not None and found.element == "i1", f"asks for a tile or row values of i1, got {type_}") and check(
             self, inside(self, "warp.each_warp"), "asks one warp: it stands in 'warp.each_warp'"
         )
+
+
+class ReachesOp(Warp.Operation, name="reaches", traits=[ext.Pure]):
+    """Whether an element of 16 bits that the warp has is `limit` or more, or NaN. No element is negative, as of exponentials.
+
+    In `warp.each_warp`. Bits of such numbers are ordered as they are, so that pairs of them are compared as integers.
+    """
+
+    tile: ext.Operand[Any]
+    limit: ir.FloatAttr
+    result: ext.Result[ir.IntegerType[1]] = ext.infer_result()
+
+    def verify_invariants(self) -> bool:
+        type_, limit = self.tile.type, self.limit
+        found = in_form(type_, "tile")
+        return (
+            check(self, found is not None and found.element in ("f16", "bf16"), f"asks for a tile of f16 or bf16, got {type_}")
+            and check(
+                self, limit.type == type_.element_type and limit.value > 0, f"has a `limit` above 0 of the tile's elements, got {limit}"
+            )
+            and check(self, inside(self, "warp.each_warp"), "asks one warp: it stands in 'warp.each_warp'")
+        )

@@ -1,6 +1,6 @@
 """Writes the gradients of a delta rule: the scans of its plan, the gradient of the decays, and the chain rule of the mods."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from attn_mlir.dialects.attn import build
@@ -44,7 +44,7 @@ class DeltaBackward(BackwardBody):
         """The gradients of `wrt`."""
         of, host = self.of, self.host
         self.removed, output = places_of(of.primal.attention)
-        plan = delta_plan(self.removed, output)
+        plan = self._plan(output)
         wanted = self._wanted(plan)
         self.whole["do"] = self._scores(host.tensors["do"])
         for role in ("q", "k"):
@@ -69,6 +69,10 @@ class DeltaBackward(BackwardBody):
             self.add(initial, swept["x"].results[1])
         arguments = list(of.primal.entry.arguments)
         return [self._total(arguments[i]) for i in of.wrt]
+
+    def _plan(self, output: str) -> dict[str, DeltaScanPlan]:
+        """The scans, where q reads the state as `output` tells."""
+        return delta_plan(self.removed, output)
 
     def _wanted(self, plan: Mapping[str, DeltaScanPlan]) -> set[str]:
         """The scans that are needed. That for q comes first: its o tells the shape of erase keys with all heads."""
@@ -101,9 +105,13 @@ class DeltaBackward(BackwardBody):
 
     # Tensors of scores
 
+    def _like(self, tensor: ir.Value) -> ir.Type:
+        """The type of what scans take and make, shaped like a tensor."""
+        return self.host.like(tensor)
+
     def _scores(self, tensor: ir.Value) -> ir.Value:
-        """A tensor in the type of scores."""
-        return self._cast(tensor, self.host.like(tensor))
+        """A tensor in the type that scans take."""
+        return self._cast(tensor, self._like(tensor))
 
     def _cast(self, tensor: ir.Value, type_: ir.Type) -> ir.Value:
         """A tensor as one of another element type; itself where it has that."""
@@ -119,7 +127,7 @@ class DeltaBackward(BackwardBody):
         x, result = self.of.mods.of[role]
         made = build.elements(tensor, lambda *indices: self.emit([result], indices, {x: self.host.read(tensor, indices)}))
         with ir.Location.name(role, ir.Location.current):
-            return build.collect(made, 0, self.host.like(tensor))
+            return build.collect(made, 0, self._like(tensor))
 
     def _erase_key(self, like: ir.Value) -> ir.Value:
         """The erase keys after their mod, shaped like a tensor with all heads."""
@@ -131,7 +139,7 @@ class DeltaBackward(BackwardBody):
             return self.emit([result], indices, {x: self.of_group(tensor, group, indices)})
 
         with ir.Location.name("erase", ir.Location.current):
-            return build.collect(build.elements(like, body), 0, self.host.like(like))
+            return build.collect(build.elements(like, body), 0, self._like(like))
 
     # Scans
 
@@ -139,15 +147,31 @@ class DeltaBackward(BackwardBody):
         """What k writes, or what the removed key does: the primal once more, for its values."""
         linear, host = self.of.primal.attention, self.host
         operands = [self.operand(name) for name in ("q", "k", "v", "decay", "initial_state")] + [None, self.operand("offsets")]
-        results = [host.like(self.of.primal.operands["v"])]
+        outputs, types, interval = self._kept()
+        results = [self._like(self.of.primal.operands["v"]), *types]
         with ir.Location.name("z" if self.removed else "u", ir.Location.current):
-            op, block = build.linear_attention(operands, results, (), 2, "forward", self.of.primal.choice("channels"), "kv")
+            op, block = build.linear_attention(operands, results, outputs, 2, "forward", self.of.primal.choice("channels"), "kv", interval)
         op.attributes["output"] = ir.StringAttr.get("values")
         with ir.InsertionPoint(block):
             for name in ("attn.key", "attn.value", "attn.decay", "attn.erase"):
                 for found in pieces(linear, name):
                     clone_op(found, dict(host.mapping))
+        self._keep("u", op, outputs)
         return op.results[0]
+
+    def _kept(self) -> tuple[list[str], list[ir.Type], int | None]:
+        """Results of the scans that solve systems from which other scans start, their types, and the interval of states."""
+        return [], [], None
+
+    def _keep(self, name: str, op: ir.Operation, outputs: Sequence[str]) -> None:
+        """Knows such results of the scan that makes u or dx."""
+
+    def _start(self, role: str, made: DeltaScanPlan) -> ir.Value | None:
+        """The state from which the scan of a role starts."""
+        return self.operand("initial_state") if made.initial == "initial_state" else self.host.tensors.get(made.initial)
+
+    def _cut(self, op: ir.Operation, role: str) -> None:
+        """Cuts the scan of a role into segments, where it starts from the states of each."""
 
     def _delta(self, role: str, made: DeltaScanPlan) -> ir.Operation:
         """One scan of the plan."""
@@ -156,23 +180,30 @@ class DeltaBackward(BackwardBody):
         direction, channels, state = "forward" if made.same_direction else "backward", primal.choice("channels"), "kv"
         if made.swapped:
             channels, state = SWAPPED[channels], SWAPPED[state]
-        initial = self.operand("initial_state") if made.initial == "initial_state" else host.tensors.get(made.initial)
+        initial = self._start(role, made)
         counts = of.decay_wanted() and made.swapped
-        outputs, types = [], []
+        outputs, types, interval = [], [], of.interval
         if counts:
-            outputs, types = ["products", "states"], [self._products_type(), self._states_type()]
-        elif role == "x" and primal.operands.get("initial_state") in of.chosen:
-            outputs, types = ["final_state"], [primal.operands["initial_state"].type]
+            outputs, types = self._counted(role)
+        elif role == "x":
+            if primal.operands.get("initial_state") in of.chosen:
+                outputs, types = ["final_state"], [primal.operands["initial_state"].type]
+            kept, more, interval = self._kept()
+            outputs, types = [*outputs, *kept], [*types, *more]
         width = ir.RankedTensorType(tensors[2].type).shape[3]
-        o = ir.RankedTensorType.get([ir.ShapedType.get_dynamic_size()] * 3 + [width], host.score)
-        every = [*tensors, self.operand("decay"), initial, self.whole[role] if counts else None, self.operand("offsets")]
+        element = self._element(role, tensors[2])
+        o = ir.RankedTensorType.get([ir.ShapedType.get_dynamic_size()] * 3 + [width], element)
+        every = [*tensors, self.operand("decay"), initial, self._factor(role) if counts else None, self.operand("offsets")]
         with ir.Location.name(f"d{role}", ir.Location.current):
             op, block = build.linear_attention(
-                every, [o, *types], outputs, made.heads, direction, channels, state, interval=of.interval if counts else None
+                every, [o, *types], outputs, made.heads, direction, channels, state, interval=interval if "states" in outputs else None
             )
+        if role == "x":
+            self._keep(role, op, outputs)
+        self._cut(op, role)
         if made.output != "after":
             op.attributes["output"] = ir.StringAttr.get(made.output)
-        if counts:
+        if counts and of.crossing:
             op.attributes["crossing"] = ir.UnitAttr.get()
         with ir.InsertionPoint(block):
             if made.second is not None:
@@ -182,6 +213,18 @@ class DeltaBackward(BackwardBody):
                 build.erase(key, lambda x, *_: [x], host.score, removed, made.reads)
             host.clone_piece("attn.decay")
         return op
+
+    def _element(self, role: str, v: ir.Value) -> ir.Type:
+        """The element type of what the scan of a role makes, from v's place on."""
+        return ir.RankedTensorType(self._like(v)).element_type
+
+    def _factor(self, role: str) -> ir.Value:
+        """What the o of a role's scan is multiplied by for the gradient of the decays."""
+        return self.whole[role]
+
+    def _counted(self, role: str) -> tuple[list[str], list[ir.Type]]:
+        """What a scan of a role makes besides for the gradient of the decays, and the types of that."""
+        return ["products", "states"], [self._products_type(), self._states_type()]
 
     def _decays(self, swept: Mapping[str, ir.Operation]) -> None:
         """The gradient of the log decays, of all that reads the state and all that writes it."""
@@ -219,15 +262,18 @@ class DeltaBackward(BackwardBody):
                 gradient = build.head_sum(gradient, self.host.tensors[role])
         self._pull_shares(argument, shares, None if mod is None else mod[0], gradient, sign)
 
-    def _pull_shares(self, argument: ir.Value, shares: Shares | None, x: Expr | None, gradient: ir.Value, sign: float) -> None:
-        """Adds the gradient of an input and of what its mod reads, of `sign` times that behind the mod."""
+    def _pull_shares(
+        self, argument: ir.Value, shares: Shares | None, x: Expr | None, gradient: ir.Value, sign: float, further: Sequence[ir.Value] = ()
+    ) -> None:
+        """Adds the gradient of an input and of what its mod reads, of `sign` times that behind the mod, and `further` ones."""
         host, tensor = self.host, self.host.mapping[argument]
         chosen = argument in self.of.chosen
         reads = {} if shares is None else shares.reads
         if not chosen and not reads:
             return
         shared = argument != self.of.primal.operands["v"]
-        plain = shares is None and sign == 1.0 and ir.RankedTensorType(argument.type).element_type == host.score
+        elements = [ir.RankedTensorType(value.type).element_type for value in (argument, gradient)]
+        plain = shares is None and sign == 1.0 and elements[0] == elements[1]
         if plain:
             self.add(argument, build.head_sum(gradient, tensor) if shared else gradient)
             return
@@ -240,14 +286,21 @@ class DeltaBackward(BackwardBody):
                 return [value]
             known = {shares.adjoint: value, x: host.read(tensor, indices) if group is None else self.of_group(tensor, group, indices)}
             own = [shares.of.get(x, self.of.program.graph.const(0.0))] if chosen else []
-            return self.emit([*own, *(shares.of[n] for n in reads)], indices, known)
+            values = self.emit([*own, *(shares.of[n] for n in reads)], indices, known)
+            for each in further:
+                values[0] = arith.addf(values[0], host.read(each, indices))
+            return values
 
         made = build.elements(gradient, body)
         if chosen:
-            whole = build.collect(made, 0, ir.RankedTensorType.get(ir.RankedTensorType(gradient.type).shape, host.score))
+            whole = build.collect(made, 0, self._collected(argument, gradient))
             whole = build.head_sum(whole, tensor) if shared else whole
             self.add(argument, self._narrow(whole, argument))
         self.scatter(reads, made, int(chosen), 4)
+
+    def _collected(self, argument: ir.Value, gradient: ir.Value) -> ir.Type:
+        """The type of an input's gradient before it is summed up over heads that share the input."""
+        return self.host.like(gradient)
 
     def _narrow(self, gradient: ir.Value, argument: ir.Value) -> ir.Value:
         """A gradient in the type of what it belongs to: that of q, k and v, scores otherwise."""

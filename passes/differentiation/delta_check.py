@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attn_mlir.passes.derivation.evaluate import Array
-from attn_mlir.passes.differentiation.delta_plan import DeltaScanPlan, delta_plan
+from attn_mlir.passes.differentiation.delta_plan import DeltaScanPlan, apart, delta_plan
 from attn_mlir.passes.differentiation.linear_check import LENGTH, LinearCertificate, compared
 from attn_mlir.passes.differentiation.linear_model import SWAPPED
 
@@ -24,7 +24,9 @@ class DeltaScan:
 def delta_scan(made: DeltaScanPlan, x: Mapping[str, Array], forward: bool, channels: str) -> DeltaScan:
     """A scan position by position; log decays are [T, 1], or one for each column of k or v."""
     q, k, v = (x[name] for name in made.operands)
-    state = x[made.initial].T if made.swapped else x[made.initial]
+    initial = x[made.initial] if made.initial else np.zeros((k.shape[1], v.shape[1])).T if made.swapped else None
+    assert initial is not None
+    state = initial.T if made.swapped else initial
     o, values = np.zeros((LENGTH, v.shape[1])), np.zeros((LENGTH, v.shape[1]))
     for t in range(LENGTH) if forward else reversed(range(LENGTH)):
         factor = np.exp(x["g"][t])[None] if channels == "value" else np.exp(x["g"][t])[:, None]
@@ -61,6 +63,8 @@ def derived(x: Mapping[str, Array], removed: bool, output: str, channels: str, p
         if role == "x":
             known["dx"] = swept.o
             found["initial_state"] = swept.final
+    if "w" in found:
+        found["k"] = found["k"] + found.pop("w")
     dx = found.pop("x")
     found.setdefault("v", -dx)
     change = known["q"] * found["q"] + known["e"] * found["e"] - known["k"] * found["k"]
@@ -73,9 +77,9 @@ def derived(x: Mapping[str, Array], removed: bool, output: str, channels: str, p
 
 
 @functools.cache
-def certified_delta(removed: bool, output: str, channels: str) -> LinearCertificate:
-    """`check_delta_gradients` of the plan as it is written."""
-    return check_delta_gradients(removed, output, channels, delta_plan(removed, output))
+def certified_delta(removed: bool, output: str, channels: str, parted: bool = False) -> LinearCertificate:
+    """`check_delta_gradients` of the plan as it is written; `parted`: of that with one writer for each scan."""
+    return check_delta_gradients(removed, output, channels, apart(output) if parted else delta_plan(removed, output))
 
 
 def check_delta_gradients(removed: bool, output: str, channels: str, plan: Mapping[str, DeltaScanPlan]) -> LinearCertificate:

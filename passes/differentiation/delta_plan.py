@@ -7,9 +7,11 @@ With G_t the gradient of S_t, o_t's part included, and u_t = v_t - x_t what k wr
 and what G_(t-1) gets of G_t is exp(g_t) (G_t + e_t dx_t^T): the same recurrence in the other direction. There q_t do_t^T stands for
 k_t v_t^T, r_t erases and e_t is removed. So a gradient that is read of G is a scan with two writers, (q, do) and (e, dx). Where another
 key r is removed than k, the state has two writers, too, (k, v) and (r, z) with z = -x, and dr_t = G_t z_t.
+
+The gradient's state is the sum of what its two writers write, so dk is the sum of two scans of one writer each, too: `apart`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -52,3 +54,10 @@ def delta_plan(removed: bool, output: str) -> dict[str, DeltaScanPlan]:
     if removed:
         plan |= {"v": reversed_(back), "r": of_gradient("z")}
     return plan | {"e": of_state("dx", "decayed"), "k": of_gradient(u)}
+
+
+def apart(output: str) -> dict[str, DeltaScanPlan]:
+    """The same where k is removed, with one writer for each scan but dx: dk is the sum of those of the roles "k" and "w"."""
+    plan = delta_plan(False, output)
+    first = replace(plan["k"], second=None, output="after" if output == "after" else "decayed")
+    return plan | {"k": first, "w": DeltaScanPlan(("u", "dx", "e"), 1, False, True, "", "decayed")}

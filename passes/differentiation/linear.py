@@ -17,6 +17,7 @@ from attn_mlir.dialects.attn.linear_erase import eraser, is_delta
 from attn_mlir.dialects.attn.linear_recurrence import with_all_heads
 from attn_mlir.dialects.attn.rows import reached
 from attn_mlir.mlir import ir
+from attn_mlir.passes.differentiation.delta_apart import DeltaApart
 from attn_mlir.passes.differentiation.delta_backward import DeltaBackward, places_of, refused_delta
 from attn_mlir.passes.differentiation.delta_check import certified_delta
 from attn_mlir.passes.differentiation.errors import DifferentiationError
@@ -57,13 +58,19 @@ _WIDE = 128
 """Columns of k or v from which on chunks of f32 are small, so that they fit into the memories of GPUs."""
 
 
-def usual_interval(primal: LinearPrimal) -> int:
+def may_be_apart(primal: LinearPrimal) -> bool:
+    """Whether the gradients of a delta rule may come from scans of 16-bit tensors with one writer each."""
+    narrow = isinstance(ir.RankedTensorType(primal.operands["q"].type).element_type, (ir.F16Type, ir.BF16Type))
+    return narrow and not places_of(primal.attention)[0]
+
+
+def usual_interval(primal: LinearPrimal, crossing: bool = True) -> int:
     """Positions between the states of which the decays' gradient is made: more for 16 bits, which need less; few for decays of channels.
 
     Fewer for bf16 where the gradient is summed up over all positions: that of numbers which several of them read. What two pieces of bf16
     leave of states makes errors there that add up from position to position.
     """
-    if is_delta(primal.attention):  # intervals are whole chunks
+    if is_delta(primal.attention) and crossing:  # intervals are whole chunks
         most = max(ir.RankedTensorType(primal.operands[name].type).shape[3] for name in ("k", "v"))
         return 16 if primal.choice("channels") != "none" or most > _WIDE else 32
     element = ir.RankedTensorType(primal.attention.operands[0].type).element_type
@@ -89,7 +96,7 @@ class LinearDerivatives(LinearModel):
     def certificate(self) -> LinearCertificate:
         """How the scans that make gradients agree with differences."""
         if self.is_delta:
-            return certified_delta(*places_of(self.primal.attention), self.primal.choice("channels"))
+            return certified_delta(*places_of(self.primal.attention), self.primal.choice("channels"), not self.crossing)
         return certified(self.primal.choice("direction") == "forward", self.primal.choice("channels"))
 
     def forward(self) -> None:
@@ -102,7 +109,7 @@ class LinearDerivatives(LinearModel):
         """`@f_bwd`: the gradients of the arguments `wrt`."""
         host, linear = HostBuilder(self.primal), self.primal.attention
         _ = self.mods, self.decay, self.skip, self.erase, self.certificate
-        kind = DeltaBackward if self.is_delta else BackwardBody
+        kind = BackwardBody if not self.is_delta else DeltaBackward if self.crossing else DeltaApart
         names = ["o", *self.primal.outputs]
         types = [r.type for r in linear.results]
         gradients = ["do", *(f"d_{name}" for name in self.primal.outputs)]

@@ -64,7 +64,8 @@ class ChunkBlock(ChunkTiles):
         q = self.load(self.inputs.q, chunk, "attn.query") if wanted else None
         k, v = self.load(self.inputs.k, chunk, "attn.key"), self.load(self.inputs.v, chunk, "attn.value")
         carry = decays.carry(ir.RankedTensorType(state.type).shape[0])
-        if self.forward or self._crossing:
+        before = self.forward or self._crossing or "entering" in self.op.attributes
+        if before:
             keep(state, carry)
         write = written(self, self._sub, chunk, decays, state, k, v)
         v = write.values
@@ -76,7 +77,7 @@ class ChunkBlock(ChunkTiles):
         if beside is not None:
             beside(decays, state, k, v)
         following = self._following(decays, carry, state, k, write)
-        if not self.forward and not self._crossing:
+        if not before:
             keep(following, carry)
         return following
 
@@ -105,7 +106,8 @@ class ChunkBlock(ChunkTiles):
         else:
             whole = self._output(parts.decays, parts)
             made = whole_products(parts, whole, factor)
-            pairs = own_pairs(parts) if o is not None or own is not None else None
+            reads_own = not reads_strictly(self.op, False)
+            pairs = own_pairs(parts) if reads_own and (o is not None or own is not None) else None
             apart = own_sums(parts, pairs, factor) if pairs is not None and own is not None else None
             if pairs is not None and o is not None:
                 whole = with_own(self, whole, pairs, parts.v, result_factors(self, chunk))

@@ -3,6 +3,7 @@
 It is `tile.decay_channels` for key channels, `tile.decay_values` for value channels.
 """
 
+from attn_mlir.dialects.attn.linear_erase import reads_strictly
 from attn_mlir.dialects.attn.linear_gradients import is_exact
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import ir, tensor
@@ -67,7 +68,7 @@ def _by_value(block: ChunkTiles, chunk: Chunk, state: ir.Value, o: ir.Value | No
     if products is not None:
         products(whole_products(parts, others, factor), place)
     if o is not None:
-        build.store(rows, o, *place)
+        build.store(others if reads_strictly(block.op, False) else rows, o, *place)
     following = block.advance(lambda i, d: tensor.ExtractOp(entering, [i, d]).result, carry, state, k, v)
     if not block.forward:
         keep(following, carry)

@@ -109,6 +109,10 @@ def _attributes(op: ir.Operation, block_kv: int, blocks: int, score: ir.Type) ->
     return {**attributes, "score": ir.TypeAttr.get(score)}
 
 
+def _divides(step: ir.Value, position: ir.Value) -> ir.Value:
+    return arith.CmpIOp(arith.CmpIPredicate.eq, arith.RemSIOp(position, step).result, constant_index(0)).result
+
+
 class _Scan:
     """One program's scan over the chunks of its sequence."""
 
@@ -171,7 +175,7 @@ class _Scan:
             return body.build(chunk, state, o, _put(products), lambda kept, carry: keep(chunk, kept, carry), beside, own=_put(own))
 
         shape = [self._columns, state_columns] if self._transposed else [rows, self._columns]
-        initial = self._initial(narrow, at, (state_row, height), shape, first_column)
+        initial = self._initial(narrow, at, (state_row, height), shape, first_column, sequence)
         last = self._loop(sequence, initial, step)
         for final in finals:
             build.store(last, final, *at, state_row, height)
@@ -260,6 +264,7 @@ class _Scan:
         rows: tuple[ir.Value, ir.Value],
         shape: list[int],
         first_column: ir.Value,
+        sequence: Sequence,
     ) -> ir.Value:
         identity = identity_of(self._op)
         if identity is not None:
@@ -268,6 +273,10 @@ class _Scan:
             return build.fill(constant_float(_score_type(self._op), 0.0), shape, 0)
         memory = narrow(self._frame.get(self._view.initial_state))
         assert memory is not None
+        if "starts" in self._op.attributes:
+            number = arith.DivSIOp(sequence.begin, constant_index(self._segment or 1)).result
+            first = arith.MulIOp(number, constant_index(state_shape(self._op)[0])).result
+            return build.load(memory, sequence.batch, at[1], arith.AddIOp(first, rows[0]).result, rows[1], shape[0])
         return build.load(memory, *at, *rows, shape[0])
 
     def _identity(self, shape: list[int], first: ir.Value) -> ir.Value:
@@ -312,11 +321,22 @@ class _Scan:
         if self._interval == self._chunk:
             write()
             return
-        first = arith.CmpIOp(arith.CmpIPredicate.eq, arith.RemSIOp(chunk.start, step).result, constant_index(0)).result
-        branch = scf.IfOp(first)
+        branch = scf.IfOp(self._ends_interval(chunk, sequence, step) if self._enters else _divides(step, chunk.start))
         with ir.InsertionPoint(branch.then_block):
             write()
             scf.YieldOp([])
+
+    @property
+    def _enters(self) -> bool:
+        """Whether states are those on the way into an interval from its end."""
+        return "entering" in self._op.attributes and not self._forward
+
+    def _ends_interval(self, chunk: Chunk, sequence: Sequence, step: ir.Value) -> ir.Value:
+        """Whether the chunk is the last one of an interval."""
+        length = sequence.end if self._whole else arith.SubIOp(sequence.end, sequence.begin).result
+        end = arith.AddIOp(chunk.start, constant_index(self._chunk)).result
+        last = arith.CmpIOp(arith.CmpIPredicate.sge, end, length).result
+        return arith.OrIOp(_divides(step, end), last).result
 
     def _state_row(self, chunk: Chunk, sequence: Sequence, rows: int) -> ir.Value:
         """Where states of so many rows have that of the chunk's interval."""

@@ -112,6 +112,9 @@ static uint32_t shared_address(const void *pointer) { return (uint32_t)((const u
 static void load_matrices(uint32_t address, uint32_t (&m)[4]) {
   for (int i = 0; i < 4; ++i) m[i] = *(const uint32_t *)(memory + from_lane(address, 8 * i + current % 32 / 4) + current % 4 * 4);
 }
+static void store_matrices(uint32_t address, const uint32_t *m) {
+  for (int i = 0; i < 4; ++i) *(uint32_t *)(memory + from_lane(address, 8 * i + current % 32 / 4) + current % 4 * 4) = m[i];
+}
 static void load_matrices_transposed(uint32_t address, uint32_t (&m)[4]) {
   for (int i = 0; i < 4; ++i) {
     unsigned short x[2];

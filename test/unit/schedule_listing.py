@@ -26,10 +26,10 @@ _SEGMENTS = re.compile(r" \{operandSegmentSizes = [^}]*\}|(, )?(operandS|resultS
 _HOPPER = (
     ("tiles", "nvidia-kernel"),
     ("layouts", f"warp-assign-layouts,{_TIDY}"),
-    ("joined", f"warp-order-tiles,warp-join-loops,{_TIDY}"),
+    ("joined", f"warp-align-tiles,warp-order-tiles,warp-merge-masks,warp-join-loops,{_TIDY},warp-bound-columns,warp-defer-sums,{_TIDY}"),
     ("roles", f"warp-specialize,{_TIDY}"),
-    ("rings", f"warp-pipeline-loads,{_TIDY}"),
-    ("overlap", f"warp-overlap-products,{_TIDY}"),
+    ("rings", f"warp-pipeline-loads,warp-draw-tiles,{_TIDY}"),
+    ("overlap", f"warp-hold-factors,warp-overlap-products,warp-stale-maximum,warp-conditional-rescale,{_TIDY}"),
     ("turns", f"warp-ping-pong,{_TIDY}"),
     ("stores", f"warp-stage-stores,{_TIDY}"),
 )
@@ -62,9 +62,9 @@ def shown() -> dict[str, str]:
     consumer = made["turns"][made["turns"].index('sym_name = "producer"') :]
     return {
         "tiles": _folded(_short(loop)),
-        "layouts": _short(layouts),
-        "producer": _short(producer),
-        "consumer": _folded(_short(_from(consumer, r"scf.for .* = %c1 to", r"scf.yield .*index"))),
+        "layouts": _quiet(_short(layouts)),
+        "producer": _quiet(_short(producer)),
+        "consumer": _quiet(_folded(_short(_from(consumer, r"scf.for .* = %c1 to", r"scf.yield .*index")))),
     }
 
 
@@ -80,7 +80,12 @@ def shown_for_ampere() -> dict[str, str]:
 
 def _folded(text: str) -> str:
     """Without what is inside of maps."""
-    return re.sub(r"\(\{\n.*?\n +\}\)", "({ ... })", text, flags=re.DOTALL)
+    return re.sub(r"(\.map\"\([^)]*\)) \(\{\n.*?\n +\}\)", r"\1 ({ ... })", text, flags=re.DOTALL)
+
+
+def _quiet(text: str) -> str:
+    """Without the arithmetic of indices, but for comparisons."""
+    return "".join(line for line in text.splitlines(keepends=True) if " = arith." not in line or "cmpi" in line)
 
 
 def _from(text: str, first: str, last: str) -> str:

@@ -199,7 +199,7 @@ def _kernel(function: str, choices: Mapping[str, int | str], dim: int = 64, mask
     call.__dict__.update(_last=Inputs("bf16", dim, dim), _form=(kind, kind))
     name, prepare = ("attention", driver.OUTLINE)
     if function != "inference":
-        name, prepare = driver.prepare_derivative(function, ("q", "k", "v"), driver.pipeline.outline("sm_90a"))
+        name, prepare = driver.pipeline.derivative(function, ("q", "k", "v"), "sm_90a")
     _, units = driver._lower(call.ir(), name, prepare, {**_ARCH, **choices})
     (code,) = [unit.code for unit in units.values() if "wgmma" in unit.code.source]
     return code

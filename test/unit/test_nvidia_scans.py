@@ -20,10 +20,13 @@ from attn_mlir.backends.host import HostStep
 from attn_mlir.backends.nvidia import codegen, pipeline
 from attn_mlir.backends.nvidia.compiled_kernels import round_results
 from attn_mlir.backends.nvidia.emulation import driver
+from attn_mlir.backends.nvidia.passes import choose_intervals
 from attn_mlir.backends.program import ResultShapes, RunPlan, function_named, reported
 from attn_mlir.backends.segments import DeviceModel
 from attn_mlir.dialects import load_all, loaded
 from attn_mlir.mlir import ir
+from attn_mlir.passes import differentiate
+from attn_mlir.passes.differentiation import delta_apart
 from attn_mlir.reference.evaluator import find_function
 from attn_mlir.reference.tiles import run_kernel
 from delta_cases import compare, inputs, narrow, run, wanted
@@ -163,3 +166,29 @@ def test_another_key_is_removed() -> None:
     """The state has two writers."""
     x = narrow(inputs(40, heads=1, of_k=1, dims=(64, 64)), torch.bfloat16)
     errors_of(x, torch.bfloat16, {"erase_key": x["erase_key"] + 0.1 * x["k"], "removed_key": x["erase_key"]}, own=True)
+
+
+@needs_host_clang
+@pytest.mark.usefixtures("emulated")
+def test_packed_sequences() -> None:
+    """Their kernels are not cut in two; gradients have scans of one writer each, too."""
+    x = narrow(inputs(70, heads=2, of_k=1, dims=(64, 64)), torch.bfloat16)
+    double = {name: t.detach().double().requires_grad_() for name, t in x.items()}
+    offsets, upstream = torch.tensor([0, 20, 70]), torch.randn(1, 2, 70, 64)
+    found = []
+    for tensors, device in ((x, "cuda-emulated"), (double, None)):
+        q, k, v, g = (tensors[name] for name in ("q", "k", "v", "g"))
+        o = attn_mlir.linear_attention(q, k, v, g, None, erase=tensors["beta"].detach(), cu_seqlens=offsets, device=device)
+        found.append([o, *torch.autograd.grad(o, (q, k, v, g), upstream.to(o.dtype))])
+    assert max(error(a, b) for a, b in zip(*found, strict=True)) < BAR[torch.bfloat16]
+
+
+@needs_host_clang
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("channels", [False, True])
+def test_gradients_start_from_kept_states(channels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments of 64 positions, as those of 512 are."""
+    monkeypatch.setattr(delta_apart, "_SEGMENT", 64)
+    monkeypatch.setattr(choose_intervals, "_INTERVAL", 64)
+    monkeypatch.setattr(differentiate, "usual_interval", lambda *given: 64)
+    errors_of(narrow(inputs(130, heads=1, of_k=1, dims=(64, 64), channels=channels), torch.bfloat16), torch.bfloat16, {})

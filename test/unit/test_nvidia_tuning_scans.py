@@ -1,5 +1,6 @@
 """Tuning of chunk scans: their facts, schedules and what these need, and tuning with made-up times. No GPU but at the end."""
 
+import dataclasses
 import json
 from typing import Any
 
@@ -28,6 +29,7 @@ from fake_bench import FakeBench, tune_module
 BACKWARD = Job("cuda", "bwd", ("q", "k", "v", "arg3"))
 WORK = Workload(4096, 4096, 256)
 FORWARD = NvidiaScanFacts(128, 128, 64, 0, 0, channels=False, plain=True, factor=False, exact=False)
+DELTA = NvidiaScanFacts(128, 128, 64, 0, 0, channels=False, plain=False, factor=False, exact=False, delta=True, solves=True)
 GRADIENT = NvidiaScanFacts(128, 128, 64, 512, 0, channels=False, plain=True, factor=True, exact=True)
 
 
@@ -172,6 +174,19 @@ def test_every_scan_of_the_backward_is_tuned(tmp_path: Any) -> None:
     entries = json.loads(path.read_text())["entries"].values()
     assert sorted(entry["kernel"] for entry in entries) == sorted(names)
     assert all(entry["reasons"]["nvcc rejects it"] > 0 for entry in entries)
+
+
+def test_delta_rules_are_made_by_warps() -> None:
+    """TileLang is proposed where warps cannot share the tiles alone; whole chunks with 64 columns come first, as measured on an H200."""
+    found = space.scan_space(DELTA, HOPPER)
+    assert {each["emitter"] for each in found} == {"scans"}
+    work = Workload(8192, 8192, 64)
+    best = min(found, key=lambda each: scan_cost(DELTA, each, HOPPER, work).cycles)
+    assert (best["block_q"], best["block_kv"]) == (64, 64)
+    changed = space.refined_scan(DELTA, HOPPER, work, best)
+    assert {"occupancy", "stages", "warps"} == {name for each in changed for name in each.keys() - best.keys()}
+    odd = dataclasses.replace(DELTA, values=48)
+    assert {each["emitter"] for each in space.scan_space(odd, HOPPER)} <= {"tilelang"}
 
 
 @pytest.mark.gpu

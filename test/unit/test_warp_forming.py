@@ -2,18 +2,21 @@
 
 import re
 
+import numpy as np
 import pytest
 
+from attn_mlir.backends.nvidia import pipeline
 from attn_mlir.backends.nvidia.warp import RULES, kernel_code
-from attn_mlir.reference import Sizes
-from attn_mlir.reference.warp import kernels_of
+from attn_mlir.reference import Sizes, difference
+from attn_mlir.reference.warp import kernels_of, run_scheduled
 from attn_mlir.reference.warp.barriers import RULES as RULES_OF_BARRIERS
+from attn_mlir.reference.warp.fragments import RULES as RULES_OF_FRAGMENTS
 from attn_mlir.reference.warp.kernels import RULES as RULES_OF_KERNELS
 from attn_mlir.reference.warp.machine import Machine
 from attn_mlir.reference.warp.program import Inst
 from attn_mlir.reference.warp.units import Steps, Warpgroup
 from machine_code import compiled
-from warp_forming import Program, check, formed, missed
+from warp_forming import TOLERANCES, Program, check, formed, growing, kernel_of, missed
 from warp_text import check_text
 
 _RINGS = "warp-assign-layouts,canonicalize,cse,warp-specialize,warp-pipeline-loads{stages=3},canonicalize,cse"
@@ -21,6 +24,10 @@ _JOINED = (
     "warp-assign-layouts,canonicalize,cse,warp-join-loops,canonicalize,cse,warp-specialize,warp-pipeline-loads{stages=2},"
     "canonicalize,cse,warp-overlap-products,canonicalize,cse"
 )
+_SUMS = "warp-assign-layouts,canonicalize,cse,warp-join-loops,canonicalize,cse,warp-defer-sums,canonicalize,cse"
+_ALIGNED = _SUMS.replace("warp-join", "warp-align-tiles{always=true},warp-order-tiles,warp-merge-masks,warp-join")
+_STALE = "warp-stale-maximum{always=true}"
+_REST = "warp-specialize,warp-pipeline-loads{stages=2},warp-overlap-products,warp-ping-pong,canonicalize,cse"
 PASSES = {
     "layouts": "warp-assign-layouts,canonicalize,cse",
     "roles": "warp-assign-layouts,warp-specialize,canonicalize,cse",
@@ -31,6 +38,11 @@ PASSES = {
     "ping-pong": f"{_JOINED},warp-ping-pong,canonicalize,cse",
     "stores": f"{_JOINED},warp-ping-pong,warp-stage-stores,canonicalize,cse",
     "overlap without a producer": "warp-assign-layouts,warp-overlap-products,canonicalize,cse",
+    "sums": f"{_SUMS},{_REST},canonicalize,cse",
+    "factors": f"{_SUMS},{_REST},warp-stage-stores,canonicalize,cse".replace("warp-overlap", "warp-hold-factors,warp-overlap"),
+    "stale": f"{_SUMS},{_REST},{_STALE},warp-conditional-rescale,canonicalize,cse",
+    "all": pipeline.SCHEDULE.replace("maximum", "maximum{always=true}"),
+    "aligned": f"{_ALIGNED},{_REST},warp-stage-stores,canonicalize,cse",
     "rings without a producer": "warp-assign-layouts,warp-pipeline-loads,canonicalize",
 }
 """Pipelines behind `tile-schedule`; each of the passes ends one."""
@@ -48,6 +60,11 @@ ADVERSARIAL = {
     "ping-pong": ("producer 0 first, copies late", "consumer 1 first, copies late", "consumer 0 first, copies at once", "random 1"),
     "stores": ("consumer 0 first, copies late", "consumer 1 first, copies at once"),
     "overlap without a producer": ("all 1 first, copies late", "random 0"),
+    "sums": ("producer 0 first, copies late", "random 0"),
+    "factors": ("producer 0 first, copies late", "consumer 1 first, copies late", "consumer 0 first, copies at once", "random 1"),
+    "stale": ("producer 0 first, copies late", "consumer 1 first, copies late", "consumer 0 first, copies at once", "random 1"),
+    "all": ("producer 0 first, copies late", "consumer 1 first, copies late", "consumer 0 first, copies at once", "random 1"),
+    "aligned": ("producer 0 first, copies late", "random 1"),
     "rings without a producer": ("all 0 first, copies late", "random 1"),
 }
 
@@ -65,6 +82,8 @@ def test_any_row_behind_all_passes(name: str) -> None:
     """In one loop, too, where bodies with and without a mask differ in maps of their own."""
     check(Program(name), PASSES["overlap"], ODD, ADVERSARIAL["overlap"][:2])
     check(Program(name), PASSES["ping-pong"], Sizes(1, 2, 1, 65, 130), ADVERSARIAL["ping-pong"][3:])
+    check(Program(name), PASSES["stale"], Sizes(1, 2, 1, 65, 130), ADVERSARIAL["stale"][3:])
+    check(Program(name), PASSES["all"], Sizes(1, 2, 1, 65, 130), ADVERSARIAL["all"][3:])
 
 
 @pytest.mark.parametrize("program", [Program("causal-softmax", 64, 128), Program("causal-softmax", 192, 32, "bf16")], ids=str)
@@ -83,7 +102,7 @@ def test_function_stays_where_a_pass_does_not_apply() -> None:
 
 
 @pytest.mark.parametrize("name", ["causal-softmax", "layer-norm"])
-@pytest.mark.parametrize("stage", ["rings", "overlap", "vote", "stores"])
+@pytest.mark.parametrize("stage", ["rings", "overlap", "vote", "stores", "all"])
 def test_machine_code_without_spills(stage: str, name: str) -> None:
     """Printed as it stands: the text says what the IR does, products are not serialised."""
     (kernel,) = kernels_of(formed(Program(name), PASSES[stage]))
@@ -128,7 +147,7 @@ def test_lost_op_of_one_loop_in_turns_is_found(lost: str) -> None:
         assert missed("\n".join(lines[:place] + lines[place + 1 :]), program), f"line {place}: {lines[place].strip()}"
 
 
-_ORDERED = "warp-assign-layouts,canonicalize,cse,warp-order-tiles{group=2},canonicalize,cse"
+_ORDERED = "warp-assign-layouts,canonicalize,cse,warp-order-tiles{group=2 rounds=true},canonicalize,cse"
 
 
 def test_ordered_tiles_are_each_taken_once() -> None:
@@ -204,3 +223,64 @@ def test_lost_op_of_a_formed_kernel_is_found(lost: str) -> None:
     assert len(places) >= 3
     for place in places:
         assert missed("\n".join(lines[:place] + lines[place + 1 :]), program), f"line {place}: {lines[place].strip()}"
+
+
+def test_warps_take_a_step_again_whose_weights_get_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scores that grow along the keys: some warps reach the limit, others do not, and all are right."""
+    asked: list[bool] = []
+
+    def asking(machine: Machine, unit: Warpgroup, inst: Inst, tile: np.ndarray) -> bool:
+        asked.append(RULES_OF_FRAGMENTS["warp.reaches"](machine, unit, inst, tile))
+        return asked[-1]
+
+    monkeypatch.setitem(RULES_OF_KERNELS, "warp.reaches", asking)
+    for name, stage in (("causal-softmax", "stale"), ("plain-softmax", "all")):
+        program, sizes = Program(name), Sizes(1, 1, 1, 300, 300)
+        schedules, kernel = kernel_of(program, PASSES[stage])
+        inputs, wanted = growing(program, sizes)
+        asked.clear()
+        outputs = [np.full(each.shape, np.nan) for each in wanted]
+        run_scheduled(kernel, [*inputs, *outputs], schedules["random 0"], 1)
+        assert {*asked} == {True, False}
+        assert difference("o", outputs[0], wanted[0]).relative < TOLERANCES["f16"]
+
+
+def test_keys_given_back_before_a_warp_has_read_them_again_are_found() -> None:
+    """They go back behind the step, not behind the first product."""
+    program = Program("causal-softmax")
+    lines = str(formed(program, PASSES["stale"])).splitlines()
+    last = max(n for n, line in enumerate(lines) if '"warp.reaches"' in line)
+    at = next(n for n, line in enumerate(lines) if n > last and '"warp.arrive"' in line)
+    wait = max(n for n, line in enumerate(lines) if n < last and "pending = 1" in line)
+    moved = [*lines[: wait + 1], lines[at], *lines[wait + 1 : at], *lines[at + 1 :]]
+    assert missed("\n".join(moved), program, given=growing)
+
+
+_STORED = r"arith.select (%\d+), (%\d+), %\w+( : index\n *%\d+ = arith.addi %\w+, %c8)"
+"""The row at which a block's results are stored, if they are its own."""
+
+
+@pytest.mark.parametrize(("name", "stage", "old", "new"), [
+    ("weights that nobody asks for", "stale", r'"warp.reaches"\(.*\) \{.*', "arith.constant false"),
+    ("a stale factor", "stale", r"arith.cmpf une", "arith.cmpf oeq"),
+    ("one column less", "all", r"(arith.addi %\d+, )%c1( : index\n *%\d+ = arith.minsi)", r"\1%c0\2"),
+    ("a bound of other columns", "all", r"cmpi slt(, %\d+, %\w+ : i32)", r"cmpi sle\1"),
+    ("largest parts instead of their sum", "sums", r'kind = "sum"', 'kind = "max"'),
+    ("rows that another block stores", "aligned", _STORED, r"arith.select \1, \2, \2\3"),
+    ("blocks that move by rows", "aligned", r"arith.divui (%\d+), %c64", r"arith.divui \1, %c1"),
+])  # fmt: skip
+def test_planted_fault_of_a_step_is_found(name: str, stage: str, old: str, new: str) -> None:
+    program = Program("causal-softmax")
+    text = str(formed(program, PASSES[stage]))
+    faulty = re.sub(old, new, text)
+    assert faulty != text
+    assert missed(faulty, program, given=growing), name
+
+
+def test_queries_given_back_before_they_are_read_are_found() -> None:
+    program = Program("causal-softmax")
+    lines = str(formed(program, PASSES["factors"])).splitlines()
+    at = next(n for n, line in enumerate(lines) if '"warp.read"' in line)
+    assert '"warp.arrive"' in lines[at + 1]
+    lines[at], lines[at + 1] = lines[at + 1], lines[at]
+    assert missed("\n".join(lines), program)

@@ -191,3 +191,44 @@ def test_warps_read_what_others_have_not_written_yet() -> None:
     text = STAGED.replace('"warp.named_sync"(%c8) {threads = 128} : (index) -> ()\n', "")
     with pytest.raises(Fault, match="read before full"):
         run(text, [np.zeros((1, 1, 64, 64))] * 2 + [np.zeros((1, 1, 64, 72))], 1)
+
+
+REACHES = f"""
+"warp.kernel"() ({{
+^bb0(%out: !sums):
+  %c0 = arith.constant 0 : index
+  %first = arith.constant VALUE : f16
+  %one = arith.constant 1.0 : f32
+  %two = arith.constant 2.0 : f32
+  "warp.role"() ({{
+  ^bb0(%w: index):
+    %x = "warp.map"() ({{
+    ^bb0(%i: index, %j: index):
+      "warp.yield"(%first) {{operandSegmentSizes = array<i32: 1, 0, 0>}} : (f16) -> ()
+    }}) {{reductions = [""], shape = array<i64: 64, 64>, resultSegmentSizes = array<i32: 1, 0, 0>}} : () -> !half
+    %told = "warp.each_warp"() ({{
+      %some = "warp.reaches"(%x) {{limit = 4.0 : f16}} : (!half) -> i1
+      %rows = "warp.map"() ({{
+      ^bb0(%i: index):
+        %y = arith.select %some, %two, %one : f32
+        "warp.yield"(%y) {{operandSegmentSizes = array<i32: 1, 0, 0>}} : (f32) -> ()
+      }}) {{reductions = [""], shape = array<i64: 64>, resultSegmentSizes = array<i32: 1, 0, 0>}} : () -> !rows
+      "warp.yield"(%rows) {{operandSegmentSizes = array<i32: 1, 0, 0>}} : (!rows) -> ()
+    }}) {{resultSegmentSizes = array<i32: 1, 0, 0>}} : () -> !rows
+    "warp.store"(%told, %out, %c0, %c0, %c0) : (!rows, !sums, index, index, index) -> ()
+  }}) {ROLE}
+}}) {LAUNCH}
+"""
+
+
+@pytest.mark.parametrize(("value", "told"), [("3.99", 1.0), ("4.0", 2.0), ("0x7C00", 2.0), ("0x7E00", 2.0), ("0.0", 1.0)])
+def test_elements_reach_a_limit(value: str, told: float) -> None:
+    """Infinity and NaN do."""
+    out = np.full((1, 1, 64), np.nan)
+    run(REACHES.replace("VALUE", value), [out], 1)
+    assert np.all(out == told)
+
+
+def test_negative_elements_have_no_order_of_bits() -> None:
+    with pytest.raises(Fault, match="negative element"):
+        run(REACHES.replace("VALUE", "-1.0"), [np.full((1, 1, 64), np.nan)], 1)

@@ -1,5 +1,6 @@
 """Forms kernels of the `warp` dialect from programs of test/Inputs, and runs them in the evaluator against float64."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -84,9 +85,28 @@ def check(program: Program, passes: str, sizes: Sizes, names: tuple[str, ...] = 
             assert found < TOLERANCES[program.element], f"result {n} differs by {found:.1e} in schedule '{name}'"
 
 
-def missed(text: str, program: Program, sizes: Sizes = Sizes(1, 1, 1, 320, 320), blocks: int = 1) -> bool:  # noqa: B008
+@cache
+def growing(program: Program, sizes: Sizes) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """The same where scores grow along the keys, more so for later queries: maxima of rows move all the time."""
+    context = loaded_context()
+    with context:
+        module = ir.Module.parse(program.text())
+        q, k, *others = InputMaker(sizes).make(module)
+        q = q * np.linspace(0.1, 4, q.shape[2])[:, None]
+        k = k * np.linspace(0.1, 8, k.shape[2])[:, None]
+        inputs = [q.astype(np.float16).astype(np.float64), k.astype(np.float16).astype(np.float64), *others]
+        return inputs, evaluate(module, inputs)
+
+
+def missed(
+    text: str,
+    program: Program,
+    sizes: Sizes = Sizes(1, 1, 1, 320, 320),  # noqa: B008
+    blocks: int = 1,
+    given: Callable[[Program, Sizes], tuple[list[np.ndarray], list[np.ndarray]]] = problem,
+) -> bool:
     """Whether a kernel that lacks something is found out: as a fault, or by its numbers."""
-    inputs, wanted = problem(program, sizes)
+    inputs, wanted = given(program, sizes)
     context = loaded_context()
     with context:
         module = ir.Module.parse(text)

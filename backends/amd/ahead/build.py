@@ -37,6 +37,7 @@ def _chip(target: str) -> Chip:
         compile=compile_all,
         outline=pipeline.OUTLINE,
         remainder=True,
+        options="",
         device=_HERE / "attn_device_hip.h",
         language="hip",
         flags=("-ffp-contract=off",),

@@ -37,6 +37,7 @@ def _chip(target: str) -> Chip:
         compile=compile_all,
         outline=pipeline.outline(target),
         remainder=False,
+        options=pipeline.APART,
         device=_HERE / "attn_device_cuda.h",
         language="cuda",
         flags=(),

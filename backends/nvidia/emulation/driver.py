@@ -12,7 +12,7 @@ from attn_mlir.backends.nvidia.compiled_kernels import round_results
 from attn_mlir.backends.nvidia.emulation import CHIPS, EMULATED, choices_of
 from attn_mlir.backends.nvidia.emulation.kernel import form
 from attn_mlir.backends.nvidia.emulation.program import EmulatedLaunchPlan
-from attn_mlir.backends.program import OUTLINE, function_named, prepare_derivative, reported
+from attn_mlir.backends.program import OUTLINE, function_named, reported
 from attn_mlir.dialects import loaded
 
 _PROGRAMS: dict[Any, EmulatedLaunchPlan] = {}
@@ -29,7 +29,7 @@ def compile_derivative(
     source: str, function: str, wrt: Sequence[str], deterministic: bool = False, segment: int = 0, device: str = EMULATED
 ) -> EmulatedLaunchPlan:
     """Compiles a derivative of the program `@attention`; see `driver.compile_derivative`."""
-    return compile_program(source, *prepare_derivative(function, wrt, pipeline.outline(CHIPS[device]), segment), deterministic, device)
+    return compile_program(source, *pipeline.derivative(function, wrt, CHIPS[device], segment), deterministic, device)
 
 
 def compile_program(

@@ -14,7 +14,8 @@ from attn_mlir.backends.nvidia.emulation.kernel import refusal
 from attn_mlir.backends.nvidia.forming.facts import target_of
 from attn_mlir.backends.nvidia.forming.refusal import reasons
 from attn_mlir.backends.nvidia.warp import kernel_code, rules_for
-from attn_mlir.backends.program import prepare_derivative, reported
+from attn_mlir.backends.nvidia.warp.emitter import passes_for
+from attn_mlir.backends.program import reported
 from attn_mlir.backends.seen import Facts, Seen, StageRecorder, Timeline
 from attn_mlir.dialects import loaded
 from attn_mlir.mlir import ir
@@ -39,14 +40,14 @@ def see(
 ) -> Seen:
     """See `Backend.see`; `compiled` tells what a compiler says of kernels."""
     recorder = StageRecorder(source)
-    prepared = prepare_derivative(function, wrt, pipeline.outline(CHIPS[device]))
+    prepared = pipeline.derivative(function, wrt, CHIPS[device])
     with reported(), loaded() as context:
         module, host = watched(context, recorder, prepared, choices_of(device), pipeline.TILED, "NVIDIA")
         round_results(module, host)
         inputs = {_name(kernel): inputs_of(kernel) for kernel in kernels_in(module, host)}
         problem = _square(recorder.block) if wrt else _problem(recorder.block)
         recorder.skipped = _TIDY
-        Pipeline.parse(pipeline.SCHEDULE, registry()).run(module, after=[recorder])
+        Pipeline.parse(passes_for(*find_all(module.operation, "func.func")), registry()).run(module, after=[recorder])
         kernels = kernels_of(module)
         if kernels:
             recorder.form(module.operation)
@@ -106,7 +107,8 @@ def _arguments(kernel: ir.Operation, problem: Sizes, inputs: int) -> list[Any]:
     rows = {0: (problem.batch, problem.heads, problem.q_len), 1: (problem.batch, problem.kv_heads, problem.kv_len)}
     given: list[Any] = [draw.standard_normal((*rows[min(n, 1)], ir.MemRefType(t).shape[3])) for n, t in enumerate((q, k, v))]
     given += [_capture(draw, type_, problem) for type_ in rest[: inputs - 3]]
-    return [*given, *(np.full((*rows[0], *ir.MemRefType(type_).shape[3:]), np.nan) for type_ in rest[inputs - 3 :])]
+    outputs = [tensor for type_ in rest[inputs - 3 :] if (tensor := ir.MemRefType(type_)).rank > 1]  # no counter, which runs bring along
+    return [*given, *(np.full((*rows[0], *tensor.shape[3:]), np.nan) for tensor in outputs)]
 
 
 def _capture(draw: np.random.Generator, type_: ir.Type, problem: Sizes) -> Any:

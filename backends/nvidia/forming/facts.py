@@ -8,7 +8,10 @@ from attn_mlir.mlir import ir
 
 SCHEDULE = "warp.schedule"
 """Attribute of a kernel: what was chosen for it, by `tile-schedule` or a tuner. Options of a pass go before it."""
-FIELDS = ("stages", "warp_rows", "group", "reverse", "draw", "join", "turns", "producer_registers", "consumer_registers")
+FIELDS = (
+    *("stages", "warp_rows", "group", "reverse", "draw", "order", "align", "join", "turns"),
+    *("lazy_rescale", "producer_registers", "consumer_registers"),
+)
 """Names of choices that passes read in it, or in that of tiles."""
 PING_PONG = 1
 """The first of the named barriers by which warpgroups take turns, one for each of them; 0 is that of all threads."""
@@ -43,6 +46,20 @@ def wanted(kernel: ir.Operation, name: str) -> bool:
         return attributes.read(kernel, SCHEDULE).get(name, 1) != 0
     except ValueError as error:
         raise Refused(str(error)) from None
+
+
+def said(kernel: ir.Operation, name: str, usual: str) -> str:
+    """A choice of several in the schedule, or the usual one. Raises Refused."""
+    try:
+        return str(attributes.read(kernel, SCHEDULE).get(name, usual))
+    except ValueError as error:
+        raise Refused(str(error)) from None
+
+
+def draws(kernel: ir.Operation) -> bool:
+    """Whether the schedule lets thread blocks draw their tiles from a counter: by `draw`, or, without it, by `order`. Raises Refused."""
+    usual = "1" if said(kernel, "order", "static") == "dynamic" else "0"
+    return said(kernel, "draw", usual) != "0"
 
 
 def target_of(kernel: ir.Operation) -> NvidiaTarget:

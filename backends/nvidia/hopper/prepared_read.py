@@ -38,6 +38,11 @@ class PreparedScan(ScanFrame):
         return {"q": self.q, "k": self.k, "v": self.v}
 
     @property
+    def wide(self) -> bool:
+        """Whether rows of o may be f32."""
+        return False
+
+    @property
     def outputs(self) -> dict[str, ir.Operation]:
         """The stores of a chunk, by name."""
         return {} if self.store is None else {"rows": self.store}
@@ -54,7 +59,7 @@ class PreparedScan(ScanFrame):
         tiles = [ir.RankedTensorType(each.load.results[0].type) for each in self.inputs.values()]
         check_columns(self.keys, self.values, KEYS, VALUES, self.k.load)
         need(all(type_.shape[0] == positions for type_ in tiles))
-        self.check_memory(self.inputs.values(), self.store, self.outputs.values())
+        self.check_memory(self.inputs.values(), self.store, self.outputs.values(), self.wide)
         need(all(list(store.operands)[4:6] == [self.begin, self.count] for store in self.outputs.values()))
         if self.decays is not None:
             need(str(ir.RankedTensorType(self.decays.results[0].type).element_type) in ("f32", "f16", "bf16"))

@@ -68,16 +68,20 @@ class ScanFrame:
         """ "f16" or "bf16"."""
         return str(ir.RankedTensorType(self.k.load.results[0].type).element_type)
 
-    def check_memory(self, inputs: Iterable[InputTile], rows: ir.Operation | None, sums: Iterable[ir.Operation | None]) -> None:
+    def check_memory(
+        self, inputs: Iterable[InputTile], rows: ir.Operation | None, sums: Iterable[ir.Operation | None], wide: bool = False
+    ) -> None:
         """Checks what a chunk reads and stores. Raises OtherKernelError for what the generated code does not know.
 
-        `inputs` and rows of o (`rows` stores them, None: they are of no use) are of one type of 16 bits and lie where the chunk does.
+        `inputs` and rows of o (`rows` stores them, None: they are of no use) are of one type of 16 bits and lie where the chunk does;
+        with `wide`, rows may be f32.
         These, `sums` and states are in memory that is an argument.
         """
         loads = [each.load for each in inputs]
         kinds = {str(ir.RankedTensorType(load.results[0].type).element_type) for load in loads}
         if rows is not None:
-            kinds.add(str(ir.MemRefType(rows.operands[1].type).element_type))
+            of_rows = str(ir.MemRefType(rows.operands[1].type).element_type)
+            kinds.update(() if wide and of_rows == "f32" else (of_rows,))
             need(list(rows.operands)[4:6] == [self.begin, self.count])
         need(kinds == {self.element} and self.element in ("f16", "bf16"), f"its scans take f16 or bf16, not {', '.join(sorted(kinds))}")
         need(all(list(load.operands)[3:5] == [self.begin, self.count] for load in loads))

@@ -35,7 +35,7 @@ class ProductSums:
                             f"o[4 * (c + d){f' + {at}' if at else ''}] * {name}.{part}" for at, name in ((e, "upper"), (e + 2, "lower"))
                         ]
                         writer.line(f"sums[2 * (c + d){' + 1' if e else ''}] = {' + '.join(terms)};")
-                if self._rows.own_sums is None:
+                if self._rows.own is not None and self._rows.own_sums is None:
                     self._load("values", "own")
                     with writer.unrolled("d", 2):
                         self._add_own(unpack)

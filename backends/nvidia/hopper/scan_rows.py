@@ -26,10 +26,10 @@ class OutputRows:
 
     `skip` (a map of rank 1, or None) is added to the diagonal of P; `weight` is an element of P without it, before it is rounded.
     `rest` makes the residual of P (None: it is lost). `products` stores their sums with `factor`, without pairs of a position
-    with itself, which are added behind: `own` is their factor of v, and `own_sums` stores their sums with `factor` (None: they are of no
-    use). Behind all that, `result` (a map of rank 1, or None) scales rows. `keys` and `values` are the tiles that they are made of,
-    `from_state` the products with the state: the first one, the last one that adds to it, and which factor is the state. `ops` is all
-    that belongs to them alone.
+    with itself, which are added behind: `own` is their factor of v (None: o is without them, too), and `own_sums` stores their sums with
+    `factor` (None: they are of no use). Behind all that, `result` (a map of rank 1, or None) scales rows. `keys` and `values` are the
+    tiles that they are made of, `from_state` the products with the state: the first one, the last one that adds to it, and which factor
+    is the state. `ops` is all that belongs to them alone.
     """
 
     q: InputTile
@@ -78,7 +78,7 @@ def read_rows(inner: list[ir.Operation], state: ir.Value, following: ir.Value) -
     product = made(scores, "tile.dot")
     need(flag(product, "transpose_b") and product.operands[0] == first.operands[0])
     factor, products, own_sums = _sums(stores, last.results[0], own)
-    need((own is None) == (products is None) and (own is None or (own.scores, own.values) == (scores, sums.operands[3])))
+    need((products is not None or own is None) and (own is None or (own.scores, own.values) == (scores, sums.operands[3])))
     ops = [whole, sums, first, held, weights, product, leave, outputs[0], *([] if own is None else own.ops)]
     ops += [last, *(op for op in (maker(product.operands[0]), products, own_sums, rest, skip) if op is not None)]
     ops += [made(op.operands[0], "tile.map") for op in (products, own_sums) if op is not None]

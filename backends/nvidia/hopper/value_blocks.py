@@ -10,11 +10,17 @@ from attn_mlir.backends.nvidia.hopper.scan_common import PANEL, bind_position
 from attn_mlir.backends.nvidia.hopper.scan_patterns import view_of
 from attn_mlir.backends.nvidia.hopper.value_layout import BLOCK_PANEL, SCORES, SLOTS, TURNS, ValueLayout
 from attn_mlir.backends.nvidia.hopper.value_read import BLOCK, ValueScan
+from attn_mlir.mlir import ir
 
 _AHEAD = SLOTS - 2
 """Blocks from one that is done to the one that is loaded then: the slot is that of the block two before."""
 _TOGETHER = 8
 """The first of the named barriers of both warps of a block."""
+
+
+def _is_wide(store: ir.Operation) -> bool:
+    """Whether numbers of f32 go to memory."""
+    return isinstance(ir.MemRefType(store.operands[1].type).element_type, ir.F32Type)
 
 
 class BlockPrinter:
@@ -76,7 +82,7 @@ class BlockPrinter:
             batch, head = (core.value(value) for value in list(store.operands)[2:4])
             element = core.arguments.element(view.argument, [batch, head, "0", f"({first}{PANEL} * half + 2 * lane)"])
             row, column = (core.arguments.stride(view.argument, dim) for dim in (2, 3))
-            size = 8 if name == "products" else 4
+            size = 8 if _is_wide(store) else 4
             writer.line(
                 f"auto *const {name}_place = &{element};",
                 f"const bool {name}_pairs = {column} == 1 && {row} % 2 == 0 && reinterpret_cast<uintptr_t>({name}_place) % {size} == 0;",
@@ -125,7 +131,8 @@ class BlockPrinter:
         with core.unrolled("r", BLOCK), core.scope("if (r < count)"):
             factors = f"in + {layout.tiles['factor']} + half * {BLOCK_PANEL}"
             names = {"products": "product", "rows": "row"}
-            made = {"products": f"rows.product({factors}, lane, r)", "rows": "rows.whole(values, scores, lane, r)"}
+            whole = "rows.sums[r]" if scan.strict else "rows.whole(values, scores, lane, r)"
+            made = {"products": f"rows.product({factors}, lane, r)", "rows": whole}
             writer.line(f"const float2 {', '.join(f'{names[name]} = {made[name]}' for name in scan.outputs)};")
             begin = core.value(scan.begin)
             for name, store in scan.outputs.items():
@@ -134,7 +141,7 @@ class BlockPrinter:
                 writer.line(f"auto *const to_{name} = {name}_place + ({begin} + r) * {along};")
                 pair = names[name]
                 words = f"*reinterpret_cast<float2 *>(to_{name}) = {pair};"
-                if name == "rows":
+                if not _is_wide(store):
                     words = f"*reinterpret_cast<uint32_t *>(to_{name}) = attn::{PANELS[scan.element]}({pair}.x, {pair}.y);"
                 writer.line(f"if ({name}_pairs) {words}")
                 writer.line(f"else to_{name}[0] = {pair}.x, to_{name}[{across}] = {pair}.y;")

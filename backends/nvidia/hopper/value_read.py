@@ -16,8 +16,11 @@ BLOCK = 16
 
 @dataclass(kw_only=True)
 class ValueScan(PreparedScan):
-    """One kernel. `made` is its `tile.decay_values`; `products` stores those of `factor` times what other positions give."""
+    """One kernel. `made` is its `tile.decay_values`; `products` stores those of `factor` times what other positions give, and
+    `strict` o is that itself.
+    """
 
+    strict: bool
     factor: InputTile
     products: ir.Operation
 
@@ -28,6 +31,10 @@ class ValueScan(PreparedScan):
     @property
     def outputs(self) -> dict[str, ir.Operation]:
         return {"products": self.products, **super().outputs}
+
+    @property
+    def wide(self) -> bool:
+        return True
 
     @property
     def scaled(self) -> bool:
@@ -59,7 +66,8 @@ def values_of(kernel: ir.Operation) -> ValueScan:
     need(flag(following, "transpose_a") and not flag(following, "transpose_b"))
     left_out = rests((first, added, 1), (following, last, 0))
     stores = {op.operands[0]: op for op in inner if op.name == "tile.store" and op.operands[0] not in (state, last.results[0])}
-    store = stores.pop(rows, None)
+    strict = rows not in stores and others in stores
+    store = stores.pop(others if strict else rows, None)
     need(len(stores) == 1)
     (products,) = stores.values()
     product = made(products.operands[0], "tile.map")
@@ -69,7 +77,7 @@ def values_of(kernel: ir.Operation) -> ValueScan:
     scan = ValueScan(
         kernel=kernel, loop=loop, state=state, following=last.results[0], initial=initial_of(loop), k=input_of(k), v=input_of(v),
         packed=is_packed(kernel), transposed=True, states=states, branch=branch, final=final_of(operations(body(kernel)), loop),
-        made=found[0], q=input_of(q), factor=input_of(factor), steps=steps, decays=loaded, store=store, products=products,
+        made=found[0], strict=strict, q=input_of(q), factor=input_of(factor), steps=steps, decays=loaded, store=store, products=products,
     )  # fmt: skip
     used = [found[0], pairs, first, added, held, following, last, whole, *left_out, product, *scan.outputs.values(), steps]
     scan.check(BLOCK, inner, [*used, branch if branch is not None else states, *scan.loads])

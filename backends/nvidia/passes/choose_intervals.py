@@ -40,7 +40,7 @@ class ChooseIntervals(Pass):
             if (interval_of(op) or fewest) < fewest:
                 op.attributes["interval"] = ir.IntegerAttr.get(op.attributes["interval"].type, fewest)
         for gradient in find_all(module, "attn.decay_gradient") if TARGETS[self.arch].bulk_copies else []:
-            scans = [maker(value) for value in (gradient.opview.s, gradient.opview.e)]
+            scans = [op for value in (gradient.opview.s, gradient.opview.e) for op in _makers(value)]
             known = [op for op in scans if op is not None and op.name == "attn.linear_attention" and _rounds_the_state_alone(op)]
             if len(known) == len(scans):
                 for op in (gradient, *known):
@@ -52,6 +52,16 @@ def _shares_longer_chunks(scan: ir.Operation) -> bool:
     """Whether decays are those of heads, and states have up to 128 rows: then matrix instructions have more to do in a chunk."""
     sizes = [ir.RankedTensorType(value.type).shape[-1] for value in scan.operands if ir.RankedTensorType(value.type).rank == 4]
     return scan.opview.channels.value == "none" and max(sizes, default=0) <= 128
+
+
+def _makers(states: ir.Value) -> list[ir.Operation | None]:
+    """The scan that makes states, or those that make what is added up to them."""
+    op = maker(states, "attn.collect")
+    elements = None if op is None else maker(op.operands[0], "attn.elements")
+    if elements is None:
+        return [maker(states)]
+    read = dict.fromkeys(inner.operands[0] for inner in find_all(elements, "tensor.extract"))
+    return [maker(value) for value in read]
 
 
 def _rounds_the_state_alone(op: ir.Operation) -> bool:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.structure import body, operations
-from attn_mlir.backends.nvidia.forming.facts import chosen
+from attn_mlir.backends.nvidia.forming.facts import draws
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels
 from attn_mlir.dialects.numbers import number
 from attn_mlir.dialects.warp import build
@@ -25,7 +25,7 @@ class DrawTiles(Pass):
     in order, so that orders of additions hold, and the longest tiles still come first where `warp-order-tiles` put them there.
 
     A kernel stays as it is, with the reason in `warp.refused`, where a role has no loop over tiles, and, without the option `draw`, where
-    `warp.schedule` does not have `draw` = 1.
+    `warp.schedule` has neither `draw` = 1 nor `order` = "dynamic".
     """
 
     name = "warp-draw-tiles"
@@ -36,7 +36,7 @@ class DrawTiles(Pass):
         return True
 
     def _draw(self, kernel: ir.Operation) -> None:
-        if not self.draw and not chosen(kernel, "draw", 0, 0):
+        if not self.draw and not draws(kernel):
             raise Refused("the schedule has a fixed share of the tiles for each thread block")
         loops = {role: [op for op in operations(body(role)) if _takes_tiles(op)] for role in find_all(kernel, "warp.role")}
         if any(len(found) != 1 for found in loops.values()):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia import thresholds
-from attn_mlir.backends.nvidia.forming.facts import chosen, wanted
+from attn_mlir.backends.nvidia.forming.facts import chosen, draws, wanted
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels
 from attn_mlir.dialects.warp import build
 from attn_mlir.mlir import arith, ir
@@ -24,13 +24,14 @@ class OrderTiles(Pass):
 
     Thread block n of N takes numbers n, N + n, ...; lengths fall from number to number, so in every second round of a group, N of its
     numbers from its first on, numbers count from the round's end, if the round is whole: none gets the longest tile of all rounds. Not so
-    where the schedule lets thread blocks draw their tiles (`draw`, see `warp-draw-tiles`).
+    where the schedule lets thread blocks draw their tiles (`draw` or `order`, see `warp-draw-tiles`), without the option `rounds`.
 
     A kernel stays as it is, with the reason in `warp.refused`, where its tiles are not handed out as `warp-assign-layouts` does.
     """
 
     name = "warp-order-tiles"
     group: int = 0
+    rounds: bool = False
 
     def run(self, module: ir.Operation) -> bool:
         if self.group < 0:
@@ -41,7 +42,7 @@ class OrderTiles(Pass):
 
     def _order(self, kernel: ir.Operation) -> None:
         heads = chosen(kernel, "group", self.group, thresholds.WARP_HEADS)
-        reverse, drawn = wanted(kernel, "reverse"), chosen(kernel, "draw", 0, 0) != 0
+        reverse, drawn = wanted(kernel, "reverse"), draws(kernel) and not self.rounds
         found = [_read(loop) for loop in find_all(kernel, "scf.for") if maker(loop.operands[0], "warp.block_id") is not None]
         if not found:
             raise Refused("no loop takes tiles from its thread block's number on")

@@ -62,6 +62,14 @@ ATTN_DEVICE void copy_rows(unsigned char *tile, const Element *from, long long s
   }
 }
 
+// The other way, of a tile of 16 bits, the rows that exist.
+template <int Rows, int Columns, class Element> ATTN_DEVICE void store_rows(unsigned char *tile, Element *to, long long stride, int count) {
+  for (int piece = threadIdx.x; piece < Rows * Columns / 8; piece += kThreads) {
+    const int row = piece / (Columns / 8), column = piece % (Columns / 8) * 8;
+    if (row < count) *(float4 *)(to + row * stride + column) = *(const float4 *)(tile + place<Columns>(row, column));
+  }
+}
+
 // ---- products
 
 // Which tiles of two lists are multiplied: numbers 8 i + j.
@@ -104,6 +112,28 @@ ATTN_DEVICE void multiply(float (&sum)[Count], const unsigned char *const (&a)[O
       }
     }
   }
+}
+
+// Results of a product, rounded and packed as pairs, to a tile of 16 bits: pair 2 n + r of a part is that of its elements 2 r and 2 r + 1.
+template <int Rows, int Columns, int Down, int Count> ATTN_DEVICE void keep_packed(unsigned char *tile, const uint32_t (&x)[Count]) {
+  constexpr int kAcross = kWarps / Down, kHigh = Rows / 16 / Down, kWide = Columns / 8 / kAcross;
+  static_assert(Count == 2 * kHigh * kWide);
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  const int row = warp / kAcross * (16 * kHigh), column = warp % kAcross * (8 * kWide);
+  __syncwarp();
+#pragma unroll
+  for (int m = 0; m < kHigh; ++m)
+#pragma unroll
+    for (int n = 0; n < kWide; n += 2) {
+      if (n + 1 < kWide) {
+        const int at = place<Columns>(row + 16 * m + lane % 16, column + 8 * n + lane / 16 * 8);
+        store_matrices(shared_address(tile) + at, &x[2 * (m * kWide + n)]);
+      } else {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) two<Columns>(tile, row + 16 * m + 8 * r + lane / 4, column + 8 * n + lane % 4 * 2) = x[2 * (m * kWide + n) + r];
+      }
+    }
+  __syncwarp();
 }
 
 // ---- sums over rows
@@ -223,6 +253,21 @@ template <int C> ATTN_DEVICE void invert_triangle(float *tile, float *product) {
   if constexpr (C > 16) join_inverses<C, 16>(tile, product);
   if constexpr (C > 32) join_inverses<C, 32>(tile, product);
   if constexpr (C > 64) join_inverses<C, 64>(tile, product);
+}
+
+// What `invert_triangle` left in registers, turned round in both directions where asked for.
+template <int C, int Down, bool Upper, int Count> ATTN_DEVICE void take_inverse(const float *tile, float (&x)[Count]) {
+  constexpr int kAcross = kWarps / Down, kHigh = C / 16 / Down, kWide = C / 8 / kAcross;
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+#pragma unroll
+  for (int m = 0; m < kHigh; ++m)
+#pragma unroll
+    for (int n = 0; n < kWide; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int i = (warp / kAcross * kHigh + m) * 16 + e / 2 * 8 + lane / 4, j = (warp % kAcross * kWide + n) * 8 + 2 * (lane % 4) + e % 2;
+        x[4 * (m * kWide + n) + e] = tile[(Upper ? C - 1 - i : i) * (C + 8) + (Upper ? C - 1 - j : j)];
+      }
 }
 
 // Two neighbouring elements of a tile as pieces of bf16, each the nearest to what those before it leave.

@@ -33,6 +33,19 @@ ATTN_DEVICE void load_matrices_transposed(uint32_t address, uint32_t (&m)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"(address) : "memory");
 }
+ATTN_DEVICE void store_matrices(uint32_t address, const uint32_t *m) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+               : : "r"(address), "r"(m[0]), "r"(m[1]), "r"(m[2]), "r"(m[3]) : "memory");
+#else
+  // Lane 4 i + j has row i, columns 2 j and 2 j + 1 of each; lane 8 n + i has the address of row i of number n.
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+    const uint32_t row = __shfl_sync(0xffffffffu, address, 8 * n + (threadIdx.x & 31) / 4);
+    asm volatile("st.shared.b32 [%0], %1;" : : "r"(row + threadIdx.x % 4 * 4), "r"(m[n]) : "memory");
+  }
+#endif
+}
 ATTN_DEVICE void mma(F16, float *sum, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])

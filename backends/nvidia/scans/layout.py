@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from attn_mlir.backends.gpu.residuals import residuals
 from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations, yielded
+from attn_mlir.backends.nvidia.passes.prepare_chunks import INVERSE
 from attn_mlir.backends.nvidia.scans.loops import element_of, extents, follows_rows, loads_ahead, own_reads, shape_of, sums_of
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.errors import UnsupportedError
@@ -251,7 +252,8 @@ class WarpScanLayout:
                 rows, columns = shape_of(op.results[0])
                 found.append(_Wanted((op, "triangle"), 4 * rows * (rows + _PAD), number, number))
                 found.append(_Wanted((op, "product"), 4 * (rows // 2) * (rows // 2 + _PAD), number, number))
-                found.append(_Wanted((op, "pieces"), 2 * self.pieces * rows * (rows + columns), number, number))
+                if INVERSE not in op.attributes:
+                    found.append(_Wanted((op, "pieces"), 2 * self.pieces * rows * (rows + columns), number, number))
         return found
 
     def _numbers_of(self, op: ir.Operation, loop: ir.Operation) -> list[ir.Operation]:

@@ -153,8 +153,13 @@ class ScanMaps:
         with core.scope(None):
             for value in frontier(block, dependence(block), frozenset()):
                 core.value(value)
+            halves = {result: core.names.fresh("packed") for result in results if element_of(result) in HALVES}
+            core.writer.line(*(f"uint32_t {name}[{grid.registers // 2}];" for name in halves.values()))
             with rows_of(core, grid):
-                self._elements(op, grid, own, list(zip(values, results, strict=False)), values[len(results) :], parts)
+                self._elements(op, grid, own, list(zip(values, results, strict=False)), values[len(results) :], parts, halves)
+            for result, name in halves.items():
+                place = core.at(core.layout.places[result])
+                core.writer.line(f"attn::keep_packed<{rows}, {columns}, {grid.down}>({place}, {name});")
         for result in results:
             self.scatter(result)
         for result, place in zip(sums, parts, strict=True):
@@ -168,6 +173,7 @@ class ScanMaps:
         made: list[tuple[ir.Value, ir.Value]],
         terms: list[ir.Value],
         parts: list[SharedPlace],
+        packed: dict[ir.Value, str],
     ) -> None:
         """Those of one row."""
         core, block = self.core, body(op)
@@ -187,8 +193,7 @@ class ScanMaps:
                     core.writer.line(f"{total} += {core.value(value)};")
                 core.element = None
             for result, name in halves.items():
-                place, kind = core.layout.places[result], element_of(result).upper()
-                target = f"attn::two<{grid.columns}>({core.at(place)}, i, column + 8 * n)"
+                kind, target = element_of(result).upper(), f"{packed[result]}[(m * {grid.wide} + n) * 2 + r]"
                 core.writer.line(f"{target} = attn::pack(attn::{kind}{{}}, {name}[0], {name}[1]);")
         core.pairs = {}
         for total, place in zip(totals, parts, strict=True):

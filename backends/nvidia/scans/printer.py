@@ -4,8 +4,9 @@ from attn_mlir.backends.gpu.origins import for_op
 from attn_mlir.backends.gpu.residuals import RESIDUAL_SCALE
 from attn_mlir.backends.gpu.rules import SCALARS, Rule, rule_of
 from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations
+from attn_mlir.backends.nvidia.passes.prepare_chunks import INVERSE
 from attn_mlir.backends.nvidia.scans.core import ScanCore
-from attn_mlir.backends.nvidia.scans.layout import DOTS, SOLVE, WarpScanLayout, carried
+from attn_mlir.backends.nvidia.scans.layout import DOTS, SOLVE, SharedPlace, WarpScanLayout, carried
 from attn_mlir.backends.nvidia.scans.loops import shape_of
 from attn_mlir.backends.nvidia.scans.maps import ScanMaps, rows_of
 from attn_mlir.backends.nvidia.scans.traffic import ScanTraffic
@@ -136,10 +137,14 @@ class ScanPrinter:
         core, (a, right), result = self.core, op.operands, op.results[0]
         rows, columns = shape_of(result)
         upper, pieces = flag(op, "upper"), self.layout.pieces
-        grid, triangle, cut = self.layout.grid((rows, columns)), self.layout.places[op, "triangle"], self.layout.places[op, "pieces"]
+        grid, triangle = self.layout.grid((rows, columns)), self.layout.places[op, "triangle"]
         if rows > min(128, 16 * self.layout.warps) or (rows & rows - 1):  # a warp inverts one diagonal block of 16 rows
             raise UnsupportedError(f"scans: systems of {rows} rows ({op.location})")
         product = self.layout.places[op, "product"]
+        if INVERSE in op.attributes:
+            self._inverse(op, triangle, product)
+            return
+        cut = self.layout.places[op, "pieces"]
         core.touch([(triangle, True, ""), (cut, True, ""), (product, True, "")])
         if not self.layout.in_registers(a):
             raise UnsupportedError(f"scans: a triangle that is in no registers ({op.location})")
@@ -165,6 +170,24 @@ class ScanPrinter:
         )
         core.touch([(triangle, False, ""), (cut, False, ""), (product, False, "")])
         self.maps.scatter(result)
+
+    def _inverse(self, op: ir.Operation, triangle: SharedPlace, product: SharedPlace) -> None:
+        """The inverse of the triangle itself."""
+        core, a, (rows, columns) = self.core, op.operands[0], shape_of(op.results[0])
+        grid, turned, begin = self.layout.grid((rows, columns)), str(flag(op, "upper")).lower(), f"(float *){core.at(triangle)}"
+        core.touch([(triangle, True, ""), (product, True, "")])
+        if not self.layout.in_registers(a):
+            raise UnsupportedError(f"scans: a triangle that is in no registers ({op.location})")
+        core.writer.line(
+            f"attn::keep_triangle<{rows}, {grid.down}, {turned}>({core.tiles[a]}, {begin});",
+            "__syncthreads();",
+            f"attn::invert_triangle<{rows}>({begin}, (float *){core.at(product)});",
+        )
+        core.meet()
+        name = self.maps.declare(op.results[0], "inverse")
+        core.writer.line(f"attn::take_inverse<{rows}, {grid.down}, {turned}>({begin}, {name});")
+        core.touch([(triangle, False, ""), (product, False, "")])
+        self.maps.scatter(op.results[0])
 
     # ---- loops
 

@@ -127,6 +127,11 @@ class ScanTraffic:
         base = core.address(target, place, core.aligned(target))
         stride = core.arguments.stride(core.view(target).argument, 2)
         registers = self.layout.in_registers(value)
+        if kind in HALVES and element_of(value) == kind:
+            home = self.layout.places[value]
+            core.touch([(home, False, "")])
+            core.writer.line(f"attn::store_rows<{grid.rows}, {grid.columns}>({core.at(home)}, {base}, {stride}, {count});")
+            return
         if not registers:
             core.touch([(self.layout.places[value], False, owner_of(grid.rows, grid.columns))])
         with core.scope(""):

@@ -44,12 +44,13 @@ def chunk_scan_facts(op: ir.Operation) -> NvidiaScanFacts:
     view, common = op.opview, fields_of(op)
     keys, values, *_, channels = common
     narrow = ir.RankedTensorType(op.operands[1].type).element_type.width == 16
-    delta = is_delta(op)
+    solves, apart = eraser(op) is not None, removes_another(op) or writer(op) is not None
+    # The emitter "hopper" leaves out a position's own pair where decays are those of heads, or of values' channels.
+    delta = is_delta(op) and (solves or apart or view.channels.value == "key")
     plain = not channels and not delta and narrow and keys in _KEYS and values % PANEL == 0
     exact = narrow and is_exact(op)
     weights = 2 if exact and isinstance(ir.RankedTensorType(op.operands[1].type).element_type, ir.BF16Type) else 1
     prepared = PREPARED[view.channels.value] if not delta and knows_channels(op) and fits_at_once(op) else 0
-    solves, apart = eraser(op) is not None, removes_another(op) or writer(op) is not None
     return NvidiaScanFacts(*common, plain, view.factor is not None, exact, not narrow, prepared, weights, delta, solves, apart)
 
 

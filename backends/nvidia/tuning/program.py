@@ -16,7 +16,7 @@ from attn_mlir.backends.nvidia.target import TARGETS, NvidiaTarget
 from attn_mlir.backends.nvidia.tuning.choices import choices_in, with_choices
 from attn_mlir.backends.nvidia.tuning.facts import facts_of
 from attn_mlir.backends.nvidia.tuning.space import NvidiaSpace
-from attn_mlir.backends.program import prepare_derivative, reported
+from attn_mlir.backends.program import reported
 from attn_mlir.backends.tuning.program import Tuner, release
 from attn_mlir.backends.tuning.program import versions as common_versions
 from attn_mlir.backends.tuning.space import Tunable, Workload
@@ -33,7 +33,7 @@ _BEFORE_BLOCKS = pipeline.KERNEL.partition(",nvidia-choose-blocks")[0]
 def tunables(text: str, job: Job, sizes: Sequence[Any], target: NvidiaTarget) -> tuple[dict[str, Fields], list[Tunable]]:
     """The choices that a module has, and the kernels of its function that have something to choose; `sizes` are shapes of q, k
     and v."""
-    name, prepare = prepare_derivative(job.function, job.wrt, pipeline.outline(target.arch), job.segment)
+    name, prepare = pipeline.derivative(job.function, job.wrt, target.arch, job.segment)
     (batch, _, queries), keys = sizes[0][:3], sizes[1][2]
     heads = max(size[1] for size in sizes)
     whole, length = Workload(queries, keys, batch * heads), bucket(max(queries, keys))

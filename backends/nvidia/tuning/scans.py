@@ -28,6 +28,7 @@ _SHORTEST = 32
 _REFINEMENTS: dict[str, dict[str, tuple[int, ...]]] = {
     "hopper": {"occupancy": (1, 2, 3), "stages": (2, 3)},
     "tilelang": {"threads": (128, 256), "stages": (1, 2)},
+    "scans": {"occupancy": (1, 2), "stages": (1, 2), "warps": (4, 8)},
 }
 """What a schedule can be changed in, one at a time, once its blocks are known."""
 
@@ -87,7 +88,12 @@ def _of_delta(facts: NvidiaScanFacts, target: NvidiaTarget) -> Fields:
 def emitter_of(facts: NvidiaScanFacts, choices: Fields, target: NvidiaTarget) -> str:
     """Who makes a scan where its choices do not tell."""
     known = (facts.plain or facts.prepared > 0) and target.bulk_copies
-    return str(choices.get("emitter", "hopper" if known else "tilelang"))
+    return str(choices.get("emitter", "hopper" if known else "scans" if _is_shared(facts) else "tilelang"))
+
+
+def _is_shared(facts: NvidiaScanFacts) -> bool:
+    """Whether a scan is of a delta rule and has tiles that the warps of the emitter "scans" share."""
+    return facts.delta and facts.keys % _SHORTEST == 0 and facts.values % _SHORTEST == 0
 
 
 def is_prepared(facts: NvidiaScanFacts, choices: Fields, target: NvidiaTarget) -> bool:
@@ -100,7 +106,9 @@ def scan_space(facts: NvidiaScanFacts, target: NvidiaTarget) -> list[Fields]:
     found: list[Fields] = []
     if (facts.plain or facts.prepared) and target.bulk_copies and (facts.whole % _HOPPER_CHUNK) == 0:
         found += [{"emitter": "hopper", "block_q": facts.prepared or _HOPPER_CHUNK, "block_kv": columns} for columns in (64, 128)]
-    sizes = itertools.product((32, 64, 128), (32, 64, 128))
+    if _is_shared(facts):  # TileLang takes a minute to compile some of these, and makes none that is faster
+        found += [{"emitter": "scans", "block_q": chunk, "block_kv": columns} for chunk in (32, 64) for columns in (32, 64, 128)]
+    sizes = itertools.product((32, 64, 128), (32, 64, 128)) if not _is_shared(facts) else ()
     found += [{"emitter": "tilelang", "block_q": chunk, "block_kv": columns} for chunk, columns in sizes]
     return [each for each in found if facts.whole % number(each, "block_q", 1) == 0 and facts.values % number(each, "block_kv", 1) == 0]
 
@@ -124,11 +132,14 @@ def scan_cost(facts: NvidiaScanFacts, choices: Fields, target: NvidiaTarget, wor
         uneven = groups > 1 and (facts.keys > 128 or facts.exact)
         threads = 128 * groups + (128 if uneven else 32)
         registers = facts.keys // 2 + 104
+    elif emitter == "scans":
+        threads, most = 32 * number(choices, "warps", 8), number(choices, "occupancy", 1)
+        registers = min(255, target.registers // (threads * most))
     else:
         threads = number(choices, "threads", max(2 * chunk, facts.keys * columns // 128, 128))
         registers = facts.keys * columns // threads + 64
     shared = _shared(facts, emitter, chunk, columns, stages)
-    most = number(choices, "occupancy", _MOST_PROGRAMS)
+    most = number(choices, "occupancy", 1 if emitter == "scans" else _MOST_PROGRAMS)
     occupancy = min((target.shared_bytes + _RESERVED) // (shared + _RESERVED), target.registers // (threads * registers), most)
     problem = ""
     if shared > target.shared_bytes:
@@ -155,6 +166,8 @@ def _cost_prepared(facts: NvidiaScanFacts, choices: Fields, sizes: tuple[int, in
 
 def _shared(facts: NvidiaScanFacts, emitter: str, chunk: int, columns: int, stages: int) -> int:
     """Bytes of shared memory: tiles of q, k, v and the factor in every stage, weights, sums of decays; states where they are operands."""
+    if emitter == "scans" and not facts.single:
+        return _shared_of_warps(facts, chunk, columns, stages)
     if facts.delta:
         return shared_delta(facts, chunk, columns)
     if facts.single:
@@ -167,6 +180,13 @@ def _shared(facts: NvidiaScanFacts, emitter: str, chunk: int, columns: int, stag
     # Where channels have decays, rows of q and k also lie there with their decays, towards several positions of the chunk.
     scaled = 18 * chunk * facts.keys if facts.channels else 0
     return stages * loaded + 2 * chunk * chunk * facts.weights + 2 * pieces * columns * (facts.keys + chunk) + scaled + small
+
+
+def _shared_of_warps(facts: NvidiaScanFacts, chunk: int, columns: int, stages: int) -> int:
+    """Bytes of a scan of the emitter "scans" whose triangles and pairs come from memory: loaded tiles, two pieces of states and rows."""
+    rows = 2 * chunk * (facts.keys * (4 if facts.apart else 2) + columns + 3 * chunk)
+    decays = 4 * chunk * facts.keys if facts.channels else 0
+    return stages * (rows + decays) + 4 * columns * (facts.keys + 2 * chunk)
 
 
 def _cycles(

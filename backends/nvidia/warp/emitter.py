@@ -8,7 +8,7 @@ from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia import pipeline, thresholds
 from attn_mlir.backends.nvidia.forming.facts import FIELDS
 from attn_mlir.backends.nvidia.forming.refusal import Refused, reasons
-from attn_mlir.backends.nvidia.target import NvidiaTarget
+from attn_mlir.backends.nvidia.target import HOPPER, NvidiaTarget
 from attn_mlir.backends.nvidia.warp.chips import rules_for
 from attn_mlir.backends.nvidia.warp.source import kernel_code
 from attn_mlir.dialects.elements import is_eight_bit
@@ -26,7 +26,7 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
 
     Raises UnsupportedError where nothing makes a kernel of these.
     """
-    narrow = any(is_eight_bit(ir.MemRefType(load.operands[0].type).element_type) for load in find_all(kernel, "tile.load"))
+    narrow = _is_narrow(kernel)
     if not narrow and choices.get("emitter") != "warp":
         return None
     facts = {item.name for item in ir.DictAttr(kernel.attributes["tile.kernel"])}
@@ -56,11 +56,22 @@ def _try(kernel: ir.Operation, fields: Fields) -> None:
         del kernel.attributes[SCHEDULE]
 
 
+def passes_for(*functions: ir.Operation) -> str:
+    """The pipeline that forms kernels of tiled functions, by their chip and their elements."""
+    schedules = [attributes.read(function, SCHEDULE) for function in functions if SCHEDULE in function.attributes]
+    other = any(fields.get("arch", HOPPER.arch) != HOPPER.arch for fields in schedules)
+    return pipeline.OTHERS if other or any(map(_is_narrow, functions)) else pipeline.SCHEDULE
+
+
+def _is_narrow(function: ir.Operation) -> bool:
+    return any(is_eight_bit(ir.MemRefType(load.operands[0].type).element_type) for load in find_all(function, "tile.load"))
+
+
 def formed(function: ir.Operation) -> tuple[ir.Module, ir.Operation]:
     """A module with the kernel that passes form of a tiled function which `tile-schedule` has left. Raises Refused, with their reasons."""
     text = function.get_asm(print_generic_op_form=True, enable_debug_info=True)
     module = ir.Module.parse(f"module {{\n{text}\n}}", function.context)
-    Pipeline.parse(pipeline.SCHEDULE, registry()).run(module)
+    Pipeline.parse(passes_for(function), registry()).run(module)
     kernels = find_all(module.operation, "warp.kernel")
     if not kernels:
         (refused,) = find_all(module.operation, "func.func")

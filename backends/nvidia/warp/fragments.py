@@ -1,11 +1,14 @@
 """Rules of computation on fragments: loops over a thread's registers, whose rows and columns follow from the layout."""
 
+import struct
 from collections.abc import Sequence
 
 from attn_mlir.backends.gpu.structure import widened, yielded
+from attn_mlir.backends.nvidia.warp import quotients
 from attn_mlir.backends.nvidia.warp.elements import element
 from attn_mlir.backends.nvidia.warp.printer import Rule, WarpPrinter, plain
 from attn_mlir.diagnostics import source_line
+from attn_mlir.dialects.regions import maker
 from attn_mlir.dialects.warp.layouts import Digit, Fragment, fragment
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -51,14 +54,16 @@ def _map(printer: WarpPrinter, op: ir.Operation) -> None:
         printer.headers[MAXIMA] = None
         printer.line(f"attn::largest_of_thread({printer.printed[read]}, {targets[0]});")
         return
-    for target, kind, found in zip(targets, kinds, made, strict=True):
-        if kind and found is not None:
+    largest = _largest_made(op, kinds)
+    for n, (target, kind, found) in enumerate(zip(targets, kinds, made, strict=True)):
+        if kind and found is not None and n not in largest:
             printer.line(f"for (int h = 0; h < {found.elements}; ++h) {target}[h] = {_START[kind]};")
     digits = tile.layout.registers if tile.form == "tile" else tile.layout.row_digits
     printer.row_index = along("r", digits, "number")
     packed = [name for name, f in zip(targets, made, strict=True) if f is not None and element(f.element).packed > 1]
     printer.line(*(f"float {name}_low;" for name in packed))
-    places = [a for a in block.arguments if any(use.owner.operation.name != "tensor.extract" for use in a.uses)]
+    compared = _compared(printer, block)
+    places = [a for a in block.arguments if any(_needs(use.owner.operation, compared) for use in a.uses)]
     floats = {op.results[0]: axis for op in (v.operation for v in block.operations) if (axis := _float_of_place(op, block)) is not None}
     lane = "lane"
     if "column" in floats.values():
@@ -66,21 +71,41 @@ def _map(printer: WarpPrinter, op: ir.Operation) -> None:
         lane = printer.names.fresh("lane_here")
         printer.line(f"const int {lane} = attn::opaque(lane);")
     bases = {axis: _base(printer, tile, axis, lane) for axis in dict.fromkeys(floats.values())}
-    printer.line("#pragma unroll")
-    with printer.writer.block(f"for (int r = 0; r < {tile.elements}; ++r)"):
+
+    def each(ops: Sequence[ir.Operation]) -> None:
+        """Prints ops of the map for the element in register r."""
         for argument, axis in zip(block.arguments, ("row", "column"), strict=False):
             printer.printed[argument] = ""
             if argument in places:
                 text = place(tile, "r", axis, lane)
                 printer.line(f"const int {printer.name(argument, axis)} = {text};")
-        for inner in [view.operation for view in list(block.operations)[:-1]]:
+        for inner in ops:
             axis = floats.get(inner.results[0])
-            if axis is None:
+            if inner in compared:
+                of_lane, bound = along("lane", tile.layout.lanes, "column"), printer.printed[inner.operands[1]]
+                printer.define(inner.results[0], f"{along('r', digits, 'column')} < {bound} - ({of_lane})", "is")
+            elif axis is None and (inner.name != "arith.index_cast" or _needs(inner, compared)):
                 printer.op(inner)
-            else:
+            elif axis is not None:
                 printer.define(inner.results[0], f"{bases[axis]} + (float)({along('r', digits, axis)})", "x")
-        for value, target, kind, result in zip(yielded(block), targets, kinds, op.results, strict=True):
-            _element(printer, value, target, kind, result)
+
+    def finish() -> None:
+        """Puts the element's numbers into the results."""
+        for n, (value, target, kind, result) in enumerate(zip(yielded(block), targets, kinds, op.results, strict=True)):
+            if n not in largest:
+                _element(printer, value, target, kind, result)
+
+    shared = quotients.shared(op, tile)
+    if shared is not None:
+        quotients.divide(printer, tile, shared, block, each, finish)
+    else:
+        printer.line("#pragma unroll")
+        with printer.writer.block(f"for (int r = 0; r < {tile.elements}; ++r)"):
+            each([view.operation for view in list(block.operations)[:-1]])
+            finish()
+    for n, of in largest.items():
+        printer.headers[MAXIMA] = None
+        printer.line(f"attn::largest_of_thread({targets[of]}, {targets[n]});")
 
 
 def _largest_of(op: ir.Operation, kinds: Sequence[str]) -> ir.Value | None:
@@ -92,6 +117,49 @@ def _largest_of(op: ir.Operation, kinds: Sequence[str]) -> ir.Value | None:
     found = fragment(read.operands[0].type)
     plain_ = found is not None and found.form == "tile" and found.element == "f32" and len(found.layout.row_digits) == 1
     return read.operands[0] if plain_ and found is not None and found.elements % 4 == 0 else None
+
+
+def _largest_made(op: ir.Operation, kinds: Sequence[str]) -> dict[int, int]:
+    """Which of a map's results are the largest elements of which tile of f32 that it makes, two rows a thread."""
+    values, found = yielded(op.regions[0].blocks[0]), {}
+    for n, kind in enumerate(kinds):
+        of = next((m for m, other in enumerate(kinds) if kind == "max" and not other and values[m] == values[n]), None)
+        tile = fragment(op.results[of].type) if of is not None else None
+        if tile is not None and tile.element == "f32" and len(tile.layout.row_digits) == 1 and tile.elements % 4 == 0:
+            found[n] = of
+    return found
+
+
+def _compared(printer: WarpPrinter, block: ir.Block) -> set[ir.Operation]:
+    """Comparisons of a tile's column with a number below which it must be.
+
+    The thread's part of the column is taken from that number, once a row, so that elements compare it with constants.
+    """
+    if len(block.arguments) != 2:
+        return set()
+    found = set()
+    for op in (view.operation for view in block.operations):
+        if op.name == "arith.cmpi" and ir.IntegerAttr(op.attributes["predicate"]).value == 2 and _is_column(op.operands[0], block):
+            bound = op.operands[1]
+            fixed = isinstance(bound.owner, ir.Block) or bound.owner.operation.block != block or bound.owner.name == "tensor.extract"
+            if fixed and bound != block.arguments[1] and printer.type_of(bound) == "int":
+                found.add(op)
+    return found
+
+
+def _is_column(value: ir.Value, block: ir.Block) -> bool:
+    """Whether a number is the column of an element, of one type of integers or another."""
+    if value == block.arguments[1]:
+        return True
+    cast = maker(value, "arith.index_cast")
+    return cast is not None and cast.operands[0] == block.arguments[1]
+
+
+def _needs(op: ir.Operation, compared: set[ir.Operation]) -> bool:
+    """Whether an op is printed that uses an element's place: not what reads fragments, or compares columns and nothing else."""
+    if op.name == "arith.index_cast":
+        return any(_needs(use.owner.operation, compared) for use in op.results[0].uses)
+    return op.name != "tensor.extract" and op not in compared
 
 
 def _float_of_place(op: ir.Operation, block: ir.Block) -> str | None:
@@ -172,9 +240,28 @@ def _vote(printer: WarpPrinter, op: ir.Operation, flags: str) -> None:
     printer.line(f"const bool {printer.name(op.results[0], 'some')} = __any_sync(0xffffffffu, {some});")
 
 
+def _reaches(printer: WarpPrinter, op: ir.Operation, tile: str) -> None:
+    """Compares the elements of two registers at a time with a limit by their bits."""
+    limit = op.attributes["limit"]
+    bits = struct.unpack("<H", struct.pack("<e", limit.value))[0] if str(limit.type) == "f16" else _bf16(limit.value)
+    printer.line(f"const bool {printer.name(op.results[0], 'some')} = attn::any_reaches<{bits:#x}>({tile});")
+
+
+def _bf16(value: float) -> int:
+    """The bits of a number."""
+    return struct.unpack("<I", struct.pack("<f", value))[0] >> 16
+
+
 def _kept(printer: WarpPrinter, op: ir.Operation, *operands: str) -> None:
     """Dropout's bit of one element; its Philox words are made again for each."""
     printer.define(op.results[0], f"{printer.helper('philox_kept')}({', '.join(operands)})", "kept")
 
 
-RULES: dict[str, Rule] = {"attn.kept": _kept, "tensor.extract": _extract, "warp.map": _map, "warp.reduce": _reduce, "warp.vote": _vote}
+RULES: dict[str, Rule] = {
+    "attn.kept": _kept,
+    "tensor.extract": _extract,
+    "warp.map": _map,
+    "warp.reaches": _reaches,
+    "warp.reduce": _reduce,
+    "warp.vote": _vote,
+}

@@ -173,6 +173,7 @@ def _run(
     normalise: bool,
     state_v_first: bool,
     *,
+    scale: float | None,
     initial_state: Tensor | None,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
@@ -181,12 +182,20 @@ def _run(
     q, k, v = cast(*qkv)
     sizes_of(q, "q")
     sizes_of(k, "k")
-    if normalise:
+    state, root, share = initial_state, 1.0, beta
+    if normalise and q.is_cuda and q.dtype == torch.bfloat16:
+        # Rows of the length of K's root are one kernel of PyTorch's; the state has that factor, too, and both scales take it out again.
+        width = k.shape[3]
+        q, k = (functional.rms_norm(x, [width], eps=EPSILON / width) for x in (q, k))
+        scale, root, share = (width**-0.5 if scale is None else scale) / width, width**0.5, beta / width
+        state = None if state is None else state * root
+    elif normalise:
         q, k = _unit(q), _unit(k)
 
     def v_mod(x: Any, b: Any, h: Any, t: Any) -> Any:
         return x * beta[b, t, h]
 
-    state = initial_state.transpose(2, 3) if initial_state is not None and state_v_first else initial_state
-    o, final = with_state(q, k, v, g, v_mod=v_mod, erase=beta, initial_state=state, **options)
+    state = state.transpose(2, 3) if state is not None and state_v_first else state
+    o, final = with_state(q, k, v, g, scale, v_mod=v_mod, erase=share, initial_state=state, **options)
+    final = final if final is None or root == 1.0 else final / root
     return o, final.transpose(2, 3) if final is not None and state_v_first else final

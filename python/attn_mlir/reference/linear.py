@@ -135,6 +135,8 @@ def _initial(op: ir.Operation, heads: int, count: int, given: dict[str, Array]) 
     first = identity_of(op)
     start = np.zeros((rows, columns)) if first is None else np.eye(rows, columns, -first)
     initial = given.get("initial_state", np.broadcast_to(start, (count, heads, rows, columns)))
+    if "starts" in op.attributes:
+        initial = np.moveaxis(initial.reshape(initial.shape[0], heads, -1, rows, columns), 1, 2).reshape(-1, heads, rows, columns)
     if initial.shape != (count, heads, rows, columns):
         raise EvaluationError(f"initial_state {initial.shape} does not fit {count} sequences of {heads} heads", op.location)
     return _turned(op, initial)
@@ -193,6 +195,8 @@ def _results(scan: ReferenceScan, steps: Callable[[ReferenceScan, SequencePart],
                 if place > 0 and (place % interval == 0 or step.boundary == sequence.end):
                     ends[sequence.batch, :, sequence.first_state + -(-place // interval) - 1] = step.state
     found = {"final_state": _turned(op, final)}
+    if "entering" in op.attributes and not scan.forward:
+        states = ends
     if scan.factor is not None:
         here = scan.run("attn.weight", [np.zeros(1), np.zeros(1)]) if piece(op, "attn.weight") is not None else 1.0
         own = own_terms(scan.delta, scan.q, scan.k, scan.v) * here

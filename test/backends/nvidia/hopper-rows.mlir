@@ -50,7 +50,7 @@
 // CHECK:         attn::rescale(
 // CHECK:         attn::warp_arrive(shared + kK{{.*}}Free
 // CHECK:         attn::tma_store(&o_map_64x64
-func.func @attention(%q: !t, %k: !t, %v: !t) -> (!t, tensor<?x?x?xf32>) {
+func.func @attention(%q: !t, %k: !t, %v: !t) -> (!t, tensor<?x?x?xf32>) attributes {tile.choices = {emitter = "hopper"}} {
   %o, %lse = "attn.attention"(%q, %k, %v) ({
     "attn.mask"() ({
     ^bb0(%b: index, %h: index, %q_idx: index, %kv_idx: index):

@@ -80,7 +80,7 @@ func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: ten
 // -----
 
 func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tensor<?x?x?x8xf32>, %half: tensor<?x?x?x16xf16>) {
-  // expected-error @below {{'attn.linear_attention' makes 'values' of f32 or f64, got tensor<?x?x?x8xf16>}}
+  // expected-error @below {{'attn.linear_attention' makes 'values' of f32, f64 or v's type, got tensor<?x?x?x8xf16>}}
   %o = "attn.linear_attention"(%q, %k, %v) ({
     "attn.erase"(%k) ({
     ^bb0(%x: f32, %b: index, %h: index, %t: index, %d: index):
@@ -108,9 +108,9 @@ func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: ten
 // -----
 
 func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tensor<?x?x?x8xf32>, %half: tensor<?x?x?x16xf16>) {
-  // expected-error @below {{'attn.linear_attention' makes `crossing` products with 'attn.erase' and `output`}}
+  // expected-error @below {{'attn.linear_attention' makes `crossing` products with 'attn.erase' and 'attn.write'}}
   %o, %products = "attn.linear_attention"(%q, %k, %v, %v) ({
-  ^bb0:
+    "attn.write"(%k, %v) : (tensor<?x?x?x16xf32>, tensor<?x?x?x8xf32>) -> ()
   }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", output = "decayed", outputs = ["products"], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 1, 0>, resultSegmentSizes = array<i32: 1, 0, 1, 0, 0>}
     : (tensor<?x?x?x16xf32>, tensor<?x?x?x16xf32>, tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>) -> (tensor<?x?x?x8xf32>, tensor<?x?x?xf32>)
   return
@@ -219,5 +219,27 @@ func.func @attention(%x: tensor<?x?x?x16xf32>) {
   ^bb0(%y: f32, %b: index, %h: index, %t: index, %d: index):
     "attn.yield"(%y) : (f32) -> ()
   }) {reads = "decayed"} : (tensor<?x?x?x16xf32>) -> ()
+  return
+}
+
+// -----
+
+func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tensor<?x?x?x8xf32>, %state: tensor<?x?x16x8xf32>) {
+  // expected-error @below {{'attn.linear_attention' has `starts` of its segments as its initial_state}}
+  %o = "attn.linear_attention"(%q, %k, %v, %state) ({
+  ^bb0:
+  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", starts, outputs = [], operandSegmentSizes = array<i32: 1, 1, 1, 0, 1, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0>}
+    : (tensor<?x?x?x16xf32>, tensor<?x?x?x16xf32>, tensor<?x?x?x8xf32>, tensor<?x?x16x8xf32>) -> tensor<?x?x?x8xf32>
+  return
+}
+
+// -----
+
+func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tensor<?x?x?x8xf32>) {
+  // expected-error @below {{'attn.linear_attention' has states `entering` its intervals where it makes states, and not with `crossing`}}
+  %o = "attn.linear_attention"(%q, %k, %v) ({
+  ^bb0:
+  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", entering, outputs = [], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0>}
+    : (tensor<?x?x?x16xf32>, tensor<?x?x?x16xf32>, tensor<?x?x?x8xf32>) -> tensor<?x?x?x8xf32>
   return
 }

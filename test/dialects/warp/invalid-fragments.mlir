@@ -87,3 +87,21 @@
 %p = ub.poison : tensor<64xi1, #warp.layout<"wgmma", "rows">>
 // expected-error @below {{'warp.vote' asks one warp: it stands in 'warp.each_warp'}}
 %r = "warp.vote"(%p) : (tensor<64xi1, #warp.layout<"wgmma", "rows">>) -> i1
+
+// -----
+
+%p = ub.poison : tensor<64x64xf32, #warp.layout<"wgmma", "tile">>
+// expected-error @below {{'warp.reaches' asks for a tile of f16 or bf16, got tensor<64x64xf32, #warp.layout<"wgmma", "tile">>}}
+%r = "warp.reaches"(%p) {limit = 1.0 : f32} : (tensor<64x64xf32, #warp.layout<"wgmma", "tile">>) -> i1
+
+// -----
+
+%p = ub.poison : tensor<64x64xf16, #warp.layout<"wgmma", "tile">>
+// expected-error @below {{'warp.reaches' has a `limit` above 0 of the tile's elements, got 1.000000e+00 : f32}}
+%r = "warp.reaches"(%p) {limit = 1.0 : f32} : (tensor<64x64xf16, #warp.layout<"wgmma", "tile">>) -> i1
+
+// -----
+
+%p = ub.poison : tensor<64x64xf16, #warp.layout<"wgmma", "tile">>
+// expected-error @below {{'warp.reaches' asks one warp: it stands in 'warp.each_warp'}}
+%r = "warp.reaches"(%p) {limit = 1.0 : f16} : (tensor<64x64xf16, #warp.layout<"wgmma", "tile">>) -> i1

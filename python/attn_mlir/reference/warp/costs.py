@@ -86,6 +86,7 @@ COSTS: dict[str, tuple[str, str, Callable[[Costs, Inst], float]]] = {
     "warp.mma": ("product", "products", product),
     "warp.map": ("map", "maps", computed),
     "warp.reduce": ("map", "maps", computed),
+    "warp.reaches": ("map", "maps", computed),
     "warp.vote": ("map", "maps", computed),
     "warp.write": ("store", "", _of(0, lambda costs: _SHARED)),
     "warp.transpose": ("store", "", _of(0, lambda costs: _SHARED / 2)),  # read and written

@@ -6,6 +6,7 @@ import numpy as np
 
 from attn_mlir.dialects.warp.layouts import Fragment
 from attn_mlir.philox import kept
+from attn_mlir.reference.warp.faults import Fault
 from attn_mlir.reference.warp.machine import Machine, Rule
 from attn_mlir.reference.warp.memory import rounded
 from attn_mlir.reference.warp.program import Inst
@@ -50,9 +51,24 @@ def _vote(machine: Machine, unit: Warpgroup, inst: Inst, condition: np.ndarray) 
     return bool(np.any(rows_of(condition, inst.source_fragments[0], unit.active[0].number)))
 
 
+def _reaches(machine: Machine, unit: Warpgroup, inst: Inst, tile: np.ndarray) -> bool:
+    """NaN reaches the limit: a comparison with it is false."""
+    own = rows_of(tile, inst.source_fragments[0], unit.active[0].number)
+    if np.any(own < 0):
+        raise Fault("negative element", inst.location, "compares the bits of elements of which some are negative")
+    return not bool(np.all(own < inst.attributes["limit"]))
+
+
 def _kept(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -> np.ndarray:
     """Dropout's bits of all elements of a map."""
     return kept(*(np.asarray(each).astype(np.int64) for each in operands))
 
 
-RULES: dict[str, Rule] = {"attn.kept": _kept, "tensor.extract": _extract, "warp.map": _map, "warp.reduce": _reduce, "warp.vote": _vote}
+RULES: dict[str, Rule] = {
+    "attn.kept": _kept,
+    "tensor.extract": _extract,
+    "warp.map": _map,
+    "warp.reaches": _reaches,
+    "warp.reduce": _reduce,
+    "warp.vote": _vote,
+}

@@ -1,0 +1,94 @@
+"""Keeps the first factor of a loop's products in registers, where the loop leaves it as it is."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels, change_parts
+from attn_mlir.dialects.numbers import number
+from attn_mlir.dialects.warp import build
+from attn_mlir.dialects.warp.kinds import settled
+from attn_mlir.dialects.warp.layouts import Fragment, fragment
+from attn_mlir.mlir import ir
+from attn_mlir.passes.base import Pass
+from attn_mlir.passes.regions import find_all, maker, walk
+
+_OTHERS = 38
+"""Registers beside those of tiles: row values, addresses, counts, and what a loop's instructions pass on."""
+_POSITIONS = 16
+"""Where scores have terms of positions: rows and columns as floats. Without them 520 bytes of ALiBi's registers spilled (D 128)."""
+
+
+@dataclass(frozen=True)
+class HoldFactors(Pass):
+    """Reads the first factor of a loop's product, 16-bit elements in shared memory, into registers before the loop, if it is the same in
+    each iteration: the queries of a pass over keys. The product then reads one operand of shared memory instead of two.
+
+    Where nothing else reads the stage that it came from, this is given back before the loop, so that the next one is loaded meanwhile.
+
+    A kernel stays as it is, with the reason in `warp.refused`, where no loop multiplies such a factor, or the registers of the role do not
+    suffice for it beside the tiles of the loop.
+    """
+
+    name = "warp-hold-factors"
+
+    def run(self, module: ir.Operation) -> bool:
+        change_kernels(module, self.name, _hold)
+        return True
+
+
+def _hold(kernel: ir.Operation) -> None:
+    products = [(role, op) for role in find_all(kernel, "warp.role") for op in find_all(role, "warp.mma_async")]
+    change_parts(products, lambda place: _change(*place), "no loop multiplies")
+
+
+def _change(role: ir.Operation, product: ir.Operation) -> None:
+    loop = product.parent.operation if product.parent is not None else product
+    view = maker(product.operands[1], "warp.view")
+    if loop.name != "scf.for" or view is None or not _is_same(view, loop):
+        raise Refused("no loop multiplies a factor in shared memory that stays the same")
+    type_ = ir.MemRefType(view.results[0].type)
+    if str(type_.element_type) not in ("f16", "bf16") or ir.BoolAttr(product.attributes["transpose_a"]).value:
+        raise Refused("factors of registers have 16 bits, and rows as they are stored")
+    sum_ = fragment(settled(product.results[0].type))
+    assert sum_ is not None
+    held = Fragment(sum_.instruction, "tile", tuple(type_.shape), str(type_.element_type))
+    needed, given = held.registers + _beside(loop) + sum(tile.registers for tile in _tiles(loop)), number(role, "registers")
+    if needed > given:
+        raise Refused(f"a factor in registers would make {needed} of a thread, which has {given}")
+    buffer, stage = view.operands[0], view.operands[1]
+    with product.location, ir.InsertionPoint(loop):
+        place = build.op("view", list(view.operands), [view.results[0].type]).result
+        made = build.fragment_type(held.instruction, held.form, held.shape, type_.element_type)
+        product.operands[1] = build.op("read", [place], [made]).result
+        behind = place.owner.operation if not isinstance(place.owner, ir.Block) else loop
+    if not list(view.results[0].uses):
+        view.erase()
+    frees = [op for op in find_all(role, "warp.arrive") if op.operands[1] == stage]
+    views = [op for op in find_all(role, "warp.view") if op.operands[0] == buffer and op != behind]
+    if len(frees) == 1 and not views and frees[0].block == loop.block:
+        frees[0].move_before(loop)
+
+
+def _is_same(view: ir.Operation, loop: ir.Operation) -> bool:
+    """Whether a view of shared memory depends on nothing of a loop."""
+    inside = {result for op in walk(loop) for result in op.results} | set(loop.regions[0].blocks[0].arguments)
+    return not any(operand in inside for operand in view.operands)
+
+
+def _beside(loop: ir.Operation) -> int:
+    """Registers of a loop beside those of tiles."""
+    return _OTHERS + (_POSITIONS if any(op.name in ("arith.sitofp", "arith.uitofp") for op in walk(loop)) else 0)
+
+
+def _tiles(loop: ir.Operation) -> Iterator[Fragment]:
+    """The tiles that a loop holds at once: what it carries, other sums of products, and their first factors in registers."""
+    carried = list(loop.regions[0].blocks[0].arguments)
+    values = carried.copy()
+    for op in find_all(loop, "warp.mma_async"):
+        if op.operands[0] not in carried and maker(op.operands[0], "warp.registers") is not None:
+            values.append(op.results[0])
+        values.append(op.operands[1])
+    for value in dict.fromkeys(values):
+        found = fragment(settled(value.type))
+        if found is not None and found.form == "tile":
+            yield found

@@ -1,0 +1,355 @@
+"""What chunk scans compute of each chunk without the state, in kernels of all chunks at the same time."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from attn_mlir.backends.gpu.attributes import grid_kind
+from attn_mlir.backends.gpu.prepared import PREPARED, describe
+from attn_mlir.backends.gpu.structure import body, is_tile, operations
+from attn_mlir.backends.nvidia.passes.float32_products import PIECES
+from attn_mlir.dialects.numbers import flag
+from attn_mlir.dialects.tile import build
+from attn_mlir.mlir import arith, func, ir, memref, scf, tensor
+from attn_mlir.passes.base import Pass
+from attn_mlir.passes.regions import clone_op, find_all, walk
+from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index
+
+_DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
+_SOLVE = "tile.solve_unit"
+_STEP = 32
+"""Rows and columns of tiles that the emitter "scans" knows are multiples of it."""
+INVERSE = "nvidia.inverse"
+"""A unit attribute of a `tile.solve_unit` whose right side is the identity."""
+_Crossing = tuple[ir.Value, bool]
+"""A tile, and whether it is a triangle that is wanted as its inverse."""
+
+
+@dataclass(frozen=True)
+class PrepareChunks(Pass):
+    """Cuts kernels of delta rules over 16-bit tensors in two: the first makes, for all chunks at the same time, the tiles that need
+    matrix products, or the decays of channels, and no state, among them the inverses of triangles; the second one scans, and loads them.
+
+    (I + A) U = R is U = T R with T = (I + A)^-1, so that R alone waits for the state: T is stored, as two pieces of bf16, and the system
+    becomes three products. Tiles of a chunk have one row for each position, so they are stored as tensors [B, H, T, columns], of whole
+    chunks, which `gpu.prepared` of the second kernel tells the host of. Programs of the first kernel have `chunks` chunks each. Kernels
+    over packed sequences and segments stay as they are, as do those of other types, and of sizes that are no multiples of 32.
+    """
+
+    name = "nvidia-prepare-chunks"
+    chunks: int = 1
+
+    def run(self, module: ir.Operation) -> bool:
+        if self.chunks < 1:
+            module.location.emit_error(f"{self.name}: `chunks` must be positive, got {self.chunks}")
+            return False
+        for function in find_all(module, "func.func"):
+            if (split := _Split.of(function, self.chunks)) is not None:
+                split.build()
+        return True
+
+
+def _shape(tile: ir.Value) -> list[int]:
+    return list(ir.RankedTensorType(tile.type).shape)
+
+
+def _all(op: ir.Operation) -> list[ir.Operation]:
+    """An op and those in its regions."""
+    return [op, *walk(op)]
+
+
+def _pieces(function: ir.Operation) -> int:
+    return ir.IntegerAttr(function.attributes[PIECES]).value if PIECES in function.attributes else 0
+
+
+class _Split:
+    """One kernel that becomes two."""
+
+    @staticmethod
+    def of(function: ir.Operation, chunks: int) -> "_Split | None":
+        """None for kernels that stay as they are."""
+        if "tile.kernel" not in function.attributes or grid_kind(function) != "chunks" or _pieces(function) != 2:
+            return None
+        facts = ir.DictAttr(function.attributes["tile.kernel"])
+        loops = [op for op in operations(body(function)) if op.name == "scf.for"]
+        if "sequences" in facts or "segment" in facts or len(loops) != 1 or not find_all(loops[0], _SOLVE):
+            return None
+        sizes = [size for op in operations(body(loops[0])) if op.name in (*_DOTS, "tile.load") for size in _shape(op.results[0])]
+        if any(size % _STEP for size in sizes):
+            return None
+        made = _Split(function, loops[0], chunks)
+        return made if made.crossing else None
+
+    def __init__(self, function: ir.Operation, loop: ir.Operation, chunks: int) -> None:
+        self.function, self.loop, self.chunks = function, loop, chunks
+        self.facts = ir.DictAttr(function.attributes["tile.kernel"])
+        self.size = ir.IntegerAttr(self.facts["block_q"]).value
+        results = len(list(ir.ArrayAttr(self.facts["outputs"])))
+        arguments = list(body(function).arguments)
+        self.inputs, self.outputs = arguments[: len(arguments) - results], arguments[len(arguments) - results :]
+        inner = body(loop)
+        self.steps = operations(inner)
+        self.dependent = self._dependent(set(list(inner.arguments)[1:]))
+        self.crossing = self._crossing()
+
+    def _dependent(self, known: set[ir.Value]) -> set[ir.Operation]:
+        """The ops of the loop that need the state."""
+        found: set[ir.Operation] = set()
+        for op in self.steps:
+            if op.name in ("tile.store", "scf.yield") or any(value in known for each in _all(op) for value in each.operands):
+                found.add(op)
+                known.update(op.results)
+        return found
+
+    def _crossing(self) -> list[_Crossing]:
+        """The tiles, made of products or of sums of channels' decays, that other ops need together with the state."""
+        costly: set[ir.Value] = set()
+        for op in self.steps:
+            reads = [value for each in _all(op) for value in each.operands]
+            first = op.name in (*_DOTS, _SOLVE) or (op.name == "tile.cumsum" and len(_shape(op.results[0])) == 2)
+            if op not in self.dependent and (first or any(value in costly for value in reads)):
+                costly.update(op.results)
+        found: dict[_Crossing, None] = {}
+        for op in self.steps:
+            if op in self.dependent:
+                for each in _all(op):
+                    for number, value in enumerate(each.operands):
+                        if value in costly and is_tile(value):
+                            found[value, op.name == _SOLVE and number == 0] = None
+        shapes = [_shape(value) for value, _ in found]
+        fits = self._place() and all(len(shape) == 1 or shape[0] == self.size for shape in shapes)
+        return list(found) if fits and any(inverse for _, inverse in found) else []
+
+    # ---- both kernels
+
+    def build(self) -> None:
+        """Inserts both before the kernel, and erases it."""
+        name = ir.StringAttr(self.function.attributes["sym_name"]).value
+        element, types = ir.BF16Type.get(self.function.context), list[ir.Type]()
+        with self.function.location:
+            for value, inverse in self.crossing:
+                type_ = ir.RankedTensorType(value.type)
+                types += [_memory(type_, element if inverse else type_.element_type)] * (2 if inverse else 1)
+            self._first(f"{name}_chunks", types)
+            self._second(name, types)
+        self.function.erase()
+
+    def _lengths(self) -> list[int]:
+        """How many numbers a chunk has in each tensor, 0 where it has rows."""
+        return [0 if len(_shape(value)) == 2 else _shape(value)[0] for value, inverse in self.crossing for _ in range(2 if inverse else 1)]
+
+    def _function(self, name: str, inputs: list[ir.Type], outputs: list[ir.Type]) -> tuple[ir.Operation, ir.Block]:
+        types = [*inputs, *outputs]
+        with ir.InsertionPoint(self.function):
+            made = func.FuncOp(name, ir.FunctionType.get(types, []), loc=self.function.location)
+        for each in self.function.attributes:
+            if each not in ("sym_name", "function_type"):
+                made.operation.attributes[each] = self.function.attributes[each]
+        locations = [argument.location for argument in self.inputs]
+        locations += [self.function.location] * (len(types) - len(locations))
+        return made.operation, ir.Block.create_at_start(made.operation.regions[0], types, locations)
+
+    def _first(self, name: str, types: list[ir.Type]) -> None:
+        function, block = self._function(name, [value.type for value in self.inputs], types)
+        i64 = ir.IntegerType.get_signless(64)
+        facts = {each.name: each.attr for each in self.facts if each.name not in ("outputs", "disjoint")}
+        facts |= {"outputs": ir.ArrayAttr.get([ir.StringAttr.get("store")] * len(types)), "blocks": ir.IntegerAttr.get(i64, 1)}
+        facts |= {"disjoint": ir.ArrayAttr.get([ir.ArrayAttr.get([])] * len(types))}
+        facts |= {"segment": ir.IntegerAttr.get(i64, self.size * self.chunks)}
+        function.attributes["tile.kernel"] = ir.DictAttr.get(facts)
+        mapping: dict[ir.Value, ir.Value] = dict(zip(self.inputs, block.arguments, strict=False))
+        with ir.InsertionPoint(block):
+            copier = _Copier(mapping, block)
+            low, high, step = (copier.value(value) for value in list(self.loop.operands)[:3])
+            trips = arith.CeilDivSIOp(arith.SubIOp(high, low).result, step).result
+            each = constant_index(self.chunks)
+            programs = arith.CeilDivSIOp(trips, each).result
+            number = build.program_id(2)
+            for op in find_all(self.function, "tile.program_id"):
+                if ir.IntegerAttr(op.attributes["axis"]).value == 2:
+                    mapping[op.results[0]] = arith.DivSIOp(number, programs).result
+            first = arith.MulIOp(arith.RemSIOp(number, programs).result, each).result
+            last = arith.MinSIOp(arith.AddIOp(first, each).result, trips).result
+            begin, end = (arith.AddIOp(low, arith.MulIOp(x, step).result).result for x in (first, last))
+            loop = scf.ForOp(begin, end, step)
+            mapping[body(self.loop).arguments[0]] = loop.induction_variable
+            func.ReturnOp([])
+        with ir.InsertionPoint(loop.body):
+            inside = _Copier(mapping, loop.body, copier, loop.operation)
+            outputs = iter(list(block.arguments)[len(self.inputs) :])
+            place = [inside.value(value) for value in self._place()]
+            for value, inverse in self.crossing:
+                tile = inside.value(value)
+                for part in self._inverse(tile, self._upper(value)) if inverse else [tile]:
+                    b, h, row, _ = place
+                    count = constant_index(_shape(part)[0])
+                    row = row if len(_shape(part)) == 2 else self._first_number(row, count)
+                    build.store(part, next(outputs), b, h, row, count)
+            scf.YieldOp([])
+
+    def _place(self) -> list[ir.Value]:
+        """(b, h, row, count) of a chunk in tensors with all heads, as it is loaded; nothing where none is."""
+        over = self.inputs[ir.IntegerAttr(self.facts["over"]).value]
+        for op in self.steps:
+            if op.name == "tile.load" and _base(op.operands[0]) == over:
+                return list(op.operands)[1:5]
+        return []
+
+    def _first_number(self, row: ir.Value, count: ir.Value) -> ir.Value:
+        """Where a chunk's numbers begin of which there are so many."""
+        return arith.MulIOp(arith.DivSIOp(row, constant_index(self.size)).result, count).result
+
+    def _load(self, value: ir.Value, source: ir.Value, place: Sequence[ir.Value]) -> ir.Value:
+        """What was stored of a tile; numbers of a chunk are read one by one, as decays are."""
+        (b, h, row, _), length = place, constant_index(_shape(value)[0])
+        if len(_shape(value)) == 2:
+            return build.load(source, b, h, row, length, self.size)
+        first = self._first_number(row, length)
+
+        def number(i: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
+            return [memref.LoadOp(source, [b, h, arith.AddIOp(first, i).result]).result], []
+
+        return build.map_([length], [value.type], [], [], number)[0][0]
+
+    def _upper(self, value: ir.Value) -> bool:
+        return next(flag(op, "upper") for op in self.steps if op.name == _SOLVE and op.operands[0] == value)
+
+    def _inverse(self, triangle: ir.Value, upper: bool) -> list[ir.Value]:
+        """Two pieces of (I + A)^-1."""
+        score = ir.RankedTensorType(triangle.type).element_type
+
+        def one(i: ir.Value, j: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
+            same = arith.CmpIOp(arith.CmpIPredicate.eq, i, j).result
+            return [arith.SelectOp(same, constant_float(score, 1.0), constant_float(score, 0.0)).result], []
+
+        extents = [constant_index(self.size)] * 2
+        identity = build.map_(extents, [triangle.type], [], [], one)[0][0]
+        inverse = build.solve_unit(triangle, identity, upper)
+        inverse.owner.operation.attributes[INVERSE] = ir.UnitAttr.get()
+        return _cut(inverse)
+
+    def _second(self, name: str, types: list[ir.Type]) -> None:
+        inputs = [*(value.type for value in self.inputs), *types]
+        function, block = self._function(f"{name}_scan", inputs, [value.type for value in self.outputs])
+        function.attributes[PREPARED] = describe(f"{name}_chunks", types, self._lengths())
+        arguments, first = list(block.arguments), len(self.inputs)
+        tensors = iter(arguments[first : len(inputs)])
+        mapping: dict[ir.Value, ir.Value] = dict(zip(self.inputs, arguments[:first], strict=True))
+        mapping.update(zip(self.outputs, arguments[len(inputs) :], strict=True))
+        for op in operations(body(self.function)):
+            with ir.InsertionPoint(block), op.location:
+                if op != self.loop:
+                    clone_op(op, mapping)
+                    continue
+                operands = [mapping.get(value, value) for value in op.operands]
+                loop = scf.ForOp(*operands[:3], operands[3:])
+                mapping.update(zip(op.results, loop.results, strict=True))
+                mapping.update(zip(body(op).arguments, loop.body.arguments, strict=True))
+                with ir.InsertionPoint(loop.body):
+                    self._scan(mapping, tensors)
+        self.function.attributes["sym_name"] = ir.StringAttr.get(f"{name}_before")
+        function.attributes["sym_name"] = ir.StringAttr.get(name)
+
+    def _scan(self, mapping: dict[ir.Value, ir.Value], tensors: Iterator[ir.Value]) -> None:
+        """A chunk: first what it makes without the state, so that rows have their numbers together, then all else."""
+        needed = self._needed()
+        place: list[ir.Value] = []
+        loaded: dict[ir.Value, list[ir.Value]] = {}
+        for op in [*(op for op in self.steps if op not in self.dependent), *(op for op in self.steps if op in self.dependent)]:
+            if op.name == "scf.yield":
+                scf.YieldOp([mapping.get(value, value) for value in op.operands])
+                return
+            if op not in needed:
+                continue
+            if not place and all(value in mapping for value in self._place()):
+                place = [mapping.get(value, value) for value in self._place()]
+                for value, inverse in self.crossing:
+                    loaded[value] = [self._load(value, next(tensors), place) for _ in range(2 if inverse else 1)]
+                    if not inverse:
+                        mapping[value] = loaded[value][0]
+            if op.name == _SOLVE:
+                mapping[op.results[0]] = _product(loaded[op.operands[0]], mapping[op.operands[1]])
+            else:
+                clone_op(op, mapping)
+
+    def _needed(self) -> set[ir.Operation]:
+        """The ops of the loop that the scan keeps: those with the state, and what these need but for what is loaded."""
+        stop = {value for value, _ in self.crossing}
+        found: set[ir.Operation] = set()
+        wanted = [op for op in self.steps if op in self.dependent]
+        wanted += [maker for value in self._place() if (maker := self._maker(value)) is not None]
+        while wanted:
+            op = wanted.pop()
+            if op in found:
+                continue
+            found.add(op)
+            read = [value for each in _all(op) for value in each.operands if value not in stop]
+            wanted += [maker for value in read if (maker := self._maker(value)) is not None]
+        return found
+
+    def _maker(self, value: ir.Value) -> ir.Operation | None:
+        """The op of the loop that makes a value."""
+        op = None if isinstance(value.owner, ir.Block) else value.owner.operation
+        return op if op is not None and op.block == body(self.loop) else None
+
+
+def _base(memory: ir.Value) -> ir.Value:
+    """The argument that a view is of."""
+    while not isinstance(memory.owner, ir.Block):
+        memory = memory.owner.operation.operands[0]
+    return memory
+
+
+def _memory(tile: ir.RankedTensorType, element: ir.Type) -> ir.Type:
+    """Of tiles: a row for each position; of numbers of chunks: one chunk after the other."""
+    dynamic = ir.ShapedType.get_dynamic_size()
+    layout = ir.StridedLayoutAttr.get(0, [ir.ShapedType.get_dynamic_stride_or_offset()] * (tile.rank + 2))
+    return ir.MemRefType.get([dynamic] * 3 + list(tile.shape)[1:], element, layout)
+
+
+def _cut(tile: ir.Value) -> list[ir.Value]:
+    """Two pieces of bf16, of which the second is what rounding leaves of the first."""
+    narrow, wide = ir.BF16Type.get(), ir.F32Type.get()
+
+    def pieces(i: ir.Value, j: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
+        x = tensor.ExtractOp(tile, [i, j]).result
+        high = cast_float(x, narrow)
+        return [high, cast_float(arith.SubFOp(x, cast_float(high, wide)).result, narrow)], []
+
+    shape = ir.RankedTensorType(tile.type).shape
+    return build.map_([constant_index(n) for n in shape], [ir.RankedTensorType.get(shape, narrow)] * 2, [], [], pieces)[0]
+
+
+def _product(inverse: list[ir.Value], right: ir.Value) -> ir.Value:
+    """T R of two pieces each, the smallest products first."""
+    high, low = _cut(right)
+    score = ir.RankedTensorType(right.type).element_type
+    made = build.dot(inverse[1], high, score, transpose_b=False)
+    made = build.dot_accumulate(made, None, inverse[0], low)
+    return build.dot_accumulate(made, None, inverse[0], high)
+
+
+class _Copier:
+    """Copies ops into a block, each together with what it needs, in that order."""
+
+    def __init__(
+        self, mapping: dict[ir.Value, ir.Value], block: ir.Block, outer: "_Copier | None" = None, loop: ir.Operation | None = None
+    ) -> None:
+        self.mapping, self.block, self.outer, self.loop = mapping, block, outer, loop
+
+    def value(self, value: ir.Value) -> ir.Value:
+        """The copy of a value."""
+        if value in self.mapping:
+            return self.mapping[value]
+        op = value.owner.operation
+        if self.outer is not None and op.parent.name == "func.func":
+            with ir.InsertionPoint(self.loop):
+                return self.outer.value(value)
+        inside = {result for each in _all(op) for result in each.results}
+        arguments = {a for each in _all(op) for region in each.regions for block in region.blocks for a in block.arguments}
+        for each in _all(op):
+            for operand in each.operands:
+                if operand not in inside and operand not in arguments:
+                    self.value(operand)
+        with op.location:
+            clone_op(op, self.mapping)
+        return self.mapping[value]

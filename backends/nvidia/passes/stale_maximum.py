@@ -1,0 +1,249 @@
+"""Leaves out the search for the largest score of a block, as long as the old maximum of a row does."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from attn_mlir.backends.gpu.passes.keep_max import FREE
+from attn_mlir.backends.nvidia.forming.facts import wanted
+from attn_mlir.backends.nvidia.forming.maps import narrowed
+from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels, change_parts
+from attn_mlir.backends.nvidia.forming.replay import Replay, Scalar
+from attn_mlir.dialects.numbers import number
+from attn_mlir.dialects.warp import build
+from attn_mlir.mlir import arith, ir
+from attn_mlir.passes.base import Pass
+from attn_mlir.passes.regions import find_all, maker, walk
+
+_LIMITS = {"f16": 2.0**14, "bf16": 2.0**40}
+"""The smallest weight that is too large. 65504 is the largest number of f16. Those in bf16 have the range of f32: 2^24 of them below 2^40
+make sums below 2^64, and sums of values times weights that are finite for values below 2^64."""
+_LATE = 128
+"""Columns of an accumulator from which on a product lasts long enough to compute exponentials meanwhile. With 64 columns it costs 5 %: then
+weights are rounded as they are made, behind the product that reads the former ones."""
+_INVERSE = {0: 1, 1: 0, 2: 5, 5: 2, 3: 4, 4: 3}
+"""Predicates of `arith.cmpi`: equal, other; less, not less; not more, more."""
+
+
+@dataclass(frozen=True)
+class StaleMaximum(Pass):
+    """In a loop whose products overlap, weights are computed with the maximum that their rows had before, where any number may stand for it
+    (`gpu.free`). No factor of the accumulator and of sums changes then, and no row is searched for its largest score.
+
+    The weights are rounded when the product that reads the former ones is done; it is waited for behind the exponentials where its
+    accumulator has 128 columns or more, else before them. Where one of a warp's reaches a limit (`warp.reaches`), the
+    warp multiplies its scores once more (`warp.mma`) and takes the step with the new maximum. So the stage of the first product is given
+    back only then. Where a condition tells blocks that a mask cuts, only those that it keeps whole do so.
+
+    A kernel stays as it is, with the reason in `warp.refused`, where no loop has such a maximum, weights are no exponentials, something
+    else is reduced, or, without the option `always`, `warp.schedule` has `lazy_rescale` = 0.
+    """
+
+    name = "warp-stale-maximum"
+    always: bool = False
+
+    def run(self, module: ir.Operation) -> bool:
+        change_kernels(module, self.name, self._change)
+        return True
+
+    def _change(self, kernel: ir.Operation) -> None:
+        if not self.always and not wanted(kernel, "lazy_rescale"):
+            raise Refused("the schedule looks for the maximum of each block")
+        change_parts(find_all(kernel, "scf.for"), lambda loop: _Step(loop).change(), "there is no loop")
+
+
+class _Step:
+    """What a loop does with the scores of a block. Raises Refused where that is something else than a step of softmax."""
+
+    def __init__(self, loop: ir.Operation) -> None:
+        block = loop.regions[0].blocks[0]
+        ops = [view.operation for view in block.operations]
+        waits = [op for op in ops if op.name == "warp.mma_wait"]
+        if [number(op, "pending") for op in waits] != [1, 0]:
+            raise Refused("no loop has two products in flight together")
+        self.first, self.second = waits
+        products = [op for wait in waits if (op := maker(wait.operands[0], "warp.mma_async")) is not None]
+        self.carried, self.last = list(block.arguments)[1:], ops[-1]
+        if len(products) != 2 or products[1].operands[1] not in self.carried:
+            raise Refused("the second product multiplies nothing that the loop carries")
+        self.scores, self.sums = products
+        self.frees = _arrivals(ops, self.first)
+        self.unit = [self.second, *_arrivals(ops, self.second)]
+        self.rest = [op for op in ops[ops.index(self.first) + 1 : -1] if op not in self.frees and op not in self.unit]
+        inner = [each for op in self.rest for each in (op, *walk(op))]
+        others = {op.name for op in inner if not op.name.startswith(("arith.", "math.", "tensor.", "memref.load"))}
+        others -= {"warp.map", "warp.reduce", "warp.yield", "scf.if", "scf.yield"}
+        if others:
+            raise Refused(f"a step also does {', '.join(sorted(others))}")
+        self.inside = set(inner)
+        self.yielded = list(self.last.operands)
+        self.changed = [n for n, v in enumerate(self.yielded) if not isinstance(v.owner, ir.Block) and v.owner.operation in self.inside]
+        self.weights = self.carried.index(self.sums.operands[1])
+        if self.weights not in self.changed:
+            raise Refused("a step makes no weights")
+        self._choose()
+
+    def change(self) -> None:
+        """Takes the step with the old maximum."""
+        limit = self._check()
+        order = sorted(self.changed, key=lambda n: str(self.yielded[n].type))
+        with self.second.location, ir.InsertionPoint(self.second if self.wide else self.last):
+            tried = self._tried(order)
+        with self.second.location, ir.InsertionPoint(self.last):
+            if self.wide:
+                at = order.index(self.weights)
+                tried[at] = narrowed(tried[at], ir.RankedTensorType(self.yielded[self.weights].type).element_type)
+            results = self._redone(order, tried, limit)
+        for n, value in zip(order, results, strict=True):
+            self.last.operands[n] = value
+        for op in self.frees:
+            op.move_before(self.last)
+        for op in reversed(self.rest):
+            op.erase()
+
+    # ---- what there is
+
+    def _choose(self) -> None:
+        """Which branch of each condition a block takes that no mask cuts: the one of fewer numbers."""
+        conditions = list(dict.fromkeys(op.operands[0] for op in self.rest if op.name == "scf.if"))
+        before = [c for c in conditions if isinstance(c.owner, ir.Block) or c.owner.operation not in self.inside]
+        if conditions and not before:
+            raise Refused("no condition of a step is known before its scores")
+        same = {condition: _alike(before[0], condition) for condition in conditions}
+        self.condition = before[0] if before else None
+        sides = [{c: is_same == side for c, is_same in same.items()} for side in (True, False)]
+        self.whole = min(sides, key=lambda taken: self._numbers(taken)) if conditions else {}
+        self.cut = {condition: not side for condition, side in self.whole.items()}
+
+    def _numbers(self, taken: dict[ir.Value, bool]) -> int:
+        """How many ops stand in the maps of a way through the step."""
+        blocks = [op.regions[0 if taken[op.operands[0]] else 1] for op in self.rest if op.name == "scf.if"]
+        return sum(sum(1 for _ in walk(view.operation)) for region in blocks for view in region.blocks[0].operations)
+
+    def _check(self) -> ir.FloatAttr:
+        """The limit of weights. Raises Refused where the old maximum cannot stand for the new one."""
+        plain = Replay(self.inside, self.whole)
+        self.kept = {
+            plain.branch(self.yielded[n]): self.carried[n] for n in self.changed if self._is_free(plain.branch(self.yielded[n]), n)
+        }
+        if not self.kept:
+            raise Refused("no loop carries a maximum for which any number may stand")
+        stale = Replay(self.inside, self.whole, kept=self.kept)
+        if any(stale.settled(self.yielded[n]) != Scalar("const", 1.0) for n in self._factors()):
+            raise Refused("the accumulator is multiplied by more than what follows from maxima")
+        sides = [self.whole, self.cut] if self.whole else [{}]
+        weights = [Replay(self.inside, taken).branch(self.yielded[self.weights]) for taken in sides]
+        if any(maker(value, "warp.map") is None or _name(stale.scalar_of(value)) != "arith.truncf" for value in weights):
+            raise Refused("no map rounds the weights")
+        exact = stale.scalar_of(weights[0]).operands[0]
+        if _name(exact) not in ("math.exp", "math.exp2"):
+            raise Refused("weights are no exponentials")
+        for value in (found for n in self.changed for found in stale.needed(self.yielded[n])):
+            kind = ir.StringAttr(value.owner.operation.attributes["reductions"][ir.OpResult(value).result_number]).value
+            if kind and (kind != "sum" or stale.scalar_of(value) != exact):
+                raise Refused("a step reduces something else than its weights")
+        sums = ir.RankedTensorType(self.second.results[0].type)
+        self.wide = frozenset(weights if sums.shape[1] >= _LATE else ())
+        type_ = ir.RankedTensorType(self.yielded[self.weights].type).element_type
+        if str(type_) not in _LIMITS:
+            raise Refused(f"weights of {type_} have no limit")
+        return ir.FloatAttr.get(type_, _LIMITS[str(type_)], loc=self.second.location)
+
+    def _is_free(self, value: ir.Value, place: int) -> bool:
+        """Whether row values are a maximum of the carried ones and others, for which any number may stand."""
+        made = maker(value, "warp.map")
+        if made is None:
+            return False
+        free = [op for op in walk(made) if op.name == "arith.maximumf" and FREE in op.attributes]
+        reads = {read.operands[0] for op in free for v in op.operands if (read := maker(v, "tensor.extract")) is not None}
+        return self.carried[place] in reads and value.type == self.carried[place].type
+
+    def _factors(self) -> Iterator[int]:
+        """The carried row values by which the accumulator is multiplied. Raises Refused where something else becomes of it."""
+        start = self.sums.operands[0]
+        map_ = maker(start, "warp.map")
+        if map_ is None:
+            if start not in self.carried:
+                raise Refused("the accumulator is not carried")
+            return
+        scalar = Replay(set(), {}).scalar_of(start)
+        if _name(scalar) != "arith.mulf" or any(operand.kind != "read" or operand.key not in self.carried for operand in scalar.operands):
+            raise Refused("the accumulator is not multiplied by carried row values")
+        yield from (self.carried.index(v) for v in scalar.sources() if len(ir.RankedTensorType(v.type).shape) == 1)
+
+    # ---- what becomes of it
+
+    def _tried(self, order: list[int]) -> list[ir.Value]:
+        """What the step gives with the old maximum, of blocks that a mask cuts with a new one; weights in f32."""
+        stale = Replay(self.inside, self.whole, kept=self.kept, wide=self.wide)
+        if self.condition is None:
+            return [stale.value(self.yielded[n]) for n in order]
+        exact = Replay(self.inside, self.cut, wide=self.wide)
+        types = [self._wide(n) for n in order]
+        first, second = (stale, exact) if self.whole[self.condition] else (exact, stale)
+
+        def given(replay: Replay) -> Callable[[], list[ir.Value]]:
+            return lambda: [replay.value(self.yielded[n]) for n in order]
+
+        return _if(self.condition, types, given(first), given(second))
+
+    def _wide(self, n: int) -> ir.Type:
+        type_ = ir.RankedTensorType(self.yielded[n].type)
+        return ir.RankedTensorType.get(type_.shape, ir.F32Type.get(), type_.encoding) if self.wide and n == self.weights else type_
+
+    def _redone(self, order: list[int], tried: list[ir.Value], limit: ir.FloatAttr) -> list[ir.Value]:
+        """The results of the step, after what a warp does again whose weights got too large."""
+        types = [self.yielded[n].type for n in order]
+
+        def again() -> list[ir.Value]:
+            scores = self.first.results[0]
+            zero = arith.ConstantOp(ir.F32Type.get(), 0.0).result
+            empty = build.map_(list(ir.RankedTensorType(scores.type).shape), [scores.type], [""], lambda i, j: [zero])[0]
+            turned = {name: ir.BoolAttr(self.scores.attributes[name]).value for name in ("transpose_a", "transpose_b")}
+            made = build.op("mma", [empty, *list(self.scores.operands)[1:3]], [scores.type], **turned).result
+            replay = Replay(self.inside, self.whole, known={scores: made})
+            return [replay.value(self.yielded[n]) for n in order]
+
+        def each() -> list[ir.Value]:
+            made = build.each_warp(types)
+            with ir.InsertionPoint(made.regions[0].blocks[0]):
+                bit = ir.IntegerType.get_signless(1)
+                asked = {"results": [bit], "operands": [tried[order.index(self.weights)]], "attributes": {"limit": limit}}
+                some = ir.Operation.create("warp.reaches", **asked).result
+                build.yield_(_if(some, types, again, lambda: tried))
+            return list(made.results)
+
+        if self.condition is None:
+            return each()
+        first, second = (each, lambda: tried) if self.whole[self.condition] else (lambda: tried, each)
+        return _if(self.condition, types, first, second)
+
+
+def _arrivals(ops: list[ir.Operation], wait: ir.Operation) -> list[ir.Operation]:
+    """The arrivals directly behind a wait."""
+    behind = ops[ops.index(wait) + 1 :]
+    return behind[: next((n for n, op in enumerate(behind) if op.name != "warp.arrive"), len(behind))]
+
+
+def _name(scalar: Scalar) -> str:
+    return scalar.key[0] if scalar.kind == "op" else ""
+
+
+def _alike(a: ir.Value, b: ir.Value) -> bool:
+    """Whether one condition is the other one, rather than its opposite. Raises Refused where it is neither."""
+    if a == b:
+        return True
+    both = [op for value in (a, b) if (op := maker(value, "arith.cmpi")) is not None]
+    if len(both) == 2 and list(both[0].operands) == list(both[1].operands):
+        kinds = [ir.IntegerAttr(op.attributes["predicate"]).value for op in both]
+        if _INVERSE.get(kinds[0]) == kinds[1]:
+            return False
+    raise Refused("conditions in a step have nothing to do with each other")
+
+
+def _if(condition: ir.Value, types: list[ir.Type], *branches: Callable[[], list[ir.Value]]) -> list[ir.Value]:
+    """An `scf.if` of two branches that give values."""
+    made = ir.Operation.create("scf.if", results=types, operands=[condition], regions=2)
+    for region, branch in zip(made.regions, branches, strict=True):
+        with ir.InsertionPoint(region.blocks.append()):
+            ir.Operation.create("scf.yield", operands=branch())
+    return list(made.results)

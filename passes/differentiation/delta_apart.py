@@ -1,0 +1,103 @@
+"""Gradients of a delta rule by scans of 16-bit tensors with one writer each: all but that for dx erase nothing.
+
+Such scans are those of linear attention, which matrix instructions multiply at their full rate. What is written, dx and erase keys are
+rounded to the type of q, the same in all scans, so that the products which the gradient of the decays is made of belong to the same pairs.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from attn_mlir.dialects.attn import build
+from attn_mlir.dialects.numbers import i64
+from attn_mlir.mlir import arith, ir
+from attn_mlir.passes.differentiation.delta_backward import DeltaBackward
+from attn_mlir.passes.differentiation.delta_plan import DeltaScanPlan, apart
+from attn_mlir.passes.differentiation.linear_products import ProductGradients
+
+_SEGMENT = 512
+"""Positions whose gradients' scans are programs of their own: they start from states that the scans with a system have kept."""
+
+
+@dataclass(eq=False)
+class DeltaApart(DeltaBackward):
+    """The body of such a backward function, where k is what is removed."""
+
+    starts: dict[str, ir.Value] = field(default_factory=dict)
+    """States of "u" and "x" on the way into each segment."""
+
+    def _kept(self) -> tuple[list[str], list[ir.Type], int | None]:
+        if self.operand("offsets") is not None:
+            return super()._kept()
+        return ["states"], [self._states_type()], _SEGMENT
+
+    def _keep(self, name: str, op: ir.Operation, outputs: Sequence[str]) -> None:
+        if "states" in outputs:
+            op.attributes["entering"] = ir.UnitAttr.get()
+            self.starts[name] = op.opview.states
+
+    def _start(self, role: str, made: DeltaScanPlan) -> ir.Value | None:
+        states = self.starts.get({"q": "u", "e": "u", "k": "x"}.get(role, ""))
+        return super()._start(role, made) if states is None else states
+
+    def _cut(self, op: ir.Operation, role: str) -> None:
+        # What e dx^T writes before a segment is in the state that the scan of q do^T starts from.
+        if self.starts and role != "x":
+            op.attributes["segment"] = i64(_SEGMENT)
+            if role != "w":
+                op.attributes["starts"] = ir.UnitAttr.get()
+
+    def _plan(self, output: str) -> dict[str, DeltaScanPlan]:
+        return apart(output)
+
+    def _like(self, tensor: ir.Value) -> ir.Type:
+        element = ir.RankedTensorType(self.of.primal.operands["q"].type).element_type
+        return ir.RankedTensorType.get(ir.RankedTensorType(tensor.type).shape, element)
+
+    def _element(self, role: str, v: ir.Value) -> ir.Type:
+        """Sums that go on are scores where channels have decays: one more rounding is what there would be too much."""
+        wide = role != "x" and self.of.primal.choice("channels") != "none"
+        return self.host.score if wide else super()._element(role, v)
+
+    def _is_wanted(self, role: str) -> bool:
+        return self.of.wanted("k") if role == "w" else super()._is_wanted(role)
+
+    def _factor(self, role: str) -> ir.Value:
+        return self.whole["k" if role == "w" else role]
+
+    def _counted(self, role: str) -> tuple[list[str], list[ir.Type]]:
+        outputs, types = super()._counted(role)
+        return (outputs[:1], types[:1]) if role == "e" else (outputs, types)  # the states of e's scan are those of q's
+
+    def _collected(self, argument: ir.Value, gradient: ir.Value) -> ir.Type:
+        same = argument in [self.of.primal.operands[name] for name in ("q", "k", "v")]
+        narrow = same and self.of.primal.choice("channels") == "none"
+        return self._like(gradient) if narrow else super()._collected(argument, gradient)
+
+    def _decays(self, swept: Mapping[str, ir.Operation]) -> None:
+        products = {role: swept[role].opview.products for role in ("q", "e", "k", "w")}
+        after = self._added(swept["k"].opview.states, swept["w"].opview.states)
+        a, b = self._added(products["q"], products["e"]), self._added(products["k"], products["w"])
+        ProductGradients(self.of, self.host, self.found).of_decays(a, b, swept["q"].opview.states, after)
+
+    def _pull_all(self, swept: Mapping[str, ir.Operation]) -> None:
+        of = self.of
+        if of.wanted("q"):
+            self._pull_role("q", swept["q"].results[0], 1.0)
+        if of.wanted("v"):
+            self._pull_role("v", swept["x"].results[0], -1.0)
+        of_k = [swept[role].results[0] for role in ("k", "w")] if of.wanted("k") else []
+        together = of_k and "k" not in of.mods.of and self._piece_argument(0) == of.primal.operands["k"]
+        if of_k and not together:
+            self._pull_role("k", self._added(*of_k), 1.0)
+        if self._is_wanted("e"):
+            assert of.erase is not None
+            argument, shares = self._piece_argument(0), self._shares_of_erase()
+            self._pull_shares(argument, shares, of.erase[0], swept["e"].results[0], 1.0, of_k if together else [])
+        elif together:
+            self._pull_role("k", self._added(*of_k), 1.0)
+
+    def _added(self, x: ir.Value, y: ir.Value) -> ir.Value:
+        def body(*indices: ir.Value) -> list[ir.Value]:
+            return [arith.addf(self.host.read(x, indices), self.host.read(y, indices))]
+
+        return build.collect(build.elements(x, body), 0, x.type)

@@ -1,0 +1,66 @@
+// Comparisons of positions become one of columns with a bound that each row has.
+// RUN: attn-opt %s --split-input-file -p 'warp-bound-columns,canonicalize,cse' | FileCheck %s
+
+!tile = tensor<64x64xf32, #warp.layout<"wgmma", "tile">>
+
+// CHECK: ^bb0(%[[ROW:.*]]: index, %[[COLUMN:.*]]: index, %[[N:.*]]: index,
+// CHECK: %[[BOUND:.*]] = "warp.map"() ({
+// CHECK-NEXT: ^bb0(%[[I:.*]]: index):
+// CHECK: %[[Q:.*]] = arith.addi %[[ROW]], %[[I]]
+// CHECK: %[[SEEN:.*]] = arith.subi %[[Q]], %[[COLUMN]]
+// CHECK: arith.addi %[[SEEN]], %c1
+// CHECK: arith.minsi %{{.*}}, %[[N]]
+// CHECK: -> tensor<64xi32, #warp.layout<"wgmma", "rows">>
+// CHECK: "warp.map"() ({
+// CHECK-NEXT: ^bb0(%[[I:.*]]: index, %[[J:.*]]: index):
+// CHECK: %[[B:.*]] = tensor.extract %[[BOUND]][%[[I]]]
+// CHECK: %[[OWN:.*]] = arith.index_cast %[[J]]
+// CHECK: %[[IS:.*]] = arith.cmpi slt, %[[OWN]], %[[B]] : i32
+// CHECK: arith.select %[[IS]]
+// CHECK-NOT: arith.cmpi
+// CHECK: "warp.store"
+"warp.kernel"() ({
+^bb0(%row: index, %column: index, %n: index, %o: memref<?x?x?x64xf32>):
+  %c0 = arith.constant 0 : index
+  %infinite = arith.constant 0xFF800000 : f32
+  "warp.role"() ({
+  ^bb0(%w: index):
+    %scores = ub.poison : !tile
+    %masked = "warp.map"() ({
+    ^bb0(%i: index, %j: index):
+      %s = tensor.extract %scores[%i, %j] : !tile
+      %q_idx = arith.addi %row, %i : index
+      %kv_idx = arith.addi %column, %j : index
+      %seen = arith.cmpi sge, %q_idx, %kv_idx : index
+      %within = arith.cmpi slt, %j, %n : index
+      %both = arith.andi %seen, %within : i1
+      %a = arith.select %both, %s, %infinite : f32
+      "warp.yield"(%a) {operandSegmentSizes = array<i32: 1, 0, 0>} : (f32) -> ()
+    }) {reductions = [""], resultSegmentSizes = array<i32: 1, 0, 0>, shape = array<i64: 64, 64>} : () -> !tile
+    "warp.store"(%masked, %o, %c0, %c0, %c0) : (!tile, memref<?x?x?x64xf32>, index, index, index) -> ()
+  }) {registers = 168 : i64, sym_name = "all", warpgroups = 1 : i64, warps = 4 : i64} : () -> ()
+}) {function = "", lanes = 32 : i64, register_file = 65536 : i64, registers = 168 : i64, shared_limit = 232448 : i64, sym_name = "f"} : () -> ()
+
+// -----
+
+!tile = tensor<64x64xf32, #warp.layout<"wgmma", "tile">>
+
+// A bound that all rows share is a number already.
+// CHECK: warp.refused = {"warp-bound-columns" = "no map compares columns with what depends on the row"}
+"warp.kernel"() ({
+^bb0(%n: index, %o: memref<?x?x?x64xf32>):
+  %c0 = arith.constant 0 : index
+  %infinite = arith.constant 0xFF800000 : f32
+  "warp.role"() ({
+  ^bb0(%w: index):
+    %scores = ub.poison : !tile
+    %masked = "warp.map"() ({
+    ^bb0(%i: index, %j: index):
+      %s = tensor.extract %scores[%i, %j] : !tile
+      %within = arith.cmpi slt, %j, %n : index
+      %a = arith.select %within, %s, %infinite : f32
+      "warp.yield"(%a) {operandSegmentSizes = array<i32: 1, 0, 0>} : (f32) -> ()
+    }) {reductions = [""], resultSegmentSizes = array<i32: 1, 0, 0>, shape = array<i64: 64, 64>} : () -> !tile
+    "warp.store"(%masked, %o, %c0, %c0, %c0) : (!tile, memref<?x?x?x64xf32>, index, index, index) -> ()
+  }) {registers = 168 : i64, sym_name = "all", warpgroups = 1 : i64, warps = 4 : i64} : () -> ()
+}) {function = "", lanes = 32 : i64, register_file = 65536 : i64, registers = 168 : i64, shared_limit = 232448 : i64, sym_name = "f"} : () -> ()

@@ -1,0 +1,24 @@
+// What needs no state is made for all chunks at the same time: pairs, and the inverse of the triangle as two pieces, which the scan multiplies.
+// RUN: attn-opt %inputs/linear/gated-delta-half.mlir -p 'attn-outline{keep-hosts=false},nvidia-kernel' | FileCheck %s
+
+// CHECK-LABEL: func.func @attention_chunks(
+// CHECK-SAME:    memref<?x?x?x64xbf16
+// CHECK-SAME:    segment = 64 : i64
+// CHECK:         %[[NUMBER:.*]] = "tile.program_id"() {axis = 2 : i64}
+// CHECK:         arith.remsi %[[NUMBER]]
+// CHECK:         scf.for
+// CHECK:           %[[A:.*]] = "tile.dot"
+// CHECK:           %[[T:.*]] = "tile.solve_unit"(%{{.*}}, %{{.*}}) {nvidia.inverse, upper = false}
+// CHECK:           %[[PIECES:.*]]:2 = "tile.map"
+// CHECK:             tensor.extract %[[T]]
+// CHECK:           "tile.store"(%[[PIECES]]#0,
+// CHECK:           "tile.store"(%[[PIECES]]#1,
+
+// CHECK-LABEL: func.func @attention(
+// CHECK-SAME:    gpu.prepared = {columns = [64, 64, 64], elements = ["bf16", "bf16", "bf16"], kernel = "attention_chunks"}
+// CHECK:         scf.for
+// CHECK-NOT:       tile.solve_unit
+// CHECK:           %[[RIGHT:.*]]:2 = "tile.map"
+// CHECK:           %[[LOW:.*]] = "tile.dot"(%{{.*}}, %[[RIGHT]]#0)
+// CHECK:           %[[MIDDLE:.*]] = "tile.dot_add"(%[[LOW]], %[[HIGH:.*]], %[[RIGHT]]#1)
+// CHECK:           "tile.dot_add"(%[[MIDDLE]], %[[HIGH]], %[[RIGHT]]#0)

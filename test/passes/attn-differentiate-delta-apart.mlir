@@ -1,0 +1,33 @@
+// Gradients of a delta rule in 16 bits as scans of 16-bit tensors with one writer each: dk is the sum of what q do^T and e dx^T write.
+// All but that for dx are cut into segments, which start from states that the scans for u and dx keep.
+// RUN: attn-opt %inputs/linear/gated-delta-half.mlir -p 'attn-differentiate{functions=bwd apart=true}' | FileCheck %s
+
+// CHECK-LABEL: func.func @attention_bwd(
+// CHECK:         %[[U:.*]]:2 = "attn.linear_attention"(%q, %k, %v,
+// CHECK:         }) {{{.*}}entering{{.*}}interval = 512{{.*}}output = "values", outputs = ["states"]{{.*}} -> (tensor<?x?x?x64xbf16>,
+// CHECK:         %[[DQ:.*]]:3 = "attn.linear_attention"(%[[DO:.*]], %[[U]]#0, %k, {{.*}}, %[[U]]#1,
+// CHECK-NOT:     crossing
+// CHECK:         }) {{{.*}}segment = 512 : i64, starts
+// CHECK:         %[[E:.*]] = "attn.collect"({{.*}} -> tensor<?x?x?x64xbf16>
+// CHECK:         %[[DX:.*]]:3 = "attn.linear_attention"(%k, %[[Q:.*]], %[[DO]],
+// CHECK:           "attn.erase"(%k, %[[E]])
+// CHECK:         }) {{{.*}}entering{{.*}}output = "values", outputs = ["final_state", "states"]
+// CHECK:         %[[DE:.*]]:2 = "attn.linear_attention"(%[[DX]]#0, %[[U]]#0, %k, {{.*}}, %[[E]])
+// CHECK:         }) {{{.*}}output = "decayed", outputs = ["products"]
+// CHECK:         %[[DK:.*]]:3 = "attn.linear_attention"(%[[U]]#0, %[[DO]], %[[Q]], {{.*}}, %[[DX]]#2,
+// CHECK:         }) {{{.*}}outputs = ["products", "states"]
+// CHECK:         %[[DW:.*]]:3 = "attn.linear_attention"(%[[U]]#0, %[[DX]]#0, %[[E]],
+// CHECK:         }) {{{.*}}output = "decayed", outputs = ["products", "states"]
+// CHECK:         %[[SUM:.*]] = "attn.elements"(%[[DE]]#0)
+// CHECK:           tensor.extract %[[DK]]#0
+// CHECK:           tensor.extract %[[DW]]#0
+// CHECK:         %[[OF_K:.*]] = "attn.collect"(%[[SUM]])
+// CHECK:         "attn.head_sum"(%[[OF_K]], %k)
+
+// They agree with differences of the function, in chunks, too.
+// RUN: attn-run %inputs/linear/gated-delta-half.mlir --q-len 7 -p 'attn-differentiate{apart=true interval=4},attn-simplify,attn-chunk-rewrite{chunk=4}' | FileCheck %s --check-prefix=SAME
+// SAME: PASS
+
+// Of inputs of f32, and where another key is removed, they are as without it.
+// RUN: attn-opt %inputs/linear/gated-delta.mlir -p 'attn-differentiate{functions=bwd apart=true}' | FileCheck %s --check-prefix=SINGLE
+// SINGLE: "attn.write"
