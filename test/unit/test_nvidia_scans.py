@@ -17,10 +17,9 @@ from attn_mlir.backends.gpu.packed import arguments_of
 from attn_mlir.backends.gpu.program import GpuLaunchPlan
 from attn_mlir.backends.gpu.scheduled import scheduled
 from attn_mlir.backends.host import HostStep
-from attn_mlir.backends.nvidia import codegen, pipeline
+from attn_mlir.backends.nvidia import codegen, pipeline, thresholds
 from attn_mlir.backends.nvidia.compiled_kernels import round_results
 from attn_mlir.backends.nvidia.emulation import driver
-from attn_mlir.backends.nvidia.passes import choose_intervals
 from attn_mlir.backends.program import ResultShapes, RunPlan, function_named, reported
 from attn_mlir.backends.segments import DeviceModel
 from attn_mlir.dialects import load_all, loaded
@@ -189,6 +188,6 @@ def test_packed_sequences() -> None:
 def test_gradients_start_from_kept_states(channels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments of 64 positions, as those of 512 are."""
     monkeypatch.setattr(delta_apart, "_SEGMENT", 64)
-    monkeypatch.setattr(choose_intervals, "_INTERVAL", 64)
+    monkeypatch.setattr(thresholds, "STATE_INTERVAL", 64)
     monkeypatch.setattr(differentiate, "usual_interval", lambda *given: 64)
     errors_of(narrow(inputs(130, heads=1, of_k=1, dims=(64, 64), channels=channels), torch.bfloat16), torch.bfloat16, {})
