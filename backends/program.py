@@ -198,7 +198,7 @@ def prepare_derivative(
     if function == "written-bwd":
         return "attention_bwd", f"attn-simplify,attn-written-backward{{wrt={names}}},{outline}"
     options = f"functions={function} wrt={names} only=true{' remainder=true' if remainder else ''} {options}"
-    differentiate = f"attn-simplify,attn-dense-rows,attn-differentiate{{{options.strip()}}}"
+    differentiate = f"attn-simplify,attn-recover-rows,attn-differentiate{{{options.strip()}}}"
     return f"attention_{function}", f"{differentiate},{outline}"
 
 

@@ -96,7 +96,7 @@ def compile_to(to: Path, source: str, derivative: tuple[str, str], choices: Mapp
 
 def save(to: Path, host: Any, units: Any, binaries: Any) -> None:
     """Writes a compiled program, which `program` reads."""
-    from attn_mlir.backends.nvidia.units import pack
+    from attn_mlir.backends.nvidia.compiled_kernels import pack
 
     data, fields = pack(host, units, binaries)
     to.with_suffix(".json").write_text(json.dumps(fields))
@@ -147,8 +147,8 @@ def _prepare() -> None:
 def program(folder: Path, name: str) -> Callable[[Sequence[Any]], list[torch.Tensor]]:
     """A compiled program, as a function of its inputs."""
     _prepare()
+    from attn_mlir.backends.nvidia.compiled_kernels import unpack
     from attn_mlir.backends.nvidia.program import NvidiaLaunchPlan
-    from attn_mlir.backends.nvidia.units import unpack
 
     path = folder / name
     found = unpack(path.with_suffix(".zip").read_bytes(), json.loads(path.with_suffix(".json").read_text()))

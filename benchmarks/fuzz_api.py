@@ -64,7 +64,7 @@ def main() -> int:
     args = parser.parse_args()
     end, compared, failures = time.monotonic() + args.seconds, 0, 0
     work = [(number, args.kind) for number in range(args.first, args.first + args.count)]
-    # Each process compiles several hundred programs, and starts anew then: compiled code stays until a process ends.
+    # Each process compiles several hundred programs, and starts again then: compiled code stays until a process ends.
     with multiprocessing.get_context("spawn").Pool(args.jobs, _begin, (args.level,), maxtasksperchild=400) as pool:
         for found in pool.imap(wrong, work):
             compared += 1

@@ -23,7 +23,7 @@ from attn_mlir.backends.amd import codegen as amd
 from attn_mlir.backends.amd import pipeline as amd_pipeline
 from attn_mlir.backends.cpu import pipeline as cpu_pipeline
 from attn_mlir.backends.gpu import attributes
-from attn_mlir.backends.gpu.units import outlined
+from attn_mlir.backends.gpu.compiled_kernels import outlined
 from attn_mlir.backends.host import read_host
 from attn_mlir.backends.nvidia import codegen as nvidia
 from attn_mlir.backends.nvidia import pipeline as nvidia_pipeline

@@ -7,7 +7,7 @@ from attn_mlir.passes.base import Pass
 
 _PASSES = {
     "attn-pack-heads": "pack_heads:PackHeads",
-    "attn-dense-rows": "dense_rows:DenseRows",
+    "attn-recover-rows": "recover_rows:RecoverRows",
     "attn-simplify": "simplify:Simplify",
     "attn-differentiate": "differentiate:Differentiate",
     "attn-cut-backward": "cut_backward:CutBackward",

@@ -17,7 +17,7 @@ class CutBackward(Pass):
 
     `part` is "sums", what the `attn.attention` ops of stage `stage` sum over keys; "pairs", the summands of gradients that are sums over
     pairs; or "rows", the summands that do not depend on pairs, and which count once however many shards there are. Sums of earlier stages
-    (for "pairs" and "rows": of all) are further arguments, behind the function's own: whole sums over all shards. Each result of
+    (for "pairs" and "rows": of all) are further arguments, after the function's own: whole sums over all shards. Each result of
     "sums" and "pairs" is a sum over keys or over pairs, so that those of shards add up. `attn.results` says which of the old results are
     left, `attn.stages` how many stages there are. The pass refuses sums over keys that depend on each other within one stage.
     """

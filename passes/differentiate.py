@@ -27,7 +27,7 @@ class Differentiate(Pass):
     `crossing`, and of the delta rule usually, the sums have no differences, and chunks are whole intervals. With `apart`, delta rules in 16
     bits whose k is what is removed have scans of 16-bit tensors, whose state has one writer each, and sums of differences.
     With `remainder`, `fwd` also returns what rounding takes from an o of 16 bits, last and where gradients need products with o; the
-    backward functions take it behind the saved row values.
+    backward functions take it after the saved row values.
     """
 
     name = "attn-differentiate"

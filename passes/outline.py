@@ -23,7 +23,7 @@ class Outline(Pass):
     makes the last of what it adds up, and takes that scan's products and states where they are made, or with `gradients-apart` is
     a kernel of its own; with `share-states`, scans that have the same states, but for their order, as those for dk and dv, belong
     together. A function that holds one such op and returns just its results gets `shapes` of its own and stays. A host may add two
-    tensors; that stays behind its calls. With `keep-hosts=false` the calling functions go, and there are no `shapes`.
+    tensors; that stays after its calls. With `keep-hosts=false` the calling functions go, and there are no `shapes`.
     """
 
     name = "attn-outline"

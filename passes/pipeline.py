@@ -103,7 +103,7 @@ class Pipeline:
         return ",".join(step.text for step in self.steps)
 
     def run(self, module: ir.Module | ir.Operation | ir.OpView, after: Sequence[Callback] = (), each: bool = False) -> None:
-        """Runs the steps on `module`, calling `after` with (step, module, seconds) behind each.
+        """Runs the steps on `module`, calling `after` with (step, module, seconds) after each.
 
         Verifies after the last of several steps of the project in a row, or after `each` of them, as where `after` sees them: our verifiers
         are Python and would take a sixth of a compilation's time. Raises DiagnosticError. Handles of operations inside `module` are invalid

@@ -53,7 +53,7 @@ class SplitKv(Pass):
         return True
 
     def _combine(self, function: ir.Operation, online: ir.Operation) -> None:
-        """Inserts `@f_combine` behind the function."""
+        """Inserts `@f_combine` after the function."""
         entry = function.regions[0].blocks[0]
         init = piece(online, "attn.init")
         states = len(block_of(init).operations[-1].operation.operands) if init is not None else 0

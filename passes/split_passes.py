@@ -12,7 +12,7 @@ _FIRST, _LAST = "first", "last"
 
 @dataclass(frozen=True)
 class SplitPasses(Pass):
-    """Leaves of each function that holds an `attn.attention` its first pass over keys, or what is behind it.
+    """Leaves of each function that holds an `attn.attention` its first pass over keys, or what is after it.
 
     `part` "first" gives the reductions of that pass as row outputs, with weights of 0; "last" takes them as further arguments, tensors
     [B, Hq, Sq], in the same order, in place of the reductions. Rows of one pass are refused.

@@ -160,7 +160,7 @@ def _scan(op: ir.Operation, before: ir.Value, segment: int) -> ir.Operation:
     operands = [before if name == "initial_state" else getattr(view, name) for name in _OPERANDS]
     interval = interval_of(op)
     direction, channels, state = (_text(op, name) for name in ("direction", "channels", "state"))
-    made, block = build.linear_attention(operands, results, names, view.heads.value, direction, channels, state, interval)
+    made, block = build.linear_attention(operands, results, names, view.heads.value, direction, channels, state, interval=interval)
     made.attributes["segment"] = i64(segment)
     for name in op.attributes:
         if name not in made.attributes:

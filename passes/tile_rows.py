@@ -32,7 +32,7 @@ class TileRows(TilePass):
     - `lengths`, `begins`: the arguments with these of packed sequences; a list of work (`tiling.work`) follows the outputs.
     - `ragged`, with `whole`: arguments that are views of packed tensors, [T + 1, H, T, D] with the strides of rows for entries, too,
       that begin T rows before the tensor does. Entry e has as its last rows those before row e, so that a sequence that ends there has no
-      rows behind it, which is what copy engines ask for.
+      rows after it, which is what copy engines ask for.
     - `paged`, with that option: arguments that lie in pages, [pages, H, size, D], which loads take as [sequences, H, positions, D]:
       position p of sequence b is row p % size of the page that the argument with number `table` has at [b, p / size].
     - `serial`: programs add to the same elements, so that they must run one after the other.

@@ -12,8 +12,8 @@ from attn_mlir.backends.amd.program import AmdLaunchPlan
 from attn_mlir.backends.amd.target import MI250, TARGETS
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attention_kernel import AttentionKernel
+from attn_mlir.backends.gpu.compiled_kernels import GpuKernel, pack, read_unit, unpack
 from attn_mlir.backends.gpu.scheduled import scheduled
-from attn_mlir.backends.gpu.units import Unit, pack, read_unit, unpack
 from attn_mlir.backends.host import Host
 from attn_mlir.backends.program import OUTLINE, function_named, prepare_derivative, reported
 from attn_mlir.dialects import loaded
@@ -65,7 +65,7 @@ def arch_for(device: str) -> str:
     return arch
 
 
-def _units(source: str, name: str, prepare: str, choices: attributes.Fields) -> tuple[Host, dict[str, Unit]]:
+def _units(source: str, name: str, prepare: str, choices: attributes.Fields) -> tuple[Host, dict[str, GpuKernel]]:
     key = disk_cache.key_of(source, name, prepare, str(choices), pipeline.KERNEL, disk_cache.version("gpu", "amd", "tuning"))
     found = disk_cache.find(key, _SUFFIX, unpack)
     if found is not None:
@@ -75,7 +75,7 @@ def _units(source: str, name: str, prepare: str, choices: attributes.Fields) -> 
     return host, units
 
 
-def _lower(source: str, name: str, prepare: str, choices: attributes.Fields) -> tuple[Host, dict[str, Unit]]:
+def _lower(source: str, name: str, prepare: str, choices: attributes.Fields) -> tuple[Host, dict[str, GpuKernel]]:
     with reported(), loaded() as context:
         module, host = scheduled(context, source, name, prepare, choices, pipeline.KERNEL, "AMD", wide=prepare == OUTLINE)
         called = {step.kernel: step for step in host.steps if step.kernel}

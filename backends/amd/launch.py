@@ -10,9 +10,9 @@ from attn_mlir.backends.amd.compile import HipBinary
 from attn_mlir.backends.amd.emulation import EmulatedHipKernel
 from attn_mlir.backends.amd.isa import IsaMachine
 from attn_mlir.backends.amd.target import TARGETS
+from attn_mlir.backends.gpu.compiled_kernels import GpuKernel
 from attn_mlir.backends.gpu.packed import Ragged, tensor_of
 from attn_mlir.backends.gpu.packing import PackedArguments, aligned_copy, launch_grid, misaligned, values_of
-from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.errors import ArgumentError, UnsupportedError
 
 _OFFSET_LIMIT = 1 << 31
@@ -36,7 +36,7 @@ class HipLauncher:
     Parameters are packed once for tensors of the same addresses, shapes and strides.
     """
 
-    def __init__(self, unit: Unit, binary: HipBinary, index: int) -> None:
+    def __init__(self, unit: GpuKernel, binary: HipBinary, index: int) -> None:
         self._unit, self._index = unit, index
         if any(p.kind == "counter" for p in unit.code.parameters):
             raise UnsupportedError(f"the kernel {unit.code.name} takes a counter, which the HIP driver does not give")
@@ -70,7 +70,7 @@ class HipLauncher:
 class EmulatedLauncher:
     """A kernel that the CPU emulates."""
 
-    def __init__(self, unit: Unit) -> None:
+    def __init__(self, unit: GpuKernel) -> None:
         self._unit = unit
         self._kernel = EmulatedHipKernel(unit.code)
         self._flush = TARGETS[unit.code.arch].flushes_subnormals
@@ -85,7 +85,7 @@ class EmulatedLauncher:
 class InterpretedLauncher:
     """A kernel whose machine code the CPU interprets."""
 
-    def __init__(self, unit: Unit, binary: HipBinary) -> None:
+    def __init__(self, unit: GpuKernel, binary: HipBinary) -> None:
         self._unit = unit
         self.machine = IsaMachine(unit.code, binary.code, TARGETS[unit.code.arch].flushes_subnormals)
 
@@ -96,7 +96,7 @@ class InterpretedLauncher:
         return copied
 
 
-def readable(unit: Unit, arguments: Sequence[Any]) -> tuple[list[Any], Collection[int]]:
+def readable(unit: GpuKernel, arguments: Sequence[Any]) -> tuple[list[Any], Collection[int]]:
     """The arguments, copies of those that the kernel cannot read where they are, and the numbers of these."""
     made = list(arguments)
     asked = {p.argument: p.align for p in unit.code.parameters if p.kind == "pointer" and p.align}

@@ -10,13 +10,13 @@ from attn_mlir.backends.amd.compile import HipBinary, compile_all
 from attn_mlir.backends.amd.devices import EMULATED, ON_CPU
 from attn_mlir.backends.amd.launch import ROW_BYTES, EmulatedLauncher, HipKernelLauncher, HipLauncher, InterpretedLauncher
 from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu.compiled_kernels import GpuKernel
 from attn_mlir.backends.gpu.outputs import outputs_of
 from attn_mlir.backends.gpu.packed import arguments_of, sequence_count
 from attn_mlir.backends.gpu.program import WHOLE_ROWS, GpuLaunchPlan, PartsForm
 from attn_mlir.backends.gpu.scalar_bounds import MAX_COLUMNS
 from attn_mlir.backends.gpu.slices import slices_of
 from attn_mlir.backends.gpu.split import lower_parts
-from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.backends.host import Host, HostStep
 from attn_mlir.backends.program import ResultShapes, RunPlan
 from attn_mlir.backends.segments import DeviceModel
@@ -26,7 +26,9 @@ from attn_mlir.errors import ArgumentError
 class AmdLaunchPlan(GpuLaunchPlan):
     """A function for AMD GPUs that takes tensors and numbers and returns tensors. See `driver.CompiledFunction`."""
 
-    def __init__(self, source: str, prepare: str, choices: attributes.Fields, host: Host, units: Mapping[str, Unit], device: str) -> None:
+    def __init__(
+        self, source: str, prepare: str, choices: attributes.Fields, host: Host, units: Mapping[str, GpuKernel], device: str
+    ) -> None:
         """`device`: "hip", or one of those of `ON_CPU`."""
         super().__init__(source, prepare, choices, host, units)
         self._device = device
@@ -62,12 +64,12 @@ class AmdLaunchPlan(GpuLaunchPlan):
             self.tell_copied(step, operands, copied)
         return [each.result() for each in memory]
 
-    def lower_parts(self, form: PartsForm = WHOLE_ROWS) -> tuple[Unit, Unit] | None:
+    def lower_parts(self, form: PartsForm = WHOLE_ROWS) -> tuple[GpuKernel, GpuKernel] | None:
         if form != WHOLE_ROWS:
             return None
         return lower_parts(self._source, self.choices_of(form), pipeline.KERNEL, codegen.emit, "AMD", wide=True)
 
-    def with_units(self, units: Mapping[str, Unit]) -> "AmdLaunchPlan":
+    def with_units(self, units: Mapping[str, GpuKernel]) -> "AmdLaunchPlan":
         return AmdLaunchPlan(self._source, self._prepare, self._choices, self.host, units, self._device)
 
     def start_part(self, name: str, arguments: list[Any], outputs: int) -> None:

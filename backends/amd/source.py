@@ -24,6 +24,7 @@ def kernel_code(
     core: PrinterCore,
     aligned: Mapping[int, int],
     schedule: Fields,
+    *,
     before: Sequence[str],
     start: Sequence[str],
     threads: int,

@@ -135,7 +135,7 @@ class CpuKernel:
         if split is not None:
             split.run((q, k, v), captures, signature.scalars, targets, cut, self._copies)
             return results
-        launch(worker, (q, k, v), captures, signature.scalars, targets, signature.block_q, self._copies, signature.threads)
+        launch(worker, (q, k, v), captures, signature.scalars, targets, signature.block_q, copies=self._copies, threads=signature.threads)
         return results
 
     @property

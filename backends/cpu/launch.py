@@ -21,6 +21,7 @@ def launch(
     scalars: Sequence[str],
     outputs: Sequence[torch.Tensor],
     block_q: int,
+    *,
     copies: Copies,
     threads: int = 0,
     entries: int = 0,

@@ -66,9 +66,9 @@ class SplitAttention:
         partial += [empty(rows, dtype=score, device="cpu") for _ in range(self.signature.states)]
         block, threads = self.signature.block_q, self.signature.threads
         more = (*captures, count, length)
-        launch(self.parts, qkv, more, (*kinds, "index", "index"), partial, block, copies, threads, entries=rows[0])
+        launch(self.parts, qkv, more, (*kinds, "index", "index"), partial, block, copies=copies, threads=threads, entries=rows[0])
         more = (*captures, *partial, count)
-        launch(self.combine, qkv, more, (*kinds, *["tensor"] * len(partial), "index"), targets, 1, copies, threads)
+        launch(self.combine, qkv, more, (*kinds, *["tensor"] * len(partial), "index"), targets, 1, copies=copies, threads=threads)
 
     def run_listed(self, arguments: Sequence[tuple[Any, str]], over: int, work: LaunchWork, targets: Sequence[torch.Tensor]) -> None:
         """The same for packed sequences: `arguments` with their kinds, q as number `over`; `targets` as the kernels see them."""

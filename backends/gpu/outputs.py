@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from attn_mlir.backends.allocation import empty, empty_heads, strides_of
+from attn_mlir.backends.gpu.compiled_kernels import GpuKernel
 from attn_mlir.backends.gpu.packing import aligned_empty
-from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.backends.memory import OutputMemory, allocate
 from attn_mlir.backends.program import DTYPES, ResultShapes
 from attn_mlir.errors import UnsupportedError
@@ -21,7 +21,7 @@ _FEW = 4
 
 
 def outputs_of(
-    unit: Unit,
+    unit: GpuKernel,
     made: ResultShapes,
     over: torch.Tensor,
     layout: str,
@@ -47,7 +47,7 @@ def outputs_of(
     return memory
 
 
-def _memory(unit: Unit, output: int, shape: torch.Size, form: tuple[str, int], over: torch.Tensor, sequences: int) -> OutputMemory:
+def _memory(unit: GpuKernel, output: int, shape: torch.Size, form: tuple[str, int], over: torch.Tensor, sequences: int) -> OutputMemory:
     """The memory of one result, in an order whose rows are aligned as `form` says."""
     order, align = form
     if shape and shape[-1] % align:
@@ -58,7 +58,7 @@ def _memory(unit: Unit, output: int, shape: torch.Size, form: tuple[str, int], o
     return _sums(unit, output, shape, order, over, sequences)
 
 
-def _sums(unit: Unit, output: int, shape: torch.Size, order: str, over: torch.Tensor, sequences: int) -> OutputMemory:
+def _sums(unit: GpuKernel, output: int, shape: torch.Size, order: str, over: torch.Tensor, sequences: int) -> OutputMemory:
     """Zeros to which programs add: in one place by atomic additions or in turns, or each in a slot of its own."""
     kernel = unit.kernel
     if kernel.grid == "chunks":  # every block of columns writes all of its slot
@@ -82,7 +82,7 @@ def _sums(unit: Unit, output: int, shape: torch.Size, order: str, over: torch.Te
     return allocate(kernel.outputs[output], shape, dtype, over.device, order, slots, programs)
 
 
-def dtype_of(unit: Unit, output: int, shape: torch.Size, over: torch.Tensor) -> torch.dtype:
+def dtype_of(unit: GpuKernel, output: int, shape: torch.Size, over: torch.Tensor) -> torch.dtype:
     """That of a sum: of 16 bits where what is added has 16 bits and only few programs add to an element.
 
     That is half the memory, which need not be converted. Sums of two terms are those in f32, rounded; further ones round once more.
@@ -93,7 +93,7 @@ def dtype_of(unit: Unit, output: int, shape: torch.Size, over: torch.Tensor) -> 
     return DTYPES[told[0]] if told and few and shape[-1] % 8 == 0 and math.prod(shape) else unit.dtypes[output]
 
 
-def _padded(unit: Unit, output: int, shape: torch.Size, order: str, device: torch.device, align: int) -> OutputMemory:
+def _padded(unit: GpuKernel, output: int, shape: torch.Size, order: str, device: torch.device, align: int) -> OutputMemory:
     """Memory whose rows begin where the kernel needs them; the result is a copy of its columns in order."""
     if unit.kernel.outputs[output] != "store":
         raise UnsupportedError(f"{unit.code.name} adds to a tensor of {shape[-1]} columns, where it takes multiples of {align}")

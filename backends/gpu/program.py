@@ -9,11 +9,11 @@ import torch
 
 from attn_mlir import forks
 from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.gpu.compiled_kernels import GpuKernel, outlined
 from attn_mlir.backends.gpu.emitters import SLOW
 from attn_mlir.backends.gpu.input_limits import PAGE_ROWS, check_pages, check_sizes
 from attn_mlir.backends.gpu.slices import is_sliced, joined, sliced_calls
 from attn_mlir.backends.gpu.split import FIXED_PART, SplitDecode, fixed_parts, parts_for
-from attn_mlir.backends.gpu.units import Unit, outlined
 from attn_mlir.backends.host import Host
 from attn_mlir.backends.program import LaunchPlan, RunPlan, stages_of
 from attn_mlir.errors import UnsupportedError
@@ -39,7 +39,7 @@ WHOLE_ROWS = PartsForm(False, False)
 class GpuLaunchPlan(LaunchPlan):
     """A function for GPUs that takes tensors and numbers and returns tensors. See `driver.CompiledFunction`."""
 
-    def __init__(self, source: str, prepare: str, choices: Fields, host: Host, units: Mapping[str, Unit]) -> None:
+    def __init__(self, source: str, prepare: str, choices: Fields, host: Host, units: Mapping[str, GpuKernel]) -> None:
         """`source` is the module, `prepare` the pipeline that makes `host` and its kernels of it, `choices` those of their schedules."""
         super().__init__(host, {name: unit.kernel for name, unit in units.items()})
         self.units = units
@@ -131,7 +131,7 @@ class GpuLaunchPlan(LaunchPlan):
         """Whether single queries may see keys in pages of any size."""
         return len(self.host.steps) == 1 and self._split(PartsForm(False, True)) is not None
 
-    def lower_parts(self, form: PartsForm = WHOLE_ROWS) -> tuple[Unit, Unit] | None:
+    def lower_parts(self, form: PartsForm = WHOLE_ROWS) -> tuple[GpuKernel, GpuKernel] | None:
         """The kernels of parts and of their merge, or None."""
         return None
 
@@ -147,7 +147,7 @@ class GpuLaunchPlan(LaunchPlan):
         """What they are made with."""
         return {**self._choices, **dict(zip(("block_q", "block_kv"), self.blocks_of(form), strict=True))}
 
-    def with_units(self, units: Mapping[str, Unit]) -> "GpuLaunchPlan":
+    def with_units(self, units: Mapping[str, GpuKernel]) -> "GpuLaunchPlan":
         """A program of other kernels for the same device."""
         raise NotImplementedError
 

@@ -1,9 +1,9 @@
 """The way of a program to its scheduled kernels, the same for the drivers of all GPUs."""
 
 from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.gpu.compiled_kernels import outlined
 from attn_mlir.backends.gpu.input_limits import check_types
 from attn_mlir.backends.gpu.prepared import with_prepared
-from attn_mlir.backends.gpu.units import outlined
 from attn_mlir.backends.host import Host, read_host
 from attn_mlir.backends.program import function_named
 from attn_mlir.dialects import load_all

@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 
 from attn_mlir.backends.gpu import attributes, origins
 from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.gpu.compiled_kernels import outlined
 from attn_mlir.backends.gpu.emitters import SLOW
 from attn_mlir.backends.gpu.input_limits import check_types
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.prepared import with_prepared
-from attn_mlir.backends.gpu.units import outlined
 from attn_mlir.backends.host import Host, read_host
 from attn_mlir.backends.program import OUTLINE, function_named, reported
 from attn_mlir.backends.seen import Code, Facts, Seen, StageRecorder

@@ -7,29 +7,29 @@ from typing import Any
 import torch
 
 from attn_mlir.backends.gpu.attributes import LAUNCH_COLUMNS, LAUNCH_VALUES
-from attn_mlir.backends.gpu.units import Unit
+from attn_mlir.backends.gpu.compiled_kernels import GpuKernel
 from attn_mlir.backends.memory import OutputMemory
 from attn_mlir.backends.program import ResultShapes
 
 
-def is_sliced(unit: Unit) -> bool:
+def is_sliced(unit: GpuKernel) -> bool:
     """Whether a kernel sees a slice of v."""
     return LAUNCH_COLUMNS in unit.schedule
 
 
-def _begins(unit: Unit, operands: Sequence[Any]) -> list[int]:
+def _begins(unit: GpuKernel, operands: Sequence[Any]) -> list[int]:
     """Where slices begin; the last one ends with v, and may make columns once more that another one made."""
     count, columns = operands[int(unit.schedule[LAUNCH_VALUES])].shape[-1], int(unit.schedule[LAUNCH_COLUMNS])
     return [min(begin, count - columns) for begin in range(0, count, columns)]
 
 
-def _with_values(unit: Unit, operands: Sequence[Any], begin: int) -> list[Any]:
+def _with_values(unit: GpuKernel, operands: Sequence[Any], begin: int) -> list[Any]:
     """The operands with the slice of v that begins there."""
     number, columns = int(unit.schedule[LAUNCH_VALUES]), int(unit.schedule[LAUNCH_COLUMNS])
     return [value[..., begin : begin + columns] if n == number else value for n, value in enumerate(operands)]
 
 
-def slices_of(unit: Unit, operands: list[Any], memory: Sequence[OutputMemory]) -> Iterator[tuple[list[Any], Sequence[OutputMemory]]]:
+def slices_of(unit: GpuKernel, operands: list[Any], memory: Sequence[OutputMemory]) -> Iterator[tuple[list[Any], Sequence[OutputMemory]]]:
     """The operands and outputs of each launch: as they are, or slices of v and of o."""
     if not is_sliced(unit):
         yield operands, memory
@@ -42,7 +42,7 @@ def slices_of(unit: Unit, operands: list[Any], memory: Sequence[OutputMemory]) -
         yield _with_values(unit, operands, begin), outputs
 
 
-def sliced_calls(unit: Unit, inputs: Sequence[Any], made: ResultShapes) -> Iterator[tuple[list[Any], ResultShapes]]:
+def sliced_calls(unit: GpuKernel, inputs: Sequence[Any], made: ResultShapes) -> Iterator[tuple[list[Any], ResultShapes]]:
     """The inputs of calls of a program whose kernel is sliced, and what each of them makes."""
     columns = int(unit.schedule[LAUNCH_COLUMNS])
     shapes = tuple(torch.Size([*shape[:-1], columns]) if head else shape for shape, head in zip(made.shapes, made.heads, strict=True))

@@ -9,10 +9,10 @@ import torch
 
 from attn_mlir.backends.allocation import empty, empty_heads
 from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.gpu.compiled_kernels import GpuKernel, outlined, read_unit
 from attn_mlir.backends.gpu.input_limits import check_types
 from attn_mlir.backends.gpu.packed import Ragged
 from attn_mlir.backends.gpu.scalar_bounds import POSITIONS
-from attn_mlir.backends.gpu.units import Unit, outlined, read_unit
 from attn_mlir.backends.host import KernelGrid, read_host
 from attn_mlir.backends.program import OUTLINE, ResultShapes, function_named, reported
 from attn_mlir.dialects import loaded
@@ -33,7 +33,7 @@ _LEAST, _OVERHEAD = 2, 2
 
 def lower_parts(
     source: str, choices: Fields, pipeline: str, emit: Callable[[ir.Operation], Any], maker: str, wide: bool = False
-) -> tuple[Unit, Unit] | None:
+) -> tuple[GpuKernel, GpuKernel] | None:
     """The kernels of parts and of their merge, or None where a row's keys are not seen in parts; `pipeline` leads to scheduled kernels.
 
     `choices` have `block_q` and `block_kv`; `maker` and `wide`: see `scheduled`.
@@ -97,8 +97,8 @@ def lists_for(batch: int, group: int, cut: tuple[int, int], block: int, device: 
 class SplitDecode:
     """An attention of sequences of one query each, whose keys come in parts."""
 
-    parts: Unit
-    combine: Unit
+    parts: GpuKernel
+    combine: GpuKernel
 
     def run(
         self,

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu.compiled_kernels import slow_kernels
 from attn_mlir.backends.gpu.input_limits import check_programs
 from attn_mlir.backends.gpu.kernel import KernelCode
-from attn_mlir.backends.gpu.units import slow_kernels
 from attn_mlir.errors import CompileError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline

@@ -18,18 +18,12 @@ from pathlib import Path
 from attn_mlir.backends import disk_cache
 from attn_mlir.backends.gpu.compiler import CompiledCode, content_of, in_parallel, kept, rejected, run_compiler
 from attn_mlir.backends.gpu.kernel import KernelCode
-from attn_mlir.backends.nvidia import fat_binary
+from attn_mlir.backends.nvidia import fat_binary, thresholds
 from attn_mlir.backends.nvidia.nvrtc import library as nvrtc
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 
 _SUFFIX = "cubin"
 _HOPPER = Path(__file__).parent / "hopper"
-_TOLERATED = 4
-"""Bytes of spills, written and read back, for each register of a thread: half of them go to memory and come back.
-
-Causal, windowed and document masks spill nothing, masks of constants 8 to 24 bytes. Backward passes of 100 to 620 bytes are within it: some
-registers wait in memory around the loop over keys, which the products hide.
-"""
 NVCC_FLAGS = ("-std=c++17", "-O3", "--expt-relaxed-constexpr", "-Xptxas", "-v", "-diag-suppress=177")
 _NVRTC_LANGUAGE = (
     "-std=c++17", "-Xptxas", "-v", "-diag-suppress=177",
@@ -56,7 +50,7 @@ class Cubin(CompiledCode):
     @property
     def slow(self) -> str:
         """Why it is slower than it could be; empty where it is not."""
-        if self.spills <= _TOLERATED * self.registers:
+        if self.spills <= thresholds.SPILLED_BYTES * self.registers:
             return ""
         return f"its registers do not suffice, {self.spills} bytes of spills a thread go to memory and back"
 

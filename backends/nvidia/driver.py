@@ -8,18 +8,18 @@ import torch
 from attn_mlir.backends import disk_cache
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attention_kernel import AttentionKernel
+from attn_mlir.backends.gpu.compiled_kernels import GpuKernel, read_unit, slow_kernels
 from attn_mlir.backends.gpu.program import GpuLaunchPlan
 from attn_mlir.backends.gpu.scheduled import scheduled
-from attn_mlir.backends.gpu.units import Unit, read_unit, slow_kernels
 from attn_mlir.backends.host import Host
 from attn_mlir.backends.nvidia import codegen, cuda, pipeline, target, tilelang
 from attn_mlir.backends.nvidia.compile import asked_for
+from attn_mlir.backends.nvidia.compiled_kernels import round_results, unpack
 from attn_mlir.backends.nvidia.emulation import CHIPS
 from attn_mlir.backends.nvidia.emulation import driver as emulated
 from attn_mlir.backends.nvidia.emulation.program import EmulatedLaunchPlan
 from attn_mlir.backends.nvidia.program import SUFFIX, NvidiaLaunchPlan
 from attn_mlir.backends.nvidia.target import NvidiaTarget
-from attn_mlir.backends.nvidia.units import round_results, unpack
 from attn_mlir.backends.program import OUTLINE, function_named, reported
 from attn_mlir.dialects import loaded
 from attn_mlir.errors import UnsupportedError
@@ -107,7 +107,7 @@ def _compile(source: str, name: str, prepare: str, choices: attributes.Fields) -
     return NvidiaLaunchPlan(source, prepare, choices, *_lower(source, name, prepare, choices), key=key)
 
 
-def _lower(source: str, name: str, prepare: str, choices: attributes.Fields) -> tuple[Host, dict[str, Unit]]:
+def _lower(source: str, name: str, prepare: str, choices: attributes.Fields) -> tuple[Host, dict[str, GpuKernel]]:
     with reported(), loaded() as context:
         module, host = scheduled(context, source, name, prepare, choices, pipeline.KERNEL, _MAKER, wide=_takes_wide(prepare, choices))
         round_results(module, host)

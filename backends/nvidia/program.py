@@ -9,20 +9,20 @@ import torch
 
 from attn_mlir.backends import disk_cache
 from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu.compiled_kernels import GpuKernel
 from attn_mlir.backends.gpu.outputs import outputs_of
 from attn_mlir.backends.gpu.packed import arguments_of, sequence_count
 from attn_mlir.backends.gpu.program import WHOLE_ROWS, GpuLaunchPlan, PartsForm
 from attn_mlir.backends.gpu.scalar_bounds import MAX_COLUMNS
 from attn_mlir.backends.gpu.slices import is_sliced, slices_of
 from attn_mlir.backends.gpu.split import lower_parts
-from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.backends.host import Host, HostStep
-from attn_mlir.backends.nvidia import calls, chains, codegen, cuda, pipeline
+from attn_mlir.backends.nvidia import codegen, cuda, pipeline, repeated_kernel, repeated_kernels
 from attn_mlir.backends.nvidia.compile import Cubin, compile_all
+from attn_mlir.backends.nvidia.compiled_kernels import describe, pack, packed_turns, spilled, turn_counters
 from attn_mlir.backends.nvidia.launch import LIMIT, CudaLauncher
 from attn_mlir.backends.nvidia.passes.slice_values import NvidiaSliceValues, wide_blocks
 from attn_mlir.backends.nvidia.target import HOPPER
-from attn_mlir.backends.nvidia.units import describe, pack, packed_turns, spilled, turn_counters
 from attn_mlir.backends.program import ResultShapes, RunPlan
 from attn_mlir.backends.segments import DeviceModel
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
@@ -41,7 +41,7 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         prepare: str,
         choices: attributes.Fields,
         host: Host,
-        units: Mapping[str, Unit],
+        units: Mapping[str, GpuKernel],
         binaries: Mapping[str, Cubin] | None = None,
         key: str = "",
     ) -> None:
@@ -53,8 +53,8 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         # Packed tensors have new lists of work in each call; where v is seen in slices, there is more than one launch.
         packed = any(unit.kernel.lengths or is_sliced(unit) for unit in units.values())
         self._single = "" if packed else _single_kernel(host, units)
-        self._chained = not self._single and not packed and chains.is_chain(host, units)
-        self._calls: dict[tuple[Any, ...], calls.RepeatedLaunch | chains.Chain] = {}
+        self._chained = not self._single and not packed and repeated_kernels.is_chain(host, units)
+        self._calls: dict[tuple[Any, ...], repeated_kernel.RepeatedLaunch | repeated_kernels.Chain] = {}
         self.compile_longer: Callable[[int], NvidiaLaunchPlan] | None = None
         """Compiles the same function for at least so many keys, where schedules say that another one is better for them."""
         self.beside: Callable[[], object] | None = None
@@ -62,7 +62,7 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         self._longer = min((int(unit.schedule["longer"]) for unit in units.values() if "longer" in unit.schedule), default=0)
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
-        key = calls.key_of(inputs, layout) if self._single or self._chained else ()
+        key = repeated_kernel.key_of(inputs, layout) if self._single or self._chained else ()
         index = cuda.current_device()
         call = self._known(key, index)
         if call is not None:
@@ -85,22 +85,22 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
             self._remember(key, inputs, results, needed)
         elif self._chained and key not in self._calls:
             launchers = {name: launcher for (name, device), launcher in self._launchers.items() if device == needed}
-            chain = chains.chain(self.host, self.plan(inputs), self.units, launchers, inputs, results)
+            chain = repeated_kernels.chain(self.host, self.plan(inputs), self.units, launchers, inputs, results)
             if chain is not None:
                 self._keep(key, chain)
         return results
 
     def again(self, inputs: Sequence[Any], layout: str) -> list[torch.Tensor] | None:
         """See `NvidiaKernel.again`."""
-        call = self._known(calls.key_of(inputs, _GIVEN if layout == "bshd" else layout), cuda.current_device())
+        call = self._known(repeated_kernel.key_of(inputs, _GIVEN if layout == "bshd" else layout), cuda.current_device())
         return call(inputs) if call is not None else None
 
-    def _known(self, key: tuple[Any, ...], index: int) -> calls.RepeatedLaunch | chains.Chain | None:
+    def _known(self, key: tuple[Any, ...], index: int) -> repeated_kernel.RepeatedLaunch | repeated_kernels.Chain | None:
         """The short way for these inputs, if there is one on this device."""
         call = self._calls.get(key)
         if call is None or call.launcher.index != index:
             return None
-        if isinstance(call, chains.Chain) and call.counts and cuda.is_capturing():
+        if isinstance(call, repeated_kernels.Chain) and call.counts and cuda.is_capturing():
             return None  # a CUDA graph has counters of its own, which the long way makes
         return call
 
@@ -109,15 +109,15 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         if any(0 in value.shape[:3] for value in inputs[:2]):
             return  # without rows or keys nothing was launched
         launcher = self._launchers.get((self._single, index))  # none where everything was empty
-        if launcher is None or launcher.copied([*inputs, *results]) or any(calls.is_negated(value) for value in inputs):
+        if launcher is None or launcher.copied([*inputs, *results]) or any(repeated_kernel.is_negated(value) for value in inputs):
             return
-        self._keep(key, calls.RepeatedLaunch(launcher, results))
+        self._keep(key, repeated_kernel.RepeatedLaunch(launcher, results))
         if key[0] == "bshd":
-            self._calls[calls.key_of(calls.transposed(inputs, 3), _GIVEN)] = calls.RepeatedLaunch(
-                launcher, calls.transposed(results, 1), True
+            self._calls[repeated_kernel.key_of(repeated_kernel.transposed(inputs, 3), _GIVEN)] = repeated_kernel.RepeatedLaunch(
+                launcher, repeated_kernel.transposed(results, 1), True
             )
 
-    def _keep(self, key: tuple[Any, ...], call: calls.RepeatedLaunch | chains.Chain) -> None:
+    def _keep(self, key: tuple[Any, ...], call: repeated_kernel.RepeatedLaunch | repeated_kernels.Chain) -> None:
         if len(self._calls) >= LIMIT:
             self._calls.clear()
         self._calls[key] = call
@@ -154,7 +154,7 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         with torch.cuda.device(inputs[0].device) if inputs[0].is_cuda else contextlib.nullcontext():
             return super().decode(inputs, layout, keys)
 
-    def lower_parts(self, form: PartsForm = WHOLE_ROWS) -> tuple[Unit, Unit] | None:
+    def lower_parts(self, form: PartsForm = WHOLE_ROWS) -> tuple[GpuKernel, GpuKernel] | None:
         wide, choices = self._choices.get("arch") == HOPPER.arch, self.choices_of(form)
         if form == WHOLE_ROWS:
             return lower_parts(self._source, choices, pipeline.KERNEL, codegen.emit, "NVIDIA", wide)
@@ -181,7 +181,7 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         columns = (self.host.arguments[0].shape or (0,))[-1]
         return (64, 64) if form.shared else wide_blocks(columns) if columns > MAX_COLUMNS else super().blocks_of(form)
 
-    def with_units(self, units: Mapping[str, Unit]) -> "NvidiaLaunchPlan":
+    def with_units(self, units: Mapping[str, GpuKernel]) -> "NvidiaLaunchPlan":
         return NvidiaLaunchPlan(self._source, self._prepare, self._choices, self.host, units)
 
     def start_part(self, name: str, arguments: list[Any], outputs: int) -> None:
@@ -237,7 +237,7 @@ def _in_background(work: Callable[[], object]) -> None:
     threading.Thread(target=run, name="attn-mlir-ahead").start()
 
 
-def _single_kernel(host: Host, units: Mapping[str, Unit]) -> str:
+def _single_kernel(host: Host, units: Mapping[str, GpuKernel]) -> str:
     """The name of the only kernel of a program that returns what it writes; empty for other programs."""
     name = host.steps[0].kernel
     arguments = len(host.arguments)

@@ -57,6 +57,7 @@ def tune_module(
     text: str,
     job: Job,
     inputs: Sequence[Any],
+    *,
     layout: str = "bhsd",
     path: str = "",
     measure: bool = True,
@@ -77,7 +78,9 @@ def tune_module(
         if bench is None and missing:
             bench = stack.enter_context(contextlib.closing(tuner.bench(job, inputs, layout)))
         measured = bench if bench is not None else _Nothing()
-        made, reports = tune(text, found, measured, file, tuner.write, missing, known, count or tuner.count, quiet)
+        made, reports = tune(
+            text, found, measured, file, tuner.write, measure=missing, known=known, count=count or tuner.count, quiet=quiet
+        )
     for report in reports:
         if not report.found and not quiet:
             print(report, file=sys.stderr)
@@ -93,7 +96,7 @@ def tune_texts(
     refusal = tuner.refusal(job.device) if measure else ""
     if refusal:
         warnings.warn(f"tune=True measures nothing: {refusal}; schedules are those of the tune file, or the usual ones", stacklevel=2)
-    choices, _ = tune_module(tuner, texts[0], job, inputs, layout, path, measure and not refusal and not tuner.busy())
+    choices, _ = tune_module(tuner, texts[0], job, inputs, layout=layout, path=path, measure=measure and not refusal and not tuner.busy())
     return tuner.write(texts[0], choices), tuner.write(texts[1], choices)
 
 

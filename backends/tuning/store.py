@@ -28,6 +28,8 @@ except ImportError:  # not a POSIX system
 
 _FORMAT, _VERSION = "attn-mlir tuning", 1
 _WORD = re.compile(r"[\w.-]*")
+_RENAMED = {"residents": "occupancy", "optimistic": "lazy_rescale"}
+"""Choices that older files call otherwise."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,8 @@ class TuneFile:
     def find(self, key: Key) -> Fields | None:
         """The choices that were found best, or None."""
         entry = self._entries.get(key.digest)
-        return None if entry is None else dict(entry["choices"])
+        choices: Fields = {} if entry is None else entry["choices"]
+        return None if entry is None else {_RENAMED.get(name, name): choice for name, choice in choices.items()}
 
     def add(self, key: Key, choices: Fields, **told: Any) -> None:
         """Keeps a result and writes the file. `told` are further things to know of it."""

@@ -48,6 +48,7 @@ def tune(
     bench: Bench,
     file: TuneFile,
     write: Write,
+    *,
     measure: bool = True,
     known: Mapping[str, Fields] | None = None,
     count: int = 16,

@@ -72,6 +72,7 @@ def linear_attention(
     direction: str = "forward",
     channels: str = "none",
     state: str = "kv",
+    *,
     interval: int | None = None,
 ) -> tuple[ir.Operation, ir.Block]:
     """Builds an empty `attn.linear_attention`, and the block for its pieces.

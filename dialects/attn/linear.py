@@ -40,12 +40,12 @@ class LinearAttentionOp(Cut, name="linear_attention", traits=[ir.NoTerminatorTra
     The body holds pieces, each at most once, in any order; an absent one is the identity:
 
         attn.query, attn.key, attn.value, attn.decay      elementwise on the inputs, in the type of scores
-        attn.result                                       a factor of o's rows, behind these sums
-        attn.skip                                         o_t gets it times v_t, with v as it comes, behind that; absent: nothing
+        attn.result                                       a factor of o's rows, after these sums
+        attn.skip                                         o_t gets it times v_t, with v as it comes, after that; absent: nothing
         attn.erase                                        the delta rule: what the state loses
         attn.write                                        a second writer of the state, for gradients of the delta rule
 
-    `output` says where q reads the state: "after" (absent, too) S_t, "decayed" exp(g_t) S_(t-1), "written" what is there behind the first
+    `output` says where q reads the state: "after" (absent, too) S_t, "decayed" exp(g_t) S_(t-1), "written" what is there after the first
     of two writers. With "values" o is what `attn.erase` makes: v_t - x_t, written with k, or -x_t, written with what it removes.
     """
 

@@ -29,7 +29,7 @@ class DecayOp(Attn.Operation, name="decay"):
 
 
 class ResultOp(Attn.Operation, name="result"):
-    """A factor of o's rows, behind all sums: (x, b, h, t, d) -> x times, or divided by, what depends on neither x nor d.
+    """A factor of o's rows, after all sums: (x, b, h, t, d) -> x times, or divided by, what depends on neither x nor d.
 
     h is the head of o.
     """
@@ -46,7 +46,7 @@ class ResultOp(Attn.Operation, name="result"):
 
 
 class SkipOp(Attn.Operation, name="skip"):
-    """What every position gets of its own row of v, as it comes, behind everything else: (b, h, t) -> factor. h is the head of o."""
+    """What every position gets of its own row of v, as it comes, after everything else: (b, h, t) -> factor. h is the head of o."""
 
     body: ext.Region
 

@@ -15,7 +15,7 @@ class PagesOp(Attn.Operation, name="pages"):
     Beside the `attn.sequences` of packed tensors. The tensors of keys (k, v, the key tensors of products, those of terms) are then
     [pages, Hkv, size, D], of one size, and `begins`[b] of the keys counts along the pages of sequence b. That is an address only: what
     pieces see, masks and bounds are as without, with positions in the sequence. `table` holds integers, [sequences, most pages]; the
-    nearest page that there is stands for one out of range, and its last column for those behind it, so that nothing else is read.
+    nearest page that there is stands for one out of range, and its last column for those after it, so that nothing else is read.
     """
 
     table: ext.Operand[Any]

@@ -30,7 +30,7 @@ class PartListOp(Attn.Operation, name="part_list"):
 
     In an `attn.online` the entry of a part holds partial results of the rows of its sequence, from row 0 on, by the keys of the part. In an
     `attn.combine` it says that the parts of each row are consecutive entries. Which entries and keys these are is in the kernel's list of
-    work: [items, 6], behind sequence, first row, end and first entry the keys [first, end), or the number of parts.
+    work: [items, 6], after sequence, first row, end and first entry the keys [first, end), or the number of parts.
     """
 
     def verify_invariants(self) -> bool:

@@ -83,7 +83,7 @@ class MmaCommitOp(Warp.Operation, name="mma_commit"):
 class MmaWaitOp(Warp.Operation, name="mma_wait"):
     """Waits until all but the newest `pending` groups are done; gives the fragment of a product that is done then.
 
-    Waits for further products of the same groups, behind it, take no time.
+    Waits for further products of the same groups, after it, take no time.
     """
 
     product: ext.Operand[PendingType]

@@ -26,7 +26,7 @@ class KernelOp(Warp.Operation, name="kernel", traits=[ir.NoTerminatorTrait, ir.I
     """A kernel over tensors in global memory, [B, H, S, D] or [B, H, S], and numbers.
 
     Shared memory, barriers and roles stand directly in it. `function` names the function of the module whose arguments and results are
-    the kernel's arguments, "" for none; behind them come counters of its own in global memory, zeros when it begins. Each thread has
+    the kernel's arguments, "" for none; after them come counters of its own in global memory, zeros when it begins. Each thread has
     `registers` at launch. `lanes` of a warp, the registers of a multiprocessor (`register_file`) and the bytes of shared memory that a
     thread block may have (`shared_limit`) are facts of the target.
     """

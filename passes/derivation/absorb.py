@@ -1,4 +1,4 @@
-"""Other representatives of a split: where exp of the reductions goes, into each term or behind the sum.
+"""Other representatives of a split: where exp of the reductions goes, into each term or after the sum.
 
 exp(s - m) - exp(-m) is exp(-m) (exp(s) - 1), and so is its absolute value. Summing |exp(s) - 1| and multiplying at the end is the
 shortest form, but exp(s) overflows where exp(s - m) does not. Kept with its term the factor makes the term what its author wrote, and the

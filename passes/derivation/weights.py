@@ -33,7 +33,7 @@ def factorise_weights(row: Row, nf: Normal, limit: int, form: CarriedForm = USUA
 
     The limit holds for what each weight needs of its own: an accumulator that an earlier weight has already costs nothing. Where the limit
     is 1, as several accumulators of rounded weights may cancel, that is so for weights only that read a score which no earlier one does, as
-    tangents do: of p (lse - s), behind a softmax p of s, little is left of two large sums.
+    tangents do: of p (lse - s), after a softmax p of s, little is left of two large sums.
     """
     known: list[Accumulator] = []
     scores: set[Expr] = set()

@@ -150,7 +150,8 @@ class DeltaBackward(BackwardBody):
         outputs, types, interval = self._kept()
         results = [self._like(self.of.primal.operands["v"]), *types]
         with ir.Location.name("z" if self.removed else "u", ir.Location.current):
-            op, block = build.linear_attention(operands, results, outputs, 2, "forward", self.of.primal.choice("channels"), "kv", interval)
+            channels = self.of.primal.choice("channels")
+            op, block = build.linear_attention(operands, results, outputs, 2, "forward", channels, "kv", interval=interval)
         op.attributes["output"] = ir.StringAttr.get("values")
         with ir.InsertionPoint(block):
             for name in ("attn.key", "attn.value", "attn.decay", "attn.erase"):
@@ -196,7 +197,7 @@ class DeltaBackward(BackwardBody):
         every = [*tensors, self.operand("decay"), initial, self._factor(role) if counts else None, self.operand("offsets")]
         with ir.Location.name(f"d{role}", ir.Location.current):
             op, block = build.linear_attention(
-                every, [o, *types], outputs, made.heads, direction, channels, state, interval if "states" in outputs else None
+                every, [o, *types], outputs, made.heads, direction, channels, state, interval=interval if "states" in outputs else None
             )
         if role == "x":
             self._keep(role, op, outputs)

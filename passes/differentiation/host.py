@@ -92,7 +92,7 @@ class HostBuilder:
     def build(
         self, suffix: str, further: Sequence[tuple[str, ir.Type]], results: Sequence[ir.Type], body: Callable[[], list[ir.Value]]
     ) -> None:
-        """Adds `@<primal>_<suffix>` behind the primal: its arguments, then `further`; `body` returns the results."""
+        """Adds `@<primal>_<suffix>` after the primal: its arguments, then `further`; `body` returns the results."""
         arguments = list(self.primal.entry.arguments)
         types = [a.type for a in arguments] + [type_ for _, type_ in further]
         names = [*self.primal.names, *(name for name, _ in further)]

@@ -88,7 +88,7 @@ class BackwardBody(GradientWriter):
         with ir.Location.name(f"d{role}", ir.Location.current):
             every = [*operands, self.operand("decay"), initial, factor, self.operand("offsets")]
             interval = self.of.interval if of_decay else None
-            op, block = build.linear_attention(every, results, outputs, made.heads, direction, channels, state, interval)
+            op, block = build.linear_attention(every, results, outputs, made.heads, direction, channels, state, interval=interval)
         if of_decay and self.of.crossing:
             op.attributes["crossing"] = ir.UnitAttr.get()
         with ir.InsertionPoint(block):

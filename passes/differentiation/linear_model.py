@@ -92,7 +92,7 @@ class LinearModel:
 
     @property
     def is_delta(self) -> bool:
-        """Whether something is erased, or q reads elsewhere than behind the update."""
+        """Whether something is erased, or q reads elsewhere than after the update."""
         return is_delta(self.primal.attention)
 
     @cached_property
@@ -193,7 +193,7 @@ class LinearModel:
     def by_products(self) -> bool:
         """Whether gradients of what factors of rows read are made of products, not of dq, dk and dv, which have been rounded to bf16.
 
-        Their sums over a sequence may nearly cancel. v's factor stands behind the sums that make dv.
+        Their sums over a sequence may nearly cancel. v's factor stands after the sums that make dv.
         """
         plain = self.primal.choice("channels") == "none" and not self.crossing and self.counted == "v"
         return plain and isinstance(ir.RankedTensorType(self.primal.operands["q"].type).element_type, ir.BF16Type)

@@ -90,7 +90,7 @@ def adjoints(g: Graph, roots: Sequence[tuple[Expr, Expr]]) -> dict[Expr, Expr]:
     """For (root, adjoint) pairs, the adjoint of every leaf that they depend on: a shared intermediate is counted once.
 
     What a select does not choose gets 0, and so does everything below it: where a derivative there may not be finite, the
-    select is applied behind it, since 0 times that would be NaN.
+    select is applied after it, since 0 times that would be NaN.
     """
     of: dict[Expr, _Shares] = {}
     for root, adjoint in roots:

@@ -26,7 +26,7 @@ class Classes(NamedTuple):
 
 
 def classify(
-    module: ir.Operation, captures: Sequence[Any], sq: int, skv: int, block_q: int, block_kv: int, batch: int = 1, heads: int = 1,
+    module: ir.Operation, captures: Sequence[Any], sq: int, skv: int, block_q: int, block_kv: int, *, batch: int = 1, heads: int = 1,
     rows: tuple[int, int] | None = None,
 ) -> Classes:  # fmt: skip
     """What the first attention or pairs in `module`, after `attn-resolve-masks`, does with every block of positions.
@@ -73,6 +73,7 @@ class Blocks:
         blocks: tuple[int, int],
         batch: int,
         heads: int,
+        *,
         at: tuple[int, int] | None = None,
         rows: tuple[int, int] | None = None,
     ) -> None:

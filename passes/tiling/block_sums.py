@@ -57,7 +57,7 @@ class BlockSums:
         return arith.SelectOp(inside, value, self._zero()).result
 
     def _present(self, x: Element, at: tuple[ir.Value, ir.Value], rows: int) -> ir.Value:
-        """An element, 0 behind the last row."""
+        """An element, 0 after the last row."""
         (i, d), last = at, constant_index(rows - 1)
         exists = arith.CmpIOp(arith.CmpIPredicate.ule, i, last).result
         return arith.SelectOp(exists, x(arith.MinUIOp(i, last).result, d), self._zero()).result

@@ -65,7 +65,7 @@ def of_heads(parts: ChunkTerms, factor: ir.Value) -> ir.Value:
 def of_channels(parts: ChunkTerms, from_state: ir.Value, apart: Mapping[int, ir.Value], factor: ir.Value) -> ir.Value:
     """[C, V]: those of a chunk whose value channels have decays; `apart` is what pairs of neighbouring blocks add, by their size.
 
-    A pair passes the positions of the later block up to its own, which the forward scan adds up, and those of the earlier one behind its
+    A pair passes the positions of the later block up to its own, which the forward scan adds up, and those of the earlier one after its
     own, which the backward one does.
     """
     block = parts.block

@@ -24,7 +24,7 @@ class ChunkGradient:
     passing: list[ir.Value] = field(default_factory=list)
 
     def keep(self, state: ir.Value, carry: ir.Value) -> None:
-        """Takes the sums over the rows of what the forward scan's state before the chunk gives to the state behind it."""
+        """Takes the sums over the rows of what the forward scan's state before the chunk gives to the state after it."""
         block, (rows, columns) = self.block, ir.RankedTensorType(state.type).shape
         place = (block.sequence.batch, block.sequence.head, self.row, constant_index(rows))
         before = build.load(self.s, *place, rows)

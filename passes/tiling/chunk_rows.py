@@ -1,6 +1,6 @@
 """Mods that multiply rows of q, k or v of a chunk: factors of states and pairs take them over, so that no tile is scaled and rounded.
 
-Those of rows of o do so, too, where o is all that the rows are used for; they scale rows of a scan with products behind its sums.
+Those of rows of o do so, too, where o is all that the rows are used for; they scale rows of a scan with products after its sums.
 """
 
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ def row_factors(block: ChunkTiles, chunk: Chunk, queries: bool) -> RowFactors:
 
 
 def result_factors(block: ChunkTiles, chunk: Chunk) -> ir.Value | None:
-    """[C]: the factors of rows of o behind all sums, where `row_factors` have none of them; None for 1."""
+    """[C]: the factors of rows of o after all sums, where `row_factors` have none of them; None for 1."""
     return _product(block, chunk, [(block.sequence.head, "attn.result")]) if _makes_products(block) else None
 
 

@@ -22,7 +22,7 @@ class Output:
     number: int = 0
 
     def memory(self) -> ir.Type:
-        """The memref of the result, behind the slots of programs that must not meet."""
+        """The memref of the result, after the slots of programs that must not meet."""
         type_ = ir.RankedTensorType(self.maker.results[self.number].type)
         return _in_memory(type_, {"store": 0, "accumulate": 1, "scatter": 3}[self.kind])
 

@@ -274,7 +274,7 @@ class KernelBuilder:
             def body(kv: ir.Value, count: ir.Value, inside: list[ir.Value], with_mask: bool) -> list[ir.Value]:
                 return block.build(step, kv, count, inside, masked=with_mask)
 
-            return listed_keys(self._lists, entries, self._range, self._block_kv, program.kv_len, known, carried, body)
+            return listed_keys(self._lists, entries, self._range, self._block_kv, program.kv_len, known, carried=carried, body=body)
         for segment in plan_segments(program.kv_len, limits, masked, classified, self._block_kv, self._whole):
             carried = self._loop(block, step, self._within(segment), carried)
         return carried

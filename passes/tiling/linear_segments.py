@@ -144,7 +144,7 @@ class _StateScan:
             build.store(last, final, batch, *here)
 
     def _next(self, state: ir.Value, added: ir.Value, segment: list[ir.Value], row: ir.Value) -> ir.Value:
-        """The state behind a segment."""
+        """The state after a segment."""
         factors = None if self._totals is None else self._factors(self._totals, segment, row)
 
         def body(i: ir.Value, j: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:

@@ -82,7 +82,7 @@ class Limits:
 
 
 def listed_keys(
-    lists: KeyLists, entries: ir.Value, span: Range, size: int, length: ir.Value, limits: Limits, carried: list[ir.Value], body: Body
+    lists: KeyLists, entries: ir.Value, span: Range, size: int, length: ir.Value, limits: Limits, *, carried: list[ir.Value], body: Body
 ) -> list[ir.Value]:
     """The loop over the keys of a list, in blocks of `size`. Of keys that are listed one by one, `body` gets the place in the list."""
     step, one = constant_index(size), constant_index(1)
@@ -109,7 +109,7 @@ def listed_keys(
 
 
 def listing_queries(
-    lists: KeyLists, back: ir.Value, span: Range, size: int, length: ir.Value, limits: Limits, carried: list[ir.Value],
+    lists: KeyLists, back: ir.Value, span: Range, size: int, length: ir.Value, limits: Limits, *, carried: list[ir.Value],
     body: Callable[[ir.Value, ir.Value, ir.Value, list[ir.Value], bool], list[ir.Value]],
 ) -> list[ir.Value]:  # fmt: skip
     """The loop over the queries that list a tile of keys, in blocks of at most `size`; `body` gets the place in the list, too."""

@@ -1,9 +1,9 @@
 """The lists of work of kernels on packed tensors: which sequence a program has, and which of its rows.
 
 A program finds no sequence by itself: the driver lists the blocks of all sequences, once for each call. Lists are [items, 4] of i32, an
-item's sequence, its first row and the one behind its last, both counted in the sequence, and a slot. Items of "rows" and "elements" are
+item's sequence, its first row and the one after its last, both counted in the sequence, and a slot. Items of "rows" and "elements" are
 programs; "pairs" have groups of items, whose beginnings are in a second list. Kernels of parts of the keys (`attn.part_list`) have
-[items, 6]: behind the first entry of partial results the keys of a part, or how many parts there are.
+[items, 6]: after the first entry of partial results the keys of a part, or how many parts there are.
 """
 
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ COLUMNS, PART_COLUMNS = 4, 6
 
 
 def item_types(grouped: bool, columns: int = COLUMNS) -> list[tuple[str, ir.Type]]:
-    """The lists that a kernel takes behind its outputs."""
+    """The lists that a kernel takes after its outputs."""
     i32, dynamic = ir.IntegerType.get_signless(32), ir.ShapedType.get_dynamic_size()
     items = ITEMS, in_memory(ir.RankedTensorType.get([dynamic, columns], i32))
     return [items, (GROUPS, in_memory(ir.RankedTensorType.get([dynamic], i32)))] if grouped else [items]
@@ -58,7 +58,7 @@ def item_of(items: ir.Value, number: ir.Value) -> Item:
 
 
 def part_of(items: ir.Value, number: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """What an item of a list of parts has behind its first entry."""
+    """What an item of a list of parts has after its first entry."""
     first, last = (read(items, [number, constant_index(column)]) for column in range(COLUMNS, PART_COLUMNS))
     return first, last
 
@@ -104,7 +104,7 @@ def span_of(packing: Packing | None, b: ir.Value, tensor: ir.Value, outer: Scala
     """Those of batch entry or sequence `b` in `tensor`; `outer` has what the function's values are in the kernel.
 
     Packed tensors that are `ragged` views have, for every row e, an entry whose last rows are those in front of e, so that the entry where
-    a sequence ends has no rows behind it: loads there give zeros, stores do nothing.
+    a sequence ends has no rows after it: loads there give zeros, stores do nothing.
     """
     if packing is None:
         return Span(b, None, memref.DimOp(tensor, constant_index(2)).result)

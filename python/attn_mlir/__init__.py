@@ -10,8 +10,7 @@ __version__ = "0.1.0"
 # The public names, by the modules that hold them; `make docs` makes __init__.pyi of these tables, for type checkers.
 # Imported on first use: most need torch, which passes and tools do not.
 _NAMES = {
-    "attn_mlir.api.ahead": "InputSpec compile_ahead",
-    "attn_mlir.api.ahead_linear": "LinearSpec",
+    "attn_mlir.api.ahead": "InputSpec LinearSpec compile_ahead",
     "attn_mlir.api.ahead_operators": "compile_operators",
     "attn_mlir.api.append": "append_kv",
     "attn_mlir.api.attention": "Attention attention",
@@ -20,9 +19,8 @@ _NAMES = {
     "attn_mlir.api.delta_rules": "delta_rule gated_delta_rule kda",
     "attn_mlir.api.dropout": "dropout_mask",
     "attn_mlir.api.engine": "AttentionEngine",
-    "attn_mlir.api.linear": "LinearAttention linear_attention",
+    "attn_mlir.api.linear": "LinearAttention linear_attention linear_attention_step",
     "attn_mlir.api.linear_engine": "LinearAttentionEngine",
-    "attn_mlir.api.linear_step": "linear_attention_step",
     "attn_mlir.api.meta": "meta_tensor",
     "attn_mlir.api.online_func": "OnlineFunc",
     "attn_mlir.api.online_rows": "Identity OnlineRetention OnlineSoftmax online_retention",

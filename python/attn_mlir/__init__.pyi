@@ -9,8 +9,8 @@ from attn_mlir.api import mods as mods
 from attn_mlir.api import recurrences as recurrences
 from attn_mlir.api import rows as rows
 from attn_mlir.api.ahead import InputSpec as InputSpec
+from attn_mlir.api.ahead import LinearSpec as LinearSpec
 from attn_mlir.api.ahead import compile_ahead as compile_ahead
-from attn_mlir.api.ahead_linear import LinearSpec as LinearSpec
 from attn_mlir.api.ahead_operators import compile_operators as compile_operators
 from attn_mlir.api.append import append_kv as append_kv
 from attn_mlir.api.attention import Attention as Attention
@@ -24,8 +24,8 @@ from attn_mlir.api.dropout import dropout_mask as dropout_mask
 from attn_mlir.api.engine import AttentionEngine as AttentionEngine
 from attn_mlir.api.linear import LinearAttention as LinearAttention
 from attn_mlir.api.linear import linear_attention as linear_attention
+from attn_mlir.api.linear import linear_attention_step as linear_attention_step
 from attn_mlir.api.linear_engine import LinearAttentionEngine as LinearAttentionEngine
-from attn_mlir.api.linear_step import linear_attention_step as linear_attention_step
 from attn_mlir.api.meta import meta_tensor as meta_tensor
 from attn_mlir.api.online_func import OnlineFunc as OnlineFunc
 from attn_mlir.api.online_rows import Identity as Identity

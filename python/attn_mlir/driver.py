@@ -173,7 +173,7 @@ def tuner_of(device: str) -> Any:
 def tuner_for(device: str) -> Callable[..., tuple[str, str]] | None:
     """The function that tunes programs for a device such as "cuda", or None where its backend has no tuner.
 
-    `tuner(texts, function, wrt, deterministic, inputs, layout, file, measure, segment)` takes the texts of a module, without and with
+    `tuner(texts, function, wrt, inputs, deterministic=, layout=, file=, measure=, segment=)` takes the texts of a module, without and with
     locations, which function of it is meant ("" for the attention itself, else a derivative as `compile_derivative` names it), and the
     arguments that it is to be fast on. It returns the texts with what it chose written into them: what the tune file `file` holds, and,
     where `measure` is true, what it measured and wrote there.
@@ -185,7 +185,7 @@ def tuner_for(device: str) -> Callable[..., tuple[str, str]] | None:
     from attn_mlir.backends.tuning.worker import Job
 
     def tune(
-        texts: tuple[str, str], function: str, wrt: Sequence[str], deterministic: bool, inputs: Sequence[Any], layout: str, file: str,
+        texts: tuple[str, str], function: str, wrt: Sequence[str], inputs: Sequence[Any], *, deterministic: bool, layout: str, file: str,
         measure: bool, segment: int = 0,
     ) -> tuple[str, str]:  # fmt: skip
         job = Job(device, function, tuple(wrt), deterministic, segment)

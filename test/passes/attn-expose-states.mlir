@@ -1,6 +1,6 @@
 // A partial result: the accumulator in f32 and the row states, as they are before the end. The rule to merge them stays.
 // RUN: attn-opt %s -p 'attn-online-rewrite,attn-expose-states' | FileCheck %s
-// RUN: attn-opt %s -p 'attn-online-rewrite,attn-expose-states,attn-dense-rows' | FileCheck %s --check-prefix=DENSE
+// RUN: attn-opt %s -p 'attn-online-rewrite,attn-expose-states,attn-recover-rows' | FileCheck %s --check-prefix=DENSE
 // RUN: attn-opt %s -p 'attn-online-rewrite,attn-expose-states{rounded=true}' | FileCheck %s --check-prefix=ROUNDED
 
 // CHECK:       func.func @attention({{.*}}) -> (tensor<?x?x?x8xf32>, tensor<?x?x?xf32>, tensor<?x?x?xf32>)

@@ -1,7 +1,7 @@
 // RUN: attn-opt %S/../Inputs/online-causal-softmax.mlir -p attn-resolve-masks | FileCheck %s
 // RUN: attn-opt %S/../Inputs/online-causal-softmax.mlir -p attn-resolve-masks,attn-resolve-masks | FileCheck %s
 
-// An online form is resolved as well. Bounds that are there already are made anew, from the mask; the size of k that the
+// An online form is resolved as well. Bounds that are there already are made again, from the mask; the size of k that the
 // function has already is used.
 
 // CHECK:       func.func @attention(%{{[^:]*}}: {{[^,]*}}, %[[K:[^:]*]]:

@@ -1,7 +1,7 @@
 // RUN: attn-opt %s -p 'attn-tile-chunks,canonicalize,cse' --split-input-file | FileCheck %s
 // RUN: attn-opt %s -p 'amd-numerics,attn-tile-chunks,canonicalize,cse' --split-input-file | FileCheck %s --check-prefix=FLUSHING
 
-// Where products flush small numbers of f16, what rounding leaves out of weights is a tile of its own.
+// Where products flush small numbers of f16, residuals of weights are a tile of their own.
 // FLUSHING:      %[[WEIGHTS:.*]] = "tile.map"(%c16, %c16)
 // FLUSHING:      %[[REST:.*]] = "tile.map"(%c16, %c16)
 // FLUSHING:        %[[ROUNDED:.*]] = arith.extf

@@ -11,10 +11,8 @@ from typing import Any
 
 import torch
 
-import attn_mlir
 from ahead_calls import OnDevice
-from attn_mlir.api.ahead import _inputs, _linear_request, _request
-from attn_mlir.api.ahead_linear import linear_form
+from attn_mlir.api.ahead import requests_of
 from attn_mlir.backends.nvidia import driver, launch
 from nvidia_fakes import BINARY, FakeCuda, fake_gpu
 
@@ -116,10 +114,7 @@ def both(
     library: Path, name: str, attention: Any, spec: Any, inputs: list[Any], deterministic: bool = False, backward: bool = True
 ) -> dict[str, tuple[list[Any], list[Any]]]:
     """The launches of each function by the library and by Python, on the same q, k, v and captures, which are in the library's order."""
-    if isinstance(attention, attn_mlir.LinearAttention):
-        request, _ = _linear_request(attention, linear_form(attention, spec), name, backward, None)
-    else:
-        request, _ = _request(attention, _inputs(attention, spec), name, backward, None)
+    request, _ = requests_of(attention, spec, None, name, backward=backward, wrt=None, deterministic=False)
     segment = request.linear.segment if request.linear else 0
     segment = segment if segment < inputs[2].shape[2] else 0
     wrt = [request.argument(i) for i in request.wrt]

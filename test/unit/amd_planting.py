@@ -14,7 +14,7 @@ from attn_mlir.backends.amd.emulation import EmulatedHipKernel, EmulationError
 from attn_mlir.backends.gpu.kernel import KernelCode
 
 _FOLDER = Path(amd.__file__).parent
-HEADERS = ("attn_amd.h", "attn_amd_chunks.h", "attn_amd_fp8.h")
+HEADERS = ("attn_amd.h", "attn_amd_weights.h", "attn_amd_chunks.h", "attn_amd_fp8.h")
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from attn_mlir.backends.amd import codegen as amd
 from attn_mlir.backends.amd import pipeline as amd_pipeline
 from attn_mlir.backends.amd.clang import find_host_clang
 from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu.compiled_kernels import outlined
 from attn_mlir.backends.gpu.kernel import KernelCode
-from attn_mlir.backends.gpu.units import outlined
 from attn_mlir.backends.host import read_host
 from attn_mlir.backends.nvidia import codegen as nvidia
 from attn_mlir.backends.nvidia import pipeline as nvidia_pipeline

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from attn_mlir.api.linear_call import arguments, find
+from attn_mlir.api.call import linear_arguments
 from attn_mlir.api.linear_inputs import check_linear
+from attn_mlir.api.options import call_form
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.reference import evaluate
@@ -132,9 +133,8 @@ def gradients(case: LinearCase, pipeline: str) -> list[tuple[str, float]]:
     """How far each gradient, derived and run through `pipeline`, is from autograd's, relative to its size."""
     x = case.given
     call = check_linear(x["q"], x["k"], x["v"], x.get("decay"), x.get("initial_state"), _offsets(case), "bhsd")
-    form = ("f64", K, V, 1.0, call.decay_form, call.given["initial_state"] is not None, True, call.offsets, None)
-    entry, scan = find(case.mods, form, None)
-    q, k, captures = arguments(entry.traced, call, entry.captures(scan, 0.0))
+    entry, scan = call_form(call, 1.0, True, None).find((*case.mods, None), None)
+    q, k, captures = linear_arguments(entry.traced, call, entry.captures(scan, 0.0))
     inputs = [q, k, call.v, *captures]
     o, state = reference(**case.given, **dict(zip((*MODS, "skip_mod"), case.mods, strict=True)), cu_seqlens=case.bounds)
     weights = [randn(11, *o.shape), randn(12, *state.shape)]

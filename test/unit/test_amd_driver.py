@@ -13,9 +13,9 @@ from attn_mlir.backends import backend_for
 from attn_mlir.backends.amd import clang, hip, launch
 from attn_mlir.backends.amd.compile import HipBinary, compile_code, parse_log
 from attn_mlir.backends.amd.launch import HipLauncher, readable
+from attn_mlir.backends.gpu.compiled_kernels import GpuKernel
 from attn_mlir.backends.gpu.kernel import KernelCode, KernelParameter
 from attn_mlir.backends.gpu.packing import PackedArguments, grid_of, values_of
-from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.backends.host import KernelGrid
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 
@@ -27,11 +27,11 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATTN_MLIR_CACHE", str(tmp_path))
 
 
-def unit(code: KernelCode) -> Unit:
-    return Unit(KernelGrid(code.name, 128, "rows", 0, ("store", "store"), ((), ()), False), code, {}, ("f16", "f32"))
+def unit(code: KernelCode) -> GpuKernel:
+    return GpuKernel(KernelGrid(code.name, 128, "rows", 0, ("store", "store"), ((), ()), False), code, {}, ("f16", "f32"))
 
 
-def small(*parameters: KernelParameter) -> Unit:
+def small(*parameters: KernelParameter) -> GpuKernel:
     return unit(KernelCode("f", "f", "", parameters, 64, 0, language="hip", arch="gfx90a", flags=()))
 
 

@@ -28,7 +28,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     segments.clear()
 
     def tune(
-        texts: Any, function: str, wrt: Any, deterministic: bool, inputs: Any, layout: str, file: str, measure: bool, segment: int
+        texts: Any, function: str, wrt: Any, inputs: Any, *, deterministic: bool, layout: str, file: str, measure: bool, segment: int
     ) -> Any:
         calls.append({"function": function, "wrt": wrt, "inputs": len(inputs), "layout": layout, "file": file, "measure": measure})
         segments.append(segment)

@@ -180,7 +180,7 @@ def test_programs_run_without_the_bindings_of_mlir() -> None:
     """Benchmarks that compile here run on machines with torch and the driver alone."""
     lines = (
         "import dropout_variants, sys; dropout_variants._prepare()",
-        "from attn_mlir.backends.nvidia.program import NvidiaLaunchPlan; from attn_mlir.backends.nvidia.units import unpack",
+        "from attn_mlir.backends.nvidia.program import NvidiaLaunchPlan; from attn_mlir.backends.nvidia.compiled_kernels import unpack",
         "assert not any(name.startswith(('torch_mlir', 'mlir.')) for name in sys.modules)",
     )
     subprocess.run([sys.executable, "-c", "\n".join(lines)], cwd=BENCHMARKS, check=True)

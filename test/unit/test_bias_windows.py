@@ -57,7 +57,7 @@ KINDS: dict[str, tuple[Make, Score]] = {
 
 
 def wanted(tensors: list[torch.Tensor], captures: list[torch.Tensor], score: Score, mask: Any) -> torch.Tensor:
-    """Softmax attention of doubles; rows without keys give 0."""
+    """Softmax attention of doubles; fully masked rows give 0."""
     q, k, v = tensors
     group = q.shape[1] // k.shape[1]
     k, v = (x.repeat_interleave(group, 1) for x in (k, v))

@@ -25,7 +25,7 @@ def _plan(mask: Read, *captures: Any) -> ReadPlan:
 
 
 def _check(plan: ReadPlan, *captures: Any, heads: int = 4, sq: int = 10, skv: int = 12, batch: int = 2) -> None:
-    plan.check(batch, heads, heads, sq, skv, 8, 8, captures)
+    plan.check((batch, heads, heads, sq, skv, 8, 8), captures)
 
 
 def _table(*shape: int) -> torch.Tensor:
@@ -34,10 +34,10 @@ def _table(*shape: int) -> torch.Tensor:
 
 def test_the_message_names_tensor_dimension_range_and_size() -> None:
     plan = make_plan(ALIBI.read_text())
-    plan.check(1, 4, 4, 10, 10, 64, 64, [torch.zeros(4)])
+    plan.check((1, 4, 4, 10, 10, 64, 64), [torch.zeros(4)])
     expected = "captured tensor 'slopes' has size 4 in dimension 0, but is read at h, which runs over 0..7."
     with pytest.raises(ArgumentError, match=f"^{re.escape(expected)}$"):
-        plan.check(1, 8, 8, 10, 10, 64, 64, [torch.zeros(4)])
+        plan.check((1, 8, 8, 10, 10, 64, 64), [torch.zeros(4)])
 
 
 @pytest.mark.parametrize(
@@ -91,12 +91,12 @@ func.func @attention(%q: tensor<?x?x?x8xf32>, %k: tensor<?x?x?x8xf32>, %v: tenso
 
 def test_negative_indices_wrap_once_and_scalars_count() -> None:
     plan = make_plan(WRAPPED)
-    plan.check(1, 8, 2, 5, 5, 8, 8, [torch.zeros(4), 4])
-    plan.check(1, 8, 2, 5, 5, 8, 8, [torch.zeros(4), -2])
+    plan.check((1, 8, 2, 5, 5, 8, 8), [torch.zeros(4), 4])
+    plan.check((1, 8, 2, 5, 5, 8, 8), [torch.zeros(4), -2])
     with pytest.raises(ArgumentError, match=r"'bias' has size 4 .* read at h_kv - shift, which runs over -5\.\.-4\.$"):
-        plan.check(1, 8, 2, 5, 5, 8, 8, [torch.zeros(4), 5])
+        plan.check((1, 8, 2, 5, 5, 8, 8), [torch.zeros(4), 5])
     with pytest.raises(ArgumentError, match=r"runs over 3\.\.4"):
-        plan.check(1, 8, 2, 5, 5, 8, 8, [torch.zeros(4), -3])
+        plan.check((1, 8, 2, 5, 5, 8, 8), [torch.zeros(4), -3])
 
 
 def test_indices_from_data() -> None:
@@ -104,24 +104,24 @@ def test_indices_from_data() -> None:
     assert plan.has_data_checks
     ids = torch.arange(10) % 4
     sizes = (1, 1, 1, 10, 10, 8, 8)
-    plan.check(*sizes, [_table(5), ids])
-    plan.check_data(*sizes, [_table(5), ids])
+    plan.check(sizes, [_table(5), ids])
+    plan.check_data(sizes, [_table(5), ids])
     ids[7] = 4
     with pytest.raises(ArgumentError, match=r"read at other\[q_idx\] \+ 1, which with these elements runs over 1\.\.5"):
-        plan.check_data(*sizes, [_table(5), ids])
-    plan.check_data(1, 1, 1, 7, 10, 8, 8, [_table(5), ids])  # rows stop before the bad element
+        plan.check_data(sizes, [_table(5), ids])
+    plan.check_data((1, 1, 1, 7, 10, 8, 8), [_table(5), ids])  # rows stop before the bad element
 
 
 def test_an_index_of_unknown_range_must_be_clamped() -> None:
     computed = "%n = arith.fptosi %x : f32 to i64\n      %i = arith.index_cast %n : i64 to index"
     text = WRAPPED.replace("%i = arith.subi %h_kv, %shift : index", computed)
     with pytest.raises(ArgumentError, match=r"whose range is not known; bound it with \.clamp\(0, 3\)"):
-        make_plan(text).check(1, 1, 1, 5, 5, 8, 8, [torch.zeros(4), 0])
+        make_plan(text).check((1, 1, 1, 5, 5, 8, 8), [torch.zeros(4), 0])
 
 
 def test_nothing_is_read_without_rows_or_keys() -> None:
     plan = _plan(lambda b, h, q, k, t: t[q - 3] == 0, _table(0))
-    plan.check(1, 1, 1, 0, 5, 8, 8, [_table(0)])
+    plan.check((1, 1, 1, 0, 5, 8, 8), [_table(0)])
 
 
 def test_plans_are_exact_on_random_affine_reads() -> None:

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import attn_mlir
-from attn_mlir.api.linear_call import arguments, find
+from attn_mlir.api.call import linear_arguments
 from attn_mlir.api.linear_inputs import check_linear
+from attn_mlir.api.options import call_form
 from attn_mlir.errors import ArgumentError, AttnError, TraceError, UnsupportedError
 from attn_mlir.frontend.linear import LinearDefinition, trace_linear
 from linear_reference import error, reference
@@ -32,9 +33,8 @@ def evaluated(mods: tuple[Any, ...] = NO_MODS, q: Any = Q, k: Any = KEYS, v: Any
     """o and the final state, as the float64 evaluator computes the traced IR."""
     layout, cu_seqlens = options.get("layout", "bhsd"), options.get("cu_seqlens")
     call = check_linear(q, k, v, options.get("decay"), options.get("initial_state"), cu_seqlens, layout)
-    form = ("f64", K, V, options.get("scale", 1.0), call.decay_form, call.given["initial_state"] is not None, True, call.offsets, None)
-    entry, scan = find(mods, form, None)
-    q, k, captures = arguments(entry.traced, call, entry.captures(scan, 0.0))
+    entry, scan = call_form(call, options.get("scale", 1.0), True, None).find((*mods, None), None)
+    q, k, captures = linear_arguments(entry.traced, call, entry.captures(scan, 0.0))
     return evaluate_text(entry.traced.text, q, k, call.v, captures)
 
 

@@ -60,8 +60,8 @@ def test_traced_mask(mask: Callable[..., Any]) -> None:
     traced = trace(Definition(lambda s: s, mask_mod=mask, scale=1.0), Inputs("f32", 8, 8))
     captures = [CAPTURES[captured.name] for captured in traced.captures]
     plan = make_plan(traced.text)
-    plan.check(1, 1, 1, LENGTH, LENGTH, 8, 8, captures)
-    plan.check_data(1, 1, 1, LENGTH, LENGTH, 8, 8, captures)
+    plan.check((1, 1, 1, LENGTH, LENGTH, 8, 8), captures)
+    plan.check_data((1, 1, 1, LENGTH, LENGTH, 8, 8), captures)
     context = loaded_context()
     with context:
         module = ir.Module.parse(traced.text)

@@ -42,7 +42,7 @@ def derived(text: str, functions: str, maker: InputMaker) -> Iterator[Derivative
     """A program with its derivatives, in float64."""
     with parsed(promoted(text)) as module:
         original = ir.Module.parse(str(module))
-        Pipeline.parse(f"attn-simplify,attn-dense-rows,attn-differentiate{{functions={functions}}}", registry()).run(module)
+        Pipeline.parse(f"attn-simplify,attn-recover-rows,attn-differentiate{{functions={functions}}}", registry()).run(module)
         wrt = inputs_with_gradient(module, original, "attention_bwd", [])
         yield DerivativePoint(module, original, "attention", maker.make(original), wrt)
 

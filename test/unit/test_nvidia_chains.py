@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from attn_mlir.backends.nvidia import cuda, driver, program
-from attn_mlir.backends.nvidia.chains import Chain
+from attn_mlir.backends.nvidia.repeated_kernels import Chain
 from attn_mlir.backends.nvidia.workspace import ALIGNMENT, Workspace
 from nvidia_fakes import BINARY, FakeCuda, fake_gpu, heads, parameter, set_apart
 

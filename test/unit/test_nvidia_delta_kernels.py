@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from attn_mlir.backends.gpu import attributes
-from attn_mlir.backends.gpu.units import outlined
+from attn_mlir.backends.gpu.compiled_kernels import outlined
 from attn_mlir.backends.host import Host, read_host
 from attn_mlir.backends.nvidia import codegen, pipeline, tilelang
 from attn_mlir.backends.nvidia.compile import compile_code

@@ -12,10 +12,10 @@ import torch
 
 from attn_mlir import driver
 from attn_mlir.backends import disk_cache
+from attn_mlir.backends.gpu.compiled_kernels import GpuKernel
 from attn_mlir.backends.gpu.kernel import KernelCode, KernelParameter
-from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.backends.host import Argument, Host, HostStep, StepResult
-from attn_mlir.backends.nvidia import codegen, cuda, pipeline, units
+from attn_mlir.backends.nvidia import codegen, compiled_kernels, cuda, pipeline
 from attn_mlir.backends.nvidia import compile as nvcc
 from attn_mlir.backends.nvidia import driver as nvidia
 from attn_mlir.backends.nvidia.program import NvidiaLaunchPlan
@@ -170,15 +170,15 @@ def test_the_disk_cache_holds_whole_programs(gpu: FakeCuda, compiled: None, monk
 
 
 def test_what_is_kept_of_a_program() -> None:
-    unit = Unit(kernel(), code(KernelParameter("descriptor", 0, box=(64, 8))), {"emitter": "hopper", "block": 3}, ("f16",))
+    unit = GpuKernel(kernel(), code(KernelParameter("descriptor", 0, box=(64, 8))), {"emitter": "hopper", "block": 3}, ("f16",))
     host = Host(
         "f",
         (Argument("f16", (-1, -1, -1, 64)),),
         (HostStep("f", (0,), (StepResult(like(0, 4), Argument("f16", (-1, -1, -1, 64))),)),),
         (1,),
     )
-    data, fields = units.pack(host, {"f": unit}, {"f": BINARY})
-    assert units.unpack(data, json.loads(json.dumps(fields))) == (host, {"f": unit}, {"f": BINARY})
+    data, fields = compiled_kernels.pack(host, {"f": unit}, {"f": BINARY})
+    assert compiled_kernels.unpack(data, json.loads(json.dumps(fields))) == (host, {"f": unit}, {"f": BINARY})
 
 
 def backward(kind: str, schedule: dict[str, Any], disjoint: tuple[bool, ...] = (), columns: int = 64) -> NvidiaLaunchPlan:
@@ -187,7 +187,7 @@ def backward(kind: str, schedule: dict[str, Any], disjoint: tuple[bool, ...] = (
     result = StepResult(like(0, 4), dataclasses.replace(head, element="f32")) if kind == "accumulate" else StepResult(like(2, 1), table)
     host = Host("f", (head, head, table), (HostStep("f", (0, 1, 2), (result,)),), (3,))
     parameters = (KernelParameter("pointer", 3), *(KernelParameter("stride", 3, dim) for dim in range(4)), KernelParameter("scalar", 4))
-    unit = Unit(kernel("pairs", 1, (kind,), disjoint=(disjoint,)), code(*parameters), schedule, ("f32",))
+    unit = GpuKernel(kernel("pairs", 1, (kind,), disjoint=(disjoint,)), code(*parameters), schedule, ("f32",))
     return NvidiaLaunchPlan("", "", {}, host, {"f": unit}, {"f": BINARY})
 
 
@@ -225,7 +225,7 @@ def test_rows_that_the_copy_engine_cannot_write(gpu: FakeCuda) -> None:
     """100 columns of f16 are no multiple of 16 bytes: the kernel writes to padded rows, which are then copied."""
     head = Argument("f16", (-1, -1, -1, 100))
     host = Host("f", (head, head), (HostStep("f", (0, 1), (StepResult(like(0, 4), head),)),), (2,))
-    unit = Unit(kernel(), code(KernelParameter("descriptor", 2, box=(64, 64)), KernelParameter("stride", 2, 2)), {}, ("f16",))
+    unit = GpuKernel(kernel(), code(KernelParameter("descriptor", 2, box=(64, 64)), KernelParameter("stride", 2, 2)), {}, ("f16",))
     program = NvidiaLaunchPlan("", "", {}, host, {"f": unit}, {"f": BINARY})
     for layout, strides in (("bhsd", (4000, 2000, 100, 1)), ("bshd", (4000, 100, 200, 1))):
         (result,) = program.run([heads(1, 2, 20, 100), heads(1, 2, 20, 100)], layout)
@@ -241,7 +241,7 @@ def test_long_sequences_have_kernels_of_their_own(gpu: FakeCuda) -> None:
     def program(block: int, **schedule: int) -> NvidiaLaunchPlan:
         parameters = (KernelParameter("descriptor", 2, box=(64, 64)),)
         return NvidiaLaunchPlan(
-            "", "", {}, host, {"f": Unit(kernel(), code(*parameters), {"block": block, **schedule}, ("f16",))}, {"f": BINARY}
+            "", "", {}, host, {"f": GpuKernel(kernel(), code(*parameters), {"block": block, **schedule}, ("f16",))}, {"f": BINARY}
         )
 
     short, long, asked = program(1, longer=100), program(2), []

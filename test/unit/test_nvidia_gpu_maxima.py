@@ -101,7 +101,7 @@ def test_lengths_and_rows_without_keys(lengths: tuple[int, int], mask: str) -> N
     compare(ramp(lengths, torch.float16, 1.0, -0.11, (6, 2)), mask)
 
 
-@pytest.mark.parametrize("choices", [{"optimistic": 1}, {"optimistic": 1, "sums": "product"}, {"sums": "product"}], ids=str)
+@pytest.mark.parametrize("choices", [{"lazy_rescale": 1}, {"lazy_rescale": 1, "sums": "product"}, {"sums": "product"}], ids=str)
 @pytest.mark.parametrize("mask", ["full", "causal"])
 def test_with_a_score_mod(mask: str, choices: dict[str, Any]) -> None:
     slopes = torch.tensor([-0.3, -0.01, 0.05, 0.25], device="cuda")
@@ -109,19 +109,19 @@ def test_with_a_score_mod(mask: str, choices: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "choices", [{"align": "start"}, {"skip": 1, "partial": "warpgroup"}, {"optimistic": 0}, {"sums": "own"}, {"block_q": 128}], ids=str
+    "choices", [{"align": "start"}, {"skip": 1, "partial": "warpgroup"}, {"lazy_rescale": 0}, {"sums": "own"}, {"block_q": 128}], ids=str
 )
 @pytest.mark.parametrize("lengths", [(1, 300), (1000, 1000), (129, 700), (700, 129)], ids=str)
 def test_each_saving_alone(lengths: tuple[int, int], choices: dict[str, Any]) -> None:
     compare(ramp(lengths, torch.float16, 1.0, -0.11), "causal", **choices)
 
 
-LONG = {"flow": "each", "optimistic": 1, "block_kv": 192, "consumer_registers": 240, "producer_registers": 24}
+LONG = {"flow": "each", "lazy_rescale": 1, "block_kv": 192, "consumer_registers": 240, "producer_registers": 24}
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("choices", [{"optimistic": 1}, LONG], ids=["flat", "each"])
+@pytest.mark.parametrize("choices", [{"lazy_rescale": 1}, LONG], ids=["flat", "each"])
 def test_wide_heads_keep_old_maxima(choices: dict[str, Any], mask: str, dtype: torch.dtype) -> None:
     """128 columns: maxima that stay, move now and then, move in every block, and come last."""
     for slope in (0.0, -0.05, -0.12, -1.0):

@@ -42,7 +42,7 @@ def kept(step: KvStep) -> Needed | None:
 
 
 @pytest.mark.parametrize(
-    ("name", "optimistic", "sums"),
+    ("name", "lazy_rescale", "sums"),
     [
         ("causal-softmax", True, True),
         ("plain-softmax", True, True),
@@ -55,8 +55,8 @@ def kept(step: KvStep) -> Needed | None:
         ("entropy", False, True),
     ],
 )
-def test_which_programs(name: str, optimistic: bool, sums: bool) -> None:
-    assert with_steps(name, lambda _, steps: any(kept(step) is not None for step in steps)) == optimistic
+def test_which_programs(name: str, lazy_rescale: bool, sums: bool) -> None:
+    assert with_steps(name, lambda _, steps: any(kept(step) is not None for step in steps)) == lazy_rescale
     assert with_steps(name, lambda _, steps: sum_by_product(steps) is not None) == sums
 
 
@@ -95,7 +95,7 @@ def test_which_warpgroups_may_skip(name: str, able: bool) -> None:
 @pytest.mark.parametrize(
     ("name", "choices"),
     [
-        ("sigmoid-causal", {"optimistic": 1}),
+        ("sigmoid-causal", {"lazy_rescale": 1}),
         ("retention", {"sums": "product"}),
         ("plain-softmax", {"align": "end"}),
         ("plain-softmax", {"partial": "warpgroup"}),
@@ -110,12 +110,12 @@ def test_others_are_refused(name: str, choices: dict[str, int | str]) -> None:
 
 @pytest.mark.parametrize(
     "choices",
-    [{"align": "start"}, {"skip": 1}, {"partial": "warpgroup"}, {"sums": "own"}, {"optimistic": 0}, {"block_q": 128, "optimistic": 1}],
+    [{"align": "start"}, {"skip": 1}, {"partial": "warpgroup"}, {"sums": "own"}, {"lazy_rescale": 0}, {"block_q": 128, "lazy_rescale": 1}],
     ids=str,
 )
 def test_savings_compile_alone(choices: dict[str, int | str]) -> None:
     source = compiled_source("causal-softmax", choices)
-    assert ("any_reaches<0x7400>(packed)" in source) == (choices.get("optimistic") != 0)
+    assert ("any_reaches<0x7400>(packed)" in source) == (choices.get("lazy_rescale") != 0)
     assert ("shared + kOnes" in source) == ("sums" not in choices and "block_q" not in choices)
     assert ("int skipped" in source) == ("skip" in choices)
     assert ("own_end" in source) == ("skip" in choices or "partial" in choices)
@@ -130,11 +130,11 @@ def compiled_source(name: str, choices: dict[str, int | str]) -> str:
 def test_other_scores_keep_their_registers() -> None:
     """Bias and positions need registers of their own: with three warpgroups such programs search for their maxima unless asked not to."""
     assert "any_reaches<0x7400>(packed)" not in emit(program("bias")).source
-    assert "any_reaches<0x7400>(packed)" in emit(program("bias"), optimistic=1).source
+    assert "any_reaches<0x7400>(packed)" in emit(program("bias"), lazy_rescale=1).source
 
 
 @pytest.mark.parametrize(
-    ("name", "optimistic", "queries"),
+    ("name", "lazy_rescale", "queries"),
     [
         ("causal-softmax", 1, "registers"),
         ("softcap", 1, "shared"),  # its score function takes the registers
@@ -143,9 +143,9 @@ def test_other_scores_keep_their_registers() -> None:
         ("sigmoid-causal", 0, "shared"),
     ],
 )
-def test_wide_heads_keep_maxima_where_registers_suffice(name: str, optimistic: int, queries: str) -> None:
+def test_wide_heads_keep_maxima_where_registers_suffice(name: str, lazy_rescale: int, queries: str) -> None:
     code = emit(program(name, 128))
-    assert ("attn::any_reaches" in code.source.rpartition("} // namespace attn")[2]) == bool(optimistic)
+    assert ("attn::any_reaches" in code.source.rpartition("} // namespace attn")[2]) == bool(lazy_rescale)
     assert ("load_queries();" in code.source) == (queries == "registers")
     if name in ("softcap", "alibi-causal-softmax"):  # causal-softmax and others: test_bar_shapes_spill_nothing
         assert compiled(code).spills == 0
@@ -157,7 +157,7 @@ def test_the_loop_inside_a_program_keeps_maxima() -> None:
     assert long.count("attn::any_reaches<0x7400>(packed)") == 1
     assert "attn::scores_of_warp<128, false>(s_3, shared + kQ" in long
     assert "any_reaches<0x7400>(packed)" not in emit(program("plain-softmax"), flow="each").source
-    assert "any_reaches<0x7400>(packed)" in emit(program("plain-softmax"), flow="each", optimistic=1).source
+    assert "any_reaches<0x7400>(packed)" in emit(program("plain-softmax"), flow="each", lazy_rescale=1).source
 
 
 def test_columns_beside_an_operand() -> None:

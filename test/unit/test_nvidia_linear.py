@@ -78,13 +78,13 @@ def test_decays_of_channels_print(direction: str, channels: str) -> None:
     assert 'prefix = T.alloc_shared((32, 64), "float32")' in text
 
 
-@pytest.mark.parametrize(("element", "lifted"), [("f16", 1), ("bf16", 0)])
-def test_what_rounding_leaves_is_multiplied_lifted(element: str, lifted: int) -> None:
+@pytest.mark.parametrize(("element", "scaled"), [("f16", 1), ("bf16", 0)])
+def test_residuals_are_multiplied_scaled(element: str, scaled: int) -> None:
     """Of the state, of what enters it, and of v times weights: 2^11 times as large as it is, where f16 would have few digits of it left."""
     program = Linear(chunk=32, channels="value", state="vk", direction="backward", factor=True, interval=64, k=64, v=64, element=element)
     with scan(program) as kernel:
         text = program_of(kernel).text
-    assert text.count('* 2048.0, "float16")') == text.count("] * 2048.0\n") == text.count(f"] * {1 / 2048}\n") == 3 * lifted
+    assert text.count('* 2048.0, "float16")') == text.count("] * 2048.0\n") == text.count(f"] * {1 / 2048}\n") == 3 * scaled
 
 
 def test_tiles_that_are_multiplied_once_share_memory() -> None:

@@ -36,7 +36,7 @@ def kernels(
     text = text.replace("x32xf32", f"x{head if value is None else value}x{element}").replace("x64xf32", f"x{head}x{element}")
     context = loaded_context()
     module = ir.Module.parse(text, context)
-    outline = f"attn-simplify,attn-dense-rows,attn-differentiate{{functions={function} wrt={wrt} only=true}},attn-simplify,attn-outline"
+    outline = f"attn-simplify,attn-recover-rows,attn-differentiate{{functions={function} wrt={wrt} only=true}},attn-simplify,attn-outline"
     Pipeline.parse(f"{outline}{{keep-hosts=false}}", registry()).run(module)
     with context:
         functions = find_all(module.operation, "func.func")

@@ -10,17 +10,16 @@ import attn_mlir
 from amd_tools import needs_host_clang
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import SCHEDULE
+from attn_mlir.backends.gpu.compiled_kernels import GpuKernel, read_unit
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.outputs import outputs_of
 from attn_mlir.backends.gpu.packed import arguments_of
 from attn_mlir.backends.gpu.program import GpuLaunchPlan
 from attn_mlir.backends.gpu.scheduled import scheduled
-from attn_mlir.backends.gpu.units import Unit, read_unit
 from attn_mlir.backends.host import HostStep
-from attn_mlir.backends.nvidia import codegen, pipeline
+from attn_mlir.backends.nvidia import codegen, pipeline, thresholds
+from attn_mlir.backends.nvidia.compiled_kernels import round_results
 from attn_mlir.backends.nvidia.emulation import driver
-from attn_mlir.backends.nvidia.passes import choose_intervals
-from attn_mlir.backends.nvidia.units import round_results
 from attn_mlir.backends.program import ResultShapes, RunPlan, function_named, reported
 from attn_mlir.backends.segments import DeviceModel
 from attn_mlir.dialects import load_all, loaded
@@ -67,7 +66,7 @@ class ScanPlan(GpuLaunchPlan):
             each.seen.copy_(found)
         return [each.result() for each in memory]
 
-    def _compare(self, name: str, unit: Unit, arguments: Sequence[Any], outputs: list[torch.Tensor]) -> None:
+    def _compare(self, name: str, unit: GpuKernel, arguments: Sequence[Any], outputs: list[torch.Tensor]) -> None:
         """Both orders of threads give the same bits."""
         if name not in self.compiled:
             self.compiled[name] = HostScan(unit.code)
@@ -96,7 +95,7 @@ class ScanPlan(GpuLaunchPlan):
 def compiled(source: str, name: str, prepare: str, choices: attributes.Fields) -> ScanPlan:
     """As `emulation.driver` compiles programs."""
     texts: dict[str, str] = {}
-    units: dict[str, Unit] = {}
+    units: dict[str, GpuKernel] = {}
     with reported(), loaded() as context:
         module, host = scheduled(context, source, name, prepare, {**choices, "arch": "sm_90a"}, pipeline.KERNEL, "NVIDIA", wide=True)
         round_results(module, host)
@@ -189,6 +188,6 @@ def test_packed_sequences() -> None:
 def test_gradients_start_from_kept_states(channels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments of 64 positions, as those of 512 are."""
     monkeypatch.setattr(delta_apart, "_SEGMENT", 64)
-    monkeypatch.setattr(choose_intervals, "_INTERVAL", 64)
+    monkeypatch.setattr(thresholds, "STATE_INTERVAL", 64)
     monkeypatch.setattr(differentiate, "usual_interval", lambda *given: 64)
     errors_of(narrow(inputs(130, heads=1, of_k=1, dims=(64, 64), channels=channels), torch.bfloat16), torch.bfloat16, {})

@@ -39,7 +39,7 @@ def prepare(function: str, wrt: str) -> str:
     """The pipeline to the tile dialect: of the attention itself, or of a derivative."""
     if function == "attention":
         return f"attn-simplify,{KERNEL}"
-    derive = f"attn-dense-rows,attn-differentiate{{functions={function} wrt={wrt} only=true}}"
+    derive = f"attn-recover-rows,attn-differentiate{{functions={function} wrt={wrt} only=true}}"
     return f"attn-simplify,{derive},attn-simplify,attn-outline{{keep-hosts=false}},{KERNEL}"
 
 

@@ -88,6 +88,12 @@ def test_a_tune_file_keeps_what_was_found(tmp_path: Any) -> None:
     assert entry["kernel"] == "attention" and entry["length"] == 4096 and entry["versions"] == {"torch": "2.11"}
 
 
+def test_choices_of_older_files_are_called_as_today(tmp_path: Any) -> None:
+    path = tmp_path / "tune.json"
+    TuneFile(path).add(KEY, {"block_q": 64, "residents": 2, "optimistic": 1})
+    assert TuneFile(path).find(KEY) == {"block_q": 64, "occupancy": 2, "lazy_rescale": 1}
+
+
 def test_two_writers_keep_each_others_entries(tmp_path: Any) -> None:
     path = tmp_path / "tune.json"
     first, second = TuneFile(path), TuneFile(path)

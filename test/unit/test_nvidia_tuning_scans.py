@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from attn_mlir import LinearAttention, linear_attention
-from attn_mlir.api.linear_call import find
+from attn_mlir.api.options import RecurrenceForm
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.nvidia.target import AMPERE, HOPPER
@@ -35,7 +35,7 @@ GRADIENT = NvidiaScanFacts(128, 128, 64, 512, 0, channels=False, plain=True, fac
 
 def traced(element: str = "f16", keys: int = 128, values: int = 128, decay: str = "step") -> str:
     """A linear attention with log decays."""
-    return find((None, None, None, None, None), (element, keys, values, 1.0, decay, False, False, "", None), None)[0].traced.text
+    return RecurrenceForm(element, keys, values, 1.0, decay).find((None,) * 6, None)[0].traced.text
 
 
 def kernels(text: str, job: Job, length: int = 4096) -> list[Tunable]:
@@ -110,9 +110,9 @@ def test_what_does_not_fit_is_thrown_out() -> None:
         return scan_cost(facts, choices, HOPPER, WORK).problem
 
     assert "shared memory: " in problem(GRADIENT, emitter="tilelang", block_q=128, block_kv=128)
-    assert "programs find no place" in problem(FORWARD, emitter="hopper", block_kv=128, residents=3)
+    assert "programs find no place" in problem(FORWARD, emitter="hopper", block_kv=128, occupancy=3)
     assert "registers: about 320" in problem(FORWARD, emitter="tilelang", block_q=32, block_kv=128, threads=64)
-    assert not problem(FORWARD, emitter="hopper", block_kv=64, residents=2)
+    assert not problem(FORWARD, emitter="hopper", block_kv=64, occupancy=2)
 
 
 def test_needs_are_near_those_of_the_kernel() -> None:
@@ -128,7 +128,7 @@ def test_choices_reach_chunks_columns_and_the_emitter() -> None:
     assert (untuned["emitter"], untuned["block_q"], untuned["block_kv"]) == ("hopper", 64, 128)
     chosen: Fields = {"emitter": "tilelang", "block_q": 32, "block_kv": 64, "stages": 1, "threads": 128}
     assert schedule(with_choices(text, {"attention": chosen})).items() >= chosen.items()
-    chosen = {"emitter": "hopper", "block_q": 64, "block_kv": 64, "residents": 1, "stages": 3}
+    chosen = {"emitter": "hopper", "block_q": 64, "block_kv": 64, "occupancy": 1, "stages": 3}
     assert schedule(with_choices(text, {"attention": chosen})).items() >= chosen.items()
 
 
@@ -160,17 +160,17 @@ def test_every_scan_of_the_backward_is_tuned(tmp_path: Any) -> None:
     path = tmp_path / "tune.json"
     names = [kernel.name for kernel in kernels(traced(), BACKWARD)]
 
-    def residents(choices: Fields) -> float:
-        return 1.0 - 0.1 * (choices["block_kv"] == 64) - 0.1 * (choices.get("residents") == 2)
+    def occupancy(choices: Fields) -> float:
+        return 1.0 - 0.1 * (choices["block_kv"] == 64) - 0.1 * (choices.get("occupancy") == 2)
 
     def problem(choices: Fields) -> str:
         return "nvcc rejects it" if choices.get("emitter") == "tilelang" else ""
 
     with pytest.warns(UserWarning, match=r"could compare few schedules: .* x nvcc rejects it") as said:
-        found = tuned(FakeBench(residents, problem), BACKWARD, str(path))
+        found = tuned(FakeBench(occupancy, problem), BACKWARD, str(path))
     assert len(said) == len(names)
     assert sorted(found) == sorted(names)
-    assert all((choices["emitter"], choices["block_kv"], choices["residents"]) == ("hopper", 64, 2) for choices in found.values())
+    assert all((choices["emitter"], choices["block_kv"], choices["occupancy"]) == ("hopper", 64, 2) for choices in found.values())
     entries = json.loads(path.read_text())["entries"].values()
     assert sorted(entry["kernel"] for entry in entries) == sorted(names)
     assert all(entry["reasons"]["nvcc rejects it"] > 0 for entry in entries)
@@ -184,7 +184,7 @@ def test_delta_rules_are_made_by_warps() -> None:
     best = min(found, key=lambda each: scan_cost(DELTA, each, HOPPER, work).cycles)
     assert (best["block_q"], best["block_kv"]) == (64, 64)
     changed = space.refined_scan(DELTA, HOPPER, work, best)
-    assert {"residents", "stages", "warps"} == {name for each in changed for name in each.keys() - best.keys()}
+    assert {"occupancy", "stages", "warps"} == {name for each in changed for name in each.keys() - best.keys()}
     odd = dataclasses.replace(DELTA, values=48)
     assert {each["emitter"] for each in space.scan_space(odd, HOPPER)} <= {"tilelang"}
 

@@ -10,7 +10,7 @@ from amd_tools import needs_host_clang
 from attn_mlir import Attention, attention, masks
 from attn_mlir.backends.gpu import outputs
 from attn_mlir.backends.nvidia import driver, pipeline
-from attn_mlir.backends.nvidia.units import describe
+from attn_mlir.backends.nvidia.compiled_kernels import describe
 from attn_mlir.backends.program import OUTLINE, prepare_derivative
 from attn_mlir.frontend.emit import Inputs
 from generated_code import complaints

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from attn_mlir.backends.gpu import units
+from attn_mlir.backends.gpu import compiled_kernels
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia import driver as nvidia
 from attn_mlir.backends.nvidia import tilelang
@@ -93,7 +93,7 @@ def test_wide_heads_are_fast(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_kept_on_disk_warns_again() -> None:
     first = nvidia.compile_derivative(traced(causal, columns=36).text, "bwd", ("q", "k", "v"))
     assert list(first.slow.values()) == ["made by 'tilelang', not by 'hopper': head dimensions are multiples of 8, got 36"]
-    _, kept = units.unpack(*units.pack(first.host, first.units))
+    _, kept = compiled_kernels.unpack(*compiled_kernels.pack(first.host, first.units))
     assert {name: unit.schedule.get("slow") for name, unit in kept.items() if "slow" in unit.schedule} == first.slow
     assert "slow: made by" in first.explain()
 

@@ -34,7 +34,7 @@ def test_retention_takes_its_divisor_as_a_constant() -> None:
 
 
 def test_the_documentation_shows_what_is_printed() -> None:
-    page = Path(attn_mlir.__file__).parents[2] / "docs" / "seed-api.md"
+    page = Path(attn_mlir.__file__).parents[2] / "docs" / "engine-api.md"
     for online_func in (OnlineSoftmax(), OnlineRetention()):
         shown = textwrap.indent(str(compare_backward(online_func)), "    ")
         # Rounding differs from machine to machine.

@@ -22,7 +22,7 @@ from attn_mlir.backends.amd.chunks.tiles import (
     chunks_of,
     round_up,
 )
-from attn_mlir.backends.gpu.remainders import remainders
+from attn_mlir.backends.gpu.residuals import residuals
 from attn_mlir.backends.gpu.structure import constant
 from attn_mlir.backends.gpu.views import ViewCore
 from attn_mlir.errors import UnsupportedError
@@ -54,7 +54,7 @@ class ChunkCore(ViewCore[Tile]):
         super().__init__(kernel, chunk, _TAKEN)
         self.chunk, self.split = chunk, split
         self.layout = ChunkLayout(kernel)
-        self.lifted = remainders(kernel)
+        self.residuals = residuals(kernel)
         """Factors of products that are kept 2^11 times as large as they are."""
         self.memory = LdsMemory(self.writer, reuse)
         self.copies: dict[tuple[str, str], LdsBuffer] = {}

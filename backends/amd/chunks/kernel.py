@@ -34,4 +34,6 @@ class ChunkKernel:
             *(f"constexpr int {buffer} = {at};" for buffer, at in places.items()),
         ]
         before = ['#include "attn_amd.h"', '#include "attn_amd_chunks.h"']
-        return kernel_code(self.kernel, core, core.aligned, self.schedule, before, start, THREADS, max(16, shared))
+        return kernel_code(
+            self.kernel, core, core.aligned, self.schedule, before=before, start=start, threads=THREADS, shared=max(16, shared)
+        )

@@ -206,7 +206,7 @@ class ChunkMaps:
         core.place = place
         for value, tile, result in zip(values, tiles, op.results, strict=False):
             wide = widened(value)
-            if result in core.lifted:
+            if result in core.residuals:
                 text = f"attn::remainder_f16({core.value(wide.owner.operation.operands[0])})"
             elif tile.element == "bf16" and str(wide.type) == "f32":
                 text = f"attn::near_bf16({core.value(wide)})"

@@ -38,14 +38,14 @@ class ChunkProducts:
         tile = self._accumulator(op, "o" if op.name != "tile.dot" else "product")
         if scale is not None:
             self._rescale(tile, scale.name if isinstance(scale, Uniform) else core.copies[scale.name, "vector"].at, scale)
-        lifted = any(value in core.lifted for value in (a, b))
-        if lifted:
+        scaled = any(value in core.residuals for value in (a, b))
+        if scaled:
             core.writer.line("// One factor is kept 2^11 times as large as it is.")
             self._multiply(tile, "2048.0f")
         self._add(tile, places, element, first.count)
         for terms in others:
             self._add(tile, self._places(factors, terms), element, terms.count)
-        if lifted:
+        if scaled:
             self._multiply(tile, "(1.0f / 2048.0f)")
         self.changed(op, tile)
 

@@ -93,7 +93,7 @@ def _keeps_much(kernel: ir.Operation) -> bool:
     """Whether a lane keeps a factor of weights in f16 and values of its row, which two waves a SIMD leave no registers for."""
     stored = [store.operands[0].type for store in find_all(kernel, "tile.store")]
     half = any(isinstance(ir.RankedTensorType(type_).element_type, ir.F16Type) for type_ in stored)
-    return half and "tile.lift" not in kernel.attributes and any(ir.RankedTensorType(type_).rank == 1 for type_ in stored)
+    return half and "tile.scale_log2" not in kernel.attributes and any(ir.RankedTensorType(type_).rank == 1 for type_ in stored)
 
 
 def _uneven(kernel: ir.Operation) -> bool:

@@ -39,7 +39,7 @@ class MfmaCore(PrinterCore[Tile]):
         """By the names of accumulators that are not settled: the part of their sums that they hold, where it is not all."""
         self.waiting: set[str] = set()
         """Weights that have been rounded and wait for their product."""
-        self.lifted = "tile.lift" in kernel.attributes
+        self.weights_scaled = "tile.scale_log2" in kernel.attributes
         """Whether weights are large enough as they are."""
         self.rows_exist = "true"
         """The condition that this lane's row exists."""
@@ -93,7 +93,7 @@ class MfmaCore(PrinterCore[Tile]):
     def accumulator(self, hint: str, columns: int, start: str) -> MfmaFragment:
         """Registers for sums of products, whose weights have a factor that changes while the kernel runs."""
         fragment = self.fragment(hint, columns, start)
-        if not self.lifted and start == "0.0f":
+        if not self.weights_scaled and start == "0.0f":
             scale = self.scales[fragment.name] = self.names.fresh(f"{fragment.name}_scale")
             self.writer.line(f"float {scale} = attn::kFirstScale;")
         return fragment

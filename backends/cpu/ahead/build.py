@@ -166,6 +166,7 @@ def _add_program(
     request: Request,
     name: str,
     function: str,
+    *,
     segment: int = 0,
     to_kernels: str = pipeline.KERNEL,
     longer: tuple[str, int] | None = None,

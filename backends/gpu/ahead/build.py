@@ -13,10 +13,10 @@ from attn_mlir.backends.ahead.source import finish, host_source, rank_of, runtim
 from attn_mlir.backends.ahead.sources import KernelSource, Project, Sources
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.ahead.tables import program_table
+from attn_mlir.backends.gpu.compiled_kernels import GpuKernel
 from attn_mlir.backends.gpu.compiler import CompiledCode
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.scalar_bounds import HEADS, POSITIONS
-from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.backends.host import Host
 from attn_mlir.backends.program import OUTLINE, prepare_derivative
 from attn_mlir.errors import CompileError, UnsupportedError
@@ -37,7 +37,7 @@ class Chip:
 
     arch: str
     maker: str
-    lower: Callable[[str, str, str, attributes.Fields], tuple[Host, dict[str, Unit]]]
+    lower: Callable[[str, str, str, attributes.Fields], tuple[Host, dict[str, GpuKernel]]]
     compile: Callable[[Sequence[KernelCode]], Sequence[CompiledCode]]
     outline: str
     remainder: bool

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from attn_mlir.backends.ahead.tables import bools, grid_of, steps_table
 from attn_mlir.backends.gpu.attributes import LAUNCH_COLUMNS, LAUNCH_VALUES
+from attn_mlir.backends.gpu.compiled_kernels import GpuKernel
 from attn_mlir.backends.gpu.kernel import KernelParameter
 from attn_mlir.backends.gpu.slices import is_sliced
-from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.backends.host import Host, HostStep
 from attn_mlir.errors import UnsupportedError
 
@@ -17,7 +17,7 @@ _KINDS = {
 _NUMBERS = {"int": "INT", "unsigned": "UNSIGNED", "long long": "LONG", "float": "FLOAT", "double": "DOUBLE"}
 
 
-def program_table(name: str, host: Host, units: Mapping[str, Unit], codes: Mapping[str, str], longer: tuple[str, int] | None) -> str:
+def program_table(name: str, host: Host, units: Mapping[str, GpuKernel], codes: Mapping[str, str], longer: tuple[str, int] | None) -> str:
     """The definition of an `attn::Program`, with those of its kernels, whose code has the names `codes`.
 
     `longer`: the program that takes its place, and for how many keys and more. Raises UnsupportedError for what attention does not have.
@@ -31,7 +31,7 @@ def program_table(name: str, host: Host, units: Mapping[str, Unit], codes: Mappi
     return "\n".join([*lines, *steps_table(name, host, elements_of, other)])
 
 
-def _kernel_table(name: str, unit: Unit, code: str) -> str:
+def _kernel_table(name: str, unit: GpuKernel, code: str) -> str:
     kernel, made, schedule = unit.kernel, unit.code, unit.schedule
     over = grid_of(kernel)
     if made.grid not in ("tiles", "persistent"):
@@ -61,7 +61,7 @@ def _parameter(parameter: KernelParameter) -> str:
     return f"{{attn::{_KINDS[parameter.kind]}, {fields}}}"
 
 
-def _output(unit: Unit, i: int) -> str:
+def _output(unit: GpuKernel, i: int) -> str:
     kind = unit.kernel.outputs[i]
     slots = unit.schedule.get("sums") == "slots" or (kind == "scatter" and bool(unit.schedule.get("deterministic")))
     disjoint = unit.kernel.disjoint[i] if kind == "scatter" else (False, True, True)

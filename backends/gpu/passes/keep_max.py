@@ -27,8 +27,8 @@ FREE_REFERENCE = "attn.free_reference"
 class KeepMax(Pass):
     """Keeps a running maximum while it would grow by no more than `slack` log 2: accumulators then need no rescaling.
 
-    With `lift`, the reference is lower than the maximum by `lift` log 2, so that weights reach from there up to 2^(lift + slack): for
-    targets that take small 16-bit numbers as zeros. Kernels where it is so get the attribute `tile.lift`.
+    With `scale-log2` = k, the reference is lower than the maximum by k log 2, so that weights are scaled by 2^k and reach up to
+    2^(k + slack): for targets that take small 16-bit numbers as zeros. Kernels where it is so get the attribute `tile.scale_log2`.
 
     Where f16 weights are more than exponentials below the maximum, times scores say, both together are no more than `ROOM`, so that
     such factors may reach 65504 / 2^ROOM.
@@ -41,7 +41,7 @@ class KeepMax(Pass):
 
     name = "gpu-keep-max"
     slack: int = 8
-    lift: int = 0
+    scale_log2: int = 0
 
     def run(self, module: ir.Operation) -> bool:
         for kernel in [op for op in find_all(module, "func.func") if "tile.kernel" in op.attributes]:
@@ -52,12 +52,12 @@ class KeepMax(Pass):
             for number in range(len(list(loops[0].operands)) - 3) if loops else []:
                 maxima = [_maximum(loop, number) for loop in loops]
                 if all(op is not None for op in maxima) and _free(block, loops, number, [op for op in maxima if op is not None], partial):
-                    slack, lift = (self.slack, self.lift) if all(map(_bounded, loops)) else _with_room(self.slack, self.lift)
-                    if lift:
-                        kernel.attributes["tile.lift"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64, module.context), lift)
+                    slack, scale = (self.slack, self.scale_log2) if all(map(_bounded, loops)) else _with_room(self.slack, self.scale_log2)
+                    if scale:
+                        kernel.attributes["tile.scale_log2"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64, module.context), scale)
                     for op in maxima:
                         if op is not None:
-                            _keep(op, slack * math.log(2.0), lift * math.log(2.0))
+                            _keep(op, slack * math.log(2.0), scale * math.log(2.0))
         return True
 
 
@@ -107,10 +107,10 @@ def _free(block: ir.Block, loops: list[ir.Operation], number: int, maxima: list[
     return False
 
 
-def _with_room(slack: int, lift: int) -> tuple[int, int]:
+def _with_room(slack: int, scale: int) -> tuple[int, int]:
     """Less of both, so that they are `ROOM` together."""
-    less = min(slack, ROOM // 3 if lift else ROOM)
-    return less, min(lift, ROOM - less)
+    less = min(slack, ROOM // 3 if scale else ROOM)
+    return less, min(scale, ROOM - less)
 
 
 def _bounded(loop: ir.Operation) -> bool:
@@ -137,13 +137,13 @@ def _yielded(tile: ir.Value) -> ir.Value:
     return list(region.operations[-1].operation.operands)[ir.OpResult(tile).result_number]
 
 
-def _keep(op: ir.Operation, slack: float, lift: float) -> None:
-    """Takes the old value where the new one is not larger by more than `slack`; both are lower than the maximum by `lift`."""
+def _keep(op: ir.Operation, slack: float, scale: float) -> None:
+    """Takes the old value where the new one is not larger by more than `slack`; both are lower than the maximum by `scale`."""
     op.attributes[FREE] = ir.UnitAttr.get(op.context)
     old, new = op.operands[0], op.result
-    if lift:
+    if scale:
         with ir.InsertionPoint(op), unnamed(op.location):
-            lower = arith.ConstantOp(new.type, ir.FloatAttr.get(new.type, lift)).result
+            lower = arith.ConstantOp(new.type, ir.FloatAttr.get(new.type, scale)).result
             op.operands[1] = arith.SubFOp(op.operands[1], lower).result
     with ir.InsertionPoint.after(op), unnamed(op.location):
         limit = arith.ConstantOp(new.type, ir.FloatAttr.get(new.type, slack)).result

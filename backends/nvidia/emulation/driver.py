@@ -5,13 +5,13 @@ from typing import Any
 
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attention_kernel import AttentionKernel
+from attn_mlir.backends.gpu.compiled_kernels import GpuKernel, read_unit
 from attn_mlir.backends.gpu.scheduled import scheduled
-from attn_mlir.backends.gpu.units import Unit, read_unit
 from attn_mlir.backends.nvidia import pipeline
+from attn_mlir.backends.nvidia.compiled_kernels import round_results
 from attn_mlir.backends.nvidia.emulation import CHIPS, EMULATED, choices_of
 from attn_mlir.backends.nvidia.emulation.kernel import form
 from attn_mlir.backends.nvidia.emulation.program import EmulatedLaunchPlan
-from attn_mlir.backends.nvidia.units import round_results
 from attn_mlir.backends.program import OUTLINE, function_named, reported
 from attn_mlir.dialects import loaded
 
@@ -45,7 +45,7 @@ def compile_program(
 
 def _compile(source: str, name: str, prepare: str, choices: attributes.Fields) -> EmulatedLaunchPlan:
     texts: dict[str, str] = {}
-    units: dict[str, Unit] = {}
+    units: dict[str, GpuKernel] = {}
     with reported(), loaded() as context:
         module, host = scheduled(context, source, name, prepare, choices, pipeline.TILED, "NVIDIA")
         round_results(module, host)

@@ -6,14 +6,14 @@ from typing import Any
 import torch
 
 from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu.compiled_kernels import GpuKernel
 from attn_mlir.backends.gpu.outputs import outputs_of
 from attn_mlir.backends.gpu.packed import arguments_of
 from attn_mlir.backends.gpu.program import GpuLaunchPlan
-from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.backends.host import Host, HostStep
 from attn_mlir.backends.nvidia import pipeline
+from attn_mlir.backends.nvidia.compiled_kernels import turn_counters
 from attn_mlir.backends.nvidia.emulation.kernel import EvaluatedKernel
-from attn_mlir.backends.nvidia.units import turn_counters
 from attn_mlir.backends.program import ResultShapes, RunPlan
 from attn_mlir.backends.segments import DeviceModel
 from attn_mlir.errors import ArgumentError
@@ -23,7 +23,13 @@ class EmulatedLaunchPlan(GpuLaunchPlan):
     """A function that takes tensors and numbers and returns tensors. See `driver.CompiledFunction`."""
 
     def __init__(
-        self, source: str, prepare: str, choices: attributes.Fields, host: Host, units: Mapping[str, Unit], texts: Mapping[str, str]
+        self,
+        source: str,
+        prepare: str,
+        choices: attributes.Fields,
+        host: Host,
+        units: Mapping[str, GpuKernel],
+        texts: Mapping[str, str],
     ) -> None:
         """`texts` are the kernels in the `warp` dialect, by their names."""
         super().__init__(source, prepare, choices, host, units)

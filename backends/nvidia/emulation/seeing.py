@@ -8,11 +8,11 @@ import numpy as np
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.seeing import Known, compilers_word, emitted, kernels_in, watched
 from attn_mlir.backends.nvidia import pipeline
+from attn_mlir.backends.nvidia.compiled_kernels import round_results
 from attn_mlir.backends.nvidia.emulation import CHIPS, choices_of
 from attn_mlir.backends.nvidia.emulation.kernel import refusal
 from attn_mlir.backends.nvidia.forming.facts import target_of
 from attn_mlir.backends.nvidia.forming.refusal import reasons
-from attn_mlir.backends.nvidia.units import round_results
 from attn_mlir.backends.nvidia.warp import kernel_code, rules_for
 from attn_mlir.backends.nvidia.warp.emitter import passes_for
 from attn_mlir.backends.program import reported

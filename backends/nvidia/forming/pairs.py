@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.forming import rings
 from attn_mlir.backends.nvidia.forming.facts import EXCHANGE, THREADS
 from attn_mlir.backends.nvidia.forming.kernel import INSTRUCTION, ROWS, Former
@@ -43,7 +44,8 @@ class PairsFormer(Former):
         """
         fields = attributes.read(self.function, attributes.SCHEDULE)
         own = {"reverse": 0} if self.order is None else {"group": 1} if self.order.masked else {}
-        return attributes.write({"draw": 1, **{name: value for name, value in fields.items() if name != "group"}, **own, "join": 0})
+        given = {name: value for name, value in fields.items() if name not in ("group", "join")}
+        return attributes.write({**thresholds.BACKWARD_FIELDS, **given, **own})
 
     def _own_arguments(self) -> list[ir.Type]:
         return [] if self.order is None else [self.order.counters]

@@ -1,14 +1,12 @@
 """What the warpgroups of a scan with decays of channels do with a prepared chunk: o^T = S^T q^T + v^T P^T, S^T = S^T carry + v^T k."""
 
+from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.hopper.channel_layout import STAGES, ChannelLayout
 from attn_mlir.backends.nvidia.hopper.channel_read import ChannelScan
 from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
 from attn_mlir.backends.nvidia.hopper.scan_common import ALL, CHUNK, PANEL_BYTES, bind_position, declare_place
 from attn_mlir.backends.nvidia.hopper.scan_rows_of_o import LeavingPrinter
 from attn_mlir.backends.nvidia.hopper.scan_state import StatePrinter
-
-_HELD = 4
-"""Steps along K whose part of the state is rounded at a time where registers are few."""
 
 
 class ChannelChunks:
@@ -73,7 +71,7 @@ class ChannelChunks:
         """o^T = S^T q^T."""
         core, writer, steps = self._core, self._core.writer, self._scan.keys // 16
         product = core.instruction(CHUNK, "registers", self._scan.element)
-        held = min(steps, _HELD) if self._layout.warpgroups > 1 else steps
+        held = min(steps, thresholds.FEW_ROUNDED_STEPS) if self._layout.warpgroups > 1 else steps
         writer.line(f"float o[{CHUNK // 2}];")
         with core.scope(""):
             writer.line(f"const uint64_t right = attn::k_major(at + {self._layout.tiles[self._scan.leaving]});")

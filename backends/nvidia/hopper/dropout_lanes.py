@@ -4,6 +4,7 @@ They are made once the weights are packed: then the registers of the scores are 
 makes the bits of one row and 64 keys; they are handed around through shared memory, of which each warp has a part. See `attn_dropout.cuh`.
 """
 
+from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.hopper import dropout_ahead
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.memory import SharedAllocator
@@ -11,8 +12,6 @@ from attn_mlir.backends.nvidia.hopper.steps import KvStep
 
 _SHARE = 128
 """Keys whose bits the lanes of a warp make at a time."""
-_WIDE = 64
-"""With more columns of queries, rounds stay a loop (measured on an H100)."""
 
 
 def possible(steps: list[KvStep] | None, keys: int) -> bool:
@@ -25,7 +24,7 @@ class LaneBits:
 
     def __init__(self, core: Core, layout: SharedAllocator, step: KvStep, size: tuple[int, int], columns: int) -> None:
         """`size`: rows of the kernel's block and keys of a step; `columns` of the queries."""
-        self.core, self.step, self.unroll = core, step, 1 if columns > _WIDE else 7
+        self.core, self.step, self.unroll = core, step, 1 if columns > thresholds.ROLLED_DROPOUT else 7
         self.rows, self.keys = size
         self.kept = dropout_ahead.kept_ops(step)[0]
         layout.slot("kBits", self.keys // 64 * self.rows * 16)

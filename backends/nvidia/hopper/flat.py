@@ -1,4 +1,4 @@
-"""The main loop without ends: blocks of keys of all programs that a thread block runs follow each other.
+"""The persistent loop: blocks of keys of all programs that a thread block runs follow each other.
 
 In the iteration that finishes a program the scores of the first block of the next one are computed already, so that tensor cores do not
 wait between programs. The producer decides everything: what program comes next, where blocks of keys begin and how many keys exist travel
@@ -191,8 +191,7 @@ class Flat:
 
     def consumer(self, consumer: Consumer, stores: Stores) -> None:
         """Computes."""
-        parts = (self.core, self.memory, self.overlap, self.ops, self.addresses, self.rows, self.schedule)
-        FlatConsumer(*parts, consumer, stores).print()
+        FlatConsumer(consumer, stores, self.overlap, self.ops, self.addresses, self.rows, self.schedule).print()
 
     def cut(self) -> None:
         """Where the rows of programs begin and end: with `align` the first block is the one that may be short."""

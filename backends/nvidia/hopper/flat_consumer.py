@@ -1,4 +1,4 @@
-"""What the consumers do in the main loop without ends (`flat`)."""
+"""Consumers of the persistent loop (`flat`)."""
 
 from collections.abc import Callable
 

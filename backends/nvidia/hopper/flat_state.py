@@ -7,8 +7,6 @@ from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.structure import body, maker, yielded
 from attn_mlir.backends.nvidia.hopper import stale_maximum
 from attn_mlir.backends.nvidia.hopper.consumer import Consumer
-from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.memory import SharedMemory
 from attn_mlir.backends.nvidia.hopper.overlap import Overlap
 from attn_mlir.backends.nvidia.hopper.row_intervals import RowInterval, skips
 from attn_mlir.backends.nvidia.hopper.stale_maximum import Needed, carried_by, weights_of
@@ -34,14 +32,14 @@ _ALL = 7
 class FlatSchedule:
     """How the main loop saves work.
 
-    `optimistic`: whole blocks that are not the first of a program keep the old reference of their weights; a warp whose weights get too
+    `lazy_rescale`: whole blocks that are not the first of a program keep the old reference of their weights; a warp whose weights get too
     large computes its scores again and takes the exact step. `product`: a column of ones beside the values makes the sums of the weights.
     `align`: blocks of rows end where the rows end. `partial`: a warpgroup finds out which blocks of keys are partial for its own rows.
     `skip`: it leaves out the first blocks of keys that none of its rows sees.
     `in_registers`: queries are read into registers once for a program.
     """
 
-    optimistic: bool
+    lazy_rescale: bool
     product: bool
     align: bool
     partial: bool
@@ -52,7 +50,7 @@ class FlatSchedule:
     def read(cls, schedule: Fields) -> "FlatSchedule":
         """From `tile.schedule`."""
         return cls(
-            bool(schedule["optimistic"]),
+            bool(schedule["lazy_rescale"]),
             schedule["sums"] == "product",
             schedule["align"] == "end",
             schedule["partial"] == "warpgroup",
@@ -66,18 +64,17 @@ class FlatState:
 
     def __init__(
         self,
-        core: Core,
-        memory: SharedMemory,
+        consumer: Consumer,
+        stores: Stores,
         overlap: Overlap,
         ops: list[ir.Operation],
         queries: Mapping[ir.Operation, tuple[str, int]],
         rows: RowInterval | None,
         schedule: FlatSchedule,
-        consumer: Consumer,
-        stores: Stores,
     ) -> None:
         """`queries`: where their two buffers begin and the size of one."""
-        self.core, self.memory, self.overlap, self.ops, self.addresses = core, memory, overlap, ops, queries
+        core = self.core = consumer.core
+        self.memory, self.overlap, self.ops, self.addresses = overlap.memory, overlap, ops, queries
         self.consumer, self.stores = consumer, stores
         self.chain = [step.loop for step in overlap.steps]
         self.kept: Needed | None = None
@@ -102,10 +99,10 @@ class FlatState:
             if self.summed is None:
                 raise UnsupportedError("hopper: no carried sum is that of the weights alone, in values of 64 columns (sums = 'product')")
         inner = self.overlap.inner
-        if schedule.optimistic:
+        if schedule.lazy_rescale:
             kept = stale_maximum.keeps_reference(inner) if inner is not None else None
             if inner is None or kept is None:
-                raise UnsupportedError("hopper: this program has no whole blocks whose maximum may stay (optimistic = 1)")
+                raise UnsupportedError("hopper: this program has no whole blocks whose maximum may stay (lazy_rescale = 1)")
             self.kept = stale_maximum.without(kept, inner, self._left_out(inner))
 
     def _left_out(self, step: KvStep) -> ir.Value | None:

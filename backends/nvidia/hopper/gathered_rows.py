@@ -6,6 +6,7 @@ One of them decides what is loaded, as everywhere, and tells the others for each
 from collections.abc import Sequence
 from typing import Protocol
 
+from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -13,8 +14,7 @@ from attn_mlir.mlir import ir
 HEADER = "attn_gather.cuh"
 ARRIVALS = "1 + 32 * attn::kGatherers"
 """Those of a full stage: each lane's, when what it copied is there, and one when the rest is."""
-GATHERING = {1: (240, 72), 2: (216, 72)}
-"""By the number of consumer warpgroups: registers of a consumer and of a producer thread."""
+GATHERING = thresholds.GATHERING_REGISTERS
 _ALIGN = 8
 """Elements of what a lane copies at a time."""
 

@@ -36,16 +36,16 @@ def function_source(core: Core, layout: SharedAllocator, threads: int, *helpers:
     return "\n".join([header(*helpers), core.instructions(), core.scalars.helper_source(), *lines, *core.writer.lines, "}", ""])
 
 
-def kernel_code(core: Core, memory: SharedAllocator, threads: int, residents: int, *helpers: str) -> KernelCode:
+def kernel_code(core: Core, memory: SharedAllocator, threads: int, occupancy: int, *helpers: str) -> KernelCode:
     """A kernel that knows its program (`block`, `head`, `batch`): its whole CUDA file, with headers of these names, and how to launch it.
 
-    `residents`: blocks of so many `threads` on a multiprocessor.
+    `occupancy`: blocks of so many `threads` on a multiprocessor.
     """
     name = ir.StringAttr(core.kernel.attributes["sym_name"]).value
     declared = [f"    {text}," for text in core.arguments.declarations()]
     declared[-1] = declared[-1][:-1] + ") {"
     lines = [
-        f'extern "C" __global__ void __launch_bounds__({threads}, {residents}) {name}(',
+        f'extern "C" __global__ void __launch_bounds__({threads}, {occupancy}) {name}(',
         *declared,
         *[f"  {text}" for text in memory.declarations()],
         "  extern __shared__ __align__(1024) unsigned char memory[];",

@@ -6,10 +6,10 @@ The warp that loads tells where a block of keys is; so the other warps need not 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
+from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.hopper.core import Core
 
-MAKERS = 3
-"""Warps of the producer beside the one that loads."""
+MAKERS = thresholds.DROPOUT_MAKERS
 
 
 class Makers(ABC):

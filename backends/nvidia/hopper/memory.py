@@ -133,7 +133,7 @@ class SharedMemory:
         self.core, self.warps = core, warps
         self.layout = SharedAllocator()
         self.rings: dict[tuple[int, int], TileRing] = {}
-        self.residents: list[tuple[ir.Operation, SharedTile]] = []
+        self.program_tiles: list[tuple[ir.Operation, SharedTile]] = []
         self.gathered: GatheredRows | None = None
         """Who copies rows of pages one by one, where they are."""
         self.in_sections = False
@@ -161,20 +161,20 @@ class SharedMemory:
                 self.gathered.reserve(self.rings[key], constant)
         return self.rings[key]
 
-    def resident(self, load: ir.Operation) -> SharedTile:
+    def program_tile(self, load: ir.Operation) -> SharedTile:
         """The place of a tile that a program loads once."""
         core, source = self.core, load.operands[0]
-        for other, tile in self.residents:
+        for other, tile in self.program_tiles:
             if other == load:
                 return tile
         rows, columns = core.rows(load.results[0].type), core.columns(load.results[0].type)
         name = core.names.fresh(core.arguments.names[core.arguments.number(source)])
         constant = self.layout.tile(f"k{name[0].upper()}{name[1:]}", tile_bytes(rows, columns))
-        if not self.residents:
+        if not self.program_tiles:
             self.layout.barrier("kResidentFull", 1, 1)
             self.layout.barrier("kResidentFree", 1, of_warps(self.warps))
         tile = SharedTile(f"shared + {constant}", rows, columns, check_element(load, source))
-        self.residents.append((load, tile))
+        self.program_tiles.append((load, tile))
         return tile
 
     def _gathered(self, source: ir.Value) -> bool:
@@ -208,17 +208,17 @@ class SharedMemory:
         told = [(ring.barrier("full", "", n), ring.section_bytes(n)) for n in range(ring.sections)]
         return [f"attn::barrier_arrive_expect({barrier}, {size});" for barrier, size in told]
 
-    def load_residents(self, turn: str) -> None:
+    def load_program_tiles(self, turn: str) -> None:
         """Loads the tiles that stay, when those of the program before are not needed any more."""
-        if not self.residents:
+        if not self.program_tiles:
             return
         writer = self.core.writer
-        total = sum(tile.rows * ROW_BYTES * tile.panels for _, tile in self.residents)
+        total = sum(tile.rows * ROW_BYTES * tile.panels for _, tile in self.program_tiles)
         writer.line(f"attn::barrier_wait(shared + kResidentFree, ({turn} & 1) ^ 1);")
-        places = [[self.core.value(load.operands[number]) for number in (3, 2, 1, 4)] for load, _ in self.residents]
+        places = [[self.core.value(load.operands[number]) for number in (3, 2, 1, 4)] for load, _ in self.program_tiles]
         with writer.block("if (attn::elect_one())"):
             writer.line(f"attn::barrier_arrive_expect(shared + kResidentFull, {total});")
-            for (load, tile), place in zip(self.residents, places, strict=True):
+            for (load, tile), place in zip(self.program_tiles, places, strict=True):
                 self._copy(load.operands[0], tile.rows, tile.columns, tile.address, ["shared + kResidentFull"], place)
 
     def _copy(self, source: ir.Value, rows: int, columns: int, to: str, barriers: list[str], place: list[str]) -> None:
@@ -328,15 +328,15 @@ class SharedMemory:
         """Gives the stage back; every warp does, once all lanes have read what the producer wrote for the stage."""
         self.core.writer.line("attn::warp_sync();", f"attn::warp_arrive({ring.barrier('free', turn)}, attn::elect_one());")
 
-    def wait_residents(self, turn: str) -> None:
+    def wait_program_tiles(self, turn: str) -> None:
         """Waits for the tiles that stay."""
-        if self.residents:
+        if self.program_tiles:
             self.core.writer.line(f"attn::barrier_wait(shared + kResidentFull, {turn} & 1);")
-        self.core.tiles.update({load.results[0]: tile for load, tile in self.residents})
+        self.core.tiles.update({load.results[0]: tile for load, tile in self.program_tiles})
 
-    def free_residents(self) -> None:
+    def free_program_tiles(self) -> None:
         """They may be overwritten; every warp says so."""
-        if self.residents:
+        if self.program_tiles:
             self.core.writer.line("attn::warp_arrive(shared + kResidentFree, attn::elect_one());")
 
     def turns(self) -> list[str]:

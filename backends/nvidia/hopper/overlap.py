@@ -29,7 +29,16 @@ class Overlap:
     """Prints a chain of loops with that schedule, for both roles."""
 
     def __init__(
-        self, core: Core, memory: SharedMemory, steps: list[KvStep], stages: int, warpgroups: int, take_turns: bool, vote: bool, pin: bool
+        self,
+        core: Core,
+        memory: SharedMemory,
+        steps: list[KvStep],
+        stages: int,
+        warpgroups: int,
+        *,
+        take_turns: bool,
+        vote: bool,
+        pin: bool,
     ) -> None:
         self.core, self.memory, self.steps = core, memory, steps
         self.bits: AheadBits | LaneBits | None = None
@@ -236,7 +245,7 @@ class Overlap:
         values = self.memory.wait(self.values, self.before)
         with printing(step.sums):
             products.begin()
-            products.start(accumulator, packed, values, self.keys.rows, False, clear, values.element, beside)
+            products.start(accumulator, packed, values, self.keys.rows, False, clear, values.element, beside=beside)
             products.commit()
         self.core.tiles[step.sums.results[0]] = accumulator
 

@@ -14,15 +14,13 @@ from attn_mlir.errors import UnsupportedError
 
 
 class KeptOverlap(Overlap):
-    """`Overlap` with that step in the loop over whole blocks; see docs/nvidia-hopper.md, `optimistic`."""
+    """`Overlap` with that step in the loop over whole blocks; see docs/nvidia-hopper.md, `lazy_rescale`."""
 
-    def __init__(
-        self, core: Core, memory: SharedMemory, steps: list[KvStep], stages: int, warpgroups: int, take_turns: bool, vote: bool, pin: bool
-    ) -> None:
-        super().__init__(core, memory, steps, stages, warpgroups, take_turns, vote, pin)
+    def __init__(self, core: Core, memory: SharedMemory, steps: list[KvStep], stages: int, warpgroups: int, **asked: bool) -> None:
+        super().__init__(core, memory, steps, stages, warpgroups, **asked)
         kept = stale_maximum.keeps_reference(self.inner) if self.inner is not None else None
         if kept is None:
-            raise UnsupportedError("hopper: this program has no whole blocks whose maximum may stay (optimistic = 1)")
+            raise UnsupportedError("hopper: this program has no whole blocks whose maximum may stay (lazy_rescale = 1)")
         self.kept: Needed = kept
 
     def loop(self, consumer: Consumer, step: KvStep, head: str, packed: str, carried: list[Tile], accumulator: RegTile) -> None:

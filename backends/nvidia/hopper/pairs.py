@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.emitters import Refusal
 from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.hopper import pairs_dropout
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.dropout_ahead import HEADER
@@ -70,9 +71,7 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
         return Refusal.of(error)
     fields: Fields = {"kind": "pairs", "stages": layout.stages, "shared": layout.bytes, "warpgroups": layout.warpgroups}
     fields |= {"windows": layout.stages} if layout.windows or layout.bands else {}
-    # Measured. Under a mask programs differ in length: warps of their own add, and several heads run together, the longest programs first.
-    # More than eight heads leave the L2 cache before other programs have read and added to what they share: 0.73 to 0.93 of the speed at
-    # 512 and 1024 positions (H100, 2026-11-26).
+    # Under a mask programs differ in length: warps of their own add, and several heads run together, the longest programs first.
     # In a fixed order each program waits for the one of the next keys: without a mask, where all begin with the same queries, that should
     # have begun long before.
     if layout.by_tiles and (narrow := narrow_sums(layout)):
@@ -85,9 +84,9 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
     fields["adders"] = int(choices.get("adders", ordered or apart))
     fields["order"] = choices.get("order", "dynamic")
     several = masked != ordered
-    fields["group"] = int(choices.get("group", (256 if masked else 512) if several else 1))
+    fields["group"] = int(choices.get("group", thresholds.PROGRAMS_TOGETHER["masked" if masked else "even"] if several else 1))
     if several and masked:
-        fields["heads"] = int(choices.get("heads", 8))
+        fields["heads"] = int(choices.get("heads", thresholds.BACKWARD_HEADS))
     if choices.get("deterministic"):
         # Sums over keys are added in turns, for which there is a counter for each block of queries and warpgroup.
         over = Core(kernel, 0).arguments.number(turn_tensor(layout.kernel))

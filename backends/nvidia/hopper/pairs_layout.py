@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel
 from attn_mlir.backends.nvidia.hopper.pairs_uses import WeightUses, uses_of
 from attn_mlir.backends.nvidia.hopper.stores import through_tma
@@ -11,19 +12,14 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import maker
 
-REGISTERS = {1: (0, 0), 2: (240, 24), 3: (160, 32)}
-"""Registers of the threads of consumers and of the producer, by the number of consumer warpgroups; 0: as at launch."""
-MAKING = (232, 40)
-"""The same for two warpgroups, where the producer makes bits of dropout."""
-_SPARE = {1: 250, 2: 236, 3: 156}
+REGISTERS = thresholds.PAIR_REGISTERS
+MAKING = thresholds.MAKING_REGISTERS
 ADDED_COLUMNS = 32
 """Columns of f32 in a panel of shared memory from which TMA adds to global memory: 128 bytes."""
 ADDERS = 2
 """Warps of the producer that add to global memory, one for each warpgroup of consumers."""
 _BARRIER_BYTES = 512
 """Enough for all barriers."""
-_ADDRESSES = 20
-"""Registers that a thread needs besides tiles, about."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +201,7 @@ def registers(kernel: PairsKernel, warpgroups: int) -> int:
     for op in {op.operands[2]: op for op in kernel.step_ops("tile.accumulate")}.values():
         part = split_rows(kernel.queries, head_columns(op.operands[2]), warpgroups)
         added += (kernel.queries if part.transposed else part.blocks * part.columns) // 2
-    return sums + max(products, weights + added) + _ADDRESSES
+    return sums + max(products, weights + added) + thresholds.ADDRESS_REGISTERS
 
 
 def plan_layout(kernel: PairsKernel, target: NvidiaTarget, slots: tuple[int, str], stages: int | None = None) -> BackwardLayout:
@@ -217,8 +213,8 @@ def plan_layout(kernel: PairsKernel, target: NvidiaTarget, slots: tuple[int, str
         if head_columns(memory) % 8:
             raise UnsupportedError(f"hopper: head dimensions are multiples of 8, got {head_columns(memory)}")
     needed = registers(kernel, warpgroups)
-    if needed > _SPARE[warpgroups]:
-        raise _too_many(kernel, needed, _SPARE[warpgroups])
+    if needed > thresholds.SPARE_REGISTERS[warpgroups]:
+        raise _too_many(kernel, needed, thresholds.SPARE_REGISTERS[warpgroups])
     layouts = ((2, 2, True), (2, 1, True), (1, 1, True), (2, 1, False), (1, 1, False))
     if kernel.step_ops("tile.load_window") or kernel.step_ops("tile.band"):  # these should come ahead
         layouts = ((2, 2, True), (2, 1, True), (2, 1, False))

@@ -8,6 +8,7 @@ from attn_mlir.backends.gpu.grid import depends_on_block
 from attn_mlir.backends.gpu.passes.share_reciprocals import SHARED
 from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.gpu.structure import body, chains, operations
+from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.hopper.dropout import besides_dropout
 from attn_mlir.backends.nvidia.hopper.dropout_ahead import possible
 from attn_mlir.backends.nvidia.hopper.dropout_lanes import possible as lanes_possible
@@ -24,16 +25,8 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
 
-_REGISTERS = {1: (240, 40), 2: (232, 40), 3: (160, 32), 4: (112, 24)}
-"""By the number of consumer warpgroups: registers of a consumer and of a producer thread."""
-_LOOKING = {**_REGISTERS, 2: (224, 56), 3: (152, 56)}
-"""Where the producer scans captured tensors for blocks that are partial, besides looking for pages."""
-_USUAL: Fields = {"optimistic": 0, "sums": "own", "align": "start", "partial": "block", "skip": 0}
+_USUAL: Fields = {"lazy_rescale": 0, "sums": "own", "align": "start", "partial": "block", "skip": 0}
 """What schedules have without the savings of the flat loop."""
-
-
-_OTHERS, _SHORT = 40, 8
-"""Registers of a consumer thread beside tiles; operations on a pair, from scores to weights, that need no more."""
 
 
 def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | Refusal | None:
@@ -54,12 +47,13 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
             return Refusal(f"matrix products take f16 or bf16, not {element}", load)
     warpgroups = rows // ROWS
     looks = _looks(kernel)
-    consumer, producer = (_LOOKING if looks else _REGISTERS)[warpgroups]
+    consumer, producer = (thresholds.LOOKING_REGISTERS if looks else thresholds.ROW_REGISTERS)[warpgroups]
     columns = max(ir.RankedTensorType(load.results[0].type).shape[1] for load in find_all(kernel, "tile.load"))
-    narrow, uneven = columns <= 64, is_uneven(kernel)
+    narrow, uneven = columns <= thresholds.NARROW_COLUMNS, is_uneven(kernel)
+    together = thresholds.HEADS_TOGETHER["even" if not uneven else "masked 128" if not narrow and columns <= 128 else "masked"]
     fields: Fields = {
         "pin": 0, "turns": 1, "vote": 1, "queries": "shared", "order": "dynamic", "reverse": 1,
-        "group": 8 if not uneven else 32 if 64 < columns <= 128 else 16,
+        "group": together,
         "consumer_registers": consumer, "producer_registers": producer, **_USUAL,
     }  # fmt: skip
     flow, able = _flow(kernel), _abilities(kernel, keys, str(choices.get("dropout", "own" if choices.get("skip") else "lanes")))
@@ -69,23 +63,22 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
     if choices.get("gather") and warpgroups in GATHERING:
         fields |= dict(zip(("consumer_registers", "producer_registers"), GATHERING[warpgroups], strict=True))
     if narrow and warpgroups == 3 and _lean(kernel) and not looks:
-        # Measured on an H200, 2026-11-22: what warpgroups do about blocks of keys of their own costs more than it saves.
-        fields.update(able | {"partial": "block", "skip": 0})
+        fields.update(able | thresholds.NARROW_PARTIAL)
     elif not narrow and columns <= 128 and warpgroups == 2 and not _gathers(kernel):
-        fields["optimistic"] = able["optimistic"]
+        fields["lazy_rescale"] = able["lazy_rescale"]
     if not narrow and flow == "flat" and _shares(kernel):
-        flow = "each"  # measured on an H200, 2026-11-22
+        flow = thresholds.SHARED_RECIPROCALS
     fields.update({name: value for name, value in choices.items() if name in fields or name == "longer"})
     check_registers(warpgroups, int(fields["consumer_registers"]), int(fields["producer_registers"]), target)
     for name, usual in (*_USUAL.items(), ("dropout", "own")):
         if fields.get(name, usual) not in (usual, able[name]):
             possible = " or ".join(repr(value) for value in dict.fromkeys((usual, able[name])))
             raise UnsupportedError(f"in a schedule of this program {name} can be {possible}, not {fields[name]!r}")
-    # Measured on an H200, 2026-11-22: narrow heads want three or four stages, and no flat loop without a mask, but where maxima stay.
-    flow = "each" if flow == "flat" and narrow and not uneven and not fields["optimistic"] else flow
-    stages = (3 if uneven or not fields["optimistic"] else 4) if narrow else 2
+    flow = thresholds.UNMASKED_NARROW if flow == "flat" and narrow and not uneven and not fields["lazy_rescale"] else flow
+    usual, stale = thresholds.NARROW_STAGES
+    stages = (usual if uneven or not fields["lazy_rescale"] else stale) if narrow else thresholds.USUAL_STAGES
     if narrow and not uneven and choices.get("windows") == 1:
-        fields["group"] = int(choices.get("group", 16))  # more heads of a bias at a time, H200, 2026-11-26
+        fields["group"] = int(choices.get("group", thresholds.HEADS_OF_BIASES))
     return _fitting(kernel, fields, {"flow": flow, **choices}, "flow" in choices, stages, keys, target)
 
 
@@ -118,7 +111,7 @@ def _fitting(
             planned["dropout"] = "own"
         if layout[0] != "flat":
             # The loop inside each program can keep maxima, too. Three warpgroups do so only in the flat loop, unless asked to.
-            able = {"optimistic"} if layout[0] == "each" and ("optimistic" in choices or fields["sums"] == "own") else set()
+            able = {"lazy_rescale"} if layout[0] == "each" and ("lazy_rescale" in choices or fields["sums"] == "own") else set()
             planned.update({name: usual for name, usual in _USUAL.items() if name not in able})
             if any(choices.get(name, usual) != usual for name, usual in _USUAL.items() if name not in able):
                 continue
@@ -144,16 +137,17 @@ def _have_room(kernel: ir.Operation, keys: int, fields: Fields) -> bool:
     Not where masks or scores need others of their own in every step: values of columns, elements of captured tensors; nor for longer
     score functions where the step may be done again.
     """
-    available = int(fields["consumer_registers"])
+    available = int(fields["consumer_registers"]) - thresholds.OTHER_REGISTERS
     for step in read_chain(chains(body(kernel))[0]) or []:
         queries, values = (ir.RankedTensorType(value.type).shape[1] for value in (step.scores.operands[0], step.sums.results[0]))
-        if step.sums.name != "tile.dot_rescale" or keys // 2 + keys // 4 + values // 2 + queries // 4 > available - _OTHERS:
+        if step.sums.name != "tile.dot_rescale" or keys // 2 + keys // 4 + values // 2 + queries // 4 > available:
             return False
         maps = [op for op in step.rest if op.name == "tile.map"]
         ahead = fields.get("dropout", "own") != "own"
         if any(_needs_more(op.regions[0].blocks[0], ahead) for op in maps):
             return False
-        if fields["optimistic"] and step.whole and any(len(op.operands) > 1 and len(_ops(body(op), ahead)) > _SHORT for op in maps):
+        scores = [op for op in maps if len(op.operands) > 1]
+        if fields["lazy_rescale"] and step.whole and any(len(_ops(body(op), ahead)) > thresholds.SHORT_SCORES for op in scores):
             return False
     return True
 
@@ -217,7 +211,7 @@ def _abilities(kernel: ir.Operation, keys: int, wanted: str) -> Fields:
     able = any(step.whole for step in steps) and skips(rows, steps)
     return {
         "dropout": dropout,
-        "optimistic": int(kept),
+        "lazy_rescale": int(kept),
         "sums": "own" if sum_by_product(steps) is None else "product",
         "align": "end" if later_rows_see_more(rows, steps) else "start",
         "partial": "warpgroup" if able else "block",

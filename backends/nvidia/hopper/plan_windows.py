@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.emitters import Refusal
+from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.hopper.plan import is_uneven
 from attn_mlir.backends.nvidia.hopper.windows import WINDOWS
 from attn_mlir.errors import UnsupportedError
@@ -15,8 +16,6 @@ from attn_mlir.passes.regions import find_all
 GATHERS = "gathers"
 """In a schedule: why captured tensors are read element by element."""
 Choices = Mapping[str, int | str]
-_DEPTHS = (2, 1)
-"""Stages of windows: two where there is room for two stages of keys as well. Narrow heads without a mask rather have four of keys."""
 
 
 def plan_with_windows(
@@ -33,7 +32,8 @@ def plan_with_windows(
         return plan(kernel, rest)
     why = Refusal("their windows do not fit into shared memory beside two stages of keys")
     try:
-        depths = _DEPTHS[::-1] if attributes.grid_kind(kernel) == "rows" and _narrow(copy) and not is_uneven(copy) else _DEPTHS
+        depths, narrow = thresholds.WINDOW_STAGES, attributes.grid_kind(kernel) == "rows" and _narrow(copy)
+        depths = depths[::-1] if narrow and not is_uneven(copy) else depths
         for depth in depths if wanted is None else (int(wanted),):
             fields = _attempt(copy, plan, {**rest, "windows": depth})
             if isinstance(fields, Refusal):

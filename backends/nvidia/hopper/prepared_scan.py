@@ -34,7 +34,7 @@ class PreparedLayout(Protocol):
 
 def plan_prepared(code: KernelCode, stages: int, what: str, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields:
     """The only schedule there is for decays of `what`. Raises UnsupportedError for other choices, or where the code does not fit."""
-    fields: Fields = {"residents": 1, "stages": stages}
+    fields: Fields = {"occupancy": 1, "stages": stages}
     if any(choices.get(name, value) != value for name, value in fields.items()):
         raise UnsupportedError(f"scans with decays of {what} have one schedule, {fields}")
     if code.shared_bytes > target.shared_bytes:

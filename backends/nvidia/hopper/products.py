@@ -27,6 +27,7 @@ class WgmmaProducts:
         transpose_b: bool,
         clear: bool | str,
         element: str,
+        *,
         beside: str = "",
     ) -> None:
         """Starts to += a b (64 x columns); b's rows are columns of the result with `transpose_b`, else they run along K.
@@ -42,7 +43,7 @@ class WgmmaProducts:
         left_form = "registers" if isinstance(a, str) else "shared"
         transpose_a = not isinstance(a, str) and a.mn_major
         core.uses("", to.columns, left_form, element, not transpose_b, transpose_a)
-        core.writer.all(product(to.name, to.columns, depth, a, right, element, clear))
+        core.writer.all(product(to.name, to.columns, depth, a, right, element, clear=clear))
 
     def begin(self) -> None:
         """Before the first product after registers were written."""

@@ -91,15 +91,14 @@ class RowsKernel:
         """Decides where tiles are before either role is printed."""
         for op in operations(body(self.kernel)) if self.schedule["flow"] != "flat" else []:
             if op.name == "tile.load":
-                self.memory.resident(op)
+                self.memory.program_tile(op)
         for chain in chains(body(self.kernel)) if self.schedule["flow"] != "plain" else []:
             steps = read_chain(chain)
             if steps is not None and (self.schedule["flow"] == "flat" or all(step.some is None for step in steps)):
-                turns, vote = bool(self.schedule["turns"]) and self.warpgroups > 1, bool(self.schedule["vote"])
-                pin = bool(self.schedule["pin"])
-                kept = self.schedule["flow"] == "each" and self.schedule["optimistic"]
-                parts = (self.core, self.memory, steps, self.stages, self.warpgroups, turns, vote, pin)
-                self.overlaps[chain[0]] = KeptOverlap(*parts) if kept else Overlap(*parts)
+                turns = bool(self.schedule["turns"]) and self.warpgroups > 1
+                asked = {"take_turns": turns, "vote": bool(self.schedule["vote"]), "pin": bool(self.schedule["pin"])}
+                kind = KeptOverlap if self.schedule["flow"] == "each" and self.schedule["lazy_rescale"] else Overlap
+                self.overlaps[chain[0]] = kind(self.core, self.memory, steps, self.stages, self.warpgroups, **asked)
         self._rings(self.kernel)
         if len(self.overlaps) == 1 and len(chains(body(self.kernel))) == 1:
             next(iter(self.overlaps.values())).share_turns()
@@ -153,7 +152,7 @@ class RowsKernel:
 
     def _stage_in_queries(self) -> None:
         """Lets outputs leave through the memory of the queries. Raises UnsupportedError where it is too small."""
-        queries = self.memory.residents[0][1]
+        queries = self.memory.program_tiles[0][1]
         columns = [ir.MemRefType(op.operands[1].type).shape[-1] for op in operations(body(self.kernel)) if op.name == "tile.store"]
         if any(panels(number) > queries.panels for number in columns):
             raise UnsupportedError("hopper: outputs are wider than the queries, whose memory they should leave through")
@@ -179,7 +178,7 @@ class RowsKernel:
             return
         self.core.writer.all(self.memory.turns())
         with self.programs.each(producer=True):
-            self.memory.load_residents(self.programs.turn)
+            self.memory.load_program_tiles(self.programs.turn)
             self._loads(body(self.kernel))
         if self.makers is not None:
             self.makers.end("turn")
@@ -224,12 +223,12 @@ class RowsKernel:
             writer.line(f"if (warpgroup == {self.warpgroups - 1}) attn::named_arrive(1, 256);")
         consumer = Consumer(core, memory, self.stores, Changes(core, 128 * self.warpgroups), self.stages)
         ops, members = operations(body(self.kernel)), self._members()
-        uses = [number for number, op in enumerate(ops) if self._reads_residents(op)]
+        uses = [number for number, op in enumerate(ops) if self._reads_program_tiles(op)]
         with self.programs.each(producer=False):
             waited = freed = False
             for number, op in enumerate(ops[:-1]):
                 if not waited and number in uses:
-                    memory.wait_residents(self.programs.turn)
+                    memory.wait_program_tiles(self.programs.turn)
                     waited = True
                 if op in self.overlaps:
                     self.overlaps[op].consumer(consumer)
@@ -237,18 +236,18 @@ class RowsKernel:
                     consumer.operation(op, [])
                 if waited and not freed and number >= uses[-1] and self.schedule["staging"] != "query":
                     consumer.land()
-                    memory.free_residents()
+                    memory.free_program_tiles()
                     freed = True
             if self.schedule["staging"] == "query":
                 self._wait_for_staging()
-                memory.free_residents()
+                memory.free_program_tiles()
         self.stores.finish()
 
     def _wait_for_staging(self) -> None:
         self.core.writer.line("if (threadIdx.x % 128 == 0) attn::bulk_wait_read<0>();", "attn::named_sync(8 + warpgroup, 128);")
 
-    def _reads_residents(self, op: ir.Operation) -> bool:
-        values = [load.results[0] for load, _ in self.memory.residents]
+    def _reads_program_tiles(self, op: ir.Operation) -> bool:
+        values = [load.results[0] for load, _ in self.memory.program_tiles]
         return _reads(op, values)
 
 

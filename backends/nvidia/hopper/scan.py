@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.kernel_text import kernel_code
 from attn_mlir.backends.nvidia.hopper.memory import SharedAllocator
@@ -24,28 +25,24 @@ from attn_mlir.mlir import ir
 
 _RESERVED = 1024
 """Bytes of shared memory of each thread block that the chip keeps for itself."""
-_OTHERS, _OTHERS_ALONE = 104, 56
-"""Registers of a warpgroup's thread beside the state, with rows of o and without."""
-_LIFTED = 64
-"""As many more where the state is scaled between products."""
 _CONSUMER, _PRODUCER = 240, 24
 """Registers of a thread of either role where three warpgroups share them unevenly; each is launched with 168."""
 
 
 def plan_scan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | None:
-    """`stages` of tiles in shared memory, and `residents`: the thread blocks that find room on a multiprocessor, for which registers
+    """`stages` of tiles in shared memory, and `occupancy`: the thread blocks that find room on a multiprocessor, for which registers
     are counted. None for a kernel of another form. Raises UnsupportedError for choices that do not fit.
     """
     scan = read_scan(kernel)
     if scan is None:
         return None
-    wanted = {name: int(choices[name]) for name in ("residents", "stages") if name in choices}
-    for residents in (3, 2, 1):
-        for stages in (2,) if residents > 1 else (3, 2):
-            fields: Fields = {"residents": residents, "stages": stages, **wanted}
-            if fields["stages"] != stages and "stages" in wanted and residents > 1 and "residents" not in wanted:
+    wanted = {name: int(choices[name]) for name in ("occupancy", "stages") if name in choices}
+    for occupancy in (3, 2, 1):
+        for stages in (2,) if occupancy > 1 else (3, 2):
+            fields: Fields = {"occupancy": occupancy, "stages": stages, **wanted}
+            if fields["stages"] != stages and "stages" in wanted and occupancy > 1 and "occupancy" not in wanted:
                 continue
-            if fields["residents"] == residents and _fits(scan, fields, target):
+            if fields["occupancy"] == occupancy and _fits(scan, fields, target):
                 return fields
     if wanted:
         raise UnsupportedError(f"scans with {wanted} do not fit into {target.shared_bytes} bytes of shared memory and the registers")
@@ -54,17 +51,17 @@ def plan_scan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
 
 def _fits(scan: ChunkScan, fields: Fields, target: NvidiaTarget) -> bool:
     """Whether so many thread blocks have shared memory and registers."""
-    residents, stages = int(fields["residents"]), int(fields["stages"])
-    if not 1 <= residents <= 4 or not 1 < stages <= 4:
+    occupancy, stages = int(fields["occupancy"]), int(fields["stages"])
+    if not 1 <= occupancy <= 4 or not 1 < stages <= 4:
         return False
     try:
         code = ScanKernel(scan, fields).emit()
     except UnsupportedError:
         return False
-    room = (target.shared_bytes + _RESERVED) // residents - _RESERVED
-    registers = target.registers // (residents * code.threads) // 8 * 8
-    others = (_OTHERS if scan.rows else _OTHERS_ALONE) + (_LIFTED if scan.lifted else 0)
-    return code.shared_bytes <= room and (residents == 1 or registers >= scan.keys // 2 + others)
+    room = (target.shared_bytes + _RESERVED) // occupancy - _RESERVED
+    registers = target.registers // (occupancy * code.threads) // 8 * 8
+    others = thresholds.SCAN_REGISTERS[not scan.rows] + (thresholds.SCALED_REGISTERS if scan.scaled else 0)
+    return code.shared_bytes <= room and (occupancy == 1 or registers >= scan.keys // 2 + others)
 
 
 def emit_scan(kernel: ir.Operation, schedule: Fields) -> KernelCode:
@@ -91,7 +88,7 @@ class ScanKernel:
         with core.scope(None):
             self._program(core, layout)
         threads = 128 * layout.warpgroups + (128 if self._uneven() else 32)
-        return kernel_code(core, layout.memory, threads, int(self.schedule["residents"]), "attn_scan.cuh")
+        return kernel_code(core, layout.memory, threads, int(self.schedule["occupancy"]), "attn_scan.cuh")
 
     def _uneven(self) -> bool:
         """Whether the warpgroups need so many registers that a producer warpgroup has to give them some."""

@@ -5,7 +5,7 @@ from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
 from attn_mlir.backends.nvidia.hopper.scan_common import ALL, CHUNK, PANEL_BYTES, declare_place
 from attn_mlir.backends.nvidia.hopper.scan_layout import ScanLayout
 from attn_mlir.backends.nvidia.hopper.scan_mods import TileMods
-from attn_mlir.backends.nvidia.hopper.scan_output import LIFT, LOWER, RESTS, RowsPrinter
+from attn_mlir.backends.nvidia.hopper.scan_output import LOWER, RESTS, SCALE, RowsPrinter
 from attn_mlir.backends.nvidia.hopper.scan_products import ProductSums
 from attn_mlir.backends.nvidia.hopper.scan_read import ChunkScan
 from attn_mlir.backends.nvidia.hopper.scan_state import StatePrinter
@@ -75,7 +75,7 @@ class ChunkPrinter:
                 core.scalars.bind(argument, "0")
             factor = core.value(yielded(body(scan.carry))[0])
             with writer.unrolled("c", scan.keys // 2):
-                writer.line(f"state[c] *= {factor}{f' * {LIFT}' if scan.lifted else ''};")
+                writer.line(f"state[c] *= {factor}{f' * {SCALE}' if scan.scaled else ''};")
 
     def _entering(self) -> None:
         """(v enter)^T as operand in registers."""
@@ -102,13 +102,13 @@ class ChunkPrinter:
         self._hold_entering()
         with core.scope(""):
             writer.line(f"const uint64_t right = attn::mn_major(at + {layout.tiles['k'].offset}, {PANEL_BYTES});")
-            if scan.lifted:
+            if scan.scaled:
                 self._multiply(product, ("remaining",))
                 writer.line("attn::wgmma_wait<0>();", "attn::hold(state);")
                 with writer.unrolled("c", scan.keys // 2):
                     writer.line(f"state[c] *= {LOWER};")
                 writer.line("attn::hold(state);")
-            self._multiply(product, self._entered[:1] if scan.lifted else self._entered)
+            self._multiply(product, self._entered[:1] if scan.scaled else self._entered)
         if self._rows is not None:
             self._rows.leave(self._sums)
         writer.line("attn::wgmma_wait<0>();", "attn::hold(state);")

@@ -6,6 +6,7 @@ operand in registers), scaled, + v^T P^T. o^T leaves, transposed on its way, thr
 """
 
 from attn_mlir.backends.gpu.structure import body, operations
+from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.scan_common import CHUNK, PANEL_BYTES
 from attn_mlir.backends.nvidia.hopper.scan_layout import ScanLayout
@@ -17,11 +18,9 @@ from attn_mlir.backends.nvidia.hopper.scan_rows_of_o import LeavingPrinter
 from attn_mlir.mlir import ir
 
 RESTS = {"f16": "pack_rest_f16", "bf16": "pack_rest_bf16"}
-"""Functions of the header for what rounding leaves out."""
-LIFT, LOWER = "2048.0f", "(1.0f / 2048.0f)"
+"""Functions of the header for residuals of rounding."""
+SCALE, LOWER = "2048.0f", "(1.0f / 2048.0f)"
 """In f16 these are kept 2^11 times as large as they are: what is below 2^-24 would be 0."""
-_HELD = 8
-"""Steps along K whose part of the state is rounded at a time (4 registers each)."""
 
 
 class RowsPrinter(LeavingPrinter):
@@ -144,7 +143,7 @@ class RowsPrinter(LeavingPrinter):
         writer.line(f"float o[{CHUNK // 2}];")
         with core.scope(""):
             writer.line(f"const uint64_t right = attn::k_major(at + {layout.tiles['q'].offset});")
-            if self._scan.lifted:
+            if self._scan.scaled:
                 self._state_pieces(("rest",), False)
                 with writer.unrolled("c", CHUNK // 2):
                     writer.line(f"o[c] *= {LOWER};")
@@ -161,7 +160,8 @@ class RowsPrinter(LeavingPrinter):
         """Products with pieces of the state, added to o if it is `started`: rounded ("held"), and what that leaves out ("rest")."""
         core, writer = self._core, self._core.writer
         steps, product = self._scan.keys // 16, core.instruction(CHUNK, "registers", self._scan.element)
-        held = min(steps, _HELD // len(pieces) if steps <= _HELD else _HELD // 2 // len(pieces))
+        most = thresholds.ROUNDED_STEPS
+        held = min(steps, most // len(pieces) if steps <= most else most // 2 // len(pieces))
         with core.unrolled("first", steps, held):
             writer.line(*(f"uint32_t {name}[{4 * held}];" for name in pieces))
             with writer.unrolled("n", 4 * held):

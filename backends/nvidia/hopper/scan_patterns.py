@@ -155,7 +155,7 @@ def _scaled_rows(op: ir.Operation) -> tuple[ir.Value, list[ir.Value]] | None:
 
 
 def is_rest(op: ir.Operation, of: ir.Operation) -> bool:
-    """Whether a map makes what rounding leaves out: round(x - round(x)), of another map that makes round(x)."""
+    """Whether a map makes the residual of rounding, round(x - round(x)), of another map that makes round(x)."""
     values, others = yielded(body(op)), yielded(body(of))
     difference = maker(widened(values[0])) if len(values) == len(others) == 1 else None
     again = maker(difference.operands[1]) if difference is not None and difference.name == "arith.subf" else None

@@ -40,7 +40,7 @@ class ChunkScan(ScanFrame):
     `steps`: the log decays, whose sums are `prefix` and, of the whole chunk, `total` (None: no decays); `enter` scales rows of v on their
     way into the state, `carry` the state. `left` are factors of rows of q, `right` those of k and v, which leaving, entering and pairs read
     (None: there are none). `rows`: what it gives for positions, None where only the state is of use. `exact`: products with
-    the state take what rounding leaves out of it, and of rows of v on their way into it, too.
+    the state take its residual, and those of rows of v on their way into it, too.
     """
 
     rows: OutputRows | None
@@ -54,8 +54,8 @@ class ChunkScan(ScanFrame):
     exact: bool
 
     @property
-    def lifted(self) -> bool:
-        """Whether what rounding leaves out is multiplied apart, kept larger than it is."""
+    def scaled(self) -> bool:
+        """Whether residuals are multiplied apart, scaled by 2^11."""
         return self.exact and self.element == "f16"
 
     @property

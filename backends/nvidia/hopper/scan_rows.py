@@ -25,7 +25,7 @@ class OutputRows:
     """Rows of o: `leave` scales what the state gives to them (a map of rank 1), `weights` makes P of `scores`, `store` puts them in memory.
 
     `skip` (a map of rank 1, or None) is added to the diagonal of P; `weight` is an element of P without it, before it is rounded.
-    `rest` makes what rounding leaves out of P (None: it is lost). `products` stores their sums with `factor`, without pairs of a position
+    `rest` makes the residual of P (None: it is lost). `products` stores their sums with `factor`, without pairs of a position
     with itself, which are added behind: `own` is their factor of v (None: o is without them, too), and `own_sums` stores their sums with
     `factor` (None: they are of no use). Behind all that, `result` (a map of rank 1, or None) scales rows. `keys` and `values` are the
     tiles that they are made of, `from_state` the products with the state: the first one, the last one that adds to it, and which factor
@@ -169,7 +169,7 @@ def _sums(
 
 
 def rests(*products: tuple[ir.Operation, ir.Operation, int]) -> list[ir.Operation]:
-    """Maps that make what rounding leaves out, where products add that: of a product, the one that adds to it, and which factor.
+    """Maps that make residuals which products add: by product, the one that adds to it, and which factor.
 
     None of the products may do so, or all.
     """

@@ -134,7 +134,7 @@ class SharedValuesKernel(RowsKernel):
         writer.line(f"if (warpgroup == 1) attn::named_arrive({_FREE}, {_BOTH});")
         parts = (core, memory, self.stores, Changes(core, 128), self.stages)
         with self.programs.each(producer=False):
-            memory.wait_residents(self.programs.turn)
+            memory.wait_program_tiles(self.programs.turn)
             known = dict(core.tiles)
             for head, kind in (("if (warpgroup == 0)", _Leader), ("else", _Follower)):
                 core.tiles.clear()
@@ -143,7 +143,7 @@ class SharedValuesKernel(RowsKernel):
                     printer = kind(self.form, *parts)
                     for op in operations(body(self.kernel))[:-1]:
                         printer.operation(op, [])
-            memory.free_residents()
+            memory.free_program_tiles()
 
 
 class _Half(Consumer):

@@ -37,8 +37,8 @@ class ValueScan(PreparedScan):
         return True
 
     @property
-    def lifted(self) -> bool:
-        """Whether what rounding leaves out is multiplied apart, kept larger than it is."""
+    def scaled(self) -> bool:
+        """Whether residuals are multiplied apart, scaled by 2^11."""
         return self.element == "f16"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
 from attn_mlir.backends.nvidia.hopper.scan_common import bind_position, declare_place
-from attn_mlir.backends.nvidia.hopper.scan_output import LIFT, LOWER, RESTS
+from attn_mlir.backends.nvidia.hopper.scan_output import LOWER, RESTS, SCALE
 from attn_mlir.backends.nvidia.hopper.scan_state import StatePrinter
 from attn_mlir.backends.nvidia.hopper.value_layout import BLOCK_PANEL, SLOTS, TURNS, ValueLayout
 from attn_mlir.backends.nvidia.hopper.value_read import BLOCK, ValueScan
@@ -41,15 +41,15 @@ class ValueState:
         with writer.unrolled("p", 2):
             place = f"exchanged + p * {BLOCK_PANEL} + attn::swizzle_128(turned_row * 128 + turned_column)"
             writer.line(f"attn::load_transposed({place}, entering[p]);")
-        lift = f" * {LIFT}" if self._scan.lifted else ""
-        factors = ", ".join(f"attn::load_shared(carry + 4 * row{more}){lift}" for more in ("", " + 32"))
+        scale = f" * {SCALE}" if self._scan.scaled else ""
+        factors = ", ".join(f"attn::load_shared(carry + 4 * row{more}){scale}" for more in ("", " + 32"))
         writer.line(f"const float2 factor = make_float2({factors});")
         writer.line("attn::named_sync(2 + warpgroup, 128);")
         self._give()
         with writer.unrolled("c", self._scan.keys // 2):
             writer.line("state[c] *= c & 2 ? factor.y : factor.x;")
-        self._enter(("1", "0") if not self._scan.lifted else ("1",), self._leave)
-        if self._scan.lifted:
+        self._enter(("1", "0") if not self._scan.scaled else ("1",), self._leave)
+        if self._scan.scaled:
             with writer.unrolled("c", self._scan.keys // 2):
                 writer.line(f"state[c] *= {LOWER};")
             self._enter(("0",), lambda: None)
@@ -60,7 +60,7 @@ class ValueState:
         """o^T = S^T q^T, of the columns of this warpgroup."""
         core, writer, scan, held = self._core, self._core.writer, self._scan, self._held
         pack, rest = f"attn::{PANELS[scan.element]}", f"attn::{RESTS[scan.element]}"
-        product, sums = core.instruction(BLOCK, "registers", scan.element), ["o", "lifted"] if scan.lifted else ["o"]
+        product, sums = core.instruction(BLOCK, "registers", scan.element), ["o", "lifted"] if scan.scaled else ["o"]
         writer.line(*(f"float {name}[{BLOCK // 2}];" for name in sums))
         writer.line(f"const uint64_t queries = attn::k_major(in + {self._layout.tiles['q']});")
         with core.unrolled("first", scan.keys // 16, held):
@@ -73,14 +73,14 @@ class ValueState:
                 writer.line(f"const uint32_t offset = (first + k) / 4 * {BLOCK_PANEL} + (first + k) % 4 * 32;")
                 for name in ("held", "rest"):
                     operand = ", ".join(f"{name}[4 * k + {n}]" for n in range(4))
-                    more = "1" if name == "rest" and not scan.lifted else "first + k > 0"
-                    writer.line(f"{product}({sums[name == 'rest' and scan.lifted]}, {operand}, attn::advance(queries, offset), {more});")
+                    more = "1" if name == "rest" and not scan.scaled else "first + k > 0"
+                    writer.line(f"{product}({sums[name == 'rest' and scan.scaled]}, {operand}, attn::advance(queries, offset), {more});")
             writer.line("attn::wgmma_commit();", "attn::wgmma_wait<0>();", *(f"attn::hold({name});" for name in [*sums, "held", "rest"]))
 
     def _leave(self) -> None:
         """o^T to shared memory: rows of 64 columns, units of 8 of which are permuted (`ValueBlock::pair_of`)."""
         writer = self._core.writer
-        if self._scan.lifted:
+        if self._scan.scaled:
             with writer.unrolled("c", BLOCK // 2):
                 writer.line(f"o[c] += lifted[c] * {LOWER};")
         with writer.unrolled("n", BLOCK // 2):

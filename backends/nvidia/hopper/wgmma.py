@@ -113,6 +113,7 @@ def product(
     a: SharedOperand | str,
     b: SharedOperand,
     element: str,
+    *,
     clear: bool | str = False,
     prefix: str = "",
 ) -> list[str]:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.target import TARGETS
 from attn_mlir.backends.nvidia.tuning.chunk_scan_facts import knows_channels
 from attn_mlir.dialects.attn.linear_erase import is_delta
@@ -10,8 +11,6 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import find_all, maker
 
-_INTERVAL = 512
-"""As many positions as where a head has one decay."""
 _FEWEST, _OF_HEADS = 32, 64
 """Positions of a chunk whose products four warps can share, and of one whose states of up to 128 rows fit into shared memory, too."""
 
@@ -45,7 +44,7 @@ class ChooseIntervals(Pass):
             known = [op for op in scans if op is not None and op.name == "attn.linear_attention" and _rounds_the_state_alone(op)]
             if len(known) == len(scans):
                 for op in (gradient, *known):
-                    op.attributes["interval"] = ir.IntegerAttr.get(op.attributes["interval"].type, _INTERVAL)
+                    op.attributes["interval"] = ir.IntegerAttr.get(op.attributes["interval"].type, thresholds.STATE_INTERVAL)
         return True
 
 

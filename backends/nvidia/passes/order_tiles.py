@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.forming.facts import chosen, draws, wanted
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels
 from attn_mlir.dialects.warp import build
@@ -9,7 +10,6 @@ from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import find_all, maker
 
-_GROUP = 16
 _MOST = 1 << 30
 """More than there are tiles: a bound that is told, so that printers count in 32 bits."""
 
@@ -41,7 +41,7 @@ class OrderTiles(Pass):
         return True
 
     def _order(self, kernel: ir.Operation) -> None:
-        heads = chosen(kernel, "group", self.group, _GROUP)
+        heads = chosen(kernel, "group", self.group, thresholds.WARP_HEADS)
         reverse, drawn = wanted(kernel, "reverse"), draws(kernel) and not self.rounds
         found = [_read(loop) for loop in find_all(kernel, "scf.for") if maker(loop.operands[0], "warp.block_id") is not None]
         if not found:

@@ -2,14 +2,13 @@
 
 from dataclasses import dataclass
 
+from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.forming import rings
 from attn_mlir.backends.nvidia.forming.facts import chosen
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import find_all, maker
-
-_STAGES = 2
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class PipelineLoads(Pass):
         return True
 
     def _deepen(self, kernel: ir.Operation) -> None:
-        stages = chosen(kernel, "stages", self.stages, _STAGES)
+        stages = chosen(kernel, "stages", self.stages, thresholds.WARP_STAGES)
         copies = [op for op in find_all(kernel, "warp.copy_async") if rings.depth(op) > 1]
         values = {value for op in copies for value in of_ring(op)}
         values = {value for value in values if rings.stages_of(value.type) == 1}

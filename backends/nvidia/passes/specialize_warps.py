@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.forming.facts import chosen, launch_registers
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels
 from attn_mlir.backends.nvidia.forming.rings import WARPS
@@ -13,10 +14,6 @@ from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import clone_op, find_all, maker, walk
 
 PURE = ("warp.map", "warp.reduce", "warp.view", "warp.stage", "warp.vote", "warp.concat", "warp.yield", "warp.block_id", "warp.block_count")
-_PRODUCER = 24
-"""Registers of a warp that only counts and copies: the fewest that there are."""
-_TRANSPOSING = 40
-"""Those of one that also transposes. With more, consumers of 128 columns spilled."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,7 @@ class SpecializeWarps(Pass):
         """Those of a thread at launch, of the producer, and of the consumers."""
         count = number(role, "warpgroups")
         launch = launch_registers(number(kernel, "register_file"), count + 1)
-        usual = _TRANSPOSING if find_all(role, "warp.transpose") else _PRODUCER
+        usual = thresholds.TRANSPOSING_REGISTERS if find_all(role, "warp.transpose") else thresholds.COUNTING_REGISTERS
         producer = chosen(kernel, "producer_registers", self.producer_registers, usual)
         left = (launch * (count + 1) - producer) // count // 8 * 8
         consumer = chosen(kernel, "consumer_registers", self.consumer_registers, min(240, left))

@@ -2,16 +2,12 @@
 
 from dataclasses import dataclass
 
+from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.target import TARGETS
 from attn_mlir.dialects.numbers import i64
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import clone_op, find_all
-
-_COLUMNS = 256
-"""Of all sums over queries of a kernel: a thread holds half as many numbers of them, beside the products, dq and what else it needs."""
-_WIDE = 128
-"""Columns of a sum up to which kernels are left as they are: those of several narrower sums have been measured whole."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +38,7 @@ def _split(pairs: ir.Operation) -> None:
     users = [use.owner.operation for use in pairs.results[0].uses]
     sums = [op for op in users if op.name == "attn.key_sum"]
     columns = [ir.RankedTensorType(op.results[0].type).shape[3] for op in sums]
-    if sum(columns) <= _COLUMNS or max(columns) <= _WIDE:
+    if sum(columns) <= thresholds.SUM_COLUMNS or max(columns) <= thresholds.WHOLE_COLUMNS:
         return
     first = min((min(_weights(op)) for op in sums), default=0)
     apart = [op for op in sums if _weights(op) == [first]]

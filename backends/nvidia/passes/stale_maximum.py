@@ -35,7 +35,7 @@ class StaleMaximum(Pass):
     back only then. Where a condition tells blocks that a mask cuts, only those that it keeps whole do so.
 
     A kernel stays as it is, with the reason in `warp.refused`, where no loop has such a maximum, weights are no exponentials, something
-    else is reduced, or, without the option `always`, `warp.schedule` has `optimistic` = 0.
+    else is reduced, or, without the option `always`, `warp.schedule` has `lazy_rescale` = 0.
     """
 
     name = "warp-stale-maximum"
@@ -46,7 +46,7 @@ class StaleMaximum(Pass):
         return True
 
     def _change(self, kernel: ir.Operation) -> None:
-        if not self.always and not wanted(kernel, "optimistic"):
+        if not self.always and not wanted(kernel, "lazy_rescale"):
             raise Refused("the schedule looks for the maximum of each block")
         change_parts(find_all(kernel, "scf.for"), lambda loop: _Step(loop).change(), "there is no loop")
 

@@ -20,9 +20,9 @@ from attn_mlir.passes.regions import find_all
 
 HELPERS = ("attn_warp.cuh", "attn_scan.cuh")
 
-_USUAL = {"residents": (1,), "warps": (8,), "stages": (2, 1, 0)}
+_USUAL = {"occupancy": (1,), "warps": (8,), "stages": (2, 1, 0)}
 """What is tried, one after another."""
-_APART = {"residents": (4, 3, 2, 1), "warps": (4, 8), "stages": (1, 0)}
+_APART = {"occupancy": (4, 3, 2, 1), "warps": (4, 8), "stages": (1, 0)}
 """The same for kernels that have chunks alone: thread blocks wait for memory and for each other's threads by turns."""
 _OF_CHANNELS = (2, 1)
 """Thread blocks of such kernels where channels have decays: three were slower on an H200, with more spills and less L1 cache for them."""
@@ -34,7 +34,7 @@ _RESERVED = 1024
 
 def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | Refusal | None:
     """`stages`: in how many places tiles of a chunk are loaded, 0 where each is loaded when it is needed; `warps` of a thread block;
-    `residents`: thread blocks that a multiprocessor has at the same time.
+    `occupancy`: thread blocks that a multiprocessor has at the same time.
 
     None for other kernels than those of delta rules (unless this emitter is asked for) that scan chunks or add up rows without products.
     The reason, for sizes that warps cannot share, and where shared memory does not suffice.
@@ -48,17 +48,17 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
     usual = _USUAL
     if any(INVERSE in op.attributes for op in find_all(kernel, SOLVE)):
         channels = any(ir.RankedTensorType(op.results[0].type).rank == 2 for op in find_all(kernel, "tile.cumsum"))
-        usual = {**_APART, "residents": _OF_CHANNELS} if channels else _APART
-    for residents, warps, stages in itertools.product(*(_wanted(choices, name, tried) for name, tried in usual.items())):
-        if residents * warps > _WARPS and not {"residents", "warps"} & set(choices):
+        usual = {**_APART, "occupancy": _OF_CHANNELS} if channels else _APART
+    for occupancy, warps, stages in itertools.product(*(_wanted(choices, name, tried) for name, tried in usual.items())):
+        if occupancy * warps > _WARPS and not {"occupancy", "warps"} & set(choices):
             continue
-        fields: Fields = {"stages": stages, "residents": residents, "warps": warps}
+        fields: Fields = {"stages": stages, "occupancy": occupancy, "warps": warps}
         try:
             needed = _print(kernel, target, fields).shared_bytes
         except UnsupportedError as error:
             refusal = refusal or Refusal.of(error)
             continue
-        most = target.shared_bytes // residents - _RESERVED * (residents > 1)
+        most = target.shared_bytes // occupancy - _RESERVED * (occupancy > 1)
         if needed <= most:
             return fields
         refusal = Refusal(f"a chunk scan needs {needed} bytes of shared memory, and a thread block has {most}")
@@ -100,7 +100,7 @@ def _print(kernel: ir.Operation, target: NvidiaTarget, fields: Fields) -> Kernel
     name = ir.StringAttr(kernel.attributes["sym_name"]).value
     declared = ",\n".join(f"    {text}" for text in core.arguments.declarations())
     lines = [
-        f'extern "C" __global__ void __launch_bounds__({layout.threads}, {fields["residents"]}) {name}(',
+        f'extern "C" __global__ void __launch_bounds__({layout.threads}, {fields["occupancy"]}) {name}(',
         f"{declared}) {{",
         "  extern __shared__ __align__(128) unsigned char memory[];",
         "  const int block = blockIdx.x, head = blockIdx.y, batch = blockIdx.z, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;",

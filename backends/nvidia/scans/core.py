@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from attn_mlir.backends.gpu.remainders import remainders
+from attn_mlir.backends.gpu.residuals import residuals
 from attn_mlir.backends.gpu.structure import is_row
 from attn_mlir.backends.gpu.views import ViewCore
 from attn_mlir.backends.nvidia.scans.layout import HALVES, ScanGrid, SharedPlace, WarpScanLayout
@@ -35,7 +35,7 @@ class ScanCore(ViewCore[str]):
     def __init__(self, kernel: ir.Operation, layout: WarpScanLayout) -> None:
         super().__init__(kernel, 0, _TAKEN)
         self.layout = layout
-        self.lifted = remainders(kernel)
+        self.residuals = residuals(kernel)
         self.sums: dict[ir.Value, tuple[SharedPlace, int]] = {}
         """Where the parts of sums along rows are, and how many there are."""
         self.element: tuple[str, str, str] | None = None

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from attn_mlir.backends.gpu.remainders import remainders
+from attn_mlir.backends.gpu.residuals import residuals
 from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations, yielded
 from attn_mlir.backends.nvidia.passes.prepare_chunks import INVERSE
@@ -197,7 +197,7 @@ class WarpScanLayout:
     def _chain(self) -> None:
         if self.pieces > 2:
             return  # f32 keeps its digits where the smallest products are added up before the largest begin
-        lifted = remainders(self.kernel)
+        found = residuals(self.kernel)
         for op in self._numbers:
             before = op.operands[0] if op.name == "tile.dot_add" else None
             maker = None if before is None or isinstance(before.owner, ir.Block) else before.owner.operation
@@ -206,7 +206,7 @@ class WarpScanLayout:
             first, then = list(maker.operands)[-2:], list(op.operands)[-2:]
             alike = all(shape_of(a) == shape_of(b) and element_of(a) == element_of(b) for a, b in zip(first, then, strict=True))
             flags = all(flag(maker, name) == flag(op, name) for name in ("transpose_a", "transpose_b"))
-            if alike and flags and not any(value in lifted for value in (*first, *then)):
+            if alike and flags and not any(value in found for value in (*first, *then)):
                 chain = [*self.chains.pop(maker, [maker]), op]
                 self.chains[op] = chain
                 self._chained.update({each: op for each in chain[:-1]})

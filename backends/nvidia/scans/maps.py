@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from attn_mlir.backends.gpu.remainders import LIFT
+from attn_mlir.backends.gpu.residuals import RESIDUAL_SCALE
 from attn_mlir.backends.gpu.scalars import dependence, frontier
 from attn_mlir.backends.gpu.structure import body, hint, is_row, widened, yielded
 from attn_mlir.backends.nvidia.scans.core import ScanCore
@@ -230,7 +230,7 @@ class ScanMaps:
             text = core.value(wide)
             if str(wide.type) in HALVES:
                 text = f"attn::as_float({text})"
-            core.writer.line(f"{halves[result]}[c] = {f'{LIFT}f * {text}' if result in core.lifted else text};")
+            core.writer.line(f"{halves[result]}[c] = {f'{RESIDUAL_SCALE}f * {text}' if result in core.residuals else text};")
         elif core.layout.in_registers(result):
             core.writer.line(f"{core.tiles[result]}[{core.element[2] if core.element else ''}] = {core.value(value)};")
         else:

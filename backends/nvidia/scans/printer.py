@@ -1,7 +1,7 @@
 """Prints the ops of a chunk scan."""
 
 from attn_mlir.backends.gpu.origins import for_op
-from attn_mlir.backends.gpu.remainders import LIFT
+from attn_mlir.backends.gpu.residuals import RESIDUAL_SCALE
 from attn_mlir.backends.gpu.rules import SCALARS, Rule, rule_of
 from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations
 from attn_mlir.backends.nvidia.passes.prepare_chunks import INVERSE
@@ -80,11 +80,11 @@ class ScanPrinter:
         call = f"attn::multiply<attn::{kind}, {grid.rows}, {grid.columns}, {depth}, {grid.down}, {texts[0]}, {texts[1]}>"
         lists = ", ".join("{" + ", ".join(core.at(home) for home in side) + "}" for side in homes)
         arguments = f"{lists}, attn::Pairs<{pairs}>{{}}"
-        if before and (a in core.lifted or b in core.lifted):
+        if before and (a in core.residuals or b in core.residuals):
             with core.scope(""):
                 core.writer.line(f"float sum[{grid.registers}] = {{}};", f"{call}(sum, {arguments});")
                 with core.unrolled("n", grid.registers):
-                    core.writer.line(f"{name}[n] += {1.0 / LIFT}f * sum[n];")
+                    core.writer.line(f"{name}[n] += {1.0 / RESIDUAL_SCALE}f * sum[n];")
         else:
             core.writer.line(f"{call}({name}, {arguments});")
         self.maps.scatter(result)

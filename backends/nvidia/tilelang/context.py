@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from attn_mlir.backends.gpu.attributes import grid_kind
-from attn_mlir.backends.gpu.remainders import remainders
+from attn_mlir.backends.gpu.residuals import residuals
 from attn_mlir.backends.gpu.scalar_bounds import IntegerRanges
 from attn_mlir.backends.nvidia.tilelang.expressions import Expressions
 from attn_mlir.backends.nvidia.tilelang.memory import TileLangMemory
@@ -22,7 +22,8 @@ class Context:
     """State while a kernel is printed.
 
     `where` has the tile that each value is in, `copies` a copy in shared memory of what is in a fragment; `homes` the tile that a value
-    has to be made in. `later` are maps that are computed where their results are stored, `lifted` tiles 2^11 times as large as they are.
+    has to be made in. `later` are maps that are computed where their results are stored, `residuals` tiles that are kept
+    scaled by 2^11.
     """
 
     def __init__(self, kernel: ir.Operation, threads: int, stages: int = 1, deterministic: bool = False) -> None:
@@ -41,7 +42,7 @@ class Context:
         self.scans = grid_kind(kernel) == "chunks"
         self.pieces = of_pieces(kernel)
         self.chunk = ir.IntegerAttr(ir.DictAttr(kernel.attributes["tile.kernel"])["block_q"]).value
-        self.lifted = remainders(kernel)
+        self.residuals = residuals(kernel)
         self._loaded: list[list[ir.Operation]] = [[]]
         # Products with transposed tiles share columns between groups of warps.
         self._step = 32 if find_all(kernel, "tile.accumulate") else 16

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from attn_mlir.backends.gpu.remainders import LIFT
+from attn_mlir.backends.gpu.residuals import RESIDUAL_SCALE
 from attn_mlir.backends.gpu.structure import widened
 from attn_mlir.backends.nvidia.tilelang.context import Context
 from attn_mlir.backends.nvidia.tilelang.elements import ParallelLoop, column_values, reads_fragment
@@ -130,7 +130,7 @@ class Map:
             if inner.name == "tensor.extract" and context.tile(inner.operands[0]) in targets:
                 body.name(inner.results[0])
         texts = [
-            (target, self._limited(result, self._lifted(result, body, value), loop))
+            (target, self._limited(result, self._scaled(result, body, value), loop))
             for (result, value), target in zip(self._tiles, targets, strict=True)
         ]
         for (_, value, kind), tile in zip(self._rows, sums, strict=True):
@@ -140,11 +140,11 @@ class Map:
         for tile, text in texts:
             loop.line(f"{tile.at(*indices)} = {strip(text)}")
 
-    def _lifted(self, result: ir.Value, body: Expressions, value: ir.Value) -> str:
+    def _scaled(self, result: ir.Value, body: Expressions, value: ir.Value) -> str:
         """An element, 2^11 times as large where it is what rounding to f16 leaves."""
-        if result not in self._context.lifted:
+        if result not in self._context.residuals:
             return body.emit(value)
-        return f'T.cast({body.emit(widened(value))} * {LIFT}, "float16")'
+        return f'T.cast({body.emit(widened(value))} * {RESIDUAL_SCALE}, "float16")'
 
     def _stage(self) -> dict[ir.Value, TileBuffer]:
         """Values of columns that are read from memory, once for all rows, in shared memory."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from attn_mlir.backends.gpu.remainders import LIFT
+from attn_mlir.backends.gpu.residuals import RESIDUAL_SCALE
 from attn_mlir.backends.nvidia.tilelang.context import Context
 from attn_mlir.backends.nvidia.tilelang.expressions import number, strip
 from attn_mlir.backends.nvidia.tilelang.memory import VECTOR, alignment, memory_type
@@ -123,17 +123,17 @@ def print_dot_accumulate(context: Context, op: ir.Operation) -> None:
     """`tile.dot_add` and `tile.dot_rescale`, in place where nothing else needs the old sums."""
     c, *scale, a, b = op.operands
     total = context.where[op.results[0]] = _accumulator(context, op, c)
-    lifted = any(value in context.lifted for value in (a, b))
+    scaled = any(value in context.residuals for value in (a, b))
     if scale:
         _multiply(context, total, context.tile(scale[0]).at("i"))
-    if lifted:
-        _multiply(context, total, str(LIFT))
+    if scaled:
+        _multiply(context, total, str(RESIDUAL_SCALE))
     turned = _turned(op)
     left = (context.shared(a) if turns(op) or context.pieces or not context.rows_apart(total.shape[0]) else context.tile(a)).whole()
     right = context.shared(b).whole()
     context.line(f"T.gemm({left}, {right}, {total.name}, {turned}{_policy(context, total.shape)})")
-    if lifted:
-        _multiply(context, total, str(1.0 / LIFT))
+    if scaled:
+        _multiply(context, total, str(1.0 / RESIDUAL_SCALE))
     context.scatter(op.results[0])
 
 

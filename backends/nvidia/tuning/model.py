@@ -9,26 +9,12 @@ import math
 from collections.abc import Mapping
 
 from attn_mlir.backends.fields import Fields
+from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.backends.tuning.facts import KernelFacts
 from attn_mlir.backends.tuning.space import Cost, Workload, number
 
-_OVERLAP = {1: (1.0, 1.0), 2: (0.35, 0.3), 3: (0.3, 0.05), 4: (0.6, 0.1)}
-"""The part of the shorter of matrix and vector work that is not hidden behind the longer one, by consumer warpgroups: where matrix work
-is longer, and where vector work is."""
-_OVERLAP_PAIRS = 0.9
-"""The same in kernels of pairs, whose products depend on each other."""
-_ONE_STAGE = 1.4
-"""How much longer kernels of pairs take with one stage: nothing is loaded while products read it."""
-_BLOCK = {"rows": 180.0, "pairs": 700.0}
-"""Cycles of barriers and latencies for each block: five dependent products take longer than two."""
-_TILE = 1000.0
-"""Cycles of prologue and epilogue for each tile of rows."""
-_OTHER_REGISTERS = 28
-"""Registers of a thread for addresses, counters and states of rows."""
 _BARRIERS = 1024
-_SPILLED = 0.05
-"""How much longer a kernel takes for each register that is missing."""
 
 
 def launch_registers(threads: int, target: NvidiaTarget) -> int:
@@ -48,7 +34,7 @@ def register_problem(consumers: int, consumer: int, producer: int, target: Nvidi
 
 def role_registers(consumers: int) -> tuple[int, int]:
     """Registers of a consumer's and of the producer's thread, by consumer warpgroups."""
-    return {1: (240, 40), 2: (232, 40), 3: (160, 32)}.get(consumers, (112, 24))
+    return thresholds.ROW_REGISTERS[min(consumers, 4)]
 
 
 def cost(facts: KernelFacts, choices: Fields, target: NvidiaTarget, work: Workload) -> Cost:
@@ -77,9 +63,11 @@ def cost(facts: KernelFacts, choices: Fields, target: NvidiaTarget, work: Worklo
     occupancy = max(min(target.shared_bytes // max(shared, 1), 2048 // threads, 1 if roles else target.registers // (threads * needed)), 1)
     limits = _block_limits(facts, target, block_q, block_kv)
     block = _block_cycles(facts, limits, groups, occupancy)
-    cycles = _cycles(facts, choices, target, work, block, occupancy) * (_ONE_STAGE if facts.grid == "pairs" and stages == 1 else 1.0)
+    cycles = _cycles(facts, choices, target, work, block, occupancy) * (
+        thresholds.ONE_STAGE if facts.grid == "pairs" and stages == 1 else 1.0
+    )
     alone = {name: cycles * limit / block for name, limit in limits.items()}
-    return Cost(shared, needed, occupancy, cycles * (1 + _SPILLED * max(needed - available, 0)), problem, alone)
+    return Cost(shared, needed, occupancy, cycles * (1 + thresholds.SPILLED_REGISTER * max(needed - available, 0)), problem, alone)
 
 
 def _shared(facts: KernelFacts, block_q: int, block_kv: int, stages: int, choices: Fields, target: NvidiaTarget) -> int:
@@ -116,7 +104,7 @@ def _registers(facts: KernelFacts, block_kv: int, rows: float) -> int:
     sums = sum(facts.sums) / 2
     tiles = len(facts.scores) * block_kv / 2
     weights = block_kv / (4 if facts.grid == "rows" else 8)
-    return math.ceil(rows * (sums + tiles + weights)) + _OTHER_REGISTERS
+    return math.ceil(rows * (sums + tiles + weights)) + thresholds.MODEL_REGISTERS
 
 
 def _cycles(facts: KernelFacts, choices: Fields, target: NvidiaTarget, work: Workload, block: float, occupancy: int) -> float:
@@ -126,14 +114,14 @@ def _cycles(facts: KernelFacts, choices: Fields, target: NvidiaTarget, work: Wor
     blocks = math.ceil(along / block_kv)
     tiles = math.ceil(over / block_q)
     if not facts.masked or work.queries == 1:
-        per_head = tiles * (blocks * block + _TILE)
-        heaviest = blocks * block + _TILE
+        per_head = tiles * (blocks * block + thresholds.TILE_CYCLES)
+        heaviest = blocks * block + thresholds.TILE_CYCLES
     else:
         # As if the mask were causal: the diagonal is computed whole, with more instructions.
         diagonal = math.ceil(block_q / block_kv)
         seen = sum(min(math.ceil((tile + 1) * block_q / block_kv), blocks) for tile in range(tiles))
-        per_head = seen * block + tiles * (_TILE + 0.3 * diagonal * block)
-        heaviest = blocks * block + _TILE
+        per_head = seen * block + tiles * (thresholds.TILE_CYCLES + 0.3 * diagonal * block)
+        heaviest = blocks * block + thresholds.TILE_CYCLES
     total = per_head * work.heads
     count = tiles * work.heads
     slots = target.multiprocessors * occupancy
@@ -162,5 +150,5 @@ def _block_cycles(facts: KernelFacts, limits: Mapping[str, float], groups: int, 
     """Cycles of one block of pairs on one multiprocessor: what overlaps how well."""
     matrix, special, issued, moved = (limits[name] for name in ("matrix", "exponentials", "issue slots", "L2 bytes"))
     vector = max(special, issued) + 0.5 * min(special, issued)
-    left = _OVERLAP[min(groups * occupancy, 4)][vector > matrix] if facts.grid == "rows" else _OVERLAP_PAIRS
-    return max(max(matrix, vector) + left * min(matrix, vector), moved) + _BLOCK[facts.grid]
+    left = thresholds.OVERLAP[min(groups * occupancy, 4)][vector > matrix] if facts.grid == "rows" else thresholds.PAIR_OVERLAP
+    return max(max(matrix, vector) + left * min(matrix, vector), moved) + thresholds.BLOCK_CYCLES[facts.grid]

@@ -8,6 +8,7 @@ import itertools
 import math
 
 from attn_mlir.backends.fields import Fields
+from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.backends.nvidia.tuning.chunk_scan_facts import PANEL, NvidiaScanFacts
 from attn_mlir.backends.nvidia.tuning.delta_memory import shared_delta
@@ -15,8 +16,6 @@ from attn_mlir.backends.tuning.space import Cost, Workload, number
 
 _HOPPER_CHUNK = 64
 """Positions of a chunk of the emitter "hopper"."""
-_LATENCY = {"hopper": 3000.0, "tilelang": 5000.0, "scans": 5000.0}
-"""Cycles of a chunk in which a program waits: for products that depend on each other, barriers, and loads."""
 _BLOCK = 16
 """Positions whose pairs are computed one by one where channels have decays."""
 _AHEAD = 7
@@ -27,9 +26,9 @@ _MOST_PROGRAMS = 3
 _SHORTEST = 32
 """Positions that four warps can share a product of."""
 _REFINEMENTS: dict[str, dict[str, tuple[int, ...]]] = {
-    "hopper": {"residents": (1, 2, 3), "stages": (2, 3)},
+    "hopper": {"occupancy": (1, 2, 3), "stages": (2, 3)},
     "tilelang": {"threads": (128, 256), "stages": (1, 2)},
-    "scans": {"residents": (1, 2), "stages": (1, 2), "warps": (4, 8)},
+    "scans": {"occupancy": (1, 2), "stages": (1, 2), "warps": (4, 8)},
 }
 """What a schedule can be changed in, one at a time, once its blocks are known."""
 
@@ -134,29 +133,29 @@ def scan_cost(facts: NvidiaScanFacts, choices: Fields, target: NvidiaTarget, wor
         threads = 128 * groups + (128 if uneven else 32)
         registers = facts.keys // 2 + 104
     elif emitter == "scans":
-        threads, most = 32 * number(choices, "warps", 8), number(choices, "residents", 1)
+        threads, most = 32 * number(choices, "warps", 8), number(choices, "occupancy", 1)
         registers = min(255, target.registers // (threads * most))
     else:
         threads = number(choices, "threads", max(2 * chunk, facts.keys * columns // 128, 128))
         registers = facts.keys * columns // threads + 64
     shared = _shared(facts, emitter, chunk, columns, stages)
-    most = number(choices, "residents", 1 if emitter == "scans" else _MOST_PROGRAMS)
+    most = number(choices, "occupancy", 1 if emitter == "scans" else _MOST_PROGRAMS)
     occupancy = min((target.shared_bytes + _RESERVED) // (shared + _RESERVED), target.registers // (threads * registers), most)
     problem = ""
     if shared > target.shared_bytes:
         problem = f"shared memory: {shared} bytes, but a thread block can have {target.shared_bytes}"
     elif registers > 255 or (occupancy < 1 and emitter == "tilelang"):
         problem = f"registers: about {registers} for each of {threads} threads"
-    elif "residents" in choices and most > max(occupancy, 1):
+    elif "occupancy" in choices and most > max(occupancy, 1):
         problem = f"occupancy: {most} programs find no place on a multiprocessor"
-    residents = max(occupancy, 1)
-    return Cost(shared, registers, residents, *_cycles(facts, emitter, (chunk, columns), residents, target, work, problem))
+    occupancy = max(occupancy, 1)
+    return Cost(shared, registers, occupancy, *_cycles(facts, emitter, (chunk, columns), occupancy, target, work, problem))
 
 
 def _cost_prepared(facts: NvidiaScanFacts, choices: Fields, sizes: tuple[int, int], target: NvidiaTarget, work: Workload) -> Cost:
     """Of a program that prepares a chunk while it multiplies the one before; there is one schedule."""
     chunk, columns = sizes
-    other = number(choices, "stages", 2) != 2 or number(choices, "residents", 1) != 1
+    other = number(choices, "stages", 2) != 2 or number(choices, "occupancy", 1) != 1
     if facts.factor:
         shared = _AHEAD * chunk * (4 * facts.keys + 8 * columns) + 5632 * columns // 16
     else:
@@ -191,7 +190,7 @@ def _shared_of_warps(facts: NvidiaScanFacts, chunk: int, columns: int, stages: i
 
 
 def _cycles(
-    facts: NvidiaScanFacts, emitter: str, sizes: tuple[int, int], residents: int, target: NvidiaTarget, work: Workload, problem: str
+    facts: NvidiaScanFacts, emitter: str, sizes: tuple[int, int], occupancy: int, target: NvidiaTarget, work: Workload, problem: str
 ) -> tuple[float, str, dict[str, float]]:
     """The last fields of a `Cost`: cycles, the problem as it is given, and what each resource would take alone."""
     chunk, columns = sizes
@@ -200,8 +199,14 @@ def _cycles(
     pairs = 4.0 * _BLOCK * facts.keys if facts.channels else 6.0 * chunk
     issued = chunk * pairs / target.lanes + pieces * columns * (2.0 * chunk + facts.keys) / target.lanes
     moved = 2.0 * chunk * (2 * facts.keys + columns * (2 + facts.factor)) / target.l2_bytes
-    each = max(_LATENCY[emitter] + matrix + issued, residents * max(matrix, issued, moved))
+    latency = thresholds.SCAN_LATENCY[emitter]
+    each = max(latency + matrix + issued, occupancy * max(matrix, issued, moved))
     programs = work.heads * (facts.values // columns)
-    turns = math.ceil(work.queries / chunk) * math.ceil(programs / (target.multiprocessors * residents))
-    alone = {"latency": _LATENCY[emitter], "matrix": residents * matrix, "issue slots": residents * issued, "L2 bytes": residents * moved}
+    turns = math.ceil(work.queries / chunk) * math.ceil(programs / (target.multiprocessors * occupancy))
+    alone = {
+        "latency": latency,
+        "matrix": occupancy * matrix,
+        "issue slots": occupancy * issued,
+        "L2 bytes": occupancy * moved,
+    }
     return turns * each, problem, {name: turns * limit for name, limit in alone.items()}

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import SCHEDULE, Fields
 from attn_mlir.backends.gpu.kernel import KernelCode
-from attn_mlir.backends.nvidia import pipeline
+from attn_mlir.backends.nvidia import pipeline, thresholds
 from attn_mlir.backends.nvidia.forming.facts import FIELDS
 from attn_mlir.backends.nvidia.forming.refusal import Refused, reasons
 from attn_mlir.backends.nvidia.target import HOPPER, NvidiaTarget
@@ -19,9 +19,6 @@ from attn_mlir.passes.regions import find_all
 from attn_mlir.registry import registry
 
 _ADVICE = "dequantise q, k and v, for example k = (k.float() * k_descale).to(torch.bfloat16), or compute on the CPU"
-
-_MEASURED: Fields = {"draw": 1, "turns": 0}
-"""What was faster for 8-bit elements on an H100: tiles from a counter, and warpgroups that do not wait for each other."""
 
 
 def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | None:
@@ -39,7 +36,7 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
         raise UnsupportedError("'warp' adds gradients of packed sequences in no fixed order (deterministic, batch_invariant)")
     fields: Fields = {name: choices[name] for name in FIELDS if name in choices}
     if narrow:
-        fields = {**_MEASURED, **fields}
+        fields = {**thresholds.EIGHT_BIT_FIELDS, **fields}
         if facts & {"lengths", "paged"}:
             raise UnsupportedError(f"packed sequences and pages take no 8-bit q, k and v on NVIDIA GPUs yet: {_ADVICE}")
         if not target.eight_bit:

@@ -44,7 +44,7 @@ def _mma_async(printer: WarpPrinter, op: ir.Operation, start: str, a: str | Addr
     clear = {"true": False, "false": True}.get(keep, f"!{keep}")
     try:
         printer.instructions.setdefault(wgmma_name(*instruction), wgmma(*instruction))
-        printer.line(*product(to, columns, depth, left, factor, name, clear))
+        printer.line(*product(to, columns, depth, left, factor, name, clear=clear))
     except ValueError as error:
         raise UnsupportedError(f"warp: {error} ({source_line(op.location)})") from None
 

@@ -10,25 +10,29 @@ from typing import Any, TypeVar
 import torch
 
 from attn_mlir import driver
-from attn_mlir.api.ahead_linear import LinearSpec, linear_form, traced
 from attn_mlir.api.attention import Attention
 from attn_mlir.api.dropout import NONE, dropout_of
 from attn_mlir.api.engine import AttentionEngine
 from attn_mlir.api.extra_qk import extra_pairs, pair_names, with_dims
 from attn_mlir.api.given_masks import with_function
-from attn_mlir.api.inputs import ELEMENTS, check_dims, check_inputs, layout_of
+from attn_mlir.api.inputs import ELEMENTS, MAX_HEAD_DIM, MAX_STATE_DIM, check_dims, check_inputs, layout_of
 from attn_mlir.api.linear import LinearAttention
 from attn_mlir.api.linear_engine import LinearAttentionEngine
+from attn_mlir.api.linear_inputs import OFFSETS, STEPS, check_linear
+from attn_mlir.api.options import RecurrenceForm, call_form
+from attn_mlir.api.scale import scale_form
 from attn_mlir.backends.ahead.request import Capture, Library, LinearRequest, Request, check_place, path_of
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 from attn_mlir.frontend.emit import Inputs
-from attn_mlir.frontend.scope import Captured
+from attn_mlir.frontend.entry import Entry
 from attn_mlir.runtime.capture_bounds import make_plan
 from attn_mlir.runtime.programs import Program, program_of
 
-__all__ = ["InputSpec", "compile_ahead"]
+__all__ = ["InputSpec", "LinearSpec", "compile_ahead"]
 
 BuiltT = TypeVar("BuiltT")
+_KINDS = {"dropout_drop": "drop", "dropout_scale": "keep"}
+_DECAYS = ("none", *(form for form, _ in STEPS.values()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +46,34 @@ class InputSpec:
     head_dim: int = 64
     value_dim: int | None = None
     extra_dims: Sequence[int] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearSpec:
+    """What `compile_ahead` must know of the inputs of a linear attention.
+
+    dtype: that of q, k and v. key_dim: columns of q and k; value_dim: those of v, None: the same. decay: "none", "head" [H], "head channel"
+    [H, K], "step" [B, H, T] or "step channel" [B, H, T, K]. initial_state: whether there is one. cu_seqlens: the dtype of offsets of
+    sequences, torch.int32 or torch.int64; None: there are none.
+    """
+
+    dtype: torch.dtype = torch.float32
+    key_dim: int = 64
+    value_dim: int | None = None
+    decay: str = "step"
+    initial_state: bool = False
+    cu_seqlens: torch.dtype | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Subject:
+    """What a library is of: a trace, the values of its captures now, q, k and v, and what a linear attention has besides."""
+
+    entry: Entry
+    values: Sequence[Any]
+    inputs: Inputs
+    layout: Any
+    linear: LinearRequest | None = None
 
 
 def compile_ahead(
@@ -112,26 +144,18 @@ def requests_of(
         )
     if wrt is not None and not backward:
         raise ArgumentError("wrt names what has a gradient, and backward=False makes none: leave one of them out")
-    if isinstance(attention, (LinearAttention, LinearAttentionEngine)):
-        form = linear_form(attention, inputs)
-        if path is not None:
-            check_place(path, prefix)
-        plain, located = _linear_request(attention, form, prefix, bool(backward), wrt)
-    else:
-        given = _inputs(attention, inputs)
-        if isinstance(attention, AttentionEngine):
-            _check_engine(attention, given, inputs is not None)
-        if path is not None:
-            check_place(path, prefix)
-        plain, located = _request(attention, given, prefix, bool(backward), wrt)
-    plain, located = (dataclasses.replace(each, deterministic=bool(deterministic)) for each in (plain, located))
-    return plain, located
+    linear = isinstance(attention, (LinearAttention, LinearAttentionEngine))
+    form: Any = _linear_form(attention, inputs) if linear else _inputs(attention, inputs)
+    if path is not None:
+        check_place(path, prefix)
+    subject = _linear_subject(attention, form) if linear else _subject(attention, form, bool(backward))
+    return _requests(subject, prefix, bool(backward), wrt, bool(deterministic))
 
 
-def _check_engine(engine: AttentionEngine, inputs: Inputs, given: bool) -> None:
+def _check_engine(engine: AttentionEngine, inputs: Inputs) -> None:
     """Raises ArgumentError for inputs that are not the engine's, UnsupportedError for engines that libraries do not hold."""
     own = engine._shapes.inputs
-    if given and inputs != own:
+    if inputs != own:
         raise ArgumentError(
             f"the engine is made for {own.element} with {own.head_dim} columns of q and {own.value_dim} of v: "
             "leave out inputs, they are its own"
@@ -145,15 +169,18 @@ def _check_engine(engine: AttentionEngine, inputs: Inputs, given: bool) -> None:
 
 
 def _inputs(attention: Attention | AttentionEngine, inputs: Any) -> Inputs:
-    """dtype and head dimensions. Raises ArgumentError."""
-    if inputs is None and isinstance(attention, AttentionEngine):
-        return attention._shapes.inputs
+    """dtype and head dimensions. Raises ArgumentError, and as `_check_engine` does."""
+    if isinstance(attention, AttentionEngine):
+        found = attention._shapes.inputs if inputs is None else _given_inputs(attention, inputs)
+        _check_engine(attention, found)
+        return found
+    return _given_inputs(attention, inputs)
+
+
+def _given_inputs(attention: Attention | AttentionEngine, inputs: Any) -> Inputs:
     if isinstance(inputs, InputSpec):
-        if not isinstance(inputs.dtype, torch.dtype) or inputs.dtype not in ELEMENTS:
-            raise ArgumentError(f"dtype is {inputs.dtype}: use float32, float16, bfloat16 or float64")
-        value_dim = inputs.head_dim if inputs.value_dim is None else inputs.value_dim
-        check_dims(head_dim=inputs.head_dim, value_dim=value_dim)
-        return Inputs(ELEMENTS[inputs.dtype], inputs.head_dim, value_dim, _extra_dims(attention, inputs))
+        dims = _dims(inputs.dtype, head_dim=inputs.head_dim, value_dim=inputs.value_dim)
+        return Inputs(*dims, _extra_dims(attention, inputs))
     count = 3 + 2 * _pairs(attention)
     if not isinstance(inputs, (tuple, list)) or len(inputs) != count:
         given = f"{len(inputs)} of them" if isinstance(inputs, (tuple, list)) else type(inputs).__name__
@@ -162,6 +189,43 @@ def _inputs(attention: Attention | AttentionEngine, inputs: Any) -> Inputs:
     q, k, v, *extra = inputs
     problem = check_inputs(q, k, v, _layout(attention))
     return with_dims(problem, extra_pairs(extra, q, problem, problem.layout)).inputs
+
+
+def _linear_form(attention: LinearAttention | LinearAttentionEngine, inputs: Any) -> RecurrenceForm:
+    """The form of the inputs that were given, as far as they tell it. Raises ArgumentError."""
+    if isinstance(attention, LinearAttentionEngine):
+        if inputs is not None:
+            raise ArgumentError("a LinearAttentionEngine knows dtype and head dimensions: leave out inputs")
+        return attention._form(attention._decay)
+    if isinstance(inputs, LinearSpec):
+        return _form_of(inputs)
+    if not isinstance(inputs, (tuple, list)) or not 3 <= len(inputs) <= 6:
+        raise ArgumentError(
+            "inputs of a linear attention are tensors (q, k, v, decay, initial_state, cu_seqlens), the last of which may be missing, or "
+            f"an attn_mlir.LinearSpec(dtype, key_dim); got {type(inputs).__name__}"
+        )
+    q, k, v, decay, state, offsets = (*inputs, None, None, None)[:6]
+    return call_form(check_linear(q, k, v, decay, state, offsets, attention._options.layout), 1.0, False, None)
+
+
+def _form_of(spec: LinearSpec) -> RecurrenceForm:
+    dims = _dims(spec.dtype, MAX_STATE_DIM, key_dim=spec.key_dim, value_dim=spec.value_dim)
+    if spec.decay not in _DECAYS:
+        raise ArgumentError(f"decay is one of {', '.join(map(repr, _DECAYS))}, got {spec.decay!r}")
+    if spec.cu_seqlens is not None and not (isinstance(spec.cu_seqlens, torch.dtype) and spec.cu_seqlens in OFFSETS):
+        raise ArgumentError(f"cu_seqlens is torch.int32, torch.int64 or None, got {spec.cu_seqlens!r}")
+    offsets = "" if spec.cu_seqlens is None else OFFSETS[spec.cu_seqlens]
+    return RecurrenceForm(*dims, 1.0, spec.decay, bool(spec.initial_state), offsets=offsets)
+
+
+def _dims(dtype: Any, most: int = MAX_HEAD_DIM, **dims: Any) -> tuple[str, int, int]:
+    """Element type and head dimensions of q and v, by the names that a spec gives them. Raises ArgumentError."""
+    if not isinstance(dtype, torch.dtype) or dtype not in ELEMENTS:
+        raise ArgumentError(f"dtype is {dtype}: use float32, float16, bfloat16 or float64")
+    (of_q, head_dim), (of_v, value_dim) = dims.items()
+    value_dim = head_dim if value_dim is None else value_dim
+    check_dims(most, **{of_q: head_dim, of_v: value_dim})
+    return ELEMENTS[dtype], head_dim, value_dim
 
 
 def _pairs(attention: Attention | AttentionEngine) -> int:
@@ -192,10 +256,8 @@ def _name(path: Path, name: str | None) -> str:
     return found
 
 
-def _request(
-    attention: Attention | AttentionEngine, inputs: Inputs, name: str, backward: bool, wrt: Sequence[str] | None
-) -> tuple[Request, Request]:
-    """The request with modules without and with the user's lines."""
+def _subject(attention: Attention | AttentionEngine, inputs: Inputs, backward: bool) -> _Subject:
+    """What a library of an attention is of."""
     dropout = dropout_of(attention.dropout_p, (0, 0), None) if attention.dropout_p else NONE
     factor = 0.0
     if isinstance(attention, AttentionEngine):
@@ -203,45 +265,50 @@ def _request(
     else:
         options = attention._options._replace(functions=with_function(attention._functions))
         entry, scan, factor = options.find(inputs, None, dropout.form)
-    program = program_of(entry)
-    refuse_outputs(program)
     tensors = dict.fromkeys(pair_names(len(inputs.extra_dims)))
-    values = entry.captures(scan, factor, {**dropout.values, **tensors})
-    sizes = (name, inputs.element, inputs.head_dim, inputs.value_dim, layout_of(_layout(attention)))
-    return _both(entry, program, values, sizes, backward, wrt)
+    return _Subject(entry, entry.captures(scan, factor, {**dropout.values, **tensors}), inputs, _layout(attention))
 
 
-def _linear_request(
-    attention: LinearAttention | LinearAttentionEngine, form: Any, name: str, backward: bool, wrt: Sequence[str] | None
-) -> tuple[Request, Request]:
+def _linear_subject(attention: LinearAttention | LinearAttentionEngine, form: RecurrenceForm) -> _Subject:
     """The same of a linear attention."""
-    entry, program, values, linear, layout = traced(attention, form)
-    inputs = form.inputs
-    sizes = (name, inputs.element, inputs.head_dim, inputs.value_dim, layout_of(layout))
-    return _both(entry, program, values, sizes, backward, wrt, linear)
+    factor, layout = 0.0, "bhsd"
+    if isinstance(attention, LinearAttentionEngine):
+        entry, scan = attention._find(attention._dtypes, None, form.decay)
+    else:
+        options = attention._options
+        if options.mods[5] is not None or options.read_before:
+            raise UnsupportedError("libraries made ahead of time have no delta rule yet: leave erase_mod out, or compile in Python")
+        layout, (scale, factor) = options.layout, scale_form(options.scale, form.head_dim)
+        form = form._replace(scale=scale, final_state=options.final, segment=options.segment)
+        entry, scan = form.find(options.mods, None)
+    given = tuple(entry.traced.linear or ())
+    linear = LinearRequest(given, 0 if "cu_seqlens" in given else form.segment or 0, tuple(entry.traced.by_head))
+    return _Subject(entry, entry.captures(scan, factor), form.inputs, layout, linear)
 
 
-def _both(
-    entry: Any,
-    program: Program,
-    values: Sequence[Any],
-    sizes: tuple[str, str, int, int, str],
-    backward: bool,
-    wrt: Sequence[str] | None,
-    linear: LinearRequest | None = None,
+def _requests(
+    subject: _Subject, name: str, backward: bool, wrt: Sequence[str] | None, deterministic: bool = False
 ) -> tuple[Request, Request]:
-    captures = _captures(entry.traced.captures, program, values)
-    plan = make_plan(program.written[0] or program.text, program.names)
-    plain = _make(sizes, (program.text, program.written[0]), captures, program.outputs, (), plan)
-    plain = dataclasses.replace(plain, linear=linear)
-    positions = _positions(plain, program, values, wrt) if backward else ()
-    plain = dataclasses.replace(plain, wrt=positions)
+    """The request with modules without and with the user's lines."""
+    inputs, program = subject.inputs, program_of(subject.entry)
+    refuse_outputs(program)
+    plain = Request(
+        name,
+        program.text,
+        program.written[0],
+        inputs.element,
+        inputs.head_dim,
+        inputs.value_dim,
+        layout_of(subject.layout),
+        _captures(subject, program),
+        program.outputs,
+        (),
+        make_plan(program.written[0] or program.text, program.names),
+        subject.linear,
+        deterministic,
+    )
+    plain = dataclasses.replace(plain, wrt=_positions(plain, program, subject.values, wrt) if backward else ())
     return plain, dataclasses.replace(plain, text=program.located, written=program.written[1], labels=program.names)
-
-
-def _make(sizes: tuple[str, str, int, int, str], texts: tuple[str, str], captures: Any, outputs: Any, wrt: Any, plan: Any) -> Request:
-    name, element, head_dim, value_dim, layout = sizes
-    return Request(name, *texts, element, head_dim, value_dim, layout, captures, outputs, wrt, plan)
 
 
 def refuse_outputs(program: Program) -> None:
@@ -253,29 +320,25 @@ def refuse_outputs(program: Program) -> None:
         )
 
 
-_KINDS = {"dropout_drop": "drop", "dropout_scale": "keep"}
-
-
-def _captures(found: Sequence[Captured], program: Program, values: Sequence[Any]) -> tuple[Capture, ...]:
-    """What functions capture, as a library takes it; `values` are those of now."""
+def _captures(subject: _Subject, program: Program) -> tuple[Capture, ...]:
+    """What functions capture, as a library takes it."""
     made = []
-    products = products_of(program)
-    for i, each in enumerate(found):
+    for i, each in enumerate(subject.entry.traced.captures):
         if each.source[0] == "constant":
             raise UnsupportedError(
                 f"`{each.name}` is made by a function while it is traced, and no argument of C functions: make it outside of the function"
             )
         kind = _KINDS.get(each.name, each.kind) if each.source[0] == "dropout" else each.kind
-        like, columns = products.get(i, ("", -1))
-        sizes = tuple((extent.dim, extent.index, extent.size) for position, extent in program.extents if position == i)
-        value = "" if each.kind == "tensor" else str(values[i])
-        made.append(Capture(each.name, kind, each.element, each.rank, i in program.nonzero, sizes, value, like, columns))
+        value = "" if each.kind == "tensor" else str(subject.values[i])
+        made.append(capture_of(program, i, kind, each.element, each.rank, value))
     return tuple(made)
 
 
-def products_of(program: Program) -> dict[int, tuple[str, int]]:
-    """The captures that further products multiply, by their numbers: whether they are of "q" or of "k", and their columns."""
-    return {position: (role, columns) for position, role, columns in program.products}
+def capture_of(program: Program, position: int, kind: str, element: str, rank: int, value: str = "") -> Capture:
+    """A capture of a program, which knows the sizes that it needs and whether a product multiplies it, as a library takes it."""
+    sizes = tuple((extent.dim, extent.index, extent.size) for at, extent in program.extents if at == position)
+    like, columns = next(((role, columns) for at, role, columns in program.products if at == position), ("", -1))
+    return Capture(program.names[position], kind, element, rank, position in program.nonzero, sizes, value, like, columns)
 
 
 def _positions(request: Request, program: Program, values: Sequence[Any], wrt: Sequence[str] | None) -> tuple[int, ...]:

@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 
 from attn_mlir import driver
-from attn_mlir.api.ahead import products_of, refuse_outputs
+from attn_mlir.api.ahead import capture_of, refuse_outputs
 from attn_mlir.backends.ahead.link import is_static
-from attn_mlir.backends.ahead.request import Capture, LinearRequest, Request, check_file, path_of
+from attn_mlir.backends.ahead.request import LinearRequest, Request, check_file, path_of
 from attn_mlir.backends.program import function_named
 from attn_mlir.dialects import loaded
 from attn_mlir.errors import ArgumentError, UnsupportedError
@@ -83,14 +83,11 @@ def _request(program: programs.Program, name: str) -> Request:
         q, v = tensors[0], tensors[2]
         assert q is not None and v is not None
         element, head_dim, value_dim = str(q.element_type), q.shape[3], v.shape[3]
-    captures, products = [], products_of(program)
+    captures = []
     for i, (kind, called) in enumerate(zip(program.kinds, program.names, strict=True)):
         if re.fullmatch(r"dropout_\w+", called) and kind != "tensor":
             raise UnsupportedError("attention with dropout is not compiled for processes without Python: export the model in eval mode")
-        of, rank = described[3 + i] or ("", 0)
-        sizes = tuple((extent.dim, extent.index, extent.size) for position, extent in program.extents if position == i)
-        like, columns = products.get(i, ("", -1))
-        captures.append(Capture(called, kind, of, rank, i in program.nonzero, sizes, "", like, columns))
+        captures.append(capture_of(program, i, kind, *(described[3 + i] or ("", 0))))
     linear = None
     if isinstance(program, LinearProgram):
         linear = LinearRequest(tuple(program.inputs), 0 if "cu_seqlens" in program.inputs else program.segment or 0)

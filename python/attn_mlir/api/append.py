@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attn_mlir.api.inputs import check_device
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.runtime.checked import is_checked
 
@@ -86,8 +87,7 @@ def _check(k_cache: Any, v_cache: Any, k: Any, v: Any, seqused_k: Any) -> None:
             raise UnsupportedError(
                 f"append_kv runs on CPUs and GPUs, and {name} is on {x.device}: write k_cache[entry, position] = k there"
             )
-        if x.device != k.device:
-            raise ArgumentError(f"{name} is on {x.device} but k is on {k.device}: move it with {name}.to(k.device)")
+        check_device(name, x, k.device, "k")
         if x.dtype != k.dtype:
             raise ArgumentError(f"{name} has dtype {x.dtype} but k has {k.dtype}: cast one of them")
         if torch.is_grad_enabled() and x.requires_grad:

@@ -1,4 +1,4 @@
-"""Attention inside torch.compile: the part that dynamo traces.
+"""Attention and linear attention inside torch.compile: the part that dynamo traces.
 
 The user's functions run here on tensors of one element that stand for scores and positions, as dynamo traces everything. What
 they capture becomes an input of the graph. When the graph is compiled, `api.graphs` reads the functions from it.
@@ -17,28 +17,34 @@ from torch.nn.attention.flex_attention import BlockMask as FlexBlockMask
 
 from attn_mlir import driver
 from attn_mlir.api.block_mask import BlockMask
-from attn_mlir.api.call import attend
+from attn_mlir.api.call import attend, attend_linear
 from attn_mlir.api.dropout import dropout_of, seed_in_graph
 from attn_mlir.api.given_masks import check_sizes, function_of, sizes_of
-from attn_mlir.api.graphs import element, run_graph, symbol, traced
+from attn_mlir.api.graph_pieces import element, symbol
+from attn_mlir.api.graphs import run_graph, run_linear_graph, traced, traced_linear
 from attn_mlir.api.inputs import LAYOUTS, device_type, layout_of
 from attn_mlir.api.key_lists import lists_in_graph, unfold
-from attn_mlir.api.options import Options
+from attn_mlir.api.linear_inputs import check_segment
+from attn_mlir.api.options import LinearOptions, Options
 from attn_mlir.api.results import named_results
 from attn_mlir.backends import tensors_of
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend import randomness
+from attn_mlir.frontend.linear import INPUTS
 from attn_mlir.frontend.report import failure
 from attn_mlir.frontend.scores import numbered
-from attn_mlir.runtime.orders import all_in_order, heads_first, input_order, output_order
+from attn_mlir.runtime.orders import all_in_order, heads_first, in_order, input_order, output_order
+from attn_mlir.runtime.row_values import score_of
 
-_POSITION = ("b", "h", "q_idx")
+_PAIR = ("b", "h", "q_idx", "kv_idx")
 _MODS = (("query", "q_idx"), ("key", "kv_idx"), ("value", "kv_idx"))
+_COUNTS = (1, 4, 5)
+"""How many arguments a mod of linear attention may take."""
 
 
 def attention_in_graph(
     qkv: tuple[torch.Tensor, ...], options: tuple[Any, ...], dropout: tuple[Any, Any] = (0.0, None), extra: Sequence[torch.Tensor] = (),
-    packed: Sequence[torch.Tensor] = (), lists: tuple[Any, Any] = (None, None), ring: str = "", run: Callable[..., Any] = run_graph,
+    *, packed: Sequence[torch.Tensor] = (), lists: tuple[Any, Any] = (None, None), ring: str = "", run: Callable[..., Any] = run_graph,
 ) -> Any:  # fmt: skip
     """What `attention` returns; `dropout` is its probability and seed, `extra` is q2, k2, q3...
 
@@ -58,7 +64,7 @@ def attention_in_graph(
             raise UnsupportedError("key_index inside a transform of torch.func is no part of a graph: call it uncompiled")
         return outside(lambda: attend(qkv, Options(*options), dropout_of(dropout_p, dropout_seed, q), extra)[0])
     seed = seed_in_graph(dropout_p, dropout_seed, q)
-    score = torch.float64 if q.dtype == torch.float64 else torch.float32
+    score = score_of(q)
     score_mod, mask_mod, row = functions[3:]
     if isinstance(mask_mod, (BlockMask, FlexBlockMask)):
         mask_mod = _mask_function(mask_mod, q, k, layout)
@@ -69,18 +75,14 @@ def attention_in_graph(
 
     def body(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *further: torch.Tensor) -> tuple[Any, int, tuple[str, ...]]:
         extra, packed = further[: 2 * (products - 1)], further[2 * (products - 1) :]
-
-        def index(name: str) -> torch.Tensor:
-            return symbol(name, torch.int64, q.device)
-
         pieces, names, drawn = [], [], draws()
         for (name, position), mod in zip(_MODS, functions[:3], strict=True):
             if mod is not None:
-                made = _call(mod, [element(f"{name}.x", score, [q, k, v])], [index(f"{name}.{i}") for i in ("b", "h", position, "d")])
-                pieces.append(as_tensor(made, score))
+                arguments = [element(f"{name}.x", score, [q, k, v]), *_places(name, ("b", "h", position, "d"), q.device)]
+                pieces.append(as_tensor(_call(mod, arguments, (1, 5)), score))
                 names.append(name)
         if score_mod is not None:
-            indices = [index(f"score.{i}") for i in (*_POSITION, "kv_idx")]
+            indices = _places("score", _PAIR, q.device)
             scores = [element(f"score.{name}", score, [q, k, v, *extra]) for name in numbered("score", products)]
             if products == 1 or arity(score_mod, (5, products + 4)) == 5:
                 made = tuple([score_mod(each, *indices) for each in scores])
@@ -90,12 +92,12 @@ def attention_in_graph(
             pieces += [as_tensor(each, score) for each in made]
             names += ["score"] * len(made)
         if mask_mod is not None:
-            pieces.append(as_tensor(mask_mod(*[index(f"mask.{i}") for i in (*_POSITION, "kv_idx")]), torch.bool))
+            pieces.append(as_tensor(mask_mod(*_places("mask", _PAIR, q.device)), torch.bool))
             names.append("mask")
         keys = k.shape[2] or 1
         count = names.count("score") or products
         given = [element(f"row.{name}", score, [q, k, v, *extra], keys) for name in numbered("s", count)]
-        given += [index(f"row.{i}") for i in _POSITION]
+        given += _places("row", _PAIR[:3], q.device)
         given.append(symbol("row.kv_idx", torch.int64, q.device, keys))
         made = row(*given[: arity(row, (count, count + 3, count + 4))])
         weights: list[Any] = list(made) if isinstance(made, tuple) else [made]
@@ -124,6 +126,64 @@ def attention_in_graph(
     else:
         results = all_in_order(results, output_order(layout), weights)
     return named_results(results, weights, outputs, lse, states)
+
+
+def linear_in_graph(inputs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
+    """What `linear_attention` returns; `inputs` are q, k, v and those of `INPUTS`."""
+    scale, final, layout, device, segment, mods, read_before = options
+    emulation = emulation_in_graph(None if device is None else str(device), inputs[0])
+    if layout not in ("bhsd", "bshd"):
+        raise ArgumentError(f'layout is "bhsd" or "bshd", got {layout!r}')
+    check_segment(segment)
+    if in_transform():
+        return outside(lambda: attend_linear(inputs, LinearOptions(*options))[0])
+    q, k, v, *others = inputs
+    score = score_of(q)
+    q, k, v = [heads_first(x, layout) for x in (q, k, v)]
+    further, given = [], []
+    for name, tensor in zip(INPUTS, others, strict=True):
+        if tensor is not None:
+            if name not in ("initial_state", "cu_seqlens") and tensor.dim() >= 3:
+                tensor = heads_first(tensor, layout)
+            # Integers stay what they are, for the check of `check_linear`, and keys have the dtype of k.
+            further.append(tensor.to(score) if tensor.is_floating_point() and not name.endswith("_key") else tensor)
+            given.append(name)
+    if read_before:
+        given.append("read before")
+    count = 1 + final
+
+    def body(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *further: torch.Tensor) -> tuple[Any, ...]:
+        pieces, names, drawn = [], [], draws()
+        for (name, _), mod in zip(_MODS, mods[:3], strict=True):
+            if mod is not None:
+                pieces.append(as_tensor(_call(mod, _arguments(name, "x", score, [q, k, v, *further]), _COUNTS), score))
+                names.append(name)
+        decay_mod, skip_mod, erase_mod = mods[3:]
+        if decay_mod is not None:
+            arguments = _arguments("decay", "g", score, [q, k, v, *further])
+            pieces.append(as_tensor(_call(decay_mod, arguments, _COUNTS), score))
+            names.append("channel" if arity(decay_mod, _COUNTS) == len(arguments) else "decay")
+        if skip_mod is not None:
+            pieces.append(as_tensor(skip_mod(*_places("skip", "bht", q.device)), score))
+            names.append("skip")
+        if erase_mod is not None:
+            arguments = _arguments("erase", "share", score, [q, k, v, *further])
+            short = arity(erase_mod, (3, *_COUNTS)) == 3
+            pieces.append(as_tensor(erase_mod(*arguments[1:4]) if short else _call(erase_mod, arguments, _COUNTS), score))
+            names.append("erase")
+        refuse_draws(drawn)
+        lines = ["\n".join(words) for words in (given, names)]
+        results = traced_linear(q, k, v, list(further), lines[0], pieces, lines[1], scale, final, layout, segment, emulation)
+        return tuple([results[i] for i in range(count)])
+
+    results = dynamo_bypassing_wrapper(run_linear_graph, body, q, k, v, *further)
+    o = in_order(results[0], layout)
+    return (o, results[1]) if final else o
+
+
+def _arguments(name: str, first: str, dtype: torch.dtype, like: list[torch.Tensor]) -> list[torch.Tensor]:
+    """What stands for the arguments of a mod."""
+    return [element(f"{name}.{first}", dtype, like), *_places(name, "bhtd", like[0].device)]
 
 
 def _mask_function(mask: Any, q: torch.Tensor, k: torch.Tensor, layout: str) -> Callable[..., Any]:
@@ -216,10 +276,14 @@ def arity(function: Callable[..., Any], choices: Sequence[int]) -> int:
     return next((count for count in fitting if count >= least), choices[-1])
 
 
-def _call(function: Callable[..., Any], first: Sequence[Any], indices: Sequence[Any]) -> Any:
-    """Calls a function that takes `first` alone, or `first` and `indices`."""
-    arguments = [*first, *indices]
-    return function(*arguments[: arity(function, (len(first), len(arguments)))])
+def _places(name: str, indices: Sequence[str], device: torch.device) -> list[torch.Tensor]:
+    """What stands for the indices that a function gets."""
+    return [symbol(f"{name}.{i}", torch.int64, device) for i in indices]
+
+
+def _call(function: Callable[..., Any], arguments: Sequence[Any], counts: Sequence[int]) -> Any:
+    """Calls a function with as many of the arguments as it takes, one of `counts`."""
+    return function(*arguments[: arity(function, counts)])
 
 
 def as_tensor(value: Any, dtype: torch.dtype) -> torch.Tensor:

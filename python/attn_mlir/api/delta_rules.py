@@ -4,7 +4,7 @@ Each of them is a few lines on top of `linear_attention`, which says what `segme
 recurrence.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,8 +13,9 @@ from torch.nn import functional
 
 from attn_mlir.api.autocast import cast
 from attn_mlir.api.linear_inputs import check_flags
-from attn_mlir.api.recurrence_inputs import check, described, score_of, sizes_of, with_state
+from attn_mlir.api.recurrence_inputs import check, described, sizes_of, with_state
 from attn_mlir.errors import ArgumentError
+from attn_mlir.runtime.row_values import score_of
 
 EPSILON = 1e-6
 """What is added to sums of squares."""
@@ -74,8 +75,10 @@ def gated_delta_rule(
     if use_gate_in_kernel:
         g = _gate(g, A_log, dt_bias, v, sizes_of(v)[2:3])
     beta = _share(beta, v, use_beta_sigmoid_in_kernel, allow_neg_eigval)
-    options = {"output_final_state": output_final_state, "cu_seqlens": cu_seqlens, "device": device, "segment_size": segment_size}
-    return _run(q, k, v, g, beta, scale, initial_state, use_qk_l2norm_in_kernel, state_v_first, options)
+    return _run(
+        (q, k, v), g, beta, use_qk_l2norm_in_kernel, state_v_first, scale=scale, initial_state=initial_state, cu_seqlens=cu_seqlens,
+        output_final_state=output_final_state, device=device, segment_size=segment_size,
+    )  # fmt: skip
 
 
 def kda(
@@ -116,8 +119,10 @@ def kda(
     if use_gate_in_kernel:
         g = _gate(g, A_log, dt_bias, v, sizes[2:], lower_bound)
     beta = _share(beta, v, use_beta_sigmoid_in_kernel, allow_neg_eigval)
-    options = {"output_final_state": output_final_state, "cu_seqlens": cu_seqlens, "device": device, "segment_size": segment_size}
-    return _run(q, k, v, g, beta, scale, initial_state, use_qk_l2norm_in_kernel, state_v_first, options)
+    return _run(
+        (q, k, v), g, beta, use_qk_l2norm_in_kernel, state_v_first, scale=scale, initial_state=initial_state, cu_seqlens=cu_seqlens,
+        output_final_state=output_final_state, device=device, segment_size=segment_size,
+    )  # fmt: skip
 
 
 def _gate(
@@ -162,20 +167,19 @@ def _unit(x: Tensor) -> Tensor:
 
 
 def _run(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    qkv: Sequence[Tensor],
     g: Tensor | None,
     beta: Tensor,
-    scale: float | None,
-    initial_state: Tensor | None,
     normalise: bool,
     state_v_first: bool,
-    options: Mapping[str, Any],
+    *,
+    scale: float | None,
+    initial_state: Tensor | None,
+    **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """(o, final_state or None)."""
+    """(o, final_state or None); `options` are further arguments of `linear_attention`."""
     check_flags(use_qk_l2norm_in_kernel=normalise, state_v_first=state_v_first)
-    q, k, v = cast(q, k, v)
+    q, k, v = cast(*qkv)
     sizes_of(q, "q")
     sizes_of(k, "k")
     state, root, share = initial_state, 1.0, beta

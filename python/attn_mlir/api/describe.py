@@ -32,7 +32,7 @@ def _forward(traced: Traced) -> Iterator[str]:
     yield "as written\n" + explain(ir.Module.parse(traced.located).operation)
     module = ir.Module.parse(traced.located)
     try:
-        Pipeline.parse("attn-dense-rows", registry()).run(module)
+        Pipeline.parse("attn-recover-rows", registry()).run(module)
     except DiagnosticError as error:
         reason = "; ".join(diagnostic.message for diagnostic in error.diagnostics)
         yield f"no row follows from it, and so no merge rule and no derived backward: {reason}\n"

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from attn_mlir.api.inputs import ALL_ELEMENTS, EIGHT_BIT_ELEMENTS
+from attn_mlir.api.inputs import ALL_ELEMENTS, EIGHT_BIT_ELEMENTS, check_device
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.runtime.call import Call, Problem
 from attn_mlir.runtime.dispatch import may_carry_tangents, needing_gradient
@@ -85,8 +85,7 @@ def _one(name: str, given: Any, sizes: Mapping[str, int], device: torch.device) 
     if not isinstance(given, torch.Tensor) or given.dtype != torch.float32:
         what = f"a tensor of {given.dtype}: use {name}.float()" if isinstance(given, torch.Tensor) else type(given).__name__
         raise ArgumentError(f"{name} must be a number or a float32 tensor, got {what}")
-    if given.device != device:
-        raise ArgumentError(f"{name} is on {given.device} but q is on {device}: move it with {name}.to(q.device)")
+    check_device(name, given, device)
     heads = {"k": sizes["Hkv"]}
     if name in ("q_descale", "o_scale"):
         heads = {"h": sizes["Hq"], **heads}

@@ -19,10 +19,8 @@ from attn_mlir.api.engine_arguments import (
     compare_written,
     custom_of,
     device_of,
-    guard_in_graph,
     has_backward,
     mask_of,
-    specialised_on,
     target_of,
     working_dtypes,
 )
@@ -30,7 +28,7 @@ from attn_mlir.api.engine_module import EngineModule
 from attn_mlir.api.extern_masks import NAME, blocks_of, fitting, table_of, with_blocks
 from attn_mlir.api.given_masks import GivenBlocks, Mask, check_sizes, is_block_mask, sizes_of
 from attn_mlir.api.graph_parts import constant_in_graphs
-from attn_mlir.api.graph_tape import GraphSource, GraphStep, found_in_graph, kept_at, named_in_graph, sources_of, steps_of
+from attn_mlir.api.graph_tape import GraphSource, GraphStep, call_in_graph, graph_program, graph_values, kept_at, named_in_graph
 from attn_mlir.api.inputs import Layout, Problem, check_inputs, layout_of, problem_of
 from attn_mlir.api.meta import Shapes
 from attn_mlir.api.online_func import OnlineFunc, check_online_func, writes_backward
@@ -49,7 +47,7 @@ from attn_mlir.frontend.dropout import NAMES, DropoutForm
 from attn_mlir.frontend.online import OnlineDefinition, trace_online
 from attn_mlir.philox import threshold
 from attn_mlir.runtime.call import Call
-from attn_mlir.runtime.dispatch import dispatch, forward_in_graph, needing_gradient, ops
+from attn_mlir.runtime.dispatch import dispatch, needing_gradient, ops
 from attn_mlir.runtime.orders import heads_first, in_order, input_order, output_order
 from attn_mlir.runtime.programs import program_of
 
@@ -196,7 +194,7 @@ class AttentionEngine(AttentionReport, EngineModule):
         dropout_p = self.probability(dropout_p)
         q, k, v = cast(q, k, v, dtype=self._shapes.dtype)
         if is_dynamo_compiling():
-            return self._in_graph(q, k, v, custom, block_mask, return_rowscales, dropout_p, dropout_seed)
+            return self._in_graph((q, k, v), custom, block_mask, return_rowscales, (dropout_p, dropout_seed))
         problem = check_inputs(q, k, v, self._given)
         dropout = dropout_of(dropout_p, dropout_seed, q)
         self.__dict__["_dropout"] = dropout.form  # without what modules do where attributes are set
@@ -226,11 +224,12 @@ class AttentionEngine(AttentionReport, EngineModule):
         return (o, dict(zip(self._outputs, results, strict=True))) if return_rowscales else o
 
     def _in_graph(
-        self, q: Any, k: Any, v: Any, custom: tuple[Any, ...], block_mask: Any, return_rowscales: bool, dropout_p: float, dropout_seed: Any
+        self, qkv: tuple[Any, Any, Any], custom: tuple[Any, ...], block_mask: Any, return_rowscales: bool, dropout: tuple[float, Any]
     ) -> Any:
-        """The same inside torch.compile."""
+        """The same inside torch.compile; `dropout` is its probability and seed."""
         from attn_mlir.api.compiled import in_transform, outside
 
+        (q, k, v), (dropout_p, dropout_seed) = qkv, dropout
         if in_transform():
             options = {"block_mask": block_mask, "return_rowscales": return_rowscales, "dropout_p": dropout_p, "dropout_seed": dropout_seed}
             return outside(self.attend, q, k, v, *custom, **options)
@@ -248,14 +247,9 @@ class AttentionEngine(AttentionReport, EngineModule):
         dropping = [*seed, threshold(float(dropout_p)), scale_of(float(dropout_p))] if seed else []
         reads = self._backward_accessors if backward else self._accessors
         name, sources, needed, steps = self._graph_program(q.device.type, backward, bool(seed), *[t.dtype for t in custom])
-        guard_in_graph(needed, reads)
-        found = found_in_graph(self._steps[steps], reads)
-        values = [heads_first(tensor, input_order(self._layout)) for tensor in (q, k, v)]
-        for source, _, _ in sources:
-            given = custom if source[0] == "custom" else dropping if source[0] == "dropout" else None
-            values.append(found.value(source) if given is None else given[source[1]])
-        arguments = ["q", "k", "v", *[argument for _, _, argument in sources]]
-        results = forward_in_graph(values, arguments, [kind for _, kind, _ in sources], name, self._layout)
+        values = graph_values(sources, needed, self._steps[steps], reads, {"custom": custom, "dropout": dropping})
+        turned = [heads_first(tensor, input_order(self._layout)) for tensor in (q, k, v)]
+        results = call_in_graph(turned, values, sources, name, self._layout)
         o = in_order(results[0], output_order(self._layout))
         return (o, dict(zip(self._outputs, results[1 : 1 + len(self._outputs)], strict=True))) if return_rowscales else o
 
@@ -276,11 +270,9 @@ class AttentionEngine(AttentionReport, EngineModule):
             entry, scan = self._find(dtypes, torch.device(device), backward, ("tensor", "tensor") if dropout else None)
         program = program_of(entry if self._tuning is None else self._tuning.latest(entry, device), self._deterministic)
         reads = self._backward_accessors if backward else self._accessors
-        steps = steps_of(entry, reads, "custom_fwd_inputs")
-        needed = specialised_on(entry, scan, reads, "custom_fwd_inputs")
-        sources = sources_of(entry, program, reads, "custom_fwd_inputs", {"custom": self._names, "dropout": NAMES})
-        name = named_in_graph(program, self._device.emulation)
-        return name, sources, needed, kept_at(self._steps, steps)
+        places = {"custom": self._names, "dropout": NAMES}
+        sources, needed, steps = graph_program(entry, scan, program, reads, "custom_fwd_inputs", places)
+        return named_in_graph(program, self._device.emulation), sources, needed, kept_at(self._steps, steps)
 
     def _traced(self) -> Entry:
         return self._find(self._dtypes, None, dropout=self._dropout)[0]

@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -20,7 +20,6 @@ from attn_mlir.backends import tensors_of
 from attn_mlir.errors import ArgumentError, CompileError, TraceError, UnsupportedError
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.frontend.captures import Scan
-from attn_mlir.frontend.tape import Found
 
 Function = Callable[..., Any]
 
@@ -94,35 +93,6 @@ def target_of(engine: str, device: "EngineDevice", problem: Problem) -> str:
         takes = "" if device.tensors == device.name else f", which takes tensors on {device.tensors!r}"
         raise ArgumentError(f"q is on {problem.device}, but this {engine} was made with device={device.name!r}{takes}")
     return device.name
-
-
-Reads = Sequence[Callable[[], Any] | None]
-
-
-def specialised_on(entry: Entry, scan: Any, reads: Reads, custom: str) -> tuple[tuple[int, int, Any], ...]:
-    """What a program that torch.compile takes for a constant depends on: leaf, dimension (-1: the number itself) and value.
-
-    `reads` read the leaves of `scan`, `custom` is the argument for further inputs. Raises UnsupportedError for what cannot be read.
-    """
-    traced = entry.traced
-    sources = {source for source, _ in traced.specialised} | {s for decision in traced.decisions for s in decision.condition.sources}
-    needed = []
-    for source in sorted(sources, key=str):
-        leaf = source[1] if source[0] == "size" else source
-        position = int(leaf[1]) if leaf[0] == "leaf" else -1
-        if not 0 <= position < len(reads) or reads[position] is None:
-            what = "a number or size that a function decides something by"
-            raise UnsupportedError(f"inside torch.compile, {what} must be that of a variable of the function itself, or of {custom}")
-        needed.append((position, source[2] if source[0] == "size" else -1, Found(scan.leaves, {}).value(source)))
-    return tuple(needed)
-
-
-def guard_in_graph(needed: Sequence[tuple[int, int, Any]], reads: Reads) -> None:
-    """Inside torch.compile: has torch compile again where a value is not what a program was specialised on."""
-    for position, dim, value in needed:
-        content: Any = reads[position]()  # type: ignore[misc]
-        if (content if dim < 0 else content.shape[dim]) != value:
-            raise UnsupportedError("a captured number changed while torch.compile traced the call")
 
 
 def check_external(online_func: OnlineFunc, custom: CustomIO) -> None:

@@ -81,7 +81,7 @@ def extra_pairs(tensors: Sequence[Any], q: torch.Tensor, problem: Problem, layou
     for i, (name, tensor) in enumerate(zip(pair_names(len(tensors) // 2), tensors, strict=True)):
         check_tensor(name, tensor, order)
         check_dtype(name, tensor, q)
-        check_device(name, tensor, q)
+        check_device(name, tensor, q.device)
         values[name] = turned = heads_first(tensor, order)
         wanted = (sizes["B"], sizes["Hkv"], sizes["Skv"]) if i % 2 else (sizes["B"], sizes["Hq"], sizes["Sq"])
         if tuple(turned.shape[:3]) != wanted:

@@ -1,4 +1,7 @@
-"""What the functions of an engine compute of captured tensors, inside torch.compile: steps of the trace's tape become part of the graph."""
+"""Programs of engines inside torch.compile, which dynamo does not look into: what their functions capture becomes part of the graph.
+
+Steps of the trace's tape, what functions compute of captured tensors, do so, too.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,18 +12,54 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.frontend.node import Source
 from attn_mlir.frontend.tape import Found, Ref, leaves_of
+from attn_mlir.runtime.dispatch import forward_in_graph
 from attn_mlir.runtime.programs import Program, served_by
 
+GraphSource = tuple[Source, str, str]
+"""Where a captured value comes from, its kind, and the argument that it is."""
 GraphStep = tuple[int, Any, tuple[Any, ...], tuple[str, ...], tuple[Any, ...], bool | None]
 """Number, function, arguments, the names of further ones, these, and whether gradients are recorded."""
 Reads = Sequence[Callable[[], Any] | None]
 
 
-def steps_of(entry: Entry, reads: Reads, custom: str) -> tuple[GraphStep, ...]:
-    """The steps that a program needs. Raises UnsupportedError for what has to leave torch, and for what `reads` cannot read.
+def graph_program(
+    entry: Entry, scan: Any, program: Program, reads: Reads, custom: str, places: Mapping[str, Sequence[str]]
+) -> tuple[tuple[GraphSource, ...], tuple[tuple[int, int, Any], ...], tuple[GraphStep, ...]]:
+    """Where a program's captures come from, what it was specialised on, and the steps that compute captures.
 
-    `custom` is the argument for further inputs.
+    `reads` read the leaves of `scan`, `custom` is the argument for further inputs, and `places` has the names of those and of dropout's.
+    What it was specialised on is a leaf, a dimension (-1: the number itself) and a value. Raises UnsupportedError for what has to leave
+    torch, and for what `reads` cannot read.
     """
+    steps = _steps(entry, reads, custom)
+    needed = _specialised_on(entry, scan, reads, custom)
+    return _sources(entry, program, reads, custom, places), needed, steps
+
+
+def graph_values(
+    sources: Sequence[GraphSource], needed: Sequence[tuple[int, int, Any]], steps: Sequence[GraphStep], reads: Reads,
+    given: Mapping[str, Sequence[Any]],
+) -> list[Any]:  # fmt: skip
+    """The values of a program's captures, of which callers give some by their kind. dynamo traces this.
+
+    torch compiles again where a value is not what the program was specialised on.
+    """
+    for position, dim, value in needed:
+        content: Any = reads[position]()  # type: ignore[misc]
+        if (content if dim < 0 else content.shape[dim]) != value:
+            raise UnsupportedError("a captured number changed while torch.compile traced the call")
+    found = _found_in_graph(steps, reads)
+    return [given[source[0]][source[1]] if source[0] in given else found.value(source) for source, _, _ in sources]
+
+
+def call_in_graph(qkv: Sequence[torch.Tensor], values: Sequence[Any], sources: Sequence[GraphSource], name: str, layout: str) -> list[Any]:
+    """The operator on q, k, v and the values of captures."""
+    arguments = ["q", "k", "v", *[argument for _, _, argument in sources]]
+    return forward_in_graph([*qkv, *values], arguments, [kind for _, kind, _ in sources], name, layout)
+
+
+def _steps(entry: Entry, reads: Reads, custom: str) -> tuple[GraphStep, ...]:
+    """The steps that a program needs."""
     traced = entry.traced
     numbers = [c.name for c in traced.captures if c.source[0] == "computed" and c.kind != "tensor"]
     if not traced.reusable or numbers or (traced.tape is not None and traced.tape.facts):
@@ -44,6 +83,21 @@ def steps_of(entry: Entry, reads: Reads, custom: str) -> tuple[GraphStep, ...]:
     return packed
 
 
+def _specialised_on(entry: Entry, scan: Any, reads: Reads, custom: str) -> tuple[tuple[int, int, Any], ...]:
+    """What a program that torch.compile takes for a constant depends on."""
+    traced = entry.traced
+    sources = {source for source, _ in traced.specialised} | {s for decision in traced.decisions for s in decision.condition.sources}
+    needed = []
+    for source in sorted(sources, key=str):
+        leaf = source[1] if source[0] == "size" else source
+        position = int(leaf[1]) if leaf[0] == "leaf" else -1
+        if not 0 <= position < len(reads) or reads[position] is None:
+            what = "a number or size that a function decides something by"
+            raise UnsupportedError(f"inside torch.compile, {what} must be that of a variable of the function itself, or of {custom}")
+        needed.append((position, source[2] if source[0] == "size" else -1, Found(scan.leaves, {}).value(source)))
+    return tuple(needed)
+
+
 def named_in_graph(program: Program, emulation: str) -> str:
     """The name of a program, as an emulation computes it where there is one; what dynamo asks of it is looked up, which it can't trace."""
     found = served_by(program, emulation) if emulation else program
@@ -51,19 +105,15 @@ def named_in_graph(program: Program, emulation: str) -> str:
     return found.name
 
 
-GraphSource = tuple[Source, str, str]
-"""Where a captured value comes from, its kind, and the argument that it is."""
-
-
-def sources_of(entry: Entry, program: Program, reads: Reads, further: str, places: Mapping[str, Sequence[str]]) -> tuple[GraphSource, ...]:
-    """Where captures come from; of those in `places` ("custom", "dropout"), the numbers of their names. Raises UnsupportedError."""
+def _sources(entry: Entry, program: Program, reads: Reads, custom: str, places: Mapping[str, Sequence[str]]) -> tuple[GraphSource, ...]:
+    """Where captures come from; of those in `places` ("custom", "dropout"), the numbers of their names."""
     sources = []
     for number, captured in enumerate(entry.traced.captures):
         kind, at = captured.source[0], captured.source[1]
         known = kind in ("computed", "input", *places) or (kind == "leaf" and int(at) < len(reads) and reads[int(at)] is not None)
         if not known:
             raise UnsupportedError(
-                f"inside torch.compile, `{captured.name}` must be a variable of a function itself, or a tensor of {further}"
+                f"inside torch.compile, `{captured.name}` must be a variable of a function itself, or a tensor of {custom}"
             )
         source = (kind, places[kind].index(at)) if kind in places else captured.source
         sources.append((source, captured.kind.value, program.argument(3 + number)))
@@ -77,8 +127,8 @@ def kept_at(all_steps: list[tuple[GraphStep, ...]], steps: tuple[GraphStep, ...]
     return next(place for place, known in enumerate(all_steps) if known is steps or not (known or steps))
 
 
-def found_in_graph(steps: Sequence[GraphStep], reads: Reads) -> Found:
-    """What the functions capture, the values of steps among it. dynamo traces this."""
+def _found_in_graph(steps: Sequence[GraphStep], reads: Reads) -> Found:
+    """What the functions capture, the values of steps among it."""
     found = Found([None if read is None else read() for read in reads], {})
     for number, function, args, names, values, grad in steps:
         args, kwargs = [_filled(arg, found) for arg in args], {}

@@ -1,109 +1,53 @@
 """Attention inside torch.compile: from the graph of the user's functions to the operator that computes the attention.
 
-dynamo traced the functions into a graph on tensors of one element (see `api.compiled`). The graph is never run: it is read
-once, traced into a program as the functions themselves would be, and its inputs become the program's captures.
+The graph (see `api.graph_pieces`) is read once, traced into a program as the functions themselves would be, and its inputs become the
+program's captures.
 """
 
 import dataclasses
-import inspect
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import _disable_current_modes
 
+from attn_mlir.api.call import linear_arguments
 from attn_mlir.api.dropout import dropout_values
 from attn_mlir.api.extra_qk import extra_pairs, with_dims
-from attn_mlir.api.graph_checks import check_graph, function_of
-from attn_mlir.api.hoist import attribute, hoisted
+from attn_mlir.api.graph_checks import check_graph
+from attn_mlir.api.graph_pieces import GraphPiece, is_symbol, stand_in
+from attn_mlir.api.hoist import hoisted
 from attn_mlir.api.inputs import problem_of
+from attn_mlir.api.linear_inputs import Erasing, LinearCall, check_linear
+from attn_mlir.api.options import call_form
 from attn_mlir.api.scale import scale_form
-from attn_mlir.capture_kinds import CaptureKind
-from attn_mlir.frontend import partners, program, scope, sizes
+from attn_mlir.frontend import program
 from attn_mlir.frontend.dropout import DropoutForm
 from attn_mlir.frontend.given import LIST, LISTS, POSITION, SEQUENCE, SEQUENCES
-from attn_mlir.frontend.scope import Captured
+from attn_mlir.frontend.linear import INPUTS, trace_linear
+from attn_mlir.frontend.program import Traced
 from attn_mlir.frontend.scores import numbered
-from attn_mlir.frontend.values import wrap
-from attn_mlir.runtime import compute, ops, programs
+from attn_mlir.runtime import compute, linear, ops, programs
 from attn_mlir.runtime.dispatch import forward_in_graph
 from attn_mlir.runtime.orders import output_order
+from attn_mlir.runtime.row_values import score_of
 
-__all__ = [
-    "TRACED",
-    "GraphPiece",
-    "call_program",
-    "captures_of",
-    "element",
-    "guard",
-    "name_on",
-    "numbers_of",
-    "run_graph",
-    "runner",
-    "scale_in_graph",
-    "stand_in",
-    "symbol",
-    "trace_graph",
-    "traced",
-    "values_of",
-]
+__all__ = ["TRACED", "read_once", "run_graph", "run_linear_graph", "runner", "trace_graph", "traced", "traced_linear", "values_of"]
 
-_SIZES = ("kv_len", "q_len", "num_heads")
 _INDICES = ("b", "h", "q_idx", "kv_idx")
 _ELEMENT = {"query": "q_idx", "key": "kv_idx", "value": "kv_idx"}
 """Mods of elements, and what they call the position."""
+_PLACES = ("b", "h", "t", "d")
+_LINEAR_PARAMETERS = {
+    **dict.fromkeys(("query", "key", "value"), ("x", *_PLACES)), "decay": ("g", *_PLACES[:3]), "channel": ("g", *_PLACES),
+    "erase": ("share", *_PLACES), "skip": _PLACES[:3],
+}  # fmt: skip
 _KEY = "attn_mlir"
-_LATEST = threading.local()
-
-
-@torch.library.custom_op("attn_mlir::symbol", mutates_args=())
-def symbol(name: str, dtype: torch.dtype, device: torch.device | None = None, size: int = 1) -> Tensor:
-    """Stands for an argument of one of the user's functions: "piece.argument"; on `device`, as what the functions capture.
-
-    It has one element in one dimension, as an index without dimensions would be read; the scores of a row, one for each key.
-    Without a device, as for the sizes that functions ask for themselves, that of the latest symbol is meant.
-    """
-    return torch.zeros(size, dtype=dtype, device=_device(device))
-
-
-@symbol.register_fake
-def _(name: str, dtype: torch.dtype, device: torch.device | None = None, size: int = 1) -> Tensor:
-    return torch.zeros(size, dtype=dtype, device=_device(device))
-
-
-@torch.library.custom_op("attn_mlir::element", mutates_args=())
-def element(name: str, dtype: torch.dtype, like: list[Tensor], size: int = 1) -> Tensor:
-    """Stands for a score, or an element of q, k or v, as `symbol` does. It has a gradient where those of `like` have one.
-
-    Otherwise dynamo would take a torch.autograd.Function of it for its forward alone.
-    """
-    return torch.zeros(size, dtype=dtype, device=_device(like[0].device))
-
-
-@element.register_fake
-def _(name: str, dtype: torch.dtype, like: list[Tensor], size: int = 1) -> Tensor:
-    return torch.zeros(size, dtype=dtype, device=_device(like[0].device))
-
-
-@torch.library.custom_op("attn_mlir::partner", mutates_args=())
-def _partner(x: Tensor, interleaved: bool, channels: int, turned: bool) -> Tensor:
-    """Stands for `partners.partner`, or if `turned` `partners.rotate_half`, of an element; `channels` 0: all are paired."""
-    return torch.zeros_like(x)
-
-
-@_partner.register_fake
-def _(x: Tensor, interleaved: bool, channels: int, turned: bool) -> Tensor:
-    return torch.zeros_like(x)
-
-
-def _device(given: torch.device | None) -> torch.device:
-    """The given device, which is kept for what comes without one."""
-    if given is not None:
-        _LATEST.device = given
-    return getattr(_LATEST, "device", torch.device("cpu"))
+GraphInputs = dict[Node, Any]
+ReadT = TypeVar("ReadT")
 
 
 @torch.library.custom_op("attn_mlir::traced", mutates_args=())
@@ -129,9 +73,8 @@ def _(
     scale: float | None, layout: str, lse: bool, return_states: bool, deterministic: bool, device: str, dropout_seed: list[Tensor],
     dropout_p: float, lists: list[int], ring: str,
 ) -> list[Tensor]:  # fmt: skip
-    score = torch.float64 if q.dtype == torch.float64 else torch.float32
     weights = len(pieces) - len(names.splitlines()) + 1 - len(states.splitlines())
-    results = [*[((*q.shape[:3], v.shape[3]), q.dtype)] * weights, *[(tuple(q.shape[:3]), score)] * len(outputs.splitlines())]
+    results = [*[((*q.shape[:3], v.shape[3]), q.dtype)] * weights, *[(tuple(q.shape[:3]), score_of(q))] * len(outputs.splitlines())]
     return compute.empty(results, q.device, output_order(layout))
 
 
@@ -139,15 +82,45 @@ TRACED = (traced._opoverload, torch.ops.attn_mlir.traced)
 """What `traced` is called in graphs."""
 
 traced.register_autograd(ops.no_mixed_derivative)
-element.register_autograd(ops.no_mixed_derivative)
 
 
-def run_graph(graph: torch.fx.GraphModule) -> Callable[..., tuple[Any, ...]]:
+@torch.library.custom_op("attn_mlir::traced_linear", mutates_args=())
+def traced_linear(
+    q: Tensor, k: Tensor, v: Tensor, inputs: list[Tensor], given: str, pieces: list[Tensor], names: str, scale: float | None, final: bool,
+    layout: str, segment: int | None, device: str,
+) -> list[Tensor]:  # fmt: skip
+    """Stands for the linear attention whose functions, called `names`, made `pieces`; `given` names the inputs besides q, k and v,
+    and "read before" is one line more.
+
+    Several names come in lines. All tensors are [B, H, T, D]; `layout` is that of the memory of o; `segment`: see `Traced`,
+    `device`: `traced`.
+    """
+    raise NotImplementedError("what stands for linear attention in a graph of torch.compile computes nothing itself")
+
+
+@traced_linear.register_fake
+def _(
+    q: Tensor, k: Tensor, v: Tensor, inputs: list[Tensor], given: str, pieces: list[Tensor], names: str, scale: float | None, final: bool,
+    layout: str, segment: int | None, device: str,
+) -> list[Tensor]:  # fmt: skip
+    results = linear.results(q, v, dict(zip(given.splitlines(), inputs, strict=False)), final)
+    return compute.empty_results(results, q.device, layout)
+
+
+traced_linear.register_autograd(ops.no_mixed_derivative)
+
+
+def run_graph(graph: GraphModule) -> Callable[..., tuple[Any, ...]]:
     """The function that computes what `graph`, the body of `attention_in_graph`, stands for."""
     return runner(graph, TRACED, _attention)
 
 
-def runner(graph: torch.fx.GraphModule, targets: Sequence[Any], compute: Callable[..., list[Tensor]]) -> Callable[..., tuple[Any, ...]]:
+def run_linear_graph(graph: GraphModule) -> Callable[..., tuple[Any, ...]]:
+    """The same of the body of `linear_in_graph`."""
+    return runner(graph, (traced_linear._opoverload, torch.ops.attn_mlir.traced_linear), _linear)
+
+
+def runner(graph: GraphModule, targets: Sequence[Any], compute: Callable[..., list[Tensor]]) -> Callable[..., tuple[Any, ...]]:
     """The function that computes what `graph` stands for: its call of one of `targets`, by compute(graph, arguments, inputs).
 
     Raises the errors of `check_graph`.
@@ -157,7 +130,7 @@ def runner(graph: torch.fx.GraphModule, targets: Sequence[Any], compute: Callabl
     def run(*arguments: Any) -> tuple[Any, ...]:
         inputs = dict(zip([node for node in graph.graph.nodes if node.op == "placeholder"], arguments, strict=True))
         call = next(node for node in graph.graph.nodes if node.target in targets)
-        inputs |= hoisted(graph.graph, inputs, lambda node: node is call or _is_symbol(node))
+        inputs |= hoisted(graph.graph, inputs, lambda node: node is call or is_symbol(node))
         results = compute(graph, call.args, inputs)
         returned: Any = next(node for node in graph.graph.nodes if node.op == "output").args[0]
         return tuple(results[node.args[1]] for node in returned)
@@ -165,209 +138,162 @@ def runner(graph: torch.fx.GraphModule, targets: Sequence[Any], compute: Callabl
     return run
 
 
-def _attention(graph: torch.fx.GraphModule, call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any]) -> list[Tensor]:
+def read_once(graph: GraphModule, dims: Sequence[int], inputs: GraphInputs, read: Callable[[], ReadT]) -> ReadT:
+    """What `read` makes of a graph, made again for inputs of other dtypes, ranks or numbers; `dims` are head dimensions.
+
+    Numbers become constants of the program: they are symbols only where a backend traces the graph once more.
+    """
+    numbers = [value for value in inputs.values() if isinstance(value, (int, float))]
+    key = (*dims, *numbers, *((value.dtype, value.dim()) for value in inputs.values() if isinstance(value, Tensor)))
+    known = graph.meta.get(_KEY)
+    if known is None or known[0] != key:
+        with _disable_current_modes():  # constants in the functions are real, not part of the graph that is being made
+            known = graph.meta[_KEY] = (key, read())
+    return known[1]
+
+
+def _attention(graph: GraphModule, call: tuple[Any, ...], inputs: GraphInputs) -> list[Tensor]:
     """`call` are the arguments of `traced` in the graph."""
     q, k, v = (inputs[node] for node in call[:3])
-    layout, tensors = call[10], {node: value for node, value in inputs.items() if isinstance(value, Tensor)}
+
+    def read() -> tuple[str, list[Any]]:
+        made, captures = trace_graph(call, inputs, (q, k, v))
+        return _registered(made, call[14], call[13]), captures
+
     dims = (q.shape[3], v.shape[3], *(inputs[node].shape[3] for node in call[3]))
-    key = (_KEY, q.dtype, dims, *numbers_of(inputs), *((value.dtype, value.dim()) for value in tensors.values()))
-    if graph.meta.get(_KEY, (None,))[0] != key:
-        with _disable_current_modes():  # constants in the functions are real, not part of the graph that is being made
-            made, captures = trace_graph(call, inputs, (q, k, v))
-            graph.meta[_KEY] = (key, name_on(programs.register(made, call[13]), call[14]), captures)
-    _, name, captures = graph.meta[_KEY]
-    return call_program(name, (q, k, v, *values_of(captures, inputs)), layout)
+    name, captures = read_once(graph, dims, inputs, read)
+    return _call_program(name, (q, k, v, *values_of(captures, inputs)), call[10])
 
 
-def numbers_of(inputs: dict[torch.fx.Node, Any]) -> list[Any]:
-    """Numbers among the inputs that become constants of the program: they are symbols only where a backend traces the graph once more."""
-    return [value for value in inputs.values() if isinstance(value, (int, float))]
+def _linear(graph: GraphModule, call: tuple[Any, ...], inputs: GraphInputs) -> list[Tensor]:
+    """`call` are the arguments of `traced_linear` in the graph."""
+    q, k, v, further, given, _, names, *_ = call
+    named = dict(zip(given.splitlines(), [inputs[node] for node in further], strict=False))
+    decay, initial_state, cu_seqlens, erase, erase_key, removed_key = (named.get(name) for name in INPUTS)
+    erases = _everything if "erase" in names.splitlines() else None
+    erasing = Erasing(erase, erases, erase_key, removed_key, "read before" in given.splitlines())
+    checked = check_linear(inputs[q], inputs[k], inputs[v], decay, initial_state, cu_seqlens, "bhsd", erasing=erasing)
+    dims = checked.q.shape[3], checked.v.shape[3]
+    made, name, captures = read_once(graph, dims, inputs, lambda: _trace_linear(call, inputs, checked))
+    q, k, values = linear_arguments(made, checked, values_of(captures, inputs))
+    return _call_program(name, (q, k, checked.v, *values), call[9])
 
 
-def values_of(captures: Sequence[Any], inputs: dict[torch.fx.Node, Any]) -> list[Any]:
-    """The values that a program captures, as the operator takes them, from what `captures_of` says of them."""
-    return [_given_to_operator(inputs[captured]) if isinstance(captured, torch.fx.Node) else captured for captured in captures]
+def values_of(captures: Sequence[Any], inputs: GraphInputs) -> list[Any]:
+    """The values that a program captures, as the operator takes them, from what `_Reading.captures` says of them."""
+    return [_given_to_operator(inputs[captured]) if isinstance(captured, Node) else captured for captured in captures]
 
 
-def call_program(name: str, values: Sequence[Any], layout: str) -> list[Tensor]:
+def _registered(made: Traced, device: str, deterministic: bool = False) -> str:
+    """The name of a program as `device` computes it, where that is not empty."""
+    name = programs.register(made, deterministic)
+    return programs.served_by(programs.find(name), device).name if device else name
+
+
+def _call_program(name: str, values: Sequence[Any], layout: str) -> list[Tensor]:
     """The operator on q, k, v and the captures of the program of this name."""
     found = programs.find(name)
     return forward_in_graph(values, [found.argument(i) for i in range(len(values))], found.kinds, name, layout)
 
 
-def trace_graph(
-    call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any], qkv: tuple[Tensor, Tensor, Tensor], **shaped: Any
-) -> tuple[program.Traced, list[Any]]:
+def trace_graph(call: tuple[Any, ...], inputs: GraphInputs, qkv: tuple[Tensor, Tensor, Tensor], **shaped: Any) -> tuple[Traced, list[Any]]:
     """The program, and where its captures come from: inputs of the graph, or numbers. `shaped` are fields of its `Inputs`."""
     _, _, _, extra, packed, pieces, names, states, _, scale, _, lse, return_states, _, _, seed, p, lists, _ = call
-    stand_ins = {node: stand_in(value) for node, value in inputs.items()}
+    reading = _Reading(inputs)
     functions: dict[str, Any] = {}
     lines = names.splitlines()
     for position, name in enumerate(lines):
         wanted = pieces[position:] if name == "row" else [piece for piece, other in zip(pieces, lines, strict=False) if other == name]
         products = len(extra) // 2 + 1
         count = lines.count("score") or products if name == "row" else products
-        functions[name] = GraphPiece(wanted, states.splitlines() if name == "row" else (), stand_ins).function(*_parameters(name, count))
+        functions[name] = reading.function(wanted, _parameters(name, count), states.splitlines() if name == "row" else ())
     problem = problem_of(*qkv, "bhsd")
     pairs = extra_pairs([inputs[node] for node in extra], qkv[0], problem, "bhsd")
     problem = with_dims(problem, pairs)
-    # Blocks that differ from call to call are nodes: for others, torch compiles again.
-    *listed, group = [int(inputs[n]) if isinstance(n, torch.fx.Node) else n for n in lists] or (1,)
+    *listed, group = [reading.number(n) for n in lists] or (1,)
     shapes = dataclasses.replace(problem.inputs, packed=bool(packed) and not lists, lists=tuple(listed), group=group, **shaped)
-    found = [scale_in_graph(scale, dim, inputs, stand_ins) for dim in (problem.inputs.head_dim, *pairs.dims)]
+    found = [reading.scale(scale, dim) for dim in (problem.inputs.head_dim, *pairs.dims)]
     forms, factor = [form for form, _ in found], next((value for form, value in found if form == "runtime"), 0.0)
     score, mask, query, key, value = (functions.get(name) for name in ("score", "mask", "query", "key", "value"))
     dropout: DropoutForm | None = ("tensor", "tensor") if seed else None
     whole = program.Definition(functions["row"], score, mask, query, key, value, forms[0], tuple(forms[1:]), lse, return_states, dropout)
     made = program.trace(whole, shapes, qkv[0].device)
-    guard(made, inputs, stand_ins)
-    products = {("product", name): stand_ins[node] for name, node in zip(pairs.values, extra, strict=True)}
+    given: dict[Any, Any] = {("product", name): reading.stand_ins[node] for name, node in zip(pairs.values, extra, strict=True)}
     kind, known = (LIST, LISTS) if lists else (SEQUENCE, SEQUENCES)
-    products |= {(kind, name): stand_ins[node] for name, node in zip(known, packed, strict=False)}
-    products |= {captured.source: 0 for captured in made.captures if captured.source[0] == POSITION}
-    return made, captures_of(made, stand_ins, factor, _dropout(seed, p, inputs, stand_ins), products)
+    given |= {(kind, name): reading.stand_ins[node] for name, node in zip(known, packed, strict=False)}
+    given |= {captured.source: 0 for captured in made.captures if captured.source[0] == POSITION}
+    if seed:  # for another probability torch compiles again
+        dropped = dropout_values(float(inputs[p]) if isinstance(p, Node) else p, [reading.stand_ins[node] for node in seed])
+        given |= {("dropout", name): value for name, value in dropped.items()}
+    return made, reading.captures(made, factor, given)
+
+
+def _trace_linear(call: tuple[Any, ...], inputs: GraphInputs, checked: LinearCall) -> tuple[Traced, str, list[Any]]:
+    """The traced program, its name, and where its captures come from: inputs of the graph, or numbers."""
+    (pieces, names, scale, final), (segment, device) = call[5:9], call[10:12]
+    reading = _Reading(inputs)
+    lines = zip(names.splitlines(), pieces, strict=True)
+    functions = {name: reading.function([piece], _LINEAR_PARAMETERS[name]) for name, piece in lines}
+    scale_as, factor = reading.scale(scale, checked.problem.inputs.head_dim)
+    form = call_form(checked, scale_as, bool(final), reading.number(segment))
+    decay = functions.get("decay") or functions.get("channel")
+    mods = (*(functions.get(name) for name in _ELEMENT), decay, functions.get("skip"), functions.get("erase"))
+    made = trace_linear(form.definition(mods), form.inputs, checked.problem.device)
+    return made, _registered(made, device), reading.captures(made, factor)
+
+
+def _everything(share: Any) -> Any:
+    """Stands for an erase_mod where inputs are checked."""
+    return share
 
 
 def _parameters(name: str, scores: int) -> Sequence[str]:
-    """What a function is called with; `scores` come first where it takes some."""
+    """What a function of attention is called with; `scores` come first where it takes some."""
     if name in _ELEMENT:
         return ("x", "b", "h", _ELEMENT[name], "d")
     return _INDICES if name == "mask" else (*numbered("s" if name == "row" else "score", scores), *_INDICES)
 
 
-def _dropout(
-    seed: Sequence[torch.fx.Node], p: Any, inputs: dict[torch.fx.Node, Any], stand_ins: dict[torch.fx.Node, Any]
-) -> dict[str, Any]:
-    """What a program captures for dropout. For another probability torch compiles again."""
-    if not seed:
-        return {}
-    p = float(inputs[p]) if isinstance(p, torch.fx.Node) else p
-    return dropout_values(p, [stand_ins[node] for node in seed])
+class _Reading:
+    """The inputs of a graph, and what stands for them where its functions are traced."""
 
+    def __init__(self, inputs: GraphInputs) -> None:
+        self._inputs = inputs
+        self.stand_ins: dict[Node, Any] = {node: stand_in(value) for node, value in inputs.items()}
+        self._nodes = {id(value): node for node, value in self.stand_ins.items()}
 
-def name_on(program: str, device: str) -> str:
-    """The name of the program as `device` computes it, where that is not empty."""
-    return programs.served_by(programs.find(program), device).name if device else program
+    def function(self, wanted: Sequence[Node], parameters: Sequence[str], states: Sequence[str] = ()) -> Callable[..., Any]:
+        """The function that returned these nodes."""
+        return GraphPiece(wanted, states, self.stand_ins).function(*parameters)
 
+    def number(self, argument: Any) -> Any:
+        """A number that shapes the program. One that differs from call to call is a node: for another, torch compiles again."""
+        return int(self._inputs[argument]) if isinstance(argument, Node) else argument
 
-def scale_in_graph(
-    scale: Any, head_dim: int, inputs: dict[torch.fx.Node, Any], stand_ins: dict[torch.fx.Node, Any]
-) -> tuple[str | float, Any]:
-    """`scale_form` for the argument of a graph: of a number that differs from call to call, a node, the value is its stand-in.
+    def scale(self, scale: Any, head_dim: int) -> tuple[str | float, Any]:
+        """`scale_form` for the argument of a graph: of a number that differs from call to call, a node, the value is its stand-in.
 
-    What was computed from such numbers is taken as it is: for another value torch compiles again.
-    """
-    if isinstance(scale, torch.fx.Node) and isinstance(inputs[scale], Tensor):
-        return "runtime", stand_ins[scale]
-    return scale_form(float(inputs[scale]) if isinstance(scale, torch.fx.Node) else scale, head_dim)
+        What was computed from such numbers is taken as it is: for another value torch compiles again.
+        """
+        if isinstance(scale, Node) and isinstance(self._inputs[scale], Tensor):
+            return "runtime", self.stand_ins[scale]
+        return scale_form(float(self._inputs[scale]) if isinstance(scale, Node) else scale, head_dim)
 
+    def captures(self, made: Traced, scale: Any, given: Mapping[Any, Any] = MappingProxyType({})) -> list[Any]:
+        """Where the captures of a program come from: inputs of the graph, as their nodes, or numbers; `given` has some by their source.
 
-def guard(made: program.Traced, inputs: dict[torch.fx.Node, Any], stand_ins: dict[torch.fx.Node, Any]) -> None:
-    """Makes torch compile again for other numbers than those that the trace was specialised on."""
-    by_stand_in = {id(value): node for node, value in stand_ins.items()}
-    for source, _ in made.specialised:
-        if source[0] == "graph":
-            int(inputs[source[1]])
-        elif source[0] == "size" and source[1][1] in by_stand_in:
-            int(inputs[by_stand_in[source[1][1]]].shape[source[2]])
-
-
-def captures_of(
-    made: program.Traced,
-    stand_ins: dict[torch.fx.Node, Any],
-    scale: Any,
-    dropout: Mapping[str, Any] = MappingProxyType({}),
-    products: Mapping[Any, Any] = MappingProxyType({}),
-) -> list[Any]:
-    """Where the captures of a program come from: inputs of the graph, as their nodes, or numbers."""
-    by_stand_in = {id(value): node for node, value in stand_ins.items()}
-    given = {("scale",): scale, **{("dropout", name): value for name, value in dropout.items()}, **products}
-    values = [given.get(captured.source, captured.constant) for captured in made.captures]
-    return [by_stand_in.get(id(value), value) for value in values]
+        torch compiles again for other numbers than those that the trace was specialised on.
+        """
+        for source, _ in made.specialised:
+            if source[0] == "graph":
+                int(self._inputs[source[1]])
+            elif source[0] == "size" and source[1][1] in self._nodes:
+                int(self._inputs[self._nodes[source[1][1]]].shape[source[2]])
+        given = {("scale",): scale, **given}
+        values = [given.get(captured.source, captured.constant) for captured in made.captures]
+        return [self._nodes.get(id(value), value) for value in values]
 
 
 def _given_to_operator(value: Any) -> Any:
     """An input of the graph as the operator takes it: symbolic floats, which it does not, become tensors."""
     return torch.scalar_tensor(value, dtype=torch.float64) if isinstance(value, torch.SymFloat) else value  # type: ignore[arg-type]
-
-
-def stand_in(value: Any) -> Any:
-    """A tensor without data for a tensor or a symbolic float of the graph; integers stay."""
-    if isinstance(value, torch.SymFloat):
-        return torch.empty((), dtype=torch.float64, device="meta")
-    if not isinstance(value, Tensor):
-        return value
-    return torch.empty([s.node.hint if isinstance(s, torch.SymInt) else s for s in value.shape], dtype=value.dtype, device="meta")
-
-
-class GraphPiece:
-    """One of the user's functions: the nodes of the graph that it returned."""
-
-    def __init__(self, wanted: Sequence[torch.fx.Node], states: Sequence[str], stand_ins: dict[torch.fx.Node, Any]) -> None:
-        self._wanted = wanted
-        self._states = states
-        self._stand_ins = stand_ins
-
-    def scan_key(self) -> int:
-        """Tells `Scan` not to look inside."""
-        return id(self)
-
-    def function(self, *parameters: str) -> Callable[..., Any]:
-        """The function, with the parameters that it has in its piece."""
-        return _Positional(self, parameters)
-
-    def run(self, **arguments: Any) -> Any:
-        """Computes the nodes on traced values."""
-        values: dict[torch.fx.Node, Any] = dict(self._stand_ins)
-        results = [self._value(node, values, arguments) for node in self._wanted]
-        if self._states:
-            weights = len(results) - len(self._states)
-            return *results[:weights], dict(zip(self._states, results[weights:], strict=True))
-        return results[0] if len(results) == 1 else tuple(results)
-
-    def _value(self, node: torch.fx.Node, values: dict[torch.fx.Node, Any], arguments: dict[str, Any]) -> Any:
-        if node in values:
-            known = values[node]
-            if isinstance(known, torch.SymInt):  # an argument of the program, so that another number needs no other program
-                captured = Captured(("graph", node), str(node), CaptureKind.INT, constant=node)
-                known = values[node] = wrap(scope.current().capture(captured, known.node.hint))
-            return known
-        for operand in node.all_input_nodes:
-            self._value(operand, values, arguments)
-        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: values[n])
-        target: Any = function_of(node)
-        if node.op == "call_method":
-            made = getattr(args[0], str(node.target))(*args[1:], **kwargs)
-        elif node.op == "get_attr":
-            made = attribute(node)
-        elif _is_symbol(node):
-            name = args[0].rpartition(".")[2]
-            made = getattr(sizes, name)() if name in _SIZES else arguments[name]
-        elif node.target in (_partner._opoverload, torch.ops.attn_mlir.partner):
-            x, interleaved, channels, turned = args
-            made = partners.of_value(x, interleaved, channels or None, turned)
-        else:
-            made = target(*args, **kwargs)
-        values[node] = made
-        return made
-
-
-class _Positional:
-    """A piece as a function of parameters with these names."""
-
-    def __init__(self, piece: GraphPiece, names: Sequence[str]) -> None:
-        self._piece, self._names = piece, tuple(names)
-        self.__signature__ = inspect.Signature([inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names])
-
-    def scan_key(self) -> int:
-        """Tells `Scan` not to look inside."""
-        return id(self)
-
-    def __call__(self, *arguments: Any) -> Any:
-        return self._piece.run(**dict(zip(self._names, arguments, strict=True)))
-
-
-def _is_symbol(node: torch.fx.Node) -> bool:
-    return node.target in (
-        symbol._opoverload, torch.ops.attn_mlir.symbol, element._opoverload, torch.ops.attn_mlir.element,
-    )  # fmt: skip

@@ -43,7 +43,7 @@ def check_inputs(q: Any, k: Any, v: Any, layout: Layout) -> Problem:
 def remembered(q: Any, k: Any, v: Any, layout: Layout, find: Callable[..., Problem], known: dict[Any, Problem]) -> Problem:
     """What `find` says of q, k, v and the layout, kept in `known` for other tensors of these sizes and dtypes."""
     try:
-        key = (layout, q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, v.device, q.layout, k.layout, v.layout)
+        key = _key(layout, q, k, v)
         problem = known.get(key)
     except (AttributeError, TypeError, RuntimeError):  # RuntimeError: nested tensors have no shape
         key = problem = None
@@ -83,7 +83,7 @@ def problem_of(q: Any, k: Any, v: Any, layout: Layout) -> Problem:
         check_tensor(name, tensor, order, ALL_ELEMENTS)
     check_dtypes(q, k, v)
     for name in ("k", "v"):
-        check_device(name, named[name], q)
+        check_device(name, named[name], q.device)
     return _check_sizes(named, orders)
 
 
@@ -120,10 +120,10 @@ def check_dtypes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         check_dtype(name, tensor, q)
 
 
-def check_device(name: str, tensor: torch.Tensor, q: torch.Tensor) -> None:
-    """Checks that a tensor is where q is. Raises ArgumentError."""
-    if tensor.device != q.device:
-        raise ArgumentError(f"{name} is on {tensor.device} but q is on {q.device}: move it with {name}.to(q.device)")
+def check_device(name: str, tensor: torch.Tensor, device: torch.device, whose: str = "q") -> None:
+    """Checks that a tensor is where q is, or another one that is called `whose`. Raises ArgumentError."""
+    if tensor.device != device:
+        raise ArgumentError(f"{name} is on {tensor.device} but {whose} is on {device}: move it with {name}.to({whose}.device)")
 
 
 def check_tensor(name: str, tensor: Any, layout: str, elements: Mapping[torch.dtype, str] = ELEMENTS) -> None:

@@ -15,7 +15,7 @@ from attn_mlir.api.dropout import Dropout
 from attn_mlir.api.eight_bit import refuse_derivatives, refuse_eight_bit
 from attn_mlir.api.extra_qk import extra_pairs, with_dims
 from attn_mlir.api.given_masks import check_sizes, is_block_mask, sizes_of, with_function
-from attn_mlir.api.inputs import check_inputs
+from attn_mlir.api.inputs import check_device, check_inputs
 from attn_mlir.api.key_pages import PAGE_ROWS, attention_in_pages
 from attn_mlir.api.options import Options
 from attn_mlir.backends import backend_for
@@ -119,8 +119,7 @@ def check_key_lists(index: Any, block: Any, sizes: Mapping[str, Any], device: to
     wanted = "[batch, 1 or heads of k or of q, blocks of queries, entries]"
     if index.dim() != 4:
         raise ArgumentError(f"key_index must be {wanted}, got shape {list(index.shape)}")
-    if index.device != device:
-        raise ArgumentError(f"key_index is on {index.device} but q is on {device}: move it with key_index.to(q.device)")
+    check_device("key_index", index, device)
     blocks = -(-sizes["Sq"] // queries)
     if index.shape[0] != sizes["B"] or index.shape[2] != blocks:
         raise ArgumentError(

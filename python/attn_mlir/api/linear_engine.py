@@ -9,23 +9,16 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from attn_mlir.api.autocast import cast
+from attn_mlir.api.call import linear_arguments, run_linear
 from attn_mlir.api.custom_io import CustomIO, check_custom
-from attn_mlir.api.engine_arguments import (
-    captures_with,
-    custom_of,
-    device_of,
-    guard_in_graph,
-    specialised_on,
-    target_of,
-    working_dtypes,
-)
+from attn_mlir.api.engine_arguments import captures_with, custom_of, device_of, target_of, working_dtypes
 from attn_mlir.api.engine_module import EngineModule
 from attn_mlir.api.graph_parts import constant_in_graphs
-from attn_mlir.api.graph_tape import GraphSource, GraphStep, found_in_graph, kept_at, named_in_graph, sources_of, steps_of
+from attn_mlir.api.graph_tape import GraphSource, GraphStep, call_in_graph, graph_program, graph_values, kept_at, named_in_graph
 from attn_mlir.api.inputs import refuse_jit_trace
-from attn_mlir.api.linear_call import arguments, program_of_form, run
-from attn_mlir.api.linear_inputs import NO_DELTA, check_linear, check_segment
+from attn_mlir.api.linear_inputs import check_linear, check_segment
 from attn_mlir.api.meta import LINEAR_KEYS, Shapes
+from attn_mlir.api.options import RecurrenceForm
 from attn_mlir.api.reports import LinearReport
 from attn_mlir.api.tuning import Wish, tuning_of
 from attn_mlir.api.unknown_arguments import unexpected
@@ -34,7 +27,7 @@ from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.cache import Entry, TraceCache
 from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.linear import trace_linear
-from attn_mlir.runtime.dispatch import forward_in_graph, ops
+from attn_mlir.runtime.dispatch import ops
 from attn_mlir.runtime.programs import program_of
 
 Function = Callable[..., Any]
@@ -87,6 +80,8 @@ class LinearAttentionEngine(LinearReport, EngineModule):
         self._tuning = tuning_of(Wish(bool(tune), tune_filename, bool(tune_bwd), tune_filename), ("tune_filename",) * 2)
         self._mods = (q_mod, k_mod, v_mod, decay_mod, None, erase_mod)
         self._decay = "step"
+        inputs = self._shapes.inputs
+        self._usual = RecurrenceForm(inputs.element, inputs.head_dim, inputs.value_dim, 1.0, self._decay, segment=self._segment)
         self._dtypes = working_dtypes(len(self._custom.input_tensors), lambda dtypes: self._find(dtypes, None, self._decay))
         tuned = None if self._tuning is None else id(self._tuning)
         form = (self._shapes.inputs, self._custom.scan_key(), self._device, self._segment, tuned)
@@ -125,22 +120,16 @@ class LinearAttentionEngine(LinearReport, EngineModule):
             self._dtypes = dtypes
         refuse_jit_trace()
         entry, scan = self._find(dtypes, call.problem.device, call.decay_form)
-        return run(entry, call, captures_with(named, entry, scan), "bhsd", target, self._tuning)
+        return run_linear(entry, call, captures_with(named, entry, scan), "bhsd", target, self._tuning)
 
     def _in_graph(self, call: Any, named: dict[str, torch.Tensor], dtypes: tuple[torch.dtype, ...]) -> Any:
         """The same inside torch.compile."""
         self._look_again()
         guarded(self._watched)
         entry, name, sources, needed, steps = self._graph_program(call.problem.device.type, call.decay_form, *dtypes)
-        guard_in_graph(needed, self._accessors)
-        found = found_in_graph(self._steps[steps], self._accessors)
-        custom, values = [*named.values()], []
-        for source, _, _ in sources:
-            kind = source[0]
-            values.append(custom[source[1]] if kind == "custom" else None if kind == "input" else found.value(source))
-        q, k, values = arguments(entry.traced, call, values)
-        given = ["q", "k", "v", *[argument for _, _, argument in sources]]
-        return forward_in_graph((q, k, call.v, *values), given, [kind for _, kind, _ in sources], name, "bhsd")[0]
+        values = graph_values(sources, needed, self._steps[steps], self._accessors, {"custom": [*named.values()], "input": call.given})
+        q, k, values = linear_arguments(entry.traced, call, values)
+        return call_in_graph((q, k, call.v), values, sources, name, "bhsd")[0]
 
     @constant_in_graphs
     def _look_again(self) -> None:
@@ -153,12 +142,10 @@ class LinearAttentionEngine(LinearReport, EngineModule):
         ops()  # registers the operator
         with _disable_current_modes():  # constants in the functions are real, not part of the graph that is being made
             entry, scan = self._find(dtypes, torch.device(device), decay)
-        steps = steps_of(entry, self._accessors, "custom_io")
-        needed = specialised_on(entry, scan, self._accessors, "custom_io")
         program = program_of(entry if self._tuning is None else self._tuning.latest(entry, device))
-        sources = sources_of(entry, program, self._accessors, "custom_io", {"custom": tuple(self._custom.input_tensors)})
-        name = named_in_graph(program, self._device.emulation)
-        return entry, name, sources, needed, kept_at(self._steps, steps)
+        places = {"custom": tuple(self._custom.input_tensors)}
+        sources, needed, steps = graph_program(entry, scan, program, self._accessors, "custom_io", places)
+        return entry, named_in_graph(program, self._device.emulation), sources, needed, kept_at(self._steps, steps)
 
     def _traced(self) -> Entry:
         return self._find(self._dtypes, None, self._decay)[0]
@@ -167,15 +154,17 @@ class LinearAttentionEngine(LinearReport, EngineModule):
         return self._traced(), self._device.name or "cpu"
 
     def _find(self, dtypes: tuple[torch.dtype, ...], device: Any, decay: str) -> tuple[Entry, Scan]:
-        named = dict(zip(self._custom.input_tensors, dtypes, strict=True))
-        inputs = self._shapes.inputs
-        form = (inputs.element, inputs.head_dim, inputs.value_dim, 1.0, decay, False, False, "", self._segment, NO_DELTA)
-        key = (form, self._custom.scan_key(), dtypes)
+        form = self._form(decay)
 
         def trace() -> Any:
-            return trace_linear(*program_of_form(self._mods, form, custom=self._custom, dtypes=named), device)
+            named = dict(zip(self._custom.input_tensors, dtypes, strict=True))
+            return trace_linear(form.definition(self._mods, custom=self._custom, dtypes=named), form.inputs, device)
 
-        return _CACHE.find(self._mods, key, trace)
+        return _CACHE.find(self._mods, (form, self._custom.scan_key(), dtypes), trace)
+
+    def _form(self, decay: str) -> RecurrenceForm:
+        """The form of a call with such a decay."""
+        return self._usual if decay == self._usual.decay else self._usual._replace(decay=decay)
 
 
 def _placed(custom: CustomIO, shapes: Shapes) -> CustomIO:

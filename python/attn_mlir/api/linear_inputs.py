@@ -9,6 +9,7 @@ from attn_mlir.api.inputs import ELEMENTS, MAX_STATE_DIM, Problem, check_device,
 from attn_mlir.backends.segments import UNIT
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.emit import Inputs
+from attn_mlir.runtime.row_values import score_of
 
 ORDERS = ("bhsd", "bshd")
 """What `layout` may be."""
@@ -68,7 +69,7 @@ def check_linear(
     sizes = problem.sizes
     if layout == "bshd":
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    score = torch.float64 if q.dtype == torch.float64 else torch.float32
+    score = score_of(q)
     offsets = _check_offsets(cu_seqlens, q)
     sequences = sizes["B"] if cu_seqlens is None else cu_seqlens.shape[0] - 1
     decay, form = _check_steps("decay", decay, q, sizes, layout, score)
@@ -101,7 +102,7 @@ def _problem_of(q: Any, k: Any, v: Any, layout: Any) -> Problem:
             raise ArgumentError(f"{name} is a nested tensor: put all sequences into one, [1, H, T, D], and pass cu_seqlens")
         check_tensor(name, tensor, layout)
         check_dtype(name, tensor, q)
-        check_device(name, tensor, q)
+        check_device(name, tensor, q.device)
     places = (0, 1, 2, 3) if layout == "bhsd" else (0, 2, 1, 3)
     sizes = _sizes(*[[x.shape[place] for place in places] for x in (q, k, v)])
     return Problem(Inputs(ELEMENTS[q.dtype], int(sizes["D"]), int(sizes["Dv"])), q.device, sizes, q.device.type, False)
@@ -136,7 +137,7 @@ def _check_further(name: str, tensor: Any, q: torch.Tensor) -> None:
         raise ArgumentError(f"{name} must be a torch.Tensor or None, got {type(tensor).__name__}{_ADVICE.get(name, '')}")
     if tensor.is_nested or tensor.is_quantized or tensor.layout != torch.strided:
         raise ArgumentError(f"{name} must be a plain strided tensor, got layout {tensor.layout}")
-    check_device(name, tensor, q)
+    check_device(name, tensor, q.device)
     if name != "cu_seqlens" and not tensor.is_floating_point():
         raise ArgumentError(f"{name} has dtype {tensor.dtype}: use float32")
 
@@ -217,7 +218,7 @@ def _check_key(name: str, key: Any, q: torch.Tensor, sizes: dict[str, int], layo
     if not isinstance(key, torch.Tensor) or key.dim() != 4 or key.is_nested:
         raise ArgumentError(f"{name} must be a tensor like k, of 4 dimensions, got {described(key)}")
     check_dtype(name, key, q)
-    check_device(name, key, q)
+    check_device(name, key, q.device)
     key = key.transpose(1, 2) if layout == "bshd" else key
     b, heads, length, dim = key.shape
     if (b, length, dim) != (sizes["B"], sizes["Sq"], sizes["D"]) or heads == 0 or sizes["H"] % heads:

@@ -1,7 +1,7 @@
-"""What a caller of attention asks for, as one object, and the trace and the call that it comes to."""
+"""What a caller of attention or linear attention asks for, as one object, and the trace and the call that it comes to."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -9,6 +9,7 @@ import torch
 
 from attn_mlir.api.dropout import NONE, Dropout
 from attn_mlir.api.inputs import Layout, device_type
+from attn_mlir.api.linear_inputs import NO_DELTA, DeltaForm, Erasing, LinearCall
 from attn_mlir.api.results import named_results
 from attn_mlir.api.scale import forms, scale_form
 from attn_mlir.errors import ArgumentError
@@ -18,8 +19,11 @@ from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.dropout import DropoutForm
 from attn_mlir.frontend.entry import Entry
 from attn_mlir.frontend.given import Inputs
+from attn_mlir.frontend.linear import LinearDefinition, trace_linear
 from attn_mlir.runtime.call import Call, Problem
 
+Mods = tuple[Callable[..., Any] | None, ...]
+"""Those of q, k, v, the decay, the skip and what is erased."""
 _CACHE = TraceCache()
 _MAX_SPLITS = 1024
 
@@ -72,6 +76,71 @@ class Options(NamedTuple):
     def named(self, results: Sequence[Any], entry: Entry) -> Any:
         """What a call returns of its results."""
         return named_results(results, entry.traced.weights, entry.traced.outputs, self.lse, self.states)
+
+
+class RecurrenceForm(NamedTuple):
+    """What shapes the trace of a linear attention besides its mods; see `LinearDefinition`."""
+
+    element: str
+    head_dim: int
+    value_dim: int
+    scale: str | float
+    decay: str = "none"
+    initial_state: bool = False
+    final_state: bool = False
+    offsets: str = ""
+    segment: int | None = None
+    delta: DeltaForm = NO_DELTA
+
+    @property
+    def inputs(self) -> Inputs:
+        """The element type and head dimensions."""
+        return Inputs(self.element, self.head_dim, self.value_dim)
+
+    def definition(self, mods: Mods, **named: Any) -> LinearDefinition:
+        """What is traced for mods; `named` are further fields of the definition."""
+        q_mod, k_mod, v_mod, decay_mod, skip_mod, erase_mod = mods
+        given = self.scale, self.decay, self.initial_state, self.final_state, self.offsets, self.segment
+        return LinearDefinition(q_mod, k_mod, v_mod, decay_mod, skip_mod, *given, *self.delta, erase_mod, **named)
+
+    def find(self, mods: Mods, device: Any) -> tuple[Entry, Scan]:
+        """The trace of mods, made now if it is new, and what it captures."""
+        return _CACHE.find(mods, self, lambda: trace_linear(self.definition(mods), self.inputs, device))
+
+
+class LinearOptions(NamedTuple):
+    """What is computed of the inputs of a linear attention, and what is returned."""
+
+    scale: float | None
+    final: bool
+    """Whether the final state is returned, too."""
+    layout: str
+    device: Any
+    segment: int | None
+    mods: Mods
+    read_before: bool
+
+    def form(self, call: LinearCall) -> RecurrenceForm:
+        """The form of a call."""
+        return call_form(call, scale_form(self.scale, call.problem.inputs.head_dim)[0], self.final, self.segment)
+
+    def first_form(self) -> RecurrenceForm:
+        """What stands for the form of a call until there was one."""
+        erases = self.mods[5] is not None or self.read_before
+        delta = ("step" if erases else "none", False, False, "decayed" if self.read_before else "after")
+        return RecurrenceForm("f32", 64, 64, scale_form(self.scale, 64)[0], "step", False, self.final, "", self.segment, delta)
+
+    def erasing(self, erase: Any, erase_key: Any, removed_key: Any) -> Erasing:
+        """What a caller says about erasing."""
+        return Erasing(erase, self.mods[5], erase_key, removed_key, self.read_before)
+
+
+def call_form(call: LinearCall, scale: str | float, final: bool, segment: int | None) -> RecurrenceForm:
+    """The form of a call of linear attention whose scale has this form."""
+    x, initial = call.problem.inputs, call.given["initial_state"] is not None
+    return RecurrenceForm(
+        x.element, x.head_dim, x.value_dim, scale, call.decay_form, initial, final, call.offsets, segment, call.delta_form
+    )
 
 
 def check_splits(num_splits: Any) -> int:

@@ -17,7 +17,7 @@ from attn_mlir.frontend.given import POSITIONS
 from attn_mlir.runtime.call import Call, Problem
 from attn_mlir.runtime.dispatch import dispatch, is_seen, needing_gradient, refuse_transformed
 from attn_mlir.runtime.orders import heads_first, in_order, input_order, output_order
-from attn_mlir.runtime.row_values import column_like, row_indices, value_like
+from attn_mlir.runtime.row_values import column_like, row_indices, score_of, value_like
 
 _WIDE = {torch.float16, torch.bfloat16}
 
@@ -195,7 +195,7 @@ class PartialRequest:
 
     def _partial(self, form: PartialForm, call: Call, dtype: torch.dtype) -> Partial:
         q, k, v, *captures = call.values
-        score = torch.float64 if q.dtype == torch.float64 else torch.float32
+        score = score_of(q)
         rows = (*q.shape[:3],)
         outer = (*(Shape(tuple(x.shape)) for x in (q, k, v)), *captures)
         later = form.merge.contents | form.finalize.contents  # of this call, whatever becomes of the captured tensors before the end

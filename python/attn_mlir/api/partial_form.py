@@ -18,7 +18,7 @@ from attn_mlir.registry import registry
 from attn_mlir.runtime.scalar_code import ScalarCode, code_of
 
 _ONLINE = "attn-simplify,attn-online-rewrite,attn-guard-empty-rows{every=true}"
-_EXPOSED = "attn-expose-states{{accumulator={number} rounded={rounded}}},attn-dense-rows"
+_EXPOSED = "attn-expose-states{{accumulator={number} rounded={rounded}}},attn-recover-rows"
 WIDE_RESULTS = "attn.wide_results"
 """The attribute of a module whose results are parts of sums: no backend rounds them to 16 bits before they are added up."""
 _FORMS: dict[tuple[str, bool], "PartialForm"] = {}

@@ -20,11 +20,6 @@ def sizes_of(x: Any, name: str = "v") -> tuple[int, ...]:
     return tuple(x.shape)
 
 
-def score_of(x: Any) -> torch.dtype:
-    """The dtype of decays and states for inputs such as x."""
-    return torch.float64 if isinstance(x, Tensor) and x.dtype == torch.float64 else torch.float32
-
-
 def check(name: str, value: Any, like: Tensor, *wanted: tuple[int, ...]) -> None:
     """Checks that a tensor has one of some shapes, floating elements, and the device of `like`."""
     if not isinstance(value, Tensor) or tuple(value.shape) not in wanted:
@@ -61,6 +56,7 @@ def check_mamba2(
     A: Any,
     B: Any,
     C: Any,
+    *,
     chunk_size: Any,
     D: Any,
     z: Any,

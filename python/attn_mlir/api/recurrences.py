@@ -13,8 +13,9 @@ from torch.nn import functional
 
 from attn_mlir.api.autocast import cast
 from attn_mlir.api.linear_inputs import check_flags
-from attn_mlir.api.recurrence_inputs import check, check_limit, check_mamba2, described, first_positions, score_of, sizes_of, with_state
+from attn_mlir.api.recurrence_inputs import check, check_limit, check_mamba2, described, first_positions, sizes_of, with_state
 from attn_mlir.errors import ArgumentError
+from attn_mlir.runtime.row_values import score_of
 
 _COMMON = ("scale", "initial_state", "output_final_state", "cu_seqlens", "segment_size", "device")
 
@@ -49,7 +50,20 @@ def mamba2(
     cu_seqlens, for B = 1, keeps the states of all sequences; one of the two can be given.
     """
     x, B, C, z = cast(x, B, C, z)
-    check_mamba2(x, dt, A, B, C, chunk_size, D, z, dt_bias, initial_states, cu_seqlens, seq_idx)
+    check_mamba2(
+        x,
+        dt,
+        A,
+        B,
+        C,
+        chunk_size=chunk_size,
+        D=D,
+        z=z,
+        dt_bias=dt_bias,
+        initial_states=initial_states,
+        cu_seqlens=cu_seqlens,
+        seq_idx=seq_idx,
+    )
     check_flags(dt_softplus=dt_softplus, return_final_states=return_final_states)
     low, high = check_limit(dt_limit)
     step = dt.to(score_of(x))

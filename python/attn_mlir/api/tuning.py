@@ -110,7 +110,10 @@ class _Job:
         is_written = bool(traced.written[0]) and function != ""
         texts = traced.written if is_written else (traced.text, traced.located)
         name = f"written-{function}" if is_written else function
-        made = self.tuner(texts, name, self.wrt, self.deterministic, inputs, self.layout, file, measure, traced.segment or 0)
+        made = self.tuner(
+            texts, name, self.wrt, inputs, deterministic=self.deterministic, layout=self.layout, file=file, measure=measure,
+            segment=traced.segment or 0,
+        )  # fmt: skip
         if made == texts:
             return entry
         changed = {"written": made} if is_written else {"text": made[0], "located": made[1]}

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from attn_mlir.api.given_masks import is_block_mask
-from attn_mlir.api.inputs import Problem, check_dtypes, check_inputs
+from attn_mlir.api.inputs import Problem, check_device, check_dtypes, check_inputs
 from attn_mlir.api.mask_strings import parse
 from attn_mlir.errors import ArgumentError
 from attn_mlir.runtime.varlen import reads_offsets
@@ -69,8 +69,7 @@ def sequences_of(
             raise ArgumentError(f"{name} must be {wanted}, got shape {list(tensor.shape)}")
         if tensor.layout != torch.strided:
             raise ArgumentError(f"{name} must be dense, got layout {tensor.layout}: use {name}.to_dense()")
-        if tensor.device != q.device:
-            raise ArgumentError(f"{name} is on {tensor.device} but q is on {q.device}: move it with {name}.to(q.device)")
+        check_device(name, tensor, q.device)
     if used is not None and len(used) != len(of_q) - 1:
         raise ArgumentError(f"seqused_k is for {len(used)} sequences but cu_seqlens_q has {len(of_q) - 1}")
     if table is None and torch.is_grad_enabled():

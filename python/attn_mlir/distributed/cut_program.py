@@ -24,10 +24,10 @@ from attn_mlir.mlir import LOCK, ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import block_of, find_all, piece
 from attn_mlir.registry import registry
-from attn_mlir.runtime.row_values import column_like, row_indices, value_like
+from attn_mlir.runtime.row_values import column_like, row_indices, score_of, value_like
 from attn_mlir.runtime.scalar_code import ScalarCode, code_of
 
-_DERIVED = "attn-simplify,attn-dense-rows,attn-differentiate{{functions={function} wrt={wrt} only=true}}"
+_DERIVED = "attn-simplify,attn-recover-rows,attn-differentiate{{functions={function} wrt={wrt} only=true}}"
 _BOUNDS = "attn-simplify,attn-resolve-masks"
 _FREE_REFERENCE = "attn.free_reference"
 """The attribute of a module in which a running maximum may be any number near it."""
@@ -215,7 +215,7 @@ class CutProgram:
 
     def empty(self, q: Tensor, captures: Sequence[Any], value_dim: int) -> tuple[list[Tensor], list[Tensor]]:
         """The partial result of rows that see no key."""
-        score = torch.float64 if q.dtype == torch.float64 else torch.float32
+        score = score_of(q)
         rows = q.shape[:3]
         states = self.form.init(captures, row_indices(rows, q.device), score)
         zeros = [torch.zeros((*rows, value_dim), dtype=score, device=q.device) for _ in self.form.entries]

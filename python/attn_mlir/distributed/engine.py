@@ -12,6 +12,7 @@ from attn_mlir.distributed.group import Ranks
 from attn_mlir.distributed.placement import Range, held
 from attn_mlir.distributed.plan import KernelRun, Message, RingSteps, in_halves
 from attn_mlir.distributed.transfer import Transfer, mark, packed, post, stream_after, unpacked
+from attn_mlir.runtime.row_values import score_of
 
 Partial = tuple[list[Tensor], list[Tensor]]
 
@@ -35,7 +36,7 @@ class PlacedSum:
     def whole(self, shape: Sequence[int], like: Tensor) -> Tensor:
         """The sum; zeros where nothing was added."""
         if self.total is None:
-            dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
+            dtype = score_of(like)
             self.total = torch.zeros(tuple(shape), dtype=dtype, device=like.device)
         return self.total
 

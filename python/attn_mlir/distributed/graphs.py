@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from attn_mlir.api.graphs import TRACED, numbers_of, runner, trace_graph, values_of
+from attn_mlir.api.graphs import TRACED, read_once, runner, trace_graph, values_of
 from attn_mlir.api.inputs import problem_of
 from attn_mlir.capture_kinds import pack
 from attn_mlir.distributed.calls import element_of
@@ -17,8 +17,6 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.runtime import programs
 from attn_mlir.runtime.dispatch import wanted_in_graph
 from attn_mlir.runtime.orders import heads_first, in_order, output_order
-
-_KEY = "attn_mlir_ring"
 
 
 def run_ring_graph(graph: torch.fx.GraphModule) -> Callable[..., tuple[Any, ...]]:
@@ -30,14 +28,13 @@ def _ring(graph: torch.fx.GraphModule, call: tuple[Any, ...], inputs: dict[torch
     """`call` are the arguments of `traced` in the graph."""
     q, k, v = (inputs[node] for node in call[:3])
     deterministic, device, words = bool(call[13]), call[14] or q.device.type, call[18]
-    tensors = [value for value in inputs.values() if isinstance(value, Tensor)]
-    key = (_KEY, q.dtype, q.shape[3], v.shape[3], *numbers_of(inputs), *((value.dtype, value.dim()) for value in tensors))
-    if graph.meta.get(_KEY, (None,))[0] != key:
-        with _disable_current_modes():  # constants in the functions are real, not part of the graph that is being made
-            element = element_of(problem_of(q, k, v, "bhsd"), device, q)
-            made, captures = trace_graph(call, inputs, (q, k, v), parts=True, element=element)
-            graph.meta[_KEY] = (key, programs.register(made, deterministic), captures)
-    _, name, captures = graph.meta[_KEY]
+
+    def read() -> tuple[str, list[Any]]:
+        element = element_of(problem_of(q, k, v, "bhsd"), device, q)
+        made, captures = trace_graph(call, inputs, (q, k, v), parts=True, element=element)
+        return programs.register(made, deterministic), captures
+
+    name, captures = read_once(graph, (q.shape[3], v.shape[3]), inputs, read)
     found = programs.find(name)
     values = [q, k, v, *values_of(captures, inputs)]
     wrt = [found.argument(i) for i in wanted_in_graph(name, values)]

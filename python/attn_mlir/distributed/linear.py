@@ -9,12 +9,13 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from attn_mlir.api.linear import linear_attention as whole_attention
-from attn_mlir.api.linear_call import LinearOptions, find
 from attn_mlir.api.linear_inputs import check_linear, check_segment
+from attn_mlir.api.options import LinearOptions
 from attn_mlir.distributed.group import Ranks, agreed, digest, ranks_of
 from attn_mlir.distributed.outside import outside
 from attn_mlir.distributed.scan import from_last, states_before
 from attn_mlir.errors import ArgumentError
+from attn_mlir.runtime.row_values import score_of
 
 _COLUMNS = 16
 """The fewest columns of a state in kernels for GPUs."""
@@ -70,7 +71,7 @@ def _compute(
     if not local:
         options = {**options, **{name: moved(name, options.get(name), offset) for name in _MODS}}
     options = {**options, "layout": layout}
-    score = torch.float64 if v.dtype == torch.float64 else torch.float32
+    score = score_of(v)
     shape = (v.shape[0], v.shape[layout.index("h")], q.shape[3], v.shape[3])
     start = torch.zeros(shape, dtype=score, device=device) if initial is None else initial.to(score)
     nothing = torch.zeros_like(start).requires_grad_(start.requires_grad)  # so that one program computes both
@@ -109,7 +110,7 @@ def _told(inputs: tuple[Any, ...], initial: Tensor | None, layout: str, options:
     )  # fmt: skip
     call = check_linear(q, k, v, decay, initial, None, layout, erasing=asked.erasing(*erased))
     form = asked.form(call)
-    entry = find(asked.mods, form, call.problem.device)[0]
+    entry = form.find(asked.mods, call.problem.device)[0]
     needing = [x is not None and x.requires_grad for x in (*inputs, initial, *erased)] if torch.is_grad_enabled() else []
     described = digest(str(q.dtype), layout, None if decay is None else decay.dim(), form, needing)
     return [v.shape[0], v.shape[layout.index("h")], q.shape[3], v.shape[3], described, digest(entry.traced.text, asked.scale)]

@@ -28,6 +28,7 @@ from attn_mlir.frontend.given import POSITION, POSITIONS
 from attn_mlir.frontend.program import Traced as Program
 from attn_mlir.frontend.scope import Captured
 from attn_mlir.runtime import compute, programs
+from attn_mlir.runtime.row_values import score_of
 from attn_mlir.runtime.schemas import define
 
 _ENTRIES: dict[str, Entry] = {}
@@ -131,7 +132,7 @@ def _fake_forward(
     q: Tensor, k: Tensor, v: Tensor, captures: list[Tensor], floats: list[float], ints: list[int], *words_: str
 ) -> list[Tensor]:
     program, told = words_
-    words, found, score = json.loads(told), programs.find(program), torch.float64 if q.dtype == torch.float64 else torch.float32
+    words, found, score = json.loads(told), programs.find(program), score_of(q)
     wide = words["device"] == "cpu" and q.dtype != torch.float64
     rows = len(program_in(program, told).form.outputs) if words["wrt"] else len(found.outputs)
     weights = [((*q.shape[:3], v.shape[3]), torch.float32 if wide else q.dtype)] * found.weights

@@ -32,6 +32,7 @@ from attn_mlir.distributed.whole import Asked, ShardLayout, by_gathering, by_hea
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.runtime.orders import heads_first, in_order, input_order, output_order
 from attn_mlir.runtime.programs import program_of
+from attn_mlir.runtime.row_values import score_of
 
 _MOST = 16
 """The most ranks for which the choice of a strategy looks at every pair of them."""
@@ -194,7 +195,7 @@ def _packed(traced: TracedCall, qkv: tuple[Tensor, Tensor, Tensor], call: Asked,
         cut = [x.to(q.dtype) if x.dim() == 4 else x for x in cut]
     else:
         traced.confirm()
-    score = torch.float64 if q.dtype == torch.float64 else torch.float32
+    score = score_of(q)
     o, row = q.new_zeros((*q.shape[:2], 0, qkv[2].shape[3])), q.new_zeros((*q.shape[:2], 0), dtype=score)
     names = traced.entry.traced.outputs
     return joined(own, whole, cut, [*[(o, 0.0)] * traced.entry.traced.weights, *((row, -math.inf if n == "lse" else 0.0) for n in names)])

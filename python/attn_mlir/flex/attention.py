@@ -87,9 +87,9 @@ def flex_attention(
     """
     if torch.compiler.is_dynamo_compiling():
         _check_sizes(query, key, value, enable_gqa)
-        return _attend(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options, return_aux, True)
+        return _attend((query, key, value), score_mod, block_mask, scale, enable_gqa, (return_lse, kernel_options, return_aux), True)
     try:
-        return _attend(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options, return_aux, False)
+        return _attend((query, key, value), score_mod, block_mask, scale, enable_gqa, (return_lse, kernel_options, return_aux), False)
     except Exception:
         told = _told(query, key, value, enable_gqa)
         if told is None:
@@ -98,19 +98,19 @@ def flex_attention(
 
 
 def _attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    qkv: tuple[Tensor, Tensor, Tensor],
     score_mod: Callable[..., Any] | None,
     block_mask: Any,
     scale: float | None,
     enable_gqa: bool,
-    return_lse: bool,
-    kernel_options: Any,
-    return_aux: AuxRequest | None,
+    returned: tuple[bool, Any, AuxRequest | None],
     in_graph: bool,
 ) -> Any:
-    """What `flex_attention` returns; refuses all that its checks refuse, but with other texts."""
+    """What `flex_attention` returns; refuses all that its checks refuse, but with other texts.
+
+    `returned` are return_lse, kernel_options and return_aux.
+    """
+    (query, key, value), (return_lse, kernel_options, return_aux) = qkv, returned
     plain = query.is_contiguous()
     known = None if in_graph or not plain or _is_any_enabled() else known_problem(query, key, value, "bhsd")
     if known is not None:

@@ -70,7 +70,7 @@ def _analysed(mask_mod: Mask, sizes: Sizes, block: tuple[int, int], shape: tuple
         for first in range(0, shape[2], step):
             rows = (first, min(first + step, shape[2]))
             try:
-                found = classify(module.operation, captures, sizes[2], sizes[3], *block, *sizes[:2], rows=rows).grid
+                found = classify(module.operation, captures, *sizes[2:], *block, batch=sizes[0], heads=sizes[1], rows=rows).grid
             except KeyError:  # an operation without a rule in numpy
                 return None
             grid[:, :, rows[0] : rows[1]] = torch.from_numpy(np.ascontiguousarray(found.astype(np.int8)))

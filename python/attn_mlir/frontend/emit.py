@@ -62,6 +62,7 @@ def emit(
     outputs: Sequence[str],
     captures: Sequence[Captured],
     specialised: Mapping[Source, Any],
+    *,
     labels: Mapping[Node, str] = MappingProxyType({}),
     accumulators: int | None = None,
     functions: Sequence[Piece] = (),

@@ -190,7 +190,7 @@ def _decay_piece(state: NamedTrace, definition: LinearDefinition, decay: Capture
     if function is None:
         arguments, result = trace_call(state, "decay", "decay", lambda *values: start(values), _DECAY_PARAMETERS)
     else:
-        arguments, result = _call(state, definition, "decay", "decay_mod", function, rebind, _DECAY_PARAMETERS, start)
+        arguments, result = _call(state, definition, "decay", "decay_mod", function, rebind, _DECAY_PARAMETERS, first=start)
     node = functions.as_float(state, result, function, "decay_mod", "the changed log decay")
     if function is None:
         state.labels[node] = "decay"
@@ -277,6 +277,7 @@ def _call(
     function: Function,
     rebind: Rebinder,
     full: Sequence[Parameter],
+    *,
     first: Callable[[Sequence[Value]], Value] | None = None,
 ) -> tuple[tuple[Node, ...], Any]:
     """Calls `function` on what it asks for of `full`, the parameters of the piece; `first` makes its first argument of all of them."""

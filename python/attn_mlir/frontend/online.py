@@ -112,6 +112,7 @@ def _call(
     rebind: Rebinder,
     choices: Sequence[Sequence[Parameter]],
     full: Sequence[Parameter],
+    *,
     custom: Any = None,
     states: Sequence[str] = (),
 ) -> tuple[tuple[Node, ...], Any]:
@@ -137,14 +138,14 @@ def _input_piece(state: NamedTrace, definition: OnlineDefinition, name: str, fun
     x, *indices = (Parameter("x", "float"), *_POSITION[:2], *(Parameter(n, "int", nonnegative=True) for n in (position, "d")))
     choices = ((x,), (x, _CUSTOM), (x, *indices), (x, _CUSTOM, *indices))
     role = f"{name}_mod"
-    arguments, result = _call(state, name, role, function, rebind, choices, (x, *indices), definition.custom)
+    arguments, result = _call(state, name, role, function, rebind, choices, (x, *indices), custom=definition.custom)
     node = functions.as_float(state, result, function, role, "the changed element")
     return Piece(name, arguments, (node,), functions.position_of(function))
 
 
 def _score_piece(state: NamedTrace, definition: OnlineDefinition, function: Function, rebind: Rebinder) -> Piece:
     choices = ((_SCORE[0], _CUSTOM, *_SCORE[1:]), _SCORE)
-    arguments, result = _call(state, "score", "score_mod", function, rebind, choices, _SCORE, definition.custom)
+    arguments, result = _call(state, "score", "score_mod", function, rebind, choices, _SCORE, custom=definition.custom)
     node = functions.as_float(state, result, function, "score_mod", "the changed score")
     return Piece("score", arguments, (node,), functions.position_of(function))
 

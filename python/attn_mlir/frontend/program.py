@@ -142,7 +142,7 @@ def trace(definition: Definition, inputs: Inputs, device: Any = None) -> Traced:
     pieces = with_key_scores(state, pieces, key, functions.subject("row", definition.row), len(scales))
     given = [*sequence_captures(inputs), *list_captures(inputs), *position_captures(inputs), *product_captures(inputs)]
     captures = unique([*given, *used_captures(pieces, state.captures, state.specialised)])
-    text, located = emit(inputs, pieces, outputs, captures, state.specialised, state.labels)
+    text, located = emit(inputs, pieces, outputs, captures, state.specialised, labels=state.labels)
     return Traced(
         text,
         located,

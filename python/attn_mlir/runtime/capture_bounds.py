@@ -78,20 +78,18 @@ class ReadPlan:
         """Whether `check_data` has anything to do."""
         return any(read.from_data for read in self.reads)
 
-    def check(self, b: int, hq: int, hkv: int, sq: int, skv: int, d: int, dv: int, captures: Sequence[Any], hv: int | None = None) -> None:
+    def check(self, sizes: Sequence[int], captures: Sequence[Any]) -> None:
         """Raises ArgumentError where a read leaves its tensor. Looks at sizes and scalars only: cache by those.
 
-        `hv` are the heads of v where these are not those of k.
+        `sizes` are B, Hq, Hkv, Sq, Skv, D and Dv, then the heads of v where these are not those of k.
         """
-        self._check((b, hq, hkv, sq, skv, d, dv, hkv if hv is None else hv), captures, from_data=False)
+        self._check(sizes, captures, from_data=False)
 
-    def check_data(
-        self, b: int, hq: int, hkv: int, sq: int, skv: int, d: int, dv: int, captures: Sequence[Any], hv: int | None = None
-    ) -> None:
+    def check_data(self, sizes: Sequence[int], captures: Sequence[Any]) -> None:
         """The same for indices that elements of captured tensors determine; waits for the device that holds them."""
-        self._check((b, hq, hkv, sq, skv, d, dv, hkv if hv is None else hv), captures, from_data=True)
+        self._check(sizes, captures, from_data=True)
 
-    def _check(self, sizes: tuple[int, ...], captures: Sequence[Any], from_data: bool) -> None:
+    def _check(self, sizes: Sequence[int], captures: Sequence[Any], from_data: bool) -> None:
         reads = [read for read in self.reads if read.from_data == from_data]
         if not reads or 0 in sizes[:5]:  # without rows or keys nothing is read
             return
@@ -100,9 +98,9 @@ class ReadPlan:
             for read in reads:
                 self._check_read(read, box.interval(read.index), captures)
 
-    def _ranges(self, sizes: tuple[int, ...], captures: Sequence[Any]) -> dict[Bound, Interval]:
+    def _ranges(self, sizes: Sequence[int], captures: Sequence[Any]) -> dict[Bound, Interval]:
         """Every leaf with its numbers."""
-        b, hq, hkv, sq, skv, d, dv, hv = sizes
+        b, hq, hkv, sq, skv, d, dv, hv = (*sizes, sizes[2])[:8]
         extents = {"b": b, "h": hq, "h_kv": hkv, "h_v": hv, "q_idx": sq, "kv_idx": skv, "t": sq, "d": d, "dv": dv}
         shapes = [(b, hq, sq, d), (b, hkv, skv, d), (b, hv, skv, dv)]
         ranges = {}

@@ -12,6 +12,7 @@ from attn_mlir import driver
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.runtime import compute
 from attn_mlir.runtime.programs import Program
+from attn_mlir.runtime.row_values import score_of
 
 _WITHOUT = {
     "jvp": "linear attention has no forward-mode derivative yet: use reverse mode, as in torch.autograd.grad or torch.func.vjp",
@@ -87,7 +88,7 @@ def results(q: torch.Tensor, v: torch.Tensor, given: Mapping[str, torch.Tensor],
     if not final:
         return [o]
     sequences = given["cu_seqlens"].shape[0] - 1 if "cu_seqlens" in given else v.shape[0]
-    return [o, ((sequences, v.shape[1], q.shape[3], v.shape[3]), torch.float64 if q.dtype == torch.float64 else torch.float32)]
+    return [o, ((sequences, v.shape[1], q.shape[3], v.shape[3]), score_of(q))]
 
 
 @dataclasses.dataclass(eq=False)

@@ -25,6 +25,7 @@ from attn_mlir.mlir import LOCK, ir
 from attn_mlir.passes.read_arguments import read_arguments
 from attn_mlir.performance import tell
 from attn_mlir.runtime.reads import Reads, reads_of
+from attn_mlir.runtime.row_values import score_of
 
 _LINEAR, _VARLEN, _LISTED = "attn_mlir.runtime.linear", "attn_mlir.runtime.varlen", "attn_mlir.runtime.listed"
 _TABLE: dict[str, "Program"] = {}
@@ -261,9 +262,8 @@ class Program:
 
     def results(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, captures: Sequence[Any]) -> list[tuple[Any, torch.dtype]]:
         """Shape and dtype of each result where no gradient is needed."""
-        score = torch.float64 if q.dtype == torch.float64 else torch.float32
         output = DTYPES[self.output] if self.output else q.dtype
-        return [*[((*q.shape[:3], v.shape[3]), output)] * self.weights, *[(tuple(q.shape[:3]), score)] * len(self.outputs)]
+        return [*[((*q.shape[:3], v.shape[3]), output)] * self.weights, *[(tuple(q.shape[:3]), score_of(q))] * len(self.outputs)]
 
     def ordered(self, results: int) -> int:
         """How many of a forward pass's results, the first ones, have the memory order of the layout where they have rank 4."""

@@ -12,7 +12,7 @@ from attn_mlir.mlir import LOCK
 from attn_mlir.runtime.capture_bounds import make_plan
 
 _LIMIT = 512
-_Problem = tuple[int, int, int, int, int, int, int]
+_SIZES = ("B", "Hq", "Hkv", "Sq", "Skv", "D", "Dv")
 
 
 class Reads:
@@ -34,26 +34,25 @@ class Reads:
         """`key`: see `CaptureKinds.key`. Raises ArgumentError."""
         if not self._plan.reads:
             return
-        problem = (sizes["B"], sizes["Hq"], sizes["Hkv"], sizes["Sq"], sizes["Skv"], sizes["D"], sizes["Dv"])
-        heads = sizes.get("H")
-        key = (problem, heads, key)
+        problem = *[sizes[name] for name in _SIZES], sizes.get("H", sizes["Hkv"])
+        key = (problem, key)
         if key not in self._passed:
-            self._plan.check(*problem, captures, heads)
+            self._plan.check(problem, captures)
             with self._lock:
                 if len(self._passed) >= _LIMIT:
                     self._passed.clear()
                 self._passed.add(key)
         if self._plan.has_data_checks:
-            self._check_data(problem, heads, key, captures)
+            self._check_data(problem, key, captures)
 
-    def _check_data(self, problem: _Problem, heads: int | None, key: Hashable, captures: Sequence[Any]) -> None:
+    def _check_data(self, problem: Sequence[int], key: Hashable, captures: Sequence[Any]) -> None:
         """Checks what elements of tensors say; those on a GPU, which has to be waited for, once for each tensor until torch changes it.
 
         Nothing is checked while a CUDA graph is captured, where waiting is not allowed.
         """
         watched = [value for value in captures if isinstance(value, torch.Tensor) and not value.is_floating_point()]
         if not any(tensor.is_cuda for tensor in watched):
-            self._plan.check_data(*problem, captures, heads)
+            self._plan.check_data(problem, captures)
             return
         if torch.cuda.is_current_stream_capturing():
             return
@@ -61,7 +60,7 @@ class Reads:
         same = [ref() is tensor and version == _version(tensor) for (ref, version), tensor in zip(seen, watched, strict=False)]
         if len(seen) == len(watched) and all(same):
             return
-        self._plan.check_data(*problem, captures, heads)
+        self._plan.check_data(problem, captures)
         with self._lock:
             if len(self._seen) >= _LIMIT:
                 self._seen.clear()

@@ -7,6 +7,11 @@ import torch
 from torch import Tensor
 
 
+def score_of(x: Any) -> torch.dtype:
+    """The dtype of scores, row values, decays and states for inputs such as x."""
+    return torch.float64 if isinstance(x, Tensor) and x.dtype == torch.float64 else torch.float32
+
+
 def row_indices(rows: Sequence[int], device: torch.device) -> list[Tensor]:
     """b, h and the position of rows [B, H, S], each of three dimensions."""
     return [torch.arange(n, device=device).reshape([-1 if i == axis else 1 for i in range(3)]) for axis, n in enumerate(rows)]

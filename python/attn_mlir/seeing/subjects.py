@@ -6,7 +6,6 @@ import torch
 
 from attn_mlir.api.describe import explain_traced
 from attn_mlir.api.inputs import ELEMENTS, MAX_HEAD_DIM
-from attn_mlir.api.linear_call import find
 from attn_mlir.api.stages import slow_of
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.emit import Inputs
@@ -45,9 +44,10 @@ def of_engine(engine: Any, *, backward: bool, device: str | None, dtype: torch.d
 
 def of_linear(attention: Any, *, backward: bool, device: str | None, dtype: torch.dtype | None, head_dim: int | None) -> Subject:
     """A `LinearAttention`."""
-    element, key_dim, value_dim, *form = attention._last
-    form = (_element(dtype) or element, _dim(head_dim) or key_dim, _dim(head_dim) or value_dim, *form)
-    entry, target = find(attention._mods, form, None)[0], str(device or attention._device)
+    last = attention._last
+    dims = {"head_dim": _dim(head_dim) or last.head_dim, "value_dim": _dim(head_dim) or last.value_dim}
+    form = last._replace(element=_element(dtype) or last.element, **dims)
+    entry, target = form.find(attention._mods, None)[0], str(device or attention._device)
     if attention._tuning is not None and form == attention._last:
         entry = attention._tuning.latest(entry, target)
     explained = explain_traced(entry.traced.located) + slow_of(entry)

@@ -80,7 +80,7 @@ def visualize(
         _check_heads(module, num_heads)
         panels = []
         for (i, j), sampled in zip(at, scores, strict=True):
-            blocks = Blocks(module.operation, captures, sizes, block, batch, problem["Hq"], (i, j))
+            blocks = Blocks(module.operation, captures, sizes, block, batch, problem["Hq"], at=(i, j))
             panels.append(Panel(i, j, survey(blocks, sizes[1], block), sampled))
     return MaskPicture(name, *sizes, block, tuple(panels))
 

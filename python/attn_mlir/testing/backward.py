@@ -26,7 +26,7 @@ from attn_mlir.registry import registry
 _KINDS = ("ordinary scores", "positive scores", "negative scores", "large scores", "small scores", "equal scores")
 _HEADS, _ROWS, _KEYS = 2, 5, 9
 _TOLERANCE = 1e-8
-_DERIVED = "attn-dense-rows,attn-simplify"
+_DERIVED = "attn-recover-rows,attn-simplify"
 _BACKWARD = "attn-differentiate{functions=fwd+bwd wrt=q+v}"
 
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from attn_mlir import driver
-from attn_mlir.api.ahead import InputSpec, compile_ahead
-from attn_mlir.api.ahead_linear import LinearSpec
+from attn_mlir.api.ahead import InputSpec, LinearSpec, compile_ahead
 from attn_mlir.api.engine import AttentionEngine
 from attn_mlir.api.linear import LinearAttention
 from attn_mlir.api.linear_engine import LinearAttentionEngine

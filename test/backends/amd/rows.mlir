@@ -6,7 +6,7 @@
 !t = tensor<?x?x?x64xf16>
 
 // PLAN-LABEL: func.func @attention(
-// PLAN-SAME:    tile.kernel = {block_kv = 128 : i64, block_q = 128 : i64}, tile.lift = 12 : i64
+// PLAN-SAME:    tile.kernel = {block_kv = 128 : i64, block_q = 128 : i64}, tile.scale_log2 = 12 : i64
 // PLAN-SAME:    tile.schedule = {arch = "gfx90a", emitter = "mfma", in_turn = 0 : i64, reverse = 1 : i64, waves = 2 : i64}
 
 // CHECK:       #include "attn_amd.h"

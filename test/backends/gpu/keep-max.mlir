@@ -1,6 +1,6 @@
 // A running maximum is kept while it would grow little, where nothing that is stored depends on it.
 // RUN: attn-opt %s -p 'attn-online-rewrite,attn-tile,canonicalize,cse,gpu-keep-max' | FileCheck %s
-// RUN: attn-opt %s -p 'attn-online-rewrite,attn-tile,canonicalize,cse,gpu-keep-max{slack=3 lift=12}' | FileCheck %s --check-prefix=LIFT
+// RUN: attn-opt %s -p 'attn-online-rewrite,attn-tile,canonicalize,cse,gpu-keep-max{slack=3 scale-log2=12}' | FileCheck %s --check-prefix=LIFT
 
 !t = tensor<?x?x?x64xf32>
 !r = tensor<?x?x?xf32>
@@ -13,7 +13,7 @@
 // CHECK:         %[[DOWN:.*]] = arith.subf %[[OLD]], %[[KEPT]]
 // CHECK:         math.exp %[[DOWN]]
 // LIFT-LABEL: func.func @softmax(
-// LIFT-SAME:    tile.lift = 12 : i64
+// LIFT-SAME:    tile.scale_log2 = 12 : i64
 // LIFT:         %[[LOWER:.*]] = arith.constant 8.31776{{[0-9]*}} : f32
 // LIFT:         %[[REFERENCE:.*]] = arith.subf %{{.*}}, %[[LOWER]]
 // LIFT:         arith.maximumf %{{.*}}, %[[REFERENCE]]

@@ -6,7 +6,7 @@
 // RUN: sed -e 's/) {$/) attributes {tile.choices = {arch = "sm_80"}} {/' %inputs/linear/gla-half.mlir | attn-opt -p nvidia-kernel | FileCheck %s --check-prefix=OTHER
 
 // PLAN: block_kv = 128 : i64, block_q = 64 : i64, blocks = 1 : i64
-// PLAN-SAME: tile.schedule = {arch = "sm_90a", emitter = "hopper", residents = 1 : i64, stages = 2 : i64}
+// PLAN-SAME: tile.schedule = {arch = "sm_90a", emitter = "hopper", occupancy = 1 : i64, stages = 2 : i64}
 // PLAN: "tile.decay_channels"
 
 // CHECK:      void __launch_bounds__(512, 1) attention(

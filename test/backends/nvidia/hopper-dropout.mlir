@@ -5,7 +5,7 @@
 // RUN: attn-opt %s -p 'attn-differentiate{functions=bwd wrt=q+k+v only=true},attn-simplify,attn-outline{keep-hosts=false}' | attn-translate --to cuda - | FileCheck %s --check-prefix=BWD
 
 // PLAN:      dropout = "ahead", emitter = "hopper", flow = "flat"
-// PLAN-SAME: makers = 3 : i64, optimistic = 1 : i64
+// PLAN-SAME: lazy_rescale = 1 : i64, makers = 3 : i64
 
 // CHECK:     attn::barrier_init(shared + kToldFull, 1);
 // CHECK:     attn::barrier_init(shared + kBitsFull, 3 * attn::kWarpArrivals);

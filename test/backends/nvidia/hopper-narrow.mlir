@@ -8,7 +8,7 @@
 
 // PLAN:      align = "end"
 // PLAN-SAME: flow = "flat"
-// PLAN-SAME: optimistic = 1 : i64
+// PLAN-SAME: lazy_rescale = 1 : i64
 // PLAN-SAME: sums = "product"
 
 // CHECK:     const int shift = (blocks * 192 - q_n2) / 64 * 64;

@@ -7,7 +7,7 @@
 
 // PLAN-LABEL: func.func @attention(
 // PLAN-SAME:    tile.schedule = {align = "start", arch = "sm_90a", consumer_registers = 232 : i64, emitter = "hopper", flow = "flat",
-// PLAN-SAME:    group = 32 : i64, optimistic = 1 : i64, order = "dynamic",
+// PLAN-SAME:    group = 32 : i64, lazy_rescale = 1 : i64, order = "dynamic",
 // PLAN-SAME:    pin = 0 : i64, producer_registers = 40 : i64
 
 // CHECK-LABEL: __global__ void __launch_bounds__(384, 1) attention(

@@ -3,9 +3,9 @@
 // RUN: attn-translate --to cuda %inputs/linear/half.mlir | FileCheck %s
 // RUN: sed -e "s/x64xf16/x128xbf16/g" -e "s/x64x64xf32/x128x128xf32/g" %inputs/linear/half.mlir | attn-opt -p nvidia-kernel | FileCheck %s --check-prefix=WIDE
 
-// PLAN: tile.schedule = {arch = "sm_90a", emitter = "hopper", residents = 3 : i64, stages = 2 : i64}
+// PLAN: tile.schedule = {arch = "sm_90a", emitter = "hopper", occupancy = 3 : i64, stages = 2 : i64}
 // WIDE: block_kv = 128 : i64, block_q = 64 : i64, blocks = 1 : i64
-// WIDE-SAME: residents = 1 : i64, stages = 3 : i64
+// WIDE-SAME: occupancy = 1 : i64, stages = 3 : i64
 
 // CHECK:      void __launch_bounds__(160, 3) attention(
 // CHECK:      const int chunks = (q_n2 - 0 + 64 - 1) / 64;

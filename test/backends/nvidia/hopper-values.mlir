@@ -5,7 +5,7 @@
 // RUN: sed -e 's/) {$/) attributes {tile.choices = {emitter = "tilelang"}} {/; s/interval = 512/interval = 64/' %inputs/linear/value-half.mlir | attn-opt -p nvidia-kernel | FileCheck %s --check-prefix=OTHER
 
 // PLAN: block_kv = 128 : i64, block_q = 16 : i64, blocks = 1 : i64
-// PLAN-SAME: tile.schedule = {arch = "sm_90a", emitter = "hopper", residents = 1 : i64, stages = 7 : i64}
+// PLAN-SAME: tile.schedule = {arch = "sm_90a", emitter = "hopper", occupancy = 1 : i64, stages = 7 : i64}
 // PLAN: "tile.decay_values"
 
 // CHECK:      void __launch_bounds__(512, 1) attention(
@@ -44,7 +44,7 @@
 // CHECK-NEXT:       attn::wgmma_m64n128k16_rs_bf16_tb(state, entering[0]
 // CHECK:          attn::warp_arrive(outside, lane == 0);
 
-// Of f16 what rounding leaves out is 2^11 times as large, and so is the state while it is added.
+// Residuals of f16 are scaled by 2^11, and so is the state while they are added.
 // REVERSE:     void __launch_bounds__(256, 1) attention(
 // REVERSE-NOT: fewer_registers<112>();
 // REVERSE:     attn::ValueBlock<false, true> rows;

@@ -1,6 +1,6 @@
 // The backward of softmax: weights of pairs lie in fragments, those for dq also in shared memory, whose product is added by atomic operations.
 // What belongs to a query is read once for all keys. (Names of arguments are lost in the text between the tools.)
-// RUN: attn-opt %inputs/softmax-f16.mlir -p 'attn-dense-rows,attn-differentiate{functions=bwd wrt=q+k+v only=true},attn-simplify,attn-outline{keep-hosts=false}' | attn-translate --to tilelang - | FileCheck %s
+// RUN: attn-opt %inputs/softmax-f16.mlir -p 'attn-recover-rows,attn-differentiate{functions=bwd wrt=q+k+v only=true},attn-simplify,attn-outline{keep-hosts=false}' | attn-translate --to tilelang - | FileCheck %s
 
 // Sums over columns of a tile, without products.
 // CHECK:      def attention_bwd_0_row_dot(

@@ -30,7 +30,12 @@ def results(problem: FmhaProblem, dtype: torch.dtype, device: str, rounded_to: t
             inputs = (q[b, heads], k[b, head], v[b, head], *([] if added is None else [added]))
             some = [x.clone().requires_grad_(o.backward) for x in inputs]
             out, lse = _attention(
-                o, *some[:3], None if added is None else some[3], keep, None if kept is None else kept[b, heads], rounded_to
+                o,
+                *some[:3],
+                None if added is None else some[3],
+                keep=keep,
+                kept=None if kept is None else kept[b, heads],
+                rounded_to=rounded_to,
             )
             made = {"lse": lse.detach()} if o.lse else {}
             if not o.backward:
@@ -62,6 +67,7 @@ def _attention(
     k: torch.Tensor,
     v: torch.Tensor,
     bias: torch.Tensor | None,
+    *,
     keep: torch.Tensor,
     kept: torch.Tensor | None,
     rounded_to: torch.dtype | None,

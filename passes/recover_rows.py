@@ -5,18 +5,18 @@ from dataclasses import dataclass
 from attn_mlir.dialects.attn import build
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
-from attn_mlir.passes.dense.confirm import confirm
-from attn_mlir.passes.dense.fold import fold
-from attn_mlir.passes.dense.linear import Linearity
 from attn_mlir.passes.derivation import DerivationError
 from attn_mlir.passes.locations import location_name
+from attn_mlir.passes.recovery.confirm import confirm
+from attn_mlir.passes.recovery.fold import fold
+from attn_mlir.passes.recovery.linear import Linearity
 from attn_mlir.passes.regions import block_of, clone_op, find_all, inline, piece, pieces, scores_in
 
 _ONLINE = ("attn.init", "attn.step", "attn.merge", "attn.finalize")
 
 
 @dataclass(frozen=True)
-class DenseRows(Pass):
+class RecoverRows(Pass):
     """Replaces each `attn.online` by the `attn.attention` whose row takes all keys as one block.
 
     The initial values fold into the step, and its scales meet an accumulator that is still 0. The end must be linear in
@@ -25,7 +25,7 @@ class DenseRows(Pass):
     for then the program depends on how its keys are cut into blocks.
     """
 
-    name = "attn-dense-rows"
+    name = "attn-recover-rows"
 
     def run(self, module: ir.Operation) -> bool:
         return all([_rewrite(online) for online in find_all(module, "attn.online")])

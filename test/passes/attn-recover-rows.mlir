@@ -1,7 +1,7 @@
 // The whole row as one block: initial values fold, rescaling meets sums that are still 0, the end applies to each weight.
-// RUN: attn-opt %S/../Inputs/online-causal-softmax.mlir -p 'attn-dense-rows' | FileCheck %s
-// RUN: attn-opt %s --split-input-file -p 'attn-dense-rows' | FileCheck %s --check-prefix=KEPT
-// RUN: attn-run %S/../Inputs/online-causal-softmax.mlir -p 'attn-dense-rows,attn-online-rewrite' --split 3 | FileCheck %s --check-prefix=RESULT
+// RUN: attn-opt %S/../Inputs/online-causal-softmax.mlir -p 'attn-recover-rows' | FileCheck %s
+// RUN: attn-opt %s --split-input-file -p 'attn-recover-rows' | FileCheck %s --check-prefix=KEPT
+// RUN: attn-run %S/../Inputs/online-causal-softmax.mlir -p 'attn-recover-rows,attn-online-rewrite' --split 3 | FileCheck %s --check-prefix=RESULT
 
 // CHECK:       "attn.attention"
 // CHECK:       "attn.mask"

@@ -1,4 +1,4 @@
-"""attn-dense-rows: the row of an online function, as formulas, and as values of what was written."""
+"""attn-recover-rows: the row of an online function, as formulas, and as values of what was written."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def dense(online_func: OnlineFunc) -> str:
     with LOCK, ir.Context() as context:
         load_all(context)
         module = ir.Module.parse(eh.engine(QKV, online_func=online_func).ir())
-        Pipeline.parse("attn-dense-rows", registry()).run(module)
+        Pipeline.parse("attn-recover-rows", registry()).run(module)
         return module.operation.get_asm()
 
 

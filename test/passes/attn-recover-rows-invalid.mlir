@@ -1,5 +1,5 @@
 // Online functions that are no function of the whole row, or whose end cannot be given to each weight.
-// RUN: attn-opt %s --split-input-file --verify-diagnostics -p 'attn-dense-rows'
+// RUN: attn-opt %s --split-input-file --verify-diagnostics -p 'attn-recover-rows'
 
 // The sum of weighted values is not rescaled when the maximum moves.
 func.func @attention(%q: tensor<?x?x?x8xf32>, %k: tensor<?x?x?x8xf32>, %v: tensor<?x?x?x8xf32>) -> tensor<?x?x?x8xf32> {

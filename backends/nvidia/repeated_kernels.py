@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from attn_mlir.backends.gpu.units import Unit
+from attn_mlir.backends.gpu.compiled_kernels import GpuKernel
 from attn_mlir.backends.host import Host, HostStep
 from attn_mlir.backends.nvidia import cuda
-from attn_mlir.backends.nvidia.calls import is_negated
+from attn_mlir.backends.nvidia.compiled_kernels import turns
 from attn_mlir.backends.nvidia.launch import LIMIT, CudaLauncher, PackedLaunch
-from attn_mlir.backends.nvidia.units import turns
+from attn_mlir.backends.nvidia.repeated_kernel import is_negated
 from attn_mlir.backends.nvidia.workspace import Workspace, WorkspacePart, filled
 from attn_mlir.backends.program import RunPlan
 from attn_mlir.backends.sizes import shape_of
@@ -109,7 +109,7 @@ class Chain:
             values += [seen[0] if made.chunks else seen for made, seen in zip(link.outputs, outputs, strict=True)]
 
 
-def is_chain(host: Host, units: Mapping[str, Unit]) -> bool:
+def is_chain(host: Host, units: Mapping[str, GpuKernel]) -> bool:
     """Whether all steps are kernels whose results are written, or added to in one place, and the program returns some of them, once."""
     made, returns = len(host.arguments), host.returns
     if not returns or len(set(returns)) < len(returns) or min(returns) < made:
@@ -117,7 +117,7 @@ def is_chain(host: Host, units: Mapping[str, Unit]) -> bool:
     return all(step.kernel in units and _is_simple(units[step.kernel]) for step in host.steps)
 
 
-def _is_simple(unit: Unit) -> bool:
+def _is_simple(unit: GpuKernel) -> bool:
     kinds = ("store",) if unit.kernel.grid == "chunks" else ("store", "accumulate")  # blocks of columns have slots of their own
     return all(kind in kinds for kind in unit.kernel.outputs) and unit.schedule.get("sums") != "slots"
 
@@ -125,7 +125,7 @@ def _is_simple(unit: Unit) -> bool:
 def chain(
     host: Host,
     plan: RunPlan,
-    units: Mapping[str, Unit],
+    units: Mapping[str, GpuKernel],
     launchers: Mapping[str, CudaLauncher],
     inputs: Sequence[Any],
     results: list[torch.Tensor],
@@ -172,7 +172,7 @@ def _handed_on(host: Host, plan: RunPlan, inputs: Sequence[Any]) -> list[int]:
     return same
 
 
-def _more(unit: Unit, step: HostStep, shapes: Sequence[Any], workspace: Workspace) -> tuple[int | WorkspacePart, ...]:
+def _more(unit: GpuKernel, step: HostStep, shapes: Sequence[Any], workspace: Workspace) -> tuple[int | WorkspacePart, ...]:
     """The driver's own arguments: for "pairs" the keys of a chunk, then zeros for turns."""
     more: list[int | WorkspacePart] = [unit.kernel.block_q] if unit.kernel.grid == "pairs" else []
     count = turns(unit, [shapes[number] for number in step.operands])

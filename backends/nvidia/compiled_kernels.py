@@ -11,17 +11,17 @@ import torch
 from attn_mlir.backends import plain
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.gpu.compiled_kernels import GpuKernel
 from attn_mlir.backends.gpu.emitters import SLOW
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.packed import TurnBlocks
-from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.backends.host import Host, HostStep, from_json, read_kernel, to_json
 from attn_mlir.backends.nvidia.compile import Cubin
 from attn_mlir.backends.program import function_named
 from attn_mlir.mlir import ir
 
 
-def turns(unit: Unit, operands: Sequence[Any]) -> int:
+def turns(unit: GpuKernel, operands: Sequence[Any]) -> int:
     """How many int32 zeros tell programs that add to the same sums whose turn it is; `operands` are the shapes of the kernel's.
 
     There are `turn_parts` of them for `turn_rows` rows of a head.
@@ -35,7 +35,7 @@ def turns(unit: Unit, operands: Sequence[Any]) -> int:
     return int(batch * heads * blocks * int(schedule["turn_parts"]))
 
 
-def _packed_turns(unit: Unit, operands: Sequence[Any]) -> TurnBlocks | None:
+def _packed_turns(unit: GpuKernel, operands: Sequence[Any]) -> TurnBlocks | None:
     """The blocks that have counters, of packed tensors with these shapes."""
     if "turn_rows" not in unit.schedule or not unit.kernel.lengths:
         return None
@@ -47,12 +47,12 @@ def _shapes(operands: Sequence[Any]) -> list[Any]:
     return [value.shape if isinstance(value, torch.Tensor) else () for value in operands]
 
 
-def packed_turns(unit: Unit, operands: Sequence[Any]) -> TurnBlocks | None:
+def packed_turns(unit: GpuKernel, operands: Sequence[Any]) -> TurnBlocks | None:
     """Which blocks of the operands of a launch have counters, where sequences are packed; see `backends.gpu.packed.arguments_of`."""
     return _packed_turns(unit, _shapes(operands))
 
 
-def turn_counters(unit: Unit, operands: Sequence[Any]) -> list[torch.Tensor]:
+def turn_counters(unit: GpuKernel, operands: Sequence[Any]) -> list[torch.Tensor]:
     """These zeros, where there are any, for the operands of a launch."""
     if "turn_rows" not in unit.schedule:
         return []
@@ -97,7 +97,7 @@ def _round(function: ir.Operation, step: HostStep, last: list[bool], element: st
     function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(types, []))
 
 
-def describe(unit: Unit, binary: Cubin | None) -> str:
+def describe(unit: GpuKernel, binary: Cubin | None) -> str:
     """One kernel in words: who made it, with which decisions, and what it takes of a multiprocessor."""
     lines = [unit.describe()]
     if binary is not None:
@@ -108,12 +108,12 @@ def describe(unit: Unit, binary: Cubin | None) -> str:
     return "\n".join(lines)
 
 
-def spilled(units: Mapping[str, Unit], binaries: Mapping[str, Cubin]) -> dict[str, str]:
+def spilled(units: Mapping[str, GpuKernel], binaries: Mapping[str, Cubin]) -> dict[str, str]:
     """Why some kernels are slow although the best code generator made them, by their names: what only the compiler can know."""
     return {name: binaries[name].slow for name, unit in units.items() if SLOW not in unit.schedule and binaries[name].slow}
 
 
-def pack(host: Host, units: Mapping[str, Unit], binaries: Mapping[str, Cubin]) -> tuple[bytes, dict[str, Any]]:
+def pack(host: Host, units: Mapping[str, GpuKernel], binaries: Mapping[str, Cubin]) -> tuple[bytes, dict[str, Any]]:
     """A compiled program as one file and plain data."""
     file = io.BytesIO()
     fields = to_json(host, {name: unit.kernel for name, unit in units.items()})
@@ -128,7 +128,7 @@ def pack(host: Host, units: Mapping[str, Unit], binaries: Mapping[str, Cubin]) -
     return file.getvalue(), fields
 
 
-def unpack(data: bytes, fields: Mapping[str, Any]) -> tuple[Host, dict[str, Unit], dict[str, Cubin]]:
+def unpack(data: bytes, fields: Mapping[str, Any]) -> tuple[Host, dict[str, GpuKernel], dict[str, Cubin]]:
     """The inverse of `pack`. Raises for other data."""
     host, kernels = from_json(fields)
     units, binaries = {}, {}
@@ -136,14 +136,14 @@ def unpack(data: bytes, fields: Mapping[str, Any]) -> tuple[Host, dict[str, Unit
         for name, code, schedule, outputs, facts in fields["units"]:
             source, program = (archive.read(f"{name}.{suffix}").decode() for suffix in ("cu", "py"))
             made = KernelCode.from_json(code, source, program)
-            units[name] = Unit(kernels[name], made, plain.read(Fields, schedule), plain.read(tuple[str, ...], outputs))
+            units[name] = GpuKernel(kernels[name], made, plain.read(Fields, schedule), plain.read(tuple[str, ...], outputs))
             binaries[name] = Cubin.of(archive.read(f"{name}.cubin"), facts)
     if kernels.keys() - units:
         raise LookupError("the code of a kernel is missing")
     return host, units, binaries
 
 
-def facts_of(units: Sequence[Unit], binaries: Mapping[str, Cubin]) -> list[dict[str, Any]]:
+def facts_of(units: Sequence[GpuKernel], binaries: Mapping[str, Cubin]) -> list[dict[str, Any]]:
     """What is known of each kernel, as plain data, for reports and tests."""
     return [
         {"name": unit.code.name, "schedule": unit.schedule, "kernel": asdict(unit.kernel), **binaries[unit.code.name].facts()}

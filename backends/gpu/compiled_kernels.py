@@ -20,7 +20,7 @@ from attn_mlir.mlir import ir
 
 
 @dataclass(frozen=True)
-class Unit:
+class GpuKernel:
     """A kernel: its grid and outputs, its code, the schedule that the code follows, and the element types of its outputs in memory."""
 
     kernel: KernelGrid
@@ -57,13 +57,13 @@ def outlined(module: ir.Module, host: Host, choices: Fields) -> None:
             view.operation.attributes[attributes.CHOICES] = attributes.write({**choices, **given})
 
 
-def read_unit(function: ir.Operation, results: int, emit: Callable[[ir.Operation], KernelCode]) -> Unit:
+def read_unit(function: ir.Operation, results: int, emit: Callable[[ir.Operation], KernelCode]) -> GpuKernel:
     """The unit of a scheduled kernel with that many outputs. Raises UnsupportedError where its emitter cannot make it."""
     kernel = read_kernel(function, results)
     arguments = [argument.type for argument in function.regions[0].blocks[0].arguments]
     end = len(arguments) - (kernel.grid == "pairs" or bool(kernel.lengths))
     elements = tuple(str(ir.MemRefType(type_).element_type) for type_ in arguments[end - results : end])
-    return Unit(kernel, emit(function), attributes.read(function, attributes.SCHEDULE), elements)
+    return GpuKernel(kernel, emit(function), attributes.read(function, attributes.SCHEDULE), elements)
 
 
 def slow_kernels(functions: Iterable[ir.Operation]) -> dict[str, str]:
@@ -72,7 +72,7 @@ def slow_kernels(functions: Iterable[ir.Operation]) -> dict[str, str]:
     return {name: str(schedule[SLOW]) for name, schedule in schedules.items() if SLOW in schedule}
 
 
-def pack(host: Host, units: Mapping[str, Unit]) -> tuple[bytes, dict[str, Any]]:
+def pack(host: Host, units: Mapping[str, GpuKernel]) -> tuple[bytes, dict[str, Any]]:
     """A program before its kernels are compiled as one file and plain data."""
     file = io.BytesIO()
     fields = to_json(host, {name: unit.kernel for name, unit in units.items()})
@@ -83,14 +83,14 @@ def pack(host: Host, units: Mapping[str, Unit]) -> tuple[bytes, dict[str, Any]]:
     return file.getvalue(), fields
 
 
-def unpack(data: bytes, fields: Mapping[str, Any]) -> tuple[Host, dict[str, Unit]]:
+def unpack(data: bytes, fields: Mapping[str, Any]) -> tuple[Host, dict[str, GpuKernel]]:
     """The inverse of `pack`. Raises for other data."""
     host, kernels = from_json(fields)
     units = {}
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         for name, code, schedule, outputs in fields["units"]:
             made = KernelCode.from_json(code, archive.read(name).decode())
-            units[name] = Unit(kernels[name], made, plain.read(Fields, schedule), plain.read(tuple[str, ...], outputs))
+            units[name] = GpuKernel(kernels[name], made, plain.read(Fields, schedule), plain.read(tuple[str, ...], outputs))
     if kernels.keys() - units:
         raise LookupError("the code of a kernel is missing")
     return host, units

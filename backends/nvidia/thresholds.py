@@ -1,0 +1,152 @@
+"""Numbers of the code generators for NVIDIA GPUs that no rule gives: measured, fitted, or found by what ptxas does with registers.
+
+Planners, passes and the tuner's model take them from here. `Provenance` says when, on which GPU and where it is told; a commit stands
+where it is told nowhere else. Schedules of whole kernels that were measured are in `tuning/table.py`, what follows from a chip is in
+`target.py`.
+"""
+
+from typing import Annotated, NamedTuple
+
+from attn_mlir.backends.fields import Fields
+
+
+class Provenance(NamedTuple):
+    """Where a number comes from."""
+
+    date: str
+    chip: str
+    """What it was measured on; "ptxas": the compiler's registers and spills; "none": chosen, and not compared with others."""
+    source: str
+
+
+_TRIED = "docs/notes/hopper-tried.md"
+_DROPOUT = "docs/notes/dropout-h100.md"
+Registers = dict[int, tuple[int, int]]
+"""By the number of consumer warpgroups: registers of a consumer and of a producer thread."""
+
+# ---- kernels over rows (`hopper/plan.py`)
+
+ROW_REGISTERS: Annotated[Registers, Provenance("2026-11-22", "ptxas", "commit fdd07491")] = {
+    1: (240, 40), 2: (232, 40), 3: (160, 32), 4: (112, 24),
+}  # fmt: skip
+LOOKING_REGISTERS: Annotated[Registers, Provenance("2026-11-26", "ptxas", "commit b1a1e2f6")] = {
+    **ROW_REGISTERS,
+    2: (224, 56),
+    3: (152, 56),
+}
+"""Where the producer scans captured tensors for blocks that are partial, besides looking for pages."""
+GATHERING_REGISTERS: Annotated[Registers, Provenance("2026-11-26", "ptxas", "commit 063ea395")] = {1: (240, 72), 2: (216, 72)}
+"""Where all warps of the producer copy single rows."""
+OTHER_REGISTERS: Annotated[int, Provenance("2026-11-22", "H200", "commit 57cbcaa9")] = 40
+"""Of a consumer thread beside tiles, where queries are to be in registers, too."""
+SHORT_SCORES: Annotated[int, Provenance("2026-11-22", "H200", "commit 57cbcaa9")] = 8
+"""Operations on a pair, from scores to weights, that need no more registers where a step may be done again."""
+NARROW_COLUMNS: Annotated[int, Provenance("2026-11-22", "H200", f"{_TRIED}, Narrow heads")] = 64
+"""Heads of so many columns are narrow: products and exponentials take the same time, and everything else counts."""
+NARROW_STAGES: Annotated[tuple[int, int], Provenance("2026-11-22", "H200", f"{_TRIED}, Narrow heads")] = (3, 4)
+"""Stages of keys of narrow heads: usually, and without a mask where maxima stay."""
+USUAL_STAGES: Annotated[int, Provenance("2026-11-22", "H200", f"{_TRIED}, Forward: a third stage")] = 2
+HEADS_TOGETHER: Annotated[dict[str, int], Provenance("2026-11-22", "H200", f"{_TRIED}, heads a group")] = {
+    "even": 8,
+    "masked": 16,
+    "masked 128": 32,
+}
+"""Heads that run together, so that their keys stay in the L2 cache: without a mask, with one, and with one for 65 to 128 columns."""
+NARROW_PARTIAL: Annotated[Fields, Provenance("2026-11-22", "H200", f"{_TRIED}, Narrow heads")] = {"partial": "block", "skip": 0}
+"""What three warpgroups of narrow heads do about blocks of keys: those of their own cost more than they save."""
+SHARED_RECIPROCALS: Annotated[str, Provenance("2026-11-22", "H200", "commit 1a209c9a")] = "each"
+"""The flow of wider heads whose weights share reciprocals, as those of sigmoid."""
+UNMASKED_NARROW: Annotated[str, Provenance("2026-11-22", "H200", "commit 5af58c73")] = "each"
+"""The flow of narrow heads without a mask, but where maxima stay."""
+WINDOW_STAGES: Annotated[tuple[int, ...], Provenance("2026-11-26", "none", "commit 71ce6591")] = (2, 1)
+"""Stages of windows: two where there is room for two stages of keys as well. Narrow heads without a mask rather have four of keys."""
+HEADS_OF_BIASES: Annotated[int, Provenance("2026-11-26", "H200", "docs/notes/dense-biases.md")] = 16
+"""Heads of a dense bias that run together, where narrow heads have no mask."""
+DROPOUT_MAKERS: Annotated[int, Provenance("2026-11-25", "H100", _DROPOUT)] = 3
+"""Warps of the producer that make bits of dropout, or bring windows, beside the one that loads."""
+ROLLED_DROPOUT: Annotated[int, Provenance("2026-11-26", "H100", _DROPOUT)] = 64
+"""Columns of queries beyond which rounds of bits stay a loop."""
+
+# ---- kernels over pairs (`hopper/pairs*.py`, `passes/split_pairs.py`, `forming/pairs.py`)
+
+PAIR_REGISTERS: Annotated[Registers, Provenance("2026-11-21", "ptxas", "commit 3f8f7c71")] = {1: (0, 0), 2: (240, 24), 3: (160, 32)}
+"""0: as at launch."""
+MAKING_REGISTERS: Annotated[tuple[int, int], Provenance("2026-11-25", "H100", _DROPOUT)] = (232, 40)
+"""The same for two warpgroups, where the producer makes bits of dropout."""
+SPARE_REGISTERS: Annotated[dict[int, int], Provenance("2026-11-21", "ptxas", "commit 3f8f7c71")] = {1: 250, 2: 236, 3: 156}
+"""Those that tiles and addresses may need together, by the number of consumer warpgroups."""
+ADDRESS_REGISTERS: Annotated[int, Provenance("2026-11-21", "ptxas", "commit 3f8f7c71")] = 20
+"""Registers that a thread needs besides tiles, about."""
+PROGRAMS_TOGETHER: Annotated[dict[str, int], Provenance("2026-11-22", "H200", f"{_TRIED}, many heads together")] = {
+    "masked": 256,
+    "even": 512,
+}
+"""Programs whose heads run together: under a mask the longest ones first, without one where sums have a fixed order."""
+BACKWARD_HEADS: Annotated[int, Provenance("2026-11-26", "H100", "docs/notes/backward-h100.md")] = 8
+"""Heads that run together at most: more leave the L2 cache before other programs have read and added to what they share."""
+SUM_COLUMNS: Annotated[int, Provenance("2026-11-26", "ptxas", "commit 1353616f")] = 256
+"""Of all sums over queries of a kernel: a thread holds half as many numbers of them, beside the products, dq and what else it needs."""
+WHOLE_COLUMNS: Annotated[int, Provenance("2026-11-26", "H100", "commit 1353616f")] = 128
+"""Columns of a sum up to which kernels are left as they are: those of several narrower sums have been measured whole."""
+
+# ---- chunk scans (`hopper/scan.py`, `hopper/channel_*.py`)
+
+SCAN_REGISTERS: Annotated[tuple[int, int], Provenance("2026-11-22", "ptxas", "commit ade95bb0")] = (104, 56)
+"""Registers of a warpgroup's thread beside the state, with rows of o and without."""
+SCALED_REGISTERS: Annotated[int, Provenance("2026-11-22", "ptxas", "commit cff316d7")] = 64
+"""As many more where the state is scaled between products."""
+ROUNDED_STEPS: Annotated[int, Provenance("2026-11-22", "ptxas", "commit ade95bb0")] = 8
+"""Steps along K whose part of the state is rounded at a time (4 registers each)."""
+FEW_ROUNDED_STEPS: Annotated[int, Provenance("2026-11-22", "ptxas", "commit fdd5b0d4")] = 4
+"""The same where registers are few."""
+STATE_INTERVAL: Annotated[int, Provenance("2026-11-22", "none", "commit e86bb0f6")] = 512
+"""Positions between states that gradients of channels' decays keep: as many as where a head has one decay."""
+
+# ---- kernels of the `warp` dialect (`passes/`, `warp/emitter.py`, `forming/`)
+
+WARP_STAGES: Annotated[int, Provenance("2026-11-25", "none", "commit 2dcd44bb")] = 2
+WARP_HEADS: Annotated[int, Provenance("2026-11-25", "H100", "docs/notes/warp-h100.md")] = 16
+"""Heads whose tiles follow each other."""
+COUNTING_REGISTERS: Annotated[int, Provenance("2026-11-25", "ptxas", "commit 2dcd44bb")] = 24
+"""Registers of a warp that only counts and copies: the fewest that there are."""
+TRANSPOSING_REGISTERS: Annotated[int, Provenance("2026-11-26", "ptxas", "commit f9c0a37e")] = 40
+"""Those of one that also transposes. With more, consumers of 128 columns spilled."""
+EIGHT_BIT_FIELDS: Annotated[Fields, Provenance("2026-11-26", "H100", "commit 8d9f0fd3")] = {"draw": 1, "turns": 0}
+"""What is faster for 8-bit elements: tiles from a counter, and warpgroups that do not wait for each other."""
+BACKWARD_FIELDS: Annotated[Fields, Provenance("2026-11-26", "H100", "commit e2601a95")] = {"draw": 1, "join": 0}
+"""Backward kernels: tiles from a counter, and loops over partial and whole blocks apart."""
+
+# ---- what compilers do
+
+SPILLED_BYTES: Annotated[int, Provenance("2026-11-23", "ptxas", "commit c23b11fa")] = 4
+"""Bytes of spills, written and read back, for each register of a thread that are no sign of a slow kernel: half of them go to memory and
+come back.
+
+Causal, windowed and document masks spill nothing, masks of constants 8 to 24 bytes. Backward passes of 100 to 620 bytes are within it: some
+registers wait in memory around the loop over keys, which the products hide.
+"""
+
+# ---- the tuner's model (`tuning/model.py`, `tuning/scans.py`), whose numbers rank schedules and predict nothing
+
+_FIT = Provenance("2026-11-24", "H200", "docs/tuning.md, fitted to 246 schedules")
+OVERLAP: Annotated[dict[int, tuple[float, float]], _FIT] = {1: (1.0, 1.0), 2: (0.35, 0.3), 3: (0.3, 0.05), 4: (0.6, 0.1)}
+"""The part of the shorter of matrix and vector work that is not hidden behind the longer one, by consumer warpgroups: where matrix work
+is longer, and where vector work is."""
+PAIR_OVERLAP: Annotated[float, Provenance("2026-11-21", "H200", "docs/tuning.md")] = 0.9
+"""The same in kernels of pairs, whose products depend on each other."""
+ONE_STAGE: Annotated[float, _FIT] = 1.4
+"""How much longer kernels of pairs take with one stage: nothing is loaded while products read it."""
+BLOCK_CYCLES: Annotated[dict[str, float], _FIT] = {"rows": 180.0, "pairs": 700.0}
+"""Cycles of barriers and latencies for each block: five dependent products take longer than two."""
+TILE_CYCLES: Annotated[float, Provenance("2026-11-21", "H200", "docs/tuning.md")] = 1000.0
+"""Cycles of prologue and epilogue for each tile of rows."""
+MODEL_REGISTERS: Annotated[int, Provenance("2026-11-21", "ptxas", "docs/tuning.md")] = 28
+"""Registers of a thread for addresses, counters and states of rows."""
+SPILLED_REGISTER: Annotated[float, _FIT] = 0.05
+"""How much longer a kernel takes for each register that is missing."""
+SCAN_LATENCY: Annotated[dict[str, float], Provenance("2026-11-22", "H200", "commit 71e7a732")] = {
+    "hopper": 3000.0,
+    "tilelang": 5000.0,
+    "scans": 5000.0,
+}
+"""Cycles of a chunk in which a program of a scan waits: for products that depend on each other, barriers, and loads."""
