@@ -8,7 +8,7 @@ from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, head_c
 from attn_mlir.backends.nvidia.hopper.pairs_loop import PARITY, STAGE, RolePrinter, staged_values, step_limit
 from attn_mlir.backends.nvidia.hopper.pairs_map import PairMap, WeightRegisters, body_of, column_values, early_value
 from attn_mlir.backends.nvidia.hopper.pairs_sums import QuerySums
-from attn_mlir.backends.nvidia.hopper.pairs_tiles import TileSums
+from attn_mlir.backends.nvidia.hopper.pairs_tiles import WindowSums
 from attn_mlir.backends.nvidia.hopper.pairs_uses import WeightUses, uses_of
 from attn_mlir.backends.nvidia.hopper.tiles import STEP as DEPTH
 from attn_mlir.backends.nvidia.hopper.tiles import RegRow, RegTile, Tile, round_up
@@ -26,7 +26,7 @@ class Consumers(RolePrinter):
         self.element = element
         self.packed: dict[ir.Value, WeightRegisters] = {}
         self.sums = QuerySums(core, kernel, layout, element)
-        self.tiles = TileSums(core, kernel, layout)
+        self.tiles = WindowSums(core, kernel, layout)
         self.placed = () if layout.adders else ("tile.accumulate",)
 
     # ---- carried tiles

@@ -63,7 +63,7 @@ def narrow_sums(layout: BackwardLayout) -> str:
     return ",".join(told)
 
 
-class TileSums:
+class WindowSums:
     """Prints them for the consumers."""
 
     def __init__(self, core: Core, kernel: PairsKernel, layout: BackwardLayout) -> None:
