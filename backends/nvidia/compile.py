@@ -32,6 +32,8 @@ _NVRTC_LANGUAGE = (
 """The same; NVRTC compiles for GPUs only, -O3 is its default, and its environment has no math.h."""
 _CHOICE, _NVCC, _NVRTC = "ATTN_MLIR_CUDA_COMPILER", "nvcc", "nvrtc"
 _NOISE = "ptxas info"
+_SERIALISED = "instructions are serialized"
+"""What ptxas tells of asynchronous products that it cannot leave in flight (C7510 and those after it)."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ class Cubin(CompiledCode):
     @property
     def slow(self) -> str:
         """Why it is slower than it could be; empty where it is not."""
+        if any(_SERIALISED in warning for warning in self.warnings):
+            return "its registers do not suffice for products that overlap, so that each waits for the one before"
         if self.spills <= thresholds.SPILLED_BYTES * self.registers:
             return ""
         return f"its registers do not suffice, {self.spills} bytes of spills a thread go to memory and back"

@@ -71,4 +71,5 @@ def test_compiled_kernels_are_found_again(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_advice_of_ptxas_is_a_warning() -> None:
     line = "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized due to insufficient registers"
-    assert nvcc.parse_log(b"", f"{LOG}{line}\n").warnings[-1] == line
+    made = nvcc.parse_log(b"", f"{LOG}{line}\n")
+    assert made.warnings[-1] == line and "each waits for the one before" in made.slow and not nvcc.parse_log(b"", LOG).slow

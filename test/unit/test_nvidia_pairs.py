@@ -140,6 +140,15 @@ def test_bar_shapes_do_not_spill(name: str, head: int, choices: str) -> None:
     assert multiplying(code).spills == 0
 
 
+@NVCC
+@pytest.mark.parametrize("name", ["relu", "sigmoid-causal"])
+def test_rows_whose_scores_wait_are_not_serialised(name: str) -> None:
+    """Elements stay in the registers of the products until all are computed: packed on the way, they would need others beside these."""
+    ((_, code),) = kernels(name, 64, rounded=True)
+    assert ("weights[c] = attn::pack_f16(product" in code.source) == (name == "relu")
+    assert multiplying(code).spills == 0
+
+
 @pytest.mark.parametrize(("head", "rounded"), [(64, True), (128, True), (64, False)])
 def test_results(head: int, rounded: bool) -> None:
     """In 16 bits they leave through shared memory, at a head dimension of 128 one after the other."""

@@ -178,7 +178,7 @@ class PairMap:
         needed = slice_of(self.values, self.block, early)
         self.windows.begin(needed)
         stores.declare()
-        places = self._places_of_products(targets, products, early) if is_transposed(queries) else {}
+        places = self._places_of_products(targets, products, early) if self._is_tight(queries, products) else {}
         with core.unrolled("c", queries // 8):
             loads = self._column_loads(needed)
             self.windows.load(needed)
@@ -203,6 +203,14 @@ class PairMap:
             stores.end()
         self._pack_places(targets, places, queries)
         self._reduce(sums)
+
+    def _is_tight(self, queries: int, products: list[ir.Value]) -> bool:
+        """Whether registers suffice only so: steps of 80 queries, and scores that wait as they are (relu: ptxas serialises else)."""
+        if queries <= 64 or is_transposed(queries) or not products:
+            return is_transposed(queries)
+        early, alone = early_value(self.block, products[0]), not (self.layout.windows or self.layout.bands or self.uses.scattered)
+        names = [op.name for value in slice_of([early], self.block) if (op := maker(value)) is not None] if early is not None else ["math."]
+        return alone and not any(name.startswith("math.") for name in names)
 
     def _places_of_products(self, targets: list[tuple[str, bool]], products: list[ir.Value], early: ir.Value | None) -> dict[str, str]:
         """By the name of what is packed, the fragment of a product whose registers hold it until all is computed.
