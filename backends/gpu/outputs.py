@@ -85,7 +85,8 @@ def _sums(unit: GpuKernel, output: int, shape: torch.Size, order: str, over: tor
 def dtype_of(unit: GpuKernel, output: int, shape: torch.Size, over: torch.Tensor) -> torch.dtype:
     """That of a sum: of 16 bits where what is added has 16 bits and only few programs add to an element.
 
-    That is half the memory, which need not be converted. Sums of two terms are those in f32, rounded; further ones round once more.
+    That is half the memory, which need not be converted. Each term is rounded to 16 bits first; a sum of two is rounded once, as in f32,
+    further ones once more each.
     """
     place, apart = f"{output - len(unit.outputs)}:", unit.kernel.disjoint[output]
     told = [part.removeprefix(place) for part in str(unit.schedule.get(_NARROW, "")).split(",") if part.startswith(place)]

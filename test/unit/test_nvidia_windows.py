@@ -139,6 +139,17 @@ def test_gradients_of_dense_biases_are_added_by_tiles(dtype: torch.dtype, head: 
     assert not complaints(unit.code)
 
 
+def test_a_gradient_takes_no_window_of_another_type() -> None:
+    """Beside a bias of 16 bits that has no gradient, one of f64 has it: it is added in f32."""
+    other, bias = torch.zeros(2, 8, 8, dtype=torch.float16), torch.zeros(2, 8, 8, dtype=torch.float64)
+    call = Attention(score_mod=lambda s, b, h, q, k: s + other[h, q, k] + bias[h, q, k])
+    call.__dict__.update(_last=Inputs("f16", 64, 64), _form=None)
+    form = prepare_derivative("bwd", ("q", "k", "v", "arg4"), pipeline.outline("sm_90a"))
+    _, units = driver._lower(call.ir(), *form, {"arch": "sm_90a"})  # pyright: ignore[reportPrivateUsage]
+    (pairs,) = (unit for name, unit in units.items() if name.endswith("pairs"))
+    assert pairs.schedule["windows"] and "narrow" not in pairs.schedule and "add_window" not in pairs.code.source.split("__global__")[1]
+
+
 def test_gradients_of_dense_biases_in_a_fixed_order_are_added_one_by_one() -> None:
     unit = backward(KINDS["heads"][1], (2, 8, 8), torch.float16, 64, deterministic=1)
     assert "narrow" not in unit.schedule and "attn::tma_add(&out3" not in unit.code.source

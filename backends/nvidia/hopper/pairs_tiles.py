@@ -9,6 +9,7 @@ from attn_mlir.backends.nvidia.hopper.pairs_uses import uses_of
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS
 from attn_mlir.backends.nvidia.hopper.windows import PANEL_BYTES, boxes_of, row_dimension
 from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import find_all
 from attn_mlir.passes.tiling.positions import Positions, window_of
 
 NARROW = "narrow"
@@ -25,10 +26,11 @@ _C_TYPES = {"f32": "float", "f16": "__half", "bf16": "__nv_bfloat16"}
 def tiled_scatters(block: ir.Block) -> dict[ir.Operation, int]:
     """The scatters of a step that go to boxes of memory, with the number of a window of the same shape, whose place they take.
 
-    None where no sums over keys are made, before which all weights are in shared memory.
+    None where no sums over keys are made, before which all weights are in shared memory, or where numbers of other types are read, of
+    which there are no windows: the gradient could be theirs.
     """
     windows = ops_of(block, "tile.load_window")
-    if not ops_of(block, "tile.accumulate"):
+    if not ops_of(block, "tile.accumulate") or _reads_other_numbers(block):
         return {}
     found: dict[ir.Operation, int] = {}
     for scatter in (op for scatters in uses_of(block)[0].scattered.values() for op in scatters):
@@ -38,6 +40,13 @@ def tiled_scatters(block: ir.Block) -> dict[ir.Operation, int]:
         if free and len({str(windows[n].results[0].type) for n in same}) == 1:
             found[scatter] = free[0]
     return found
+
+
+def _reads_other_numbers(block: ir.Block) -> bool:
+    """Whether maps read elements of f64 or of 8 bits one by one."""
+    loads = [op for map_ in ops_of(block, "tile.map") for op in find_all(map_, "memref.load")]
+    types = [op.results[0].type for op in loads]
+    return any(isinstance(type_, ir.FloatType) and str(type_) not in _BYTES for type_ in types)
 
 
 def _steps(scatter: ir.Operation) -> list[list[int]] | None:
