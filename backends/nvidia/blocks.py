@@ -9,8 +9,8 @@ from attn_mlir.passes.regions import find_all, pieces
 
 _BRIEF = frozenset({"arith.constant", "arith.mulf", "arith.subf", "arith.addf", "math.exp", "tensor.extract", "attn.yield"})
 """Ops of pairs whose weights leave enough registers for blocks of 80 queries: those of softmax."""
-_FEW = 16
-"""How many of them: softmax has 10."""
+_FEW = 10
+"""How many of them softmax has. A factor of each head or query more spills."""
 _QUERY = 2
 """Where the query stands among the positions of a scatter."""
 

@@ -32,7 +32,7 @@ _OF_16_BITS = (
 OTHERS = ",".join(step for step in SCHEDULE.split(",") if step not in _OF_16_BITS)
 """The same for kernels of sm_80, where these passes were not measured, and of 8-bit elements, where one measurement found them slower."""
 
-WARP = f"{TILED},{SCHEDULE}"
+WARP = f"{TILED},{SCHEDULE}".replace("nvidia-choose-blocks", "nvidia-choose-blocks{transpose=false}")
 """From stage 0 to kernels of the `warp` dialect."""
 
 WARP_AMPERE = f"{TILED},{OTHERS}".replace("nvidia-choose-blocks", "nvidia-choose-blocks{arch=sm_80 emitter=warp}")

@@ -4,12 +4,16 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
+from attn_mlir import Attention
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.kernel import KernelCode
-from attn_mlir.backends.nvidia import codegen, pipeline
+from attn_mlir.backends.nvidia import codegen, driver, pipeline
 from attn_mlir.backends.nvidia.compile import Cubin
+from attn_mlir.backends.program import prepare_derivative
 from attn_mlir.errors import AttnError
+from attn_mlir.frontend.emit import Inputs
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import find_all
@@ -105,6 +109,25 @@ def test_blocks_of_80_queries(name: str, options: dict[str, str], queries: int) 
     assert schedule["emitter"] == "hopper" and f"+= {queries})" in code.source
     assert ("attn::store_transposed(" in code.source) == (queries == 80)
     assert ("!(attn::opaque(1)))" in code.source) == (queries == 80)
+
+
+def test_kernels_of_the_warp_dialect_have_blocks_of_64_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its passes know no transposed sums over keys."""
+    wanted = "nvidia-choose-blocks{transpose=false}"
+    assert wanted in pipeline.WARP
+    monkeypatch.setattr(pipeline, "KERNEL", pipeline.KERNEL.replace("nvidia-choose-blocks", wanted))
+    ((_, code),) = kernels("derivatives/softmax", 128, 128, rounded=True)
+    assert "+= 64)" in code.source and "attn::store_transposed(" not in code.source
+
+
+def test_a_factor_of_each_head_keeps_blocks_of_64_queries() -> None:
+    """It is one value more than registers have room for."""
+    factor = torch.ones(4)
+    call = Attention(score_mod=lambda s, b, h, i, j: s * factor[h])
+    call.__dict__.update(_last=Inputs("f16", 128, 128), _form=None)
+    _, units = driver._lower(call.ir(), *prepare_derivative("bwd", ("q", "k", "v"), pipeline.outline("sm_90a")), {"arch": "sm_90a"})  # pyright: ignore[reportPrivateUsage]
+    (pairs,) = (unit for name, unit in units.items() if name.endswith("pairs"))
+    assert "+= 64)" in pairs.code.source and "attn::store_transposed(" not in pairs.code.source
 
 
 @pytest.mark.parametrize(("head", "queries"), [(64, 80), (128, 72)])

@@ -23,11 +23,13 @@ class NvidiaChooseBlocks(Pass):
     What a function has in `tile.choices` comes first, then what `nvidia.tuned` of the module has for it, then the best untuned schedule.
     An `attn.chunk` gets chunks of `block_q` positions; where its key channels have decays in a form that the emitter "hopper" knows, the
     function gets `tile.decay_channels` (see `attn-tile`). `arch` and `emitter`, where given, come first in the choices of all functions.
+    `transpose=false`: no blocks whose sums over keys are made transposed.
     """
 
     name = "nvidia-choose-blocks"
     arch: str = ""
     emitter: str = ""
+    transpose: bool = True
 
     def run(self, module: ir.Operation) -> bool:
         try:
@@ -49,7 +51,7 @@ class NvidiaChooseBlocks(Pass):
             sizes = [choices.get(name, default) for name, default in zip(("block_q", "block_kv"), defaults, strict=True)]
             own = attributes.read(function, attributes.CHOICES)
             captures = None if synchronous else blocks.blocks_with_captures(facts)
-            if captures is None and _may_transpose(choices):
+            if captures is None and self.transpose and _may_transpose(choices):
                 captures = blocks.blocks_of_brief_pairs(facts)
             if captures is not None and not tuned and "block_q" not in own and "block_kv" not in own:
                 sizes = list(captures)

@@ -19,6 +19,8 @@ from attn_mlir.passes.regions import find_all
 from attn_mlir.registry import registry
 
 _ADVICE = "dequantise q, k and v, for example k = (k.float() * k_descale).to(torch.bfloat16), or compute on the CPU"
+_printed: dict[str, KernelCode] = {}
+"""The last code that was printed ahead, by the text of its function."""
 
 
 def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | None:
@@ -69,8 +71,7 @@ def _is_narrow(function: ir.Operation) -> bool:
 
 def formed(function: ir.Operation) -> tuple[ir.Module, ir.Operation]:
     """A module with the kernel that passes form of a tiled function which `tile-schedule` has left. Raises Refused, with their reasons."""
-    text = function.get_asm(print_generic_op_form=True, enable_debug_info=True)
-    module = ir.Module.parse(f"module {{\n{text}\n}}", function.context)
+    module = ir.Module.parse(f"module {{\n{_text(function)}\n}}", function.context)
     Pipeline.parse(passes_for(function), registry()).run(module)
     kernels = find_all(module.operation, "warp.kernel")
     if not kernels:
@@ -79,11 +80,25 @@ def formed(function: ir.Operation) -> tuple[ir.Module, ir.Operation]:
     return module, kernels[0]
 
 
+def print_ahead(function: ir.Operation) -> None:
+    """Prints a function that `emit` will be asked for, if nothing changes it. Raises Refused as `formed` does, and UnsupportedError."""
+    _module, made = formed(function)
+    _printed.clear()
+    _printed[_text(function)] = kernel_code(made, rules_for(made))
+
+
 def emit(kernel: ir.Operation, target: NvidiaTarget) -> KernelCode:
     """The source of a kernel. Raises UnsupportedError where passes form none, or its chip cannot do something."""
+    known = _printed.pop(_text(kernel), None) if _printed else None
+    if known is not None:
+        return known
     try:
         _module, made = formed(kernel)
     except Refused as reason:
         name = ir.StringAttr(kernel.attributes["sym_name"]).value
         raise UnsupportedError(f"warp: no scheduled kernel is made of @{name}: {reason}") from None
     return kernel_code(made, rules_for(made))
+
+
+def _text(function: ir.Operation) -> str:
+    return function.get_asm(print_generic_op_form=True, enable_debug_info=True)

@@ -1,9 +1,11 @@
 """Which kernels come from the `warp` dialect where nobody asks for an emitter: those measured to be as fast as the Hopper emitter's."""
 
 from attn_mlir.backends.gpu import attributes
-from attn_mlir.backends.gpu.attributes import SCHEDULE, Fields
+from attn_mlir.backends.gpu.attributes import CHOICES, SCHEDULE, Fields
+from attn_mlir.backends.nvidia.forming.facts import FIELDS
 from attn_mlir.backends.nvidia.forming.refusal import Refused
-from attn_mlir.backends.nvidia.warp.emitter import formed
+from attn_mlir.backends.nvidia.warp.emitter import print_ahead
+from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
 
@@ -18,18 +20,26 @@ _OPS = frozenset({
     "tile.program_id", "tile.load", "tile.store", "tile.fill", "tile.dot", "tile.dot_add", "tile.dot_rescale", "tile.map", "tile.yield",
 })  # fmt: skip
 """Ops of such kernels: none reads a captured tensor, or computes with positions but to compare them."""
+_EXPONENTIALS = ("math.exp", "math.exp2")
+_READ = frozenset({*FIELDS, "arch", "length", "longer", "block_q", "block_kv", "deterministic"})
+"""Names of choices and of fields of a schedule that say something of such a kernel."""
 
 
 def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
-    """A schedule of the Hopper emitter, with "warp" as its emitter where passes form a kernel that was measured to be no slower."""
-    if fields.get("emitter") != "hopper" or not _is_measured(kernel):
+    """A schedule of the Hopper emitter, with "warp" as its emitter where passes form a kernel that was measured to be no slower.
+
+    Where somebody chose something that passes do not read, or an emitter, it stays as it is.
+    """
+    asked = {name for name in attributes.read(kernel, CHOICES) if not name.startswith(attributes.LAUNCH)}
+    if fields.get("emitter") != "hopper" or asked - _READ or not _is_measured(kernel, fields):
         return fields
-    made: Fields = {**fields, "emitter": "warp"}
+    kept = {name: value for name, value in fields.items() if name in _READ or name.startswith(attributes.LAUNCH)}
+    made: Fields = {**kept, "emitter": "warp"}
     before = SCHEDULE in kernel.attributes
     kernel.attributes[SCHEDULE] = attributes.write(made)
     try:
-        formed(kernel)
-    except Refused:
+        print_ahead(kernel)
+    except (Refused, UnsupportedError):
         return fields
     finally:
         if not before:
@@ -37,8 +47,8 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
     return made
 
 
-def _is_measured(kernel: ir.Operation) -> bool:
-    """Whether it is a forward pass over all keys that depends on scores alone, or on these and a causal mask."""
+def _is_measured(kernel: ir.Operation, fields: Fields) -> bool:
+    """Whether it is a forward pass of softmax over all keys or under a causal mask, or of a sigmoid under one, but for a few ops more."""
     if attributes.grid_kind(kernel) != "rows":
         return False
     facts = {item.name: item.attr for item in ir.DictAttr(kernel.attributes["tile.kernel"])}
@@ -46,14 +56,32 @@ def _is_measured(kernel: ir.Operation) -> bool:
         ir.IntegerAttr(facts[name]).value != _COLUMNS for name in ("block_q", "block_kv")
     ):
         return False
-    operations = list(walk(kernel))
+    arguments = list(kernel.regions[0].blocks[0].arguments)
     loads, loops = find_all(kernel, "tile.load"), find_all(kernel, "scf.for")
     shapes = [ir.MemRefType(op.operands[0].type) for op in loads]
     return (
-        all(op == kernel or op.name in _OPS for op in operations)
+        all(op == kernel or op.name in _OPS for op in walk(kernel))
+        and all(isinstance(argument.type, ir.MemRefType) for argument in arguments)
         and all(shape.shape[-1] == _COLUMNS and str(shape.element_type) in ("f16", "bf16") for shape in shapes)
-        and any(op.name in ("math.exp", "math.exp2") for op in operations)
         and len({op.operands[0] for op in loads}) == 3
-        and len(loops) <= 2
+        and 1 <= len(loops) <= 2
         and len(find_all(kernel, "tile.dot")) == len(loops)
+        and all(_is_one_exponential(loop, bool(fields.get("lazy_rescale")), _is_masked(kernel)) for loop in loops)
     )
+
+
+def _is_one_exponential(loop: ir.Operation, keeps: bool, masked: bool) -> bool:
+    """Whether each pair of a loop needs one exponential, below a maximum that is kept (`keeps`) or, in a `masked` kernel, below none."""
+    maps = find_all(loop, "tile.map")
+    count = sum(op.name in _EXPONENTIALS for map_ in maps if _is_of_pairs(map_) for op in walk(map_))
+    has_maximum = any(kind == "max" for map_ in maps for kind in map_.opview.kinds())
+    return count == 1 and (keeps if has_maximum else masked)
+
+
+def _is_masked(kernel: ir.Operation) -> bool:
+    """Whether positions are compared."""
+    return any(_is_of_pairs(map_) and find_all(map_, "arith.cmpi") for map_ in find_all(kernel, "tile.map"))
+
+
+def _is_of_pairs(map_: ir.Operation) -> bool:
+    return len(list(map_.operands)) == 2

@@ -186,7 +186,8 @@ def _run(
     if normalise and q.is_cuda and q.dtype == torch.bfloat16:
         # Rows of the length of K's root are one kernel of PyTorch's; the state has that factor, too, and both scales take it out again.
         width = k.shape[3]
-        q, k = (functional.rms_norm(x, [width], eps=EPSILON / width) for x in (q, k))
+        with torch.autocast("cuda", enabled=False):  # it would make f32 of them
+            q, k = (functional.rms_norm(x, [width], eps=EPSILON / width) for x in (q, k))
         scale, root, share = (width**-0.5 if scale is None else scale) / width, width**0.5, beta / width
         state = None if state is None else state * root
     elif normalise:

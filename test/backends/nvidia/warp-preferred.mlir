@@ -65,3 +65,62 @@ func.func @narrow(%q: !narrow, %k: !narrow, %v: !narrow) -> !narrow {
   }) {outputs = []} : (!narrow, !narrow, !narrow) -> !narrow
   return %o : !narrow
 }
+
+// Nobody measured a sigmoid without a mask.
+// CHECK-LABEL: func.func @sigmoid(
+// CHECK-SAME:    emitter = "hopper"
+func.func @sigmoid(%q: !t, %k: !t, %v: !t) -> !t {
+  %o = "attn.attention"(%q, %k, %v) ({
+    "attn.row"() ({
+    ^bb0(%s: f32, %b: index, %h: index, %q_idx: index):
+      %one = arith.constant 1.0 : f32
+      %n = arith.negf %s : f32
+      %e = math.exp %n : f32
+      %d = arith.addf %one, %e : f32
+      %p = arith.divf %one, %d : f32
+      "attn.yield"(%p) : (f32) -> ()
+    }) : () -> ()
+  }) {outputs = []} : (!t, !t, !t) -> !t
+  return %o : !t
+}
+
+// A mask that reads a number spills.
+// CHECK-LABEL: func.func @present(
+// CHECK-SAME:    emitter = "hopper"
+func.func @present(%q: !t, %k: !t, %v: !t, %n: index) -> !t {
+  %o = "attn.attention"(%q, %k, %v) ({
+    "attn.mask"() ({
+    ^bb0(%b: index, %h: index, %q_idx: index, %kv_idx: index):
+      %there = arith.cmpi slt, %kv_idx, %n : index
+      "attn.yield"(%there) : (i1) -> ()
+    }) : () -> ()
+    "attn.row"() ({
+    ^bb0(%s: f32, %b: index, %h: index, %q_idx: index):
+      %m = "attn.reduce"(%s) {kind = "max"} : (f32) -> f32
+      %d = arith.subf %s, %m : f32
+      %e = math.exp %d : f32
+      %l = "attn.reduce"(%e) {kind = "sum"} : (f32) -> f32
+      %p = arith.divf %e, %l : f32
+      "attn.yield"(%p) : (f32) -> ()
+    }) : () -> ()
+  }) {outputs = []} : (!t, !t, !t) -> !t
+  return %o : !t
+}
+
+// Passes read no `pin`: who asks for it gets it.
+// CHECK-LABEL: func.func @pinned(
+// CHECK-SAME:    emitter = "hopper"{{.*}}pin = 1
+func.func @pinned(%q: !t, %k: !t, %v: !t) -> !t attributes {tile.choices = {pin = 1 : i64}} {
+  %o = "attn.attention"(%q, %k, %v) ({
+    "attn.row"() ({
+    ^bb0(%s: f32, %b: index, %h: index, %q_idx: index):
+      %m = "attn.reduce"(%s) {kind = "max"} : (f32) -> f32
+      %d = arith.subf %s, %m : f32
+      %e = math.exp %d : f32
+      %l = "attn.reduce"(%e) {kind = "sum"} : (f32) -> f32
+      %p = arith.divf %e, %l : f32
+      "attn.yield"(%p) : (f32) -> ()
+    }) : () -> ()
+  }) {outputs = []} : (!t, !t, !t) -> !t
+  return %o : !t
+}
