@@ -4,13 +4,12 @@ from dataclasses import dataclass
 
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.scalars import dependence
+from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, pieces
 
 _BRIEF = frozenset({"arith.constant", "arith.mulf", "arith.subf", "arith.addf", "math.exp", "tensor.extract", "attn.yield"})
 """Ops of pairs whose weights leave enough registers for blocks of 80 queries: those of softmax."""
-_FEW = 10
-"""How many of them softmax has. A factor of each head or query more spills."""
 _QUERY = 2
 """Where the query stands among the positions of a scatter."""
 
@@ -86,12 +85,9 @@ def default_blocks(facts: NvidiaFacts) -> tuple[int, int]:
 
 
 def blocks_of_brief_pairs(facts: NvidiaFacts) -> tuple[int, int] | None:
-    """Those of Hopper's backward passes whose registers have room for steps of 80 queries, of heads of 128 columns without a mask.
-
-    1.02 to 1.04 times the speed of 64 (H200, 2026-11-26: docs/notes/backward-h100.md).
-    """
+    """Those of Hopper's backward passes whose registers have room for steps of 80 queries, of heads of 128 columns without a mask."""
     fits = facts.grid == "pairs" and facts.brief and facts.head == facts.value == 128 and facts.bits == 16
-    return (128, 80) if fits and not facts.masked and facts.products == 2 else None
+    return thresholds.BRIEF_PAIRS if fits and not facts.masked and facts.products == 2 else None
 
 
 def synchronous_blocks(facts: NvidiaFacts) -> tuple[int, int]:
@@ -124,7 +120,7 @@ def _is_brief(function: ir.Operation, pairs: ir.Operation) -> bool:
     block = pair.regions[0].blocks[0]
     position = list(block.arguments)[-1]
     names = [view.operation.name for view in block.operations]
-    return len(names) <= _FEW and _BRIEF.issuperset(names) and "math.exp" in names and not list(position.uses)
+    return len(names) <= thresholds.BRIEF_OPS and _BRIEF.issuperset(names) and "math.exp" in names and not list(position.uses)
 
 
 def _is_biased(online: ir.Operation) -> bool:

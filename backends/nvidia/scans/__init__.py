@@ -8,6 +8,7 @@ from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import Fields, grid_kind
 from attn_mlir.backends.gpu.emitters import Refusal
 from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.passes.float32_products import PIECES
 from attn_mlir.backends.nvidia.passes.prepare_chunks import INVERSE
 from attn_mlir.backends.nvidia.scans.core import ScanCore
@@ -20,14 +21,6 @@ from attn_mlir.passes.regions import find_all
 
 HELPERS = ("attn_warp.cuh", "attn_scan.cuh")
 
-_USUAL = {"occupancy": (1,), "warps": (8,), "stages": (2, 1, 0)}
-"""What is tried, one after another."""
-_APART = {"occupancy": (4, 3, 2, 1), "warps": (4, 8), "stages": (1, 0)}
-"""The same for kernels that have chunks alone: thread blocks wait for memory and for each other's threads by turns."""
-_OF_CHANNELS = (2, 1)
-"""Thread blocks of such kernels where channels have decays: three were slower on an H200, with more spills and less L1 cache for them."""
-_WARPS = 16
-"""Of a multiprocessor, so that each thread has 128 registers."""
 _RESERVED = 1024
 """Bytes of shared memory that the chip keeps of each thread block."""
 
@@ -45,12 +38,12 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
     if not find_all(kernel, *DOTS) if grid == "chunks" else grid != "rows" or bool(find_all(kernel, *DOTS, "tile.accumulate")):
         return None
     refusal: Refusal | None = None
-    usual = _USUAL
+    tried = thresholds.SCAN_SCHEDULES["usual"]
     if any(INVERSE in op.attributes for op in find_all(kernel, SOLVE)):
         channels = any(ir.RankedTensorType(op.results[0].type).rank == 2 for op in find_all(kernel, "tile.cumsum"))
-        usual = {**_APART, "occupancy": _OF_CHANNELS} if channels else _APART
-    for occupancy, warps, stages in itertools.product(*(_wanted(choices, name, tried) for name, tried in usual.items())):
-        if occupancy * warps > _WARPS and not {"occupancy", "warps"} & set(choices):
+        tried = thresholds.SCAN_SCHEDULES["chunks of channels" if channels else "chunks"]
+    for occupancy, warps, stages in itertools.product(*(_wanted(choices, name, values) for name, values in tried.items())):
+        if occupancy * warps > thresholds.SCAN_WARPS and not {"occupancy", "warps"} & set(choices):
             continue
         fields: Fields = {"stages": stages, "occupancy": occupancy, "warps": warps}
         try:

@@ -2,6 +2,7 @@
 
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import CHOICES, SCHEDULE, Fields
+from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.forming.facts import FIELDS
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.backends.nvidia.warp.emitter import print_ahead
@@ -9,10 +10,6 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
 
-_COLUMNS = 128
-"""Columns of q, k and v, and rows of q and keys of a block: forward passes of softmax are 1.00 to 1.05 times as fast, causal sigmoids
-1.02 to 1.10 (one H200, 2026-11-26, lengths of 1024 to 16384: docs/notes/warp-h100.md). Of 64 columns they are at 0.97 to 1.01, with terms
-of positions at 0.89 to 1.26: those stay with the Hopper emitter."""
 _OPS = frozenset({
     "arith.constant", "arith.mulf", "arith.addf", "arith.subf", "arith.divf", "arith.maximumf", "arith.minimumf", "arith.select",
     "arith.cmpf", "arith.cmpi", "arith.addi", "arith.subi", "arith.muli", "arith.divsi", "arith.minsi", "arith.maxsi", "arith.truncf",
@@ -53,7 +50,7 @@ def _is_measured(kernel: ir.Operation, fields: Fields) -> bool:
         return False
     facts = {item.name: item.attr for item in ir.DictAttr(kernel.attributes["tile.kernel"])}
     if set(facts) - {"block_q", "block_kv", "grid"} or any(
-        ir.IntegerAttr(facts[name]).value != _COLUMNS for name in ("block_q", "block_kv")
+        ir.IntegerAttr(facts[name]).value != thresholds.WARP_COLUMNS for name in ("block_q", "block_kv")
     ):
         return False
     arguments = list(kernel.regions[0].blocks[0].arguments)
@@ -62,7 +59,7 @@ def _is_measured(kernel: ir.Operation, fields: Fields) -> bool:
     return (
         all(op == kernel or op.name in _OPS for op in walk(kernel))
         and all(isinstance(argument.type, ir.MemRefType) for argument in arguments)
-        and all(shape.shape[-1] == _COLUMNS and str(shape.element_type) in ("f16", "bf16") for shape in shapes)
+        and all(shape.shape[-1] == thresholds.WARP_COLUMNS and str(shape.element_type) in ("f16", "bf16") for shape in shapes)
         and len({op.operands[0] for op in loads}) == 3
         and 1 <= len(loops) <= 2
         and len(find_all(kernel, "tile.dot")) == len(loops)
