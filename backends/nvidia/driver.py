@@ -15,6 +15,7 @@ from attn_mlir.backends.host import Host
 from attn_mlir.backends.nvidia import codegen, cuda, pipeline, target, tilelang
 from attn_mlir.backends.nvidia.compile import asked_for
 from attn_mlir.backends.nvidia.compiled_kernels import round_results, unpack
+from attn_mlir.backends.nvidia.derivatives import derivative
 from attn_mlir.backends.nvidia.emulation import CHIPS
 from attn_mlir.backends.nvidia.emulation import driver as emulated
 from attn_mlir.backends.nvidia.emulation.program import EmulatedLaunchPlan
@@ -64,7 +65,7 @@ def compile_derivative(
 
 def derivative_for_gpu(source: str, function: str, wrt: Sequence[str], deterministic: bool, segment: int) -> NvidiaLaunchPlan:
     """`compile_derivative` for a GPU."""
-    program = compile_program(source, *pipeline.derivative(function, wrt, current_target().arch, segment), deterministic)
+    program = compile_program(source, *derivative(function, wrt, current_target().arch, segment), deterministic)
     if function in _BACKWARD and program.beside is None:
 
         def backward() -> None:
@@ -124,7 +125,7 @@ def _takes_wide(prepare: str, choices: attributes.Fields) -> bool:
 def slow(source: str, function: str, wrt: Sequence[str], deterministic: bool = False, segment: int = 0) -> dict[str, str]:
     """See `driver.slow_kernels`."""
     choices: attributes.Fields = {"arch": current_target().arch, **({"deterministic": 1} if deterministic else {})}
-    prepared = pipeline.derivative(function, wrt, current_target().arch, segment)
+    prepared = derivative(function, wrt, current_target().arch, segment)
     with reported(), loaded() as context:
         module, host = scheduled(context, source, *prepared, choices, pipeline.KERNEL, _MAKER, wide=_takes_wide(prepared[1], choices))
         return slow_kernels(function_named(module, step.kernel) for step in host.steps if step.kernel)

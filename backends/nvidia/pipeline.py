@@ -1,9 +1,5 @@
 """The pipelines of the NVIDIA backend as text."""
 
-from collections.abc import Sequence
-
-from attn_mlir.backends.program import prepare_derivative
-
 TILED = (
     "attn-simplify,nvidia-slice-values,attn-resolve-masks,attn-online-rewrite,attn-fit-range,attn-chunk-rewrite{channel-chunk=32},attn-guard-empty-rows,nvidia-choose-blocks,nvidia-numerics,"
     "attn-tile{block-q=128 block-kv=128 whole=true},canonicalize,cse,attn-choose-kept,"
@@ -32,7 +28,10 @@ _OF_16_BITS = (
 OTHERS = ",".join(step for step in SCHEDULE.split(",") if step not in _OF_16_BITS)
 """The same for kernels of sm_80, where these passes were not measured, and of 8-bit elements, where one measurement found them slower."""
 
-WARP = f"{TILED},{SCHEDULE}".replace("nvidia-choose-blocks", "nvidia-choose-blocks{transpose=false}")
+TILED_FOR_WARP = TILED.replace("nvidia-choose-blocks", "nvidia-choose-blocks{transpose=false}")
+"""From stage 0 to tiled kernels that the passes of the `warp` dialect know."""
+
+WARP = f"{TILED_FOR_WARP},{SCHEDULE}"
 """From stage 0 to kernels of the `warp` dialect."""
 
 WARP_AMPERE = f"{TILED},{OTHERS}".replace("nvidia-choose-blocks", "nvidia-choose-blocks{arch=sm_80 emitter=warp}")
@@ -43,15 +42,6 @@ def outline(arch: str) -> str:
     """From a differentiated program to kernels at stage 0, for a chip."""
     chosen = f"nvidia-choose-intervals{{arch={arch}}},attn-simplify,{split(arch)}"
     return f"{chosen}attn-simplify,attn-apply-mods,attn-outline{{gradients-apart=true}}"
-
-
-APART = "apart=true"
-"""How delta rules in 16 bits are differentiated: by scans that matrix instructions multiply at their full rate."""
-
-
-def derivative(function: str, wrt: Sequence[str], arch: str, segment: int = 0) -> tuple[str, str]:
-    """See `prepare_derivative`. Scans that are cut into segments stay those of all sizes and types."""
-    return prepare_derivative(function, wrt, outline(arch), segment, options="" if segment else APART)
 
 
 def split(arch: str) -> str:

@@ -7,6 +7,7 @@ from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.seeing import Known, see_kernels
 from attn_mlir.backends.nvidia import codegen, pipeline
 from attn_mlir.backends.nvidia.compile import compile_all
+from attn_mlir.backends.nvidia.derivatives import derivative
 from attn_mlir.backends.nvidia.driver import current_target
 from attn_mlir.backends.nvidia.emulation import CHIPS, EMULATED
 from attn_mlir.backends.nvidia.emulation import seeing as emulated
@@ -23,7 +24,7 @@ def see(source: str, function: str, wrt: Sequence[str], binaries: bool, device: 
     if device in CHIPS:
         return emulated.see(source, function, wrt, _compiled if binaries else None, device)
     arch = current_target().arch
-    prepared = pipeline.derivative(function, wrt, arch)
+    prepared = derivative(function, wrt, arch)
     seen = see_kernels(source, prepared, {"arch": arch}, pipeline.KERNEL, "NVIDIA", codegen.emit, _compiled if binaries else None)
     return replace(seen, timelines=(Timeline("", why=_PRINTED),))
 

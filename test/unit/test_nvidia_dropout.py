@@ -15,6 +15,7 @@ from amd_tools import needs_host_clang
 from attn_mlir.backends.amd.clang import find_host_clang
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia import driver
+from attn_mlir.backends.nvidia.derivatives import derivative
 from attn_mlir.backends.nvidia.hopper.kernel_text import header
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.frontend.emit import Inputs
@@ -199,7 +200,7 @@ def _kernel(function: str, choices: Mapping[str, int | str], dim: int = 64, mask
     call.__dict__.update(_last=Inputs("bf16", dim, dim), _form=(kind, kind))
     name, prepare = ("attention", driver.OUTLINE)
     if function != "inference":
-        name, prepare = driver.pipeline.derivative(function, ("q", "k", "v"), "sm_90a")
+        name, prepare = derivative(function, ("q", "k", "v"), "sm_90a")
     _, units = driver._lower(call.ir(), name, prepare, {**_ARCH, **choices})
     (code,) = [unit.code for unit in units.values() if "wgmma" in unit.code.source]
     return code

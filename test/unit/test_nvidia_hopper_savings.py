@@ -139,7 +139,7 @@ def test_other_scores_keep_their_registers() -> None:
         ("causal-softmax", 1, "registers"),
         ("softcap", 1, "shared"),  # its score function takes the registers
         ("alibi-causal-softmax", 1, "shared"),
-        ("bias", 1, "registers"),  # read from shared memory, a pair of columns at a time
+        ("bias", 1, "shared"),  # its numbers, two columns of four matrices at a time, take the registers
         ("sigmoid-causal", 0, "shared"),
     ],
 )

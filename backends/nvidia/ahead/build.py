@@ -8,6 +8,7 @@ from attn_mlir.backends.ahead.sources import Project, Sources
 from attn_mlir.backends.gpu.ahead.build import Chip, build_for, project_for, sources_for
 from attn_mlir.backends.nvidia import driver, pipeline
 from attn_mlir.backends.nvidia.compile import NVCC_FLAGS, compile_all, compiler_for, include_folders, target_flags
+from attn_mlir.backends.nvidia.derivatives import APART
 
 _HERE = Path(__file__).parent
 
@@ -37,7 +38,7 @@ def _chip(target: str) -> Chip:
         compile=compile_all,
         outline=pipeline.outline(target),
         remainder=False,
-        options=pipeline.APART,
+        options=APART,
         device=_HERE / "attn_device_cuda.h",
         language="cuda",
         flags=(),

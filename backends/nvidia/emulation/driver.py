@@ -9,6 +9,7 @@ from attn_mlir.backends.gpu.compiled_kernels import GpuKernel, read_unit
 from attn_mlir.backends.gpu.scheduled import scheduled
 from attn_mlir.backends.nvidia import pipeline
 from attn_mlir.backends.nvidia.compiled_kernels import round_results
+from attn_mlir.backends.nvidia.derivatives import derivative
 from attn_mlir.backends.nvidia.emulation import CHIPS, EMULATED, choices_of
 from attn_mlir.backends.nvidia.emulation.kernel import form
 from attn_mlir.backends.nvidia.emulation.program import EmulatedLaunchPlan
@@ -29,7 +30,7 @@ def compile_derivative(
     source: str, function: str, wrt: Sequence[str], deterministic: bool = False, segment: int = 0, device: str = EMULATED
 ) -> EmulatedLaunchPlan:
     """Compiles a derivative of the program `@attention`; see `driver.compile_derivative`."""
-    return compile_program(source, *pipeline.derivative(function, wrt, CHIPS[device], segment), deterministic, device)
+    return compile_program(source, *derivative(function, wrt, CHIPS[device], segment), deterministic, device)
 
 
 def compile_program(
@@ -47,7 +48,7 @@ def _compile(source: str, name: str, prepare: str, choices: attributes.Fields) -
     texts: dict[str, str] = {}
     units: dict[str, GpuKernel] = {}
     with reported(), loaded() as context:
-        module, host = scheduled(context, source, name, prepare, choices, pipeline.TILED, "NVIDIA")
+        module, host = scheduled(context, source, name, prepare, choices, pipeline.TILED_FOR_WARP, "NVIDIA")
         round_results(module, host)
         for step in [step for step in host.steps if step.kernel]:
             function = function_named(module, step.kernel)

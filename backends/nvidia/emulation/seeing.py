@@ -9,6 +9,7 @@ from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.seeing import Known, compilers_word, emitted, kernels_in, watched
 from attn_mlir.backends.nvidia import pipeline
 from attn_mlir.backends.nvidia.compiled_kernels import round_results
+from attn_mlir.backends.nvidia.derivatives import derivative
 from attn_mlir.backends.nvidia.emulation import CHIPS, choices_of
 from attn_mlir.backends.nvidia.emulation.kernel import refusal
 from attn_mlir.backends.nvidia.forming.facts import target_of
@@ -40,9 +41,9 @@ def see(
 ) -> Seen:
     """See `Backend.see`; `compiled` tells what a compiler says of kernels."""
     recorder = StageRecorder(source)
-    prepared = pipeline.derivative(function, wrt, CHIPS[device])
+    prepared = derivative(function, wrt, CHIPS[device])
     with reported(), loaded() as context:
-        module, host = watched(context, recorder, prepared, choices_of(device), pipeline.TILED, "NVIDIA")
+        module, host = watched(context, recorder, prepared, choices_of(device), pipeline.TILED_FOR_WARP, "NVIDIA")
         round_results(module, host)
         inputs = {_name(kernel): inputs_of(kernel) for kernel in kernels_in(module, host)}
         problem = _square(recorder.block) if wrt else _problem(recorder.block)

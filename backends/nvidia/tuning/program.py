@@ -11,6 +11,7 @@ from attn_mlir.backends.gpu.bench import GpuBench
 from attn_mlir.backends.gpu.scheduled import scheduled
 from attn_mlir.backends.nvidia import cuda, driver, pipeline
 from attn_mlir.backends.nvidia.compile import compiler_for
+from attn_mlir.backends.nvidia.derivatives import derivative
 from attn_mlir.backends.nvidia.emulation import CHIPS
 from attn_mlir.backends.nvidia.target import TARGETS, NvidiaTarget
 from attn_mlir.backends.nvidia.tuning.choices import choices_in, with_choices
@@ -33,7 +34,7 @@ _BEFORE_BLOCKS = pipeline.KERNEL.partition(",nvidia-choose-blocks")[0]
 def tunables(text: str, job: Job, sizes: Sequence[Any], target: NvidiaTarget) -> tuple[dict[str, Fields], list[Tunable]]:
     """The choices that a module has, and the kernels of its function that have something to choose; `sizes` are shapes of q, k
     and v."""
-    name, prepare = pipeline.derivative(job.function, job.wrt, target.arch, job.segment)
+    name, prepare = derivative(job.function, job.wrt, target.arch, job.segment)
     (batch, _, queries), keys = sizes[0][:3], sizes[1][2]
     heads = max(size[1] for size in sizes)
     whole, length = Workload(queries, keys, batch * heads), bucket(max(queries, keys))

@@ -7,9 +7,10 @@ from typing import Any
 import torch
 
 from attn_mlir import driver
-from attn_mlir.api import linear, rows
+from attn_mlir.api import rows
 from attn_mlir.api.attention import Attention
 from attn_mlir.api.masks import causal
+from attn_mlir.api.options import RecurrenceForm
 from attn_mlir.backends import tensors_of
 from attn_mlir.backends.program import DTYPES
 from attn_mlir.backends.tuning.worker import Job
@@ -113,8 +114,8 @@ def ready_made(name: str, element: str, head_dim: int, value_dim: int, is_causal
     if name in LINEAR:
         if is_causal:
             raise ArgumentError(f"--causal is for rows: {name} is causal as it is")
-        found = linear.find((None, None, None, None, None), (element, head_dim, value_dim, 1.0, LINEAR[name], False, False, "", None), None)
-        return found[0].traced.text
+        entry, _ = RecurrenceForm(element, head_dim, value_dim, 1.0, LINEAR[name]).find((None,) * 6, None)
+        return entry.traced.text
     if name not in _ROWS:
         raise ArgumentError(f"there is no file '{name}', and no attention of that name; known are {', '.join(names())}")
     row = getattr(rows, name.replace("-", "_"))
