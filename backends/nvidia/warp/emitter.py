@@ -43,19 +43,16 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
             raise UnsupportedError(f"packed sequences and pages take no 8-bit q, k and v on NVIDIA GPUs yet: {_ADVICE}")
         if not target.eight_bit:
             raise UnsupportedError(f"{target.arch} has no 8-bit matrix instructions: {_ADVICE}")
-        _try(kernel, {"arch": target.arch, **fields})
+        _try(kernel, {"emitter": "warp", "arch": target.arch, **fields})
     return fields
 
 
 def _try(kernel: ir.Operation, fields: Fields) -> None:
     """Raises UnsupportedError where passes form no kernel of 8-bit elements, which no other code generator makes."""
-    kernel.attributes[SCHEDULE] = attributes.write(fields)
     try:
-        formed(kernel)
+        print_ahead(kernel, fields)
     except Refused as reason:
         raise UnsupportedError(f"no kernel with 8-bit elements is formed: {reason}. {_ADVICE[0].upper()}{_ADVICE[1:]}") from None
-    finally:
-        del kernel.attributes[SCHEDULE]
 
 
 def passes_for(*functions: ir.Operation) -> str:
@@ -80,11 +77,15 @@ def formed(function: ir.Operation) -> tuple[ir.Module, ir.Operation]:
     return module, kernels[0]
 
 
-def print_ahead(function: ir.Operation) -> None:
-    """Prints a function that `emit` will be asked for, if nothing changes it. Raises Refused as `formed` does, and UnsupportedError."""
-    _module, made = formed(function)
-    _printed.clear()
-    _printed[_text(function)] = kernel_code(made, rules_for(made))
+def print_ahead(function: ir.Operation, fields: Fields) -> None:
+    """Prints a function without a schedule as `emit` will with this one. Raises Refused as `formed` does, and UnsupportedError."""
+    function.attributes[SCHEDULE] = attributes.write(fields)
+    try:
+        _module, made = formed(function)
+        _printed.clear()
+        _printed[_text(function)] = kernel_code(made, rules_for(made))
+    finally:
+        del function.attributes[SCHEDULE]
 
 
 def emit(kernel: ir.Operation, target: NvidiaTarget) -> KernelCode:

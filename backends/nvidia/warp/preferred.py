@@ -1,7 +1,7 @@
 """Which kernels come from the `warp` dialect where nobody asks for an emitter: those measured to be as fast as the Hopper emitter's."""
 
 from attn_mlir.backends.gpu import attributes
-from attn_mlir.backends.gpu.attributes import CHOICES, SCHEDULE, Fields
+from attn_mlir.backends.gpu.attributes import CHOICES, Fields
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.forming.facts import FIELDS
 from attn_mlir.backends.nvidia.forming.refusal import Refused
@@ -32,15 +32,10 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
         return fields
     kept = {name: value for name, value in fields.items() if name in _READ or name.startswith(attributes.LAUNCH)}
     made: Fields = {**kept, "emitter": "warp"}
-    before = SCHEDULE in kernel.attributes
-    kernel.attributes[SCHEDULE] = attributes.write(made)
     try:
-        print_ahead(kernel)
+        print_ahead(kernel, made)
     except (Refused, UnsupportedError):
         return fields
-    finally:
-        if not before:
-            del kernel.attributes[SCHEDULE]
     return made
 
 

@@ -1,5 +1,8 @@
 // What needs no state is made for all chunks at the same time: pairs, and the inverse of the triangle as two pieces, which the scan multiplies.
 // RUN: attn-opt %inputs/linear/gated-delta-half.mlir -p 'attn-outline{keep-hosts=false},nvidia-kernel' | FileCheck %s
+// RUN: not attn-opt %inputs/linear/gated-delta-half.mlir -p 'nvidia-prepare-chunks{chunks=0}' 2>&1 | FileCheck %s --check-prefix=ERROR
+
+// ERROR: error: nvidia-prepare-chunks: `chunks` must be positive, got 0
 
 // CHECK-LABEL: func.func @attention_chunks(
 // CHECK-SAME:    memref<?x?x?x64xbf16
