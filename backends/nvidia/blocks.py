@@ -23,7 +23,7 @@ class NvidiaFacts:
     `products`: how many products of queries and keys a pair needs; `biased`: scores read f32 of a captured tensor for every pair;
     `scattered`: there is a gradient of a dense bias, which is not added by tiles of 16 bits where it is `apart`: it has 32, an order is
     asked for, or weights are dropped.
-    `brief`: all that pairs need beside products are values of their query, and few ops.
+    `brief`: all that pairs need beside products are values of their query, and few ops; `placed`: a mask compares positions and lengths.
     """
 
     grid: str
@@ -36,6 +36,7 @@ class NvidiaFacts:
     scattered: bool = False
     apart: bool = False
     brief: bool = False
+    placed: bool = False
 
 
 def facts_of(function: ir.Operation) -> NvidiaFacts | None:
@@ -54,8 +55,9 @@ def facts_of(function: ir.Operation) -> NvidiaFacts | None:
         apart = wide or ordered or bool(find_all(pairs, "attn.kept"))
         masked = bool(pieces(pairs, "attn.mask"))
         return NvidiaFacts(
-            "pairs", head, value, bits, masked, len(products), scattered=scattered, apart=apart, brief=_is_brief(function, pairs)
-        )
+            "pairs", head, value, bits, masked, len(products), scattered=scattered, apart=apart, brief=_is_brief(function, pairs),
+            placed=masked and all(map(_is_placed, pieces(pairs, "attn.mask"))),
+        )  # fmt: skip
     for chunk in find_all(function, "attn.chunk"):
         head, value, bits = _columns([chunk.operands[1], chunk.operands[2]])
         return NvidiaFacts("chunks", head, value, bits)
@@ -85,9 +87,15 @@ def default_blocks(facts: NvidiaFacts) -> tuple[int, int]:
 
 
 def blocks_of_brief_pairs(facts: NvidiaFacts) -> tuple[int, int] | None:
-    """Those of Hopper's backward passes whose registers have room for steps of 80 queries, of heads of 128 columns without a mask."""
-    fits = facts.grid == "pairs" and facts.brief and facts.head == facts.value == 128 and facts.bits == 16
-    return thresholds.BRIEF_PAIRS if fits and not facts.masked and facts.products == 2 else None
+    """Those of Hopper's backward passes of few registers.
+
+    Heads of 128 columns without a mask take steps of 80 queries; of 64, a warpgroup of its own makes the sums over keys.
+    """
+    if facts.grid != "pairs" or not facts.brief or facts.head != facts.value or facts.bits != 16 or facts.products != 2:
+        return None
+    if facts.head == 64 and (facts.placed or not facts.masked):
+        return thresholds.NARROW_PAIRS
+    return thresholds.BRIEF_PAIRS if facts.head == 128 and not facts.masked else None
 
 
 def synchronous_blocks(facts: NvidiaFacts) -> tuple[int, int]:
@@ -114,13 +122,23 @@ def _is_brief(function: ir.Operation, pairs: ir.Operation) -> bool:
     """Whether a function is one map over pairs, each of which needs few ops and nothing that depends on its key alone."""
     parts = {view.operation.name for view in pairs.regions[0].blocks[0].operations}
     sums = [len(find_all(function, f"attn.{name}")) for name in ("query_sum", "key_sum", "scatter")]
-    if parts != {"attn.product", "attn.pair"} or sums != [1, 2, 0]:
+    if parts - {"attn.mask", "attn.query_bounds"} != {"attn.product", "attn.pair"} or sums != [1, 2, 0]:
         return False
     (pair,) = pieces(pairs, "attn.pair")
     block = pair.regions[0].blocks[0]
     position = list(block.arguments)[-1]
     names = [view.operation.name for view in block.operations]
     return len(names) <= thresholds.BRIEF_OPS and _BRIEF.issuperset(names) and "math.exp" in names and not list(position.uses)
+
+
+def _is_placed(mask: ir.Operation) -> bool:
+    """Whether a mask needs few ops, and nothing but positions and lengths."""
+    block = mask.regions[0].blocks[0]
+    ops = [view.operation for view in block.operations]
+    inside = {*block.arguments, *(result for op in ops for result in op.results)}
+    return len(ops) <= thresholds.PLACED_OPS and all(
+        value in inside or isinstance(value.type, ir.IndexType) for op in ops for value in op.operands
+    )
 
 
 def _is_biased(online: ir.Operation) -> bool:

@@ -73,6 +73,8 @@ PAIR_REGISTERS: Annotated[Registers, Provenance("2026-11-21", "ptxas", "commit 3
 """0: as at launch."""
 MAKING_REGISTERS: Annotated[tuple[int, int], Provenance("2026-11-25", "H100", _DROPOUT)] = (232, 40)
 """The same for two warpgroups, where the producer makes bits of dropout."""
+KEY_SUM_REGISTERS: Annotated[tuple[int, int, int], Provenance("2026-11-27", "H100", "docs/notes/backward-h100.md")] = (200, 88, 24)
+"""Those of two warpgroups of consumers, of the one that makes sums over keys, which 72 slow down, and of the producer."""
 SPARE_REGISTERS: Annotated[dict[int, int], Provenance("2026-11-21", "ptxas", "commit 3f8f7c71")] = {1: 250, 2: 236, 3: 156}
 """Those that tiles and addresses may need together, by the number of consumer warpgroups."""
 ADDRESS_REGISTERS: Annotated[int, Provenance("2026-11-21", "ptxas", "commit 3f8f7c71")] = 20
@@ -130,6 +132,10 @@ registers wait in memory around the loop over keys, which the products hide.
 
 BRIEF_PAIRS: Annotated[tuple[int, int], Provenance("2026-11-26", "H200", "docs/notes/backward-h100.md")] = (128, 80)
 """Keys and queries of a block of full backward passes of 128 columns: 1.00 to 1.04 times the speed of 64 queries."""
+NARROW_PAIRS: Annotated[tuple[int, int], Provenance("2026-11-27", "H100", "docs/notes/backward-h100.md")] = (128, 64)
+"""The same of 64 columns, where a warpgroup of its own makes the sums over keys: 1.03 to 1.11 times the speed of 128 queries without it."""
+PLACED_OPS: Annotated[int, Provenance("2026-11-27", "ptxas", "docs/notes/backward-h100.md")] = 8
+"""Ops of a mask beside which those registers suffice."""
 BRIEF_OPS: Annotated[int, Provenance("2026-11-26", "ptxas", "docs/notes/backward-h100.md")] = 10
 """Ops of such a pair: softmax has that many, and a factor of each head or query more spills."""
 WARP_COLUMNS: Annotated[int, Provenance("2026-11-26", "H200", "docs/notes/warp-h100.md")] = 128

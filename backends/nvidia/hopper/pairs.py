@@ -18,7 +18,8 @@ from attn_mlir.backends.nvidia.hopper.kernel_text import header
 from attn_mlir.backends.nvidia.hopper.memory import of_warps
 from attn_mlir.backends.nvidia.hopper.pairs_bands import HEADER as BANDS
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, as_int, check_types, ops_of, read_kernel
-from attn_mlir.backends.nvidia.hopper.pairs_layout import MAKING, REGISTERS, BackwardLayout, is_transposed, plan_layout
+from attn_mlir.backends.nvidia.hopper.pairs_key_sums import KeySums, check_key_sums
+from attn_mlir.backends.nvidia.hopper.pairs_layout import KEY_SUMS, MAKING, REGISTERS, BackwardLayout, is_transposed, plan_layout
 from attn_mlir.backends.nvidia.hopper.pairs_loop import check_steps, staged_values
 from attn_mlir.backends.nvidia.hopper.pairs_producer import BitsWriter, ColumnWriter, Loader, load_keys
 from attn_mlir.backends.nvidia.hopper.pairs_reduction import Adder, turn_tensor
@@ -65,12 +66,13 @@ _NAMES += (
 def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | Refusal:
     """The schedule of a kernel of pairs, or why this code generator cannot make it."""
     try:
-        layout = _layout(kernel, target, choices)
+        layout = _layout_with_key_sums(kernel, target, choices) or _layout(kernel, target, choices)
         _Printer(layout, choices).code()
     except UnsupportedError as error:
         return Refusal.of(error)
     fields: Fields = {"kind": "pairs", "stages": layout.stages, "shared": layout.bytes, "warpgroups": layout.warpgroups}
     fields |= {"windows": layout.stages} if layout.windows or layout.bands else {}
+    fields |= {"key_sums": "warpgroup"} if layout.key_sums else {}
     # Under a mask programs differ in length: warps of their own add, and several heads run together, the longest programs first.
     # In a fixed order each program waits for the one of the next keys: without a mask, where all begin with the same queries, that should
     # have begun long before.
@@ -80,7 +82,8 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
         fields["dropout"] = "ahead" if layout.bits is not None else "lanes" if layout.words is not None else "own"
     key = layout.kernel.key_loop.regions[0].blocks[0].arguments[0]
     masked, ordered = is_masked(ops_of(layout.kernel.query_loop, "scf.for"), key), bool(choices.get("deterministic"))
-    apart = layout.warpgroups > 1 and masked and layout.bits is None  # these warps make bits of dropout
+    # Those warps make bits of dropout, and a warpgroup that makes sums over keys adds them, too.
+    apart = layout.warpgroups > 1 and masked and layout.bits is None and not layout.key_sums
     fields["adders"] = int(choices.get("adders", ordered or apart))
     fields["order"] = choices.get("order", "dynamic")
     several = masked != ordered
@@ -100,6 +103,17 @@ def emit_pairs(kernel: ir.Operation, target: NvidiaTarget, schedule: Fields) -> 
     return _Printer(layout, schedule).code()
 
 
+def _layout_with_key_sums(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> BackwardLayout | None:
+    """The layout with a warpgroup for sums over keys, where there can be one and nothing else was asked for."""
+    if "key_sums" in choices or choices.get("deterministic") or choices.get("adders"):
+        return None
+    try:
+        layout = _layout(kernel, target, {**choices, "key_sums": "warpgroup"})
+    except UnsupportedError:
+        return None
+    return layout
+
+
 def _layout(kernel: ir.Operation, target: NvidiaTarget, fields: Mapping[str, int | str]) -> BackwardLayout:
     found = read_kernel(kernel)
     check_types(found)
@@ -108,6 +122,12 @@ def _layout(kernel: ir.Operation, target: NvidiaTarget, fields: Mapping[str, int
     slots = max((len(staged_values(core, step)) for step in found.steps), default=0)
     check_windows(found, slots)
     stages = None if "stages" not in fields else int(fields["stages"])
+    if fields.get("key_sums", "consumers") == "warpgroup":
+        layout = plan_layout(found, target, (slots, ""), stages, True)
+        check_key_sums(layout)
+        if fields.get("deterministic") or fields.get("adders"):
+            raise UnsupportedError("hopper: a warpgroup that makes sums over keys adds them itself, in no fixed order (key_sums, adders)")
+        return layout
     layout, wanted = plan_layout(found, target, (slots, ""), stages), str(fields.get("dropout", "lanes"))
     layout.by_tiles = not fields.get("deterministic") and bool(fields.get("by_tiles", 1))
     if pairs_dropout.possible(found) and (wanted == "lanes" or (slots and wanted == "ahead")):
@@ -138,7 +158,7 @@ class _Printer:
         order = str(fields.get("order", "tiles"))
         self.making = layout.bits is not None and not layout.adders
         others = pairs_dropout.IDLE if self.making else layout.warpgroups if layout.adders else 0
-        roles = 4 * layout.warpgroups + (layout.column_slots > 0) + others
+        roles = 4 * (layout.warpgroups + layout.key_sums) + (layout.column_slots > 0) + others
         self.programs = PairTileScheduler(self.core, self.kernel.over, order, int(fields.get("group", 1)), self.ordered, roles)
         self.programs.most_heads = int(fields.get("heads", 0))
         self.programs.shared_batches = not self.core.packed and same_for_batches(
@@ -202,6 +222,7 @@ class _Printer:
 
     def _prologue(self) -> list[str]:
         layout, warps = self.layout, 4 * self.layout.warpgroups
+        readers = warps + 4 * layout.key_sums
         lines = [
             "extern __shared__ __align__(1024) unsigned char memory[];",
             "const uint32_t shared = attn::shared_address(memory);",
@@ -210,7 +231,7 @@ class _Printer:
             f"constexpr uint32_t kNextFull = {layout.next}, kNextFree = {layout.next + 16}, kNext = {layout.next_program};",
             "if (threadIdx.x == 0) {",
             "  attn::barrier_init(barriers, 1);",
-            f"  attn::barrier_init(shared + {layout.keys_free}, {of_warps(warps)});",
+            f"  attn::barrier_init(shared + {layout.keys_free}, {of_warps(readers)});",
         ]
         for pipe in range(layout.pipes):
             writers = 32 * (1 + pairs_dropout.IDLE * self.making + bool(layout.windows or layout.bands))
@@ -241,7 +262,10 @@ class _Printer:
         more, fewer = REGISTERS[layout.warpgroups]
         if (layout.bits is not None or layout.windows or layout.bands) and layout.warpgroups == 2:
             more, fewer = MAKING
-        with core.scope(f"if (warpgroup == {layout.warpgroups})"):
+        if layout.key_sums:
+            more, own, fewer = KEY_SUMS
+            self._key_sums(own)
+        with core.scope(f"if (warpgroup == {layout.warpgroups + layout.key_sums})"):
             if fewer:
                 core.writer.line(f"attn::fewer_registers<{fewer}>();")
             with core.scope("if (warp == 0)"), self._programs(True):
@@ -262,6 +286,18 @@ class _Printer:
         if more:
             core.writer.line(f"attn::more_registers<{more}>();")
 
+    def _key_sums(self, registers: int) -> None:
+        core, layout, kernel = self.core, self.layout, self.kernel
+        role = KeySums(core, kernel, layout, check_types(kernel))
+        with core.scope(f"if (warpgroup == {layout.warpgroups})"):
+            core.writer.line(f"attn::fewer_registers<{registers}>();")
+            role.begin()
+            with self._programs():
+                core.writer.line("attn::barrier_wait(barriers, round & 1);")
+                role.print()
+                core.writer.line(f"attn::warp_arrive(shared + {layout.keys_free}, lane == 0);")
+            core.writer.line("if (threadIdx.x % 128 == 0) attn::bulk_wait_read<0>();", "return;")
+
     def _consumers(self) -> None:
         core, layout, kernel = self.core, self.layout, self.kernel
         core.writer.line(
@@ -273,12 +309,15 @@ class _Printer:
         with self._programs():
             consumers.accumulators()
             core.writer.line("attn::barrier_wait(barriers, round & 1);")
+            consumers.hold_keys()
             consumers.print()
             core.writer.line(f"attn::warp_arrive(shared + {layout.keys_free}, lane == 0);")
             with self._again():
                 for number, op in enumerate(kernel.stores):
                     results.store(op, number)
         core.writer.line("if (threadIdx.x % 128 == 0) attn::bulk_wait_read<0>();")
+        if layout.key_sums:
+            consumers.end()
 
     def _first_key(self) -> None:
         """Prints where the program's keys begin."""

@@ -14,6 +14,7 @@ from attn_mlir.passes.regions import maker
 
 REGISTERS = thresholds.PAIR_REGISTERS
 MAKING = thresholds.MAKING_REGISTERS
+KEY_SUMS = thresholds.KEY_SUM_REGISTERS
 ADDED_COLUMNS = 32
 """Columns of f32 in a panel of shared memory from which TMA adds to global memory: 128 bytes."""
 ADDERS = 2
@@ -35,6 +36,20 @@ class SharedBuffer:
     element: str = ""
 
 
+@dataclass(frozen=True)
+class WarpgroupSplit:
+    """How the warpgroups share a product [queries, columns] that sums over keys.
+
+    Each has `blocks` blocks of 64 queries (number `warpgroup + warpgroups * n` if `by_rows`, else all) and `columns` columns, the first
+    one `columns * warpgroup` unless `by_rows`. If it is `transposed`, a warpgroup makes [64 columns, queries] of it, all queries at once.
+    """
+
+    blocks: int
+    columns: int
+    by_rows: bool
+    transposed: bool = False
+
+
 class BackwardLayout:
     """Where everything is.
 
@@ -47,9 +62,20 @@ class BackwardLayout:
     the number of heads of a group and two numbers of programs.
     """
 
-    def __init__(self, kernel: PairsKernel, stages: int, exchanges: int, slots: tuple[int, str], staged_adds: bool, limit: int) -> None:
+    def __init__(
+        self,
+        kernel: PairsKernel,
+        stages: int,
+        exchanges: int,
+        slots: tuple[int, str],
+        staged_adds: bool,
+        limit: int,
+        key_sums: bool = False,
+    ) -> None:
         """`slots`: values of each query row, and who makes bits of dropout: warps "ahead", which travel with them, or "lanes"."""
         column_slots, makers = slots
+        self.key_sums = key_sums
+        """Whether a warpgroup of its own makes the sums over keys (`pairs_key_sums`): two copies of `adds`, for steps in turn."""
         self.kernel, self.stages, self.exchanges, self.column_slots = kernel, stages, exchanges, column_slots
         self.warpgroups = kernel.keys // ROWS
         self.adders = False
@@ -67,7 +93,7 @@ class BackwardLayout:
         self.adds: dict[ir.Value, SharedBuffer] = {}
         for op in kernel.step_ops("tile.accumulate"):
             target = op.operands[2]
-            split = split_rows(kernel.queries, head_columns(target), self.warpgroups)
+            split = self.split(target)
             if staged_adds and self.warpgroups <= ADDERS and target not in self.adds and split.columns % ADDED_COLUMNS == 0:
                 rows = kernel.queries if split.transposed else ROWS
                 self.adds[target] = self._take("added", rows, split.columns, split.blocks * split.columns * rows * 4, self.warpgroups)
@@ -110,6 +136,8 @@ class BackwardLayout:
         size = tile_bytes(ROWS, columns) * self.warpgroups
         start = round_up(self._size, 1024)
         copies = min(len(targets), (limit - _BARRIER_BYTES - start) // size)
+        if copies <= 0 and self.key_sums:
+            return None
         if copies <= 0:
             added = next(iter(self.adds.values()), None)
             if added is None or len(self.adds) > 1 or added.bytes * self.warpgroups < size or added.offset % 1024:
@@ -135,7 +163,14 @@ class BackwardLayout:
 
     @property
     def threads(self) -> int:
-        return 128 * (self.warpgroups + 1)
+        return 128 * (self.warpgroups + self.key_sums + 1)
+
+    def split(self, target: ir.Value) -> WarpgroupSplit:
+        """How warpgroups share the sums for a tensor; one that makes them all has all columns."""
+        columns = head_columns(target)
+        if self.key_sums:
+            return WarpgroupSplit(1, round_up(columns, ADDED_COLUMNS), True)
+        return split_rows(self.kernel.queries, columns, self.warpgroups)
 
     def full(self, pipe: int) -> int:
         """Offset of the first of the "full" barriers of a pipe; one for each stage follows."""
@@ -149,20 +184,6 @@ class BackwardLayout:
 def head_columns(memory: ir.Value) -> int:
     """The head dimension of a tensor in memory."""
     return ir.MemRefType(memory.type).shape[-1]
-
-
-@dataclass(frozen=True)
-class WarpgroupSplit:
-    """How the warpgroups share a product [queries, columns] that sums over keys.
-
-    Each has `blocks` blocks of 64 queries (number `warpgroup + warpgroups * n` if `by_rows`, else all) and `columns` columns, the first
-    one `columns * warpgroup` unless `by_rows`. If it is `transposed`, a warpgroup makes [64 columns, queries] of it, all queries at once.
-    """
-
-    blocks: int
-    columns: int
-    by_rows: bool
-    transposed: bool = False
 
 
 def is_transposed(queries: int) -> bool:
@@ -204,8 +225,13 @@ def registers(kernel: PairsKernel, warpgroups: int) -> int:
     return sums + max(products, weights + added) + thresholds.ADDRESS_REGISTERS
 
 
-def plan_layout(kernel: PairsKernel, target: NvidiaTarget, slots: tuple[int, str], stages: int | None = None) -> BackwardLayout:
-    """The layout with as many stages as fit. Raises UnsupportedError when nothing fits."""
+def plan_layout(
+    kernel: PairsKernel, target: NvidiaTarget, slots: tuple[int, str], stages: int | None = None, key_sums: bool = False
+) -> BackwardLayout:
+    """The layout with as many stages as fit, or two where a warpgroup makes the sums over keys.
+
+    Raises UnsupportedError when nothing fits.
+    """
     if kernel.keys % ROWS or kernel.keys // ROWS not in REGISTERS:
         raise UnsupportedError(f"hopper: blocks of pairs have 64, 128 or 192 keys, not {kernel.keys}")
     warpgroups = kernel.keys // ROWS
@@ -213,14 +239,17 @@ def plan_layout(kernel: PairsKernel, target: NvidiaTarget, slots: tuple[int, str
         if head_columns(memory) % 8:
             raise UnsupportedError(f"hopper: head dimensions are multiples of 8, got {head_columns(memory)}")
     needed = registers(kernel, warpgroups)
+    held = sum(round_up(head_columns(memory), 16) // 4 for memory in kernel.memory(kernel.key_loads))
+    if key_sums and needed + held > KEY_SUMS[0]:
+        raise _too_many(kernel, needed + held, KEY_SUMS[0])
     if needed > thresholds.SPARE_REGISTERS[warpgroups]:
         raise _too_many(kernel, needed, thresholds.SPARE_REGISTERS[warpgroups])
     layouts = ((2, 2, True), (2, 1, True), (1, 1, True), (2, 1, False), (1, 1, False))
     if kernel.step_ops("tile.load_window") or kernel.step_ops("tile.band"):  # these should come ahead
         layouts = ((2, 2, True), (2, 1, True), (2, 1, False))
-    for count, exchanges, staged_adds in layouts:
+    for count, exchanges, staged_adds in layouts[:1] if key_sums else layouts:
         if stages is None or stages == count:
-            layout = BackwardLayout(kernel, count, exchanges, slots, staged_adds, target.shared_bytes)
+            layout = BackwardLayout(kernel, count, exchanges, slots, staged_adds, target.shared_bytes, key_sums)
             if layout.bytes <= target.shared_bytes:
                 return layout
     raise UnsupportedError("hopper: the tiles of pairs do not fit in shared memory")

@@ -2,7 +2,7 @@
 
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
-from attn_mlir.backends.nvidia.hopper.pairs_layout import ADDED_COLUMNS, BackwardLayout, WarpgroupSplit, head_columns, split_rows
+from attn_mlir.backends.nvidia.hopper.pairs_layout import ADDED_COLUMNS, BackwardLayout, WarpgroupSplit
 from attn_mlir.backends.nvidia.hopper.pairs_loop import RolePrinter
 from attn_mlir.backends.nvidia.ordered_sums import without_order
 from attn_mlir.errors import UnsupportedError
@@ -17,13 +17,10 @@ def added_barrier(layout: BackwardLayout) -> str:
     return f"barriers + {layout.added - layout.barriers}"
 
 
-def split_of(layout: BackwardLayout, target: ir.Value) -> WarpgroupSplit:
-    """How warpgroups share the sums for a tensor."""
-    return split_rows(layout.kernel.queries, head_columns(target), layout.warpgroups)
-
-
 def part_block(layout: BackwardLayout, split: WarpgroupSplit, number: int, warpgroup: str = "warpgroup") -> str:
     """Which block of 64 queries a warpgroup's part `number` is."""
+    if layout.key_sums:
+        return str(number)
     return f"({warpgroup} + {layout.warpgroups * number})" if split.by_rows else str(number)
 
 
@@ -121,7 +118,7 @@ class Adder(RolePrinter):
 def add_staged(core: Core, layout: BackwardLayout, op: ir.Operation, part: str) -> None:
     """Prints the additions of a warpgroup's part of the sums for a tensor, from shared memory by TMA."""
     _, _, target, _, batch, head, row, _ = list(op.operands)
-    buffer, split = layout.adds[target], split_of(layout, target)
+    buffer, split = layout.adds[target], layout.split(target)
     place = [core.value(value) for value in (row, head, batch)]
     map_ = core.arguments.descriptor(target, ADDED_COLUMNS, buffer.rows)
     for number in range(split.blocks):
@@ -131,6 +128,30 @@ def add_staged(core: Core, layout: BackwardLayout, op: ir.Operation, part: str) 
             query = f"{place[0]} + 64 * {part_block(layout, split, number, part)}"
             where = core.arguments.copied_at(target, query, place[1], place[2])
             core.writer.line(f"attn::tma_add({map_}, shared + {offset} + {buffer.bytes} * {part}, {column}, {where});")
+
+
+def stage_rows(core: Core, name: str, columns: int, address: str) -> None:
+    """Writes sums [64, columns] in f32 to shared memory, in panels of 32 columns.
+
+    Two pairs of columns change places in odd rows, so that rows do not share banks.
+    """
+    with core.scope(""):
+        core.writer.line(
+            "const unsigned own = attn::opaque(threadIdx.x) % 128; // keeps what follows out of registers until here",
+            "const unsigned own_row = own / 32 * 16 + own % 32 / 4;",
+            "const bool odd_row = own_row & 1;",
+            "const uint32_t add_chunk = ((odd_row ? 4 : 0) ^ own % 4 / 2 ^ own_row & 7) * 16;",
+            f"const uint32_t to = {address} + own_row * 128 + own % 2 * 8;",
+        )
+        with core.unrolled("c", columns // 16), core.unrolled("h", 2):
+            core.writer.line(
+                "const int first = 4 * (4 * (c / 2) + c % 2) + 2 * h, second = first + 8;",
+                "const uint32_t at = to + c / 2 * 8192 + h * 1024, chunk = c % 2 * 32;",
+                f"attn::store_shared2(at + (add_chunk ^ chunk), odd_row ? {name}[second] : {name}[first], "
+                f"odd_row ? {name}[second + 1] : {name}[first + 1]);",
+                f"attn::store_shared2(at + (add_chunk ^ chunk ^ 64), odd_row ? {name}[first] : {name}[second], "
+                f"odd_row ? {name}[first + 1] : {name}[second + 1]);",
+            )
 
 
 def turn_tensor(kernel: PairsKernel) -> ir.Value:

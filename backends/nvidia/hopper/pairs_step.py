@@ -4,6 +4,7 @@ from attn_mlir.backends.gpu.origins import for_op
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.dropout import print_seeds
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, as_int, key_count, ops_of
+from attn_mlir.backends.nvidia.hopper.pairs_key_sums import FREE_WEIGHTS
 from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, head_columns, split_rows
 from attn_mlir.backends.nvidia.hopper.pairs_loop import PARITY, STAGE, RolePrinter, staged_values, step_limit
 from attn_mlir.backends.nvidia.hopper.pairs_map import PairMap, WeightRegisters, body_of, column_values, early_value
@@ -27,7 +28,8 @@ class Consumers(RolePrinter):
         self.packed: dict[ir.Value, WeightRegisters] = {}
         self.sums = QuerySums(core, kernel, layout, element)
         self.tiles = WindowSums(core, kernel, layout)
-        self.placed = () if layout.adders else ("tile.accumulate",)
+        self.placed = () if layout.adders or layout.key_sums else ("tile.accumulate",)
+        self._held: dict[ir.Value, str] = {}
 
     # ---- carried tiles
 
@@ -66,6 +68,29 @@ class Consumers(RolePrinter):
         for op in self.kernel.fills:
             columns = ir.RankedTensorType(op.results[0].type).shape[1]
             core.tiles[op.results[0]] = core.fragment("sum", columns, "f32", core.value(op.operands[0]))
+
+    def end(self) -> None:
+        """Waits until nothing of the weights is read any more: as often as the warpgroup of sums over keys has told that it is not."""
+        for copy in range(2):
+            self.core.writer.line(f"attn::named_sync({FREE_WEIGHTS + copy * self.layout.warpgroups} + warpgroup, 256);")
+
+    def hold_keys(self) -> None:
+        """Reads keys and values, where products take them from registers: shared memory is what such products wait for."""
+        if not self.layout.key_sums:
+            return
+        core = self.core
+        for memory, buffer in self.layout.keys.items():
+            depth = round_up(buffer.columns, DEPTH)
+            name = self._held[memory] = core.names.fresh("held")
+            core.writer.line(f"uint32_t {name}[{depth // 4}];")
+            with core.unrolled("k", depth // DEPTH):
+                core.writer.line(
+                    "uint32_t four[4];",
+                    "const uint32_t place = (row / 16 * 16 + lane % 16) * 128 + lane / 16 * 16;",
+                    f"attn::load_matrices(shared + {buffer.offset} + attn::swizzle_128(place + 32 * k), four);",
+                )
+                with core.unrolled("i", 4):
+                    core.writer.line(f"{name}[4 * k + i] = four[i];")
 
     # ---- one step
 
@@ -129,11 +154,11 @@ class Consumers(RolePrinter):
             raise UnsupportedError("hopper: weights of pairs come from products of keys and queries")
         key, query = (self._memory[value] for value in op.operands)
         self._wait(query)
-        keys = self.layout.keys[key]
-        a = SharedOperand(f"shared + {keys.offset} + {64 * 128} * warpgroup", keys.rows * 128)
+        keys, held = self.layout.keys[key], self._held.get(key)
+        a = held or SharedOperand(f"shared + {keys.offset} + {64 * 128} * warpgroup", keys.rows * 128)
         fragment = core.fragment("product", queries)
         core.tiles[op.results[0]] = fragment
-        core.uses("", queries, "shared", self.element)
+        core.uses("", queries, "registers" if held else "shared", self.element)
         core.writer.line("attn::wgmma_begin();")
         depth = round_up(keys.columns, DEPTH)
         core.writer.all(product(fragment.name, queries, depth, a, self._query_operand(query, False), self.element, clear=True))
@@ -177,10 +202,11 @@ class Consumers(RolePrinter):
         """Sums over queries and over keys; the first sum over queries runs while weights go to shared memory."""
         core, layout = self.core, self.layout
         sums, adds = ops_of(block, "tile.dot_add"), ops_of(block, "tile.accumulate")
-        groups = [sums[:1], adds, sums[1:]] if adds else [sums]
+        own = adds if not layout.key_sums else []
+        groups = [sums[:1], own, sums[1:]] if adds else [sums]
         last = {self._memory[op.operands[2]]: n for n, group in enumerate(groups) for op in group if op.name == "tile.dot_add"}
         for number, group in enumerate(groups):
-            if group and number == 1 and adds:
+            if number == 1 and adds:
                 self.sums.clear_missing_keys([self.packed[value] for value in dict.fromkeys(op.operands[0] for op in adds)])
                 self.tiles.clear(block, STAGE)
                 self.sums.exchange(adds, self.packed)
@@ -206,8 +232,9 @@ class Consumers(RolePrinter):
                 for memory in done:
                     self._release(pipes[memory])
                 released.update(done)
-            core.writer.line(f"attn::wgmma_wait<{after[1]}>();")
-            self.sums.add(adds, limit)
+            if own:
+                core.writer.line(f"attn::wgmma_wait<{after[1]}>();")
+                self.sums.add(adds, limit)
         core.writer.line("attn::wgmma_wait<0>();")
         for fill in self.kernel.fills:
             tile = core.tiles[fill.results[0]]

@@ -3,10 +3,11 @@
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_bands import BandSums
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, key_count
+from attn_mlir.backends.nvidia.hopper.pairs_key_sums import FULL_WEIGHTS, free_weights
 from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, SharedBuffer, WarpgroupSplit, head_columns, is_transposed
 from attn_mlir.backends.nvidia.hopper.pairs_loop import STEP
 from attn_mlir.backends.nvidia.hopper.pairs_map import WeightRegisters, body_of
-from attn_mlir.backends.nvidia.hopper.pairs_reduction import ADDED, add_staged, added_barrier, part_block, split_of
+from attn_mlir.backends.nvidia.hopper.pairs_reduction import ADDED, add_staged, added_barrier, part_block, stage_rows
 from attn_mlir.backends.nvidia.hopper.pairs_uses import add_element
 from attn_mlir.backends.nvidia.hopper.tiles import RegTile
 from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product
@@ -34,7 +35,7 @@ class QuerySums:
                 core.writer.line(f"if (row + 8 * h >= {count}) {tile.name}[2 * c + h] = 0;")
 
     def exchange(self, adds: list[ir.Operation], packed: dict[ir.Value, WeightRegisters]) -> None:
-        """Writes weights to shared memory as rows of keys, and waits for all warpgroups."""
+        """Writes weights to shared memory as rows of keys, and waits for all warpgroups, or tells the one that makes sums over keys."""
         core, layout = self.core, self.layout
         writer, keys = core.writer, self.kernel.keys
         copies = layout.exchange[0].copies
@@ -51,6 +52,8 @@ class QuerySums:
             name = core.names.fresh("exchange")
             writer.line(f"const uint32_t {name} = {address};")
             self._exchanged[value] = name
+            if layout.key_sums:
+                writer.line(f"attn::named_sync({free_weights('warpgroup')}, 256);")
             with core.unrolled("k", self.kernel.queries // 16):
                 registers = ", ".join(f"{tile.name}[4 * k + {i}]" for i in range(4))
                 if transposed:  # rows of queries, each warpgroup its keys
@@ -62,6 +65,9 @@ class QuerySums:
                     writer.line(f"attn::store_matrices({name} + {place}, {registers});")
         # wgmma reads dS^T and P^T of all warpgroups from here.
         writer.line("attn::fence_proxy_async();")
+        if layout.key_sums:
+            writer.line(f"attn::named_arrive({FULL_WEIGHTS}, {consumers + 128});")
+            return
         self.free_staging()
         writer.line(f"attn::named_sync(1, {consumers});")
 
@@ -71,7 +77,7 @@ class QuerySums:
         self._parts = {}
         for op in adds:
             weights, tile, target = list(op.operands)[:3]
-            split = self._split(target)
+            split = self.layout.split(target)
             first = target not in self._parts
             if first:
                 if split.transposed and free is not None:
@@ -98,9 +104,6 @@ class QuerySums:
                 offset = "" if split.by_rows else f" + {self._column_bytes(split)} * warpgroup"
                 b = SharedOperand(f"shared + {buffer.offset}{offset}", buffer.rows * 128, True)
                 core.writer.all(product(fragment.name, split.columns, keys, a, b, self.element, clear=first))
-
-    def _split(self, target: ir.Value) -> WarpgroupSplit:
-        return split_of(self.layout, target)
 
     def _column_bytes(self, split: WarpgroupSplit) -> int:
         """From the first column of a warpgroup to that of the next one."""
@@ -140,32 +143,15 @@ class QuerySums:
                 self.core.writer.line("attn::bulk_commit();")
 
     def _stage(self, op: ir.Operation) -> None:
-        """Writes sums to shared memory; two pairs of columns change places in odd rows, so that rows do not share banks."""
+        """Writes sums to shared memory."""
         core, target = self.core, op.operands[2]
-        buffer, split = self.layout.adds[target], self._split(target)
+        buffer, split = self.layout.adds[target], self.layout.split(target)
         if split.transposed:
             self._stage_transposed(self._parts[target][0], buffer)
             return
         for number, fragment in enumerate(self._parts[target]):
-            name = fragment.name
-            with core.scope(""):
-                offset = buffer.offset + number * split.columns * 256
-                core.writer.line(
-                    "const unsigned own = attn::opaque(threadIdx.x) % 128; // keeps what follows out of registers until here",
-                    "const unsigned own_row = own / 32 * 16 + own % 32 / 4;",
-                    "const bool odd_row = own_row & 1;",
-                    "const uint32_t add_chunk = ((odd_row ? 4 : 0) ^ own % 4 / 2 ^ own_row & 7) * 16;",
-                    f"const uint32_t to = shared + {offset} + {buffer.bytes} * warpgroup + own_row * 128 + own % 2 * 8;",
-                )
-                with core.unrolled("c", split.columns // 16), core.unrolled("h", 2):
-                    core.writer.line(
-                        "const int first = 4 * (4 * (c / 2) + c % 2) + 2 * h, second = first + 8;",
-                        "const uint32_t at = to + c / 2 * 8192 + h * 1024, chunk = c % 2 * 32;",
-                        f"attn::store_shared2(at + (add_chunk ^ chunk), odd_row ? {name}[second] : {name}[first], "
-                        f"odd_row ? {name}[second + 1] : {name}[first + 1]);",
-                        f"attn::store_shared2(at + (add_chunk ^ chunk ^ 64), odd_row ? {name}[first] : {name}[second], "
-                        f"odd_row ? {name}[first + 1] : {name}[second + 1]);",
-                    )
+            offset = buffer.offset + number * split.columns * 256
+            stage_rows(core, fragment.name, split.columns, f"shared + {offset} + {buffer.bytes} * warpgroup")
 
     def _stage_transposed(self, fragment: RegTile, buffer: SharedBuffer) -> None:
         """The same for [columns, queries]: a warp's 32 elements, 8 columns of 4 queries two rows apart, are in 32 banks."""
@@ -184,7 +170,7 @@ class QuerySums:
     def _add_directly(self, op: ir.Operation, limit: str | None) -> None:
         core = self.core
         _, _, target, slot, batch, head, row, _ = list(op.operands)
-        split, columns = self._split(target), head_columns(target)
+        split, columns = self.layout.split(target), head_columns(target)
         if split.transposed:
             raise UnsupportedError(f"hopper: sums over keys of blocks of {self.kernel.queries} queries leave through TMA")
         place = [core.value(value) for value in (slot, batch, head)]

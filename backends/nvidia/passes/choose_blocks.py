@@ -23,7 +23,7 @@ class NvidiaChooseBlocks(Pass):
     What a function has in `tile.choices` comes first, then what `nvidia.tuned` of the module has for it, then the best untuned schedule.
     An `attn.chunk` gets chunks of `block_q` positions; where its key channels have decays in a form that the emitter "hopper" knows, the
     function gets `tile.decay_channels` (see `attn-tile`). `arch` and `emitter`, where given, come first in the choices of all functions.
-    `transpose=false`: no blocks whose sums over keys are made transposed.
+    `transpose=false`: no blocks whose sums over keys the Hopper emitter makes in a way of its own: transposed, or by a warpgroup.
     """
 
     name = "nvidia-choose-blocks"
@@ -78,9 +78,10 @@ def _is_prepared(op: ir.Operation, choices: Fields) -> bool:
 
 
 def _may_transpose(choices: Fields) -> bool:
-    """Whether the emitter "hopper" makes kernels of pairs, and adds sums over keys as they come."""
+    """Whether the emitter "hopper" makes kernels of pairs, and sums over keys are made and added in the way that it chooses."""
     hopper = choices.get("arch", "sm_90a") == "sm_90a" and choices.get("emitter", "hopper") == "hopper"
-    return hopper and not choices.get("deterministic")
+    own = choices.get("key_sums", "warpgroup") == "warpgroup" and not choices.get("adders")
+    return hopper and own and not choices.get("deterministic")
 
 
 def _set_chunk(op: ir.Operation, size: int, name: str) -> bool:

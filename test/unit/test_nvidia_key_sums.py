@@ -1,0 +1,93 @@
+"""Backward passes on Hopper whose sums over keys (dQ) a warpgroup of its own makes: when, how, and that they are right."""
+
+import re
+
+import pytest
+import torch
+
+import attn_mlir
+from attn_mlir import masks
+from attn_mlir.backends.gpu.emitters import SLOW
+from machine_code import compiled
+from test_nvidia_pairs import NVCC, kernels
+
+_NAMES = ("derivatives/softmax", "causal-softmax")
+
+
+@pytest.mark.parametrize("name", _NAMES)
+@pytest.mark.parametrize("element", ["f16", "bf16"])
+def test_roles(name: str, element: str) -> None:
+    """Two warpgroups hand over dS; the third one multiplies it with keys and adds dQ; the fourth one loads."""
+    ((schedule, code),) = kernels(name, element=element)
+    assert schedule["key_sums"] == "warpgroup" and not schedule["adders"] and code.threads == 512
+    own, rest = code.source.split("if (warpgroup == 2)")[1].split("if (warpgroup == 3)")
+    loads, consumers = rest.split("attn::more_registers<200>();")
+    assert "attn::fewer_registers<88>();" in own and "attn::fewer_registers<24>();" in loads
+    assert "attn::tma_add(" in own and "attn::tma_add(" not in consumers + loads
+    assert "attn::exp2f(" not in own and "wgmma_m64n64k16_ss" in own and not re.search("wgmma_m64n64k16_ss", consumers)
+    # No consumer waits for the other one: they meet the warpgroup that multiplies, each at barriers of its own.
+    assert "named_sync(1, 256)" not in consumers and consumers.count("named_arrive(10 + step % 2, 384)") == own.count("10 + step % 2, 384")
+
+
+@pytest.mark.parametrize("name", _NAMES)
+@NVCC
+def test_machine_code(name: str) -> None:
+    """Products overlap, nothing spills."""
+    ((_, code),) = kernels(name)
+    binary = compiled(code)
+    assert binary.spills == 0 and not [text for text in binary.warnings if "C75" in text]
+
+
+@pytest.mark.parametrize(
+    ("head", "choices", "why"),
+    [
+        (128, "", ""),
+        (64, "{deterministic = 1 : i64}", ""),
+        (64, "{adders = 1 : i64}", ""),
+        (64, "{block_q = 128 : i64, block_kv = 128 : i64}", ""),
+        (
+            128,
+            '{key_sums = "warpgroup", block_q = 128 : i64, block_kv = 64 : i64}',
+            "heads of at most 64 columns|registers",
+        ),
+        (
+            64,
+            '{key_sums = "warpgroup", block_q = 128 : i64, block_kv = 128 : i64}',
+            "blocks of 128 keys and 64 queries",
+        ),
+        (64, '{key_sums = "warpgroup", block_q = 128 : i64, block_kv = 64 : i64, deterministic = 1 : i64}', "in no fixed order"),
+    ],
+)
+def test_others(head: int, choices: str, why: str) -> None:
+    """Other kernels stay; where it is asked for and cannot be, another emitter makes the kernel, and the schedule says why."""
+    ((schedule, code),) = kernels("causal-softmax", head, choices=choices)
+    if why:
+        assert schedule["emitter"] != "hopper" and re.search(why, str(schedule[SLOW]))
+    else:
+        assert "key_sums" not in schedule and code.threads == 384
+
+
+@pytest.mark.parametrize(
+    ("lengths", "mask"),
+    [((1, 1), "full"), ((17, 127), "causal"), ((130, 200), "full"), ((300, 77), "bottom_right"), ((257, 257), "causal")],
+)
+def test_numbers(lengths: tuple[int, int], mask: str) -> None:
+    """Gradients of q, k and v against float64, keys shared by two heads; queries without a key have none."""
+    torch.manual_seed(sum(lengths))
+    queries, keys = lengths
+    shapes = (2, 4, queries), (2, 2, keys), (2, 2, keys), (2, 4, queries)
+    q, k, v, do = (torch.randn(*shape, 64).half() for shape in shapes)
+    given = [x.clone().requires_grad_() for x in (q, k, v)]
+    mod = {"full": None, "causal": masks.causal(), "bottom_right": masks.causal("bottom_right")}[mask]
+    o = attn_mlir.attention(*given, mask_mod=mod, device="cuda-emulated")
+    got = torch.autograd.grad(o, given, do)
+    wide = [x.double().requires_grad_() for x in (q, k, v)]
+    scores = wide[0] @ wide[1].repeat_interleave(2, 1).mT / 8
+    if mod is not None:
+        last = torch.arange(queries)[:, None] + (keys - queries if mask == "bottom_right" else 0)
+        scores = scores.masked_fill(torch.arange(keys) > last, float("-inf"))
+    weights = torch.nan_to_num(scores.softmax(-1))
+    right = torch.autograd.grad(weights @ wide[2].repeat_interleave(2, 1), wide, do.double())
+    for mine, other in zip(got, right, strict=True):
+        other = torch.nan_to_num(other)
+        assert float((mine.double() - other).norm()) <= 2e-3 * float(other.norm()) + 1e-4
