@@ -163,7 +163,8 @@ class _Kernel:
             blocks.kept = read(kept, [place]) if lists.names_keys else None
             return blocks.build(row, count, inside, masked)
 
-        return listing_queries(lists, back, span, self._queries, keys.of_queries.length, limits, carried=carried, body=body)
+        length = keys.of_queries.length
+        return listing_queries(lists, back, span, self._queries, length, limits, carried=carried, body=body, whole=self._whole)
 
     def _loop(self, blocks: PairBlocks, keys: KeyBlock, segment: Segment, carried: list[ir.Value]) -> list[ir.Value]:
         size = constant_index(self._queries)

@@ -16,6 +16,7 @@ from attn_mlir.api.eight_bit import refuse_derivatives, refuse_eight_bit
 from attn_mlir.api.extra_qk import extra_pairs, with_dims
 from attn_mlir.api.given_masks import check_sizes, is_block_mask, sizes_of, with_function
 from attn_mlir.api.inputs import check_device, check_inputs
+from attn_mlir.api.key_gradients import attention_listed_with_gradients
 from attn_mlir.api.key_pages import PAGE_ROWS, attention_in_pages
 from attn_mlir.api.options import Options
 from attn_mlir.backends import backend_for
@@ -51,8 +52,7 @@ def attention_listed(
         pages = _in_pages(qkv, options._replace(functions=functions), dropout, extra, (index, form, problem))
         if pages is not None:
             return pages[0]
-        functions = (*functions[:4], mask_of(index, sizes, form, functions[4]), functions[5])
-        return attend(qkv, options._replace(functions=functions), dropout, extra, problem=problem)[0]
+        return attend(qkv, _as_table(options, functions, (index, form, problem)), dropout, extra, problem=problem)[0]
     if extra:
         refuse_eight_bit(qkv, "extra_qk")
     pairs = extra_pairs(extra, qkv[0], problem, layout)
@@ -92,7 +92,20 @@ def _in_pages(
     if form.listed % PAGE_ROWS and options.target(problem) != _SINGLE:
         return None
     check_numbers(index, -(-problem.sizes["Skv"] // form.listed), form.listed)
-    return attention_in_pages(qkv, options, index, form, problem)
+    made = attention_in_pages(qkv, options, index, form, problem)
+    if made is not None or not torch.is_grad_enabled():
+        return made
+
+    def dense() -> Any:
+        return dispatch(_as_table(options, options.functions, lists).call(problem, qkv, dropout))
+
+    return attention_listed_with_gradients(qkv, options, dropout, lists, dense)
+
+
+def _as_table(options: Options, functions: tuple[Any, ...], lists: tuple[torch.Tensor, ListForm, Problem]) -> Options:
+    """The same with a mask that reads a table of the lists."""
+    index, form, problem = lists
+    return options._replace(functions=(*functions[:4], mask_of(index, problem.sizes, form, functions[4]), functions[5]))
 
 
 def _reads_pages(target: str, index: torch.Tensor) -> bool:

@@ -5,7 +5,7 @@ Short blocks of queries are what decoding is: heads of a group are rows, and a s
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +23,10 @@ from attn_mlir.frontend.given import PAGES, SEQUENCES
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
 from attn_mlir.performance import told
-from attn_mlir.runtime.call import Problem
-from attn_mlir.runtime.dispatch import dispatch, needing_gradient
+from attn_mlir.runtime.call import Call, Problem
+from attn_mlir.runtime.dispatch import dispatch, needing_gradient, program_on
 from attn_mlir.runtime.key_lists import ListForm
-from attn_mlir.runtime.orders import heads_first, input_order, output_order
+from attn_mlir.runtime.orders import heads_first, in_order, input_order, output_order
 from attn_mlir.runtime.varlen import largest
 
 PAGE_ROWS = 16
@@ -67,6 +67,34 @@ class _Sequences:
         return self.group // self.fold // self.key_heads
 
 
+@dataclass(frozen=True)
+class PagedCall:
+    """A call on packed sequences of queries with pages of keys, and how its results become those of the whole."""
+
+    call: Call
+    most: tuple[int, int]
+    """Rows and keys of the longest sequence."""
+    made: _Sequences
+    order: str
+    """Of o."""
+
+    def results(self, found: Sequence[Tensor]) -> list[Tensor]:
+        """o and values of rows, [B, Hq, Sq], of those of sequences; what else has the shape of o stays [B, Hq, Sq, D]."""
+        weights = self.call.entry.traced.weights
+        return [_back(x.squeeze(0), self.made, self.order if number < weights else "bhsd") for number, x in enumerate(found)]
+
+    def saved(self, wrt: str) -> list[Tensor]:
+        """The results of a forward pass that keeps what its backward reads; `wrt` names arguments that need a gradient, "": all."""
+        call = self.call
+        program = program_on(call)
+        q, k, v, *captures = call.heads_first()
+        with largest(*self.most):
+            program.check(captures, program.sizes(q, k, v), q.device)
+            order = output_order(call.layout)
+            made = program.derivative(q.device.type, "fwd", wrt).run([q, k, v, *captures], order)
+        return self.results([in_order(x, order) if x.dim() == 4 else x for x in made])
+
+
 def attention_in_pages(
     qkv: tuple[Tensor, Tensor, Tensor], options: Options, index: Tensor, form: ListForm, problem: Problem
 ) -> tuple[Any] | None:
@@ -75,14 +103,27 @@ def attention_in_pages(
     They do without gradients, for blocks of a multiple of 16 keys, and rows that look at nothing but their scores; for other blocks where
     single queries have lists and a device copies single rows.
     """
+    if not index.numel() or problem.is_empty or needing_gradient(qkv):
+        return None
+    found = paged_call(qkv, options, index, form, problem)
+    if found is None or needing_gradient(found.call.values):
+        return None
+    with largest(*found.most):
+        return (options.named(found.results(dispatch(found.call)), found.call.entry),)
+
+
+def paged_call(
+    qkv: tuple[Tensor, Tensor, Tensor], options: Options, index: Tensor, form: ListForm, problem: Problem
+) -> PagedCall | None:
+    """The call of kernels that read these lists as pages; None where there are none."""
     small = form.listed % PAGE_ROWS != 0
-    if not index.numel() or problem.is_empty or needing_gradient(qkv) or (small and min(form.queries, problem.sizes["Sq"]) > 1):
+    if small and min(form.queries, problem.sizes["Sq"]) > 1:
         return None
     sizes, order = problem.sizes, input_order(problem.layout)
     q, k, v = (heads_first(x, order) for x in qkv)
     blocks = -(-sizes["Skv"] // form.listed)
     limits = _limits(options.functions[4], sizes, form, index.device)
-    ordered = _sorted(index, blocks)
+    ordered = sorted_lists(index, blocks)
     used = _keys_below(ordered, form.listed, sizes["Skv"] if limits is None else limits["last"])
     table, single = ordered.clamp(max=blocks - 1), min(form.queries, sizes["Sq"]) == 1
     missing = blocks * form.listed - sizes["Skv"]
@@ -111,11 +152,9 @@ def attention_in_pages(
     sequences = {name: places.get(name, pages.get(name)) for name in (*SEQUENCES, PAGES)}
     call = asked.call(problem_of(packed, k_pages, v_pages, True), (packed.unsqueeze(0), k_pages, v_pages), NONE, sequences)
     text = call.entry.traced.text
-    if needing_gradient(call.values) or not _looks_at_scores_alone(text) or (small and not _gathers(text, options.target(problem))):
+    if not _looks_at_scores_alone(text) or (small and not _gathers(text, options.target(problem))):
         return None
-    with largest(*most):
-        results = [_back(each.squeeze(0), made, output_order(problem.layout)) for each in dispatch(call)]
-    return (options.named(results, call.entry),)
+    return PagedCall(call, most, made, output_order(problem.layout))
 
 
 def _fold(rows: int, group: int) -> int:
@@ -133,7 +172,7 @@ def _dense(x: Tensor) -> Tensor:
     return x.view(torch.int64).contiguous().view(x.dtype)
 
 
-def _sorted(index: Tensor, blocks: int) -> Tensor:
+def sorted_lists(index: Tensor, blocks: int) -> Tensor:
     """The lists in order without gaps; what is left is `blocks`, which is none."""
     ordered = index.sort(-1).values
     absent = ordered < 0

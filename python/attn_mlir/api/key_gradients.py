@@ -1,0 +1,111 @@
+"""Gradients of key lists on GPUs: the forward pass reads listed blocks as pages, the backward kernels follow the inverse of the lists.
+
+The inverse is made on the GPU by operations of torch, which wait for nothing: for each tile of keys the blocks of queries that list it, in
+their order. A block that is listed twice is there once.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from attn_mlir import driver
+from attn_mlir.api.dropout import Dropout
+from attn_mlir.api.key_pages import paged_call, sorted_lists
+from attn_mlir.api.options import Options
+from attn_mlir.errors import CompileError, UnsupportedError
+from attn_mlir.frontend.given import LISTS
+from attn_mlir.runtime.call import Problem
+from attn_mlir.runtime.dispatch import gradient_task
+from attn_mlir.runtime.key_lists import ListForm
+from attn_mlir.runtime.listed import forward_listed
+from attn_mlir.runtime.programs import Program
+from attn_mlir.runtime.task import Task
+
+TILES = (128, 64)
+"""Keys of a tile, which a program of a backward kernel has: the first that divides a listed block and that a device has kernels for."""
+FEWEST_QUERIES = 16
+"""Queries of a block are a multiple of so many."""
+MOST_ENTRIES = (1 << 24) - (1 << 12)
+"""Loops of kernels for GPUs count so far."""
+Tensor = torch.Tensor
+_BACKWARD: dict[tuple[str, str, str, bool], int] = {}
+"""How many results of a forward pass a backward takes, -1 where a device has no kernels for it: by program, device and what needs a gradient."""
+
+
+def attention_listed_with_gradients(
+    qkv: tuple[Tensor, Tensor, Tensor], options: Options, dropout: Dropout, lists: tuple[Tensor, ListForm, Problem], dense: Callable[[], Any]
+) -> tuple[Any] | None:
+    """What `attention` returns with these lists where something needs a gradient, as the only element; None where a table has to do.
+
+    Blocks have a multiple of 64 keys and of 16 queries, and the row looks at nothing but its scores. `dense` computes the results by a
+    table, for second derivatives.
+    """
+    index, form, problem = lists
+    if not 0 < index.numel() <= MOST_ENTRIES or problem.is_empty or form.queries % FEWEST_QUERIES:
+        return None
+    for tile in TILES:
+        if form.listed % tile == 0:
+            made = _attended(qkv, options, dropout, (index, dataclasses.replace(form, tile=tile), problem), dense)
+            if made is not None:
+                return made
+    return None
+
+
+def _attended(
+    qkv: tuple[Tensor, Tensor, Tensor], options: Options, dropout: Dropout, lists: tuple[Tensor, ListForm, Problem], dense: Callable[[], Any]
+) -> tuple[Any] | None:
+    index, form, problem = lists
+    of_lists = dataclasses.replace(problem, inputs=dataclasses.replace(problem.inputs, lists=form.sizes))
+    call = options.call(of_lists, qkv, dropout, dict.fromkeys(LISTS))
+    task, _ = gradient_task(call)
+    results = _results_of(task, index.device.type) if task.wrt else -1
+    if results < 0:
+        return None
+    with torch.no_grad():
+        paged = paged_call(qkv, options, index, form, problem)
+        if paged is None:
+            return None
+        call = call._replace(values=(*qkv, *inverse_of(index, form, problem.sizes["Skv"]), *call.values[3 + len(LISTS) :]))
+        saved = paged.saved(_of_pages(task.wrt))
+    if len(saved) != results:
+        return None
+    task, captures = gradient_task(call)
+    return (options.named(forward_listed(task, saved, dense, (*qkv, *captures)), call.entry),)
+
+
+def _of_pages(wrt: str) -> str:
+    """What the program of pages names for it: its captures have other numbers, so that all of them stand for one."""
+    return "" if "arg" in wrt else wrt
+
+
+def _results_of(task: Task, device: str) -> int:
+    """See `_BACKWARD`."""
+    program: Program = task.program
+    device, deterministic = program.device or device, program.deterministic or torch.are_deterministic_algorithms_enabled()
+    key = (program.name, device, task.wrt, deterministic)
+    if key not in _BACKWARD:
+        try:
+            made: Any = driver.compile_derivative(program.text, device, "bwd", task.wrt.split("+"), deterministic)
+            known = 3 + len(program.names) + program.made
+            _BACKWARD[key] = -1 if getattr(made, "slow", {}) else len(made.host.arguments) - known
+        except (CompileError, UnsupportedError):
+            _BACKWARD[key] = -1
+    return _BACKWARD[key]
+
+
+def inverse_of(index: Tensor, form: ListForm, kv_len: int) -> Sequence[Tensor]:
+    """The tensors of `frontend.given.LISTS` of which kernels of pairs read the inverse; of the lists they read nothing."""
+    blocks, (batch, heads, _, count) = -(-kv_len // form.listed), index.shape
+    entries, places = sorted_lists(index, blocks).flatten(2).sort(dim=-1, stable=True)
+    back = (places // max(1, count)).to(torch.int32).flatten()
+    numbers = torch.arange(blocks + 1, device=index.device, dtype=entries.dtype).expand(batch, heads, -1).contiguous()
+    begins = torch.searchsorted(entries, numbers)
+    begins += torch.arange(batch * heads, device=index.device).view(batch, heads, 1) * entries.shape[-1]
+    own = torch.arange(-(-kv_len // form.tile), device=index.device) * form.tile // form.listed
+    ranges = torch.stack([begins[..., own], begins[..., own + 1]], -1)
+    return back, ranges, back, back, ranges
+
+
+__all__ = ["attention_listed_with_gradients", "inverse_of"]
