@@ -126,9 +126,10 @@ def add_staged(core: Core, layout: BackwardLayout, op: ir.Operation, part: str) 
     map_ = core.arguments.descriptor(target, ADDED_COLUMNS, buffer.rows)
     for number in range(split.blocks):
         for panel in range(split.columns // ADDED_COLUMNS):
-            offset = buffer.offset + number * split.columns * 256 + panel * buffer.rows * 4 * ADDED_COLUMNS
-            column = f"{ADDED_COLUMNS * panel}" + ("" if split.by_rows else f" + {split.columns} * {part}")
-            query = f"{place[0]} + 64 * {part_block(layout, split, number, part)}"
+            offset = buffer.offset + number * split.columns * 4 * buffer.rows + panel * buffer.rows * 4 * ADDED_COLUMNS
+            first = ADDED_COLUMNS * panel + (split.columns * layout.warpgroups * number if split.transposed else 0)
+            column = f"{first}" + ("" if split.by_rows else f" + {split.columns} * {part}")
+            query = f"{place[0]} + 64 * {0 if split.transposed else part_block(layout, split, number, part)}"
             where = core.arguments.copied_at(target, query, place[1], place[2])
             core.writer.line(f"attn::tma_add({map_}, shared + {offset} + {buffer.bytes} * {part}, {column}, {where});")
 

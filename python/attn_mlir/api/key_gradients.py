@@ -12,67 +12,93 @@ import torch
 
 from attn_mlir import driver
 from attn_mlir.api.dropout import Dropout
-from attn_mlir.api.key_pages import paged_call, sorted_lists
+from attn_mlir.api.inputs import check_inputs
+from attn_mlir.api.key_pages import paged_call
 from attn_mlir.api.options import Options
 from attn_mlir.errors import CompileError, UnsupportedError
 from attn_mlir.frontend.given import LISTS
 from attn_mlir.runtime.call import Problem
 from attn_mlir.runtime.dispatch import gradient_task
-from attn_mlir.runtime.key_lists import ListForm
+from attn_mlir.runtime.key_lists import ListForm, fold, unfold
 from attn_mlir.runtime.listed import forward_listed
+from attn_mlir.runtime.orders import all_heads_first, all_in_order, input_order, output_order
 from attn_mlir.runtime.programs import Program
 from attn_mlir.runtime.task import Task
 
 TILES = (128, 64)
 """Keys of a tile, which a program of a backward kernel has: the first that divides a listed block and that a device has kernels for."""
+FEW_QUERIES = 32
+"""Blocks of queries that are no multiple of so many are better off with the smaller tile: more registers are left."""
 FEWEST_QUERIES = 16
 """Queries of a block are a multiple of so many."""
 MOST_ENTRIES = (1 << 24) - (1 << 12)
 """Loops of kernels for GPUs count so far."""
 Tensor = torch.Tensor
+Lists = tuple[Tensor, ListForm, Problem]
 _BACKWARD: dict[tuple[str, str, str, bool], int] = {}
 """How many results of a forward pass a backward takes, -1 where a device has no kernels for it: by program, device and what needs a gradient."""
 
 
 def attention_listed_with_gradients(
-    qkv: tuple[Tensor, Tensor, Tensor], options: Options, dropout: Dropout, lists: tuple[Tensor, ListForm, Problem], dense: Callable[[], Any]
+    qkv: tuple[Tensor, Tensor, Tensor], options: Options, dropout: Dropout, lists: Lists, group: int, dense: Callable[..., Any]
 ) -> tuple[Any] | None:
     """What `attention` returns with these lists where something needs a gradient, as the only element; None where a table has to do.
 
-    Blocks have a multiple of 64 keys and of 16 queries, and the row looks at nothing but its scores. `dense` computes the results by a
-    table, for second derivatives.
+    Blocks have a multiple of 64 keys and of 16 queries, those of the `group` heads that become rows counted, and the row looks at nothing
+    but its scores. `dense` computes the results of other q, k and v by a table, for second derivatives.
     """
     index, form, problem = lists
-    if not 0 < index.numel() <= MOST_ENTRIES or problem.is_empty or form.queries % FEWEST_QUERIES:
+    if not 0 < index.numel() <= MOST_ENTRIES or problem.is_empty or form.queries * group % FEWEST_QUERIES:
         return None
-    for tile in TILES:
+    for tile in TILES if form.queries * group % FEW_QUERIES == 0 else TILES[::-1]:
         if form.listed % tile == 0:
-            made = _attended(qkv, options, dropout, (index, dataclasses.replace(form, tile=tile), problem), dense)
+            made = _attended(qkv, options, dropout, (index, dataclasses.replace(form, tile=tile), problem), group, dense)
             if made is not None:
                 return made
     return None
 
 
 def _attended(
-    qkv: tuple[Tensor, Tensor, Tensor], options: Options, dropout: Dropout, lists: tuple[Tensor, ListForm, Problem], dense: Callable[[], Any]
+    qkv: tuple[Tensor, Tensor, Tensor], options: Options, dropout: Dropout, lists: Lists, group: int, dense: Callable[..., Any]
 ) -> tuple[Any] | None:
     index, form, problem = lists
-    of_lists = dataclasses.replace(problem, inputs=dataclasses.replace(problem.inputs, lists=form.sizes))
-    call = options.call(of_lists, qkv, dropout, dict.fromkeys(LISTS))
+    folded, of_lists, order = qkv, problem, output_order(problem.layout)
+    if group > 1:
+        q, k, v = all_heads_first(qkv, input_order(problem.layout), 3)
+        folded = fold(q, group), k, v
+        of_lists = check_inputs(*folded, "bhsd")
+    sizes = form.queries * group, *form.sizes[1:]
+    of_lists = dataclasses.replace(of_lists, inputs=dataclasses.replace(of_lists.inputs, lists=sizes, group=group))
+    call = options.call(of_lists, folded, dropout, dict.fromkeys(LISTS))
     task, _ = gradient_task(call)
     results = _results_of(task, index.device.type) if task.wrt else -1
     if results < 0:
         return None
     with torch.no_grad():
-        paged = paged_call(qkv, options, index, form, problem)
+        paged = paged_call(qkv, options, index, form, problem, decoded=False)
         if paged is None:
             return None
-        call = call._replace(values=(*qkv, *inverse_of(index, form, problem.sizes["Skv"]), *call.values[3 + len(LISTS) :]))
-        saved = paged.saved(_of_pages(task.wrt))
-    if len(saved) != results:
-        return None
-    task, captures = gradient_task(call)
-    return (options.named(forward_listed(task, saved, dense, (*qkv, *captures)), call.entry),)
+        saved: Sequence[Tensor] = paged.saved(_of_pages(task.wrt))
+        if len(saved) != results:
+            return None
+        if group > 1:
+            saved = [fold(x, group) for x in all_heads_first(saved, order, task.program.weights)]
+        made = inverse_of(paged.ordered, form, problem.sizes["Skv"])
+    task, captures = gradient_task(call._replace(values=(*folded, *made, *call.values[3 + len(LISTS) :])))
+    found: Sequence[Any] = forward_listed(task, saved, dense if group == 1 else _folding(dense, problem.layout, group), (*folded, *captures))
+    if group > 1:
+        found = [x.contiguous() for x in all_in_order([unfold(x, group) for x in found], order, task.program.weights)]
+    return (options.named(found, call.entry),)
+
+
+def _folding(dense: Callable[..., Any], layout: str, group: int) -> Callable[..., Any]:
+    """The same of q whose heads are rows, [B, H, S, D], as its results are."""
+
+    def made(q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
+        results = dense(*all_in_order((unfold(q, group), k, v), input_order(layout), 3))
+        return [fold(x, group) for x in all_heads_first(results, output_order(layout), len([x for x in results if x.dim() == 4]))]
+
+    return made
 
 
 def _of_pages(wrt: str) -> str:
@@ -95,17 +121,15 @@ def _results_of(task: Task, device: str) -> int:
     return _BACKWARD[key]
 
 
-def inverse_of(index: Tensor, form: ListForm, kv_len: int) -> Sequence[Tensor]:
-    """The tensors of `frontend.given.LISTS` of which kernels of pairs read the inverse; of the lists they read nothing."""
-    blocks, (batch, heads, _, count) = -(-kv_len // form.listed), index.shape
-    entries, places = sorted_lists(index, blocks).flatten(2).sort(dim=-1, stable=True)
+def inverse_of(ordered: Tensor, form: ListForm, kv_len: int) -> Sequence[Tensor]:
+    """The tensors of `frontend.given.LISTS` of which kernels of pairs read the inverse; of the lists, which are `ordered`, they read nothing."""
+    blocks, (batch, heads, _, count) = -(-kv_len // form.listed), ordered.shape
+    entries, places = ordered.flatten(2).sort(dim=-1, stable=True)
     back = (places // max(1, count)).to(torch.int32).flatten()
-    numbers = torch.arange(blocks + 1, device=index.device, dtype=entries.dtype).expand(batch, heads, -1).contiguous()
+    numbers = torch.arange(blocks + 1, device=ordered.device, dtype=entries.dtype).expand(batch, heads, -1).contiguous()
     begins = torch.searchsorted(entries, numbers)
-    begins += torch.arange(batch * heads, device=index.device).view(batch, heads, 1) * entries.shape[-1]
-    own = torch.arange(-(-kv_len // form.tile), device=index.device) * form.tile // form.listed
+    begins += torch.arange(batch * heads, device=ordered.device).view(batch, heads, 1) * entries.shape[-1]
+    own = torch.arange(-(-kv_len // form.tile), device=ordered.device) * form.tile // form.listed
     ranges = torch.stack([begins[..., own], begins[..., own + 1]], -1)
     return back, ranges, back, back, ranges
 
-
-__all__ = ["attention_listed_with_gradients", "inverse_of"]

@@ -26,7 +26,7 @@ from attn_mlir.performance import told
 from attn_mlir.runtime.call import Problem
 from attn_mlir.runtime.checked import is_checked
 from attn_mlir.runtime.dispatch import dispatch, needing_gradient
-from attn_mlir.runtime.key_lists import ListForm, check_range, check_twice, form_of, lists_of
+from attn_mlir.runtime.key_lists import ListForm, check_range, check_twice, fold, form_of, lists_of, unfold
 from attn_mlir.runtime.orders import all_heads_first, all_in_order, input_order, output_order
 
 _HOPPER = (9, 0)
@@ -96,10 +96,11 @@ def _in_pages(
     if made is not None or not torch.is_grad_enabled():
         return made
 
-    def dense() -> Any:
-        return dispatch(_as_table(options, options.functions, lists).call(problem, qkv, dropout))
+    def dense(*others: torch.Tensor) -> Any:
+        return dispatch(_as_table(options, options.functions, lists).call(problem, others, dropout))
 
-    return attention_listed_with_gradients(qkv, options, dropout, lists, dense)
+    group = group_of(form, index, problem.sizes, False)
+    return attention_listed_with_gradients(qkv, options, dropout, lists, group, dense)
 
 
 def _as_table(options: Options, functions: tuple[Any, ...], lists: tuple[torch.Tensor, ListForm, Problem]) -> Options:
@@ -155,16 +156,6 @@ def group_of(form: ListForm, index: torch.Tensor, sizes: Mapping[str, Any], drop
     return sizes["Hq"] // max(1, sizes["Hkv"]) or 1 if shared and form.queries < FEW_QUERIES and not dropout else 1
 
 
-def fold(x: torch.Tensor, group: int) -> torch.Tensor:
-    """[B, H, S, D] with the heads of a group as rows: [B, H / group, S group, D]."""
-    return x.unflatten(1, (-1, group)).transpose(2, 3).flatten(2, 3)
-
-
-def unfold(x: torch.Tensor, group: int) -> torch.Tensor:
-    """The inverse, also of [B, H, S]."""
-    return x.unflatten(2, (-1, group)).transpose(2, 3).flatten(1, 2)
-
-
 def make_lists(index: torch.Tensor, sizes: Mapping[str, Any], form: ListForm, inverse: bool) -> list[torch.Tensor]:
     """The tensors of the lists; see `runtime.key_lists`. In graphs without data, an operator stands for them."""
     if is_functorch_wrapped_tensor(index):
@@ -198,8 +189,8 @@ def check_numbers(index: torch.Tensor, blocks: int, keys: int) -> None:
     """Checks that a tensor lists blocks that there are, waiting for its device. Raises ArgumentError."""
     if not index.numel() or (index.is_cuda and torch.cuda.is_current_stream_capturing()):
         return
-    low, high = torch.aminmax(index)
-    check_range(int(low), int(high), blocks, keys)
+    low, high = torch.stack(torch.aminmax(index)).tolist()  # which waits once
+    check_range(low, high, blocks, keys)
     if is_checked():
         numbers = index.sort(-1).values
         twice = torch.zeros_like(numbers, dtype=torch.bool)

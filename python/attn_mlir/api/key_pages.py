@@ -75,6 +75,8 @@ class PagedCall:
     most: tuple[int, int]
     """Rows and keys of the longest sequence."""
     made: _Sequences
+    ordered: Tensor
+    """The lists, see `sorted_lists`."""
     order: str
     """Of o."""
 
@@ -113,9 +115,9 @@ def attention_in_pages(
 
 
 def paged_call(
-    qkv: tuple[Tensor, Tensor, Tensor], options: Options, index: Tensor, form: ListForm, problem: Problem
+    qkv: tuple[Tensor, Tensor, Tensor], options: Options, index: Tensor, form: ListForm, problem: Problem, decoded: bool = True
 ) -> PagedCall | None:
-    """The call of kernels that read these lists as pages; None where there are none."""
+    """The call of kernels that read these lists as pages; None where there are none. Single queries are `decoded`, or heads are their rows."""
     small = form.listed % PAGE_ROWS != 0
     if small and min(form.queries, problem.sizes["Sq"]) > 1:
         return None
@@ -132,7 +134,7 @@ def paged_call(
     whole = index.shape[1] == 1 and (k.stride(1) < k.stride(2) or sizes["Hkv"] == 1)
     heads = 1 if whole else max(index.shape[1], sizes["Hkv"])
     rows, key_heads = min(form.queries, sizes["Sq"]), sizes["Hkv"] if whole else 1
-    group, fold = sizes["Hq"] // heads, _fold(rows, sizes["Hq"] // heads // key_heads)
+    group, fold = sizes["Hq"] // heads, _fold(rows, sizes["Hq"] // heads // key_heads, decoded)
     key_group = 1 if whole else heads // sizes["Hkv"]
     made = _Sequences(sizes["B"], heads, index.shape[2], sizes["Sq"], group, fold, key_group, key_heads, sizes["Hkv"])
     k_pages, v_pages = (_pages(x, made, blocks) for x in (k, v))
@@ -154,12 +156,12 @@ def paged_call(
     text = call.entry.traced.text
     if not _looks_at_scores_alone(text) or (small and not _gathers(text, options.target(problem))):
         return None
-    return PagedCall(call, most, made, output_order(problem.layout))
+    return PagedCall(call, most, made, ordered, output_order(problem.layout))
 
 
-def _fold(rows: int, group: int) -> int:
+def _fold(rows: int, group: int, decoded: bool) -> int:
     """How many heads of a group, a divisor of it, fill a block with `rows` queries of each. Decoding packs those of single queries."""
-    return 1 if rows == 1 else max(n for n in range(1, group + 1) if group % n == 0 and (n == 1 or n * rows <= BLOCK_ROWS))
+    return 1 if rows == 1 and decoded else max(n for n in range(1, group + 1) if group % n == 0 and (n == 1 or n * rows <= BLOCK_ROWS))
 
 
 def _dense(x: Tensor) -> Tensor:

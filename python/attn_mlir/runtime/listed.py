@@ -31,10 +31,10 @@ class ListedProgram(Program):
         super().check(captures, sizes, device)
 
 
-def forward_listed(task: Task, saved: Sequence[torch.Tensor], dense: Callable[[], Any], tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def forward_listed(task: Task, saved: Sequence[torch.Tensor], dense: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The results of a forward pass that was `saved`, with a gradient by `tensors`, inputs and captures: the program's backward.
 
-    `dense` computes them in another way, which has second derivatives.
+    `dense` computes them of q, k and v in another way, which has second derivatives.
     """
     return list(ListedForward.apply(task, saved, dense, *tensors))[: task.program.made]  # type: ignore[no-untyped-call]
 
@@ -43,7 +43,7 @@ class ListedForward(torch.autograd.Function):
     """The forward pass of a listed program that was computed by kernels of another one. See `EagerForward`."""
 
     @staticmethod
-    def forward(ctx: Any, task: Task, saved: Sequence[torch.Tensor], dense: Callable[[], Any], *tensors: torch.Tensor) -> tuple[Any, ...]:
+    def forward(ctx: Any, task: Task, saved: Sequence[torch.Tensor], dense: Callable[..., Any], *tensors: torch.Tensor) -> tuple[Any, ...]:
         saved = [whole(x) for x in saved]
         ctx.task, ctx.turned, ctx.dense = task, task.layout != "bhsd", dense
         ctx.save_for_backward(*tensors, *saved)
@@ -57,7 +57,7 @@ class ListedForward(torch.autograd.Function):
             return None, *EagerForward.backward(ctx, *grads)
         tensors = ctx.saved_tensors[: 3 + ctx.task.captures]
         wanted = [number for number, needed in enumerate(ctx.needs_input_grad[3:]) if needed]
-        results = [(o, grad) for o, grad in zip(ctx.dense(), grads, strict=False) if grad is not None]
+        results = [(o, grad) for o, grad in zip(ctx.dense(*tensors[:3]), grads, strict=False) if grad is not None]
         made: list[torch.Tensor | None] = [None] * len(tensors)
         if results:
             of = [tensors[number] for number in wanted]
