@@ -13,7 +13,7 @@ import torch
 from attn_mlir import driver
 from attn_mlir.api.dropout import Dropout
 from attn_mlir.api.inputs import check_inputs
-from attn_mlir.api.key_pages import paged_call
+from attn_mlir.api.key_pages import Lists, paged_call
 from attn_mlir.api.options import Options
 from attn_mlir.errors import CompileError, UnsupportedError
 from attn_mlir.frontend.given import LISTS
@@ -34,7 +34,6 @@ FEWEST_QUERIES = 16
 MOST_ENTRIES = (1 << 24) - (1 << 12)
 """Loops of kernels for GPUs count so far."""
 Tensor = torch.Tensor
-Lists = tuple[Tensor, ListForm, Problem]
 _BACKWARD: dict[tuple[str, str, str, bool], int] = {}
 """How many results of a forward pass a backward takes, -1 where a device has no kernels for it: by program, device and what needs a gradient."""
 
@@ -75,7 +74,7 @@ def _attended(
     if results < 0:
         return None
     with torch.no_grad():
-        paged = paged_call(qkv, options, index, form, problem, decoded=False)
+        paged = paged_call(qkv, options, dropout, lists, decoded=False)
         if paged is None:
             return None
         saved: Sequence[Tensor] = paged.saved(_of_pages(task.wrt))

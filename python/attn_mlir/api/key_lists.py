@@ -87,19 +87,19 @@ def _in_pages(
     """The result, of kernels that load what is listed, where a device has such for this call."""
     index, form, problem = lists
     transformed = peek_interpreter_stack() is not None or forward_ad._current_level >= 0 or torch._C._len_torch_dispatch_stack()
-    if extra or dropout.form is not None or transformed or not _reads_pages(options.target(problem), index):
+    if extra or transformed or not _reads_pages(options.target(problem), index):
         return None
     if form.listed % PAGE_ROWS and options.target(problem) != _SINGLE:
         return None
     check_numbers(index, -(-problem.sizes["Skv"] // form.listed), form.listed)
-    made = attention_in_pages(qkv, options, index, form, problem)
+    made = attention_in_pages(qkv, options, dropout, lists)
     if made is not None or not torch.is_grad_enabled():
         return made
 
     def dense(*others: torch.Tensor) -> Any:
         return dispatch(_as_table(options, options.functions, lists).call(problem, others, dropout))
 
-    group = group_of(form, index, problem.sizes, False)
+    group = group_of(form, index, problem.sizes, dropout.form is not None)
     return attention_listed_with_gradients(qkv, options, dropout, lists, group, dense)
 
 

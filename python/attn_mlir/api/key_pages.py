@@ -12,13 +12,14 @@ from typing import Any
 import torch
 
 from attn_mlir import driver
-from attn_mlir.api.dropout import NONE
+from attn_mlir.api.dropout import Dropout
 from attn_mlir.api.makers import MADE
 from attn_mlir.api.masks import causal
 from attn_mlir.api.options import Options
 from attn_mlir.api.varlen_inputs import problem_of
 from attn_mlir.dialects import loaded
 from attn_mlir.frontend import sizes as frontend_sizes
+from attn_mlir.frontend.dropout import LISTED
 from attn_mlir.frontend.given import PAGES, SEQUENCES
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
@@ -38,6 +39,7 @@ _COPIED = (
     "keys, or one list for all heads"
 )
 Tensor = torch.Tensor
+Lists = tuple[Tensor, ListForm, Problem]
 _MOST = 256
 """Sizes whose places are kept."""
 
@@ -98,16 +100,16 @@ class PagedCall:
 
 
 def attention_in_pages(
-    qkv: tuple[Tensor, Tensor, Tensor], options: Options, index: Tensor, form: ListForm, problem: Problem
+    qkv: tuple[Tensor, Tensor, Tensor], options: Options, dropout: Dropout, lists: Lists
 ) -> tuple[Any] | None:
     """What `attention` returns with these lists, as the only element; None where pages do not do, and a table of blocks has to.
 
     They do without gradients, for blocks of a multiple of 16 keys, and rows that look at nothing but their scores; for other blocks where
     single queries have lists and a device copies single rows.
     """
-    if not index.numel() or problem.is_empty or needing_gradient(qkv):
+    if needing_gradient(qkv):
         return None
-    found = paged_call(qkv, options, index, form, problem)
+    found = paged_call(qkv, options, dropout, lists)
     if found is None or needing_gradient(found.call.values):
         return None
     with largest(*found.most):
@@ -115,11 +117,12 @@ def attention_in_pages(
 
 
 def paged_call(
-    qkv: tuple[Tensor, Tensor, Tensor], options: Options, index: Tensor, form: ListForm, problem: Problem, decoded: bool = True
+    qkv: tuple[Tensor, Tensor, Tensor], options: Options, dropout: Dropout, lists: Lists, decoded: bool = True
 ) -> PagedCall | None:
     """The call of kernels that read these lists as pages; None where there are none. Single queries are `decoded`, or heads are their rows."""
-    small = form.listed % PAGE_ROWS != 0
-    if small and min(form.queries, problem.sizes["Sq"]) > 1:
+    index, form, problem = lists
+    small, drops = form.listed % PAGE_ROWS != 0, dropout.form is not None
+    if not index.numel() or problem.is_empty or (small and (drops or min(form.queries, problem.sizes["Sq"]) > 1)):
         return None
     sizes, order = problem.sizes, input_order(problem.layout)
     q, k, v = (heads_first(x, order) for x in qkv)
@@ -134,7 +137,8 @@ def paged_call(
     whole = index.shape[1] == 1 and (k.stride(1) < k.stride(2) or sizes["Hkv"] == 1)
     heads = 1 if whole else max(index.shape[1], sizes["Hkv"])
     rows, key_heads = min(form.queries, sizes["Sq"]), sizes["Hkv"] if whole else 1
-    group, fold = sizes["Hq"] // heads, _fold(rows, sizes["Hq"] // heads // key_heads, decoded)
+    group = sizes["Hq"] // heads
+    fold = 1 if drops else _fold(rows, group // key_heads, decoded)
     key_group = 1 if whole else heads // sizes["Hkv"]
     made = _Sequences(sizes["B"], heads, index.shape[2], sizes["Sq"], group, fold, key_group, key_heads, sizes["Hkv"])
     k_pages, v_pages = (_pages(x, made, blocks) for x in (k, v))
@@ -152,7 +156,9 @@ def paged_call(
     pages = {"k_lengths": _of_heads(used, heads).flatten(), PAGES: listed + places["pages"]}
     most = rows * fold, index.shape[3] * form.listed
     sequences = {name: places.get(name, pages.get(name)) for name in (*SEQUENCES, PAGES)}
-    call = asked.call(problem_of(packed, k_pages, v_pages, True), (packed.unsqueeze(0), k_pages, v_pages), NONE, sequences)
+    if dropout.form is not None:
+        dropout = Dropout((*dropout.form, str(form.listed)), {**dropout.values, **_places_of_dropout(made, form, listed)})
+    call = asked.call(problem_of(packed, k_pages, v_pages, True), (packed.unsqueeze(0), k_pages, v_pages), dropout, sequences)
     text = call.entry.traced.text
     if not _looks_at_scores_alone(text) or (small and not _gathers(text, options.target(problem))):
         return None
@@ -271,6 +277,20 @@ def _places(made: _Sequences, queries: int, blocks: int, device: torch.device) -
         return {name: value.to(torch.int32) for name, value in places.items()}
 
     return _kept((made, queries, blocks, device), make)
+
+
+def _places_of_dropout(made: _Sequences, form: ListForm, listed: Tensor) -> dict[str, Tensor]:
+    """Where sequences are in the whole, for random numbers, which are those of true places."""
+    count, device = made.batch * made.heads * made.blocks, listed.device
+
+    def make() -> dict[str, Tensor]:
+        number = torch.arange(count, device=device)
+        rows = number[:, None] // made.blocks * made.group + torch.arange(made.group, device=device)
+        return {"rows": rows.to(torch.int32), "queries": (number % made.blocks * form.queries).to(torch.int32)}
+
+    kept = _kept(("dropout", made, form.queries, device), make)
+    shifts = (listed - torch.arange(listed.shape[1], dtype=listed.dtype, device=device)) * form.listed
+    return dict(zip(LISTED, (kept["rows"], kept["queries"], shifts), strict=True))
 
 
 @functools.lru_cache(256)
