@@ -20,7 +20,8 @@ class TilePairs(TilePass):
     `block-kv` queries ("pairs" in `tile.kernel`, see `attn-tile-rows`). The kernel takes the number of keys in a chunk, a multiple of
     `block-q`, as one more argument after the outputs. `tile.blocks` and `whole` are as in `attn-tile-rows`; a program with ragged
     views has one item of its list of work, one block of keys. Of `attn.key_lists` a block of keys is one tile, and with `whole` blocks of
-    queries are a part of a listed one: the greatest common divisor of its queries and `block-kv`.
+    queries are a part of a listed one: the greatest common divisor of its queries and `block-kv`; `listed` in `tile.kernel` numbers the
+    argument with the next blocks, and says how many tiles a block has.
     """
 
     name = "attn-tile-pairs"

@@ -46,6 +46,8 @@ def build_pairs(function: ir.Operation, pairs: ir.Operation, makers: Sequence[ir
             "over": argument_number(key),
             "score": ir.TypeAttr.get(plan.score),
         }
+        if lists is not None and whole:
+            attributes["listed"] = ir.DenseI64ArrayAttr.get([argument_number(lists.kept) or 0, lists.keys // lists.tile])
         if packing is not None:
             attributes.update(lengths_of(pairs))
             if whole:

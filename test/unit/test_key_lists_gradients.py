@@ -128,6 +128,29 @@ def test_blocks_on_nvidia(sizes: tuple[int, ...], block: tuple[int, int], taken:
     assert taken == ["pages", "lists"]
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("block", [(64, 64), (128, 256), (16, 64)])
+@pytest.mark.parametrize("mask", [None, masks.causal("bottom_right")], ids=["all", "causal"])
+def test_fixed_order_on_nvidia(block: tuple[int, int], mask: Any, taken: list[str]) -> None:
+    """Programs that list the same queries add to them in the order of their keys."""
+    qkv: Any = [x.detach().cuda().requires_grad_() for x in inputs((2, 8, 2, 1333, 3000, 128), torch.float16)]
+    index = draw((2, 8, 2, 1333, 3000, 0), block, 2, 7)
+    listed_keys, do = {"key_index": index.cuda(), "key_block": block}, torch.randn(2, 8, 1333, 128, device="cuda").half()
+
+    def gradients() -> Any:
+        return torch.autograd.grad(attn_mlir.attention(*qkv, mask_mod=mask, deterministic=True, **listed_keys), qkv, do)
+
+    first = gradients()
+    for _ in range(3):
+        assert all(torch.equal(a, b) for a, b in zip(first, gradients(), strict=True))
+    assert taken[:2] == ["pages", "lists"]
+    present = listed(index, block, 8, 1333, 3000)
+    if mask is not None:
+        present = present & (torch.arange(1333)[:, None] + 1667 >= torch.arange(3000))
+    leaves: Any = [x.detach().cpu().double().requires_grad_() for x in qkv]
+    agree([x.cpu() for x in first], torch.autograd.grad(exact(leaves, present)[0], leaves, do.cpu().double()), 5e-3)
+
+
 @needs_host_clang
 @pytest.mark.parametrize(("block", "names"), [((1, 64), ["pages"]), ((16, 16), ["pages"]), ((32, 64), []), ((32, 1), [])])
 def test_dropout_without_gradients_and_by_a_table(block: tuple[int, int], names: list[str], taken: list[str]) -> None:
@@ -161,22 +184,25 @@ def test_the_inverse_is_sorted_and_whole() -> None:
     index = draw((2, 4, 2, 70, 700, 0), (16, 256), 2, 4)
     ordered = key_pages.sorted_lists(index, 3)
     form = check_key_lists(index, (16, 256), {"B": 2, "Hq": 4, "Hkv": 2, "Sq": 70, "Skv": 700}, index.device)
-    back, ranges, *_ = key_gradients.inverse_of(ordered, dataclasses.replace(form, tile=128), 700)
+    back, ranges, _, after, _ = key_gradients.inverse_of(ordered, dataclasses.replace(form, tile=128), 700)
     assert ranges.shape == (2, 2, 6, 2) and ranges.is_contiguous()
     for b in range(2):
         for h in range(2):
             for tile in range(6):
                 begin, end = ranges[b, h, tile].tolist()
-                assert back[begin:end].tolist() == [i for i in range(5) if tile // 2 in index[b, h, i].tolist()]
+                queries = [i for i in range(5) if tile // 2 in index[b, h, i].tolist()]
+                assert back[begin:end].tolist() == queries
+                later = [min((n for n in index[b, h, i].tolist() if n > tile // 2), default=-1) for i in queries]
+                assert after[begin:end].tolist() == later
 
 
-def backward(block: tuple[int, int, int], dim: int = 128, mask: Any = None) -> Any:
+def backward(block: tuple[int, int, int], dim: int = 128, mask: Any = None, deterministic: bool = False) -> Any:
     q, k, v = (x.detach() for x in inputs((1, 4, 2, 256, 512, dim), torch.bfloat16))
     problem = check_inputs(q, k, v, "bhsd")
     problem = dataclasses.replace(problem, inputs=dataclasses.replace(problem.inputs, lists=block))
     options = Options((None, None, None, None, mask, rows.softmax), None, "bhsd")
     call = options.call(problem, (q, k, v), NONE, dict.fromkeys(key_gradients.LISTS))
-    return driver.compile_derivative(call.entry.traced.text, "cuda", "bwd", ["q", "k", "v"])
+    return driver.compile_derivative(call.entry.traced.text, "cuda", "bwd", ["q", "k", "v"], deterministic)
 
 
 @pytest.mark.parametrize(("block", "dim"), [((64, 64, 64), 128), ((128, 256, 128), 64), ((16, 64, 64), 128), ((96, 64, 64), 192)])
@@ -190,6 +216,20 @@ def test_hopper_makes_the_kernels(block: tuple[int, int, int], dim: int) -> None
         source = units[0].code.source
         loop = source.index("for (int first = lane; first < 16; first += 32)")
         assert source.rindex("attn::barrier_wait(", 0, loop) > source.rindex("const int stage", 0, loop)
+
+
+def test_hopper_adds_in_the_order_of_keys() -> None:
+    """A program waits for that with the next tile: of its own block, or the first of the next listed one, if bounds let it see the queries."""
+    made = backward((64, 256, 128), mask=masks.causal(), deterministic=True)
+    assert not made.slow
+    (source,) = [unit.code.source for name, unit in made.units.items() if "pairs" in name]
+    assert "const auto listed_bound = [&](int listed_key) -> int" in source
+    assert "((block + 1) % 2 && key0 + 128 < k_n2 ? block + 1 : (" in source
+    assert "> listed_bound(next_tile * 128)) attn::await_turn(turn, next_tile + 1);" in source
+    window = backward((64, 64, 64), mask=lambda b, h, i, j: (i + j) % 3 == 0, deterministic=True)
+    assert not window.slow  # nothing is known of blocks, so that every entry has its turn
+    folded = backward((64, 64, 64), mask=lambda b, h, i, j: i + j < 300, deterministic=True)
+    assert any("fixed order" in reason for reason in folded.slow.values())
 
 
 def test_hopper_draws_listed_keys_in_groups() -> None:

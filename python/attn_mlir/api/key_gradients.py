@@ -130,5 +130,6 @@ def inverse_of(ordered: Tensor, form: ListForm, kv_len: int) -> Sequence[Tensor]
     begins += torch.arange(batch * heads, device=ordered.device).view(batch, heads, 1) * entries.shape[-1]
     own = torch.arange(-(-kv_len // form.tile), device=ordered.device) * form.tile // form.listed
     ranges = torch.stack([begins[..., own], begins[..., own + 1]], -1)
-    return back, ranges, back, back, ranges
+    after = torch.nn.functional.pad(ordered[..., 1:], (0, 1), value=blocks).flatten(2).gather(2, places).flatten()
+    return back, ranges, back, after.masked_fill_(after == blocks, -1), ranges
 
