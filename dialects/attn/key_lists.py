@@ -20,10 +20,10 @@ class KeyListsOp(Attn.Operation, name="key_lists"):
     none is there twice, and each block begins within k. With bk = 1 they are the keys themselves.
 
     The inverse, which sums over queries follow: the keys [j tile, (j + 1) tile) are named by the blocks of queries `back`[begin, end)
-    with (begin, end) = `back_ranges`[b, h / (Hq / H), j], rising, too. A tile is whole in a block of keys; or blocks have a single key, tiles
-    at most 32, and bit i of `kept` says whether key i of the tile is named. Of blocks of several keys `kept` may be the number of the block
-    that these queries list next, -1 after the last one: sums that are added in a fixed order ask for it. Programs without such sums do not
-    read the inverse.
+    with (begin, end) = `back_ranges`[b, h / (Hq / H), j], rising, too. A tile is whole in a block of keys; or blocks have a single
+    key, tiles at most 32, and bit i of `kept` says whether key i of the tile is named. Of blocks of several keys `kept` may be the
+    number of the block that these queries list next, -1 after the last one: sums that are added in a fixed order ask for it. Programs
+    without such sums do not read the inverse.
     """
 
     entries: ext.Operand[Any]

@@ -1,4 +1,4 @@
-"""Gradients and dropout of key lists on GPUs: listed blocks are pages forward, and kernels of pairs follow the inverse of the lists backward."""
+"""Gradients and dropout of key lists on GPUs: blocks are pages forward, and backward kernels follow the inverse of the lists."""
 
 import dataclasses
 from collections.abc import Callable
@@ -169,22 +169,22 @@ def test_second_derivatives_go_through_a_table(taken: list[str]) -> None:
     given = [x.detach() for x in inputs(sizes, torch.float16)]
     index = torch.tensor([[0, 1], [1, 1]], dtype=torch.int32).view(1, 1, 2, 2)
 
-    def second(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor) -> torch.Tensor:
-        (dq,) = torch.autograd.grad(o.float().square().sum(), q, create_graph=True)
-        return torch.autograd.grad(dq.double().square().sum(), k)[0]
+    def second(qkv: Any, o: torch.Tensor) -> torch.Tensor:
+        (dq,) = torch.autograd.grad(o.float().square().sum(), qkv[0], create_graph=True)
+        return torch.autograd.grad(dq.double().square().sum(), qkv[1])[0]
 
     qkv: Any = [x.clone().requires_grad_() for x in given]
-    found = second(*qkv, attn_mlir.attention(*qkv, key_index=index, key_block=(2, 128), device="hip-emulated"))
+    found = second(qkv, attn_mlir.attention(*qkv, key_index=index, key_block=(2, 128), device="hip-emulated"))
     assert "lists" in taken
     leaves: Any = [x.double().requires_grad_() for x in given]
-    agree([found], [second(*leaves, exact(leaves, listed(index, (2, 128), 32, 4, 256))[0])], 2e-2)
+    agree([found], [second(leaves, exact(leaves, listed(index, (2, 128), 32, 4, 256))[0])], 2e-2)
 
 
 def test_the_inverse_is_sorted_and_whole() -> None:
     index = draw((2, 4, 2, 70, 700, 0), (16, 256), 2, 4)
     ordered = key_pages.sorted_lists(index, 3)
     form = check_key_lists(index, (16, 256), {"B": 2, "Hq": 4, "Hkv": 2, "Sq": 70, "Skv": 700}, index.device)
-    back, ranges, _, after, _ = key_gradients.inverse_of(ordered, dataclasses.replace(form, tile=128), 700)
+    back, ranges, _, after, _ = key_gradients.inverse_of(ordered, dataclasses.replace(form, tile=128), 700, True)
     assert ranges.shape == (2, 2, 6, 2) and ranges.is_contiguous()
     for b in range(2):
         for h in range(2):
@@ -219,7 +219,7 @@ def test_hopper_makes_the_kernels(block: tuple[int, int, int], dim: int) -> None
 
 
 def test_hopper_adds_in_the_order_of_keys() -> None:
-    """A program waits for that with the next tile: of its own block, or the first of the next listed one, if bounds let it see the queries."""
+    """A program waits for that with the next tile, of its block or of the next listed one, if bounds let it see the queries."""
     made = backward((64, 256, 128), mask=masks.causal(), deterministic=True)
     assert not made.slow
     (source,) = [unit.code.source for name, unit in made.units.items() if "pairs" in name]

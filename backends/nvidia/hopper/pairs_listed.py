@@ -1,7 +1,7 @@
 """Whose turn it is to add sums over keys, where lists say which blocks of keys a block of queries sees.
 
-Of each entry of the inverse a kernel knows which block its queries list next. A program adds after the one that has the next tile, unless the
-mask says that these queries see nothing there: then they see nothing of later tiles, either, as bounds grow with keys.
+Of each entry of the inverse a kernel knows which block its queries list next. A program adds after the one that has the next tile, unless
+the mask says that these queries see nothing there: then they see nothing of later tiles, either, as bounds grow with keys.
 """
 
 from dataclasses import dataclass, field

@@ -2,8 +2,8 @@
 
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
-from attn_mlir.backends.nvidia.hopper.pairs_listed import listed_turns
 from attn_mlir.backends.nvidia.hopper.pairs_layout import ADDED_COLUMNS, BackwardLayout, WarpgroupSplit, head_columns, split_rows
+from attn_mlir.backends.nvidia.hopper.pairs_listed import listed_turns
 from attn_mlir.backends.nvidia.hopper.pairs_loop import RolePrinter
 from attn_mlir.backends.nvidia.ordered_sums import without_order
 from attn_mlir.errors import UnsupportedError
@@ -149,8 +149,10 @@ def turn_tensor(kernel: PairsKernel) -> ir.Value:
 
 
 def _check_order(kernel: PairsKernel, layout: BackwardLayout, follow: bool) -> None:
-    """Raises UnsupportedError where sums do not leave through TMA, or the blocks of keys that add to a block of queries have to `follow` each
-    other without a gap, and do not."""
+    """Raises UnsupportedError where sums do not leave through TMA, or blocks of keys have to `follow` each other without a gap, and do not.
+
+    These are the blocks that add to a block of queries.
+    """
     if any(op.operands[2] not in layout.adds for op in kernel.step_ops("tile.accumulate")) or kernel.step_ops("tile.scatter_add"):
         raise UnsupportedError("hopper: no fixed order of what is added element by element")
     if not follow:

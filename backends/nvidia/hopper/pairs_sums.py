@@ -85,7 +85,8 @@ class QuerySums:
                 for number, tile in enumerate(self._parts[target]):
                     offset = buffer.offset + buffer.rows * 128 * self.layout.warpgroups * number
                     a = SharedOperand(f"shared + {offset} + {buffer.rows * 128} * warpgroup", buffer.rows * 128, True)
-                    # What the compiler does not know to be overwritten keeps these registers: it would put weights there that are still read.
+                    # What the compiler does not know to be overwritten keeps these registers: it would put weights there that
+                    # are still read.
                     clear = "attn::opaque(1)" if first and tile is free else first
                     core.writer.all(product(tile.name, self.kernel.queries, keys, a, b, self.element, clear=clear))
                 free = None

@@ -13,11 +13,10 @@ import torch
 from attn_mlir import driver
 from attn_mlir.api.dropout import Dropout
 from attn_mlir.api.inputs import check_inputs
-from attn_mlir.api.key_pages import Lists, paged_call
+from attn_mlir.api.key_pages import Lists, kept_by_sizes, paged_call
 from attn_mlir.api.options import Options
 from attn_mlir.errors import CompileError, UnsupportedError
 from attn_mlir.frontend.given import LISTS
-from attn_mlir.runtime.call import Problem
 from attn_mlir.runtime.dispatch import gradient_task
 from attn_mlir.runtime.key_lists import ListForm, fold, unfold
 from attn_mlir.runtime.listed import forward_listed
@@ -35,7 +34,10 @@ MOST_ENTRIES = (1 << 24) - (1 << 12)
 """Loops of kernels for GPUs count so far."""
 Tensor = torch.Tensor
 _BACKWARD: dict[tuple[str, str, str, bool], int] = {}
-"""How many results of a forward pass a backward takes, -1 where a device has no kernels for it: by program, device and what needs a gradient."""
+"""How many results of a forward pass a backward takes, -1 where a device has no kernels for it.
+
+By program, device, what needs a gradient, and whether sums have an order.
+"""
 
 
 def attention_listed_with_gradients(
@@ -82,9 +84,10 @@ def _attended(
             return None
         if group > 1:
             saved = [fold(x, group) for x in all_heads_first(saved, order, task.program.weights)]
-        made = inverse_of(paged.ordered, form, problem.sizes["Skv"])
+        made = inverse_of(paged.ordered, form, problem.sizes["Skv"], is_in_order(task.program))
     task, captures = gradient_task(call._replace(values=(*folded, *made, *call.values[3 + len(LISTS) :])))
-    found: Sequence[Any] = forward_listed(task, saved, dense if group == 1 else _folding(dense, problem.layout, group), (*folded, *captures))
+    again = dense if group == 1 else _folding(dense, problem.layout, group)
+    found: Sequence[Any] = forward_listed(task, saved, again, (*folded, *captures))
     if group > 1:
         found = [x.contiguous() for x in all_in_order([unfold(x, group) for x in found], order, task.program.weights)]
     return (options.named(found, call.entry),)
@@ -105,10 +108,15 @@ def _of_pages(wrt: str) -> str:
     return "" if "arg" in wrt else wrt
 
 
+def is_in_order(program: Program) -> bool:
+    """Whether gradients have the same bits in every run."""
+    return program.deterministic or torch.are_deterministic_algorithms_enabled()
+
+
 def _results_of(task: Task, device: str) -> int:
     """See `_BACKWARD`."""
     program: Program = task.program
-    device, deterministic = program.device or device, program.deterministic or torch.are_deterministic_algorithms_enabled()
+    device, deterministic = program.device or device, is_in_order(program)
     key = (program.name, device, task.wrt, deterministic)
     if key not in _BACKWARD:
         try:
@@ -120,16 +128,25 @@ def _results_of(task: Task, device: str) -> int:
     return _BACKWARD[key]
 
 
-def inverse_of(ordered: Tensor, form: ListForm, kv_len: int) -> Sequence[Tensor]:
-    """The tensors of `frontend.given.LISTS` of which kernels of pairs read the inverse; of the lists, which are `ordered`, they read nothing."""
-    blocks, (batch, heads, _, count) = -(-kv_len // form.listed), ordered.shape
+def inverse_of(ordered: Tensor, form: ListForm, kv_len: int, in_order: bool = False) -> Sequence[Tensor]:
+    """The tensors of `frontend.given.LISTS`, of which kernels of pairs read the inverse of the `ordered` lists alone.
+
+    With `in_order` also which block the same queries list next, for sums in a fixed order.
+    """
+    blocks, (batch, heads, lists, count) = -(-kv_len // form.listed), ordered.shape
+    device, length = ordered.device, lists * count
+
+    def make() -> dict[str, Tensor]:
+        own = torch.arange(-(-kv_len // form.tile), device=device) * form.tile // form.listed
+        numbers = torch.stack([own, own + 1], -1).to(ordered.dtype)
+        first = torch.arange(batch * heads, device=device).view(batch, heads, 1, 1) * length
+        return {"numbers": numbers.flatten().expand(batch, heads, -1).contiguous(), "first": first}
+
+    kept = kept_by_sizes(("inverse", batch, heads, length, form, kv_len, device), make)
     entries, places = ordered.flatten(2).sort(dim=-1, stable=True)
-    back = (places // max(1, count)).to(torch.int32).flatten()
-    numbers = torch.arange(blocks + 1, device=ordered.device, dtype=entries.dtype).expand(batch, heads, -1).contiguous()
-    begins = torch.searchsorted(entries, numbers)
-    begins += torch.arange(batch * heads, device=ordered.device).view(batch, heads, 1) * entries.shape[-1]
-    own = torch.arange(-(-kv_len // form.tile), device=ordered.device) * form.tile // form.listed
-    ranges = torch.stack([begins[..., own], begins[..., own + 1]], -1)
+    back = (places // count).to(torch.int32).flatten()
+    ranges = torch.searchsorted(entries, kept["numbers"]).unflatten(2, (-1, 2)) + kept["first"]
+    if not in_order:
+        return back, ranges, back, back, ranges
     after = torch.nn.functional.pad(ordered[..., 1:], (0, 1), value=blocks).flatten(2).gather(2, places).flatten()
     return back, ranges, back, after.masked_fill_(after == blocks, -1), ranges
-

@@ -99,9 +99,7 @@ class PagedCall:
         return self.results([in_order(x, order) if x.dim() == 4 else x for x in made])
 
 
-def attention_in_pages(
-    qkv: tuple[Tensor, Tensor, Tensor], options: Options, dropout: Dropout, lists: Lists
-) -> tuple[Any] | None:
+def attention_in_pages(qkv: tuple[Tensor, Tensor, Tensor], options: Options, dropout: Dropout, lists: Lists) -> tuple[Any] | None:
     """What `attention` returns with these lists, as the only element; None where pages do not do, and a table of blocks has to.
 
     They do without gradients, for blocks of a multiple of 16 keys, and rows that look at nothing but their scores; for other blocks where
@@ -119,7 +117,10 @@ def attention_in_pages(
 def paged_call(
     qkv: tuple[Tensor, Tensor, Tensor], options: Options, dropout: Dropout, lists: Lists, decoded: bool = True
 ) -> PagedCall | None:
-    """The call of kernels that read these lists as pages; None where there are none. Single queries are `decoded`, or heads are their rows."""
+    """The call of kernels that read these lists as pages; None where there are none.
+
+    Single queries are `decoded`, or heads are their rows.
+    """
     index, form, problem = lists
     small, drops = form.listed % PAGE_ROWS != 0, dropout.form is not None
     if not index.numel() or problem.is_empty or (small and (drops or min(form.queries, problem.sizes["Sq"]) > 1)):
@@ -209,7 +210,7 @@ def _limits(mask: Any, sizes: Mapping[str, Any], form: ListForm, device: torch.d
         each = (query + (shift + 1)).clamp_(0, sizes["Skv"]).to(torch.int32).view(count, form.queries)
         return {"each": each, "last": each[:, -1:]}
 
-    return _kept((sizes["Sq"], sizes["Skv"], shift, form.queries, device), made)
+    return kept_by_sizes((sizes["Sq"], sizes["Skv"], shift, form.queries, device), made)
 
 
 def _seen(ordered: Tensor, used: Tensor, keys: int, limits: Tensor) -> Tensor:
@@ -245,7 +246,7 @@ _CAPTURED: list[dict[str, Tensor]] = []
 """Those that CUDA graphs read, which are never freed."""
 
 
-def _kept(key: tuple[Any, ...], make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+def kept_by_sizes(key: tuple[Any, ...], make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
     """What follows from sizes alone, and is made once; the last of `key` is the device."""
     captures = key[-1].type == "cuda" and torch.cuda.is_current_stream_capturing()
     found = _KEPT.get(key)
@@ -276,7 +277,7 @@ def _places(made: _Sequences, queries: int, blocks: int, device: torch.device) -
         places = {"q_begins": lengths.cumsum(0) - lengths, "q_lengths": lengths, "k_begins": torch.zeros_like(lengths), "pages": pages}
         return {name: value.to(torch.int32) for name, value in places.items()}
 
-    return _kept((made, queries, blocks, device), make)
+    return kept_by_sizes((made, queries, blocks, device), make)
 
 
 def _places_of_dropout(made: _Sequences, form: ListForm, listed: Tensor) -> dict[str, Tensor]:
@@ -288,7 +289,7 @@ def _places_of_dropout(made: _Sequences, form: ListForm, listed: Tensor) -> dict
         rows = number[:, None] // made.blocks * made.group + torch.arange(made.group, device=device)
         return {"rows": rows.to(torch.int32), "queries": (number % made.blocks * form.queries).to(torch.int32)}
 
-    kept = _kept(("dropout", made, form.queries, device), make)
+    kept = kept_by_sizes(("dropout", made, form.queries, device), make)
     shifts = (listed - torch.arange(listed.shape[1], dtype=listed.dtype, device=device)) * form.listed
     return dict(zip(LISTED, (kept["rows"], kept["queries"], shifts), strict=True))
 

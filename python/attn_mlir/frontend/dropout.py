@@ -21,8 +21,8 @@ NAMES = ("dropout_seed", "dropout_offset", "dropout_drop", "dropout_scale")
 """What a program with dropout captures: the generator's key and counter, round(p * 2^32), and 1 / (1 - p)."""
 
 LISTED = ("dropout_rows", "dropout_queries", "dropout_keys")
-"""What one on listed keys captures besides, int32: of each sequence and head the number of the row of heads, batch by batch; the first query of
-each sequence; of each sequence and listed block how far its keys are from where they would be if all were listed."""
+"""What one on listed keys captures besides, int32: of each sequence and head which head of all batch entries it is; the first query of each
+sequence; of each sequence and listed block how far its keys are from where they would be if all were listed."""
 
 DropoutForm = tuple[str, ...]
 """How seed and offset come: as "int" or as "tensor", of int64 and without dimensions; of listed keys also how many a block has."""
@@ -74,9 +74,9 @@ def _kept(state: Trace, form: DropoutForm, arguments: Sequence[Node], scaled: bo
 def _listed(keys: int, places: Sequence[Node]) -> list[Node]:
     """The number of heads, and the place that a pair has in the whole, where sequences are blocks of queries with lists of keys."""
     _, b, h, q_idx, kv_idx = places
-    rows, queries, blocks = (
-        CapturedTensor(Captured(("dropout", name), name, CaptureKind.TENSOR, "i32", rank), "int") for name, rank in zip(LISTED, (2, 1, 2), strict=True)
-    )
+    ranks = zip(LISTED, (2, 1, 2), strict=True)
+    captured = [Captured(("dropout", name), name, CaptureKind.TENSOR, "i32", rank) for name, rank in ranks]
+    rows, queries, blocks = (CapturedTensor(each, "int") for each in captured)
     number = (wrap(kv_idx) // keys).clamp(max=blocks.shape[1] - 1)
     query, key = queries[wrap(b)] + wrap(q_idx), blocks[wrap(b), number] + wrap(kv_idx)
     return [ops.constant(0), ops.constant(0), rows[wrap(b), wrap(h)]._node, query._node, key._node]

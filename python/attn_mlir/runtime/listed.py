@@ -31,7 +31,9 @@ class ListedProgram(Program):
         super().check(captures, sizes, device)
 
 
-def forward_listed(task: Task, saved: Sequence[torch.Tensor], dense: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def forward_listed(
+    task: Task, saved: Sequence[torch.Tensor], dense: Callable[..., Any], tensors: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
     """The results of a forward pass that was `saved`, with a gradient by `tensors`, inputs and captures: the program's backward.
 
     `dense` computes them of q, k and v in another way, which has second derivatives.
