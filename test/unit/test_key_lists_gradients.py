@@ -232,11 +232,11 @@ def test_hopper_adds_in_the_order_of_keys() -> None:
 
 def test_hopper_draws_listed_keys_in_groups() -> None:
     """Sixteen keys of a listed block share a call of Philox, as those of dense attention do."""
-    qkv: Any = tuple(x.detach() for x in inputs(CUDA, torch.float16))
-    index, problem = draw(CUDA, (64, 64), 2, 3), check_inputs(*qkv, "bhsd")
+    q, k, v = (x.detach() for x in inputs(CUDA, torch.float16))
+    index, problem = draw(CUDA, (64, 64), 2, 3), check_inputs(q, k, v, "bhsd")
     form = check_key_lists(index, (64, 64), problem.sizes, problem.device)
     options = Options((None, None, None, None, None, rows.softmax), None, "bhsd")
-    call = key_pages.paged_call(qkv, options, dropout_of(0.3, SEED, qkv[0]), (index, form, problem))
+    call = key_pages.paged_call((q, k, v), options, dropout_of(0.3, SEED, q), (index, form, problem))
     assert call is not None
     made: Any = driver.compile_derivative(call.call.entry.traced.text, "cuda", "", [])
     (unit,) = made.units.values()
