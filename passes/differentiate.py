@@ -27,7 +27,7 @@ class Differentiate(Pass):
     `crossing`, and of the delta rule usually, the sums have no differences, and chunks are whole intervals. With `apart`, delta rules in 16
     bits whose k is what is removed have scans of 16-bit tensors, whose state has one writer each, and sums of differences.
     With `remainder`, `fwd` also returns what rounding takes from an o of 16 bits, last and where gradients need products with o; the
-    backward functions take it after the saved row values.
+    backward functions take it after the saved row values. Of keys in pages (`attn.pages`) there is `fwd` alone.
     """
 
     name = "attn-differentiate"
@@ -64,7 +64,7 @@ class Differentiate(Pass):
         if not is_plain(primal):
             attention.location.emit_error(f"{self.name}: takes a function that returns just one attention of its first three arguments")
             return False
-        if pages_of(attention) is not None:
+        if pages_of(attention) is not None and wanted != ["fwd"]:
             attention.location.emit_error(f"{self.name}: keys in pages ('attn.pages') have no derivatives")
             return False
         read = read_of_input(primal)

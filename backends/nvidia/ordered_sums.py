@@ -29,7 +29,7 @@ def without_order(loops: Sequence[ir.Operation], keys: ir.Value, count: ir.Value
         return "a fixed order of sums needs one range of queries for each block of keys"
     if any(find_all(loop, "scf.if") for loop in loops):
         return "a fixed order of sums needs masks whose blocks are known from their bounds"
-    if not _grows(loops[0].operands[0], keys, count) or not _grows(loops[-1].operands[1], keys, count):
+    if not grows(loops[0].operands[0], keys, count) or not grows(loops[-1].operands[1], keys, count):
         return "a fixed order of sums needs queries that begin and end later for later keys"
     return ""
 
@@ -40,7 +40,7 @@ def _same_end(before: ir.Operation, after: ir.Operation) -> bool:
     return op is not None and after.operands[0] in list(op.operands)
 
 
-def _grows(value: ir.Value, keys: ir.Value, count: ir.Value) -> bool:
+def grows(value: ir.Value, keys: ir.Value, count: ir.Value) -> bool:
     """Whether the value does not fall when `keys` grows, where `count` keys follow.
 
     That is known of sums with, limits to and multiples by what does not depend on `keys`.
@@ -51,10 +51,10 @@ def _grows(value: ir.Value, keys: ir.Value, count: ir.Value) -> bool:
     if op.name == "arith.addi" and count in list(op.operands):
         return keys in list(op.operands)  # the end of the block of keys
     if op.name in ("arith.addi", "arith.minsi", "arith.maxsi"):
-        return all(_grows(operand, keys, count) for operand in op.operands)
+        return all(grows(operand, keys, count) for operand in op.operands)
     if op.name == "arith.subi":
-        return not depends(op.operands[1], keys) and _grows(op.operands[0], keys, count)
+        return not depends(op.operands[1], keys) and grows(op.operands[0], keys, count)
     if op.name in ("arith.muli", "arith.divsi", "arith.floordivsi", "arith.ceildivsi"):
         factor = maker(op.operands[1], "arith.constant")
-        return factor is not None and ir.IntegerAttr(factor.attributes["value"]).value > 0 and _grows(op.operands[0], keys, count)
+        return factor is not None and ir.IntegerAttr(factor.attributes["value"]).value > 0 and grows(op.operands[0], keys, count)
     return False

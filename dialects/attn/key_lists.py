@@ -20,8 +20,10 @@ class KeyListsOp(Attn.Operation, name="key_lists"):
     none is there twice, and each block begins within k. With bk = 1 they are the keys themselves.
 
     The inverse, which sums over queries follow: the keys [j tile, (j + 1) tile) are named by the blocks of queries `back`[begin, end)
-    with (begin, end) = `back_ranges`[b, h / (Hq / H), j], rising, too; bit i of `kept` says whether key i of the tile is. A tile is
-    whole in a block of keys, or blocks have a single key. Programs without such sums do not read the inverse.
+    with (begin, end) = `back_ranges`[b, h / (Hq / H), j], rising, too. A tile is whole in a block of keys; or blocks have a single
+    key, tiles at most 32, and bit i of `kept` says whether key i of the tile is named. Of blocks of several keys `kept` may be the
+    number of the block that these queries list next, -1 after the last one: sums that are added in a fixed order ask for it. Programs
+    without such sums do not read the inverse.
     """
 
     entries: ext.Operand[Any]
@@ -49,5 +51,5 @@ class KeyListsOp(Attn.Operation, name="key_lists"):
         if not check(self, positive, f"takes `block` as three positive sizes (bq, bk, tile) in array<i64>, got {self.block}"):
             return False
         _, bk, tile = sizes
-        whole = tile <= MOST_TILE and (bk == 1 or bk % tile == 0)
-        return check(self, whole, f"has tiles of at most {MOST_TILE} keys that divide a block of {bk}, or blocks of 1, got {tile}")
+        whole = tile <= MOST_TILE if bk == 1 else bk % tile == 0
+        return check(self, whole, f"has tiles that divide a block of {bk} keys, or of at most {MOST_TILE} where blocks have 1, got {tile}")

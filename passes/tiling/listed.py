@@ -110,13 +110,18 @@ def listed_keys(
 
 def listing_queries(
     lists: KeyLists, back: ir.Value, span: Range, size: int, length: ir.Value, limits: Limits, *, carried: list[ir.Value],
-    body: Callable[[ir.Value, ir.Value, ir.Value, list[ir.Value], bool], list[ir.Value]],
+    body: Callable[[ir.Value, ir.Value, ir.Value, list[ir.Value], bool], list[ir.Value]], whole: bool = False,
 ) -> list[ir.Value]:  # fmt: skip
-    """The loop over the queries that list a tile of keys, in blocks of at most `size`; `body` gets the place in the list, too."""
+    """The loop over the queries that list a tile of keys, in blocks of at most `size`; `body` gets the place in the list, too.
+
+    With `whole` positions are cut off at `length`, so that targets that count in few bits know them.
+    """
     step = constant_index(size)
 
     def block(place: ir.Value, inside: list[ir.Value]) -> list[ir.Value]:
         first = arith.MulIOp(read(back, [place]), constant_index(lists.queries)).result
+        if whole:
+            first = arith.MaxSIOp(arith.MinSIOp(first, length).result, constant_index(0)).result
         end = arith.MinSIOp(arith.AddIOp(first, constant_index(lists.queries)).result, length).result
 
         def part(row: ir.Value, within: list[ir.Value]) -> list[ir.Value]:

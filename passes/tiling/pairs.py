@@ -46,6 +46,8 @@ def build_pairs(function: ir.Operation, pairs: ir.Operation, makers: Sequence[ir
             "over": argument_number(key),
             "score": ir.TypeAttr.get(plan.score),
         }
+        if lists is not None and whole:
+            attributes["listed"] = ir.DenseI64ArrayAttr.get([argument_number(lists.kept) or 0, lists.keys // lists.tile])
         if packing is not None:
             attributes.update(lengths_of(pairs))
             if whole:
@@ -163,7 +165,8 @@ class _Kernel:
             blocks.kept = read(kept, [place]) if lists.names_keys else None
             return blocks.build(row, count, inside, masked)
 
-        return listing_queries(lists, back, span, self._queries, keys.of_queries.length, limits, carried=carried, body=body)
+        length = keys.of_queries.length
+        return listing_queries(lists, back, span, self._queries, length, limits, carried=carried, body=body, whole=self._whole)
 
     def _loop(self, blocks: PairBlocks, keys: KeyBlock, segment: Segment, carried: list[ir.Value]) -> list[ir.Value]:
         size = constant_index(self._queries)

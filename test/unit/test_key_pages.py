@@ -9,6 +9,7 @@ import torch
 import attn_mlir
 from attn_mlir import driver, masks, rows
 from attn_mlir.api import key_pages
+from attn_mlir.api.dropout import NONE
 from attn_mlir.api.inputs import check_inputs
 from attn_mlir.api.key_lists import check_key_lists
 from attn_mlir.api.key_pages import attention_in_pages
@@ -26,7 +27,7 @@ def in_pages(qkv: Any, index: torch.Tensor, block: tuple[int, int], layout: Any 
     problem = check_inputs(qkv[0], qkv[1], qkv[2], layout)
     functions = (*[mods.get(name) for name in MODS], mods.get("row", rows.softmax))
     form = check_key_lists(index, block, problem.sizes, problem.device)
-    return attention_in_pages(tuple(qkv), Options(functions, None, layout, lse), index, form, problem)
+    return attention_in_pages(tuple(qkv), Options(functions, None, layout, lse), NONE, (index, form, problem))
 
 
 def agrees(block: tuple[int, int], lists: int, layout: Any = "bhsd", lse: bool = True, **mods: Any) -> None:

@@ -53,7 +53,7 @@ def test_machine_code(name: str) -> None:
         (
             64,
             '{key_sums = "warpgroup", block_q = 128 : i64, block_kv = 128 : i64}',
-            "blocks of 128 keys and 64 queries",
+            "registers a thread",
         ),
         (64, '{key_sums = "warpgroup", block_q = 128 : i64, block_kv = 64 : i64, deterministic = 1 : i64}', "in no fixed order"),
     ],

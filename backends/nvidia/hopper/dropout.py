@@ -1,11 +1,13 @@
 """Bits of dropout for tiles in registers: each lane makes some of its warp's, and they are handed around; see `backends.gpu.dropout`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import permutations
 
 from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.gpu.structure import constant, maker, operations, widened, yielded
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.mlir import ir
+from attn_mlir.philox import GROUP
 
 _ROW = "row - lane / 4"
 """The first row of the warp's 16."""
@@ -27,7 +29,34 @@ def keys_along_columns(op: ir.Operation) -> bool:
     depends = dependence(op.block)
     of = [depends.get(value, frozenset()) for value in op.operands]
     uniform = all(not each for each in of[:5]) and all(1 not in each for each in of[:7])
-    return uniform and of[7] == frozenset({1}) and _moves(op.operands[7], op.block.arguments[1])
+    return uniform and of[7] == frozenset({1}) and (keys_follow(op) or _keys_follow_in_groups(op))
+
+
+def keys_follow(op: ir.Operation) -> bool:
+    """Whether the key of a column is that of column 0, and the column."""
+    return _moves(op.operands[7], op.block.arguments[1])
+
+
+def _keys_follow_in_groups(op: ir.Operation) -> bool:
+    """The same within blocks of a multiple of 16 keys, as those of lists are: what is added to a column is looked up by its block."""
+    sum_, column = maker(op.operands[7], "arith.addi"), op.block.arguments[1]
+    if sum_ is None:
+        return False
+    depends = dependence(op.block)
+    return any(_moves(a, column) and _by_blocks(b, column, depends) for a, b in permutations(sum_.operands))
+
+
+def _by_blocks(value: ir.Value, column: ir.Value, depends: Mapping[ir.Value, frozenset[int]]) -> bool:
+    """Whether a value depends on the column only through which block of a multiple of 16 it is in."""
+    if not depends.get(value):
+        return True
+    made = maker(value)
+    if made is None:
+        return False
+    if made.name in ("arith.divsi", "arith.divui", "arith.floordivsi") and _moves(made.operands[0], column):
+        size = constant(made.operands[1])
+        return isinstance(size, int) and size > 0 and size % GROUP == 0
+    return all(_by_blocks(operand, column, depends) for operand in made.operands)
 
 
 def keys_along_rows(op: ir.Operation) -> bool:
@@ -66,6 +95,9 @@ def print_rows(core: Core, op: ir.Operation, columns: int) -> str:
     name, query, row, key = (core.names.fresh(hint) for hint in ("kept_bits", "of_lane", "head_of_lane", "first_key"))
     *_, heads, b, h, q_idx, kv_idx = op.operands
     core.writer.line(f"unsigned {name}[{words}];")
+    if not keys_follow(op):
+        _print_groups(core, op, name, words, (query, row, key))
+        return name
     with core.scope(""):
         core.scalars.bind(op.block.arguments[0], f"({_ROW} + lane % 16)")
         core.scalars.bind(op.block.arguments[1], "0")
@@ -74,6 +106,24 @@ def print_rows(core: Core, op: ir.Operation, columns: int) -> str:
         places = f"{row}, {query}, {query}, {key} + 64 * c, {key} + 64 * c + 16"
         _print_words(core, op, name, words, key, lambda: places)
     return name
+
+
+def _print_groups(core: Core, op: ir.Operation, name: str, words: int, names: tuple[str, str, str]) -> None:
+    """The same where the key of each 16 columns is looked up. A tile begins at a multiple of 16 columns."""
+    query, row, key = names
+    *_, heads, b, h, q_idx, kv_idx = op.operands
+    seed, offset, drop = list(op.operands)[:3]
+    values = ", ".join((*seed_words(core, seed), seed_words(core, offset)[0], f"(unsigned)({core.scalars.emit(drop)})"))
+    with core.scope(""):
+        core.scalars.bind(op.block.arguments[0], f"({_ROW} + lane % 16)")
+        core.writer.line(f"const unsigned {query} = {core.scalars.emit(q_idx)}, {row} = {head_row(core, b, heads, h)};")
+        with core.unrolled("c", words):
+            core.writer.line(f"unsigned {key}[2];")
+            with core.unrolled("half", 2):
+                core.scalars.bind(op.block.arguments[1], "(lane / 16 * 32 + 64 * c + 16 * half)")
+                core.writer.line(f"{key}[half] = {core.scalars.emit(kv_idx)};")
+            places = f"{row}, {query}, {query}, {key}[0], {key}[1]"
+            core.writer.line(f"{name}[c] = {core.scalars.helper('philox_two')}({values}, {places});")
 
 
 def _print_words(core: Core, op: ir.Operation, name: str, words: int, key: str, places: Callable[[], str]) -> None:

@@ -6,7 +6,15 @@ bits that its stage held before; so the other warps need not look at anything el
 
 from attn_mlir.backends.gpu.structure import body, operations
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.dropout import dropped_when_packed, head_row, kept_in, keys_along_columns, print_seeds, seed_words
+from attn_mlir.backends.nvidia.hopper.dropout import (
+    dropped_when_packed,
+    head_row,
+    kept_in,
+    keys_along_columns,
+    keys_follow,
+    print_seeds,
+    seed_words,
+)
 from attn_mlir.backends.nvidia.hopper.makers import MAKERS, Makers
 from attn_mlir.backends.nvidia.hopper.memory import SharedAllocator, of_warps
 from attn_mlir.backends.nvidia.hopper.steps import KvStep
@@ -27,9 +35,8 @@ def possible(steps: list[KvStep] | None) -> bool:
     if not steps:
         return False
     found = [kept_ops(step) for step in steps]
-    return all(len(ops) == 1 and keys_along_columns(ops[0]) and kept_in(ops[0].block) == ops[0] for ops in found) and all(
-        dropped_when_packed(ops[0]) for ops in found
-    )
+    alone = all(len(ops) == 1 and kept_in(ops[0].block) == ops[0] and dropped_when_packed(ops[0]) for ops in found)
+    return alone and all(keys_along_columns(ops[0]) and keys_follow(ops[0]) for ops in found)
 
 
 def print_places(core: Core, step: KvStep, op: ir.Operation) -> str:

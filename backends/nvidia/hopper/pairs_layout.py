@@ -41,7 +41,8 @@ class WarpgroupSplit:
     """How the warpgroups share a product [queries, columns] that sums over keys.
 
     Each has `blocks` blocks of 64 queries (number `warpgroup + warpgroups * n` if `by_rows`, else all) and `columns` columns, the first
-    one `columns * warpgroup` unless `by_rows`. If it is `transposed`, a warpgroup makes [64 columns, queries] of it, all queries at once.
+    one `columns * warpgroup` unless `by_rows`. If it is `transposed`, a warpgroup makes [64 columns, queries] of it, all queries at once,
+    for `blocks` blocks of columns, number `warpgroup + warpgroups * n`.
     """
 
     blocks: int
@@ -194,10 +195,10 @@ def is_transposed(queries: int) -> bool:
 def split_rows(queries: int, columns: int, warpgroups: int) -> WarpgroupSplit:
     """Shares by rows where there are enough, else by columns. Raises UnsupportedError where neither works."""
     if is_transposed(queries):
-        if queries % 16 or columns != ROWS * warpgroups:
+        if queries % 16 or columns % (ROWS * warpgroups):
             text = f"hopper: blocks of pairs have a multiple of {ROWS} queries, not {queries}"
-            raise UnsupportedError(f"{text} (of 16 where heads have {ROWS} columns for each warpgroup, not {columns} for {warpgroups})")
-        return WarpgroupSplit(1, ROWS, False, True)
+            raise UnsupportedError(f"{text} (of 16 where each warpgroup has multiples of {ROWS} columns, not {columns} for {warpgroups})")
+        return WarpgroupSplit(columns // (ROWS * warpgroups), ROWS, False, True)
     blocks = queries // ROWS
     if blocks % warpgroups == 0:
         return WarpgroupSplit(blocks // warpgroups, round_up(columns, ADDED_COLUMNS), True)
@@ -221,7 +222,7 @@ def registers(kernel: PairsKernel, warpgroups: int) -> int:
     added = 0
     for op in {op.operands[2]: op for op in kernel.step_ops("tile.accumulate")}.values():
         part = split_rows(kernel.queries, head_columns(op.operands[2]), warpgroups)
-        added += (kernel.queries if part.transposed else part.blocks * part.columns) // 2
+        added += part.blocks * (kernel.queries if part.transposed else part.columns) // 2
     return sums + max(products, weights + added) + thresholds.ADDRESS_REGISTERS
 
 

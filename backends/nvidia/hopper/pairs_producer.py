@@ -55,6 +55,9 @@ class ColumnWriter(RolePrinter):
             with core.scope(None):
                 load_windows(core, layout, block, STAGE, full)
             wait = ""
+        if wait and queries < 32:  # lanes without a row have to wait, too: they arrive for the next stage
+            core.writer.line(wait)
+            wait = ""
         if values:
             core.writer.line(f"const uint32_t columns = shared + {layout.columns.offset} + {layout.columns.bytes} * {STAGE};")
             names = [core.names.fresh("kept") for _ in values]

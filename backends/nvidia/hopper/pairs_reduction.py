@@ -3,6 +3,7 @@
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
 from attn_mlir.backends.nvidia.hopper.pairs_layout import ADDED_COLUMNS, BackwardLayout, WarpgroupSplit
+from attn_mlir.backends.nvidia.hopper.pairs_listed import listed_turns
 from attn_mlir.backends.nvidia.hopper.pairs_loop import RolePrinter
 from attn_mlir.backends.nvidia.ordered_sums import without_order
 from attn_mlir.errors import UnsupportedError
@@ -29,7 +30,7 @@ class Adder(RolePrinter):
 
     With `ordered`, programs add to the same queries one after the other, the one with the last keys first: under a causal mask that is
     the order in which they get there. A number in global memory for each block of queries and warpgroup tells which program was the
-    last. A program waits only for such that began before it, which run or have run.
+    last. A program waits only for such that began before it, which run or have run. Where lists say who adds, see `pairs_listed`.
     """
 
     placed = ("tile.accumulate",)
@@ -38,14 +39,18 @@ class Adder(RolePrinter):
         super().__init__(core, kernel, layout)
         self.ordered = ordered
         self._next_begin = ""
+        self._listed = listed_turns(kernel) if ordered else None
         if ordered:
-            _check_order(kernel, layout)
+            _check_order(kernel, layout, self._listed is None)
 
     def before_heads(self, block: ir.Block) -> None:
         """Where the queries begin that see the next block of keys."""
         if not self.ordered:
             return
         core = self.core
+        if self._listed is not None:
+            self._listed.declare(core)
+            return
         if core.packed:
             self._before_heads_of_sequence(block)
             return
@@ -107,6 +112,10 @@ class Adder(RolePrinter):
             place = f"({core.value(batch)} * {heads} + {core.value(head)}) * ({blocks}) + {query} / {queries}"
             rows = core.arguments.size(self.kernel.over, 2)
         turns = core.arguments.turns()
+        if self._listed is not None:
+            core.writer.line(f"int *const turn = {turns} + ({place}) * {self.layout.warpgroups} + part;")
+            self._listed.wait(core, "turn")
+            return "turn"
         last = f"key0 + {self.kernel.keys} >= {rows}"
         core.writer.line(
             f"int *const turn = {turns} + ({place}) * {self.layout.warpgroups} + part;",
@@ -123,9 +132,10 @@ def add_staged(core: Core, layout: BackwardLayout, op: ir.Operation, part: str) 
     map_ = core.arguments.descriptor(target, ADDED_COLUMNS, buffer.rows)
     for number in range(split.blocks):
         for panel in range(split.columns // ADDED_COLUMNS):
-            offset = buffer.offset + number * split.columns * 256 + panel * buffer.rows * 4 * ADDED_COLUMNS
-            column = f"{ADDED_COLUMNS * panel}" + ("" if split.by_rows else f" + {split.columns} * {part}")
-            query = f"{place[0]} + 64 * {part_block(layout, split, number, part)}"
+            offset = buffer.offset + number * split.columns * 4 * buffer.rows + panel * buffer.rows * 4 * ADDED_COLUMNS
+            first = ADDED_COLUMNS * panel + (split.columns * layout.warpgroups * number if split.transposed else 0)
+            column = f"{first}" + ("" if split.by_rows else f" + {split.columns} * {part}")
+            query = f"{place[0]} + 64 * {0 if split.transposed else part_block(layout, split, number, part)}"
             where = core.arguments.copied_at(target, query, place[1], place[2])
             core.writer.line(f"attn::tma_add({map_}, shared + {offset} + {buffer.bytes} * {part}, {column}, {where});")
 
@@ -159,10 +169,15 @@ def turn_tensor(kernel: PairsKernel) -> ir.Value:
     return kernel.step_ops("tile.load")[0].operands[0]
 
 
-def _check_order(kernel: PairsKernel, layout: BackwardLayout) -> None:
-    """Raises UnsupportedError unless the blocks of keys that add to a block of queries follow each other without a gap."""
+def _check_order(kernel: PairsKernel, layout: BackwardLayout, follow: bool) -> None:
+    """Raises UnsupportedError where sums do not leave through TMA, or blocks of keys have to `follow` each other without a gap, and do not.
+
+    These are the blocks that add to a block of queries.
+    """
     if any(op.operands[2] not in layout.adds for op in kernel.step_ops("tile.accumulate")) or kernel.step_ops("tile.scatter_add"):
         raise UnsupportedError("hopper: no fixed order of what is added element by element")
+    if not follow:
+        return
     loops = ops_of(kernel.query_loop, "scf.for")
     keys = kernel.key_loop.regions[0].blocks[0].arguments[0]
     reason = without_order(loops, keys, list(kernel.key_loads[0].operands)[4])

@@ -80,21 +80,21 @@ class QuerySums:
             split = self.layout.split(target)
             first = target not in self._parts
             if first:
-                if split.transposed and free is not None:
-                    self._parts[target] = [free]
-                else:
-                    width = self.kernel.queries if split.transposed else split.columns
-                    self._parts[target] = [core.fragment("query_sum", width) for _ in range(split.blocks)]
+                width = self.kernel.queries if split.transposed else split.columns
+                given = [free] if split.transposed and free is not None else []
+                self._parts[target] = [*given, *(core.fragment("query_sum", width) for _ in range(split.blocks - len(given)))]
             buffer = self.layout.keys[memory[tile]]
             if split.transposed:
                 # (dS K)^T = K^T dS^T: any multiple of 8 queries is the width of an instruction.
                 core.uses("", self.kernel.queries, "shared", self.element, False, True)
-                a = SharedOperand(f"shared + {buffer.offset} + {buffer.rows * 128} * warpgroup", buffer.rows * 128, True)
                 b = SharedOperand(self._exchanged[weights], self.kernel.queries * 128)
-                tile = self._parts[target][0]
-                # What the compiler does not know to be overwritten keeps these registers: it would put weights there that are still read.
-                clear = "attn::opaque(1)" if first and tile is free else first
-                core.writer.all(product(tile.name, self.kernel.queries, keys, a, b, self.element, clear=clear))
+                for number, tile in enumerate(self._parts[target]):
+                    offset = buffer.offset + buffer.rows * 128 * self.layout.warpgroups * number
+                    a = SharedOperand(f"shared + {offset} + {buffer.rows * 128} * warpgroup", buffer.rows * 128, True)
+                    # What the compiler does not know to be overwritten keeps these registers: it would put weights there that
+                    # are still read.
+                    clear = "attn::opaque(1)" if first and tile is free else first
+                    core.writer.all(product(tile.name, self.kernel.queries, keys, a, b, self.element, clear=clear))
                 free = None
                 continue
             core.uses("", split.columns, "shared", self.element, True, True)
@@ -147,20 +147,21 @@ class QuerySums:
         core, target = self.core, op.operands[2]
         buffer, split = self.layout.adds[target], self.layout.split(target)
         if split.transposed:
-            self._stage_transposed(self._parts[target][0], buffer)
+            for number, fragment in enumerate(self._parts[target]):
+                self._stage_transposed(fragment, buffer, buffer.offset + number * split.columns * 4 * buffer.rows)
             return
         for number, fragment in enumerate(self._parts[target]):
             offset = buffer.offset + number * split.columns * 256
             stage_rows(core, fragment.name, split.columns, f"shared + {offset} + {buffer.bytes} * warpgroup")
 
-    def _stage_transposed(self, fragment: RegTile, buffer: SharedBuffer) -> None:
+    def _stage_transposed(self, fragment: RegTile, buffer: SharedBuffer, offset: int) -> None:
         """The same for [columns, queries]: a warp's 32 elements, 8 columns of 4 queries two rows apart, are in 32 banks."""
         core = self.core
         with core.scope(""):
             core.writer.line(
                 "const unsigned own = attn::opaque(threadIdx.x) % 128; // keeps what follows out of registers until here",
                 "const uint32_t add_chunk = ((own / 32 % 2 * 4 | own / 16 % 2) ^ own % 4 * 2) * 16;",
-                f"const uint32_t to = shared + {buffer.offset} + {buffer.bytes} * warpgroup + own / 64 * {buffer.rows * 128} "
+                f"const uint32_t to = shared + {offset} + {buffer.bytes} * warpgroup + own / 64 * {buffer.rows * 128} "
                 "+ own % 4 * 256 + own / 4 % 4 * 4;",
             )
             with core.unrolled("c", self.kernel.queries // 8), core.unrolled("h", 2), core.unrolled("e", 2):

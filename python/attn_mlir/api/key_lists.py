@@ -16,6 +16,7 @@ from attn_mlir.api.eight_bit import refuse_derivatives, refuse_eight_bit
 from attn_mlir.api.extra_qk import extra_pairs, with_dims
 from attn_mlir.api.given_masks import check_sizes, is_block_mask, sizes_of, with_function
 from attn_mlir.api.inputs import check_device, check_inputs
+from attn_mlir.api.key_gradients import attention_listed_with_gradients
 from attn_mlir.api.key_pages import PAGE_ROWS, attention_in_pages
 from attn_mlir.api.options import Options
 from attn_mlir.backends import backend_for
@@ -25,7 +26,7 @@ from attn_mlir.performance import told
 from attn_mlir.runtime.call import Problem
 from attn_mlir.runtime.checked import is_checked
 from attn_mlir.runtime.dispatch import dispatch, needing_gradient
-from attn_mlir.runtime.key_lists import ListForm, check_range, check_twice, form_of, lists_of
+from attn_mlir.runtime.key_lists import ListForm, check_range, check_twice, fold, form_of, lists_of, unfold
 from attn_mlir.runtime.orders import all_heads_first, all_in_order, input_order, output_order
 
 _HOPPER = (9, 0)
@@ -51,8 +52,7 @@ def attention_listed(
         pages = _in_pages(qkv, options._replace(functions=functions), dropout, extra, (index, form, problem))
         if pages is not None:
             return pages[0]
-        functions = (*functions[:4], mask_of(index, sizes, form, functions[4]), functions[5])
-        return attend(qkv, options._replace(functions=functions), dropout, extra, problem=problem)[0]
+        return attend(qkv, _as_table(options, functions, (index, form, problem)), dropout, extra, problem=problem)[0]
     if extra:
         refuse_eight_bit(qkv, "extra_qk")
     pairs = extra_pairs(extra, qkv[0], problem, layout)
@@ -87,12 +87,26 @@ def _in_pages(
     """The result, of kernels that load what is listed, where a device has such for this call."""
     index, form, problem = lists
     transformed = peek_interpreter_stack() is not None or forward_ad._current_level >= 0 or torch._C._len_torch_dispatch_stack()
-    if extra or dropout.form is not None or transformed or not _reads_pages(options.target(problem), index):
+    if extra or transformed or not _reads_pages(options.target(problem), index):
         return None
     if form.listed % PAGE_ROWS and options.target(problem) != _SINGLE:
         return None
     check_numbers(index, -(-problem.sizes["Skv"] // form.listed), form.listed)
-    return attention_in_pages(qkv, options, index, form, problem)
+    made = attention_in_pages(qkv, options, dropout, lists)
+    if made is not None or not torch.is_grad_enabled():
+        return made
+
+    def dense(*others: torch.Tensor) -> Any:
+        return dispatch(_as_table(options, options.functions, lists).call(problem, others, dropout))
+
+    group = group_of(form, index, problem.sizes, dropout.form is not None)
+    return attention_listed_with_gradients(qkv, options, dropout, lists, group, dense)
+
+
+def _as_table(options: Options, functions: tuple[Any, ...], lists: tuple[torch.Tensor, ListForm, Problem]) -> Options:
+    """The same with a mask that reads a table of the lists."""
+    index, form, problem = lists
+    return options._replace(functions=(*functions[:4], mask_of(index, problem.sizes, form, functions[4]), functions[5]))
 
 
 def _reads_pages(target: str, index: torch.Tensor) -> bool:
@@ -142,16 +156,6 @@ def group_of(form: ListForm, index: torch.Tensor, sizes: Mapping[str, Any], drop
     return sizes["Hq"] // max(1, sizes["Hkv"]) or 1 if shared and form.queries < FEW_QUERIES and not dropout else 1
 
 
-def fold(x: torch.Tensor, group: int) -> torch.Tensor:
-    """[B, H, S, D] with the heads of a group as rows: [B, H / group, S group, D]."""
-    return x.unflatten(1, (-1, group)).transpose(2, 3).flatten(2, 3)
-
-
-def unfold(x: torch.Tensor, group: int) -> torch.Tensor:
-    """The inverse, also of [B, H, S]."""
-    return x.unflatten(2, (-1, group)).transpose(2, 3).flatten(1, 2)
-
-
 def make_lists(index: torch.Tensor, sizes: Mapping[str, Any], form: ListForm, inverse: bool) -> list[torch.Tensor]:
     """The tensors of the lists; see `runtime.key_lists`. In graphs without data, an operator stands for them."""
     if is_functorch_wrapped_tensor(index):
@@ -185,8 +189,8 @@ def check_numbers(index: torch.Tensor, blocks: int, keys: int) -> None:
     """Checks that a tensor lists blocks that there are, waiting for its device. Raises ArgumentError."""
     if not index.numel() or (index.is_cuda and torch.cuda.is_current_stream_capturing()):
         return
-    low, high = torch.aminmax(index)
-    check_range(int(low), int(high), blocks, keys)
+    low, high = torch.stack(torch.aminmax(index)).tolist()  # which waits once
+    check_range(low, high, blocks, keys)
     if is_checked():
         numbers = index.sort(-1).values
         twice = torch.zeros_like(numbers, dtype=torch.bool)

@@ -5,28 +5,29 @@ Short blocks of queries are what decoding is: heads of a group are rows, and a s
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from attn_mlir import driver
-from attn_mlir.api.dropout import NONE
+from attn_mlir.api.dropout import Dropout
 from attn_mlir.api.makers import MADE
 from attn_mlir.api.masks import causal
 from attn_mlir.api.options import Options
 from attn_mlir.api.varlen_inputs import problem_of
 from attn_mlir.dialects import loaded
 from attn_mlir.frontend import sizes as frontend_sizes
+from attn_mlir.frontend.dropout import LISTED
 from attn_mlir.frontend.given import PAGES, SEQUENCES
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
 from attn_mlir.performance import told
-from attn_mlir.runtime.call import Problem
-from attn_mlir.runtime.dispatch import dispatch, needing_gradient
+from attn_mlir.runtime.call import Call, Problem
+from attn_mlir.runtime.dispatch import dispatch, needing_gradient, program_on
 from attn_mlir.runtime.key_lists import ListForm
-from attn_mlir.runtime.orders import heads_first, input_order, output_order
+from attn_mlir.runtime.orders import heads_first, in_order, input_order, output_order
 from attn_mlir.runtime.varlen import largest
 
 PAGE_ROWS = 16
@@ -38,6 +39,7 @@ _COPIED = (
     "keys, or one list for all heads"
 )
 Tensor = torch.Tensor
+Lists = tuple[Tensor, ListForm, Problem]
 _MOST = 256
 """Sizes whose places are kept."""
 
@@ -67,22 +69,67 @@ class _Sequences:
         return self.group // self.fold // self.key_heads
 
 
-def attention_in_pages(
-    qkv: tuple[Tensor, Tensor, Tensor], options: Options, index: Tensor, form: ListForm, problem: Problem
-) -> tuple[Any] | None:
+@dataclass(frozen=True)
+class PagedCall:
+    """A call on packed sequences of queries with pages of keys, and how its results become those of the whole."""
+
+    call: Call
+    most: tuple[int, int]
+    """Rows and keys of the longest sequence."""
+    made: _Sequences
+    ordered: Tensor
+    """The lists, see `sorted_lists`."""
+    order: str
+    """Of o."""
+
+    def results(self, found: Sequence[Tensor]) -> list[Tensor]:
+        """o and values of rows, [B, Hq, Sq], of those of sequences; what else has the shape of o stays [B, Hq, Sq, D]."""
+        weights = self.call.entry.traced.weights
+        return [_back(x.squeeze(0), self.made, self.order if number < weights else "bhsd") for number, x in enumerate(found)]
+
+    def saved(self, wrt: str) -> list[Tensor]:
+        """The results of a forward pass that keeps what its backward reads; `wrt` names arguments that need a gradient, "": all."""
+        call = self.call
+        program = program_on(call)
+        q, k, v, *captures = call.heads_first()
+        with largest(*self.most):
+            program.check(captures, program.sizes(q, k, v), q.device)
+            order = output_order(call.layout)
+            made = program.derivative(q.device.type, "fwd", wrt).run([q, k, v, *captures], order)
+        return self.results([in_order(x, order) if x.dim() == 4 else x for x in made])
+
+
+def attention_in_pages(qkv: tuple[Tensor, Tensor, Tensor], options: Options, dropout: Dropout, lists: Lists) -> tuple[Any] | None:
     """What `attention` returns with these lists, as the only element; None where pages do not do, and a table of blocks has to.
 
     They do without gradients, for blocks of a multiple of 16 keys, and rows that look at nothing but their scores; for other blocks where
     single queries have lists and a device copies single rows.
     """
-    small = form.listed % PAGE_ROWS != 0
-    if not index.numel() or problem.is_empty or needing_gradient(qkv) or (small and min(form.queries, problem.sizes["Sq"]) > 1):
+    if needing_gradient(qkv):
+        return None
+    found = paged_call(qkv, options, dropout, lists)
+    if found is None or needing_gradient(found.call.values):
+        return None
+    with largest(*found.most):
+        return (options.named(found.results(dispatch(found.call)), found.call.entry),)
+
+
+def paged_call(
+    qkv: tuple[Tensor, Tensor, Tensor], options: Options, dropout: Dropout, lists: Lists, decoded: bool = True
+) -> PagedCall | None:
+    """The call of kernels that read these lists as pages; None where there are none.
+
+    Single queries are `decoded`, or heads are their rows.
+    """
+    index, form, problem = lists
+    small, drops = form.listed % PAGE_ROWS != 0, dropout.form is not None
+    if not index.numel() or problem.is_empty or (small and (drops or min(form.queries, problem.sizes["Sq"]) > 1)):
         return None
     sizes, order = problem.sizes, input_order(problem.layout)
     q, k, v = (heads_first(x, order) for x in qkv)
     blocks = -(-sizes["Skv"] // form.listed)
     limits = _limits(options.functions[4], sizes, form, index.device)
-    ordered = _sorted(index, blocks)
+    ordered = sorted_lists(index, blocks)
     used = _keys_below(ordered, form.listed, sizes["Skv"] if limits is None else limits["last"])
     table, single = ordered.clamp(max=blocks - 1), min(form.queries, sizes["Sq"]) == 1
     missing = blocks * form.listed - sizes["Skv"]
@@ -91,7 +138,8 @@ def attention_in_pages(
     whole = index.shape[1] == 1 and (k.stride(1) < k.stride(2) or sizes["Hkv"] == 1)
     heads = 1 if whole else max(index.shape[1], sizes["Hkv"])
     rows, key_heads = min(form.queries, sizes["Sq"]), sizes["Hkv"] if whole else 1
-    group, fold = sizes["Hq"] // heads, _fold(rows, sizes["Hq"] // heads // key_heads)
+    group = sizes["Hq"] // heads
+    fold = 1 if drops else _fold(rows, group // key_heads, decoded)
     key_group = 1 if whole else heads // sizes["Hkv"]
     made = _Sequences(sizes["B"], heads, index.shape[2], sizes["Sq"], group, fold, key_group, key_heads, sizes["Hkv"])
     k_pages, v_pages = (_pages(x, made, blocks) for x in (k, v))
@@ -109,18 +157,18 @@ def attention_in_pages(
     pages = {"k_lengths": _of_heads(used, heads).flatten(), PAGES: listed + places["pages"]}
     most = rows * fold, index.shape[3] * form.listed
     sequences = {name: places.get(name, pages.get(name)) for name in (*SEQUENCES, PAGES)}
-    call = asked.call(problem_of(packed, k_pages, v_pages, True), (packed.unsqueeze(0), k_pages, v_pages), NONE, sequences)
+    if dropout.form is not None:
+        dropout = Dropout((*dropout.form, str(form.listed)), {**dropout.values, **_places_of_dropout(made, form, listed)})
+    call = asked.call(problem_of(packed, k_pages, v_pages, True), (packed.unsqueeze(0), k_pages, v_pages), dropout, sequences)
     text = call.entry.traced.text
-    if needing_gradient(call.values) or not _looks_at_scores_alone(text) or (small and not _gathers(text, options.target(problem))):
+    if not _looks_at_scores_alone(text) or (small and not _gathers(text, options.target(problem))):
         return None
-    with largest(*most):
-        results = [_back(each.squeeze(0), made, output_order(problem.layout)) for each in dispatch(call)]
-    return (options.named(results, call.entry),)
+    return PagedCall(call, most, made, ordered, output_order(problem.layout))
 
 
-def _fold(rows: int, group: int) -> int:
+def _fold(rows: int, group: int, decoded: bool) -> int:
     """How many heads of a group, a divisor of it, fill a block with `rows` queries of each. Decoding packs those of single queries."""
-    return 1 if rows == 1 else max(n for n in range(1, group + 1) if group % n == 0 and (n == 1 or n * rows <= BLOCK_ROWS))
+    return 1 if rows == 1 and decoded else max(n for n in range(1, group + 1) if group % n == 0 and (n == 1 or n * rows <= BLOCK_ROWS))
 
 
 def _dense(x: Tensor) -> Tensor:
@@ -133,7 +181,7 @@ def _dense(x: Tensor) -> Tensor:
     return x.view(torch.int64).contiguous().view(x.dtype)
 
 
-def _sorted(index: Tensor, blocks: int) -> Tensor:
+def sorted_lists(index: Tensor, blocks: int) -> Tensor:
     """The lists in order without gaps; what is left is `blocks`, which is none."""
     ordered = index.sort(-1).values
     absent = ordered < 0
@@ -162,7 +210,7 @@ def _limits(mask: Any, sizes: Mapping[str, Any], form: ListForm, device: torch.d
         each = (query + (shift + 1)).clamp_(0, sizes["Skv"]).to(torch.int32).view(count, form.queries)
         return {"each": each, "last": each[:, -1:]}
 
-    return _kept((sizes["Sq"], sizes["Skv"], shift, form.queries, device), made)
+    return kept_by_sizes((sizes["Sq"], sizes["Skv"], shift, form.queries, device), made)
 
 
 def _seen(ordered: Tensor, used: Tensor, keys: int, limits: Tensor) -> Tensor:
@@ -198,7 +246,7 @@ _CAPTURED: list[dict[str, Tensor]] = []
 """Those that CUDA graphs read, which are never freed."""
 
 
-def _kept(key: tuple[Any, ...], make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+def kept_by_sizes(key: tuple[Any, ...], make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
     """What follows from sizes alone, and is made once; the last of `key` is the device."""
     captures = key[-1].type == "cuda" and torch.cuda.is_current_stream_capturing()
     found = _KEPT.get(key)
@@ -229,7 +277,21 @@ def _places(made: _Sequences, queries: int, blocks: int, device: torch.device) -
         places = {"q_begins": lengths.cumsum(0) - lengths, "q_lengths": lengths, "k_begins": torch.zeros_like(lengths), "pages": pages}
         return {name: value.to(torch.int32) for name, value in places.items()}
 
-    return _kept((made, queries, blocks, device), make)
+    return kept_by_sizes((made, queries, blocks, device), make)
+
+
+def _places_of_dropout(made: _Sequences, form: ListForm, listed: Tensor) -> dict[str, Tensor]:
+    """Where sequences are in the whole, for random numbers, which are those of true places."""
+    count, device = made.batch * made.heads * made.blocks, listed.device
+
+    def make() -> dict[str, Tensor]:
+        number = torch.arange(count, device=device)
+        rows = number[:, None] // made.blocks * made.group + torch.arange(made.group, device=device)
+        return {"rows": rows.to(torch.int32), "queries": (number % made.blocks * form.queries).to(torch.int32)}
+
+    kept = kept_by_sizes(("dropout", made, form.queries, device), make)
+    shifts = (listed - torch.arange(listed.shape[1], dtype=listed.dtype, device=device)) * form.listed
+    return dict(zip(LISTED, (kept["rows"], kept["queries"], shifts), strict=True))
 
 
 @functools.lru_cache(256)

@@ -12,14 +12,20 @@ from attn_mlir.frontend.emit import Piece
 from attn_mlir.frontend.node import Node
 from attn_mlir.frontend.scope import Captured, Scope, Trace
 from attn_mlir.frontend.scores import floats_of, numbered
+from attn_mlir.frontend.tensors import CapturedTensor
+from attn_mlir.frontend.values import wrap
 
-__all__ = ["NAMES", "DropoutForm", "score_piece", "with_dropout"]
+__all__ = ["LISTED", "NAMES", "DropoutForm", "score_piece", "with_dropout"]
 
 NAMES = ("dropout_seed", "dropout_offset", "dropout_drop", "dropout_scale")
 """What a program with dropout captures: the generator's key and counter, round(p * 2^32), and 1 / (1 - p)."""
 
-DropoutForm = tuple[str, str]
-"""How seed and offset come: as "int" or as "tensor", of int64 and without dimensions."""
+LISTED = ("dropout_rows", "dropout_queries", "dropout_keys")
+"""What one on listed keys captures besides, int32: of each sequence and head which head of all batch entries it is; the first query of each
+sequence; of each sequence and listed block how far its keys are from where they would be if all were listed."""
+
+DropoutForm = tuple[str, ...]
+"""How seed and offset come: as "int" or as "tensor", of int64 and without dimensions; of listed keys also how many a block has."""
 
 _LEAST = 2.0**-126
 _POSITION = ("b", "h", "q_idx", "kv_idx")
@@ -54,13 +60,26 @@ def _kept(state: Trace, form: DropoutForm, arguments: Sequence[Node], scaled: bo
     """0 where the pair is dropped, else 1, or 1 / (1 - p) if `scaled`; `arguments` are those of the score's piece."""
     state.scope = arguments[0].scope  # type: ignore[assignment]
     with state:
-        seed, offset = (_given(state, name, kind) for name, kind in zip(NAMES[:2], form, strict=True))
+        seed, offset = (_given(state, name, kind) for name, kind in zip(NAMES[:2], form[:2], strict=True))
         drop = state.capture(Captured(("dropout", NAMES[2]), NAMES[2], CaptureKind.INT))
-        heads = sizes.num_heads()._node
-        is_kept = ops.make("attn.kept", "bool", seed, offset, drop, heads, *arguments[-len(_POSITION) :])
+        places = [sizes.num_heads()._node, *arguments[-len(_POSITION) :]]
+        if len(form) > 2:
+            places = _listed(int(form[2]), places)
+        is_kept = ops.make("attn.kept", "bool", seed, offset, drop, *places)
         made = ops.select(is_kept, _scale(state) if scaled else ops.constant(1.0), ops.constant(0.0))
     state.labels[is_kept], state.labels[made] = "is_kept", "kept"
     return made
+
+
+def _listed(keys: int, places: Sequence[Node]) -> list[Node]:
+    """The number of heads, and the place that a pair has in the whole, where sequences are blocks of queries with lists of keys."""
+    _, b, h, q_idx, kv_idx = places
+    ranks = zip(LISTED, (2, 1, 2), strict=True)
+    captured = [Captured(("dropout", name), name, CaptureKind.TENSOR, "i32", rank) for name, rank in ranks]
+    rows, queries, blocks = (CapturedTensor(each, "int") for each in captured)
+    number = (wrap(kv_idx) // keys).clamp(max=blocks.shape[1] - 1)
+    query, key = queries[wrap(b)] + wrap(q_idx), blocks[wrap(b), number] + wrap(kv_idx)
+    return [ops.constant(0), ops.constant(0), rows[wrap(b), wrap(h)]._node, query._node, key._node]
 
 
 def _scale(state: Trace) -> Node:

@@ -42,7 +42,7 @@ def dispatch(call: Call) -> Sequence[Tensor]:
             return made
     program = entry.programs[deterministic]
     if program is None or device != problem.device_type:
-        program = _program(call)
+        program = program_on(call)
     recorded, wrt, plain = torch.is_grad_enabled(), "", not _modes()
     for x in values:
         if isinstance(x, Tensor):
@@ -137,7 +137,13 @@ def forward_in_graph(values: Sequence[Any], names: Sequence[str], kinds: Sequenc
     return torch.ops.attn_mlir.forward(values[0], values[1], values[2], tensors or [values[0]], floats, ints, *words)
 
 
-def _program(call: Call) -> programs.Program:
+def gradient_task(call: Call) -> tuple[Task, list[Tensor]]:
+    """The task of a call some of whose values need a gradient, and the captured tensors."""
+    program = program_on(call)
+    return _task(program, call, _names(program, needing_gradient(call.values)))
+
+
+def program_on(call: Call) -> programs.Program:
     """The program, whose derivatives are for the call's device, too. Raises ArgumentError where that takes no tensors such as q."""
     program, problem, device = programs.program_of(call.entry, call.deterministic), call.problem, call.device
     if device == problem.device_type:
@@ -188,7 +194,7 @@ def _transformed(call: Call) -> Sequence[Tensor] | None:
     moved = any(change is not None for change in changes)
     if not moved and maybe_current_level() is None:
         return None
-    program = _program(call)
+    program = program_on(call)
     wrt = _names(program, needing_gradient(call.values))
     task, tensors = _task(program, call, wrt)
     if not moved or wrt or needing_gradient(changes):  # one function has both derivatives, so that each may have the other

@@ -22,7 +22,7 @@ def forward(task: Task, *tensors: Tensor) -> list[Tensor]:
     return list(EagerForward.apply(task, task.layout != "bhsd", *tensors))  # type: ignore[no-untyped-call]
 
 
-def _whole(x: Tensor) -> Tensor:
+def whole(x: Tensor) -> Tensor:
     """The same memory as a tensor that is no view: autograd lets nobody change one of several views in place."""
     if not x._is_view():
         return x
@@ -42,7 +42,7 @@ class EagerForward(torch.autograd.Function):
         if results is None:
             results = compute.compute_forward(task, all_heads_first(inputs, input_order(task.layout), 3) if turned else inputs, captures)
             if turned:
-                results = [_whole(x) for x in all_in_order(results, output_order(task.layout), program.weights)]
+                results = [whole(x) for x in all_in_order(results, output_order(task.layout), program.weights)]
         ctx.task, ctx.turned = task, turned
         ctx.save_for_backward(*tensors, *program.kept(results))
         ctx.mark_non_differentiable(*results[program.made :])

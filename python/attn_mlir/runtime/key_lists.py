@@ -46,6 +46,16 @@ def form_of(queries: int, keys: int) -> ListForm:
     return ListForm(queries, keys, tile, keys) if tile else ListForm(queries, 1, TILES[0], keys)
 
 
+def fold(x: torch.Tensor, group: int) -> torch.Tensor:
+    """[B, H, S, D] with the heads of a group as rows: [B, H / group, S group, D]."""
+    return x.unflatten(1, (-1, group)).transpose(2, 3).flatten(2, 3)
+
+
+def unfold(x: torch.Tensor, group: int) -> torch.Tensor:
+    """The inverse, also of [B, H, S]."""
+    return x.unflatten(2, (-1, group)).transpose(2, 3).flatten(1, 2)
+
+
 def lists_of(index: torch.Tensor, kv_len: int, form: ListForm, inverse: bool) -> list[torch.Tensor]:
     """The tensors of `frontend.given.LISTS`. Their sizes follow from those of `index`; what is behind the last entry is 0.
 

@@ -1,14 +1,17 @@
 """Programs with lists of keys: they are several kernels, and the tensors of their lists must fit to each other."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
+from torch.autograd import forward_ad
 
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.given import LISTS
+from attn_mlir.runtime.eager import EagerForward, whole
 from attn_mlir.runtime.programs import Program
+from attn_mlir.runtime.task import Task
 
 _DTYPES = {"i32": torch.int32, "i64": torch.int64}
 
@@ -26,3 +29,41 @@ class ListedProgram(Program):
             if not fits or tensor.device != device or not tensor.is_contiguous():
                 raise ArgumentError(f"`{name}` of key_index is a contiguous {_DTYPES[element]} tensor of rank {rank} on {device}")
         super().check(captures, sizes, device)
+
+
+def forward_listed(
+    task: Task, saved: Sequence[torch.Tensor], dense: Callable[..., Any], tensors: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """The results of a forward pass that was `saved`, with a gradient by `tensors`, inputs and captures: the program's backward.
+
+    `dense` computes them of q, k and v in another way, which has second derivatives.
+    """
+    return list(ListedForward.apply(task, saved, dense, *tensors))[: task.program.made]  # type: ignore[no-untyped-call]
+
+
+class ListedForward(torch.autograd.Function):
+    """The forward pass of a listed program that was computed by kernels of another one. See `EagerForward`."""
+
+    @staticmethod
+    def forward(ctx: Any, task: Task, saved: Sequence[torch.Tensor], dense: Callable[..., Any], *tensors: torch.Tensor) -> tuple[Any, ...]:
+        saved = [whole(x) for x in saved]
+        ctx.task, ctx.turned, ctx.dense = task, task.layout != "bhsd", dense
+        ctx.save_for_backward(*tensors, *saved)
+        ctx.mark_non_differentiable(*saved[task.program.made :])
+        ctx.set_materialize_grads(False)
+        return tuple(saved)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        if not torch.is_grad_enabled() and forward_ad._current_level < 0:
+            return None, *EagerForward.backward(ctx, *grads)
+        tensors = ctx.saved_tensors[: 3 + ctx.task.captures]
+        wanted = [number for number, needed in enumerate(ctx.needs_input_grad[3:]) if needed]
+        results = [(o, grad) for o, grad in zip(ctx.dense(*tensors[:3]), grads, strict=False) if grad is not None]
+        made: list[torch.Tensor | None] = [None] * len(tensors)
+        if results:
+            of = [tensors[number] for number in wanted]
+            outputs, given = zip(*results, strict=True)
+            for number, gradient in zip(wanted, torch.autograd.grad(outputs, of, given, create_graph=True, allow_unused=True), strict=True):
+                made[number] = gradient
+        return None, None, None, *made

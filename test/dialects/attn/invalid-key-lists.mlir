@@ -33,6 +33,6 @@
 %n = ub.poison : tensor<?xi32>
 %r = ub.poison : tensor<?x?x?x?xi64>
 %o = "attn.attention"(%q, %q, %q) ({
-  // expected-error @below {{'attn.key_lists' has tiles of at most 32 keys that divide a block of 48, or blocks of 1, got 32}}
+  // expected-error @below {{'attn.key_lists' has tiles that divide a block of 48 keys, or of at most 32 where blocks have 1, got 32}}
   "attn.key_lists"(%n, %r, %n, %n, %r) {block = array<i64: 1, 48, 32>} : (tensor<?xi32>, tensor<?x?x?x?xi64>, tensor<?xi32>, tensor<?xi32>, tensor<?x?x?x?xi64>) -> ()
 }) {outputs = []} : (tensor<?x?x?x64xf32>, tensor<?x?x?x64xf32>, tensor<?x?x?x64xf32>) -> tensor<?x?x?x64xf32>

@@ -1,0 +1,152 @@
+"""Gradients of key lists on GPUs: the forward pass reads listed blocks as pages, the backward kernels follow the inverse of the lists.
+
+The inverse is made on the GPU by operations of torch, which wait for nothing: for each tile of keys the blocks of queries that list it, in
+their order. A block that is listed twice is there once.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from attn_mlir import driver
+from attn_mlir.api.dropout import Dropout
+from attn_mlir.api.inputs import check_inputs
+from attn_mlir.api.key_pages import Lists, kept_by_sizes, paged_call
+from attn_mlir.api.options import Options
+from attn_mlir.errors import CompileError, UnsupportedError
+from attn_mlir.frontend.given import LISTS
+from attn_mlir.runtime.dispatch import gradient_task
+from attn_mlir.runtime.key_lists import ListForm, fold, unfold
+from attn_mlir.runtime.listed import forward_listed
+from attn_mlir.runtime.orders import all_heads_first, all_in_order, input_order, output_order
+from attn_mlir.runtime.programs import Program
+from attn_mlir.runtime.task import Task
+
+TILES = (128, 64)
+"""Keys of a tile, which a program of a backward kernel has: the first that divides a listed block and that a device has kernels for."""
+FEW_QUERIES = 32
+"""Blocks of queries that are no multiple of so many are better off with the smaller tile: more registers are left."""
+FEWEST_QUERIES = 16
+"""Queries of a block are a multiple of so many."""
+MOST_ENTRIES = (1 << 24) - (1 << 12)
+"""Loops of kernels for GPUs count so far."""
+Tensor = torch.Tensor
+_BACKWARD: dict[tuple[str, str, str, bool], int] = {}
+"""How many results of a forward pass a backward takes, -1 where a device has no kernels for it.
+
+By program, device, what needs a gradient, and whether sums have an order.
+"""
+
+
+def attention_listed_with_gradients(
+    qkv: tuple[Tensor, Tensor, Tensor], options: Options, dropout: Dropout, lists: Lists, group: int, dense: Callable[..., Any]
+) -> tuple[Any] | None:
+    """What `attention` returns with these lists where something needs a gradient, as the only element; None where a table has to do.
+
+    Blocks have a multiple of 64 keys and of 16 queries, those of the `group` heads that become rows counted, and the row looks at nothing
+    but its scores. `dense` computes the results of other q, k and v by a table, for second derivatives.
+    """
+    index, form, problem = lists
+    if not 0 < index.numel() <= MOST_ENTRIES or problem.is_empty or form.queries * group % FEWEST_QUERIES:
+        return None
+    for tile in TILES if form.queries * group % FEW_QUERIES == 0 else TILES[::-1]:
+        if form.listed % tile == 0:
+            made = _attended(qkv, options, dropout, (index, dataclasses.replace(form, tile=tile), problem), group, dense)
+            if made is not None:
+                return made
+    return None
+
+
+def _attended(
+    qkv: tuple[Tensor, Tensor, Tensor], options: Options, dropout: Dropout, lists: Lists, group: int, dense: Callable[..., Any]
+) -> tuple[Any] | None:
+    index, form, problem = lists
+    folded, of_lists, order = qkv, problem, output_order(problem.layout)
+    if group > 1:
+        q, k, v = all_heads_first(qkv, input_order(problem.layout), 3)
+        folded = fold(q, group), k, v
+        of_lists = check_inputs(*folded, "bhsd")
+    sizes = form.queries * group, *form.sizes[1:]
+    of_lists = dataclasses.replace(of_lists, inputs=dataclasses.replace(of_lists.inputs, lists=sizes, group=group))
+    call = options.call(of_lists, folded, dropout, dict.fromkeys(LISTS))
+    task, _ = gradient_task(call)
+    results = _results_of(task, index.device.type) if task.wrt else -1
+    if results < 0:
+        return None
+    with torch.no_grad():
+        paged = paged_call(qkv, options, dropout, lists, decoded=False)
+        if paged is None:
+            return None
+        saved: Sequence[Tensor] = paged.saved(_of_pages(task.wrt))
+        if len(saved) != results:
+            return None
+        if group > 1:
+            saved = [fold(x, group) for x in all_heads_first(saved, order, task.program.weights)]
+        made = inverse_of(paged.ordered, form, problem.sizes["Skv"], is_in_order(task.program))
+    task, captures = gradient_task(call._replace(values=(*folded, *made, *call.values[3 + len(LISTS) :])))
+    again = dense if group == 1 else _folding(dense, problem.layout, group)
+    found: Sequence[Any] = forward_listed(task, saved, again, (*folded, *captures))
+    if group > 1:
+        found = [x.contiguous() for x in all_in_order([unfold(x, group) for x in found], order, task.program.weights)]
+    return (options.named(found, call.entry),)
+
+
+def _folding(dense: Callable[..., Any], layout: str, group: int) -> Callable[..., Any]:
+    """The same of q whose heads are rows, [B, H, S, D], as its results are."""
+
+    def made(q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
+        results = dense(*all_in_order((unfold(q, group), k, v), input_order(layout), 3))
+        return [fold(x, group) for x in all_heads_first(results, output_order(layout), len([x for x in results if x.dim() == 4]))]
+
+    return made
+
+
+def _of_pages(wrt: str) -> str:
+    """What the program of pages names for it: its captures have other numbers, so that all of them stand for one."""
+    return "" if "arg" in wrt else wrt
+
+
+def is_in_order(program: Program) -> bool:
+    """Whether gradients have the same bits in every run."""
+    return program.deterministic or torch.are_deterministic_algorithms_enabled()
+
+
+def _results_of(task: Task, device: str) -> int:
+    """See `_BACKWARD`."""
+    program: Program = task.program
+    device, deterministic = program.device or device, is_in_order(program)
+    key = (program.name, device, task.wrt, deterministic)
+    if key not in _BACKWARD:
+        try:
+            made: Any = driver.compile_derivative(program.text, device, "bwd", task.wrt.split("+"), deterministic)
+            known = 3 + len(program.names) + program.made
+            _BACKWARD[key] = -1 if getattr(made, "slow", {}) else len(made.host.arguments) - known
+        except (CompileError, UnsupportedError):
+            _BACKWARD[key] = -1
+    return _BACKWARD[key]
+
+
+def inverse_of(ordered: Tensor, form: ListForm, kv_len: int, in_order: bool = False) -> Sequence[Tensor]:
+    """The tensors of `frontend.given.LISTS`, of which kernels of pairs read the inverse of the `ordered` lists alone.
+
+    With `in_order` also which block the same queries list next, for sums in a fixed order.
+    """
+    blocks, (batch, heads, lists, count) = -(-kv_len // form.listed), ordered.shape
+    device, length = ordered.device, lists * count
+
+    def make() -> dict[str, Tensor]:
+        own = torch.arange(-(-kv_len // form.tile), device=device) * form.tile // form.listed
+        numbers = torch.stack([own, own + 1], -1).to(ordered.dtype)
+        first = torch.arange(batch * heads, device=device).view(batch, heads, 1, 1) * length
+        return {"numbers": numbers.flatten().expand(batch, heads, -1).contiguous(), "first": first}
+
+    kept = kept_by_sizes(("inverse", batch, heads, length, form, kv_len, device), make)
+    entries, places = ordered.flatten(2).sort(dim=-1, stable=True)
+    back = (places // count).to(torch.int32).flatten()
+    ranges = torch.searchsorted(entries, kept["numbers"]).unflatten(2, (-1, 2)) + kept["first"]
+    if not in_order:
+        return back, ranges, back, back, ranges
+    after = torch.nn.functional.pad(ordered[..., 1:], (0, 1), value=blocks).flatten(2).gather(2, places).flatten()
+    return back, ranges, back, after.masked_fill_(after == blocks, -1), ranges
