@@ -10,6 +10,7 @@ import functools
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, ir, tensor
 from attn_mlir.passes.tiling.chunk_decays import Decays
+from attn_mlir.passes.tiling.chunk_rows import RowFactors
 from attn_mlir.passes.tiling.chunk_tiles import ChunkTiles, Element
 from attn_mlir.passes.tiling.frame import loop
 from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index
@@ -138,7 +139,7 @@ class Levels:
 
     def _near_by_key(self, q: ir.Value, k: ir.Value, own: bool) -> ir.Value:
         """The products of pairs within `sub` positions, among them those of positions with themselves where `own`; 0 elsewhere."""
-        block, decays = self._block, self._decays
+        block, decays = self._block, self._decays.read_by(RowFactors(), strict=not own)
         type_ = block.tile([self._size, self._size])
         initial = build.fill(self._zero, type_.shape, 1)
         if self._sub == 1 and not own:
