@@ -20,6 +20,8 @@ _STEP = 32
 """Rows and columns of tiles that the emitter "scans" knows are multiples of it."""
 INVERSE = "nvidia.inverse"
 """A unit attribute of a `tile.solve_unit` whose right side is the identity."""
+ONCE = "nvidia.once"
+"""A unit attribute of a loop that has one turn."""
 _Crossing = tuple[ir.Value, bool]
 """A tile, and whether it is a triangle that is wanted as its inverse."""
 
@@ -171,6 +173,8 @@ class _Split:
             last = arith.MinSIOp(arith.AddIOp(first, each).result, trips).result
             begin, end = (arith.AddIOp(low, arith.MulIOp(x, step).result).result for x in (first, last))
             loop = scf.ForOp(begin, end, step)
+            if self.chunks == 1:
+                loop.operation.attributes[ONCE] = ir.UnitAttr.get()
             mapping[body(self.loop).arguments[0]] = loop.induction_variable
             func.ReturnOp([])
         with ir.InsertionPoint(loop.body):
