@@ -111,8 +111,9 @@ func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: ten
 // `sub_chunk_keys` of 1: all pairs are products of tiles, but for those of positions with themselves, which have no decays.
 
 // CHECK-LABEL: func.func @attention(
-// CHECK:         %[[OWN:.*]] = "tile.map"(%c16, %c16)
-// CHECK-NOT:       math.exp
+// CHECK:         "tile.fill"
+// CHECK-NOT:     math.exp
+// CHECK-NOT:     scf.for
 // CHECK:           reductions = ["sum"]
 // CHECK:         "tile.dot"(%{{.*}}#0, %{{.*}}#1)
 // CHECK:           arith.cmpi uge, %{{.*}}, %c1
