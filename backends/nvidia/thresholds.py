@@ -139,7 +139,7 @@ of positions at 0.89 to 1.26."""
 SCAN_SCHEDULES: Annotated[dict[str, dict[str, tuple[int, ...]]], Provenance("2026-11-26", "H200", "docs/notes/delta-h200.md")] = {
     "usual": {"occupancy": (1,), "warps": (8,), "stages": (2, 1, 0)},
     "chunks": {"occupancy": (4, 3, 2, 1), "warps": (4, 8), "stages": (1, 0)},
-    "chunks of channels": {"occupancy": (2, 1), "warps": (4, 8), "stages": (1, 0)},
+    "chunks of channels": {"occupancy": (4, 3, 2, 1), "warps": (4, 8), "stages": (1, 0)},
 }
 """What is tried for chunk scans of delta rules, one after another. Thread blocks of kernels that have chunks alone wait by turns, for
 memory and for their threads; where channels have decays, three thread blocks were slower, with more spills and less L1 cache for them."""

@@ -111,7 +111,7 @@ func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: ten
 // `sub_chunk_keys` of 1: all pairs are products of tiles, but for those of positions with themselves, which have no decays.
 
 // CHECK-LABEL: func.func @attention(
-// CHECK:         "tile.fill"
+// CHECK:         "tile.fill"{{.*}}tensor<16x16xf32>
 // CHECK-NOT:     math.exp
 // CHECK-NOT:     scf.for
 // CHECK:           reductions = ["sum"]
