@@ -60,11 +60,11 @@ def schedule_rows(kernel: ir.Operation) -> bool:
 
 
 def _separate_fills(kernel: ir.Operation) -> None:
-    """A loop changes the tile that it starts from, so a filled one that has further uses is made once more for it."""
+    """A loop changes the tile that it starts from, so a filled one that has further uses, or lies outside, is made once more for it."""
     for loop in find_all(kernel, "scf.for"):
         for number, initial in list(enumerate(loop.operands))[3:]:
             op = maker(initial, "tile.fill") if _is_tile(initial) else None
-            if op is not None and len(list(initial.uses)) > 1:
+            if op is not None and (len(list(initial.uses)) > 1 or op.block != loop.block):
                 with ir.InsertionPoint(loop), op.location:
                     loop.operands[number] = clone_op(op, {}).results[0]
 
