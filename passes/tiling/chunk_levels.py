@@ -74,7 +74,7 @@ class Levels:
         return self._block.map([self._block.tile([self._size, self._size])], body)[0]
 
     def _towards_boundary(self, tiles: list[ir.Value], h: int) -> list[ir.Value]:
-        """The tiles, in the inputs' element type, times the decays between each position and the boundary that its pairs of level h cross."""
+        """Tiles, in the inputs' element type, times the decays between each position and the boundary that its pairs of level h cross."""
         block, decays = self._block, self._decays
 
         def body(i: ir.Value, d: ir.Value) -> list[ir.Value]:

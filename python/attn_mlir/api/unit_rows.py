@@ -1,4 +1,4 @@
-"""Rows divided by their length, for delta rules on NVIDIA GPUs: programs of the compiler for 16 bits, which PyTorch's kernels are slow for."""
+"""Rows divided by their length, for delta rules on NVIDIA GPUs: programs of the compiler for 16 bits, where PyTorch's kernels are slow."""
 
 import functools
 from typing import Any
