@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._C._functorch import maybe_current_level
+from torch.autograd.function import once_differentiable
 
 from attn_mlir import driver
 from attn_mlir.runtime.dispatch import is_plain, may_carry_tangents
@@ -93,10 +94,10 @@ class _UnitRows(torch.autograd.Function):
         return made.transpose(1, 2)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
         """The gradient of x."""
         x, squares = ctx.saved_tensors
         program = _program(_BACKWARD, x.shape[3], x.dtype, *ctx.of)
-        (made,) = program.run([x.transpose(1, 2), gradient.to(x.dtype).transpose(1, 2), squares], "bshd")
+        (made,) = program.run([x.transpose(1, 2), gradients[0].to(x.dtype).transpose(1, 2), squares], "bshd")
         return made.transpose(1, 2), None, None
