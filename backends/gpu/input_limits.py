@@ -37,8 +37,10 @@ MAX_STATE = 512
 def check_types(module: ir.Module, vendor: str, wide: bool = False) -> None:
     """Raises UnsupportedError for elements and head dimensions of `@attention` that no kernel takes; `vendor` is "NVIDIA" or "AMD".
 
-    `wide`: whether there are kernels for heads of up to WIDE_COLUMNS.
+    `wide`: whether there are kernels for heads of up to WIDE_COLUMNS. Programs of elements and sums of rows alone have no such limits.
     """
+    if not find_all(module.operation, "attn.attention", "attn.online", "attn.pairs", "attn.linear_attention", "attn.chunk"):
+        return
     type_ = ir.FunctionType(ir.TypeAttr(function_named(module, "attention").attributes["function_type"]).value)
     q, v, o = (ir.RankedTensorType(each) for each in (type_.inputs[0], type_.inputs[2], type_.results[0]))
     if is_eight_bit(v.element_type):

@@ -142,13 +142,13 @@ WARP_COLUMNS: Annotated[int, Provenance("2026-11-26", "H200", "docs/notes/warp-h
 """Columns of q, k and v, and rows of q and keys of a block, of forward passes that the `warp` dialect makes: softmax is 1.00 to 1.05 times
 as fast as by the Hopper emitter in blocks of as many keys, causal sigmoids 1.02 to 1.10. Of 64 columns they are at 0.97 to 1.01, with terms
 of positions at 0.89 to 1.26."""
-SCAN_SCHEDULES: Annotated[dict[str, dict[str, tuple[int, ...]]], Provenance("2026-11-26", "H200", "docs/notes/delta-h200.md")] = {
+SCAN_SCHEDULES: Annotated[dict[str, dict[str, tuple[int, ...]]], Provenance("2026-11-27", "H100", "docs/notes/delta-h200.md")] = {
     "usual": {"occupancy": (1,), "warps": (8,), "stages": (2, 1, 0)},
     "chunks": {"occupancy": (4, 3, 2, 1), "warps": (4, 8), "stages": (1, 0)},
-    "chunks of channels": {"occupancy": (2, 1), "warps": (4, 8), "stages": (1, 0)},
+    "chunks of channels": {"occupancy": (4, 3, 2, 1), "warps": (4, 8), "stages": (1, 0)},
 }
 """What is tried for chunk scans of delta rules, one after another. Thread blocks of kernels that have chunks alone wait by turns, for
-memory and for their threads; where channels have decays, three thread blocks were slower, with more spills and less L1 cache for them."""
+memory and for their threads; where channels have decays, two, three and four thread blocks take 896, 774 and 758 us of KDA's forward."""
 SCAN_WARPS: Annotated[int, Provenance("2026-11-26", "ptxas", "docs/notes/delta-h200.md")] = 16
 """Warps of such scans on a multiprocessor, so that each thread has 128 registers."""
 

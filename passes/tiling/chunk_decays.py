@@ -67,6 +67,16 @@ class Decays:
         """Whether row i is a position of the sequence."""
         return arith.CmpIOp(arith.CmpIPredicate.slt, i, self.chunk.count).result
 
+    @property
+    def prefix(self) -> ir.Value | None:
+        """The sums; None without decays."""
+        return self._prefix
+
+    @property
+    def reads_own(self) -> bool:
+        """Whether a position is present to itself."""
+        return not self._strict
+
     def _sum(self, i: ir.Value, d: ir.Value | None) -> ir.Value:
         """The log decays up to row i (of channel d)."""
         if self._prefix is None:
@@ -137,4 +147,8 @@ class Decays:
 
     def weight(self, t: ir.Value, s: ir.Value, d: ir.Value | None) -> ir.Value:
         """The factor of position s at position t (in channel d)."""
-        return self.of_rows.of_pair(self._block.factor("attn.weight", [self._sum(t, d), self._sum(s, d)]), t, s)
+        return self.of_rows.of_pair(self.between(t, s, d), t, s)
+
+    def between(self, t: ir.Value, s: ir.Value, d: ir.Value | None) -> ir.Value:
+        """The same without factors of rows."""
+        return self._block.factor("attn.weight", [self._sum(t, d), self._sum(s, d)])

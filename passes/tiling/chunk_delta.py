@@ -27,8 +27,10 @@ class Written:
     made: ir.Value | None = None
 
 
-def written(block: ChunkTiles, sub: int, chunk: Chunk, decays: Decays, state: ir.Value, k: ir.Value, v: ir.Value) -> Written:
-    """Emits what is written in a chunk, of its rows of k and v and the state that it reads."""
+def written(
+    block: ChunkTiles, sub: int, chunk: Chunk, decays: Decays, state: ir.Value, q: ir.Value | None, k: ir.Value, v: ir.Value
+) -> Written:
+    """Emits what is written in a chunk, of its rows of k and v and the state that it reads; q, if any, reads the same keys later."""
     inputs = block.inputs
     if writer(block.op) is not None:
         assert inputs.second_key is not None and inputs.second_value is not None
@@ -41,12 +43,17 @@ def written(block: ChunkTiles, sub: int, chunk: Chunk, decays: Decays, state: ir
     factors = RowFactors(erase_factors(block, chunk), decays.of_rows.right if inputs.second_key is None else None)
     seen = decays.read_by(factors, strict=True)
     parts = ChunkTerms(block, seen, state, e, removed, v)
+    own_key = inputs.second_key is not None and eraser(block.op).attributes["reads"].value != "decayed"  # type: ignore[union-attr]
+    if block.channels == "key":
+        pairs = [(e, removed, False)] if removed == k else [(e, removed, False), (e, k, own_key)]
+        if q is not None:
+            pairs.append((q, k, decays.reads_own))
+        Levels(block, decays, sub).products_by_key(pairs)
     system, passed = _pairs(block, sub, seen, e, removed), _passed(block, parts)
     if inputs.second_key is None:
         values = combined(block, v, passed, arith.SubFOp)  # rows of v less what was read
         return Written(solved := build.solve_unit(system, values, not block.forward), None, solved)
-    reads = eraser(block.op).attributes["reads"].value  # type: ignore[union-attr]
-    of_key = decays.read_by(RowFactors(factors.left, decays.of_rows.right), strict=reads == "decayed")
+    of_key = decays.read_by(RowFactors(factors.left, decays.of_rows.right), strict=not own_key)
     right = build.dot_accumulate(passed, None, block.multiplied(_pairs(block, sub, of_key, e, k)), v)
     x = build.solve_unit(system, right, not block.forward)
     (made,) = block.map([x.type], lambda i, d: [arith.NegFOp(tensor.ExtractOp(x, [i, d]).result).result])

@@ -10,6 +10,7 @@ import functools
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, ir, tensor
 from attn_mlir.passes.tiling.chunk_decays import Decays
+from attn_mlir.passes.tiling.chunk_rows import RowFactors
 from attn_mlir.passes.tiling.chunk_tiles import ChunkTiles, Element
 from attn_mlir.passes.tiling.frame import loop
 from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index
@@ -36,23 +37,59 @@ class Levels:
     def pairs_by_key(self, q: ir.Value, k: ir.Value, element: ir.Type) -> ir.Value:
         """The weighted products of q and k for such decays, [C, C]; 0 where a position is not present."""
         block, decays = self._block, self._decays
-        forward = block.forward
-        weights = self._near_by_key(q, k)
-        products = []
-        for h in self._levels:
-            of_q = self._scaled(q, lambda i, d, h=h: decays.weight(i, self._pivot(i, h, later=forward), d))
-            of_k = self._scaled(k, lambda s, d, h=h: decays.weight(self._pivot(s, h, later=not forward), s, d))
-            products.append(build.dot(of_q, of_k, block.score, transpose_b=True))
+        (weights,) = self.products_by_key([(q, k, decays.reads_own)])
 
         def body(i: ir.Value, j: ir.Value) -> list[ir.Value]:
-            value = tensor.ExtractOp(weights, [i, j]).result
-            differ = arith.XOrIOp(i, j).result
-            for h, product in zip(self._levels, products, strict=True):
-                far = arith.CmpIOp(arith.CmpIPredicate.uge, differ, constant_index(h)).result
-                value = arith.SelectOp(far, tensor.ExtractOp(product, [i, j]).result, value).result
+            value = decays.of_rows.of_pair(tensor.ExtractOp(weights, [i, j]).result, i, j)
             return [cast_float(arith.SelectOp(decays.present(i, j), value, self._zero).result, element)]
 
         return block.map([block.tile([self._size, self._size], element)], body)[0]
+
+    def products_by_key(self, pairs: list[tuple[ir.Value, ir.Value, bool]]) -> list[ir.Value]:
+        """The products of readers and keys with the decays between positions alone, [C, C], of all `pairs` together: a reader's rows, a
+        key's, and whether positions read themselves.
+
+        Elements of pairs that no reader reads have no meaning. A level's tiles are made by one map, as their factors are the same: of the
+        rows of a pair of blocks, those of one are scaled as readers, those of the other as keys, towards the boundary between them.
+        """
+        block, made = self._block, self._block.pair_products
+        missing = [pair for pair in dict.fromkeys(pairs) if (self._decays.prefix, *pair) not in made]
+        weights = [self._near_by_key(*pair) for pair in missing]
+        tiles = list(dict.fromkeys(tile for q, k, _ in missing for tile in (q, k)))
+        for h in self._levels if missing else []:
+            scaled = dict(zip(tiles, self._towards_boundary(tiles, h), strict=True))
+            for number, (q, k, _) in enumerate(missing):
+                product = build.dot(scaled[q], scaled[k], block.score, transpose_b=True)
+                weights[number] = self._with_level(weights[number], product, h)
+        made.update({(self._decays.prefix, *pair): value for pair, value in zip(missing, weights, strict=True)})
+        return [made[self._decays.prefix, *pair] for pair in pairs]
+
+    def _with_level(self, near: ir.Value, product: ir.Value, h: int) -> ir.Value:
+        """[C, C]: `near`, and `product` where positions first differ in h or a higher bit."""
+
+        def body(i: ir.Value, j: ir.Value) -> list[ir.Value]:
+            far = arith.CmpIOp(arith.CmpIPredicate.uge, arith.XOrIOp(i, j).result, constant_index(h)).result
+            return [arith.SelectOp(far, tensor.ExtractOp(product, [i, j]).result, tensor.ExtractOp(near, [i, j]).result).result]
+
+        return self._block.map([self._block.tile([self._size, self._size])], body)[0]
+
+    def _towards_boundary(self, tiles: list[ir.Value], h: int) -> list[ir.Value]:
+        """Tiles, in the inputs' element type, times the decays between each position and the boundary that its pairs of level h cross."""
+        block, decays = self._block, self._decays
+
+        def body(i: ir.Value, d: ir.Value) -> list[ir.Value]:
+            size, last = constant_index(h), constant_index(self._size - 1)
+            odd = arith.AndIOp(arith.DivUIOp(i, size).result, constant_index(1)).result
+            later = arith.CmpIOp(arith.CmpIPredicate.eq, odd, constant_index(1)).result
+            begin = arith.MulIOp(arith.DivUIOp(i, constant_index(2 * h)).result, constant_index(2 * h)).result
+            boundary = arith.MinSIOp(arith.AddIOp(begin, constant_index(h - 1)).result, last).result
+            reader, key = (i, boundary) if block.forward else (boundary, i)
+            weight = decays.between(arith.SelectOp(later, reader, key).result, arith.SelectOp(later, key, reader).result, d)
+            rows = [cast_float(tensor.ExtractOp(tile, [i, d]).result, block.score) for tile in tiles]
+            return [cast_float(arith.MulFOp(row, weight).result, block.element) for row in rows]
+
+        types = [block.tile(ir.RankedTensorType(tile.type).shape, block.element) for tile in tiles]
+        return block.map(types, body)
 
     def by_value(self, o: ir.Value, products: ir.Value, v: ir.Value) -> ir.Value:
         """o plus what is added, for decays of the columns of v; `products` is q k^T."""
@@ -98,16 +135,21 @@ class Levels:
 
         return element
 
-    def _near_by_key(self, q: ir.Value, k: ir.Value) -> ir.Value:
-        """The weights of pairs within `sub` positions; 0 elsewhere."""
-        block, decays = self._block, self._decays
+    def _near_by_key(self, q: ir.Value, k: ir.Value, own: bool) -> ir.Value:
+        """The products of pairs within `sub` positions, among them those of positions with themselves where `own`; 0 elsewhere."""
+        block, decays = self._block, self._decays.read_by(RowFactors(), strict=not own)
         type_ = block.tile([self._size, self._size])
+        initial = build.fill(self._zero, type_.shape, 1)
+        if self._sub == 1 and not own:
+            return initial
 
         def step(n: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
             def pair(i: ir.Value, d: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
                 s = self._partner(i, n)
                 x, y = (cast_float(tensor.ExtractOp(t, [at, d]).result, block.score) for t, at in ((q, i), (k, s)))
-                product = arith.MulFOp(arith.MulFOp(x, y).result, decays.weight(i, s, d)).result
+                if self._sub == 1:
+                    return [], [arith.MulFOp(x, y).result]
+                product = arith.MulFOp(arith.MulFOp(x, y).result, decays.between(i, s, d)).result
                 return [], [arith.SelectOp(decays.present(i, s), product, self._zero).result]
 
             extents = [constant_index(self._size), constant_index(ir.RankedTensorType(q.type).shape[1])]
@@ -120,7 +162,8 @@ class Levels:
 
             return block.map([type_], put)
 
-        initial = build.fill(self._zero, type_.shape, 1)
+        if self._sub == 1:
+            return step(constant_index(0), [initial])[0]
         return loop(constant_index(0), constant_index(self._sub), constant_index(1), [initial], step)[0]
 
     def _near_by_value(self, o: ir.Value, products: ir.Value, v: ir.Value) -> ir.Value:
@@ -154,10 +197,6 @@ class Levels:
         x = arith.MulFOp(tensor.ExtractOp(products, [i, s]).result, decays.weight(i, s, d)).result
         return arith.SelectOp(decays.present(i, s), arith.MulFOp(x, value).result, self._zero).result
 
-    def _scaled(self, tile: ir.Value, weight: Element) -> ir.Value:
-        """A tile times `weight(row, column)`, in the inputs' element type."""
-        return self._block.pieces(list(ir.RankedTensorType(tile.type).shape), self._scaling(tile, weight), False)[0]
-
     def _scaling(self, tile: ir.Value, weight: Element) -> Element:
         """The elements of a tile times `weight(row, column)`."""
 
@@ -180,6 +219,8 @@ class Levels:
 
     def _partner(self, position: ir.Value, n: ir.Value) -> ir.Value:
         """Position n of the block of `sub` that `position` lies in."""
+        if self._sub == 1:
+            return position
         if self._size == self._sub:
             return n
         size = constant_index(self._sub)

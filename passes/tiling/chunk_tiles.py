@@ -69,11 +69,12 @@ class ChunkInputs:
 
 
 def row_mod(op: ir.Operation, name: str) -> ir.Operation | None:
-    """The mod of an `attn.chunk`, where its factors take it over; None for others, and where channels have decays of their own."""
+    """The mod of an `attn.chunk`, where its factors take it over; None for others, and of decays of channels for all but erasing ones."""
     if name == "attn.value" and eraser(op) is not None:  # what is written is not v
         return None
     found = piece(op, name)
-    alike = ir.StringAttr(op.attributes["channels"]).value == "none"
+    channels = ir.StringAttr(op.attributes["channels"]).value
+    alike = channels == "none" or (channels == "key" and eraser(op) is not None)
     return found if found is not None and alike and multiplies_rows(found) else None
 
 
@@ -98,6 +99,8 @@ class ChunkTiles:
         self.two_pieces = (is_exact(op) or rough) and self.element != self.score
         # Small weights of f16 would be gone where products flush them, and a state that all of the sequence's decays lie before.
         self._flushed = numerics.flushing and isinstance(self.element, ir.F16Type)
+        self.pair_products: dict[tuple[ir.Value | None, ir.Value, ir.Value, bool], ir.Value] = {}
+        """What `chunk_levels` made of sums of decays, a reader, a key, and whether positions read themselves."""
         self._whole_state = self.two_pieces or (self._flushed and not self.forward)
 
     def _piece(self, name: str) -> ir.Operation:

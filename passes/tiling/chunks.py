@@ -129,7 +129,12 @@ class _Scan:
     def _sub(self) -> int:
         """Positions of the blocks whose pairs are one by one: more where rounded products are added up for gradients of decays."""
         narrow = self._op.operands[0].type.element_type.width == 16 and not self._numerics.widen  # pyright: ignore
-        return max(self._numerics.sub_chunk, _EXACT) if narrow and self._view.factor is not None else self._numerics.sub_chunk
+        usual = self._numerics.sub_chunk
+        if not narrow:
+            return usual
+        if self._view.factor is not None:
+            return max(usual, _EXACT)
+        return (self._numerics.sub_chunk_keys or usual) if self._view.channels.value == "key" else usual
 
     def build(self, targets: Mapping[str, ir.Value]) -> None:
         """Emits the program; `targets` are the outputs' memrefs by name."""

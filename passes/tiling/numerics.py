@@ -23,6 +23,7 @@ class Numerics:
       the same, it would make errors that add up over a sequence.
     - `sub_chunk`: where channels have decays of their own, pairs of positions of a chunk are one by one in blocks of so many (of at least
       16 in scans that round to 16 bits and make products, whose differences are gradients), and products of tiles beyond.
+    - `sub_chunk_keys`: the same where key channels of 16-bit inputs have decays and no products are made; 0 as `sub_chunk`.
     - `widen`: products of linear attention multiply scores even where its inputs have 16 bits.
     - `flushing`: products take numbers below 2^-14 in f16 as 0. Then weights of a scan with products of its output (not where channels have
       decays), and what enters the state of a backward scan, are two tiles, a hi/lo split. Scans with products of bf16 always have two
@@ -34,6 +35,7 @@ class Numerics:
 
     prefix: str = "f32"
     sub_chunk: int = 16
+    sub_chunk_keys: int = 0
     widen: bool = False
     flushing: bool = False
     exact_carry: bool = False
@@ -87,6 +89,8 @@ def _read(function: ir.Operation) -> Numerics:
         raise ValueError(f"takes `prefix` as f32, f64 or wider, got '{found.prefix}'")
     if found.sub_chunk < 1 or found.sub_chunk & (found.sub_chunk - 1):
         raise ValueError(f"`sub_chunk` must be a power of two, got {found.sub_chunk}")
+    if found.sub_chunk_keys < 0 or found.sub_chunk_keys & (found.sub_chunk_keys - 1):
+        raise ValueError(f"`sub_chunk_keys` must be 0 or a power of two, got {found.sub_chunk_keys}")
     if found.narrow not in _NARROW:
         raise ValueError(f"takes `narrow` as {', '.join(_NARROW)}, got '{found.narrow}'")
     return found

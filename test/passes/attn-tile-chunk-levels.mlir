@@ -1,7 +1,7 @@
 // RUN: attn-opt %s -p 'attn-tile-chunks,canonicalize,cse' --split-input-file | FileCheck %s
 
 // Decays of key channels: pairs within 8 positions one by one; those of the chunk's two halves are one product of factors of at most 1, each
-// as seen from the last position of the first half.
+// as seen from the last position of the first half: rows of one half are read as q, those of the other as k.
 
 // CHECK-LABEL: func.func @attention(
 // CHECK:         %[[PREFIX:.*]] = "tile.cumsum"{{.*}} (tensor<16x16xf32>)
@@ -14,17 +14,25 @@
 // CHECK:             arith.cmpi sge, %[[I]], %[[S]]
 // CHECK:           reductions = ["sum"]
 // CHECK:           scf.yield
-// CHECK:         %[[Q:.*]] = "tile.map"(%c16, %c16)
-// CHECK:           arith.maxsi
-// CHECK:         %[[K:.*]] = "tile.map"(%c16, %c16)
-// CHECK:           arith.addi %{{.*}}, %c7
-// CHECK:         %[[FAR:.*]] = "tile.dot"(%[[Q]], %[[K]]) {transpose_b = true}
-// CHECK:         %[[WEIGHTS:.*]] = "tile.map"(%c16, %c16)
-// CHECK:           %[[NEAR_ONE:.*]] = tensor.extract %[[NEAR]]
+// CHECK:         %[[HALVES:.*]]:2 = "tile.map"(%c16, %c16)
+// CHECK:             %[[LATER:.*]] = arith.cmpi eq, %{{.*}}, %c1
+// CHECK:             %[[LAST:.*]] = arith.addi %{{.*}}, %c7
+// CHECK:             %[[BOUNDARY:.*]] = arith.minsi %[[LAST]], %c15
+// CHECK:             %[[READER:.*]] = arith.select %[[LATER]], %[[ROW:.*]], %[[BOUNDARY]]
+// CHECK:             %[[KEY:.*]] = arith.select %[[LATER]], %[[BOUNDARY]], %[[ROW]]
+// CHECK:             %[[OF_READER:.*]] = tensor.extract %[[PREFIX]][%[[READER]],
+// CHECK:             %[[OF_KEY:.*]] = tensor.extract %[[PREFIX]][%[[KEY]],
+// CHECK:             arith.subf %[[OF_READER]], %[[OF_KEY]]
+// CHECK:         %[[FAR:.*]] = "tile.dot"(%[[HALVES]]#0, %[[HALVES]]#1) {transpose_b = true}
+// CHECK:         %[[BOTH:.*]] = "tile.map"(%c16, %c16)
 // CHECK:           %[[DIFFER:.*]] = arith.xori
 // CHECK:           %[[IS_FAR:.*]] = arith.cmpi uge, %[[DIFFER]], %c8
 // CHECK:           %[[FAR_ONE:.*]] = tensor.extract %[[FAR]]
+// CHECK:           %[[NEAR_ONE:.*]] = tensor.extract %[[NEAR]]
 // CHECK:           arith.select %[[IS_FAR]], %[[FAR_ONE]], %[[NEAR_ONE]]
+// CHECK:         %[[WEIGHTS:.*]] = "tile.map"(%c16, %c16)
+// CHECK:           tensor.extract %[[BOTH]]
+// CHECK:           arith.cmpi sge
 // CHECK:         "tile.dot_add"(%{{.*}}, %[[WEIGHTS]],
 func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tensor<?x?x?x8xf32>, %decay: tensor<?x?x?x16xf32>) -> (tensor<?x?x?x8xf32>) attributes {tile.numerics = {sub_chunk = 8}} {
   %r0 = "attn.chunk"(%q, %k, %v, %decay) ({
@@ -98,3 +106,48 @@ func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: ten
   return %r0 : tensor<?x?x?x8xf32>
 }
 
+// -----
+
+// `sub_chunk_keys` of 1: all pairs are products of tiles, but for those of positions with themselves, which have no decays.
+
+// CHECK-LABEL: func.func @attention(
+// CHECK:         "tile.fill"{{.*}}tensor<16x16xf32>
+// CHECK-NOT:     math.exp
+// CHECK-NOT:     scf.for
+// CHECK:           reductions = ["sum"]
+// CHECK:         "tile.dot"(%{{.*}}#0, %{{.*}}#1)
+// CHECK:           arith.cmpi uge, %{{.*}}, %c1
+// CHECK:         "tile.dot"(%{{.*}}#0, %{{.*}}#1)
+// CHECK:           arith.cmpi uge, %{{.*}}, %c2
+// CHECK:         "tile.dot"(%{{.*}}#0, %{{.*}}#1)
+// CHECK:           arith.cmpi uge, %{{.*}}, %c4
+// CHECK:         "tile.dot"(%{{.*}}#0, %{{.*}}#1)
+// CHECK:           arith.cmpi uge, %{{.*}}, %c8
+func.func @attention(%q: tensor<?x?x?x16xbf16>, %k: tensor<?x?x?x16xbf16>, %v: tensor<?x?x?x8xbf16>, %decay: tensor<?x?x?x16xf32>) -> (tensor<?x?x?x8xbf16>) attributes {tile.numerics = {sub_chunk = 8, sub_chunk_keys = 1}} {
+  %r0 = "attn.chunk"(%q, %k, %v, %decay) ({
+  ^bb0:
+    "attn.carry"() ({
+    ^bb0(%total: f32):
+      %y = math.exp %total : f32
+      "attn.yield"(%y) : (f32) -> ()
+    }) : () -> ()
+    "attn.enter"() ({
+    ^bb0(%prefix: f32, %total: f32):
+      %x = arith.subf %total, %prefix : f32
+      %y = math.exp %x : f32
+      "attn.yield"(%y) : (f32) -> ()
+    }) : () -> ()
+    "attn.leave"() ({
+    ^bb0(%prefix: f32, %total: f32):
+      %y = math.exp %prefix : f32
+      "attn.yield"(%y) : (f32) -> ()
+    }) : () -> ()
+    "attn.weight"() ({
+    ^bb0(%prefix_t: f32, %prefix_s: f32):
+      %x = arith.subf %prefix_t, %prefix_s : f32
+      %y = math.exp %x : f32
+      "attn.yield"(%y) : (f32) -> ()
+    }) : () -> ()
+  }) {heads = 2 : i64, direction = "forward", channels = "key", state = "kv", outputs = [], operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0>, chunk = 16 : i64} : (tensor<?x?x?x16xbf16>, tensor<?x?x?x16xbf16>, tensor<?x?x?x8xbf16>, tensor<?x?x?x16xf32>) -> (tensor<?x?x?x8xbf16>)
+  return %r0 : tensor<?x?x?x8xbf16>
+}

@@ -6,7 +6,7 @@
 // RUN: attn-opt %t -p 'amd-numerics' | FileCheck %s --check-prefix=MI300X
 // RUN: attn-opt %s -p 'attn-tile-sums' --split-input-file --verify-diagnostics
 // CPU:    attributes {tile.numerics = {exact_carry = true, prefix = "f64", slots = true, sub_chunk = 4 : i64, widen = true}}
-// NVIDIA: attributes {tile.numerics = {prefix = "wider", sub_chunk = 4 : i64}}
+// NVIDIA: attributes {tile.numerics = {prefix = "wider", sub_chunk = 4 : i64, sub_chunk_keys = 1 : i64}}
 // MI300X: tile.numerics = {flushing = true, narrow = "nuz", prefix = "wider"}
 // AMD:    attributes {tile.numerics = {flushing = true, narrow = "bf16", prefix = "wider"}}
 
@@ -26,7 +26,15 @@ func.func @dot(%a: tensor<?x?x?x8xf32>) -> tensor<?x?x?xf32> attributes {tile.nu
 
 // -----
 
-// expected-error @below {{'tile.numerics' takes prefix, sub_chunk, widen, flushing, exact_carry, slots, narrow, got widen = 1}}
+// expected-error @below {{attn-tile-sums: 'tile.numerics' `sub_chunk_keys` must be 0 or a power of two, got 3}}
+func.func @dot(%a: tensor<?x?x?x8xf32>) -> tensor<?x?x?xf32> attributes {tile.numerics = {sub_chunk_keys = 3 : i64}} {
+  %0 = "attn.row_dot"(%a, %a) : (tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>) -> tensor<?x?x?xf32>
+  return %0 : tensor<?x?x?xf32>
+}
+
+// -----
+
+// expected-error @below {{'tile.numerics' takes prefix, sub_chunk, sub_chunk_keys, widen, flushing, exact_carry, slots, narrow, got widen = 1}}
 func.func @dot(%a: tensor<?x?x?x8xf32>) -> tensor<?x?x?xf32> attributes {tile.numerics = {widen = 1 : i64}} {
   %0 = "attn.row_dot"(%a, %a) : (tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>) -> tensor<?x?x?xf32>
   return %0 : tensor<?x?x?xf32>
@@ -34,7 +42,7 @@ func.func @dot(%a: tensor<?x?x?x8xf32>) -> tensor<?x?x?xf32> attributes {tile.nu
 
 // -----
 
-// expected-error @below {{'tile.numerics' takes prefix, sub_chunk, widen, flushing, exact_carry, slots, narrow, got precise = true}}
+// expected-error @below {{'tile.numerics' takes prefix, sub_chunk, sub_chunk_keys, widen, flushing, exact_carry, slots, narrow, got precise = true}}
 func.func @dot(%a: tensor<?x?x?x8xf32>) -> tensor<?x?x?xf32> attributes {tile.numerics = {precise = true}} {
   %0 = "attn.row_dot"(%a, %a) : (tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>) -> tensor<?x?x?xf32>
   return %0 : tensor<?x?x?xf32>

@@ -191,3 +191,19 @@ def test_gradients_start_from_kept_states(channels: bool, monkeypatch: pytest.Mo
     monkeypatch.setattr(thresholds, "STATE_INTERVAL", 64)
     monkeypatch.setattr(differentiate, "usual_interval", lambda *given: 64)
     errors_of(narrow(inputs(130, heads=1, of_k=1, dims=(64, 64), channels=channels), torch.bfloat16), torch.bfloat16, {})
+
+
+@needs_host_clang
+@pytest.mark.usefixtures("emulated")
+def test_a_ready_made_rule_divides_lengths_out() -> None:
+    """By programs of `unit_rows`: outputs and the gradient of k, through the norm."""
+    q, k, v = (torch.randn(1, 20, 1, 64).bfloat16() for _ in range(3))
+    g, beta = -torch.rand(1, 20, 1), torch.rand(1, 20, 1)
+    results = []
+    for device, dtype in (("cuda-emulated", torch.bfloat16), (None, torch.float64)):
+        key = k.to(dtype, copy=True).requires_grad_()
+        options: dict[str, Any] = {"g": g.to(torch.float32), "beta": beta, "use_qk_l2norm_in_kernel": True, "device": device}
+        o = attn_mlir.gated_delta_rule(q.to(dtype), key, v.to(dtype), **options)[0]
+        (gradient,) = torch.autograd.grad(o, key, torch.ones_like(o))
+        results.append((o.detach(), gradient))
+    assert max(error(a, b) for a, b in zip(*results, strict=True)) < BAR[torch.bfloat16]

@@ -14,7 +14,7 @@ from attn_mlir.backends.cpu.passes.triangles import unread_of, zeros_of
 from attn_mlir.backends.cpu.target import host
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.mlir import ir
-from attn_mlir.passes.regions import find_all, walk
+from attn_mlir.passes.regions import clone_op, find_all, maker, walk
 
 _ACCUMULATE = ("tile.dot_add", "tile.dot_rescale")
 
@@ -35,6 +35,7 @@ def is_row_major(kernel: ir.Operation) -> bool:
 def schedule_rows(kernel: ir.Operation) -> bool:
     """Annotates a tiled kernel; returns False after an error."""
     lanes = host().vector_bytes // (8 if isinstance(score_type(kernel), ir.F64Type) else 4)
+    _separate_fills(kernel)
     buffers = _Buffers(lanes, score_type(kernel))
     if not _place(kernel.regions[0].blocks[0], buffers, {}):
         return False
@@ -56,6 +57,16 @@ def schedule_rows(kernel: ir.Operation) -> bool:
     kernel.attributes["tile.layout"] = ir.StringAttr.get("row_major", kernel.context)
     kernel.attributes["tile.target"] = ir.StringAttr.get("cpu", kernel.context)
     return True
+
+
+def _separate_fills(kernel: ir.Operation) -> None:
+    """A loop changes the tile that it starts from, so a filled one that has further uses, or lies outside, is made once more for it."""
+    for loop in find_all(kernel, "scf.for"):
+        for number, initial in list(enumerate(loop.operands))[3:]:
+            op = maker(initial, "tile.fill") if _is_tile(initial) else None
+            if op is not None and (len(list(initial.uses)) > 1 or op.block != loop.block):
+                with ir.InsertionPoint(loop), op.location:
+                    loop.operands[number] = clone_op(op, {}).results[0]
 
 
 @dataclass

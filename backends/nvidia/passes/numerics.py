@@ -19,7 +19,7 @@ class NvidiaNumerics(WriteNumerics):
     """
 
     name = "nvidia-numerics"
-    numerics = Numerics(prefix="wider", sub_chunk=4)
+    numerics = Numerics(prefix="wider", sub_chunk=4, sub_chunk_keys=1)
 
     def of(self, function: ir.Operation) -> Numerics:
         target = TARGETS.get(str(attributes.read(function, attributes.CHOICES).get("arch", HOPPER.arch)))

@@ -1,6 +1,6 @@
 """What chunk scans compute of each chunk without the state, in kernels of all chunks at the same time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.attributes import grid_kind
@@ -20,6 +20,8 @@ _STEP = 32
 """Rows and columns of tiles that the emitter "scans" knows are multiples of it."""
 INVERSE = "nvidia.inverse"
 """A unit attribute of a `tile.solve_unit` whose right side is the identity."""
+ONCE = "nvidia.once"
+"""A unit attribute of a loop that has one turn."""
 _Crossing = tuple[ir.Value, bool]
 """A tile, and whether it is a triangle that is wanted as its inverse."""
 
@@ -171,19 +173,27 @@ class _Split:
             last = arith.MinSIOp(arith.AddIOp(first, each).result, trips).result
             begin, end = (arith.AddIOp(low, arith.MulIOp(x, step).result).result for x in (first, last))
             loop = scf.ForOp(begin, end, step)
+            if self.chunks == 1:
+                loop.operation.attributes[ONCE] = ir.UnitAttr.get()
             mapping[body(self.loop).arguments[0]] = loop.induction_variable
             func.ReturnOp([])
         with ir.InsertionPoint(loop.body):
             inside = _Copier(mapping, loop.body, copier, loop.operation)
             outputs = iter(list(block.arguments)[len(self.inputs) :])
+            targets = {each: [next(outputs) for _ in range(2 if each[1] else 1)] for each in self.crossing}
             place = [inside.value(value) for value in self._place()]
-            for value, inverse in self.crossing:
-                tile = inside.value(value)
-                for part in self._inverse(tile, self._upper(value)) if inverse else [tile]:
-                    b, h, row, _ = place
-                    count = constant_index(_shape(part)[0])
-                    row = row if len(_shape(part)) == 2 else self._first_number(row, count)
-                    build.store(part, next(outputs), b, h, row, count)
+            needed = self._closure(value.owner.operation for value, _ in self.crossing)
+            for op in [op for op in self.steps if op in needed]:  # in their order, so that tiles live no longer than in the kernel
+                if op.results:
+                    inside.value(op.results[0])
+                for value, inverse in [each for each in self.crossing if each[0].owner.operation == op]:
+                    tile = mapping[value]
+                    parts = self._inverse(tile, self._upper(value)) if inverse else [tile]
+                    for part, target in zip(parts, targets[value, inverse], strict=True):
+                        b, h, row, _ = place
+                        count = constant_index(_shape(part)[0])
+                        row = row if len(_shape(part)) == 2 else self._first_number(row, count)
+                        build.store(part, target, b, h, row, count)
             scf.YieldOp([])
 
     def _place(self) -> list[ir.Value]:
@@ -273,10 +283,14 @@ class _Split:
 
     def _needed(self) -> set[ir.Operation]:
         """The ops of the loop that the scan keeps: those with the state, and what these need but for what is loaded."""
-        stop = {value for value, _ in self.crossing}
-        found: set[ir.Operation] = set()
         wanted = [op for op in self.steps if op in self.dependent]
         wanted += [maker for value in self._place() if (maker := self._maker(value)) is not None]
+        return self._closure(wanted, {value for value, _ in self.crossing})
+
+    def _closure(self, first: Iterable[ir.Operation], stop: Container[ir.Value] = ()) -> set[ir.Operation]:
+        """Ops of the loop, and what they need of it but for the values of `stop`."""
+        found: set[ir.Operation] = set()
+        wanted = list(first)
         while wanted:
             op = wanted.pop()
             if op in found:

@@ -48,25 +48,46 @@ ATTN_DEVICE float sum_of_warp(float x) {
   return x;
 }
 
+// Whether threads that share a tile's pieces of `Each` elements have the same columns in all rows, so that addresses of rows follow each other.
+template <int Rows, int Columns, int Each> constexpr bool kSameColumns = kThreads % (Columns / Each) == 0 && Rows % (kThreads / (Columns / Each)) == 0;
+
 // Rows from memory to a tile, 16 bytes at a time; rows past the last one repeat it.
 template <int Rows, int Columns, class Element>
 ATTN_DEVICE void copy_rows(unsigned char *tile, const Element *from, long long stride, int count) {
-  constexpr int kEach = 16 / sizeof(Element), kPieces = Rows * Columns / kEach;
+  constexpr int kEach = 16 / sizeof(Element), kAcross = Columns / kEach, kPieces = Rows * kAcross;
+  const auto to = [&](int row, int column) { return tile + (sizeof(Element) == 2 ? place<Columns>(row, column) : (row * (Columns + 8) + column) * 4); };
+  if constexpr (kSameColumns<Rows, Columns, kEach>) {
+    if (count >= Rows) {
+      constexpr int kStep = kThreads / kAcross;
+      const int first = threadIdx.x / kAcross, column = threadIdx.x % kAcross * kEach;
+      const Element *at = from + first * stride + column;
 #pragma unroll
-  for (int at = 0; at < kPieces; at += kThreads) {
-    const int piece = at + threadIdx.x, row = piece / (Columns / kEach), column = piece % (Columns / kEach) * kEach;
-    if (kPieces % kThreads == 0 || piece < kPieces) {
-      const int to = sizeof(Element) == 2 ? place<Columns>(row, column) : (row * (Columns + 8) + column) * 4;
-      copy_16(tile + to, from + min(row, count - 1) * stride + column);
+      for (int n = 0; n < Rows; n += kStep, at += kStep * stride) copy_16(to(first + n, column), at);
+      return;
     }
+  }
+#pragma unroll 1
+  for (int piece = threadIdx.x; piece < kPieces; piece += kThreads) {
+    const int row = piece / kAcross, column = piece % kAcross * kEach;
+    copy_16(to(row, column), from + min(row, count - 1) * stride + column);
   }
 }
 
 // The other way, of a tile of 16 bits, the rows that exist.
 template <int Rows, int Columns, class Element> ATTN_DEVICE void store_rows(unsigned char *tile, Element *to, long long stride, int count) {
-  for (int piece = threadIdx.x; piece < Rows * Columns / 8; piece += kThreads) {
-    const int row = piece / (Columns / 8), column = piece % (Columns / 8) * 8;
-    if (row < count) *(float4 *)(to + row * stride + column) = *(const float4 *)(tile + place<Columns>(row, column));
+  constexpr int kAcross = Columns / 8;
+  if constexpr (kSameColumns<Rows, Columns, 8>) {
+    constexpr int kStep = kThreads / kAcross;
+    const int first = threadIdx.x / kAcross, column = threadIdx.x % kAcross * 8;
+    Element *at = to + first * stride + column;
+#pragma unroll
+    for (int n = 0; n < Rows; n += kStep, at += kStep * stride)
+      if (first + n < count) *(float4 *)at = *(const float4 *)(tile + place<Columns>(first + n, column));
+  } else {
+    for (int piece = threadIdx.x; piece < Rows * kAcross; piece += kThreads) {
+      const int row = piece / kAcross, column = piece % kAcross * 8;
+      if (row < count) *(float4 *)(to + row * stride + column) = *(const float4 *)(tile + place<Columns>(row, column));
+    }
   }
 }
 

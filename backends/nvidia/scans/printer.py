@@ -4,7 +4,7 @@ from attn_mlir.backends.gpu.origins import for_op
 from attn_mlir.backends.gpu.residuals import RESIDUAL_SCALE
 from attn_mlir.backends.gpu.rules import SCALARS, Rule, rule_of
 from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations
-from attn_mlir.backends.nvidia.passes.prepare_chunks import INVERSE
+from attn_mlir.backends.nvidia.passes.prepare_chunks import INVERSE, ONCE
 from attn_mlir.backends.nvidia.scans.core import ScanCore
 from attn_mlir.backends.nvidia.scans.layout import DOTS, SOLVE, SharedPlace, WarpScanLayout, carried
 from attn_mlir.backends.nvidia.scans.loops import shape_of
@@ -207,9 +207,13 @@ class ScanPrinter:
                 core.meet()
                 core.writer.line(f"if ({begin} < {end}) fetch({begin}, 0);")
         turn = f"{index} += {step}, stage ^= 1" if early and stages > 1 else f"{index} += {step}"
+        once = ONCE in op.attributes and stages < 2
         with core.branch():
-            core.writer.line("#pragma unroll 1")
-            with core.scope(f"for (int {index} = {begin}; {index} < {end}; {turn})"):
+            if not once:  # the compiler moves addresses out of a loop, and registers do not suffice for them
+                core.writer.line("#pragma unroll 1")
+            with core.scope("" if once else f"for (int {index} = {begin}; {index} < {end}; {turn})"):
+                if once:
+                    core.writer.line(f"const int {index} = {begin};")
                 if early and stages > 1:
                     core.writer.line("attn::wait_copies();")
                 core.meet()

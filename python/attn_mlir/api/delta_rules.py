@@ -14,6 +14,7 @@ from torch.nn import functional
 from attn_mlir.api.autocast import cast
 from attn_mlir.api.linear_inputs import check_flags
 from attn_mlir.api.recurrence_inputs import check, described, sizes_of, with_state
+from attn_mlir.api.unit_rows import unit_rows
 from attn_mlir.errors import ArgumentError
 from attn_mlir.runtime.row_values import score_of
 
@@ -157,8 +158,11 @@ def _share(beta: Tensor | None, v: Tensor, sigmoid: bool, negative: bool) -> Ten
     return beta if not sigmoid else (2.0 if negative else 1.0) * beta.sigmoid()
 
 
-def _unit(x: Tensor) -> Tensor:
+def _unit(x: Tensor, device: str | torch.device | None) -> Tensor:
     """Rows divided by their length; computed in float32, and rounded once."""
+    made = unit_rows(x, EPSILON, device)
+    if made is not None:
+        return made
     if x.is_cuda and x.element_size() == 2:  # the same, with fewer passes over memory
         square = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32).square()
         return (x * (square + EPSILON).rsqrt()).to(x.dtype)
@@ -182,21 +186,12 @@ def _run(
     q, k, v = cast(*qkv)
     sizes_of(q, "q")
     sizes_of(k, "k")
-    state, root, share = initial_state, 1.0, beta
-    if normalise and q.is_cuda and q.dtype == torch.bfloat16:
-        # Rows of the length of K's root are one kernel of PyTorch's; the state has that factor, too, and both scales take it out again.
-        width = k.shape[3]
-        with torch.autocast("cuda", enabled=False):  # it would make f32 of them
-            q, k = (functional.rms_norm(x, [width], eps=EPSILON / width) for x in (q, k))
-        scale, root, share = (width**-0.5 if scale is None else scale) / width, width**0.5, beta / width
-        state = None if state is None else state * root
-    elif normalise:
-        q, k = _unit(q), _unit(k)
+    if normalise:
+        q, k = (_unit(x, options.get("device")) for x in (q, k))
 
     def v_mod(x: Any, b: Any, h: Any, t: Any) -> Any:
         return x * beta[b, t, h]
 
-    state = state.transpose(2, 3) if state is not None and state_v_first else state
-    o, final = with_state(q, k, v, g, scale, v_mod=v_mod, erase=share, initial_state=state, **options)
-    final = final if final is None or root == 1.0 else final / root
+    state = initial_state.transpose(2, 3) if initial_state is not None and state_v_first else initial_state
+    o, final = with_state(q, k, v, g, scale, v_mod=v_mod, erase=beta, initial_state=state, **options)
     return o, final.transpose(2, 3) if final is not None and state_v_first else final

@@ -2,7 +2,7 @@
 // RUN: sed 's/64xf32>/64xf8E4M3FN>/g; s/-> (tensor<?x?x?x64xf8E4M3FN>/-> (tensor<?x?x?x64xbf16>/; s/%lse : tensor<?x?x?x64xf8E4M3FN>/%lse : tensor<?x?x?x64xbf16>/' %inputs/plain-softmax.mlir > %t.mlir
 // RUN: attn-opt %t.mlir -p 'nvidia-warp' | FileCheck %s
 // RUN: attn-opt %t.mlir -p 'attn-online-rewrite,nvidia-numerics' | FileCheck %s --check-prefix=NUMERICS
-// NUMERICS: tile.numerics = {narrow = "ocp", prefix = "wider", sub_chunk = 4 : i64}
+// NUMERICS: tile.numerics = {narrow = "ocp", prefix = "wider", sub_chunk = 4 : i64, sub_chunk_keys = 1 : i64}
 
 // CHECK:       %[[RAW:v_raw_buffer]] = "warp.alloc"() : () -> memref<2x128x64xf8E4M3FN, #warp.shared<64 : i64>>
 // CHECK-NEXT:  %[[RAW_FULL:.*]] = "warp.mbarrier"() : () -> !warp.barrier<2 : i64, 1 : i64>

@@ -16,6 +16,7 @@
 // CHECK:             tensor.extract %[[T]]
 // CHECK:           "tile.store"(%[[PIECES]]#0,
 // CHECK:           "tile.store"(%[[PIECES]]#1,
+// CHECK:         } {nvidia.once}
 
 // CHECK-LABEL: func.func @attention(
 // CHECK-SAME:    gpu.prepared = {columns = [64, 64, 64], elements = ["bf16", "bf16", "bf16"], kernel = "attention_chunks"}

@@ -1,0 +1,103 @@
+"""Rows divided by their length, for delta rules on NVIDIA GPUs: programs of the compiler for 16 bits, where PyTorch's kernels are slow."""
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C._functorch import maybe_current_level
+from torch.autograd.function import once_differentiable
+
+from attn_mlir import driver
+from attn_mlir.runtime.dispatch import is_plain, may_carry_tangents
+
+_ELEMENTS = {torch.float16: "f16", torch.bfloat16: "bf16"}
+
+_FORWARD = """
+func.func @attention(%x: {rows}) -> ({rows}, tensor<?x?x?xf32>) {{
+  %squares = "attn.row_dot"(%x, %x) : ({rows}, {rows}) -> tensor<?x?x?xf32>
+  %weights = "attn.elements"(%x) ({{
+    "attn.element"() ({{
+    ^bb0(%b: index, %h: index, %i: index, %d: index):
+      %value = tensor.extract %x[%b, %h, %i, %d] : {rows}
+      %wide = arith.extf %value : {element} to f32
+      %square = tensor.extract %squares[%b, %h, %i] : tensor<?x?x?xf32>
+      %epsilon = arith.constant {epsilon:e} : f32
+      %sum = arith.addf %square, %epsilon : f32
+      %length = math.rsqrt %sum : f32
+      %unit = arith.mulf %wide, %length : f32
+      "attn.yield"(%unit) : (f32) -> ()
+    }}) : () -> ()
+  }}) : ({rows}) -> none
+  %result = "attn.collect"(%weights) {{weight = 0 : i64}} : (none) -> {rows}
+  return %result, %squares : {rows}, tensor<?x?x?xf32>
+}}
+"""
+
+_BACKWARD = """
+func.func @attention(%x: {rows}, %dy: {rows}, %squares: tensor<?x?x?xf32>) -> {rows} {{
+  %along = "attn.row_dot"(%x, %dy) : ({rows}, {rows}) -> tensor<?x?x?xf32>
+  %weights = "attn.elements"(%x) ({{
+    "attn.element"() ({{
+    ^bb0(%b: index, %h: index, %i: index, %d: index):
+      %value = tensor.extract %x[%b, %h, %i, %d] : {rows}
+      %wide = arith.extf %value : {element} to f32
+      %given = tensor.extract %dy[%b, %h, %i, %d] : {rows}
+      %gradient = arith.extf %given : {element} to f32
+      %square = tensor.extract %squares[%b, %h, %i] : tensor<?x?x?xf32>
+      %epsilon = arith.constant {epsilon:e} : f32
+      %sum = arith.addf %square, %epsilon : f32
+      %length = math.rsqrt %sum : f32
+      %inverse = arith.mulf %length, %length : f32
+      %product = tensor.extract %along[%b, %h, %i] : tensor<?x?x?xf32>
+      %share = arith.mulf %product, %inverse : f32
+      %away = arith.mulf %wide, %share : f32
+      %rest = arith.subf %gradient, %away : f32
+      %scaled = arith.mulf %rest, %length : f32
+      "attn.yield"(%scaled) : (f32) -> ()
+    }}) : () -> ()
+  }}) : ({rows}) -> none
+  %result = "attn.collect"(%weights) {{weight = 0 : i64}} : (none) -> {rows}
+  return %result : {rows}
+}}
+"""
+
+
+def unit_rows(x: Tensor, epsilon: float, device: str | torch.device | None) -> Tensor | None:
+    """Rows of [B, T, H, D] divided by sqrt(sum of squares + epsilon), in f32 and rounded once, with a gradient.
+
+    None where PyTorch is to do it: elsewhere than on NVIDIA GPUs, in other types, while torch.compile traces, without elements.
+    """
+    kind = str(device) if device is not None else x.device.type
+    fits = x.dtype in _ELEMENTS and x.numel() > 0 and kind.startswith("cuda") and torch.version.hip is None
+    if not fits or torch.compiler.is_compiling():
+        return None
+    if not is_plain([x]) or may_carry_tangents() or maybe_current_level() is not None:
+        return None
+    return _UnitRows.apply(x, epsilon, kind)
+
+
+@functools.cache
+def _program(text: str, columns: int, dtype: torch.dtype, epsilon: float, device: str) -> driver.CompiledFunction:
+    element = _ELEMENTS[dtype]
+    module = text.format(rows=f"tensor<?x?x?x{columns}x{element}>", element=element, epsilon=epsilon)
+    return driver.compile_derivative(module, device, "given", ["x"])
+
+
+class _UnitRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, epsilon: float, device: str) -> Tensor:
+        """The rows; the sums of squares are saved with x."""
+        made, squares = _program(_FORWARD, x.shape[3], x.dtype, epsilon, device).run([x.transpose(1, 2)], "bshd")
+        ctx.save_for_backward(x, squares)
+        ctx.of = (epsilon, device)
+        return made.transpose(1, 2)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        """The gradient of x."""
+        x, squares = ctx.saved_tensors
+        program = _program(_BACKWARD, x.shape[3], x.dtype, *ctx.of)
+        (made,) = program.run([x.transpose(1, 2), gradients[0].to(x.dtype).transpose(1, 2), squares], "bshd")
+        return made.transpose(1, 2), None, None
