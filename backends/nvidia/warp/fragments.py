@@ -18,6 +18,8 @@ _QUARTER, _JOINED = "{}[r / 16 * 4 + r / 8 % 2 * 2 + r / 2 % 2]", "attn::join_pa
 """The register that an element of 8 bits is in, see `layouts.column_at`, and its halves, which come one after the other."""
 MAXIMA = "attn_maxima.cuh"
 """Helpers of maps that only look for the largest elements."""
+_SIGNS = {2: "<", 5: ">="}
+"""Of predicates of `arith.cmpi`."""
 _START = {"sum": "0.0f", "max": "-3.40282347e+38f", "min": "3.40282347e+38f"}
 
 
@@ -85,7 +87,8 @@ def _map(printer: WarpPrinter, op: ir.Operation) -> None:
             axis = floats.get(inner.results[0])
             if inner in compared:
                 of_lane, bound = along("lane", tile.layout.lanes, "column"), printer.printed[inner.operands[1]]
-                printer.define(inner.results[0], f"{along('r', digits, 'column')} < {bound} - ({of_lane})", "is")
+                sign = _SIGNS[ir.IntegerAttr(inner.attributes["predicate"]).value]
+                printer.define(inner.results[0], f"{along('r', digits, 'column')} {sign} {bound} - ({of_lane})", "is")
             elif axis is None and (inner.name != "arith.index_cast" or _needs(inner, compared)):
                 printer.op(inner)
             elif axis is not None:
@@ -161,7 +164,7 @@ def _largest_made(op: ir.Operation, kinds: Sequence[str]) -> dict[int, int]:
 
 
 def _compared(printer: WarpPrinter, block: ir.Block) -> set[ir.Operation]:
-    """Comparisons of a tile's column with a number below which it must be.
+    """Comparisons of a tile's column with a number below which it must be, or not be.
 
     The thread's part of the column is taken from that number, once a row, so that elements compare it with constants.
     """
@@ -169,7 +172,7 @@ def _compared(printer: WarpPrinter, block: ir.Block) -> set[ir.Operation]:
         return set()
     found = set()
     for op in (view.operation for view in block.operations):
-        if op.name == "arith.cmpi" and ir.IntegerAttr(op.attributes["predicate"]).value == 2 and _is_column(op.operands[0], block):
+        if op.name == "arith.cmpi" and ir.IntegerAttr(op.attributes["predicate"]).value in _SIGNS and _is_column(op.operands[0], block):
             bound = op.operands[1]
             fixed = isinstance(bound.owner, ir.Block) or bound.owner.operation.block != block or bound.owner.name == "tensor.extract"
             if fixed and bound != block.arguments[1] and printer.type_of(bound) == "int":
