@@ -75,6 +75,8 @@ STAGES = {
     "roles": (_ROLES, "consumer 1 first, copies late"),
     "waits": (f"{_ROLES},warp-delay-waits,{_TIDY}", "producer 0 first, copies late"),
     "maps": (f"{_ROLES},warp-split-maps,warp-delay-waits,{_TIDY}", "consumer 0 first, copies at once"),
+    "scaled": (f"{_ROLES},warp-scale-rows,warp-split-maps,warp-delay-waits,{_TIDY}", "producer 0 first, copies late"),
+    "bounds": (f"warp-assign-layouts,warp-bound-columns,{_TIDY}", "all 0 first, copies late"),
     "drawn": (f"{_ROLES},warp-draw-tiles{{draw=true}},{_TIDY}", "consumer 0 first, copies late"),
     "stores": (f"{_ROLES},warp-split-maps,warp-delay-waits,warp-stage-stores,{_TIDY}", "consumer 1 first, copies late"),
     "products": (f"{_ROLES},warp-order-products,{_TIDY}", "consumer 1 first, copies late"),
@@ -212,6 +214,11 @@ def other_stage(ops: Ops) -> None:
         view.operands[1] = own.operands[3]
 
 
+def not_scaled(ops: Ops) -> None:
+    """The numbers of a tensor come as they are, which maps take for what they need."""
+    ops["copy_rows_scaled"][0].attributes["factor"] = ir.FloatAttr.get(ir.F32Type.get(), 1.0, ir.Location.unknown())
+
+
 def behind_the_meeting(ops: Ops) -> None:
     """The thread that added the sums before waits for this when all have met."""
     wait = ops["store_wait"][0].parent
@@ -230,8 +237,9 @@ FAULTS: list[tuple[str, str, Callable[[Ops], None]]] = [
     ("weights written without a fence", "missing fence", drop("fence_async", 0)),
     ("a barrier that does not await the lanes that copy rows", f"{_EARLY}, {_LATE}, too many arrivals, wrong phase", fewer_lanes),
     ("numbers of rows copied to the stage of other rows", f"overwritten twice, {_EARLY}, {_LATE}, deadlock",
-     operand("copy_rows_async", 0, 6, ("copy_async", 0, 7))),
-    ("numbers of other rows", "wrong numbers", operand("copy_rows_async", 0, 3, ("copy_async", 0, 4))),
+     operand("copy_rows_scaled", 0, 6, ("copy_async", 0, 7))),
+    ("numbers of other rows", "wrong numbers", operand("copy_rows_scaled", 0, 3, ("copy_async", 0, 4))),
+    ("numbers of rows that are not scaled", "wrong numbers", not_scaled),
     ("a wait that leaves sums over queries in flight", "product in flight", number("mma_wait", 2, "pending", 3)),
     ("a wait that leaves sums over queries in flight while dq leaves", "product in flight", number("mma_wait", 4, "pending", 1)),
     ("queries given back before their product is done", _LATE, late_wait),
