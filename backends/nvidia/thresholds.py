@@ -113,9 +113,9 @@ TRANSPOSING_REGISTERS: Annotated[int, Provenance("2026-11-26", "ptxas", "commit 
 """Those of one that also transposes. With more, consumers of 128 columns spilled."""
 EIGHT_BIT_FIELDS: Annotated[Fields, Provenance("2026-11-26", "H100", "commit 8d9f0fd3")] = {"draw": 1, "turns": 0}
 """What is faster for 8-bit elements: tiles from a counter, and warpgroups that do not wait for each other."""
-BACKWARD_FIELDS: Annotated[Fields, Provenance("2026-11-27", "H100", "docs/notes/warp-backward.md")] = {"draw": 1, "join": 0, "uniform": 0}
-"""Backward kernels: tiles from a counter, loops over partial and whole blocks apart, and addresses of factors left to compilers: telling that
-lanes share them takes a reduction over the warp for each, 2 to 10 % at 128 columns. Forward kernels of 64 columns lose as much without."""
+BACKWARD_FIELDS: Annotated[Fields, Provenance("2026-11-27", "H100", "docs/notes/warp-h100.md")] = {"draw": 1, "join": 0, "uniform": 0}
+"""Backward kernels: tiles from a counter, loops over partial and whole blocks apart, addresses of factors left to compilers: to tell
+that lanes share them takes a reduction over the warp for each, 2 to 10 % at 128 columns. Forward kernels of 64 columns lose 2 % without."""
 
 # ---- what compilers do
 
