@@ -113,9 +113,16 @@ TRANSPOSING_REGISTERS: Annotated[int, Provenance("2026-11-26", "ptxas", "commit 
 """Those of one that also transposes. With more, consumers of 128 columns spilled."""
 EIGHT_BIT_FIELDS: Annotated[Fields, Provenance("2026-11-26", "H100", "commit 8d9f0fd3")] = {"draw": 1, "turns": 0}
 """What is faster for 8-bit elements: tiles from a counter, and warpgroups that do not wait for each other."""
-BACKWARD_FIELDS: Annotated[Fields, Provenance("2026-11-27", "H100", "docs/notes/warp-h100.md")] = {"draw": 1, "join": 0, "uniform": 0}
-"""Backward kernels: tiles from a counter, loops over partial and whole blocks apart, addresses of factors left to compilers: to tell
-that lanes share them takes a reduction over the warp for each, 2 to 10 % at 128 columns. Forward kernels of 64 columns lose 2 % without."""
+BACKWARD_FIELDS: Annotated[Fields, Provenance("2026-11-26", "H100", "commit e2601a95")] = {"draw": 1, "join": 0}
+"""Backward kernels: tiles from a counter, and loops over partial and whole blocks apart."""
+BACKWARD_CHOICES: Annotated[dict[str, Fields], Provenance("2026-11-27", "H100", "docs/notes/warp-h100.md")] = {
+    "": {"uniform": 1, "scale": 0},
+    "wide": {"uniform": 0, "scale": 1},
+    "masked": {"uniform": 0, "scale": 1},
+    "masked wide": {"uniform": 0, "scale": 0},
+}
+"""Of those, by whether blocks of keys are seen by different queries, and rows have 128 columns or more: whether compilers are told that all
+lanes share the address of a factor (a reduction over the warp for each), and whether the producer scales numbers of rows."""
 
 # ---- what compilers do
 

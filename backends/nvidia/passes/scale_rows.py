@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from attn_mlir.backends.nvidia.forming.facts import wanted
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels, change_parts
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
@@ -23,7 +24,8 @@ class ScaleRows(Pass):
     the same one from above, the copy does both (`warp.copy_rows_scaled`), and maps read what they need: of a log-sum-exp, the exponent's
     summand. As lanes load and store the numbers then, the copy moves behind all that its block copies otherwise.
 
-    A kernel stays as it is, with the reason in `warp.refused`, where no copy brings such numbers, or maps make different things of them.
+    A kernel stays as it is, with the reason in `warp.refused`, where `warp.schedule` has `scale` = 0, no copy brings such numbers, or maps
+    make different things of them.
     """
 
     name = "warp-scale-rows"
@@ -34,6 +36,8 @@ class ScaleRows(Pass):
 
 
 def _scale(kernel: ir.Operation) -> None:
+    if not wanted(kernel, "scale"):
+        raise Refused("the schedule says that maps scale numbers of rows")
     copies: dict[ir.Value, list[ir.Operation]] = {}
     for copy in find_all(kernel, "warp.copy_rows_async"):
         copies.setdefault(copy.operands[4], []).append(copy)
