@@ -117,6 +117,14 @@ EIGHT_BIT_FIELDS: Annotated[Fields, Provenance("2026-11-26", "H100", "commit 8d9
 """What is faster for 8-bit elements: tiles from a counter, and warpgroups that do not wait for each other."""
 BACKWARD_FIELDS: Annotated[Fields, Provenance("2026-11-26", "H100", "commit e2601a95")] = {"draw": 1, "join": 0}
 """Backward kernels: tiles from a counter, and loops over partial and whole blocks apart."""
+BACKWARD_CHOICES: Annotated[dict[str, Fields], Provenance("2026-11-27", "H100", "docs/notes/warp-h100.md")] = {
+    "": {"uniform": 1, "scale": 0},
+    "wide": {"uniform": 0, "scale": 1},
+    "masked": {"uniform": 0, "scale": 1},
+    "masked wide": {"uniform": 0, "scale": 0},
+}
+"""Of those, by whether blocks of keys are seen by different queries, and rows have 128 columns or more: whether compilers are told that all
+lanes share the address of a factor (a reduction over the warp for each), and whether the producer scales numbers of rows."""
 
 # ---- what compilers do
 
@@ -142,6 +150,9 @@ WARP_COLUMNS: Annotated[int, Provenance("2026-11-26", "H200", "docs/notes/warp-h
 """Columns of q, k and v, and rows of q and keys of a block, of forward passes that the `warp` dialect makes: softmax is 1.00 to 1.05 times
 as fast as by the Hopper emitter in blocks of as many keys, causal sigmoids 1.02 to 1.10. Of 64 columns they are at 0.97 to 1.01, with terms
 of positions at 0.89 to 1.26."""
+WARP_LONGER: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/warp-h100.md")] = 24576
+"""Keys from which on the Hopper emitter's blocks of 192 keys are taken instead, without a mask: 0.96 and 0.98 times as fast at 8192 and
+16384, 1.02 at 32768."""
 SCAN_SCHEDULES: Annotated[dict[str, dict[str, tuple[int, ...]]], Provenance("2026-11-27", "H100", "docs/notes/delta-h200.md")] = {
     "usual": {"occupancy": (1,), "warps": (8,), "stages": (2, 1, 0)},
     "chunks": {"occupancy": (4, 3, 2, 1), "warps": (4, 8), "stages": (1, 0)},

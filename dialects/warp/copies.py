@@ -57,12 +57,36 @@ class CopyRowsAsyncOp(Warp.Operation, name="copy_rows_async"):
     stage: ext.Operand[ir.IndexType]
 
     def verify_invariants(self) -> bool:
-        memory, rows = self.source.type, self.target.type
-        fits = is_global(memory, 3) and is_shared(rows, 2) and str(memory.element_type) == str(rows.element_type) == "f32"
-        fits = fits and rows.shape[1] % _LANES == 0
-        return check(
-            self, fits, f"copies f32 of a memref [B, H, S] to a memref<stages x n> whose n lanes of a warp share, got {memory} and {rows}"
-        ) and check(self, not inside(self, "warp.elect"), "is for all lanes of a warp: it does not stand in 'warp.elect'")
+        return _checks_rows(self, self.source.type, self.target.type)
+
+
+class CopyRowsScaledOp(Warp.Operation, name="copy_rows_scaled"):
+    """As `warp.copy_rows_async`, but each number is multiplied by `factor`, and no more than `most` is left of it; NaN stays NaN.
+
+    Lanes load the numbers, and write what they made of them, before they arrive.
+    """
+
+    source: ext.Operand[Any]
+    batch: ext.Operand[ir.IndexType]
+    head: ext.Operand[ir.IndexType]
+    row: ext.Operand[ir.IndexType]
+    target: ext.Operand[Any]
+    barrier: ext.Operand[BarrierType]
+    stage: ext.Operand[ir.IndexType]
+    factor: ir.FloatAttr
+    most: ir.FloatAttr
+
+    def verify_invariants(self) -> bool:
+        return _checks_rows(self, self.source.type, self.target.type)
+
+
+def _checks_rows(op: Any, memory: ir.Type, rows: ir.Type) -> bool:
+    """Of a copy of row values by the lanes of a warp."""
+    fits = is_global(memory, 3) and is_shared(rows, 2) and str(memory.element_type) == str(rows.element_type) == "f32"
+    fits = fits and rows.shape[1] % _LANES == 0
+    return check(
+        op, fits, f"copies f32 of a memref [B, H, S] to a memref<stages x n> whose n lanes of a warp share, got {memory} and {rows}"
+    ) and check(op, not inside(op, "warp.elect"), "is for all lanes of a warp: it does not stand in 'warp.elect'")
 
 
 class CopyLanesAsyncOp(Warp.Operation, name="copy_lanes_async"):

@@ -75,8 +75,14 @@ STAGES = {
     "roles": (_ROLES, "consumer 1 first, copies late"),
     "waits": (f"{_ROLES},warp-delay-waits,{_TIDY}", "producer 0 first, copies late"),
     "maps": (f"{_ROLES},warp-split-maps,warp-delay-waits,{_TIDY}", "consumer 0 first, copies at once"),
+    "scaled": (f"{_ROLES},warp-scale-rows,warp-split-maps,warp-delay-waits,{_TIDY}", "producer 0 first, copies late"),
+    "bounds": (f"warp-assign-layouts,warp-bound-columns,{_TIDY}", "all 0 first, copies late"),
     "drawn": (f"{_ROLES},warp-draw-tiles{{draw=true}},{_TIDY}", "consumer 0 first, copies late"),
     "stores": (f"{_ROLES},warp-split-maps,warp-delay-waits,warp-stage-stores,{_TIDY}", "consumer 1 first, copies late"),
+    "products": (f"{_ROLES},warp-order-products,{_TIDY}", "consumer 1 first, copies late"),
+    "products, waits": (f"{_ROLES},warp-order-products,warp-delay-waits,warp-stage-stores,{_TIDY}", "consumer 0 first, copies late"),
+    "exchange": (f"{_ROLES},warp-delay-waits,warp-pipeline-exchange,{_TIDY}", "consumer 1 first, copies at once"),
+    "meetings": (f"{_ROLES},warp-delay-waits,warp-stage-stores,warp-merge-meetings,{_TIDY}", "consumer 1 first, copies late"),
 }
 """Pipelines behind `tile-schedule` and an adverse order of warpgroups; each of the passes ends one."""
 
@@ -189,9 +195,35 @@ def operand(name: str, which: int, position: int, of: tuple[str, int, int]) -> C
 
 
 def late_wait(ops: Ops) -> None:
-    wait = ops["mma_wait"][3]
+    wait = ops["mma_wait"][4]
     block = [view.operation for view in wait.block.operations]
     wait.move_after(next(op for op in block[block.index(wait) :] if op.name == "warp.arrive"))
+
+
+def one_stage(ops: Ops) -> None:
+    """Weights are written to the first stage alone."""
+    own = ops["write"][0].operands[1].owner.operation  # type: ignore[union-attr]
+    for view in [op for op in ops["view"] if op.operands[0] == own.operands[0]]:
+        view.operands[1] = own.operands[3]
+
+
+def other_stage(ops: Ops) -> None:
+    """Weights are multiplied in the first stage, and written to both."""
+    own = ops["write"][0].operands[1].owner.operation  # type: ignore[union-attr]
+    for view in [op for op in ops["view"] if op.operands[0] == own.operands[0] and op != own]:
+        view.operands[1] = own.operands[3]
+
+
+def not_scaled(ops: Ops) -> None:
+    """The numbers of a tensor come as they are, which maps take for what they need."""
+    ops["copy_rows_scaled"][0].attributes["factor"] = ir.FloatAttr.get(ir.F32Type.get(), 1.0, ir.Location.unknown())
+
+
+def behind_the_meeting(ops: Ops) -> None:
+    """The thread that added the sums before waits for this when all have met."""
+    wait = ops["store_wait"][0].parent
+    assert wait is not None
+    wait.operation.move_after(ops["named_sync"][0])
 
 
 def fewer_lanes(ops: Ops) -> None:
@@ -199,18 +231,22 @@ def fewer_lanes(ops: Ops) -> None:
 
 
 FAULTS: list[tuple[str, str, Callable[[Ops], None]]] = [
-    ("weights written while others multiply those before", _LATE, drop("named_sync", 0)),
-    ("weights multiplied before all are written", _EARLY, drop("named_sync", 1)),
+    ("weights written while others multiply those before", _LATE, one_stage),
+    ("weights multiplied in another stage", f"{_EARLY}, {_LATE}", other_stage),
+    ("weights multiplied before all are written", f"{_EARLY}, {_LATE}", drop("named_sync", 0)),
     ("weights written without a fence", "missing fence", drop("fence_async", 0)),
     ("a barrier that does not await the lanes that copy rows", f"{_EARLY}, {_LATE}, too many arrivals, wrong phase", fewer_lanes),
     ("numbers of rows copied to the stage of other rows", f"overwritten twice, {_EARLY}, {_LATE}, deadlock",
-     operand("copy_rows_async", 0, 6, ("copy_async", 0, 7))),
-    ("numbers of other rows", "wrong numbers", operand("copy_rows_async", 0, 3, ("copy_async", 0, 4))),
+     operand("copy_rows_scaled", 0, 6, ("copy_async", 0, 7))),
+    ("numbers of other rows", "wrong numbers", operand("copy_rows_scaled", 0, 3, ("copy_async", 0, 4))),
+    ("numbers of rows that are not scaled", "wrong numbers", not_scaled),
     ("a wait that leaves sums over queries in flight", "product in flight", number("mma_wait", 2, "pending", 3)),
+    ("a wait that leaves sums over queries in flight while dq leaves", "product in flight", number("mma_wait", 4, "pending", 1)),
     ("queries given back before their product is done", _LATE, late_wait),
     ("an early map before its product is done", "product in flight", number("mma_wait", 0, "pending", 2)),
     ("a late map before the second product is done", "product in flight", number("mma_wait", 1, "pending", 1)),
     ("sums written while the addition before reads", f"{_LATE}, deadlock", drop("store_wait", 0)),
+    ("the addition before awaited behind the meeting", _LATE, behind_the_meeting),
     ("additions not committed", f"unfinished store, {_LATE}", drop("store_commit", 0)),
     ("sums added without a fence", "missing fence", drop("fence_async", 1)),
 ]  # fmt: skip

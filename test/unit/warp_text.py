@@ -68,7 +68,7 @@ def _check_memory(kernel: ir.Operation, text: str) -> None:
     makers = [v.operation for v in kernel.regions[0].blocks[0].operations if v.operation.name in ("warp.alloc", "warp.mbarrier")]
     end = 0
     assert len(begins) == len(makers)
-    for begin, op in zip(begins, makers, strict=True):
+    for begin, op in sorted(zip(begins, makers, strict=True), key=lambda each: each[0]):
         type_ = op.results[0].type
         barrier = op.name == "warp.mbarrier"
         size = 8 * ir.IntegerAttr(type_.stages).value if barrier else bytes_of(type_)

@@ -12,9 +12,13 @@ from attn_mlir.backends.nvidia.forming.kernel import INSTRUCTION, ROWS, Former
 from attn_mlir.backends.nvidia.forming.ordering import Order, OrderedAdd
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.backends.nvidia.forming.tiled import grid_of
+from attn_mlir.backends.nvidia.ordered_sums import is_masked
 from attn_mlir.dialects.warp import build
 from attn_mlir.mlir import arith, ir, scf
 from attn_mlir.passes.regions import find_all, maker
+
+_WIDE = 128
+"""Columns of rows from which on a kernel is one of wide rows."""
 
 
 @dataclass
@@ -45,7 +49,14 @@ class PairsFormer(Former):
         fields = attributes.read(self.function, attributes.SCHEDULE)
         own = {"reverse": 0} if self.order is None else {"group": 1} if self.order.masked else {}
         given = {name: value for name, value in fields.items() if name not in ("group", "join")}
-        return attributes.write({**thresholds.BACKWARD_FIELDS, **given, **own})
+        return attributes.write({**thresholds.BACKWARD_FIELDS, **thresholds.BACKWARD_CHOICES[self._kind()], **given, **own})
+
+    def _kind(self) -> str:
+        """The key of what was chosen for such a kernel."""
+        loops, loads = find_all(self.keys, "scf.for"), find_all(self.function, "tile.load")
+        masked = is_masked(loops, self.keys.regions[0].blocks[0].arguments[0])
+        wide = any(ir.MemRefType(load.operands[0].type).shape[-1] >= _WIDE for load in loads)
+        return " ".join(word for word, said in (("masked", masked), ("wide", wide)) if said)
 
     def _own_arguments(self) -> list[ir.Type]:
         return [] if self.order is None else [self.order.counters]

@@ -16,10 +16,11 @@ _SIGNED = {2: (0, True), 3: (0, False), 4: (1, True), 5: (1, False)}
 @dataclass(frozen=True)
 class BoundColumns(Pass):
     """In maps over tiles, comparisons that hold up to some column of a row, as `q_idx >= kv_idx` of a causal mask, become one: a map over
-    row values computes how many columns that are (`i32`), and each element compares its column with it.
+    row values computes how many columns that are (`i32`), and each element compares its column with it. In kernels that add to global
+    memory, whose columns are queries, so do those that hold from a column on, which is computed then.
 
-    Comparisons that hold from a column on stay, as do those of maps where no bound depends on the row. Without such a comparison the kernel
-    stays as it is, with the reason in `warp.refused`.
+    Others stay, as do those of maps where no bound depends on the row. Without such a comparison the kernel stays as it is, with the reason
+    in `warp.refused`.
     """
 
     name = "warp-bound-columns"
@@ -31,20 +32,26 @@ class BoundColumns(Pass):
 
 def _bound(kernel: ir.Operation) -> None:
     maps = [op for op in find_all(kernel, "warp.map") if len(list(op.regions[0].blocks[0].arguments)) == 2]
-    change_parts(maps, _change, "there is no map over a tile")
+    from_below = bool(find_all(kernel, "warp.atomic_add"))
+    change_parts(maps, lambda map_: _change(map_, from_below), "there is no map over a tile")
 
 
 @dataclass(frozen=True)
 class _Bound:
-    """A comparison `column + added < limit` (or not more, where `strict` is false); neither `added` nor the limit depends on the column."""
+    """A comparison `column + added < limit` (or not more, where `strict` is false); neither `added` nor the limit depends on the column.
+
+    `below`: the limit is less than the sum, in which min(column, most) may stand for the column.
+    """
 
     op: ir.Operation
     added: tuple[ir.Value, ...]
     limit: ir.Value
     strict: bool
+    below: bool = False
+    most: ir.Value | None = None
 
 
-def _change(map_: ir.Operation) -> None:
+def _change(map_: ir.Operation, from_below: bool) -> None:
     """Replaces the comparisons of a map. Raises Refused, with nothing changed."""
     block = map_.regions[0].blocks[0]
     row, column = block.arguments
@@ -52,6 +59,8 @@ def _change(map_: ir.Operation) -> None:
     instruction = tile.instruction if tile is not None else fragment(map_.results[0].type).instruction  # type: ignore[union-attr]
     by_row, by_column = _reached(block, row), _reached(block, column)
     groups = [group for top in _tops(block) if (group := _bounds(top, column, by_column))]
+    if from_below:
+        groups += [[bound] for top in _tops(block) if (bound := _from_below(top, column, by_column)) is not None]
     groups = [group for group in groups if any(v in by_row for bound in group for v in (*bound.added, bound.limit))]
     if not groups:
         raise Refused("no map compares columns with what depends on the row")
@@ -70,7 +79,8 @@ def _change(map_: ir.Operation) -> None:
         with first.location, ir.InsertionPoint(first):
             read = ir.Operation.create("tensor.extract", results=[whole], operands=[bound, row]).result
             own = arith.IndexCastOp(whole, column).result
-            inside = arith.CmpIOp(arith.CmpIPredicate.slt, own, read).result
+            predicate = arith.CmpIPredicate.sge if group[0].below else arith.CmpIPredicate.slt
+            inside = arith.CmpIOp(predicate, own, read).result
         for each in group:
             each.op.results[0].replace_all_uses_with(inside)
 
@@ -94,6 +104,22 @@ def _bounds(condition: ir.Value, column: ir.Value, by_column: set[ir.Value]) -> 
     lower, upper = made.operands[found[0]], made.operands[1 - found[0]]
     added = _added(lower, column, by_column)
     return [_Bound(made, added, upper, found[1])] if added is not None and upper not in by_column else []
+
+
+def _from_below(condition: ir.Value, column: ir.Value, by_column: set[ir.Value]) -> _Bound | None:
+    """The comparison that a condition is, where it bounds the columns from below."""
+    made = maker(condition, "arith.cmpi")
+    found = _SIGNED.get(ir.IntegerAttr(made.attributes["predicate"]).value) if made is not None else None
+    if made is None or found is None:
+        return None
+    limit, sum_ = made.operands[found[0]], made.operands[1 - found[0]]
+    least = next((op for v in by_column if (op := maker(v, "arith.minsi")) is not None and column in list(op.operands)), None)
+    most = next((v for v in least.operands if v not in by_column), None) if least is not None else None
+    for place, bound in ((column, None), (least.results[0] if least is not None and most is not None else None, most)):
+        added = _added(sum_, place, by_column) if place is not None else None
+        if added is not None and limit not in by_column:
+            return _Bound(made, added, limit, found[1], True, bound)
+    return None
 
 
 def _added(value: ir.Value, column: ir.Value, by_column: set[ir.Value]) -> tuple[ir.Value, ...] | None:
@@ -121,7 +147,9 @@ def _reached(block: ir.Block, start: ir.Value) -> set[ir.Value]:
 
 
 def _count(group: list[_Bound], block: ir.Block, known: dict[ir.Value, ir.Value], columns: int, whole: ir.Type) -> ir.Value:
-    """How many columns lie below all bounds of a row."""
+    """How many columns lie below all bounds of a row, or below the first that its bound lets through."""
+    if group[0].below:
+        return _first(group[0], block, known, columns, whole)
     count = build.index(columns)
     for bound in group:
         limit = _copied(bound.limit, block, known)
@@ -131,6 +159,19 @@ def _count(group: list[_Bound], block: ir.Block, known: dict[ir.Value, ir.Value]
             limit = arith.AddIOp(limit, build.index(1)).result
         count = arith.MinSIOp(count, limit).result
     return arith.IndexCastOp(whole, arith.MaxSIOp(count, build.index(0)).result).result
+
+
+def _first(bound: _Bound, block: ir.Block, known: dict[ir.Value, ir.Value], columns: int, whole: ir.Type) -> ir.Value:
+    """The first column from which on a comparison holds; that past the end where it never does."""
+    first = _copied(bound.limit, block, known)
+    for value in bound.added:
+        first = arith.SubIOp(first, _copied(value, block, known)).result
+    if bound.strict:
+        first = arith.AddIOp(first, build.index(1)).result
+    if bound.most is not None:
+        never = arith.CmpIOp(arith.CmpIPredicate.slt, _copied(bound.most, block, known), first).result
+        first = arith.SelectOp(never, build.index(columns), first).result
+    return arith.IndexCastOp(whole, arith.MaxSIOp(arith.MinSIOp(first, build.index(columns)).result, build.index(0)).result).result
 
 
 def _copied(value: ir.Value, block: ir.Block, known: dict[ir.Value, ir.Value]) -> ir.Value:

@@ -13,7 +13,7 @@ from attn_mlir.passes.regions import find_all
 
 _STAGES = 2
 _ALIGNMENT = 1024
-"""Of tiles in shared memory, between which barriers lie: so much of each buffer may be lost."""
+"""Bytes of shared memory that are kept free for each buffer: barriers and numbers lie behind all of them."""
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ RULES: dict[str, Rule] = {
 }
 _OF_HOPPER = frozenset(
     f"warp.{name}" for name in (
-        "add_async arrive arrive_expect copy_async copy_rows_async elect fence_async mbarrier mma_async mma_begin mma_commit mma_wait "
-        "next_tile order_pass registers store_async store_commit store_wait wait write"
+        "add_async arrive arrive_expect copy_async copy_rows_async copy_rows_scaled elect fence_async mbarrier mma_async mma_begin "
+        "mma_commit mma_wait next_tile order_pass registers store_async store_commit store_wait wait write"
     ).split()
 )  # fmt: skip
 """Ops whose instructions came with sm_90: TMA, wgmma, mbarriers that are waited for, `elect`, stmatrix."""

@@ -1,11 +1,15 @@
 """Rules of asynchronous copies: TMA, a box of rows and of the columns of one panel at a time; cp.async, 16 bytes of a lane."""
 
+from attn_mlir.backends.gpu.scalar_printer import float_literal
 from attn_mlir.backends.nvidia.warp.barriers import at
 from attn_mlir.backends.nvidia.warp.elements import element
 from attn_mlir.backends.nvidia.warp.memory import HEADER, columns_of
 from attn_mlir.backends.nvidia.warp.printer import Address, Rule, WarpPrinter, plain
 from attn_mlir.dialects.warp.kinds import swizzle_of
 from attn_mlir.mlir import ir
+
+_SCALED = "attn_scaled_rows.cuh"
+"""Helpers of numbers that are computed with on their way to shared memory."""
 
 
 def _panels(tile: Address, type_: ir.MemRefType) -> list[tuple[str, int]]:
@@ -56,7 +60,12 @@ def _copy_rows(
     place = sizes.element(source, [f"({batch})", f"({head})"])
     to = f"attn::shared_address({target} + {stage} * {columns})"
     values = f"{to}, &{place}, {sizes.stride(source, 2)}, {row}, {sizes.size(source, 2)}, {at(barrier, stage)}"
-    printer.line(f"if (warp == 0) attn::copy_rows<{columns}>({values});")
+    if op.name == "warp.copy_rows_async":
+        printer.line(f"if (warp == 0) attn::copy_rows<{columns}>({values});")
+        return
+    printer.headers[_SCALED] = None
+    factor, most = (float_literal(plain(op, name)) for name in ("factor", "most"))
+    printer.line(f"if (warp == 0) attn::scale_rows<{columns}>({values}, {factor}, {most});")
 
 
 def _copy_lanes(
@@ -85,6 +94,7 @@ RULES: dict[str, Rule] = {
     "warp.copy_commit": _lanes_commit,
     "warp.copy_lanes_async": _copy_lanes,
     "warp.copy_rows_async": _copy_rows,
+    "warp.copy_rows_scaled": _copy_rows,
     "warp.copy_wait": _lanes_wait,
     "warp.store_async": _store,
     "warp.store_commit": _commit,

@@ -1,5 +1,6 @@
 """Rules of computation on fragments: loops over a thread's registers, whose rows and columns follow from the layout."""
 
+import math
 import struct
 from collections.abc import Sequence
 
@@ -17,6 +18,8 @@ _QUARTER, _JOINED = "{}[r / 16 * 4 + r / 8 % 2 * 2 + r / 2 % 2]", "attn::join_pa
 """The register that an element of 8 bits is in, see `layouts.column_at`, and its halves, which come one after the other."""
 MAXIMA = "attn_maxima.cuh"
 """Helpers of maps that only look for the largest elements."""
+_SIGNS = {2: "<", 5: ">="}
+"""Of predicates of `arith.cmpi`."""
 _START = {"sum": "0.0f", "max": "-3.40282347e+38f", "min": "3.40282347e+38f"}
 
 
@@ -60,8 +63,9 @@ def _map(printer: WarpPrinter, op: ir.Operation) -> None:
             printer.line(f"for (int h = 0; h < {found.elements}; ++h) {target}[h] = {_START[kind]};")
     digits = tile.layout.registers if tile.form == "tile" else tile.layout.row_digits
     printer.row_index = along("r", digits, "number")
+    kept = _kept_rows(op, made)
     packed = [name for name, f in zip(targets, made, strict=True) if f is not None and element(f.element).packed > 1]
-    printer.line(*(f"float {name}_low;" for name in packed))
+    printer.line(*(f"float {name}_low;" for name in packed if kept is None))
     compared = _compared(printer, block)
     places = [a for a in block.arguments if any(_needs(use.owner.operation, compared) for use in a.uses)]
     floats = {op.results[0]: axis for op in (v.operation for v in block.operations) if (axis := _float_of_place(op, block)) is not None}
@@ -83,7 +87,8 @@ def _map(printer: WarpPrinter, op: ir.Operation) -> None:
             axis = floats.get(inner.results[0])
             if inner in compared:
                 of_lane, bound = along("lane", tile.layout.lanes, "column"), printer.printed[inner.operands[1]]
-                printer.define(inner.results[0], f"{along('r', digits, 'column')} < {bound} - ({of_lane})", "is")
+                sign = _SIGNS[ir.IntegerAttr(inner.attributes["predicate"]).value]
+                printer.define(inner.results[0], f"{along('r', digits, 'column')} {sign} {bound} - ({of_lane})", "is")
             elif axis is None and (inner.name != "arith.index_cast" or _needs(inner, compared)):
                 printer.op(inner)
             elif axis is not None:
@@ -96,7 +101,13 @@ def _map(printer: WarpPrinter, op: ir.Operation) -> None:
                 _element(printer, value, target, kind, result)
 
     shared = quotients.shared(op, tile)
-    if shared is not None:
+    if kept is not None:
+        condition, read = kept
+        printer.line("#pragma unroll")
+        with printer.writer.block(f"for (int r = 0; r < {tile.elements}; r += 2)"):
+            each([view.operation for view in list(block.operations)[:-1] if view.operation.name not in ("tensor.extract", "arith.select")])
+            printer.line(f"{targets[0]}[r / 2] = {printer.printed[condition]} ? {printer.printed[read]}[r / 2] : 0u;")
+    elif shared is not None:
         quotients.divide(printer, tile, shared, block, each, finish)
     else:
         printer.line("#pragma unroll")
@@ -106,6 +117,28 @@ def _map(printer: WarpPrinter, op: ir.Operation) -> None:
     for n, of in largest.items():
         printer.headers[MAXIMA] = None
         printer.line(f"attn::largest_of_thread({targets[of]}, {targets[n]});")
+
+
+def _kept_rows(op: ir.Operation, made: Sequence[Fragment | None]) -> tuple[ir.Value, ir.Value] | None:
+    """Of a map that keeps some rows of a packed tile and makes zeros of the others: the condition and the tile.
+
+    Registers of two elements, which lie in one row, are moved whole.
+    """
+    block, tile = op.regions[0].blocks[0], made[0]
+    select = maker(yielded(block)[0], "arith.select")
+    if len(made) != 1 or tile is None or tile.form != "tile" or element(tile.element).packed != 2 or select is None:
+        return None
+    condition, kept, zero = select.operands
+    read, nothing = maker(kept, "tensor.extract"), maker(zero, "arith.constant")
+    if read is None or nothing is None or read.operands[0].type != op.results[0].type or tile.layout.registers[0] != Digit(2, 0, 1):
+        return None
+    number = nothing.attributes["value"].value
+    column = block.arguments[1]
+    others = [view.operation for view in block.operations if view.operation not in (read, select)]
+    plain_zero = number == 0 and math.copysign(1, number) > 0
+    by_row = not any(column in list(other.operands) or other.name == "tensor.extract" for other in others)
+    own = list(read.operands)[1:] == list(block.arguments)
+    return (condition, read.operands[0]) if plain_zero and by_row and own else None
 
 
 def _largest_of(op: ir.Operation, kinds: Sequence[str]) -> ir.Value | None:
@@ -131,7 +164,7 @@ def _largest_made(op: ir.Operation, kinds: Sequence[str]) -> dict[int, int]:
 
 
 def _compared(printer: WarpPrinter, block: ir.Block) -> set[ir.Operation]:
-    """Comparisons of a tile's column with a number below which it must be.
+    """Comparisons of a tile's column with a number below which it must be, or not be.
 
     The thread's part of the column is taken from that number, once a row, so that elements compare it with constants.
     """
@@ -139,7 +172,7 @@ def _compared(printer: WarpPrinter, block: ir.Block) -> set[ir.Operation]:
         return set()
     found = set()
     for op in (view.operation for view in block.operations):
-        if op.name == "arith.cmpi" and ir.IntegerAttr(op.attributes["predicate"]).value == 2 and _is_column(op.operands[0], block):
+        if op.name == "arith.cmpi" and ir.IntegerAttr(op.attributes["predicate"]).value in _SIGNS and _is_column(op.operands[0], block):
             bound = op.operands[1]
             fixed = isinstance(bound.owner, ir.Block) or bound.owner.operation.block != block or bound.owner.name == "tensor.extract"
             if fixed and bound != block.arguments[1] and printer.type_of(bound) == "int":

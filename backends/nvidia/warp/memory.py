@@ -1,6 +1,6 @@
 """Rules of shared memory: buffers, tiles in their stages, numbers, and fragments that go there and come from there."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES
@@ -36,9 +36,16 @@ def _alloc(printer: WarpPrinter, op: ir.Operation) -> None:
         printer.line(f"const uint32_t {address} = {printer.shared(size, _NUMBERS)};")
         printer.line(f"float *const {name} = reinterpret_cast<float *>(memory + ({address} - shared));")
         return
-    printer.line(f"const uint32_t {name} = {printer.shared(size, ALIGNMENT if swizzle else _NUMBERS)};")
+    printer.line(f"const uint32_t {name} = {printer.reserved.pop(op.results[0], '') or printer.shared(size, _NUMBERS)};")
     if swizzle:
         printer.printed[op.results[0]] = Address(name, type_.shape[1] * swizzle, swizzle)
+
+
+def reserve(printer: WarpPrinter, ops: Iterable[ir.Operation]) -> None:
+    """Gives swizzled tiles the begin of shared memory, where nothing is lost between them; barriers and numbers lie behind."""
+    for op in ops:
+        if op.name == "warp.alloc" and swizzle_of(op.results[0].type):
+            printer.reserved[op.results[0]] = printer.shared(bytes_of(op.results[0].type), ALIGNMENT)
 
 
 def _view(printer: WarpPrinter, op: ir.Operation, buffer: Any, stage: str, row: str, column: str) -> None:

@@ -31,6 +31,8 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
     if fields.get("emitter") != "hopper" or asked - _READ or not _is_measured(kernel, fields):
         return fields
     kept = {name: value for name, value in fields.items() if name in _READ or name.startswith(attributes.LAUNCH)}
+    if "longer" in kept and not _is_masked(kernel):
+        kept["longer"] = max(int(kept["longer"]), thresholds.WARP_LONGER)
     made: Fields = {**kept, "emitter": "warp"}
     try:
         print_ahead(kernel, made)

@@ -73,6 +73,8 @@ class WarpPrinter:
         self.headers: dict[str, None] = {}
         """Files of helpers that instructions need beside those of every kernel."""
         self.used, self.elected = 0, False
+        self.reserved: dict[ir.Value, str] = {}
+        """The addresses of buffers that are not printed yet."""
         self.row_index = ""
         """Inside of a map: which of a thread's row values the element in register r belongs to."""
         for value in self.arguments.values:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from attn_mlir.backends.nvidia.forming.facts import wanted
 from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product, wgmma, wgmma_name
 from attn_mlir.backends.nvidia.warp.elements import ELEMENTS, element
 from attn_mlir.backends.nvidia.warp.memory import HEADER, factor_of
@@ -39,14 +40,19 @@ def _mma_async(printer: WarpPrinter, op: ir.Operation, start: str, a: str | Addr
     form = "shared" if isinstance(a, Address) else "registers"
     columns, depth = tile.shape[1], right.shape[1] if transposed[1] else right.shape[0]
     instruction = (columns, form, name, transposed[0], not transposed[1])
-    left = SharedOperand(f"attn::uniform({a.address})", a.panel, transposed[0], row_bytes=a.row) if isinstance(a, Address) else a
-    factor = SharedOperand(f"attn::uniform({b.address})", b.panel, not transposed[1], row_bytes=b.row)
+    left = SharedOperand(_told(printer, a), a.panel, transposed[0], row_bytes=a.row) if isinstance(a, Address) else a
+    factor = SharedOperand(_told(printer, b), b.panel, not transposed[1], row_bytes=b.row)
     clear = {"true": False, "false": True}.get(keep, f"!{keep}")
     try:
         printer.instructions.setdefault(wgmma_name(*instruction), wgmma(*instruction))
         printer.line(*product(to, columns, depth, left, factor, name, clear=clear))
     except ValueError as error:
         raise UnsupportedError(f"warp: {error} ({source_line(op.location)})") from None
+
+
+def _told(printer: WarpPrinter, memory: Address) -> str:
+    """The address of a factor, of which compilers are told that all lanes have the same, unless the schedule says `uniform` = 0."""
+    return f"attn::uniform({memory.address})" if wanted(printer.kernel, "uniform") else memory.address
 
 
 def _only_use(op: ir.Operation) -> bool:

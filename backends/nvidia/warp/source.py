@@ -4,6 +4,7 @@ from importlib.resources import files
 
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia.hopper.kernel_text import header
+from attn_mlir.backends.nvidia.warp.memory import reserve
 from attn_mlir.backends.nvidia.warp.printer import Rule, WarpPrinter, plain
 from attn_mlir.backends.nvidia.warp.structure import role
 from attn_mlir.dialects.elements import is_eight_bit
@@ -40,6 +41,7 @@ def kernel_code(kernel: ir.Operation, rules: dict[str, Rule]) -> KernelCode:
     printer.writer.indent = "  "
     ops = [view.operation for view in kernel.regions[0].blocks[0].operations]
     roles = [op for op in ops if op.name == "warp.role"]
+    reserve(printer, ops)
     for op in ops:
         if op.name != "warp.role":
             printer.op(op)

@@ -249,6 +249,8 @@ def _copy_rows_async(
     machine.accesses.read(cells, warp, access, full=False)
     landed = np.zeros(target.array.shape[1])
     landed[skipped : skipped + len(found)] = found
+    if inst.name == "warp.copy_rows_scaled":
+        landed = np.minimum(np.float32(inst.attributes["factor"]) * landed.astype(np.float32), np.float32(inst.attributes["most"]))
     target.array[stage] = np.nan
     left = [2]
 
@@ -340,6 +342,7 @@ RULES: dict[str, Rule] = {
     "warp.copy_commit": lambda machine, unit, inst: unit.copies.commit(),
     "warp.copy_lanes_async": _copy_lanes_async,
     "warp.copy_rows_async": _copy_rows_async,
+    "warp.copy_rows_scaled": _copy_rows_async,
     "warp.copy_wait": _copy_wait,
     "warp.load": _load,
     "warp.load_async": _load_async,

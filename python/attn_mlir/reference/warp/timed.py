@@ -12,7 +12,7 @@ from attn_mlir.reference.warp.program import Inst
 from attn_mlir.reference.warp.units import Flight, Queue, Steps, Warpgroup
 
 _QUEUES = {"warp.mma_wait": "products", "warp.load_wait": "loads", "warp.store_wait": "stores", "warp.copy_wait": "copies"}
-_COPIES = ("warp.copy_async", "warp.copy_rows_async")
+_COPIES = ("warp.copy_async", "warp.copy_rows_async", "warp.copy_rows_scaled")
 """Copies that count at a barrier, their last two operands its stage."""
 _DONE: Any = object()
 _BARRIERS = ("warp.wait", "warp.arrive", "warp.arrive_expect")

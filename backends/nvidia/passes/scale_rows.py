@@ -1,0 +1,84 @@
+"""Computes what maps make of numbers of rows alone once, on the way to shared memory."""
+
+from dataclasses import dataclass
+
+from attn_mlir.backends.nvidia.forming.facts import wanted
+from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels, change_parts
+from attn_mlir.mlir import ir
+from attn_mlir.passes.base import Pass
+from attn_mlir.passes.regions import find_all, maker
+
+
+@dataclass(frozen=True)
+class _Scaled:
+    """What a map makes of a number that it reads: it is multiplied by `factor`, and, where there is a `most`, no more than that is left."""
+
+    factor: ir.Attribute
+    most: ir.Attribute | None
+    result: ir.Value
+
+
+@dataclass(frozen=True)
+class ScaleRows(Pass):
+    """Where all maps multiply the numbers of rows that a copy brings (`warp.copy_rows_async`) by the same constant, and maybe bound them by
+    the same one from above, the copy does both (`warp.copy_rows_scaled`), and maps read what they need: of a log-sum-exp, the exponent's
+    summand. As lanes load and store the numbers then, the copy moves behind all that its block copies otherwise.
+
+    A kernel stays as it is, with the reason in `warp.refused`, where `warp.schedule` has `scale` = 0, no copy brings such numbers, or maps
+    make different things of them.
+    """
+
+    name = "warp-scale-rows"
+
+    def run(self, module: ir.Operation) -> bool:
+        change_kernels(module, self.name, _scale)
+        return True
+
+
+def _scale(kernel: ir.Operation) -> None:
+    if not wanted(kernel, "scale"):
+        raise Refused("the schedule says that maps scale numbers of rows")
+    copies: dict[ir.Value, list[ir.Operation]] = {}
+    for copy in find_all(kernel, "warp.copy_rows_async"):
+        copies.setdefault(copy.operands[4], []).append(copy)
+    change_parts(copies.items(), lambda item: _change(*item), "no copy brings numbers of rows")
+
+
+def _change(buffer: ir.Value, copies: list[ir.Operation]) -> None:
+    """Lets the copies of a buffer's numbers scale them. Raises Refused, with nothing changed."""
+    loads = [use.owner.operation for use in buffer.uses if use.owner.operation not in copies]
+    found = [_read(load) for load in loads]
+    if not found or len({(str(each.factor), str(each.most)) for each in found}) > 1:
+        raise Refused("maps make different things of the numbers of rows that a copy brings")
+    for load, each in zip(loads, found, strict=True):
+        each.result.replace_all_uses_with(load.results[0])
+    with buffer.owner.location:  # type: ignore[union-attr]
+        most = found[0].most or ir.FloatAttr.get(ir.F32Type.get(), float("inf"))
+    for copy in copies:
+        attributes = {"factor": found[0].factor, "most": most}
+        ops = [view.operation for view in copy.block.operations]
+        ends = ops[-1] if ops[-1].name in ("scf.yield", "warp.yield") else None
+        with copy.location, ir.InsertionPoint(ends) if ends is not None else ir.InsertionPoint.after(copy):
+            ir.Operation.create("warp.copy_rows_scaled", operands=list(copy.operands), attributes=attributes)
+        copy.erase()
+
+
+def _read(load: ir.Operation) -> _Scaled:
+    """What becomes of a number. Raises Refused where that is something else."""
+    uses = [use.owner.operation for use in load.results[0].uses] if load.name == "memref.load" else []
+    factor = _constant(uses[0], load.results[0], "arith.mulf") if len(uses) == 1 else None
+    if factor is None:
+        raise Refused("a map makes something else of a number of its rows than to multiply it by a constant")
+    product = uses[0].results[0]
+    after = [use.owner.operation for use in product.uses]
+    most = _constant(after[0], product, "arith.minimumf") if len(after) == 1 else None
+    return _Scaled(factor, most, after[0].results[0] if most is not None else product)
+
+
+def _constant(op: ir.Operation, value: ir.Value, name: str) -> ir.Attribute | None:
+    """The constant with which an op of this name combines a value."""
+    if op.name != name or str(value.type) != "f32":
+        return None
+    others = [other for other in op.operands if other != value]
+    made = maker(others[0], "arith.constant") if len(others) == 1 else None
+    return made.attributes["value"] if made is not None else None
