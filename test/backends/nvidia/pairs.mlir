@@ -1,6 +1,9 @@
 // The backward of softmax on Hopper: a warp loads, one computes what belongs to query rows; two warpgroups multiply. Weights stay in
 // registers for the sums over queries; those of dq go through shared memory, and TMA adds their products to memory.
-// RUN: attn-opt %s -p 'attn-differentiate{functions=bwd wrt=q+k+v only=true},attn-simplify,attn-outline{keep-hosts=false}' | attn-translate --to cuda - | FileCheck %s
+// RUN: attn-opt %s -p 'attn-differentiate{functions=bwd wrt=q+k+v only=true},attn-simplify,attn-outline{keep-hosts=false}' -o %t
+// RUN: sed 's/^\( *func.func private @attention_bwd_2_pairs.*\) {$/\1 attributes {tile.choices = {key_sums = "consumers"}} {/' %t \
+// RUN:   | attn-translate --to cuda - | FileCheck %s
+// Where nothing else is asked for, a third warpgroup makes dq (pairs-key-sums.mlir).
 
 // CHECK:       __launch_bounds__(384, 1) attention_bwd_2_pairs(
 // CHECK:       const __grid_constant__ CUtensorMap [[Q:arg0]]_map_64x128,
