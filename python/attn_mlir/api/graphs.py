@@ -263,7 +263,7 @@ class _Reading:
 
     def function(self, wanted: Sequence[Node], parameters: Sequence[str], states: Sequence[str] = ()) -> Callable[..., Any]:
         """The function that returned these nodes."""
-        return GraphPiece(wanted, states, self.stand_ins).function(*parameters)
+        return GraphPiece(wanted, states, self.stand_ins, parameters)
 
     def number(self, argument: Any, kind: type = int) -> Any:
         """A number that shapes the program. One that differs from call to call is a node: for another, torch compiles again."""
