@@ -25,7 +25,7 @@ from attn_mlir.backends.ahead.request import Capture, Library, LinearRequest, Re
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.frontend.entry import Entry
-from attn_mlir.runtime.capture_bounds import make_plan
+from attn_mlir.passes.intervals.capture_bounds import make_plan
 from attn_mlir.runtime.programs import Program, program_of
 
 __all__ = ["InputSpec", "LinearSpec", "compile_ahead"]

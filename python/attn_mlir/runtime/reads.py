@@ -9,7 +9,7 @@ import torch
 
 from attn_mlir import forks
 from attn_mlir.mlir import LOCK
-from attn_mlir.runtime.capture_bounds import make_plan
+from attn_mlir.passes.intervals.capture_bounds import make_plan
 
 _LIMIT = 512
 _SIZES = ("B", "Hq", "Hkv", "Sq", "Skv", "D", "Dv")
