@@ -1,6 +1,6 @@
 """`AttentionEngine`: attention of the user's own design, in the form of score_mod, mask_mod and an OnlineFunc."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Never
 
 import torch
@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from attn_mlir.api.autocast import cast
 from attn_mlir.api.custom_io import CustomIO, check_custom
 from attn_mlir.api.describe import explain_online
-from attn_mlir.api.dropout import Dropout, check_p, dropout_of, scale_of, seed_in_graph
+from attn_mlir.api.dropout import check_p, dropout_of, scale_of, seed_in_graph
 from attn_mlir.api.engine_arguments import (
     captures_with,
     check_backend,
@@ -207,10 +207,12 @@ class AttentionEngine(AttentionReport, EngineModule):
         dtypes = tuple([tensor.dtype for tensor in named.values()])
         if dtypes != self._dtypes:
             self._dtypes = dtypes
-        entry, captures = self._program(problem, named, dtypes, dropout)
+        entry, scan = self._find(dtypes, problem.device, False, dropout.form)
+        captures = captures_with(named, entry, scan, dropout.values)
         if needing_gradient((q, k, v, *captures)):
             try:
-                entry, captures = self._program(problem, named, dtypes, dropout, backward=True)
+                entry, scan = self._find(dtypes, problem.device, True, dropout.form)
+                captures = captures_with(named, entry, scan, dropout.values)
             except TraceError as error:  # the backward pass that the user wrote cannot be used: told when it is asked for
                 with torch.no_grad():
                     dropping = {"dropout_p": dropout_p, "dropout_seed": tuple(dropout.values.values())[:2] or None}
@@ -289,18 +291,6 @@ class AttentionEngine(AttentionReport, EngineModule):
         except TraceError as error:
             problem = f"\nthe backward that {name} writes cannot be used: {error}\n"
         return explain_online(entry.traced, name) + problem + "".join(dict.fromkeys(map(slow_of, (forward, entry))))
-
-    def _program(
-        self,
-        problem: Problem,
-        named: Mapping[str, torch.Tensor],
-        dtypes: tuple[torch.dtype, ...],
-        dropout: Dropout,
-        backward: bool = False,
-    ) -> tuple[Entry, list[Any]]:
-        """The program of a call, and the values that it captures; `named` are the custom inputs, which have these `dtypes`."""
-        entry, scan = self._find(dtypes, problem.device, backward, dropout.form)
-        return entry, captures_with(named, entry, scan, dropout.values)
 
     def _find(
         self, dtypes: tuple[torch.dtype, ...], device: Any, backward: bool = False, dropout: DropoutForm | None = None

@@ -172,7 +172,7 @@ def _linear(graph: GraphModule, arguments: tuple[Any, ...], inputs: GraphInputs)
     decay, initial_state, cu_seqlens, erase, erase_key, removed_key = (named.get(name) for name in INPUTS)
     erases = _everything if "erase" in call.names.splitlines() else None
     erasing = Erasing(erase, erases, erase_key, removed_key, "read before" in call.given.splitlines())
-    checked = check_linear(*(inputs[node] for node in call[:3]), decay, initial_state, cu_seqlens, "bhsd", erasing=erasing)
+    checked = check_linear([inputs[node] for node in call[:3]], decay, initial_state, cu_seqlens, "bhsd", erasing)
     dims = checked.q.shape[3], checked.v.shape[3]
     made, name, captures = read_once(graph, dims, inputs, lambda: _trace_linear(call, inputs, checked))
     q, k, values = linear_arguments(made, checked, values_of(captures, inputs))

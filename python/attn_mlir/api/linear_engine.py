@@ -98,7 +98,7 @@ class LinearAttentionEngine(LinearReport, EngineModule):
         if self._captured and (current := self.current()) is not self:
             return current.forward(q, k, v, decay, *custom)
         q, k, v = cast(q, k, v, dtype=self._shapes.dtype)
-        call = check_linear(q, k, v, decay, None, None, "bhsd")
+        call = check_linear((q, k, v), decay, None, None, "bhsd")
         if not call.decay_form.startswith("step"):
             raise ArgumentError("decay must be a tensor [B, H, T], or [B, H, T, D] where every channel of k has its own")
         self._shapes.check(call.problem, call.q.dtype)
