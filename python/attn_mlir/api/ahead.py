@@ -28,8 +28,6 @@ from attn_mlir.frontend.entry import Entry
 from attn_mlir.passes.intervals.capture_bounds import make_plan
 from attn_mlir.runtime.programs import Program, program_of
 
-__all__ = ["InputSpec", "LinearSpec", "compile_ahead"]
-
 BuiltT = TypeVar("BuiltT")
 _KINDS = {"dropout_drop": "drop", "dropout_scale": "keep"}
 _DECAYS = ("none", *(form for form, _ in STEPS.values()))

@@ -19,8 +19,6 @@ from attn_mlir.passes.intervals.capture_bounds import make_plan
 from attn_mlir.runtime import programs
 from attn_mlir.runtime.linear import LinearProgram
 
-__all__ = ["compile_operators"]
-
 _PROGRAM, _WRT = 6, 7
 """Arguments of the operator."""
 

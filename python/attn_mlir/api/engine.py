@@ -37,7 +37,7 @@ from attn_mlir.api.refused import without_backward
 from attn_mlir.api.reports import AttentionReport
 from attn_mlir.api.shared_kv import join
 from attn_mlir.api.stages import slow_of
-from attn_mlir.api.tuning import Wish, tuning_of
+from attn_mlir.api.tuning import tuning_of
 from attn_mlir.api.unknown_arguments import unexpected, unexpected_in_call
 from attn_mlir.api.watched import Watched, guarded
 from attn_mlir.errors import ArgumentError, TraceError
@@ -132,7 +132,7 @@ class AttentionEngine(AttentionReport, EngineModule):
         if self._shared and self._layout != layout_of("bshd"):
             raise ArgumentError(f'kv_shared=True takes layout="bshd", got {layout!r}')
         self._device = device_of(device)
-        self._tuning = tuning_of(Wish(bool(tune), tune_file, bool(tune_bwd), tune_file_bwd))
+        self._tuning = tuning_of((bool(tune), tune_file), (bool(tune_bwd), tune_file_bwd))
         self._deterministic = bool(deterministic)
         self.dropout_p = check_p(dropout_p)
         self._dropout: DropoutForm | None = None

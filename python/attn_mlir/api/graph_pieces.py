@@ -19,8 +19,6 @@ from attn_mlir.frontend.scope import Captured
 from attn_mlir.frontend.values import wrap
 from attn_mlir.runtime import ops
 
-__all__ = ["GraphPiece", "element", "is_symbol", "stand_in", "symbol"]
-
 _SIZES = ("kv_len", "q_len", "num_heads")
 _LATEST = threading.local()
 

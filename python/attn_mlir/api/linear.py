@@ -13,7 +13,7 @@ from attn_mlir.api.inputs import device_type
 from attn_mlir.api.linear_inputs import ORDERS, check_flags, check_segment, described
 from attn_mlir.api.options import LinearOptions, Mods, RecurrenceForm
 from attn_mlir.api.reports import LinearReport
-from attn_mlir.api.tuning import Wish, tuning_of
+from attn_mlir.api.tuning import tuning_of
 from attn_mlir.api.unknown_arguments import unexpected, unexpected_in_call
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.entry import Entry
@@ -64,7 +64,7 @@ class LinearAttention(LinearReport, EngineModule):
         asked = (scale, bool(output_final_state), layout, device_type(device), check_segment(segment_size))
         self._options = LinearOptions(*asked, self._mods, bool(read_before_update))
         self._device = self._options.device or "cpu"
-        self._tuning = tuning_of(Wish(bool(tune), tune_file, bool(tune), tune_file))
+        self._tuning = tuning_of((bool(tune), tune_file), (bool(tune), tune_file))
         self._last: RecurrenceForm = self._options.first_form()
         self._traced()
         self._end()

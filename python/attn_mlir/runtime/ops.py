@@ -24,8 +24,6 @@ from attn_mlir.runtime.schemas import OPERATORS
 from attn_mlir.runtime.task import Task, task_of
 from attn_mlir.runtime.vmap import loop_over_batch
 
-__all__ = ["backward", "backward2", "forward", "tangent"]
-
 MAX_LENGTH = 2**31
 
 forward, backward, backward2, tangent = (OPERATORS[name] for name in ("forward", "backward", "backward2", "tangent"))
