@@ -202,8 +202,8 @@ def _linear_form(attention: LinearAttention | LinearAttentionEngine, inputs: Any
             "inputs of a linear attention are tensors (q, k, v, decay, initial_state, cu_seqlens), the last of which may be missing, or "
             f"an attn_mlir.LinearSpec(dtype, key_dim); got {type(inputs).__name__}"
         )
-    more = (*inputs[3:], None, None, None)[:3]
-    return call_form(check_linear(inputs[:3], *more, attention._options.layout), 1.0, False, None)
+    q, k, v, decay, state, offsets = (*inputs, None, None, None)[:6]
+    return call_form(check_linear((q, k, v), decay, state, offsets, attention._options.layout), 1.0, False, None)
 
 
 def _form_of(spec: LinearSpec) -> RecurrenceForm:
