@@ -9,6 +9,8 @@ from attn_mlir.passes.regions import find_all
 Fields = dict[str, int | str]
 
 CHOICES = "tile.choices"
+_FORMER = {"residents": "occupancy", "optimistic": "lazy_rescale"}
+"""What choices were called in tune files, and in programs that were saved before."""
 _MODULE = r"^module( attributes \{%s = .*\})? \{$"
 
 
@@ -59,6 +61,11 @@ def tuned_name(function: ir.Operation) -> str:
     return f"{name}@{segments[0]}" if segments else name
 
 
+def as_called_now(choices: Mapping[str, int | str]) -> Fields:
+    """Choices by the names that they have now."""
+    return {_FORMER.get(name, name): choice for name, choice in choices.items()}
+
+
 def _told(fields: Fields) -> str:
     return ", ".join(f"{name} = {value if isinstance(value, int) else chr(34) + value + chr(34)}" for name, value in sorted(fields.items()))
 
@@ -73,4 +80,4 @@ def _read(held: ir.DictAttr, name: str) -> Fields:
             fields[item.name] = value.value
         else:
             raise ValueError(f"'{name}' holds numbers and words, got {item.name} = {value}")
-    return fields
+    return as_called_now(fields)

@@ -178,7 +178,7 @@ def kept(batch: int, heads: int, length: int, p: float, variant: str) -> torch.T
     sizes = enumerate((batch, heads, length, length))
     b, h, q, k = (torch.arange(n, device="cuda").view([-1 if i == j else 1 for j in range(4)]) for i, n in sizes)
     one = lambda value: torch.tensor(value, dtype=torch.int64, device="cuda")  # noqa: E731
-    return philox.kept(one(SEED[0]), one(SEED[1]), one(philox.threshold(p)), heads, b, h, q, k)
+    return philox.kept((one(SEED[0]), one(SEED[1])), one(philox.threshold(p)), heads, b, h, q, k)
 
 
 def seen(length: int, mask: str) -> torch.Tensor:

@@ -36,8 +36,8 @@ def through_tilelang(problem: Problem) -> Forward | str:
         importlib.import_module("tilelang")
     except ImportError as error:
         return f"not installed: {error}"
-    from attn_mlir.api.tuning import Rewriting
     from attn_mlir.backends.nvidia.tuning.choices import EVERY, with_choices
+    from attn_mlir.testing.rewriting import Rewriting
 
     attention: Any = ours(problem)
     attention._tuning = Rewriting(lambda text: with_choices(text, {EVERY: {"emitter": "tilelang"}}))

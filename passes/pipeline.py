@@ -24,6 +24,8 @@ PIPELINES: Mapping[str, str] = {
     "attn-tile": "attn-tile-rows,attn-tile-pairs,attn-tile-chunks,attn-tile-sums",
 }
 
+_FORMER = {"attn-dense-rows": "attn-recover-rows"}
+"""What passes were called in pipelines that were saved before."""
 _ELEMENT = re.compile(r"([\w.+-]+)\s*(?:\((.*)\))?\s*(?:\{(.*)\})?", re.DOTALL)
 _OPTIONS = re.compile(r"\{[^{}]*\}")
 # MLIR cannot list its passes; these are worth suggesting for a misspelt name.
@@ -186,8 +188,13 @@ def _check_upstream(steps: Sequence[PipelineStep], registry: Registry) -> None:
 
 def _upstream_message(element: str, message: str, registry: Registry) -> str:
     if unknown := re.search(r"'([^']*)' does not refer to a registered pass", message):
-        known = [*registry.passes, *registry.pipelines, *_UPSTREAM]
-        return f"unknown pass '{unknown[1]}'{suggest(unknown[1], known)}"
+        name, known = unknown[1], [*registry.passes, *registry.pipelines, *_UPSTREAM]
+        if name in _FORMER:
+            return f"pass '{name}' is called '{_FORMER[name]}' now"
+        # One that backends came to share has lost the name of one of them in its own.
+        alike = [other for other in known if other.partition("-")[2] == name.partition("-")[2] != ""]
+        hint = f"; did you mean '{alike[0]}'?" if alike else suggest(name, known)
+        return f"unknown pass '{name}'{hint}"
     if option := re.search(r"no such option (\S+)", message):
         return f"pass '{element.partition('{')[0]}' has no option '{option[1]}'"
     first = message.strip().splitlines()[0] if message.strip() else "not a pipeline"

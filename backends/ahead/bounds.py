@@ -1,4 +1,4 @@
-"""C++ that checks, before kernels run, that captured tensors are read inside of their bounds: `runtime.capture_bounds` with numbers.
+"""C++ that checks, before kernels run, that captured tensors are read inside of their bounds: `intervals.capture_bounds` with numbers.
 
 Every node of an index expression becomes a line that computes its range, see `attn_bounds.h`.
 """

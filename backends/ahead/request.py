@@ -9,6 +9,7 @@ from typing import Any
 
 from attn_mlir.backends.program import DTYPES
 from attn_mlir.errors import ArgumentError
+from attn_mlir.passes.intervals.capture_bounds import ReadPlan
 
 _RESERVED = frozenset(
     "o saved saved_size sizes workspace workspace_size stream threads given results grads made library attn "
@@ -86,8 +87,7 @@ class Request:
 
     `text` is the module, `written` the one with the backward pass that its user wrote, "" where it is derived. q, k and v have `element`;
     `layout` is that of q, k, v and o (see `runtime.orders`). `outputs` are the row outputs, `wrt` the positions of the arguments that have
-    a gradient (q is 0, the first capture 3), none where only the forward pass is wanted. `plan`, a `runtime.capture_bounds.ReadPlan`,
-    tells how captured tensors are read.
+    a gradient (q is 0, the first capture 3), none where only the forward pass is wanted. `plan` tells how captured tensors are read.
     """
 
     name: str
@@ -100,7 +100,7 @@ class Request:
     captures: tuple[Capture, ...]
     outputs: tuple[str, ...]
     wrt: tuple[int, ...]
-    plan: Any
+    plan: ReadPlan
     linear: "LinearRequest | None" = None
     """What a linear attention has besides; None for attention."""
     deterministic: bool = False

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from attn_mlir.backends.fields import Fields
+from attn_mlir.backends.fields import Fields, as_called_now
 
 try:
     import fcntl
@@ -28,8 +28,6 @@ except ImportError:  # not a POSIX system
 
 _FORMAT, _VERSION = "attn-mlir tuning", 1
 _WORD = re.compile(r"[\w.-]*")
-_RENAMED = {"residents": "occupancy", "optimistic": "lazy_rescale"}
-"""Choices that older files call otherwise."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +63,7 @@ class TuneFile:
     def find(self, key: Key) -> Fields | None:
         """The choices that were found best, or None."""
         entry = self._entries.get(key.digest)
-        choices: Fields = {} if entry is None else entry["choices"]
-        return None if entry is None else {_RENAMED.get(name, name): choice for name, choice in choices.items()}
+        return None if entry is None else as_called_now(entry["choices"])
 
     def add(self, key: Key, choices: Fields, **told: Any) -> None:
         """Keeps a result and writes the file. `told` are further things to know of it."""

@@ -37,7 +37,7 @@ _NAMES = {
     "attn_mlir.frontend.sizes": "kv_len num_heads q_len",
     "attn_mlir.seeing.visualize": "visualize",
 }
-_MODULES = {"attn_mlir": "flex testing", "attn_mlir.api": "arch fla masks mods recurrences rows"}
+_MODULES = {"attn_mlir": "flex testing", "attn_mlir.api": "arch masks mods recurrences rows", "attn_mlir.integrations": "fla"}
 
 _PLACES = {name: module for module, names in (*_NAMES.items(), *_MODULES.items()) for name in names.split()}
 __all__ = sorted(_PLACES)  # pyright: ignore[reportUnsupportedDunderAll]

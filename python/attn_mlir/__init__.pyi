@@ -3,7 +3,6 @@
 from attn_mlir import flex as flex
 from attn_mlir import testing as testing
 from attn_mlir.api import arch as arch
-from attn_mlir.api import fla as fla
 from attn_mlir.api import masks as masks
 from attn_mlir.api import mods as mods
 from attn_mlir.api import recurrences as recurrences
@@ -60,6 +59,7 @@ from attn_mlir.frontend.partners import rotate_half as rotate_half
 from attn_mlir.frontend.sizes import kv_len as kv_len
 from attn_mlir.frontend.sizes import num_heads as num_heads
 from attn_mlir.frontend.sizes import q_len as q_len
+from attn_mlir.integrations import fla as fla
 from attn_mlir.seeing.visualize import visualize as visualize
 
 __version__: str

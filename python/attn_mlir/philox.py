@@ -39,9 +39,9 @@ def limit(drop: Any, four: tuple[Any, Any, Any, Any]) -> Any:
     return (drop >> 32 - BITS) + (((w0 ^ w1 ^ w2 ^ w3) & LOW) < (drop & LOW))
 
 
-def kept(seed: Any, offset: Any, drop: Any, heads: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-    """Whether each pair is kept, as `attn.kept` says it."""
-    four = words(seed, offset, b * heads + h, q_idx, kv_idx >> 4)
+def kept(seed: tuple[Any, Any], drop: Any, heads: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+    """Whether each pair is kept, as `attn.kept` says it; `seed` is (seed, offset)."""
+    four = words(*seed, b * heads + h, q_idx, kv_idx >> 4)
     at = kv_idx >> 1 & 3
     word = sum(each * (at == number) for number, each in enumerate(four))
     byte = (kv_idx & 1) + (kv_idx >> 2 & 2)

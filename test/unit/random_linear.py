@@ -132,7 +132,7 @@ def expression(
 def gradients(case: LinearCase, pipeline: str) -> list[tuple[str, float]]:
     """How far each gradient, derived and run through `pipeline`, is from autograd's, relative to its size."""
     x = case.given
-    call = check_linear(x["q"], x["k"], x["v"], x.get("decay"), x.get("initial_state"), _offsets(case), "bhsd")
+    call = check_linear((x["q"], x["k"], x["v"]), x.get("decay"), x.get("initial_state"), _offsets(case), "bhsd")
     entry, scan = call_form(call, 1.0, True, None).find((*case.mods, None), None)
     q, k, captures = linear_arguments(entry.traced, call, entry.captures(scan, 0.0))
     inputs = [q, k, call.v, *captures]

@@ -11,9 +11,9 @@ from attn_mlir import LinearAttention, LinearAttentionEngine, driver, linear_att
 from attn_mlir.api.attention import Attention
 from attn_mlir.api.engine import AttentionEngine
 from attn_mlir.api.meta import meta_tensor
-from attn_mlir.api.tuning import Rewriting
 from attn_mlir.backends.nvidia.tuning.choices import EVERY, with_choices
 from attn_mlir.errors import ArgumentError
+from attn_mlir.testing.rewriting import Rewriting
 from engine_helpers import OnlineSoftmax
 
 Asked = list[dict[str, Any]]

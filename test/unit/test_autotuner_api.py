@@ -12,8 +12,8 @@ import torch
 
 import attn_mlir
 from attn_mlir.api.arch import A100, MI250, RTX4090
-from attn_mlir.api.autotuner import RetNetAttn, RetNetAttnFunc, flash_attn_func
 from attn_mlir.errors import ArgumentError
+from attn_mlir.integrations.autotuner import RetNetAttn, RetNetAttnFunc, flash_attn_func
 
 _PYTHON = Path(attn_mlir.__file__).parent.parent
 

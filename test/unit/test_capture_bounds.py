@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from attn_mlir.errors import ArgumentError
-from attn_mlir.runtime.capture_bounds import ReadPlan, make_plan
+from attn_mlir.passes.intervals.capture_bounds import ReadPlan, make_plan
 from masks import module_text
 
 ALIBI = pathlib.Path(__file__).parent.parent / "Inputs" / "alibi-causal-softmax.mlir"

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from attn_mlir import Attention, AttentionEngine, LinearAttention, attention, linear_attention, masks, meta_tensor
-from attn_mlir.api.tuning import Rewriting
 from attn_mlir.backends import fields
 from attn_mlir.backends.cpu import driver
 from attn_mlir.backends.cpu.passes.choose_blocks import TUNED
@@ -26,6 +25,7 @@ from attn_mlir.dialects import load_all
 from attn_mlir.errors import CompileError, UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.reference.inputs import Sizes
+from attn_mlir.testing.rewriting import Rewriting
 from attn_mlir.tools.problems import TuneProblem, columns_of, ready_made
 from engine_helpers import OnlineSoftmax
 

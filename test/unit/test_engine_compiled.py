@@ -115,9 +115,9 @@ def test_calls_of_an_engine_do_not_disturb_each_other() -> None:
     """A call that another thread makes in the midst of one, with another dtype or another form of the decay."""
 
     class Interrupted(AttentionEngine):
-        def _program(self, *arguments: Any, **options: Any) -> Any:
+        def _find(self, *arguments: Any, **options: Any) -> Any:
             interrupt.pop()() if interrupt else None
-            return super()._program(*arguments, **options)
+            return super()._find(*arguments, **options)
 
     class LinearInterrupted(LinearAttentionEngine):
         def _find(self, *arguments: Any, **options: Any) -> Any:

@@ -32,7 +32,7 @@ NO_MODS: tuple[Any, ...] = (None,) * 5
 def evaluated(mods: tuple[Any, ...] = NO_MODS, q: Any = Q, k: Any = KEYS, v: Any = VALUES, **options: Any) -> list[torch.Tensor]:
     """o and the final state, as the float64 evaluator computes the traced IR."""
     layout, cu_seqlens = options.get("layout", "bhsd"), options.get("cu_seqlens")
-    call = check_linear(q, k, v, options.get("decay"), options.get("initial_state"), cu_seqlens, layout)
+    call = check_linear((q, k, v), options.get("decay"), options.get("initial_state"), cu_seqlens, layout)
     entry, scan = call_form(call, options.get("scale", 1.0), True, None).find((*mods, None), None)
     q, k, captures = linear_arguments(entry.traced, call, entry.captures(scan, 0.0))
     return evaluate_text(entry.traced.text, q, k, call.v, captures)
@@ -132,12 +132,12 @@ def test_numbers_are_arguments_and_heads_are_those_of_o() -> None:
 
     o, _ = evaluated((None, None, mod, None, None))
     assert error(o, reference(Q, KEYS, VALUES)[0] * (2.0 * H)) < 1e-14
-    traced = trace_linear(LinearDefinition(v_mod=mod), check_linear(Q, KEYS, VALUES, None, None, None, "bhsd").problem.inputs)
+    traced = trace_linear(LinearDefinition(v_mod=mod), check_linear((Q, KEYS, VALUES), None, None, None, "bhsd").problem.inputs)
     assert [(captured.name, captured.kind) for captured in traced.captures] == [("factor", "float")]
 
 
 def test_only_mods_that_read_the_head_need_all_heads() -> None:
-    inputs = check_linear(Q, KEYS, VALUES, None, None, None, "bhsd").problem.inputs
+    inputs = check_linear((Q, KEYS, VALUES), None, None, None, "bhsd").problem.inputs
     traced = trace_linear(LinearDefinition(q_mod=lambda x, b, h, t: x * t, k_mod=_by_step), inputs)
     assert traced.by_head == ("k",)
 
@@ -149,7 +149,7 @@ def test_the_inputs_come_first_and_keep_their_names() -> None:
         return x * decay[b, h, t] + initial_state[b, h, 0, d]
 
     program = LinearDefinition(v_mod=mod, decay="step", initial_state=True, offsets="i64")
-    traced = trace_linear(program, check_linear(Q, KEYS, VALUES, None, None, None, "bhsd").problem.inputs)
+    traced = trace_linear(program, check_linear((Q, KEYS, VALUES), None, None, None, "bhsd").problem.inputs)
     assert traced.linear == ("decay", "initial_state", "cu_seqlens")
     assert [captured.name for captured in traced.captures] == ["decay", "initial_state", "cu_seqlens", "decay_1", "initial_state_1"]
 

@@ -9,10 +9,10 @@ import torch
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.frontend.program import Definition, trace
 from attn_mlir.mlir import ir
+from attn_mlir.passes.intervals.capture_bounds import make_plan
 from attn_mlir.passes.intervals.classify import FULL, SKIP, classify
 from attn_mlir.passes.regions import find_all
 from attn_mlir.passes.resolve_masks import ResolveMasks
-from attn_mlir.runtime.capture_bounds import make_plan
 from contexts import loaded_context
 from masks import dense_classes
 

@@ -86,7 +86,7 @@ def _check(run: Any, shape: tuple[int, int], cases: list[tuple[int, int, float, 
         words = (seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF, offset, drop, 1 * 4 + 3, first)
         run(*map(ctypes.c_uint32, words), begin, got.ctypes.data_as(ctypes.c_void_p))
         q, k = np.arange(shape[0])[:, None] + begin, np.arange(shape[1]) + first
-        wanted = kept(np.int64(seed), np.int64(offset), np.int64(drop), 4, 1, 3, q, k)
+        wanted = kept((np.int64(seed), np.int64(offset)), np.int64(drop), 4, 1, 3, q, k)
         assert np.array_equal(got, wanted), (seed, p, first)
 
 

@@ -11,8 +11,8 @@ import torch
 
 import attn_mlir
 from attn_mlir import masks
-from attn_mlir.api.tuning import Rewriting
 from attn_mlir.backends.nvidia.tuning.choices import EVERY, with_choices
+from attn_mlir.testing.rewriting import Rewriting
 from gpu_cases import GPU
 
 pytestmark = GPU

@@ -94,6 +94,12 @@ def test_choices_of_older_files_are_called_as_today(tmp_path: Any) -> None:
     assert TuneFile(path).find(KEY) == {"block_q": 64, "occupancy": 2, "lazy_rescale": 1}
 
 
+def test_choices_of_saved_programs_are_called_as_today() -> None:
+    with ir.Context(), ir.Location.unknown():
+        module = ir.Module.parse(with_choices("module {\n}\n", {"attention": {"residents": 2, "stages": 3}}))
+        assert choices_in(module.operation) == {"attention": {"occupancy": 2, "stages": 3}}
+
+
 def test_two_writers_keep_each_others_entries(tmp_path: Any) -> None:
     path = tmp_path / "tune.json"
     first, second = TuneFile(path), TuneFile(path)

@@ -114,6 +114,7 @@ def test_round_trip(text: str, printed: str) -> None:
     ("text", "message"),
     [
         ("test-option", r"unknown pass 'test-option'; did you mean 'test-options'\?"),
+        ("attn-dense-rows", r"pass 'attn-dense-rows' is called 'attn-recover-rows' now"),
         ("test-options{cuont=1}", r"no option 'cuont' \(it has: count, .*\); did you mean 'count'\?"),
         ("test-options{count=1.5}", "takes an integer, got '1.5'"),
         ("test-options{ratio=x}", "takes a number, got 'x'"),

@@ -12,7 +12,6 @@ import torch
 
 from attn_mlir import attention
 from attn_mlir.api.attention import Attention
-from attn_mlir.api.tuning import Rewriting
 from attn_mlir.backends import fields
 from attn_mlir.backends.amd.target import MI250, MI300X
 from attn_mlir.backends.amd.tuning.model import cost
@@ -24,6 +23,7 @@ from attn_mlir.backends.tuning.space import Workload, left_out, predicted_ms, ra
 from attn_mlir.driver import tuner_of
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.reference.inputs import Sizes
+from attn_mlir.testing.rewriting import Rewriting
 from attn_mlir.tools import attn_tune
 from attn_mlir.tools.plot import scatter
 from attn_mlir.tools.problems import TuneProblem, columns_of, ready_made

@@ -81,7 +81,7 @@ class LdsMemory:
 
     def barrier(self) -> None:
         """All threads of the block wait for each other."""
-        self._writer.line("attn::barrier();")
+        self._writer.line("attn::barrier();")  # where another wave reads what this one wrote, or writes what it read: see `_Since`
         self._epoch += 1
         self._since = _Since()
 

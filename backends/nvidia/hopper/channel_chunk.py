@@ -38,6 +38,7 @@ class ChannelChunks:
         writer, layout = self._core.writer, self._layout
         writer.line(f"const int stage = number % {STAGES};", layout.address())
         writer.line(f"const uint32_t own = at + {layout.tiles['v']} + warpgroup * {PANEL_BYTES};")
+        # The preparing warps have made this chunk's tiles, and v has landed.
         writer.line(f"attn::barrier_wait(shared + kReady + 8 * stage, number / {STAGES} & 1);")
         self._states.keep(before=True)
         if self._scan.packed:

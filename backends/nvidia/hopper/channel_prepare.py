@@ -65,7 +65,7 @@ class Preparer:
             bind_position(core, scan, "number")
             writer.line(f"const uint32_t to = shared + kLoaded + slot * {layout.loaded_bytes}, full = shared + kFull + 8 * slot;")
             loaded = layout.loaded_bytes if scan.decays is not None else len(scan.operands) * PANEL_BYTES
-            writer.line(f"attn::barrier_arrive_expect(full, {loaded});")
+            writer.line(f"attn::barrier_arrive_expect(full, {loaded});")  # bytes first: a copy may land before the next line
             if scan.decays is not None:
                 width = PANEL // 2 if layout.decay == "f32" else PANEL
                 map_ = core.arguments.descriptor(view_of(scan.decays.operands[0]).argument, width, CHUNK)
@@ -84,12 +84,13 @@ class Preparer:
         panels = layout.panels
         writer.line(f"const int turn = number * {panels} + panel, slot = turn % {STAGES};")
         writer.line(f"const uint32_t in = shared + kLoaded + slot * {layout.loaded_bytes};")
-        writer.line(f"attn::barrier_wait(shared + kFull + 8 * slot, turn / {STAGES} & 1);")
+        writer.line(f"attn::barrier_wait(shared + kFull + 8 * slot, turn / {STAGES} & 1);")  # the panel has landed
         self._change_rows()
         writer.line(f"attn::ChannelPanel<{b_float}> channels;")
         self._steps()
         writer.line("channels.share_totals(in, warp, lane);", _TOGETHER)
         with core.scope("if (panel == 0)"):
+            # The stage's tiles are read by wgmma until the consumers give it back; its first use waits for nobody.
             writer.line(f"if (number >= {STAGES}) attn::barrier_wait(shared + kFree + 8 * stage, (number / {STAGES} & 1) ^ 1);")
             with core.scope(f"if ({self._one})"):
                 self._load_values()
@@ -120,6 +121,7 @@ class Preparer:
         core, writer, layout, view = self._core, self._core.writer, self._layout, self._scan.v.view
         map_ = core.arguments.descriptor(view.argument, PANEL, CHUNK)
         column = f"{core.value(view.column)} + " if view.column is not None else ""
+        # `ready` counts the bytes of v with the warps that make tiles.
         writer.line(f"attn::barrier_arrive_expect(ready, {layout.warpgroups * PANEL_BYTES});")
         for n in range(layout.warpgroups):
             to = f"at + {layout.tiles['v'] + n * PANEL_BYTES}"

@@ -105,12 +105,14 @@ class AheadBits(Makers):
         table = f"shared + kTable + ({worker}) * {self.table}"
         size = f"{self.rows}, {self.keys}, {self.makers}, {calls}, false"
         writer.line(f"attn::dropout_block<{size}>(of, {worker}, {first}, {self.at('kBits', self.bytes, turn)}, {table}, query_of);")
+        # One lane arrives for the warp, once all lanes have written their bits.
         writer.line("__syncwarp();", f"attn::warp_arrive({self.at('kBitsFull', 8, turn)}, lane == 0);")
 
     # ---- the consumers
 
     def drop(self, packed: str, turn: str) -> None:
         """Makes the packed weights of this turn's block 0 that are dropped, and gives the bits back."""
+        # The makers have written this block's bits.
         self.core.writer.line(f"attn::barrier_wait({self.at('kBitsFull', 8, turn)}, {self.parity(turn)});")
         places = f"{self.at('kBits', self.bytes, turn)}, {self.at('kBitsFree', 8, turn)}"
         self.core.writer.line(f"attn::drop<{self.rows}>({packed}, {places});")

@@ -115,9 +115,11 @@ class Flat:
         message = "shared + kProgram + round % 2 * 16"
         full = "shared + kQueriesFull + round % 2 * 8"
         with core.scope("const auto ahead = [&](uint32_t round)"):
+            # The program of two rounds before is done with this buffer, through which its outputs may leave, too.
             writer.line("attn::barrier_wait(shared + kQueriesFree + round % 2 * 8, (round / 2 & 1) ^ 1);")
             with writer.block("if (program >= programs)"):
                 with writer.block("if (lane == 0)"):
+                    # No copy lands here, so that this arrival completes the phase.
                     writer.line(f"attn::store_shared_int4({message}, 0, 0, 0, 0);", f"attn::barrier_arrive({full});")
                 writer.line("return;")
             self.programs.decode()
@@ -128,9 +130,11 @@ class Flat:
             with writer.block("if (lane == 0)"):
                 writer.line(f"attn::store_shared_int4({message}, {outer[0]}, head, batch, {outer[1]});")
                 total = sum(size for _, size in self.addresses.values())
+                # Its one arrival, after the message: who waits for the bytes sees that, too.
                 writer.line(f"attn::barrier_arrive_expect({full}, {total});")
                 for op, place in zip(self.queries, copied, strict=True):
                     self._load_queries(op, place, full)
+            # Lanes stay together: what follows is for all of them.
             writer.line("__syncwarp();", "next_block = block, next_head = head, next_batch = batch;")
         writer.lines[-1] += ";"
 
@@ -143,15 +147,17 @@ class Flat:
             writer.line("int sent = 0;")
         with writer.block("const auto send = [&](int kv, int count_and_kind)"):
             self.memory.find_pages(keys, place)
+            # The consumers have read the stage's keys and its message.
             writer.line(f"attn::barrier_wait({keys.barrier('free')}, ({keys.parity()}) ^ 1);")
             at = f"shared + kBlock + turn % {keys.stages} * 8"
             told = [f"attn::store_shared_int({at}, kv);", f"attn::store_shared_int({at} + 4, count_and_kind);"]
             self.memory.send(keys, place, told)
-            writer.line("__syncwarp();")
+            writer.line("__syncwarp();")  # lanes stay together: the next wait is for all of them
             self.overlap.make()
+            # Values are given back later than keys, by a barrier of their own.
             writer.line(f"attn::barrier_wait({values.barrier('free')}, ({values.parity()}) ^ 1);")
             self.memory.send(values, place)
-            writer.line("__syncwarp();", "++turn;")
+            writer.line("__syncwarp();", "++turn;")  # lanes stay together, as above
             if not self.overlap.classified:
                 writer.line(f"if (++sent == {keys.stages + 1}) follow();")
         writer.lines[-1] += ";"

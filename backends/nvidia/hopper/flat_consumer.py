@@ -38,11 +38,12 @@ class FlatConsumer(FlatState):
             if not through:
                 writer.line("attn::named_sync(8 + warpgroup, 128);")
             with writer.block("if (threadIdx.x % 128 == 0)"):
+                # Queries may come where outputs lay once their copies have read shared memory; who issued them asks.
                 writer.line("attn::bulk_wait_read<0>();", "attn::barrier_arrive(shared + kQueriesFree + (round + 1) % 2 * 8);")
         writer.lines[-1] += ";"
         if self.in_registers:
             self._registers()
-        writer.line("attn::barrier_wait(shared + kQueriesFull, 0);", "next_program();")
+        writer.line("attn::barrier_wait(shared + kQueriesFull, 0);", "next_program();")  # the first program's queries and its message
         if self.in_registers:
             writer.line("load_queries();")
         self._initial()
@@ -79,6 +80,7 @@ class FlatConsumer(FlatState):
             overlap.behind = "1 - skipped"
         with writer.block("if (last)"):
             writer.line("if (first && round > 0) release();", "++round;")
+            # Two buffers take turns, each with a phase every second round.
             writer.line("attn::barrier_wait(shared + kQueriesFull + round % 2 * 8, round / 2 & 1);")
             writer.line("next_program();", f"if (!{self.program[3]}) break;")
             if self.in_registers:

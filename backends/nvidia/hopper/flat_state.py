@@ -189,7 +189,7 @@ class FlatState:
             with core.writer.block("if (column == 0)"), core.writer.unrolled("h", 2):
                 for number, row in enumerate(rows):
                     core.writer.line(f"attn::store_shared({self._place_of(number)}, {row.name}[h]);")
-            core.writer.line("__syncwarp();")
+            core.writer.line("__syncwarp();")  # all lanes of a row read what its first one stores
 
     def _staging(self) -> None:
         """Lets outputs leave through the queries' buffers, if they fit."""

@@ -83,7 +83,9 @@ class GatheredRows:
             with writer.block("if (lane == 0)"):
                 writer.line(*lines, f"attn::store_shared_int(message + {8 * ring.rows}, {head});")
                 writer.line(
-                    f"attn::barrier_arrive({ring.barrier('full')});", f"attn::barrier_arrive({self._asked(ring, constant, ring.turn)});"
+                    # One arrival at `full`, whose others are the copies, and one that wakes the other warps, which copy their shares.
+                    f"attn::barrier_arrive({ring.barrier('full')});",
+                    f"attn::barrier_arrive({self._asked(ring, constant, ring.turn)});",
                 )
             writer.line("attn::warp_sync();")
             self._copy(ring, head, ring.turn, "0")
@@ -106,10 +108,10 @@ class GatheredRows:
     def end(self) -> None:
         """After its last stage, the first warp tells the others that there is no more."""
         (ring, constant), writer = self.rings[0], self.core.writer
-        writer.line(f"attn::barrier_wait({ring.barrier('free')}, ({ring.parity()}) ^ 1);")
+        writer.line(f"attn::barrier_wait({ring.barrier('free')}, ({ring.parity()}) ^ 1);")  # the stage's last message may still be read
         with writer.block("if (lane == 0)"):
             writer.line(f"attn::store_shared_int({self._message(ring, constant, ring.turn)} + {8 * ring.rows}, -1);")
-            writer.line(f"attn::barrier_arrive({self._asked(ring, constant, ring.turn)});")
+            writer.line(f"attn::barrier_arrive({self._asked(ring, constant, ring.turn)});")  # the workers read the message after this alone
 
     def workers(self, first: int) -> None:
         """What the other warps do, the first of which is number `first`."""
@@ -117,6 +119,7 @@ class GatheredRows:
         with core.scope("for (uint32_t turn = 0;; ++turn)"):
             for number, (ring, constant) in enumerate(self.rings):
                 with core.scope("" if number else None):
+                    # The first warp has found a free stage, and told which rows.
                     writer.line(f"attn::barrier_wait({self._asked(ring, constant, 'turn')}, {ring.parity('turn')});")
                     name = f"asked{number or ''}"
                     with core.scope(""):

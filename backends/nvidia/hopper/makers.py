@@ -46,8 +46,8 @@ class Makers(ABC):
         writer.line(f"attn::barrier_wait({self.at(self.told_free, 8, turn)}, ({self.parity(turn)}) ^ 1);")
         with writer.block("if (lane == 0)"):
             writer.line(f"attn::store_shared_int4({self.at('kTold', 16, turn)}, {message});")
-            writer.line(f"attn::barrier_arrive({self.at('kToldFull', 8, turn)});")
-        writer.line("__syncwarp();")
+            writer.line(f"attn::barrier_arrive({self.at('kToldFull', 8, turn)});")  # after the message, which it publishes
+        writer.line("__syncwarp();")  # lanes stay together: what follows is for all of them
 
     # ---- the warps that make it
 
@@ -58,7 +58,7 @@ class Makers(ABC):
             before()
         self.prepare()
         with core.scope("for (uint32_t turn = 0;; ++turn)"):
-            writer.line(f"attn::barrier_wait({self.at('kToldFull', 8, 'turn')}, {self.parity('turn')});")
+            writer.line(f"attn::barrier_wait({self.at('kToldFull', 8, 'turn')}, {self.parity('turn')});")  # the producer has left a message
             writer.line(f"const int4 message = attn::load_shared_int4({self.at('kTold', 16, 'turn')});")
             writer.line("const int kv = attn::uniform(message.x), block = attn::uniform(message.y);")
             writer.line("const int head = attn::uniform(message.z), batch = attn::uniform(message.w);", "if (block < 0) break;")

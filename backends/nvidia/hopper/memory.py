@@ -194,6 +194,7 @@ class SharedMemory:
         writer = self.core.writer
         with self.core.scope("") if self.core.table_of(ring.source) is not None else nullcontext():
             self.find_pages(ring, place)
+            # Every warp of consumers has given the stage back; of a new ring the phase before counts as over.
             writer.line(f"attn::barrier_wait({ring.barrier('free')}, ({ring.parity()}) ^ 1);")
             self.send(ring, place, elected="attn::elect_one()")
 
@@ -214,9 +215,10 @@ class SharedMemory:
             return
         writer = self.core.writer
         total = sum(tile.rows * ROW_BYTES * tile.panels for _, tile in self.program_tiles)
-        writer.line(f"attn::barrier_wait(shared + kResidentFree, ({turn} & 1) ^ 1);")
+        writer.line(f"attn::barrier_wait(shared + kResidentFree, ({turn} & 1) ^ 1);")  # the program before reads its tiles to its end
         places = [[self.core.value(load.operands[number]) for number in (3, 2, 1, 4)] for load, _ in self.program_tiles]
         with writer.block("if (attn::elect_one())"):
+            # Bytes first: a copy may land before the next line.
             writer.line(f"attn::barrier_arrive_expect(shared + kResidentFull, {total});")
             for (load, tile), place in zip(self.program_tiles, places, strict=True):
                 self._copy(load.operands[0], tile.rows, tile.columns, tile.address, ["shared + kResidentFull"], place)
@@ -322,7 +324,7 @@ class SharedMemory:
 
     def wait_section(self, ring: TileRing, section: int, turn: str = "") -> None:
         """Waits for some of its columns."""
-        self.core.writer.line(f"attn::barrier_wait({ring.barrier('full', turn, section)}, {ring.parity(turn)});")
+        self.core.writer.line(f"attn::barrier_wait({ring.barrier('full', turn, section)}, {ring.parity(turn)});")  # its bytes have landed
 
     def free(self, ring: TileRing, turn: str = "") -> None:
         """Gives the stage back; every warp does, once all lanes have read what the producer wrote for the stage."""
@@ -331,7 +333,7 @@ class SharedMemory:
     def wait_program_tiles(self, turn: str) -> None:
         """Waits for the tiles that stay."""
         if self.program_tiles:
-            self.core.writer.line(f"attn::barrier_wait(shared + kResidentFull, {turn} & 1);")
+            self.core.writer.line(f"attn::barrier_wait(shared + kResidentFull, {turn} & 1);")  # one phase a program: they are loaded once
         self.core.tiles.update({load.results[0]: tile for load, tile in self.program_tiles})
 
     def free_program_tiles(self) -> None:

@@ -230,6 +230,7 @@ class _Printer:
             "const int warpgroup = attn::warpgroup_index(), warp = attn::warp_index() % 4, lane = threadIdx.x % 32;",
             f"constexpr uint32_t kNextFull = {layout.next}, kNextFree = {layout.next + 16}, kNext = {layout.next_program};",
             "if (threadIdx.x == 0) {",
+            # The keys' barrier: the thread that expects their bytes. Tiles are given back by every warp of consumers.
             "  attn::barrier_init(barriers, 1);",
             f"  attn::barrier_init(shared + {layout.keys_free}, {of_warps(readers)});",
         ]
@@ -238,10 +239,12 @@ class _Printer:
             arrivals = writers if layout.column_slots and pipe == layout.pipes - 1 else 1
             full, free = layout.full(pipe) - layout.barriers, layout.free(pipe) - layout.barriers
             for stage in range(layout.stages):
+                # One arrival with the bytes; in the pipe of row values one of every lane that writes some.
                 lines.append(f"  attn::barrier_init(barriers + {full + 8 * stage}, {arrivals});")
                 lines.append(f"  attn::barrier_init(barriers + {free + 8 * stage}, {of_warps(warps)});")
         if self.programs.order == "dynamic":
             for turn in range(2):
+                # The producer's warp draws a program, and all warps read it.
                 lines.append(f"  attn::barrier_init(shared + kNextFull + {8 * turn}, 1);")
                 lines.append(f"  attn::barrier_init(shared + kNextFree + {8 * turn}, {of_warps(self.programs.warps)});")
         parts = range(layout.warpgroups if layout.adders else 0)
@@ -308,7 +311,7 @@ class _Printer:
         consumers = Consumers(core, kernel, layout, check_types(kernel))
         with self._programs():
             consumers.accumulators()
-            core.writer.line("attn::barrier_wait(barriers, round & 1);")
+            core.writer.line("attn::barrier_wait(barriers, round & 1);")  # this program's keys have landed
             consumers.hold_keys()
             consumers.print()
             core.writer.line(f"attn::warp_arrive(shared + {layout.keys_free}, lane == 0);")

@@ -31,13 +31,14 @@ class Loader(RolePrinter):
             free = f"barriers + {layout.free(pipe) - layout.barriers} + 8 * {STAGE}"
             place = core.arguments.copied_at(memory, *(core.value(value) for value in (row, head, batch)))
             map_ = core.arguments.descriptor(memory, 64, buffer.rows)
-            core.writer.line(f"attn::barrier_wait({free}, {PARITY} ^ 1);")
+            core.writer.line(f"attn::barrier_wait({free}, {PARITY} ^ 1);")  # every warp of consumers has given the stage back
             with core.writer.block("if (lane == 0)"):
+                # Bytes first: a copy may land before the next line.
                 core.writer.line(f"attn::barrier_arrive_expect({full}, {buffer.bytes});")
                 for panel in range(panels(buffer.columns)):
                     to = f"shared + {buffer.offset + panel * buffer.rows * 128} + {buffer.bytes} * {STAGE}"
                     core.writer.line(f"attn::tma_load({to}, {map_}, {full}, {64 * panel}, {place});")
-            core.writer.line("__syncwarp();")
+            core.writer.line("__syncwarp();")  # lanes stay together: the next wait is for all of them
 
 
 class ColumnWriter(RolePrinter):
@@ -130,7 +131,7 @@ class BitsWriter(ColumnWriter):
     def step(self, block: ir.Block) -> None:
         core, layout = self.core, self.layout
         full, free = (f"barriers + {at(layout.pipes - 1) - layout.barriers} + 8 * {STAGE}" for at in (layout.full, layout.free))
-        core.writer.line(f"attn::barrier_wait({free}, {PARITY} ^ 1);")
+        core.writer.line(f"attn::barrier_wait({free}, {PARITY} ^ 1);")  # the consumers have read the bits of this stage's last turn
         print_share(core, layout, block, "warp - 2")
         core.writer.line(f"attn::barrier_arrive({full});")
 
@@ -147,8 +148,10 @@ def load_keys(core: Core, kernel: PairsKernel, layout: BackwardLayout) -> None:
         for memory, buffer in layout.keys.items()
         for panel in range(panels(buffer.columns))
     ]
+    # The consumers multiply by keys until their program's end.
     core.writer.line(f"attn::barrier_wait(barriers + {layout.keys_free - layout.barriers}, round & 1 ^ 1);")
     with core.writer.block("if (lane == 0)"):
+        # Bytes first: a copy may land before the next line.
         core.writer.line(f"attn::barrier_arrive_expect(barriers, {sum(buffer.bytes for buffer in layout.keys.values())});")
         core.writer.all(f"attn::tma_load(shared + {offset}, {map_}, barriers, {place});" for map_, place, offset in tiles)
     core.writer.line("__syncwarp();")

@@ -131,7 +131,7 @@ class Consumers(RolePrinter):
         if memory not in self._waited:
             self._waited.add(memory)
             pipe = list(self.layout.queries).index(memory)
-            self.core.writer.line(f"attn::barrier_wait({self._full(pipe)}, {PARITY});")
+            self.core.writer.line(f"attn::barrier_wait({self._full(pipe)}, {PARITY});")  # its bytes have landed
 
     def _full(self, pipe: int) -> str:
         return f"barriers + {self.layout.full(pipe) - self.layout.barriers} + 8 * {STAGE}"
@@ -168,6 +168,7 @@ class Consumers(RolePrinter):
         core, layout = self.core, self.layout
         if layout.column_slots:
             pipe = layout.pipes - 1
+            # The row values, and bits and windows, are written: ordinary writes, published by their lanes' arrivals.
             core.writer.line(f"attn::barrier_wait({self._full(pipe)}, {PARITY});")
             core.writer.line(f"const uint32_t columns = shared + {layout.columns.offset} + {layout.columns.bytes} * {STAGE} + 4 * column;")
         fragments = [core.tiles[op.results[0]] for op in dots]
@@ -194,7 +195,7 @@ class Consumers(RolePrinter):
             else:
                 map_.print(self.kernel.queries, limit, [], _nothing, lambda: land(0, fragments))
         if layout.column_slots:
-            core.writer.line("__syncwarp();")
+            core.writer.line("__syncwarp();")  # all lanes have read the row values before one gives them back for the warp
             if not self.tiles.of_step(block):
                 self._release(layout.pipes - 1)
 

@@ -36,7 +36,7 @@ class ChunkPrinter:
         stages = layout.stages
         writer.line(f"const int stage = number % {stages};")
         writer.line(*layout.addresses())
-        writer.line(f"attn::barrier_wait(shared + kFull + 8 * stage, number / {stages} & 1);")
+        writer.line(f"attn::barrier_wait(shared + kFull + 8 * stage, number / {stages} & 1);")  # this chunk's tiles and rows are there
         if self._scan.total is not None:
             last = core.names.fresh("last")
             writer.line(f"const float {last} = attn::load_shared(rows + {layout.rows['sums'] + 4 * (CHUNK - 1)});")

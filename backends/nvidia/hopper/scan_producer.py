@@ -34,6 +34,7 @@ class ScanProducer:
         stages = layout.stages
         writer.line(f"const int stage = number % {stages};")
         writer.line(*layout.addresses(), "const uint32_t full = shared + kFull + 8 * stage;")
+        # The consumers read a stage until the end of its chunk; the first use of each waits for nobody.
         writer.line(f"if (number >= {stages}) attn::barrier_wait(shared + kFree + 8 * stage, (number / {stages} & 1) ^ 1);")
         row = core.value(self._scan.begin)
         places = {name: [core.value(v) for v in list(tile.source.load.operands)[1:3]] for name, tile in layout.tiles.items()}
@@ -41,7 +42,7 @@ class ScanProducer:
             name: core.value(tile.source.view.column) if tile.source.view.column is not None else "0" for name, tile in layout.tiles.items()
         }
         with writer.block("if (attn::elect_one())"):
-            writer.line(f"attn::barrier_arrive_expect(full, {layout.loaded_bytes});")
+            writer.line(f"attn::barrier_arrive_expect(full, {layout.loaded_bytes});")  # bytes first: a copy may land before the next line
             for name, tile in layout.tiles.items():
                 descriptor = core.arguments.descriptor(tile.source.view.argument, PANEL, CHUNK)
                 batch, head = places[name]

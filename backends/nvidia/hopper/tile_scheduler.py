@@ -89,13 +89,15 @@ class TileScheduler:
         writer = self.core.writer
         slot = "shared + kNext + round % 2 * 4"
         if producer:
+            # Every warp has read the number of two rounds before, whose slot this is.
             writer.line("attn::barrier_wait(shared + kNextFree + round % 2 * 8, (round / 2 & 1) ^ 1);")
             with writer.block("if (lane == 0)"):
+                # The arrival publishes the number that is stored before it.
                 writer.line(f"attn::store_shared_int({slot}, program);", "attn::barrier_arrive(shared + kNextFull + round % 2 * 8);")
             writer.line("if (program >= programs) break;")
             self.draw()
             return
-        writer.line("attn::barrier_wait(shared + kNextFull + round % 2 * 8, round / 2 & 1);")
+        writer.line("attn::barrier_wait(shared + kNextFull + round % 2 * 8, round / 2 & 1);")  # the producer has drawn the next program
         writer.line(f"const int program = attn::uniform(attn::load_shared_int({slot}));")
         writer.line("attn::warp_arrive(shared + kNextFree + round % 2 * 8, lane == 0);", "if (program >= programs) break;")
 

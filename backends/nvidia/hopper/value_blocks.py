@@ -45,11 +45,11 @@ class BlockPrinter:
             bind_position(core, self._scan, "number")
             writer.line(*layout.slot(), f"const uint32_t values = in + {layout.tiles['v']} + half * {BLOCK_PANEL};")
             writer.line(f"const int count = {core.value(self._scan.count)};")
-            writer.line(f"attn::barrier_wait(shared + kFull + 8 * slot, number / {SLOTS} & 1);")
+            writer.line(f"attn::barrier_wait(shared + kFull + 8 * slot, number / {SLOTS} & 1);")  # the block's rows have landed
             if self._scan.packed:
                 self._cut()
             self._prepare()
-            writer.line(f"attn::barrier_wait(outside, number / {TURNS} & 1);")
+            writer.line(f"attn::barrier_wait(outside, number / {TURNS} & 1);")  # the warps of the state have left their part of these rows
             self._load_next()
             self._finish()
             writer.line("attn::warp_sync();", "attn::warp_arrive(shared + kFree + 8 * slot, lane == 0);")
@@ -60,7 +60,7 @@ class BlockPrinter:
         with core.scope("const auto load = [&](int number)"):
             bind_position(core, scan, "number")
             writer.line(*layout.slot(), "const uint32_t full = shared + kFull + 8 * slot;")
-            writer.line(f"attn::barrier_arrive_expect(full, {layout.slot_bytes});")
+            writer.line(f"attn::barrier_arrive_expect(full, {layout.slot_bytes});")  # bytes first: a copy may land before the next line
             loads = [(name, each.load, PANEL) for name, each in scan.inputs.items()]
             if scan.decays is not None:
                 loads.append(("decay", scan.decays, PANEL // 2 if layout.decay == "f32" else PANEL))
@@ -121,6 +121,7 @@ class BlockPrinter:
         core, writer = self._core, self._core.writer
         with core.scope(f"if (half == 0 && lane == 0 && number + {_AHEAD} < chunks)"):
             writer.line(f"const int next = number + {_AHEAD};")
+            # All warps that read the slot's last block have given it back.
             writer.line(f"attn::barrier_wait(shared + kFree + 8 * (next % {SLOTS}), (next / {SLOTS} & 1) ^ 1);", "load(next);")
         writer.line("attn::warp_sync();")
 

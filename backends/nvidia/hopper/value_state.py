@@ -36,7 +36,8 @@ class ValueState:
         writer, layout = self._core.writer, self._layout
         writer.line(*layout.slot(), *layout.of_warp(f"({TURNS} * warpgroup + number % {TURNS})"))
         self._states.keep(before=True)
-        writer.line(f"attn::barrier_wait(shared + kFull + 8 * slot, number / {SLOTS} & 1);")
+        writer.line(f"attn::barrier_wait(shared + kFull + 8 * slot, number / {SLOTS} & 1);")  # the block's rows have landed
+        # The warps of the rows have left what enters the state.
         writer.line(f"attn::barrier_wait(ready, number / {TURNS} & 1);", "uint32_t entering[2][4];")
         with writer.unrolled("p", 2):
             place = f"exchanged + p * {BLOCK_PANEL} + attn::swizzle_128(turned_row * 128 + turned_column)"

@@ -152,6 +152,7 @@ class WindowRings(Makers):
     def wait(self, turn: str) -> None:
         """Waits for the windows of this turn's block, which are known tiles then."""
         core, stage = self.core, self._stage("warpgroup", turn)
+        # The warps that load windows have made this block's.
         core.writer.line(f"attn::barrier_wait(shared + kWindowsFull + {stage} * 8, {self._phase(turn)});")
         for value, number in self.numbers.items():
             part = self.parts[number]
@@ -173,6 +174,7 @@ class WindowRings(Makers):
     def skip(self, turn: str) -> None:
         """Gives back those of a block that is left out."""
         stage = self._stage("warpgroup", turn)
+        # They are made for every block: no phase may be passed over.
         self.core.writer.line(f"attn::barrier_wait(shared + kWindowsFull + {stage} * 8, {self._phase(turn)});")
         self.free(turn)
 
@@ -191,6 +193,7 @@ class WindowRings(Makers):
         with core.scope(f"for (int part = {first}; part < {self.warpgroups}; {step})"):
             stage = self._stage("part", "turn")
             writer.line(f"const uint32_t barrier = shared + kWindowsFull + {stage} * 8, to = shared + kWindows + {stage} * {self.bytes};")
+            # Its warpgroup has given back what lay here.
             writer.line(f"attn::barrier_wait(shared + kWindowsFree + {stage} * 8, ({self._phase('turn')}) ^ 1);")
             writer.line(f"int copies = {'attn::kWritten' if self.together else 'attn::kBulk'};")
             for part in self.parts:

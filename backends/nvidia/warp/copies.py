@@ -1,5 +1,7 @@
 """Rules of asynchronous copies: TMA, a box of rows and of the columns of one panel at a time; cp.async, 16 bytes of a lane."""
 
+from typing import Any
+
 from attn_mlir.backends.gpu.scalar_printer import float_literal
 from attn_mlir.backends.nvidia.warp.barriers import at
 from attn_mlir.backends.nvidia.warp.elements import element
@@ -27,17 +29,16 @@ def _column(column: str, more: int) -> str:
     return str(int(column) + more) if column.isdigit() else f"{column} + {more}"
 
 
-def _copy(
-    printer: WarpPrinter, op: ir.Operation, source: ir.Value, batch: str, head: str, row: str, column: str, tile: Address,
-    barrier: str, stage: str,
-) -> None:  # fmt: skip
+def _copy(printer: WarpPrinter, op: ir.Operation, *operands: Any) -> None:
+    source, batch, head, row, column, tile, barrier, stage = operands
     type_ = op.operands[5].type
     for address, more in _panels(tile, type_):
         place = f"{_column(column, more)}, {row}, {head}, {batch}"
         printer.line(f"attn::tma_load({address}, {_map(printer, source, type_)}, {at(barrier, stage)}, {place});")
 
 
-def _store(printer: WarpPrinter, op: ir.Operation, tile: Address, target: ir.Value, batch: str, head: str, row: str, column: str) -> None:
+def _store(printer: WarpPrinter, op: ir.Operation, *operands: Any) -> None:
+    tile, target, batch, head, row, column = operands
     type_ = op.operands[0].type
     function = "tma_add" if op.name == "warp.add_async" else "tma_store"
     for address, more in _panels(tile, type_):
@@ -53,9 +54,8 @@ def _wait(printer: WarpPrinter, op: ir.Operation) -> None:
     printer.line(f"attn::bulk_wait{'_read' if plain(op, 'read') else ''}<{plain(op, 'pending')}>();")
 
 
-def _copy_rows(
-    printer: WarpPrinter, op: ir.Operation, source: ir.Value, batch: str, head: str, row: str, target: str, barrier: str, stage: str
-) -> None:
+def _copy_rows(printer: WarpPrinter, op: ir.Operation, *operands: Any) -> None:
+    source, batch, head, row, target, barrier, stage = operands
     columns, sizes = op.operands[4].type.shape[1], printer.arguments
     place = sizes.element(source, [f"({batch})", f"({head})"])
     to = f"attn::shared_address({target} + {stage} * {columns})"
@@ -68,9 +68,8 @@ def _copy_rows(
     printer.line(f"if (warp == 0) attn::scale_rows<{columns}>({values}, {factor}, {most});")
 
 
-def _copy_lanes(
-    printer: WarpPrinter, op: ir.Operation, source: ir.Value, batch: str, head: str, row: str, column: str, tile: Address
-) -> None:
+def _copy_lanes(printer: WarpPrinter, op: ir.Operation, *operands: Any) -> None:
+    source, batch, head, row, column, tile = operands
     type_, sizes = op.operands[5].type, printer.arguments
     printer.headers[HEADER] = None
     place = sizes.element(source, [f"({batch})", f"({head})", "0", f"({column})"], 16 // element(type_.element_type).bytes)

@@ -1,5 +1,7 @@
 """Rules of ordinary accesses to global memory, element by element."""
 
+from typing import Any
+
 from attn_mlir.backends.nvidia.warp.elements import element
 from attn_mlir.backends.nvidia.warp.fragments import place
 from attn_mlir.backends.nvidia.warp.printer import Rule, WarpPrinter
@@ -35,7 +37,9 @@ def _inside(printer: WarpPrinter, tile: Fragment, memory: ir.Value) -> str:
     return f"{own}at >= 0 && at < {printer.arguments.size(memory, 3 if ir.MemRefType(memory.type).rank == 5 else 2)}"
 
 
-def _store(printer: WarpPrinter, op: ir.Operation, name: str, target: ir.Value, batch: str, head: str, row: str, column: str = "0") -> None:
+def _store(printer: WarpPrinter, op: ir.Operation, *operands: Any) -> None:
+    name, target, batch, head, row, *more = operands
+    column = more[0] if more else "0"
     tile = _fragment(op.operands[0].type)
     found, adds = element(tile.element), op.name == "warp.atomic_add"
     if adds and tile.element != "f32":

@@ -25,10 +25,8 @@ from attn_mlir.backends.ahead.request import Capture, Library, LinearRequest, Re
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.frontend.entry import Entry
-from attn_mlir.runtime.capture_bounds import make_plan
+from attn_mlir.passes.intervals.capture_bounds import make_plan
 from attn_mlir.runtime.programs import Program, program_of
-
-__all__ = ["InputSpec", "LinearSpec", "compile_ahead"]
 
 BuiltT = TypeVar("BuiltT")
 _KINDS = {"dropout_drop": "drop", "dropout_scale": "keep"}
@@ -205,7 +203,7 @@ def _linear_form(attention: LinearAttention | LinearAttentionEngine, inputs: Any
             f"an attn_mlir.LinearSpec(dtype, key_dim); got {type(inputs).__name__}"
         )
     q, k, v, decay, state, offsets = (*inputs, None, None, None)[:6]
-    return call_form(check_linear(q, k, v, decay, state, offsets, attention._options.layout), 1.0, False, None)
+    return call_form(check_linear((q, k, v), decay, state, offsets, attention._options.layout), 1.0, False, None)
 
 
 def _form_of(spec: LinearSpec) -> RecurrenceForm:
@@ -286,27 +284,15 @@ def _linear_subject(attention: LinearAttention | LinearAttentionEngine, form: Re
     return _Subject(entry, entry.captures(scan, factor), form.inputs, layout, linear)
 
 
-def _requests(
-    subject: _Subject, name: str, backward: bool, wrt: Sequence[str] | None, deterministic: bool = False
-) -> tuple[Request, Request]:
+def _requests(subject: _Subject, name: str, backward: bool, wrt: Sequence[str] | None, deterministic: bool) -> tuple[Request, Request]:
     """The request with modules without and with the user's lines."""
     inputs, program = subject.inputs, program_of(subject.entry)
     refuse_outputs(program)
+    plan, captures = make_plan(program.written[0] or program.text, program.names), _captures(subject, program)
     plain = Request(
-        name,
-        program.text,
-        program.written[0],
-        inputs.element,
-        inputs.head_dim,
-        inputs.value_dim,
-        layout_of(subject.layout),
-        _captures(subject, program),
-        program.outputs,
-        (),
-        make_plan(program.written[0] or program.text, program.names),
-        subject.linear,
-        deterministic,
-    )
+        name, program.text, program.written[0], inputs.element, inputs.head_dim, inputs.value_dim, layout_of(subject.layout), captures,
+        program.outputs, (), plan, subject.linear, deterministic,
+    )  # fmt: skip
     plain = dataclasses.replace(plain, wrt=_positions(plain, program, subject.values, wrt) if backward else ())
     return plain, dataclasses.replace(plain, text=program.located, written=program.written[1], labels=program.names)
 

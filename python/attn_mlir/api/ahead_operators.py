@@ -15,11 +15,9 @@ from attn_mlir.backends.program import function_named
 from attn_mlir.dialects import loaded
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.mlir import LOCK, ir
+from attn_mlir.passes.intervals.capture_bounds import make_plan
 from attn_mlir.runtime import programs
-from attn_mlir.runtime.capture_bounds import make_plan
 from attn_mlir.runtime.linear import LinearProgram
-
-__all__ = ["compile_operators"]
 
 _PROGRAM, _WRT = 6, 7
 """Arguments of the operator."""

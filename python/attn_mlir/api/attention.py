@@ -21,7 +21,7 @@ from attn_mlir.api.options import Options, check_splits
 from attn_mlir.api.reports import AttentionReport
 from attn_mlir.api.rows import softmax
 from attn_mlir.api.stages import slow_of
-from attn_mlir.api.tuning import Wish, tuning_of
+from attn_mlir.api.tuning import tuning_of
 from attn_mlir.api.unknown_arguments import unexpected, unexpected_in_call
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.cache import Entry
@@ -58,6 +58,7 @@ class Attention(AttentionReport, EngineModule):
         query_mod: Function | None = None,
         key_mod: Function | None = None,
         value_mod: Function | None = None,
+        *,
         layout: Layout = "bhsd",
         return_lse: bool = False,
         device: str | torch.device | None = None,
@@ -79,7 +80,7 @@ class Attention(AttentionReport, EngineModule):
         order = layout if isinstance(layout, str) else tuple(layout)
         self._options = Options(self._functions, scale, order, return_lse, return_states, device_type(device), bool(deterministic))
         self.deterministic = bool(deterministic)
-        self._tuning = tuning_of(Wish(tune, tune_file, tune, tune_file))
+        self._tuning = tuning_of((tune, tune_file), (tune, tune_file))
         self.dropout_p = check_p(dropout_p)
         self._extra = check_count(extra_qk)
         self._last, self._device = Inputs("f32", 64, 64, (64,) * self._extra), device_type(device) or "cpu"
@@ -165,6 +166,7 @@ def attention(
     score_mod: Function | None = None,
     mask_mod: Mask = None,
     scale: float | None = None,
+    *,
     query_mod: Function | None = None,
     key_mod: Function | None = None,
     value_mod: Function | None = None,

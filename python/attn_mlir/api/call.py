@@ -57,7 +57,7 @@ def attend(
 def attend_linear(inputs: tuple[Any, ...], options: LinearOptions, tuning: Tuning | None = None) -> tuple[Any, RecurrenceForm, str]:
     """The result, the form of the call, and what computed it; `inputs` are q, k, v and those of `frontend.linear.INPUTS`."""
     q, k, v, decay, initial_state, cu_seqlens, *erase = inputs
-    call = check_linear(q, k, v, decay, initial_state, cu_seqlens, options.layout, erasing=options.erasing(*erase))
+    call = check_linear((q, k, v), decay, initial_state, cu_seqlens, options.layout, options.erasing(*erase))
     refuse_jit_trace()
     scale, factor = scale_form(options.scale, call.problem.inputs.head_dim)
     form = call_form(call, scale, options.final, options.segment)

@@ -25,8 +25,7 @@ from attn_mlir.api.graphs import run_graph, run_linear_graph, traced, traced_lin
 from attn_mlir.api.inputs import LAYOUTS, device_type, layout_of
 from attn_mlir.api.key_lists import lists_in_graph, unfold
 from attn_mlir.api.linear_inputs import check_segment
-from attn_mlir.api.options import LinearOptions, Options
-from attn_mlir.api.results import named_results
+from attn_mlir.api.options import LinearOptions, Options, named_results
 from attn_mlir.backends import tensors_of
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend import randomness

@@ -9,8 +9,6 @@ from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.dropout import NAMES, DropoutForm
 from attn_mlir.philox import BITS, GROUP, limit, threshold, words
 
-__all__ = ["NONE", "Dropout", "check_p", "dropout_mask", "dropout_of", "seed_of"]
-
 _INT64 = 2**63
 _SEED = "dropout_seed is (seed, offset), two integers or int64 tensors of one element, or an int64 tensor that holds both"
 

@@ -11,8 +11,6 @@ from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.runtime.call import Call, Problem
 from attn_mlir.runtime.dispatch import may_carry_tangents, needing_gradient
 
-__all__ = ["NONE", "Scales", "refuse_derivatives", "refuse_eight_bit", "refuse_scales", "scales_of", "with_scales"]
-
 _CAST = "multiply by the scale and cast, for example k = (k.float() * k_descale).to(torch.bfloat16)"
 
 

@@ -1,6 +1,6 @@
 """`AttentionEngine`: attention of the user's own design, in the form of score_mod, mask_mod and an OnlineFunc."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Never
 
 import torch
@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from attn_mlir.api.autocast import cast
 from attn_mlir.api.custom_io import CustomIO, check_custom
 from attn_mlir.api.describe import explain_online
-from attn_mlir.api.dropout import Dropout, check_p, dropout_of, scale_of, seed_in_graph
+from attn_mlir.api.dropout import check_p, dropout_of, scale_of, seed_in_graph
 from attn_mlir.api.engine_arguments import (
     captures_with,
     check_backend,
@@ -37,7 +37,7 @@ from attn_mlir.api.refused import without_backward
 from attn_mlir.api.reports import AttentionReport
 from attn_mlir.api.shared_kv import join
 from attn_mlir.api.stages import slow_of
-from attn_mlir.api.tuning import Wish, tuning_of
+from attn_mlir.api.tuning import tuning_of
 from attn_mlir.api.unknown_arguments import unexpected, unexpected_in_call
 from attn_mlir.api.watched import Watched, guarded
 from attn_mlir.errors import ArgumentError, TraceError
@@ -132,7 +132,7 @@ class AttentionEngine(AttentionReport, EngineModule):
         if self._shared and self._layout != layout_of("bshd"):
             raise ArgumentError(f'kv_shared=True takes layout="bshd", got {layout!r}')
         self._device = device_of(device)
-        self._tuning = tuning_of(Wish(bool(tune), tune_file, bool(tune_bwd), tune_file_bwd))
+        self._tuning = tuning_of((bool(tune), tune_file), (bool(tune_bwd), tune_file_bwd))
         self._deterministic = bool(deterministic)
         self.dropout_p = check_p(dropout_p)
         self._dropout: DropoutForm | None = None
@@ -207,10 +207,12 @@ class AttentionEngine(AttentionReport, EngineModule):
         dtypes = tuple([tensor.dtype for tensor in named.values()])
         if dtypes != self._dtypes:
             self._dtypes = dtypes
-        entry, captures = self._program(problem, named, dtypes, dropout)
+        entry, scan = self._find(dtypes, problem.device, False, dropout.form)
+        captures = captures_with(named, entry, scan, dropout.values)
         if needing_gradient((q, k, v, *captures)):
             try:
-                entry, captures = self._program(problem, named, dtypes, dropout, backward=True)
+                entry, scan = self._find(dtypes, problem.device, True, dropout.form)
+                captures = captures_with(named, entry, scan, dropout.values)
             except TraceError as error:  # the backward pass that the user wrote cannot be used: told when it is asked for
                 with torch.no_grad():
                     dropping = {"dropout_p": dropout_p, "dropout_seed": tuple(dropout.values.values())[:2] or None}
@@ -289,18 +291,6 @@ class AttentionEngine(AttentionReport, EngineModule):
         except TraceError as error:
             problem = f"\nthe backward that {name} writes cannot be used: {error}\n"
         return explain_online(entry.traced, name) + problem + "".join(dict.fromkeys(map(slow_of, (forward, entry))))
-
-    def _program(
-        self,
-        problem: Problem,
-        named: Mapping[str, torch.Tensor],
-        dtypes: tuple[torch.dtype, ...],
-        dropout: Dropout,
-        backward: bool = False,
-    ) -> tuple[Entry, list[Any]]:
-        """The program of a call, and the values that it captures; `named` are the custom inputs, which have these `dtypes`."""
-        entry, scan = self._find(dtypes, problem.device, backward, dropout.form)
-        return entry, captures_with(named, entry, scan, dropout.values)
 
     def _find(
         self, dtypes: tuple[torch.dtype, ...], device: Any, backward: bool = False, dropout: DropoutForm | None = None

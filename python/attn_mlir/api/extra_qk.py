@@ -19,8 +19,6 @@ from attn_mlir.api.inputs import (
 from attn_mlir.errors import ArgumentError
 from attn_mlir.runtime.orders import heads_first, input_order
 
-__all__ = ["NONE", "ExtraPairs", "check_count", "extra_pairs", "flat", "pair_names"]
-
 MAX_PAIRS = 7
 _FORM = "extra_qk is a list of pairs of tensors, extra_qk=[(q2, k2)]"
 

@@ -19,50 +19,8 @@ from attn_mlir.frontend.scope import Captured
 from attn_mlir.frontend.values import wrap
 from attn_mlir.runtime import ops
 
-__all__ = ["GraphPiece", "element", "is_symbol", "stand_in", "symbol"]
-
 _SIZES = ("kv_len", "q_len", "num_heads")
 _LATEST = threading.local()
-
-
-@torch.library.custom_op("attn_mlir::symbol", mutates_args=())
-def symbol(name: str, dtype: torch.dtype, device: torch.device | None = None, size: int = 1) -> Tensor:
-    """Stands for an argument of one of the user's functions: "piece.argument"; on `device`, as what the functions capture.
-
-    It has one element in one dimension, as an index without dimensions would be read; the scores of a row, one for each key.
-    Without a device, as for the sizes that functions ask for themselves, that of the latest symbol is meant.
-    """
-    return torch.zeros(size, dtype=dtype, device=_device(device))
-
-
-@symbol.register_fake
-def _(name: str, dtype: torch.dtype, device: torch.device | None = None, size: int = 1) -> Tensor:
-    return torch.zeros(size, dtype=dtype, device=_device(device))
-
-
-@torch.library.custom_op("attn_mlir::element", mutates_args=())
-def element(name: str, dtype: torch.dtype, like: list[Tensor], size: int = 1) -> Tensor:
-    """Stands for a score, or an element of q, k or v, as `symbol` does. It has a gradient where those of `like` have one.
-
-    Otherwise dynamo would take a torch.autograd.Function of it for its forward alone.
-    """
-    return torch.zeros(size, dtype=dtype, device=_device(like[0].device))
-
-
-@element.register_fake
-def _(name: str, dtype: torch.dtype, like: list[Tensor], size: int = 1) -> Tensor:
-    return torch.zeros(size, dtype=dtype, device=_device(like[0].device))
-
-
-@torch.library.custom_op("attn_mlir::partner", mutates_args=())
-def _partner(x: Tensor, interleaved: bool, channels: int, turned: bool) -> Tensor:
-    """Stands for `partners.partner`, or if `turned` `partners.rotate_half`, of an element; `channels` 0: all are paired."""
-    return torch.zeros_like(x)
-
-
-@_partner.register_fake
-def _(x: Tensor, interleaved: bool, channels: int, turned: bool) -> Tensor:
-    return torch.zeros_like(x)
 
 
 def _device(given: torch.device | None) -> torch.device:
@@ -72,14 +30,46 @@ def _device(given: torch.device | None) -> torch.device:
     return getattr(_LATEST, "device", torch.device("cpu"))
 
 
+def _stand_in(name: str, made: Callable[..., Tensor]) -> Any:
+    """The operator of this name, which makes the same of tensors with and without data."""
+    operator = torch.library.custom_op(f"attn_mlir::{name}", made, mutates_args=())
+    operator.register_fake(made)
+    return operator
+
+
+def _symbol(name: str, dtype: torch.dtype, device: torch.device | None = None, size: int = 1) -> Tensor:
+    return torch.zeros(size, dtype=dtype, device=_device(device))
+
+
+def _element(name: str, dtype: torch.dtype, like: list[Tensor], size: int = 1) -> Tensor:
+    return torch.zeros(size, dtype=dtype, device=_device(like[0].device))
+
+
+def _zeros_like(x: Tensor, interleaved: bool, channels: int, turned: bool) -> Tensor:
+    return torch.zeros_like(x)
+
+
+symbol = _stand_in("symbol", _symbol)
+"""Stands for an argument of one of the user's functions: "piece.argument"; on `device`, as what the functions capture.
+
+It has one element in one dimension, as an index without dimensions would be read; the scores of a row, one for each key.
+Without a device, as for the sizes that functions ask for themselves, that of the latest symbol is meant.
+"""
+element = _stand_in("element", _element)
+"""Stands for a score, or an element of q, k or v, as `symbol` does. It has a gradient where those of `like` have one.
+
+Otherwise dynamo would take a torch.autograd.Function of it for its forward alone.
+"""
 element.register_autograd(ops.no_mixed_derivative)
+_partner = _stand_in("partner", _zeros_like)
+"""Stands for `partners.partner`, or if `turned` `partners.rotate_half`, of an element; `channels` 0: all are paired."""
+_NODES = {operator: (operator._opoverload, operator._opoverload.overloadpacket) for operator in (symbol, element, _partner)}
+"""What operators are called in graphs."""
 
 
 def is_symbol(node: torch.fx.Node) -> bool:
     """Whether a node stands for an argument of a function."""
-    return node.target in (
-        symbol._opoverload, torch.ops.attn_mlir.symbol, element._opoverload, torch.ops.attn_mlir.element,
-    )  # fmt: skip
+    return node.target in (*_NODES[symbol], *_NODES[element])
 
 
 def stand_in(value: Any) -> Any:
@@ -92,24 +82,21 @@ def stand_in(value: Any) -> Any:
 
 
 class GraphPiece:
-    """One of the user's functions: the nodes of the graph that it returned."""
+    """One of the user's functions: the nodes of the graph that it returned, as a function of the parameters that it has there."""
 
-    def __init__(self, wanted: Sequence[torch.fx.Node], states: Sequence[str], stand_ins: dict[torch.fx.Node, Any]) -> None:
-        self._wanted = wanted
-        self._states = states
-        self._stand_ins = stand_ins
+    def __init__(
+        self, wanted: Sequence[torch.fx.Node], states: Sequence[str], stand_ins: dict[torch.fx.Node, Any], names: Sequence[str]
+    ) -> None:
+        self._wanted, self._states, self._stand_ins, self._names = wanted, states, stand_ins, tuple(names)
+        self.__signature__ = inspect.Signature([inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names])
 
     def scan_key(self) -> int:
         """Tells `Scan` not to look inside."""
         return id(self)
 
-    def function(self, *parameters: str) -> Callable[..., Any]:
-        """The function, with the parameters that it has in its piece."""
-        return _Positional(self, parameters)
-
-    def run(self, **arguments: Any) -> Any:
+    def __call__(self, *given: Any) -> Any:
         """Computes the nodes on traced values."""
-        values: dict[torch.fx.Node, Any] = dict(self._stand_ins)
+        values, arguments = dict(self._stand_ins), dict(zip(self._names, given, strict=True))
         results = [self._value(node, values, arguments) for node in self._wanted]
         if self._states:
             weights = len(results) - len(self._states)
@@ -134,25 +121,10 @@ class GraphPiece:
         elif is_symbol(node):
             name = args[0].rpartition(".")[2]
             made = getattr(sizes, name)() if name in _SIZES else arguments[name]
-        elif node.target in (_partner._opoverload, torch.ops.attn_mlir.partner):
+        elif node.target in _NODES[_partner]:
             x, interleaved, channels, turned = args
             made = partners.of_value(x, interleaved, channels or None, turned)
         else:
             made = target(*args, **kwargs)
         values[node] = made
         return made
-
-
-class _Positional:
-    """A piece as a function of parameters with these names."""
-
-    def __init__(self, piece: GraphPiece, names: Sequence[str]) -> None:
-        self._piece, self._names = piece, tuple(names)
-        self.__signature__ = inspect.Signature([inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names])
-
-    def scan_key(self) -> int:
-        """Tells `Scan` not to look inside."""
-        return id(self)
-
-    def __call__(self, *arguments: Any) -> Any:
-        return self._piece.run(**dict(zip(self._names, arguments, strict=True)))

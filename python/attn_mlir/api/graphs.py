@@ -5,9 +5,10 @@ program's captures.
 """
 
 import dataclasses
+from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
@@ -35,8 +36,6 @@ from attn_mlir.runtime.dispatch import forward_in_graph
 from attn_mlir.runtime.orders import output_order
 from attn_mlir.runtime.row_values import score_of
 
-__all__ = ["TRACED", "read_once", "run_graph", "run_linear_graph", "runner", "trace_graph", "traced", "traced_linear", "values_of"]
-
 _INDICES = ("b", "h", "q_idx", "kv_idx")
 _ELEMENT = {"query": "q_idx", "key": "kv_idx", "value": "kv_idx"}
 """Mods of elements, and what they call the position."""
@@ -50,64 +49,64 @@ GraphInputs = dict[Node, Any]
 ReadT = TypeVar("ReadT")
 
 
-@torch.library.custom_op("attn_mlir::traced", mutates_args=())
-def traced(
-    q: Tensor, k: Tensor, v: Tensor, extra: list[Tensor], packed: list[Tensor], pieces: list[Tensor], names: str, states: str, outputs: str,
-    scale: float | None, layout: str, lse: bool, return_states: bool, deterministic: bool, device: str, dropout_seed: list[Tensor],
-    dropout_p: float, lists: list[int], ring: str,
-) -> list[Tensor]:  # fmt: skip
-    """Stands for the attention whose functions, called `names`, made `pieces`; the row's states follow its weights.
+TracedCall = namedtuple(
+    "TracedCall",
+    "q k v extra packed pieces names states outputs scale layout lse return_states deterministic device dropout_seed dropout_p lists ring",
+)
+"""The arguments of `traced`: the attention whose functions, called `names`, made `pieces`; the row's states follow its weights.
 
-    Several names come in lines; there is one for each score that a score_mod makes. `extra` are q2, k2, q3..., `packed` tells of sequences,
-    or holds lists of keys whose blocks and group `lists` has.
-    `device` is one that takes tensors of another type, or empty. `dropout_seed` is seed and offset, or empty. `ring` tells of other
-    processes that have parts of the sequence, or is empty.
-    It is never run: `run_graph` puts the program in its place.
-    """
+Several names come in lines; there is one for each score that a score_mod makes. `extra` are q2, k2, q3..., `packed` tells of sequences, or
+holds lists of keys whose blocks and group `lists` has. `device` is one that takes tensors of another type, or empty. `dropout_seed` is seed
+and offset, or empty. `ring` tells of other processes that have parts of the sequence, or is empty.
+"""
+LinearTracedCall = namedtuple("LinearTracedCall", "q k v inputs given pieces names scale final layout segment device")
+"""Those of `traced_linear`; `given` names the inputs besides q, k and v, and "read before" is one line more.
+
+All tensors are [B, H, T, D]; `layout` is that of the memory of o; `segment`: see `Traced`.
+"""
+
+
+def _stand_in(name: str, schema: str, fake: Callable[..., list[Tensor]]) -> Any:
+    """The operator that stands for an attention in a graph; it is never run: `runner` puts the program in its place."""
+    operator = torch.library.custom_op(f"attn_mlir::{name}", _never_run, mutates_args=(), schema=f"({schema}) -> Tensor[]")
+    operator.register_fake(fake)
+    operator.register_autograd(ops.no_mixed_derivative)
+    return operator
+
+
+def _never_run(*_: Any) -> NoReturn:
     raise NotImplementedError("what stands for attention in a graph of torch.compile computes nothing itself")
 
 
-@traced.register_fake
-def _(
-    q: Tensor, k: Tensor, v: Tensor, extra: list[Tensor], packed: list[Tensor], pieces: list[Tensor], names: str, states: str, outputs: str,
-    scale: float | None, layout: str, lse: bool, return_states: bool, deterministic: bool, device: str, dropout_seed: list[Tensor],
-    dropout_p: float, lists: list[int], ring: str,
-) -> list[Tensor]:  # fmt: skip
-    weights = len(pieces) - len(names.splitlines()) + 1 - len(states.splitlines())
-    results = [*[((*q.shape[:3], v.shape[3]), q.dtype)] * weights, *[(tuple(q.shape[:3]), score_of(q))] * len(outputs.splitlines())]
-    return compute.empty(results, q.device, output_order(layout))
+def _results(*arguments: Any) -> list[Tensor]:
+    call = TracedCall(*arguments)
+    q, v = call.q, call.v
+    weights = len(call.pieces) - len(call.names.splitlines()) + 1 - len(call.states.splitlines())
+    rows = [(tuple(q.shape[:3]), score_of(q))] * len(call.outputs.splitlines())
+    return compute.empty([*[((*q.shape[:3], v.shape[3]), q.dtype)] * weights, *rows], q.device, output_order(call.layout))
 
 
-TRACED = (traced._opoverload, torch.ops.attn_mlir.traced)
-"""What `traced` is called in graphs."""
-
-traced.register_autograd(ops.no_mixed_derivative)
-
-
-@torch.library.custom_op("attn_mlir::traced_linear", mutates_args=())
-def traced_linear(
-    q: Tensor, k: Tensor, v: Tensor, inputs: list[Tensor], given: str, pieces: list[Tensor], names: str, scale: float | None, final: bool,
-    layout: str, segment: int | None, device: str,
-) -> list[Tensor]:  # fmt: skip
-    """Stands for the linear attention whose functions, called `names`, made `pieces`; `given` names the inputs besides q, k and v,
-    and "read before" is one line more.
-
-    Several names come in lines. All tensors are [B, H, T, D]; `layout` is that of the memory of o; `segment`: see `Traced`,
-    `device`: `traced`.
-    """
-    raise NotImplementedError("what stands for linear attention in a graph of torch.compile computes nothing itself")
+def _linear_results(*arguments: Any) -> list[Tensor]:
+    call = LinearTracedCall(*arguments)
+    results = linear.results(call.q, call.v, dict(zip(call.given.splitlines(), call.inputs, strict=False)), call.final)
+    return compute.empty_results(results, call.q.device, call.layout)
 
 
-@traced_linear.register_fake
-def _(
-    q: Tensor, k: Tensor, v: Tensor, inputs: list[Tensor], given: str, pieces: list[Tensor], names: str, scale: float | None, final: bool,
-    layout: str, segment: int | None, device: str,
-) -> list[Tensor]:  # fmt: skip
-    results = linear.results(q, v, dict(zip(given.splitlines(), inputs, strict=False)), final)
-    return compute.empty_results(results, q.device, layout)
-
-
-traced_linear.register_autograd(ops.no_mixed_derivative)
+traced = _stand_in(
+    "traced",
+    "Tensor q, Tensor k, Tensor v, Tensor[] extra, Tensor[] packed, Tensor[] pieces, str names, str states, str outputs, float? scale, "
+    "str layout, bool lse, bool return_states, bool deterministic, str device, Tensor[] dropout_seed, float dropout_p, SymInt[] lists, "
+    "str ring",
+    _results,
+)
+traced_linear = _stand_in(
+    "traced_linear",
+    "Tensor q, Tensor k, Tensor v, Tensor[] inputs, str given, Tensor[] pieces, str names, float? scale, bool final, str layout, "
+    "SymInt? segment, str device",
+    _linear_results,
+)
+TRACED, _TRACED_LINEAR = ((op._opoverload, op._opoverload.overloadpacket) for op in (traced, traced_linear))
+"""What they are called in graphs."""
 
 
 def run_graph(graph: GraphModule) -> Callable[..., tuple[Any, ...]]:
@@ -117,7 +116,7 @@ def run_graph(graph: GraphModule) -> Callable[..., tuple[Any, ...]]:
 
 def run_linear_graph(graph: GraphModule) -> Callable[..., tuple[Any, ...]]:
     """The same of the body of `linear_in_graph`."""
-    return runner(graph, (traced_linear._opoverload, torch.ops.attn_mlir.traced_linear), _linear)
+    return runner(graph, _TRACED_LINEAR, _linear)
 
 
 def runner(graph: GraphModule, targets: Sequence[Any], compute: Callable[..., list[Tensor]]) -> Callable[..., tuple[Any, ...]]:
@@ -152,31 +151,32 @@ def read_once(graph: GraphModule, dims: Sequence[int], inputs: GraphInputs, read
     return known[1]
 
 
-def _attention(graph: GraphModule, call: tuple[Any, ...], inputs: GraphInputs) -> list[Tensor]:
-    """`call` are the arguments of `traced` in the graph."""
+def _attention(graph: GraphModule, arguments: tuple[Any, ...], inputs: GraphInputs) -> list[Tensor]:
+    """`arguments` are those of `traced` in the graph."""
+    call = TracedCall(*arguments)
     q, k, v = (inputs[node] for node in call[:3])
 
     def read() -> tuple[str, list[Any]]:
         made, captures = trace_graph(call, inputs, (q, k, v))
-        return _registered(made, call[14], call[13]), captures
+        return _registered(made, call.device, call.deterministic), captures
 
-    dims = (q.shape[3], v.shape[3], *(inputs[node].shape[3] for node in call[3]))
+    dims = (q.shape[3], v.shape[3], *(inputs[node].shape[3] for node in call.extra))
     name, captures = read_once(graph, dims, inputs, read)
-    return _call_program(name, (q, k, v, *values_of(captures, inputs)), call[10])
+    return _call_program(name, (q, k, v, *values_of(captures, inputs)), call.layout)
 
 
-def _linear(graph: GraphModule, call: tuple[Any, ...], inputs: GraphInputs) -> list[Tensor]:
-    """`call` are the arguments of `traced_linear` in the graph."""
-    q, k, v, further, given, _, names, *_ = call
-    named = dict(zip(given.splitlines(), [inputs[node] for node in further], strict=False))
+def _linear(graph: GraphModule, arguments: tuple[Any, ...], inputs: GraphInputs) -> list[Tensor]:
+    """`arguments` are those of `traced_linear` in the graph."""
+    call = LinearTracedCall(*arguments)
+    named = dict(zip(call.given.splitlines(), [inputs[node] for node in call.inputs], strict=False))
     decay, initial_state, cu_seqlens, erase, erase_key, removed_key = (named.get(name) for name in INPUTS)
-    erases = _everything if "erase" in names.splitlines() else None
-    erasing = Erasing(erase, erases, erase_key, removed_key, "read before" in given.splitlines())
-    checked = check_linear(inputs[q], inputs[k], inputs[v], decay, initial_state, cu_seqlens, "bhsd", erasing=erasing)
+    erases = _everything if "erase" in call.names.splitlines() else None
+    erasing = Erasing(erase, erases, erase_key, removed_key, "read before" in call.given.splitlines())
+    checked = check_linear([inputs[node] for node in call[:3]], decay, initial_state, cu_seqlens, "bhsd", erasing)
     dims = checked.q.shape[3], checked.v.shape[3]
     made, name, captures = read_once(graph, dims, inputs, lambda: _trace_linear(call, inputs, checked))
     q, k, values = linear_arguments(made, checked, values_of(captures, inputs))
-    return _call_program(name, (q, k, checked.v, *values), call[9])
+    return _call_program(name, (q, k, checked.v, *values), call.layout)
 
 
 def values_of(captures: Sequence[Any], inputs: GraphInputs) -> list[Any]:
@@ -196,50 +196,49 @@ def _call_program(name: str, values: Sequence[Any], layout: str) -> list[Tensor]
     return forward_in_graph(values, [found.argument(i) for i in range(len(values))], found.kinds, name, layout)
 
 
-def trace_graph(call: tuple[Any, ...], inputs: GraphInputs, qkv: tuple[Tensor, Tensor, Tensor], **shaped: Any) -> tuple[Traced, list[Any]]:
+def trace_graph(call: TracedCall, inputs: GraphInputs, qkv: tuple[Tensor, Tensor, Tensor], **shaped: Any) -> tuple[Traced, list[Any]]:
     """The program, and where its captures come from: inputs of the graph, or numbers. `shaped` are fields of its `Inputs`."""
-    _, _, _, extra, packed, pieces, names, states, _, scale, _, lse, return_states, _, _, seed, p, lists, _ = call
     reading = _Reading(inputs)
     functions: dict[str, Any] = {}
-    lines = names.splitlines()
+    lines, states, products = call.names.splitlines(), call.states.splitlines(), len(call.extra) // 2 + 1
     for position, name in enumerate(lines):
-        wanted = pieces[position:] if name == "row" else [piece for piece, other in zip(pieces, lines, strict=False) if other == name]
-        products = len(extra) // 2 + 1
-        count = lines.count("score") or products if name == "row" else products
-        functions[name] = reading.function(wanted, _parameters(name, count), states.splitlines() if name == "row" else ())
+        is_row = name == "row"
+        wanted = call.pieces[position:] if is_row else [call.pieces[i] for i, other in enumerate(lines) if other == name]
+        count = lines.count("score") or products if is_row else products
+        functions[name] = reading.function(wanted, _parameters(name, count), states if is_row else ())
     problem = problem_of(*qkv, "bhsd")
-    pairs = extra_pairs([inputs[node] for node in extra], qkv[0], problem, "bhsd")
+    pairs = extra_pairs([inputs[node] for node in call.extra], qkv[0], problem, "bhsd")
     problem = with_dims(problem, pairs)
-    *listed, group = [reading.number(n) for n in lists] or (1,)
-    shapes = dataclasses.replace(problem.inputs, packed=bool(packed) and not lists, lists=tuple(listed), group=group, **shaped)
-    found = [reading.scale(scale, dim) for dim in (problem.inputs.head_dim, *pairs.dims)]
+    *listed, group = [reading.number(n) for n in call.lists] or (1,)
+    shapes = dataclasses.replace(problem.inputs, packed=bool(call.packed) and not call.lists, lists=tuple(listed), group=group, **shaped)
+    found = [reading.scale(call.scale, dim) for dim in (problem.inputs.head_dim, *pairs.dims)]
     forms, factor = [form for form, _ in found], next((value for form, value in found if form == "runtime"), 0.0)
     score, mask, query, key, value = (functions.get(name) for name in ("score", "mask", "query", "key", "value"))
-    dropout: DropoutForm | None = ("tensor", "tensor") if seed else None
-    whole = program.Definition(functions["row"], score, mask, query, key, value, forms[0], tuple(forms[1:]), lse, return_states, dropout)
+    dropout: DropoutForm | None = ("tensor", "tensor") if call.dropout_seed else None
+    scales, returned = (forms[0], tuple(forms[1:])), (call.lse, call.return_states)
+    whole = program.Definition(functions["row"], score, mask, query, key, value, *scales, *returned, dropout)
     made = program.trace(whole, shapes, qkv[0].device)
-    given: dict[Any, Any] = {("product", name): reading.stand_ins[node] for name, node in zip(pairs.values, extra, strict=True)}
-    kind, known = (LIST, LISTS) if lists else (SEQUENCE, SEQUENCES)
-    given |= {(kind, name): reading.stand_ins[node] for name, node in zip(known, packed, strict=False)}
+    given: dict[Any, Any] = {("product", name): reading.stand_ins[node] for name, node in zip(pairs.values, call.extra, strict=True)}
+    kind, known = (LIST, LISTS) if call.lists else (SEQUENCE, SEQUENCES)
+    given |= {(kind, name): reading.stand_ins[node] for name, node in zip(known, call.packed, strict=False)}
     given |= {captured.source: 0 for captured in made.captures if captured.source[0] == POSITION}
-    if seed:  # for another probability torch compiles again
-        dropped = dropout_values(float(inputs[p]) if isinstance(p, Node) else p, [reading.stand_ins[node] for node in seed])
+    if call.dropout_seed:  # for another probability torch compiles again
+        dropped = dropout_values(reading.number(call.dropout_p, float), [reading.stand_ins[node] for node in call.dropout_seed])
         given |= {("dropout", name): value for name, value in dropped.items()}
     return made, reading.captures(made, factor, given)
 
 
-def _trace_linear(call: tuple[Any, ...], inputs: GraphInputs, checked: LinearCall) -> tuple[Traced, str, list[Any]]:
+def _trace_linear(call: LinearTracedCall, inputs: GraphInputs, checked: LinearCall) -> tuple[Traced, str, list[Any]]:
     """The traced program, its name, and where its captures come from: inputs of the graph, or numbers."""
-    (pieces, names, scale, final), (segment, device) = call[5:9], call[10:12]
     reading = _Reading(inputs)
-    lines = zip(names.splitlines(), pieces, strict=True)
+    lines = zip(call.names.splitlines(), call.pieces, strict=True)
     functions = {name: reading.function([piece], _LINEAR_PARAMETERS[name]) for name, piece in lines}
-    scale_as, factor = reading.scale(scale, checked.problem.inputs.head_dim)
-    form = call_form(checked, scale_as, bool(final), reading.number(segment))
+    scale_as, factor = reading.scale(call.scale, checked.problem.inputs.head_dim)
+    form = call_form(checked, scale_as, bool(call.final), reading.number(call.segment))
     decay = functions.get("decay") or functions.get("channel")
     mods = (*(functions.get(name) for name in _ELEMENT), decay, functions.get("skip"), functions.get("erase"))
     made = trace_linear(form.definition(mods), form.inputs, checked.problem.device)
-    return made, _registered(made, device), reading.captures(made, factor)
+    return made, _registered(made, call.device), reading.captures(made, factor)
 
 
 def _everything(share: Any) -> Any:
@@ -264,11 +263,11 @@ class _Reading:
 
     def function(self, wanted: Sequence[Node], parameters: Sequence[str], states: Sequence[str] = ()) -> Callable[..., Any]:
         """The function that returned these nodes."""
-        return GraphPiece(wanted, states, self.stand_ins).function(*parameters)
+        return GraphPiece(wanted, states, self.stand_ins, parameters)
 
-    def number(self, argument: Any) -> Any:
+    def number(self, argument: Any, kind: type = int) -> Any:
         """A number that shapes the program. One that differs from call to call is a node: for another, torch compiles again."""
-        return int(self._inputs[argument]) if isinstance(argument, Node) else argument
+        return kind(self._inputs[argument]) if isinstance(argument, Node) else argument
 
     def scale(self, scale: Any, head_dim: int) -> tuple[str | float, Any]:
         """`scale_form` for the argument of a graph: of a number that differs from call to call, a node, the value is its stand-in.
@@ -277,7 +276,7 @@ class _Reading:
         """
         if isinstance(scale, Node) and isinstance(self._inputs[scale], Tensor):
             return "runtime", self.stand_ins[scale]
-        return scale_form(float(self._inputs[scale]) if isinstance(scale, Node) else scale, head_dim)
+        return scale_form(self.number(scale, float), head_dim)
 
     def captures(self, made: Traced, scale: Any, given: Mapping[Any, Any] = MappingProxyType({})) -> list[Any]:
         """Where the captures of a program come from: inputs of the graph, as their nodes, or numbers; `given` has some by their source.

@@ -13,7 +13,7 @@ from attn_mlir.api.inputs import device_type
 from attn_mlir.api.linear_inputs import ORDERS, check_flags, check_segment, described
 from attn_mlir.api.options import LinearOptions, Mods, RecurrenceForm
 from attn_mlir.api.reports import LinearReport
-from attn_mlir.api.tuning import Wish, tuning_of
+from attn_mlir.api.tuning import tuning_of
 from attn_mlir.api.unknown_arguments import unexpected, unexpected_in_call
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.entry import Entry
@@ -42,6 +42,7 @@ class LinearAttention(LinearReport, EngineModule):
         k_mod: Function | None = None,
         v_mod: Function | None = None,
         decay_mod: Function | None = None,
+        *,
         output_final_state: bool = False,
         layout: str = "bhsd",
         device: str | torch.device | None = None,
@@ -63,7 +64,7 @@ class LinearAttention(LinearReport, EngineModule):
         asked = (scale, bool(output_final_state), layout, device_type(device), check_segment(segment_size))
         self._options = LinearOptions(*asked, self._mods, bool(read_before_update))
         self._device = self._options.device or "cpu"
-        self._tuning = tuning_of(Wish(bool(tune), tune_file, bool(tune), tune_file))
+        self._tuning = tuning_of((bool(tune), tune_file), (bool(tune), tune_file))
         self._last: RecurrenceForm = self._options.first_form()
         self._traced()
         self._end()
@@ -77,6 +78,7 @@ class LinearAttention(LinearReport, EngineModule):
         decay: Any = None,
         initial_state: Any = None,
         cu_seqlens: Any = None,
+        *,
         erase: Any = None,
         erase_key: Any = None,
         removed_key: Any = None,
@@ -86,7 +88,8 @@ class LinearAttention(LinearReport, EngineModule):
         if unknown:
             raise unexpected_in_call(LinearAttention, self.forward, unknown)
         if self._captured and (current := self.current()) is not self:
-            return current.forward(q, k, v, decay, initial_state, cu_seqlens, erase, erase_key, removed_key)
+            erased = {"erase": erase, "erase_key": erase_key, "removed_key": removed_key}
+            return current.forward(q, k, v, decay, initial_state, cu_seqlens, **erased)
         inputs = (*cast(q, k, v), decay, initial_state, cu_seqlens, erase, erase_key, removed_key)
         if torch.compiler.is_dynamo_compiling():
             return _in_graph(inputs, self._options)
@@ -105,6 +108,7 @@ def linear_attention(
     v: torch.Tensor,
     decay: torch.Tensor | None = None,
     scale: float | None = 1.0,
+    *,
     q_mod: Function | None = None,
     k_mod: Function | None = None,
     v_mod: Function | None = None,
@@ -180,6 +184,7 @@ def linear_attention_step(
     decay: torch.Tensor | None = None,
     state: torch.Tensor | None = None,
     scale: float | None = 1.0,
+    *,
     q_mod: Function | None = None,
     k_mod: Function | None = None,
     v_mod: Function | None = None,
@@ -230,8 +235,8 @@ def linear_attention_step(
         if list(state.shape) != wanted:
             raise ArgumentError(f"state has shape {list(state.shape)}, but [B, H, K, V] is {wanted} in this call")
     o, state = linear_attention(
-        q, k, v, decay, scale, q_mod, k_mod, v_mod, decay_mod, initial_state=state, output_final_state=True, layout=layout, device=device,
-        skip_mod=skip_mod, erase=erase, erase_mod=erase_mod, erase_key=erase_key, removed_key=removed_key,
-        read_before_update=read_before_update,
+        q, k, v, decay, scale, q_mod=q_mod, k_mod=k_mod, v_mod=v_mod, decay_mod=decay_mod, skip_mod=skip_mod, initial_state=state,
+        output_final_state=True, layout=layout, device=device, erase=erase, erase_mod=erase_mod, erase_key=erase_key,
+        removed_key=removed_key, read_before_update=read_before_update,
     )  # fmt: skip
     return (o.squeeze(axis) if flat else o), state  # type: ignore[return-value]

@@ -20,7 +20,7 @@ from attn_mlir.api.linear_inputs import check_linear, check_segment
 from attn_mlir.api.meta import LINEAR_KEYS, Shapes
 from attn_mlir.api.options import RecurrenceForm
 from attn_mlir.api.reports import LinearReport
-from attn_mlir.api.tuning import Wish, tuning_of
+from attn_mlir.api.tuning import tuning_of
 from attn_mlir.api.unknown_arguments import unexpected
 from attn_mlir.api.watched import Watched, guarded
 from attn_mlir.errors import ArgumentError
@@ -77,7 +77,7 @@ class LinearAttentionEngine(LinearReport, EngineModule):
         self._shapes = Shapes(qkv_meta, LINEAR_KEYS, "[B, H, T, D], too")
         self._custom = _placed(custom_of(custom_io, "custom_io"), self._shapes)
         self._device, self._segment = device_of(device), check_segment(segment_size)
-        self._tuning = tuning_of(Wish(bool(tune), tune_filename, bool(tune_bwd), tune_filename), ("tune_filename",) * 2)
+        self._tuning = tuning_of((bool(tune), tune_filename), (bool(tune_bwd), tune_filename), ("tune_filename",) * 2)
         self._mods = (q_mod, k_mod, v_mod, decay_mod, None, erase_mod)
         self._decay = "step"
         inputs = self._shapes.inputs
@@ -98,7 +98,7 @@ class LinearAttentionEngine(LinearReport, EngineModule):
         if self._captured and (current := self.current()) is not self:
             return current.forward(q, k, v, decay, *custom)
         q, k, v = cast(q, k, v, dtype=self._shapes.dtype)
-        call = check_linear(q, k, v, decay, None, None, "bhsd")
+        call = check_linear((q, k, v), decay, None, None, "bhsd")
         if not call.decay_form.startswith("step"):
             raise ArgumentError("decay must be a tensor [B, H, T], or [B, H, T, D] where every channel of k has its own")
         self._shapes.check(call.problem, call.q.dtype)

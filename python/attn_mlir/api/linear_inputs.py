@@ -54,17 +54,10 @@ class LinearCall(NamedTuple):
 
 
 def check_linear(
-    q: Any,
-    k: Any,
-    v: Any,
-    decay: Any,
-    initial_state: Any,
-    cu_seqlens: Any,
-    layout: Any,
-    *,
-    erasing: Erasing = NOTHING_ERASED,
+    qkv: Sequence[Any], decay: Any, initial_state: Any, cu_seqlens: Any, layout: Any, erasing: Erasing = NOTHING_ERASED
 ) -> LinearCall:
     """The inputs of a call. Raises ArgumentError naming the argument that is wrong."""
+    q, k, v = qkv
     problem = remembered(q, k, v, layout, _problem_of, _checked)
     sizes = problem.sizes
     if layout == "bshd":

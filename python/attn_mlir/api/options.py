@@ -10,7 +10,6 @@ import torch
 from attn_mlir.api.dropout import NONE, Dropout
 from attn_mlir.api.inputs import Layout, device_type
 from attn_mlir.api.linear_inputs import NO_DELTA, DeltaForm, Erasing, LinearCall
-from attn_mlir.api.results import named_results
 from attn_mlir.api.scale import forms, scale_form
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend import program
@@ -141,6 +140,18 @@ def call_form(call: LinearCall, scale: str | float, final: bool, segment: int | 
     return RecurrenceForm(
         x.element, x.head_dim, x.value_dim, scale, call.decay_form, initial, final, call.offsets, segment, call.delta_form
     )
+
+
+def named_results(results: Sequence[Any], weights: int, names: Sequence[str], lse: bool, states: bool) -> Any:
+    """o, or a tuple of one for each of `weights`; after it lse, and the row outputs called `names`, as far as they are wanted."""
+    o = results[0] if weights == 1 else tuple(results[:weights])
+    if not (lse or states):
+        return o
+    if not states and weights == 1 and len(results) == 2:
+        return o, results[1]
+    rows = dict(zip(names, results[weights:], strict=True))
+    wanted = (o, rows["lse"]) if lse else (o,)
+    return (*wanted, rows) if states else wanted
 
 
 def check_splits(num_splits: Any) -> int:

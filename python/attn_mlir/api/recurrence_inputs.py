@@ -50,22 +50,8 @@ def first_positions(sequences: Tensor) -> Tensor:
     return functional.pad(sequences[:, 1:] != sequences[:, :-1], (1, 0))
 
 
-def check_mamba2(
-    x: Any,
-    dt: Any,
-    A: Any,
-    B: Any,
-    C: Any,
-    *,
-    chunk_size: Any,
-    D: Any,
-    z: Any,
-    dt_bias: Any,
-    initial_states: Any,
-    cu_seqlens: Any,
-    seq_idx: Any,
-) -> None:
-    """Checks the inputs of `mamba2`."""
+def check_mamba2(x: Any, B: Any, C: Any, chunk_size: Any, cu_seqlens: Any, **others: Any) -> None:
+    """Checks the inputs of `mamba2`; those of `others` that are not needed may be None."""
     if not isinstance(x, Tensor) or x.dim() != 4:
         raise ArgumentError(f"x must be a tensor [B, T, H, P], got {described(x)}")
     check_element("x", x)
@@ -81,19 +67,17 @@ def check_mamba2(
     check_head_dim("B has N =", B.shape[3], MAX_STATE_DIM)
     if chunk_size is not None and (not isinstance(chunk_size, int) or isinstance(chunk_size, bool) or chunk_size < 1):
         raise ArgumentError(f"chunk_size must be a positive number or None, got {described(chunk_size)}; it has no effect")
-    check("dt", dt, x, sizes[:3])
-    check("A", A, x, sizes[2:3])
-    if initial_states is not None:
-        sequences = cu_seqlens.shape[0] - 1 if isinstance(cu_seqlens, Tensor) and cu_seqlens.dim() == 1 else sizes[0]
-        check("initial_states", initial_states, x, (sequences, sizes[2], sizes[3], B.shape[3]))
-    if D is not None:
-        check("D", D, x, sizes[2:3], sizes[2:])
-    if z is not None:
-        check("z", z, x, sizes)
-    if dt_bias is not None:
-        check("dt_bias", dt_bias, x, sizes[2:3])
-    if seq_idx is not None:
-        _check_sequences(seq_idx, cu_seqlens, x)
+    sequences = cu_seqlens.shape[0] - 1 if isinstance(cu_seqlens, Tensor) and cu_seqlens.dim() == 1 else sizes[0]
+    heads = sizes[2:3]
+    wanted = {
+        "dt": (sizes[:3],), "A": (heads,), "initial_states": ((sequences, sizes[2], sizes[3], B.shape[3]),), "D": (heads, sizes[2:]),
+        "z": (sizes,), "dt_bias": (heads,),
+    }  # fmt: skip
+    for name, shapes in wanted.items():
+        if others[name] is not None or name in ("dt", "A"):
+            check(name, others[name], x, *shapes)
+    if others["seq_idx"] is not None:
+        _check_sequences(others["seq_idx"], cu_seqlens, x)
 
 
 def _check_sequences(seq_idx: Any, cu_seqlens: Any, x: Tensor) -> None:

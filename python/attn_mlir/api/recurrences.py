@@ -50,20 +50,7 @@ def mamba2(
     cu_seqlens, for B = 1, keeps the states of all sequences; one of the two can be given.
     """
     x, B, C, z = cast(x, B, C, z)
-    check_mamba2(
-        x,
-        dt,
-        A,
-        B,
-        C,
-        chunk_size=chunk_size,
-        D=D,
-        z=z,
-        dt_bias=dt_bias,
-        initial_states=initial_states,
-        cu_seqlens=cu_seqlens,
-        seq_idx=seq_idx,
-    )
+    check_mamba2(x, B, C, chunk_size, cu_seqlens, dt=dt, A=A, D=D, z=z, dt_bias=dt_bias, initial_states=initial_states, seq_idx=seq_idx)
     check_flags(dt_softplus=dt_softplus, return_final_states=return_final_states)
     low, high = check_limit(dt_limit)
     step = dt.to(score_of(x))

@@ -16,33 +16,26 @@ from attn_mlir.runtime.dispatch import is_plain, needing_gradient
 from attn_mlir.runtime.orders import output_order
 from attn_mlir.runtime.programs import program_of
 
-
-@dataclasses.dataclass(frozen=True)
-class Wish:
-    """What is to be tuned. `forward`, `backward`: measure what the tune file at `file`, `file_backward` does not hold."""
-
-    forward: bool = False
-    file: str = ""
-    backward: bool = False
-    file_backward: str = ""
+Wish = tuple[bool, str]
+"""Whether to measure what a tune file does not hold, and the file."""
 
 
-def tuning_of(wish: Wish, names: Sequence[str] = ("tune_file", "tune_file_bwd")) -> "Tuning | None":
+def tuning_of(forward: Wish, backward: Wish, names: Sequence[str] = ("tune_file", "tune_file_bwd")) -> "Tuning | None":
     """The tuning of an attention, None where nothing is wished; `names` are those of the arguments for files.
 
     Where nothing can be measured, as on an emulated device, the usual schedules stay. Raises ArgumentError for files that are no paths.
     """
-    for name, file in zip(names, (wish.file, wish.file_backward), strict=True):
+    for name, (_, file) in zip(names, (forward, backward), strict=True):
         if not isinstance(file, (str, os.PathLike)):
             raise ArgumentError(f"{name} is a path, got {file!r}")
-    return Tuning(wish) if wish.forward or wish.backward or wish.file or wish.file_backward else None
+    return Tuning(forward, backward) if any((*forward, *backward)) else None
 
 
 class Tuning:
     """The tuned programs of one attention: one for each program, device and bucket of lengths (a power of two)."""
 
-    def __init__(self, wish: Wish) -> None:
-        self._wish = wish
+    def __init__(self, forward: Wish, backward: Wish) -> None:
+        self._forward, self._backward = forward, backward
         self._tuned: dict[Any, Entry] = {}
         self._latest: dict[tuple[str, str], Entry] = {}
         self._tuners: dict[str, Any] = {}
@@ -83,14 +76,13 @@ class Tuning:
         return self._latest.get((entry.traced.text, device), entry)
 
     def _tune(self, entry: Entry, job: "_Job") -> Entry:
-        wish = self._wish
         if not job.wrt:
-            return job.tuned(entry, "", job.values, wish.file, wish.forward)
-        entry = job.tuned(entry, "fwd", job.values, wish.file, wish.forward)
+            return job.tuned(entry, "", job.values, self._forward)
+        entry = job.tuned(entry, "fwd", job.values, self._forward)
         program = program_of(entry, job.deterministic)
         results = program.derivative(job.device, "fwd", "+".join(job.wrt)).run(job.values, job.layout)
         gradients = [torch.randn_like(result) for result in results[: program.made]]
-        return job.tuned(entry, "bwd", [*job.values, *results, *gradients], wish.file_backward or wish.file, wish.backward)
+        return job.tuned(entry, "bwd", [*job.values, *results, *gradients], (self._backward[0], self._backward[1] or self._forward[1]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,12 +96,13 @@ class _Job:
     device: str
     deterministic: bool
 
-    def tuned(self, entry: Entry, function: str, inputs: list[Any], file: str, measure: bool) -> Entry:
+    def tuned(self, entry: Entry, function: str, inputs: list[Any], wish: Wish) -> Entry:
         """The entry with the best kernels of one function."""
         traced = entry.traced
         is_written = bool(traced.written[0]) and function != ""
         texts = traced.written if is_written else (traced.text, traced.located)
         name = f"written-{function}" if is_written else function
+        measure, file = wish
         made = self.tuner(
             texts, name, self.wrt, inputs, deterministic=self.deterministic, layout=self.layout, file=file, measure=measure,
             segment=traced.segment or 0,
@@ -118,30 +111,6 @@ class _Job:
             return entry
         changed = {"written": made} if is_written else {"text": made[0], "located": made[1]}
         return Entry(dataclasses.replace(traced, **changed))
-
-
-class Rewriting:
-    """In place of a tuning: every program has its modules changed, for experiments and benchmarks.
-
-    `attention._tuning = Rewriting(lambda text: ...)` for an `Attention` or an `AttentionEngine`.
-    """
-
-    def __init__(self, change: Callable[[str], str]) -> None:
-        self._change = change
-        self._entries: dict[str, Entry] = {}
-
-    def entry(self, call: Call) -> Entry:
-        """See `Tuning.entry`."""
-        return self.latest(call.entry)
-
-    def latest(self, entry: Entry, *_: Any) -> Entry:
-        """See `Tuning.latest`."""
-        traced = entry.traced
-        if traced.text not in self._entries:
-            texts = (self._change(text) if text else text for text in (traced.text, traced.located, *traced.written))
-            text, located, first, second = texts
-            self._entries[traced.text] = Entry(dataclasses.replace(traced, text=text, located=located, written=(first, second)))
-        return self._entries[traced.text]
 
 
 def _plain(value: Any) -> Any:

@@ -11,8 +11,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any
 
 from attn_mlir.api.arch import A100, H100, H200, MI250, MI300X, RTX4090, Arch
-from attn_mlir.api.autotuner import RetNetAttnFunc, flash_attn_func
 from attn_mlir.errors import ArgumentError
+from attn_mlir.integrations.autotuner import RetNetAttnFunc, flash_attn_func
 
 __all__ = ["A100", "H100", "H200", "MI250", "MI300X", "RTX4090", "Arch", "RetNetAttnFunc", "flash_attn_func"]
 

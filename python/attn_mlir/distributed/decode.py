@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from attn_mlir.api.inputs import check_inputs, device_type
-from attn_mlir.api.results import named_results
+from attn_mlir.api.options import named_results
 from attn_mlir.api.rows import softmax
 from attn_mlir.distributed.calls import agreed_call, find_call, seen_by
 from attn_mlir.distributed.engine import Partial

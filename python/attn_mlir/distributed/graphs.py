@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from attn_mlir.api.graphs import TRACED, read_once, runner, trace_graph, values_of
+from attn_mlir.api.graphs import TRACED, TracedCall, read_once, runner, trace_graph, values_of
 from attn_mlir.api.inputs import problem_of
 from attn_mlir.capture_kinds import pack
 from attn_mlir.distributed.calls import element_of
@@ -24,21 +24,22 @@ def run_ring_graph(graph: torch.fx.GraphModule) -> Callable[..., tuple[Any, ...]
     return runner(graph, TRACED, _ring)
 
 
-def _ring(graph: torch.fx.GraphModule, call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any]) -> list[Tensor]:
-    """`call` are the arguments of `traced` in the graph."""
+def _ring(graph: torch.fx.GraphModule, arguments: tuple[Any, ...], inputs: dict[torch.fx.Node, Any]) -> list[Tensor]:
+    """`arguments` are those of `traced` in the graph."""
+    call = TracedCall(*arguments)
     q, k, v = (inputs[node] for node in call[:3])
-    deterministic, device, words = bool(call[13]), call[14] or q.device.type, call[18]
+    device = call.device or q.device.type
 
     def read() -> tuple[str, list[Any]]:
         element = element_of(problem_of(q, k, v, "bhsd"), device, q)
         made, captures = trace_graph(call, inputs, (q, k, v), parts=True, element=element)
-        return programs.register(made, deterministic), captures
+        return programs.register(made, bool(call.deterministic)), captures
 
     name, captures = read_once(graph, (q.shape[3], v.shape[3]), inputs, read)
     found = programs.find(name)
     values = [q, k, v, *values_of(captures, inputs)]
     wrt = [found.argument(i) for i in wanted_in_graph(name, values)]
-    told = json.dumps({**json.loads(words), "device": device, "wrt": wrt})
+    told = json.dumps({**json.loads(call.ring), "device": device, "wrt": wrt})
     with _disable_current_modes():
         if not program_in(name, told).merges:
             raise UnsupportedError(
@@ -47,6 +48,6 @@ def _ring(graph: torch.fx.GraphModule, call: tuple[Any, ...], inputs: dict[torch
             )
     tensors, floats, ints = pack(found.kinds, values[3:])
     results = ring_forward(q, k, v, tensors or [q], floats, ints, name, told)
-    order = output_order(call[10])  # that of the memory of each o, which dynamo has told what comes behind
+    order = output_order(call.layout)  # that of the memory of each o, which dynamo has told what comes behind
     weights = [heads_first(in_order(x.to(q.dtype), order).contiguous(), order) for x in results[: found.weights]]
     return [*weights, *results[found.weights : found.made]]

@@ -108,7 +108,7 @@ def _told(inputs: tuple[Any, ...], initial: Tensor | None, layout: str, options:
         options.get("scale", 1.0), True, layout, None, check_segment(options.get("segment_size")), tuple(map(options.get, _MODS)),
         bool(options.get("read_before_update")),
     )  # fmt: skip
-    call = check_linear(q, k, v, decay, initial, None, layout, erasing=asked.erasing(*erased))
+    call = check_linear((q, k, v), decay, initial, None, layout, asked.erasing(*erased))
     form = asked.form(call)
     entry = form.find(asked.mods, call.problem.device)[0]
     needing = [x is not None and x.requires_grad for x in (*inputs, initial, *erased)] if torch.is_grad_enabled() else []

@@ -16,7 +16,7 @@ from attn_mlir.api.dropout import Dropout, dropout_of
 from attn_mlir.api.given_masks import is_block_mask
 from attn_mlir.api.inputs import check_inputs, device_type
 from attn_mlir.api.mask_strings import parse
-from attn_mlir.api.results import named_results
+from attn_mlir.api.options import named_results
 from attn_mlir.api.rows import softmax
 from attn_mlir.distributed import model
 from attn_mlir.distributed.calls import Changed, TracedCall, of_pass, planned, remembered, seen_by, trace_call

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attn_mlir.api import fla
 from attn_mlir.api.recurrence_inputs import first_positions
 from attn_mlir.api.recurrences import mamba2
 from attn_mlir.errors import ArgumentError, UnsupportedError
+from attn_mlir.integrations import fla
 
 _DECORATOR = "use_kernel_func_from_hub_with_fallback"
 _WITHOUT = "models keep their own scans with register(linear=False)"
@@ -182,7 +182,7 @@ def _delta(name: str) -> Function:
 
         @functools.wraps(own)
         def attn_mlir_delta(query: Tensor, key: Tensor, value: Tensor, *arguments: Any, **options: Any) -> Any:
-            """As `attn_mlir.api.fla`; on GPUs, where the delta rule is not there yet, the model's own."""
+            """As `attn_mlir.integrations.fla`; on GPUs, where the delta rule is not there yet, the model's own."""
             return (function if query.device.type == "cpu" else own)(query, key, value, *arguments, **options)
 
         return _marked(attn_mlir_delta, own)

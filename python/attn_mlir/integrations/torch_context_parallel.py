@@ -64,7 +64,7 @@ def install(**options: Any) -> RingInstallation:
 def _enable(options: dict[str, Any], seq_dim: int, mesh: DeviceMesh) -> None:
     placement = "zigzag" if torch_cp._cp_options.enable_load_balance else "contiguous"
     _REPLACED.append(F.scaled_dot_product_attention)
-    F.scaled_dot_product_attention = functools.partial(_attention, mesh, placement, options)  # type: ignore[assignment]
+    F.scaled_dot_product_attention = functools.partial(_attention, (mesh, placement, options))  # type: ignore[assignment]
 
 
 def _disable() -> None:
@@ -72,10 +72,11 @@ def _disable() -> None:
 
 
 def _attention(
-    mesh: DeviceMesh, placement: str, options: dict[str, Any], query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+    ring: tuple[DeviceMesh, str, dict[str, Any]], query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
-    """scaled_dot_product_attention of a rank's shards."""
+    """scaled_dot_product_attention of a rank's shards; `ring` is the mesh, the placement, and the options of `ring_attention`."""
+    mesh, placement, options = ring
     if attn_mask is not None:
         raise UnsupportedError("attn_mask is a tensor of all pairs, of which a rank has no part: pass mask_mod to install()")
     if dropout_p:

@@ -159,6 +159,7 @@ def attention_function(row: Callable[..., Any], score_mod: ScoreMod | None, mask
         attention_mask: Any,
         scaling: float | None = None,
         dropout: float = 0.0,
+        *,
         is_causal: bool | None = None,
         softcap: float | None = None,
         s_aux: torch.Tensor | None = None,

@@ -176,7 +176,8 @@ def _scan(op: ir.Operation, source: Array, row: Array) -> tuple[int, int]:
 
 
 def _kept(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
-    return [kept(*(np.asarray(a).astype(np.int64) for a in args))]
+    seed, offset, *others = (np.asarray(a).astype(np.int64) for a in args)
+    return [kept((seed, offset), *others)]
 
 
 SHARED_RULES: dict[str, FrameRule] = {

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -12,6 +11,7 @@ from attn_mlir import driver
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.runtime import compute
 from attn_mlir.runtime.programs import Program
+from attn_mlir.runtime.reads import LookedAt
 from attn_mlir.runtime.row_values import score_of
 
 _WITHOUT = {
@@ -101,8 +101,7 @@ class LinearProgram(Program):
     inputs: tuple[str, ...] = ()
     segment: int | None = None
     """Of how many positions are the segments that are swept at the same time; 0: sequences are whole, None: as sizes and device ask for."""
-    _offsets: dict[int, tuple["weakref.ref[torch.Tensor]", int, int]] = dataclasses.field(default_factory=dict)
-    """The cu_seqlens on a GPU that were found to be good: with which version, for how many positions."""
+    _offsets: LookedAt = dataclasses.field(default_factory=LookedAt)
 
     def _texts(self, function: str) -> tuple[str, str, str]:
         if function in _WITHOUT:
@@ -148,25 +147,15 @@ class LinearProgram(Program):
         """See `Program.check`; cu_seqlens must be boundaries of sequences, since kernels trust them."""
         super().check(captures, sizes, device)
         if "cu_seqlens" in self.inputs:
-            self._check_offsets(captures[self.inputs.index("cu_seqlens")], sizes["Sq"])
+            offsets, length = captures[self.inputs.index("cu_seqlens")], sizes["Sq"]
+            self._offsets.once((id(offsets), length), [offsets], lambda: _check_offsets(offsets, length))
 
-    def _check_offsets(self, offsets: torch.Tensor, length: int) -> None:
-        """Looks at the elements; on a GPU, which has to be waited for, once for each tensor until torch changes it."""
-        version = -1 if offsets.is_inference() else offsets._version
-        if offsets.is_cuda:
-            if torch.cuda.is_current_stream_capturing():
-                return
-            reference, seen, known = self._offsets.get(id(offsets), (None, -1, -1))
-            if reference is not None and reference() is offsets and (seen, known) == (version, length):
-                return
-        numbers = offsets.tolist()
-        if numbers[0] != 0 or numbers[-1] != length:
-            raise ArgumentError(
-                f"cu_seqlens must start at 0 and end at the number of positions, {length}; it runs from {numbers[0]} to {numbers[-1]}"
-            )
-        if any(a > b for a, b in itertools.pairwise(numbers)):
-            raise ArgumentError("cu_seqlens must not decrease: sequence n is the positions from cu_seqlens[n] to cu_seqlens[n + 1]")
-        if offsets.is_cuda:
-            if len(self._offsets) >= 512:
-                self._offsets.clear()
-            self._offsets[id(offsets)] = (weakref.ref(offsets), version, length)
+
+def _check_offsets(offsets: torch.Tensor, length: int) -> None:
+    numbers = offsets.tolist()
+    if numbers[0] != 0 or numbers[-1] != length:
+        raise ArgumentError(
+            f"cu_seqlens must start at 0 and end at the number of positions, {length}; it runs from {numbers[0]} to {numbers[-1]}"
+        )
+    if any(a > b for a, b in itertools.pairwise(numbers)):
+        raise ArgumentError("cu_seqlens must not decrease: sequence n is the positions from cu_seqlens[n] to cu_seqlens[n + 1]")

@@ -24,8 +24,6 @@ from attn_mlir.runtime.schemas import OPERATORS
 from attn_mlir.runtime.task import Task, task_of
 from attn_mlir.runtime.vmap import loop_over_batch
 
-__all__ = ["backward", "backward2", "forward", "tangent"]
-
 MAX_LENGTH = 2**31
 
 forward, backward, backward2, tangent = (OPERATORS[name] for name in ("forward", "backward", "backward2", "tangent"))
@@ -62,24 +60,29 @@ def call_forward(task: Task, inputs: Sequence[Tensor], captures: Sequence[Tensor
     return forward(*inputs, list(captures) or [inputs[0]], *task.numbers, *task.words)
 
 
-def call_backward(
-    task: Task, inputs: Sequence[Tensor], captures: Sequence[Tensor], results: Sequence[Tensor], grads: Sequence[Tensor]
-) -> list[Tensor]:
-    """The operator `backward` for a task."""
-    return backward(list(inputs), list(captures), *task.numbers, list(results), list(grads), *task.words)
+def _arguments(task: Task, inputs: Sequence[Tensor], captures: Sequence[Tensor], *lists: Sequence[Tensor]) -> list[Any]:
+    """The arguments of the operator of a derivative, which takes `lists` of tensors."""
+    return [list(inputs), list(captures), *task.numbers, *map(list, lists), *task.words]
 
 
-def call_backward2(
-    task: Task, inputs: Sequence[Tensor], captures: Sequence[Tensor], results: Sequence[Tensor], grads: Sequence[Tensor],
-    grads2: Sequence[Tensor],
-) -> list[Tensor]:  # fmt: skip
-    """The operator `backward2` for a task."""
-    return backward2(list(inputs), list(captures), *task.numbers, list(results), list(grads), list(grads2), *task.words)
+def call_backward(task: Task, *lists: Sequence[Tensor]) -> list[Tensor]:
+    """The operator `backward` for a task: inputs, captures, results of the forward pass and their gradients."""
+    return backward(*_arguments(task, *lists))
 
 
-def call_tangent(task: Task, inputs: Sequence[Tensor], captures: Sequence[Tensor], tangents: Sequence[Tensor]) -> list[Tensor]:
-    """The operator `tangent` for a task."""
-    return tangent(list(inputs), list(captures), *task.numbers, list(tangents), *task.words)
+def call_backward2(task: Task, *lists: Sequence[Tensor]) -> list[Tensor]:
+    """The operator `backward2` for a task: what `backward` takes, and gradients of its results."""
+    return backward2(*_arguments(task, *lists))
+
+
+def call_tangent(task: Task, *lists: Sequence[Tensor]) -> list[Tensor]:
+    """The operator `tangent` for a task: inputs, captures and tangents."""
+    return tangent(*_arguments(task, *lists))
+
+
+def _told(inputs: list[Tensor], captures: list[Tensor], floats: list[float], ints: list[int], *rest: Any) -> tuple[Any, ...]:
+    """The task that the arguments of a derivative's operator tell, inputs, captures, and its lists of tensors."""
+    return task_of(captures, floats, ints, *rest[-3:]), inputs, captures, *rest[:-3]
 
 
 @without_tangents
@@ -95,35 +98,27 @@ def run_forward(q: Tensor, k: Tensor, v: Tensor, captures: list[Tensor], *rest: 
 
 
 @without_tangents
-def run_backward(
-    inputs: list[Tensor], captures: list[Tensor], floats: list[float], ints: list[int], results: list[Tensor], grads: list[Tensor],
-    *words: str,
-) -> list[Tensor]:  # fmt: skip
+def run_backward(*arguments: Any) -> list[Tensor]:
     """See `compute_backward`."""
-    return compute.compute_backward(task_of(captures, floats, ints, *words), inputs, captures, results, grads)
+    return compute.compute_backward(*_told(*arguments))
 
 
 @without_tangents
-def run_backward2(
-    inputs: list[Tensor], captures: list[Tensor], floats: list[float], ints: list[int], results: list[Tensor], grads: list[Tensor],
-    grads2: list[Tensor], *words: str,
-) -> list[Tensor]:  # fmt: skip
+def run_backward2(*arguments: Any) -> list[Tensor]:
     """The gradients of `backward` where its results have the gradients `grads2`: for what `wrt` names, then for `grads`."""
-    task = task_of(captures, floats, ints, *words)
+    task, inputs, captures, results, grads, grads2 = _told(*arguments)
     made = task.run("bwd2", task.arguments(inputs, captures, *results, *grads, *grads2), input_order(task.layout))
     likes = [*task.named([*inputs, *captures]), *grads]
     return [compute.as_dtype_of(gradient, like) for gradient, like in zip(made, likes, strict=True)]
 
 
 @without_tangents
-def run_tangent(
-    inputs: list[Tensor], captures: list[Tensor], floats: list[float], ints: list[int], tangents: list[Tensor], *words: str
-) -> list[Tensor]:
+def run_tangent(*arguments: Any) -> list[Tensor]:
     """Each o and its tangent, then the row outputs and theirs; `tangents` are those of what `wrt` names."""
-    task = task_of(captures, floats, ints, *words)
-    arguments, found = task.arguments(inputs, captures, *tangents), task.program
+    task, inputs, captures, tangents = _told(*arguments)
+    found = task.program
     found.check(task.arguments((), captures), found.sizes(*inputs), inputs[0].device)
-    made = task.run("jvp", arguments, output_order(task.layout))
+    made = task.run("jvp", task.arguments(inputs, captures, *tangents), output_order(task.layout))
     if inputs[1].shape[2] == 0:
         found.fill_empty(made[2 * found.weights : found.weights + found.made])
     return made
@@ -133,26 +128,19 @@ def fake_forward(q: Tensor, k: Tensor, v: Tensor, captures: list[Tensor], *rest:
     return compute.empty_forward(task_of(captures, *rest), (q, k, v), captures)
 
 
-def fake_backward(
-    inputs: list[Tensor], captures: list[Tensor], floats: list[float], ints: list[int], results: list[Tensor], grads: list[Tensor],
-    *words: str,
-) -> list[Tensor]:  # fmt: skip
-    return compute.empty_gradients(task_of(captures, floats, ints, *words), inputs, captures)
+def fake_backward(*arguments: Any) -> list[Tensor]:
+    task, inputs, captures, *_ = _told(*arguments)
+    return compute.empty_gradients(task, inputs, captures)
 
 
-def fake_backward2(
-    inputs: list[Tensor], captures: list[Tensor], floats: list[float], ints: list[int], results: list[Tensor], grads: list[Tensor],
-    grads2: list[Tensor], *words: str,
-) -> list[Tensor]:  # fmt: skip
-    task = task_of(captures, floats, ints, *words)
+def fake_backward2(*arguments: Any) -> list[Tensor]:
+    task, inputs, captures, _, grads, _ = _told(*arguments)
     upstream = compute.empty([(grad.shape, grad.dtype) for grad in grads], inputs[0].device, input_order(task.layout))
     return [*compute.empty_gradients(task, inputs, captures), *upstream]
 
 
-def fake_tangent(
-    inputs: list[Tensor], captures: list[Tensor], floats: list[float], ints: list[int], tangents: list[Tensor], *words: str
-) -> list[Tensor]:
-    task = task_of(captures, floats, ints, *words)
+def fake_tangent(*arguments: Any) -> list[Tensor]:
+    task, inputs, captures, tangents = _told(*arguments)
     results = task.derivative("jvp", inputs[0]).results(task.arguments(inputs, captures, *tangents))
     return compute.empty(results, inputs[0].device, output_order(task.layout))
 
@@ -185,9 +173,8 @@ def _check_wanted(task: Task, needs: Sequence[Any]) -> None:
 
 
 def setup_backward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    qkv, captures, floats, ints, results, grads, *words = inputs
+    ctx.task, qkv, captures, results, grads = _told(*inputs)
     ctx.save_for_backward(*qkv, *captures, *results, *grads)
-    ctx.task = task_of(captures, floats, ints, *words)
     ctx.results = len(results)
     ctx.set_materialize_grads(False)
 

@@ -32,6 +32,8 @@ _TABLE: dict[str, "Program"] = {}
 _READ: dict[str, tuple[list[Any], list[Extent]]] = {}
 """Of each program here where its functions read captured tensors; nothing where functions at several places came to the same program."""
 _INPUTS = ("q", "k", "v")
+_RARE = ("packed", "listed", "paged", "splits", "output", "invariant")
+"""Fields of traces that names of programs tell where they are set."""
 _WRITTEN = {"fwd": "written-fwd", "bwd": "written-bwd"}
 
 
@@ -300,21 +302,10 @@ def register(traced: Traced, deterministic: bool = False) -> str:
         "device": "",
     }
     if traced.linear is not None:
-        form["linear"], form["segment"] = list(traced.linear), traced.segment
-    if traced.packed:
-        form["packed"] = True
-    if traced.listed:
-        form["listed"] = True
-    if traced.paged:
-        form["paged"] = True
+        form |= {"linear": list(traced.linear), "segment": traced.segment}
     if traced.weights > 1:
         form["weights"] = traced.weights
-    if traced.splits:
-        form["splits"] = traced.splits
-    if traced.output:
-        form["output"] = traced.output
-    if traced.invariant:
-        form["invariant"] = True
+    form |= {name: value for name in _RARE if (value := getattr(traced, name))}
     name = json.dumps(form)
     if name not in _TABLE:
         _TABLE[name] = _read(form, name, traced.located, traced.written[1])

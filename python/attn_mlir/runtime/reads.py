@@ -2,17 +2,45 @@
 
 import functools
 import weakref
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
 
 from attn_mlir import forks
 from attn_mlir.mlir import LOCK
-from attn_mlir.runtime.capture_bounds import make_plan
+from attn_mlir.passes.intervals.capture_bounds import make_plan
 
 _LIMIT = 512
 _SIZES = ("B", "Hq", "Hkv", "Sq", "Skv", "D", "Dv")
+
+
+class LookedAt:
+    """Tensors whose elements were looked at, by a key; those on a GPU, which has to be waited for, once until torch changes them."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Hashable, list[tuple[weakref.ref[torch.Tensor], int]]] = {}
+        self._lock = forks.lock()
+
+    def once(self, key: Hashable, tensors: Sequence[torch.Tensor], look: Callable[[], Any]) -> None:
+        """Calls `look` where it has to; never while a CUDA graph is captured, where waiting is not allowed."""
+        if not any(tensor.is_cuda for tensor in tensors):
+            look()
+        elif not torch.cuda.is_current_stream_capturing():
+            seen = self._seen.get(key, ())
+            same = [ref() is tensor and version == _version(tensor) for (ref, version), tensor in zip(seen, tensors, strict=False)]
+            if len(seen) == len(tensors) and all(same):
+                return
+            look()
+            with self._lock:
+                if len(self._seen) >= _LIMIT:
+                    self._seen.clear()
+                self._seen[key] = [(weakref.ref(tensor), _version(tensor)) for tensor in tensors]
+
+
+def _version(tensor: torch.Tensor) -> int:
+    """A number that changes when torch changes the elements; inference tensors do not count changes."""
+    return -1 if tensor.is_inference() else tensor._version
 
 
 class Reads:
@@ -22,7 +50,7 @@ class Reads:
         with LOCK:
             self._plan = make_plan(text, names)
         self._passed: set[Hashable] = set()
-        self._seen: dict[Hashable, list[tuple[weakref.ref[torch.Tensor], int]]] = {}
+        self._looked = LookedAt()
         self._lock = forks.lock()
 
     @property
@@ -43,33 +71,8 @@ class Reads:
                     self._passed.clear()
                 self._passed.add(key)
         if self._plan.has_data_checks:
-            self._check_data(problem, key, captures)
-
-    def _check_data(self, problem: Sequence[int], key: Hashable, captures: Sequence[Any]) -> None:
-        """Checks what elements of tensors say; those on a GPU, which has to be waited for, once for each tensor until torch changes it.
-
-        Nothing is checked while a CUDA graph is captured, where waiting is not allowed.
-        """
-        watched = [value for value in captures if isinstance(value, torch.Tensor) and not value.is_floating_point()]
-        if not any(tensor.is_cuda for tensor in watched):
-            self._plan.check_data(problem, captures)
-            return
-        if torch.cuda.is_current_stream_capturing():
-            return
-        seen = self._seen.get(key, ())
-        same = [ref() is tensor and version == _version(tensor) for (ref, version), tensor in zip(seen, watched, strict=False)]
-        if len(seen) == len(watched) and all(same):
-            return
-        self._plan.check_data(problem, captures)
-        with self._lock:
-            if len(self._seen) >= _LIMIT:
-                self._seen.clear()
-            self._seen[key] = [(weakref.ref(tensor), _version(tensor)) for tensor in watched]
-
-
-def _version(tensor: torch.Tensor) -> int:
-    """A number that changes when torch changes the elements; inference tensors do not count changes."""
-    return -1 if tensor.is_inference() else tensor._version
+            watched = [value for value in captures if isinstance(value, torch.Tensor) and not value.is_floating_point()]
+            self._looked.once(key, watched, lambda: self._plan.check_data(problem, captures))
 
 
 @functools.lru_cache(maxsize=_LIMIT)

@@ -5,6 +5,7 @@ derivatives. Where a select chooses a branch, the other one gets no gradient, no
 """
 
 import dataclasses
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -169,98 +170,51 @@ def _filled(x: Any, device: torch.device) -> Any:
     return x
 
 
-def _cbrt(x: Tensor) -> Tensor:
-    return torch.sign(x) * torch.abs(x) ** (1 / 3)
-
-
-def _floor_divide(a: Any, b: Any) -> Any:
-    return a // b
-
-
-def _minimum(a: Any, b: Any) -> Any:
-    return torch.minimum(torch.as_tensor(a), torch.as_tensor(b))
-
-
-def _maximum(a: Any, b: Any) -> Any:
-    return torch.maximum(torch.as_tensor(a), torch.as_tensor(b))
-
-
-def _same(x: Any) -> Any:
-    return x
-
-
 def _wide(x: Any) -> Any:
     """An integer in the 64 bits in which kernels compute."""
     return x.long() if isinstance(x, Tensor) else int(x)
 
 
-def _integer(x: Any) -> Any:
-    return torch.as_tensor(x).long()
+def _of_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of tensors, of numbers, too."""
+    return lambda *operands: function(*map(torch.as_tensor, operands))
 
 
-def _remainder(a: Any, b: Any) -> Any:
-    """With the sign of a, as in C."""
-    return torch.fmod(torch.as_tensor(a), torch.as_tensor(b))
-
-
-def _round(x: Tensor) -> Tensor:
-    """Halves away from 0."""
-    return torch.sign(x) * torch.floor(torch.abs(x) + 0.5)
-
-
+_TORCH = (
+    "exp", "exp2", "expm1", "log", "log2", "log1p", "sqrt", "rsqrt", "tanh", "sin", "cos", "tan", "sinh", "cosh", "atan", "atan2", "erf",
+    "floor", "ceil", "trunc", "copysign",
+)  # fmt: skip
+"""Ops of `math` that torch has functions of the same names for."""
 _OPERATORS: dict[str, Callable[..., Any]] = {
     "arith.addf": torch.add,
     "arith.subf": torch.sub,
     "arith.mulf": torch.mul,
     "arith.divf": torch.div,
+    "arith.remf": torch.fmod,
     "arith.negf": torch.neg,
     "arith.maximumf": torch.maximum,
     "arith.minimumf": torch.minimum,
-    "math.exp": torch.exp,
-    "math.exp2": torch.exp2,
-    "math.expm1": torch.expm1,
-    "math.log": torch.log,
-    "math.log2": torch.log2,
-    "math.log1p": torch.log1p,
-    "math.sqrt": torch.sqrt,
-    "math.rsqrt": torch.rsqrt,
-    "math.cbrt": _cbrt,
+    **{f"math.{name}": getattr(torch, name) for name in _TORCH},
     "math.absf": torch.abs,
-    "math.tanh": torch.tanh,
-    "math.sin": torch.sin,
-    "math.cos": torch.cos,
-    "math.atan": torch.atan,
-    "math.erf": torch.erf,
     "math.powf": torch.pow,
-    "math.floor": torch.floor,
-    "math.ceil": torch.ceil,
-    "math.copysign": torch.copysign,
-    "attn.detach": torch.detach,
-    "arith.addi": lambda a, b: a + b,
-    "arith.subi": lambda a, b: a - b,
-    "arith.muli": lambda a, b: a * b,
-    "arith.floordivsi": _floor_divide,
-    "arith.minsi": _minimum,
-    "arith.maxsi": _maximum,
-    "arith.andi": lambda a, b: a & b,
-    "arith.ori": lambda a, b: a | b,
-    "arith.xori": lambda a, b: a ^ b,
-    "arith.remsi": _remainder,
-    "arith.remf": torch.fmod,
-    "math.absi": abs,
-    "math.round": _round,
+    "math.cbrt": lambda x: torch.sign(x) * torch.abs(x) ** (1 / 3),
+    "math.round": lambda x: torch.sign(x) * torch.floor(torch.abs(x) + 0.5),  # halves away from 0
     "math.roundeven": torch.round,
-    "math.trunc": torch.trunc,
-    "math.sinh": torch.sinh,
-    "math.cosh": torch.cosh,
-    "math.tan": torch.tan,
-    "math.atan2": torch.atan2,
-    "arith.fptosi": _integer,
-    "arith.index_cast": _wide,
-    "arith.extui": _wide,
-    "arith.extsi": _wide,
-    "arith.extf": _same,
-    "arith.truncf": _same,
+    "attn.detach": torch.detach,
+    "arith.addi": operator.add,
+    "arith.subi": operator.sub,
+    "arith.muli": operator.mul,
+    "arith.floordivsi": operator.floordiv,
+    "arith.remsi": _of_tensors(torch.fmod),  # with the sign of the first, as in C
+    "arith.minsi": _of_tensors(torch.minimum),
+    "arith.maxsi": _of_tensors(torch.maximum),
+    "arith.andi": operator.and_,
+    "arith.ori": operator.or_,
+    "arith.xori": operator.xor,
+    "math.absi": abs,
+    "arith.fptosi": _of_tensors(Tensor.long),
+    **dict.fromkeys(("arith.index_cast", "arith.extui", "arith.extsi"), _wide),
+    **dict.fromkeys(("arith.extf", "arith.truncf"), lambda x: x),
 }
 
 
@@ -282,10 +236,7 @@ _FLOAT_TESTS: dict[int, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 """`arith.cmpf` by its predicate; comparisons of torch are false where one is no number, but for `ne`."""
 
-_INTEGER_TESTS: dict[int, Callable[[Any, Any], Any]] = {
-    0: lambda a, b: a == b, 1: lambda a, b: a != b, 2: lambda a, b: a < b, 3: lambda a, b: a <= b, 4: lambda a, b: a > b,
-    5: lambda a, b: a >= b,
-}  # fmt: skip
+_INTEGER_TESTS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
 """`arith.cmpi` by its predicate."""
 
 _SPECIAL = {"arith.constant", "tensor.dim", "tensor.extract", "arith.select", "arith.cmpf", "arith.cmpi", "arith.sitofp", "arith.uitofp"}

@@ -1,5 +1,5 @@
 """The names that attention_autotuner"s `ops.attention_interface` has."""
 
-from attn_mlir.api.autotuner import MultiHeadAttnFunc, flash_attn_func
+from attn_mlir.integrations.autotuner import MultiHeadAttnFunc, flash_attn_func
 
 __all__ = ["MultiHeadAttnFunc", "flash_attn_func"]

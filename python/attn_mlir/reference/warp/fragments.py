@@ -61,7 +61,8 @@ def _reaches(machine: Machine, unit: Warpgroup, inst: Inst, tile: np.ndarray) ->
 
 def _kept(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -> np.ndarray:
     """Dropout's bits of all elements of a map."""
-    return kept(*(np.asarray(each).astype(np.int64) for each in operands))
+    seed, offset, *others = (np.asarray(each).astype(np.int64) for each in operands)
+    return kept((seed, offset), *others)
 
 
 RULES: dict[str, Rule] = {

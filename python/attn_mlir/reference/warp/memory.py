@@ -9,7 +9,7 @@ from attn_mlir.dialects.warp.layouts import column_at
 from attn_mlir.mlir import ir
 from attn_mlir.reference.scalar import round_to
 from attn_mlir.reference.warp.barriers import stage_of
-from attn_mlir.reference.warp.clocks import Access, Barrier, Clocks, WarpClock
+from attn_mlir.reference.warp.clocks import Access, Clocks, WarpClock
 from attn_mlir.reference.warp.faults import Fault
 from attn_mlir.reference.warp.machine import Machine, Rule
 from attn_mlir.reference.warp.program import Inst
@@ -135,9 +135,9 @@ def _own(skipped: int, count: int, unit: Warpgroup, warp: int) -> slice:
     return slice(max(warp * size - skipped, 0), max((warp + 1) * size - skipped, 0))
 
 
-def _store(
-    machine: Machine, unit: Warpgroup, inst: Inst, fragment: np.ndarray, target: Tensor, batch: int, head: int, row: int, column: int = 0
-) -> Steps:
+def _store(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -> Steps:
+    fragment, target, batch, head, row, *more = operands
+    column = more[0] if more else 0
     yield
     _place(inst, target, batch, head)
     to, skipped, cells = target.rows(batch, head, row, len(fragment))
@@ -169,11 +169,9 @@ def _columns(inst: Inst, rows: np.ndarray, column: int, count: tuple[int, ...]) 
 # ---- asynchronous copies
 
 
-def _copy_async(
-    machine: Machine, unit: Warpgroup, inst: Inst, source: Tensor, batch: int, head: int, row: int, column: int, view: View,
-    barrier: list[Barrier], stage: int,
-) -> Steps:  # fmt: skip
+def _copy_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -> Steps:
     """The halves of a copy land on their own, at any time from now on."""
+    source, batch, head, row, column, view, barrier, stage = operands
     yield
     _place(inst, source, batch, head)
     slot, access = stage_of(inst, barrier, stage), Access(("copy", next(machine.ids)), inst.location)
@@ -195,13 +193,12 @@ def _copy_async(
     machine.events += [lambda: land(0), lambda: land(half)]
 
 
-def _copy_lanes_async(
-    machine: Machine, unit: Warpgroup, inst: Inst, source: Tensor, batch: int, head: int, row: int, column: int, view: View
-) -> Steps:
+def _copy_lanes_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -> Steps:
     """Writes of each warp to its share of the rows, which land at any time from now on.
 
     They are ordinary ones: before wgmma reads them, they need a fence.
     """
+    source, batch, head, row, column, view = operands
     yield
     _place(inst, source, batch, head)
     count = len(view.array)
@@ -233,11 +230,9 @@ def _copy_wait(machine: Machine, unit: Warpgroup, inst: Inst) -> Steps:
         warp.landed[access.key] = 1
 
 
-def _copy_rows_async(
-    machine: Machine, unit: Warpgroup, inst: Inst, source: Tensor, batch: int, head: int, row: int, target: Buffer,
-    barrier: list[Barrier], stage: int,
-) -> Steps:  # fmt: skip
+def _copy_rows_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -> Steps:
     """What half of the lanes copy lands on its own, at any time from now on; each of them arrives then."""
+    source, batch, head, row, target, barrier, stage = operands
     yield
     _place(inst, source, batch, head)
     slot, warp = stage_of(inst, barrier, stage), unit.active[0]
@@ -266,10 +261,9 @@ def _copy_rows_async(
     machine.events += [lambda: land(0), lambda: land(1)]
 
 
-def _store_async(
-    machine: Machine, unit: Warpgroup, inst: Inst, view: View, target: Tensor, batch: int, head: int, row: int, column: int
-) -> Steps:
+def _store_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -> Steps:
     """Reads shared memory, and writes, when it lands."""
+    view, target, batch, head, row, column = operands
     yield
     _place(inst, target, batch, head)
     warp, adds = unit.active[0], inst.name == "warp.add_async"
@@ -300,8 +294,9 @@ def _store_wait(machine: Machine, unit: Warpgroup, inst: Inst) -> Steps:
         store.finish(all_=not read)
 
 
-def _load_async(machine: Machine, unit: Warpgroup, inst: Inst, source: Tensor, batch: int, head: int, row: int, column: int) -> Steps:
+def _load_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -> Steps:
     """Each load is a group."""
+    source, batch, head, row, column = operands
     yield
     _place(inst, source, batch, head)
     fragment = inst.fragments[0]

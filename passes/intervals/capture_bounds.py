@@ -12,8 +12,6 @@ import threading
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
-
 from attn_mlir import forks
 from attn_mlir.dialects import loaded
 from attn_mlir.errors import ArgumentError
@@ -154,7 +152,7 @@ class _Concrete(Box):
     def _gather(self, node: Bound) -> Interval:
         tensor = self.captures[node.data - _INPUTS]
         pool = node.pool
-        if tensor.dtype == torch.bool:
+        if str(tensor.dtype) == "torch.bool":
             return Interval(pool.lift(0), pool.lift(1))
         part = tensor
         for dimension, index in enumerate(node.args):
@@ -165,7 +163,7 @@ class _Concrete(Box):
             part = part.narrow(dimension, begin, end - begin)
         if part.numel() == 0:
             return Interval(None, None)
-        least, most = torch.aminmax(part)
+        least, most = part.aminmax()
         return Interval(pool.lift(int(least)), pool.lift(int(most)))
 
 
