@@ -67,7 +67,7 @@ class ChunkBlock(ChunkTiles):
         before = self.forward or self._crossing or "entering" in self.op.attributes
         if before:
             keep(state, carry)
-        write = written(self, self._sub, chunk, decays, state, q, k, v)
+        write = written(self, self._sub, chunk, decays, state, q=q, k=k, v=v)
         v = write.values
         if q is not None:
             parts = ChunkTerms(self, decays, state, q, k, v, second_of(self, decays, q, write))

@@ -28,7 +28,7 @@ class Written:
 
 
 def written(
-    block: ChunkTiles, sub: int, chunk: Chunk, decays: Decays, state: ir.Value, q: ir.Value | None, k: ir.Value, v: ir.Value
+    block: ChunkTiles, sub: int, chunk: Chunk, decays: Decays, state: ir.Value, *, q: ir.Value | None, k: ir.Value, v: ir.Value
 ) -> Written:
     """Emits what is written in a chunk, of its rows of k and v and the state that it reads; q, if any, reads the same keys later."""
     inputs = block.inputs
