@@ -79,7 +79,7 @@ def test_numbers(lengths: tuple[int, int], mask: str) -> None:
     q, k, v, do = (torch.randn(*shape, 64).half() for shape in shapes)
     given = [x.clone().requires_grad_() for x in (q, k, v)]
     mod = {"full": None, "causal": masks.causal(), "bottom_right": masks.causal("bottom_right")}[mask]
-    o = attn_mlir.attention(*given, mask_mod=mod, device="cuda-emulated")
+    o = attn_mlir.attention(given[0], given[1], given[2], mask_mod=mod, device="cuda-emulated")
     got = torch.autograd.grad(o, given, do)
     wide = [x.double().requires_grad_() for x in (q, k, v)]
     scores = wide[0] @ wide[1].repeat_interleave(2, 1).mT / 8
