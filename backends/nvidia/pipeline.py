@@ -3,7 +3,7 @@
 TILED = (
     "attn-simplify,nvidia-slice-values,attn-resolve-masks,attn-online-rewrite,attn-fit-range,attn-chunk-rewrite{channel-chunk=32},attn-guard-empty-rows,nvidia-choose-blocks,nvidia-numerics,"
     "attn-tile{block-q=128 block-kv=128 whole=true},canonicalize,cse,attn-choose-kept,"
-    "gpu-narrow-bounds,gpu-keep-max,gpu-narrow-comparisons,gpu-float-positions,gpu-tanh{keep-approximate=true},gpu-logistic,gpu-sink-factors,gpu-row-terms,gpu-fold-scale,gpu-exp2,gpu-shift-exponents,"
+    "gpu-narrow-bounds,gpu-keep-max{narrow=5},gpu-narrow-comparisons,gpu-float-positions,gpu-tanh{keep-approximate=true},gpu-logistic,gpu-sink-factors,gpu-row-terms,gpu-fold-scale,gpu-exp2,gpu-shift-exponents,"
     "gpu-merge-sums,canonicalize,cse,gpu-share-reciprocals,nvidia-gather-products,nvidia-float32-products,canonicalize,cse,nvidia-prepare-chunks,canonicalize,cse,tile-schedule{target=nvidia}"
 )
 """From stage 0 to scheduled kernels."""
@@ -26,7 +26,11 @@ _OF_16_BITS = (
     *("warp-stale-maximum", "warp-conditional-rescale", "warp-pipeline-tiles"),
 )
 OTHERS = ",".join(step for step in SCHEDULE.split(",") if step not in _OF_16_BITS)
-"""The same for kernels of sm_80, where these passes were not measured, and of 8-bit elements, where one measurement found them slower."""
+"""The same for kernels of sm_80, where these passes were not measured."""
+
+_OF_8_BITS = ("warp-defer-sums", "warp-stale-maximum")
+EIGHT_BIT = ",".join(step for step in SCHEDULE.split(",") if step not in _OF_16_BITS or step in _OF_8_BITS)
+"""The same for kernels of 8-bit elements: without what measurements found slower there (docs/notes/fp8-hopper.md)."""
 
 TILED_FOR_WARP = TILED.replace("nvidia-choose-blocks", "nvidia-choose-blocks{transpose=false}")
 """From stage 0 to tiled kernels that the passes of the `warp` dialect know."""
