@@ -21,16 +21,12 @@ SCHEDULE = (
 )
 """From tiled kernels that `tile-schedule` has left to kernels of the `warp` dialect, where their passes apply."""
 
-_OF_16_BITS = (
+_OF_HOPPER = (
     *("warp-align-tiles", "warp-merge-masks", "warp-reverse-keys", "warp-bound-columns", "warp-defer-sums", "warp-hold-factors"),
     *("warp-stale-maximum", "warp-conditional-rescale", "warp-pipeline-tiles"),
 )
-OTHERS = ",".join(step for step in SCHEDULE.split(",") if step not in _OF_16_BITS)
+OTHERS = ",".join(step for step in SCHEDULE.split(",") if step not in _OF_HOPPER)
 """The same for kernels of sm_80, where these passes were not measured."""
-
-_OF_8_BITS = ("warp-defer-sums", "warp-stale-maximum")
-EIGHT_BIT = ",".join(step for step in SCHEDULE.split(",") if step not in _OF_16_BITS or step in _OF_8_BITS)
-"""The same for kernels of 8-bit elements: without what measurements found slower there (docs/notes/fp8-hopper.md)."""
 
 TILED_FOR_WARP = TILED.replace("nvidia-choose-blocks", "nvidia-choose-blocks{transpose=false}")
 """From stage 0 to tiled kernels that the passes of the `warp` dialect know."""

@@ -38,8 +38,8 @@ class KeepMax(Pass):
     with the attribute `attn.free_reference` sums and accumulators are stored as they are, with the number that they go with.
 
     Weights that are rounded to 8 bits are scaled so that the largest one fits (`attn-fit-range`), which leaves no room above the maximum.
-    With `narrow` = k, the reference is k log 2 above the maximum: weights are at most 2^-k, so that some maximum before it will do, too. Without
-    it their kernels stay as they are.
+    With `narrow` = k, the reference is k log 2 above the maximum: weights are at most 2^-k, so that a maximum of before will do, too.
+    Without it their kernels stay as they are.
     """
 
     name = "gpu-keep-max"

@@ -4,8 +4,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia.forming.refusal import Refused
-from attn_mlir.dialects.numbers import i64
 from attn_mlir.dialects.elements import is_eight_bit
+from attn_mlir.dialects.numbers import i64
 from attn_mlir.dialects.warp import build
 from attn_mlir.dialects.warp.kinds import bytes_of, stages_and_arrivals
 from attn_mlir.mlir import arith, ir, scf

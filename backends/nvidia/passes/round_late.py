@@ -35,7 +35,11 @@ class RoundLate(Pass):
 
 
 def _split(kernel: ir.Operation) -> None:
-    products = [op for op in find_all(kernel, "warp.mma_async") if _in_loop(op) and not _is_free(op) and (_is_narrow(op.operands[1]) or _is_long(op))]
+    products = [
+        op
+        for op in find_all(kernel, "warp.mma_async")
+        if _in_loop(op) and not _is_free(op) and (_is_narrow(op.operands[1]) or _is_long(op))
+    ]
     if products:
         change_parts(products, _change, "no map makes the first factor")
 

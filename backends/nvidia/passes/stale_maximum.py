@@ -17,8 +17,8 @@ from attn_mlir.passes.regions import find_all, maker, walk
 
 _LIMITS = {"f16": 2.0**14, "bf16": 2.0**40, "f8E4M3FN": 448.0, "f8E5M2": 57344.0}
 """The smallest weight that is too large. 65504 is the largest number of f16. Those in bf16 have the range of f32: 2^24 of them below 2^40
-make sums below 2^64, and sums of values times weights that are finite for values below 2^64. Those in 8 bits are their largest finite numbers:
-what is above is rounded to them."""
+make sums below 2^64, and sums of values times weights that are finite for values below 2^64. Those in 8 bits are the largest finite
+numbers, to which what is above is rounded."""
 _LATE = 128
 """Columns of an accumulator from which on a product lasts long enough to compute exponentials meanwhile. With 64 columns it costs 5 %: then
 weights are rounded as they are made, behind the product that reads the former ones."""
@@ -185,8 +185,10 @@ class _Step:
     # ---- what becomes of it
 
     def _tried(self, order: list[int]) -> list[ir.Value]:
-        """What the step gives with the old maximum, of blocks that a mask cuts with a new one; weights in f32. Last, of weights of 8 bits, the
-        parts of their sums."""
+        """What the step gives with the old maximum, of blocks that a mask cuts with a new one; weights in f32.
+
+        Last, of weights of 8 bits, the parts of their sums.
+        """
         stale = Replay(self.inside, self.whole, kept=self.kept, wide=self.wide)
         sums = dict(zip((True, False), self.parts, strict=False))
         if self.condition is None:
@@ -208,7 +210,7 @@ class _Step:
     def _redone(self, order: list[int], tried: list[ir.Value], limit: ir.FloatAttr, parts: ir.Value | None) -> list[ir.Value]:
         """The results of the step, after what a warp does again whose weights got too large.
 
-        Weights are no larger than their sums, which are there already: to compare four of 8 bits takes as long as to look for their maximum.
+        Weights are no larger than their sums, which are there: to compare those of 8 bits takes as long as to look for their maximum.
         """
         types = [self.yielded[n].type for n in order]
 

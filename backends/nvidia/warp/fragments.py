@@ -14,7 +14,7 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
 _QUARTER = "{target}[r / 16 * 4 + r / 8 % 2 * 2 + r / 2 % 2] = {pack}({low}[r % 8 - 5], {low}[r % 8 - 4], {low}[r % 8 - 1], {low}[r % 8])"
-"""The register that an element of 8 bits is in, see `layouts.column_at`: its third and fourth are four registers of 32 bits after the first."""
+"""The register that elements of 8 bits are in, see `layouts.column_at`, made when the last of four is there."""
 MAXIMA = "attn_maxima.cuh"
 """Helpers of maps that only look for the largest elements."""
 _START = {"sum": "0.0f", "max": "-3.40282347e+38f", "min": "3.40282347e+38f"}
