@@ -3,7 +3,7 @@
 TILED = (
     "attn-simplify,nvidia-slice-values,attn-resolve-masks,attn-online-rewrite,attn-fit-range,attn-chunk-rewrite{channel-chunk=32},attn-guard-empty-rows,nvidia-choose-blocks,nvidia-numerics,"
     "attn-tile{block-q=128 block-kv=128 whole=true},canonicalize,cse,attn-choose-kept,"
-    "gpu-narrow-bounds,gpu-keep-max,gpu-narrow-comparisons,gpu-float-positions,gpu-tanh{keep-approximate=true},gpu-logistic,gpu-sink-factors,gpu-row-terms,gpu-fold-scale,gpu-exp2,gpu-shift-exponents,"
+    "gpu-narrow-bounds,gpu-keep-max{narrow=5},gpu-narrow-comparisons,gpu-float-positions,gpu-tanh{keep-approximate=true},gpu-logistic,gpu-sink-factors,gpu-row-terms,gpu-fold-scale,gpu-exp2,gpu-shift-exponents,"
     "gpu-merge-sums,canonicalize,cse,gpu-share-reciprocals,nvidia-gather-products,nvidia-float32-products,canonicalize,cse,nvidia-prepare-chunks,canonicalize,cse,tile-schedule{target=nvidia}"
 )
 """From stage 0 to scheduled kernels."""
@@ -21,13 +21,13 @@ SCHEDULE = (
 )
 """From tiled kernels that `tile-schedule` has left to kernels of the `warp` dialect, where their passes apply."""
 
-_OF_16_BITS = (
+_OF_HOPPER = (
     *("warp-align-tiles", "warp-merge-masks", "warp-reverse-keys", "warp-bound-columns", "warp-defer-sums", "warp-hold-factors"),
     *("warp-stale-maximum", "warp-conditional-rescale", "warp-pipeline-tiles"),
     *("warp-scale-rows", "warp-order-products", "warp-pipeline-exchange", "warp-merge-meetings"),
 )
-OTHERS = ",".join(step for step in SCHEDULE.split(",") if step not in _OF_16_BITS)
-"""The same for kernels of sm_80, where these passes were not measured, and of 8-bit elements, where one measurement found them slower."""
+OTHERS = ",".join(step for step in SCHEDULE.split(",") if step not in _OF_HOPPER)
+"""The same for kernels of sm_80, where these passes were not measured."""
 
 TILED_FOR_WARP = TILED.replace("nvidia-choose-blocks", "nvidia-choose-blocks{transpose=false}")
 """From stage 0 to tiled kernels that the passes of the `warp` dialect know."""

@@ -93,10 +93,10 @@ class VoteOp(Warp.Operation, name="vote", traits=[ext.Pure]):
 
     def verify_invariants(self) -> bool:
         type_ = self.condition.type
-        found = in_form(type_, "tile", "rows")
-        return check(self, found is not None and found.element == "i1", f"asks for a tile or row values of i1, got {type_}") and check(
-            self, inside(self, "warp.each_warp"), "asks one warp: it stands in 'warp.each_warp'"
-        )
+        found = in_form(type_, "tile", "rows", "parts")
+        return check(
+            self, found is not None and found.element == "i1", f"asks for a tile, row values or parts of i1, got {type_}"
+        ) and check(self, inside(self, "warp.each_warp"), "asks one warp: it stands in 'warp.each_warp'")
 
 
 class ReachesOp(Warp.Operation, name="reaches", traits=[ext.Pure]):

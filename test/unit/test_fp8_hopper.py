@@ -51,8 +51,8 @@ def test_masked_nan_and_the_sum_of_exponentials() -> None:
     torch.testing.assert_close(o, wanted[0], rtol=0.02, atol=0.02)
 
 
-def text_of(dim: int, masked: bool = True, dtype: torch.dtype = E4, out_dtype: torch.dtype | None = None) -> str:
-    compute = Attention(mask_mod=masks.causal() if masked else None)
+def text_of(dim: int, masked: bool = True, dtype: torch.dtype = E4, out_dtype: torch.dtype | None = None, row: str = "softmax") -> str:
+    compute = Attention(row=ROWS[row][0], mask_mod=masks.causal() if masked else None)
     compute(*inputs(1, 1, dim, dtype), k_descale=torch.ones(2), v_descale=torch.ones(2), out_dtype=out_dtype)
     return compute.ir("traced")
 
@@ -79,7 +79,7 @@ def test_machine_code_for_a_gpu_has_no_spills(dim: int, masked: bool) -> None:
 def at_places(text: str, **values: Any) -> Any:
     """A C++ expression of integers, for all lanes."""
     text = re.sub(r"attn::swizzle<(\d+)>", r"swizzle[\1]", text).replace("/", "//")
-    swizzle = {size: lambda at, size=size: at ^ ((at >> 3) & (size - 16)) for size in (64, 128)}
+    swizzle = {size: lambda at, size=size: at ^ ((at >> 3) & (size - 16)) for size in (32, 64, 128)}
     text = re.sub(r"swizzle\[(\d+)\]\(", r"swizzle[\1](", text)
     return eval(text, {"swizzle": swizzle}, values)
 
@@ -89,10 +89,15 @@ def test_printed_addresses_transpose(dim: int) -> None:
     """ldmatrix, prmt and stmatrix by PTX's definitions on bytes in the places where TMA puts them, where wgmma looks for them."""
     program = emulated.compile_program(text_of(dim), "attention")
     (unit,) = program.units.values()
-    read = re.search(r"load_matrices_transposed\((\w+) \+ (.*), \w+\);", unit.code.source)
-    written = re.search(r"store_matrices\((\w+) \+ (.*), turned\w*\[0\]", unit.code.source)
-    assert read and written
-    lane = re.search(r"const int (lane_here\w*) = [^\n]*\n[^\n]*\n[^\n]*#pragma unroll 1\n\s*for \(int c = warp; ", unit.code.source)
+    source = unit.code.source
+    loop = re.search(r"for \(int c = warp; .*?store_matrices\([^\n]*", source, re.DOTALL)
+    assert loop
+    taken = re.search(r"const uint32_t (taken\w*) = \w+ \+ (.*);", loop[0])
+    given = re.search(r"const uint32_t (given\w*) = \w+ \+ (.*);", loop[0])
+    read = re.search(r"load_matrices_transposed\((.*), \w+\);", loop[0])
+    written = re.search(r"store_matrices\((.*), turned\w*\[0\]", loop[0])
+    assert read and written and taken and given
+    lane = re.search(r"const int (lane_here\w*) = [^\n]*\n[^\n]*\n[^\n]*#pragma unroll 1\n\s*for \(int c = warp; ", source)
     assert lane
     keys, row = (128, 64) if dim == 64 else (192, 128)
     v = np.random.default_rng(0).integers(0, 256, (keys, dim), np.uint8)
@@ -104,12 +109,13 @@ def test_printed_addresses_transpose(dim: int) -> None:
     lanes = np.arange(32)
     for c in range(dim // 16):
         for r in range(keys // 32):
-            chunks = at_places(read[2], c=c, r=r, **{lane[1]: lanes})
+            bases = {found[1]: at_places(found[2], c=c, **{lane[1]: lanes}) for found in (taken, given)}
+            chunks = at_places(read[1], r=r, **bases)
             matrices = np.stack([memory[at : at + 16] for at in chunks]).reshape(4, 8, 8, 2)
             pairs = matrices[:, 2 * (lanes % 4)[:, None] + np.arange(2), (lanes // 4)[:, None]].reshape(4, 32, 4)
             both = [np.concatenate([pairs[h], pairs[h + 1]], 1) for h in (0, 2)]
             words = [np.where(((lanes >= 16) ^ (h % 2))[:, None] == 0, both[h // 2][:, ::2], both[h // 2][:, 1::2]) for h in range(4)]
-            to = at_places(written[2], c=c, r=r, **{lane[1]: lanes})
+            to = at_places(written[1], r=r, **bases)
             for h, word in enumerate(words):
                 banks = {int(at) // 16 % 8 for at in to[8 * h : 8 * h + 8]}
                 assert len(banks) == 8, "rows of a matrix share banks"
@@ -126,17 +132,55 @@ def test_accumulators_are_operands_as_they_are() -> None:
     """Bytes of the registers of operand a as PTX has them (m64nNk32), and elements of an accumulator where the printed map puts them."""
     program = emulated.compile_program(text_of(64), "attention")
     (unit,) = program.units.values()
-    found = re.search(r"if \(r % 2\) (\w+)\[(.*?)\] = r / 4 % 2 \?", unit.code.source)
+    found = re.search(r"if \(r % 2 && r / 4 % 2\) (\w+)\[(.*?)\] = attn::pack_e4m3\((.*?)\);", unit.code.source)
     assert found
+    sources = re.findall(r"low\[(.*?)\]", found[3])
     for thread in range(4):
         places = {}
-        for r in range(64):
-            column, half = 8 * (r // 4) + 2 * thread + r % 2, r // 2 % 2
-            register, byte = at_places(found[2], r=r | 1), 2 * (r // 4 % 2) + r % 2
+        for last in (r for r in range(64) if r % 2 and r // 4 % 2):
+            register = at_places(found[2], r=last)
             step, number = divmod(register, 4)
-            places[half, 32 * step + 16 * (number // 2) + 4 * thread + byte] = column
-            assert number % 2 == half
+            for byte, source in enumerate(sources):
+                r = last // 8 * 8 + at_places(source, r=last)
+                column, half = 8 * (r // 4) + 2 * thread + r % 2, r // 2 % 2
+                places[half, 32 * step + 16 * (number // 2) + 4 * thread + byte] = column
+                assert number % 2 == half
         assert all(column_at(place) == column for (_, place), column in places.items()) and len(places) == 64
+
+
+def growing(sq: int, skv: int, dim: int, dtype: torch.dtype, most: float) -> list[torch.Tensor]:
+    """Inputs whose scores grow with the key's position, so that weights below an old maximum get too large."""
+    q, k, v = inputs(sq, skv, dim, dtype)
+    return [q, (k.float() * torch.linspace(0.1, most, skv)[:, None]).to(dtype), v]
+
+
+@pytest.mark.parametrize(("dtype", "dim", "masked"), [(E4, 64, True), (E4, 128, False), (E5, 128, True), (E4, 256, False)])
+def test_warps_step_again_where_scores_grow(dtype: torch.dtype, dim: int, masked: bool) -> None:
+    """The old maximum of rows is too small by far; then the step is taken with the new one, and sums and accumulators are rescaled."""
+    q, k, v = growing(130, 600, dim, dtype, 8.0)
+    compute = Attention(mask_mod=masks.causal() if masked else None, return_lse=True, device=DEVICE)
+    o, lse = compute(q, k, v)
+    mask = torch.ones(130, 600, dtype=torch.bool)
+    check(o, q, k, v, mask.tril() if masked else mask)
+    wanted = Attention(mask_mod=masks.causal() if masked else None, return_lse=True)(q, k, v)[1]
+    torch.testing.assert_close(lse, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_without_its_check_an_old_maximum_is_wrong() -> None:
+    """A vote that never holds: weights above the largest number of their type are that number."""
+    program = emulated.compile_program(text_of(128, masked=False), "attention")
+    (key,) = program._kernels
+    kernel = program._kernels[key]
+    text = kernel._module.operation.get_asm(print_generic_op_form=True)
+    assert text.count("4.480000e+02 : f32") == 1
+    with kernel._context:
+        program._kernels[key] = EvaluatedKernel(text.replace("4.480000e+02 : f32", "3.000000e+38 : f32"))
+    q, k, v = growing(70, 600, 128, E4, 8.0)
+    try:
+        with pytest.raises((Fault, AssertionError)):
+            check(program.run([q, k, v, torch.ones(2), torch.ones(2)])[0], q, k, v)
+    finally:
+        program._kernels[key] = kernel
 
 
 def dropped(name: str, number: int = 0) -> Callable[[list[ir.Operation]], None]:
@@ -171,7 +215,8 @@ FAULTS = {
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_is_found(name: str) -> None:
-    program = emulated.compile_program(text_of(64, masked=False), "attention")
+    """In a kernel without a maximum: one with it gives keys back when values before them are multiplied, and a wait follows from others."""
+    program = emulated.compile_program(text_of(64, masked=False, row="sigmoid"), "attention")
     (kernel,) = program._kernels.values()
     with kernel._context:
         broken = EvaluatedKernel(kernel._module.operation.get_asm(print_generic_op_form=True))
@@ -182,7 +227,7 @@ def test_a_planted_fault_is_found(name: str) -> None:
     q, k, v = inputs(70, 520, 64, E4)
 
     def run() -> None:
-        check(program.run([q, k, v, torch.ones(2), torch.ones(2)])[0], q, k, v)
+        check(program.run([q, k, v, torch.ones(2), torch.ones(2)])[0], q, k, v, name="sigmoid")
 
     try:
         with pytest.raises((Fault, AssertionError)):

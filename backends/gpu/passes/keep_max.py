@@ -35,17 +35,22 @@ class KeepMax(Pass):
 
     Any number may take the maximum's place when everything that is stored is the same for all of them: weights, sums and accumulators have
     a factor exp(-max), and what is made of them at the end does not. That is checked for each loop; others stay as they are. In a module
-    with the attribute `attn.free_reference` sums and accumulators are stored as they are, with the number that they go with. Weights that
-    are rounded to 8 bits are scaled by their largest one (`attn-fit-range`), so that their kernels stay as they are.
+    with the attribute `attn.free_reference` sums and accumulators are stored as they are, with the number that they go with.
+
+    Weights that are rounded to 8 bits are scaled so that the largest one fits (`attn-fit-range`), which leaves no room above the maximum.
+    With `narrow` = k, the reference is k log 2 above the maximum: weights are at most 2^-k, so that a maximum of before will do, too.
+    Without it their kernels stay as they are.
     """
 
     name = "gpu-keep-max"
     slack: int = 8
     scale_log2: int = 0
+    narrow: int = 0
 
     def run(self, module: ir.Operation) -> bool:
         for kernel in [op for op in find_all(module, "func.func") if "tile.kernel" in op.attributes]:
-            if any(is_eight_bit(op.results[0].type) for op in find_all(kernel, "arith.truncf")):
+            eight_bit = any(is_eight_bit(op.results[0].type) for op in find_all(kernel, "arith.truncf"))
+            if eight_bit and not self.narrow:
                 continue  # their scale leaves no room above the maximum
             block, partial = kernel.regions[0].blocks[0], FREE_REFERENCE in module.attributes
             loops = [view.operation for view in block.operations if view.operation.name == "scf.for"]
@@ -53,7 +58,9 @@ class KeepMax(Pass):
                 maxima = [_maximum(loop, number) for loop in loops]
                 if all(op is not None for op in maxima) and _free(block, loops, number, [op for op in maxima if op is not None], partial):
                     slack, scale = (self.slack, self.scale_log2) if all(map(_bounded, loops)) else _with_room(self.slack, self.scale_log2)
-                    if scale:
+                    if eight_bit:
+                        slack, scale = 0, -self.narrow
+                    if scale > 0:
                         kernel.attributes["tile.scale_log2"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64, module.context), scale)
                     for op in maxima:
                         if op is not None:

@@ -4,6 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia.forming.refusal import Refused
+from attn_mlir.dialects.elements import is_eight_bit
 from attn_mlir.dialects.numbers import i64
 from attn_mlir.dialects.warp import build
 from attn_mlir.dialects.warp.kinds import bytes_of, stages_and_arrivals
@@ -68,7 +69,8 @@ def buffer(name: str, source: ir.Value, rows: int) -> ir.Value:
 
 def _shared(name: str, shape: list[int], element: ir.Type) -> ir.Value:
     """Shared memory for one tile, swizzled over as many bytes as its rows allow."""
-    swizzle = SWIZZLE if shape[1] * element.width // 8 % SWIZZLE == 0 else SWIZZLE // 2
+    row = shape[1] * element.width // 8
+    swizzle = SWIZZLE if row % SWIZZLE == 0 else SWIZZLE // 4 if row % (SWIZZLE // 2) and is_eight_bit(element) else SWIZZLE // 2
     with build.named(f"{name}_buffer"):
         return build.op("alloc", results=[build.shared_type([1, *shape], element, swizzle)]).result
 

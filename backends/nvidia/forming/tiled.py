@@ -51,7 +51,8 @@ def has_constant(values: Sequence[ir.Value], number: int) -> bool:
     return any(op is not None and ir.IntegerAttr(op.attributes["value"]).value == number for op in found)
 
 
-_PANEL = 64
+_PANEL = 32
+"""Keys of a panel of transposed values, at least."""
 
 
 def is_turned(load: ir.Operation, tiles: Iterable[ir.Value], rows: int) -> bool:

@@ -3,7 +3,7 @@
 An operand in shared memory is stored in panels of 64 columns of 16-bit elements, 128-byte swizzled, `panel_bytes` apart (at least
 128 bytes a row); each panel starts at a multiple of 1024 bytes. It is "K-major" if its columns run along K (Q, K in Q K^T), "MN-major"
 if its rows do (V in P V): those are the transposed (`_ta`, `_tb`) instructions. Operands of 8-bit elements are K-major, in panels of 128
-bytes or of 64 (`row_bytes`).
+bytes, of 64 or of 32 (`row_bytes`).
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ COLUMNS = 64
 """Columns of a panel."""
 ROW_BYTES = 128
 """Bytes of a row of a panel."""
-_K_MAJOR = {ROW_BYTES: "k_major", 64: "k_major_64"}
+_K_MAJOR = {ROW_BYTES: "k_major", 64: "k_major_64", 32: "k_major_32"}
 """What makes descriptors of K-major operands, by the bytes of a row."""
 STEP = 16
 """Extent along K of one instruction."""
@@ -77,7 +77,7 @@ class SharedOperand:
     `address`: a C++ expression of the 32-bit address of the first panel. `panel_bytes`: from one panel to the next. `mn_major`: rows of the
     panels run along K, columns along M (or N). `start`: the first row (K-major, a multiple of 8) or column (MN-major, a multiple
     of 64) of M or N that is read, a number; where it is an expression add `row * 128` or `column / 64 * panel_bytes` to `address`.
-    `row_bytes` of a panel: 128, or 64 of 8-bit elements.
+    `row_bytes` of a panel: 128, or 64 or 32 of 8-bit elements.
     `beside`: the address of 16 rows that stand beside every 16 rows of an MN-major operand of one panel, behind it in memory.
     """
 

@@ -35,7 +35,11 @@ class RoundLate(Pass):
 
 
 def _split(kernel: ir.Operation) -> None:
-    products = [op for op in find_all(kernel, "warp.mma_async") if _in_loop(op) and (_is_narrow(op.operands[1]) or _is_long(op))]
+    products = [
+        op
+        for op in find_all(kernel, "warp.mma_async")
+        if _in_loop(op) and not _is_free(op) and (_is_narrow(op.operands[1]) or _is_long(op))
+    ]
     if products:
         change_parts(products, _change, "no map makes the first factor")
 
@@ -44,9 +48,14 @@ def _is_long(product: ir.Operation) -> bool:
     """Whether a product of 16-bit weights lasts long enough to compute others meanwhile."""
     loop = product.parent.operation if product.parent is not None else product
     tile = fragment(settled(product.results[0].type))
-    free = any(op.name == "arith.maximumf" and FREE in op.attributes for op in walk(loop))
     second = len(find_all(loop, "warp.mma_async")) == 2 and product.operands[0] in list(loop.regions[0].blocks[0].arguments)
-    return second and not free and tile is not None and tile.shape[1] >= _LONG and fragment(product.operands[1].type) is not None
+    return second and tile is not None and tile.shape[1] >= _LONG and fragment(product.operands[1].type) is not None
+
+
+def _is_free(product: ir.Operation) -> bool:
+    """Whether the loop of a product carries a maximum for which any number may stand."""
+    loop = product.parent.operation if product.parent is not None else product
+    return any(op.name == "arith.maximumf" and FREE in op.attributes for op in walk(loop))
 
 
 def _is_narrow(value: ir.Value) -> bool:

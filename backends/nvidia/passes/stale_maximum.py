@@ -8,15 +8,17 @@ from attn_mlir.backends.nvidia.forming.facts import wanted
 from attn_mlir.backends.nvidia.forming.maps import narrowed
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels, change_parts
 from attn_mlir.backends.nvidia.forming.replay import Replay, Scalar
+from attn_mlir.dialects.elements import is_eight_bit
 from attn_mlir.dialects.numbers import number
 from attn_mlir.dialects.warp import build
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import find_all, maker, walk
 
-_LIMITS = {"f16": 2.0**14, "bf16": 2.0**40}
+_LIMITS = {"f16": 2.0**14, "bf16": 2.0**40, "f8E4M3FN": 448.0, "f8E5M2": 57344.0}
 """The smallest weight that is too large. 65504 is the largest number of f16. Those in bf16 have the range of f32: 2^24 of them below 2^40
-make sums below 2^64, and sums of values times weights that are finite for values below 2^64."""
+make sums below 2^64, and sums of values times weights that are finite for values below 2^64. Those in 8 bits are the largest finite
+numbers, to which what is above is rounded."""
 _LATE = 128
 """Columns of an accumulator from which on a product lasts long enough to compute exponentials meanwhile. With 64 columns it costs 5 %: then
 weights are rounded as they are made, behind the product that reads the former ones."""
@@ -77,7 +79,7 @@ class _Step:
         self.inside = set(inner)
         self.yielded = list(self.last.operands)
         self.changed = [n for n, v in enumerate(self.yielded) if not isinstance(v.owner, ir.Block) and v.owner.operation in self.inside]
-        self.weights = self.carried.index(self.sums.operands[1])
+        self.weights, self.parts = self.carried.index(self.sums.operands[1]), list[ir.Value]()
         if self.weights not in self.changed:
             raise Refused("a step makes no weights")
         self._choose()
@@ -88,11 +90,12 @@ class _Step:
         order = sorted(self.changed, key=lambda n: str(self.yielded[n].type))
         with self.second.location, ir.InsertionPoint(self.second if self.wide else self.last):
             tried = self._tried(order)
+            parts = tried.pop() if self.parts else None
         with self.second.location, ir.InsertionPoint(self.last):
             if self.wide:
                 at = order.index(self.weights)
                 tried[at] = narrowed(tried[at], ir.RankedTensorType(self.yielded[self.weights].type).element_type)
-            results = self._redone(order, tried, limit)
+            results = self._redone(order, tried, limit, parts)
         for n, value in zip(order, results, strict=True):
             self.last.operands[n] = value
         for op in self.frees:
@@ -137,16 +140,25 @@ class _Step:
         exact = stale.scalar_of(weights[0]).operands[0]
         if _name(exact) not in ("math.exp", "math.exp2"):
             raise Refused("weights are no exponentials")
-        for value in (found for n in self.changed for found in stale.needed(self.yielded[n])):
-            kind = ir.StringAttr(value.owner.operation.attributes["reductions"][ir.OpResult(value).result_number]).value
-            if kind and (kind != "sum" or stale.scalar_of(value) != exact):
-                raise Refused("a step reduces something else than its weights")
+        reduced = self._reduced(stale)
+        if any(kind != "sum" or stale.scalar_of(value) != exact for value, kind in reduced):
+            raise Refused("a step reduces something else than its weights")
         sums = ir.RankedTensorType(self.second.results[0].type)
         self.wide = frozenset(weights if sums.shape[1] >= _LATE else ())
         type_ = ir.RankedTensorType(self.yielded[self.weights].type).element_type
         if str(type_) not in _LIMITS:
             raise Refused(f"weights of {type_} have no limit")
+        if is_eight_bit(type_):
+            self.parts = [value for taken in sides for value, kind in self._reduced(Replay(self.inside, taken)) if kind == "sum"]
+            if not reduced or len(self.parts) != len(sides):
+                raise Refused("a step does not add its weights once")
         return ir.FloatAttr.get(type_, _LIMITS[str(type_)], loc=self.second.location)
+
+    def _reduced(self, replay: Replay) -> list[tuple[ir.Value, str]]:
+        """What a way through the step reduces to parts of rows, and how."""
+        needed = dict.fromkeys(found for n in self.changed for found in replay.needed(self.yielded[n]))
+        kinds = [ir.StringAttr(v.owner.operation.attributes["reductions"][ir.OpResult(v).result_number]).value for v in needed]
+        return [(value, kind) for value, kind in zip(needed, kinds, strict=True) if kind]
 
     def _is_free(self, value: ir.Value, place: int) -> bool:
         """Whether row values are a maximum of the carried ones and others, for which any number may stand."""
@@ -173,16 +185,21 @@ class _Step:
     # ---- what becomes of it
 
     def _tried(self, order: list[int]) -> list[ir.Value]:
-        """What the step gives with the old maximum, of blocks that a mask cuts with a new one; weights in f32."""
+        """What the step gives with the old maximum, of blocks that a mask cuts with a new one; weights in f32.
+
+        Last, of weights of 8 bits, the parts of their sums.
+        """
         stale = Replay(self.inside, self.whole, kept=self.kept, wide=self.wide)
+        sums = dict(zip((True, False), self.parts, strict=False))
         if self.condition is None:
-            return [stale.value(self.yielded[n]) for n in order]
+            return [*(stale.value(self.yielded[n]) for n in order), *map(stale.value, self.parts)]
         exact = Replay(self.inside, self.cut, wide=self.wide)
-        types = [self._wide(n) for n in order]
+        types = [*(self._wide(n) for n in order), *(value.type for value in self.parts[:1])]
         first, second = (stale, exact) if self.whole[self.condition] else (exact, stale)
 
         def given(replay: Replay) -> Callable[[], list[ir.Value]]:
-            return lambda: [replay.value(self.yielded[n]) for n in order]
+            own = [sums[replay is stale]] if sums else []
+            return lambda: [replay.value(value) for value in (*(self.yielded[n] for n in order), *own)]
 
         return _if(self.condition, types, given(first), given(second))
 
@@ -190,8 +207,11 @@ class _Step:
         type_ = ir.RankedTensorType(self.yielded[n].type)
         return ir.RankedTensorType.get(type_.shape, ir.F32Type.get(), type_.encoding) if self.wide and n == self.weights else type_
 
-    def _redone(self, order: list[int], tried: list[ir.Value], limit: ir.FloatAttr) -> list[ir.Value]:
-        """The results of the step, after what a warp does again whose weights got too large."""
+    def _redone(self, order: list[int], tried: list[ir.Value], limit: ir.FloatAttr, parts: ir.Value | None) -> list[ir.Value]:
+        """The results of the step, after what a warp does again whose weights got too large.
+
+        Weights are no larger than their sums, which are there: to compare those of 8 bits takes as long as to look for their maximum.
+        """
         types = [self.yielded[n].type for n in order]
 
         def again() -> list[ir.Value]:
@@ -206,9 +226,8 @@ class _Step:
         def each() -> list[ir.Value]:
             made = build.each_warp(types)
             with ir.InsertionPoint(made.regions[0].blocks[0]):
-                bit = ir.IntegerType.get_signless(1)
-                asked = {"results": [bit], "operands": [tried[order.index(self.weights)]], "attributes": {"limit": limit}}
-                some = ir.Operation.create("warp.reaches", **asked).result
+                asked = {"results": [_bit()], "operands": [tried[order.index(self.weights)]], "attributes": {"limit": limit}}
+                some = ir.Operation.create("warp.reaches", **asked).result if parts is None else _reaching(parts, limit.value)
                 build.yield_(_if(some, types, again, lambda: tried))
             return list(made.results)
 
@@ -216,6 +235,23 @@ class _Step:
             return each()
         first, second = (each, lambda: tried) if self.whole[self.condition] else (lambda: tried, each)
         return _if(self.condition, types, first, second)
+
+
+def _bit() -> ir.Type:
+    return ir.IntegerType.get_signless(1)
+
+
+def _reaching(parts: ir.Value, limit: float) -> ir.Value:
+    """Whether parts of sums are not below a limit, for some thread of a warp."""
+    type_ = ir.RankedTensorType(parts.type)
+    most = arith.ConstantOp(type_.element_type, limit).result
+
+    def reach(*places: ir.Value) -> list[ir.Value]:
+        part = ir.Operation.create("tensor.extract", results=[type_.element_type], operands=[parts, *places]).result
+        return [arith.CmpFOp(arith.CmpFPredicate.UGE, part, most).result]
+
+    marked = build.map_(type_.shape, [ir.RankedTensorType.get(type_.shape, _bit(), type_.encoding)], [""], reach)
+    return build.op("vote", marked, [_bit()]).result
 
 
 def _arrivals(ops: list[ir.Operation], wait: ir.Operation) -> list[ir.Operation]:

@@ -1,12 +1,18 @@
 // Matrix products of single warps (mma.sync, sm_80 and newer), and the copies that bring their factors (cp.async).
 //
 // Tiles in shared memory are those of attn_hopper.cuh: panels of 64 columns of 16 bits, whose 16-byte chunks are permuted by `swizzle_128`.
+// Two elements of 8 bits are a column here.
 #pragma once
 
 namespace attn {
 
-struct F16 {};
-struct BF16 {};
+// `unrolled`: how many steps along the depth of a product are unrolled.
+struct F16 {
+  static constexpr int unrolled = 64;
+};
+struct BF16 {
+  static constexpr int unrolled = 64;
+};
 
 // sum += a b for 16 x 16 elements of a in registers and 16 x 8 of b.
 ATTN_DEVICE void mma_16816(F16, float *sum, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
@@ -27,14 +33,15 @@ ATTN_DEVICE void load_two_matrices_transposed(uint32_t address, uint32_t &a, uin
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];" : "=r"(a), "=r"(b) : "r"(address) : "memory");
 }
 
-// A tile in shared memory, `panel` bytes from one panel to the next.
+// A tile in shared memory, `panel` bytes from one panel to the next, whose rows have 128 bytes, or 64.
 struct Panels {
   uint32_t address;
-  int panel;
+  int panel, row = 128;
   // The 8 elements from column + 8 * half on of row first + own. `first` is a multiple of 8, `column` of 16: what is permuted follows from
   // `own` and `half`, which are the lane's, so that each step of a product adds a constant, and flips constant bits.
   ATTN_DEVICE uint32_t at(int first, int own, int column, int half) const {
-    return address + column / 64 * panel + (first + own) * 128 + ((column % 64 * 2) ^ ((half ^ (own & 7)) << 4));
+    const int chunk = row == 64 ? own >> 1 & 3 : own & 7;
+    return address + column / (row / 2) * panel + (first + own) * row + ((column % (row / 2) * 2) ^ ((half ^ chunk) << 4));
   }
 };
 // Two tiles side by side, the first of which has so many columns, a multiple of 16.
@@ -75,7 +82,7 @@ struct TransposedFactor {
 // sum += a b, N columns and a depth of K, for so many blocks of 16 rows. Rows of b's tile are columns of b where `Rows`, else they run along K.
 template <class Element, int N, int K, int Blocks, bool Rows, class A, class B>
 ATTN_DEVICE void multiply(float (&sum)[Blocks * N / 2], const A &left, const B &b, int lane) {
-#pragma unroll
+#pragma unroll Element::unrolled
   for (int k = 0; k < K; k += 16) {
     uint32_t a[Blocks][4];
 #pragma unroll

@@ -56,10 +56,10 @@ def _try(kernel: ir.Operation, fields: Fields) -> None:
 
 
 def passes_for(*functions: ir.Operation) -> str:
-    """The pipeline that forms kernels of tiled functions, by their chip and their elements."""
+    """The pipeline that forms kernels of tiled functions, by their chip."""
     schedules = [attributes.read(function, SCHEDULE) for function in functions if SCHEDULE in function.attributes]
     other = any(fields.get("arch", HOPPER.arch) != HOPPER.arch for fields in schedules)
-    return pipeline.OTHERS if other or any(map(_is_narrow, functions)) else pipeline.SCHEDULE
+    return pipeline.OTHERS if other else pipeline.SCHEDULE
 
 
 def _is_narrow(function: ir.Operation) -> bool:

@@ -14,8 +14,8 @@ from attn_mlir.dialects.warp.layouts import Digit, Fragment, fragment
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
-_QUARTER, _JOINED = "{}[r / 16 * 4 + r / 8 % 2 * 2 + r / 2 % 2]", "attn::join_pairs({word}, {both})"
-"""The register that an element of 8 bits is in, see `layouts.column_at`, and its halves, which come one after the other."""
+_QUARTER = "{target}[r / 16 * 4 + r / 8 % 2 * 2 + r / 2 % 2] = {pack}({low}[r % 8 - 5], {low}[r % 8 - 4], {low}[r % 8 - 1], {low}[r % 8])"
+"""The register that elements of 8 bits are in, see `layouts.column_at`, made when the last of four is there."""
 MAXIMA = "attn_maxima.cuh"
 """Helpers of maps that only look for the largest elements."""
 _SIGNS = {2: "<", 5: ">="}
@@ -64,8 +64,8 @@ def _map(printer: WarpPrinter, op: ir.Operation) -> None:
     digits = tile.layout.registers if tile.form == "tile" else tile.layout.row_digits
     printer.row_index = along("r", digits, "number")
     kept = _kept_rows(op, made)
-    packed = [name for name, f in zip(targets, made, strict=True) if f is not None and element(f.element).packed > 1]
-    printer.line(*(f"float {name}_low;" for name in packed if kept is None))
+    packed = [(name, f) for name, f in zip(targets, made, strict=True) if f is not None and element(f.element).packed > 1]
+    printer.line(*(f"float {name}_low{'[8]' * (element(f.element).packed == 4)};" for name, f in packed if kept is None))
     compared = _compared(printer, block)
     places = [a for a in block.arguments if any(_needs(use.owner.operation, compared) for use in a.uses)]
     floats = {op.results[0]: axis for op in (v.operation for v in block.operations) if (axis := _float_of_place(op, block)) is not None}
@@ -226,9 +226,12 @@ def _element(printer: WarpPrinter, value: ir.Value, target: str, kind: str, resu
         wide = widened(value)
         text = printer.printed[wide]
         text = f"{found.widen}({text})" if wide.type == result.type.element_type else text
-        both = f"{found.pack}({target}_low, {text})"
-        whole = f"{target}[r / 2] = {both}" if found.packed == 2 else f"{_QUARTER.format(target)} = r / 4 % 2 ? {_JOINED} : {both}"
-        printer.line(f"if (r % 2) {whole.format(both=both, word=_QUARTER.format(target))};", f"else {target}_low = {text};")
+        low = f"{target}_low"
+        if found.packed == 2:
+            printer.line(f"if (r % 2) {target}[r / 2] = {found.pack}({low}, {text});", f"else {low} = {text};")
+            return
+        four = _QUARTER.format(target=target, pack=found.pack, low=low)
+        printer.line(f"{low}[r % 8] = {text};", f"if (r % 2 && r / 4 % 2) {four};")
 
 
 def _shape(op: ir.Operation, made: Sequence[Fragment | None]) -> Fragment:

@@ -15,7 +15,7 @@ from attn_mlir.mlir import ir
 
 ALIGNMENT = 1024
 """Of a swizzled tile: the swizzle of 128 bytes permutes within 8 rows."""
-SWIZZLES = (ROW_BYTES, ROW_BYTES // 2)
+SWIZZLES = (ROW_BYTES, ROW_BYTES // 2, ROW_BYTES // 4)
 _NUMBERS = 16
 HEADER = "attn_mma.cuh"
 """Helpers of what single warps multiply and copy."""
@@ -27,7 +27,7 @@ def _alloc(printer: WarpPrinter, op: ir.Operation) -> None:
     swizzle, size = swizzle_of(type_), bytes_of(type_)
     if swizzle not in (0, *SWIZZLES) or (type_.rank == 3 and not swizzle):
         raise UnsupportedError(
-            f"warp: tiles for {printer.target.arch} are swizzled over {ROW_BYTES} or {ROW_BYTES // 2} bytes, got {type_} "
+            f"warp: tiles for {printer.target.arch} are swizzled over {', '.join(map(str, SWIZZLES))} bytes, got {type_} "
             f"({source_line(op.location)})"
         )
     name = printer.name(op.results[0], "tiles" if swizzle else "numbers")
@@ -108,9 +108,9 @@ def _concat(printer: WarpPrinter, op: ir.Operation, first: Any, second: Any) -> 
     printer.printed[op.results[0]] = SideBySide(first, second, op.operands[0].type.shape[1])
 
 
-def factor_of(memory: Address, tile: Fragment, transposed: bool = False) -> str:
+def factor_of(memory: Address, tile: Fragment, transposed: bool = False, lane: str = "lane") -> str:
     """What each warp reads its rows of a factor from, in the layout of a fragment."""
-    return f"attn::{'Transposed' if transposed else 'Shared'}Factor{{{memory.tile}, warp * {tile.layout.rows_of_warp}, lane}}"
+    return f"attn::{'Transposed' if transposed else 'Shared'}Factor{{{memory.tile}, warp * {tile.layout.rows_of_warp}, {lane}}}"
 
 
 def _matrices(op: ir.Operation, tile: ir.Type, memory: Address, lane: str) -> str:
@@ -126,12 +126,12 @@ def _write(printer: WarpPrinter, op: ir.Operation, tile: str, memory: Address) -
     if element(op.operands[0].type.element_type).bits == 32:
         _write_pairs(printer, op, tile, memory)
         return
-    at = _matrices(op, op.operands[0].type, memory, _lane_here(printer))
+    at = _matrices(op, op.operands[0].type, memory, lane_here(printer))
     with printer.writer.unrolled("c", count_of(op.operands[0].type) // 4):
         printer.line(f"attn::store_matrices({at}, {', '.join(f'{tile}[4 * c + {n}]' for n in range(4))});")
 
 
-def _lane_here(printer: WarpPrinter) -> str:
+def lane_here(printer: WarpPrinter) -> str:
     """The lane, as compilers see it only here: addresses made of it alone are the same in every iteration of a loop, and would be kept."""
     name = printer.names.fresh("lane_here")
     printer.line(f"const int {name} = attn::opaque(lane);")
@@ -141,7 +141,7 @@ def _lane_here(printer: WarpPrinter) -> str:
 def _write_pairs(printer: WarpPrinter, op: ir.Operation, tile: str, memory: Address) -> None:
     """Odd rows write two groups of columns the other way round, so that the rows of a quarter warp meet different banks."""
     groups = op.operands[0].type.shape[1] // 8
-    lane, row = _lane_here(printer), printer.names.fresh("own_row")
+    lane, row = lane_here(printer), printer.names.fresh("own_row")
     printer.line(f"const int {row} = warp * 16 + {lane} / 4;")
     with printer.writer.unrolled("c", groups // 2), printer.writer.unrolled("h", 2):
         group = "c / 2 * 4 + c % 2"
@@ -176,20 +176,24 @@ def _transpose(printer: WarpPrinter, op: ir.Operation, source: Address, target: 
     """
     rows, columns = op.operands[0].type.shape
     warps = plain(next(above for above in _around(op) if above.name == "warp.role"), "warps")
-    lane = _lane_here(printer)
-    even, odd = (printer.names.fresh(name) for name in ("even", "odd"))
+    lane = lane_here(printer)
+    even, odd, taken, given = (printer.names.fresh(name) for name in ("even", "odd", "taken", "given"))
     printer.line(f"const unsigned {even} = {lane} < 16 ? 0x6420 : 0x7531, {odd} = {even} ^ 0x1111;")
     printer.line("#pragma unroll 1")
-    with printer.writer.block(f"for (int c = warp; c < {columns // 16}; c += {warps})"), printer.writer.unrolled("r", rows // 32):
-        column = f"c * 16 / {source.row} * {source.panel} + attn::swizzle<{source.row}>"
-        read = f"{source.address} + {column}((r * 32 + {lane}) * {source.row} + c * 16 % {source.row})"
-        quad, turned = printer.names.fresh("pairs"), printer.names.fresh("turned")
-        printer.line(f"uint32_t {quad}[4], {turned}[4];", f"attn::load_matrices_transposed({read}, {quad});")
-        with printer.writer.unrolled("h", 4):
-            printer.line(f"{turned}[h] = __byte_perm({quad}[h / 2 * 2], {quad}[h / 2 * 2 + 1], h % 2 ? {odd} : {even});")
-        row, place = f"(c * 16 + {lane} % 8 * 2 + ({lane} / 8 + {lane} / 4) % 2)", f"(r * 32 + {lane} / 16 * 16)"
-        written = f"{place} / {target.row} * {target.panel} + attn::swizzle<{target.row}>({row} * {target.row} + {place} % {target.row})"
-        printer.line(f"attn::store_matrices({target.address} + {written}, {', '.join(f'{turned}[{n}]' for n in range(4))});")
+    with printer.writer.block(f"for (int c = warp; c < {columns // 16}; c += {warps})"):
+        # Of a lane's addresses only constants change from one step to the next: bits that the swizzle does not move, and panels.
+        column = f"c * 16 / {source.row} * {source.panel} + attn::swizzle<{source.row}>({lane} * {source.row} + c * 16 % {source.row})"
+        row = f"(c * 16 + {lane} % 8 * 2 + ({lane} / 8 + {lane} / 4) % 2)"
+        printer.line(f"const uint32_t {taken} = {source.address} + {column};")
+        printer.line(f"const uint32_t {given} = {target.address} + attn::swizzle<{target.row}>({row} * {target.row} + {lane} / 16 * 16);")
+        with printer.writer.unrolled("r", rows // 32):
+            quad, turned = printer.names.fresh("pairs"), printer.names.fresh("turned")
+            printer.line(f"uint32_t {quad}[4], {turned}[4];")
+            printer.line(f"attn::load_matrices_transposed({taken} + r * {32 * source.row}, {quad});")
+            with printer.writer.unrolled("h", 4):
+                printer.line(f"{turned}[h] = __byte_perm({quad}[h / 2 * 2], {quad}[h / 2 * 2 + 1], h % 2 ? {odd} : {even});")
+            at = f"({given} ^ r * 32 % {target.row}) + r * 32 / {target.row} * {target.panel}"
+            printer.line(f"attn::store_matrices({at}, {', '.join(f'{turned}[{n}]' for n in range(4))});")
 
 
 def _around(op: ir.Operation) -> Iterator[ir.Operation]:

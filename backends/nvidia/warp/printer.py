@@ -19,6 +19,8 @@ from attn_mlir.dialects.warp.layouts import fragment
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
+_ROW = 128
+"""Bytes of a row of a panel, usually."""
 _OWN = "lane warp group shared memory r h c at low high".split()
 
 
@@ -33,7 +35,7 @@ class Address:
     @property
     def tile(self) -> str:
         """An expression of the tile, of which single warps read matrices (attn_mma.cuh)."""
-        return f"attn::Panels{{{self.address}, {self.panel}}}"
+        return f"attn::Panels{{{self.address}, {self.panel}{f', {self.row}' * (self.row != _ROW)}}}"
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from typing import Any
 from attn_mlir.backends.nvidia.forming.facts import wanted
 from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product, wgmma, wgmma_name
 from attn_mlir.backends.nvidia.warp.elements import ELEMENTS, element
-from attn_mlir.backends.nvidia.warp.memory import HEADER, factor_of
+from attn_mlir.backends.nvidia.warp.memory import HEADER, factor_of, lane_here
 from attn_mlir.backends.nvidia.warp.printer import Address, Rule, SideBySide, WarpPrinter, plain
 from attn_mlir.diagnostics import source_line
 from attn_mlir.dialects.regions import maker
@@ -82,17 +82,18 @@ def _mma(printer: WarpPrinter, op: ir.Operation, start: str, a: str | Address, b
     transposed_a, rows = (plain(op, name) for name in ("transpose_a", "transpose_b"))
     of = element(right.element_type)
     if found is None or found.element != "f32" or not of.multiplied:
-        raise UnsupportedError(f"warp: mma.sync multiplies f16 or bf16 into f32, not {right.element_type} ({source_line(op.location)})")
-    depth = right.shape[1 if rows else 0]
+        raise UnsupportedError(f"warp: mma.sync multiplies 8 or 16 bits into f32, not {right.element_type} ({source_line(op.location)})")
+    depth = right.shape[1 if rows else 0] * of.bits // 16  # two elements of 8 bits are a column of matrices
     if depth % _DEPTH or (isinstance(b, SideBySide) and b.columns % _DEPTH):
         raise UnsupportedError(f"warp: mma.sync multiplies {_DEPTH} at a time, got {right} ({source_line(op.location)})")
     printer.headers[HEADER] = None
     blocks = found.layout.rows_of_warp // _ROWS
     to = printer.declare(op.results[0], "product")
     printer.assign(to, op.operands[0])
-    left = factor_of(a, found, transposed_a) if isinstance(a, Address) else f"attn::{_HELD[blocks]}({a})"
+    lane = lane_here(printer) if of.bits == 8 else "lane"  # beside blocks of 192 keys, addresses made before the loop spill
+    left = factor_of(a, found, transposed_a, lane) if isinstance(a, Address) else f"attn::{_HELD[blocks]}({a})"
     kind = f"attn::{of.name.upper()}, {found.shape[1]}, {depth}, {blocks}, {'true' if rows else 'false'}"
-    printer.line(f"attn::multiply<{kind}>({to}, {left}, {b.tile}, lane);")
+    printer.line(f"attn::multiply<{kind}>({to}, {left}, {b.tile}, {lane});")
 
 
 def _statement(text: str) -> Rule:

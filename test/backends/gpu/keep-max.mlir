@@ -1,6 +1,8 @@
 // A running maximum is kept while it would grow little, where nothing that is stored depends on it.
 // RUN: attn-opt %s -p 'attn-online-rewrite,attn-tile,canonicalize,cse,gpu-keep-max' | FileCheck %s
 // RUN: attn-opt %s -p 'attn-online-rewrite,attn-tile,canonicalize,cse,gpu-keep-max{slack=3 scale-log2=12}' | FileCheck %s --check-prefix=LIFT
+// RUN: attn-opt %s -p 'attn-online-rewrite,attn-fit-range,nvidia-numerics,attn-tile,canonicalize,cse,gpu-keep-max' | FileCheck %s --check-prefix=LEFT
+// RUN: attn-opt %s -p 'attn-online-rewrite,attn-fit-range,nvidia-numerics,attn-tile,canonicalize,cse,gpu-keep-max{narrow=5}' | FileCheck %s --check-prefix=NARROW
 
 !t = tensor<?x?x?x64xf32>
 !r = tensor<?x?x?xf32>
@@ -71,4 +73,30 @@ func.func @shifted(%q: !t, %k: !t, %v: !t) -> !t {
     }) : () -> ()
   }) {outputs = []} : (!t, !t, !t) -> !t
   return %o : !t
+}
+
+// Weights of 8 bits have no room above the maximum: with some, what is taken for it is 5 log 2 more.
+// LEFT-LABEL:   func.func @eight_bit(
+// LEFT-NOT:       arith.cmpf ole
+// NARROW-LABEL: func.func @eight_bit(
+// NARROW-NOT:     tile.scale_log2
+// NARROW:         %[[ABOVE:.*]] = arith.subf %{{.*}}, %{{.*}} : f32
+// NARROW-NEXT:    %[[NEW:.*]] = arith.maximumf %[[OLD:.*]], %[[ABOVE]] {gpu.free} : f32
+// NARROW:         %[[GROWTH:.*]] = arith.subf %[[NEW]], %[[OLD]]
+// NARROW-NEXT:    arith.cmpf ole, %[[GROWTH]],
+!e = tensor<?x?x?x64xf8E4M3FN>
+!b = tensor<?x?x?x64xbf16>
+func.func @eight_bit(%q: !e, %k: !e, %v: !e) -> !b {
+  %o = "attn.attention"(%q, %k, %v) ({
+    "attn.row"() ({
+    ^bb0(%s: f32, %b: index, %h: index, %q_idx: index):
+      %m = "attn.reduce"(%s) {kind = "max"} : (f32) -> f32
+      %d = arith.subf %s, %m : f32
+      %e = math.exp %d : f32
+      %l = "attn.reduce"(%e) {kind = "sum"} : (f32) -> f32
+      %p = arith.divf %e, %l : f32
+      "attn.yield"(%p) : (f32) -> ()
+    }) : () -> ()
+  }) {outputs = []} : (!e, !e, !e) -> !b
+  return %o : !b
 }

@@ -1,8 +1,10 @@
 // Weights of 8 bits are computed in f32 before the wait for the product that reads those of the block before, and rounded after it.
-// RUN: sed 's/64xf32>/64xf8E4M3FN>/g; s/-> (tensor<?x?x?x64xf8E4M3FN>/-> (tensor<?x?x?x64xbf16>/; s/%lse : tensor<?x?x?x64xf8E4M3FN>/%lse : tensor<?x?x?x64xbf16>/' %inputs/plain-softmax.mlir > %t.mlir
-// RUN: attn-opt %t.mlir -p 'nvidia-warp' | FileCheck %s
+// RUN: attn-opt %s -p 'nvidia-warp' | FileCheck %s
 // RUN: attn-opt %inputs/plain-softmax.mlir -p 'warp-round-late' | FileCheck %s --check-prefix=NONE
 // NONE-NOT: warp.refused
+
+!t = tensor<?x?x?x64xf8E4M3FN>
+!o = tensor<?x?x?x64xbf16>
 
 // CHECK:       sym_name = "producer"
 // CHECK:       scf.for %{{.*}} = %c1 to
@@ -18,3 +20,17 @@
 // CHECK-NEXT:      %[[Y:.*]] = arith.truncf %[[X]] : f32 to f8E4M3FN
 // CHECK-NEXT:      "warp.yield"(%[[Y]])
 // CHECK:         scf.yield {{.*}}%[[WEIGHTS]]
+func.func @sigmoid(%q: !t, %k: !t, %v: !t) -> !o {
+  %o = "attn.attention"(%q, %k, %v) ({
+    "attn.row"() ({
+    ^bb0(%s: f32, %b: index, %h: index, %q_idx: index):
+      %one = arith.constant 1.0 : f32
+      %n = arith.negf %s : f32
+      %e = math.exp %n : f32
+      %d = arith.addf %one, %e : f32
+      %p = arith.divf %one, %d : f32
+      "attn.yield"(%p) : (f32) -> ()
+    }) : () -> ()
+  }) {outputs = []} : (!t, !t, !t) -> !o
+  return %o : !o
+}

@@ -79,7 +79,7 @@
 // -----
 
 %p = ub.poison : tensor<64xf32, #warp.layout<"wgmma", "rows">>
-// expected-error @below {{'warp.vote' asks for a tile or row values of i1, got tensor<64xf32, #warp.layout<"wgmma", "rows">>}}
+// expected-error @below {{'warp.vote' asks for a tile, row values or parts of i1, got tensor<64xf32, #warp.layout<"wgmma", "rows">>}}
 %r = "warp.vote"(%p) : (tensor<64xf32, #warp.layout<"wgmma", "rows">>) -> i1
 
 // -----
