@@ -56,6 +56,8 @@ def default_blocks(facts: AmdFacts) -> tuple[int, int]:
         many = many or (facts.delta and facts.columns > 128)
         chunk = 16 if facts.channels != "none" or many else 32 if facts.columns > (64 if facts.wide or facts.delta else 128) else 64
         most = {"none": 512, "key": 128 if facts.wide else 256, "value": 256 if facts.wide else 512}[facts.channels]
+        if facts.delta and facts.channels == "key":  # what is read of the state, and its factors, are beside it
+            most = min(most, 192)
         widest = 16 if facts.columns > most else 32 if many else 64
         sizes = [size for size in (widest, 32, 16) if facts.values % size == 0]
         if facts.values > widest and (facts.wide or many):  # all columns at a time are too many for shared memory

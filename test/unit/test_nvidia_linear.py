@@ -92,17 +92,17 @@ def test_tiles_that_are_multiplied_once_share_memory() -> None:
     with scan(Linear(chunk=32, channels="key", k=128, v=64, element="bf16")) as kernel:
         made = program_of(kernel)
     scaled = re.findall(r"(\w+) = T.alloc_shared\(\(32, 128\), \"bfloat16\"\)", made.text)
-    assert made.text.count("transpose_B=True") == 3 and len(scaled) < 6
+    assert made.text.count("transpose_B=True") == 5 and len(scaled) < 6
     first, second = re.findall(r"T.gemm\((\w+), (\w+), \w+, transpose_B=True", made.text)[:2]
     assert first == second
     assert 2 * (made.shared_bytes + 1024) <= TARGETS["sm_90a"].shared_bytes + 1024
 
 
 def test_scans_with_products_have_more_pairs_one_by_one() -> None:
-    """What products of tiles round would spoil gradients of decays, which are small differences."""
+    """What products of tiles round would spoil gradients of decays, which are small differences; others have none but a position's own."""
     with scan(Linear(chunk=32, channels="key", k=128, v=128, element="bf16")) as kernel:
         text = program_of(kernel).text
-    assert "for kv in T.serial(4):" in text and "with T.Kernel(1, v_size1, v_size0, threads=256)" in text
+    assert "for kv in T.serial(" not in text and "with T.Kernel(1, v_size1, v_size0, threads=256)" in text
     with scan(Linear(chunk=32, channels="value", state="vk", factor=True, interval=64, k=128, v=128, element="bf16")) as kernel:
         text = program_of(kernel).text
     assert "for kv in T.serial(16):" in text and "with T.Kernel(2, v_size1, v_size0, threads=128)" in text

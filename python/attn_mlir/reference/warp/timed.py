@@ -41,7 +41,7 @@ class Event:
     @property
     def asynchronous(self) -> bool:
         """Whether the warpgroup goes on meanwhile."""
-        return self.op.endswith("_async")
+        return self.op.endswith("_async") or self.op in _COPIES
 
 
 class TimedMachine(Machine):
