@@ -23,6 +23,8 @@ def print_branch(
             raise UnsupportedError(f"{core.emitter}: a branch yields {result}, a scalar ({source_line(op.location)})")
         results.append(core.row("chosen", partial=result in partial) if is_row(value.type) else None)
     for number, region in enumerate(op.regions):
+        if not list(region.blocks):  # there is no other branch
+            continue
         with core.scope(f"if ({condition})" if number == 0 else "else"):
             block(region.blocks[0])
             for position, value in enumerate(yielded(region.blocks[0])):

@@ -139,7 +139,10 @@ class _Partial:
 
     def _branch(self, op: ir.Operation) -> None:
         for region in op.regions:
-            self._block(region.blocks[0])
+            for block in region.blocks:  # there may be no other branch
+                self._block(block)
+        if not list(op.results):
+            return
         for result, *values in zip(op.results, *(yielded(region.blocks[0]) for region in op.regions), strict=True):
             if all(value in self._roots for value in values):
                 self._roots[result] = frozenset().union(*(self._roots[value] for value in values))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 import attn_mlir
 from amd_tools import needs_host_clang
@@ -174,10 +175,44 @@ def test_second_derivatives_go_through_a_table(taken: list[str]) -> None:
         return torch.autograd.grad(dq.double().square().sum(), qkv[1])[0]
 
     qkv: Any = [x.clone().requires_grad_() for x in given]
-    found = second(qkv, attn_mlir.attention(*qkv, key_index=index, key_block=(2, 128), device="hip-emulated"))
+    lists = index.clone()
+    o = attn_mlir.attention(*qkv, key_index=lists, key_block=(2, 128), device="hip-emulated")
+    lists.zero_()  # they are those of the forward pass
+    found = second(qkv, o)
     assert "lists" in taken
     leaves: Any = [x.double().requires_grad_() for x in given]
     agree([found], [second(leaves, exact(leaves, listed(index, (2, 128), 32, 4, 256))[0])], 2e-2)
+
+
+@needs_host_clang
+def test_gradients_have_tangents(taken: list[str]) -> None:
+    """Backward passes are linear in the gradient of o: its tangent makes theirs."""
+    sizes = (1, 2, 1, 64, 256, 16)
+    qkv: Any = [x.detach().requires_grad_() for x in inputs(sizes, torch.float16)]
+    index = torch.tensor([[0], [1]], dtype=torch.int32).view(1, 1, 2, 1)
+    o = attn_mlir.attention(*qkv, key_index=index, key_block=(32, 128), device="hip-emulated")
+    assert "lists" in taken
+    do, tangent = torch.randn(2, *o.shape).half()
+    wanted = torch.autograd.grad(o, qkv, tangent, retain_graph=True)
+    with forward_ad.dual_level():
+        found = [forward_ad.unpack_dual(x).tangent for x in torch.autograd.grad(o, qkv, forward_ad.make_dual(do, tangent))]
+    assert all(x is not None for x in found)
+    agree(found, [x.double() for x in wanted], 5e-3)
+
+
+@needs_host_clang
+def test_one_gradient_alone() -> None:
+    """Of q, whose kernels have branches that make nothing."""
+    sizes = (1, 2, 1, 64, 256, 16)
+    given = [x.detach() for x in inputs(sizes, torch.float16)]
+    index = torch.tensor([[0], [1]], dtype=torch.int32).view(1, 1, 2, 1)
+    for number in range(3):
+        qkv: Any = [x.clone().requires_grad_(n == number) for n, x in enumerate(given)]
+        o = attn_mlir.attention(*qkv, key_index=index, key_block=(32, 128), device="hip-emulated")
+        (found,) = torch.autograd.grad(o.float().square().sum(), qkv[number])
+        leaves = [x.double().requires_grad_() for x in given]
+        right = exact(leaves, listed(index, (32, 128), 2, 64, 256))[0]
+        agree([found], [torch.autograd.grad(right.square().sum(), leaves[number])[0]], 5e-3)
 
 
 def test_the_inverse_is_sorted_and_whole() -> None:

@@ -45,6 +45,7 @@ def test_machine_code(name: str) -> None:
         (64, "{deterministic = 1 : i64}", ""),
         (64, "{adders = 1 : i64}", ""),
         (64, "{block_q = 128 : i64, block_kv = 128 : i64}", ""),
+        (64, "{block_q = 128 : i64, block_kv = 64 : i64}", ""),
         (
             128,
             '{key_sums = "warpgroup", block_q = 128 : i64, block_kv = 64 : i64}',

@@ -104,8 +104,8 @@ def emit_pairs(kernel: ir.Operation, target: NvidiaTarget, schedule: Fields) -> 
 
 
 def _layout_with_key_sums(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> BackwardLayout | None:
-    """The layout with a warpgroup for sums over keys, where there can be one and nothing else was asked for."""
-    if "key_sums" in choices or choices.get("deterministic") or choices.get("adders"):
+    """The layout with a warpgroup for sums over keys, where it was asked for if there can be one (`key_sums = "auto"`)."""
+    if choices.get("key_sums") != "auto" or choices.get("deterministic") or choices.get("adders"):
         return None
     try:
         layout = _layout(kernel, target, {**choices, "key_sums": "warpgroup"})

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import Fields
-from attn_mlir.backends.nvidia import blocks
+from attn_mlir.backends.nvidia import blocks, thresholds
 from attn_mlir.backends.nvidia.target import TARGETS
 from attn_mlir.backends.nvidia.tuning.choices import choices_for, choices_in, is_synchronous
 from attn_mlir.backends.nvidia.tuning.chunk_scan_facts import chunk_scan_facts
@@ -51,10 +51,11 @@ class NvidiaChooseBlocks(Pass):
             sizes = [choices.get(name, default) for name, default in zip(("block_q", "block_kv"), defaults, strict=True)]
             own = attributes.read(function, attributes.CHOICES)
             captures = None if synchronous else blocks.blocks_with_captures(facts)
-            if captures is None and self.transpose and _may_transpose(choices):
-                captures = blocks.blocks_of_brief_pairs(facts)
-            if captures is not None and not tuned and "block_q" not in own and "block_kv" not in own:
-                sizes = list(captures)
+            brief = blocks.blocks_of_brief_pairs(facts) if captures is None and self.transpose and _may_transpose(choices) else None
+            if (found := captures or brief) and not tuned and "block_q" not in own and "block_kv" not in own:
+                sizes = list(found)
+                if brief == thresholds.NARROW_PAIRS and "key_sums" not in choices:
+                    choices["key_sums"] = "auto"
             if not all(isinstance(size, int) and size > 0 for size in sizes):
                 function.location.emit_error(f"{self.name}: block sizes must be positive numbers, got {sizes[0]} and {sizes[1]}")
                 return False

@@ -96,8 +96,10 @@ def _in_pages(
     if made is not None or not torch.is_grad_enabled():
         return made
 
+    kept = index.clone()  # the caller's may change before a backward
+
     def dense(*others: torch.Tensor) -> Any:
-        return dispatch(_as_table(options, options.functions, lists).call(problem, others, dropout))
+        return dispatch(_as_table(options, options.functions, (kept, form, problem)).call(problem, others, dropout))
 
     group = group_of(form, index, problem.sizes, dropout.form is not None)
     return attention_listed_with_gradients(qkv, options, dropout, lists, group, dense)

@@ -59,11 +59,14 @@ class ListedForward(torch.autograd.Function):
             return None, *EagerForward.backward(ctx, *grads)
         tensors = ctx.saved_tensors[: 3 + ctx.task.captures]
         wanted = [number for number, needed in enumerate(ctx.needs_input_grad[3:]) if needed]
-        results = [(o, grad) for o, grad in zip(ctx.dense(*tensors[:3]), grads, strict=False) if grad is not None]
         made: list[torch.Tensor | None] = [None] * len(tensors)
+        again = torch.is_grad_enabled()  # without it, gradients have tangents
+        with torch.enable_grad():
+            results = [(o, grad) for o, grad in zip(ctx.dense(*tensors[:3]), grads, strict=False) if grad is not None]
         if results:
             of = [tensors[number] for number in wanted]
             outputs, given = zip(*results, strict=True)
-            for number, gradient in zip(wanted, torch.autograd.grad(outputs, of, given, create_graph=True, allow_unused=True), strict=True):
+            gradients = torch.autograd.grad(outputs, of, given, create_graph=again, allow_unused=True)
+            for number, gradient in zip(wanted, gradients, strict=True):
                 made[number] = gradient
         return None, None, None, *made
