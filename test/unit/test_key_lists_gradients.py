@@ -196,8 +196,9 @@ def test_gradients_have_tangents(taken: list[str]) -> None:
     wanted = torch.autograd.grad(o, qkv, tangent, retain_graph=True)
     with forward_ad.dual_level():
         found = [forward_ad.unpack_dual(x).tangent for x in torch.autograd.grad(o, qkv, forward_ad.make_dual(do, tangent))]
-    assert all(x is not None for x in found)
-    agree(found, [x.double() for x in wanted], 5e-3)
+    made = [x for x in found if x is not None]
+    assert len(made) == 3
+    agree(made, [x.double() for x in wanted], 5e-3)
 
 
 @needs_host_clang
