@@ -72,7 +72,8 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
         return Refusal.of(error)
     fields: Fields = {"kind": "pairs", "stages": layout.stages, "shared": layout.bytes, "warpgroups": layout.warpgroups}
     fields |= {"windows": layout.stages} if layout.windows or layout.bands else {}
-    fields |= {"key_sums": "warpgroup"} if layout.key_sums else {}
+    asked = {"key_sums": "consumers"} if choices.get("key_sums") == "consumers" else {}
+    fields |= {"key_sums": "warpgroup"} if layout.key_sums else asked
     # Under a mask programs differ in length: warps of their own add, and several heads run together, the longest programs first.
     # In a fixed order each program waits for the one of the next keys: without a mask, where all begin with the same queries, that should
     # have begun long before.
