@@ -17,7 +17,7 @@ _REFINEMENTS: dict[str, dict[str, tuple[int | str, ...]]] = {
         "flow": ("flat", "each"), "stages": (2, 3), "pin": (0, 1), "turns": (0, 1), "vote": (0, 1), "order": ("static", "dynamic"),
         "group": (4, 8, 16),
     },
-    "pairs": {"stages": (1, 2), "adders": (0, 1), "order": ("tiles", "dynamic"), "group": (1, 512), "key_sums": ("consumers", "warpgroup")},
+    "pairs": {"stages": (1, 2), "adders": (0, 1), "order": ("tiles", "dynamic"), "group": (1, 512)},
 }  # fmt: skip
 """What a schedule of the emitter "hopper" can be changed in, one at a time, once its blocks are known."""
 
