@@ -19,9 +19,15 @@ FOREIGN = {
 }
 
 
-def _positional(function: ast.FunctionDef) -> int:
+def _positional(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
     return len(names) - (names[:1] in (["self"], ["cls"]))
+
+
+def _many(source: str) -> set[str]:
+    """The functions of a file that take more than seven."""
+    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    return {function.name for function in functions if _positional(function) > 7}
 
 
 def test_who_takes_more_than_seven() -> None:
@@ -31,7 +37,12 @@ def test_who_takes_more_than_seven() -> None:
             place = str(path.relative_to(ROOT / folder))
             if folder == "python/attn_mlir" and place.startswith(("dialects/", "passes/", "backends/")):
                 continue  # links to the other folders
-            functions = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)]
-            if many := {function.name for function in functions if _positional(function) > 7}:
+            if many := _many(path.read_text()):
                 found[place if folder == "python/attn_mlir" else f"{folder}/{place}"] = many
     assert found == FOREIGN
+
+
+def test_long_signatures_are_found() -> None:
+    parameters = ", ".join(f"x{number}" for number in range(8))
+    assert _many(f"class C:\n    def f(self, {parameters}): ...\n") == {"f"}
+    assert _many("class C:\n    def f(self, a, b, c, d, e, f, g, *, h): ...\n") == set()

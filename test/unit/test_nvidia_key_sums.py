@@ -1,13 +1,18 @@
 """Backward passes on Hopper whose sums over keys (dQ) a warpgroup of its own makes: when, how, and that they are right."""
 
 import re
+from typing import Any
 
 import pytest
 import torch
 
 import attn_mlir
 from attn_mlir import masks
-from attn_mlir.backends.gpu.emitters import SLOW
+from attn_mlir.backends.gpu.emitters import SLOW, Refusal
+from attn_mlir.backends.nvidia import driver, hopper, pipeline
+from attn_mlir.backends.nvidia.hopper import pairs
+from attn_mlir.backends.program import prepare_derivative
+from attn_mlir.frontend.emit import Inputs
 from machine_code import compiled
 from test_nvidia_pairs import NVCC, kernels
 
@@ -27,6 +32,31 @@ def test_roles(name: str, element: str) -> None:
     assert "attn::exp2f(" not in own and "wgmma_m64n64k16_ss" in own and not re.search("wgmma_m64n64k16_ss", consumers)
     # No consumer waits for the other one: they meet the warpgroup that multiplies, each at barriers of its own.
     assert "named_sync(1, 256)" not in consumers and consumers.count("named_arrive(10 + step % 2, 384)") == own.count("10 + step % 2, 384")
+
+
+def test_blocks_are_chosen_again() -> None:
+    """What the pass has written does not change what it chooses."""
+    ((schedule, code),) = kernels("causal-softmax", choices='{key_sums = "auto"}')
+    assert schedule["key_sums"] == "warpgroup" and code.source == kernels("causal-softmax")[0][1].source
+
+
+def test_dropout_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = attn_mlir.Attention()
+    call.__dict__.update(_last=Inputs("f16", 64, 64), _form=("tensor", "tensor"))
+    asked = {"arch": "sm_90a", "key_sums": "warpgroup", "block_q": 128, "block_kv": 64}
+    outline = prepare_derivative("bwd", ("q", "k", "v"), pipeline.outline("sm_90a"))
+    planned: list[object] = []
+
+    def plan(*given: Any) -> None:
+        """Ends there: what TileLang makes of it instead takes long."""
+        planned.append(pairs.plan_pairs(*given))
+        raise AssertionError
+
+    monkeypatch.setattr(hopper, "plan_pairs", plan)
+    with pytest.raises(Exception, match="AssertionError"):
+        driver._lower(call.ir(), *outline, asked)  # pyright: ignore[reportPrivateUsage]
+    (refusal,) = planned
+    assert isinstance(refusal, Refusal) and "no dropout" in refusal.reason
 
 
 @pytest.mark.parametrize("name", _NAMES)

@@ -106,13 +106,12 @@ def emit_pairs(kernel: ir.Operation, target: NvidiaTarget, schedule: Fields) -> 
 
 def _layout_with_key_sums(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> BackwardLayout | None:
     """The layout with a warpgroup for sums over keys, where it was asked for if there can be one (`key_sums = "auto"`)."""
-    if choices.get("key_sums") != "auto" or choices.get("deterministic") or choices.get("adders"):
+    if choices.get("key_sums") != "auto":
         return None
     try:
-        layout = _layout(kernel, target, {**choices, "key_sums": "warpgroup"})
+        return _layout(kernel, target, {**choices, "key_sums": "warpgroup"})
     except UnsupportedError:
         return None
-    return layout
 
 
 def _layout(kernel: ir.Operation, target: NvidiaTarget, fields: Mapping[str, int | str]) -> BackwardLayout:
@@ -123,7 +122,7 @@ def _layout(kernel: ir.Operation, target: NvidiaTarget, fields: Mapping[str, int
     slots = max((len(staged_values(core, step)) for step in found.steps), default=0)
     check_windows(found, slots)
     stages = None if "stages" not in fields else int(fields["stages"])
-    if fields.get("key_sums", "consumers") == "warpgroup":
+    if fields.get("key_sums") == "warpgroup":
         layout = plan_layout(found, target, (slots, ""), stages, True)
         check_key_sums(layout)
         if fields.get("deterministic") or fields.get("adders"):

@@ -13,6 +13,7 @@ from attn_mlir.backends.nvidia.hopper.tiles import ROWS
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, SharedOperand, product
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import find_all
 
 WARPGROUPS = 2
 """Consumers for which there are named barriers and registers."""
@@ -29,7 +30,7 @@ def free_weights(warpgroup: str | int) -> str:
 def check_key_sums(layout: BackwardLayout) -> None:
     """Raises UnsupportedError for kernels whose sums over keys are not made by a warpgroup of their own."""
     kernel, reason = layout.kernel, ""
-    others = kernel.scatters or layout.bits is not None or layout.words is not None
+    others = kernel.scatters or find_all(kernel.function, "attn.kept")
     others = others or any(kernel.step_ops(f"tile.{name}") for name in ("scatter_add", "load_window", "band"))
     targets = {op.operands[2] for op in kernel.step_ops("tile.accumulate")}
     if layout.warpgroups != WARPGROUPS or kernel.queries != ROWS:

@@ -13,19 +13,22 @@ from attn_mlir.runtime.dispatch import is_plain, may_carry_tangents
 
 _ELEMENTS = {torch.float16: "f16", torch.bfloat16: "bf16"}
 
-_FORWARD = """
-func.func @attention(%x: {rows}) -> ({rows}, tensor<?x?x?xf32>) {{
-  %squares = "attn.row_dot"(%x, %x) : ({rows}, {rows}) -> tensor<?x?x?xf32>
-  %weights = "attn.elements"(%x) ({{
-    "attn.element"() ({{
-    ^bb0(%b: index, %h: index, %i: index, %d: index):
+_LENGTH = """\
       %value = tensor.extract %x[%b, %h, %i, %d] : {rows}
       %wide = arith.extf %value : {element} to f32
       %square = tensor.extract %squares[%b, %h, %i] : tensor<?x?x?xf32>
       %epsilon = arith.constant {epsilon:e} : f32
       %sum = arith.addf %square, %epsilon : f32
       %length = math.rsqrt %sum : f32
-      %unit = arith.mulf %wide, %length : f32
+"""
+"""An element of x in f32, and what its row is multiplied by."""
+_FORWARD = """
+func.func @attention(%x: {rows}) -> ({rows}, tensor<?x?x?xf32>) {{
+  %squares = "attn.row_dot"(%x, %x) : ({rows}, {rows}) -> tensor<?x?x?xf32>
+  %weights = "attn.elements"(%x) ({{
+    "attn.element"() ({{
+    ^bb0(%b: index, %h: index, %i: index, %d: index):
+{length}      %unit = arith.mulf %wide, %length : f32
       "attn.yield"(%unit) : (f32) -> ()
     }}) : () -> ()
   }}) : ({rows}) -> none
@@ -40,14 +43,8 @@ func.func @attention(%x: {rows}, %dy: {rows}, %squares: tensor<?x?x?xf32>) -> {r
   %weights = "attn.elements"(%x) ({{
     "attn.element"() ({{
     ^bb0(%b: index, %h: index, %i: index, %d: index):
-      %value = tensor.extract %x[%b, %h, %i, %d] : {rows}
-      %wide = arith.extf %value : {element} to f32
-      %given = tensor.extract %dy[%b, %h, %i, %d] : {rows}
+{length}      %given = tensor.extract %dy[%b, %h, %i, %d] : {rows}
       %gradient = arith.extf %given : {element} to f32
-      %square = tensor.extract %squares[%b, %h, %i] : tensor<?x?x?xf32>
-      %epsilon = arith.constant {epsilon:e} : f32
-      %sum = arith.addf %square, %epsilon : f32
-      %length = math.rsqrt %sum : f32
       %inverse = arith.mulf %length, %length : f32
       %product = tensor.extract %along[%b, %h, %i] : tensor<?x?x?xf32>
       %share = arith.mulf %product, %inverse : f32
@@ -80,7 +77,8 @@ def unit_rows(x: Tensor, epsilon: float, device: str | torch.device | None) -> T
 @functools.cache
 def _program(text: str, columns: int, dtype: torch.dtype, epsilon: float, device: str) -> driver.CompiledFunction:
     element = _ELEMENTS[dtype]
-    module = text.format(rows=f"tensor<?x?x?x{columns}x{element}>", element=element, epsilon=epsilon)
+    given = {"rows": f"tensor<?x?x?x{columns}x{element}>", "element": element, "epsilon": epsilon}
+    module = text.format(length=_LENGTH.format(**given), **given)
     return driver.compile_derivative(module, device, "given", ["x"])
 
 
