@@ -17,7 +17,7 @@ from attn_mlir.backends.nvidia.hopper.row_intervals import later_rows_see_more, 
 from attn_mlir.backends.nvidia.hopper.stale_maximum import carried_by
 from attn_mlir.backends.nvidia.hopper.stores import Stores
 from attn_mlir.backends.nvidia.hopper.tile_scheduler import TileScheduler
-from attn_mlir.backends.nvidia.hopper.tiles import ROWS, panels, tile_bytes
+from attn_mlir.backends.nvidia.hopper.tiles import ROWS, atoms, tile_bytes
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -189,9 +189,9 @@ class Flat:
         name, size = self.addresses[op]
         rows, columns = core.rows(op.results[0].type), core.columns(op.results[0].type)
         descriptor = core.arguments.descriptor(op.operands[0], COLUMNS, rows)
-        for panel in range(panels(columns)):
-            address = f"shared + {name} + round % 2 * {size}" + (f" + {panel * rows * ROW_BYTES}" if panel else "")
-            core.writer.line(f"attn::tma_load({address}, {descriptor}, {full}, {panel * COLUMNS}, {place});")
+        for atom in range(atoms(columns)):
+            address = f"shared + {name} + round % 2 * {size}" + (f" + {atom * rows * ROW_BYTES}" if atom else "")
+            core.writer.line(f"attn::tma_load({address}, {descriptor}, {full}, {atom * COLUMNS}, {place});")
 
     # ---- the consumers
 

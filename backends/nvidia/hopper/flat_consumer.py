@@ -215,7 +215,7 @@ class FlatConsumer(FlatState):
             own = f"{queries.address} + warpgroup * {ROWS * ROW_BYTES}"
             depth = f"{keys.depth}, {'true' if keys.element == 'bf16' else 'false'}"
             writer.line(
-                f"attn::scores_of_warp<{depth}>({self.scores.name}, {own}, {queries.panel_bytes}, {keys.address}, {keys.panel_bytes});"
+                f"attn::scores_of_warp<{depth}>({self.scores.name}, {own}, {queries.atom_bytes}, {keys.address}, {keys.atom_bytes});"
             )
             for row in self._changed():
                 writer.line(*(f"{row.name}[{h}] = old_{row.name}[{h}];" for h in range(2)))

@@ -240,7 +240,7 @@ class FlatState:
             with writer.unrolled("k", tile.depth // STEP):
                 writer.line(
                     "uint32_t four[4];",
-                    f"attn::load_matrices(from + k / 4 * {tile.panel_bytes} + attn::swizzle_128(place + k % 4 * 32), four);",
+                    f"attn::load_matrices(from + k / 4 * {tile.atom_bytes} + attn::swizzle_128(place + k % 4 * 32), four);",
                 )
                 with writer.unrolled("i", 4):
                     writer.line("queries[4 * k + i] = four[i];")

@@ -8,14 +8,14 @@ from math import gcd
 from attn_mlir.backends.gpu.input_limits import PAGE_ROWS
 from attn_mlir.backends.nvidia.hopper.core import Core, check_element
 from attn_mlir.backends.nvidia.hopper.gathered_rows import ARRIVALS, GatheredRows
-from attn_mlir.backends.nvidia.hopper.tiles import SharedTile, panels, round_up, tile_bytes
+from attn_mlir.backends.nvidia.hopper.tiles import SharedTile, atoms, round_up, tile_bytes
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
 ALIGNMENT = 1024
 SECTION = 3
-"""Panels of a section."""
+"""Swizzle atoms of a section."""
 BOX_ROWS = 64
 """Rows of a page that are copied at a time where it has them."""
 
@@ -96,7 +96,7 @@ class TileRing:
     free: str
     turn: str = ""
     sections: int = 1
-    """A full stage has a barrier for each SECTION panels of columns."""
+    """A full stage has a barrier for each SECTION swizzle atoms of columns."""
 
     @property
     def bytes(self) -> int:
@@ -117,7 +117,7 @@ class TileRing:
 
     def section_bytes(self, section: int) -> int:
         """What a section brings."""
-        return (min(panels(self.columns), (section + 1) * SECTION) - section * SECTION) * self.rows * ROW_BYTES
+        return (min(atoms(self.columns), (section + 1) * SECTION) - section * SECTION) * self.rows * ROW_BYTES
 
     def parity(self, turn: str = "") -> str:
         """Which phase of the barriers this turn waits for."""
@@ -149,7 +149,7 @@ class SharedMemory:
         if key not in self.rings:
             name = core.names.fresh(core.arguments.names[key[0]])
             constant, gathered = f"k{name[0].upper()}{name[1:]}", self._gathered(source)
-            sections = -(-panels(columns) // SECTION) if self.in_sections and not gathered else 1
+            sections = -(-atoms(columns) // SECTION) if self.in_sections and not gathered else 1
             self.rings[key] = TileRing(
                 name, source, rows, columns, check_element(load, source), stages,
                 self.layout.tile(constant, stages * tile_bytes(rows, columns)),
@@ -214,7 +214,7 @@ class SharedMemory:
         if not self.program_tiles:
             return
         writer = self.core.writer
-        total = sum(tile.rows * ROW_BYTES * tile.panels for _, tile in self.program_tiles)
+        total = sum(tile.rows * ROW_BYTES * tile.atoms for _, tile in self.program_tiles)
         writer.line(f"attn::barrier_wait(shared + kResidentFree, ({turn} & 1) ^ 1);")  # the program before reads its tiles to its end
         places = [[self.core.value(load.operands[number]) for number in (3, 2, 1, 4)] for load, _ in self.program_tiles]
         with writer.block("if (attn::elect_one())"):
@@ -228,10 +228,10 @@ class SharedMemory:
             raise UnsupportedError(f"hopper: tiles in shared memory have a multiple of 8 rows, up to 256, not {rows}")
         descriptor = self.core.arguments.descriptor(source, COLUMNS, rows)
         where = self.core.arguments.copied_at(source, *place[:3])
-        for panel in range(panels(columns)):
-            address = f"{to} + {panel * rows * ROW_BYTES}" if panel else to
-            barrier = barriers[panel // SECTION] if len(barriers) > 1 else barriers[0]
-            self.core.writer.line(f"attn::tma_load({address}, {descriptor}, {barrier}, {panel * COLUMNS}, {where});")
+        for atom in range(atoms(columns)):
+            address = f"{to} + {atom * rows * ROW_BYTES}" if atom else to
+            barrier = barriers[atom // SECTION] if len(barriers) > 1 else barriers[0]
+            self.core.writer.line(f"attn::tma_load({address}, {descriptor}, {barrier}, {atom * COLUMNS}, {where});")
 
     def find_pages(self, ring: TileRing, place: list[str]) -> None:
         """Each lane looks for the page of PAGE_ROWS rows of a block of keys at `place`; nothing where these do not lie in pages."""
@@ -305,11 +305,11 @@ class SharedMemory:
 
     def _copy_page(self, ring: TileRing, head: str, rows: int, to: str, row: str, some: str) -> None:
         """Copies rows of page `page_at` from `row` on to the bytes `to` of a stage, or, where there are not `some`, zeros."""
-        descriptor, outside = self.core.arguments.descriptor(ring.source, COLUMNS, rows), panels(ring.columns) * COLUMNS
-        for panel in range(panels(ring.columns)):
-            address = f"{ring.at()} + {panel * ring.rows * ROW_BYTES} + {to}"
-            where = f"{some} ? {panel * COLUMNS} : {outside}, {row}, {head}, page_at"
-            barrier = ring.barrier("full", "", panel // SECTION if ring.sections > 1 else 0)
+        descriptor, outside = self.core.arguments.descriptor(ring.source, COLUMNS, rows), atoms(ring.columns) * COLUMNS
+        for atom in range(atoms(ring.columns)):
+            address = f"{ring.at()} + {atom * ring.rows * ROW_BYTES} + {to}"
+            where = f"{some} ? {atom * COLUMNS} : {outside}, {row}, {head}, page_at"
+            barrier = ring.barrier("full", "", atom // SECTION if ring.sections > 1 else 0)
             self.core.writer.line(f"attn::tma_load({address}, {descriptor}, {barrier}, {where});")
 
     # ---- the consumers

@@ -131,9 +131,9 @@ def add_staged(core: Core, layout: BackwardLayout, op: ir.Operation, part: str) 
     place = [core.value(value) for value in (row, head, batch)]
     map_ = core.arguments.descriptor(target, ADDED_COLUMNS, buffer.rows)
     for number in range(split.blocks):
-        for panel in range(split.columns // ADDED_COLUMNS):
-            offset = buffer.offset + number * split.columns * 4 * buffer.rows + panel * buffer.rows * 4 * ADDED_COLUMNS
-            first = ADDED_COLUMNS * panel + (split.columns * layout.warpgroups * number if split.transposed else 0)
+        for atom in range(split.columns // ADDED_COLUMNS):
+            offset = buffer.offset + number * split.columns * 4 * buffer.rows + atom * buffer.rows * 4 * ADDED_COLUMNS
+            first = ADDED_COLUMNS * atom + (split.columns * layout.warpgroups * number if split.transposed else 0)
             column = f"{first}" + ("" if split.by_rows else f" + {split.columns} * {part}")
             query = f"{place[0]} + 64 * {0 if split.transposed else part_block(layout, split, number, part)}"
             where = core.arguments.copied_at(target, query, place[1], place[2])
@@ -141,7 +141,7 @@ def add_staged(core: Core, layout: BackwardLayout, op: ir.Operation, part: str) 
 
 
 def stage_rows(core: Core, name: str, columns: int, address: str) -> None:
-    """Writes sums [64, columns] in f32 to shared memory, in panels of 32 columns.
+    """Writes sums [64, columns] in f32 to shared memory, in swizzle atoms of 32 columns.
 
     Two pairs of columns change places in odd rows, so that rows do not share banks.
     """

@@ -20,7 +20,7 @@ from attn_mlir.backends.nvidia.hopper.shared_maps import Changes
 from attn_mlir.backends.nvidia.hopper.steps import read_chain
 from attn_mlir.backends.nvidia.hopper.stores import Stores
 from attn_mlir.backends.nvidia.hopper.tile_scheduler import TileScheduler
-from attn_mlir.backends.nvidia.hopper.tiles import ROWS, panels
+from attn_mlir.backends.nvidia.hopper.tiles import ROWS, atoms
 from attn_mlir.backends.nvidia.hopper.windows import HEADER as WINDOWS_HEADER
 from attn_mlir.backends.nvidia.hopper.windows import WindowRings, same_for_batches, windows_of
 from attn_mlir.errors import UnsupportedError
@@ -154,7 +154,7 @@ class RowsKernel:
         """Lets outputs leave through the memory of the queries. Raises UnsupportedError where it is too small."""
         queries = self.memory.program_tiles[0][1]
         columns = [ir.MemRefType(op.operands[1].type).shape[-1] for op in operations(body(self.kernel)) if op.name == "tile.store"]
-        if any(panels(number) > queries.panels for number in columns):
+        if any(atoms(number) > queries.atoms for number in columns):
             raise UnsupportedError("hopper: outputs are wider than the queries, whose memory they should leave through")
         self.stores.staging = queries.address.removeprefix("shared + ")
 

@@ -1,8 +1,8 @@
 """What the warpgroups of a scan do with one chunk: rows of o (see `scan_output`), and S^T = S^T times its factor + (v enter)^T k."""
 
 from attn_mlir.backends.gpu.structure import body, yielded
-from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
-from attn_mlir.backends.nvidia.hopper.scan_common import ALL, CHUNK, PANEL_BYTES, declare_place
+from attn_mlir.backends.nvidia.hopper.core import PACKS, Core
+from attn_mlir.backends.nvidia.hopper.scan_common import ALL, ATOM_BYTES, CHUNK, declare_place
 from attn_mlir.backends.nvidia.hopper.scan_layout import ScanLayout
 from attn_mlir.backends.nvidia.hopper.scan_mods import TileMods
 from attn_mlir.backends.nvidia.hopper.scan_output import LOWER, RESTS, SCALE, RowsPrinter
@@ -20,7 +20,7 @@ class ChunkPrinter:
         self._rows = None if scan.rows is None else RowsPrinter(core, scan, scan.rows, layout)
         rows = scan.rows
         self._sums = ProductSums(core, rows, layout) if rows is not None and rows.products is not None else None
-        self._pack, self._unpack = f"attn::{PANELS[scan.element]}", f"attn::un{PANELS[scan.element]}"
+        self._pack, self._unpack = f"attn::{PACKS[scan.element]}", f"attn::un{PACKS[scan.element]}"
         self._rest = f"attn::{RESTS[scan.element]}"
         self._entered = ("entering", "remaining") if scan.exact else ("entering",)
 
@@ -52,7 +52,7 @@ class ChunkPrinter:
         writer.line(f"if (number > 0) attn::warp_arrive({free}, threadIdx.x == 0);")
         if rows is not None:
             rows.from_state()
-        writer.line(f"const uint32_t own = at + {layout.tiles['v'].offset} + warpgroup * {PANEL_BYTES};")
+        writer.line(f"const uint32_t own = at + {layout.tiles['v'].offset} + warpgroup * {ATOM_BYTES};")
         if rows is not None:
             rows.from_pairs()
         self._carry()
@@ -101,7 +101,7 @@ class ChunkPrinter:
         writer.line("attn::hold(state);")
         self._hold_entering()
         with core.scope(""):
-            writer.line(f"const uint64_t right = attn::mn_major(at + {layout.tiles['k'].offset}, {PANEL_BYTES});")
+            writer.line(f"const uint64_t right = attn::mn_major(at + {layout.tiles['k'].offset}, {ATOM_BYTES});")
             if scan.scaled:
                 self._multiply(product, ("remaining",))
                 writer.line("attn::wgmma_wait<0>();", "attn::hold(state);")

@@ -8,7 +8,7 @@ operand in registers), scaled, + v^T P^T. o^T leaves, transposed on its way, thr
 from attn_mlir.backends.gpu.structure import body, operations
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.scan_common import CHUNK, PANEL_BYTES
+from attn_mlir.backends.nvidia.hopper.scan_common import ATOM_BYTES, CHUNK
 from attn_mlir.backends.nvidia.hopper.scan_layout import ScanLayout
 from attn_mlir.backends.nvidia.hopper.scan_patterns import view_of
 from attn_mlir.backends.nvidia.hopper.scan_producer import bind_rows
@@ -49,7 +49,7 @@ class RowsPrinter(LeavingPrinter):
             writer.line(f"const uint64_t left = attn::k_major(at + {q}), right = attn::k_major(at + {k} + warpgroup * {share * 128});")
             writer.line("attn::wgmma_begin();")
             with writer.unrolled("k", steps):
-                writer.line(f"const uint32_t offset = k / 4 * {PANEL_BYTES} + k % 4 * 32;")
+                writer.line(f"const uint32_t offset = k / 4 * {ATOM_BYTES} + k % 4 * 32;")
                 writer.line(f"{product}(scores, attn::advance(left, offset), attn::advance(right, offset), k > 0);")
             writer.line("attn::wgmma_commit();")
             writer.line(f"const int from = warpgroup * {share} + column;")
@@ -173,7 +173,7 @@ class RowsPrinter(LeavingPrinter):
                     writer.line(f"rest[n] = {self._rest}({'held[n]' if 'held' in pieces else rounded}, {pair});")
             writer.line(*(f"attn::hold({name});" for name in pieces), "attn::wgmma_begin();")
             with writer.unrolled("k", held):
-                writer.line(f"const uint32_t offset = (first + k) / 4 * {PANEL_BYTES} + (first + k) % 4 * 32;")
+                writer.line(f"const uint32_t offset = (first + k) / 4 * {ATOM_BYTES} + (first + k) % 4 * 32;")
                 for number, name in enumerate(pieces):
                     operand = ", ".join(f"{name}[4 * k + {n}]" for n in range(4))
                     more = "1" if number or started else "first + k > 0"

@@ -4,7 +4,7 @@ Sums of that are apart where they are wanted. At last rows of o may have a facto
 """
 
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.scan_common import CHUNK, PANEL_BYTES
+from attn_mlir.backends.nvidia.hopper.scan_common import ATOM_BYTES, CHUNK
 from attn_mlir.backends.nvidia.hopper.scan_layout import ScanLayout
 from attn_mlir.backends.nvidia.hopper.scan_patterns import view_of
 from attn_mlir.backends.nvidia.hopper.scan_rows import OutputRows
@@ -46,16 +46,16 @@ class ProductSums:
                 self._own_sums(unpack)
 
     def _declare(self) -> None:
-        """The factor's panel and 16 sums of a thread."""
+        """The factor's swizzle atom and 16 sums of a thread."""
         writer = self._core.writer
-        writer.line(f"const uint32_t other = at + {self._layout.tiles['factor'].offset} + warpgroup * {PANEL_BYTES};")
+        writer.line(f"const uint32_t other = at + {self._layout.tiles['factor'].offset} + warpgroup * {ATOM_BYTES};")
         writer.line(f"float sums[{CHUNK // 4}];")
 
-    def _load(self, name: str, panel: str) -> None:
-        """Elements of a panel for columns of matrices c and c + 1, as those of o lie in a thread."""
+    def _load(self, name: str, atom: str) -> None:
+        """Elements of a swizzle atom for columns of matrices c and c + 1, as those of o lie in a thread."""
         self._core.writer.line(
             f"uint32_t {name}[4];",
-            f"attn::load_transposed({panel} + attn::swizzle_128((8 * c + turned_row) * 128 + turned_column), {name});",
+            f"attn::load_transposed({atom} + attn::swizzle_128((8 * c + turned_row) * 128 + turned_column), {name});",
         )
 
     def _add_own(self, unpack: str) -> None:

@@ -27,7 +27,7 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
 
 KEYS = COLUMNS
-"""Keys of a block: their weights are one panel."""
+"""Keys of a block: their weights are one swizzle atom."""
 _SUMS = ("tile.dot_add", "tile.dot_rescale")
 _FULL, _FREE = 2, 3
 """Named barriers: weights are there; they have been read."""
@@ -183,7 +183,7 @@ class _Half(Consumer):
     def values(self, op: ir.Operation) -> SharedTile:
         """The values of this warpgroup's columns."""
         tile = self.shared(op.operands[-1])
-        begin = f" + {self.form.half // COLUMNS * tile.panel_bytes}" if self.second else ""
+        begin = f" + {self.form.half // COLUMNS * tile.atom_bytes}" if self.second else ""
         return SharedTile(tile.address + begin, tile.rows, self.form.half, tile.element)
 
     def _store_half(self, op: ir.Operation) -> None:
@@ -220,10 +220,10 @@ class _Leader(_Half):
         products.begin()
         for section in range(ring.sections):
             self.memory.wait_section(ring, section)
-            begin, end = section * SECTION, min((section + 1) * SECTION, right.panels)
-            a = SharedOperand(f"{operand.address} + {begin * left.panel_bytes}", left.panel_bytes)
+            begin, end = section * SECTION, min((section + 1) * SECTION, right.atoms)
+            a = SharedOperand(f"{operand.address} + {begin * left.atom_bytes}", left.atom_bytes)
             columns = min(right.depth, end * COLUMNS) - begin * COLUMNS
-            b = SharedTile(f"{right.address} + {begin * right.panel_bytes}", right.rows, columns, right.element)
+            b = SharedTile(f"{right.address} + {begin * right.atom_bytes}", right.rows, columns, right.element)
             products.start(target, a, b, columns, True, section == 0, right.element)
         products.commit()
         self.flying.append(target)

@@ -5,11 +5,11 @@ S^T and v are taken as two pieces of 16 bits. What the state gives leaves throug
 
 from collections.abc import Callable
 
-from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
+from attn_mlir.backends.nvidia.hopper.core import PACKS, Core
 from attn_mlir.backends.nvidia.hopper.scan_common import bind_position, declare_place
 from attn_mlir.backends.nvidia.hopper.scan_output import LOWER, RESTS, SCALE
 from attn_mlir.backends.nvidia.hopper.scan_state import StatePrinter
-from attn_mlir.backends.nvidia.hopper.value_layout import BLOCK_PANEL, SLOTS, TURNS, ValueLayout
+from attn_mlir.backends.nvidia.hopper.value_layout import BLOCK_ATOM, SLOTS, TURNS, ValueLayout
 from attn_mlir.backends.nvidia.hopper.value_read import BLOCK, ValueScan
 
 
@@ -40,7 +40,7 @@ class ValueState:
         # The warps of the rows have left what enters the state.
         writer.line(f"attn::barrier_wait(ready, number / {TURNS} & 1);", "uint32_t entering[2][4];")
         with writer.unrolled("p", 2):
-            place = f"exchanged + p * {BLOCK_PANEL} + attn::swizzle_128(turned_row * 128 + turned_column)"
+            place = f"exchanged + p * {BLOCK_ATOM} + attn::swizzle_128(turned_row * 128 + turned_column)"
             writer.line(f"attn::load_transposed({place}, entering[p]);")
         scale = f" * {SCALE}" if self._scan.scaled else ""
         factors = ", ".join(f"attn::load_shared(carry + 4 * row{more}){scale}" for more in ("", " + 32"))
@@ -60,7 +60,7 @@ class ValueState:
     def _give(self) -> None:
         """o^T = S^T q^T, of the columns of this warpgroup."""
         core, writer, scan, held = self._core, self._core.writer, self._scan, self._held
-        pack, rest = f"attn::{PANELS[scan.element]}", f"attn::{RESTS[scan.element]}"
+        pack, rest = f"attn::{PACKS[scan.element]}", f"attn::{RESTS[scan.element]}"
         product, sums = core.instruction(BLOCK, "registers", scan.element), ["o", "lifted"] if scan.scaled else ["o"]
         writer.line(*(f"float {name}[{BLOCK // 2}];" for name in sums))
         writer.line(f"const uint64_t queries = attn::k_major(in + {self._layout.tiles['q']});")
@@ -71,7 +71,7 @@ class ValueState:
                 writer.line(f"held[n] = {pack}({pair});", f"rest[n] = {rest}(held[n], {pair});")
             writer.line("attn::hold(held);", "attn::hold(rest);", "attn::wgmma_begin();")
             with writer.unrolled("k", held):
-                writer.line(f"const uint32_t offset = (first + k) / 4 * {BLOCK_PANEL} + (first + k) % 4 * 32;")
+                writer.line(f"const uint32_t offset = (first + k) / 4 * {BLOCK_ATOM} + (first + k) % 4 * 32;")
                 for name in ("held", "rest"):
                     operand = ", ".join(f"{name}[4 * k + {n}]" for n in range(4))
                     more = "1" if name == "rest" and not scan.scaled else "first + k > 0"
@@ -98,7 +98,7 @@ class ValueState:
         held = ["attn::hold(state);", *(f"attn::hold(entering[{piece}]);" for piece in pieces)]
         writer.line(*held)
         with core.scope(""):
-            writer.line(f"const uint64_t keys = attn::mn_major(in + {self._layout.tiles['k']}, {BLOCK_PANEL});", "attn::wgmma_begin();")
+            writer.line(f"const uint64_t keys = attn::mn_major(in + {self._layout.tiles['k']}, {BLOCK_ATOM});", "attn::wgmma_begin();")
             for piece in pieces:
                 writer.line(f"{product}(state, {', '.join(f'entering[{piece}][{n}]' for n in range(4))}, keys, 1);")
             writer.line("attn::wgmma_commit();")

@@ -12,7 +12,7 @@ from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import clone_op, find_all, walk
 
 _ELEMENTS = {"warp.store": {"f16": 64, "bf16": 64}, "warp.atomic_add": {"f32": 32}}
-"""What asynchronous copies store, and what they add: element types, and the columns of a panel."""
+"""What asynchronous copies store, and what they add: element types, and the columns of a swizzle atom."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class StageStores(Pass):
             raise Refused(f"{target.arch} has no engine that copies tiles out of shared memory")
         found = [(role, op) for role in find_all(kernel, "warp.role") for op in find_all(role, *_ELEMENTS) if _is_tile(op)]
         if not found:
-            raise Refused("no tile in whole panels is stored as 16 bits or added as f32")
+            raise Refused("no tile in whole atoms is stored as 16 bits or added as f32")
         types = {(role, str(_buffer(role, op))): _buffer(role, op) for role, op in found}
         used = sum(bytes_of(op.results[0].type) for op in find_all(kernel, "warp.alloc"))
         more, limit = sum(map(bytes_of, types.values())), ir.IntegerAttr(kernel.attributes["shared_limit"]).value

@@ -9,7 +9,7 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import piece
 from attn_mlir.passes.tiling.chunk_channels import fits_at_once
 
-PANEL = 64
+ATOM = 64
 """Columns of v of one warpgroup of the emitter "hopper"."""
 PREPARED = {"key": 64, "value": 16}
 """Positions of a chunk of that emitter where key or value channels have decays of their own."""
@@ -47,7 +47,7 @@ def chunk_scan_facts(op: ir.Operation) -> NvidiaScanFacts:
     solves, apart = eraser(op) is not None, removes_another(op) or writer(op) is not None
     # The emitter "hopper" leaves out a position's own pair where decays are those of heads, or of values' channels.
     delta = is_delta(op) and (solves or apart or view.channels.value == "key")
-    plain = not channels and not delta and narrow and keys in _KEYS and values % PANEL == 0
+    plain = not channels and not delta and narrow and keys in _KEYS and values % ATOM == 0
     exact = narrow and is_exact(op)
     weights = 2 if exact and isinstance(ir.RankedTensorType(op.operands[1].type).element_type, ir.BF16Type) else 1
     prepared = PREPARED[view.channels.value] if not delta and knows_channels(op) and fits_at_once(op) else 0
@@ -62,4 +62,4 @@ def knows_channels(op: ir.Operation) -> bool:
     wide = view.decay is not None and ir.RankedTensorType(view.decay.type).element_type.width > 32
     if own is None or wide or k.element_type.width != 16:
         return False
-    return k.shape[3] in _CHANNEL_KEYS and v.shape[3] % PANEL == 0 and not any(piece(op, name) for name in own)
+    return k.shape[3] in _CHANNEL_KEYS and v.shape[3] % ATOM == 0 and not any(piece(op, name) for name in own)

@@ -10,7 +10,7 @@ import math
 from attn_mlir.backends.fields import Fields
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.target import NvidiaTarget
-from attn_mlir.backends.nvidia.tuning.chunk_scan_facts import PANEL, NvidiaScanFacts
+from attn_mlir.backends.nvidia.tuning.chunk_scan_facts import ATOM, NvidiaScanFacts
 from attn_mlir.backends.nvidia.tuning.delta_memory import shared_delta
 from attn_mlir.backends.tuning.space import Cost, Workload, number
 
@@ -128,7 +128,7 @@ def scan_cost(facts: NvidiaScanFacts, choices: Fields, target: NvidiaTarget, wor
     if is_prepared(facts, choices, target):
         return _cost_prepared(facts, choices, (chunk, columns), target, work)
     if emitter == "hopper":
-        groups = columns // PANEL
+        groups = columns // ATOM
         uneven = groups > 1 and (facts.keys > 128 or facts.exact)
         threads = 128 * groups + (128 if uneven else 32)
         registers = facts.keys // 2 + 104
@@ -159,7 +159,7 @@ def _cost_prepared(facts: NvidiaScanFacts, choices: Fields, sizes: tuple[int, in
     if facts.factor:
         shared = _AHEAD * chunk * (4 * facts.keys + 8 * columns) + 5632 * columns // 16
     else:
-        shared = 4 * chunk * (2 * facts.keys + columns + chunk) + 16 * chunk * PANEL + 12 * chunk * PANEL
+        shared = 4 * chunk * (2 * facts.keys + columns + chunk) + 16 * chunk * ATOM + 12 * chunk * ATOM
     problem = "schedule: chunk scans with decays of channels have one" if other or chunk != facts.prepared else ""
     return Cost(shared, 160, 1, *_cycles(facts, "hopper", sizes, 1, target, work, problem))
 
@@ -175,7 +175,7 @@ def _shared(facts: NvidiaScanFacts, emitter: str, chunk: int, columns: int, stag
     loaded = 2 * chunk * (2 * facts.keys + columns * (1 + facts.factor))
     small = 5 * 4 * chunk * stages
     if emitter == "hopper":
-        return stages * loaded + 2 * chunk * chunk * (1 if columns == PANEL or facts.factor else 2) * facts.weights + small
+        return stages * loaded + 2 * chunk * chunk * (1 if columns == ATOM or facts.factor else 2) * facts.weights + small
     pieces = 2 if facts.exact else 1
     # Where channels have decays, rows of q and k also lie there with their decays, towards several positions of the chunk.
     scaled = 18 * chunk * facts.keys if facts.channels else 0

@@ -11,14 +11,14 @@
 
 // CHECK:      void __launch_bounds__(512, 1) attention(
 
-// The preparing warps: panels of 64 channels are loaded ahead; of q's mod, a constant factor, none is left.
+// The preparing warps: swizzle atoms of 64 channels are loaded ahead; of q's mod, a constant factor, none is left.
 // CHECK:      if (warpgroup >= 2) {
 // CHECK-NEXT:   attn::fewer_registers<112>();
-// CHECK:        const auto load = [&](int number, int panel, int slot) {
+// CHECK:        const auto load = [&](int number, int atom, int slot) {
 // CHECK:          attn::barrier_arrive_expect(full, 32768);
-// CHECK-NEXT:     attn::tma_load(to + 0, &decay_map_32x64, full, 64 * panel, position, {{.*}}, batch);
-// CHECK-NEXT:     attn::tma_load(to + 8192, &decay_map_32x64, full, 64 * panel + 32, position, {{.*}}, batch);
-// CHECK-NEXT:     attn::tma_load(to + 16384, &q_map_64x64, full, 64 * panel, position, {{.*}}, batch);
+// CHECK-NEXT:     attn::tma_load(to + 0, &decay_map_32x64, full, 64 * atom, position, {{.*}}, batch);
+// CHECK-NEXT:     attn::tma_load(to + 8192, &decay_map_32x64, full, 64 * atom + 32, position, {{.*}}, batch);
+// CHECK-NEXT:     attn::tma_load(to + 16384, &q_map_64x64, full, 64 * atom, position, {{.*}}, batch);
 // CHECK:          if (chunks > 0) load(0, 0, 0);
 // CHECK:        attn::ChannelPairs<true, false> pairs;
 // CHECK:          attn::barrier_wait(shared + kFull + 8 * slot, turn / 2 & 1);

@@ -59,7 +59,7 @@
 
 // -----
 
-// CHECK: warp.refused = {"warp-stage-stores" = "no tile in whole panels is stored as 16 bits or added as f32"}
+// CHECK: warp.refused = {"warp-stage-stores" = "no tile in whole atoms is stored as 16 bits or added as f32"}
 "warp.kernel"() ({
 ^bb0(%n: index):
   "warp.role"() ({
