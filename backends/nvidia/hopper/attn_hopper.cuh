@@ -142,17 +142,17 @@ ATTN_DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: 
 template <int Pending> ATTN_DEVICE void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Pending) : "memory"); }
 template <int Pending> ATTN_DEVICE void bulk_wait() { asm volatile("cp.async.bulk.wait_group %0;" ::"n"(Pending) : "memory"); }
 
-// ---- turns: programs that add to the same memory do so in the order of their numbers ---------------------------------------------------
+// ---- semaphores: programs that add to the same memory do so in the order of their numbers ---------------------------------------------------
 
 // Waits until the counter is `number`.
-ATTN_DEVICE void await_turn(const int *turn, int number) {
+ATTN_DEVICE void semaphore_wait(const int *semaphore, int number) {
   int now;
-  do asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(turn) : "memory");
+  do asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(semaphore) : "memory");
   while (now != number);
 }
 // Lets program `number` go on; what this thread had added by TMA is done (`bulk_wait<0>`).
-ATTN_DEVICE void pass_turn(int *turn, int number) {
-  asm volatile("fence.proxy.async.global;\nfence.acq_rel.gpu;\nst.release.gpu.global.s32 [%0], %1;" ::"l"(turn), "r"(number) : "memory");
+ATTN_DEVICE void semaphore_pass(int *semaphore, int number) {
+  asm volatile("fence.proxy.async.global;\nfence.acq_rel.gpu;\nst.release.gpu.global.s32 [%0], %1;" ::"l"(semaphore), "r"(number) : "memory");
 }
 
 // ---- wgmma -----------------------------------------------------------------------------------------------------------------------------

@@ -82,9 +82,9 @@ class Preparer:
         """64 channels of a chunk."""
         core, writer, scan, layout = self._core, self._core.writer, self._scan, self._layout
         atoms = layout.atoms
-        writer.line(f"const int turn = number * {atoms} + atom, slot = turn % {STAGES};")
+        writer.line(f"const int iteration = number * {atoms} + atom, slot = iteration % {STAGES};")
         writer.line(f"const uint32_t in = shared + kLoaded + slot * {layout.loaded_bytes};")
-        writer.line(f"attn::barrier_wait(shared + kFull + 8 * slot, turn / {STAGES} & 1);")  # the swizzle atom has landed
+        writer.line(f"attn::barrier_wait(shared + kFull + 8 * slot, iteration / {STAGES} & 1);")  # the swizzle atom has landed
         self._change_rows()
         writer.line(f"attn::ChannelAtom<{b_float}> channels;")
         self._steps()
@@ -97,7 +97,7 @@ class Preparer:
         self._make_tiles()
         # wgmma reads the tiles that all warps of this one made; only then may the next load take their place.
         writer.line("attn::fence_proxy_async();", _TOGETHER)
-        following = f"turn + {STAGES}"
+        following = f"iteration + {STAGES}"
         writer.line(f"if ({self._one} && {following} < chunks * {atoms}) load(({following}) / {atoms}, ({following}) % {atoms}, slot);")
         if scan.store is not None:
             writer.line("pairs.add(shared + kLevels, warp, lane);")

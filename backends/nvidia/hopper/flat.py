@@ -81,7 +81,7 @@ class Flat:
         no more of them for it. (Not where blocks are classified: that takes the registers.)
         """
         core, writer, programs = self.core, self.core.writer, self.programs
-        writer.all(self.memory.turns())
+        writer.all(self.memory.iterations())
         self.cut()
         if programs.order == "tiles":
             writer.line("int program = 0;", "constexpr int programs = 1;")
@@ -107,7 +107,7 @@ class Flat:
                 writer.line(f"if (sent <= {self.overlap.keys.stages}) follow();")
         for makers in (self.overlap.bits, self.overlap.windows):
             if isinstance(makers, Makers):
-                makers.end(self.overlap.keys.turn)
+                makers.end(self.overlap.keys.iteration)
 
     def _ahead(self) -> None:
         """A function that tells the consumers of the next program, or that there is none, and loads its queries."""
@@ -149,7 +149,7 @@ class Flat:
             self.memory.find_pages(keys, place)
             # The consumers have read the stage's keys and its message.
             writer.line(f"attn::barrier_wait({keys.barrier('free')}, ({keys.parity()}) ^ 1);")
-            at = f"shared + kBlock + turn % {keys.stages} * 8"
+            at = f"shared + kBlock + iteration % {keys.stages} * 8"
             told = [f"attn::store_shared_int({at}, kv);", f"attn::store_shared_int({at} + 4, count_and_kind);"]
             self.memory.send(keys, place, told)
             writer.line("__syncwarp();")  # lanes stay together: the next wait is for all of them
@@ -157,7 +157,7 @@ class Flat:
             # Values are given back later than keys, by a barrier of their own.
             writer.line(f"attn::barrier_wait({values.barrier('free')}, ({values.parity()}) ^ 1);")
             self.memory.send(values, place)
-            writer.line("__syncwarp();", "++turn;")  # lanes stay together, as above
+            writer.line("__syncwarp();", "++iteration;")  # lanes stay together, as above
             if not self.overlap.classified:
                 writer.line(f"if (++sent == {keys.stages + 1}) follow();")
         writer.lines[-1] += ";"

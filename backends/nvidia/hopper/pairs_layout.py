@@ -17,7 +17,7 @@ MAKING = thresholds.MAKING_REGISTERS
 KEY_SUMS = thresholds.KEY_SUM_REGISTERS
 ADDED_COLUMNS = 32
 """Columns of f32 in a swizzle atom of shared memory from which TMA adds to global memory: 128 bytes."""
-ADDERS = 2
+REDUCTION_WARPS = 2
 """Warps of the producer that add to global memory, one for each warpgroup of consumers."""
 _BARRIER_BYTES = 512
 """Enough for all barriers."""
@@ -79,7 +79,7 @@ class BackwardLayout:
         """Whether a warpgroup of its own makes the sums over keys (`pairs_key_sums`): two copies of `adds`, for steps in turn."""
         self.kernel, self.stages, self.exchanges, self.column_slots = kernel, stages, exchanges, column_slots
         self.warpgroups = kernel.keys // ROWS
-        self.adders = False
+        self.reduction_warps = False
         """Whether warps of the producer add sums over keys to memory, or a thread of each warpgroup of consumers."""
         self._size = 0
         self.keys: dict[ir.Value, SharedBuffer] = {}
@@ -95,7 +95,7 @@ class BackwardLayout:
         for op in kernel.step_ops("tile.accumulate"):
             target = op.operands[2]
             split = self.split(target)
-            if staged_adds and self.warpgroups <= ADDERS and target not in self.adds and split.columns % ADDED_COLUMNS == 0:
+            if staged_adds and self.warpgroups <= REDUCTION_WARPS and target not in self.adds and split.columns % ADDED_COLUMNS == 0:
                 rows = kernel.queries if split.transposed else ROWS
                 self.adds[target] = self._take("added", rows, split.columns, split.blocks * split.columns * rows * 4, self.warpgroups)
         if kernel.step_ops("tile.load_window"):

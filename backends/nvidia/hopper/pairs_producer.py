@@ -84,7 +84,7 @@ class ColumnWriter(RolePrinter):
     @property
     def _shares(self) -> bool:
         """Whether this warp makes bits of dropout."""
-        return self.layout.bits is not None and self.layout.adders
+        return self.layout.bits is not None and self.layout.reduction_warps
 
     def before_heads(self, block: ir.Block) -> None:
         if self._shares:
@@ -131,7 +131,7 @@ class BitsWriter(ColumnWriter):
     def step(self, block: ir.Block) -> None:
         core, layout = self.core, self.layout
         full, free = (f"barriers + {at(layout.pipes - 1) - layout.barriers} + 8 * {STAGE}" for at in (layout.full, layout.free))
-        core.writer.line(f"attn::barrier_wait({free}, {PARITY} ^ 1);")  # the consumers have read the bits of this stage's last turn
+        core.writer.line(f"attn::barrier_wait({free}, {PARITY} ^ 1);")  # the consumers have read the bits of this stage's last iteration
         print_share(core, layout, block, "warp - 2")
         core.writer.line(f"attn::barrier_arrive({full});")
 

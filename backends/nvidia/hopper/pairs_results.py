@@ -28,7 +28,7 @@ class ResultStores:
         if element not in ("f16", "bf16", "f32"):
             raise UnsupportedError(f"hopper: sums are stored as f32, f16 or bf16, not {element}")
         results = self.layout.results
-        beside = self.layout.adders and self.layout.among_adds  # others read there
+        beside = self.layout.reduction_warps and self.layout.among_adds  # others read there
         if results is not None and through_tma(target.type) and not beside:
             copy = number % results.copies
             part = next(iter(self.layout.adds.values())).bytes if self.layout.among_adds else results.bytes // self.layout.warpgroups

@@ -140,7 +140,7 @@ class WindowSums:
 
     def free(self) -> None:
         """Waits until TMA has read those of a step."""
-        pending = int(bool(self.layout.adds) and not self.layout.adders)  # sums over keys are sent later
+        pending = int(bool(self.layout.adds) and not self.layout.reduction_warps)  # sums over keys are sent later
         self.core.writer.line(f"if (threadIdx.x % 128 == 0) attn::bulk_wait_read<{pending}>();")
 
 

@@ -92,7 +92,7 @@ def plan_shared(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str
     """The schedule of such a kernel."""
     consumer, producer = GATHERING[2] if choices.get("gather") else (232, 40)
     fields: Fields = {
-        "values": "keys", "flow": "plain", "stages": 2, "staging": "own", "order": "dynamic", "group": 16, "reverse": 1, "turns": 0,
+        "values": "keys", "flow": "plain", "stages": 2, "staging": "own", "order": "dynamic", "group": 16, "reverse": 1, "ping_pong": 0,
         "vote": 1, "pin": 0, "queries": "shared", "consumer_registers": consumer, "producer_registers": producer,
     }  # fmt: skip
     fields |= {name: choices[name] for name in ("gather",) if name in choices}
@@ -130,11 +130,11 @@ class SharedValuesKernel(RowsKernel):
         core, writer, memory = self.core, self.core.writer, self.memory
         writer.line("const int lane = threadIdx.x % 32;")
         writer.line("const int row = threadIdx.x / 32 % 4 * 16 + lane / 4, column = lane % 4 * 2;")
-        writer.all(memory.turns())
+        writer.all(memory.iterations())
         writer.line(f"if (warpgroup == 1) attn::named_arrive({_FREE}, {_BOTH});")
         parts = (core, memory, self.stores, Changes(core, 128), self.stages)
         with self.programs.each(producer=False):
-            memory.wait_program_tiles(self.programs.turn)
+            memory.wait_program_tiles(self.programs.round)
             known = dict(core.tiles)
             for head, kind in (("if (warpgroup == 0)", _Leader), ("else", _Follower)):
                 core.tiles.clear()

@@ -8,7 +8,7 @@ from attn_mlir.backends.nvidia.hopper.channel_steps import load_decays, print_st
 from attn_mlir.backends.nvidia.hopper.core import PACKS, Core
 from attn_mlir.backends.nvidia.hopper.scan_common import ATOM, bind_position
 from attn_mlir.backends.nvidia.hopper.scan_patterns import view_of
-from attn_mlir.backends.nvidia.hopper.value_layout import BLOCK_ATOM, SCORES, SLOTS, TURNS, ValueLayout
+from attn_mlir.backends.nvidia.hopper.value_layout import BLOCK_ATOM, SCORES, SLOTS, WARPS, ValueLayout
 from attn_mlir.backends.nvidia.hopper.value_read import BLOCK, ValueScan
 from attn_mlir.mlir import ir
 
@@ -33,15 +33,15 @@ class BlockPrinter:
     def print(self) -> None:
         """All blocks."""
         core, writer, layout = self._core, self._core.writer, self._layout
-        writer.line(f"const int lane = threadIdx.x % 32, turn = attn::warp_index() % {TURNS}, half = warpgroup - {layout.warpgroups};")
-        own = f"({TURNS} * half + turn)"
+        writer.line(f"const int lane = threadIdx.x % 32, worker = attn::warp_index() % {WARPS}, half = warpgroup - {layout.warpgroups};")
+        own = f"({WARPS} * half + worker)"
         writer.line(*layout.of_warp(own), f"const uint32_t scores = shared + kScores + {own} * {SCORES};")
         self._declare_load()
         with core.scope(f"if (threadIdx.x == {128 * layout.warpgroups})"):
             writer.line(f"for (int n = 0; n < {_AHEAD} && n < chunks; ++n) load(n);")
         self._declare_outputs()
         writer.line("#pragma unroll 1")
-        with core.scope(f"for (int number = turn; number < chunks; number += {TURNS})"):
+        with core.scope(f"for (int number = worker; number < chunks; number += {WARPS})"):
             bind_position(core, self._scan, "number")
             writer.line(*layout.slot(), f"const uint32_t values = in + {layout.tiles['v']} + half * {BLOCK_ATOM};")
             writer.line(f"const int count = {core.value(self._scan.count)};")
@@ -49,7 +49,7 @@ class BlockPrinter:
             if self._scan.packed:
                 self._cut()
             self._prepare()
-            writer.line(f"attn::barrier_wait(outside, number / {TURNS} & 1);")  # the warps of the state have left their part of these rows
+            writer.line(f"attn::barrier_wait(outside, number / {WARPS} & 1);")  # the warps of the state have left their part of these rows
             self._load_next()
             self._finish()
             writer.line("attn::warp_sync();", "attn::warp_arrive(shared + kFree + 8 * slot, lane == 0);")
@@ -97,7 +97,7 @@ class BlockPrinter:
                 writer.line(f"{self._rows}::cut(in + {layout.tiles['k']} + n * {BLOCK_ATOM}, count, lane);")
             # wgmma reads the rows that were cut to zeros.
             writer.line("attn::fence_proxy_async();")
-            writer.line(f"attn::named_sync({_TOGETHER} + turn, {32 * layout.warpgroups});")
+            writer.line(f"attn::named_sync({_TOGETHER} + worker, {32 * layout.warpgroups});")
 
     def _prepare(self) -> None:
         """What the state needs, then the block's own pairs."""

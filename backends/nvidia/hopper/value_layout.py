@@ -8,7 +8,7 @@ from attn_mlir.backends.nvidia.hopper.wgmma import ROW_BYTES
 
 SLOTS = 7
 """Blocks that are loaded or in use at the same time."""
-TURNS = 4
+WARPS = 4
 """Warps of 64 columns, which take blocks in turn."""
 BLOCK_ATOM = BLOCK * ROW_BYTES
 """Bytes of 64 columns of 16 bits of a block."""
@@ -17,7 +17,7 @@ SCORES = 1280
 
 
 class ValueLayout:
-    """Where things are. `tiles`: offsets within a slot. For every 64 columns each turn has a place of its own (`of_warp`)."""
+    """Where things are. `tiles`: offsets within a slot. For every 64 columns each warp has a place of its own (`of_warp`)."""
 
     def __init__(self, scan: ValueScan) -> None:
         self.memory, self.warpgroups = SharedAllocator(), scan.values // ATOM
@@ -31,7 +31,7 @@ class ValueLayout:
             self.tiles[name] = offset
             offset += atoms * BLOCK_ATOM
         self.slot_bytes = offset
-        memory, each = self.memory, TURNS * self.warpgroups
+        memory, each = self.memory, WARPS * self.warpgroups
         memory.tile("kSlots", SLOTS * self.slot_bytes)
         memory.tile("kExchanged", each * 2 * BLOCK_ATOM)
         memory.barrier("kFull", SLOTS, 1)
@@ -51,7 +51,7 @@ class ValueLayout:
         return f"const int slot = number % {SLOTS};", f"const uint32_t in = shared + kSlots + slot * {self.slot_bytes};"
 
     def of_warp(self, warp: str) -> tuple[str, ...]:
-        """The declarations of the places of a turn of 64 columns: what enters the state, or what it gives; factors; barriers."""
+        """The declarations of the places of a warp of 64 columns: what enters the state, or what it gives; factors; barriers."""
         return (
             f"const uint32_t exchanged = shared + kExchanged + {warp} * {2 * BLOCK_ATOM}, carry = shared + kCarry + {warp} * {ATOM * 4};",
             f"const uint32_t ready = shared + kReady + 8 * {warp}, outside = shared + kOutside + 8 * {warp};",

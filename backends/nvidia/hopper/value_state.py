@@ -9,7 +9,7 @@ from attn_mlir.backends.nvidia.hopper.core import PACKS, Core
 from attn_mlir.backends.nvidia.hopper.scan_common import bind_position, declare_place
 from attn_mlir.backends.nvidia.hopper.scan_output import LOWER, RESTS, SCALE
 from attn_mlir.backends.nvidia.hopper.scan_state import StatePrinter
-from attn_mlir.backends.nvidia.hopper.value_layout import BLOCK_ATOM, SLOTS, TURNS, ValueLayout
+from attn_mlir.backends.nvidia.hopper.value_layout import BLOCK_ATOM, SLOTS, WARPS, ValueLayout
 from attn_mlir.backends.nvidia.hopper.value_read import BLOCK, ValueScan
 
 
@@ -34,11 +34,11 @@ class ValueState:
 
     def _block(self) -> None:
         writer, layout = self._core.writer, self._layout
-        writer.line(*layout.slot(), *layout.of_warp(f"({TURNS} * warpgroup + number % {TURNS})"))
+        writer.line(*layout.slot(), *layout.of_warp(f"({WARPS} * warpgroup + number % {WARPS})"))
         self._states.keep(before=True)
         writer.line(f"attn::barrier_wait(shared + kFull + 8 * slot, number / {SLOTS} & 1);")  # the block's rows have landed
         # The warps of the rows have left what enters the state.
-        writer.line(f"attn::barrier_wait(ready, number / {TURNS} & 1);", "uint32_t entering[2][4];")
+        writer.line(f"attn::barrier_wait(ready, number / {WARPS} & 1);", "uint32_t entering[2][4];")
         with writer.unrolled("p", 2):
             place = f"exchanged + p * {BLOCK_ATOM} + attn::swizzle_128(turned_row * 128 + turned_column)"
             writer.line(f"attn::load_transposed({place}, entering[p]);")

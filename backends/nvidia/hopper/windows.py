@@ -140,19 +140,19 @@ class WindowRings(Makers):
         layout.barrier("kWindowsFree", warpgroups * self.depth, of_warps(4))
         layout.slot("kTold", 16 * self.stages)
 
-    def _stage(self, warpgroup: str, turn: str) -> str:
-        return warpgroup if self.depth == 1 else f"({warpgroup} * {self.depth} + {turn} % {self.depth})"
+    def _stage(self, warpgroup: str, iteration: str) -> str:
+        return warpgroup if self.depth == 1 else f"({warpgroup} * {self.depth} + {iteration} % {self.depth})"
 
-    def _phase(self, turn: str) -> str:
-        return f"{turn} & 1" if self.depth == 1 else f"{turn} / {self.depth} & 1"
+    def _phase(self, iteration: str) -> str:
+        return f"{iteration} & 1" if self.depth == 1 else f"{iteration} / {self.depth} & 1"
 
     # ---- the consumers
 
-    def wait(self, turn: str) -> None:
-        """Waits for the windows of this turn's block, which are known tiles then."""
-        core, stage = self.core, self._stage("warpgroup", turn)
+    def wait(self, iteration: str) -> None:
+        """Waits for the windows of this iteration's block, which are known tiles then."""
+        core, stage = self.core, self._stage("warpgroup", iteration)
         # The warps that load windows have made this block's.
-        core.writer.line(f"attn::barrier_wait(shared + kWindowsFull + {stage} * 8, {self._phase(turn)});")
+        core.writer.line(f"attn::barrier_wait(shared + kWindowsFull + {stage} * 8, {self._phase(iteration)});")
         for value, number in self.numbers.items():
             part = self.parts[number]
             start = f"shared + kWindows + {stage} * {self.bytes} + {part.offset}"
@@ -160,9 +160,9 @@ class WindowRings(Makers):
                 start += f" + 4 * (row % {ROWS} - column + {self.keys - 1})"
             core.tiles[value] = WindowTile(start, part.atom, part.element)
 
-    def free(self, turn: str) -> None:
+    def free(self, iteration: str) -> None:
         """Gives them back."""
-        place = f"shared + kWindowsFree + {self._stage('warpgroup', turn)} * 8"
+        place = f"shared + kWindowsFree + {self._stage('warpgroup', iteration)} * 8"
         self.core.writer.line("attn::warp_sync();", f"attn::warp_arrive({place}, attn::elect_one());")
 
     def last_reader(self, step: KvStep) -> ir.Operation:
@@ -170,19 +170,19 @@ class WindowRings(Makers):
         tiles = [op.results[0] for op in windows_of(step)]
         return [op for op in step.rest if op.name == "tile.map" and any(_reads(op, tile) for tile in tiles)][-1]
 
-    def skip(self, turn: str) -> None:
+    def skip(self, iteration: str) -> None:
         """Gives back those of a block that is left out."""
-        stage = self._stage("warpgroup", turn)
+        stage = self._stage("warpgroup", iteration)
         # They are made for every block: no phase may be passed over.
-        self.core.writer.line(f"attn::barrier_wait(shared + kWindowsFull + {stage} * 8, {self._phase(turn)});")
-        self.free(turn)
+        self.core.writer.line(f"attn::barrier_wait(shared + kWindowsFull + {stage} * 8, {self._phase(iteration)});")
+        self.free(iteration)
 
     # ---- the warps that load them
 
     def block(self, worker: str) -> None:
-        """Prints one share of the windows of `turn`."""
+        """Prints one share of the windows of `iteration`."""
         core, writer = self.core, self.core.writer
-        writer.line("attn::warp_sync();", f"attn::warp_arrive({self.at('kToldFree', 8, 'turn')}, lane == 0);")
+        writer.line("attn::warp_sync();", f"attn::warp_arrive({self.at('kToldFree', 8, 'iteration')}, lane == 0);")
         writer.line(f"const int maker = {f'({worker}) * 32 + lane' if self.together else 'lane'};")
         core.scalars.bind(self.general.position, "kv")
         places = [place_window(core, part.op) for part in self.parts if part.atom]
@@ -190,10 +190,10 @@ class WindowRings(Makers):
         writer.line("#pragma unroll 1")
         first, step = ("0", "++part") if self.together else (worker, f"part += {MAKERS}")
         with core.scope(f"for (int part = {first}; part < {self.warpgroups}; {step})"):
-            stage = self._stage("part", "turn")
+            stage = self._stage("part", "iteration")
             writer.line(f"const uint32_t barrier = shared + kWindowsFull + {stage} * 8, to = shared + kWindows + {stage} * {self.bytes};")
             # Its warpgroup has given back what lay here.
-            writer.line(f"attn::barrier_wait(shared + kWindowsFree + {stage} * 8, ({self._phase('turn')}) ^ 1);")
+            writer.line(f"attn::barrier_wait(shared + kWindowsFree + {stage} * 8, ({self._phase('iteration')}) ^ 1);")
             writer.line(f"int copies = {'attn::kWritten' if self.together else 'attn::kBulk'};")
             for part in self.parts:
                 if part.atom:

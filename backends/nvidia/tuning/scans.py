@@ -202,11 +202,11 @@ def _cycles(
     latency = thresholds.SCAN_LATENCY[emitter]
     each = max(latency + matrix + issued, occupancy * max(matrix, issued, moved))
     programs = work.heads * (facts.values // columns)
-    turns = math.ceil(work.queries / chunk) * math.ceil(programs / (target.multiprocessors * occupancy))
+    rounds = math.ceil(work.queries / chunk) * math.ceil(programs / (target.multiprocessors * occupancy))
     alone = {
         "latency": latency,
         "matrix": occupancy * matrix,
         "issue slots": occupancy * issued,
         "L2 bytes": occupancy * moved,
     }
-    return turns * each, problem, {name: turns * limit for name, limit in alone.items()}
+    return rounds * each, problem, {name: rounds * limit for name, limit in alone.items()}

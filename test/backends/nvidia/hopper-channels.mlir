@@ -21,7 +21,7 @@
 // CHECK-NEXT:     attn::tma_load(to + 16384, &q_map_64x64, full, 64 * atom, position, {{.*}}, batch);
 // CHECK:          if (chunks > 0) load(0, 0, 0);
 // CHECK:        attn::ChannelPairs<true, false> pairs;
-// CHECK:          attn::barrier_wait(shared + kFull + 8 * slot, turn / 2 & 1);
+// CHECK:          attn::barrier_wait(shared + kFull + 8 * slot, iteration / 2 & 1);
 // CHECK:            const float [[G:.*]] = ((8 * warp + r) < {{.*}}) ? max_nan(given.x, -104.0f) : 0.0f;
 // CHECK-NEXT:       channels.steps[r].x = exp2f([[G]] * 1.44269504f);
 // CHECK:          channels.share_totals(in, warp, lane);

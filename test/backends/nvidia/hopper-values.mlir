@@ -19,7 +19,7 @@
 // CHECK-NEXT:     attn::tma_load(in + 0, &q_map_64x16, full, 0, position, head, batch);
 // CHECK:          attn::tma_load(in + 22528, &decay_map_32x16, full, 96, position, {{.*}}, batch);
 // CHECK:          for (int n = 0; n < 5 && n < chunks; ++n) load(n);
-// CHECK:        for (int number = turn; number < chunks; number += 4) {
+// CHECK:        for (int number = worker; number < chunks; number += 4) {
 // CHECK:          attn::ValueBlock<true, false> rows;
 // CHECK:            const float [[G:.*]] = (r < {{.*}}) ? max_nan(given.x, -104.0f) : 0.0f;
 // CHECK-NEXT:       rows.steps[r].x = exp2f([[G]] * 1.44269504f);
