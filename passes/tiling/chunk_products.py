@@ -31,7 +31,7 @@ class ChunkTerms(SecondWriter):
     ) -> None:
         super().__init__(block, decays, q, k, v)
         self.second = second
-        leaving = decays.scaled("attn.leave", q) if block.channels == "key" else q
+        leaving = decays.scaled("attn.output_decay", q) if block.channels == "key" else q
         shape = list(ir.RankedTensorType(state.type).shape)
         pieces = [state]
         if block.element != block.score:
@@ -70,7 +70,7 @@ def own_pairs(parts: ChunkTerms) -> ir.Value:
     """[C]: the scores of every position with itself, with what its factors of rows make of them."""
     block, scores, zero = parts.block, parts.scores(), constant_float(parts.block.score, 0.0)
     size, nowhere = constant_index(block.size), constant_float(block.wide, 0.0)
-    weight = block.factor("attn.weight", [nowhere, nowhere])
+    weight = block.factor("attn.decay_mask", [nowhere, nowhere])
 
     def diagonal(i: ir.Value, j: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
         own = arith.CmpIOp(arith.CmpIPredicate.eq, i, j).result

@@ -88,7 +88,7 @@ class ChunkTiles:
         self.forward = view.direction.value == "forward"
         self.transposed = view.state.value == "vk"
         self.keys = view.k.type.shape[3]
-        self.score = block_of(self._piece("attn.carry")).arguments[0].type
+        self.score = block_of(self._piece("attn.chunk_decay")).arguments[0].type
         narrow = view.q.type.element_type.width == 16
         self.wide = ir.F64Type.get() if numerics.prefix == "f64" or (numerics.prefix == "wider" and not narrow) else self.score
         self.carried_in = self.wide if numerics.exact_carry else self.score
@@ -187,22 +187,22 @@ class ChunkTiles:
 
     # The state
 
-    def carried(self, carry: ir.Value, state: ir.Value) -> ir.Value:
+    def carried(self, chunk_decay: ir.Value, state: ir.Value) -> ir.Value:
         """What the state before the chunk is after it."""
 
         def body(i: ir.Value, j: ir.Value) -> list[ir.Value]:
-            factor = cast_float(tensor.ExtractOp(carry, [i]).result, self.score)
+            factor = cast_float(tensor.ExtractOp(chunk_decay, [i]).result, self.score)
             return [arith.MulFOp(tensor.ExtractOp(state, [i, j]).result, factor).result]
 
         return self.map([state.type], body)[0]
 
-    def advance(self, scaled: Element, carry: ir.Value | None, state: ir.Value, k: ir.Value, v: ir.Value) -> ir.Value:
+    def advance(self, scaled: Element, chunk_decay: ir.Value | None, state: ir.Value, k: ir.Value, v: ir.Value) -> ir.Value:
         """The state after the chunk; `scaled` are elements of what enters it: of k where its channels have decays, otherwise of v."""
         entering, other = (k, v) if self.channels == "key" else (v, k)
         made = self.pieces(list(ir.RankedTensorType(entering.type).shape), scaled, self._whole_state)
         for number, (piece_, factor) in enumerate(products_of(made, self.factors(other))):
             pair = (piece_, factor) if (self.channels == "key") != self.transposed else (factor, piece_)
-            state = build.dot_accumulate(state, carry if number == 0 else None, *pair, transpose_a=True)
+            state = build.dot_accumulate(state, chunk_decay if number == 0 else None, *pair, transpose_a=True)
         return state
 
 

@@ -85,7 +85,7 @@ def _names(op: ir.Operation) -> dict[int, str]:
 
 
 def _score_type(op: ir.Operation) -> ir.Type:
-    return block_of(pieces(op, "attn.carry")[0]).arguments[0].type
+    return block_of(pieces(op, "attn.chunk_decay")[0]).arguments[0].type
 
 
 def _kind(op: ir.Operation, name: str, blocks: int) -> str:
@@ -158,9 +158,9 @@ class _Scan:
 
         body = ChunkBlock(self._frame, self._op, inputs, sequence, self._numerics, self._sub(), at_once=self._at_once)
 
-        def keep(chunk: Chunk, state: ir.Value, carry: ir.Value) -> None:
+        def keep(chunk: Chunk, state: ir.Value, chunk_decay: ir.Value) -> None:
             if states is not None:
-                seen = body.carried(carry, state) if "crossing" in self._op.attributes and not self._forward else state
+                seen = body.carried(chunk_decay, state) if "crossing" in self._op.attributes and not self._forward else state
                 self._keep(chunk, sequence, seen, states, (rows, state_row, height))
 
         also = self._beside_of(inputs, sequence)
@@ -177,7 +177,7 @@ class _Scan:
                 view, row = self._gradient.opview, self._state_row(chunk, sequence, rows)
                 gradient = ChunkGradient(body, chunk, self._frame.get(view.a), self._frame.get(view.s), row, targets["d_log_decay"])
                 return body.build(chunk, state, o, gradient.store, gradient.keep, beside, own=_put(own))
-            return body.build(chunk, state, o, _put(products), lambda kept, carry: keep(chunk, kept, carry), beside, own=_put(own))
+            return body.build(chunk, state, o, _put(products), lambda kept, decay: keep(chunk, kept, decay), beside, own=_put(own))
 
         shape = [self._columns, state_columns] if self._transposed else [rows, self._columns]
         initial = self._initial(narrow, at, (state_row, height), shape, first_column, sequence)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 _PIECES = {
-    "forward": {"carry": "{0}", "enter": "{1} - {0}", "leave": "{0}", "weight": "{0} - {1}"},
-    "backward": {"carry": "{0}", "enter": "{0}", "leave": "{1} - {0}", "weight": "{1} - {0}"},
+    "forward": {"chunk_decay": "{0}", "input_decay": "{1} - {0}", "output_decay": "{0}", "decay_mask": "{0} - {1}"},
+    "backward": {"chunk_decay": "{0}", "input_decay": "{0}", "output_decay": "{1} - {0}", "decay_mask": "{1} - {0}"},
 }
 
 
@@ -95,7 +95,7 @@ func.func @attention({", ".join(f"%{n}: {t}" for n, t in arguments.items())}) ->
     def _factors(self) -> list[str]:
         made = []
         for name, formula in _PIECES[self.direction].items():
-            arguments = {"carry": ["total"], "weight": ["prefix_t", "prefix_s"]}.get(name, ["prefix", "total"])
+            arguments = {"chunk_decay": ["total"], "decay_mask": ["prefix_t", "prefix_s"]}.get(name, ["prefix", "total"])
             terms = formula.format(*[f"%{a}" for a in arguments]).split(" - ")
             body = f"      %x = arith.subf {', '.join(terms)} : {self.score}\n" if len(terms) == 2 else ""
             body += f"      %y = math.exp {'%x' if len(terms) == 2 else terms[0]} : {self.score}\n"

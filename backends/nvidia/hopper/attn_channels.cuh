@@ -46,7 +46,7 @@ template <bool BFloat> struct ChannelAtom {
   // After all have shared theirs: the product of all steps; a swizzle atom of late times all steps up to it, of early times all behind it, as is
   // asked for; with both, the tiles of all levels, and sums over channels of late times early, of each position.
   template <bool Late, bool Early> ATTN_DEVICE void make_tiles(uint32_t late, uint32_t early, uint32_t levels, uint32_t late_atom, uint32_t early_atom,
-                              uint32_t totals, uint32_t carry, uint32_t own, int warp, int lane, float late_scale, float early_scale) const {
+                              uint32_t totals, uint32_t chunk_decay, uint32_t own, int warp, int lane, float late_scale, float early_scale) const {
     const float2 one = make_float2(1.0f, 1.0f);
     float2 before = one, after = one, far = one, neighbour = one;
 #pragma unroll
@@ -57,7 +57,7 @@ template <bool BFloat> struct ChannelAtom {
       if (later) after = after * total;
       if (i / 4 == warp / 4 && (warp & 4 ? earlier : later)) far = far * total;
       if (i == (warp ^ 1) && (warp & 2 ? earlier : later)) neighbour = total;
-      if (warp == 7 && i == 7) store_shared2(carry + 8 * lane, total.x * before.x, total.y * before.y);
+      if (warp == 7 && i == 7) store_shared2(chunk_decay + 8 * lane, total.x * before.x, total.y * before.y);
     }
     const int place = opaque(warp * 1024 + 4 * lane); // of row 0; row r's chunks of 16 bytes are permuted by r
     uint32_t words[2][8];

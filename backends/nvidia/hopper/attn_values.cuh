@@ -54,7 +54,7 @@ template <bool BFloat, bool Reverse> struct ValueBlock {
   }
 
   // v times its decays on the way out of the block, rounded, and what rounding leaves out; the product of all steps.
-  ATTN_DEVICE void enter(uint32_t values, uint32_t whole, uint32_t rest, uint32_t carry, int lane) const {
+  ATTN_DEVICE void enter(uint32_t values, uint32_t whole, uint32_t rest, uint32_t chunk_decay, int lane) const {
     float2 passed = both(1.0f);
 #pragma unroll
     for (int i = 0; i < kBlock; ++i) {
@@ -66,7 +66,7 @@ template <bool BFloat, bool Reverse> struct ValueBlock {
       store_shared_int(word_of(rest, lane, s), static_cast<int>(pack_rest_16<BFloat>(word, x.x, x.y)));
       if (!Reverse) passed = passed * steps[s];
     }
-    store_shared2(carry + 8 * lane, passed.x, passed.y);
+    store_shared2(chunk_decay + 8 * lane, passed.x, passed.y);
   }
 
   ATTN_DEVICE void add_pairs(uint32_t values, uint32_t scores, int lane) {

@@ -1,4 +1,4 @@
-"""What the warpgroups of a scan with decays of channels do with a prepared chunk: o^T = S^T q^T + v^T P^T, S^T = S^T carry + v^T k."""
+"""What the warpgroups of a scan with decays of channels do with a prepared chunk: o^T = S^T q^T + v^T P^T, S^T = S^T decay + v^T k."""
 
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.hopper.channel_layout import STAGES, ChannelLayout
@@ -92,7 +92,7 @@ class ChannelChunks:
         """The state times the factors of its channels."""
         writer = self._core.writer
         with writer.unrolled("c", self._scan.keys // 8):
-            place = f"shared + kCarry + stage * {self._layout.carry_bytes} + 4 * (column + 8 * c)"
+            place = f"shared + kChunkDecay + stage * {self._layout.decay_bytes} + 4 * (column + 8 * c)"
             writer.line(f"const float2 factor = attn::load_shared2({place});")
             for n, part in enumerate("xyxy"):
                 writer.line(f"state[4 * c + {n}] *= factor.{part};")

@@ -32,7 +32,7 @@ class ChannelLayout:
         decays = ATOM_BYTES * (2 if scan.decays is not None and self.decay == "f32" else 1)
         self.loaded = {"decays": 0, **{name: decays + n * ATOM_BYTES for n, name in enumerate(scan.operands)}}
         self.loaded_bytes = decays + len(scan.operands) * ATOM_BYTES
-        self.carry_bytes = scan.keys * 4
+        self.decay_bytes = scan.keys * 4
         memory = self.memory
         memory.tile("kStages", STAGES * self.stage_bytes)
         if rows:
@@ -41,7 +41,7 @@ class ChannelLayout:
         memory.barrier("kReady", STAGES, f"1 + {of_warps(WARPS)}")
         memory.barrier("kFree", STAGES, f"attn::arrivals_of({self.consumers})")
         memory.barrier("kFull", STAGES, 1)
-        memory.slot("kCarry", STAGES * self.carry_bytes)
+        memory.slot("kChunkDecay", STAGES * self.decay_bytes)
         if rows:
             memory.slot("kOwn", self.atoms * CHUNK * 4)
 

@@ -111,9 +111,9 @@ class Preparer:
             made.append("0" if name is None else f"at + {layout.tiles[role]} + atom * {ATOM_BYTES}")
             scales.append("1.0f" if name is None else self._scale(scan.operands[name]))
         asked = ", ".join(str(name is not None).lower() for name in self._roles.values())
-        carry = f"shared + kCarry + stage * {layout.carry_bytes} + atom * {ATOM * 4}"
+        chunk_decay = f"shared + kChunkDecay + stage * {layout.decay_bytes} + atom * {ATOM * 4}"
         levels, own = ("0", "0") if scan.store is None else ("shared + kLevels", f"shared + kOwn + atom * {CHUNK * 4}")
-        writer.line(f"channels.make_tiles<{asked}>({', '.join(given)}, {levels}, {', '.join(made)}, in, {carry},")
+        writer.line(f"channels.make_tiles<{asked}>({', '.join(given)}, {levels}, {', '.join(made)}, in, {chunk_decay},")
         writer.line(f"                    {own}, warp, lane, {', '.join(scales)});")
 
     def _load_values(self) -> None:

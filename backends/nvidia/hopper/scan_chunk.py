@@ -1,4 +1,4 @@
-"""What the warpgroups of a scan do with one chunk: rows of o (see `scan_output`), and S^T = S^T times its factor + (v enter)^T k."""
+"""What the warpgroups of a scan do with one chunk: rows of o (see `scan_output`), and S^T = S^T times its factor + (v input_decay)^T k."""
 
 from attn_mlir.backends.gpu.structure import body, yielded
 from attn_mlir.backends.nvidia.hopper.core import PACKS, Core
@@ -71,20 +71,21 @@ class ChunkPrinter:
         """The state times its factor."""
         core, writer, scan = self._core, self._core.writer, self._scan
         with core.scope(""):
-            for argument in body(scan.carry).arguments:
+            for argument in body(scan.chunk_decay).arguments:
                 core.scalars.bind(argument, "0")
-            factor = core.value(yielded(body(scan.carry))[0])
+            factor = core.value(yielded(body(scan.chunk_decay))[0])
             with writer.unrolled("c", scan.keys // 2):
                 writer.line(f"state[c] *= {factor}{f' * {SCALE}' if scan.scaled else ''};")
 
     def _entering(self) -> None:
-        """(v enter)^T as operand in registers."""
+        """(v input_decay)^T as operand in registers."""
         writer, layout = self._core.writer, self._layout
         writer.line(*(f"uint32_t {name}[{CHUNK // 16}][4];" for name in self._entered))
         with writer.unrolled("k", CHUNK // 16):
             writer.line("attn::load_transposed(own + attn::swizzle_128((16 * k + turned_row) * 128 + turned_column), entering[k]);")
             with writer.unrolled("d", 2):
-                writer.line(f"const float2 factor = attn::load_shared2(rows + {layout.rows['enter']} + 4 * (16 * k + 8 * d + column));")
+                decay = layout.rows["input_decay"]
+                writer.line(f"const float2 factor = attn::load_shared2(rows + {decay} + 4 * (16 * k + 8 * d + column));")
                 with writer.unrolled("h", 2):
                     writer.line(
                         f"const float2 pair = {self._unpack}(entering[k][2 * d + h]);",

@@ -38,9 +38,9 @@ class ScanLayout:
             offset += tile_bytes(CHUNK, source.columns)
         self.loaded_bytes = offset
         self.rows: dict[str, int] = {}
-        of_rows = ["leave"] if scan.rows else []
+        of_rows = ["output_decay"] if scan.rows else []
         some = {"left": scan.left, "right": scan.right, "result": scan.rows.result, "skip": scan.rows.skip} if scan.rows else {}
-        for name in ("sums", *of_rows, "enter", *(name for name, op in some.items() if op is not None)):
+        for name in ("sums", *of_rows, "input_decay", *(name for name, op in some.items() if op is not None)):
             self.rows[name] = len(self.rows) * _ROW
         self.rows_bytes = len(self.rows) * _ROW
         memory.tile("kStages", stages * self.loaded_bytes)

@@ -152,7 +152,7 @@ class RowsPrinter(LeavingPrinter):
                 self._state_pieces(("held", "rest") if self._scan.exact else ("held",), False)
         with writer.unrolled("c", CHUNK // 8):
             writer.line(
-                f"const float2 factor = attn::load_shared2(rows + {layout.rows['leave']} + 4 * (column + 8 * c));",
+                f"const float2 factor = attn::load_shared2(rows + {layout.rows['output_decay']} + 4 * (column + 8 * c));",
                 "o[4 * c] *= factor.x, o[4 * c + 1] *= factor.y, o[4 * c + 2] *= factor.x, o[4 * c + 3] *= factor.y;",
             )
 

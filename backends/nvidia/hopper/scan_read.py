@@ -35,10 +35,10 @@ KEYS = (64, 128, 256)
 
 @dataclass(kw_only=True)
 class ChunkScan(ScanFrame):
-    """One kernel with the same decays for all channels; `steps`, `left`, `right`, `enter` and `carry` are maps of rank 1.
+    """One kernel with the same decays for all channels; `steps`, `left`, `right`, `input_decay` and `chunk_decay` are maps of rank 1.
 
-    `steps`: the log decays, whose sums are `prefix` and, of the whole chunk, `total` (None: no decays); `enter` scales rows of v on their
-    way into the state, `carry` the state. `left` are factors of rows of q, `right` those of k and v, which leaving, entering and pairs read
+    `steps`: the log decays, whose sums are `prefix` and, of the whole chunk, `total` (None: no decays); `input_decay` scales rows of v
+    on their way into the state, `chunk_decay` the state. `left` are factors of rows of q, `right` those of k and v, which pairs read, too
     (None: there are none). `rows`: what it gives for positions, None where only the state is of use. `exact`: products with
     the state take its residual, and those of rows of v on their way into it, too.
     """
@@ -49,8 +49,8 @@ class ChunkScan(ScanFrame):
     total: ir.Value | None
     left: ir.Operation | None
     right: ir.Operation | None
-    enter: ir.Operation
-    carry: ir.Operation
+    input_decay: ir.Operation
+    chunk_decay: ir.Operation
     exact: bool
 
     @property
@@ -81,22 +81,23 @@ def scan_of(kernel: ir.Operation) -> ChunkScan:
     rows = read_rows(inner, state, last.results[0])
     transposed = rows.transposed if rows else not scales_rows(following.operands[3])
     entering, keys = list(following.operands)[2:][:: 1 if transposed else -1]
-    values, enter = scaled(made(entering, "tile.map"))
+    values, input_decay = scaled(made(entering, "tile.map"))
     need(rows is None or (rows.keys == keys and rows.values == values))
     left_out = rests(*([rows.from_state] if rows else []), (following, last, 0 if transposed else 1))
-    carry = made(following.operands[1], "tile.map")
-    left, right = _row_factors(rows, enter)
+    chunk_decay = made(following.operands[1], "tile.map")
+    left, right = _row_factors(rows, input_decay)
     of_rows = [op.results[0] for op in (left, right, rows.skip if rows else None) if op is not None]
-    prefix, steps, total = _decays([*([rows.leave, *rows.pairs] if rows else []), enter, carry], of_rows, loop)
+    prefix, steps, total = _decays([*([rows.output_decay, *rows.pairs] if rows else []), input_decay, chunk_decay], of_rows, loop)
     states, branch = states_of(inner, state, last.results[0])
     scan = ChunkScan(
         kernel=kernel, loop=loop, state=state, following=last.results[0], initial=initial_of(loop), k=input_of(keys),
         v=input_of(values), rows=rows, steps=steps, prefix=prefix, total=total, left=left, right=right,
-        enter=enter, carry=carry, exact=bool(left_out),
+        input_decay=input_decay, chunk_decay=chunk_decay, exact=bool(left_out),
         packed=is_packed(kernel), transposed=transposed, states=states, branch=branch,
         final=final_of(operations(body(kernel)), loop),
     )  # fmt: skip
-    used = [*left_out, last, following, maker(entering), enter, carry, steps, left, right, branch if branch is not None else states]
+    used = [*left_out, last, following, maker(entering), input_decay, chunk_decay, steps, left, right]
+    used.append(branch if branch is not None else states)
     used += [maker(value) for value in (keys, values, *([] if prefix is None else [prefix]))]
     used += [*(rows.ops if rows else []), *(each.load for each in scan.inputs.values())]
     _check(scan, inner, [op for op in used if op is not None])
@@ -114,10 +115,10 @@ def _check(scan: ChunkScan, inner: list[ir.Operation], used: list[ir.Operation])
     need_all(inner, used)
 
 
-def _row_factors(rows: OutputRows | None, enter: ir.Operation) -> tuple[ir.Operation | None, ir.Operation | None]:
-    """The maps that make factors of rows of q, which `leave` reads, and of k and v, which `enter` reads; pairs read both."""
+def _row_factors(rows: OutputRows | None, input_decay: ir.Operation) -> tuple[ir.Operation | None, ir.Operation | None]:
+    """The maps that make factors of rows of q, which `output_decay` reads, and of k and v, which `input_decay` reads; pairs read both."""
     found: list[ir.Operation | None] = []
-    for op in (None if rows is None else rows.leave, enter):
+    for op in (None if rows is None else rows.output_decay, input_decay):
         read = [] if op is None else [maker(value) for value in sources(op, 1)]
         maps = [each for each in read if each is not None and each.name == "tile.map"]
         need(len(maps) <= 1)

@@ -22,7 +22,8 @@ from attn_mlir.mlir import arith, ir
 
 @dataclass(kw_only=True)
 class OutputRows:
-    """Rows of o: `leave` scales what the state gives to them (a map of rank 1), `weights` makes P of `scores`, `store` puts them in memory.
+    """Rows of o: `output_decay` scales what the state gives to them (a map of rank 1), `weights` makes P of `scores`, `store` puts them in
+    memory.
 
     `skip` (a map of rank 1, or None) is added to the diagonal of P; `weight` is an element of P without it, before it is rounded.
     `rest` makes the residual of P (None: it is lost). `products` stores their sums with `factor`, without pairs of a position
@@ -38,7 +39,7 @@ class OutputRows:
     weights: ir.Operation
     weight: ir.Value
     skip: ir.Operation | None
-    leave: ir.Operation
+    output_decay: ir.Operation
     store: ir.Operation
     products: ir.Operation | None
     own: ir.Value | None
@@ -71,7 +72,7 @@ def read_rows(inner: list[ir.Operation], state: ir.Value, following: ir.Value) -
     (rest,) = rests((sums, last, 0)) or (None,)
     whole = made(sums.operands[0], "tile.dot", "tile.dot_add")
     first = whole if whole.name == "tile.dot" else made(whole.operands[0], "tile.dot")
-    held, leave, weights = made(first.operands[1], "tile.map"), made(sums.operands[1], "tile.map"), made(sums.operands[2], "tile.map")
+    held, output_decay, weights = (made(value, "tile.map") for value in (first.operands[1], sums.operands[1], sums.operands[2]))
     need(is_copy(held, state) and not flag(sums, "transpose_a") and not flag(sums, "transpose_b"))
     need(len(sources(weights, 2)) == 1)
     (scores,), (weight, skip) = sources(weights, 2), _weight(weights)
@@ -79,12 +80,12 @@ def read_rows(inner: list[ir.Operation], state: ir.Value, following: ir.Value) -
     need(flag(product, "transpose_b") and product.operands[0] == first.operands[0])
     factor, products, own_sums = _sums(stores, last.results[0], own)
     need((products is not None or own is None) and (own is None or (own.scores, own.values) == (scores, sums.operands[3])))
-    ops = [whole, sums, first, held, weights, product, leave, outputs[0], *([] if own is None else own.ops)]
+    ops = [whole, sums, first, held, weights, product, output_decay, outputs[0], *([] if own is None else own.ops)]
     ops += [last, *(op for op in (maker(product.operands[0]), products, own_sums, rest, skip) if op is not None)]
     ops += [made(op.operands[0], "tile.map") for op in (products, own_sums) if op is not None]
     return OutputRows(
         q=input_of(product.operands[0]), factor=None if factor is None else input_of(factor), scores=scores,
-        weights=weights, weight=weight, skip=skip, leave=leave, store=outputs[0], products=products,
+        weights=weights, weight=weight, skip=skip, output_decay=output_decay, store=outputs[0], products=products,
         own=None if own is None else own.score, own_sums=own_sums, result=None if own is None else own.result,
         keys=product.operands[1], values=sums.operands[3], transposed=flag(first, "transpose_b"), from_state=(first, whole, 1),
         rest=rest,

@@ -110,7 +110,7 @@ class BlockPrinter:
                 load_decays(core, layout.decay, row, str(BLOCK_ATOM), "(r % 8 << 4)")
             print_steps(core, scan.steps, "given", "rows.steps[r]", ("r", f"({ATOM} * half + 2 * lane)"))
         writer.line(
-            f"rows.enter(values, exchanged, exchanged + {BLOCK_ATOM}, carry, lane);",
+            f"rows.enter(values, exchanged, exchanged + {BLOCK_ATOM}, chunk_decay, lane);",
             f"rows.template scores<{scan.keys}>(in + {layout.tiles['q']}, in + {layout.tiles['k']}, scores, lane);",
             "attn::warp_arrive(ready, lane == 0);",
             "rows.add_pairs(values, scores, lane);",

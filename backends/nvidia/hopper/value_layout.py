@@ -39,7 +39,7 @@ class ValueLayout:
         memory.barrier("kReady", each, of_warps(1))
         memory.barrier("kOutside", each, of_warps(4))
         memory.slot("kScores", each * SCORES)
-        memory.slot("kCarry", each * ATOM * 4)
+        memory.slot("kChunkDecay", each * ATOM * 4)
 
     @property
     def threads(self) -> int:
@@ -52,7 +52,8 @@ class ValueLayout:
 
     def of_warp(self, warp: str) -> tuple[str, ...]:
         """The declarations of the places of a warp of 64 columns: what enters the state, or what it gives; factors; barriers."""
+        chunk_decay = f"chunk_decay = shared + kChunkDecay + {warp} * {ATOM * 4}"
         return (
-            f"const uint32_t exchanged = shared + kExchanged + {warp} * {2 * BLOCK_ATOM}, carry = shared + kCarry + {warp} * {ATOM * 4};",
+            f"const uint32_t exchanged = shared + kExchanged + {warp} * {2 * BLOCK_ATOM}, {chunk_decay};",
             f"const uint32_t ready = shared + kReady + 8 * {warp}, outside = shared + kOutside + 8 * {warp};",
         )

@@ -54,7 +54,7 @@ def values_of(kernel: ir.Operation) -> ValueScan:
     found = [op for op in inner if op.name == "tile.decay_values"]
     need(len(found) == 1)
     scores, outside, v, decays, count = found[0].operands
-    others, rows, entering, carry = found[0].results
+    others, rows, entering, chunk_decay = found[0].results
     pairs, added = made(scores, "tile.dot"), made(outside, "tile.dot_add")
     first, (q, k) = made(added.operands[0], "tile.dot"), list(pairs.operands)
     held = made(first.operands[1], "tile.map")
@@ -62,7 +62,7 @@ def values_of(kernel: ir.Operation) -> ValueScan:
     last = made(yielded(body(loop))[0], "tile.dot_add")
     following = made(last.operands[0], "tile.dot_rescale")
     whole = made(following.operands[2], "tile.map")
-    need(is_copy(whole, entering) and [following.operands[n] for n in (0, 1, 3)] == [state, carry, k])
+    need(is_copy(whole, entering) and [following.operands[n] for n in (0, 1, 3)] == [state, chunk_decay, k])
     need(flag(following, "transpose_a") and not flag(following, "transpose_b"))
     left_out = rests((first, added, 1), (following, last, 0))
     stores = {op.operands[0]: op for op in inner if op.name == "tile.store" and op.operands[0] not in (state, last.results[0])}

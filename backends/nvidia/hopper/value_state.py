@@ -1,4 +1,4 @@
-"""What the warpgroups of a scan with decays of value channels do with a block: what the state gives, S^T q^T, and S^T = S^T carry + v^T k.
+"""What the warpgroups of a scan with decays of value channels do with a block: what the state gives, S^T q^T, and S^T = S^T decay + v^T k.
 
 S^T and v are taken as two pieces of 16 bits. What the state gives leaves through the shared memory of what enters it.
 """
@@ -43,7 +43,7 @@ class ValueState:
             place = f"exchanged + p * {BLOCK_ATOM} + attn::swizzle_128(turned_row * 128 + turned_column)"
             writer.line(f"attn::load_transposed({place}, entering[p]);")
         scale = f" * {SCALE}" if self._scan.scaled else ""
-        factors = ", ".join(f"attn::load_shared(carry + 4 * row{more}){scale}" for more in ("", " + 32"))
+        factors = ", ".join(f"attn::load_shared(chunk_decay + 4 * row{more}){scale}" for more in ("", " + 32"))
         writer.line(f"const float2 factor = make_float2({factors});")
         writer.line("attn::named_sync(2 + warpgroup, 128);")
         self._give()

@@ -8,10 +8,10 @@
 // RECURRENCE: "attn.linear_attention"
 // CHUNK:      "attn.chunk"
 // CHUNK:        "attn.decay"
-// CHUNK:        "attn.carry"
-// CHUNK:        "attn.enter"
-// CHUNK:        "attn.leave"
-// CHUNK:        "attn.weight"
+// CHUNK:        "attn.chunk_decay"
+// CHUNK:        "attn.input_decay"
+// CHUNK:        "attn.output_decay"
+// CHUNK:        "attn.decay_mask"
 // CHECK:      operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 0, 1>, outputs = ["final_state", "states"], resultSegmentSizes = array<i32: 1, 1, 0, 1, 0>, state = "kv"
 
 // SKIP:       "attn.skip"() ({
