@@ -26,7 +26,7 @@ from attn_mlir.dialects.attn.pairs import (
     PairsOp,
     ProductOp,
     QueryBoundsOp,
-    RemainderOp,
+    ResidualOp,
     TermOp,
 )
 from attn_mlir.dialects.attn.parts import CarriedOp, CombineOp, PartListOp, PartsOp
@@ -91,7 +91,7 @@ __all__ = [
     "QuerySumOp",
     "RangeOp",
     "ReduceOp",
-    "RemainderOp",
+    "ResidualOp",
     "ResultOp",
     "RowDotOp",
     "RowOp",

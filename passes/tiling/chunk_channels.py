@@ -4,7 +4,7 @@ It is `tile.decay_channels` for key channels, `tile.decay_values` for value chan
 """
 
 from attn_mlir.dialects.attn.linear_erase import reads_strictly
-from attn_mlir.dialects.attn.linear_gradients import is_exact
+from attn_mlir.dialects.attn.linear_gradients import is_compensated
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import ir, tensor
 from attn_mlir.passes.regions import block_of, maker, piece
@@ -24,7 +24,7 @@ _EXPONENTS = {
 def fits_at_once(op: ir.Operation) -> bool:
     """Whether one of the ops computes what an `attn.chunk` asks for: for value channels, that of scans with products."""
     view = op.opview
-    fits = {"key": not is_exact(op), "value": view.factor is not None and view.state.value == "vk"}
+    fits = {"key": not is_compensated(op), "value": view.factor is not None and view.state.value == "vk"}
     if not fits.get(view.channels.value, False) or "crossing" in op.attributes:
         return False
     if view.decay is None and piece(op, "attn.decay") is None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from attn_mlir.dialects.attn.linear_erase import eraser
-from attn_mlir.dialects.attn.linear_gradients import is_exact
+from attn_mlir.dialects.attn.linear_gradients import is_compensated
 from attn_mlir.dialects.attn.rows import multiplies_rows
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, ir, tensor
@@ -91,12 +91,12 @@ class ChunkTiles:
         self.score = block_of(self._piece("attn.chunk_decay")).arguments[0].type
         narrow = view.q.type.element_type.width == 16
         self.wide = ir.F64Type.get() if numerics.prefix == "f64" or (numerics.prefix == "wider" and not narrow) else self.score
-        self.carried_in = self.wide if numerics.exact_carry else self.score
+        self.carried_in = self.wide if numerics.wide_decay else self.score
         self.element = self.score if numerics.widen else view.q.type.element_type
         # What rounding of the state leaves in sums of products does not cancel where they are subtracted; bf16 has too few digits for what
         # erasing reads of a state and writes to it.
         rough = eraser(op) is not None and isinstance(self.element, ir.BF16Type)
-        self.two_pieces = (is_exact(op) or rough) and self.element != self.score
+        self.two_pieces = (is_compensated(op) or rough) and self.element != self.score
         # Small weights of f16 would be gone where products flush them, and a state that all of the sequence's decays lie before.
         self._flushed = numerics.flushing and isinstance(self.element, ir.F16Type)
         self.pair_products: dict[tuple[ir.Value | None, ir.Value, ir.Value, bool], ir.Value] = {}
@@ -178,12 +178,12 @@ class ChunkTiles:
         def rounded(i: ir.Value, j: ir.Value) -> list[ir.Value]:
             return [cast_float(element(i, j), self.element)]
 
-        def rest(i: ir.Value, j: ir.Value) -> list[ir.Value]:
+        def residual(i: ir.Value, j: ir.Value) -> list[ir.Value]:
             x = element(i, j)
             return [cast_float(arith.SubFOp(x, cast_float(cast_float(x, self.element), self.score)).result, self.element)]
 
         made = [self.tile(shape, self.element)]
-        return [self.map(made, body)[0] for body in ((rounded, rest) if two else (rounded,))]
+        return [self.map(made, body)[0] for body in ((rounded, residual) if two else (rounded,))]
 
     # The state
 

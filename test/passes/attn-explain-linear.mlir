@@ -52,7 +52,7 @@
 // ROWS-NEXT:   what multiplies rows of k is a part of input_decay and decay_mask
 // ROWS-NEXT:   what multiplies rows of v is a part of input_decay and decay_mask
 
-// RUN: attn-opt %inputs/linear/own-terms.mlir --attn-explain | FileCheck %s --check-prefix=RESULT
+// RUN: attn-opt %inputs/linear/diagonal-terms.mlir --attn-explain | FileCheck %s --check-prefix=RESULT
 
 // RESULT:      recurrence, towards earlier positions
 // RESULT-NEXT:   v = v * 0.5

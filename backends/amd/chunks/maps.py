@@ -207,7 +207,7 @@ class ChunkMaps:
         for value, tile, result in zip(values, tiles, op.results, strict=False):
             wide = widened(value)
             if result in core.residuals:
-                text = f"attn::remainder_f16({core.value(wide.owner.operation.operands[0])})"
+                text = f"attn::residual_f16({core.value(wide.owner.operation.operands[0])})"
             elif tile.element == "bf16" and str(wide.type) == "f32":
                 text = f"attn::near_bf16({core.value(wide)})"
             elif tile.element in HALVES:

@@ -6,9 +6,9 @@
 
 namespace attn {
 
-template <bool BFloat> ATTN_DEVICE uint32_t pack_rest_16(uint32_t packed, float low, float high) {
-  if constexpr (BFloat) return pack_rest_bf16(packed, low, high);
-  return pack_rest_f16(packed, low, high);
+template <bool BFloat> ATTN_DEVICE uint32_t pack_residual_16(uint32_t packed, float low, float high) {
+  if constexpr (BFloat) return pack_residual_bf16(packed, low, high);
+  return pack_residual_f16(packed, low, high);
 }
 ATTN_DEVICE float2 fused(float2 a, float2 b, float2 c) { return make_float2(fmaf(a.x, b.x, c.x), fmaf(a.y, b.y, c.y)); }
 ATTN_DEVICE float2 both(float a) { return make_float2(a, a); }
@@ -54,7 +54,7 @@ template <bool BFloat, bool Reverse> struct ValueBlock {
   }
 
   // v times its decays on the way out of the block, rounded, and what rounding leaves out; the product of all steps.
-  ATTN_DEVICE void enter(uint32_t values, uint32_t whole, uint32_t rest, uint32_t chunk_decay, int lane) const {
+  ATTN_DEVICE void enter(uint32_t values, uint32_t whole, uint32_t residual, uint32_t chunk_decay, int lane) const {
     float2 passed = both(1.0f);
 #pragma unroll
     for (int i = 0; i < kBlock; ++i) {
@@ -63,7 +63,7 @@ template <bool BFloat, bool Reverse> struct ValueBlock {
       const float2 x = element(values, lane, s) * passed;
       const uint32_t word = pack_16<BFloat>(x.x, x.y);
       store_shared_int(word_of(whole, lane, s), static_cast<int>(word));
-      store_shared_int(word_of(rest, lane, s), static_cast<int>(pack_rest_16<BFloat>(word, x.x, x.y)));
+      store_shared_int(word_of(residual, lane, s), static_cast<int>(pack_residual_16<BFloat>(word, x.x, x.y)));
       if (!Reverse) passed = passed * steps[s];
     }
     store_shared2(chunk_decay + 8 * lane, passed.x, passed.y);

@@ -92,7 +92,7 @@ class ScanKernel:
 
     def _uneven(self) -> bool:
         """Whether the warpgroups need so many registers that a producer warpgroup has to give them some."""
-        return self.scan.values > ATOM and (self.scan.keys > 128 or (self.scan.exact and self.scan.rows is not None))
+        return self.scan.values > ATOM and (self.scan.keys > 128 or (self.scan.compensated and self.scan.rows is not None))
 
     def _program(self, core: Core, layout: ScanLayout) -> None:
         scan, writer = self.scan, core.writer

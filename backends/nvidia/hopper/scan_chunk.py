@@ -5,7 +5,7 @@ from attn_mlir.backends.nvidia.hopper.core import PACKS, Core
 from attn_mlir.backends.nvidia.hopper.scan_common import ALL, ATOM_BYTES, CHUNK, declare_place
 from attn_mlir.backends.nvidia.hopper.scan_layout import ScanLayout
 from attn_mlir.backends.nvidia.hopper.scan_mods import TileMods
-from attn_mlir.backends.nvidia.hopper.scan_output import LOWER, RESTS, SCALE, RowsPrinter
+from attn_mlir.backends.nvidia.hopper.scan_output import LOWER, RESIDUALS, SCALE, RowsPrinter
 from attn_mlir.backends.nvidia.hopper.scan_products import ProductSums
 from attn_mlir.backends.nvidia.hopper.scan_read import ChunkScan
 from attn_mlir.backends.nvidia.hopper.scan_state import StatePrinter
@@ -21,8 +21,8 @@ class ChunkPrinter:
         rows = scan.rows
         self._sums = ProductSums(core, rows, layout) if rows is not None and rows.products is not None else None
         self._pack, self._unpack = f"attn::{PACKS[scan.element]}", f"attn::un{PACKS[scan.element]}"
-        self._rest = f"attn::{RESTS[scan.element]}"
-        self._entered = ("entering", "remaining") if scan.exact else ("entering",)
+        self._residual = f"attn::{RESIDUALS[scan.element]}"
+        self._entered = ("entering", "remaining") if scan.compensated else ("entering",)
 
     def declare(self) -> None:
         """The thread's place."""
@@ -91,9 +91,9 @@ class ChunkPrinter:
                         f"const float2 pair = {self._unpack}(entering[k][2 * d + h]);",
                         f"entering[k][2 * d + h] = {self._pack}(pair.x * factor.x, pair.y * factor.y);",
                     )
-                    if self._scan.exact:
+                    if self._scan.compensated:
                         scaled = "pair.x * factor.x, pair.y * factor.y"
-                        writer.line(f"remaining[k][2 * d + h] = {self._rest}(entering[k][2 * d + h], {scaled});")
+                        writer.line(f"remaining[k][2 * d + h] = {self._residual}(entering[k][2 * d + h], {scaled});")
 
     def _advance(self) -> None:
         """The state's product, while o leaves."""

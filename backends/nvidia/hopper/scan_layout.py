@@ -47,7 +47,7 @@ class ScanLayout:
         products = scan.rows is not None and scan.rows.products is not None
         # A warpgroup that is ahead writes weights of the next chunk while another multiplies those of this one, unless they meet before.
         twice = self.warpgroups > 1 and not products
-        size = ATOM_BYTES * (2 if scan.rows is not None and scan.rows.rest is not None else 1)
+        size = ATOM_BYTES * (2 if scan.rows is not None and scan.rows.residual is not None else 1)
         pieces = [f"shared + kWeights + {at}" if at else "shared + kWeights" for at in range(0, size, ATOM_BYTES)]
         self.weights = [f"{piece} + (number & 1) * {size}" if twice else piece for piece in pieces]
         if scan.rows is not None:
@@ -58,8 +58,8 @@ class ScanLayout:
         if products:
             memory.slot("kSums", 4 * self.warpgroups * _ROW)
             memory.slot("kOwn", _ROW)
-        if scan.rows is not None and scan.rows.own_sums is not None:
-            memory.slot("kOwnSums", 4 * self.warpgroups * _ROW)
+        if scan.rows is not None and scan.rows.diagonal_sums is not None:
+            memory.slot("kDiagonalSums", 4 * self.warpgroups * _ROW)
 
     def addresses(self) -> list[str]:
         """Declarations of the addresses of a stage's tiles and rows."""

@@ -25,7 +25,7 @@ from attn_mlir.backends.nvidia.hopper.scan_patterns import (
     scaled,
     sources,
 )
-from attn_mlir.backends.nvidia.hopper.scan_rows import OutputRows, read_rows, rests, scales_rows
+from attn_mlir.backends.nvidia.hopper.scan_rows import OutputRows, read_rows, residuals, scales_rows
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.mlir import ir
 
@@ -39,7 +39,7 @@ class ChunkScan(ScanFrame):
 
     `steps`: the log decays, whose sums are `prefix` and, of the whole chunk, `total` (None: no decays); `input_decay` scales rows of v
     on their way into the state, `chunk_decay` the state. `left` are factors of rows of q, `right` those of k and v, which pairs read, too
-    (None: there are none). `rows`: what it gives for positions, None where only the state is of use. `exact`: products with
+    (None: there are none). `rows`: what it gives for positions, None where only the state is of use. `compensated`: products with
     the state take its residual, and those of rows of v on their way into it, too.
     """
 
@@ -51,12 +51,12 @@ class ChunkScan(ScanFrame):
     right: ir.Operation | None
     input_decay: ir.Operation
     chunk_decay: ir.Operation
-    exact: bool
+    compensated: bool
 
     @property
     def scaled(self) -> bool:
         """Whether residuals are multiplied apart, scaled by 2^11."""
-        return self.exact and self.element == "f16"
+        return self.compensated and self.element == "f16"
 
     @property
     def inputs(self) -> dict[str, InputTile]:
@@ -83,7 +83,7 @@ def scan_of(kernel: ir.Operation) -> ChunkScan:
     entering, keys = list(following.operands)[2:][:: 1 if transposed else -1]
     values, input_decay = scaled(made(entering, "tile.map"))
     need(rows is None or (rows.keys == keys and rows.values == values))
-    left_out = rests(*([rows.from_state] if rows else []), (following, last, 0 if transposed else 1))
+    left_out = residuals(*([rows.from_state] if rows else []), (following, last, 0 if transposed else 1))
     chunk_decay = made(following.operands[1], "tile.map")
     left, right = _row_factors(rows, input_decay)
     of_rows = [op.results[0] for op in (left, right, rows.skip if rows else None) if op is not None]
@@ -92,7 +92,7 @@ def scan_of(kernel: ir.Operation) -> ChunkScan:
     scan = ChunkScan(
         kernel=kernel, loop=loop, state=state, following=last.results[0], initial=initial_of(loop), k=input_of(keys),
         v=input_of(values), rows=rows, steps=steps, prefix=prefix, total=total, left=left, right=right,
-        input_decay=input_decay, chunk_decay=chunk_decay, exact=bool(left_out),
+        input_decay=input_decay, chunk_decay=chunk_decay, compensated=bool(left_out),
         packed=is_packed(kernel), transposed=transposed, states=states, branch=branch,
         final=final_of(operations(body(kernel)), loop),
     )  # fmt: skip
@@ -109,7 +109,7 @@ def _check(scan: ChunkScan, inner: list[ir.Operation], used: list[ir.Operation])
     check_columns(scan.keys, scan.values, KEYS, VALUES, scan.k.load)
     need(scan.k.load.results[0].type.shape[0] == CHUNK)  # pyright: ignore
     rows = scan.rows
-    scan.check_memory(scan.inputs.values(), rows.store if rows else None, [rows.products, rows.own_sums] if rows else [])
+    scan.check_memory(scan.inputs.values(), rows.store if rows else None, [rows.products, rows.diagonal_sums] if rows else [])
     need(rows is None or rows.factor is None or rows.factor.mod is None)
     need(not any(each.factors for each in scan.inputs.values()))
     need_all(inner, used)

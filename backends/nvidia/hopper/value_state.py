@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from attn_mlir.backends.nvidia.hopper.core import PACKS, Core
 from attn_mlir.backends.nvidia.hopper.scan_common import bind_position, declare_place
-from attn_mlir.backends.nvidia.hopper.scan_output import LOWER, RESTS, SCALE
+from attn_mlir.backends.nvidia.hopper.scan_output import LOWER, RESIDUALS, SCALE
 from attn_mlir.backends.nvidia.hopper.scan_state import StatePrinter
 from attn_mlir.backends.nvidia.hopper.value_layout import BLOCK_ATOM, SLOTS, WARPS, ValueLayout
 from attn_mlir.backends.nvidia.hopper.value_read import BLOCK, ValueScan
@@ -60,23 +60,27 @@ class ValueState:
     def _give(self) -> None:
         """o^T = S^T q^T, of the columns of this warpgroup."""
         core, writer, scan, held = self._core, self._core.writer, self._scan, self._held
-        pack, rest = f"attn::{PACKS[scan.element]}", f"attn::{RESTS[scan.element]}"
+        pack, residual = f"attn::{PACKS[scan.element]}", f"attn::{RESIDUALS[scan.element]}"
         product, sums = core.instruction(BLOCK, "registers", scan.element), ["o", "lifted"] if scan.scaled else ["o"]
         writer.line(*(f"float {name}[{BLOCK // 2}];" for name in sums))
         writer.line(f"const uint64_t queries = attn::k_major(in + {self._layout.tiles['q']});")
         with core.unrolled("first", scan.keys // 16, held):
-            writer.line(f"uint32_t held[{4 * held}], rest[{4 * held}];")
+            writer.line(f"uint32_t held[{4 * held}], residual[{4 * held}];")
             with writer.unrolled("n", 4 * held):
                 pair = "state[8 * first + 2 * n], state[8 * first + 2 * n + 1]"
-                writer.line(f"held[n] = {pack}({pair});", f"rest[n] = {rest}(held[n], {pair});")
-            writer.line("attn::hold(held);", "attn::hold(rest);", "attn::wgmma_begin();")
+                writer.line(f"held[n] = {pack}({pair});", f"residual[n] = {residual}(held[n], {pair});")
+            writer.line("attn::hold(held);", "attn::hold(residual);", "attn::wgmma_begin();")
             with writer.unrolled("k", held):
                 writer.line(f"const uint32_t offset = (first + k) / 4 * {BLOCK_ATOM} + (first + k) % 4 * 32;")
-                for name in ("held", "rest"):
+                for name in ("held", "residual"):
                     operand = ", ".join(f"{name}[4 * k + {n}]" for n in range(4))
-                    more = "1" if name == "rest" and not scan.scaled else "first + k > 0"
-                    writer.line(f"{product}({sums[name == 'rest' and scan.scaled]}, {operand}, attn::advance(queries, offset), {more});")
-            writer.line("attn::wgmma_commit();", "attn::wgmma_wait<0>();", *(f"attn::hold({name});" for name in [*sums, "held", "rest"]))
+                    more = "1" if name == "residual" and not scan.scaled else "first + k > 0"
+                    writer.line(
+                        f"{product}({sums[name == 'residual' and scan.scaled]}, {operand}, attn::advance(queries, offset), {more});"
+                    )
+            writer.line(
+                "attn::wgmma_commit();", "attn::wgmma_wait<0>();", *(f"attn::hold({name});" for name in [*sums, "held", "residual"])
+            )
 
     def _leave(self) -> None:
         """o^T to shared memory: rows of 64 columns, units of 8 of which are permuted (`ValueBlock::pair_of`)."""

@@ -54,7 +54,7 @@ def _state_columns(facts: NvidiaScanFacts) -> int:
     if facts.plain and facts.values % 128 == 0:
         return 128
     # Two pieces of a larger state do not fit into shared memory.
-    most = 64 if facts.keys <= 256 or not (facts.exact or facts.channels) else 32
+    most = 64 if facts.keys <= 256 or not (facts.compensated or facts.channels) else 32
     return next((size for size in (64, 48, 32, 16) if size <= most and facts.values % size == 0), facts.values)
 
 
@@ -129,7 +129,7 @@ def scan_cost(facts: NvidiaScanFacts, choices: Fields, target: NvidiaTarget, wor
         return _cost_prepared(facts, choices, (chunk, columns), target, work)
     if emitter == "hopper":
         groups = columns // ATOM
-        uneven = groups > 1 and (facts.keys > 128 or facts.exact)
+        uneven = groups > 1 and (facts.keys > 128 or facts.compensated)
         threads = 128 * groups + (128 if uneven else 32)
         registers = facts.keys // 2 + 104
     elif emitter == "scans":
@@ -176,7 +176,7 @@ def _shared(facts: NvidiaScanFacts, emitter: str, chunk: int, columns: int, stag
     small = 5 * 4 * chunk * stages
     if emitter == "hopper":
         return stages * loaded + 2 * chunk * chunk * (1 if columns == ATOM or facts.factor else 2) * facts.weights + small
-    pieces = 2 if facts.exact else 1
+    pieces = 2 if facts.compensated else 1
     # Where channels have decays, rows of q and k also lie there with their decays, towards several positions of the chunk.
     scaled = 18 * chunk * facts.keys if facts.channels else 0
     return stages * loaded + 2 * chunk * chunk * facts.weights + 2 * pieces * columns * (facts.keys + chunk) + scaled + small
@@ -194,7 +194,7 @@ def _cycles(
 ) -> tuple[float, str, dict[str, float]]:
     """The last fields of a `Cost`: cycles, the problem as it is given, and what each resource would take alone."""
     chunk, columns = sizes
-    pieces = 2 if facts.exact else 1
+    pieces = 2 if facts.compensated else 1
     matrix = 2.0 * chunk * (chunk * (facts.keys + facts.weights * columns) + 2 * pieces * facts.keys * columns) / target.tensor_flops
     pairs = 4.0 * _BLOCK * facts.keys if facts.channels else 6.0 * chunk
     issued = chunk * pairs / target.lanes + pieces * columns * (2.0 * chunk + facts.keys) / target.lanes

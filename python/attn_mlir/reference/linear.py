@@ -203,7 +203,7 @@ def _results(scan: ReferenceScan, steps: Callable[[ReferenceScan, SequencePart],
         products = (o - own) * scan.factor
         if "crossing" in op.attributes:
             products, states = _crossing(scan, products, states if scan.forward else ends)
-        found["own"] = (own * scan.factor).sum(axis=3)
+        found["diagonal"] = (own * scan.factor).sum(axis=3)
         found["products"] = products.sum(axis=3) if scan.channels == "none" else products
     turned = _turned(op, states)
     found["states"] = turned.reshape(batch, heads, count * turned.shape[3], turned.shape[4])
