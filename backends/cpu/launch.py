@@ -100,8 +100,8 @@ def _held(values: Sequence[Any]) -> list[Any]:
 def _append_any(words: list[int], value: Any, kind: str) -> None:
     if kind == "tensor":
         _append(words, value)
-    elif kind in ("index", "i1"):
-        words.append(_in_range(int(value)))
+    elif kind == "index":
+        words.append(_in_range(value))
     else:
         words.append(*struct.unpack("<q", struct.pack("<d", value) if kind == "f64" else bytes(ctypes.c_float(value)) + bytes(4)))
 

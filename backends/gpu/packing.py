@@ -13,7 +13,7 @@ from attn_mlir.backends.gpu.packed import Ragged, extents_of
 from attn_mlir.backends.host import KernelGrid
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 
-FORMATS = {"int": "i", "unsigned": "I", "long long": "q", "float": "f", "double": "d", "bool": "?"}
+FORMATS = {"int": "i", "unsigned": "I", "long long": "q", "float": "f", "double": "d"}
 """Of `struct`, for the C types of what kernels take by value."""
 _GRID_LIMIT = 65535
 
@@ -79,8 +79,6 @@ def fitting(number: Any, form: str) -> Any:
     """The number as the format of `struct` takes it. Raises ArgumentError when it is too large."""
     if form in "fd":
         return float(number)
-    if form == "?":
-        return bool(number)
     bits = 31 if form == "i" else 63
     if not -(2**bits) <= number < 2**bits:
         raise ArgumentError(f"the number {number} must fit into {bits + 1} bits: a captured integer or a stride of a tensor is too large")

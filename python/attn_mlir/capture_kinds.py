@@ -30,7 +30,6 @@ class CaptureKind(enum.StrEnum):
     TENSOR = "tensor", "Tensor[] captures", as_tensor, lambda tensor: tensor.shape
     FLOAT = "float", "float[]? floats", float, _nothing
     INT = "int", "SymInt[]? ints", int, lambda number: number
-    BOOL = "bool", "bool[]? flags", bool, lambda flag: flag
 
     argument: str
     """The argument of operators that holds all captures of this kind.
@@ -56,7 +55,7 @@ class CaptureKind(enum.StrEnum):
     @staticmethod
     def of_number(value: float) -> "CaptureKind":
         """The kind of a captured Python number."""
-        return CaptureKind.BOOL if isinstance(value, bool) else CaptureKind.INT if isinstance(value, int) else CaptureKind.FLOAT
+        return CaptureKind.INT if isinstance(value, int) else CaptureKind.FLOAT
 
 
 Numbers = tuple[Sequence[Any], ...]

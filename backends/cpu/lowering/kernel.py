@@ -123,8 +123,6 @@ def _scalar(word: ir.Value, type_: ir.Type) -> ir.Value:
         return emit.to_index(word)
     if isinstance(type_, ir.F64Type):
         return arith.BitcastOp(type_, word).result
-    if isinstance(type_, ir.IntegerType):
-        return arith.TruncIOp(type_, word).result
     return arith.BitcastOp(type_, arith.TruncIOp(ir.IntegerType.get_signless(32), word).result).result
 
 

@@ -314,8 +314,6 @@ def _captures(subject: _Subject, program: Program) -> tuple[Capture, ...]:
             raise UnsupportedError(
                 f"`{each.name}` is made by a function while it is traced, and no argument of C functions: make it outside of the function"
             )
-        if each.kind == "bool":
-            raise UnsupportedError(f"`{each.name}` is a bool, which is no argument of C functions yet: let functions capture an integer")
         kind = _KINDS.get(each.name, each.kind) if each.source[0] == "dropout" else each.kind
         value = "" if each.kind == "tensor" else str(subject.values[i])
         made.append(capture_of(program, i, kind, each.element, each.rank, value))

@@ -34,7 +34,7 @@ from attn_mlir.frontend.findings import is_number
 from attn_mlir.frontend.origin import MADE, is_opaque, is_stateful
 from attn_mlir.frontend.watch import MISSING
 
-_BY_VALUE = (str, bytes, type(None), complex, range, slice, EllipsisType, enum.Enum, torch.dtype, torch.device, np.dtype)
+_BY_VALUE = (bool, str, bytes, type(None), complex, range, slice, EllipsisType, enum.Enum, torch.dtype, torch.device, np.bool_, np.dtype)
 _BY_IDENTITY = (
     BuiltinFunctionType, GetSetDescriptorType, MemberDescriptorType, MethodDescriptorType, MethodWrapperType, WrapperDescriptorType,
     np.ufunc,

@@ -43,11 +43,11 @@ class Findings:
         self._tensors: dict[int, int] = {}
 
     def _scalar(self, x: Any, name: str, rebindable: bool) -> None:
-        whole = isinstance(x, (int, np.integer, np.bool_))
+        whole = isinstance(x, (int, np.integer))
         if not rebindable or not (whole or math.isfinite(x)):
             self.key.append((type(x), repr(x)))
             return
-        self.key.append("bool" if isinstance(x, (bool, np.bool_)) else "int" if whole else "float")
+        self.key.append("int" if whole else "float")
         self._leaf(x, name)
 
     def _tensor(self, x: Any, kind: Hashable, name: str) -> None:
@@ -94,4 +94,4 @@ class Findings:
 
 def is_number(x: Any) -> bool:
     """Whether `x` is a number that can become an argument: not of a class of the user's, which may compute in its own way."""
-    return type(x) in (bool, int, float) or isinstance(x, (np.bool_, np.integer, np.floating))
+    return type(x) in (int, float) or isinstance(x, (np.integer, np.floating))

@@ -169,7 +169,7 @@ def rebinder(scan: Scan, state: Trace) -> Rebinder:
 
     def scalar(leaf: int) -> Value:
         value = scan.leaves[leaf]
-        known = bool(value) if isinstance(value, (bool, np.bool_)) else int(value) if isinstance(value, (int, np.integer)) else float(value)
+        known = int(value) if isinstance(value, (int, np.integer)) else float(value)
         return wrap(state.capture(Captured(("leaf", leaf), scan.names[leaf], CaptureKind.of_number(known)), known))
 
     def array(x: np.ndarray) -> torch.Tensor:
