@@ -67,7 +67,7 @@ unit: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python benchmarks/cpu_attention.py
 
-# Checks and times the published attentions of examples/gallery, and writes docs/gallery.md and its pages anew.
+# Checks and times the published attentions of examples/gallery, and writes docs/gallery.md and its pages again.
 gallery: $(STAMP)
 	$(BIN)/python examples/gallery/run.py --check --time --docs
 

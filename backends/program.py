@@ -196,7 +196,7 @@ def prepare_derivative(
     if function == "given":
         return "attention", outline
     if function == "written-bwd":
-        return "attention_bwd", f"attn-simplify,attn-written-backward{{wrt={names}}},{outline}"
+        return "attention_bwd", f"attn-simplify,attn-custom-vjp{{wrt={names}}},{outline}"
     options = f"functions={function} wrt={names} only=true{' residual=true' if residual else ''} {options}"
     differentiate = f"attn-simplify,attn-recover-rows,attn-differentiate{{{options.strip()}}}"
     return f"attention_{function}", f"{differentiate},{outline}"

@@ -1,4 +1,4 @@
-"""When sequences of linear attention are cut into segments that are swept at the same time (`attn-split-sequences`): the choice by a model.
+"""When sequences of linear attention are cut into segments, scanned at the same time (`attn-split-sequences`): the choice by a model.
 
 A program of a scan takes a chunk after the other, so that few heads leave a device idle, however long the sequence. The unit is the time
 that one program alone needs for a chunk. n programs on p processors take r = ceil(n / p) rounds, which get longer as the processors share

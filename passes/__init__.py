@@ -12,7 +12,7 @@ _PASSES = {
     "attn-differentiate": "differentiate:Differentiate",
     "attn-cut-backward": "cut_backward:CutBackward",
     "attn-split-passes": "split_passes:SplitPasses",
-    "attn-written-backward": "written_backward:WrittenBackward",
+    "attn-custom-vjp": "custom_vjp:CustomVjp",
     "attn-split-sequences": "split_sequences:SplitSequences",
     "attn-apply-mods": "apply_mods:ApplyMods",
     "attn-outline": "outline:Outline",

@@ -26,7 +26,7 @@ class Differentiate(Pass):
     decays of their own: rounding adds up over them, and every interval has states in memory; 0 chooses by the element type. With
     `crossing`, and of the delta rule usually, the sums have no differences, and chunks are whole intervals. With `apart`, delta rules in 16
     bits whose k is what is removed have scans of 16-bit tensors, whose state has one writer each, and sums of differences.
-    With `residual`, `fwd` also returns what rounding takes from an o of 16 bits, last and where gradients need products with o; the
+    With `residual`, `fwd` also returns the residual of an o of 16 bits, last and where gradients need products with o; the
     backward functions take it after the saved row values. Of keys in pages (`attn.pages`) there is `fwd` alone.
     """
 

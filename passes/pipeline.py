@@ -24,7 +24,11 @@ PIPELINES: Mapping[str, str] = {
     "attn-tile": "attn-tile-rows,attn-tile-pairs,attn-tile-chunks,attn-tile-sums",
 }
 
-_FORMER = {"attn-dense-rows": "attn-recover-rows"}
+_FORMER = {
+    "attn-dense-rows": "attn-recover-rows",
+    "attn-written-backward": "attn-custom-vjp",
+    "gpu-keep-max": "gpu-lazy-rescale",
+}
 """What passes were called in pipelines that were saved before."""
 _ELEMENT = re.compile(r"([\w.+-]+)\s*(?:\((.*)\))?\s*(?:\{(.*)\})?", re.DOTALL)
 _OPTIONS = re.compile(r"\{[^{}]*\}")

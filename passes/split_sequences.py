@@ -1,4 +1,4 @@
-"""Cuts the sequences of linear attention into segments that are swept at the same time."""
+"""Cuts the sequences of linear attention into segments that are scanned at the same time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -88,8 +88,8 @@ def _split(op: ir.Operation, segment: int, compensated: bool) -> None:
         else:
             transitions = [_summary(op, states, segment, compensated, first) for first in range(0, rows, columns)]
             before, last = build.transition_scan([added, like, initial], transitions, segment, rows, direction, final)
-        swept = _scan(op, before, segment)
-    made = iter(swept.results)
+        scanned = _scan(op, before, segment)
+    made = iter(scanned.results)
     for name, result in zip(("o", *[name.value for name in view.outputs]), list(op.results), strict=True):
         result.replace_all_uses_with(last if name == "final_state" else next(made))
     op.erase()

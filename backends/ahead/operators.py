@@ -11,6 +11,8 @@ FLAGS = ("-DTORCH_TARGET_VERSION=0x020a000000000000",)
 """Of torch, the oldest release whose stable ABI takes lists and strings: 2.10."""
 _PIECE = 8000
 """Characters of a string literal, of which compilers take a limited number."""
+_LISTS = {"tensor": "&tensors", "float": "floats", "int": "ints"}
+"""The array of C++ that holds captures of a kind."""
 
 
 def registration(programs: Sequence[tuple[str, Request]], schema: str, target: str, version: str) -> str:
@@ -41,10 +43,9 @@ def registration(programs: Sequence[tuple[str, Request]], schema: str, target: s
 
 
 def _run(number: int, request: Request) -> str:
-    places, arguments = {"tensor": 0, "float": 0, "int": 0}, []
+    places, arguments = dict.fromkeys(_LISTS, 0), []
     for capture in request.captures:
-        place, name = places[capture.kind], {"tensor": "&tensors", "float": "floats", "int": "ints"}[capture.kind]
-        arguments.append(f"{name}[{place}]")
+        arguments.append(f"{_LISTS[capture.kind]}[{places[capture.kind]}]")
         places[capture.kind] += 1
     made = [f"&results[{i}]" for i in range(len(results(request)))]
     head = (
@@ -56,7 +57,7 @@ def _run(number: int, request: Request) -> str:
 
 
 def _operator(number: int, program: str, request: Request) -> str:
-    counts = [sum(capture.kind == kind for capture in request.captures) for kind in ("tensor", "float", "int")]
+    counts = [sum(capture.kind == kind for capture in request.captures) for kind in _LISTS]
     linear = request.linear
     sequences = -1 if linear is None or "cu_seqlens" not in linear.inputs else linear.inputs.index("cu_seqlens")
     text = "\n".join([json.dumps(program[i : i + _PIECE]) for i in range(0, len(program), _PIECE)])

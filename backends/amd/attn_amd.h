@@ -17,7 +17,7 @@ static __device__ __forceinline__ void atomic_add(float *address, float x) {
     __hip_atomic_fetch_add(address, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
   }
 }
-// The number itself; what is made of it is computed anew, not kept.
+// The number itself; what is made of it is computed again, not kept.
 static __device__ __forceinline__ int opaque(int x) {
   asm volatile("" : "+v"(x));
   return x;

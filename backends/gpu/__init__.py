@@ -7,7 +7,7 @@ BACKEND = Backend(
     package="attn_mlir.backends.gpu",
     device_types=(),  # serves none: a library of the others
     passes={
-        "gpu-keep-max": "passes.keep_max:KeepMax",
+        "gpu-lazy-rescale": "passes.lazy_rescale:LazyRescale",
         "gpu-fold-scale": "passes.fold_scale:FoldScale",
         "gpu-exp2": "passes.exp2:Exp2",
         "gpu-shift-exponents": "passes.shift_exponents:ShiftExponents",

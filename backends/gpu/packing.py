@@ -13,7 +13,8 @@ from attn_mlir.backends.gpu.packed import Ragged, extents_of
 from attn_mlir.backends.host import KernelGrid
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 
-_FORMATS = {"int": "i", "unsigned": "I", "long long": "q", "float": "f", "double": "d"}
+FORMATS = {"int": "i", "unsigned": "I", "long long": "q", "float": "f", "double": "d"}
+"""Of `struct`, for the C types of what kernels take by value."""
 _GRID_LIMIT = 65535
 
 Value = tuple[str, Any]
@@ -57,7 +58,7 @@ def values_of(code: KernelCode, arguments: Sequence[Any], blocks: int, counter: 
 
 def value_of(parameter: KernelParameter, arguments: Sequence[Any], blocks: int, counter: int) -> Value:
     """One parameter's value."""
-    form = _FORMATS.get(parameter.type, "")
+    form = FORMATS.get(parameter.type, "")
     match parameter.kind:
         case "pointer":
             return "Q", arguments[parameter.argument].data_ptr()

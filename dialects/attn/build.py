@@ -209,7 +209,7 @@ def collect(of: ir.Value, weight: int, type_: ir.Type) -> ir.Value:
 
 
 def row_dot(a: ir.Value, b: ir.Value, type_: ir.Type, residual: ir.Value | None = None) -> ir.Value:
-    """`attn.row_dot`: the sum over d of a b; `residual` is what rounding took from b."""
+    """`attn.row_dot`: the sum over d of a b; `residual` is that of b."""
     return ir.Operation.create("attn.row_dot", results=[type_], operands=[a, b, *[residual] * (residual is not None)]).result
 
 

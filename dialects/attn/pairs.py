@@ -121,7 +121,7 @@ class OutputOp(Attn.Operation, name="output", traits=[ext.Pure]):
 
 
 class ResidualOp(Attn.Operation, name="residual", traits=[ext.Pure]):
-    """What rounding takes from the 16-bit result o of an attention, in o's type: (exact o - o) 2^p, with p the bits of o's significand.
+    """The residual of the 16-bit result o of an attention, in o's type: (exact o - o) 2^p, with p the bits of o's significand.
 
     With the attribute `index` it is that of output number `index` (1, 2, ...), which is of o's type, too, see `attn.output`.
     2^p is 2^11 for f16 and 2^8 for bf16 (`residual_factor`): so it is never larger than o, and as precise where f16 itself would

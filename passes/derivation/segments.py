@@ -1,4 +1,4 @@
-"""Segments of a linear attention that are swept at the same time: the rule by which states pass between them, confirmed on numbers.
+"""Segments of a linear attention that are scanned at the same time: the rule by which states pass between them, confirmed on numbers.
 
 The state enters a recurrence linearly: after a segment it is decay S + F, for the state S before it, F what the segment makes of a zero
 state, and decay the factor of the sum of its log decays. What erases multiplies the state by a matrix instead: M S + F, where M is what

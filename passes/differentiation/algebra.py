@@ -44,7 +44,7 @@ class Algebra:
     is_pair: Callable[[Expr], bool]
     tolerance: float = 1e-13
     in_any_order: bool = True
-    """Whether ratios of sums are found whose terms stand in another order; without, more sums over keys are swept."""
+    """Whether ratios of sums are found whose terms stand in another order; without, more sums over keys take a second pass."""
     _split: dict[Expr, list[tuple[Expr, Expr]]] = field(default_factory=dict)
     _gathered: dict[Expr, Expr] = field(default_factory=dict)
     _open: dict[Expr, Expr] = field(default_factory=dict)

@@ -73,26 +73,26 @@ class DeltaApart(DeltaBackward):
         narrow = same and self.of.primal.choice("channels") == "none"
         return self._like(gradient) if narrow else super()._collected(argument, gradient)
 
-    def _decays(self, swept: Mapping[str, ir.Operation]) -> None:
-        products = {role: swept[role].opview.products for role in ("q", "e", "k", "w")}
-        after = self._added(swept["k"].opview.states, swept["w"].opview.states)
+    def _decays(self, scanned: Mapping[str, ir.Operation]) -> None:
+        products = {role: scanned[role].opview.products for role in ("q", "e", "k", "w")}
+        after = self._added(scanned["k"].opview.states, scanned["w"].opview.states)
         a, b = self._added(products["q"], products["e"]), self._added(products["k"], products["w"])
-        ProductGradients(self.of, self.host, self.found).of_decays(a, b, swept["q"].opview.states, after)
+        ProductGradients(self.of, self.host, self.found).of_decays(a, b, scanned["q"].opview.states, after)
 
-    def _pull_all(self, swept: Mapping[str, ir.Operation]) -> None:
+    def _pull_all(self, scanned: Mapping[str, ir.Operation]) -> None:
         of = self.of
         if of.wanted("q"):
-            self._pull_role("q", swept["q"].results[0], 1.0)
+            self._pull_role("q", scanned["q"].results[0], 1.0)
         if of.wanted("v"):
-            self._pull_role("v", swept["x"].results[0], -1.0)
-        of_k = [swept[role].results[0] for role in ("k", "w")] if of.wanted("k") else []
+            self._pull_role("v", scanned["x"].results[0], -1.0)
+        of_k = [scanned[role].results[0] for role in ("k", "w")] if of.wanted("k") else []
         together = of_k and "k" not in of.mods.of and self._piece_argument(0) == of.primal.operands["k"]
         if of_k and not together:
             self._pull_role("k", self._added(*of_k), 1.0)
         if self._is_wanted("e"):
             assert of.erase is not None
             argument, shares = self._piece_argument(0), self._shares_of_erase()
-            self._pull_shares(argument, shares, of.erase[0], swept["e"].results[0], 1.0, of_k if together else [])
+            self._pull_shares(argument, shares, of.erase[0], scanned["e"].results[0], 1.0, of_k if together else [])
         elif together:
             self._pull_role("k", self._added(*of_k), 1.0)
 

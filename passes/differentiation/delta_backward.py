@@ -52,21 +52,21 @@ class DeltaBackward(BackwardBody):
         self.whole["z" if self.removed else "u"] = self._written()
         if self.removed:
             self.whole |= {"v": self._changed("v"), "r": self._scores(self._piece_operand(1))}
-        swept: dict[str, ir.Operation] = {}
+        scanned: dict[str, ir.Operation] = {}
         for role, made in plan.items():
             if role not in wanted:
                 continue
             if role == "x" and "e" not in self.whole:
-                self.whole["e"] = self._erase_key(swept["q"].results[0])
-            swept[role] = self._delta(role, made)
+                self.whole["e"] = self._erase_key(scanned["q"].results[0])
+            scanned[role] = self._delta(role, made)
             if role == "x":
-                self.whole["dx"] = swept[role].results[0]
+                self.whole["dx"] = scanned[role].results[0]
         if of.decay_wanted():
-            self._decays(swept)
-        self._pull_all(swept)
+            self._decays(scanned)
+        self._pull_all(scanned)
         initial = of.primal.operands.get("initial_state")
         if initial in of.chosen:
-            self.add(initial, swept["x"].results[1])
+            self.add(initial, scanned["x"].results[1])
         arguments = list(of.primal.entry.arguments)
         return [self._total(arguments[i]) for i in of.wrt]
 
@@ -227,12 +227,12 @@ class DeltaBackward(BackwardBody):
         """What a scan of a role makes besides for the gradient of the decays, and the types of that."""
         return ["products", "states"], [self._products_type(), self._states_type()]
 
-    def _decays(self, swept: Mapping[str, ir.Operation]) -> None:
+    def _decays(self, scanned: Mapping[str, ir.Operation]) -> None:
         """The gradient of the log decays, of all that reads the state and all that writes it."""
-        sums = {role: swept[role].opview.products for role in ("q", "e", "k", "r") if role in swept}
+        sums = {role: scanned[role].opview.products for role in ("q", "e", "k", "r") if role in scanned}
         a = self._added(sums["q"], sums["e"])
         b = self._added(sums["k"], sums["r"]) if self.removed else sums["k"]
-        ProductGradients(self.of, self.host, self.found).of_decays(a, b, swept["q"].opview.states, swept["k"].opview.states)
+        ProductGradients(self.of, self.host, self.found).of_decays(a, b, scanned["q"].opview.states, scanned["k"].opview.states)
 
     def _added(self, x: ir.Value, y: ir.Value) -> ir.Value:
         made = build.elements(x, lambda *indices: [arith.addf(self.host.read(x, indices), self.host.read(y, indices))])
@@ -240,19 +240,19 @@ class DeltaBackward(BackwardBody):
 
     # The chain rule of the mods
 
-    def _pull_all(self, swept: Mapping[str, ir.Operation]) -> None:
+    def _pull_all(self, scanned: Mapping[str, ir.Operation]) -> None:
         of = self.of
         for role in ("q", "k"):
             if of.wanted(role):
-                self._pull_role(role, swept[role].results[0], 1.0)
+                self._pull_role(role, scanned[role].results[0], 1.0)
         if of.wanted("v"):  # dv = -dx where k is what is removed
-            self._pull_role("v", swept["v" if self.removed else "x"].results[0], 1.0 if self.removed else -1.0)
+            self._pull_role("v", scanned["v" if self.removed else "x"].results[0], 1.0 if self.removed else -1.0)
         if self._is_wanted("e"):
             assert of.erase is not None
-            gradient = swept["e"].results[0]
+            gradient = scanned["e"].results[0]
             self._pull_shares(self._piece_argument(0), self._shares_of_erase(), of.erase[0], gradient, 1.0)
         if self.removed and self._is_wanted("r"):
-            self._pull_shares(self._piece_argument(1), None, None, swept["r"].results[0], 1.0)
+            self._pull_shares(self._piece_argument(1), None, None, scanned["r"].results[0], 1.0)
 
     def _pull_role(self, role: str, gradient: ir.Value, sign: float) -> None:
         """Adds what the gradient of q, k or v after its mod makes; mods of shared heads get the sum of theirs."""

@@ -58,11 +58,11 @@ def derived(x: Mapping[str, Array], removed: bool, output: str, channels: str, p
     known |= {"z": primal.values, "u": x["v"] + primal.values}
     found: dict[str, Array] = {}
     for role, made in plan.items():
-        swept = delta_scan(made, known, made.same_direction, SWAPPED[channels] if made.swapped else channels)
-        found[role] = swept.o
+        scanned = delta_scan(made, known, made.same_direction, SWAPPED[channels] if made.swapped else channels)
+        found[role] = scanned.o
         if role == "x":
-            known["dx"] = swept.o
-            found["initial_state"] = swept.final
+            known["dx"] = scanned.o
+            found["initial_state"] = scanned.final
     if "w" in found:
         found["k"] = found["k"] + found.pop("w")
     dx = found.pop("x")
@@ -92,7 +92,7 @@ def check_delta_gradients(removed: bool, output: str, channels: str, plan: Mappi
     forward = primal_scan(removed, output)
 
     def loss(values: Mapping[str, Array]) -> float:
-        swept = delta_scan(forward, values, True, channels)
-        return float((swept.o * x["do"]).sum() + (swept.final * x["d_final_state"]).sum())
+        scanned = delta_scan(forward, values, True, channels)
+        return float((scanned.o * x["do"]).sum() + (scanned.final * x["d_final_state"]).sum())
 
     return compared(loss, x, derived(x, removed, output, channels, plan), "delta rule")

@@ -22,7 +22,7 @@ _WHY = {
     "follows": "needs no additional pass over keys: {detail}",
     "rounded": "summed in a pass before the gradients: <do, o> would carry what rounding the weights of o to 16 bits loses, {detail}",
     "known": "needs no pass over keys: follows from {detail}",
-    "swept": "summed in a pass before the gradients, as {detail}",
+    "second pass": "summed in a pass before the gradients, as {detail}",
     "whole": "not multiplied out: {detail}",
     "dropped": "dropped: {detail}",
     "shared": "shared {detail}",
@@ -115,12 +115,12 @@ def _backward(derivatives: Derivatives) -> Iterator[str]:
     yield "backward"
     yield from _rules(reverse.steps)
     saved = [program.reductions[i].name for i in derivatives.saved]
-    swept = [r for r in program.reductions if r.given is None]
-    yield f"  saved by the forward pass for each row: {', '.join(saved) or 'nothing'}; passes over pairs: {2 if swept else 1}"
+    apart = [r for r in program.reductions if r.given is None]
+    yield f"  saved by the forward pass for each row: {', '.join(saved) or 'nothing'}; passes over pairs: {2 if apart else 1}"
     for r in program.reductions:
         if isinstance(r.given, tuple):
             yield f"  {r.name} = <{r.given[1]}, {r.given[2]}>"
-    for r in swept:
+    for r in apart:
         yield f"  {r.name} = {r.kind} over keys of {formulas.plain(r.value)}"
     sums = []
     for s in program.sums:
@@ -131,7 +131,7 @@ def _backward(derivatives: Derivatives) -> Iterator[str]:
         sums.append(f"  d{program.param(s.param).name} = sum over {where} of {formulas.of(s.weight)}, where it was read")
     yield from (f"  {line}" for line in formulas.letters())
     yield from sums
-    yield f"  {_cost(derivatives, program, bool(swept))}"
+    yield f"  {_cost(derivatives, program, bool(apart))}"
     yield f"  {_confirmed(derivatives.certificates['backward'])}"
 
 
@@ -141,7 +141,7 @@ def _dims(derivatives: Derivatives) -> dict[str, int]:
     return dims | {DOT + role: dim for role, dim in dims.items()} | {name: dims["v"] for o in primal.sums for name in (o, f"d{o}")}
 
 
-def _cost(derivatives: Derivatives, program: RowModel, swept: bool) -> str:
+def _cost(derivatives: Derivatives, program: RowModel, apart: bool) -> str:
     dims = _dims(derivatives)
     sums = [dims[source] for s in program.sums for _, source in s.terms]
     primal = derivatives.primal
@@ -150,7 +150,7 @@ def _cost(derivatives: Derivatives, program: RowModel, swept: bool) -> str:
     queries, keys = (sum(size for role, size in types.items() if role[0] == side) for side in "qk")
     outputs = 2 * len(primal.sums) * types["v"]
     moved = traffic(2 * queries + outputs, 2 * keys + 2 * types["v"], len(derivatives.saved) + len(program.rows))
-    return f"cost: {work([dims[name] for name, _ in program.products], sums, 2 if swept else 1)}; {moved}; no S x S tensor"
+    return f"cost: {work([dims[name] for name, _ in program.products], sums, 2 if apart else 1)}; {moved}; no S x S tensor"
 
 
 def _tangent(derivatives: Derivatives) -> Iterator[str]:

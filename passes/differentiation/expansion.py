@@ -31,7 +31,7 @@ def reversed_program(primal: RowModel, seeds: Seeds) -> Reverse:
         return expanded
     whole = Reverse(primal, seeds, whole=True)
     whole.run()
-    if whole.swept() < expanded.swept():
+    if whole.second_passes() < expanded.second_passes():
         return whole
     if _Cancellation(expanded, whole).found():
         whole.steps.append(Ruling("sums over keys", "whole", "terms would cancel that are much larger than what is left, at large scores"))

@@ -31,7 +31,7 @@ class Derivatives:
     primal: Primal
     wrt: Sequence[int]
     residual: bool = False
-    """Whether the forward pass returns what rounding took from o, too, for products with o in the backward."""
+    """Whether the forward pass returns the residual of o, too, for products with o in the backward."""
     certificates: dict[str, Certificate] = field(default_factory=dict)
 
     @cached_property

@@ -77,19 +77,19 @@ class Gradients:
 
     def _row_values(self, roots: Sequence[Expr]) -> None:
         """Tensors for all reductions that the roots need."""
-        swept: list[int] = []
+        apart: list[int] = []
         for i in sorted(self.program.reductions_of(*roots)):
             reduction = self.program.reductions[i]
             if reduction.given == "saved":
                 self.rows[self.program.red(i)] = self.host.tensors[f"saved_{reduction.name}"]
             elif reduction.given is None:
-                swept.append(i)
+                apart.append(i)
             else:
                 _, a, b = reduction.given  # type: ignore[misc]
                 with ir.Location.name(reduction.name, ir.Location.current):
                     self.rows[self.program.red(i)] = self.host.row_dot(a, b)
-        if swept:
-            self.rows.update(write_kv_pass(self.host, self.program, swept, self.rows))
+        if apart:
+            self.rows.update(write_kv_pass(self.host, self.program, apart, self.rows))
 
     def _hoist(self, weights: Sequence[Expr]) -> None:
         """Computes what is the same for a whole row once, as a tensor."""

@@ -20,7 +20,7 @@ PAIR_NAMES = ("b", "h", "q_idx", "kv_idx")
 
 
 def residual_name(output: str) -> str:
-    """The name of the tensor that holds what rounding took from an output."""
+    """The name of the tensor that holds the residual of an output."""
     return f"{output}_residual"
 
 

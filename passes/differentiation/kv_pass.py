@@ -9,11 +9,11 @@ from attn_mlir.passes.differentiation.host import PAIR_NAMES, HostBuilder, HostE
 from attn_mlir.passes.differentiation.model import RowModel, largest
 
 
-def write_kv_pass(host: HostBuilder, program: RowModel, swept: Sequence[int], rows: Mapping[Expr, ir.Value]) -> dict[Expr, ir.Value]:
-    """The sums over keys `swept`, of weights that only need row values in `rows`, as tensors [B, Hq, Sq]."""
-    names = [program.reductions[i].name for i in swept]
-    values = write_attention(host, program, [], [(name, program.red(i)) for name, i in zip(names, swept, strict=True)], rows, list(swept))
-    return {program.red(i): value for i, value in zip(swept, values, strict=True)}
+def write_kv_pass(host: HostBuilder, program: RowModel, apart: Sequence[int], rows: Mapping[Expr, ir.Value]) -> dict[Expr, ir.Value]:
+    """The sums over keys `apart`, of weights that only need row values in `rows`, as tensors [B, Hq, Sq]."""
+    names = [program.reductions[i].name for i in apart]
+    values = write_attention(host, program, [], [(name, program.red(i)) for name, i in zip(names, apart, strict=True)], rows, list(apart))
+    return {program.red(i): value for i, value in zip(apart, values, strict=True)}
 
 
 def write_attention(

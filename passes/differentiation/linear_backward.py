@@ -35,22 +35,22 @@ class BackwardBody(GradientWriter):
         of, host = self.of, self.host
         originals = of.applied.apply(host)
         decays, products = of.decay_wanted(), ProductGradients(of, host, self.found)
-        swept: dict[str, ir.Operation] = {}
+        scanned: dict[str, ir.Operation] = {}
         for role in ("q", "k", "v"):
             needed = of.wanted(role) or of.rows_wanted(role) or (decays and role != "v")
             if needed or (role == "v" and of.primal.operands.get("initial_state") in of.chosen):
-                swept[role] = self._scan(role, decays)
+                scanned[role] = self._scan(role, decays)
         if decays:
-            products.decay(swept)
-        products.rows(swept)
+            products.decay(scanned)
+        products.rows(scanned)
         if of.skip is not None:
             self._skip(of.skip)
         for role in ("q", "k", "v"):
             if of.wanted(role):
-                self._pull(role, originals, swept[role].results[0])
+                self._pull(role, originals, scanned[role].results[0])
         initial = of.primal.operands.get("initial_state")
         if initial in of.chosen:
-            gradient = swept["v"].results[1]
+            gradient = scanned["v"].results[1]
             self.add(initial, gradient if self._moved is None else self._times(gradient, self._moved.of_key))
         arguments = list(of.primal.entry.arguments)
         return [self._total(arguments[i]) for i in of.wrt]

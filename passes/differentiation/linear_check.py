@@ -61,12 +61,12 @@ def derived(x: Mapping[str, Array], forward: bool, channels: str, plan: Mapping[
         a, b, c = (x[name] for name in made.operands)
         of_channels = SWAPPED[channels] if made.swapped else channels
         initial = x[made.initial].T if made.swapped else x[made.initial]
-        swept = scan(a, b, c, x["g"], initial, forward == made.same_direction, of_channels)
-        found[role], products[role] = swept.o, swept.o * x[role]
-        ends[role] = [state.T if made.swapped else state for state in swept.boundaries]
+        scanned = scan(a, b, c, x["g"], initial, forward == made.same_direction, of_channels)
+        found[role], products[role] = scanned.o, scanned.o * x[role]
+        ends[role] = [state.T if made.swapped else state for state in scanned.boundaries]
         found |= {f"rows of {name}": products[role].sum(axis=1, keepdims=True) for name in made.rows}
         if role == "v":
-            found["initial_state"] = swept.final
+            found["initial_state"] = scanned.final
     change = products["q"] - products["k"] if forward else products["k"] - products["q"]
     passed = [s * e for s, e in zip(ends["q"], ends["k"], strict=True)]
     each = channels == "key"
@@ -96,8 +96,8 @@ def check_gradients(forward: bool, channels: str, plan: Mapping[str, LinearScanP
     def loss(values: Mapping[str, Array]) -> float:
         q, k, v = (values[name] * values[f"rows of {name}"] for name in GRADIENTS)
         g, initial = values["g"], values["initial_state"]
-        swept = scan(q, k, v, g, initial, forward, channels)
-        return float((swept.o * x["do"]).sum() + (swept.final * x["d_final_state"]).sum())
+        scanned = scan(q, k, v, g, initial, forward, channels)
+        return float((scanned.o * x["do"]).sum() + (scanned.final * x["d_final_state"]).sum())
 
     return compared(loss, x, derived(x, forward, channels, plan), "recurrence")
 

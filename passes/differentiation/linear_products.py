@@ -18,10 +18,10 @@ class ProductGradients(GradientWriter):
 
     _groups: dict[str, ir.Value] = field(default_factory=dict)
 
-    def decay(self, swept: Mapping[str, ir.Operation]) -> None:
+    def decay(self, scanned: Mapping[str, ir.Operation]) -> None:
         """The gradient of the log decays, and of what `attn.decay` makes them of."""
         forward = self.of.primal.choice("direction") == "forward"
-        scans = [(role, swept[role].opview) for role in (("q", "k") if forward else ("k", "q"))]
+        scans = [(role, scanned[role].opview) for role in (("q", "k") if forward else ("k", "q"))]
         a, b = (self._after_mods(role, scan.products) for role, scan in scans)
         s, e = (scan.states for _, scan in scans)
         self.of_decays(a, b, s, e)
@@ -61,10 +61,10 @@ class ProductGradients(GradientWriter):
             self.add(operand, build.head_sum(whole, given))
         self.scatter(shares.reads, made, int(of_operand), ir.RankedTensorType(gradient.type).rank)
 
-    def rows(self, swept: Mapping[str, ir.Operation]) -> None:
+    def rows(self, scanned: Mapping[str, ir.Operation]) -> None:
         """The gradients of what factors of rows read: x_t . dx_t of every input is a product of a scan, its own term included."""
         for role in self.of.row_reads:
-            self._rows_of(role, swept[source_of(role)].opview)
+            self._rows_of(role, scanned[source_of(role)].opview)
 
     def _rows_of(self, role: str, scan: Any) -> None:
         """Those of one input: from the scan for its gradient, that for dk where it is v."""

@@ -6,7 +6,7 @@ A_i = sum_j dp_j de/dr_i + sum_{k>i} A_k sum_j dg_k/dr_i. Each of these sums ove
 * *closed*: if d(log e)/dr_i is the same for all keys, sum_j dp_j de/dr_i = c(r) sum_j dp_j p_j, and that is <do, o>, known
   without a pass (the "delta" of FlashAttention). Likewise sum_j dg_k/dr_i = c(r) r_k;
 * *known*: a sum that the forward pass, or another adjoint, needs anyway;
-* *swept*: one more reduction, computed in a pass over the keys before the gradients.
+* *second pass*: one more reduction, computed in a pass over the keys before the gradients.
 
 A reduction whose adjoint is identically zero, like a maximum that only stabilises, is dropped; zero is proved, not assumed.
 The adjoint of a maximum is shared evenly among the keys that attain it, as in `torch.amax`.
@@ -39,7 +39,7 @@ class Seeds:
 
 @dataclass(frozen=True)
 class Ruling:
-    """One decision, for people: `rule` is closed, follows, known, swept, whole, rounded, dropped, detached or shared."""
+    """One decision, for people: `rule` is closed, follows, known, second pass, whole, rounded, dropped, detached or shared."""
 
     subject: str
     rule: str
@@ -91,7 +91,7 @@ class Reverse:
         self._collect()
         return self.result
 
-    def swept(self) -> int:
+    def second_passes(self) -> int:
         """How many sums over the keys are computed before the gradients."""
         return sum(r.given is None for r in self.result.reductions)
 
@@ -213,10 +213,10 @@ class Reverse:
         for coefficient, weight in self._parts(value):
             known = weight in self._known
             if not known:
-                name = f"adjoint_{self.swept()}"
+                name = f"adjoint_{self.second_passes()}"
                 self.result.reductions.append(ModelReduction("sum", weight, name))
                 self._known[weight] = self.result.red(len(self.result.reductions) - 1)
-            self.steps.append(Ruling(what, "known" if known else "swept", self._name(self._known[weight])))
+            self.steps.append(Ruling(what, "known" if known else "second pass", self._name(self._known[weight])))
             total = g.add(total, g.mul(coefficient, self._known[weight]))
         return total
 

@@ -13,7 +13,7 @@ from attn_mlir.passes.tiling.scalars import cast_float, constant_float
 class TiledResult:
     """One returned tensor: value `number` that `attn.finalize` yields. Row outputs have one value a row.
 
-    `is_residual`: what rounding takes from the value, instead of it.
+    `is_residual`: the residual of the value, instead of it.
     """
 
     name: str

@@ -5,8 +5,8 @@ Another kind is another member here, with a type in `emit.Emitter.types`, and wi
 
 import enum
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
 
 import torch
 
@@ -47,22 +47,31 @@ class CaptureKind(enum.StrEnum):
         made._value_, made.argument, made.read, made.key = value, argument, read, key
         return made
 
+    @property
+    def node(self) -> Literal["float", "int", "bool"]:
+        """The kind of nodes, and so the type in the IR, of such a number."""
+        return self.value  # type: ignore[return-value]
+
     @staticmethod
     def of_number(value: float) -> "CaptureKind":
         """The kind of a captured Python number."""
         return CaptureKind.INT if isinstance(value, int) else CaptureKind.FLOAT
 
 
-Packed = tuple[list[torch.Tensor], list[float], list[int]]
-"""Captured values in a list for each kind, as operators take them."""
+Numbers = tuple[Sequence[Any], ...]
+"""Captured numbers in a list for each kind, in the order of the members, as operators take them after the list of tensors."""
+_NAMES = tuple([kind.value for kind in CaptureKind])
+COUNT = len(_NAMES)
+"""How many lists there are, that of tensors first."""
 
 
-def pack(kinds: Sequence[str], values: Sequence[Any]) -> Packed:
-    """Captured values by kind; dynamo traces this with names of kinds."""
-    lists: dict[str, list[Any]] = {"tensor": [], "float": [], "int": []}
+def pack(kinds: Sequence[str], values: Sequence[Any]) -> tuple[list[torch.Tensor], Numbers]:
+    """Captured tensors, and numbers by kind; dynamo traces this with names of kinds."""
+    lists: dict[str, list[Any]] = {name: [] for name in _NAMES}
     for kind, value in zip(kinds, values, strict=True):
         lists[kind].append(value)
-    return lists["tensor"], lists["float"], lists["int"]
+    tensors, *numbers = lists.values()
+    return tensors, tuple(numbers)
 
 
 class CaptureKinds(tuple[CaptureKind, ...]):
@@ -71,14 +80,9 @@ class CaptureKinds(tuple[CaptureKind, ...]):
     def __new__(cls, names: Iterable[str]) -> "CaptureKinds":
         return super().__new__(cls, map(CaptureKind, names))
 
-    def pack(self, values: Sequence[Any]) -> Packed:
-        """The values by kind."""
-        return pack(self, values)
-
-    def unpack(self, lists: Iterable[Sequence[Any]]) -> list[Any]:
+    def unpack(self, tensors: Sequence[Any], numbers: Numbers) -> list[Any]:
         """The inverse of `pack`."""
-        tensors, floats, ints = lists
-        each: dict[str, Iterator[Any]] = {"tensor": iter(tensors), "float": iter(floats), "int": iter(ints)}
+        each = dict(zip(_NAMES, map(iter, (tensors, *numbers)), strict=True))
         return [next(each[kind]) for kind in self]
 
     def key(self, values: Sequence[Any]) -> tuple[Any, ...]:

@@ -118,10 +118,10 @@ def compile_derivative(
 ) -> CompiledFunction:
     """Compiles a derivative of a stage-0 (or online) module, given as text: "fwd", "bwd", "jvp" or "bwd2".
 
-    "written-fwd" and "written-bwd" are those of a module that `attn-written-backward` takes; the first is `@attention` itself.
+    "written-fwd" and "written-bwd" are those of a module that `attn-custom-vjp` takes; the first is `@attention` itself.
     With "given" the module's `@attention` is a differentiated function itself, such as `attn-cut-backward` leaves it.
     `wrt` are the names of the arguments that it is for. Arguments and results are those that `attn-differentiate` describes.
-    Linear attentions are swept in segments of `segment` positions at the same time, where it is not 0 (`attn-split-sequences`).
+    Linear attentions are scanned in segments of `segment` positions at the same time, where it is not 0 (`attn-split-sequences`).
     A `deterministic` program gives the same bits in every run; on a CPU, all do. Programs are cached by the text. Raises as `compile` does.
     """
     backend = backend_for(device)

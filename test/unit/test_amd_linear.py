@@ -184,7 +184,7 @@ def test_gradients_of_mamba() -> None:
 @pytest.mark.parametrize("arch", TARGETS)
 def test_no_spills_and_little_shared_memory(arch: str) -> None:
     programs = [half(k=128, v=64), half(k=128, v=128, element="bf16"), half(k=128, v=128, state="vk", factor=True, interval=256),
-                half(k=64, v=128, direction="backward", state="vk", element="bf16", factor=True, own=True, result=True, interval=256),
+                half(k=64, v=128, direction="backward", state="vk", element="bf16", factor=True, diagonal=True, result=True, interval=256),
                 half(k=128, v=128, channels="key"), half(k=64, v=64, channels="value", state="vk", factor=True, interval=64)]  # fmt: skip
     made = [codes(program, arch)[0] for program in programs]
     for code, binary in zip(made, compile_all(made), strict=True):

@@ -3,18 +3,18 @@
 import numpy as np
 import torch
 
-from attn_mlir.capture_kinds import ARGUMENTS, CaptureKind, CaptureKinds
+from attn_mlir.capture_kinds import ARGUMENTS, CaptureKind, CaptureKinds, pack
 
 
 def test_kinds_pack_and_unpack_in_the_order_of_the_schema() -> None:
     kinds = CaptureKinds(["int", "tensor", "float", "tensor"])
     a, b = torch.zeros(2), torch.ones(3)
     assert [kind.split()[-1] for kind in ARGUMENTS.split(", ")] == ["captures", "floats", "ints"]
-    lists = kinds.pack([7, a, 0.5, b])
-    assert lists[0][0] is a
-    assert lists[0][1] is b
-    assert lists[1:] == ([0.5], [7])
-    whole = kinds.unpack(lists)
+    tensors, numbers = pack(kinds, [7, a, 0.5, b])
+    assert tensors[0] is a
+    assert tensors[1] is b
+    assert numbers == ([0.5], [7])
+    whole = kinds.unpack(tensors, numbers)
     assert whole[0::2] == [7, 0.5]
     assert whole[1] is a
     assert whole[3] is b

@@ -71,7 +71,7 @@ def test_results_in_either_layout() -> None:
 
 
 def test_a_written_function_with_a_scatter() -> None:
-    """The hand-written backward against autograd, with kernels of their own for the rows and the pairs."""
+    """The custom VJP against autograd, with kernels of their own for the rows and the pairs."""
     program = cpu.compile_program(WRITTEN, "attention_bwd")
     assert [name for name in program.stages() if name.startswith("attn-outline")] == ["attn-outline"]
     q, k, v, slopes = [tensor.requires_grad_() for tensor in (*problem(s=35)[:2], torch.randn(2, 2, 35, 32), torch.rand(4))]

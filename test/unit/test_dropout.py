@@ -175,7 +175,7 @@ def test_further_derivatives() -> None:
 
 
 class Derived(OnlineSoftmax):
-    """Softmax without a written backward pass."""
+    """Softmax without a custom VJP."""
 
     backward = OnlineFunc.backward
 

@@ -1,4 +1,4 @@
-"""AttentionEngine: what it says about its programs, and its check of a written backward."""
+"""AttentionEngine: what it says about its programs, and its check of a custom VJP."""
 
 import warnings
 from typing import Any

@@ -170,7 +170,7 @@ def test_row_outputs_have_gradients_where_the_backward_is_derived() -> None:
     eh.check(q.grad, expected.grad)
 
 
-def test_a_written_backward_gives_no_other_derivatives() -> None:
+def test_a_custom_vjp_gives_no_other_derivatives() -> None:
     qkv = eh.inputs(**SHAPES["square"])
     mod = eh.engine(qkv, score_mod=scaled)
     q = qkv[0].clone().requires_grad_()
@@ -197,7 +197,7 @@ def test_half_precision() -> None:
     check(eh.engine(qkv, score_mod=scaled, mask_mod=causal), qkv, softmax(causal), tolerance=4e-3)
 
 
-def test_captured_tensors_of_a_written_backward() -> None:
+def test_captured_tensors_of_a_custom_vjp() -> None:
     """What only `backward` reads is an input of the program, too."""
     gate = torch.tensor([0.5, 2.0])
 
@@ -281,7 +281,7 @@ def test_tangents_are_derived() -> None:
     eh.check(found[1], expected[1])
 
 
-def test_what_a_written_backward_reads_is_checked() -> None:
+def test_what_a_custom_vjp_reads_is_checked() -> None:
     table = torch.ones(40)
 
     class Reading(Identity):
@@ -298,7 +298,7 @@ def test_what_a_written_backward_reads_is_checked() -> None:
     check(mod, qkv, lambda *x: eh.weighted(x, eh.scores(x)))
 
 
-def test_a_written_backward_is_traced_when_it_is_needed() -> None:
+def test_a_custom_vjp_is_traced_when_it_is_needed() -> None:
     """One of AttentionEngine's published programs has this mistake, and runs forward."""
 
     class Misnamed(OnlineSoftmax):

@@ -1,4 +1,4 @@
-"""Linear attention in segments that are swept at the same time: the same values and gradients, and when it is done."""
+"""Linear attention in segments that are scanned at the same time: the same values and gradients, and when it is done."""
 
 from collections.abc import Callable
 from typing import Any

@@ -149,7 +149,7 @@ class Mistaken(OnlineSoftmax):
 
 
 @pytest.mark.parametrize("rows", [False, True])
-def test_a_mistake_in_a_written_backward_is_told_by_backward(rows: bool) -> None:
+def test_a_mistake_in_a_custom_vjp_is_told_by_backward(rows: bool) -> None:
     meta = tuple(attn_mlir.meta_tensor(1, 2, "S", 16, dtype=torch.float32) for _ in range(3))
     given = [x.transpose(1, 2).contiguous().requires_grad_() for x in qkv()]
     mod = AttentionEngine(meta, online_func=Mistaken())

@@ -48,7 +48,7 @@ def kept(step: KvStep) -> Needed | None:
         ("plain-softmax", True, True),
         ("alibi-causal-softmax", True, True),
         ("softcap", True, True),
-        ("softmax-base-2", False, True),  # `gpu-keep-max` knows exp, not 2 to the power of a number
+        ("softmax-base-2", False, True),  # `gpu-lazy-rescale` knows exp, not 2 to the power of a number
         ("sink", False, True),  # its first maximum and sum are those of the sink
         ("sigmoid-causal", False, False),
         ("retention", False, False),

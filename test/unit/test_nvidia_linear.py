@@ -55,10 +55,10 @@ def test_every_form_prints(direction: str, state: str, mods: bool) -> None:
 
 
 def test_terms_that_products_leave_out_have_slots_of_their_own() -> None:
-    with scan(Linear(chunk=64, own=True, result=True, **_ALL)) as kernel:
+    with scan(Linear(chunk=64, diagonal=True, result=True, **_ALL)) as kernel:
         text = program_of(kernel).text
     compile(text, "scan", "exec")
-    assert len(re.findall(r"\b(?:products|own)\[block, ", text)) == 2
+    assert len(re.findall(r"\b(?:products|diagonal)\[block, ", text)) == 2
 
 
 @pytest.mark.parametrize("mods", [False, True])

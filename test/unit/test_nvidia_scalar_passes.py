@@ -15,7 +15,7 @@ from programs import INPUTS, parsed, text_of
 from test_numerics_stages import STAGES, check
 
 PASSES = (
-    "gpu-narrow-bounds,gpu-keep-max,gpu-narrow-comparisons,gpu-float-positions,gpu-tanh,gpu-logistic,gpu-sink-factors,gpu-row-terms,"
+    "gpu-narrow-bounds,gpu-lazy-rescale,gpu-narrow-comparisons,gpu-float-positions,gpu-tanh,gpu-logistic,gpu-sink-factors,gpu-row-terms,"
     "gpu-fold-scale,gpu-exp2,canonicalize,cse,gpu-share-reciprocals,canonicalize,cse"
 )
 EVERY = os.environ.get("ATTN_MLIR_SLOW_TESTS", "") not in ("", "0")

@@ -139,7 +139,7 @@ def test_own_pairs_are_added_behind_the_products() -> None:
 
 def test_terms_that_products_leave_out_are_summed_apart() -> None:
     """After the others, in the same registers; each warp's sums have shared memory of their own."""
-    apart, plain = code_of(factor=True, own=True), code_of(factor=True)
+    apart, plain = code_of(factor=True, diagonal=True), code_of(factor=True)
     for source, number in ((apart.source, 2), (plain.source, 1)):
         assert source.count("float sums[16];") == source.count("attn::sum_over_rows(sums)") == number
         assert source.count("attn::load_transposed(other +") == number

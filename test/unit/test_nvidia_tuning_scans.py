@@ -28,9 +28,9 @@ from fake_bench import FakeBench, tune_module
 
 BACKWARD = Job("cuda", "bwd", ("q", "k", "v", "arg3"))
 WORK = Workload(4096, 4096, 256)
-FORWARD = NvidiaScanFacts(128, 128, 64, 0, 0, channels=False, plain=True, factor=False, exact=False)
-DELTA = NvidiaScanFacts(128, 128, 64, 0, 0, channels=False, plain=False, factor=False, exact=False, delta=True, solves=True)
-GRADIENT = NvidiaScanFacts(128, 128, 64, 512, 0, channels=False, plain=True, factor=True, exact=True)
+FORWARD = NvidiaScanFacts(128, 128, 64, 0, 0, channels=False, plain=True, factor=False, compensated=False)
+DELTA = NvidiaScanFacts(128, 128, 64, 0, 0, channels=False, plain=False, factor=False, compensated=False, delta=True, solves=True)
+GRADIENT = NvidiaScanFacts(128, 128, 64, 512, 0, channels=False, plain=True, factor=True, compensated=True)
 
 
 def traced(element: str = "f16", keys: int = 128, values: int = 128, decay: str = "step") -> str:

@@ -12,6 +12,7 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.options import PipelineError
 from attn_mlir.passes.pipeline import Pipeline, Registry, core_registry
+from attn_mlir.registry import registry
 
 SOURCE = """module {
   func.func @f() {
@@ -115,6 +116,8 @@ def test_round_trip(text: str, printed: str) -> None:
     [
         ("test-option", r"unknown pass 'test-option'; did you mean 'test-options'\?"),
         ("attn-dense-rows", r"pass 'attn-dense-rows' is called 'attn-recover-rows' now"),
+        ("attn-written-backward", r"pass 'attn-written-backward' is called 'attn-custom-vjp' now"),
+        ("gpu-keep-max", r"pass 'gpu-keep-max' is called 'gpu-lazy-rescale' now"),
         ("test-options{cuont=1}", r"no option 'cuont' \(it has: count, .*\); did you mean 'count'\?"),
         ("test-options{count=1.5}", "takes an integer, got '1.5'"),
         ("test-options{ratio=x}", "takes a number, got 'x'"),
@@ -205,3 +208,8 @@ def test_a_pipeline_of_passes() -> None:
     pipeline = Pipeline.of([Options(count=3), Fail("emit")])
     assert str(pipeline) == "test-options{count=3},test-fail{how=emit}"
     assert Pipeline.parse(str(pipeline), REGISTRY) == pipeline
+
+
+def test_former_options_are_told_by_their_new_names() -> None:
+    with pytest.raises(PipelineError, match=r"has no option 'remainder' \(.*\); it is called 'residual' now"):
+        Pipeline.parse("attn-differentiate{remainder=true}", registry())

@@ -120,7 +120,7 @@ def test_products_are_sums_of_two_pieces(direction: str, channels: str, element:
 
 
 def test_terms_that_products_leave_out_are_not_rounded() -> None:
-    program = Linear(k=8, v=8, chunk=32, direction="backward", state="vk", factor=True, own=True, result=True, element="bf16")
+    program = Linear(k=8, v=8, chunk=32, direction="backward", state="vk", factor=True, diagonal=True, result=True, element="bf16")
     given = inputs(program, 1, {"q": 1, "k": 1, "v": 1, "decay": 1, "factor": 1}, 64)
     # Few digits: the inputs themselves are not rounded.
     given |= {name: np.round(given[name] * 16) / 16 for name in ("q", "k", "v", "factor")}

@@ -19,7 +19,7 @@ from contexts import loaded_context
 INPUTS = Path(__file__).parents[1] / "Inputs"
 TILES = (
     "attn-simplify,attn-resolve-masks,attn-online-rewrite,attn-guard-empty-rows,"
-    "attn-tile{{block-q={q} block-kv={kv} whole=true}},canonicalize,cse,gpu-narrow-bounds,gpu-keep-max,"
+    "attn-tile{{block-q={q} block-kv={kv} whole=true}},canonicalize,cse,gpu-narrow-bounds,gpu-lazy-rescale,"
     "gpu-narrow-comparisons,gpu-fold-scale,gpu-exp2,canonicalize,cse,tile-schedule{{target=nvidia}}"
 )
 """To tiles as Hopper's pipeline has them, with small blocks."""

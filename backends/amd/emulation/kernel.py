@@ -15,7 +15,7 @@ from attn_mlir.backends.amd.clang import find_host_clang, find_tool
 from attn_mlir.backends.amd.emulation.build import build
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.packed import tensor_of
-from attn_mlir.backends.gpu.packing import PackedArguments, values_of
+from attn_mlir.backends.gpu.packing import FORMATS, PackedArguments, values_of
 from attn_mlir.errors import AttnError, CompileError, UnsupportedError
 
 _SHARED_LIMIT = 64 * 1024
@@ -43,10 +43,7 @@ class EmulatedHipKernel:
             raise CompileError(f"the kernel {code.name} takes {shared} bytes of shared memory, where it should take {limit}")
         sizes = (ctypes.c_int * 256)()
         count = self._library.attn_emulated_parameters(sizes)
-        told = [
-            8 if p.kind in ("pointer", "counter") else struct.calcsize({"long long": "q", "double": "d"}.get(p.type, "i"))
-            for p in code.parameters
-        ]
+        told = [8 if p.kind in ("pointer", "counter") else struct.calcsize(FORMATS.get(p.type, "i")) for p in code.parameters]
         if list(sizes[:count]) != told:
             raise CompileError(f"the parameters of the kernel {code.name} have {list(sizes[:count])} bytes, where they should have {told}")
 

@@ -1,4 +1,4 @@
-// Host programs: kernels in their order, the grids they run on, and the slots of sums. States in C++ what
+// Launch plans: kernels in their order, the grids they run on, and the slots of sums. States in C++ what
 // backends/cpu/{program,slots,launch,driver}.py and backends/{memory,sizes}.py state in Python, so that results have the same bits.
 namespace attn {
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.passes.fold_scale import is_only_read, may_be_empty
-from attn_mlir.backends.gpu.passes.keep_max import FREE
+from attn_mlir.backends.gpu.passes.lazy_rescale import FREE
 from attn_mlir.backends.gpu.passes.scaling import Scaler, TermSum, constant, erase_unused, float_maps, is_real, maker
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
@@ -19,7 +19,7 @@ class RowTerms(Pass):
 
     A tile that the same map makes of what it reduces keeps s, too: the maps that read it add t, which other row values may absorb
     (`gpu-exp2`). Only terms that are made of positions and values of the whole kernel, and only maxima in whose place any number near them
-    does (`gpu-keep-max`): a derivative may ask which score equals the maximum, bit by bit.
+    does (`gpu-lazy-rescale`): a derivative may ask which score equals the maximum, bit by bit.
     """
 
     name = "gpu-row-terms"

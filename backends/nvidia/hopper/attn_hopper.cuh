@@ -34,13 +34,13 @@ ATTN_DEVICE int warp_index() { return __shfl_sync(0xffffffffu, static_cast<int>(
 // What the lanes of the (converged) warp read and wrote comes before what any of them does next.
 ATTN_DEVICE void warp_sync() { __syncwarp(); }
 
-// `value`; the compiler does not know that it is, so it computes anew what depends on it instead of keeping it in registers.
+// `value`; the compiler does not know that it is, so it computes again what depends on it instead of keeping it in registers.
 ATTN_DEVICE int opaque(int value) {
   asm volatile("" : "+r"(value));
   return value;
 }
 
-// threadIdx.x, read anew: what rare code computes from it does not stay in registers in between.
+// threadIdx.x, read again: what rare code computes from it does not stay in registers in between.
 ATTN_DEVICE int thread_again() {
   int thread;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));

@@ -53,7 +53,7 @@ template <bool BFloat, bool Reverse> struct ValueBlock {
     for (int r = count; r < kBlock; ++r) store_shared_int(word_of(atom, lane, r), 0);
   }
 
-  // v times its decays on the way out of the block, rounded, and what rounding leaves out; the product of all steps.
+  // v times its decays on the way out of the block, rounded, and its residual; the product of all steps.
   ATTN_DEVICE void enter(uint32_t values, uint32_t whole, uint32_t residual, uint32_t chunk_decay, int lane) const {
     float2 passed = both(1.0f);
 #pragma unroll

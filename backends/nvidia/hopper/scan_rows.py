@@ -26,7 +26,7 @@ class OutputRows:
     memory.
 
     `skip` (a map of rank 1, or None) is added to the diagonal of P; `weight` is an element of P without it, before it is rounded.
-    `residual` makes what rounding leaves of P (None: it is lost). `products` stores their sums with `factor`, without pairs of a position
+    `residual` makes the residual of P (None: it is lost). `products` stores their sums with `factor`, without pairs of a position
     with itself, which are added after: `diagonal` is their factor of v (None: o is without them, too); `diagonal_sums` stores their sums
     with `factor` (None: they are of no use). After all that, `result` (a map of rank 1, or None) scales rows. `keys` and `values` are the
     tiles that they are made of, `from_state` the products with the state: the first one, the last one that adds to it, and which factor is

@@ -1,14 +1,14 @@
 """What of a step over a block of keys is needed when the reference of its weights, a running maximum, stays as it is.
 
-`gpu-keep-max` marks the maxima (`gpu.free`) in whose place any other number could stand: weights, sums and accumulators then have another
-common factor, and nothing that is stored has. So a block whose weights do not get too large with the old maximum needs no search for the
-new one.
+`gpu-lazy-rescale` marks the maxima (`gpu.free`) in whose place any other number could stand: weights, sums and accumulators then have
+another common factor, and nothing that is stored has. So a block whose weights do not get too large with the old maximum needs no search
+for the new one.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from attn_mlir.backends.gpu.passes.keep_max import FREE
+from attn_mlir.backends.gpu.passes.lazy_rescale import FREE
 from attn_mlir.backends.gpu.structure import body, constant, is_row, maker, operations, widened, yielded
 from attn_mlir.backends.nvidia.hopper.dropout import besides_dropout, undropped
 from attn_mlir.backends.nvidia.hopper.steps import KvStep
@@ -53,8 +53,8 @@ def limit_of(step: KvStep) -> int:
 def keeps_reference(step: KvStep) -> Needed | None:
     """What is needed when the carried maximum stays; None where that is not known to be right.
 
-    It is where a maximum is marked by `gpu-keep-max`, weights are exponentials (never negative), accumulators keep their factor, and every
-    sum is one of these weights, so that the weights that are packed tell whether anything overflows; with dropout they must be packed
+    It is where a maximum is marked by `gpu-lazy-rescale`, weights are exponentials (never negative), accumulators keep their factor, and
+    every sum is one of these weights, so that the weights that are packed tell whether anything overflows; with dropout they must be packed
     before they are dropped (`dropout_ahead`).
     """
     folded = _Folded(step)

@@ -61,7 +61,7 @@ class ValueState:
         """o^T = S^T q^T, of the columns of this warpgroup."""
         core, writer, scan, held = self._core, self._core.writer, self._scan, self._held
         pack, residual = f"attn::{PACKS[scan.element]}", f"attn::{RESIDUALS[scan.element]}"
-        product, sums = core.instruction(BLOCK, "registers", scan.element), ["o", "lifted"] if scan.scaled else ["o"]
+        product, sums = core.instruction(BLOCK, "registers", scan.element), ["o", "scaled"] if scan.scaled else ["o"]
         writer.line(*(f"float {name}[{BLOCK // 2}];" for name in sums))
         writer.line(f"const uint64_t queries = attn::k_major(in + {self._layout.tiles['q']});")
         with core.unrolled("first", scan.keys // 16, held):
@@ -87,7 +87,7 @@ class ValueState:
         writer = self._core.writer
         if self._scan.scaled:
             with writer.unrolled("c", BLOCK // 2):
-                writer.line(f"o[c] += lifted[c] * {LOWER};")
+                writer.line(f"o[c] += scaled[c] * {LOWER};")
         with writer.unrolled("n", BLOCK // 2):
             writer.line(
                 "const int unit = (2 * warp + n / 2 % 2) ^ (lane % 4);",

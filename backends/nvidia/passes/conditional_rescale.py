@@ -14,9 +14,9 @@ from attn_mlir.passes.regions import clone_op, find_all, maker
 class ConditionalRescale(Pass):
     """Lets warps vote before a map that multiplies a tile by values of its rows: where these are 1 in all of a warp's rows, it does not.
 
-    In exact terms nothing changes, as x times 1 is x. It pays where a running maximum moves seldom, so that factors are 1 (`gpu-keep-max`).
-    Maps whose condition is asked for already, in `warp.each_warp`, stay. Without such a map the kernel stays as it is, with the reason in
-    `warp.refused`.
+    In exact terms nothing changes, as x times 1 is x. It pays where a running maximum moves seldom, so that factors are 1
+    (`gpu-lazy-rescale`). Maps whose condition is asked for already, in `warp.each_warp`, stay. Without such a map the kernel stays as it
+    is, with the reason in `warp.refused`.
     """
 
     name = "warp-conditional-rescale"

@@ -321,7 +321,7 @@ def _memory(tile: ir.RankedTensorType, element: ir.Type) -> ir.Type:
 
 
 def _cut(tile: ir.Value) -> list[ir.Value]:
-    """Two pieces of bf16, of which the second is what rounding leaves of the first."""
+    """Two pieces of bf16, of which the second is the residual of the first."""
     narrow, wide = ir.BF16Type.get(), ir.F32Type.get()
 
     def pieces(i: ir.Value, j: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:

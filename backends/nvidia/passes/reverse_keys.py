@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from attn_mlir.backends.gpu.passes.keep_max import FREE
+from attn_mlir.backends.gpu.passes.lazy_rescale import FREE
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels, change_parts
 from attn_mlir.dialects.warp import build
 from attn_mlir.mlir import arith, ir

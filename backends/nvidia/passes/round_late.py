@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from attn_mlir.backends.gpu.passes.keep_max import FREE
+from attn_mlir.backends.gpu.passes.lazy_rescale import FREE
 from attn_mlir.backends.nvidia.forming import maps
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels, change_parts
 from attn_mlir.dialects.elements import is_eight_bit

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from attn_mlir.backends.gpu.passes.keep_max import FREE
+from attn_mlir.backends.gpu.passes.lazy_rescale import FREE
 from attn_mlir.backends.nvidia.forming.facts import wanted
 from attn_mlir.backends.nvidia.forming.maps import narrowed
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels, change_parts

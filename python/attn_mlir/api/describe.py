@@ -7,7 +7,7 @@ from attn_mlir.dialects import loaded
 from attn_mlir.frontend.program import Traced
 from attn_mlir.mlir import LOCK, ir
 from attn_mlir.passes.derivation import DerivationError
-from attn_mlir.passes.differentiation.written import formulas
+from attn_mlir.passes.differentiation.custom_vjp import formulas
 from attn_mlir.passes.explain import explain
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.registry import registry

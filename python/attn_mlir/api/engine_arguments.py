@@ -33,7 +33,7 @@ def has_backward(online_func: OnlineFunc) -> bool:
 
 
 def compare_written(online_func: OnlineFunc, custom: CustomIO) -> None:
-    """Warns where a written backward or combine differs from what follows from the online function, or where nothing does."""
+    """Warns where a custom VJP or combine differs from what follows from the online function, or where nothing does."""
     written = {"backward": writes_backward(online_func), "combine": type(online_func).combine is not OnlineFunc.combine}
     comparisons = {"backward": testing.compare_backward, "combine": testing.compare_combine}
     for method in [method for method, exists in written.items() if exists]:

@@ -60,7 +60,7 @@ def _traced(name: str, told: str, qkv: tuple[Tensor, Tensor, Tensor], given: tup
     words, entry, program = json.loads(told), entry_of(name), programs.find(name)
     group = _resolve_process_group(words["group"])
     ranks = Ranks(group, dist.get_rank(group), dist.get_world_size(group))
-    values = program.kinds.unpack(given)
+    values = program.kinds.unpack(given[0], given[1])
 
     def captures(places: dict[str, int]) -> list[Any]:
         sources = [captured.source for captured in entry.traced.captures]
@@ -95,24 +95,19 @@ def _with_agreed(
         return once(changed.every)
 
 
-def _run_forward(
-    q: Tensor, k: Tensor, v: Tensor, captures: list[Tensor], floats: list[float], ints: list[int], *words: str
-) -> list[Tensor]:
-    program, told = words
+def _run_forward(q: Tensor, k: Tensor, v: Tensor, captures: list[Tensor], *rest: Any) -> list[Tensor]:
+    *numbers, program, told = rest
 
     def run(traced: TracedCall, ring: RingAttention) -> list[Tensor]:
         dtype = _dtype(traced, q)
         found = ring.forward(q.to(dtype), k.to(dtype), v.to(dtype), traced.captures)
         return [x.contiguous() for x in (found if traced.wanted else found[: programs.find(program).made])]
 
-    return _with_agreed(run, program, told, (q, k, v), (captures, floats, ints))
+    return _with_agreed(run, program, told, (q, k, v), (captures, numbers))
 
 
-def _run_backward(
-    qkv: list[Tensor], captures: list[Tensor], floats: list[float], ints: list[int], results: list[Tensor], grads: list[Tensor],
-    *words: str,
-) -> list[Tensor]:  # fmt: skip
-    program, told = words
+def _run_backward(qkv: list[Tensor], captures: list[Tensor], *rest: Any) -> list[Tensor]:
+    *numbers, results, grads, program, told = rest
 
     def run(traced: TracedCall, ring: RingAttention) -> list[Tensor]:
         traced.confirm()
@@ -125,13 +120,11 @@ def _run_backward(
             found.append((ring.ranks.all_summed(share) if position >= len(qkv) else share).to(like.dtype).contiguous())
         return found
 
-    return _with_agreed(run, program, told, (qkv[0], qkv[1], qkv[2]), (captures, floats, ints))
+    return _with_agreed(run, program, told, (qkv[0], qkv[1], qkv[2]), (captures, numbers))
 
 
-def _fake_forward(
-    q: Tensor, k: Tensor, v: Tensor, captures: list[Tensor], floats: list[float], ints: list[int], *words_: str
-) -> list[Tensor]:
-    program, told = words_
+def _fake_forward(q: Tensor, k: Tensor, v: Tensor, captures: list[Tensor], *rest: Any) -> list[Tensor]:
+    *_, program, told = rest
     words, found, score = json.loads(told), programs.find(program), score_of(q)
     wide = words["device"] == "cpu" and q.dtype != torch.float64
     rows = len(program_in(program, told).form.outputs) if words["wrt"] else len(found.outputs)
@@ -139,17 +132,14 @@ def _fake_forward(
     return compute.empty([*weights, *[(tuple(q.shape[:3]), score)] * rows], q.device, "bhsd")
 
 
-def _fake_backward(
-    qkv: list[Tensor], captures: list[Tensor], floats: list[float], ints: list[int], results: list[Tensor], grads: list[Tensor],
-    *words: str,
-) -> list[Tensor]:  # fmt: skip
-    program, told = words
+def _fake_backward(qkv: list[Tensor], captures: list[Tensor], *rest: Any) -> list[Tensor]:
+    *_, program, told = rest
     likes = _wanted(program, told, qkv, captures)
     return compute.empty([(tuple(x.shape), x.dtype) for x in likes], qkv[0].device, "bhsd")
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    q, k, v, captures, ctx.floats, ctx.ints, ctx.program, ctx.told = inputs
+    q, k, v, captures, *ctx.numbers, ctx.program, ctx.told = inputs
     ctx.captures, ctx.made = len(captures), programs.find(ctx.program).made
     ctx.save_for_backward(q, k, v, *captures, *output)
     ctx.mark_non_differentiable(*output[ctx.made :])
@@ -160,11 +150,11 @@ def _differentiate(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
     tensors = ctx.saved_tensors
     qkv, captures, results = tensors[:3], tensors[3 : 3 + ctx.captures], tensors[3 + ctx.captures :]
     given = [compute.or_zeros(grad, like) for grad, like in zip(grads[: ctx.made], results, strict=False)]
-    made = ring_backward(list(qkv), list(captures), ctx.floats, ctx.ints, list(results), given, ctx.program, ctx.told)
+    made = ring_backward(list(qkv), list(captures), *ctx.numbers, list(results), given, ctx.program, ctx.told)
     found: list[Tensor | None] = [None] * (3 + ctx.captures)
     for place, gradient in zip(_places(ctx.program, ctx.told), made, strict=True):
         found[place] = gradient
-    return (*found[:3], found[3:], None if ctx.floats else [], None if ctx.ints else [], None, None)
+    return (*found[:3], found[3:], *[None if each else [] for each in ctx.numbers], None, None)
 
 
 def _places(program: str, told: str) -> list[int]:

@@ -179,7 +179,7 @@ class Emitter:
             if captured.columns is not None:
                 sizes[-1] = captured.columns
             return ir.RankedTensorType.get(sizes, _element_type(captured))
-        return self.types["float" if captured.kind is CaptureKind.FLOAT else "int"]
+        return self.types[captured.kind.node]
 
     def _sizes(self, pieces: Sequence[Piece]) -> None:
         """Emits the sizes that the pieces use, in the function."""

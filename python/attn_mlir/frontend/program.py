@@ -85,11 +85,11 @@ class Traced:
     reusable: bool = True
     """Whether another call with the same key may use it; otherwise trace again."""
     written: tuple[str, str] = ("", "")
-    """The module, without and with locations, with what the user wrote for the backward pass; see `attn-written-backward`."""
+    """The module, without and with locations, with what the user wrote for the backward pass; see `attn-custom-vjp`."""
     linear: tuple[str, ...] | None = None
     """Of a linear attention: its inputs besides q, k and v, which are the first captures. None of an attention."""
     segment: int | None = None
-    """Of a linear attention: positions of the segments that are swept at the same time; 0: whole sequences, None: chosen for each call."""
+    """Of a linear attention: positions of segments that are scanned at the same time; 0: whole sequences, None: chosen for each call."""
     by_head: tuple[str, ...] = ()
     """Of a linear attention: which of q and k change by the head, and so need as many heads as v."""
     packed: bool = False

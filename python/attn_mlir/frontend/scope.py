@@ -111,8 +111,8 @@ class Trace:
         """The node of a captured scalar; the same for the same source."""
         self.captures.setdefault(captured.source, captured)
         if captured.source not in self._nodes:
-            kind: Kind = "float" if captured.kind is CaptureKind.FLOAT else "int"
             sources = frozenset([captured.source]) if known is not None else frozenset()
+            kind = captured.kind.node
             self._nodes[captured.source] = Node(
                 "capture", kind, attribute=captured.source, order=self.next_order(), known=known, sources=sources, position=where.here()
             )

@@ -132,9 +132,9 @@ def forward_in_graph(values: Sequence[Any], names: Sequence[str], kinds: Sequenc
     reads: AOTInductor makes None of an empty list.
     """
     wrt = [names[i] for i in wanted_in_graph(program, values)]
-    tensors, floats, ints = pack(kinds, values[3:])
+    tensors, numbers = pack(kinds, values[3:])
     words = program, "+".join(wrt), layout
-    return torch.ops.attn_mlir.forward(values[0], values[1], values[2], tensors or [values[0]], floats, ints, *words)
+    return torch.ops.attn_mlir.forward(values[0], values[1], values[2], tensors or [values[0]], *numbers, *words)
 
 
 def gradient_task(call: Call) -> tuple[Task, list[Tensor]]:
@@ -170,8 +170,8 @@ def _task(program: programs.Program, call: Call, wrt: str, held: bool = True) ->
         if not program.derivatives:
             driver.compiler_for(call.device)  # whose error says which devices there are
         captures = [value.clone() if getattr(value, "shares_numpy", False) else value for value in captures]
-    tensors, floats, ints = program.kinds.pack(captures)
-    return Task(program, wrt, call.layout, tuple(floats), tuple(ints), len(tensors)), tensors
+    tensors, numbers = pack(program.kinds, captures)
+    return Task(program, wrt, call.layout, numbers, len(tensors)), tensors
 
 
 def _nothing(program: programs.Program, call: Call) -> Sequence[Tensor]:

@@ -100,7 +100,7 @@ class LinearProgram(Program):
 
     inputs: tuple[str, ...] = ()
     segment: int | None = None
-    """Of how many positions are the segments that are swept at the same time; 0: sequences are whole, None: as sizes and device ask for."""
+    """Of how many positions are segments, scanned at the same time; 0: sequences are whole, None: as sizes and device ask for."""
     _offsets: LookedAt = dataclasses.field(default_factory=LookedAt)
 
     def _texts(self, function: str) -> tuple[str, str, str]:

@@ -6,7 +6,7 @@ batch_forward.
 They take the name of a traced program (see `programs`), and `wrt`, the arguments that need a derivative, joined by "+".
 q, k and v are [B, H, S, D]; with `layout` "bshd" or "sbhd" the memory of results has that order, with "bshd->bhsd" that of gradients of
 q, k and v the first, and that of o and its tangent the second. Further arguments of the
-program come by kind: tensors, floats and ints. The gradients of a result that has none may be anything that expands.
+program come by kind, tensors first (`capture_kinds`). The gradients of a result that has none may be anything that expands.
 """
 
 import functools
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from attn_mlir.capture_kinds import COUNT
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.runtime import compute
 from attn_mlir.runtime.orders import input_order, output_order
@@ -57,12 +58,12 @@ def _have_tangents(values: Any) -> bool:
 
 def call_forward(task: Task, inputs: Sequence[Tensor], captures: Sequence[Tensor]) -> list[Tensor]:
     """The operator `forward` for a task. A graph gets q where nothing is captured: AOTInductor makes None of an empty list."""
-    return forward(*inputs, list(captures) or [inputs[0]], *task.numbers, *task.words)
+    return forward(*inputs, list(captures) or [inputs[0]], *map(list, task.numbers), *task.words)
 
 
 def _arguments(task: Task, inputs: Sequence[Tensor], captures: Sequence[Tensor], *lists: Sequence[Tensor]) -> list[Any]:
     """The arguments of the operator of a derivative, which takes `lists` of tensors."""
-    return [list(inputs), list(captures), *task.numbers, *map(list, lists), *task.words]
+    return [*map(list, (inputs, captures, *task.numbers, *lists)), *task.words]
 
 
 def call_backward(task: Task, *lists: Sequence[Tensor]) -> list[Tensor]:
@@ -80,9 +81,10 @@ def call_tangent(task: Task, *lists: Sequence[Tensor]) -> list[Tensor]:
     return tangent(*_arguments(task, *lists))
 
 
-def _told(inputs: list[Tensor], captures: list[Tensor], floats: list[float], ints: list[int], *rest: Any) -> tuple[Any, ...]:
+def _told(inputs: list[Tensor], captures: list[Tensor], *rest: Any) -> tuple[Any, ...]:
     """The task that the arguments of a derivative's operator tell, inputs, captures, and its lists of tensors."""
-    return task_of(captures, floats, ints, *rest[-3:]), inputs, captures, *rest[:-3]
+    numbers, lists, words = rest[: COUNT - 1], rest[COUNT - 1 : -3], rest[-3:]
+    return task_of(captures, *numbers, *words), inputs, captures, *lists
 
 
 @without_tangents
@@ -195,9 +197,9 @@ def split(task: Task, tensors: Sequence[Tensor], results: int) -> tuple[Sequence
     return tuple([tensors[i:j] for i, j in zip([0, *ends], [*ends, len(tensors)], strict=True)])
 
 
-def _of_numbers(task: Task) -> tuple[Any, Any]:
+def _of_numbers(task: Task) -> list[Any]:
     """What stands for their gradients; torch takes an empty list for one of tensors."""
-    return None if task.floats else [], None if task.ints else []
+    return [None if numbers else [] for numbers in task.numbers]
 
 
 def no_third_derivative(ctx: Any, *grads: Any) -> NoReturn:

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from attn_mlir.capture_kinds import Numbers
 from attn_mlir.errors import CompileError, UnsupportedError
 from attn_mlir.runtime import programs
 
@@ -19,15 +20,9 @@ class Task:
     """The arguments that need a derivative, joined by "+"."""
     layout: str
     """"bhsd", or the order of the memory of results: "bshd->bhsd" has that of gradients of q, k and v, then that of o and its tangent."""
-    floats: Sequence[float]
-    ints: Sequence[int]
+    numbers: Numbers
     captures: int
     """How many captured tensors there are."""
-
-    @property
-    def numbers(self) -> tuple[list[float], list[int]]:
-        """The captured numbers, as operators take them."""
-        return list(self.floats), list(self.ints)
 
     @property
     def words(self) -> tuple[str, str, str]:
@@ -46,7 +41,7 @@ class Task:
 
     def arguments(self, inputs: Sequence[Tensor], captures: Sequence[Tensor], *more: Any) -> list[Any]:
         """Those of the program's function, or with `more` of a derivative."""
-        return [*inputs, *self.program.kinds.unpack((captures, self.floats, self.ints)), *more]
+        return [*inputs, *self.program.kinds.unpack(captures, self.numbers), *more]
 
     def run(self, function: str, arguments: Sequence[Any], order: str) -> list[Tensor]:
         """Runs a derivative, whose results have the memory order `order` where they are shaped like q, k, v or o."""
@@ -79,6 +74,7 @@ class Task:
         return [*made[:pairs:2], *made[pairs : pairs + rows]], [*made[1:pairs:2], *made[pairs + rows :]]
 
 
-def task_of(captures: Sequence[Tensor], floats: Sequence[float], ints: Sequence[int], program: str, wrt: str, layout: str) -> Task:
-    """The task that the arguments of an operator tell."""
-    return Task(programs.find(program), wrt, layout, floats or (), ints or (), len(captures))
+def task_of(captures: Sequence[Tensor], *told: Any) -> Task:
+    """The task that the arguments of an operator tell: captured tensors, numbers by kind, and the three words."""
+    *numbers, program, wrt, layout = told
+    return Task(programs.find(program), wrt, layout, tuple([each or () for each in numbers]), len(captures))

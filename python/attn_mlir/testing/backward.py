@@ -170,7 +170,7 @@ class _Points:
 
     def _written(self) -> tuple[np.ndarray, np.ndarray]:
         o, *rows = evaluate(ir.Module.parse(self._traced.text), self._inputs)
-        module = _run(ir.Module.parse(self._traced.written[0]), "attn-written-backward{wrt=q+v}")
+        module = _run(ir.Module.parse(self._traced.written[0]), "attn-custom-vjp{wrt=q+v}")
         return self._gradients(module, [o, *rows], rows)
 
     def _derived(self, detached: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -49,9 +49,9 @@
 // REVERSE-NOT: fewer_registers<112>();
 // REVERSE:     attn::ValueBlock<false, true> rows;
 // REVERSE:     attn::load_shared(chunk_decay + 4 * row) * 2048.0f
-// REVERSE:     attn::wgmma_m64n16k16_rs_f16(lifted, residual[
+// REVERSE:     attn::wgmma_m64n16k16_rs_f16(scaled, residual[
 // REVERSE:     attn::wgmma_m64n64k16_rs_f16_tb(state, entering[1]
-// REVERSE:     o[c] += lifted[c] * (1.0f / 2048.0f);
+// REVERSE:     o[c] += scaled[c] * (1.0f / 2048.0f);
 // REVERSE:     state[c] *= (1.0f / 2048.0f);
 // REVERSE:     attn::wgmma_m64n64k16_rs_f16_tb(state, entering[0]
 

@@ -31,7 +31,7 @@ class OnlinePrimal(Primal):
 
 
 @dataclass(eq=False, kw_only=True)
-class WrittenDerivatives(Derivatives):
+class CustomDerivatives(Derivatives):
     """`weight` and `dscore` are functions of scalars.
 
     weight: (score, b, h, q_idx, kv_idx, rows..., inputs...) -> p. dscore: (dp, p, b, h, q_idx, kv_idx, doosum, rows..., inputs...)
@@ -84,7 +84,7 @@ def formulas(weight: ir.Operation, dscore: ir.Operation, rows: Sequence[str]) ->
 class _WrittenReverse(Reverse):
     """Reverse mode below the scores; what is above is written."""
 
-    def read(self, written: WrittenDerivatives) -> None:
+    def read(self, written: CustomDerivatives) -> None:
         """Fills `result`."""
         g, result = self.primal.graph, self.result
         rows = [result.row_leaf(f"row_{name}") for name in written.primal.outputs]

@@ -1,5 +1,5 @@
 // Partial results hold the maximum and what goes with it: any number near it may be stored in its place, where the module says so.
-// RUN: attn-opt %s -p 'attn-resolve-masks,attn-online-rewrite,attn-tile{block-q=128 block-kv=128 whole=true},canonicalize,cse,gpu-keep-max' | FileCheck %s
+// RUN: attn-opt %s -p 'attn-resolve-masks,attn-online-rewrite,attn-tile{block-q=128 block-kv=128 whole=true},canonicalize,cse,gpu-lazy-rescale' | FileCheck %s
 
 // CHECK:       module attributes {attn.free_reference}
 // CHECK:       %[[NEW:.*]] = arith.maximumf %[[OLD:.*]], %{{.*}} {gpu.free}

@@ -1,8 +1,8 @@
 // A running maximum is kept while it would grow little, where nothing that is stored depends on it.
-// RUN: attn-opt %s -p 'attn-online-rewrite,attn-tile,canonicalize,cse,gpu-keep-max' | FileCheck %s
-// RUN: attn-opt %s -p 'attn-online-rewrite,attn-tile,canonicalize,cse,gpu-keep-max{slack=3 scale-log2=12}' | FileCheck %s --check-prefix=LIFT
-// RUN: attn-opt %s -p 'attn-online-rewrite,attn-fit-range,nvidia-numerics,attn-tile,canonicalize,cse,gpu-keep-max' | FileCheck %s --check-prefix=LEFT
-// RUN: attn-opt %s -p 'attn-online-rewrite,attn-fit-range,nvidia-numerics,attn-tile,canonicalize,cse,gpu-keep-max{narrow=5}' | FileCheck %s --check-prefix=NARROW
+// RUN: attn-opt %s -p 'attn-online-rewrite,attn-tile,canonicalize,cse,gpu-lazy-rescale' | FileCheck %s
+// RUN: attn-opt %s -p 'attn-online-rewrite,attn-tile,canonicalize,cse,gpu-lazy-rescale{slack=3 scale-log2=12}' | FileCheck %s --check-prefix=LIFT
+// RUN: attn-opt %s -p 'attn-online-rewrite,attn-fit-range,nvidia-numerics,attn-tile,canonicalize,cse,gpu-lazy-rescale' | FileCheck %s --check-prefix=LEFT
+// RUN: attn-opt %s -p 'attn-online-rewrite,attn-fit-range,nvidia-numerics,attn-tile,canonicalize,cse,gpu-lazy-rescale{narrow=5}' | FileCheck %s --check-prefix=NARROW
 
 !t = tensor<?x?x?x64xf32>
 !r = tensor<?x?x?xf32>

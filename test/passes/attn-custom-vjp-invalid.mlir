@@ -1,5 +1,5 @@
 // Functions that do not fit the online attention, and gradients that they do not give.
-// RUN: attn-opt %s --split-input-file --verify-diagnostics -p 'attn-written-backward{wrt=q+gain}'
+// RUN: attn-opt %s --split-input-file --verify-diagnostics -p 'attn-custom-vjp{wrt=q+gain}'
 
 func.func @attention(%q: tensor<?x?x?x8xf32>, %k: tensor<?x?x?x8xf32>, %v: tensor<?x?x?x8xf32>) -> tensor<?x?x?x8xf32> {
   // expected-error @below {{@attention_weight and @attention_dscore are not in the module}}
@@ -144,7 +144,7 @@ func.func @attention_dscore(%dp: f32, %p: f32, %b: index, %h: index, %q_idx: ind
 !t = tensor<?x?x?x8xf32>
 func.func @attention(%q: !t, %k: !t, %v: !t, %q2: !t, %k2: !t) -> !t {
   %o = "attn.online"(%q, %k, %v) ({
-    // expected-error @below {{attn-written-backward: what is written is the gradient of one score, not of several products}}
+    // expected-error @below {{attn-custom-vjp: what is written is the gradient of one score, not of several products}}
     "attn.product"(%q2, %k2) : (!t, !t) -> ()
     "attn.init"() ({
     ^bb0(%b: index, %h: index, %q_idx: index):

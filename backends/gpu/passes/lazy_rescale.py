@@ -24,7 +24,7 @@ FREE_REFERENCE = "attn.free_reference"
 
 
 @dataclass(frozen=True)
-class KeepMax(Pass):
+class LazyRescale(Pass):
     """Keeps a running maximum while it would grow by no more than `slack` log 2: accumulators then need no rescaling.
 
     With `scale-log2` = k, the reference is lower than the maximum by k log 2, so that weights are scaled by 2^k and reach up to
@@ -42,7 +42,7 @@ class KeepMax(Pass):
     Without it their kernels stay as they are.
     """
 
-    name = "gpu-keep-max"
+    name = "gpu-lazy-rescale"
     slack: int = 8
     scale_log2: int = 0
     narrow: int = 0

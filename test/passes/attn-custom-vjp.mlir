@@ -1,6 +1,6 @@
 // What the user wrote for a key's weight and its score's gradient stands in the pairs; the rest follows by the chain rule.
-// RUN: attn-opt %S/../Inputs/derivatives/written-softmax.mlir -p 'attn-written-backward' | FileCheck %s
-// RUN: attn-opt %S/../Inputs/derivatives/written-softmax.mlir -p 'attn-written-backward{wrt=v}' | FileCheck %s --check-prefix=ONE
+// RUN: attn-opt %S/../Inputs/derivatives/written-softmax.mlir -p 'attn-custom-vjp' | FileCheck %s
+// RUN: attn-opt %S/../Inputs/derivatives/written-softmax.mlir -p 'attn-custom-vjp{wrt=v}' | FileCheck %s --check-prefix=ONE
 
 // CHECK-LABEL: func.func @attention_bwd(
 // CHECK-SAME:    %[[Q:[a-z0-9]*]]: tensor<?x?x?x8xf32>, %[[K:[a-z0-9]*]]: tensor<?x?x?x8xf32>, %[[V:[a-z0-9]*]]: tensor<?x?x?x4xf32>,

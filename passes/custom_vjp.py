@@ -7,14 +7,14 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.differentiation import DifferentiationError
 from attn_mlir.passes.differentiation.arguments import is_plain, positions
-from attn_mlir.passes.differentiation.written import OnlinePrimal, WrittenDerivatives
+from attn_mlir.passes.differentiation.custom_vjp import CustomDerivatives, OnlinePrimal
 from attn_mlir.passes.regions import find_all, piece, pieces, walk
 
 _ROW_PIECES = ("attn.init", "attn.step", "attn.finalize")
 
 
 @dataclass(frozen=True)
-class WrittenBackward(Pass):
+class CustomVjp(Pass):
     """Replaces the functions of an online attention by the one that computes its gradients, as the user wrote them.
 
     Beside `@attention`, which holds an `attn.online`, stand two functions of scalars: `@attention_weight`, the weight of a key
@@ -24,7 +24,7 @@ class WrittenBackward(Pass):
     default all floating tensors that only the scores and the mods read.
     """
 
-    name = "attn-written-backward"
+    name = "attn-custom-vjp"
     wrt: str = ""
 
     def run(self, module: ir.Operation) -> bool:
@@ -54,7 +54,7 @@ class WrittenBackward(Pass):
         try:
             with online.location:
                 chosen = self._positions(primal, (weight, dscore))
-                WrittenDerivatives(primal, chosen, weight=weight, dscore=dscore).backward()
+                CustomDerivatives(primal, chosen, weight=weight, dscore=dscore).backward()
         except DifferentiationError as error:
             (error.location or online.location).emit_error(f"no derivative: {error}")
             return False
