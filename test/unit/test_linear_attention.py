@@ -326,7 +326,7 @@ def test_stages() -> None:
     assert attention.ir("attn-chunk-rewrite") == stages["attn-chunk-rewrite"]
     with pytest.raises(ArgumentError, match="stage is one of traced, "):
         attention.ir("attn-nothing")
-    assert "carry" in attention.explain()
+    assert "chunk_decay" in attention.explain()
 
 
 def test_explanations_name_what_is_captured() -> None:
