@@ -50,11 +50,9 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
     consumer, producer = (thresholds.LOOKING_REGISTERS if looks else thresholds.ROW_REGISTERS)[warpgroups]
     columns = max(ir.RankedTensorType(load.results[0].type).shape[1] for load in find_all(kernel, "tile.load"))
     narrow, uneven = columns <= thresholds.NARROW_COLUMNS, is_uneven(kernel)
-    together = thresholds.HEADS_TOGETHER["even" if not uneven else "masked 128" if columns <= 128 else "masked"]
-    together = thresholds.NARROW_HEADS_TOGETHER if narrow and uneven else together
     fields: Fields = {
         "pin": 0, "ping_pong": 1, "vote": 1, "queries": "shared", "order": "dynamic", "reverse": 1,
-        "group": together,
+        "group": _heads_together(columns, uneven),
         "consumer_registers": consumer, "producer_registers": producer, **_USUAL,
     }  # fmt: skip
     flow, able = _flow(kernel), _abilities(kernel, keys, str(choices.get("dropout", "own" if choices.get("skip") else "lanes")))
@@ -81,6 +79,15 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
     if narrow and not uneven and choices.get("windows") == 1:
         fields["group"] = int(choices.get("group", thresholds.HEADS_OF_BIASES))
     return _fitting(kernel, fields, {"flow": flow, **choices}, "flow" in choices, stages, keys, target)
+
+
+def _heads_together(columns: int, uneven: bool) -> int:
+    """How many heads run together, of so many columns; `uneven`: under a mask."""
+    if not uneven:
+        return thresholds.HEADS_TOGETHER["even"]
+    if columns <= thresholds.NARROW_COLUMNS:
+        return thresholds.NARROW_HEADS_TOGETHER
+    return thresholds.HEADS_TOGETHER["masked 128" if columns <= 128 else "masked"]
 
 
 def _looks(kernel: ir.Operation) -> bool:

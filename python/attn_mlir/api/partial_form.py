@@ -97,13 +97,13 @@ def _read(traced: Traced) -> PartialForm:
 def _detached(module: ir.Module) -> tuple[bool, bool]:
     """Whether a row uses all reductions through `detach` alone, and whether it says nothing else of its derivative."""
     ops = [op for row in find_all(module.operation, "attn.row") for op in walk(row)]
-    stops = [op for op in ops if op.name == "attn.detach"]
-    if not stops:
-        return False, not any(op.name == "attn.slope" for op in ops)
+    slopes = any(op.name == "attn.slope" for op in ops)
+    of = [op.operands[0] for op in ops if op.name == "attn.detach"]
+    if not of:
+        return False, not slopes
     through = all([use.owner.operation.name == "attn.detach" for op in ops if op.name == "attn.reduce" for use in op.results[0].uses])
-    of = [op.operands[0] for op in stops]
     whole = all([not isinstance(value, ir.BlockArgument) and value.owner.operation.name == "attn.reduce" for value in of])
-    return through and whole, through and whole and not any(op.name == "attn.slope" for op in ops)
+    return through and whole, through and whole and not slopes
 
 
 def _exposed(traced: Traced, online: str, number: int, rounded: bool = False) -> Traced:
