@@ -22,7 +22,7 @@ def test_the_chunked_form_is_confirmed(forward: bool) -> None:
     form, report = derive_delta(forward)
     assert report.points > 1000
     assert report.error < 1e-12
-    for name in ("enter", "leave", "weight"):
+    for name in ("input_decay", "output_decay", "decay_mask"):
         wrong = {**form.factors, name: form.places.graph.const(1.0)}
         with pytest.raises(DerivationError, match="differs from the recurrence"):
             check_delta(ChunkForm(form.places, forward, wrong))

@@ -119,7 +119,7 @@ def test_inspection() -> None:
     mod = LinearAttentionEngine(meta(), decay_mod=decay_mod, v_mod=times_dt, custom_io=NAMED)
     assert "attn.linear_attention" in mod.ir()
     assert '"attn.chunk"' in mod.stages()["attn-chunk-rewrite"]
-    assert "carry" in mod.explain()
+    assert "chunk_decay" in mod.explain()
 
 
 @pytest.mark.parametrize(
