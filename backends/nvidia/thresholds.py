@@ -122,9 +122,11 @@ BACKWARD_CHOICES: Annotated[dict[str, Fields], Provenance("2026-11-27", "H100", 
     "wide": {"uniform": 0, "scale": 1},
     "masked": {"uniform": 0, "scale": 1},
     "masked wide": {"uniform": 0, "scale": 0},
+    "apart": {"uniform": 0, "scale": 1, "turns": 0},
 }
-"""Of those, by whether blocks of keys are seen by different queries, and rows have 128 columns or more: whether compilers are told that all
-lanes share the address of a factor (a reduction over the warp for each), and whether the producer scales numbers of rows."""
+"""Of those, by whether blocks of keys are seen by different queries, and rows have 128 columns or more, or sums over keys are made by a
+warpgroup of their own: whether compilers are told that all lanes share the address of a factor (a reduction over the warp for each),
+whether the producer scales numbers of rows, and whether consumers take turns."""
 
 # ---- what compilers do
 
