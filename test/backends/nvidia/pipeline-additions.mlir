@@ -53,5 +53,5 @@
 ^bb0(%n: index):
   "warp.role"() ({
   ^bb0(%w: index):
-  }) {sym_name = "consumer", warpgroups = 2 : i64, warps = 4 : i64, registers = 240 : i64} : () -> ()
+  }) {sym_name = "consumer", warpgroups = 2 : i64, warps = 4 : i64, registers = 160 : i64} : () -> ()
 }) {sym_name = "kernel", function = "f", registers = 168 : i64, lanes = 32 : i64, register_file = 65536 : i64, shared_limit = 232448 : i64} : () -> ()
