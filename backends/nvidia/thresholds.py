@@ -122,11 +122,11 @@ BACKWARD_CHOICES: Annotated[dict[str, Fields], Provenance("2026-11-27", "H100", 
     "wide": {"uniform": 0, "scale": 1},
     "masked": {"uniform": 0, "scale": 1},
     "masked wide": {"uniform": 0, "scale": 0},
-    "apart": {"uniform": 0, "scale": 1, "turns": 0},
+    "apart": {"uniform": 0, "scale": 1},
 }
 """Of those, by whether blocks of keys are seen by different queries, and rows have 128 columns or more, or sums over keys are made by a
 warpgroup of their own: whether compilers are told that all lanes share the address of a factor (a reduction over the warp for each),
-whether the producer scales numbers of rows, and whether consumers take turns."""
+and whether the producer scales numbers of rows."""
 
 # ---- what compilers do
 
@@ -155,6 +155,10 @@ of positions at 0.89 to 1.26."""
 WARP_LONGER: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/warp-h100.md")] = 24576
 """Keys from which on the Hopper emitter's blocks of 192 keys are taken instead, without a mask: 0.96 and 0.98 times as fast at 8192 and
 16384, 1.02 at 32768."""
+WARP_PAIRS: Annotated[frozenset[tuple[str, int, int, int]], Provenance("2026-11-27", "H100", "docs/notes/warp-h100.md")] = frozenset({
+    ("softmax masked", 64, 128, 64), ("softmax masked", 128, 128, 64), ("sigmoid masked", 128, 128, 64),
+})  # fmt: skip
+"""Backward passes that the `warp` dialect makes: what weights are, columns, keys and queries of a block."""
 SCAN_SCHEDULES: Annotated[dict[str, dict[str, tuple[int, ...]]], Provenance("2026-11-27", "H100", "docs/notes/delta-h200.md")] = {
     "usual": {"occupancy": (1,), "warps": (8,), "stages": (2, 1, 0)},
     "chunks": {"occupancy": (4, 3, 2, 1), "warps": (4, 8), "stages": (1, 0)},
