@@ -75,7 +75,6 @@ def _map(printer: WarpPrinter, op: ir.Operation) -> None:
         lane = printer.names.fresh("lane_here")
         printer.line(f"const int {lane} = attn::opaque(lane);")
     bases = {axis: _base(printer, tile, axis, lane) for axis in dict.fromkeys(floats.values())}
-    slopes = {op: _slope(printer, op, bases["column"], floats) for op in _slopes(block, floats)}
 
     def each(ops: Sequence[ir.Operation]) -> None:
         """Prints ops of the map for the element in register r."""
@@ -86,10 +85,7 @@ def _map(printer: WarpPrinter, op: ir.Operation) -> None:
                 printer.line(f"const int {printer.name(argument, axis)} = {text};")
         for inner in ops:
             axis = floats.get(inner.results[0])
-            if inner in slopes:
-                slope, start = slopes[inner]
-                printer.define(inner.results[0], f"fmaf({slope}, (float)({along('r', digits, 'column')}), {start})", "x")
-            elif inner in compared:
+            if inner in compared:
                 of_lane, bound = along("lane", tile.layout.lanes, "column"), printer.printed[inner.operands[1]]
                 sign = _SIGNS[ir.IntegerAttr(inner.attributes["predicate"]).value]
                 printer.define(inner.results[0], f"{along('r', digits, 'column')} {sign} {bound} - ({of_lane})", "is")
@@ -217,22 +213,6 @@ def _base(printer: WarpPrinter, tile: Fragment, axis: str, lane: str) -> str:
     name = printer.names.fresh(f"{axis}_float")
     printer.line(f"const float {name} = (float)({along(lane, tile.layout.lanes, axis)} + {along('warp', tile.layout.warps, axis)});")
     return name
-
-
-def _slopes(block: ir.Block, floats: dict[ir.Value, str]) -> list[ir.Operation]:
-    """Where a map multiplies its column as a float by a number that it does not make."""
-    ops = [view.operation for view in block.operations]
-    made = {*block.arguments, *(result for op in ops for result in op.results)}
-    columns = {value for value, axis in floats.items() if axis == "column"}
-    return [op for op in ops if op.name == "arith.mulf" and len(columns & {*op.operands}) == 1 and len(made & {*op.operands}) == 1]
-
-
-def _slope(printer: WarpPrinter, op: ir.Operation, base: str, floats: dict[ir.Value, str]) -> tuple[str, str]:
-    """The number, and its product with the thread's part of the column: an element needs one multiply-add instead of two operations."""
-    (factor,) = (value for value in op.operands if value not in floats)
-    name, slope = printer.names.fresh("of_column"), printer.printed[factor]
-    printer.line(f"const float {name} = {slope} * {base};")
-    return slope, name
 
 
 def _element(printer: WarpPrinter, value: ir.Value, target: str, kind: str, result: ir.Value) -> None:
