@@ -113,7 +113,7 @@ COUNTING_REGISTERS: Annotated[int, Provenance("2026-11-25", "ptxas", "commit 2dc
 """Registers of a warp that only counts and copies: the fewest that there are."""
 TRANSPOSING_REGISTERS: Annotated[int, Provenance("2026-11-26", "ptxas", "commit f9c0a37e")] = 40
 """Those of one that also transposes. With more, consumers of 128 columns spilled."""
-EIGHT_BIT_FIELDS: Annotated[Fields, Provenance("2026-11-26", "H100", "commit 8d9f0fd3")] = {"draw": 1, "turns": 0}
+EIGHT_BIT_FIELDS: Annotated[Fields, Provenance("2026-11-26", "H100", "commit 8d9f0fd3")] = {"draw": 1, "ping_pong": 0}
 """What is faster for 8-bit elements: tiles from a counter, and warpgroups that do not wait for each other."""
 BACKWARD_FIELDS: Annotated[Fields, Provenance("2026-11-26", "H100", "commit e2601a95")] = {"draw": 1, "join": 0}
 """Backward kernels: tiles from a counter, and loops over partial and whole blocks apart."""
@@ -164,7 +164,7 @@ SCAN_SCHEDULES: Annotated[dict[str, dict[str, tuple[int, ...]]], Provenance("202
     "chunks": {"occupancy": (4, 3, 2, 1), "warps": (4, 8), "stages": (1, 0)},
     "chunks of channels": {"occupancy": (4, 3, 2, 1), "warps": (4, 8), "stages": (1, 0)},
 }
-"""What is tried for chunk scans of delta rules, one after another. Thread blocks of kernels that have chunks alone wait by turns, for
+"""What is tried for chunk scans of delta rules, one after another. Thread blocks of kernels that have chunks alone wait alternately, for
 memory and for their threads; where channels have decays, two, three and four thread blocks take 896, 774 and 758 us of KDA's forward."""
 SCAN_WARPS: Annotated[int, Provenance("2026-11-26", "ptxas", "docs/notes/delta-h200.md")] = 16
 """Warps of such scans on a multiprocessor, so that each thread has 128 registers."""

@@ -1,4 +1,4 @@
-"""Backward passes on an NVIDIA GPU whose kernels the `warp` dialect makes: gradients at odd lengths and large scores, bits of two launches."""
+"""Backward passes on a GPU whose kernels the `warp` dialect makes: gradients at odd lengths and large scores, bits of two launches."""
 
 from typing import Any
 from unittest import mock

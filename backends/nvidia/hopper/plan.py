@@ -52,7 +52,7 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
     narrow, uneven = columns <= thresholds.NARROW_COLUMNS, is_uneven(kernel)
     together = thresholds.HEADS_TOGETHER["even" if not uneven else "masked 128" if not narrow and columns <= 128 else "masked"]
     fields: Fields = {
-        "pin": 0, "turns": 1, "vote": 1, "queries": "shared", "order": "dynamic", "reverse": 1,
+        "pin": 0, "ping_pong": 1, "vote": 1, "queries": "shared", "order": "dynamic", "reverse": 1,
         "group": together,
         "consumer_registers": consumer, "producer_registers": producer, **_USUAL,
     }  # fmt: skip

@@ -9,7 +9,7 @@ from attn_mlir.passes.regions import find_all
 from attn_mlir.reference.warp.faults import Fault
 
 BESIDE = 38
-"""Registers for addresses, counters and what a map computes with. With 200 for tiles of 160, nvcc spilled nothing (keys and values held)."""
+"""Registers for addresses, counters and what a map computes with. Beside tiles of 160, nvcc needed no more than 200."""
 
 
 def check_registers(kernel: ir.Operation) -> dict[str, int]:
