@@ -43,7 +43,6 @@ BACKEND = Backend(
         "warp-delay-waits": "passes.delay_waits:DelayWaits",
         "warp-ping-pong": "passes.ping_pong:PingPong",
         "warp-stage-stores": "passes.stage_stores:StageStores",
-        "warp-pipeline-additions": "passes.pipeline_additions:PipelineAdditions",
         "warp-pipeline-exchange": "passes.pipeline_exchange:PipelineExchange",
         "warp-merge-meetings": "passes.merge_meetings:MergeMeetings",
         "warp-pipeline-tiles": "passes.pipeline_tiles:PipelineTiles",

@@ -16,7 +16,7 @@ pytestmark = GPU
 CAUSAL: dict[str, Any] = {"mask_mod": masks.causal("bottom_right")}
 CASES: dict[str, tuple[dict[str, Any], int]] = {
     "causal": (CAUSAL, 64),
-    "causal wide": (CAUSAL, 128),
+    "sigmoid": ({**CAUSAL, "row": rows.sigmoid}, 64),
     "sigmoid wide": ({**CAUSAL, "row": rows.sigmoid}, 128),
 }
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2}

@@ -54,6 +54,8 @@ class NvidiaChooseBlocks(Pass):
             brief = blocks.blocks_of_brief_pairs(facts) if captures is None and _may_choose(choices) else None
             if brief == thresholds.BRIEF_PAIRS and not (self.transpose and choices.get("emitter", "hopper") == "hopper"):
                 brief = None
+            if captures is None and brief is None and _is_left(own):
+                brief = blocks.blocks_of_quotients(facts)
             if (found := captures or brief) and not tuned and "block_q" not in own and "block_kv" not in own:
                 sizes = list(found)
                 if brief == thresholds.NARROW_PAIRS and "key_sums" not in choices:
@@ -85,6 +87,12 @@ def _may_choose(choices: Fields) -> bool:
     hopper = choices.get("arch", "sm_90a") == "sm_90a" and choices.get("emitter", "hopper") in ("hopper", "warp")
     own = choices.get("key_sums") != "consumers" and not choices.get("reduction_warps")
     return hopper and own and not choices.get("deterministic")
+
+
+def _is_left(own: Fields) -> bool:
+    """Whether nobody chose anything of a kernel for Hopper, so that the `warp` dialect makes it where it is measured to be faster."""
+    others = {name for name in own if not name.startswith(attributes.LAUNCH)} - {"arch", "key_sums"}
+    return not others and own.get("arch", "sm_90a") == "sm_90a" and own.get("key_sums", "auto") == "auto"
 
 
 def _set_chunk(op: ir.Operation, size: int, name: str) -> bool:
