@@ -9,9 +9,10 @@ from attn_mlir.backends.nvidia import pipeline
 from attn_mlir.backends.nvidia.emulation import kernel
 from attn_mlir.backends.nvidia.warp import RULES, kernel_code
 from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import find_all
 from attn_mlir.reference.warp import check_registers, schedules_of
 from machine_code import compiled
-from test_warp_backward import Ops, Whole, find, number, of_pairs, pairs_of, problem, program
+from test_warp_backward import Ops, Whole, find, of_pairs, pairs_of, problem, program
 from warp_text import check_text
 
 _TIDY = "canonicalize,cse"
@@ -24,7 +25,6 @@ STAGES = {
     "waits": (f"{_ROLES},{_WAITS},{_TIDY}", "consumer 0 first, copies late"),
     "exchange": (f"{_ROLES},{_WAITS},warp-pipeline-exchange,{_TIDY}", "sums 0 first, copies at once"),
     "stores": (f"{_ROLES},warp-draw-tiles{{draw=true}},{_WAITS},warp-stage-stores,{_TIDY}", "consumer 1 first, copies at once"),
-    "additions": (f"{_ROLES},{_WAITS},warp-stage-stores,warp-pipeline-additions,{_TIDY}", "sums 0 first, copies late"),
 }
 """Pipelines behind `tile-schedule`, and an adverse order of warpgroups."""
 
@@ -110,18 +110,11 @@ def same_stage(ops: Ops) -> None:
         view.operands[1] = view.operands[3]
 
 
-def same_sums(ops: Ops) -> None:
-    """Sums are written to the first stage alone."""
-    for op in ops["add_async"]:
-        view = op.operands[0].owner.operation  # type: ignore[union-attr]
-        view.operands[1] = view.operands[3]
-
-
-def two_additions(ops: Ops) -> None:
-    """Sums are written while two additions may still read."""
-    for n, op in enumerate(ops["store_wait"]):
-        if ir.IntegerAttr(op.attributes["pending"]).value == 1:
-            number("store_wait", n, "pending", 2)(ops)
+def while_added(ops: Ops) -> None:
+    """Sums are written before the addition before has read those before."""
+    (role,) = [op for op in ops["role"] if ir.StringAttr(op.attributes["sym_name"]).value == "sums"]
+    for op in find_all(role, "warp.store_wait")[:-1]:
+        op.erase()
 
 
 _LATE, _EARLY = "overwritten while read", "read before full"
@@ -135,8 +128,7 @@ FAULTS: list[tuple[str, str, Callable[[Ops], None]]] = [
     ("weights written without a fence", "missing fence", lambda ops: ops["fence_async"][0].erase()),
     ("weights written to one stage alone", f"{_EARLY}, {_LATE}, overwritten twice", same_stage),
     ("keys given back by consumers alone", f"{_LATE}, too many arrivals", keys_of_consumers),
-    ("sums written to one stage alone", _LATE, same_sums),
-    ("sums written before the addition before the last has read", _LATE, two_additions),
+    ("sums written while the addition before reads", _LATE, while_added),
 ]
 
 
