@@ -6,12 +6,13 @@ from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.mlir import ir
-from attn_mlir.passes.regions import find_all, pieces
+from attn_mlir.passes.regions import find_all, pieces, walk
 
 _BRIEF = frozenset({"arith.constant", "arith.mulf", "arith.subf", "arith.addf", "math.exp", "tensor.extract", "attn.yield"})
 """Ops of pairs whose weights leave enough registers for blocks of 80 queries: those of softmax."""
 _QUOTIENT = _BRIEF - {"tensor.extract"} | {"arith.negf", "arith.minimumf", "arith.divf", "arith.cmpf", "arith.select"}
 """Ops of pairs whose weights are quotients of exponentials: those of sigmoid."""
+_COMPARED = frozenset({"arith.constant", "arith.addi", "arith.subi", "arith.cmpi", "tensor.dim", "attn.yield"})
 _QUERY = 2
 """Where the query stands among the positions of a scatter."""
 
@@ -61,7 +62,7 @@ def facts_of(function: ir.Operation) -> NvidiaFacts | None:
         return NvidiaFacts(
             "pairs", head, value, bits, masked, len(products), scattered=scattered, apart=apart,
             brief=_is_brief(function, pairs, _BRIEF, thresholds.BRIEF_OPS),
-            quotient=_is_brief(function, pairs, _QUOTIENT, thresholds.QUOTIENT_OPS),
+            quotient=_is_brief(function, pairs, _QUOTIENT, thresholds.QUOTIENT_OPS) and _is_bare(function, pairs),
             placed=masked and all(map(_is_placed, pieces(pairs, "attn.mask"))),
         )  # fmt: skip
     for chunk in find_all(function, "attn.chunk"):
@@ -144,6 +145,17 @@ def _is_brief(function: ir.Operation, pairs: ir.Operation, allowed: frozenset[st
     position = list(block.arguments)[-1]
     names = [view.operation.name for view in block.operations]
     return len(names) <= most and allowed.issuperset(names) and "math.exp" in names and not list(position.uses)
+
+
+def _is_bare(function: ir.Operation, pairs: ir.Operation) -> bool:
+    """Whether a function takes nothing but tensors [B, H, S, D], and its mask compares one sum of positions and lengths.
+
+    What else there may be (lengths, lists, captured values, several bounds), `warp/preferred.py` leaves to the Hopper emitter.
+    """
+    arguments = list(function.regions[0].blocks[0].arguments)
+    ops = [op.name for mask in pieces(pairs, "attn.mask") for op in walk(mask)]
+    four = all(isinstance(each.type, ir.RankedTensorType) and each.type.rank == 4 for each in arguments)
+    return four and _COMPARED.issuperset(ops) and ops.count("arith.cmpi") == 1
 
 
 def _is_placed(mask: ir.Operation) -> bool:

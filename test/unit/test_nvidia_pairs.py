@@ -10,7 +10,7 @@ import torch
 from attn_mlir import Attention
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.kernel import KernelCode
-from attn_mlir.backends.nvidia import codegen, driver, pipeline
+from attn_mlir.backends.nvidia import blocks, codegen, driver, pipeline
 from attn_mlir.backends.nvidia.compile import Cubin
 from attn_mlir.backends.program import prepare_derivative
 from attn_mlir.errors import AttnError
@@ -50,7 +50,8 @@ def kernels(
         functions = find_all(module.operation, "func.func")
         for op in functions if choices else []:
             op.attributes["tile.choices"] = ir.Attribute.parse(choices)
-        with mock.patch.object(codegen, "preferred", lambda kernel, fields: fields):
+        others = mock.patch.object(codegen, "preferred", lambda kernel, fields: fields)
+        with others, mock.patch.object(blocks, "blocks_of_quotients", return_value=None):
             Pipeline.parse(pipeline.KERNEL, registry()).run(module)
         found = []
         for kernel in find_all(module.operation, "func.func"):
