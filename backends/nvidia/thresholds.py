@@ -52,6 +52,8 @@ HEADS_TOGETHER: Annotated[dict[str, int], Provenance("2026-11-22", "H200", f"{_T
     "masked 128": 32,
 }
 """Heads that run together, so that their keys stay in the L2 cache: without a mask, with one, and with one for 65 to 128 columns."""
+NARROW_HEADS_TOGETHER: Annotated[int, Provenance("2026-11-27", "H100", f"{_TRIED}, Narrow heads")] = 64
+"""Those of narrow heads with a mask: with more of them fewer programs are left alone at the end."""
 NARROW_PARTIAL: Annotated[Fields, Provenance("2026-11-22", "H200", f"{_TRIED}, Narrow heads")] = {"partial": "block", "skip": 0}
 """What three warpgroups of narrow heads do about blocks of keys: those of their own cost more than they save."""
 SHARED_RECIPROCALS: Annotated[str, Provenance("2026-11-22", "H200", "commit 1a209c9a")] = "each"
