@@ -4,7 +4,6 @@ module {
   ^bb0(%q: memref<?x?x?x64xf16, strided<[?, ?, ?, ?]>>, %k: memref<?x?x?x64xf16, strided<[?, ?, ?, ?]>>, %v: memref<?x?x?x64xf16, strided<[?, ?, ?, ?]>>, %o: memref<?x?x?x64xf16, strided<[?, ?, ?, ?]>>, %lse: memref<?x?x?xf32, strided<[?, ?, ?]>>, %tile_counter: memref<?xi32>):
     %c8 = arith.constant 8 : index
     %c3 = arith.constant 3 : index
-    %c16 = arith.constant 16 : index
     %c1073741824 = arith.constant 1073741824 : index
     %true = arith.constant true
     %false = arith.constant false
@@ -86,16 +85,16 @@ module {
         scf.condition(%9) %round, %8, %q_count, %k_count, %v_count : index, index, index, index, index
       } do {
       ^bb0(%round: index, %tile: index, %q_count: index, %k_count: index, %v_count: index):
-        %7 = arith.muli %blocks, %c16 : index
+        %7 = arith.muli %blocks, %c64 : index
         %8 = arith.divui %tile, %7 : index
-        %9 = arith.muli %8, %c16 : index
+        %9 = arith.muli %8, %c64 : index
         %10 = arith.minsi %9, %c1073741824 : index
         %11 = arith.maxsi %10, %c0 : index
         %12 = arith.remui %tile, %7 : index
         %13 = arith.minsi %2, %c1073741824 : index
         %14 = arith.maxsi %13, %c0 : index
         %15 = arith.subi %14, %11 : index
-        %16 = arith.minsi %15, %c16 : index
+        %16 = arith.minsi %15, %c64 : index
         %17 = arith.maxsi %16, %c1 : index
         %18 = arith.subi %blocks, %c1 : index
         %19 = arith.divui %12, %17 : index
@@ -189,16 +188,16 @@ module {
         scf.condition(%9) %round, %8, %q_count, %k_count, %v_count : index, index, index, index, index
       } do {
       ^bb0(%round: index, %tile: index, %q_count: index, %k_count: index, %v_count: index):
-        %7 = arith.muli %blocks, %c16 : index
+        %7 = arith.muli %blocks, %c64 : index
         %8 = arith.divui %tile, %7 : index
-        %9 = arith.muli %8, %c16 : index
+        %9 = arith.muli %8, %c64 : index
         %10 = arith.minsi %9, %c1073741824 : index
         %11 = arith.maxsi %10, %c0 : index
         %12 = arith.remui %tile, %7 : index
         %13 = arith.minsi %2, %c1073741824 : index
         %14 = arith.maxsi %13, %c0 : index
         %15 = arith.subi %14, %11 : index
-        %16 = arith.minsi %15, %c16 : index
+        %16 = arith.minsi %15, %c64 : index
         %17 = arith.maxsi %16, %c1 : index
         %18 = arith.subi %blocks, %c1 : index
         %19 = arith.divui %12, %17 : index
@@ -664,5 +663,5 @@ module {
         "warp.store_wait"() {pending = 0 : i64, read = false} : () -> ()
       }) : () -> ()
     }) {registers = 160 : i64, sym_name = "consumer", warpgroups = 3 : i64, warps = 4 : i64} : () -> ()
-  }) {function = "attention", lanes = 32 : i64, register_file = 65536 : i64, registers = 128 : i64, shared_limit = 232448 : i64, sym_name = "attention", warp.refused = {"warp-hold-factors" = "no loop multiplies a factor in shared memory that stays the same"}, warp.schedule = {align = "end", arch = "sm_90a", consumer_registers = 160 : i64, dropout = "own", emitter = "hopper", flow = "flat", group = 16 : i64, lazy_rescale = 1 : i64, order = "dynamic", partial = "block", pin = 0 : i64, ping_pong = 1 : i64, producer_registers = 32 : i64, queries = "shared", reverse = 1 : i64, skip = 0 : i64, stages = 3 : i64, staging = "query", sums = "product", vote = 1 : i64}} : () -> ()
+  }) {function = "attention", lanes = 32 : i64, register_file = 65536 : i64, registers = 128 : i64, shared_limit = 232448 : i64, sym_name = "attention", warp.refused = {"warp-hold-factors" = "no loop multiplies a factor in shared memory that stays the same"}, warp.schedule = {align = "end", arch = "sm_90a", consumer_registers = 160 : i64, dropout = "own", emitter = "hopper", flow = "flat", group = 64 : i64, lazy_rescale = 1 : i64, order = "dynamic", partial = "block", pin = 0 : i64, ping_pong = 1 : i64, producer_registers = 32 : i64, queries = "shared", reverse = 1 : i64, skip = 0 : i64, stages = 3 : i64, staging = "query", sums = "product", vote = 1 : i64}} : () -> ()
 }
