@@ -163,7 +163,7 @@ WARP_PAIRS: Annotated[frozenset[tuple[str, int, int, int]], Provenance("2026-11-
     ("softmax masked", 64, 128, 64), ("sigmoid masked", 64, 128, 64), ("sigmoid masked", 128, 128, 64),
 })  # fmt: skip
 """Backward passes that the `warp` dialect makes: what weights are, columns, keys and queries of a block. In units of the Hopper emitter's
-speed: 1.01 to 1.03, 1.04 to 1.09 (of its blocks of 128 queries), 1.00 to 1.06. Left out: causal softmax of 128 columns (0.97 to 1.01), all
+speed: 1.01 to 1.03, 1.04 to 1.09 (of its blocks of 128 queries), 0.98 to 1.06. Left out: causal softmax of 128 columns (0.97 to 1.01), all
 keys of 64 (0.95 to 1.01)."""
 SCAN_SCHEDULES: Annotated[dict[str, dict[str, tuple[int, ...]]], Provenance("2026-11-27", "H100", "docs/notes/delta-h200.md")] = {
     "usual": {"occupancy": (1,), "warps": (8,), "stages": (2, 1, 0)},
