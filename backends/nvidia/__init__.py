@@ -29,6 +29,7 @@ BACKEND = Backend(
         "warp-bound-columns": "passes.bound_columns:BoundColumns",
         "warp-defer-sums": "passes.defer_sums:DeferSums",
         "warp-specialize": "passes.specialize_warps:SpecializeWarps",
+        "warp-specialize-sums": "passes.specialize_sums:SpecializeSums",
         "warp-scale-rows": "passes.scale_rows:ScaleRows",
         "warp-hold-factors": "passes.hold_factors:HoldFactors",
         "warp-pipeline-loads": "passes.pipeline_loads:PipelineLoads",

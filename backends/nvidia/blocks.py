@@ -6,10 +6,13 @@ from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.mlir import ir
-from attn_mlir.passes.regions import find_all, pieces
+from attn_mlir.passes.regions import find_all, pieces, walk
 
 _BRIEF = frozenset({"arith.constant", "arith.mulf", "arith.subf", "arith.addf", "math.exp", "tensor.extract", "attn.yield"})
 """Ops of pairs whose weights leave enough registers for blocks of 80 queries: those of softmax."""
+_QUOTIENT = _BRIEF - {"tensor.extract"} | {"arith.negf", "arith.minimumf", "arith.divf", "arith.cmpf", "arith.select"}
+"""Ops of pairs whose weights are quotients of exponentials: those of sigmoid."""
+_COMPARED = frozenset({"arith.constant", "arith.addi", "arith.subi", "arith.cmpi", "tensor.dim", "attn.yield"})
 _QUERY = 2
 """Where the query stands among the positions of a scatter."""
 
@@ -23,7 +26,8 @@ class NvidiaFacts:
     `products`: how many products of queries and keys a pair needs; `biased`: scores read f32 of a captured tensor for every pair;
     `scattered`: there is a gradient of a dense bias, which is not added by tiles of 16 bits where it is `apart`: it has 32, an order is
     asked for, or weights are dropped.
-    `brief`: all that pairs need beside products are values of their query, and few ops; `placed`: a mask compares positions and lengths.
+    `brief`: all that pairs need beside products are values of their query, and few ops; `quotient`: nothing but a quotient of an
+    exponential, as of sigmoid; `placed`: a mask compares positions and lengths.
     """
 
     grid: str
@@ -36,6 +40,7 @@ class NvidiaFacts:
     scattered: bool = False
     apart: bool = False
     brief: bool = False
+    quotient: bool = False
     placed: bool = False
 
 
@@ -55,7 +60,9 @@ def facts_of(function: ir.Operation) -> NvidiaFacts | None:
         apart = wide or ordered or bool(find_all(pairs, "attn.kept"))
         masked = bool(pieces(pairs, "attn.mask"))
         return NvidiaFacts(
-            "pairs", head, value, bits, masked, len(products), scattered=scattered, apart=apart, brief=_is_brief(function, pairs),
+            "pairs", head, value, bits, masked, len(products), scattered=scattered, apart=apart,
+            brief=_is_brief(function, pairs, _BRIEF, thresholds.BRIEF_OPS),
+            quotient=_is_brief(function, pairs, _QUOTIENT, thresholds.QUOTIENT_OPS) and _is_bare(function, pairs),
             placed=masked and all(map(_is_placed, pieces(pairs, "attn.mask"))),
         )  # fmt: skip
     for chunk in find_all(function, "attn.chunk"):
@@ -98,6 +105,15 @@ def blocks_of_brief_pairs(facts: NvidiaFacts) -> tuple[int, int] | None:
     return thresholds.BRIEF_PAIRS if facts.head == 128 and not facts.masked else None
 
 
+def blocks_of_quotients(facts: NvidiaFacts) -> tuple[int, int] | None:
+    """Those of backward passes of quotients under a mask, of 64 columns: the `warp` dialect's, where a warpgroup makes the sums over keys.
+
+    The Hopper emitter's products would wait for each other: it has too few registers.
+    """
+    narrow = facts.grid == "pairs" and facts.head == facts.value == 64 and facts.bits == 16 and facts.products == 2
+    return thresholds.NARROW_PAIRS if narrow and facts.quotient and facts.placed else None
+
+
 def synchronous_blocks(facts: NvidiaFacts) -> tuple[int, int]:
     """Those of kernels whose warps multiply and copy for themselves: two stages of keys and of values fit beside the queries.
 
@@ -118,8 +134,8 @@ def blocks_with_captures(facts: NvidiaFacts) -> tuple[int, int] | None:
     return (128, 64) if facts.scattered and (facts.apart or columns > 64) and columns <= 128 and facts.products == 2 else None
 
 
-def _is_brief(function: ir.Operation, pairs: ir.Operation) -> bool:
-    """Whether a function is one map over pairs, each of which needs few ops and nothing that depends on its key alone."""
+def _is_brief(function: ir.Operation, pairs: ir.Operation, allowed: frozenset[str], most: int) -> bool:
+    """Whether a function is one map over pairs, each of which needs few ops, one exponential, and nothing that depends on its key alone."""
     parts = {view.operation.name for view in pairs.regions[0].blocks[0].operations}
     sums = [len(find_all(function, f"attn.{name}")) for name in ("query_sum", "key_sum", "scatter")]
     if parts - {"attn.mask", "attn.query_bounds"} != {"attn.product", "attn.pair"} or sums != [1, 2, 0]:
@@ -128,7 +144,18 @@ def _is_brief(function: ir.Operation, pairs: ir.Operation) -> bool:
     block = pair.regions[0].blocks[0]
     position = list(block.arguments)[-1]
     names = [view.operation.name for view in block.operations]
-    return len(names) <= thresholds.BRIEF_OPS and _BRIEF.issuperset(names) and "math.exp" in names and not list(position.uses)
+    return len(names) <= most and allowed.issuperset(names) and "math.exp" in names and not list(position.uses)
+
+
+def _is_bare(function: ir.Operation, pairs: ir.Operation) -> bool:
+    """Whether a function takes nothing but tensors [B, H, S, D], and its mask compares one sum of positions and lengths.
+
+    What else there may be (lengths, lists, captured values, several bounds), `warp/preferred.py` leaves to the Hopper emitter.
+    """
+    arguments = list(function.regions[0].blocks[0].arguments)
+    ops = [op.name for mask in pieces(pairs, "attn.mask") for op in walk(mask)]
+    four = all(isinstance(each.type, ir.RankedTensorType) and each.type.rank == 4 for each in arguments)
+    return four and _COMPARED.issuperset(ops) and ops.count("arith.cmpi") == 1
 
 
 def _is_placed(mask: ir.Operation) -> bool:

@@ -14,7 +14,7 @@ KERNEL = f"{TILED},nvidia-load-windows"
 SCHEDULE = (
     "warp-assign-layouts,canonicalize,cse,warp-align-tiles,warp-order-tiles,warp-merge-masks,warp-join-loops,canonicalize,cse,"
     "warp-reverse-keys,warp-bound-columns,warp-defer-sums,canonicalize,cse,"
-    "warp-stage-rows,warp-specialize,warp-pipeline-loads,warp-prefetch-loads,warp-delay-transposes,warp-draw-tiles,warp-scale-rows,warp-hold-factors,canonicalize,cse,"
+    "warp-stage-rows,warp-specialize,warp-specialize-sums,warp-pipeline-loads,warp-prefetch-loads,warp-delay-transposes,warp-draw-tiles,warp-scale-rows,warp-hold-factors,canonicalize,cse,"
     "warp-round-late,warp-overlap-products,warp-split-maps,warp-order-products,warp-delay-waits,canonicalize,cse,"
     "warp-stale-maximum,warp-conditional-rescale,canonicalize,cse,"
     "warp-ping-pong,warp-stage-stores,warp-pipeline-exchange,warp-merge-meetings,warp-pipeline-tiles,canonicalize,cse"
@@ -24,7 +24,13 @@ SCHEDULE = (
 _OF_HOPPER = (
     *("warp-align-tiles", "warp-merge-masks", "warp-reverse-keys", "warp-bound-columns", "warp-defer-sums", "warp-hold-factors"),
     *("warp-stale-maximum", "warp-conditional-rescale", "warp-pipeline-tiles"),
-    *("warp-scale-rows", "warp-order-products", "warp-pipeline-exchange", "warp-merge-meetings"),
+    *(
+        "warp-specialize-sums",
+        "warp-scale-rows",
+        "warp-order-products",
+        "warp-pipeline-exchange",
+        "warp-merge-meetings",
+    ),
 )
 OTHERS = ",".join(step for step in SCHEDULE.split(",") if step not in _OF_HOPPER)
 """The same for kernels of sm_80, where these passes were not measured."""

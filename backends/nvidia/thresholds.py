@@ -126,9 +126,11 @@ BACKWARD_CHOICES: Annotated[dict[str, Fields], Provenance("2026-11-27", "H100", 
     "wide": {"uniform": 0, "scale": 1},
     "masked": {"uniform": 0, "scale": 1},
     "masked wide": {"uniform": 0, "scale": 0},
+    "apart": {"uniform": 0, "scale": 1},
 }
-"""Of those, by whether blocks of keys are seen by different queries, and rows have 128 columns or more: whether compilers are told that all
-lanes share the address of a factor (a reduction over the warp for each), and whether the producer scales numbers of rows."""
+"""Of those, by whether blocks of keys are seen by different queries, and rows have 128 columns or more, or sums over keys are made by a
+warpgroup of their own: whether compilers are told that all lanes share the address of a factor (a reduction over the warp for each),
+and whether the producer scales numbers of rows."""
 
 # ---- what compilers do
 
@@ -150,6 +152,8 @@ PLACED_OPS: Annotated[int, Provenance("2026-11-27", "ptxas", "docs/notes/backwar
 """Ops of a mask beside which those registers suffice."""
 BRIEF_OPS: Annotated[int, Provenance("2026-11-26", "ptxas", "docs/notes/backward-h100.md")] = 10
 """Ops of such a pair: softmax has that many, and a factor of each head or query more spills."""
+QUOTIENT_OPS: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/warp-h100.md")] = 19
+"""Ops of a pair whose weight is a quotient, as sigmoid's: 1.04 to 1.09 times as fast in blocks of 64 queries, 64 columns, under a mask."""
 WARP_COLUMNS: Annotated[int, Provenance("2026-11-26", "H200", "docs/notes/warp-h100.md")] = 128
 """Columns of q, k and v, and rows of q and keys of a block, of forward passes that the `warp` dialect makes: softmax is 1.00 to 1.05 times
 as fast as by the Hopper emitter in blocks of as many keys, causal sigmoids 1.02 to 1.10. Of 64 columns they are at 0.97 to 1.01, with terms
@@ -157,6 +161,12 @@ of positions at 0.89 to 1.26."""
 WARP_LONGER: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/warp-h100.md")] = 24576
 """Keys from which on the Hopper emitter's blocks of 192 keys are taken instead, without a mask: 0.96 and 0.98 times as fast at 8192 and
 16384, 1.02 at 32768."""
+WARP_PAIRS: Annotated[frozenset[tuple[str, int, int, int]], Provenance("2026-11-27", "H100", "docs/notes/warp-h100.md")] = frozenset({
+    ("softmax masked", 64, 128, 64), ("sigmoid masked", 64, 128, 64), ("sigmoid masked", 128, 128, 64),
+})  # fmt: skip
+"""Backward passes that the `warp` dialect makes: what weights are, columns, keys and queries of a block. In units of the Hopper emitter's
+speed: 1.01 to 1.03, 1.04 to 1.09 (of its blocks of 128 queries), 0.98 to 1.06. Left out: causal softmax of 128 columns (0.97 to 1.01), all
+keys of 64 (0.95 to 1.01)."""
 SCAN_SCHEDULES: Annotated[dict[str, dict[str, tuple[int, ...]]], Provenance("2026-11-27", "H100", "docs/notes/delta-h200.md")] = {
     "usual": {"occupancy": (1,), "warps": (8,), "stages": (2, 1, 0)},
     "chunks": {"occupancy": (4, 3, 2, 1), "warps": (4, 8), "stages": (1, 0)},

@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ import torch
 from attn_mlir import Attention
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.kernel import KernelCode
-from attn_mlir.backends.nvidia import codegen, driver, pipeline
+from attn_mlir.backends.nvidia import blocks, codegen, driver, pipeline
 from attn_mlir.backends.nvidia.compile import Cubin
 from attn_mlir.backends.program import prepare_derivative
 from attn_mlir.errors import AttnError
@@ -35,7 +36,10 @@ def kernels(
     choices: str = "",
     rounded: bool = False,
 ) -> list[tuple[dict[str, int | str], KernelCode]]:
-    """The schedule and the code of all kernels of a derivative that run over pairs; `rounded`: their stored results are 16 bits."""
+    """The schedule and the code of all kernels of a derivative that run over pairs, those of the `warp` dialect left out.
+
+    `rounded`: their stored results are 16 bits.
+    """
     text = (INPUTS / f"{name}.mlir").read_text()
     text = text.replace("x32xf32", f"x{head if value is None else value}x{element}").replace("x64xf32", f"x{head}x{element}")
     context = loaded_context()
@@ -46,7 +50,9 @@ def kernels(
         functions = find_all(module.operation, "func.func")
         for op in functions if choices else []:
             op.attributes["tile.choices"] = ir.Attribute.parse(choices)
-        Pipeline.parse(pipeline.KERNEL, registry()).run(module)
+        others = mock.patch.object(codegen, "preferred", lambda kernel, fields: fields)
+        with others, mock.patch.object(blocks, "blocks_of_quotients", return_value=None):
+            Pipeline.parse(pipeline.KERNEL, registry()).run(module)
         found = []
         for kernel in find_all(module.operation, "func.func"):
             sizes = ir.DictAttr(kernel.attributes["tile.kernel"])

@@ -54,6 +54,8 @@ class PairsFormer(Former):
     def _kind(self) -> str:
         """The key of what was chosen for such a kernel."""
         loops, loads = find_all(self.keys, "scf.for"), find_all(self.function, "tile.load")
+        if all(self._is_alone(self.columns // ROWS, *_columns(op)) for op in find_all(self.keys, "tile.accumulate")):
+            return "apart"
         masked = is_masked(loops, self.keys.regions[0].blocks[0].arguments[0])
         wide = any(ir.MemRefType(load.operands[0].type).shape[-1] >= _WIDE for load in loads)
         return " ".join(word for word, said in (("masked", masked), ("wide", wide)) if said)
@@ -112,24 +114,47 @@ class PairsFormer(Former):
 
     def _accumulate(self, op: ir.Operation) -> None:
         """Adds weights^T times a tile of keys to rows of queries; where keys or queries do not exist, the weights are zeros."""
-        weights, keys, target, _, batch, head, row, _ = op.operands
+        weights, keys = list(op.operands)[:2]
         if keys not in self.loaded:
             raise Refused("a sum over keys takes a loaded tile of keys")
         fragment, memory = self._value(weights), self.loaded[keys].memory
         exchanged = self._exchange(fragment)
-        buffer, stage, *_ = memory.owner.operation.operands
         queries, columns = ir.RankedTensorType(fragment.type).shape[1] // ROWS, ir.MemRefType(memory.type).shape[1]
-        zero, warpgroup_rows = build.index(0), self.first
+        if self._is_alone(queries, columns):
+            branch = scf.IfOp(self.leads)
+            with ir.InsertionPoint(branch.then_block):
+                places = [(build.index(ROWS * n), build.index(0)) for n in range(queries)]
+                self._add(op, exchanged, places, columns)
+                scf.YieldOp([])
+            return
+        places, part = self._shares(queries, columns)
+        self._add(op, exchanged, places, part)
+
+    def _is_alone(self, queries: int, columns: int) -> bool:
+        """Whether the first warpgroup makes the whole sum: asked for, or because the warpgroups share neither queries nor columns.
+
+        `warp-specialize-sums` then gives it a role of its own. Sums in a fixed order are shared.
+        """
+        chosen = attributes.read(self.function, attributes.SCHEDULE).get("key_sums", "auto")
+        apart = queries % self.warpgroups != 0 and columns % (64 * self.warpgroups) != 0
+        return self.order is None and (chosen == "warpgroup" or (chosen == "auto" and apart))
+
+    def _shares(self, queries: int, columns: int) -> tuple[list[tuple[ir.Value, ir.Value]], int]:
+        """The first queries and columns of the products of a warpgroup, and how many columns each has."""
+        zero, first = build.index(0), self.first
         if queries % self.warpgroups == 0:
-            places = [(arith.AddIOp(warpgroup_rows, build.index(ROWS * n)).result, zero) for n in range(0, queries, self.warpgroups)]
-            part = columns
-        else:
-            part, left = divmod(columns, self.warpgroups)
-            if left or part % 64:
-                raise Refused(f"{self.warpgroups} warpgroups do not share {columns} columns of sums for {ROWS * queries} queries")
-            own = arith.MulIOp(arith.DivUIOp(warpgroup_rows, build.index(ROWS)).result, build.index(part)).result
-            places = [(build.index(ROWS * n), own) for n in range(queries)]
-        ordered = self._ordered(op, len(places))
+            return [(arith.AddIOp(first, build.index(ROWS * n)).result, zero) for n in range(0, queries, self.warpgroups)], columns
+        part, left = divmod(columns, self.warpgroups)
+        if left or part % 64:
+            raise Refused(f"{self.warpgroups} warpgroups do not share {columns} columns of sums for {ROWS * queries} queries")
+        own = arith.MulIOp(arith.DivUIOp(first, build.index(ROWS)).result, build.index(part)).result
+        return [(build.index(ROWS * n), own) for n in range(queries)], part
+
+    def _add(self, op: ir.Operation, exchanged: ir.Value, places: list[tuple[ir.Value, ir.Value]], part: int) -> None:
+        """Multiplies weights in shared memory by keys, for the queries and columns at some places, and adds the products."""
+        _, keys, target, _, batch, head, row, _ = op.operands
+        buffer, stage, *_ = self.loaded[keys].memory.owner.operation.operands
+        zero, ordered = build.index(0), self._ordered(op, len(places))
         for first, column in places:
             a = self._view([exchanged, zero, zero, first], [self.block, ROWS])
             b = self._view([buffer, stage, zero, column], [self.block, part])
@@ -197,6 +222,11 @@ class PairsFormer(Former):
         build.op("fence_async")
         build.op("named_sync", [number], threads=threads)
         return buffer
+
+
+def _columns(accumulate: ir.Operation) -> list[int]:
+    """Those of the keys that a sum multiplies."""
+    return [ir.RankedTensorType(accumulate.operands[1].type).shape[1]]
 
 
 def former_of(function: ir.Operation) -> type[Former]:

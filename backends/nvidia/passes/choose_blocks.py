@@ -23,7 +23,7 @@ class NvidiaChooseBlocks(Pass):
     What a function has in `tile.choices` comes first, then what `nvidia.tuned` of the module has for it, then the best untuned schedule.
     An `attn.chunk` gets chunks of `block_q` positions; where its key channels have decays in a form that the emitter "hopper" knows, the
     function gets `tile.decay_channels` (see `attn-tile`). `arch` and `emitter`, where given, come first in the choices of all functions.
-    `transpose=false`: no blocks whose sums over keys the Hopper emitter makes in a way of its own: transposed, or by a warpgroup.
+    `transpose=false`: no blocks whose sums over keys the Hopper emitter alone makes: transposed ones.
     """
 
     name = "nvidia-choose-blocks"
@@ -51,7 +51,11 @@ class NvidiaChooseBlocks(Pass):
             sizes = [choices.get(name, default) for name, default in zip(("block_q", "block_kv"), defaults, strict=True)]
             own = attributes.read(function, attributes.CHOICES)
             captures = None if synchronous else blocks.blocks_with_captures(facts)
-            brief = blocks.blocks_of_brief_pairs(facts) if captures is None and self.transpose and _may_transpose(choices) else None
+            brief = blocks.blocks_of_brief_pairs(facts) if captures is None and _may_choose(choices) else None
+            if brief == thresholds.BRIEF_PAIRS and not (self.transpose and choices.get("emitter", "hopper") == "hopper"):
+                brief = None
+            if captures is None and brief is None and _is_left(own):
+                brief = blocks.blocks_of_quotients(facts)
             if (found := captures or brief) and not tuned and "block_q" not in own and "block_kv" not in own:
                 sizes = list(found)
                 if brief == thresholds.NARROW_PAIRS and "key_sums" not in choices:
@@ -78,11 +82,17 @@ def _is_prepared(op: ir.Operation, choices: Fields) -> bool:
     return target is not None and is_prepared(chunk_scan_facts(op), choices, target)
 
 
-def _may_transpose(choices: Fields) -> bool:
-    """Whether the emitter "hopper" makes kernels of pairs, and sums over keys are made and added in the way that it chooses."""
-    hopper = choices.get("arch", "sm_90a") == "sm_90a" and choices.get("emitter", "hopper") == "hopper"
+def _may_choose(choices: Fields) -> bool:
+    """Whether Hopper's emitters make kernels of pairs, and sums over keys are made and added in the way that these choose."""
+    hopper = choices.get("arch", "sm_90a") == "sm_90a" and choices.get("emitter", "hopper") in ("hopper", "warp")
     own = choices.get("key_sums") != "consumers" and not choices.get("reduction_warps")
     return hopper and own and not choices.get("deterministic")
+
+
+def _is_left(own: Fields) -> bool:
+    """Whether nobody chose anything of a kernel for Hopper, so that the `warp` dialect makes it where it is measured to be faster."""
+    others = {name for name in own if not name.startswith(attributes.LAUNCH)} - {"arch", "key_sums"}
+    return not others and own.get("arch", "sm_90a") == "sm_90a" and own.get("key_sums", "auto") == "auto"
 
 
 def _set_chunk(op: ir.Operation, size: int, name: str) -> bool:

@@ -11,7 +11,7 @@ from attn_mlir.passes.regions import find_all, maker, walk
 _FREE = ("arith.", "math.", "memref.dim", "memref.load", "tensor.extract", "scf.yield", "warp.yield")
 _CROSSED = (
     *("map", "reduce", "view", "stage", "registers", "mma_begin", "mma_async", "mma_commit"),
-    *("fence_async", "write", "named_sync", "wait", "atomic_add"),
+    *("fence_async", "write", "named_sync", "wait", "arrive", "atomic_add"),
 )
 
 
@@ -36,10 +36,11 @@ class DelayWaits(Pass):
 def _delay(kernel: ir.Operation) -> None:
     blocks = [loop.regions[0].blocks[0] for loop in find_all(kernel, "scf.for")]
     written = {buffer for op in find_all(kernel, "warp.write") for buffer in _buffers(op.operands[1])}
-    change_parts(blocks, lambda block: _change(block, written), "no loop multiplies")
+    copied = {op.operands[0] for op in find_all(kernel, "warp.arrive_expect")}
+    change_parts(blocks, lambda block: _change(block, written, copied), "no loop multiplies")
 
 
-def _change(block: ir.Block, written: set[ir.Value]) -> None:
+def _change(block: ir.Block, written: set[ir.Value], copied: set[ir.Value]) -> None:
     """Delays the waits of a block. Raises Refused where there are fewer than two, or some products are in flight together already."""
     waits = [op for op in _ops(block) if op.name == "warp.mma_wait"]
     if len(waits) < 2:
@@ -49,7 +50,7 @@ def _change(block: ir.Block, written: set[ir.Value]) -> None:
     if any(maker(op.operands[0], "warp.mma_async") is None or op.operands[0].owner.operation.block != block for op in waits):
         raise Refused("a loop waits for products that were started outside of it")
     for wait in reversed(waits):
-        _sink(wait, written)
+        _sink(wait, written, copied)
     for wait in waits:
         ops = _ops(block)
         begin = ops.index(wait.operands[0].owner.operation)
@@ -57,24 +58,25 @@ def _change(block: ir.Block, written: set[ir.Value]) -> None:
         wait.attributes["pending"] = i64(commits - 1)
 
 
-def _sink(wait: ir.Operation, written: set[ir.Value]) -> None:
+def _sink(wait: ir.Operation, written: set[ir.Value], copied: set[ir.Value]) -> None:
     """Moves a wait, and the arrivals that come to stand behind it, down as far as possible."""
     product = wait.operands[0].owner.operation
     read = {buffer for operand in list(product.operands)[1:3] for buffer in _buffers(operand)}
     unit = [wait]
     ops = _ops(wait.block)
-    for op in ops[ops.index(wait) + 1 :]:
-        if op.name == "warp.arrive":
+    behind = ops[ops.index(wait) + 1 :]
+    for before, op in zip([wait, *behind], behind, strict=False):
+        if op.name == "warp.arrive" and before.name != "warp.fence_async":  # behind a fence, it tells what was written
             unit.append(op)
-        elif _holds(op, wait, read, written, len(unit) > 1):
+        elif _holds(op, wait, read, written, copied if len(unit) > 1 else set()):
             break
         else:
             for each in reversed(unit):
                 each.move_after(op)
 
 
-def _holds(op: ir.Operation, wait: ir.Operation, read: set[ir.Value], written: set[ir.Value], gives_back: bool) -> bool:
-    """Whether a wait stays before an op."""
+def _holds(op: ir.Operation, wait: ir.Operation, read: set[ir.Value], written: set[ir.Value], held: set[ir.Value]) -> bool:
+    """Whether a wait stays before an op. `held`: the barriers whose copies may need a stage that is given back with it."""
     inner = [op, *walk(op)]
     if any(wait.results[0] in list(each.operands) for each in inner) or op.name in ("scf.yield", "scf.for", "warp.elect"):
         return True
@@ -85,7 +87,9 @@ def _holds(op: ir.Operation, wait: ir.Operation, read: set[ir.Value], written: s
     names = {each.name for each in inner}
     if "warp.write" in names and any(read & _buffers(each.operands[1]) for each in inner if each.name == "warp.write"):
         return True
-    return ("warp.named_sync" in names and bool(read & written)) or ("warp.wait" in names and gives_back)
+    if any(each.name == "warp.wait" and each.operands[0] in held for each in inner):
+        return True
+    return "warp.named_sync" in names and bool(read & written)
 
 
 def _buffers(value: ir.Value) -> set[ir.Value]:

@@ -21,7 +21,8 @@ _POSITIONS = 16
 @dataclass(frozen=True)
 class HoldFactors(Pass):
     """Reads the first factor of a loop's product, 16-bit elements in shared memory, into registers before the loop, if it is the same in
-    each iteration: the queries of a pass over keys. The product then reads one operand of shared memory instead of two.
+    each iteration: the queries of a pass over keys, keys and values of a pass over queries. The product then reads one operand of shared
+    memory instead of two. It is read once, before the outermost loop in which it stays the same.
 
     Where nothing else reads the stage that it came from, this is given back before the loop, so that the next one is loaded meanwhile.
 
@@ -56,17 +57,28 @@ def _change(role: ir.Operation, product: ir.Operation) -> None:
     if needed > given:
         raise Refused(f"a factor in registers would make {needed} of a thread, which has {given}")
     buffer, stage = view.operands[0], view.operands[1]
-    with product.location, ir.InsertionPoint(loop):
-        place = build.op("view", list(view.operands), [view.results[0].type]).result
-        made = build.fragment_type(held.instruction, held.form, held.shape, type_.element_type)
-        product.operands[1] = build.op("read", [place], [made]).result
-        behind = place.owner.operation if not isinstance(place.owner, ir.Block) else loop
+    while (above := loop.parent) is not None and above.operation.name == "scf.for" and _is_same(view, above.operation):
+        loop = above.operation
+    product.operands[1], behind = _read(view, loop, held)
     if not list(view.results[0].uses):
         view.erase()
     frees = [op for op in find_all(role, "warp.arrive") if op.operands[1] == stage]
-    views = [op for op in find_all(role, "warp.view") if op.operands[0] == buffer and op != behind]
+    views = [op for op in find_all(role, "warp.view") if op.operands[0] == buffer and op != behind and list(op.results[0].uses)]
     if len(frees) == 1 and not views and frees[0].block == loop.block:
         frees[0].move_before(loop)
+
+
+def _read(view: ir.Operation, loop: ir.Operation, held: Fragment) -> tuple[ir.Value, ir.Operation]:
+    """The fragment of a factor, and the view that it is read from: that of an earlier product if there is one, else before a loop."""
+    ops = [each.operation for each in loop.block.operations]
+    for op in ops[: ops.index(loop)]:
+        known = maker(op.operands[0], "warp.view") if op.name == "warp.read" else None
+        if known is not None and list(known.operands) == list(view.operands):
+            return op.results[0], known
+    with view.location, ir.InsertionPoint(loop):
+        place = build.op("view", list(view.operands), [view.results[0].type])
+        made = build.fragment_type(held.instruction, held.form, held.shape, ir.MemRefType(view.results[0].type).element_type)
+        return build.op("read", [place.result], [made]).result, place
 
 
 def _is_same(view: ir.Operation, loop: ir.Operation) -> bool:
@@ -81,13 +93,17 @@ def _beside(loop: ir.Operation) -> int:
 
 
 def _tiles(loop: ir.Operation) -> Iterator[Fragment]:
-    """The tiles that a loop holds at once: what it carries, other sums of products, and their first factors in registers."""
-    carried = list(loop.regions[0].blocks[0].arguments)
-    values = carried.copy()
-    for op in find_all(loop, "warp.mma_async"):
+    """The tiles that a loop holds at once: what it carries, other sums of products, and their first factors in registers.
+
+    A loop of more than two products, which `warp-overlap-products` leaves, makes factors in the registers of the sums that they come from.
+    """
+    carried, products = list(loop.regions[0].blocks[0].arguments), find_all(loop, "warp.mma_async")
+    values, inside = carried.copy(), {result for op in walk(loop) for result in op.results} if len(products) > 2 else set[ir.Value]()
+    for op in products:
         if op.operands[0] not in carried and maker(op.operands[0], "warp.registers") is not None:
             values.append(op.results[0])
-        values.append(op.operands[1])
+        if op.operands[1] not in inside:
+            values.append(op.operands[1])
     for value in dict.fromkeys(values):
         found = fragment(settled(value.type))
         if found is not None and found.form == "tile":

@@ -25,23 +25,31 @@ class OrderProducts(Pass):
 
 
 def _order(kernel: ir.Operation) -> None:
-    change_parts(find_all(kernel, "warp.atomic_add"), _change, "no loop adds a product to global memory")
+    arrivals = [op for op in find_all(kernel, "warp.arrive") if _tells(op)]
+    change_parts([*find_all(kernel, "warp.atomic_add"), *arrivals], _change, "no loop adds a product to global memory")
 
 
-def _change(addition: ir.Operation) -> None:
-    """Moves the product of a sum behind the one that is added. Raises Refused, with nothing changed."""
-    ops = [view.operation for view in addition.block.operations]
-    wait = maker(addition.operands[0], "warp.mma_wait")
-    if wait is None or wait not in ops or ops[-1].name != "scf.yield":
+def _tells(arrival: ir.Operation) -> bool:
+    """Whether an arrival tells another role what was written."""
+    ops = [view.operation for view in arrival.block.operations]
+    at = ops.index(arrival)
+    return at > 0 and ops[at - 1].name == "warp.fence_async" and ops[-1].name == "scf.yield"
+
+
+def _change(op: ir.Operation) -> None:
+    """Moves the product of a sum behind the one that is added, or behind an arrival. Raises Refused, with nothing changed."""
+    ops = [view.operation for view in op.block.operations]
+    place = op if op.name == "warp.arrive" else maker(op.operands[0], "warp.mma_wait")
+    if place is None or place not in ops or ops[-1].name != "scf.yield":
         raise Refused("what is added to global memory is no product of its loop")
-    sums = [op for op in ops[: ops.index(wait)] if op.name == "warp.mma_wait" and _is_carried(op, ops[-1])]
+    sums = [each for each in ops[: ops.index(place)] if each.name == "warp.mma_wait" and _is_carried(each, ops[-1])]
     if not sums:
         raise Refused("no product before it is added to a sum that the loop carries")
     unit = _unit(sums[-1], ops)
-    if any(ir.IntegerAttr(op.attributes["pending"]).value for op in ops if op.name == "warp.mma_wait"):
+    if any(ir.IntegerAttr(each.attributes["pending"]).value for each in ops if each.name == "warp.mma_wait"):
         raise Refused("products are in flight together already")
-    for op in reversed(unit):
-        op.move_after(wait)
+    for each in reversed(unit):
+        each.move_after(place)
 
 
 def _is_carried(wait: ir.Operation, yielding: ir.Operation) -> bool:

@@ -33,7 +33,8 @@ class Exchange:
 @dataclass(frozen=True)
 class PipelineExchange(Pass):
     """Makes two stages of the buffer by which the warpgroups of a role exchange weights, and erases the meeting before they write to it:
-    a stage was read an iteration before the last, by products that each has waited for before all met in the last one.
+    a stage was read an iteration before the last, by products that each has waited for before all met in the last one. Where another role
+    multiplies the weights (`warp-specialize-sums`), the buffer is a ring, which gets two stages.
 
     It comes behind `warp-stage-stores`, when it is known what else lies in shared memory. A kernel stays as it is, with the reason in
     `warp.refused`, where nothing is exchanged, loops exchange something else or more than once, or shared memory has no room.
@@ -47,6 +48,9 @@ class PipelineExchange(Pass):
 
 
 def _deepen(kernel: ir.Operation) -> None:
+    if ring := _ring(kernel):
+        rings.deepen(kernel, ring, _STAGES)
+        return
     blocks = {op.block: None for op in find_all(kernel, "warp.named_sync") if _is_meeting(op)}
     found = [_read(block) for block in blocks]
     if not found:
@@ -63,6 +67,16 @@ def _deepen(kernel: ir.Operation) -> None:
     rings.deepen(kernel, [buffer], _STAGES)
     for exchange in found:
         _alternate(exchange)
+
+
+def _ring(kernel: ir.Operation) -> set[ir.Value]:
+    """The buffer and the barriers of a ring of one stage that warpgroups write to, for a role of its own (`warp-specialize-sums`)."""
+    for op in find_all(kernel, "warp.write"):
+        view = maker(op.operands[1], "warp.view")
+        if view is not None and maker(view.operands[1], "warp.stage") is not None and rings.stages_of(view.operands[0].type) == 1:
+            users = [use.owner.operation for use in view.operands[1].uses]
+            return {user.operands[0] for user in users if user.name in ("warp.view", "warp.wait", "warp.arrive")}
+    return set()
 
 
 def _is_meeting(op: ir.Operation) -> bool:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from attn_mlir.backends.nvidia.forming.facts import STORES, THREADS, target_of
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels
 from attn_mlir.backends.nvidia.forming.rings import SWIZZLE
+from attn_mlir.dialects.numbers import number
 from attn_mlir.dialects.warp import build
 from attn_mlir.dialects.warp.kinds import bytes_of, in_form
 from attn_mlir.mlir import arith, ir, memref, scf
@@ -54,8 +55,11 @@ class StageStores(Pass):
                 buffers[role, name] = build.op("alloc", results=[type_]).result
         firsts = {role: op for role, op in reversed(found) if _is_ordered(op)}
         semaphores = {role: HeldSemaphores(role, op) for role, op in firsts.items()}
+        meetings, first = {}, STORES
+        for role in dict.fromkeys(role for role, _ in found):
+            meetings[role], first = first, first + number(role, "warpgroups")
         for role, op in found:
-            _replace(op, role, buffers[role, str(_buffer(role, op))], semaphores.get(role))
+            _replace(op, role, buffers[role, str(_buffer(role, op))], (meetings[role], semaphores.get(role)))
         for role in {role for role, _ in found}:
             with role.location, ir.InsertionPoint(role.regions[0].blocks[0]):
                 _wait(read=False, semaphores=semaphores.get(role))
@@ -125,7 +129,9 @@ def _buffer(role: ir.Operation, op: ir.Operation) -> ir.Type:
         return build.shared_type([1, rows, tile.shape[1]], tile.element_type, SWIZZLE)
 
 
-def _replace(op: ir.Operation, role: ir.Operation, buffer: ir.Value, semaphores: HeldSemaphores | None) -> None:
+def _replace(op: ir.Operation, role: ir.Operation, buffer: ir.Value, how: tuple[int, HeldSemaphores | None]) -> None:
+    """`how`: the named barrier of the role's first warpgroup, and the semaphores that it holds."""
+    meeting, semaphores = how
     fragment, target, batch, head, row, *more = op.operands
     warpgroup, type_ = role.regions[0].blocks[0].arguments[0], ir.RankedTensorType(fragment.type)
     around = _around(op) if semaphores is not None and _is_ordered(op) else []
@@ -133,7 +139,7 @@ def _replace(op: ir.Operation, role: ir.Operation, buffer: ir.Value, semaphores:
         tile = build.shared_type(type_.shape, type_.element_type, SWIZZLE)
         zero = build.index(0)
         first = arith.MulIOp(warpgroup, build.index(type_.shape[0])).result
-        own = arith.AddIOp(warpgroup, build.index(STORES)).result
+        own = arith.AddIOp(warpgroup, build.index(meeting)).result
         view = build.op("view", [buffer, zero, first, zero], [tile]).result
         _wait(read=True, semaphores=semaphores)
         build.op("named_sync", [own], threads=THREADS)

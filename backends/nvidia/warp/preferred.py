@@ -17,7 +17,11 @@ _OPS = frozenset({
     "tile.program_id", "tile.load", "tile.store", "tile.fill", "tile.dot", "tile.dot_add", "tile.dot_rescale", "tile.map", "tile.yield",
 })  # fmt: skip
 """Ops of such kernels: none reads a captured tensor, or computes with positions but to compare them."""
+_LOOPS = 3
+"""Over queries of such a pass, at most: those that a causal mask cuts, whole blocks, and the last one."""
 _EXPONENTIALS = ("math.exp", "math.exp2")
+_PAIRS = _OPS | {"tile.accumulate", "memref.load", "arith.negf"}
+"""The same of backward passes, which read numbers of queries."""
 _READ = frozenset({*FIELDS, "arch", "length", "longer", "block_q", "block_kv", "deterministic"})
 """Names of choices and of fields of a schedule that say something of such a kernel."""
 
@@ -28,7 +32,7 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
     Where somebody chose something that passes do not read, or an emitter, it stays as it is.
     """
     asked = {name for name in attributes.read(kernel, CHOICES) if not name.startswith(attributes.LAUNCH)}
-    if fields.get("emitter") != "hopper" or asked - _READ or not _is_measured(kernel, fields):
+    if fields.get("emitter") != "hopper" or asked - _READ or not (_is_measured(kernel, fields) or _are_pairs_measured(kernel, fields)):
         return fields
     kept = {name: value for name, value in fields.items() if name in _READ or name.startswith(attributes.LAUNCH)}
     if "longer" in kept and not _is_masked(kernel):
@@ -62,6 +66,37 @@ def _is_measured(kernel: ir.Operation, fields: Fields) -> bool:
         and len(find_all(kernel, "tile.dot")) == len(loops)
         and all(_is_one_exponential(loop, bool(fields.get("lazy_rescale")), _is_masked(kernel)) for loop in loops)
     )
+
+
+def _are_pairs_measured(kernel: ir.Operation, fields: Fields) -> bool:
+    """Whether it is a backward pass that was measured: by its columns, its mask, and whether it reads numbers of queries, as softmax does.
+
+    Additions in a fixed order were slower, and so are other ops of pairs, which spill.
+    """
+    if attributes.grid_kind(kernel) != "pairs" or fields.get("deterministic"):
+        return False
+    facts = {item.name: item.attr for item in ir.DictAttr(kernel.attributes["tile.kernel"])}
+    arguments = list(kernel.regions[0].blocks[0].arguments)
+    loads, maps = find_all(kernel, "tile.load"), [map_ for map_ in find_all(kernel, "tile.map") if _is_of_pairs(map_)]
+    shapes = {str(ir.MemRefType(op.operands[0].type).element_type): ir.MemRefType(op.operands[0].type).shape[-1] for op in loads}
+    columns = {ir.MemRefType(op.operands[0].type).shape[-1] for op in loads}
+    numbers = {read.operands[0] for map_ in maps for read in find_all(map_, "memref.load")}
+    sums = ir.ArrayAttr(facts["outputs"]) if "outputs" in facts else []
+    if (
+        set(facts) - {"block_q", "block_kv", "grid", "disjoint", "outputs", "over", "score"}
+        or sorted(ir.StringAttr(kind).value for kind in sums) != ["accumulate", "store", "store"]
+        or not all(op == kernel or op.name in _PAIRS for op in walk(kernel))
+        or not all(isinstance(argument.type, ir.MemRefType) for argument in arguments[:-1])
+        or not shapes.keys() <= {"f16", "bf16"}
+        or len(columns) != 1
+        or len({op.operands[0] for op in loads}) != 4
+        or any(sum(op.name in _EXPONENTIALS for op in walk(map_)) != 1 for map_ in maps)
+        or len(maps) > _LOOPS
+    ):
+        return False
+    words = ("softmax" if len(numbers) == 2 else "" if numbers else "sigmoid", *(("masked",) if _is_masked(kernel) else ()))
+    blocks = tuple(ir.IntegerAttr(facts[name]).value for name in ("block_q", "block_kv"))
+    return (" ".join(words), *columns, *blocks) in thresholds.WARP_PAIRS
 
 
 def _is_one_exponential(loop: ir.Operation, keeps: bool, masked: bool) -> bool:

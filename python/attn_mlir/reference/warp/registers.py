@@ -8,8 +8,8 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
 from attn_mlir.reference.warp.faults import Fault
 
-BESIDE = 40
-"""Registers for addresses, counters and what a map computes with."""
+BESIDE = 38
+"""Registers for addresses, counters and what a map computes with. Beside tiles of 160, nvcc needed no more than 200."""
 
 
 def check_registers(kernel: ir.Operation) -> dict[str, int]:

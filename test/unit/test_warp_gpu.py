@@ -1,0 +1,55 @@
+"""Backward passes on a GPU whose kernels the `warp` dialect makes: gradients at odd lengths and large scores, bits of two launches."""
+
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+
+from attn_mlir import attention, masks, rows
+from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.nvidia import codegen
+from attn_mlir.backends.nvidia.warp import preferred
+from gpu_cases import GPU
+
+pytestmark = GPU
+CAUSAL: dict[str, Any] = {"mask_mod": masks.causal("bottom_right")}
+CASES: dict[str, tuple[dict[str, Any], int]] = {
+    "causal": (CAUSAL, 64),
+    "sigmoid": ({**CAUSAL, "row": rows.sigmoid}, 64),
+    "sigmoid wide": ({**CAUSAL, "row": rows.sigmoid}, 128),
+}
+TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("name", CASES)
+def test_gradients(name: str, dtype: torch.dtype) -> None:
+    """Those of the Hopper emitter, too, which makes the same kernels where it is asked for."""
+    options, dim = CASES[name]
+    made: list[Any] = []
+
+    def note(kernel: Any, fields: Any) -> Any:
+        chosen = preferred.preferred(kernel, fields)
+        if attributes.grid_kind(kernel) == "pairs":
+            made.append(chosen)
+        return chosen
+
+    with mock.patch.object(codegen, "preferred", note):
+        for queries, keys, heads, of_keys, factor in ((1, 1, 1, 1, 1), (70, 333, 4, 2, 1), (333, 333, 4, 1, 1), (700, 700, 2, 2, 30)):
+            draw = torch.Generator().manual_seed(queries)
+            shapes = (heads, queries), (of_keys, keys), (of_keys, keys), (heads, queries)
+            q, k, v, do = (torch.randn(2, *shape, dim, generator=draw).to(dtype) for shape in shapes)
+            q = q * factor
+            got, again = ([g.cpu() for g in of("cuda", (q, k, v, do), options)] for _ in range(2))
+            for mine, wanted in zip(got, of("cpu", [x.double() for x in (q, k, v, do)], options), strict=True):
+                assert float((mine.double() - wanted).norm()) <= TOLERANCE[dtype] * float(wanted.norm()) + 1e-3 * factor
+            assert all(torch.equal(a, b) for a, b in zip(got[1:], again[1:], strict=True))
+    assert made and all(fields.get("emitter") == "warp" for fields in made)
+
+
+def of(device: str, tensors: Any, options: dict[str, Any]) -> tuple[torch.Tensor, ...]:
+    """Gradients of q, k and v."""
+    q, k, v, do = (x.to(device) for x in tensors)
+    ins = [x.requires_grad_() for x in (q, k, v)]
+    return torch.autograd.grad(attention(*ins, **options), ins, do)

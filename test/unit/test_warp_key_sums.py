@@ -1,0 +1,137 @@
+"""Sums over keys by a warpgroup of their own, as passes of the `warp` dialect form it: evaluated behind each pass, and with faults."""
+
+from collections.abc import Callable
+from unittest import mock
+
+import pytest
+
+from attn_mlir.backends.nvidia import pipeline
+from attn_mlir.backends.nvidia.emulation import kernel
+from attn_mlir.backends.nvidia.warp import RULES, kernel_code
+from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import find_all
+from attn_mlir.reference.warp import check_registers, schedules_of
+from machine_code import compiled
+from test_warp_backward import Ops, Whole, find, of_pairs, pairs_of, problem, program
+from warp_text import check_text
+
+_TIDY = "canonicalize,cse"
+_ROLES = f"warp-assign-layouts,{_TIDY},warp-stage-rows,warp-specialize,warp-specialize-sums,warp-pipeline-loads,{_TIDY}"
+_WAITS = "warp-split-maps,warp-order-products,warp-delay-waits"
+STAGES = {
+    "one role": (f"warp-assign-layouts,{_TIDY}", "all 1 first, copies late"),
+    "sums": (_ROLES, "sums 0 first, copies late"),
+    "held": (f"{_ROLES},warp-hold-factors,{_TIDY}", "consumer 1 first, copies late"),
+    "waits": (f"{_ROLES},{_WAITS},{_TIDY}", "consumer 0 first, copies late"),
+    "exchange": (f"{_ROLES},{_WAITS},warp-pipeline-exchange,{_TIDY}", "sums 0 first, copies at once"),
+    "stores": (f"{_ROLES},warp-draw-tiles{{draw=true}},{_WAITS},warp-stage-stores,{_TIDY}", "consumer 1 first, copies at once"),
+}
+"""Pipelines behind `tile-schedule`, and an adverse order of warpgroups."""
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_behind_each_pass(stage: str) -> None:
+    passes, name = STAGES[stage]
+    inputs, wanted = problem(200)
+    made = program(passes, key_sums="auto")
+    known = schedules_of(pairs_of(made))
+    with mock.patch.object(kernel, "drawn", return_value=known[name]()):
+        got = made.run(inputs)
+    for mine, theirs in zip(got, wanted, strict=True):
+        assert float((mine.double() - theirs).norm()) <= 2e-3 * float(theirs.norm())
+
+
+@pytest.fixture(scope="module")
+def whole() -> Whole:
+    """The backward pass of all passes."""
+    return of_pairs(program(pipeline.SCHEDULE, key_sums="auto"))
+
+
+def test_every_schedule(whole: Whole) -> None:
+    made, _, _ = whole
+    inputs, wanted = problem(300)
+    for make in schedules_of(pairs_of(made)).values():
+        with mock.patch.object(kernel, "drawn", return_value=make()):
+            got = made.run(inputs)
+        for mine, theirs in zip(got, wanted, strict=True):
+            assert float((mine.double() - theirs).norm()) <= 2e-3 * float(theirs.norm())
+
+
+def test_machine_code(whole: Whole) -> None:
+    """Three roles; nothing spills, and no product waits for another one that it does not need."""
+    found = pairs_of(whole[0])
+    with found.context:
+        assert set(check_registers(found)) == {"producer", "consumer", "sums"}
+        check_text(found)
+        code = kernel_code(found, RULES)
+    binary = compiled(code)
+    assert binary.spills == 0 and binary.stack == 0 and not binary.warnings
+
+
+def ring(ops: Ops, which: str) -> ir.Value:
+    """The barriers of the ring of weights, made after those of what is copied."""
+    return ops["mbarrier"][-4 if which == "full" else -3].results[0]
+
+
+def without(name: str, which: str) -> Callable[[Ops], None]:
+    """Erases the waits for, or the arrivals at, a barrier of the ring."""
+
+    def change(ops: Ops) -> None:
+        for op in [op for op in ops[name] if op.operands[0] == ring(ops, which)]:
+            op.erase()
+
+    return change
+
+
+def given_back_early(ops: Ops) -> None:
+    """Weights are given back before their product is done."""
+    for op in [op for op in ops["arrive"] if op.operands[0] == ring(ops, "free")]:
+        before = [view.operation for view in op.block.operations]
+        op.move_before([each for each in before[: before.index(op)] if each.name == "warp.mma_wait"][-1])
+
+
+def told_early(ops: Ops) -> None:
+    """Weights are told before they are written."""
+    for op in [op for op in ops["arrive"] if op.operands[0] == ring(ops, "full")]:
+        before = [view.operation for view in op.block.operations]
+        op.move_before([each for each in before[: before.index(op)] if each.name == "warp.write"][-1])
+
+
+def keys_of_consumers(ops: Ops) -> None:
+    """Keys are given back by consumers alone."""
+    ops["arrive"][-1].erase()
+    ops["mbarrier"][1].results[0].set_type(ir.Type.parse("!warp.barrier<1 : i64, 8 : i64>"))
+
+
+def same_stage(ops: Ops) -> None:
+    """Weights are written to the first stage alone."""
+    for op in [op for op in ops["write"] if op.block == ops["write"][0].block]:
+        view = op.operands[1].owner.operation  # type: ignore[union-attr]
+        view.operands[1] = view.operands[3]
+
+
+def while_added(ops: Ops) -> None:
+    """Sums are written before the addition before has read those before."""
+    (role,) = [op for op in ops["role"] if ir.StringAttr(op.attributes["sym_name"]).value == "sums"]
+    for op in find_all(role, "warp.store_wait")[:-1]:
+        op.erase()
+
+
+_LATE, _EARLY = "overwritten while read", "read before full"
+FAULTS: list[tuple[str, str, Callable[[Ops], None]]] = [
+    ("weights written before they are given back", f"{_LATE}, overwritten twice, wrong phase", without("wait", "free")),
+    ("weights multiplied before they are told", f"{_EARLY}, {_LATE}", without("wait", "full")),
+    ("weights not told", "deadlock", without("arrive", "full")),
+    ("weights not given back", "deadlock", without("arrive", "free")),
+    ("weights given back before their product is done", _LATE, given_back_early),
+    ("weights told before they are written", f"{_EARLY}, {_LATE}, missing fence", told_early),
+    ("weights written without a fence", "missing fence", lambda ops: ops["fence_async"][0].erase()),
+    ("weights written to one stage alone", f"{_EARLY}, {_LATE}, overwritten twice", same_stage),
+    ("keys given back by consumers alone", f"{_LATE}, too many arrivals", keys_of_consumers),
+    ("sums written while the addition before reads", _LATE, while_added),
+]
+
+
+@pytest.mark.parametrize(("kinds", "plant"), [(k, p) for _, k, p in FAULTS], ids=[name for name, _, _ in FAULTS])
+def test_faults_are_found(whole: Whole, kinds: str, plant: Callable[[Ops], None]) -> None:
+    find(whole, kinds, plant)
