@@ -95,7 +95,7 @@ def test_others(head: int, choices: str, why: str) -> None:
     if why:
         assert schedule["emitter"] != "hopper" and re.search(why, str(schedule[SLOW]))
     else:
-        assert "key_sums" not in schedule and code.threads == 384
+        assert schedule.get("key_sums") != "warpgroup" and code.threads == 384
 
 
 @pytest.mark.parametrize(

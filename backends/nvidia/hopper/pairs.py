@@ -19,6 +19,7 @@ from attn_mlir.backends.nvidia.hopper.memory import of_warps
 from attn_mlir.backends.nvidia.hopper.pairs_bands import HEADER as BANDS
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, as_int, check_types, ops_of, read_kernel
 from attn_mlir.backends.nvidia.hopper.pairs_key_sums import KeySums, check_key_sums
+from attn_mlir.backends.nvidia.hopper.pairs_late import HEAD, ROW, begin_late, check_late, end_late, late_pays
 from attn_mlir.backends.nvidia.hopper.pairs_layout import KEY_SUMS, MAKING, REGISTERS, BackwardLayout, is_transposed, plan_layout
 from attn_mlir.backends.nvidia.hopper.pairs_loop import check_steps, staged_values
 from attn_mlir.backends.nvidia.hopper.pairs_producer import BitsWriter, ColumnWriter, Loader, load_keys
@@ -60,6 +61,8 @@ _NAMES += (
     "key_rows",
     "key_block",
     "first_semaphore",
+    ROW,
+    HEAD,
 )
 
 
@@ -67,13 +70,15 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
     """The schedule of a kernel of pairs, or why this code generator cannot make it."""
     try:
         layout = _layout_with_key_sums(kernel, target, choices) or _layout(kernel, target, choices)
+        if choices.get("key_sums", "auto") == "auto" and not layout.key_sums:
+            layout.late = late_pays(layout, bool(choices.get("deterministic")))
         _Printer(layout, choices).code()
     except UnsupportedError as error:
         return Refusal.of(error)
     fields: Fields = {"kind": "pairs", "stages": layout.stages, "shared": layout.bytes, "warpgroups": layout.warpgroups}
     fields |= {"windows": layout.stages} if layout.windows or layout.bands else {}
     asked = {"key_sums": "consumers"} if choices.get("key_sums") == "consumers" else {}
-    fields |= {"key_sums": "warpgroup"} if layout.key_sums else asked
+    fields |= {"key_sums": "warpgroup"} if layout.key_sums else {"key_sums": "late"} if layout.late else asked
     # Under a mask programs differ in length: warps of their own add, and several heads run together, the longest programs first.
     # In a fixed order each program waits for the one of the next keys: without a mask, where all begin with the same queries, that should
     # have begun long before.
@@ -137,9 +142,12 @@ def _layout(kernel: ir.Operation, target: NvidiaTarget, fields: Mapping[str, int
         other = plan_layout(found, target, (slots, wanted), stages)
         if (other.stages, other.exchanges, len(other.adds)) == (layout.stages, layout.exchanges, len(layout.adds)):
             other.by_tiles = layout.by_tiles
-            return other
+            layout, wanted = other, ""
     if wanted == "ahead":
         raise UnsupportedError("hopper: bits of dropout cannot be made ahead for this kernel of pairs (dropout = 'ahead')")
+    if fields.get("key_sums") == "late":
+        check_late(layout, bool(fields.get("deterministic")))
+        layout.late = True
     return layout
 
 
@@ -312,11 +320,15 @@ class _Printer:
         )
         results = ResultStores(core, kernel, layout)
         consumers = Consumers(core, kernel, layout, check_types(kernel))
+        if layout.late:
+            begin_late(core)
         with self._programs():
             consumers.accumulators()
             core.writer.line("attn::barrier_wait(barriers, round & 1);")  # this program's keys have landed
             consumers.hold_keys()
+            consumers.begin()
             consumers.print()
+            consumers.last()
             core.writer.line(f"attn::warp_arrive(shared + {layout.keys_free}, lane == 0);")
             with self._again():
                 for number, op in enumerate(kernel.stores):
@@ -324,6 +336,8 @@ class _Printer:
         core.writer.line("if (threadIdx.x % 128 == 0) attn::bulk_wait_read<0>();")
         if layout.key_sums:
             consumers.end()
+        if layout.late:
+            end_late(core)
 
     def _first_key(self) -> None:
         """Prints where the program's keys begin."""

@@ -81,6 +81,8 @@ class BackwardLayout:
         self.warpgroups = kernel.keys // ROWS
         self.reduction_warps = False
         """Whether warps of the producer add sums over keys to memory, or a thread of each warpgroup of consumers."""
+        self.late = False
+        """Whether consumers make the sums over keys a step late (`pairs_late`)."""
         self._size = 0
         self.keys: dict[ir.Value, SharedBuffer] = {}
         self.queries: dict[ir.Value, SharedBuffer] = {}

@@ -124,11 +124,14 @@ class ReductionPrinter(RolePrinter):
         return "semaphore"
 
 
-def add_staged(core: Core, layout: BackwardLayout, op: ir.Operation, part: str) -> None:
-    """Prints the additions of a warpgroup's part of the sums for a tensor, from shared memory by TMA."""
+def add_staged(core: Core, layout: BackwardLayout, op: ir.Operation, part: str, late: tuple[str, str] | None = None) -> None:
+    """Prints the additions of a warpgroup's part of the sums for a tensor, from shared memory by TMA.
+
+    `late`: names of the row and head to which those of a step before belong.
+    """
     _, _, target, _, batch, head, row, _ = list(op.operands)
     buffer, split = layout.adds[target], layout.split(target)
-    place = [core.value(value) for value in (row, head, batch)]
+    place = [*late, core.value(batch)] if late else [core.value(value) for value in (row, head, batch)]
     map_ = core.arguments.descriptor(target, ADDED_COLUMNS, buffer.rows)
     for number in range(split.blocks):
         for atom in range(split.columns // ADDED_COLUMNS):

@@ -5,6 +5,7 @@ from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.dropout import print_seeds
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, as_int, key_count, ops_of
 from attn_mlir.backends.nvidia.hopper.pairs_key_sums import FREE_WEIGHTS
+from attn_mlir.backends.nvidia.hopper.pairs_late import HEAD, ROW
 from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, head_columns, split_rows
 from attn_mlir.backends.nvidia.hopper.pairs_loop import PARITY, STAGE, RolePrinter, staged_values, step_limit
 from attn_mlir.backends.nvidia.hopper.pairs_map import PairMap, WeightRegisters, body_of, column_values, early_value
@@ -68,6 +69,16 @@ class Consumers(RolePrinter):
         for op in self.kernel.fills:
             columns = ir.RankedTensorType(op.results[0].type).shape[1]
             core.tiles[op.results[0]] = core.fragment("sum", columns, "f32", core.value(op.operands[0]))
+
+    def begin(self) -> None:
+        """Declares where sums that are late belong."""
+        if self.layout.late:
+            self.core.writer.line(f"int {ROW} = -1;", *([] if self.layout.reduction_warps else [f"int {HEAD} = 0;"]))
+
+    def last(self) -> None:
+        """Makes what a program's last step has left."""
+        if self.layout.late:
+            self.sums.last({op.results[0]: op.operands[0] for op in self.kernel.key_loads})
 
     def end(self) -> None:
         """Waits until nothing of the weights is read any more: as often as the warpgroup of sums over keys has told that it is not."""
@@ -212,6 +223,8 @@ class Consumers(RolePrinter):
                 self.tiles.clear(block, STAGE)
                 self.sums.exchange(adds, self.packed)
                 self.tiles.send(block, STAGE, limit)
+                if layout.late:
+                    self.sums.await_late()
             if group:
                 core.writer.line("attn::wgmma_begin();")
                 for op in group:
@@ -235,7 +248,10 @@ class Consumers(RolePrinter):
                 released.update(done)
             if own:
                 core.writer.line(f"attn::wgmma_wait<{after[1]}>();")
-                self.sums.add(adds, limit)
+                if layout.late:
+                    self.sums.add_late(adds)
+                else:
+                    self.sums.add(adds, limit)
         core.writer.line("attn::wgmma_wait<0>();")
         for fill in self.kernel.fills:
             tile = core.tiles[fill.results[0]]
@@ -244,6 +260,8 @@ class Consumers(RolePrinter):
         for memory, pipe in pipes.items():
             if memory not in released:
                 self._release(pipe)
+        if layout.late:
+            self.sums.follow(adds)
         if self.tiles.of_step(block):
             self.tiles.free()
             self._release(layout.pipes - 1)

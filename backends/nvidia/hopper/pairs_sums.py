@@ -1,5 +1,6 @@
 """Sums over keys, which all warpgroups make together and add to global memory, and scatters."""
 
+from attn_mlir.backends.nvidia.hopper import pairs_late as late
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_bands import BandSums
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, key_count
@@ -54,6 +55,8 @@ class QuerySums:
             self._exchanged[value] = name
             if layout.key_sums:
                 writer.line(f"attn::named_sync({free_weights('warpgroup')}, 256);")
+            elif layout.late:
+                writer.line(f"attn::named_sync({late.free_weights(late.OWN)}, 256);")
             with core.unrolled("k", self.kernel.queries // 16):
                 registers = ", ".join(f"{tile.name}[4 * k + {i}]" for i in range(4))
                 if transposed:  # rows of queries, each warpgroup its keys
@@ -67,9 +70,11 @@ class QuerySums:
         writer.line("attn::fence_proxy_async();")
         if layout.key_sums:
             writer.line(f"attn::named_arrive({FULL_WEIGHTS}, {consumers + 128});")
-            return
-        self.free_staging()
-        writer.line(f"attn::named_sync(1, {consumers});")
+        elif layout.late:
+            writer.line(f"attn::named_arrive({late.full_weights(late.OWN, '1 - warpgroup')}, {consumers});")
+        else:
+            self.free_staging()
+            writer.line(f"attn::named_sync(1, {consumers});")
 
     def multiply(self, adds: list[ir.Operation], memory: dict[ir.Value, ir.Value], free: RegTile | None) -> None:
         """Starts the products of all weights with their keys. `free`: a tile [64, queries] that nobody reads any more."""
@@ -87,7 +92,7 @@ class QuerySums:
             if split.transposed:
                 # (dS K)^T = K^T dS^T: any multiple of 8 queries is the width of an instruction.
                 core.uses("", self.kernel.queries, "shared", self.element, False, True)
-                b = SharedOperand(self._exchanged[weights], self.kernel.queries * 128)
+                b = SharedOperand(self._multiplied(weights), self.kernel.queries * 128)
                 for number, tile in enumerate(self._parts[target]):
                     offset = buffer.offset + buffer.rows * 128 * self.layout.warpgroups * number
                     a = SharedOperand(f"shared + {offset} + {buffer.rows * 128} * warpgroup", buffer.rows * 128, True)
@@ -100,10 +105,17 @@ class QuerySums:
             core.uses("", split.columns, "shared", self.element, True, True)
             for number, fragment in enumerate(self._parts[target]):
                 block = part_block(self.layout, split, number)
-                a = SharedOperand(f"{self._exchanged[weights]} + {keys * 128} * {block}", keys * 128, True)
+                a = SharedOperand(f"{self._multiplied(weights)} + {keys * 128} * {block}", keys * 128, True)
                 offset = "" if split.by_rows else f" + {self._column_bytes(split)} * warpgroup"
                 b = SharedOperand(f"shared + {buffer.offset}{offset}", buffer.rows * 128, True)
                 core.writer.all(product(fragment.name, split.columns, keys, a, b, self.element, clear=first))
+
+    def _multiplied(self, weights: ir.Value) -> str:
+        """Where the weights of this step are, or those of the step before."""
+        if not self.layout.late:
+            return self._exchanged[weights]
+        buffer = self.layout.exchange[0]
+        return f"shared + {buffer.offset} + {buffer.bytes} * ({late.BEFORE})"
 
     def _column_bytes(self, split: WarpgroupSplit) -> int:
         """From the first column of a warpgroup to that of the next one."""
@@ -122,7 +134,8 @@ class QuerySums:
                 self.core.writer.line(f"attn::hold({fragment.name});")
         reduction_warps = self.layout.reduction_warps
         if staged and reduction_warps:
-            self.core.writer.line(f"attn::barrier_wait({added_barrier(self.layout)} + 8 * warpgroup, {STEP} & 1 ^ 1);")
+            parity = f"{STEP} & 1" if self.layout.late else f"{STEP} & 1 ^ 1"
+            self.core.writer.line(f"attn::barrier_wait({added_barrier(self.layout)} + 8 * warpgroup, {parity});")
         for op in {op.operands[2]: op for op in adds}.values():
             if op in staged:
                 self._stage(op)
@@ -139,8 +152,38 @@ class QuerySums:
             )
             with self.core.scope("if (threadIdx.x % 128 == 0)"):
                 for op in staged:
-                    add_staged(self.core, self.layout, op, "warpgroup")
+                    add_staged(self.core, self.layout, op, "warpgroup", (late.ROW, late.HEAD) if self.layout.late else None)
                 self.core.writer.line("attn::bulk_commit();")
+
+    def await_late(self) -> None:
+        """Waits for the weights of the step before, where there is one; else what they are multiplied to is not read."""
+        self.free_staging()
+        self.core.writer.line(f"if ({late.ROW} >= 0) attn::named_sync({late.full_weights(late.BEFORE)}, {128 * self.layout.warpgroups});")
+
+    def add_late(self, adds: list[ir.Operation]) -> None:
+        """Adds the sums of the step before, where there is one."""
+        with self.core.scope(f"if ({late.ROW} >= 0)"):
+            self._give_back_and_add(adds)
+
+    def _give_back_and_add(self, adds: list[ir.Operation]) -> None:
+        other = late.free_weights(late.BEFORE, "1 - warpgroup")
+        self.core.writer.line(f"attn::named_arrive({other}, {128 * self.layout.warpgroups});")
+        self.add(adds, None)
+
+    def follow(self, adds: list[ir.Operation]) -> None:
+        """Keeps where this step's sums will be added."""
+        row, head = ("0", "0") if self.layout.reduction_warps else (self.core.value(list(adds[0].operands)[n]) for n in (6, 5))
+        self.core.writer.line(f"{late.ROW} = {row};", *([] if self.layout.reduction_warps else [f"{late.HEAD} = {head};"]))
+
+    def last(self, memory: dict[ir.Value, ir.Value]) -> None:
+        """Makes and adds the sums of a program's last step."""
+        adds, writer = self.kernel.step_ops("tile.accumulate")[:1], self.core.writer
+        with self.core.scope(f"if ({late.ROW} >= 0)"):
+            self.free_staging()
+            writer.line(f"attn::named_sync({late.full_weights(late.BEFORE)}, {128 * self.layout.warpgroups});", "attn::wgmma_begin();")
+            self.multiply(adds, memory, None)
+            writer.line("attn::wgmma_commit();", "attn::wgmma_wait<0>();")
+            self._give_back_and_add(adds)
 
     def _stage(self, op: ir.Operation) -> None:
         """Writes sums to shared memory."""

@@ -1,0 +1,67 @@
+"""Sums over keys (dQ) a step late: consumers multiply the dS of the step before, so that they do not meet in the middle of a step.
+
+Consumers share these products, so each needs the dS of the other. Where they multiply it in the same step, both compute exponentials at the
+same time, and none multiplies meanwhile. Here a consumer writes its dS, tells the other one, and multiplies what both wrote a step before:
+they may be half a step apart.
+"""
+
+from attn_mlir.backends.nvidia import thresholds
+from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, head_columns
+from attn_mlir.backends.nvidia.hopper.pairs_loop import STEP
+from attn_mlir.errors import UnsupportedError
+
+ROW, HEAD = "late_row", "late_head"
+"""Names of the place of the sums that are late; the row is -1 before the first step of a program."""
+OWN, BEFORE = f"{STEP} % 2", f"({STEP} + 1) % 2"
+"""The copy of weights that a step writes, and the one that it multiplies: that of the step before."""
+_WARPGROUPS = 2
+"""Consumers for which there are named barriers."""
+
+
+def full_weights(copy: str, warpgroup: str = "warpgroup") -> str:
+    """The named barrier at which a consumer waits until the other one has written a copy, too."""
+    return f"12 + {copy} * 2 + {warpgroup}"
+
+
+def free_weights(copy: str, warpgroup: str = "warpgroup") -> str:
+    """The one at which it waits before it writes a copy, until the other one has multiplied what was there."""
+    return f"10 - 4 * ({copy}) + {warpgroup}"
+
+
+def begin_late(core: Core) -> None:
+    """Each consumer tells the other one that both copies are free."""
+    for copy in range(2):
+        core.writer.line(f"attn::named_arrive({free_weights(str(copy), '1 - warpgroup')}, 256);")
+
+
+def end_late(core: Core) -> None:
+    """Waits as often as the other consumer has told so."""
+    for copy in range(2):
+        core.writer.line(f"attn::named_sync({free_weights(str(copy))}, 256);")
+
+
+def check_late(layout: BackwardLayout, ordered: bool) -> None:
+    """Raises UnsupportedError for kernels whose sums over keys are not made late."""
+    kernel, reason = layout.kernel, ""
+    targets = {op.operands[2] for op in kernel.step_ops("tile.accumulate")}
+    others = kernel.scatters or layout.bits or layout.words or layout.windows or layout.bands
+    if layout.warpgroups != _WARPGROUPS:
+        reason = f"{64 * _WARPGROUPS} keys a block, not {kernel.keys}"
+    elif len(layout.exchange) != 1 or layout.exchange[0].copies != 2 or targets != set(layout.adds) or len(targets) != 1:
+        reason = "one sum over keys of one tile of weights, of which there is room for two copies, and which leaves through TMA"
+    elif others:
+        reason = "no dropout, and nothing that is captured for every pair"
+    elif ordered:
+        reason = "additions in no fixed order (deterministic)"
+    if reason:
+        raise UnsupportedError(f'hopper: sums over keys that are made a step late need {reason} (key_sums = "late")')
+
+
+def late_pays(layout: BackwardLayout, ordered: bool) -> bool:
+    """Whether sums over keys are made late where nothing else is asked for."""
+    try:
+        check_late(layout, ordered)
+    except UnsupportedError:
+        return False
+    return {head_columns(memory) for memory in (*layout.keys, *layout.queries)} == {thresholds.LATE_COLUMNS}

@@ -1,0 +1,124 @@
+"""Backward passes on Hopper whose sums over keys (dQ) consumers make a step late: when, how, and that they are right."""
+
+import re
+
+import pytest
+import torch
+
+import attn_mlir
+from attn_mlir import masks
+from attn_mlir.backends.gpu.emitters import SLOW
+from machine_code import compiled
+from test_nvidia_pairs import NVCC, kernels
+
+_NAMES = ("derivatives/softmax", "causal-softmax")
+_SYNC, _ARRIVE = "attn::named_sync({}, 256);", "attn::named_arrive({}, 256);"
+_FULL, _FREE = "12 + {} * 2 + {}", "10 - 4 * ({}) + {}"
+_OWN, _BEFORE, _OTHER = "step % 2", "(step + 1) % 2", "1 - warpgroup"
+
+
+@pytest.mark.parametrize("name", _NAMES)
+@pytest.mark.parametrize("element", ["f16", "bf16"])
+def test_step(name: str, element: str) -> None:
+    """A step writes its dS, then multiplies that of the step before; what the last one has left is made after the loops."""
+    ((schedule, code),) = kernels(name, 128, element=element)
+    assert schedule["key_sums"] == "late" and code.threads == 384
+    consumers = code.source.split("attn::more_registers<240>();")[1]
+    loop, last = consumers.rsplit("for (int query0", 1)[1].split("++step;", 1)
+    # In a step: free copy, write, tell; then what both have written, multiply, give back.
+    order = [
+        _SYNC.format(_FREE.format(_OWN, "warpgroup")),
+        _ARRIVE.format(_FULL.format(_OWN, _OTHER)),
+        "if (late_row >= 0) " + _SYNC.format(_FULL.format(_BEFORE, "warpgroup")),
+        _ARRIVE.format(_FREE.format(_BEFORE, _OTHER)),
+        "late_row = ",
+    ]
+    places = [loop.index(text) for text in order]
+    assert places == sorted(places) and all(loop.count(text) == 1 for text in order)
+    assert "named_sync(1, 256)" not in consumers and last.count("attn::wgmma_begin();") == 1
+    # Both copies are free at first, and each consumer waits at the end as often as it was told so.
+    for copy in range(2):
+        free = _FREE.format(copy, "{}")
+        assert consumers.count(_ARRIVE.format(free.format(_OTHER))) == 1 and last.count(_SYNC.format(free.format("warpgroup"))) == 1
+
+
+def test_named_barriers_differ() -> None:
+    """Those of both copies and consumers are no others, nor those of additions (3, 4), results (8, 9) and __syncthreads (0)."""
+    full = [12 + copy * 2 + warpgroup for copy in range(2) for warpgroup in range(2)]
+    free = [10 - 4 * copy + warpgroup for copy in range(2) for warpgroup in range(2)]
+    assert len({*full, *free, 0, 3, 4, 8, 9}) == 13 and max(full) < 16
+
+
+@pytest.mark.parametrize(
+    ("head", "choices"),
+    [
+        (64, ""),
+        (96, ""),
+        (128, '{key_sums = "consumers"}'),
+        (128, "{deterministic = 1 : i64}"),
+    ],
+)
+def test_others(head: int, choices: str) -> None:
+    """Other kernels stay."""
+    ((schedule, code),) = kernels("causal-softmax", head, choices=choices)
+    assert schedule.get("key_sums") != "late" and "late_row" not in code.source
+
+
+@pytest.mark.parametrize("head", [64, 96])
+def test_asked_for(head: int) -> None:
+    """Other head dimensions can have it, too."""
+    ((schedule, code),) = kernels("causal-softmax", head, choices='{key_sums = "late"}')
+    assert schedule["key_sums"] == "late" and "late_row" in code.source
+
+
+def test_refused() -> None:
+    """Where it cannot be, another emitter makes the kernel, and the schedule says why."""
+    ((schedule, _),) = kernels("causal-softmax", 128, choices='{key_sums = "late", deterministic = 1 : i64}')
+    assert schedule["emitter"] != "hopper" and re.search("in no fixed order", str(schedule[SLOW]))
+
+
+@pytest.mark.parametrize("name", _NAMES)
+@NVCC
+def test_machine_code(name: str) -> None:
+    """Products overlap, nothing spills."""
+    ((_, code),) = kernels(name, 128)
+    binary = compiled(code)
+    assert binary.spills == 0 and not [text for text in binary.warnings if "C75" in text]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "mask"),
+    [
+        ((1, 1), "full"),
+        ((17, 127), "causal"),
+        ((130, 200), "full"),
+        ((300, 77), "bottom_right"),
+        ((257, 257), "causal"),
+        ((700, 700), "window"),
+    ],
+)
+@pytest.mark.gpu
+def test_numbers(lengths: tuple[int, int], mask: str) -> None:
+    """Gradients of q, k and v against float64, keys shared by two heads; queries without a key have none; dk and dv twice the same bits."""
+    torch.manual_seed(sum(lengths))
+    queries, keys = lengths
+    shapes = (2, 4, queries), (2, 2, keys), (2, 2, keys), (2, 4, queries)
+    q, k, v, do = (torch.randn(*shape, 128, device="cuda").half() for shape in shapes)
+    given = [x.clone().requires_grad_() for x in (q, k, v)]
+    mods = {"full": None, "causal": masks.causal(), "bottom_right": masks.causal("bottom_right"), "window": masks.sliding_window(100)}
+    o = attn_mlir.attention(given[0], given[1], given[2], mask_mod=mods[mask])
+    got = torch.autograd.grad(o, given, do, retain_graph=True)
+    wide = [x.double().requires_grad_() for x in (q, k, v)]
+    scores = wide[0] @ wide[1].repeat_interleave(2, 1).mT / 128**0.5
+    if mask != "full":
+        last = torch.arange(queries, device="cuda")[:, None] + (keys - queries if mask == "bottom_right" else 0)
+        positions = torch.arange(keys, device="cuda")
+        hidden = (positions > last) | ((positions < last - 100) & (mask == "window"))
+        scores = scores.masked_fill(hidden, float("-inf"))
+    weights = torch.nan_to_num(scores.softmax(-1))
+    right = torch.autograd.grad(weights @ wide[2].repeat_interleave(2, 1), wide, do.double())
+    for mine, other in zip(got, right, strict=True):
+        other = torch.nan_to_num(other)
+        assert float((mine.double() - other).norm()) <= 2e-3 * float(other.norm()) + 1e-4
+    again = torch.autograd.grad(o, given, do)
+    assert all(torch.equal(one, two) for one, two in zip(got[1:], again[1:], strict=True))
