@@ -13,6 +13,7 @@ import torch
 
 from attn_mlir.backends.host import KernelGrid
 from attn_mlir.backends.memory import OutputMemory
+from attn_mlir.backends.work import kept_work
 from attn_mlir.passes.tiling.work import COLUMNS
 
 
@@ -99,7 +100,11 @@ def arguments_of(
     seen = [Ragged(value) if number in kernel.ragged else value for number, value in enumerate(tensors)]
     own, *others = (operands[number] for number in kernel.lengths)
     rows, first = operands[kernel.over].shape[2], kernel.grid == "pairs" and turns is None
-    return [*seen, items_of(own, others[0] if others else None, kernel.block_q, rows, first, turns)]
+
+    def made() -> torch.Tensor:
+        return items_of(own, others[0] if others else None, kernel.block_q, rows, first, turns)
+
+    return [*seen, made() if turns is not None else kept_work(own, (kernel.block_q, rows, first), made)]
 
 
 @dataclass(frozen=True)

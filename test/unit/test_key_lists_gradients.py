@@ -16,6 +16,7 @@ from attn_mlir.api.dropout import NONE, dropout_of
 from attn_mlir.api.inputs import check_inputs
 from attn_mlir.api.key_lists import check_key_lists
 from attn_mlir.api.options import Options
+from attn_mlir.runtime.prepared_lists import inverse_of, sorted_lists
 from key_list_cases import agree, draw, inputs, listed, positions
 
 AMD, CUDA = (1, 4, 2, 80, 300, 32), (2, 4, 2, 333, 1000, 128)
@@ -218,9 +219,9 @@ def test_one_gradient_alone() -> None:
 
 def test_the_inverse_is_sorted_and_whole() -> None:
     index = draw((2, 4, 2, 70, 700, 0), (16, 256), 2, 4)
-    ordered = key_pages.sorted_lists(index, 3)
+    ordered = sorted_lists(index, 3)
     form = check_key_lists(index, (16, 256), {"B": 2, "Hq": 4, "Hkv": 2, "Sq": 70, "Skv": 700}, index.device)
-    back, ranges, _, after, _ = key_gradients.inverse_of(ordered, dataclasses.replace(form, tile=128), 700, True)
+    back, ranges, _, after, _ = inverse_of(ordered, form.listed, 128, 700, True)
     assert ranges.shape == (2, 2, 6, 2) and ranges.is_contiguous()
     for b in range(2):
         for h in range(2):

@@ -112,7 +112,7 @@ def test_hopper_gathers_single_keys() -> None:
     """Lanes of the producer copy rows; with MLA's values among the keys, too. Nothing spills, as far as nvcc is there to ask."""
     for columns, values in ((128, 128), (576, 512)):
         q, k = torch.randn(1, 32, 3, columns).half(), torch.randn(1, 1, 50, columns).half()
-        in_pages((q, k, k[..., :values]), draw((1, 32, 1, 3, 50, 0), (1, 1), 1, 9), (1, 16))
+        in_pages((q, k, k[..., :values]), draw((1, 32, 1, 3, 50, 0), (1, 16), 1, 3), (1, 16))
         made: Any = driver.compile_derivative(next(reversed(programs._TABLE.values())).text, "cuda", "", [])
         assert made.gathers()
         for units in (made.lower_parts(PartsForm(shared, True)) for shared in ((False, True) if columns > 256 else (False,))):

@@ -13,12 +13,12 @@ import torch
 from attn_mlir import driver
 from attn_mlir.api.dropout import Dropout
 from attn_mlir.api.inputs import check_inputs
-from attn_mlir.api.key_pages import Lists, kept_by_sizes, paged_call
+from attn_mlir.api.key_pages import Lists, paged_call
 from attn_mlir.api.options import Options
 from attn_mlir.errors import CompileError, UnsupportedError
 from attn_mlir.frontend.given import LISTS
 from attn_mlir.runtime.dispatch import gradient_task
-from attn_mlir.runtime.key_lists import ListForm, fold, unfold
+from attn_mlir.runtime.key_lists import fold, unfold
 from attn_mlir.runtime.listed import forward_listed
 from attn_mlir.runtime.orders import all_heads_first, all_in_order, input_order, output_order
 from attn_mlir.runtime.programs import Program
@@ -84,10 +84,11 @@ def _attended(
             return None
         if group > 1:
             saved = [fold(x, group) for x in all_heads_first(saved, order, task.program.weights)]
-        made = inverse_of(paged.ordered, form, problem.sizes["Skv"], is_in_order(task.program))
+        made = paged.lists.inverse(form.tile, is_in_order(task.program))
     task, captures = gradient_task(call._replace(values=(*folded, *made, *call.values[3 + len(LISTS) :])))
     again = dense if group == 1 else _folding(dense, problem.layout, group)
     found: Sequence[Any] = forward_listed(task, saved, again, (*folded, *captures))
+    paged.check()
     if group > 1:
         found = [x.contiguous() for x in all_in_order([unfold(x, group) for x in found], order, task.program.weights)]
     return (options.named(found, call.entry),)
@@ -126,27 +127,3 @@ def _results_of(task: Task, device: str) -> int:
         except (CompileError, UnsupportedError):
             _BACKWARD[key] = -1
     return _BACKWARD[key]
-
-
-def inverse_of(ordered: Tensor, form: ListForm, kv_len: int, in_order: bool = False) -> Sequence[Tensor]:
-    """The tensors of `frontend.given.LISTS`, of which kernels of pairs read the inverse of the `ordered` lists alone.
-
-    With `in_order` also which block the same queries list next, for sums in a fixed order.
-    """
-    blocks, (batch, heads, lists, count) = -(-kv_len // form.listed), ordered.shape
-    device, length = ordered.device, lists * count
-
-    def make() -> dict[str, Tensor]:
-        own = torch.arange(-(-kv_len // form.tile), device=device) * form.tile // form.listed
-        numbers = torch.stack([own, own + 1], -1).to(ordered.dtype)
-        first = torch.arange(batch * heads, device=device).view(batch, heads, 1, 1) * length
-        return {"numbers": numbers.flatten().expand(batch, heads, -1).contiguous(), "first": first}
-
-    kept = kept_by_sizes(("inverse", batch, heads, length, form, kv_len, device), make)
-    entries, places = ordered.flatten(2).sort(dim=-1, stable=True)
-    back = (places // count).to(torch.int32).flatten()
-    ranges = torch.searchsorted(entries, kept["numbers"]).unflatten(2, (-1, 2)) + kept["first"]
-    if not in_order:
-        return back, ranges, back, back, ranges
-    after = torch.nn.functional.pad(ordered[..., 1:], (0, 1), value=blocks).flatten(2).gather(2, places).flatten()
-    return back, ranges, back, after.masked_fill_(after == blocks, -1), ranges

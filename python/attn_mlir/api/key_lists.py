@@ -17,6 +17,7 @@ from attn_mlir.api.extra_qk import extra_pairs, with_dims
 from attn_mlir.api.given_masks import check_sizes, is_block_mask, sizes_of, with_function
 from attn_mlir.api.inputs import check_device, check_inputs
 from attn_mlir.api.key_gradients import attention_listed_with_gradients
+from attn_mlir.api.key_numbers import check_numbers
 from attn_mlir.api.key_pages import PAGE_ROWS, attention_in_pages
 from attn_mlir.api.options import Options
 from attn_mlir.backends import backend_for
@@ -24,9 +25,8 @@ from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.given import LISTS
 from attn_mlir.performance import told
 from attn_mlir.runtime.call import Problem
-from attn_mlir.runtime.checked import is_checked
 from attn_mlir.runtime.dispatch import dispatch, needing_gradient
-from attn_mlir.runtime.key_lists import ListForm, check_range, check_twice, fold, form_of, lists_of, unfold
+from attn_mlir.runtime.key_lists import ListForm, fold, form_of, lists_of, unfold
 from attn_mlir.runtime.orders import all_heads_first, all_in_order, input_order, output_order
 
 _HOPPER = (9, 0)
@@ -91,7 +91,6 @@ def _in_pages(
         return None
     if form.listed % PAGE_ROWS and options.target(problem) != _SINGLE:
         return None
-    check_numbers(index, -(-problem.sizes["Skv"] // form.listed), form.listed)
     made = attention_in_pages(qkv, options, dropout, lists)
     if made is not None or not torch.is_grad_enabled():
         return made
@@ -185,19 +184,6 @@ def mask_of(index: torch.Tensor, sizes: Mapping[str, int], form: ListForm, mask_
         return present if mask_mod is None else present & mask_mod(b, h, q_idx, kv_idx)
 
     return listed
-
-
-def check_numbers(index: torch.Tensor, blocks: int, keys: int) -> None:
-    """Checks that a tensor lists blocks that there are, waiting for its device. Raises ArgumentError."""
-    if not index.numel() or (index.is_cuda and torch.cuda.is_current_stream_capturing()):
-        return
-    low, high = torch.stack(torch.aminmax(index)).tolist()  # which waits once
-    check_range(low, high, blocks, keys)
-    if is_checked():
-        numbers = index.sort(-1).values
-        twice = torch.zeros_like(numbers, dtype=torch.bool)
-        twice[..., 1:] = (numbers[..., 1:] == numbers[..., :-1]) & (numbers[..., 1:] >= 0)
-        check_twice(numbers.cpu().numpy(), twice.cpu().numpy())
 
 
 def lists_in_graph(

@@ -13,10 +13,13 @@ import torch
 
 from attn_mlir import driver
 from attn_mlir.api.dropout import Dropout
+from attn_mlir.api.key_numbers import check_numbers
 from attn_mlir.api.makers import MADE
 from attn_mlir.api.masks import causal
 from attn_mlir.api.options import Options
 from attn_mlir.api.varlen_inputs import problem_of
+from attn_mlir.backends.prepared import ListShapes, PreparedLists, WantedLists
+from attn_mlir.backends.work import keep_work
 from attn_mlir.dialects import loaded
 from attn_mlir.frontend import sizes as frontend_sizes
 from attn_mlir.frontend.dropout import LISTED
@@ -25,9 +28,12 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
 from attn_mlir.performance import told
 from attn_mlir.runtime.call import Call, Problem
+from attn_mlir.runtime.checked import is_checked
 from attn_mlir.runtime.dispatch import dispatch, needing_gradient, program_on
+from attn_mlir.runtime.kept import kept_by_sizes
 from attn_mlir.runtime.key_lists import ListForm
 from attn_mlir.runtime.orders import heads_first, in_order, input_order, output_order
+from attn_mlir.runtime.prepared_lists import prepare
 from attn_mlir.runtime.varlen import largest
 
 PAGE_ROWS = 16
@@ -40,8 +46,6 @@ _COPIED = (
 )
 Tensor = torch.Tensor
 Lists = tuple[Tensor, ListForm, Problem]
-_MOST = 256
-"""Sizes whose places are kept."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +81,11 @@ class PagedCall:
     most: tuple[int, int]
     """Rows and keys of the longest sequence."""
     made: _Sequences
-    ordered: Tensor
-    """The lists, see `sorted_lists`."""
+    lists: PreparedLists
+    index: Tensor
+    """What they were made of, numbers of so many `blocks` of so many `keys`."""
+    blocks: int
+    keys: int
     order: str
     """Of o."""
 
@@ -86,6 +93,11 @@ class PagedCall:
         """o and values of rows, [B, Hq, Sq], of those of sequences; what else has the shape of o stays [B, Hq, Sq, D]."""
         weights = self.call.entry.traced.weights
         return [_back(x.squeeze(0), self.made, self.order if number < weights else "bhsd") for number, x in enumerate(found)]
+
+    def check(self) -> None:
+        """Waits until the lists are known to be right; other kernels may have started, which read nothing outside. Raises ArgumentError."""
+        if self.lists.wrong is not None and self.lists.wrong():
+            check_numbers(self.index, self.blocks, self.keys)
 
     def saved(self, wrt: str) -> list[Tensor]:
         """The results of a forward pass that keeps what its backward reads; `wrt` names arguments that need a gradient, "": all."""
@@ -111,7 +123,9 @@ def attention_in_pages(qkv: tuple[Tensor, Tensor, Tensor], options: Options, dro
     if found is None or needing_gradient(found.call.values):
         return None
     with largest(*found.most):
-        return (options.named(found.results(dispatch(found.call)), found.call.entry),)
+        results = found.results(dispatch(found.call))
+    found.check()
+    return (options.named(results, found.call.entry),)
 
 
 def paged_call(
@@ -128,10 +142,6 @@ def paged_call(
     sizes, order = problem.sizes, input_order(problem.layout)
     q, k, v = (heads_first(x, order) for x in qkv)
     blocks = -(-sizes["Skv"] // form.listed)
-    limits = _limits(options.functions[4], sizes, form, index.device)
-    ordered = sorted_lists(index, blocks)
-    used = _keys_below(ordered, form.listed, sizes["Skv"] if limits is None else limits["last"])
-    table, single = ordered.clamp(max=blocks - 1), min(form.queries, sizes["Sq"]) == 1
     missing = blocks * form.listed - sizes["Skv"]
     if missing:
         k, v = (torch.nn.functional.pad(x, (0, 0, 0, missing)) for x in (k, v))
@@ -147,23 +157,31 @@ def paged_call(
     packed = _dense(by_heads.permute(0, 1, 5, 3, 2, 4, 6)).flatten(4, 5).flatten(0, 3)
     if missing or any(x.data_ptr() != page.data_ptr() for x, page in ((k, k_pages), (v, v_pages))):
         told(_COPIED.format(form.listed), "docs/key-lists.md")
-    listed = _of_heads(table, heads).flatten(0, 2)
-    functions = _wrapped(options.functions, form, made, listed, (sizes["Sq"], sizes["Skv"], sizes["Hq"]))
-    if limits is not None:
-        seen = None if single else _of_heads(_seen(ordered, used, form.listed, limits["each"]), heads).flatten(0, 2)
-        functions = (*functions[:4], None if seen is None else _mask_of(seen, fold), functions[5])
+    shift, moded = _causal_shift(options.functions[4], sizes), any(function is not None for function in options.functions[:4])
+    moded = moded or (options.functions[4] is not None and shift is None)
+    shapes = ListShapes(
+        *index.shape, blocks, form.listed, sizes["Skv"], form.queries, sizes["Sq"], shift, heads // index.shape[1], key_group,
+        sizes["Hkv"] // key_heads,
+    )  # fmt: skip
+    wanted = WantedLists(moded and form.listed == 1, drops or (moded and form.listed > 1), shift is not None and rows > 1, not decoded)
+    prepared = prepare(index, shapes, wanted, options.target(problem))
+    if prepared.wrong is None or is_checked():
+        check_numbers(index, blocks, form.listed)
+    functions = _wrapped(options.functions, form, made, prepared, (sizes["Sq"], sizes["Skv"], sizes["Hq"]))
+    if shift is not None:
+        functions = (*functions[:4], None if prepared.seen is None else _mask_of(prepared.seen, fold), functions[5])
     asked = Options(functions, options.scale, "bshd", options.lse, options.states, options.device)
-    places = _places(made, form.queries, blocks, index.device)
-    pages = {"k_lengths": _of_heads(used, heads).flatten(), PAGES: listed + places["pages"]}
+    places = _places(made, form.queries, index.device)
+    pages = {"k_lengths": prepared.used, PAGES: prepared.pages}
     most = rows * fold, index.shape[3] * form.listed
     sequences = {name: places.get(name, pages.get(name)) for name in (*SEQUENCES, PAGES)}
     if dropout.form is not None:
-        dropout = Dropout((*dropout.form, str(form.listed)), {**dropout.values, **_places_of_dropout(made, form, listed)})
+        dropout = Dropout((*dropout.form, str(form.listed)), {**dropout.values, **_places_of_dropout(made, form, prepared.shifts)})
     call = asked.call(problem_of(packed, k_pages, v_pages, True), (packed.unsqueeze(0), k_pages, v_pages), dropout, sequences)
     text = call.entry.traced.text
     if not _looks_at_scores_alone(text) or (small and not _gathers(text, options.target(problem))):
         return None
-    return PagedCall(call, most, made, ordered, output_order(problem.layout))
+    return PagedCall(call, most, made, prepared, index, blocks, form.listed, output_order(problem.layout))
 
 
 def _fold(rows: int, group: int, decoded: bool) -> int:
@@ -181,46 +199,6 @@ def _dense(x: Tensor) -> Tensor:
     return x.view(torch.int64).contiguous().view(x.dtype)
 
 
-def sorted_lists(index: Tensor, blocks: int) -> Tensor:
-    """The lists in order without gaps; what is left is `blocks`, which is none."""
-    ordered = index.sort(-1).values
-    absent = ordered < 0
-    absent[..., 1:].logical_or_(ordered[..., 1:] == ordered[..., :-1])
-    return ordered.masked_fill_(absent, blocks).sort(-1).values
-
-
-def _keys_below(ordered: Tensor, keys: int, limit: Any) -> Tensor:
-    """How many keys of each list are before `limit`, a number or one for each list, which is not behind the last key."""
-    return (limit - ordered * keys).clamp_(0, keys).sum(-1, dtype=torch.int32)
-
-
-def _limits(mask: Any, sizes: Mapping[str, Any], form: ListForm, device: torch.device) -> dict[str, Tensor] | None:
-    """Of `masks.causal`, how many keys queries see: "each" of every block, and the "last" of each; None for other masks.
-
-    Lists are in order, so that a query sees the first keys of its list, and no function has to tell.
-    """
-    make, args, kwargs = getattr(mask, MADE, (None, (), {}))
-    if make is not causal or hasattr(mask, "__wrapped__"):  # functools.wraps gives its attributes to another function
-        return None
-    shift = sizes["Skv"] - sizes["Sq"] if (*args, *kwargs.values()) == ("bottom_right",) else 0
-
-    def made() -> dict[str, Tensor]:
-        count = -(-sizes["Sq"] // form.queries)
-        query = torch.arange(count * form.queries, device=device).clamp_(max=sizes["Sq"] - 1)
-        each = (query + (shift + 1)).clamp_(0, sizes["Skv"]).to(torch.int32).view(count, form.queries)
-        return {"each": each, "last": each[:, -1:]}
-
-    return kept_by_sizes((sizes["Sq"], sizes["Skv"], shift, form.queries, device), made)
-
-
-def _seen(ordered: Tensor, used: Tensor, keys: int, limits: Tensor) -> Tensor:
-    """How many keys of each list each of its queries sees, whose limits are [lists, queries]: [B, heads, lists, queries]."""
-    begins, limits = ordered * keys, limits.expand(*ordered.shape[:3], -1).contiguous()
-    before = torch.searchsorted(begins, limits, out_int32=True) - 1  # the last block that begins before
-    inside = limits - begins.gather(3, before.clamp(min=0).long())
-    return torch.minimum(before * keys + inside.clamp_(max=keys), used[..., None]).clamp_(min=0)
-
-
 def _mask_of(seen: Tensor, fold: int) -> Callable[..., Any]:
     def mask(b: Any, h: Any, q: Any, kv: Any) -> Any:
         return kv < seen[b, q if fold == 1 else q // fold]
@@ -236,53 +214,34 @@ def _pages(x: Tensor, made: _Sequences, blocks: int) -> Tensor:
     return cut.flatten(0, 2).unsqueeze(2)
 
 
-def _of_heads(lists: Tensor, heads: int) -> Tensor:
-    """Of [B, heads of lists, ...] those of each of `heads` heads of sequences."""
-    return lists.repeat_interleave(heads // lists.shape[1], 1) if lists.shape[1] < heads else lists
+def _causal_shift(mask: Any, sizes: Mapping[str, Any]) -> int | None:
+    """Of `masks.causal`, query i sees the keys up to i and so many more; None for other masks.
+
+    Lists are in order, so that a query sees the first keys of its list, and no function has to tell.
+    """
+    make, args, kwargs = getattr(mask, MADE, (None, (), {}))
+    if make is not causal or hasattr(mask, "__wrapped__"):  # functools.wraps gives its attributes to another function
+        return None
+    return sizes["Skv"] - sizes["Sq"] if (*args, *kwargs.values()) == ("bottom_right",) else 0
 
 
-_KEPT: dict[tuple[Any, ...], dict[str, Tensor]] = {}
-_CAPTURED: list[dict[str, Tensor]] = []
-"""Those that CUDA graphs read, which are never freed."""
-
-
-def kept_by_sizes(key: tuple[Any, ...], make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-    """What follows from sizes alone, and is made once; the last of `key` is the device."""
-    captures = key[-1].type == "cuda" and torch.cuda.is_current_stream_capturing()
-    found = _KEPT.get(key)
-    if found is None:
-        found = make()
-        if not captures:  # what a graph makes has no contents before it runs
-            if key[-1].type == "cuda":
-                torch.cuda.current_stream(key[-1]).synchronize()  # calls on other streams take it, too
-            if len(_KEPT) == _MOST:
-                for device in {known[-1] for known in _KEPT if known[-1].type == "cuda"}:
-                    torch.cuda.synchronize(device)  # kernels on other streams may read them still
-                _KEPT.clear()
-            _KEPT[key] = found
-    elif captures:
-        _CAPTURED.append(found)
-    return found
-
-
-def _places(made: _Sequences, queries: int, blocks: int, device: torch.device) -> dict[str, Tensor]:
-    """Where the queries of sequences are, and what is added to numbers of blocks."""
+def _places(made: _Sequences, queries: int, device: torch.device) -> dict[str, Tensor]:
+    """Where the queries of sequences are."""
 
     def make() -> dict[str, Tensor]:
         own = torch.arange(0, made.queries, queries, device=device)
         lengths = (made.queries - own).clamp(max=queries).repeat(made.batch * made.heads) * made.fold
-        first = torch.arange(made.batch, device=device)[:, None] * (made.all_key_heads // made.key_heads)
-        first = (first + torch.arange(made.heads, device=device) // made.key_group) * blocks
-        pages = first.flatten().repeat_interleave(made.blocks)[:, None]
-        places = {"q_begins": lengths.cumsum(0) - lengths, "q_lengths": lengths, "k_begins": torch.zeros_like(lengths), "pages": pages}
-        return {name: value.to(torch.int32) for name, value in places.items()}
+        places = {"q_begins": lengths.cumsum(0) - lengths, "q_lengths": lengths, "k_begins": torch.zeros_like(lengths)}
+        found = {name: value.to(torch.int32) for name, value in places.items()}
+        keep_work(found["q_lengths"])
+        return found
 
-    return kept_by_sizes((made, queries, blocks, device), make)
+    return kept_by_sizes((made, queries, device), make)
 
 
-def _places_of_dropout(made: _Sequences, form: ListForm, listed: Tensor) -> dict[str, Tensor]:
+def _places_of_dropout(made: _Sequences, form: ListForm, shifts: Tensor) -> dict[str, Tensor]:
     """Where sequences are in the whole, for random numbers, which are those of true places."""
-    count, device = made.batch * made.heads * made.blocks, listed.device
+    count, device = made.batch * made.heads * made.blocks, shifts.device
 
     def make() -> dict[str, Tensor]:
         number = torch.arange(count, device=device)
@@ -290,7 +249,6 @@ def _places_of_dropout(made: _Sequences, form: ListForm, listed: Tensor) -> dict
         return {"rows": rows.to(torch.int32), "queries": (number % made.blocks * form.queries).to(torch.int32)}
 
     kept = kept_by_sizes(("dropout", made, form.queries, device), make)
-    shifts = (listed - torch.arange(listed.shape[1], dtype=listed.dtype, device=device)) * form.listed
     return dict(zip(LISTED, (kept["rows"], kept["queries"], shifts), strict=True))
 
 
@@ -325,7 +283,7 @@ def _back(x: Tensor, made: _Sequences, order: str) -> Tensor:
 
 
 def _wrapped(
-    functions: tuple[Any, ...], form: ListForm, made: _Sequences, listed: Tensor, lengths: tuple[int, int, int]
+    functions: tuple[Any, ...], form: ListForm, made: _Sequences, lists: PreparedLists, lengths: tuple[int, int, int]
 ) -> tuple[Any, ...]:
     """The functions of true places, as functions of a sequence, a head of it, and positions in it."""
     query_mod, key_mod, value_mod, score_mod, mask_mod, row = functions
@@ -343,11 +301,10 @@ def _wrapped(
     def query(b: Any, q: Any) -> Any:
         return (b % blocks * queries + (q if fold == 1 else q // fold)).clamp(max=q_len - 1)  # rows past the end are computed, too
 
-    if keys > 1 and any(function is not None for function in functions[:5]):
-        # How far a listed block is from where it would be as the next one: one look and one sum give a position.
-        listed = (listed - torch.arange(listed.shape[1], dtype=listed.dtype, device=listed.device)) * keys
+    listed = lists.listed if keys == 1 else lists.shifts
 
     def key(b: Any, kv: Any) -> Any:
+        assert listed is not None
         return listed[b, kv] if keys == 1 else (kv + listed[b, kv // keys]).clamp(0, kv_len - 1)  # blocks that are none are somewhere else
 
     def with_sizes() -> Any:
