@@ -38,12 +38,8 @@ def prepare_lists(index: Tensor, shapes: ListShapes, wanted: WantedLists) -> Pre
     memory = 4 * (words + shapes.count + threads + 1) * together
     device = index.get_device()
     sequences = lists * shapes.repeat
-    if (
-        memory > _SHARED_BYTES
-        or shapes.batch * shapes.heads > _MOST_Y
-        or max(sequences * max(shapes.count, shapes.queries), words * lists) > _MOST
-        or not lists
-    ):
+    most = max(sequences * max(shapes.count, shapes.queries), words * lists)
+    if not lists or memory > _SHARED_BYTES or shapes.batch * shapes.heads > _MOST_Y or most > _MOST:
         return None
     if cuda.device(device).capability != (9, 0):
         return None
