@@ -19,8 +19,16 @@ _KEPT = "attn_mlir_work"
 
 
 def keep_work(lengths: torch.Tensor) -> None:
-    """Says that lengths follow from sizes alone and never change, so that a list of work may be made of them once."""
+    """Says that lengths follow from sizes alone, never change, are not 0, and leave no row out.
+
+    So a list of work may be made of them once, and kernels write each row of their results.
+    """
     setattr(lengths, _KEPT, {})
+
+
+def leaves_rows(lengths: torch.Tensor) -> bool:
+    """Whether there may be rows of no sequence of such lengths."""
+    return not hasattr(lengths, _KEPT)
 
 
 def kept_work(lengths: torch.Tensor, key: tuple[int, int, bool], make: Callable[[], torch.Tensor]) -> torch.Tensor:

@@ -13,7 +13,7 @@ import torch
 
 from attn_mlir.backends.host import KernelGrid
 from attn_mlir.backends.memory import OutputMemory
-from attn_mlir.backends.work import kept_work
+from attn_mlir.backends.work import kept_work, leaves_rows
 from attn_mlir.passes.tiling.work import COLUMNS
 
 
@@ -95,7 +95,7 @@ def arguments_of(
     if not kernel.lengths:
         return [*tensors, kernel.block_q] if kernel.grid == "pairs" else tensors
     for each, kind in zip(memory, kernel.outputs, strict=True):
-        if kind == "store":
+        if kind == "store" and leaves_rows(operands[kernel.lengths[0]]):
             each.seen.zero_()
     seen = [Ragged(value) if number in kernel.ragged else value for number, value in enumerate(tensors)]
     own, *others = (operands[number] for number in kernel.lengths)

@@ -76,13 +76,13 @@ def _attended(
     if results < 0:
         return None
     with torch.no_grad():
-        paged = paged_call(qkv, options, dropout, lists, decoded=False)
+        paged = paged_call(qkv, options, dropout, lists, decoded=False, folded=folded[0] if group > 1 else None)
         if paged is None:
             return None
         saved: Sequence[Tensor] = paged.saved(_of_pages(task.wrt))
         if len(saved) != results:
             return None
-        if group > 1:
+        if group > 1 and not paged.folded:
             saved = [fold(x, group) for x in all_heads_first(saved, order, task.program.weights)]
         made = paged.lists.inverse(form.tile, is_in_order(task.program))
     task, captures = gradient_task(call._replace(values=(*folded, *made, *call.values[3 + len(LISTS) :])))

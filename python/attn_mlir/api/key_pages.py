@@ -4,7 +4,9 @@ So kernels load what is listed through a table, and nothing else: the sorted lis
 Short blocks of queries are what decoding is: heads of a group are rows, and a single query sees its keys in parts.
 """
 
+import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -86,12 +88,16 @@ class PagedCall:
     """What they were made of, numbers of so many `blocks` of so many `keys`."""
     blocks: int
     keys: int
+    folded: bool
+    """Whether rows lie as those of q with the heads of a group as rows."""
     order: str
     """Of o."""
 
     def results(self, found: Sequence[Tensor]) -> list[Tensor]:
         """o and values of rows, [B, Hq, Sq], of those of sequences; what else has the shape of o stays [B, Hq, Sq, D]."""
         weights = self.call.entry.traced.weights
+        turned = output_order(self.call.layout) == "bhsd"
+        found = [x.transpose(1, 2) if turned and x.dim() == 4 else x for x in found]
         return [_back(x.squeeze(0), self.made, self.order if number < weights else "bhsd") for number, x in enumerate(found)]
 
     def check(self) -> None:
@@ -108,6 +114,9 @@ class PagedCall:
             program.check(captures, program.sizes(q, k, v), q.device)
             order = output_order(call.layout)
             made = program.derivative(q.device.type, "fwd", wrt).run([q, k, v, *captures], order)
+        if self.folded:
+            rows = self.made.batch, self.made.heads, -1
+            return [x.reshape(*rows, x.shape[-1]) if x.dim() == 4 else x.view(rows) for x in made]
         return self.results([in_order(x, order) if x.dim() == 4 else x for x in made])
 
 
@@ -129,11 +138,11 @@ def attention_in_pages(qkv: tuple[Tensor, Tensor, Tensor], options: Options, dro
 
 
 def paged_call(
-    qkv: tuple[Tensor, Tensor, Tensor], options: Options, dropout: Dropout, lists: Lists, decoded: bool = True
+    qkv: tuple[Tensor, Tensor, Tensor], options: Options, dropout: Dropout, lists: Lists, decoded: bool = True, folded: Tensor | None = None
 ) -> PagedCall | None:
     """The call of kernels that read these lists as pages; None where there are none.
 
-    Single queries are `decoded`, or heads are their rows.
+    Single queries are `decoded`, or heads are their rows. `folded`: q with the heads of a group as rows, where there is such.
     """
     index, form, problem = lists
     small, drops = form.listed % PAGE_ROWS != 0, dropout.form is not None
@@ -154,7 +163,8 @@ def paged_call(
     made = _Sequences(sizes["B"], heads, index.shape[2], sizes["Sq"], group, fold, key_group, key_heads, sizes["Hkv"])
     k_pages, v_pages = (_pages(x, made, blocks) for x in (k, v))
     by_heads = q.unflatten(1, (heads, key_heads, fold, made.apart))
-    packed = _dense(by_heads.permute(0, 1, 5, 3, 2, 4, 6)).flatten(4, 5).flatten(0, 3)
+    shared = folded is not None and (heads, fold, key_heads) == (sizes["Hkv"], group, 1)
+    packed = folded.detach().flatten(0, 2).unsqueeze(1) if shared else _joined(by_heads.permute(0, 1, 5, 3, 2, 4, 6))
     if missing or any(x.data_ptr() != page.data_ptr() for x, page in ((k, k_pages), (v, v_pages))):
         told(_COPIED.format(form.listed), "docs/key-lists.md")
     shift, moded = _causal_shift(options.functions[4], sizes), any(function is not None for function in options.functions[:4])
@@ -177,16 +187,30 @@ def paged_call(
     sequences = {name: places.get(name, pages.get(name)) for name in (*SEQUENCES, PAGES)}
     if dropout.form is not None:
         dropout = Dropout((*dropout.form, str(form.listed)), {**dropout.values, **_places_of_dropout(made, form, prepared.shifts)})
-    call = asked.call(problem_of(packed, k_pages, v_pages, True), (packed.unsqueeze(0), k_pages, v_pages), dropout, sequences)
+    of_pages = problem_of(packed, k_pages, v_pages, True)
+    if output_order(problem.layout) == "bhsd" and fold == made.batch * heads == 1:
+        of_pages = dataclasses.replace(of_pages, layout="bshd->bhsd")  # o needs no copy
+    call = asked.call(of_pages, (packed.unsqueeze(0), k_pages, v_pages), dropout, sequences)
     text = call.entry.traced.text
     if not _looks_at_scores_alone(text) or (small and not _gathers(text, options.target(problem))):
         return None
-    return PagedCall(call, most, made, prepared, index, blocks, form.listed, output_order(problem.layout))
+    return PagedCall(call, most, made, prepared, index, blocks, form.listed, shared, output_order(problem.layout))
 
 
 def _fold(rows: int, group: int, decoded: bool) -> int:
     """How many heads of a group, a divisor of it, fill a block with `rows` queries of each. Decoding packs those of single queries."""
     return 1 if rows == 1 and decoded else max(n for n in range(1, group + 1) if group % n == 0 and (n == 1 or n * rows <= BLOCK_ROWS))
+
+
+def _joined(x: Tensor) -> Tensor:
+    """[B, heads, queries, rows, key heads, heads, D] as [sequences' rows, heads, D], a view where strides allow."""
+    shape, strides = x.shape, x.stride()
+    for joined in ((0, 1, 2, 3), (4, 5)):
+        dims = [dim for dim in joined if shape[dim] > 1]
+        if any(strides[a] != shape[b] * strides[b] for a, b in itertools.pairwise(dims)):
+            x = _dense(x)
+            break
+    return x.flatten(4, 5).flatten(0, 3)
 
 
 def _dense(x: Tensor) -> Tensor:
