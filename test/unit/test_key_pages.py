@@ -8,7 +8,7 @@ import torch
 
 import attn_mlir
 from attn_mlir import driver, masks, rows
-from attn_mlir.api import key_pages
+from attn_mlir.api import key_pages, key_sequences
 from attn_mlir.api.dropout import NONE
 from attn_mlir.api.inputs import check_inputs
 from attn_mlir.api.key_lists import check_key_lists
@@ -55,11 +55,11 @@ def test_lists_of_all_heads_and_orders(lists: int, layout: str) -> None:
 def test_causal_masks_are_ends_of_lists(align: Any, block: tuple[int, int], lists: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a query sees is the beginning of its list: no function asks for positions, and of single queries none is left."""
     ends: list[Any] = []
-    mask_of = key_pages._mask_of
-    monkeypatch.setattr(key_pages, "_mask_of", lambda *given: ends.append(given) or mask_of(*given))
+    mask_of = key_sequences.mask_of_seen
+    monkeypatch.setattr(key_sequences, "mask_of_seen", lambda *given: ends.append(mask_of(*given)) or ends[-1])
     agrees(block, lists, mask_mod=masks.causal(align))
     agrees(block, lists, mask_mod=masks.causal(align=align), score_mod=lambda s, b, h, i, j: s + 0.01 * (j - i) * h)
-    assert len(ends) == (2 if block[0] > 1 else 0)
+    assert len(ends) == 2 and all((end is None) == (block[0] == 1) for end in ends)
 
 
 def test_functions_see_true_places() -> None:

@@ -16,6 +16,7 @@ from attn_mlir.api.eight_bit import refuse_derivatives, refuse_eight_bit
 from attn_mlir.api.extra_qk import extra_pairs, with_dims
 from attn_mlir.api.given_masks import check_sizes, is_block_mask, sizes_of, with_function
 from attn_mlir.api.inputs import check_device, check_inputs
+from attn_mlir.api.key_gathered import attention_gathered
 from attn_mlir.api.key_gradients import attention_listed_with_gradients
 from attn_mlir.api.key_numbers import check_numbers
 from attn_mlir.api.key_pages import PAGE_ROWS, attention_in_pages
@@ -89,9 +90,8 @@ def _in_pages(
     transformed = peek_interpreter_stack() is not None or forward_ad._current_level >= 0 or torch._C._len_torch_dispatch_stack()
     if extra or transformed or not _reads_pages(options.target(problem), index):
         return None
-    if form.listed % PAGE_ROWS and options.target(problem) != _SINGLE:
-        return None
-    made = attention_in_pages(qkv, options, dropout, lists)
+    small = form.listed % PAGE_ROWS and options.target(problem) != _SINGLE
+    made = None if small else attention_in_pages(qkv, options, dropout, lists)
     if made is not None or not torch.is_grad_enabled():
         return made
 
@@ -101,7 +101,10 @@ def _in_pages(
         return dispatch(_as_table(options, options.functions, (kept, form, problem)).call(problem, others, dropout))
 
     group = group_of(form, index, problem.sizes, dropout.form is not None)
-    return attention_listed_with_gradients(qkv, options, dropout, lists, group, dense)
+    made = attention_listed_with_gradients(qkv, options, dropout, lists, group, dense)
+    if made is None and dropout.form is None:
+        made = attention_gathered(qkv, options, (kept, form, problem), dense)
+    return made
 
 
 def _as_table(options: Options, functions: tuple[Any, ...], lists: tuple[torch.Tensor, ListForm, Problem]) -> Options:

@@ -57,16 +57,24 @@ class ListedForward(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         if not torch.is_grad_enabled() and forward_ad._current_level < 0:
             return None, *EagerForward.backward(ctx, *grads)
-        tensors = ctx.saved_tensors[: 3 + ctx.task.captures]
-        wanted = [number for number, needed in enumerate(ctx.needs_input_grad[3:]) if needed]
-        made: list[torch.Tensor | None] = [None] * len(tensors)
-        again = torch.is_grad_enabled()  # without it, gradients have tangents
-        with torch.enable_grad():
-            results = [(o, grad) for o, grad in zip(ctx.dense(*tensors[:3]), grads, strict=False) if grad is not None]
-        if results:
-            of = [tensors[number] for number in wanted]
-            outputs, given = zip(*results, strict=True)
-            gradients = torch.autograd.grad(outputs, of, given, create_graph=again, allow_unused=True)
-            for number, gradient in zip(wanted, gradients, strict=True):
-                made[number] = gradient
-        return None, None, None, *made
+        return None, None, None, *gradients_again(ctx.dense, ctx.saved_tensors[: 3 + ctx.task.captures], ctx.needs_input_grad[3:], grads)
+
+
+def gradients_again(
+    dense: Callable[..., Any], tensors: Sequence[torch.Tensor], needed: Sequence[bool], grads: Sequence[torch.Tensor | None]
+) -> list[torch.Tensor | None]:
+    """Gradients of the `tensors` that need one, q, k, v and captured ones, by those of what `dense` computes of the first three.
+
+    They have derivatives themselves.
+    """
+    made: list[torch.Tensor | None] = [None] * len(tensors)
+    again = torch.is_grad_enabled()  # without it, gradients have tangents
+    with torch.enable_grad():
+        results = [(o, grad) for o, grad in zip(dense(*tensors[:3]), grads, strict=False) if grad is not None]
+    if results:
+        wanted = [number for number, need in enumerate(needed) if need]
+        outputs, given = zip(*results, strict=True)
+        gradients = torch.autograd.grad(outputs, [tensors[n] for n in wanted], given, create_graph=again, allow_unused=True)
+        for number, gradient in zip(wanted, gradients, strict=True):
+            made[number] = gradient
+    return made
