@@ -17,8 +17,9 @@ from attn_mlir.api.key_pages import Lists, paged_call
 from attn_mlir.api.options import Options
 from attn_mlir.errors import CompileError, UnsupportedError
 from attn_mlir.frontend.given import LISTS
+from attn_mlir.runtime.call import Problem
 from attn_mlir.runtime.dispatch import gradient_task
-from attn_mlir.runtime.key_lists import fold, unfold
+from attn_mlir.runtime.key_lists import ListForm, fold, unfold
 from attn_mlir.runtime.listed import forward_listed
 from attn_mlir.runtime.orders import all_heads_first, all_in_order, input_order, output_order
 from attn_mlir.runtime.programs import Program
@@ -33,6 +34,9 @@ FEWEST_QUERIES = 16
 MOST_ENTRIES = (1 << 24) - (1 << 12)
 """Loops of kernels for GPUs count so far."""
 Tensor = torch.Tensor
+_PROBLEMS: dict[tuple[Any, ...], Problem] = {}
+_MOST = 256
+"""Shapes whose problems are kept."""
 _BACKWARD: dict[tuple[str, str, str, bool], int] = {}
 """How many results of a forward pass a backward takes, -1 where a device has no kernels for it.
 
@@ -63,13 +67,11 @@ def _attended(
     qkv: tuple[Tensor, Tensor, Tensor], options: Options, dropout: Dropout, lists: Lists, group: int, dense: Callable[..., Any]
 ) -> tuple[Any] | None:
     index, form, problem = lists
-    folded, of_lists, order = qkv, problem, output_order(problem.layout)
+    folded, order = qkv, output_order(problem.layout)
     if group > 1:
         q, k, v = all_heads_first(qkv, input_order(problem.layout), 3)
         folded = fold(q, group), k, v
-        of_lists = check_inputs(*folded, "bhsd")
-    sizes = form.queries * group, *form.sizes[1:]
-    of_lists = dataclasses.replace(of_lists, inputs=dataclasses.replace(of_lists.inputs, lists=sizes, group=group))
+    of_lists = _problem_of_lists(problem, folded, form, group)
     call = options.call(of_lists, folded, dropout, dict.fromkeys(LISTS))
     task, _ = gradient_task(call)
     results = _results_of(task, index.device.type) if task.wrt else -1
@@ -92,6 +94,20 @@ def _attended(
     if group > 1:
         found = [x.contiguous() for x in all_in_order([unfold(x, group) for x in found], order, task.program.weights)]
     return (options.named(found, call.entry),)
+
+
+def _problem_of_lists(problem: Problem, folded: tuple[Tensor, Tensor, Tensor], form: ListForm, group: int) -> Problem:
+    """What shapes say of a call whose backward follows the inverse of lists; q of `folded` has the heads of a group as rows."""
+    key = (problem.inputs, problem.layout, *[x.shape for x in folded], problem.device, form, group)
+    found = _PROBLEMS.get(key)
+    if found is None:
+        made = check_inputs(*folded, "bhsd") if group > 1 else problem
+        sizes = form.queries * group, *form.sizes[1:]
+        found = dataclasses.replace(made, inputs=dataclasses.replace(made.inputs, lists=sizes, group=group))
+        if len(_PROBLEMS) == _MOST:
+            _PROBLEMS.clear()
+        _PROBLEMS[key] = found
+    return found
 
 
 def _folding(dense: Callable[..., Any], layout: str, group: int) -> Callable[..., Any]:

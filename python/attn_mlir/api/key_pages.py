@@ -49,6 +49,9 @@ _COPIED = (
 )
 Tensor = torch.Tensor
 Lists = tuple[Tensor, ListForm, Problem]
+_PROBLEMS: dict[tuple[Any, ...], Problem] = {}
+_MOST = 256
+"""Shapes whose problems are kept."""
 
 
 @dataclass(frozen=True)
@@ -149,14 +152,26 @@ def paged_call(
     sequences = {name: places.get(name, pages.get(name)) for name in (*SEQUENCES, PAGES)}
     if dropout.form is not None:
         dropout = Dropout((*dropout.form, str(form.listed)), {**dropout.values, **_places_of_dropout(made, form, prepared.shifts)})
-    of_pages = problem_of(packed, k_pages, v_pages, True)
-    if output_order(problem.layout) == "bhsd" and made.fold == made.batch * made.heads == 1:
-        of_pages = dataclasses.replace(of_pages, layout="bshd->bhsd")  # o needs no copy
+    turned = output_order(problem.layout) == "bhsd" and made.fold == made.batch * made.heads == 1
+    of_pages = _problem_of(packed, k_pages, v_pages, turned)
     call = asked.call(of_pages, (packed.unsqueeze(0), k_pages, v_pages), dropout, sequences)
     text = call.entry.traced.text
     if not looks_at_scores_alone(text) or (small and not _gathers(text, options.target(problem))):
         return None
     return PagedCall(call, most, made, prepared, index, blocks, form.listed, shared, output_order(problem.layout))
+
+
+def _problem_of(packed: Tensor, k_pages: Tensor, v_pages: Tensor, turned: bool) -> Problem:
+    """What shapes say of a call on pages; `turned`: o comes with heads first, so that it needs no copy."""
+    key = (packed.shape, k_pages.shape, v_pages.shape, packed.dtype, k_pages.dtype, v_pages.dtype, packed.device, turned)
+    found = _PROBLEMS.get(key)
+    if found is None:
+        found = problem_of(packed, k_pages, v_pages, True)
+        found = dataclasses.replace(found, layout="bshd->bhsd") if turned else found
+        if len(_PROBLEMS) == _MOST:
+            _PROBLEMS.clear()
+        _PROBLEMS[key] = found
+    return found
 
 
 def _pages(x: Tensor, made: SequenceForm, blocks: int) -> Tensor:
