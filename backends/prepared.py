@@ -41,8 +41,9 @@ class PreparedLists(NamedTuple):
     """Of each sequence, [batch entries x heads x lists, ...]: `pages` of its keys, and how many keys are `used`.
 
     `listed` are the numbers of its blocks, `shifts` how far each is from where it would be as the next one, in keys, `seen` how many keys
-    of the list each query sees. `inverse(tile, in_order)`: see `runtime.prepared_lists.inverse_of`; it is called once. `wrong()` waits for
-    the device and tells whether a number was no block; None where nobody looked.
+    of the list each query sees. `inverse(tile, in_order)`: see `runtime.prepared_lists.inverse_of`; it is called once. `listing()` gives
+    the numbers again, as they were, where the inverse was wanted. `wrong()` waits for the device and tells whether a number was no block;
+    None where nobody looked.
     """
 
     pages: Tensor
@@ -51,4 +52,5 @@ class PreparedLists(NamedTuple):
     shifts: Tensor | None
     seen: Tensor | None
     inverse: Callable[[int, bool], Sequence[Tensor]]
+    listing: Callable[[], Tensor]
     wrong: Callable[[], bool] | None

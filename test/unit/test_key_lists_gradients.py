@@ -112,6 +112,23 @@ def test_heads_that_share_short_blocks_are_rows(taken: list[str]) -> None:
     assert taken == ["pages", "lists"]
 
 
+def later(device: str, sizes: Any, block: tuple[int, int], taken: list[str]) -> None:
+    """Calls of ready-made functions take a short way from the second on, with lists and tensors of their own."""
+    for mask in (None, masks.causal("bottom_right"), None, masks.causal("bottom_right")):
+        attended(device, sizes, block, 2, 2, mask=mask)
+    assert taken == ["pages", "lists"] * 4 and key_gradients._READY
+
+
+@needs_host_clang
+def test_later_calls(taken: list[str]) -> None:
+    later("hip-emulated", (1, 32, 2, 20, 256, 32), (2, 128), taken)
+
+
+@pytest.mark.gpu
+def test_later_calls_on_nvidia(taken: list[str]) -> None:
+    later("cuda", (1, 32, 2, 100, 1024, 128), (1, 64), taken)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("number", range(4))
 def test_nvidia(number: int, taken: list[str]) -> None:

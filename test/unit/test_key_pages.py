@@ -30,10 +30,10 @@ def in_pages(qkv: Any, index: torch.Tensor, block: tuple[int, int], layout: Any 
     return attention_in_pages(tuple(qkv), Options(functions, None, layout, lse), NONE, (index, form, problem))
 
 
-def agrees(block: tuple[int, int], lists: int, layout: Any = "bhsd", lse: bool = True, **mods: Any) -> None:
-    qkv = [x.detach() for x in inputs(SIZES)]
+def agrees(block: tuple[int, int], lists: int, layout: Any = "bhsd", lse: bool = True, sizes: Any = SIZES, **mods: Any) -> None:
+    qkv = [x.detach() for x in inputs(sizes)]
     qkv = [x.transpose(1, 2).contiguous() for x in qkv] if layout == "bshd" else qkv
-    index = draw(SIZES, block, lists, 3)
+    index = draw(sizes, block, lists, 3)
     wanted: Any = attn_mlir.attention(*qkv, key_index=index, key_block=block, layout=layout, return_lse=lse, **mods)
     found = in_pages(qkv, index, block, layout, lse, **mods)
     assert found is not None
@@ -60,6 +60,21 @@ def test_causal_masks_are_ends_of_lists(align: Any, block: tuple[int, int], list
     agrees(block, lists, mask_mod=masks.causal(align))
     agrees(block, lists, mask_mod=masks.causal(align=align), score_mod=lambda s, b, h, i, j: s + 0.01 * (j - i) * h)
     assert len(ends) == 2 and all((end is None) == (block[0] == 1) for end in ends)
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+@pytest.mark.parametrize("mask", [None, masks.causal()], ids=["all", "causal"])
+def test_later_calls_of_ready_made_functions_see_their_own_tensors(mask: Any, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take a short way: other lists, tensors and causal masks, and values of rows that were not asked for before."""
+    monkeypatch.setattr(key_pages, "_TEMPLATES", {})
+    sizes = (2, 4, 2, 70, 192, 32)
+    for number in range(3):
+        for block, lists in (((7, 64), 2), ((32, 96), 1), ((1, 16), 4)):
+            agrees(block, lists, layout, lse=number == 1, sizes=sizes, mask_mod=mask)
+        agrees((7, 64), 2, layout, sizes=sizes, mask_mod=masks.causal("bottom_right") if number == 1 else mask)
+        agrees((7, 64), 2, layout, sizes=sizes, mask_mod=mask, row=rows.sigmoid, lse=False)
+        agrees((7, 64), 2, layout, sizes=sizes, mask_mod=lambda b, h, i, j: i + 50 > j)
+    assert len(key_pages._TEMPLATES) >= 2
 
 
 def test_functions_see_true_places() -> None:

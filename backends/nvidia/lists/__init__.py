@@ -66,7 +66,11 @@ def prepare_lists(index: Tensor, shapes: ListShapes, wanted: WantedLists) -> Pre
         assert bits is not None
         return _inverse(bits, shapes, tile, in_order)
 
-    return PreparedLists(pages, used, listed, shifts, seen, inverse, _never if flag is None else flag.read)
+    def listing() -> Tensor:
+        assert bits is not None
+        return _listing(bits, shapes)
+
+    return PreparedLists(pages, used, listed, shifts, seen, inverse, listing, _never if flag is None else flag.read)
 
 
 def _inverse(bits: Tensor, shapes: ListShapes, tile: int, in_order: bool) -> Sequence[Tensor]:
@@ -81,6 +85,13 @@ def _inverse(bits: Tensor, shapes: ListShapes, tile: int, in_order: bool) -> Seq
     form = _INVERSE.pack(*addresses, shapes.lists, shapes.blocks, tiles, shapes.keys // tile)
     _start(INVERT, form, (words, heads, 1), (256, 0), (cuda.current_stream(device), device))
     return entries, ranges, entries, after, ranges
+
+
+def _listing(bits: Tensor, shapes: ListShapes) -> Tensor:
+    """The numbers that bitmaps hold, [B, heads, lists, blocks], -1 for the others."""
+    words = bits[:-1].view(shapes.batch, shapes.heads, -1, 1, shapes.lists)
+    there = (words >> torch.arange(32, dtype=torch.int32, device=bits.device)[:, None] & 1).flatten(2, 3)[:, :, : shapes.blocks].mT
+    return torch.where(there > 0, torch.arange(shapes.blocks, dtype=torch.int32, device=bits.device), -1)
 
 
 class ListFlag:

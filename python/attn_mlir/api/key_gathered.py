@@ -4,6 +4,7 @@ Each block of queries is a sequence of packed tensors, whose keys are copied bes
 keys in float32. The forward pass is run again in the backward, for some sequences at a time, so that copies take little memory.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -110,11 +111,14 @@ class GatheredLists:
 def attention_gathered(qkv: tuple[Tensor, Tensor, Tensor], options: Options, lists: Lists, dense: Callable[..., Any]) -> tuple[Any] | None:
     """What `attention` returns with these lists where something needs a gradient, as the only element; None where a table has to do.
 
-    It is for lists of a fraction of all keys. `dense` computes the results of other q, k and v by a table, for second derivatives.
+    It is for lists of a fraction of all keys. `dense` computes the results of numbers and other q, k and v by a table, for second
+    derivatives.
     """
     index, form, problem = lists
     if not index.numel() or problem.is_empty:
         return None
+    index = index.clone()  # the caller's may change before a backward
+    lists = index, form, problem
     made, sizes = sequences_of_lists(problem, form, index.shape[1], False, (False, False)), problem.sizes
     room, rows = index.shape[3] * form.listed, min(form.queries, sizes["Sq"]) * made.fold
     pairs = made.batch * made.heads * made.blocks * made.apart * -(-rows // _ROWS) * _ROWS * room
@@ -132,7 +136,7 @@ def attention_gathered(qkv: tuple[Tensor, Tensor, Tensor], options: Options, lis
     needed = captured or any([x.requires_grad for x in qkv])
     if not needed or not looks_at_scores_alone(call.entry.traced.text) or not _has_kernels(call, options.target(problem)):
         return None
-    found = list(GatheredForward.apply(gathered, dense, *qkv, *captured))  # type: ignore[no-untyped-call]
+    found = list(GatheredForward.apply(gathered, functools.partial(dense, lambda: index), *qkv, *captured))  # type: ignore[no-untyped-call]
     if prepared.wrong is not None and prepared.wrong():
         check_numbers(index, shapes.blocks, form.listed)
     return (options.named(found, call.entry),)
@@ -162,8 +166,7 @@ class GatheredForward(torch.autograd.Function):
         qkv = tensors[0].detach(), tensors[1].detach(), tensors[2].detach()
         paged = paged_call(qkv, gathered.options, NONE, gathered.lists)
         if paged is not None:
-            with largest(*paged.most):
-                return tuple(paged.results(dispatch(paged.call)))
+            return tuple(paged.attended())
         q, k, v = _flat(gathered, qkv)
         found = []
         for part in gathered.parts(q, k.shape[1] + v.shape[1]):

@@ -95,15 +95,13 @@ def _in_pages(
     if made is not None or not torch.is_grad_enabled():
         return made
 
-    kept = index.clone()  # the caller's may change before a backward
-
-    def dense(*others: torch.Tensor) -> Any:
-        return dispatch(_as_table(options, options.functions, (kept, form, problem)).call(problem, others, dropout))
+    def dense(listing: Callable[[], torch.Tensor], *others: torch.Tensor) -> Any:
+        return dispatch(_as_table(options, options.functions, (listing(), form, problem)).call(problem, others, dropout))
 
     group = group_of(form, index, problem.sizes, dropout.form is not None)
     made = attention_listed_with_gradients(qkv, options, dropout, lists, group, dense)
     if made is None and dropout.form is None:
-        made = attention_gathered(qkv, options, (kept, form, problem), dense)
+        made = attention_gathered(qkv, options, (index, form, problem), dense)
     return made
 
 

@@ -21,6 +21,7 @@ from attn_mlir.api.key_sequences import (
     looks_at_scores_alone,
     packed_rows,
     places_of,
+    ready_made_shift,
     sequences_of_lists,
     shapes_of,
     wanted_of,
@@ -28,7 +29,7 @@ from attn_mlir.api.key_sequences import (
 )
 from attn_mlir.api.options import Options
 from attn_mlir.api.varlen_inputs import problem_of
-from attn_mlir.backends.prepared import PreparedLists
+from attn_mlir.backends.prepared import ListShapes, PreparedLists, WantedLists
 from attn_mlir.frontend.dropout import LISTED
 from attn_mlir.frontend.given import PAGES, SEQUENCES
 from attn_mlir.performance import told
@@ -37,7 +38,7 @@ from attn_mlir.runtime.checked import is_checked
 from attn_mlir.runtime.dispatch import dispatch, needing_gradient, program_on
 from attn_mlir.runtime.kept import kept_by_sizes
 from attn_mlir.runtime.key_lists import ListForm
-from attn_mlir.runtime.orders import heads_first, in_order, input_order, output_order
+from attn_mlir.runtime.orders import all_in_order, heads_first, in_order, input_order, output_order
 from attn_mlir.runtime.prepared_lists import prepare
 from attn_mlir.runtime.varlen import largest
 
@@ -50,8 +51,10 @@ _COPIED = (
 Tensor = torch.Tensor
 Lists = tuple[Tensor, ListForm, Problem]
 _PROBLEMS: dict[tuple[Any, ...], Problem] = {}
+_TEMPLATES: "dict[tuple[Any, ...], PagedTemplate]" = {}
+_KERNEL, _PLAIN = "kernel", (Tensor, torch.nn.Parameter)
 _MOST = 256
-"""Shapes whose problems are kept."""
+"""Shapes whose problems and templates are kept."""
 
 
 @dataclass(frozen=True)
@@ -64,13 +67,14 @@ class PagedCall:
     made: SequenceForm
     lists: PreparedLists
     index: Tensor
-    """What they were made of, numbers of so many `blocks` of so many `keys`."""
-    blocks: int
-    keys: int
+    """What they were made of."""
+    shapes: ListShapes
     folded: bool
     """Whether rows lie as those of q with the heads of a group as rows."""
     order: str
     """Of o."""
+    runs: dict[str, Any] | None = None
+    """Of calls with a template, of which nothing is left to check: the kernel, and, by what a backward is for, what keeps what it reads."""
 
     def results(self, found: Sequence[Tensor]) -> list[Tensor]:
         """o and values of rows, [B, Hq, Sq], of those of sequences; what else has the shape of o stays [B, Hq, Sq, D]."""
@@ -82,17 +86,34 @@ class PagedCall:
     def check(self) -> None:
         """Waits until the lists are known to be right; other kernels may have started, which read nothing outside. Raises ArgumentError."""
         if self.lists.wrong is not None and self.lists.wrong():
-            check_numbers(self.index, self.blocks, self.keys)
+            check_numbers(self.index, self.shapes.blocks, self.shapes.keys)
+
+    def attended(self) -> list[Tensor]:
+        """o and values of rows."""
+        call, runs = self.call, self.runs
+        with largest(*self.most):
+            if runs is None:
+                return self.results(dispatch(call))
+            if _KERNEL not in runs:
+                runs[_KERNEL] = program_on(call).kernel(call.problem.device_type)
+                return self.results(dispatch(call))
+            q, k, v, *captures = call.heads_first()
+            made = runs[_KERNEL].run(q, k, v, captures, output_order(call.layout))
+        return self.results(all_in_order(made, output_order(call.layout), call.entry.traced.weights))
 
     def saved(self, wrt: str) -> list[Tensor]:
         """The results of a forward pass that keeps what its backward reads; `wrt` names arguments that need a gradient, "": all."""
-        call = self.call
-        program = program_on(call)
-        q, k, v, *captures = call.heads_first()
+        call, order = self.call, output_order(self.call.layout)
+        inputs = call.heads_first()
+        run = self.runs.get(wrt) if self.runs is not None else None
         with largest(*self.most):
-            program.check(captures, program.sizes(q, k, v), q.device)
-            order = output_order(call.layout)
-            made = program.derivative(q.device.type, "fwd", wrt).run([q, k, v, *captures], order)
+            if run is None:
+                program = program_on(call)
+                program.check(inputs[3:], program.sizes(*inputs[:3]), inputs[0].device)
+                run = program.derivative(inputs[0].device.type, "fwd", wrt)
+                if self.runs is not None:
+                    self.runs[wrt] = run
+            made = run.run(inputs, order)
         if self.folded:
             rows = self.made.batch, self.made.heads, -1
             return [x.reshape(*rows, x.shape[-1]) if x.dim() == 4 else x.view(rows) for x in made]
@@ -110,8 +131,7 @@ def attention_in_pages(qkv: tuple[Tensor, Tensor, Tensor], options: Options, dro
     found = paged_call(qkv, options, dropout, lists)
     if found is None or needing_gradient(found.call.values):
         return None
-    with largest(*found.most):
-        results = found.results(dispatch(found.call))
+    results = found.attended()
     found.check()
     return (options.named(results, found.call.entry),)
 
@@ -124,6 +144,10 @@ def paged_call(
     Single queries are `decoded`, or heads are their rows. `folded`: q with the heads of a group as rows, where there is such.
     """
     index, form, problem = lists
+    key = _key_of(qkv, options, dropout, lists, (decoded, folded is None))
+    known = _TEMPLATES.get(key) if key is not None else None
+    if known is not None:
+        return known.call(qkv, lists, folded)
     small, drops = form.listed % PAGE_ROWS != 0, dropout.form is not None
     if not index.numel() or problem.is_empty or (small and (drops or min(form.queries, problem.sizes["Sq"]) > 1)):
         return None
@@ -138,12 +162,12 @@ def paged_call(
     k_pages, v_pages = (_pages(x, made, blocks) for x in (k, v))
     shared = folded is not None and (made.heads, made.fold, made.key_heads) == (sizes["Hkv"], made.group, 1)
     packed = folded.detach().flatten(0, 2).unsqueeze(1) if folded is not None and shared else packed_rows(q, made)
-    if missing or any(x.data_ptr() != page.data_ptr() for x, page in ((k, k_pages), (v, v_pages))):
+    copied = any([x.data_ptr() != page.data_ptr() for x, page in ((k, k_pages), (v, v_pages))])
+    if missing or copied:
         told(_COPIED.format(form.listed), "docs/key-lists.md")
     shapes = shapes_of(made, index, form, sizes["Skv"], causal_shift(options.functions[4], sizes))
-    prepared = prepare(index, shapes, wanted_of(options.functions, shapes, drops, not decoded), options.target(problem))
-    if prepared.wrong is None or is_checked():
-        check_numbers(index, blocks, form.listed)
+    wanted = wanted_of(options.functions, shapes, drops, not decoded)
+    prepared = _checked(index, shapes, wanted, options.target(problem))
     functions = wrapped(options.functions, shapes, made, prepared)
     asked = Options(functions, options.scale, "bshd", options.lse, options.states, options.device)
     places = places_of(made, form.queries, index.device)
@@ -158,7 +182,56 @@ def paged_call(
     text = call.entry.traced.text
     if not looks_at_scores_alone(text) or (small and not _gathers(text, options.target(problem))):
         return None
-    return PagedCall(call, most, made, prepared, index, blocks, form.listed, shared, output_order(problem.layout))
+    found = PagedCall(call, most, made, prepared, index, shapes, shared, output_order(problem.layout))
+    if key is not None and not missing and not copied:
+        if len(_TEMPLATES) == _MOST:
+            _TEMPLATES.clear()
+        varying = {id(value): name for name, value in pages.items()}
+        values = tuple([(varying.get(id(value), ""), value if id(value) not in varying else None) for value in call.values[3:]])
+        _TEMPLATES[key] = PagedTemplate(dataclasses.replace(found, runs={}), wanted, values)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class PagedTemplate:
+    """What a call with such shapes and ready-made functions, which capture nothing, has in common with the next one."""
+
+    first: PagedCall
+    wanted: WantedLists
+    values: tuple[tuple[str, Any], ...]
+    """Names of what each call makes, or values that stay."""
+
+    def call(self, qkv: tuple[Tensor, Tensor, Tensor], lists: Lists, folded: Tensor | None) -> PagedCall:
+        """The call for tensors of the same shapes and strides."""
+        first, (index, _, problem) = self.first, lists
+        q, k, v = (heads_first(x, input_order(problem.layout)) for x in qkv)
+        shared = folded is not None and first.folded
+        packed = folded.detach().view(1, -1, 1, q.shape[3]) if folded is not None and shared else packed_rows(q, first.made).unsqueeze(0)
+        prepared = _checked(index, first.shapes, self.wanted, first.call.device)
+        varying = {"k_lengths": prepared.used, PAGES: prepared.pages}
+        captures = [varying[name] if name else value for name, value in self.values]
+        values = (packed, *[_pages(x, first.made, first.shapes.blocks) for x in (k, v)], *captures)
+        return dataclasses.replace(first, call=first.call._replace(values=values), lists=prepared, index=index)
+
+
+def _key_of(
+    qkv: tuple[Tensor, Tensor, Tensor], options: Options, dropout: Dropout, lists: Lists, how: tuple[bool, bool]
+) -> tuple[Any, ...] | None:
+    """That of the template of a call; None where functions are the caller's own."""
+    (_, k, v), (index, form, problem) = qkv, lists
+    shift = ready_made_shift(options.functions, problem.sizes)
+    if shift is None or dropout.form is not None or not all([type(x) in _PLAIN for x in (*qkv, index)]):
+        return None
+    sizes = tuple(problem.sizes.values())
+    return shift, options[1:], problem.inputs, sizes, form, index.shape, index.device, k.stride(), v.stride(), how
+
+
+def _checked(index: Tensor, shapes: ListShapes, wanted: WantedLists, device: str) -> PreparedLists:
+    """The prepared lists, whose numbers were checked, or will be by `PagedCall.check`."""
+    prepared = prepare(index, shapes, wanted, device)
+    if prepared.wrong is None or is_checked():
+        check_numbers(index, shapes.blocks, shapes.keys)
+    return prepared
 
 
 def _problem_of(packed: Tensor, k_pages: Tensor, v_pages: Tensor, turned: bool) -> Problem:

@@ -10,6 +10,7 @@ import torch
 
 from attn_mlir.api.makers import MADE
 from attn_mlir.api.masks import causal
+from attn_mlir.api.rows import softmax
 from attn_mlir.backends.prepared import ListShapes, PreparedLists, WantedLists
 from attn_mlir.backends.work import keep_work
 from attn_mlir.dialects import loaded
@@ -131,6 +132,17 @@ def causal_shift(mask: Any, sizes: Mapping[str, Any]) -> int | None:
     if make is not causal or hasattr(mask, "__wrapped__"):  # functools.wraps gives its attributes to another function
         return None
     return sizes["Skv"] - sizes["Sq"] if (*args, *kwargs.values()) == ("bottom_right",) else 0
+
+
+def ready_made_shift(functions: tuple[Any, ...], sizes: Mapping[str, Any]) -> tuple[int | None] | None:
+    """`causal_shift` of functions that are all ready made and capture nothing, in a tuple; None of others."""
+    for function in functions[:4]:
+        if function is not None:
+            return None
+    if functions[5] is not softmax:
+        return None
+    shift = None if functions[4] is None else causal_shift(functions[4], sizes)
+    return None if shift is None and functions[4] is not None else (shift,)
 
 
 def places_of(made: SequenceForm, queries: int, device: torch.device) -> dict[str, Tensor]:

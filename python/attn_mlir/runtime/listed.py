@@ -32,13 +32,15 @@ class ListedProgram(Program):
 
 
 def forward_listed(
-    task: Task, saved: Sequence[torch.Tensor], dense: Callable[..., Any], tensors: Sequence[torch.Tensor]
+    task: Task, saved: Sequence[torch.Tensor], dense: Callable[..., Any], tensors: Sequence[torch.Tensor], seen: bool = True
 ) -> list[torch.Tensor]:
     """The results of a forward pass that was `saved`, with a gradient by `tensors`, inputs and captures: the program's backward.
 
+    `seen`: results are not copied before the caller gets them, so that they must be no views.
+
     `dense` computes them of q, k and v in another way, which has second derivatives.
     """
-    return list(ListedForward.apply(task, saved, dense, *tensors))[: task.program.made]  # type: ignore[no-untyped-call]
+    return list(ListedForward.apply(task, [whole(x) for x in saved] if seen else saved, dense, *tensors))[: task.program.made]  # type: ignore[no-untyped-call]
 
 
 class ListedForward(torch.autograd.Function):
@@ -46,7 +48,6 @@ class ListedForward(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, task: Task, saved: Sequence[torch.Tensor], dense: Callable[..., Any], *tensors: torch.Tensor) -> tuple[Any, ...]:
-        saved = [whole(x) for x in saved]
         ctx.task, ctx.turned, ctx.dense = task, task.layout != "bhsd", dense
         ctx.save_for_backward(*tensors, *saved)
         ctx.mark_non_differentiable(*saved[task.program.made :])

@@ -40,10 +40,15 @@ def by_torch(index: Tensor, shapes: ListShapes, wanted: WantedLists) -> Prepared
     pages = listed + kept_by_sizes(("pages", shapes, index.device), first_pages)["pages"]
     shifts = shifts_of(listed, shapes.keys) if wanted.shifts else None
 
+    def listing() -> Tensor:
+        return ordered.masked_fill(ordered == shapes.blocks, -1)
+
     def inverse(tile: int, in_order: bool) -> Sequence[Tensor]:
         return inverse_of(ordered, shapes.keys, tile, shapes.kv_len, in_order)
 
-    return PreparedLists(pages, _repeated(used, shapes.repeat).flatten(), listed if wanted.listed else None, shifts, seen, inverse, None)
+    return PreparedLists(
+        pages, _repeated(used, shapes.repeat).flatten(), listed if wanted.listed else None, shifts, seen, inverse, listing, None
+    )
 
 
 def _repeated(lists: Tensor, repeat: int) -> Tensor:
