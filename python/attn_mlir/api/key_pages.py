@@ -52,7 +52,7 @@ Tensor = torch.Tensor
 Lists = tuple[Tensor, ListForm, Problem]
 _PROBLEMS: dict[tuple[Any, ...], Problem] = {}
 _TEMPLATES: "dict[tuple[Any, ...], PagedTemplate]" = {}
-_KERNEL, _PLAIN = "kernel", (Tensor, torch.nn.Parameter)
+_KERNEL, _SEEN, _PLAIN = "kernel", "seen", (Tensor, torch.nn.Parameter)
 _MOST = 256
 """Shapes whose problems and templates are kept."""
 
@@ -183,10 +183,10 @@ def paged_call(
     if not looks_at_scores_alone(text) or (small and not _gathers(text, options.target(problem))):
         return None
     found = PagedCall(call, most, made, prepared, index, shapes, shared, output_order(problem.layout))
-    if key is not None and not missing and not copied:
+    varying = {id(value): name for name, value in (*pages.items(), (_SEEN, prepared.seen)) if value is not None}
+    if key is not None and not missing and not copied and len(varying.keys() & set(map(id, call.values[3:]))) == len(varying):
         if len(_TEMPLATES) == _MOST:
             _TEMPLATES.clear()
-        varying = {id(value): name for name, value in pages.items()}
         values = tuple([(varying.get(id(value), ""), value if id(value) not in varying else None) for value in call.values[3:]])
         _TEMPLATES[key] = PagedTemplate(dataclasses.replace(found, runs={}), wanted, values)
     return found
@@ -208,7 +208,7 @@ class PagedTemplate:
         shared = folded is not None and first.folded
         packed = folded.detach().view(1, -1, 1, q.shape[3]) if folded is not None and shared else packed_rows(q, first.made).unsqueeze(0)
         prepared = _checked(index, first.shapes, self.wanted, first.call.device)
-        varying = {"k_lengths": prepared.used, PAGES: prepared.pages}
+        varying = {"k_lengths": prepared.used, PAGES: prepared.pages, _SEEN: prepared.seen}
         captures = [varying[name] if name else value for name, value in self.values]
         values = (packed, *[_pages(x, first.made, first.shapes.blocks) for x in (k, v)], *captures)
         return dataclasses.replace(first, call=first.call._replace(values=values), lists=prepared, index=index)
