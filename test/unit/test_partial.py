@@ -10,6 +10,7 @@ import torch
 import attn_mlir
 from attn_mlir import ArgumentError, UnsupportedError, attention, merge, rows
 from attn_mlir.api import partial_form
+from attn_mlir.frontend.elementary import detach
 from partial_cases import ROWS, Case, inputs, two_reductions
 
 CUTS = {1: (0, 1), 17: (0, 0, 5, 17), 127: (0, 64, 64, 101, 127), 1000: (0, 1, 999, 1000)}
@@ -59,7 +60,7 @@ def test_rows_without_keys_and_parts_without_keys() -> None:
     assert torch.isfinite(masked.lse[:, :, 4]).all()
 
 
-@pytest.mark.parametrize("row", ["softmax", "two_reductions"])
+@pytest.mark.parametrize("row", ROWS)
 def test_gradients(row: str) -> None:
     q, k, v = (x.requires_grad_() for x in inputs(17, 127))
     case = case_of(row)
@@ -73,6 +74,19 @@ def test_gradients(row: str) -> None:
     assert (o.double() - wanted).abs().max() < 1e-5
     for made, right in zip(torch.autograd.grad(o, wrt, do.float()), expected, strict=True):
         assert (made - right).abs().max() <= 2e-5 * right.abs().max() + 1e-6
+
+
+def test_rows_that_detach_other_values_have_no_gradients() -> None:
+    """Online forms have no `detach`: where it holds for all sums it is that of states, else nothing is wrong in silence."""
+
+    def row(s: Any) -> Any:
+        return s / (1 + detach(abs(s).sum()) + (s * s).sum())
+
+    q, k, v = inputs(5, 20)
+    with torch.no_grad():
+        assert attention(q, k, v, row=row, return_partial=True).finalize().isfinite().all()
+    with pytest.raises(UnsupportedError, match="detaches something else than all its reductions"):
+        attention(q.requires_grad_(), k, v, row=row, return_partial=True)
 
 
 def test_gradients_of_bf16() -> None:

@@ -211,7 +211,12 @@ class PartialRequest:
         states = results[0][1:]
         if self.packed is not None:
             states = _without_rows(states, initial, int(self.packed["q_lengths"].sum()))
-        named = dict(zip(form.states, states, strict=True))
+        if not form.derived and is_seen(call.values):
+            raise UnsupportedError(
+                "partial results of a row that detaches something else than all its reductions have no gradients: call attention on all "
+                "keys, or return_partial under torch.no_grad()"
+            )
+        named = {name: x.detach() if form.detached else x for name, x in zip(form.states, states, strict=True)}
         return Partial(tuple(made[0] for made in results), named, form, outer, dtype, self.order, places)
 
 

@@ -13,7 +13,7 @@ from attn_mlir.mlir import LOCK, ir
 from attn_mlir.passes.explain import why_several
 from attn_mlir.passes.locations import location_name
 from attn_mlir.passes.pipeline import Pipeline
-from attn_mlir.passes.regions import block_of, find_all, pieces
+from attn_mlir.passes.regions import block_of, find_all, pieces, walk
 from attn_mlir.registry import registry
 from attn_mlir.runtime.scalar_code import ScalarCode, code_of
 
@@ -39,6 +39,10 @@ class PartialForm:
     finalize: ScalarCode
     source: tuple[Traced, str]
     """What was traced, and its online form."""
+    detached: bool
+    """Whether the row sees its states through `detach` alone, so that they have no gradient."""
+    derived: bool
+    """Whether that is all that the row says of its derivative: online forms have no `detach`."""
 
     @functools.cached_property
     def rounded(self) -> tuple[Entry, ...]:
@@ -67,6 +71,7 @@ def form_of(traced: Traced) -> PartialForm:
 
 def _read(traced: Traced) -> PartialForm:
     module = ir.Module.parse(traced.located)
+    detached, derived = _detached(module)
     reasons = [reason for attention in find_all(module.operation, "attn.attention") for reason in why_several(attention)]
     if reasons:
         raise UnsupportedError(
@@ -84,7 +89,21 @@ def _read(traced: Traced) -> PartialForm:
     _, located = texts_of(module)
     entries = tuple(Entry(_exposed(traced, located, number)) for number in range(count))
     names = tuple(name if states.count(name) == 1 else f"{name}_{n}" for n, name in enumerate(states))
-    return PartialForm(entries, names, traced.outputs, codes["init"], codes["merge"], codes["finalize"], (traced, located))
+    return PartialForm(
+        entries, names, traced.outputs, codes["init"], codes["merge"], codes["finalize"], (traced, located), detached, derived
+    )
+
+
+def _detached(module: ir.Module) -> tuple[bool, bool]:
+    """Whether a row uses all reductions through `detach` alone, and whether it says nothing else of its derivative."""
+    ops = [op for row in find_all(module.operation, "attn.row") for op in walk(row)]
+    stops = [op for op in ops if op.name == "attn.detach"]
+    if not stops:
+        return False, not any(op.name == "attn.slope" for op in ops)
+    through = all([use.owner.operation.name == "attn.detach" for op in ops if op.name == "attn.reduce" for use in op.results[0].uses])
+    of = [op.operands[0] for op in stops]
+    whole = all([not isinstance(value, ir.BlockArgument) and value.owner.operation.name == "attn.reduce" for value in of])
+    return through and whole, through and whole and not any(op.name == "attn.slope" for op in ops)
 
 
 def _exposed(traced: Traced, online: str, number: int, rounded: bool = False) -> Traced:
