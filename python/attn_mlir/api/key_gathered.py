@@ -175,9 +175,7 @@ class GatheredForward(torch.autograd.Function):
             with largest(*most):
                 found.append(dispatch(call))
         whole = [torch.cat(each, 1 if each[0].dim() == 4 else 2).squeeze(0) for each in zip(*found, strict=True)]
-        weights = call.entry.traced.weights
-        order = output_order(gathered.lists[2].layout)
-        return tuple([in_whole(x, gathered.made, order if number < weights else "bhsd") for number, x in enumerate(whole)])
+        return tuple([in_whole(x, gathered.made, output_order(gathered.lists[2].layout)) for x in whole])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:

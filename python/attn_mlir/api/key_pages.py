@@ -175,6 +175,7 @@ def paged_call(
     most = min(form.queries, sizes["Sq"]) * made.fold, index.shape[3] * form.listed
     sequences = {name: places.get(name, pages.get(name)) for name in (*SEQUENCES, PAGES)}
     if dropout.form is not None:
+        assert prepared.shifts is not None
         dropout = Dropout((*dropout.form, str(form.listed)), {**dropout.values, **_places_of_dropout(made, form, prepared.shifts)})
     turned = output_order(problem.layout) == "bhsd" and made.fold == made.batch * made.heads == 1
     of_pages = _problem_of(packed, k_pages, v_pages, turned)

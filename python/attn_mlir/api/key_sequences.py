@@ -75,7 +75,8 @@ def shapes_of(made: SequenceForm, index: Tensor, form: ListForm, kv_len: int, sh
     """What sizes say of lists; `shift`: that of `causal_shift`."""
     blocks = -(-kv_len // form.listed)
     per_head = made.heads // index.shape[1], made.key_group, made.all_key_heads // made.key_heads
-    return ListShapes(*index.shape, blocks, form.listed, kv_len, form.queries, made.queries, shift, *per_head)
+    batch, heads, lists, count = index.shape
+    return ListShapes(batch, heads, lists, count, blocks, form.listed, kv_len, form.queries, made.queries, shift, *per_head)
 
 
 def wanted_of(functions: tuple[Any, ...], shapes: ListShapes, drops: bool, inverse: bool) -> WantedLists:
