@@ -28,9 +28,9 @@ class Backend:
     `ahead_sources` and `ahead_project` (see `driver.kernel_sources` and `driver.library_project`), `operators` (see
     `driver.build_operators`) and `doctor` (a function that gives `attn_mlir.findings.Finding`s about the machine) are references of the
     same form; `targets` are the names under which it makes code ahead of time. `packed` and `paged`: it takes the packed tensors of
-    `attn.sequences`, in `compile` and `derive`, and keys in pages, `attn.pages`. `tensors` maps those of `device_types` that torch has no
-    tensors on to the torch device type of the tensors they take. `compile`, `derive` and `see` of a backend that has any also take
-    `device`, one of `device_types`.
+    `attn.sequences`, in `compile` and `derive`, and keys in pages, `attn.pages`; `lists` refers to what makes lists of keys ready on the
+    device, see `driver.list_maker`. `tensors` maps those of `device_types` that torch has no tensors on to the torch device type of the
+    tensors they take. `compile`, `derive` and `see` of a backend that has any also take `device`, one of `device_types`.
     """
 
     name: str
@@ -55,6 +55,7 @@ class Backend:
     doctor: str | None = None
     packed: bool = False
     paged: bool = False
+    lists: str | None = None
     tensors: Mapping[str, str] = field(default_factory=dict)
 
     def load(self, reference: str) -> Any:

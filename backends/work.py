@@ -4,7 +4,7 @@ Their form is that of `attn_mlir.passes.tiling.work`. They follow from the lengt
 added up in one order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,41 @@ import torch
 Array = np.ndarray
 FIXED = 2048
 """Keys of a chunk at least, where a sequence is cut by its own length alone."""
+
+
+_KEPT = "attn_mlir_work"
+
+
+def keep_work(lengths: torch.Tensor) -> None:
+    """Says that lengths follow from sizes alone, never change, are not 0, and leave no row out.
+
+    So a list of work may be made of them once, and kernels write each row of their results.
+    """
+    setattr(lengths, _KEPT, {})
+
+
+def leaves_rows(lengths: torch.Tensor) -> bool:
+    """Whether there may be rows of no sequence of such lengths."""
+    return not hasattr(lengths, _KEPT)
+
+
+def kept_work(lengths: torch.Tensor, key: tuple[int, int, bool], make: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """What `make` makes, or made before of such lengths and `key`; who keeps the lengths keeps the lists.
+
+    The order of their items is that of the first call's other lengths: it changes no result.
+    """
+    kept = getattr(lengths, _KEPT, None)
+    if kept is None:
+        return make()
+    found = kept.get(key)
+    if found is None:
+        found = make()
+        if not lengths.is_cuda:
+            kept[key] = found
+        elif not torch.cuda.is_current_stream_capturing():  # what a graph makes has no contents before it runs
+            torch.cuda.current_stream(lengths.device).synchronize()  # calls on other streams take it, too
+            kept[key] = found
+    return found
 
 
 @dataclass(frozen=True)

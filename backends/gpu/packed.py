@@ -13,6 +13,7 @@ import torch
 
 from attn_mlir.backends.host import KernelGrid
 from attn_mlir.backends.memory import OutputMemory
+from attn_mlir.backends.work import kept_work, leaves_rows
 from attn_mlir.passes.tiling.work import COLUMNS
 
 
@@ -94,12 +95,16 @@ def arguments_of(
     if not kernel.lengths:
         return [*tensors, kernel.block_q] if kernel.grid == "pairs" else tensors
     for each, kind in zip(memory, kernel.outputs, strict=True):
-        if kind == "store":
+        if kind == "store" and leaves_rows(operands[kernel.lengths[0]]):
             each.seen.zero_()
     seen = [Ragged(value) if number in kernel.ragged else value for number, value in enumerate(tensors)]
     own, *others = (operands[number] for number in kernel.lengths)
     rows, first = operands[kernel.over].shape[2], kernel.grid == "pairs" and semaphores is None
-    return [*seen, items_of(own, others[0] if others else None, kernel.block_q, rows, first, semaphores)]
+
+    def made() -> torch.Tensor:
+        return items_of(own, others[0] if others else None, kernel.block_q, rows, first, semaphores)
+
+    return [*seen, made() if semaphores is not None else kept_work(own, (kernel.block_q, rows, first), made)]
 
 
 @dataclass(frozen=True)

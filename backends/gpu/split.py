@@ -15,6 +15,7 @@ from attn_mlir.backends.gpu.packed import Ragged
 from attn_mlir.backends.gpu.scalar_bounds import POSITIONS
 from attn_mlir.backends.host import KernelGrid, read_host
 from attn_mlir.backends.program import OUTLINE, ResultShapes, function_named, reported
+from attn_mlir.backends.work import leaves_rows
 from attn_mlir.dialects import loaded
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
@@ -116,9 +117,11 @@ class SplitDecode:
         q, k = inputs[kernel.over], inputs[kernel.keys]
         heads, group, batch = k.shape[1], q.shape[1] // k.shape[1], len(inputs[kernel.lengths[0]])
         results = [
-            empty_heads(shape, dtype, layout if head else "bhsd", q.device).zero_()
+            empty_heads(shape, dtype, layout if head else "bhsd", q.device)
             for shape, dtype, head in zip(made.shapes, self.combine.dtypes, made.heads, strict=True)
         ]
+        for result in results if leaves_rows(inputs[kernel.lengths[0]]) else ():
+            result.zero_()
         rows = (batch * cut[0], heads, group)
         partial = [empty((*rows, made.shapes[0][3]), dtype=torch.float32, device=q.device)]
         partial += [empty(rows, dtype=torch.float32, device=q.device) for _ in self.parts.outputs[1:]]

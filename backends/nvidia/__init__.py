@@ -63,6 +63,7 @@ BACKEND = Backend(
     },
     packed=True,
     paged=True,
+    lists="lists:prepare_lists",
     schedule="passes.schedule:schedule",
     compile="driver:compile_module",
     derive="driver:compile_derivative",

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from attn_mlir.backends import Backend, backend_for, load_backends
+from attn_mlir.backends import Backend, backend_for, load_backends, tensors_of
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.mlir import LOCK
 
@@ -132,6 +132,15 @@ def compile_derivative(
     check_packed(module, device)
     with LOCK:
         return derive(module, function, tuple(wrt), deterministic, segment=segment)
+
+
+def list_maker(device: str) -> Callable[..., Any] | None:
+    """What makes `runtime.prepared_lists.PreparedLists` on a device, as `prepared_lists.by_torch` does; None where operations of torch do.
+
+    It gives None for lists that it does not take.
+    """
+    backend = backend_for(device)
+    return None if backend is None or backend.lists is None or tensors_of(device) != device else backend.load(backend.lists)
 
 
 def check_packed(module: str, device: str) -> None:

@@ -16,6 +16,7 @@ from attn_mlir.api.dropout import NONE, dropout_of
 from attn_mlir.api.inputs import check_inputs
 from attn_mlir.api.key_lists import check_key_lists
 from attn_mlir.api.options import Options
+from attn_mlir.runtime.prepared_lists import inverse_of, sorted_lists
 from key_list_cases import agree, draw, inputs, listed, positions
 
 AMD, CUDA = (1, 4, 2, 80, 300, 32), (2, 4, 2, 333, 1000, 128)
@@ -109,6 +110,23 @@ def test_emulated_amd(number: int, taken: list[str]) -> None:
 def test_heads_that_share_short_blocks_are_rows(taken: list[str]) -> None:
     attended("hip-emulated", (1, 32, 2, 20, 300, 32), (2, 128), 2, 2)
     assert taken == ["pages", "lists"]
+
+
+def later(device: str, sizes: Any, block: tuple[int, int], taken: list[str]) -> None:
+    """Calls of ready-made functions take a short way from the second on, with lists and tensors of their own."""
+    for mask in (None, masks.causal("bottom_right"), None, masks.causal("bottom_right")):
+        attended(device, sizes, block, 2, 2, mask=mask)
+    assert taken == ["pages", "lists"] * 4 and key_gradients._READY
+
+
+@needs_host_clang
+def test_later_calls(taken: list[str]) -> None:
+    later("hip-emulated", (1, 32, 2, 20, 256, 32), (2, 128), taken)
+
+
+@pytest.mark.gpu
+def test_later_calls_on_nvidia(taken: list[str]) -> None:
+    later("cuda", (1, 32, 2, 100, 1024, 128), (1, 64), taken)
 
 
 @pytest.mark.gpu
@@ -218,9 +236,9 @@ def test_one_gradient_alone() -> None:
 
 def test_the_inverse_is_sorted_and_whole() -> None:
     index = draw((2, 4, 2, 70, 700, 0), (16, 256), 2, 4)
-    ordered = key_pages.sorted_lists(index, 3)
+    ordered = sorted_lists(index, 3)
     form = check_key_lists(index, (16, 256), {"B": 2, "Hq": 4, "Hkv": 2, "Sq": 70, "Skv": 700}, index.device)
-    back, ranges, _, after, _ = key_gradients.inverse_of(ordered, dataclasses.replace(form, tile=128), 700, True)
+    back, ranges, _, after, _ = inverse_of(ordered, form.listed, 128, 700, True)
     assert ranges.shape == (2, 2, 6, 2) and ranges.is_contiguous()
     for b in range(2):
         for h in range(2):

@@ -8,7 +8,7 @@ import torch
 
 import attn_mlir
 from attn_mlir import driver, masks, rows
-from attn_mlir.api import key_pages
+from attn_mlir.api import key_pages, key_sequences
 from attn_mlir.api.dropout import NONE
 from attn_mlir.api.inputs import check_inputs
 from attn_mlir.api.key_lists import check_key_lists
@@ -30,10 +30,10 @@ def in_pages(qkv: Any, index: torch.Tensor, block: tuple[int, int], layout: Any 
     return attention_in_pages(tuple(qkv), Options(functions, None, layout, lse), NONE, (index, form, problem))
 
 
-def agrees(block: tuple[int, int], lists: int, layout: Any = "bhsd", lse: bool = True, **mods: Any) -> None:
-    qkv = [x.detach() for x in inputs(SIZES)]
+def agrees(block: tuple[int, int], lists: int, layout: Any = "bhsd", lse: bool = True, sizes: Any = SIZES, **mods: Any) -> None:
+    qkv = [x.detach() for x in inputs(sizes)]
     qkv = [x.transpose(1, 2).contiguous() for x in qkv] if layout == "bshd" else qkv
-    index = draw(SIZES, block, lists, 3)
+    index = draw(sizes, block, lists, 3)
     wanted: Any = attn_mlir.attention(*qkv, key_index=index, key_block=block, layout=layout, return_lse=lse, **mods)
     found = in_pages(qkv, index, block, layout, lse, **mods)
     assert found is not None
@@ -55,11 +55,26 @@ def test_lists_of_all_heads_and_orders(lists: int, layout: str) -> None:
 def test_causal_masks_are_ends_of_lists(align: Any, block: tuple[int, int], lists: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a query sees is the beginning of its list: no function asks for positions, and of single queries none is left."""
     ends: list[Any] = []
-    mask_of = key_pages._mask_of
-    monkeypatch.setattr(key_pages, "_mask_of", lambda *given: ends.append(given) or mask_of(*given))
+    mask_of = key_sequences.mask_of_seen
+    monkeypatch.setattr(key_sequences, "mask_of_seen", lambda *given: ends.append(mask_of(*given)) or ends[-1])
     agrees(block, lists, mask_mod=masks.causal(align))
     agrees(block, lists, mask_mod=masks.causal(align=align), score_mod=lambda s, b, h, i, j: s + 0.01 * (j - i) * h)
-    assert len(ends) == (2 if block[0] > 1 else 0)
+    assert len(ends) == 2 and all((end is None) == (block[0] == 1) for end in ends)
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+@pytest.mark.parametrize("mask", [None, masks.causal()], ids=["all", "causal"])
+def test_later_calls_of_ready_made_functions_see_their_own_tensors(mask: Any, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take a short way: other lists, tensors and causal masks, and values of rows that were not asked for before."""
+    monkeypatch.setattr(key_pages, "_TEMPLATES", {})
+    sizes = (2, 4, 2, 70, 192, 32)
+    for number in range(3):
+        for block, lists in (((7, 64), 2), ((32, 96), 1), ((1, 16), 4)):
+            agrees(block, lists, layout, lse=number == 1, sizes=sizes, mask_mod=mask)
+        agrees((7, 64), 2, layout, sizes=sizes, mask_mod=masks.causal("bottom_right") if number == 1 else mask)
+        agrees((7, 64), 2, layout, sizes=sizes, mask_mod=mask, row=rows.sigmoid, lse=False)
+        agrees((7, 64), 2, layout, sizes=sizes, mask_mod=lambda b, h, i, j: i + 50 > j)
+    assert len(key_pages._TEMPLATES) >= 2
 
 
 def test_functions_see_true_places() -> None:
@@ -112,7 +127,7 @@ def test_hopper_gathers_single_keys() -> None:
     """Lanes of the producer copy rows; with MLA's values among the keys, too. Nothing spills, as far as nvcc is there to ask."""
     for columns, values in ((128, 128), (576, 512)):
         q, k = torch.randn(1, 32, 3, columns).half(), torch.randn(1, 1, 50, columns).half()
-        in_pages((q, k, k[..., :values]), draw((1, 32, 1, 3, 50, 0), (1, 1), 1, 9), (1, 16))
+        in_pages((q, k, k[..., :values]), draw((1, 32, 1, 3, 50, 0), (1, 16), 1, 3), (1, 16))
         made: Any = driver.compile_derivative(next(reversed(programs._TABLE.values())).text, "cuda", "", [])
         assert made.gathers()
         for units in (made.lower_parts(PartsForm(shared, True)) for shared in ((False, True) if columns > 256 else (False,))):

@@ -10,6 +10,8 @@ constexpr int kGatherers = 4; // warps
 ATTN_DEVICE void gather_chunk(uint32_t to, const void *from, bool there) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
 }
+// Brings what a next block will ask a table for.
+ATTN_DEVICE void gather_ahead(const void *table) { asm volatile("prefetch.global.L1 [%0];" ::"l"(table)); }
 // Where a row is: its page, negative if there is none, and its place in it.
 ATTN_DEVICE void gather_tell(uint32_t message, int row, int page, int place) {
   asm volatile("st.shared.v2.s32 [%0], {%1, %2};" ::"r"(message + row * 8), "r"(page), "r"(place) : "memory");
@@ -18,12 +20,17 @@ ATTN_DEVICE void gather_tell(uint32_t message, int row, int page, int place) {
 template <int Rows, int Columns, typename Element>
 ATTN_DEVICE void gather_rows(const Element *from, long long page_stride, long long row_stride, uint32_t message, uint32_t to, uint32_t barrier,
                              int gatherer, int lane) {
+  constexpr int kEach = Rows / (4 * kGatherers);
   const int chunk = lane % 8;
+  int pages[kEach], places[kEach]; // all before the first copy, as copies and reads stay in order
 #pragma unroll
-  for (int i = 0; i < Rows / (4 * kGatherers); ++i) {
+  for (int i = 0; i < kEach; ++i) {
     const int row = (i * kGatherers + gatherer) * 4 + lane / 8;
-    int page, place;
-    asm volatile("ld.shared.v2.s32 {%0, %1}, [%2];" : "=r"(page), "=r"(place) : "r"(message + row * 8) : "memory");
+    asm volatile("ld.shared.v2.s32 {%0, %1}, [%2];" : "=r"(pages[i]), "=r"(places[i]) : "r"(message + row * 8) : "memory");
+  }
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int row = (i * kGatherers + gatherer) * 4 + lane / 8, page = pages[i], place = places[i];
     const Element *at = from + (page < 0 ? 0 : page * page_stride + place * row_stride) + chunk * 8;
     const uint32_t address = to + row * 128 + ((chunk ^ (row & 7)) << 4);
 #pragma unroll

@@ -69,6 +69,8 @@ class GatheredRows:
             page = core.arguments.element(table, [batch, f"(at / {size})"])
             core.writer.line(f"const int page = row < {count} ? {page} : -1;")
             core.writer.line(f"pages[i] = page < {pages} ? page : -1, places[i] = at % {size};")
+            ahead = core.arguments.element(table, [batch, f"(max(at - {ring.rows}, 0) / {size})"])  # blocks come from the last one on
+            core.writer.line(f"attn::gather_ahead(&{ahead});")
 
     def send(self, ring: Ring, head: str, lines: Sequence[str]) -> None:
         """Fills a free stage: tells the other warps, and copies a share. One lane does before what `lines` say."""

@@ -5,6 +5,7 @@ their order. A block that is listed twice is there once.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,10 +14,12 @@ import torch
 from attn_mlir import driver
 from attn_mlir.api.dropout import Dropout
 from attn_mlir.api.inputs import check_inputs
-from attn_mlir.api.key_pages import Lists, kept_by_sizes, paged_call
+from attn_mlir.api.key_pages import Lists, paged_call
+from attn_mlir.api.key_sequences import ready_made_shift
 from attn_mlir.api.options import Options
 from attn_mlir.errors import CompileError, UnsupportedError
 from attn_mlir.frontend.given import LISTS
+from attn_mlir.runtime.call import Call, Problem
 from attn_mlir.runtime.dispatch import gradient_task
 from attn_mlir.runtime.key_lists import ListForm, fold, unfold
 from attn_mlir.runtime.listed import forward_listed
@@ -33,6 +36,10 @@ FEWEST_QUERIES = 16
 MOST_ENTRIES = (1 << 24) - (1 << 12)
 """Loops of kernels for GPUs count so far."""
 Tensor = torch.Tensor
+_READY: dict[tuple[Any, ...], tuple[Call, Task, int]] = {}
+_PROBLEMS: dict[tuple[Any, ...], Problem] = {}
+_MOST = 256
+"""Shapes whose problems, and calls whose tasks, are kept."""
 _BACKWARD: dict[tuple[str, str, str, bool], int] = {}
 """How many results of a forward pass a backward takes, -1 where a device has no kernels for it.
 
@@ -46,7 +53,7 @@ def attention_listed_with_gradients(
     """What `attention` returns with these lists where something needs a gradient, as the only element; None where a table has to do.
 
     Blocks have a multiple of 64 keys and of 16 queries, those of the `group` heads that become rows counted, and the row looks at nothing
-    but its scores. `dense` computes the results of other q, k and v by a table, for second derivatives.
+    but its scores. `dense` computes the results of numbers and other q, k and v by a table, for second derivatives.
     """
     index, form, problem = lists
     if not 0 < index.numel() <= MOST_ENTRIES or problem.is_empty or form.queries * group % FEWEST_QUERIES:
@@ -62,35 +69,73 @@ def attention_listed_with_gradients(
 def _attended(
     qkv: tuple[Tensor, Tensor, Tensor], options: Options, dropout: Dropout, lists: Lists, group: int, dense: Callable[..., Any]
 ) -> tuple[Any] | None:
-    index, form, problem = lists
-    folded, of_lists, order = qkv, problem, output_order(problem.layout)
+    _, form, problem = lists
+    folded, order = qkv, output_order(problem.layout)
     if group > 1:
         q, k, v = all_heads_first(qkv, input_order(problem.layout), 3)
         folded = fold(q, group), k, v
-        of_lists = check_inputs(*folded, "bhsd")
-    sizes = form.queries * group, *form.sizes[1:]
-    of_lists = dataclasses.replace(of_lists, inputs=dataclasses.replace(of_lists.inputs, lists=sizes, group=group))
-    call = options.call(of_lists, folded, dropout, dict.fromkeys(LISTS))
-    task, _ = gradient_task(call)
-    results = _results_of(task, index.device.type) if task.wrt else -1
+    key = _key_of(qkv, options, dropout, lists, group)
+    known = _READY.get(key) if key is not None else None
+    call, task, results = known or _call_of(folded, options, dropout, lists, group)
     if results < 0:
         return None
     with torch.no_grad():
-        paged = paged_call(qkv, options, dropout, lists, decoded=False)
+        paged = paged_call(qkv, options, dropout, lists, decoded=False, folded=folded[0] if group > 1 else None)
         if paged is None:
             return None
         saved: Sequence[Tensor] = paged.saved(_of_pages(task.wrt))
         if len(saved) != results:
             return None
-        if group > 1:
+        if group > 1 and not paged.folded:
             saved = [fold(x, group) for x in all_heads_first(saved, order, task.program.weights)]
-        made = inverse_of(paged.ordered, form, problem.sizes["Skv"], is_in_order(task.program))
-    task, captures = gradient_task(call._replace(values=(*folded, *made, *call.values[3 + len(LISTS) :])))
+        made = paged.lists.inverse(form.tile, is_in_order(task.program))
+    captures: Sequence[Tensor] = made
+    if known is None:
+        task, captures = gradient_task(call._replace(values=(*folded, *made, *call.values[3 + len(LISTS) :])))
+        if key is not None:
+            if len(_READY) == _MOST:
+                _READY.clear()
+            _READY[key] = call._replace(values=()), task, results
+    dense = functools.partial(dense, paged.lists.listing)
     again = dense if group == 1 else _folding(dense, problem.layout, group)
-    found: Sequence[Any] = forward_listed(task, saved, again, (*folded, *captures))
+    seen = group == 1 or problem.sizes["Sq"] == 1  # else the results are copied
+    found: Sequence[Any] = forward_listed(task, saved, again, (*folded, *captures), seen)
+    paged.check()
     if group > 1:
         found = [x.contiguous() for x in all_in_order([unfold(x, group) for x in found], order, task.program.weights)]
     return (options.named(found, call.entry),)
+
+
+def _call_of(folded: tuple[Tensor, Tensor, Tensor], options: Options, dropout: Dropout, lists: Lists, group: int) -> tuple[Call, Task, int]:
+    """The call whose backward follows the inverse of lists, its task, and what `_results_of` says."""
+    index, form, problem = lists
+    call = options.call(_problem_of_lists(problem, folded, form, group), folded, dropout, dict.fromkeys(LISTS))
+    task, _ = gradient_task(call)
+    return call, task, _results_of(task, index.device.type) if task.wrt else -1
+
+
+def _key_of(qkv: tuple[Tensor, Tensor, Tensor], options: Options, dropout: Dropout, lists: Lists, group: int) -> tuple[Any, ...] | None:
+    """Of calls of ready-made functions, which capture nothing: what their tasks follow from."""
+    _, form, problem = lists
+    shift = ready_made_shift(options.functions, problem.sizes)
+    if shift is None or dropout.form is not None:
+        return None
+    flags = torch.are_deterministic_algorithms_enabled(), *[x.requires_grad for x in qkv]
+    return shift, options[1:], problem.inputs, tuple(problem.sizes.values()), problem.layout, problem.device, form, group, flags
+
+
+def _problem_of_lists(problem: Problem, folded: tuple[Tensor, Tensor, Tensor], form: ListForm, group: int) -> Problem:
+    """What shapes say of a call whose backward follows the inverse of lists; q of `folded` has the heads of a group as rows."""
+    key = (problem.inputs, problem.layout, *[x.shape for x in folded], problem.device, form, group)
+    found = _PROBLEMS.get(key)
+    if found is None:
+        made = check_inputs(*folded, "bhsd") if group > 1 else problem
+        sizes = form.queries * group, *form.sizes[1:]
+        found = dataclasses.replace(made, inputs=dataclasses.replace(made.inputs, lists=sizes, group=group))
+        if len(_PROBLEMS) == _MOST:
+            _PROBLEMS.clear()
+        _PROBLEMS[key] = found
+    return found
 
 
 def _folding(dense: Callable[..., Any], layout: str, group: int) -> Callable[..., Any]:
@@ -126,27 +171,3 @@ def _results_of(task: Task, device: str) -> int:
         except (CompileError, UnsupportedError):
             _BACKWARD[key] = -1
     return _BACKWARD[key]
-
-
-def inverse_of(ordered: Tensor, form: ListForm, kv_len: int, in_order: bool = False) -> Sequence[Tensor]:
-    """The tensors of `frontend.given.LISTS`, of which kernels of pairs read the inverse of the `ordered` lists alone.
-
-    With `in_order` also which block the same queries list next, for sums in a fixed order.
-    """
-    blocks, (batch, heads, lists, count) = -(-kv_len // form.listed), ordered.shape
-    device, length = ordered.device, lists * count
-
-    def make() -> dict[str, Tensor]:
-        own = torch.arange(-(-kv_len // form.tile), device=device) * form.tile // form.listed
-        numbers = torch.stack([own, own + 1], -1).to(ordered.dtype)
-        first = torch.arange(batch * heads, device=device).view(batch, heads, 1, 1) * length
-        return {"numbers": numbers.flatten().expand(batch, heads, -1).contiguous(), "first": first}
-
-    kept = kept_by_sizes(("inverse", batch, heads, length, form, kv_len, device), make)
-    entries, places = ordered.flatten(2).sort(dim=-1, stable=True)
-    back = (places // count).to(torch.int32).flatten()
-    ranges = torch.searchsorted(entries, kept["numbers"]).unflatten(2, (-1, 2)) + kept["first"]
-    if not in_order:
-        return back, ranges, back, back, ranges
-    after = torch.nn.functional.pad(ordered[..., 1:], (0, 1), value=blocks).flatten(2).gather(2, places).flatten()
-    return back, ranges, back, after.masked_fill_(after == blocks, -1), ranges

@@ -16,7 +16,9 @@ from attn_mlir.api.eight_bit import refuse_derivatives, refuse_eight_bit
 from attn_mlir.api.extra_qk import extra_pairs, with_dims
 from attn_mlir.api.given_masks import check_sizes, is_block_mask, sizes_of, with_function
 from attn_mlir.api.inputs import check_device, check_inputs
+from attn_mlir.api.key_gathered import attention_gathered
 from attn_mlir.api.key_gradients import attention_listed_with_gradients
+from attn_mlir.api.key_numbers import check_numbers
 from attn_mlir.api.key_pages import PAGE_ROWS, attention_in_pages
 from attn_mlir.api.options import Options
 from attn_mlir.backends import backend_for
@@ -24,9 +26,8 @@ from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.given import LISTS
 from attn_mlir.performance import told
 from attn_mlir.runtime.call import Problem
-from attn_mlir.runtime.checked import is_checked
 from attn_mlir.runtime.dispatch import dispatch, needing_gradient
-from attn_mlir.runtime.key_lists import ListForm, check_range, check_twice, fold, form_of, lists_of, unfold
+from attn_mlir.runtime.key_lists import ListForm, fold, form_of, lists_of, unfold
 from attn_mlir.runtime.orders import all_heads_first, all_in_order, input_order, output_order
 
 _HOPPER = (9, 0)
@@ -89,20 +90,19 @@ def _in_pages(
     transformed = peek_interpreter_stack() is not None or forward_ad._current_level >= 0 or torch._C._len_torch_dispatch_stack()
     if extra or transformed or not _reads_pages(options.target(problem), index):
         return None
-    if form.listed % PAGE_ROWS and options.target(problem) != _SINGLE:
-        return None
-    check_numbers(index, -(-problem.sizes["Skv"] // form.listed), form.listed)
-    made = attention_in_pages(qkv, options, dropout, lists)
+    small = form.listed % PAGE_ROWS and options.target(problem) != _SINGLE
+    made = None if small else attention_in_pages(qkv, options, dropout, lists)
     if made is not None or not torch.is_grad_enabled():
         return made
 
-    kept = index.clone()  # the caller's may change before a backward
-
-    def dense(*others: torch.Tensor) -> Any:
-        return dispatch(_as_table(options, options.functions, (kept, form, problem)).call(problem, others, dropout))
+    def dense(listing: Callable[[], torch.Tensor], *others: torch.Tensor) -> Any:
+        return dispatch(_as_table(options, options.functions, (listing(), form, problem)).call(problem, others, dropout))
 
     group = group_of(form, index, problem.sizes, dropout.form is not None)
-    return attention_listed_with_gradients(qkv, options, dropout, lists, group, dense)
+    made = attention_listed_with_gradients(qkv, options, dropout, lists, group, dense)
+    if made is None and dropout.form is None:
+        made = attention_gathered(qkv, options, (index, form, problem), dense)
+    return made
 
 
 def _as_table(options: Options, functions: tuple[Any, ...], lists: tuple[torch.Tensor, ListForm, Problem]) -> Options:
@@ -185,19 +185,6 @@ def mask_of(index: torch.Tensor, sizes: Mapping[str, int], form: ListForm, mask_
         return present if mask_mod is None else present & mask_mod(b, h, q_idx, kv_idx)
 
     return listed
-
-
-def check_numbers(index: torch.Tensor, blocks: int, keys: int) -> None:
-    """Checks that a tensor lists blocks that there are, waiting for its device. Raises ArgumentError."""
-    if not index.numel() or (index.is_cuda and torch.cuda.is_current_stream_capturing()):
-        return
-    low, high = torch.stack(torch.aminmax(index)).tolist()  # which waits once
-    check_range(low, high, blocks, keys)
-    if is_checked():
-        numbers = index.sort(-1).values
-        twice = torch.zeros_like(numbers, dtype=torch.bool)
-        twice[..., 1:] = (numbers[..., 1:] == numbers[..., :-1]) & (numbers[..., 1:] >= 0)
-        check_twice(numbers.cpu().numpy(), twice.cpu().numpy())
 
 
 def lists_in_graph(

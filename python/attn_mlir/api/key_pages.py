@@ -4,8 +4,8 @@ So kernels load what is listed through a table, and nothing else: the sorted lis
 Short blocks of queries are what decoding is: heads of a group are rows, and a single query sees its keys in parts.
 """
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,60 +13,48 @@ import torch
 
 from attn_mlir import driver
 from attn_mlir.api.dropout import Dropout
-from attn_mlir.api.makers import MADE
-from attn_mlir.api.masks import causal
+from attn_mlir.api.key_numbers import check_numbers
+from attn_mlir.api.key_sequences import (
+    SequenceForm,
+    causal_shift,
+    in_whole,
+    looks_at_scores_alone,
+    packed_rows,
+    places_of,
+    ready_made_shift,
+    sequences_of_lists,
+    shapes_of,
+    wanted_of,
+    wrapped,
+)
 from attn_mlir.api.options import Options
 from attn_mlir.api.varlen_inputs import problem_of
-from attn_mlir.dialects import loaded
-from attn_mlir.frontend import sizes as frontend_sizes
+from attn_mlir.backends.prepared import ListShapes, PreparedLists, WantedLists
 from attn_mlir.frontend.dropout import LISTED
 from attn_mlir.frontend.given import PAGES, SEQUENCES
-from attn_mlir.mlir import ir
-from attn_mlir.passes.regions import find_all, walk
 from attn_mlir.performance import told
 from attn_mlir.runtime.call import Call, Problem
+from attn_mlir.runtime.checked import is_checked
 from attn_mlir.runtime.dispatch import dispatch, needing_gradient, program_on
+from attn_mlir.runtime.kept import kept_by_sizes
 from attn_mlir.runtime.key_lists import ListForm
-from attn_mlir.runtime.orders import heads_first, in_order, input_order, output_order
+from attn_mlir.runtime.orders import all_in_order, heads_first, in_order, input_order, output_order
+from attn_mlir.runtime.prepared_lists import prepare
 from attn_mlir.runtime.varlen import largest
 
 PAGE_ROWS = 16
 """Keys of a block are a multiple of so many where kernels copy pages."""
-BLOCK_ROWS = 128
-"""Rows of a kernel's block, which queries of several heads that share a list fill where a list has fewer."""
 _COPIED = (
     "key_index: k and v are copied at every call, since blocks of one head are not pages there: give heads first (bhsd), a multiple of {} "
     "keys, or one list for all heads"
 )
 Tensor = torch.Tensor
 Lists = tuple[Tensor, ListForm, Problem]
+_PROBLEMS: dict[tuple[Any, ...], Problem] = {}
+_TEMPLATES: "dict[tuple[Any, ...], PagedTemplate]" = {}
+_KERNEL, _SEEN, _PLAIN = "kernel", "seen", (Tensor, torch.nn.Parameter)
 _MOST = 256
-"""Sizes whose places are kept."""
-
-
-@dataclass(frozen=True)
-class _Sequences:
-    """Sequences of (batch entry, head of the lists, block of queries), in this order: how many heads and blocks there are."""
-
-    batch: int
-    heads: int
-    blocks: int
-    queries: int
-    """Of all blocks."""
-    group: int
-    """Query heads of one head here."""
-    fold: int
-    """How many of these are rows of a sequence, side by side: each query is so many rows, and kernels see group / fold heads."""
-    key_group: int
-    """Heads here of one key head."""
-    key_heads: int
-    """Key heads that a sequence sees."""
-    all_key_heads: int
-
-    @property
-    def apart(self) -> int:
-        """Heads of one key head that kernels see. Query head h of a head here is (key head, row, one of these)."""
-        return self.group // self.fold // self.key_heads
+"""Shapes whose problems and templates are kept."""
 
 
 @dataclass(frozen=True)
@@ -76,26 +64,59 @@ class PagedCall:
     call: Call
     most: tuple[int, int]
     """Rows and keys of the longest sequence."""
-    made: _Sequences
-    ordered: Tensor
-    """The lists, see `sorted_lists`."""
+    made: SequenceForm
+    lists: PreparedLists
+    index: Tensor
+    """What they were made of."""
+    shapes: ListShapes
+    folded: bool
+    """Whether rows lie as those of q with the heads of a group as rows."""
     order: str
     """Of o."""
+    runs: dict[str, Any] | None = None
+    """Of calls with a template, of which nothing is left to check: the kernel, and, by what a backward is for, what keeps what it reads."""
 
     def results(self, found: Sequence[Tensor]) -> list[Tensor]:
         """o and values of rows, [B, Hq, Sq], of those of sequences; what else has the shape of o stays [B, Hq, Sq, D]."""
         weights = self.call.entry.traced.weights
-        return [_back(x.squeeze(0), self.made, self.order if number < weights else "bhsd") for number, x in enumerate(found)]
+        turned = output_order(self.call.layout) == "bhsd"
+        found = [x.transpose(1, 2) if turned and x.dim() == 4 else x for x in found]
+        return [in_whole(x.squeeze(0), self.made, self.order if number < weights else "bhsd") for number, x in enumerate(found)]
+
+    def check(self) -> None:
+        """Waits until the lists are known to be right; other kernels may have started, which read nothing outside. Raises ArgumentError."""
+        if self.lists.wrong is not None and self.lists.wrong():
+            check_numbers(self.index, self.shapes.blocks, self.shapes.keys)
+
+    def attended(self) -> list[Tensor]:
+        """o and values of rows."""
+        call, runs = self.call, self.runs
+        with largest(*self.most):
+            if runs is None:
+                return self.results(dispatch(call))
+            if _KERNEL not in runs:
+                runs[_KERNEL] = program_on(call).kernel(call.problem.device_type)
+                return self.results(dispatch(call))
+            q, k, v, *captures = call.heads_first()
+            made = runs[_KERNEL].run(q, k, v, captures, output_order(call.layout))
+        return self.results(all_in_order(made, output_order(call.layout), call.entry.traced.weights))
 
     def saved(self, wrt: str) -> list[Tensor]:
         """The results of a forward pass that keeps what its backward reads; `wrt` names arguments that need a gradient, "": all."""
-        call = self.call
-        program = program_on(call)
-        q, k, v, *captures = call.heads_first()
+        call, order = self.call, output_order(self.call.layout)
+        inputs = call.heads_first()
+        run = self.runs.get(wrt) if self.runs is not None else None
         with largest(*self.most):
-            program.check(captures, program.sizes(q, k, v), q.device)
-            order = output_order(call.layout)
-            made = program.derivative(q.device.type, "fwd", wrt).run([q, k, v, *captures], order)
+            if run is None:
+                program = program_on(call)
+                program.check(inputs[3:], program.sizes(*inputs[:3]), inputs[0].device)
+                run = program.derivative(inputs[0].device.type, "fwd", wrt)
+                if self.runs is not None:
+                    self.runs[wrt] = run
+            made = run.run(inputs, order)
+        if self.folded:
+            rows = self.made.batch, self.made.heads, -1
+            return [x.reshape(*rows, x.shape[-1]) if x.dim() == 4 else x.view(rows) for x in made]
         return self.results([in_order(x, order) if x.dim() == 4 else x for x in made])
 
 
@@ -110,125 +131,124 @@ def attention_in_pages(qkv: tuple[Tensor, Tensor, Tensor], options: Options, dro
     found = paged_call(qkv, options, dropout, lists)
     if found is None or needing_gradient(found.call.values):
         return None
-    with largest(*found.most):
-        return (options.named(found.results(dispatch(found.call)), found.call.entry),)
+    results = found.attended()
+    found.check()
+    return (options.named(results, found.call.entry),)
 
 
 def paged_call(
-    qkv: tuple[Tensor, Tensor, Tensor], options: Options, dropout: Dropout, lists: Lists, decoded: bool = True
+    qkv: tuple[Tensor, Tensor, Tensor], options: Options, dropout: Dropout, lists: Lists, decoded: bool = True, folded: Tensor | None = None
 ) -> PagedCall | None:
     """The call of kernels that read these lists as pages; None where there are none.
 
-    Single queries are `decoded`, or heads are their rows.
+    Single queries are `decoded`, or heads are their rows. `folded`: q with the heads of a group as rows, where there is such.
     """
     index, form, problem = lists
+    key = _key_of(qkv, options, dropout, lists, (decoded, folded is None))
+    known = _TEMPLATES.get(key) if key is not None else None
+    if known is not None:
+        return known.call(qkv, lists, folded)
     small, drops = form.listed % PAGE_ROWS != 0, dropout.form is not None
     if not index.numel() or problem.is_empty or (small and (drops or min(form.queries, problem.sizes["Sq"]) > 1)):
         return None
     sizes, order = problem.sizes, input_order(problem.layout)
     q, k, v = (heads_first(x, order) for x in qkv)
     blocks = -(-sizes["Skv"] // form.listed)
-    limits = _limits(options.functions[4], sizes, form, index.device)
-    ordered = sorted_lists(index, blocks)
-    used = _keys_below(ordered, form.listed, sizes["Skv"] if limits is None else limits["last"])
-    table, single = ordered.clamp(max=blocks - 1), min(form.queries, sizes["Sq"]) == 1
     missing = blocks * form.listed - sizes["Skv"]
     if missing:
         k, v = (torch.nn.functional.pad(x, (0, 0, 0, missing)) for x in (k, v))
     whole = index.shape[1] == 1 and (k.stride(1) < k.stride(2) or sizes["Hkv"] == 1)
-    heads = 1 if whole else max(index.shape[1], sizes["Hkv"])
-    rows, key_heads = min(form.queries, sizes["Sq"]), sizes["Hkv"] if whole else 1
-    group = sizes["Hq"] // heads
-    fold = 1 if drops else _fold(rows, group // key_heads, decoded)
-    key_group = 1 if whole else heads // sizes["Hkv"]
-    made = _Sequences(sizes["B"], heads, index.shape[2], sizes["Sq"], group, fold, key_group, key_heads, sizes["Hkv"])
+    made = sequences_of_lists(problem, form, index.shape[1], whole, (decoded, drops))
     k_pages, v_pages = (_pages(x, made, blocks) for x in (k, v))
-    by_heads = q.unflatten(1, (heads, key_heads, fold, made.apart))
-    packed = _dense(by_heads.permute(0, 1, 5, 3, 2, 4, 6)).flatten(4, 5).flatten(0, 3)
-    if missing or any(x.data_ptr() != page.data_ptr() for x, page in ((k, k_pages), (v, v_pages))):
+    shared = folded is not None and (made.heads, made.fold, made.key_heads) == (sizes["Hkv"], made.group, 1)
+    packed = folded.detach().flatten(0, 2).unsqueeze(1) if folded is not None and shared else packed_rows(q, made)
+    copied = any([x.data_ptr() != page.data_ptr() for x, page in ((k, k_pages), (v, v_pages))])
+    if missing or copied:
         told(_COPIED.format(form.listed), "docs/key-lists.md")
-    listed = _of_heads(table, heads).flatten(0, 2)
-    functions = _wrapped(options.functions, form, made, listed, (sizes["Sq"], sizes["Skv"], sizes["Hq"]))
-    if limits is not None:
-        seen = None if single else _of_heads(_seen(ordered, used, form.listed, limits["each"]), heads).flatten(0, 2)
-        functions = (*functions[:4], None if seen is None else _mask_of(seen, fold), functions[5])
+    shapes = shapes_of(made, index, form, sizes["Skv"], causal_shift(options.functions[4], sizes))
+    wanted = wanted_of(options.functions, shapes, drops, not decoded)
+    prepared = _checked(index, shapes, wanted, options.target(problem))
+    functions = wrapped(options.functions, shapes, made, prepared)
     asked = Options(functions, options.scale, "bshd", options.lse, options.states, options.device)
-    places = _places(made, form.queries, blocks, index.device)
-    pages = {"k_lengths": _of_heads(used, heads).flatten(), PAGES: listed + places["pages"]}
-    most = rows * fold, index.shape[3] * form.listed
+    places = places_of(made, form.queries, index.device)
+    pages = {"k_lengths": prepared.used, PAGES: prepared.pages}
+    most = min(form.queries, sizes["Sq"]) * made.fold, index.shape[3] * form.listed
     sequences = {name: places.get(name, pages.get(name)) for name in (*SEQUENCES, PAGES)}
     if dropout.form is not None:
-        dropout = Dropout((*dropout.form, str(form.listed)), {**dropout.values, **_places_of_dropout(made, form, listed)})
-    call = asked.call(problem_of(packed, k_pages, v_pages, True), (packed.unsqueeze(0), k_pages, v_pages), dropout, sequences)
+        assert prepared.shifts is not None
+        dropout = Dropout((*dropout.form, str(form.listed)), {**dropout.values, **_places_of_dropout(made, form, prepared.shifts)})
+    turned = output_order(problem.layout) == "bhsd" and made.fold == made.batch * made.heads == 1
+    of_pages = _problem_of(packed, k_pages, v_pages, turned)
+    call = asked.call(of_pages, (packed.unsqueeze(0), k_pages, v_pages), dropout, sequences)
     text = call.entry.traced.text
-    if not _looks_at_scores_alone(text) or (small and not _gathers(text, options.target(problem))):
+    if not looks_at_scores_alone(text) or (small and not _gathers(text, options.target(problem))):
         return None
-    return PagedCall(call, most, made, ordered, output_order(problem.layout))
+    found = PagedCall(call, most, made, prepared, index, shapes, shared, output_order(problem.layout))
+    varying = {id(value): name for name, value in (*pages.items(), (_SEEN, prepared.seen)) if value is not None}
+    if key is not None and not missing and not copied and len(varying.keys() & set(map(id, call.values[3:]))) == len(varying):
+        if len(_TEMPLATES) == _MOST:
+            _TEMPLATES.clear()
+        values = tuple([(varying.get(id(value), ""), value if id(value) not in varying else None) for value in call.values[3:]])
+        _TEMPLATES[key] = PagedTemplate(dataclasses.replace(found, runs={}), wanted, values)
+    return found
 
 
-def _fold(rows: int, group: int, decoded: bool) -> int:
-    """How many heads of a group, a divisor of it, fill a block with `rows` queries of each. Decoding packs those of single queries."""
-    return 1 if rows == 1 and decoded else max(n for n in range(1, group + 1) if group % n == 0 and (n == 1 or n * rows <= BLOCK_ROWS))
+@dataclass(frozen=True, eq=False)
+class PagedTemplate:
+    """What a call with such shapes and ready-made functions, which capture nothing, has in common with the next one."""
+
+    first: PagedCall
+    wanted: WantedLists
+    values: tuple[tuple[str, Any], ...]
+    """Names of what each call makes, or values that stay."""
+
+    def call(self, qkv: tuple[Tensor, Tensor, Tensor], lists: Lists, folded: Tensor | None) -> PagedCall:
+        """The call for tensors of the same shapes and strides."""
+        first, (index, _, problem) = self.first, lists
+        q, k, v = (heads_first(x, input_order(problem.layout)) for x in qkv)
+        shared = folded is not None and first.folded
+        packed = folded.detach().view(1, -1, 1, q.shape[3]) if folded is not None and shared else packed_rows(q, first.made).unsqueeze(0)
+        prepared = _checked(index, first.shapes, self.wanted, first.call.device)
+        varying = {"k_lengths": prepared.used, PAGES: prepared.pages, _SEEN: prepared.seen}
+        captures = [varying[name] if name else value for name, value in self.values]
+        values = (packed, *[_pages(x, first.made, first.shapes.blocks) for x in (k, v)], *captures)
+        return dataclasses.replace(first, call=first.call._replace(values=values), lists=prepared, index=index)
 
 
-def _dense(x: Tensor) -> Tensor:
-    """`x` without gaps in memory; a copy moves words of 8 bytes where rows have such."""
-    if x.is_contiguous():
-        return x
-    words = 8 // x.element_size()
-    if x.stride(-1) != 1 or any(n % words for n in (x.shape[-1], x.storage_offset(), *x.stride()[:-1])):
-        return x.contiguous()
-    return x.view(torch.int64).contiguous().view(x.dtype)
-
-
-def sorted_lists(index: Tensor, blocks: int) -> Tensor:
-    """The lists in order without gaps; what is left is `blocks`, which is none."""
-    ordered = index.sort(-1).values
-    absent = ordered < 0
-    absent[..., 1:].logical_or_(ordered[..., 1:] == ordered[..., :-1])
-    return ordered.masked_fill_(absent, blocks).sort(-1).values
-
-
-def _keys_below(ordered: Tensor, keys: int, limit: Any) -> Tensor:
-    """How many keys of each list are before `limit`, a number or one for each list, which is not behind the last key."""
-    return (limit - ordered * keys).clamp_(0, keys).sum(-1, dtype=torch.int32)
-
-
-def _limits(mask: Any, sizes: Mapping[str, Any], form: ListForm, device: torch.device) -> dict[str, Tensor] | None:
-    """Of `masks.causal`, how many keys queries see: "each" of every block, and the "last" of each; None for other masks.
-
-    Lists are in order, so that a query sees the first keys of its list, and no function has to tell.
-    """
-    make, args, kwargs = getattr(mask, MADE, (None, (), {}))
-    if make is not causal or hasattr(mask, "__wrapped__"):  # functools.wraps gives its attributes to another function
+def _key_of(
+    qkv: tuple[Tensor, Tensor, Tensor], options: Options, dropout: Dropout, lists: Lists, how: tuple[bool, bool]
+) -> tuple[Any, ...] | None:
+    """That of the template of a call; None where functions are the caller's own."""
+    (_, k, v), (index, form, problem) = qkv, lists
+    shift = ready_made_shift(options.functions, problem.sizes)
+    if shift is None or dropout.form is not None or not all([type(x) in _PLAIN for x in (*qkv, index)]):
         return None
-    shift = sizes["Skv"] - sizes["Sq"] if (*args, *kwargs.values()) == ("bottom_right",) else 0
-
-    def made() -> dict[str, Tensor]:
-        count = -(-sizes["Sq"] // form.queries)
-        query = torch.arange(count * form.queries, device=device).clamp_(max=sizes["Sq"] - 1)
-        each = (query + (shift + 1)).clamp_(0, sizes["Skv"]).to(torch.int32).view(count, form.queries)
-        return {"each": each, "last": each[:, -1:]}
-
-    return kept_by_sizes((sizes["Sq"], sizes["Skv"], shift, form.queries, device), made)
+    sizes = tuple(problem.sizes.values())
+    return shift, options[1:], problem.inputs, sizes, form, index.shape, index.device, k.stride(), v.stride(), how
 
 
-def _seen(ordered: Tensor, used: Tensor, keys: int, limits: Tensor) -> Tensor:
-    """How many keys of each list each of its queries sees, whose limits are [lists, queries]: [B, heads, lists, queries]."""
-    begins, limits = ordered * keys, limits.expand(*ordered.shape[:3], -1).contiguous()
-    before = torch.searchsorted(begins, limits, out_int32=True) - 1  # the last block that begins before
-    inside = limits - begins.gather(3, before.clamp(min=0).long())
-    return torch.minimum(before * keys + inside.clamp_(max=keys), used[..., None]).clamp_(min=0)
+def _checked(index: Tensor, shapes: ListShapes, wanted: WantedLists, device: str) -> PreparedLists:
+    """The prepared lists, whose numbers were checked, or will be by `PagedCall.check`."""
+    prepared = prepare(index, shapes, wanted, device)
+    if prepared.wrong is None or is_checked():
+        check_numbers(index, shapes.blocks, shapes.keys)
+    return prepared
 
 
-def _mask_of(seen: Tensor, fold: int) -> Callable[..., Any]:
-    def mask(b: Any, h: Any, q: Any, kv: Any) -> Any:
-        return kv < seen[b, q if fold == 1 else q // fold]
+def _problem_of(packed: Tensor, k_pages: Tensor, v_pages: Tensor, turned: bool) -> Problem:
+    """What shapes say of a call on pages; `turned`: o comes with heads first, so that it needs no copy."""
+    key = (packed.shape, k_pages.shape, v_pages.shape, packed.dtype, k_pages.dtype, v_pages.dtype, packed.device, turned)
+    found = _PROBLEMS.get(key)
+    if found is None:
+        found = problem_of(packed, k_pages, v_pages, True)
+        found = dataclasses.replace(found, layout="bshd->bhsd") if turned else found
+        if len(_PROBLEMS) == _MOST:
+            _PROBLEMS.clear()
+        _PROBLEMS[key] = found
+    return found
 
-    return mask
 
-
-def _pages(x: Tensor, made: _Sequences, blocks: int) -> Tensor:
+def _pages(x: Tensor, made: SequenceForm, blocks: int) -> Tensor:
     """[B, H, S, D] as pages [B blocks, keys, H, D], or of single heads [B H blocks, keys, 1, D]."""
     cut = x.unflatten(2, (blocks, -1))
     if made.key_heads > 1 or x.shape[1] == 1:
@@ -236,53 +256,9 @@ def _pages(x: Tensor, made: _Sequences, blocks: int) -> Tensor:
     return cut.flatten(0, 2).unsqueeze(2)
 
 
-def _of_heads(lists: Tensor, heads: int) -> Tensor:
-    """Of [B, heads of lists, ...] those of each of `heads` heads of sequences."""
-    return lists.repeat_interleave(heads // lists.shape[1], 1) if lists.shape[1] < heads else lists
-
-
-_KEPT: dict[tuple[Any, ...], dict[str, Tensor]] = {}
-_CAPTURED: list[dict[str, Tensor]] = []
-"""Those that CUDA graphs read, which are never freed."""
-
-
-def kept_by_sizes(key: tuple[Any, ...], make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-    """What follows from sizes alone, and is made once; the last of `key` is the device."""
-    captures = key[-1].type == "cuda" and torch.cuda.is_current_stream_capturing()
-    found = _KEPT.get(key)
-    if found is None:
-        found = make()
-        if not captures:  # what a graph makes has no contents before it runs
-            if key[-1].type == "cuda":
-                torch.cuda.current_stream(key[-1]).synchronize()  # calls on other streams take it, too
-            if len(_KEPT) == _MOST:
-                for device in {known[-1] for known in _KEPT if known[-1].type == "cuda"}:
-                    torch.cuda.synchronize(device)  # kernels on other streams may read them still
-                _KEPT.clear()
-            _KEPT[key] = found
-    elif captures:
-        _CAPTURED.append(found)
-    return found
-
-
-def _places(made: _Sequences, queries: int, blocks: int, device: torch.device) -> dict[str, Tensor]:
-    """Where the queries of sequences are, and what is added to numbers of blocks."""
-
-    def make() -> dict[str, Tensor]:
-        own = torch.arange(0, made.queries, queries, device=device)
-        lengths = (made.queries - own).clamp(max=queries).repeat(made.batch * made.heads) * made.fold
-        first = torch.arange(made.batch, device=device)[:, None] * (made.all_key_heads // made.key_heads)
-        first = (first + torch.arange(made.heads, device=device) // made.key_group) * blocks
-        pages = first.flatten().repeat_interleave(made.blocks)[:, None]
-        places = {"q_begins": lengths.cumsum(0) - lengths, "q_lengths": lengths, "k_begins": torch.zeros_like(lengths), "pages": pages}
-        return {name: value.to(torch.int32) for name, value in places.items()}
-
-    return kept_by_sizes((made, queries, blocks, device), make)
-
-
-def _places_of_dropout(made: _Sequences, form: ListForm, listed: Tensor) -> dict[str, Tensor]:
+def _places_of_dropout(made: SequenceForm, form: ListForm, shifts: Tensor) -> dict[str, Tensor]:
     """Where sequences are in the whole, for random numbers, which are those of true places."""
-    count, device = made.batch * made.heads * made.blocks, listed.device
+    count, device = made.batch * made.heads * made.blocks, shifts.device
 
     def make() -> dict[str, Tensor]:
         number = torch.arange(count, device=device)
@@ -290,93 +266,9 @@ def _places_of_dropout(made: _Sequences, form: ListForm, listed: Tensor) -> dict
         return {"rows": rows.to(torch.int32), "queries": (number % made.blocks * form.queries).to(torch.int32)}
 
     kept = kept_by_sizes(("dropout", made, form.queries, device), make)
-    shifts = (listed - torch.arange(listed.shape[1], dtype=listed.dtype, device=device)) * form.listed
     return dict(zip(LISTED, (kept["rows"], kept["queries"], shifts), strict=True))
-
-
-@functools.lru_cache(256)
-def _looks_at_scores_alone(text: str) -> bool:
-    """Whether the row of a program does not ask which batch entry, head or query it is, nor for lengths, which are those of a sequence."""
-    with loaded():
-        module = ir.Module.parse(text)
-        for row in find_all(module.operation, "attn.row"):
-            places = [value for value in row.regions[0].blocks[0].arguments if isinstance(value.type, ir.IndexType)]
-            if any(list(value.uses) for value in places) or any(op.name == "tensor.dim" for op in walk(row)):
-                return False
-    return True
 
 
 def _gathers(text: str, device: str) -> bool:
     """Whether a device has kernels of a program that see single queries' keys in pages of any size."""
     return getattr(driver.compile_derivative(text, device, "", []), "gathers", lambda: False)()
-
-
-def _back(x: Tensor, made: _Sequences, order: str) -> Tensor:
-    """o of all sequences, [rows, heads of one, D], in the order of a layout, and row outputs as [B, Hq, Sq]."""
-    rows, heads = (made.batch, made.heads, made.queries, made.fold), (made.key_heads, made.apart)
-    if x.dim() == 2:
-        return x.unflatten(1, rows).unflatten(0, heads).permute(2, 3, 0, 5, 1, 4).flatten(1, 4)
-    apart = x.unflatten(1, heads).unflatten(0, rows)
-    if order == "bhsd":
-        return _dense(apart.permute(0, 1, 4, 3, 5, 2, 6)).flatten(1, 4)
-    if order == "bshd":
-        return _dense(apart.permute(0, 2, 1, 4, 3, 5, 6)).flatten(2, 5)
-    return _dense(apart.permute(2, 0, 1, 4, 3, 5, 6)).flatten(2, 5)
-
-
-def _wrapped(
-    functions: tuple[Any, ...], form: ListForm, made: _Sequences, listed: Tensor, lengths: tuple[int, int, int]
-) -> tuple[Any, ...]:
-    """The functions of true places, as functions of a sequence, a head of it, and positions in it."""
-    query_mod, key_mod, value_mod, score_mod, mask_mod, row = functions
-    heads, blocks, group, of_key, key_heads = made.heads, made.blocks, made.group, made.key_group, made.key_heads
-    queries, keys, fold, apart = form.queries, form.listed, made.fold, made.apart
-    q_len, kv_len, num_heads = lengths
-
-    def entry(b: Any) -> Any:
-        return b // (heads * blocks)
-
-    def head(b: Any, h: Any, q: Any) -> Any:
-        own = h if key_heads == 1 or fold == 1 else h // apart * (fold * apart) + h % apart
-        return (b // blocks) % heads * group + (own if fold == 1 else own + q % fold * apart)
-
-    def query(b: Any, q: Any) -> Any:
-        return (b % blocks * queries + (q if fold == 1 else q // fold)).clamp(max=q_len - 1)  # rows past the end are computed, too
-
-    if keys > 1 and any(function is not None for function in functions[:5]):
-        # How far a listed block is from where it would be as the next one: one look and one sum give a position.
-        listed = (listed - torch.arange(listed.shape[1], dtype=listed.dtype, device=listed.device)) * keys
-
-    def key(b: Any, kv: Any) -> Any:
-        return listed[b, kv] if keys == 1 else (kv + listed[b, kv // keys]).clamp(0, kv_len - 1)  # blocks that are none are somewhere else
-
-    def with_sizes() -> Any:
-        return frontend_sizes.given(q_len=q_len, kv_len=kv_len, num_heads=num_heads)
-
-    def of_score(score: Any, b: Any, h: Any, q: Any, kv: Any) -> Any:
-        with with_sizes():
-            return score_mod(score, entry(b), head(b, h, q), query(b, q), key(b, kv))
-
-    def of_mask(b: Any, h: Any, q: Any, kv: Any) -> Any:
-        with with_sizes():
-            return mask_mod(entry(b), head(b, h, q), query(b, q), key(b, kv))
-
-    def of_query(x: Any, b: Any, h: Any, q: Any, d: Any) -> Any:
-        with with_sizes():
-            return query_mod(x, entry(b), head(b, h, q), query(b, q), d)
-
-    def of_keys(mod: Callable[..., Any]) -> Callable[..., Any]:
-        def moded(x: Any, b: Any, h: Any, kv: Any, d: Any) -> Any:
-            with with_sizes():
-                return mod(x, entry(b), h if key_heads > 1 else (b // blocks) % heads // of_key, key(b, kv), d)
-
-        return moded
-
-    return (
-        None if query_mod is None else of_query,
-        None if key_mod is None else of_keys(key_mod),
-        None if value_mod is None else of_keys(value_mod),
-        None if score_mod is None else of_score,
-        None if mask_mod is None else of_mask,
-        row,
-    )

@@ -32,13 +32,15 @@ class ListedProgram(Program):
 
 
 def forward_listed(
-    task: Task, saved: Sequence[torch.Tensor], dense: Callable[..., Any], tensors: Sequence[torch.Tensor]
+    task: Task, saved: Sequence[torch.Tensor], dense: Callable[..., Any], tensors: Sequence[torch.Tensor], seen: bool = True
 ) -> list[torch.Tensor]:
     """The results of a forward pass that was `saved`, with a gradient by `tensors`, inputs and captures: the program's backward.
 
+    `seen`: results are not copied before the caller gets them, so that they must be no views.
+
     `dense` computes them of q, k and v in another way, which has second derivatives.
     """
-    return list(ListedForward.apply(task, saved, dense, *tensors))[: task.program.made]  # type: ignore[no-untyped-call]
+    return list(ListedForward.apply(task, [whole(x) for x in saved] if seen else saved, dense, *tensors))[: task.program.made]  # type: ignore[no-untyped-call]
 
 
 class ListedForward(torch.autograd.Function):
@@ -46,7 +48,6 @@ class ListedForward(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, task: Task, saved: Sequence[torch.Tensor], dense: Callable[..., Any], *tensors: torch.Tensor) -> tuple[Any, ...]:
-        saved = [whole(x) for x in saved]
         ctx.task, ctx.turned, ctx.dense = task, task.layout != "bhsd", dense
         ctx.save_for_backward(*tensors, *saved)
         ctx.mark_non_differentiable(*saved[task.program.made :])
@@ -57,16 +58,24 @@ class ListedForward(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         if not torch.is_grad_enabled() and forward_ad._current_level < 0:
             return None, *EagerForward.backward(ctx, *grads)
-        tensors = ctx.saved_tensors[: 3 + ctx.task.captures]
-        wanted = [number for number, needed in enumerate(ctx.needs_input_grad[3:]) if needed]
-        made: list[torch.Tensor | None] = [None] * len(tensors)
-        again = torch.is_grad_enabled()  # without it, gradients have tangents
-        with torch.enable_grad():
-            results = [(o, grad) for o, grad in zip(ctx.dense(*tensors[:3]), grads, strict=False) if grad is not None]
-        if results:
-            of = [tensors[number] for number in wanted]
-            outputs, given = zip(*results, strict=True)
-            gradients = torch.autograd.grad(outputs, of, given, create_graph=again, allow_unused=True)
-            for number, gradient in zip(wanted, gradients, strict=True):
-                made[number] = gradient
-        return None, None, None, *made
+        return None, None, None, *gradients_again(ctx.dense, ctx.saved_tensors[: 3 + ctx.task.captures], ctx.needs_input_grad[3:], grads)
+
+
+def gradients_again(
+    dense: Callable[..., Any], tensors: Sequence[torch.Tensor], needed: Sequence[bool], grads: Sequence[torch.Tensor | None]
+) -> list[torch.Tensor | None]:
+    """Gradients of the `tensors` that need one, q, k, v and captured ones, by those of what `dense` computes of the first three.
+
+    They have derivatives themselves.
+    """
+    made: list[torch.Tensor | None] = [None] * len(tensors)
+    again = torch.is_grad_enabled()  # without it, gradients have tangents
+    with torch.enable_grad():
+        results = [(o, grad) for o, grad in zip(dense(*tensors[:3]), grads, strict=False) if grad is not None]
+    if results:
+        wanted = [number for number, need in enumerate(needed) if need]
+        outputs, given = zip(*results, strict=True)
+        gradients = torch.autograd.grad(outputs, [tensors[n] for n in wanted], given, create_graph=again, allow_unused=True)
+        for number, gradient in zip(wanted, gradients, strict=True):
+            made[number] = gradient
+    return made

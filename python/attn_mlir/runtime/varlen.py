@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from attn_mlir import driver
+from attn_mlir.backends.work import leaves_rows
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.given import SEQUENCES
 from attn_mlir.runtime.checked import is_checked
@@ -43,8 +44,8 @@ class VarlenRun:
             made = self._apart(inputs, layout, known[1])
         if made is None:
             made = self.program.run(inputs, layout)
-        if self.rows:
-            lengths = inputs[3 + SEQUENCES.index("q_lengths")]
+        lengths = inputs[3 + SEQUENCES.index("q_lengths")]
+        if self.rows and leaves_rows(lengths):
             if lengths.device.type == "cpu":
                 end = int(lengths.sum())
                 for number in self.rows:

@@ -1,0 +1,153 @@
+"""Lists of keys made ready by kernels: one for what a forward pass reads of them, one for their inverse. See `driver.list_maker`."""
+
+import ctypes
+import functools
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from importlib.resources import files
+from typing import Any
+
+import torch
+
+from attn_mlir.backends.allocation import empty
+from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.nvidia import cuda
+from attn_mlir.backends.nvidia.compile import compile_code
+from attn_mlir.backends.nvidia.target import HOPPER
+from attn_mlir.backends.prepared import ListShapes, PreparedLists, WantedLists
+
+SOURCE = "attn_lists.cu"
+PREPARE, SHORT, INVERT = "attn_prepare_lists", "attn_prepare_short_lists", "attn_invert_lists"
+_FORM, _INVERSE = struct.Struct("=9Q4q14i"), struct.Struct("=5Q4i")
+"""What the kernels take, `AttnLists` and `AttnInverse`."""
+_SHORT_ENTRIES, _SHORT_BLOCKS, _WARPS = 256, 2048, 4
+"""A warp has a list of so many entries and blocks, of so many warps; a thread block others."""
+_SHARED_BYTES = 200 * 1024
+"""Of a thread block at most."""
+_MOST, _MOST_Y = (1 << 31) - 1, 65535
+_LOCAL = threading.local()
+Tensor = torch.Tensor
+
+
+def prepare_lists(index: Tensor, shapes: ListShapes, wanted: WantedLists) -> PreparedLists | None:
+    """See `driver.list_maker`; None for lists that do not fit into shared memory, and on other chips than Hopper."""
+    lists, words = shapes.batch * shapes.heads * shapes.lists, -(-shapes.blocks // 32)
+    short = shapes.count <= _SHORT_ENTRIES and shapes.blocks <= _SHORT_BLOCKS
+    threads, together = (32, _WARPS) if short else (256, 1)
+    memory = 4 * (words + shapes.count + threads + 1) * together
+    device = index.get_device()
+    sequences = lists * shapes.repeat
+    most = max(sequences * max(shapes.count, shapes.queries), words * lists)
+    if not lists or memory > _SHARED_BYTES or shapes.batch * shapes.heads > _MOST_Y or most > _MOST:
+        return None
+    if cuda.device(device).capability != (9, 0):
+        return None
+    shape, place = (sequences, shapes.count), index.device
+    pages, listed, shifts = (
+        empty(shape, dtype=torch.int32, device=place) if asked else None for asked in (True, wanted.listed, wanted.shifts)
+    )
+    used = empty((sequences,), dtype=torch.int32, device=place)
+    seen = empty((sequences, shapes.queries), dtype=torch.int32, device=place) if wanted.seen else None
+    bits = empty((words * lists + 1,), dtype=torch.int32, device=place) if wanted.inverse else None
+    cursor = 0 if bits is None else bits.data_ptr() + 4 * words * lists
+    stream, flag = cuda.current_stream(device), None if cuda.is_capturing() else _flag(device)
+    addresses = [0 if x is None else x.data_ptr() for x in (index, pages, listed, shifts, used, seen, bits)]
+    of_flag = 0 if flag is None else flag.address
+    sizes = (lists, shapes.heads, shapes.lists, shapes.count, shapes.blocks, shapes.keys, shapes.kv_len, shapes.queries, shapes.q_len)
+    rest = (shapes.shift is not None, shapes.shift or 0, shapes.repeat, shapes.key_group, shapes.key_step)
+    form = _FORM.pack(*addresses, cursor, of_flag, *index.stride(), *sizes, *rest)
+    _start(SHORT if short else PREPARE, form, (-(-lists // together), 1, 1), (threads * together, memory), (stream, device))
+    if flag is not None:
+        flag.event.record(torch.cuda.current_stream(device))
+    assert pages is not None
+
+    def inverse(tile: int, in_order: bool) -> Sequence[Tensor]:
+        assert bits is not None
+        return _inverse(bits, shapes, tile, in_order)
+
+    def listing() -> Tensor:
+        assert bits is not None
+        return _listing(bits, shapes)
+
+    return PreparedLists(pages, used, listed, shifts, seen, inverse, listing, _never if flag is None else flag.read)
+
+
+def _inverse(bits: Tensor, shapes: ListShapes, tile: int, in_order: bool) -> Sequence[Tensor]:
+    """See `runtime.prepared_lists.inverse_of`."""
+    heads, words, tiles = shapes.batch * shapes.heads, -(-shapes.blocks // 32), -(-shapes.kv_len // tile)
+    room, device, place = heads * shapes.lists * shapes.count, bits.get_device(), bits.device
+    entries = empty((room,), dtype=torch.int32, device=place)
+    after = empty((room,), dtype=torch.int32, device=place) if in_order else entries
+    ranges = empty((shapes.batch, shapes.heads, tiles, 2), dtype=torch.int64, device=place)
+    cursor = bits.data_ptr() + 4 * (bits.numel() - 1)
+    addresses = bits.data_ptr(), cursor, entries.data_ptr(), after.data_ptr() if in_order else 0, ranges.data_ptr()
+    form = _INVERSE.pack(*addresses, shapes.lists, shapes.blocks, tiles, shapes.keys // tile)
+    _start(INVERT, form, (words, heads, 1), (256, 0), (cuda.current_stream(device), device))
+    return entries, ranges, entries, after, ranges
+
+
+def _listing(bits: Tensor, shapes: ListShapes) -> Tensor:
+    """The numbers that bitmaps hold, [B, heads, lists, blocks], -1 for the others."""
+    words = bits[:-1].view(shapes.batch, shapes.heads, -1, 1, shapes.lists)
+    there = (words >> torch.arange(32, dtype=torch.int32, device=bits.device)[:, None] & 1).flatten(2, 3)[:, :, : shapes.blocks].mT
+    return torch.where(there > 0, torch.arange(shapes.blocks, dtype=torch.int32, device=bits.device), -1)
+
+
+class ListFlag:
+    """A number in the memory of the host that a kernel changes where lists are wrong, and when it has ended."""
+
+    def __init__(self) -> None:
+        self._memory = torch.zeros(1, dtype=torch.int32).pin_memory()
+        self.address = self._memory.data_ptr()
+        self._value = ctypes.c_int.from_address(self.address)
+        self.event = torch.cuda.Event()
+
+    def read(self) -> bool:
+        """Waits for the kernel, and tells whether it found a number that is no block."""
+        self.event.synchronize()
+        found, self._value.value = self._value.value != 0, 0
+        return found
+
+
+def _never() -> bool:
+    return False
+
+
+def _flag(device: int) -> ListFlag:
+    """That of this thread, which waits for each kernel before it starts the next."""
+    flags = _LOCAL.__dict__.setdefault("flags", {})
+    found = flags.get(device)
+    if found is None:
+        found = flags[device] = ListFlag()
+    return found
+
+
+@functools.cache
+def source() -> str:
+    """The kernels."""
+    return (files("attn_mlir.backends.nvidia.lists") / SOURCE).read_text()
+
+
+def code_of(entry: str) -> KernelCode:
+    """One of the kernels; all have one source."""
+    return KernelCode(entry, entry, source(), (), 256, 0, arch=HOPPER.arch)
+
+
+@functools.cache
+def _function(entry: str, memory: int, device: int) -> int:
+    """A kernel on a device, which may have so much dynamic shared memory."""
+    return cuda.load_function(compile_code(code_of(entry)).code, entry, memory, device)
+
+
+def _start(entry: str, form: bytes, grid: tuple[int, int, int], block: tuple[int, int], where: tuple[int, int]) -> None:
+    """Launches a kernel of `block`, threads and bytes of shared memory, on `where`, a stream and a device."""
+    (threads, memory), (stream, device) = block, where
+    parameters = ctypes.create_string_buffer(form, len(form))
+    pointers = (ctypes.c_void_p * 1)(ctypes.addressof(parameters))
+    config: Any = cuda.config(grid, threads, memory, stream)
+    function = _function(entry, _SHARED_BYTES if memory > 48 * 1024 else 0, device)
+    start: Callable[..., int] = cuda.launcher()
+    result = start(ctypes.addressof(config), function, ctypes.addressof(pointers), None)
+    if result:
+        cuda.launch_again(result, ctypes.addressof(config), function, ctypes.addressof(pointers), device)

@@ -1,0 +1,179 @@
+// Lists of keys as kernels of attention read them: without what is listed twice or is no block, in order, and their inverse.
+//
+// A bitmap of a list in shared memory sorts it, and forgets what is there twice. A group of T threads has one list.
+
+typedef long long attn_wide;
+
+template <int T>
+__device__ __forceinline__ void attn_together() {
+  if (T == 32)
+    __syncwarp();
+  else
+    __syncthreads();
+}
+
+// How the lists lie, and what becomes of them; see `lists/prepare.py`.
+struct AttnLists {
+  const int *index;
+  int *pages, *listed, *shifts, *used, *seen;
+  unsigned *bits;
+  int *cursor, *wrong;
+  attn_wide stride_b, stride_h, stride_l, stride_n;
+  int total, heads, lists, count, blocks, keys, kv_len, queries, q_len, causal, shift, repeat, key_group, key_step;
+};
+
+template <int T>
+__device__ __forceinline__ void attn_prepare(const AttnLists &f, int *memory) {
+  const int words = (f.blocks + 31) / 32, group = threadIdx.x / T, t = threadIdx.x % T;
+  int *const own = memory + group * (words + f.count + T + 1);
+  unsigned *const bitmap = reinterpret_cast<unsigned *>(own);
+  int *const sorted = own + words, *const sums = sorted + f.count, *const keys_seen = sums + T;
+  const int whole = blockIdx.x * (blockDim.x / T) + group;
+  const bool there = whole < f.total;  // a group without a list meets the others
+  const int number = there ? whole : 0, l = number % f.lists, h = number / f.lists % f.heads, b = number / f.lists / f.heads;
+  for (int w = t; w < words; w += T) bitmap[w] = 0;
+  if (t == 0) *keys_seen = 0;
+  if (f.cursor && whole == 0 && t == 0) *f.cursor = 0;
+  attn_together<T>();
+  const int *const from = f.index + b * f.stride_b + h * f.stride_h + l * f.stride_l;
+  for (int i = t; i < f.count; i += T) {
+    const int e = from[i * f.stride_n];
+    if (e >= 0 && e < f.blocks)
+      atomicOr(&bitmap[e >> 5], 1u << (e & 31));
+    else if (e != -1 && f.wrong && there)
+      *f.wrong = 1;
+  }
+  attn_together<T>();
+  const int each = (words + T - 1) / T, first = min(t * each, words), last = min(first + each, words);
+  int bits = 0;
+  for (int w = first; w < last; ++w) bits += __popc(bitmap[w]);
+  sums[t] = bits;
+  attn_together<T>();
+  for (int step = 1; step < T; step *= 2) {
+    const int more = t >= step ? sums[t - step] : 0;
+    attn_together<T>();
+    sums[t] += more;
+    attn_together<T>();
+  }
+  int limit = f.kv_len;
+  if (f.causal) {
+    const attn_wide query = min(((attn_wide)l + 1) * f.queries, (attn_wide)f.q_len) - 1;
+    limit = (int)max(min(query + f.shift + 1, (attn_wide)f.kv_len), (attn_wide)0);
+  }
+  int place = sums[t] - bits, below = 0;
+  for (int w = first; w < last; ++w)
+    for (unsigned left = bitmap[w]; left; left &= left - 1) {
+      const int e = w * 32 + __ffs((int)left) - 1;
+      sorted[place++] = e;
+      below += (int)max(min((attn_wide)limit - (attn_wide)e * f.keys, (attn_wide)f.keys), (attn_wide)0);
+    }
+  if (below) atomicAdd(keys_seen, below);
+  attn_together<T>();
+  if (!there) return;
+  const int entries = sums[T - 1], used = *keys_seen, heads = f.heads * f.repeat;
+  if (f.bits)
+    for (int w = t; w < words; w += T) f.bits[((attn_wide)(b * f.heads + h) * words + w) * f.lists + l] = bitmap[w];
+  for (int r = 0; r < f.repeat; ++r) {
+    const int head = h * f.repeat + r;
+    const attn_wide sequence = ((attn_wide)b * heads + head) * f.lists + l, begin = sequence * f.count;
+    const int shared = (b * f.key_step + head / f.key_group) * f.blocks;
+    for (int i = t; i < f.count; i += T) {
+      const int e = i < entries ? sorted[i] : f.blocks - 1;
+      f.pages[begin + i] = e + shared;
+      if (f.listed) f.listed[begin + i] = e;
+      if (f.shifts) f.shifts[begin + i] = (e - i) * f.keys;
+    }
+    if (t == 0) f.used[sequence] = used;
+    if (!f.seen) continue;
+    for (int i = t; i < f.queries; i += T) {  // how many keys of its list a query sees
+      const attn_wide query = min((attn_wide)l * f.queries + i, (attn_wide)f.q_len - 1);
+      const attn_wide end = max(min(query + f.shift + 1, (attn_wide)f.kv_len), (attn_wide)0);
+      int low = 0, high = entries;
+      while (low < high) {
+        const int middle = (low + high) / 2;
+        if ((attn_wide)sorted[middle] * f.keys < end)
+          low = middle + 1;
+        else
+          high = middle;
+      }
+      attn_wide keys = 0;
+      if (low > 0) keys = (attn_wide)(low - 1) * f.keys + min(end - (attn_wide)sorted[low - 1] * f.keys, (attn_wide)f.keys);
+      f.seen[sequence * f.queries + i] = (int)min(keys, (attn_wide)used);
+    }
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(128) attn_prepare_short_lists(const __grid_constant__ AttnLists form) {
+  extern __shared__ int attn_memory[];
+  attn_prepare<32>(form, attn_memory);
+}
+
+extern "C" __global__ void __launch_bounds__(256) attn_prepare_lists(const __grid_constant__ AttnLists form) {
+  extern __shared__ int attn_memory[];
+  attn_prepare<256>(form, attn_memory);
+}
+
+// For each tile of keys the lists that name it, in their order, from the bitmaps of all lists, [B H, words, lists]. A thread block has a word:
+// lane n of its warps the n-th block, each warp some of the lists. Where entries lie depends on which block comes first, what they are does not.
+struct AttnInverse {
+  const unsigned *bits;
+  int *cursor, *entries, *after;
+  attn_wide *ranges;
+  int lists, blocks, tiles, tiles_of_block;
+};
+
+extern "C" __global__ void __launch_bounds__(256) attn_invert_lists(const __grid_constant__ AttnInverse f) {
+  __shared__ int counts[8][33], begins[33];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, word = blockIdx.x, words = gridDim.x, block = word * 32 + lane;
+  const unsigned *const row = f.bits + ((attn_wide)blockIdx.y * words + word) * f.lists;
+  const int each = (f.lists + 7) / 8, first = min(warp * each, f.lists), last = min(first + each, f.lists);
+  int count = 0;
+#pragma unroll 8
+  for (int q = first; q < last; ++q) count += row[q] >> lane & 1;
+  counts[warp][lane] = count;
+  __syncthreads();
+  if (warp == 0) {
+    int sum = 0;
+    for (int w = 0; w < 8; ++w) {
+      const int more = counts[w][lane];
+      counts[w][lane] = sum;
+      sum += more;
+    }
+    begins[lane] = sum;
+    __syncwarp();
+    if (lane == 0) {
+      int whole = 0;
+      for (int n = 0; n < 32; ++n) whole += begins[n];
+      int begin = whole ? atomicAdd(f.cursor, whole) : 0;
+      for (int n = 0; n < 32; ++n) {
+        const int more = begins[n];
+        begins[n] = begin;
+        begin += more;
+      }
+    }
+    __syncwarp();
+    if (block < f.blocks) {
+      const attn_wide own = (attn_wide)block * f.tiles_of_block;
+      for (int n = 0; n < f.tiles_of_block && own + n < f.tiles; ++n) {
+        attn_wide *const range = f.ranges + ((attn_wide)blockIdx.y * f.tiles + own + n) * 2;
+        range[0] = begins[lane];
+        range[1] = (attn_wide)begins[lane] + sum;
+      }
+    }
+  }
+  __syncthreads();
+  int place = begins[lane] + counts[warp][lane];
+#pragma unroll 8
+  for (int q = first; q < last; ++q) {
+    const unsigned listed = row[q];
+    if (!(listed >> lane & 1)) continue;
+    f.entries[place] = q;
+    if (f.after) {  // the next block that the same list names
+      unsigned left = lane == 31 ? 0 : listed >> (lane + 1) << (lane + 1);
+      int w = word;
+      while (!left && ++w < words) left = row[(attn_wide)(w - word) * f.lists + q];
+      f.after[place] = left ? w * 32 + __ffs((int)left) - 1 : -1;
+    }
+    ++place;
+  }
+}

@@ -1,0 +1,263 @@
+"""Gradients of key lists by copies of what they list, where no kernel follows their inverse: single keys, blocks of other sizes.
+
+Each block of queries is a sequence of packed tensors, whose keys are copied beside each other; gradients of these are added to those of the
+keys in float32. The forward pass is run again in the backward, for some sequences at a time, so that copies take little memory.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from attn_mlir import driver
+from attn_mlir.api.dropout import NONE
+from attn_mlir.api.key_numbers import check_numbers
+from attn_mlir.api.key_pages import Lists, paged_call
+from attn_mlir.api.key_sequences import (
+    SequenceForm,
+    causal_shift,
+    in_whole,
+    looks_at_scores_alone,
+    packed_rows,
+    places_of,
+    sequences_of_lists,
+    shapes_of,
+    wanted_of,
+    wrapped,
+)
+from attn_mlir.api.options import Options
+from attn_mlir.api.varlen_inputs import problem_of
+from attn_mlir.backends.prepared import ListShapes, PreparedLists
+from attn_mlir.errors import CompileError, UnsupportedError
+from attn_mlir.runtime.call import Call
+from attn_mlir.runtime.checked import is_checked
+from attn_mlir.runtime.dispatch import dispatch, gradient_task
+from attn_mlir.runtime.listed import gradients_again
+from attn_mlir.runtime.orders import heads_first, in_order, input_order, output_order
+from attn_mlir.runtime.prepared_lists import prepare
+from attn_mlir.runtime.varlen import largest
+
+COPIED_BYTES = 1 << 28
+"""Of keys and values at a time, where there is a choice."""
+_ROWS, _COST = 64, 1.5
+"""Rows that kernels compute for a sequence at least; what a pair of copied keys costs, of one that a table masks."""
+Tensor = torch.Tensor
+_KNOWN: dict[tuple[str, str, str], bool] = {}
+"""Whether a device has fast kernels for the gradients of a program."""
+
+
+@dataclass(frozen=True)
+class GatheredLists:
+    """What calls for parts of the sequences are made of."""
+
+    options: Options
+    lists: Lists
+    made: SequenceForm
+    shapes: ListShapes
+    prepared: PreparedLists
+    deterministic: bool
+
+    @property
+    def order(self) -> str:
+        """That of q, k and v."""
+        return input_order(self.lists[2].layout)
+
+    def parts(self, q: Tensor, columns: int) -> list[tuple[int, int]]:
+        """The sequences of each part."""
+        index, form, _ = self.lists
+        count = self.made.batch * self.made.heads * self.made.blocks
+        most = max(1, COPIED_BYTES // (index.shape[3] * form.listed * columns * q.element_size()))
+        return [(first, min(first + most, count)) for first in range(0, count, most)]
+
+    def row(self, sequence: int) -> int:
+        """Where the rows of a sequence begin."""
+        whole, block = divmod(sequence, self.made.blocks)
+        return (whole * self.made.queries + min(block * self.lists[1].queries, self.made.queries)) * self.made.fold
+
+    def keys(self, part: tuple[int, int]) -> Tensor:
+        """The rows of k, [B Hkv S, D], that sequences list, those of no block included."""
+        _, form, problem = self.lists
+        pages, length = self.prepared.pages[part[0] : part[1]].long(), problem.sizes["Skv"]
+        if form.listed == 1:
+            return pages.flatten()
+        blocks = -(-length // form.listed)
+        inside = (pages % blocks * form.listed)[..., None] + torch.arange(form.listed, device=pages.device)
+        return ((pages // blocks * length)[..., None] + inside.clamp_(max=length - 1)).flatten()
+
+    def call(self, part: tuple[int, int], q: Tensor, k: Tensor, v: Tensor) -> tuple[Call, tuple[int, int]]:
+        """The call of some sequences on their rows, [rows, heads, D], and keys, [keys, D], and the largest lengths."""
+        index, form, _ = self.lists
+        first, last = part
+        cut = [None if x is None else x[first:last] for x in (self.prepared.listed, self.prepared.shifts, self.prepared.seen)]
+        lists = self.prepared._replace(listed=cut[0], shifts=cut[1], seen=cut[2])
+        functions = wrapped(self.options.functions, self.shapes, self.made, lists, first)
+        places, room = places_of(self.made, form.queries, index.device), index.shape[3] * form.listed
+        sequences = {
+            "q_begins": places["q_begins"][first:last] - self.row(first),
+            "q_lengths": places["q_lengths"][first:last],
+            "k_begins": torch.arange(0, (last - first) * room, room, dtype=torch.int32, device=index.device),
+            "k_lengths": self.prepared.used[first:last],
+        }
+        options = self.options
+        asked = Options(functions, options.scale, "bshd", options.lse, options.states, options.device, options.deterministic)
+        qkv = q, k.unsqueeze(1), v.unsqueeze(1)
+        made = asked.call(problem_of(*qkv, False), [x.unsqueeze(0) for x in qkv], NONE, sequences)
+        return made, (min(form.queries, self.made.queries) * self.made.fold, room)
+
+
+def attention_gathered(qkv: tuple[Tensor, Tensor, Tensor], options: Options, lists: Lists, dense: Callable[..., Any]) -> tuple[Any] | None:
+    """What `attention` returns with these lists where something needs a gradient, as the only element; None where a table has to do.
+
+    It is for lists of a fraction of all keys. `dense` computes the results of numbers and other q, k and v by a table, for second
+    derivatives.
+    """
+    index, form, problem = lists
+    if not index.numel() or problem.is_empty:
+        return None
+    index = index.clone()  # the caller's may change before a backward
+    lists = index, form, problem
+    made, sizes = sequences_of_lists(problem, form, index.shape[1], False, (False, False)), problem.sizes
+    room, rows = index.shape[3] * form.listed, min(form.queries, sizes["Sq"]) * made.fold
+    pairs = made.batch * made.heads * made.blocks * made.apart * -(-rows // _ROWS) * _ROWS * room
+    if _COST * pairs > sizes["B"] * sizes["Hq"] * sizes["Sq"] * sizes["Skv"]:
+        return None
+    shapes = shapes_of(made, index, form, sizes["Skv"], causal_shift(options.functions[4], sizes))
+    prepared = prepare(index, shapes, wanted_of(options.functions, shapes, False, False), options.target(problem))
+    if prepared.wrong is None or is_checked():
+        check_numbers(index, shapes.blocks, form.listed)
+    gathered = GatheredLists(options, lists, made, shapes, prepared, options.deterministic or torch.are_deterministic_algorithms_enabled())
+    q, k, v = (heads_first(x, gathered.order) for x in qkv)
+    shaped = q.new_empty(rows, made.apart, q.shape[3]), k.new_empty(room, k.shape[3]), v.new_empty(room, v.shape[3])
+    call, _ = gathered.call((0, 1), *[x.requires_grad_(like.requires_grad) for x, like in zip(shaped, qkv, strict=True)])
+    captured = [x for x in call.values[3:] if isinstance(x, Tensor) and x.requires_grad]
+    needed = captured or any([x.requires_grad for x in qkv])
+    if not needed or not looks_at_scores_alone(call.entry.traced.text) or not _has_kernels(call, options.target(problem)):
+        return None
+    found = list(GatheredForward.apply(gathered, functools.partial(dense, lambda: index), *qkv, *captured))  # type: ignore[no-untyped-call]
+    if prepared.wrong is not None and prepared.wrong():
+        check_numbers(index, shapes.blocks, form.listed)
+    return (options.named(found, call.entry),)
+
+
+def _has_kernels(call: Call, device: str) -> bool:
+    """See `_KNOWN`; `call` is one of some sequences."""
+    task, _ = gradient_task(call)
+    key = task.program.name, device, task.wrt
+    if key not in _KNOWN:
+        try:
+            made: Any = [driver.compile_derivative(task.program.text, device, name, task.wrt.split("+")) for name in ("fwd", "bwd")]
+            _KNOWN[key] = not any(getattr(each, "slow", {}) for each in made)
+        except (CompileError, UnsupportedError):
+            _KNOWN[key] = False
+    return _KNOWN[key]
+
+
+class GatheredForward(torch.autograd.Function):
+    """Attention to lists of keys, whose gradient is that of attention to copies of these keys; q, k and v have the order of the layout."""
+
+    @staticmethod
+    def forward(ctx: Any, gathered: GatheredLists, dense: Callable[..., Any], *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.gathered, ctx.dense = gathered, dense
+        ctx.save_for_backward(*tensors)
+        ctx.set_materialize_grads(False)
+        qkv = tensors[0].detach(), tensors[1].detach(), tensors[2].detach()
+        paged = paged_call(qkv, gathered.options, NONE, gathered.lists)
+        if paged is not None:
+            return tuple(paged.attended())
+        q, k, v = _flat(gathered, qkv)
+        found = []
+        for part in gathered.parts(q, k.shape[1] + v.shape[1]):
+            rows = gathered.keys(part)
+            call, most = gathered.call(part, q[gathered.row(part[0]) : gathered.row(part[1])], k[rows], v[rows])
+            with largest(*most):
+                found.append(dispatch(call))
+        whole = [torch.cat(each, 1 if each[0].dim() == 4 else 2).squeeze(0) for each in zip(*found, strict=True)]
+        return tuple([in_whole(x, gathered.made, output_order(gathered.lists[2].layout)) for x in whole])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        tensors, needed = ctx.saved_tensors, ctx.needs_input_grad[2:]
+        if torch.is_grad_enabled() or forward_ad._current_level >= 0:
+            return None, None, *gradients_again(ctx.dense, tensors, needed, grads)
+        return None, None, *_gradients(ctx.gathered, tensors, needed, grads)
+
+
+def _flat(gathered: GatheredLists, qkv: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """q as the rows of all sequences, k and v as [B Hkv S, D]."""
+    q, k, v = (heads_first(x, gathered.order) for x in qkv)
+    return packed_rows(q, gathered.made), k.flatten(0, 2), v.flatten(0, 2)
+
+
+def _gradients(
+    gathered: GatheredLists, tensors: Sequence[Tensor], needed: Sequence[bool], grads: Sequence[Tensor | None]
+) -> list[Tensor | None]:
+    """The gradients of q, k, v and captured tensors, as far as `needed`, by those of o and values of rows."""
+    q, k, v = _flat(gathered, tensors[:3])
+    given = _packed_gradients(gathered, grads)
+    captured = {id(x): number for number, x in enumerate(tensors[3:], 3)}
+    likes = zip((q, k, v, *tensors[3:]), needed, strict=True)
+    sums: list[Tensor | None] = [x.new_zeros(x.shape, dtype=torch.float32) if need else None for x, need in likes]
+    for part in gathered.parts(q, k.shape[1] + v.shape[1]):
+        first, last = (gathered.row(sequence) for sequence in part)
+        rows = gathered.keys(part)
+        leaves = [x.detach().requires_grad_(need) for x, need in zip((q[first:last], k[rows], v[rows]), needed, strict=False)]
+        others = {number: tensors[number].detach().requires_grad_() for number in range(3, len(tensors)) if needed[number]}
+        with torch.enable_grad():
+            call, most = gathered.call(part, leaves[0], leaves[1], leaves[2])
+            values = [others.get(captured.get(id(x), -1), x) for x in call.values]
+            with largest(*most):
+                results = dispatch(call._replace(values=values))
+            pairs = [(x, grad[first:last]) for x, grad in zip(results, given, strict=False) if grad is not None]
+        outputs, of_outputs = [x for x, _ in pairs], [_like(grad, x) for x, grad in pairs]
+        wanted = [(n, x) for n, x in [*enumerate(leaves), *others.items()] if x.requires_grad]
+        found = torch.autograd.grad(outputs, [x for _, x in wanted], of_outputs, allow_unused=True) if outputs else [None] * len(wanted)
+        for (number, _), gradient in zip(wanted, found, strict=True):
+            total = sums[number]
+            if gradient is None or total is None:
+                continue
+            if number == 0:
+                total[first:last] = gradient
+            elif number > 2:
+                total += gradient
+            elif gathered.deterministic:
+                total.index_put_((rows,), gradient.float(), accumulate=True)  # which sorts rows
+            else:
+                total.index_add_(0, rows, gradient.float())
+    return _in_layout(gathered, tensors, sums)
+
+
+def _packed_gradients(gathered: GatheredLists, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Gradients of o, [rows, heads, D], and of values of rows, [rows, heads]."""
+    order, made = output_order(gathered.lists[2].layout), gathered.made
+    packed: list[Tensor | None] = []
+    for grad in grads:
+        if grad is None:
+            packed.append(None)
+        elif grad.dim() == 4:
+            packed.append(packed_rows(heads_first(grad, order), made))
+        else:
+            packed.append(packed_rows(grad.unsqueeze(-1), made).squeeze(-1))
+    return packed
+
+
+def _like(grad: Tensor, result: Tensor) -> Tensor:
+    """The gradient of rows in the shape of a result, [1, rows, heads, D] or [1, heads, rows]."""
+    return grad.unsqueeze(0) if result.dim() == 4 else grad.T.unsqueeze(0)
+
+
+def _in_layout(gathered: GatheredLists, tensors: Sequence[Tensor], sums: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """The sums as gradients of the tensors, in their dtypes and orders."""
+    made: list[Tensor | None] = []
+    for number, (x, total) in enumerate(zip(tensors, sums, strict=True)):
+        if total is None:
+            made.append(None)
+            continue
+        if number == 0:
+            total = in_whole(total, gathered.made, gathered.order)
+        elif number < 3:
+            total = in_order(total.view(heads_first(x, gathered.order).shape), gathered.order)
+        made.append(total.to(x.dtype))
+    return made

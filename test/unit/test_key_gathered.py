@@ -1,0 +1,124 @@
+"""Gradients of key lists that no kernel follows the inverse of: listed keys are copied, for some sequences at a time."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import attn_mlir
+from amd_tools import needs_host_clang
+from attn_mlir import masks
+from attn_mlir.api import key_gathered, key_lists
+from attn_mlir.errors import ArgumentError
+from key_list_cases import agree, draw, inputs, listed
+
+SIZES, CUDA = (2, 4, 2, 21, 3000, 32), (2, 8, 2, 100, 3000, 64)
+Tensor = torch.Tensor
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether lists were copied, of each call that asked, in parts of few sequences."""
+    found: list[bool] = []
+    real = key_gathered.attention_gathered
+
+    def noted(*given: Any) -> Any:
+        made = real(*given)
+        found.append(made is not None)
+        return made
+
+    monkeypatch.setattr(key_lists, "attention_gathered", noted)
+    monkeypatch.setattr(key_gathered, "COPIED_BYTES", 1 << 18)
+    return found
+
+
+def exact(qkv: Any, index: Tensor, block: tuple[int, int], causal: bool, score: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    """o and lse in float64."""
+    q, k, v = qkv
+    heads, length, keys = q.shape[1], q.shape[2], k.shape[2]
+    present = listed(index, block, heads, length, keys)
+    if causal:
+        present &= torch.arange(length)[:, None] + keys - length >= torch.arange(keys)
+    k, v = (x.repeat_interleave(heads // x.shape[1], 1) for x in (k, v))
+    s = score(q @ k.mT / q.shape[3] ** 0.5).masked_fill(~present, -torch.inf)
+    return torch.softmax(s, -1).nan_to_num() @ v, torch.logsumexp(s, -1)
+
+
+def attended(device: str, sizes: tuple[int, ...], block: tuple[int, int], lists: int, layout: Any = "bhsd", **options: Any) -> None:
+    """o, lse and gradients of q, k, v and captured slopes, through both."""
+    on = "cuda" if device == "cuda" else "cpu"
+    qkv: Any = [x.detach().to(on).requires_grad_() for x in inputs(sizes, torch.float16)]
+    index = draw(sizes, block, lists, 9 if block[1] < 16 else 2)
+    index[0, 0, 1] = -1
+    slopes = torch.rand(sizes[1], device=on, requires_grad=True)
+
+    def score(s: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return s + slopes[h] * (kv_idx - q_idx) * 0.01
+
+    given = [x.transpose(1, 2) for x in qkv] if layout == "bshd" else qkv
+    causal = masks.causal("bottom_right")
+    o, lse = attn_mlir.attention(
+        *given, score_mod=score, mask_mod=causal, key_index=index.to(on), key_block=block, device=device, layout=layout, return_lse=True,
+        **options,
+    )  # fmt: skip
+    o = o.transpose(1, 2) if layout == "bshd" else o
+    leaves = [x.detach().cpu().double().requires_grad_() for x in (*qkv, slopes)]
+
+    def right_score(s: Tensor) -> Tensor:
+        return s + leaves[3][:, None, None] * (torch.arange(sizes[4]) - torch.arange(sizes[3])[:, None]) * 0.01
+
+    right, right_lse = exact(leaves[:3], index, block, True, right_score)
+    agree([o.cpu()], [right], 3e-3)
+    there = torch.isfinite(right_lse)
+    assert torch.equal(torch.isfinite(lse).cpu(), there) and not there.all()
+    agree([lse.cpu()[there]], [right_lse[there]], 3e-3)
+    do, dlse = torch.randn_like(o), torch.randn_like(lse)
+    loss = (o * do).sum() + (lse.masked_fill(~there.to(on), 0) * dlse).sum()
+    right_loss = (right * do.cpu()).sum() + (right_lse.masked_fill(~there, 0) * dlse.cpu()).sum()
+    found = torch.autograd.grad(loss, [*qkv, slopes])
+    agree([x.cpu() for x in found], torch.autograd.grad(right_loss, leaves), 1e-2)
+
+
+@needs_host_clang
+@pytest.mark.parametrize(
+    ("block", "lists", "layout"),
+    [((1, 1), 1, "bhsd"), ((1, 1), 2, "bshd"), ((1, 1), 4, "bhsd"), ((1, 24), 2, "bshd"), ((7, 20), 1, "bhsd")],
+)
+def test_emulated_amd(block: tuple[int, int], lists: int, layout: Any, taken: list[bool]) -> None:
+    attended("hip-emulated", SIZES, block, lists, layout)
+    assert taken == [True]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize(("block", "lists"), [((1, 1), 1), ((1, 1), 8), ((1, 16), 2), ((5, 20), 1), ((1, 64), 8)])
+def test_nvidia(block: tuple[int, int], lists: int, deterministic: bool, taken: list[bool]) -> None:
+    attended("cuda", CUDA, block, lists, deterministic=deterministic)
+    assert taken == [True]
+
+
+@needs_host_clang
+def test_second_derivatives_go_through_a_table(taken: list[bool]) -> None:
+    qkv: Any = [x.detach().requires_grad_() for x in inputs((1, 2, 1, 4, 300, 16), torch.float16)]
+    index = draw((1, 2, 1, 4, 300, 16), (1, 1), 1, 5)
+
+    def twice(o: Tensor, tensors: Any) -> Any:
+        (first,) = torch.autograd.grad(o.square().sum(), tensors[0], create_graph=True)
+        return torch.autograd.grad(first.square().sum(), tensors)
+
+    found = twice(attn_mlir.attention(*qkv, key_index=index, key_block=(1, 1), device="hip-emulated"), qkv)
+    leaves = [x.detach().double().requires_grad_() for x in qkv]
+    agree(found, twice(exact(leaves, index, (1, 1), False, lambda s: s)[0], leaves), 2e-2)
+    assert taken == [True]
+
+
+@needs_host_clang
+def test_lists_of_most_keys_and_wrong_ones(taken: list[bool]) -> None:
+    qkv: Any = inputs((1, 2, 1, 4, 40, 16), torch.float16)
+    index = draw((1, 2, 1, 4, 40, 16), (1, 1), 1, 30)
+    attn_mlir.attention(*qkv, key_index=index, key_block=(1, 1), device="hip-emulated")
+    assert taken == [False]
+    index = torch.full((1, 1, 4, 1), 40, dtype=torch.int32)
+    with pytest.raises(ArgumentError, match="key_index holds 40, but there are"):
+        attn_mlir.attention(*qkv, key_index=index, key_block=(1, 1), device="hip-emulated")

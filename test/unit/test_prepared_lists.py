@@ -1,0 +1,109 @@
+"""Lists of keys made ready by kernels for NVIDIA GPUs, compiled for the host: they give what operations of torch give."""
+
+import ctypes
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from amd_tools import needs_host_clang
+from attn_mlir.backends.amd.clang import find_host_clang
+from attn_mlir.backends.nvidia import lists as fused
+from attn_mlir.backends.prepared import ListShapes, WantedLists
+from attn_mlir.runtime.prepared_lists import by_torch
+
+_CALLS = """
+extern "C" void call_prepare(const void *form, int blocks, int heads, int threads, int bytes) {
+  host_launch(threads == 128 ? attn_prepare_short_lists : attn_prepare_lists, form, blocks, heads, threads, bytes);
+}
+extern "C" void call_invert(const void *form, int blocks, int heads, int threads, int bytes) {
+  host_launch(attn_invert_lists, form, blocks, heads, threads, bytes);
+}
+"""
+CASES = {
+    "single keys": (1, 1, 3, 300, 5000, 1, 1, 1, 1),
+    "heads of their own, short": (2, 2, 5, 7, 40, 64, 10, 16, 2),
+    "many blocks": (1, 1, 3, 40, 3000, 16, 16, 7, 4),
+    "one block": (1, 1, 1, 1, 1, 64, 64, 64, 1),
+    "more entries than blocks": (1, 2, 9, 33, 33, 128, 100, 32, 1),
+}
+"""B, heads, lists, entries, blocks, keys of a block and of the last one, queries of a list, heads of sequences for each."""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("lists")
+    source = fused.source().replace("extern __shared__ int attn_memory[];", "int *const attn_memory = host_memory;")
+    (folder / "lists.cpp").write_text(f'#include "{Path(__file__).parent / "host_cuda.h"}"\n{source}{_CALLS}')
+    command = [find_host_clang(), "-x", "c++", "-std=c++20", "-O1", "-w", "-fPIC", "-shared", "-pthread", "-o", str(folder / "lists.so")]
+    subprocess.run([*command, str(folder / "lists.cpp")], check=True)
+    return ctypes.CDLL(str(folder / "lists.so"))
+
+
+@pytest.fixture
+def hosted(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launches run on the host."""
+    flag = torch.zeros(1, dtype=torch.int32)
+
+    def start(entry: str, form: bytes, grid: tuple[int, int, int], block: tuple[int, int], where: tuple[int, int]) -> None:
+        call = library.call_invert if entry == fused.INVERT else library.call_prepare
+        call(ctypes.c_char_p(form), grid[0], grid[1], *block)
+
+    def read() -> bool:
+        found = bool(flag)
+        flag.zero_()
+        return found
+
+    event = SimpleNamespace(record=lambda _: None)
+    monkeypatch.setattr(fused, "_start", start)
+    monkeypatch.setattr(fused, "_flag", lambda _: SimpleNamespace(address=flag.data_ptr(), event=event, read=read))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: None)
+    monkeypatch.setattr(fused.cuda, "device", lambda _: SimpleNamespace(capability=(9, 0)))
+    monkeypatch.setattr(fused.cuda, "current_stream", lambda _: 0)
+    monkeypatch.setattr(fused.cuda, "is_capturing", lambda: False)
+
+
+@needs_host_clang
+@pytest.mark.parametrize("shift", ["all", "top", "bottom"])
+@pytest.mark.parametrize("case", list(CASES))
+def test_the_same_as_by_torch(case: str, shift: str, hosted: None) -> None:
+    batch, heads, lists, count, blocks, keys, last, queries, repeat = CASES[case]
+    length, kv_len = max(1, lists * queries - queries // 2), (blocks - 1) * keys + last
+    shifted = {"all": None, "top": 0, "bottom": kv_len - length}[shift]
+    shapes = ListShapes(batch, heads, lists, count, blocks, keys, kv_len, queries, length, shifted, repeat, repeat, heads)
+    index = torch.randint(-1, blocks, (batch, heads, lists, count), dtype=torch.int32)
+    index[:, :, 0] = -1
+    index[0, 0, -1] = blocks - 1
+    index = index.mT.contiguous().mT
+    wanted = WantedLists(True, True, shifted is not None, True)
+    got, want = fused.prepare_lists(index, shapes, wanted), by_torch(index, shapes, wanted)
+    assert got is not None and got.wrong is not None and not got.wrong()
+    for name in ("pages", "used", "listed", "shifts", "seen"):
+        mine, right = getattr(got, name), getattr(want, name)
+        assert (mine is None) == (right is None), name
+        assert mine is None or torch.equal(mine, right), name
+    tile = keys // 2 if keys > 1 else 1
+    mine, right = got.inverse(tile, True), want.inverse(tile, True)
+    assert mine[1].shape == right[1].shape
+    for (a, b), (c, d) in zip(mine[1].view(-1, 2).tolist(), right[1].view(-1, 2).tolist(), strict=True):
+        assert mine[0][a:b].tolist() == right[0][c:d].tolist()
+        assert mine[3][a:b].tolist() == right[3][c:d].tolist()
+
+
+@needs_host_clang
+@pytest.mark.parametrize("number", [40, 1 << 30, -2, -(1 << 31)])
+def test_a_number_that_is_no_block_is_told_and_read_as_none(number: int, hosted: None) -> None:
+    shapes = ListShapes(1, 1, 2, 3, 40, 64, 2560, 1, 2, None, 1, 1, 1)
+    index = torch.tensor([[3, number, 1], [5, 5, -1]], dtype=torch.int32)[None, None]
+    made = fused.prepare_lists(index, shapes, WantedLists())
+    assert made is not None and made.wrong is not None and made.wrong() and not made.wrong()
+    assert made.used.tolist() == [128, 64] and made.pages[0, :2].tolist() == [1, 3]
+
+
+def test_lists_that_do_not_fit_are_made_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused.cuda, "device", lambda _: SimpleNamespace(capability=(9, 0)))
+    shapes = ListShapes(1, 1, 1, 60_000, 1 << 20, 1, 1 << 20, 1, 1, None, 1, 1, 1)
+    assert fused.prepare_lists(torch.zeros(1, 1, 1, 60_000, dtype=torch.int32), shapes, WantedLists()) is None
