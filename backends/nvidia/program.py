@@ -175,6 +175,7 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         k, v = inputs[1:3]
         steps = all(size == 1 or a == b for size, a, b in zip(v.shape, k.stride(), v.stride(), strict=True))
         same = k.data_ptr() == v.data_ptr() and k.shape[:-1] == v.shape[:-1]
+        same &= v.element_size() > 1  # 8-bit keys are widened for scores and for sums apart
         return same and steps and MAX_COLUMNS < v.shape[-1] <= k.shape[-1] and self._choices.get("arch") == HOPPER.arch
 
     def blocks_of(self, form: PartsForm) -> tuple[int, int]:
