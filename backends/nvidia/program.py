@@ -25,6 +25,7 @@ from attn_mlir.backends.nvidia.passes.slice_values import NvidiaSliceValues, wid
 from attn_mlir.backends.nvidia.target import HOPPER
 from attn_mlir.backends.program import ResultShapes, RunPlan
 from attn_mlir.backends.segments import DeviceModel
+from attn_mlir.dialects.elements import EIGHT_BIT
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 
 SUFFIX = "zip"
@@ -180,6 +181,9 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
 
     def blocks_of(self, form: PartsForm) -> tuple[int, int]:
         columns = (self.host.arguments[0].shape or (0,))[-1]
+        widened = self.host.arguments[1].element in EIGHT_BIT
+        if widened and 128 < columns <= MAX_COLUMNS:
+            return 64, 64  # shared memory has bytes beside tiles of 16 bits
         return (64, 64) if form.shared else wide_blocks(columns) if columns > MAX_COLUMNS else super().blocks_of(form)
 
     def with_units(self, units: Mapping[str, GpuKernel]) -> "NvidiaLaunchPlan":

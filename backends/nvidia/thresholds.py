@@ -37,10 +37,11 @@ LOOKING_REGISTERS: Annotated[Registers, Provenance("2026-11-26", "ptxas", "commi
 """Where the producer scans captured tensors for blocks that are partial, besides looking for pages."""
 GATHERING_REGISTERS: Annotated[Registers, Provenance("2026-11-26", "ptxas", "commit 063ea395")] = {1: (240, 72), 2: (216, 72)}
 """Where all warps of the producer copy single rows."""
-WIDENING_REGISTERS: Annotated[Registers, Provenance("2026-11-27", "ptxas", "docs/notes/fp8-hopper.md")] = {
-    1: (240, 72), 2: (224, 56), 3: (160, 32), 4: (112, 24),
+WIDENING: Annotated[dict[int, tuple[int, int, int]], Provenance("2026-11-27", "ptxas", "docs/notes/fp8-hopper.md")] = {
+    1: (7, 240, 72), 2: (3, 224, 56), 3: (3, 160, 32), 4: (3, 112, 24),
 }  # fmt: skip
-"""Where warps of the producer widen 8 bits to 16."""
+"""Where warps of the producer widen 8 bits to 16, by the number of consumer warpgroups: how many do, registers of a consumer and of a
+producer thread."""
 WIDENED_STAGES: Annotated[tuple[int, ...], Provenance("2026-11-27", "none", "docs/notes/fp8-hopper.md")] = (4, 3, 2)
 """Stages of bytes, for keys and values together: as many as there is room for."""
 OTHER_REGISTERS: Annotated[int, Provenance("2026-11-22", "H200", "commit 57cbcaa9")] = 40

@@ -10,7 +10,7 @@ from attn_mlir.backends.nvidia.hopper.core import Core, check_element
 from attn_mlir.backends.nvidia.hopper.gathered_rows import ARRIVALS, GatheredRows
 from attn_mlir.backends.nvidia.hopper.tiles import SharedTile, panels, round_up, tile_bytes
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES
-from attn_mlir.backends.nvidia.hopper.widened_rings import WIDENERS, WidenedRings, is_narrow
+from attn_mlir.backends.nvidia.hopper.widened_rings import WidenedRings, is_narrow
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -168,7 +168,7 @@ class SharedMemory:
             name = core.names.fresh(core.arguments.names[key[0]])
             constant, gathered, widened = f"k{name[0].upper()}{name[1:]}", self._gathered(source), self._widened(source)
             sections = -(-panels(columns) // SECTION) if self.in_sections and not gathered else 1
-            arrivals = of_warps(WIDENERS) if widened else ARRIVALS if gathered else 1
+            arrivals = of_warps(self.widened.warps) if widened and self.widened else ARRIVALS if gathered else 1
             self.rings[key] = TileRing(
                 name, source, rows, columns, check_element(load, load.results[0] if widened else source), stages,
                 self.layout.tile(constant, stages * tile_bytes(rows, columns)),

@@ -67,8 +67,8 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
     if choices.get("gather") and warpgroups in GATHERING:
         fields |= dict(zip(("consumer_registers", "producer_registers"), GATHERING[warpgroups], strict=True))
     if wide:
-        registers = thresholds.WIDENING_REGISTERS[warpgroups]
-        fields |= dict(zip(("widen", "consumer_registers", "producer_registers"), (thresholds.WIDENED_STAGES[0], *registers), strict=True))
+        made = (thresholds.WIDENED_STAGES[0], *thresholds.WIDENING[warpgroups])
+        fields |= dict(zip(("widen", "wideners", "consumer_registers", "producer_registers"), made, strict=True))
     if narrow and warpgroups == 3 and _lean(kernel) and not looks:
         fields.update(able | thresholds.NARROW_PARTIAL)
     elif not narrow and columns <= 128 and warpgroups == 2 and not _gathers(kernel):
@@ -76,7 +76,8 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
     if not narrow and flow == "flat" and _shares(kernel):
         flow = thresholds.SHARED_RECIPROCALS
     fields.update({name: value for name, value in choices.items() if name in fields or name == "longer"})
-    check_registers(warpgroups, int(fields["consumer_registers"]), int(fields["producer_registers"]), target)
+    producers = -(-(1 + int(fields["wideners"])) // 4) if wide else 1
+    check_registers(warpgroups, int(fields["consumer_registers"]), int(fields["producer_registers"]), target, producers)
     for name, usual in (*_USUAL.items(), ("dropout", "own")):
         if fields.get(name, usual) not in (usual, able[name]):
             possible = " or ".join(repr(value) for value in dict.fromkeys((usual, able[name])))
@@ -247,11 +248,11 @@ def is_uneven(kernel: ir.Operation) -> bool:
     return False
 
 
-def check_registers(warpgroups: int, consumer: int, producer: int, target: NvidiaTarget) -> None:
+def check_registers(warpgroups: int, consumer: int, producer: int, target: NvidiaTarget, producers: int = 1) -> None:
     """Raises UnsupportedError if the roles ask for more registers than the launch gives: the kernel would wait for them for ever."""
-    threads = 128 * (warpgroups + 1)
+    threads = 128 * (warpgroups + producers)
     launch = min(255, target.registers // threads) // 8 * 8
-    asked = 128 * (warpgroups * consumer + producer)
+    asked = 128 * (warpgroups * consumer + producers * producer)
     if asked > launch * threads:
         raise UnsupportedError(
             f"{warpgroups} consumer warpgroups with {consumer} registers a thread and a producer with {producer} need {asked} registers, "

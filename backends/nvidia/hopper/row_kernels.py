@@ -44,8 +44,8 @@ class RowsKernel:
         self.memory = SharedMemory(self.core, warps)
         self.memory.gathered = GatheredRows(self.core, self.memory.layout) if schedule.get("gather") else None
         if schedule.get("widen"):
-            ahead = 4 if int(schedule["producer_registers"]) > 40 else 2
-            self.memory.widened = WidenedRings(self.core, self.memory.layout, int(schedule["widen"]), ahead)
+            ahead, many = 4 if int(schedule["producer_registers"]) > 40 else 2, int(schedule["wideners"])
+            self.memory.widened = WidenedRings(self.core, self.memory.layout, int(schedule["widen"]), many, ahead)
         self.programs = TileScheduler(self.core, over, str(schedule["order"]), int(schedule["group"]), bool(schedule["reverse"]), warps)
         self.stores = Stores(self.core, self.memory, number["block_q"])
         self.overlaps: dict[ir.Operation, Overlap] = {}
@@ -60,10 +60,11 @@ class RowsKernel:
         busy = "copy" if gathered is not None else "widen"
         if (gathered is not None or widened is not None) and self.makers is not None:
             raise UnsupportedError(f"hopper: warps of the producer {busy} rows, and bring nothing else")
-        threads = 128 * (self.warpgroups + 1)
+        producers = 1 if widened is None else -(-(1 + widened.warps) // 4)
+        threads = 128 * (self.warpgroups + producers)
         writer.indent = "  "
         self.programs.declare()
-        with core.scope(f"if (warpgroup == {self.warpgroups})"):
+        with core.scope(f"if (warpgroup {'==' if producers == 1 else '>='} {self.warpgroups})"):
             writer.line(f"attn::fewer_registers<{self.schedule['producer_registers']}>();")
             writer.line("const int lane = threadIdx.x % 32;")
             with core.scope(f"if (attn::warp_index() == {4 * self.warpgroups})"):

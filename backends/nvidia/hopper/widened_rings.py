@@ -15,13 +15,11 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
 
 HEADER = "attn_widen.cuh"
-WIDENERS = 3
-"""Warps that widen, `attn::kWideners`."""
 WIDENED = {"f8E4M3FN": "attn::E4M3", "f8E5M2": "attn::E5M2"}
 """Elements that are widened, and their names in C++."""
 _C_TYPES = {"f16": "__half", "bf16": "__nv_bfloat16"}
-_BOX_COLUMNS, _STEP = 256, 16
-"""Columns of a box at most, and what they are a multiple of."""
+_BOX_COLUMNS, _STEP, _PANEL = 256, 16, 64
+"""Columns of a box at most, what they are a multiple of, and what they are one of where several boxes hold a row."""
 
 
 class Ring(Protocol):
@@ -58,9 +56,9 @@ def widens(kernel: ir.Operation) -> bool:
 class WidenedRings:
     """Prints how bytes come, and what the warps that widen them do."""
 
-    def __init__(self, core: Core, layout: Layout, stages: int, ahead: int) -> None:
-        """`stages` of bytes, for all tensors together; a thread has so many loads under way, as it has registers for."""
-        self.core, self.layout, self.stages, self.ahead = core, layout, stages, ahead
+    def __init__(self, core: Core, layout: Layout, stages: int, warps: int, ahead: int) -> None:
+        """`stages` of bytes, for all tensors together; `warps` widen, whose threads have up to `ahead` loads under way."""
+        self.core, self.layout, self.stages, self.warps, self.ahead = core, layout, stages, warps, ahead
         self.rings: list[Ring] = []
         self.told: dict[int, str] = {}
         """Where two numbers of a message go, for those who read the stage, by the ring's number."""
@@ -77,14 +75,14 @@ class WidenedRings:
         """Makes room for bytes, once all rings are known."""
         self.layout.tile("kRaw", self.stages * self._stage_bytes())
         self.layout.barrier("kRawFull", self.stages, 1)
-        self.layout.barrier("kRawFree", self.stages, f"{WIDENERS} * attn::kWarpArrivals")
+        self.layout.barrier("kRawFree", self.stages, f"{self.warps} * attn::kWarpArrivals")
         self.layout.slot("kRawMessages", self.stages * 16)
 
     @staticmethod
     def width(ring: Ring) -> int:
         """Columns of a box; boxes of a tile follow each other."""
         boxes = -(-ring.columns // _BOX_COLUMNS)
-        return round_up(-(-ring.columns // boxes), _STEP)
+        return round_up(-(-ring.columns // boxes), _STEP if boxes == 1 else _PANEL)
 
     def boxes(self, ring: Ring) -> int:
         """How many boxes hold a row."""
@@ -104,6 +102,11 @@ class WidenedRings:
     def full(self) -> str:
         """The address of the barrier that its bytes complete."""
         return f"shared + kRawFull + raw % {self.stages} * 8"
+
+    def _together(self, ring: Ring) -> int:
+        """How many parts of 8 rows a thread takes at a time: of one tile it may not have as many as a multiple of that."""
+        rounds = -(-(-(-ring.columns // _PANEL) * ring.rows // 8) // self.warps)
+        return min(range(1, self.ahead + 1), key=lambda n: (-(-rounds // n) * n * (1 + 1 / n), -n))
 
     # ---- the producer
 
@@ -136,7 +139,7 @@ class WidenedRings:
     def workers(self, first: int) -> None:
         """What these warps do, the first of which is number `first`."""
         core, writer = self.core, self.core.writer
-        writer.line(f"const int widener = threadIdx.x - {32 * first};", f"uint32_t {', '.join(f'turn_{n} = 0' for n in range(len(self.rings)))};")
+        writer.line(f"const int widener = attn::warp_index() - {first};", f"uint32_t {', '.join(f'turn_{n} = 0' for n in range(len(self.rings)))};")
         with core.scope("for (uint32_t raw = 0;; ++raw)"):
             writer.line(f"attn::barrier_wait({self.full()}, raw / {self.stages} & 1);")  # bytes and message are there
             writer.line(f"const int4 asked = attn::load_shared_int4(shared + kRawMessages + raw % {self.stages} * 16);")
@@ -151,12 +154,13 @@ class WidenedRings:
     def _widen(self, number: int, ring: Ring) -> None:
         writer, turn = self.core.writer, f"turn_{number}"
         byte = WIDENED[str(ir.MemRefType(ring.source.type).element_type)]
-        kinds = f"{ring.rows}, {ring.columns}, {self.width(ring)}, {self.ahead}, {_C_TYPES[ring.element]}, {byte}"
+        cut = "false" if self.core.table_of(ring.source) is None else "true"
+        kinds = f"{ring.rows}, {ring.columns}, {self.width(ring)}, {self.warps}, {self._together(ring)}, {cut}, {_C_TYPES[ring.element]}, {byte}"
         # Every warp of consumers has given the stage back; of a new ring the phase before counts as over.
         writer.line(f"attn::barrier_wait({ring.barrier('free', turn)}, ({ring.parity(turn)}) ^ 1);")
-        writer.line(f"attn::widen_tile<{kinds}>(from, {ring.at(turn)}, asked.y, widener);")
+        writer.line(f"attn::widen_tile<{kinds}>(from, {ring.at(turn)}, asked.y, widener, lane);")
         if number in self.told:
-            with writer.block("if (widener == 0)"):
+            with writer.block("if (widener == 0 && lane == 0)"):
                 at = self.told[number].format(turn=turn)
                 writer.line(f"attn::store_shared_int({at}, asked.z);", f"attn::store_shared_int({at} + 4, asked.w);")
         writer.line("attn::fence_proxy_async();")  # wgmma reads what was written
