@@ -259,7 +259,7 @@ FAULTS = {
     "chunks are not swizzled": ("(lane % 4 * 2 ^ row)", "(lane % 4 * 2)"),
     "halves of a register change places": ("words[i / 2] >> 16 * (i % 2)", "words[i / 2] >> 16 * ((i + 1) % 2)"),
     "both chunks have one place": ("at ^ (part << 4)", "at"),
-    "columns past the last one are loaded": ("int(panel) * 64 + first < Columns", "true"),
+    "columns past the last one are loaded": ("int(atom) * 64 + first < Columns", "true"),
     "the last rows are left out": ("unit < kUnits)", "unit + 1 < kUnits)"),
 }
 

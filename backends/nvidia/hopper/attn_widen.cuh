@@ -35,12 +35,12 @@ template <typename Half, typename Byte> ATTN_DEVICE void store_widened(uint32_t 
                  "r"(wide[4 * part]), "r"(wide[4 * part + 1]), "r"(wide[4 * part + 2]), "r"(wide[4 * part + 3]), "r"(int(wanted))
                  : "memory");
 }
-// What warp `warp` of `Warps` does of a tile. `from`: boxes of `Width` bytes of all rows, one after another, which hold `Columns`; `to`: panels of
+// What warp `warp` of `Warps` does of a tile. `from`: boxes of `Width` bytes of all rows, one after another, which hold `Columns`; `to`: atoms of
 // 64 columns, swizzled as TMA would. Columns that there are not become zeros, with `Cut` rows from `there` on, too, whatever lies there.
-// A warp takes 8 rows of a panel at a time: so the place of a lane in them is always the same, and eight lanes that store share no banks.
+// A warp takes 8 rows of a atom at a time: so the place of a lane in them is always the same, and eight lanes that store share no banks.
 template <int Rows, int Columns, int Width, int Warps, int Ahead, bool Cut, typename Half, typename Byte>
 ATTN_DEVICE void widen_tile(uint32_t from, uint32_t to, int there, int warp, int lane) {
-  constexpr int kPanels = (Columns + 63) / 64, kUnits = kPanels * (Rows / 8), kOfBox = Width >= Columns ? kPanels : Width / 64;
+  constexpr int kAtoms = (Columns + 63) / 64, kUnits = kAtoms * (Rows / 8), kOfBox = Width >= Columns ? kAtoms : Width / 64;
   const int row = lane / 4, first = lane % 4 * 16;
   from += row * Width + first;
   to += row * 128 + ((lane % 4 * 2 ^ row) << 4);
@@ -49,17 +49,17 @@ ATTN_DEVICE void widen_tile(uint32_t from, uint32_t to, int there, int warp, int
     uint32_t words[Ahead][4];
 #pragma unroll
     for (int i = 0; i < Ahead; ++i) {
-      const unsigned unit = min(begin + Warps * i, kUnits - 1), panel = unit % kPanels, rows = unit / kPanels * 8;
-      const uint32_t at = from + rows * Width + panel / kOfBox * (Rows * Width) + panel % kOfBox * 64;
+      const unsigned unit = min(begin + Warps * i, kUnits - 1), atom = unit % kAtoms, rows = unit / kAtoms * 8;
+      const uint32_t at = from + rows * Width + atom / kOfBox * (Rows * Width) + atom % kOfBox * 64;
       words[i][0] = words[i][1] = words[i][2] = words[i][3] = 0;
-      if ((!Cut || int(rows) + row < there) && (Columns % 64 == 0 || int(panel) * 64 + first < Columns))
+      if ((!Cut || int(rows) + row < there) && (Columns % 64 == 0 || int(atom) * 64 + first < Columns))
         asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                      : "=r"(words[i][0]), "=r"(words[i][1]), "=r"(words[i][2]), "=r"(words[i][3]) : "r"(at) : "memory");
     }
 #pragma unroll
     for (int i = 0; i < Ahead; ++i) {
-      const unsigned unit = begin + Warps * i, panel = unit % kPanels, rows = unit / kPanels * 8;
-      store_widened<Half, Byte>(to + panel * (Rows * 128) + rows * 128, words[i], unit < kUnits);
+      const unsigned unit = begin + Warps * i, atom = unit % kAtoms, rows = unit / kAtoms * 8;
+      store_widened<Half, Byte>(to + atom * (Rows * 128) + rows * 128, words[i], unit < kUnits);
     }
   }
 }

@@ -18,7 +18,7 @@ HEADER = "attn_widen.cuh"
 WIDENED = {"f8E4M3FN": "attn::E4M3", "f8E5M2": "attn::E5M2"}
 """Elements that are widened, and their names in C++."""
 _C_TYPES = {"f16": "__half", "bf16": "__nv_bfloat16"}
-_BOX_COLUMNS, _STEP, _PANEL = 256, 16, 64
+_BOX_COLUMNS, _STEP, _ATOM = 256, 16, 64
 """Columns of a box at most, what they are a multiple of, and what they are one of where several boxes hold a row."""
 
 
@@ -30,9 +30,9 @@ class Ring(Protocol):
     columns: int
     element: str
 
-    def at(self, turn: str = "") -> str: ...
-    def barrier(self, which: str, turn: str = "") -> str: ...
-    def parity(self, turn: str = "") -> str: ...
+    def at(self, iteration: str = "") -> str: ...
+    def barrier(self, which: str, iteration: str = "") -> str: ...
+    def parity(self, iteration: str = "") -> str: ...
 
 
 class Layout(Protocol):
@@ -68,7 +68,7 @@ class WidenedRings:
         self.rings.append(ring)
 
     def tell(self, ring: Ring, at: str) -> None:
-        """Who reads a stage of this ring finds two numbers `at` an address, made with its `{turn}`."""
+        """Who reads a stage of this ring finds two numbers `at` an address, made with its `{iteration}`."""
         self.told[self.rings.index(ring)] = at
 
     def allocate(self) -> None:
@@ -82,7 +82,7 @@ class WidenedRings:
     def width(ring: Ring) -> int:
         """Columns of a box; boxes of a tile follow each other."""
         boxes = -(-ring.columns // _BOX_COLUMNS)
-        return round_up(-(-ring.columns // boxes), _STEP if boxes == 1 else _PANEL)
+        return round_up(-(-ring.columns // boxes), _STEP if boxes == 1 else _ATOM)
 
     def boxes(self, ring: Ring) -> int:
         """How many boxes hold a row."""
@@ -105,7 +105,7 @@ class WidenedRings:
 
     def _together(self, ring: Ring) -> int:
         """How many parts of 8 rows a thread takes at a time: of one tile it may not have as many as a multiple of that."""
-        rounds = -(-(-(-ring.columns // _PANEL) * ring.rows // 8) // self.warps)
+        rounds = -(-(-(-ring.columns // _ATOM) * ring.rows // 8) // self.warps)
         return min(range(1, self.ahead + 1), key=lambda n: (-(-rounds // n) * n * (1 + 1 / n), -n))
 
     # ---- the producer
@@ -139,7 +139,7 @@ class WidenedRings:
     def workers(self, first: int) -> None:
         """What these warps do, the first of which is number `first`."""
         core, writer = self.core, self.core.writer
-        writer.line(f"const int widener = attn::warp_index() - {first};", f"uint32_t {', '.join(f'turn_{n} = 0' for n in range(len(self.rings)))};")
+        writer.line(f"const int widener = attn::warp_index() - {first};", f"uint32_t {', '.join(f'iteration_{n} = 0' for n in range(len(self.rings)))};")
         with core.scope("for (uint32_t raw = 0;; ++raw)"):
             writer.line(f"attn::barrier_wait({self.full()}, raw / {self.stages} & 1);")  # bytes and message are there
             writer.line(f"const int4 asked = attn::load_shared_int4(shared + kRawMessages + raw % {self.stages} * 16);")
@@ -152,17 +152,17 @@ class WidenedRings:
                     self._widen(number, ring)
 
     def _widen(self, number: int, ring: Ring) -> None:
-        writer, turn = self.core.writer, f"turn_{number}"
+        writer, iteration = self.core.writer, f"iteration_{number}"
         byte = WIDENED[str(ir.MemRefType(ring.source.type).element_type)]
         cut = "false" if self.core.table_of(ring.source) is None else "true"
         kinds = f"{ring.rows}, {ring.columns}, {self.width(ring)}, {self.warps}, {self._together(ring)}, {cut}, {_C_TYPES[ring.element]}, {byte}"
         # Every warp of consumers has given the stage back; of a new ring the phase before counts as over.
-        writer.line(f"attn::barrier_wait({ring.barrier('free', turn)}, ({ring.parity(turn)}) ^ 1);")
-        writer.line(f"attn::widen_tile<{kinds}>(from, {ring.at(turn)}, asked.y, widener, lane);")
+        writer.line(f"attn::barrier_wait({ring.barrier('free', iteration)}, ({ring.parity(iteration)}) ^ 1);")
+        writer.line(f"attn::widen_tile<{kinds}>(from, {ring.at(iteration)}, asked.y, widener, lane);")
         if number in self.told:
             with writer.block("if (widener == 0 && lane == 0)"):
-                at = self.told[number].format(turn=turn)
+                at = self.told[number].format(iteration=iteration)
                 writer.line(f"attn::store_shared_int({at}, asked.z);", f"attn::store_shared_int({at} + 4, asked.w);")
         writer.line("attn::fence_proxy_async();")  # wgmma reads what was written
         writer.line("attn::warp_sync();", f"attn::warp_arrive(shared + kRawFree + raw % {self.stages} * 8, attn::elect_one());")
-        writer.line(f"attn::warp_arrive({ring.barrier('full', turn)}, attn::elect_one());", f"++{turn};")
+        writer.line(f"attn::warp_arrive({ring.barrier('full', iteration)}, attn::elect_one());", f"++{iteration};")
