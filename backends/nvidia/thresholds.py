@@ -124,6 +124,14 @@ TRANSPOSING_REGISTERS: Annotated[int, Provenance("2026-11-26", "ptxas", "commit 
 """Those of one that also transposes. With more, consumers of 128 columns spilled."""
 EIGHT_BIT_FIELDS: Annotated[Fields, Provenance("2026-11-26", "H100", "commit 8d9f0fd3")] = {"draw": 1, "ping_pong": 0}
 """What is faster for 8-bit elements: tiles from a counter, and warpgroups that do not wait for each other."""
+LONG_KEYS: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/fp8-hopper.md")] = 8192
+"""Keys from which on softmax of 8-bit elements has the blocks of LONG_EIGHT_BIT: at 2048 the last block is a larger part."""
+LONG_EIGHT_BIT: Annotated[dict[tuple[int, bool], Fields], Provenance("2026-11-27", "H100", "docs/notes/fp8-hopper.md")] = {
+    (256, False): {"block_q": 128, "block_kv": 96, "consumer_registers": 240, "producer_registers": 24},
+}
+"""By columns, and whether there is a mask: 1.02 to 1.09 times the speed of other blocks."""
+SOFTMAX_OPS: Annotated[int, Provenance("2026-11-27", "ptxas", "docs/notes/fp8-hopper.md")] = 12
+"""Ops of a step of softmax, with weights scaled by 2^k; a step of more would spill there."""
 BACKWARD_FIELDS: Annotated[Fields, Provenance("2026-11-26", "H100", "commit e2601a95")] = {"draw": 1, "join": 0}
 """Backward kernels: tiles from a counter, and loops over partial and whole blocks apart."""
 BACKWARD_CHOICES: Annotated[dict[str, Fields], Provenance("2026-11-27", "H100", "docs/notes/warp-h100.md")] = {

@@ -72,9 +72,11 @@ def test_ends_of_the_range(kv_type: torch.dtype, largest: float, device: str) ->
     every = torch.arange(256, dtype=torch.uint8).view(kv_type)
     finite = every[torch.isfinite(every.float())]
     v = finite.repeat(2)[: 2 * (len(finite) // 64) * 64].view(1, 1, -1, 64).contiguous()
-    q, k = torch.zeros(1, 1, 3, 64).bfloat16(), torch.zeros(v.shape).to(kv_type)
-    o = attention(*on(device, q, k, v), mask_mod=lambda b, h, i, j: j == i, **run_on(device))
-    assert torch.equal(o.float().cpu(), v[:, :, :3].to(torch.bfloat16).float()) and float(v.float().max()) == largest
+    q, k = torch.zeros(1, 1, v.shape[2], 64).bfloat16(), torch.zeros(v.shape).to(kv_type)
+    for q_type in (torch.bfloat16, torch.float16):
+        o = attention(*on(device, q.to(q_type), k, v), mask_mod=lambda b, h, i, j: j == i, **run_on(device))
+        assert torch.equal(o.float().cpu(), v.float())
+    assert float(v.float().max()) == largest
     v = torch.ones(1, 1, 130, 64).to(kv_type)
     v[0, 0, 7, 3] = float("nan")
     q, k = torch.zeros(1, 1, 33, 64).bfloat16(), torch.zeros(v.shape).to(kv_type)
@@ -184,11 +186,34 @@ HOST = """
 #include <algorithm>
 using std::min;
 #define ATTN_DEVICE inline
-struct __half {}; struct __nv_bfloat16 {}; struct __half2 {}; struct float2 { float x, y; };
+struct __half {}; struct __nv_bfloat16 {}; struct __half2 { uint32_t bits; }; struct float2 { float x, y; };
 static unsigned char shared_memory[1 << 20];
 static uint32_t widened_of[256];
-inline float2 __half22float2(__half2) { return {}; }
-inline uint32_t pack_bf16(float, float) { return 0; }
+static bool exactly;
+inline float2 __half22float2(__half2 pair) { exactly = true; float2 both; std::memcpy(&both.x, &pair, 4); return both; }
+inline uint32_t pack_bf16(float pair, float) {
+  uint32_t bytes; std::memcpy(&bytes, &pair, 4);
+  return widened_of[bytes & 255] | widened_of[bytes >> 16 & 255] << 16;
+}
+inline uint32_t prmt(uint32_t word, uint32_t selector) {
+  uint32_t made = 0;
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t which = selector >> 4 * i & 15, byte = which & 4 ? 0 : word >> 8 * (which & 3) & 255;
+    made |= (which & 8 ? (byte & 128 ? 255u : 0u) : byte) << 8 * i;
+  }
+  return made;
+}
+inline uint32_t times(uint32_t pair, uint32_t scale) {
+  uint32_t made = 0;
+  for (int half = 0; half < 2; ++half) {
+    float a, b;
+    uint32_t bits = (pair >> 16 * half & 0xffff) << 16, other = (scale >> 16 * half & 0xffff) << 16;
+    std::memcpy(&a, &bits, 4), std::memcpy(&b, &other, 4);
+    a *= b, std::memcpy(&bits, &a, 4);
+    made |= bits >> 16 << 16 * half;
+  }
+  return made;
+}
 """
 CALL = """
 extern "C" void run(const unsigned char *bytes, int count, const uint16_t *table, int there, uint32_t to, unsigned char *out, int size) {
@@ -196,23 +221,26 @@ extern "C" void run(const unsigned char *bytes, int count, const uint16_t *table
   std::memset(shared_memory, 0x5a, sizeof(shared_memory));
   std::memcpy(shared_memory, bytes, count);
   for (int thread = 0; thread < 32 * 3; ++thread)
-    attn::widen_tile<ROWS, COLUMNS, WIDTH, 3, 2, true, __half, attn::E4M3>(0, to, there, thread / 32, thread % 32);
+    attn::widen_tile<ROWS, COLUMNS, WIDTH, 3, 2, true, HALF, attn::BYTE>(0, to, there, thread / 32, thread % 32);
   std::memcpy(out, shared_memory + to, size);
 }
 """
 
 
-def on_host(tmp_path: Path, rows: int, columns: int, width: int, change: Callable[[str], str]) -> Any:
+def on_host(tmp_path: Path, rows: int, columns: int, width: int, half: str, byte: str, change: Callable[[str], str]) -> Any:
     """`widen_tile` with its instructions as C++."""
     import ctypes
 
     text = change(HEADER.read_text().replace("#pragma once\n", ""))
-    text = re.sub(r'asm\("cvt.rn.f16x2.e.m.x2[^;]*;[^;]*;', "wide = widened_of[pair & 255] | widened_of[pair >> 8] << 16;", text)
+    pairs = {"__half": "widened_of[pair & 255] | widened_of[pair >> 8] << 16", "__nv_bfloat16": "(pair & 255) | (pair >> 8) << 16"}
+    text = re.sub(r'asm\("cvt.rn.f16x2.e.m.x2[^;]*;[^;]*;', f"wide = {pairs[half]};", text)
+    text = re.sub(r'asm\("prmt[^;]*;[^;]*;', "wide = prmt(word, part ? 0xb3a2 : 0x9180);", text)
+    text = re.sub(r'asm\("mul[^;]*;[^;]*;', "wide = times(wide, Byte::kScale);", text)
     text = re.sub(r'asm volatile\("ld.shared.v4.*?: "r"\(at\) : "memory"\);', "std::memcpy(words[i], shared_memory + at, 16);", text, flags=re.DOTALL)
     stored = r'asm volatile\("\{\\n.reg .pred p.*?::"r"\((at.*?)\),\s*"r".*?: "memory"\);'
     text = re.sub(stored, r"if (wanted) std::memcpy(shared_memory + (\1), wide + 4 * part, 16);", text, flags=re.DOTALL)
     assert "asm" not in text
-    source = HOST + text + CALL.replace("ROWS", str(rows)).replace("COLUMNS", str(columns)).replace("WIDTH", str(width))
+    source = HOST + text + CALL.replace("ROWS", str(rows)).replace("COLUMNS", str(columns)).replace("WIDTH", str(width)).replace("HALF", half).replace("BYTE", byte)
     (tmp_path / "host.cpp").write_text(source)
     compiler = shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
@@ -221,16 +249,22 @@ def on_host(tmp_path: Path, rows: int, columns: int, width: int, change: Callabl
     return ctypes.CDLL(str(tmp_path / "host.so"))
 
 
-def widened_on_host(tmp_path: Path, rows: int, columns: int, there: int, change: Callable[[str], str] = lambda text: text) -> tuple[Tensor, Tensor]:
+def widened_on_host(
+    tmp_path: Path, rows: int, columns: int, there: int, change: Callable[[str], str] = lambda text: text,
+    half: torch.dtype = torch.float16, byte: torch.dtype = E4, finite: bool = False,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """What it makes of random bytes, and where TMA would put the same numbers of 16 bits."""
+    names = {torch.float16: "__half", torch.bfloat16: "__nv_bfloat16", E4: "E4M3", E5: "E5M2"}
     boxes = -(-columns // 256)
     step = 16 if boxes == 1 else 64
     width = -(-(-(-columns // boxes)) // step) * step
-    library = on_host(tmp_path, rows, columns, width, change)
+    library = on_host(tmp_path, rows, columns, width, names[half], names[byte], change)
     bytes_ = torch.randint(0, 256, (boxes, rows, width), dtype=torch.uint8)
+    if finite:
+        bytes_[~torch.isfinite(bytes_.view(byte).float())] = 1
     tile = bytes_.transpose(0, 1).flatten(1)
     bytes_.view(-1)[:] = torch.where((torch.arange(boxes * width) < columns).expand(rows, -1), tile, 0).view(rows, boxes, width).transpose(0, 1).reshape(-1)
-    table = torch.arange(256, dtype=torch.uint8).view(E4).half().view(torch.int16).contiguous()
+    table = torch.arange(256, dtype=torch.uint8).view(byte).to(half).view(torch.int16).contiguous()
     panels = -(-columns // 64)
     out = torch.zeros(panels * rows * 128, dtype=torch.uint8)
     library.run(
@@ -254,13 +288,22 @@ def test_threads_put_numbers_where_tma_would(rows: int, columns: int, tmp_path: 
         assert torch.equal(*widened_on_host(tmp_path, rows, columns, there)), there
 
 
+@pytest.mark.parametrize("byte", [E4, E5])
+@pytest.mark.parametrize("finite", [False, True])
+def test_bf16_is_made_of_shifted_bytes(byte: torch.dtype, finite: bool, tmp_path: Path) -> None:
+    """Subnormal numbers and signs of zeros as well; where a thread finds a byte that is no number, it converts."""
+    change = (lambda text: text.replace("finite = (carried & 0x80808080) == 0", "finite = true")) if finite else lambda text: text
+    made, wanted = widened_on_host(tmp_path, 64, 64, 64, change, torch.bfloat16, byte, finite)
+    assert len(wanted.unique()) > (240 if byte == E4 else 230) and torch.equal(made, wanted)
+
+
 FAULTS = {
     "rows that are not there are widened": ("int(rows) + row < there", "true"),
     "chunks are not swizzled": ("(lane % 4 * 2 ^ row)", "(lane % 4 * 2)"),
-    "halves of a register change places": ("words[i / 2] >> 16 * (i % 2)", "words[i / 2] >> 16 * ((i + 1) % 2)"),
+    "halves of a register change places": ("word >> 16 * part", "word >> 16 * (1 - part)"),
     "both chunks have one place": ("at ^ (part << 4)", "at"),
     "columns past the last one are loaded": ("int(atom) * 64 + first < Columns", "true"),
-    "the last rows are left out": ("unit < kUnits)", "unit + 1 < kUnits)"),
+    "lanes take each other's rows": ("row = lane / 4, first", "row = 7 - lane / 4, first"),
 }
 
 

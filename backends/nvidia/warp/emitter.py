@@ -38,7 +38,7 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
         raise UnsupportedError("'warp' adds gradients of packed sequences in no fixed order (deterministic, batch_invariant)")
     fields: Fields = {name: choices[name] for name in FIELDS if name in choices}
     if narrow:
-        fields = {**thresholds.EIGHT_BIT_FIELDS, **fields}
+        fields = {**thresholds.EIGHT_BIT_FIELDS, **fields, **{name: choices[name] for name in ("longer",) if name in choices}}
         if facts & {"lengths", "paged"}:
             raise UnsupportedError(f"packed sequences and pages take no 8-bit q, k and v on NVIDIA GPUs yet: {_ADVICE}")
         if not target.eight_bit:
