@@ -24,7 +24,7 @@ class NvidiaFacts:
     `products`: how many products of queries and keys a pair needs; `biased`: scores read f32 of a captured tensor for every pair;
     `scattered`: there is a gradient of a dense bias, which is not added by tiles of 16 bits where it is `apart`: it has 32, an order is
     asked for, or weights are dropped. `widened`: k and v have fewer bits than q.
-    `brief`: all that pairs need beside products are values of their query, and few ops, or a row is a softmax of scaled scores; `placed`: a mask compares positions and lengths.
+    `brief`: all that pairs need beside products are values of their query, and few ops, or a row is softmax; `placed`: a mask compares positions and lengths.
     """
 
     grid: str
@@ -134,7 +134,8 @@ def _is_brief_row(online: ir.Operation) -> bool:
     """Whether scores are multiplied by numbers at most, masks compare positions, and a step needs no more than one of softmax."""
     scores = [view.operation for score in pieces(online, "attn.score") for view in score.regions[0].blocks[0].operations]
     steps = [len(list(step.regions[0].blocks[0].operations)) for step in pieces(online, "attn.step")]
-    plain = all(op.name in ("arith.constant", "arith.mulf", "attn.yield") for op in scores)
+    kinds = [ir.StringAttr(op.attributes["kind"]).value for step in pieces(online, "attn.step") for op in find_all(step, "attn.reduce")]
+    plain = kinds == ["max", "sum"] and all(op.name in ("arith.constant", "arith.mulf", "attn.yield") for op in scores)
     return plain and all(map(_is_placed, pieces(online, "attn.mask"))) and all(ops <= thresholds.SOFTMAX_OPS for ops in steps)
 
 

@@ -1,16 +1,13 @@
-"""8-bit k and v beside 16-bit q: caches of half the bytes. On all devices; on Hopper bytes come by TMA, and warps of the producer widen them."""
+"""8-bit k and v beside 16-bit q, caches of half the bytes, on all devices; on Hopper warps of the producer widen what TMA brings."""
 
 import functools
 import re
-import shutil
-import subprocess
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from amd_tools import needs_host_clang
 from attn_mlir import Attention, attention, attention_varlen, driver, masks, rows
 from attn_mlir.backends.gpu.program import PartsForm
 from attn_mlir.backends.nvidia import driver as nvidia
@@ -25,11 +22,9 @@ from gpu_cases import GPU
 from machine_code import compiled
 
 E4, E5 = torch.float8_e4m3fn, torch.float8_e5m2
-EMULATED = shutil.which("clang++") or shutil.which("clang++-22") or shutil.which("clang-22")
-DEVICES = ["cpu", *(pytest.param(name, marks=pytest.mark.skipif(EMULATED is None, reason="no clang")) for name in ("hip-emulated", "hip-emulated-gfx942"))]
+DEVICES = ["cpu", *(pytest.param(name, marks=needs_host_clang) for name in ("hip-emulated", "hip-emulated-gfx942"))]
 DEVICES += [pytest.param("cuda", marks=GPU)]
 ERROR = {torch.float16: 2e-3, torch.bfloat16: 1e-2}
-HEADER = Path(__file__).parents[2] / "backends/nvidia/hopper/attn_widen.cuh"
 Tensor = torch.Tensor
 
 
@@ -73,7 +68,8 @@ def test_ends_of_the_range(kv_type: torch.dtype, largest: float, device: str) ->
     finite = every[torch.isfinite(every.float())]
     v = finite.repeat(2)[: 2 * (len(finite) // 64) * 64].view(1, 1, -1, 64).contiguous()
     q, k = torch.zeros(1, 1, v.shape[2], 64).bfloat16(), torch.zeros(v.shape).to(kv_type)
-    for q_type in (torch.bfloat16, torch.float16):
+    flushes = kv_type == E5 and device == "hip-emulated"  # gfx90a, where f16 has no subnormal numbers
+    for q_type in (torch.bfloat16,) if flushes else (torch.bfloat16, torch.float16):
         o = attention(*on(device, q.to(q_type), k, v), mask_mod=lambda b, h, i, j: j == i, **run_on(device))
         assert torch.equal(o.float().cpu(), v.float())
     assert float(v.float().max()) == largest
@@ -171,148 +167,12 @@ def test_pages_of_any_size_are_refused_and_values_among_keys_are_widened_twice()
 
 @pytest.mark.parametrize(
     ("options", "reason"),
-    [({"head": 64, "arch": "sm_80"}, "sm_80 has no 8-bit"), ({"head": 64, "q": "f32"}, "beside q of f32"), ({"head": 64, "kv": "f8E4M3FNUZ"}, "f8E4M3FNUZ")],
+    [
+        ({"head": 64, "arch": "sm_80"}, "sm_80 has no 8-bit"),
+        ({"head": 64, "q": "f32"}, "beside q of f32"),
+        ({"head": 64, "kv": "f8E4M3FNUZ"}, "f8E4M3FNUZ"),
+    ],
 )
 def test_what_is_refused(options: dict[str, Any], reason: str) -> None:
     with pytest.raises((DiagnosticError, UnsupportedError), match=f"{reason}.*or compute on the CPU"):
         lowered(**options)
-
-
-# ---- the warps that widen, on the host
-
-HOST = """
-#include <cstdint>
-#include <cstring>
-#include <algorithm>
-using std::min;
-#define ATTN_DEVICE inline
-struct __half {}; struct __nv_bfloat16 {}; struct __half2 { uint32_t bits; }; struct float2 { float x, y; };
-static unsigned char shared_memory[1 << 20];
-static uint32_t widened_of[256];
-static bool exactly;
-inline float2 __half22float2(__half2 pair) { exactly = true; float2 both; std::memcpy(&both.x, &pair, 4); return both; }
-inline uint32_t pack_bf16(float pair, float) {
-  uint32_t bytes; std::memcpy(&bytes, &pair, 4);
-  return widened_of[bytes & 255] | widened_of[bytes >> 16 & 255] << 16;
-}
-inline uint32_t prmt(uint32_t word, uint32_t selector) {
-  uint32_t made = 0;
-  for (int i = 0; i < 4; ++i) {
-    const uint32_t which = selector >> 4 * i & 15, byte = which & 4 ? 0 : word >> 8 * (which & 3) & 255;
-    made |= (which & 8 ? (byte & 128 ? 255u : 0u) : byte) << 8 * i;
-  }
-  return made;
-}
-inline uint32_t times(uint32_t pair, uint32_t scale) {
-  uint32_t made = 0;
-  for (int half = 0; half < 2; ++half) {
-    float a, b;
-    uint32_t bits = (pair >> 16 * half & 0xffff) << 16, other = (scale >> 16 * half & 0xffff) << 16;
-    std::memcpy(&a, &bits, 4), std::memcpy(&b, &other, 4);
-    a *= b, std::memcpy(&bits, &a, 4);
-    made |= bits >> 16 << 16 * half;
-  }
-  return made;
-}
-"""
-CALL = """
-extern "C" void run(const unsigned char *bytes, int count, const uint16_t *table, int there, uint32_t to, unsigned char *out, int size) {
-  for (int i = 0; i < 256; ++i) widened_of[i] = table[i];
-  std::memset(shared_memory, 0x5a, sizeof(shared_memory));
-  std::memcpy(shared_memory, bytes, count);
-  for (int thread = 0; thread < 32 * 3; ++thread)
-    attn::widen_tile<ROWS, COLUMNS, WIDTH, 3, 2, true, HALF, attn::BYTE>(0, to, there, thread / 32, thread % 32);
-  std::memcpy(out, shared_memory + to, size);
-}
-"""
-
-
-def on_host(tmp_path: Path, rows: int, columns: int, width: int, half: str, byte: str, change: Callable[[str], str]) -> Any:
-    """`widen_tile` with its instructions as C++."""
-    import ctypes
-
-    text = change(HEADER.read_text().replace("#pragma once\n", ""))
-    pairs = {"__half": "widened_of[pair & 255] | widened_of[pair >> 8] << 16", "__nv_bfloat16": "(pair & 255) | (pair >> 8) << 16"}
-    text = re.sub(r'asm\("cvt.rn.f16x2.e.m.x2[^;]*;[^;]*;', f"wide = {pairs[half]};", text)
-    text = re.sub(r'asm\("prmt[^;]*;[^;]*;', "wide = prmt(word, part ? 0xb3a2 : 0x9180);", text)
-    text = re.sub(r'asm\("mul[^;]*;[^;]*;', "wide = times(wide, Byte::kScale);", text)
-    text = re.sub(r'asm volatile\("ld.shared.v4.*?: "r"\(at\) : "memory"\);', "std::memcpy(words[i], shared_memory + at, 16);", text, flags=re.DOTALL)
-    stored = r'asm volatile\("\{\\n.reg .pred p.*?::"r"\((at.*?)\),\s*"r".*?: "memory"\);'
-    text = re.sub(stored, r"if (wanted) std::memcpy(shared_memory + (\1), wide + 4 * part, 16);", text, flags=re.DOTALL)
-    assert "asm" not in text
-    source = HOST + text + CALL.replace("ROWS", str(rows)).replace("COLUMNS", str(columns)).replace("WIDTH", str(width)).replace("HALF", half).replace("BYTE", byte)
-    (tmp_path / "host.cpp").write_text(source)
-    compiler = shutil.which("g++") or shutil.which("clang++")
-    if compiler is None:
-        pytest.skip("there is no C++ compiler")
-    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-w", "-o", str(tmp_path / "host.so"), str(tmp_path / "host.cpp")], check=True)
-    return ctypes.CDLL(str(tmp_path / "host.so"))
-
-
-def widened_on_host(
-    tmp_path: Path, rows: int, columns: int, there: int, change: Callable[[str], str] = lambda text: text,
-    half: torch.dtype = torch.float16, byte: torch.dtype = E4, finite: bool = False,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """What it makes of random bytes, and where TMA would put the same numbers of 16 bits."""
-    names = {torch.float16: "__half", torch.bfloat16: "__nv_bfloat16", E4: "E4M3", E5: "E5M2"}
-    boxes = -(-columns // 256)
-    step = 16 if boxes == 1 else 64
-    width = -(-(-(-columns // boxes)) // step) * step
-    library = on_host(tmp_path, rows, columns, width, names[half], names[byte], change)
-    bytes_ = torch.randint(0, 256, (boxes, rows, width), dtype=torch.uint8)
-    if finite:
-        bytes_[~torch.isfinite(bytes_.view(byte).float())] = 1
-    tile = bytes_.transpose(0, 1).flatten(1)
-    bytes_.view(-1)[:] = torch.where((torch.arange(boxes * width) < columns).expand(rows, -1), tile, 0).view(rows, boxes, width).transpose(0, 1).reshape(-1)
-    table = torch.arange(256, dtype=torch.uint8).view(byte).to(half).view(torch.int16).contiguous()
-    panels = -(-columns // 64)
-    out = torch.zeros(panels * rows * 128, dtype=torch.uint8)
-    library.run(
-        *(__import__("ctypes").c_void_p(x) if n in (0, 2, 5) else x for n, x in enumerate((
-            bytes_.data_ptr(), bytes_.numel(), table.data_ptr(), there, -(-bytes_.numel() // 1024) * 1024, out.data_ptr(), out.numel(),
-        )))
-    )  # fmt: skip
-    numbers = torch.zeros(rows, panels * 64, dtype=torch.int16)
-    wide = table[bytes_.transpose(0, 1).flatten(1).long()][:, :columns]
-    numbers[:there, :columns] = wide[:there]
-    wanted = torch.zeros(panels, rows, 8, 8, dtype=torch.int16)
-    for row in range(rows):
-        for chunk in range(8):
-            wanted[:, row, chunk ^ (row & 7)] = numbers[row].view(panels, 8, 8)[:, chunk]
-    return out.view(torch.int16), wanted.view(-1)
-
-
-@pytest.mark.parametrize(("rows", "columns"), [(128, 64), (64, 72), (128, 128), (80, 192), (64, 256), (32, 320)])
-def test_threads_put_numbers_where_tma_would(rows: int, columns: int, tmp_path: Path) -> None:
-    for there in (rows, rows - 5, 0):
-        assert torch.equal(*widened_on_host(tmp_path, rows, columns, there)), there
-
-
-@pytest.mark.parametrize("byte", [E4, E5])
-@pytest.mark.parametrize("finite", [False, True])
-def test_bf16_is_made_of_shifted_bytes(byte: torch.dtype, finite: bool, tmp_path: Path) -> None:
-    """Subnormal numbers and signs of zeros as well; where a thread finds a byte that is no number, it converts."""
-    change = (lambda text: text.replace("finite = (carried & 0x80808080) == 0", "finite = true")) if finite else lambda text: text
-    made, wanted = widened_on_host(tmp_path, 64, 64, 64, change, torch.bfloat16, byte, finite)
-    assert len(wanted.unique()) > (240 if byte == E4 else 230) and torch.equal(made, wanted)
-
-
-FAULTS = {
-    "rows that are not there are widened": ("int(rows) + row < there", "true"),
-    "chunks are not swizzled": ("(lane % 4 * 2 ^ row)", "(lane % 4 * 2)"),
-    "halves of a register change places": ("word >> 16 * part", "word >> 16 * (1 - part)"),
-    "both chunks have one place": ("at ^ (part << 4)", "at"),
-    "columns past the last one are loaded": ("int(atom) * 64 + first < Columns", "true"),
-    "lanes take each other's rows": ("row = lane / 4, first", "row = 7 - lane / 4, first"),
-}
-
-
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_planted_fault_is_found(name: str, tmp_path: Path) -> None:
-    old, new = FAULTS[name]
-
-    def change(text: str) -> str:
-        assert text.count(old) == 1
-        return text.replace(old, new)
-
-    assert not torch.equal(*widened_on_host(tmp_path, 32, 72, 27, change))

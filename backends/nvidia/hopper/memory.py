@@ -128,10 +128,7 @@ class TileRing:
 
 @dataclass(frozen=True)
 class Boxes:
-    """Boxes of `columns` that hold a row of a tile one after another: where they go, and whose barriers their bytes complete.
-
-    With several barriers each is that of SECTION boxes.
-    """
+    """Boxes that hold rows of a tile one after another: where they go, and the barriers of their bytes, one or of SECTION boxes each."""
 
     to: str
     columns: int
@@ -215,7 +212,6 @@ class SharedMemory:
 
     def fill(self, ring: TileRing, place: list[str]) -> None:
         """Fills the next stage of the ring with the rows at `place`: first one, head, batch, how many. The caller counts the iteration."""
-        writer = self.core.writer
         with self.core.scope("") if self.core.table_of(ring.source) is not None else nullcontext():
             self.find_pages(ring, place)
             self.await_free(ring)

@@ -139,7 +139,10 @@ class WidenedRings:
     def workers(self, first: int) -> None:
         """What these warps do, the first of which is number `first`."""
         core, writer = self.core, self.core.writer
-        writer.line(f"const int widener = attn::warp_index() - {first};", f"uint32_t {', '.join(f'iteration_{n} = 0' for n in range(len(self.rings)))};")
+        writer.line(
+            f"const int widener = attn::warp_index() - {first};",
+            f"uint32_t {', '.join(f'iteration_{n} = 0' for n in range(len(self.rings)))};",
+        )
         with core.scope("for (uint32_t raw = 0;; ++raw)"):
             writer.line(f"attn::barrier_wait({self.full()}, raw / {self.stages} & 1);")  # bytes and message are there
             writer.line(f"const int4 asked = attn::load_shared_int4(shared + kRawMessages + raw % {self.stages} * 16);")
@@ -155,7 +158,8 @@ class WidenedRings:
         writer, iteration = self.core.writer, f"iteration_{number}"
         byte = WIDENED[str(ir.MemRefType(ring.source.type).element_type)]
         cut = "false" if self.core.table_of(ring.source) is None else "true"
-        kinds = f"{ring.rows}, {ring.columns}, {self.width(ring)}, {self.warps}, {self._together(ring)}, {cut}, {_C_TYPES[ring.element]}, {byte}"
+        sizes = f"{ring.rows}, {ring.columns}, {self.width(ring)}, {self.warps}, {self._together(ring)}"
+        kinds = f"{sizes}, {cut}, {_C_TYPES[ring.element]}, {byte}"
         # Every warp of consumers has given the stage back; of a new ring the phase before counts as over.
         writer.line(f"attn::barrier_wait({ring.barrier('free', iteration)}, ({ring.parity(iteration)}) ^ 1);")
         writer.line(f"attn::widen_tile<{kinds}>(from, {ring.at(iteration)}, asked.y, widener, lane);")
