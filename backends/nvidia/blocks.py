@@ -24,7 +24,8 @@ class NvidiaFacts:
     `products`: how many products of queries and keys a pair needs; `biased`: scores read f32 of a captured tensor for every pair;
     `scattered`: there is a gradient of a dense bias, which is not added by tiles of 16 bits where it is `apart`: it has 32, an order is
     asked for, or weights are dropped. `widened`: k and v have fewer bits than q.
-    `brief`: all that pairs need beside products are values of their query, and few ops, or a row is softmax; `placed`: a mask compares positions and lengths.
+    `brief`: all that pairs need beside products are values of their query, and few ops, or a row is softmax;
+    `placed`: a mask compares positions and lengths.
     """
 
     grid: str

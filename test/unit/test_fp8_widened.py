@@ -40,6 +40,11 @@ def run_on(device: str) -> dict[str, Any]:
     return {} if device == "cuda" else {"device": device}
 
 
+def attend(device: str, q: Tensor, k: Tensor, v: Tensor, **more: Any) -> Any:
+    q, k, v = on(device, q, k, v)
+    return attention(q, k, v, **more, **run_on(device))
+
+
 # ---- numbers, on every device
 
 
@@ -53,7 +58,7 @@ def test_odd_lengths_scales_and_rows_without_keys(
     q, (k, v) = outliers(2, 4, queries, dim).to(q_type), (outliers(2, 2, 77, dim, seed=seed).to(kv_type) for seed in (1, 2))
     scales = {name: torch.rand(shape) + 0.5 for name in ("k_descale", "v_descale")}
     given: dict[str, Any] = {name: on(device, scale)[0] for name, scale in scales.items()}
-    o, lse = attention(*on(device, q, k, v), mask_mod=lambda b, h, i, j: j <= i * 9 - 18, return_lse=True, **given, **run_on(device))
+    o, lse = attend(device, q, k, v, mask_mod=lambda b, h, i, j: j <= i * 9 - 18, return_lse=True, **given)
     seen = torch.arange(77) <= torch.arange(queries)[:, None] * 9 - 18
     right = dense(q.double(), scaled(k, scales["k_descale"]), scaled(v, scales["v_descale"]), mask=seen)
     assert o.dtype == q_type and error(o, right) < ERROR[q_type]
@@ -70,13 +75,13 @@ def test_ends_of_the_range(kv_type: torch.dtype, largest: float, device: str) ->
     q, k = torch.zeros(1, 1, v.shape[2], 64).bfloat16(), torch.zeros(v.shape).to(kv_type)
     flushes = kv_type == E5 and device == "hip-emulated"  # gfx90a, where f16 has no subnormal numbers
     for q_type in (torch.bfloat16,) if flushes else (torch.bfloat16, torch.float16):
-        o = attention(*on(device, q.to(q_type), k, v), mask_mod=lambda b, h, i, j: j == i, **run_on(device))
+        o = attend(device, q.to(q_type), k, v, mask_mod=lambda b, h, i, j: j == i)
         assert torch.equal(o.float().cpu(), v.float())
     assert float(v.float().max()) == largest
     v = torch.ones(1, 1, 130, 64).to(kv_type)
     v[0, 0, 7, 3] = float("nan")
     q, k = torch.zeros(1, 1, 33, 64).bfloat16(), torch.zeros(v.shape).to(kv_type)
-    o = attention(*on(device, q, k, v), **run_on(device)).float().cpu()
+    o = attend(device, q, k, v).float().cpu()
     assert torch.isnan(o[0, 0, :, 3]).all()
     o[0, 0, :, 3] = 1.0
     assert torch.equal(o, torch.ones(o.shape))
