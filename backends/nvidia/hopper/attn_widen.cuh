@@ -4,20 +4,8 @@ namespace attn {
 // Tiles of 8-bit elements that TMA has brought, widened to 16 bits on their way to the tiles that wgmma reads: by warps of the producer, whose
 // threads take 16 bytes at a time. f16 has all numbers of both types, and bf16 has those of f16 that come of them.
 
-// `kUp`, `kBits`, `kScale`: a byte below eight copies of its sign, moved up so far, is with these bits a number of bf16 times 2^-kScale's exponent;
-// `kMost` and `kOne`: bytes that are no numbers carry into their highest bit. So bf16 needs no conversions, which are slow.
-struct E4M3 {
-  static constexpr uint32_t kUp = 4, kBits = 0x87f087f0, kScale = 0x7b807b80, kMost = 0x7f7f7f7f, kOne = 0x01010101; // 2^120
-};
-struct E5M2 {
-  static constexpr uint32_t kUp = 5, kBits = 0x8fe08fe0, kScale = 0x77807780, kMost = 0x7c7c7c7c, kOne = 0x04040404; // 2^112
-};
-template <typename Half> struct IsHalf {
-  static constexpr bool value = false;
-};
-template <> struct IsHalf<__half> {
-  static constexpr bool value = true;
-};
+struct E4M3 {};
+struct E5M2 {};
 // Two numbers of 8 bits as two of f16.
 ATTN_DEVICE uint32_t widened_pair(unsigned short pair, E4M3) {
   uint32_t wide;
@@ -34,23 +22,12 @@ ATTN_DEVICE uint32_t half_pair(uint32_t wide, __nv_bfloat16) {
   const float2 pair = __half22float2(reinterpret_cast<const __half2 &>(wide));
   return pack_bf16(pair.x, pair.y);
 }
-template <typename Half, typename Byte> ATTN_DEVICE uint32_t converted(uint32_t word, int part, Half half, Byte byte) {
-  return half_pair(widened_pair(static_cast<unsigned short>(word >> 16 * part), byte), half);
-}
-// The same where a word has finite numbers alone.
-template <typename Byte> ATTN_DEVICE uint32_t shifted(uint32_t word, int part, __half, Byte byte) { return converted(word, part, __half(), byte); }
-template <typename Byte> ATTN_DEVICE uint32_t shifted(uint32_t word, int part, __nv_bfloat16, Byte) {
-  uint32_t wide;
-  asm("prmt.b32 %0, %1, 0, %2;" : "=r"(wide) : "r"(word), "r"(part ? 0xb3a2 : 0x9180)); // above each byte copies of its sign
-  wide = wide << Byte::kUp & Byte::kBits;
-  asm("mul.rn.bf16x2 %0, %0, %1;" : "+r"(wide) : "r"(Byte::kScale));
-  return wide;
-}
 // Four words of a row as sixteen numbers, in two chunks, which have places beside each other, if they are `wanted`.
-template <bool Exact, typename Half, typename Byte> ATTN_DEVICE void store_widened(uint32_t at, const uint32_t (&words)[4], bool wanted) {
+template <typename Half, typename Byte> ATTN_DEVICE void store_widened(uint32_t at, const uint32_t (&words)[4], bool wanted) {
   uint32_t wide[8];
 #pragma unroll
-  for (int i = 0; i < 8; ++i) wide[i] = Exact ? converted(words[i / 2], i % 2, Half(), Byte()) : shifted(words[i / 2], i % 2, Half(), Byte());
+  for (int i = 0; i < 8; ++i)
+    wide[i] = half_pair(widened_pair(static_cast<unsigned short>(words[i / 2] >> 16 * (i % 2)), Byte()), Half());
 #pragma unroll
   for (int part = 0; part < 2; ++part)
     // A predicate, so that all rounds of a thread stay one piece of code.
@@ -64,7 +41,6 @@ template <bool Exact, typename Half, typename Byte> ATTN_DEVICE void store_widen
 template <int Rows, int Columns, int Width, int Warps, int Ahead, bool Cut, typename Half, typename Byte>
 ATTN_DEVICE void widen_tile(uint32_t from, uint32_t to, int there, int warp, int lane) {
   constexpr int kAtoms = (Columns + 63) / 64, kUnits = kAtoms * (Rows / 8), kOfBox = Width >= Columns ? kAtoms : Width / 64;
-  constexpr bool kHalf = IsHalf<Half>::value; // f16 is made of conversions alone
   const int row = lane / 4, first = lane % 4 * 16;
   from += row * Width + first;
   to += row * 128 + ((lane % 4 * 2 ^ row) << 4);
@@ -80,20 +56,10 @@ ATTN_DEVICE void widen_tile(uint32_t from, uint32_t to, int there, int warp, int
         asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                      : "=r"(words[i][0]), "=r"(words[i][1]), "=r"(words[i][2]), "=r"(words[i][3]) : "r"(at) : "memory");
     }
-    uint32_t carried = 0;
-    if constexpr (!kHalf) {
-#pragma unroll
-      for (int i = 0; i < 4 * Ahead; ++i) carried |= (words[i / 4][i % 4] & Byte::kMost) + Byte::kOne;
-    }
-    const bool finite = (carried & 0x80808080) == 0;
 #pragma unroll
     for (int i = 0; i < Ahead; ++i) {
       const unsigned unit = begin + Warps * i, atom = unit % kAtoms, rows = unit / kAtoms * 8;
-      const uint32_t at = to + atom * (Rows * 128) + rows * 128;
-      if (kHalf || finite)
-        store_widened<kHalf, Half, Byte>(at, words[i], unit < kUnits);
-      else
-        store_widened<true, Half, Byte>(at, words[i], unit < kUnits);
+      store_widened<Half, Byte>(to + atom * (Rows * 128) + rows * 128, words[i], unit < kUnits);
     }
   }
 }

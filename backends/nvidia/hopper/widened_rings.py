@@ -22,7 +22,7 @@ _BOX_COLUMNS, _STEP, _ATOM = 256, 16, 64
 """Columns of a box at most, what they are a multiple of, and what they are one of where several boxes hold a row."""
 
 
-class Ring(Protocol):
+class WideRing(Protocol):
     """What is known of a ring; see `memory.TileRing`."""
 
     source: ir.Value
@@ -35,7 +35,7 @@ class Ring(Protocol):
     def parity(self, iteration: str = "") -> str: ...
 
 
-class Layout(Protocol):
+class ByteLayout(Protocol):
     """See `memory.SharedAllocator`."""
 
     def tile(self, name: str, size: int) -> str: ...
@@ -56,18 +56,18 @@ def widens(kernel: ir.Operation) -> bool:
 class WidenedRings:
     """Prints how bytes come, and what the warps that widen them do."""
 
-    def __init__(self, core: Core, layout: Layout, stages: int, warps: int, ahead: int) -> None:
+    def __init__(self, core: Core, layout: ByteLayout, stages: int, warps: int, ahead: int) -> None:
         """`stages` of bytes, for all tensors together; `warps` widen, whose threads have up to `ahead` loads under way."""
         self.core, self.layout, self.stages, self.warps, self.ahead = core, layout, stages, warps, ahead
-        self.rings: list[Ring] = []
+        self.rings: list[WideRing] = []
         self.told: dict[int, str] = {}
         """Where two numbers of a message go, for those who read the stage, by the ring's number."""
 
-    def reserve(self, ring: Ring) -> None:
+    def reserve(self, ring: WideRing) -> None:
         """Counts a ring among those that are filled so."""
         self.rings.append(ring)
 
-    def tell(self, ring: Ring, at: str) -> None:
+    def tell(self, ring: WideRing, at: str) -> None:
         """Who reads a stage of this ring finds two numbers `at` an address, made with its `{iteration}`."""
         self.told[self.rings.index(ring)] = at
 
@@ -79,16 +79,16 @@ class WidenedRings:
         self.layout.slot("kRawMessages", self.stages * 16)
 
     @staticmethod
-    def width(ring: Ring) -> int:
+    def width(ring: WideRing) -> int:
         """Columns of a box; boxes of a tile follow each other."""
         boxes = -(-ring.columns // _BOX_COLUMNS)
         return round_up(-(-ring.columns // boxes), _STEP if boxes == 1 else _ATOM)
 
-    def boxes(self, ring: Ring) -> int:
+    def boxes(self, ring: WideRing) -> int:
         """How many boxes hold a row."""
         return -(-ring.columns // self.width(ring))
 
-    def bytes(self, ring: Ring) -> int:
+    def bytes(self, ring: WideRing) -> int:
         """What TMA brings of a tile."""
         return self.boxes(ring) * self.width(ring) * ring.rows
 
@@ -103,7 +103,7 @@ class WidenedRings:
         """The address of the barrier that its bytes complete."""
         return f"shared + kRawFull + raw % {self.stages} * 8"
 
-    def _together(self, ring: Ring) -> int:
+    def _together(self, ring: WideRing) -> int:
         """How many parts of 8 rows a thread takes at a time: of one tile it may not have as many as a multiple of that."""
         rounds = -(-(-(-ring.columns // _ATOM) * ring.rows // 8) // self.warps)
         return min(range(1, self.ahead + 1), key=lambda n: (-(-rounds // n) * n * (1 + 1 / n), -n))
@@ -115,7 +115,7 @@ class WidenedRings:
         # Its last bytes have been widened, and its message read.
         self.core.writer.line(f"attn::barrier_wait(shared + kRawFree + raw % {self.stages} * 8, (raw / {self.stages} & 1) ^ 1);")
 
-    def announce(self, ring: Ring, there: str, told: Sequence[str]) -> list[str]:
+    def announce(self, ring: WideRing, there: str, told: Sequence[str]) -> list[str]:
         """What one thread does before it copies: the message (whose rows from `there` on do not exist), and how many bytes will come."""
         numbers = [*told, "0", "0"][:2]
         message = f"shared + kRawMessages + raw % {self.stages} * 16"
@@ -154,7 +154,7 @@ class WidenedRings:
                 with core.scope(head if len(self.rings) > 1 else ""):
                     self._widen(number, ring)
 
-    def _widen(self, number: int, ring: Ring) -> None:
+    def _widen(self, number: int, ring: WideRing) -> None:
         writer, iteration = self.core.writer, f"iteration_{number}"
         byte = WIDENED[str(ir.MemRefType(ring.source.type).element_type)]
         cut = "false" if self.core.table_of(ring.source) is None else "true"
