@@ -24,8 +24,8 @@ RECURRENT = (*ELEMENTS, "f32")
 """And in linear attention."""
 NARROW = {"AMD": EIGHT_BIT, "NVIDIA": tuple(name for name, element in FLOATS.items() if element.taken_by("ocp"))}
 """The 8-bit elements of k and v in attention that kernels take."""
-WIDENING = frozenset({"AMD"})
-"""Who has kernels that widen them to 16 bits on their way to matrix instructions, so that q may have 16."""
+WIDENING = {"AMD": ELEMENTS, "NVIDIA": ELEMENTS}
+"""Elements of q beside which kernels widen them to 16 bits on their way to matrix instructions; AMD's do so beside 8 bits as well."""
 WIDE_COLUMNS = 1024
 """The largest head dimension of attention without derivatives on Hopper and AMD GPUs: v is seen in slices, `gpu.passes.slice_values`."""
 PAGE_ROWS = 16
@@ -60,7 +60,7 @@ def check_types(module: ir.Module, vendor: str, wide: bool = False) -> None:
 def _check_narrow(q: ir.Type, v: ir.Type, vendor: str) -> None:
     """Raises UnsupportedError for 8-bit k and v that kernels do not take beside such a q."""
     known = NARROW.get(vendor, ())
-    if str(v) in known and (vendor in WIDENING or q == v):
+    if str(v) in known and (q == v or vendor == "AMD" or str(q) in WIDENING[vendor]):
         return
     others = "" if str(v) in known or not known else f" (there are, with {' and '.join(known)})"
     what = f"with 8-bit k and v ({v}) beside q of {q}" if not others and q != v else f"with 8-bit k and v ({v}){others}"

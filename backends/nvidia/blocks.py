@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.mlir import ir
@@ -25,9 +26,9 @@ class NvidiaFacts:
     `head` and `value` are the columns of q and of v, `bits` of an element of them; `masked`: some blocks are skipped or partial;
     `products`: how many products of queries and keys a pair needs; `biased`: scores read f32 of a captured tensor for every pair;
     `scattered`: there is a gradient of a dense bias, which is not added by tiles of 16 bits where it is `apart`: it has 32, an order is
-    asked for, or weights are dropped.
-    `brief`: all that pairs need beside products are values of their query, and few ops; `quotient`: nothing but a quotient of an
-    exponential, as of sigmoid; `placed`: a mask compares positions and lengths.
+    asked for, or weights are dropped. `widened`: k and v have fewer bits than q.
+    `brief`: all that pairs need beside products are values of their query, and few ops, or a row is softmax; `quotient`: nothing but
+    a quotient of an exponential, as of sigmoid; `placed`: a mask compares positions and lengths.
     """
 
     grid: str
@@ -37,6 +38,7 @@ class NvidiaFacts:
     masked: bool = False
     products: int = 1
     biased: bool = False
+    widened: bool = False
     scattered: bool = False
     apart: bool = False
     brief: bool = False
@@ -50,7 +52,8 @@ def facts_of(function: ir.Operation) -> NvidiaFacts | None:
         head, value, bits = _columns([online.operands[0], online.operands[2]])
         products = 1 + len(pieces(online, "attn.product"))
         masked = bool(pieces(online, "attn.mask"))
-        return NvidiaFacts("rows", head, value, bits, masked, products, _is_biased(online))
+        widened = ir.RankedTensorType(online.operands[1].type).element_type.width < bits
+        return NvidiaFacts("rows", head, value, bits, masked, products, _is_biased(online), widened, brief=_is_brief_row(online))
     for pairs in find_all(function, "attn.pairs"):
         products = pieces(pairs, "attn.product")
         head, value, bits = _columns([products[0].operands[0], products[-1].operands[0]])
@@ -93,6 +96,15 @@ def default_blocks(facts: NvidiaFacts) -> tuple[int, int]:
     return 128, 128
 
 
+def long_eight_bit(facts: NvidiaFacts) -> Fields:
+    """What is chosen for 8-bit elements on many keys (`thresholds.LONG_KEYS`), where that is faster: larger blocks, which have no registers
+    left for scales of scores, other rows than softmax, and masks of more than positions.
+    """
+    if facts.grid != "rows" or facts.bits != 8 or not facts.brief or facts.head != facts.value:
+        return {}
+    return dict(thresholds.LONG_EIGHT_BIT.get((facts.head, facts.masked), {}))
+
+
 def blocks_of_brief_pairs(facts: NvidiaFacts) -> tuple[int, int] | None:
     """Those of Hopper's backward passes of few registers.
 
@@ -132,6 +144,15 @@ def blocks_with_captures(facts: NvidiaFacts) -> tuple[int, int] | None:
     if facts.biased and 64 < columns <= 128 and facts.products == 1:
         return 128, 96  # shared memory has room for a window of f32 beside two stages of keys
     return (128, 64) if facts.scattered and (facts.apart or columns > 64) and columns <= 128 and facts.products == 2 else None
+
+
+def _is_brief_row(online: ir.Operation) -> bool:
+    """Whether scores are multiplied by numbers at most, masks compare positions, and a step needs no more than one of softmax."""
+    scores = [view.operation for score in pieces(online, "attn.score") for view in score.regions[0].blocks[0].operations]
+    steps = [len(list(step.regions[0].blocks[0].operations)) for step in pieces(online, "attn.step")]
+    kinds = [ir.StringAttr(op.attributes["kind"]).value for step in pieces(online, "attn.step") for op in find_all(step, "attn.reduce")]
+    plain = kinds == ["max", "sum"] and all(op.name in ("arith.constant", "arith.mulf", "attn.yield") for op in scores)
+    return plain and all(map(_is_placed, pieces(online, "attn.mask"))) and all(ops <= thresholds.SOFTMAX_OPS for ops in steps)
 
 
 def _is_brief(function: ir.Operation, pairs: ir.Operation, allowed: frozenset[str], most: int) -> bool:

@@ -25,6 +25,7 @@ from attn_mlir.backends.nvidia.passes.slice_values import NvidiaSliceValues, wid
 from attn_mlir.backends.nvidia.target import HOPPER
 from attn_mlir.backends.program import ResultShapes, RunPlan
 from attn_mlir.backends.segments import DeviceModel
+from attn_mlir.dialects.elements import EIGHT_BIT
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 
 SUFFIX = "zip"
@@ -175,10 +176,14 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         k, v = inputs[1:3]
         steps = all(size == 1 or a == b for size, a, b in zip(v.shape, k.stride(), v.stride(), strict=True))
         same = k.data_ptr() == v.data_ptr() and k.shape[:-1] == v.shape[:-1]
+        same &= v.element_size() > 1  # 8-bit keys are widened for scores and for sums apart
         return same and steps and MAX_COLUMNS < v.shape[-1] <= k.shape[-1] and self._choices.get("arch") == HOPPER.arch
 
     def blocks_of(self, form: PartsForm) -> tuple[int, int]:
         columns = (self.host.arguments[0].shape or (0,))[-1]
+        widened = self.host.arguments[1].element in EIGHT_BIT
+        if widened and 128 < columns <= MAX_COLUMNS:
+            return 64, 64  # shared memory has bytes beside tiles of 16 bits
         return (64, 64) if form.shared else wide_blocks(columns) if columns > MAX_COLUMNS else super().blocks_of(form)
 
     def with_units(self, units: Mapping[str, GpuKernel]) -> "NvidiaLaunchPlan":

@@ -37,6 +37,13 @@ LOOKING_REGISTERS: Annotated[Registers, Provenance("2026-11-26", "ptxas", "commi
 """Where the producer scans captured tensors for blocks that are partial, besides looking for pages."""
 GATHERING_REGISTERS: Annotated[Registers, Provenance("2026-11-26", "ptxas", "commit 063ea395")] = {1: (240, 72), 2: (216, 72)}
 """Where all warps of the producer copy single rows."""
+WIDENING: Annotated[dict[int, tuple[int, int, int]], Provenance("2026-11-27", "ptxas", "docs/notes/fp8-hopper.md")] = {
+    1: (7, 240, 72), 2: (3, 224, 56), 3: (3, 160, 32), 4: (3, 112, 24),
+}  # fmt: skip
+"""Where warps of the producer widen 8 bits to 16, by the number of consumer warpgroups: how many do, registers of a consumer and of a
+producer thread."""
+WIDENED_STAGES: Annotated[tuple[int, ...], Provenance("2026-11-27", "none", "docs/notes/fp8-hopper.md")] = (4, 3, 2)
+"""Stages of bytes, for keys and values together: as many as there is room for."""
 OTHER_REGISTERS: Annotated[int, Provenance("2026-11-22", "H200", "commit 57cbcaa9")] = 40
 """Of a consumer thread beside tiles, where queries are to be in registers, too."""
 SHORT_SCORES: Annotated[int, Provenance("2026-11-22", "H200", "commit 57cbcaa9")] = 8
@@ -121,6 +128,14 @@ TRANSPOSING_REGISTERS: Annotated[int, Provenance("2026-11-26", "ptxas", "commit 
 """Those of one that also transposes. With more, consumers of 128 columns spilled."""
 EIGHT_BIT_FIELDS: Annotated[Fields, Provenance("2026-11-26", "H100", "commit 8d9f0fd3")] = {"draw": 1, "ping_pong": 0}
 """What is faster for 8-bit elements: tiles from a counter, and warpgroups that do not wait for each other."""
+LONG_KEYS: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/fp8-hopper.md")] = 8192
+"""Keys from which on softmax of 8-bit elements has the blocks of LONG_EIGHT_BIT: at 2048 the last block is a larger part."""
+LONG_EIGHT_BIT: Annotated[dict[tuple[int, bool], Fields], Provenance("2026-11-27", "H100", "docs/notes/fp8-hopper.md")] = {
+    (256, False): {"block_q": 128, "block_kv": 96, "consumer_registers": 240, "producer_registers": 24},
+}
+"""By columns, and whether there is a mask: 1.02 to 1.09 times the speed of other blocks."""
+SOFTMAX_OPS: Annotated[int, Provenance("2026-11-27", "ptxas", "docs/notes/fp8-hopper.md")] = 12
+"""Ops of a step of softmax, with weights scaled by 2^k; a step of more would spill there."""
 BACKWARD_FIELDS: Annotated[Fields, Provenance("2026-11-26", "H100", "commit e2601a95")] = {"draw": 1, "join": 0}
 """Backward kernels: tiles from a counter, and loops over partial and whole blocks apart."""
 BACKWARD_CHOICES: Annotated[dict[str, Fields], Provenance("2026-11-27", "H100", "docs/notes/warp-h100.md")] = {

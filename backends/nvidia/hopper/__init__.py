@@ -19,11 +19,14 @@ from attn_mlir.backends.nvidia.hopper.scan_read import scan_of
 from attn_mlir.backends.nvidia.hopper.shared_values import SharedValuesKernel, plan_shared
 from attn_mlir.backends.nvidia.hopper.value_read import read_values, values_of
 from attn_mlir.backends.nvidia.hopper.value_scan import emit_values, plan_values
+from attn_mlir.backends.nvidia.hopper.widened_rings import widens
 from attn_mlir.backends.nvidia.passes.float32_products import PIECES
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
+
+NARROW_ADVICE = "dequantise them, for example k = (k.float() * k_descale).to(torch.bfloat16), or compute on the CPU"
 
 
 def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | Refusal | None:
@@ -32,15 +35,22 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
         return None
     match grid_kind(kernel):
         case "rows":
-            if choices.get("values") == "keys":
-                return plan_shared(kernel, target, choices)
-            return plan_with_windows(kernel, lambda some, wanted: plan_rows(some, target, wanted), choices)
+            fields = _plan_rows(kernel, target, choices)
+            if isinstance(fields, Refusal) and widens(kernel):
+                raise UnsupportedError(f"8-bit k and v beside wider q: {fields}; {NARROW_ADVICE}")
+            return fields
         case "pairs":
             return plan_with_windows(kernel, lambda some, wanted: plan_pairs(some, target, wanted), choices)
         case "chunks":
             fields = plan_scan(kernel, target, choices) or plan_channels(kernel, target, choices)
             return fields or plan_values(kernel, target, choices) or _other_scan(kernel)
     return None
+
+
+def _plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | Refusal | None:
+    if choices.get("values") == "keys":
+        return plan_shared(kernel, target, choices)
+    return plan_with_windows(kernel, lambda some, wanted: plan_rows(some, target, wanted), choices)
 
 
 def _other_scan(kernel: ir.Operation) -> Refusal | None:

@@ -68,6 +68,8 @@ class Flat:
         layout.slot("kProgram", 2 * 16)
         layout.slot("kOld", self.core.rows(self.queries[0].results[0].type) * 4 * len(carried_by(self.overlap.general)))
         layout.slot("kBlock", self.overlap.keys.stages * 8)
+        if self.memory.widened is not None:
+            self.memory.widened.tell(self.overlap.keys, f"shared + kBlock + {{iteration}} % {self.overlap.keys.stages} * 8")
         if self.schedule.product:
             layout.tile("kOnes", 16 * ROW_BYTES)
 
@@ -148,14 +150,14 @@ class Flat:
         with writer.block("const auto send = [&](int kv, int count_and_kind)"):
             self.memory.find_pages(keys, place)
             # The consumers have read the stage's keys and its message.
-            writer.line(f"attn::barrier_wait({keys.barrier('free')}, ({keys.parity()}) ^ 1);")
+            self.memory.await_free(keys)
             at = f"shared + kBlock + iteration % {keys.stages} * 8"
             told = [f"attn::store_shared_int({at}, kv);", f"attn::store_shared_int({at} + 4, count_and_kind);"]
-            self.memory.send(keys, place, told)
+            self.memory.send(keys, place, told, numbers=("kv", "count_and_kind"))
             writer.line("__syncwarp();")  # lanes stay together: the next wait is for all of them
             self.overlap.make()
             # Values are given back later than keys, by a barrier of their own.
-            writer.line(f"attn::barrier_wait({values.barrier('free')}, ({values.parity()}) ^ 1);")
+            self.memory.await_free(values)
             self.memory.send(values, place)
             writer.line("__syncwarp();", "++iteration;")  # lanes stay together, as above
             if not self.overlap.classified:

@@ -10,6 +10,7 @@ from attn_mlir.backends.nvidia.hopper.core import Core, check_element
 from attn_mlir.backends.nvidia.hopper.gathered_rows import ARRIVALS, GatheredRows
 from attn_mlir.backends.nvidia.hopper.tiles import SharedTile, atoms, round_up, tile_bytes
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES
+from attn_mlir.backends.nvidia.hopper.widened_rings import WidenedRings, is_narrow
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -125,6 +126,18 @@ class TileRing:
         return f"{iteration} & 1" if self.stages == 1 else f"{iteration} / {self.stages} & 1"
 
 
+@dataclass(frozen=True)
+class Boxes:
+    """Boxes that hold rows of a tile one after another: where they go, and the barriers of their bytes, one or of SECTION boxes each."""
+
+    to: str
+    columns: int
+    number: int
+    barriers: tuple[str, ...]
+    row_bytes: int = ROW_BYTES
+    swizzle: int = 128
+
+
 class SharedMemory:
     """The shared memory of one kernel, and the statements that fill, await and free it."""
 
@@ -136,6 +149,8 @@ class SharedMemory:
         self.program_tiles: list[tuple[ir.Operation, SharedTile]] = []
         self.gathered: GatheredRows | None = None
         """Who copies rows of pages one by one, where they are."""
+        self.widened: WidenedRings | None = None
+        """Who widens tiles of 8 bits, where there are any."""
         self.in_sections = False
         """Whether consumers begin with the first columns of a stage while the others are on their way."""
 
@@ -148,17 +163,20 @@ class SharedMemory:
         key = (core.arguments.number(source), rows)
         if key not in self.rings:
             name = core.names.fresh(core.arguments.names[key[0]])
-            constant, gathered = f"k{name[0].upper()}{name[1:]}", self._gathered(source)
+            constant, gathered, widened = f"k{name[0].upper()}{name[1:]}", self._gathered(source), self._widened(source)
             sections = -(-atoms(columns) // SECTION) if self.in_sections and not gathered else 1
+            arrivals = of_warps(self.widened.warps) if widened and self.widened else ARRIVALS if gathered else 1
             self.rings[key] = TileRing(
-                name, source, rows, columns, check_element(load, source), stages,
+                name, source, rows, columns, check_element(load, load.results[0] if widened else source), stages,
                 self.layout.tile(constant, stages * tile_bytes(rows, columns)),
-                self.layout.barrier(f"{constant}Full", stages * sections, ARRIVALS if gathered else 1),
+                self.layout.barrier(f"{constant}Full", stages * sections, arrivals),
                 self.layout.barrier(f"{constant}Free", stages, of_warps(self.warps)), sections=sections,
             )  # fmt: skip
             self.rings[key].iteration = core.names.fresh(f"{name}_iteration")
             if gathered and self.gathered is not None:
                 self.gathered.reserve(self.rings[key], constant)
+            if widened and self.widened is not None:
+                self.widened.reserve(self.rings[key])
         return self.rings[key]
 
     def program_tile(self, load: ir.Operation) -> SharedTile:
@@ -180,6 +198,9 @@ class SharedMemory:
     def _gathered(self, source: ir.Value) -> bool:
         return self.gathered is not None and self.core.table_of(source) is not None
 
+    def _widened(self, source: ir.Value) -> bool:
+        return self.widened is not None and is_narrow(source)
+
     # ---- the producer
 
     def load(self, load: ir.Operation, ring: TileRing) -> None:
@@ -191,19 +212,33 @@ class SharedMemory:
 
     def fill(self, ring: TileRing, place: list[str]) -> None:
         """Fills the next stage of the ring with the rows at `place`: first one, head, batch, how many. The caller counts the iteration."""
-        writer = self.core.writer
         with self.core.scope("") if self.core.table_of(ring.source) is not None else nullcontext():
             self.find_pages(ring, place)
-            # Every warp of consumers has given the stage back; of a new ring the phase before counts as over.
-            writer.line(f"attn::barrier_wait({ring.barrier('free')}, ({ring.parity()}) ^ 1);")
+            self.await_free(ring)
             self.send(ring, place, elected="attn::elect_one()")
 
-    def copy_stage(self, ring: TileRing, place: list[str]) -> None:
-        """What one thread does to fill a free stage."""
-        self.core.writer.line(*self._expect(ring))
-        self._copy(ring.source, ring.rows, ring.columns, ring.at(), [ring.barrier("full", "", n) for n in range(ring.sections)], place)
+    def await_free(self, ring: TileRing) -> None:
+        """Waits until the next stage may be filled."""
+        if self.widened is not None and self._widened(ring.source):
+            self.widened.wait()
+            return
+        # Every warp of consumers has given the stage back; of a new ring the phase before counts as over.
+        self.core.writer.line(f"attn::barrier_wait({ring.barrier('free')}, ({ring.parity()}) ^ 1);")
 
-    def _expect(self, ring: TileRing) -> list[str]:
+    def _boxes(self, ring: TileRing) -> Boxes:
+        """Those of the ring's next stage, or, where it is widened, of the next stage of bytes."""
+        if self.widened is not None and self._widened(ring.source):
+            width = self.widened.width(ring)
+            return Boxes(self.widened.at(), width, self.widened.boxes(ring), (self.widened.full(),), width, 0)
+        barriers = tuple(ring.barrier("full", "", n) for n in range(ring.sections))
+        return Boxes(ring.at(), COLUMNS, atoms(ring.columns), barriers)
+
+    def _expect(self, ring: TileRing, place: list[str], numbers: Sequence[str]) -> list[str]:
+        """What one thread tells of a stage before it is filled."""
+        if self.widened is not None and self._widened(ring.source):
+            # What is behind the last row of a sequence in pages is copied, and not widened.
+            there = str(ring.rows) if self.core.table_of(ring.source) is None else place[3]
+            return self.widened.announce(ring, there, numbers)
         if ring.sections == 1:
             return [f"attn::barrier_arrive_expect({ring.barrier('full')}, {ring.bytes});"]
         told = [(ring.barrier("full", "", n), ring.section_bytes(n)) for n in range(ring.sections)]
@@ -221,17 +256,17 @@ class SharedMemory:
             # Bytes first: a copy may land before the next line.
             writer.line(f"attn::barrier_arrive_expect(shared + kResidentFull, {total});")
             for (load, tile), place in zip(self.program_tiles, places, strict=True):
-                self._copy(load.operands[0], tile.rows, tile.columns, tile.address, ["shared + kResidentFull"], place)
+                self._copy(load.operands[0], tile.rows, Boxes(tile.address, COLUMNS, tile.atoms, ("shared + kResidentFull",)), place)
 
-    def _copy(self, source: ir.Value, rows: int, columns: int, to: str, barriers: list[str], place: list[str]) -> None:
+    def _copy(self, source: ir.Value, rows: int, boxes: Boxes, place: list[str]) -> None:
         if rows > 256 or rows % 8:
             raise UnsupportedError(f"hopper: tiles in shared memory have a multiple of 8 rows, up to 256, not {rows}")
-        descriptor = self.core.arguments.descriptor(source, COLUMNS, rows)
+        descriptor = self.core.arguments.descriptor(source, boxes.columns, rows, boxes.swizzle)
         where = self.core.arguments.copied_at(source, *place[:3])
-        for atom in range(atoms(columns)):
-            address = f"{to} + {atom * rows * ROW_BYTES}" if atom else to
-            barrier = barriers[atom // SECTION] if len(barriers) > 1 else barriers[0]
-            self.core.writer.line(f"attn::tma_load({address}, {descriptor}, {barrier}, {atom * COLUMNS}, {where});")
+        for box in range(boxes.number):
+            address = f"{boxes.to} + {box * rows * boxes.row_bytes}" if box else boxes.to
+            barrier = boxes.barriers[box // SECTION] if len(boxes.barriers) > 1 else boxes.barriers[0]
+            self.core.writer.line(f"attn::tma_load({address}, {descriptor}, {barrier}, {box * boxes.columns}, {where});")
 
     def find_pages(self, ring: TileRing, place: list[str]) -> None:
         """Each lane looks for the page of PAGE_ROWS rows of a block of keys at `place`; nothing where these do not lie in pages."""
@@ -248,29 +283,40 @@ class SharedMemory:
             f"const int page = some > 0 ? {page} : 0, at = first % {size};",
         )
 
-    def send(self, ring: TileRing, place: list[str], lines: Sequence[str] = (), elected: str = "lane == 0") -> None:
+    def send(
+        self, ring: TileRing, place: list[str], lines: Sequence[str] = (), elected: str = "lane == 0", numbers: Sequence[str] = ()
+    ) -> None:
         """Fills a free stage; one thread does, and before that what `lines` say. All lanes know where pages are (`find_pages`).
 
-        Up to BOX_ROWS rows of one page are copied at a time, as the engine takes about as long for 16. What is behind the last row of a
-        sequence is copied from columns that a tensor does not have, which are zeros: a page may hold anything there. So the rows of
-        PAGE_ROWS that a sequence ends in come one by one.
+        Of a ring that is widened the others do, whom `numbers` are told (`WidenedRings.told`).
         """
-        core, writer = self.core, self.core.writer
-        if core.table_of(ring.source) is None:
-            with writer.block(f"if ({elected})"):
-                writer.line(*lines)
-                self.copy_stage(ring, place)
-            return
-        if self.gathered is not None:
+        core, writer, widened = self.core, self.core.writer, self._widened(ring.source)
+        if self.gathered is not None and core.table_of(ring.source) is not None:
             self.gathered.send(ring, place[1], lines)
             return
+        lines = [] if widened else lines
+        if core.table_of(ring.source) is None:
+            with writer.block(f"if ({elected})"):
+                writer.line(*lines, *self._expect(ring, place, numbers))
+                self._copy(ring.source, ring.rows, self._boxes(ring), place)
+        else:
+            self._send_pages(ring, place, [*lines, *self._expect(ring, place, numbers)])
+        if widened:
+            writer.line("++raw;")
+
+    def _send_pages(self, ring: TileRing, place: list[str], lines: Sequence[str]) -> None:
+        """Up to BOX_ROWS rows of one page are copied at a time, as the engine takes about as long for 16. What is behind the last row of a
+        sequence is copied from columns that a tensor does not have, which are zeros: a page may hold anything there. So the rows of
+        PAGE_ROWS that a sequence ends in come one by one, unless they are widened, which makes zeros of them.
+        """
+        core, writer = self.core, self.core.writer
         if ring.rows % PAGE_ROWS or ring.rows > 32 * PAGE_ROWS:
             raise UnsupportedError(f"hopper: blocks of keys in pages are multiples of {PAGE_ROWS}, not {ring.rows}")
         with writer.block("if (lane == 0)"):
-            writer.line(*lines, *self._expect(ring))
-        most = gcd(ring.rows, BOX_ROWS)
+            writer.line(*lines)
+        most, boxes = gcd(ring.rows, BOX_ROWS), self._boxes(ring)
         if most == PAGE_ROWS:
-            self._send_parts(ring, place, "0", ring.rows // PAGE_ROWS)
+            self._send_parts(ring, boxes, place, "0", ring.rows // PAGE_ROWS)
             return
         size = core.arguments.size(ring.source, 2)
         with writer.block(f"if ({size} >= {most})"):
@@ -280,13 +326,13 @@ class SharedMemory:
                 writer.line(f"const int left = {place[3]} - box, {of_lane};")
                 with writer.block(f"if (left <= 0 || (left >= {most} && at_at + {most} <= {size}))"):
                     with writer.block("if (lane == 0)"):
-                        self._copy_page(ring, place[1], most, f"box * {ROW_BYTES}", "at_at", "left > 0")
+                        self._copy_page(ring, boxes, place[1], most, f"box * {boxes.row_bytes}", "at_at", "left > 0")
                 with writer.block("else"):
-                    self._send_parts(ring, place, f"box / {PAGE_ROWS}", most // PAGE_ROWS)
+                    self._send_parts(ring, boxes, place, f"box / {PAGE_ROWS}", most // PAGE_ROWS)
         with writer.block("else"):
-            self._send_parts(ring, place, "0", ring.rows // PAGE_ROWS)
+            self._send_parts(ring, boxes, place, "0", ring.rows // PAGE_ROWS)
 
-    def _send_parts(self, ring: TileRing, place: list[str], begin: str, parts: int) -> None:
+    def _send_parts(self, ring: TileRing, boxes: Boxes, place: list[str], begin: str, parts: int) -> None:
         """Copies so many times PAGE_ROWS rows from part `begin` of a block of keys on, each from the page that its lane has found."""
         writer = self.core.writer
         writer.line("#pragma unroll")
@@ -295,21 +341,25 @@ class SharedMemory:
             shared = ", ".join(f"{name}_at = __shfl_sync(0xffffffffu, {name}, part)" for name in ("page", "at", "some"))
             writer.line(f"const int {shared};")
             with writer.block("if (lane == 0)"):
-                to = f"part * {PAGE_ROWS * ROW_BYTES}"
+                to = f"part * {PAGE_ROWS * boxes.row_bytes}"
+                if self._widened(ring.source):
+                    self._copy_page(ring, boxes, place[1], PAGE_ROWS, to, "at_at", "some_at > 0")
+                    return
                 with writer.block(f"if (some_at % {PAGE_ROWS} == 0)"):
-                    self._copy_page(ring, place[1], PAGE_ROWS, to, "at_at", "some_at > 0")
+                    self._copy_page(ring, boxes, place[1], PAGE_ROWS, to, "at_at", "some_at > 0")
                 with writer.block("else"):
                     writer.line("#pragma unroll 1")
                     with writer.block(f"for (int one = 0; one < {PAGE_ROWS}; ++one)"):
-                        self._copy_page(ring, place[1], 1, f"{to} + one * {ROW_BYTES}", "at_at + one", "one < some_at")
+                        self._copy_page(ring, boxes, place[1], 1, f"{to} + one * {boxes.row_bytes}", "at_at + one", "one < some_at")
 
-    def _copy_page(self, ring: TileRing, head: str, rows: int, to: str, row: str, some: str) -> None:
+    def _copy_page(self, ring: TileRing, boxes: Boxes, head: str, rows: int, to: str, row: str, some: str) -> None:
         """Copies rows of page `page_at` from `row` on to the bytes `to` of a stage, or, where there are not `some`, zeros."""
-        descriptor, outside = self.core.arguments.descriptor(ring.source, COLUMNS, rows), atoms(ring.columns) * COLUMNS
-        for atom in range(atoms(ring.columns)):
-            address = f"{ring.at()} + {atom * ring.rows * ROW_BYTES} + {to}"
-            where = f"{some} ? {atom * COLUMNS} : {outside}, {row}, {head}, page_at"
-            barrier = ring.barrier("full", "", atom // SECTION if ring.sections > 1 else 0)
+        descriptor = self.core.arguments.descriptor(ring.source, boxes.columns, rows, boxes.swizzle)
+        outside = boxes.number * boxes.columns
+        for box in range(boxes.number):
+            address = f"{boxes.to} + {box * ring.rows * boxes.row_bytes} + {to}"
+            where = f"{some} ? {box * boxes.columns} : {outside}, {row}, {head}, page_at"
+            barrier = boxes.barriers[box // SECTION if len(boxes.barriers) > 1 else 0]
             self.core.writer.line(f"attn::tma_load({address}, {descriptor}, {barrier}, {where});")
 
     # ---- the consumers

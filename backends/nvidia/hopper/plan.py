@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.emitters import Refusal
 from attn_mlir.backends.gpu.grid import depends_on_block
+from attn_mlir.backends.gpu.input_limits import PAGE_ROWS
 from attn_mlir.backends.gpu.passes.share_reciprocals import SHARED
 from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.gpu.structure import body, chains, operations
@@ -20,6 +21,7 @@ from attn_mlir.backends.nvidia.hopper.row_kernels import RowsKernel
 from attn_mlir.backends.nvidia.hopper.stale_maximum import is_lean, keeps_reference, sum_by_product
 from attn_mlir.backends.nvidia.hopper.steps import read_chain
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS
+from attn_mlir.backends.nvidia.hopper.widened_rings import WIDENED, widens
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -42,10 +44,12 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
     if rows % ROWS or keys % 16 or not 1 <= rows // ROWS <= 4 or keys > 256:
         return Refusal(f"blocks have a multiple of 64 rows up to 256 and of 16 keys up to 256, not {rows} and {keys}")
     for load in find_all(kernel, "tile.load"):
-        element = ir.MemRefType(load.operands[0].type).element_type
-        if str(element) not in ("f16", "bf16"):
+        element, made = ir.MemRefType(load.operands[0].type).element_type, ir.RankedTensorType(load.results[0].type).element_type
+        if str(element) not in ("f16", "bf16", *WIDENED) or str(made) not in ("f16", "bf16"):
             return Refusal(f"matrix products take f16 or bf16, not {element}", load)
-    warpgroups = rows // ROWS
+    warpgroups, wide = rows // ROWS, widens(kernel)
+    if wide and choices.get("gather"):
+        return Refusal(f"keys of 8 bits in pages are widened where these have a multiple of {PAGE_ROWS} positions")
     looks = _looks(kernel)
     consumer, producer = (thresholds.LOOKING_REGISTERS if looks else thresholds.ROW_REGISTERS)[warpgroups]
     columns = max(ir.RankedTensorType(load.results[0].type).shape[1] for load in find_all(kernel, "tile.load"))
@@ -61,6 +65,9 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
     fields.update({name: choices[name] for name in ("windows", "gather") if name in choices})
     if choices.get("gather") and warpgroups in GATHERING:
         fields |= dict(zip(("consumer_registers", "producer_registers"), GATHERING[warpgroups], strict=True))
+    if wide:
+        made = (thresholds.WIDENED_STAGES[0], *thresholds.WIDENING[warpgroups])
+        fields |= dict(zip(("widen", "wideners", "consumer_registers", "producer_registers"), made, strict=True))
     if narrow and warpgroups == 3 and _lean(kernel) and not looks:
         fields.update(able | thresholds.NARROW_PARTIAL)
     elif not narrow and columns <= 128 and warpgroups == 2 and not _gathers(kernel):
@@ -68,7 +75,8 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
     if not narrow and flow == "flat" and _shares(kernel):
         flow = thresholds.SHARED_RECIPROCALS
     fields.update({name: value for name, value in choices.items() if name in fields or name == "longer"})
-    check_registers(warpgroups, int(fields["consumer_registers"]), int(fields["producer_registers"]), target)
+    producers = -(-(1 + int(fields["wideners"])) // 4) if wide else 1
+    check_registers(warpgroups, int(fields["consumer_registers"]), int(fields["producer_registers"]), target, producers)
     for name, usual in (*_USUAL.items(), ("dropout", "own")):
         if fields.get(name, usual) not in (usual, able[name]):
             possible = " or ".join(repr(value) for value in dict.fromkeys((usual, able[name])))
@@ -111,10 +119,14 @@ def _fitting(
     if wanted[1] is not None and int(wanted[1]) > 0:
         layouts = [(name, int(wanted[1]), place) for name, _, place in layouts]
     needed, refusal = 0, None
-    for layout in dict.fromkeys(layouts):
+    depths: tuple[int, ...] = (0,)
+    if "widen" in fields:
+        depths = (int(choices["widen"]),) if "widen" in choices else thresholds.WIDENED_STAGES
+    for layout, depth in ((layout, depth) for layout in dict.fromkeys(layouts) for depth in depths):
         if any(choice is not None and choice != value for choice, value in zip(wanted, layout, strict=True)):
             continue
         planned: Fields = {**fields, **dict(zip(("flow", "stages", "staging"), layout, strict=True))}
+        planned |= {"widen": depth} if depth else {}
         if layout[0] == "plain" and "dropout" in planned:
             planned["dropout"] = "own"
         if layout[0] != "flat":
@@ -244,11 +256,11 @@ def is_uneven(kernel: ir.Operation) -> bool:
     return False
 
 
-def check_registers(warpgroups: int, consumer: int, producer: int, target: NvidiaTarget) -> None:
+def check_registers(warpgroups: int, consumer: int, producer: int, target: NvidiaTarget, producers: int = 1) -> None:
     """Raises UnsupportedError if the roles ask for more registers than the launch gives: the kernel would wait for them for ever."""
-    threads = 128 * (warpgroups + 1)
+    threads = 128 * (warpgroups + producers)
     launch = min(255, target.registers // threads) // 8 * 8
-    asked = 128 * (warpgroups * consumer + producer)
+    asked = 128 * (warpgroups * consumer + producers * producer)
     if asked > launch * threads:
         raise UnsupportedError(
             f"{warpgroups} consumer warpgroups with {consumer} registers a thread and a producer with {producer} need {asked} registers, "

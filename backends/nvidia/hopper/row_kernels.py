@@ -21,6 +21,8 @@ from attn_mlir.backends.nvidia.hopper.steps import read_chain
 from attn_mlir.backends.nvidia.hopper.stores import Stores
 from attn_mlir.backends.nvidia.hopper.tile_scheduler import TileScheduler
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS, atoms
+from attn_mlir.backends.nvidia.hopper.widened_rings import HEADER as WIDEN_HEADER
+from attn_mlir.backends.nvidia.hopper.widened_rings import WidenedRings
 from attn_mlir.backends.nvidia.hopper.windows import HEADER as WINDOWS_HEADER
 from attn_mlir.backends.nvidia.hopper.windows import WindowRings, same_for_batches, windows_of
 from attn_mlir.errors import UnsupportedError
@@ -41,6 +43,9 @@ class RowsKernel:
         warps = 4 * self.warpgroups
         self.memory = SharedMemory(self.core, warps)
         self.memory.gathered = GatheredRows(self.core, self.memory.layout) if schedule.get("gather") else None
+        if schedule.get("widen"):
+            ahead, many = 4 if int(schedule["producer_registers"]) > 40 else 2, int(schedule["wideners"])
+            self.memory.widened = WidenedRings(self.core, self.memory.layout, int(schedule["widen"]), many, ahead)
         self.programs = TileScheduler(self.core, over, str(schedule["order"]), int(schedule["group"]), bool(schedule["reverse"]), warps)
         self.stores = Stores(self.core, self.memory, number["block_q"])
         self.overlaps: dict[ir.Operation, Overlap] = {}
@@ -51,20 +56,29 @@ class RowsKernel:
         """The source and how to launch it."""
         core, writer = self.core, self.core.writer
         self._place()
-        gathered = self.memory.gathered
-        if gathered is not None and self.makers is not None:
-            raise UnsupportedError("hopper: warps of the producer copy rows, and bring nothing else")
-        threads = 128 * (self.warpgroups + 1)
+        gathered, widened = self.memory.gathered, self.memory.widened
+        busy = "copy" if gathered is not None else "widen"
+        if (gathered is not None or widened is not None) and self.makers is not None:
+            raise UnsupportedError(f"hopper: warps of the producer {busy} rows, and bring nothing else")
+        producers = 1 if widened is None else -(-(1 + widened.warps) // 4)
+        threads = 128 * (self.warpgroups + producers)
         writer.indent = "  "
         self.programs.declare()
-        with core.scope(f"if (warpgroup == {self.warpgroups})"):
+        with core.scope(f"if (warpgroup {'==' if producers == 1 else '>='} {self.warpgroups})"):
             writer.line(f"attn::fewer_registers<{self.schedule['producer_registers']}>();")
             writer.line("const int lane = threadIdx.x % 32;")
             with core.scope(f"if (attn::warp_index() == {4 * self.warpgroups})"):
+                if widened is not None:
+                    writer.line("uint32_t raw = 0;")
                 self._producer()
+                if widened is not None:
+                    widened.end()
                 if gathered is not None:
                     gathered.end()
-            if gathered is not None:
+            if widened is not None:
+                with core.scope("else"):
+                    widened.workers(4 * self.warpgroups + 1)
+            elif gathered is not None:
                 with core.scope("else"):
                     gathered.workers(4 * self.warpgroups + 1)
             elif self.makers is not None:
@@ -76,6 +90,7 @@ class RowsKernel:
         more = [HEADER] if self.schedule.get("dropout", "own") != "own" else []
         more += [WINDOWS_HEADER] if isinstance(self.makers, WindowRings) else []
         more += [GATHER_HEADER] if gathered is not None else []
+        more += [WIDEN_HEADER] if widened is not None else []
         source = function_source(core, self.memory.layout, threads, *more)
         return KernelCode(
             name=ir.StringAttr(self.kernel.attributes["sym_name"]).value,
@@ -100,6 +115,8 @@ class RowsKernel:
                 kind = KeptOverlap if self.schedule["flow"] == "each" and self.schedule["lazy_rescale"] else Overlap
                 self.overlaps[chain[0]] = kind(self.core, self.memory, steps, self.stages, self.warpgroups, **asked)
         self._rings(self.kernel)
+        if self.memory.widened is not None:
+            self.memory.widened.allocate()
         if len(self.overlaps) == 1 and len(chains(body(self.kernel))) == 1:
             next(iter(self.overlaps.values())).share_iteration()
         if self.schedule.get("dropout", "own") != "own":

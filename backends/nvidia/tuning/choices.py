@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from attn_mlir.backends.fields import Fields, tuned_in, tuned_name, with_tuned
 from attn_mlir.backends.gpu import attributes
-from attn_mlir.backends.nvidia import blocks
+from attn_mlir.backends.nvidia import blocks, thresholds
 from attn_mlir.backends.nvidia.target import TARGETS
 from attn_mlir.backends.nvidia.tuning import space
 from attn_mlir.backends.nvidia.tuning.facts import facts_of
@@ -43,7 +43,9 @@ def choices_for(function: ir.Operation, tuned: Mapping[str, Fields]) -> Fields:
         return known
     shape = blocks.facts_of(function)
     if shape is not None and shape.bits == 8:
-        return known  # the model knows nothing of them
+        return _of_eight_bit(shape, known)
+    if shape is not None and shape.widened:
+        return known  # what is measured for 16 bits leaves the producer no registers to widen with
     facts = facts_of(function)
     target = TARGETS.get(str(known.get("arch", "sm_90a")))
     if facts is None or target is None:
@@ -53,6 +55,14 @@ def choices_for(function: ir.Operation, tuned: Mapping[str, Fields]) -> Fields:
     length = int(known.get("length", 0))
     longer = 0 if "block_q" in known or "block_kv" in known else next_length(facts, target.arch, length)
     return {**space.best(facts, target, length=length), **known, **({"longer": longer} if longer else {})}
+
+
+def _of_eight_bit(shape: blocks.NvidiaFacts, known: Fields) -> Fields:
+    """Choices for 8-bit elements, of which the model knows nothing: larger blocks where there are many keys."""
+    more = blocks.long_eight_bit(shape)
+    if not more or known.get("emitter", "warp") != "warp":
+        return known
+    return {**more, **known} if int(known.get("length", 0)) >= thresholds.LONG_KEYS else {**known, "longer": thresholds.LONG_KEYS}
 
 
 def is_synchronous(choices: Mapping[str, int | str]) -> bool:

@@ -29,8 +29,8 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
     Raises UnsupportedError where nothing makes a kernel of these.
     """
     narrow = _is_narrow(kernel)
-    if not narrow and choices.get("emitter") != "warp":
-        return None
+    if choices.get("emitter") != "warp" and (not narrow or (widens_beside_queries(kernel) and target.bulk_copies)):
+        return None  # wider queries: `hopper` widens tiles of keys and values
     facts = {item.name for item in ir.DictAttr(kernel.attributes["tile.kernel"])}
     if "paged" in facts and not narrow:
         raise UnsupportedError("'warp' reads no keys in pages (block_table)")
@@ -38,13 +38,20 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
         raise UnsupportedError("'warp' adds gradients of packed sequences in no fixed order (deterministic, batch_invariant)")
     fields: Fields = {name: choices[name] for name in FIELDS if name in choices}
     if narrow:
-        fields = {**thresholds.EIGHT_BIT_FIELDS, **fields}
+        fields = {**thresholds.EIGHT_BIT_FIELDS, **fields, **{name: choices[name] for name in ("longer",) if name in choices}}
         if facts & {"lengths", "paged"}:
             raise UnsupportedError(f"packed sequences and pages take no 8-bit q, k and v on NVIDIA GPUs yet: {_ADVICE}")
         if not target.eight_bit:
             raise UnsupportedError(f"{target.arch} has no 8-bit matrix instructions: {_ADVICE}")
         _try(kernel, {"emitter": "warp", "arch": target.arch, **fields})
     return fields
+
+
+def widens_beside_queries(kernel: ir.Operation) -> bool:
+    """Whether loads make 16 bits of 8-bit elements, beside loads of 16 bits: queries."""
+    types = [(ir.MemRefType(op.operands[0].type).element_type, op.results[0].type) for op in find_all(kernel, "tile.load")]
+    made = {ir.RankedTensorType(tile).element_type.width for memory, tile in types if is_eight_bit(memory)}
+    return made == {16} and any(not is_eight_bit(memory) for memory, _ in types)
 
 
 def _try(kernel: ir.Operation, fields: Fields) -> None:
