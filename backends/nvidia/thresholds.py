@@ -154,6 +154,7 @@ WARP_LONGER: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/warp-h1
 """Keys from which on the Hopper emitter's blocks of 192 keys are taken instead, without a mask: 0.96 and 0.98 times as fast at 8192 and
 16384, 1.02 at 32768."""
 SCAN_SCHEDULES: Annotated[dict[str, dict[str, tuple[int, ...]]], Provenance("2026-11-27", "H100", "docs/notes/delta-h200.md")] = {
+    "warpgroups": {"stages": (2,)},
     "usual": {"occupancy": (1,), "warps": (8,), "stages": (2, 1, 0)},
     "chunks": {"occupancy": (4, 3, 2, 1), "warps": (4, 8), "stages": (1, 0)},
     "chunks of channels": {"occupancy": (4, 3, 2, 1), "warps": (4, 8), "stages": (1, 0)},

@@ -16,7 +16,9 @@ from attn_mlir.mlir import ir
 
 
 class ScanPrinter:
-    """Prints blocks of ops."""
+    """Prints blocks of ops. `arrival`: what threads do before they meet, so that all see what was copied."""
+
+    arrival: tuple[str, ...] = ("attn::wait_copies();",)
 
     def __init__(self, core: ScanCore) -> None:
         self.core = core
@@ -30,7 +32,7 @@ class ScanPrinter:
 
     def block(self, block: ir.Block) -> None:
         """Prints the ops of a block."""
-        for op in operations(block):
+        for op in self.layout.ops_of(block):
             if op.name in ("scf.yield", "func.return"):
                 break
             self.operation(op)
@@ -58,7 +60,7 @@ class ScanPrinter:
             core.writer.line(f"{name}[n] = {number};")
         self.maps.scatter(result)
 
-    def _dot(self, op: ir.Operation) -> None:
+    def dot(self, op: ir.Operation) -> None:
         """A product, and those before it that it is added to."""
         core, result = self.core, op.results[0]
         if self.layout.is_chained(op):
@@ -215,7 +217,7 @@ class ScanPrinter:
                 if once:
                     core.writer.line(f"const int {index} = {begin};")
                 if early and stages > 1:
-                    core.writer.line("attn::wait_copies();")
+                    core.writer.line(*self.arrival)
                 core.meet()
                 if early and stages > 1:
                     core.writer.line(f"if ({index} + {step} < {end}) fetch({index} + {step}, stage ^ 1);")
@@ -224,10 +226,14 @@ class ScanPrinter:
                     core.meet()
                 core.scalars.bind(inner.arguments[0], index)
                 self.block(inner)
+                self.end_turn()
                 self._assign([(argument, value) for _, argument, value, _ in carried(op)])
         for _, argument, _, result in carried(op):
             if argument in self.layout.places:
                 self.layout.places[result] = self.layout.places[argument]
+
+    def end_turn(self) -> None:
+        """Prints what comes before a loop's next turn."""
 
     def _begin(self, start: ir.Value, argument: ir.Value, op: ir.Operation) -> None:
         """Where a carried tile is while a loop runs; it begins as `start`."""
@@ -287,7 +293,7 @@ class ScanPrinter:
 
 _RULES: dict[str, Rule] = {
     **dict.fromkeys(SCALARS, lambda printer, op: printer.core.statement(op)),
-    **dict.fromkeys(DOTS, ScanPrinter._dot),
+    **dict.fromkeys(DOTS, lambda printer, op: printer.dot(op)),
     SOLVE: ScanPrinter._solve,
     "memref.subview": lambda printer, op: printer.core.view(op.results[0]),
     "scf.for": ScanPrinter._loop,

@@ -1,0 +1,68 @@
+// Device helpers of chunk scans whose products warpgroups make: tiles in panels of 64 columns, and tiles in registers the other way round.
+//
+// Element 4 n + 2 r + c of a thread is row 8 n + 2 (lane % 4) + c, column 16 warp + 8 r + lane / 4 of such a tile; of 16 bits, pair 2 n + r has
+// both elements c, as a product's factor in registers has them.
+#pragma once
+
+namespace attn {
+
+// The byte of an element of a tile of 16 bits: panels of 64 columns one after another, chunks of 16 bytes permuted within a row.
+template <int Rows, int Columns> ATTN_DEVICE int panel_place(int row, int column) {
+  if constexpr (Columns % 64 == 0) return column / 64 * (Rows * 128) + row * 128 + (((column >> 3 ^ row) & 7) << 4 | (column & 7) << 1);
+  else return place<Columns>(row, column);
+}
+
+// Rows from memory to a tile, 16 bytes at a time; rows past the last one repeat it.
+template <int Rows, int Columns, class Element>
+ATTN_DEVICE void copy_panels(unsigned char *tile, const Element *from, long long stride, int count) {
+  constexpr int kAcross = Columns / 8;
+  if constexpr (kSameColumns<Rows, Columns, 8>) {
+    if (count >= Rows) {
+      constexpr int kStep = kThreads / kAcross;
+      const int first = threadIdx.x / kAcross, column = threadIdx.x % kAcross * 8;
+      const Element *at = from + first * stride + column;
+#pragma unroll
+      for (int n = 0; n < Rows; n += kStep, at += kStep * stride) copy_16(tile + panel_place<Rows, Columns>(first + n, column), at);
+      return;
+    }
+  }
+#pragma unroll 1
+  for (int piece = threadIdx.x; piece < Rows * kAcross; piece += kThreads) {
+    const int row = piece / kAcross, column = piece % kAcross * 8;
+    copy_16(tile + panel_place<Rows, Columns>(row, column), from + min(row, count - 1) * stride + column);
+  }
+}
+
+// A tile to registers.
+template <int Rows, int Columns> ATTN_DEVICE void load_turned(const unsigned char *tile, uint32_t (&x)[Rows / 2]) {
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+#pragma unroll
+  for (int n = 0; n < Rows / 8; n += 2) {
+    uint32_t m[4];
+    load_matrices_transposed(shared_address(tile) + panel_place<Rows, Columns>(8 * n + lane / 16 * 8 + lane % 8, 16 * warp + lane / 8 % 2 * 8), m);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) x[2 * n + i] = m[i];
+  }
+}
+
+// Registers to the rows of memory that exist, rounded; each warp has room of its own for its 16 columns.
+template <class Kind, int Rows, int Columns, class Element>
+ATTN_DEVICE void store_turned(unsigned char *room, const float (&x)[Rows / 2], Element *to, long long stride, int count) {
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  unsigned char *own = room + warp * (Rows * 32);
+  __syncwarp();
+#pragma unroll
+  for (int n = 0; n < Rows / 8; n += 2) {
+    uint32_t m[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) m[i] = pack(Kind{}, x[4 * n + 2 * i], x[4 * n + 2 * i + 1]);
+    store_matrices_transposed(shared_address(own) + place<16>(8 * n + lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8), m);
+  }
+  __syncwarp();
+  Element *at = to + lane / 2 * stride + 16 * warp + lane % 2 * 8;
+#pragma unroll
+  for (int row = lane / 2; row < Rows; row += 16, at += 16 * stride)
+    if (row < count) *(float4 *)at = *(const float4 *)(own + place<16>(row, lane % 2 * 8));
+}
+
+} // namespace attn

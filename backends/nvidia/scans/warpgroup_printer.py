@@ -1,0 +1,260 @@
+"""Prints the ops of a chunk scan whose products warpgroups make (wgmma)."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from attn_mlir.backends.gpu.residuals import RESIDUAL_SCALE
+from attn_mlir.backends.gpu.scalars import dependence, frontier
+from attn_mlir.backends.gpu.structure import body, hint, is_row, widened, yielded
+from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product, wgmma, wgmma_name
+from attn_mlir.backends.nvidia.scans.core import ScanCore
+from attn_mlir.backends.nvidia.scans.layout import HALVES, TurnedGrid
+from attn_mlir.backends.nvidia.scans.loops import element_of, extents, own_reads, shape_of
+from attn_mlir.backends.nvidia.scans.maps import ScanMaps
+from attn_mlir.backends.nvidia.scans.printer import ScanPrinter
+from attn_mlir.backends.nvidia.scans.traffic import ScanTraffic
+from attn_mlir.backends.nvidia.scans.warpgroup_layout import WarpgroupLayout
+from attn_mlir.dialects.numbers import flag
+from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import walk
+
+_ROW = "i = 8 * n + 2 * (lane % 4) + c"
+_COLUMN = "j = 16 * warp + 8 * r + lane / 4"
+_ITEM = "4 * n + 2 * r + c"
+
+
+class WarpgroupCore(ScanCore):
+    """Knows which products are in flight. `factors`: registers of pairs of 16-bit numbers, by tile."""
+
+    def __init__(self, kernel: ir.Operation, layout: WarpgroupLayout) -> None:
+        super().__init__(kernel, layout)
+        self.of_groups = layout
+        self.factors: dict[ir.Value, str] = {}
+        self.instructions: dict[str, str] = {}
+        """The text of the wgmma wrappers that the code calls, by name."""
+        self._running: list[tuple[str, str]] = []
+        """The sums and the packed factors of groups of products in flight, in their order."""
+
+    def started(self, sums: str, factor: str) -> None:
+        """A group of products was committed."""
+        self._running.append((sums, factor))
+
+    def await_sums(self, *names: str) -> None:
+        """Waits for the products that are added to these registers."""
+        self._await(max((n for n, (sums, _) in enumerate(self._running) if sums in names), default=-1))
+
+    def await_all(self) -> None:
+        """Waits for all products."""
+        self._await(len(self._running) - 1)
+
+    def _await(self, last: int) -> None:
+        """Up to this group."""
+        if last < 0:
+            return
+        done, self._running = self._running[: last + 1], self._running[last + 1 :]
+        self.writer.line(f"attn::wgmma_wait<{len(self._running)}>();")
+        for name in dict.fromkeys(name for group in done for name in group):
+            self.writer.line(f"attn::hold({name});")
+
+
+@contextmanager
+def elements_of(core: ScanCore, grid: TurnedGrid, rows: bool = True) -> Iterator[None]:
+    """A scope for each row `i` of a tile that a thread has elements of, without its columns, or with them."""
+    with core.unrolled("n", grid.wide), core.unrolled("c", 2):
+        core.writer.line(f"const int {_ROW};")
+        if rows:
+            yield
+            return
+        with core.unrolled("r", 2):
+            core.writer.line(f"const int {_COLUMN};")
+            yield
+
+
+class WarpgroupMaps(ScanMaps):
+    """Prints maps over registers."""
+
+    def __init__(self, core: WarpgroupCore) -> None:
+        super().__init__(core)
+        self.groups = core
+
+    def pairs_of(self, value: ir.Value) -> str:
+        """The registers of a tile of 16 bits, as a product takes them: loaded here, if it lies in shared memory."""
+        core = self.groups
+        if value not in core.factors:
+            home, (rows, columns) = core.layout.places[value], shape_of(value)
+            core.touch([(home, False, "")])
+            name = core.factors[value] = core.names.fresh("near")
+            core.writer.line(f"uint32_t {name}[{rows // 2}];", f"attn::load_turned<{rows}, {columns}>({core.at(home)}, {name});")
+        return core.factors[value]
+
+    def scatter(self, value: ir.Value) -> None:
+        """Nothing reads registers of other threads."""
+
+    def _pairs(self, op: ir.Operation) -> None:
+        core, block = self.groups, body(op)
+        grid = TurnedGrid(*extents(op))
+        own = [read for read in own_reads(op) if shape_of(read.operands[0]) == (grid.rows, grid.columns)]
+        wide = [read.operands[0] for read in own if element_of(read.operands[0]) not in HALVES]
+        core.await_sums(*(core.tiles[value] for value in wide))
+        near = {read.operands[0]: self.pairs_of(read.operands[0]) for read in own if element_of(read.operands[0]) in HALVES}
+        core.touch(core.reads([read for read in walk(op) if read.name in ("tensor.extract", "memref.load") and read not in own]))
+        made = list(zip(yielded(block), op.results, strict=True))
+        halves = [result for _, result in made if element_of(result) in HALVES]
+        for result in op.results:
+            if result in halves:
+                core.factors[result] = core.names.fresh(hint(result, "packed"))
+                core.writer.line(f"uint32_t {core.factors[result]}[{grid.registers // 2}];")
+            else:
+                self.declare(result)
+        with core.scope(None):
+            for value in frontier(block, dependence(block), frozenset()):
+                core.value(value)
+            with core.unrolled("n", grid.wide):
+                pairs = {result: core.names.fresh("made") for result in halves}
+                core.writer.line(*(f"float {name}[2][2];" for name in pairs.values()))
+                with core.unrolled("c", 2):
+                    self._row_of_pairs(op, grid, near, made, pairs)
+                for result, name in pairs.items():
+                    kind = f"attn::{element_of(result).upper()}{{}}"
+                    with core.unrolled("r", 2):
+                        core.writer.line(f"{core.factors[result]}[2 * n + r] = attn::pack({kind}, {name}[r][0], {name}[r][1]);")
+        core.pairs, core.grid, core.element = {}, None, None
+
+    def _row_of_pairs(
+        self, op: ir.Operation, grid: TurnedGrid, near: dict[ir.Value, str], made: list[tuple[ir.Value, ir.Value]], pairs: dict[ir.Value, str]
+    ) -> None:
+        core, block = self.groups, body(op)
+        core.writer.line(f"const int {_ROW};")
+        core.scalars.bind(block.arguments[0], "i")
+        for value in frontier(block, dependence(block), frozenset({0})):
+            core.value(value)
+        with core.unrolled("r", 2):
+            core.writer.line(f"const int {_COLUMN};")
+            core.scalars.bind(block.arguments[1], "j")
+            core.grid, core.element = grid, ("i", "j", _ITEM)
+            core.pairs = {value: f"{name}[2 * n + r]" for value, name in near.items()}
+            for value, result in made:
+                if result in pairs:
+                    whole = widened(value)
+                    text = core.value(whole)
+                    text = f"attn::as_float({text})" if str(whole.type) in HALVES else text
+                    core.writer.line(f"{pairs[result]}[r][c] = {f'{RESIDUAL_SCALE}f * {text}' if result in core.residuals else text};")
+                else:
+                    core.writer.line(f"{core.tiles[result]}[{_ITEM}] = {core.value(value)};")
+            core.element, core.grid = None, None
+
+
+class WarpgroupTraffic(ScanTraffic):
+    """Prints loads to panels, and stores of registers."""
+
+    copies = "copy_panels"
+
+    def __init__(self, core: WarpgroupCore, maps: WarpgroupMaps) -> None:
+        super().__init__(core, maps)
+        self.groups = core
+
+    def load(self, op: ir.Operation) -> None:
+        """`tile.load`: of f32 to registers; others are early."""
+        core, source, result = self.core, op.operands[0], op.results[0]
+        if self.layout.is_early(op):
+            return
+        grid = TurnedGrid(*shape_of(result))
+        place = [core.value(value) for value in list(op.operands)[1:4]]
+        count = core.value(op.operands[4])
+        base, stride = core.address(source, place, core.aligned(source)), core.arguments.stride(core.view(source).argument, 2)
+        name = self.maps.declare(result, "loaded")
+        with core.scope(""):
+            core.writer.line(f"const float *from = {base};")
+            with elements_of(core, grid, rows=False):
+                core.writer.line(f"{name}[{_ITEM}] = from[min(i, (int){count} - 1) * {stride} + j];")
+
+    def store(self, op: ir.Operation) -> None:
+        """`tile.store` of the rows that exist."""
+        core, value, target = self.groups, op.operands[0], op.operands[1]
+        if is_row(value.type):
+            super().store(op)
+            return
+        core.await_sums(core.tiles[value])
+        place = [core.value(operand) for operand in list(op.operands)[2:5]]
+        count = core.value(op.operands[5])
+        base, stride = core.address(target, place, core.aligned(target)), core.arguments.stride(core.view(target).argument, 2)
+        rows, columns = shape_of(value)
+        name = core.tiles[value]
+        kind = str(ir.MemRefType(target.type).element_type)
+        if kind in HALVES:
+            home = core.layout.places[op, "rows"]
+            core.touch([(home, True, "rows")])
+            element = f"attn::{kind.upper()}"
+            core.writer.line(f"attn::store_turned<{element}, {rows}, {columns}>({core.at(home)}, {name}, {base}, {stride}, {count});")
+            return
+        with core.scope(""):
+            core.writer.line(f"auto *to = {base};")
+            with elements_of(core, TurnedGrid(rows, columns), rows=False):
+                core.writer.line(f"if (i < {count}) to[i * {stride} + j] = {name}[{_ITEM}];")
+
+
+class WarpgroupPrinter(ScanPrinter):
+    """Prints blocks of ops."""
+
+    arrival = ("attn::wait_copies();", "attn::fence_proxy_async();")
+
+    def __init__(self, core: WarpgroupCore) -> None:
+        super().__init__(core)
+        self.groups = core
+        self.maps = self.pairs = WarpgroupMaps(core)
+        self.traffic = WarpgroupTraffic(core, self.pairs)
+
+    def dot(self, op: ir.Operation) -> None:
+        """A product, which is not waited for."""
+        core, result = self.groups, op.results[0]
+        a, b = list(op.operands)[-2:]
+        before = list(op.operands)[:-2]
+        factor, home = self.pairs.pairs_of(b), core.layout.places[a]
+        residual = bool(before) and (a in core.residuals or b in core.residuals)
+        name = self._sum(op, result, before)
+        core.touch([(home, False, "")])
+        rows, depth, element = shape_of(result)[0], shape_of(b)[0], element_of(a)
+        turned = flag(op, "transpose_a")
+        row_bytes, panel_bytes = core.of_groups.panels_of(home)
+        operand = SharedOperand(f"attn::shared_address({core.at(home)})", panel_bytes, turned, row_bytes=row_bytes)
+        wrapper = wgmma_name(rows, "registers", element, transpose_b=turned)
+        core.instructions[wrapper] = wgmma(rows, "registers", element, transpose_b=turned)
+        sums = name
+        if residual:
+            sums = core.names.fresh("sum")
+            core.writer.line(f"float {sums}[{rows // 2}];")
+        core.writer.line("attn::wgmma_begin();", *product(sums, rows, depth, factor, operand, element, clear=residual or not before))
+        core.writer.line("attn::wgmma_commit();")
+        core.started(sums, factor)
+        if residual:
+            core.await_sums(sums)
+            with core.unrolled("n", rows // 2):
+                core.writer.line(f"{name}[n] += {1.0 / RESIDUAL_SCALE}f * {sums}[n];")
+
+    def _sum(self, op: ir.Operation, result: ir.Value, before: list[ir.Value]) -> str:
+        """The registers that a product is added to: those of what is added, if nothing else needs them."""
+        core, grid = self.groups, TurnedGrid(*shape_of(result))
+        if not before:
+            return self.maps.declare(result, "product")
+        old = before[0]
+        inside = not isinstance(old.owner, ir.Block) and old.owner.operation.block == op.block
+        if (inside and len(list(old.uses)) == 1) or core.of_groups.changed.get(old) == op:
+            name = core.tiles[result] = core.tiles[old]
+        else:
+            core.await_sums(core.tiles[old])
+            name = self.maps.declare(result, "product")
+            with core.unrolled("n", grid.registers):
+                core.writer.line(f"{name}[n] = {core.tiles[old]}[n];")
+        if len(before) > 1:
+            core.await_sums(core.tiles[old])
+            factors = before[1]
+            core.touch([(core.sums[factors][0] if factors in core.sums else self.layout.places[factors], False, "")])
+            with elements_of(core, grid):
+                core.writer.line(f"const float scale = {core.row_item(factors, 'i')};")
+                with core.unrolled("r", 2):
+                    core.writer.line(f"{name}[{_ITEM}] *= scale;")
+        return name
+
+    def end_turn(self) -> None:
+        """Products of a chunk end before its tiles are overwritten."""
+        self.groups.await_all()
