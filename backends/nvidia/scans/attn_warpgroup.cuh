@@ -12,6 +12,16 @@ template <int Rows, int Columns> ATTN_DEVICE int panel_place(int row, int column
   else return place<Columns>(row, column);
 }
 
+// What rounding two numbers leaves of them, times a power of two, rounded.
+ATTN_DEVICE uint32_t rest(BF16 kind, float a, float b, float scale) {
+  const uint32_t both = pack(kind, a, b);
+  return pack(kind, scale * (a - __uint_as_float(both << 16)), scale * (b - __uint_as_float(both & 0xffff0000u)));
+}
+ATTN_DEVICE uint32_t rest(F16 kind, float a, float b, float scale) {
+  const uint32_t both = pack(kind, a, b);
+  return pack(kind, scale * (a - as_float(half_of(both, 0))), scale * (b - as_float(half_of(both, 1))));
+}
+
 // Rows from memory to a tile, 16 bytes at a time; rows past the last one repeat it.
 template <int Rows, int Columns, class Element>
 ATTN_DEVICE void copy_panels(unsigned char *tile, const Element *from, long long stride, int count) {

@@ -16,7 +16,7 @@ from attn_mlir.backends.nvidia.scans.traffic import ScanTraffic
 from attn_mlir.backends.nvidia.scans.warpgroup_layout import WarpgroupLayout
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.mlir import ir
-from attn_mlir.passes.regions import walk
+from attn_mlir.passes.regions import maker, walk
 
 _ROW = "i = 8 * n + 2 * (lane % 4) + c"
 _COLUMN = "j = 16 * warp + 8 * r + lane / 4"
@@ -55,6 +55,17 @@ class WarpgroupCore(ScanCore):
         self.writer.line(f"attn::wgmma_wait<{len(self._running)}>();")
         for name in dict.fromkeys(name for group in done for name in group):
             self.writer.line(f"attn::hold({name});")
+
+
+def rest_of(value: ir.Value) -> ir.Value | None:
+    """x, where a value is what rounding x leaves, x - wide(round(x)), rounded alike."""
+    rounded = maker(value, "arith.truncf")
+    difference = None if rounded is None else maker(rounded.operands[0], "arith.subf")
+    wide = None if difference is None else maker(difference.operands[1], "arith.extf")
+    narrow = None if wide is None else maker(wide.operands[0], "arith.truncf")
+    if difference is None or narrow is None or narrow.operands[0] != difference.operands[0]:
+        return None
+    return narrow.operands[0] if narrow.results[0].type == value.type else None
 
 
 @contextmanager
@@ -114,11 +125,19 @@ class WarpgroupMaps(ScanMaps):
                 core.writer.line(*(f"float {name}[2][2];" for name in pairs.values()))
                 with core.unrolled("c", 2):
                     self._row_of_pairs(op, grid, near, made, pairs)
-                for result, name in pairs.items():
-                    kind = f"attn::{element_of(result).upper()}{{}}"
-                    with core.unrolled("r", 2):
-                        core.writer.line(f"{core.factors[result]}[2 * n + r] = attn::pack({kind}, {name}[r][0], {name}[r][1]);")
+                for value, result in made:
+                    if result in pairs:
+                        self._pack(value, result, pairs[result])
         core.pairs, core.grid, core.element = {}, None, None
+
+    def _pack(self, value: ir.Value, result: ir.Value, name: str) -> None:
+        """Rounds pairs of elements: what rounding leaves of them is rounded as pairs, too."""
+        core = self.groups
+        kind = f"attn::{element_of(result).upper()}{{}}"
+        call = "rest" if rest_of(value) is not None else "pack"
+        scale = f", {RESIDUAL_SCALE}f" if result in core.residuals else ", 1.0f" if call == "rest" else ""
+        with core.unrolled("r", 2):
+            core.writer.line(f"{core.factors[result]}[2 * n + r] = attn::{call}({kind}, {name}[r][0], {name}[r][1]{scale});")
 
     def _row_of_pairs(
         self, op: ir.Operation, grid: TurnedGrid, near: dict[ir.Value, str], made: list[tuple[ir.Value, ir.Value]], pairs: dict[ir.Value, str]
@@ -135,10 +154,11 @@ class WarpgroupMaps(ScanMaps):
             core.pairs = {value: f"{name}[2 * n + r]" for value, name in near.items()}
             for value, result in made:
                 if result in pairs:
-                    whole = widened(value)
+                    rest = rest_of(value)
+                    whole = widened(value) if rest is None else rest
                     text = core.value(whole)
                     text = f"attn::as_float({text})" if str(whole.type) in HALVES else text
-                    core.writer.line(f"{pairs[result]}[r][c] = {f'{RESIDUAL_SCALE}f * {text}' if result in core.residuals else text};")
+                    core.writer.line(f"{pairs[result]}[r][c] = {text};")
                 else:
                     core.writer.line(f"{core.tiles[result]}[{_ITEM}] = {core.value(value)};")
             core.element, core.grid = None, None
