@@ -152,6 +152,16 @@ template <class T> static void mma(T type, float *sum, const uint32_t (&a)[4], u
 
 // ---- what attn_wgmma.cuh has: a group of products ends at once
 
+static int warpgroup_index() { return current >> 7; }
+static int named_arrived[16], named_generation[16];
+static void named_arrive(int barrier, int threads) {
+  if (++named_arrived[barrier] == threads) named_arrived[barrier] = 0, ++named_generation[barrier];
+}
+static void named_sync(int barrier, int threads) {
+  const int mine = named_generation[barrier];
+  named_arrive(barrier, threads);
+  while (named_generation[barrier] == mine) leave();
+}
 static void fence_proxy_async() {}
 static void wgmma_begin() {}
 static void wgmma_commit() {}

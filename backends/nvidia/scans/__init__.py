@@ -123,7 +123,7 @@ def _print(kernel: ir.Operation, target: NvidiaTarget, fields: Fields) -> Kernel
     name = ir.StringAttr(kernel.attributes["sym_name"]).value
     declared = ",\n".join(f"    {text}" for text in core.arguments.declarations())
     lines = [
-        f'extern "C" __global__ void __launch_bounds__({layout.threads}, {fields["occupancy"]}) {name}(',
+        f'extern "C" __global__ void __launch_bounds__({layout.all_threads}, {fields["occupancy"]}) {name}(',
         f"{declared}) {{",
         f"  extern __shared__ __align__({layout.align}) unsigned char memory[];",
         "  const int block = blockIdx.x, head = blockIdx.y, batch = blockIdx.z, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;",
@@ -135,7 +135,7 @@ def _print(kernel: ir.Operation, target: NvidiaTarget, fields: Fields) -> Kernel
     helpers = [*map(helper, HELPERS), *_of_warpgroups(core)]
     source = "\n".join([warps, *helpers, core.scalars.helper_source(), *lines])
     shared = max(layout.size, 16)
-    return KernelCode(name, name, source, core.arguments.parameters(), layout.threads, shared, arch=target.arch)
+    return KernelCode(name, name, source, core.arguments.parameters(), layout.all_threads, shared, arch=target.arch)
 
 
 def _of_warpgroups(core: ScanCore) -> list[str]:

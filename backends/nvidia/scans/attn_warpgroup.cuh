@@ -1,7 +1,7 @@
 // Device helpers of chunk scans whose products warpgroups make: tiles in panels of 64 columns, and tiles in registers the other way round.
 //
 // Element 4 n + 2 r + c of a thread is row 8 n + 2 (lane % 4) + c, column 16 warp + 8 r + lane / 4 of such a tile; of 16 bits, pair 2 n + r has
-// both elements c, as a product's factor in registers has them.
+// both elements c, as a product's factor in registers has them. The first kWarps warps copy tiles and make numbers of rows; `warp` counts the others.
 #pragma once
 
 namespace attn {
@@ -45,7 +45,7 @@ ATTN_DEVICE void copy_panels(unsigned char *tile, const Element *from, long long
 
 // A tile to registers.
 template <int Rows, int Columns> ATTN_DEVICE void load_turned(const unsigned char *tile, uint32_t (&x)[Rows / 2]) {
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  const int lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) - kWarps;
 #pragma unroll
   for (int n = 0; n < Rows / 8; n += 2) {
     uint32_t m[4];
@@ -58,7 +58,7 @@ template <int Rows, int Columns> ATTN_DEVICE void load_turned(const unsigned cha
 // Registers to the rows of memory that exist, rounded; each warp has room of its own for its 16 columns.
 template <class Kind, int Rows, int Columns, class Element>
 ATTN_DEVICE void store_turned(unsigned char *room, const float (&x)[Rows / 2], Element *to, long long stride, int count) {
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  const int lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) - kWarps;
   unsigned char *own = room + warp * (Rows * 32);
   __syncwarp();
 #pragma unroll

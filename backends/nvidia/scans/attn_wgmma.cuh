@@ -1,8 +1,12 @@
-// Instructions of warpgroups (sm_90a) for chunk scans: fences and groups of matrix products, and descriptors of their factors in shared memory.
+// Instructions of warpgroups (sm_90a) for chunk scans: named barriers, fences and groups of matrix products, and descriptors of their factors in shared memory.
 #pragma once
 
 namespace attn {
 
+// The same for all threads of a warp, as the compiler sees it: what stands under a condition on it may stay in uniform registers.
+ATTN_DEVICE int warpgroup_index() { return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) >> 7, 0); }
+ATTN_DEVICE void named_sync(int barrier, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }
+ATTN_DEVICE void named_arrive(int barrier, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }
 // Makes this thread's writes to shared memory visible to wgmma.
 ATTN_DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 ATTN_DEVICE void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }

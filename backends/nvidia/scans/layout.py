@@ -159,8 +159,13 @@ class WarpScanLayout:
 
     @property
     def threads(self) -> int:
-        """Of a thread block."""
+        """Those of its warps."""
         return 32 * self.warps
+
+    @property
+    def all_threads(self) -> int:
+        """Of a thread block; `threads` are those that copy tiles and make numbers of rows."""
+        return self.threads
 
     def grid(self, shape: Sequence[int]) -> ScanGrid:
         """How warps share a tile of this shape."""

@@ -1,6 +1,6 @@
 """The order in which a chunk's ops are printed where products run beside other work."""
 
-from attn_mlir.backends.gpu.structure import body, operations
+from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations
 from attn_mlir.backends.nvidia.scans.layout import DOTS, carried
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -17,8 +17,10 @@ def ordered(loop: ir.Operation) -> list[ir.Operation]:
 
     Of what can be done, that comes first which most products wait for. Ops that read a carried tile come before the product that changes it.
     """
-    *ops, end = operations(body(loop))
-    needs = {op: _needs(op, body(loop)) for op in ops}
+    *every, end = operations(body(loop))
+    rows = helping(loop)
+    ops = [op for op in every if op not in rows]
+    needs = {op: _needs(op, body(loop)) - rows for op in ops}
     for op, readers in _changes(loop).items():
         needs[op] |= readers - {op}
     heights = _heights(loop, ops, needs)
@@ -30,7 +32,7 @@ def ordered(loop: ir.Operation) -> list[ir.Operation]:
         if not ready:
             raise UnsupportedError(f"scans: a carried tile is read after it was changed ({loop.location})")
         waits = {op: op.name not in _ADDED and any(other in running for other in needs[op]) for op in ready}
-        op = min(ready, key=lambda each: (waits[each], -heights[each]))
+        op = min(ready, key=lambda each: (waits[each], -heights[each] - (each.name in DOTS)))
         if waits[op]:
             last = max(number for number, other in enumerate(running) if other in needs[op])
             running = running[last + 1 :]
@@ -39,6 +41,21 @@ def ordered(loop: ir.Operation) -> list[ir.Operation]:
         made.append(op)
         del left[op]
     return [*made, end]
+
+
+def helping(loop: ir.Operation) -> set[ir.Operation]:
+    """The ops of a loop's body that make numbers of rows, and what these alone need: they need no products, and run before a chunk."""
+    block = body(loop)
+    found: set[ir.Operation] = set()
+    for op in reversed(operations(block)):
+        if op.name == "scf.yield" or not list(op.results):
+            continue
+        users = {_outer(use.owner.operation, block) for result in op.results for use in result.uses}
+        if all(is_row(result.type) for result in op.results) or (op.name != "tile.load" and users and users <= found):
+            found.add(op)
+    if any(is_tile(value) and not is_row(value.type) for op in found for value in _read(op)):
+        raise UnsupportedError(f"scans: numbers of rows are made of tiles ({loop.location})")
+    return found
 
 
 def changed(loop: ir.Operation) -> dict[ir.Value, ir.Operation]:
@@ -67,10 +84,14 @@ def _outer(op: ir.Operation, block: ir.Block) -> ir.Operation:
     return op
 
 
+def _read(op: ir.Operation) -> list[ir.Value]:
+    """What an op and those in its regions read."""
+    return [value for each in [op, *walk(op)] for value in each.operands]
+
+
 def _needs(op: ir.Operation, block: ir.Block) -> set[ir.Operation]:
     """The ops of the block whose results an op reads."""
-    read = [value for each in [op, *walk(op)] for value in each.operands]
-    owners = [value.owner.operation for value in read if not isinstance(value.owner, ir.Block)]
+    owners = [value.owner.operation for value in _read(op) if not isinstance(value.owner, ir.Block)]
     return {owner for owner in owners if owner.block == block}
 
 

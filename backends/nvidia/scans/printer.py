@@ -16,9 +16,7 @@ from attn_mlir.mlir import ir
 
 
 class ScanPrinter:
-    """Prints blocks of ops. `arrival`: what threads do before they meet, so that all see what was copied."""
-
-    arrival: tuple[str, ...] = ("attn::wait_copies();",)
+    """Prints blocks of ops."""
 
     def __init__(self, core: ScanCore) -> None:
         self.core = core
@@ -193,7 +191,7 @@ class ScanPrinter:
 
     # ---- loops
 
-    def _loop(self, op: ir.Operation) -> None:
+    def loop(self, op: ir.Operation) -> None:
         """A loop whose carried tiles are changed in place."""
         core, inner = self.core, body(op)
         for start, argument, _, result in carried(op):
@@ -217,7 +215,7 @@ class ScanPrinter:
                 if once:
                     core.writer.line(f"const int {index} = {begin};")
                 if early and stages > 1:
-                    core.writer.line(*self.arrival)
+                    core.writer.line("attn::wait_copies();")
                 core.meet()
                 if early and stages > 1:
                     core.writer.line(f"if ({index} + {step} < {end}) fetch({index} + {step}, stage ^ 1);")
@@ -226,14 +224,10 @@ class ScanPrinter:
                     core.meet()
                 core.scalars.bind(inner.arguments[0], index)
                 self.block(inner)
-                self.end_turn()
                 self._assign([(argument, value) for _, argument, value, _ in carried(op)])
         for _, argument, _, result in carried(op):
             if argument in self.layout.places:
                 self.layout.places[result] = self.layout.places[argument]
-
-    def end_turn(self) -> None:
-        """Prints what comes before a loop's next turn."""
 
     def _begin(self, start: ir.Value, argument: ir.Value, op: ir.Operation) -> None:
         """Where a carried tile is while a loop runs; it begins as `start`."""
@@ -296,7 +290,7 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(DOTS, lambda printer, op: printer.dot(op)),
     SOLVE: ScanPrinter._solve,
     "memref.subview": lambda printer, op: printer.core.view(op.results[0]),
-    "scf.for": ScanPrinter._loop,
+    "scf.for": lambda printer, op: printer.loop(op),
     "scf.if": ScanPrinter._branch,
     "tensor.extract": ScanPrinter._extract,
     "tile.cumsum": ScanPrinter._cumsum,

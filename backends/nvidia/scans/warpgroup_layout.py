@@ -6,17 +6,20 @@ takes, and nothing that depends on the state passes through shared memory.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from attn_mlir.backends.gpu.prepared import PREPARED
 from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations
 from attn_mlir.backends.nvidia.scans.layout import DOTS, HALVES, SOLVE, SharedPlace, TurnedGrid, Wanted, WarpScanLayout
 from attn_mlir.backends.nvidia.scans.loops import element_of, extents, shape_of, sums_of
-from attn_mlir.backends.nvidia.scans.order import changed, ordered
+from attn_mlir.backends.nvidia.scans.order import changed, helping, ordered
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
 
+HELPERS = 4
+"""Warps that copy tiles and make numbers of rows."""
 PANEL = 64
 """Columns of a panel of a tile in shared memory: 128 bytes of a row."""
 _OF_WARP = 16
@@ -42,14 +45,23 @@ class WarpgroupLayout(WarpScanLayout):
         self.columns = shape_of(states[0])[1]
         if self.columns % (4 * _OF_WARP):
             raise UnsupportedError(f"scans: a warpgroup has 64 columns of v, not {self.columns}")
-        self.order = {loops[0]: ordered(loops[0])}
+        self.loop = loops[0]
+        self.order = ordered(loops[0])
+        found = helping(loops[0])
+        self.helping = [op for op in operations(body(loops[0])) if op in found]
+        """The ops of a turn that warps beside those that multiply do, a chunk ahead."""
         self.changed = changed(loops[0])
         """The carried tiles that products change in place."""
-        super().__init__(kernel, pieces, stages, self.columns // _OF_WARP)
+        super().__init__(kernel, pieces, stages, HELPERS)
         for op in self._numbers:
             self._check_op(op)
 
     # ---- tiles
+
+    @property
+    def all_threads(self) -> int:
+        """Of a thread block; `threads` are those that help."""
+        return 32 * (HELPERS + self.columns // _OF_WARP)
 
     def grid(self, shape: Sequence[int]) -> TurnedGrid:  # pyright: ignore[reportIncompatibleMethodOverride]
         """How threads share a tile of this shape."""
@@ -91,7 +103,9 @@ class WarpgroupLayout(WarpScanLayout):
             known = self._loaded(left) and element_of(left) in HALVES and shape_of(right)[1] == self.columns
             if not known or flag(op, "transpose_b") or (turned and shape_of(left)[1] % PANEL):
                 raise UnsupportedError(f"scans: a product that warpgroups do not know ({op.location})")
-        if op.name == "tile.store" and element_of(op.operands[0]) in HALVES:
+        if op not in self.helping and any(is_tile(value) and is_row(value.type) for value in op.results):
+            raise UnsupportedError(f"scans: numbers of rows outside of a chunk ({op.location})")
+        if op.name == "tile.store" and (is_row(op.operands[0].type) or element_of(op.operands[0]) in HALVES):
             raise UnsupportedError(f"scans: warpgroups round what they store ({op.location})")
 
     def _fits(self, load: ir.Operation) -> bool:
@@ -105,12 +119,14 @@ class WarpgroupLayout(WarpScanLayout):
 
     def ops_of(self, block: ir.Block) -> list[ir.Operation]:
         """In the order in which they are printed."""
-        outer = block.owner
-        found = self.order.get(outer.operation if isinstance(outer, ir.OpView) else outer)
-        return found or super().ops_of(block)
+        return [*self.helping, *self.order] if block == body(self.loop) else super().ops_of(block)
 
     def _wanted(self) -> list[Wanted]:
-        found = super()._wanted()
+        rows = {result for op in self.helping for result in op.results}
+        span = {"first": self._numbers[self.loop], "last": self._ends[self.loop], "stages": self.stages}
+        found = [
+            replace(each, size=each.size * self.stages, **span) if each.key in rows and each.stages == 1 else each for each in super()._wanted()
+        ]
         for op, number in self._numbers.items():
             if self.stages_rows(op):
                 rows, columns = shape_of(op.operands[0])

@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from attn_mlir.backends.gpu.residuals import RESIDUAL_SCALE
+from attn_mlir.backends.gpu.rules import SCALARS
 from attn_mlir.backends.gpu.scalars import dependence, frontier
 from attn_mlir.backends.gpu.structure import body, hint, is_row, widened, yielded
 from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product, wgmma, wgmma_name
 from attn_mlir.backends.nvidia.scans.core import ScanCore
-from attn_mlir.backends.nvidia.scans.layout import HALVES, TurnedGrid
+from attn_mlir.backends.nvidia.scans.layout import HALVES, TurnedGrid, carried
 from attn_mlir.backends.nvidia.scans.loops import element_of, extents, own_reads, shape_of
 from attn_mlir.backends.nvidia.scans.maps import ScanMaps
 from attn_mlir.backends.nvidia.scans.printer import ScanPrinter
@@ -18,6 +19,8 @@ from attn_mlir.dialects.numbers import flag
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import maker, walk
 
+_HELPERS, _GROUPS, _FULL, _EMPTY = 1, 2, 3, 5
+"""Named barriers: of threads that help, of those that multiply, and of both: a stage is full, or empty."""
 _ROW = "i = 8 * n + 2 * (lane % 4) + c"
 _COLUMN = "j = 16 * warp + 8 * r + lane / 4"
 _ITEM = "4 * n + 2 * r + c"
@@ -34,6 +37,14 @@ class WarpgroupCore(ScanCore):
         """The text of the wgmma wrappers that the code calls, by name."""
         self._running: list[tuple[str, str]] = []
         """The sums and the packed factors of groups of products in flight, in their order."""
+        self.meeting = _HELPERS
+        """The barrier at which the threads meet whose code is printed."""
+
+    def meet(self) -> None:
+        """The threads that help, or those that multiply."""
+        count = self.layout.threads if self.meeting == _HELPERS else self.layout.all_threads - self.layout.threads
+        self.writer.line(f"attn::named_sync({self.meeting}, {count});")
+        self._accesses = []
 
     def started(self, sums: str, factor: str) -> None:
         """A group of products was committed."""
@@ -214,15 +225,74 @@ class WarpgroupTraffic(ScanTraffic):
 
 
 class WarpgroupPrinter(ScanPrinter):
-    """Prints blocks of ops."""
-
-    arrival = ("attn::wait_copies();", "attn::fence_proxy_async();")
+    """Prints a kernel: four warps copy tiles and make numbers of rows, a chunk ahead; the others multiply."""
 
     def __init__(self, core: WarpgroupCore) -> None:
         super().__init__(core)
         self.groups = core
         self.maps = self.pairs = WarpgroupMaps(core)
         self.traffic = WarpgroupTraffic(core, self.pairs)
+
+    def block(self, block: ir.Block) -> None:
+        """Prints the ops of a block; those of the kernel's own block for both kinds of warps."""
+        core, layout = self.groups, self.groups.of_groups
+        if block == body(layout.loop):
+            self._print(layout.order)
+            return
+        ops = self.layout.ops_of(block)
+        if layout.loop not in ops:
+            self._print(ops)
+            return
+        plain = [op for op in ops if op.name == "memref.subview" or op.name in SCALARS]
+        self._print(plain)
+        core.meeting = _HELPERS
+        with core.scope("if (attn::warpgroup_index() == 0)"):
+            self._help(layout.loop)
+        core.meeting = _GROUPS
+        with core.scope("else"):
+            core.writer.line(f"const int warp = (threadIdx.x >> 5) - {layout.warps};")
+            self._print([op for op in ops if op not in plain])
+
+    def _print(self, ops: list[ir.Operation]) -> None:
+        for op in ops:
+            if op.name not in ("scf.yield", "func.return"):
+                self.operation(op)
+
+    def _turns(self, op: ir.Operation) -> tuple[str, str, str, str]:
+        """The name of a loop's position, its ends and step."""
+        begin, end, step = (self.core.value(value) for value in list(op.operands)[:3])
+        return self.core.names.fresh("at"), begin, end, step
+
+    def _help(self, loop: ir.Operation) -> None:
+        """What is loaded of each chunk, and numbers of its rows."""
+        core, stages = self.groups, self.layout.stages
+        self.traffic.fetch(loop)
+        at, begin, end, step = self._turns(loop)
+        core.writer.line("int stage = 0;", "#pragma unroll 1")
+        with core.scope(f"for (int {at} = {begin}; {at} < {end}; {at} += {step}, {_next(stages)})"):
+            free = f"if ({at} >= {begin} + {stages} * {step})"
+            core.writer.line(f"{free} attn::named_sync({_EMPTY} + stage, {self.layout.all_threads});")
+            core.writer.line(f"fetch({at}, stage);", "attn::wait_copies();")
+            core.meet()
+            core.scalars.bind(body(loop).arguments[0], at)
+            self._print(core.of_groups.helping)
+            core.writer.line("attn::fence_proxy_async();", f"attn::named_arrive({_FULL} + stage, {self.layout.all_threads});")
+
+    def loop(self, op: ir.Operation) -> None:
+        """A loop over chunks, whose carried tiles are changed in place."""
+        core, stages, threads = self.groups, self.layout.stages, self.layout.all_threads
+        for start, argument, _, result in carried(op):
+            self._begin(start, argument, op)
+            core.tiles[result] = core.tiles[argument]
+        at, begin, end, step = self._turns(op)
+        core.writer.line("int stage = 0;", "#pragma unroll 1")
+        with core.scope(f"for (int {at} = {begin}; {at} < {end}; {at} += {step}, {_next(stages)})"):
+            core.writer.line(f"attn::named_sync({_FULL} + stage, {threads});")
+            core.scalars.bind(body(op).arguments[0], at)
+            self.block(body(op))
+            core.await_all()
+            core.writer.line(f"if ({at} + {stages} * {step} < {end}) attn::named_arrive({_EMPTY} + stage, {threads});")
+            self._assign([(argument, value) for _, argument, value, _ in carried(op)])
 
     def dot(self, op: ir.Operation) -> None:
         """A product, which is not waited for."""
@@ -275,6 +345,7 @@ class WarpgroupPrinter(ScanPrinter):
                     core.writer.line(f"{name}[{_ITEM}] *= scale;")
         return name
 
-    def end_turn(self) -> None:
-        """Products of a chunk end before its tiles are overwritten."""
-        self.groups.await_all()
+
+def _next(stages: int) -> str:
+    """The next stage."""
+    return "stage ^= 1" if stages == 2 else f"stage = stage + 1 == {stages} ? 0 : stage + 1"
