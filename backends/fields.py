@@ -9,7 +9,7 @@ from attn_mlir.passes.regions import find_all
 Fields = dict[str, int | str]
 
 CHOICES = "tile.choices"
-_FORMER = {"residents": "occupancy", "optimistic": "lazy_rescale"}
+_FORMER = {"residents": "occupancy", "optimistic": "lazy_rescale", "turns": "ping_pong", "adders": "reduction_warps"}
 """What choices were called in tune files, and in programs that were saved before."""
 _MODULE = r"^module( attributes \{%s = .*\})? \{$"
 

@@ -181,12 +181,12 @@ def _last_uses(host: Host) -> list[list[int]]:
 
 
 def prepare_derivative(
-    function: str, wrt: Sequence[str], outline: str = OUTLINE, segment: int = 0, remainder: bool = False, options: str = ""
+    function: str, wrt: Sequence[str], outline: str = OUTLINE, segment: int = 0, residual: bool = False, options: str = ""
 ) -> tuple[str, str]:
     """The name of a derivative of the program `@attention`, and the pipeline that makes it; see `driver.compile_derivative`.
 
     `outline`: the passes that make kernels of the differentiated program. `segment` > 0: scans are cut into segments of so many positions.
-    `remainder`: see `attn-differentiate`; `options`: further ones of it. "given": `@attention` is a function of derivatives already.
+    `residual`: see `attn-differentiate`; `options`: further ones of it. "given": `@attention` is a function of derivatives already.
     """
     names = "+".join(wrt)
     split = f"attn-split-sequences{{segment={segment}}},func.func(cse)," if segment else ""
@@ -197,7 +197,7 @@ def prepare_derivative(
         return "attention", outline
     if function == "written-bwd":
         return "attention_bwd", f"attn-simplify,attn-written-backward{{wrt={names}}},{outline}"
-    options = f"functions={function} wrt={names} only=true{' remainder=true' if remainder else ''} {options}"
+    options = f"functions={function} wrt={names} only=true{' residual=true' if residual else ''} {options}"
     differentiate = f"attn-simplify,attn-recover-rows,attn-differentiate{{{options.strip()}}}"
     return f"attention_{function}", f"{differentiate},{outline}"
 

@@ -122,7 +122,7 @@ def programs() -> dict[str, Callable[[], Traced]]:
 
 def _prepared(text: str, function: str, wrt: list[str], outline: str, target: str) -> tuple[ir.Module, Any]:
     options = {"options": cpu_pipeline.DECAYS} if target == "cpu" else {}
-    name, prepare = prepare_derivative(function, wrt, outline, 0, remainder=target != "cuda", **options)
+    name, prepare = prepare_derivative(function, wrt, outline, 0, residual=target != "cuda", **options)
     module = ir.Module.parse(text)
     Pipeline.parse(prepare, registry()).run(module)
     return module, read_host(function_named(module, name))

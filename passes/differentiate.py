@@ -27,7 +27,7 @@ class Differentiate(Pass):
     `crossing`, and of the delta rule usually, the sums have no differences, and chunks are whole intervals. With `apart`, delta rules in 16
     bits whose k is what is removed have scans of 16-bit tensors, whose state has one writer each, and sums of differences; with `keep`, too,
     `fwd` of such a rule over sequences of one length also returns what is written and states, which `bwd` takes after the results.
-    With `remainder`, `fwd` also returns what rounding takes from an o of 16 bits, last and where gradients need products with o; the
+    With `residual`, `fwd` also returns what rounding takes from an o of 16 bits, last and where gradients need products with o; the
     backward functions take it after the saved row values. Of keys in pages (`attn.pages`) there is `fwd` alone.
     """
 
@@ -40,7 +40,7 @@ class Differentiate(Pass):
     crossing: bool = False
     apart: bool = False
     keep: bool = False
-    remainder: bool = False
+    residual: bool = False
 
     def run(self, module: ir.Operation) -> bool:
         wanted = [name for name in self.functions.split("+") if name]
@@ -73,7 +73,7 @@ class Differentiate(Pass):
         if read is not None:
             read.location.emit_error(f"{self.name}: an element of q, k or v is read: pass the tensor once more, as a further argument")
             return False
-        return self._make(primal, lambda wrt: Derivatives(primal, wrt, self.remainder), wanted)
+        return self._make(primal, lambda wrt: Derivatives(primal, wrt, self.residual), wanted)
 
     def _linear(self, linear: ir.Operation, wanted: list[str]) -> bool:
         function = linear.parent

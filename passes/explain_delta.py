@@ -31,10 +31,10 @@ def delta_system(op: ir.Operation, forward: bool) -> Iterator[str]:
     """What of a chunk is not there without erasing."""
     erase, side = eraser(op), "<" if forward else ">"
     if erase is not None and not removes_another(op):
-        yield f"  where v is U, of (I + A) U = V - leave e_t S, with A = weight (e_t . k_s) for s {side} t"
+        yield f"  where v is U, of (I + A) U = V - output_decay e_t S, with A = decay_mask (e_t . k_s) for s {side} t"
     elif erase is not None:
-        yield "  and a second writer r with values -X, of (I + A) X = leave e_t S + B V"
-        yield f"  with A = weight (e_t . r_s) for s {side} t, B alike of k"
+        yield "  and a second writer r with values -X, of (I + A) X = output_decay e_t S + B V"
+        yield f"  with A = decay_mask (e_t . r_s) for s {side} t, B alike of k"
     elif writer(op) is not None:
         yield "  and a second writer r with values z"
     if reads_strictly(op, False) and output_of(op) != "values":

@@ -25,10 +25,10 @@ _MODS = {"attn.query": "q", "attn.key": "k", "attn.value": "v", "attn.decay": "g
 _INDICES = ("b", "h", "t", "d")
 """What mods get besides the element."""
 _WAYS = {
-    "carry": "from one end of the chunk to the other",
-    "enter": "from a position to where the chunk ends in its direction",
-    "leave": "from where the chunk begins in its direction to a position",
-    "weight": "from position s to position t",
+    "chunk_decay": "from one end of the chunk to the other",
+    "input_decay": "from a position to where the chunk ends in its direction",
+    "output_decay": "from where the chunk begins in its direction to a position",
+    "decay_mask": "from position s to position t",
 }
 
 
@@ -117,9 +117,9 @@ def explain_scan(op: ir.Operation) -> Iterator[str]:
     segment, order = ir.IntegerAttr(op.attributes["segment"]).value, "first to last" if forward else "last to first"
     yield f"states between segments of {segment} positions, {order}"
     form, report = (derive_delta_segments if erases else derive_segments)(forward)
-    carry = text(form.factors["carry"], {**form.places.names, form.places.end: "G"})
+    decay = text(form.factors["chunk_decay"], {**form.places.names, form.places.end: "G"})
     given = ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])
-    passed = "M S" if erases else f"{carry} S" if given[2] else "S"
+    passed = "M S" if erases else f"{decay} S" if given[2] else "S"
     yield f"  S = {passed} + F, where F is what a segment adds, its final state from a zero state"
     if erases:
         yield "  M is the matrix by which a segment multiplies the state: its final state from the identity, without values"
@@ -138,8 +138,8 @@ def _segments(op: ir.Operation) -> Iterator[str]:
 def _chunks(op: ir.Operation, formulas: dict[str, str]) -> Iterator[str]:
     forward = _choice(op, "direction") == "forward"
     yield f"chunked form, chunks {'first to last' if forward else 'last to first'}"
-    yield f"  o_t = leave q_t S + sum over s {'<=' if forward else '>='} t of weight (q_t . k_s) v_s"
-    yield "  S = carry S + sum over s of enter k_s v_s^T"
+    yield f"  o_t = output_decay q_t S + sum over s {'<=' if forward else '>='} t of decay_mask (q_t . k_s) v_s"
+    yield "  S = chunk_decay S + sum over s of input_decay k_s v_s^T"
     yield from delta_system(op, forward)
     for name, formula in formulas.items():
         yield f"  {name} = {formula}"

@@ -57,8 +57,9 @@ def _have_same_states(first: ir.Operation, op: ir.Operation) -> bool:
         return False
     if not all(_fits_mod(scan, name) for scan in (first, op) for name in ("attn.query", "attn.key", "attn.value")):
         return False
+    decays = ("attn.decay", "attn.input_decay", "attn.output_decay", "attn.decay_mask")
     return (
-        all(_same_piece(piece(first, name), piece(op, name)) for name in ("attn.decay", "attn.enter", "attn.leave", "attn.weight"))
+        all(_same_piece(piece(first, name), piece(op, name)) for name in decays)
         and _enter_alike(first, op)
         and segment_of(first) == segment_of(op)
         and all(x == y for x, y in swapped)

@@ -6,7 +6,11 @@ from attn_mlir.dialects.attn import build
 from attn_mlir.mlir import arith, ir, math
 from attn_mlir.passes.regions import block_of, clone_op, maker, piece
 
-SCALED = {"attn.query": ("leave", "weight"), "attn.key": ("enter", "weight"), "attn.value": ("enter", "weight")}
+SCALED = {
+    "attn.query": ("output_decay", "decay_mask"),
+    "attn.key": ("input_decay", "decay_mask"),
+    "attn.value": ("input_decay", "decay_mask"),
+}
 """The factors of the chunked form that may take over a scale: of what the state gives to rows or takes from them, and of pairs."""
 SMALL = (1 / 64, 1.0)
 """From where to below where a scale of q may stand with k instead: it makes states smaller there, but not so small that digits are lost."""

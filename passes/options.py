@@ -11,6 +11,8 @@ from attn_mlir.errors import ArgumentError
 from attn_mlir.passes.base import Pass
 
 _OPENING, _CLOSING = "({[", ")}]"
+_FORMER = {"remainder": "residual"}
+"""What options were called in pipelines that were saved before."""
 
 
 class PipelineError(ArgumentError):
@@ -49,7 +51,8 @@ def parse_options(cls: type[Pass], text: str) -> Pass:
         key, equals, value = option.partition("=")
         if key not in known:
             has = f"it has: {', '.join(known)}" if known else "it has none"
-            raise PipelineError(f"pass '{cls.name}' has no option '{key}' ({has}){suggest(key, known)}")
+            hint = f"; it is called '{_FORMER[key]}' now" if _FORMER.get(key) in known else suggest(key, known)
+            raise PipelineError(f"pass '{cls.name}' has no option '{key}' ({has}){hint}")
         name = known[key].name
         if name in values:
             raise PipelineError(f"pass '{cls.name}' got the option '{key}' twice")

@@ -9,7 +9,7 @@ from attn_mlir.passes.regions import block_of, clone_op, erase_unused, find_all,
 from attn_mlir.passes.shapes import SAME, SHAPES, ShapeFunction
 
 _MAKERS = ("attn.attention", "attn.online", "attn.pairs", "attn.elements", "attn.row_dot", *LINEAR)
-_CONSUMERS = ("attn.output", "attn.remainder", "attn.query_sum", "attn.key_sum", "attn.scatter", "attn.collect")
+_CONSUMERS = ("attn.output", "attn.residual", "attn.query_sum", "attn.key_sum", "attn.scatter", "attn.collect")
 
 
 @dataclass(frozen=True)

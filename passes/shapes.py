@@ -52,7 +52,7 @@ class ShapeFunction:
         match op.name:
             case "attn.attention" | "attn.online":
                 return self._like(op.operands[0], 3)
-            case "attn.output" | "attn.remainder":
+            case "attn.output" | "attn.residual":
                 return self._like(op.operands[0].owner.operation.operands[0], 3)
             case "attn.query_sum" | "attn.key_sum":
                 product = pieces(op.operands[0].owner.operation, "attn.product")[0]

@@ -46,9 +46,9 @@ class SplitSequences(Pass):
                 if interval is not None and self.segment % interval:
                     op.location.emit_error(f"{self.name}: states every {interval} positions do not divide segments of {self.segment}")
                     return False
-            exact = {_text(op, "direction") for op in found if op.opview.factor is not None}
+            compensated = {_text(op, "direction") for op in found if op.opview.factor is not None}
             for op in found:
-                _split(op, self.segment, _text(op, "direction") in exact)
+                _split(op, self.segment, _text(op, "direction") in compensated)
         return True
 
 
@@ -71,22 +71,22 @@ def _text(op: ir.Operation, name: str) -> str:
     return ir.StringAttr(op.attributes[name]).value
 
 
-def _split(op: ir.Operation, segment: int, exact: bool) -> None:
-    """Replaces one scan. `exact`: another scan of its direction makes products, which the states must be exact enough for."""
+def _split(op: ir.Operation, segment: int, compensated: bool) -> None:
+    """Replaces one scan. `compensated`: another scan of its direction makes products, which the states must be precise enough for."""
     view = op.opview
     rows, columns = state_shape(op)
     dynamic, score = ir.ShapedType.get_dynamic_size(), score_type(op)
     like = with_all_heads(op)
     with op.location, ir.InsertionPoint(op):
         states = ir.RankedTensorType.get([dynamic, dynamic, rows, columns], score)
-        added = _summary(op, states, segment, exact)
+        added = _summary(op, states, segment, compensated)
         final = states if view.final_state is None else view.final_state.type
         direction, initial = _text(op, "direction"), view.initial_state
         if eraser(op) is None:
             totals = _totals(op, like, segment, score)
             before, last = build.state_scan([added, like, totals, initial], segment, rows, direction, final)
         else:
-            transitions = [_summary(op, states, segment, exact, first) for first in range(0, rows, columns)]
+            transitions = [_summary(op, states, segment, compensated, first) for first in range(0, rows, columns)]
             before, last = build.transition_scan([added, like, initial], transitions, segment, rows, direction, final)
         swept = _scan(op, before, segment)
     made = iter(swept.results)
@@ -95,7 +95,7 @@ def _split(op: ir.Operation, segment: int, exact: bool) -> None:
     op.erase()
 
 
-def _summary(op: ir.Operation, states: ir.Type, segment: int, exact: bool, identity: int | None = None) -> ir.Value:
+def _summary(op: ir.Operation, states: ir.Type, segment: int, compensated: bool, identity: int | None = None) -> ir.Value:
     """What each segment adds to the state: its final state from a zero state. Equal ones have equal forms, whatever they are read for.
 
     With `identity`, the first of so many columns of the matrix by which a segment multiplies the state: from the identity, without values.
@@ -112,8 +112,8 @@ def _summary(op: ir.Operation, states: ir.Type, segment: int, exact: bool, ident
     direction = _text(op, "direction")
     made, block = build.linear_attention([q, k, v, view.decay], [o, states], ["final_state"], heads, direction, channels, state)
     made.attributes["segment"] = i64(segment)
-    if exact:
-        made.attributes["exact"] = ir.UnitAttr.get()
+    if compensated:
+        made.attributes["compensated"] = ir.UnitAttr.get()
     if identity is not None:
         made.attributes["identity"] = i64(identity)
     with ir.InsertionPoint(block):

@@ -17,7 +17,7 @@ class TileChunks(TilePass):
     at b N + i. A backward scan whose products and states a `crossing` gradient of log decays takes stores that gradient in their place;
     one whose states another scan has, too, stores that one's o.
 
-    The numbers are as the function's `tile.numerics` has them: `prefix`, `exact_carry`, `sub_chunk`, `widen` and `flushing`
+    The numbers are as the function's `tile.numerics` has them: `prefix`, `wide_decay`, `sub_chunk`, `widen` and `flushing`
     (`passes/tiling/numerics.py`). With the function attribute `tile.decay_channels`, what decays of key channels make of a chunk is one op
     of that name, or of value channels, in scans with products, `tile.decay_values`.
     """

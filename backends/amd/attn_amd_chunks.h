@@ -245,7 +245,7 @@ template <int C, bool Upper, int Chunks, int Wide, int Count> ATTN_DEVICE void s
 
 // What products leave of a number in f16, of which those of gfx90a take what is below 2^-14 as zero: 2^11 times as large, the smallest parts
 // count, too.
-ATTN_DEVICE unsigned short remainder_f16(float x) {
+ATTN_DEVICE unsigned short residual_f16(float x) {
 #ifdef __gfx942__
   const float taken = (float)(__half)x;
 #else

@@ -32,7 +32,7 @@ def compile_module(source: str, device: str) -> AttentionKernel[AmdLaunchPlan]:
 
 def compile_derivative(source: str, function: str, wrt: Sequence[str], deterministic: bool, device: str, segment: int = 0) -> AmdLaunchPlan:
     """Compiles a derivative of the program `@attention`; see `driver.compile_derivative`."""
-    prepared = prepare_derivative(function, wrt, pipeline.OUTLINE, segment, remainder=True)
+    prepared = prepare_derivative(function, wrt, pipeline.OUTLINE, segment, residual=True)
     return compile_program(source, *prepared, deterministic, device=device)
 
 

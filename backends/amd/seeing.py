@@ -13,7 +13,7 @@ from attn_mlir.backends.seen import Seen
 
 def see(source: str, function: str, wrt: Sequence[str], binaries: bool, device: str = "hip") -> Seen:
     """See `Backend.see`; kernels are the same for all devices."""
-    prepared = prepare_derivative(function, wrt, pipeline.OUTLINE, remainder=True)
+    prepared = prepare_derivative(function, wrt, pipeline.OUTLINE, residual=True)
     choices = {"arch": arch_for("hip")}
     return see_kernels(source, prepared, choices, pipeline.KERNEL, "AMD", codegen.emit, _compiled if binaries else None)
 

@@ -173,13 +173,13 @@ def without_tiles(source: str, *steps: str | Callable[[ir.Module], None]) -> dic
 
 def compile_derivative(source: str, function: str, wrt: Sequence[str], deterministic: bool = False, segment: int = 0) -> CpuLaunchPlan:
     """Compiles a derivative of the program `@attention`; see `driver.compile_derivative`. Every program is deterministic here."""
-    options = prepare_derivative(function, wrt, pipeline.OUTLINE, segment, remainder=True, options=pipeline.DECAYS)
+    options = prepare_derivative(function, wrt, pipeline.OUTLINE, segment, residual=True, options=pipeline.DECAYS)
     return compile_program(source, *options)
 
 
 def build_derivative(source: str, function: str, wrt: Sequence[str], segment: int = 0) -> CpuLaunchPlan:
     """The same without a place in memory: for a program that is tried."""
-    options = prepare_derivative(function, wrt, pipeline.OUTLINE, segment, remainder=True, options=pipeline.DECAYS)
+    options = prepare_derivative(function, wrt, pipeline.OUTLINE, segment, residual=True, options=pipeline.DECAYS)
     return _compile(source, *options, pipeline.KERNEL)
 
 

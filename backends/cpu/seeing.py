@@ -28,7 +28,7 @@ def see(source: str, function: str, wrt: Sequence[str], binaries: bool) -> Seen:
         module = ir.Module.parse(source)
         linear = bool(find_all(module.operation, "attn.linear_attention"))
         if function or linear or PARTNERS in source:
-            name, prepare = prepare_derivative(function, wrt, pipeline.OUTLINE, remainder=True, options=pipeline.DECAYS)
+            name, prepare = prepare_derivative(function, wrt, pipeline.OUTLINE, residual=True, options=pipeline.DECAYS)
             Pipeline.parse(prepare, registry()).run(module, after=[recorder])
             keep_kernels(module, read_host(function_named(module, name)))
         Pipeline.parse(pipeline.KERNEL, registry()).run(module, after=[recorder])

@@ -8,13 +8,13 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.tiling.frame import argument_names
 
 _TAKEN = (
-    "row column lane warpgroup h i j c e n s a b block head batch shared memory tile counter blocks turns pairs programs program "
+    "row column lane warpgroup h i j c e n s a b block head batch shared memory tile counter blocks semaphores pairs programs program "
     "round first second inside width pair drawn kv count kind send found found_kv found_count begin_of end_of partial_blocks "
     "found_blocks key_blocks ends last leaving more message next_program release old_block old_head old_batch staging place turn "
     "final at_row at_column at packed factor step stage parity columns query chunk to own warp barriers store_row tile_row add_row "
     "add_chunk odd_row key key0 present exchange first_column column_float left kept part together same_program attn "
     "chunks number rows full state leader turned_row turned_column diagonal of_diagonal own_key own_thread only_place first_key "
-    "first_query of_all to_place pages places asked"
+    "first_query of_all to_place pages places asked iteration semaphore atom"
 ).split()
 """Names that printed code uses for itself: an argument of one of these names gets a number."""
 
@@ -100,9 +100,9 @@ class Arguments:
         """The address of an int32 that is zero before and after the kernel."""
         return self._add("counter", KernelParameter("counter"), "int *__restrict__ counter")
 
-    def turns(self) -> str:
-        """The address of int32 zeros behind the kernel's own arguments; how many, its schedule tells (see `hopper.pairs.plan_pairs`)."""
-        return self._add("turns", KernelParameter("pointer", len(self.values)), "int *__restrict__ turns")
+    def semaphores(self) -> str:
+        """The address of the semaphores, int32 zeros after the kernel's own arguments: as many as its schedule says."""
+        return self._add("semaphores", KernelParameter("pointer", len(self.values)), "int *__restrict__ semaphores")
 
     def blocks(self) -> str:
         """How many blocks of rows the grid has."""

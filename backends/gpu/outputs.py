@@ -59,7 +59,7 @@ def _memory(unit: GpuKernel, output: int, shape: torch.Size, form: tuple[str, in
 
 
 def _sums(unit: GpuKernel, output: int, shape: torch.Size, order: str, over: torch.Tensor, sequences: int) -> OutputMemory:
-    """Zeros to which programs add: in one place by atomic additions or in turns, or each in a slot of its own."""
+    """Zeros to which programs add: in one place by atomic additions or one after the other, or each in a slot of its own."""
     kernel = unit.kernel
     if kernel.grid == "chunks":  # every block of columns writes all of its slot
         made = empty((kernel.blocks, *shape), dtype=unit.dtypes[output], device=over.device)

@@ -78,17 +78,17 @@ def extents_of(kernel: KernelGrid, arguments: Sequence[Any]) -> Sequence[int]:
     over = arguments[kernel.over].shape
     if not kernel.lengths:
         return over
-    work = arguments[-1] if arguments[-1].dim() == 2 else arguments[-2]  # counters of turns come after it
+    work = arguments[-1] if arguments[-1].dim() == 2 else arguments[-2]  # semaphores come after it
     return 1, over[1], (work.shape[0] - 1) * kernel.block_q
 
 
 def arguments_of(
-    kernel: KernelGrid, operands: Sequence[Any], memory: Sequence[OutputMemory], turns: "TurnBlocks | None" = None
+    kernel: KernelGrid, operands: Sequence[Any], memory: Sequence[OutputMemory], semaphores: "SemaphoreBlocks | None" = None
 ) -> list[Any]:
     """The arguments of a kernel's launch: inputs, outputs, and, for "pairs", the keys of a chunk.
 
     Those of one on packed tensors are ragged views where it takes such, and a list of work comes last. Rows of no sequence become 0.
-    `turns`: of a kernel whose programs add to the other side in turns.
+    `semaphores`: of a kernel whose programs add to the other side in turn.
     """
     tensors = [*operands, *(each.seen for each in memory)]
     if not kernel.lengths:
@@ -98,21 +98,21 @@ def arguments_of(
             each.seen.zero_()
     seen = [Ragged(value) if number in kernel.ragged else value for number, value in enumerate(tensors)]
     own, *others = (operands[number] for number in kernel.lengths)
-    rows, first = operands[kernel.over].shape[2], kernel.grid == "pairs" and turns is None
-    return [*seen, items_of(own, others[0] if others else None, kernel.block_q, rows, first, turns)]
+    rows, first = operands[kernel.over].shape[2], kernel.grid == "pairs" and semaphores is None
+    return [*seen, items_of(own, others[0] if others else None, kernel.block_q, rows, first, semaphores)]
 
 
 @dataclass(frozen=True)
-class TurnBlocks:
-    """Blocks of `rows` rows of the other side, each of which has counters that tell whose turn it is to add; `count` of all sequences."""
+class SemaphoreBlocks:
+    """Blocks of `rows` rows of the other side, each of which has semaphores, which tell who adds next; `count` of all sequences."""
 
     rows: int
     count: int
 
     @staticmethod
-    def of(length: int, rows: int, sequences: int) -> "TurnBlocks":
+    def of(length: int, rows: int, sequences: int) -> "SemaphoreBlocks":
         """Those of a tensor with so many rows, each of which is of one sequence at most."""
-        return TurnBlocks(rows, length // rows + sequences)
+        return SemaphoreBlocks(rows, length // rows + sequences)
 
     def begins(self, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The first block of each sequence, and whether there are as many as it has: lengths that nobody checked may ask for more."""
@@ -122,20 +122,20 @@ class TurnBlocks:
 
 
 def items_of(
-    own: torch.Tensor, others: torch.Tensor | None, block: int, rows: int, first: bool, turns: TurnBlocks | None = None
+    own: torch.Tensor, others: torch.Tensor | None, block: int, rows: int, first: bool, semaphores: SemaphoreBlocks | None = None
 ) -> torch.Tensor:
     """The blocks of `block` rows of sequences with the lengths `own`, of `rows` rows at most together, as a list; nothing waits for a GPU.
 
     The sequences with the largest lengths of the other side, `others`, come first, and of each its last blocks, or, with `first`, its
     first ones: those that see most under a causal mask. The list has as many items as there may be, and one more row with how many
-    there are. Items past these have no rows; their sequence is one of the list. With `turns`, slots are the first of these blocks of
+    there are. Items past these have no rows; their sequence is one of the list. With `semaphores`, slots are the first of these blocks of
     each sequence; one that has none left has no items, so that no two sequences wait for the same counter.
     """
     count, device = len(own), own.device
     blocks = (own + (block - 1)) // block
     slots = torch.zeros_like(own)
-    if turns is not None and others is not None:
-        slots, fits = turns.begins(others)
+    if semaphores is not None and others is not None:
+        slots, fits = semaphores.begins(others)
         blocks = blocks * fits
     order = torch.argsort(others, descending=True, stable=True) if others is not None else torch.arange(count, device=device)
     ends = blocks[order].cumsum(0)

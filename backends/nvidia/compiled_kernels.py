@@ -1,4 +1,4 @@
-"""Kernels of a program with what the compiler made of them: on disk, in words; turns of their programs, types of their results."""
+"""Kernels of a program with what the compiler made of them: on disk, in words; semaphores of their programs, types of their results."""
 
 import io
 import zipfile
@@ -14,49 +14,49 @@ from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.compiled_kernels import GpuKernel
 from attn_mlir.backends.gpu.emitters import SLOW
 from attn_mlir.backends.gpu.kernel import KernelCode
-from attn_mlir.backends.gpu.packed import TurnBlocks
+from attn_mlir.backends.gpu.packed import SemaphoreBlocks
 from attn_mlir.backends.host import Host, HostStep, from_json, read_kernel, to_json
 from attn_mlir.backends.nvidia.compile import Cubin
 from attn_mlir.backends.program import function_named
 from attn_mlir.mlir import ir
 
 
-def turns(unit: GpuKernel, operands: Sequence[Any]) -> int:
+def semaphore_count(unit: GpuKernel, operands: Sequence[Any]) -> int:
     """How many int32 zeros tell programs that add to the same sums whose turn it is; `operands` are the shapes of the kernel's.
 
-    There are `turn_parts` of them for `turn_rows` rows of a head.
+    There are `semaphore_parts` of them for `semaphore_rows` rows of a head.
     """
     schedule = unit.schedule
-    if "turn_rows" not in schedule:
+    if "semaphore_rows" not in schedule:
         return 0
-    batch, heads, length = operands[int(schedule["turn_over"])][:3]
-    packed = _packed_turns(unit, operands)
-    blocks = -(-length // int(schedule["turn_rows"])) if packed is None else packed.count
-    return int(batch * heads * blocks * int(schedule["turn_parts"]))
+    batch, heads, length = operands[int(schedule["semaphore_over"])][:3]
+    packed = _packed_semaphores(unit, operands)
+    blocks = -(-length // int(schedule["semaphore_rows"])) if packed is None else packed.count
+    return int(batch * heads * blocks * int(schedule["semaphore_parts"]))
 
 
-def _packed_turns(unit: GpuKernel, operands: Sequence[Any]) -> TurnBlocks | None:
+def _packed_semaphores(unit: GpuKernel, operands: Sequence[Any]) -> SemaphoreBlocks | None:
     """The blocks that have counters, of packed tensors with these shapes."""
-    if "turn_rows" not in unit.schedule or not unit.kernel.lengths:
+    if "semaphore_rows" not in unit.schedule or not unit.kernel.lengths:
         return None
-    length, sequences = operands[int(unit.schedule["turn_over"])][2], operands[unit.kernel.lengths[1]][0]
-    return TurnBlocks.of(length, int(unit.schedule["turn_rows"]), sequences)
+    length, sequences = operands[int(unit.schedule["semaphore_over"])][2], operands[unit.kernel.lengths[1]][0]
+    return SemaphoreBlocks.of(length, int(unit.schedule["semaphore_rows"]), sequences)
 
 
 def _shapes(operands: Sequence[Any]) -> list[Any]:
     return [value.shape if isinstance(value, torch.Tensor) else () for value in operands]
 
 
-def packed_turns(unit: GpuKernel, operands: Sequence[Any]) -> TurnBlocks | None:
+def packed_semaphores(unit: GpuKernel, operands: Sequence[Any]) -> SemaphoreBlocks | None:
     """Which blocks of the operands of a launch have counters, where sequences are packed; see `backends.gpu.packed.arguments_of`."""
-    return _packed_turns(unit, _shapes(operands))
+    return _packed_semaphores(unit, _shapes(operands))
 
 
-def turn_counters(unit: GpuKernel, operands: Sequence[Any]) -> list[torch.Tensor]:
+def semaphores(unit: GpuKernel, operands: Sequence[Any]) -> list[torch.Tensor]:
     """These zeros, where there are any, for the operands of a launch."""
-    if "turn_rows" not in unit.schedule:
+    if "semaphore_rows" not in unit.schedule:
         return []
-    count = turns(unit, _shapes(operands))
+    count = semaphore_count(unit, _shapes(operands))
     return [torch.zeros(count, dtype=torch.int32, device=operands[unit.kernel.over].device)] if count else []
 
 

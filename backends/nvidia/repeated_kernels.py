@@ -10,7 +10,7 @@ import torch
 from attn_mlir.backends.gpu.compiled_kernels import GpuKernel
 from attn_mlir.backends.host import Host, HostStep
 from attn_mlir.backends.nvidia import cuda
-from attn_mlir.backends.nvidia.compiled_kernels import turns
+from attn_mlir.backends.nvidia.compiled_kernels import semaphore_count
 from attn_mlir.backends.nvidia.launch import LIMIT, CudaLauncher, PackedLaunch
 from attn_mlir.backends.nvidia.repeated_kernel import is_negated
 from attn_mlir.backends.nvidia.workspace import Workspace, WorkspacePart, filled
@@ -173,9 +173,9 @@ def _handed_on(host: Host, plan: RunPlan, inputs: Sequence[Any]) -> list[int]:
 
 
 def _more(unit: GpuKernel, step: HostStep, shapes: Sequence[Any], workspace: Workspace) -> tuple[int | WorkspacePart, ...]:
-    """The driver's own arguments: for "pairs" the keys of a chunk, then zeros for turns."""
+    """The driver's own arguments: for "pairs" the keys of a chunk, then zeros for semaphores."""
     more: list[int | WorkspacePart] = [unit.kernel.block_q] if unit.kernel.grid == "pairs" else []
-    count = turns(unit, [shapes[number] for number in step.operands])
+    count = semaphore_count(unit, [shapes[number] for number in step.operands])
     return (*more, workspace.take((count,), torch.int32, zeros=1)) if count else tuple(more)
 
 

@@ -52,6 +52,8 @@ HEADS_TOGETHER: Annotated[dict[str, int], Provenance("2026-11-22", "H200", f"{_T
     "masked 128": 32,
 }
 """Heads that run together, so that their keys stay in the L2 cache: without a mask, with one, and with one for 65 to 128 columns."""
+NARROW_HEADS_TOGETHER: Annotated[int, Provenance("2026-11-27", "H100", f"{_TRIED}, Narrow heads")] = 64
+"""Those of narrow heads with a mask: with more of them fewer programs are left alone at the end."""
 NARROW_PARTIAL: Annotated[Fields, Provenance("2026-11-22", "H200", f"{_TRIED}, Narrow heads")] = {"partial": "block", "skip": 0}
 """What three warpgroups of narrow heads do about blocks of keys: those of their own cost more than they save."""
 SHARED_RECIPROCALS: Annotated[str, Provenance("2026-11-22", "H200", "commit 1a209c9a")] = "each"
@@ -113,7 +115,7 @@ COUNTING_REGISTERS: Annotated[int, Provenance("2026-11-25", "ptxas", "commit 2dc
 """Registers of a warp that only counts and copies: the fewest that there are."""
 TRANSPOSING_REGISTERS: Annotated[int, Provenance("2026-11-26", "ptxas", "commit f9c0a37e")] = 40
 """Those of one that also transposes. With more, consumers of 128 columns spilled."""
-EIGHT_BIT_FIELDS: Annotated[Fields, Provenance("2026-11-26", "H100", "commit 8d9f0fd3")] = {"draw": 1, "turns": 0}
+EIGHT_BIT_FIELDS: Annotated[Fields, Provenance("2026-11-26", "H100", "commit 8d9f0fd3")] = {"draw": 1, "ping_pong": 0}
 """What is faster for 8-bit elements: tiles from a counter, and warpgroups that do not wait for each other."""
 BACKWARD_FIELDS: Annotated[Fields, Provenance("2026-11-26", "H100", "commit e2601a95")] = {"draw": 1, "join": 0}
 """Backward kernels: tiles from a counter, and loops over partial and whole blocks apart."""
@@ -159,7 +161,7 @@ SCAN_SCHEDULES: Annotated[dict[str, dict[str, tuple[int, ...]]], Provenance("202
     "chunks": {"occupancy": (4, 3, 2, 1), "warps": (4, 8), "stages": (1, 0)},
     "chunks of channels": {"occupancy": (4, 3, 2, 1), "warps": (4, 8), "stages": (1, 0)},
 }
-"""What is tried for chunk scans of delta rules, one after another. Thread blocks of kernels that have chunks alone wait by turns, for
+"""What is tried for chunk scans of delta rules, one after another. Thread blocks of kernels that have chunks alone wait alternately, for
 memory and for their threads; where channels have decays, two, three and four thread blocks take 896, 774 and 758 us of KDA's forward."""
 SCAN_WARPS: Annotated[int, Provenance("2026-11-26", "ptxas", "docs/notes/delta-h200.md")] = 16
 """Warps of such scans on a multiprocessor, so that each thread has 128 registers."""

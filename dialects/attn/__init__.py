@@ -4,7 +4,17 @@ from attn_mlir.dialects.attn.dialect import Attn
 from attn_mlir.dialects.attn.key_lists import KeyListsOp
 from attn_mlir.dialects.attn.linear import ChunkOp, LinearAttentionOp
 from attn_mlir.dialects.attn.linear_erase import EraseOp, WriteOp
-from attn_mlir.dialects.attn.linear_pieces import CarryOp, DecayGradientOp, DecayOp, EnterOp, HeadSumOp, LeaveOp, ResultOp, SkipOp, WeightOp
+from attn_mlir.dialects.attn.linear_pieces import (
+    ChunkDecayOp,
+    DecayGradientOp,
+    DecayMaskOp,
+    DecayOp,
+    HeadSumOp,
+    InputDecayOp,
+    OutputDecayOp,
+    ResultOp,
+    SkipOp,
+)
 from attn_mlir.dialects.attn.linear_segments import DecaySumOp, StateScanOp, TransitionScanOp
 from attn_mlir.dialects.attn.ops import AttentionOp, OnlineOp
 from attn_mlir.dialects.attn.pages import PagesOp
@@ -16,7 +26,7 @@ from attn_mlir.dialects.attn.pairs import (
     PairsOp,
     ProductOp,
     QueryBoundsOp,
-    RemainderOp,
+    ResidualOp,
     TermOp,
 )
 from attn_mlir.dialects.attn.parts import CarriedOp, CombineOp, PartListOp, PartsOp
@@ -44,30 +54,31 @@ __all__ = [
     "BlockMaskOp",
     "BoundsOp",
     "CarriedOp",
-    "CarryOp",
+    "ChunkDecayOp",
     "ChunkOp",
     "CollectOp",
     "CombineOp",
     "DecayGradientOp",
+    "DecayMaskOp",
     "DecayOp",
     "DecaySumOp",
     "DetachOp",
     "ElementOp",
     "ElementsOp",
-    "EnterOp",
     "EraseOp",
     "FinalizeOp",
     "HeadSumOp",
     "InitOp",
+    "InputDecayOp",
     "KeptOp",
     "KeyListsOp",
     "KeyOp",
     "KeySumOp",
-    "LeaveOp",
     "LinearAttentionOp",
     "MaskOp",
     "MergeOp",
     "OnlineOp",
+    "OutputDecayOp",
     "OutputOp",
     "PagesOp",
     "PairOp",
@@ -80,7 +91,7 @@ __all__ = [
     "QuerySumOp",
     "RangeOp",
     "ReduceOp",
-    "RemainderOp",
+    "ResidualOp",
     "ResultOp",
     "RowDotOp",
     "RowOp",
@@ -94,7 +105,6 @@ __all__ = [
     "TermOp",
     "TransitionScanOp",
     "ValueOp",
-    "WeightOp",
     "WriteOp",
     "YieldOp",
 ]

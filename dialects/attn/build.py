@@ -149,10 +149,10 @@ def output(o: ir.Value, index: int, type_: ir.Type) -> ir.Value:
     return ir.Operation.create("attn.output", results=[type_], operands=[o], attributes={"index": i64(index)}).result
 
 
-def remainder(o: ir.Value, index: int = 0) -> ir.Value:
-    """`attn.remainder` of the result `o` of an attention, or of its output number `index`."""
+def residual(o: ir.Value, index: int = 0) -> ir.Value:
+    """`attn.residual` of the result `o` of an attention, or of its output number `index`."""
     attributes = {"index": i64(index)} if index else {}
-    return ir.Operation.create("attn.remainder", results=[o.type], operands=[o], attributes=attributes).result
+    return ir.Operation.create("attn.residual", results=[o.type], operands=[o], attributes=attributes).result
 
 
 def pairs() -> tuple[ir.Operation, ir.Block]:
@@ -208,9 +208,9 @@ def collect(of: ir.Value, weight: int, type_: ir.Type) -> ir.Value:
     return ir.Operation.create("attn.collect", results=[type_], operands=[of], attributes={"weight": i64(weight)}).result
 
 
-def row_dot(a: ir.Value, b: ir.Value, type_: ir.Type, remainder: ir.Value | None = None) -> ir.Value:
-    """`attn.row_dot`: the sum over d of a b; `remainder` is what rounding took from b."""
-    return ir.Operation.create("attn.row_dot", results=[type_], operands=[a, b, *[remainder] * (remainder is not None)]).result
+def row_dot(a: ir.Value, b: ir.Value, type_: ir.Type, residual: ir.Value | None = None) -> ir.Value:
+    """`attn.row_dot`: the sum over d of a b; `residual` is what rounding took from b."""
+    return ir.Operation.create("attn.row_dot", results=[type_], operands=[a, b, *[residual] * (residual is not None)]).result
 
 
 def head_sum(x: ir.Value, like: ir.Value) -> ir.Value:

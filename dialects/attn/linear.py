@@ -11,7 +11,7 @@ from attn_mlir.dialects.verify import check
 from attn_mlir.mlir import ext, ir
 
 _MODS = frozenset({"attn.query", "attn.key", "attn.value", "attn.decay", "attn.result", "attn.skip", "attn.erase", "attn.write"})
-_FACTORS = frozenset({"attn.carry", "attn.enter", "attn.leave", "attn.weight"})
+_FACTORS = frozenset({"attn.chunk_decay", "attn.input_decay", "attn.output_decay", "attn.decay_mask"})
 
 
 def _verify_linear(op: Any) -> bool:
@@ -59,8 +59,8 @@ class LinearAttentionOp(Cut, name="linear_attention", traits=[ir.NoTerminatorTra
 class ChunkOp(Cut, name="chunk", traits=[ir.NoTerminatorTrait, ext.Pure]):
     """Linear attention in chunked form: chunks of `chunk` positions one after the other, carrying the state S.
 
-        o_t = leave(prefix_t, total) q_t . S  +  sum over present s of weight(prefix_t, prefix_s) (q_t . k_s) v_s
-        S  <- carry(total) S  +  sum over s of enter(prefix_s, total) k_s v_s^T
+        o_t = output_decay(prefix_t, total) q_t . S  +  sum over present s of decay_mask(prefix_t, prefix_s) (q_t . k_s) v_s
+        S  <- chunk_decay(total) S  +  sum over s of input_decay(prefix_s, total) k_s v_s^T
 
     The four factors are pieces that `attn-chunk-rewrite` derives of the recurrence, scalar functions of log decays summed up within a
     chunk: `prefix` from its first position up to and with one position, `total` the whole chunk, by channels where decays have channels.

@@ -6,12 +6,12 @@ from attn_mlir.dialects.attn.linear_recurrence import Recurrence, state_shape
 from attn_mlir.dialects.verify import check, is_score_type, is_tensor
 from attn_mlir.mlir import ext, ir
 
-OUTPUTS = ("final_state", "products", "states", "own")
+OUTPUTS = ("final_state", "products", "states", "diagonal")
 
 
 class ForGradients(Recurrence):
-    """**For gradients**, which are linear attentions, too; nobody writes these: `attn-differentiate` does. Products and own are those of o
-    before it is rounded, and before `attn.result`.
+    """**For gradients**, which are linear attentions, too; nobody writes these: `attn-differentiate` does. Products and diagonal terms are
+    those of o before it is rounded, and before `attn.result`.
 
     With `crossing`, products and states are those of which `attn.decay_gradient` adds up how much passes from before a position to it or
     beyond, and takes no differences. A term of o_t x_t passes from its s to its t (backward from t to s). Products of position t are,
@@ -27,14 +27,14 @@ class ForGradients(Recurrence):
         products: the sum over d of o[t, d] x[t, d] without the term s = t, [B, H, T]; where decays have channels elementwise, [B, H, T, V]
         states: [B, H, N K, V], N = ceil(T / interval): rows n K to (n + 1) K are the state at the boundary before position n interval,
             forward of the positions up to it, backward of those after it, both as seen from that boundary
-        own: the diagonal term, which products leave out, where decays have no channels: the sum over d of (q_t . k_t) v[t, d] x[t, d],
+        diagonal: the diagonal term, which products leave out, where decays have no channels: the sum over d of (q_t . k_t) v[t, d] x[t, d],
             [B, H, T]
     """
 
     factor: ext.Operand[Any] | None
     products: ext.Result[Any] | None
     states: ext.Result[Any] | None
-    own: ext.Result[Any] | None
+    diagonal: ext.Result[Any] | None
 
 
 def verify_outputs(op: Any) -> bool:
@@ -46,6 +46,8 @@ def verify_outputs(op: Any) -> bool:
             return False
     outputs = op.operation.attributes["outputs"]
     names = [n.value if isinstance(n, ir.StringAttr) else str(n) for n in outputs]
+    if not check(op, "own" not in names, "takes `outputs` that exist: 'own' is called 'diagonal' now"):
+        return False
     ordered = names == [n for n in OUTPUTS if n in names]
     if not check(op, ordered, f"takes `outputs` among {', '.join(OUTPUTS)}, in this order, got {', '.join(names)}"):
         return False
@@ -55,7 +57,9 @@ def verify_outputs(op: Any) -> bool:
     if not check(op, ("products" in names) == (op.factor is not None), "makes products where it has a factor, and only there"):
         return False
     if not check(
-        op, "own" not in names or ("products" in names and is_plain(op)), "makes own beside products of decays of heads, not `crossing`"
+        op,
+        "diagonal" not in names or ("products" in names and is_plain(op)),
+        "makes diagonal terms beside products of decays of heads, not `crossing`",
     ):
         return False
     interval = op.operation.attributes["interval"] if "interval" in op.operation.attributes else None
@@ -73,7 +77,7 @@ def verify_outputs(op: Any) -> bool:
 
 def _verify_output(op: Any, name: str, type_: ir.Type) -> bool:
     _, columns = state_shape(op.operation)
-    rank = 3 if name == "own" or (name == "products" and op.channels.value == "none") else 4
+    rank = 3 if name == "diagonal" or (name == "products" and op.channels.value == "none") else 4
     width = op.v.type.shape[3] if name == "products" else columns
     fits = is_tensor(type_, rank) and (rank == 3 or type_.shape[3] == width)
     if name != "states":
@@ -91,6 +95,6 @@ def interval_of(op: ir.Operation) -> int | None:
     return ir.IntegerAttr(op.attributes["interval"]).value if "interval" in op.attributes else None
 
 
-def is_exact(op: ir.Operation) -> bool:
+def is_compensated(op: ir.Operation) -> bool:
     """Whether states of an `attn.linear_attention` or `attn.chunk` keep what rounding would take: products need it, or it is asked for."""
-    return op.opview.factor is not None or "exact" in op.attributes
+    return op.opview.factor is not None or "compensated" in op.attributes

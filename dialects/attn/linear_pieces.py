@@ -57,7 +57,7 @@ class SkipOp(Attn.Operation, name="skip"):
         return verify_signature(self, "b, h, t", ["index"] * 3, ["score"])
 
 
-class CarryOp(Attn.Operation, name="carry"):
+class ChunkDecayOp(Attn.Operation, name="chunk_decay"):
     """The factor of the old state in the new one: (total) -> factor."""
 
     body: ext.Region
@@ -69,7 +69,7 @@ class CarryOp(Attn.Operation, name="carry"):
         return verify_signature(self, "total", ["score"], ["score"])
 
 
-class EnterOp(Attn.Operation, name="enter"):
+class InputDecayOp(Attn.Operation, name="input_decay"):
     """The factor of a position's k v^T in the new state: (prefix, total) -> factor."""
 
     body: ext.Region
@@ -81,7 +81,7 @@ class EnterOp(Attn.Operation, name="enter"):
         return verify_signature(self, "prefix, total", ["score"] * 2, ["score"])
 
 
-class LeaveOp(Attn.Operation, name="leave"):
+class OutputDecayOp(Attn.Operation, name="output_decay"):
     """The factor of the old state in a position's output: (prefix, total) -> factor."""
 
     body: ext.Region
@@ -93,7 +93,7 @@ class LeaveOp(Attn.Operation, name="leave"):
         return verify_signature(self, "prefix, total", ["score"] * 2, ["score"])
 
 
-class WeightOp(Attn.Operation, name="weight"):
+class DecayMaskOp(Attn.Operation, name="decay_mask"):
     """The factor of (q_t . k_s) v_s within a chunk: (prefix_t, prefix_s) -> factor."""
 
     body: ext.Region

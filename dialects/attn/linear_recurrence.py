@@ -24,7 +24,7 @@ class Recurrence(Attn.Operation):
         channels: "none"; "key" or "value" where every key or value channel has a decay of its own
         state: "kv", or "vk" where all states are transposed, [V, K]; channels are rows of the state: "key" needs "kv", "value" "vk"
         outputs: the names of the results after o that are there, in order
-        exact: a unit: states without the rounding of 16-bit factors, as those of passes with a `factor`
+        compensated: a unit: states as hi/lo splits of 16-bit factors, without their rounding, as those of passes with a `factor`
         o: [B, H, T, V]
         final_state: [B, H, K, V], S_T; backward sum over s of exp(g_1 + ... + g_s) k_s v_s^T, and exp(g_1 + ... + g_T) initial_state
         body: the pieces
@@ -84,6 +84,8 @@ def _verify_optional(op: Any) -> bool:
 
 
 def _verify_choices(op: Any) -> bool:
+    if not check(op, "exact" not in op.operation.attributes, "has no attribute `exact`: it is called `compensated` now"):
+        return False
     for name, values in _CHOICES.items():
         value = op.operation.attributes[name].value
         if not check(op, value in values, f"takes `{name}` as one of {', '.join(values)}, got '{value}'"):

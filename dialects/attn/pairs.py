@@ -120,11 +120,11 @@ class OutputOp(Attn.Operation, name="output", traits=[ext.Pure]):
         return check(self, fits, f"has the head dimension and element type of its terms, got {result}")
 
 
-class RemainderOp(Attn.Operation, name="remainder", traits=[ext.Pure]):
+class ResidualOp(Attn.Operation, name="residual", traits=[ext.Pure]):
     """What rounding takes from the 16-bit result o of an attention, in o's type: (exact o - o) 2^p, with p the bits of o's significand.
 
     With the attribute `index` it is that of output number `index` (1, 2, ...), which is of o's type, too, see `attn.output`.
-    2^p is 2^11 for f16 and 2^8 for bf16 (`remainder_factor`): so it is never larger than o, and as precise where f16 itself would
+    2^p is 2^11 for f16 and 2^8 for bf16 (`residual_factor`): so it is never larger than o, and as precise where f16 itself would
     be subnormal. `attn.row_dot` takes it with o.
     """
 
@@ -143,7 +143,7 @@ class RemainderOp(Attn.Operation, name="remainder", traits=[ext.Pure]):
             fits = bool(types) and all(_is_alike(t, self.o.type) for t in types)
             if not check(self, fits, f"is that of an output numbered from 1 whose terms have o's type, got {index}"):
                 return False
-        fits = self.result.type == self.o.type and remainder_factor(ir.RankedTensorType(self.o.type).element_type) is not None
+        fits = self.result.type == self.o.type and residual_factor(ir.RankedTensorType(self.o.type).element_type) is not None
         return check(self, fits, f"makes a tensor of o's type, of f16 or bf16, got {self.result.type} for {self.o.type}")
 
 
@@ -152,8 +152,8 @@ def _is_alike(type_: ir.Type, o: ir.RankedTensorType) -> bool:
     return is_tensor(type_, 4) and (type_.shape[3], type_.element_type) == (o.shape[3], o.element_type)
 
 
-def remainder_factor(element: ir.Type) -> float | None:
-    """How many times as large as it is the remainder of a number of this type is kept; None for types that have no remainder."""
+def residual_factor(element: ir.Type) -> float | None:
+    """How many times as large as it is the residual of a number of this type is kept; None for types that have no residual."""
     return 2.0**11 if isinstance(element, ir.F16Type) else 2.0**8 if isinstance(element, ir.BF16Type) else None
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from attn_mlir.dialects.attn.dialect import Attn
-from attn_mlir.dialects.attn.pairs import remainder_factor
+from attn_mlir.dialects.attn.pairs import residual_factor
 from attn_mlir.dialects.attn.pieces import pieces_in
 from attn_mlir.dialects.variadic import single_variadic
 from attn_mlir.dialects.verify import check, entry_block, is_score_type, is_tensor, terminator
@@ -146,12 +146,12 @@ class CollectOp(Attn.Operation, name="collect", traits=[ext.Pure]):
 class RowDotOp(Attn.Operation, name="row_dot", traits=[ext.Pure]):
     """[B, H, S]: the sum over d of a[b, h, i, d] b[b, h, i, d], in the result's element type (f32 or f64).
 
-    With a third operand, the `attn.remainder` of b, the products are those with b before it was rounded.
+    With a third operand, the `attn.residual` of b, the products are those with b before it was rounded.
     """
 
     a: ext.Operand[Any]
     b: ext.Operand[Any]
-    remainder: Sequence[ext.Operand[Any]]
+    residual: Sequence[ext.Operand[Any]]
     result: ext.Result[Any]
 
     def verify_invariants(self) -> bool:
@@ -160,9 +160,9 @@ class RowDotOp(Attn.Operation, name="row_dot", traits=[ext.Pure]):
         fits = fits and isinstance(a.element_type, ir.FloatType) and isinstance(b.element_type, ir.FloatType)
         if not check(self, fits, f"multiplies tensors of floats of rank 4 with one static head dimension, got {a} and {b}"):
             return False
-        rest = [value.type for value in self.remainder]
-        fits = not rest or (rest == [b] and remainder_factor(b.element_type) is not None)
+        rest = [value.type for value in self.residual]
+        fits = not rest or (rest == [b] and residual_factor(b.element_type) is not None)
         given = ", ".join(map(str, rest))
-        if not check(self, fits, f"takes one remainder at most, of a 16-bit tensor {b}, got {given}"):
+        if not check(self, fits, f"takes one residual at most, of a 16-bit tensor {b}, got {given}"):
             return False
         return check(self, is_tensor(result, 3) and is_score_type(result.element_type), f"makes [B, H, S] of f32 or f64, got {result}")

@@ -16,9 +16,9 @@ class DecayChannelsOp(Tile.Operation, name="decay_channels", traits=[ext.Pure]):
         leaving[t, d] = q[t, d] exp(G[t, d])                         what reads the state before the chunk
         entering[s, d] = k[s, d] exp(total[d] - G[s, d])             what the state after it gets, 0 from `count` on
         pairs[t, s] = sum over d of q[t, d] k[s, d] exp(G[t, d] - G[s, d]), 0 for s > t (reverse: s < t) and s >= `count`
-        carry[d] = exp(total[d])                                     what is left of the state, total: the sum of all decays
+        chunk_decay[d] = exp(total[d])                               what is left of the state, total: the sum of all decays
 
-    The first three have the element type of q, to which they are rounded; carry has that of the decays. Exponents are never positive, so
+    The first three have the element type of q, to which they are rounded; chunk_decay that of the decays. Exponents are never positive, so
     that no decay overflows: pairs are sums of products of at most 1, in blocks of positions, not a product of leaving and entering.
     """
 
@@ -30,7 +30,7 @@ class DecayChannelsOp(Tile.Operation, name="decay_channels", traits=[ext.Pure]):
     leaving: ext.Result[Any]
     entering: ext.Result[Any]
     pairs: ext.Result[Any]
-    carry: ext.Result[Any]
+    chunk_decay: ext.Result[Any]
 
     def verify_invariants(self) -> bool:
         q, decays = self.q.type, self.decays.type
@@ -58,7 +58,7 @@ class DecayValuesOp(Tile.Operation, name="decay_values", traits=[ext.Pure]):
                        + sum over s < t (reverse: s > t), s < `count` of scores[t, s] v[s, d] exp(G[t, d] - G[s, d])
         rows[t, d] = others[t, d] + scores[t, t] v[t, d]
         entering[s, d] = v[s, d] exp(total[d] - G[s, d])             what the state after it gets, 0 from `count` on
-        carry[d] = exp(total[d])                                     what is left of the state, total: the sum of all decays
+        chunk_decay[d] = exp(total[d])                               what is left of the state, total: the sum of all decays
 
     Of others and rows those from `count` on are anything. All but v have the element type of decays: nothing is rounded to 16 bits, so that
     others times a further tensor may be subtracted from each other. Exponents are never positive.
@@ -73,7 +73,7 @@ class DecayValuesOp(Tile.Operation, name="decay_values", traits=[ext.Pure]):
     others: ext.Result[Any]
     rows: ext.Result[Any]
     entering: ext.Result[Any]
-    carry: ext.Result[Any]
+    chunk_decay: ext.Result[Any]
 
     def verify_invariants(self) -> bool:
         v, decays = self.v.type, self.decays.type

@@ -110,7 +110,7 @@ class CopyLanesAsyncOp(Warp.Operation, name="copy_lanes_async"):
         swizzle, row = swizzle_of(tile), bytes_of(tile) // tile.shape[0]
         shared = tile.shape[0] % _SHARED_ROWS == 0 and swizzle > 0 and row % swizzle == 0
         return check(
-            self, shared, f"copies a multiple of {_SHARED_ROWS} rows, which warps share, of whole swizzled panels, got {tile}"
+            self, shared, f"copies a multiple of {_SHARED_ROWS} rows, which warps share, of whole swizzle atoms, got {tile}"
         ) and check(self, not inside(self, "warp.elect"), "is for all lanes of a warpgroup: it does not stand in 'warp.elect'")
 
 

@@ -14,7 +14,7 @@ SWIZZLES = (0, 32, 64, 128)
 class AllocOp(Warp.Operation, name="alloc"):
     """A buffer in shared memory: memref<stages x rows x columns> of tiles, or memref<stages x n> of numbers that roles exchange.
 
-    Numbers are read and written by `memref.load` and `memref.store`. Rows of a swizzled buffer are whole panels of so many bytes.
+    Numbers are read and written by `memref.load` and `memref.store`. Rows of a swizzled buffer are whole swizzle atoms of so many bytes.
     """
 
     result: ext.Result[Any]

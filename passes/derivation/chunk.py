@@ -19,7 +19,12 @@ from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.derivation.evaluate import Array, Evaluator
 from attn_mlir.passes.derivation.expr import Expr, Graph
 
-PIECES = {"carry": ("total",), "enter": ("prefix", "total"), "leave": ("prefix", "total"), "weight": ("prefix_t", "prefix_s")}
+PIECES = {
+    "chunk_decay": ("total",),
+    "input_decay": ("prefix", "total"),
+    "output_decay": ("prefix", "total"),
+    "decay_mask": ("prefix_t", "prefix_s"),
+}
 LENGTH = 37
 SIZES = (1, 4, 16, 37, 64)
 TOLERANCE = 1e-10
@@ -96,10 +101,10 @@ def derive_chunks(forward: bool) -> tuple[ChunkForm, ChunkReport]:
 
     before, after = (places.begin, places.end) if forward else (places.end, places.begin)
     factors = {
-        "carry": between(before, after),
-        "enter": between(places.position, after),
-        "leave": between(before, places.position),
-        "weight": between(places.position_s, places.position_t),
+        "chunk_decay": between(before, after),
+        "input_decay": between(places.position, after),
+        "output_decay": between(before, places.position),
+        "decay_mask": between(places.position_s, places.position_t),
     }
     form = ChunkForm(places, forward, factors)
     return form, check_chunks(form)
@@ -155,10 +160,10 @@ def chunked(form: ChunkForm, p: Sample, size: int) -> tuple[Array, Array, Array]
         q, k, v, found = p.q[at], p.k[at], p.v[at], form.values(p.g[at])
         present = np.tril(np.ones((len(q), len(q)), bool))
         present = (present if form.forward else present.T)[:, :, None]
-        weight = np.where(present, found["weight"], 0.0)
-        largest = max(largest, *(float(x.max()) for x in (weight, found["carry"], found["enter"], found["leave"])))
-        o[at] = (q * found["leave"]) @ state + ((q[:, None] * k * weight).sum(axis=2)) @ v
-        state = np.broadcast_to(found["carry"], (1, 3)).T * state + (k * found["enter"]).T @ v
+        weight = np.where(present, found["decay_mask"], 0.0)
+        largest = max(largest, *(float(x.max()) for x in (weight, found["chunk_decay"], found["input_decay"], found["output_decay"])))
+        o[at] = (q * found["output_decay"]) @ state + ((q[:, None] * k * weight).sum(axis=2)) @ v
+        state = np.broadcast_to(found["chunk_decay"], (1, 3)).T * state + (k * found["input_decay"]).T @ v
     return o, state, np.asarray(largest)
 
 

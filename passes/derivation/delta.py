@@ -3,8 +3,8 @@
 What a position writes depends on what it reads, and so on what the positions before it in the chunk have written. Every reader sees the
 state before the chunk through `leave` and what position s has written through `weight`, as q does; so the values of a chunk solve
 
-    (I + A) U = V - leave e_t S,    A[t, s] = weight (e_t . k_s) for s before t,                 where k is what is removed
-    (I + A) X = leave e_t S + B V,  A of e and r alike, B of e and k; r writes -X                where another key r is
+    (I + A) U = V - output_decay e_t S,    A[t, s] = decay_mask (e_t . k_s) for s before t,                 where k is what is removed
+    (I + A) X = output_decay e_t S + B V,  A of e and r alike, B of e and k; r writes -X                where another key r is
 
 a system of a unit lower triangle (upper, towards earlier positions). Then o and S follow as without erasing, with U for V or with r and
 -X besides. Nothing else is new: the factors are those of `derivation.chunk`, and no factor above 1 occurs in A or B.
@@ -108,23 +108,23 @@ def in_chunks(form: ChunkForm, places: DeltaPlaces, p: DeltaSample, size: int) -
         q, k, v, e, r = (x[at] for x in (p.q, p.k, p.v, p.e, p.r))
         factor = form.values(p.g[at])
 
-        def pairs(x: Array, key: Array, strict: bool, weight: Array = factor["weight"]) -> Array:
+        def pairs(x: Array, key: Array, strict: bool, weight: Array = factor["decay_mask"]) -> Array:
             everything = np.ones((len(x), len(x)), bool)
             present = np.tril(everything, -strict) if form.forward else np.triu(everything, strict)
             return (x[:, None] * key[None] * np.where(present[:, :, None], weight, 0.0)).sum(axis=2)
 
-        system, passed = np.eye(len(q)) + pairs(e, r, True), (e * factor["leave"]) @ state
+        system, passed = np.eye(len(q)) + pairs(e, r, True), (e * factor["output_decay"]) @ state
         if places.removed:
             u = -np.linalg.solve(system, passed + pairs(e, k, places.reads == "decayed") @ v)
             writers = [(k, v), (r, u)]
         else:
             u = np.linalg.solve(system, v - passed)
             writers = [(k, u)]
-        o[at], values[at] = (q * factor["leave"]) @ state, u
-        state = np.broadcast_to(factor["carry"], (1, 3)).T * state
+        o[at], values[at] = (q * factor["output_decay"]) @ state, u
+        state = np.broadcast_to(factor["chunk_decay"], (1, 3)).T * state
         for (key, value), strict in zip(writers, places.strict, strict=False):
             o[at] += pairs(q, key, strict) @ value
-            state = state + (key * factor["enter"]).T @ value
+            state = state + (key * factor["input_decay"]).T @ value
     return o, state, values
 
 

@@ -1,7 +1,7 @@
 """Segments of a linear attention that are swept at the same time: the rule by which states pass between them, confirmed on numbers.
 
-The state enters a recurrence linearly: after a segment it is carry S + F, for the state S before it, F what the segment makes of a zero
-state, and carry the factor of the sum of its log decays. What erases multiplies the state by a matrix instead: M S + F, where M is what
+The state enters a recurrence linearly: after a segment it is decay S + F, for the state S before it, F what the segment makes of a zero
+state, and decay the factor of the sum of its log decays. What erases multiplies the state by a matrix instead: M S + F, where M is what
 the same recurrence makes of the identity without values.
 """
 
@@ -35,8 +35,8 @@ def in_segments(form: ChunkForm, p: Sample, size: int) -> tuple[Array, Array]:
         part = Sample(p.q[at], p.k[at], p.v[at], p.g[at], np.zeros_like(p.state))
         _, added = recurrence(part, form.forward)
         o[at], _ = recurrence(dataclasses.replace(part, state=state), form.forward)
-        carry = Evaluator({form.places.end: part.g.sum(axis=0)})(form.factors["carry"])
-        state = np.broadcast_to(carry, (3,))[:, None] * state + added
+        decay = Evaluator({form.places.end: part.g.sum(axis=0)})(form.factors["chunk_decay"])
+        state = np.broadcast_to(decay, (3,))[:, None] * state + added
     return o, state
 
 

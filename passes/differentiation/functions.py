@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from attn_mlir.dialects.attn import build
-from attn_mlir.dialects.attn.pairs import remainder_factor
+from attn_mlir.dialects.attn.pairs import residual_factor
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.derivation.expr import Expr
 from attn_mlir.passes.differentiation.check import Certificate, GradientChecker
@@ -13,7 +13,7 @@ from attn_mlir.passes.differentiation.errors import DifferentiationError
 from attn_mlir.passes.differentiation.expansion import reversed_program
 from attn_mlir.passes.differentiation.forward import DOT, TangentBuilder, readable
 from attn_mlir.passes.differentiation.gradients import Gradients
-from attn_mlir.passes.differentiation.host import HostBuilder, Primal, remainder_name
+from attn_mlir.passes.differentiation.host import HostBuilder, Primal, residual_name
 from attn_mlir.passes.differentiation.kv_pass import write_attention, write_kv_pass
 from attn_mlir.passes.differentiation.model import ModelReduction, RowModel, Scatter
 from attn_mlir.passes.differentiation.mods import PIECES, Mods
@@ -30,7 +30,7 @@ class Derivatives:
 
     primal: Primal
     wrt: Sequence[int]
-    remainder: bool = False
+    residual: bool = False
     """Whether the forward pass returns what rounding took from o, too, for products with o in the backward."""
     certificates: dict[str, Certificate] = field(default_factory=dict)
 
@@ -68,9 +68,9 @@ class Derivatives:
 
     @cached_property
     def saved_tensors(self) -> list[tuple[str, ir.Type]]:
-        """What else the forward pass returns: remainders of outputs of 16 bits with which a gradient by `wrt` takes products."""
+        """What else the forward pass returns: residuals of outputs of 16 bits with which a gradient by `wrt` takes products."""
         o = self.primal.attention.results[0].type
-        if not self.remainder or remainder_factor(ir.RankedTensorType(o).element_type) is None:
+        if not self.residual or residual_factor(ir.RankedTensorType(o).element_type) is None:
             return []
         program, names = self.reverse.result, {self._names()[i] for i in self.wrt}
         if names - self._tensors() or self.mods.of:
@@ -79,7 +79,7 @@ class Derivatives:
             weights = [w for s in program.sums if s.name in names for w, _ in s.terms]
         read = [program.reductions[i].given for i in program.reductions_of(*weights)]
         multiplied = {given[2] for given in read if isinstance(given, tuple)}
-        return [(remainder_name(name), o) for name in self.primal.sums if name in multiplied]
+        return [(residual_name(name), o) for name in self.primal.sums if name in multiplied]
 
     @staticmethod
     def _seeds(program: RowModel) -> Seeds:
@@ -147,8 +147,8 @@ class Derivatives:
             o, *rows = op.results
             more = [build.output(o, number, o.type) for number in range(1, len(sums))]
             kept = [name for name, _ in self.saved_tensors]
-            remainders = [build.remainder(o, number) for number, name in enumerate(sums) if remainder_name(name) in kept]
-            return [o, *more, *rows, *remainders]
+            residuals = [build.residual(o, number) for number, name in enumerate(sums) if residual_name(name) in kept]
+            return [o, *more, *rows, *residuals]
 
         host.build("fwd", [], [*[types[0]] * len(sums), *types[1:], *(type_ for _, type_ in self.saved_tensors)], body)
 

@@ -19,9 +19,9 @@ from attn_mlir.passes.tiling.scalars import cast_float
 PAIR_NAMES = ("b", "h", "q_idx", "kv_idx")
 
 
-def remainder_name(output: str) -> str:
+def residual_name(output: str) -> str:
     """The name of the tensor that holds what rounding took from an output."""
-    return f"{output}_remainder"
+    return f"{output}_residual"
 
 
 @dataclass(eq=False)
@@ -160,8 +160,8 @@ class HostBuilder:
         return build.collect(weights, 0, self.like(like))
 
     def row_dot(self, a: str, b: str) -> ir.Value:
-        """The products of the rows of two tensors, of an output as it was before rounding where its remainder is known."""
-        return build.row_dot(self.tensors[a], self.tensors[b], self.row_type(), self.tensors.get(remainder_name(b)))
+        """The products of the rows of two tensors, of an output as it was before rounding where its residual is known."""
+        return build.row_dot(self.tensors[a], self.tensors[b], self.row_type(), self.tensors.get(residual_name(b)))
 
     def constant(self, value: float) -> ir.Value:
         return arith.constant(self.score, value)

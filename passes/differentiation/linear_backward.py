@@ -77,10 +77,10 @@ class BackwardBody(GradientWriter):
             channels, state = SWAPPED[channels], SWAPPED[state]
         initial = self.operand("initial_state") if made.initial == "initial_state" else tensors.get(made.initial)
         of_decay, of_rows = decays and role != "v", self.of.rows_wanted(role)
-        outputs = ["products"] * (of_decay or of_rows) + ["states"] * of_decay + ["own"] * of_rows
+        outputs = ["products"] * (of_decay or of_rows) + ["states"] * of_decay + ["diagonal"] * of_rows
         if role == "v" and primal.operands.get("initial_state") in self.of.chosen:
             outputs = ["final_state"]
-        types = {"products": self._products_type(), "states": self._states_type(), "own": host.row_type()}
+        types = {"products": self._products_type(), "states": self._states_type(), "diagonal": host.row_type()}
         if "final_state" in outputs:
             types["final_state"] = primal.operands["initial_state"].type
         results = [self._all_heads(operands[2].type, self.of.is_whole(role)), *(types[name] for name in outputs)]

@@ -71,7 +71,7 @@ class ProductGradients(GradientWriter):
         self._know("k" if role == "v" else role, scan.products)
 
         def total(indices: Sequence[ir.Value]) -> ir.Value:
-            value = arith.addf(self.host.read(scan.products, indices), self.host.read(scan.own, indices))
+            value = arith.addf(self.host.read(scan.products, indices), self.host.read(scan.diagonal, indices))
             if role == "v":
                 value = arith.divf(value, split(self._factor("v", indices))[0])
                 return arith.mulf(value, self._factor("k", indices)) if "k" in self.of.kept else value

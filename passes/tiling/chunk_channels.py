@@ -4,7 +4,7 @@ It is `tile.decay_channels` for key channels, `tile.decay_values` for value chan
 """
 
 from attn_mlir.dialects.attn.linear_erase import reads_strictly
-from attn_mlir.dialects.attn.linear_gradients import is_exact
+from attn_mlir.dialects.attn.linear_gradients import is_compensated
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import ir, tensor
 from attn_mlir.passes.regions import block_of, maker, piece
@@ -15,8 +15,8 @@ from attn_mlir.passes.tiling.chunk_tiles import Chunk, ChunkTiles, Keep, Put
 AT_ONCE = "tile.decay_channels"
 """The unit attribute of a function that asks for one of these ops."""
 _EXPONENTS = {
-    "forward": {"attn.carry": (0,), "attn.leave": (0,), "attn.enter": (1, 0), "attn.weight": (0, 1)},
-    "backward": {"attn.carry": (0,), "attn.leave": (1, 0), "attn.enter": (0,), "attn.weight": (1, 0)},
+    "forward": {"attn.chunk_decay": (0,), "attn.output_decay": (0,), "attn.input_decay": (1, 0), "attn.decay_mask": (0, 1)},
+    "backward": {"attn.chunk_decay": (0,), "attn.output_decay": (1, 0), "attn.input_decay": (0,), "attn.decay_mask": (1, 0)},
 }
 """The factors as exponentials of an argument, or of the difference of two."""
 
@@ -24,7 +24,7 @@ _EXPONENTS = {
 def fits_at_once(op: ir.Operation) -> bool:
     """Whether one of the ops computes what an `attn.chunk` asks for: for value channels, that of scans with products."""
     view = op.opview
-    fits = {"key": not is_exact(op), "value": view.factor is not None and view.state.value == "vk"}
+    fits = {"key": not is_compensated(op), "value": view.factor is not None and view.state.value == "vk"}
     if not fits.get(view.channels.value, False) or "crossing" in op.attributes:
         return False
     if view.decay is None and piece(op, "attn.decay") is None:
@@ -61,17 +61,17 @@ def _by_value(block: ChunkTiles, chunk: Chunk, state: ir.Value, o: ir.Value | No
     v, factor = block.load(block.inputs.v, chunk, "attn.value"), block.load(block.inputs.factor, chunk)
     parts = ChunkTerms(block, decays, state, q, k, v)
     made = build.decay_values(parts.scores(), parts.of_state, v, decays.steps, chunk.count, not block.forward)
-    others, rows, entering, carry = made
+    others, rows, entering, chunk_decay = made
     place = (block.sequence.batch, block.sequence.head, chunk.begin, chunk.count)
     if block.forward:
-        keep(state, carry)
+        keep(state, chunk_decay)
     if products is not None:
         products(whole_products(parts, others, factor), place)
     if o is not None:
         build.store(others if reads_strictly(block.op, False) else rows, o, *place)
-    following = block.advance(lambda i, d: tensor.ExtractOp(entering, [i, d]).result, carry, state, k, v)
+    following = block.advance(lambda i, d: tensor.ExtractOp(entering, [i, d]).result, chunk_decay, state, k, v)
     if not block.forward:
-        keep(following, carry)
+        keep(following, chunk_decay)
     return following
 
 
@@ -81,14 +81,14 @@ def _by_key(block: ChunkTiles, chunk: Chunk, state: ir.Value, o: ir.Value | None
     assert decays.steps is not None
     q = block.load(block.inputs.q, chunk, "attn.query") if o is not None else None
     k, v = block.load(block.inputs.k, chunk, "attn.key"), block.load(block.inputs.v, chunk, "attn.value")
-    leaving, entering, pairs, carry = build.decay_channels(k if q is None else q, k, decays.steps, chunk.count, not block.forward)
+    leaving, entering, pairs, chunk_decay = build.decay_channels(k if q is None else q, k, decays.steps, chunk.count, not block.forward)
     if block.forward:
-        keep(state, carry)
+        keep(state, chunk_decay)
     if o is not None:
         rows = build.dot(leaving, block.multiplied(state), block.score, transpose_b=False)
         rows = build.dot_accumulate(rows, None, pairs, v)
         build.store(rows, o, block.sequence.batch, block.sequence.head, chunk.begin, chunk.count)
-    following = build.dot_accumulate(state, carry, entering, v, transpose_a=True)
+    following = build.dot_accumulate(state, chunk_decay, entering, v, transpose_a=True)
     if not block.forward:
-        keep(following, carry)
+        keep(following, chunk_decay)
     return following

@@ -23,11 +23,11 @@ from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant
 def of_heads(parts: ChunkTerms, factor: ir.Value) -> ir.Value:
     """[C]: those of a chunk with one decay for all channels."""
     block, decays = parts.block, parts.decays
-    sums, leave = row_sums(block, ElementProduct(parts.of_state, factor, block.score)), decays.rows("attn.leave")
+    sums, output_decay = row_sums(block, ElementProduct(parts.of_state, factor, block.score)), decays.rows("attn.output_decay")
     zero, size = constant_float(block.score, 0.0), constant_index(block.size)
 
     def of_state(i: ir.Value) -> list[ir.Value]:
-        product = arith.MulFOp(tensor.ExtractOp(sums, [i]).result, tensor.ExtractOp(leave, [i]).result).result
+        product = arith.MulFOp(tensor.ExtractOp(sums, [i]).result, tensor.ExtractOp(output_decay, [i]).result).result
         return [cast_float(_present(parts, i, product), block.wide)]
 
     (from_state,) = block.map([block.tile([block.size], block.wide)], of_state)

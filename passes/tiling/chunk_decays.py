@@ -87,9 +87,9 @@ class Decays:
         return self._all if self._all is not None else self._sum(constant_index(self._block.size - 1), d)
 
     def _factor(self, name: str, i: ir.Value, d: ir.Value | None) -> ir.Value:
-        """`attn.leave` or `attn.enter` of row i; rows past the end do not enter."""
+        """`attn.output_decay` or `attn.input_decay` of row i; rows past the end do not enter."""
         value = self._block.factor(name, [self._sum(i, d), self._total(d)])
-        if name == "attn.leave":
+        if name == "attn.output_decay":
             return self.of_rows.of_query(value, i)
         value = self.of_rows.of_key(value, i)
         return arith.SelectOp(self.exists(i), value, constant_float(self._block.score, 0.0)).result
@@ -98,11 +98,11 @@ class Decays:
         """A factor for every row."""
         return self._block.map([self._block.tile([self._block.size])], lambda i: [self._factor(name, i, None)])[0]
 
-    def carry(self, rows: int) -> ir.Value:
+    def chunk_decay(self, rows: int) -> ir.Value:
         """The factor of every row of the state, in the type of carries."""
         block = self._block
         return block.map(
-            [block.tile([rows], block.carried_in)], lambda i: [block.factor("attn.carry", [self._total(i)], block.carried_in)]
+            [block.tile([rows], block.carried_in)], lambda i: [block.factor("attn.chunk_decay", [self._total(i)], block.carried_in)]
         )[0]
 
     def scaling(self, name: str, tile: ir.Value) -> Callable[[ir.Value, ir.Value], ir.Value]:
@@ -135,7 +135,7 @@ class Decays:
         zero = constant_float(block.score, 0.0)
 
         def element(i: ir.Value, j: ir.Value) -> ir.Value:
-            weight = block.factor("attn.weight", [self._sum(i, None), self._sum(j, None)])
+            weight = block.factor("attn.decay_mask", [self._sum(i, None), self._sum(j, None)])
             x = self.of_rows.of_pair(arith.MulFOp(tensor.ExtractOp(products, [i, j]).result, weight).result, i, j)
             x = arith.SelectOp(self.present(i, j), x, zero).result
             if skip is None:
@@ -151,4 +151,4 @@ class Decays:
 
     def between(self, t: ir.Value, s: ir.Value, d: ir.Value | None) -> ir.Value:
         """The same without factors of rows."""
-        return self._block.factor("attn.weight", [self._sum(t, d), self._sum(s, d)])
+        return self._block.factor("attn.decay_mask", [self._sum(t, d), self._sum(s, d)])

@@ -1,7 +1,7 @@
 """What the delta rule adds to a chunk: the system whose solution is what erasing writes, and a second writer.
 
-Every reader of a chunk sees the state before it by `attn.leave`, and what its positions write by `attn.weight`, as q does. So what e reads
-is one more read of q's kind, of positions before its own, and the values solve a system of a unit triangle (`derivation.delta`).
+Every reader of a chunk sees the state before it by `attn.output_decay`, and what its positions write by `attn.decay_mask`, as q does. So
+what e reads is one more read of q's kind, of positions before its own, and the values solve a unit-triangular system (`derivation.delta`).
 """
 
 from dataclasses import dataclass
@@ -92,4 +92,4 @@ def _passed(block: ChunkTiles, parts: ChunkTerms) -> ir.Value:
     """[C, V] of scores: what is read of the state before the chunk."""
     if block.channels == "key":
         return parts.of_state
-    return parts.decays.scaled("attn.leave", parts.of_state, block.score)
+    return parts.decays.scaled("attn.output_decay", parts.of_state, block.score)

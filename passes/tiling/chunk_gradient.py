@@ -23,7 +23,7 @@ class ChunkGradient:
     target: ir.Value
     passing: list[ir.Value] = field(default_factory=list)
 
-    def keep(self, state: ir.Value, carry: ir.Value) -> None:
+    def keep(self, state: ir.Value, chunk_decay: ir.Value) -> None:
         """Takes the sums over the rows of what the forward scan's state before the chunk gives to the state after it."""
         block, (rows, columns) = self.block, ir.RankedTensorType(state.type).shape
         place = (block.sequence.batch, block.sequence.head, self.row, constant_index(rows))
@@ -37,7 +37,7 @@ class ChunkGradient:
         _, (sums,) = build.map_([constant_index(rows), constant_index(columns)], [], made, ["sum"], product)
 
         def carried(i: ir.Value) -> ir.Value:
-            return arith.MulFOp(*(cast_float(tensor.ExtractOp(tile, [i]).result, block.score) for tile in (sums, carry))).result
+            return arith.MulFOp(*(cast_float(tensor.ExtractOp(tile, [i]).result, block.score) for tile in (sums, chunk_decay))).result
 
         if block.channels == "none":
             one = [constant_index(1), constant_index(rows)]

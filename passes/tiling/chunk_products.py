@@ -31,7 +31,7 @@ class ChunkTerms(SecondWriter):
     ) -> None:
         super().__init__(block, decays, q, k, v)
         self.second = second
-        leaving = decays.scaled("attn.leave", q) if block.channels == "key" else q
+        leaving = decays.scaled("attn.output_decay", q) if block.channels == "key" else q
         shape = list(ir.RankedTensorType(state.type).shape)
         pieces = [state]
         if block.element != block.score:
@@ -66,45 +66,45 @@ def row_sums(block: ChunkTiles, product: ElementProduct) -> ir.Value:
     return build.map_(extents, [], [block.tile([block.size])], ["sum"], lambda i, d: ([], [product.at(i, d)]))[1][0]
 
 
-def own_pairs(parts: ChunkTerms) -> ir.Value:
+def diagonal_pairs(parts: ChunkTerms) -> ir.Value:
     """[C]: the scores of every position with itself, with what its factors of rows make of them."""
     block, scores, zero = parts.block, parts.scores(), constant_float(parts.block.score, 0.0)
     size, nowhere = constant_index(block.size), constant_float(block.wide, 0.0)
-    weight = block.factor("attn.weight", [nowhere, nowhere])
+    weight = block.factor("attn.decay_mask", [nowhere, nowhere])
 
     def diagonal(i: ir.Value, j: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
-        own = arith.CmpIOp(arith.CmpIPredicate.eq, i, j).result
+        diagonal = arith.CmpIOp(arith.CmpIPredicate.eq, i, j).result
         score = arith.MulFOp(tensor.ExtractOp(scores, [i, j]).result, weight).result
-        return [], [arith.SelectOp(own, parts.decays.of_rows.of_pair(score, i, j), zero).result]
+        return [], [arith.SelectOp(diagonal, parts.decays.of_rows.of_pair(score, i, j), zero).result]
 
     return build.map_([size, size], [], [block.tile([block.size])], ["sum"], diagonal)[1][0]
 
 
-def with_own(block: ChunkTiles, others: ir.Value, own: ir.Value, v: ir.Value, result: ir.Value | None = None) -> ir.Value:
-    """The chunk's rows of o, of what all other positions add to them and `own` rows of v, times `result` (None: 1)."""
+def with_diagonal(block: ChunkTiles, others: ir.Value, diagonal: ir.Value, v: ir.Value, result: ir.Value | None = None) -> ir.Value:
+    """The chunk's rows of o, of what all other positions add to them and `diagonal` rows of v, times `result` (None: 1)."""
 
     def add(i: ir.Value, d: ir.Value) -> list[ir.Value]:
-        whole = arith.AddFOp(tensor.ExtractOp(others, [i, d]).result, _own_part(block, own, v, i, d)).result
+        whole = arith.AddFOp(tensor.ExtractOp(others, [i, d]).result, _diagonal_part(block, diagonal, v, i, d)).result
         return [whole if result is None else arith.MulFOp(whole, tensor.ExtractOp(result, [i]).result).result]
 
     return block.map([others.type], add)[0]
 
 
-def own_sums(parts: ChunkTerms, own: ir.Value, factor: ir.Value) -> ir.Value:
+def diagonal_sums(parts: ChunkTerms, diagonal: ir.Value, factor: ir.Value) -> ir.Value:
     """[C]: the sums over d of what each position adds to its own row, times x."""
     block = parts.block
 
     def part(i: ir.Value, d: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
         x = cast_float(tensor.ExtractOp(factor, [i, d]).result, block.score)
-        return [], [arith.MulFOp(_own_part(block, own, parts.v, i, d), x).result]
+        return [], [arith.MulFOp(_diagonal_part(block, diagonal, parts.v, i, d), x).result]
 
     extents = [constant_index(block.size), constant_index(block.inputs.columns)]
     return build.map_(extents, [], [block.tile([block.size])], ["sum"], part)[1][0]
 
 
-def _own_part(block: ChunkTiles, own: ir.Value, v: ir.Value, i: ir.Value, d: ir.Value) -> ir.Value:
+def _diagonal_part(block: ChunkTiles, diagonal: ir.Value, v: ir.Value, i: ir.Value, d: ir.Value) -> ir.Value:
     x = cast_float(tensor.ExtractOp(v, [i, d]).result, block.score)
-    return arith.MulFOp(tensor.ExtractOp(own, [i]).result, x).result
+    return arith.MulFOp(tensor.ExtractOp(diagonal, [i]).result, x).result
 
 
 def whole_products(parts: ChunkTerms, o: ir.Value, factor: ir.Value) -> ir.Value:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from attn_mlir.dialects.attn.linear_erase import eraser
-from attn_mlir.dialects.attn.linear_gradients import is_exact
+from attn_mlir.dialects.attn.linear_gradients import is_compensated
 from attn_mlir.dialects.attn.rows import multiplies_rows
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, ir, tensor
@@ -88,15 +88,15 @@ class ChunkTiles:
         self.forward = view.direction.value == "forward"
         self.transposed = view.state.value == "vk"
         self.keys = view.k.type.shape[3]
-        self.score = block_of(self._piece("attn.carry")).arguments[0].type
+        self.score = block_of(self._piece("attn.chunk_decay")).arguments[0].type
         narrow = view.q.type.element_type.width == 16
         self.wide = ir.F64Type.get() if numerics.prefix == "f64" or (numerics.prefix == "wider" and not narrow) else self.score
-        self.carried_in = self.wide if numerics.exact_carry else self.score
+        self.carried_in = self.wide if numerics.wide_decay else self.score
         self.element = self.score if numerics.widen else view.q.type.element_type
         # What rounding of the state leaves in sums of products does not cancel where they are subtracted; bf16 has too few digits for what
         # erasing reads of a state and writes to it.
         rough = eraser(op) is not None and isinstance(self.element, ir.BF16Type)
-        self.two_pieces = (is_exact(op) or rough) and self.element != self.score
+        self.two_pieces = (is_compensated(op) or rough) and self.element != self.score
         # Small weights of f16 would be gone where products flush them, and a state that all of the sequence's decays lie before.
         self._flushed = numerics.flushing and isinstance(self.element, ir.F16Type)
         self.pair_products: dict[tuple[ir.Value | None, ir.Value, ir.Value, bool], ir.Value] = {}
@@ -178,31 +178,31 @@ class ChunkTiles:
         def rounded(i: ir.Value, j: ir.Value) -> list[ir.Value]:
             return [cast_float(element(i, j), self.element)]
 
-        def rest(i: ir.Value, j: ir.Value) -> list[ir.Value]:
+        def residual(i: ir.Value, j: ir.Value) -> list[ir.Value]:
             x = element(i, j)
             return [cast_float(arith.SubFOp(x, cast_float(cast_float(x, self.element), self.score)).result, self.element)]
 
         made = [self.tile(shape, self.element)]
-        return [self.map(made, body)[0] for body in ((rounded, rest) if two else (rounded,))]
+        return [self.map(made, body)[0] for body in ((rounded, residual) if two else (rounded,))]
 
     # The state
 
-    def carried(self, carry: ir.Value, state: ir.Value) -> ir.Value:
+    def carried(self, chunk_decay: ir.Value, state: ir.Value) -> ir.Value:
         """What the state before the chunk is after it."""
 
         def body(i: ir.Value, j: ir.Value) -> list[ir.Value]:
-            factor = cast_float(tensor.ExtractOp(carry, [i]).result, self.score)
+            factor = cast_float(tensor.ExtractOp(chunk_decay, [i]).result, self.score)
             return [arith.MulFOp(tensor.ExtractOp(state, [i, j]).result, factor).result]
 
         return self.map([state.type], body)[0]
 
-    def advance(self, scaled: Element, carry: ir.Value | None, state: ir.Value, k: ir.Value, v: ir.Value) -> ir.Value:
+    def advance(self, scaled: Element, chunk_decay: ir.Value | None, state: ir.Value, k: ir.Value, v: ir.Value) -> ir.Value:
         """The state after the chunk; `scaled` are elements of what enters it: of k where its channels have decays, otherwise of v."""
         entering, other = (k, v) if self.channels == "key" else (v, k)
         made = self.pieces(list(ir.RankedTensorType(entering.type).shape), scaled, self._whole_state)
         for number, (piece_, factor) in enumerate(products_of(made, self.factors(other))):
             pair = (piece_, factor) if (self.channels == "key") != self.transposed else (factor, piece_)
-            state = build.dot_accumulate(state, carry if number == 0 else None, *pair, transpose_a=True)
+            state = build.dot_accumulate(state, chunk_decay if number == 0 else None, *pair, transpose_a=True)
         return state
 
 

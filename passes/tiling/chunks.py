@@ -1,5 +1,6 @@
 """Builds the kernel of an `attn.chunk`: a loop over the chunks of a sequence that carries the state."""
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -85,12 +86,12 @@ def _names(op: ir.Operation) -> dict[int, str]:
 
 
 def _score_type(op: ir.Operation) -> ir.Type:
-    return block_of(pieces(op, "attn.carry")[0]).arguments[0].type
+    return block_of(pieces(op, "attn.chunk_decay")[0]).arguments[0].type
 
 
 def _kind(op: ir.Operation, name: str, blocks: int) -> str:
     """Sums over v's columns are added up over the programs that share them."""
-    return "accumulate" if name in ("products", "own") and blocks > 1 and op.opview.channels.value == "none" else "store"
+    return "accumulate" if name in ("products", "diagonal") and blocks > 1 and op.opview.channels.value == "none" else "store"
 
 
 def _put(target: ir.Value | None) -> Put | None:
@@ -143,7 +144,7 @@ class _Scan:
         sequence = self._sequence(number, head)
         inputs = self._inputs(sequence, first_column)
         o = columns(targets["o"], first_column, self._columns) if "o" in targets else None
-        products, own = (self._products(targets.get(name), block, first_column) for name in ("products", "own"))
+        products, diagonal = (self._products(targets.get(name), block, first_column) for name in ("products", "diagonal"))
         rows, state_columns = state_shape(self._op)
         state_row = first_column if self._transposed else constant_index(0)
         height = constant_index(self._columns if self._transposed else rows)
@@ -158,9 +159,9 @@ class _Scan:
 
         body = ChunkBlock(self._frame, self._op, inputs, sequence, self._numerics, self._sub(), at_once=self._at_once)
 
-        def keep(chunk: Chunk, state: ir.Value, carry: ir.Value) -> None:
+        def keep(chunk: Chunk, state: ir.Value, chunk_decay: ir.Value) -> None:
             if states is not None:
-                seen = body.carried(carry, state) if "crossing" in self._op.attributes and not self._forward else state
+                seen = body.carried(chunk_decay, state) if "crossing" in self._op.attributes and not self._forward else state
                 self._keep(chunk, sequence, seen, states, (rows, state_row, height))
 
         also = self._beside_of(inputs, sequence)
@@ -176,8 +177,9 @@ class _Scan:
             if self._gradient is not None:
                 view, row = self._gradient.opview, self._state_row(chunk, sequence, rows)
                 gradient = ChunkGradient(body, chunk, self._frame.get(view.a), self._frame.get(view.s), row, targets["d_log_decay"])
-                return body.build(chunk, state, o, gradient.store, gradient.keep, beside, own=_put(own))
-            return body.build(chunk, state, o, _put(products), lambda kept, carry: keep(chunk, kept, carry), beside, own=_put(own))
+                return body.build(chunk, state, o, gradient.store, gradient.keep, beside, diagonal=_put(diagonal))
+            beside_state = functools.partial(keep, chunk)
+            return body.build(chunk, state, o, _put(products), beside_state, beside, diagonal=_put(diagonal))
 
         shape = [self._columns, state_columns] if self._transposed else [rows, self._columns]
         initial = self._initial(narrow, at, (state_row, height), shape, first_column, sequence)

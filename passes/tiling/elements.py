@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attn_mlir.dialects.attn.pairs import remainder_factor
+from attn_mlir.dialects.attn.pairs import residual_factor
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, func, ir, memref, tensor
 from attn_mlir.passes.regions import block_of, pieces
@@ -70,7 +70,7 @@ def build_row_dot(function: ir.Operation, dot: ir.Operation, makers: Sequence[ir
             a = sources[0]
             program = rows_of(a, rows)
             tiles = [build.load(source, *program.place(), rows) for source in sources]
-            factor = remainder_factor(ir.MemRefType(sources[1].type).element_type)
+            factor = residual_factor(ir.MemRefType(sources[1].type).element_type)
 
             def body(i: ir.Value, d: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
                 x, y, *rest = (cast_float(tensor.ExtractOp(tile, [i, d]).result, score) for tile in tiles)

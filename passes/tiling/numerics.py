@@ -19,7 +19,7 @@ class Numerics:
 
     - `prefix`: element type of sums of log decays. f64 keeps them exact enough for chunks whose decays add up to hundreds; "wider" is f64
       in chunks whose inputs are no narrower than f32, and f32 for 16-bit inputs, which need no more.
-    - `exact_carry`: the chunk decay of a state has the type of those sums, too; rounded by all chunks alike where their decays are
+    - `wide_decay`: the chunk decay of a state has the type of those sums, too; rounded by all chunks alike where their decays are
       the same, it would make errors that add up over a sequence.
     - `sub_chunk`: where channels have decays of their own, pairs of positions of a chunk are one by one in blocks of so many (of at least
       16 in scans that round to 16 bits and make products, whose differences are gradients), and products of tiles beyond.
@@ -38,7 +38,7 @@ class Numerics:
     sub_chunk_keys: int = 0
     widen: bool = False
     flushing: bool = False
-    exact_carry: bool = False
+    wide_decay: bool = False
     slots: bool = False
     narrow: str = "f32"
 
@@ -82,7 +82,8 @@ def _read(function: ir.Operation) -> Numerics:
         known = getattr(Numerics, name, None) if name in Numerics.__dataclass_fields__ else None
         value = attribute.value if isinstance(attribute, (ir.StringAttr, ir.BoolAttr, ir.IntegerAttr)) else None
         if known is None or type(value) is not type(known):
-            raise ValueError(f"takes {', '.join(Numerics.__dataclass_fields__)}, got {name} = {attribute}")
+            hint = "; 'exact_carry' is called 'wide_decay' now" if name == "exact_carry" else ""
+            raise ValueError(f"takes {', '.join(Numerics.__dataclass_fields__)}, got {name} = {attribute}{hint}")
         values[name] = value
     found = Numerics(**values)
     if found.prefix not in _PREFIXES:

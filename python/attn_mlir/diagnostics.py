@@ -9,6 +9,14 @@ from attn_mlir.mlir import ir
 
 # The parser gives this name to sources that it gets as a string.
 _NO_NAME = "-"
+_FORMER = {
+    "attn.carry": "attn.chunk_decay",
+    "attn.enter": "attn.input_decay",
+    "attn.leave": "attn.output_decay",
+    "attn.weight": "attn.decay_mask",
+    "attn.remainder": "attn.residual",
+}
+"""What ops were called in programs that were saved before."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +74,9 @@ def _convert(info: Any) -> Diagnostic:
     notes = [_convert(note) for note in info.notes if not note.message.startswith("see current operation")]
     # Locations inside an MLIRError are not downcast, which makes their class say nothing.
     location = ir.Location.from_attr(info.location.attr, context=info.location.context)
-    return replace(at(location, info.severity.name.lower(), info.message.strip()), notes=tuple(notes))
+    message = info.message.strip()
+    message += next((f"; it is called '{now}' now" for name, now in _FORMER.items() if f"unregistered operation '{name}'" in message), "")
+    return replace(at(location, info.severity.name.lower(), message), notes=tuple(notes))
 
 
 def _source_of(location: ir.Location) -> tuple[str, int, int]:

@@ -6,7 +6,7 @@
 // CHECK-NEXT:   "attn.query"() ({
 // CHECK:        "attn.erase"(%{{.*}}) ({
 // CHECK:        }) {reads = "decayed"} : (tensor<?x?x?x16xf32>) -> ()
-// CHECK:        "attn.leave"() ({
+// CHECK:        "attn.output_decay"() ({
 // CHECK-NEXT:   ^bb0(%[[PREFIX:.*]]: f32, %{{.*}}: f32):
 // CHECK-NEXT:     %[[LEAVE:.*]] = math.exp %[[PREFIX]] : f32
 // CHECK-NEXT:     "attn.yield"(%[[LEAVE]])

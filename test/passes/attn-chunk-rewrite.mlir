@@ -10,20 +10,20 @@
 // CHECK-NEXT:      %[[LOWEST:.*]] = arith.constant -1.040000e+02
 // CHECK-NEXT:      %[[BOUNDED:.*]] = arith.maximumf %[[LOG_DECAY]], %[[LOWEST]]
 // CHECK-NEXT:      "attn.yield"(%[[BOUNDED]])
-// CHECK:         "attn.carry"() ({
+// CHECK:         "attn.chunk_decay"() ({
 // CHECK-NEXT:    ^bb0(%[[TOTAL:.*]]: f32):
 // CHECK-NEXT:      %[[CARRY:.*]] = math.exp %[[TOTAL]]
 // CHECK-NEXT:      "attn.yield"(%[[CARRY]])
-// CHECK:         "attn.enter"() ({
+// CHECK:         "attn.input_decay"() ({
 // CHECK-NEXT:    ^bb0(%[[PREFIX:.*]]: f32, %[[TOTAL:.*]]: f32):
 // CHECK-NEXT:      %[[AFTER:.*]] = arith.subf %[[TOTAL]], %[[PREFIX]]
 // CHECK-NEXT:      math.exp %[[AFTER]]
-// CHECK:         "attn.leave"() ({
+// CHECK:         "attn.output_decay"() ({
 // CHECK-NEXT:    ^bb0(%[[PREFIX:.*]]: f32, %{{.*}}: f32):
 // CHECK-NEXT:      %[[LEAVE:.*]] = math.exp %[[PREFIX]]
 // CHECK-NEXT:      %[[SCALE:.*]] = arith.constant 2.500000e-01
 // CHECK-NEXT:      arith.mulf %[[LEAVE]], %[[SCALE]]
-// CHECK:         "attn.weight"() ({
+// CHECK:         "attn.decay_mask"() ({
 // CHECK-NEXT:    ^bb0(%[[OF_T:.*]]: f32, %[[OF_S:.*]]: f32):
 // CHECK-NEXT:      %[[BETWEEN:.*]] = arith.subf %[[OF_T]], %[[OF_S]]
 // CHECK-NEXT:      %[[WEIGHT:.*]] = math.exp %[[BETWEEN]]
@@ -50,14 +50,14 @@ func.func @forward(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tenso
 // CHECK:           %[[LOG_DECAY:.*]] = tensor.extract
 // CHECK-NEXT:      %[[LOWEST:.*]] = arith.constant -7.460000e+02 : f64
 // CHECK-NEXT:      arith.maximumf %[[LOG_DECAY]], %[[LOWEST]]
-// CHECK:         "attn.enter"() ({
+// CHECK:         "attn.input_decay"() ({
 // CHECK-NEXT:    ^bb0(%[[PREFIX:.*]]: f64, %{{.*}}: f64):
 // CHECK-NEXT:      math.exp %[[PREFIX]]
-// CHECK:         "attn.leave"() ({
+// CHECK:         "attn.output_decay"() ({
 // CHECK-NEXT:    ^bb0(%[[PREFIX:.*]]: f64, %[[TOTAL:.*]]: f64):
 // CHECK-NEXT:      %[[BEFORE:.*]] = arith.subf %[[TOTAL]], %[[PREFIX]]
 // CHECK-NEXT:      math.exp %[[BEFORE]]
-// CHECK:         "attn.weight"() ({
+// CHECK:         "attn.decay_mask"() ({
 // CHECK-NEXT:    ^bb0(%[[OF_T:.*]]: f64, %[[OF_S:.*]]: f64):
 // CHECK-NEXT:      %[[BETWEEN:.*]] = arith.subf %[[OF_S]], %[[OF_T]]
 // CHECK-NEXT:      math.exp %[[BETWEEN]]
@@ -75,7 +75,7 @@ func.func @backward(%q: tensor<?x?x?x16xf64>, %k: tensor<?x?x?x16xf64>, %v: tens
 
 // Without decays nothing is to be bounded.
 // CHECK-LABEL: func.func @no_decay(
-// CHECK-NOT:     attn.decay
+// CHECK-NOT:     "attn.decay"
 // CHECK:         return
 func.func @no_decay(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tensor<?x?x?x8xf32>) -> tensor<?x?x?x8xf32> {
   %o = "attn.linear_attention"(%q, %k, %v) ({
@@ -90,11 +90,11 @@ func.func @no_decay(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tens
 // CHECK-SAME:    %[[SCALE:[a-z0-9]+]]: f32)
 // CHECK-NOT:     "attn.key"
 // CHECK:         "attn.query"
-// CHECK:         "attn.enter"
+// CHECK:         "attn.input_decay"
 // CHECK:           arith.mulf %{{.*}}, %[[SCALE]]
-// CHECK:         "attn.leave"
+// CHECK:         "attn.output_decay"
 // CHECK-NOT:       arith.mulf
-// CHECK:         "attn.weight"
+// CHECK:         "attn.decay_mask"
 // CHECK:           arith.mulf %{{.*}}, %[[SCALE]]
 func.func @scales(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tensor<?x?x?x8xf32>, %scale: f32) -> tensor<?x?x?x8xf32> {
   %o = "attn.linear_attention"(%q, %k, %v) ({

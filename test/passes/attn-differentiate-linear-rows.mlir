@@ -17,7 +17,7 @@
 // CHECK:           %[[FACTOR:.*]] = tensor.extract %[[DT]]
 // CHECK:           %[[USUAL:.*]] = arith.andi
 // CHECK:           arith.select %[[USUAL]], %{{.*}}, %[[FACTOR]]
-// CHECK:           outputs = ["products", "states", "own"]
+// CHECK:           outputs = ["products", "states", "diagonal"]
 // CHECK:         %[[DV:.*]] = "attn.linear_attention"(%k, %q, %do, {{[^,]*}}) ({
 // CHECK-NEXT:      "attn.result"
 // CHECK:           tensor.extract %[[DT]]
@@ -46,13 +46,13 @@
 // ROWS-NEXT:      "attn.key"
 // ROWS:           "attn.value"
 // ROWS-NOT:       interval
-// ROWS:           outputs = ["products", "own"]
+// ROWS:           outputs = ["products", "diagonal"]
 // ROWS:         %[[DK:.*]]:3 = "attn.linear_attention"(%v, %do, %q, %[[G]], %k) ({
 // ROWS-NEXT:      "attn.query"
 // ROWS:           tensor.extract %[[G]]
 // ROWS:           "attn.value"
 // ROWS-NOT:       attn.result
-// ROWS:           outputs = ["products", "own"]
+// ROWS:           outputs = ["products", "diagonal"]
 // ROWS-NOT:     "attn.linear_attention"
 // ROWS:         %[[OF_Q:.*]] = "attn.elements"(%[[DQ]]#1)
 // ROWS:         %[[WHOLE_Q:.*]] = "attn.collect"(%[[OF_Q]])
@@ -75,7 +75,7 @@
 // RUN: attn-opt %inputs/linear/mamba2.mlir -p 'attn-differentiate{functions=bwd only=true}' | FileCheck %s --check-prefix=ELSE
 // RUN: attn-opt %t.mamba2 -p 'attn-differentiate{functions=bwd only=true crossing=true interval=64}' | FileCheck %s --check-prefix=ELSE
 // ELSE-NOT:     attn.result
-// ELSE-NOT:     "own"
+// ELSE-NOT:     "diagonal"
 // ELSE:         "attn.decay_gradient"
 
 // Without differences there are no such products: there the gradient that is summed up is not rounded; those of q and k are, as ever.

@@ -1,18 +1,18 @@
 // Two outputs have adjoints of their own; what both say of a score adds up to one weight, and dv sums rows of both.
-// RUN: attn-opt %inputs/two-outputs.mlir -p 'attn-differentiate{functions=fwd+bwd+jvp+bwd2 only=true remainder=true}' | FileCheck %s
+// RUN: attn-opt %inputs/two-outputs.mlir -p 'attn-differentiate{functions=fwd+bwd+jvp+bwd2 only=true residual=true}' | FileCheck %s
 
-// Each output that a gradient is multiplied with has its remainder.
+// Each output that a gradient is multiplied with has its residual.
 // CHECK-LABEL: @attention_fwd(
 // CHECK:         %[[O:.*]]:4 = "attn.attention"
 // CHECK:         %[[O1:.*]] = "attn.output"(%[[O]]#0) {index = 1 : i64}
-// CHECK-NEXT:    %[[REST:.*]] = "attn.remainder"(%[[O]]#0) :
-// CHECK-NEXT:    %[[REST1:.*]] = "attn.remainder"(%[[O]]#0) {index = 1 : i64}
+// CHECK-NEXT:    %[[REST:.*]] = "attn.residual"(%[[O]]#0) :
+// CHECK-NEXT:    %[[REST1:.*]] = "attn.residual"(%[[O]]#0) {index = 1 : i64}
 // CHECK-NEXT:    return %[[O]]#0, %[[O1]], %[[O]]#1, %[[O]]#2, %[[O]]#3, %[[REST]], %[[REST1]]
 
 // CHECK-LABEL: @attention_bwd(
-// CHECK-SAME:    %o: {{.*}}, %o1: {{.*}}, %row_lse: {{.*}}, %o_remainder: {{.*}}, %o1_remainder: {{.*}}, %do: {{.*}}, %do1: {{.*}}, %d_lse:
-// CHECK-DAG:     "attn.row_dot"(%do, %o, %o_remainder)
-// CHECK-DAG:     "attn.row_dot"(%do1, %o1, %o1_remainder)
+// CHECK-SAME:    %o: {{.*}}, %o1: {{.*}}, %row_lse: {{.*}}, %o_residual: {{.*}}, %o1_residual: {{.*}}, %do: {{.*}}, %do1: {{.*}}, %d_lse:
+// CHECK-DAG:     "attn.row_dot"(%do, %o, %o_residual)
+// CHECK-DAG:     "attn.row_dot"(%do1, %o1, %o1_residual)
 // CHECK:         %[[PAIRS:.*]] = "attn.pairs"
 // CHECK-NEXT:      "attn.product"(%q, %k)
 // CHECK-NEXT:      "attn.product"(%do, %v)

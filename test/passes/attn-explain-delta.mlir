@@ -7,8 +7,8 @@
 // CHECK:        e = e * arg5[b, h, t]
 // CHECK:        S = exp(g_t) S; x_t = e_t S; S = S + k_t (v_t - x_t)^T; o_t = q_t S, read after it
 // CHECK:      chunked form, chunks first to last
-// CHECK:        S = carry S + sum over s of enter k_s v_s^T
-// CHECK-NEXT:   where v is U, of (I + A) U = V - leave e_t S, with A = weight (e_t . k_s) for s < t
+// CHECK:        S = chunk_decay S + sum over s of input_decay k_s v_s^T
+// CHECK-NEXT:   where v is U, of (I + A) U = V - output_decay e_t S, with A = decay_mask (e_t . k_s) for s < t
 // CHECK:      confirmed in float64, chunk by chunk against the recurrence: {{[0-9]+}} values, largest relative error {{[0-9].[0-9]e-1[0-9]}}
 // CHECK:      backward: with u what is written, dx the gradient of what e reads
 // CHECK-NEXT:   dq: the same way with do, u, k in place of q, k, v
@@ -19,7 +19,7 @@
 // CHECK-NEXT:   confirmed in float64 by differences of the recurrence
 
 // REMOVED:      S = diag(exp(g_t)) S; x_t = e_t S; S = S + k_t v_t^T - r_t x_t^T; o_t = q_t S, read after it
-// REMOVED:      and a second writer r with values -X, of (I + A) X = leave e_t S + B V
+// REMOVED:      and a second writer r with values -X, of (I + A) X = output_decay e_t S + B V
 // REMOVED:      dr: the other way with z, do, q in place of q, k, v; dx writes e, too
 
 // What is not differentiated has no backward here.

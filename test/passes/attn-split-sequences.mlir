@@ -42,13 +42,13 @@ func.func @forward(%q: !q, %k: !q, %v: !v, %g: !g, %initial: !s) -> (!v, !s) {
 // CHECK-LABEL: func.func @backward(
 // CHECK-SAME:    %[[Q:[^:]*]]: {{[^%]*}}%[[K:[^:]*]]: {{[^%]*}}%[[V:[^:]*]]: {{[^%]*}}%[[DO:[^:]*]]:
 // CHECK:         "attn.linear_attention"(%[[Q]], %[[Q]], %[[DO]])
-// CHECK:           channels = "none", direction = "backward", exact, heads = 2 : i64, {{.*}}state = "kv"
+// CHECK:           channels = "none", compensated, direction = "backward", heads = 2 : i64, {{.*}}state = "kv"
 // CHECK-NOT:     attn.decay_sum
 // CHECK:         "attn.state_scan"({{.*}}direction = "backward"
 // CHECK:         "attn.linear_attention"(%[[V]], %[[DO]], %[[Q]]
 // CHECK:           interval = 128 : i64, {{.*}}outputs = ["products", "states"], paired
 // CHECK:         "attn.linear_attention"(%[[Q]], %[[Q]], %[[DO]])
-// CHECK:           channels = "none", direction = "backward", exact, heads = 2 : i64, {{.*}}state = "kv"
+// CHECK:           channels = "none", compensated, direction = "backward", heads = 2 : i64, {{.*}}state = "kv"
 func.func @backward(%q: !k, %k: !k, %v: !v, %do: !v) -> (!k, tensor<?x?x?xf32>, !s, !v) {
   %dk, %products, %states = "attn.linear_attention"(%v, %do, %q, %k) ({
   ^bb0:

@@ -37,23 +37,23 @@
 func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tensor<?x?x?x8xf32>, %decay: tensor<?x?x?x16xf32>) -> (tensor<?x?x?x8xf32>) attributes {tile.numerics = {sub_chunk = 8}} {
   %r0 = "attn.chunk"(%q, %k, %v, %decay) ({
   ^bb0:
-    "attn.carry"() ({
+    "attn.chunk_decay"() ({
     ^bb0(%total: f32):
       %y = math.exp %total : f32
       "attn.yield"(%y) : (f32) -> ()
     }) : () -> ()
-    "attn.enter"() ({
+    "attn.input_decay"() ({
     ^bb0(%prefix: f32, %total: f32):
       %x = arith.subf %total, %prefix : f32
       %y = math.exp %x : f32
       "attn.yield"(%y) : (f32) -> ()
     }) : () -> ()
-    "attn.leave"() ({
+    "attn.output_decay"() ({
     ^bb0(%prefix: f32, %total: f32):
       %y = math.exp %prefix : f32
       "attn.yield"(%y) : (f32) -> ()
     }) : () -> ()
-    "attn.weight"() ({
+    "attn.decay_mask"() ({
     ^bb0(%prefix_t: f32, %prefix_s: f32):
       %x = arith.subf %prefix_t, %prefix_s : f32
       %y = math.exp %x : f32
@@ -80,23 +80,23 @@ func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: ten
 func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tensor<?x?x?x8xf32>, %decay: tensor<?x?x?x8xf32>) -> (tensor<?x?x?x8xf32>) attributes {tile.numerics = {sub_chunk = 8}} {
   %r0 = "attn.chunk"(%q, %k, %v, %decay) ({
   ^bb0:
-    "attn.carry"() ({
+    "attn.chunk_decay"() ({
     ^bb0(%total: f32):
       %y = math.exp %total : f32
       "attn.yield"(%y) : (f32) -> ()
     }) : () -> ()
-    "attn.enter"() ({
+    "attn.input_decay"() ({
     ^bb0(%prefix: f32, %total: f32):
       %y = math.exp %prefix : f32
       "attn.yield"(%y) : (f32) -> ()
     }) : () -> ()
-    "attn.leave"() ({
+    "attn.output_decay"() ({
     ^bb0(%prefix: f32, %total: f32):
       %x = arith.subf %total, %prefix : f32
       %y = math.exp %x : f32
       "attn.yield"(%y) : (f32) -> ()
     }) : () -> ()
-    "attn.weight"() ({
+    "attn.decay_mask"() ({
     ^bb0(%prefix_t: f32, %prefix_s: f32):
       %x = arith.subf %prefix_s, %prefix_t : f32
       %y = math.exp %x : f32
@@ -126,23 +126,23 @@ func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: ten
 func.func @attention(%q: tensor<?x?x?x16xbf16>, %k: tensor<?x?x?x16xbf16>, %v: tensor<?x?x?x8xbf16>, %decay: tensor<?x?x?x16xf32>) -> (tensor<?x?x?x8xbf16>) attributes {tile.numerics = {sub_chunk = 8, sub_chunk_keys = 1}} {
   %r0 = "attn.chunk"(%q, %k, %v, %decay) ({
   ^bb0:
-    "attn.carry"() ({
+    "attn.chunk_decay"() ({
     ^bb0(%total: f32):
       %y = math.exp %total : f32
       "attn.yield"(%y) : (f32) -> ()
     }) : () -> ()
-    "attn.enter"() ({
+    "attn.input_decay"() ({
     ^bb0(%prefix: f32, %total: f32):
       %x = arith.subf %total, %prefix : f32
       %y = math.exp %x : f32
       "attn.yield"(%y) : (f32) -> ()
     }) : () -> ()
-    "attn.leave"() ({
+    "attn.output_decay"() ({
     ^bb0(%prefix: f32, %total: f32):
       %y = math.exp %prefix : f32
       "attn.yield"(%y) : (f32) -> ()
     }) : () -> ()
-    "attn.weight"() ({
+    "attn.decay_mask"() ({
     ^bb0(%prefix_t: f32, %prefix_s: f32):
       %x = arith.subf %prefix_t, %prefix_s : f32
       %y = math.exp %x : f32

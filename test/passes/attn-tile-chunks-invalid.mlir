@@ -27,19 +27,19 @@ func.func @attention(%x: !t, %like: tensor<?x?xf32>) -> !t {
 func.func @attention(%q: !t, %k: !t, %v: !t) -> !t attributes {tile.blocks = array<i64: 16, 3>} {
   // expected-error @below {{attn-tile-chunks: blocks of 3 columns do not divide v's 4}}
   %o = "attn.chunk"(%q, %k, %v) ({
-    "attn.carry"() ({
+    "attn.chunk_decay"() ({
     ^bb0(%total: f32):
       "attn.yield"(%total) : (f32) -> ()
     }) : () -> ()
-    "attn.enter"() ({
+    "attn.input_decay"() ({
     ^bb0(%prefix: f32, %total: f32):
       "attn.yield"(%total) : (f32) -> ()
     }) : () -> ()
-    "attn.leave"() ({
+    "attn.output_decay"() ({
     ^bb0(%prefix: f32, %total: f32):
       "attn.yield"(%total) : (f32) -> ()
     }) : () -> ()
-    "attn.weight"() ({
+    "attn.decay_mask"() ({
     ^bb0(%prefix_t: f32, %prefix_s: f32):
       "attn.yield"(%prefix_s) : (f32) -> ()
     }) : () -> ()
@@ -57,19 +57,19 @@ func.func @attention(%q: !t, %k: !t, %v: !t) -> !t attributes {tile.blocks = arr
 func.func @gradient(%q: !t, %k: !t, %v: !t, %g: !g, %a: !g, %s: !t) -> !g attributes {tile.blocks = array<i64: 16, 2>} {
   // expected-error @below {{attn-tile-chunks: a scan that adds up the gradient of the decays, or shares states, works on all columns of v}}
   %o, %b, %e = "attn.chunk"(%q, %k, %v, %g, %v) ({
-    "attn.carry"() ({
+    "attn.chunk_decay"() ({
     ^bb0(%total: f32):
       "attn.yield"(%total) : (f32) -> ()
     }) : () -> ()
-    "attn.enter"() ({
+    "attn.input_decay"() ({
     ^bb0(%prefix: f32, %total: f32):
       "attn.yield"(%prefix) : (f32) -> ()
     }) : () -> ()
-    "attn.leave"() ({
+    "attn.output_decay"() ({
     ^bb0(%prefix: f32, %total: f32):
       "attn.yield"(%total) : (f32) -> ()
     }) : () -> ()
-    "attn.weight"() ({
+    "attn.decay_mask"() ({
     ^bb0(%prefix_t: f32, %prefix_s: f32):
       "attn.yield"(%prefix_s) : (f32) -> ()
     }) : () -> ()

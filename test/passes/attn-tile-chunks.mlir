@@ -66,23 +66,23 @@
 func.func @attention(%q: tensor<?x?x?x16xf16>, %k: tensor<?x?x?x16xf16>, %v: tensor<?x?x?x8xf16>, %decay: tensor<?x?x?xf32>, %initial: tensor<?x?x?x8xf32>, %factor: tensor<?x?x?x8xf16>) -> (tensor<?x?x?x8xf16>, tensor<?x?x?xf32>) attributes {tile.blocks = array<i64: 16, 4>} {
   %r0, %r1 = "attn.chunk"(%q, %k, %v, %decay, %initial, %factor) ({
   ^bb0:
-    "attn.carry"() ({
+    "attn.chunk_decay"() ({
     ^bb0(%total: f32):
       %y = math.exp %total : f32
       "attn.yield"(%y) : (f32) -> ()
     }) : () -> ()
-    "attn.enter"() ({
+    "attn.input_decay"() ({
     ^bb0(%prefix: f32, %total: f32):
       %x = arith.subf %total, %prefix : f32
       %y = math.exp %x : f32
       "attn.yield"(%y) : (f32) -> ()
     }) : () -> ()
-    "attn.leave"() ({
+    "attn.output_decay"() ({
     ^bb0(%prefix: f32, %total: f32):
       %y = math.exp %prefix : f32
       "attn.yield"(%y) : (f32) -> ()
     }) : () -> ()
-    "attn.weight"() ({
+    "attn.decay_mask"() ({
     ^bb0(%prefix_t: f32, %prefix_s: f32):
       %x = arith.subf %prefix_t, %prefix_s : f32
       %y = math.exp %x : f32
@@ -115,23 +115,23 @@ func.func @attention(%q: tensor<?x?x?x16xf16>, %k: tensor<?x?x?x16xf16>, %v: ten
 func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tensor<?x?x?x8xf32>, %decay: tensor<?x?x?xf32>, %offsets: tensor<?xi64>) -> (tensor<?x?x?x8xf32>, tensor<?x?x?x16xf32>, tensor<?x?x?x16xf32>) {
   %r0, %r1, %r2 = "attn.chunk"(%q, %k, %v, %decay, %offsets) ({
   ^bb0:
-    "attn.carry"() ({
+    "attn.chunk_decay"() ({
     ^bb0(%total: f32):
       %y = math.exp %total : f32
       "attn.yield"(%y) : (f32) -> ()
     }) : () -> ()
-    "attn.enter"() ({
+    "attn.input_decay"() ({
     ^bb0(%prefix: f32, %total: f32):
       %y = math.exp %prefix : f32
       "attn.yield"(%y) : (f32) -> ()
     }) : () -> ()
-    "attn.leave"() ({
+    "attn.output_decay"() ({
     ^bb0(%prefix: f32, %total: f32):
       %x = arith.subf %total, %prefix : f32
       %y = math.exp %x : f32
       "attn.yield"(%y) : (f32) -> ()
     }) : () -> ()
-    "attn.weight"() ({
+    "attn.decay_mask"() ({
     ^bb0(%prefix_t: f32, %prefix_s: f32):
       %x = arith.subf %prefix_s, %prefix_t : f32
       %y = math.exp %x : f32

@@ -25,20 +25,20 @@
 // CHECK:         "tile.store"(%[[STATE]], %{{.*}}, %[[NUMBER]]
 func.func @segments(%q: !q, %k: !q, %v: !v) -> !s {
   %o, %final = "attn.chunk"(%q, %k, %v) ({
-    "attn.carry"() ({
+    "attn.chunk_decay"() ({
     ^bb0(%total: f32):
       %x = math.exp %total : f32
       "attn.yield"(%x) : (f32) -> ()
     }) : () -> ()
-    "attn.enter"() ({
+    "attn.input_decay"() ({
     ^bb0(%prefix: f32, %total: f32):
       "attn.yield"(%total) : (f32) -> ()
     }) : () -> ()
-    "attn.leave"() ({
+    "attn.output_decay"() ({
     ^bb0(%prefix: f32, %total: f32):
       "attn.yield"(%total) : (f32) -> ()
     }) : () -> ()
-    "attn.weight"() ({
+    "attn.decay_mask"() ({
     ^bb0(%t: f32, %s: f32):
       "attn.yield"(%t) : (f32) -> ()
     }) : () -> ()

@@ -68,7 +68,7 @@ def kernels(program: Traced, functions: Sequence[str] = ("", "bwd"), vendors: Se
 def _kernels(text: str, function: str, wrt: Sequence[str], vendor: str) -> list[KernelCode]:
     backend, pipeline = (nvidia, nvidia_pipeline) if vendor == "nvidia" else (amd, amd_pipeline)
     outline = nvidia_pipeline.outline("sm_90a") if vendor == "nvidia" else amd_pipeline.OUTLINE
-    name, prepare = prepare_derivative(function, wrt, outline, remainder=vendor == "amd")
+    name, prepare = prepare_derivative(function, wrt, outline, residual=vendor == "amd")
     with loaded_context():
         module = ir.Module.parse(text)
         Pipeline.parse(prepare, registry()).run(module)

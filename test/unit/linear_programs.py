@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 _PIECES = {
-    "forward": {"carry": "{0}", "enter": "{1} - {0}", "leave": "{0}", "weight": "{0} - {1}"},
-    "backward": {"carry": "{0}", "enter": "{0}", "leave": "{1} - {0}", "weight": "{1} - {0}"},
+    "forward": {"chunk_decay": "{0}", "input_decay": "{1} - {0}", "output_decay": "{0}", "decay_mask": "{0} - {1}"},
+    "backward": {"chunk_decay": "{0}", "input_decay": "{0}", "output_decay": "{1} - {0}", "decay_mask": "{1} - {0}"},
 }
 
 
@@ -31,7 +31,7 @@ class Linear:
     heads: int = 2
     mods: bool = False
     row_mods: bool = False
-    own: bool = False
+    diagonal: bool = False
     result: bool = False
     skip: bool = False
     element: str = "f32"
@@ -41,7 +41,7 @@ class Linear:
     @property
     def outputs(self) -> list[str]:
         """The results after o."""
-        return ["final_state"] * self.final + ["products"] * self.factor + ["states"] * bool(self.interval) + ["own"] * self.own
+        return ["final_state"] * self.final + ["products"] * self.factor + ["states"] * bool(self.interval) + ["diagonal"] * self.diagonal
 
     @property
     def arguments(self) -> dict[str, str]:
@@ -64,7 +64,7 @@ class Linear:
             "final_state": f"tensor<?x?x?x{columns}x{self.score}>",
             "states": f"tensor<?x?x?x{columns}x{self.score}>",
             "products": f"tensor<?x?x?{'' if self.channels == 'none' else f'x{self.v}'}x{self.score}>",
-            "own": f"tensor<?x?x?x{self.score}>",
+            "diagonal": f"tensor<?x?x?x{self.score}>",
         }
         results = [arguments["v"], *[made[name] for name in self.outputs]]
         operands = [f"%{name}" for name in arguments if name != "table"]
@@ -72,7 +72,7 @@ class Linear:
         names = ", ".join(f'"{name}"' for name in self.outputs)
         attributes = f'heads = {self.heads} : i64, direction = "{self.direction}", channels = "{self.channels}", state = "{self.state}", '
         attributes += f"outputs = [{names}], operandSegmentSizes = array<i32: {', '.join(map(str, segments))}>"
-        found = [1, int(self.final), int(self.factor), int(self.interval > 0), int(self.own)]
+        found = [1, int(self.final), int(self.factor), int(self.interval > 0), int(self.diagonal)]
         attributes += f", resultSegmentSizes = array<i32: {', '.join(map(str, found))}>"
         attributes += f", interval = {self.interval} : i64" if self.interval else ""
         attributes += f", chunk = {self.chunk} : i64" if self.chunk else ""
@@ -95,7 +95,7 @@ func.func @attention({", ".join(f"%{n}: {t}" for n, t in arguments.items())}) ->
     def _factors(self) -> list[str]:
         made = []
         for name, formula in _PIECES[self.direction].items():
-            arguments = {"carry": ["total"], "weight": ["prefix_t", "prefix_s"]}.get(name, ["prefix", "total"])
+            arguments = {"chunk_decay": ["total"], "decay_mask": ["prefix_t", "prefix_s"]}.get(name, ["prefix", "total"])
             terms = formula.format(*[f"%{a}" for a in arguments]).split(" - ")
             body = f"      %x = arith.subf {', '.join(terms)} : {self.score}\n" if len(terms) == 2 else ""
             body += f"      %y = math.exp {'%x' if len(terms) == 2 else terms[0]} : {self.score}\n"
@@ -201,7 +201,7 @@ def recurrence(program: Linear, given: dict[str, Any]) -> dict[str, Any]:
     made = {"o": o * factor + skip, "final_state": final, "states": states.reshape(batch, every, -1, states.shape[-1])}
     if "factor" in x:
         own, repeated = (q * k).sum(3, keepdims=True) * v, np.repeat(x["factor"], every // x["factor"].shape[1], axis=1)
-        products, made["own"] = (o - own) * repeated, (own * repeated).sum(-1)
+        products, made["diagonal"] = (o - own) * repeated, (own * repeated).sum(-1)
         made["products"] = products.sum(-1) if program.channels == "none" else products
     return {name: made[name] for name in ("o", *program.outputs)}
 

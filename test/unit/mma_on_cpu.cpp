@@ -22,11 +22,11 @@ constexpr int kColumns = 128;
 static int failures = 0;
 
 // Rows x 128 numbers, in global memory with a longer stride, to shared memory: all four warps, the last rows missing.
-template <class Element, int Rows> Panels copied(int n, uint32_t address, int missing) {
+template <class Element, int Rows> Atoms copied(int n, uint32_t address, int missing) {
   static uint16_t global[Rows * (kColumns + 8)];
   for (int row = 0; row < Rows; ++row)
     for (int column = 0; column < kColumns; ++column) global[row * (kColumns + 8) + column] = bits_of<Element>(number(n, row, column));
-  const Panels tile{address, Rows * 128};
+  const Atoms tile{address, Rows * 128};
   for (int warp = 0; warp < 4; ++warp)
     run_warp([&](int lane) { copy_lanes<Rows, kColumns / 64>(tile, global, kColumns + 8, 0, Rows - missing, warp, lane); });
   return tile;
@@ -35,12 +35,12 @@ template <class Element, int Rows> Panels copied(int n, uint32_t address, int mi
 // sum += a b of every warp; `Turned`: a is stored the other way, `Rows`: rows of b's tile are columns of b, `Kind` 0: a in shared memory.
 template <class Element, int N, int K, int Blocks, bool Turned, bool Rows, bool Held, bool Wide> void check(const char *name) {
   constexpr int kM = 64 * Blocks;
-  const Panels a = copied<Element, 128>(0, 0, 3), b = copied<Element, 128>(1, 32768, 0);
+  const Atoms a = copied<Element, 128>(0, 0, 3), b = copied<Element, 128>(1, 32768, 0);
   for (int warp = 0; warp < 4; ++warp)
     run_warp([&](int lane) {
       float sum[Blocks * N / 2] = {};
       const int first = warp * 16 * Blocks;
-      const Beside<64, Panels, Panels> wide{b, Panels{b.address + 128 * 128, b.panel}};
+      const Beside<64, Atoms, Atoms> wide{b, Atoms{b.address + 128 * 128, b.atom}};
       auto multiplied = [&](const auto &left, const auto &right) { multiply<Element, N, K, Blocks, Rows>(sum, left, right, lane); };
       auto both = [&](const auto &left) {
         if constexpr (Wide) multiplied(left, wide);

@@ -30,7 +30,7 @@ _HOPPER = (
     ("roles", f"warp-specialize,{_TIDY}"),
     ("rings", f"warp-pipeline-loads,warp-draw-tiles,{_TIDY}"),
     ("overlap", f"warp-hold-factors,warp-overlap-products,warp-stale-maximum,warp-conditional-rescale,{_TIDY}"),
-    ("turns", f"warp-ping-pong,{_TIDY}"),
+    ("ping-pong", f"warp-ping-pong,{_TIDY}"),
     ("stores", f"warp-stage-stores,{_TIDY}"),
 )
 _TILED = WARP_AMPERE.partition(",warp-assign-layouts")[0]
@@ -59,7 +59,7 @@ def shown() -> dict[str, str]:
     loop = _from(made["tiles"], r"scf.for .* = %c0 to", r"scf.yield")
     layouts = _from(made["layouts"], r"%k_stage:2", r'"warp.arrive"\(%k_free')
     producer = _from(made["rings"], r"scf.for .* = %c0 to", r"arith.addi %k_count")
-    consumer = made["turns"][made["turns"].index('sym_name = "producer"') :]
+    consumer = made["ping-pong"][made["ping-pong"].index('sym_name = "producer"') :]
     return {
         "tiles": _folded(_short(loop)),
         "layouts": _quiet(_short(layouts)),

@@ -98,10 +98,10 @@ def test_flushing_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         assert float((mine - other).abs().max() / mine.abs().max()) <= 1e-4
 
 
-def test_without_the_remainder_of_o(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_residual_of_o(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bound of gradients fails where what rounding took from o is left out."""
     prepare = driver.prepare_derivative
-    monkeypatch.setattr(driver, "prepare_derivative", lambda *arguments, remainder: prepare(*arguments))
+    monkeypatch.setattr(driver, "prepare_derivative", lambda *arguments, residual: prepare(*arguments))
     case, sizes = plain(rows.softmax, lambda b, h, q, k: q + 961 > k), large(64)
     leaves = one_large_score(sizes, 1)
     got, exact = results(ours(case, sizes, device=EMULATED), leaves), results(formula(case, sizes), [x.double() for x in leaves])

@@ -18,7 +18,7 @@ from attn_mlir.registry import registry
 from contexts import loaded_context
 
 INPUTS = Path(__file__).parent.parent / "Inputs"
-FORWARD = "attn-differentiate{functions=fwd wrt=q+k+v only=true remainder=true}"
+FORWARD = "attn-differentiate{functions=fwd wrt=q+k+v only=true residual=true}"
 BACKWARD = "attn-differentiate{functions=bwd wrt=q+k+v only=true},amd-split-sums,attn-simplify,attn-outline{keep-hosts=false}"
 
 

@@ -45,7 +45,7 @@ def test_directions_products_and_states_on_the_way(direction: str, state: str, e
 
 
 @needs_host_clang
-@pytest.mark.parametrize("fields", [{"own": True}, {"result": True}, {"own": True, "result": True, "row_mods": True, "v": 128}])
+@pytest.mark.parametrize("fields", [{"diagonal": True}, {"result": True}, {"diagonal": True, "result": True, "row_mods": True, "v": 128}])
 def test_terms_that_products_leave_out_and_factors_behind_sums(fields: dict[str, Any]) -> None:
     check(half(direction="backward", state="vk", element="bf16", factor=True, interval=64, **fields), 70)
 

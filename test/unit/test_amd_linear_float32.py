@@ -43,7 +43,7 @@ def test_scans_with_products_and_states(direction: str, fields: dict[str, str]) 
 @needs_host_clang
 @pytest.mark.parametrize(
     "fields",
-    [{"factor": True, "interval": 64, "own": True, "result": True}, {"skip": True, "row_mods": True}, {"skip": True, "mods": True}],
+    [{"factor": True, "interval": 64, "diagonal": True, "result": True}, {"skip": True, "row_mods": True}, {"skip": True, "mods": True}],
 )
 def test_own_terms_and_what_stands_behind_sums(fields: dict[str, Any]) -> None:
     check(wide(direction="backward", **fields), 70, bar=BAR)

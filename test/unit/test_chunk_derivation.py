@@ -21,7 +21,7 @@ def test_the_derived_form_is_confirmed(forward: bool) -> None:
 
 
 @pytest.mark.parametrize("forward", [True, False])
-@pytest.mark.parametrize("name", ["carry", "enter", "leave", "weight"])
+@pytest.mark.parametrize("name", ["chunk_decay", "input_decay", "output_decay", "decay_mask"])
 def test_each_wrong_factor_is_caught(forward: bool, name: str) -> None:
     form, _ = derive_chunks(forward)
     g, wrong = form.places.graph, dict(form.factors)
@@ -74,6 +74,6 @@ def test_segments_are_confirmed_and_wrong_ones_caught(forward: bool) -> None:
     form, _ = derive_chunks(forward)
     report = check_segments(form)
     assert report.points > 1000 and report.error < 1e-12
-    wrong = {**form.factors, "carry": form.places.graph.const(1.0)}
+    wrong = {**form.factors, "chunk_decay": form.places.graph.const(1.0)}
     with pytest.raises(DerivationError, match="differ from the recurrence"):
         check_segments(ChunkForm(form.places, forward, wrong))

@@ -55,7 +55,9 @@ def test_what_rows_get_of_their_own_row_of_v(element: str, bar: float, mods: dic
 
 
 @pytest.mark.parametrize(("element", "bar"), [("f32", 1e-6), ("bf16", 4e-3)])
-@pytest.mark.parametrize("fields", [{"own": True}, {"result": True, "value_block": 20}, {"own": True, "result": True, "value_block": 20}])
+@pytest.mark.parametrize(
+    "fields", [{"diagonal": True}, {"result": True, "value_block": 20}, {"diagonal": True, "result": True, "value_block": 20}]
+)
 def test_terms_that_products_leave_out_and_factors_behind_sums(element: str, bar: float, fields: dict[str, Any]) -> None:
     program = Linear(k=20, v=40, chunk=32, direction="backward", state="vk", factor=True, interval=64, element=element, **fields)
     check(program, 2, _HEADS, 75, bar)

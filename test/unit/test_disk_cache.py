@@ -136,7 +136,7 @@ def test_a_damaged_kernel_is_compiled_again(damage: str, tmp_path: Path, monkeyp
 @pytest.mark.parametrize("damage", ["empty", "no kernel", "no fields", "kernels of another kind", "a host of another kind"])
 def test_a_damaged_derivative_is_compiled_again(damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATTN_MLIR_CACHE", str(tmp_path))
-    name, prepare = prepare_derivative("fwd", ("q",), remainder=True)
+    name, prepare = prepare_derivative("fwd", ("q",), residual=True)
     _check_damage(damage, tmp_path, lambda: program._compile(SOFTMAX, name, prepare, pipeline.KERNEL).run(_qkv())[0])
 
 

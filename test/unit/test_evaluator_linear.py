@@ -93,7 +93,7 @@ def test_a_backward_scan_starts_from_the_far_end() -> None:
 
 
 def test_own_terms_are_what_products_leave_out() -> None:
-    (q, k, v, g, x, dt), (o, products, _, own) = evaluated("own-terms", Sizes(2, 4, 2, 21))
+    (q, k, v, g, x, dt), (o, products, _, own) = evaluated("diagonal-terms", Sizes(2, 4, 2, 21))
     q, k, v, g, x = heads(q), heads(k), heads(0.5 * v), heads(g), heads(x)
     for b in range(2):
         sums = (np.einsum("htk,hsk->hts", q[b], k[b]) * factors(g[b][..., None], forward=False)[..., 0]) @ v[b]

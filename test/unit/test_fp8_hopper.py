@@ -121,11 +121,11 @@ def test_printed_addresses_transpose(dim: int) -> None:
                 assert len(banks) == 8, "rows of a matrix share banks"
                 for place in range(8):
                     turned[to[8 * h + place] : to[8 * h + place] + 16] = word[4 * place : 4 * place + 4].reshape(16)
-    panel = 128 if keys % 128 == 0 else 64
+    atom = 128 if keys % 128 == 0 else 64
     for column in range(dim):
         for place in range(keys):
-            at = place // panel * dim * panel + column * panel + place % panel
-            assert turned[at ^ ((at >> 3) & (panel - 16))] == v[column_at(place), column]
+            at = place // atom * dim * atom + column * atom + place % atom
+            assert turned[at ^ ((at >> 3) & (atom - 16))] == v[column_at(place), column]
 
 
 def test_accumulators_are_operands_as_they_are() -> None:

@@ -261,9 +261,9 @@ def test_hopper_adds_in_the_order_of_keys() -> None:
     (source,) = [unit.code.source for name, unit in made.units.items() if "pairs" in name]
     assert "const auto listed_bound = [&](int listed_key) -> int" in source
     assert "((block + 1) % 2 && key0 + 128 < k_n2 ? block + 1 : (" in source
-    assert "> listed_bound(next_tile * 128)) attn::await_turn(turn, next_tile + 1);" in source
+    assert "> listed_bound(next_tile * 128)) attn::semaphore_wait(semaphore, next_tile + 1);" in source
     window = backward((64, 64, 64), mask=lambda b, h, i, j: (i + j) % 3 == 0, deterministic=True)
-    assert not window.slow  # nothing is known of blocks, so that every entry has its turn
+    assert not window.slow  # nothing is known of blocks, so that every entry has its semaphore
 
 
 def test_hopper_draws_listed_keys_in_groups() -> None:

@@ -76,7 +76,7 @@ def named(found: Any, launch: dict[str, Any], name: str, kind: Any = ctypes.c_in
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_the_short_way(gpu: FakeCuda, layout: str, deterministic: bool) -> None:
-    """The same inputs again: the same launches, behind memsets that clear dq and the counters of turns."""
+    """The same inputs again: the same launches, behind memsets that clear dq and the semaphores."""
     found = gradients(deterministic=deterministic)
     inputs = arguments(2, 16, 8, 300)
     first = found.run(inputs, layout)
@@ -91,7 +91,7 @@ def test_the_short_way(gpu: FakeCuda, layout: str, deterministic: bool) -> None:
     assert (address, value, size, stream) == (again[0].data_ptr(), 0, 4 * again[0].numel(), 77)
     if deterministic:
         ((address, value, size, stream),) = others
-        assert (value, size, stream) == (0, 4 * 2 * 16 * 3 * 2, 77) and address == named(found, after[-1], "turns", ctypes.c_uint64)
+        assert (value, size, stream) == (0, 4 * 2 * 16 * 3 * 2, 77) and address == named(found, after[-1], "semaphores", ctypes.c_uint64)
     else:
         assert not others
     assert named(found, after[-1], "q_n2") == 300

@@ -195,7 +195,7 @@ def backward(kind: str, schedule: dict[str, Any], disjoint: tuple[bool, ...] = (
     ("kind", "disjoint", "schedule", "strides"),
     [
         ("accumulate", (), {}, (0, 4 * 40 * 64, 40 * 64, 64)),
-        ("accumulate", (), {"deterministic": 1}, (0, 4 * 40 * 64, 40 * 64, 64)),  # the kernel's programs take turns
+        ("accumulate", (), {"deterministic": 1}, (0, 4 * 40 * 64, 40 * 64, 64)),  # the kernel's programs have semaphores
         ("accumulate", (), {"sums": "slots"}, (2 * 4 * 40 * 64, 4 * 40 * 64, 40 * 64, 64)),
         ("scatter", (False, True, False), {}, (0, 0, 0, 1)),
         ("scatter", (False, False, False), {"deterministic": 1}, (2 * 2 * 5, 2 * 5, 5, 1)),

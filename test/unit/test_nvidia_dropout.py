@@ -243,8 +243,8 @@ def test_makers_and_bits_of_each_map() -> None:
     assert four.count("attn::dropout_block<192, 128, 4, ") == 2
     assert "dropout_block" not in own and "philox_two(" in own and "any_reaches<" not in own[own.index("__global__") :]
     assert "philox_two(" in _kernel("bwd", {"dropout": "own"}).source
-    adders = _kernel("bwd", {"dropout": "ahead", "adders": 1}, mask=attn_mlir.masks.causal()).source
-    assert "attn::dropout_block<128, 128, 1, 2, true>" in adders and "named_sync(3 + part, 160)" in adders
+    reduction_warps = _kernel("bwd", {"dropout": "ahead", "reduction_warps": 1}, mask=attn_mlir.masks.causal()).source
+    assert "attn::dropout_block<128, 128, 1, 2, true>" in reduction_warps and "named_sync(3 + part, 160)" in reduction_warps
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_products_of_pieces(direction: str, state: str, gate: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"own": True, "result": True, **_WHOLE}, {"skip": True, "row_mods": True}, {"skip": True, "mods": True}]
+    "fields", [{"diagonal": True, "result": True, **_WHOLE}, {"skip": True, "row_mods": True}, {"skip": True, "mods": True}]
 )
 def test_own_terms_and_what_stands_behind_sums(fields: dict[str, Any]) -> None:
     check(Linear(direction="backward", chunk=64, k=16, v=8, **fields), 1.0)

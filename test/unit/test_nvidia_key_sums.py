@@ -24,7 +24,7 @@ _NAMES = ("derivatives/softmax", "causal-softmax")
 def test_roles(name: str, element: str) -> None:
     """Two warpgroups hand over dS; the third one multiplies it with keys and adds dQ; the fourth one loads."""
     ((schedule, code),) = kernels(name, element=element)
-    assert schedule["key_sums"] == "warpgroup" and not schedule["adders"] and code.threads == 512
+    assert schedule["key_sums"] == "warpgroup" and not schedule["reduction_warps"] and code.threads == 512
     own, rest = code.source.split("if (warpgroup == 2)")[1].split("if (warpgroup == 3)")
     loads, consumers = rest.split("attn::more_registers<200>();")
     assert "attn::fewer_registers<88>();" in own and "attn::fewer_registers<24>();" in loads
@@ -73,7 +73,7 @@ def test_machine_code(name: str) -> None:
     [
         (128, "", ""),
         (64, "{deterministic = 1 : i64}", ""),
-        (64, "{adders = 1 : i64}", ""),
+        (64, "{reduction_warps = 1 : i64}", ""),
         (64, "{block_q = 128 : i64, block_kv = 128 : i64}", ""),
         (64, "{block_q = 128 : i64, block_kv = 64 : i64}", ""),
         (

@@ -120,7 +120,7 @@ def test_two_programs_on_a_multiprocessor_come_before_loading_ahead() -> None:
 
 @needs_tools
 def test_a_scan_compiles(tmp_path: Path) -> None:
-    more = {"factor": True, "own": True, "result": True, "interval": 256, "offsets": True, "row_mods": True}
+    more = {"factor": True, "diagonal": True, "result": True, "interval": 256, "offsets": True, "row_mods": True}
     program = Linear(chunk=64, k=64, v=64, direction="backward", state="vk", element="bf16", **more)
     with scan(program) as kernel:
         code = codegen.emit(kernel)

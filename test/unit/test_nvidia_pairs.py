@@ -187,7 +187,7 @@ def test_who_adds_sums_over_keys() -> None:
     """Warps of their own under a mask, else a thread of each warpgroup of consumers; both by TMA."""
     for name, own in (("derivatives/softmax", False), ("causal-softmax", True)):
         ((schedule, code),) = kernels(name, 64, choices='{key_sums = "consumers"}')
-        assert schedule["adders"] == own and schedule["key_sums"] == "consumers"
+        assert schedule["reduction_warps"] == own and schedule["key_sums"] == "consumers"
         assert ("else if (warp >= 2 && warp < 4)" in code.source) == own
         assert "attn::tma_add(&out" in code.source
 
@@ -231,11 +231,11 @@ def test_compiles(name: str, options: dict[str, str | int]) -> None:
         multiplying(code)
 
 
-def test_turns() -> None:
+def test_semaphores() -> None:
     """Sums over keys in a fixed order: the programs of the last keys come first, each waits for the one of the next keys."""
     ((schedule, code),) = kernels("causal-softmax", 64, choices="{deterministic = 1 : i64}")
-    assert (schedule["deterministic"], schedule["turn_rows"], schedule["turn_parts"]) == (1, 128, 2)
-    assert "attn::await_turn(turn, block + 2)" in code.source and "attn::pass_turn(turn, block + 1)" in code.source
+    assert (schedule["deterministic"], schedule["semaphore_rows"], schedule["semaphore_parts"]) == (1, 128, 2)
+    assert "attn::semaphore_wait(semaphore, block + 2)" in code.source and "attn::semaphore_pass(semaphore, block + 1)" in code.source
     assert "const int block = blocks - 1 - inside / width" in code.source
 
 

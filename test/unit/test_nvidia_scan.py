@@ -93,7 +93,7 @@ def test_states_before_or_after_a_chunk(direction: str) -> None:
 
 def test_scans_with_products_take_states_in_two_pieces() -> None:
     exact, plain = code_of(v=128, factor=True), code_of(v=128)
-    for piece in ("pack_rest_bf16(held", "pack_rest_bf16(entering"):
+    for piece in ("pack_residual_bf16(held", "pack_residual_bf16(entering"):
         assert piece in exact.source and piece not in plain.source
     assert (exact.threads, plain.threads) == (384, 288)
 
@@ -104,7 +104,7 @@ def test_scans_with_products_have_weights_in_two_pieces() -> None:
     for number, source in enumerate(each.source for each in (exact, enough, plain)):
         pieces = 1 if number else 2
         assert source.count("attn::store_matrices(shared + kWeights") == source.count("attn::k_major(shared + kWeights") == pieces
-    assert "rest[2 * d + h] = attn::pack_rest_bf16(packed[2 * d + h], pair[0], pair[1]);" in exact.source
+    assert "residual[2 * d + h] = attn::pack_residual_bf16(packed[2 * d + h], pair[0], pair[1]);" in exact.source
     assert exact.shared_bytes == enough.shared_bytes + 8192
     assert [program.source.count("wgmma_m64n64k16_ss_bf16_ta(o, ") for program in (exact, plain)] == [2, 1]
 
@@ -125,7 +125,7 @@ def test_other_tiles_than_what_rounding_leaves_out_are_left_to_others(old: str, 
 def test_what_rounding_to_f16_leaves_out_is_multiplied_apart() -> None:
     """2^11 times as large as it is, and before the rest; then what it adds to is scaled back."""
     source = code_of(v=128, factor=True, element="f16").source
-    for target, small, large in (("o", "rest", "held"), ("state", "remaining", "entering")):
+    for target, small, large in (("o", "residual", "held"), ("state", "remaining", "entering")):
         places = [source.index(f"({target}, {piece}[") for piece in (small, large)]
         assert places[0] < source.index(f"{target}[c] *= (1.0f / 2048.0f);") < places[1]
 
@@ -144,11 +144,11 @@ def test_terms_that_products_leave_out_are_summed_apart() -> None:
         assert source.count("float sums[16];") == source.count("attn::sum_over_rows(sums)") == number
         assert source.count("attn::load_transposed(other +") == number
     assert apart.shared_bytes == plain.shared_bytes + 4 * 256
-    assert apart.source.index("shared + kOwnSums + (4 *") < apart.source.index("store_transposed(own")
+    assert apart.source.index("shared + kDiagonalSums + (4 *") < apart.source.index("store_transposed(own")
 
 
 def test_factors_behind_sums_scale_o_alone() -> None:
-    scaled, own, plain = (code_of(factor=True, **more).source for more in ({"result": True}, {"result": True, "own": True}, {}))
+    scaled, own, plain = (code_of(factor=True, **more).source for more in ({"result": True}, {"result": True, "diagonal": True}, {}))
     assert [source.count("result = attn::load_shared2(rows + 768") for source in (scaled, own, plain)] == [1, 1, 0]
     for source in (scaled, own):
         assert source.index("sums[2 * (c + d)] = o[4 *") < source.index("*= result.x") < source.index("store_transposed(own")
@@ -157,7 +157,7 @@ def test_factors_behind_sums_scale_o_alone() -> None:
     assert "result.x" not in rows and "row_left" in rows
 
 
-@pytest.mark.parametrize("fields", [{"own": True}, {"own": True, "result": True}])
+@pytest.mark.parametrize("fields", [{"diagonal": True}, {"diagonal": True, "result": True}])
 def test_other_sums_than_those_of_own_terms_are_left_to_others(fields: dict[str, bool]) -> None:
     """A map behind the diagonal of scores that sums up squares."""
     sums = re.compile(r'arith.mulf (%\d+), %\d+( : f32\s+"tile.yield"\(%\d+\) \{operandSegmentSizes = array<i32: 0, 1>)')
@@ -211,7 +211,16 @@ CASES = {
     "heads": {"k": 128, "v": 64, "mods": True},
     "skip": {"k": 128, "v": 64, "skip": True, "row_mods": True},
     "rows": {"k": 128, "v": 128, "direction": "backward", "state": "vk", "factor": True, "interval": 256, "row_mods": True},
-    "own": {"k": 64, "v": 128, "direction": "backward", "state": "vk", "factor": True, "interval": 256, "own": True, "result": True},
+    "diagonal": {
+        "k": 64,
+        "v": 128,
+        "direction": "backward",
+        "state": "vk",
+        "factor": True,
+        "interval": 256,
+        "diagonal": True,
+        "result": True,
+    },
     "packed": {"k": 128, "v": 128, "offsets": True, **EVERYTHING},
     "wide": {"k": 256, "v": 256, "value_block": 128, "state": "vk", "factor": True, "interval": 256},
 }

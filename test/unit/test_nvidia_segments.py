@@ -63,7 +63,7 @@ def test_states_that_products_are_made_of_enter_in_two_pieces() -> None:
     with kernels("bwd") as found:
         sources = [codegen.emit(op).source for name, op in found.items() if emitters({name: op})[name] == "hopper"]
     summaries = [source for source in sources if "float o[" not in source]
-    assert len(summaries) == 2 and all("pack_rest_bf16(entering" in source for source in summaries)
+    assert len(summaries) == 2 and all("pack_residual_bf16(entering" in source for source in summaries)
 
 
 def test_segments_are_parts_of_a_batch() -> None:

@@ -59,12 +59,12 @@ def test_choices_travel_with_the_text() -> None:
 
 
 def test_choices_reach_the_blocks() -> None:
-    text = with_choices(traced(), {"attention": {"block_q": 64, "block_kv": 80, "stages": 1}, EVERY: {"block_q": 192, "turns": 0}})
+    text = with_choices(traced(), {"attention": {"block_q": 64, "block_kv": 80, "stages": 1}, EVERY: {"block_q": 192, "ping_pong": 0}})
     with loaded_context():
         module = ir.Module.parse(text)
         Pipeline.parse("attn-simplify,attn-resolve-masks,attn-online-rewrite,attn-guard-empty-rows", registry()).run(module)
         (function,) = find_all(module.operation, "func.func")
-        assert choices_for(function, choices_in(module.operation)) == {"block_q": 64, "block_kv": 80, "stages": 1, "turns": 0}
+        assert choices_for(function, choices_in(module.operation)) == {"block_q": 64, "block_kv": 80, "stages": 1, "ping_pong": 0}
         assert NvidiaChooseBlocks().run(module.operation)
         assert list(ir.DenseI64ArrayAttr(function.attributes["tile.blocks"])) == [64, 80]
         assert attributes.read(function, attributes.CHOICES)["stages"] == 1
@@ -90,14 +90,15 @@ def test_a_tune_file_keeps_what_was_found(tmp_path: Any) -> None:
 
 def test_choices_of_older_files_are_called_as_today(tmp_path: Any) -> None:
     path = tmp_path / "tune.json"
-    TuneFile(path).add(KEY, {"block_q": 64, "residents": 2, "optimistic": 1})
-    assert TuneFile(path).find(KEY) == {"block_q": 64, "occupancy": 2, "lazy_rescale": 1}
+    TuneFile(path).add(KEY, {"block_q": 64, "residents": 2, "optimistic": 1, "turns": 0, "adders": 1})
+    now = {"block_q": 64, "occupancy": 2, "lazy_rescale": 1, "ping_pong": 0, "reduction_warps": 1}
+    assert TuneFile(path).find(KEY) == now
 
 
 def test_choices_of_saved_programs_are_called_as_today() -> None:
     with ir.Context(), ir.Location.unknown():
-        module = ir.Module.parse(with_choices("module {\n}\n", {"attention": {"residents": 2, "stages": 3}}))
-        assert choices_in(module.operation) == {"attention": {"occupancy": 2, "stages": 3}}
+        module = ir.Module.parse(with_choices("module {\n}\n", {"attention": {"residents": 2, "stages": 3, "turns": 0}}))
+        assert choices_in(module.operation) == {"attention": {"occupancy": 2, "stages": 3, "ping_pong": 0}}
 
 
 def test_two_writers_keep_each_others_entries(tmp_path: Any) -> None:
@@ -210,14 +211,14 @@ def test_buckets(length: int, expected: int) -> None:
 
 
 def by_columns(choices: Fields) -> float:
-    """Fastest with 96 columns and turns off."""
-    return abs(int(choices["block_kv"]) - 96) / 100 + 1.0 - 0.1 * (choices.get("turns") == 0)
+    """Fastest with 96 columns and ping-pong off."""
+    return abs(int(choices["block_kv"]) - 96) / 100 + 1.0 - 0.1 * (choices.get("ping_pong") == 0)
 
 
 def test_the_fastest_candidate_wins_and_is_kept(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     path, bench = str(tmp_path / "tune.json"), FakeBench(by_columns)
     found = tuned(bench, path)["attention"]
-    assert (found["block_kv"], found["turns"]) == (96, 0)
+    assert (found["block_kv"], found["ping_pong"]) == (96, 0)
     again = FakeBench(by_columns)
     assert tuned(again, path)["attention"] == found
     assert not again.compiled and not again.timed
@@ -230,7 +231,7 @@ def test_the_backward_has_its_own_choices(tmp_path: Any, columns: int) -> None:
     """Its kernel over pairs is tuned in the same way: keys and queries of a block first, then what else its schedule knows."""
 
     def time(choices: Fields) -> float:
-        return 1.0 + 0.2 * (choices["block_q"] != 64) + 0.1 * (choices.get("adders") != 1) + 0.1 * (choices.get("stages", 2) != 1)
+        return 1.0 + 0.2 * (choices["block_q"] != 64) + 0.1 * (choices.get("reduction_warps") != 1) + 0.1 * (choices.get("stages", 2) != 1)
 
     job, path = Job("cuda", "bwd", ("q", "k", "v")), str(tmp_path / "tune.json")
     tensor = torch.empty(4, 32, 4096, columns, dtype=torch.float16, device="meta")
@@ -238,8 +239,8 @@ def test_the_backward_has_its_own_choices(tmp_path: Any, columns: int) -> None:
     (kernel,) = tunables(text, job, (tensor.shape, tensor.shape), HOPPER)[1]
     bench = FakeBench(time, kernel=kernel.name)
     found = tune_module(text, job, [tensor] * 3, path=path, bench=bench)[kernel.name]
-    assert (found["block_q"], found["stages"], found["adders"]) == (64, 1, 1)
-    assert [sum(name in choices for choices in bench.compiled) for name in ("adders", "order", "group")] == [2, 2, 2]
+    assert (found["block_q"], found["stages"], found["reduction_warps"]) == (64, 1, 1)
+    assert [sum(name in choices for choices in bench.compiled) for name in ("reduction_warps", "order", "group")] == [2, 2, 2]
     again = FakeBench(time, kernel=kernel.name)
     assert tune_module(text, job, [tensor] * 3, path=path, bench=again)[kernel.name] == found and not again.compiled
     # The file holds the backward's entry under the backward's kernel: the forward's is another.

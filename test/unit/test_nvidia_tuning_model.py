@@ -102,7 +102,7 @@ def test_shared_memory_of_a_known_schedule() -> None:
     assert not cost(FORWARD, {"block_q": 128, "block_kv": 128, "stages": 3}, HOPPER, Workload()).problem
 
 
-def test_head_dims_are_padded_to_panels() -> None:
+def test_head_dims_are_padded_to_atoms() -> None:
     odd = KernelFacts("rows", "f16", (80,), (80,), (), 1.0, 5.0, False)
     assert (
         cost(odd, {"block_q": 128, "block_kv": 64}, HOPPER, Workload()).shared

@@ -51,7 +51,7 @@ def test_products_alone() -> None:
 def test_rows_of_another_sequence_are_cut_off() -> None:
     packed, alone = (code_of(offsets=offsets).source for offsets in (True, False))
     assert packed.count("::cut(values, count, lane);") == 1 and packed.count("::cut(in + 4096 + n * 2048, count, lane);") == 1
-    assert "attn::named_sync(8 + turn, 64);" in packed and "::cut(" not in alone.partition('extern "C"')[2]
+    assert "attn::named_sync(8 + worker, 64);" in packed and "::cut(" not in alone.partition('extern "C"')[2]
 
 
 def test_nothing_is_loaded_where_there_are_no_chunks() -> None:

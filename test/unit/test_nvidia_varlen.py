@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from attn_mlir import attention_varlen, driver, masks, rows
-from attn_mlir.backends.gpu.packed import Ragged, TurnBlocks, items_of
+from attn_mlir.backends.gpu.packed import Ragged, SemaphoreBlocks, items_of
 from attn_mlir.backends.gpu.packing import value_of
 from attn_mlir.backends.gpu.program import PartsForm
 from attn_mlir.backends.gpu.slices import joined
@@ -101,16 +101,16 @@ def test_launches_take_views_and_lists(monkeypatch: pytest.MonkeyPatch, tmp_path
         assert ((1 << 30) - 12 + 5) * 256 + 9 * 256 + (1 << 30) * strides[3] == (2 << 63) + 2 * 256  # row 5 of those before row 9 of 12
 
 
-def test_turns_have_counters_of_their_own() -> None:
+def test_sequences_have_semaphores_of_their_own() -> None:
     """A list for a fixed order has later keys first, and the first counter of each sequence; lengths that ask for too many get no items."""
     keys, queries = torch.tensor([40, 0, 33, 16], dtype=torch.int32), torch.tensor([70, 5, 0, 65], dtype=torch.int32)
-    turns = TurnBlocks.of(140, 64, 4)
-    assert turns.count == 6
-    made = items_of(keys, queries, 16, 100, False, turns)
+    semaphores = SemaphoreBlocks.of(140, 64, 4)
+    assert semaphores.count == 6
+    made = items_of(keys, queries, 16, 100, False, semaphores)
     rows_ = made[: int(made[-1, 0])].tolist()
     assert rows_ == [[0, 32, 40, 0], [0, 16, 32, 0], [0, 0, 16, 0], [3, 0, 16, 3], [2, 32, 33, 3], [2, 16, 32, 3], [2, 0, 16, 3]]
     wrong = torch.tensor([70, 5, 1000, 65], dtype=torch.int32)
-    made = items_of(keys, wrong, 16, 100, False, turns)
+    made = items_of(keys, wrong, 16, 100, False, semaphores)
     assert {row[0] for row in made[: int(made[-1, 0])].tolist()} == {0}
 
 

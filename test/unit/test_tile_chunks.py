@@ -25,7 +25,7 @@ def check(program: Linear, batch: int, heads: dict[str, int], length: int, sub: 
         Pipeline.parse("attn-tile-chunks,canonicalize,cse", registry()).run(module)
         slots = program.v // (program.value_block or program.v)
         shapes = {name: value.shape for name, value in wanted.items()}
-        of_slots = [name for name in ("products", "own") if name in shapes and slots > 1 and program.channels == "none"]
+        of_slots = [name for name in ("products", "diagonal") if name in shapes and slots > 1 and program.channels == "none"]
         shapes |= {name: (slots, *shapes[name]) for name in of_slots}
         outputs = {name: np.full(shape, np.nan) for name, shape in shapes.items()}
         run_kernel(module.body.operations[0].operation, [*given.values(), *outputs.values()])
@@ -47,7 +47,12 @@ def test_one_decay_for_all_channels(direction: str, state: str, mods: dict[str, 
 @pytest.mark.parametrize(("direction", "state"), list(itertools.product(("forward", "backward"), ("kv", "vk"))))
 @pytest.mark.parametrize(
     "fields",
-    [{"own": True}, {"result": True}, {"own": True, "result": True, "row_mods": True}, {"own": True, "result": True, "value_block": 2}],
+    [
+        {"diagonal": True},
+        {"result": True},
+        {"diagonal": True, "result": True, "row_mods": True},
+        {"diagonal": True, "result": True, "value_block": 2},
+    ],
 )
 def test_terms_that_products_leave_out_and_factors_behind_sums(direction: str, state: str, fields: dict[str, Any]) -> None:
     program = Linear(direction=direction, state=state, chunk=8, k=4, v=6, **_EVERYTHING, **fields)
@@ -119,7 +124,7 @@ def test_terms_that_products_leave_out_are_not_rounded() -> None:
     given = inputs(program, 1, {"q": 1, "k": 1, "v": 1, "decay": 1, "factor": 1}, 64)
     # Few digits: the inputs themselves are not rounded.
     given |= {name: np.round(given[name] * 16) / 16 for name in ("q", "k", "v", "factor")}
-    assert rounded_products(program, given, "own") < 1e-6
+    assert rounded_products(program, given, "diagonal") < 1e-6
 
 
 @pytest.mark.parametrize(("direction", "state"), list(itertools.product(("forward", "backward"), ("kv", "vk"))))

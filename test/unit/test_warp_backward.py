@@ -302,7 +302,7 @@ def test_a_fixed_order_before_stores_are_staged() -> None:
 
 
 def taken_for_done(ops: Ops) -> None:
-    """Turns are passed on when additions have read shared memory."""
+    """Semaphores are passed on when additions have read shared memory."""
     for op in ops["store_wait"]:
         op.attributes["read"] = ir.BoolAttr.get(True)
 
@@ -313,8 +313,8 @@ def no_first(ops: Ops) -> None:
         op.operands[2] = op.operands[2].owner.operation.operands[1]  # type: ignore[union-attr]
 
 
-def others_turn(ops: Ops) -> None:
-    """The turn of a block of keys is passed on as its own."""
+def others_semaphore(ops: Ops) -> None:
+    """The semaphore of a block of keys is passed on as its own."""
     for op in ops["order_wait"]:
         op.operands[2] = op.operands[2].owner.operation.operands[2]  # type: ignore[union-attr]
 
@@ -333,11 +333,11 @@ def not_told(ops: Ops) -> None:
 
 
 ORDER_FAULTS: list[tuple[str, str, Callable[[Ops], None]]] = [
-    ("turns passed on before additions are done", "unordered additions", taken_for_done),
-    ("no turn awaited", "unordered additions", drop_all("order_wait")),
-    ("a turn awaited that nobody passes on", "deadlock", no_first),
-    ("every turn taken for the first one", "unordered additions, deadlock", others_turn),
-    ("turns not passed on", "deadlock", drop_all("order_pass")),
+    ("semaphores passed on before additions are done", "unordered additions", taken_for_done),
+    ("no semaphore awaited", "unordered additions", drop_all("order_wait")),
+    ("a semaphore awaited that nobody passes on", "deadlock", no_first),
+    ("every semaphore taken for the first one", "unordered additions, deadlock", others_semaphore),
+    ("semaphores not passed on", "deadlock", drop_all("order_pass")),
     ("a counter of tiles that is left", "counter left", never_zero),
     ("a message read before it is told", f"{_EARLY}, {_LATE}, overwritten twice", not_told),
 ]

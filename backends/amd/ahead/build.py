@@ -36,7 +36,7 @@ def _chip(target: str) -> Chip:
         lower=driver._lower,
         compile=compile_all,
         outline=pipeline.OUTLINE,
-        remainder=True,
+        residual=True,
         options="",
         device=_HERE / "attn_device_hip.h",
         language="hip",

@@ -36,7 +36,7 @@ class ChunkCopies:
             core.memory.read(buffer)
             made = ChunkVector(core.names.fresh(tile.name), tile.length)
             core.writer.line(f"attn::Array<float, {made.parts}> {made.name};")
-            with core.turns("n", made.parts) as n:
+            with core.repeated("n", made.parts) as n:
                 core.writer.line(f"{made.name}[{n}] = 0.0f;")
                 with core.unrolled("e", tile.groups):
                     at = f"{tile.slot} + e * {core.vector_stride(tile)} + {lane_row(n, tile.length)}"
@@ -56,7 +56,7 @@ class ChunkCopies:
             buffer = core.memory.buffer(core.names.fresh(f"{tile.name}_at"), SIZES[tile.element] * stride * WAVES, own=True)
             core.copies[tile.name, "vector"] = buffer
             core.memory.write(buffer)
-            with core.turns("n", -(-stride // 64)) as n:
+            with core.repeated("n", -(-stride // 64)) as n:
                 row = "lane" if n == "0" else "lane + 64 * n"
                 guard = f"if ({row} < {stride}) " if stride % 64 else ""
                 core.writer.line(f"{guard}(({kind} *)({buffer.at}))[wave * {stride} + {row}] = {tile.name}[{n if tile.parts > 1 else 0}];")
@@ -116,7 +116,7 @@ class ChunkCopies:
         row, column = ("row", terms.of("column")) if form == "rows" else (terms.of("row"), "column")
         if form == "columns" and not tile.patches:
             raise UnsupportedError(f"amd: {tile.name} is not in patches, but its columns are needed; this is a bug of the code generator")
-        with core.turns("t", tile.turns) as t:
+        with core.repeated("t", tile.pieces_per_thread) as t:
             self.piece(tile, guard=True)
             # Registers may have more columns than the copy: theirs are zeros that would lie in the next rows.
             inside = f"if (column < {core.padded(tile.columns)})" if tile.padded > core.padded(tile.columns) else None
@@ -150,7 +150,7 @@ class ChunkCopies:
     def piece(self, tile: Held, guard: bool = False) -> None:
         """Prints the constants `row` and `column` of piece `t` of this thread, and `piece` where only some threads shall go on."""
         per_row = tile.padded // tile.width
-        number, count = "attn::thread()" + (f" + {THREADS} * t" if tile.turns > 1 else ""), tile.pieces % THREADS
+        number, count = "attn::thread()" + (f" + {THREADS} * t" if tile.pieces_per_thread > 1 else ""), tile.pieces % THREADS
         if count and guard:
             self.core.writer.line(f"const int piece = {number};")
             number = "piece"
@@ -179,7 +179,7 @@ class _Blocks:
         core, grid = self.core, self.grid
         self.guard = core.scope(None if grid.all_waves else f"if (wave < {grid.down * grid.across})")
         self.guard.__enter__()
-        self.loop = core.turns("n", grid.parts)
+        self.loop = core.repeated("n", grid.parts)
         n = self.loop.__enter__()
         down = "n" if grid.wide == 1 else "0" if grid.high == 1 else f"n / {grid.wide}"
         across = "n" if grid.high == 1 else "0" if grid.wide == 1 else f"n % {grid.wide}"
@@ -211,7 +211,7 @@ class _Elements:
             return (f"{row} + r", column, f"[{n}][r]") if tile.grid.by_columns else (row, f"{column} + r", f"[{n}][r]")
         if isinstance(tile, Wide):
             raise UnsupportedError(f"amd: {tile.name} is in no registers; this is a bug of the code generator")
-        t = self._open(core.turns("t", tile.turns))
+        t = self._open(core.repeated("t", tile.pieces_per_thread))
         copies.piece(tile, self.guard)
         exists = copies._exists(tile) if self.guard else ""  # pyright: ignore[reportPrivateUsage]
         self._open(core.scope(exists or None))
@@ -230,9 +230,9 @@ def _keeper(tile: ChunkFragment | Held) -> str:
     return "attn::keep_floats" if tile.element == "f32" else "attn::keep_halves"
 
 
-def patch_row(turn: str) -> str:
+def patch_row(piece: str) -> str:
     """C++: the subscript of row `e` of a patch."""
-    return "e" if turn == "0" else f"8 * {turn} + e"
+    return "e" if piece == "0" else f"8 * {piece} + e"
 
 
 def lane_row(part: str, length: int) -> str:

@@ -67,8 +67,8 @@ class ChunkCore(ViewCore[Tile]):
     # ---- text
 
     @contextmanager
-    def turns(self, index: str, count: int) -> Iterator[str]:
-        """A loop over registers of a lane, or none for a single turn; gives the index."""
+    def repeated(self, index: str, count: int) -> Iterator[str]:
+        """A loop over registers of a lane, or none for a single one; gives the index."""
         with self.unrolled(index, count) if count > 1 else self.scope(""):
             yield index if count > 1 else "0"
 

@@ -14,9 +14,9 @@ def only_sums(op: ir.Operation, block: ir.Block) -> bool:
 
 
 def loaded_ahead(block: ir.Block) -> list[ir.Operation]:
-    """Loads, and maps of what is in global memory, that depend on nothing a turn of the loop computes: they are made one turn ahead.
+    """Loads, and maps of what is in global memory, that depend on nothing an iteration of the loop computes: they are made one ahead.
 
-    Not sums along rows: their parts lie in shared memory, not in registers that could wait for their turn.
+    Not sums along rows: their parts lie in shared memory, not in registers that could wait for their iteration.
     """
     found: list[ir.Operation] = []
     for op in operations(block):
@@ -44,5 +44,5 @@ def _adds_up(op: ir.Operation) -> bool:
 
 
 def _varies(op: ir.Operation) -> bool:
-    """Whether a map reads memory: what is only computed can as well be computed in its turn."""
+    """Whether a map reads memory: what is only computed can as well be computed in its place."""
     return any(inner.name == "memref.load" for inner in walk(op))

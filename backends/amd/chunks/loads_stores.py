@@ -63,7 +63,7 @@ class Traffic:
             base = core.address(source, place)
             writer.line(f"const int rows = {count}, stride = (int){stride};")
             writer.line(f"const attn::Rows from = attn::rows_of({base}, rows, stride, {tile.columns});")
-            with core.turns("t", tile.turns) as t:
+            with core.repeated("t", tile.pieces_per_thread) as t:
                 self.copies.piece(tile)
                 row = "row + e" if tile.patches else "row"
                 at = f"min({row}, rows - 1) * stride"
@@ -109,7 +109,7 @@ class Traffic:
     def _vector(self, value: ir.Value, target: ir.Value, place: list[str], begin: str, count: str) -> None:
         core, tile = self.core, self.copies.vector(value)
         parts = 1 if isinstance(tile, Uniform) else tile.parts
-        with core.scope("if (wave == 0)"), core.turns("n", parts) as n:
+        with core.scope("if (wave == 0)"), core.repeated("n", parts) as n:
             row = "lane" if n == "0" else "lane + 64 * n"
             text = tile.name if isinstance(tile, Uniform) else f"{tile.name}[{n}]"
             core.writer.line(f"if ({row} < {count}) {core.item(target, [*place, self.row(begin, row)])} = {text};")

@@ -70,7 +70,7 @@ class ChunkMaps:
                     self.declare(tile)
                 core.tiles[result] = tile
                 tiles.append(tile)
-            with core.turns("n", tiles[0].parts) as n:
+            with core.repeated("n", tiles[0].parts) as n:
                 core.writer.line(f"const int i = {lane_row(n, length)};")
                 core.scalars.bind(block.arguments[0], "i")
                 core.place = Place(("i",), length, n)
@@ -167,7 +167,7 @@ class ChunkMaps:
         parts = {sums[name]: core.copies[name, "parts"].at for name in sums}
         groups = layout.padded // layout.width
         inside = self._inside(layout.rows, layout.columns, layout.padded_rows, layout.padded)
-        with core.turns("t", layout.turns) as t:
+        with core.repeated("t", layout.pieces_per_thread) as t:
             self.copies.piece(layout, guard=bool(sums))
             row, column = ("row + e", "column + c") if layout.patches else ("row", "column + c")
             with core.unrolled("e", 8) if layout.patches else core.scope(None):
@@ -207,7 +207,7 @@ class ChunkMaps:
         for value, tile, result in zip(values, tiles, op.results, strict=False):
             wide = widened(value)
             if result in core.residuals:
-                text = f"attn::remainder_f16({core.value(wide.owner.operation.operands[0])})"
+                text = f"attn::residual_f16({core.value(wide.owner.operation.operands[0])})"
             elif tile.element == "bf16" and str(wide.type) == "f32":
                 text = f"attn::near_bf16({core.value(wide)})"
             elif tile.element in HALVES:
@@ -233,4 +233,4 @@ def registers(tile: ChunkFragment | Held | ChunkVector) -> str:
         kind = "Floats" if tile.element == "f32" else "Halves"
         return f"attn::Array<attn::Block<{tile.grid.size}>::{kind}, {tile.grid.parts}>"
     kind = {"f32": "Float", "f64": "Double"}.get(tile.element, "Halves")
-    return f"attn::Array<attn::{kind}{tile.width}, {tile.turns * (8 if tile.patches else 1)}>"
+    return f"attn::Array<attn::{kind}{tile.width}, {tile.pieces_per_thread * (8 if tile.patches else 1)}>"

@@ -101,12 +101,12 @@ class ChunkProducts:
         core = self.core
         made = ChunkFragment(core.names.fresh(name), core.grid(value), "f32", *ir.RankedTensorType(value.type).shape)
         core.writer.line(f"{registers(made)} {made.name};")
-        with core.turns("n", made.grid.parts) as n:
+        with core.repeated("n", made.grid.parts) as n:
             core.writer.line(f"{made.name}[{n}] = (attn::Block<{made.grid.size}>::Floats)({start});")
         return made
 
     def _multiply(self, tile: ChunkFragment, factor: str) -> None:
-        with self.core.turns("n", tile.grid.parts) as n:
+        with self.core.repeated("n", tile.grid.parts) as n:
             self.core.writer.line(f"{tile.name}[{n}] *= {factor};")
 
     def _rescale(self, tile: ChunkFragment, scale: str, kind: object) -> None:

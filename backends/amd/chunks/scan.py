@@ -17,7 +17,7 @@ from attn_mlir.backends.gpu.structure import body, constant, hint, is_row, is_ti
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
-_MOST_TURNS = 64
+_MOST_ITERATIONS = 64
 """Of a loop whose sums along rows are all made before it."""
 _MOST_SUMS = 8192
 """Floats that such sums may take in shared memory."""
@@ -128,7 +128,7 @@ class ChunkOps:
         core, inner = self.core, body(op)
         bounds = [constant(value) for value in list(op.operands)[:3]]
         found = [other for other in operations(inner) if only_sums(other, inner)]
-        if bounds[0] != 0 or bounds[2] != 1 or bounds[1] is None or bounds[1] > _MOST_TURNS or not found:
+        if bounds[0] != 0 or bounds[2] != 1 or bounds[1] is None or bounds[1] > _MOST_ITERATIONS or not found:
             return []
         if sum(self.maps.room(other) for other in found) * int(bounds[1]) > _MOST_SUMS:
             return []
@@ -145,7 +145,7 @@ class ChunkOps:
         return found
 
     def _next(self, op: ir.Operation) -> dict[ir.Value, ChunkFragment | Held | ChunkVector]:
-        """Declares the registers of what an op makes for the next turn of the loop."""
+        """Declares the registers of what an op makes for the next iteration of the loop."""
         tiles: dict[ir.Value, ChunkFragment | Held | ChunkVector] = {}
         if op.name == "tile.load":
             tiles[op.results[0]] = self.traffic.target(op)
@@ -166,7 +166,7 @@ class ChunkOps:
             self.maps.print(op, {result: tile.name for result, tile in tiles.items()})
 
     def _current(self, tile: ChunkFragment | Held | ChunkVector) -> ChunkFragment | Held | ChunkVector:
-        """The registers of this turn, which begin as those that were loaded for it."""
+        """The registers of this iteration, which begin as those that were loaded for it."""
         name = self.core.names.fresh(tile.name.replace("_next", ""))
         self.core.writer.line(f"const {registers(tile)} {name} = {tile.name};")
         return type(tile)(**{**tile.__dict__, "name": name})

@@ -117,7 +117,7 @@ class ChunkFragment:
 class Held:
     """A tile in registers of all threads, in pieces of 8 columns of a row, or (`patches`) of 8 rows and 4 columns.
 
-    `name[turn][column]`, or `name[8 * turn + row][column]`. A thread has piece number thread + 256 turn; where there are fewer pieces,
+    `name[piece][column]`, or `name[8 * piece + row][column]`. A thread has piece number thread + 256 piece; where there are fewer pieces,
     several threads have the same.
     """
 
@@ -149,7 +149,7 @@ class Held:
         return self.padded_rows * self.padded // (self.width * self.height)
 
     @property
-    def turns(self) -> int:
+    def pieces_per_thread(self) -> int:
         """Pieces of a thread."""
         return -(-self.pieces // THREADS)
 

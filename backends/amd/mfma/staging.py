@@ -77,7 +77,7 @@ class Stream:
         return self.rows * self.padded // (32 if self.patches else 8)
 
     @property
-    def turns(self) -> int:
+    def pieces_per_thread(self) -> int:
         """Pieces of one thread."""
         return -(-self.pieces // THREADS)
 
@@ -154,7 +154,7 @@ class Staging:
         for stream in streams:
             stride = arguments.stride(stream.source, 2)
             core.align(stream.source)
-            count = (8 if stream.patches else 1) * stream.turns
+            count = (8 if stream.patches else 1) * stream.pieces_per_thread
             sizes = {stream.words: stream.how.bytes, stream.name: stream.bytes_loaded}
             for name, size in sizes.items():
                 core.writer.line(f"{_WORDS[size * (4 if stream.patches else 8)]} {name}[{count}];")
@@ -208,7 +208,7 @@ class Staging:
         words = _WORDS[stream.bytes_loaded * (4 if stream.patches else 8)]
         with core.scope(""):
             writer.line(f"const int some = min({stream.rows}, {arguments.element(keys, [batch])} - {row});")
-            with core.unrolled("i", stream.turns):
+            with core.unrolled("i", stream.pieces_per_thread):
                 piece, column = self._piece(stream)
                 where = arguments.element(table, [batch, f"(({row} + {piece}) / {size})"])
                 strides = [arguments.stride(source, dim) for dim in range(3)]
@@ -231,7 +231,7 @@ class Staging:
         core, writer = self.core, self.core.writer
         align = self.core.align(stream.source)
         bytes_ = "_bytes" if stream.bytes_loaded == 1 else ""
-        with core.unrolled("i", stream.turns):
+        with core.unrolled("i", stream.pieces_per_thread):
             row, column = self._piece(stream)
             template = f"<{align}, {stream.columns}, {stream.padded}>"
             if stream.patches:
@@ -249,7 +249,7 @@ class Staging:
         per_row = stream.padded // width
         if THREADS % per_row == 0:
             step = THREADS // per_row * height
-            return f"({stream.name}_row + {step} * i)" if stream.turns > 1 else f"{stream.name}_row", f"{stream.name}_column"
+            return f"({stream.name}_row + {step} * i)" if stream.pieces_per_thread > 1 else f"{stream.name}_row", f"{stream.name}_column"
         self.core.writer.line(f"const int piece = attn::thread() + {THREADS} * i;")
         row = f"piece / {per_row}" + (f" * {height}" if height > 1 else "")
         return f"({row})", f"(piece % {per_row} * {width})"
@@ -264,7 +264,7 @@ class Staging:
             self.core.tiles[load.results[0] if change is None else change.results[0]] = stream.shared
             with self.core.scope(""):
                 if stream.widening:
-                    count = stream.turns * (8 if stream.patches else 1)
+                    count = stream.pieces_per_thread * (8 if stream.patches else 1)
                     with self.core.writer.unrolled("i", count):
                         self.core.writer.line(f"{stream.words}[i] = {stream.widening}({stream.name}[i]);")
                 if change is not None:
@@ -292,7 +292,7 @@ class Staging:
     def _keep(self, stream: Stream, rows: bool, columns: bool) -> None:
         core, writer, tile = self.core, self.core.writer, stream.shared
         chunks, transposed = stream.how.chunks(stream.padded), stream.how.chunks(stream.rows)
-        with core.unrolled("i", stream.turns):
+        with core.unrolled("i", stream.pieces_per_thread):
             row, column = self._piece(stream)
             with core.scope(self._guard(stream) or None):
                 if not stream.patches:
@@ -320,7 +320,7 @@ class Staging:
         exists = core.value(change.operands[0])
         writer.line("// Each thread changes its elements on the way.")
         size, words = (4, f"{stream.words}[8 * i + e]") if stream.patches else (8, f"{stream.words}[i]")
-        with core.unrolled("i", stream.turns):
+        with core.unrolled("i", stream.pieces_per_thread):
             row, column = self._piece(stream)
             with core.unrolled("e", 8) if stream.patches else core.scope(None):
                 at = f"({row} + e)" if stream.patches else row

@@ -17,7 +17,7 @@ class RowValues(Pass):
     """In kernels with the grid "chunks": row values that a map of two dimensions reads from memory become a map over rows.
 
     The emitter loads those of the next chunk while the current one is multiplied. Elements of captured tensors that are the same in all
-    turns of the loop are read before it.
+    iterations of the loop are read before it.
     """
 
     name = "amd-row-values"

@@ -131,5 +131,5 @@ def _scan_cost(facts: AmdScanFacts, choices: Fields, target: AmdTarget, work: Wo
     busy = max(limits["matrix"], limits["issue slots"], limits["LDS"])
     each = max(limits["latency"] + limits["matrix"] + limits["issue slots"], occupancy * busy)
     programs = work.heads * max(facts.values // columns, 1)
-    turns = math.ceil(work.queries / chunk) * math.ceil(programs / (target.compute_units * occupancy))
-    return Cost(shared, registers, occupancy, turns * each, problem, {name: turns * limit for name, limit in limits.items()})
+    rounds = math.ceil(work.queries / chunk) * math.ceil(programs / (target.compute_units * occupancy))
+    return Cost(shared, registers, occupancy, rounds * each, problem, {name: rounds * limit for name, limit in limits.items()})

@@ -34,7 +34,7 @@ def tunables(text: str, job: Job, sizes: Sequence[Any], arch: str | AmdTarget) -
     if isinstance(arch, str) and arch and arch not in TARGETS:
         raise UnsupportedError(f"no AMD GPU is known as '{arch}': one of {', '.join(TARGETS)}")
     target = arch if isinstance(arch, AmdTarget) else TARGETS[arch or driver.arch_for(job.device)]
-    name, prepare = prepare_derivative(job.function, job.wrt, pipeline.OUTLINE, job.segment, remainder=True)
+    name, prepare = prepare_derivative(job.function, job.wrt, pipeline.OUTLINE, job.segment, residual=True)
     (batch, _, queries), keys = sizes[0][:3], sizes[1][2]
     whole, length = Workload(queries, keys, batch * max(size[1] for size in sizes)), bucket(max(queries, keys))
     found = []

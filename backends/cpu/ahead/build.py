@@ -175,7 +175,7 @@ def _add_program(
     text = request.written or request.text
     wanted = f"written-{function}" if request.written else function
     names = [request.argument(i) for i in request.wrt] if function else []
-    options = prepare_derivative(wanted, names, pipeline.OUTLINE, segment, remainder=True, options=pipeline.DECAYS)
+    options = prepare_derivative(wanted, names, pipeline.OUTLINE, segment, residual=True, options=pipeline.DECAYS)
     with loaded():
         module, host, kernels, threads = program._lower(text, *options, to_kernels)
         prefix = f"{request.name}_{name}_"

@@ -162,7 +162,7 @@ class Lowering:
     values: dict[ir.Value, Lowered] = field(default_factory=dict)
     rules: dict[str, Rule] = field(default_factory=dict)
     upcoming: list[Upcoming] = field(default_factory=list)
-    """What the next turn of the loop reads and writes; see `prefetch`."""
+    """What the next iteration of the loop reads and writes; see `prefetch`."""
     transposed: list[ir.Value] = field(default_factory=list)
     """The tile of the current block that lies, with rows and columns exchanged, in the last buffer but one."""
     length: Length = field(default_factory=Length)

@@ -1,4 +1,4 @@
-"""What the next turn of a loop reads and writes is asked for while products of this turn are computed."""
+"""What the next iteration of a loop reads and writes is asked for while products of this iteration are computed."""
 
 from attn_mlir.backends.cpu.lowering import emit
 from attn_mlir.backends.cpu.lowering.context import Lowering, MemRef, Upcoming
@@ -15,8 +15,8 @@ _SHORTEST = 16
 
 
 def announce(context: Lowering, op: ir.Operation, memory: MemRef, address: ir.Value, shape: tuple[int, int], row: ir.Value) -> None:
-    """Notes the tile of `shape` that a load or store at `address`, row `row` of memory, takes in the loop's next turn, if that is known."""
-    rows = _rows_a_turn(op, row)
+    """Notes the tile of `shape` that a load or store at `address`, row `row` of memory, takes in the next iteration, if that is known."""
+    rows = _rows_an_iteration(op, row)
     if rows is None or rows == 0:
         return
     width = emit.bytes_of(memory.element)
@@ -62,8 +62,8 @@ def _byte() -> ir.Type:
     return ir.IntegerType.get_signless(8)
 
 
-def _rows_a_turn(op: ir.Operation, row: ir.Value) -> int | None:
-    """By how many rows `row` moves in a turn of the loop whose body holds the op; None where that is unknown."""
+def _rows_an_iteration(op: ir.Operation, row: ir.Value) -> int | None:
+    """By how many rows `row` moves in an iteration of the loop whose body holds the op; None where that is unknown."""
     loop = op.parent
     if loop is None or loop.name != "scf.for":
         return None

@@ -10,7 +10,7 @@ from attn_mlir.mlir import ir, scf
 
 
 def _lower_for(context: Lowering, op: ir.Operation) -> None:
-    """`scf.for`: carried tiles are changed in place, or copied back at the end of each turn."""
+    """`scf.for`: carried tiles are changed in place, or copied back at the end of each iteration."""
     lower, upper, step, *initial = (context.get(value) for value in op.operands)
     body = op.regions[0].blocks[0]
     scalars = [value for value in initial if isinstance(value, ir.Value)]

@@ -14,4 +14,4 @@ class CpuNumerics(numerics.WriteNumerics):
     """
 
     name = "cpu-numerics"
-    numerics = numerics.Numerics(prefix="f64", exact_carry=True, sub_chunk=4, widen=True, slots=True)
+    numerics = numerics.Numerics(prefix="f64", wide_decay=True, sub_chunk=4, widen=True, slots=True)

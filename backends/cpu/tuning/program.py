@@ -85,7 +85,7 @@ def _known(text: str) -> dict[str, Fields]:
 
 def _read(text: str, job: Job, few: str) -> list[tuple[str, KernelFacts, str]]:
     """The kernels of a job's function before tiling that have something to choose: name, facts, hash of the IR."""
-    name, prepare = prepare_derivative(job.function, job.wrt, pipeline.OUTLINE, job.segment, remainder=True, options=pipeline.DECAYS)
+    name, prepare = prepare_derivative(job.function, job.wrt, pipeline.OUTLINE, job.segment, residual=True, options=pipeline.DECAYS)
     found = []
     with LOCK, reported(), loaded():
         module = ir.Module.parse(text)

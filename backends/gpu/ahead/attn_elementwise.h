@@ -4,7 +4,7 @@ namespace attn {
 extern "C" __attribute__((visibility("hidden"))) const char attn_device_code[];
 inline Kernel device_kernel(const char *entry) {
   Kernel made{};
-  made.entry = entry, made.code = attn_device_code, made.threads = 256, made.cluster = 1, made.block_q = 1, made.turn_over = -1;
+  made.entry = entry, made.code = attn_device_code, made.threads = 256, made.cluster = 1, made.block_q = 1, made.semaphore_over = -1;
   return made;
 }
 inline const Kernel kCopy = device_kernel("attn_copy"), kAdd = device_kernel("attn_add"), kFold = device_kernel("attn_fold"),

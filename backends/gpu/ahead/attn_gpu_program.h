@@ -77,7 +77,7 @@ inline int64_t sequences_of(const Kernel &kernel, const std::vector<Value> &argu
   return over[0] * (kernel.segment ? ceil_div(over[2], kernel.segment) : 1);
 }
 
-// Launches a kernel on its arguments: operands, outputs, for pairs the keys of a chunk, then turns.
+// Launches a kernel on its arguments: operands, outputs, for pairs the keys of a chunk, then semaphores.
 inline void launch(Context &c, const Kernel &kernel, const std::vector<Value> &arguments) {
   bool counts = false;
   for (int i = 0; i < kernel.parameter_count; ++i) counts = counts || kernel.parameters[i].kind == COUNTER;
@@ -223,14 +223,14 @@ inline void launch_step(Context &c, const Step &step, const Value *values, Tenso
     arguments.emplace_back();
     arguments.back().word = kernel.block_q, arguments.back().tensor.element = INDEX;
   }
-  if (kernel.turn_over >= 0) {
-    const int64_t *rows = arguments[size_t(kernel.turn_over)].tensor.shape;
-    int64_t bytes = 4 * rows[0] * rows[1] * ceil_div(rows[2], kernel.turn_rows) * kernel.turn_parts;
+  if (kernel.semaphore_over >= 0) {
+    const int64_t *rows = arguments[size_t(kernel.semaphore_over)].tensor.shape;
+    int64_t bytes = 4 * rows[0] * rows[1] * ceil_div(rows[2], kernel.semaphore_rows) * kernel.semaphore_parts;
     arguments.emplace_back();
-    Tensor &turns = arguments.back().tensor;
-    arguments.back().is_tensor = true, turns.element = I32, turns.rank = 1, turns.shape[0] = bytes / 4, turns.strides[0] = 1;
-    turns.data = c.arena.take(bytes);
-    clear(c, turns.data, bytes);
+    Tensor &semaphores = arguments.back().tensor;
+    arguments.back().is_tensor = true, semaphores.element = I32, semaphores.rank = 1, semaphores.shape[0] = bytes / 4, semaphores.strides[0] = 1;
+    semaphores.data = c.arena.take(bytes);
+    clear(c, semaphores.data, bytes);
   }
   if (kernel.values < 0) launch(c, kernel, arguments);
   else launch_slices(c, kernel, arguments, step.operand_count);

@@ -36,8 +36,8 @@ struct Kernel {
   int parameter_count;
   const Parameter *parameters;
   const Output *outputs;
-  int turn_over;  // -1: no turns
-  int64_t turn_rows, turn_parts;
+  int semaphore_over;  // -1: no semaphores
+  int64_t semaphore_rows, semaphore_parts;
   int64_t blocks;   // of CHUNKS
   int sequences;    // the operand that has the offsets of sequences, or -1
   int64_t segment;  // positions of a segment, or 0

@@ -30,7 +30,7 @@ class Chip:
     """What a library for one kind of GPU takes from the backend of its maker.
 
     `lower` makes a host function and its kernels of (text, function, pipeline, choices), `compile` machine code of sources; `outline` leads
-    from a differentiated program to kernels, for `remainder` and `options` see `prepare_derivative`. `device` is the text before
+    from a differentiated program to kernels, for `residual` and `options` see `prepare_derivative`. `device` is the text before
     attn_device.h, with the `language` and `flags` that it is compiled with. `files` are the C++ of the machine, and of how its kernels are
     launched; `machine` is the initialiser of its `attn::Machine`.
     """
@@ -40,7 +40,7 @@ class Chip:
     lower: Callable[[str, str, str, attributes.Fields], tuple[Host, dict[str, GpuKernel]]]
     compile: Callable[[Sequence[KernelCode]], Sequence[CompiledCode]]
     outline: str
-    remainder: bool
+    residual: bool
     options: str
     device: Path
     language: str
@@ -144,7 +144,7 @@ def _add_linear(parts: _Parts, request: Request) -> Host:
 def _prepared(chip: Chip, request: Request, function: str, segment: int = 0) -> tuple[str, str]:
     wanted = f"written-{function}" if request.written else function
     names = [request.argument(i) for i in request.wrt] if function else []
-    return prepare_derivative(wanted, names, chip.outline, segment, chip.remainder, "" if segment else chip.options)
+    return prepare_derivative(wanted, names, chip.outline, segment, chip.residual, "" if segment else chip.options)
 
 
 def _add_program(

@@ -37,13 +37,15 @@ def _kernel_table(name: str, unit: GpuKernel, code: str) -> str:
     if made.grid not in ("tiles", "persistent"):
         raise UnsupportedError(f"the kernel {made.name} has a grid of the kind '{made.grid}', which libraries do not launch")
     outputs = [_output(unit, i) for i in range(len(kernel.outputs))]
-    turns = [schedule.get(field, default) for field, default in (("turn_over", -1), ("turn_rows", 0), ("turn_parts", 0))]
-    turns = turns if "turn_rows" in schedule else [-1, 0, 0]
+    defaults = {"semaphore_over": -1, "semaphore_rows": 0, "semaphore_parts": 0}
+    semaphores = (
+        [schedule.get(name, value) for name, value in defaults.items()] if "semaphore_rows" in schedule else list(defaults.values())
+    )
     launch = f"{made.threads}, {made.shared_bytes}, {made.cluster}, {_bool(made.grid == 'persistent')}"
     grid = f"{kernel.block_q}, {over}, {kernel.over}"
     arrays = f"{len(made.parameters)}, {name}_parameters, {name}_outputs"
     slices = (schedule[LAUNCH_VALUES], schedule[LAUNCH_COLUMNS]) if is_sliced(unit) else (-1, 0)
-    last = ", ".join(map(str, (*turns, kernel.blocks, kernel.sequences, kernel.segment, *slices)))
+    last = ", ".join(map(str, (*semaphores, kernel.blocks, kernel.sequences, kernel.segment, *slices)))
     return "\n".join(
         [
             f'extern "C" __attribute__((visibility("hidden"))) const char {code}[];',

@@ -84,7 +84,7 @@ class _Merge:
         return source(self.kernel, p, self.threads, False)
 
     def _part(self, carried: list[ir.Value], states: list[str]) -> None:
-        """One turn of the loop."""
+        """One iteration of the loop."""
         p, (accumulator, *scale, weights, tile) = self.print, self.sums.operands
         p.line("const int j = 0;")
         weight = p.element(weights)

@@ -19,7 +19,7 @@ _KNOWN = ("arith.", "math.", "memref.load", "memref.dim", "tensor.extract", "til
 
 
 def plan_scan(kernel: ir.Operation, choices: Mapping[str, int | str], wave: int) -> Fields | None:
-    """`threads` of a block, `lanes` that share a row, `vector`, the elements of each, and `unroll`: how many turns of the loop are printed
+    """`threads` of a block, `lanes` that share a row, `vector`, the elements of each, and `unroll`: how many iterations are printed
     after each other, so that what they load is on its way together. None for a kernel of another form.
     """
     tile = _carried(kernel)
@@ -93,7 +93,7 @@ class _Scan:
         return source(self._kernel, p, self._threads, False)
 
     def _turn(self, state: str) -> None:
-        """One turn of the loop."""
+        """One iteration of the loop."""
         p, inner = self._print, operations(body(self._loop))
         for op in inner:
             if op.name == "tile.load":

@@ -37,7 +37,7 @@ def _chip(target: str) -> Chip:
         lower=driver._lower,
         compile=compile_all,
         outline=pipeline.outline(target),
-        remainder=False,
+        residual=False,
         options=APART,
         device=_HERE / "attn_device_cuda.h",
         language="cuda",

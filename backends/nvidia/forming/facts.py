@@ -9,12 +9,12 @@ from attn_mlir.mlir import ir
 SCHEDULE = "warp.schedule"
 """Attribute of a kernel: what was chosen for it, by `tile-schedule` or a tuner. Options of a pass go before it."""
 FIELDS = (
-    *("stages", "warp_rows", "group", "reverse", "draw", "order", "align", "join", "turns"),
+    *("stages", "warp_rows", "group", "reverse", "draw", "order", "align", "join", "ping_pong"),
     *("lazy_rescale", "producer_registers", "consumer_registers"),
 )
 """Names of choices that passes read in it, or in that of tiles."""
 PING_PONG = 1
-"""The first of the named barriers by which warpgroups take turns, one for each of them; 0 is that of all threads."""
+"""The first of the named barriers of warpgroups in ping-pong, one for each of them; 0 is that of all threads."""
 STORES = 8
 """The first of the named barriers at which a warpgroup's threads meet before a store, one for each of them."""
 EXCHANGE = 12

@@ -110,7 +110,7 @@ class Former:
         entry = self.function.regions[0].blocks[0]
         arguments = list(entry.arguments)
         own = self._own_arguments()
-        places = [*(a.location for a in arguments), *(ir.Location.name("turns") for _ in own)]
+        places = [*(a.location for a in arguments), *(ir.Location.name("semaphores") for _ in own)]
         block = kernel.regions[0].blocks.append(*[a.type for a in arguments], *own, arg_locs=places)
         self.known.update(zip(arguments, block.arguments, strict=False))
         self.own = list(block.arguments)[len(arguments) :]

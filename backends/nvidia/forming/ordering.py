@@ -33,7 +33,7 @@ class Order:
 
     Under a causal mask the last keys are seen by the last queries, so that blocks which run side by side get to a block of queries in
     that order. A block waits only for those of later keys, which are handed out before. How many counters there are, the schedule says:
-    `turn_parts` of them for `turn_rows` rows of a head of argument `turn_over`.
+    `semaphore_parts` of them for `semaphore_rows` rows of a head of argument `semaphore_over`.
     """
 
     function: ir.Operation
@@ -43,7 +43,7 @@ class Order:
 
     def __post_init__(self) -> None:
         fields = attributes.read(self.function, attributes.SCHEDULE)
-        names = ("turn_over", "turn_rows", "turn_parts")
+        names = ("semaphore_over", "semaphore_rows", "semaphore_parts")
         if not all(isinstance(fields.get(name), int) for name in names):
             raise Refused("the schedule has no counters for sums in a fixed order (deterministic=True)")
         self.over, self.rows, self.parts = (int(fields[name]) for name in names)
@@ -65,7 +65,7 @@ class Order:
     def allocate(self, warpgroups: int) -> None:
         """Numbers in shared memory for each warpgroup, which its thread that waits keeps: so no registers hold them meanwhile."""
         type_ = build.shared_type([warpgroups, 3], ir.IntegerType.get_signless(32), 0)
-        with build.named("turn_numbers"):
+        with build.named("semaphore_numbers"):
             self.kept = build.op("alloc", results=[type_]).result
 
     def begin(self, known: Known, over: ir.Value, place: OrderedAdd, size: int) -> None:
@@ -115,7 +115,7 @@ class Order:
     def at(self, counters: ir.Value, row: ir.Value, warpgroup: ir.Value) -> Iterator[None]:
         """Additions in between come after those of the next block of keys to these queries, and before those of the block before.
 
-        One thread waits and passes the turn on; the warpgroup's threads meet behind the one and before the other.
+        One thread waits and passes the semaphore on; the warpgroup's threads meet behind the one and before the other.
         """
         own = arith.AddIOp(warpgroup, build.index(STORES)).result
         with ir.InsertionPoint(build.elect()):

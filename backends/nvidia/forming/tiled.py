@@ -51,14 +51,14 @@ def has_constant(values: Sequence[ir.Value], number: int) -> bool:
     return any(op is not None and ir.IntegerAttr(op.attributes["value"]).value == number for op in found)
 
 
-_PANEL = 32
-"""Keys of a panel of transposed values, at least."""
+_ATOM = 32
+"""Keys of a swizzle atom of transposed values, at least."""
 
 
 def is_turned(load: ir.Operation, tiles: Iterable[ir.Value], rows: int) -> bool:
     """Whether products sum over the rows of what a load makes, `tiles`, and its elements have 8 bits: then they take its transpose.
 
-    Raises Refused where something else needs the tile as it is, or its rows are no whole panels of the transpose.
+    Raises Refused where something else needs the tile as it is, or its rows are no whole swizzle atoms of the transpose.
     """
     if not is_eight_bit(ir.RankedTensorType(load.results[0].type).element_type):
         return False
@@ -70,6 +70,6 @@ def is_turned(load: ir.Operation, tiles: Iterable[ir.Value], rows: int) -> bool:
     ]
     if any(over_rows) and not all(over_rows):
         raise Refused("a tile of 8-bit elements is used as it is and transposed: keys and values must be two tensors")
-    if any(over_rows) and rows % _PANEL:
-        raise Refused(f"values of 8 bits are transposed in blocks of a multiple of {_PANEL} keys, not {rows}")
+    if any(over_rows) and rows % _ATOM:
+        raise Refused(f"values of 8 bits are transposed in blocks of a multiple of {_ATOM} keys, not {rows}")
     return any(over_rows)

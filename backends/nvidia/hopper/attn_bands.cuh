@@ -1,8 +1,8 @@
 #pragma once
 namespace attn {
 
-// Sums along the diagonals of the weights that a warpgroup has left in shared memory: 64 rows of keys, `Queries` columns in panels of 64, rows
-// of 128 bytes whose chunks of 16 are permuted. A table of differences gets one addition a diagonal, not one a pair.
+// Sums along the diagonals of the weights that a warpgroup has left in shared memory: 64 rows of keys, `Queries` columns in swizzle atoms of 64,
+// rows of 128 bytes whose chunks of 16 are permuted. A table of differences gets one addition a diagonal, not one a pair.
 
 ATTN_DEVICE float band_element(uint32_t from, __half) {
   unsigned short bits;
@@ -15,7 +15,7 @@ ATTN_DEVICE float band_element(uint32_t from, __nv_bfloat16) {
   return __uint_as_float(static_cast<unsigned>(bits) << 16);
 }
 // The sum of the elements whose key less query is `diagonal`. All lanes of a warp read one row of keys at a time: neighbouring columns.
-template <int Queries, int Panel, typename Half> ATTN_DEVICE float diagonal_sum(uint32_t rows, int diagonal, int lane) {
+template <int Queries, int Atom, typename Half> ATTN_DEVICE float diagonal_sum(uint32_t rows, int diagonal, int lane) {
   float sum = 0.0f;
   const int least = diagonal - lane, first = max(0, least) & ~7, last = min(64, Queries + least + 31);
 #pragma unroll 1
@@ -23,7 +23,7 @@ template <int Queries, int Panel, typename Half> ATTN_DEVICE float diagonal_sum(
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const int query = key + k - diagonal;
-      const uint32_t at = rows + (key + k) * 128 + query / 64 * Panel + ((query % 64 * 2) ^ (k * 16));
+      const uint32_t at = rows + (key + k) * 128 + query / 64 * Atom + ((query % 64 * 2) ^ (k * 16));
       if (query >= 0 && query < Queries) sum += band_element(at, Half());
     }
   }

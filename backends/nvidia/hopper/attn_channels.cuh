@@ -27,11 +27,11 @@ template <bool Transposed> ATTN_DEVICE void store_two_matrices(uint32_t address,
     asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(a), "r"(b) : "memory");
 }
 
-constexpr int kPanelBytes = 64 * 128;
-constexpr int kLevelBytes = 6 * kPanelBytes;   // tiles of blocks of 1, 2, 4, 8, 16 and 32 positions
+constexpr int kAtomBytes = 64 * 128;
+constexpr int kLevelBytes = 6 * kAtomBytes;   // tiles of blocks of 1, 2, 4, 8, 16 and 32 positions
 
-// 64 channels of a chunk, of which each of 8 warps has 8 positions and each lane two channels. `late` and `early` are panels of 16 bits.
-template <bool BFloat> struct ChannelPanel {
+// 64 channels of a chunk, of which each of 8 warps has 8 positions and each lane two channels. `late` and `early` are swizzle atoms of 16 bits.
+template <bool BFloat> struct ChannelAtom {
   float2 steps[8]; // factors of steps
 
   // First: the products of this warp's steps, for all, 1024 bytes from warp to warp: where its lanes may have read the steps.
@@ -43,10 +43,10 @@ template <bool BFloat> struct ChannelPanel {
     store_shared2(totals + warp * 1024 + lane * 8, product.x, product.y);
   }
 
-  // After all have shared theirs: the product of all steps; a panel of late times all steps up to it, of early times all behind it, as is
+  // After all have shared theirs: the product of all steps; a swizzle atom of late times all steps up to it, of early times all behind it, as is
   // asked for; with both, the tiles of all levels, and sums over channels of late times early, of each position.
-  template <bool Late, bool Early> ATTN_DEVICE void make_tiles(uint32_t late, uint32_t early, uint32_t levels, uint32_t late_panel, uint32_t early_panel, uint32_t totals,
-                              uint32_t carry, uint32_t own, int warp, int lane, float late_scale, float early_scale) const {
+  template <bool Late, bool Early> ATTN_DEVICE void make_tiles(uint32_t late, uint32_t early, uint32_t levels, uint32_t late_atom, uint32_t early_atom,
+                              uint32_t totals, uint32_t chunk_decay, uint32_t own, int warp, int lane, float late_scale, float early_scale) const {
     const float2 one = make_float2(1.0f, 1.0f);
     float2 before = one, after = one, far = one, neighbour = one;
 #pragma unroll
@@ -57,7 +57,7 @@ template <bool BFloat> struct ChannelPanel {
       if (later) after = after * total;
       if (i / 4 == warp / 4 && (warp & 4 ? earlier : later)) far = far * total;
       if (i == (warp ^ 1) && (warp & 2 ? earlier : later)) neighbour = total;
-      if (warp == 7 && i == 7) store_shared2(carry + 8 * lane, total.x * before.x, total.y * before.y);
+      if (warp == 7 && i == 7) store_shared2(chunk_decay + 8 * lane, total.x * before.x, total.y * before.y);
     }
     const int place = opaque(warp * 1024 + 4 * lane); // of row 0; row r's chunks of 16 bytes are permuted by r
     uint32_t words[2][8];
@@ -83,16 +83,16 @@ template <bool BFloat> struct ChannelPanel {
 #pragma unroll
           for (int n = 1; n < 3; ++n) {
             passed[n] = r % (1 << n) == 0 ? steps[r] : passed[n] * steps[r];
-            if (r >> n & 1) put(levels + n * kPanelBytes + at, x * passed[n]);
+            if (r >> n & 1) put(levels + n * kAtomBytes + at, x * passed[n]);
           }
         }
         x = x * all;
         if constexpr (Early) {
-          if (warp & 1) put(levels + 3 * kPanelBytes + at, x);
-          if (warp & 2) put(levels + 4 * kPanelBytes + at, x * neighbour);
-          if (warp & 4) put(levels + 5 * kPanelBytes + at, x * far);
+          if (warp & 1) put(levels + 3 * kAtomBytes + at, x);
+          if (warp & 2) put(levels + 4 * kAtomBytes + at, x * neighbour);
+          if (warp & 4) put(levels + 5 * kAtomBytes + at, x * far);
         }
-        put(late_panel + at, x * before);
+        put(late_atom + at, x * before);
       }
     }
     if constexpr (Late && Early) {
@@ -121,16 +121,16 @@ template <bool BFloat> struct ChannelPanel {
 #pragma unroll
           for (int n = 1; n < 3; ++n) {
             passed[n] = r % (1 << n) == (1 << n) - 1 ? one : passed[n] * steps[r + 1];
-            if (!(r >> n & 1)) put(levels + n * kPanelBytes + at, x * passed[n]);
+            if (!(r >> n & 1)) put(levels + n * kAtomBytes + at, x * passed[n]);
           }
         }
         x = x * all;
         if constexpr (Late) {
-          if (!(warp & 1)) put(levels + 3 * kPanelBytes + at, x);
-          if (!(warp & 2)) put(levels + 4 * kPanelBytes + at, x * neighbour);
-          if (!(warp & 4)) put(levels + 5 * kPanelBytes + at, x * far);
+          if (!(warp & 1)) put(levels + 3 * kAtomBytes + at, x);
+          if (!(warp & 2)) put(levels + 4 * kAtomBytes + at, x * neighbour);
+          if (!(warp & 4)) put(levels + 5 * kAtomBytes + at, x * far);
         }
-        put(early_panel + at, x * after);
+        put(early_atom + at, x * after);
       }
     }
   }
@@ -144,16 +144,16 @@ private:
 template <bool BFloat, bool Turned> struct ChannelPairs {
   float near[3][4] = {}, beside[4] = {}, far[4] = {};
 
-  // After all have made the tiles of a panel.
+  // After all have made the tiles of a swizzle atom.
   ATTN_DEVICE void add(uint32_t levels, int warp, int lane) {
     const int i = warp / 2, half = warp % 2;
     lane = opaque(lane);
     const uint32_t rows = levels + lane % 16 * 128, few = levels + lane % 8 * 128;
     const uint32_t diagonal = rows + 16 * i * 128;
-    const uint32_t far_tile = rows + 5 * kPanelBytes + far_late(i) * 128, far_other = few + 5 * kPanelBytes + far_early(i, half) * 128;
+    const uint32_t far_tile = rows + 5 * kAtomBytes + far_late(i) * 128, far_other = few + 5 * kAtomBytes + far_early(i, half) * 128;
     // Half of the warps have pairs up to 16 away, the other half those of a block of 8 with the one before.
-    const uint32_t more = half ? rows + 4 * kPanelBytes + middle_late(i) * 128 : diagonal + 3 * kPanelBytes;
-    const uint32_t other = few + 4 * kPanelBytes + middle_early(i) * 128;
+    const uint32_t more = half ? rows + 4 * kAtomBytes + middle_late(i) * 128 : diagonal + 3 * kAtomBytes;
+    const uint32_t other = few + 4 * kAtomBytes + middle_early(i) * 128;
     uint32_t b[2][4];
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
@@ -166,7 +166,7 @@ template <bool BFloat, bool Turned> struct ChannelPairs {
       }
       load_matrices(more + at, a[3]);
 #pragma unroll
-      for (int n = 0; n < 3; ++n) load_matrices(diagonal + n * kPanelBytes + at, a[n]);
+      for (int n = 0; n < 3; ++n) load_matrices(diagonal + n * kAtomBytes + at, a[n]);
       multiply_16x8<BFloat>(far, a[4], b[0][k % 2 * 2], b[0][k % 2 * 2 + 1]);
       multiply_16x8<BFloat>(beside, a[3], half ? b[1][k % 2 * 2] : a[3][0], half ? b[1][k % 2 * 2 + 1] : a[3][2]);
 #pragma unroll
@@ -174,12 +174,12 @@ template <bool BFloat, bool Turned> struct ChannelPairs {
     }
   }
 
-  // Rounded, in rows of 128 bytes; `own`: the pairs of positions with themselves, for each panel. What no pair belongs to stays as it is.
-  template <int Panels> ATTN_DEVICE void store(uint32_t pairs, uint32_t own, int warp, int lane) const {
+  // Rounded, in rows of 128 bytes; `own`: the pairs of positions with themselves, for each swizzle atom. What no pair belongs to stays as it is.
+  template <int Atoms> ATTN_DEVICE void store(uint32_t pairs, uint32_t own, int warp, int lane) const {
     const int i = warp / 2, half = warp % 2, row = lane / 4, column = lane % 4 * 2;
     float itself = 0.0f;
 #pragma unroll
-    for (int n = 0; n < Panels; ++n) itself += load_shared(own + (64 * n + 16 * i + 8 * half + row) * 4);
+    for (int n = 0; n < Atoms; ++n) itself += load_shared(own + (64 * n + 16 * i + 8 * half + row) * 4);
     float chosen[2];
 #pragma unroll
     for (int e = 0; e < 2; ++e) {

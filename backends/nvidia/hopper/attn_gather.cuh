@@ -27,9 +27,9 @@ ATTN_DEVICE void gather_rows(const Element *from, long long page_stride, long lo
     const Element *at = from + (page < 0 ? 0 : page * page_stride + place * row_stride) + chunk * 8;
     const uint32_t address = to + row * 128 + ((chunk ^ (row & 7)) << 4);
 #pragma unroll
-    for (int panel = 0; panel < (Columns + 63) / 64; ++panel) {
-      const bool there = page >= 0 && panel * 64 + chunk * 8 < Columns;
-      gather_chunk(address + panel * Rows * 128, there ? at + panel * 64 : from, there);
+    for (int atom = 0; atom < (Columns + 63) / 64; ++atom) {
+      const bool there = page >= 0 && atom * 64 + chunk * 8 < Columns;
+      gather_chunk(address + atom * Rows * 128, there ? at + atom * 64 : from, there);
     }
   }
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");

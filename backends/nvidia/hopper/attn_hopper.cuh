@@ -1,8 +1,8 @@
 // Device helpers of the kernels that attn-mlir generates for Hopper (sm_90a): barriers, TMA, warpgroup matrix instructions, fast exponentials.
 //
-// Shared memory is addressed by 32-bit addresses (`shared_address`). Tiles in shared memory are panels of 64 columns of 16 bits: a row of a
-// panel has 128 bytes, rows follow each other, the 16-byte chunks of a row are permuted by TMA's 128-byte swizzle (`swizzle_128`), and a panel
-// starts at a multiple of 1024 bytes.
+// Shared memory is addressed by 32-bit addresses (`shared_address`). Tiles in shared memory are swizzle atoms of 64 columns of 16 bits: a row of an
+// atom has 128 bytes, an atom all rows of the tile one after the other, the 16-byte chunks of a row are permuted by TMA's 128-byte swizzle
+// (`swizzle_128`), and an atom starts at a multiple of 1024 bytes.
 #pragma once
 #include <cuda.h>
 #include <cuda_bf16.h>
@@ -17,7 +17,7 @@ namespace attn {
 
 ATTN_DEVICE uint32_t shared_address(const void *pointer) { return static_cast<uint32_t>(__cvta_generic_to_shared(pointer)); }
 
-// Where TMA with a swizzle of 128 bytes puts the byte at `offset` of a panel with rows of 128 bytes.
+// Where TMA with a swizzle of 128 bytes puts the byte at `offset` of a swizzle atom with rows of 128 bytes.
 ATTN_DEVICE uint32_t swizzle_128(uint32_t offset) { return offset ^ ((offset >> 3) & 0x70); }
 
 // True in one thread of a converged warp.
@@ -142,17 +142,17 @@ ATTN_DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: 
 template <int Pending> ATTN_DEVICE void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Pending) : "memory"); }
 template <int Pending> ATTN_DEVICE void bulk_wait() { asm volatile("cp.async.bulk.wait_group %0;" ::"n"(Pending) : "memory"); }
 
-// ---- turns: programs that add to the same memory do so in the order of their numbers ---------------------------------------------------
+// ---- semaphores: programs that add to the same memory do so in the order of their numbers ---------------------------------------------------
 
 // Waits until the counter is `number`.
-ATTN_DEVICE void await_turn(const int *turn, int number) {
+ATTN_DEVICE void semaphore_wait(const int *semaphore, int number) {
   int now;
-  do asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(turn) : "memory");
+  do asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(semaphore) : "memory");
   while (now != number);
 }
 // Lets program `number` go on; what this thread had added by TMA is done (`bulk_wait<0>`).
-ATTN_DEVICE void pass_turn(int *turn, int number) {
-  asm volatile("fence.proxy.async.global;\nfence.acq_rel.gpu;\nst.release.gpu.global.s32 [%0], %1;" ::"l"(turn), "r"(number) : "memory");
+ATTN_DEVICE void semaphore_pass(int *semaphore, int number) {
+  asm volatile("fence.proxy.async.global;\nfence.acq_rel.gpu;\nst.release.gpu.global.s32 [%0], %1;" ::"l"(semaphore), "r"(number) : "memory");
 }
 
 // ---- wgmma -----------------------------------------------------------------------------------------------------------------------------
@@ -176,9 +176,9 @@ ATTN_DEVICE void pin(float value) {
   asm volatile("{\n.reg .pred p;\nsetp.gt.f32 p, %0, 0f71000000;\n@p st.shared.u32 [%1], %1;\n}" ::"f"(value), "r"(0) : "memory");
 }
 
-// Descriptors of operands in shared memory. `K-major`: rows of the panel are rows (M or N) of the operand and its columns run along K.
-// `MN-major` (the "_ta", "_tb" instructions): rows of the panel run along K and its columns along M or N; `panel_bytes` from one panel of
-// columns to the next. Address: K-major: panel + row * 128 + k * 2 for k < 64, rows a multiple of 8; MN-major: panel + k * 128.
+// Descriptors of operands in shared memory. `K-major`: rows of the swizzle atom are rows (M or N) of the operand and its columns run along K.
+// `MN-major` (the "_ta", "_tb" instructions): rows of the swizzle atom run along K and its columns along M or N; `atom_bytes` from one atom
+// of columns to the next. Address: K-major: atom + row * 128 + k * 2 for k < 64, rows a multiple of 8; MN-major: atom + k * 128.
 constexpr uint64_t kSwizzle128 = 1;
 
 ATTN_DEVICE constexpr uint64_t descriptor_bits(uint32_t leading_bytes, uint32_t stride_bytes) {
@@ -194,8 +194,8 @@ ATTN_DEVICE uint64_t descriptor_at(uint32_t address, uint64_t bits) {
   return descriptor_of((address >> 4) + static_cast<uint32_t>(bits), static_cast<uint32_t>(bits >> 32));
 }
 ATTN_DEVICE uint64_t k_major(uint32_t address) { return descriptor_at(address, descriptor_bits(16, 1024)); }
-ATTN_DEVICE uint64_t mn_major(uint32_t address, uint32_t panel_bytes) {
-  return descriptor_at(address, descriptor_bits(panel_bytes, 1024));
+ATTN_DEVICE uint64_t mn_major(uint32_t address, uint32_t atom_bytes) {
+  return descriptor_at(address, descriptor_bits(atom_bytes, 1024));
 }
 // The descriptor `bytes` (a multiple of 16) further on. The address never carries out of the low word, so one 32-bit addition does it.
 ATTN_DEVICE uint64_t advance(uint64_t descriptor, uint32_t bytes) {
@@ -203,7 +203,7 @@ ATTN_DEVICE uint64_t advance(uint64_t descriptor, uint32_t bytes) {
   asm("mov.b64 {%0, %1}, %2;" : "=r"(low), "=r"(high) : "l"(descriptor));
   return descriptor_of(low + (bytes >> 4), high);
 }
-// An MN-major operand of one panel; its second one is the 16 rows at `beside`, further on in memory, at every step along K.
+// An MN-major operand of one swizzle atom; its second one is the 16 rows at `beside`, further on in memory, at every step along K.
 ATTN_DEVICE uint64_t mn_major_beside(uint32_t address, uint32_t beside) { return mn_major(address, beside - address); }
 ATTN_DEVICE uint64_t advance_beside(uint64_t descriptor, uint32_t bytes) {
   return (descriptor & 0xFFFFFFFF00000000ull) | (static_cast<uint32_t>(descriptor) + (bytes >> 4) - ((bytes >> 4) << 16));

@@ -42,7 +42,7 @@ template <bool BFloat> ATTN_DEVICE void multiply_16x8(float *sum, const uint32_t
 // What wgmma makes of the 64 query rows at `queries` and the keys at `keys`, both K-major with `Depth` columns: this warp's 16 rows of it,
 // computed by the warp alone.
 template <int Depth, bool BFloat, int N>
-ATTN_DEVICE void scores_of_warp(float (&scores)[N], uint32_t queries, uint32_t query_panel, uint32_t keys, uint32_t key_panel) {
+ATTN_DEVICE void scores_of_warp(float (&scores)[N], uint32_t queries, uint32_t query_atom, uint32_t keys, uint32_t key_atom) {
   const int thread = thread_again(), lane = thread % 32, low = lane % 8;
   queries += (thread / 32 % 4 * 16 + lane % 16) * 128;
   keys += (lane / 16 * 8 + low) * 128;
@@ -51,8 +51,8 @@ ATTN_DEVICE void scores_of_warp(float (&scores)[N], uint32_t queries, uint32_t q
 #pragma unroll 1
   for (int k = 0; k < Depth / 16; ++k) {
     uint32_t a[4], b[4];
-    load_matrices(queries + k / 4 * query_panel + ((k % 4 * 2 + lane / 16) ^ low) * 16, a);
-    const uint32_t at = keys + k / 4 * key_panel + ((k % 4 * 2 + lane / 8 % 2) ^ low) * 16;
+    load_matrices(queries + k / 4 * query_atom + ((k % 4 * 2 + lane / 16) ^ low) * 16, a);
+    const uint32_t at = keys + k / 4 * key_atom + ((k % 4 * 2 + lane / 8 % 2) ^ low) * 16;
 #pragma unroll
     for (int n = 0; n < N / 4; n += 2) { // 16 keys
       load_matrices(at + n * 8 * 128, b);

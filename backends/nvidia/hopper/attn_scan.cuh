@@ -22,11 +22,11 @@ ATTN_DEVICE float2 unpack_f16(uint32_t word) {
 }
 
 // What packing two numbers leaves out; of f16, 2^11 times as large as it is.
-ATTN_DEVICE uint32_t pack_rest_bf16(uint32_t packed, float low, float high) {
+ATTN_DEVICE uint32_t pack_residual_bf16(uint32_t packed, float low, float high) {
   const float2 rounded = unpack_bf16(packed);
   return pack_bf16(low - rounded.x, high - rounded.y);
 }
-ATTN_DEVICE uint32_t pack_rest_f16(uint32_t packed, float low, float high) {
+ATTN_DEVICE uint32_t pack_residual_f16(uint32_t packed, float low, float high) {
   const float2 rounded = unpack_f16(packed);
   return pack_f16((low - rounded.x) * 2048.0f, (high - rounded.y) * 2048.0f);
 }

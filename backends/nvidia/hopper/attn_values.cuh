@@ -6,9 +6,9 @@
 
 namespace attn {
 
-template <bool BFloat> ATTN_DEVICE uint32_t pack_rest_16(uint32_t packed, float low, float high) {
-  if constexpr (BFloat) return pack_rest_bf16(packed, low, high);
-  return pack_rest_f16(packed, low, high);
+template <bool BFloat> ATTN_DEVICE uint32_t pack_residual_16(uint32_t packed, float low, float high) {
+  if constexpr (BFloat) return pack_residual_bf16(packed, low, high);
+  return pack_residual_f16(packed, low, high);
 }
 ATTN_DEVICE float2 fused(float2 a, float2 b, float2 c) { return make_float2(fmaf(a.x, b.x, c.x), fmaf(a.y, b.y, c.y)); }
 ATTN_DEVICE float2 both(float a) { return make_float2(a, a); }
@@ -18,15 +18,15 @@ constexpr int kBlock = 16, kScoreRow = 80;   // positions; bytes from a position
 template <bool BFloat, bool Reverse> struct ValueBlock {
   float2 steps[kBlock], sums[kBlock];   // factors of steps; what other positions of the block add
 
-  // Of a panel of 16 bits: the address of this lane's word of a row.
-  ATTN_DEVICE static uint32_t word_of(uint32_t panel, int lane, int row) { return panel + row * 128 + ((lane * 4) ^ (row % 8 * 16)); }
+  // Of a swizzle atom of 16 bits: the address of this lane's word of a row.
+  ATTN_DEVICE static uint32_t word_of(uint32_t atom, int lane, int row) { return atom + row * 128 + ((lane * 4) ^ (row % 8 * 16)); }
   // Of a tile of f32, 64 columns of v: the address of this lane's two numbers of a row.
   ATTN_DEVICE static uint32_t pair_of(uint32_t tile, int lane, int row) {
     return tile + row * 256 + ((lane / 4) ^ (row / 2 % 4)) * 32 + lane % 4 * 8;
   }
-  ATTN_DEVICE static float2 element(uint32_t panel, int lane, int row) { return unpack_16<BFloat>(load_shared_int(word_of(panel, lane, row))); }
+  ATTN_DEVICE static float2 element(uint32_t atom, int lane, int row) { return unpack_16<BFloat>(load_shared_int(word_of(atom, lane, row))); }
 
-  // q k^T of the block, from panels of 64 columns; in rows of k.
+  // q k^T of the block, from atoms of 64 columns; in rows of k.
   template <int Depth> ATTN_DEVICE static void scores(uint32_t queries, uint32_t keys, uint32_t to, int lane) {
     float sum[8] = {};
     const int low = lane % 8;
@@ -48,13 +48,13 @@ template <bool BFloat, bool Reverse> struct ValueBlock {
     warp_sync();
   }
 
-  // Rows of a panel from `count` on are 0.
-  ATTN_DEVICE static void cut(uint32_t panel, int count, int lane) {
-    for (int r = count; r < kBlock; ++r) store_shared_int(word_of(panel, lane, r), 0);
+  // Rows of a swizzle atom from `count` on are 0.
+  ATTN_DEVICE static void cut(uint32_t atom, int count, int lane) {
+    for (int r = count; r < kBlock; ++r) store_shared_int(word_of(atom, lane, r), 0);
   }
 
   // v times its decays on the way out of the block, rounded, and what rounding leaves out; the product of all steps.
-  ATTN_DEVICE void enter(uint32_t values, uint32_t whole, uint32_t rest, uint32_t carry, int lane) const {
+  ATTN_DEVICE void enter(uint32_t values, uint32_t whole, uint32_t residual, uint32_t chunk_decay, int lane) const {
     float2 passed = both(1.0f);
 #pragma unroll
     for (int i = 0; i < kBlock; ++i) {
@@ -63,10 +63,10 @@ template <bool BFloat, bool Reverse> struct ValueBlock {
       const float2 x = element(values, lane, s) * passed;
       const uint32_t word = pack_16<BFloat>(x.x, x.y);
       store_shared_int(word_of(whole, lane, s), static_cast<int>(word));
-      store_shared_int(word_of(rest, lane, s), static_cast<int>(pack_rest_16<BFloat>(word, x.x, x.y)));
+      store_shared_int(word_of(residual, lane, s), static_cast<int>(pack_residual_16<BFloat>(word, x.x, x.y)));
       if (!Reverse) passed = passed * steps[s];
     }
-    store_shared2(carry + 8 * lane, passed.x, passed.y);
+    store_shared2(chunk_decay + 8 * lane, passed.x, passed.y);
   }
 
   ATTN_DEVICE void add_pairs(uint32_t values, uint32_t scores, int lane) {

@@ -1,7 +1,7 @@
 #pragma once
 namespace attn {
 
-// Windows of captured tensors that idle warps of the producer bring into shared memory, in their own type: in panels of 128 bytes of columns,
+// Windows of captured tensors that idle warps of the producer bring into shared memory, in their own type: in swizzle atoms of 128 bytes of columns,
 // whose rows follow each other and whose 16-byte chunks TMA's 128-byte swizzle permutes. So boxes are copied as they are, and what a warp
 // reads at a time lies in different banks: eight rows of a chunk.
 

@@ -1,10 +1,10 @@
-"""What the warpgroups of a scan with decays of channels do with a prepared chunk: o^T = S^T q^T + v^T P^T, S^T = S^T carry + v^T k."""
+"""What the warpgroups of a scan with decays of channels do with a prepared chunk: o^T = S^T q^T + v^T P^T, S^T = S^T decay + v^T k."""
 
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.hopper.channel_layout import STAGES, ChannelLayout
 from attn_mlir.backends.nvidia.hopper.channel_read import ChannelScan
-from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
-from attn_mlir.backends.nvidia.hopper.scan_common import ALL, CHUNK, PANEL_BYTES, bind_position, declare_place
+from attn_mlir.backends.nvidia.hopper.core import PACKS, Core
+from attn_mlir.backends.nvidia.hopper.scan_common import ALL, ATOM_BYTES, CHUNK, bind_position, declare_place
 from attn_mlir.backends.nvidia.hopper.scan_rows_of_o import LeavingPrinter
 from attn_mlir.backends.nvidia.hopper.scan_state import StatePrinter
 
@@ -37,7 +37,7 @@ class ChannelChunks:
     def _chunk(self) -> None:
         writer, layout = self._core.writer, self._layout
         writer.line(f"const int stage = number % {STAGES};", layout.address())
-        writer.line(f"const uint32_t own = at + {layout.tiles['v']} + warpgroup * {PANEL_BYTES};")
+        writer.line(f"const uint32_t own = at + {layout.tiles['v']} + warpgroup * {ATOM_BYTES};")
         # The preparing warps have made this chunk's tiles, and v has landed.
         writer.line(f"attn::barrier_wait(shared + kReady + 8 * stage, number / {STAGES} & 1);")
         self._states.keep(before=True)
@@ -80,10 +80,10 @@ class ChannelChunks:
                 writer.line(f"uint32_t held[{4 * held}];")
                 with writer.unrolled("n", 4 * held):
                     pair = "state[8 * first + 2 * n], state[8 * first + 2 * n + 1]"
-                    writer.line(f"held[n] = attn::{PANELS[self._scan.element]}({pair});")
+                    writer.line(f"held[n] = attn::{PACKS[self._scan.element]}({pair});")
                 writer.line("attn::hold(held);", "attn::wgmma_begin();")
                 with writer.unrolled("k", held):
-                    writer.line(f"const uint32_t offset = (first + k) / 4 * {PANEL_BYTES} + (first + k) % 4 * 32;")
+                    writer.line(f"const uint32_t offset = (first + k) / 4 * {ATOM_BYTES} + (first + k) % 4 * 32;")
                     operand = ", ".join(f"held[4 * k + {n}]" for n in range(4))
                     writer.line(f"{product}(o, {operand}, attn::advance(right, offset), first + k > 0);")
                 writer.line("attn::wgmma_commit();", "attn::wgmma_wait<0>();", "attn::hold(o);", "attn::hold(held);")
@@ -92,7 +92,7 @@ class ChannelChunks:
         """The state times the factors of its channels."""
         writer = self._core.writer
         with writer.unrolled("c", self._scan.keys // 8):
-            place = f"shared + kCarry + stage * {self._layout.carry_bytes} + 4 * (column + 8 * c)"
+            place = f"shared + kChunkDecay + stage * {self._layout.decay_bytes} + 4 * (column + 8 * c)"
             writer.line(f"const float2 factor = attn::load_shared2({place});")
             for n, part in enumerate("xyxy"):
                 writer.line(f"state[4 * c + {n}] *= factor.{part};")
@@ -105,7 +105,7 @@ class ChannelChunks:
         self._hold_entering()
         with core.scope(""):
             writer.line(
-                f"const uint64_t right = attn::mn_major(at + {self._layout.tiles[scan.entering]}, {PANEL_BYTES});", "attn::wgmma_begin();"
+                f"const uint64_t right = attn::mn_major(at + {self._layout.tiles[scan.entering]}, {ATOM_BYTES});", "attn::wgmma_begin();"
             )
             with writer.unrolled("k", CHUNK // 16):
                 operand = ", ".join(f"entering[k][{n}]" for n in range(4))

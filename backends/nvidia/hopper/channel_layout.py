@@ -1,49 +1,49 @@
-"""Shared memory of a scan with decays of channels: stages that are ready for products, tiles of levels, panels of what is loaded."""
+"""Shared memory of a scan with decays of channels: stages that are ready for products, tiles of levels, swizzle atoms of what is loaded."""
 
 from attn_mlir.backends.gpu.structure import element_name
 from attn_mlir.backends.nvidia.hopper.channel_read import ChannelScan
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.memory import SharedAllocator, of_warps
-from attn_mlir.backends.nvidia.hopper.scan_common import CHUNK, PANEL, PANEL_BYTES
+from attn_mlir.backends.nvidia.hopper.scan_common import ATOM, ATOM_BYTES, CHUNK
 from attn_mlir.mlir import ir
 
 STAGES = 2
-"""Chunks that are prepared or multiplied at the same time, and panels that are loaded ahead."""
+"""Chunks that are prepared or multiplied at the same time, and swizzle atoms that are loaded ahead."""
 WARPS = 8
 """Warps that prepare chunks."""
 _LEVELS = 6
 
 
 class ChannelLayout:
-    """Where things are. `tiles`: offsets within a stage; `loaded`: within a panel's inputs, of 64 channels."""
+    """Where things are. `tiles`: offsets within a stage; `loaded`: within a swizzle atom's inputs, of 64 channels."""
 
     def __init__(self, scan: ChannelScan) -> None:
-        self.memory, self.panels, self.warpgroups = SharedAllocator(), scan.keys // PANEL, scan.values // PANEL
+        self.memory, self.atoms, self.warpgroups = SharedAllocator(), scan.keys // ATOM, scan.values // ATOM
         self.tiles: dict[str, int] = {}
         offset = 0
         rows = scan.store is not None
-        made = [("late", self.panels), ("early", self.panels), ("pairs", 1)] if rows else [(scan.entering, self.panels)]
-        for name, panels in (("v", self.warpgroups), *made):
+        made = [("late", self.atoms), ("early", self.atoms), ("pairs", 1)] if rows else [(scan.entering, self.atoms)]
+        for name, atoms in (("v", self.warpgroups), *made):
             self.tiles[name] = offset
-            offset += panels * PANEL_BYTES
+            offset += atoms * ATOM_BYTES
         self.stage_bytes = offset
         # Without decays that are loaded, their place is that of the products of steps.
         self.decay = "f32" if scan.decays is None else element_name(scan.decays.results[0].type)
-        decays = PANEL_BYTES * (2 if scan.decays is not None and self.decay == "f32" else 1)
-        self.loaded = {"decays": 0, **{name: decays + n * PANEL_BYTES for n, name in enumerate(scan.operands)}}
-        self.loaded_bytes = decays + len(scan.operands) * PANEL_BYTES
-        self.carry_bytes = scan.keys * 4
+        decays = ATOM_BYTES * (2 if scan.decays is not None and self.decay == "f32" else 1)
+        self.loaded = {"decays": 0, **{name: decays + n * ATOM_BYTES for n, name in enumerate(scan.operands)}}
+        self.loaded_bytes = decays + len(scan.operands) * ATOM_BYTES
+        self.decay_bytes = scan.keys * 4
         memory = self.memory
         memory.tile("kStages", STAGES * self.stage_bytes)
         if rows:
-            memory.tile("kLevels", _LEVELS * PANEL_BYTES)
+            memory.tile("kLevels", _LEVELS * ATOM_BYTES)
         memory.tile("kLoaded", STAGES * self.loaded_bytes)
         memory.barrier("kReady", STAGES, f"1 + {of_warps(WARPS)}")
         memory.barrier("kFree", STAGES, f"attn::arrivals_of({self.consumers})")
         memory.barrier("kFull", STAGES, 1)
-        memory.slot("kCarry", STAGES * self.carry_bytes)
+        memory.slot("kChunkDecay", STAGES * self.decay_bytes)
         if rows:
-            memory.slot("kOwn", self.panels * CHUNK * 4)
+            memory.slot("kOwn", self.atoms * CHUNK * 4)
 
     @property
     def consumers(self) -> int:

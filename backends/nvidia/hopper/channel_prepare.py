@@ -1,14 +1,14 @@
 """What the preparing warps of a scan with decays of channels do: from log decays, q and k of a chunk to the operands of its products.
 
-They work on panels of 64 channels, which the copy engine loads ahead. See `attn_channels.cuh` for the arithmetic.
+They work on swizzle atoms of 64 channels, which the copy engine loads ahead. See `attn_channels.cuh` for the arithmetic.
 """
 
 from attn_mlir.backends.gpu.structure import body, widened, yielded
 from attn_mlir.backends.nvidia.hopper.channel_layout import STAGES, WARPS, ChannelLayout, place_of
 from attn_mlir.backends.nvidia.hopper.channel_read import ChannelScan
 from attn_mlir.backends.nvidia.hopper.channel_steps import bind_place, load_decays, print_steps
-from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
-from attn_mlir.backends.nvidia.hopper.scan_common import CHUNK, PANEL, PANEL_BYTES, bind_position
+from attn_mlir.backends.nvidia.hopper.core import PACKS, Core
+from attn_mlir.backends.nvidia.hopper.scan_common import ATOM, ATOM_BYTES, CHUNK, bind_position
 from attn_mlir.backends.nvidia.hopper.scan_patterns import InputTile, varies, view_of
 
 _TOGETHER = "attn::named_sync(4, 256);"
@@ -20,7 +20,7 @@ class Preparer:
 
     def __init__(self, core: Core, scan: ChannelScan, layout: ChannelLayout) -> None:
         self._core, self._scan, self._layout = core, scan, layout
-        self._pack, self._unpack = f"attn::{PANELS[scan.element]}", f"attn::un{PANELS[scan.element]}"
+        self._pack, self._unpack = f"attn::{PACKS[scan.element]}", f"attn::un{PACKS[scan.element]}"
         self._one = f"threadIdx.x == {layout.consumers}"
         named = {scan.leaving: "q", scan.entering: "k"}
         self._roles = {role: named[role] if named[role] in scan.operands else None for role in ("late", "early")}
@@ -28,14 +28,14 @@ class Preparer:
     def print(self) -> None:
         """All chunks."""
         core, writer, layout = self._core, self._core.writer, self._layout
-        b_float, panels, rows = str(self._scan.element == "bf16").lower(), layout.panels, self._scan.store is not None
+        b_float, atoms, rows = str(self._scan.element == "bf16").lower(), layout.atoms, self._scan.store is not None
         writer.line(f"const int lane = threadIdx.x % 32, warp = attn::warp_index() - {4 * layout.warpgroups};")
         if rows:
             self._clear_pairs()
         self._declare_load()
         with core.scope(f"if ({self._one})"):
             for n in range(STAGES):
-                writer.line(f"if (chunks > {n // panels}) load({n // panels}, {n % panels}, {n});")
+                writer.line(f"if (chunks > {n // atoms}) load({n // atoms}, {n % atoms}, {n});")
         writer.line("#pragma unroll 1")
         with core.scope("for (int number = 0; number < chunks; ++number)"):
             bind_position(core, self._scan, "number")
@@ -44,52 +44,52 @@ class Preparer:
             if rows:
                 writer.line(f"attn::ChannelPairs<{b_float}, {str(self._scan.reverse).lower()}> pairs;")
             writer.line("#pragma unroll 1")
-            with core.scope(f"for (int panel = 0; panel < {panels}; ++panel)"):
-                self._panel(b_float)
+            with core.scope(f"for (int atom = 0; atom < {atoms}; ++atom)"):
+                self._atom(b_float)
             if rows:
-                writer.line(f"pairs.store<{panels}>(at + {layout.tiles['pairs']}, shared + kOwn, warp, lane);")
+                writer.line(f"pairs.store<{atoms}>(at + {layout.tiles['pairs']}, shared + kOwn, warp, lane);")
             # The warpgroups that multiply read these tiles by wgmma once every warp has arrived.
             writer.line("attn::fence_proxy_async();", "attn::warp_sync();", "attn::warp_arrive(ready, lane == 0);")
 
     def _clear_pairs(self) -> None:
         """What no pair belongs to is 0."""
         writer, layout = self._core.writer, self._layout
-        with writer.block(f"for (int n = threadIdx.x - {layout.consumers}; n < {STAGES * PANEL_BYTES // 16}; n += {32 * WARPS})"):
-            place = f"n / {PANEL_BYTES // 16} * {layout.stage_bytes} + {layout.tiles['pairs']} + n % {PANEL_BYTES // 16} * 16"
+        with writer.block(f"for (int n = threadIdx.x - {layout.consumers}; n < {STAGES * ATOM_BYTES // 16}; n += {32 * WARPS})"):
+            place = f"n / {ATOM_BYTES // 16} * {layout.stage_bytes} + {layout.tiles['pairs']} + n % {ATOM_BYTES // 16} * 16"
             writer.line(f"attn::store_shared_int4(shared + kStages + {place}, 0, 0, 0, 0);")
 
     def _declare_load(self) -> None:
-        """A function that starts to load a panel."""
+        """A function that starts to load a swizzle atom."""
         core, writer, scan, layout = self._core, self._core.writer, self._scan, self._layout
-        with core.scope("const auto load = [&](int number, int panel, int slot)"):
+        with core.scope("const auto load = [&](int number, int atom, int slot)"):
             bind_position(core, scan, "number")
             writer.line(f"const uint32_t to = shared + kLoaded + slot * {layout.loaded_bytes}, full = shared + kFull + 8 * slot;")
-            loaded = layout.loaded_bytes if scan.decays is not None else len(scan.operands) * PANEL_BYTES
+            loaded = layout.loaded_bytes if scan.decays is not None else len(scan.operands) * ATOM_BYTES
             writer.line(f"attn::barrier_arrive_expect(full, {loaded});")  # bytes first: a copy may land before the next line
             if scan.decays is not None:
-                width = PANEL // 2 if layout.decay == "f32" else PANEL
+                width = ATOM // 2 if layout.decay == "f32" else ATOM
                 map_ = core.arguments.descriptor(view_of(scan.decays.operands[0]).argument, width, CHUNK)
-                for n in range(PANEL // width):
-                    first = f"{PANEL} * panel{f' + {n * width}' if n else ''}"
-                    writer.line(f"attn::tma_load(to + {n * PANEL_BYTES}, {map_}, full, {first}, {place_of(core, scan.decays)});")
+                for n in range(ATOM // width):
+                    first = f"{ATOM} * atom{f' + {n * width}' if n else ''}"
+                    writer.line(f"attn::tma_load(to + {n * ATOM_BYTES}, {map_}, full, {first}, {place_of(core, scan.decays)});")
             for name, each in scan.operands.items():
                 load = each.load
-                map_ = core.arguments.descriptor(view_of(load.operands[0]).argument, PANEL, CHUNK)
-                writer.line(f"attn::tma_load(to + {layout.loaded[name]}, {map_}, full, {PANEL} * panel, {place_of(core, load)});")
+                map_ = core.arguments.descriptor(view_of(load.operands[0]).argument, ATOM, CHUNK)
+                writer.line(f"attn::tma_load(to + {layout.loaded[name]}, {map_}, full, {ATOM} * atom, {place_of(core, load)});")
         writer.lines[-1] += ";"
 
-    def _panel(self, b_float: str) -> None:
+    def _atom(self, b_float: str) -> None:
         """64 channels of a chunk."""
         core, writer, scan, layout = self._core, self._core.writer, self._scan, self._layout
-        panels = layout.panels
-        writer.line(f"const int turn = number * {panels} + panel, slot = turn % {STAGES};")
+        atoms = layout.atoms
+        writer.line(f"const int iteration = number * {atoms} + atom, slot = iteration % {STAGES};")
         writer.line(f"const uint32_t in = shared + kLoaded + slot * {layout.loaded_bytes};")
-        writer.line(f"attn::barrier_wait(shared + kFull + 8 * slot, turn / {STAGES} & 1);")  # the panel has landed
+        writer.line(f"attn::barrier_wait(shared + kFull + 8 * slot, iteration / {STAGES} & 1);")  # the swizzle atom has landed
         self._change_rows()
-        writer.line(f"attn::ChannelPanel<{b_float}> channels;")
+        writer.line(f"attn::ChannelAtom<{b_float}> channels;")
         self._steps()
         writer.line("channels.share_totals(in, warp, lane);", _TOGETHER)
-        with core.scope("if (panel == 0)"):
+        with core.scope("if (atom == 0)"):
             # The stage's tiles are read by wgmma until the consumers give it back; its first use waits for nobody.
             writer.line(f"if (number >= {STAGES}) attn::barrier_wait(shared + kFree + 8 * stage, (number / {STAGES} & 1) ^ 1);")
             with core.scope(f"if ({self._one})"):
@@ -97,42 +97,42 @@ class Preparer:
         self._make_tiles()
         # wgmma reads the tiles that all warps of this one made; only then may the next load take their place.
         writer.line("attn::fence_proxy_async();", _TOGETHER)
-        following = f"turn + {STAGES}"
-        writer.line(f"if ({self._one} && {following} < chunks * {panels}) load(({following}) / {panels}, ({following}) % {panels}, slot);")
+        following = f"iteration + {STAGES}"
+        writer.line(f"if ({self._one} && {following} < chunks * {atoms}) load(({following}) / {atoms}, ({following}) % {atoms}, slot);")
         if scan.store is not None:
             writer.line("pairs.add(shared + kLevels, warp, lane);")
 
     def _make_tiles(self) -> None:
-        """What the panel gives to the operands of products."""
+        """What the swizzle atom gives to the operands of products."""
         writer, scan, layout = self._core.writer, self._scan, self._layout
         given, made, scales = [], [], []
         for role, name in self._roles.items():
             given.append("0" if name is None else f"in + {layout.loaded[name]}")
-            made.append("0" if name is None else f"at + {layout.tiles[role]} + panel * {PANEL_BYTES}")
+            made.append("0" if name is None else f"at + {layout.tiles[role]} + atom * {ATOM_BYTES}")
             scales.append("1.0f" if name is None else self._scale(scan.operands[name]))
         asked = ", ".join(str(name is not None).lower() for name in self._roles.values())
-        carry = f"shared + kCarry + stage * {layout.carry_bytes} + panel * {PANEL * 4}"
-        levels, own = ("0", "0") if scan.store is None else ("shared + kLevels", f"shared + kOwn + panel * {CHUNK * 4}")
-        writer.line(f"channels.make_tiles<{asked}>({', '.join(given)}, {levels}, {', '.join(made)}, in, {carry},")
+        chunk_decay = f"shared + kChunkDecay + stage * {layout.decay_bytes} + atom * {ATOM * 4}"
+        levels, own = ("0", "0") if scan.store is None else ("shared + kLevels", f"shared + kOwn + atom * {CHUNK * 4}")
+        writer.line(f"channels.make_tiles<{asked}>({', '.join(given)}, {levels}, {', '.join(made)}, in, {chunk_decay},")
         writer.line(f"                    {own}, warp, lane, {', '.join(scales)});")
 
     def _load_values(self) -> None:
         """Starts to load the columns of v."""
         core, writer, layout, view = self._core, self._core.writer, self._layout, self._scan.v.view
-        map_ = core.arguments.descriptor(view.argument, PANEL, CHUNK)
+        map_ = core.arguments.descriptor(view.argument, ATOM, CHUNK)
         column = f"{core.value(view.column)} + " if view.column is not None else ""
         # `ready` counts the bytes of v with the warps that make tiles.
-        writer.line(f"attn::barrier_arrive_expect(ready, {layout.warpgroups * PANEL_BYTES});")
+        writer.line(f"attn::barrier_arrive_expect(ready, {layout.warpgroups * ATOM_BYTES});")
         for n in range(layout.warpgroups):
-            to = f"at + {layout.tiles['v'] + n * PANEL_BYTES}"
-            writer.line(f"attn::tma_load({to}, {map_}, ready, {column}{n * PANEL}, {place_of(core, self._scan.v.load)});")
+            to = f"at + {layout.tiles['v'] + n * ATOM_BYTES}"
+            writer.line(f"attn::tma_load({to}, {map_}, ready, {column}{n * ATOM}, {place_of(core, self._scan.v.load)});")
 
     def _steps(self) -> None:
         """The factors of this thread's steps."""
         core, scan, layout = self._core, self._scan, self._layout
         with core.unrolled("r", _ROWS):
             if scan.decays is not None:
-                load_decays(core, layout.decay, f"in + warp * {_ROWS * 128} + r * 128", str(PANEL_BYTES), "(r << 4)")
+                load_decays(core, layout.decay, f"in + warp * {_ROWS * 128} + r * 128", str(ATOM_BYTES), "(r << 4)")
             print_steps(core, scan.steps, "given", "channels.steps[r]", self._place())
 
     def _change_rows(self) -> None:
@@ -166,7 +166,7 @@ class Preparer:
 
     def _place(self) -> tuple[str, str]:
         """Row r of this warp, and the first channel of this lane."""
-        return f"({_ROWS} * warp + r)", f"{PANEL} * panel + 2 * lane"
+        return f"({_ROWS} * warp + r)", f"{ATOM} * atom + 2 * lane"
 
     def _scale(self, source: InputTile) -> str:
         """The constant factor of q or k."""

@@ -47,10 +47,10 @@ def channels_of(kernel: ir.Operation) -> ChannelScan:
     found = [op for op in inner if op.name == "tile.decay_channels"]
     need(len(found) == 1)
     q, k, decays, count = found[0].operands
-    leaving, entering, pairs, carry = found[0].results
+    leaving, entering, pairs, chunk_decay = found[0].results
     following = made(yielded(body(loop))[0], "tile.dot_rescale")
     values = following.operands[3]
-    need(list(following.operands) == [state, carry, entering, values])
+    need(list(following.operands) == [state, chunk_decay, entering, values])
     need(flag(following, "transpose_a") and not flag(following, "transpose_b"))
     stores = [op for op in inner if op.name == "tile.store" and op.operands[0] not in (state, following.results[0])]
     need(len(stores) <= 1)

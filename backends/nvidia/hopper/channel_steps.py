@@ -1,7 +1,7 @@
 """Factors of steps, and mods of q and k, as the warps of scans with decays of channels compute them: a lane has two channels of a row."""
 
 from attn_mlir.backends.gpu.structure import body, maker, operations, yielded
-from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
+from attn_mlir.backends.nvidia.hopper.core import PACKS, Core
 from attn_mlir.backends.nvidia.hopper.scan_patterns import reads_of
 from attn_mlir.mlir import ir
 
@@ -16,14 +16,14 @@ def print_steps(core: Core, steps: ir.Operation, given: str, to: str, place: tup
 
 
 def load_decays(core: Core, element: str, row: str, second: str, swizzle: str) -> None:
-    """Declares `given`, the two log decays of this lane in a row of a panel at the address `row`; of f32 lanes from 16 on have a panel that
-    lies `second` bytes behind. `swizzle` permutes chunks of 16 bytes.
+    """Declares `given`, the two log decays of this lane in a row of a swizzle atom at the address `row`; of f32 lanes from 16 on have an
+    atom that lies `second` bytes after it. `swizzle` permutes chunks of 16 bytes.
     """
     if element == "f32":
         place = f"{row} + lane / 16 * {second} + ((lane % 16 * 8) ^ {swizzle})"
         core.writer.line(f"const float2 given = attn::load_shared2({place});")
     else:
-        core.writer.line(f"const float2 given = attn::un{PANELS[element]}(attn::load_shared_int({row} + ((lane * 4) ^ {swizzle})));")
+        core.writer.line(f"const float2 given = attn::un{PACKS[element]}(attn::load_shared_int({row} + ((lane * 4) ^ {swizzle})));")
 
 
 def bind_place(core: Core, op: ir.Operation, place: tuple[str, str], element: str) -> None:

@@ -38,7 +38,7 @@ class Consumer:
         self.land()
         for ring in rings:
             self.memory.free(ring)
-            self.core.writer.line(f"++{ring.turn};")
+            self.core.writer.line(f"++{ring.iteration};")
 
     @for_op
     def operation(self, op: ir.Operation, rings: list[TileRing]) -> None:

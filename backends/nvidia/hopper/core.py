@@ -12,10 +12,10 @@ _TAKEN = (
     "row column lane warpgroup h c e block head batch shared memory tile counter blocks pairs programs program round first "
     "inside group width pair drawn n kv count kind send found found_kv found_count begin_of end_of partial_blocks found_blocks "
     "key_blocks ends last more message next_program release thread shift own_begin own_end row_begin row_end visible skipped exact staging "
-    "place turn final at_row at_column at ahead queries load_queries follow sent next_block next_head next_batch"
+    "place iteration final at_row at_column at ahead queries load_queries follow sent next_block next_head next_batch"
 ).split()
 """Names that the printed code uses for itself."""
-PANELS = {"f16": "pack_f16", "bf16": "pack_bf16"}
+PACKS = {"f16": "pack_f16", "bf16": "pack_bf16"}
 """Functions of the header that round two numbers to 16 bits."""
 
 
@@ -85,6 +85,6 @@ class Core(PrinterCore[Tile]):
 def check_element(kernel: ir.Operation, value: ir.Value) -> str:
     """ "f16" or "bf16". Raises UnsupportedError for tiles of other types."""
     element = element_name(value.type)
-    if element not in PANELS:
+    if element not in PACKS:
         raise UnsupportedError(f"hopper: matrix products take f16 or bf16 here, not {element} ({source_line(kernel.location)})")
     return element

@@ -79,14 +79,14 @@ class AheadBits(Makers):
 
     # ---- the warp that loads
 
-    def make(self, turn: str) -> None:
-        """Says where the block of keys of this turn is: at `kv`, for this program (`block`, `head`, `batch`). Makes its share, if any."""
-        super().make(turn)
+    def make(self, iteration: str) -> None:
+        """Says where this iteration's block of keys is: at `kv`, for this program (`block`, `head`, `batch`). Makes its share, if any."""
+        super().make(iteration)
         if self.makers == MAKERS:
             return
         with self.core.scope(""):
             print_seeds(self.core, [self.kept], again=True)
-            self._block(str(MAKERS), turn, 1)
+            self._block(str(MAKERS), iteration, 1)
             self.core.seeds = {}
 
     # ---- the warps that make them
@@ -96,23 +96,23 @@ class AheadBits(Makers):
         print_seeds(self.core, [self.kept])
 
     def block(self, worker: str) -> None:
-        """Prints one share of the bits of `turn`."""
-        self._block(worker, "turn", 2)
+        """Prints one share of the bits of `iteration`."""
+        self._block(worker, "iteration", 2)
 
-    def _block(self, worker: str, turn: str, calls: int) -> None:
-        """One share of the bits of a turn."""
+    def _block(self, worker: str, iteration: str, calls: int) -> None:
+        """One share of the bits of an iteration."""
         writer, first = self.core.writer, print_places(self.core, self.step, self.kept)
         table = f"shared + kTable + ({worker}) * {self.table}"
         size = f"{self.rows}, {self.keys}, {self.makers}, {calls}, false"
-        writer.line(f"attn::dropout_block<{size}>(of, {worker}, {first}, {self.at('kBits', self.bytes, turn)}, {table}, query_of);")
+        writer.line(f"attn::dropout_block<{size}>(of, {worker}, {first}, {self.at('kBits', self.bytes, iteration)}, {table}, query_of);")
         # One lane arrives for the warp, once all lanes have written their bits.
-        writer.line("__syncwarp();", f"attn::warp_arrive({self.at('kBitsFull', 8, turn)}, lane == 0);")
+        writer.line("__syncwarp();", f"attn::warp_arrive({self.at('kBitsFull', 8, iteration)}, lane == 0);")
 
     # ---- the consumers
 
-    def drop(self, packed: str, turn: str) -> None:
-        """Makes the packed weights of this turn's block 0 that are dropped, and gives the bits back."""
+    def drop(self, packed: str, iteration: str) -> None:
+        """Makes the packed weights of this iteration's block 0 that are dropped, and gives the bits back."""
         # The makers have written this block's bits.
-        self.core.writer.line(f"attn::barrier_wait({self.at('kBitsFull', 8, turn)}, {self.parity(turn)});")
-        places = f"{self.at('kBits', self.bytes, turn)}, {self.at('kBitsFree', 8, turn)}"
+        self.core.writer.line(f"attn::barrier_wait({self.at('kBitsFull', 8, iteration)}, {self.parity(iteration)});")
+        places = f"{self.at('kBits', self.bytes, iteration)}, {self.at('kBitsFree', 8, iteration)}"
         self.core.writer.line(f"attn::drop<{self.rows}>({packed}, {places});")

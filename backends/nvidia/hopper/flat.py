@@ -17,7 +17,7 @@ from attn_mlir.backends.nvidia.hopper.row_intervals import later_rows_see_more, 
 from attn_mlir.backends.nvidia.hopper.stale_maximum import carried_by
 from attn_mlir.backends.nvidia.hopper.stores import Stores
 from attn_mlir.backends.nvidia.hopper.tile_scheduler import TileScheduler
-from attn_mlir.backends.nvidia.hopper.tiles import ROWS, panels, tile_bytes
+from attn_mlir.backends.nvidia.hopper.tiles import ROWS, atoms, tile_bytes
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -81,7 +81,7 @@ class Flat:
         no more of them for it. (Not where blocks are classified: that takes the registers.)
         """
         core, writer, programs = self.core, self.core.writer, self.programs
-        writer.all(self.memory.turns())
+        writer.all(self.memory.iterations())
         self.cut()
         if programs.order == "tiles":
             writer.line("int program = 0;", "constexpr int programs = 1;")
@@ -107,7 +107,7 @@ class Flat:
                 writer.line(f"if (sent <= {self.overlap.keys.stages}) follow();")
         for makers in (self.overlap.bits, self.overlap.windows):
             if isinstance(makers, Makers):
-                makers.end(self.overlap.keys.turn)
+                makers.end(self.overlap.keys.iteration)
 
     def _ahead(self) -> None:
         """A function that tells the consumers of the next program, or that there is none, and loads its queries."""
@@ -149,7 +149,7 @@ class Flat:
             self.memory.find_pages(keys, place)
             # The consumers have read the stage's keys and its message.
             writer.line(f"attn::barrier_wait({keys.barrier('free')}, ({keys.parity()}) ^ 1);")
-            at = f"shared + kBlock + turn % {keys.stages} * 8"
+            at = f"shared + kBlock + iteration % {keys.stages} * 8"
             told = [f"attn::store_shared_int({at}, kv);", f"attn::store_shared_int({at} + 4, count_and_kind);"]
             self.memory.send(keys, place, told)
             writer.line("__syncwarp();")  # lanes stay together: the next wait is for all of them
@@ -157,7 +157,7 @@ class Flat:
             # Values are given back later than keys, by a barrier of their own.
             writer.line(f"attn::barrier_wait({values.barrier('free')}, ({values.parity()}) ^ 1);")
             self.memory.send(values, place)
-            writer.line("__syncwarp();", "++turn;")  # lanes stay together, as above
+            writer.line("__syncwarp();", "++iteration;")  # lanes stay together, as above
             if not self.overlap.classified:
                 writer.line(f"if (++sent == {keys.stages + 1}) follow();")
         writer.lines[-1] += ";"
@@ -189,9 +189,9 @@ class Flat:
         name, size = self.addresses[op]
         rows, columns = core.rows(op.results[0].type), core.columns(op.results[0].type)
         descriptor = core.arguments.descriptor(op.operands[0], COLUMNS, rows)
-        for panel in range(panels(columns)):
-            address = f"shared + {name} + round % 2 * {size}" + (f" + {panel * rows * ROW_BYTES}" if panel else "")
-            core.writer.line(f"attn::tma_load({address}, {descriptor}, {full}, {panel * COLUMNS}, {place});")
+        for atom in range(atoms(columns)):
+            address = f"shared + {name} + round % 2 * {size}" + (f" + {atom * rows * ROW_BYTES}" if atom else "")
+            core.writer.line(f"attn::tma_load({address}, {descriptor}, {full}, {atom * COLUMNS}, {place});")
 
     # ---- the consumers
 

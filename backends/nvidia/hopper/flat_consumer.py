@@ -58,10 +58,10 @@ class FlatConsumer(FlatState):
             consumer.products.pack(self.weights, self.packed)
             self._free_windows()
             overlap.drop(self.packed)
-        writer.line("++turn;", "bool first = true;")
-        if overlap.take_turns:
+        writer.line("++iteration;", "bool first = true;")
+        if overlap.ping_pong:
             writer.line(f"if (warpgroup == {overlap.warpgroups - 1}) attn::named_arrive(1, 256);")
-        with core.scope("for (;; ++turn)"):
+        with core.scope("for (;; ++iteration)"):
             self._iteration()
         writer.line("// The sums of the last block of all.")
         with core.scope(""):
@@ -80,16 +80,16 @@ class FlatConsumer(FlatState):
             overlap.behind = "1 - skipped"
         with writer.block("if (last)"):
             writer.line("if (first && round > 0) release();", "++round;")
-            # Two buffers take turns, each with a phase every second round.
+            # Two buffers alternate, each with a phase every second round.
             writer.line("attn::barrier_wait(shared + kQueriesFull + round % 2 * 8, round / 2 & 1);")
             writer.line("next_program();", f"if (!{self.program[3]}) break;")
             if self.in_registers:
                 writer.line("load_queries();")
             if self.schedule.skip and self.rows is not None:
                 self._skip(self.rows)
-        self._scores(overlap.general, f"attn::named_sync({self.mine}, 256);" if overlap.take_turns else "")
+        self._scores(overlap.general, f"attn::named_sync({self.mine}, 256);" if overlap.ping_pong else "")
         overlap.sums(self.consumer, overlap.general, self.packed, self.accumulator, "first", self.beside)
-        if overlap.take_turns:
+        if overlap.ping_pong:
             writer.line(f"attn::named_arrive({self.next}, 256);")
         products.wait(1, self.scores)
         self._place()
@@ -106,7 +106,7 @@ class FlatConsumer(FlatState):
         overlap.drop(self.packed)
         overlap.behind = "1"
         if self.kept is not None:
-            self.memory.free(overlap.keys, f"attn::opaque({overlap.keys.turn})")
+            self.memory.free(overlap.keys, f"attn::opaque({overlap.keys.iteration})")
         writer.line("if (first && !last && round > 0) release();")
         with core.scope("if (last)"):
             self._finish()
@@ -127,7 +127,7 @@ class FlatConsumer(FlatState):
             self.core.writer.line(f"attn::pin({whole[0].name}[0] + {whole[0].name}[1]);")
         self.consumer.products.wait(0, self.accumulator)
         # The address is computed again, so that it needs no register until here.
-        self.memory.free(overlap.values, f"(attn::opaque({overlap.keys.turn}) - {overlap.behind})")
+        self.memory.free(overlap.values, f"(attn::opaque({overlap.keys.iteration}) - {overlap.behind})")
 
     def _weights(self) -> None:
         """From the scores of this block to its packed weights, by the cheapest step that is right."""
@@ -191,15 +191,15 @@ class FlatConsumer(FlatState):
             end = core.value(list(overlap.steps[-1].loop.operands)[1])
             writer.line(f"const int visible = own_begin < own_end ? {end} : 0;")
             writer.line("#pragma unroll 1")
-            with core.scope(f"for (; skipped < {overlap.keys.stages - 1}; ++skipped, ++turn)"):
+            with core.scope(f"for (; skipped < {overlap.keys.stages - 1}; ++skipped, ++iteration)"):
                 self.memory.wait(overlap.keys)
-                at = f"shared + kBlock + turn % {overlap.keys.stages} * 8"
+                at = f"shared + kBlock + iteration % {overlap.keys.stages} * 8"
                 writer.line(f"if (attn::load_shared_int({at}) < visible || attn::load_shared_int({at} + 4) >= {LAST}) break;")
-                if overlap.take_turns:
+                if overlap.ping_pong:
                     writer.line(f"attn::named_sync({self.mine}, 256);", f"attn::named_arrive({self.next}, 256);")
                 self.memory.free(overlap.keys)
                 if overlap.windows is not None:
-                    overlap.windows.skip(overlap.keys.turn)
+                    overlap.windows.skip(overlap.keys.iteration)
                 self.memory.wait(overlap.values)
                 self.memory.free(overlap.values)
 
@@ -215,7 +215,7 @@ class FlatConsumer(FlatState):
             own = f"{queries.address} + warpgroup * {ROWS * ROW_BYTES}"
             depth = f"{keys.depth}, {'true' if keys.element == 'bf16' else 'false'}"
             writer.line(
-                f"attn::scores_of_warp<{depth}>({self.scores.name}, {own}, {queries.panel_bytes}, {keys.address}, {keys.panel_bytes});"
+                f"attn::scores_of_warp<{depth}>({self.scores.name}, {own}, {queries.atom_bytes}, {keys.address}, {keys.atom_bytes});"
             )
             for row in self._changed():
                 writer.line(*(f"{row.name}[{h}] = old_{row.name}[{h}];" for h in range(2)))

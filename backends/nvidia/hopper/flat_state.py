@@ -240,7 +240,7 @@ class FlatState:
             with writer.unrolled("k", tile.depth // STEP):
                 writer.line(
                     "uint32_t four[4];",
-                    f"attn::load_matrices(from + k / 4 * {tile.panel_bytes} + attn::swizzle_128(place + k % 4 * 32), four);",
+                    f"attn::load_matrices(from + k / 4 * {tile.atom_bytes} + attn::swizzle_128(place + k % 4 * 32), four);",
                 )
                 with writer.unrolled("i", 4):
                     writer.line("queries[4 * k + i] = four[i];")
@@ -248,7 +248,7 @@ class FlatState:
 
     def _place(self) -> None:
         """Reads which keys the block has, before its stage is given back."""
-        writer, at = self.core.writer, f"shared + kBlock + turn % {self.overlap.keys.stages} * 8"
+        writer, at = self.core.writer, f"shared + kBlock + iteration % {self.overlap.keys.stages} * 8"
         writer.line(f"const int kv = attn::load_shared_int({at}), kind = attn::uniform(attn::load_shared_int({at} + 4));")
         writer.line(f"const int count = kind % {PARTIAL};", f"ends = kind / {LAST};")
 

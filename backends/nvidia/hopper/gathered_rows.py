@@ -26,11 +26,11 @@ class Ring(Protocol):
     rows: int
     columns: int
     stages: int
-    turn: str
+    iteration: str
 
-    def at(self, turn: str = "") -> str: ...
-    def barrier(self, which: str, turn: str = "") -> str: ...
-    def parity(self, turn: str = "") -> str: ...
+    def at(self, iteration: str = "") -> str: ...
+    def barrier(self, which: str, iteration: str = "") -> str: ...
+    def parity(self, iteration: str = "") -> str: ...
 
 
 class Layout(Protocol):
@@ -75,7 +75,7 @@ class GatheredRows:
         core, writer = self.core, self.core.writer
         constant, each = next(name for other, name in self.rings if other is ring), -(-ring.rows // 32)
         with core.scope(""):
-            writer.line(f"const uint32_t message = {self._message(ring, constant, ring.turn)};")
+            writer.line(f"const uint32_t message = {self._message(ring, constant, ring.iteration)};")
             with writer.unrolled("i", each):
                 inside = f"if (32 * i + lane < {ring.rows}) " if ring.rows % 32 else ""
                 writer.line(f"{inside}attn::gather_tell(message, 32 * i + lane, pages[i], places[i]);")
@@ -85,21 +85,21 @@ class GatheredRows:
                 writer.line(
                     # One arrival at `full`, whose others are the copies, and one that wakes the other warps, which copy their shares.
                     f"attn::barrier_arrive({ring.barrier('full')});",
-                    f"attn::barrier_arrive({self._asked(ring, constant, ring.turn)});",
+                    f"attn::barrier_arrive({self._asked(ring, constant, ring.iteration)});",
                 )
             writer.line("attn::warp_sync();")
-            self._copy(ring, head, ring.turn, "0")
+            self._copy(ring, head, ring.iteration, "0")
 
-    def _message(self, ring: Ring, constant: str, turn: str) -> str:
-        return f"shared + {constant}Rows + {turn} % {ring.stages} * {self._bytes(ring)}"
+    def _message(self, ring: Ring, constant: str, iteration: str) -> str:
+        return f"shared + {constant}Rows + {iteration} % {ring.stages} * {self._bytes(ring)}"
 
-    def _asked(self, ring: Ring, constant: str, turn: str) -> str:
-        return f"shared + {constant}Asked + {turn} % {ring.stages} * 8"
+    def _asked(self, ring: Ring, constant: str, iteration: str) -> str:
+        return f"shared + {constant}Asked + {iteration} % {ring.stages} * 8"
 
-    def _copy(self, ring: Ring, head: str, turn: str, gatherer: str) -> None:
+    def _copy(self, ring: Ring, head: str, iteration: str, gatherer: str) -> None:
         arguments = self.core.arguments
         pages, rows, heads = (arguments.stride(ring.source, dim) for dim in (0, 2, 1))
-        to = f"{ring.at(turn)}, {ring.barrier('full', turn)}, {gatherer}, lane"
+        to = f"{ring.at(iteration)}, {ring.barrier('full', iteration)}, {gatherer}, lane"
         self.core.writer.line(
             f"attn::gather_rows<{ring.rows}, {ring.columns}>({arguments.pointer(ring.source, _ALIGN)} + {head} * {heads}, {pages}, {rows},",
             f"    message, {to});",
@@ -110,21 +110,22 @@ class GatheredRows:
         (ring, constant), writer = self.rings[0], self.core.writer
         writer.line(f"attn::barrier_wait({ring.barrier('free')}, ({ring.parity()}) ^ 1);")  # the stage's last message may still be read
         with writer.block("if (lane == 0)"):
-            writer.line(f"attn::store_shared_int({self._message(ring, constant, ring.turn)} + {8 * ring.rows}, -1);")
-            writer.line(f"attn::barrier_arrive({self._asked(ring, constant, ring.turn)});")  # the workers read the message after this alone
+            writer.line(f"attn::store_shared_int({self._message(ring, constant, ring.iteration)} + {8 * ring.rows}, -1);")
+            # The workers read the message after this alone.
+            writer.line(f"attn::barrier_arrive({self._asked(ring, constant, ring.iteration)});")
 
     def workers(self, first: int) -> None:
         """What the other warps do, the first of which is number `first`."""
         core, writer = self.core, self.core.writer
-        with core.scope("for (uint32_t turn = 0;; ++turn)"):
+        with core.scope("for (uint32_t iteration = 0;; ++iteration)"):
             for number, (ring, constant) in enumerate(self.rings):
                 with core.scope("" if number else None):
                     # The first warp has found a free stage, and told which rows.
-                    writer.line(f"attn::barrier_wait({self._asked(ring, constant, 'turn')}, {ring.parity('turn')});")
+                    writer.line(f"attn::barrier_wait({self._asked(ring, constant, 'iteration')}, {ring.parity('iteration')});")
                     name = f"asked{number or ''}"
                     with core.scope(""):
-                        writer.line(f"const uint32_t message = {self._message(ring, constant, 'turn')};")
+                        writer.line(f"const uint32_t message = {self._message(ring, constant, 'iteration')};")
                         writer.line(f"const int {name} = attn::load_shared_int(message + {8 * ring.rows});")
                         if not number:
                             writer.line(f"if ({name} < 0) break;")
-                        self._copy(ring, name, "turn", f"attn::warp_index() - {first - 1}")
+                        self._copy(ring, name, "iteration", f"attn::warp_index() - {first - 1}")

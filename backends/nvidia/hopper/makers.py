@@ -20,33 +20,33 @@ class Makers(ABC):
     def __init__(self, core: Core, stages: int) -> None:
         self.core, self.stages = core, stages
 
-    def at(self, name: str, size: int, turn: str) -> str:
-        """The address of the part of a ring that belongs to a turn."""
-        return f"shared + {name}" if self.stages == 1 else f"shared + {name} + {turn} % {self.stages} * {size}"
+    def at(self, name: str, size: int, iteration: str) -> str:
+        """The address of the part of a ring that belongs to an iteration."""
+        return f"shared + {name}" if self.stages == 1 else f"shared + {name} + {iteration} % {self.stages} * {size}"
 
-    def parity(self, turn: str) -> str:
-        """Which phase of the barriers a turn waits for."""
-        return f"{turn} & 1" if self.stages == 1 else f"{turn} / {self.stages} & 1"
+    def parity(self, iteration: str) -> str:
+        """Which phase of the barriers an iteration waits for."""
+        return f"{iteration} & 1" if self.stages == 1 else f"{iteration} / {self.stages} & 1"
 
     # ---- the warp that loads
 
-    def make(self, turn: str) -> None:
-        """Says where the block of keys of this turn is: at `kv`, for this program (`block`, `head`, `batch`)."""
-        self.tell(turn, "kv, block, head, batch")
+    def make(self, iteration: str) -> None:
+        """Says where the block of keys of this iteration is: at `kv`, for this program (`block`, `head`, `batch`)."""
+        self.tell(iteration, "kv, block, head, batch")
 
-    def end(self, turn: str) -> None:
+    def end(self, iteration: str) -> None:
         """Says that there are no more."""
-        self.tell(turn, "0, -1, 0, 0")
+        self.tell(iteration, "0, -1, 0, 0")
 
-    def tell(self, turn: str, message: str) -> None:
+    def tell(self, iteration: str, message: str) -> None:
         """Leaves a message, once the one before that lay in its place is not needed any more."""
         writer = self.core.writer
         if self.stages & (self.stages - 1):  # its rests are computed again, so that they need no registers in between
-            turn = f"(uint32_t)attn::opaque({turn})"
-        writer.line(f"attn::barrier_wait({self.at(self.told_free, 8, turn)}, ({self.parity(turn)}) ^ 1);")
+            iteration = f"(uint32_t)attn::opaque({iteration})"
+        writer.line(f"attn::barrier_wait({self.at(self.told_free, 8, iteration)}, ({self.parity(iteration)}) ^ 1);")
         with writer.block("if (lane == 0)"):
-            writer.line(f"attn::store_shared_int4({self.at('kTold', 16, turn)}, {message});")
-            writer.line(f"attn::barrier_arrive({self.at('kToldFull', 8, turn)});")  # after the message, which it publishes
+            writer.line(f"attn::store_shared_int4({self.at('kTold', 16, iteration)}, {message});")
+            writer.line(f"attn::barrier_arrive({self.at('kToldFull', 8, iteration)});")  # after the message, which it publishes
         writer.line("__syncwarp();")  # lanes stay together: what follows is for all of them
 
     # ---- the warps that make it
@@ -57,9 +57,10 @@ class Makers(ABC):
         if before is not None:
             before()
         self.prepare()
-        with core.scope("for (uint32_t turn = 0;; ++turn)"):
-            writer.line(f"attn::barrier_wait({self.at('kToldFull', 8, 'turn')}, {self.parity('turn')});")  # the producer has left a message
-            writer.line(f"const int4 message = attn::load_shared_int4({self.at('kTold', 16, 'turn')});")
+        with core.scope("for (uint32_t iteration = 0;; ++iteration)"):
+            # The producer has left a message.
+            writer.line(f"attn::barrier_wait({self.at('kToldFull', 8, 'iteration')}, {self.parity('iteration')});")
+            writer.line(f"const int4 message = attn::load_shared_int4({self.at('kTold', 16, 'iteration')});")
             writer.line("const int kv = attn::uniform(message.x), block = attn::uniform(message.y);")
             writer.line("const int head = attn::uniform(message.z), batch = attn::uniform(message.w);", "if (block < 0) break;")
             self.block(f"attn::warp_index() - {first_warp}")
@@ -71,4 +72,4 @@ class Makers(ABC):
 
     @abstractmethod
     def block(self, worker: str) -> None:
-        """Prints one share of the work on the block of `turn`."""
+        """Prints one share of the work on the block of `iteration`."""

@@ -8,14 +8,14 @@ from math import gcd
 from attn_mlir.backends.gpu.input_limits import PAGE_ROWS
 from attn_mlir.backends.nvidia.hopper.core import Core, check_element
 from attn_mlir.backends.nvidia.hopper.gathered_rows import ARRIVALS, GatheredRows
-from attn_mlir.backends.nvidia.hopper.tiles import SharedTile, panels, round_up, tile_bytes
+from attn_mlir.backends.nvidia.hopper.tiles import SharedTile, atoms, round_up, tile_bytes
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
 ALIGNMENT = 1024
 SECTION = 3
-"""Panels of a section."""
+"""Swizzle atoms of a section."""
 BOX_ROWS = 64
 """Rows of a page that are copied at a time where it has them."""
 
@@ -82,7 +82,7 @@ class SharedAllocator:
 class TileRing:
     """Stages of shared memory that the producer fills with tiles of one tensor, in turn, and that the consumers empty.
 
-    `rows` and `columns` of a tile. Both roles count in `turn` how many stages they have used.
+    `rows` and `columns` of a tile. Both roles count in `iteration` how many stages they have used.
     """
 
     name: str
@@ -94,35 +94,35 @@ class TileRing:
     offset: str
     full: str
     free: str
-    turn: str = ""
+    iteration: str = ""
     sections: int = 1
-    """A full stage has a barrier for each SECTION panels of columns."""
+    """A full stage has a barrier for each SECTION swizzle atoms of columns."""
 
     @property
     def bytes(self) -> int:
         return tile_bytes(self.rows, self.columns)
 
-    def _of_stage(self, base: str, size: int, turn: str) -> str:
-        return f"shared + {base}" if self.stages == 1 else f"shared + {base} + {turn} % {self.stages} * {size}"
+    def _of_stage(self, base: str, size: int, iteration: str) -> str:
+        return f"shared + {base}" if self.stages == 1 else f"shared + {base} + {iteration} % {self.stages} * {size}"
 
-    def at(self, turn: str = "") -> str:
-        """The address of the stage of this turn."""
-        return self._of_stage(self.offset, self.bytes, turn or self.turn)
+    def at(self, iteration: str = "") -> str:
+        """The address of the stage of this iteration."""
+        return self._of_stage(self.offset, self.bytes, iteration or self.iteration)
 
-    def barrier(self, which: str, turn: str = "", section: int = 0) -> str:
-        """The address of the barrier `full` or `free` of the stage of this turn."""
+    def barrier(self, which: str, iteration: str = "", section: int = 0) -> str:
+        """The address of the barrier `full` or `free` of the stage of this iteration."""
         full = which == "full"
-        at = self._of_stage(self.full if full else self.free, 8 * self.sections if full else 8, turn or self.turn)
+        at = self._of_stage(self.full if full else self.free, 8 * self.sections if full else 8, iteration or self.iteration)
         return f"{at} + {8 * section}" if section else at
 
     def section_bytes(self, section: int) -> int:
         """What a section brings."""
-        return (min(panels(self.columns), (section + 1) * SECTION) - section * SECTION) * self.rows * ROW_BYTES
+        return (min(atoms(self.columns), (section + 1) * SECTION) - section * SECTION) * self.rows * ROW_BYTES
 
-    def parity(self, turn: str = "") -> str:
-        """Which phase of the barriers this turn waits for."""
-        turn = turn or self.turn
-        return f"{turn} & 1" if self.stages == 1 else f"{turn} / {self.stages} & 1"
+    def parity(self, iteration: str = "") -> str:
+        """Which phase of the barriers this iteration waits for."""
+        iteration = iteration or self.iteration
+        return f"{iteration} & 1" if self.stages == 1 else f"{iteration} / {self.stages} & 1"
 
 
 class SharedMemory:
@@ -149,14 +149,14 @@ class SharedMemory:
         if key not in self.rings:
             name = core.names.fresh(core.arguments.names[key[0]])
             constant, gathered = f"k{name[0].upper()}{name[1:]}", self._gathered(source)
-            sections = -(-panels(columns) // SECTION) if self.in_sections and not gathered else 1
+            sections = -(-atoms(columns) // SECTION) if self.in_sections and not gathered else 1
             self.rings[key] = TileRing(
                 name, source, rows, columns, check_element(load, source), stages,
                 self.layout.tile(constant, stages * tile_bytes(rows, columns)),
                 self.layout.barrier(f"{constant}Full", stages * sections, ARRIVALS if gathered else 1),
                 self.layout.barrier(f"{constant}Free", stages, of_warps(self.warps)), sections=sections,
             )  # fmt: skip
-            self.rings[key].turn = core.names.fresh(f"{name}_turn")
+            self.rings[key].iteration = core.names.fresh(f"{name}_iteration")
             if gathered and self.gathered is not None:
                 self.gathered.reserve(self.rings[key], constant)
         return self.rings[key]
@@ -187,10 +187,10 @@ class SharedMemory:
         _, batch, head, begin, count = load.operands
         place = [self.core.value(value) for value in (begin, head, batch, count)]
         self.fill(ring, place)
-        self.core.writer.line(f"++{ring.turn};")
+        self.core.writer.line(f"++{ring.iteration};")
 
     def fill(self, ring: TileRing, place: list[str]) -> None:
-        """Fills the next stage of the ring with the rows at `place`: first one, head, batch, how many. The caller counts the turn."""
+        """Fills the next stage of the ring with the rows at `place`: first one, head, batch, how many. The caller counts the iteration."""
         writer = self.core.writer
         with self.core.scope("") if self.core.table_of(ring.source) is not None else nullcontext():
             self.find_pages(ring, place)
@@ -209,13 +209,13 @@ class SharedMemory:
         told = [(ring.barrier("full", "", n), ring.section_bytes(n)) for n in range(ring.sections)]
         return [f"attn::barrier_arrive_expect({barrier}, {size});" for barrier, size in told]
 
-    def load_program_tiles(self, turn: str) -> None:
+    def load_program_tiles(self, round: str) -> None:
         """Loads the tiles that stay, when those of the program before are not needed any more."""
         if not self.program_tiles:
             return
         writer = self.core.writer
-        total = sum(tile.rows * ROW_BYTES * tile.panels for _, tile in self.program_tiles)
-        writer.line(f"attn::barrier_wait(shared + kResidentFree, ({turn} & 1) ^ 1);")  # the program before reads its tiles to its end
+        total = sum(tile.rows * ROW_BYTES * tile.atoms for _, tile in self.program_tiles)
+        writer.line(f"attn::barrier_wait(shared + kResidentFree, ({round} & 1) ^ 1);")  # the program before reads its tiles to its end
         places = [[self.core.value(load.operands[number]) for number in (3, 2, 1, 4)] for load, _ in self.program_tiles]
         with writer.block("if (attn::elect_one())"):
             # Bytes first: a copy may land before the next line.
@@ -228,10 +228,10 @@ class SharedMemory:
             raise UnsupportedError(f"hopper: tiles in shared memory have a multiple of 8 rows, up to 256, not {rows}")
         descriptor = self.core.arguments.descriptor(source, COLUMNS, rows)
         where = self.core.arguments.copied_at(source, *place[:3])
-        for panel in range(panels(columns)):
-            address = f"{to} + {panel * rows * ROW_BYTES}" if panel else to
-            barrier = barriers[panel // SECTION] if len(barriers) > 1 else barriers[0]
-            self.core.writer.line(f"attn::tma_load({address}, {descriptor}, {barrier}, {panel * COLUMNS}, {where});")
+        for atom in range(atoms(columns)):
+            address = f"{to} + {atom * rows * ROW_BYTES}" if atom else to
+            barrier = barriers[atom // SECTION] if len(barriers) > 1 else barriers[0]
+            self.core.writer.line(f"attn::tma_load({address}, {descriptor}, {barrier}, {atom * COLUMNS}, {where});")
 
     def find_pages(self, ring: TileRing, place: list[str]) -> None:
         """Each lane looks for the page of PAGE_ROWS rows of a block of keys at `place`; nothing where these do not lie in pages."""
@@ -305,35 +305,37 @@ class SharedMemory:
 
     def _copy_page(self, ring: TileRing, head: str, rows: int, to: str, row: str, some: str) -> None:
         """Copies rows of page `page_at` from `row` on to the bytes `to` of a stage, or, where there are not `some`, zeros."""
-        descriptor, outside = self.core.arguments.descriptor(ring.source, COLUMNS, rows), panels(ring.columns) * COLUMNS
-        for panel in range(panels(ring.columns)):
-            address = f"{ring.at()} + {panel * ring.rows * ROW_BYTES} + {to}"
-            where = f"{some} ? {panel * COLUMNS} : {outside}, {row}, {head}, page_at"
-            barrier = ring.barrier("full", "", panel // SECTION if ring.sections > 1 else 0)
+        descriptor, outside = self.core.arguments.descriptor(ring.source, COLUMNS, rows), atoms(ring.columns) * COLUMNS
+        for atom in range(atoms(ring.columns)):
+            address = f"{ring.at()} + {atom * ring.rows * ROW_BYTES} + {to}"
+            where = f"{some} ? {atom * COLUMNS} : {outside}, {row}, {head}, page_at"
+            barrier = ring.barrier("full", "", atom // SECTION if ring.sections > 1 else 0)
             self.core.writer.line(f"attn::tma_load({address}, {descriptor}, {barrier}, {where});")
 
     # ---- the consumers
 
-    def wait(self, ring: TileRing, turn: str = "") -> SharedTile:
-        """Waits for the stage of this turn; the tile in it."""
+    def wait(self, ring: TileRing, iteration: str = "") -> SharedTile:
+        """Waits for the stage of this iteration; the tile in it."""
         for section in range(ring.sections):
-            self.wait_section(ring, section, turn)
+            self.wait_section(ring, section, iteration)
         if self._gathered(ring.source):
             self.core.writer.line("attn::fence_proxy_async();")  # lanes wrote what wgmma reads
-        return SharedTile(ring.at(turn), ring.rows, ring.columns, ring.element)
+        return SharedTile(ring.at(iteration), ring.rows, ring.columns, ring.element)
 
-    def wait_section(self, ring: TileRing, section: int, turn: str = "") -> None:
+    def wait_section(self, ring: TileRing, section: int, iteration: str = "") -> None:
         """Waits for some of its columns."""
-        self.core.writer.line(f"attn::barrier_wait({ring.barrier('full', turn, section)}, {ring.parity(turn)});")  # its bytes have landed
+        # Its bytes have landed.
+        self.core.writer.line(f"attn::barrier_wait({ring.barrier('full', iteration, section)}, {ring.parity(iteration)});")
 
-    def free(self, ring: TileRing, turn: str = "") -> None:
+    def free(self, ring: TileRing, iteration: str = "") -> None:
         """Gives the stage back; every warp does, once all lanes have read what the producer wrote for the stage."""
-        self.core.writer.line("attn::warp_sync();", f"attn::warp_arrive({ring.barrier('free', turn)}, attn::elect_one());")
+        self.core.writer.line("attn::warp_sync();", f"attn::warp_arrive({ring.barrier('free', iteration)}, attn::elect_one());")
 
-    def wait_program_tiles(self, turn: str) -> None:
+    def wait_program_tiles(self, round: str) -> None:
         """Waits for the tiles that stay."""
         if self.program_tiles:
-            self.core.writer.line(f"attn::barrier_wait(shared + kResidentFull, {turn} & 1);")  # one phase a program: they are loaded once
+            # One phase a program: they are loaded once.
+            self.core.writer.line(f"attn::barrier_wait(shared + kResidentFull, {round} & 1);")
         self.core.tiles.update({load.results[0]: tile for load, tile in self.program_tiles})
 
     def free_program_tiles(self) -> None:
@@ -341,7 +343,7 @@ class SharedMemory:
         if self.program_tiles:
             self.core.writer.line("attn::warp_arrive(shared + kResidentFree, attn::elect_one());")
 
-    def turns(self) -> list[str]:
+    def iterations(self) -> list[str]:
         """Declarations of the counters of both roles."""
-        names = list(dict.fromkeys(ring.turn for ring in self.rings.values()))
+        names = list(dict.fromkeys(ring.iteration for ring in self.rings.values()))
         return [f"uint32_t {' = 0, '.join(names)} = 0;"] if names else []

@@ -21,8 +21,8 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
 
-_TURNS = 1
-"""The first of the named barriers by which warpgroups take turns."""
+_PING_PONG = 1
+"""The first of the named barriers of warpgroups in ping-pong."""
 
 
 class Overlap:
@@ -36,7 +36,7 @@ class Overlap:
         stages: int,
         warpgroups: int,
         *,
-        take_turns: bool,
+        ping_pong: bool,
         vote: bool,
         pin: bool,
     ) -> None:
@@ -44,8 +44,8 @@ class Overlap:
         self.bits: AheadBits | LaneBits | None = None
         self.windows: WindowRings | None = None
         self.behind = "1"
-        """How many turns ago that was."""
-        self.warpgroups, self.take_turns, self.vote, self.pin = warpgroups, take_turns, vote, pin
+        """How many iterations ago that was."""
+        self.warpgroups, self.ping_pong, self.vote, self.pin = warpgroups, ping_pong, vote, pin
         # The body with the most ops has the mask: it is right for all blocks.
         partial = [step for step in steps if not step.whole]
         self.general = max(partial, key=lambda step: sum(len(operations(body(op))) for op in step.rest if op.name == "tile.map"))
@@ -57,9 +57,9 @@ class Overlap:
         if whole and (memory.ring(whole[0].keys, stages) != self.keys or memory.ring(whole[0].values, stages) != self.values):
             raise UnsupportedError("hopper: whole blocks have another size than partial ones")
 
-    def share_turns(self) -> None:
+    def share_iteration(self) -> None:
         """Counts blocks once for keys and values, where no other loop takes stages of their rings."""
-        self.values.turn = self.keys.turn = "turn"
+        self.values.iteration = self.keys.iteration = "iteration"
 
     # ---- which blocks
 
@@ -117,19 +117,19 @@ class Overlap:
         """Tells the warps that make what belongs to the keys which they are."""
         for makers in (self.bits, self.windows):
             if isinstance(makers, Makers):
-                makers.make(self.keys.turn)
+                makers.make(self.keys.iteration)
 
     # ---- the consumers
 
     def wait_windows(self) -> None:
         """Waits for the windows of this block."""
         if self.windows is not None:
-            self.windows.wait(self.keys.turn)
+            self.windows.wait(self.keys.iteration)
 
     def free_windows(self, step: KvStep | None = None, op: ir.Operation | None = None) -> None:
         """Gives them back; of a step's ops, after the last one that reads them."""
         if self.windows is not None and (step is None or op == self.windows.last_reader(step)):
-            self.windows.free(self.keys.turn)
+            self.windows.free(self.keys.iteration)
 
     def consumer(self, consumer: Consumer) -> None:
         """Computes; afterwards the chain's results are known tiles."""
@@ -185,7 +185,7 @@ class Overlap:
             self.softmax(consumer, step, accumulator)
             self.count()
             products.pack(self.weights(step), packed)
-            self.drop(packed, f"({self.keys.turn} - 1)")
+            self.drop(packed, f"({self.keys.iteration} - 1)")
             if step.sums.name == "tile.dot_rescale":
                 factor = core.tiles[step.sums.operands[1]]
                 if isinstance(factor, RegRow):
@@ -201,19 +201,19 @@ class Overlap:
             if kept is not None and keys_along_columns(kept):
                 consumer.maps.ready[kept] = print_rows(self.core, kept, self.keys.rows)
 
-    def drop(self, packed: str, turn: str = "") -> None:
-        """Makes the packed weights of this turn 0 that are dropped, where other warps have made the bits."""
+    def drop(self, packed: str, iteration: str = "") -> None:
+        """Makes the packed weights of this iteration that are dropped 0, where other warps have made the bits."""
         if isinstance(self.bits, LaneBits):
             self.bits.drop(packed)
         elif self.bits is not None:
-            self.bits.drop(packed, turn or self.keys.turn)
+            self.bits.drop(packed, iteration or self.keys.iteration)
 
     def start(self, consumer: Consumer, step: KvStep, packed: str, accumulator: RegTile) -> RegTile:
-        """Starts both products, in this warpgroup's turn."""
-        mine, following = f"{_TURNS} + warpgroup", f"{_TURNS} + (warpgroup + 1) % {self.warpgroups}"
-        scores = self.scores(consumer, step, f"attn::named_sync({mine}, 256);" if self.take_turns else "")
+        """Starts both products, when the other warpgroups are past theirs."""
+        mine, following = f"{_PING_PONG} + warpgroup", f"{_PING_PONG} + (warpgroup + 1) % {self.warpgroups}"
+        scores = self.scores(consumer, step, f"attn::named_sync({mine}, 256);" if self.ping_pong else "")
         self.sums(consumer, step, packed, accumulator)
-        if self.take_turns:
+        if self.ping_pong:
             self.core.writer.line(f"attn::named_arrive({following}, 256);")
         return scores
 
@@ -251,12 +251,12 @@ class Overlap:
 
     @property
     def before(self) -> str:
-        """The turn of the block before, whose values are summed now."""
-        return f"({self.values.turn} - {self.behind})"
+        """The iteration of the block before, whose values are summed now."""
+        return f"({self.values.iteration} - {self.behind})"
 
     def count(self) -> None:
         """The next block."""
-        self.core.writer.line(*(f"++{turn};" for turn in dict.fromkeys((self.keys.turn, self.values.turn))))
+        self.core.writer.line(*(f"++{iteration};" for iteration in dict.fromkeys((self.keys.iteration, self.values.iteration))))
 
     def weights(self, step: KvStep) -> RegTile:
         """The weights of this block."""

@@ -73,7 +73,7 @@ class KeptOverlap(Overlap):
         own = f"{queries.address} + warpgroup * {ROWS * ROW_BYTES}"
         depth = f"{keys.depth}, {'true' if keys.element == 'bf16' else 'false'}"
         self.core.writer.line(
-            f"attn::scores_of_warp<{depth}>({scores.name}, {own}, {queries.panel_bytes}, {keys.address}, {keys.panel_bytes});"
+            f"attn::scores_of_warp<{depth}>({scores.name}, {own}, {queries.atom_bytes}, {keys.address}, {keys.atom_bytes});"
         )
         for op in step.rest:
             consumer.operation(op, [])

@@ -22,7 +22,7 @@ from attn_mlir.backends.nvidia.hopper.pairs_key_sums import KeySums, check_key_s
 from attn_mlir.backends.nvidia.hopper.pairs_layout import KEY_SUMS, MAKING, REGISTERS, BackwardLayout, is_transposed, plan_layout
 from attn_mlir.backends.nvidia.hopper.pairs_loop import check_steps, staged_values
 from attn_mlir.backends.nvidia.hopper.pairs_producer import BitsWriter, ColumnWriter, Loader, load_keys
-from attn_mlir.backends.nvidia.hopper.pairs_reduction import Adder, turn_tensor
+from attn_mlir.backends.nvidia.hopper.pairs_reduction import ReductionPrinter, semaphore_tensor
 from attn_mlir.backends.nvidia.hopper.pairs_results import ResultStores
 from attn_mlir.backends.nvidia.hopper.pairs_scheduler import PairTileScheduler
 from attn_mlir.backends.nvidia.hopper.pairs_step import Consumers
@@ -59,7 +59,7 @@ _NAMES += (
     "together",
     "key_rows",
     "key_block",
-    "first_turn",
+    "first_semaphore",
 )
 
 
@@ -85,16 +85,17 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
     masked, ordered = is_masked(ops_of(layout.kernel.query_loop, "scf.for"), key), bool(choices.get("deterministic"))
     # Those warps make bits of dropout, and a warpgroup that makes sums over keys adds them, too.
     apart = layout.warpgroups > 1 and masked and layout.bits is None and not layout.key_sums
-    fields["adders"] = int(choices.get("adders", ordered or apart))
+    fields["reduction_warps"] = int(choices.get("reduction_warps", ordered or apart))
     fields["order"] = choices.get("order", "dynamic")
     several = masked != ordered
     fields["group"] = int(choices.get("group", thresholds.PROGRAMS_TOGETHER["masked" if masked else "even"] if several else 1))
     if several and masked:
         fields["heads"] = int(choices.get("heads", thresholds.BACKWARD_HEADS))
     if choices.get("deterministic"):
-        # Sums over keys are added in turns, for which there is a counter for each block of queries and warpgroup.
-        over = Core(kernel, 0).arguments.number(turn_tensor(layout.kernel))
-        fields |= {"deterministic": 1, "turn_over": over, "turn_rows": layout.kernel.queries, "turn_parts": layout.warpgroups}
+        # Sums over keys are added in a fixed order, for which each block of queries and warpgroup has a semaphore.
+        over = Core(kernel, 0).arguments.number(semaphore_tensor(layout.kernel))
+        fields |= {"deterministic": 1, "semaphore_over": over}
+        fields |= {"semaphore_rows": layout.kernel.queries, "semaphore_parts": layout.warpgroups}
     return fields
 
 
@@ -125,8 +126,10 @@ def _layout(kernel: ir.Operation, target: NvidiaTarget, fields: Mapping[str, int
     if fields.get("key_sums") == "warpgroup":
         layout = plan_layout(found, target, (slots, ""), stages, True)
         check_key_sums(layout)
-        if fields.get("deterministic") or fields.get("adders"):
-            raise UnsupportedError("hopper: a warpgroup that makes sums over keys adds them itself, in no fixed order (key_sums, adders)")
+        if fields.get("deterministic") or fields.get("reduction_warps"):
+            raise UnsupportedError(
+                "hopper: a warpgroup that makes sums over keys adds them itself, in no fixed order (key_sums, reduction_warps)"
+            )
         return layout
     layout, wanted = plan_layout(found, target, (slots, ""), stages), str(fields.get("dropout", "lanes"))
     layout.by_tiles = not fields.get("deterministic") and bool(fields.get("by_tiles", 1))
@@ -152,12 +155,12 @@ class _Printer:
 
     def __init__(self, layout: BackwardLayout, fields: Mapping[str, int | str]) -> None:
         self.ordered = bool(fields.get("deterministic", 0))
-        layout.adders = bool(layout.adds) and (self.ordered or bool(fields.get("adders", 0)))
+        layout.reduction_warps = bool(layout.adds) and (self.ordered or bool(fields.get("reduction_warps", 0)))
         self.layout, self.kernel = layout, layout.kernel
         self.core = _core(self.kernel)
         order = str(fields.get("order", "tiles"))
-        self.making = layout.bits is not None and not layout.adders
-        others = pairs_dropout.IDLE if self.making else layout.warpgroups if layout.adders else 0
+        self.making = layout.bits is not None and not layout.reduction_warps
+        others = pairs_dropout.IDLE if self.making else layout.warpgroups if layout.reduction_warps else 0
         roles = 4 * (layout.warpgroups + layout.key_sums) + (layout.column_slots > 0) + others
         self.programs = PairTileScheduler(self.core, self.kernel.over, order, int(fields.get("group", 1)), self.ordered, roles)
         self.programs.most_heads = int(fields.get("heads", 0))
@@ -243,11 +246,11 @@ class _Printer:
                 lines.append(f"  attn::barrier_init(barriers + {full + 8 * stage}, {arrivals});")
                 lines.append(f"  attn::barrier_init(barriers + {free + 8 * stage}, {of_warps(warps)});")
         if self.programs.order == "dynamic":
-            for turn in range(2):
+            for slot in range(2):
                 # The producer's warp draws a program, and all warps read it.
-                lines.append(f"  attn::barrier_init(shared + kNextFull + {8 * turn}, 1);")
-                lines.append(f"  attn::barrier_init(shared + kNextFree + {8 * turn}, {of_warps(self.programs.warps)});")
-        parts = range(layout.warpgroups if layout.adders else 0)
+                lines.append(f"  attn::barrier_init(shared + kNextFull + {8 * slot}, 1);")
+                lines.append(f"  attn::barrier_init(shared + kNextFree + {8 * slot}, {of_warps(self.programs.warps)});")
+        parts = range(layout.warpgroups if layout.reduction_warps else 0)
         lines += [f"  attn::barrier_init(barriers + {layout.added - layout.barriers + 8 * part}, 1);" for part in parts]
         # Copies and other threads see the mbarriers initialised.
         return [f"  {line}" for line in [*lines, "  attn::barrier_init_fence();", "}"]]
@@ -280,11 +283,11 @@ class _Printer:
             if self.making:
                 with core.scope("else"), self._programs():
                     BitsWriter(core, kernel, layout).print()
-            if layout.adders:
+            if layout.reduction_warps:
                 with core.scope(f"else if (warp >= 2 && warp < {2 + layout.warpgroups})"):
                     core.writer.line("const int part = warp - 2; // sums of this warpgroup")
                     with self._programs():
-                        Adder(core, kernel, layout, self.ordered).print()
+                        ReductionPrinter(core, kernel, layout, self.ordered).print()
             core.writer.line("return;")
         if more:
             core.writer.line(f"attn::more_registers<{more}>();")

@@ -32,7 +32,7 @@ def possible(kernel: PairsKernel) -> bool:
 
 def makers(layout: BackwardLayout) -> int:
     """How many warps make them: those that have nothing else to do, or else that of the values of rows."""
-    return 0 if layout.bits is None else 1 if layout.adders else IDLE
+    return 0 if layout.bits is None else 1 if layout.reduction_warps else IDLE
 
 
 def print_share(core: Core, layout: BackwardLayout, block: ir.Block, worker: str) -> None:

@@ -6,7 +6,7 @@ from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel
 from attn_mlir.backends.nvidia.hopper.pairs_uses import WeightUses, uses_of
 from attn_mlir.backends.nvidia.hopper.stores import through_tma
-from attn_mlir.backends.nvidia.hopper.tiles import ROWS, panels, round_up, tile_bytes
+from attn_mlir.backends.nvidia.hopper.tiles import ROWS, atoms, round_up, tile_bytes
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -16,8 +16,8 @@ REGISTERS = thresholds.PAIR_REGISTERS
 MAKING = thresholds.MAKING_REGISTERS
 KEY_SUMS = thresholds.KEY_SUM_REGISTERS
 ADDED_COLUMNS = 32
-"""Columns of f32 in a panel of shared memory from which TMA adds to global memory: 128 bytes."""
-ADDERS = 2
+"""Columns of f32 in a swizzle atom of shared memory from which TMA adds to global memory: 128 bytes."""
+REDUCTION_WARPS = 2
 """Warps of the producer that add to global memory, one for each warpgroup of consumers."""
 _BARRIER_BYTES = 512
 """Enough for all barriers."""
@@ -79,7 +79,7 @@ class BackwardLayout:
         """Whether a warpgroup of its own makes the sums over keys (`pairs_key_sums`): two copies of `adds`, for steps in turn."""
         self.kernel, self.stages, self.exchanges, self.column_slots = kernel, stages, exchanges, column_slots
         self.warpgroups = kernel.keys // ROWS
-        self.adders = False
+        self.reduction_warps = False
         """Whether warps of the producer add sums over keys to memory, or a thread of each warpgroup of consumers."""
         self._size = 0
         self.keys: dict[ir.Value, SharedBuffer] = {}
@@ -95,13 +95,13 @@ class BackwardLayout:
         for op in kernel.step_ops("tile.accumulate"):
             target = op.operands[2]
             split = self.split(target)
-            if staged_adds and self.warpgroups <= ADDERS and target not in self.adds and split.columns % ADDED_COLUMNS == 0:
+            if staged_adds and self.warpgroups <= REDUCTION_WARPS and target not in self.adds and split.columns % ADDED_COLUMNS == 0:
                 rows = kernel.queries if split.transposed else ROWS
                 self.adds[target] = self._take("added", rows, split.columns, split.blocks * split.columns * rows * 4, self.warpgroups)
         if kernel.step_ops("tile.load_window"):
             self._size = round_up(self._size, 1024)
         self.windows = [self._window(op.results[0].type) for op in kernel.step_ops("tile.load_window")]
-        """Windows of captured tensors, in their order in a step: panels of 128 bytes of keys, queries along `rows`."""
+        """Windows of captured tensors, in their order in a step: swizzle atoms of 128 bytes of keys, queries along `rows`."""
         self.by_tiles = True
         """Whether gradients of dense tensors are added by tiles, where they can be."""
         self.columns = self._take("columns", column_slots, kernel.queries, 4 * column_slots * kernel.queries, stages)
@@ -133,7 +133,7 @@ class BackwardLayout:
         targets = [op.operands[1] for op in kernel.stores if through_tma(op.operands[1].type)]
         if not targets:
             return None
-        columns = max(64 * panels(head_columns(target)) for target in targets)
+        columns = max(64 * atoms(head_columns(target)) for target in targets)
         size = tile_bytes(ROWS, columns) * self.warpgroups
         start = round_up(self._size, 1024)
         copies = min(len(targets), (limit - _BARRIER_BYTES - start) // size)
@@ -202,7 +202,7 @@ def split_rows(queries: int, columns: int, warpgroups: int) -> WarpgroupSplit:
     blocks = queries // ROWS
     if blocks % warpgroups == 0:
         return WarpgroupSplit(blocks // warpgroups, round_up(columns, ADDED_COLUMNS), True)
-    padded = round_up(columns, 16) if columns <= 64 else 64 * panels(columns)
+    padded = round_up(columns, 16) if columns <= 64 else 64 * atoms(columns)
     part = padded // warpgroups
     if padded % warpgroups or part % 8 or (part > 64 and part % 64) or 64 % min(part, 64):
         raise UnsupportedError(f"hopper: {columns} columns are not shared by {warpgroups} warpgroups")

@@ -1,4 +1,4 @@
-"""Whose turn it is to add sums over keys, where lists say which blocks of keys a block of queries sees.
+"""Semaphores of sums over keys, where lists say which blocks of keys a block of queries sees.
 
 Of each entry of the inverse a kernel knows which block its queries list next. A program adds after the one that has the next tile, unless
 the mask says that these queries see nothing there: then they see nothing of later tiles, either, as bounds grow with keys.
@@ -20,7 +20,7 @@ KEY = "listed_key"
 
 
 @dataclass
-class ListedTurns:
+class ListedSemaphores:
     """The loop over entries, the tensor of next blocks, how many tiles a block has, and what bounds say of a step."""
 
     kernel: PairsKernel
@@ -48,7 +48,7 @@ class ListedTurns:
             core.writer.line(";")
             self._bounds.append((other, name, _PREDICATES[ir.IntegerAttr(op.attributes["predicate"]).value], first))
 
-    def wait(self, core: Core, turn: str) -> None:
+    def wait(self, core: Core, semaphore: str) -> None:
         """Prints the wait for the program that has the next tile."""
         keys, length = self.kernel.keys, core.arguments.size(self.kernel.over, 2)
         entry = core.arguments.element(self.after, [core.value(self.loop.regions[0].blocks[0].arguments[0])])
@@ -61,11 +61,11 @@ class ListedTurns:
         for other, bound, sign, first in self._bounds:
             sides = [core.value(other), f"{bound}({name} * {keys})"]
             seen.append(f" {sign} ".join(sides[::-1] if first else sides))
-        core.writer.line(f"if ({' && '.join(seen)}) attn::await_turn({turn}, {name} + 1);")
+        core.writer.line(f"if ({' && '.join(seen)}) attn::semaphore_wait({semaphore}, {name} + 1);")
 
 
-def listed_turns(kernel: PairsKernel) -> ListedTurns | None:
-    """The turns of a kernel over lists; None of others. Raises UnsupportedError where bounds do not grow with keys."""
+def listed_semaphores(kernel: PairsKernel) -> ListedSemaphores | None:
+    """The semaphores of a kernel over lists; None of others. Raises UnsupportedError where bounds do not grow with keys."""
     fields = ir.DictAttr(kernel.function.attributes["tile.kernel"])
     if "listed" not in fields:
         return None
@@ -81,7 +81,7 @@ def listed_turns(kernel: PairsKernel) -> ListedTurns | None:
         sign = _PREDICATES.get(ir.IntegerAttr(op.attributes["predicate"]).value)
         if sign is None or len(sides) != 1 or not grows(sides[0], key, count) or depends(sides[0], loop.regions[0].blocks[0].arguments[0]):
             raise UnsupportedError("hopper: a fixed order of sums needs queries that begin and end later for later keys")
-    return ListedTurns(kernel, loop, list(kernel.function.regions[0].blocks[0].arguments)[after], tiles, limits)
+    return ListedSemaphores(kernel, loop, list(kernel.function.regions[0].blocks[0].arguments)[after], tiles, limits)
 
 
 def _branches(block: ir.Block) -> list[ir.Operation]:

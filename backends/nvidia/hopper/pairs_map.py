@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from attn_mlir.backends.gpu.scalars import dependence, frontier
 from attn_mlir.backends.gpu.structure import body as body_of
 from attn_mlir.backends.gpu.structure import element_name, hint, maker, widened, yielded
-from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
+from attn_mlir.backends.nvidia.hopper.core import PACKS, Core
 from attn_mlir.backends.nvidia.hopper.divisors import divisors
 from attn_mlir.backends.nvidia.hopper.dropout import (
     dropout_alone,
@@ -197,7 +197,7 @@ class PairMap:
                     self._elements(targets, parts, places, sums, limit, stores)
             for (name, _), result in zip(targets, self.results, strict=False):
                 if name in parts:
-                    pack = PANELS[element_name(self.uses.rounded.get(result, result).type)]
+                    pack = PACKS[element_name(self.uses.rounded.get(result, result).type)]
                     with core.unrolled("h", 2):
                         core.writer.line(f"{name}[2 * c + h] = attn::{pack}({parts[name]}[2 * h], {parts[name]}[2 * h + 1]);")
             stores.end()
@@ -229,7 +229,7 @@ class PairMap:
         """Packs what `places` hold, the last first: the first one is multiplied last."""
         for (name, _), result in reversed(list(zip(targets, self.results, strict=False))):
             if name in places:
-                pack = PANELS[element_name(self.uses.rounded.get(result, result).type)]
+                pack = PACKS[element_name(self.uses.rounded.get(result, result).type)]
                 with self.core.unrolled("c", queries // 4):
                     self.core.writer.line(f"{name}[c] = attn::{pack}({places[name]}[2 * c], {places[name]}[2 * c + 1]);")
 
@@ -261,7 +261,7 @@ class PairMap:
         for value, result in zip(self.values[: self.stored], self.results, strict=False):
             rounded = self.uses.rounded.get(result, result)
             element = element_name(rounded.type)
-            if element in PANELS:
+            if element in PACKS:
                 name = core.names.fresh(hint(widened(value), "weights"))
                 core.writer.line(f"uint32_t {name}[{queries // 4}];")
                 self.packed[rounded] = WeightRegisters(name, queries, element)

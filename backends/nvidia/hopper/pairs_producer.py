@@ -6,7 +6,7 @@ from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, as_int, o
 from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout
 from attn_mlir.backends.nvidia.hopper.pairs_loop import PARITY, STAGE, RolePrinter, staged_values, step_limit
 from attn_mlir.backends.nvidia.hopper.pairs_windows import load_windows
-from attn_mlir.backends.nvidia.hopper.tiles import panels
+from attn_mlir.backends.nvidia.hopper.tiles import atoms
 from attn_mlir.backends.nvidia.ordered_sums import depends
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -35,9 +35,9 @@ class Loader(RolePrinter):
             with core.writer.block("if (lane == 0)"):
                 # Bytes first: a copy may land before the next line.
                 core.writer.line(f"attn::barrier_arrive_expect({full}, {buffer.bytes});")
-                for panel in range(panels(buffer.columns)):
-                    to = f"shared + {buffer.offset + panel * buffer.rows * 128} + {buffer.bytes} * {STAGE}"
-                    core.writer.line(f"attn::tma_load({to}, {map_}, {full}, {64 * panel}, {place});")
+                for atom in range(atoms(buffer.columns)):
+                    to = f"shared + {buffer.offset + atom * buffer.rows * 128} + {buffer.bytes} * {STAGE}"
+                    core.writer.line(f"attn::tma_load({to}, {map_}, {full}, {64 * atom}, {place});")
             core.writer.line("__syncwarp();")  # lanes stay together: the next wait is for all of them
 
 
@@ -84,7 +84,7 @@ class ColumnWriter(RolePrinter):
     @property
     def _shares(self) -> bool:
         """Whether this warp makes bits of dropout."""
-        return self.layout.bits is not None and self.layout.adders
+        return self.layout.bits is not None and self.layout.reduction_warps
 
     def before_heads(self, block: ir.Block) -> None:
         if self._shares:
@@ -131,7 +131,7 @@ class BitsWriter(ColumnWriter):
     def step(self, block: ir.Block) -> None:
         core, layout = self.core, self.layout
         full, free = (f"barriers + {at(layout.pipes - 1) - layout.barriers} + 8 * {STAGE}" for at in (layout.full, layout.free))
-        core.writer.line(f"attn::barrier_wait({free}, {PARITY} ^ 1);")  # the consumers have read the bits of this stage's last turn
+        core.writer.line(f"attn::barrier_wait({free}, {PARITY} ^ 1);")  # the consumers have read the bits of this stage's last iteration
         print_share(core, layout, block, "warp - 2")
         core.writer.line(f"attn::barrier_arrive({full});")
 
@@ -144,9 +144,9 @@ def load_keys(core: Core, kernel: PairsKernel, layout: BackwardLayout) -> None:
         for memory in layout.keys
     }
     tiles = [
-        (core.arguments.descriptor(memory, 64, buffer.rows), f"{64 * panel}, {places[memory]}", buffer.offset + panel * buffer.rows * 128)
+        (core.arguments.descriptor(memory, 64, buffer.rows), f"{64 * atom}, {places[memory]}", buffer.offset + atom * buffer.rows * 128)
         for memory, buffer in layout.keys.items()
-        for panel in range(panels(buffer.columns))
+        for atom in range(atoms(buffer.columns))
     ]
     # The consumers multiply by keys until their program's end.
     core.writer.line(f"attn::barrier_wait(barriers + {layout.keys_free - layout.barriers}, round & 1 ^ 1);")

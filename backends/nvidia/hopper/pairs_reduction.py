@@ -3,7 +3,7 @@
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
 from attn_mlir.backends.nvidia.hopper.pairs_layout import ADDED_COLUMNS, BackwardLayout, WarpgroupSplit
-from attn_mlir.backends.nvidia.hopper.pairs_listed import listed_turns
+from attn_mlir.backends.nvidia.hopper.pairs_listed import listed_semaphores
 from attn_mlir.backends.nvidia.hopper.pairs_loop import RolePrinter
 from attn_mlir.backends.nvidia.ordered_sums import without_order
 from attn_mlir.errors import UnsupportedError
@@ -25,7 +25,7 @@ def part_block(layout: BackwardLayout, split: WarpgroupSplit, number: int, warpg
     return f"({warpgroup} + {layout.warpgroups * number})" if split.by_rows else str(number)
 
 
-class Adder(RolePrinter):
+class ReductionPrinter(RolePrinter):
     """One warp for each warpgroup of consumers.
 
     With `ordered`, programs add to the same queries one after the other, the one with the last keys first: under a causal mask that is
@@ -39,7 +39,7 @@ class Adder(RolePrinter):
         super().__init__(core, kernel, layout)
         self.ordered = ordered
         self._next_begin = ""
-        self._listed = listed_turns(kernel) if ordered else None
+        self._listed = listed_semaphores(kernel) if ordered else None
         if ordered:
             _check_order(kernel, layout, self._listed is None)
 
@@ -69,7 +69,7 @@ class Adder(RolePrinter):
         sequence = core.arguments.element(work, ["block", "0"])
         core.writer.line(
             f"const int key_rows = {core.arguments.element(lengths, [sequence])}, key_block = key0 / {keys};",
-            f"const int first_turn = {core.arguments.element(work, ['block', '3'])};",
+            f"const int first_semaphore = {core.arguments.element(work, ['block', '3'])};",
         )
         with core.scope(None):
             core.scalars.bind(self._first_key(), f"(key0 + {keys})")
@@ -84,13 +84,13 @@ class Adder(RolePrinter):
         adds = {op.operands[2]: op for op in ops_of(block, "tile.accumulate") if op.operands[2] in layout.adds}
         core.writer.line(f"attn::named_sync({ADDED} + part, 160);")
         with core.scope("if (lane == 0)"):
-            turn = self._wait(next(iter(adds.values())), block) if self.ordered else ""
+            semaphore = self._wait(next(iter(adds.values())), block) if self.ordered else ""
             for op in adds.values():
                 add_staged(core, layout, op, "part")
             core.writer.line("attn::bulk_commit();")
             core.writer.line("attn::bulk_wait_read<0>();", f"attn::barrier_arrive({added_barrier(layout)} + 8 * part);")
             if self.ordered:
-                core.writer.line("attn::bulk_wait<0>();", f"attn::pass_turn({turn}, {self._number} + 1);")
+                core.writer.line("attn::bulk_wait<0>();", f"attn::semaphore_pass({semaphore}, {self._number} + 1);")
         core.writer.line("__syncwarp();")
 
     @property
@@ -99,29 +99,29 @@ class Adder(RolePrinter):
         return "key_block" if self.core.packed else "block"
 
     def _wait(self, op: ir.Operation, block: ir.Block) -> str:
-        """Waits for the program's turn; returns the address of the counter."""
+        """Waits until the program may add; returns the address of the semaphore."""
         core, queries = self.core, self.kernel.queries
         _, _, _, _, batch, head, row, _ = list(op.operands)
-        over = turn_tensor(self.kernel)
+        over = semaphore_tensor(self.kernel)
         heads, length = core.arguments.size(over, 1), core.arguments.size(over, 2)
         query = core.value(block.arguments[0] if core.packed else row)
         if core.packed:
-            place, rows = f"(first_turn + {query} / {queries}) * {heads} + {core.value(head)}", "key_rows"
+            place, rows = f"(first_semaphore + {query} / {queries}) * {heads} + {core.value(head)}", "key_rows"
         else:
             blocks = f"({length} + {queries - 1}) / {queries}"
             place = f"({core.value(batch)} * {heads} + {core.value(head)}) * ({blocks}) + {query} / {queries}"
             rows = core.arguments.size(self.kernel.over, 2)
-        turns = core.arguments.turns()
+        semaphores = core.arguments.semaphores()
         if self._listed is not None:
-            core.writer.line(f"int *const turn = {turns} + ({place}) * {self.layout.warpgroups} + part;")
-            self._listed.wait(core, "turn")
-            return "turn"
+            core.writer.line(f"int *const semaphore = {semaphores} + ({place}) * {self.layout.warpgroups} + part;")
+            self._listed.wait(core, "semaphore")
+            return "semaphore"
         last = f"key0 + {self.kernel.keys} >= {rows}"
         core.writer.line(
-            f"int *const turn = {turns} + ({place}) * {self.layout.warpgroups} + part;",
-            f"if (!({last} || {self._next_begin} > {query})) attn::await_turn(turn, {self._number} + 2);",
+            f"int *const semaphore = {semaphores} + ({place}) * {self.layout.warpgroups} + part;",
+            f"if (!({last} || {self._next_begin} > {query})) attn::semaphore_wait(semaphore, {self._number} + 2);",
         )
-        return "turn"
+        return "semaphore"
 
 
 def add_staged(core: Core, layout: BackwardLayout, op: ir.Operation, part: str) -> None:
@@ -131,9 +131,9 @@ def add_staged(core: Core, layout: BackwardLayout, op: ir.Operation, part: str) 
     place = [core.value(value) for value in (row, head, batch)]
     map_ = core.arguments.descriptor(target, ADDED_COLUMNS, buffer.rows)
     for number in range(split.blocks):
-        for panel in range(split.columns // ADDED_COLUMNS):
-            offset = buffer.offset + number * split.columns * 4 * buffer.rows + panel * buffer.rows * 4 * ADDED_COLUMNS
-            first = ADDED_COLUMNS * panel + (split.columns * layout.warpgroups * number if split.transposed else 0)
+        for atom in range(split.columns // ADDED_COLUMNS):
+            offset = buffer.offset + number * split.columns * 4 * buffer.rows + atom * buffer.rows * 4 * ADDED_COLUMNS
+            first = ADDED_COLUMNS * atom + (split.columns * layout.warpgroups * number if split.transposed else 0)
             column = f"{first}" + ("" if split.by_rows else f" + {split.columns} * {part}")
             query = f"{place[0]} + 64 * {0 if split.transposed else part_block(layout, split, number, part)}"
             where = core.arguments.copied_at(target, query, place[1], place[2])
@@ -141,7 +141,7 @@ def add_staged(core: Core, layout: BackwardLayout, op: ir.Operation, part: str) 
 
 
 def stage_rows(core: Core, name: str, columns: int, address: str) -> None:
-    """Writes sums [64, columns] in f32 to shared memory, in panels of 32 columns.
+    """Writes sums [64, columns] in f32 to shared memory, in swizzle atoms of 32 columns.
 
     Two pairs of columns change places in odd rows, so that rows do not share banks.
     """
@@ -164,7 +164,7 @@ def stage_rows(core: Core, name: str, columns: int, address: str) -> None:
             )
 
 
-def turn_tensor(kernel: PairsKernel) -> ir.Value:
+def semaphore_tensor(kernel: PairsKernel) -> ir.Value:
     """A tensor of queries: there is a counter for each block of its rows and each warpgroup."""
     return kernel.step_ops("tile.load")[0].operands[0]
 

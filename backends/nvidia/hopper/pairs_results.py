@@ -1,10 +1,10 @@
 """Sums over queries on their way to memory: in 16 bits through shared memory and TMA, else from registers."""
 
-from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
+from attn_mlir.backends.nvidia.hopper.core import PACKS, Core
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, key_count
 from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, head_columns
 from attn_mlir.backends.nvidia.hopper.stores import through_tma
-from attn_mlir.backends.nvidia.hopper.tiles import ROWS, RegTile, panels
+from attn_mlir.backends.nvidia.hopper.tiles import ROWS, RegTile, atoms
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -28,7 +28,7 @@ class ResultStores:
         if element not in ("f16", "bf16", "f32"):
             raise UnsupportedError(f"hopper: sums are stored as f32, f16 or bf16, not {element}")
         results = self.layout.results
-        beside = self.layout.adders and self.layout.among_adds  # others read there
+        beside = self.layout.reduction_warps and self.layout.among_adds  # others read there
         if results is not None and through_tma(target.type) and not beside:
             copy = number % results.copies
             part = next(iter(self.layout.adds.values())).bytes if self.layout.among_adds else results.bytes // self.layout.warpgroups
@@ -52,7 +52,7 @@ class ResultStores:
                 f"const uint32_t result = attn::opaque(shared + {offset});",
                 "const uint32_t place = (own / 32 * 16 + own % 16) * 128 + own % 32 / 16 * 16;",
             )
-            pack = f"attn::{PANELS[str(ir.MemRefType(target.type).element_type)]}"
+            pack = f"attn::{PACKS[str(ir.MemRefType(target.type).element_type)]}"
             full, rest = divmod(tile.columns, 16)
             with core.unrolled("c", full):
                 words = ", ".join(f"{pack}({tile.name}[8 * c + {i}], {tile.name}[8 * c + {i + 1}])" for i in (0, 2, 4, 6))
@@ -66,10 +66,10 @@ class ResultStores:
             places = [core.value(value) for value in (row, head, batch)]
             map_ = core.arguments.descriptor(target, COLUMNS, ROWS)
             with writer.block("if (threadIdx.x % 128 == 0)"):
-                for panel in range(panels(tile.columns)):
+                for atom in range(atoms(tile.columns)):
                     where = core.arguments.copied_at(target, f"{places[0]} + {ROWS} * warpgroup", *places[1:])
-                    place = f"{COLUMNS * panel}, {where}"
-                    writer.line(f"attn::tma_store({map_}, result + {8192 * panel}, {place});")
+                    place = f"{COLUMNS * atom}, {where}"
+                    writer.line(f"attn::tma_store({map_}, result + {8192 * atom}, {place});")
                 writer.line("attn::bulk_commit();")
 
     def _elements(self, op: ir.Operation, tile: RegTile, element: str) -> None:

@@ -28,7 +28,7 @@ class Consumers(RolePrinter):
         self.packed: dict[ir.Value, WeightRegisters] = {}
         self.sums = QuerySums(core, kernel, layout, element)
         self.tiles = WindowSums(core, kernel, layout)
-        self.placed = () if layout.adders or layout.key_sums else ("tile.accumulate",)
+        self.placed = () if layout.reduction_warps or layout.key_sums else ("tile.accumulate",)
         self._held: dict[ir.Value, str] = {}
 
     # ---- carried tiles

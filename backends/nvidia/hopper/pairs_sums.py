@@ -111,7 +111,7 @@ class QuerySums:
 
     def free_staging(self) -> None:
         """Waits until the sums of the step before have been read, in the thread that had them added."""
-        if self.layout.adds and not self.layout.adders:
+        if self.layout.adds and not self.layout.reduction_warps:
             self.core.writer.line("if (threadIdx.x % 128 == 0) attn::bulk_wait_read<0>();")
 
     def add(self, adds: list[ir.Operation], limit: str | None) -> None:
@@ -120,15 +120,15 @@ class QuerySums:
         for op in {op.operands[2]: op for op in adds}.values():
             for fragment in self._parts[op.operands[2]]:
                 self.core.writer.line(f"attn::hold({fragment.name});")
-        adders = self.layout.adders
-        if staged and adders:
+        reduction_warps = self.layout.reduction_warps
+        if staged and reduction_warps:
             self.core.writer.line(f"attn::barrier_wait({added_barrier(self.layout)} + 8 * warpgroup, {STEP} & 1 ^ 1);")
         for op in {op.operands[2]: op for op in adds}.values():
             if op in staged:
                 self._stage(op)
             else:
                 self._add_directly(op, limit)
-        if staged and adders:
+        if staged and reduction_warps:
             # The reduction warp adds the staged dQ to memory by TMA: 128 threads and its own 32 meet.
             self.core.writer.line("attn::fence_proxy_async();", f"attn::named_arrive({ADDED} + warpgroup, 160);")
         elif staged:

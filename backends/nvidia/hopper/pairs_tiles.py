@@ -2,12 +2,13 @@
 
 from attn_mlir.backends.gpu.structure import body, yielded
 from attn_mlir.backends.host import read_kernel
-from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
+from attn_mlir.backends.nvidia.hopper.core import PACKS, Core
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, key_count, ops_of
 from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, SharedBuffer
 from attn_mlir.backends.nvidia.hopper.pairs_uses import uses_of
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS
-from attn_mlir.backends.nvidia.hopper.windows import PANEL_BYTES, boxes_of, row_dimension
+from attn_mlir.backends.nvidia.hopper.wgmma import ROW_BYTES
+from attn_mlir.backends.nvidia.hopper.windows import boxes_of, row_dimension
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
 from attn_mlir.passes.tiling.positions import Positions, window_of
@@ -104,16 +105,16 @@ class WindowSums:
                 core.scalars.bind(body(op).arguments[0], "0")
                 core.scalars.bind(body(op).arguments[1], "0")
                 places = [core.value(index) for index in indices]
-                boxes = boxes_of(core, target, steps, places[_SLOTS:], (queries, PANEL_BYTES // _BYTES[buffer.element]))
+                boxes = boxes_of(core, target, steps, places[_SLOTS:], (queries, ROW_BYTES // _BYTES[buffer.element]))
                 assert boxes is not None
                 name, (column, row, *outer), width = boxes
-                panels, panel = ROWS // width, queries * PANEL_BYTES
+                atoms, atom = ROWS // width, queries * ROW_BYTES
                 window = _place(buffer, stage)
                 with writer.block(f"if (attn::is_described({name}))"), writer.block("if (threadIdx.x % 128 == 0)"):
                     alone = self._alone(op)
-                    for number in range(panels):
+                    for number in range(atoms):
                         at = ", ".join([f"{column} + {ROWS} * warpgroup + {number * width}", row, *outer])
-                        sent = f"(&{name}, {window} + {panel} * ({panels} * warpgroup + {number}), {at});"
+                        sent = f"(&{name}, {window} + {atom} * ({atoms} * warpgroup + {number}), {at});"
                         writer.line(*([f"if ({alone}) attn::tma_store{sent}", "else"] if alone else []), f"attn::tma_add{sent}")
                     writer.line("attn::bulk_commit();")
                 with writer.block("else"):
@@ -139,7 +140,7 @@ class WindowSums:
 
     def free(self) -> None:
         """Waits until TMA has read those of a step."""
-        pending = int(bool(self.layout.adds) and not self.layout.adders)  # sums over keys are sent later
+        pending = int(bool(self.layout.adds) and not self.layout.reduction_warps)  # sums over keys are sent later
         self.core.writer.line(f"if (threadIdx.x % 128 == 0) attn::bulk_wait_read<{pending}>();")
 
 
@@ -179,15 +180,15 @@ class TileStores:
                 with writer.unrolled("n", 4):
                     writer.line(f"attn::store_shared({element_place(start)}, {part}[n]);")
                 continue
-            bits, pack = self._bits[op], PANELS[buffer.element]
+            bits, pack = self._bits[op], PACKS[buffer.element]
             with writer.unrolled("h", 2):
                 writer.line(f"{bits}[c % 2 * 2 + h] = attn::{pack}({part}[2 * h], {part}[2 * h + 1]);")
-            writer.line(f"if (c % 2) attn::store_turned_matrices({start} + {8 * PANEL_BYTES} * (c - 1), {bits});")
+            writer.line(f"if (c % 2) attn::store_turned_matrices({start} + {8 * ROW_BYTES} * (c - 1), {bits});")
 
 
 def element_place(start: str) -> str:
     """Where element n = 2 h + e of queries `c` is in a window of f32."""
-    return f"({start} ^ n % 2 * 16 ^ n / 2 * 32) + {PANEL_BYTES} * (8 * c + n % 2)"
+    return f"({start} ^ n % 2 * 16 ^ n / 2 * 32) + {ROW_BYTES} * (8 * c + n % 2)"
 
 
 def _outputs(function: ir.Operation) -> int:

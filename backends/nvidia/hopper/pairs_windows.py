@@ -6,7 +6,8 @@ from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
 from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, SharedBuffer
 from attn_mlir.backends.nvidia.hopper.pairs_tiles import element_place
-from attn_mlir.backends.nvidia.hopper.windows import PANEL_BYTES, WINDOWS, bind_element, form_of, place_window, window_boxes
+from attn_mlir.backends.nvidia.hopper.wgmma import ROW_BYTES
+from attn_mlir.backends.nvidia.hopper.windows import WINDOWS, bind_element, form_of, place_window, window_boxes
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -46,7 +47,7 @@ def load_windows(core: Core, layout: BackwardLayout, block: ir.Block, stage: str
             writer.line(f"attn::window_expect({full}, {buffer.bytes});")
             for number in range(-(-keys // width)):
                 at = ", ".join([f"{column} + {number * width}", row, *outer])
-                writer.line(f"attn::tma_load({to} + {number * queries * PANEL_BYTES}, &{name}, {full}, {at});")
+                writer.line(f"attn::tma_load({to} + {number * queries * ROW_BYTES}, &{name}, {full}, {at});")
         with writer.block("else"):
             writer.line(copied)
     for op, buffer in zip(ops_of(block, "tile.band"), layout.bands, strict=True):
@@ -131,7 +132,7 @@ class PairWindows:
                     writer.line(f"{name}[n] = attn::load_shared({element_place(start)});")
             else:
                 bits, kind = self._bits[value], c_type(op.results[0].type)
-                writer.line(f"if (c % 2 == 0) attn::load_turned_matrices({start} + {8 * PANEL_BYTES} * c, {bits});")
+                writer.line(f"if (c % 2 == 0) attn::load_turned_matrices({start} + {8 * ROW_BYTES} * c, {bits});")
                 with writer.unrolled("h", 2):
                     writer.line(f"attn::window_floats({bits}[c % 2 * 2 + h], {kind}(), {name}[2 * h], {name}[2 * h + 1]);")
             bind_element(core, value, f"{name}[2 * h + e]")

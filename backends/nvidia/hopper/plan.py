@@ -50,9 +50,10 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
     consumer, producer = (thresholds.LOOKING_REGISTERS if looks else thresholds.ROW_REGISTERS)[warpgroups]
     columns = max(ir.RankedTensorType(load.results[0].type).shape[1] for load in find_all(kernel, "tile.load"))
     narrow, uneven = columns <= thresholds.NARROW_COLUMNS, is_uneven(kernel)
-    together = thresholds.HEADS_TOGETHER["even" if not uneven else "masked 128" if not narrow and columns <= 128 else "masked"]
+    together = thresholds.HEADS_TOGETHER["even" if not uneven else "masked 128" if columns <= 128 else "masked"]
+    together = thresholds.NARROW_HEADS_TOGETHER if narrow and uneven else together
     fields: Fields = {
-        "pin": 0, "turns": 1, "vote": 1, "queries": "shared", "order": "dynamic", "reverse": 1,
+        "pin": 0, "ping_pong": 1, "vote": 1, "queries": "shared", "order": "dynamic", "reverse": 1,
         "group": together,
         "consumer_registers": consumer, "producer_registers": producer, **_USUAL,
     }  # fmt: skip

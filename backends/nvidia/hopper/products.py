@@ -1,6 +1,6 @@
 """Prints matrix products of tiles: `tile.dot`, `tile.dot_add`, `tile.dot_rescale`."""
 
-from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
+from attn_mlir.backends.nvidia.hopper.core import PACKS, Core
 from attn_mlir.backends.nvidia.hopper.dropout import print_row_words
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS, RegRow, RegTile, SharedTile
 from attn_mlir.backends.nvidia.hopper.wgmma import ROW_BYTES, SharedOperand, product
@@ -16,7 +16,7 @@ class WgmmaProducts:
     def left(self, tile: SharedTile) -> SharedOperand:
         """Operand A of this warpgroup: its own 64 rows of a tile whose columns run along K."""
         address = tile.address if tile.rows == ROWS else f"{tile.address} + warpgroup * {ROWS * ROW_BYTES}"
-        return SharedOperand(f"attn::uniform({address})", tile.panel_bytes)
+        return SharedOperand(f"attn::uniform({address})", tile.atom_bytes)
 
     def start(
         self,
@@ -39,7 +39,7 @@ class WgmmaProducts:
             raise UnsupportedError(f"hopper: a product has {b.rows} columns, its tile {to.columns}")
         if to.columns > 256:
             raise UnsupportedError(f"hopper: a product has up to 256 columns, not {to.columns}")
-        right = SharedOperand(f"attn::uniform({b.address})", b.panel_bytes, mn_major=not transpose_b, beside=beside)
+        right = SharedOperand(f"attn::uniform({b.address})", b.atom_bytes, mn_major=not transpose_b, beside=beside)
         left_form = "registers" if isinstance(a, str) else "shared"
         transpose_a = not isinstance(a, str) and a.mn_major
         core.uses("", to.columns, left_form, element, not transpose_b, transpose_a)
@@ -63,7 +63,7 @@ class WgmmaProducts:
         if to is None:
             to = core.names.fresh("packed")
             core.writer.line(f"uint32_t {to}[{tile.columns // 4}];")
-        two = f"attn::{PANELS[tile.element]}({tile.name}[2 * c], {tile.name}[2 * c + 1])"
+        two = f"attn::{PACKS[tile.element]}({tile.name}[2 * c], {tile.name}[2 * c + 1])"
         if tile.kept:
             self._pack_kept(tile, two, to)
             return to

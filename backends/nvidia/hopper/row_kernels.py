@@ -20,7 +20,7 @@ from attn_mlir.backends.nvidia.hopper.shared_maps import Changes
 from attn_mlir.backends.nvidia.hopper.steps import read_chain
 from attn_mlir.backends.nvidia.hopper.stores import Stores
 from attn_mlir.backends.nvidia.hopper.tile_scheduler import TileScheduler
-from attn_mlir.backends.nvidia.hopper.tiles import ROWS, panels
+from attn_mlir.backends.nvidia.hopper.tiles import ROWS, atoms
 from attn_mlir.backends.nvidia.hopper.windows import HEADER as WINDOWS_HEADER
 from attn_mlir.backends.nvidia.hopper.windows import WindowRings, same_for_batches, windows_of
 from attn_mlir.errors import UnsupportedError
@@ -95,13 +95,13 @@ class RowsKernel:
         for chain in chains(body(self.kernel)) if self.schedule["flow"] != "plain" else []:
             steps = read_chain(chain)
             if steps is not None and (self.schedule["flow"] == "flat" or all(step.some is None for step in steps)):
-                turns = bool(self.schedule["turns"]) and self.warpgroups > 1
-                asked = {"take_turns": turns, "vote": bool(self.schedule["vote"]), "pin": bool(self.schedule["pin"])}
+                ping_pong = bool(self.schedule["ping_pong"]) and self.warpgroups > 1
+                asked = {"ping_pong": ping_pong, "vote": bool(self.schedule["vote"]), "pin": bool(self.schedule["pin"])}
                 kind = KeptOverlap if self.schedule["flow"] == "each" and self.schedule["lazy_rescale"] else Overlap
                 self.overlaps[chain[0]] = kind(self.core, self.memory, steps, self.stages, self.warpgroups, **asked)
         self._rings(self.kernel)
         if len(self.overlaps) == 1 and len(chains(body(self.kernel))) == 1:
-            next(iter(self.overlaps.values())).share_turns()
+            next(iter(self.overlaps.values())).share_iteration()
         if self.schedule.get("dropout", "own") != "own":
             self._bits()
         self._windows()
@@ -154,7 +154,7 @@ class RowsKernel:
         """Lets outputs leave through the memory of the queries. Raises UnsupportedError where it is too small."""
         queries = self.memory.program_tiles[0][1]
         columns = [ir.MemRefType(op.operands[1].type).shape[-1] for op in operations(body(self.kernel)) if op.name == "tile.store"]
-        if any(panels(number) > queries.panels for number in columns):
+        if any(atoms(number) > queries.atoms for number in columns):
             raise UnsupportedError("hopper: outputs are wider than the queries, whose memory they should leave through")
         self.stores.staging = queries.address.removeprefix("shared + ")
 
@@ -176,12 +176,12 @@ class RowsKernel:
         if self.flat is not None:
             self.flat.producer()
             return
-        self.core.writer.all(self.memory.turns())
+        self.core.writer.all(self.memory.iterations())
         with self.programs.each(producer=True):
-            self.memory.load_program_tiles(self.programs.turn)
+            self.memory.load_program_tiles(self.programs.round)
             self._loads(body(self.kernel))
         if self.makers is not None:
-            self.makers.end("turn")
+            self.makers.end("iteration")
 
     def _loads(self, block: ir.Block) -> None:
         """Replays the control flow of a block, loads only."""
@@ -215,11 +215,11 @@ class RowsKernel:
         core, writer, memory = self.core, self.core.writer, self.memory
         writer.line("const int lane = threadIdx.x % 32;")
         writer.line(f"const int row = warpgroup * {ROWS} + threadIdx.x / 32 % 4 * 16 + lane / 4, column = lane % 4 * 2;")
-        writer.all(memory.turns())
+        writer.all(memory.iterations())
         if self.flat is not None:
             self.flat.consumer(Consumer(core, memory, self.stores, Changes(core, 128 * self.warpgroups), self.stages), self.stores)
             return
-        if any(overlap.take_turns for overlap in self.overlaps.values()):
+        if any(overlap.ping_pong for overlap in self.overlaps.values()):
             writer.line(f"if (warpgroup == {self.warpgroups - 1}) attn::named_arrive(1, 256);")
         consumer = Consumer(core, memory, self.stores, Changes(core, 128 * self.warpgroups), self.stages)
         ops, members = operations(body(self.kernel)), self._members()
@@ -228,7 +228,7 @@ class RowsKernel:
             waited = freed = False
             for number, op in enumerate(ops[:-1]):
                 if not waited and number in uses:
-                    memory.wait_program_tiles(self.programs.turn)
+                    memory.wait_program_tiles(self.programs.round)
                     waited = True
                 if op in self.overlaps:
                     self.overlaps[op].consumer(consumer)

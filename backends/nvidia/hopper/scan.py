@@ -14,7 +14,7 @@ from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.kernel_text import kernel_code
 from attn_mlir.backends.nvidia.hopper.memory import SharedAllocator
 from attn_mlir.backends.nvidia.hopper.scan_chunk import ChunkPrinter
-from attn_mlir.backends.nvidia.hopper.scan_common import PANEL, bind_position
+from attn_mlir.backends.nvidia.hopper.scan_common import ATOM, bind_position
 from attn_mlir.backends.nvidia.hopper.scan_layout import ScanLayout
 from attn_mlir.backends.nvidia.hopper.scan_producer import ScanProducer
 from attn_mlir.backends.nvidia.hopper.scan_read import ChunkScan, read_scan
@@ -92,7 +92,7 @@ class ScanKernel:
 
     def _uneven(self) -> bool:
         """Whether the warpgroups need so many registers that a producer warpgroup has to give them some."""
-        return self.scan.values > PANEL and (self.scan.keys > 128 or (self.scan.exact and self.scan.rows is not None))
+        return self.scan.values > ATOM and (self.scan.keys > 128 or (self.scan.compensated and self.scan.rows is not None))
 
     def _program(self, core: Core, layout: ScanLayout) -> None:
         scan, writer = self.scan, core.writer

@@ -1,11 +1,11 @@
-"""What the warpgroups of a scan do with one chunk: rows of o (see `scan_output`), and S^T = S^T times its factor + (v enter)^T k."""
+"""What the warpgroups of a scan do with one chunk: rows of o (see `scan_output`), and S^T = S^T times its factor + (v input_decay)^T k."""
 
 from attn_mlir.backends.gpu.structure import body, yielded
-from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
-from attn_mlir.backends.nvidia.hopper.scan_common import ALL, CHUNK, PANEL_BYTES, declare_place
+from attn_mlir.backends.nvidia.hopper.core import PACKS, Core
+from attn_mlir.backends.nvidia.hopper.scan_common import ALL, ATOM_BYTES, CHUNK, declare_place
 from attn_mlir.backends.nvidia.hopper.scan_layout import ScanLayout
 from attn_mlir.backends.nvidia.hopper.scan_mods import TileMods
-from attn_mlir.backends.nvidia.hopper.scan_output import LOWER, RESTS, SCALE, RowsPrinter
+from attn_mlir.backends.nvidia.hopper.scan_output import LOWER, RESIDUALS, SCALE, RowsPrinter
 from attn_mlir.backends.nvidia.hopper.scan_products import ProductSums
 from attn_mlir.backends.nvidia.hopper.scan_read import ChunkScan
 from attn_mlir.backends.nvidia.hopper.scan_state import StatePrinter
@@ -20,9 +20,9 @@ class ChunkPrinter:
         self._rows = None if scan.rows is None else RowsPrinter(core, scan, scan.rows, layout)
         rows = scan.rows
         self._sums = ProductSums(core, rows, layout) if rows is not None and rows.products is not None else None
-        self._pack, self._unpack = f"attn::{PANELS[scan.element]}", f"attn::un{PANELS[scan.element]}"
-        self._rest = f"attn::{RESTS[scan.element]}"
-        self._entered = ("entering", "remaining") if scan.exact else ("entering",)
+        self._pack, self._unpack = f"attn::{PACKS[scan.element]}", f"attn::un{PACKS[scan.element]}"
+        self._residual = f"attn::{RESIDUALS[scan.element]}"
+        self._entered = ("entering", "remaining") if scan.compensated else ("entering",)
 
     def declare(self) -> None:
         """The thread's place."""
@@ -52,7 +52,7 @@ class ChunkPrinter:
         writer.line(f"if (number > 0) attn::warp_arrive({free}, threadIdx.x == 0);")
         if rows is not None:
             rows.from_state()
-        writer.line(f"const uint32_t own = at + {layout.tiles['v'].offset} + warpgroup * {PANEL_BYTES};")
+        writer.line(f"const uint32_t own = at + {layout.tiles['v'].offset} + warpgroup * {ATOM_BYTES};")
         if rows is not None:
             rows.from_pairs()
         self._carry()
@@ -71,28 +71,29 @@ class ChunkPrinter:
         """The state times its factor."""
         core, writer, scan = self._core, self._core.writer, self._scan
         with core.scope(""):
-            for argument in body(scan.carry).arguments:
+            for argument in body(scan.chunk_decay).arguments:
                 core.scalars.bind(argument, "0")
-            factor = core.value(yielded(body(scan.carry))[0])
+            factor = core.value(yielded(body(scan.chunk_decay))[0])
             with writer.unrolled("c", scan.keys // 2):
                 writer.line(f"state[c] *= {factor}{f' * {SCALE}' if scan.scaled else ''};")
 
     def _entering(self) -> None:
-        """(v enter)^T as operand in registers."""
+        """(v input_decay)^T as operand in registers."""
         writer, layout = self._core.writer, self._layout
         writer.line(*(f"uint32_t {name}[{CHUNK // 16}][4];" for name in self._entered))
         with writer.unrolled("k", CHUNK // 16):
             writer.line("attn::load_transposed(own + attn::swizzle_128((16 * k + turned_row) * 128 + turned_column), entering[k]);")
             with writer.unrolled("d", 2):
-                writer.line(f"const float2 factor = attn::load_shared2(rows + {layout.rows['enter']} + 4 * (16 * k + 8 * d + column));")
+                decay = layout.rows["input_decay"]
+                writer.line(f"const float2 factor = attn::load_shared2(rows + {decay} + 4 * (16 * k + 8 * d + column));")
                 with writer.unrolled("h", 2):
                     writer.line(
                         f"const float2 pair = {self._unpack}(entering[k][2 * d + h]);",
                         f"entering[k][2 * d + h] = {self._pack}(pair.x * factor.x, pair.y * factor.y);",
                     )
-                    if self._scan.exact:
+                    if self._scan.compensated:
                         scaled = "pair.x * factor.x, pair.y * factor.y"
-                        writer.line(f"remaining[k][2 * d + h] = {self._rest}(entering[k][2 * d + h], {scaled});")
+                        writer.line(f"remaining[k][2 * d + h] = {self._residual}(entering[k][2 * d + h], {scaled});")
 
     def _advance(self) -> None:
         """The state's product, while o leaves."""
@@ -101,7 +102,7 @@ class ChunkPrinter:
         writer.line("attn::hold(state);")
         self._hold_entering()
         with core.scope(""):
-            writer.line(f"const uint64_t right = attn::mn_major(at + {layout.tiles['k'].offset}, {PANEL_BYTES});")
+            writer.line(f"const uint64_t right = attn::mn_major(at + {layout.tiles['k'].offset}, {ATOM_BYTES});")
             if scan.scaled:
                 self._multiply(product, ("remaining",))
                 writer.line("attn::wgmma_wait<0>();", "attn::hold(state);")

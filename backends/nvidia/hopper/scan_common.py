@@ -12,10 +12,10 @@ from attn_mlir.mlir import ir
 
 CHUNK = 64
 """Positions of a chunk."""
-PANEL = 64
-"""Columns of a panel of shared memory, and columns of v that a warpgroup works on."""
-PANEL_BYTES = CHUNK * ROW_BYTES
-"""Bytes of a panel."""
+ATOM = 64
+"""Columns of a swizzle atom of shared memory, and columns of v that a warpgroup works on."""
+ATOM_BYTES = CHUNK * ROW_BYTES
+"""Bytes of a swizzle atom."""
 ALL = 1
 """Named barrier of all warpgroups that hold states; 2 and 3 are those of one."""
 VALUES = (64, 128)
@@ -103,7 +103,7 @@ def declare_place(writer: CodeWriter) -> None:
         "const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;",
         "const int row = 16 * warp + lane / 4, column = lane % 4 * 2;",
         "const bool leader = threadIdx.x % 128 == 0;",
-        "// Of matrices that are transposed on their way: this lane's row of 16 bytes in a panel, for columns of matrices c and c + 1.",
+        "// Of matrices that are transposed on their way: this lane's row of 16 bytes in a atom, for columns of matrices c and c + 1.",
         "const int turned_row = lane / 16 * 8 + lane % 8, turned_column = (16 * warp + lane / 8 % 2 * 8) * 2;",
     )
 

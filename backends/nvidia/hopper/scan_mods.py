@@ -2,7 +2,7 @@
 
 from attn_mlir.backends.gpu.structure import body, maker, operations, widened, yielded
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.scan_common import ALL, CHUNK, PANEL, PANEL_BYTES
+from attn_mlir.backends.nvidia.hopper.scan_common import ALL, ATOM, ATOM_BYTES, CHUNK
 from attn_mlir.backends.nvidia.hopper.scan_layout import ScanLayout
 from attn_mlir.backends.nvidia.hopper.scan_read import ChunkScan
 from attn_mlir.mlir import ir
@@ -37,7 +37,7 @@ class TileMods:
                     continue
                 vectors, tile = source.columns // 8, self._layout.tiles[name].offset
                 with core.scope(f"for (int n = {count} * {vectors} + threadIdx.x; n < {CHUNK * vectors}; n += {self._layout.consumers})"):
-                    place = f"n % {vectors} / 8 * {PANEL_BYTES} + attn::swizzle_128(n / {vectors} * 128 + n % 8 * 16)"
+                    place = f"n % {vectors} / 8 * {ATOM_BYTES} + attn::swizzle_128(n / {vectors} * 128 + n % 8 * 16)"
                     writer.line(f"attn::store_shared_int4(at + {tile} + {place}, 0, 0, 0, 0);")
             writer.line(*meet)
 
@@ -49,7 +49,7 @@ class TileMods:
         head = f"for (int {n['place']} = threadIdx.x; {n['place']} < {CHUNK * vectors}; {n['place']} += {self._layout.consumers})"
         with core.scope(head):
             writer.line(f"const int {n['i']} = {n['place']} / {vectors}, {n['j']} = {n['place']} % {vectors} * 8;")
-            place = f"{n['j']} / {PANEL} * {PANEL_BYTES} + attn::swizzle_128({n['i']} * 128 + {n['j']} % {PANEL} * 2)"
+            place = f"{n['j']} / {ATOM} * {ATOM_BYTES} + attn::swizzle_128({n['i']} * 128 + {n['j']} % {ATOM} * 2)"
             words = ", ".join(f"(uint32_t){n['words']}.{part}" for part in "xyzw")
             writer.line(
                 f"const uint32_t {n['address']} = at + {offset} + {place};",

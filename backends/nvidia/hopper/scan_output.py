@@ -8,7 +8,7 @@ operand in registers), scaled, + v^T P^T. o^T leaves, transposed on its way, thr
 from attn_mlir.backends.gpu.structure import body, operations
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.scan_common import CHUNK, PANEL_BYTES
+from attn_mlir.backends.nvidia.hopper.scan_common import ATOM_BYTES, CHUNK
 from attn_mlir.backends.nvidia.hopper.scan_layout import ScanLayout
 from attn_mlir.backends.nvidia.hopper.scan_patterns import view_of
 from attn_mlir.backends.nvidia.hopper.scan_producer import bind_rows
@@ -17,7 +17,7 @@ from attn_mlir.backends.nvidia.hopper.scan_rows import OutputRows
 from attn_mlir.backends.nvidia.hopper.scan_rows_of_o import LeavingPrinter
 from attn_mlir.mlir import ir
 
-RESTS = {"f16": "pack_rest_f16", "bf16": "pack_rest_bf16"}
+RESIDUALS = {"f16": "pack_residual_f16", "bf16": "pack_residual_bf16"}
 """Functions of the header for residuals of rounding."""
 SCALE, LOWER = "2048.0f", "(1.0f / 2048.0f)"
 """In f16 these are kept 2^11 times as large as they are: what is below 2^-24 would be 0."""
@@ -30,7 +30,7 @@ class RowsPrinter(LeavingPrinter):
         super().__init__(core, scan, rows.store, layout.weights, layout.consumers)
         self._core, self._scan, self._rows, self._layout = core, scan, rows, layout
         self._share = CHUNK // layout.warpgroups
-        self._rest = f"attn::{RESTS[scan.element]}"
+        self._residual = f"attn::{RESIDUALS[scan.element]}"
 
     def declare(self) -> None:
         """Where o is, for the threads that store rows of it: a chunk has a name `o` of its own."""
@@ -49,14 +49,14 @@ class RowsPrinter(LeavingPrinter):
             writer.line(f"const uint64_t left = attn::k_major(at + {q}), right = attn::k_major(at + {k} + warpgroup * {share * 128});")
             writer.line("attn::wgmma_begin();")
             with writer.unrolled("k", steps):
-                writer.line(f"const uint32_t offset = k / 4 * {PANEL_BYTES} + k % 4 * 32;")
+                writer.line(f"const uint32_t offset = k / 4 * {ATOM_BYTES} + k % 4 * 32;")
                 writer.line(f"{product}(scores, attn::advance(left, offset), attn::advance(right, offset), k > 0);")
             writer.line("attn::wgmma_commit();")
             writer.line(f"const int from = warpgroup * {share} + column;")
             rows = self._at_rows()
             self._diagonal()
             writer.line("attn::wgmma_wait<0>();", "attn::hold(scores);")
-            pieces = ["packed", "rest"] if self._rows.rest is not None else ["packed"]
+            pieces = ["packed", "residual"] if self._rows.residual is not None else ["packed"]
             with core.unrolled("c", share // 8, 2):
                 writer.line(f"uint32_t {', '.join(f'{name}[4]' for name in pieces)};")
                 with core.unrolled("d", 2):
@@ -68,10 +68,10 @@ class RowsPrinter(LeavingPrinter):
                         if self._rows.skip is not None:
                             writer.line(f"if ({self._on_diagonal}) pair[0] += diagonal[2 * h], pair[1] += diagonal[2 * h + 1];")
                         writer.line(f"packed[2 * d + h] = {self._pack}(pair[0], pair[1]);")
-                        if self._rows.rest is not None:
-                            writer.line(f"rest[2 * d + h] = {self._rest}(packed[2 * d + h], pair[0], pair[1]);")
-                        if self._rows.own is not None:
-                            self._own(self._rows.own, rows, columns)
+                        if self._rows.residual is not None:
+                            writer.line(f"residual[2 * d + h] = {self._residual}(packed[2 * d + h], pair[0], pair[1]);")
+                        if self._rows.diagonal is not None:
+                            self._store_diagonal(self._rows.diagonal, rows, columns)
                 writer.line(
                     f"const int place = (16 * warp + lane / 8 % 2 * 8 + lane % 8) * 128 + (warpgroup * {share} + 8 * (c + lane / 16)) * 2;"
                 )
@@ -113,7 +113,7 @@ class RowsPrinter(LeavingPrinter):
                 core.writer.line(f"const float2 {found[name]} = attn::load_shared2(rows + {layout.rows[name]} + 4 * (from + 8 * (c + d)));")
         return found
 
-    def _own(self, element: ir.Value, rows: dict[str, str], columns: dict[str, str]) -> None:
+    def _store_diagonal(self, element: ir.Value, rows: dict[str, str], columns: dict[str, str]) -> None:
         """Puts elements of the diagonal into shared memory, where row and column are the same."""
         core = self._core
         with core.scope(f"if ({self._on_diagonal} && lane / 8 == lane % 4)"):
@@ -144,20 +144,20 @@ class RowsPrinter(LeavingPrinter):
         with core.scope(""):
             writer.line(f"const uint64_t right = attn::k_major(at + {layout.tiles['q'].offset});")
             if self._scan.scaled:
-                self._state_pieces(("rest",), False)
+                self._state_pieces(("residual",), False)
                 with writer.unrolled("c", CHUNK // 2):
                     writer.line(f"o[c] *= {LOWER};")
                 self._state_pieces(("held",), True)
             else:
-                self._state_pieces(("held", "rest") if self._scan.exact else ("held",), False)
+                self._state_pieces(("held", "residual") if self._scan.compensated else ("held",), False)
         with writer.unrolled("c", CHUNK // 8):
             writer.line(
-                f"const float2 factor = attn::load_shared2(rows + {layout.rows['leave']} + 4 * (column + 8 * c));",
+                f"const float2 factor = attn::load_shared2(rows + {layout.rows['output_decay']} + 4 * (column + 8 * c));",
                 "o[4 * c] *= factor.x, o[4 * c + 1] *= factor.y, o[4 * c + 2] *= factor.x, o[4 * c + 3] *= factor.y;",
             )
 
     def _state_pieces(self, pieces: tuple[str, ...], started: bool) -> None:
-        """Products with pieces of the state, added to o if it is `started`: rounded ("held"), and what that leaves out ("rest")."""
+        """Products with pieces of the state, added to o if it is `started`: rounded ("held"), and what that leaves out ("residual")."""
         core, writer = self._core, self._core.writer
         steps, product = self._scan.keys // 16, core.instruction(CHUNK, "registers", self._scan.element)
         most = thresholds.ROUNDED_STEPS
@@ -169,11 +169,11 @@ class RowsPrinter(LeavingPrinter):
                 rounded = f"{self._pack}({pair})"
                 if "held" in pieces:
                     writer.line(f"held[n] = {rounded};")
-                if "rest" in pieces:
-                    writer.line(f"rest[n] = {self._rest}({'held[n]' if 'held' in pieces else rounded}, {pair});")
+                if "residual" in pieces:
+                    writer.line(f"residual[n] = {self._residual}({'held[n]' if 'held' in pieces else rounded}, {pair});")
             writer.line(*(f"attn::hold({name});" for name in pieces), "attn::wgmma_begin();")
             with writer.unrolled("k", held):
-                writer.line(f"const uint32_t offset = (first + k) / 4 * {PANEL_BYTES} + (first + k) % 4 * 32;")
+                writer.line(f"const uint32_t offset = (first + k) / 4 * {ATOM_BYTES} + (first + k) % 4 * 32;")
                 for number, name in enumerate(pieces):
                     operand = ", ".join(f"{name}[4 * k + {n}]" for n in range(4))
                     more = "1" if number or started else "first + k > 0"

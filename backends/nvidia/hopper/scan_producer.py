@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from attn_mlir.backends.gpu.structure import body, operations, yielded
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.scan_common import CHUNK, PANEL, PANEL_BYTES
+from attn_mlir.backends.nvidia.hopper.scan_common import ATOM, ATOM_BYTES, CHUNK
 from attn_mlir.backends.nvidia.hopper.scan_layout import ScanLayout
 from attn_mlir.backends.nvidia.hopper.scan_read import ChunkScan
 from attn_mlir.mlir import ir
@@ -44,11 +44,11 @@ class ScanProducer:
         with writer.block("if (attn::elect_one())"):
             writer.line(f"attn::barrier_arrive_expect(full, {layout.loaded_bytes});")  # bytes first: a copy may land before the next line
             for name, tile in layout.tiles.items():
-                descriptor = core.arguments.descriptor(tile.source.view.argument, PANEL, CHUNK)
+                descriptor = core.arguments.descriptor(tile.source.view.argument, ATOM, CHUNK)
                 batch, head = places[name]
-                for panel in range(tile.panels):
-                    to = f"at + {tile.offset + panel * PANEL_BYTES}"
-                    first = f"{columns[name]} + {panel * PANEL}" if columns[name] != "0" else str(panel * PANEL)
+                for atom in range(tile.atoms):
+                    to = f"at + {tile.offset + atom * ATOM_BYTES}"
+                    first = f"{columns[name]} + {atom * ATOM}" if columns[name] != "0" else str(atom * ATOM)
                     writer.line(f"attn::tma_load({to}, {descriptor}, full, {first}, {row}, {head}, {batch});")
         self._rows()
         writer.line("attn::warp_sync();", "attn::warp_arrive(full, lane == 0);")
@@ -78,9 +78,9 @@ class ScanProducer:
                 known = [{**each, name: value} for each, value in zip(known, values, strict=True)]
                 if name in self._layout.rows:
                     self._store(name, values)
-        maps: dict[str, ir.Operation | None] = {"enter": scan.enter}
+        maps: dict[str, ir.Operation | None] = {"input_decay": scan.input_decay}
         if scan.rows is not None:
-            maps = {"leave": scan.rows.leave, **maps, "result": scan.rows.result, "skip": scan.rows.skip}
+            maps = {"output_decay": scan.rows.output_decay, **maps, "result": scan.rows.result, "skip": scan.rows.skip}
         for name, op in maps.items():
             if op is not None:
                 self._store(name, [self._row_value(op, row, each) for row, each in zip(rows, known, strict=True)])

@@ -4,7 +4,7 @@ Sums of that are apart where they are wanted. At last rows of o may have a facto
 """
 
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.scan_common import CHUNK, PANEL_BYTES
+from attn_mlir.backends.nvidia.hopper.scan_common import ATOM_BYTES, CHUNK
 from attn_mlir.backends.nvidia.hopper.scan_layout import ScanLayout
 from attn_mlir.backends.nvidia.hopper.scan_patterns import view_of
 from attn_mlir.backends.nvidia.hopper.scan_rows import OutputRows
@@ -35,27 +35,27 @@ class ProductSums:
                             f"o[4 * (c + d){f' + {at}' if at else ''}] * {name}.{part}" for at, name in ((e, "upper"), (e + 2, "lower"))
                         ]
                         writer.line(f"sums[2 * (c + d){' + 1' if e else ''}] = {' + '.join(terms)};")
-                if self._rows.own is not None and self._rows.own_sums is None:
+                if self._rows.diagonal is not None and self._rows.diagonal_sums is None:
                     self._load("values", "own")
                     with writer.unrolled("d", 2):
                         self._add_own(unpack)
             writer.line("const float2 total = attn::sum_over_rows(sums);")
             writer.line(f"attn::store_shared2({self._of_warp('kSums')}, total.x, total.y);")
-        if self._rows.own_sums is not None:
+        if self._rows.diagonal_sums is not None:
             with core.scope(""):
-                self._own_sums(unpack)
+                self._diagonal_sums(unpack)
 
     def _declare(self) -> None:
-        """The factor's panel and 16 sums of a thread."""
+        """The factor's swizzle atom and 16 sums of a thread."""
         writer = self._core.writer
-        writer.line(f"const uint32_t other = at + {self._layout.tiles['factor'].offset} + warpgroup * {PANEL_BYTES};")
+        writer.line(f"const uint32_t other = at + {self._layout.tiles['factor'].offset} + warpgroup * {ATOM_BYTES};")
         writer.line(f"float sums[{CHUNK // 4}];")
 
-    def _load(self, name: str, panel: str) -> None:
-        """Elements of a panel for columns of matrices c and c + 1, as those of o lie in a thread."""
+    def _load(self, name: str, atom: str) -> None:
+        """Elements of a swizzle atom for columns of matrices c and c + 1, as those of o lie in a thread."""
         self._core.writer.line(
             f"uint32_t {name}[4];",
-            f"attn::load_transposed({panel} + attn::swizzle_128((8 * c + turned_row) * 128 + turned_column), {name});",
+            f"attn::load_transposed({atom} + attn::swizzle_128((8 * c + turned_row) * 128 + turned_column), {name});",
         )
 
     def _add_own(self, unpack: str) -> None:
@@ -74,7 +74,7 @@ class ProductSums:
                 "o[4 * (c + d) + 2] *= result.x, o[4 * (c + d) + 3] *= result.y;",
             )
 
-    def _own_sums(self, unpack: str) -> None:
+    def _diagonal_sums(self, unpack: str) -> None:
         """The sums of v times the factor, times the positions' scores with themselves: after the others, whose registers they take."""
         core, writer = self._core, self._core.writer
         self._declare()
@@ -90,7 +90,7 @@ class ProductSums:
                 )
         writer.line(
             f"const float2 total = attn::sum_over_rows(sums), score = attn::load_shared2(shared + kOwn + {_PLACE});",
-            f"attn::store_shared2({self._of_warp('kOwnSums')}, total.x * score.x, total.y * score.y);",
+            f"attn::store_shared2({self._of_warp('kDiagonalSums')}, total.x * score.x, total.y * score.y);",
         )
 
     def _of_warp(self, sums: str) -> str:
@@ -100,7 +100,7 @@ class ProductSums:
         """Stores the sums, after all warpgroups have met and before one of them adds those of the next chunk."""
         core, rows = self._core, self._rows
         with core.scope(f"if (threadIdx.x < {CHUNK})"):
-            for name, sums, op in (("sum", "kSums", rows.products), ("own_sum", "kOwnSums", rows.own_sums)):
+            for name, sums, op in (("sum", "kSums", rows.products), ("diagonal_sum", "kDiagonalSums", rows.diagonal_sums)):
                 if op is not None:
                     self._flush(name, sums, op)
 

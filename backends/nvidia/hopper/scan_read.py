@@ -25,7 +25,7 @@ from attn_mlir.backends.nvidia.hopper.scan_patterns import (
     scaled,
     sources,
 )
-from attn_mlir.backends.nvidia.hopper.scan_rows import OutputRows, read_rows, rests, scales_rows
+from attn_mlir.backends.nvidia.hopper.scan_rows import OutputRows, read_rows, residuals, scales_rows
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.mlir import ir
 
@@ -35,11 +35,11 @@ KEYS = (64, 128, 256)
 
 @dataclass(kw_only=True)
 class ChunkScan(ScanFrame):
-    """One kernel with the same decays for all channels; `steps`, `left`, `right`, `enter` and `carry` are maps of rank 1.
+    """One kernel with the same decays for all channels; `steps`, `left`, `right`, `input_decay` and `chunk_decay` are maps of rank 1.
 
-    `steps`: the log decays, whose sums are `prefix` and, of the whole chunk, `total` (None: no decays); `enter` scales rows of v on their
-    way into the state, `carry` the state. `left` are factors of rows of q, `right` those of k and v, which leaving, entering and pairs read
-    (None: there are none). `rows`: what it gives for positions, None where only the state is of use. `exact`: products with
+    `steps`: the log decays, whose sums are `prefix` and, of the whole chunk, `total` (None: no decays); `input_decay` scales rows of v
+    on their way into the state, `chunk_decay` the state. `left` are factors of rows of q, `right` those of k and v, which pairs read, too
+    (None: there are none). `rows`: what it gives for positions, None where only the state is of use. `compensated`: products with
     the state take its residual, and those of rows of v on their way into it, too.
     """
 
@@ -49,14 +49,14 @@ class ChunkScan(ScanFrame):
     total: ir.Value | None
     left: ir.Operation | None
     right: ir.Operation | None
-    enter: ir.Operation
-    carry: ir.Operation
-    exact: bool
+    input_decay: ir.Operation
+    chunk_decay: ir.Operation
+    compensated: bool
 
     @property
     def scaled(self) -> bool:
         """Whether residuals are multiplied apart, scaled by 2^11."""
-        return self.exact and self.element == "f16"
+        return self.compensated and self.element == "f16"
 
     @property
     def inputs(self) -> dict[str, InputTile]:
@@ -81,22 +81,23 @@ def scan_of(kernel: ir.Operation) -> ChunkScan:
     rows = read_rows(inner, state, last.results[0])
     transposed = rows.transposed if rows else not scales_rows(following.operands[3])
     entering, keys = list(following.operands)[2:][:: 1 if transposed else -1]
-    values, enter = scaled(made(entering, "tile.map"))
+    values, input_decay = scaled(made(entering, "tile.map"))
     need(rows is None or (rows.keys == keys and rows.values == values))
-    left_out = rests(*([rows.from_state] if rows else []), (following, last, 0 if transposed else 1))
-    carry = made(following.operands[1], "tile.map")
-    left, right = _row_factors(rows, enter)
+    left_out = residuals(*([rows.from_state] if rows else []), (following, last, 0 if transposed else 1))
+    chunk_decay = made(following.operands[1], "tile.map")
+    left, right = _row_factors(rows, input_decay)
     of_rows = [op.results[0] for op in (left, right, rows.skip if rows else None) if op is not None]
-    prefix, steps, total = _decays([*([rows.leave, *rows.pairs] if rows else []), enter, carry], of_rows, loop)
+    prefix, steps, total = _decays([*([rows.output_decay, *rows.pairs] if rows else []), input_decay, chunk_decay], of_rows, loop)
     states, branch = states_of(inner, state, last.results[0])
     scan = ChunkScan(
         kernel=kernel, loop=loop, state=state, following=last.results[0], initial=initial_of(loop), k=input_of(keys),
         v=input_of(values), rows=rows, steps=steps, prefix=prefix, total=total, left=left, right=right,
-        enter=enter, carry=carry, exact=bool(left_out),
+        input_decay=input_decay, chunk_decay=chunk_decay, compensated=bool(left_out),
         packed=is_packed(kernel), transposed=transposed, states=states, branch=branch,
         final=final_of(operations(body(kernel)), loop),
     )  # fmt: skip
-    used = [*left_out, last, following, maker(entering), enter, carry, steps, left, right, branch if branch is not None else states]
+    used = [*left_out, last, following, maker(entering), input_decay, chunk_decay, steps, left, right]
+    used.append(branch if branch is not None else states)
     used += [maker(value) for value in (keys, values, *([] if prefix is None else [prefix]))]
     used += [*(rows.ops if rows else []), *(each.load for each in scan.inputs.values())]
     _check(scan, inner, [op for op in used if op is not None])
@@ -108,16 +109,16 @@ def _check(scan: ChunkScan, inner: list[ir.Operation], used: list[ir.Operation])
     check_columns(scan.keys, scan.values, KEYS, VALUES, scan.k.load)
     need(scan.k.load.results[0].type.shape[0] == CHUNK)  # pyright: ignore
     rows = scan.rows
-    scan.check_memory(scan.inputs.values(), rows.store if rows else None, [rows.products, rows.own_sums] if rows else [])
+    scan.check_memory(scan.inputs.values(), rows.store if rows else None, [rows.products, rows.diagonal_sums] if rows else [])
     need(rows is None or rows.factor is None or rows.factor.mod is None)
     need(not any(each.factors for each in scan.inputs.values()))
     need_all(inner, used)
 
 
-def _row_factors(rows: OutputRows | None, enter: ir.Operation) -> tuple[ir.Operation | None, ir.Operation | None]:
-    """The maps that make factors of rows of q, which `leave` reads, and of k and v, which `enter` reads; pairs read both."""
+def _row_factors(rows: OutputRows | None, input_decay: ir.Operation) -> tuple[ir.Operation | None, ir.Operation | None]:
+    """The maps that make factors of rows of q, which `output_decay` reads, and of k and v, which `input_decay` reads; pairs read both."""
     found: list[ir.Operation | None] = []
-    for op in (None if rows is None else rows.leave, enter):
+    for op in (None if rows is None else rows.output_decay, input_decay):
         read = [] if op is None else [maker(value) for value in sources(op, 1)]
         maps = [each for each in read if each is not None and each.name == "tile.map"]
         need(len(maps) <= 1)

@@ -1,7 +1,7 @@
 """Rows of o of a chunk on their way to memory: what pairs add to o^T, and o^T through the shared memory of v."""
 
-from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
-from attn_mlir.backends.nvidia.hopper.scan_common import ALL, CHUNK, PANEL, PANEL_BYTES, ScanFrame
+from attn_mlir.backends.nvidia.hopper.core import PACKS, Core
+from attn_mlir.backends.nvidia.hopper.scan_common import ALL, ATOM, ATOM_BYTES, CHUNK, ScanFrame
 from attn_mlir.backends.nvidia.hopper.scan_patterns import view_of
 from attn_mlir.backends.nvidia.hopper.scan_products import ProductSums
 from attn_mlir.mlir import ir
@@ -13,7 +13,7 @@ class LeavingPrinter:
     def __init__(self, core: Core, scan: ScanFrame, store: ir.Operation, weights: list[str], consumers: int) -> None:
         """`store` puts rows of o into memory; `weights`: the address of P, or of each piece of it; `consumers` threads hold states."""
         self._core, self._frame, self._store, self._weights, self._consumers = core, scan, store, weights, consumers
-        self._pack, self._unpack = f"attn::{PANELS[scan.element]}", f"attn::un{PANELS[scan.element]}"
+        self._pack, self._unpack = f"attn::{PACKS[scan.element]}", f"attn::un{PACKS[scan.element]}"
 
     def declare(self) -> None:
         """Where o is, for the threads that store rows of it: a chunk has a name `o` of its own."""
@@ -27,7 +27,7 @@ class LeavingPrinter:
         product = core.instruction(CHUNK, "shared", self._frame.element, transpose_a=True)
         writer.line("attn::hold(o);")
         with core.scope(""):
-            writer.line(f"const uint64_t left = attn::mn_major(own, {PANEL_BYTES});")
+            writer.line(f"const uint64_t left = attn::mn_major(own, {ATOM_BYTES});")
             rights = [core.names.fresh("right") for _ in self._weights]
             writer.line(*(f"const uint64_t {right} = attn::k_major({at});" for right, at in zip(rights, self._weights, strict=True)))
             writer.line("attn::wgmma_begin();")
@@ -54,8 +54,8 @@ class LeavingPrinter:
         view = view_of(store.operands[1])
         batch, head, first = (core.value(value) for value in list(store.operands)[2:5])
         column = f"{core.value(view.column)} + " if view.column is not None else ""
-        descriptor = core.arguments.descriptor(view.argument, PANEL, CHUNK)
-        place = f"{column}warpgroup * {PANEL}"
+        descriptor = core.arguments.descriptor(view.argument, ATOM, CHUNK)
+        place = f"{column}warpgroup * {ATOM}"
         whole = self._store_tail(view.argument, [batch, head, first], place) if self._frame.packed else ""
         with writer.block(f"{whole}if (leader)"):
             writer.line(f"attn::tma_store({descriptor}, own, {place}, {first}, {head}, {batch});", "attn::bulk_commit();")

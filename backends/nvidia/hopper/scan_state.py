@@ -1,7 +1,7 @@
 """The state of a scan in registers: where it comes from and where it goes."""
 
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.scan_common import PANEL, ScanFrame
+from attn_mlir.backends.nvidia.hopper.scan_common import ATOM, ScanFrame
 from attn_mlir.backends.nvidia.hopper.scan_patterns import view_of
 from attn_mlir.mlir import ir
 
@@ -64,7 +64,7 @@ class StatePrinter:
         first = core.value(view.column) if view.column is not None else "0"
         strides = [core.arguments.stride(view.argument, dim) for dim in range(4)]
         along_keys, along_values = strides[2:][:: -1 if self._scan.transposed else 1]
-        values = f"warpgroup * {PANEL} + row"
+        values = f"warpgroup * {ATOM} + row"
         indices = (
             [f"({row} + {values})", f"({first} + column)"] if self._scan.transposed else [f"({row} + column)", f"({first} + {values})"]
         )

@@ -2,7 +2,7 @@
 
 from attn_mlir.backends.gpu.origins import for_op
 from attn_mlir.backends.gpu.structure import body, maker, operations, yielded
-from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
+from attn_mlir.backends.nvidia.hopper.core import PACKS, Core
 from attn_mlir.backends.nvidia.hopper.tiles import SharedTile
 from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
@@ -40,7 +40,7 @@ class Changes:
         otherwise = f" : {_UNPACK[tile.element]}(0.0f)" if exists else ""
         with core.scope(f"for (int n = threadIdx.x; n < {tile.rows * half}; n += {self.threads})"):
             writer.line(f"const int at_row = n / {half}, at_column = n % {half} * 2;")
-            place = f"at_column / 64 * {tile.panel_bytes} + attn::swizzle_128(at_row * 128 + at_column % 64 * 2)"
+            place = f"at_column / 64 * {tile.atom_bytes} + attn::swizzle_128(at_row * 128 + at_column % 64 * 2)"
             writer.line(
                 f"{_UNPACK[tile.element]} *at = reinterpret_cast<{_UNPACK[tile.element]} *>(memory + ({tile.address} - shared) + {place});"
             )
@@ -71,4 +71,4 @@ def changed(kernel_value: ir.Value) -> bool:
     return op is not None and op.name == "tile.map"
 
 
-__all__ = ["PANELS", "Changes", "changed"]
+__all__ = ["PACKS", "Changes", "changed"]

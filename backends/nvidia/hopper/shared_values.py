@@ -27,7 +27,7 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
 
 KEYS = COLUMNS
-"""Keys of a block: their weights are one panel."""
+"""Keys of a block: their weights are one swizzle atom."""
 _SUMS = ("tile.dot_add", "tile.dot_rescale")
 _FULL, _FREE = 2, 3
 """Named barriers: weights are there; they have been read."""
@@ -92,7 +92,7 @@ def plan_shared(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str
     """The schedule of such a kernel."""
     consumer, producer = GATHERING[2] if choices.get("gather") else (232, 40)
     fields: Fields = {
-        "values": "keys", "flow": "plain", "stages": 2, "staging": "own", "order": "dynamic", "group": 16, "reverse": 1, "turns": 0,
+        "values": "keys", "flow": "plain", "stages": 2, "staging": "own", "order": "dynamic", "group": 16, "reverse": 1, "ping_pong": 0,
         "vote": 1, "pin": 0, "queries": "shared", "consumer_registers": consumer, "producer_registers": producer,
     }  # fmt: skip
     fields |= {name: choices[name] for name in ("gather",) if name in choices}
@@ -130,11 +130,11 @@ class SharedValuesKernel(RowsKernel):
         core, writer, memory = self.core, self.core.writer, self.memory
         writer.line("const int lane = threadIdx.x % 32;")
         writer.line("const int row = threadIdx.x / 32 % 4 * 16 + lane / 4, column = lane % 4 * 2;")
-        writer.all(memory.turns())
+        writer.all(memory.iterations())
         writer.line(f"if (warpgroup == 1) attn::named_arrive({_FREE}, {_BOTH});")
         parts = (core, memory, self.stores, Changes(core, 128), self.stages)
         with self.programs.each(producer=False):
-            memory.wait_program_tiles(self.programs.turn)
+            memory.wait_program_tiles(self.programs.round)
             known = dict(core.tiles)
             for head, kind in (("if (warpgroup == 0)", _Leader), ("else", _Follower)):
                 core.tiles.clear()
@@ -183,7 +183,7 @@ class _Half(Consumer):
     def values(self, op: ir.Operation) -> SharedTile:
         """The values of this warpgroup's columns."""
         tile = self.shared(op.operands[-1])
-        begin = f" + {self.form.half // COLUMNS * tile.panel_bytes}" if self.second else ""
+        begin = f" + {self.form.half // COLUMNS * tile.atom_bytes}" if self.second else ""
         return SharedTile(tile.address + begin, tile.rows, self.form.half, tile.element)
 
     def _store_half(self, op: ir.Operation) -> None:
@@ -220,10 +220,10 @@ class _Leader(_Half):
         products.begin()
         for section in range(ring.sections):
             self.memory.wait_section(ring, section)
-            begin, end = section * SECTION, min((section + 1) * SECTION, right.panels)
-            a = SharedOperand(f"{operand.address} + {begin * left.panel_bytes}", left.panel_bytes)
+            begin, end = section * SECTION, min((section + 1) * SECTION, right.atoms)
+            a = SharedOperand(f"{operand.address} + {begin * left.atom_bytes}", left.atom_bytes)
             columns = min(right.depth, end * COLUMNS) - begin * COLUMNS
-            b = SharedTile(f"{right.address} + {begin * right.panel_bytes}", right.rows, columns, right.element)
+            b = SharedTile(f"{right.address} + {begin * right.atom_bytes}", right.rows, columns, right.element)
             products.start(target, a, b, columns, True, section == 0, right.element)
         products.commit()
         self.flying.append(target)

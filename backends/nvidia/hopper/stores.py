@@ -1,9 +1,9 @@
 """Prints `tile.store`: tiles through shared memory and TMA, or element by element, and row values."""
 
 from attn_mlir.backends.gpu.origins import for_op
-from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
+from attn_mlir.backends.nvidia.hopper.core import PACKS, Core
 from attn_mlir.backends.nvidia.hopper.memory import SharedMemory
-from attn_mlir.backends.nvidia.hopper.tiles import ROWS, RegRow, RegTile, panels, tile_bytes
+from attn_mlir.backends.nvidia.hopper.tiles import ROWS, RegRow, RegTile, atoms, tile_bytes
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES
 from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
@@ -40,7 +40,7 @@ class Stores:
         tile, target = self.core.tiles[op.operands[0]], op.operands[1]
         if isinstance(tile, RegRow):
             self._row(op, tile)
-        elif isinstance(tile, RegTile) and tile.element in PANELS and through_tma(target.type):
+        elif isinstance(tile, RegTile) and tile.element in PACKS and through_tma(target.type):
             self._through(op, tile)
         elif isinstance(tile, RegTile):
             self._elements(op, tile)
@@ -65,7 +65,7 @@ class Stores:
         columns = ir.MemRefType(target.type).shape[3]
         with core.unrolled("c", tile.columns // 8), core.unrolled("h", 2), core.unrolled("e", 2):
             value = f"{tile.name}[4 * c + 2 * h + e]"
-            value = core.narrow(value, tile.element) if tile.element in PANELS else value
+            value = core.narrow(value, tile.element) if tile.element in PACKS else value
             element = core.arguments.element(target, [batch, head, f"({begin} + row + 8 * h)", "(column + 8 * c + e)"])
             inside = f" && column + 8 * c + e < {columns}" if columns != tile.columns else ""
             core.writer.line(f"if (row + 8 * h < {count}{inside}) {element} = {value};")
@@ -77,7 +77,7 @@ class Stores:
         self.reserve(tile.columns)
         descriptor = core.arguments.descriptor(op.operands[1], COLUMNS, ROWS)
         threads = f"attn::named_sync({_BARRIER} + warpgroup, 128);"
-        panel_bytes = self.rows * ROW_BYTES
+        atom_bytes = self.rows * ROW_BYTES
         with core.scope(""):
             writer.line(f"const uint32_t staging = shared + {self.staging} + warpgroup * {ROWS * ROW_BYTES};")
             if not self.fresh:
@@ -85,27 +85,27 @@ class Stores:
             self.fresh = False
             at = f"({self.thread} / 32 % 4 * 16 + lane % 16) * 128 + lane / 16 * 16"
             writer.line(f"const uint32_t place = {at};")
-            pack = f"attn::{PANELS[tile.element]}"
+            pack = f"attn::{PACKS[tile.element]}"
             full, rest = divmod(tile.columns, 16)
             with writer.unrolled("c", full):
                 words = [f"{pack}({tile.name}[8 * c + {i}], {tile.name}[8 * c + {i + 1}])" for i in (0, 2, 4, 6)]
-                address = f"staging + c / 4 * {panel_bytes} + attn::swizzle_128(place + c % 4 * 32)"
+                address = f"staging + c / 4 * {atom_bytes} + attn::swizzle_128(place + c % 4 * 32)"
                 writer.line(
                     f"attn::store_matrices({address},",
                     *(f"                     {word}{',' if n < 3 else ');'}" for n, word in enumerate(words)),
                 )
             if rest:
                 words = [f"{pack}({tile.name}[{8 * full + i}], {tile.name}[{8 * full + i + 1}])" for i in (0, 2)]
-                address = f"staging + {full // 4 * panel_bytes} + attn::swizzle_128(place + {full % 4 * 32})"
+                address = f"staging + {full // 4 * atom_bytes} + attn::swizzle_128(place + {full % 4 * 32})"
                 writer.line(f"attn::store_matrices({address}, {', '.join([*words, '0', '0'])});")
             # TMA stores what all warps have written to shared memory.
             writer.line("attn::fence_proxy_async();", threads)
             exists = f" && warpgroup * {ROWS} < {count}" if self.short else ""
             with writer.block(f"if ({self.thread} % 128 == 0{exists})"):
-                for panel in range(panels(tile.columns)):
-                    address = f"staging + {panel * panel_bytes}" if panel else "staging"
+                for atom in range(atoms(tile.columns)):
+                    address = f"staging + {atom * atom_bytes}" if atom else "staging"
                     where = core.arguments.copied_at(op.operands[1], f"{begin} + warpgroup * {ROWS}", head, batch)
-                    writer.line(f"attn::tma_store({descriptor}, {address}, {panel * COLUMNS}, {where});")
+                    writer.line(f"attn::tma_store({descriptor}, {address}, {atom * COLUMNS}, {where});")
                 writer.line("attn::bulk_commit();")
 
     def finish(self) -> None:
@@ -117,4 +117,4 @@ class Stores:
 def through_tma(type_: ir.Type) -> bool:
     """Whether rows of a tensor start at multiples of 16 bytes when it is contiguous."""
     memory = ir.MemRefType(type_)
-    return memory.rank == 4 and str(memory.element_type) in PANELS and memory.shape[3] % 8 == 0
+    return memory.rank == 4 and str(memory.element_type) in PACKS and memory.shape[3] % 8 == 0

@@ -18,7 +18,7 @@ class TileScheduler:
 
     `order`: "tiles", a grid of them; "static", thread block n of N runs the programs n, n + N...; "dynamic", each takes the next
     one from a counter. `group` heads run together (so that their keys stay in the second level cache), more of them where a head has few
-    blocks; the last blocks first where `reverse`. `turn` counts the programs that a thread block has run.
+    blocks; the last blocks first where `reverse`. `round` counts the programs that a thread block has run.
     """
 
     core: Core
@@ -31,7 +31,7 @@ class TileScheduler:
     shared_batches: bool = False
     """Whether batch entries of a head run together, which read the same windows of captured tensors."""
 
-    turn = "round"
+    round = "round"
 
     @property
     def grid(self) -> str:

@@ -49,7 +49,7 @@ class RegRow:
 
 @dataclass(frozen=True)
 class SharedTile:
-    """A tile of 16-bit elements in shared memory, in panels of 64 columns.
+    """A tile of 16-bit elements in shared memory, in swizzle atoms of 64 columns.
 
     `address`: a C++ expression of its 32-bit address. `rows` are those in memory; the tile is [rows, columns] with `columns` that mean
     something, and zeros behind them up to a multiple of 64.
@@ -61,12 +61,12 @@ class SharedTile:
     element: str
 
     @property
-    def panel_bytes(self) -> int:
+    def atom_bytes(self) -> int:
         return self.rows * ROW_BYTES
 
     @property
-    def panels(self) -> int:
-        return panels(self.columns)
+    def atoms(self) -> int:
+        return atoms(self.columns)
 
     @property
     def depth(self) -> int:
@@ -78,23 +78,23 @@ class SharedTile:
 class WindowTile:
     """A window of a captured tensor, or a number for each of its diagonals, in shared memory.
 
-    `start`: a C++ expression, where the window begins, or where this thread's diagonal of h = c = e = 0 lies; `panel`: bytes from one panel
-    of 128 bytes of columns to the next, 0 for diagonals.
+    `start`: a C++ expression, where the window begins, or where this thread's diagonal of h = c = e = 0 lies; `atom`: bytes from one
+    swizzle atom of 128 bytes of columns to the next, 0 for diagonals.
     """
 
     start: str
-    panel: int
+    atom: int
     element: str
 
 
 Tile = RegTile | RegRow | SharedTile | WindowTile
 
 
-def panels(columns: int) -> int:
-    """How many panels hold this many columns."""
+def atoms(columns: int) -> int:
+    """How many swizzle atoms hold this many columns."""
     return -(-columns // COLUMNS)
 
 
 def tile_bytes(rows: int, columns: int) -> int:
     """Bytes of a tile of 16-bit elements in shared memory; a multiple of 1024 for rows that are a multiple of 8."""
-    return rows * ROW_BYTES * panels(columns)
+    return rows * ROW_BYTES * atoms(columns)

@@ -6,7 +6,7 @@ from attn_mlir.backends.gpu.structure import body, operations, yielded
 from attn_mlir.backends.nvidia.hopper.prepared_read import PreparedScan, steps_of
 from attn_mlir.backends.nvidia.hopper.scan_common import final_of, initial_of, is_packed, loop_of, states_of
 from attn_mlir.backends.nvidia.hopper.scan_patterns import InputTile, factor_of, input_of, is_copy, known, made, need
-from attn_mlir.backends.nvidia.hopper.scan_rows import rests
+from attn_mlir.backends.nvidia.hopper.scan_rows import residuals
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.mlir import ir
 
@@ -54,7 +54,7 @@ def values_of(kernel: ir.Operation) -> ValueScan:
     found = [op for op in inner if op.name == "tile.decay_values"]
     need(len(found) == 1)
     scores, outside, v, decays, count = found[0].operands
-    others, rows, entering, carry = found[0].results
+    others, rows, entering, chunk_decay = found[0].results
     pairs, added = made(scores, "tile.dot"), made(outside, "tile.dot_add")
     first, (q, k) = made(added.operands[0], "tile.dot"), list(pairs.operands)
     held = made(first.operands[1], "tile.map")
@@ -62,9 +62,9 @@ def values_of(kernel: ir.Operation) -> ValueScan:
     last = made(yielded(body(loop))[0], "tile.dot_add")
     following = made(last.operands[0], "tile.dot_rescale")
     whole = made(following.operands[2], "tile.map")
-    need(is_copy(whole, entering) and [following.operands[n] for n in (0, 1, 3)] == [state, carry, k])
+    need(is_copy(whole, entering) and [following.operands[n] for n in (0, 1, 3)] == [state, chunk_decay, k])
     need(flag(following, "transpose_a") and not flag(following, "transpose_b"))
-    left_out = rests((first, added, 1), (following, last, 0))
+    left_out = residuals((first, added, 1), (following, last, 0))
     stores = {op.operands[0]: op for op in inner if op.name == "tile.store" and op.operands[0] not in (state, last.results[0])}
     strict = rows not in stores and others in stores
     store = stores.pop(others if strict else rows, None)

@@ -1,15 +1,15 @@
-"""What the warpgroups of a scan with decays of value channels do with a block: what the state gives, S^T q^T, and S^T = S^T carry + v^T k.
+"""What the warpgroups of a scan with decays of value channels do with a block: what the state gives, S^T q^T, and S^T = S^T decay + v^T k.
 
 S^T and v are taken as two pieces of 16 bits. What the state gives leaves through the shared memory of what enters it.
 """
 
 from collections.abc import Callable
 
-from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
+from attn_mlir.backends.nvidia.hopper.core import PACKS, Core
 from attn_mlir.backends.nvidia.hopper.scan_common import bind_position, declare_place
-from attn_mlir.backends.nvidia.hopper.scan_output import LOWER, RESTS, SCALE
+from attn_mlir.backends.nvidia.hopper.scan_output import LOWER, RESIDUALS, SCALE
 from attn_mlir.backends.nvidia.hopper.scan_state import StatePrinter
-from attn_mlir.backends.nvidia.hopper.value_layout import BLOCK_PANEL, SLOTS, TURNS, ValueLayout
+from attn_mlir.backends.nvidia.hopper.value_layout import BLOCK_ATOM, SLOTS, WARPS, ValueLayout
 from attn_mlir.backends.nvidia.hopper.value_read import BLOCK, ValueScan
 
 
@@ -34,16 +34,16 @@ class ValueState:
 
     def _block(self) -> None:
         writer, layout = self._core.writer, self._layout
-        writer.line(*layout.slot(), *layout.of_warp(f"({TURNS} * warpgroup + number % {TURNS})"))
+        writer.line(*layout.slot(), *layout.of_warp(f"({WARPS} * warpgroup + number % {WARPS})"))
         self._states.keep(before=True)
         writer.line(f"attn::barrier_wait(shared + kFull + 8 * slot, number / {SLOTS} & 1);")  # the block's rows have landed
         # The warps of the rows have left what enters the state.
-        writer.line(f"attn::barrier_wait(ready, number / {TURNS} & 1);", "uint32_t entering[2][4];")
+        writer.line(f"attn::barrier_wait(ready, number / {WARPS} & 1);", "uint32_t entering[2][4];")
         with writer.unrolled("p", 2):
-            place = f"exchanged + p * {BLOCK_PANEL} + attn::swizzle_128(turned_row * 128 + turned_column)"
+            place = f"exchanged + p * {BLOCK_ATOM} + attn::swizzle_128(turned_row * 128 + turned_column)"
             writer.line(f"attn::load_transposed({place}, entering[p]);")
         scale = f" * {SCALE}" if self._scan.scaled else ""
-        factors = ", ".join(f"attn::load_shared(carry + 4 * row{more}){scale}" for more in ("", " + 32"))
+        factors = ", ".join(f"attn::load_shared(chunk_decay + 4 * row{more}){scale}" for more in ("", " + 32"))
         writer.line(f"const float2 factor = make_float2({factors});")
         writer.line("attn::named_sync(2 + warpgroup, 128);")
         self._give()
@@ -60,23 +60,27 @@ class ValueState:
     def _give(self) -> None:
         """o^T = S^T q^T, of the columns of this warpgroup."""
         core, writer, scan, held = self._core, self._core.writer, self._scan, self._held
-        pack, rest = f"attn::{PANELS[scan.element]}", f"attn::{RESTS[scan.element]}"
+        pack, residual = f"attn::{PACKS[scan.element]}", f"attn::{RESIDUALS[scan.element]}"
         product, sums = core.instruction(BLOCK, "registers", scan.element), ["o", "lifted"] if scan.scaled else ["o"]
         writer.line(*(f"float {name}[{BLOCK // 2}];" for name in sums))
         writer.line(f"const uint64_t queries = attn::k_major(in + {self._layout.tiles['q']});")
         with core.unrolled("first", scan.keys // 16, held):
-            writer.line(f"uint32_t held[{4 * held}], rest[{4 * held}];")
+            writer.line(f"uint32_t held[{4 * held}], residual[{4 * held}];")
             with writer.unrolled("n", 4 * held):
                 pair = "state[8 * first + 2 * n], state[8 * first + 2 * n + 1]"
-                writer.line(f"held[n] = {pack}({pair});", f"rest[n] = {rest}(held[n], {pair});")
-            writer.line("attn::hold(held);", "attn::hold(rest);", "attn::wgmma_begin();")
+                writer.line(f"held[n] = {pack}({pair});", f"residual[n] = {residual}(held[n], {pair});")
+            writer.line("attn::hold(held);", "attn::hold(residual);", "attn::wgmma_begin();")
             with writer.unrolled("k", held):
-                writer.line(f"const uint32_t offset = (first + k) / 4 * {BLOCK_PANEL} + (first + k) % 4 * 32;")
-                for name in ("held", "rest"):
+                writer.line(f"const uint32_t offset = (first + k) / 4 * {BLOCK_ATOM} + (first + k) % 4 * 32;")
+                for name in ("held", "residual"):
                     operand = ", ".join(f"{name}[4 * k + {n}]" for n in range(4))
-                    more = "1" if name == "rest" and not scan.scaled else "first + k > 0"
-                    writer.line(f"{product}({sums[name == 'rest' and scan.scaled]}, {operand}, attn::advance(queries, offset), {more});")
-            writer.line("attn::wgmma_commit();", "attn::wgmma_wait<0>();", *(f"attn::hold({name});" for name in [*sums, "held", "rest"]))
+                    more = "1" if name == "residual" and not scan.scaled else "first + k > 0"
+                    writer.line(
+                        f"{product}({sums[name == 'residual' and scan.scaled]}, {operand}, attn::advance(queries, offset), {more});"
+                    )
+            writer.line(
+                "attn::wgmma_commit();", "attn::wgmma_wait<0>();", *(f"attn::hold({name});" for name in [*sums, "held", "residual"])
+            )
 
     def _leave(self) -> None:
         """o^T to shared memory: rows of 64 columns, units of 8 of which are permuted (`ValueBlock::pair_of`)."""
@@ -98,7 +102,7 @@ class ValueState:
         held = ["attn::hold(state);", *(f"attn::hold(entering[{piece}]);" for piece in pieces)]
         writer.line(*held)
         with core.scope(""):
-            writer.line(f"const uint64_t keys = attn::mn_major(in + {self._layout.tiles['k']}, {BLOCK_PANEL});", "attn::wgmma_begin();")
+            writer.line(f"const uint64_t keys = attn::mn_major(in + {self._layout.tiles['k']}, {BLOCK_ATOM});", "attn::wgmma_begin();")
             for piece in pieces:
                 writer.line(f"{product}(state, {', '.join(f'entering[{piece}][{n}]' for n in range(4))}, keys, 1);")
             writer.line("attn::wgmma_commit();")

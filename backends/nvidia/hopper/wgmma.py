@@ -1,17 +1,17 @@
 """CUDA text of warpgroup matrix instructions (wgmma, sm_90a) and of products made of them.
 
-An operand in shared memory is stored in panels of 64 columns of 16-bit elements, 128-byte swizzled, `panel_bytes` apart (at least
-128 bytes a row); each panel starts at a multiple of 1024 bytes. It is "K-major" if its columns run along K (Q, K in Q K^T), "MN-major"
-if its rows do (V in P V): those are the transposed (`_ta`, `_tb`) instructions. Operands of 8-bit elements are K-major, in panels of 128
+An operand in shared memory is stored in swizzle atoms of 64 columns of 16-bit elements, 128-byte swizzled, `atom_bytes` apart (at least
+128 bytes a row); each atom starts at a multiple of 1024 bytes. It is "K-major" if its columns run along K (Q, K in Q K^T), "MN-major"
+if its rows do (V in P V): those are the transposed (`_ta`, `_tb`) instructions. Operands of 8-bit elements are K-major, in atoms of 128
 bytes, of 64 or of 32 (`row_bytes`).
 """
 
 from dataclasses import dataclass
 
 COLUMNS = 64
-"""Columns of a panel."""
+"""Columns of a swizzle atom."""
 ROW_BYTES = 128
-"""Bytes of a row of a panel."""
+"""Bytes of a row of a swizzle atom."""
 _K_MAJOR = {ROW_BYTES: "k_major", 64: "k_major_64", 32: "k_major_32"}
 """What makes descriptors of K-major operands, by the bytes of a row."""
 STEP = 16
@@ -74,15 +74,15 @@ def wgmma(n: int, a: str, element: str, transpose_a: bool = False, transpose_b: 
 class SharedOperand:
     """Where an operand of a product lies in shared memory.
 
-    `address`: a C++ expression of the 32-bit address of the first panel. `panel_bytes`: from one panel to the next. `mn_major`: rows of the
-    panels run along K, columns along M (or N). `start`: the first row (K-major, a multiple of 8) or column (MN-major, a multiple
-    of 64) of M or N that is read, a number; where it is an expression add `row * 128` or `column / 64 * panel_bytes` to `address`.
-    `row_bytes` of a panel: 128, or 64 or 32 of 8-bit elements.
-    `beside`: the address of 16 rows that stand beside every 16 rows of an MN-major operand of one panel, behind it in memory.
+    `address`: a C++ expression of the 32-bit address of the first swizzle atom. `atom_bytes`: from one to the next. `mn_major`: rows of the
+    atoms run along K, columns along M (or N). `start`: the first row (K-major, a multiple of 8) or column (MN-major, a multiple
+    of 64) of M or N that is read, a number; where it is an expression add `row * 128` or `column / 64 * atom_bytes` to `address`.
+    `row_bytes` of a swizzle atom: 128, or 64 or 32 of 8-bit elements.
+    `beside`: the address of 16 rows that stand beside every 16 rows of an MN-major operand of one swizzle atom, behind it in memory.
     """
 
     address: str
-    panel_bytes: int
+    atom_bytes: int
     mn_major: bool = False
     start: int = 0
     beside: str = ""
@@ -92,18 +92,18 @@ class SharedOperand:
         """The descriptor at k = 0, a C++ expression."""
         if self.beside:
             return f"attn::mn_major_beside({self.address}, {self.beside})"
-        shift = self.start // COLUMNS * self.panel_bytes if self.mn_major else self.start * self.row_bytes
+        shift = self.start // COLUMNS * self.atom_bytes if self.mn_major else self.start * self.row_bytes
         address = f"{self.address} + {shift}" if shift else self.address
         if self.mn_major:
-            return f"attn::mn_major({address}, {self.panel_bytes})"
+            return f"attn::mn_major({address}, {self.atom_bytes})"
         return f"attn::{_K_MAJOR[self.row_bytes]}({address})"
 
     def step_bytes(self, step: int) -> int:
         """How far the instruction number `step` along K (32 bytes each) is from k = 0."""
         if self.mn_major:
             return step * STEP * ROW_BYTES
-        panel, within = divmod(step * STEP_BYTES, self.row_bytes)
-        return panel * self.panel_bytes + within
+        atom, within = divmod(step * STEP_BYTES, self.row_bytes)
+        return atom * self.atom_bytes + within
 
 
 def product(

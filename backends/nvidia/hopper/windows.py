@@ -12,6 +12,7 @@ from attn_mlir.backends.nvidia.hopper.makers import MAKERS, Makers
 from attn_mlir.backends.nvidia.hopper.memory import SharedAllocator, of_warps
 from attn_mlir.backends.nvidia.hopper.steps import KvStep
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS, WindowTile, round_up
+from attn_mlir.backends.nvidia.hopper.wgmma import ROW_BYTES
 from attn_mlir.backends.nvidia.ordered_sums import depends
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -19,8 +20,6 @@ from attn_mlir.passes.regions import find_all
 
 HEADER = "attn_windows.cuh"
 WINDOWS = ("tile.load_window", "tile.band")
-PANEL_BYTES = 128
-"""Of a row of a panel of columns in shared memory."""
 MOST_DIMENSIONS = 4
 """Of tensors that TMA reads windows of."""
 _SIZES = {"f32": 4, "f16": 2, "bf16": 2}
@@ -28,11 +27,11 @@ _SIZES = {"f32": 4, "f16": 2, "bf16": 2}
 
 @dataclass(frozen=True)
 class _Part:
-    """One window or band of a stage: where it begins in it, bytes of a panel of columns (0 for a band), its element type."""
+    """One window or band of a stage: where it begins in it, bytes of a swizzle atom of columns (0 for a band), its element type."""
 
     op: ir.Operation
     offset: int
-    panel: int
+    atom: int
     element: str
 
 
@@ -56,7 +55,7 @@ def window_boxes(core: Core, op: ir.Operation, size: tuple[int, int]) -> tuple[s
     source, _, _, *offsets = op.operands
     steps = [list(ir.DenseI64ArrayAttr(op.attributes[name])) for name in ("row_steps", "column_steps")]
     width = ir.MemRefType(source.type).element_type.width
-    return boxes_of(core, source, steps, [core.value(offset) for offset in offsets], (size[0], PANEL_BYTES * 8 // width))
+    return boxes_of(core, source, steps, [core.value(offset) for offset in offsets], (size[0], ROW_BYTES * 8 // width))
 
 
 def boxes_of(
@@ -128,11 +127,11 @@ class WindowRings(Makers):
             element = str(ir.RankedTensorType(op.results[0].type).element_type)
             if element not in _SIZES or (op.name == "tile.band" and element != "f32"):
                 raise UnsupportedError(f"hopper: there are no windows of {element}")
-            panel = 0 if op.name == "tile.band" else ROWS * PANEL_BYTES
-            self.parts.append(_Part(op, size, panel, element))
-            size += -(-keys * _SIZES[element] // PANEL_BYTES) * panel if panel else round_up(4 * (ROWS + keys - 1), 1024)
+            atom = 0 if op.name == "tile.band" else ROWS * ROW_BYTES
+            self.parts.append(_Part(op, size, atom, element))
+            size += -(-keys * _SIZES[element] // ROW_BYTES) * atom if atom else round_up(4 * (ROWS + keys - 1), 1024)
         self.bytes = size
-        self.together = not all(part.panel for part in self.parts)
+        self.together = not all(part.atom for part in self.parts)
         """Whether all these warps bring each warpgroup's windows: what bands hold is computed. Else one warp does, so that none waits."""
         layout.tile("kWindows", warpgroups * self.depth * self.bytes)
         layout.barrier("kToldFull", self.stages, 1)
@@ -141,29 +140,29 @@ class WindowRings(Makers):
         layout.barrier("kWindowsFree", warpgroups * self.depth, of_warps(4))
         layout.slot("kTold", 16 * self.stages)
 
-    def _stage(self, warpgroup: str, turn: str) -> str:
-        return warpgroup if self.depth == 1 else f"({warpgroup} * {self.depth} + {turn} % {self.depth})"
+    def _stage(self, warpgroup: str, iteration: str) -> str:
+        return warpgroup if self.depth == 1 else f"({warpgroup} * {self.depth} + {iteration} % {self.depth})"
 
-    def _phase(self, turn: str) -> str:
-        return f"{turn} & 1" if self.depth == 1 else f"{turn} / {self.depth} & 1"
+    def _phase(self, iteration: str) -> str:
+        return f"{iteration} & 1" if self.depth == 1 else f"{iteration} / {self.depth} & 1"
 
     # ---- the consumers
 
-    def wait(self, turn: str) -> None:
-        """Waits for the windows of this turn's block, which are known tiles then."""
-        core, stage = self.core, self._stage("warpgroup", turn)
+    def wait(self, iteration: str) -> None:
+        """Waits for the windows of this iteration's block, which are known tiles then."""
+        core, stage = self.core, self._stage("warpgroup", iteration)
         # The warps that load windows have made this block's.
-        core.writer.line(f"attn::barrier_wait(shared + kWindowsFull + {stage} * 8, {self._phase(turn)});")
+        core.writer.line(f"attn::barrier_wait(shared + kWindowsFull + {stage} * 8, {self._phase(iteration)});")
         for value, number in self.numbers.items():
             part = self.parts[number]
             start = f"shared + kWindows + {stage} * {self.bytes} + {part.offset}"
-            if not part.panel:
+            if not part.atom:
                 start += f" + 4 * (row % {ROWS} - column + {self.keys - 1})"
-            core.tiles[value] = WindowTile(start, part.panel, part.element)
+            core.tiles[value] = WindowTile(start, part.atom, part.element)
 
-    def free(self, turn: str) -> None:
+    def free(self, iteration: str) -> None:
         """Gives them back."""
-        place = f"shared + kWindowsFree + {self._stage('warpgroup', turn)} * 8"
+        place = f"shared + kWindowsFree + {self._stage('warpgroup', iteration)} * 8"
         self.core.writer.line("attn::warp_sync();", f"attn::warp_arrive({place}, attn::elect_one());")
 
     def last_reader(self, step: KvStep) -> ir.Operation:
@@ -171,33 +170,33 @@ class WindowRings(Makers):
         tiles = [op.results[0] for op in windows_of(step)]
         return [op for op in step.rest if op.name == "tile.map" and any(_reads(op, tile) for tile in tiles)][-1]
 
-    def skip(self, turn: str) -> None:
+    def skip(self, iteration: str) -> None:
         """Gives back those of a block that is left out."""
-        stage = self._stage("warpgroup", turn)
+        stage = self._stage("warpgroup", iteration)
         # They are made for every block: no phase may be passed over.
-        self.core.writer.line(f"attn::barrier_wait(shared + kWindowsFull + {stage} * 8, {self._phase(turn)});")
-        self.free(turn)
+        self.core.writer.line(f"attn::barrier_wait(shared + kWindowsFull + {stage} * 8, {self._phase(iteration)});")
+        self.free(iteration)
 
     # ---- the warps that load them
 
     def block(self, worker: str) -> None:
-        """Prints one share of the windows of `turn`."""
+        """Prints one share of the windows of `iteration`."""
         core, writer = self.core, self.core.writer
-        writer.line("attn::warp_sync();", f"attn::warp_arrive({self.at('kToldFree', 8, 'turn')}, lane == 0);")
+        writer.line("attn::warp_sync();", f"attn::warp_arrive({self.at('kToldFree', 8, 'iteration')}, lane == 0);")
         writer.line(f"const int maker = {f'({worker}) * 32 + lane' if self.together else 'lane'};")
         core.scalars.bind(self.general.position, "kv")
-        places = [place_window(core, part.op) for part in self.parts if part.panel]
-        boxes = [window_boxes(core, part.op, (ROWS, self.keys)) for part in self.parts if part.panel]
+        places = [place_window(core, part.op) for part in self.parts if part.atom]
+        boxes = [window_boxes(core, part.op, (ROWS, self.keys)) for part in self.parts if part.atom]
         writer.line("#pragma unroll 1")
         first, step = ("0", "++part") if self.together else (worker, f"part += {MAKERS}")
         with core.scope(f"for (int part = {first}; part < {self.warpgroups}; {step})"):
-            stage = self._stage("part", "turn")
+            stage = self._stage("part", "iteration")
             writer.line(f"const uint32_t barrier = shared + kWindowsFull + {stage} * 8, to = shared + kWindows + {stage} * {self.bytes};")
             # Its warpgroup has given back what lay here.
-            writer.line(f"attn::barrier_wait(shared + kWindowsFree + {stage} * 8, ({self._phase('turn')}) ^ 1);")
+            writer.line(f"attn::barrier_wait(shared + kWindowsFree + {stage} * 8, ({self._phase('iteration')}) ^ 1);")
             writer.line(f"int copies = {'attn::kWritten' if self.together else 'attn::kBulk'};")
             for part in self.parts:
-                if part.panel:
+                if part.atom:
                     self._window(part, places.pop(0), boxes.pop(0))
                 else:
                     self._band(part)
@@ -213,13 +212,13 @@ class WindowRings(Makers):
             self.core.writer.line(copied)
             return
         name, (column, row, *outer), width = boxes
-        panels = -(-self.keys // width)
+        atoms = -(-self.keys // width)
         with self.core.writer.block(f"if (attn::is_described({name}) && {ROWS} * part + {ROWS} <= {rows})"):
             with self.core.writer.block("if (maker == 0)"):
-                self.core.writer.line(f"attn::window_expect(barrier, {panels * part.panel});")
-                for panel in range(panels):
-                    at = ", ".join([f"{column} + {panel * width}", f"{row} + {ROWS} * part", *outer])
-                    self.core.writer.line(f"attn::tma_load(to + {part.offset + panel * part.panel}, &{name}, barrier, {at});")
+                self.core.writer.line(f"attn::window_expect(barrier, {atoms * part.atom});")
+                for atom in range(atoms):
+                    at = ", ".join([f"{column} + {atom * width}", f"{row} + {ROWS} * part", *outer])
+                    self.core.writer.line(f"attn::tma_load(to + {part.offset + atom * part.atom}, &{name}, barrier, {at});")
         with self.core.writer.block("else"):
             self.core.writer.line(copied)
 

@@ -81,7 +81,7 @@ def _is_prepared(op: ir.Operation, choices: Fields) -> bool:
 def _may_transpose(choices: Fields) -> bool:
     """Whether the emitter "hopper" makes kernels of pairs, and sums over keys are made and added in the way that it chooses."""
     hopper = choices.get("arch", "sm_90a") == "sm_90a" and choices.get("emitter", "hopper") == "hopper"
-    own = choices.get("key_sums") != "consumers" and not choices.get("adders")
+    own = choices.get("key_sums") != "consumers" and not choices.get("reduction_warps")
     return hopper and own and not choices.get("deterministic")
 
 

@@ -1,4 +1,4 @@
-"""Lets warpgroups take turns on the tensor cores: while one multiplies, the others compute."""
+"""Ping-pong of warpgroups on the tensor cores: while one multiplies, the others compute."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ class PingPong(Pass):
 
     Before the first product of an iteration a warpgroup waits at its own named barrier; behind the last one's commit it comes to that of
     the next warpgroup, the first after the last, so that this one's products follow while the results of the former are computed with.
-    The last warpgroup begins by letting the first one pass. Where `warp.schedule` has `turns` = 0, the kernel stays as it is.
+    The last warpgroup begins by letting the first one pass. Where `warp.schedule` has `ping_pong` = 0, the kernel stays as it is.
 
     A kernel stays as it is, with the reason in `warp.refused`, where no role of several warpgroups has such a loop, where how often one
     runs depends on the warpgroup (some would wait for ever), or named barriers have these numbers already.
@@ -29,8 +29,8 @@ class PingPong(Pass):
         return True
 
     def _order(self, kernel: ir.Operation) -> None:
-        if not wanted(kernel, "turns"):
-            raise Refused("the schedule has no turns")
+        if not wanted(kernel, "ping_pong"):
+            raise Refused("the schedule has no ping-pong")
         found = [(role, loops) for role in find_all(kernel, "warp.role") if (loops := _loops(role)) and _groups(role) > 1]
         if not found:
             raise Refused("no role of several warpgroups has a loop with products in flight together")
@@ -44,7 +44,7 @@ class PingPong(Pass):
             raise Refused("how often a loop runs depends on the warpgroup")
         _begin(role)
         for loop in loops:
-            _take_turns(loop, role)
+            _order_products(loop, role)
 
 
 def _groups(role: ir.Operation) -> int:
@@ -101,7 +101,7 @@ def _begin(role: ir.Operation) -> None:
             scf.YieldOp([])
 
 
-def _take_turns(loop: ir.Operation, role: ir.Operation) -> None:
+def _order_products(loop: ir.Operation, role: ir.Operation) -> None:
     """The wait before a loop's first product, and the arrival behind the last commit before a product is waited for."""
     ops = _body(loop)
     first = next(op for op in ops if op.name == "warp.mma_begin")

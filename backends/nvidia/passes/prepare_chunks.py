@@ -21,7 +21,7 @@ _STEP = 32
 INVERSE = "nvidia.inverse"
 """A unit attribute of a `tile.solve_unit` whose right side is the identity."""
 ONCE = "nvidia.once"
-"""A unit attribute of a loop that has one turn."""
+"""A unit attribute of a loop that has one iteration."""
 _Crossing = tuple[ir.Value, bool]
 """A tile, and whether it is a triangle that is wanted as its inverse."""
 

@@ -12,7 +12,7 @@ from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import clone_op, find_all, walk
 
 _ELEMENTS = {"warp.store": {"f16": 64, "bf16": 64}, "warp.atomic_add": {"f32": 32}}
-"""What asynchronous copies store, and what they add: element types, and the columns of a panel."""
+"""What asynchronous copies store, and what they add: element types, and the columns of a swizzle atom."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class StageStores(Pass):
     Before the next tile is written, that thread waits until the copy before has read the buffer, and all meet; a role ends when its copies
     are done. Warpgroups have rows and a named barrier of their own: none waits for another. Row values stay ordinary stores.
 
-    Where an addition has a place in an order, that thread alone waits for its turn. It passes the turn on before the next tile is written,
-    as the addition is done by then: two numbers in shared memory for each warpgroup tell which turn is held.
+    Where an addition has a place in an order, that thread alone waits for the semaphore. It passes it on before the next tile is written,
+    as the addition is done by then: two numbers in shared memory for each warpgroup tell which one is held.
 
     A kernel stays as it is, with the reason in `warp.refused`, where no such tile is stored, or shared memory has no room for it.
     """
@@ -42,7 +42,7 @@ class StageStores(Pass):
             raise Refused(f"{target.arch} has no engine that copies tiles out of shared memory")
         found = [(role, op) for role in find_all(kernel, "warp.role") for op in find_all(role, *_ELEMENTS) if _is_tile(op)]
         if not found:
-            raise Refused("no tile in whole panels is stored as 16 bits or added as f32")
+            raise Refused("no tile in whole swizzle atoms is stored as 16 bits or added as f32")
         types = {(role, str(_buffer(role, op))): _buffer(role, op) for role, op in found}
         used = sum(bytes_of(op.results[0].type) for op in find_all(kernel, "warp.alloc"))
         more, limit = sum(map(bytes_of, types.values())), ir.IntegerAttr(kernel.attributes["shared_limit"]).value
@@ -53,17 +53,17 @@ class StageStores(Pass):
             with role.location, ir.InsertionPoint(role), build.named("o_buffer"):
                 buffers[role, name] = build.op("alloc", results=[type_]).result
         firsts = {role: op for role, op in reversed(found) if _is_ordered(op)}
-        turns = {role: Turns(role, op) for role, op in firsts.items()}
+        semaphores = {role: HeldSemaphores(role, op) for role, op in firsts.items()}
         for role, op in found:
-            _replace(op, role, buffers[role, str(_buffer(role, op))], turns.get(role))
+            _replace(op, role, buffers[role, str(_buffer(role, op))], semaphores.get(role))
         for role in {role for role, _ in found}:
             with role.location, ir.InsertionPoint(role.regions[0].blocks[0]):
-                _wait(read=False, turns=turns.get(role))
+                _wait(read=False, semaphores=semaphores.get(role))
 
 
 @dataclass
-class Turns:
-    """The turns that the warpgroups of a role hold in an order of additions: of each, which counter, and the number that it gets."""
+class HeldSemaphores:
+    """The semaphores that the warpgroups of a role hold: of each, which counter, and the number that it gets."""
 
     role: ir.Operation
     first: ir.Operation
@@ -72,19 +72,19 @@ class Turns:
         self.counters = next(op for op in walk(_around(self.first)[0]) if op.name == "warp.order_wait").operands[0]
         self.warpgroup = self.role.regions[0].blocks[0].arguments[0]
         count = ir.IntegerAttr(self.role.attributes["warpgroups"]).value
-        with self.role.location, ir.InsertionPoint(self.role), build.named("turns_held"):
+        with self.role.location, ir.InsertionPoint(self.role), build.named("semaphores_held"):
             self.slots = build.op("alloc", results=[build.shared_type([count, 2], ir.IntegerType.get_signless(32), 0)]).result
         with self.role.location, ir.InsertionPoint.at_block_begin(self.role.regions[0].blocks[0]), ir.InsertionPoint(build.elect()):
             self.hold(build.index(0), build.index(0))
 
     def hold(self, index: ir.Value, number: ir.Value) -> None:
-        """Keeps a turn; number 0 is none."""
+        """Keeps a semaphore; number 0 is none."""
         for place, value in enumerate((index, number)):
             whole = arith.IndexCastOp(ir.IntegerType.get_signless(32), value).result
             memref.StoreOp(whole, self.slots, [self.warpgroup, build.index(place)])
 
     def give(self) -> None:
-        """Passes on the turn that is held, if any."""
+        """Passes on the semaphore that is held, if any."""
         index, number = (
             arith.IndexCastOp(ir.IndexType.get(), memref.LoadOp(self.slots, [self.warpgroup, build.index(place)]).result).result
             for place in (0, 1)
@@ -101,14 +101,14 @@ def _is_ordered(op: ir.Operation) -> bool:
 
 
 def _around(op: ir.Operation) -> list[ir.Operation]:
-    """Around an ordered addition: one thread waits for its turn, all meet; all meet, one thread passes it on. Raises Refused for others."""
+    """Around an ordered addition: one thread waits for its semaphore, all meet; all meet, one thread passes it on. Refused of others."""
     ops = [view.operation for view in op.block.operations]
     at = ops.index(op)
     found = [*ops[max(at - 2, 0) : at], *ops[at + 1 : at + 3]]
     names = [[inner.name for inner in (each, *walk(each))] for each in found]
     wanted = ("warp.order_wait", "warp.named_sync", "warp.named_sync", "warp.order_pass")
     if len(found) != len(wanted) or not all(name in inner for name, inner in zip(wanted, names, strict=True)):
-        raise Refused("an ordered addition has other ops around it than those that wait for its turn and pass it on")
+        raise Refused("an ordered addition has other ops around it than those that wait for a semaphore and pass it on")
     return found
 
 
@@ -125,17 +125,17 @@ def _buffer(role: ir.Operation, op: ir.Operation) -> ir.Type:
         return build.shared_type([1, rows, tile.shape[1]], tile.element_type, SWIZZLE)
 
 
-def _replace(op: ir.Operation, role: ir.Operation, buffer: ir.Value, turns: Turns | None) -> None:
+def _replace(op: ir.Operation, role: ir.Operation, buffer: ir.Value, semaphores: HeldSemaphores | None) -> None:
     fragment, target, batch, head, row, *more = op.operands
     warpgroup, type_ = role.regions[0].blocks[0].arguments[0], ir.RankedTensorType(fragment.type)
-    around = _around(op) if turns is not None and _is_ordered(op) else []
+    around = _around(op) if semaphores is not None and _is_ordered(op) else []
     with op.location, ir.InsertionPoint(op):
         tile = build.shared_type(type_.shape, type_.element_type, SWIZZLE)
         zero = build.index(0)
         first = arith.MulIOp(warpgroup, build.index(type_.shape[0])).result
         own = arith.AddIOp(warpgroup, build.index(STORES)).result
         view = build.op("view", [buffer, zero, first, zero], [tile]).result
-        _wait(read=True, turns=turns)
+        _wait(read=True, semaphores=semaphores)
         build.op("named_sync", [own], threads=THREADS)
         build.op("write", [fragment, view])
         # TMA stores what all warps have written.
@@ -150,9 +150,9 @@ def _replace(op: ir.Operation, role: ir.Operation, buffer: ir.Value, turns: Turn
             else:
                 build.op("store_async", operands)
             build.op("store_commit")
-            if around and turns is not None:
+            if around and semaphores is not None:
                 passed = _moved(around[-1], "warp.order_pass")
-                turns.hold(*list(passed.operands)[1:])
+                semaphores.hold(*list(passed.operands)[1:])
                 passed.erase()
     for each in around:
         each.erase()
@@ -166,9 +166,9 @@ def _moved(around: ir.Operation, last: str) -> ir.Operation:
     return next(op for op in made if op.name == last)
 
 
-def _wait(read: bool, turns: Turns | None) -> None:
-    """The thread that starts copies waits until they have read shared memory, or are done, as they are where it passes a turn on."""
+def _wait(read: bool, semaphores: HeldSemaphores | None) -> None:
+    """The thread that starts copies waits until they have read shared memory, or are done, as they are where it passes a semaphore on."""
     with ir.InsertionPoint(build.elect()):
-        build.op("store_wait", pending=0, read=read and turns is None)
-        if turns is not None:
-            turns.give()
+        build.op("store_wait", pending=0, read=read and semaphores is None)
+        if semaphores is not None:
+            semaphores.give()

@@ -23,8 +23,8 @@ template <int N> ATTN_DEVICE void hold(uint32_t (&values)[N]) {
   for (int i = 0; i < N; ++i) asm volatile("" : "+r"(values[i])::"memory");
 }
 
-// Descriptors. `k_major`: rows of the panel are rows (N) of the factor, its columns run along K; `mn_major`: the other way round.
-// The swizzle is 1 for panels of 128 bytes a row, 2 for 64 bytes.
+// Descriptors. `k_major`: rows of the swizzle atom are rows (N) of the factor, its columns run along K; `mn_major`: the other way round.
+// The swizzle is 1 for atoms of 128 bytes a row, 2 for 64 bytes.
 ATTN_DEVICE uint64_t descriptor_of(uint32_t low, uint32_t high) {
   uint64_t descriptor;
   asm("mov.b64 %0, {%1, %2};" : "=l"(descriptor) : "r"(low), "r"(high));
@@ -35,7 +35,7 @@ ATTN_DEVICE uint64_t descriptor(uint32_t address, uint32_t leading, uint32_t str
 }
 ATTN_DEVICE uint64_t k_major(uint32_t address) { return descriptor(address, 16, 1024, 1); }
 ATTN_DEVICE uint64_t k_major_64(uint32_t address) { return descriptor(address, 16, 512, 2); }
-ATTN_DEVICE uint64_t mn_major(uint32_t address, uint32_t panel_bytes) { return descriptor(address, panel_bytes, 1024, 1); }
+ATTN_DEVICE uint64_t mn_major(uint32_t address, uint32_t atom_bytes) { return descriptor(address, atom_bytes, 1024, 1); }
 // The descriptor `bytes` (a multiple of 16) further on.
 ATTN_DEVICE uint64_t advance(uint64_t from, uint32_t bytes) {
   uint32_t low, high;

@@ -194,7 +194,7 @@ class WarpScanLayout:
         return maker not in self._early and not self.read_across(value)
 
     def is_early(self, op: ir.Operation) -> bool:
-        """Whether a load is started before its turn."""
+        """Whether a load is started before its iteration."""
         return op in self._early
 
     def in_shared(self, value: ir.Value) -> bool:
@@ -340,5 +340,5 @@ def _placed(wanted: Iterable[Wanted], align: int) -> list[tuple[Wanted, int]]:
 
 
 def carried(op: ir.Operation) -> list[tuple[ir.Value, ir.Value, ir.Value, ir.Value]]:
-    """What a loop carries: where it begins, its name inside, what a turn yields, and what comes out."""
+    """What a loop carries: where it begins, its name inside, what an iteration yields, and what comes out."""
     return list(zip(list(op.operands)[3:], list(body(op).arguments)[1:], yielded(body(op)), op.results, strict=True))

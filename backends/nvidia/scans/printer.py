@@ -255,7 +255,7 @@ class ScanPrinter:
         )
 
     def _assign(self, news: list[tuple[ir.Value, ir.Value]]) -> None:
-        """Puts what a turn yields where it is carried."""
+        """Puts what an iteration yields where it is carried."""
         core = self.core
         for argument, value in news:
             if is_row(argument.type):

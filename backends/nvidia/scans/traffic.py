@@ -1,4 +1,4 @@
-"""Prints what goes between global memory and tiles, early where a loop can load the tiles of its next turn."""
+"""Prints what goes between global memory and tiles, early where a loop can load the tiles of its next iteration."""
 
 from attn_mlir.backends.gpu.structure import body, is_row, operations
 from attn_mlir.backends.nvidia.scans.core import ScanCore

@@ -20,8 +20,8 @@ from attn_mlir.passes.regions import find_all
 
 HELPERS = 4
 """Warps that copy tiles and make numbers of rows."""
-PANEL = 64
-"""Columns of a panel of a tile in shared memory: 128 bytes of a row."""
+ATOM = 64
+"""Columns of a swizzle atom of a tile in shared memory: 128 bytes of a row."""
 _OF_WARP = 16
 """Columns of v that a warp has."""
 
@@ -33,7 +33,7 @@ class WarpgroupLayout(WarpScanLayout):
     """
 
     align = 1024
-    """Where panels begin."""
+    """Where atoms begin."""
 
     def __init__(self, kernel: ir.Operation, pieces: int, stages: int) -> None:
         loops = [op for op in operations(kernel.regions[0].blocks[0]) if op.name == "scf.for"]
@@ -84,7 +84,7 @@ class WarpgroupLayout(WarpScanLayout):
     def _check(self, value: ir.Value, op: ir.Operation) -> None:
         shape, element = shape_of(value), element_of(value)
         if len(shape) == 2 and self._loaded(value) and element in HALVES:
-            fits = shape[0] % 32 == 0 and (shape[1] % PANEL == 0 or shape[1] == 32)
+            fits = shape[0] % 32 == 0 and (shape[1] % ATOM == 0 or shape[1] == 32)
         else:
             fits = self.is_shared(shape) and element in ("f32", *HALVES)
         if not fits:
@@ -101,7 +101,7 @@ class WarpgroupLayout(WarpScanLayout):
             left, right = list(op.operands)[-2:]
             turned = flag(op, "transpose_a")
             known = self._loaded(left) and element_of(left) in HALVES and shape_of(right)[1] == self.columns
-            if not known or flag(op, "transpose_b") or (turned and shape_of(left)[1] % PANEL):
+            if not known or flag(op, "transpose_b") or (turned and shape_of(left)[1] % ATOM):
                 raise UnsupportedError(f"scans: a product that warpgroups do not know ({op.location})")
         if op not in self.helping and any(is_tile(value) and is_row(value.type) for value in op.results):
             raise UnsupportedError(f"scans: numbers of rows outside of a chunk ({op.location})")
@@ -141,7 +141,7 @@ class WarpgroupLayout(WarpScanLayout):
             and str(ir.MemRefType(op.operands[1].type).element_type) in HALVES
         )
 
-    def panels_of(self, place: SharedPlace) -> tuple[int, int]:
-        """Bytes of a row, and from one panel to the next."""
+    def atoms_of(self, place: SharedPlace) -> tuple[int, int]:
+        """Bytes of a row, and from one swizzle atom to the next."""
         rows, columns = place.shape
-        return (2 * PANEL, 2 * PANEL * rows) if columns % PANEL == 0 else (2 * columns, 0)
+        return (2 * ATOM, 2 * ATOM * rows) if columns % ATOM == 0 else (2 * columns, 0)

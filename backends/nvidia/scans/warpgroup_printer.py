@@ -68,7 +68,7 @@ class WarpgroupCore(ScanCore):
             self.writer.line(f"attn::hold({name});")
 
 
-def rest_of(value: ir.Value) -> ir.Value | None:
+def residual_of(value: ir.Value) -> ir.Value | None:
     """x, where a value is what rounding x leaves, x - wide(round(x)), rounded alike."""
     rounded = maker(value, "arith.truncf")
     difference = None if rounded is None else maker(rounded.operands[0], "arith.subf")
@@ -145,8 +145,8 @@ class WarpgroupMaps(ScanMaps):
         """Rounds pairs of elements: what rounding leaves of them is rounded as pairs, too."""
         core = self.groups
         kind = f"attn::{element_of(result).upper()}{{}}"
-        call = "rest" if rest_of(value) is not None else "pack"
-        scale = f", {RESIDUAL_SCALE}f" if result in core.residuals else ", 1.0f" if call == "rest" else ""
+        call = "residual" if residual_of(value) is not None else "pack"
+        scale = f", {RESIDUAL_SCALE}f" if result in core.residuals else ", 1.0f" if call == "residual" else ""
         with core.unrolled("r", 2):
             core.writer.line(f"{core.factors[result]}[2 * n + r] = attn::{call}({kind}, {name}[r][0], {name}[r][1]{scale});")
 
@@ -165,8 +165,8 @@ class WarpgroupMaps(ScanMaps):
             core.pairs = {value: f"{name}[2 * n + r]" for value, name in near.items()}
             for value, result in made:
                 if result in pairs:
-                    rest = rest_of(value)
-                    whole = widened(value) if rest is None else rest
+                    left = residual_of(value)
+                    whole = widened(value) if left is None else left
                     text = core.value(whole)
                     text = f"attn::as_float({text})" if str(whole.type) in HALVES else text
                     core.writer.line(f"{pairs[result]}[r][c] = {text};")
@@ -176,9 +176,9 @@ class WarpgroupMaps(ScanMaps):
 
 
 class WarpgroupTraffic(ScanTraffic):
-    """Prints loads to panels, and stores of registers."""
+    """Prints loads to atoms, and stores of registers."""
 
-    copies = "copy_panels"
+    copies = "copy_atoms"
 
     def __init__(self, core: WarpgroupCore, maps: WarpgroupMaps) -> None:
         super().__init__(core, maps)
@@ -305,8 +305,8 @@ class WarpgroupPrinter(ScanPrinter):
         core.touch([(home, False, "")])
         rows, depth, element = shape_of(result)[0], shape_of(b)[0], element_of(a)
         turned = flag(op, "transpose_a")
-        row_bytes, panel_bytes = core.of_groups.panels_of(home)
-        operand = SharedOperand(f"attn::shared_address({core.at(home)})", panel_bytes, turned, row_bytes=row_bytes)
+        row_bytes, atom_bytes = core.of_groups.atoms_of(home)
+        operand = SharedOperand(f"attn::shared_address({core.at(home)})", atom_bytes, turned, row_bytes=row_bytes)
         wrapper = wgmma_name(rows, "registers", element, transpose_b=turned)
         core.instructions[wrapper] = wgmma(rows, "registers", element, transpose_b=turned)
         sums = name

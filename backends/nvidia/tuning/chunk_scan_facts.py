@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 from attn_mlir.backends.tuning.scan_facts import ScanFacts, fields_of
 from attn_mlir.dialects.attn.linear_erase import eraser, is_delta, removes_another, writer
-from attn_mlir.dialects.attn.linear_gradients import is_exact
+from attn_mlir.dialects.attn.linear_gradients import is_compensated
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import piece
 from attn_mlir.passes.tiling.chunk_channels import fits_at_once
 
-PANEL = 64
+ATOM = 64
 """Columns of v of one warpgroup of the emitter "hopper"."""
 PREPARED = {"key": 64, "value": 16}
 """Positions of a chunk of that emitter where key or value channels have decays of their own."""
@@ -22,15 +22,15 @@ class NvidiaScanFacts(ScanFacts):
     """What the schedule of a chunk scan depends on.
 
     `plain`: one decay for all channels, of a size that the emitter "hopper" knows; `prepared`: positions of a chunk where decays of
-    channels have a form that it knows (one of `chunk_channels`), otherwise 0. `factor`: o is multiplied with a further tensor. `exact`:
-    states are rounded to two pieces of 16 bits; `weights`: the pieces of weights of pairs. `single`: inputs are f32, and products have
-    three pieces of each factor. `delta`: there is an erase key, a second writer, or another place where the state is read; `solves`: a
-    system is solved; `apart`: another key is removed than is written.
+    channels have a form that it knows (one of `chunk_channels`), otherwise 0. `factor`: o is multiplied with another tensor.
+    `compensated`: states are rounded to two pieces of 16 bits; `weights`: the pieces of weights of pairs. `single`: inputs are f32, and
+    products have three pieces of each factor. `delta`: there is an erase key, a second writer, or another place where the state is read;
+    `solves`: a system is solved; `apart`: another key is removed than is written.
     """
 
     plain: bool
     factor: bool
-    exact: bool
+    compensated: bool
     single: bool = False
     prepared: int = 0
     weights: int = 1
@@ -47,11 +47,11 @@ def chunk_scan_facts(op: ir.Operation) -> NvidiaScanFacts:
     solves, apart = eraser(op) is not None, removes_another(op) or writer(op) is not None
     # The emitter "hopper" leaves out a position's own pair where decays are those of heads, or of values' channels.
     delta = is_delta(op) and (solves or apart or view.channels.value == "key")
-    plain = not channels and not delta and narrow and keys in _KEYS and values % PANEL == 0
-    exact = narrow and is_exact(op)
-    weights = 2 if exact and isinstance(ir.RankedTensorType(op.operands[1].type).element_type, ir.BF16Type) else 1
+    plain = not channels and not delta and narrow and keys in _KEYS and values % ATOM == 0
+    compensated = narrow and is_compensated(op)
+    weights = 2 if compensated and isinstance(ir.RankedTensorType(op.operands[1].type).element_type, ir.BF16Type) else 1
     prepared = PREPARED[view.channels.value] if not delta and knows_channels(op) and fits_at_once(op) else 0
-    return NvidiaScanFacts(*common, plain, view.factor is not None, exact, not narrow, prepared, weights, delta, solves, apart)
+    return NvidiaScanFacts(*common, plain, view.factor is not None, compensated, not narrow, prepared, weights, delta, solves, apart)
 
 
 def knows_channels(op: ir.Operation) -> bool:
@@ -62,4 +62,4 @@ def knows_channels(op: ir.Operation) -> bool:
     wide = view.decay is not None and ir.RankedTensorType(view.decay.type).element_type.width > 32
     if own is None or wide or k.element_type.width != 16:
         return False
-    return k.shape[3] in _CHANNEL_KEYS and v.shape[3] % PANEL == 0 and not any(piece(op, name) for name in own)
+    return k.shape[3] in _CHANNEL_KEYS and v.shape[3] % ATOM == 0 and not any(piece(op, name) for name in own)

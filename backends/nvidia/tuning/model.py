@@ -71,16 +71,16 @@ def cost(facts: KernelFacts, choices: Fields, target: NvidiaTarget, work: Worklo
 
 
 def _shared(facts: KernelFacts, block_q: int, block_kv: int, stages: int, choices: Fields, target: NvidiaTarget) -> int:
-    """Bytes of shared memory; columns are padded to panels of 128 bytes.
+    """Bytes of shared memory; columns are padded to swizzle atoms of 128 bytes.
 
     A "flat" kernel over rows, which goes on from tile to tile, has two buffers of queries; others have one, and one of results unless
     those take its place. Where nothing is said, the emitter takes what fits.
     """
     width = facts.element_bytes
-    panel = 128 // width
+    atom = 128 // width
 
     def bytes_of(rows: int, columns: tuple[int, ...]) -> int:
-        return sum(rows * -(-c // panel) * panel * width for c in columns)
+        return sum(rows * -(-c // atom) * atom * width for c in columns)
 
     if facts.grid == "rows":
         streamed = stages * (bytes_of(block_kv, facts.scores) + bytes_of(block_kv, facts.sums))

@@ -10,7 +10,7 @@ import math
 from attn_mlir.backends.fields import Fields
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.target import NvidiaTarget
-from attn_mlir.backends.nvidia.tuning.chunk_scan_facts import PANEL, NvidiaScanFacts
+from attn_mlir.backends.nvidia.tuning.chunk_scan_facts import ATOM, NvidiaScanFacts
 from attn_mlir.backends.nvidia.tuning.delta_memory import shared_delta
 from attn_mlir.backends.tuning.space import Cost, Workload, number
 
@@ -54,7 +54,7 @@ def _state_columns(facts: NvidiaScanFacts) -> int:
     if facts.plain and facts.values % 128 == 0:
         return 128
     # Two pieces of a larger state do not fit into shared memory.
-    most = 64 if facts.keys <= 256 or not (facts.exact or facts.channels) else 32
+    most = 64 if facts.keys <= 256 or not (facts.compensated or facts.channels) else 32
     return next((size for size in (64, 48, 32, 16) if size <= most and facts.values % size == 0), facts.values)
 
 
@@ -128,8 +128,8 @@ def scan_cost(facts: NvidiaScanFacts, choices: Fields, target: NvidiaTarget, wor
     if is_prepared(facts, choices, target):
         return _cost_prepared(facts, choices, (chunk, columns), target, work)
     if emitter == "hopper":
-        groups = columns // PANEL
-        uneven = groups > 1 and (facts.keys > 128 or facts.exact)
+        groups = columns // ATOM
+        uneven = groups > 1 and (facts.keys > 128 or facts.compensated)
         threads = 128 * groups + (128 if uneven else 32)
         registers = facts.keys // 2 + 104
     elif emitter == "scans":
@@ -159,7 +159,7 @@ def _cost_prepared(facts: NvidiaScanFacts, choices: Fields, sizes: tuple[int, in
     if facts.factor:
         shared = _AHEAD * chunk * (4 * facts.keys + 8 * columns) + 5632 * columns // 16
     else:
-        shared = 4 * chunk * (2 * facts.keys + columns + chunk) + 16 * chunk * PANEL + 12 * chunk * PANEL
+        shared = 4 * chunk * (2 * facts.keys + columns + chunk) + 16 * chunk * ATOM + 12 * chunk * ATOM
     problem = "schedule: chunk scans with decays of channels have one" if other or chunk != facts.prepared else ""
     return Cost(shared, 160, 1, *_cycles(facts, "hopper", sizes, 1, target, work, problem))
 
@@ -175,8 +175,8 @@ def _shared(facts: NvidiaScanFacts, emitter: str, chunk: int, columns: int, stag
     loaded = 2 * chunk * (2 * facts.keys + columns * (1 + facts.factor))
     small = 5 * 4 * chunk * stages
     if emitter == "hopper":
-        return stages * loaded + 2 * chunk * chunk * (1 if columns == PANEL or facts.factor else 2) * facts.weights + small
-    pieces = 2 if facts.exact else 1
+        return stages * loaded + 2 * chunk * chunk * (1 if columns == ATOM or facts.factor else 2) * facts.weights + small
+    pieces = 2 if facts.compensated else 1
     # Where channels have decays, rows of q and k also lie there with their decays, towards several positions of the chunk.
     scaled = 18 * chunk * facts.keys if facts.channels else 0
     return stages * loaded + 2 * chunk * chunk * facts.weights + 2 * pieces * columns * (facts.keys + chunk) + scaled + small
@@ -194,7 +194,7 @@ def _cycles(
 ) -> tuple[float, str, dict[str, float]]:
     """The last fields of a `Cost`: cycles, the problem as it is given, and what each resource would take alone."""
     chunk, columns = sizes
-    pieces = 2 if facts.exact else 1
+    pieces = 2 if facts.compensated else 1
     matrix = 2.0 * chunk * (chunk * (facts.keys + facts.weights * columns) + 2 * pieces * facts.keys * columns) / target.tensor_flops
     pairs = 4.0 * _BLOCK * facts.keys if facts.channels else 6.0 * chunk
     issued = chunk * pairs / target.lanes + pieces * columns * (2.0 * chunk + facts.keys) / target.lanes
@@ -202,11 +202,11 @@ def _cycles(
     latency = thresholds.SCAN_LATENCY[emitter]
     each = max(latency + matrix + issued, occupancy * max(matrix, issued, moved))
     programs = work.heads * (facts.values // columns)
-    turns = math.ceil(work.queries / chunk) * math.ceil(programs / (target.multiprocessors * occupancy))
+    rounds = math.ceil(work.queries / chunk) * math.ceil(programs / (target.multiprocessors * occupancy))
     alone = {
         "latency": latency,
         "matrix": occupancy * matrix,
         "issue slots": occupancy * issued,
         "L2 bytes": occupancy * moved,
     }
-    return turns * each, problem, {name: turns * limit for name, limit in alone.items()}
+    return rounds * each, problem, {name: rounds * limit for name, limit in alone.items()}

@@ -14,10 +14,10 @@ from attn_mlir.backends.tuning.space import Candidate, Cost, Workload
 
 _REFINEMENTS: dict[str, dict[str, tuple[int | str, ...]]] = {
     "rows": {
-        "flow": ("flat", "each"), "stages": (2, 3), "pin": (0, 1), "turns": (0, 1), "vote": (0, 1), "order": ("static", "dynamic"),
+        "flow": ("flat", "each"), "stages": (2, 3), "pin": (0, 1), "ping_pong": (0, 1), "vote": (0, 1), "order": ("static", "dynamic"),
         "group": (4, 8, 16),
     },
-    "pairs": {"stages": (1, 2), "adders": (0, 1), "order": ("tiles", "dynamic"), "group": (1, 512)},
+    "pairs": {"stages": (1, 2), "reduction_warps": (0, 1), "order": ("tiles", "dynamic"), "group": (1, 512)},
 }  # fmt: skip
 """What a schedule of the emitter "hopper" can be changed in, one at a time, once its blocks are known."""
 

@@ -62,7 +62,7 @@ TABLE = (
     # Backward.
     TunedChoice("pairs", 2, 64, None, {"block_q": 128, "block_kv": 128}),
     TunedChoice("pairs", 2, 128, None, {"block_q": 128, "block_kv": 64}),
-    # One sum over queries (`nvidia-split-pairs`); two warpgroups share the columns of dq in whole panels.
+    # One sum over queries (`nvidia-split-pairs`); two warpgroups share the columns of dq in whole swizzle atoms.
     TunedChoice("pairs", 2, 256, None, {"block_q": 128, "block_kv": 64}, sums=1, spread=256),
     TunedChoice("pairs", _ANY, 256, None, {"block_q": 64, "block_kv": 64}),
 )

@@ -1,6 +1,6 @@
 // Matrix products of single warps (mma.sync, sm_80 and newer), and the copies that bring their factors (cp.async).
 //
-// Tiles in shared memory are those of attn_hopper.cuh: panels of 64 columns of 16 bits, whose 16-byte chunks are permuted by `swizzle_128`.
+// Tiles in shared memory are those of attn_hopper.cuh: swizzle atoms of 64 columns of 16 bits, whose 16-byte chunks are permuted by `swizzle_128`.
 // Two elements of 8 bits are a column here.
 #pragma once
 
@@ -33,15 +33,15 @@ ATTN_DEVICE void load_two_matrices_transposed(uint32_t address, uint32_t &a, uin
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];" : "=r"(a), "=r"(b) : "r"(address) : "memory");
 }
 
-// A tile in shared memory, `panel` bytes from one panel to the next, whose rows have 128 bytes, or 64.
-struct Panels {
+// A tile in shared memory, `atom` bytes from one swizzle atom to the next, whose rows have 128 bytes, or 64.
+struct Atoms {
   uint32_t address;
-  int panel, row = 128;
+  int atom, row = 128;
   // The 8 elements from column + 8 * half on of row first + own. `first` is a multiple of 8, `column` of 16: what is permuted follows from
   // `own` and `half`, which are the lane's, so that each step of a product adds a constant, and flips constant bits.
   ATTN_DEVICE uint32_t at(int first, int own, int column, int half) const {
     const int chunk = row == 64 ? own >> 1 & 3 : own & 7;
-    return address + column / (row / 2) * panel + (first + own) * row + ((column % (row / 2) * 2) ^ ((half ^ chunk) << 4));
+    return address + column / (row / 2) * atom + (first + own) * row + ((column % (row / 2) * 2) ^ ((half ^ chunk) << 4));
   }
 };
 // Two tiles side by side, the first of which has so many columns, a multiple of 16.
@@ -65,14 +65,14 @@ template <int Registers> ATTN_DEVICE HeldFactor<Registers, 1> held_1(const uint3
 template <int Registers> ATTN_DEVICE HeldFactor<Registers, 2> held_2(const uint32_t (&a)[Registers]) { return {a}; }
 // From row `first` of the tile on, or, of one that is stored the other way, from that column on.
 struct SharedFactor {
-  Panels tile;
+  Atoms tile;
   int first, lane;
   ATTN_DEVICE void load(int k, int block, uint32_t (&a)[4]) const {
     load_matrices(tile.at(first + 16 * block, lane % 16, k, lane / 16), a);
   }
 };
 struct TransposedFactor {
-  Panels tile;
+  Atoms tile;
   int first, lane;
   ATTN_DEVICE void load(int k, int block, uint32_t (&a)[4]) const {
     load_matrices_transposed(tile.at(k, lane / 16 * 8 + lane % 8, first + 16 * block, lane / 8 % 2), a);
@@ -124,10 +124,10 @@ template <int N, int Blocks> ATTN_DEVICE void load_factor(uint32_t (&tile)[Block
 ATTN_DEVICE void copy_16(uint32_t to, const void *from, bool exists) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0) : "memory");
 }
-// A warp's share of `Rows` rows from `row` on and `Panels_` panels of 64 columns, those past the last of `size` zeros; rows and `from` begin at
+// A warp's share of `Rows` rows from `row` on and `Atoms_` swizzle atoms of 64 columns, those past the last of `size` zeros; rows and `from` begin at
 // multiples of 16 bytes.
-template <int Rows, int Panels_, class Element>
-ATTN_DEVICE void copy_lanes(Panels to, const Element *from, long long stride, int row, int size, int warp, int lane) {
+template <int Rows, int Atoms_, class Element>
+ATTN_DEVICE void copy_lanes(Atoms to, const Element *from, long long stride, int row, int size, int warp, int lane) {
   const int own = warp * (Rows / 4) + lane / 8, chunk = lane % 8;
 #pragma unroll
   for (int i = 0; i < Rows / 4; i += 4) {
@@ -135,7 +135,7 @@ ATTN_DEVICE void copy_lanes(Panels to, const Element *from, long long stride, in
     const bool exists = at >= 0 && at < size;
     const Element *line = from + (exists ? at : 0) * stride + chunk * 8;
 #pragma unroll
-    for (int p = 0; p < Panels_; ++p) copy_16(to.address + p * to.panel + swizzle_128((own + i) * 128 + chunk * 16), line + p * 64, exists);
+    for (int p = 0; p < Atoms_; ++p) copy_16(to.address + p * to.atom + swizzle_128((own + i) * 128 + chunk * 16), line + p * 64, exists);
   }
 }
 ATTN_DEVICE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }

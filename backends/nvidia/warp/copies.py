@@ -1,4 +1,4 @@
-"""Rules of asynchronous copies: TMA, a box of rows and of the columns of one panel at a time; cp.async, 16 bytes of a lane."""
+"""Rules of asynchronous copies: TMA, a box of rows and of the columns of one swizzle atom at a time; cp.async, 16 bytes of a lane."""
 
 from typing import Any
 
@@ -14,10 +14,10 @@ _SCALED = "attn_scaled_rows.cuh"
 """Helpers of numbers that are computed with on their way to shared memory."""
 
 
-def _panels(tile: Address, type_: ir.MemRefType) -> list[tuple[str, int]]:
-    """The address and the first column of each panel of a tile."""
+def _atoms(tile: Address, type_: ir.MemRefType) -> list[tuple[str, int]]:
+    """The address and the first column of each swizzle atom of a tile."""
     width = columns_of(type_)
-    return [(f"{tile.address} + {n * tile.panel}" if n else tile.address, n * width) for n in range(max(1, -(-type_.shape[1] // width)))]
+    return [(f"{tile.address} + {n * tile.atom}" if n else tile.address, n * width) for n in range(max(1, -(-type_.shape[1] // width)))]
 
 
 def _map(printer: WarpPrinter, tensor: ir.Value, type_: ir.MemRefType) -> str:
@@ -32,7 +32,7 @@ def _column(column: str, more: int) -> str:
 def _copy(printer: WarpPrinter, op: ir.Operation, *operands: Any) -> None:
     source, batch, head, row, column, tile, barrier, stage = operands
     type_ = op.operands[5].type
-    for address, more in _panels(tile, type_):
+    for address, more in _atoms(tile, type_):
         place = f"{_column(column, more)}, {row}, {head}, {batch}"
         printer.line(f"attn::tma_load({address}, {_map(printer, source, type_)}, {at(barrier, stage)}, {place});")
 
@@ -41,7 +41,7 @@ def _store(printer: WarpPrinter, op: ir.Operation, *operands: Any) -> None:
     tile, target, batch, head, row, column = operands
     type_ = op.operands[0].type
     function = "tma_add" if op.name == "warp.add_async" else "tma_store"
-    for address, more in _panels(tile, type_):
+    for address, more in _atoms(tile, type_):
         place = f"{_column(column, more)}, {row}, {head}, {batch}"
         printer.line(f"attn::{function}({_map(printer, target, type_)}, {address}, {place});")
 

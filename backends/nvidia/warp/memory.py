@@ -22,7 +22,7 @@ HEADER = "attn_mma.cuh"
 
 
 def _alloc(printer: WarpPrinter, op: ir.Operation) -> None:
-    """A stage holds panels whose rows have as many bytes as the swizzle, one after the other; numbers lie as they are."""
+    """A stage holds swizzle atoms whose rows have as many bytes as the swizzle, one after the other; numbers lie as they are."""
     type_ = op.results[0].type
     swizzle, size = swizzle_of(type_), bytes_of(type_)
     if swizzle not in (0, *SWIZZLES) or (type_.rank == 3 and not swizzle):
@@ -53,17 +53,17 @@ def _view(printer: WarpPrinter, op: ir.Operation, buffer: Any, stage: str, row: 
     width = columns_of(type_)
     if not isinstance(buffer, Address) or not _is_multiple(op.operands[3], width):
         raise UnsupportedError(f"warp: a tile begins at a multiple of {width} columns ({source_line(op.location)})")
-    panels = str(int(column) // width * buffer.panel) if column.isdigit() else f"{scalars.operand(column)} / {width} * {buffer.panel}"
-    terms = [f"{stage} * {bytes_of(type_) // type_.shape[0]}", f"{row} * {buffer.row}", panels]
+    atoms = str(int(column) // width * buffer.atom) if column.isdigit() else f"{scalars.operand(column)} / {width} * {buffer.atom}"
+    terms = [f"{stage} * {bytes_of(type_) // type_.shape[0]}", f"{row} * {buffer.row}", atoms]
     text = " + ".join([buffer.address, *(term for term in terms if not term.startswith("0 ") and term != "0")])
     if text != buffer.address:
         printer.line(f"const uint32_t {printer.name(op.results[0], 'tile')} = {text};")
         text = printer.printed[op.results[0]]
-    printer.printed[op.results[0]] = Address(text, buffer.panel, buffer.row)
+    printer.printed[op.results[0]] = Address(text, buffer.atom, buffer.row)
 
 
 def columns_of(type_: ir.Type) -> int:
-    """Columns of a panel of a tile's elements."""
+    """Columns of a swizzle atom of a tile's elements."""
     return swizzle_of(type_) // element(type_.element_type).bytes
 
 
@@ -117,8 +117,8 @@ def _matrices(op: ir.Operation, tile: ir.Type, memory: Address, lane: str) -> st
     """The address that a lane gives for the 16 x 16 elements number c of its warp's rows."""
     if element(tile.element_type).bits != 16:
         raise UnsupportedError(f"warp: matrices move to and from shared memory in 16 bits, got {tile} ({source_line(op.location)})")
-    panel = f" + c / 4 * {memory.panel}" if tile.shape[1] > COLUMNS else ""
-    return f"{memory.address}{panel} + attn::swizzle_128((warp * 16 + {lane} % 16) * {ROW_BYTES} + {lane} / 16 * 16 + c % 4 * 32)"
+    atom = f" + c / 4 * {memory.atom}" if tile.shape[1] > COLUMNS else ""
+    return f"{memory.address}{atom} + attn::swizzle_128((warp * 16 + {lane} % 16) * {ROW_BYTES} + {lane} / 16 * 16 + c % 4 * 32)"
 
 
 def _write(printer: WarpPrinter, op: ir.Operation, tile: str, memory: Address) -> None:
@@ -146,7 +146,7 @@ def _write_pairs(printer: WarpPrinter, op: ir.Operation, tile: str, memory: Addr
     with printer.writer.unrolled("c", groups // 2), printer.writer.unrolled("h", 2):
         group = "c / 2 * 4 + c % 2"
         for first, second in ((f"({row} & 1) * 2", "0"), (f"2 - ({row} & 1) * 2", "2")):
-            at = f"{memory.address} + ({group}) / 4 * {memory.panel} + "
+            at = f"{memory.address} + ({group}) / 4 * {memory.atom} + "
             at += f"attn::swizzle_128(({row} + 8 * h) * {ROW_BYTES} + (({group}) % 4 + {first}) * 32 + {lane} % 4 * 8)"
             values = [f"{row} & 1 ? {tile}[4 * ({group} + {2 - int(second)}) + 2 * h{e}] : {tile}[4 * ({group} + {second}) + 2 * h{e}]"
                       for e in ("", " + 1")]  # fmt: skip
@@ -181,8 +181,8 @@ def _transpose(printer: WarpPrinter, op: ir.Operation, source: Address, target: 
     printer.line(f"const unsigned {even} = {lane} < 16 ? 0x6420 : 0x7531, {odd} = {even} ^ 0x1111;")
     printer.line("#pragma unroll 1")
     with printer.writer.block(f"for (int c = warp; c < {columns // 16}; c += {warps})"):
-        # Of a lane's addresses only constants change from one step to the next: bits that the swizzle does not move, and panels.
-        column = f"c * 16 / {source.row} * {source.panel} + attn::swizzle<{source.row}>({lane} * {source.row} + c * 16 % {source.row})"
+        # Of a lane's addresses only constants change from one step to the next: bits that the swizzle does not move, and swizzle atoms.
+        column = f"c * 16 / {source.row} * {source.atom} + attn::swizzle<{source.row}>({lane} * {source.row} + c * 16 % {source.row})"
         row = f"(c * 16 + {lane} % 8 * 2 + ({lane} / 8 + {lane} / 4) % 2)"
         printer.line(f"const uint32_t {taken} = {source.address} + {column};")
         printer.line(f"const uint32_t {given} = {target.address} + attn::swizzle<{target.row}>({row} * {target.row} + {lane} / 16 * 16);")
@@ -192,7 +192,7 @@ def _transpose(printer: WarpPrinter, op: ir.Operation, source: Address, target: 
             printer.line(f"attn::load_matrices_transposed({taken} + r * {32 * source.row}, {quad});")
             with printer.writer.unrolled("h", 4):
                 printer.line(f"{turned}[h] = __byte_perm({quad}[h / 2 * 2], {quad}[h / 2 * 2 + 1], h % 2 ? {odd} : {even});")
-            at = f"({given} ^ r * 32 % {target.row}) + r * 32 / {target.row} * {target.panel}"
+            at = f"({given} ^ r * 32 % {target.row}) + r * 32 / {target.row} * {target.atom}"
             printer.line(f"attn::store_matrices({at}, {', '.join(f'{turned}[{n}]' for n in range(4))});")
 
 

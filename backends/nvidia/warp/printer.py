@@ -20,22 +20,22 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
 _ROW = 128
-"""Bytes of a row of a panel, usually."""
+"""Bytes of a row of a swizzle atom, usually."""
 _OWN = "lane warp group shared memory r h c at low high".split()
 
 
 @dataclass(frozen=True)
 class Address:
-    """A tile in shared memory: a C++ expression of its address, the bytes from one panel of columns to the next, and in a row of one."""
+    """A tile in shared memory: a C++ expression of its address, the bytes from one swizzle atom to the next, and in a row of one."""
 
     address: str
-    panel: int
+    atom: int
     row: int
 
     @property
     def tile(self) -> str:
         """An expression of the tile, of which single warps read matrices (attn_mma.cuh)."""
-        return f"attn::Panels{{{self.address}, {self.panel}{f', {self.row}' * (self.row != _ROW)}}}"
+        return f"attn::Atoms{{{self.address}, {self.atom}{f', {self.row}' * (self.row != _ROW)}}}"
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class SideBySide:
     @property
     def type(self) -> str:
         """The type of the expression."""
-        kinds = ("attn::Panels" if isinstance(each, Address) else each.type for each in (self.first, self.second))
+        kinds = ("attn::Atoms" if isinstance(each, Address) else each.type for each in (self.first, self.second))
         return f"attn::Beside<{self.columns}, {', '.join(kinds)}>"
 
     @property

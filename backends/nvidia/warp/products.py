@@ -40,8 +40,8 @@ def _mma_async(printer: WarpPrinter, op: ir.Operation, start: str, a: str | Addr
     form = "shared" if isinstance(a, Address) else "registers"
     columns, depth = tile.shape[1], right.shape[1] if transposed[1] else right.shape[0]
     instruction = (columns, form, name, transposed[0], not transposed[1])
-    left = SharedOperand(_told(printer, a), a.panel, transposed[0], row_bytes=a.row) if isinstance(a, Address) else a
-    factor = SharedOperand(_told(printer, b), b.panel, not transposed[1], row_bytes=b.row)
+    left = SharedOperand(_told(printer, a), a.atom, transposed[0], row_bytes=a.row) if isinstance(a, Address) else a
+    factor = SharedOperand(_told(printer, b), b.atom, not transposed[1], row_bytes=b.row)
     clear = {"true": False, "false": True}.get(keep, f"!{keep}")
     try:
         printer.instructions.setdefault(wgmma_name(*instruction), wgmma(*instruction))

@@ -73,12 +73,12 @@ def _load_wait(printer: WarpPrinter, op: ir.Operation, load: str) -> None:
 
 def _order_wait(printer: WarpPrinter, op: ir.Operation, counters: ir.Value, index: str, number: str) -> None:
     """One thread asks for all of its warp."""
-    text = f"attn::await_turn({printer.arguments.pointer(counters)} + {operand(index)}, {number});"
+    text = f"attn::semaphore_wait({printer.arguments.pointer(counters)} + {operand(index)}, {number});"
     printer.line(*([text] if printer.elected else [f"if (lane == 0) {text}", "__syncwarp();"]))
 
 
 def _order_pass(printer: WarpPrinter, op: ir.Operation, counters: ir.Value, index: str, number: str) -> None:
-    printer.line(f"attn::pass_turn({printer.arguments.pointer(counters)} + {operand(index)}, {number});")
+    printer.line(f"attn::semaphore_pass({printer.arguments.pointer(counters)} + {operand(index)}, {number});")
 
 
 RULES: dict[str, Rule] = {

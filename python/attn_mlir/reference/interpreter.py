@@ -142,7 +142,7 @@ def _output(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequ
     return [frame.outputs[op.operands[0]][op.attributes["index"].value - 1]]
 
 
-def _remainder(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+def _residual(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     # o is never rounded here.
     return [np.zeros_like(args[0])]
 
@@ -189,5 +189,5 @@ SHARED_RULES: dict[str, FrameRule] = {
     "attn.reduce": _reduce,
     "attn.range": _range,
     "attn.output": _output,
-    "attn.remainder": _remainder,
+    "attn.residual": _residual,
 }

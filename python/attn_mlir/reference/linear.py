@@ -198,12 +198,12 @@ def _results(scan: ReferenceScan, steps: Callable[[ReferenceScan, SequencePart],
     if "entering" in op.attributes and not scan.forward:
         states = ends
     if scan.factor is not None:
-        here = scan.run("attn.weight", [np.zeros(1), np.zeros(1)]) if piece(op, "attn.weight") is not None else 1.0
+        here = scan.run("attn.decay_mask", [np.zeros(1), np.zeros(1)]) if piece(op, "attn.decay_mask") is not None else 1.0
         own = own_terms(scan.delta, scan.q, scan.k, scan.v) * here
         products = (o - own) * scan.factor
         if "crossing" in op.attributes:
             products, states = _crossing(scan, products, states if scan.forward else ends)
-        found["own"] = (own * scan.factor).sum(axis=3)
+        found["diagonal"] = (own * scan.factor).sum(axis=3)
         found["products"] = products.sum(axis=3) if scan.channels == "none" else products
     turned = _turned(op, states)
     found["states"] = turned.reshape(batch, heads, count * turned.shape[3], turned.shape[4])
@@ -269,10 +269,11 @@ def _one_chunk(scan: ReferenceScan, batch: int, positions: slice, state: Array) 
     q, k, v, g = (x[batch, :, positions] for x in (scan.q, scan.k, scan.v, scan.g))
     prefix = np.cumsum(g, axis=1)
     total = prefix[:, -1:]
-    leave, enter = (scan.run(name, [prefix, np.broadcast_to(total, prefix.shape)]) for name in ("attn.leave", "attn.enter"))
+    places = [prefix, np.broadcast_to(total, prefix.shape)]
+    output_decay, input_decay = (scan.run(f"attn.{name}", places) for name in ("output_decay", "input_decay"))
     everything = np.ones((q.shape[1], q.shape[1]), bool)
     shape = (*prefix.shape[:2], *prefix.shape[1:])
-    factor = scan.run("attn.weight", [np.broadcast_to(x, shape) for x in (prefix[:, :, None], prefix[:, None])])
+    factor = scan.run("attn.decay_mask", [np.broadcast_to(x, shape) for x in (prefix[:, :, None], prefix[:, None])])
 
     def weight(strict: bool) -> Array:
         present = np.tril(everything, -1 if strict else 0) if scan.forward else np.triu(everything, 1 if strict else 0)
@@ -282,21 +283,21 @@ def _one_chunk(scan: ReferenceScan, batch: int, positions: slice, state: Array) 
         wide = np.broadcast_to(weight(strict), (*factor.shape[:3], q.shape[2]))
         return np.einsum("htk,hsk,htsk->hts", x, key, wide, optimize=True)
 
-    carry, delta = scan.of_state(scan.run("attn.carry", [total[:, 0]])), scan.delta.at((batch, slice(None), positions))
+    chunk_decay, delta = scan.of_state(scan.run("attn.chunk_decay", [total[:, 0]])), scan.delta.at((batch, slice(None), positions))
     by_value = scan.channels == "value"
 
     def passed(x: Array) -> Array:
-        return np.einsum("htk,hkv->htv", x, state) * leave if by_value else np.einsum("htk,hkv->htv", x * leave, state)
+        return np.einsum("htk,hkv->htv", x, state) * output_decay if by_value else np.einsum("htk,hkv->htv", x * output_decay, state)
 
     writers, values = written(delta, k, v, passed, pairs)
-    o, following = passed(q), carry * state
+    o, following = passed(q), chunk_decay * state
     for (key, value), strict in zip(writers, delta.strict, strict=False):
         if by_value:
             o = o + np.einsum("htk,hsk,htsv,hsv->htv", q, key, weight(strict), value, optimize=True)
-            following = following + np.einsum("hsk,hsv,hsv->hkv", key, enter, value)
+            following = following + np.einsum("hsk,hsv,hsv->hkv", key, input_decay, value)
         else:
             o = o + pairs(q, key, strict) @ value
-            following = following + np.einsum("hsk,hsv->hkv", key * enter, value)
+            following = following + np.einsum("hsk,hsv->hkv", key * input_decay, value)
     return values if delta.output == "values" else o, following
 
 

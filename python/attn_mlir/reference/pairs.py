@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from attn_mlir.dialects.attn.pairs import remainder_factor
+from attn_mlir.dialects.attn.pairs import residual_factor
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import block_of, piece
 from attn_mlir.reference.errors import EvaluationError, OutOfBoundsError
@@ -87,12 +87,12 @@ def collect(op: ir.Operation, w: Weights) -> Array:
     return w.arrays[op.attributes["weight"].value]
 
 
-def row_dot(op: ir.Operation, a: Array, b: Array, remainder: Array | None = None) -> Array:
-    """The products of the rows of two tensors, of the second one with its remainder."""
-    if any(x.shape != a.shape for x in (b, remainder) if x is not None):
+def row_dot(op: ir.Operation, a: Array, b: Array, residual: Array | None = None) -> Array:
+    """The products of the rows of two tensors, of the second one with its residual."""
+    if any(x.shape != a.shape for x in (b, residual) if x is not None):
         raise EvaluationError(f"'attn.row_dot' multiplies tensors of shapes {list(a.shape)} and {list(b.shape)}", op.location)
-    factor = remainder_factor(ir.RankedTensorType(op.operands[1].type).element_type)
-    return np.einsum("bhid,bhid->bhi", a, b if remainder is None or factor is None else b + remainder / factor)
+    factor = residual_factor(ir.RankedTensorType(op.operands[1].type).element_type)
+    return np.einsum("bhid,bhid->bhi", a, b if residual is None or factor is None else b + residual / factor)
 
 
 def _check_rows(op: ir.Operation, rows: Array, wanted: tuple[int, ...]) -> None:

@@ -208,27 +208,27 @@ def _sums_of_decays(op: ir.Operation, decays: Array) -> tuple[Array, Array, Arra
             first, last = (t, s) if reverse else (s, t)
             if first <= last:
                 between[t, s] = decays[first + 1 : last + 1].sum(axis=0)
-    leave = np.stack([decays[t + 1 :].sum(axis=0) if reverse else decays[: t + 1].sum(axis=0) for t in range(size)])
-    enter = np.stack([decays[: s + 1].sum(axis=0) if reverse else decays[s + 1 :].sum(axis=0) for s in range(size)])
-    return between, leave, enter
+    output_decay = np.stack([decays[t + 1 :].sum(axis=0) if reverse else decays[: t + 1].sum(axis=0) for t in range(size)])
+    input_decay = np.stack([decays[: s + 1].sum(axis=0) if reverse else decays[s + 1 :].sum(axis=0) for s in range(size)])
+    return between, output_decay, input_decay
 
 
 def _decay_channels(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     q, k, decays, count = args
     present = np.arange(len(k)) < count
-    between, leave, enter = _sums_of_decays(op, decays)
-    entering = np.where(present[:, None], k * np.exp(enter), 0)
+    between, output_decay, input_decay = _sums_of_decays(op, decays)
+    entering = np.where(present[:, None], k * np.exp(input_decay), 0)
     pairs = np.where(present, np.einsum("td,sd,tsd->ts", q, k, np.exp(between)), 0)
-    return [q * np.exp(leave), entering, pairs, np.exp(decays.sum(axis=0))]
+    return [q * np.exp(output_decay), entering, pairs, np.exp(decays.sum(axis=0))]
 
 
 def _decay_values(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     scores, outside, v, decays, count = args
     v = np.where((np.arange(len(v)) < count)[:, None], v, 0).astype(decays.dtype)
-    between, leave, enter = _sums_of_decays(op, decays)
+    between, output_decay, input_decay = _sums_of_decays(op, decays)
     own = np.diag(scores)
-    others = outside * np.exp(leave) + np.einsum("ts,sd,tsd->td", scores - np.diag(own), v, np.exp(between))
-    return [others, others + own[:, None] * v, v * np.exp(enter), np.exp(decays.sum(axis=0))]
+    others = outside * np.exp(output_decay) + np.einsum("ts,sd,tsd->td", scores - np.diag(own), v, np.exp(between))
+    return [others, others + own[:, None] * v, v * np.exp(input_decay), np.exp(decays.sum(axis=0))]
 
 
 def _subview(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:

@@ -13,7 +13,7 @@
 // CHECK:           attn::store_floats<4, 64>((float *)(states +
 
 // What is left of the state after it was rounded is kept larger than it is, and the products with it are scaled back.
-// CHECK:         [[REST:\w+]][0][r] = attn::remainder_f16([[X:\w+]]);
+// CHECK:         [[REST:\w+]][0][r] = attn::residual_f16([[X:\w+]]);
 // CHECK:         [[O:\w+]][0] *= 2048.0f;
 // CHECK:         attn::multiply<__half, 32, 64, 1, 1, 1, 1, 8>([[O]], memory + {{\w+_rows}}, {{.*}}, memory + [[REST]]_rows,
 // CHECK:         [[O]][0] *= (1.0f / 2048.0f);

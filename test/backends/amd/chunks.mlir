@@ -36,7 +36,7 @@
 // q S; q k^T; the weights of pairs; what the chunk's own positions add to the decayed q S; the next state.
 // CHECK:           attn::multiply<__half, 32, 64, 1, 1, 1, 1, 8>([[O:\w+]], memory + [[Q:\w+_rows]], {{.*}}, memory + {{\w+_columns}},
 // CHECK:           attn::multiply<__half, 32, 64, 1, 1, 1, 1, 8>([[PRODUCT:\w+]], memory + [[Q]], {{.*}}, memory + {{k_tile\w*_rows}},
-// CHECK:           [[PRODUCT]][0][r] * weight
+// CHECK:           [[PRODUCT]][0][r] * decay_mask
 // CHECK:           [[O]][0] *= ((const float *)(memory +
 // CHECK:           attn::multiply<__half, 32, 64, 1, 1, 1, 1, 8>([[O]], memory + {{\w+_rows}}, {{.*}}, memory + {{v_tile\w*_columns}},
 // CHECK:           attn::store_halves<8, 64>(

@@ -11,17 +11,17 @@
 
 // CHECK:      void __launch_bounds__(512, 1) attention(
 
-// The preparing warps: panels of 64 channels are loaded ahead; of q's mod, a constant factor, none is left.
+// The preparing warps: swizzle atoms of 64 channels are loaded ahead; of q's mod, a constant factor, none is left.
 // CHECK:      if (warpgroup >= 2) {
 // CHECK-NEXT:   attn::fewer_registers<112>();
-// CHECK:        const auto load = [&](int number, int panel, int slot) {
+// CHECK:        const auto load = [&](int number, int atom, int slot) {
 // CHECK:          attn::barrier_arrive_expect(full, 32768);
-// CHECK-NEXT:     attn::tma_load(to + 0, &decay_map_32x64, full, 64 * panel, position, {{.*}}, batch);
-// CHECK-NEXT:     attn::tma_load(to + 8192, &decay_map_32x64, full, 64 * panel + 32, position, {{.*}}, batch);
-// CHECK-NEXT:     attn::tma_load(to + 16384, &q_map_64x64, full, 64 * panel, position, {{.*}}, batch);
+// CHECK-NEXT:     attn::tma_load(to + 0, &decay_map_32x64, full, 64 * atom, position, {{.*}}, batch);
+// CHECK-NEXT:     attn::tma_load(to + 8192, &decay_map_32x64, full, 64 * atom + 32, position, {{.*}}, batch);
+// CHECK-NEXT:     attn::tma_load(to + 16384, &q_map_64x64, full, 64 * atom, position, {{.*}}, batch);
 // CHECK:          if (chunks > 0) load(0, 0, 0);
 // CHECK:        attn::ChannelPairs<true, false> pairs;
-// CHECK:          attn::barrier_wait(shared + kFull + 8 * slot, turn / 2 & 1);
+// CHECK:          attn::barrier_wait(shared + kFull + 8 * slot, iteration / 2 & 1);
 // CHECK:            const float [[G:.*]] = ((8 * warp + r) < {{.*}}) ? max_nan(given.x, -104.0f) : 0.0f;
 // CHECK-NEXT:       channels.steps[r].x = exp2f([[G]] * 1.44269504f);
 // CHECK:          channels.share_totals(in, warp, lane);
@@ -36,7 +36,7 @@
 // CHECK:        attn::more_registers<144>();
 // CHECK:        attn::wgmma_m64n64k16_rs_bf16(o, held[
 // CHECK:        attn::wgmma_m64n64k16_ss_bf16_ta(o,
-// CHECK:        const float2 factor = attn::load_shared2(shared + kCarry + stage * 512 + 4 * (column + 8 * c));
+// CHECK:        const float2 factor = attn::load_shared2(shared + kChunkDecay + stage * 512 + 4 * (column + 8 * c));
 // CHECK:        attn::load_transposed({{.*}}, entering[k]);
 // CHECK:        attn::wgmma_m64n128k16_rs_bf16_tb(state, entering[k]
 // CHECK:        attn::tma_store(&o_map_64x64, own, warpgroup * 64, position{{.*}}, head, batch);

@@ -14,27 +14,27 @@
 // The warp that loads tells where the block is, once the consumers have read what was in the stage.
 // CHECK:     const auto send = [&](int kv, int count_and_kind) {
 // CHECK:       attn::tma_load({{.*}}, &k_map_64x128
-// CHECK:       attn::barrier_wait(shared + kBitsFree + turn % 4 * 8, (turn / 4 & 1) ^ 1);
+// CHECK:       attn::barrier_wait(shared + kBitsFree + iteration % 4 * 8, (iteration / 4 & 1) ^ 1);
 // CHECK-NEXT:  if (lane == 0) {
-// CHECK-NEXT:    attn::store_shared_int4(shared + kTold + turn % 4 * 16, kv, block, head, batch);
-// CHECK-NEXT:    attn::barrier_arrive(shared + kToldFull + turn % 4 * 8);
+// CHECK-NEXT:    attn::store_shared_int4(shared + kTold + iteration % 4 * 16, kv, block, head, batch);
+// CHECK-NEXT:    attn::barrier_arrive(shared + kToldFull + iteration % 4 * 8);
 // CHECK:       attn::tma_load({{.*}}, &v_map_64x128
-// CHECK:     attn::store_shared_int4(shared + kTold + turn % 4 * 16, 0, -1, 0, 0);
+// CHECK:     attn::store_shared_int4(shared + kTold + iteration % 4 * 16, 0, -1, 0, 0);
 
 // CHECK:     else {
-// CHECK:       for (uint32_t turn = 0;; ++turn) {
-// CHECK-NEXT:    attn::barrier_wait(shared + kToldFull + turn % 4 * 8, turn / 4 & 1);
+// CHECK:       for (uint32_t iteration = 0;; ++iteration) {
+// CHECK-NEXT:    attn::barrier_wait(shared + kToldFull + iteration % 4 * 8, iteration / 4 & 1);
 // CHECK:         if (block < 0) break;
 // CHECK:         attn::dropout_block<192, 128, 3, 2, false>(of, attn::warp_index() - 13,
 // CHECK-NEXT:    __syncwarp();
-// CHECK-NEXT:    attn::warp_arrive(shared + kBitsFull + turn % 4 * 8, lane == 0);
+// CHECK-NEXT:    attn::warp_arrive(shared + kBitsFull + iteration % 4 * 8, lane == 0);
 
 // CHECK:     attn::more_registers<160>();
-// CHECK:     for (;; ++turn) {
+// CHECK:     for (;; ++iteration) {
 // CHECK-NOT:   philox
 // CHECK:       attn::any_reaches<0x7400>(packed)
-// CHECK:       attn::barrier_wait(shared + kBitsFull + turn % 4 * 8, turn / 4 & 1);
-// CHECK-NEXT:  attn::drop<192>(packed, shared + kBits + turn % 4 * 6144, shared + kBitsFree + turn % 4 * 8);
+// CHECK:       attn::barrier_wait(shared + kBitsFull + iteration % 4 * 8, iteration / 4 & 1);
+// CHECK-NEXT:  attn::drop<192>(packed, shared + kBits + iteration % 4 * 6144, shared + kBitsFree + iteration % 4 * 8);
 
 // BWD:       attention_bwd_2_pairs(
 // BWD:       attn::fewer_registers<40>();

@@ -6,7 +6,7 @@
 
 // Two bounds a row; the upper one counts the keys that exist, too, so that neither maxima nor sums ask for that.
 // CHECK-LABEL: __global__ void __launch_bounds__({{.*}}) window(
-// CHECK:         for (;; ++turn) {
+// CHECK:         for (;; ++iteration) {
 // CHECK-NOT:     inside
 // CHECK:         [[UPPER:bound[_0-9]*]][h] = min([[ROW:n_[0-9]*]] - kv, count - 1) - column;
 // CHECK-NEXT:    [[LOWER:bound[_0-9]*]][h] = [[ROW]] - kv - 100 - column;
@@ -40,7 +40,7 @@ func.func @window(%q: !t, %k: !t, %v: !t) -> !t {
 
 // The first operand may have the keys, and constants on both sides come together.
 // CHECK-LABEL: __global__ void __launch_bounds__({{.*}}) shifted(
-// CHECK:         for (;; ++turn) {
+// CHECK:         for (;; ++iteration) {
 // CHECK:         [[UPPER:bound[_0-9]*]][h] = min({{n_[0-9]*}} - kv - 3, count) - column;
 // CHECK:         = (8 * c + e < [[UPPER]][h]) ?
 // CHECK-NOT:     inside
@@ -71,7 +71,7 @@ func.func @shifted(%q: !t, %k: !t, %v: !t) -> !t {
 
 // A mask that keeps late keys says nothing about the end.
 // CHECK-LABEL: __global__ void __launch_bounds__({{.*}}) far(
-// CHECK:         for (;; ++turn) {
+// CHECK:         for (;; ++iteration) {
 // CHECK:         [[LOWER:bound[_0-9]*]][h] = {{n_[0-9]*}} - kv - column;
 // CHECK:         const bool inside = column + 8 * c + e < count;
 // CHECK:         = (8 * c + e > [[LOWER]][h]) ?

@@ -14,7 +14,7 @@
 // CHECK:     const int shift = (blocks * 192 - q_n2) / 64 * 64;
 // CHECK:     store_shared_int4({{.*}}, [[BEGIN:.*]], head, batch, [[END:.*]]);
 // CHECK:     attn::store_shared_int(shared + kOnes + 4 * n, 0x3c003c00);
-// CHECK:     for (;; ++turn) {
+// CHECK:     for (;; ++iteration) {
 // CHECK:       attn::mn_major_beside({{.*}}, shared + kOnes);
 // CHECK-NEXT:  attn::wgmma_m64n72k16_rs_f16_tb(o{{.*}}, packed[0]
 // CHECK:       const bool exact = last || kind & 65536;

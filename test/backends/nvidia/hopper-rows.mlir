@@ -8,7 +8,7 @@
 // PLAN-LABEL: func.func @attention(
 // PLAN-SAME:    tile.schedule = {align = "start", arch = "sm_90a", consumer_registers = 232 : i64, emitter = "hopper", flow = "flat",
 // PLAN-SAME:    group = 32 : i64, lazy_rescale = 1 : i64, order = "dynamic",
-// PLAN-SAME:    pin = 0 : i64, producer_registers = 40 : i64
+// PLAN-SAME:    pin = 0 : i64, ping_pong = 1 : i64, producer_registers = 40 : i64
 
 // CHECK-LABEL: __global__ void __launch_bounds__(384, 1) attention(
 // CHECK-NEXT:    const __grid_constant__ CUtensorMap q_map_64x128,
@@ -28,7 +28,7 @@
 // The consumers: the scores of a block are started, then the sums of the one before; weights are computed while these are in flight.
 // CHECK:         attn::more_registers<232>();
 // CHECK:         // The first block: nothing is in flight yet.
-// CHECK:         for (;; ++turn) {
+// CHECK:         for (;; ++iteration) {
 // CHECK:         load_queries();
 // CHECK:         attn::wgmma_m64n128k16_rs_f16(s, queries[0]
 // CHECK:         attn::wgmma_m64n128k16_rs_f16_tb(o{{.*}}, packed[0]

@@ -2,11 +2,11 @@
 // RUN: sed -e "s/xf16/xbf16/g" %S/../amd/chunks-products.mlir | attn-translate --to cuda | FileCheck %s
 // RUN: attn-translate --to cuda %S/../amd/chunks-products.mlir | FileCheck %s --check-prefix=HALF
 
-// CHECK:        uint32_t packed[4], rest[4];
+// CHECK:        uint32_t packed[4], residual[4];
 // CHECK:        packed[2 * d + h] = attn::pack_bf16(pair[0], pair[1]);
-// CHECK-NEXT:   rest[2 * d + h] = attn::pack_rest_bf16(packed[2 * d + h], pair[0], pair[1]);
+// CHECK-NEXT:   residual[2 * d + h] = attn::pack_residual_bf16(packed[2 * d + h], pair[0], pair[1]);
 // CHECK:        attn::store_matrices(shared + kWeights + attn::swizzle_128(place), packed[0]
-// CHECK-NEXT:   attn::store_matrices(shared + kWeights + 8192 + attn::swizzle_128(place), rest[0]
+// CHECK-NEXT:   attn::store_matrices(shared + kWeights + 8192 + attn::swizzle_128(place), residual[0]
 // CHECK:        attn::fence_proxy_async();
 // CHECK:        const uint64_t [[ROUNDED:right\w*]] = attn::k_major(shared + kWeights);
 // CHECK-NEXT:   const uint64_t [[REST:right\w*]] = attn::k_major(shared + kWeights + 8192);

@@ -17,8 +17,8 @@
 // CHECK-NEXT:   attn::tma_load(at + 0, &q_map_64x64, full, 0, position, {{.*}}, batch);
 // CHECK:        const float [[G:.*]] = ((2 * lane + 1) < {{.*}}) ? max_nan({{.*}}, -104.0f) : 0.0f;
 // CHECK:        attn::sum_of_lanes_before(
-// CHECK:        const float leave_2 = leave * 0.125f;
-// CHECK:        attn::store_shared2({{.*}}, leave_2, leave_4);
+// CHECK:        const float output_decay_2 = output_decay * 0.125f;
+// CHECK:        attn::store_shared2({{.*}}, output_decay_2, output_decay_4);
 // CHECK:        attn::warp_sync();
 // CHECK-NEXT:   attn::warp_arrive(full, lane == 0);
 
@@ -29,15 +29,15 @@
 // CHECK:        attn::wgmma_m64n64k16_ss_f16(scores,
 // CHECK:        const bool [[PRESENT:.*]] = ((row + 8 * h) >= (from + 8 * (c + d) + e)) &
 // CHECK:        exp2f(
-// CHECK:        const float weight_2 = weight * 0.125f;
-// CHECK:        scores[4 * (c + d) + 2 * h + e] * weight_2
+// CHECK:        const float decay_mask_2 = decay_mask * 0.125f;
+// CHECK:        scores[4 * (c + d) + 2 * h + e] * decay_mask_2
 // CHECK:        attn::store_matrices(shared + kWeights
 // CHECK:        attn::fence_proxy_async();
 // CHECK:        if (number > 0) attn::warp_arrive(shared + kFree + 8 * ((number - 1) % 2), threadIdx.x == 0);
 // CHECK:        held[n] = attn::pack_f16(state[
 // CHECK:        attn::wgmma_m64n64k16_rs_f16(o, held[
 // CHECK:        attn::wgmma_m64n64k16_ss_f16_ta(o,
-// CHECK:        state[c] *= carry;
+// CHECK:        state[c] *= chunk_decay;
 // CHECK:        attn::load_transposed({{.*}}, entering[k]);
 // CHECK:        attn::wgmma_m64n64k16_rs_f16_tb(state, entering[k]
 // CHECK:        attn::store_transposed(own

@@ -19,11 +19,11 @@
 // CHECK-NEXT:     attn::tma_load(in + 0, &q_map_64x16, full, 0, position, head, batch);
 // CHECK:          attn::tma_load(in + 22528, &decay_map_32x16, full, 96, position, {{.*}}, batch);
 // CHECK:          for (int n = 0; n < 5 && n < chunks; ++n) load(n);
-// CHECK:        for (int number = turn; number < chunks; number += 4) {
+// CHECK:        for (int number = worker; number < chunks; number += 4) {
 // CHECK:          attn::ValueBlock<true, false> rows;
 // CHECK:            const float [[G:.*]] = (r < {{.*}}) ? max_nan(given.x, -104.0f) : 0.0f;
 // CHECK-NEXT:       rows.steps[r].x = exp2f([[G]] * 1.44269504f);
-// CHECK:          rows.enter(values, exchanged, exchanged + 2048, carry, lane);
+// CHECK:          rows.enter(values, exchanged, exchanged + 2048, chunk_decay, lane);
 // CHECK-NEXT:     rows.template scores<128>(in + 0, in + 4096, scores, lane);
 // CHECK-NEXT:     attn::warp_arrive(ready, lane == 0);
 // CHECK-NEXT:     rows.add_pairs(values, scores, lane);
@@ -36,9 +36,9 @@
 // A warpgroup: the state in two pieces, of which products add up in the same sums.
 // CHECK:        attn::more_registers<144>();
 // CHECK:          attn::load_transposed(exchanged + p * 2048
-// CHECK:            rest[n] = attn::pack_rest_bf16(held[n], state[8 * first + 2 * n], state[8 * first + 2 * n + 1]);
+// CHECK:            residual[n] = attn::pack_residual_bf16(held[n], state[8 * first + 2 * n], state[8 * first + 2 * n + 1]);
 // CHECK:              attn::wgmma_m64n16k16_rs_bf16(o, held[
-// CHECK-NEXT:         attn::wgmma_m64n16k16_rs_bf16(o, rest[
+// CHECK-NEXT:         attn::wgmma_m64n16k16_rs_bf16(o, residual[
 // CHECK:            state[c] *= c & 2 ? factor.y : factor.x;
 // CHECK:            attn::wgmma_m64n128k16_rs_bf16_tb(state, entering[1]
 // CHECK-NEXT:       attn::wgmma_m64n128k16_rs_bf16_tb(state, entering[0]
@@ -48,8 +48,8 @@
 // REVERSE:     void __launch_bounds__(256, 1) attention(
 // REVERSE-NOT: fewer_registers<112>();
 // REVERSE:     attn::ValueBlock<false, true> rows;
-// REVERSE:     attn::load_shared(carry + 4 * row) * 2048.0f
-// REVERSE:     attn::wgmma_m64n16k16_rs_f16(lifted, rest[
+// REVERSE:     attn::load_shared(chunk_decay + 4 * row) * 2048.0f
+// REVERSE:     attn::wgmma_m64n16k16_rs_f16(lifted, residual[
 // REVERSE:     attn::wgmma_m64n64k16_rs_f16_tb(state, entering[1]
 // REVERSE:     o[c] += lifted[c] * (1.0f / 2048.0f);
 // REVERSE:     state[c] *= (1.0f / 2048.0f);

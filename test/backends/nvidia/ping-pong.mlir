@@ -1,4 +1,4 @@
-// Warpgroups take turns: each waits before the products of an iteration, and lets the next one pass behind their commit.
+// Ping-pong of warpgroups: each waits before the products of an iteration, and lets the next one pass behind their commit.
 // RUN: attn-opt %s --split-input-file -p 'warp-ping-pong' | FileCheck %s
 
 #smem = #warp.shared<128 : i64>
@@ -50,13 +50,13 @@
 
 // -----
 
-// CHECK: warp.refused = {"warp-ping-pong" = "the schedule has no turns"}
+// CHECK: warp.refused = {"warp-ping-pong" = "the schedule has no ping-pong"}
 "warp.kernel"() ({
 ^bb0(%n: index):
   "warp.role"() ({
   ^bb0(%w: index):
   }) {registers = 160 : i64, sym_name = "consumer", warpgroups = 3 : i64, warps = 4 : i64} : () -> ()
-}) {function = "", lanes = 32 : i64, register_file = 65536 : i64, registers = 168 : i64, shared_limit = 232448 : i64, sym_name = "f", warp.schedule = {turns = 0 : i64}} : () -> ()
+}) {function = "", lanes = 32 : i64, register_file = 65536 : i64, registers = 168 : i64, shared_limit = 232448 : i64, sym_name = "f", warp.schedule = {ping_pong = 0 : i64}} : () -> ()
 
 // -----
 

@@ -59,7 +59,7 @@
 
 // -----
 
-// CHECK: warp.refused = {"warp-stage-stores" = "no tile in whole panels is stored as 16 bits or added as f32"}
+// CHECK: warp.refused = {"warp-stage-stores" = "no tile in whole swizzle atoms is stored as 16 bits or added as f32"}
 "warp.kernel"() ({
 ^bb0(%n: index):
   "warp.role"() ({
@@ -89,7 +89,7 @@
 
 // -----
 
-// An addition with a place in an order: the thread that starts it waits for its turn alone, and passes it on when the next tile is written.
+// An addition with a place in an order: the thread that starts it waits for its semaphore alone, and passes it on when the next tile is written.
 !sums = tensor<64x64xf32, #warp.layout<"wgmma", "tile">>
 
 // CHECK: %[[HELD:.*]] = "warp.alloc"() : () -> memref<1x2xi32
@@ -98,10 +98,10 @@
 // CHECK: %[[NUMBER:.*]] = arith.index_cast
 // CHECK: %[[IS_HELD:.*]] = arith.cmpi ne, %[[NUMBER]], %c0
 // CHECK: scf.if %[[IS_HELD]]
-// CHECK: "warp.order_pass"(%[[TURNS:.*]], %[[COUNTER]], %[[NUMBER]])
+// CHECK: "warp.order_pass"(%[[SEMAPHORES:.*]], %[[COUNTER]], %[[NUMBER]])
 // CHECK: "warp.write"
 // CHECK: "warp.elect"
-// CHECK-NEXT: "warp.order_wait"(%[[TURNS]], %[[GROUP:.*]], %c7)
+// CHECK-NEXT: "warp.order_wait"(%[[SEMAPHORES]], %[[GROUP:.*]], %c7)
 // CHECK-NEXT: "warp.add_async"({{.*}}) {ordered = true}
 // CHECK-NEXT: "warp.store_commit"
 // CHECK: arith.index_cast %[[GROUP]]
@@ -109,7 +109,7 @@
 // CHECK: arith.index_cast %c8
 // CHECK: memref.store %{{.*}}, %[[HELD]]
 "warp.kernel"() ({
-^bb0(%dq: memref<?x?x?x?x64xf32>, %turns: memref<?xi32>):
+^bb0(%dq: memref<?x?x?x?x64xf32>, %semaphores: memref<?xi32>):
   %c0 = arith.constant 0 : index
   %c7 = arith.constant 7 : index
   %c8 = arith.constant 8 : index
@@ -117,13 +117,13 @@
   ^bb0(%w: index):
     %tile = ub.poison : !sums
     "warp.elect"() ({
-      "warp.order_wait"(%turns, %w, %c7) : (memref<?xi32>, index, index) -> ()
+      "warp.order_wait"(%semaphores, %w, %c7) : (memref<?xi32>, index, index) -> ()
     }) : () -> ()
     "warp.named_sync"(%c8) {threads = 128 : i64} : (index) -> ()
     "warp.atomic_add"(%tile, %dq, %c0, %c0, %c0, %c0) {ordered = true} : (!sums, memref<?x?x?x?x64xf32>, index, index, index, index) -> ()
     "warp.named_sync"(%c8) {threads = 128 : i64} : (index) -> ()
     "warp.elect"() ({
-      "warp.order_pass"(%turns, %w, %c8) : (memref<?xi32>, index, index) -> ()
+      "warp.order_pass"(%semaphores, %w, %c8) : (memref<?xi32>, index, index) -> ()
     }) : () -> ()
   }) {registers = 160 : i64, sym_name = "all", warpgroups = 1 : i64, warps = 4 : i64} : () -> ()
 }) {function = "", lanes = 32 : i64, register_file = 65536 : i64, registers = 168 : i64, shared_limit = 232448 : i64, sym_name = "f"} : () -> ()

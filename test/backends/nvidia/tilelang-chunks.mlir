@@ -22,14 +22,14 @@
 // CHECK:              T.cumsum(src=[[G]], dst=prefix, dim=0)
 
 // What the state gives, what the chunk's own positions give, and the state after them.
-// CHECK:              carry = T.alloc_var("float32", init=T.exp2(
+// CHECK:              chunk_decay = T.alloc_var("float32", init=T.exp2(
 // CHECK:              T.copy(state, [[HALF:[a-z_0-9]+]])
 // CHECK-NEXT:         T.gemm({{.*}}, [[HALF]], [[O:[a-z_0-9]+]], policy=T.GemmWarpPolicy.FullRow, clear_accum=True)
 // CHECK-NEXT:         T.gemm({{.*}}, k_tile[stage, :, :], {{.*}}, transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True)
-// CHECK:              [[O]][i, j] = [[O]][i, j] * leave[i]
+// CHECK:              [[O]][i, j] = [[O]][i, j] * output_decay[i]
 // CHECK-NEXT:         T.gemm([[P:[a-z_0-9]+]], v_tile[stage, :, :], [[O]], policy=T.GemmWarpPolicy.FullRow)
 // CHECK:              if i < [[COUNT]]:
 // CHECK-NEXT:             o[batch, head, chunk + i, j] = [[O]][i, j]
-// CHECK:              state[i, j] = state[i, j] * carry
+// CHECK:              state[i, j] = state[i, j] * chunk_decay
 // CHECK-NEXT:         T.gemm(k_tile[stage, :, :], {{.*}}, state, transpose_A=True, policy=T.GemmWarpPolicy.FullRow)
 // CHECK:          final_state[batch, head, 0 + i, j] = state[i, j]

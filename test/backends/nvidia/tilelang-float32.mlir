@@ -27,7 +27,7 @@
 // CHECK-NEXT:     T.gemm([[Q0]], [[S0]], [[O]], policy=T.GemmWarpPolicy.FullRow)
 
 // Weights are functions of differences that are taken in 64 bits.
-// CHECK:              weight = T.exp2(T.cast(prefix[i] - prefix[j], "float32") * 1.4426950216293335) * 0.125
+// CHECK:              decay_mask = T.exp2(T.cast(prefix[i] - prefix[j], "float32") * 1.4426950216293335) * 0.125
 
 // The state is carried and added to in f32.
-// CHECK:              state[i, j] = ([[OLD:x_[0-9]+]] * carry) + products_{{[0-9]+}}[i, j]
+// CHECK:              state[i, j] = ([[OLD:x_[0-9]+]] * chunk_decay) + products_{{[0-9]+}}[i, j]

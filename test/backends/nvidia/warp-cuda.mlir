@@ -13,7 +13,7 @@
 !out = memref<?x?x?xf32>
 
 // CHECK: extern "C" __global__ void __launch_bounds__(128, 1) squares(
-// Boxes of 64 columns, the panels of a tile.
+// Boxes of 64 columns, the swizzle atoms of a tile.
 // CHECK-NEXT: const __grid_constant__ CUtensorMap arg0_map_64x64,
 "warp.kernel"() ({
 ^bb0(%x: !heads, %sums: !out):
@@ -60,7 +60,7 @@
       %start = "warp.registers"() : () -> tensor<64x64xf32, #warp.layout<"wgmma", "tile">>
       // CHECK: attn::wgmma_begin();
       "warp.mma_begin"() : () -> ()
-      // b is k-major: its second panel holds the steps from the fifth on.
+      // b is k-major: its second swizzle atom holds the steps from the fifth on.
       // CHECK: const uint64_t b = attn::k_major(attn::uniform([[TILE]]));
       // CHECK-NEXT: attn::wgmma_m64n64k16_rs_bf16([[SUM:.*]], [[READ]][0], [[READ]][1], [[READ]][2], [[READ]][3], b, 0);
       // CHECK: attn::wgmma_m64n64k16_rs_bf16([[SUM]], [[READ]][16], {{.*}}, attn::advance(b, 8192), 1);

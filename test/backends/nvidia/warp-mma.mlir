@@ -32,9 +32,9 @@
     %a = "warp.view"(%own, %c0, %c0, %c0) : (memref<1x128x64xbf16, #smem>, index, index, index) -> memref<128x64xbf16, #smem>
     %b = "warp.view"(%all, %c0, %c0, %c0) : (memref<1x64x64xbf16, #smem>, index, index, index) -> !tile
     %c = "warp.view"(%more, %c0, %c0, %c0) : (memref<1x64x64xbf16, #smem>, index, index, index) -> memref<64x8xbf16, #smem>
-    // CHECK: attn::copy_lanes<128, 1>(attn::Panels{[[A]], 16384}, &arg0[(0) * arg0_s0 + (0) * arg0_s1 + 0 * arg0_s2 + (0)], arg0_s2, {{.*}}, arg0_n2, warp, lane);
+    // CHECK: attn::copy_lanes<128, 1>(attn::Atoms{[[A]], 16384}, &arg0[(0) * arg0_s0 + (0) * arg0_s1 + 0 * arg0_s2 + (0)], arg0_s2, {{.*}}, arg0_n2, warp, lane);
     "warp.copy_lanes_async"(%x, %c0, %c0, %block, %c0, %a) : (!heads, index, index, index, index, memref<128x64xbf16, #smem>) -> ()
-    // CHECK-NEXT: attn::copy_lanes<64, 1>(attn::Panels{[[B]], 8192}
+    // CHECK-NEXT: attn::copy_lanes<64, 1>(attn::Atoms{[[B]], 8192}
     "warp.copy_lanes_async"(%x, %c0, %c0, %c0, %c0, %b) : (!heads, index, index, index, index, !tile) -> ()
     // CHECK-NEXT: attn::copy_commit();
     "warp.copy_commit"() : () -> ()
@@ -47,7 +47,7 @@
       "warp.yield"(%zero) {operandSegmentSizes = array<i32: 1, 0, 0>} : (f32) -> ()
     }) {reductions = [""], resultSegmentSizes = array<i32: 1, 0, 0>, shape = array<i64: 128, 72>} : () -> !acc
     // CHECK: uint32_t [[TILE:tile.*]][32];
-    // CHECK-NEXT: attn::load_factor<64, 2>([[TILE]], attn::SharedFactor{attn::Panels{[[A]], 16384}, warp * 32, lane});
+    // CHECK-NEXT: attn::load_factor<64, 2>([[TILE]], attn::SharedFactor{attn::Atoms{[[A]], 16384}, warp * 32, lane});
     %held = "warp.read"(%a) : (memref<128x64xbf16, #smem>) -> !half
     // CHECK: uint32_t [[LOADED:loaded.*]][32];
     // CHECK: at < arg0_n2 ? __bfloat162float(
@@ -55,11 +55,11 @@
     %loaded = "warp.load_wait"(%pending) {pending = 0} : (!warp.pending<!half>) -> !half
     %wide = "warp.concat"(%b, %c) : (!tile, memref<64x8xbf16, #smem>) -> memref<64x72xbf16, #smem>
     // Columns of b in two tiles; a in registers, then in shared memory.
-    // CHECK: attn::multiply<attn::BF16, 72, 64, 2, false>([[SUM:.*]], attn::held_2([[TILE]]), attn::Beside<64, attn::Panels, attn::Panels>{attn::Panels{[[B]], 8192}, attn::Panels{[[C]], 8192}}, lane);
+    // CHECK: attn::multiply<attn::BF16, 72, 64, 2, false>([[SUM:.*]], attn::held_2([[TILE]]), attn::Beside<64, attn::Atoms, attn::Atoms>{attn::Atoms{[[B]], 8192}, attn::Atoms{[[C]], 8192}}, lane);
     %s = "warp.mma"(%start, %held, %wide) {transpose_a = false, transpose_b = false} : (!acc, !half, memref<64x72xbf16, #smem>) -> !acc
     // CHECK: attn::multiply<attn::BF16, 72, 64, 2, false>({{.*}}, attn::held_2([[LOADED]])
     %t = "warp.mma"(%s, %loaded, %wide) {transpose_a = false, transpose_b = false} : (!acc, !half, memref<64x72xbf16, #smem>) -> !acc
-    // CHECK: attn::multiply<attn::BF16, 72, 64, 2, false>({{.*}}, attn::SharedFactor{attn::Panels{[[A]], 16384}, warp * 32, lane}
+    // CHECK: attn::multiply<attn::BF16, 72, 64, 2, false>({{.*}}, attn::SharedFactor{attn::Atoms{[[A]], 16384}, warp * 32, lane}
     %u = "warp.mma"(%t, %a, %wide) {transpose_a = false, transpose_b = false} : (!acc, memref<128x64xbf16, #smem>, memref<64x72xbf16, #smem>) -> !acc
     "warp.store"(%u, %y, %c0, %c0, %c0) : (!acc, !out, index, index, index) -> ()
   }) {sym_name = "all", warpgroups = 1, warps = 4, registers = 248} : () -> ()

@@ -2,7 +2,7 @@
 // RUN: attn-opt %s --split-input-file --verify-diagnostics
 
 func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tensor<?x?x?x8xf32>) {
-  // expected-error @below {{'attn.linear_attention' takes `outputs` among final_state, products, states, own, in this order, got states, final_state}}
+  // expected-error @below {{'attn.linear_attention' takes `outputs` among final_state, products, states, diagonal, in this order, got states, final_state}}
   %o, %final_state = "attn.linear_attention"(%q, %k, %v) ({
   ^bb0:
   }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = ["states", "final_state"], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 1, 0, 0, 0>}
@@ -123,10 +123,10 @@ func.func @crossing_products_of_keys(%q: tensor<?x?x?x16xf32>, %v: tensor<?x?x?x
 // -----
 
 func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tensor<?x?x?x8xf32>, %factor: tensor<?x?x?x8xf32>) {
-  // expected-error @below {{'attn.linear_attention' makes own beside products of decays of heads, not `crossing`}}
+  // expected-error @below {{'attn.linear_attention' makes diagonal terms beside products of decays of heads, not `crossing`}}
   %o, %r0 = "attn.linear_attention"(%q, %k, %v) ({
   ^bb0:
-  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = ["own"], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 1>}
+  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = ["diagonal"], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 1>}
     : (tensor<?x?x?x16xf32>, tensor<?x?x?x16xf32>, tensor<?x?x?x8xf32>) -> (tensor<?x?x?x8xf32>, tensor<?x?x?xf32>)
   return
 }
@@ -134,10 +134,10 @@ func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: ten
 // -----
 
 func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tensor<?x?x?x8xf32>, %factor: tensor<?x?x?x8xf32>) {
-  // expected-error @below {{'attn.linear_attention' makes own beside products of decays of heads, not `crossing`}}
+  // expected-error @below {{'attn.linear_attention' makes diagonal terms beside products of decays of heads, not `crossing`}}
   %o, %r0, %r1 = "attn.linear_attention"(%q, %k, %v, %factor) ({
   ^bb0:
-  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = ["products", "own"], crossing, operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 1, 0>, resultSegmentSizes = array<i32: 1, 0, 1, 0, 1>}
+  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = ["products", "diagonal"], crossing, operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 1, 0>, resultSegmentSizes = array<i32: 1, 0, 1, 0, 1>}
     : (tensor<?x?x?x16xf32>, tensor<?x?x?x16xf32>, tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>) -> (tensor<?x?x?x8xf32>, tensor<?x?x?xf32>, tensor<?x?x?xf32>)
   return
 }
@@ -145,10 +145,10 @@ func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: ten
 // -----
 
 func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tensor<?x?x?x8xf32>, %factor: tensor<?x?x?x8xf32>) {
-  // expected-error @below {{'attn.linear_attention' makes own beside products of decays of heads, not `crossing`}}
+  // expected-error @below {{'attn.linear_attention' makes diagonal terms beside products of decays of heads, not `crossing`}}
   %o, %r0, %r1 = "attn.linear_attention"(%q, %k, %v, %factor) ({
   ^bb0:
-  }) {heads = 2 : i64, direction = "forward", channels = "value", state = "vk", outputs = ["products", "own"], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 1, 0>, resultSegmentSizes = array<i32: 1, 0, 1, 0, 1>}
+  }) {heads = 2 : i64, direction = "forward", channels = "value", state = "vk", outputs = ["products", "diagonal"], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 1, 0>, resultSegmentSizes = array<i32: 1, 0, 1, 0, 1>}
     : (tensor<?x?x?x16xf32>, tensor<?x?x?x16xf32>, tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>) -> (tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>, tensor<?x?x?xf32>)
   return
 }
@@ -156,10 +156,10 @@ func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: ten
 // -----
 
 func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tensor<?x?x?x8xf32>, %factor: tensor<?x?x?x8xf32>) {
-  // expected-error @below {{'attn.linear_attention' makes own of rank 3, got tensor<?x?x?x8xf32>}}
+  // expected-error @below {{'attn.linear_attention' makes diagonal of rank 3, got tensor<?x?x?x8xf32>}}
   %o, %r0, %r1 = "attn.linear_attention"(%q, %k, %v, %factor) ({
   ^bb0:
-  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = ["products", "own"], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 1, 0>, resultSegmentSizes = array<i32: 1, 0, 1, 0, 1>}
+  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = ["products", "diagonal"], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 1, 0>, resultSegmentSizes = array<i32: 1, 0, 1, 0, 1>}
     : (tensor<?x?x?x16xf32>, tensor<?x?x?x16xf32>, tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>) -> (tensor<?x?x?x8xf32>, tensor<?x?x?xf32>, tensor<?x?x?x8xf32>)
   return
 }

@@ -48,7 +48,7 @@ func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: ten
 // -----
 
 func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tensor<?x?x?x8xf32>) {
-  // expected-error @below {{'attn.chunk' lacks its 'attn.carry' piece}}
+  // expected-error @below {{'attn.chunk' lacks its 'attn.chunk_decay' piece}}
   %o = "attn.chunk"(%q, %k, %v) ({
   ^bb0:
   }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = [], chunk = 64 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0>}
@@ -61,19 +61,19 @@ func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: ten
 func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tensor<?x?x?x8xf32>) {
   // expected-error @below {{'attn.chunk' has chunks of at least one position, got 0}}
   %o = "attn.chunk"(%q, %k, %v) ({
-    "attn.carry"() ({
+    "attn.chunk_decay"() ({
     ^bb0(%total: f32):
       "attn.yield"(%total) : (f32) -> ()
     }) : () -> ()
-    "attn.enter"() ({
+    "attn.input_decay"() ({
     ^bb0(%prefix: f32, %total: f32):
       "attn.yield"(%prefix) : (f32) -> ()
     }) : () -> ()
-    "attn.leave"() ({
+    "attn.output_decay"() ({
     ^bb0(%prefix: f32, %total: f32):
       "attn.yield"(%prefix) : (f32) -> ()
     }) : () -> ()
-    "attn.weight"() ({
+    "attn.decay_mask"() ({
     ^bb0(%prefix_t: f32, %prefix_s: f32):
       "attn.yield"(%prefix_t) : (f32) -> ()
     }) : () -> ()
@@ -87,19 +87,19 @@ func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: ten
 func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tensor<?x?x?x8xf32>) {
   // expected-error @below {{'attn.chunk' makes states at multiples of 64 positions, got 96}}
   %o, %states = "attn.chunk"(%q, %k, %v) ({
-    "attn.carry"() ({
+    "attn.chunk_decay"() ({
     ^bb0(%total: f32):
       "attn.yield"(%total) : (f32) -> ()
     }) : () -> ()
-    "attn.enter"() ({
+    "attn.input_decay"() ({
     ^bb0(%prefix: f32, %total: f32):
       "attn.yield"(%prefix) : (f32) -> ()
     }) : () -> ()
-    "attn.leave"() ({
+    "attn.output_decay"() ({
     ^bb0(%prefix: f32, %total: f32):
       "attn.yield"(%prefix) : (f32) -> ()
     }) : () -> ()
-    "attn.weight"() ({
+    "attn.decay_mask"() ({
     ^bb0(%prefix_t: f32, %prefix_s: f32):
       "attn.yield"(%prefix_t) : (f32) -> ()
     }) : () -> ()
@@ -113,19 +113,19 @@ func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: ten
 func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tensor<?x?x?x8xf32>) {
   // expected-error @below {{'attn.chunk' has chunks of the interval where products are `crossing`, got 64 and 128}}
   %o, %states = "attn.chunk"(%q, %k, %v) ({
-    "attn.carry"() ({
+    "attn.chunk_decay"() ({
     ^bb0(%total: f32):
       "attn.yield"(%total) : (f32) -> ()
     }) : () -> ()
-    "attn.enter"() ({
+    "attn.input_decay"() ({
     ^bb0(%prefix: f32, %total: f32):
       "attn.yield"(%prefix) : (f32) -> ()
     }) : () -> ()
-    "attn.leave"() ({
+    "attn.output_decay"() ({
     ^bb0(%prefix: f32, %total: f32):
       "attn.yield"(%prefix) : (f32) -> ()
     }) : () -> ()
-    "attn.weight"() ({
+    "attn.decay_mask"() ({
     ^bb0(%prefix_t: f32, %prefix_s: f32):
       "attn.yield"(%prefix_t) : (f32) -> ()
     }) : () -> ()
@@ -138,20 +138,20 @@ func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: ten
 
 func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tensor<?x?x?x8xf32>) {
   %o = "attn.chunk"(%q, %k, %v) ({
-    // expected-error @below {{'attn.carry' yields (score), got (score, score)}}
-    "attn.carry"() ({
+    // expected-error @below {{'attn.chunk_decay' yields (score), got (score, score)}}
+    "attn.chunk_decay"() ({
     ^bb0(%total: f32):
       "attn.yield"(%total, %total) : (f32, f32) -> ()
     }) : () -> ()
-    "attn.enter"() ({
+    "attn.input_decay"() ({
     ^bb0(%prefix: f32, %total: f32):
       "attn.yield"(%prefix) : (f32) -> ()
     }) : () -> ()
-    "attn.leave"() ({
+    "attn.output_decay"() ({
     ^bb0(%prefix: f32, %total: f32):
       "attn.yield"(%prefix) : (f32) -> ()
     }) : () -> ()
-    "attn.weight"() ({
+    "attn.decay_mask"() ({
     ^bb0(%prefix_t: f32, %prefix_s: f32):
       "attn.yield"(%prefix_t) : (f32) -> ()
     }) : () -> ()
@@ -164,20 +164,20 @@ func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: ten
 
 func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tensor<?x?x?x8xf32>) {
   %o = "attn.linear_attention"(%q, %k, %v) ({
-    // expected-error @below {{'attn.carry' belongs inside attn.chunk}}
-    "attn.carry"() ({
+    // expected-error @below {{'attn.chunk_decay' belongs inside attn.chunk}}
+    "attn.chunk_decay"() ({
     ^bb0(%total: f32):
       "attn.yield"(%total) : (f32) -> ()
     }) : () -> ()
-    "attn.enter"() ({
+    "attn.input_decay"() ({
     ^bb0(%prefix: f32, %total: f32):
       "attn.yield"(%prefix) : (f32) -> ()
     }) : () -> ()
-    "attn.leave"() ({
+    "attn.output_decay"() ({
     ^bb0(%prefix: f32, %total: f32):
       "attn.yield"(%prefix) : (f32) -> ()
     }) : () -> ()
-    "attn.weight"() ({
+    "attn.decay_mask"() ({
     ^bb0(%prefix_t: f32, %prefix_s: f32):
       "attn.yield"(%prefix_t) : (f32) -> ()
     }) : () -> ()

@@ -45,19 +45,19 @@ func.func @attention(%q: !q, %k: !q, %v: !v) {
 func.func @attention(%q: !q, %k: !q, %v: !v) {
   // expected-error @below {{'attn.chunk' has segments of whole chunks of 16, got 24}}
   %o = "attn.chunk"(%q, %k, %v) ({
-    "attn.carry"() ({
+    "attn.chunk_decay"() ({
     ^bb0(%total: f32):
       "attn.yield"(%total) : (f32) -> ()
     }) : () -> ()
-    "attn.enter"() ({
+    "attn.input_decay"() ({
     ^bb0(%prefix: f32, %total: f32):
       "attn.yield"(%total) : (f32) -> ()
     }) : () -> ()
-    "attn.leave"() ({
+    "attn.output_decay"() ({
     ^bb0(%prefix: f32, %total: f32):
       "attn.yield"(%total) : (f32) -> ()
     }) : () -> ()
-    "attn.weight"() ({
+    "attn.decay_mask"() ({
     ^bb0(%t: f32, %s: f32):
       "attn.yield"(%t) : (f32) -> ()
     }) : () -> ()

@@ -311,7 +311,7 @@ func.func @sums(%q: !t, %row: tensor<?x?x?xf32>, %slopes: tensor<?xf32>) {
 // -----
 
 %x = ub.poison : tensor<?x?x?x64xf32>
-// expected-error @below {{'attn.row_dot' takes one remainder at most, of a 16-bit tensor tensor<?x?x?x64xf32>, got tensor<?x?x?x64xf32>}}
+// expected-error @below {{'attn.row_dot' takes one residual at most, of a 16-bit tensor tensor<?x?x?x64xf32>, got tensor<?x?x?x64xf32>}}
 %d = "attn.row_dot"(%x, %x, %x) : (tensor<?x?x?x64xf32>, tensor<?x?x?x64xf32>, tensor<?x?x?x64xf32>) -> tensor<?x?x?xf32>
 
 // -----

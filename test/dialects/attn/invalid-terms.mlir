@@ -134,14 +134,14 @@ func.func @outputs(%q: !t) {
 // -----
 
 %q = ub.poison : tensor<?x?x?x64xf16>
-// expected-error @below {{'attn.remainder' takes the result o of an attn.attention or attn.online}}
-%r = "attn.remainder"(%q) : (tensor<?x?x?x64xf16>) -> tensor<?x?x?x64xf16>
+// expected-error @below {{'attn.residual' takes the result o of an attn.attention or attn.online}}
+%r = "attn.residual"(%q) : (tensor<?x?x?x64xf16>) -> tensor<?x?x?x64xf16>
 
 // -----
 
 !t = tensor<?x?x?x64xf16>
 !w = tensor<?x?x?x32xf16>
-func.func @remainder_of_an_output(%q: !t, %w: !w) {
+func.func @residual_of_an_output(%q: !t, %w: !w) {
   %o = "attn.attention"(%q, %q, %q) ({
     "attn.term"(%w) {output = 1} : (!w) -> ()
     "attn.row"() ({
@@ -149,22 +149,22 @@ func.func @remainder_of_an_output(%q: !t, %w: !w) {
       "attn.yield"(%s, %s) : (f32, f32) -> ()
     }) : () -> ()
   }) {outputs = []} : (!t, !t, !t) -> !t
-  // expected-error @below {{'attn.remainder' is that of an output numbered from 1 whose terms have o's type, got 1 : i64}}
-  "attn.remainder"(%o) {index = 1 : i64} : (!t) -> !t
+  // expected-error @below {{'attn.residual' is that of an output numbered from 1 whose terms have o's type, got 1 : i64}}
+  "attn.residual"(%o) {index = 1 : i64} : (!t) -> !t
   return
 }
 
 // -----
 
 !t = tensor<?x?x?x64xf32>
-func.func @remainder(%q: !t) {
+func.func @residual(%q: !t) {
   %o = "attn.attention"(%q, %q, %q) ({
     "attn.row"() ({
     ^bb0(%s: f32, %b: index, %h: index, %i: index):
       "attn.yield"(%s) : (f32) -> ()
     }) : () -> ()
   }) {outputs = []} : (!t, !t, !t) -> !t
-  // expected-error @below {{'attn.remainder' makes a tensor of o's type, of f16 or bf16, got tensor<?x?x?x64xf32> for tensor<?x?x?x64xf32>}}
-  "attn.remainder"(%o) : (!t) -> !t
+  // expected-error @below {{'attn.residual' makes a tensor of o's type, of f16 or bf16, got tensor<?x?x?x64xf32> for tensor<?x?x?x64xf32>}}
+  "attn.residual"(%o) : (!t) -> !t
   return
 }

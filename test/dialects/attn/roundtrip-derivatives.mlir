@@ -63,13 +63,13 @@ func.func @every_piece(%q: !t, %slopes: tensor<?xf32>) -> (!t, tensor<?xf32>) {
   return %sum, %heads : !t, tensor<?xf32>
 }
 
-// CHECK-LABEL: func.func @remainder(
+// CHECK-LABEL: func.func @residual(
 // CHECK:         %[[O:.*]] = "attn.attention"
-// CHECK:         %[[R:.*]] = "attn.remainder"(%[[O]]) : (tensor<?x?x?x64xf16>) -> tensor<?x?x?x64xf16>
-// CHECK-NEXT:    "attn.remainder"(%[[O]]) {index = 1 : i64} : (tensor<?x?x?x64xf16>) -> tensor<?x?x?x64xf16>
+// CHECK:         %[[R:.*]] = "attn.residual"(%[[O]]) : (tensor<?x?x?x64xf16>) -> tensor<?x?x?x64xf16>
+// CHECK-NEXT:    "attn.residual"(%[[O]]) {index = 1 : i64} : (tensor<?x?x?x64xf16>) -> tensor<?x?x?x64xf16>
 // CHECK-NEXT:    "attn.row_dot"(%{{.*}}, %[[O]], %[[R]])
 !h = tensor<?x?x?x64xf16>
-func.func @remainder(%q: !h) -> tensor<?x?x?xf32> {
+func.func @residual(%q: !h) -> tensor<?x?x?xf32> {
   %o = "attn.attention"(%q, %q, %q) ({
     "attn.term"(%q) {output = 1} : (!h) -> ()
     "attn.row"() ({
@@ -77,8 +77,8 @@ func.func @remainder(%q: !h) -> tensor<?x?x?xf32> {
       "attn.yield"(%s, %s) : (f32, f32) -> ()
     }) : () -> ()
   }) {outputs = []} : (!h, !h, !h) -> !h
-  %r = "attn.remainder"(%o) : (!h) -> !h
-  "attn.remainder"(%o) {index = 1} : (!h) -> !h
+  %r = "attn.residual"(%o) : (!h) -> !h
+  "attn.residual"(%o) {index = 1} : (!h) -> !h
   %d = "attn.row_dot"(%q, %o, %r) : (!h, !h, !h) -> tensor<?x?x?xf32>
   return %d : tensor<?x?x?xf32>
 }

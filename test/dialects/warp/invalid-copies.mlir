@@ -62,7 +62,7 @@
 %s = ub.poison : memref<?x?x?x64xf16>
 %t = ub.poison : memref<16x64xf16, #warp.shared<128 : i64>>
 %i = ub.poison : index
-// expected-error @below {{'warp.copy_lanes_async' copies a multiple of 32 rows, which warps share, of whole swizzled panels, got memref<16x64xf16, #warp.shared<128 : i64>>}}
+// expected-error @below {{'warp.copy_lanes_async' copies a multiple of 32 rows, which warps share, of whole swizzle atoms, got memref<16x64xf16, #warp.shared<128 : i64>>}}
 "warp.copy_lanes_async"(%s, %i, %i, %i, %i, %t) : (memref<?x?x?x64xf16>, index, index, index, index, memref<16x64xf16, #warp.shared<128 : i64>>) -> ()
 
 // -----

@@ -12,9 +12,9 @@
 !dq = memref<?x?x?x64xf32>
 
 // CHECK-LABEL: "warp.kernel"() ({
-// CHECK-NEXT:  ^bb0(%[[Q:.*]]: memref<?x?x?x64xf16>, %[[DQ:.*]]: memref<?x?x?x64xf32>, %[[LSE:.*]]: memref<?x?x?xf32>, %[[TURN:.*]]: memref<?xi32>):
+// CHECK-NEXT:  ^bb0(%[[Q:.*]]: memref<?x?x?x64xf16>, %[[DQ:.*]]: memref<?x?x?x64xf32>, %[[LSE:.*]]: memref<?x?x?xf32>, %[[SEMAPHORE:.*]]: memref<?xi32>):
 "warp.kernel"() ({
-^bb0(%q: memref<?x?x?x64xf16>, %dq: !dq, %lse: memref<?x?x?xf32>, %turn: memref<?xi32>):
+^bb0(%q: memref<?x?x?x64xf16>, %dq: !dq, %lse: memref<?x?x?xf32>, %semaphore: memref<?xi32>):
   %c0 = arith.constant 0 : index
   %ring = "warp.alloc"() : () -> memref<1x64x64xf16, #smem>
   %ones = "warp.alloc"() : () -> memref<1x64x64xf16, #smem>
@@ -28,8 +28,8 @@
   ^bb0(%warpgroup: index):
     // CHECK: "warp.elect"() ({
     "warp.elect"() ({
-      // CHECK: "warp.next_tile"(%[[TURN]], {{.*}}) : (memref<?xi32>, index) -> index
-      %next = "warp.next_tile"(%turn, %c0) : (memref<?xi32>, index) -> index
+      // CHECK: "warp.next_tile"(%[[SEMAPHORE]], {{.*}}) : (memref<?xi32>, index) -> index
+      %next = "warp.next_tile"(%semaphore, %c0) : (memref<?xi32>, index) -> index
     }) : () -> ()
     // CHECK: %{{.*}}:2 = "warp.stage"(%{{.*}}) {stages = 2 : i64} : (index) -> (index, index)
     %stage, %phase = "warp.stage"(%c0) {stages = 2} : (index) -> (index, index)
@@ -61,8 +61,8 @@
     }) {resultSegmentSizes = array<i32: 1, 0, 0>} : () -> !acc
     // CHECK: "warp.load"(%[[LSE]], {{.*}}) : ({{.*}}) -> tensor<64xf32, #warp.layout<"wgmma", "rows">>
     %rows = "warp.load"(%lse, %c0, %c0, %c0) : (memref<?x?x?xf32>, index, index, index) -> !rows
-    // CHECK: "warp.order_wait"(%[[TURN]]
-    "warp.order_wait"(%turn, %c0, %c0) : (memref<?xi32>, index, index) -> ()
+    // CHECK: "warp.order_wait"(%[[SEMAPHORE]]
+    "warp.order_wait"(%semaphore, %c0, %c0) : (memref<?xi32>, index, index) -> ()
     // CHECK: "warp.atomic_add"(%{{.*}}, %[[LSE]]
     "warp.atomic_add"(%rows, %lse, %c0, %c0, %c0, %c0) {ordered = true} : (!rows, memref<?x?x?xf32>, index, index, index, index) -> ()
     // CHECK: "warp.copy_rows_async"(%[[LSE]], {{.*}}) : ({{.*}}) -> ()
@@ -75,8 +75,8 @@
     "warp.elect"() ({
       // CHECK: "warp.add_async"(%{{.*}}, %[[DQ]]
       "warp.add_async"(%part, %dq, %c0, %c0, %c0, %c0) {ordered = false} : (memref<64x64xf32, #smem>, !dq, index, index, index, index) -> ()
-      // CHECK: "warp.order_pass"(%[[TURN]]
-      "warp.order_pass"(%turn, %c0, %c0) : (memref<?xi32>, index, index) -> ()
+      // CHECK: "warp.order_pass"(%[[SEMAPHORE]]
+      "warp.order_pass"(%semaphore, %c0, %c0) : (memref<?xi32>, index, index) -> ()
     }) : () -> ()
   // CHECK: {registers = 168 : i64, sym_name = "all", warpgroups = 1 : i64, warps = 4 : i64}
   }) {sym_name = "all", warpgroups = 1, warps = 4, registers = 168} : () -> ()

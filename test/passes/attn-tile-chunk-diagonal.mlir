@@ -1,5 +1,5 @@
 // What products leave out, and a factor of o's rows behind them.
-// RUN: attn-opt %S/../Inputs/linear/own-terms.mlir -p 'attn-chunk-rewrite{chunk=16},attn-tile,canonicalize,cse' | FileCheck %s
+// RUN: attn-opt %S/../Inputs/linear/diagonal-terms.mlir -p 'attn-chunk-rewrite{chunk=16},attn-tile,canonicalize,cse' | FileCheck %s
 
 // CHECK-LABEL: func.func @attention(
 // CHECK-SAME:    %arg5: memref<?x?x?xf32
@@ -15,7 +15,7 @@
 // CHECK:           %[[PAIRS:.*]] = "tile.map"(%c16, %c16)
 // CHECK:             arith.cmpi eq
 // CHECK:           reductions = ["sum"]
-// CHECK:           %[[OWN_SUMS:.*]] = "tile.map"(%c16, %c16)
+// CHECK:           %[[DIAGONAL_SUMS:.*]] = "tile.map"(%c16, %c16)
 // CHECK:             %[[X:.*]] = tensor.extract %[[FACTOR]]
 // CHECK:             %[[E:.*]] = tensor.extract %[[V]]
 // CHECK:             %[[PAIR:.*]] = tensor.extract %[[PAIRS]]
@@ -31,7 +31,7 @@
 // CHECK:             %[[R:.*]] = tensor.extract %[[RESULT]]
 // CHECK:             arith.mulf %[[WHOLE]], %[[R]]
 // CHECK:           "tile.store"(%[[SUMS]], %products,
-// CHECK:           "tile.store"(%[[OWN_SUMS]], %own,
+// CHECK:           "tile.store"(%[[DIAGONAL_SUMS]], %diagonal,
 // CHECK:           "tile.store"(%[[ROWS]], %o,
 
 // Without products, what leaves the state and the weights of pairs have it.

@@ -1,5 +1,5 @@
 // The forward pass of a function that needs gradients: o, then what rounding took from it, 2^11 times as large, from the same sums.
-// RUN: attn-opt %s -p 'attn-differentiate{functions=fwd+bwd only=true remainder=true},attn-outline{keep-hosts=false}' | attn-translate --to hip - | FileCheck %s
+// RUN: attn-opt %s -p 'attn-differentiate{functions=fwd+bwd only=true residual=true},attn-outline{keep-hosts=false}' | attn-translate --to hip - | FileCheck %s
 
 !t = tensor<?x?x?x64xf16>
 
@@ -7,7 +7,7 @@
 // CHECK:         attn::store_row<8, 64>((unsigned short *)&o[
 // CHECK:         const float [[X:.*]] = sum[n][r] * [[INVERSE:.*]];
 // CHECK-NEXT:    ([[X]] - __half2float(__float2half_rn([[X]]))) * 2048.0f;
-// CHECK:         attn::store_row<8, 64>((unsigned short *)&remainder{{.*}}[
+// CHECK:         attn::store_row<8, 64>((unsigned short *)&residual{{.*}}[
 // Products with o add it, in f32 and without matrix instructions.
 // CHECK-LABEL: attention_bwd_0_row_dot_rows(
 // CHECK-SAME:    __half *__restrict__ arg0, __half *__restrict__ arg1, __half *__restrict__ arg2

@@ -25,7 +25,7 @@ func.func @mean(%q: !t, %k: !t, %v: !t) -> (!t, !t) {
       "attn.yield"(%p) : (f32) -> ()
     }) : () -> ()
   }) {outputs = []} : (!t, !t, !t) -> !t
-  %r = "attn.remainder"(%o) : (!t) -> !t
+  %r = "attn.residual"(%o) : (!t) -> !t
   return %o, %r : !t, !t
 }
 

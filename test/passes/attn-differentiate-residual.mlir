@@ -1,8 +1,8 @@
-// `remainder`: @fwd also returns what rounding took from o, last, where gradients need products with an o of 16 bits.
-// RUN: attn-opt %s -p 'attn-differentiate{functions=fwd+bwd+bwd2 wrt=q+k only=true remainder=true},attn-outline{keep-hosts=true}' | FileCheck %s
-// RUN: attn-opt %s -p 'attn-differentiate{functions=fwd+bwd wrt=v only=true remainder=true}' | FileCheck %s --check-prefix=UNUSED
+// `residual`: @fwd also returns what rounding took from o, last, where gradients need products with an o of 16 bits.
+// RUN: attn-opt %s -p 'attn-differentiate{functions=fwd+bwd+bwd2 wrt=q+k only=true residual=true},attn-outline{keep-hosts=true}' | FileCheck %s
+// RUN: attn-opt %s -p 'attn-differentiate{functions=fwd+bwd wrt=v only=true residual=true}' | FileCheck %s --check-prefix=UNUSED
 // RUN: attn-opt %s -p 'attn-differentiate{functions=fwd+bwd wrt=q+k only=true}' | FileCheck %s --check-prefix=UNUSED
-// UNUSED-NOT: remainder
+// UNUSED-NOT: residual
 
 !t = tensor<?x?x?x8xf16>
 !s = tensor<?x?x?x8xf32>
@@ -11,13 +11,13 @@
 // CHECK-SAME:    -> (tensor<?x?x?x8xf16>, tensor<?x?x?xf32>, tensor<?x?x?xf32>, tensor<?x?x?x8xf16>)
 // CHECK-SAME:    shapes = @softmax_fwd_shapes
 // CHECK:         %[[O:.*]]:3 = "attn.attention"
-// CHECK:         %[[REST:.*]] = "attn.remainder"(%[[O]]#0)
+// CHECK:         %[[REST:.*]] = "attn.residual"(%[[O]]#0)
 // CHECK-NEXT:    return %[[O]]#0, %[[O]]#1, %[[O]]#2, %[[REST]]
 // CHECK:       func.func private @softmax_bwd_0_row_dot(
-// CHECK-NEXT:    "attn.row_dot"(%do, %o, %o_remainder)
-// CHECK:       @softmax_bwd({{.*}} %saved_max: tensor<?x?x?xf32>, %saved_sum: tensor<?x?x?xf32>, %o_remainder: tensor<?x?x?x8xf16>, %do: tensor<?x?x?x8xf16>)
+// CHECK-NEXT:    "attn.row_dot"(%do, %o, %o_residual)
+// CHECK:       @softmax_bwd({{.*}} %saved_max: tensor<?x?x?xf32>, %saved_sum: tensor<?x?x?xf32>, %o_residual: tensor<?x?x?x8xf16>, %do: tensor<?x?x?x8xf16>)
 // The second backward takes its products with o in the same way.
-// CHECK:         "attn.row_dot"(%do, %o, %o_remainder)
+// CHECK:         "attn.row_dot"(%do, %o, %o_residual)
 // CHECK:       @softmax_bwd2(
 func.func @softmax(%q: !t, %k: !t, %v: !t) -> !t {
   %o = "attn.attention"(%q, %k, %v) ({
@@ -36,7 +36,7 @@ func.func @softmax(%q: !t, %k: !t, %v: !t) -> !t {
 
 // Without normalisation no gradient reads o, and nothing is rounded in f32.
 // CHECK-LABEL: @squared_fwd
-// CHECK-NOT:   remainder
+// CHECK-NOT:   residual
 func.func @squared(%q: !t, %k: !t, %v: !t) -> !t {
   %o = "attn.attention"(%q, %k, %v) ({
     "attn.row"() ({

@@ -13,7 +13,7 @@ func.func @attention(%q: tensor<?x?x?x8xf32>, %k: tensor<?x?x?x8xf32>, %v: tenso
       %y = arith.mulf %x, %e : f32
       "attn.yield"(%y) : (f32) -> ()
     }) : () -> ()
-  }) {heads = 1 : i64, direction = "backward", channels = "none", state = "vk", outputs = ["products", "states", "own"], interval = 16 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 0>, resultSegmentSizes = array<i32: 1, 0, 1, 1, 1>}
+  }) {heads = 1 : i64, direction = "backward", channels = "none", state = "vk", outputs = ["products", "states", "diagonal"], interval = 16 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 0>, resultSegmentSizes = array<i32: 1, 0, 1, 1, 1>}
     : (tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>, tensor<?x?x?x16xf32>, tensor<?x?x?xf32>, tensor<?x?x?x16xf32>) -> (tensor<?x?x?x16xf32>, tensor<?x?x?xf32>, tensor<?x?x?x8xf32>, tensor<?x?x?xf32>)
   return %o, %products, %states, %own : tensor<?x?x?x16xf32>, tensor<?x?x?xf32>, tensor<?x?x?x8xf32>, tensor<?x?x?xf32>
 }

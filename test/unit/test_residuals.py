@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from attn_mlir import attention, rows
-from attn_mlir.dialects.attn.pairs import remainder_factor
+from attn_mlir.dialects.attn.pairs import residual_factor
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.reference import evaluate
@@ -38,7 +38,7 @@ func.func @attention(%q: !t, %k: !t, %v: !t) -> (!t, !t) {
       "attn.yield"(%p) : (f32) -> ()
     }) : () -> ()
   }) {outputs = []} : (!t, !t, !t) -> !t
-  %r = "attn.remainder"(%o) : (!t) -> !t
+  %r = "attn.residual"(%o) : (!t) -> !t
   return %o, %r : !t, !t
 }
 """
@@ -50,7 +50,7 @@ def test_kernels_round_o_and_keep_the_rest(element: str, eps: float) -> None:
     given = [rng.integers(-8, 8, (1, 1, 20, 8)) / 8 for _ in range(3)]
     with loaded_context():
         module = ir.Module.parse(SOFTMAX.replace("ELEMENT", element))
-        factor = remainder_factor(ir.Type.parse(element))
+        factor = residual_factor(ir.Type.parse(element))
         Pipeline.parse("attn-online-rewrite,attn-tile{block-q=16 block-kv=16}", registry()).run(module)
         (exact, nothing), (o, rest) = evaluate(module, given), evaluate(module, given, rounding=True)
     assert factor == 1 / eps and not nothing.any()
@@ -83,8 +83,8 @@ def test_second_derivatives() -> None:
     assert max(map(beyond_rounding, got, exact)) <= 1e-3
 
 
-def test_small_outputs_have_a_remainder() -> None:
-    """Where the remainder itself would be subnormal in f16, o and it have twice the digits of o all the same."""
+def test_small_outputs_have_a_residual() -> None:
+    """Where the residual itself would be subnormal in f16, o and it have twice the digits of o all the same."""
     q, k, v = one_large_score(SIZES, 2)
     v = v / 1024
     made = attention(q.clone().requires_grad_(), k, v, device="cpu")

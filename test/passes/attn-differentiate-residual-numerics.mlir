@@ -1,6 +1,6 @@
-// Derivatives that read the remainder of o agree with differences of the primal, before and after they are tiled.
-// RUN: attn-run %s -p 'attn-differentiate{functions=fwd+bwd+bwd2 remainder=true}' | FileCheck %s
-// RUN: attn-run %s -p 'attn-differentiate{functions=fwd+bwd remainder=true},attn-outline,attn-online-rewrite' | FileCheck %s
+// Derivatives that read the residual of o agree with differences of the primal, before and after they are tiled.
+// RUN: attn-run %s -p 'attn-differentiate{functions=fwd+bwd+bwd2 residual=true}' | FileCheck %s
+// RUN: attn-run %s -p 'attn-differentiate{functions=fwd+bwd residual=true},attn-outline,attn-online-rewrite' | FileCheck %s
 
 // CHECK: PASS
 // CHECK-NOT: FAIL
