@@ -87,15 +87,17 @@ def measured(rules: dict[str, Rule], given: list[torch.Tensor], rounds: int, lau
         "forward for gradients": {name: lambda r=rule: r(*leaves) for name, rule in rules.items()},
         "backward": {name: lambda o=o: torch.autograd.grad(o, leaves, upstream, retain_graph=True) for name, o in made.items()},
     }
-    return {part: {name: median(times) for name, times in in_turn(calls, rounds, launches, device).items()} for part, calls in parts.items()}
+    return {
+        part: {name: median(times) for name, times in in_turn(calls, rounds, launches, device).items()} for part, calls in parts.items()
+    }
 
 
 def table(found: dict[str, dict[str, float]]) -> str:
     """A line: milliseconds, and how many times as long the other system takes."""
     texts: list[str] = []
     for part, times in found.items():
-        own = times["attn-mlir"]
-        texts.append(f"{part}: attn-mlir {own:.3f}" + "".join(f", {n} {ms:.3f} ({ms / own:.2f}x)" for n, ms in times.items() if n != "attn-mlir"))
+        own, others = times["attn-mlir"], [(name, ms) for name, ms in times.items() if name != "attn-mlir"]
+        texts.append(f"{part}: attn-mlir {own:.3f}" + "".join(f", {name} {ms:.3f} ({ms / own:.2f}x)" for name, ms in others))
     return "; ".join(texts)
 
 

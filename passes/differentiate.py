@@ -25,8 +25,8 @@ class Differentiate(Pass):
     linear attention is made of sums over at most `interval` positions, or `channel-interval` (0: as many) where key channels have
     decays of their own: rounding adds up over them, and every interval has states in memory; 0 chooses by the element type. With
     `crossing`, and of the delta rule usually, the sums have no differences, and chunks are whole intervals. With `apart`, delta rules in 16
-    bits whose k is what is removed have scans of 16-bit tensors, whose state has one writer each, and sums of differences; with `keep`, too,
-    `fwd` of such a rule over sequences of one length also returns what is written and states, which `bwd` takes after the results.
+    bits whose k is what is removed have scans of 16-bit tensors, whose state has one writer each, and sums of differences; with `keep`
+    as well, `fwd` of such a rule over sequences of one length also returns what is written and states, which `bwd` takes after the results.
     With `residual`, `fwd` also returns what rounding takes from an o of 16 bits, last and where gradients need products with o; the
     backward functions take it after the saved row values. Of keys in pages (`attn.pages`) there is `fwd` alone.
     """

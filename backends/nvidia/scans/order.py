@@ -15,7 +15,7 @@ _NEXT = 100
 def ordered(loop: ir.Operation) -> list[ir.Operation]:
     """The ops of a loop's body: a result of products is waited for only once nothing else is left to do.
 
-    Of what can be done, that comes first which most products wait for. Ops that read a carried tile come before the product that changes it.
+    Of what can be done, that comes first which most products wait for. What reads a carried tile comes before the product that changes it.
     """
     *every, end = operations(body(loop))
     rows = helping(loop)

@@ -1,6 +1,6 @@
-"""Where the tiles of a chunk scan are whose products warpgroups make (wgmma): columns of v are rows of accumulators, positions their columns.
+"""Tiles of chunk scans whose products warpgroups make (wgmma): where they are, columns of v as rows of accumulators, positions as columns.
 
-A state [K, V], what is written and outputs [C, V] lie in registers the other way round, as [V, K] and [V, C]: 16 columns of v for each warp.
+A state [K, V], what is written and outputs [C, V] lie in registers the other way round, [V, K] and [V, C], 16 columns of v for each warp.
 So a product's left factor is its operand in shared memory, and its right factor comes from registers: what one product makes, the next one
 takes, and nothing that depends on the state passes through shared memory.
 """
@@ -125,7 +125,8 @@ class WarpgroupLayout(WarpScanLayout):
         rows = {result for op in self.helping for result in op.results}
         span = {"first": self._numbers[self.loop], "last": self._ends[self.loop], "stages": self.stages}
         found = [
-            replace(each, size=each.size * self.stages, **span) if each.key in rows and each.stages == 1 else each for each in super()._wanted()
+            replace(each, size=each.size * self.stages, **span) if each.key in rows and each.stages == 1 else each
+            for each in super()._wanted()
         ]
         for op, number in self._numbers.items():
             if self.stages_rows(op):
@@ -136,9 +137,7 @@ class WarpgroupLayout(WarpScanLayout):
     def stages_rows(self, op: ir.Operation) -> bool:
         """Whether a store's rows pass through shared memory."""
         return (
-            op.name == "tile.store"
-            and not is_row(op.operands[0].type)
-            and str(ir.MemRefType(op.operands[1].type).element_type) in HALVES
+            op.name == "tile.store" and not is_row(op.operands[0].type) and str(ir.MemRefType(op.operands[1].type).element_type) in HALVES
         )
 
     def atoms_of(self, place: SharedPlace) -> tuple[int, int]:

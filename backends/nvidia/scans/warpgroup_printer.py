@@ -151,7 +151,12 @@ class WarpgroupMaps(ScanMaps):
             core.writer.line(f"{core.factors[result]}[2 * n + r] = attn::{call}({kind}, {name}[r][0], {name}[r][1]{scale});")
 
     def _row_of_pairs(
-        self, op: ir.Operation, grid: TurnedGrid, near: dict[ir.Value, str], made: list[tuple[ir.Value, ir.Value]], pairs: dict[ir.Value, str]
+        self,
+        op: ir.Operation,
+        grid: TurnedGrid,
+        near: dict[ir.Value, str],
+        made: list[tuple[ir.Value, ir.Value]],
+        pairs: dict[ir.Value, str],
     ) -> None:
         core, block = self.groups, body(op)
         core.writer.line(f"const int {_ROW};")
