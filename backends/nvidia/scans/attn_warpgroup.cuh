@@ -55,24 +55,27 @@ template <int Rows, int Columns> ATTN_DEVICE void load_turned(const unsigned cha
   }
 }
 
-// Registers to the rows of memory that exist, rounded; each warp has room of its own for its 16 columns.
-template <class Kind, int Rows, int Columns, class Element>
-ATTN_DEVICE void store_turned(unsigned char *room, const float (&x)[Rows / 2], Element *to, long long stride, int count) {
+// Registers to a tile, rounded.
+template <class Kind, int Rows, int Columns> ATTN_DEVICE void keep_turned(unsigned char *tile, const float (&x)[Rows / 2]) {
   const int lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) - kWarps;
-  unsigned char *own = room + warp * (Rows * 32);
-  __syncwarp();
 #pragma unroll
   for (int n = 0; n < Rows / 8; n += 2) {
     uint32_t m[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) m[i] = pack(Kind{}, x[4 * n + 2 * i], x[4 * n + 2 * i + 1]);
-    store_matrices_transposed(shared_address(own) + place<16>(8 * n + lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8), m);
+    const int row = 8 * n + lane / 16 * 8 + lane % 8, column = 16 * warp + lane / 8 % 2 * 8;
+    store_matrices_transposed(shared_address(tile) + atom_place<Rows, Columns>(row, column), m);
   }
-  __syncwarp();
-  Element *at = to + lane / 2 * stride + 16 * warp + lane % 2 * 8;
+}
+
+// A tile to the rows of memory that exist, by the warps that copy tiles.
+template <int Rows, int Columns, class Element> ATTN_DEVICE void store_atoms(const unsigned char *tile, Element *to, long long stride, int count) {
+  constexpr int kAcross = Columns / 8;
 #pragma unroll
-  for (int row = lane / 2; row < Rows; row += 16, at += 16 * stride)
-    if (row < count) *(float4 *)at = *(const float4 *)(own + place<16>(row, lane % 2 * 8));
+  for (int piece = threadIdx.x; piece < Rows * kAcross; piece += kThreads) {
+    const int row = piece / kAcross, column = piece % kAcross * 8;
+    if (row < count) *(float4 *)(to + row * stride + column) = *(const float4 *)(tile + atom_place<Rows, Columns>(row, column));
+  }
 }
 
 } // namespace attn

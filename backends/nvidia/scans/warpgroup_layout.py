@@ -105,6 +105,8 @@ class WarpgroupLayout(WarpScanLayout):
                 raise UnsupportedError(f"scans: a product that warpgroups do not know ({op.location})")
         if op not in self.helping and any(is_tile(value) and is_row(value.type) for value in op.results):
             raise UnsupportedError(f"scans: numbers of rows outside of a chunk ({op.location})")
+        if self.stages_rows(op) and op not in self.given:
+            raise UnsupportedError(f"scans: warpgroups store rows of 16 bits once a chunk ({op.location})")
         if op.name == "tile.store" and (is_row(op.operands[0].type) or element_of(op.operands[0]) in HALVES):
             raise UnsupportedError(f"scans: warpgroups round what they store ({op.location})")
 
@@ -128,11 +130,15 @@ class WarpgroupLayout(WarpScanLayout):
             replace(each, size=each.size * self.stages, **span) if each.key in rows and each.stages == 1 else each
             for each in super()._wanted()
         ]
-        for op, number in self._numbers.items():
-            if self.stages_rows(op):
-                rows, columns = shape_of(op.operands[0])
-                found.append(Wanted((op, "rows"), 2 * rows * columns, number, number))
+        for op in self.given:
+            rows, columns = shape_of(op.operands[0])
+            found.append(Wanted((op, "rows"), self.stages * 2 * rows * columns, element="bf16", shape=(rows, columns), **span))
         return found
+
+    @property
+    def given(self) -> list[ir.Operation]:
+        """The stores of a turn whose rows the warps that help take to memory, after the chunk."""
+        return [op for op in self.order if self.stages_rows(op)]
 
     def stages_rows(self, op: ir.Operation) -> bool:
         """Whether a store's rows pass through shared memory."""

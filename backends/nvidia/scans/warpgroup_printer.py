@@ -207,26 +207,40 @@ class WarpgroupTraffic(ScanTraffic):
     def store(self, op: ir.Operation) -> None:
         """`tile.store` of the rows that exist."""
         core, value, target = self.groups, op.operands[0], op.operands[1]
-        if is_row(value.type):
-            super().store(op)
-            return
         core.await_sums(core.tiles[value])
-        place = [core.value(operand) for operand in list(op.operands)[2:5]]
-        count = core.value(op.operands[5])
-        base, stride = core.address(target, place, core.aligned(target)), core.arguments.stride(core.view(target).argument, 2)
-        rows, columns = shape_of(value)
-        name = core.tiles[value]
+        (rows, columns), name = shape_of(value), core.tiles[value]
         kind = str(ir.MemRefType(target.type).element_type)
         if kind in HALVES:
             home = core.layout.places[op, "rows"]
-            core.touch([(home, True, "rows")])
-            element = f"attn::{kind.upper()}"
-            core.writer.line(f"attn::store_turned<{element}, {rows}, {columns}>({core.at(home)}, {name}, {base}, {stride}, {count});")
+            core.writer.line(f"attn::keep_turned<attn::{kind.upper()}, {rows}, {columns}>({core.at(home)}, {name});")
             return
+        base, stride, count = self._target(op)
         with core.scope(""):
             core.writer.line(f"auto *to = {base};")
             with elements_of(core, TurnedGrid(rows, columns), rows=False):
                 core.writer.line(f"if (i < {count}) to[i * {stride} + j] = {name}[{_ITEM}];")
+
+    def _target(self, op: ir.Operation) -> tuple[str, str, str]:
+        """C++ of a store: where its rows begin, how far they are apart, and how many there are."""
+        core, target = self.core, op.operands[1]
+        place = [core.value(operand) for operand in list(op.operands)[2:5]]
+        count = core.value(op.operands[5])
+        return core.address(target, place, core.aligned(target)), core.arguments.stride(core.view(target).argument, 2), count
+
+    def give(self, loop: ir.Operation, stores: list[ir.Operation]) -> None:
+        """A function that takes rows of a chunk, which lie in shared memory, to where stores want them."""
+        core = self.core
+        core.writer.line("const auto give = [&](int last, int stage) {")
+        core.writer.indent += "  "
+        with core.scope(None):
+            core.scalars.indent = core.writer.indent
+            core.scalars.bind(body(loop).arguments[0], "last")
+            for op in stores:
+                (rows, columns), home = shape_of(op.operands[0]), core.at(core.layout.places[op, "rows"])
+                base, stride, count = self._target(op)
+                core.writer.line(f"attn::store_atoms<{rows}, {columns}>({home}, {base}, {stride}, {count});")
+        core.writer.indent = core.writer.indent[:-2]
+        core.writer.line("};")
 
 
 class WarpgroupPrinter(ScanPrinter):
@@ -236,7 +250,7 @@ class WarpgroupPrinter(ScanPrinter):
         super().__init__(core)
         self.groups = core
         self.maps = self.pairs = WarpgroupMaps(core)
-        self.traffic = WarpgroupTraffic(core, self.pairs)
+        self.traffic = self.stores = WarpgroupTraffic(core, self.pairs)
 
     def block(self, block: ir.Block) -> None:
         """Prints the ops of a block; those of the kernel's own block for both kinds of warps."""
@@ -270,18 +284,22 @@ class WarpgroupPrinter(ScanPrinter):
 
     def _help(self, loop: ir.Operation) -> None:
         """What is loaded of each chunk, and numbers of its rows."""
-        core, stages = self.groups, self.layout.stages
+        core, stages, stores = self.groups, self.layout.stages, self.groups.of_groups.given
         self.traffic.fetch(loop)
+        self.stores.give(loop, stores)
         at, begin, end, step = self._turns(loop)
-        core.writer.line("int stage = 0;", "#pragma unroll 1")
-        with core.scope(f"for (int {at} = {begin}; {at} < {end}; {at} += {step}, {_next(stages)})"):
-            free = f"if ({at} >= {begin} + {stages} * {step})"
-            core.writer.line(f"{free} attn::named_sync({_EMPTY} + stage, {self.layout.all_threads});")
+        free = f"attn::named_sync({_EMPTY} + stage, {self.layout.all_threads});"
+        core.writer.line(f"int stage = 0, {at} = {begin};", "#pragma unroll 1")
+        with core.scope(f"for (; {at} < {end}; {at} += {step}, {_next(stages)})"):
+            with core.scope(f"if ({at} >= {begin} + {stages} * {step})"):
+                core.writer.line(free, f"give({at} - {stages} * {step}, stage);")
             core.writer.line(f"fetch({at}, stage);", "attn::wait_copies();")
             core.meet()
             core.scalars.bind(body(loop).arguments[0], at)
             self._print(core.of_groups.helping)
             core.writer.line("attn::fence_proxy_async();", f"attn::named_arrive({_FULL} + stage, {self.layout.all_threads});")
+        with core.scope(f"for (int n = {stages}; n > 0; --n, {_next(stages)})"), core.scope(f"if ({at} >= {begin} + n * {step})"):
+            core.writer.line(free, f"give({at} - n * {step}, stage);")
 
     def loop(self, op: ir.Operation) -> None:
         """A loop over chunks, whose carried tiles are changed in place."""
@@ -296,7 +314,7 @@ class WarpgroupPrinter(ScanPrinter):
             core.scalars.bind(body(op).arguments[0], at)
             self.block(body(op))
             core.await_all()
-            core.writer.line(f"if ({at} + {stages} * {step} < {end}) attn::named_arrive({_EMPTY} + stage, {threads});")
+            core.writer.line(f"attn::named_arrive({_EMPTY} + stage, {threads});")
             self._assign([(argument, value) for _, argument, value, _ in carried(op)])
 
     def dot(self, op: ir.Operation) -> None:
