@@ -37,13 +37,16 @@ class WarpgroupCore(ScanCore):
         """The text of the wgmma wrappers that the code calls, by name."""
         self._running: list[tuple[str, str]] = []
         """The sums and the packed factors of groups of products in flight, in their order."""
-        self.meeting = _HELPERS
-        """The barrier at which the threads meet whose code is printed."""
+        self._meeting = _HELPERS
+
+    def of_threads(self, meeting: int) -> None:
+        """From here on the code is that of the threads that meet at this barrier; what others wrote is there when it begins."""
+        self._meeting, self._accesses = meeting, []
 
     def meet(self) -> None:
         """The threads that help, or those that multiply."""
-        count = self.layout.threads if self.meeting == _HELPERS else self.layout.all_threads - self.layout.threads
-        self.writer.line(f"attn::named_sync({self.meeting}, {count});")
+        count = self.layout.threads if self._meeting == _HELPERS else self.layout.all_threads - self.layout.threads
+        self.writer.line(f"attn::named_sync({self._meeting}, {count});")
         self._accesses = []
 
     def started(self, sums: str, factor: str) -> None:
@@ -264,10 +267,10 @@ class WarpgroupPrinter(ScanPrinter):
             return
         plain = [op for op in ops if op.name == "memref.subview" or op.name in SCALARS]
         self._print(plain)
-        core.meeting = _HELPERS
+        core.of_threads(_HELPERS)
         with core.scope("if (attn::warpgroup_index() == 0)"):
             self._help(layout.loop)
-        core.meeting = _GROUPS
+        core.of_threads(_GROUPS)
         with core.scope("else"):
             core.writer.line(f"const int warp = (threadIdx.x >> 5) - {layout.warps};")
             self._print([op for op in ops if op not in plain])
