@@ -35,7 +35,7 @@ class WarpgroupCore(ScanCore):
         self.factors: dict[ir.Value, str] = {}
         self.instructions: dict[str, str] = {}
         """The text of the wgmma wrappers that the code calls, by name."""
-        self._running: list[tuple[str, str]] = []
+        self._running: list[tuple[str, ...]] = []
         """The sums and the packed factors of groups of products in flight, in their order."""
         self._meeting = _HELPERS
 
@@ -49,13 +49,13 @@ class WarpgroupCore(ScanCore):
         self.writer.line(f"attn::named_sync({self._meeting}, {count});")
         self._accesses = []
 
-    def started(self, sums: str, factor: str) -> None:
+    def started(self, sums: str, *factors: str) -> None:
         """A group of products was committed."""
-        self._running.append((sums, factor))
+        self._running.append((sums, *factors))
 
     def await_sums(self, *names: str) -> None:
         """Waits for the products that are added to these registers."""
-        self._await(max((n for n, (sums, _) in enumerate(self._running) if sums in names), default=-1))
+        self._await(max((n for n, (sums, *_) in enumerate(self._running) if sums in names), default=-1))
 
     def await_all(self) -> None:
         """Waits for all products."""
@@ -254,6 +254,7 @@ class WarpgroupPrinter(ScanPrinter):
         self.groups = core
         self.maps = self.pairs = WarpgroupMaps(core)
         self.traffic = self.stores = WarpgroupTraffic(core, self.pairs)
+        self._first: dict[ir.Operation, ir.Operation] = {}
 
     def block(self, block: ir.Block) -> None:
         """Prints the ops of a block; those of the kernel's own block for both kinds of warps."""
@@ -321,15 +322,18 @@ class WarpgroupPrinter(ScanPrinter):
             self._assign([(argument, value) for _, argument, value, _ in carried(op)])
 
     def dot(self, op: ir.Operation) -> None:
-        """A product, which is not waited for."""
+        """A product, which is not waited for; two of the same left factor that are added up take turns."""
         core, result = self.groups, op.results[0]
-        a, b = list(op.operands)[-2:]
-        before = list(op.operands)[:-2]
-        factor, home = self.pairs.pairs_of(b), core.layout.places[a]
-        residual = bool(before) and (a in core.residuals or b in core.residuals)
-        name = self._sum(op, result, before)
+        if (after := self._added(op)) is not None:
+            self._first[after] = op
+            return
+        ops = [self._first.pop(op), op] if op in self._first else [op]
+        a, before = list(op.operands)[-2], list(ops[0].operands)[:-2]
+        factors, home = [self.pairs.pairs_of(each.operands[-1]) for each in ops], core.layout.places[a]
+        residual = self._is_residual(op)
+        name = core.tiles[result] = self._sum(ops[0], ops[0].results[0], before)
         core.touch([(home, False, "")])
-        rows, depth, element = shape_of(result)[0], shape_of(b)[0], element_of(a)
+        rows, depth, element = shape_of(result)[0], shape_of(op.operands[-1])[0], element_of(a)
         turned = flag(op, "transpose_a")
         row_bytes, atom_bytes = core.of_groups.atoms_of(home)
         operand = SharedOperand(f"attn::shared_address({core.at(home)})", atom_bytes, turned, row_bytes=row_bytes)
@@ -339,13 +343,34 @@ class WarpgroupPrinter(ScanPrinter):
         if residual:
             sums = core.names.fresh("sum")
             core.writer.line(f"float {sums}[{rows // 2}];")
-        core.writer.line("attn::wgmma_begin();", *product(sums, rows, depth, factor, operand, element, clear=residual or not before))
+        texts = [product(sums, rows, depth, factor, operand, element)[2:-1] for factor in factors]
+        if residual or not before:
+            (first, *others), *more = texts
+            texts = [[first.replace(", 1);", ", 0);"), *others], *more]
+        descriptor = product(sums, rows, depth, factors[0], operand, element)[1]
+        core.writer.line("attn::wgmma_begin();", "{", descriptor, *(line for lines in zip(*texts, strict=True) for line in lines), "}")
         core.writer.line("attn::wgmma_commit();")
-        core.started(sums, factor)
+        core.started(sums, *factors)
         if residual:
             core.await_sums(sums)
             with core.unrolled("n", rows // 2):
                 core.writer.line(f"{name}[n] += {1.0 / RESIDUAL_SCALE}f * {sums}[n];")
+
+    def _is_residual(self, op: ir.Operation) -> bool:
+        return len(list(op.operands)) > 2 and any(value in self.core.residuals for value in list(op.operands)[-2:])
+
+    def _added(self, op: ir.Operation) -> ir.Operation | None:
+        """The product of the same left factor that is added to this one: with it, each descriptor of that factor serves two instructions.
+
+        The next descriptor takes its registers, so that it waits for the instruction before.
+        """
+        uses = [use.owner.operation for use in op.results[0].uses]
+        if len(uses) != 1 or uses[0].name != "tile.dot_add" or uses[0].block != op.block or op in self._first:
+            return None
+        after = uses[0]
+        same = after.operands[0] == op.results[0] and after.operands[-2] == op.operands[-2]
+        alike = flag(after, "transpose_a") == flag(op, "transpose_a")
+        return after if same and alike and not (self._is_residual(op) or self._is_residual(after)) else None
 
     def _sum(self, op: ir.Operation, result: ir.Value, before: list[ir.Value]) -> str:
         """The registers that a product is added to: those of what is added, if nothing else needs them."""

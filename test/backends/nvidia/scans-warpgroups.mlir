@@ -25,9 +25,9 @@
 // CHECK:             attn::named_sync([[FULL]] + stage, 256);
 // CHECK-NOT:         named_sync
 // CHECK:             [[HIGH:packed]][2 * n + r] = attn::pack(attn::BF16{},
-// CHECK:             attn::wgmma_m64n[[CHUNK]]k16_rs_bf16([[READ:product]], [[HIGH]][0], [[HIGH]][1], [[HIGH]][2], [[HIGH]][3], b, 0);
 // CHECK:             [[LOW:[a-z_0-9]+]][2 * n + r] = attn::residual(attn::BF16{},
-// CHECK:             attn::wgmma_m64n[[CHUNK]]k16_rs_bf16([[READ]], [[LOW]][0],
+// CHECK:             attn::wgmma_m64n[[CHUNK]]k16_rs_bf16([[READ:product]], [[HIGH]][0], [[HIGH]][1], [[HIGH]][2], [[HIGH]][3], b, 0);
+// CHECK-NEXT:        attn::wgmma_m64n[[CHUNK]]k16_rs_bf16([[READ]], [[LOW]][0], [[LOW]][1], [[LOW]][2], [[LOW]][3], b, 1);
 
 // The product that changes the state in place comes before o, whose rows the other warps take to memory.
 // CHECK:             [[STATE]][4 * n + 2 * r + c] *= scale;
