@@ -15,7 +15,8 @@ from attn_mlir.backends.nvidia.scans.core import ScanCore
 from attn_mlir.backends.nvidia.scans.layout import DOTS, SOLVE, WarpScanLayout
 from attn_mlir.backends.nvidia.scans.printer import ScanPrinter
 from attn_mlir.backends.nvidia.scans.warpgroup_layout import WarpgroupLayout
-from attn_mlir.backends.nvidia.scans.warpgroup_printer import WarpgroupCore, WarpgroupPrinter
+from attn_mlir.backends.nvidia.scans.warpgroup_parts import WarpgroupCore
+from attn_mlir.backends.nvidia.scans.warpgroup_printer import WarpgroupPrinter
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir

@@ -64,8 +64,8 @@ def changed(loop: ir.Operation) -> dict[ir.Value, ir.Operation]:
     for _, argument, value, _ in carried(loop):
         first: ir.Operation | None = None
         while not isinstance(value.owner, ir.Block) and value.owner.operation.name in DOTS[1:]:
-            first = value.owner.operation
-            value = first.operands[0]
+            product = value.owner.operation
+            first, value = product, product.operands[0]
             if value != argument and len(list(value.uses)) > 1:
                 break
         if first is not None and value == argument:
