@@ -45,8 +45,8 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
     if not find_all(kernel, *DOTS) if grid == "chunks" else grid != "rows" or bool(find_all(kernel, *DOTS, "tile.accumulate")):
         return None
     refusal: Refusal | None = None
-    if (fields := _of_groups(kernel, target, choices)) is not None:
-        return fields
+    if (of_groups := _of_groups(kernel, target, choices)) is not None:
+        return of_groups
     tried = thresholds.SCAN_SCHEDULES["usual"]
     if any(INVERSE in op.attributes for op in find_all(kernel, SOLVE)):
         channels = any(ir.RankedTensorType(op.results[0].type).rank == 2 for op in find_all(kernel, "tile.cumsum"))
