@@ -25,7 +25,8 @@ class Differentiate(Pass):
     linear attention is made of sums over at most `interval` positions, or `channel-interval` (0: as many) where key channels have
     decays of their own: rounding adds up over them, and every interval has states in memory; 0 chooses by the element type. With
     `crossing`, and of the delta rule usually, the sums have no differences, and chunks are whole intervals. With `apart`, delta rules in 16
-    bits whose k is what is removed have scans of 16-bit tensors, whose state has one writer each, and sums of differences.
+    bits whose k is what is removed have scans of 16-bit tensors, whose state has one writer each, and sums of differences; with `keep`
+    as well, `fwd` of such a rule over sequences of one length also returns what is written and states, which `bwd` takes after the results.
     With `residual`, `fwd` also returns the residual of an o of 16 bits, last and where gradients need products with o; the
     backward functions take it after the saved row values. Of keys in pages (`attn.pages`) there is `fwd` alone.
     """
@@ -38,6 +39,7 @@ class Differentiate(Pass):
     channel_interval: int = 0
     crossing: bool = False
     apart: bool = False
+    keep: bool = False
     residual: bool = False
 
     def run(self, module: ir.Operation) -> bool:
@@ -87,7 +89,8 @@ class Differentiate(Pass):
         apart = self.apart and is_delta(linear) and may_be_apart(primal)
         crossing = self.crossing or (is_delta(linear) and not apart)
         interval = (of_channels and self.channel_interval) or self.interval or usual_interval(primal, crossing)
-        return self._make(primal, lambda wrt: LinearDerivatives(primal, wrt, interval, crossing), wanted)
+        keep = self.keep and apart and "offsets" not in primal.operands
+        return self._make(primal, lambda wrt: LinearDerivatives(primal, wrt, interval, crossing, keep), wanted)
 
     def _make(self, primal: Primal, derivatives: Callable[[list[int]], object], wanted: list[str]) -> bool:
         location = primal.attention.location

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from attn_mlir.dialects.attn import build
+from attn_mlir.dialects.attn.linear_erase import output_of
 from attn_mlir.dialects.numbers import i64
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.differentiation.delta_backward import DeltaBackward
@@ -24,6 +25,35 @@ class DeltaApart(DeltaBackward):
 
     starts: dict[str, ir.Value] = field(default_factory=dict)
     """States of "u" and "x" on the way into each segment."""
+
+    def residuals(self) -> dict[str, ir.Type]:
+        """What the forward function gives besides, by name: what is written, and states on the way into each segment."""
+        return {"kept_values": self._like(self.of.primal.operands["v"]), "kept_states": self._states_type()}
+
+    def forward(self) -> list[ir.Value]:
+        """The body of the forward function: what is written and states by a scan that erases, o of these by one that does not."""
+        linear, host = self.of.primal.attention, self.host
+        names = self.of.primal.outputs
+        final = [result.type for result in list(linear.results)[1:]]
+        values = self._values([*names, "states"], [*final, self._states_type()], _SEGMENT)
+        values.attributes["entering"] = ir.UnitAttr.get()
+        u, *rest = values.results
+        operands = [self.operand("q"), self.operand("k"), u, self.operand("decay"), rest[-1]]
+        op, block = build.linear_attention(operands, [linear.results[0].type], [], 2, "forward", self.of.primal.choice("channels"), "kv")
+        op.attributes["segment"] = i64(_SEGMENT)
+        op.attributes["starts"] = ir.UnitAttr.get()
+        if (place := output_of(linear)) != "after":
+            op.attributes["output"] = ir.StringAttr.get(place)
+        with ir.InsertionPoint(block):
+            for name in ("attn.query", "attn.key", "attn.decay"):
+                host.clone_piece(name)
+        return [op.results[0], *rest[:-1], u, rest[-1]]
+
+    def _written(self) -> ir.Value:
+        if not self.of.keep:
+            return super()._written()
+        self.starts["u"] = self.host.tensors["kept_states"]
+        return self.host.tensors["kept_values"]
 
     def _kept(self) -> tuple[list[str], list[ir.Type], int | None]:
         if self.operand("offsets") is not None:

@@ -145,11 +145,17 @@ class DeltaBackward(BackwardBody):
 
     def _written(self) -> ir.Value:
         """What k writes, or what the removed key does: the primal once more, for its values."""
+        outputs, types, interval = self._kept()
+        op = self._values(outputs, types, interval)
+        self._keep("u", op, outputs)
+        return op.results[0]
+
+    def _values(self, outputs: list[str], types: Sequence[ir.Type], interval: int | None) -> ir.Operation:
+        """The primal for the values that are written, and for these results besides."""
         linear, host = self.of.primal.attention, self.host
         operands = [self.operand(name) for name in ("q", "k", "v", "decay", "initial_state")] + [None, self.operand("offsets")]
-        outputs, types, interval = self._kept()
         results = [self._like(self.of.primal.operands["v"]), *types]
-        with ir.Location.name("z" if self.removed else "u", ir.Location.current):
+        with ir.Location.name("z" if places_of(linear)[0] else "u", ir.Location.current):
             channels = self.of.primal.choice("channels")
             op, block = build.linear_attention(operands, results, outputs, 2, "forward", channels, "kv", interval=interval)
         op.attributes["output"] = ir.StringAttr.get("values")
@@ -157,8 +163,7 @@ class DeltaBackward(BackwardBody):
             for name in ("attn.key", "attn.value", "attn.decay", "attn.erase"):
                 for found in pieces(linear, name):
                     clone_op(found, dict(host.mapping))
-        self._keep("u", op, outputs)
-        return op.results[0]
+        return op
 
     def _kept(self) -> tuple[list[str], list[ir.Type], int | None]:
         """Results of the scans that solve systems from which other scans start, their types, and the interval of states."""

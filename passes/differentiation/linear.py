@@ -100,10 +100,15 @@ class LinearDerivatives(LinearModel):
         return certified(self.primal.choice("direction") == "forward", self.primal.choice("channels"))
 
     def forward(self) -> None:
-        """`@f_fwd`: the function itself; its backward needs nothing further."""
+        """`@f_fwd`: the function itself; its backward needs nothing further, or what `keep` tells."""
         host, linear = HostBuilder(self.primal), self.primal.attention
         _ = self.mods, self.decay, self.skip, self.erase  # What has no derivative is to be told before anything is computed.
-        host.build("fwd", [], [r.type for r in linear.results], lambda: list(clone_op(linear, dict(host.mapping)).results))
+        types = [r.type for r in linear.results]
+        if self.keep:
+            kept = DeltaApart(self, host)
+            host.build("fwd", [], [*types, *kept.residuals().values()], kept.forward)
+        else:
+            host.build("fwd", [], types, lambda: list(clone_op(linear, dict(host.mapping)).results))
 
     def backward(self) -> None:
         """`@f_bwd`: the gradients of the arguments `wrt`."""
@@ -113,7 +118,8 @@ class LinearDerivatives(LinearModel):
         names = ["o", *self.primal.outputs]
         types = [r.type for r in linear.results]
         gradients = ["do", *(f"d_{name}" for name in self.primal.outputs)]
-        further = [*zip(names, types, strict=True), *zip(gradients, types, strict=True)]
+        kept = DeltaApart(self, host).residuals() if self.keep else {}
+        further = [*zip(names, types, strict=True), *kept.items(), *zip(gradients, types, strict=True)]
         arguments = list(self.primal.entry.arguments)
         same = [self.primal.operands[name] for name in ("q", "k", "v")]
         results = [arguments[i].type if arguments[i] in same else host.like(arguments[i]) for i in self.wrt]

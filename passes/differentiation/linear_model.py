@@ -89,6 +89,8 @@ class LinearModel:
     """Positions between the states that the gradient of the decays is taken from."""
     crossing: bool
     """Whether it is summed up without differences."""
+    keep: bool = False
+    """Whether the forward function gives what is written and states, and the backward one takes them."""
 
     @property
     def is_delta(self) -> bool:

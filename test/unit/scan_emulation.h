@@ -115,6 +115,13 @@ static void load_matrices(uint32_t address, uint32_t (&m)[4]) {
 static void store_matrices(uint32_t address, const uint32_t *m) {
   for (int i = 0; i < 4; ++i) *(uint32_t *)(memory + from_lane(address, 8 * i + current % 32 / 4) + current % 4 * 4) = m[i];
 }
+static void store_matrices_transposed(uint32_t address, const uint32_t *m) {
+  for (int i = 0; i < 4; ++i)
+    for (int c = 0; c < 2; ++c) {
+      const uint32_t row = from_lane(address, 8 * i + current % 4 * 2 + c);
+      *(unsigned short *)(memory + row + current % 32 / 4 * 2) = (unsigned short)(c ? m[i] >> 16 : m[i]);
+    }
+}
 static void load_matrices_transposed(uint32_t address, uint32_t (&m)[4]) {
   for (int i = 0; i < 4; ++i) {
     unsigned short x[2];
@@ -139,6 +146,56 @@ template <class T> static void mma(T type, float *sum, const uint32_t (&a)[4], u
       total += (double)x * y;
     }
     sum[e] = (float)total;
+  }
+  __syncwarp();
+}
+
+// ---- what attn_wgmma.cuh has: a group of products ends at once
+
+static int warpgroup_index() { return current >> 7; }
+static int named_arrived[16], named_generation[16];
+static void named_arrive(int barrier, int threads) {
+  if (++named_arrived[barrier] == threads) named_arrived[barrier] = 0, ++named_generation[barrier];
+}
+static void named_sync(int barrier, int threads) {
+  const int mine = named_generation[barrier];
+  named_arrive(barrier, threads);
+  while (named_generation[barrier] == mine) leave();
+}
+static void fence_proxy_async() {}
+static void wgmma_begin() {}
+static void wgmma_commit() {}
+template <int Pending> static void wgmma_wait() {}
+template <class T, int N> static void hold(T (&)[N]) {}
+// The first byte, and from 8 rows to the next 8, from one panel of columns to the next, and the bytes of a row of a panel.
+static uint64_t descriptor(uint32_t address, uint32_t panel, uint32_t stride, uint32_t swizzle) {
+  return address | (uint64_t)(panel / 16) << 32 | (uint64_t)(stride / 512) << 48 | (uint64_t)swizzle << 60;
+}
+static uint64_t k_major(uint32_t address) { return descriptor(address, 0, 1024, 1); }
+static uint64_t k_major_64(uint32_t address) { return descriptor(address, 0, 512, 2); }
+static uint64_t mn_major(uint32_t address, uint32_t panel_bytes) { return descriptor(address, panel_bytes, 1024, 1); }
+static uint64_t advance(uint64_t from, uint32_t bytes) { return from + bytes; }
+template <class T> static float factor_at(T type, uint64_t from, bool turned, int k, int n) {
+  const uint32_t panel = (uint32_t)(from >> 32 & 0xffff) * 16, stride = (uint32_t)(from >> 48 & 0xfff) * 512, swizzle = (uint32_t)(from >> 60);
+  const int row = turned ? k : n, column = turned ? n : k, row_bytes = 128 / swizzle;
+  uint32_t at = (uint32_t)from + row / 8 * stride + row % 8 * row_bytes + column % 64 * 2 + (turned ? column / 64 * panel : 0);
+  at ^= (at >> 7 & (8 / swizzle - 1)) << 4;
+  return number(type, *(const unsigned short *)(memory + at), 0);
+}
+template <class T, bool Turned, int Count>
+static void wgmma(T type, float (&d)[Count], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint64_t b, int accumulate) {
+  static uint32_t slots[kThreads][4];
+  const int warp = current / 32 * 32, lane = current % 32;
+  const uint32_t own[4] = {a0, a1, a2, a3};
+  for (int i = 0; i < 4; ++i) slots[current][i] = own[i];
+  __syncwarp();
+  for (int e = 0; e < Count; ++e) {
+    double total = accumulate ? d[e] : 0.0;
+    for (int k = 0; k < 16; ++k) {
+      const float x = number(type, slots[warp + lane / 4 * 4 + k % 8 / 2][2 * (k / 8) + e / 2 % 2], k % 2);
+      total += (double)x * factor_at(type, b, Turned, k, e / 4 * 8 + 2 * (lane % 4) + e % 2);
+    }
+    d[e] = (float)total;
   }
   __syncwarp();
 }

@@ -13,7 +13,7 @@ import torch
 
 from attn_mlir.backends.amd.clang import find_host_clang
 from attn_mlir.backends.gpu.kernel import KernelCode
-from attn_mlir.backends.nvidia.scans import HELPERS, helper
+from attn_mlir.backends.nvidia.scans import HELPERS, OF_WARPGROUPS, helper
 
 _SHIM = Path(__file__).with_name("scan_emulation.h").read_text()
 _TYPES = {"int": ctypes.c_int, "long long": ctypes.c_longlong, "float": ctypes.c_float, "double": ctypes.c_double}
@@ -31,6 +31,15 @@ extern "C" void launch(int descending, int blocks, int heads, int sequences{decl
 }}
 """
 
+_WRAPPER = re.compile(r"__device__ __forceinline__ void (wgmma_m64n\d+k16_rs_(bf16|f16)(_tb)?)\((float \(&d\)\[\d+\]), .*?\n}", re.DOTALL)
+
+
+def _of_host(found: re.Match[str]) -> str:
+    """A wrapper of wgmma as the emulation has it."""
+    name, element, turned, sums = found.groups()
+    call = f"wgmma<{element.upper()}, {'true' if turned else 'false'}>({element.upper()}{{}}, d, a0, a1, a2, a3, b, accumulate)"
+    return f"static void {name}({sums}, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint64_t b, int accumulate) {{ {call}; }}"
+
 
 class HostScan:
     """A kernel's code on tensors of the CPU. Shared memory begins as NaN."""
@@ -38,7 +47,9 @@ class HostScan:
     def __init__(self, code: KernelCode) -> None:
         self._code = code
         warp, scan = map(helper, HELPERS)
-        source = code.source.replace(warp, "").replace("extern __shared__ __align__(128) unsigned char memory[];", "")
+        source = code.source.replace(warp, "").replace(helper(OF_WARPGROUPS[0]), "")
+        source = re.sub(r"extern __shared__ __align__\(\d+\) unsigned char memory\[\];", "", source)
+        source = _WRAPPER.sub(_of_host, source)
         assert scan in source and warp not in source
         declared = re.search(rf"{code.entry}\(\n(.*?)\) {{", source, re.DOTALL)
         assert declared is not None

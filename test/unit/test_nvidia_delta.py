@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.utils.checkpoint
 
 import attn_mlir
 from amd_tools import needs_host_clang
@@ -105,7 +106,70 @@ def test_ready_made() -> None:
     assert max(error(a.cpu(), b.double()) for a, b in zip(found, want, strict=True)) < BAR[torch.bfloat16]
 
 
+def rule(*tensors: torch.Tensor) -> torch.Tensor:
+    """A gated delta rule of q, k, v, g, beta and an initial state: o and the final state in one row."""
+    q, k, v, g, beta, state = tensors
+    o, final = attn_mlir.gated_delta_rule(q, k, v, g=g, beta=beta, initial_state=state, output_final_state=True)
+    assert final is not None
+    return torch.cat([o.flatten().float(), final.flatten()])
+
+
+def of_rule(length: int = 600, heads: int = 2, columns: int = 64) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Its inputs on a GPU, all with gradients, and the gradient of what it gives."""
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 1, length, heads, columns)
+    k = torch.nn.functional.normalize(k, dim=-1)
+    g, beta, state = -torch.rand(1, length, heads), torch.rand(1, length, heads), torch.randn(1, heads, columns, columns)
+    given = [*(x.bfloat16() for x in (q, k, v)), g, beta, state]
+    return [x.cuda().requires_grad_() for x in given], torch.randn(v.numel() + state.numel()).cuda()
+
+
+@pytest.mark.gpu
+def test_what_the_forward_pass_keeps_serves_several_backward_passes() -> None:
+    """The second one, and one after o was changed in place, give the same bits."""
+    given, upstream = of_rule()
+    q, k, v, g, beta, state = given
+    o, final = attn_mlir.gated_delta_rule(q, k, v, g=g, beta=beta, initial_state=state, output_final_state=True)
+    assert final is not None
+    grads = [upstream[: o.numel()].view(o.shape).to(o.dtype), upstream[o.numel() :].view(state.shape)]
+    first = torch.autograd.grad([o, final], given, grads, retain_graph=True)
+    with torch.no_grad():
+        o.zero_()
+    second = torch.autograd.grad([o, final], given, grads)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.gpu
+def test_an_input_that_changed_in_between_is_reported() -> None:
+    given, upstream = of_rule(100)
+    made = rule(*given)
+    with torch.no_grad():
+        given[-1].add_(1.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        made.backward(upstream)
+
+
+@pytest.mark.gpu
+def test_checkpoints_and_transforms_give_the_same_gradients() -> None:
+    """And without gradients the result is the same up to rounding."""
+    given, upstream = of_rule()
+    made = rule(*given)
+    want = torch.autograd.grad(made, given, upstream)
+    again = torch.utils.checkpoint.checkpoint(rule, *given, use_reentrant=False)
+    assert all(torch.equal(a, b) for a, b in zip(torch.autograd.grad(again, given, upstream), want, strict=True))
+    pull = torch.func.vjp(rule, *(x.detach() for x in given))[1]
+    assert all(error(a.double(), b.double()) < 1e-6 for a, b in zip(pull(upstream), want, strict=True))
+    with torch.no_grad():
+        alone = rule(*given)
+    assert not alone.requires_grad and error(alone.double(), made.detach().double()) < BAR[torch.bfloat16]
+
+
 def test_the_benchmark_runs_on_a_cpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
-    assert importlib.import_module("nvidia_delta").main(["--quick", "--device", "cpu"]) == 0
+    benchmark = importlib.import_module("nvidia_delta")
+    assert benchmark.main(["--quick", "--device", "cpu"]) == 0
     assert capsys.readouterr().out.count("backward: attn-mlir") == 2
+    assert benchmark.main(["--quick", "--device", "cpu", "--cases", "kda-0", "--limit", "0"]) == 0
+    assert "kda-0: not timed" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        benchmark.main(["--quick", "--device", "cpu", "--cases", "kda-7"])

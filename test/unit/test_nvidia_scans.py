@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.utils.checkpoint
 
 import attn_mlir
 from amd_tools import needs_host_clang
@@ -207,3 +208,27 @@ def test_a_ready_made_rule_divides_lengths_out() -> None:
         (gradient,) = torch.autograd.grad(o, key, torch.ones_like(o))
         results.append((o.detach(), gradient))
     assert max(error(a, b) for a, b in zip(*results, strict=True)) < BAR[torch.bfloat16]
+
+
+@needs_host_clang
+@pytest.mark.usefixtures("emulated")
+def test_what_the_forward_pass_keeps() -> None:
+    """Gradients come twice from the same tensors, after o was changed, and in a checkpoint; nothing of it is kept without gradients."""
+    q, k, v = (torch.randn(1, 40, 1, 64).bfloat16().requires_grad_() for _ in range(3))
+    g, beta, upstream = -torch.rand(1, 40, 1), torch.rand(1, 40, 1), torch.randn(1, 40, 1, 64).bfloat16()
+
+    def rule(*tensors: torch.Tensor) -> torch.Tensor:
+        return attn_mlir.gated_delta_rule(*tensors, g=g, beta=beta, device="cuda-emulated")[0]
+
+    o = rule(q, k, v)
+    assert o.grad_fn is not None
+    kept = [x for x in o.grad_fn.saved_tensors if x.shape == (1, 1, 40, 64) or x.shape == (1, 1, 64, 64)]  # pyright: ignore
+    assert len(kept) == 2
+    first = torch.autograd.grad(o, (q, k, v), upstream, retain_graph=True)
+    with torch.no_grad():
+        alone = rule(q, k, v)
+        assert error(o, alone) < BAR[torch.bfloat16]
+        o.zero_()
+    again = torch.utils.checkpoint.checkpoint(rule, q, k, v, use_reentrant=False)
+    for made in (o, again):
+        assert all(torch.equal(a, b) for a, b in zip(torch.autograd.grad(made, (q, k, v), upstream), first, strict=True))

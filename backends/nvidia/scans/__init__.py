@@ -14,12 +14,19 @@ from attn_mlir.backends.nvidia.passes.prepare_chunks import INVERSE
 from attn_mlir.backends.nvidia.scans.core import ScanCore
 from attn_mlir.backends.nvidia.scans.layout import DOTS, SOLVE, WarpScanLayout
 from attn_mlir.backends.nvidia.scans.printer import ScanPrinter
+from attn_mlir.backends.nvidia.scans.warpgroup_layout import WarpgroupLayout
+from attn_mlir.backends.nvidia.scans.warpgroup_parts import WarpgroupCore
+from attn_mlir.backends.nvidia.scans.warpgroup_printer import WarpgroupPrinter
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
 
 HELPERS = ("attn_warp.cuh", "attn_scan.cuh")
+OF_WARPGROUPS = ("attn_wgmma.cuh", "attn_warpgroup.cuh")
+"""What kernels need beside these where warpgroups multiply."""
+WARPGROUPS = "warpgroups"
+"""The field of a schedule that says so."""
 
 _RESERVED = 1024
 """Bytes of shared memory that the chip keeps of each thread block."""
@@ -38,6 +45,8 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
     if not find_all(kernel, *DOTS) if grid == "chunks" else grid != "rows" or bool(find_all(kernel, *DOTS, "tile.accumulate")):
         return None
     refusal: Refusal | None = None
+    if (of_groups := _of_groups(kernel, target, choices)) is not None:
+        return of_groups
     tried = thresholds.SCAN_SCHEDULES["usual"]
     if any(INVERSE in op.attributes for op in find_all(kernel, SOLVE)):
         channels = any(ir.RankedTensorType(op.results[0].type).rank == 2 for op in find_all(kernel, "tile.cumsum"))
@@ -56,6 +65,22 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
             return fields
         refusal = Refusal(f"a chunk scan needs {needed} bytes of shared memory, and a thread block has {most}")
     return refusal
+
+
+def _of_groups(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | None:
+    """Where warpgroups multiply: scans of prepared chunks on chips that have wgmma, unless `warpgroups` is 0 or warps are asked for."""
+    if not target.bulk_copies or "warps" in choices or not choices.get(WARPGROUPS, 1):
+        return None
+    wanted = thresholds.SCAN_SCHEDULES[WARPGROUPS]
+    for stages in _wanted(choices, "stages", wanted["stages"]):
+        fields: Fields = {"stages": stages, "occupancy": int(choices.get("occupancy", 1)), WARPGROUPS: 1}
+        try:
+            code = _print(kernel, target, fields)
+        except UnsupportedError:
+            return None
+        if code.shared_bytes * int(fields["occupancy"]) <= target.shared_bytes:
+            return fields
+    return None
 
 
 def _wanted(choices: Mapping[str, int | str], name: str, usual: tuple[int, ...]) -> tuple[int, ...]:
@@ -86,22 +111,37 @@ def _rounded(line: str) -> str:
 
 
 def _print(kernel: ir.Operation, target: NvidiaTarget, fields: Fields) -> KernelCode:
-    layout = WarpScanLayout(kernel, pieces_of(kernel), int(fields["stages"]), int(fields["warps"]))
-    core = ScanCore(kernel, layout)
+    if WARPGROUPS in fields:
+        layout: WarpScanLayout = WarpgroupLayout(kernel, pieces_of(kernel), int(fields["stages"]))
+        core: ScanCore = WarpgroupCore(kernel, layout)
+        printer: ScanPrinter = WarpgroupPrinter(core)
+    else:
+        layout = WarpScanLayout(kernel, pieces_of(kernel), int(fields["stages"]), int(fields["warps"]))
+        core = ScanCore(kernel, layout)
+        printer = ScanPrinter(core)
     core.writer.indent = core.scalars.indent = "  "
-    ScanPrinter(core).block(kernel.regions[0].blocks[0])
+    printer.block(kernel.regions[0].blocks[0])
     name = ir.StringAttr(kernel.attributes["sym_name"]).value
     declared = ",\n".join(f"    {text}" for text in core.arguments.declarations())
     lines = [
-        f'extern "C" __global__ void __launch_bounds__({layout.threads}, {fields["occupancy"]}) {name}(',
+        f'extern "C" __global__ void __launch_bounds__({layout.all_threads}, {fields["occupancy"]}) {name}(',
         f"{declared}) {{",
-        "  extern __shared__ __align__(128) unsigned char memory[];",
+        f"  extern __shared__ __align__({layout.align}) unsigned char memory[];",
         "  const int block = blockIdx.x, head = blockIdx.y, batch = blockIdx.z, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;",
         *map(_rounded, core.writer.lines),
         "}",
         "",
     ]
     warps = f"namespace attn {{ constexpr int kWarps = {layout.warps}; }}"
-    source = "\n".join([warps, *map(helper, HELPERS), core.scalars.helper_source(), *lines])
+    helpers = [*map(helper, HELPERS), *_of_warpgroups(core)]
+    source = "\n".join([warps, *helpers, core.scalars.helper_source(), *lines])
     shared = max(layout.size, 16)
-    return KernelCode(name, name, source, core.arguments.parameters(), layout.threads, shared, arch=target.arch)
+    return KernelCode(name, name, source, core.arguments.parameters(), layout.all_threads, shared, arch=target.arch)
+
+
+def _of_warpgroups(core: ScanCore) -> list[str]:
+    """The instructions of warpgroups that a kernel has, and what is made of them."""
+    if not isinstance(core, WarpgroupCore):
+        return []
+    instructions, others = map(helper, OF_WARPGROUPS)
+    return [instructions, *core.instructions.values(), others]

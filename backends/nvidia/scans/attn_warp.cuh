@@ -46,6 +46,12 @@ ATTN_DEVICE void store_matrices(uint32_t address, const uint32_t *m) {
   }
 #endif
 }
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+ATTN_DEVICE void store_matrices_transposed(uint32_t address, const uint32_t *m) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
+               : : "r"(address), "r"(m[0]), "r"(m[1]), "r"(m[2]), "r"(m[3]) : "memory");
+}
+#endif
 ATTN_DEVICE void mma(F16, float *sum, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from attn_mlir.backends.gpu.residuals import residuals
 from attn_mlir.backends.gpu.structure import is_row
 from attn_mlir.backends.gpu.views import ViewCore
-from attn_mlir.backends.nvidia.scans.layout import HALVES, ScanGrid, SharedPlace, WarpScanLayout
+from attn_mlir.backends.nvidia.scans.layout import HALVES, ScanGrid, SharedPlace, TurnedGrid, WarpScanLayout
 from attn_mlir.backends.nvidia.scans.loops import shape_of
 from attn_mlir.mlir import ir
 
@@ -40,7 +40,7 @@ class ScanCore(ViewCore[str]):
         """Where the parts of sums along rows are, and how many there are."""
         self.element: tuple[str, str, str] | None = None
         """The row, the column and the register's number of the element that a map makes now."""
-        self.grid: ScanGrid | None = None
+        self.grid: ScanGrid | TurnedGrid | None = None
         self.pairs: dict[ir.Value, str] = {}
         """Names of two neighbouring elements of 16-bit tiles, which a map has read."""
         self._accesses: list[_Access] = []

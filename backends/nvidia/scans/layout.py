@@ -68,6 +68,26 @@ class ScanGrid:
 
 
 @dataclass(frozen=True)
+class TurnedGrid:
+    """How threads share a tile whose products warpgroups make, columns of v as rows: element 4 n + 2 r + c of a thread is row
+    8 n + 2 (lane % 4) + c, column 16 warp + 8 r + lane / 4.
+    """
+
+    rows: int
+    columns: int
+
+    @property
+    def wide(self) -> int:
+        """Parts of 8 rows."""
+        return self.rows // 8
+
+    @property
+    def registers(self) -> int:
+        """Of a thread, for numbers of f32."""
+        return self.rows // 2
+
+
+@dataclass(frozen=True)
 class SharedPlace:
     """A tile in shared memory: bytes `begin` to `end`."""
 
@@ -90,7 +110,7 @@ class SharedPlace:
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class Wanted:
     """Shared memory that is needed from one op to another."""
 
     key: object
@@ -107,6 +127,9 @@ class WarpScanLayout:
 
     `in_registers(tile)`; `size`: bytes of shared memory. Raises UnsupportedError for tiles that warps cannot share.
     """
+
+    align = _ALIGN
+    """Where tiles begin: at multiples of it."""
 
     def __init__(self, kernel: ir.Operation, pieces: int, stages: int, warps: int) -> None:
         """`pieces` of f32 where it is multiplied; `stages`: in how many places loops load the tiles of a chunk before they are needed."""
@@ -136,8 +159,13 @@ class WarpScanLayout:
 
     @property
     def threads(self) -> int:
-        """Of a thread block."""
+        """Those of its warps."""
         return 32 * self.warps
+
+    @property
+    def all_threads(self) -> int:
+        """Of a thread block; `threads` are those that copy tiles and make numbers of rows."""
+        return self.threads
 
     def grid(self, shape: Sequence[int]) -> ScanGrid:
         """How warps share a tile of this shape."""
@@ -213,8 +241,12 @@ class WarpScanLayout:
 
     # ---- shared memory
 
+    def ops_of(self, block: ir.Block) -> list[ir.Operation]:
+        """In the order in which they are printed."""
+        return operations(block)
+
     def _number(self, block: ir.Block) -> None:
-        for op in operations(block):
+        for op in self.ops_of(block):
             self._numbers[op] = len(self._numbers)
             if op.name in ("scf.for", "scf.if"):
                 for region in op.regions:
@@ -222,8 +254,8 @@ class WarpScanLayout:
                         self._number(inner)
             self._ends[op] = len(self._numbers) - 1
 
-    def _wanted(self) -> list[_Wanted]:
-        found: list[_Wanted] = []
+    def _wanted(self) -> list[Wanted]:
+        found: list[Wanted] = []
         for loop, groups in self.ahead.items():
             for group in groups:
                 last = max(self._last(load.results[0], load) for load in group)
@@ -233,7 +265,7 @@ class WarpScanLayout:
                 if op.block == body(loop):
                     last = self._ends[loop] if self.stages > 1 else self._numbers[op]
                     size = (extents(op)[0],)
-                    found.append(_Wanted(read, self.stages * 4 * size[0], self._numbers[loop], last, "f32", size, self.stages))
+                    found.append(Wanted(read, self.stages * 4 * size[0], self._numbers[loop], last, "f32", size, self.stages))
         for op, number in self._numbers.items():
             made = [] if op.name == "scf.for" or op in self._early else [value for value in op.results if is_tile(value)]
             sums = sums_of(op) if op.name == "tile.map" else []
@@ -247,13 +279,13 @@ class WarpScanLayout:
                 for number_of, result in enumerate(sums_of(op)):
                     rows, columns = extents(op)
                     parts = self.grid((rows, columns)).across if self.is_shared((rows, columns)) else 1
-                    found.append(_Wanted((op, number_of), 4 * parts * rows, number, self._last(result, op)))
+                    found.append(Wanted((op, number_of), 4 * parts * rows, number, self._last(result, op)))
             elif op.name == SOLVE:
                 rows, columns = shape_of(op.results[0])
-                found.append(_Wanted((op, "triangle"), 4 * rows * (rows + _PAD), number, number))
-                found.append(_Wanted((op, "product"), 4 * (rows // 2) * (rows // 2 + _PAD), number, number))
+                found.append(Wanted((op, "triangle"), 4 * rows * (rows + _PAD), number, number))
+                found.append(Wanted((op, "product"), 4 * (rows // 2) * (rows // 2 + _PAD), number, number))
                 if INVERSE not in op.attributes:
-                    found.append(_Wanted((op, "pieces"), 2 * self.pieces * rows * (rows + columns), number, number))
+                    found.append(Wanted((op, "pieces"), 2 * self.pieces * rows * (rows + columns), number, number))
         return found
 
     def _numbers_of(self, op: ir.Operation, loop: ir.Operation) -> list[ir.Operation]:
@@ -263,11 +295,11 @@ class WarpScanLayout:
         found = [read for read in found if depends[read.results[0]] == frozenset({0})]
         return [read for read in found if extents(op)[0] <= self.threads and follows_rows(list(read.operands)[1:], op, loop)]
 
-    def _tile(self, value: ir.Value, first: int, last: int, stages: int = 1) -> _Wanted:
+    def _tile(self, value: ir.Value, first: int, last: int, stages: int = 1) -> Wanted:
         shape, element = shape_of(value), element_of(value)
         place = SharedPlace(0, 0, element, shape)
         count = shape[0] * place.stride if len(shape) == 2 else shape[0]
-        return _Wanted(value, stages * count * BYTES[element], first, last, element, shape, stages)
+        return Wanted(value, stages * count * BYTES[element], first, last, element, shape, stages)
 
     def _last(self, value: ir.Value, maker: ir.Operation) -> int:
         """The number of the last op that may read a tile: the end of a loop around it that does not hold the tile's maker."""
@@ -280,9 +312,10 @@ class WarpScanLayout:
             last = max(last, self._ends[user] if user is not None else last)
         return last
 
-    def _allocate(self, wanted: Sequence[_Wanted]) -> int:
+    def _allocate(self, wanted: Sequence[Wanted]) -> int:
         """Gives everything its place, the earliest or the largest first, whichever needs less; returns the size of all."""
-        tries = [_placed(sorted(wanted, key=lambda w: (w.first, -w.size))), _placed(sorted(wanted, key=lambda w: (-w.size, w.first)))]
+        orders = sorted(wanted, key=lambda w: (w.first, -w.size)), sorted(wanted, key=lambda w: (-w.size, w.first))
+        tries = [_placed(each, self.align) for each in orders]
         size, begins = min(((max((at + each.size for each, at in made), default=0), made) for made in tries), key=lambda found: found[0])
         for each, at in begins:
             self.places[each.key] = SharedPlace(at, at + each.size, each.element, each.shape, each.stages)
@@ -292,16 +325,16 @@ class WarpScanLayout:
         return size
 
 
-def _placed(wanted: Iterable[_Wanted]) -> list[tuple[_Wanted, int]]:
-    """Where each begins: the first place that is free as long as it is needed."""
-    taken: list[tuple[_Wanted, int]] = []
+def _placed(wanted: Iterable[Wanted], align: int) -> list[tuple[Wanted, int]]:
+    """Where each begins: the first place that is free as long as it is needed; whole tiles at multiples of `align`."""
+    taken: list[tuple[Wanted, int]] = []
     for each in wanted:
         others = sorted((at, at + other.size) for other, at in taken if other.first <= each.last and each.first <= other.last)
-        place = 0
+        place, own = 0, align if each.size % align == 0 else _ALIGN
         for begin, end in others:
             if begin - place >= each.size:
                 break
-            place = max(place, -(-end // _ALIGN) * _ALIGN)
+            place = max(place, -(-end // own) * own)
         taken.append((each, place))
     return taken
 

@@ -30,7 +30,7 @@ class ScanPrinter:
 
     def block(self, block: ir.Block) -> None:
         """Prints the ops of a block."""
-        for op in operations(block):
+        for op in self.layout.ops_of(block):
             if op.name in ("scf.yield", "func.return"):
                 break
             self.operation(op)
@@ -58,7 +58,7 @@ class ScanPrinter:
             core.writer.line(f"{name}[n] = {number};")
         self.maps.scatter(result)
 
-    def _dot(self, op: ir.Operation) -> None:
+    def dot(self, op: ir.Operation) -> None:
         """A product, and those before it that it is added to."""
         core, result = self.core, op.results[0]
         if self.layout.is_chained(op):
@@ -191,7 +191,7 @@ class ScanPrinter:
 
     # ---- loops
 
-    def _loop(self, op: ir.Operation) -> None:
+    def loop(self, op: ir.Operation) -> None:
         """A loop whose carried tiles are changed in place."""
         core, inner = self.core, body(op)
         for start, argument, _, result in carried(op):
@@ -287,10 +287,10 @@ class ScanPrinter:
 
 _RULES: dict[str, Rule] = {
     **dict.fromkeys(SCALARS, lambda printer, op: printer.core.statement(op)),
-    **dict.fromkeys(DOTS, ScanPrinter._dot),
+    **dict.fromkeys(DOTS, lambda printer, op: printer.dot(op)),
     SOLVE: ScanPrinter._solve,
     "memref.subview": lambda printer, op: printer.core.view(op.results[0]),
-    "scf.for": ScanPrinter._loop,
+    "scf.for": lambda printer, op: printer.loop(op),
     "scf.if": ScanPrinter._branch,
     "tensor.extract": ScanPrinter._extract,
     "tile.cumsum": ScanPrinter._cumsum,

@@ -63,7 +63,8 @@ def empty_forward(task: Task, inputs: Sequence[Tensor], captures: Sequence[Tenso
         results = program.derivative(q.device.type, "fwd", task.wrt).results(arguments)
     else:
         results = program.results(q, k, v, arguments[3:])
-    return empty_results(results, q.device, task.layout, program.ordered(len(results)))
+    orders, follow = ("bhsd", output_order(task.layout)), program.ordered(len(results))
+    return [empty([result], q.device, orders[number in follow])[0] for number, result in enumerate(results)]
 
 
 def gradients_of(
@@ -92,14 +93,14 @@ def results_and_gradients(
 ) -> tuple[Sequence[Tensor], list[Tensor]]:
     """What a backward takes besides inputs and captures: results of the forward pass and their gradients, None made zeros without memory.
 
-    Where no results were `kept` (`Program.kept`) the backward reads none, and the gradients stand for them.
+    Where only what the caller does not get was `kept` (`Program.kept`), the backward reads none of the others: gradients stand for them.
     """
     program, (q, k, v) = task.program, inputs
-    if kept:
+    if program.reads_results:
         return kept, [or_zeros(grad, result) for grad, result in zip(grads, kept, strict=False)]
     pairs = zip(grads, program.results(q, k, v, task.arguments((), captures)), strict=True)
     given = [q.new_zeros((), dtype=dtype).expand(shape) if grad is None else grad for grad, (shape, dtype) in pairs]
-    return given, given
+    return [*given, *kept], given
 
 
 def empty_gradients(task: Task, inputs: Sequence[Tensor], captures: Sequence[Tensor]) -> list[Tensor]:

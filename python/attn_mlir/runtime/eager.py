@@ -59,9 +59,10 @@ class EagerForward(torch.autograd.Function):
             backward = importlib.import_module("attn_mlir.runtime.ops").call_backward
         saved = ctx.saved_tensors
         if ctx.turned:
-            first, order, given, weights = 3 + task.captures, input_order(task.layout), output_order(task.layout), task.program.weights
-            saved = [*all_heads_first(saved[:3], order, 3), *saved[3:first], *all_heads_first(saved[first:], given, weights)]
-            grads = tuple(all_heads_first(grads, given, weights))
+            first, order, given = 3 + task.captures, input_order(task.layout), output_order(task.layout)
+            kept = all_heads_first(saved[first:], given, task.program.kept_weights)
+            saved = [*all_heads_first(saved[:3], order, 3), *saved[3:first], *kept]
+            grads = tuple(all_heads_first(grads, given, task.program.weights))
         try:
             made = compute.gradients_of(task, saved, grads, backward)
         except (AttnError, RuntimeError):

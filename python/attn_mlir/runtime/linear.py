@@ -46,7 +46,8 @@ class LinearRun:
         if 0 not in (*inputs[0].shape[:3], inputs[2].shape[1]):
             made = self._chosen(inputs).run(inputs, layout)
             return [_in_order(result, i in self.ordered) for i, result in enumerate(made)] if layout == "bshd" else made
-        results = [torch.zeros(tuple(shape), dtype=dtype, device=inputs[0].device) for shape, dtype in self.results(inputs)]
+        made = self.program.results(inputs)
+        results = [torch.zeros(tuple(shape), dtype=dtype, device=inputs[0].device) for shape, dtype in made]
         if self.state_result is not None and self.state_source is not None:
             results[self.state_result].copy_(inputs[self.state_source])
         return results
@@ -63,7 +64,7 @@ class LinearRun:
 
     def results(self, inputs: Sequence[Any]) -> list[tuple[Any, Any]]:
         """See `driver.CompiledFunction.results`."""
-        return self.program.results(inputs)
+        return self._chosen(inputs).results(inputs)
 
     def stages(self) -> dict[str, str]:
         """See `driver.CompiledFunction.stages`; those of segments where their length is given."""
@@ -113,7 +114,7 @@ class LinearProgram(Program):
         made, segment = compile_for(0), 0 if whole else self.segment
         initial = 3 + self.inputs.index("initial_state") if "initial_state" in self.inputs else None
         if function != "bwd":
-            return LinearRun(made, (0,), 1 if self.outputs else None, initial, segment, compile_for)
+            return LinearRun(made, (0, self.made), 1 if self.outputs else None, initial, segment, compile_for)
         ordered = sorted(self.position(name) for name in wrt.split("+"))
         follow = tuple(number for number, position in enumerate(ordered) if self.follows_layout(position))
         # The gradient of the final state comes last of all arguments.
@@ -124,9 +125,9 @@ class LinearProgram(Program):
         """See `Program.sizes`; H is the number of heads of v and o."""
         return {**super().sizes(q, k, v), "H": v.shape[1]}
 
-    def ordered(self, results: int) -> int:
-        """See `Program.ordered`; a state has no positions."""
-        return 1
+    def ordered(self, results: int) -> tuple[int, ...]:
+        """See `Program.ordered`; a state has no positions, and what is kept for the backward begins with a tensor that has."""
+        return (0, self.made)
 
     def follows_layout(self, place: int) -> bool:
         """See `Program.follows_layout`; a decay for each position and channel is one of q's kind."""

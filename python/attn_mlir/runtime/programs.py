@@ -8,7 +8,7 @@ import functools
 import importlib
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -90,7 +90,7 @@ class Program:
     """How many parts kernels for few queries see keys in; 0: chosen."""
 
     reads_results: ClassVar[bool] = True
-    """Whether its backward reads what the forward pass gave."""
+    """Whether its backward reads all that the forward pass gave."""
     has_kernel: ClassVar[bool] = True
     """Whether it is one kernel, whose inputs nothing has to look at first."""
 
@@ -170,8 +170,13 @@ class Program:
         return notes
 
     def kept(self, results: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """What of the results of a forward pass is kept for the backward: all or nothing."""
-        return results if self.reads_results else ()
+        """What of the results of a forward pass is kept for the backward: all, or those that its caller does not get."""
+        return results if self.reads_results else results[self.made :]
+
+    @property
+    def kept_weights(self) -> int:
+        """How many of these, the first ones, are in the order of the layout."""
+        return self.weights if self.reads_results else 0
 
     @property
     def made(self) -> int:
@@ -267,9 +272,9 @@ class Program:
         output = DTYPES[self.output] if self.output else q.dtype
         return [*[((*q.shape[:3], v.shape[3]), output)] * self.weights, *[(tuple(q.shape[:3]), score_of(q))] * len(self.outputs)]
 
-    def ordered(self, results: int) -> int:
-        """How many of a forward pass's results, the first ones, have the memory order of the layout where they have rank 4."""
-        return results
+    def ordered(self, results: int) -> Container[int]:
+        """Which of a forward pass's results have the memory order of the layout where they have rank 4."""
+        return range(results)
 
     def fill_empty(self, rows: Sequence[torch.Tensor]) -> None:
         """Row outputs where there are no keys: the logarithm of an empty sum, else 0."""

@@ -1,0 +1,152 @@
+"""Tiles of chunk scans whose products warpgroups make (wgmma): where they are, columns of v as rows of accumulators, positions as columns.
+
+A state [K, V], what is written and outputs [C, V] lie in registers the other way round, [V, K] and [V, C], 16 columns of v for each warp.
+So a product's left factor is its operand in shared memory, and its right factor comes from registers: what one product makes, the next one
+takes, and nothing that depends on the state passes through shared memory.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from attn_mlir.backends.gpu.prepared import PREPARED
+from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations
+from attn_mlir.backends.nvidia.scans.layout import DOTS, HALVES, SOLVE, SharedPlace, TurnedGrid, Wanted, WarpScanLayout
+from attn_mlir.backends.nvidia.scans.loops import element_of, extents, shape_of, sums_of
+from attn_mlir.backends.nvidia.scans.order import changed, helping, ordered
+from attn_mlir.dialects.numbers import flag
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import find_all
+
+HELPERS = 4
+"""Warps that copy tiles and make numbers of rows."""
+ATOM = 64
+"""Columns of a swizzle atom of a tile in shared memory: 128 bytes of a row."""
+_OF_WARP = 16
+"""Columns of v that a warp has."""
+
+
+class WarpgroupLayout(WarpScanLayout):
+    """Facts of a kernel whose chunks were prepared. `columns` of v; `order`: the ops of a loop as they are printed.
+
+    Raises UnsupportedError for kernels that have other products than those of loaded tiles and tiles with the program's columns of v.
+    """
+
+    align = 1024
+    """Where atoms begin."""
+
+    def __init__(self, kernel: ir.Operation, pieces: int, stages: int) -> None:
+        loops = [op for op in operations(kernel.regions[0].blocks[0]) if op.name == "scf.for"]
+        if PREPARED not in kernel.attributes or len(loops) != 1 or find_all(kernel, SOLVE) or stages < 2 or pieces > 2:
+            raise UnsupportedError("scans: warpgroups multiply in scans of prepared chunks, with two stages")
+        states = [argument for argument in list(body(loops[0]).arguments)[1:] if is_tile(argument) and not is_row(argument.type)]
+        if len(states) != 1:
+            raise UnsupportedError("scans: warpgroups multiply where a loop carries one state")
+        self.columns = shape_of(states[0])[1]
+        if self.columns % (4 * _OF_WARP):
+            raise UnsupportedError(f"scans: a warpgroup has 64 columns of v, not {self.columns}")
+        self.loop = loops[0]
+        self.order = ordered(loops[0])
+        found = helping(loops[0])
+        self.helping = [op for op in operations(body(loops[0])) if op in found]
+        """The ops of a turn that warps beside those that multiply do, a chunk ahead."""
+        self.changed = changed(loops[0])
+        """The carried tiles that products change in place."""
+        super().__init__(kernel, pieces, stages, HELPERS)
+        for op in self._numbers:
+            self._check_op(op)
+
+    # ---- tiles
+
+    @property
+    def all_threads(self) -> int:
+        """Of a thread block; `threads` are those that help."""
+        return 32 * (HELPERS + self.columns // _OF_WARP)
+
+    def grid(self, shape: Sequence[int]) -> TurnedGrid:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """How threads share a tile of this shape."""
+        rows, columns = shape
+        return TurnedGrid(rows, columns)
+
+    def is_shared(self, shape: Sequence[int]) -> bool:
+        """Whether threads have a tile of this shape in registers; one dimension is everyone's."""
+        if len(shape) == 1:
+            return shape[0] % 32 == 0
+        return shape[0] % 32 == 0 and shape[0] <= 256 and shape[1] == self.columns
+
+    def in_registers(self, value: ir.Value) -> bool:
+        """All tiles with columns of v but those of 16 bits that are loaded."""
+        return not is_row(value.type) and not (self._loaded(value) and element_of(value) in HALVES)
+
+    def _loaded(self, value: ir.Value) -> bool:
+        return not isinstance(value.owner, ir.Block) and value.owner.operation.name == "tile.load"
+
+    def _check(self, value: ir.Value, op: ir.Operation) -> None:
+        shape, element = shape_of(value), element_of(value)
+        if len(shape) == 2 and self._loaded(value) and element in HALVES:
+            fits = shape[0] % 32 == 0 and (shape[1] % ATOM == 0 or shape[1] == 32)
+        else:
+            fits = self.is_shared(shape) and element in ("f32", *HALVES)
+        if not fits:
+            raise UnsupportedError(f"scans: tiles of {value.type}: warpgroups do not share them ({op.location})")
+
+    def _check_op(self, op: ir.Operation) -> None:
+        """Refuses what would read registers of other threads, or copies that come late."""
+        for value in op.results:
+            if is_tile(value) and not is_row(value.type) and (self.read_across(value) or (op.name == "tile.load" and not self._fits(op))):
+                raise UnsupportedError(f"scans: threads read elements of {value.type} from each other ({op.location})")
+        if op.name == "tile.map" and len(list(op.operands)) == 2 and (sums_of(op) or not self.is_shared(extents(op))):
+            raise UnsupportedError(f"scans: a map that warpgroups do not share ({op.location})")
+        if op.name in DOTS:
+            left, right = list(op.operands)[-2:]
+            turned = flag(op, "transpose_a")
+            known = self._loaded(left) and element_of(left) in HALVES and shape_of(right)[1] == self.columns
+            if not known or flag(op, "transpose_b") or (turned and shape_of(left)[1] % ATOM):
+                raise UnsupportedError(f"scans: a product that warpgroups do not know ({op.location})")
+        if op not in self.helping and any(is_tile(value) and is_row(value.type) for value in op.results):
+            raise UnsupportedError(f"scans: numbers of rows outside of a chunk ({op.location})")
+        if self.stages_rows(op) and op not in self.given:
+            raise UnsupportedError(f"scans: warpgroups store rows of 16 bits once a chunk ({op.location})")
+        if op.name == "tile.store" and (is_row(op.operands[0].type) or element_of(op.operands[0]) in HALVES):
+            raise UnsupportedError(f"scans: warpgroups round what they store ({op.location})")
+
+    def _fits(self, load: ir.Operation) -> bool:
+        """Whether a load is early, or comes to registers."""
+        return load in self._early or element_of(load.results[0]) == "f32"
+
+    # ---- shared memory
+
+    def _chain(self) -> None:
+        """Products that are added up follow each other anyway."""
+
+    def ops_of(self, block: ir.Block) -> list[ir.Operation]:
+        """In the order in which they are printed."""
+        return [*self.helping, *self.order] if block == body(self.loop) else super().ops_of(block)
+
+    def _wanted(self) -> list[Wanted]:
+        rows = {result for op in self.helping for result in op.results}
+        span = {"first": self._numbers[self.loop], "last": self._ends[self.loop], "stages": self.stages}
+        found = [
+            replace(each, size=each.size * self.stages, **span) if each.key in rows and each.stages == 1 else each
+            for each in super()._wanted()
+        ]
+        for op in self.given:
+            rows, columns = shape_of(op.operands[0])
+            found.append(Wanted((op, "rows"), self.stages * 2 * rows * columns, element="bf16", shape=(rows, columns), **span))
+        return found
+
+    @property
+    def given(self) -> list[ir.Operation]:
+        """The stores of a turn whose rows the warps that help take to memory, after the chunk."""
+        return [op for op in self.order if self.stages_rows(op)]
+
+    def stages_rows(self, op: ir.Operation) -> bool:
+        """Whether a store's rows pass through shared memory."""
+        return (
+            op.name == "tile.store" and not is_row(op.operands[0].type) and str(ir.MemRefType(op.operands[1].type).element_type) in HALVES
+        )
+
+    def atoms_of(self, place: SharedPlace) -> tuple[int, int]:
+        """Bytes of a row, and from one swizzle atom to the next."""
+        rows, columns = place.shape
+        return (2 * ATOM, 2 * ATOM * rows) if columns % ATOM == 0 else (2 * columns, 0)

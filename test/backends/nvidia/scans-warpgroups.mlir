@@ -1,0 +1,37 @@
+// Where chunks were prepared, warpgroups multiply (wgmma): tiles with columns of v are in registers the other way round, right factors of
+// products among them, left ones in shared memory. Four warps copy tiles and make numbers of rows, a chunk ahead.
+// RUN: attn-opt %inputs/linear/gated-delta-half.mlir -p nvidia-kernel | FileCheck %s --check-prefix=PLAN
+// RUN: attn-translate --to cuda %inputs/linear/gated-delta-half.mlir | FileCheck %s
+
+// PLAN-LABEL: func.func @attention(
+// PLAN-SAME:    tile.schedule = {arch = "sm_90a", emitter = "scans", occupancy = 1 : i64, stages = 2 : i64, warpgroups = 1 : i64}
+
+// CHECK-LABEL: void __launch_bounds__(256, 1) attention(
+// CHECK:         if (attn::warpgroup_index() == 0) {
+// CHECK:           attn::copy_atoms<[[CHUNK:64]], 64>((memory + {{.*}}stage * {{[0-9]+}})
+// CHECK:           const auto give = [&](int last, int stage) {
+// CHECK:           for (; [[AT:at]] < {{.*}}; [[AT]] += [[CHUNK]], stage ^= 1) {
+// CHECK-NEXT:        if ([[AT]] >= 0 + 2 * [[CHUNK]]) {
+// CHECK-NEXT:          attn::named_sync([[EMPTY:5]] + stage, 256);
+// CHECK-NEXT:          give([[AT]] - 2 * [[CHUNK]], stage);
+// CHECK:             fetch([[AT]], stage);
+// CHECK:             attn::running_sum<[[CHUNK]], false>(
+// CHECK:             attn::fence_proxy_async();
+// CHECK-NEXT:        attn::named_arrive([[FULL:3]] + stage, 256);
+// CHECK:         else {
+
+// The state, rounded, and what rounding leaves of it, are factors. The first read of the state waits for no numbers of rows.
+// CHECK:           float [[STATE:carried]][32];
+// CHECK:             attn::named_sync([[FULL]] + stage, 256);
+// CHECK-NOT:         named_sync
+// CHECK:             [[HIGH:packed]][2 * n + r] = attn::pack(attn::BF16{},
+// CHECK:             [[LOW:[a-z_0-9]+]][2 * n + r] = attn::residual(attn::BF16{},
+// CHECK:             attn::wgmma_m64n[[CHUNK]]k16_rs_bf16([[READ:product]], [[HIGH]][0], [[HIGH]][1], [[HIGH]][2], [[HIGH]][3], b, 0);
+// CHECK-NEXT:        attn::wgmma_m64n[[CHUNK]]k16_rs_bf16([[READ]], [[LOW]][0], [[LOW]][1], [[LOW]][2], [[LOW]][3], b, 1);
+
+// The product that changes the state in place comes before o, whose rows the other warps take to memory.
+// CHECK:             [[STATE]][4 * n + 2 * r + c] *= scale;
+// CHECK:             attn::mn_major(
+// CHECK-NEXT:        attn::wgmma_m64n64k16_rs_bf16_tb([[STATE]],
+// CHECK:             attn::keep_turned<attn::BF16, [[CHUNK]], 64>(
+// CHECK:             attn::named_arrive([[EMPTY]] + stage, 256);
