@@ -47,12 +47,13 @@ class ColumnTile:
 class RowTile:
     """A tile of keys or values, row by row; `stride` counts elements (i64), columns are contiguous.
 
-    Where it is also needed two rows at a time, `pairs` has it so.
+    Where it is also needed two rows at a time, `pairs` has it so. Elements are scores, or of the type `narrow`, as they lie in memory.
     """
 
     address: ir.Value
     stride: ir.Value
     pairs: "RowPairs | ColumnPairs | None" = None
+    narrow: ir.Type | None = None
 
 
 @dataclass(frozen=True)

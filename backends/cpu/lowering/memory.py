@@ -56,7 +56,8 @@ def place_tile(context: Lowering, op: ir.Operation, memory: MemRef, address: ir.
     columns = ir.RankedTensorType(op.results[0].type).shape[1]
     layout = context.layout(op)
     if layout == "memory":
-        context.values[op.results[0]] = RowTile(address, memory.strides[2])
+        narrow = None if memory.element == context.score else memory.element
+        context.values[op.results[0]] = RowTile(address, memory.strides[2], narrow=narrow)
     elif layout == "rows":
         target = RowTile(context.buffer(op), emit.integer(columns))
         copy_rows((address, memory), (target.address, target.stride, context.score), count, columns)

@@ -1,4 +1,7 @@
-"""Products for a single query row, whose tiles are plain rows of numbers: vectors lie along the head dimension."""
+"""Products for a single query row, whose tiles are plain rows of numbers: vectors lie along the head dimension.
+
+Keys and values of 16 bits are read where they lie, and widened in registers: each is read once, so that a copy would cost more.
+"""
 
 from attn_mlir.backends.cpu.lowering import emit
 from attn_mlir.backends.cpu.lowering.blocks import overlapping
@@ -14,7 +17,7 @@ def scores(context: Lowering, left: LaneTile, right: RowTile, target: LaneTile, 
 
     def block(first: ir.Value, keys: int) -> None:
         numbers = [emit.add(emit.to_i64(first), emit.integer(r)) for r in range(keys)]
-        rows = [emit.element_pointer(right.address, emit.mul(number, right.stride), context.score) for number in numbers]
+        rows = [emit.element_pointer(right.address, emit.mul(number, right.stride), _element(context, right)) for number in numbers]
         totals = [emit.number(context.score, 0.0)] * keys
         for begin, end, width in _spans(context, depth):
             type_ = _vector(context, width)
@@ -23,7 +26,7 @@ def scores(context: Lowering, left: LaneTile, right: RowTile, target: LaneTile, 
                 d = loop.induction_variable
                 query = _load(context, type_, left.address, d)
                 sums = [
-                    vector.FMAOp(_load(context, type_, row, d), query, part).result
+                    vector.FMAOp(_load_of(context, right, type_, row, d), query, part).result
                     for row, part in zip(rows, loop.inner_iter_args, strict=True)
                 ]
                 scf.YieldOp(sums)
@@ -48,9 +51,9 @@ def accumulate(
         with ir.InsertionPoint(loop.body):
             j = loop.induction_variable
             weight = emit.splat(emit.load(context.score, emit.element_pointer(weights.address, j, context.score)), width)
-            row = emit.element_pointer(right.address, emit.mul(emit.to_i64(j), right.stride), context.score)
+            row = emit.element_pointer(right.address, emit.mul(emit.to_i64(j), right.stride), _element(context, right))
             sums = [
-                vector.FMAOp(_load(context, type_, row, place), weight, part).result
+                vector.FMAOp(_load_of(context, right, type_, row, place), weight, part).result
                 for place, part in zip(places, loop.inner_iter_args, strict=True)
             ]
             scf.YieldOp(sums)
@@ -77,6 +80,16 @@ def _vector(context: Lowering, width: int) -> ir.VectorType:
 
 def _load(context: Lowering, type_: ir.Type, address: ir.Value, offset: ir.Value) -> ir.Value:
     return emit.load(type_, emit.element_pointer(address, offset, context.score), alignment=context.score_bytes)
+
+
+def _element(context: Lowering, tile: RowTile) -> ir.Type:
+    return tile.narrow or context.score
+
+
+def _load_of(context: Lowering, tile: RowTile, type_: ir.VectorType, row: ir.Value, column: ir.Value) -> ir.Value:
+    """Numbers of a row of keys or values, as scores."""
+    element = _element(context, tile)
+    return emit.cast_float(emit.load(ir.VectorType.get(type_.shape, element), emit.element_pointer(row, column, element)), context.score)
 
 
 def _across(value: ir.Value) -> ir.Value:

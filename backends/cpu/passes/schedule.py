@@ -2,9 +2,9 @@
 
 Every tile with query rows is stored transposed, one vector of `lanes` rows per column, so that row reductions are
 elementwise and keys and values are read in place, one broadcast element at a time. Tiles of keys and values stay in
-memory when they can be read there, and are converted into a buffer otherwise. In a kernel of pairs the roles are
-exchanged: keys lie along the lanes, and queries stay in memory. Where the machine multiplies pairs of bf16,
-operands are kept as pairs along the summed dimension ("lane_pairs", "row_pairs"; "memory_pairs" both as they are and in pairs).
+memory when they can be read there (by a single query also those of 16 bits), and are converted into a buffer otherwise.
+In a kernel of pairs the roles are exchanged: keys lie along the lanes, and queries stay in memory. Where the machine multiplies pairs
+of bf16, operands are kept as pairs along the summed dimension ("lane_pairs", "row_pairs"; "memory_pairs" both as they are and in pairs).
 What lanes read of captured tensors lies column by column ("window"), or by diagonals ("band").
 Where it has matrix tiles, products are marked `tiles`, and values lie column by column ("column_pairs", "memory_column_pairs").
 Rows in several pages are first copied into a buffer of their own ("rows_buffer"); those in one page stay where they are.
@@ -34,6 +34,8 @@ class _Buffers:
     pairs: bool
     tiles: bool
     """Whether products use matrix tiles of pairs."""
+    single: bool
+    """Whether a block is one row, whose products widen 16 bits as they read them."""
     score: ir.Type
     sizes: list[int] = field(default_factory=list)
     used: int = 0
@@ -57,7 +59,8 @@ def schedule(kernel: ir.Operation) -> bool:
     with kernel.context:
         pairs = _multiplies_pairs(kernel, lanes)
         without = _why_no_tiles(kernel, lanes, keys, pairs) if host().tiles and find_all(kernel, *_PRODUCTS) else ""
-        buffers = _Buffers(pairs, host().tiles and pairs and not without, score_type(kernel))
+        single = lanes == 1 and not find_all(kernel, "tile.accumulate")
+        buffers = _Buffers(pairs, host().tiles and pairs and not without, single, score_type(kernel))
         if without:
             kernel.attributes[WITHOUT_TILES] = ir.StringAttr.get(without)
     homes: dict[ir.Value, int] = {}
@@ -216,8 +219,9 @@ def _layout(op: ir.Operation, tile: ir.Value, buffers: _Buffers) -> str:
         if transposed == {False}:
             return "column_pairs" if by_columns else "row_pairs"
         return ("memory_column_pairs" if by_columns else "memory_pairs") if len(transposed) == 2 else "memory"
-    in_place = op.name in LOADS and type_.element_type == buffers.score == ir.MemRefType(op.operands[0].type).element_type
-    return "memory" if in_place and _only_products(tile) else "rows"
+    as_it_lies = op.name in LOADS and type_.element_type == ir.MemRefType(op.operands[0].type).element_type
+    in_place = type_.element_type == buffers.score or (buffers.single and emit.bytes_of(type_.element_type) == 2)
+    return "memory" if as_it_lies and in_place and _only_products(tile) else "rows"
 
 
 def _elements(tile: ir.Value, layout: str, lanes: int, keys: int) -> int:
