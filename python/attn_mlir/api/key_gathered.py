@@ -30,6 +30,7 @@ from attn_mlir.api.key_sequences import (
 )
 from attn_mlir.api.options import Options
 from attn_mlir.api.varlen_inputs import problem_of
+from attn_mlir.backends.allocation import empty
 from attn_mlir.backends.prepared import ListShapes, PreparedLists
 from attn_mlir.errors import CompileError, UnsupportedError
 from attn_mlir.runtime.call import Call
@@ -130,7 +131,8 @@ def attention_gathered(qkv: tuple[Tensor, Tensor, Tensor], options: Options, lis
         check_numbers(index, shapes.blocks, form.listed)
     gathered = GatheredLists(options, lists, made, shapes, prepared, options.deterministic or torch.are_deterministic_algorithms_enabled())
     q, k, v = (heads_first(x, gathered.order) for x in qkv)
-    shaped = q.new_empty(rows, made.apart, q.shape[3]), k.new_empty(room, k.shape[3]), v.new_empty(room, v.shape[3])
+    shapes_of_one = ((rows, made.apart, q.shape[3]), (room, k.shape[3]), (room, v.shape[3]))
+    shaped = [empty(shape, dtype=x.dtype, device=x.device) for shape, x in zip(shapes_of_one, (q, k, v), strict=True)]
     call, _ = gathered.call((0, 1), *[x.requires_grad_(like.requires_grad) for x, like in zip(shaped, qkv, strict=True)])
     captured = [x for x in call.values[3:] if isinstance(x, Tensor) and x.requires_grad]
     needed = captured or any([x.requires_grad for x in qkv])

@@ -57,13 +57,12 @@ def sequences_of_lists(problem: Problem, form: ListForm, heads: int, whole: bool
 
     `options`: whether single queries are decoded, and whether each head has rows of its own, as dropout needs them.
     """
-    return _sequences_of(*[problem.sizes[name] for name in ("B", "Hq", "Hkv", "Sq")], form.queries, heads, whole, *options)
+    return _sequences_of(tuple([problem.sizes[name] for name in ("B", "Hq", "Hkv", "Sq")]), form.queries, heads, whole, options)
 
 
 @functools.lru_cache(_MOST)
-def _sequences_of(
-    batch: int, q_heads: int, kv_heads: int, length: int, queries: int, given: int, whole: bool, decoded: bool, apart: bool
-) -> SequenceForm:
+def _sequences_of(sizes: tuple[int, ...], queries: int, given: int, whole: bool, options: tuple[bool, bool]) -> SequenceForm:
+    (batch, q_heads, kv_heads, length), (decoded, apart) = sizes, options
     heads, key_heads = (1, kv_heads) if whole else (max(given, kv_heads), 1)
     group, rows = q_heads // heads, min(queries, length)
     fold = 1 if apart else fold_of(rows, group // key_heads, decoded)
