@@ -3,23 +3,73 @@
 Steps of the trace's tape, what functions compute of captured tensors, do so, too.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
+from attn_mlir.api.engine_arguments import EngineDevice
+from attn_mlir.api.graph_parts import constant_in_graphs
+from attn_mlir.api.tuning import Tuning
+from attn_mlir.api.watched import Watched
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.frontend.node import Source
 from attn_mlir.frontend.tape import Found, Ref, leaves_of
-from attn_mlir.runtime.dispatch import forward_in_graph
-from attn_mlir.runtime.programs import Program, served_by
+from attn_mlir.runtime.dispatch import forward_in_graph, ops
+from attn_mlir.runtime.programs import Program, program_of, served_by
 
 GraphSource = tuple[Source, str, str]
 """Where a captured value comes from, its kind, and the argument that it is."""
 GraphStep = tuple[int, Any, tuple[Any, ...], tuple[str, ...], tuple[Any, ...], bool | None]
 """Number, function, arguments, the names of further ones, these, and whether gradients are recorded."""
 Reads = Sequence[Callable[[], Any] | None]
+
+
+class GraphEngine:
+    """What engines have in common, mostly inside torch.compile. Their `_find` gives the trace for dtypes of custom inputs and a device."""
+
+    _custom_argument: ClassVar[str]
+    """The argument of the constructor that declares further inputs."""
+    _device: EngineDevice
+    _tuning: Tuning | None
+    _deterministic = False
+    _find: Callable[..., Any]
+    _traced: Callable[[], Entry]
+
+    def _compiled(self) -> tuple[Entry, str]:
+        return self._traced(), self._device.name or "cpu"
+
+    def _watch(self, form: Hashable, places: Mapping[str, Sequence[str]], *functions: Sequence[Any]) -> None:
+        """Begins to watch functions, those of a forward pass and, where they are others, with those of a backward pass.
+
+        `form` is what else shapes programs; `places` are the names of inputs by kind, see `graph_program`.
+        """
+        self._watched = [Watched(each, form) for each in functions]
+        self._accessors = [watched.reads for watched in self._watched]
+        self._places = places
+        self._steps: list[tuple[GraphStep, ...]] = [()]
+
+    @constant_in_graphs
+    def _look_again(self) -> None:
+        """Finds again what reads the variables of the functions, where these are others by now."""
+        self._accessors = [watched.refresh() for watched in self._watched]
+
+    @constant_in_graphs
+    def _graph_program(
+        self, which: int, device: str, asked: tuple[Any, ...], *dtypes: torch.dtype
+    ) -> tuple[Entry, str, tuple[GraphSource, ...], tuple[tuple[int, int, Any], ...], int]:
+        """The trace, the program's name, where its captures come from, what it was specialised on, and which of `_steps` compute captures.
+
+        `which` functions are meant, of those that are watched; `asked` are further arguments of `_find`.
+        """
+        ops()  # registers the operator
+        with _disable_current_modes():  # constants in the functions are real, not part of the graph that is being made
+            entry, scan = self._find(dtypes, torch.device(device), *asked)
+        program = program_of(entry if self._tuning is None else self._tuning.latest(entry, device), self._deterministic)
+        sources, needed, steps = graph_program(entry, scan, program, self._accessors[which], self._custom_argument, self._places)
+        return entry, named_in_graph(program, self._device.emulation), sources, needed, kept_at(self._steps, steps)
 
 
 def graph_program(

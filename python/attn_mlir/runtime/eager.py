@@ -43,10 +43,8 @@ class EagerForward(torch.autograd.Function):
             results = compute.compute_forward(task, all_heads_first(inputs, input_order(task.layout), 3) if turned else inputs, captures)
             if turned:
                 results = [whole(x) for x in all_in_order(results, output_order(task.layout), program.weights)]
-        ctx.task, ctx.turned = task, turned
-        ctx.save_for_backward(*tensors, *program.kept(results))
-        ctx.mark_non_differentiable(*results[program.made :])
-        ctx.set_materialize_grads(False)
+        ctx.turned = turned
+        compute.keep(ctx, task, tensors, results)
         return tuple(results)
 
     @staticmethod

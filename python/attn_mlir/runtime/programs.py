@@ -151,16 +151,11 @@ class Program:
         """What runs a derivative; `compile_for`, given a number of positions, compiles it for segments of so many."""
         return compile_for()
 
-    def copies(self) -> dict[str, str]:
-        """Why its kernels copied some of q, k and v, by their names."""
-        return self._told("copies")
+    def told(self, name: str) -> dict[str, str]:
+        """What compiled kernels say, by the names of inputs and of kernels.
 
-    def without_tiles(self) -> dict[str, str]:
-        """Why its kernels do not use the matrix tiles that the processor has, by their names."""
-        return self._told("without_tiles")
-
-    def _told(self, name: str) -> dict[str, str]:
-        """What compiled kernels say."""
+        "copies": why they copied some of q, k and v; "without_tiles": why they do not use the matrix tiles that the processor has.
+        """
         notes: dict[str, str] = {}
         for made in (*self.kernels.values(), *self.derivatives.values()):
             inner: Any = made
