@@ -17,11 +17,6 @@ from attn_mlir.runtime.orders import all_heads_first, all_in_order, input_order,
 from attn_mlir.runtime.task import Task
 
 
-def forward(task: Task, *tensors: Tensor) -> list[Tensor]:
-    """What `ops.forward` gives for q, k, v and captured tensors; q, k, v and o have the order of the layout. The task names something."""
-    return list(EagerForward.apply(task, task.layout != "bhsd", *tensors))  # type: ignore[no-untyped-call]
-
-
 def whole(x: Tensor) -> Tensor:
     """The same memory as a tensor that is no view: autograd lets nobody change one of several views in place."""
     if not x._is_view():
