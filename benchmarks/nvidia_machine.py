@@ -117,13 +117,13 @@ def peak_memory(device: str, quick: bool) -> list[dict[str, Any]]:
 def _raw(problem: Problem) -> Any:
     """The launch without the checks of the public function: `kernel.run` of the driver."""
     from attn_mlir.api.inputs import check_inputs
-    from attn_mlir.api.stages import kernel_of
+    from attn_mlir.runtime.programs import program_of
 
     q, k, v = problem.inputs
     attention = ours(problem)
     attention(q, k, v)
     entry, _ = attention._entry(check_inputs(q, k, v, "bshd").inputs)
-    kernel = kernel_of(entry, problem.device)
+    kernel = program_of(entry).kernel(problem.device)
     return lambda q, k, v: kernel.run(q, k, v, [q.shape[3] ** -0.5] if entry.traced.captures else [], "bshd")
 
 

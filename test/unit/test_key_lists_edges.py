@@ -47,7 +47,7 @@ def test_twice_is_an_error_where_asked_for(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_entries_of_blocks_longer_than_the_keys() -> None:
     """Room is made for the keys that there are, not for those of a block: the lists of a graph, too."""
-    from attn_mlir.runtime.key_list_ops import fake_key_lists, run_key_lists
+    from attn_mlir.runtime.key_lists import fake_key_lists, run_key_lists
 
     index = torch.tensor([[[[0, -1], [-1, 0]]]], dtype=torch.int32)
     for keys in (1_000_001, 1 << 20):

@@ -17,8 +17,8 @@ import torch
 import attn_mlir
 from attn_mlir import attention, masks, mods
 from attn_mlir.api.inputs import check_inputs
-from attn_mlir.api.stages import kernel_of
 from attn_mlir.errors import ArgumentError, UnsupportedError
+from attn_mlir.runtime.programs import program_of
 from gpu_cases import CASES, GPU, Sizes, causal, check, heads, inputs, learning, ours, qkv, results
 
 ROOT = Path(__file__).parent.parent.parent
@@ -257,7 +257,7 @@ class TestTimes:
         with torch.no_grad():
             run(*given)
             entry, _ = run._entry(check_inputs(*given, "bhsd").inputs)
-            kernel = kernel_of(entry, "cuda")
+            kernel = program_of(entry).kernel("cuda")
             assert not entry.traced.captures and torch.equal(kernel.run(*given, [])[0], run(*given))
             sdpa = microseconds(lambda: torch.nn.functional.scaled_dot_product_attention(*given, is_causal=True))
             whole, raw = microseconds(lambda: run(*given)), microseconds(lambda: kernel.run(*given, []))

@@ -99,7 +99,7 @@ def test_what_is_kept_on_disk_warns_again() -> None:
 
 
 def test_explain_tells() -> None:
-    from attn_mlir.api.stages import slow_of
+    from attn_mlir.api.describe import slow_of
 
     entry = Entry(traced(causal, columns=36))
     entry.programs[0] = fresh(entry.traced)

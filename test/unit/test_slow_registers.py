@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from attn_mlir.api.stages import slow_of
+from attn_mlir.api.describe import slow_of
 from attn_mlir.backends.nvidia import driver as nvidia
 from attn_mlir.backends.nvidia import program as nvidia_program
 from attn_mlir.backends.nvidia.compile import Cubin

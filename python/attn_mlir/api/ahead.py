@@ -150,39 +150,39 @@ def requests_of(
     return _requests(subject, prefix, bool(backward), wrt, bool(deterministic))
 
 
-def _check_engine(engine: AttentionEngine, inputs: Inputs) -> None:
-    """Raises ArgumentError for inputs that are not the engine's, UnsupportedError for engines that libraries do not hold."""
-    own = engine._shapes.inputs
-    if inputs != own:
+def _inputs(attention: Attention | AttentionEngine, inputs: Any) -> Inputs:
+    """dtype and head dimensions. Raises ArgumentError, and UnsupportedError for engines that libraries do not hold."""
+    if not isinstance(attention, AttentionEngine):
+        return _given_inputs(attention, inputs)
+    own = attention._shapes.inputs
+    if inputs is not None and _given_inputs(attention, inputs) != own:
         raise ArgumentError(
             f"the engine is made for {own.element} with {own.head_dim} columns of q and {own.value_dim} of v: "
             "leave out inputs, they are its own"
         )
-    if engine._blocks is not None:
+    if attention._blocks is not None:
         raise UnsupportedError("tables of blocks are not compiled ahead of time yet: make the engine with a mask function alone")
-    if engine._shared:
+    if attention._shared:
         raise UnsupportedError(
             "kv_shared engines are not compiled ahead of time yet: join q with q_pe, and k with k_pe, and use v=k[..., :Dv]"
         )
-
-
-def _inputs(attention: Attention | AttentionEngine, inputs: Any) -> Inputs:
-    """dtype and head dimensions. Raises ArgumentError, and as `_check_engine` does."""
-    if isinstance(attention, AttentionEngine):
-        found = attention._shapes.inputs if inputs is None else _given_inputs(attention, inputs)
-        _check_engine(attention, found)
-        return found
-    return _given_inputs(attention, inputs)
+    return own
 
 
 def _given_inputs(attention: Attention | AttentionEngine, inputs: Any) -> Inputs:
+    pairs = attention._extra if isinstance(attention, Attention) else 0
     if isinstance(inputs, InputSpec):
-        dims = _dims(inputs.dtype, head_dim=inputs.head_dim, value_dim=inputs.value_dim)
-        return Inputs(*dims, _extra_dims(attention, inputs))
-    count = 3 + 2 * _pairs(attention)
+        dims, extra = _dims(inputs.dtype, head_dim=inputs.head_dim, value_dim=inputs.value_dim), inputs.extra_dims
+        if extra is None:
+            return Inputs(*dims, (inputs.head_dim,) * pairs)
+        if not isinstance(extra, (tuple, list)) or len(extra) != pairs:
+            raise ArgumentError(f"extra_dims are {pairs} head dimensions, one for each additional pair of q and k; got {extra!r}")
+        check_dims(**{f"the head dimension of q{number}": size for number, size in enumerate(extra, 2)})
+        return Inputs(*dims, tuple(extra))
+    count = 3 + 2 * pairs
     if not isinstance(inputs, (tuple, list)) or len(inputs) != count:
         given = f"{len(inputs)} of them" if isinstance(inputs, (tuple, list)) else type(inputs).__name__
-        wanted = ", ".join(["q", "k", "v", *pair_names(_pairs(attention))])
+        wanted = ", ".join(["q", "k", "v", *pair_names(pairs)])
         raise ArgumentError(f"inputs are {count} tensors, ({wanted}), or an attn_mlir.InputSpec(dtype, head_dim); got {given}")
     q, k, v, *extra = inputs
     problem = check_inputs(q, k, v, _layout(attention))
@@ -224,22 +224,6 @@ def _dims(dtype: Any, most: int = MAX_HEAD_DIM, **dims: Any) -> tuple[str, int, 
     value_dim = head_dim if value_dim is None else value_dim
     check_dims(most, **{of_q: head_dim, of_v: value_dim})
     return ELEMENTS[dtype], head_dim, value_dim
-
-
-def _pairs(attention: Attention | AttentionEngine) -> int:
-    """How many additional pairs of q and k calls give."""
-    return attention._extra if isinstance(attention, Attention) else 0
-
-
-def _extra_dims(attention: Attention | AttentionEngine, spec: InputSpec) -> tuple[int, ...]:
-    """The head dimensions of additional pairs. Raises ArgumentError."""
-    count = _pairs(attention)
-    if spec.extra_dims is None:
-        return (spec.head_dim,) * count
-    if not isinstance(spec.extra_dims, (tuple, list)) or len(spec.extra_dims) != count:
-        raise ArgumentError(f"extra_dims are {count} head dimensions, one for each additional pair of q and k; got {spec.extra_dims!r}")
-    check_dims(**{f"the head dimension of q{number}": size for number, size in enumerate(spec.extra_dims, 2)})
-    return tuple(spec.extra_dims)
 
 
 def _layout(attention: Attention | AttentionEngine) -> Any:

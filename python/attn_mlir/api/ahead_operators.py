@@ -41,7 +41,7 @@ def compile_operators(exported: torch.export.ExportedProgram, out: str | Path = 
         raise ArgumentError(f"{path.name} would be a static library, of which linkers drop what registers operators: end its name with .so")
     found = _programs(exported)
     requests = [(name, _request(programs.find(name), f"attention{number}")) for number, name in enumerate(found)]
-    schema = importlib.import_module("attn_mlir.runtime.schemas").schema_of("forward")
+    schema = importlib.import_module("attn_mlir.runtime.schemas").SCHEMAS["forward"]
     check_file(path)
     folders = tuple(str(Path(torch.__file__).parent / "include" / part) for part in ("", "torch/csrc/api/include"))
     version = sys.modules["attn_mlir"].__version__

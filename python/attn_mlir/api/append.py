@@ -48,7 +48,9 @@ def append_kv(
         raise ArgumentError("rotary_cos and rotary_sin come together")
     if rotary_cos is not None and rotary_sin is not None:
         if q is not None:
-            _check_rotated("q", q, count)
+            if not isinstance(q, Tensor) or q.dim() != 4 or len(q) != count or not q.is_floating_point():
+                given = f"shape {list(q.shape)} of {q.dtype}" if isinstance(q, Tensor) else type(q).__name__
+                raise ArgumentError(f"q must be a tensor of floats [{count}, position, head, dim], got {given}")
             at = seqused_k.long()[:, None] + torch.arange(q.shape[1], device=k.device)
             q = _rotated("q", q, (at, looks), (rotary_cos, rotary_sin), interleaved)
         k = _rotated("k", k, (positions, looks), (rotary_cos, rotary_sin), interleaved)
@@ -143,12 +145,6 @@ def _places(cache: Tensor, positions: Tensor, table: Tensor | None, rows: Tensor
     if len(torch.unique(entry * size + slot)) != entry.numel():
         raise ArgumentError(f"{name} gives several sequences one place to write to")
     return entry, slot
-
-
-def _check_rotated(name: str, x: Any, count: int) -> None:
-    if not isinstance(x, Tensor) or x.dim() != 4 or len(x) != count or not x.is_floating_point():
-        given = f"shape {list(x.shape)} of {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
-        raise ArgumentError(f"{name} must be a tensor of floats [{count}, position, head, dim], got {given}")
 
 
 def _rotated(name: str, x: Tensor, places: tuple[Tensor, bool], tables: tuple[Tensor, Tensor], interleaved: bool) -> Tensor:

@@ -20,7 +20,6 @@ from attn_mlir.api.mask_strings import parse
 from attn_mlir.api.options import Options, check_splits
 from attn_mlir.api.reports import AttentionReport
 from attn_mlir.api.rows import softmax
-from attn_mlir.api.stages import slow_of
 from attn_mlir.api.tuning import tuning_of
 from attn_mlir.api.unknown_arguments import unexpected, unexpected_in_call
 from attn_mlir.errors import ArgumentError, UnsupportedError
@@ -148,7 +147,7 @@ class Attention(AttentionReport, EngineModule):
     def explain(self) -> str:
         """What was derived from the row: how each reduction is carried, the rules for merging and finalizing, and their check."""
         entry = self._traced()
-        return importlib.import_module("attn_mlir.api.describe").explain_traced(entry.traced.text) + slow_of(entry)
+        return importlib.import_module("attn_mlir.api.describe").explain_entry(entry, entry.traced.text)
 
     def _traced(self) -> Entry:
         return self._entry(self._last)[0]
@@ -240,27 +239,27 @@ def attention(
         mask_mod = parse(mask_mod)
     functions = (query_mod, key_mod, value_mod, score_mod, mask_mod, row)
     scales = scales_of(q_descale, k_descale, v_descale, o_scale, out_dtype)
-    if return_partial or key_index is not None or getattr(q, "is_nested", False):
+    nested = getattr(q, "is_nested", False)
+    if return_partial or key_index is not None or nested:
         refuse_scales(scales, "key_index" if key_index is not None else "return_partial" if return_partial else "a nested tensor")
-    if return_partial:
-        refuse_eight_bit((q, k, v), "return_partial")
-    if key_index is not None and (return_partial or getattr(q, "is_nested", False) or num_splits):
+    if key_index is not None and (return_partial or nested or num_splits):
         raise UnsupportedError("key_index is for whole results of tensors that are not nested, without num_splits")
     if key_index is None and key_block is not None:
         raise ArgumentError("key_block is for key_index, which says which blocks each block of queries sees: pass both")
-    if num_splits and (return_partial or getattr(q, "is_nested", False)):
+    if num_splits and (return_partial or nested):
         raise UnsupportedError("num_splits is for whole results of tensors that are not nested: leave it out")
     if return_partial:
+        refuse_eight_bit((q, k, v), "return_partial")
         options = Options(functions, scale, layout, return_lse, return_states, device, deterministic)
         places = (q_offset, kv_offset, q_len, kv_len)
         return importlib.import_module("attn_mlir.api.partial").of_attention((q, k, v), options, places, (dropout_p, extra_qk))
     if q_len is not None or kv_len is not None or q_offset != 0 or kv_offset != 0:
         raise ArgumentError("q_offset, kv_offset, q_len and kv_len are for partial results: pass return_partial=True, and finalize it")
-    if getattr(q, "is_nested", False) and q.layout == torch.jagged:
-        nested = importlib.import_module("attn_mlir.api.nested").attention_nested
+    if nested and q.layout == torch.jagged:
         mods = dict(zip(("query_mod", "key_mod", "value_mod", "score_mod", "mask_mod", "row"), functions, strict=True))
         results = {"return_lse": return_lse, "return_states": return_states, "dropout_p": dropout_p, "dropout_seed": dropout_seed}
-        return nested(q, k, v, layout, extra_qk, **mods, **results, scale=scale, device=device, deterministic=deterministic)
+        asked = {**mods, **results, "scale": scale, "device": device, "deterministic": deterministic}
+        return importlib.import_module("attn_mlir.api.nested").attention_nested(q, k, v, layout, extra_qk, **asked)
     extra: Sequence[torch.Tensor] = ()
     if extra_qk is not None or may_cast():
         q, k, v, *extra = cast(q, k, v, *flat(extra_qk))

@@ -1,9 +1,10 @@
-"""Describes what an Attention or an AttentionEngine computes, and how."""
+"""Describes what an Attention or an AttentionEngine computes, how, and what is slow of it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from attn_mlir.diagnostics import DiagnosticError
 from attn_mlir.dialects import loaded
+from attn_mlir.frontend.entry import Entry
 from attn_mlir.frontend.program import Traced
 from attn_mlir.mlir import LOCK, ir
 from attn_mlir.passes.derivation import DerivationError
@@ -11,12 +12,35 @@ from attn_mlir.passes.differentiation.custom_vjp import formulas
 from attn_mlir.passes.explain import explain
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.registry import registry
+from attn_mlir.runtime.programs import Program
 
 
 def explain_traced(text: str) -> str:
     """How a traced program is computed: what was derived from its row."""
     with LOCK, loaded():
         return explain(ir.Module.parse(text).operation)
+
+
+def explain_entry(entry: Entry, text: str) -> str:
+    """The same of the text of a trace, and what is slow of what was compiled of it."""
+    return explain_traced(text) + slow_of(entry)
+
+
+def slow_of(entry: Entry) -> str:
+    """What `explain()` says of kernels, compiled of a trace, that are slower than their device can do or do without its matrix tiles.
+
+    And of inputs that they copied.
+    """
+    every = [served for program in entry.programs if program is not None for served in (program, *program.served.values())]
+
+    def lines(kind: str, found: Callable[[Program], dict[str, str]], where: str = "") -> list[str]:
+        told = {name: reason for program in every for name, reason in found(program).items()}
+        return [f"{kind}: {name}{where}: {reason}\n" for name, reason in told.items()]
+
+    with LOCK:
+        scalar = lines("without matrix tiles", lambda program: program.told("without_tiles"))
+    copied = lines("copied", lambda program: program.told("copies"), ", in a call of this process")
+    return "".join([*lines("slow", lambda program: program.slow), *scalar, *copied])
 
 
 def explain_online(traced: Traced, name: str) -> str:

@@ -6,11 +6,10 @@ from typing import Any, Never
 import torch
 from torch._C._functorch import maybe_current_level
 from torch.compiler import is_dynamo_compiling
-from torch.utils._python_dispatch import _disable_current_modes
 
 from attn_mlir.api.autocast import cast
 from attn_mlir.api.custom_io import CustomIO, check_custom
-from attn_mlir.api.describe import explain_online
+from attn_mlir.api.describe import explain_online, slow_of
 from attn_mlir.api.dropout import check_p, dropout_of, scale_of, seed_in_graph
 from attn_mlir.api.engine_arguments import (
     captures_with,
@@ -22,24 +21,22 @@ from attn_mlir.api.engine_arguments import (
     has_backward,
     mask_of,
     target_of,
+    without_backward,
     working_dtypes,
 )
 from attn_mlir.api.engine_module import EngineModule
 from attn_mlir.api.extern_masks import NAME, blocks_of, fitting, table_of, with_blocks
 from attn_mlir.api.given_masks import GivenBlocks, Mask, check_sizes, is_block_mask, sizes_of
-from attn_mlir.api.graph_parts import constant_in_graphs
-from attn_mlir.api.graph_tape import GraphSource, GraphStep, call_in_graph, graph_program, graph_values, kept_at, named_in_graph
+from attn_mlir.api.graph_tape import GraphEngine, call_in_graph, graph_values
 from attn_mlir.api.inputs import Layout, Problem, check_inputs, layout_of, problem_of
 from attn_mlir.api.meta import Shapes
 from attn_mlir.api.online_func import OnlineFunc, check_online_func, writes_backward
 from attn_mlir.api.online_rows import Identity
-from attn_mlir.api.refused import without_backward
 from attn_mlir.api.reports import AttentionReport
 from attn_mlir.api.shared_kv import join
-from attn_mlir.api.stages import slow_of
 from attn_mlir.api.tuning import tuning_of
 from attn_mlir.api.unknown_arguments import unexpected, unexpected_in_call
-from attn_mlir.api.watched import Watched, guarded
+from attn_mlir.api.watched import guarded
 from attn_mlir.errors import ArgumentError, TraceError
 from attn_mlir.frontend.cache import Entry, TraceCache
 from attn_mlir.frontend.captures import Scan
@@ -47,15 +44,14 @@ from attn_mlir.frontend.dropout import NAMES, DropoutForm
 from attn_mlir.frontend.online import OnlineDefinition, trace_online
 from attn_mlir.philox import threshold
 from attn_mlir.runtime.call import Call
-from attn_mlir.runtime.dispatch import dispatch, needing_gradient, ops
+from attn_mlir.runtime.dispatch import dispatch, needing_gradient
 from attn_mlir.runtime.orders import heads_first, in_order, input_order, output_order
-from attn_mlir.runtime.programs import program_of
 
 Function = Callable[..., Any]
 _CACHE = TraceCache()
 
 
-class AttentionEngine(AttentionReport, EngineModule):
+class AttentionEngine(GraphEngine, AttentionReport, EngineModule):
     """o_i = epilogue(sum_j p_ij v_j), p = online_func(score_mod(query_mod(q_i) . key_mod(k_j))) over the keys that the mask keeps.
 
     qkv_meta: meta_tensor(B, H, S, D) for q, k and v. custom_fwd_inputs: a CustomIO with the further inputs of a call.
@@ -86,7 +82,7 @@ class AttentionEngine(AttentionReport, EngineModule):
     power of two. Inside torch.compile nothing is measured: what the last call outside of it found is used.
     """
 
-    _subject = "of_engine"
+    _subject, _custom_argument = "of_engine", "custom_fwd_inputs"
 
     def __init__(
         self,
@@ -155,11 +151,9 @@ class AttentionEngine(AttentionReport, EngineModule):
         self._dtypes = (*working_dtypes(len(self._custom.input_tensors), lambda dtypes: self._find((*dtypes, *more), None)), *more)
         self._written = (self._online.forward, self._online.backward) if has_backward(self._online) else ()
         tuned = None if self._tuning is None else id(self._tuning)
-        form = (self._form, self._device, self._deterministic, tuned)
-        self._watched = Watched(self._functions, form)
-        self._watched_backward = Watched((*self._functions, *self._written), form) if self._written else self._watched
-        self._accessors, self._backward_accessors = self._watched.reads, self._watched_backward.reads
-        self._steps: list[tuple[GraphStep, ...]] = [()]
+        watched = (self._functions, (*self._functions, *self._written)) if self._written else (self._functions,)
+        places = {"custom": self._names, "dropout": NAMES}
+        self._watch((self._form, self._device, self._deterministic, tuned), places, *watched)
         if check:
             compare_written(self._online, self._custom)
         self._end()
@@ -242,45 +236,23 @@ class AttentionEngine(AttentionReport, EngineModule):
         table = self._check_mask(block_mask, problem)
         custom = custom if table is None else (*custom, table)
         self._look_again()
-        leaves = [read() for read in self._accessors if read is not None]
+        leaves = [read() for read in self._accessors[0] if read is not None]
         backward = torch.is_grad_enabled() and any([isinstance(x, torch.Tensor) and x.requires_grad for x in (q, k, v, *custom, *leaves)])
-        guarded(self._watched_backward if backward else self._watched)
+        which = 1 if backward and self._written else 0
+        guarded(self._watched[which])
         seed = seed_in_graph(dropout_p, dropout_seed, q)
         dropping = [*seed, threshold(float(dropout_p)), scale_of(float(dropout_p))] if seed else []
-        reads = self._backward_accessors if backward else self._accessors
-        name, sources, needed, steps = self._graph_program(q.device.type, backward, bool(seed), *[t.dtype for t in custom])
-        values = graph_values(sources, needed, self._steps[steps], reads, {"custom": custom, "dropout": dropping})
+        asked = backward, ("tensor", "tensor") if seed else None
+        _, name, sources, needed, steps = self._graph_program(which, q.device.type, asked, *[t.dtype for t in custom])
+        given = {"custom": custom, "dropout": dropping}
+        values = graph_values(sources, needed, self._steps[steps], self._accessors[which], given)
         turned = [heads_first(tensor, input_order(self._layout)) for tensor in (q, k, v)]
         results = call_in_graph(turned, values, sources, name, self._layout)
         o = in_order(results[0], output_order(self._layout))
         return (o, dict(zip(self._outputs, results[1 : 1 + len(self._outputs)], strict=True))) if return_rowscales else o
 
-    @constant_in_graphs
-    def _look_again(self) -> None:
-        """Finds again what reads the variables of the functions, where these are others by now."""
-        self._accessors, self._backward_accessors = self._watched.refresh(), self._watched_backward.refresh()
-
-    @constant_in_graphs
-    def _graph_program(
-        self, device: str, backward: bool, dropout: bool, *dtypes: torch.dtype
-    ) -> tuple[str, tuple[GraphSource, ...], tuple[tuple[int, int, Any], ...], int]:
-        """The name of the program; where its captures come from, their kind and argument; what it was specialised on; and which of
-        `_steps` compute captures.
-        """
-        ops()  # registers the operator
-        with _disable_current_modes():  # constants in the functions are real, not part of the graph that is being made
-            entry, scan = self._find(dtypes, torch.device(device), backward, ("tensor", "tensor") if dropout else None)
-        program = program_of(entry if self._tuning is None else self._tuning.latest(entry, device), self._deterministic)
-        reads = self._backward_accessors if backward else self._accessors
-        places = {"custom": self._names, "dropout": NAMES}
-        sources, needed, steps = graph_program(entry, scan, program, reads, "custom_fwd_inputs", places)
-        return named_in_graph(program, self._device.emulation), sources, needed, kept_at(self._steps, steps)
-
     def _traced(self) -> Entry:
         return self._find(self._dtypes, None, dropout=self._dropout)[0]
-
-    def _compiled(self) -> tuple[Entry, str]:
-        return self._traced(), self._device.name or "cpu"
 
     def explain(self) -> str:
         """How it is computed: the online program as it is written, the row that it comes to with its merge rule, and the backward pass."""

@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -44,6 +44,29 @@ def compare_written(online_func: OnlineFunc, custom: CustomIO) -> None:
         else:
             if not found.agrees:
                 warnings.warn(str(found), stacklevel=3)
+
+
+class _Refused(torch.autograd.Function):
+    """Gives finished results, and raises an error in place of a backward pass, when a gradient is asked for."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(error: Exception, results: Sequence[torch.Tensor], *inputs: Any) -> tuple[torch.Tensor, ...]:
+        return tuple(results)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.error = inputs[0]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise ctx.error
+
+
+def without_backward(results: Sequence[torch.Tensor], inputs: Sequence[Any], error: Exception) -> list[torch.Tensor]:
+    """`results`, computed without gradients, as depending on `inputs`: their gradient raises `error`."""
+    return list(_Refused.apply(error, results, *inputs))  # type: ignore[no-untyped-call]
 
 
 def custom_of(given: Any, name: str) -> CustomIO:

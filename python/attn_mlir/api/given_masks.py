@@ -154,22 +154,18 @@ def check_sizes(given: tuple[int, ...] | None, sizes: Mapping[str, int]) -> None
             )
 
 
-def compare_with_function(mask: Any, function: Callable[..., Any]) -> None:
-    """Compares the tables of FlexAttention's block mask with a mask function. Raises ArgumentError where they differ."""
-    with _disable_current_modes():  # the blocks are real also where a graph is made of tensors without data
-        _compare(mask, function)
-
-
 def tables_of(mask: Any) -> list[torch.Tensor]:
     """The tables of the blocks that FlexAttention's block mask keeps: counts and indices of partial ones, then of full ones."""
     names = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
     return [table for name in names if (table := getattr(mask, name)) is not None]
 
 
-def _compare(mask: Any, function: Callable[..., Any]) -> None:
-    """Compares what the mask function keeps of each block: nothing of blocks left out, all of full ones.
+@_disable_current_modes()  # the blocks are real also where a graph is made of tensors without data
+def compare_with_function(mask: Any, function: Callable[..., Any]) -> None:
+    """Compares the tables of FlexAttention's block mask with a mask function: nothing is kept of blocks left out, all of full ones.
 
-    Its corners and its middle tell most that differ; the analysis of blocks, which evaluates what it leaves open, tells the others.
+    Corners and middles of blocks tell most that differ; the analysis of blocks, which evaluates what it leaves open, tells the others.
+    Raises ArgumentError where they differ.
     """
     tables = tables_of(mask)
     if tuple(mask.BLOCK_SIZE) == (_WHOLE, _WHOLE):

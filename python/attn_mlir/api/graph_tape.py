@@ -3,17 +3,22 @@
 Steps of the trace's tape, what functions compute of captured tensors, do so, too.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
+from attn_mlir.api.engine_arguments import EngineDevice
+from attn_mlir.api.graph_parts import constant_in_graphs
+from attn_mlir.api.tuning import Tuning
+from attn_mlir.api.watched import Watched
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.frontend.node import Source
 from attn_mlir.frontend.tape import Found, Ref, leaves_of
-from attn_mlir.runtime.dispatch import forward_in_graph
-from attn_mlir.runtime.programs import Program, served_by
+from attn_mlir.runtime.dispatch import forward_in_graph, ops
+from attn_mlir.runtime.programs import Program, program_of, served_by
 
 GraphSource = tuple[Source, str, str]
 """Where a captured value comes from, its kind, and the argument that it is."""
@@ -22,18 +27,53 @@ GraphStep = tuple[int, Any, tuple[Any, ...], tuple[str, ...], tuple[Any, ...], b
 Reads = Sequence[Callable[[], Any] | None]
 
 
-def graph_program(
-    entry: Entry, scan: Any, program: Program, reads: Reads, custom: str, places: Mapping[str, Sequence[str]]
-) -> tuple[tuple[GraphSource, ...], tuple[tuple[int, int, Any], ...], tuple[GraphStep, ...]]:
-    """Where a program's captures come from, what it was specialised on, and the steps that compute captures.
+class GraphEngine:
+    """What engines have in common, mostly inside torch.compile. Their `_find` gives the trace for dtypes of custom inputs and a device."""
 
-    `reads` read the leaves of `scan`, `custom` is the argument for further inputs, and `places` has the names of those and of dropout's.
-    What it was specialised on is a leaf, a dimension (-1: the number itself) and a value. Raises UnsupportedError for what has to leave
-    torch, and for what `reads` cannot read.
-    """
-    steps = _steps(entry, reads, custom)
-    needed = _specialised_on(entry, scan, reads, custom)
-    return _sources(entry, program, reads, custom, places), needed, steps
+    _custom_argument: ClassVar[str]
+    """The argument of the constructor that declares further inputs."""
+    _device: EngineDevice
+    _tuning: Tuning | None
+    _deterministic = False
+    _find: Callable[..., Any]
+    _traced: Callable[[], Entry]
+
+    def _compiled(self) -> tuple[Entry, str]:
+        return self._traced(), self._device.name or "cpu"
+
+    def _watch(self, form: Hashable, places: Mapping[str, Sequence[str]], *functions: Sequence[Any]) -> None:
+        """Begins to watch functions, those of a forward pass and, where they are others, with those of a backward pass.
+
+        `form` is what else shapes programs; `places` has the names of further inputs, "custom", and of those of "dropout".
+        """
+        self._watched = [Watched(each, form) for each in functions]
+        self._accessors = [watched.reads for watched in self._watched]
+        self._places = places
+        self._steps: list[tuple[GraphStep, ...]] = [()]
+
+    @constant_in_graphs
+    def _look_again(self) -> None:
+        """Finds again what reads the variables of the functions, where these are others by now."""
+        self._accessors = [watched.refresh() for watched in self._watched]
+
+    @constant_in_graphs
+    def _graph_program(
+        self, which: int, device: str, asked: tuple[Any, ...], *dtypes: torch.dtype
+    ) -> tuple[Entry, str, tuple[GraphSource, ...], tuple[tuple[int, int, Any], ...], int]:
+        """The trace, the program's name, where its captures come from, what it was specialised on, and which of `_steps` compute captures.
+
+        `which` functions are meant, of those that are watched; `asked` are further arguments of `_find`. What it was specialised on is a
+        leaf, a dimension (-1: the number itself) and a value. Raises UnsupportedError for what has to leave torch, and for what none of
+        the `_accessors` reads.
+        """
+        ops()  # registers the operator
+        with _disable_current_modes():  # constants in the functions are real, not part of the graph that is being made
+            entry, scan = self._find(dtypes, torch.device(device), *asked)
+        program = program_of(entry if self._tuning is None else self._tuning.latest(entry, device), self._deterministic)
+        reads, custom = self._accessors[which], self._custom_argument
+        steps, needed = _steps(entry, reads, custom), _specialised_on(entry, scan, reads, custom)
+        sources = _sources(entry, program, reads, custom, self._places)
+        return entry, _named_in_graph(program, self._device.emulation), sources, needed, _kept_at(self._steps, steps)
 
 
 def graph_values(
@@ -73,14 +113,11 @@ def _steps(entry: Entry, reads: Reads, custom: str) -> tuple[GraphStep, ...]:
                 f"inside torch.compile, `{computed}` must be computed of variables of the function itself, or before the call: "
                 f"pass it as a tensor of {custom}"
             )
-    if traced.tape is not None and traced.tape.packed is not None:
-        return traced.tape.packed
-    packed = tuple(
-        (s.number, s.function, tuple(map(_packed, s.args)), tuple(s.kwargs), tuple(map(_packed, s.kwargs.values())), s.grad) for s in steps
-    )
-    if traced.tape is not None:
-        traced.tape.packed = packed
-    return packed
+    if traced.tape is None:
+        return ()
+    if traced.tape.packed is None:
+        traced.tape.packed = tuple(map(_packed_step, steps))
+    return traced.tape.packed
 
 
 def _specialised_on(entry: Entry, scan: Any, reads: Reads, custom: str) -> tuple[tuple[int, int, Any], ...]:
@@ -98,7 +135,7 @@ def _specialised_on(entry: Entry, scan: Any, reads: Reads, custom: str) -> tuple
     return tuple(needed)
 
 
-def named_in_graph(program: Program, emulation: str) -> str:
+def _named_in_graph(program: Program, emulation: str) -> str:
     """The name of a program, as an emulation computes it where there is one; what dynamo asks of it is looked up, which it can't trace."""
     found = served_by(program, emulation) if emulation else program
     found.takes_derivative(len(found.kinds) + 2)
@@ -120,7 +157,7 @@ def _sources(entry: Entry, program: Program, reads: Reads, custom: str, places: 
     return tuple(sources)
 
 
-def kept_at(all_steps: list[tuple[GraphStep, ...]], steps: tuple[GraphStep, ...]) -> int:
+def _kept_at(all_steps: list[tuple[GraphStep, ...]], steps: tuple[GraphStep, ...]) -> int:
     """Where `steps` are kept: dynamo has to find its way to them, which it does not to what a function gave that it did not trace."""
     if not any(known is steps for known in all_steps) and steps:
         all_steps.append(steps)
@@ -140,6 +177,11 @@ def _found_in_graph(steps: Sequence[GraphStep], reads: Reads) -> Found:
             with torch.set_grad_enabled(grad):
                 found.values[number] = function(*args, **kwargs)
     return found
+
+
+def _packed_step(step: Any) -> GraphStep:
+    kwargs = step.kwargs
+    return step.number, step.function, tuple(map(_packed, step.args)), tuple(kwargs), tuple(map(_packed, kwargs.values())), step.grad
 
 
 def _packed(item: Any) -> tuple[str, Any]:

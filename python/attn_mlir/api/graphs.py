@@ -20,11 +20,11 @@ from attn_mlir.api.dropout import dropout_values
 from attn_mlir.api.extra_qk import extra_pairs, with_dims
 from attn_mlir.api.graph_checks import check_graph
 from attn_mlir.api.graph_pieces import GraphPiece, is_symbol, stand_in
-from attn_mlir.api.hoist import hoisted
+from attn_mlir.api.hoist import as_operand, hoisted
 from attn_mlir.api.inputs import problem_of
 from attn_mlir.api.linear_inputs import Erasing, LinearCall, check_linear
 from attn_mlir.api.options import call_form
-from attn_mlir.api.scale import scale_form
+from attn_mlir.api.scale import forms, scale_form
 from attn_mlir.frontend import program
 from attn_mlir.frontend.dropout import DropoutForm
 from attn_mlir.frontend.given import LIST, LISTS, POSITION, SEQUENCE, SEQUENCES
@@ -181,7 +181,7 @@ def _linear(graph: GraphModule, arguments: tuple[Any, ...], inputs: GraphInputs)
 
 def values_of(captures: Sequence[Any], inputs: GraphInputs) -> list[Any]:
     """The values that a program captures, as the operator takes them, from what `_Reading.captures` says of them."""
-    return [_given_to_operator(inputs[captured]) if isinstance(captured, Node) else captured for captured in captures]
+    return [as_operand(inputs[captured]) if isinstance(captured, Node) else captured for captured in captures]
 
 
 def _registered(made: Traced, device: str, deterministic: bool = False) -> str:
@@ -211,12 +211,10 @@ def trace_graph(call: TracedCall, inputs: GraphInputs, qkv: tuple[Tensor, Tensor
     problem = with_dims(problem, pairs)
     *listed, group = [reading.number(n) for n in call.lists] or (1,)
     shapes = dataclasses.replace(problem.inputs, packed=bool(call.packed) and not call.lists, lists=tuple(listed), group=group, **shaped)
-    found = [reading.scale(call.scale, dim) for dim in (problem.inputs.head_dim, *pairs.dims)]
-    forms, factor = [form for form, _ in found], next((value for form, value in found if form == "runtime"), 0.0)
+    own, others, factor = forms([reading.scale(call.scale, dim) for dim in (problem.inputs.head_dim, *pairs.dims)])
     score, mask, query, key, value = (functions.get(name) for name in ("score", "mask", "query", "key", "value"))
     dropout: DropoutForm | None = ("tensor", "tensor") if call.dropout_seed else None
-    scales, returned = (forms[0], tuple(forms[1:])), (call.lse, call.return_states)
-    whole = program.Definition(functions["row"], score, mask, query, key, value, *scales, *returned, dropout)
+    whole = program.Definition(functions["row"], score, mask, query, key, value, own, others, call.lse, call.return_states, dropout)
     made = program.trace(whole, shapes, qkv[0].device)
     given: dict[Any, Any] = {("product", name): reading.stand_ins[node] for name, node in zip(pairs.values, call.extra, strict=True)}
     kind, known = (LIST, LISTS) if call.lists else (SEQUENCE, SEQUENCES)
@@ -291,8 +289,3 @@ class _Reading:
         given = {("scale",): scale, **given}
         values = [given.get(captured.source, captured.constant) for captured in made.captures]
         return [self._nodes.get(id(value), value) for value in values]
-
-
-def _given_to_operator(value: Any) -> Any:
-    """An input of the graph as the operator takes it: symbolic floats, which it does not, become tensors."""
-    return torch.scalar_tensor(value, dtype=torch.float64) if isinstance(value, torch.SymFloat) else value  # type: ignore[arg-type]

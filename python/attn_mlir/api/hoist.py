@@ -52,11 +52,15 @@ def attribute(node: Node) -> Any:
     return value
 
 
+def as_operand(value: Any) -> Any:
+    """An input of the graph as operators take it: symbolic floats, which they do not, become tensors."""
+    return torch.scalar_tensor(value, dtype=torch.float64) if isinstance(value, torch.SymFloat) else value  # type: ignore[arg-type]
+
+
 def _evaluate(node: Node, inputs: Mapping[Node, Any], value_of: Callable[[Node], Any]) -> Any:
     """A node's value. Symbolic floats are tensors, so that what is computed from them is one, too."""
     if node.op == "placeholder":
-        given = inputs[node]
-        return torch.scalar_tensor(given, dtype=torch.float64) if isinstance(given, torch.SymFloat) else given  # type: ignore[arg-type]
+        return as_operand(inputs[node])
     if node.op == "get_attr":
         return attribute(node)
     args: Any = map_arg(node.args, value_of)

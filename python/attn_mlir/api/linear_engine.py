@@ -6,15 +6,13 @@ from collections.abc import Callable
 from typing import Any, Never
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from attn_mlir.api.autocast import cast
 from attn_mlir.api.call import linear_arguments, run_linear
 from attn_mlir.api.custom_io import CustomIO, check_custom
 from attn_mlir.api.engine_arguments import captures_with, custom_of, device_of, target_of, working_dtypes
 from attn_mlir.api.engine_module import EngineModule
-from attn_mlir.api.graph_parts import constant_in_graphs
-from attn_mlir.api.graph_tape import GraphSource, GraphStep, call_in_graph, graph_program, graph_values, kept_at, named_in_graph
+from attn_mlir.api.graph_tape import GraphEngine, call_in_graph, graph_values
 from attn_mlir.api.inputs import refuse_jit_trace
 from attn_mlir.api.linear_inputs import check_linear, check_segment
 from attn_mlir.api.meta import LINEAR_KEYS, Shapes
@@ -22,20 +20,18 @@ from attn_mlir.api.options import RecurrenceForm
 from attn_mlir.api.reports import LinearReport
 from attn_mlir.api.tuning import tuning_of
 from attn_mlir.api.unknown_arguments import unexpected
-from attn_mlir.api.watched import Watched, guarded
+from attn_mlir.api.watched import guarded
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.cache import Entry, TraceCache
 from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.linear import trace_linear
-from attn_mlir.runtime.dispatch import ops
-from attn_mlir.runtime.programs import program_of
 
 Function = Callable[..., Any]
 _CACHE = TraceCache()
 _AXES = ("batch", "heads", "seq_len")
 
 
-class LinearAttentionEngine(LinearReport, EngineModule):
+class LinearAttentionEngine(GraphEngine, LinearReport, EngineModule):
     """o_t = sum over s <= t of exp(g_(s+1) + ... + g_t) (q_mod(q_t) . k_mod(k_s)) v_mod(v_s), with g = decay_mod(decay).
 
     qkv_meta: meta_tensor(B, HQ, T, D), meta_tensor(B, HK, T, D) and meta_tensor(B, H, T, DV). custom_io: a CustomIO with the further
@@ -53,7 +49,7 @@ class LinearAttentionEngine(LinearReport, EngineModule):
     two. Inside torch.compile nothing is measured: what the last call outside of it found is used.
     """
 
-    _subject = "of_linear_engine"
+    _subject, _custom_argument = "of_linear_engine", "custom_io"
 
     def __init__(
         self,
@@ -85,9 +81,7 @@ class LinearAttentionEngine(LinearReport, EngineModule):
         self._dtypes = working_dtypes(len(self._custom.input_tensors), lambda dtypes: self._find(dtypes, None, self._decay))
         tuned = None if self._tuning is None else id(self._tuning)
         form = (self._shapes.inputs, self._custom.scan_key(), self._device, self._segment, tuned)
-        self._watched = Watched(self._mods, form)
-        self._accessors = self._watched.reads
-        self._steps: list[tuple[GraphStep, ...]] = [()]
+        self._watch(form, {"custom": tuple(self._custom.input_tensors)}, self._mods)
         self._end()
 
     def forward(self, q: Any, k: Any, v: Any, decay: Any, *custom: Any) -> Any:
@@ -125,33 +119,14 @@ class LinearAttentionEngine(LinearReport, EngineModule):
     def _in_graph(self, call: Any, named: dict[str, torch.Tensor], dtypes: tuple[torch.dtype, ...]) -> Any:
         """The same inside torch.compile."""
         self._look_again()
-        guarded(self._watched)
-        entry, name, sources, needed, steps = self._graph_program(call.problem.device.type, call.decay_form, *dtypes)
-        values = graph_values(sources, needed, self._steps[steps], self._accessors, {"custom": [*named.values()], "input": call.given})
+        guarded(self._watched[0])
+        entry, name, sources, needed, steps = self._graph_program(0, call.problem.device.type, (call.decay_form,), *dtypes)
+        values = graph_values(sources, needed, self._steps[steps], self._accessors[0], {"custom": [*named.values()], "input": call.given})
         q, k, values = linear_arguments(entry.traced, call, values)
         return call_in_graph((q, k, call.v), values, sources, name, "bhsd")[0]
 
-    @constant_in_graphs
-    def _look_again(self) -> None:
-        """Finds again what reads the variables of the functions, where these are others by now."""
-        self._accessors = self._watched.refresh()
-
-    @constant_in_graphs
-    def _graph_program(self, device: str, decay: str, *dtypes: torch.dtype) -> tuple[Entry, str, tuple[GraphSource, ...], Any, int]:
-        """The traced program, its name, where its captures come from, what it was specialised on, and which `_steps` compute them."""
-        ops()  # registers the operator
-        with _disable_current_modes():  # constants in the functions are real, not part of the graph that is being made
-            entry, scan = self._find(dtypes, torch.device(device), decay)
-        program = program_of(entry if self._tuning is None else self._tuning.latest(entry, device))
-        places = {"custom": tuple(self._custom.input_tensors)}
-        sources, needed, steps = graph_program(entry, scan, program, self._accessors, "custom_io", places)
-        return entry, named_in_graph(program, self._device.emulation), sources, needed, kept_at(self._steps, steps)
-
     def _traced(self) -> Entry:
         return self._find(self._dtypes, None, self._decay)[0]
-
-    def _compiled(self) -> tuple[Entry, str]:
-        return self._traced(), self._device.name or "cpu"
 
     def _find(self, dtypes: tuple[torch.dtype, ...], device: Any, decay: str) -> tuple[Entry, Scan]:
         form = self._form(decay)

@@ -45,10 +45,37 @@ def parse(text: str) -> Mask:
     if not isinstance(text, str):
         raise ArgumentError(f'a mask string is one such as "t:128,0", got {type(text).__name__}')
     left, right, shift, sink = window_of(text)
-    if left is None:
-        return _everything if right is None else _causal(shift) if right == 0 else _until(right, shift)
-    not_too_early = _from(left, shift) if sink == 0 else _with_sink(left, shift, sink)
-    return not_too_early if right is None else _both(not_too_early, _until(right, shift))
+    return _everything if left is None and right is None else window(left, right, shift, _below, sink or None)
+
+
+def window(left: Any, right: Any, shift: bool, within: Callable[[Any, Any], Any], sink: int | None = None) -> Mask:
+    """The mask of what `MaskWindow` says; `within(distance, size)` tells whether a key is near enough."""
+    if left is None and isinstance(right, int) and right == 0:
+        return lambda b, h, q_idx, kv_idx: position(q_idx, shift) >= kv_idx
+
+    def mask(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        at = position(q_idx, shift)
+        if left is None:
+            return kv_idx >= 0 if right is None else within(kv_idx - at, right)
+        not_too_early = within(at - kv_idx, left)
+        if sink is not None:
+            not_too_early = (kv_idx < sink) | not_too_early
+        return not_too_early if right is None else not_too_early & within(kv_idx - at, right)
+
+    return mask
+
+
+def position(q_idx: Any, shift: bool) -> Any:
+    """The position of a query among the keys; with `shift` the last query meets the last key."""
+    return q_idx + (kv_len() - q_len()) if shift else q_idx
+
+
+def _below(distance: Any, size: Any) -> Any:
+    return distance <= size
+
+
+def _everything(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+    return True
 
 
 def window_of(text: str) -> MaskWindow:
@@ -79,31 +106,3 @@ def window_of(text: str) -> MaskWindow:
 def _is_integer(word: str) -> bool:
     digits = word[1:] if word[:1] in ("-", "+") else word
     return digits.isascii() and digits.isdigit()
-
-
-def _everything(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-    return True
-
-
-def _position(q_idx: Any, shift: bool) -> Any:
-    return q_idx + (kv_len() - q_len()) if shift else q_idx
-
-
-def _causal(shift: bool) -> Mask:
-    return lambda b, h, q_idx, kv_idx: _position(q_idx, shift) >= kv_idx
-
-
-def _until(right: int, shift: bool) -> Mask:
-    return lambda b, h, q_idx, kv_idx: kv_idx - _position(q_idx, shift) <= right
-
-
-def _from(left: int, shift: bool) -> Mask:
-    return lambda b, h, q_idx, kv_idx: _position(q_idx, shift) - kv_idx <= left
-
-
-def _with_sink(left: int, shift: bool, sink: int) -> Mask:
-    return lambda b, h, q_idx, kv_idx: (kv_idx < sink) | (_position(q_idx, shift) - kv_idx <= left)
-
-
-def _both(one: Mask, other: Mask) -> Mask:
-    return lambda b, h, q_idx, kv_idx: one(b, h, q_idx, kv_idx) & other(b, h, q_idx, kv_idx)

@@ -8,6 +8,7 @@ import torch
 
 from attn_mlir.api.makers import maker
 from attn_mlir.api.mask_strings import parse as parse
+from attn_mlir.api.mask_strings import position, window
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.elementary import logical_not
 from attn_mlir.frontend.sizes import kv_len, q_len
@@ -50,16 +51,7 @@ def sliding_window(left: Size, right: Size = 0, align: Align = "top_left") -> Ma
     left, right = _size("left", left), _size("right", right)
     if left is None and isinstance(right, int) and right == 0:
         return causal(align)
-    shift = align == "bottom_right"
-
-    def window(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        position = q_idx + (kv_len() - q_len()) if shift else q_idx
-        if left is None:
-            return kv_idx >= 0 if right is None else _within(kv_idx - position, right)
-        not_too_early = _within(position - kv_idx, left)
-        return not_too_early if right is None else not_too_early & _within(kv_idx - position, right)
-
-    return window
+    return window(left, right, align == "bottom_right", _within)
 
 
 def _size(name: str, size: Any) -> Any:
@@ -124,8 +116,7 @@ def dilated(step: int, align: Align = "top_left") -> Mask:
     shift = align == "bottom_right"
 
     def every_nth(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        position = q_idx + (kv_len() - q_len()) if shift else q_idx
-        return (position - kv_idx) % step == 0
+        return (position(q_idx, shift) - kv_idx) % step == 0
 
     return every_nth
 

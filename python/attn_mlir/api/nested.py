@@ -10,11 +10,6 @@ from attn_mlir.errors import ArgumentError, UnsupportedError
 _RAGGED = {"bhsd": 2, "bshd": 1}
 
 
-def is_jagged(tensor: Any) -> bool:
-    """Whether a tensor is a jagged nested one."""
-    return isinstance(tensor, torch.Tensor) and tensor.is_nested and tensor.layout == torch.jagged
-
-
 def attention_nested(q: Any, k: Any, v: Any, layout: Any, extra: Any, **options: Any) -> Any:
     """What `attention` gives for nested q, k and v: o in their order, lse and states [B, Hq, jagged]; `options` as `attention_varlen`'s."""
     if torch.compiler.is_dynamo_compiling():
@@ -38,7 +33,7 @@ def attention_nested(q: Any, k: Any, v: Any, layout: Any, extra: Any, **options:
 
 def _packed(name: str, tensor: Any, layout: str) -> tuple[torch.Tensor, torch.Tensor]:
     """The rows of all sequences, [positions, H, D], and the offsets."""
-    if not is_jagged(tensor):
+    if not (isinstance(tensor, torch.Tensor) and tensor.is_nested and tensor.layout == torch.jagged):
         raise ArgumentError(f"{name} is not a jagged nested tensor, as others of q, k and v are: make it one, or none of them")
     if tensor.dim() != 4 or tensor._ragged_idx != _RAGGED[layout] or tensor._lengths is not None:
         order = "[batch, head, jagged, dim]" if layout == "bhsd" else "[batch, jagged, head, dim]"

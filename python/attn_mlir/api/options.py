@@ -45,7 +45,7 @@ class Options(NamedTuple):
         """The trace of the functions, made now if it is new, what it captures, and the scale where that is an argument."""
         functions, scale, _, lse, states, _, _, splits, invariant = self
         if inputs.extra_dims:
-            own, others, factor = forms(scale, inputs.head_dim, inputs.extra_dims)
+            own, others, factor = forms([scale_form(scale, dim) for dim in (inputs.head_dim, *inputs.extra_dims)])
         else:
             (own, factor), others = scale_form(scale, inputs.head_dim), ()
 

@@ -191,7 +191,7 @@ class PartialRequest:
 
     def _call(self, problem: Problem, qkv: Sequence[Tensor], element: str, places: Mapping[str, int]) -> Call:
         inputs = dataclasses.replace(problem.inputs, element=element, parts=True, packed=self.packed is not None)
-        return self.options.call(dataclasses.replace(problem, inputs=inputs), qkv, given={**places, **(self.packed or {})})
+        return self.options.call(dataclasses.replace(problem, inputs=inputs, layout="bhsd"), qkv, given={**places, **(self.packed or {})})
 
     def _partial(self, form: PartialForm, call: Call, dtype: torch.dtype) -> Partial:
         q, k, v, *captures = call.values
@@ -285,20 +285,13 @@ def of_attention(qkv: tuple[Any, Any, Any], options: Options, places: tuple[Any,
         raise ArgumentError("mask_mod is a block mask, which is for whole sequences: pass its mask function")
     qkv = cast(*qkv)
     problem = check_inputs(*qkv, options.layout)
-    q, k, v = (heads_first(x, input_order(problem.layout)) for x in qkv)
-    request = PartialRequest(_asked(options), places, output_order(problem.layout))
-    return request.run(dataclasses.replace(problem, layout="bhsd"), q, k, v)
+    request = PartialRequest(options, places, output_order(problem.layout))
+    return request.run(problem, *[heads_first(x, input_order(problem.layout)) for x in qkv])
 
 
 def of_varlen(
     problem: Problem, qkv: tuple[Tensor, Tensor, Tensor], options: Options, places: tuple[Any, Any], sequences: Mapping[str, Tensor]
 ) -> Partial:
     """What `attention_varlen` gives with return_partial, of q, k and v [T, H, D]."""
-    q, k, v = (x.unsqueeze(0).transpose(1, 2) for x in qkv)
-    request = PartialRequest(_asked(options), (*places, None, None), "bshd", sequences)
-    return request.run(dataclasses.replace(problem, layout="bhsd"), q, k, v)
-
-
-def _asked(options: Options) -> Options:
-    """What is asked for, of tensors [B, H, S, D]."""
-    return options._replace(layout="bhsd", lse=bool(options.lse), states=bool(options.states))
+    request = PartialRequest(options, (*places, None, None), "bshd", sequences)
+    return request.run(problem, *[x.unsqueeze(0).transpose(1, 2) for x in qkv])

@@ -8,8 +8,14 @@ from typing import Any, ClassVar
 
 import torch
 
-from attn_mlir.api.stages import slow_of, stage_of, stages_of
+from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.entry import Entry
+from attn_mlir.mlir import LOCK
+from attn_mlir.passes.pipeline import PIPELINES
+from attn_mlir.runtime.programs import program_of
+
+_CODE = ("tilelang", "cuda", "hip")
+"""Stages that are source code and no IR."""
 
 
 class _Reported:
@@ -30,11 +36,23 @@ class _Reported:
 
         At first: CPU, f32, 64 columns, decays for each step; engines have dtype and sizes of their own.
         """
-        return stages_of(*self._compiled())
+        entry, device = self._compiled()
+        with LOCK:
+            return program_of(entry).kernel(device).stages()
 
     def ir(self, stage: str = "traced", pretty: bool = False) -> str:
-        """The program after one stage of `stages()`, as MLIR or, `pretty`, for people. Raises ArgumentError for an unknown stage."""
-        return stage_of(self._traced(), stage, self.stages, pretty)
+        """The program after one stage of `stages()`, or after the last one of a named pipeline, as MLIR or, `pretty`, for people.
+
+        CUDA, HIP and TileLang are what they are. Raises ArgumentError for an unknown stage.
+        """
+        made = {"traced": self._traced().traced.text} if stage == "traced" else self.stages()
+        of_pipeline = [name for name in made if name in PIPELINES.get(stage, "").split(",")]
+        stage = of_pipeline[-1] if of_pipeline else stage
+        if stage not in made:
+            raise ArgumentError(f"stage is one of {', '.join(made)}; got {stage!r}")
+        if not pretty or stage in _CODE:
+            return made[stage]
+        return importlib.import_module("attn_mlir.pretty").pretty_text(made[stage])
 
     def _write(self, path: Any, backward: bool, binaries: bool, **form: Any) -> None:
         find = getattr(importlib.import_module("attn_mlir.seeing.subjects"), self._subject)
@@ -79,7 +97,7 @@ class LinearReport(_Reported):
     def explain(self) -> str:
         """What was derived from the recurrence: the chunked form, its factors, and their check."""
         entry = self._traced()
-        return importlib.import_module("attn_mlir.api.describe").explain_traced(entry.traced.located) + slow_of(entry)
+        return importlib.import_module("attn_mlir.api.describe").explain_entry(entry, entry.traced.located)
 
     def report(
         self,

@@ -51,11 +51,10 @@ def _number(scale: Any) -> float:
         raise ArgumentError("scale must be finite, got an integer that is too large for a float") from None
 
 
-def forms(scale: float | None, head_dim: int, dims: Sequence[int]) -> tuple[str | float, tuple[str | float, ...], float]:
+def forms(found: Sequence[tuple[str | float, Any]]) -> tuple[str | float, tuple[str | float, ...], Any]:
     """How the scale enters a program: for q k^T, for each additional product, and the value where it is an argument.
 
-    The default is that of each pair's own head dimension.
+    `found` has what `scale_form` gives for each, since the default is that of each pair's own head dimension.
     """
-    found = [scale_form(scale, dim) for dim in (head_dim, *dims)]
     factor = next((value for form, value in found if form == "runtime"), 0.0)
     return found[0][0], tuple(form for form, _ in found[1:]), factor

@@ -65,7 +65,8 @@ class Tuning:
         key = (entry.traced.text, entry.traced.segment, wrt, device, lengths, kind, q.dtype, deterministic)
         with self._lock:
             if key not in self._tuned:
-                job = _Job(tuner, wrt, [_plain(value) for value in values], output_order(call.layout), device, deterministic)
+                plain = [value.detach() if isinstance(value, torch.Tensor) else value for value in values]
+                job = _Job(tuner, wrt, plain, output_order(call.layout), device, deterministic)
                 with torch.no_grad():
                     self._tuned[key] = self._tune(entry, job)
             self._latest[(entry.traced.text, device)] = self._tuned[key]
@@ -111,10 +112,6 @@ class _Job:
             return entry
         changed = {"written": made} if is_written else {"text": made[0], "located": made[1]}
         return Entry(dataclasses.replace(traced, **changed))
-
-
-def _plain(value: Any) -> Any:
-    return value.detach() if isinstance(value, torch.Tensor) else value
 
 
 def _with_segment(entry: Entry, program: Any, device: str, wrt: tuple[str, ...], values: Sequence[Any]) -> Entry:

@@ -3,16 +3,21 @@
 Registering operators takes a while, so that this module imports nothing that does.
 """
 
+import functools
+import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from attn_mlir.backends import allocation
-from attn_mlir.errors import UnsupportedError
-from attn_mlir.runtime.argument_types import check_types
+from attn_mlir.backends.program import DTYPES
+from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.runtime.orders import REPEATED, input_order, output_order
 from attn_mlir.runtime.task import Task
+
+_ARGUMENT = re.compile(r"%[\w$.-]+: (?:tensor<((?:[?\d]+x)*)(\w+)>|\w+)")
 
 
 def compute_forward(task: Task, inputs: Sequence[Tensor], captures: Sequence[Tensor]) -> list[Tensor]:
@@ -21,7 +26,7 @@ def compute_forward(task: Task, inputs: Sequence[Tensor], captures: Sequence[Ten
     arguments = task.arguments(inputs, captures)
     sizes = program.sizes(q, k, v)
     if not task.wrt:  # derivatives check this themselves
-        check_types(program.text, ("q", "k", "v", *program.names), arguments)
+        _check_types(program.text, ("q", "k", "v", *program.names), arguments)
     program.check(arguments[3:], sizes, q.device)
     if task.wrt:
         results = program.derivative(q.device.type, "fwd", task.wrt).run(arguments, output_order(task.layout))
@@ -65,6 +70,14 @@ def empty_forward(task: Task, inputs: Sequence[Tensor], captures: Sequence[Tenso
         results = program.results(q, k, v, arguments[3:])
     orders, follow = ("bhsd", output_order(task.layout)), program.ordered(len(results))
     return [empty([result], q.device, orders[number in follow])[0] for number, result in enumerate(results)]
+
+
+def keep(ctx: Any, task: Task, tensors: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+    """Saves in the context of a forward pass what `gradients_of` takes: `tensors` are inputs and captures."""
+    ctx.task = task
+    ctx.save_for_backward(*tensors, *task.program.kept(results))
+    ctx.mark_non_differentiable(*results[task.program.made :])
+    ctx.set_materialize_grads(False)
 
 
 def gradients_of(
@@ -129,3 +142,26 @@ def or_zeros(grad: Tensor | None, like: Tensor) -> Tensor:
 
 def as_dtype_of(gradient: Tensor, like: Tensor) -> Tensor:
     return gradient if gradient.dtype == like.dtype else gradient.to(like.dtype)
+
+
+@functools.lru_cache(maxsize=512)
+def _types(text: str) -> tuple[tuple[int, str] | None, ...]:
+    """Rank and element of each argument of the program with this text; None for numbers."""
+    signature = text[text.index("@attention(") : text.index(") ->")]
+    found = _ARGUMENT.finditer(signature)
+    return tuple((match[1].count("x"), match[2]) if match[2] else None for match in found)
+
+
+def _check_types(text: str, names: Sequence[str], values: Sequence[Any]) -> None:
+    """Checks that tensors have the dtypes and ranks of the program with this text. Raises ArgumentError.
+
+    A graph may run on others than it was made for, as packages of AOTInductor do unasked.
+    """
+    for name, value, type_ in zip(names, values, _types(text), strict=True):
+        if type_ is None:
+            continue
+        rank, element = type_
+        if value.dtype is not DTYPES[element] and (element, value.dtype) != ("i8", torch.uint8):  # unsigned bytes arrive as i8
+            raise ArgumentError(f"`{name}` has dtype {value.dtype}, but this graph was made for {DTYPES[element]}: make it again")
+        if value.dim() != rank:
+            raise ArgumentError(f"`{name}` has {value.dim()} dimensions, but this graph was made for {rank}: make it again")

@@ -24,8 +24,9 @@ from attn_mlir import driver
 from attn_mlir.backends import devices_with, tensors_of
 from attn_mlir.capture_kinds import pack
 from attn_mlir.errors import ArgumentError, UnsupportedError
-from attn_mlir.runtime import compute, eager, programs
+from attn_mlir.runtime import compute, programs
 from attn_mlir.runtime.call import Call
+from attn_mlir.runtime.eager import EagerForward
 from attn_mlir.runtime.orders import REPEATED, all_in_order, output_order
 from attn_mlir.runtime.task import Task
 
@@ -57,7 +58,7 @@ def dispatch(call: Call) -> Sequence[Tensor]:
         return all_in_order(made[: program.made], output_order(layout), program.weights)
     if wrt:
         task, captures = _task(program, call, wrt)
-        return eager.forward(task, *values[:3], *captures)[: program.made]
+        return EagerForward.apply(task, layout != "bhsd", *values[:3], *captures)[: program.made]  # type: ignore[no-untyped-call]
     if len(values) > 3:
         program.check(values[3:], problem.sizes, problem.device)
     kernel = program.kernels.get(device)

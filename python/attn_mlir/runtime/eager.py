@@ -17,11 +17,6 @@ from attn_mlir.runtime.orders import all_heads_first, all_in_order, input_order,
 from attn_mlir.runtime.task import Task
 
 
-def forward(task: Task, *tensors: Tensor) -> list[Tensor]:
-    """What `ops.forward` gives for q, k, v and captured tensors; q, k, v and o have the order of the layout. The task names something."""
-    return list(EagerForward.apply(task, task.layout != "bhsd", *tensors))  # type: ignore[no-untyped-call]
-
-
 def whole(x: Tensor) -> Tensor:
     """The same memory as a tensor that is no view: autograd lets nobody change one of several views in place."""
     if not x._is_view():
@@ -43,10 +38,8 @@ class EagerForward(torch.autograd.Function):
             results = compute.compute_forward(task, all_heads_first(inputs, input_order(task.layout), 3) if turned else inputs, captures)
             if turned:
                 results = [whole(x) for x in all_in_order(results, output_order(task.layout), program.weights)]
-        ctx.task, ctx.turned = task, turned
-        ctx.save_for_backward(*tensors, *program.kept(results))
-        ctx.mark_non_differentiable(*results[program.made :])
-        ctx.set_materialize_grads(False)
+        ctx.turned = turned
+        compute.keep(ctx, task, tensors, results)
         return tuple(results)
 
     @staticmethod

@@ -61,24 +61,16 @@ def call_forward(task: Task, inputs: Sequence[Tensor], captures: Sequence[Tensor
     return forward(*inputs, list(captures) or [inputs[0]], *map(list, task.numbers), *task.words)
 
 
-def _arguments(task: Task, inputs: Sequence[Tensor], captures: Sequence[Tensor], *lists: Sequence[Tensor]) -> list[Any]:
-    """The arguments of the operator of a derivative, which takes `lists` of tensors."""
-    return [*map(list, (inputs, captures, *task.numbers, *lists)), *task.words]
+def _call(operator: Callable[..., list[Tensor]], task: Task, *lists: Sequence[Tensor]) -> list[Tensor]:
+    """The operator of a derivative for a task.
+
+    `lists` are inputs and captures; with `tangent` tangents, with `backward` results of the forward pass and their gradients, to which
+    `backward2` adds gradients of what `backward` gives.
+    """
+    return operator(*map(list, (*lists[:2], *task.numbers, *lists[2:])), *task.words)
 
 
-def call_backward(task: Task, *lists: Sequence[Tensor]) -> list[Tensor]:
-    """The operator `backward` for a task: inputs, captures, results of the forward pass and their gradients."""
-    return backward(*_arguments(task, *lists))
-
-
-def call_backward2(task: Task, *lists: Sequence[Tensor]) -> list[Tensor]:
-    """The operator `backward2` for a task: what `backward` takes, and gradients of its results."""
-    return backward2(*_arguments(task, *lists))
-
-
-def call_tangent(task: Task, *lists: Sequence[Tensor]) -> list[Tensor]:
-    """The operator `tangent` for a task: inputs, captures and tangents."""
-    return tangent(*_arguments(task, *lists))
+call_backward, call_backward2, call_tangent = (functools.partial(_call, each) for each in (backward, backward2, tangent))
 
 
 def _told(inputs: list[Tensor], captures: list[Tensor], *rest: Any) -> tuple[Any, ...]:
@@ -149,10 +141,7 @@ def fake_tangent(*arguments: Any) -> list[Tensor]:
 
 def setup_forward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     q, k, v, captures, *rest = inputs
-    task = ctx.task = task_of(captures, *rest)
-    ctx.save_for_backward(q, k, v, *captures, *task.program.kept(output))
-    ctx.mark_non_differentiable(*output[task.program.made :])
-    ctx.set_materialize_grads(False)
+    compute.keep(ctx, task_of(captures, *rest), (q, k, v, *captures), output)
 
 
 def differentiate_forward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:

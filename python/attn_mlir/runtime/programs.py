@@ -151,16 +151,11 @@ class Program:
         """What runs a derivative; `compile_for`, given a number of positions, compiles it for segments of so many."""
         return compile_for()
 
-    def copies(self) -> dict[str, str]:
-        """Why its kernels copied some of q, k and v, by their names."""
-        return self._told("copies")
+    def told(self, name: str) -> dict[str, str]:
+        """What compiled kernels say, by the names of inputs and of kernels.
 
-    def without_tiles(self) -> dict[str, str]:
-        """Why its kernels do not use the matrix tiles that the processor has, by their names."""
-        return self._told("without_tiles")
-
-    def _told(self, name: str) -> dict[str, str]:
-        """What compiled kernels say."""
+        "copies": why they copied some of q, k and v; "without_tiles": why they do not use the matrix tiles that the processor has.
+        """
         notes: dict[str, str] = {}
         for made in (*self.kernels.values(), *self.derivatives.values()):
             inner: Any = made
@@ -312,8 +307,7 @@ def register(traced: Traced, deterministic: bool = False) -> str:
         form["weights"] = traced.weights
     form |= {name: value for name in _RARE if (value := getattr(traced, name))}
     name = json.dumps(form)
-    if name not in _TABLE:
-        _TABLE[name] = _read(form, name, traced.located, traced.written[1])
+    find(name, (traced.located, traced.written[1]))
     read = [extent.position for extent in extents]
     if _READ.setdefault(name, (read, extents))[0] != read:
         _READ[name] = ([], [])
@@ -325,40 +319,34 @@ def served_by(program: Program, device: str) -> Program:
     found = program.served.get(device)
     if found is None:
         form = {**json.loads(program.name), "device": device}
-        name = json.dumps(form)
-        if name not in _TABLE:
-            _TABLE[name] = _read(form, name, program.located, program.written[1])
-        found = program.served[device] = _TABLE[name]
+        found = program.served[device] = find(json.dumps(form), (program.located, program.written[1]))
     return found
 
 
-def find(name: str) -> Program:
-    """The program that `register` named so, in this or in another process."""
+def find(name: str, located: tuple[str, str] | None = None) -> Program:
+    """The program that `register` named so, in this or in another process; `located` are its modules with locations, where known."""
     program = _TABLE.get(name)
     if program is None:
         form = json.loads(name)
-        program = _TABLE[name] = _read(form, name, form["text"], form["written"])
+        program = _TABLE[name] = _read(form, name, located or (form["text"], form["written"]))
     return program
 
 
-def _read(form: dict[str, Any], name: str, located: str, located_written: str) -> Program:
+def _read(form: dict[str, Any], name: str, located: tuple[str, str]) -> Program:
     names, outputs, nonzero = (tuple(form[key]) for key in ("names", "outputs", "nonzero"))
     extents = tuple((p, Extent(("leaf", p), d, i, s)) for p, d, i, s in form["extents"])
     products = tuple((p, role, columns) for p, role, columns in form.get("products", ()))
-    written = (form["written"], located_written)
+    written = (form["written"], located[1])
     kind: type[Program] = Program
-    options: dict[str, Any] = {"weights": form.get("weights", 1)}
+    options = {key: form[key] for key in ("weights", "splits", "output", "paged", "invariant") if key in form}
     if "linear" in form:
         kind = importlib.import_module(_LINEAR).LinearProgram
         options |= {"inputs": tuple(form["linear"]), "segment": form["segment"]}
-    else:
-        options |= {"splits": form.get("splits", 0), "output": form.get("output", "")}
-    if form.get("packed"):
+    elif "packed" in form:
         kind = importlib.import_module(_VARLEN).VarlenProgram
-        options |= {name: form.get(name, False) for name in ("paged", "invariant")}
-    elif form.get("listed"):
+    elif "listed" in form:
         kind = importlib.import_module(_LISTED).ListedProgram
     return kind(
-        form["text"], located, names, CaptureKinds(form["kinds"]), outputs, nonzero, extents, products, written, form["deterministic"],
+        form["text"], located[0], names, CaptureKinds(form["kinds"]), outputs, nonzero, extents, products, written, form["deterministic"],
         name, form["device"], **options,
     )  # fmt: skip

@@ -15,17 +15,12 @@ from attn_mlir.capture_kinds import ARGUMENTS
 __all__ = ["OPERATORS"]
 
 _PROGRAM = "str program, str wrt, str layout"
-_SCHEMAS = {
+SCHEMAS = {
     "forward": f"(Tensor q, Tensor k, Tensor v, {ARGUMENTS}, {_PROGRAM}) -> Tensor[]",
     "backward": f"(Tensor[] inputs, {ARGUMENTS}, Tensor[] results, Tensor[] grads, {_PROGRAM}) -> Tensor[]",
     "backward2": f"(Tensor[] inputs, {ARGUMENTS}, Tensor[] results, Tensor[] grads, Tensor[] grads2, {_PROGRAM}) -> Tensor[]",
     "tangent": f"(Tensor[] inputs, {ARGUMENTS}, Tensor[] tangents, {_PROGRAM}) -> Tensor[]",
 }
-
-
-def schema_of(name: str) -> str:
-    """The arguments and results of an operator, as torch reads them."""
-    return _SCHEMAS[name]
 
 
 _LIBRARY = torch.library.Library("attn_mlir", "IMPL")
@@ -53,18 +48,18 @@ def define(name: str, schema: str, run: Callable[..., Any], fake: Callable[..., 
 
 
 def _register(name: str) -> Any:
-    operator = define(name, _SCHEMAS[name], _late("run", name), _late("fake", name))
+    operator = define(name, SCHEMAS[name], _late("run", name), _late("fake", name))
     operator.register_autograd(_late("differentiate", name), setup_context=_late("setup", name))
     operator.register_vmap(_late("batch", name))
     _LIBRARY.impl(name, _late("old", "vmap"), "Batched")
     return operator
 
 
-def _register_key_lists() -> Any:
-    """The operator that makes key lists of what callers give; it has no derivative."""
-    schema = "(Tensor index, SymInt kv_len, int keys, bool inverse) -> Tensor[]"
-    return define("key_lists", schema, *(_late(part, "key_lists", "key_list_ops") for part in ("run", "fake")))
-
-
-OPERATORS = {name: _register(name) for name in _SCHEMAS}
-OPERATORS["key_lists"] = _register_key_lists()
+OPERATORS = {name: _register(name) for name in SCHEMAS}
+# Makes key lists of what callers give, and has no derivative.
+OPERATORS["key_lists"] = define(
+    "key_lists",
+    "(Tensor index, SymInt kv_len, int keys, bool inverse) -> Tensor[]",
+    _late("run", "key_lists", "key_lists"),
+    _late("fake", "key_lists", "key_lists"),
+)

@@ -39,10 +39,19 @@ def backward(
     return list(Backward.apply(task, *inputs, *captures, *results, *grads))  # type: ignore[no-untyped-call]
 
 
-class Forward(torch.autograd.Function):
-    """`ops.forward`; its gradient is `Backward`, its tangent `Tangent`."""
+class _OfTask(torch.autograd.Function):
+    """A function of a task and tensors, which are kept for its gradient and its tangent."""
 
     generate_vmap_rule = True
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.task = inputs[0]
+        _save(ctx, *inputs[1:])
+
+
+class Forward(_OfTask):
+    """`ops.forward`; its gradient is `Backward`, its tangent `Tangent`."""
 
     @staticmethod
     def forward(task: Task, *tensors: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
@@ -114,20 +123,13 @@ def _directional(
     return dict(zip(task.places, made, strict=False))
 
 
-class Tangent(torch.autograd.Function):
+class Tangent(_OfTask):
     """`ops.tangent` of (inputs, captures, tangents), which has a gradient, but no tangent."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(task: Task, *tensors: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
         first = 3 + task.captures
         return tuple(ops.call_tangent(task, tensors[:3], tensors[3:first], tensors[first:]))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.task = inputs[0]
-        _save(ctx, *inputs[1:])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
@@ -161,19 +163,12 @@ class Tangent(torch.autograd.Function):
         )
 
 
-class Backward(torch.autograd.Function):
+class Backward(_OfTask):
     """`ops.backward` of (inputs, captures, results, gradients); its gradient is `ops.backward2`, and so is its tangent."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(task: Task, *tensors: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
         return tuple(ops.call_backward(task, *_parts(task, tensors)))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.task = inputs[0]
-        _save(ctx, *inputs[1:])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
@@ -204,10 +199,8 @@ class Backward(torch.autograd.Function):
         return tuple(made)
 
 
-class SecondBackward(torch.autograd.Function):
+class SecondBackward(_OfTask):
     """`ops.backward2`, which has no derivative."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(task: Task, *tensors: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]

@@ -4,9 +4,8 @@ from typing import Any
 
 import torch
 
-from attn_mlir.api.describe import explain_traced
+from attn_mlir.api.describe import explain_entry
 from attn_mlir.api.inputs import ELEMENTS, MAX_HEAD_DIM
-from attn_mlir.api.stages import slow_of
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.seeing.report import Subject
@@ -27,7 +26,7 @@ def of_attention(
     if attention._tuning is not None and inputs == last:
         entry = attention._tuning.latest(entry, target)
     functions = dict(zip(_ROLES, attention._functions, strict=True))
-    explained = explain_traced(entry.traced.text) + slow_of(entry)
+    explained = explain_entry(entry, entry.traced.text)
     return Subject("attention", _named(functions), entry, target, explained, _picture(functions["mask_mod"], **shown))
 
 
@@ -50,7 +49,7 @@ def of_linear(attention: Any, *, backward: bool, device: str | None, dtype: torc
     entry, target = form.find(attention._mods, None)[0], str(device or attention._device)
     if attention._tuning is not None and form == attention._last:
         entry = attention._tuning.latest(entry, target)
-    explained = explain_traced(entry.traced.located) + slow_of(entry)
+    explained = explain_entry(entry, entry.traced.located)
     return Subject("linear attention", _named(dict(zip(_MODS, attention._mods, strict=True))), entry, target, explained)
 
 
