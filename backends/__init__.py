@@ -29,7 +29,7 @@ class Backend:
     `driver.build_operators`) and `doctor` (a function that gives `attn_mlir.findings.Finding`s about the machine) are references of the
     same form; `targets` are the names under which it makes code ahead of time. `packed` and `paged`: it takes the packed tensors of
     `attn.sequences`, in `compile` and `derive`, and keys in pages, `attn.pages`; `lists` refers to what makes lists of keys ready on the
-    device, see `driver.list_maker`. `tensors` maps those of `device_types` that torch has no tensors on to the torch device type of the
+    device, see `driver.list_maker`, and `offsets` to what does that with offsets, see `driver.offset_maker`. `tensors` maps those of `device_types` that torch has no tensors on to the torch device type of the
     tensors they take. `compile`, `derive` and `see` of a backend that has any also take `device`, one of `device_types`.
     """
 
@@ -56,6 +56,7 @@ class Backend:
     packed: bool = False
     paged: bool = False
     lists: str | None = None
+    offsets: str | None = None
     tensors: Mapping[str, str] = field(default_factory=dict)
 
     def load(self, reference: str) -> Any:
