@@ -1,4 +1,4 @@
-"""The kernel that makes offsets of packed sequences ready on Hopper: run on the host, beside operations of torch, with wrong offsets, too."""
+"""The kernel that makes offsets of packed sequences ready on Hopper: run on the host, beside operations of torch; wrong offsets, too."""
 
 import ctypes
 import subprocess
