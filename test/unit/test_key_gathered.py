@@ -10,6 +10,7 @@ import attn_mlir
 from amd_tools import needs_host_clang
 from attn_mlir import masks
 from attn_mlir.api import key_gathered, key_lists
+from attn_mlir.backends.nvidia.tilelang.lowering import available
 from attn_mlir.errors import ArgumentError
 from key_list_cases import agree, draw, inputs, listed
 
@@ -106,6 +107,8 @@ def test_emulated_amd(block: tuple[int, int], lists: int, layout: Any, taken: li
 @pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize(("block", "lists", "gathered"), FORMS)
 def test_nvidia(block: tuple[int, int], lists: int, gathered: tuple[bool, bool], deterministic: bool, taken: list[bool]) -> None:
+    if deterministic and not gathered[True] and not available():
+        pytest.skip("a fixed order of captured gradients goes through TileLang")
     attended("cuda", CUDA, block, lists, deterministic=deterministic)
     assert taken == [gathered[deterministic]]
 

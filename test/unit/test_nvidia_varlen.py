@@ -191,6 +191,18 @@ def test_values_among_keys_are_loaded_with_them(monkeypatch: pytest.MonkeyPatch,
     assert launches(inputs, 4, value_mod=lambda v, b, h, j, d: v * (1 + h)) == 4
 
 
+def test_a_sequence_without_a_query_stores_nothing_where_the_next_one_is() -> None:
+    """TMA leaves out no rows of a block of heads: of no query, nothing is started."""
+    q, k = torch.randn(2, 4, 64).half(), torch.randn(7, 2, 64).half()
+    attention_varlen(q, k, k, offsets([1, 0, 1]), offsets([3, 2, 2]))
+    made: Any = driver.compile_derivative(next(reversed(programs._TABLE.values())).text, "cuda", "", [])
+    whole = made.lower_whole()
+    assert whole is not None and not complaints(whole.code)
+    lines = whole.code.source.splitlines()
+    stores = [n for n, line in enumerate(lines) if "attn::tma_store(" in line]
+    assert stores and all("warpgroup * 64 < " in lines[n - 1] or "attn::tma_store(" in lines[n - 1] for n in stores)
+
+
 def _traced() -> tuple[str, list[Tensor]]:
     """A causal program, and its inputs: two sequences of 9 and 3 in [1, 2, 12, 64]."""
     q = torch.randn(12, 2, 64).half().requires_grad_()
