@@ -94,7 +94,7 @@ def sequences_of(
         lengths, of_keys = _differences(torch.stack((of_q, of_k)), cut)  # with as few operations as may be, see single queries
         return {"q_begins": of_q[:-1], "q_lengths": lengths, "k_begins": of_k[:-1], "k_lengths": of_keys}
     lengths = _differences(of_q, cut)
-    if table is not None:
+    if table is not None and used is not None:
         return {"q_begins": of_q[:-1], "q_lengths": lengths, "k_begins": torch.zeros_like(used), "k_lengths": used, "block_table": table}
     at_k = of_q if of_k is None else of_k
     of_keys = lengths if used is None else used
