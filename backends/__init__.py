@@ -17,20 +17,21 @@ _NONE = ("ahead", "tuning")
 class Backend:
     """What a backend declares about itself; `BACKEND` in its package.
 
-    `device_types` are the torch device types (and names given as `device=`) that it serves. `passes` maps pass names, and `translations`
-    the formats of `attn-translate`, to "module:attribute" inside the package; a translation takes an `ir.Module` and returns text or
-    bytes. `pipelines` are named textual pipelines. `schedule` (a function that annotates one kernel), `compile` (from IR text to a
-    `driver.Kernel`), `derive` (from IR text, the derivative's name and its arguments to a `driver.CompiledFunction`), `tune` (a
-    `tuning.program.Tuner`), `slow` (see `driver.slow_kernels`), `describe` (from the fields of an `Arch` to the facts of a target), `see`
-    (from the text of a module with locations, a derivative's name, its arguments and whether kernels are compiled for what that tells, to
-    what a report shows, a `seen.Seen`), `ahead` (from an `ahead.Request` to a library, see `driver.build_library`), `ahead_with` (a
-    function that says what its libraries are for and made with here; it raises UnsupportedError where they cannot be made),
-    `ahead_sources` and `ahead_project` (see `driver.kernel_sources` and `driver.library_project`), `operators` (see
+    `device_types` are the torch device types (and names given as `device=`) that it serves. `passes` maps pass names, and
+    `translations` the formats of `attn-translate`, to "module:attribute" inside the package; a translation takes an `ir.Module` and
+    returns text or bytes. `pipelines` are named textual pipelines. `schedule` (a function that annotates one kernel), `compile` (from
+    IR text to a `driver.Kernel`), `derive` (from IR text, the derivative's name and its arguments to a `driver.CompiledFunction`),
+    `tune` (a `tuning.program.Tuner`), `slow` (see `driver.slow_kernels`), `describe` (from the fields of an `Arch` to the facts of a
+    target), `see` (from the text of a module with locations, a derivative's name, its arguments and whether kernels are compiled for
+    what that tells, to what a report shows, a `seen.Seen`), `ahead` (from an `ahead.Request` to a library, see `driver.build_library`),
+    `ahead_with` (a function that says what its libraries are for and made with here; it raises UnsupportedError where they cannot be
+    made), `ahead_sources` and `ahead_project` (see `driver.kernel_sources` and `driver.library_project`), `operators` (see
     `driver.build_operators`) and `doctor` (a function that gives `attn_mlir.findings.Finding`s about the machine) are references of the
     same form; `targets` are the names under which it makes code ahead of time. `packed` and `paged`: it takes the packed tensors of
-    `attn.sequences`, in `compile` and `derive`, and keys in pages, `attn.pages`; `lists` refers to what makes lists of keys ready on the
-    device, see `driver.list_maker`. `tensors` maps those of `device_types` that torch has no tensors on to the torch device type of the
-    tensors they take. `compile`, `derive` and `see` of a backend that has any also take `device`, one of `device_types`.
+    `attn.sequences`, in `compile` and `derive`, and keys in pages, `attn.pages`; `lists` refers to what makes lists of keys ready on
+    the device, see `driver.list_maker`, and `offsets` to what does that with offsets, see `driver.offset_maker`. `tensors` maps those
+    of `device_types` that torch has no tensors on to the torch device type of the tensors they take. `compile`, `derive` and `see` of a
+    backend that has any also take `device`, one of `device_types`.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Backend:
     packed: bool = False
     paged: bool = False
     lists: str | None = None
+    offsets: str | None = None
     tensors: Mapping[str, str] = field(default_factory=dict)
 
     def load(self, reference: str) -> Any:

@@ -16,7 +16,7 @@ from attn_mlir.backends.gpu.packed import arguments_of, sequence_count
 from attn_mlir.backends.gpu.program import WHOLE_ROWS, GpuLaunchPlan, PartsForm
 from attn_mlir.backends.gpu.scalar_bounds import MAX_COLUMNS
 from attn_mlir.backends.gpu.slices import slices_of
-from attn_mlir.backends.gpu.split import lower_parts
+from attn_mlir.backends.gpu.split import lower_parts, lower_whole
 from attn_mlir.backends.host import Host, HostStep
 from attn_mlir.backends.program import ResultShapes, RunPlan
 from attn_mlir.backends.segments import DeviceModel
@@ -68,6 +68,11 @@ class AmdLaunchPlan(GpuLaunchPlan):
         if form != WHOLE_ROWS:
             return None
         return lower_parts(self._source, self.choices_of(form), pipeline.KERNEL, codegen.emit, "AMD", wide=True)
+
+    def lower_whole(self, form: PartsForm = WHOLE_ROWS) -> GpuKernel | None:
+        if form != WHOLE_ROWS:
+            return None
+        return lower_whole(self._source, self.choices_of(form), pipeline.KERNEL, codegen.emit, "AMD", wide=True)
 
     def with_units(self, units: Mapping[str, GpuKernel]) -> "AmdLaunchPlan":
         return AmdLaunchPlan(self._source, self._prepare, self._choices, self.host, units, self._device)

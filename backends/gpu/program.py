@@ -13,7 +13,7 @@ from attn_mlir.backends.gpu.compiled_kernels import GpuKernel, outlined
 from attn_mlir.backends.gpu.emitters import SLOW
 from attn_mlir.backends.gpu.input_limits import PAGE_ROWS, check_pages, check_sizes
 from attn_mlir.backends.gpu.slices import is_sliced, joined, sliced_calls
-from attn_mlir.backends.gpu.split import FIXED_PART, SplitDecode, fixed_parts, parts_for
+from attn_mlir.backends.gpu.split import FIXED_PART, WHOLE, SplitDecode, WholeDecode, fixed_parts, parts_for
 from attn_mlir.backends.host import Host
 from attn_mlir.backends.program import LaunchPlan, RunPlan, stages_of
 from attn_mlir.errors import UnsupportedError
@@ -48,6 +48,8 @@ class GpuLaunchPlan(LaunchPlan):
         self._parts: dict[PartsForm, tuple[SplitDecode, GpuLaunchPlan] | None] = {}
         """Once they are known, the kernels of parts and a program of them, or None where there are none; `with_work` shares it."""
         self._paged = sorted({number for kernel in self.kernels.values() for number in kernel.paged})
+        self._wholes: dict[PartsForm, tuple[WholeDecode, GpuLaunchPlan] | None] = {}
+        """The same of kernels of one part."""
         self._splits = 0
         self._invariant = False
         self.listeners: list[Callable[[Mapping[str, str]], None]] = []
@@ -112,6 +114,10 @@ class GpuLaunchPlan(LaunchPlan):
             blocks = -(-(inputs[kernel.over].shape[1] // heads) // split.parts.kernel.block_q)
             cut = parts_for(keys, heads * batch * blocks, self.blocks_of(form)[1], self.machine().processors, self._splits)
         made = plan.steps[0]
+        # The kernel of one part ends rows otherwise than a merge does, and bits may depend on no other sequence.
+        one = self._whole(form) if cut[0] == 1 and not self._invariant else None
+        if one is not None:
+            return one[0].run(kernel, inputs, made, layout, one[1].start_part)
         if not is_sliced(split.parts):
             return split.run(kernel, inputs, made, layout, cut, program.start_part)
         found = [split.run(kernel, seen, made, layout, cut, program.start_part) for seen, made in sliced_calls(split.parts, inputs, made)]
@@ -127,12 +133,26 @@ class GpuLaunchPlan(LaunchPlan):
                     self._parts[form] = None if units is None or made is None else (SplitDecode(*units), made)
         return self._parts[form]
 
+    def _whole(self, form: PartsForm) -> "tuple[WholeDecode, GpuLaunchPlan] | None":
+        """The kernel of one part, and the program that launches it; lowered at the first call that needs it."""
+        if form not in self._wholes:
+            with LOCK:
+                if form not in self._wholes:
+                    unit = self.lower_whole(form)
+                    none = unit is None or is_sliced(unit)
+                    self._wholes[form] = None if unit is None or none else (WholeDecode(unit), self.with_units({WHOLE: unit}))
+        return self._wholes[form]
+
     def gathers(self) -> bool:
         """Whether single queries may see keys in pages of any size."""
         return len(self.host.steps) == 1 and self._split(PartsForm(False, True)) is not None
 
     def lower_parts(self, form: PartsForm = WHOLE_ROWS) -> tuple[GpuKernel, GpuKernel] | None:
         """The kernels of parts and of their merge, or None."""
+        return None
+
+    def lower_whole(self, form: PartsForm = WHOLE_ROWS) -> GpuKernel | None:
+        """The kernel of one part, which needs no merge, or None."""
         return None
 
     def shares_values(self, inputs: Sequence[Any]) -> bool:

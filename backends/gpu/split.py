@@ -21,11 +21,12 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import find_all
 from attn_mlir.passes.split_kv import COMBINE, PARTS, in_parts
-from attn_mlir.passes.tiling.work import PART_COLUMNS
+from attn_mlir.passes.tiling.work import COLUMNS, PART_COLUMNS
 from attn_mlir.registry import registry
 
 FIXED_PART = 1024
 """Keys of a part, a multiple of blocks, where a sequence must have the same bits in every batch."""
+WHOLE = "attention"
 Start = Callable[[str, list[Any], int], None]
 _CUT = "attn-guard-empty-rows,"
 _LEAST, _OVERHEAD = 2, 2
@@ -39,22 +40,43 @@ def lower_parts(
 
     `choices` have `block_q` and `block_kv`; `maker` and `wide`: see `scheduled`.
     """
-    first, rest = (part.strip(",") for part in pipeline.split(_CUT, 1))
     with reported(), loaded():
-        module = ir.Module.parse(source)
-        check_types(module, maker, wide)
-        Pipeline.parse(OUTLINE, registry()).run(module)
-        host = read_host(function_named(module, "attention"))
-        if len(host.steps) != 1:
+        made = _with_heads_as_rows(source, choices, pipeline, maker, wide)
+        if made is None:
             return None
-        outlined(module, host, choices)
-        Pipeline.parse(f"attn-pack-heads,{first},{_CUT.strip(',')}", registry()).run(module)
-        if not all(map(in_parts, find_all(module.operation, "attn.online"))):
-            return None
+        module, rest, results = made
         Pipeline.parse(f"attn-split-kv,{rest}", registry()).run(module)
         parts, combine = (function_named(module, name) for name in (PARTS, COMBINE))
-        results = len(find_all(parts, "tile.store"))
-        return read_unit(parts, results, emit), read_unit(combine, len(host.steps[0].results), emit)
+        return read_unit(parts, len(find_all(parts, "tile.store")), emit), read_unit(combine, results, emit)
+
+
+def lower_whole(
+    source: str, choices: Fields, pipeline: str, emit: Callable[[ir.Operation], Any], maker: str, wide: bool = False
+) -> GpuKernel | None:
+    """The kernel of one part, which ends it and stores results; see `lower_parts`."""
+    with reported(), loaded():
+        made = _with_heads_as_rows(source, choices, pipeline, maker, wide)
+        if made is None:
+            return None
+        module, rest, results = made
+        Pipeline.parse(rest, registry()).run(module)
+        return read_unit(function_named(module, "attention"), results, emit)
+
+
+def _with_heads_as_rows(source: str, choices: Fields, pipeline: str, maker: str, wide: bool) -> tuple[ir.Module, str, int] | None:
+    """A module whose heads of a group are rows, what is left of the pipeline, and how many results there are."""
+    first, rest = (part.strip(",") for part in pipeline.split(_CUT, 1))
+    module = ir.Module.parse(source)
+    check_types(module, maker, wide)
+    Pipeline.parse(OUTLINE, registry()).run(module)
+    host = read_host(function_named(module, "attention"))
+    if len(host.steps) != 1:
+        return None
+    outlined(module, host, choices)
+    Pipeline.parse(f"attn-pack-heads,{first},{_CUT.strip(',')}", registry()).run(module)
+    if not all(map(in_parts, find_all(module.operation, "attn.online"))):
+        return None
+    return module, rest, len(host.steps[0].results)
 
 
 def parts_for(keys: int, pairs: int, block: int, programs: int, wanted: int = 0) -> tuple[int, int]:
@@ -94,6 +116,28 @@ def lists_for(batch: int, group: int, cut: tuple[int, int], block: int, device: 
     return made[0], made[1]
 
 
+@functools.lru_cache(256)
+def list_of_whole(batch: int, group: int, block: int, device: torch.device) -> torch.Tensor:
+    """The list of work of so many sequences whose keys are all in one part; see `lists_for`."""
+    return lists_for(batch, group, (1, block), block, device)[0][:, :COLUMNS].contiguous()
+
+
+@dataclass(frozen=True)
+class WholeDecode:
+    """An attention of sequences of one query each, whose keys are one part."""
+
+    unit: GpuKernel
+
+    def run(self, kernel: KernelGrid, inputs: Sequence[Any], made: ResultShapes, layout: str, start: Start) -> list[torch.Tensor]:
+        """See `SplitDecode.run`."""
+        q, heads = inputs[kernel.over], inputs[kernel.keys].shape[1]
+        results = _results(self.unit, kernel, inputs, made, layout)
+        work = list_of_whole(len(inputs[kernel.lengths[0]]), q.shape[1] // heads, self.unit.kernel.block_q, q.device)
+        views = [Ragged(value) if n in self.unit.kernel.ragged else value for n, value in enumerate(_seen(kernel, inputs, heads))]
+        start(WHOLE, [*views, *(_by_heads(x, heads) for x in results), work], len(results))
+        return results
+
+
 @dataclass(frozen=True)
 class SplitDecode:
     """An attention of sequences of one query each, whose keys come in parts."""
@@ -116,21 +160,33 @@ class SplitDecode:
         """
         q, k = inputs[kernel.over], inputs[kernel.keys]
         heads, group, batch = k.shape[1], q.shape[1] // k.shape[1], len(inputs[kernel.lengths[0]])
-        results = [
-            empty_heads(shape, dtype, layout if head else "bhsd", q.device)
-            for shape, dtype, head in zip(made.shapes, self.combine.dtypes, made.heads, strict=True)
-        ]
-        for result in results if leaves_rows(inputs[kernel.lengths[0]]) else ():
-            result.zero_()
+        results = _results(self.combine, kernel, inputs, made, layout)
         rows = (batch * cut[0], heads, group)
         partial = [empty((*rows, made.shapes[0][3]), dtype=torch.float32, device=q.device)]
         partial += [empty(rows, dtype=torch.float32, device=q.device) for _ in self.parts.outputs[1:]]
         lists = lists_for(batch, group, cut, self.parts.kernel.block_q, q.device)
-        seen = [_by_heads(value, heads) if number == kernel.over else value for number, value in enumerate(inputs)]
+        seen = _seen(kernel, inputs, heads)
         views = [Ragged(value) if number in self.parts.kernel.ragged else value for number, value in enumerate(seen)]
         start(PARTS, [*views, *partial, lists[0]], len(partial))
         start(COMBINE, [*seen, *partial, *(_by_heads(x, heads) for x in results), lists[1]], len(results))
         return results
+
+
+def _results(unit: GpuKernel, kernel: KernelGrid, inputs: Sequence[Any], made: ResultShapes, layout: str) -> list[torch.Tensor]:
+    """Memory of what a kernel makes; rows of no sequence are 0."""
+    device = inputs[kernel.over].device
+    results = [
+        empty_heads(shape, dtype, layout if head else "bhsd", device)
+        for shape, dtype, head in zip(made.shapes, unit.dtypes, made.heads, strict=True)
+    ]
+    for result in results if leaves_rows(inputs[kernel.lengths[0]]) else ():
+        result.zero_()
+    return results
+
+
+def _seen(kernel: KernelGrid, inputs: Sequence[Any], heads: int) -> list[Any]:
+    """The inputs, with heads of a group as rows."""
+    return [_by_heads(value, heads) if number == kernel.over else value for number, value in enumerate(inputs)]
 
 
 def _by_heads(tensor: torch.Tensor, heads: int) -> torch.Tensor:

@@ -64,6 +64,7 @@ BACKEND = Backend(
     packed=True,
     paged=True,
     lists="lists:prepare_lists",
+    offsets="offsets:cut_offsets",
     schedule="passes.schedule:schedule",
     compile="driver:compile_module",
     derive="driver:compile_derivative",

@@ -25,7 +25,8 @@ class NvidiaFacts:
     `grid`: "rows", "pairs", "elements", "heads" (sums over heads) or "chunks" (then `head` and `value` are a state's rows and columns);
     `head` and `value` are the columns of q and of v, `bits` of an element of them; `masked`: some blocks are skipped or partial;
     `products`: how many products of queries and keys a pair needs; `biased`: scores read f32 of a captured tensor for every pair;
-    `scattered`: there is a gradient of a dense bias, which is not added by tiles of 16 bits where it is `apart`: it has 32, an order is
+    `by_query`, `by_pair`: there is a gradient of a captured tensor whose index depends on the query alone, or on its key, too, and which is
+    no dense bias; `scattered`: of a dense bias, which is not added by tiles of 16 bits where it is `apart`: it has 32, an order is
     asked for, or weights are dropped. `widened`: k and v have fewer bits than q.
     `brief`: all that pairs need beside products are values of their query, and few ops, or a row is softmax; `quotient`: nothing but
     a quotient of an exponential, as of sigmoid; `placed`: a mask compares positions and lengths.
@@ -40,6 +41,8 @@ class NvidiaFacts:
     biased: bool = False
     widened: bool = False
     scattered: bool = False
+    by_query: bool = False
+    by_pair: bool = False
     apart: bool = False
     brief: bool = False
     quotient: bool = False
@@ -59,11 +62,13 @@ def facts_of(function: ir.Operation) -> NvidiaFacts | None:
         head, value, bits = _columns([products[0].operands[0], products[-1].operands[0]])
         dense = [op for op in find_all(function, "attn.scatter") if _has_places(op.regions[0].blocks[0], _QUERY)]
         scattered, ordered = bool(dense), bool(attributes.read(function, attributes.CHOICES).get("deterministic"))
+        other = [_query_and_key(op.regions[0].blocks[0]) for op in find_all(function, "attn.scatter") if op not in dense]
         wide = any(ir.RankedTensorType(op.operands[1].type).element_type.width > 16 for op in dense)
         apart = wide or ordered or bool(find_all(pairs, "attn.kept"))
         masked = bool(pieces(pairs, "attn.mask"))
         return NvidiaFacts(
             "pairs", head, value, bits, masked, len(products), scattered=scattered, apart=apart,
+            by_query={_QUERY} in other, by_pair={_QUERY, _QUERY + 1} in other,
             brief=_is_brief(function, pairs, _BRIEF, thresholds.BRIEF_OPS),
             quotient=_is_brief(function, pairs, _QUOTIENT, thresholds.QUOTIENT_OPS) and _is_bare(function, pairs),
             placed=masked and all(map(_is_placed, pieces(pairs, "attn.mask"))),
@@ -143,7 +148,14 @@ def blocks_with_captures(facts: NvidiaFacts) -> tuple[int, int] | None:
     columns = max(facts.head, facts.value)
     if facts.biased and 64 < columns <= 128 and facts.products == 1:
         return 128, 96  # shared memory has room for a window of f32 beside two stages of keys
-    return (128, 64) if facts.scattered and (facts.apart or columns > 64) and columns <= 128 and facts.products == 2 else None
+    if columns > 128 or facts.products != 2:
+        return None
+    if facts.scattered and (facts.apart or columns > 64):
+        return 128, 64
+    # Weights of pairs stay in f32, too, where their gradients go to elements.
+    if (facts.by_query or facts.by_pair) and columns <= 64:
+        return 128, 64
+    return (128, 32) if facts.by_query and not facts.by_pair and facts.head == facts.value == 128 else None
 
 
 def _is_brief_row(online: ir.Operation) -> bool:
@@ -204,6 +216,13 @@ def _is_biased(online: ir.Operation) -> bool:
 def _has_places(block: ir.Block, query: int) -> bool:
     """Whether a scatter goes to a dense bias."""
     return _places(block.operations[-1].operation, block, query)
+
+
+def _query_and_key(block: ir.Block) -> frozenset[int]:
+    """Which of these two the indices of a scatter depend on."""
+    depends = dependence(block)
+    indices = [depends.get(value, frozenset()) for value in block.operations[-1].operation.operands]
+    return frozenset[int]().union(*indices) & {_QUERY, _QUERY + 1}
 
 
 def _places(op: ir.Operation, block: ir.Block, query: int) -> bool:

@@ -3,7 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -15,7 +15,7 @@ from attn_mlir.backends.gpu.packed import arguments_of, sequence_count
 from attn_mlir.backends.gpu.program import WHOLE_ROWS, GpuLaunchPlan, PartsForm
 from attn_mlir.backends.gpu.scalar_bounds import MAX_COLUMNS
 from attn_mlir.backends.gpu.slices import is_sliced, slices_of
-from attn_mlir.backends.gpu.split import lower_parts
+from attn_mlir.backends.gpu.split import lower_parts, lower_whole
 from attn_mlir.backends.host import Host, HostStep
 from attn_mlir.backends.nvidia import codegen, cuda, pipeline, repeated_kernel, repeated_kernels
 from attn_mlir.backends.nvidia.compile import Cubin, compile_all
@@ -29,6 +29,7 @@ from attn_mlir.dialects.elements import EIGHT_BIT
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 
 SUFFIX = "zip"
+_UnitsT = TypeVar("_UnitsT")
 _GIVEN = "bshd, as given"
 """In keys of calls: the first three inputs are [B, S, H, D] themselves, and not only their memory."""
 
@@ -156,9 +157,16 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
             return super().decode(inputs, layout, keys)
 
     def lower_parts(self, form: PartsForm = WHOLE_ROWS) -> tuple[GpuKernel, GpuKernel] | None:
+        return self._lowered(form, lower_parts)
+
+    def lower_whole(self, form: PartsForm = WHOLE_ROWS) -> GpuKernel | None:
+        return self._lowered(form, lower_whole)
+
+    def _lowered(self, form: PartsForm, lower: Callable[..., _UnitsT | None]) -> _UnitsT | None:
+        """What one of these makes for this GPU; None for rows, functions or heads that a kernel of this form does not know."""
         wide, choices = self._choices.get("arch") == HOPPER.arch, self.choices_of(form)
         if form == WHOLE_ROWS:
-            return lower_parts(self._source, choices, pipeline.KERNEL, codegen.emit, "NVIDIA", wide)
+            return lower(self._source, choices, pipeline.KERNEL, codegen.emit, "NVIDIA", wide)
         if not wide:
             return None
         whole = pipeline.KERNEL
@@ -168,9 +176,9 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         if form.gather:
             choices["gather"] = 1
         try:
-            return lower_parts(self._source, {**choices, "emitter": "hopper"}, whole, codegen.emit, "NVIDIA", wide)
+            return lower(self._source, {**choices, "emitter": "hopper"}, whole, codegen.emit, "NVIDIA", wide)
         except (CompileError, UnsupportedError):
-            return None  # rows, functions or heads that the kernel does not know
+            return None
 
     def shares_values(self, inputs: Sequence[Any]) -> bool:
         k, v = inputs[1:3]

@@ -143,6 +143,17 @@ def list_maker(device: str) -> Callable[..., Any] | None:
     return None if backend is None or backend.lists is None or tensors_of(device) != device else backend.load(backend.lists)
 
 
+def offset_maker(device: str) -> Callable[..., Any] | None:
+    """What makes offsets of packed sequences ready on a device; None where operations of torch do.
+
+    It takes int32 tensors (cu_seqlens_q; cu_seqlens_k, or None; seqused_k, or None), how many rows of queries and keys there are, where
+    offsets are cut off, and whether keys lie in pages; it gives an int32 tensor [4, sequences] of first queries, numbers of queries, first
+    keys and numbers of keys, or None where it has no kernel, and waits for nothing.
+    """
+    backend = backend_for(device)
+    return None if backend is None or backend.offsets is None else backend.load(backend.offsets)
+
+
 def check_packed(module: str, device: str) -> None:
     """Refuses packed tensors where the backend of a device does not take them."""
     backend = backend_for(device)

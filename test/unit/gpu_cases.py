@@ -95,10 +95,6 @@ CASES: dict[str, Case] = {
 }  # fmt: skip
 
 
-SLOW = ("relative positions", "gated")
-"""Cases whose backward goes through TileLang on Hopper; all others must not."""
-
-
 def inputs(case: Case, sizes: Sizes, dtype: torch.dtype, seed: int = 0) -> list[Tensor]:
     """q, k, v and the case's tensors (which are float32), normal numbers on the CPU."""
     generator = torch.Generator().manual_seed(seed)

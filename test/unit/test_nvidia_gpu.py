@@ -8,7 +8,7 @@ import torch
 import attn_mlir
 from attn_mlir import attention, masks
 from attn_mlir.backends.nvidia import driver as nvidia
-from gpu_cases import CASES, DTYPES, GPU, SLOW, Sizes, causal, check, failures, formula, heads, inputs, learning, ours, qkv, results
+from gpu_cases import CASES, DTYPES, GPU, Sizes, causal, check, failures, formula, heads, inputs, learning, ours, qkv, results
 
 SIZES = (Sizes(), Sizes(1, 6, 2, 129, 257, 128, 128), Sizes(1, 2, 2, 512, 512), Sizes(1, 2, 1, 333, 77, 128, 64))
 
@@ -27,7 +27,7 @@ class TestNumbers:
     @pytest.mark.parametrize("dtype", DTYPES, ids=str)
     @pytest.mark.parametrize("name", CASES)
     def test_against_the_dense_formula(self, name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("ATTN_MLIR_STRICT", "0" if name in SLOW else "1")
+        monkeypatch.setenv("ATTN_MLIR_STRICT", "1")
         check(CASES[name], SIZES[list(CASES).index(name) % len(SIZES)], dtype)
 
     @pytest.mark.parametrize(("d", "dv"), [(16, 16), (32, 64), (80, 96), (100, 36), (192, 128), (128, 256), (256, 256)])

@@ -166,22 +166,41 @@ def test_values_among_keys_are_loaded_with_them(monkeypatch: pytest.MonkeyPatch,
     x = [each.transpose(0, 1)[None] for each in (q, k, k[..., :512])]
     inputs = [*x, cu_q[:-1], cu_q[1:] - cu_q[:-1], cu_k[:-1], cu_k[1:] - cu_k[:-1]]
 
-    def launches(given: list[Tensor], **mods: Any) -> int:
+    def launches(given: list[Tensor], most: int, **mods: Any) -> int:
         attention_varlen(q, k, k[..., :512], cu_q, cu_k, **mods)
         text = next(reversed(programs._TABLE.values())).text
         with fake_gpu() as fake:
             monkeypatch.setattr("attn_mlir.backends.nvidia.program.compile_all", lambda codes: [BINARY] * len(codes))
             made: Any = driver.compile_derivative(text, "cuda", "", [])
-            (o,) = made.decode(given, "bshd", 4)
+            (o,) = made.decode(given, "bshd", most)
             assert o.shape == (1, 128, 3, 512)
             units = made.lower_parts(PartsForm(True, False))
-            assert units is None or (units[0].schedule["values"] == "keys" and not any(complaints(unit.code) for unit in units))
+            whole = made.lower_whole(PartsForm(True, False))
+            assert (units is None) == (whole is None)
+            for unit in (*(units or ()), *([whole] if whole else [])):
+                assert unit.schedule.get("values", "keys") == "keys" and not complaints(unit.code)
             return len(fake.named("cuLaunchKernelEx"))
 
-    assert launches(inputs, mask_mod=masks.causal("bottom_right")) == 2
-    assert launches(inputs, score_mod=lambda s, b, h, i, j: s.tanh() + j - h, row=rows.sigmoid) == 2
-    assert launches([*inputs[:2], x[2].clone(), *inputs[3:]], mask_mod=masks.causal("bottom_right")) == 4
-    assert launches(inputs, value_mod=lambda v, b, h, j, d: v * (1 + h)) == 4
+    causal, of_sigmoid = (
+        {"mask_mod": masks.causal("bottom_right")},
+        {"score_mod": lambda s, b, h, i, j: s.tanh() + j - h, "row": rows.sigmoid},
+    )
+    for mods in (causal, of_sigmoid):  # one part needs no merge
+        assert launches(inputs, 4, **mods) == 1 and launches(inputs, 1 << 16, **mods) == 2
+    assert launches([*inputs[:2], x[2].clone(), *inputs[3:]], 4, **causal) == 4
+    assert launches(inputs, 4, value_mod=lambda v, b, h, j, d: v * (1 + h)) == 4
+
+
+def test_a_sequence_without_a_query_stores_nothing_where_the_next_one_is() -> None:
+    """TMA leaves out no rows of a block of heads: of no query, nothing is started."""
+    q, k = torch.randn(2, 4, 64).half(), torch.randn(7, 2, 64).half()
+    attention_varlen(q, k, k, offsets([1, 0, 1]), offsets([3, 2, 2]))
+    made: Any = driver.compile_derivative(next(reversed(programs._TABLE.values())).text, "cuda", "", [])
+    whole = made.lower_whole()
+    assert whole is not None and not complaints(whole.code)
+    lines = whole.code.source.splitlines()
+    stores = [n for n, line in enumerate(lines) if "attn::tma_store(" in line]
+    assert stores and all("warpgroup * 64 < " in lines[n - 1] or "attn::tma_store(" in lines[n - 1] for n in stores)
 
 
 def _traced() -> tuple[str, list[Tensor]]:

@@ -79,7 +79,7 @@ def test_pages(page: int, dtype: torch.dtype) -> None:
     o = attn_mlir.attention_varlen(q, k, v, starts, seqused_k=lengths, block_table=table, mask_mod=mask, max_q=1, max_k=pages * page)
     for b, length in enumerate(lengths.tolist()):
         whole: Any = [x[table[b].long()].flatten(0, 1)[:length].permute(1, 0, 2)[None] for x in (k, v)]
-        assert torch.equal(o[b], attn_mlir.attention(q[b][None, :, None], *whole)[0, :, 0])
+        assert torch.equal(o[b], attn_mlir.attention(q[b][None, :, None], whole[0], whole[1])[0, :, 0])
 
 
 @pytest.mark.parametrize("dtype", TYPES)

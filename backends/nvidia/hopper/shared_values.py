@@ -1,6 +1,7 @@
 """Kernels of parts whose values are the first columns of their keys, as MLA's: two warpgroups share 64 rows, each has half of the columns.
 
-The leader computes scores and weights, and hands the weights, rounded, and the factors of the sums to the follower through shared memory.
+The leader computes scores and weights, and hands the weights, rounded, and the factors of the sums to the follower through shared memory,
+and, where all keys are one part, what ends the rows.
 So scores are computed once for up to 512 columns of v, and a block of keys is loaded once for scores and sums.
 """
 
@@ -13,7 +14,7 @@ from attn_mlir.backends.gpu.origins import for_op
 from attn_mlir.backends.gpu.scalar_bounds import MAX_COLUMNS
 from attn_mlir.backends.gpu.structure import body, operations, yielded
 from attn_mlir.backends.nvidia.hopper.consumer import Consumer
-from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.core import PACKS, Core
 from attn_mlir.backends.nvidia.hopper.gathered_rows import GATHERING, GatheredRows
 from attn_mlir.backends.nvidia.hopper.memory import SECTION, SharedMemory, TileRing
 from attn_mlir.backends.nvidia.hopper.row_kernels import RowsKernel
@@ -41,6 +42,8 @@ class SharedForm:
 
     keys_of: Mapping[ir.Operation, ir.Operation]
     columns: int
+    ends: Mapping[ir.Operation, tuple[ir.Value, ...]]
+    """The maps that end the sums of one part, and the values of rows that they read."""
 
     @property
     def half(self) -> int:
@@ -72,7 +75,8 @@ def read_form(kernel: ir.Operation) -> SharedForm:
         if list(k.operands)[1:] != list(v.operands)[1:] or ir.RankedTensorType(tiles[1].type).shape[1] < wide:
             raise UnsupportedError("hopper: values are columns of the keys of the same rows", v)
         keys_of[v] = k
-    form = SharedForm(keys_of, wide)
+    ends = {op: rows for op in find_all(kernel, "tile.map") if (rows := _read_by_end(op, wide)) is not None}
+    form = SharedForm(keys_of, wide, ends)
     for op in walk(kernel):
         reads = any(isinstance(value.type, ir.RankedTensorType) and form.is_wide(value.type) for value in op.operands)
         if reads and op.name not in (*_SUMS, "scf.for", "scf.yield", "tile.store", "tensor.extract") and not _is_same(op):
@@ -86,6 +90,26 @@ def _is_same(op: ir.Operation) -> bool:
         return False
     inner = operations(body(op))
     return len(inner) == 2 and inner[0].name == "tensor.extract" and list(inner[0].operands)[1:] == list(body(op).arguments)
+
+
+def _read_by_end(op: ir.Operation, columns: int) -> tuple[ir.Value, ...] | None:
+    """The values of rows that a map reads which ends sums of so many columns, element by element; None for other maps.
+
+    Raises UnsupportedError for maps that read sums otherwise.
+    """
+    reads = [inner for inner in operations(body(op)) if inner.name == "tensor.extract"]
+    types = [ir.RankedTensorType(read.operands[0].type) for read in reads]
+    if _is_same(op) or not any(type_.rank == 2 and type_.shape[1] == columns for type_ in types):
+        return None
+    arguments = list(body(op).arguments)
+    rows = [read.operands[0] for read, type_ in zip(reads, types, strict=True) if type_.rank == 1]
+    own = all(list(read.operands)[1:] == arguments[: type_.rank] for read, type_ in zip(reads, types, strict=True))
+    alone = len({read.operands[0] for read, type_ in zip(reads, types, strict=True) if type_.rank == 2}) == 1
+    columns_only = sum(1 for use in arguments[1].uses) == len(reads) - len(rows)
+    stored = len(op.results) == 1 and all(use.owner.operation.name == "tile.store" for use in op.results[0].uses)
+    if not (own and alone and columns_only and stored and ir.RankedTensorType(op.results[0].type).rank == 2):
+        raise UnsupportedError("hopper: two warpgroups share sums that are ended element by element, and stored", op)
+    return tuple(dict.fromkeys(rows))
 
 
 def plan_shared(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | Refusal:
@@ -159,13 +183,17 @@ class _Half(Consumer):
     def operation(self, op: ir.Operation, rings: list[TileRing]) -> None:
         core, form = self.core, self.form
         wide = [value for value in (*op.operands, *op.results) if isinstance(value.type, ir.RankedTensorType) and form.is_wide(value.type)]
-        if op in form.keys_of:
+        if op in form.ends:
+            for value in form.ends[op]:
+                self.row_of_both(value)
+            self.map(op)
+        elif op in form.keys_of:
             core.tiles[op.results[0]] = core.tiles[form.keys_of[op].results[0]]
         elif op.name == "tile.fill" and wide:
             core.tiles[op.results[0]] = core.fragment("o", form.half, "f32", core.value(op.operands[0]))
         elif op.name == "tile.map" and wide:
             core.tiles[op.results[0]] = core.tiles[operations(body(op))[0].operands[0]]
-        elif op.name == "tile.store" and wide:
+        elif op.name == "tile.store" and (wide or op.operands[0] in [end.results[0] for end in form.ends]):
             self._store_half(op)
         elif op.name in _SUMS:
             self.sums(op)
@@ -180,6 +208,10 @@ class _Half(Consumer):
         """A product of weights and values."""
         raise NotImplementedError
 
+    def row_of_both(self, value: ir.Value) -> None:
+        """A value of rows that the leader has, for both."""
+        raise NotImplementedError
+
     def values(self, op: ir.Operation) -> SharedTile:
         """The values of this warpgroup's columns."""
         tile = self.shared(op.operands[-1])
@@ -192,8 +224,9 @@ class _Half(Consumer):
         columns = f"({self.form.half} + column + 8 * c)" if self.second else "(column + 8 * c)"
         with core.unrolled("c", tile.columns // 8), core.unrolled("h", 2):
             element = core.arguments.element(op.operands[1], [batch, head, f"({begin} + row + 8 * h)", columns], align=2)
-            pair = f"make_float2({tile.name}[4 * c + 2 * h], {tile.name}[4 * c + 2 * h + 1])"
-            core.writer.line(f"if (row + 8 * h < {count}) reinterpret_cast<float2 &>({element}) = {pair};")
+            function, type_ = ("make_float2", "float2") if tile.element == "f32" else (f"attn::{PACKS[tile.element]}", "uint32_t")
+            pair = f"{function}({tile.name}[4 * c + 2 * h], {tile.name}[4 * c + 2 * h + 1])"
+            core.writer.line(f"if (row + 8 * h < {count}) reinterpret_cast<{type_} &>({element}) = {pair};")
 
 
 class _Leader(_Half):
@@ -240,8 +273,7 @@ class _Leader(_Half):
             writer.line(f"attn::store_matrices(shared + kWeights + attn::swizzle_128(place + c * 32), {four});")
         factor = self._factor(op)
         if factor is not None:
-            with writer.block("if (column == 0)"), writer.unrolled("h", 2):
-                writer.line(f"attn::store_shared(shared + kFactors + (row + 8 * h) * 4, {factor.name}[h]);")
+            self._hand_over(factor)
         # The follower's wgmma reads what all threads have written.
         writer.line("attn::fence_proxy_async();", f"attn::named_arrive({_FULL}, {_BOTH});")
         if factor is not None:
@@ -253,12 +285,23 @@ class _Leader(_Half):
         core.tiles[op.results[0]] = target
 
     def _factor(self, op: ir.Operation) -> RegRow | None:
-        if op.name == "tile.dot_add":
-            return None
-        factor = self.core.tiles[op.operands[1]]
-        if not isinstance(factor, RegRow):
-            raise UnsupportedError(f"hopper: {op.operands[1]} is no value of rows", op)
-        return factor
+        return None if op.name == "tile.dot_add" else self._row(op.operands[1], op)
+
+    def _row(self, value: ir.Value, op: ir.Operation | None = None) -> RegRow:
+        row = self.core.tiles.get(value)
+        if not isinstance(row, RegRow):
+            raise UnsupportedError(f"hopper: {value} is no value of rows", op)
+        return row
+
+    def row_of_both(self, value: ir.Value) -> None:
+        row, writer = self._row(value), self.core.writer
+        writer.line(f"attn::named_sync({_FREE}, {_BOTH});")
+        self._hand_over(row)
+        writer.line(f"attn::named_arrive({_FULL}, {_BOTH});")
+
+    def _hand_over(self, rows: RegRow) -> None:
+        with self.core.writer.block("if (column == 0)"), self.core.writer.unrolled("h", 2):
+            self.core.writer.line(f"attn::store_shared(shared + kFactors + (row + 8 * h) * 4, {rows.name}[h]);")
 
 
 class _Follower(_Half):
@@ -294,10 +337,7 @@ class _Follower(_Half):
         target, right = self.fragment(op.operands[0]), self.values(op)
         writer.line(f"attn::named_sync({_FULL}, {_BOTH});")
         if op.name == "tile.dot_rescale":
-            factor = core.row("factor")
-            with writer.unrolled("h", 2):
-                writer.line(f"{factor.name}[h] = attn::load_shared(shared + kFactors + (row + 8 * h) * 4);")
-            products.rescale(target, factor, vote=True)
+            products.rescale(target, self._handed_over("factor"), vote=True)
         products.begin()
         weights = SharedOperand("attn::uniform(shared + kWeights)", ROWS * ROW_BYTES)
         products.start(target, weights, right, KEYS, False, False, right.element)
@@ -305,3 +345,14 @@ class _Follower(_Half):
         products.wait(0, target)
         writer.line(f"attn::named_arrive({_FREE}, {_BOTH});")
         core.tiles[op.results[0]] = target
+
+    def row_of_both(self, value: ir.Value) -> None:
+        self.core.writer.line(f"attn::named_sync({_FULL}, {_BOTH});")
+        self.core.tiles[value] = self._handed_over("ending")
+        self.core.writer.line(f"attn::named_arrive({_FREE}, {_BOTH});")
+
+    def _handed_over(self, name: str) -> RegRow:
+        row = self.core.row(name)
+        with self.core.writer.unrolled("h", 2):
+            self.core.writer.line(f"{row.name}[h] = attn::load_shared(shared + kFactors + (row + 8 * h) * 4);")
+        return row

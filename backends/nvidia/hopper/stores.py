@@ -100,7 +100,7 @@ class Stores:
                 writer.line(f"attn::store_matrices({address}, {', '.join([*words, '0', '0'])});")
             # TMA stores what all warps have written to shared memory.
             writer.line("attn::fence_proxy_async();", threads)
-            exists = f" && warpgroup * {ROWS} < {count}" if self.short else ""
+            exists = f" && warpgroup * {ROWS} < {count}" if self.short or of_one_query(op) else ""
             with writer.block(f"if ({self.thread} % 128 == 0{exists})"):
                 for atom in range(atoms(tile.columns)):
                     address = f"staging + {atom * atom_bytes}" if atom else "staging"
@@ -112,6 +112,16 @@ class Stores:
         """Before the kernel ends: shared memory must stay until TMA has read it."""
         if self.staging is not None:
             self.core.writer.line("if (threadIdx.x % 128 == 0) attn::bulk_wait<0>();")
+
+
+def of_one_query(op: ir.Operation) -> bool:
+    """Whether heads are the rows of the one query of a sequence, which may have none: then its place is that of the next one."""
+    target = op.operands[1]
+    if not isinstance(target.owner, ir.Block):
+        return False
+    facts = ir.DictAttr(target.owner.owner.attributes["tile.kernel"])
+    ragged = list(ir.DenseI64ArrayAttr(facts["ragged"])) if "ragged" in facts else []
+    return "lengths" in facts and ir.BlockArgument(target).arg_number not in ragged
 
 
 def through_tma(type_: ir.Type) -> bool:

@@ -4,17 +4,14 @@ import ctypes
 import functools
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
-from typing import Any
 
 import torch
 
 from attn_mlir.backends.allocation import empty
 from attn_mlir.backends.gpu.kernel import KernelCode
-from attn_mlir.backends.nvidia import cuda
-from attn_mlir.backends.nvidia.compile import compile_code
-from attn_mlir.backends.nvidia.target import HOPPER
+from attn_mlir.backends.nvidia import cuda, own_kernel
 from attn_mlir.backends.prepared import ListShapes, PreparedLists, WantedLists
 
 SOURCE = "attn_lists.cu"
@@ -131,23 +128,10 @@ def source() -> str:
 
 def code_of(entry: str) -> KernelCode:
     """One of the kernels; all have one source."""
-    return KernelCode(entry, entry, source(), (), 256, 0, arch=HOPPER.arch)
-
-
-@functools.cache
-def _function(entry: str, memory: int, device: int) -> int:
-    """A kernel on a device, which may have so much dynamic shared memory."""
-    return cuda.load_function(compile_code(code_of(entry)).code, entry, memory, device)
+    return own_kernel.code_of(entry, source())
 
 
 def _start(entry: str, form: bytes, grid: tuple[int, int, int], block: tuple[int, int], where: tuple[int, int]) -> None:
     """Launches a kernel of `block`, threads and bytes of shared memory, on `where`, a stream and a device."""
-    (threads, memory), (stream, device) = block, where
-    parameters = ctypes.create_string_buffer(form, len(form))
-    pointers = (ctypes.c_void_p * 1)(ctypes.addressof(parameters))
-    config: Any = cuda.config(grid, threads, memory, stream)
-    function = _function(entry, _SHARED_BYTES if memory > 48 * 1024 else 0, device)
-    start: Callable[..., int] = cuda.launcher()
-    result = start(ctypes.addressof(config), function, ctypes.addressof(pointers), None)
-    if result:
-        cuda.launch_again(result, ctypes.addressof(config), function, ctypes.addressof(pointers), device)
+    most = _SHARED_BYTES if block[1] > 48 * 1024 else 0
+    own_kernel.start(entry, source, form, grid, (*block, most), where)

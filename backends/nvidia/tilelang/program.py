@@ -116,7 +116,7 @@ class _Printer:
         self._over = kernel.regions[0].blocks[0].arguments[over]
         if not isinstance(self._over.type, ir.MemRefType) or ir.MemRefType(self._over.type).rank < 3:
             raise UnsupportedError(f"tilelang: a kernel that runs over {self._over.type}, which is no [batch, head, position, ...]")
-        self._rows = ir.IntegerAttr(facts["block_q"]).value
+        self._rows, self._packed = ir.IntegerAttr(facts["block_q"]).value, "lengths" in facts
         for argument in kernel.regions[0].blocks[0].arguments:
             if not isinstance(argument.type, ir.MemRefType):
                 context.scalars.bind(argument, context.memory.name(argument))
@@ -129,6 +129,8 @@ class _Printer:
         if self._grid == "chunks":
             return self._launch_chunks()
         arguments = list(self._kernel.regions[0].blocks[0].arguments)
+        if self._packed:  # the last row of a list of work tells how many there are
+            return f"{memory.size(arguments[-1], 0)} - 1, {memory.size(self._over, 1)}, 1"
         size = memory.name(arguments[-1]) if self._grid == "pairs" else str(self._rows)
         batch, heads, rows = (memory.size(self._over, dim) for dim in range(3))
         return f"T.ceildiv({rows}, {size}), {heads}, {batch}"
@@ -172,10 +174,10 @@ class _Printer:
         (chunks.print_scan if over_chunks else print_for)(self._context, op, self.print_block)
 
     def _program_id(self, op: ir.Operation) -> str:
-        """Under a causal mask the last rows take longest: they come first."""
+        """Under a causal mask the last rows take longest: they come first, in lists of work, too."""
         axis = ir.IntegerAttr(op.attributes["axis"]).value
         name = ("block", "head", "batch")[axis]
-        if axis == 0 and self._grid == "rows":
+        if axis == 0 and self._grid == "rows" and not self._packed:
             rows = self._context.memory.size(self._over, 2)
             return f"(T.ceildiv({rows}, {self._rows}) - 1 - block)"
         return name

@@ -4,6 +4,7 @@ Each block of queries is a sequence of packed tensors, whose keys are copied bes
 keys in float32. The forward pass is run again in the backward, for some sequences at a time, so that copies take little memory.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from attn_mlir.api.varlen_inputs import problem_of
 from attn_mlir.backends.allocation import empty
 from attn_mlir.backends.prepared import ListShapes, PreparedLists
 from attn_mlir.errors import CompileError, UnsupportedError
+from attn_mlir.performance import told
 from attn_mlir.runtime.call import Call
 from attn_mlir.runtime.checked import is_checked
 from attn_mlir.runtime.dispatch import dispatch, gradient_task
@@ -46,8 +48,8 @@ COPIED_BYTES = 1 << 28
 _ROWS, _COST = 64, 1.5
 """Rows that kernels compute for a sequence at least; what a pair of copied keys costs, of one that a table masks."""
 Tensor = torch.Tensor
-_KNOWN: dict[tuple[str, str, str], bool] = {}
-"""Whether a device has fast kernels for the gradients of a program."""
+_KNOWN: dict[tuple[str, str, str, bool], str] = {}
+"""Why a device has no fast kernels for the gradients of a program, which may be `deterministic`; "" where it has."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,16 @@ class GatheredLists:
         made = asked.call(problem_of(*qkv, False), [x.unsqueeze(0) for x in qkv], NONE, sequences)
         return made, (min(form.queries, self.made.queries) * self.made.fold, room)
 
+    def shaped(self, qkv: Sequence[Tensor]) -> Call:
+        """A call for tensors as those of one sequence, without data."""
+        index, form, problem = self.lists
+        rows, room = min(form.queries, problem.sizes["Sq"]) * self.made.fold, index.shape[3] * form.listed
+        q, k, v = (heads_first(x, self.order) for x in qkv)
+        sizes = ((rows, self.made.apart, q.shape[3]), (room, k.shape[3]), (room, v.shape[3]))
+        like = [empty(size, dtype=x.dtype, device=x.device) for size, x in zip(sizes, (q, k, v), strict=True)]
+        q, k, v = (x.requires_grad_(own.requires_grad) for x, own in zip(like, qkv, strict=True))
+        return self.call((0, 1), q, k, v)[0]
+
 
 def attention_gathered(qkv: tuple[Tensor, Tensor, Tensor], options: Options, lists: Lists, dense: Callable[..., Any]) -> tuple[Any] | None:
     """What `attention` returns with these lists where something needs a gradient, as the only element; None where a table has to do.
@@ -118,25 +130,30 @@ def attention_gathered(qkv: tuple[Tensor, Tensor, Tensor], options: Options, lis
     index, form, problem = lists
     if not index.numel() or problem.is_empty:
         return None
-    index = index.clone()  # the caller's may change before a backward
-    lists = index, form, problem
-    made, sizes = sequences_of_lists(problem, form, index.shape[1], False, (False, False)), problem.sizes
-    room, rows = index.shape[3] * form.listed, min(form.queries, sizes["Sq"]) * made.fold
-    pairs = made.batch * made.heads * made.blocks * made.apart * -(-rows // _ROWS) * _ROWS * room
-    if _COST * pairs > sizes["B"] * sizes["Hq"] * sizes["Sq"] * sizes["Skv"]:
+    made = sequences_of_lists(problem, form, index.shape[1], False, (False, False))
+    if not _pays(made, lists):
         return None
-    shapes = shapes_of(made, index, form, sizes["Skv"], causal_shift(options.functions[4], sizes))
-    prepared = prepare(index, shapes, wanted_of(options.functions, shapes, False, False), options.target(problem))
+    index = index.clone()  # the caller's may change before a backward
+    lists, device = (index, form, problem), options.target(problem)
+    shapes = shapes_of(made, index, form, problem.sizes["Skv"], causal_shift(options.functions[4], problem.sizes))
+    prepared = prepare(index, shapes, wanted_of(options.functions, shapes, False, False), device)
     if prepared.wrong is None or is_checked():
         check_numbers(index, shapes.blocks, form.listed)
     gathered = GatheredLists(options, lists, made, shapes, prepared, options.deterministic or torch.are_deterministic_algorithms_enabled())
-    q, k, v = (heads_first(x, gathered.order) for x in qkv)
-    shapes_of_one = ((rows, made.apart, q.shape[3]), (room, k.shape[3]), (room, v.shape[3]))
-    shaped = [empty(shape, dtype=x.dtype, device=x.device) for shape, x in zip(shapes_of_one, (q, k, v), strict=True)]
-    call, _ = gathered.call((0, 1), *[x.requires_grad_(like.requires_grad) for x, like in zip(shaped, qkv, strict=True)])
+    call = gathered.shaped(qkv)
     captured = [x for x in call.values[3:] if isinstance(x, Tensor) and x.requires_grad]
     needed = captured or any([x.requires_grad for x in qkv])
-    if not needed or not looks_at_scores_alone(call.entry.traced.text) or not _has_kernels(call, options.target(problem)):
+    if not needed or not looks_at_scores_alone(call.entry.traced.text):
+        return None
+    reason = _no_kernels(call, device, gathered.deterministic)
+    if reason and made.fold > 1:  # a gradient may then be that of a row, where it is that of a head if heads have rows of their own
+        apart = sequences_of_lists(problem, form, index.shape[1], False, (False, True))
+        gathered = dataclasses.replace(gathered, made=apart)
+        reason = _no_kernels(gathered.shaped(qkv), device, gathered.deterministic) if _pays(apart, lists) else reason
+    if reason:
+        told(
+            f"gradients of key_index are those of a mask of all keys, since there are no kernels for copies: {reason}", "docs/key-lists.md"
+        )
         return None
     found = list(GatheredForward.apply(gathered, functools.partial(dense, lambda: index), *qkv, *captured))  # type: ignore[no-untyped-call]
     if prepared.wrong is not None and prepared.wrong():
@@ -144,16 +161,25 @@ def attention_gathered(qkv: tuple[Tensor, Tensor, Tensor], options: Options, lis
     return (options.named(found, call.entry),)
 
 
-def _has_kernels(call: Call, device: str) -> bool:
-    """See `_KNOWN`; `call` is one of some sequences."""
+def _pays(made: SequenceForm, lists: Lists) -> bool:
+    """Whether copies of what is listed are a fraction of all keys."""
+    index, form, problem = lists
+    room, rows, sizes = index.shape[3] * form.listed, min(form.queries, problem.sizes["Sq"]) * made.fold, problem.sizes
+    pairs = made.batch * made.heads * made.blocks * made.apart * -(-rows // _ROWS) * _ROWS * room
+    return _COST * pairs <= sizes["B"] * sizes["Hq"] * sizes["Sq"] * sizes["Skv"]
+
+
+def _no_kernels(call: Call, device: str, deterministic: bool) -> str:
+    """Why a device has no fast kernels for the gradients of a call of some sequences; "" where it has."""
     task, _ = gradient_task(call)
-    key = task.program.name, device, task.wrt
+    key = task.program.name, device, task.wrt, deterministic
     if key not in _KNOWN:
         try:
-            made: Any = [driver.compile_derivative(task.program.text, device, name, task.wrt.split("+")) for name in ("fwd", "bwd")]
-            _KNOWN[key] = not any(getattr(each, "slow", {}) for each in made)
-        except (CompileError, UnsupportedError):
-            _KNOWN[key] = False
+            text, wrt = task.program.text, task.wrt.split("+")
+            made: Any = [driver.compile_derivative(text, device, name, wrt, deterministic) for name in ("fwd", "bwd")]
+            _KNOWN[key] = "; ".join([why for each in made for why in getattr(each, "slow", {}).values()])
+        except (CompileError, UnsupportedError) as error:
+            _KNOWN[key] = str(error)
     return _KNOWN[key]
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from attn_mlir import driver
 from attn_mlir.api.given_masks import is_block_mask
 from attn_mlir.api.inputs import Problem, check_device, check_dtypes, check_inputs
 from attn_mlir.api.mask_strings import parse
@@ -72,6 +73,11 @@ def sequences_of(
         check_device(name, tensor, q.device)
     if used is not None and len(used) != len(of_q) - 1:
         raise ArgumentError(f"seqused_k is for {len(used)} sequences but cu_seqlens_q has {len(of_q) - 1}")
+    _check_sides(of_q, of_k, used, table)
+    made = None if inside is None else _made_ready(of_q, None if of_k is of_q else of_k, used, inside, table is not None)
+    if made is not None:
+        names = "q_begins", "q_lengths", "k_begins", "k_lengths"
+        return {**dict(zip(names, made, strict=True)), **({} if table is None else {"block_table": table})}
     if table is None and torch.is_grad_enabled():
         # A backward pass trusts what was checked here, and callers reuse these tensors, also behind torch's back.
         of_k = None if of_k is None or of_k is of_q else of_k.clone()
@@ -84,10 +90,19 @@ def sequences_of(
         if used is not None:
             used = used.clamp(0, inside[1]) if of_k is None else torch.minimum(used, inside[1] - of_k[:-1]).clamp_(min=0)
     cut = inside is not None
-    if table is None and used is None and of_k is not None and of_k is not of_q and len(of_k) == len(of_q):
+    if table is None and used is None and of_k is not None and of_k is not of_q:
         lengths, of_keys = _differences(torch.stack((of_q, of_k)), cut)  # with as few operations as may be, see single queries
         return {"q_begins": of_q[:-1], "q_lengths": lengths, "k_begins": of_k[:-1], "k_lengths": of_keys}
     lengths = _differences(of_q, cut)
+    if table is not None and used is not None:
+        return {"q_begins": of_q[:-1], "q_lengths": lengths, "k_begins": torch.zeros_like(used), "k_lengths": used, "block_table": table}
+    at_k = of_q if of_k is None else of_k
+    of_keys = lengths if used is None else used
+    return {"q_begins": of_q[:-1], "q_lengths": lengths, "k_begins": at_k[:-1], "k_lengths": of_keys}
+
+
+def _check_sides(of_q: torch.Tensor, of_k: Any, used: Any, table: Any) -> None:
+    """Checks that queries and keys are of as many sequences, and that keys are said to lie in one way."""
     if table is not None:
         if of_k is not None:
             raise ArgumentError("cu_seqlens_k is for packed keys: with block_table, seqused_k says how many keys each sequence has")
@@ -95,12 +110,17 @@ def sequences_of(
             raise ArgumentError("block_table needs seqused_k, how many keys each sequence has")
         if len(table) != len(used):
             raise ArgumentError(f"block_table is for {len(table)} sequences but cu_seqlens_q has {len(used)}")
-        return {"q_begins": of_q[:-1], "q_lengths": lengths, "k_begins": torch.zeros_like(used), "k_lengths": used, "block_table": table}
-    at_k = of_q if of_k is None else of_k
-    if len(at_k) != len(of_q):
-        raise ArgumentError(f"cu_seqlens_k has {len(at_k) - 1} sequences but cu_seqlens_q has {len(of_q) - 1}")
-    of_keys = lengths if used is None else used
-    return {"q_begins": of_q[:-1], "q_lengths": lengths, "k_begins": at_k[:-1], "k_lengths": of_keys}
+    elif of_k is not None and len(of_k) != len(of_q):
+        raise ArgumentError(f"cu_seqlens_k has {len(of_k) - 1} sequences but cu_seqlens_q has {len(of_q) - 1}")
+
+
+def _made_ready(of_q: torch.Tensor, of_k: Any, used: Any, inside: tuple[int, int], paged: bool) -> list[torch.Tensor] | None:
+    """Where sequences lie, of a kernel of the device, which `sequences_of` asks where nobody waits for it; None where there is none."""
+    if not all([x is None or type(x) in (torch.Tensor, torch.nn.Parameter) for x in (of_q, of_k, used)]):
+        return None
+    make = driver.offset_maker(of_q.device.type)
+    made = None if make is None else make(of_q, of_k, used, inside, paged)
+    return None if made is None else list(made)
 
 
 def _differences(offsets: torch.Tensor, cut: bool) -> torch.Tensor:

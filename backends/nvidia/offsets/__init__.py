@@ -1,0 +1,35 @@
+"""Offsets of packed sequences, made ready by one kernel: where they lie, and their lengths. See `driver.offset_maker`."""
+
+import functools
+import struct
+from importlib.resources import files
+
+import torch
+
+from attn_mlir.backends.allocation import empty
+from attn_mlir.backends.nvidia import cuda, own_kernel
+
+SOURCE, ENTRY = "attn_offsets.cu", "attn_cut_offsets"
+_FORM, _THREADS = struct.Struct("=4Q3q4i"), 128
+"""What the kernel takes, `AttnOffsets`."""
+Tensor = torch.Tensor
+
+
+def cut_offsets(of_q: Tensor, of_k: Tensor | None, used: Tensor | None, inside: tuple[int, int], paged: bool) -> Tensor | None:
+    """First queries, numbers of queries, first keys and numbers of keys, [4, sequences]; None on chips older than what code is made for."""
+    device, count = of_q.get_device(), len(of_q) - 1
+    if cuda.device(device).capability != (9, 0):
+        return None
+    made = empty((4, count), dtype=torch.int32, device=of_q.device)
+    if count:
+        given = [(0, 0) if x is None else (x.data_ptr(), x.stride(0)) for x in (of_q, of_k, used)]
+        form = _FORM.pack(*(address for address, _ in given), made.data_ptr(), *(step for _, step in given), count, *inside, paged)
+        where = cuda.current_stream(device), device
+        own_kernel.start(ENTRY, source, form, (-(-count // _THREADS), 1, 1), (_THREADS, 0, 0), where)
+    return made
+
+
+@functools.cache
+def source() -> str:
+    """The kernel."""
+    return (files("attn_mlir.backends.nvidia.offsets") / SOURCE).read_text()

@@ -1,0 +1,80 @@
+"""The kernel that makes offsets of packed sequences ready on Hopper: run on the host, beside operations of torch; wrong offsets, too."""
+
+import ctypes
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from amd_tools import find_host_clang, needs_host_clang
+from attn_mlir.api import varlen_inputs
+from attn_mlir.api.varlen_inputs import sequences_of
+from attn_mlir.backends.nvidia import offsets
+
+_CALL = """
+extern "C" void call(const void *form, int blocks, int threads) {
+  host_launch(attn_cut_offsets, form, blocks, 1, threads, 0);
+}
+"""
+Tensor = torch.Tensor
+
+
+@pytest.fixture
+def hosted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Launches run on the host; how many sequences each had."""
+    (tmp_path / "offsets.cpp").write_text(f'#include "{Path(__file__).parent / "host_cuda.h"}"\n{offsets.source()}{_CALL}')
+    command = [find_host_clang(), "-x", "c++", "-std=c++20", "-O1", "-w", "-fPIC", "-shared", "-pthread", "-o", str(tmp_path / "made.so")]
+    subprocess.run([*command, str(tmp_path / "offsets.cpp")], check=True)
+    library, launched = ctypes.CDLL(str(tmp_path / "made.so")), list[int]()
+
+    def start(entry: str, source: Any, form: bytes, grid: tuple[int, int, int], block: tuple[int, int, int], where: Any) -> None:
+        launched.append(grid[0])
+        library.call(ctypes.c_char_p(form), grid[0], block[0])
+
+    monkeypatch.setattr(offsets.own_kernel, "start", start)
+    monkeypatch.setattr(offsets.cuda, "device", lambda _: SimpleNamespace(capability=(9, 0)))
+    monkeypatch.setattr(offsets.cuda, "current_stream", lambda _: 0)
+    return launched
+
+
+def ints(*values: int) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+@needs_host_clang
+@pytest.mark.parametrize("count", [0, 1, 5, 300])
+@pytest.mark.parametrize("form", ["one", "two", "used", "two and used", "pages"])
+def test_as_torch(form: str, count: int, hosted: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Offsets that fall, and lead outside, included; strides, too. With gradients what callers change is not read again."""
+    q, inside = torch.empty(40, 1, 8), (40, 50)
+    of_q, of_k = (torch.randint(-20, 80, (count + 1, 2), dtype=torch.int32)[:, n] for n in (0, 1))
+    used = torch.randint(-5, 80, (count,), dtype=torch.int32)
+    table = torch.zeros(count, 3, dtype=torch.int32) if form == "pages" else None
+    given = of_q, of_k if form.startswith("two") else None, used if form.endswith("used") or table is not None else None, table, inside
+    wanted = sequences_of(q, *given)
+    monkeypatch.setattr(varlen_inputs.driver, "offset_maker", lambda _: offsets.cut_offsets)
+    made = sequences_of(q, *given)
+    assert made.keys() == wanted.keys() and len(hosted) == (count > 0)
+    assert all(torch.equal(made[name], wanted[name]) for name in wanted)
+    kept = {name: value.clone() for name, value in made.items() if name != "block_table"}
+    for each in (of_q, of_k, used):
+        each.fill_(7)
+    assert all(torch.equal(made[name], value) for name, value in kept.items())
+
+
+@needs_host_clang
+def test_a_sequence_by_hand(hosted: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(varlen_inputs.driver, "offset_maker", lambda _: offsets.cut_offsets)
+    made = sequences_of(torch.empty(10, 1, 8), ints(0, 4, 4, 99), ints(0, 7, 3, 30), ints(5, 6, 7), None, (10, 20))
+    assert {name: value.tolist() for name, value in made.items()} == {
+        "q_begins": [0, 4, 4], "q_lengths": [4, 0, 6], "k_begins": [0, 7, 3], "k_lengths": [5, 6, 7],
+    }  # fmt: skip
+    assert hosted == [1]
+
+
+def test_others_have_operations_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offsets.cuda, "device", lambda _: SimpleNamespace(capability=(8, 0)))
+    assert offsets.cut_offsets(ints(0, 3), None, None, (3, 3), False) is None
