@@ -84,8 +84,14 @@ def _leave_uniform(map_: ir.Operation, position: int, tiles: int) -> None:
 
 def is_free(maximum: ir.Value) -> bool:
     """Whether it only becomes a part of running maxima that need not be exact."""
-    uses = [use.owner.operation for read in maximum.uses for use in read.owner.operation.results[0].uses]
-    return all(op.name == "arith.maximumf" and FREE in op.attributes for op in uses)
+    return all(_becomes_free(use.owner.operation) for read in maximum.uses for use in read.owner.operation.results[0].uses)
+
+
+def _becomes_free(op: ir.Operation) -> bool:
+    """Whether it is such a maximum, or its operand, lower or higher by a constant."""
+    if op.name in ("arith.subf", "arith.addf") and number(op.operands[1]) is not None:
+        return all(_becomes_free(use.owner.operation) for use in op.results[0].uses)
+    return op.name == "arith.maximumf" and FREE in op.attributes
 
 
 def _multiply_reads(tile: ir.Value, u: ir.Value) -> None:
