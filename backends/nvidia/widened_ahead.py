@@ -1,4 +1,4 @@
-"""8-bit keys and values that many 16-bit queries read: widened in memory, before a kernel of 16 bits, where that is faster than in a kernel.
+"""8-bit keys and values that many 16-bit queries read: widened in memory, before a kernel of 16 bits, where that is faster.
 
 A kernel that widens tiles does so again for each block of queries, beside products. To widen once takes one more pass over k and v, and
 memory of twice their bytes, which is torch's, so that CUDA graphs capture it.

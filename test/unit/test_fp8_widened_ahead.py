@@ -26,7 +26,7 @@ def program_of(text: str) -> NvidiaLaunchPlan:
     return nvidia.compile_program(text, "attention")
 
 
-class Stub:
+class WideProgramStub:
     """Stands for the program of 16 bits."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ def test_the_wide_program_computes_the_same(q: torch.dtype, kv: torch.dtype) -> 
 )
 def test_how_many_queries_read_a_key_decides(masked: bool, queries: int, heads: int, ahead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """And `explain()` is told of it, with the bytes that it takes."""
-    program, stub = program_of(traced(mask_mod=masks.causal() if masked else None)), Stub()
+    program, stub = program_of(traced(mask_mod=masks.causal() if masked else None)), WideProgramStub()
     monkeypatch.setattr(program, "compile_wide", lambda: stub)
     monkeypatch.setattr(program._copies, "notes", {})
     monkeypatch.setattr(cuda, "current_device", lambda: 0)

@@ -58,7 +58,7 @@ def _fold(map_: ir.Operation) -> None:
 
 
 def _leave_uniform(map_: ir.Operation, position: int, tiles: int) -> None:
-    """Computes u of s u, which a reduction reduces, before all loops, where it is the same for the whole kernel; tiles that equal s u keep s."""
+    """Computes u of s u, which a reduction reduces, before all loops, where it is one for the kernel; tiles that equal s u keep s."""
     block = map_.regions[0].blocks[0]
     terminator = block.operations[-1].operation
     value = terminator.operands[position]
@@ -126,7 +126,7 @@ def _sources(value: ir.Value, block: ir.Block) -> list[ir.Operation]:
 
 
 def is_repeatable(value: ir.Value, block: ir.Block, outside: ir.Block | None = None) -> bool:
-    """Whether a value of `block` is made of positions, constants and values from outside; those of the block `outside`, where there is one."""
+    """Whether a value of `block` is made of positions, constants and values from outside: those of the block `outside` where it is given."""
     if isinstance(value.owner, ir.Block):
         return outside is None or value.owner in (block, outside)
     op = value.owner.operation
