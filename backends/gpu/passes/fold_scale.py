@@ -126,7 +126,7 @@ def _sources(value: ir.Value, block: ir.Block) -> list[ir.Operation]:
 
 
 def is_repeatable(value: ir.Value, block: ir.Block, outside: ir.Block | None = None) -> bool:
-    """Whether a value of `block` is made of positions, constants and values from outside: those of the block `outside` where it is given."""
+    """Whether a value of `block` is made of positions, constants and values from outside: of the block `outside` where it is given."""
     if isinstance(value.owner, ir.Block):
         return outside is None or value.owner in (block, outside)
     op = value.owner.operation
