@@ -1,6 +1,7 @@
 """Compiles programs for NVIDIA GPUs, or finds them in memory or on disk."""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -95,6 +96,7 @@ def compile_program(source: str, name: str, prepare: str = OUTLINE, deterministi
             with LOCK:
                 return compile_program(source, name, prepare, deterministic, keys)
 
+        @cache
         def wide() -> NvidiaLaunchPlan:
             with LOCK:
                 return compile_program(widened_ahead.wide_source(source, program.host), name, prepare, deterministic)

@@ -77,7 +77,7 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
             results = longer.run(inputs, layout)
             self._calls.update(longer._calls)
             return results
-        if self._single and self.compile_wide is not None and widened_ahead.pays(self._source, inputs):
+        if self._single and self.compile_wide is not None and widened_ahead.pays(inputs):
             wide = self._widened(inputs)
             if wide is not None:
                 return self.compile_wide().run(wide, layout)

@@ -16,7 +16,6 @@ from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.dialects.elements import EIGHT_BIT
 
 _WIDE = ("f16", "bf16")
-_MASK = '"attn.mask"'
 
 
 def may_widen(host: Host, prepare: str, outline: str) -> bool:
@@ -32,12 +31,13 @@ def wide_source(source: str, host: Host) -> str:
     return re.sub(rf"{host.arguments[1].element}\b", host.arguments[0].element, source)
 
 
-def pays(source: str, inputs: Sequence[Any]) -> bool:
-    """Whether so many queries read each key that to widen once is faster."""
-    q, k = inputs[:2]
+def pays(inputs: Sequence[Any]) -> bool:
+    """Whether so many queries read each key, and there is so much to compute, that to widen once is faster."""
+    q, k, v = inputs[:3]
     if not k.shape[1]:
         return False
-    return q.shape[2] * (q.shape[1] // k.shape[1]) >= thresholds.WIDENED_QUERIES[_MASK in source]
+    work = q.shape[:3].numel() * k.shape[2] * (q.shape[3] + v.shape[3])
+    return q.shape[2] * (q.shape[1] // k.shape[1]) >= thresholds.WIDENED_QUERIES and work >= thresholds.WIDENED_WORK
 
 
 def widened(inputs: Sequence[Any]) -> list[Any]:

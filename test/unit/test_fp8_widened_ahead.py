@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attn_mlir import Attention, attention, driver, masks
-from attn_mlir.backends.nvidia import cuda, widened_ahead
+from attn_mlir.backends.nvidia import cuda, thresholds, widened_ahead
 from attn_mlir.backends.nvidia import driver as nvidia
 from attn_mlir.backends.nvidia.program import NvidiaLaunchPlan
 from attn_mlir.errors import PerformanceWarning
@@ -57,28 +57,25 @@ def test_the_wide_program_computes_the_same(q: torch.dtype, kv: torch.dtype) -> 
 
 
 @pytest.mark.parametrize(
-    ("masked", "queries", "heads", "ahead"),
-    [
-        (False, 2047, 2, False),
-        (False, 2048, 2, True),
-        (False, 512, 8, True),
-        (True, 2048, 2, False),
-        (True, 1024, 8, True),
-        (False, 1, 8, False),
-    ],
+    ("queries", "heads", "keys", "ahead"),
+    [(8192, 16, 8192, True), (8191, 16, 8193, False), (4096, 32, 8192, True), (8192, 16, 8191, False), (1, 128, 1 << 30, False)],
 )
-def test_how_many_queries_read_a_key_decides(masked: bool, queries: int, heads: int, ahead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queries_of_a_key_and_work_decide(queries: int, heads: int, keys: int, ahead: bool) -> None:
+    q, k = torch.empty(2, heads, queries, 128, device="meta"), torch.empty(2, 16, keys, 128, device="meta")
+    assert widened_ahead.pays([q, k, k]) == ahead
+
+
+def test_a_call_that_pays_runs_the_wide_program(monkeypatch: pytest.MonkeyPatch) -> None:
     """And `explain()` is told of it, with the bytes that it takes."""
-    program, stub = program_of(traced(mask_mod=masks.causal() if masked else None)), WideProgramStub()
+    monkeypatch.setattr(thresholds, "WIDENED_WORK", 1)
+    queries, heads = 2048, 8
+    program, stub = program_of(traced(mask_mod=masks.causal())), WideProgramStub()
     monkeypatch.setattr(program, "compile_wide", lambda: stub)
     monkeypatch.setattr(program._copies, "notes", {})
     monkeypatch.setattr(cuda, "current_device", lambda: 0)
     q = torch.randn(1, heads, queries, 64).bfloat16()
     k, v = (torch.randn(1, 9, 2, 64).to(E4).transpose(1, 2) for _ in "kv")
     scale = torch.ones(2)
-    if not ahead:
-        assert not widened_ahead.pays(program._source, [q, k, v, scale]) and not program.copies
-        return
     assert program.run([q, k, v, scale], "bshd")[0] is q
     x, y, z, same, layout = stub.seen
     assert x is q and same is scale and layout == "bshd" and y.dtype == z.dtype == torch.bfloat16
@@ -118,7 +115,9 @@ def test_rows_that_are_broadcast_are_widened_once_each() -> None:
 
 
 @pytest.mark.parametrize("masked", [pytest.param(masked, marks=GPU) for masked in (False, True)])
-def test_on_a_gpu_with_and_without_a_graph(masked: bool) -> None:
+def test_on_a_gpu_with_and_without_a_graph(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thresholds, "WIDENED_WORK", 1)
+    monkeypatch.setattr(thresholds, "WIDENED_QUERIES", 4096)
     q, (k, v) = outliers(1, 8, 1100, 128).bfloat16().cuda(), (outliers(1, 2, 900, 128, seed=seed).to(E4).cuda() for seed in (1, 2))
     scale = torch.tensor([0.5, 1.5])
     compute = Attention(mask_mod=masks.causal() if masked else None)
