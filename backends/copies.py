@@ -25,6 +25,10 @@ class Copies:
             if copy is not tensor:
                 self.tell(place, tensor)
 
+    def note(self, place: int, reason: str) -> None:
+        """Notes one that is copied because it is faster."""
+        self.notes[_NAMES[place]] = reason
+
     def tell(self, place: int, tensor: torch.Tensor) -> None:
         """Tells of one. Raises UnsupportedError where slow paths are refused."""
         name, (reason, avoidable) = _NAMES[place], _reason(tensor)

@@ -1,6 +1,7 @@
 """Compiles programs for NVIDIA GPUs, or finds them in memory or on disk."""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from attn_mlir.backends.gpu.compiled_kernels import GpuKernel, read_unit, slow_k
 from attn_mlir.backends.gpu.program import GpuLaunchPlan
 from attn_mlir.backends.gpu.scheduled import scheduled
 from attn_mlir.backends.host import Host
-from attn_mlir.backends.nvidia import codegen, cuda, pipeline, target, tilelang
+from attn_mlir.backends.nvidia import codegen, cuda, pipeline, target, tilelang, widened_ahead
 from attn_mlir.backends.nvidia.compile import asked_for
 from attn_mlir.backends.nvidia.compiled_kernels import round_results, unpack
 from attn_mlir.backends.nvidia.derivatives import derivative
@@ -95,7 +96,14 @@ def compile_program(source: str, name: str, prepare: str = OUTLINE, deterministi
             with LOCK:
                 return compile_program(source, name, prepare, deterministic, keys)
 
+        @cache
+        def wide() -> NvidiaLaunchPlan:
+            with LOCK:
+                return compile_program(widened_ahead.wide_source(source, program.host), name, prepare, deterministic)
+
         program.compile_longer = longer
+        if widened_ahead.may_widen(program.host, prepare, OUTLINE):
+            program.compile_wide = wide
     return _PROGRAMS[key]
 
 

@@ -17,7 +17,7 @@ from attn_mlir.backends.gpu.scalar_bounds import MAX_COLUMNS
 from attn_mlir.backends.gpu.slices import is_sliced, slices_of
 from attn_mlir.backends.gpu.split import lower_parts, lower_whole
 from attn_mlir.backends.host import Host, HostStep
-from attn_mlir.backends.nvidia import codegen, cuda, pipeline, repeated_kernel, repeated_kernels
+from attn_mlir.backends.nvidia import codegen, cuda, pipeline, repeated_kernel, repeated_kernels, widened_ahead
 from attn_mlir.backends.nvidia.compile import Cubin, compile_all
 from attn_mlir.backends.nvidia.compiled_kernels import describe, pack, packed_semaphores, semaphores, spilled
 from attn_mlir.backends.nvidia.launch import LIMIT, CudaLauncher
@@ -27,6 +27,7 @@ from attn_mlir.backends.program import ResultShapes, RunPlan
 from attn_mlir.backends.segments import DeviceModel
 from attn_mlir.dialects.elements import EIGHT_BIT
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
+from attn_mlir.performance import told
 
 SUFFIX = "zip"
 _UnitsT = TypeVar("_UnitsT")
@@ -59,6 +60,8 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         self._calls: dict[tuple[Any, ...], repeated_kernel.RepeatedLaunch | repeated_kernels.Chain] = {}
         self.compile_longer: Callable[[int], NvidiaLaunchPlan] | None = None
         """Compiles the same function for at least so many keys, where schedules say that another one is better for them."""
+        self.compile_wide: Callable[[], NvidiaLaunchPlan] | None = None
+        """Compiles the same function for keys and values of q's type, where they have 8 bits (`widened_ahead`)."""
         self.beside: Callable[[], object] | None = None
         """Compiles what is likely to be needed next, such as the backward pass of a forward pass, while this program is compiled."""
         self._longer = min((int(unit.schedule["longer"]) for unit in units.values() if "longer" in unit.schedule), default=0)
@@ -75,6 +78,10 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
             results = longer.run(inputs, layout)
             self._calls.update(longer._calls)
             return results
+        if self._single and self.compile_wide is not None and widened_ahead.pays(inputs):
+            wide = self._widened(inputs)
+            if wide is not None:
+                return self.compile_wide().run(wide, layout)
         needed = cuda.index_of(inputs[0])
         if needed < 0:
             raise ArgumentError(f"this program is compiled for NVIDIA GPUs, but q is on {inputs[0].device}: move the tensors with .cuda()")
@@ -91,6 +98,17 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
             if chain is not None:
                 self._keep(key, chain)
         return results
+
+    def _widened(self, inputs: Sequence[Any]) -> list[Any] | None:
+        """The inputs with k and v of q's type; None, which is told, where there is no memory for them."""
+        try:
+            wide = widened_ahead.widened(inputs)
+        except torch.OutOfMemoryError:
+            told("on cuda attention is slower than it could be: there is no memory to widen 8-bit k and v once", "docs/fp8.md")
+            return None
+        for place in (1, 2):
+            self._copies.note(place, widened_ahead.reason(inputs))
+        return wide
 
     def again(self, inputs: Sequence[Any], layout: str) -> list[torch.Tensor] | None:
         """See `NvidiaKernel.again`."""

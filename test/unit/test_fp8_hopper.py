@@ -51,6 +51,29 @@ def test_masked_nan_and_the_sum_of_exponentials() -> None:
     torch.testing.assert_close(o, wanted[0], rtol=0.02, atol=0.02)
 
 
+SIGNS = torch.tensor([[-0.7, 0.0], [1.5, 1e-30]])
+"""Scales by sequence and head: negative, 0, and so small that all weights of a row are the same."""
+
+
+@pytest.mark.parametrize(("dim", "masked", "name"), [(128, False, "softmax"), (64, True, "softmax"), (128, True, "softmax1")])
+def test_scales_of_any_sign(dim: int, masked: bool, name: str) -> None:
+    """They leave tiles of scores, not the maximum, which is that of the other end where they are negative."""
+    q, k, v = (x.repeat(2, 1, 1, 1) for x in inputs(70, 450, dim, E4))
+    scales: dict[str, Any] = {"k_descale": SIGNS * 3, "v_descale": SIGNS}
+    o = Attention(row=ROWS[name][0], mask_mod=masks.causal() if masked else None, device=DEVICE)(q, k, v, **scales)
+    mask = torch.ones(70, 450, dtype=torch.bool)
+    check(o, q, k, v, mask.tril() if masked else mask, name, **scales)
+
+
+def test_infinite_and_missing_scales_are_infinite_and_missing_scores() -> None:
+    q, k, v = (x.abs().to(E4) for x in (y.float() for y in inputs(20, 250, 128, E4)))
+    k[:, 1] = (-k[:, 1].float()).to(E4)  # infinite and negative: nothing is there
+    o = Attention(device=DEVICE)(q, k, v, q_descale=torch.tensor([float("inf"), float("inf")]))
+    wanted = Attention()(q, k, v, q_descale=torch.tensor([float("inf"), float("inf")]))
+    torch.testing.assert_close(o, wanted, equal_nan=True)
+    assert Attention(device=DEVICE)(q, k, v, q_descale=torch.tensor([float("nan"), 1.0]))[:, 0].isnan().all()
+
+
 def text_of(dim: int, masked: bool = True, dtype: torch.dtype = E4, out_dtype: torch.dtype | None = None, row: str = "softmax") -> str:
     compute = Attention(row=ROWS[row][0], mask_mod=masks.causal() if masked else None)
     compute(*inputs(1, 1, dim, dtype), k_descale=torch.ones(2), v_descale=torch.ones(2), out_dtype=out_dtype)

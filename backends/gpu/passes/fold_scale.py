@@ -1,9 +1,10 @@
-"""Takes constant factors out of maxima."""
+"""Takes factors that are the same for all elements out of tiles whose maxima are searched for."""
 
 import math
 from dataclasses import dataclass
 
-from attn_mlir.backends.gpu.passes.scaling import constant, factor, float_maps, is_normal, maker
+from attn_mlir.backends.gpu.passes.lazy_rescale import FREE
+from attn_mlir.backends.gpu.passes.scaling import Scaler, constant, erase_unused, factor, float_maps, is_normal, is_real, maker
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import walk
@@ -16,7 +17,12 @@ class FoldScale(Pass):
     """A positive constant factor leaves a maximum, or minimum, along rows: max(c s) = c max(s).
 
     A tile that the same map makes of what it reduces keeps s, too: the maps that read it multiply, where the factor may vanish in other
-    arithmetic (`gpu-exp2`). Factors that are known at run time only stay: their sign is unknown.
+    arithmetic (`gpu-exp2`).
+
+    A factor u that is known at run time only, but is one number for the whole kernel (scales of 8-bit inputs, a temperature by head), is
+    computed once, before all loops. It may be negative, 0 or infinite, so that the maximum stays that of u s. The tile keeps s where any
+    number near it may stand for the maximum (`gpu-lazy-rescale`): kernels look for that seldom then. A tile that a mask cuts keeps u s, as
+    no number times u is -inf whatever u is.
     """
 
     name = "gpu-fold-scale"
@@ -37,6 +43,8 @@ def _fold(map_: ir.Operation) -> None:
         value = terminator.operands[position]
         found = _positive_factor(value) if kind in ("max", "min") else None
         if found is None:
+            if kind in ("max", "min"):
+                _leave_uniform(map_, position, tiles)
             continue
         positions = [p for p in range(len(map_.results)) if terminator.operands[p] == value]
         others = [p for p in positions if p >= tiles and kinds[p - tiles] == "sum"]
@@ -47,6 +55,99 @@ def _fold(map_: ir.Operation) -> None:
         for p in positions:
             terminator.operands[p] = plain
             _scale_reads(map_.results[p], found, kinds[p - tiles] if p >= tiles and may_be_empty(map_, value) else None)
+
+
+def _leave_uniform(map_: ir.Operation, position: int, tiles: int) -> None:
+    """Computes u of s u, which a reduction reduces, before all loops, where it is one for the kernel; tiles that equal s u keep s."""
+    block = map_.regions[0].blocks[0]
+    terminator = block.operations[-1].operation
+    value = terminator.operands[position]
+    choice = maker(value, "arith.select")
+    product = maker(value if choice is None else choice.operands[1], "arith.mulf")
+    if product is None or not is_real(value):
+        return
+    scaler, kernel, parts = Scaler(block, bounded=False), _outermost(map_).block, list(product.operands)
+    found = [n for n in range(2) if not scaler.depends(parts[n]) and number(parts[n]) is None and not scaler.cheap(parts[1 - n])]
+    if not found or not is_repeatable(parts[found[0]], block, kernel):
+        return
+    s, u = parts[1 - found[0]], parts[found[0]]
+    with product.location, _first_point(u, block, kernel):
+        once = repeated(u, block, {})
+    product.operands[found[0]] = once
+    same = [p for p in range(tiles) if terminator.operands[p] == value and choice is None]
+    if is_free(map_.results[position]) and all(is_only_read(map_.results[p]) for p in same):
+        for p in same:
+            terminator.operands[p] = s
+            _multiply_reads(map_.results[p], once)
+    erase_unused(block)
+
+
+def is_free(maximum: ir.Value) -> bool:
+    """Whether it only becomes a part of running maxima that need not be exact."""
+    return all(_becomes_free(use.owner.operation) for read in maximum.uses for use in read.owner.operation.results[0].uses)
+
+
+def _becomes_free(op: ir.Operation) -> bool:
+    """Whether it is such a maximum, or its operand, lower or higher by a constant."""
+    if op.name in ("arith.subf", "arith.addf") and number(op.operands[1]) is not None:
+        return all(_becomes_free(use.owner.operation) for use in op.results[0].uses)
+    return op.name == "arith.maximumf" and FREE in op.attributes
+
+
+def _multiply_reads(tile: ir.Value, u: ir.Value) -> None:
+    for read in [use.owner.operation for use in tile.uses]:
+        uses = [(use.owner.operation, use.operand_number) for use in read.results[0].uses]
+        with read.location, ir.InsertionPoint.after(read):
+            scaled = arith.mulf(read.results[0], u)
+        for user, at in uses:
+            user.operands[at] = scaled
+
+
+def _outermost(op: ir.Operation) -> ir.Operation:
+    """The op of the kernel's body in which `op` is."""
+    while op.parent is not None and op.parent.operation.name != "func.func":
+        op = op.parent.operation
+    return op
+
+
+def _first_point(value: ir.Value, block: ir.Block, kernel: ir.Block) -> ir.InsertionPoint:
+    """Where all is there that `value`, a value of `block`, is made of: there loops are no further apart than they were."""
+    ops = [view.operation for view in kernel.operations]
+    needed = [ops.index(owner) for owner in _sources(value, block) if owner in ops]
+    return ir.InsertionPoint.after(ops[max(needed)]) if needed else ir.InsertionPoint(ops[0])
+
+
+def _sources(value: ir.Value, block: ir.Block) -> list[ir.Operation]:
+    """The ops outside of `block` that make what `value` is made of."""
+    if isinstance(value.owner, ir.Block):
+        return []
+    op = value.owner.operation
+    return [op] if op.block != block else [owner for operand in op.operands for owner in _sources(operand, block)]
+
+
+def is_repeatable(value: ir.Value, block: ir.Block, outside: ir.Block | None = None) -> bool:
+    """Whether a value of `block` is made of positions, constants and values from outside: of the block `outside` where it is given."""
+    if isinstance(value.owner, ir.Block):
+        return outside is None or value.owner in (block, outside)
+    op = value.owner.operation
+    if op.block != block:
+        return outside is None or op.block == outside
+    return op.name.startswith(("arith.", "memref.")) and all(is_repeatable(operand, block, outside) for operand in op.operands)
+
+
+def repeated(value: ir.Value, block: ir.Block, known: dict[ir.Value, ir.Value]) -> ir.Value:
+    """`value`, a value of `block`, computed again at the insertion point; `known` has what stands for arguments of the block."""
+    if value in known:
+        return known[value]
+    if isinstance(value.owner, ir.Block) or value.owner.operation.block != block:
+        return value
+    op = value.owner.operation
+    operands = [repeated(operand, block, known) for operand in op.operands]
+    copy = op.clone()
+    for number_, operand in enumerate(operands):
+        copy.operation.operands[number_] = operand
+    known.update(zip(op.results, copy.operation.results, strict=True))
+    return known[value]
 
 
 def _positive_factor(value: ir.Value) -> float | None:

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from attn_mlir.backends.gpu.passes.fold_scale import is_only_read, may_be_empty
-from attn_mlir.backends.gpu.passes.lazy_rescale import FREE
+from attn_mlir.backends.gpu.passes.fold_scale import is_free, is_only_read, is_repeatable, may_be_empty, repeated
 from attn_mlir.backends.gpu.passes.scaling import Scaler, TermSum, constant, erase_unused, float_maps, is_real, maker
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
@@ -42,7 +41,7 @@ def _rewrite(map_: ir.Operation) -> None:
         others = any(p >= tiles and p != position for p in same)
         if kind != "max" or others or not is_real(value) or not all(is_only_read(map_.results[p]) for p in same):
             continue
-        if not _is_free(map_.results[position]):
+        if not is_free(map_.results[position]):
             continue
         with terminator.location, ir.InsertionPoint(terminator):
             found = _without(value, Scaler(block, bounded=False), block)
@@ -57,12 +56,6 @@ def _rewrite(map_: ir.Operation) -> None:
         erase_unused(block)
 
 
-def _is_free(maximum: ir.Value) -> bool:
-    """Whether it only becomes a part of running maxima that need not be exact."""
-    uses = [use.owner.operation for read in maximum.uses for use in read.owner.operation.results[0].uses]
-    return all(op.name == "arith.maximumf" and FREE in op.attributes for op in uses)
-
-
 def _without(value: ir.Value, scaler: Scaler, block: ir.Block) -> tuple[ir.Value, ir.Value] | None:
     """(s, t) where `value` is s + t, or a choice between that and an infinite or the lowest number."""
     choice = maker(value, "arith.select")
@@ -75,7 +68,7 @@ def _without(value: ir.Value, scaler: Scaler, block: ir.Block) -> tuple[ir.Value
         return None
     sum_ = TermSum(scaler, value, 1.0)
     terms = sum_.taken(_ROW)
-    if not terms or not sum_.full or not all(_is_repeatable(term, block) for term in terms):
+    if not terms or not sum_.full or not all(is_repeatable(term, block) for term in terms):
         return None
     term = terms[0]
     for other in terms[1:]:
@@ -83,36 +76,13 @@ def _without(value: ir.Value, scaler: Scaler, block: ir.Block) -> tuple[ir.Value
     return sum_.emit(), term
 
 
-def _is_repeatable(value: ir.Value, block: ir.Block) -> bool:
-    """Whether other maps can compute a value of `block`: from positions, constants, and values from outside."""
-    if isinstance(value.owner, ir.Block) or value.owner.operation.block != block:
-        return True
-    op = value.owner.operation
-    return op.name.startswith(("arith.", "memref.")) and all(_is_repeatable(operand, block) for operand in op.operands)
-
-
 def _add_to_reads(result: ir.Value, term: ir.Value, block: ir.Block, kind: str | None) -> None:
     for read in [use.owner.operation for use in result.uses]:
         value, uses = read.results[0], list(read.results[0].uses)
         with read.location, ir.InsertionPoint.after(read):
-            total = arith.addf(value, _repeated(term, block, {block.arguments[0]: read.operands[1]}))
+            total = arith.addf(value, repeated(term, block, {block.arguments[0]: read.operands[1]}))
             if kind is not None:
                 nothing = constant(identity(kind, value.type), value.type)
                 total = arith.select(arith.cmpf(arith.CmpFPredicate.OEQ, value, nothing), nothing, total)
         for use in uses:
             use.owner.operation.operands[use.operand_number] = total
-
-
-def _repeated(value: ir.Value, block: ir.Block, known: dict[ir.Value, ir.Value]) -> ir.Value:
-    """`value`, a value of `block`, computed again at the insertion point."""
-    if value in known:
-        return known[value]
-    if isinstance(value.owner, ir.Block) or value.owner.operation.block != block:
-        return value
-    op = value.owner.operation
-    operands = [_repeated(operand, block, known) for operand in op.operands]
-    copy = op.clone()
-    for number_, operand in enumerate(operands):
-        copy.operation.operands[number_] = operand
-    known.update(zip(op.results, copy.operation.results, strict=True))
-    return known[value]

@@ -81,7 +81,7 @@ class MapElements:
                 if isinstance(known, float):
                     core.scalars.bind(value, float_literal(known))
             limit = None if self.extent is None else core.scalars.emit(self.extent)
-            for value in self._needed(frozenset()):
+            for value in [*self._from_outside(), *self._needed(frozenset())]:
                 core.scalars.emit(value)
             # Rows are those of other lanes here, so that nothing may stand for values of this thread's rows yet.
             kept_bits = self._kept_bits()
@@ -141,6 +141,13 @@ class MapElements:
             tile = self.core.tiles[result]
             if isinstance(tile, RegTile):
                 self.core.tiles[result] = replace(tile, kept=kept_bits)
+
+    def _from_outside(self) -> list[ir.Value]:
+        """Floats that ops of the kernel's body make for all of the map's elements."""
+        read = [value for view in self.block.operations for value in view.operation.operands]
+        made = [value for value in read if isinstance(value.type, ir.F32Type) and not isinstance(value.owner, ir.Block)]
+        outside = [value for value in made if value.owner.operation.block != self.block]
+        return [value for value in dict.fromkeys(outside) if value.owner.operation.name != "arith.constant"]
 
     def _needed(self, arguments: frozenset[int]) -> list[ir.Value]:
         """`frontier`, without what only comparisons with bounds need."""
