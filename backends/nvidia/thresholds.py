@@ -88,6 +88,8 @@ KEY_SUM_REGISTERS: Annotated[tuple[int, int, int], Provenance("2026-11-27", "H10
 """Those of two warpgroups of consumers, of the one that makes sums over keys, which 72 slow down, and of the producer."""
 LATE_COLUMNS: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/backward-h100.md")] = 128
 """Those of q, k, v and do where consumers multiply dS with keys a step late: 0.98 to 1.00 of the speed at S 1024, 1.00 to 1.09 above."""
+EARLY_QUERIES: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/backward-h100.md")] = 64
+"""Those of a step where consumers that multiply dS a step late, under a mask, hold half of the exponentials before the second product."""
 SPARE_REGISTERS: Annotated[dict[int, int], Provenance("2026-11-21", "ptxas", "commit 3f8f7c71")] = {1: 250, 2: 236, 3: 156}
 """Those that tiles and addresses may need together, by the number of consumer warpgroups."""
 ADDRESS_REGISTERS: Annotated[int, Provenance("2026-11-21", "ptxas", "commit 3f8f7c71")] = 20

@@ -83,6 +83,8 @@ class BackwardLayout:
         """Whether warps of the producer add sums over keys to memory, or a thread of each warpgroup of consumers."""
         self.late = False
         """Whether consumers make the sums over keys a step late (`pairs_late`)."""
+        self.early = False
+        """Whether consumers read row values and compute half of the exponentials before they wait for the second product."""
         self._size = 0
         self.keys: dict[ir.Value, SharedBuffer] = {}
         self.queries: dict[ir.Value, SharedBuffer] = {}
