@@ -104,10 +104,27 @@ def test_early(element: str) -> None:
         assert step.count(second) == step.count("exp2f(") == 2 and step.count("attn::load_shared2(columns + 0 ") == 1
 
 
+def test_row_warps() -> None:
+    """Without a mask three warps make the numbers of 80 queries at once: each lane arrives for a stage, also one that has no query."""
+    ((schedule, code),) = kernels("derivatives/softmax", 128)
+    assert schedule["early"] == 1
+    assert all(f"attn::barrier_init(barriers + {place}, 96);" in code.source for place in (72, 80))
+    # Consumers' warps, and three of the producer, read which program is next.
+    assert code.source.count("attn::barrier_init(shared + kNextFree + 0, 11 * attn::kWarpArrivals);") == 1
+    rows = code.source.split("else if (warp < 4) {")[1].split("attn::more_registers")[0]
+    wait, arrive = "attn::barrier_wait(barriers + 88 + 8 * stage, parity ^ 1);", "attn::barrier_arrive(barriers + 72 + 8 * stage);"
+    for step in rows.split("for (int query0")[1:]:
+        assert step.count("const int first = 32 * (warp - 1) + lane;") == 1 and step.count("min(first, 79)") == 1
+        places = [step.index(wait), step.index("if (first < 80) attn::store_shared("), step.index(arrive)]
+        assert places == sorted(places) and step.count("attn::store_shared(") == step.count("if (first < 80)") == 2
+    assert "else if (warp == 1) {" in kernels("causal-softmax", 128)[0][1].source
+
+
 @pytest.mark.parametrize(
     ("name", "head", "choices"),
     [
-        ("derivatives/softmax", 128, ""),
+        ("derivatives/softmax", 128, "{early = 0 : i64}"),
+        ("derivatives/softmax", 128, "{block_q = 128 : i64, block_kv = 64 : i64}"),
         ("causal-softmax", 128, "{early = 0 : i64}"),
         ("causal-softmax", 64, ""),
         ("causal-softmax", 96, '{key_sums = "late"}'),
@@ -115,7 +132,7 @@ def test_early(element: str) -> None:
     ],
 )
 def test_not_early(name: str, head: int, choices: str) -> None:
-    """Not chosen without a mask, for other columns than were measured, or beside other sums over keys; 0 asks for it not to be."""
+    """Not chosen for other steps and columns than were measured, or beside other sums over keys; 0 asks for it not to be."""
     ((schedule, code),) = kernels(name, head, choices=choices)
     assert not schedule.get("early") and "of_queries" not in code.source
 
@@ -136,8 +153,8 @@ def test_early_refused() -> None:
 @pytest.mark.parametrize("name", _NAMES)
 @NVCC
 def test_machine_code(name: str) -> None:
-    """Products overlap, nothing spills."""
-    ((_, code),) = kernels(name, 128)
+    """Products overlap, nothing spills where results are 16 bits, as gradients of q, k and v in that type are."""
+    ((_, code),) = kernels(name, 128, rounded=True)
     binary = compiled(code)
     assert binary.spills == 0 and not [text for text in binary.warnings if "C75" in text]
 

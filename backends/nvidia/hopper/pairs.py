@@ -179,7 +179,7 @@ class _Printer:
         order = str(fields.get("order", "tiles"))
         self.making = layout.bits is not None and not layout.reduction_warps
         others = pairs_dropout.IDLE if self.making else layout.warpgroups if layout.reduction_warps else 0
-        roles = 4 * (layout.warpgroups + layout.key_sums) + (layout.column_slots > 0) + others
+        roles = 4 * (layout.warpgroups + layout.key_sums) + (layout.column_slots > 0) * layout.row_warps + others
         self.programs = PairTileScheduler(self.core, self.kernel.over, order, int(fields.get("group", 1)), self.ordered, roles)
         self.programs.most_heads = int(fields.get("heads", 0))
         self.programs.shared_batches = not self.core.packed and same_for_batches(
@@ -256,7 +256,7 @@ class _Printer:
             f"  attn::barrier_init(shared + {layout.keys_free}, {of_warps(readers)});",
         ]
         for pipe in range(layout.pipes):
-            writers = 32 * (1 + pairs_dropout.IDLE * self.making + bool(layout.windows or layout.bands))
+            writers = 32 * (layout.row_warps + pairs_dropout.IDLE * self.making + bool(layout.windows or layout.bands))
             arrivals = writers if layout.column_slots and pipe == layout.pipes - 1 else 1
             full, free = layout.full(pipe) - layout.barriers, layout.free(pipe) - layout.barriers
             for stage in range(layout.stages):
@@ -296,7 +296,8 @@ class _Printer:
                 load_keys(core, kernel, layout)
                 Loader(core, kernel, layout).print()
             if layout.column_slots:
-                with core.scope("else if (warp == 1)"), self._programs():
+                rows = "warp == 1" if layout.row_warps == 1 else f"warp < {1 + layout.row_warps}"
+                with core.scope(f"else if ({rows})"), self._programs():
                     ColumnWriter(core, kernel, layout).print()
             if self.making:
                 with core.scope("else"), self._programs():

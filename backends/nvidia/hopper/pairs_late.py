@@ -88,7 +88,7 @@ def check_early(core: Core, layout: BackwardLayout) -> None:
 
 def early_pays(core: Core, layout: BackwardLayout, masked: bool) -> bool:
     """Whether half of the exponentials are held before the second product where nothing else is asked for; `masked`: see `is_masked`."""
-    if not (layout.late and masked and _is_measured(layout)) or layout.kernel.queries != thresholds.EARLY_QUERIES:
+    if not (layout.late and _is_measured(layout)) or (masked, layout.kernel.queries) not in thresholds.EARLY:
         return False
     try:
         check_early(core, layout)

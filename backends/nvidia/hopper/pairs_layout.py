@@ -167,6 +167,12 @@ class BackwardLayout:
         return buffer
 
     @property
+    def row_warps(self) -> int:
+        """Warps of the producer that compute the values of query rows: of steps of 80, three that have nothing else to do."""
+        apart = self.late and not self.reduction_warps and is_transposed(self.kernel.queries)
+        return -(-self.kernel.queries // 32) if apart and self.column_slots else 1
+
+    @property
     def threads(self) -> int:
         return 128 * (self.warpgroups + self.key_sums + 1)
 
