@@ -110,9 +110,6 @@ class PairMap:
         kept_bits = self._kept_bits(queries)
         # Otherwise the compiler keeps all columns of a thread in registers through all steps.
         core.writer.line(f"const int {self.at_column} = attn::opaque(column);")
-        left = [] if limit is None else [f"const int {self.left} = {limit} - {self.at_column};"]
-        if pin is not None:  # registers suffice so: one less is spilled among values that are held
-            core.writer.line(*left)
         self.windows.declare()
         stores = TileStores(core, {op: (buffer, self.windows.start(buffer)) for op, buffer in self.tiles.items()})
         if products:
@@ -134,8 +131,8 @@ class PairMap:
                 if pin is not None and begin == 0:
                     pin()
         rest()
-        if pin is None:
-            core.writer.line(*left)
+        if limit is not None:
+            core.writer.line(f"const int {self.left} = {limit} - {self.at_column};")
         needed = slice_of(self.values, self.block, early)
         self.windows.begin(needed)
         stores.declare()
