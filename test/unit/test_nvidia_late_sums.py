@@ -106,8 +106,7 @@ def test_early(element: str) -> None:
 
 def test_row_warps() -> None:
     """Without a mask three warps make the numbers of 80 queries at once: each lane arrives for a stage, also one that has no query."""
-    ((schedule, code),) = kernels("derivatives/softmax", 128)
-    assert schedule["early"] == 1
+    ((_, code),) = kernels("derivatives/softmax", 128)
     assert all(f"attn::barrier_init(barriers + {place}, 96);" in code.source for place in (72, 80))
     # Consumers' warps, and three of the producer, read which program is next.
     assert code.source.count("attn::barrier_init(shared + kNextFree + 0, 11 * attn::kWarpArrivals);") == 1
@@ -123,7 +122,7 @@ def test_row_warps() -> None:
 @pytest.mark.parametrize(
     ("name", "head", "choices"),
     [
-        ("derivatives/softmax", 128, "{early = 0 : i64}"),
+        ("derivatives/softmax", 128, ""),
         ("derivatives/softmax", 128, "{block_q = 128 : i64, block_kv = 64 : i64}"),
         ("causal-softmax", 128, "{early = 0 : i64}"),
         ("causal-softmax", 64, ""),
@@ -150,14 +149,15 @@ def test_early_refused() -> None:
     assert schedule["emitter"] != "hopper" and re.search("one number of each query", str(schedule[SLOW]))
 
 
-@pytest.mark.parametrize(("name", "spills"), [("derivatives/softmax", 16), ("causal-softmax", 0)])
+@pytest.mark.parametrize("name", _NAMES)
 @pytest.mark.parametrize("element", ["f16", "bf16"])
+@pytest.mark.parametrize("rounded", [False, True])
 @NVCC
-def test_machine_code(name: str, spills: int, element: str) -> None:
-    """Products overlap, and nothing spills but two registers in the step that has less than 80 queries, written and read once."""
-    ((_, code),) = kernels(name, 128, element=element, rounded=True)
+def test_machine_code(name: str, element: str, rounded: bool) -> None:
+    """Products overlap, nothing spills."""
+    ((_, code),) = kernels(name, 128, element=element, rounded=rounded)
     binary = compiled(code)
-    assert binary.spills <= spills and not [text for text in binary.warnings if "C75" in text]
+    assert binary.spills == 0 and not [text for text in binary.warnings if "C75" in text]
 
 
 @pytest.mark.parametrize(
