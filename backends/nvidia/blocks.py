@@ -14,6 +14,7 @@ _BRIEF = frozenset({"arith.constant", "arith.mulf", "arith.subf", "arith.addf", 
 _QUOTIENT = _BRIEF - {"tensor.extract"} | {"arith.negf", "arith.minimumf", "arith.divf", "arith.cmpf", "arith.select"}
 """Ops of pairs whose weights are quotients of exponentials: those of sigmoid."""
 _COMPARED = frozenset({"arith.constant", "arith.addi", "arith.subi", "arith.cmpi", "tensor.dim", "attn.yield"})
+_WINDOW = frozenset({"arith.constant", "arith.subi", "arith.cmpi", "arith.andi", "arith.ori", "attn.yield"})
 _QUERY = 2
 """Where the query stands among the positions of a scatter."""
 
@@ -29,7 +30,8 @@ class NvidiaFacts:
     no dense bias; `scattered`: of a dense bias, which is not added by tiles of 16 bits where it is `apart`: it has 32, an order is
     asked for, or weights are dropped. `widened`: k and v have fewer bits than q.
     `brief`: all that pairs need beside products are values of their query, and few ops, or a row is softmax; `quotient`: nothing but
-    a quotient of an exponential, as of sigmoid; `placed`: a mask compares positions and lengths.
+    a quotient of an exponential, as of sigmoid; `placed`: a mask compares positions and lengths; `windowed`: it
+    compares differences of positions with at most two bounds.
     """
 
     grid: str
@@ -47,6 +49,7 @@ class NvidiaFacts:
     brief: bool = False
     quotient: bool = False
     placed: bool = False
+    windowed: bool = False
 
 
 def facts_of(function: ir.Operation) -> NvidiaFacts | None:
@@ -72,6 +75,7 @@ def facts_of(function: ir.Operation) -> NvidiaFacts | None:
             brief=_is_brief(function, pairs, _BRIEF, thresholds.BRIEF_OPS),
             quotient=_is_brief(function, pairs, _QUOTIENT, thresholds.QUOTIENT_OPS) and _is_bare(function, pairs),
             placed=masked and all(map(_is_placed, pieces(pairs, "attn.mask"))),
+            windowed=masked and all(map(_is_window, pieces(pairs, "attn.mask"))),
         )  # fmt: skip
     for chunk in find_all(function, "attn.chunk"):
         head, value, bits = _columns([chunk.operands[1], chunk.operands[2]])
@@ -117,7 +121,7 @@ def blocks_of_brief_pairs(facts: NvidiaFacts) -> tuple[int, int] | None:
     """
     if facts.grid != "pairs" or not facts.brief or facts.head != facts.value or facts.bits != 16 or facts.products != 2:
         return None
-    if facts.head == 64 and (facts.placed or not facts.masked):
+    if facts.head == 64 and (facts.placed or facts.windowed or not facts.masked):
         return thresholds.NARROW_PAIRS
     return thresholds.BRIEF_PAIRS if facts.head == 128 and not facts.masked else None
 
@@ -191,14 +195,18 @@ def _is_bare(function: ir.Operation, pairs: ir.Operation) -> bool:
     return four and _COMPARED.issuperset(ops) and ops.count("arith.cmpi") == 1
 
 
-def _is_placed(mask: ir.Operation) -> bool:
+def _is_window(mask: ir.Operation) -> bool:
+    """Whether a mask compares differences of positions with numbers, as a sliding window does."""
+    names = {view.operation.name for view in mask.regions[0].blocks[0].operations}
+    return _WINDOW.issuperset(names) and _is_placed(mask, thresholds.WINDOW_OPS)
+
+
+def _is_placed(mask: ir.Operation, most: int = thresholds.PLACED_OPS) -> bool:
     """Whether a mask needs few ops, and nothing but positions and lengths."""
     block = mask.regions[0].blocks[0]
     ops = [view.operation for view in block.operations]
     inside = {*block.arguments, *(result for op in ops for result in op.results)}
-    return len(ops) <= thresholds.PLACED_OPS and all(
-        value in inside or isinstance(value.type, ir.IndexType) for op in ops for value in op.operands
-    )
+    return len(ops) <= most and all(value in inside or isinstance(value.type, ir.IndexType) for op in ops for value in op.operands)
 
 
 def _is_biased(online: ir.Operation) -> bool:

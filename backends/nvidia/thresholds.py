@@ -92,6 +92,10 @@ KEY_SUM_REGISTERS: Annotated[tuple[int, int, int], Provenance("2026-11-27", "H10
 """Those of two warpgroups of consumers, of the one that makes sums over keys, which 72 slow down, and of the producer."""
 LATE_COLUMNS: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/backward-h100.md")] = 128
 """Those of q, k, v and do where consumers multiply dS with keys a step late: 0.98 to 1.00 of the speed at S 1024, 1.00 to 1.09 above."""
+EARLY: Annotated[frozenset[tuple[bool, int]], Provenance("2026-11-27", "H100", "docs/notes/backward-h100.md")] = frozenset({(True, 64)})
+"""Whether there is a mask, and queries of a step, where consumers that multiply dS a step late hold half of the exponentials before the
+second product: 1.00 to 1.03, 1.04, 1.05 times as fast at S 1024, 4096, 16384. Left out: (False, 80), at 1.06, 1.01, 1.02 beside what it was
+and at 1.02, 1.02, 1.01 beside what it is, for which ptxas spills two registers in the last step."""
 SPARE_REGISTERS: Annotated[dict[int, int], Provenance("2026-11-21", "ptxas", "commit 3f8f7c71")] = {1: 250, 2: 236, 3: 156}
 """Those that tiles and addresses may need together, by the number of consumer warpgroups."""
 ADDRESS_REGISTERS: Annotated[int, Provenance("2026-11-21", "ptxas", "commit 3f8f7c71")] = 20
@@ -171,6 +175,8 @@ NARROW_PAIRS: Annotated[tuple[int, int], Provenance("2026-11-27", "H100", "docs/
 """The same of 64 columns, where a warpgroup of its own makes the sums over keys: 1.03 to 1.11 times the speed of 128 queries without it."""
 PLACED_OPS: Annotated[int, Provenance("2026-11-27", "ptxas", "docs/notes/backward-h100.md")] = 8
 """Ops of a mask beside which those registers suffice."""
+WINDOW_OPS: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/backward-h100.md")] = 12
+"""Those of a sliding window: some bytes are spilled, and it is 1.04 to 1.07 times as fast as steps of 128 queries, which spill more."""
 BRIEF_OPS: Annotated[int, Provenance("2026-11-26", "ptxas", "docs/notes/backward-h100.md")] = 10
 """Ops of such a pair: softmax has that many, and a factor of each head or query more spills."""
 QUOTIENT_OPS: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/warp-h100.md")] = 19

@@ -77,11 +77,85 @@ def test_refused() -> None:
     assert schedule["emitter"] != "hopper" and re.search("in no fixed order", str(schedule[SLOW]))
 
 
+@pytest.mark.parametrize("element", ["f16", "bf16"])
+def test_early(element: str) -> None:
+    """Under a mask row values are read, and half of the exponentials computed, while the second product is made."""
+    ((schedule, code),) = kernels("causal-softmax", 128, element=element)
+    assert schedule["early"] == 1
+    steps = code.source.split("attn::more_registers<240>();")[1].split("for (int query0")[1:]
+    assert len(steps) == 3
+    second = "attn::barrier_wait(barriers + 40 + 8 * stage, parity);"
+    for step in steps:
+        product = re.findall(r"float (product\w*)\[32\];", step)[0]
+        # Row values between the products; half of the exponentials, what they stay before, the other half, the wait for the second product.
+        order = [
+            rf"float {product}\[32\];",
+            r"attn::barrier_wait\(barriers \+ 72 \+ 8 \* stage, parity\);",
+            r"of_queries\w*\[c\] = attn::load_shared2\(columns \+ 0 ",
+            re.escape(second),
+            r"attn::wgmma_wait<1>\(\);",
+            r"for \(int c = 0; c < 4; \+\+c\) \{\s*const float2 of_query\w* = of_queries\w*\[c\];",
+            rf"exp2f\([^}}]*\}}\s*\}}\s*\}}\s*attn::hold\({product}\);\s*{re.escape(second)}\s*attn::hold\({product}\);",
+            r"for \(int c = 4; c < 8; \+\+c\)",
+            r"exp2f\(",
+            r"attn::wgmma_wait<0>\(\);",
+        ]
+        assert re.search(".*?".join(order), step, re.DOTALL)
+        assert step.count(second) == step.count("exp2f(") == 2 and step.count("attn::load_shared2(columns + 0 ") == 1
+
+
+def test_row_warps() -> None:
+    """Without a mask three warps make the numbers of 80 queries at once: each lane arrives for a stage, also one that has no query."""
+    ((_, code),) = kernels("derivatives/softmax", 128)
+    assert all(f"attn::barrier_init(barriers + {place}, 96);" in code.source for place in (72, 80))
+    # Consumers' warps, and three of the producer, read which program is next.
+    assert code.source.count("attn::barrier_init(shared + kNextFree + 0, 11 * attn::kWarpArrivals);") == 1
+    rows = code.source.split("else if (warp < 4) {")[1].split("attn::more_registers")[0]
+    wait, arrive = "attn::barrier_wait(barriers + 88 + 8 * stage, parity ^ 1);", "attn::barrier_arrive(barriers + 72 + 8 * stage);"
+    for step in rows.split("for (int query0")[1:]:
+        assert step.count("const int first = 32 * (warp - 1) + lane;") == 1 and step.count("min(first, 79)") == 1
+        places = [step.index(wait), step.index("if (first < 80) attn::store_shared("), step.index(arrive)]
+        assert places == sorted(places) and step.count("attn::store_shared(") == step.count("if (first < 80)") == 2
+    assert "else if (warp == 1) {" in kernels("causal-softmax", 128)[0][1].source
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "choices"),
+    [
+        ("derivatives/softmax", 128, ""),
+        ("derivatives/softmax", 128, "{block_q = 128 : i64, block_kv = 64 : i64}"),
+        ("causal-softmax", 128, "{early = 0 : i64}"),
+        ("causal-softmax", 64, ""),
+        ("causal-softmax", 96, '{key_sums = "late"}'),
+        ("causal-softmax", 128, '{key_sums = "consumers"}'),
+    ],
+)
+def test_not_early(name: str, head: int, choices: str) -> None:
+    """Not chosen for other steps and columns than were measured, or beside other sums over keys; 0 asks for it not to be."""
+    ((schedule, code),) = kernels(name, head, choices=choices)
+    assert not schedule.get("early") and "of_queries" not in code.source
+
+
+@pytest.mark.parametrize(("name", "head"), [("derivatives/softmax", 128), ("causal-softmax", 64)])
+def test_early_asked_for(name: str, head: int) -> None:
+    """Other kernels can have it, too."""
+    ((schedule, code),) = kernels(name, head, choices="{early = 1 : i64}")
+    assert schedule["early"] == 1 and "of_queries" in code.source
+
+
+def test_early_refused() -> None:
+    """Weights that need no number of their query have nothing to be read early; the schedule says why another emitter makes the kernel."""
+    ((schedule, _),) = kernels("sigmoid-causal", 128, choices="{early = 1 : i64}")
+    assert schedule["emitter"] != "hopper" and re.search("one number of each query", str(schedule[SLOW]))
+
+
 @pytest.mark.parametrize("name", _NAMES)
+@pytest.mark.parametrize("element", ["f16", "bf16"])
+@pytest.mark.parametrize("rounded", [False, True])
 @NVCC
-def test_machine_code(name: str) -> None:
+def test_machine_code(name: str, element: str, rounded: bool) -> None:
     """Products overlap, nothing spills."""
-    ((_, code),) = kernels(name, 128)
+    ((_, code),) = kernels(name, 128, element=element, rounded=rounded)
     binary = compiled(code)
     assert binary.spills == 0 and not [text for text in binary.warnings if "C75" in text]
 

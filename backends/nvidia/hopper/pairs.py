@@ -19,7 +19,7 @@ from attn_mlir.backends.nvidia.hopper.memory import of_warps
 from attn_mlir.backends.nvidia.hopper.pairs_bands import HEADER as BANDS
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, as_int, check_types, ops_of, read_kernel
 from attn_mlir.backends.nvidia.hopper.pairs_key_sums import KeySums, check_key_sums
-from attn_mlir.backends.nvidia.hopper.pairs_late import HEAD, ROW, begin_late, check_late, end_late, late_pays
+from attn_mlir.backends.nvidia.hopper.pairs_late import HEAD, ROW, begin_late, check_early, check_late, early_pays, end_late, late_pays
 from attn_mlir.backends.nvidia.hopper.pairs_layout import KEY_SUMS, MAKING, REGISTERS, BackwardLayout, is_transposed, plan_layout
 from attn_mlir.backends.nvidia.hopper.pairs_loop import check_steps, staged_values
 from attn_mlir.backends.nvidia.hopper.pairs_producer import BitsWriter, ColumnWriter, Loader, load_keys
@@ -72,12 +72,17 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
         layout = _layout_with_key_sums(kernel, target, choices) or _layout(kernel, target, choices)
         if choices.get("key_sums", "auto") == "auto" and not layout.key_sums:
             layout.late = late_pays(layout, bool(choices.get("deterministic")))
+        key = layout.kernel.key_loop.regions[0].blocks[0].arguments[0]
+        masked, ordered = is_masked(ops_of(layout.kernel.query_loop, "scf.for"), key), bool(choices.get("deterministic"))
+        if "early" not in choices:
+            layout.early = early_pays(_core(layout.kernel), layout, masked)
         _Printer(layout, choices).code()
     except UnsupportedError as error:
         return Refusal.of(error)
     fields: Fields = {"kind": "pairs", "stages": layout.stages, "shared": layout.bytes, "warpgroups": layout.warpgroups}
     fields |= {"windows": layout.stages} if layout.windows or layout.bands else {}
     asked = {"key_sums": "consumers"} if choices.get("key_sums") == "consumers" else {}
+    fields |= {"early": int(layout.early)} if layout.early or "early" in choices else {}
     fields |= {"key_sums": "warpgroup"} if layout.key_sums else {"key_sums": "late"} if layout.late else asked
     # Under a mask programs differ in length: warps of their own add, and several heads run together, the longest programs first.
     # In a fixed order each program waits for the one of the next keys: without a mask, where all begin with the same queries, that should
@@ -86,8 +91,6 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
         fields[NARROW] = narrow
     if find_all(kernel, "attn.kept"):
         fields["dropout"] = "ahead" if layout.bits is not None else "lanes" if layout.words is not None else "own"
-    key = layout.kernel.key_loop.regions[0].blocks[0].arguments[0]
-    masked, ordered = is_masked(ops_of(layout.kernel.query_loop, "scf.for"), key), bool(choices.get("deterministic"))
     # Those warps make bits of dropout, and a warpgroup that makes sums over keys adds them, too.
     apart = layout.warpgroups > 1 and masked and layout.bits is None and not layout.key_sums
     fields["reduction_warps"] = int(choices.get("reduction_warps", ordered or apart))
@@ -135,7 +138,7 @@ def _layout(kernel: ir.Operation, target: NvidiaTarget, fields: Mapping[str, int
             raise UnsupportedError(
                 "hopper: a warpgroup that makes sums over keys adds them itself, in no fixed order (key_sums, reduction_warps)"
             )
-        return layout
+        return _early(core, layout, fields)
     layout, wanted = plan_layout(found, target, (slots, ""), stages), str(fields.get("dropout", "lanes"))
     layout.by_tiles = not fields.get("deterministic") and bool(fields.get("by_tiles", 1))
     if pairs_dropout.possible(found) and (wanted == "lanes" or (slots and wanted == "ahead")):
@@ -148,6 +151,13 @@ def _layout(kernel: ir.Operation, target: NvidiaTarget, fields: Mapping[str, int
     if fields.get("key_sums") == "late":
         check_late(layout, bool(fields.get("deterministic")))
         layout.late = True
+    return _early(core, layout, fields)
+
+
+def _early(core: Core, layout: BackwardLayout, fields: Mapping[str, int | str]) -> BackwardLayout:
+    if fields.get("early"):
+        check_early(core, layout)
+        layout.early = True
     return layout
 
 
@@ -169,7 +179,7 @@ class _Printer:
         order = str(fields.get("order", "tiles"))
         self.making = layout.bits is not None and not layout.reduction_warps
         others = pairs_dropout.IDLE if self.making else layout.warpgroups if layout.reduction_warps else 0
-        roles = 4 * (layout.warpgroups + layout.key_sums) + (layout.column_slots > 0) + others
+        roles = 4 * (layout.warpgroups + layout.key_sums) + (layout.column_slots > 0) * layout.row_warps + others
         self.programs = PairTileScheduler(self.core, self.kernel.over, order, int(fields.get("group", 1)), self.ordered, roles)
         self.programs.most_heads = int(fields.get("heads", 0))
         self.programs.shared_batches = not self.core.packed and same_for_batches(
@@ -246,7 +256,7 @@ class _Printer:
             f"  attn::barrier_init(shared + {layout.keys_free}, {of_warps(readers)});",
         ]
         for pipe in range(layout.pipes):
-            writers = 32 * (1 + pairs_dropout.IDLE * self.making + bool(layout.windows or layout.bands))
+            writers = 32 * (layout.row_warps + pairs_dropout.IDLE * self.making + bool(layout.windows or layout.bands))
             arrivals = writers if layout.column_slots and pipe == layout.pipes - 1 else 1
             full, free = layout.full(pipe) - layout.barriers, layout.free(pipe) - layout.barriers
             for stage in range(layout.stages):
@@ -286,7 +296,8 @@ class _Printer:
                 load_keys(core, kernel, layout)
                 Loader(core, kernel, layout).print()
             if layout.column_slots:
-                with core.scope("else if (warp == 1)"), self._programs():
+                rows = "warp == 1" if layout.row_warps == 1 else f"warp < {1 + layout.row_warps}"
+                with core.scope(f"else if ({rows})"), self._programs():
                     ColumnWriter(core, kernel, layout).print()
             if self.making:
                 with core.scope("else"), self._programs():

@@ -5,10 +5,13 @@ same time, and none multiplies meanwhile. Here a consumer writes its dS, tells t
 they may be half a step apart.
 """
 
+from attn_mlir.backends.gpu.structure import body as body_of
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.pairs_kernel import ops_of
 from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, head_columns
 from attn_mlir.backends.nvidia.hopper.pairs_loop import STEP
+from attn_mlir.backends.nvidia.hopper.pairs_values import early_row_values, early_value
 from attn_mlir.errors import UnsupportedError
 
 ROW, HEAD = "late_row", "late_head"
@@ -64,4 +67,31 @@ def late_pays(layout: BackwardLayout, ordered: bool) -> bool:
         check_late(layout, ordered)
     except UnsupportedError:
         return False
+    return _is_measured(layout)
+
+
+def _is_measured(layout: BackwardLayout) -> bool:
     return {head_columns(memory) for memory in (*layout.keys, *layout.queries)} == {thresholds.LATE_COLUMNS}
+
+
+def check_early(core: Core, layout: BackwardLayout) -> None:
+    """Raises UnsupportedError for kernels none of whose weights can be computed before the second product is there."""
+    for step in layout.kernel.steps:
+        dots, maps = ops_of(step, "tile.dot"), [op for op in ops_of(step, "tile.map") if len(list(op.operands)) == 2]
+        few, type_of = layout.kernel.queries <= 64, core.scalars.type_of
+        alone = next((op.results[0] for op in dots if maps and early_value(body_of(maps[0]), op.results[0]) is not None), None)
+        found = [] if alone is None else early_row_values(maps[0], alone, few, type_of)
+        if len(dots) != 2 or len(found) != 1 or layout.words is not None or layout.bits is not None:
+            text = "two products, one of which and one number of each query make the weights, and no dropout"
+            raise UnsupportedError(f"hopper: exponentials that are held before the second product need {text} (early = 1)")
+
+
+def early_pays(core: Core, layout: BackwardLayout, masked: bool) -> bool:
+    """Whether half of the exponentials are held before the second product where nothing else is asked for; `masked`: see `is_masked`."""
+    if not (layout.late and _is_measured(layout)) or (masked, layout.kernel.queries) not in thresholds.EARLY:
+        return False
+    try:
+        check_early(core, layout)
+    except UnsupportedError:
+        return False
+    return True

@@ -83,6 +83,8 @@ class BackwardLayout:
         """Whether warps of the producer add sums over keys to memory, or a thread of each warpgroup of consumers."""
         self.late = False
         """Whether consumers make the sums over keys a step late (`pairs_late`)."""
+        self.early = False
+        """Whether consumers read row values and compute half of the exponentials before they wait for the second product."""
         self._size = 0
         self.keys: dict[ir.Value, SharedBuffer] = {}
         self.queries: dict[ir.Value, SharedBuffer] = {}
@@ -163,6 +165,12 @@ class BackwardLayout:
         buffer = SharedBuffer(name, self._size, size, rows, columns, copies, element)
         self._size += size * copies
         return buffer
+
+    @property
+    def row_warps(self) -> int:
+        """Warps of the producer that compute the values of query rows: of steps of 80, three that have nothing else to do."""
+        apart = self.late and not self.reduction_warps and is_transposed(self.kernel.queries)
+        return -(-self.kernel.queries // 32) if apart and self.column_slots else 1
 
     @property
     def threads(self) -> int:

@@ -8,7 +8,7 @@ from attn_mlir.backends.gpu.structure import element_name
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
 from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout
-from attn_mlir.backends.nvidia.hopper.pairs_map import column_values, maker
+from attn_mlir.backends.nvidia.hopper.pairs_values import column_values, maker
 from attn_mlir.backends.nvidia.ordered_sums import depends
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir

@@ -1,7 +1,8 @@
 """Prints the maps of pairs: weights from products, the values of query rows read from shared memory."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from attn_mlir.backends.gpu.scalars import dependence, frontier
 from attn_mlir.backends.gpu.structure import body as body_of
@@ -21,13 +22,13 @@ from attn_mlir.backends.nvidia.hopper.pairs_kernel import key_count
 from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, SharedBuffer, is_transposed
 from attn_mlir.backends.nvidia.hopper.pairs_tiles import TileStores
 from attn_mlir.backends.nvidia.hopper.pairs_uses import WeightUses, add_element
+from attn_mlir.backends.nvidia.hopper.pairs_values import early_value, slice_of
 from attn_mlir.backends.nvidia.hopper.pairs_windows import PairWindows
 from attn_mlir.backends.nvidia.hopper.tiles import RegRow, RegTile
 from attn_mlir.mlir import ir
 
-_I, _J = frozenset({0}), frozenset({1})
+_I = frozenset({0})
 _IDENTITY = {"sum": "0.0f", "max": "-3.40282347e+38f"}
-_COSTLY = ("memref.load", "arith.divf", "math.")
 
 
 @dataclass(frozen=True)
@@ -37,69 +38,6 @@ class WeightRegisters:
     name: str
     columns: int
     element: str
-
-
-def slice_of(values: Iterable[ir.Value], block: ir.Block, stop: ir.Value | None = None) -> set[ir.Value]:
-    """Everything in the block that the values need, and they; nothing behind `stop`."""
-    found: set[ir.Value] = set()
-    todo = list(values)
-    while todo:
-        value = todo.pop()
-        if value in found:
-            continue
-        found.add(value)
-        op = maker(value)
-        if op is not None and op.block == block and (stop is None or value != stop):
-            todo += list(op.operands)
-    return found
-
-
-def column_values(op: ir.Operation, type_of: Callable[[ir.Value], str]) -> list[ir.Value]:
-    """The values of a map that depend on the query alone and cost something: they are computed once and kept in shared memory."""
-    block = body_of(op)
-    found = []
-    if len(list(block.arguments)) == 2:
-        for value in frontier(block, dependence(block), _J):
-            costly = any(_is_costly(v) for v in slice_of([value], block))
-            if costly and type_of(value) in ("float", "int"):
-                found.append(value)
-    return found
-
-
-def _is_costly(value: ir.Value) -> bool:
-    op = maker(value)
-    return op is not None and op.name.startswith(_COSTLY)
-
-
-def early_value(block: ir.Block, product: ir.Value, divisions: bool = True) -> ir.Value | None:
-    """The last value through which alone the elements of `product` matter: it can be computed before the other products are there.
-
-    Without `divisions`, a quotient is none: it takes more registers while the other products are in flight.
-    """
-    operations = [view.operation for view in block.operations]
-    of_product = _reached(operations, lambda op: op.name == "tensor.extract" and op.operands[0] == product)
-    mixed = _reached(operations, lambda op: op.name == "tensor.extract" and op.operands[0] != product)
-    for op in reversed(operations[:-1]):
-        value = op.results[0] if len(list(op.results)) else None
-        if value is None or value not in of_product or value in mixed or not isinstance(value.type, ir.F32Type):
-            continue
-        if op.name == "arith.divf" and not divisions:
-            continue
-        if op.name == "tensor.extract":
-            return None
-        inside = slice_of([value], block)
-        users = [use.owner.operation for v in inside & of_product if v != value for use in v.uses]
-        if all(any(result in inside for result in user.results) for user in users):
-            return value
-    return None
-
-
-def _reached(operations: list[ir.Operation], starts: Callable[[ir.Operation], bool]) -> set[ir.Value]:
-    found: set[ir.Value] = set()
-    for op in operations:
-        if starts(op) or any(operand in found for operand in op.operands):
-            found.update(op.results)
-    return found
 
 
 class PairMap:
@@ -114,13 +52,14 @@ class PairMap:
         layout: BackwardLayout,
         uses: WeightUses,
         tiles: dict[ir.Operation, SharedBuffer],
+        read: dict[ir.Value, str],
     ) -> None:
         """`slots`: which staged value is where; what becomes of tiles of 16 bits goes to `packed`; `layout`: where bits of dropout are.
 
-        `tiles`: the scatters that are made by tiles, and where.
+        `tiles`: the scatters that are made by tiles, and where. `read`: values of query rows that are in registers already.
         """
         self.core, self.op, self.slots, self.packed, self.layout = core, op, slots, packed, layout
-        self.uses, self.tiles = uses, tiles
+        self.uses, self.tiles, self.read = uses, tiles, read
         self.windows = PairWindows(core, layout, body_of(op), op.block, "stage")
         self.block, self.results, self.values = body_of(op), list(op.results), yielded(body_of(op))
         self.kinds = op.opview.kinds()
@@ -132,16 +71,31 @@ class PairMap:
         number = [view.operation for view in op.block.operations if view.operation.name == "tile.map"].index(op)
         self.at_column, self.left = (f"{name}_{number}" if number else name for name in ("at_column", "left"))
 
-    def print(self, queries: int, limit: str | None, products: list[ir.Value], first: Callable[[], None], rest: Callable[[], None]) -> None:
+    def print(
+        self,
+        queries: int,
+        limit: str | None,
+        products: list[ir.Value],
+        first: Callable[[], None],
+        rest: Callable[[], None],
+        pin: Callable[[], None] | None = None,
+    ) -> None:
         """Prints the map; `limit`: how many queries there are, if not all.
 
-        `first` waits for the first of `products`, if there is one, `rest` for all others.
+        `first` waits for the first of `products`, if there is one, `rest` for all others. `pin`: prints what half of the early values
+        stay before.
         """
         with divisors(self.core, self.block):
-            self._print(queries, limit, products, first, rest)
+            self._print(queries, limit, products, first, rest, pin)
 
     def _print(
-        self, queries: int, limit: str | None, products: list[ir.Value], first: Callable[[], None], rest: Callable[[], None]
+        self,
+        queries: int,
+        limit: str | None,
+        products: list[ir.Value],
+        first: Callable[[], None],
+        rest: Callable[[], None],
+        pin: Callable[[], None] | None,
     ) -> None:
         core = self.core
         targets, sums = self._targets(queries)
@@ -164,14 +118,18 @@ class PairMap:
             element = f"{fragment.name}[4 * c + 2 * h + e]"
             needed = slice_of([early], self.block)
             self.windows.begin(needed)
-            with core.unrolled("c", queries // 8):
-                loads = self._column_loads(needed)
-                self.windows.load(needed)
-                with core.unrolled("e", 2):
-                    self._column(loads, limit, needed - {early})
-                    with core.unrolled("h", 2):
-                        self._bind_row()
-                        core.writer.line(f"{element} = {core.scalars.emit(early)};")
+            halves = (0, queries // 16, queries // 8) if pin is not None else (0, queries // 8)
+            for begin, end in pairwise(halves):
+                with core.unrolled("c", end, start=str(begin)):
+                    loads = self._column_loads(needed)
+                    self.windows.load(needed)
+                    with core.unrolled("e", 2):
+                        self._column(loads, limit, needed - {early})
+                        with core.unrolled("h", 2):
+                            self._bind_row()
+                            core.writer.line(f"{element} = {core.scalars.emit(early)};")
+                if pin is not None and begin == 0:
+                    pin()
         rest()
         if limit is not None:
             core.writer.line(f"const int {self.left} = {limit} - {self.at_column};")
@@ -307,7 +265,8 @@ class PairMap:
         for value, slot in self.slots.items():
             if value in needed:
                 names[value] = core.names.fresh(hint(value, "of_query"))
-                core.writer.line(f"const float2 {names[value]} = attn::load_shared2(columns + {slot * stride} + 32 * c);")
+                text = f"{self.read[value]}[c]" if value in self.read else f"attn::load_shared2(columns + {slot * stride} + 32 * c)"
+                core.writer.line(f"const float2 {names[value]} = {text};")
         return names
 
     def _column(self, loads: dict[ir.Value, str], limit: str | None, needed: set[ir.Value]) -> None:

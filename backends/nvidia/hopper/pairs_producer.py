@@ -42,7 +42,7 @@ class Loader(RolePrinter):
 
 
 class ColumnWriter(RolePrinter):
-    """The warp that computes the values of query rows."""
+    """The warp that computes the values of query rows, or the warps that do (`row_warps`)."""
 
     def step(self, block: ir.Block) -> None:
         core, layout = self.core, self.layout
@@ -63,18 +63,23 @@ class ColumnWriter(RolePrinter):
             core.writer.line(f"const uint32_t columns = shared + {layout.columns.offset} + {layout.columns.bytes} * {STAGE};")
             names = [core.names.fresh("kept") for _ in values]
             parts = next(n for n in (4, 2, 1) if n == 1 or (n * len(values) <= KEPT and queries % (32 * n) == 0))
-            core.writer.line("#pragma unroll 1")
-            with core.scope(f"for (int first = lane; first < {queries}; first += {32 * parts})"):
+            shared = layout.row_warps > 1  # each warp has 32 rows, or some of them
+            parts, exists = (1, f"if (first < {queries}) ") if shared else (parts, "")
+            if not shared:
+                core.writer.line("#pragma unroll 1")
+            with core.scope("" if shared else f"for (int first = lane; first < {queries}; first += {32 * parts})"):
+                core.writer.line(*(["const int first = 32 * (warp - 1) + lane;"] if shared else []))
                 self._forget_places(values)
                 core.writer.all(f"{core.scalars.type_of(value)} {name}[{parts}];" for value, name in zip(values, names, strict=True))
                 with core.unrolled("part", parts):
-                    core.writer.line("const int query = first + 32 * part;")
+                    core.writer.line(f"const int query = {f'min(first, {queries - 1})' if shared else 'first + 32 * part'};")
                     core.writer.all(f"{name}[part] = {text};" for name, text in zip(names, self._values(block, values), strict=True))
                 core.writer.line(*([wait] if wait else []))
                 with core.unrolled("part", parts):
                     for slot, (value, name) in enumerate(zip(values, names, strict=True)):
                         store = "store_shared_int" if core.scalars.type_of(value) == "int" else "store_shared"
-                        core.writer.line(f"attn::{store}(columns + {4 * slot * queries} + 4 * first + 128 * part, {name}[part]);")
+                        place = f"columns + {4 * slot * queries} + 4 * first + 128 * part"
+                        core.writer.line(f"{exists}attn::{store}({place}, {name}[part]);")
         elif wait:
             core.writer.line(wait)
         if self._shares:

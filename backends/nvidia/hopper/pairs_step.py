@@ -1,6 +1,7 @@
 """What the consumer warpgroups do with one block of queries: products, weights, sums over queries and sums over keys."""
 
 from attn_mlir.backends.gpu.origins import for_op
+from attn_mlir.backends.gpu.structure import hint
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.dropout import print_seeds
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, as_int, key_count, ops_of
@@ -8,10 +9,11 @@ from attn_mlir.backends.nvidia.hopper.pairs_key_sums import FREE_WEIGHTS
 from attn_mlir.backends.nvidia.hopper.pairs_late import HEAD, ROW
 from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, head_columns, split_rows
 from attn_mlir.backends.nvidia.hopper.pairs_loop import PARITY, STAGE, RolePrinter, staged_values, step_limit
-from attn_mlir.backends.nvidia.hopper.pairs_map import PairMap, WeightRegisters, body_of, column_values, early_value
+from attn_mlir.backends.nvidia.hopper.pairs_map import PairMap, WeightRegisters, body_of
 from attn_mlir.backends.nvidia.hopper.pairs_sums import QuerySums
 from attn_mlir.backends.nvidia.hopper.pairs_tiles import WindowSums
 from attn_mlir.backends.nvidia.hopper.pairs_uses import WeightUses, uses_of
+from attn_mlir.backends.nvidia.hopper.pairs_values import column_values, early_row_values, early_value
 from attn_mlir.backends.nvidia.hopper.tiles import STEP as DEPTH
 from attn_mlir.backends.nvidia.hopper.tiles import RegRow, RegTile, Tile, round_up
 from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product
@@ -114,11 +116,14 @@ class Consumers(RolePrinter):
         self._memory = {op.results[0]: op.operands[0] for op in (*self.kernel.key_loads, *ops_of(block, "tile.load"))}
         if dots and maps:
             dots = self._order(dots, maps[0])
-        for op in dots:
+        read: dict[ir.Value, str] = {}
+        for number, op in enumerate(dots):
             self._dot(op)
+            if self.layout.early and number == 0:
+                read = self._read_rows(block, maps[0], op.results[0])
         with core.scope(None):
             text = None if limit is None else as_int(core, limit)
-            self._maps(block, maps, dots, text)
+            self._maps(block, maps, dots, text, read)
             self._products(block, dots, text)
             uses = uses_of(block)[0]
             inside = [op for scatters in uses.scattered.values() for op in scatters]
@@ -175,13 +180,32 @@ class Consumers(RolePrinter):
         core.writer.all(product(fragment.name, queries, depth, a, self._query_operand(query, False), self.element, clear=True))
         core.writer.line("attn::wgmma_commit();")
 
-    def _maps(self, block: ir.Block, maps: list[ir.Operation], dots: list[ir.Operation], limit: str | None) -> None:
+    def _wait_for_rows(self) -> None:
+        layout = self.layout
+        # The row values, and bits and windows, are written: ordinary writes, published by their lanes' arrivals.
+        self.core.writer.line(
+            f"attn::barrier_wait({self._full(layout.pipes - 1)}, {PARITY});",
+            f"const uint32_t columns = shared + {layout.columns.offset} + {layout.columns.bytes} * {STAGE} + 4 * column;",
+        )
+
+    def _read_rows(self, block: ir.Block, first_map: ir.Operation, product: ir.Value) -> dict[ir.Value, str]:
+        """Reads the values of query rows that early values need while their product is made; the registers by value, two for 8 queries."""
+        core, queries, slots = self.core, self.kernel.queries, staged_values(self.core, block)
+        self._wait_for_rows()
+        found: dict[ir.Value, str] = {}
+        for value in early_row_values(first_map, product, queries <= 64, core.scalars.type_of):
+            found[value] = name = core.names.fresh(hint(value, "of_queries"))
+            core.writer.line(f"float2 {name}[{queries // 8}];")
+            with core.unrolled("c", queries // 8):
+                core.writer.line(f"{name}[c] = attn::load_shared2(columns + {slots.index(value) * 4 * core.width} + 32 * c);")
+        return found
+
+    def _maps(
+        self, block: ir.Block, maps: list[ir.Operation], dots: list[ir.Operation], limit: str | None, read: dict[ir.Value, str]
+    ) -> None:
         core, layout = self.core, self.layout
-        if layout.column_slots:
-            pipe = layout.pipes - 1
-            # The row values, and bits and windows, are written: ordinary writes, published by their lanes' arrivals.
-            core.writer.line(f"attn::barrier_wait({self._full(pipe)}, {PARITY});")
-            core.writer.line(f"const uint32_t columns = shared + {layout.columns.offset} + {layout.columns.bytes} * {STAGE} + 4 * column;")
+        if layout.column_slots and not layout.early:
+            self._wait_for_rows()
         fragments = [core.tiles[op.results[0]] for op in dots]
 
         def land(pending: int, some: list[Tile]) -> None:
@@ -198,17 +222,29 @@ class Consumers(RolePrinter):
                 continue
             own = {value: slots[value] for value in column_values(op, core.scalars.type_of)}
             of_first = (uses, self.tiles.of_step(block)) if op == maps[0] else (WeightUses(), {})
-            map_ = PairMap(core, op, own, self.packed, layout, *of_first)
+            map_ = PairMap(core, op, own, self.packed, layout, *of_first, read)
             if number:
                 map_.print(self.kernel.queries, limit, [], _nothing, _nothing)
             elif early:
-                map_.print(self.kernel.queries, limit, products, lambda: land(len(dots) - 1, fragments[:1]), lambda: land(0, fragments[1:]))
+                landed = lambda: land(len(dots) - 1, fragments[:1]), lambda: land(0, fragments[1:])
+                pin = (lambda: self._pin(dots)) if layout.early else None
+                map_.print(self.kernel.queries, limit, products, *landed, pin)
             else:
                 map_.print(self.kernel.queries, limit, [], _nothing, lambda: land(0, fragments))
         if layout.column_slots:
             core.writer.line("__syncwarp();")  # all lanes have read the row values before one gives them back for the warp
             if not self.tiles.of_step(block):
                 self._release(layout.pipes - 1)
+
+    def _pin(self, dots: list[ir.Operation]) -> None:
+        """Keeps early values where they are printed: ptxas moves most exponentials after the wait for the second product.
+
+        It moves none over a wait for a barrier, which is that of a tile that has landed.
+        """
+        tile = self.core.tiles[dots[0].results[0]]
+        hold = [f"attn::hold({tile.name});"] if isinstance(tile, RegTile) else []
+        pipe = list(self.layout.queries).index(self._memory[dots[1].operands[1]])
+        self.core.writer.line(*hold, f"attn::barrier_wait({self._full(pipe)}, {PARITY});", *hold)
 
     def _products(self, block: ir.Block, dots: list[ir.Operation], limit: str | None) -> None:
         """Sums over queries and over keys; the first sum over queries runs while weights go to shared memory."""
