@@ -8,6 +8,8 @@ from attn_mlir.dialects.warp import build
 from attn_mlir.mlir import arith, ir, scf
 from attn_mlir.passes.regions import clone_op, maker
 
+COPIES = ("warp.copy_lanes_async", "warp.copy_rows_lanes_async")
+"""Ops by which lanes copy, and which a commit makes a group."""
 _NUMBERS = ("arith.", "memref.dim", "warp.view", "warp.stage")
 _QUIET = (*_NUMBERS, "warp.map", "warp.reduce", "warp.load")
 """Ops that neither read shared memory nor wait."""
@@ -27,8 +29,11 @@ class LoadPoint:
     @property
     def buffers(self) -> list[ir.Value]:
         """The rings that are filled."""
-        views = [maker(copy.operands[5], "warp.view") for copy in self.copies]
-        return [view.operands[0] for view in views if view is not None]
+        views = [maker(copy.operands[5], "warp.view") for copy in self.copies if copy.name == COPIES[0]]
+        return [
+            *(view.operands[0] for view in views if view is not None),
+            *(copy.operands[4] for copy in self.copies if copy.name != COPIES[0]),
+        ]
 
 
 def points_of(loop: ir.Operation) -> list[LoadPoint]:
@@ -41,8 +46,8 @@ def _point(loop: ir.Operation, ops: list[ir.Operation], at: int) -> LoadPoint:
     first = next((n for n in range(at, -1, -1) if ops[n].name == "warp.named_sync"), None)
     behind = [op for op in ops[at + 1 :] if not op.name.startswith(_NUMBERS)][:2]
     inside = ops[first + 1 : at] if first is not None else []
-    copies = [op for op in inside if op.name == "warp.copy_lanes_async"]
-    others = [op for op in inside if op.name != "warp.copy_lanes_async" and not op.name.startswith(_NUMBERS)]
+    copies = [op for op in inside if op.name in COPIES]
+    others = [op for op in inside if op.name not in COPIES and not op.name.startswith(_NUMBERS)]
     names = [op.name for op in behind]
     if first is None or others or not copies or names != ["warp.copy_wait", "warp.named_sync"] or number(behind[0], "pending"):
         raise Refused("copies are waited for elsewhere than behind their commit, between two meetings of all warps")

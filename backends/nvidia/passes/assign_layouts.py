@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu import attributes
-from attn_mlir.backends.nvidia.forming.pairs import former_of
 from attn_mlir.backends.nvidia.forming.refusal import Refused, refuse
-from attn_mlir.backends.nvidia.forming.synchronous import SynchronousFormer
+from attn_mlir.backends.nvidia.forming.synchronous_pairs import former_of
 from attn_mlir.backends.nvidia.target import HOPPER, TARGETS
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
@@ -54,5 +53,4 @@ class AssignLayouts(Pass):
         target = TARGETS.get(str(arch))
         if target is None:
             raise Refused(f"there is no description of '{arch}' (known: {', '.join(TARGETS)})")
-        former = former_of(function) if target.bulk_copies else SynchronousFormer
-        former(function, target).form()
+        former_of(function, target)(function, target).form()
