@@ -44,12 +44,13 @@ KINDS = {
     "sm80-128x64": (),
     "sm80-128x128": (),
     "sm80-stage": (),
+    "sm80-together": (),
     "sm80-rows": ("warp-stage-rows",),
 }
 """The Hopper emitter's kernels, those of all passes, those whose loops are joined as the forward's are, those that lack some passes, those
 whose thread blocks have a fixed share of the tiles, and those that add dq in a fixed order, so that two launches give the same bits of it,
 too. "whole": what is chosen where wide sums are not given kernels of their own (`nvidia-split-pairs`). "sm80": kernels for sm_80, of the
-`warp` dialect, of TileLang, with other blocks of keys and of queries, with one stage, without numbers of rows in shared memory; newer
+`warp` dialect, of TileLang, with other blocks of keys and of queries, with one stage, with one wait for both tiles, without numbers of rows in shared memory; newer
 chips run the PTX that comes along."""
 LENGTHS, SHAPES = (1, 17, 127, 300, 1000), ((4, 4096), (2, 8192))
 CHECK_SECONDS, TIME_SECONDS = 45, 60
@@ -127,12 +128,15 @@ def build(wanted: Wanted) -> None:
                         print(f"{path.name}: {unit.code.language} {told}", flush=True)
 
 
+_WORDS: dict[str, dict[str, int]] = {"stage": {"stages": 1}, "together": {"together": 1}}
+
+
 def ampere(kind: str) -> dict[str, int | str]:
     """What is chosen for a kind of kernels for sm_80."""
     _, _, word = kind.partition("-")
     keys, _, queries = word.partition("x")
     blocks = {"block_q": int(keys), "block_kv": int(queries)} if queries.isdigit() else {}
-    return {"emitter": "tilelang" if word == "tilelang" else "warp", **blocks, **({"stages": 1} if word == "stage" else {})}
+    return {"emitter": "tilelang" if word == "tilelang" else "warp", **blocks, **_WORDS.get(word, {})}
 
 
 def drawn(batch: int, heads: int, of_keys: int, length: int, dim: str) -> list[torch.Tensor]:

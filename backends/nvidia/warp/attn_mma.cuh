@@ -32,6 +32,7 @@ ATTN_DEVICE void load_two_matrices(uint32_t address, uint32_t &a, uint32_t &b) {
 ATTN_DEVICE void load_two_matrices_transposed(uint32_t address, uint32_t &a, uint32_t &b) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];" : "=r"(a), "=r"(b) : "r"(address) : "memory");
 }
+ATTN_DEVICE void store_pair(uint32_t address, uint32_t pair) { asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(pair) : "memory"); }
 
 // A tile in shared memory, `atom` bytes from one swizzle atom to the next, whose rows have 128 bytes, or 64.
 struct Atoms {
@@ -125,7 +126,7 @@ template <int N, int Blocks> ATTN_DEVICE void store_factor(const uint32_t (&tile
   for (int i = 0; i < Blocks * N / 4; ++i) {
     const int block = i / (N / 4), column = i % (N / 4) / 2 * 8, half = i % 2 * 8;
     const uint32_t address = to.tile.at(to.first + 16 * block + half, to.lane / 4, column / 16 * 16, column / 8 % 2) + to.lane % 4 * 4;
-    asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(tile[i]) : "memory");
+    store_pair(address, tile[i]);
   }
 }
 
@@ -159,7 +160,10 @@ ATTN_DEVICE void store_pairs(const uint32_t (&tile)[Blocks * N / 4], Element *to
   each_pair<N, Blocks>(to, stride, row, size, warp, lane, [&](int pair, Element *place) { *reinterpret_cast<uint32_t *>(place) = tile[pair]; });
 }
 
-// 16 bytes from global to shared memory, zeros where they do not exist.
+// 4 or 16 bytes from global to shared memory, zeros where they do not exist.
+ATTN_DEVICE void copy_4(uint32_t to, const void *from, bool exists) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(exists ? 4 : 0) : "memory");
+}
 ATTN_DEVICE void copy_16(uint32_t to, const void *from, bool exists) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0) : "memory");
 }
@@ -183,10 +187,7 @@ template <int Count> ATTN_DEVICE void copy_numbers(uint32_t to, const float *fro
   for (int i = 0; i < Count / 4; i += 32) {
     const int own = warp * (Count / 4) + i + lane;
     const bool exists = row + own >= 0 && row + own < size;
-    if (i + lane < Count / 4)
-      asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to + 4 * own), "l"(from + (exists ? row + own : 0) * stride),
-                   "r"(exists ? 4 : 0)
-                   : "memory");
+    if (i + lane < Count / 4) copy_4(to + 4 * own, from + (exists ? row + own : 0) * stride, exists);
   }
 }
 ATTN_DEVICE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
