@@ -50,8 +50,8 @@ KINDS = {
 """The Hopper emitter's kernels, those of all passes, those whose loops are joined as the forward's are, those that lack some passes, those
 whose thread blocks have a fixed share of the tiles, and those that add dq in a fixed order, so that two launches give the same bits of it,
 too. "whole": what is chosen where wide sums are not given kernels of their own (`nvidia-split-pairs`). "sm80": kernels for sm_80, of the
-`warp` dialect, of TileLang, with other blocks of keys and of queries, with one stage, with one wait for both tiles, without numbers of rows in shared memory; newer
-chips run the PTX that comes along."""
+`warp` dialect, of TileLang, with other blocks of keys and of queries, with one stage, with one wait for both tiles, without numbers of rows
+in shared memory; newer chips run the PTX that comes along."""
 LENGTHS, SHAPES = (1, 17, 127, 300, 1000), ((4, 4096), (2, 8192))
 CHECK_SECONDS, TIME_SECONDS = 45, 60
 
