@@ -34,6 +34,7 @@ STAGES = {
     "ahead": (f"warp-assign-layouts,{_TIDY},warp-prefetch-loads,{_TIDY}", "all 1 first, copies at once"),
     "rows ahead": (f"{_AHEAD},{_TIDY}", "all 0 first, copies at once"),
     "far ahead": (f"{_AHEAD}{{stages=3}},{_TIDY}", "all 1 first, copies late"),
+    "together": (f"{_AHEAD}{{together=true}},{_TIDY}", "all 1 first, copies late"),
     "joined": (f"warp-assign-layouts,{_TIDY},warp-join-loops{{join=true}},{_TIDY},warp-stage-rows,warp-prefetch-loads", "random 0"),
 }
 """Pipelines behind `tile-schedule` and an adverse order of warpgroups."""
