@@ -3,7 +3,8 @@
 python benchmarks/warp_ampere.py build FOLDER    compiles here, without a GPU (ATTN_MLIR_CUDA_COMPILER=nvcc); needs TileLang
 python benchmarks/warp_ampere.py run FOLDER      on a GPU of compute capability 8.0 or more: needs torch and the driver alone
 
-Newer chips run the PTX that comes along with code for sm_80; their driver compiles it at the first launch.
+Newer chips run the PTX that comes along with code for sm_80; their driver compiles it at the first launch. Backward passes: the kinds
+"sm80..." of `warp_backward.py`.
 """
 
 from warp_forward import DIMS, build_one, parsed, run

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from dropout_variants import outcomes, program, save, time_apart, timed
@@ -37,10 +38,20 @@ KINDS = {
     "ordered": (),
     "ordered-static": (),
     "whole": (),
+    "sm80": (),
+    "sm80-tilelang": (),
+    "sm80-64x64": (),
+    "sm80-128x64": (),
+    "sm80-128x128": (),
+    "sm80-stage": (),
+    "sm80-together": (),
+    "sm80-rows": ("warp-stage-rows",),
 }
 """The Hopper emitter's kernels, those of all passes, those whose loops are joined as the forward's are, those that lack some passes, those
 whose thread blocks have a fixed share of the tiles, and those that add dq in a fixed order, so that two launches give the same bits of it,
-too. "whole": what is chosen where wide sums are not given kernels of their own (`nvidia-split-pairs`)."""
+too. "whole": what is chosen where wide sums are not given kernels of their own (`nvidia-split-pairs`). "sm80": kernels for sm_80, of the
+`warp` dialect, of TileLang, with other blocks of keys and of queries, with one stage, with one wait for both tiles, without numbers of rows
+in shared memory; newer chips run the PTX that comes along."""
 LENGTHS, SHAPES = (1, 17, 127, 300, 1000), ((4, 4096), (2, 8192))
 CHECK_SECONDS, TIME_SECONDS = 45, 60
 
@@ -81,6 +92,9 @@ def build(wanted: Wanted) -> None:
 
     def emitted(function: Any, kind: str) -> Any:
         """Kernels over pairs are formed by passes; the others are the same for all kinds."""
+        if kind.startswith("sm80"):
+            with mock.patch.object(pipeline, "OTHERS", ",".join(step for step in pipeline.OTHERS.split(",") if step not in KINDS[kind])):
+                return emit(function)
         is_pairs = 'grid = "pairs"' in str(function.attributes["tile.kernel"])
         fields = {"draw": 0} if "static" in kind else {}
         own = is_pairs and not kind.startswith(("hopper", "whole"))
@@ -92,11 +106,14 @@ def build(wanted: Wanted) -> None:
             call.__dict__.update(_last=Inputs("f16", *columns(dim)), _form=None)
             for kind in ["forward", *wanted.kinds]:
                 setattr(codegen, "emit", emit if kind == "forward" else lambda function, kind=kind: emitted(function, kind))
-                outline = pipeline.outline("sm_90a").replace(pipeline.split("sm_90a") if kind == "whole" else "", "")
+                arch = "sm_80" if kind.startswith("sm80") else "sm_90a"
+                outline = pipeline.outline(arch).replace(pipeline.split(arch) if kind == "whole" else "", "")
                 form = prepare_derivative("fwd" if kind == "forward" else "bwd", ("q", "k", "v"), outline)
                 try:
-                    choices = {"arch": "sm_90a", **({"deterministic": 1} if "ordered" in kind else {})}
-                    if columns(dim) == (128, 128):  # passes know no transposed sums over keys, as blocks of 80 queries have
+                    choices: dict[str, int | str] = {"arch": arch, **({"deterministic": 1} if "ordered" in kind else {})}
+                    if arch == "sm_80":
+                        choices |= ampere(kind)
+                    elif columns(dim) == (128, 128):  # passes know no transposed sums over keys, as blocks of 80 queries have
                         choices |= {"block_q": 128, "block_kv": 64}
                     host, units = driver._lower(call.ir(), *form, choices)  # pyright: ignore[reportPrivateUsage]
                     binaries = dict(zip(units, compile_all([unit.code for unit in units.values()]), strict=True))
@@ -109,6 +126,17 @@ def build(wanted: Wanted) -> None:
                     if "rows" in unit.code.name or "pairs" in unit.code.name or len(units) == 1:
                         told = f"{binary.registers} registers, {binary.spills} bytes of spills, {unit.code.shared_bytes} bytes shared"
                         print(f"{path.name}: {unit.code.language} {told}", flush=True)
+
+
+_WORDS: dict[str, dict[str, int]] = {"stage": {"stages": 1}, "together": {"together": 1}}
+
+
+def ampere(kind: str) -> dict[str, int | str]:
+    """What is chosen for a kind of kernels for sm_80."""
+    _, _, word = kind.partition("-")
+    keys, _, queries = word.partition("x")
+    blocks = {"block_q": int(keys), "block_kv": int(queries)} if queries.isdigit() else {}
+    return {"emitter": "tilelang" if word == "tilelang" else "warp", **blocks, **_WORDS.get(word, {})}
 
 
 def drawn(batch: int, heads: int, of_keys: int, length: int, dim: str) -> list[torch.Tensor]:

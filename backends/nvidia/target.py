@@ -33,7 +33,7 @@ class NvidiaTarget:
 HOPPER = NvidiaTarget("sm_90a", 132, 227 * 1024, eight_bit="ocp")
 """H100 SXM and H200."""
 AMPERE = NvidiaTarget("sm_80", 108, 163 * 1024, tensor_flops=2048, bulk_copies=False, clock_ghz=1.41)
-"""A100; code for it also runs on newer chips. Compiled in tests, never run on hardware by this project."""
+"""A100; code for it also runs on newer chips. Compiled in tests, and run on an H100, never on an A100."""
 TARGETS = {target.arch: target for target in (HOPPER, AMPERE)}
 
 

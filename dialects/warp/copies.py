@@ -114,8 +114,35 @@ class CopyLanesAsyncOp(Warp.Operation, name="copy_lanes_async"):
         ) and check(self, not inside(self, "warp.elect"), "is for all lanes of a warpgroup: it does not stand in 'warp.elect'")
 
 
+class CopyRowsLanesAsyncOp(Warp.Operation, name="copy_rows_lanes_async"):
+    """`count` row values from `row` on of `source[batch, head]` go to places from `place` on of a stage, memref<stages x n> (cp.async).
+
+    Those past the end are zeros. Each warp of the warpgroup copies its share, 4 bytes of a lane each. They are there as those of
+    `warp.copy_lanes_async` are, and belong to the same groups.
+    """
+
+    source: ext.Operand[Any]
+    batch: ext.Operand[ir.IndexType]
+    head: ext.Operand[ir.IndexType]
+    row: ext.Operand[ir.IndexType]
+    target: ext.Operand[Any]
+    stage: ext.Operand[ir.IndexType]
+    place: ext.Operand[ir.IndexType]
+    count: ir.IntegerAttr
+
+    def verify_invariants(self) -> bool:
+        memory, rows, count = self.source.type, self.target.type, self.count.value
+        if not _checks_rows(self, memory, rows):
+            return False
+        shared = 0 < count <= rows.shape[1] and count % _LANES == 0
+        return check(self, shared, f"copies a multiple of {_LANES} numbers, which warps share, {rows.shape[1]} at most, got {count}")
+
+
 class CopyCommitOp(Warp.Operation, name="copy_commit"):
-    """What each lane has copied by `warp.copy_lanes_async` since the last commit is a group, an empty one if there is nothing."""
+    """What each lane has copied since the last commit is a group, an empty one if there is nothing.
+
+    That is by `warp.copy_lanes_async` and `warp.copy_rows_lanes_async`.
+    """
 
 
 class CopyWaitOp(Warp.Operation, name="copy_wait"):

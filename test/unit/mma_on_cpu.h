@@ -10,6 +10,10 @@
 
 #define ATTN_DEVICE inline
 
+struct float2 {
+  float x, y;
+};
+inline float2 make_float2(float x, float y) { return {x, y}; }
 struct Warp {
   std::barrier<> meet{32};
   uint32_t address[32], held[32][6];
@@ -85,6 +89,12 @@ template <class Element> void mma_16816(Element, float *sum, const uint32_t (&a)
     }
   }
   whole.meet.arrive_and_wait();
+}
+inline void store_pair(uint32_t address, uint32_t pair) { memcpy(memory + address, &pair, 4); }
+inline void add_global(float *to, float value) { *to += value; }
+inline void copy_4(uint32_t to, const void *from, bool exists) {
+  if (exists) memcpy(memory + to, from, 4);
+  else memset(memory + to, 0, 4);
 }
 inline void copy_16(uint32_t to, const void *from, bool exists) {
   if (exists) memcpy(memory + to, from, 16);

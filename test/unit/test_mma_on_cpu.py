@@ -15,6 +15,14 @@ FAULTS = {
     "matrices of b in another order": ("lane / 16 * 8 + lane % 8, k, lane / 8 % 2), m)", "lane % 16, k, lane / 16), m)"),
     "keys not transposed": ("else load_matrices_transposed(b.at", "else load_matrices(b.at"),
     "another swizzle": (": own & 7;", ": own & 3;"),
+    "rows of a factor written where others lie": ("block + half, to.lane / 4, column", "block + half, to.lane / 8, column"),
+    "columns of a factor written where others lie": ("column / 8 % 2) + to.lane", "column / 8 / 2) + to.lane"),
+    "a row past the last": ("if (at < 0 || at >= size) continue;", "if (at < 0) continue;"),
+    "pairs of other rows": ("2 * c + h % 2, line", "2 * c + h / 2, line"),
+    "numbers past the last": (
+        "copy_4(to + 4 * own, from + (exists ? row + own : 0) * stride, exists)",
+        "copy_4(to + 4 * own, from + (row + own) * stride, true)",
+    ),
     "the second of two tiles": ("column - First, half", "column, half"),
 }
 pytestmark = needs_host_clang
@@ -24,7 +32,9 @@ def fails(header: str, folder: Path) -> str:
     """What the program says of a header that is wrong, nothing of one that is right."""
     # Instructions are functions of their own, which mma_on_cpu.h has, too.
     text = re.sub(
-        r"ATTN_DEVICE void (?:copy_commit|copy_16|load_matrices_transposed|load_two_\w+|mma_16816)\((?:.|\n)*?\n?\}\n", "", header
+        r"ATTN_DEVICE void (?:copy_commit|copy_4|copy_16|store_pair|load_matrices_transposed|load_two_\w+|mma_16816)\((?:.|\n)*?\n?\}\n",
+        "",
+        header,
     )
     text = re.sub(r"template <int Pending> ATTN_DEVICE void copy_wait.*\n|#pragma unroll.*\n", "", text)
     assert "asm" not in text

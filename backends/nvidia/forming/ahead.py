@@ -8,6 +8,8 @@ from attn_mlir.dialects.warp import build
 from attn_mlir.mlir import arith, ir, scf
 from attn_mlir.passes.regions import clone_op, maker
 
+COPIES = ("warp.copy_lanes_async", "warp.copy_rows_lanes_async")
+"""Ops by which lanes copy, and which a commit makes a group."""
 _NUMBERS = ("arith.", "memref.dim", "warp.view", "warp.stage")
 _QUIET = (*_NUMBERS, "warp.map", "warp.reduce", "warp.load")
 """Ops that neither read shared memory nor wait."""
@@ -27,8 +29,11 @@ class LoadPoint:
     @property
     def buffers(self) -> list[ir.Value]:
         """The rings that are filled."""
-        views = [maker(copy.operands[5], "warp.view") for copy in self.copies]
-        return [view.operands[0] for view in views if view is not None]
+        views = [maker(copy.operands[5], "warp.view") for copy in self.copies if copy.name == COPIES[0]]
+        return [
+            *(view.operands[0] for view in views if view is not None),
+            *(copy.operands[4] for copy in self.copies if copy.name != COPIES[0]),
+        ]
 
 
 def points_of(loop: ir.Operation) -> list[LoadPoint]:
@@ -41,8 +46,8 @@ def _point(loop: ir.Operation, ops: list[ir.Operation], at: int) -> LoadPoint:
     first = next((n for n in range(at, -1, -1) if ops[n].name == "warp.named_sync"), None)
     behind = [op for op in ops[at + 1 :] if not op.name.startswith(_NUMBERS)][:2]
     inside = ops[first + 1 : at] if first is not None else []
-    copies = [op for op in inside if op.name == "warp.copy_lanes_async"]
-    others = [op for op in inside if op.name != "warp.copy_lanes_async" and not op.name.startswith(_NUMBERS)]
+    copies = [op for op in inside if op.name in COPIES]
+    others = [op for op in inside if op.name not in COPIES and not op.name.startswith(_NUMBERS)]
     names = [op.name for op in behind]
     if first is None or others or not copies or names != ["warp.copy_wait", "warp.named_sync"] or number(behind[0], "pending"):
         raise Refused("copies are waited for elsewhere than behind their commit, between two meetings of all warps")
@@ -80,11 +85,12 @@ def _check_count(loop: ir.Operation, argument: ir.BlockArgument) -> None:
 
 @dataclass(frozen=True)
 class LoopAhead:
-    """A loop whose loads are to run `ahead` iterations ahead."""
+    """A loop whose loads are to run `ahead` iterations ahead; `together`: which are waited for at the first one of them."""
 
     loop: ir.Operation
     points: list[LoadPoint]
     ahead: int
+    together: bool = False
 
     def change(self) -> None:
         """Issues the first copies before the loop, and in each iteration those of a later one, when all have met to use its own.
@@ -92,6 +98,8 @@ class LoopAhead:
         Groups are committed whether an iteration exists or not: so the wait for an iteration's own copies leaves as many in flight each
         time. One meeting does for a load: behind it all see what was copied, and have left the stage that is filled next. The first copies
         need none: the stages that they fill were left before the last use of the ring, at which all met.
+
+        Loads that are waited for together have one meeting, before the first use of any of them.
         """
         loop, flying = self.loop, len(self.points) * self.ahead
         begin, end, step, *starts = loop.operands
@@ -107,12 +115,16 @@ class LoopAhead:
             for op in waiting:
                 op.move_before(loop)
             waiting[0].attributes["pending"] = i64(flying)
+        behind = _behind(self.points[0].after) if self.together else None
         for point in self.points:
-            with point.commit.location, ir.InsertionPoint.after(point.after):
+            place = ir.InsertionPoint(behind) if behind is not None else ir.InsertionPoint.after(point.after)
+            with point.commit.location, place:
                 known = {index: _moved(index, step, self.ahead)}
                 self._issue(point, known, self.ahead, end)
-            point.wait.attributes["pending"] = i64(flying - 1)
-            for op in (point.before, *point.copies, point.commit):
+            point.wait.attributes["pending"] = i64(flying - (len(self.points) if self.together else 1))
+        for number_, point in enumerate(self.points):
+            later = (point.wait, point.after) if self.together and number_ else ()
+            for op in (point.before, *point.copies, point.commit, *later):
                 op.erase()
 
     def _issue(self, point: LoadPoint, known: dict[ir.Value, ir.Value], ahead: int, end: ir.Value) -> None:
@@ -129,6 +141,12 @@ class LoopAhead:
                 clone_op(op, known)
             scf.YieldOp([])
         build.op("copy_commit")
+
+
+def _behind(op: ir.Operation) -> ir.Operation:
+    """The op behind another one, which does not end its block."""
+    ops = [view.operation for view in op.block.operations]
+    return ops[ops.index(op) + 1]
 
 
 def _moved(value: ir.Value, step: ir.Value, times: int) -> ir.Value:

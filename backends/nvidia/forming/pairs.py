@@ -11,7 +11,6 @@ from attn_mlir.backends.nvidia.forming.facts import EXCHANGE, THREADS
 from attn_mlir.backends.nvidia.forming.kernel import INSTRUCTION, ROWS, Former
 from attn_mlir.backends.nvidia.forming.ordering import Order, OrderedAdd
 from attn_mlir.backends.nvidia.forming.refusal import Refused
-from attn_mlir.backends.nvidia.forming.tiled import grid_of
 from attn_mlir.backends.nvidia.ordered_sums import is_masked
 from attn_mlir.dialects.warp import build
 from attn_mlir.mlir import arith, ir, scf
@@ -141,7 +140,7 @@ class PairsFormer(Former):
 
     def _shares(self, queries: int, columns: int) -> tuple[list[tuple[ir.Value, ir.Value]], int]:
         """The first queries and columns of the products of a warpgroup, and how many columns each has."""
-        zero, first = build.index(0), self.first
+        zero, first = build.index(0), self._first_sums()
         if queries % self.warpgroups == 0:
             return [(arith.AddIOp(first, build.index(ROWS * n)).result, zero) for n in range(0, queries, self.warpgroups)], columns
         part, left = divmod(columns, self.warpgroups)
@@ -149,6 +148,10 @@ class PairsFormer(Former):
             raise Refused(f"{self.warpgroups} warpgroups do not share {columns} columns of sums for {ROWS * queries} queries")
         own = arith.MulIOp(arith.DivUIOp(first, build.index(ROWS)).result, build.index(part)).result
         return [(build.index(ROWS * n), own) for n in range(queries)], part
+
+    def _first_sums(self) -> ir.Value:
+        """The warpgroup's first row of sums where each makes those of other queries, 64 at a time."""
+        return self.first
 
     def _add(self, op: ir.Operation, exchanged: ir.Value, places: list[tuple[ir.Value, ir.Value]], part: int) -> None:
         """Multiplies weights in shared memory by keys, for the queries and columns at some places, and adds the products."""
@@ -227,8 +230,3 @@ class PairsFormer(Former):
 def _columns(accumulate: ir.Operation) -> list[int]:
     """Those of the keys that a sum multiplies."""
     return [ir.RankedTensorType(accumulate.operands[1].type).shape[1]]
-
-
-def former_of(function: ir.Operation) -> type[Former]:
-    """What forms the kernel of a tiled function, by what its programs are."""
-    return PairsFormer if grid_of(function) in PairsFormer.GRIDS else Former

@@ -31,7 +31,7 @@ class SynchronousFormer(Former):
 
     def _share_rows(self) -> None:
         asked = attributes.read(self.function, attributes.SCHEDULE).get("warp_rows", 0)
-        self.rows = WARPS * int(asked or (32 if self.block % 128 == 0 and self._widest() <= _NARROW else 16))
+        self.rows = WARPS * int(asked or self._usual_rows())
         if self.rows // WARPS not in _INSTRUCTIONS:
             raise Refused(f"a warp has 16 or 32 rows, not {self.rows // WARPS}")
         self.instruction = _INSTRUCTIONS[self.rows // WARPS]
@@ -41,6 +41,10 @@ class SynchronousFormer(Former):
                 f"a block has {self.rows} or {2 * self.rows} rows, {self.rows // WARPS} for each of 4 or 8 warps, not {self.block}"
             )
 
+    def _usual_rows(self) -> int:
+        """Of a warp, where nothing was chosen."""
+        return 32 if self.block % 128 == 0 and self._widest() <= _NARROW else 16
+
     def _widest(self) -> int:
         """Columns of the widest tile that is loaded."""
         loads = [ir.RankedTensorType(op.results[0].type) for op in find_all(self.function, "tile.load")]
@@ -48,7 +52,7 @@ class SynchronousFormer(Former):
 
     def _frame(self) -> ir.Operation:
         kernel = super()._frame()
-        kernel.attributes[SCHEDULE] = attributes.write({**attributes.read(self.function, attributes.SCHEDULE), "arch": self.target.arch})
+        kernel.attributes[SCHEDULE] = attributes.write({**attributes.read(kernel, SCHEDULE), "arch": self.target.arch})
         return kernel
 
     def _ring(self, name: str, source: ir.Value, rows: int, turned: bool) -> SharedRing:

@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu import attributes
-from attn_mlir.backends.nvidia.forming.pairs import former_of
 from attn_mlir.backends.nvidia.forming.refusal import Refused, refuse
-from attn_mlir.backends.nvidia.forming.synchronous import SynchronousFormer
+from attn_mlir.backends.nvidia.forming.synchronous_pairs import former_of
 from attn_mlir.backends.nvidia.target import HOPPER, TARGETS
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
@@ -22,8 +21,9 @@ class AssignLayouts(Pass):
     reduction and no product.
 
     On sm_80 each of 4 or 8 warps multiplies its own 16 or 32 rows (mma.sync), and copies its share of what is loaded (cp.async); all meet
-    before a stage is filled and when it is. There are no barriers with phases, and nothing is given back. `arch`, or without it what
-    `tile.schedule` has under this name, is the chip, sm_90a if neither says.
+    before a stage is filled and when it is. There are no barriers with phases, and nothing is given back. In kernels over pairs they write
+    weights to shared memory, meet, and each warpgroup makes its share of the sums over keys. `arch`, or without it what `tile.schedule` has
+    under this name, is the chip, sm_90a if neither says.
 
     `tile.schedule` becomes `warp.schedule`, the choices that later passes read. A function stays as it is, with the reason in
     `warp.refused`, where its programs are no blocks of rows, a product's second factor is computed, rows do not fit swizzled tiles, or an
@@ -54,5 +54,4 @@ class AssignLayouts(Pass):
         target = TARGETS.get(str(arch))
         if target is None:
             raise Refused(f"there is no description of '{arch}' (known: {', '.join(TARGETS)})")
-        former = former_of(function) if target.bulk_copies else SynchronousFormer
-        former(function, target).form()
+        former_of(function, target)(function, target).form()

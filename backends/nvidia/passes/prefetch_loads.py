@@ -19,8 +19,9 @@ class PrefetchLoads(Pass):
 
     It is `warp-pipeline-loads` for kernels whose warps copy for themselves (`warp.copy_lanes_async`): the first copies stand before the
     loop; in each iteration a load waits for its own copies alone, all warps meet, and copies for a later iteration begin, into the stage
-    that all have left. A load before the loop, whose copies only the loop uses, is waited for behind the loop's first copies. Without the
-    option, `warp.schedule` says how many stages, or there are two.
+    that all have left. A load before the loop, whose copies only the loop uses, is waited for behind the loop's first copies. With
+    `together`, the loads of an iteration are waited for at the first of them, and all meet once. Without the options, `warp.schedule` says
+    how many stages, or there are two, and whether loads are waited for together, or they are not.
 
     A kernel stays as it is, with the reason in `warp.refused`, where no inner loop has such loads, what they copy depends on what the loop
     computes, or shared memory does not hold so many stages; without a reason where a chip has TMA, and its warps copy nothing.
@@ -28,6 +29,7 @@ class PrefetchLoads(Pass):
 
     name = "warp-prefetch-loads"
     stages: int = 0
+    together: bool = False
 
     def run(self, module: ir.Operation) -> bool:
         if self.stages < 0:
@@ -48,4 +50,4 @@ class PrefetchLoads(Pass):
             raise Refused("no inner loop holds copies of all warps")
         rings.deepen(kernel, {buffer for _, points in loops for point in points for buffer in point.buffers}, stages)
         for loop, points in loops:
-            LoopAhead(loop, points, stages - 1).change()
+            LoopAhead(loop, points, stages - 1, bool(chosen(kernel, "together", self.together, 0))).change()

@@ -11,16 +11,19 @@ from attn_mlir.passes.regions import find_all, maker
 
 _LANES = 32
 """Of a warp: each arrives when the numbers that it copies have landed."""
+_LANDED = ("warp.copy_commit", "warp.copy_wait", "warp.named_sync")
+"""What makes numbers that lanes copied readable, in this order."""
 
 
 @dataclass(frozen=True)
 class StageRows(Pass):
     """Where the columns of a map are rows of a tile that is copied, and it reads a number of each from a tensor [B, H, S] in f32, copies
     these numbers with the tile (`warp.copy_rows_async`): to the same stage of a buffer of their own, with the same barriers. The map then
-    reads shared memory, at its own columns. Numbers of rows that do not exist are zeros.
+    reads shared memory, at its own columns. Numbers of rows that do not exist are zeros. Where all warps copy (`warp.copy_lanes_async`),
+    each warpgroup copies its share of the numbers, too (`warp.copy_rows_lanes_async`).
 
-    Runs before `warp-pipeline-loads`, which gives such a buffer the stages of its ring. A kernel stays as it is, with the reason in
-    `warp.refused`, where no map reads numbers so, or the tile's stage is not held for the whole map.
+    Runs before `warp-pipeline-loads` and `warp-prefetch-loads`, which give such a buffer the stages of its ring. A kernel stays as it is,
+    with the reason in `warp.refused`, where no map reads numbers so, or the tile's stage is not held for the whole map.
     """
 
     name = "warp-stage-rows"
@@ -68,6 +71,9 @@ def _replace(load: ir.Operation, kernel: ir.Operation, buffers: dict[tuple[ir.Va
     assert map_ is not None and row is not None
     source, batch, head = list(load.operands)[:3]
     columns = map_.attributes["shape"][1]
+    if of_lanes := _of_lanes(kernel, [batch, head, row], map_):
+        _read(load, _copied_by_lanes(kernel, of_lanes, source, columns, buffers), of_lanes.operands[5].owner.operation.operands[1])
+        return
     found = [op for op in find_all(kernel, "warp.copy_async") if list(op.operands)[1:4] == [batch, head, row]]
     copies = [op for op in found if ir.MemRefType(op.operands[5].type).shape[0] == columns and _holds(op, map_)]
     if not copies:
@@ -75,12 +81,55 @@ def _replace(load: ir.Operation, kernel: ir.Operation, buffers: dict[tuple[ir.Va
     copy, full = copies[0], copies[0].operands[6]
     if (source, full) not in buffers:
         buffers[source, full] = _copied(kernel, full, source, columns)
-    place = map_.regions[0].blocks[0].arguments[1]
+    _read(load, buffers[source, full], copy.operands[7])
+
+
+def _read(load: ir.Operation, buffer: ir.Value, stage: ir.Value) -> None:
+    """Lets a load of a map read the number of its column in a stage of shared memory."""
+    block = load.block
     with load.location, ir.InsertionPoint(load):
-        operands = [buffers[source, full], copy.operands[7], place]
+        operands = [buffer, stage, block.arguments[1]]
         number = ir.Operation.create("memref.load", results=[load.results[0].type], operands=operands).result
     load.results[0].replace_all_uses_with(number)
     load.erase()
+
+
+def _of_lanes(kernel: ir.Operation, place: list[ir.Value], map_: ir.Operation) -> ir.Operation | None:
+    """The copy of lanes that brings, in the block in which a map stands, the tile of some rows, and is waited for before it.
+
+    All meet before the stage is filled again, an iteration later.
+    """
+    *head, row = place
+    for op in find_all(kernel, "warp.copy_lanes_async"):
+        view, at = maker(op.operands[5], "warp.view"), maker(op.operands[3], "arith.addi")
+        top = map_
+        while top.block != op.block and top.parent is not None and top.parent.operation.name != "warp.role":
+            top = top.parent.operation
+        own = view is not None and at is not None and list(op.operands)[1:3] == head and list(at.operands) == [row, view.operands[2]]
+        if own and top.block == op.block:
+            ops = [each.operation for each in op.block.operations]
+            between = [each.name for each in ops[ops.index(op) : ops.index(top)]]
+            names = [name for name in between if name in ("warp.copy_commit", "warp.copy_wait", "warp.named_sync")]
+            if names[: len(_LANDED)] == list(_LANDED):
+                return op
+    return None
+
+
+def _copied_by_lanes(
+    kernel: ir.Operation, copy: ir.Operation, source: ir.Value, columns: int, buffers: dict[tuple[ir.Value, ir.Value], ir.Value]
+) -> ir.Value:
+    """Copies numbers of rows with each tile of the ring of a copy; their buffer. Raises Refused where there is no room."""
+    ring, (share, _) = copy.operands[5].owner.operation.operands[0], ir.MemRefType(copy.operands[5].type).shape  # type: ignore[union-attr]
+    if (source, ring) in buffers:
+        return buffers[source, ring]
+    buffer = buffers[source, ring] = _buffer(kernel, copy, source, columns)
+    for op in find_all(kernel, "warp.copy_lanes_async"):
+        view = maker(op.operands[5], "warp.view")
+        if view is not None and view.operands[0] == ring:
+            with op.location, ir.InsertionPoint.after(op):
+                operands = [source, *list(op.operands)[1:4], buffer, view.operands[1], view.operands[2]]
+                build.op("copy_rows_lanes_async", operands, count=share)
+    return buffer
 
 
 def _holds(copy: ir.Operation, map_: ir.Operation) -> bool:
@@ -105,16 +154,8 @@ def _holds(copy: ir.Operation, map_: ir.Operation) -> bool:
 def _copied(kernel: ir.Operation, full: ir.Value, source: ir.Value, columns: int) -> ir.Value:
     """Copies numbers of rows with each tile of the ring of a barrier; their buffer. Raises Refused where there is no room."""
     copies = [op for op in find_all(kernel, "warp.copy_async") if op.operands[6] == full]
-    role = find_all(kernel, "warp.role")[0]
+    buffer = _buffer(kernel, copies[0], source, columns)
     with copies[0].location:
-        type_ = build.shared_type([1, columns], ir.MemRefType(source.type).element_type, 0)
-    used = sum(bytes_of(op.result.type) for op in find_all(kernel, "warp.alloc"))
-    limit = ir.IntegerAttr(kernel.attributes["shared_limit"]).value
-    if used + bytes_of(type_) > limit:
-        raise Refused(f"numbers of rows take {bytes_of(type_)} bytes beside {used}, there are {limit}")
-    with copies[0].location:
-        with ir.InsertionPoint(role), build.named("row_numbers"):
-            buffer = build.op("alloc", results=[type_]).result
         stages, arrivals = stages_and_arrivals(full.type)
         full.set_type(ir.Type.parse(f"!warp.barrier<{stages} : i64, {arrivals + _LANES} : i64>"))
     for copy in copies:
@@ -122,3 +163,15 @@ def _copied(kernel: ir.Operation, full: ir.Value, source: ir.Value, columns: int
         with copy.location, ir.InsertionPoint.after(elect):
             build.op("copy_rows_async", [source, *list(copy.operands)[1:4], buffer, full, copy.operands[7]])
     return buffer
+
+
+def _buffer(kernel: ir.Operation, copy: ir.Operation, source: ir.Value, columns: int) -> ir.Value:
+    """Shared memory of one stage for so many numbers. Raises Refused where there is no room."""
+    with copy.location:
+        type_ = build.shared_type([1, columns], ir.MemRefType(source.type).element_type, 0)
+    used = sum(bytes_of(op.result.type) for op in find_all(kernel, "warp.alloc"))
+    limit = ir.IntegerAttr(kernel.attributes["shared_limit"]).value
+    if used + bytes_of(type_) > limit:
+        raise Refused(f"numbers of rows take {bytes_of(type_)} bytes beside {used}, there are {limit}")
+    with copy.location, ir.InsertionPoint(find_all(kernel, "warp.role")[0]), build.named("row_numbers"):
+        return build.op("alloc", results=[type_]).result

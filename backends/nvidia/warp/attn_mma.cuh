@@ -32,6 +32,7 @@ ATTN_DEVICE void load_two_matrices(uint32_t address, uint32_t &a, uint32_t &b) {
 ATTN_DEVICE void load_two_matrices_transposed(uint32_t address, uint32_t &a, uint32_t &b) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];" : "=r"(a), "=r"(b) : "r"(address) : "memory");
 }
+ATTN_DEVICE void store_pair(uint32_t address, uint32_t pair) { asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(pair) : "memory"); }
 
 // A tile in shared memory, `atom` bytes from one swizzle atom to the next, whose rows have 128 bytes, or 64.
 struct Atoms {
@@ -119,8 +120,50 @@ template <int N, int Blocks> ATTN_DEVICE void load_factor(uint32_t (&tile)[Block
       for (int i = 0; i < 4; ++i) tile[block * (N / 4) + k / 4 + i] = a[i];
     }
 }
+// The same the other way: each lane writes its pairs of columns, 8 rows of them to all 32 banks.
+template <int N, int Blocks> ATTN_DEVICE void store_factor(const uint32_t (&tile)[Blocks * N / 4], const SharedFactor &to) {
+#pragma unroll
+  for (int i = 0; i < Blocks * N / 4; ++i) {
+    const int block = i / (N / 4), column = i % (N / 4) / 2 * 8, half = i % 2 * 8;
+    const uint32_t address = to.tile.at(to.first + 16 * block + half, to.lane / 4, column / 16 * 16, column / 8 % 2) + to.lane % 4 * 4;
+    store_pair(address, tile[i]);
+  }
+}
 
-// 16 bytes from global to shared memory, zeros where they do not exist.
+// Calls f(register, place) for each pair of columns that this lane has of the rows that exist, from `row` on, of `size`; `to` is row 0's first element.
+template <int N, int Blocks, class Element, class F>
+ATTN_DEVICE void each_pair(Element *to, long long stride, int row, int size, int warp, int lane, const F &f) {
+#pragma unroll
+  for (int h = 0; h < 2 * Blocks; ++h) {
+    const int at = row + warp * 16 * Blocks + 8 * h + lane / 4;
+    if (at < 0 || at >= size) continue;
+    Element *const line = to + at * stride + lane % 4 * 2;
+#pragma unroll
+    for (int c = 0; c < N / 8; ++c) f(h / 2 * (N / 4) + 2 * c + h % 2, line + 8 * c);
+  }
+}
+template <int N, int Blocks>
+ATTN_DEVICE void add_pairs(const float (&tile)[Blocks * N / 2], float *to, long long stride, int row, int size, int warp, int lane) {
+  each_pair<N, Blocks>(to, stride, row, size, warp, lane, [&](int pair, float *place) {
+    add_global(place, tile[2 * pair]);
+    add_global(place + 1, tile[2 * pair + 1]);
+  });
+}
+template <int N, int Blocks>
+ATTN_DEVICE void store_pairs(const float (&tile)[Blocks * N / 2], float *to, long long stride, int row, int size, int warp, int lane) {
+  each_pair<N, Blocks>(to, stride, row, size, warp, lane, [&](int pair, float *place) {
+    *reinterpret_cast<float2 *>(place) = make_float2(tile[2 * pair], tile[2 * pair + 1]);
+  });
+}
+template <int N, int Blocks, class Element>
+ATTN_DEVICE void store_pairs(const uint32_t (&tile)[Blocks * N / 4], Element *to, long long stride, int row, int size, int warp, int lane) {
+  each_pair<N, Blocks>(to, stride, row, size, warp, lane, [&](int pair, Element *place) { *reinterpret_cast<uint32_t *>(place) = tile[pair]; });
+}
+
+// 4 or 16 bytes from global to shared memory, zeros where they do not exist.
+ATTN_DEVICE void copy_4(uint32_t to, const void *from, bool exists) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(exists ? 4 : 0) : "memory");
+}
 ATTN_DEVICE void copy_16(uint32_t to, const void *from, bool exists) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0) : "memory");
 }
@@ -136,6 +179,15 @@ ATTN_DEVICE void copy_lanes(Atoms to, const Element *from, long long stride, int
     const Element *line = from + (exists ? at : 0) * stride + chunk * 8;
 #pragma unroll
     for (int p = 0; p < Atoms_; ++p) copy_16(to.address + p * to.atom + swizzle_128((own + i) * 128 + chunk * 16), line + p * 64, exists);
+  }
+}
+// A warp's share of `Count` numbers from `row` on, those past the last of `size` zeros.
+template <int Count> ATTN_DEVICE void copy_numbers(uint32_t to, const float *from, long long stride, int row, int size, int warp, int lane) {
+#pragma unroll
+  for (int i = 0; i < Count / 4; i += 32) {
+    const int own = warp * (Count / 4) + i + lane;
+    const bool exists = row + own >= 0 && row + own < size;
+    if (i + lane < Count / 4) copy_4(to + 4 * own, from + (exists ? row + own : 0) * stride, exists);
   }
 }
 ATTN_DEVICE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }

@@ -5,7 +5,7 @@ from typing import Any
 from attn_mlir.backends.gpu.scalar_printer import float_literal
 from attn_mlir.backends.nvidia.warp.barriers import at
 from attn_mlir.backends.nvidia.warp.elements import element
-from attn_mlir.backends.nvidia.warp.memory import HEADER, columns_of
+from attn_mlir.backends.nvidia.warp.memory import HEADER, columns_of, lane_here
 from attn_mlir.backends.nvidia.warp.printer import Address, Rule, WarpPrinter, plain
 from attn_mlir.dialects.warp.kinds import swizzle_of
 from attn_mlir.mlir import ir
@@ -73,8 +73,19 @@ def _copy_lanes(printer: WarpPrinter, op: ir.Operation, *operands: Any) -> None:
     type_, sizes = op.operands[5].type, printer.arguments
     printer.headers[HEADER] = None
     place = sizes.element(source, [f"({batch})", f"({head})", "0", f"({column})"], 16 // element(type_.element_type).bytes)
-    kind = f"{type_.shape[0]}, {type_.shape[1] // columns_of(type_)}"
-    printer.line(f"attn::copy_lanes<{kind}>({tile.tile}, &{place}, {sizes.stride(source, 2)}, {row}, {sizes.size(source, 2)}, warp, lane);")
+    kind, lane = f"{type_.shape[0]}, {type_.shape[1] // columns_of(type_)}", lane_here(printer)
+    where = f"{sizes.stride(source, 2)}, {row}, {sizes.size(source, 2)}"
+    printer.line(f"attn::copy_lanes<{kind}>({tile.tile}, &{place}, {where}, warp, {lane});")
+
+
+def _copy_rows_lanes(printer: WarpPrinter, op: ir.Operation, *operands: Any) -> None:
+    source, batch, head, row, target, stage, place = operands
+    sizes, columns = printer.arguments, op.operands[4].type.shape[1]
+    printer.headers[HEADER] = None
+    first = sizes.element(source, [f"({batch})", f"({head})"])
+    to = f"attn::shared_address({target} + {stage} * {columns} + {place})"
+    where = f"{sizes.stride(source, 2)}, {row}, {sizes.size(source, 2)}"
+    printer.line(f"attn::copy_numbers<{plain(op, 'count')}>({to}, &{first}, {where}, warp, {lane_here(printer)});")
 
 
 def _lanes_commit(printer: WarpPrinter, op: ir.Operation) -> None:
@@ -93,6 +104,7 @@ RULES: dict[str, Rule] = {
     "warp.copy_commit": _lanes_commit,
     "warp.copy_lanes_async": _copy_lanes,
     "warp.copy_rows_async": _copy_rows,
+    "warp.copy_rows_lanes_async": _copy_rows_lanes,
     "warp.copy_rows_scaled": _copy_rows,
     "warp.copy_wait": _lanes_wait,
     "warp.store_async": _store,

@@ -19,6 +19,8 @@ SWIZZLES = (ROW_BYTES, ROW_BYTES // 2, ROW_BYTES // 4)
 _NUMBERS = 16
 HEADER = "attn_mma.cuh"
 """Helpers of what single warps multiply and copy."""
+MMA = ("mma16", "mma32")
+"""Layouts of what they multiply."""
 
 
 def _alloc(printer: WarpPrinter, op: ir.Operation) -> None:
@@ -122,7 +124,15 @@ def _matrices(op: ir.Operation, tile: ir.Type, memory: Address, lane: str) -> st
 
 
 def _write(printer: WarpPrinter, op: ir.Operation, tile: str, memory: Address) -> None:
-    """stmatrix, four 8 x 8 matrices at a time; of f32, two columns of a thread at a time."""
+    """stmatrix, four 8 x 8 matrices at a time; of f32, or where chips have none, two columns of a thread at a time."""
+    found = fragment(op.operands[0].type)
+    if found is not None and found.instruction in MMA and element(found.element).bits == 16:
+        printer.headers[HEADER] = None
+        kind = f"{found.shape[1]}, {found.layout.rows_of_warp // 16}"
+        printer.line(f"attn::store_factor<{kind}>({tile}, {factor_of(memory, found, lane=lane_here(printer))});")
+        return
+    if not printer.target.bulk_copies:
+        raise UnsupportedError(f"warp: {printer.target.arch} writes fragments of mma.sync in 16 bits ({source_line(op.location)})")
     if element(op.operands[0].type.element_type).bits == 32:
         _write_pairs(printer, op, tile, memory)
         return
@@ -156,7 +166,7 @@ def _write_pairs(printer: WarpPrinter, op: ir.Operation, tile: str, memory: Addr
 def _read(printer: WarpPrinter, op: ir.Operation, memory: Address) -> None:
     """ldmatrix, four 8 x 8 matrices at a time."""
     found = fragment(op.results[0].type)
-    if found is not None and found.instruction in ("mma16", "mma32") and element(found.element).bits == 16:
+    if found is not None and found.instruction in MMA and element(found.element).bits == 16:
         printer.headers[HEADER] = None
         kind = f"{found.shape[1]}, {found.layout.rows_of_warp // 16}"
         printer.line(f"attn::load_factor<{kind}>({printer.declare(op.results[0], 'tile')}, {factor_of(memory, found)});")

@@ -4,6 +4,7 @@ from typing import Any
 
 from attn_mlir.backends.nvidia.warp.elements import element
 from attn_mlir.backends.nvidia.warp.fragments import place
+from attn_mlir.backends.nvidia.warp.memory import HEADER, MMA, lane_here
 from attn_mlir.backends.nvidia.warp.printer import Rule, WarpPrinter
 from attn_mlir.backends.nvidia.warp.scalars import operand
 from attn_mlir.diagnostics import source_line
@@ -11,6 +12,10 @@ from attn_mlir.dialects.warp.kinds import settled
 from attn_mlir.dialects.warp.layouts import Fragment, fragment
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
+
+_PAIR = 2
+"""Elements that a thread has side by side, of which addresses are multiples."""
+_PAIRS = ("f16", "bf16", "f32")
 
 
 def _fragment(type_: ir.Type) -> Fragment:
@@ -44,6 +49,9 @@ def _store(printer: WarpPrinter, op: ir.Operation, *operands: Any) -> None:
     found, adds = element(tile.element), op.name == "warp.atomic_add"
     if adds and tile.element != "f32":
         raise UnsupportedError(f"warp: additions to global memory are in f32, got {tile.element} ({source_line(op.location)})")
+    if tile.form == "tile" and tile.instruction in MMA and tile.element in _PAIRS:
+        _pairs(printer, op, tile, *operands)
+        return
     with printer.writer.unrolled("r", tile.elements):
         to = _at(printer, tile, target, [batch, head, row, column])
         value = f"{name}[r]"
@@ -51,6 +59,18 @@ def _store(printer: WarpPrinter, op: ir.Operation, *operands: Any) -> None:
             value = f"{found.narrow}(r % 2 ? {found.unpack}({name}[r / 2]).y : {found.unpack}({name}[r / 2]).x)"
         text = f"attn::add_global(&{to}, {value});" if adds else f"{to} = {value};"
         printer.line(f"if ({_inside(printer, tile, target)}) {text}")
+
+
+def _pairs(printer: WarpPrinter, op: ir.Operation, *operands: Any) -> None:
+    """Two columns of a thread at a time: of f32 one after the other where it adds."""
+    tile, name, target, batch, head, row, *more = operands
+    slot, rank = (["0"], 3) if ir.MemRefType(op.operands[1].type).rank == 5 else ([], 2)
+    printer.headers[HEADER] = None
+    place = printer.arguments.element(target, [*slot, f"({batch})", f"({head})", "0", f"({more[0] if more else 0})"], _PAIR)
+    size, stride = printer.arguments.size(target, rank), printer.arguments.stride(target, rank)
+    kind = f"{tile.shape[1]}, {tile.layout.rows_of_warp // 16}"
+    function = "add_pairs" if op.name == "warp.atomic_add" else "store_pairs"
+    printer.line(f"attn::{function}<{kind}>({name}, &{place}, {stride}, {row}, {size}, warp, {lane_here(printer)});")
 
 
 def _load(printer: WarpPrinter, op: ir.Operation, source: ir.Value, batch: str, head: str, row: str, column: str = "0") -> None:

@@ -58,9 +58,9 @@ func.func @sums(%q: !q, %k: !q, %o: memref<?x?x?xf32>) attributes {tile.kernel =
 
 // -----
 
-// CHECK-LABEL: func.func @pairs
-// CHECK-SAME: warp.refused = {"warp-assign-layouts" = "its programs are pairs, not blocks of rows"}
-func.func @pairs(%q: memref<?x?x?x64xf16>) attributes {tile.kernel = {block_q = 128 : i64, block_kv = 32 : i64, grid = "pairs"}} {
+// CHECK-LABEL: func.func @chunks
+// CHECK-SAME: warp.refused = {"warp-assign-layouts" = "its programs are chunks, not blocks of rows"}
+func.func @chunks(%q: memref<?x?x?x64xf16>) attributes {tile.kernel = {block_q = 128 : i64, block_kv = 32 : i64, grid = "chunks"}} {
   return
 }
 

@@ -32,9 +32,9 @@
     %a = "warp.view"(%own, %c0, %c0, %c0) : (memref<1x128x64xbf16, #smem>, index, index, index) -> memref<128x64xbf16, #smem>
     %b = "warp.view"(%all, %c0, %c0, %c0) : (memref<1x64x64xbf16, #smem>, index, index, index) -> !tile
     %c = "warp.view"(%more, %c0, %c0, %c0) : (memref<1x64x64xbf16, #smem>, index, index, index) -> memref<64x8xbf16, #smem>
-    // CHECK: attn::copy_lanes<128, 1>(attn::Atoms{[[A]], 16384}, &arg0[(0) * arg0_s0 + (0) * arg0_s1 + 0 * arg0_s2 + (0)], arg0_s2, {{.*}}, arg0_n2, warp, lane);
+    // CHECK: attn::copy_lanes<128, 1>(attn::Atoms{[[A]], 16384}, &arg0[(0) * arg0_s0 + (0) * arg0_s1 + 0 * arg0_s2 + (0)], arg0_s2, {{.*}}, arg0_n2, warp, lane_here{{.*}});
     "warp.copy_lanes_async"(%x, %c0, %c0, %block, %c0, %a) : (!heads, index, index, index, index, memref<128x64xbf16, #smem>) -> ()
-    // CHECK-NEXT: attn::copy_lanes<64, 1>(attn::Atoms{[[B]], 8192}
+    // CHECK: attn::copy_lanes<64, 1>(attn::Atoms{[[B]], 8192}
     "warp.copy_lanes_async"(%x, %c0, %c0, %c0, %c0, %b) : (!heads, index, index, index, index, !tile) -> ()
     // CHECK-NEXT: attn::copy_commit();
     "warp.copy_commit"() : () -> ()

@@ -90,3 +90,11 @@
 
 // expected-error @below {{'warp.copy_wait' leaves some in flight or none, got -1}}
 "warp.copy_wait"() {pending = -1} : () -> ()
+
+// -----
+
+%s = ub.poison : memref<?x?x?xf32>
+%t = ub.poison : memref<2x64xf32, #warp.shared<0 : i64>>
+%i = ub.poison : index
+// expected-error @below {{'warp.copy_rows_lanes_async' copies a multiple of 32 numbers, which warps share, 64 at most, got 48}}
+"warp.copy_rows_lanes_async"(%s, %i, %i, %i, %t, %i, %i) {count = 48} : (memref<?x?x?xf32>, index, index, index, memref<2x64xf32, #warp.shared<0 : i64>>, index, index) -> ()

@@ -13,7 +13,7 @@ from attn_mlir.reference.warp.clocks import Access, Clocks, WarpClock
 from attn_mlir.reference.warp.faults import Fault
 from attn_mlir.reference.warp.machine import Machine, Rule
 from attn_mlir.reference.warp.program import Inst
-from attn_mlir.reference.warp.units import Buffer, Flight, Joined, Steps, Tensor, View, Warpgroup
+from attn_mlir.reference.warp.units import CHUNK, Buffer, Flight, Joined, Steps, Tensor, View, Warpgroup
 
 
 def _alloc(machine: Machine, unit: Warpgroup, inst: Inst) -> Buffer:
@@ -50,12 +50,18 @@ def _load_number(machine: Machine, unit: Warpgroup, inst: Inst, memory: Buffer |
 
 
 def _load_rows(machine: Machine, unit: Warpgroup, inst: Inst, memory: Buffer, stage: int, place: Any) -> Any:
-    """Numbers of rows in a stage, which are watched together."""
+    """Numbers of rows in a stage, all of which are watched."""
     if not (0 <= stage < len(memory.array) and np.all((np.asarray(place) >= 0) & (np.asarray(place) < memory.array.shape[1]))):
         raise Fault("out of bounds", inst.location, f"takes numbers of stage {stage} of {list(memory.array.shape)}")
     for warp, access in machine.ordinary(unit, inst):
-        machine.accesses.read([("rows", memory.number, stage)], warp, access)
+        machine.accesses.read(_numbers(memory, stage), warp, access)
     return memory.array[stage, place]
+
+
+def _numbers(memory: Buffer, stage: int, first: int = 0, count: int = 0) -> list[Any]:
+    """The names of parts of a stage of numbers: of so many from one on, or of all."""
+    end = first + count if count else memory.array.shape[1]
+    return [("rows", memory.number, stage, part) for part in range(first // CHUNK, -(-end // CHUNK))]
 
 
 def _range(machine: Machine, unit: Warpgroup, inst: Inst, source: Tensor, *box: int) -> list[int]:
@@ -209,11 +215,34 @@ def _copy_lanes_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: 
     for warp, access in flight.accesses:
         machine.accesses.write(view.part(warp.number * size, size).cells(), warp, access)
         machine.accesses.read(cells[_own(skipped, count, unit, warp.number)], warp, access, full=False)
-    view.array[:] = np.nan
+    _fly(machine, unit, flight, view.array, landed)
+
+
+def _copy_rows_lanes_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -> Steps:
+    """The same of numbers of rows, four bytes a lane."""
+    source, batch, head, row, target, stage, place = operands
+    yield
+    _place(inst, source, batch, head)
+    count = inst.attributes["count"]
+    if not (0 <= stage < len(target.array) and 0 <= place <= target.array.shape[1] - count):
+        raise Fault("out of bounds", inst.location, f"takes {count} numbers from {place} on of stage {stage} of {list(target.array.shape)}")
+    found, skipped, cells = source.rows(batch, head, row, count)
+    landed, size = np.zeros(count), count // len(unit.warps)
+    landed[skipped : skipped + len(found)] = found
+    flight = Flight([(warp, Access(("copy", next(machine.ids)), inst.location, ordinary=True)) for warp in unit.active])
+    for warp, access in flight.accesses:
+        machine.accesses.write(_numbers(target, stage, place + warp.number * size, size), warp, access)
+        machine.accesses.read(cells[_own(skipped, count, unit, warp.number)], warp, access, full=False)
+    _fly(machine, unit, flight, target.array[stage, place : place + count], landed)
+
+
+def _fly(machine: Machine, unit: Warpgroup, flight: Flight, target: np.ndarray, landed: np.ndarray) -> None:
+    """Lets a copy of lanes land at any time from now on."""
+    target[:] = np.nan
     unit.copies.open.append(flight)
 
     def land() -> None:
-        view.array[:] = landed
+        target[:] = landed
         flight.done = True
         for _, access in flight.accesses:
             access.epoch = 1
@@ -240,7 +269,7 @@ def _copy_rows_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: A
         raise Fault("no such stage", inst.location, f"takes stage {stage} of {len(target.array)}")
     found, skipped, cells = source.rows(batch, head, row, target.array.shape[1])
     access = Access(("copy", next(machine.ids)), inst.location)
-    machine.accesses.write([("rows", target.number, stage)], warp, access)
+    machine.accesses.write(_numbers(target, stage), warp, access)
     machine.accesses.read(cells, warp, access, full=False)
     landed = np.zeros(target.array.shape[1])
     landed[skipped : skipped + len(found)] = found
@@ -337,6 +366,7 @@ RULES: dict[str, Rule] = {
     "warp.copy_commit": lambda machine, unit, inst: unit.copies.commit(),
     "warp.copy_lanes_async": _copy_lanes_async,
     "warp.copy_rows_async": _copy_rows_async,
+    "warp.copy_rows_lanes_async": _copy_rows_lanes_async,
     "warp.copy_rows_scaled": _copy_rows_async,
     "warp.copy_wait": _copy_wait,
     "warp.load": _load,

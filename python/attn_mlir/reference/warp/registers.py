@@ -41,8 +41,17 @@ def _live(block: ir.Block, out: set[ir.Value], worst: list[tuple[int, ir.Locatio
 
 
 def _registers(value: ir.Value) -> int:
+    """Those of a value; none of a tile of one constant, which compilers make where it is used."""
     found = fragment(settled(value.type))
-    return found.registers if found is not None else 0
+    return found.registers if found is not None and not _is_constant(value) else 0
+
+
+def _is_constant(value: ir.Value) -> bool:
+    map_ = maker(value, "warp.map")
+    if map_ is None:
+        return False
+    last = map_.regions[0].blocks[0].operations[-1].operation
+    return maker(last.operands[list(map_.results).index(value)], "arith.constant") is not None
 
 
 def _uses(op: ir.Operation) -> tuple[set[ir.Value], set[ir.Value]]:

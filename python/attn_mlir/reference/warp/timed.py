@@ -12,6 +12,7 @@ from attn_mlir.reference.warp.program import Inst
 from attn_mlir.reference.warp.units import Flight, Queue, Steps, Warpgroup
 
 _QUEUES = {"warp.mma_wait": "products", "warp.load_wait": "loads", "warp.store_wait": "stores", "warp.copy_wait": "copies"}
+_OF_LANES = ("warp.copy_lanes_async", "warp.copy_rows_lanes_async")
 _COPIES = ("warp.copy_async", "warp.copy_rows_async", "warp.copy_rows_scaled")
 """Copies that count at a barrier, their last two operands its stage."""
 _DONE: Any = object()
@@ -113,7 +114,7 @@ class TimedMachine(Machine):
         event, latency = self.record[number], 0.0 if inst.name == "warp.mma_async" else self.costs.latency
         event.busy, event.end = busy, busy[1] + latency
         if inst.name not in _COPIES:
-            opened = unit.copies.open if inst.name == "warp.copy_lanes_async" else unit.stores.open
+            opened = unit.copies.open if inst.name in _OF_LANES else unit.stores.open
             flight = unit.values[inst.results[0]] if inst.results else opened[-1]
             self._flights[id(flight)] = (flight, number)
         new = [n for n, each in enumerate(self.events) if each not in self._lands]
