@@ -14,7 +14,8 @@ Tensor = torch.Tensor
 
 def drawn(heads: int, kv_heads: int, length: int, columns: tuple[int, int], dtype: torch.dtype) -> list[Tensor]:
     return [
-        torch.randn(2, h, n, d).to(dtype) for h, n, d in ((heads, 1, columns[0]), (kv_heads, length, columns[0]), (kv_heads, length, columns[1]))
+        torch.randn(2, h, n, d).to(dtype)
+        for h, n, d in ((heads, 1, columns[0]), (kv_heads, length, columns[0]), (kv_heads, length, columns[1]))
     ]
 
 
