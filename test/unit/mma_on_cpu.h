@@ -91,6 +91,14 @@ template <class Element> void mma_16816(Element, float *sum, const uint32_t (&a)
   whole.meet.arrive_and_wait();
 }
 inline void store_pair(uint32_t address, uint32_t pair) { memcpy(memory + address, &pair, 4); }
+inline float of_lane(float value, int lane) {
+  memcpy(whole.held[lane_of_thread], &value, 4);
+  whole.meet.arrive_and_wait();
+  float other;
+  memcpy(&other, whole.held[lane], 4);
+  whole.meet.arrive_and_wait();
+  return other;
+}
 inline void add_global(float *to, float value) { *to += value; }
 inline void copy_4(uint32_t to, const void *from, bool exists) {
   if (exists) memcpy(memory + to, from, 4);

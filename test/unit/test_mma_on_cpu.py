@@ -19,6 +19,8 @@ FAULTS = {
     "columns of a factor written where others lie": ("column / 8 % 2) + to.lane", "column / 8 / 2) + to.lane"),
     "a row past the last": ("if (at < 0 || at >= size) continue;", "if (at < 0) continue;"),
     "pairs of other rows": ("2 * c + h % 2, line", "2 * c + h / 2, line"),
+    "an addition of the other column": ("lane % 2 ? odd : even", "lane % 2 ? even : odd"),
+    "an addition of another row": ("from = 4 * own + lane % 8 / 2", "from = 4 * (own ^ 1) + lane % 8 / 2"),
     "numbers past the last": (
         "copy_4(to + 4 * own, from + (exists ? row + own : 0) * stride, exists)",
         "copy_4(to + 4 * own, from + (row + own) * stride, true)",
@@ -31,11 +33,8 @@ pytestmark = needs_host_clang
 def fails(header: str, folder: Path) -> str:
     """What the program says of a header that is wrong, nothing of one that is right."""
     # Instructions are functions of their own, which mma_on_cpu.h has, too.
-    text = re.sub(
-        r"ATTN_DEVICE void (?:copy_commit|copy_4|copy_16|store_pair|load_matrices_transposed|load_two_\w+|mma_16816)\((?:.|\n)*?\n?\}\n",
-        "",
-        header,
-    )
+    names = r"of_lane|copy_commit|copy_4|copy_16|store_pair|load_matrices_transposed|load_two_\w+|mma_16816"
+    text = re.sub(rf"ATTN_DEVICE (?:void|float) (?:{names})\((?:.|\n)*?\n?\}}\n", "", header)
     text = re.sub(r"template <int Pending> ATTN_DEVICE void copy_wait.*\n|#pragma unroll.*\n", "", text)
     assert "asm" not in text
     (folder / "attn_mma_on_cpu.cuh").write_text(text)

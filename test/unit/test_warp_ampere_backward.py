@@ -117,7 +117,7 @@ Whole = tuple[EmulatedLaunchPlan, str, str]
 @pytest.fixture(scope="module")
 def whole() -> Whole:
     """The backward pass of all passes, by two warpgroups."""
-    return of_pairs(program(pipeline.OTHERS, block_q=128, block_kv=128))
+    return of_pairs(program(pipeline.OTHERS, block_q=128, block_kv=128, together=0))
 
 
 def swap(name: str, first: int, second: int, position: int) -> Callable[[Ops], None]:

@@ -16,7 +16,7 @@ _INSTRUCTIONS = {16: "mma16", 32: "mma32"}
 """By the rows of a warp."""
 _COPIED = 8
 """The rows that a warp copies at least, the height of a swizzle."""
-_NARROW = 64
+NARROW = 64
 """Columns of the widest tile with which a warp has registers for 32 rows."""
 
 
@@ -43,7 +43,7 @@ class SynchronousFormer(Former):
 
     def _usual_rows(self) -> int:
         """Of a warp, where nothing was chosen."""
-        return 32 if self.block % 128 == 0 and self._widest() <= _NARROW else 16
+        return 32 if self.block % 128 == 0 and self._widest() <= NARROW else 16
 
     def _widest(self) -> int:
         """Columns of the widest tile that is loaded."""

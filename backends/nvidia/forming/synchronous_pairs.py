@@ -8,7 +8,7 @@ from attn_mlir.backends.nvidia.forming import rings
 from attn_mlir.backends.nvidia.forming.kernel import ROWS, Former
 from attn_mlir.backends.nvidia.forming.pairs import PairsFormer
 from attn_mlir.backends.nvidia.forming.refusal import Refused
-from attn_mlir.backends.nvidia.forming.synchronous import SynchronousFormer
+from attn_mlir.backends.nvidia.forming.synchronous import NARROW, SynchronousFormer
 from attn_mlir.backends.nvidia.forming.tiled import grid_of
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.dialects.warp import build
@@ -33,7 +33,8 @@ class SynchronousPairs(PairsFormer, SynchronousFormer):
 
     def _schedule(self) -> ir.Attribute:
         fields = attributes.read(self.function, attributes.SCHEDULE)
-        return attributes.write({**thresholds.SYNCHRONOUS_BACKWARD, **fields})
+        narrow = thresholds.SYNCHRONOUS_NARROW if self._widest() <= NARROW else {}
+        return attributes.write({**thresholds.SYNCHRONOUS_BACKWARD, **narrow, **fields})
 
     def _usual_rows(self) -> int:
         """Two sums and two products of a block's rows leave no registers for more."""

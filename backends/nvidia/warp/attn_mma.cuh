@@ -33,6 +33,7 @@ ATTN_DEVICE void load_two_matrices_transposed(uint32_t address, uint32_t &a, uin
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];" : "=r"(a), "=r"(b) : "r"(address) : "memory");
 }
 ATTN_DEVICE void store_pair(uint32_t address, uint32_t pair) { asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(pair) : "memory"); }
+ATTN_DEVICE float of_lane(float value, int lane) { return __shfl_sync(0xffffffffu, value, lane); }
 
 // A tile in shared memory, `atom` bytes from one swizzle atom to the next, whose rows have 128 bytes, or 64.
 struct Atoms {
@@ -142,12 +143,23 @@ ATTN_DEVICE void each_pair(Element *to, long long stride, int row, int size, int
     for (int c = 0; c < N / 8; ++c) f(h / 2 * (N / 4) + 2 * c + h % 2, line + 8 * c);
   }
 }
+// Lanes exchange columns first, so that an addition of a warp is one to 8 columns of 4 rows, whole sectors of 32 bytes: half as many for L2.
 template <int N, int Blocks>
 ATTN_DEVICE void add_pairs(const float (&tile)[Blocks * N / 2], float *to, long long stride, int row, int size, int warp, int lane) {
-  each_pair<N, Blocks>(to, stride, row, size, warp, lane, [&](int pair, float *place) {
-    add_global(place, tile[2 * pair]);
-    add_global(place + 1, tile[2 * pair + 1]);
-  });
+#pragma unroll
+  for (int h = 0; h < 2 * Blocks; ++h) {
+#pragma unroll 1
+    for (int half = 0; half < 2; ++half) {
+      const int own = 4 * half + lane / 8, from = 4 * own + lane % 8 / 2, at = row + warp * 16 * Blocks + 8 * h + own;
+      float *const line = to + at * stride + lane % 8;
+#pragma unroll
+      for (int c = 0; c < N / 8; ++c) {
+        const int pair = h / 2 * (N / 4) + 2 * c + h % 2;
+        const float even = of_lane(tile[2 * pair], from), odd = of_lane(tile[2 * pair + 1], from);
+        if (at >= 0 && at < size) add_global(line + 8 * c, lane % 2 ? odd : even);
+      }
+    }
+  }
 }
 template <int N, int Blocks>
 ATTN_DEVICE void store_pairs(const float (&tile)[Blocks * N / 2], float *to, long long stride, int row, int size, int warp, int lane) {

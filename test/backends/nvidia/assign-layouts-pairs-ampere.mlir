@@ -61,7 +61,7 @@ func.func @sums(%q: !x, %k: !x, %dq: !sums, %dk: !x, %chunk: index)
     }
     "tile.store"(%sum, %dk, %b, %h, %key, %count) : (tensor<128x64xf32>, !x, index, index, index, index) -> ()
   }
-  // CHECK: warp.schedule = {arch = "sm_80", join = 0 : i64, reverse = 0 : i64}
+  // CHECK: warp.schedule = {arch = "sm_80", join = 0 : i64, reverse = 0 : i64, together = 1 : i64}
   return
 }
 
