@@ -4,7 +4,7 @@ from attn_mlir.backends.gpu.residuals import RESIDUAL_SCALE
 from attn_mlir.backends.gpu.rules import SCALARS
 from attn_mlir.backends.gpu.structure import body
 from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product, wgmma, wgmma_name
-from attn_mlir.backends.nvidia.scans.layout import TurnedGrid, carried
+from attn_mlir.backends.nvidia.scans.layout import DOTS, TurnedGrid, carried
 from attn_mlir.backends.nvidia.scans.loops import element_of, shape_of
 from attn_mlir.backends.nvidia.scans.printer import ScanPrinter
 from attn_mlir.backends.nvidia.scans.warpgroup_parts import (
@@ -54,6 +54,8 @@ class WarpgroupPrinter(ScanPrinter):
 
     def _print(self, ops: list[ir.Operation]) -> None:
         for op in ops:
+            if op.name not in DOTS and not self.pairs.waits(op):
+                self.pairs.settle()
             if op.name not in ("scf.yield", "func.return"):
                 self.operation(op)
 
@@ -98,7 +100,10 @@ class WarpgroupPrinter(ScanPrinter):
             self._assign([(argument, value) for _, argument, value, _ in carried(op)])
 
     def dot(self, op: ir.Operation) -> None:
-        """A product, which is not waited for; two of the same left factor that are added up take turns."""
+        """A product, which is not waited for; two of the same left factor that are added up take turns.
+
+        Right factors that are not packed yet are, two rows of 8 before the instructions that take them.
+        """
         core, result = self.groups, op.results[0]
         if (after := self._added(op)) is not None:
             self._first[after] = op
@@ -107,6 +112,7 @@ class WarpgroupPrinter(ScanPrinter):
         a, before = list(op.operands)[-2], list(ops[0].operands)[:-2]
         factors, home = [self.pairs.pairs_of(each.operands[-1]) for each in ops], core.layout.places[a]
         residual = self._is_residual(op)
+        late = self.pairs.take([each.operands[-1] for each in ops], core.tiles.get(before[0], "") if before else "")
         name = core.tiles[result] = self._sum(ops[0], ops[0].results[0], before)
         core.touch([(home, False, "")])
         rows, depth, element = shape_of(result)[0], shape_of(op.operands[-1])[0], element_of(a)
@@ -124,9 +130,17 @@ class WarpgroupPrinter(ScanPrinter):
             (first, *others), *more = texts
             texts = [[first.replace(", 1);", ", 0);"), *others], *more]
         descriptor = product(sums, rows, depth, factors[0], operand, element)[1]
-        core.writer.line("attn::wgmma_begin();", "{", descriptor, *(line for lines in zip(*texts, strict=True) for line in lines), "}")
-        core.writer.line("attn::wgmma_commit();")
-        core.started(sums, *factors)
+        steps = list(zip(*texts, strict=True))
+        with core.scope(""):
+            core.writer.line(descriptor.strip())
+            size = len(steps) if not late else 1 if len(steps) <= 4 else 4
+            for n in range(0, len(steps), size):
+                for each in late:
+                    each.rows(2 * n, 2 * (n + size))
+                core.writer.line("attn::wgmma_begin();")
+                core.writer.line(*(line.strip() for lines in steps[n : n + size] for line in lines))
+                core.writer.line("attn::wgmma_commit();")
+                core.started(sums, *factors)
         if residual:
             core.await_sums(sums)
             with core.unrolled("n", rows // 2):
