@@ -63,6 +63,11 @@ class WarpgroupCore(ScanCore):
         """A group of products was committed."""
         self._running.append((sums, *factors))
 
+    @property
+    def multiplies(self) -> bool:
+        """Whether products are in flight."""
+        return bool(self._running)
+
     def await_sums(self, *names: str) -> None:
         """Waits for the products that are added to these registers."""
         self._await(max((n for n, (sums, *_) in enumerate(self._running) if sums in names), default=-1))
@@ -127,12 +132,16 @@ class WarpgroupMaps(ScanMaps):
         for each in waiting:
             each.rows(0, each.end)
 
+    def are_read(self, registers: str) -> bool:
+        """Whether a map that waits reads these registers."""
+        return any(self.groups.tiles.get(value) == registers for each in self._waiting for value in each.reads)
+
     def take(self, factors: list[ir.Value], sums: str) -> list[Packing]:
         """The maps that make these factors, to be printed between instructions of a product; others are printed here.
 
         So are all where one reads the registers `sums`, which the product changes.
         """
-        if any(self.groups.tiles.get(value) == sums for each in self._waiting for value in each.reads):
+        if self.are_read(sums):
             self.settle()
         taken = [each for each in self._waiting if any(value in each.results for value in factors)]
         self._waiting = [each for each in self._waiting if each not in taken]

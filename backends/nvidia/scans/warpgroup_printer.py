@@ -6,6 +6,7 @@ from attn_mlir.backends.gpu.structure import body
 from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product, wgmma, wgmma_name
 from attn_mlir.backends.nvidia.scans.layout import DOTS, TurnedGrid, carried
 from attn_mlir.backends.nvidia.scans.loops import element_of, shape_of
+from attn_mlir.backends.nvidia.scans.order import free_after
 from attn_mlir.backends.nvidia.scans.printer import ScanPrinter
 from attn_mlir.backends.nvidia.scans.warpgroup_parts import (
     EMPTY,
@@ -31,12 +32,17 @@ class WarpgroupPrinter(ScanPrinter):
         self.maps = self.pairs = WarpgroupMaps(core)
         self.traffic = self.stores = WarpgroupTraffic(core, self.pairs)
         self._first: dict[ir.Operation, ir.Operation] = {}
+        self._scaled: set[ir.Operation] = set()
+        """Products whose sums are scaled already."""
 
     def block(self, block: ir.Block) -> None:
         """Prints the ops of a block; those of the kernel's own block for both kinds of warps."""
         core, layout = self.groups, self.groups.of_groups
         if block == body(layout.loop):
-            self._print(layout.order)
+            free = free_after(layout.loop, layout.order)
+            for n, op in enumerate(layout.order):
+                self._print([op])
+                self._scale_early({each for each, first in free.items() if first <= n + 1})
             return
         ops = self.layout.ops_of(block)
         if layout.loop not in ops:
@@ -58,6 +64,26 @@ class WarpgroupPrinter(ScanPrinter):
                 self.pairs.settle()
             if op.name not in ("scf.yield", "func.return"):
                 self.operation(op)
+
+    def _scale_early(self, free: set[ir.Operation]) -> None:
+        """Scales carried tiles that only these products read from here on, while others are in flight."""
+        core = self.groups
+        for op in free - self._scaled:
+            before = list(op.operands)[:-2]
+            name = core.tiles[before[0]]
+            if len(before) > 1 and core.of_groups.changed.get(before[0]) == op and core.multiplies and not self.pairs.are_read(name):
+                self._scale(name, before[1], TurnedGrid(*shape_of(op.results[0])))
+                self._scaled.add(op)
+
+    def _scale(self, name: str, factors: ir.Value, grid: TurnedGrid) -> None:
+        """Multiplies rows of a tile in registers by their factors."""
+        core = self.groups
+        core.await_sums(name)
+        core.touch([(core.sums[factors][0] if factors in core.sums else self.layout.places[factors], False, "")])
+        with elements_of(core, grid):
+            core.writer.line(f"const float scale = {core.row_item(factors, 'i')};")
+            with core.unrolled("r", 2):
+                core.writer.line(f"{name}[{ITEM}] *= scale;")
 
     def _turns(self, op: ir.Operation) -> tuple[str, str, str, str]:
         """The name of a loop's position, its ends and step."""
@@ -176,14 +202,8 @@ class WarpgroupPrinter(ScanPrinter):
             name = self.maps.declare(result, "product")
             with core.unrolled("n", grid.registers):
                 core.writer.line(f"{name}[n] = {core.tiles[old]}[n];")
-        if len(before) > 1:
-            core.await_sums(core.tiles[old])
-            factors = before[1]
-            core.touch([(core.sums[factors][0] if factors in core.sums else self.layout.places[factors], False, "")])
-            with elements_of(core, grid):
-                core.writer.line(f"const float scale = {core.row_item(factors, 'i')};")
-                with core.unrolled("r", 2):
-                    core.writer.line(f"{name}[{ITEM}] *= scale;")
+        if len(before) > 1 and op not in self._scaled:
+            self._scale(name, before[1], grid)
         return name
 
 
