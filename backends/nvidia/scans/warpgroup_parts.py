@@ -22,8 +22,8 @@ _ROW = "i = 8 * n + 2 * (lane % 4) + c"
 _COLUMN = "j = 16 * warp + 8 * r + lane / 4"
 ITEM = "4 * n + 2 * r + c"
 _LATE = 4
-"""Instructions along K up to which a product's right factor is packed between them. With 8, ptxas takes registers of a factor for the next
-one, and so waits for each instruction."""
+"""Instructions along K up to which a product's right factor is packed between them. With 8, and where states are packed, ptxas takes
+registers of a factor for the next one, and so waits for each instruction."""
 
 
 @dataclass(frozen=True)
@@ -119,11 +119,12 @@ class WarpgroupMaps(ScanMaps):
         self._waiting: list[Packing] = []
 
     def waits(self, op: ir.Operation) -> bool:
-        """Whether a map does nothing but pack right factors of products that have few instructions along K."""
+        """Whether a map does nothing but pack right factors of products that have few instructions along K, of other tiles than states."""
         if op.name != "tile.map" or len(list(op.operands)) != 2 or extents(op)[0] > _LATE * 16:
             return False
         uses = [(result, use.owner.operation) for result in op.results for use in result.uses]
         packs = all(element_of(result) in HALVES for result in op.results)
+        packs = packs and not any(read.operands[0] in self.groups.of_groups.changed for read in own_reads(op))
         return packs and all(user.name in DOTS and user.block == op.block and user.operands[-1] == result for result, user in uses)
 
     def settle(self) -> None:
