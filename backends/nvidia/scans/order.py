@@ -73,12 +73,6 @@ def changed(loop: ir.Operation) -> dict[ir.Value, ir.Operation]:
     return found
 
 
-def free_after(loop: ir.Operation, order: list[ir.Operation]) -> dict[ir.Operation, int]:
-    """For each first product that changes a carried tile, how many ops of an order have come when nothing else reads the tile."""
-    found = {op: [order.index(reader) for reader in readers if reader != op] for op, readers in _changes(loop).items()}
-    return {op: max(numbers, default=-1) + 1 for op, numbers in found.items()}
-
-
 def _changes(loop: ir.Operation) -> dict[ir.Operation, set[ir.Operation]]:
     """The first product that changes a carried tile, with all readers of the tile."""
     return {op: {_outer(use.owner.operation, body(loop)) for use in argument.uses} for argument, op in changed(loop).items()}

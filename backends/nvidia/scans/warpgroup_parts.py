@@ -1,14 +1,13 @@
 """Maps, loads and stores of chunk scans whose products warpgroups make (wgmma), and which products are in flight."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.residuals import RESIDUAL_SCALE
 from attn_mlir.backends.gpu.scalars import dependence, frontier
 from attn_mlir.backends.gpu.structure import body, hint, widened, yielded
 from attn_mlir.backends.nvidia.scans.core import ScanCore
-from attn_mlir.backends.nvidia.scans.layout import DOTS, HALVES, TurnedGrid
+from attn_mlir.backends.nvidia.scans.layout import HALVES, TurnedGrid
 from attn_mlir.backends.nvidia.scans.loops import element_of, extents, own_reads, shape_of
 from attn_mlir.backends.nvidia.scans.maps import ScanMaps
 from attn_mlir.backends.nvidia.scans.traffic import ScanTraffic
@@ -21,19 +20,6 @@ HELPING, MULTIPLYING, FULL = 1, 2, 3
 _ROW = "i = 8 * n + 2 * (lane % 4) + c"
 _COLUMN = "j = 16 * warp + 8 * r + lane / 4"
 ITEM = "4 * n + 2 * r + c"
-_LATE = 4
-"""Instructions along K up to which a product's right factor is packed between them. With 8, and where states are packed, ptxas takes
-registers of a factor for the next one, and so waits for each instruction."""
-
-
-@dataclass(frozen=True)
-class Packing:
-    """A map that packs factors and is not printed yet: its results, the tiles it reads, and what prints its rows 8 first to 8 last - 1."""
-
-    results: list[ir.Value]
-    reads: list[ir.Value]
-    end: int
-    rows: Callable[[int, int], None]
 
 
 class WarpgroupCore(ScanCore):
@@ -62,11 +48,6 @@ class WarpgroupCore(ScanCore):
     def started(self, sums: str, *factors: str) -> None:
         """A group of products was committed."""
         self._running.append((sums, *factors))
-
-    @property
-    def multiplies(self) -> bool:
-        """Whether products are in flight."""
-        return bool(self._running)
 
     def await_sums(self, *names: str) -> None:
         """Waits for the products that are added to these registers."""
@@ -116,38 +97,6 @@ class WarpgroupMaps(ScanMaps):
     def __init__(self, core: WarpgroupCore) -> None:
         super().__init__(core)
         self.groups = core
-        self._waiting: list[Packing] = []
-
-    def waits(self, op: ir.Operation) -> bool:
-        """Whether a map does nothing but pack right factors of products that have few instructions along K, of other tiles than states."""
-        if op.name != "tile.map" or len(list(op.operands)) != 2 or extents(op)[0] > _LATE * 16:
-            return False
-        uses = [(result, use.owner.operation) for result in op.results for use in result.uses]
-        packs = all(element_of(result) in HALVES for result in op.results)
-        packs = packs and not any(read.operands[0] in self.groups.of_groups.changed for read in own_reads(op))
-        return packs and all(user.name in DOTS and user.block == op.block and user.operands[-1] == result for result, user in uses)
-
-    def settle(self) -> None:
-        """Prints the maps that wait."""
-        waiting, self._waiting = self._waiting, []
-        for each in waiting:
-            each.rows(0, each.end)
-
-    def are_read(self, registers: str) -> bool:
-        """Whether a map that waits reads these registers."""
-        return any(self.groups.tiles.get(value) == registers for each in self._waiting for value in each.reads)
-
-    def take(self, factors: list[ir.Value], sums: str) -> list[Packing]:
-        """The maps that make these factors, to be printed between instructions of a product; others are printed here.
-
-        So are all where one reads the registers `sums`, which the product changes.
-        """
-        if self.are_read(sums):
-            self.settle()
-        taken = [each for each in self._waiting if any(value in each.results for value in factors)]
-        self._waiting = [each for each in self._waiting if each not in taken]
-        self.settle()
-        return taken
 
     def pairs_of(self, value: ir.Value) -> str:
         """The registers of a tile of 16 bits, as a product takes them: loaded here, if it lies in shared memory."""
@@ -178,25 +127,18 @@ class WarpgroupMaps(ScanMaps):
                 core.writer.line(f"uint32_t {core.factors[result]}[{grid.registers // 2}];")
             else:
                 self.declare(result)
-
-        def rows(first: int, last: int) -> None:
-            with core.scope(None):
-                for value in frontier(block, dependence(block), frozenset()):
-                    core.value(value)
-                with core.unrolled("n", last, start=str(first)):
-                    pairs = {result: core.names.fresh("made") for result in halves}
-                    core.writer.line(*(f"float {name}[2][2];" for name in pairs.values()))
-                    with core.unrolled("c", 2):
-                        self._row_of_pairs(op, grid, near, made, pairs)
-                    for value, result in made:
-                        if result in pairs:
-                            self._pack(value, result, pairs[result])
-            core.pairs, core.grid, core.element = {}, None, None
-
-        if self.waits(op):
-            self._waiting.append(Packing(list(op.results), [read.operands[0] for read in own], grid.wide, rows))
-        else:
-            rows(0, grid.wide)
+        with core.scope(None):
+            for value in frontier(block, dependence(block), frozenset()):
+                core.value(value)
+            with core.unrolled("n", grid.wide):
+                pairs = {result: core.names.fresh("made") for result in halves}
+                core.writer.line(*(f"float {name}[2][2];" for name in pairs.values()))
+                with core.unrolled("c", 2):
+                    self._row_of_pairs(op, grid, near, made, pairs)
+                for value, result in made:
+                    if result in pairs:
+                        self._pack(value, result, pairs[result])
+        core.pairs, core.grid, core.element = {}, None, None
 
     def _pack(self, value: ir.Value, result: ir.Value, name: str) -> None:
         """Rounds pairs of elements: what rounding leaves of them is rounded as pairs, too."""

@@ -4,9 +4,8 @@ from attn_mlir.backends.gpu.residuals import RESIDUAL_SCALE
 from attn_mlir.backends.gpu.rules import SCALARS
 from attn_mlir.backends.gpu.structure import body
 from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product, wgmma, wgmma_name
-from attn_mlir.backends.nvidia.scans.layout import DOTS, TurnedGrid, carried
+from attn_mlir.backends.nvidia.scans.layout import TurnedGrid, carried
 from attn_mlir.backends.nvidia.scans.loops import element_of, shape_of
-from attn_mlir.backends.nvidia.scans.order import free_after
 from attn_mlir.backends.nvidia.scans.printer import ScanPrinter
 from attn_mlir.backends.nvidia.scans.warpgroup_parts import (
     FULL,
@@ -31,17 +30,12 @@ class WarpgroupPrinter(ScanPrinter):
         self.maps = self.pairs = WarpgroupMaps(core)
         self.traffic = self.stores = WarpgroupTraffic(core, self.pairs)
         self._first: dict[ir.Operation, ir.Operation] = {}
-        self._scaled: set[ir.Operation] = set()
-        """Products whose sums are scaled already."""
 
     def block(self, block: ir.Block) -> None:
         """Prints the ops of a block; those of the kernel's own block for both kinds of warps."""
         core, layout = self.groups, self.groups.of_groups
         if block == body(layout.loop):
-            free = free_after(layout.loop, layout.order)
-            for n, op in enumerate(layout.order):
-                self._print([op])
-                self._scale_early({each for each, first in free.items() if first <= n + 1})
+            self._print(layout.order)
             return
         ops = self.layout.ops_of(block)
         if layout.loop not in ops:
@@ -59,30 +53,8 @@ class WarpgroupPrinter(ScanPrinter):
 
     def _print(self, ops: list[ir.Operation]) -> None:
         for op in ops:
-            if op.name not in DOTS and not self.pairs.waits(op):
-                self.pairs.settle()
             if op.name not in ("scf.yield", "func.return"):
                 self.operation(op)
-
-    def _scale_early(self, free: set[ir.Operation]) -> None:
-        """Scales carried tiles that only these products read from here on, while others are in flight."""
-        core = self.groups
-        for op in free - self._scaled:
-            before = list(op.operands)[:-2]
-            name = core.tiles[before[0]]
-            if len(before) > 1 and core.of_groups.changed.get(before[0]) == op and core.multiplies and not self.pairs.are_read(name):
-                self._scale(name, before[1], TurnedGrid(*shape_of(op.results[0])))
-                self._scaled.add(op)
-
-    def _scale(self, name: str, factors: ir.Value, grid: TurnedGrid) -> None:
-        """Multiplies rows of a tile in registers by their factors."""
-        core = self.groups
-        core.await_sums(name)
-        core.touch([(core.sums[factors][0] if factors in core.sums else self.layout.places[factors], False, "")])
-        with elements_of(core, grid):
-            core.writer.line(f"const float scale = {core.row_item(factors, 'i')};")
-            with core.unrolled("r", 2):
-                core.writer.line(f"{name}[{ITEM}] *= scale;")
 
     def _turns(self, op: ir.Operation) -> tuple[str, str, str, str]:
         """The name of a loop's position, its ends and step."""
@@ -153,10 +125,7 @@ class WarpgroupPrinter(ScanPrinter):
             self._assign([(argument, value) for _, argument, value, _ in carried(op)])
 
     def dot(self, op: ir.Operation) -> None:
-        """A product, which is not waited for; two of the same left factor that are added up take turns.
-
-        Right factors that are not packed yet are, two rows of 8 before the instructions that take them.
-        """
+        """A product, which is not waited for; two of the same left factor that are added up take turns."""
         core, result = self.groups, op.results[0]
         if (after := self._added(op)) is not None:
             self._first[after] = op
@@ -165,7 +134,6 @@ class WarpgroupPrinter(ScanPrinter):
         a, before = list(op.operands)[-2], list(ops[0].operands)[:-2]
         factors, home = [self.pairs.pairs_of(each.operands[-1]) for each in ops], core.layout.places[a]
         residual = self._is_residual(op)
-        late = self.pairs.take([each.operands[-1] for each in ops], core.tiles.get(before[0], "") if before else "")
         name = core.tiles[result] = self._sum(ops[0], ops[0].results[0], before)
         core.touch([(home, False, "")])
         rows, depth, element = shape_of(result)[0], shape_of(op.operands[-1])[0], element_of(a)
@@ -183,17 +151,9 @@ class WarpgroupPrinter(ScanPrinter):
             (first, *others), *more = texts
             texts = [[first.replace(", 1);", ", 0);"), *others], *more]
         descriptor = product(sums, rows, depth, factors[0], operand, element)[1]
-        steps = list(zip(*texts, strict=True))
-        with core.scope(""):
-            core.writer.line(descriptor.strip())
-            size = len(steps) if not late else 1 if len(steps) <= 4 else 4
-            for n in range(0, len(steps), size):
-                for each in late:
-                    each.rows(2 * n, 2 * (n + size))
-                core.writer.line("attn::wgmma_begin();")
-                core.writer.line(*(line.strip() for lines in steps[n : n + size] for line in lines))
-                core.writer.line("attn::wgmma_commit();")
-                core.started(sums, *factors)
+        core.writer.line("attn::wgmma_begin();", "{", descriptor, *(line for lines in zip(*texts, strict=True) for line in lines), "}")
+        core.writer.line("attn::wgmma_commit();")
+        core.started(sums, *factors)
         if residual:
             core.await_sums(sums)
             with core.unrolled("n", rows // 2):
@@ -229,8 +189,14 @@ class WarpgroupPrinter(ScanPrinter):
             name = self.maps.declare(result, "product")
             with core.unrolled("n", grid.registers):
                 core.writer.line(f"{name}[n] = {core.tiles[old]}[n];")
-        if len(before) > 1 and op not in self._scaled:
-            self._scale(name, before[1], grid)
+        if len(before) > 1:
+            core.await_sums(core.tiles[old])
+            factors = before[1]
+            core.touch([(core.sums[factors][0] if factors in core.sums else self.layout.places[factors], False, "")])
+            with elements_of(core, grid):
+                core.writer.line(f"const float scale = {core.row_item(factors, 'i')};")
+                with core.unrolled("r", 2):
+                    core.writer.line(f"{name}[{ITEM}] *= scale;")
         return name
 
 

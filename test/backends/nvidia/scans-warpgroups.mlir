@@ -33,16 +33,9 @@
 // CHECK:             attn::wgmma_m64n[[CHUNK]]k16_rs_bf16([[READ:product]], [[HIGH]][0], [[HIGH]][1], [[HIGH]][2], [[HIGH]][3], b, 0);
 // CHECK-NEXT:        attn::wgmma_m64n[[CHUNK]]k16_rs_bf16([[READ]], [[LOW]][0], [[LOW]][1], [[LOW]][2], [[LOW]][3], b, 1);
 
-// The state is scaled while the first product runs. The product that changes it comes before o, whose rows the other warps take to memory; its
-// right factor is packed between its instructions.
+// The product that changes the state in place comes before o, whose rows the other warps take to memory.
 // CHECK:             [[STATE]][4 * n + 2 * r + c] *= scale;
-// CHECK:             attn::wgmma_wait<0>();
 // CHECK:             attn::mn_major(
-// CHECK:             for (int n = 0; n < 2; ++n) {
-// CHECK:             attn::wgmma_begin();
 // CHECK-NEXT:        attn::wgmma_m64n64k16_rs_bf16_tb([[STATE]],
-// CHECK:             attn::wgmma_commit();
-// CHECK:             for (int n = 2; n < 4; ++n) {
-// CHECK:             attn::wgmma_m64n64k16_rs_bf16_tb([[STATE]],
 // CHECK:             attn::keep_turned<attn::BF16, [[CHUNK]], 64>(
 // CHECK:             attn::named_arrive([[EMPTY]] + stage, 256);
