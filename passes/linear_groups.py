@@ -9,7 +9,8 @@ from attn_mlir.passes.linear_scale import scale_of
 from attn_mlir.passes.regions import alike, block_of, maker, piece
 
 _SCANS = ("attn.linear_attention", "attn.chunk")
-LINEAR = (*_SCANS, "attn.head_sum", "attn.decay_gradient", "attn.decay_sum", "attn.state_scan", "attn.transition_scan")
+LINEAR = (*_SCANS, "attn.head_sum", "attn.decay_gradient", "attn.decay_gradient_sum", "attn.decay_sum", "attn.state_scan",
+          "attn.transition_scan")  # fmt: skip
 
 
 def gradient_of(scan: ir.Operation) -> ir.Operation | None:

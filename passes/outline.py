@@ -6,6 +6,7 @@ from attn_mlir.mlir import func, ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.linear_groups import LINEAR, leader_of, scan_of
 from attn_mlir.passes.regions import block_of, clone_op, erase_unused, find_all, walk
+from attn_mlir.passes.row_groups import elements_of
 from attn_mlir.passes.shapes import SAME, SHAPES, ShapeFunction
 
 _MAKERS = ("attn.attention", "attn.online", "attn.pairs", "attn.elements", "attn.row_dot", *LINEAR)
@@ -22,14 +23,16 @@ class Outline(Pass):
     `attn.head_sum` over groups of one head. A `crossing` gradient of log decays belongs to the backward scan that
     makes the last of what it adds up, and takes that scan's products and states where they are made, or with `gradients-apart` is
     a kernel of its own; with `share-states`, scans that have the same states, but for their order, as those for dk and dv, belong
-    together. A function that holds one such op and returns just its results gets `shapes` of its own and stays. A host may add two
-    tensors; that stays after its calls. With `keep-hosts=false` the calling functions go, and there are no `shapes`.
+    together; with `join-rows`, an `attn.row_dot` whose sums only the elements of its own rows read belongs to their `attn.elements`, so
+    that rows come from memory once. A function that holds one such op and returns just its results gets `shapes` of its own and stays.
+    A host may add two tensors; that stays after its calls. With `keep-hosts=false` the calling functions go, and there are no `shapes`.
     """
 
     name = "attn-outline"
     keep_hosts: bool = True
     share_states: bool = False
     gradients_apart: bool = False
+    join_rows: bool = False
 
     def run(self, module: ir.Operation) -> bool:
         for function in [op.operation for op in module.regions[0].blocks[0].operations if op.operation.name == "func.func"]:
@@ -49,6 +52,8 @@ class Outline(Pass):
         groups = _groups(function, self.share_states, self.gradients_apart)
         if groups is None:
             return False
+        if self.join_rows:
+            groups = _joined(groups)
         last = function.regions[0].blocks[0].operations[-1].operation
         returned = list(last.operands)
         if len(groups) == 1 and returned == _results(groups[0]):
@@ -119,6 +124,14 @@ def _groups(function: ir.Operation, share_states: bool, apart: bool) -> list[lis
     return groups
 
 
+def _joined(groups: list[list[ir.Operation]]) -> list[list[ir.Operation]]:
+    """The groups, where sums of rows belong to the elements that read them."""
+    found = [(group, elements_of(group[0])) for group in groups if len(group) == 1]
+    joined = [(group, elements) for group, elements in found if elements is not None and sum(elements in each for each in groups) == 1]
+    apart = [group for group in groups if not any(group is each for each, _ in joined)]
+    return [[*group, *(op for each, elements in joined if elements in group for op in each)] for group in apart]
+
+
 def _maker_of(op: ir.Operation, share_states: bool, apart: bool) -> ir.Operation | None:
     """The op that a consumer belongs to."""
     if op.name in _CONSUMERS:
@@ -160,6 +173,8 @@ def _results_of(group: list[ir.Operation], op: ir.Operation) -> list[ir.Value]:
 
 
 def _is_made(group: list[ir.Operation], op: ir.Operation, result: ir.Value) -> bool:
+    if op.name == "attn.row_dot" and op != group[0]:  # its elements read it inside of their regions
+        return any(use.owner.operation.block == op.block for use in result.uses)
     return op.name not in LINEAR or any(use.owner.operation not in group for use in result.uses)
 
 
@@ -174,7 +189,7 @@ def _outline(host: ir.Operation, group: list[ir.Operation], name: str, places: d
         entry = ir.Block.create_at_start(function.regions[0], [a.type for a in arguments], locations)
     mapping = dict(zip(arguments, entry.arguments, strict=True))
     with group[0].location, ir.InsertionPoint(entry):
-        for op in [*copied, *group]:
+        for op in [*copied, *sorted(group, key=lambda op: op.name != "attn.row_dot")]:
             clone_op(op, mapping)
         func.ReturnOp([mapping[result] for result in results])
     with group[0].location, ir.InsertionPoint.at_block_terminator(block):

@@ -61,7 +61,7 @@ class ShapeFunction:
                 return self._like(op.operands[1], rank)
             case "attn.collect":
                 return self._like(op.operands[0].owner.operation.operands[0], rank)
-            case "attn.row_dot" | "attn.decay_gradient":
+            case "attn.row_dot" | "attn.decay_gradient" | "attn.decay_gradient_sum":
                 return self._like(op.operands[0], rank)
             case "attn.head_sum":
                 x = self._like(view.x, rank)

@@ -15,10 +15,10 @@ from attn_mlir.passes.tiling.transition_scan import build_transition_scan
 class TileSums(TilePass):
     """Replaces each function holding an op that sums up, or changes, rows by a `tile` kernel.
 
-    These ops are `attn.elements`, `attn.row_dot`, `attn.head_sum`, `attn.decay_gradient`, `attn.decay_sum`, `attn.state_scan` and
-    `attn.transition_scan`. Programs have `block-q` rows where the op names no interval or segment; `tile.blocks` gives one function
-    another number. `tile.kernel` is as `attn-tile-rows` says. `slots` and `prefix` of the function's `tile.numerics` hold for "elements"
-    and for sums of log decays.
+    These ops are `attn.elements`, `attn.row_dot`, `attn.head_sum`, `attn.decay_gradient`, `attn.decay_gradient_sum`, `attn.decay_sum`,
+    `attn.state_scan` and `attn.transition_scan`. Programs have `block-q` rows where the op names no interval or segment; `tile.blocks`
+    gives one function another number. Sums of rows that elements read are made in their kernel. `tile.kernel` is as `attn-tile-rows`
+    says. `slots` and `prefix` of the function's `tile.numerics` hold for "elements" and for sums of log decays.
     """
 
     name = "attn-tile-sums"
@@ -38,7 +38,7 @@ class TileSums(TilePass):
                 build_elements(function, op, makers, rows, numerics.slots)
             case "attn.head_sum":
                 return build_head_sum(function, op, makers, rows)
-            case "attn.decay_gradient":
+            case "attn.decay_gradient" | "attn.decay_gradient_sum":
                 build_decay_gradient(function, op, makers)
             case "attn.decay_sum":
                 build_decay_sum(function, op, numerics.prefix)

@@ -199,7 +199,7 @@ WARP_PAIRS: Annotated[frozenset[tuple[str, int, int, int]], Provenance("2026-11-
 speed: 1.01 to 1.03, 1.04 to 1.09 (of its blocks of 128 queries), 0.98 to 1.06. Left out: causal softmax of 128 columns (0.97 to 1.01), all
 keys of 64 (0.95 to 1.01)."""
 SCAN_SCHEDULES: Annotated[dict[str, dict[str, tuple[int, ...]]], Provenance("2026-11-27", "H100", "docs/notes/delta-h200.md")] = {
-    "warpgroups": {"stages": (2,)},
+    "warpgroups": {"stages": (3, 2)},
     "usual": {"occupancy": (1,), "warps": (8,), "stages": (2, 1, 0)},
     "chunks": {"occupancy": (4, 3, 2, 1), "warps": (4, 8), "stages": (1, 0)},
     "chunks of channels": {"occupancy": (4, 3, 2, 1), "warps": (4, 8), "stages": (1, 0)},

@@ -7,6 +7,7 @@ from attn_mlir.dialects.attn.linear_erase import EraseOp, WriteOp
 from attn_mlir.dialects.attn.linear_pieces import (
     ChunkDecayOp,
     DecayGradientOp,
+    DecayGradientSumOp,
     DecayMaskOp,
     DecayOp,
     HeadSumOp,
@@ -59,6 +60,7 @@ __all__ = [
     "CollectOp",
     "CombineOp",
     "DecayGradientOp",
+    "DecayGradientSumOp",
     "DecayMaskOp",
     "DecayOp",
     "DecaySumOp",

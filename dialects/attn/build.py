@@ -227,6 +227,12 @@ def decay_gradient(scans: Sequence[ir.Value], offsets: ir.Value | None, interval
     return ir.Operation.create("attn.decay_gradient", results=[a.type], operands=operands, attributes=attributes).result
 
 
+def decay_gradient_sum(scans: Sequence[ir.Value], interval: int, rows: int) -> ir.Value:
+    """`attn.decay_gradient_sum` from the products a, a_2, b and b_2 and the states s, e and e_2."""
+    attributes = {"interval": i64(interval), "rows": i64(rows)}
+    return ir.Operation.create("attn.decay_gradient_sum", results=[scans[0].type], operands=[*scans], attributes=attributes).result
+
+
 def decay_sum(like: ir.Value, decay: ir.Value | None, segment: int, type_: ir.Type) -> tuple[ir.Operation, ir.Block]:
     """Builds an `attn.decay_sum`, and the block for its piece."""
     operands = [like] if decay is None else [like, decay]

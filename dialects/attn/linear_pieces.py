@@ -155,3 +155,35 @@ class DecayGradientOp(Attn.Operation, name="decay_gradient", traits=[ext.Pure]):
         if not check(self, self.interval.value > 0 and self.rows.value > 0, "has a positive `interval` and positive `rows`"):
             return False
         return check(self, result == a and is_score_type(a.element_type), f"makes decays shaped like the products, got {result} for {a}")
+
+
+class DecayGradientSumOp(Attn.Operation, name="decay_gradient_sum", traits=[ext.Pure]):
+    """`attn.decay_gradient` of two scans in each direction: a + a_2, b + b_2 and e + e_2 are in the places of a, b and e.
+
+    Both scans of one direction have the same state of the other one, `s`. The sums are made where they are read, so that none of them
+    is a tensor. There are no `offsets`, and gradients are not `crossing`.
+    """
+
+    a: ext.Operand[Any]
+    a_2: ext.Operand[Any]
+    b: ext.Operand[Any]
+    b_2: ext.Operand[Any]
+    s: ext.Operand[Any]
+    e: ext.Operand[Any]
+    e_2: ext.Operand[Any]
+    interval: ir.IntegerAttr
+    rows: ir.IntegerAttr
+    result: ext.Result[Any]
+
+    def verify_invariants(self) -> bool:
+        a, s, result = self.a.type, self.s.type, self.result.type
+        products, states = [x.type for x in (self.a_2, self.b, self.b_2)], [x.type for x in (self.e, self.e_2)]
+        same = is_tensor(a, 3, 4) and all(type_ == a for type_ in products)
+        if not check(self, same, f"takes products of one type, got {', '.join(map(str, [a, *products]))}"):
+            return False
+        same = is_tensor(s, 4) and all(type_ == s for type_ in states)
+        if not check(self, same, f"takes states of one type, got {', '.join(map(str, [s, *states]))}"):
+            return False
+        if not check(self, self.interval.value > 0 and self.rows.value > 0, "has a positive `interval` and positive `rows`"):
+            return False
+        return check(self, result == a and is_score_type(a.element_type), f"makes decays shaped like the products, got {result} for {a}")

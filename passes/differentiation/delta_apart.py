@@ -100,14 +100,17 @@ class DeltaApart(DeltaBackward):
 
     def _collected(self, argument: ir.Value, gradient: ir.Value) -> ir.Type:
         same = argument in [self.of.primal.operands[name] for name in ("q", "k", "v")]
-        narrow = same and self.of.primal.choice("channels") == "none"
-        return self._like(gradient) if narrow else super()._collected(argument, gradient)
+        return self._like(gradient) if same else super()._collected(argument, gradient)
 
     def _decays(self, scanned: Mapping[str, ir.Operation]) -> None:
-        products = {role: scanned[role].opview.products for role in ("q", "e", "k", "w")}
-        after = self._added(scanned["k"].opview.states, scanned["w"].opview.states)
-        a, b = self._added(products["q"], products["e"]), self._added(products["k"], products["w"])
-        ProductGradients(self.of, self.host, self.found).of_decays(a, b, scanned["q"].opview.states, after)
+        products = [scanned[role].opview.products for role in ("q", "e", "k", "w")]
+        states = [scanned[role].opview.states for role in ("q", "k", "w")]
+        gradients = ProductGradients(self.of, self.host, self.found)
+        if self.operand("offsets") is None:
+            gradients.of_decays(products, states)
+            return
+        a, b = self._added(*products[:2]), self._added(*products[2:])
+        gradients.of_decays([a, b], [states[0], self._added(*states[1:])])
 
     def _pull_all(self, scanned: Mapping[str, ir.Operation]) -> None:
         of = self.of

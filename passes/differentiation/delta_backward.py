@@ -237,7 +237,7 @@ class DeltaBackward(BackwardBody):
         sums = {role: scanned[role].opview.products for role in ("q", "e", "k", "r") if role in scanned}
         a = self._added(sums["q"], sums["e"])
         b = self._added(sums["k"], sums["r"]) if self.removed else sums["k"]
-        ProductGradients(self.of, self.host, self.found).of_decays(a, b, scanned["q"].opview.states, scanned["k"].opview.states)
+        ProductGradients(self.of, self.host, self.found).of_decays([a, b], [scanned["q"].opview.states, scanned["k"].opview.states])
 
     def _added(self, x: ir.Value, y: ir.Value) -> ir.Value:
         made = build.elements(x, lambda *indices: [arith.addf(self.host.read(x, indices), self.host.read(y, indices))])

@@ -24,13 +24,16 @@ class ProductGradients(GradientWriter):
         scans = [(role, scanned[role].opview) for role in (("q", "k") if forward else ("k", "q"))]
         a, b = (self._after_mods(role, scan.products) for role, scan in scans)
         s, e = (scan.states for _, scan in scans)
-        self.of_decays(a, b, s, e)
+        self.of_decays([a, b], [s, e])
 
-    def of_decays(self, a: ir.Value, b: ir.Value, s: ir.Value, e: ir.Value) -> None:
-        """The same, of products and states of the scans in both directions."""
-        primal, rows = self.of.primal, state_shape(self.of.primal.attention)[0]
+    def of_decays(self, products: Sequence[ir.Value], states: Sequence[ir.Value]) -> None:
+        """The same, of products and states of the scans in both directions; of two in each, four products and three states."""
+        primal, rows, scans = self.of.primal, state_shape(self.of.primal.attention)[0], [*products, *states]
         with ir.Location.name("d_log_decay", ir.Location.current):
-            gradient = build.decay_gradient([a, b, s, e], self.operand("offsets"), self.of.interval, rows, self.of.crossing)
+            if len(products) > 2:
+                gradient = build.decay_gradient_sum(scans, self.of.interval, rows)
+            else:
+                gradient = build.decay_gradient(scans, self.operand("offsets"), self.of.interval, rows, self.of.crossing)
         operand = primal.operands.get("decay")
         if self.of.decay is None:
             if operand is not None:

@@ -7,6 +7,7 @@ from attn_mlir.dialects.attn.pairs import residual_factor
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, func, ir, memref, tensor
 from attn_mlir.passes.regions import block_of, pieces
+from attn_mlir.passes.row_groups import reads_of, row_dots
 from attn_mlir.passes.sequences import Packing, packing_of
 from attn_mlir.passes.tiling.frame import Frame, Output, argument_number
 from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index
@@ -66,31 +67,37 @@ def build_row_dot(function: ir.Operation, dot: ir.Operation, makers: Sequence[ir
         )
         with ir.InsertionPoint(frame.block):
             frame.copy_scalars()
-            sources = [frame.get(operand) for operand in dot.operands]
-            a = sources[0]
-            program = rows_of(a, rows)
-            tiles = [build.load(source, *program.place(), rows) for source in sources]
-            factor = residual_factor(ir.MemRefType(sources[1].type).element_type)
-
-            def body(i: ir.Value, d: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
-                x, y, *rest = (cast_float(tensor.ExtractOp(tile, [i, d]).result, score) for tile in tiles)
-                if rest and factor is not None:
-                    y = arith.AddFOp(y, arith.MulFOp(rest[0], constant_float(score, 1.0 / factor)).result).result
-                return [], [arith.MulFOp(x, y).result]
-
-            extents = [constant_index(rows), constant_index(ir.MemRefType(a.type).shape[3])]
-            _, (total,) = build.map_(extents, [], [ir.RankedTensorType.get([rows], score)], ["sum"], body)
+            program = rows_of(frame.get(dot.operands[0]), rows)
+            total = _row_dot(frame, dot, program, rows)
             for target in frame.outputs:
                 build.store(total, target, *program.place())
             func.ReturnOp([])
 
 
+def _row_dot(frame: Frame, dot: ir.Operation, program: RowBlock, rows: int) -> ir.Value:
+    """A tile of the sums of a program's rows."""
+    sources, score = [frame.get(operand) for operand in dot.operands], ir.RankedTensorType(dot.results[0].type).element_type
+    tiles = [build.load(source, *program.place(), rows) for source in sources]
+    factor = residual_factor(ir.MemRefType(sources[1].type).element_type)
+
+    def body(i: ir.Value, d: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
+        x, y, *rest = (cast_float(tensor.ExtractOp(tile, [i, d]).result, score) for tile in tiles)
+        if rest and factor is not None:
+            y = arith.AddFOp(y, arith.MulFOp(rest[0], constant_float(score, 1.0 / factor)).result).result
+        return [], [arith.MulFOp(x, y).result]
+
+    extents = [constant_index(rows), constant_index(ir.MemRefType(sources[0].type).shape[3])]
+    _, (total,) = build.map_(extents, [], [ir.RankedTensorType.get([rows], score)], ["sum"], body)
+    return total
+
+
 def build_elements(function: ir.Operation, elements: ir.Operation, makers: Sequence[ir.Operation], rows: int, slots: bool) -> None:
     """Inserts the kernel of an `attn.elements` and its consumers before the function. `makers` make the function's results.
 
-    With `slots`, programs scatter to slots of their own; else one after the other.
+    With `slots`, programs scatter to slots of their own; else one after the other. Sums of rows that the elements read are made first.
     """
-    cluster = [elements, *[use.owner.operation for use in elements.results[0].uses]]
+    dots = row_dots(elements)
+    cluster = [elements, *dots, *[use.owner.operation for use in elements.results[0].uses]]
     packing = packing_of(elements, "query") or packing_of(elements, "key")
 
     def output(op: ir.Operation) -> Output:
@@ -114,8 +121,12 @@ def build_elements(function: ir.Operation, elements: ir.Operation, makers: Seque
             like = frame.get(elements.operands[0])
             own = rows_of(like, rows) if packing is None else _packed_rows(frame, like, packing)
             work = _Elements(frame, element, own, like, rows, (slots, packing is not None))
+            for dot in dots:
+                work.sums[dot] = (_row_dot(frame, dot, own, rows), reads_of(dot, elements))
             for op, target in zip(makers, frame.outputs, strict=True):
-                if op.name == "attn.scatter":
+                if op in dots:
+                    build.store(work.sums[op][0], target, *own.place())
+                elif op.name == "attn.scatter":
                     work.scatter(op, target)
                 else:
                     work.collect(op, target)
@@ -131,9 +142,14 @@ class _Elements:
         self._slots, self._packed = scattered
         type_ = ir.MemRefType(like.type)
         self._columns = [memref.DimOp(like, constant_index(3)).result] if type_.rank == 4 else []
+        self.sums: dict[ir.Operation, tuple[ir.Value, list[ir.Operation]]] = {}
+        """Tiles of sums of rows, and where elements read them."""
 
-    def _weight(self, op: ir.Operation, positions: list[ir.Value]) -> ir.Value:
+    def _weight(self, op: ir.Operation, i: ir.Value, positions: list[ir.Value]) -> ir.Value:
         emitter = self._frame.scalars(dict(zip(self._element.arguments, positions, strict=True)))
+        for tile, reads in self.sums.values():
+            for read in reads:
+                emitter.set(read.results[0], tensor.ExtractOp(tile, [i]).result)
         weights = list(self._element.operations[-1].operation.operands)
         return emitter.emit(weights[ir.IntegerAttr(op.attributes["weight"]).value])
 
@@ -147,7 +163,7 @@ class _Elements:
         shape = [self._size, ir.MemRefType(target.type).shape[3]] if self._columns else [self._size]
 
         def body(*indices: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
-            return [cast_float(self._weight(op, self._positions(indices)), element)], []
+            return [cast_float(self._weight(op, indices[0], self._positions(indices)), element)], []
 
         extents = [constant_index(self._size), *self._columns]
         tiles, _ = build.map_(extents, [ir.RankedTensorType.get(shape, element)], [], [], body)
@@ -164,6 +180,6 @@ class _Elements:
             chunk = build.program_id(0) if self._slots else constant_index(0)
             own = self._frame.scalars().inline(region, positions)
             batch = constant_index(0) if self._packed else self._rows.b
-            return self._weight(op, positions), always, [chunk, batch, self._rows.h, *own]
+            return self._weight(op, indices[0], positions), always, [chunk, batch, self._rows.h, *own]
 
         build.scatter_add(target, [self._rows.count, *self._columns], body)

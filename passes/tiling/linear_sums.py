@@ -60,16 +60,16 @@ class _Interval:
 
 
 def build_decay_gradient(function: ir.Operation, op: ir.Operation, makers: Sequence[ir.Operation]) -> None:
-    """Inserts the kernel of an `attn.decay_gradient` before the function.
+    """Inserts the kernel of an `attn.decay_gradient`, or of one of sums, before the function.
 
     One program per interval, head and batch; with offsets one per sequence and head, with a loop over its intervals.
     """
     view, outputs = op.opview, [Output(maker, "store") for maker in makers]
     score = view.a.type.element_type
-    interval, by_sequence = view.interval.value, len(view.offsets) > 0
+    interval, by_sequence = view.interval.value, bool(_offsets_of(op))
     attributes: dict[str, ir.Attribute | int | str] = {"block_q": interval, "block_kv": 1, "over": argument_number(view.a)}
     if by_sequence:
-        attributes = {"grid": "chunks", **attributes, "blocks": 1, "sequences": argument_number(view.offsets[0])}
+        attributes = {"grid": "chunks", **attributes, "blocks": 1, "sequences": argument_number(_offsets_of(op)[0])}
     else:
         attributes = {"grid": "rows", **attributes}
     with op.location:
@@ -90,11 +90,19 @@ def _row(number: ir.Value, rows: int) -> ir.Value:
     return arith.MulIOp(number, constant_index(rows)).result
 
 
+def _offsets_of(op: ir.Operation) -> list[ir.Value]:
+    """The offsets of packed sequences, if there are any."""
+    return list(op.opview.offsets) if op.name == "attn.decay_gradient" else []
+
+
 class _DecayGradient:
     def __init__(self, frame: Frame, op: ir.Operation) -> None:
-        self._view = op.opview
-        self._a, self._b, self._s, self._e = (frame.get(value) for value in (self._view.a, self._view.b, self._view.s, self._view.e))
-        self._offsets = frame.get(self._view.offsets[0]) if len(self._view.offsets) else None
+        view = self._view = op.opview
+        sums = op.name == "attn.decay_gradient_sum"
+        named = [(view.a, view.a_2), (view.b, view.b_2), (view.e, view.e_2)] if sums else [(view.a,), (view.b,), (view.e,)]
+        self._a, self._b, self._e = ([frame.get(value) for value in values] for values in named)
+        self._s = frame.get(view.s)
+        self._offsets = frame.get(offsets[0]) if (offsets := _offsets_of(op)) else None
         self._score, self._size = self._view.a.type.element_type, self._view.interval.value
         self._channels = list(self._view.a.type.shape[3:])
         self._crossing = "crossing" in op.attributes
@@ -124,12 +132,13 @@ class _DecayGradient:
         shape = [self._size, *self._channels]
         tile, zero = ir.RankedTensorType.get(shape, self._score), constant_float(self._score, 0.0)
         rows = work.rows
-        tiles = [build.load(x, *rows.place(), self._size) for x in (self._a, self._b)] if self._channels else []
+        tiles = [[build.load(x, *rows.place(), self._size) for x in group] for group in (self._a, self._b)] if self._channels else []
 
         def products(i: ir.Value, *d: ir.Value) -> list[ir.Value]:
             if tiles:
-                return [tensor.ExtractOp(x, [i, *d]).result for x in tiles]
-            return [memref.LoadOp(x, [rows.b, rows.h, rows.position(i)]).result for x in (self._a, self._b)]
+                return [_total([tensor.ExtractOp(x, [i, *d]).result for x in group]) for group in tiles]
+            place = [rows.b, rows.h, rows.position(i)]
+            return [_total([memref.LoadOp(x, place).result for x in group]) for group in (self._a, self._b)]
 
         last = arith.SubIOp(rows.count, constant_index(1)).result
 
@@ -160,8 +169,8 @@ class _DecayGradient:
         def product(i: ir.Value, j: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
             place = [work.rows.b, work.rows.h, arith.AddIOp(work.state, i).result, j]
             # With offsets, the only batch holds the states of all sequences.
-            s, e = (memref.LoadOp(x, place).result for x in (self._s, self._e))
-            return [], [arith.MulFOp(*(cast_float(x, self._score) for x in (s, e))).result]
+            s, *e = (cast_float(memref.LoadOp(x, place).result, self._score) for x in (self._s, *self._e))
+            return [], [arith.MulFOp(s, _total(e)).result]
 
         of_rows = ir.RankedTensorType.get([height], self._score)
         _, (rows,) = build.map_([constant_index(height), constant_index(width)], [], [of_rows], ["sum"], product)
@@ -173,6 +182,13 @@ class _DecayGradient:
 
         one = ir.RankedTensorType.get([1], self._score)
         return build.map_([constant_index(1), constant_index(height)], [], [one], ["sum"], all_rows)[1][0]
+
+
+def _total(values: Sequence[ir.Value]) -> ir.Value:
+    first, *others = values
+    for each in others:
+        first = arith.AddFOp(first, each).result
+    return first
 
 
 def _map(shape: Sequence[int], types: list[ir.Type], body: Callable[..., ir.Value]) -> list[ir.Value]:

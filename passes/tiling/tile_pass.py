@@ -8,9 +8,11 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.linear_groups import follower_of, gradient_of, leader_of, scan_of
 from attn_mlir.passes.regions import find_all, piece, returned_by, walk
+from attn_mlir.passes.row_groups import elements_of, row_dots
 from attn_mlir.passes.tiling.frame import argument_number
 
-_SUMS = ("attn.row_dot", "attn.head_sum", "attn.decay_gradient", "attn.decay_sum", "attn.state_scan", "attn.transition_scan")
+_SUMS = ("attn.row_dot", "attn.head_sum", "attn.decay_gradient", "attn.decay_gradient_sum", "attn.decay_sum", "attn.state_scan",
+         "attn.transition_scan")  # fmt: skip
 _SINGLE = ("attn.chunk", *_SUMS)
 _ROWS = ("attn.online", "attn.combine")
 _ALL = (*_ROWS, "attn.pairs", "attn.elements", *_SINGLE)
@@ -59,7 +61,7 @@ class TilePass(Pass):
         for op in (op for op in ops if op.name == name):
             op.location.emit_error(f"{self.name}: '{name}' is not in {form} form; run {needed} first")
             return None
-        clusters = [op for op in ops if scan_of(op) is None and leader_of(op) is None]
+        clusters = [op for op in ops if scan_of(op) is None and leader_of(op) is None and elements_of(op) is None]
         found = []
         for op in (op for op in clusters if op.name in OPS[self.kind]):
             function = op.parent
@@ -87,6 +89,7 @@ class TilePass(Pass):
         parts = [follower_of(op), gradient_of(op)] if op.name == "attn.chunk" else []
         consumers = [] if op.name in _SINGLE else [use.owner.operation for use in op.results[0].uses]
         makers = consumers or [op, *(part for part in parts if part is not None)]
+        makers += row_dots(op) if op.name == "attn.elements" else []
         for value in returned_by(function):
             if isinstance(value.owner, ir.Block) or value.owner.operation not in makers:
                 op.location.emit_error(f"{self.name}: the function of '{op.name}' returns something else, too; run attn-outline first")

@@ -18,6 +18,7 @@
 // CHECK:         }) {{{.*}}outputs = ["products", "states"]
 // CHECK:         %[[DW:.*]]:3 = "attn.linear_attention"(%[[U]]#0, %[[DX]]#0, %[[E]],
 // CHECK:         }) {{{.*}}output = "decayed", outputs = ["products", "states"]
+// CHECK:         "attn.decay_gradient_sum"(%[[DQ]]#1, %[[DE]]#1, %[[DK]]#1, %[[DW]]#1, %[[DQ]]#2, %[[DK]]#2, %[[DW]]#2) {interval = 512
 // CHECK:         %[[SUM:.*]] = "attn.elements"(%[[DE]]#0)
 // CHECK:           tensor.extract %[[DK]]#0
 // CHECK:           tensor.extract %[[DW]]#0

@@ -44,6 +44,32 @@ func.func @decay_gradient(%a: !a, %b: !a, %s: !s, %e: !s) -> !a {
 
 // -----
 
+// Of two scans in each direction: sums of what both give, made where they are read.
+
+!a = tensor<?x?x?xf32>
+!s = tensor<?x?x?x8xf32>
+
+// CHECK-LABEL: func.func @of_sums(
+// CHECK-SAME:    %[[A:[^:]*]]: memref<?x?x?xf32, {{[^>]*>>}}, %[[A_2:[^:]*]]: memref<?x?x?xf32, {{[^>]*>>}}, %[[B:[^:]*]]: memref<?x?x?xf32, {{[^>]*>>}}, %[[B_2:[^:]*]]: memref
+// CHECK:           %[[X:.*]] = memref.load %[[A]][
+// CHECK:           %[[X_2:.*]] = memref.load %[[A_2]][
+// CHECK:           %[[TAKEN:.*]] = arith.addf %[[X]], %[[X_2]]
+// CHECK:           %[[Y:.*]] = memref.load %[[B]][
+// CHECK:           %[[Y_2:.*]] = memref.load %[[B_2]][
+// CHECK:           %[[ADDED:.*]] = arith.addf %[[Y]], %[[Y_2]]
+// CHECK:           arith.subf %[[ADDED]], %[[TAKEN]]
+// CHECK:         "tile.cumsum"
+// CHECK:         "tile.map"(%c4, %c8)
+// CHECK-COUNT-3:   memref.load
+// CHECK:           arith.addf
+// CHECK:           arith.mulf
+func.func @of_sums(%a: !a, %a_2: !a, %b: !a, %b_2: !a, %s: !s, %e: !s, %e_2: !s) -> !a {
+  %r = "attn.decay_gradient_sum"(%a, %a_2, %b, %b_2, %s, %e, %e_2) {interval = 64 : i64, rows = 4 : i64} : (!a, !a, !a, !a, !s, !s, !s) -> !a
+  return %r : !a
+}
+
+// -----
+
 // With offsets a program has a whole sequence, and a loop over its intervals.
 
 !a = tensor<?x?x?x4xf32>

@@ -8,6 +8,7 @@ import pytest
 
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.reference.evaluator import evaluate
 from attn_mlir.reference.tiles import run_kernel
 from attn_mlir.registry import registry
 from contexts import loaded_context
@@ -193,3 +194,50 @@ func.func @f(%a: {type_}, %b: {type_}, %s: tensor<?x?x?x3xf64>, %e: tensor<?x?x?
             wanted[:, :, t] = (b - a)[:, :, start:t].sum(2) + (passing if columns else passing.sum(-1))
     given = [a, b, s, e, *([] if offsets is None else [np.array(offsets)])]
     assert error(kernel_of(text, given, wanted.shape), wanted) < 1e-13
+
+
+@pytest.mark.parametrize("columns", ["", "x4"])
+def test_gradients_of_decays_from_two_scans_each(columns: str) -> None:
+    """They are those of sums, on the evaluator and as a kernel."""
+    type_, states = f"tensor<?x?x?{columns}xf64>", "tensor<?x?x?x3xf64>"
+    types = ", ".join([type_] * 4 + [states] * 3)
+    text = f"""
+func.func @f(%a: {type_}, %a_2: {type_}, %b: {type_}, %b_2: {type_}, %s: {states}, %e: {states}, %e_2: {states}) -> {type_} {{
+  %r = "attn.decay_gradient_sum"(%a, %a_2, %b, %b_2, %s, %e, %e_2) {{interval = 8 : i64, rows = 4 : i64}} : ({types}) -> {type_}
+  return %r : {type_}
+}}"""
+    rng = np.random.default_rng(0)
+    a, a_2, b, b_2 = rng.normal(size=(4, 2, 3, 27, *((4,) if columns else ())))
+    s, e, e_2 = rng.normal(size=(3, 2, 3, 16, 3))
+    passing = (s * (e + e_2)).sum(-1).reshape(2, 3, 4, 4)
+    passing = passing if columns else passing.sum(-1)
+    wanted = np.zeros_like(a)
+    for t in range(27):
+        wanted[:, :, t] = (b + b_2 - a - a_2)[:, :, t // 8 * 8 : t].sum(2) + passing[:, :, t // 8]
+    given = [a, a_2, b, b_2, s, e, e_2]
+    assert error(kernel_of(text, given, wanted.shape), wanted) < 1e-13
+    with loaded_context():
+        (found,) = evaluate(ir.Module.parse(text), given, "f")
+    assert error(found, wanted) < 1e-13
+
+
+def test_elements_with_the_sums_of_their_rows() -> None:
+    """Rows divided by their sums of squares, which come out, too: one kernel."""
+    text = """
+func.func @f(%x: tensor<?x?x?x5xf64>) -> tensor<?x?x?x5xf64> {
+  %squares = "attn.row_dot"(%x, %x) : (tensor<?x?x?x5xf64>, tensor<?x?x?x5xf64>) -> tensor<?x?x?xf64>
+  %weights = "attn.elements"(%x) ({
+    "attn.element"() ({
+    ^bb0(%b: index, %h: index, %i: index, %d: index):
+      %value = tensor.extract %x[%b, %h, %i, %d] : tensor<?x?x?x5xf64>
+      %square = tensor.extract %squares[%b, %h, %i] : tensor<?x?x?xf64>
+      %unit = arith.divf %value, %square : f64
+      "attn.yield"(%unit) : (f64) -> ()
+    }) : () -> ()
+  }) : (tensor<?x?x?x5xf64>) -> none
+  %r = "attn.collect"(%weights) {weight = 0 : i64} : (none) -> tensor<?x?x?x5xf64>
+  return %r : tensor<?x?x?x5xf64>
+}"""
+    x = np.random.default_rng(0).normal(size=(2, 3, 7, 5))
+    wanted = x / (x * x).sum(-1, keepdims=True)
+    assert error(kernel_of(text, [x], wanted.shape), wanted) < 1e-14

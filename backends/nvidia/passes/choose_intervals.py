@@ -14,6 +14,8 @@ from attn_mlir.passes.regions import find_all, maker
 _FEWEST, _OF_HEADS = 32, 64
 """Positions of a chunk whose products four warps can share, and of one whose states of up to 128 rows fit into shared memory, too."""
 
+_GRADIENTS = ("attn.decay_gradient", "attn.decay_gradient_sum")
+
 
 @dataclass(frozen=True)
 class ChooseIntervals(Pass):
@@ -39,8 +41,10 @@ class ChooseIntervals(Pass):
         for op in crossing:
             if (interval_of(op) or fewest) < fewest:
                 op.attributes["interval"] = ir.IntegerAttr.get(op.attributes["interval"].type, fewest)
-        for gradient in find_all(module, "attn.decay_gradient") if TARGETS[self.arch].bulk_copies else []:
-            scans = [op for value in (gradient.opview.s, gradient.opview.e) for op in _makers(value)]
+        for gradient in find_all(module, *_GRADIENTS) if TARGETS[self.arch].bulk_copies else []:
+            of = gradient.opview
+            states = (of.s, of.e) if gradient.name == _GRADIENTS[0] else (of.s, of.e, of.e_2)
+            scans = [op for value in states for op in _makers(value)]
             known = [op for op in scans if op is not None and op.name == "attn.linear_attention" and _rounds_the_state_alone(op)]
             if len(known) == len(scans):
                 for op in (gradient, *known):

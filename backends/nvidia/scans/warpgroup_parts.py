@@ -15,8 +15,8 @@ from attn_mlir.backends.nvidia.scans.warpgroup_layout import WarpgroupLayout
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import maker, walk
 
-HELPING, MULTIPLYING, FULL, EMPTY = 1, 2, 3, 5
-"""Named barriers: of threads that help, of those that multiply, and of both: a stage is full, or empty (and the one after)."""
+HELPING, MULTIPLYING, FULL = 1, 2, 3
+"""Named barriers: of threads that help, of those that multiply, and of both: the first stage is full. Those of empty stages come after."""
 _ROW = "i = 8 * n + 2 * (lane % 4) + c"
 _COLUMN = "j = 16 * warp + 8 * r + lane / 4"
 ITEM = "4 * n + 2 * r + c"

@@ -8,7 +8,6 @@ from attn_mlir.backends.nvidia.scans.layout import TurnedGrid, carried
 from attn_mlir.backends.nvidia.scans.loops import element_of, shape_of
 from attn_mlir.backends.nvidia.scans.printer import ScanPrinter
 from attn_mlir.backends.nvidia.scans.warpgroup_parts import (
-    EMPTY,
     FULL,
     HELPING,
     ITEM,
@@ -67,19 +66,47 @@ class WarpgroupPrinter(ScanPrinter):
         core, stages, stores = self.groups, self.layout.stages, self.groups.of_groups.given
         self.traffic.fetch(loop)
         self.stores.give(loop, stores)
+        self._numbers(loop)
         at, begin, end, step = self._turns(loop)
-        free = f"attn::named_sync({EMPTY} + stage, {self.layout.all_threads});"
-        core.writer.line(f"int stage = 0, {at} = {begin};", "#pragma unroll 1")
-        with core.scope(f"for (; {at} < {end}; {at} += {step}, {_next(stages)})"):
-            with core.scope(f"if ({at} >= {begin} + {stages} * {step})"):
-                core.writer.line(free, f"give({at} - {stages} * {step}, stage);")
-            core.writer.line(f"fetch({at}, stage);", "attn::wait_copies();")
-            core.meet()
-            core.scalars.bind(body(loop).arguments[0], at)
-            self._print(core.of_groups.helping)
-            core.writer.line("attn::fence_proxy_async();", f"attn::named_arrive({FULL} + stage, {self.layout.all_threads});")
+        free = f"attn::named_sync({self._empty} + stage, {self.layout.all_threads});"
+        used = f"{at} >= {begin} + {stages} * {step}"
+        core.writer.line(f"int stage = 0, {at} = {begin};")
+        if stages > 2:  # while tiles of a chunk come, numbers of the chunk before are made
+            core.writer.line("int before = 0;")
+        turn = f"{at} += {step}, {'before = stage, ' if stages > 2 else ''}{_next(stages)}"
+        core.writer.line("#pragma unroll 1")
+        with core.scope(f"for (; {at} < {end}; {turn})"):
+            core.writer.line(f"if ({used}) {free}", f"fetch({at}, stage);")
+            if stages > 2:
+                core.writer.line("attn::commit_copies();")
+            core.writer.line(f"if ({used}) give({at} - {stages} * {step}, stage);")
+            if stages > 2:
+                core.writer.line(f"if ({at} > {begin}) {{", "  attn::await_copies<1>();", f"  numbers({at} - {step}, before);", "}")
+            else:
+                core.writer.line("attn::wait_copies();", f"numbers({at}, stage);")
+        if stages > 2:
+            core.writer.line(f"if ({at} > {begin}) {{", "  attn::await_copies<0>();", f"  numbers({at} - {step}, before);", "}")
         with core.scope(f"for (int n = {stages}; n > 0; --n, {_next(stages)})"), core.scope(f"if ({at} >= {begin} + n * {step})"):
             core.writer.line(free, f"give({at} - n * {step}, stage);")
+
+    def _numbers(self, loop: ir.Operation) -> None:
+        """A function that makes the numbers of a chunk's rows, once its copies of this thread are there; then its stage is full."""
+        core = self.groups
+        core.writer.line("const auto numbers = [&](int now, int stage) {")
+        core.writer.indent += "  "
+        with core.scope(None):
+            core.scalars.indent = core.writer.indent
+            core.meet()
+            core.scalars.bind(body(loop).arguments[0], "now")
+            self._print(core.of_groups.helping)
+            core.writer.line("attn::fence_proxy_async();", f"attn::named_arrive({FULL} + stage, {self.layout.all_threads});")
+        core.writer.indent = core.writer.indent[:-2]
+        core.writer.line("};")
+
+    @property
+    def _empty(self) -> int:
+        """The named barrier of the first stage that is empty; those of full stages come before."""
+        return FULL + self.layout.stages
 
     def loop(self, op: ir.Operation) -> None:
         """A loop over chunks, whose carried tiles are changed in place."""
@@ -94,7 +121,7 @@ class WarpgroupPrinter(ScanPrinter):
             core.scalars.bind(body(op).arguments[0], at)
             self.block(body(op))
             core.await_all()
-            core.writer.line(f"attn::named_arrive({EMPTY} + stage, {threads});")
+            core.writer.line(f"attn::named_arrive({self._empty} + stage, {threads});")
             self._assign([(argument, value) for _, argument, value, _ in carried(op)])
 
     def dot(self, op: ir.Operation) -> None:

@@ -11,7 +11,7 @@ from attn_mlir.passes.regions import pieces
 from attn_mlir.reference.attention import attention
 from attn_mlir.reference.errors import EvaluationError
 from attn_mlir.reference.interpreter import SHARED_RULES, EvaluationFrame, FrameRule
-from attn_mlir.reference.linear import chunk, decay_gradient, head_sum, linear_attention
+from attn_mlir.reference.linear import chunk, decay_gradient, decay_gradient_sum, head_sum, linear_attention
 from attn_mlir.reference.online import online
 from attn_mlir.reference.packed import PackedWeights, packed_attention, packed_elements, packed_pairs, packed_rows
 from attn_mlir.reference.pairs import Weights, collect, elements, key_sum, pairs, query_sum, row_dot, scatter
@@ -257,6 +257,7 @@ _TENSOR_RULES: dict[str, FrameRule] = {
     "attn.chunk": lambda frame, op, args: chunk(op, frame, args),
     "attn.head_sum": lambda frame, op, args: [head_sum(op, *args)],
     "attn.decay_gradient": lambda frame, op, args: [decay_gradient(op, args)],
+    "attn.decay_gradient_sum": lambda frame, op, args: [decay_gradient_sum(op, args)],
     "attn.decay_sum": lambda frame, op, args: [decay_sum(op, frame, args)],
     "attn.state_scan": lambda frame, op, args: state_scan(op, args),
     "attn.transition_scan": lambda frame, op, args: transition_scan(op, args),

@@ -326,3 +326,12 @@ def decay_gradient(op: ir.Operation, args: Sequence[Array]) -> Array:
             sums = part if crossing else np.cumsum(part, axis=1) - part
             found[at.batch, :, begin : begin + part.shape[1]] = sums + boundary[at.batch, :, at.first_state + n][:, None]
     return found
+
+
+def decay_gradient_sum(op: ir.Operation, args: Sequence[Array]) -> Array:
+    """The same of two scans in each direction."""
+    a, a_2, b, b_2, s, e, e_2 = args
+    if not (a.shape == a_2.shape and b.shape == b_2.shape and e.shape == e_2.shape):
+        shapes = [x.shape for x in (a, a_2, b, b_2, e, e_2)]
+        raise EvaluationError(f"products and states of shapes {shapes} do not fit", op.location)
+    return decay_gradient(op, [a + a_2, b + b_2, s, e + e_2])

@@ -50,3 +50,13 @@ func.func @sequences(%a: !c, %b: !c, %s: !c, %e: !c, %offsets: tensor<?xi32>) ->
   %r = "attn.decay_gradient"(%a, %b, %s, %e, %offsets) {interval = 512 : i64, rows = 64 : i64} : (!c, !c, !c, !c, tensor<?xi32>) -> !c
   return %r : !c
 }
+
+// Of two scans in each direction: four tiles come in.
+
+// CHECK:      void sums_rows(
+// CHECK:          load_pack<Aligned>(loaded3[r]
+// CHECK:            loaded0[r].x[e] + loaded1[r].x[e]
+func.func @sums(%a: !a, %a_2: !a, %b: !a, %b_2: !a, %s: !s, %e: !s, %e_2: !s) -> !a {
+  %r = "attn.decay_gradient_sum"(%a, %a_2, %b, %b_2, %s, %e, %e_2) {interval = 512 : i64, rows = 128 : i64} : (!a, !a, !a, !a, !s, !s, !s) -> !a
+  return %r : !a
+}

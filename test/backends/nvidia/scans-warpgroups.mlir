@@ -1,23 +1,27 @@
 // Where chunks were prepared, warpgroups multiply (wgmma): tiles with columns of v are in registers the other way round, right factors of
-// products among them, left ones in shared memory. Four warps copy tiles and make numbers of rows, a chunk ahead.
+// products among them, left ones in shared memory. Four warps copy tiles, and make numbers of
+// rows of the chunk before those: three stages, or two where there is no room.
 // RUN: attn-opt %inputs/linear/gated-delta-half.mlir -p nvidia-kernel | FileCheck %s --check-prefix=PLAN
 // RUN: attn-translate --to cuda %inputs/linear/gated-delta-half.mlir | FileCheck %s
 
 // PLAN-LABEL: func.func @attention(
-// PLAN-SAME:    tile.schedule = {arch = "sm_90a", emitter = "scans", occupancy = 1 : i64, stages = 2 : i64, warpgroups = 1 : i64}
+// PLAN-SAME:    tile.schedule = {arch = "sm_90a", emitter = "scans", occupancy = 1 : i64, stages = 3 : i64, warpgroups = 1 : i64}
 
 // CHECK-LABEL: void __launch_bounds__(256, 1) attention(
 // CHECK:         if (attn::warpgroup_index() == 0) {
 // CHECK:           attn::copy_atoms<[[CHUNK:64]], 64>((memory + {{.*}}stage * {{[0-9]+}})
 // CHECK:           const auto give = [&](int last, int stage) {
-// CHECK:           for (; [[AT:at]] < {{.*}}; [[AT]] += [[CHUNK]], stage ^= 1) {
-// CHECK-NEXT:        if ([[AT]] >= 0 + 2 * [[CHUNK]]) {
-// CHECK-NEXT:          attn::named_sync([[EMPTY:5]] + stage, 256);
-// CHECK-NEXT:          give([[AT]] - 2 * [[CHUNK]], stage);
-// CHECK:             fetch([[AT]], stage);
+// CHECK:           const auto numbers = [&](int now, int stage) {
 // CHECK:             attn::running_sum<[[CHUNK]], false>(
 // CHECK:             attn::fence_proxy_async();
 // CHECK-NEXT:        attn::named_arrive([[FULL:3]] + stage, 256);
+// CHECK:           for (; [[AT:at]] < {{.*}}; [[AT]] += [[CHUNK]], before = stage, stage = stage + 1 == 3 ? 0 : stage + 1) {
+// CHECK-NEXT:        if ([[AT]] >= 0 + 3 * [[CHUNK]]) attn::named_sync([[EMPTY:6]] + stage, 256);
+// CHECK-NEXT:        fetch([[AT]], stage);
+// CHECK-NEXT:        attn::commit_copies();
+// CHECK-NEXT:        if ([[AT]] >= 0 + 3 * [[CHUNK]]) give([[AT]] - 3 * [[CHUNK]], stage);
+// CHECK:               attn::await_copies<1>();
+// CHECK-NEXT:          numbers([[AT]] - [[CHUNK]], before);
 // CHECK:         else {
 
 // The state, rounded, and what rounding leaves of it, are factors. The first read of the state waits for no numbers of rows.

@@ -233,3 +233,35 @@ func.func @sums(%x: tensor<?x?x?x16xf32>, %like: tensor<?x?x?x16xf32>, %a: tenso
   "attn.decay_gradient"(%a, %a, %s, %s) {interval = 0 : i64, rows = 16 : i64} : (tensor<?x?x?xf32>, tensor<?x?x?xf32>, tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>) -> tensor<?x?x?xf32>
   return
 }
+
+// -----
+
+func.func @sums(%a: tensor<?x?x?xf32>, %s: tensor<?x?x?x8xf32>, %other: tensor<?x?x?x16xf32>) {
+  // expected-error @below {{'attn.decay_gradient_sum' takes products of one type, got tensor<?x?x?xf32>, tensor<?x?x?xf32>, tensor<?x?x?x16xf32>, tensor<?x?x?xf32>}}
+  "attn.decay_gradient_sum"(%a, %a, %other, %a, %s, %s, %s) {interval = 256 : i64, rows = 16 : i64} : (tensor<?x?x?xf32>, tensor<?x?x?xf32>, tensor<?x?x?x16xf32>, tensor<?x?x?xf32>, tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>) -> tensor<?x?x?xf32>
+  return
+}
+
+// -----
+
+func.func @sums(%a: tensor<?x?x?xf32>, %s: tensor<?x?x?x8xf32>, %other: tensor<?x?x?x16xf32>) {
+  // expected-error @below {{'attn.decay_gradient_sum' takes states of one type, got tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>, tensor<?x?x?x16xf32>}}
+  "attn.decay_gradient_sum"(%a, %a, %a, %a, %s, %s, %other) {interval = 256 : i64, rows = 16 : i64} : (tensor<?x?x?xf32>, tensor<?x?x?xf32>, tensor<?x?x?xf32>, tensor<?x?x?xf32>, tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>, tensor<?x?x?x16xf32>) -> tensor<?x?x?xf32>
+  return
+}
+
+// -----
+
+func.func @sums(%a: tensor<?x?x?xf32>, %s: tensor<?x?x?x8xf32>, %other: tensor<?x?x?x16xf32>) {
+  // expected-error @below {{'attn.decay_gradient_sum' has a positive `interval` and positive `rows`}}
+  "attn.decay_gradient_sum"(%a, %a, %a, %a, %s, %s, %s) {interval = 0 : i64, rows = 16 : i64} : (tensor<?x?x?xf32>, tensor<?x?x?xf32>, tensor<?x?x?xf32>, tensor<?x?x?xf32>, tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>) -> tensor<?x?x?xf32>
+  return
+}
+
+// -----
+
+func.func @sums(%a: tensor<?x?x?xf32>, %s: tensor<?x?x?x8xf32>, %other: tensor<?x?x?x16xf32>) {
+  // expected-error @below {{'attn.decay_gradient_sum' makes decays shaped like the products, got tensor<?x?x?x16xf32> for tensor<?x?x?xf32>}}
+  "attn.decay_gradient_sum"(%a, %a, %a, %a, %s, %s, %s) {interval = 256 : i64, rows = 16 : i64} : (tensor<?x?x?xf32>, tensor<?x?x?xf32>, tensor<?x?x?xf32>, tensor<?x?x?xf32>, tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>) -> tensor<?x?x?x16xf32>
+  return
+}
