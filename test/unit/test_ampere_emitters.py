@@ -1,5 +1,9 @@
 """Which code generator makes a kernel for sm_80 where nobody asks for one, and what is said of those that `warp` does not make."""
 
+import ctypes
+import math
+import warnings
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -11,6 +15,7 @@ from attn_mlir.backends.fields import Fields
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.emitters import SLOW
 from attn_mlir.backends.gpu.scheduled import scheduled
+from attn_mlir.backends.nvidia import compile as nvcc
 from attn_mlir.backends.nvidia import cuda, driver, pipeline, target
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.backends.nvidia.tuning.choices import EVERY, with_choices
@@ -21,6 +26,7 @@ from attn_mlir.backends.tuning.facts import KernelFacts
 from attn_mlir.backends.tuning.space import Workload, to_measure
 from attn_mlir.dialects import loaded
 from attn_mlir.frontend.emit import Inputs
+from nvidia_fakes import BINARY, fake_gpu, heads, parameter, set_apart
 
 _TABLE = torch.zeros(64)
 
@@ -133,6 +139,23 @@ def test_devices_say_what_they_have(capability: tuple[int, int], shared: int, wa
         mock.patch.object(cuda, "device", return_value=device),
     ):
         assert driver._for_device() == wanted  # pyright: ignore[reportPrivateUsage]
+
+
+def test_what_a_gpu_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The whole way on a fake A100, with heads that share keys: a thread block for each tile of 128 queries; no TileLang, no warning."""
+    set_apart(monkeypatch, tmp_path / "cache")
+    monkeypatch.setattr(nvcc, "_run", lambda *_: BINARY)
+    monkeypatch.setattr(driver, "current_target", lambda: target.AMPERE)
+    with fake_gpu() as gpu, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gpu.attributes |= {16: 108, 97: 163 * 1024, 75: 8, 76: 0}
+        program = driver.compile_program(traced(CAUSAL, 64), "attention")
+        q, k, v = heads(2, 4, 300, 64), heads(2, 2, 300, 64), heads(2, 2, 300, 64)
+        (o,) = program.run([q, k, v])
+        (launched,) = gpu.named("cuLaunchKernelEx")
+    assert math.prod(launched["grid"]) == 2 * 4 * 3 and launched["threads"] == 128 and launched["shared"] == 48 * 1024
+    pointers = [parameter(launched, number, ctypes.c_uint64) for number in range(4)]
+    assert pointers == [each.data_ptr() for each in (q, k, v, o)] and o.dtype == torch.float16
 
 
 def test_slow_kernels_and_explain_tell() -> None:
