@@ -22,6 +22,7 @@ from attn_mlir.backends.nvidia.emulation import driver as emulated
 from attn_mlir.backends.nvidia.emulation.program import EmulatedLaunchPlan
 from attn_mlir.backends.nvidia.program import SUFFIX, NvidiaLaunchPlan
 from attn_mlir.backends.nvidia.target import NvidiaTarget
+from attn_mlir.backends.nvidia.warp.synchronous import SHARED
 from attn_mlir.backends.program import OUTLINE, function_named, reported
 from attn_mlir.dialects import loaded
 from attn_mlir.errors import UnsupportedError
@@ -83,7 +84,7 @@ def compile_program(source: str, name: str, prepare: str = OUTLINE, deterministi
 
     `length`: with the schedules for so many keys and more.
     """
-    choices: attributes.Fields = {"arch": current_target().arch}
+    choices = _for_device()
     if length:
         choices["length"] = length
     if deterministic:
@@ -132,11 +133,22 @@ def _takes_wide(prepare: str, choices: attributes.Fields) -> bool:
 
 def slow(source: str, function: str, wrt: Sequence[str], deterministic: bool = False, segment: int = 0) -> dict[str, str]:
     """See `driver.slow_kernels`."""
-    choices: attributes.Fields = {"arch": current_target().arch, **({"deterministic": 1} if deterministic else {})}
+    choices = {**_for_device(), **({"deterministic": 1} if deterministic else {})}
     prepared = derivative(function, wrt, current_target().arch, segment)
     with reported(), loaded() as context:
         module, host = scheduled(context, source, *prepared, choices, pipeline.KERNEL, _MAKER, wide=_takes_wide(prepared[1], choices))
         return slow_kernels(function_named(module, step.kernel) for step in host.steps if step.kernel)
+
+
+def _for_device() -> attributes.Fields:
+    """What is chosen for all kernels of torch's current GPU: the chip, and the shared memory where it has less than a GPU of that kind."""
+    known = current_target()
+    choices: attributes.Fields = {"arch": known.arch}
+    if torch.cuda.is_available() and not known.bulk_copies:
+        found = cuda.device(torch.cuda.current_device()).shared_bytes
+        if found < known.shared_bytes:
+            choices[SHARED] = found
+    return choices
 
 
 def current_target() -> NvidiaTarget:

@@ -8,6 +8,9 @@ TILED = (
 )
 """From stage 0 to scheduled kernels."""
 
+TILING = TILED.partition("nvidia-choose-blocks,")[2].removesuffix(",tile-schedule{target=nvidia}")
+"""From chosen blocks to tiled kernels without a schedule."""
+
 KERNEL = f"{TILED},nvidia-load-windows"
 """The same with windows of captured tensors, where schedules have room for them: what is printed."""
 

@@ -198,6 +198,19 @@ WARP_PAIRS: Annotated[frozenset[tuple[str, int, int, int]], Provenance("2026-11-
 """Backward passes that the `warp` dialect makes: what weights are, columns, keys and queries of a block. In units of the Hopper emitter's
 speed: 1.01 to 1.03, 1.04 to 1.09 (of its blocks of 128 queries), 0.98 to 1.06. Left out: causal softmax of 128 columns (0.97 to 1.01), all
 keys of 64 (0.95 to 1.01)."""
+SYNCHRONOUS_COLUMNS: Annotated[dict[str, frozenset[int]], Provenance("2026-11-27", "H100", "docs/notes/sm80-h100.md")] = {
+    "rows": frozenset({64, 128, 192, 256}),
+    "pairs": frozenset({64, 128}),
+}
+"""Columns of q, k and v of kernels for chips without TMA that the `warp` dialect makes. In units of TileLang's speed: forward passes of 64
+columns 2.3 to 3.1, causal ones of 128 1.03 to 2.0, backward passes 1.06 to 1.72. Softmax of 128 columns over all keys is at 0.94 to 0.96,
+and is taken all the same: who has no TileLang has this kernel. Forward passes of 192 and 256 do not spill, and were not timed. Left out:
+backward passes of 192, which spill 2860 bytes a thread; of 256 none is formed."""
+SYNCHRONOUS_PRODUCTS: Annotated[dict[str, int], Provenance("2026-11-27", "ptxas", "docs/nvidia-tilelang.md, On sm_80")] = {
+    "rows": 1,
+    "pairs": 2,
+}
+"""Products of rows that weights need there: tangents and second backward passes have more, and most spill 720 to 2500 bytes a thread."""
 SCAN_SCHEDULES: Annotated[dict[str, dict[str, tuple[int, ...]]], Provenance("2026-11-27", "H100", "docs/notes/delta-h200.md")] = {
     "warpgroups": {"stages": (3, 2)},
     "usual": {"occupancy": (1,), "warps": (8,), "stages": (2, 1, 0)},
@@ -227,6 +240,8 @@ MODEL_REGISTERS: Annotated[int, Provenance("2026-11-21", "ptxas", "docs/tuning.m
 """Registers of a thread for addresses, counters and states of rows."""
 SPILLED_REGISTER: Annotated[float, _FIT] = 0.05
 """How much longer a kernel takes for each register that is missing."""
+SYNCHRONOUS_SPEED: Annotated[float, Provenance("2026-11-27", "none", "docs/notes/sm80-h100.md")] = 2.0
+"""Speed of kernels of the `warp` dialect for chips without TMA in units of what the model says of TileLang's: enough to be measured."""
 SCAN_LATENCY: Annotated[dict[str, float], Provenance("2026-11-22", "H200", "commit 71e7a732")] = {
     "hopper": 3000.0,
     "tilelang": 5000.0,

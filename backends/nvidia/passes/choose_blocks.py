@@ -1,5 +1,6 @@
 """Block sizes, and what else is chosen before tiling, by the facts of each kernel."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu import attributes
@@ -9,6 +10,7 @@ from attn_mlir.backends.nvidia.target import TARGETS
 from attn_mlir.backends.nvidia.tuning.choices import choices_for, choices_in, is_synchronous
 from attn_mlir.backends.nvidia.tuning.chunk_scan_facts import chunk_scan_facts
 from attn_mlir.backends.nvidia.tuning.scans import is_prepared
+from attn_mlir.backends.nvidia.warp import synchronous
 from attn_mlir.dialects.attn.linear_gradients import interval_of
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
@@ -23,6 +25,8 @@ class NvidiaChooseBlocks(Pass):
     What a function has in `tile.choices` comes first, then what `nvidia.tuned` of the module has for it, then the best untuned schedule.
     An `attn.chunk` gets chunks of `block_q` positions; where its key channels have decays in a form that the emitter "hopper" knows, the
     function gets `tile.decay_channels` (see `attn-tile`). `arch` and `emitter`, where given, come first in the choices of all functions.
+    For chips without TMA the emitter is chosen here, too, as blocks depend on it: where the passes of the `warp` dialect form a kernel in
+    their blocks, for which a copy of the module is tiled, "warp" is added to the choices, else the reason, as `unformed`.
     `transpose=false`: no blocks whose sums over keys the Hopper emitter alone makes: transposed ones.
     """
 
@@ -37,43 +41,71 @@ class NvidiaChooseBlocks(Pass):
         except ValueError as error:
             module.location.emit_error(f"{self.name}: {error}")
             return False
+        open_: list[tuple[ir.Operation, blocks.NvidiaFacts, Fields]] = []
         for function in find_all(module, "func.func"):
             facts = blocks.facts_of(function)
             if facts is None:
                 continue
             asked = {name: value for name, value in (("arch", self.arch), ("emitter", self.emitter)) if value}
             if asked:
-                with module.context:
-                    function.attributes[attributes.CHOICES] = attributes.write({**attributes.read(function, attributes.CHOICES), **asked})
-            choices = choices_for(function, tuned)
-            synchronous = is_synchronous(choices)
-            defaults = blocks.synchronous_blocks(facts) if synchronous else blocks.default_blocks(facts)
-            sizes = [choices.get(name, default) for name, default in zip(("block_q", "block_kv"), defaults, strict=True)]
-            own = attributes.read(function, attributes.CHOICES)
-            captures = None if synchronous else blocks.blocks_with_captures(facts)
-            brief = blocks.blocks_of_brief_pairs(facts) if captures is None and _may_choose(choices) else None
-            if brief == thresholds.BRIEF_PAIRS and not (self.transpose and choices.get("emitter", "hopper") == "hopper"):
-                brief = None
-            if captures is None and brief is None and _is_left(own):
-                brief = blocks.blocks_of_quotients(facts)
-            if (found := captures or brief) and not tuned and "block_q" not in own and "block_kv" not in own:
-                sizes = list(found)
-                if brief == thresholds.NARROW_PAIRS and "key_sums" not in choices:
-                    choices["key_sums"] = "auto"
-            if not all(isinstance(size, int) and size > 0 for size in sizes):
-                function.location.emit_error(f"{self.name}: block sizes must be positive numbers, got {sizes[0]} and {sizes[1]}")
+                _add(function, asked)
+            if synchronous.is_open(function, facts, tuned):
+                why = synchronous.why_not(function, facts)
+                if not why:
+                    open_.append((function, facts, attributes.read(function, attributes.CHOICES)))
+                _add(function, {synchronous.UNFORMED: why} if why else {"emitter": "warp"})
+            if not self._choose(function, facts, tuned):
                 return False
-            for chunk in find_all(function, "attn.chunk"):
-                if not _set_chunk(chunk, int(sizes[0]), self.name):
-                    return False
-                if _is_prepared(chunk, choices):
-                    function.attributes[AT_ONCE] = ir.UnitAttr.get(function.context)
-            kept = {name: value for name, value in choices.items() if name in own or name not in ("block_q", "block_kv")}
-            if kept != own:
+        refused = synchronous.refusals(module, [_name_of(function) for function, *_ in open_]) if open_ else {}
+        for function, facts, own in open_:
+            if _name_of(function) in refused:
                 with module.context:
-                    function.attributes[attributes.CHOICES] = attributes.write(kept)
-            function.attributes["tile.blocks"] = ir.DenseI64ArrayAttr.get([int(size) for size in sizes], function.context)
+                    function.attributes[attributes.CHOICES] = attributes.write({**own, synchronous.UNFORMED: refused[_name_of(function)]})
+                if not self._choose(function, facts, tuned):
+                    return False
         return True
+
+    def _choose(self, function: ir.Operation, facts: blocks.NvidiaFacts, tuned: Mapping[str, Fields]) -> bool:
+        """Chooses for a function with these facts; False after an error."""
+        choices = choices_for(function, tuned)
+        single = is_synchronous(choices)
+        defaults = blocks.synchronous_blocks(facts) if single else blocks.default_blocks(facts)
+        sizes = [choices.get(name, default) for name, default in zip(("block_q", "block_kv"), defaults, strict=True)]
+        own = attributes.read(function, attributes.CHOICES)
+        captures = None if single else blocks.blocks_with_captures(facts)
+        brief = blocks.blocks_of_brief_pairs(facts) if captures is None and _may_choose(choices) else None
+        if brief == thresholds.BRIEF_PAIRS and not (self.transpose and choices.get("emitter", "hopper") == "hopper"):
+            brief = None
+        if captures is None and brief is None and _is_left(own):
+            brief = blocks.blocks_of_quotients(facts)
+        if (found := captures or brief) and not tuned and "block_q" not in own and "block_kv" not in own:
+            sizes = list(found)
+            if brief == thresholds.NARROW_PAIRS and "key_sums" not in choices:
+                choices["key_sums"] = "auto"
+        if not all(isinstance(size, int) and size > 0 for size in sizes):
+            function.location.emit_error(f"{self.name}: block sizes must be positive numbers, got {sizes[0]} and {sizes[1]}")
+            return False
+        for chunk in find_all(function, "attn.chunk"):
+            if not _set_chunk(chunk, int(sizes[0]), self.name):
+                return False
+            if _is_prepared(chunk, choices):
+                function.attributes[AT_ONCE] = ir.UnitAttr.get(function.context)
+        kept = {name: value for name, value in choices.items() if name in own or name not in ("block_q", "block_kv")}
+        if kept != own:
+            with function.context:
+                function.attributes[attributes.CHOICES] = attributes.write(kept)
+        function.attributes["tile.blocks"] = ir.DenseI64ArrayAttr.get([int(size) for size in sizes], function.context)
+        return True
+
+
+def _name_of(function: ir.Operation) -> str:
+    return ir.StringAttr(function.attributes["sym_name"]).value
+
+
+def _add(function: ir.Operation, fields: Fields) -> None:
+    """Adds to the choices of a function, in place of those of the same names."""
+    with function.context:
+        function.attributes[attributes.CHOICES] = attributes.write({**attributes.read(function, attributes.CHOICES), **fields})
 
 
 def _is_prepared(op: ir.Operation, choices: Fields) -> bool:

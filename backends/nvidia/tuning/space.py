@@ -1,9 +1,10 @@
 """The schedules that are worth considering for a kernel: all that an emitter can be asked for, pruned and ranked by the model."""
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from attn_mlir.backends.fields import Fields
+from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.backends.nvidia.tuning import table
 from attn_mlir.backends.nvidia.tuning.model import cost
@@ -42,6 +43,12 @@ def _tilelang() -> list[Fields]:
     ]
 
 
+SYNCHRONOUS: Fields = {"emitter": "warp"}
+"""A kernel of the `warp` dialect for a chip without TMA, whose blocks follow a rule (`blocks.synchronous_blocks`)."""
+_AS_MODELLED: Fields = {"emitter": "tilelang", "block_q": 128, "block_kv": 64, "stages": 2, "threads": 256}
+"""What the model takes it for."""
+
+
 def space(facts: KernelFacts, target: NvidiaTarget, emitter: str = "hopper") -> list[Fields]:
     """Every schedule of an emitter for a kernel, whether it fits or not. Empty where there is nothing to choose."""
     if facts.scan is not None:
@@ -69,7 +76,7 @@ def best(facts: KernelFacts, target: NvidiaTarget, work: Workload = Workload(), 
     if known is not None:
         return known
     for emitter in ("hopper", "tilelang"):
-        found = ranked(facts, target, work, emitter)
+        found = [each for each in ranked(facts, target, work, emitter) if each.choices != SYNCHRONOUS]
         if found:
             return {name: value for name, value in found[0].choices.items() if name != "emitter"}
     return {}
@@ -100,17 +107,28 @@ class NvidiaSpace:
         return self.target.clock_ghz
 
     def candidates(self) -> list[Fields]:
-        return space(self.facts, self.target, self.emitter)
+        found = space(self.facts, self.target, self.emitter)
+        return [dict(SYNCHRONOUS), *found] if self._has_synchronous() and self.emitter == "hopper" else found
 
     def cost(self, choices: Fields) -> Cost:
         facts, target, work = self.facts, self.target, self.work
+        if choices == SYNCHRONOUS:
+            made = cost(facts, _AS_MODELLED, target, work)
+            return replace(made, cycles=made.cycles / thresholds.SYNCHRONOUS_SPEED, problem="")
         return cost(facts, choices, target, work) if facts.scan is None else scan_cost(facts.scan, choices, target, work)
+
+    def _has_synchronous(self) -> bool:
+        """Whether the `warp` dialect may make the kernel for a chip without TMA, as it does where nothing is chosen."""
+        columns = thresholds.SYNCHRONOUS_COLUMNS.get(self.facts.grid, frozenset())
+        return not self.target.bulk_copies and self.facts.element_bytes == 2 and {*self.facts.scores, *self.facts.sums} <= columns
 
     def untuned(self) -> Fields:
         return best(self.facts, self.target, self.work, self.work.keys)
 
     def whole(self, choices: Fields) -> Fields:
         scan = self.facts.scan
+        if self._has_synchronous() and "block_q" in choices:
+            return {"emitter": "tilelang", **choices}
         return choices if scan is None else {**choices, "emitter": emitter_of(scan, choices, self.target)}
 
     def refined(self, choices: Fields) -> list[Fields]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import SCHEDULE, Fields
+from attn_mlir.backends.gpu.emitters import Refusal
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia import pipeline, thresholds
 from attn_mlir.backends.nvidia.forming.facts import FIELDS
@@ -18,16 +19,21 @@ from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import find_all
 from attn_mlir.registry import registry
 
+UNFORMED = "unformed"
+"""In the choices of a kernel: why another emitter makes it."""
 _ADVICE = "dequantise q, k and v, for example k = (k.float() * k_descale).to(torch.bfloat16), or compute on the CPU"
 _printed: dict[str, KernelCode] = {}
 """The last code that was printed ahead, by the text of its function."""
 
 
-def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | None:
+def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | Refusal | None:
     """What was chosen for the passes, where this code generator is asked for by name, or elements have 8 bits; else None.
 
-    Raises UnsupportedError where nothing makes a kernel of these.
+    On chips without TMA `nvidia-choose-blocks` asks for it where passes form a kernel, and says otherwise why they do not: see
+    `synchronous.py`. Raises UnsupportedError where nothing makes a kernel of these.
     """
+    if "emitter" not in choices and UNFORMED in choices:
+        return Refusal(str(choices[UNFORMED]))
     narrow = _is_narrow(kernel)
     if choices.get("emitter") != "warp" and (not narrow or (widens_beside_queries(kernel) and target.bulk_copies)):
         return None  # wider queries: `hopper` widens tiles of keys and values
@@ -86,13 +92,15 @@ def formed(function: ir.Operation) -> tuple[ir.Module, ir.Operation]:
     return module, kernels[0]
 
 
-def print_ahead(function: ir.Operation, fields: Fields) -> None:
-    """Prints a function without a schedule as `emit` will with this one. Raises Refused as `formed` does, and UnsupportedError."""
+def print_ahead(function: ir.Operation, fields: Fields) -> KernelCode:
+    """A function without a schedule printed as `emit` will with this one. Raises Refused as `formed` does, and UnsupportedError."""
     function.attributes[SCHEDULE] = attributes.write(fields)
     try:
         _module, made = formed(function)
+        code = kernel_code(made, rules_for(made))
         _printed.clear()
-        _printed[_text(function)] = kernel_code(made, rules_for(made))
+        _printed[_text(function)] = code
+        return code
     finally:
         del function.attributes[SCHEDULE]
 
