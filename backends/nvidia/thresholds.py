@@ -92,7 +92,9 @@ KEY_SUM_REGISTERS: Annotated[tuple[int, int, int], Provenance("2026-11-27", "H10
 """Those of two warpgroups of consumers, of the one that makes sums over keys, which 72 slow down, and of the producer."""
 LATE_COLUMNS: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/backward-h100.md")] = 128
 """Those of q, k, v and do where consumers multiply dS with keys a step late: 0.98 to 1.00 of the speed at S 1024, 1.00 to 1.09 above."""
-EARLY: Annotated[frozenset[tuple[bool, int]], Provenance("2026-11-27", "H100", "docs/notes/backward-h100.md")] = frozenset({(True, 64), (False, 80)})
+EARLY: Annotated[frozenset[tuple[bool, int]], Provenance("2026-11-27", "H100", "docs/notes/backward-h100.md")] = frozenset({
+    (True, 64), (False, 80),
+})  # fmt: skip
 """Whether there is a mask, and queries of a step, where consumers that multiply dS a step late hold half of the exponentials before the
 second product: 1.00 to 1.03, 1.04, 1.05 times as fast at S 1024, 4096, 16384 under a mask, and 1.02, 1.02, 1.01 without one, where ptxas
 spills two registers in the last step, which has fewer queries and comes once a program."""

@@ -7,9 +7,12 @@ from attn_mlir.backends.gpu.passes.scaling import Scaler, constant, float_maps, 
 from attn_mlir.mlir import arith, ir
 from attn_mlir.mlir import math as math_ops
 from attn_mlir.passes.base import Pass
-from attn_mlir.passes.regions import find_all
+from attn_mlir.passes.regions import find_all, walk
+from attn_mlir.passes.simplification.folding import number
 
 _LOG2_E, _LN_2 = 1.0 / math.log(2.0), math.log(2.0)
+_LARGE, _LARGEST = 2.0**28, 3.4028234e38
+"""From `_LARGE` on half of a float32's last place, times log2(e), is 16 and more; up to 2^128 it is added up without overflow."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +21,8 @@ class Exp2(Pass):
 
     In maps over pairs the factor goes where it costs nothing for an element: exp(c s - m) becomes exp2(fma(s, c', m')) with
     m' = -m log2(e) computed once for a row (or column) and kept finite where m is. Two roundings may become one or another. Differences
-    of a row's and a column's value, or of two elements, are taken before, so that exp of the difference of equal ones is 1.
+    of a row's and a column's value, or of two elements, are taken before, so that exp of the difference of equal ones is 1. So are those
+    of elements that a large finite number may stand for, as -1e30 for masked ones: what rounding m' leaves of it would overflow.
     """
 
     name = "gpu-exp2"
@@ -48,7 +52,20 @@ def _difference(x: ir.Value, scaler: Scaler) -> bool:
         return False
     reads = [read.operands[0] for read in (maker(value, "tensor.extract") for value in op.operands) if read is not None]
     one_tile = len(reads) == 2 and reads[0] == reads[1]
-    return one_tile or all(map(scaler.cheap, op.operands)) or not any(map(scaler.free, op.operands))
+    large = any(_may_be_large(read) for read in reads)
+    return one_tile or large or all(map(scaler.cheap, op.operands)) or not any(map(scaler.free, op.operands))
+
+
+def _may_be_large(tile: ir.Value) -> bool:
+    """Whether the map that makes a tile has a finite number from `_LARGE` on, but the lowest and largest, which stay finite."""
+    if (
+        isinstance(tile.owner, ir.Block)
+        or tile.owner.operation.name != "tile.map"
+        or len(tile.owner.operation.regions[0].blocks[0].arguments) < 2
+    ):
+        return False
+    found = [number(operand) for op in walk(tile.owner.operation) for operand in op.operands]
+    return any(c is not None and _LARGE <= abs(c) < _LARGEST for c in found)
 
 
 def _log(op: ir.Operation) -> ir.Value:

@@ -22,7 +22,8 @@ class FoldScale(Pass):
     A factor u that is known at run time only, but is one number for the whole kernel (scales of 8-bit inputs, a temperature by head), is
     computed once, before all loops. It may be negative, 0 or infinite, so that the maximum stays that of u s. The tile keeps s where any
     number near it may stand for the maximum (`gpu-lazy-rescale`): kernels look for that seldom then. A tile that a mask cuts keeps u s, as
-    no number times u is -inf whatever u is.
+    no number times u is -inf whatever u is. So does one of sums and choices, which may hold large numbers in place of -inf: u s and its
+    multiple of log2(e) are not rounded there in one way, and of such numbers the difference overflows.
     """
 
     name = "gpu-fold-scale"
@@ -75,11 +76,21 @@ def _leave_uniform(map_: ir.Operation, position: int, tiles: int) -> None:
         once = repeated(u, block, {})
     product.operands[found[0]] = once
     same = [p for p in range(tiles) if terminator.operands[p] == value and choice is None]
-    if is_free(map_.results[position]) and all(is_only_read(map_.results[p]) for p in same):
+    if is_free(map_.results[position]) and _is_product(s, block) and all(is_only_read(map_.results[p]) for p in same):
         for p in same:
             terminator.operands[p] = s
             _multiply_reads(map_.results[p], once)
     erase_unused(block)
+
+
+def _is_product(value: ir.Value, block: ir.Block) -> bool:
+    """Whether an element is what tiles hold, or a multiple of it."""
+    if isinstance(value.owner, ir.Block) or value.owner.operation.block != block:
+        return True
+    op = value.owner.operation
+    if op.name in ("arith.mulf", "arith.divf", "arith.negf", "arith.extf"):
+        return all(_is_product(operand, block) for operand in op.operands)
+    return op.name in ("tensor.extract", "arith.constant", "memref.load")
 
 
 def is_free(maximum: ir.Value) -> bool:

@@ -40,8 +40,8 @@ class LinearRun:
     state_source: int | None
     segment: int | None
     split: Callable[[int], driver.CompiledFunction]
-    keeps: bool = False
-    """Whether it may return what its backward reads, whose sizes are those of segments."""
+    given: int | None = None
+    """How many results a caller gets; what there is beyond them is for the backward, and has the sizes of segments."""
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
         """See `driver.CompiledFunction.run`."""
@@ -66,7 +66,8 @@ class LinearRun:
 
     def results(self, inputs: Sequence[Any]) -> list[tuple[Any, Any]]:
         """See `driver.CompiledFunction.results`."""
-        return (self._chosen(inputs) if self.keeps else self.program).results(inputs)
+        made = self.program.results(inputs)
+        return made if self.given is None or len(made) == self.given else self._chosen(inputs).results(inputs)
 
     def stages(self) -> dict[str, str]:
         """See `driver.CompiledFunction.stages`; those of segments where their length is given."""
@@ -116,8 +117,7 @@ class LinearProgram(Program):
         made, segment = compile_for(0), 0 if whole else self.segment
         initial = 3 + self.inputs.index("initial_state") if "initial_state" in self.inputs else None
         if function != "bwd":
-            state, keeps = 1 if self.outputs else None, "attn.erase" in self.text
-            return LinearRun(made, (0, self.made), state, initial, segment, compile_for, keeps)
+            return LinearRun(made, (0, self.made), 1 if self.outputs else None, initial, segment, compile_for, self.made)
         ordered = sorted(self.position(name) for name in wrt.split("+"))
         follow = tuple(number for number, position in enumerate(ordered) if self.follows_layout(position))
         # The gradient of the final state comes last of all arguments.
