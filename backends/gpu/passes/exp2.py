@@ -7,7 +7,7 @@ from attn_mlir.backends.gpu.passes.scaling import Scaler, constant, float_maps, 
 from attn_mlir.mlir import arith, ir
 from attn_mlir.mlir import math as math_ops
 from attn_mlir.passes.base import Pass
-from attn_mlir.passes.regions import find_all, walk
+from attn_mlir.passes.regions import find_all
 from attn_mlir.passes.simplification.folding import number
 
 _LOG2_E, _LN_2 = 1.0 / math.log(2.0), math.log(2.0)
@@ -22,7 +22,7 @@ class Exp2(Pass):
     In maps over pairs the factor goes where it costs nothing for an element: exp(c s - m) becomes exp2(fma(s, c', m')) with
     m' = -m log2(e) computed once for a row (or column) and kept finite where m is. Two roundings may become one or another. Differences
     of a row's and a column's value, or of two elements, are taken before, so that exp of the difference of equal ones is 1. So are those
-    of elements that a large finite number may stand for, as -1e30 for masked ones: what rounding m' leaves of it would overflow.
+    of elements in whose place a large finite number may stand, as -1e30 for masked ones: what rounding m' leaves of it would overflow.
     """
 
     name = "gpu-exp2"
@@ -57,15 +57,23 @@ def _difference(x: ir.Value, scaler: Scaler) -> bool:
 
 
 def _may_be_large(tile: ir.Value) -> bool:
-    """Whether the map that makes a tile has a finite number from `_LARGE` on, but the lowest and largest, which stay finite."""
-    if (
-        isinstance(tile.owner, ir.Block)
-        or tile.owner.operation.name != "tile.map"
-        or len(tile.owner.operation.regions[0].blocks[0].arguments) < 2
-    ):
+    """Whether the map that makes a tile puts a number in place of others that is finite and large, or is known at run time only."""
+    made = None if isinstance(tile.owner, ir.Block) else tile.owner.operation
+    if made is None or made.name != "tile.map" or len(made.regions[0].blocks[0].arguments) < 2:
         return False
-    found = [number(operand) for op in walk(tile.owner.operation) for operand in op.operands]
-    return any(c is not None and _LARGE <= abs(c) < _LARGEST for c in found)
+    chosen = [value for op in find_all(made, "arith.select") if is_real(op.results[0]) for value in list(op.operands)[1:]]
+    return any(_is_large(value, made) for value in chosen)
+
+
+def _is_large(value: ir.Value, made: ir.Operation) -> bool:
+    """Whether a value of a map may be from `_LARGE` on, and not the lowest or largest, which stay finite."""
+    known = number(value)
+    if known is not None:
+        return _LARGE <= abs(known) < _LARGEST
+    if isinstance(value.owner, ir.Block):
+        return True
+    op = value.owner.operation
+    return op.name == "memref.load" or op.block != made.regions[0].blocks[0]
 
 
 def _log(op: ir.Operation) -> ir.Value:
