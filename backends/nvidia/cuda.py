@@ -6,7 +6,7 @@ Functions raise CudaError with the driver's own name and words for what went wro
 import ctypes
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -157,6 +157,24 @@ def enter_context(index: int) -> None:
 
 
 @contextmanager
+def inside_context(index: int) -> Iterator[None]:
+    """Within it, the context of a device is the one of this thread; afterwards the former is, if there was one."""
+    former = ctypes.c_void_p()
+    check(library().cuCtxGetCurrent(ctypes.byref(former)), "asking for the context of this thread")
+    enter_context(index)
+    try:
+        yield
+    finally:
+        if former.value:  # torch's current device is that of the context
+            check(library().cuCtxSetCurrent(former), "going back to the former context")
+
+
+def using(index: int) -> AbstractContextManager[Any]:
+    """Within it, a device is torch's current one."""
+    return nullcontext() if current_device() == index else torch.cuda.device(index)
+
+
+@contextmanager
 def relaxed() -> Iterator[None]:
     """Allows calls that a CUDA graph under capture would forbid, such as loading code."""
     mode = ctypes.c_int(_RELAXED)
@@ -176,8 +194,7 @@ def load_function(binary: bytes, entry: str, shared_bytes: int, index: int) -> i
             f"{device(index).name}: it was compiled for another GPU"
         )
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
-    enter_context(index)
-    with relaxed():
+    with inside_context(index), relaxed():
         check(library().cuModuleLoadData(ctypes.byref(module), binary), f"loading the kernel {entry}")
         check(library().cuModuleGetFunction(ctypes.byref(function), module, entry.encode()), f"looking for the kernel {entry}")
         if shared_bytes:

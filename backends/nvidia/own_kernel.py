@@ -30,8 +30,9 @@ def start(
     parameters = ctypes.create_string_buffer(form, len(form))
     pointers = (ctypes.c_void_p * 1)(ctypes.addressof(parameters))
     config: Any = cuda.config(grid, threads, memory, stream)
-    function = _function(entry, source, most, device)
     launch: Callable[..., int] = cuda.launcher()
-    result = launch(ctypes.addressof(config), function, ctypes.addressof(pointers), None)
-    if result:
-        cuda.launch_again(result, ctypes.addressof(config), function, ctypes.addressof(pointers), device)
+    with cuda.using(device):
+        function = _function(entry, source, most, device)
+        result = launch(ctypes.addressof(config), function, ctypes.addressof(pointers), None)
+        if result:
+            cuda.launch_again(result, ctypes.addressof(config), function, ctypes.addressof(pointers), device)

@@ -81,7 +81,9 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         if self._single and self.compile_wide is not None and widened_ahead.pays(inputs):
             wide = self._widened(inputs)
             if wide is not None:
-                return self.compile_wide().run(wide, layout)
+                program = self.compile_wide()
+                program.listeners = self.listeners
+                return program.run(wide, layout)
         needed = cuda.index_of(inputs[0])
         if needed < 0:
             raise ArgumentError(f"this program is compiled for NVIDIA GPUs, but q is on {inputs[0].device}: move the tensors with .cuda()")

@@ -99,6 +99,8 @@ class FakeCuda:
         self.calls: list[tuple[str, Any]] = []
         self.failing = failing
         """Functions that return an error."""
+        self.current = 0
+        """The context of the thread, 0: none."""
         self.attributes = {16: 132, 97: 227 * 1024, 75: 9, 76: 0}
 
     def named(self, name: str) -> list[Any]:
@@ -122,6 +124,10 @@ class FakeCuda:
                 args[1]._obj.value = {"cuGetErrorName": b"CUDA_ERROR_NO_BINARY_FOR_GPU", "cuGetErrorString": b"no kernel image"}[name]
             case "cuModuleGetFunction" | "cuModuleLoadData" | "cuDevicePrimaryCtxRetain":
                 args[0]._obj.value = 0x1000 + len(self.calls)
+            case "cuCtxGetCurrent":
+                args[0]._obj.value = self.current
+            case "cuCtxSetCurrent":
+                self.current = args[0].value or 0
             case "cuTensorMapEncodeTiled":
                 ctypes.memset(args[0].value, 7, 128)
                 return {

@@ -67,6 +67,20 @@ def test_layouts_and_strides() -> None:
     assert torch.equal(o.transpose(1, 2), attention(q, k, v, mask_mod=CAUSAL, device=DEVICE))
 
 
+@pytest.mark.parametrize("device", [DEVICE, AMPERE])
+@pytest.mark.parametrize("form", ["element", "scalar", "mask"])
+def test_a_captured_number_without_a_position_is_read_once(form: str, device: str) -> None:
+    """Where the whole kernel sees it, before there are roles."""
+    q, k, v = tensors(*[(1, 2, 40, 64)] * 3)
+    vector, scalar, seen = torch.tensor([1.7]), torch.tensor(1.7), torch.tensor(30)
+    mods: dict[str, dict[str, Any]] = {
+        "element": {"score_mod": lambda s, b, h, i, j: s * vector[0]},
+        "scalar": {"score_mod": lambda s, b, h, i, j: s * scalar},
+        "mask": {"mask_mod": lambda b, h, i, j: j < seen},
+    }
+    check(q, k, v, device=device, **mods[form])
+
+
 def with_vector(values: torch.Tensor) -> Callable[..., Any]:
     def score_mod(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
         return s + values[j]

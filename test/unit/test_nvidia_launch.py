@@ -1,5 +1,6 @@
 """Launches without a GPU: parameters, descriptors, grids, copies, errors. A fake libcuda records what it is told."""
 
+import contextlib
 import ctypes
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from attn_mlir.backends.gpu.kernel import KernelParameter
-from attn_mlir.backends.nvidia import cuda, launch
+from attn_mlir.backends.nvidia import cuda, launch, own_kernel
 from attn_mlir.backends.nvidia.launch import CudaLauncher
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from nvidia_fakes import BINARY, FakeCuda, code, fake_gpu, heads, kernel, parameter, set_apart
@@ -181,6 +182,39 @@ def test_a_thread_without_a_context_enters_it(gpu: FakeCuda) -> None:
     with pytest.raises(cuda.CudaError):  # the fake never gets one
         run([heads(1, 1, 1, 64)])
     assert [name for name, _ in gpu.calls][-5:-2] == ["cuLaunchKernelEx", "cuCtxSetCurrent", "cuLaunchKernelEx"]
+
+
+@pytest.mark.parametrize("failing", [{}, {"cuModuleLoadData": 209}])
+def test_a_kernel_loaded_on_another_device_leaves_the_context(failing: dict[str, int]) -> None:
+    """Which torch's current device is of; a thread that had none keeps that of the kernel."""
+    with fake_gpu(**failing) as fake:
+        for former in (0x77, 0):
+            fake.current = former
+            with contextlib.suppress(cuda.CudaError):
+                cuda.load_function(b"ELF", "f", 0, 1)
+            assert fake.current == (former or cuda._context(1))
+        entered, *back = [x.value for (x,) in fake.named("cuCtxSetCurrent")][:2]
+        assert entered == cuda._context(1) and back == [0x77]
+
+
+@pytest.mark.parametrize("device", [0, 1])
+def test_kernels_of_our_own_start_on_the_device_of_their_tensors(device: int, gpu: FakeCuda, patch: pytest.MonkeyPatch) -> None:
+    """Whatever torch's current device is, which is 0 here, and afterwards again."""
+    current = [0]
+
+    @contextlib.contextmanager
+    def entered(index: int) -> Iterator[None]:
+        current.append(index)
+        yield
+        current.pop()
+
+    started: list[int] = []
+    patch.setattr(torch.cuda, "device", entered)
+    patch.setattr(cuda, "launcher", lambda: lambda *given: started.append(current[-1]) or 0)
+    patch.setattr(own_kernel, "compile_code", lambda code: BINARY)
+    own_kernel.start("f", lambda: "", b"1234", (1, 1, 1), (32, 0, 0), (77, device))
+    own_kernel._function.cache_clear()
+    assert started == [device] and current == [0]
 
 
 def test_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:

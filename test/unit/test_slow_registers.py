@@ -112,6 +112,19 @@ def test_programs_for_longer_sequences_tell_it(monkeypatch: pytest.MonkeyPatch) 
         kernel.program.run([q, q, q], "bhsd")
 
 
+def test_programs_for_widened_keys_tell_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel: Any = fresh(traced(neighbourhood)).kernel("cuda")
+    wide: Any = nvidia.compile_program(traced(neighbourhood).text, "attention", length=1 << 15)
+    monkeypatch.setattr(nvidia_program.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(nvidia_program.widened_ahead, "pays", lambda inputs: True)
+    monkeypatch.setattr(wide, "run", lambda inputs, layout: load(wide) or [])
+    monkeypatch.setattr(kernel.program, "_widened", list)
+    kernel.program._longer, kernel.program.compile_wide = 0, lambda: wide
+    q = torch.zeros(1, 1, 2, 64)
+    with pytest.warns(PerformanceWarning, match="its registers do not suffice"):
+        kernel.program.run([q, q, q], "bhsd")
+
+
 def test_few_spills_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled(monkeypatch, 128 * 4)
     with warnings.catch_warnings():

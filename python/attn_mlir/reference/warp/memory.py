@@ -38,7 +38,9 @@ def _store_number(machine: Machine, unit: Warpgroup, inst: Inst, value: Any, mem
     memory.array[places] = value
 
 
-def _load_number(machine: Machine, unit: Warpgroup, inst: Inst, memory: Buffer | Tensor, *places: Any) -> Steps:
+def _load_number(machine: Machine, unit: Warpgroup, inst: Inst, memory: Buffer | Tensor | np.ndarray, *places: Any) -> Steps:
+    if isinstance(memory, np.ndarray):  # one number in global memory, which nothing has to be waited for
+        return memory[()]
     if isinstance(memory, Tensor):
         return (yield from _load_global(inst, memory, *places))
     yield
