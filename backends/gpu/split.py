@@ -1,6 +1,5 @@
 """Split-KV on GPUs: sequences of one query whose heads of a group share the keys they see, in parts, which a second kernel merges."""
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ from attn_mlir.backends.gpu.input_limits import check_types
 from attn_mlir.backends.gpu.packed import Ragged
 from attn_mlir.backends.gpu.scalar_bounds import POSITIONS
 from attn_mlir.backends.host import KernelGrid, read_host
+from attn_mlir.backends.kept import kept_by_sizes
 from attn_mlir.backends.program import OUTLINE, ResultShapes, function_named, reported
 from attn_mlir.backends.work import leaves_rows
 from attn_mlir.dialects import loaded
@@ -100,26 +100,38 @@ def fixed_parts(keys: int, wanted: int = 0) -> tuple[int, int]:
     return (1, FIXED_PART) if wanted == 1 else (max(1, -(-keys // FIXED_PART)), FIXED_PART)
 
 
-@functools.lru_cache(256)
 def lists_for(batch: int, group: int, cut: tuple[int, int], block: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """The list of work of the parts of so many sequences, whose heads of a group are rows, and the list that merges them.
 
     No length is looked at: parts behind the end of a sequence see no keys. Both lists have their number of items as a last row.
     """
+
+    def make() -> dict[str, torch.Tensor]:
+        return {name: made.to(device) for name, made in zip((PARTS, COMBINE), _lists(batch, group, cut, block), strict=True)}
+
+    kept = kept_by_sizes(("parts", batch, group, cut, block, device), make)
+    return kept[PARTS], kept[COMBINE]
+
+
+def list_of_whole(batch: int, group: int, block: int, device: torch.device) -> torch.Tensor:
+    """The list of work of so many sequences whose keys are all in one part; see `lists_for`."""
+
+    def make() -> dict[str, torch.Tensor]:
+        return {WHOLE: _lists(batch, group, (1, block), block)[0][:, :COLUMNS].contiguous().to(device)}
+
+    return kept_by_sizes(("whole", batch, group, block, device), make)[WHOLE]
+
+
+def _lists(batch: int, group: int, cut: tuple[int, int], block: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Those of `lists_for`, on the host."""
     count, length = cut
     b, n, row = torch.meshgrid(torch.arange(batch), torch.arange(count), torch.arange(0, group, block), indexing="ij")
     end = torch.where(n == count - 1, POSITIONS, (n + 1) * length)
     parts = torch.stack([b, row, (row + block).clamp(max=group), b * count + n, n * length, end], -1).view(-1, PART_COLUMNS)
     b, row = torch.meshgrid(torch.arange(batch), torch.arange(group), indexing="ij")
     merged = torch.stack([b, row, row + 1, b * count, torch.full_like(b, count), torch.zeros_like(b)], -1).view(-1, PART_COLUMNS)
-    made = [torch.cat([x, torch.tensor([[len(x), *[0] * (PART_COLUMNS - 1)]])]).to(device, torch.int32) for x in (parts, merged)]
+    made = [torch.cat([x, torch.tensor([[len(x), *[0] * (PART_COLUMNS - 1)]])]).to(torch.int32) for x in (parts, merged)]
     return made[0], made[1]
-
-
-@functools.lru_cache(256)
-def list_of_whole(batch: int, group: int, block: int, device: torch.device) -> torch.Tensor:
-    """The list of work of so many sequences whose keys are all in one part; see `lists_for`."""
-    return lists_for(batch, group, (1, block), block, device)[0][:, :COLUMNS].contiguous()
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from attn_mlir.api.key_sequences import (
 )
 from attn_mlir.api.options import Options
 from attn_mlir.api.varlen_inputs import problem_of
+from attn_mlir.backends.kept import kept_by_sizes
 from attn_mlir.backends.prepared import ListShapes, PreparedLists, WantedLists
 from attn_mlir.frontend.dropout import LISTED
 from attn_mlir.frontend.given import PAGES, SEQUENCES
@@ -36,7 +37,6 @@ from attn_mlir.performance import told
 from attn_mlir.runtime.call import Call, Problem
 from attn_mlir.runtime.checked import is_checked
 from attn_mlir.runtime.dispatch import dispatch, needing_gradient, program_on
-from attn_mlir.runtime.kept import kept_by_sizes
 from attn_mlir.runtime.key_lists import ListForm
 from attn_mlir.runtime.orders import all_in_order, heads_first, in_order, input_order, output_order
 from attn_mlir.runtime.prepared_lists import prepare
@@ -184,7 +184,7 @@ def paged_call(
     if not looks_at_scores_alone(text) or (small and not _gathers(text, options.target(problem))):
         return None
     found = PagedCall(call, most, made, prepared, index, shapes, shared, output_order(problem.layout))
-    varying = {id(value): name for name, value in (*pages.items(), (_SEEN, prepared.seen)) if value is not None}
+    varying = {id(value): name for name, value in (*sequences.items(), (_SEEN, prepared.seen)) if value is not None}
     if key is not None and not missing and not copied and len(varying.keys() & set(map(id, call.values[3:]))) == len(varying):
         if len(_TEMPLATES) == _MOST:
             _TEMPLATES.clear()
@@ -204,12 +204,13 @@ class PagedTemplate:
 
     def call(self, qkv: tuple[Tensor, Tensor, Tensor], lists: Lists, folded: Tensor | None) -> PagedCall:
         """The call for tensors of the same shapes and strides."""
-        first, (index, _, problem) = self.first, lists
+        first, (index, form, problem) = self.first, lists
         q, k, v = (heads_first(x, input_order(problem.layout)) for x in qkv)
         shared = folded is not None and first.folded
         packed = folded.detach().view(1, -1, 1, q.shape[3]) if folded is not None and shared else packed_rows(q, first.made).unsqueeze(0)
         prepared = _checked(index, first.shapes, self.wanted, first.call.device)
-        varying = {"k_lengths": prepared.used, PAGES: prepared.pages, _SEEN: prepared.seen}
+        places = places_of(first.made, form.queries, index.device)
+        varying = {**places, "k_lengths": prepared.used, PAGES: prepared.pages, _SEEN: prepared.seen}
         captures = [varying[name] if name else value for name, value in self.values]
         values = (packed, *[_pages(x, first.made, first.shapes.blocks) for x in (k, v)], *captures)
         return dataclasses.replace(first, call=first.call._replace(values=values), lists=prepared, index=index)

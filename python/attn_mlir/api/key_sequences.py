@@ -11,6 +11,7 @@ import torch
 from attn_mlir.api.makers import MADE
 from attn_mlir.api.masks import causal
 from attn_mlir.api.rows import softmax
+from attn_mlir.backends.kept import kept_by_sizes
 from attn_mlir.backends.prepared import ListShapes, PreparedLists, WantedLists
 from attn_mlir.backends.work import keep_work
 from attn_mlir.dialects import loaded
@@ -18,7 +19,6 @@ from attn_mlir.frontend import sizes as frontend_sizes
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
 from attn_mlir.runtime.call import Problem
-from attn_mlir.runtime.kept import kept_by_sizes
 from attn_mlir.runtime.key_lists import ListForm
 
 BLOCK_ROWS = 128

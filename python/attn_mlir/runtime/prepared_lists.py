@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from attn_mlir import driver
+from attn_mlir.backends.kept import kept_by_sizes
 from attn_mlir.backends.prepared import ListShapes, PreparedLists, WantedLists
-from attn_mlir.runtime.kept import kept_by_sizes
 
 Tensor = torch.Tensor
 

@@ -12,9 +12,17 @@ _CAPTURED: list[dict[str, torch.Tensor]] = []
 """Those that CUDA graphs read, which are never freed."""
 
 
+def is_captured(device: torch.device) -> bool:
+    """Whether the current stream is being captured into a CUDA graph."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
 def kept_by_sizes(key: tuple[Any, ...], make: Callable[[], dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """What follows from sizes alone, and is made once; the last of `key` is the device."""
-    captures = key[-1].type == "cuda" and torch.cuda.is_current_stream_capturing()
+    """What follows from sizes alone, and is made once; the last of `key` is the device.
+
+    Each call has to ask for it here, so that what a graph reads is never freed.
+    """
+    captures = is_captured(key[-1])
     found = _KEPT.get(key)
     if found is None:
         found = make()
