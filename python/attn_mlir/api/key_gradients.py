@@ -118,10 +118,11 @@ def _key_of(qkv: tuple[Tensor, Tensor, Tensor], options: Options, dropout: Dropo
     """Of calls of ready-made functions, which capture nothing: what their tasks follow from."""
     _, form, problem = lists
     shift = ready_made_shift(options.functions, problem.sizes)
-    if shift is None or dropout.form is not None:
+    asked = options.by_value(problem.layout)
+    if asked is None or shift is None or dropout.form is not None:
         return None
     flags = torch.are_deterministic_algorithms_enabled(), *[x.requires_grad for x in qkv]
-    return shift, options[1:], problem.inputs, tuple(problem.sizes.values()), problem.layout, problem.device, form, group, flags
+    return shift, asked, problem.inputs, tuple(problem.sizes.values()), problem.layout, problem.device, form, group, flags
 
 
 def _problem_of_lists(problem: Problem, folded: tuple[Tensor, Tensor, Tensor], form: ListForm, group: int) -> Problem:

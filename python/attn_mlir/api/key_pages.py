@@ -29,6 +29,7 @@ from attn_mlir.api.key_sequences import (
 )
 from attn_mlir.api.options import Options
 from attn_mlir.api.varlen_inputs import problem_of
+from attn_mlir.backends.allocation import empty
 from attn_mlir.backends.kept import kept_by_sizes
 from attn_mlir.backends.prepared import ListShapes, PreparedLists, WantedLists
 from attn_mlir.frontend.dropout import LISTED
@@ -189,7 +190,11 @@ def paged_call(
         if len(_TEMPLATES) == _MOST:
             _TEMPLATES.clear()
         values = tuple([(varying.get(id(value), ""), value if id(value) not in varying else None) for value in call.values[3:]])
-        _TEMPLATES[key] = PagedTemplate(dataclasses.replace(found, runs={}), wanted, values)
+        # No tensor of this call is kept: the next one has its own.
+        nothing = empty((0,), dtype=index.dtype, device=index.device)
+        lists_of_nothing = PreparedLists(nothing, nothing, None, None, None, _no_inverse, lambda: nothing, None)
+        first = dataclasses.replace(found, call=call._replace(values=()), lists=lists_of_nothing, index=nothing, runs={})
+        _TEMPLATES[key] = PagedTemplate(first, wanted, values)
     return found
 
 
@@ -207,7 +212,7 @@ class PagedTemplate:
         first, (index, form, problem) = self.first, lists
         q, k, v = (heads_first(x, input_order(problem.layout)) for x in qkv)
         shared = folded is not None and first.folded
-        packed = folded.detach().view(1, -1, 1, q.shape[3]) if folded is not None and shared else packed_rows(q, first.made).unsqueeze(0)
+        packed = folded.detach().flatten(0, 2)[None, :, None] if folded is not None and shared else packed_rows(q, first.made).unsqueeze(0)
         prepared = _checked(index, first.shapes, self.wanted, first.call.device)
         places = places_of(first.made, form.queries, index.device)
         varying = {**places, "k_lengths": prepared.used, PAGES: prepared.pages, _SEEN: prepared.seen}
@@ -222,10 +227,16 @@ def _key_of(
     """That of the template of a call; None where functions are the caller's own."""
     (_, k, v), (index, form, problem) = qkv, lists
     shift = ready_made_shift(options.functions, problem.sizes)
-    if shift is None or dropout.form is not None or not all([type(x) in _PLAIN for x in (*qkv, index)]):
+    asked = options.by_value(problem.layout)
+    if asked is None or shift is None or dropout.form is not None or not all([type(x) in _PLAIN for x in (*qkv, index)]):
         return None
     sizes = tuple(problem.sizes.values())
-    return shift, options[1:], problem.inputs, sizes, form, index.shape, index.device, k.stride(), v.stride(), how
+    return shift, asked, problem.inputs, sizes, form, index.shape, index.device, k.stride(), v.stride(), how
+
+
+def _no_inverse(tile: int, in_order: bool) -> Sequence[Tensor]:
+    """That of lists of nothing."""
+    return []
 
 
 def _checked(index: Tensor, shapes: ListShapes, wanted: WantedLists, device: str) -> PreparedLists:

@@ -41,6 +41,10 @@ class Options(NamedTuple):
     splits: int = 0
     invariant: bool = False
 
+    def by_value(self, layout: Layout) -> tuple[Any, ...] | None:
+        """What they say besides functions, in a key; None where the scale is no number of Python, and may change."""
+        return self._replace(layout=layout)[1:] if self.scale is None or type(self.scale) in (int, float) else None
+
     def find(self, inputs: Inputs, device: Any, dropout: DropoutForm | None = None) -> tuple[Entry, Scan, float]:
         """The trace of the functions, made now if it is new, what it captures, and the scale where that is an argument."""
         functions, scale, _, lse, states, _, _, splits, invariant = self
