@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import attn_mlir
 from amd_tools import needs_host_clang
@@ -147,6 +148,111 @@ def test_second_derivatives_go_through_a_table(taken: list[bool]) -> None:
     leaves = [x.detach().double().requires_grad_() for x in qkv]
     agree(found, twice(exact(leaves, index, (1, 1), False, lambda s: s)[0], leaves), 2e-2)
     assert taken == [True]
+
+
+@pytest.fixture
+def parted(taken: list[bool], monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """The same where the sequences of `Captured` are two parts."""
+    monkeypatch.setattr(key_gathered, "COPIED_BYTES", 1 << 15)
+    return taken
+
+
+class Captured:
+    """A call whose score adds what `slopes` and a number say of keys, and what its gradients are in float64."""
+
+    def __init__(self) -> None:
+        sizes = (1, 4, 2, 21, 3000, 32)
+        self.qkv: Any = [x.detach().requires_grad_() for x in inputs(sizes, torch.float16)]
+        self.index = draw(sizes, (1, 1), 1, 9)
+        self.slopes = torch.rand(4, requires_grad=True)
+        self.do = torch.randn(1, 4, 21, 32)
+        self.grads = self.right(lambda slopes: slopes)
+
+    def attended(self, score: Callable[..., Any], *qkv: Tensor) -> Tensor:
+        given: Any = qkv or self.qkv
+        return attn_mlir.attention(*given, score_mod=score, key_index=self.index, key_block=(1, 1), device="hip-emulated")
+
+    def right(self, made: Callable[[Tensor], Tensor], twice: bool = False) -> Any:
+        """The gradients for slopes that are `made` of what is captured, or with `twice` what `of_first` says."""
+        leaves = [x.detach().double().requires_grad_() for x in (*self.qkv, self.slopes)]
+        o, _ = exact(leaves[:3], self.index, (1, 1), False, lambda s: s + made(leaves[3])[:, None, None] * torch.arange(3000) * 0.001)
+        return self.of_first(o, leaves) if twice else torch.autograd.grad((o * self.do).sum(), leaves)
+
+    def of_first(self, o: Tensor, tensors: Any) -> Any:
+        first = torch.autograd.grad((o * self.do).sum(), tensors, create_graph=True)
+        return torch.autograd.grad(first[0].square().sum() + first[3].square().sum(), tensors)
+
+    def agrees(self, o: Tensor) -> None:
+        agree(torch.autograd.grad((o * self.do).sum(), [*self.qkv, self.slopes]), self.grads, 1e-2)
+
+
+@needs_host_clang
+def test_functions_are_those_of_the_forward(parted: list[bool]) -> None:
+    """As in a loop over layers: the variable is another tensor, or another number, when gradients are asked for."""
+    case, step = Captured(), 0.001
+    slopes = case.slopes
+    o = case.attended(lambda s, b, h, i, j: s + slopes[h] * (j * 0.001))
+    slopes = torch.rand(4, requires_grad=True) * 5
+    case.agrees(o)
+    slopes = case.slopes
+    o = case.attended(lambda s, b, h, i, j: s + slopes[h] * (j * step))
+    step = 1.0
+    case.agrees(o)
+    assert parted == [True, True]
+
+
+@needs_host_clang
+def test_what_functions_compute_of_captured_tensors_has_a_gradient(parted: list[bool]) -> None:
+    case = Captured()
+    slopes = case.slopes
+    o = case.attended(lambda s, b, h, i, j: s + slopes.exp()[h] * (j * 0.001))
+    agree(torch.autograd.grad((o * case.do).sum(), [*case.qkv, slopes]), case.right(torch.exp), 1e-2)
+    assert parted == [True]
+
+
+@needs_host_clang
+def test_second_derivatives_are_of_functions_of_the_forward(parted: list[bool]) -> None:
+    case, step = Captured(), 0.001
+    slopes = case.slopes
+    o = case.attended(lambda s, b, h, i, j: s + slopes.exp()[h] * (j * step))
+    slopes, step = torch.rand(4) * 5, 1.0
+    agree(case.of_first(o, [*case.qkv, case.slopes]), case.right(torch.exp, True), 3e-2)
+    assert parted == [True]
+
+
+@needs_host_clang
+@pytest.mark.parametrize("grad", [False, True])
+def test_captured_tensors_that_changed_are_refused(grad: bool, parted: list[bool]) -> None:
+    case = Captured()
+    slopes = case.slopes.detach() if not grad else case.slopes * 1.0
+    o = case.attended(lambda s, b, h, i, j: s + slopes[h] * (j * 0.001))
+    with torch.no_grad():
+        slopes.mul_(100)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(o.sum(), case.qkv)
+    assert parted == [True]
+
+
+@needs_host_clang
+@pytest.mark.parametrize("through", ["hooks", "save_on_cpu", "checkpoint"])
+def test_saved_tensors_come_back_as_others(through: str, parted: list[bool]) -> None:
+    case = Captured()
+    slopes = case.slopes
+
+    def layer(*qkv: Tensor) -> Tensor:
+        return case.attended(lambda s, b, h, i, j: s + slopes[h] * (j * 0.001), *qkv)
+
+    match through:
+        case "hooks":
+            with torch.autograd.graph.saved_tensors_hooks(lambda x: x.detach().clone(), lambda x: x):
+                o = layer()
+        case "save_on_cpu":
+            with torch.autograd.graph.save_on_cpu():
+                o = layer()
+        case _:
+            o = checkpoint(layer, *case.qkv, use_reentrant=False)
+    case.agrees(o)
+    assert parted and all(parted)
 
 
 @needs_host_clang

@@ -1,12 +1,12 @@
 """Gradients of key lists by copies of what they list, where no kernel follows their inverse: single keys, blocks of other sizes.
 
 Each block of queries is a sequence of packed tensors, whose keys are copied beside each other; gradients of these are added to those of the
-keys in float32. The forward pass is run again in the backward, for some sequences at a time, so that copies take little memory.
+keys in float32. The forward pass is run again in the backward, for some sequences at a time, so that copies take little memory; functions
+are traced once, before it.
 """
 
 import dataclasses
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch.autograd import forward_ad
 
 from attn_mlir import driver
 from attn_mlir.api.dropout import NONE
+from attn_mlir.api.kept_calls import KeptCall, keep_call
 from attn_mlir.api.key_numbers import check_numbers
 from attn_mlir.api.key_pages import Lists, paged_call
 from attn_mlir.api.key_sequences import (
@@ -37,7 +38,7 @@ from attn_mlir.errors import CompileError, UnsupportedError
 from attn_mlir.performance import told
 from attn_mlir.runtime.call import Call
 from attn_mlir.runtime.checked import is_checked
-from attn_mlir.runtime.dispatch import dispatch, gradient_task
+from attn_mlir.runtime.dispatch import dispatch, gradient_task, needing_gradient
 from attn_mlir.runtime.listed import gradients_again
 from attn_mlir.runtime.orders import heads_first, in_order, input_order, output_order
 from attn_mlir.runtime.prepared_lists import prepare
@@ -48,6 +49,12 @@ COPIED_BYTES = 1 << 28
 _ROWS, _COST = 64, 1.5
 """Rows that kernels compute for a sequence at least; what a pair of copied keys costs, of one that a table masks."""
 Tensor = torch.Tensor
+Dense = tuple[Call, Mapping[str, Any], Callable[[Tensor], Mapping[str, Any]]]
+"""A call by a table of all keys, traced with what stands for values that are made of the lists, and what makes these."""
+_FIRST = 1 << 40
+"""Stands for the first sequence of a part where functions are traced; no captured number is this object."""
+_SEQUENCE, _OF_LISTS = "first", ("listed", "shifts", "seen")
+"""Names of what differs between parts: that sequence, and fields of `PreparedLists`."""
 _KNOWN: dict[tuple[str, str, str, bool], str] = {}
 """Why a device has no fast kernels for the gradients of a program, which may be `deterministic`; "" where it has."""
 
@@ -90,42 +97,50 @@ class GatheredLists:
         inside = (pages % blocks * form.listed)[..., None] + torch.arange(form.listed, device=pages.device)
         return ((pages // blocks * length)[..., None] + inside.clamp_(max=length - 1)).flatten()
 
-    def call(self, part: tuple[int, int], q: Tensor, k: Tensor, v: Tensor) -> tuple[Call, tuple[int, int]]:
-        """The call of some sequences on their rows, [rows, heads, D], and keys, [keys, D], and the largest lengths."""
+    def own(self, part: tuple[int, int], first: int) -> dict[str, Any]:
+        """What calls of parts have of their own, by name, of some sequences, which functions count from the `first`."""
         index, form, _ = self.lists
-        first, last = part
-        cut = [None if x is None else x[first:last] for x in (self.prepared.listed, self.prepared.shifts, self.prepared.seen)]
-        lists = self.prepared._replace(listed=cut[0], shifts=cut[1], seen=cut[2])
-        functions = wrapped(self.options.functions, self.shapes, self.made, lists, first)
+        begin, end = part
         places, room = places_of(self.made, form.queries, index.device), index.shape[3] * form.listed
-        sequences = {
-            "q_begins": places["q_begins"][first:last] - self.row(first),
-            "q_lengths": places["q_lengths"][first:last],
-            "k_begins": torch.arange(0, (last - first) * room, room, dtype=torch.int32, device=index.device),
-            "k_lengths": self.prepared.used[first:last],
+        values = {
+            "q_begins": places["q_begins"][begin:end] - self.row(begin),
+            "q_lengths": places["q_lengths"][begin:end],
+            "k_begins": torch.arange(0, (end - begin) * room, room, dtype=torch.int32, device=index.device),
+            "k_lengths": self.prepared.used[begin:end],
+            _SEQUENCE: first,
         }
-        options = self.options
-        asked = Options(functions, options.scale, "bshd", options.lse, options.states, options.device, options.deterministic)
-        qkv = q, k.unsqueeze(1), v.unsqueeze(1)
-        made = asked.call(problem_of(*qkv, False), [x.unsqueeze(0) for x in qkv], NONE, sequences)
-        return made, (min(form.queries, self.made.queries) * self.made.fold, room)
+        lists = {name: getattr(self.prepared, name) for name in _OF_LISTS}
+        return values | {name: value[begin:end] for name, value in lists.items() if value is not None}
 
-    def shaped(self, qkv: Sequence[Tensor]) -> Call:
-        """A call for tensors as those of one sequence, without data."""
+    def traced(self, qkv: Sequence[Tensor], own: Mapping[str, Any]) -> Call:
+        """A call whose functions are traced now, for tensors as those of one sequence, without data."""
         index, form, problem = self.lists
         rows, room = min(form.queries, problem.sizes["Sq"]) * self.made.fold, index.shape[3] * form.listed
         q, k, v = (heads_first(x, self.order) for x in qkv)
-        sizes = ((rows, self.made.apart, q.shape[3]), (room, k.shape[3]), (room, v.shape[3]))
+        sizes = ((rows, self.made.apart, q.shape[3]), (room, 1, k.shape[3]), (room, 1, v.shape[3]))
         like = [empty(size, dtype=x.dtype, device=x.device) for size, x in zip(sizes, (q, k, v), strict=True)]
-        q, k, v = (x.requires_grad_(own.requires_grad) for x, own in zip(like, qkv, strict=True))
-        return self.call((0, 1), q, k, v)[0]
+        q, k, v = (x.requires_grad_(given.requires_grad) for x, given in zip(like, qkv, strict=True))
+        lists = self.prepared._replace(**{name: own.get(name) for name in _OF_LISTS})
+        functions = wrapped(self.options.functions, self.shapes, self.made, lists, own[_SEQUENCE])
+        options = self.options
+        asked = Options(functions, options.scale, "bshd", options.lse, options.states, options.device, options.deterministic)
+        return asked.call(problem_of(q, k, v, False), [x.unsqueeze(0) for x in (q, k, v)], NONE, own)
+
+    def call(
+        self, kept: KeptCall, part: tuple[int, int], qkv: tuple[Tensor, Tensor, Tensor], captured: Sequence[Tensor]
+    ) -> tuple[Call, tuple[int, int]]:
+        """The call of some sequences on their rows, [rows, heads, D], and keys, [keys, D], and the largest lengths."""
+        index, form, _ = self.lists
+        packed = qkv[0], qkv[1].unsqueeze(1), qkv[2].unsqueeze(1)
+        most = min(form.queries, self.made.queries) * self.made.fold, index.shape[3] * form.listed
+        own = self.own(part, part[0])
+        return kept.of([x.unsqueeze(0) for x in packed], captured, own, problem_of(*packed, False)), most
 
 
-def attention_gathered(qkv: tuple[Tensor, Tensor, Tensor], options: Options, lists: Lists, dense: Callable[..., Any]) -> tuple[Any] | None:
+def attention_gathered(qkv: tuple[Tensor, Tensor, Tensor], options: Options, lists: Lists, dense: Callable[[], Dense]) -> tuple[Any] | None:
     """What `attention` returns with these lists where something needs a gradient, as the only element; None where a table has to do.
 
-    It is for lists of a fraction of all keys. `dense` computes the results of numbers and other q, k and v by a table, for second
-    derivatives.
+    It is for lists of a fraction of all keys. `dense` traces what computes the results by a table, for second derivatives.
     """
     index, form, problem = lists
     if not index.numel() or problem.is_empty:
@@ -140,22 +155,27 @@ def attention_gathered(qkv: tuple[Tensor, Tensor, Tensor], options: Options, lis
     if prepared.wrong is None or is_checked():
         check_numbers(index, shapes.blocks, form.listed)
     gathered = GatheredLists(options, lists, made, shapes, prepared, options.deterministic or torch.are_deterministic_algorithms_enabled())
-    call = gathered.shaped(qkv)
-    captured = [x for x in call.values[3:] if isinstance(x, Tensor) and x.requires_grad]
-    needed = captured or any([x.requires_grad for x in qkv])
-    if not needed or not looks_at_scores_alone(call.entry.traced.text):
+    own = gathered.own((0, 1), _FIRST)
+    call = gathered.traced(qkv, own)
+    if not needing_gradient(call.values) or not looks_at_scores_alone(call.entry.traced.text):
         return None
     reason = _no_kernels(call, device, gathered.deterministic)
     if reason and made.fold > 1:  # a gradient may then be that of a row, where it is that of a head if heads have rows of their own
         apart = sequences_of_lists(problem, form, index.shape[1], False, (False, True))
         gathered = dataclasses.replace(gathered, made=apart)
-        reason = _no_kernels(gathered.shaped(qkv), device, gathered.deterministic) if _pays(apart, lists) else reason
+        if _pays(apart, lists):
+            own = gathered.own((0, 1), _FIRST)
+            call = gathered.traced(qkv, own)
+            reason = _no_kernels(call, device, gathered.deterministic)
     if reason:
         told(
             f"gradients of key_index are those of a mask of all keys, since there are no kernels for copies: {reason}", "docs/key-lists.md"
         )
         return None
-    found = list(GatheredForward.apply(gathered, functools.partial(dense, lambda: index), *qkv, *captured))  # type: ignore[no-untyped-call]
+    by_table, stand_in, table = dense()
+    captured: list[Tensor] = []
+    calls = keep_call(call, own, captured), keep_call(by_table, stand_in, captured)
+    found = list(GatheredForward.apply(gathered, calls, table, *qkv, *captured))  # type: ignore[no-untyped-call]
     if prepared.wrong is not None and prepared.wrong():
         check_numbers(index, shapes.blocks, form.listed)
     return (options.named(found, call.entry),)
@@ -187,8 +207,10 @@ class GatheredForward(torch.autograd.Function):
     """Attention to lists of keys, whose gradient is that of attention to copies of these keys; q, k and v have the order of the layout."""
 
     @staticmethod
-    def forward(ctx: Any, gathered: GatheredLists, dense: Callable[..., Any], *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.gathered, ctx.dense = gathered, dense
+    def forward(
+        ctx: Any, gathered: GatheredLists, calls: tuple[KeptCall, KeptCall], table: Callable[..., Any], *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.gathered, ctx.calls, ctx.table = gathered, calls, table
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
         qkv = tensors[0].detach(), tensors[1].detach(), tensors[2].detach()
@@ -199,7 +221,8 @@ class GatheredForward(torch.autograd.Function):
         found = []
         for part in gathered.parts(q, k.shape[1] + v.shape[1]):
             rows = gathered.keys(part)
-            call, most = gathered.call(part, q[gathered.row(part[0]) : gathered.row(part[1])], k[rows], v[rows])
+            copies = q[gathered.row(part[0]) : gathered.row(part[1])], k[rows], v[rows]
+            call, most = gathered.call(calls[0], part, copies, tensors[3:])
             with largest(*most):
                 found.append(dispatch(call))
         whole = [torch.cat(each, 1 if each[0].dim() == 4 else 2).squeeze(0) for each in zip(*found, strict=True)]
@@ -207,10 +230,15 @@ class GatheredForward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        tensors, needed = ctx.saved_tensors, ctx.needs_input_grad[2:]
-        if torch.is_grad_enabled() or forward_ad._current_level >= 0:
-            return None, None, *gradients_again(ctx.dense, tensors, needed, grads)
-        return None, None, *_gradients(ctx.gathered, tensors, needed, grads)
+        tensors, needed = ctx.saved_tensors, ctx.needs_input_grad[3:]
+        gathered, (call, by_table) = ctx.gathered, ctx.calls
+        if not torch.is_grad_enabled() and forward_ad._current_level < 0:
+            return None, None, None, *_gradients(gathered, call, tensors, needed, grads)
+
+        def dense(*qkv: Tensor) -> Sequence[Tensor]:
+            return dispatch(by_table.of(qkv, tensors[3:], ctx.table(gathered.lists[0])))
+
+        return None, None, None, *gradients_again(dense, tensors, needed, grads)
 
 
 def _flat(gathered: GatheredLists, qkv: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
@@ -220,36 +248,37 @@ def _flat(gathered: GatheredLists, qkv: Sequence[Tensor]) -> tuple[Tensor, Tenso
 
 
 def _gradients(
-    gathered: GatheredLists, tensors: Sequence[Tensor], needed: Sequence[bool], grads: Sequence[Tensor | None]
+    gathered: GatheredLists, kept: KeptCall, tensors: Sequence[Tensor], needed: Sequence[bool], grads: Sequence[Tensor | None]
 ) -> list[Tensor | None]:
     """The gradients of q, k, v and captured tensors, as far as `needed`, by those of o and values of rows."""
     q, k, v = _flat(gathered, tensors[:3])
     given = _packed_gradients(gathered, grads)
-    captured = {id(x): number for number, x in enumerate(tensors[3:], 3)}
-    likes = zip((q, k, v, *tensors[3:]), needed, strict=True)
+    likes = zip((q, k, v), needed, strict=False)
     sums: list[Tensor | None] = [x.new_zeros(x.shape, dtype=torch.float32) if need else None for x, need in likes]
+    sums += [None] * len(tensors[3:])  # not 0: what only second derivatives read has none here
     for part in gathered.parts(q, k.shape[1] + v.shape[1]):
         first, last = (gathered.row(sequence) for sequence in part)
         rows = gathered.keys(part)
         leaves = [x.detach().requires_grad_(need) for x, need in zip((q[first:last], k[rows], v[rows]), needed, strict=False)]
-        others = {number: tensors[number].detach().requires_grad_() for number in range(3, len(tensors)) if needed[number]}
+        captured = [x.detach().requires_grad_(need) for x, need in zip(tensors[3:], needed[3:], strict=True)]
         with torch.enable_grad():
-            call, most = gathered.call(part, leaves[0], leaves[1], leaves[2])
-            values = [others.get(captured.get(id(x), -1), x) for x in call.values]
+            call, most = gathered.call(kept, part, (leaves[0], leaves[1], leaves[2]), captured)
             with largest(*most):
-                results = dispatch(call._replace(values=values))
+                results = dispatch(call)
             pairs = [(x, grad[first:last]) for x, grad in zip(results, given, strict=False) if grad is not None]
         outputs, of_outputs = [x for x, _ in pairs], [_like(grad, x) for x, grad in pairs]
-        wanted = [(n, x) for n, x in [*enumerate(leaves), *others.items()] if x.requires_grad]
+        wanted = [(n, x) for n, x in enumerate([*leaves, *captured]) if x.requires_grad]
         found = torch.autograd.grad(outputs, [x for _, x in wanted], of_outputs, allow_unused=True) if outputs else [None] * len(wanted)
         for (number, _), gradient in zip(wanted, found, strict=True):
             total = sums[number]
-            if gradient is None or total is None:
+            if gradient is None:
                 continue
-            if number == 0:
+            if total is None:
+                sums[number] = gradient.float()
+            elif number == 0:
                 total[first:last] = gradient
             elif number > 2:
-                total += gradient
+                sums[number] = total + gradient
             elif gathered.deterministic:
                 total.index_put_((rows,), gradient.float(), accumulate=True)  # which sorts rows
             else:

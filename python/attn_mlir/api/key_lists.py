@@ -16,7 +16,7 @@ from attn_mlir.api.eight_bit import refuse_derivatives, refuse_eight_bit
 from attn_mlir.api.extra_qk import extra_pairs, with_dims
 from attn_mlir.api.given_masks import check_sizes, is_block_mask, sizes_of, with_function
 from attn_mlir.api.inputs import check_device, check_inputs
-from attn_mlir.api.key_gathered import attention_gathered
+from attn_mlir.api.key_gathered import Dense, attention_gathered
 from attn_mlir.api.key_gradients import attention_listed_with_gradients
 from attn_mlir.api.key_numbers import check_numbers
 from attn_mlir.api.key_pages import PAGE_ROWS, attention_in_pages
@@ -34,6 +34,7 @@ _HOPPER = (9, 0)
 """The compute capability of those GPUs of NVIDIA whose kernels read keys in pages."""
 _SINGLE = "cuda"
 """The device whose kernels copy single rows of pages, too."""
+_TABLE = "table"
 MAX_KEY_BLOCK = 1 << 20
 FEW_QUERIES = 16
 """Blocks of fewer queries do not fill the rows of a kernel's block."""
@@ -101,8 +102,17 @@ def _in_pages(
     group = group_of(form, index, problem.sizes, dropout.form is not None)
     made = attention_listed_with_gradients(qkv, options, dropout, lists, group, dense)
     if made is None and dropout.form is None:
-        made = attention_gathered(qkv, options, (index, form, problem), dense)
+        made = attention_gathered(qkv, options, (index, form, problem), lambda: _traced_table(qkv, options, (index, form, problem)))
     return made
+
+
+def _traced_table(qkv: tuple[Any, Any, Any], options: Options, lists: tuple[torch.Tensor, ListForm, Problem]) -> Dense:
+    """The call with a mask that reads a table, whose functions are traced now; the table is made later, of lists."""
+    index, form, problem = lists
+    stand_in = torch.zeros((1, 1, 1, 1), dtype=torch.bool, device=index.device)
+    mask = _mask_by(stand_in, problem.sizes["Hq"] // index.shape[1], form, options.functions[4])
+    call = options._replace(functions=(*options.functions[:4], mask, options.functions[5])).call(problem, qkv)
+    return call, {_TABLE: stand_in}, lambda numbers: {_TABLE: _table_of(numbers, problem.sizes, form)}
 
 
 def _as_table(options: Options, functions: tuple[Any, ...], lists: tuple[torch.Tensor, ListForm, Problem]) -> Options:
@@ -170,6 +180,11 @@ def make_lists(index: torch.Tensor, sizes: Mapping[str, Any], form: ListForm, in
 
 def mask_of(index: torch.Tensor, sizes: Mapping[str, int], form: ListForm, mask_mod: Callable[..., Any] | None) -> Callable[..., Any]:
     """The lists as a mask that reads a table of all blocks, for devices whose kernels take no lists."""
+    return _mask_by(_table_of(index, sizes, form), sizes["Hq"] // max(1, index.shape[1]), form, mask_mod)
+
+
+def _table_of(index: torch.Tensor, sizes: Mapping[str, int], form: ListForm) -> torch.Tensor:
+    """Which blocks are listed, [B, heads of lists, lists, blocks]."""
     blocks = -(-sizes["Skv"] // form.listed)
     if form.keys == 1:
         told(f"key_index lists blocks of {form.listed} keys, which this device reads as a mask of all keys", "docs/key-lists.md")
@@ -177,8 +192,12 @@ def mask_of(index: torch.Tensor, sizes: Mapping[str, int], form: ListForm, mask_
     # One column more takes what is no block.
     table = torch.zeros((*index.shape[:3], blocks + 1), dtype=torch.bool, device=index.device)
     table.scatter_(3, torch.where(index < 0, blocks, index).long(), True)
-    table = table[..., :blocks].contiguous()
-    group, queries, keys = sizes["Hq"] // max(1, index.shape[1]), form.queries, form.listed
+    return table[..., :blocks].contiguous()
+
+
+def _mask_by(table: torch.Tensor, group: int, form: ListForm, mask_mod: Callable[..., Any] | None) -> Callable[..., Any]:
+    """The mask of a table whose heads are those of a `group` each."""
+    queries, keys = form.queries, form.listed
 
     def listed(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
         present = table[b, h // group, q_idx // queries, kv_idx // keys]
