@@ -50,16 +50,16 @@ class PairMap:
         slots: dict[ir.Value, int],
         packed: dict[ir.Value, WeightRegisters],
         layout: BackwardLayout,
-        uses: WeightUses,
-        tiles: dict[ir.Operation, SharedBuffer],
+        of_weights: tuple[WeightUses, dict[ir.Operation, SharedBuffer]],
         read: dict[ir.Value, str],
     ) -> None:
         """`slots`: which staged value is where; what becomes of tiles of 16 bits goes to `packed`; `layout`: where bits of dropout are.
 
-        `tiles`: the scatters that are made by tiles, and where. `read`: values of query rows that are in registers already.
+        `of_weights`: their uses, and the scatters that are made by tiles, and where. `read`: values of query rows that are in registers
+        already.
         """
         self.core, self.op, self.slots, self.packed, self.layout = core, op, slots, packed, layout
-        self.uses, self.tiles, self.read = uses, tiles, read
+        (self.uses, self.tiles), self.read = of_weights, read
         self.windows = PairWindows(core, layout, body_of(op), op.block, "stage")
         self.block, self.results, self.values = body_of(op), list(op.results), yielded(body_of(op))
         self.kinds = op.opview.kinds()

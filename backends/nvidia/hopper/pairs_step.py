@@ -222,7 +222,7 @@ class Consumers(RolePrinter):
                 continue
             own = {value: slots[value] for value in column_values(op, core.scalars.type_of)}
             of_first = (uses, self.tiles.of_step(block)) if op == maps[0] else (WeightUses(), {})
-            map_ = PairMap(core, op, own, self.packed, layout, *of_first, read)
+            map_ = PairMap(core, op, own, self.packed, layout, of_first, read)
             if number:
                 map_.print(self.kernel.queries, limit, [], _nothing, _nothing)
             elif early:

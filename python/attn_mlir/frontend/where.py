@@ -15,7 +15,8 @@ from attn_mlir.frontend.node import Position
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _PACKAGE = os.path.dirname(os.path.dirname(_HERE)) + os.sep
 # These hold functions of the kind that users write, and count as theirs.
-_LIBRARY = frozenset(os.path.join(_PACKAGE, "api", name) for name in ("rows.py", "online_rows.py", "masks.py", "mods.py", "recurrences.py"))
+_FILES = ("rows.py", "online_rows.py", "masks.py", "mask_strings.py", "mods.py", "recurrences.py")
+_LIBRARY = frozenset(os.path.join(_PACKAGE, "api", name) for name in _FILES)
 
 
 @functools.cache
