@@ -42,7 +42,7 @@ def test_no_tensor_is_kept() -> None:
 def test_a_scale_that_changes(gradients: bool) -> None:
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, 1, length, 16).bfloat16() for length in (32, 64, 64))
-    scale = torch.tensor(0.5)
+    scale: Any = torch.tensor(0.5)
     for value in (0.5, 2.0, 0.5):
         scale.fill_(value)
         made = []
