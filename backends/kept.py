@@ -8,8 +8,8 @@ import torch
 _MOST = 256
 """Sizes whose tensors are kept."""
 _KEPT: dict[tuple[Any, ...], dict[str, torch.Tensor]] = {}
-_CAPTURED: list[dict[str, torch.Tensor]] = []
-"""Those that CUDA graphs read, which are never freed."""
+_CAPTURED: dict[int, dict[str, torch.Tensor]] = {}
+"""Those that CUDA graphs read, by their ids, which are never freed."""
 
 
 def is_captured(device: torch.device) -> bool:
@@ -35,5 +35,5 @@ def kept_by_sizes(key: tuple[Any, ...], make: Callable[[], dict[str, torch.Tenso
                 _KEPT.clear()
             _KEPT[key] = found
     elif captures:
-        _CAPTURED.append(found)
+        _CAPTURED[id(found)] = found
     return found

@@ -128,7 +128,7 @@ class DecayGradientOp(Attn.Operation, name="decay_gradient", traits=[ext.Pure]):
     d_t = sum over r from the beginning of t's interval to before t of (b_r - a_r), plus the sum over the state's elements (of channel d:
     its row d) of s_n e_n at the boundary before the interval: `a` = "products" q . dq and `s` = "states" of the forward scan that makes
     dq, `b` = k . dk and `e` of the backward scan that makes dk, both with `interval` and states [B, H, N R, C] of `rows` = R rows. Sums
-    begin again in every interval, so that what rounding leaves of b - a does not add up over the sequence. With `offsets`, states are
+    begin again in every interval, so that the residuals of b - a do not add up over the sequence. With `offsets`, states are
     placed as in `attn.linear_attention`.
 
     With the unit attribute `crossing`, that of the two scans, d_t = a_t + b_t and the same sum of s_n e_n: what passes into the rest

@@ -20,7 +20,7 @@ Tensor = torch.Tensor
 @pytest.fixture(autouse=True)
 def apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test has caches of its own."""
-    for module, name, empty in ((kept, "_KEPT", {}), (kept, "_CAPTURED", []), (key_pages, "_TEMPLATES", {})):
+    for module, name, empty in ((kept, "_KEPT", {}), (kept, "_CAPTURED", {}), (key_pages, "_TEMPLATES", {})):
         monkeypatch.setattr(module, name, empty)
 
 

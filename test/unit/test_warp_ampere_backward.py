@@ -22,7 +22,7 @@ from attn_mlir.frontend.emit import Inputs
 from attn_mlir.mlir import ir
 from attn_mlir.reference.warp import Fault, check_registers, schedules_of
 from machine_code import compiled, disassembled
-from test_warp_backward import CAUSAL, Ops, Sizes, drop, gradients, number, of_pairs, pairs_of, problem, some
+from test_warp_backward import CAUSAL, Ops, Sizes, drop, gradients, number, of_pairs, pairs_of, planted, problem, some
 from warp_text import check_text
 
 DEVICE = "cuda-emulated-sm80"
@@ -178,15 +178,8 @@ FAULTS: list[tuple[str, Callable[[Ops], None]]] = [
 @pytest.mark.parametrize("plant", [plant for _, plant in FAULTS], ids=[name for name, _ in FAULTS])
 def test_faults_are_found(whole: Whole, plant: Callable[[Ops], None]) -> None:
     made, name, text = whole
-    broken = kernel.EvaluatedKernel(text)
-    found = broken._kernel  # pyright: ignore[reportPrivateUsage]
-    ops: Ops = {}
-    for op in walk(found):
-        ops.setdefault(op.name.removeprefix("warp."), []).append(op)
-    with found.context:
-        plant(ops)
     inputs, wanted = problem(300)
-    with mock.patch.dict(made._kernels, {name: broken}):  # pyright: ignore[reportPrivateUsage]
+    with mock.patch.dict(made._kernels, {name: planted(text, plant)}):  # pyright: ignore[reportPrivateUsage]
         try:
             got = made.run(inputs)
         except Fault:

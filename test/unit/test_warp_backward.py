@@ -258,9 +258,8 @@ def test_faults_are_found(whole: Whole, kinds: str, plant: Callable[[Ops], None]
     find(whole, kinds, plant)
 
 
-def find(whole: Whole, kinds: str, plant: Callable[[Ops], None]) -> None:
-    """Plants a fault, and runs the kernel, which must end in one of these kinds."""
-    made, name, text = whole
+def planted(text: str, plant: Callable[[Ops], None]) -> kernel.EvaluatedKernel:
+    """The kernel with a fault."""
     broken = kernel.EvaluatedKernel(text)
     found = broken._kernel  # pyright: ignore[reportPrivateUsage]
     ops: Ops = {}
@@ -268,8 +267,14 @@ def find(whole: Whole, kinds: str, plant: Callable[[Ops], None]) -> None:
         ops.setdefault(op.name.removeprefix("warp."), []).append(op)
     with found.context:
         plant(ops)
+    return broken
+
+
+def find(whole: Whole, kinds: str, plant: Callable[[Ops], None]) -> None:
+    """Plants a fault, and runs the kernel, which must end in one of these kinds."""
+    made, name, text = whole
     inputs, wanted = problem(300)
-    with mock.patch.dict(made._kernels, {name: broken}):  # pyright: ignore[reportPrivateUsage]
+    with mock.patch.dict(made._kernels, {name: planted(text, plant)}):  # pyright: ignore[reportPrivateUsage]
         if kinds != "wrong numbers":
             with pytest.raises(Fault, match="|".join(kinds.split(", "))):
                 made.run(inputs)

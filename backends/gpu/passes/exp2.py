@@ -22,7 +22,7 @@ class Exp2(Pass):
     In maps over pairs the factor goes where it costs nothing for an element: exp(c s - m) becomes exp2(fma(s, c', m')) with
     m' = -m log2(e) computed once for a row (or column) and kept finite where m is. Two roundings may become one or another. Differences
     of a row's and a column's value, or of two elements, are taken before, so that exp of the difference of equal ones is 1. So are those
-    of elements in whose place a large finite number may stand, as -1e30 for masked ones: what rounding m' leaves of it would overflow.
+    of elements in whose place a large finite number may stand, as -1e30 for masked ones: the residual of m' would overflow.
     """
 
     name = "gpu-exp2"

@@ -7,6 +7,7 @@ from attn_mlir.backends.nvidia.forming.facts import EXCHANGE, chosen, launch_reg
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels
 from attn_mlir.backends.nvidia.forming.rings import WARPS
 from attn_mlir.backends.nvidia.forming.slicing import Slice
+from attn_mlir.backends.nvidia.passes.specialize_warps import is_alone
 from attn_mlir.dialects.numbers import i64, number
 from attn_mlir.dialects.warp import build
 from attn_mlir.dialects.warp.kinds import stages_and_arrivals
@@ -55,7 +56,7 @@ def _split(kernel: ir.Operation) -> None:
         raise Refused(f"splits the consumers beside a producer, there are {len(roles)} roles")
     producer, consumer = roles
     leads = consumer.regions[0].blocks[0].arguments[0]
-    sums = [_read(op) for op in find_all(consumer, "scf.if") if _is_alone(op, leads)]
+    sums = [_read(op) for op in find_all(consumer, "scf.if") if is_alone(op, leads, "warp.mma_async")]
     if not sums:
         raise Refused("no product is one warpgroup's alone")
     buffer = sums[0].view.operands[0]
@@ -83,13 +84,6 @@ def _registers(kernel: ir.Operation, producer: ir.Operation, consumer: ir.Operat
     if asked > left:
         raise Refused(f"consumers cannot have {asked} registers: {left} are left for each thread beside a warpgroup that makes sums")
     return launch, own, asked
-
-
-def _is_alone(op: ir.Operation, warpgroup: ir.Value) -> bool:
-    """Whether one warpgroup alone does what is in a condition, and multiplies."""
-    compared = maker(op.operands[0], "arith.cmpi")
-    alone = compared is not None and warpgroup in list(compared.operands) and ir.IntegerAttr(compared.attributes["predicate"]).value == 0
-    return alone and not list(op.results) and bool(find_all(op, "warp.mma_async"))
 
 
 def _read(branch: ir.Operation) -> _Sum:

@@ -41,7 +41,7 @@ class SpecializeWarps(Pass):
         if len(roles) != 1:
             raise Refused(f"splits the only role of a kernel, there are {len(roles)}")
         role, block = roles[0], roles[0].regions[0].blocks[0]
-        issues = [op for op in find_all(role, "scf.if") if _is_alone(op, block.arguments[0])]
+        issues = [op for op in find_all(role, "scf.if") if is_alone(op, block.arguments[0], "warp.copy_async")]
         if not issues:
             raise Refused("nothing is copied by one warpgroup alone")
         inside = {op for issue in issues for op in walk(issue)}
@@ -68,11 +68,11 @@ class SpecializeWarps(Pass):
         return launch, producer, consumer
 
 
-def _is_alone(op: ir.Operation, warpgroup: ir.Value) -> bool:
-    """Whether one warpgroup alone does what is in a condition, and that is a copy."""
+def is_alone(op: ir.Operation, warpgroup: ir.Value, name: str) -> bool:
+    """Whether one warpgroup alone does what is in a condition, and that has an op of such a name."""
     compared = maker(op.operands[0], "arith.cmpi")
     alone = compared is not None and warpgroup in list(compared.operands) and ir.IntegerAttr(compared.attributes["predicate"]).value == 0
-    return alone and not list(op.results) and bool(find_all(op, "warp.copy_async"))
+    return alone and not list(op.results) and bool(find_all(op, name))
 
 
 Special = Callable[[ir.Operation, dict[ir.Value, ir.Value]], bool]

@@ -68,7 +68,7 @@ class WarpgroupCore(ScanCore):
 
 
 def residual_of(value: ir.Value) -> ir.Value | None:
-    """x, where a value is what rounding x leaves, x - wide(round(x)), rounded alike."""
+    """x, where a value is its residual, x - wide(round(x)), rounded alike."""
     rounded = maker(value, "arith.truncf")
     difference = None if rounded is None else maker(rounded.operands[0], "arith.subf")
     wide = None if difference is None else maker(difference.operands[1], "arith.extf")
@@ -141,7 +141,7 @@ class WarpgroupMaps(ScanMaps):
         core.pairs, core.grid, core.element = {}, None, None
 
     def _pack(self, value: ir.Value, result: ir.Value, name: str) -> None:
-        """Rounds pairs of elements: what rounding leaves of them is rounded as pairs, too."""
+        """Rounds pairs of elements: their residuals are rounded as pairs, too."""
         core = self.groups
         kind = f"attn::{element_of(result).upper()}{{}}"
         call = "residual" if residual_of(value) is not None else "pack"

@@ -29,7 +29,6 @@ from attn_mlir.api.key_sequences import (
 )
 from attn_mlir.api.options import Options
 from attn_mlir.api.varlen_inputs import problem_of
-from attn_mlir.backends.allocation import empty
 from attn_mlir.backends.kept import kept_by_sizes
 from attn_mlir.backends.prepared import ListShapes, PreparedLists, WantedLists
 from attn_mlir.frontend.dropout import LISTED
@@ -184,41 +183,40 @@ def paged_call(
     text = call.entry.traced.text
     if not looks_at_scores_alone(text) or (small and not _gathers(text, options.target(problem))):
         return None
-    found = PagedCall(call, most, made, prepared, index, shapes, shared, output_order(problem.layout))
+    common = {"most": most, "made": made, "shapes": shapes, "folded": shared, "order": output_order(problem.layout)}
+    found = PagedCall(call=call, lists=prepared, index=index, **common)
     varying = {id(value): name for name, value in (*sequences.items(), (_SEEN, prepared.seen)) if value is not None}
     if key is not None and not missing and not copied and len(varying.keys() & set(map(id, call.values[3:]))) == len(varying):
         if len(_TEMPLATES) == _MOST:
             _TEMPLATES.clear()
         values = tuple([(varying.get(id(value), ""), value if id(value) not in varying else None) for value in call.values[3:]])
-        # No tensor of this call is kept: the next one has its own.
-        nothing = empty((0,), dtype=index.dtype, device=index.device)
-        lists_of_nothing = PreparedLists(nothing, nothing, None, None, None, _no_inverse, lambda: nothing, None)
-        first = dataclasses.replace(found, call=call._replace(values=()), lists=lists_of_nothing, index=nothing, runs={})
-        _TEMPLATES[key] = PagedTemplate(first, wanted, values)
+        _TEMPLATES[key] = PagedTemplate(call._replace(values=()), {**common, "runs": {}}, wanted, values)
     return found
 
 
 @dataclass(frozen=True, eq=False)
 class PagedTemplate:
-    """What a call with such shapes and ready-made functions, which capture nothing, has in common with the next one."""
+    """What a call with such shapes and ready-made functions, which capture nothing, has in common with the next one: no tensor."""
 
-    first: PagedCall
+    without_values: Call
+    common: dict[str, Any]
+    """Fields of its `PagedCall`."""
     wanted: WantedLists
     values: tuple[tuple[str, Any], ...]
     """Names of what each call makes, or values that stay."""
 
     def call(self, qkv: tuple[Tensor, Tensor, Tensor], lists: Lists, folded: Tensor | None) -> PagedCall:
         """The call for tensors of the same shapes and strides."""
-        first, (index, form, problem) = self.first, lists
+        made, shapes, (index, form, problem) = self.common["made"], self.common["shapes"], lists
         q, k, v = (heads_first(x, input_order(problem.layout)) for x in qkv)
-        shared = folded is not None and first.folded
-        packed = folded.detach().flatten(0, 2)[None, :, None] if folded is not None and shared else packed_rows(q, first.made).unsqueeze(0)
-        prepared = _checked(index, first.shapes, self.wanted, first.call.device)
-        places = places_of(first.made, form.queries, index.device)
+        shared = folded is not None and self.common["folded"]
+        packed = folded.detach().flatten(0, 2)[None, :, None] if folded is not None and shared else packed_rows(q, made).unsqueeze(0)
+        prepared = _checked(index, shapes, self.wanted, self.without_values.device)
+        places = places_of(made, form.queries, index.device)
         varying = {**places, "k_lengths": prepared.used, PAGES: prepared.pages, _SEEN: prepared.seen}
         captures = [varying[name] if name else value for name, value in self.values]
-        values = (packed, *[_pages(x, first.made, first.shapes.blocks) for x in (k, v)], *captures)
-        return dataclasses.replace(first, call=first.call._replace(values=values), lists=prepared, index=index)
+        values = (packed, *[_pages(x, made, shapes.blocks) for x in (k, v)], *captures)
+        return PagedCall(call=self.without_values._replace(values=values), lists=prepared, index=index, **self.common)
 
 
 def _key_of(
@@ -232,11 +230,6 @@ def _key_of(
         return None
     sizes = tuple(problem.sizes.values())
     return shift, asked, problem.inputs, sizes, form, index.shape, index.device, k.stride(), v.stride(), how
-
-
-def _no_inverse(tile: int, in_order: bool) -> Sequence[Tensor]:
-    """That of lists of nothing."""
-    return []
 
 
 def _checked(index: Tensor, shapes: ListShapes, wanted: WantedLists, device: str) -> PreparedLists:

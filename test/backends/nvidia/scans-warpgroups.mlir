@@ -24,7 +24,7 @@
 // CHECK-NEXT:          numbers([[AT]] - [[CHUNK]], before);
 // CHECK:         else {
 
-// The state, rounded, and what rounding leaves of it, are factors. The first read of the state waits for no numbers of rows.
+// The state, rounded, and its residual, are factors. The first read of the state waits for no numbers of rows.
 // CHECK:           float [[STATE:carried]][32];
 // CHECK:             attn::named_sync([[FULL]] + stage, 256);
 // CHECK-NOT:         named_sync
