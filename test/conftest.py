@@ -66,6 +66,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     torch.manual_seed(zlib.crc32(f"{item.nodeid} {item.config.getoption('--draws')}".encode()))
 
 
+@pytest.fixture
+def unlowered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TileLang lowers nothing, which takes it 5 to 15 s for a kernel with products: for tests that look at what is chosen, not at its CUDA.
+
+    What it makes of such kernels is in `test_nvidia_tilelang`, and in tests of what it is left.
+    """
+    from attn_mlir.backends.nvidia.tilelang import lowering
+
+    made = lowering.Lowered('extern "C" __global__ void __launch_bounds__(1) stand_in() {}', "stand_in", 0)
+    monkeypatch.setattr(lowering, "_AHEAD", {})  # nor does another test get what stands in
+    monkeypatch.setattr(lowering, "_lower", lambda program, arch: made)
+
+
 def pytest_runtest_teardown() -> None:
     """Forgets the graphs of torch.compile: it keeps 8 of a function, and one more is an error with `fullgraph=True`.
 

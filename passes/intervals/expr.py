@@ -24,6 +24,7 @@ class Pool:
         self.upper: dict[Bound, list[Bound]] = {}
         self.proofs: dict[Bound, bool] = {}
         self.signs: dict[Bound, bool] = {}
+        self.saturated: dict[Bound, Bound] = {}
         self._negations: dict[Bound, Bound] = {}
         self.effort = 0  # nodes looked at by proofs
         self.true = self.node("bool", (), 1)
@@ -43,13 +44,13 @@ class Pool:
     @contextlib.contextmanager
     def scratch(self) -> Iterator[None]:
         """Forgets, at the end, every expression and fact made inside: for evaluation on ever new numbers."""
-        kept = self._nodes, self.lower, self.upper, self.proofs, self.signs, self._negations, self.effort
-        self._nodes, self.proofs, self.signs, self._negations = dict(self._nodes), {}, {}, {}
+        kept = self._nodes, self.lower, self.upper, self.proofs, self.signs, self._negations, self.saturated, self.effort
+        self._nodes, self.proofs, self.signs, self._negations, self.saturated = dict(self._nodes), {}, {}, {}, {}
         self.lower, self.upper, self.effort = dict(self.lower), dict(self.upper), 0
         try:
             yield
         finally:
-            self._nodes, self.lower, self.upper, self.proofs, self.signs, self._negations, self.effort = kept
+            self._nodes, self.lower, self.upper, self.proofs, self.signs, self._negations, self.saturated, self.effort = kept
 
     def leaf(self, op: str, data: Hashable, lower: int | None = None) -> Bound:
         """A variable, function argument or tensor size that is at least `lower`."""

@@ -1,6 +1,6 @@
 """The nodes of symbolic expressions, and walking over them."""
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Container, Hashable, Iterable
 from typing import Any, Protocol
 
 
@@ -10,6 +10,7 @@ class Maker(Protocol):
     lower: dict["Bound", list["Bound"]]
     upper: dict["Bound", list["Bound"]]
     signs: dict["Bound", bool]
+    saturated: dict["Bound", "Bound"]
     effort: int
     true: "Bound"
     false: "Bound"
@@ -113,13 +114,13 @@ def contains(node: Bound, *ops: str) -> bool:
     return any(n.op in ops for n in postorder([node]))
 
 
-def postorder(roots: Iterable[Bound]) -> list[Bound]:
-    """Every node below `roots`, arguments first."""
+def postorder(roots: Iterable[Bound], known: Container[Bound] = ()) -> list[Bound]:
+    """Every node below `roots`, arguments first. Those that are `known` are left out, with what is only below them."""
     done: dict[Bound, None] = {}
-    stack = list(roots)[::-1]
+    stack = [root for root in roots if root not in known][::-1]
     while stack:
         node = stack[-1]
-        missing = [a for a in node.args if a not in done] if node not in done else []
+        missing = [a for a in node.args if a not in done and a not in known] if node not in done else []
         stack += reversed(missing)
         if not missing:
             done[stack.pop()] = None

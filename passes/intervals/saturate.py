@@ -13,9 +13,12 @@ _FAR = 1 << 62
 
 
 def saturated(roots: Sequence[Bound]) -> list[Bound]:
-    """The same ends, with what they add up kept within `_FAR`; what is divided, or read at, stays as it is."""
-    made: dict[Bound, Bound] = {}
-    for node in postorder(roots):
+    """The same ends, with what they add up kept within `_FAR`; what is divided, or read at, stays as it is.
+
+    The pool keeps what nodes became: ends of long masks share most of them, and are asked for one after the other.
+    """
+    made = roots[0].pool.saturated if roots else {}
+    for node in postorder(roots, made):
         args = tuple(made[a] for a in node.args)
         match node.op:
             case "min" | "max":

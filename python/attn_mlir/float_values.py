@@ -55,6 +55,8 @@ _COMPARE: tuple[Callable[[Array, Array], Array], ...] = (np.equal, np.greater, n
 
 def compare(predicate: int, x: Array, y: Array) -> Array:
     """`arith.cmpf` with MLIR's predicate number."""
+    if 0 < predicate < 6:  # numpy's comparisons are ordered, too
+        return _COMPARE[predicate - 1](x, y)
     unordered = np.isnan(x) | np.isnan(y)
     if predicate in (0, 15):
         return np.full(unordered.shape, predicate == 15)

@@ -1,7 +1,7 @@
 // CUDA kernels on a CPU, for tests: threads of a block are fibers, which run one after another until they meet; matrix instructions are sums.
 #include <stdint.h>
 #include <string.h>
-#include <ucontext.h>
+#include "context.h"
 #include <cmath>
 #include <algorithm>
 #include <vector>
@@ -44,11 +44,11 @@ static __nv_bfloat16 __float2bfloat16_rn(float x) {
 #define WARPS 8
 #endif
 constexpr int kThreads = 32 * WARPS;
-static ucontext_t host, fibers[kThreads];
+static Context host, fibers[kThreads];
 static bool done[kThreads];
 static int current, arrived, generation, warp_arrived[WARPS], warp_generation[WARPS];
 static void (*kernel)(void);
-static void leave() { swapcontext(&fibers[current], &host); }
+static void leave() { fibers[current].switch_to(host); }
 static void __syncthreads() {
   const int mine = generation;
   if (++arrived == kThreads) arrived = 0, ++generation;
@@ -79,11 +79,7 @@ static void run_block(bool descending) {
   static std::vector<char> stacks((size_t)kThreads << 17);
   arrived = 0;
   for (int i = 0; i < kThreads; ++i) {
-    getcontext(&fibers[i]);
-    fibers[i].uc_stack.ss_sp = stacks.data() + ((size_t)i << 17);
-    fibers[i].uc_stack.ss_size = 1 << 17;
-    fibers[i].uc_link = nullptr;
-    makecontext(&fibers[i], body, 0);
+    fibers[i].prepare(stacks.data() + ((size_t)i << 17), 1 << 17, body);
     done[i] = false;
   }
   for (bool left = true; left;) {
@@ -92,7 +88,7 @@ static void run_block(bool descending) {
       current = descending ? kThreads - 1 - n : n;
       threadIdx.x = current;
       if (done[current]) continue;
-      swapcontext(&host, &fibers[current]);
+      host.switch_to(fibers[current]);
       left = true;
     }
   }
@@ -109,23 +105,36 @@ template <class T> static uint32_t both_of(T a, T b) { return bits_of<unsigned s
 static uint32_t pack(F16, float a, float b) { return both_of((__half)a, (__half)b); }
 static uint32_t pack(BF16, float a, float b) { return both_of(__float2bfloat16_rn(a), __float2bfloat16_rn(b)); }
 static uint32_t shared_address(const void *pointer) { return (uint32_t)((const unsigned char *)pointer - memory); }
+// The addresses that lanes give; the warp meets again before the next ones.
+struct Addresses {
+  const uint32_t *of;
+  explicit Addresses(uint32_t address) {
+    static uint32_t slots[kThreads];
+    slots[current] = address;
+    __syncwarp();
+    of = slots + current / 32 * 32;
+  }
+  ~Addresses() { __syncwarp(); }
+};
 static void load_matrices(uint32_t address, uint32_t (&m)[4]) {
-  for (int i = 0; i < 4; ++i) m[i] = *(const uint32_t *)(memory + from_lane(address, 8 * i + current % 32 / 4) + current % 4 * 4);
+  const Addresses rows(address);
+  for (int i = 0; i < 4; ++i) m[i] = *(const uint32_t *)(memory + rows.of[8 * i + current % 32 / 4] + current % 4 * 4);
 }
 static void store_matrices(uint32_t address, const uint32_t *m) {
-  for (int i = 0; i < 4; ++i) *(uint32_t *)(memory + from_lane(address, 8 * i + current % 32 / 4) + current % 4 * 4) = m[i];
+  const Addresses rows(address);
+  for (int i = 0; i < 4; ++i) *(uint32_t *)(memory + rows.of[8 * i + current % 32 / 4] + current % 4 * 4) = m[i];
 }
 static void store_matrices_transposed(uint32_t address, const uint32_t *m) {
+  const Addresses rows(address);
   for (int i = 0; i < 4; ++i)
-    for (int c = 0; c < 2; ++c) {
-      const uint32_t row = from_lane(address, 8 * i + current % 4 * 2 + c);
-      *(unsigned short *)(memory + row + current % 32 / 4 * 2) = (unsigned short)(c ? m[i] >> 16 : m[i]);
-    }
+    for (int c = 0; c < 2; ++c)
+      *(unsigned short *)(memory + rows.of[8 * i + current % 4 * 2 + c] + current % 32 / 4 * 2) = (unsigned short)(c ? m[i] >> 16 : m[i]);
 }
 static void load_matrices_transposed(uint32_t address, uint32_t (&m)[4]) {
+  const Addresses rows(address);
   for (int i = 0; i < 4; ++i) {
     unsigned short x[2];
-    for (int c = 0; c < 2; ++c) x[c] = *(const unsigned short *)(memory + from_lane(address, 8 * i + current % 4 * 2 + c) + current % 32 / 4 * 2);
+    for (int c = 0; c < 2; ++c) x[c] = *(const unsigned short *)(memory + rows.of[8 * i + current % 4 * 2 + c] + current % 32 / 4 * 2);
     m[i] = x[0] | (uint32_t)x[1] << 16;
   }
 }
@@ -189,12 +198,12 @@ static void wgmma(T type, float (&d)[Count], uint32_t a0, uint32_t a1, uint32_t 
   const uint32_t own[4] = {a0, a1, a2, a3};
   for (int i = 0; i < 4; ++i) slots[current][i] = own[i];
   __syncwarp();
+  double rows[2][16];
+  for (int r = 0; r < 2; ++r)
+    for (int k = 0; k < 16; ++k) rows[r][k] = number(type, slots[warp + lane / 4 * 4 + k % 8 / 2][2 * (k / 8) + r], k % 2);
   for (int e = 0; e < Count; ++e) {
     double total = accumulate ? d[e] : 0.0;
-    for (int k = 0; k < 16; ++k) {
-      const float x = number(type, slots[warp + lane / 4 * 4 + k % 8 / 2][2 * (k / 8) + e / 2 % 2], k % 2);
-      total += (double)x * factor_at(type, b, Turned, k, e / 4 * 8 + 2 * (lane % 4) + e % 2);
-    }
+    for (int k = 0; k < 16; ++k) total += rows[e / 2 % 2][k] * factor_at(type, b, Turned, k, e / 4 * 8 + 2 * (lane % 4) + e % 2);
     d[e] = (float)total;
   }
   __syncwarp();

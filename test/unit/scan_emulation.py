@@ -12,10 +12,12 @@ import numpy as np
 import torch
 
 from attn_mlir.backends.amd.clang import find_host_clang
+from attn_mlir.backends.amd.emulation import build
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia.scans import HELPERS, OF_WARPGROUPS, helper
 
 _SHIM = Path(__file__).with_name("scan_emulation.h").read_text()
+_FIBERS = Path(build.__file__).parent
 _TYPES = {"int": ctypes.c_int, "long long": ctypes.c_longlong, "float": ctypes.c_float, "double": ctypes.c_double}
 _MAIN = """
 extern "C" void launch(int descending, int blocks, int heads, int sequences{declared}) {{
@@ -69,6 +71,7 @@ class HostScan:
                 "-O1",
                 "-mf16c",
                 "-Wno-everything",
+                f"-I{_FIBERS}",
                 f"-DWARPS={code.threads // 32}",
                 "-shared",
                 "-fPIC",

@@ -9,6 +9,7 @@ import random
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,26 +36,32 @@ ALONE = {
 }
 
 
-def codes_of(folder: Path, pipeline: str) -> set[object]:
+@pytest.fixture(scope="module")
+def harness() -> Iterator[Harness]:
+    """One process for all tests, as long as none makes it crash: to start one takes as long as 40 files."""
+    with contextlib.closing(Harness()) as made:
+        yield made
+
+
+def codes_of(folder: Path, pipeline: str, harness: Harness) -> set[object]:
     """The exit codes of attn-opt on the files of a folder, whose messages are looked at."""
     codes: set[object] = set()
-    with contextlib.closing(Harness()) as harness:
-        for path in sorted(folder.iterdir()):
-            job = Job("attn-opt", (str(path), "-p", pipeline), str(path))
-            answer = harness.answer(job)
-            assert not isinstance(answer, str), f"{answer}\n{path.read_bytes()!r}"
-            assert judged(job, answer) is None, f"{answer}\n{path.read_bytes()!r}"
-            codes.add(answer["code"])
+    for path in sorted(folder.iterdir()):
+        job = Job("attn-opt", (str(path), "-p", pipeline), str(path))
+        answer = harness.answer(job)
+        assert not isinstance(answer, str), f"{answer}\n{path.read_bytes()!r}"
+        assert judged(job, answer) is None, f"{answer}\n{path.read_bytes()!r}"
+        codes.add(answer["code"])
     return codes
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("pipeline", ["", "cse,canonicalize", "attn-pipeline", "attn-tile,tile-schedule"])
-def test_damaged_input(pipeline: str, seed: int, tmp_path: Path) -> None:
+def test_damaged_input(pipeline: str, seed: int, tmp_path: Path, harness: Harness) -> None:
     rng, texts = random.Random(f"{pipeline} {seed}"), corpus()
     for i in range(CASES):
         (tmp_path / f"case{i:03}.mlir").write_bytes(damage(rng.choice(texts), rng))
-    codes = codes_of(tmp_path, pipeline)
+    codes = codes_of(tmp_path, pipeline, harness)
     # Few inputs get through a pipeline unless they suit it, but plenty of damage is harmless to the parser.
     assert codes >= ({1} if pipeline else {0, 1})
 
@@ -63,12 +70,12 @@ DERIVATIVES = "attn-simplify,attn-outline{keep-hosts=false},attn-resolve-masks,a
 
 
 @pytest.mark.parametrize("pipeline", ["", DERIVATIVES, "attn-differentiate{functions=fwd+bwd+jvp+bwd2}"])
-def test_exchanged_parts_of_derivatives(pipeline: str, tmp_path: Path) -> None:
+def test_exchanged_parts_of_derivatives(pipeline: str, tmp_path: Path, harness: Harness) -> None:
     rng, texts = random.Random(pipeline), [path.read_text() for path in sorted((ROOT / "test/Inputs/derivatives").glob("*.mlir"))]
     texts.append((ROOT / "test/dialects/attn/roundtrip-derivatives.mlir").read_text())
     for i in range(CASES):
         (tmp_path / f"case{i:03}.mlir").write_bytes(exchange(rng.choice(texts), rng))
-    assert codes_of(tmp_path, pipeline) == {0, 1}
+    assert codes_of(tmp_path, pipeline, harness) == {0, 1}
 
 
 @pytest.mark.parametrize("name", ALONE)
@@ -84,12 +91,11 @@ def test_process(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_tool(tool: str, tmp_path: Path) -> None:
-    with contextlib.closing(Harness()) as harness:
-        for number in range(60):
-            job = job_of(tool, number, 3, tmp_path)
-            wrong = harness.wrong(job)
-            assert wrong is None, f"{job.arguments}\n{wrong}\n{Path(job.path).read_bytes()!r}"
+def test_tool(tool: str, tmp_path: Path, harness: Harness) -> None:
+    for number in range(60):
+        job = job_of(tool, number, 3, tmp_path)
+        wrong = harness.wrong(job)
+        assert wrong is None, f"{job.arguments}\n{wrong}\n{Path(job.path).read_bytes()!r}"
 
 
 def test_the_harness_survives_crashes_and_sees_what_is_wrong(tmp_path: Path) -> None:

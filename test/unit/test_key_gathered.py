@@ -1,6 +1,7 @@
 """Gradients of key lists that no kernel follows the inverse of: listed keys are copied, for some sequences at a time."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -122,16 +123,32 @@ def test_nvidia(block: tuple[int, int], lists: int, gathered: tuple[bool, bool],
 def test_which_lists_hopper_copies(
     block: tuple[int, int], lists: int, gathered: tuple[bool, bool], deterministic: bool, dim: int, taken: list[bool], monkeypatch: Any
 ) -> None:
-    """Captured slopes whose index is that of a row, where heads are rows, included; where that has no fixed order, heads are none."""
-    real = key_gathered._no_kernels
+    """Captured slopes whose index is that of a row, where heads are rows, included; where that has no fixed order, heads are none.
+
+    Calls end with the decision: others here run what follows it.
+    """
+    real, decide = key_gathered._no_kernels, key_lists.attention_gathered
+
+    class Decided(Exception):
+        pass
+
+    def decided(*given: Any) -> Any:
+        decide(*given)
+        raise Decided
+
+    copies = SimpleNamespace(apply=lambda gathered, calls, table, q, *tensors: [torch.empty_like(q)])
+    monkeypatch.setattr(key_gathered, "GatheredForward", copies)
+    monkeypatch.setattr(key_lists, "attention_gathered", decided)
     monkeypatch.setattr(key_gathered, "_no_kernels", lambda call, device, ordered: real(call, "cuda", ordered))
     sizes = (*CUDA[:5], dim)
     qkv: Any = [x.detach().requires_grad_() for x in inputs(sizes, torch.float16)]
     slopes = torch.rand(sizes[1], requires_grad=True)
-    attn_mlir.attention(
-        *qkv, score_mod=lambda s, b, h, i, j: s + slopes[h] * (j - i), mask_mod=masks.causal("bottom_right"), deterministic=deterministic,
-        key_index=draw(sizes, block, lists, 9 if block[1] < 16 else 2), key_block=block, device="hip-emulated",
-    )  # fmt: skip
+    index = draw(sizes, block, lists, 9 if block[1] < 16 else 2)
+    with pytest.raises(Decided):
+        attn_mlir.attention(
+            *qkv, score_mod=lambda s, b, h, i, j: s + slopes[h] * (j - i), mask_mod=masks.causal("bottom_right"),
+            deterministic=deterministic, key_index=index, key_block=block, device="hip-emulated",
+        )  # fmt: skip
     assert taken == [gathered[deterministic]]
 
 

@@ -30,7 +30,20 @@ FAULTS = {
 pytestmark = needs_host_clang
 
 
-def fails(header: str, folder: Path) -> str:
+FLAGS = ("-x", "c++", "-std=c++20", "-O0", "-w", "-pthread")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the program includes of C++, read once: it is most of what there is to compile."""
+    source = tmp_path_factory.mktemp("cpp") / "library.h"
+    source.write_text("\n".join(re.findall(r"#include <.*>", (HERE / "mma_on_cpu.h").read_text())))
+    made = source.with_suffix(".pch")
+    subprocess.run([find_host_clang(), "-x", "c++-header", *FLAGS[2:], str(source), "-o", str(made)], check=True)
+    return made
+
+
+def fails(header: str, folder: Path, library: Path) -> str:
     """What the program says of a header that is wrong, nothing of one that is right."""
     # Instructions are functions of their own, which mma_on_cpu.h has, too.
     names = r"of_lane|copy_commit|copy_4|copy_16|store_pair|load_matrices_transposed|load_two_\w+|mma_16816"
@@ -39,21 +52,19 @@ def fails(header: str, folder: Path) -> str:
     assert "asm" not in text
     (folder / "attn_mma_on_cpu.cuh").write_text(text)
     program = folder / "program"
-    flags = ["-std=c++20", "-O0", "-w", "-pthread", f"-I{folder}", f"-I{HERE}"]
-    subprocess.run(
-        [find_host_clang(), "-x", "c++", *flags, str(HERE / "mma_on_cpu.cpp"), "-o", str(program), "-lstdc++", "-lm"], check=True
-    )
+    flags = [*FLAGS, "-include-pch", str(library), f"-I{folder}", f"-I{HERE}"]
+    subprocess.run([find_host_clang(), *flags, str(HERE / "mma_on_cpu.cpp"), "-o", str(program), "-lstdc++", "-lm"], check=True)
     ran = subprocess.run([str(program)], capture_output=True, text=True, timeout=60)
     assert (ran.returncode != 0) == bool(ran.stdout)
     return ran.stdout
 
 
-def test_products_and_copies_are_exact(tmp_path: Path) -> None:
-    assert not fails(HEADER, tmp_path)
+def test_products_and_copies_are_exact(tmp_path: Path, library: Path) -> None:
+    assert not fails(HEADER, tmp_path, library)
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_planted_fault_is_found(name: str, tmp_path: Path) -> None:
+def test_planted_fault_is_found(name: str, tmp_path: Path, library: Path) -> None:
     old, new = FAULTS[name]
     assert HEADER.count(old) == 1
-    assert "not" in fails(HEADER.replace(old, new), tmp_path)
+    assert "not" in fails(HEADER.replace(old, new), tmp_path, library)

@@ -87,6 +87,7 @@ def test_machine_code(name: str) -> None:
     assert binary.spills == 0 and not [text for text in binary.warnings if "C75" in text]
 
 
+@pytest.mark.usefixtures("unlowered")
 @pytest.mark.parametrize(
     ("head", "choices", "why"),
     [

@@ -22,13 +22,20 @@ extern "C" void call(const void *form, int blocks, int threads) {
 Tensor = torch.Tensor
 
 
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """The kernel for the host."""
+    source, made = (tmp_path_factory.mktemp("offsets") / name for name in ("offsets.cpp", "made.so"))
+    source.write_text(f'#include "{Path(__file__).parent / "host_cuda.h"}"\n{offsets.source()}{_CALL}')
+    command = [find_host_clang(), "-x", "c++", "-std=c++20", "-O1", "-w", "-fPIC", "-shared", "-pthread", "-o", str(made), str(source)]
+    subprocess.run(command, check=True)
+    return ctypes.CDLL(str(made))
+
+
 @pytest.fixture
-def hosted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def hosted(library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Launches run on the host; how many sequences each had."""
-    (tmp_path / "offsets.cpp").write_text(f'#include "{Path(__file__).parent / "host_cuda.h"}"\n{offsets.source()}{_CALL}')
-    command = [find_host_clang(), "-x", "c++", "-std=c++20", "-O1", "-w", "-fPIC", "-shared", "-pthread", "-o", str(tmp_path / "made.so")]
-    subprocess.run([*command, str(tmp_path / "offsets.cpp")], check=True)
-    library, launched = ctypes.CDLL(str(tmp_path / "made.so")), list[int]()
+    launched = list[int]()
 
     def start(entry: str, source: Any, form: bytes, grid: tuple[int, int, int], block: tuple[int, int, int], where: Any) -> None:
         launched.append(grid[0])

@@ -246,6 +246,7 @@ def test_semaphores() -> None:
     assert "const int block = blocks - 1 - inside / width" in code.source
 
 
+@pytest.mark.usefixtures("unlowered")
 @pytest.mark.parametrize(("name", "emitter"), [("sliding-window", "hopper"), ("key-padding", "tilelang")])
 def test_turns_of_masks(name: str, emitter: str) -> None:
     """A window's queries begin and end later for later keys; of other masks nobody knows which blocks of keys add to a block of queries."""

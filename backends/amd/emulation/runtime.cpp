@@ -1,4 +1,5 @@
 // Runs emulated kernels: the threads of a work-group are fibers, waves run in a random order between barriers, work-groups one by one.
+#include "context.h"
 #include "runtime.h"
 
 #include <dlfcn.h>
@@ -8,9 +9,6 @@
 #include <cstdlib>
 #include <random>
 #include <vector>
-#if !defined(__x86_64__)
-#include <ucontext.h>
-#endif
 
 namespace emulated {
 
@@ -21,44 +19,6 @@ bool failed = false;
 namespace {
 
 constexpr size_t STACK = 512 * 1024;
-
-#if defined(__x86_64__)
-extern "C" void attn_emulated_switch(void **save, void *load);
-__asm__(R"(
-.text
-.globl attn_emulated_switch
-.type attn_emulated_switch,@function
-attn_emulated_switch:
-  pushq %rbp; pushq %rbx; pushq %r12; pushq %r13; pushq %r14; pushq %r15
-  movq %rsp,(%rdi)
-  movq %rsi,%rsp
-  popq %r15; popq %r14; popq %r13; popq %r12; popq %rbx; popq %rbp
-  ret
-)");
-struct Context {
-  void *pointer = nullptr;
-  void prepare(char *stack, void (*entry)()) {
-    void **top = (void **)(stack + STACK);
-    *--top = nullptr;
-    *--top = (void *)entry;
-    for (int i = 0; i < 6; ++i) *--top = nullptr;
-    pointer = top;
-  }
-  void switch_to(Context &other) { attn_emulated_switch(&pointer, other.pointer); }
-};
-#else
-struct Context {
-  ucontext_t state;
-  void prepare(char *stack, void (*entry)()) {
-    getcontext(&state);
-    state.uc_stack.ss_sp = stack;
-    state.uc_stack.ss_size = STACK;
-    state.uc_link = nullptr;
-    makecontext(&state, entry, 0);
-  }
-  void switch_to(Context &other) { swapcontext(&state, &other.state); }
-};
-#endif
 
 enum State { RUNNING, IN_WAVE, AT_BARRIER, DONE };
 struct Lane {
@@ -133,7 +93,7 @@ bool run_group(int threads, std::mt19937 &random) {
   clear_shared_memory();
   ++now.barrier, ++now.wave;
   for (int i = 0; i < threads; ++i) {
-    lanes[i].context.prepare(lanes[i].stack, start_lane);
+    lanes[i].context.prepare(lanes[i].stack, STACK, start_lane);
     lanes[i].state = RUNNING;
   }
   std::vector<int> order(threads / ATTN_LANES);

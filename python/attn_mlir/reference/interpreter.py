@@ -9,11 +9,11 @@ import numpy as np
 from attn_mlir.mlir import ir
 from attn_mlir.philox import kept
 from attn_mlir.reference.errors import EvaluationError, OutOfBoundsError
-from attn_mlir.reference.scalar import SCALARS, Array, round_to
+from attn_mlir.reference.scalar import Array, Rule, bound, round_to
 
 FrameRule = Callable[["EvaluationFrame", ir.Operation, list[Any]], Sequence[Any]]
 
-_REDUCE = {"sum": np.sum, "max": np.max, "min": np.min}
+REDUCE = {"sum": np.sum, "max": np.max, "min": np.min}
 TERMINATORS = frozenset({"attn.yield", "tile.yield", "scf.yield", "func.return"})
 
 
@@ -22,8 +22,8 @@ class BlockPlan:
     """A block as it is asked of the bindings once: loops run it many times."""
 
     arguments: tuple[ir.Value, ...]
-    ops: tuple[tuple[ir.Operation, str, tuple[ir.Value, ...], tuple[ir.Value, ...]], ...]
-    """Ops with their names, operands and results, up to a terminator."""
+    ops: tuple[tuple[ir.Operation, str, Rule | None, tuple[ir.Value, ...], tuple[ir.Value, ...]], ...]
+    """Ops with their names, what scalar ones compute, their operands and results, up to a terminator."""
     constants: dict[ir.Value, Array]
     """What the others of them make, which nothing may change in place."""
 
@@ -44,6 +44,8 @@ class EvaluationFrame:
     """What an attention gives besides its results: outputs 1, 2, ... by its result o."""
     plans: dict[ir.Block, BlockPlan] = dataclasses.field(default_factory=dict)
     """Of blocks that have run, for as long as nothing changes them."""
+    facts: dict[ir.Operation, Any] = dataclasses.field(default_factory=dict)
+    """What rules have asked of ops that ran, for as long."""
 
     def run(self, block: ir.Block, arguments: Sequence[Array]) -> list[Array]:
         """Runs the ops of `block` and returns the operands of its terminator."""
@@ -54,8 +56,11 @@ class EvaluationFrame:
         values.update(plan.constants)
         for name, value in zip(plan.arguments, arguments, strict=True):
             values[name] = np.asarray(value)
-        for op, kind, operands, results in plan.ops:
+        for op, kind, scalar, operands, results in plan.ops:
             args = [values[operand] for operand in operands]
+            if scalar is not None:
+                values[results[0]] = self._scalar(op, kind, scalar, args)
+                continue
             if kind in TERMINATORS:
                 return args
             for name, value in zip(results, self._execute(op, kind, args), strict=True):
@@ -71,17 +76,18 @@ class EvaluationFrame:
         rule = self.rules.get(kind)
         if rule is not None:
             return rule(self, op, args)
-        scalar = SCALARS.get(kind)
+        scalar = bound(op)
         if scalar is None:
             raise EvaluationError(f"the evaluator has no rule for '{kind}': {op}", op.location)
+        return [self._scalar(op, kind, scalar, args)]
+
+    def _scalar(self, op: ir.Operation, kind: str, scalar: Rule, args: list[Array]) -> Array:
         try:
-            result = scalar(op, *args)
+            result = scalar(*args)
         except ValueError:
             shapes = " and ".join(str(list(np.shape(a))) for a in args)
             raise EvaluationError(f"'{kind}' meets arrays of shapes {shapes}", op.location) from None
-        if self.rounding and kind == "arith.truncf":
-            result = round_to(result, op.results[0].type)
-        return [result]
+        return round_to(result, op.results[0].type) if self.rounding and kind == "arith.truncf" else result
 
     def _plan(self, block: ir.Block) -> BlockPlan:
         ops, constants = [], dict[ir.Value, Array]()
@@ -93,7 +99,8 @@ class EvaluationFrame:
                 value.flags.writeable = False
                 constants[op.results[0]] = value
                 continue
-            ops.append((op, kind, tuple(op.operands), tuple(op.results)))
+            scalar = None if kind in self.rules or kind in TERMINATORS else bound(op)
+            ops.append((op, kind, scalar, tuple(op.operands), tuple(op.results)))
             if kind in TERMINATORS:
                 break
         return BlockPlan(tuple(block.arguments), tuple(ops), constants)
@@ -103,12 +110,17 @@ class EvaluationFrame:
         return dataclasses.replace(self, live=live, present=present)
 
 
+def identity_of(kind: str, type_: ir.Type) -> float:
+    """What a reduction starts from."""
+    highest = float(np.finfo(np.float64 if isinstance(type_, ir.F64Type) else np.float32).max)
+    return {"sum": 0.0, "max": -highest, "min": highest}[kind]
+
+
 def reduce_last(kind: str, value: Array, present: Array, type_: ir.Type) -> Array:
     """Reduces `value` over the present entries of the last axis, which stays with size 1."""
-    highest = float(np.finfo(np.float64 if isinstance(type_, ir.F64Type) else np.float32).max)
-    identity = {"sum": 0.0, "max": -highest, "min": highest}[kind]
+    identity = identity_of(kind, type_)
     full = np.where(present, value, identity)
-    return _REDUCE[kind](full, axis=-1, keepdims=True, initial=identity)
+    return REDUCE[kind](full, axis=-1, keepdims=True, initial=identity)
 
 
 def read(frame: EvaluationFrame, op: ir.Operation, source: Array, indices: Sequence[Array]) -> Array:
@@ -116,6 +128,9 @@ def read(frame: EvaluationFrame, op: ir.Operation, source: Array, indices: Seque
     clamped = []
     for axis, index in enumerate(indices):
         size = source.shape[axis]
+        if _within(index, size):
+            clamped.append(index)
+            continue
         outside = (index < 0) | (index >= size)
         counts = outside if frame.live is None else outside & frame.live
         if counts.any():
@@ -125,6 +140,13 @@ def read(frame: EvaluationFrame, op: ir.Operation, source: Array, indices: Seque
     if 0 in source.shape:  # nothing that counts is read of it
         return np.zeros(np.broadcast_shapes(*(i.shape for i in indices)), source.dtype)
     return source[tuple(clamped)] if clamped else source[()]
+
+
+def _within(index: Array, size: int) -> bool:
+    """Whether all numbers are in [0, size)."""
+    if index.ndim == 0:
+        return bool(0 <= index < size)
+    return index.size == 0 or bool(index.min() >= 0 and index.max() < size)
 
 
 def _extract(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:

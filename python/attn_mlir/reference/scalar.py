@@ -3,6 +3,7 @@
 Floats are float64 whatever their type says, i1 is bool, every other integer an int64 wrapped to its width.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,8 @@ Array = np.ndarray
 Rule = Callable[..., Any]
 
 _erfc = np.vectorize(math.erfc, otypes=[np.float64])
+_INT64 = np.dtype(np.int64)
+_STORED = {8: np.int8, 16: np.int16, 32: np.int32}
 
 
 def element_type(type_: ir.Type) -> ir.Type:
@@ -39,6 +42,8 @@ def wrap(value: Any, type_: ir.Type) -> Array:
     integers = np.asarray(value).astype(np.int64, copy=False)
     if bits == 64:
         return integers
+    if bits in _STORED:  # a cast of integers keeps the low bits
+        return integers.astype(_STORED[bits]).astype(np.int64)
     low = integers & ((1 << bits) - 1)
     return np.where(low >> (bits - 1), low - (1 << bits), low)
 
@@ -198,3 +203,27 @@ SCALARS: dict[str, Rule] = {
     "arith.extf": _bitcast_free,
     "arith.truncf": _bitcast_free,
 }
+
+
+def bound(op: ir.Operation) -> Rule | None:
+    """The rule of this op as a function of its operands alone, which asks nothing of the op; None where it has none."""
+    name = op.name
+    if name in _FLOATS:
+        return _FLOATS[name]
+    if name in _INTEGERS and width(op.results[0].type) == 64:
+        return _whole(_INTEGERS[name])
+    if name == "arith.cmpi" and width(op.operands[0].type) != 1 and op.attributes["predicate"].value < 6:
+        return _whole(_SIGNED[op.attributes["predicate"].value])
+    if name == "arith.cmpf":
+        return functools.partial(compare, op.attributes["predicate"].value)
+    rule = SCALARS.get(name)
+    return None if rule is None else functools.partial(rule, op)
+
+
+def _whole(function: Rule) -> Rule:
+    """A function of int64 whose results are not wrapped."""
+
+    def rule(*args: Array) -> Array:
+        return function(*(a if a.dtype is _INT64 else a.astype(np.int64) for a in args))
+
+    return rule

@@ -1,18 +1,23 @@
 """Kernels in the `tile` dialect: every program of the grid, one after the other."""
 
+import dataclasses
+import functools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import block_of
 from attn_mlir.reference.errors import EvaluationError, OutOfBoundsError
-from attn_mlir.reference.interpreter import SHARED_RULES, BlockPlan, EvaluationFrame, FrameRule, reduce_last
+from attn_mlir.reference.interpreter import REDUCE, SHARED_RULES, BlockPlan, EvaluationFrame, FrameRule, identity_of
 from attn_mlir.reference.scalar import Array
 
 _MOST = 1 << 28
 """Elements of a tile, of which there are several in memory."""
+_SHORT = 4096
+"""Sides of tiles whose positions are kept."""
 
 
 def run_kernel(func: ir.Operation, arguments: Sequence[Array], rounding: bool = False) -> list[Array]:
@@ -29,9 +34,11 @@ def run_kernel(func: ir.Operation, arguments: Sequence[Array], rounding: bool = 
         items = _items(arguments[next(iter(ir.DenseI64ArrayAttr(sizes["lengths"])))], sizes["block_q"].value)
         arguments, blocks, batch = [*arguments, items], len(items), 1
     plans: dict[ir.Block, BlockPlan] = {}
+    facts: dict[ir.Operation, Any] = {}
     for b, h, program in np.ndindex(batch, over.shape[1], blocks):
         ids = tuple(np.asarray(i) for i in (program, h, b))
-        EvaluationFrame({}, {**RULES, "tile.program_id": _program_id(ids)}, rounding=rounding, plans=plans).run(block, arguments)
+        rules = {**RULES, "tile.program_id": _program_id(ids)}
+        EvaluationFrame({}, rules, rounding=rounding, plans=plans, facts=facts).run(block, arguments)
     return [x for x, name in zip(arguments, block.arguments, strict=True) if _is_stored(name)]
 
 
@@ -248,23 +255,53 @@ def _mixed(static: ir.Attribute, dynamic: list[Array], marker: int) -> list[int]
     return [int(dynamic.pop(0)) if number == marker else number for number in ir.DenseI64ArrayAttr(static)]
 
 
+@dataclasses.dataclass(frozen=True)
+class MapFacts:
+    """What a `tile.map` says of itself, asked once for all of its runs."""
+
+    block: ir.Block
+    reductions: list[tuple[str, float]]
+    """Kinds, and what each starts from."""
+    types: list[ir.RankedTensorType]
+    sizes: list[list[tuple[int, int]]]
+    """Of each result, the dimensions that its type fixes, and their sizes."""
+
+    @classmethod
+    def of(cls, op: ir.Operation) -> "MapFacts":
+        """Asks the op."""
+        kinds = [kind.value for kind in op.attributes["reductions"]]
+        types = [ir.RankedTensorType(result.type) for result in op.results]
+        rows = types[len(types) - len(kinds) :]
+        sizes = [[(i, t.shape[i]) for i in range(t.rank) if not t.is_dynamic_dim(i)] for t in types]
+        return cls(block_of(op), [(kind, identity_of(kind, t.element_type)) for kind, t in zip(kinds, rows, strict=True)], types, sizes)
+
+
 def _map(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
-    shape = [int(extent) for extent in args]
-    kinds = [kind.value for kind in op.attributes["reductions"]]
+    facts: MapFacts | None = frame.facts.get(op)
+    if facts is None:
+        facts = frame.facts[op] = MapFacts.of(op)
+    shape = tuple(int(extent) for extent in args)
     if math.prod(max(n, 0) for n in shape) > _MOST:
-        raise EvaluationError(f"'tile.map' makes a tile of {shape}, which does not fit into memory", op.location)
-    indices = [np.arange(n).reshape([-1 if i == axis else 1 for i in range(len(shape))]) for axis, n in enumerate(shape)]
-    yielded = [np.broadcast_to(x, shape) for x in frame.run(block_of(op), indices)]
-    tiles = len(yielded) - len(kinds)
-    everything = np.ones((1,) * len(shape), bool)
-    types = [result.type.element_type for result in op.results]
-    rows = [reduce_last(kind, x, everything, t)[:, 0] for kind, x, t in zip(kinds, yielded[tiles:], types[tiles:], strict=True)]
-    results = [*yielded[:tiles], *rows]
-    for value, result in zip(results, op.results, strict=True):
-        type_ = ir.RankedTensorType(result.type)
-        if any(not type_.is_dynamic_dim(i) and n != type_.shape[i] for i, n in enumerate(value.shape)):
+        raise EvaluationError(f"'tile.map' makes a tile of {list(shape)}, which does not fit into memory", op.location)
+    indices = _positions(shape) if max(shape, default=0) <= _SHORT else _positions.__wrapped__(shape)
+    results = [x if np.shape(x) == shape else np.broadcast_to(x, shape) for x in frame.run(facts.block, indices)]
+    tiles = len(results) - len(facts.reductions)
+    for number, (kind, identity) in enumerate(facts.reductions, tiles):
+        whole = np.ascontiguousarray(results[number], np.float64)
+        results[number] = REDUCE[kind](whole, axis=-1, keepdims=True, initial=identity)[:, 0]
+    for value, type_, sizes in zip(results, facts.types, facts.sizes, strict=True):
+        if any(value.shape[i] != n for i, n in sizes):
             raise EvaluationError(f"'tile.map' makes a tile of shape {list(value.shape)} as {type_}", op.location)
     return results
+
+
+@functools.lru_cache(maxsize=256)
+def _positions(shape: tuple[int, ...]) -> list[Array]:
+    """The numbers of rows, columns, ... of a tile, which nothing changes in place."""
+    found = [np.arange(n).reshape([-1 if i == axis else 1 for i in range(len(shape))]) for axis, n in enumerate(shape)]
+    for each in found:
+        each.flags.writeable = False
+    return found
 
 
 def _for(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
