@@ -9,6 +9,7 @@ from attn_mlir.passes.regions import block_of, maker, piece
 LARGE = 2.0**24
 """From here on a float32 has steps of 1 and more, and the residual of a multiple is no small share of what it is an exponent of."""
 _PRODUCTS: Range = (-(2.0**16), 2.0**16)
+_HALF: Range = (-65504.0, 65504.0)
 _WINDOWS = ("tile.load_window", "tile.band")
 _CASTS = ("arith.extf", "arith.truncf", "arith.negf")
 
@@ -18,7 +19,7 @@ class Magnitudes(FloatRanges):
 
     Products of queries and keys are taken to be ordinary, and so are numbers that scores or positions are multiplied by, as of a
     temperature or of ALiBi: where they are not, scores have lost the digits that tell them apart. What is loaded or passed and then added
-    to scores, or chosen in their place, may be anything, as masks are made of it.
+    to scores, or chosen in their place, may be anything that its type holds, as masks are made of it.
     """
 
     def __init__(self, block: ir.Block, captured: bool = False) -> None:
@@ -40,6 +41,8 @@ class Magnitudes(FloatRanges):
         if op.block != self._block:
             return ANY
         match op.name:
+            case "memref.load" if isinstance(op.results[0].type, ir.F16Type):
+                return _HALF
             case "arith.sitofp" | "arith.uitofp":
                 return (-1.0, 1.0) if str(op.operands[0].type) == "i1" else _PRODUCTS
             case "arith.addf":
@@ -67,7 +70,7 @@ class Magnitudes(FloatRanges):
         """An element of a captured tensor, before there are tiles; of what another map makes; of a product."""
         source = op.operands[0]
         if self._captured:
-            return ANY
+            return _HALF if isinstance(op.results[0].type, ir.F16Type) else ANY
         made = None if isinstance(source.owner, ir.Block) else source.owner.operation
         if made is None or made.name != "tile.map":
             return ANY if made is not None and made.name in _WINDOWS else _PRODUCTS
@@ -95,7 +98,7 @@ class Magnitudes(FloatRanges):
         op = value.owner.operation
         if op.block != self._block:
             return False
-        reads = op.name == "tensor.extract" and self._known[value] != ANY
+        reads = op.name == "tensor.extract" and self._known[value] not in (ANY, _HALF)
         places = op.name in ("arith.sitofp", "arith.uitofp") and str(op.operands[0].type) != "i1"
         return reads or places or any(map(self._is_score, _floats(op)))
 
@@ -109,7 +112,7 @@ class Magnitudes(FloatRanges):
             return bool(read) and all(read)
         if op.name == "arith.constant":
             return False
-        return op.block != self._block or op.name == "memref.load" or (op.name == "tensor.extract" and self._known[value] == ANY)
+        return op.block != self._block or op.name == "memref.load" or (op.name == "tensor.extract" and self._known[value] in (ANY, _HALF))
 
 
 def _added(a: Range, b: Range) -> Range:

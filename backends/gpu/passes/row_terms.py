@@ -19,7 +19,8 @@ class RowTerms(Pass):
 
     A tile that the same map makes of what it reduces keeps s, too: the maps that read it add t, which other row values may absorb
     (`gpu-exp2`). Only terms that are made of positions and values of the whole kernel, and only maxima in whose place any number near them
-    does (`gpu-lazy-rescale`): a derivative may ask which score equals the maximum, bit by bit. Scores that may be large stay whole (`gpu-exp2`).
+    does (`gpu-lazy-rescale`): a derivative may ask which score equals the maximum, bit by bit.
+    Scores that may be large stay whole (`gpu-exp2`).
     """
 
     name = "gpu-row-terms"
