@@ -20,7 +20,7 @@ _SUMS = ("arith.addf", "arith.subf")
 class Absorber:
     """Rewrites weights of pairs. A factor is absorbed if it is positive for all rows that have keys.
 
-    `whole`: as part of what is subtracted from the score, exp(s - (m + log l)); else s - m comes first: in a large m + log l, log l is lost.
+    `whole`: as part of what is subtracted from the score, exp(s - (m + log l)); else s - m comes first, as a large m + log l is m.
     """
 
     program: RowModel
