@@ -46,9 +46,9 @@ def test_dense_masks(low: float, dtype: torch.dtype, device: str) -> None:
     q, k, v, do = inputs()
     bias = torch.zeros(1, 1, S, S).masked_fill(HIDDEN, low).to(dtype)
     wanted = [x.requires_grad_() for x in (q, k, v)]
-    o, lse = attention(*wanted, score_mod=mods.bias(bias), device=device, return_lse=True)
+    o, lse = attention(q, k, v, score_mod=mods.bias(bias), device=device, return_lse=True)
     scores = dense(q.detach(), k.detach(), bias)
-    check([o, *torch.autograd.grad(o, wanted, do)], expected(scores, *(x.detach() for x in wanted), do))
+    check([o, *torch.autograd.grad(o, wanted, do)], expected(scores, q.detach(), k.detach(), v.detach(), do))
     assert ((lse.double() / scores.logsumexp(-1)).nan_to_num() - 1).abs().max() < 1e-3
 
 
@@ -85,10 +85,10 @@ def test_windows(device: str) -> None:
     q, k, v, do = inputs()
     bias = torch.zeros(1, 1, S, S).masked_fill(HIDDEN, F32)
     wanted = [x.requires_grad_() for x in (q, k, v)]
-    o = attention(*wanted, score_mod=mods.bias(bias), mask_mod=lambda b, h, i, j: (i - j >= 3) & (i - j < 40), device=device)
+    o = attention(q, k, v, score_mod=mods.bias(bias), mask_mod=lambda b, h, i, j: (i - j >= 3) & (i - j < 40), device=device)
     seen = (I - J >= 3) & (I - J < 40)
     scores = dense(q.detach(), k.detach(), bias).masked_fill(~seen, -torch.inf)
-    check([o, *torch.autograd.grad(o, wanted, do)], expected(scores, *(x.detach() for x in wanted), do))
+    check([o, *torch.autograd.grad(o, wanted, do)], expected(scores, q.detach(), k.detach(), v.detach(), do))
     assert (o[:, :, :3] == 0).all()
 
 
@@ -109,8 +109,8 @@ def test_tangents(device: str) -> None:
     tangents = inputs(3)
     bias = torch.zeros(1, 1, S, S).masked_fill(HIDDEN, -1e30)
     with torch.autograd.forward_ad.dual_level():
-        duals = [torch.autograd.forward_ad.make_dual(x, t) for x, t in zip((q, k, v), tangents, strict=True)]
-        found = torch.autograd.forward_ad.unpack_dual(attention(*duals, score_mod=mods.bias(bias), device=device)).tangent
+        x, y, z = (torch.autograd.forward_ad.make_dual(x, t) for x, t in zip((q, k, v), tangents, strict=True))
+        found = torch.autograd.forward_ad.unpack_dual(attention(x, y, z, score_mod=mods.bias(bias), device=device)).tangent
     w = dense(q, k, bias).softmax(-1)
     dq, dk, dv = (t.double() for t in tangents)
     ds = (dq @ k.double().mT + q.double() @ dk.mT) / 8

@@ -80,47 +80,27 @@ def _of_large(x: ir.Value, scaler: Scaler, magnitudes: Magnitudes) -> tuple[ir.V
 
 
 def _settle(difference: ir.Value) -> None:
-    """Scores that it is taken of become multiply-adds where they end in a product, or a sum with one.
-
-    Else compilers make one multiply-add of the product and the difference, or of product and sum in one kernel and not in another: a score
-    has to be the same number wherever it is computed.
-    """
+    """Products that it is taken of become multiply-adds: compilers would make one multiply-add of a product and the difference."""
     for operand in difference.owner.operation.operands:
         read = maker(operand, "tensor.extract")
         made = None if read is None or isinstance(read.operands[0].owner, ir.Block) else read.operands[0].owner.operation
         if read is not None and made is not None and made.name == "tile.map":
             operand = made.regions[0].blocks[0].operations[-1].operation.operands[ir.OpResult(read.operands[0]).result_number]
-        _settle_sums(operand)
+        _settle_products(operand)
 
 
-def _settle_sums(value: ir.Value) -> None:
-    op = maker(value, "arith.mulf", "arith.addf", "arith.subf", "arith.select", "arith.negf")
+def _settle_products(value: ir.Value) -> None:
+    op = maker(value, "arith.mulf", "arith.select", "arith.negf")
     if op is None or not is_real(value):
         return
-    if op.name in ("arith.select", "arith.negf"):
+    if op.name != "arith.mulf":
         for operand in list(op.operands)[1 if op.name == "arith.select" else 0 :]:
-            _settle_sums(operand)
+            _settle_products(operand)
         return
     with unnamed(op.location), ir.InsertionPoint(op):
-        settled = _multiply_add(op)
-    if settled is not None:
-        value.replace_all_uses_with(settled)
-        op.erase()
-
-
-def _multiply_add(op: ir.Operation) -> ir.Value | None:
-    x, y = op.operands
-    if op.name == "arith.mulf":
-        return math_ops.fma(x, y, constant(0.0, x.type))
-    for term, other in ((x, y), (y, x)):
-        product = maker(term, "arith.mulf") if used_once(term) else None
-        if product is None:
-            continue
-        a, b = product.operands
-        if op.name == "arith.addf":
-            return math_ops.fma(a, b, other)
-        return math_ops.fma(a, b, arith.negf(other)) if term == x else math_ops.fma(arith.negf(a), b, other)
-    return None
+        settled = math_ops.fma(*op.operands, constant(0.0, value.type))
+    value.replace_all_uses_with(settled)
+    op.erase()
 
 
 def _log(op: ir.Operation) -> ir.Value:
