@@ -16,6 +16,7 @@ from attn_mlir.passes.derivation.expr import Expr, Graph
 from attn_mlir.passes.derivation.program import LOWEST
 from attn_mlir.passes.derivation.row import RowReader
 from attn_mlir.passes.locations import location_name
+from attn_mlir.passes.magnitudes import scores_may_be_large
 from attn_mlir.passes.regions import block_of, find_all, inline, piece, pieces, scores_in
 
 ROWS = 16
@@ -28,6 +29,9 @@ class GuardEmptyRows(Pass):
     Nothing changes where `rows_nonempty = true` proves that there are none.
 
     `every`: also where the formulas give it, if they compute anything: their derivatives may be no numbers there.
+
+    A row without keys is told by a count, or by a maximum that is still the lowest number. Where scores may be that number, too, sums
+    must be 0 as well.
     """
 
     every: bool = False
@@ -61,13 +65,25 @@ def _guard(online: ir.Operation, every: bool) -> None:
     accumulators = ir.IntegerAttr(online.attributes["accumulators"]).value
     argument = block.arguments[accumulators + 3 + state]
     with last.location, ir.InsertionPoint(last):
-        same = arith.cmpf(arith.CmpFPredicate.OEQ, argument, arith.constant(argument.type, identity))
+        same = _is(argument, identity)
+        for sum_ in _sums(online) if identity and scores_may_be_large(online) else []:
+            same = arith.andi(same, _is(block.arguments[accumulators + 3 + sum_], 0.0))
         for i in wrong:
             value = -np.inf if names[i] == "lse" else 0.0
             with ir.Location.name(names[i] or output_name(i), last.location):
                 values[i] = arith.select(same, arith.constant(values[i].type, value), values[i])
         build.yield_(values)
     last.erase()
+
+
+def _is(state: ir.Value, number: float) -> ir.Value:
+    return arith.cmpf(arith.CmpFPredicate.OEQ, state, arith.constant(state.type, number))
+
+
+def _sums(online: ir.Operation) -> list[int]:
+    """The states that begin as 0: where the lowest number masks scores it is a row's maximum, but its weights have a sum."""
+    initial = _initial_states(online)
+    return [number for number, value in enumerate(initial) if (value == 0).all()]
 
 
 def _wrong_outputs(online: ir.Operation, finalize: ir.Operation, names: list[str | None]) -> list[int]:

@@ -18,10 +18,14 @@ _SUMS = ("arith.addf", "arith.subf")
 
 @dataclass(eq=False)
 class Absorber:
-    """Rewrites weights of pairs. A factor is absorbed if it is positive for all rows that have keys."""
+    """Rewrites weights of pairs. A factor is absorbed if it is positive for all rows that have keys.
+
+    `whole`: as part of what is subtracted from the score, exp(s - (m + log l)); else s - m comes first, as a large m + log l is m.
+    """
 
     program: RowModel
     algebra: Algebra
+    whole: bool = True
     signs: Signs = field(init=False)
     _found: dict[Expr, Expr] = field(default_factory=dict)
 
@@ -104,6 +108,6 @@ class Absorber:
                 shift = g.add(shift, g.unary(logarithm, f.args[1]))
             else:
                 shift = g.sub(shift, g.unary(logarithm, f))
-        if argument.op == "arith.subf" and not self.program.is_pair(argument.args[1]):
+        if self.whole and argument.op == "arith.subf" and not self.program.is_pair(argument.args[1]):
             return g.unary(exponential.op, g.sub(argument.args[0], g.add(argument.args[1], shift)))
         return g.unary(exponential.op, g.sub(argument, shift))

@@ -12,6 +12,7 @@ from attn_mlir.passes.differentiation.host import PAIR_NAMES, HostBuilder, HostE
 from attn_mlir.passes.differentiation.kv_pass import write_kv_pass
 from attn_mlir.passes.differentiation.model import RowModel, Scatter, Sum, largest
 from attn_mlir.passes.differentiation.read import is_half
+from attn_mlir.passes.magnitudes import scores_may_be_large
 
 
 @dataclass(eq=False)
@@ -35,7 +36,9 @@ class Gradients:
         pair_weights = [self._prepared(w) for s in self.sums for w, _ in s.terms]
         pair_weights += [self._prepared(s.weight) for s in self.scatters if self.program.is_pair(s.weight)]
         # A large maximum plus a logarithm loses digits that matter where weights are not rounded to 16 bits.
-        weights = Absorber(self.program, self._algebra).all(pair_weights) if is_half(self.host.primal.attention) else pair_weights
+        attention = self.host.primal.attention
+        absorber = Absorber(self.program, self._algebra, whole=not scores_may_be_large(attention))
+        weights = absorber.all(pair_weights) if is_half(attention) else pair_weights
         self._absorbed = dict(zip(pair_weights, weights, strict=True))
         pair_weights = [self._absorbed[w] for w in pair_weights]
         row_weights = [self._guarded(s.weight) for s in self.scatters if not self.program.is_pair(s.weight)]

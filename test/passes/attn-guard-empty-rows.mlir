@@ -75,3 +75,34 @@ func.func @attention(%q: tensor<?x?x?x64xf32>, %k: tensor<?x?x?x64xf32>, %v: ten
   }) {outputs = [], rows_nonempty = false} : (tensor<?x?x?x64xf32>, tensor<?x?x?x64xf32>, tensor<?x?x?x64xf32>) -> tensor<?x?x?x64xf32>
   return %o : tensor<?x?x?x64xf32>
 }
+
+// -----
+
+// Scores may be the lowest number themselves: then the sum tells that there are keys.
+// CHECK-LABEL: @lowest
+// CHECK:       "attn.finalize"() ({
+// CHECK-NEXT:  ^bb0(%{{.*}}: f32, %{{.*}}: index, %{{.*}}: index, %{{.*}}: index, %[[M:.*]]: f32, %[[L:.*]]: f32):
+// CHECK:         %[[LOW:.*]] = arith.cmpf oeq, %[[M]], %{{.*}}
+// CHECK:         %[[NONE:.*]] = arith.cmpf oeq, %[[L]], %{{.*}}
+// CHECK-NEXT:    %[[EMPTY:.*]] = arith.andi %[[LOW]], %[[NONE]]
+// CHECK:         arith.select %[[EMPTY]]
+func.func @lowest(%q: tensor<?x?x?x64xf32>, %k: tensor<?x?x?x64xf32>, %v: tensor<?x?x?x64xf32>, %mask: tensor<?x?xf32>) -> tensor<?x?x?x64xf32> {
+  %o = "attn.attention"(%q, %k, %v) ({
+    "attn.score"() ({
+    ^bb0(%score: f32, %b: index, %h: index, %q_idx: index, %kv_idx: index):
+      %low = tensor.extract %mask[%q_idx, %kv_idx] : tensor<?x?xf32>
+      %biased = arith.addf %score, %low : f32
+      "attn.yield"(%biased) : (f32) -> ()
+    }) : () -> ()
+    "attn.row"() ({
+    ^bb0(%s: f32, %b: index, %h: index, %q_idx: index):
+      %m = "attn.reduce"(%s) {kind = "max"} : (f32) -> f32 loc("m")
+      %d = arith.subf %s, %m : f32
+      %e = math.exp %d : f32
+      %l = "attn.reduce"(%e) {kind = "sum"} : (f32) -> f32 loc("l")
+      %p = arith.divf %e, %l : f32
+      "attn.yield"(%p) : (f32) -> ()
+    }) : () -> ()
+  }) {outputs = []} : (tensor<?x?x?x64xf32>, tensor<?x?x?x64xf32>, tensor<?x?x?x64xf32>) -> tensor<?x?x?x64xf32>
+  return %o : tensor<?x?x?x64xf32>
+}

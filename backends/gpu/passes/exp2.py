@@ -3,16 +3,14 @@
 import math
 from dataclasses import dataclass
 
-from attn_mlir.backends.gpu.passes.scaling import Scaler, constant, float_maps, is_real, maker, unnamed
+from attn_mlir.backends.gpu.passes.scaling import Scaler, constant, float_maps, is_real, maker, unnamed, used_once
 from attn_mlir.mlir import arith, ir
 from attn_mlir.mlir import math as math_ops
 from attn_mlir.passes.base import Pass
+from attn_mlir.passes.magnitudes import Magnitudes
 from attn_mlir.passes.regions import find_all
-from attn_mlir.passes.simplification.folding import number
 
 _LOG2_E, _LN_2 = 1.0 / math.log(2.0), math.log(2.0)
-_LARGE, _LARGEST = 2.0**28, 3.4028234e38
-"""From `_LARGE` on half of a float32's last place, times log2(e), is 16 and more; up to 2^128 it is added up without overflow."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +20,8 @@ class Exp2(Pass):
     In maps over pairs the factor goes where it costs nothing for an element: exp(c s - m) becomes exp2(fma(s, c', m')) with
     m' = -m log2(e) computed once for a row (or column) and kept finite where m is. Two roundings may become one or another. Differences
     of a row's and a column's value, or of two elements, are taken before, so that exp of the difference of equal ones is 1. So are those
-    of elements in whose place a large finite number may stand, as -1e30 for masked ones: the residual of m' would overflow.
+    of scores that may be large (`passes/magnitudes.py`), as where -1e30 or a captured number masks them: the residual of m' would be a
+    factor of the weights, or overflow. exp(s - m - l) becomes exp2(fma(s - m, c', l')) then.
     """
 
     name = "gpu-exp2"
@@ -32,15 +31,23 @@ class Exp2(Pass):
             block = map_.regions[0].blocks[0]
             for op in [op for op in find_all(map_, "math.exp", "math.log") if is_real(op.results[0])]:
                 with unnamed(op.location), ir.InsertionPoint(op):
-                    result = _exp(op, Scaler(block, bounded=True)) if op.name == "math.exp" else _log(op)
+                    result = _exp(op, Scaler(block, bounded=True), Magnitudes(block)) if op.name == "math.exp" else _log(op)
                 op.results[0].replace_all_uses_with(result)
                 op.erase()
         return True
 
 
-def _exp(op: ir.Operation, scaler: Scaler) -> ir.Value:
+def _exp(op: ir.Operation, scaler: Scaler, magnitudes: Magnitudes) -> ir.Value:
     x = op.operands[0]
-    if scaler.rank == 1 or _difference(x, scaler):
+    if scaler.rank == 1:
+        return math_ops.exp2(arith.mulf(x, constant(_LOG2_E, x.type)), loc=op.location)
+    whole = _of_large(x, scaler, magnitudes)
+    if whole is not None:
+        difference, rest = whole
+        _settle(difference)
+        last = constant(0.0, x.type) if rest is None else scaler.bound(scaler.scaled(rest[0], rest[1] * _LOG2_E), _LOG2_E)
+        return math_ops.exp2(math_ops.fma(difference, constant(_LOG2_E, x.type), last), loc=op.location)
+    if _difference(x, scaler):
         return math_ops.exp2(arith.mulf(x, constant(_LOG2_E, x.type)), loc=op.location)
     return math_ops.exp2(scaler.scaled(x, _LOG2_E), loc=op.location)
 
@@ -52,28 +59,48 @@ def _difference(x: ir.Value, scaler: Scaler) -> bool:
         return False
     reads = [read.operands[0] for read in (maker(value, "tensor.extract") for value in op.operands) if read is not None]
     one_tile = len(reads) == 2 and reads[0] == reads[1]
-    large = any(_may_be_large(read) for read in reads)
-    return one_tile or large or all(map(scaler.cheap, op.operands)) or not any(map(scaler.free, op.operands))
+    return one_tile or all(map(scaler.cheap, op.operands)) or not any(map(scaler.free, op.operands))
 
 
-def _may_be_large(tile: ir.Value) -> bool:
-    """Whether the map that makes a tile puts a number in place of others that is finite and large, or is known at run time only."""
-    made = None if isinstance(tile.owner, ir.Block) else tile.owner.operation
-    if made is None or made.name != "tile.map" or len(made.regions[0].blocks[0].arguments) < 2:
-        return False
-    chosen = [value for op in find_all(made, "arith.select") if is_real(op.results[0]) for value in list(op.operands)[1:]]
-    return any(_is_large(value, made) for value in chosen)
+def _of_large(x: ir.Value, scaler: Scaler, magnitudes: Magnitudes) -> tuple[ir.Value, tuple[ir.Value, float] | None] | None:
+    """(d, (t, sign)) where x is d + sign t, d is of elements that may be large and a row's or column's value, and t is such a value."""
+    op = maker(x, "arith.subf", "arith.addf")
+    if op is None:
+        return None
+    for number, value in enumerate(op.operands):
+        other = op.operands[1 - number]
+        if scaler.cheap(value) or not scaler.cheap(other):
+            continue
+        if magnitudes.is_large(value) and op.name == "arith.subf":
+            deeper = _of_large(value, scaler, magnitudes) if number == 0 and used_once(value) else None
+            if deeper is None:
+                return x, None
+            return (deeper[0], (other, -1.0)) if deeper[1] is None else (x, None)
+    return None
 
 
-def _is_large(value: ir.Value, made: ir.Operation) -> bool:
-    """Whether a value of a map may be from `_LARGE` on, and not the lowest or largest, which stay finite."""
-    known = number(value)
-    if known is not None:
-        return _LARGE <= abs(known) < _LARGEST
-    if isinstance(value.owner, ir.Block):
-        return True
-    op = value.owner.operation
-    return op.name == "memref.load" or op.block != made.regions[0].blocks[0]
+def _settle(difference: ir.Value) -> None:
+    """Products that it is taken of become multiply-adds: compilers would make one multiply-add of a product and the difference."""
+    for operand in difference.owner.operation.operands:
+        read = maker(operand, "tensor.extract")
+        made = None if read is None or isinstance(read.operands[0].owner, ir.Block) else read.operands[0].owner.operation
+        if read is not None and made is not None and made.name == "tile.map":
+            operand = made.regions[0].blocks[0].operations[-1].operation.operands[ir.OpResult(read.operands[0]).result_number]
+        _settle_products(operand)
+
+
+def _settle_products(value: ir.Value) -> None:
+    op = maker(value, "arith.mulf", "arith.select", "arith.negf")
+    if op is None or not is_real(value):
+        return
+    if op.name != "arith.mulf":
+        for operand in list(op.operands)[1 if op.name == "arith.select" else 0 :]:
+            _settle_products(operand)
+        return
+    with unnamed(op.location), ir.InsertionPoint(op):
+        settled = math_ops.fma(*op.operands, constant(0.0, value.type))
+    value.replace_all_uses_with(settled)
+    op.erase()
 
 
 def _log(op: ir.Operation) -> ir.Value:

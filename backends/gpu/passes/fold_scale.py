@@ -7,6 +7,7 @@ from attn_mlir.backends.gpu.passes.lazy_rescale import FREE
 from attn_mlir.backends.gpu.passes.scaling import Scaler, constant, erase_unused, factor, float_maps, is_normal, is_real, maker
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
+from attn_mlir.passes.magnitudes import Magnitudes
 from attn_mlir.passes.regions import walk
 from attn_mlir.passes.simplification.folding import number
 from attn_mlir.passes.tiling.scalars import identity
@@ -14,7 +15,7 @@ from attn_mlir.passes.tiling.scalars import identity
 
 @dataclass(frozen=True)
 class FoldScale(Pass):
-    """A positive constant factor leaves a maximum, or minimum, along rows: max(c s) = c max(s).
+    """A positive constant factor leaves a maximum, or minimum, along rows: max(c s) = c max(s), unless s may be large (`gpu-exp2`).
 
     A tile that the same map makes of what it reduces keeps s, too: the maps that read it multiply, where the factor may vanish in other
     arithmetic (`gpu-exp2`).
@@ -37,12 +38,13 @@ class FoldScale(Pass):
 
 
 def _fold(map_: ir.Operation) -> None:
-    terminator = map_.regions[0].blocks[0].operations[-1].operation
+    block = map_.regions[0].blocks[0]
+    terminator = block.operations[-1].operation
     kinds = map_.opview.kinds()
     tiles = len(map_.results) - len(kinds)
     for position, kind in enumerate(kinds, tiles):
         value = terminator.operands[position]
-        found = _positive_factor(value) if kind in ("max", "min") else None
+        found = _positive_factor(value) if kind in ("max", "min") and not Magnitudes(block).is_large(value) else None
         if found is None:
             if kind in ("max", "min"):
                 _leave_uniform(map_, position, tiles)

@@ -6,6 +6,7 @@ from attn_mlir.backends.gpu.passes.fold_scale import is_free, is_only_read, is_r
 from attn_mlir.backends.gpu.passes.scaling import Scaler, TermSum, constant, erase_unused, float_maps, is_real, maker
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
+from attn_mlir.passes.magnitudes import Magnitudes
 from attn_mlir.passes.simplification.folding import number
 from attn_mlir.passes.tiling.scalars import identity
 
@@ -19,6 +20,7 @@ class RowTerms(Pass):
     A tile that the same map makes of what it reduces keeps s, too: the maps that read it add t, which other row values may absorb
     (`gpu-exp2`). Only terms that are made of positions and values of the whole kernel, and only maxima in whose place any number near them
     does (`gpu-lazy-rescale`): a derivative may ask which score equals the maximum, bit by bit.
+    Scores that may be large stay whole (`gpu-exp2`).
     """
 
     name = "gpu-row-terms"
@@ -41,7 +43,7 @@ def _rewrite(map_: ir.Operation) -> None:
         others = any(p >= tiles and p != position for p in same)
         if kind != "max" or others or not is_real(value) or not all(is_only_read(map_.results[p]) for p in same):
             continue
-        if not is_free(map_.results[position]):
+        if not is_free(map_.results[position]) or Magnitudes(block).is_large(value):
             continue
         with terminator.location, ir.InsertionPoint(terminator):
             found = _without(value, Scaler(block, bounded=False), block)

@@ -6,6 +6,7 @@ may be; then an element costs one comparison with a constant (`j` is known when 
 
 from dataclasses import dataclass
 
+from attn_mlir.backends.gpu.maxima import is_running_maximum
 from attn_mlir.backends.gpu.scalar_bounds import IntegerRanges, fits_int
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import maker
@@ -86,15 +87,18 @@ def falls(value: ir.Value, source: ir.Value) -> bool:
             return op.operands[0] == source
         case "arith.mulf":
             return falls(op.operands[0], source) and _is_positive(op.operands[1])
+        case "arith.subf":
+            return falls(op.operands[0], source) and is_running_maximum(op.operands[1])
         case "math.fma":
             return falls(op.operands[0], source) and _is_positive(op.operands[1]) and _is_limited(op.operands[2])
     return False
 
 
 def _is_limited(value: ir.Value) -> bool:
-    """Whether it is the smaller one of some number and a finite one, so that it is not inf."""
+    """Whether it is finite, or the smaller one of some number and a finite one, so that it is not inf."""
     op = maker(value)
-    return op is not None and op.name == "arith.minimumf" and any(_finite(operand) is not None for operand in op.operands)
+    limited = op is not None and op.name == "arith.minimumf" and any(_finite(operand) is not None for operand in op.operands)
+    return limited or _finite(value) is not None
 
 
 def _is_positive(value: ir.Value) -> bool:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from attn_mlir.backends.gpu.maxima import is_running_maximum
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels, change_parts
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
@@ -104,11 +105,20 @@ def _place(value: ir.Value) -> ir.Value | int:
 
 
 def _is_exponential(value: ir.Value) -> bool:
-    """Whether a number is 0 where the tile's element is -inf: exp(element * positive + y) for a y that is at most a finite number."""
+    """Whether a number is 0 where the tile's element is -inf: exp(x * positive + y) for a y that is at most a finite number.
+
+    x is the element, or its difference to a running maximum.
+    """
     made = maker(value, "math.exp", "math.exp2")
     sum_ = maker(made.operands[0], "math.fma") if made is not None else None
-    if sum_ is None or maker(sum_.operands[0], "tensor.extract") is None:
+    if sum_ is None:
+        return False
+    x, difference = sum_.operands[0], maker(sum_.operands[0], "arith.subf")
+    if difference is not None and is_running_maximum(difference.operands[1]):
+        x = difference.operands[0]
+    if maker(x, "tensor.extract") is None:
         return False
     factor, most = maker(sum_.operands[1], "arith.constant"), maker(sum_.operands[2], "arith.minimumf")
     positive = factor is not None and ir.FloatAttr(factor.attributes["value"]).value > 0.0
-    return positive and most is not None and maker(most.operands[1], "arith.constant") is not None
+    limited = most is not None and maker(most.operands[1], "arith.constant") is not None
+    return positive and (limited or _is_zero(sum_.operands[2]))

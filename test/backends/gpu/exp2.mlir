@@ -75,3 +75,40 @@ func.func @differences(%p: tensor<64xf32>, %x: tensor<64x64xf32>, %y: tensor<64x
   }) {reductions = [], resultSegmentSizes = array<i32: 3, 0>} : (index, index) -> (tensor<64x64xf32>, tensor<64x64xf32>, tensor<64x64xf32>)
   return %r#0, %r#1, %r#2 : tensor<64x64xf32>, tensor<64x64xf32>, tensor<64x64xf32>
 }
+
+// A captured number may be large: the difference comes first, and the logarithm of the sum joins it.
+// CHECK-LABEL: func.func @large(
+// CHECK:           %[[BIAS:.*]] = memref.load
+// CHECK:           %[[SCORE:.*]] = arith.addf %{{.*}}, %[[BIAS]]
+// CHECK:           %[[D:.*]] = arith.subf %[[SCORE]], %{{.*}}
+// CHECK:           %[[L:.*]] = arith.minimumf
+// CHECK-NEXT:      %[[X:.*]] = math.fma %[[D]], %{{.*}}, %[[L]]
+// CHECK-NEXT:      math.exp2 %[[X]]
+// One of f16 is not: the factor goes to the terms.
+// CHECK:           %[[HALF:.*]] = arith.extf
+// CHECK-NOT:       arith.subf
+// CHECK:           math.exp2
+func.func @large(%s: tensor<64x64xf32>, %m: tensor<64xf32>, %l: tensor<64xf32>, %t: memref<64x64xf32>, %h: memref<64x64xf16>, %n: index)
+    -> (tensor<64x64xf32>, tensor<64x64xf32>) {
+  %c = arith.constant 0.125 : f32
+  %p:2 = "tile.map"(%n, %n) ({
+  ^bb0(%i: index, %j: index):
+    %x = tensor.extract %s[%i, %j] : tensor<64x64xf32>
+    %scaled = arith.mulf %x, %c : f32
+    %bias = memref.load %t[%i, %j] : memref<64x64xf32>
+    %score = arith.addf %scaled, %bias : f32
+    %max = tensor.extract %m[%i] : tensor<64xf32>
+    %log = tensor.extract %l[%i] : tensor<64xf32>
+    %d = arith.subf %score, %max : f32
+    %less = arith.subf %d, %log : f32
+    %e = math.exp %less : f32
+    %half = memref.load %h[%i, %j] : memref<64x64xf16>
+    %wide = arith.extf %half : f16 to f32
+    %y = arith.mulf %x, %c : f32
+    %other = arith.addf %y, %wide : f32
+    %g = arith.subf %other, %max : f32
+    %f = math.exp %g : f32
+    "tile.yield"(%e, %f) {operandSegmentSizes = array<i32: 2, 0>} : (f32, f32) -> ()
+  }) {reductions = [], resultSegmentSizes = array<i32: 2, 0>} : (index, index) -> (tensor<64x64xf32>, tensor<64x64xf32>)
+  return %p#0, %p#1 : tensor<64x64xf32>, tensor<64x64xf32>
+}

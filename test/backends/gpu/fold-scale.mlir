@@ -167,3 +167,28 @@ func.func @uniform(%s: !t, %factors: memref<4xf32>, %first: !r) -> (!r, !r) attr
   }
   return %last#0, %last#1 : !r, !r
 }
+
+// A captured number may be large: its multiples are rounded once, in the tile.
+// CHECK-LABEL: func.func @large(
+// CHECK:           %[[SUM:.*]] = arith.addf
+// CHECK-NEXT:      %[[SCORE:.*]] = arith.mulf %[[SUM]], %{{.*}}
+// CHECK-NEXT:      "tile.yield"(%[[SCORE]], %[[SCORE]])
+func.func @large(%s: !t, %t: memref<4xf32>, %rows: index, %columns: index, %head: index) -> (!t, !r) {
+  %c = arith.constant 1.3 : f32
+  %y:2 = "tile.map"(%rows, %columns) ({
+  ^bb0(%i: index, %j: index):
+    %x = tensor.extract %s[%i, %j] : !t
+    %low = memref.load %t[%head] : memref<4xf32>
+    %sum = arith.addf %x, %low : f32
+    %score = arith.mulf %sum, %c : f32
+    "tile.yield"(%score, %score) {operandSegmentSizes = array<i32: 1, 1>} : (f32, f32) -> ()
+  }) {reductions = ["max"], resultSegmentSizes = array<i32: 1, 1>} : (index, index) -> (!t, !r)
+  %z:2 = "tile.map"(%rows, %columns) ({
+  ^bb0(%i: index, %j: index):
+    %x = tensor.extract %y#0[%i, %j] : !t
+    %m = tensor.extract %y#1[%i] : !r
+    %d = arith.subf %x, %m : f32
+    "tile.yield"(%d, %d) {operandSegmentSizes = array<i32: 1, 1>} : (f32, f32) -> ()
+  }) {reductions = ["max"], resultSegmentSizes = array<i32: 1, 1>} : (index, index) -> (!t, !r)
+  return %z#0, %z#1 : !t, !r
+}

@@ -38,6 +38,10 @@ _INTEGERS: dict[str, Callable[..., Any]] = {
 _BITS: dict[str, Callable[..., Any]] = {"arith.andi": operator.and_, "arith.ori": operator.or_, "arith.xori": operator.xor}
 
 
+_ROUNDED = frozenset(("arith.addf", "arith.subf", "arith.mulf", "arith.divf", "math.fma", "math.exp2", "math.exp"))
+"""What rounds its result to float32: a product that a multiply-add takes from must be what the GPU has, or its residual is not seen."""
+
+
 class Inst:
     """An op. `scalar` computes its result of its operands, None for ops that are no scalar code."""
 
@@ -95,4 +99,8 @@ def _scalar(op: ir.Operation) -> Callable[..., Any] | None:
         predicate = plain(op.attributes["predicate"])
         return _COMPARE[predicate if predicate < 6 else predicate - 4]
     rule = SCALARS.get(name)
-    return None if rule is None else lambda *args: rule(op, *map(np.asarray, args))
+    if rule is None:
+        return None
+    if isinstance(type_, ir.F32Type) and name in _ROUNDED:
+        return lambda *args: np.asarray(rule(op, *map(np.asarray, args))).astype(np.float32).astype(np.float64)
+    return lambda *args: rule(op, *map(np.asarray, args))
