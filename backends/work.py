@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from attn_mlir.backends.kept import is_captured
+
 Array = np.ndarray
 FIXED = 2048
 """Keys of a chunk at least, where a sequence is cut by its own length alone."""
@@ -44,7 +46,7 @@ def kept_work(lengths: torch.Tensor, key: tuple[int, int, bool], make: Callable[
         found = make()
         if not lengths.is_cuda:
             kept[key] = found
-        elif not torch.cuda.is_current_stream_capturing():  # what a graph makes has no contents before it runs
+        elif not is_captured(lengths.device):  # what a graph makes has no contents before it runs
             torch.cuda.current_stream(lengths.device).synchronize()  # calls on other streams take it, too
             kept[key] = found
     return found

@@ -93,7 +93,7 @@ class CudaLauncher:
         Returns which ones it copied.
         """
         stream = cuda.current_stream(self.index)
-        if self.counts and cuda.is_capturing():
+        if self.counts and cuda.is_capturing(self.index):
             return self._capture(arguments, stream)
         seen: list[Any] = [stream, *[arguments[i] for i in self._numbers]]
         for i in self._tensors:

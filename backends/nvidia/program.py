@@ -122,7 +122,7 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         call = self._calls.get(key)
         if call is None or call.launcher.index != index:
             return None
-        if isinstance(call, repeated_kernels.Chain) and call.counts and cuda.is_capturing():
+        if isinstance(call, repeated_kernels.Chain) and call.counts and cuda.is_capturing(index):
             return None  # a CUDA graph has counters of its own, which the long way makes
         return call
 

@@ -179,7 +179,7 @@ def fake_gpu(**failing: int) -> Iterator[FakeCuda]:
         patch.setattr(cuda, "index_of", lambda tensor: 0)
         patch.setattr(cuda, "current_device", lambda: 0)
         patch.setattr(cuda, "current_stream", lambda index: 77)
-        patch.setattr(cuda, "is_capturing", lambda: False)
+        patch.setattr(cuda, "is_capturing", lambda index: False)
         patch.setattr(cuda, "empty", lambda size, strides, dtype: torch.empty_strided(size, strides, dtype=dtype))
         yield fake
     for function in cached:

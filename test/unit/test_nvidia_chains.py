@@ -130,7 +130,7 @@ def test_graphs_have_counters_of_their_own(gpu: FakeCuda, monkeypatch: pytest.Mo
     found.run(inputs)
     (chain,) = found._calls.values()
     assert chain.counts
-    monkeypatch.setattr(cuda, "is_capturing", lambda: True)
+    monkeypatch.setattr(cuda, "is_capturing", lambda index: True)
     found.run(inputs)
     assert not gpu.named("cuMemsetD8Async") and len(gpu.named("cuLaunchKernelEx")) == 6
     captured, earlier = (address(source(found), launch, "counter") for launch in gpu.named("cuLaunchKernelEx")[-1:-5:-3])

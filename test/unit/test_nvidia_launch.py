@@ -149,7 +149,7 @@ def test_a_counter_for_each_stream(gpu: FakeCuda, patch: pytest.MonkeyPatch) -> 
         run([x])
         used.append(parameter(gpu.named("cuLaunchKernelEx")[-1], 0, ctypes.c_uint64))
     assert used[0] == used[2] != used[1] and [counter.item() for counter in launch._COUNTERS.values()] == [0, 0]
-    patch.setattr(cuda, "is_capturing", lambda: True)
+    patch.setattr(cuda, "is_capturing", lambda index: index == 0)
     patch.setattr(launch, "_counter", lambda *_: pytest.fail("a graph has a counter of its own"))
     run([x])
     assert len(gpu.named("cuLaunchKernelEx")) == 4
