@@ -38,8 +38,8 @@ class Tuner:
     has, and the kernels of a job's function that have something to choose, on inputs of these shapes. `arch` names a target that need not
     be there, or is its facts ("": this machine's); it raises UnsupportedError for names that `archs()` does not give. `compile(text, job)`:
     the compiled function, whose `binaries()` makes machine code. `bench(job, inputs, layout)`: what measures, to be closed.
-    `refusal(device)`: why nothing can be measured on a device, or ""; `busy(device)`: whether nothing can on it for the time being. `count`: how many
-    candidates are measured.
+    `refusal(device)`: why nothing can be measured on a device, or ""; `busy(device)`: whether nothing can on it for the time being.
+    `count`: how many candidates are measured.
     """
 
     write: Callable[[str, Mapping[str, Fields]], str]
