@@ -204,5 +204,5 @@ def heads(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
 def set_apart(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     """Programs, descriptors and files of one test are not those of another."""
     monkeypatch.setenv("ATTN_MLIR_CACHE", str(cache))
-    for module, name in ((driver, "_PROGRAMS"), (driver, "_KERNELS"), (launch, "_MAPS"), (launch, "_COUNTERS")):
+    for module, name in ((driver, "_PROGRAMS"), (driver, "_KERNELS"), (launch, "_MAPS"), (launch, "_COUNTERS"), (launch, "_SPARE")):
         monkeypatch.setattr(module, name, {})
