@@ -16,8 +16,9 @@ ATTN_DEVICE void gather_ahead(const void *table) { asm volatile("prefetch.global
 ATTN_DEVICE void gather_tell(uint32_t message, int row, int page, int place) {
   asm volatile("st.shared.v2.s32 [%0], {%1, %2};" ::"r"(message + row * 8), "r"(page), "r"(place) : "memory");
 }
-// The share of one warp in the rows that a message tells of; each lane arrives when its copies are done.
-template <int Rows, int Columns, typename Element>
+// The share of one warp in the rows that a message tells of, `Section` times 64 columns of all rows after others; each lane arrives at the
+// barrier of a section when its copies are done.
+template <int Rows, int Columns, int Section, typename Element>
 ATTN_DEVICE void gather_rows(const Element *from, long long page_stride, long long row_stride, uint32_t message, uint32_t to, uint32_t barrier,
                              int gatherer, int lane) {
   constexpr int kEach = Rows / (4 * kGatherers);
@@ -28,18 +29,22 @@ ATTN_DEVICE void gather_rows(const Element *from, long long page_stride, long lo
     const int row = (i * kGatherers + gatherer) * 4 + lane / 8;
     asm volatile("ld.shared.v2.s32 {%0, %1}, [%2];" : "=r"(pages[i]), "=r"(places[i]) : "r"(message + row * 8) : "memory");
   }
+  constexpr int kAtoms = (Columns + 63) / 64;
 #pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const int row = (i * kGatherers + gatherer) * 4 + lane / 8, page = pages[i], place = places[i];
-    const Element *at = from + (page < 0 ? 0 : page * page_stride + place * row_stride) + chunk * 8;
-    const uint32_t address = to + row * 128 + ((chunk ^ (row & 7)) << 4);
+  for (int first = 0; first < kAtoms; first += Section) {
 #pragma unroll
-    for (int atom = 0; atom < (Columns + 63) / 64; ++atom) {
-      const bool there = page >= 0 && atom * 64 + chunk * 8 < Columns;
-      gather_chunk(address + atom * Rows * 128, there ? at + atom * 64 : from, there);
+    for (int i = 0; i < kEach; ++i) {
+      const int row = (i * kGatherers + gatherer) * 4 + lane / 8, page = pages[i], place = places[i];
+      const Element *at = from + (page < 0 ? 0 : page * page_stride + place * row_stride) + chunk * 8;
+      const uint32_t address = to + row * 128 + ((chunk ^ (row & 7)) << 4);
+#pragma unroll
+      for (int atom = first; atom < kAtoms && atom < first + Section; ++atom) {
+        const bool there = page >= 0 && atom * 64 + chunk * 8 < Columns;
+        gather_chunk(address + atom * Rows * 128, there ? at + atom * 64 : from, there);
+      }
     }
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier + first / Section * 8) : "memory");
   }
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
 } // namespace attn

@@ -27,9 +27,11 @@ class Ring(Protocol):
     columns: int
     stages: int
     iteration: str
+    sections: int
+    section_atoms: int
 
     def at(self, iteration: str = "") -> str: ...
-    def barrier(self, which: str, iteration: str = "") -> str: ...
+    def barrier(self, which: str, iteration: str = "", section: int = 0) -> str: ...
     def parity(self, iteration: str = "") -> str: ...
 
 
@@ -86,7 +88,7 @@ class GatheredRows:
                 writer.line(*lines, f"attn::store_shared_int(message + {8 * ring.rows}, {head});")
                 writer.line(
                     # One arrival at `full`, whose others are the copies, and one that wakes the other warps, which copy their shares.
-                    f"attn::barrier_arrive({ring.barrier('full')});",
+                    *[f"attn::barrier_arrive({ring.barrier('full', '', section)});" for section in range(ring.sections)],
                     f"attn::barrier_arrive({self._asked(ring, constant, ring.iteration)});",
                 )
             writer.line("attn::warp_sync();")
@@ -103,7 +105,8 @@ class GatheredRows:
         pages, rows, heads = (arguments.stride(ring.source, dim) for dim in (0, 2, 1))
         to = f"{ring.at(iteration)}, {ring.barrier('full', iteration)}, {gatherer}, lane"
         self.core.writer.line(
-            f"attn::gather_rows<{ring.rows}, {ring.columns}>({arguments.pointer(ring.source, _ALIGN)} + {head} * {heads}, {pages}, {rows},",
+            f"attn::gather_rows<{ring.rows}, {ring.columns}, {ring.section_atoms}>(",
+            f"    {arguments.pointer(ring.source, _ALIGN)} + {head} * {heads}, {pages}, {rows},",
             f"    message, {to});",
         )
 
