@@ -30,7 +30,7 @@ ATTN_DEVICE void gather_rows(const Element *from, long long page_stride, long lo
     asm volatile("ld.shared.v2.s32 {%0, %1}, [%2];" : "=r"(pages[i]), "=r"(places[i]) : "r"(message + row * 8) : "memory");
   }
   constexpr int kAtoms = (Columns + 63) / 64;
-#pragma unroll
+#pragma unroll 1 // addresses of all sections at once do not fit into registers
   for (int first = 0; first < kAtoms; first += Section) {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
