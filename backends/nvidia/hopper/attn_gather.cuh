@@ -10,15 +10,16 @@ constexpr int kGatherers = 4; // warps
 ATTN_DEVICE void gather_chunk(uint32_t to, const void *from, bool there) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
 }
-// Brings what a next block will ask a table for.
-ATTN_DEVICE void gather_ahead(const void *table) { asm volatile("prefetch.global.L1 [%0];" ::"l"(table)); }
+// Brings a row of a later block into the second level cache, where a page is of so many.
+ATTN_DEVICE void gather_later(const void *row, int bytes, bool there) {
+  if (there) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(row), "r"(bytes) : "memory");
+}
 // Where a row is: its page, negative if there is none, and its place in it.
 ATTN_DEVICE void gather_tell(uint32_t message, int row, int page, int place) {
   asm volatile("st.shared.v2.s32 [%0], {%1, %2};" ::"r"(message + row * 8), "r"(page), "r"(place) : "memory");
 }
-// The share of one warp in the rows that a message tells of, `Section` times 64 columns of all rows after others; each lane arrives at the
-// barrier of a section when its copies are done.
-template <int Rows, int Columns, int Section, typename Element>
+// The share of one warp in the rows that a message tells of; each lane arrives when its copies are done.
+template <int Rows, int Columns, typename Element>
 ATTN_DEVICE void gather_rows(const Element *from, long long page_stride, long long row_stride, uint32_t message, uint32_t to, uint32_t barrier,
                              int gatherer, int lane) {
   constexpr int kEach = Rows / (4 * kGatherers);
@@ -29,22 +30,18 @@ ATTN_DEVICE void gather_rows(const Element *from, long long page_stride, long lo
     const int row = (i * kGatherers + gatherer) * 4 + lane / 8;
     asm volatile("ld.shared.v2.s32 {%0, %1}, [%2];" : "=r"(pages[i]), "=r"(places[i]) : "r"(message + row * 8) : "memory");
   }
-  constexpr int kAtoms = (Columns + 63) / 64;
-#pragma unroll 1 // addresses of all sections at once do not fit into registers
-  for (int first = 0; first < kAtoms; first += Section) {
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int row = (i * kGatherers + gatherer) * 4 + lane / 8, page = pages[i], place = places[i];
-      const Element *at = from + (page < 0 ? 0 : page * page_stride + place * row_stride) + chunk * 8;
-      const uint32_t address = to + row * 128 + ((chunk ^ (row & 7)) << 4);
+  for (int i = 0; i < kEach; ++i) {
+    const int row = (i * kGatherers + gatherer) * 4 + lane / 8, page = pages[i], place = places[i];
+    const Element *at = from + (page < 0 ? 0 : page * page_stride + place * row_stride) + chunk * 8;
+    const uint32_t address = to + row * 128 + ((chunk ^ (row & 7)) << 4);
 #pragma unroll
-      for (int atom = first; atom < kAtoms && atom < first + Section; ++atom) {
-        const bool there = page >= 0 && atom * 64 + chunk * 8 < Columns;
-        gather_chunk(address + atom * Rows * 128, there ? at + atom * 64 : from, there);
-      }
+    for (int atom = 0; atom < (Columns + 63) / 64; ++atom) {
+      const bool there = page >= 0 && atom * 64 + chunk * 8 < Columns;
+      gather_chunk(address + atom * Rows * 128, there ? at + atom * 64 : from, there);
     }
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier + first / Section * 8) : "memory");
   }
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
 } // namespace attn

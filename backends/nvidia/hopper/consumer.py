@@ -1,6 +1,6 @@
 """What the consumer warpgroups of a kernel do: one op after another, products waited for when their tiles are read."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 from attn_mlir.backends.gpu.branches import print_branch
 from attn_mlir.backends.gpu.origins import for_op
@@ -139,7 +139,6 @@ class Consumer:
         arguments = list(body(op).arguments)
         carried = [self.carry(argument, value) for argument, value in zip(arguments[1:], list(op.operands)[3:], strict=True)]
         begin, end, step = (core.value(value) for value in list(op.operands)[:3])
-        begin = self.first_blocks(op, carried, (begin, end))
         index = core.names.fresh("kv")
         with core.scope(f"for (int {index} = {begin}; {index} < {end}; {index} += {step})"):
             core.scalars.bind(arguments[0], index)
@@ -147,10 +146,6 @@ class Consumer:
             self.assign(carried, yielded(body(op)))
         for result, tile in zip(op.results, carried, strict=True):
             core.tiles[result] = self.whole(tile)
-
-    def first_blocks(self, op: ir.Operation, carried: Sequence[Tile], bounds: tuple[str, str]) -> str:
-        """Prints what does the first blocks of a loop in another way; where those begin that are left."""
-        return bounds[0]
 
     def carry(self, argument: ir.Value, start: ir.Value) -> Tile:
         """Where a carried tile is while a loop runs; it begins as `start`."""

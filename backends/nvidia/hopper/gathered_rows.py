@@ -27,11 +27,9 @@ class Ring(Protocol):
     columns: int
     stages: int
     iteration: str
-    sections: int
-    section_atoms: int
 
     def at(self, iteration: str = "") -> str: ...
-    def barrier(self, which: str, iteration: str = "", section: int = 0) -> str: ...
+    def barrier(self, which: str, iteration: str = "") -> str: ...
     def parity(self, iteration: str = "") -> str: ...
 
 
@@ -48,6 +46,8 @@ class GatheredRows:
     def __init__(self, core: Core, layout: Layout) -> None:
         self.core, self.layout = core, layout
         self.rings: list[tuple[Ring, str]] = []
+        self.backwards = False
+        """Whether blocks come from the last one on."""
 
     def reserve(self, ring: Ring, constant: str) -> None:
         """Makes room for messages about the stages of a ring. Raises UnsupportedError for rows that no lane copies."""
@@ -65,14 +65,17 @@ class GatheredRows:
         """Lane l looks where rows l, l + 32, ... of a block at `place` are. Pages that there are not are as rows that there are not."""
         core, (begin, _, batch, count), each = self.core, place, -(-ring.rows // 32)
         size, pages = core.arguments.size(ring.source, 2), core.arguments.size(ring.source, 0)
-        core.writer.line(f"int pages[{each}], places[{each}];")
+        core.writer.line(f"int pages[{each}], places[{each}], later[{each}];")
         with core.writer.unrolled("i", each):
             core.writer.line(f"const int row = 32 * i + lane, at = {begin} + row;")
             page = core.arguments.element(table, [batch, f"(at / {size})"])
             core.writer.line(f"const int page = row < {count} ? {page} : -1;")
             core.writer.line(f"pages[i] = page < {pages} ? page : -1, places[i] = at % {size};")
-            ahead = core.arguments.element(table, [batch, f"(max(at - {ring.rows}, 0) / {size})"])  # blocks come from the last one on
-            core.writer.line(f"attn::gather_ahead(&{ahead});")
+            # What the next block will be, to bring it nearer; no row is counted on, and none outside is touched.
+            next_page = f"min((at + {ring.rows}) / {size}, {core.arguments.size(table, 1)} - 1)"
+            if self.backwards:
+                next_page = f"max(at - {ring.rows}, 0) / {size}"
+            core.writer.line(f"later[i] = {core.arguments.element(table, [batch, f'({next_page})'])};")
 
     def send(self, ring: Ring, head: str, lines: Sequence[str]) -> None:
         """Fills a free stage: tells the other warps, and copies a share. One lane does before what `lines` say."""
@@ -88,11 +91,12 @@ class GatheredRows:
                 writer.line(*lines, f"attn::store_shared_int(message + {8 * ring.rows}, {head});")
                 writer.line(
                     # One arrival at `full`, whose others are the copies, and one that wakes the other warps, which copy their shares.
-                    *[f"attn::barrier_arrive({ring.barrier('full', '', section)});" for section in range(ring.sections)],
+                    f"attn::barrier_arrive({ring.barrier('full')});",
                     f"attn::barrier_arrive({self._asked(ring, constant, ring.iteration)});",
                 )
             writer.line("attn::warp_sync();")
             self._copy(ring, head, ring.iteration, "0")
+            self._bring_next(ring, head, each)
 
     def _message(self, ring: Ring, constant: str, iteration: str) -> str:
         return f"shared + {constant}Rows + {iteration} % {ring.stages} * {self._bytes(ring)}"
@@ -105,10 +109,20 @@ class GatheredRows:
         pages, rows, heads = (arguments.stride(ring.source, dim) for dim in (0, 2, 1))
         to = f"{ring.at(iteration)}, {ring.barrier('full', iteration)}, {gatherer}, lane"
         self.core.writer.line(
-            f"attn::gather_rows<{ring.rows}, {ring.columns}, {ring.section_atoms}>(",
-            f"    {arguments.pointer(ring.source, _ALIGN)} + {head} * {heads}, {pages}, {rows},",
+            f"attn::gather_rows<{ring.rows}, {ring.columns}>({arguments.pointer(ring.source, _ALIGN)} + {head} * {heads}, {pages}, {rows},",
             f"    message, {to});",
         )
+
+    def _bring_next(self, ring: Ring, head: str, each: int) -> None:
+        """Rows of the next block come into the second level cache while this one's stage is full."""
+        arguments, writer = self.core.arguments, self.core.writer
+        pages, rows, heads = (arguments.stride(ring.source, dim) for dim in (0, 2, 1))
+        with writer.unrolled("i", each):
+            size = arguments.size(ring.source, 2)
+            place = f"(places[i] + {f'{size} - {ring.rows} % {size}' if self.backwards else ring.rows}) % {size}"
+            row = f"{arguments.pointer(ring.source, _ALIGN)} + {head} * {heads} + later[i] * {pages} + ({place}) * {rows}"
+            there = f"later[i] >= 0 && later[i] < {arguments.size(ring.source, 0)}"
+            writer.line(f"attn::gather_later({row}, {2 * ring.columns}, {there});")
 
     def end(self) -> None:
         """After its last stage, the first warp tells the others that there is no more."""

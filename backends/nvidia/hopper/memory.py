@@ -116,11 +116,6 @@ class TileRing:
         at = self._of_stage(self.full if full else self.free, 8 * self.sections if full else 8, iteration or self.iteration)
         return f"{at} + {8 * section}" if section else at
 
-    @property
-    def section_atoms(self) -> int:
-        """Swizzle atoms of a section but the last."""
-        return SECTION if self.sections > 1 else atoms(self.columns)
-
     def section_bytes(self, section: int) -> int:
         """What a section brings."""
         return (min(atoms(self.columns), (section + 1) * SECTION) - section * SECTION) * self.rows * ROW_BYTES
@@ -169,7 +164,7 @@ class SharedMemory:
         if key not in self.rings:
             name = core.names.fresh(core.arguments.names[key[0]])
             constant, gathered, widened = f"k{name[0].upper()}{name[1:]}", self._gathered(source), self._widened(source)
-            sections = -(-atoms(columns) // SECTION) if self.in_sections else 1
+            sections = -(-atoms(columns) // SECTION) if self.in_sections and not gathered else 1
             arrivals = of_warps(self.widened.warps) if widened and self.widened else ARRIVALS if gathered else 1
             self.rings[key] = TileRing(
                 name, source, rows, columns, check_element(load, load.results[0] if widened else source), stages,
@@ -372,15 +367,15 @@ class SharedMemory:
     def wait(self, ring: TileRing, iteration: str = "") -> SharedTile:
         """Waits for the stage of this iteration; the tile in it."""
         for section in range(ring.sections):
-            self.wait_section(ring, section, iteration, last=section == ring.sections - 1)
+            self.wait_section(ring, section, iteration)
+        if self._gathered(ring.source):
+            self.core.writer.line("attn::fence_proxy_async();")  # lanes wrote what wgmma reads
         return SharedTile(ring.at(iteration), ring.rows, ring.columns, ring.element)
 
-    def wait_section(self, ring: TileRing, section: int, iteration: str = "", last: bool = True) -> None:
-        """Waits for some of its columns, the `last` before they are read."""
+    def wait_section(self, ring: TileRing, section: int, iteration: str = "") -> None:
+        """Waits for some of its columns."""
         # Its bytes have landed.
         self.core.writer.line(f"attn::barrier_wait({ring.barrier('full', iteration, section)}, {ring.parity(iteration)});")
-        if last and self._gathered(ring.source):
-            self.core.writer.line("attn::fence_proxy_async();")  # lanes wrote what wgmma reads
 
     def free(self, ring: TileRing, iteration: str = "") -> None:
         """Gives the stage back; every warp does, once all lanes have read what the producer wrote for the stage."""
