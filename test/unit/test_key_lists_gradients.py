@@ -213,9 +213,9 @@ class SecondDerivatives:
         self.slopes = torch.rand(4).requires_grad_()
 
     def attended(self, score: Any, *qkv: torch.Tensor) -> torch.Tensor:
-        return attn_mlir.attention(
-            *(qkv or self.qkv), score_mod=score, key_index=self.index.clone(), key_block=(32, 128), device="hip-emulated"
-        )
+        q, k, v = qkv or self.qkv
+        listed_keys = {"key_index": self.index.clone(), "key_block": (32, 128)}
+        return attn_mlir.attention(q, k, v, score_mod=score, device="hip-emulated", **listed_keys)
 
     def agrees(self, o: torch.Tensor, factor: float = 1.0) -> None:
         """`factor`: of slopes in scores."""

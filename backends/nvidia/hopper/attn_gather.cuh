@@ -10,10 +10,8 @@ constexpr int kGatherers = 4; // warps
 ATTN_DEVICE void gather_chunk(uint32_t to, const void *from, bool there) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
 }
-// Brings a row of a later block into the second level cache, where a page is of so many.
-ATTN_DEVICE void gather_later(const void *row, int bytes, bool there) {
-  if (there) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(row), "r"(bytes) : "memory");
-}
+// Brings what a next block will ask a table for.
+ATTN_DEVICE void gather_ahead(const void *table) { asm volatile("prefetch.global.L1 [%0];" ::"l"(table)); }
 // Where a row is: its page, negative if there is none, and its place in it.
 ATTN_DEVICE void gather_tell(uint32_t message, int row, int page, int place) {
   asm volatile("st.shared.v2.s32 [%0], {%1, %2};" ::"r"(message + row * 8), "r"(page), "r"(place) : "memory");

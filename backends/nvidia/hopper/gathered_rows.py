@@ -46,8 +46,6 @@ class GatheredRows:
     def __init__(self, core: Core, layout: Layout) -> None:
         self.core, self.layout = core, layout
         self.rings: list[tuple[Ring, str]] = []
-        self.backwards = False
-        """Whether blocks come from the last one on."""
 
     def reserve(self, ring: Ring, constant: str) -> None:
         """Makes room for messages about the stages of a ring. Raises UnsupportedError for rows that no lane copies."""
@@ -65,17 +63,14 @@ class GatheredRows:
         """Lane l looks where rows l, l + 32, ... of a block at `place` are. Pages that there are not are as rows that there are not."""
         core, (begin, _, batch, count), each = self.core, place, -(-ring.rows // 32)
         size, pages = core.arguments.size(ring.source, 2), core.arguments.size(ring.source, 0)
-        core.writer.line(f"int pages[{each}], places[{each}], later[{each}];")
+        core.writer.line(f"int pages[{each}], places[{each}];")
         with core.writer.unrolled("i", each):
             core.writer.line(f"const int row = 32 * i + lane, at = {begin} + row;")
             page = core.arguments.element(table, [batch, f"(at / {size})"])
             core.writer.line(f"const int page = row < {count} ? {page} : -1;")
             core.writer.line(f"pages[i] = page < {pages} ? page : -1, places[i] = at % {size};")
-            # What the next block will be, to bring it nearer; no row is counted on, and none outside is touched.
-            next_page = f"min((at + {ring.rows}) / {size}, {core.arguments.size(table, 1)} - 1)"
-            if self.backwards:
-                next_page = f"max(at - {ring.rows}, 0) / {size}"
-            core.writer.line(f"later[i] = {core.arguments.element(table, [batch, f'({next_page})'])};")
+            ahead = core.arguments.element(table, [batch, f"(max(at - {ring.rows}, 0) / {size})"])  # blocks come from the last one on
+            core.writer.line(f"attn::gather_ahead(&{ahead});")
 
     def send(self, ring: Ring, head: str, lines: Sequence[str]) -> None:
         """Fills a free stage: tells the other warps, and copies a share. One lane does before what `lines` say."""
@@ -96,7 +91,6 @@ class GatheredRows:
                 )
             writer.line("attn::warp_sync();")
             self._copy(ring, head, ring.iteration, "0")
-            self._bring_next(ring, head, each)
 
     def _message(self, ring: Ring, constant: str, iteration: str) -> str:
         return f"shared + {constant}Rows + {iteration} % {ring.stages} * {self._bytes(ring)}"
@@ -112,17 +106,6 @@ class GatheredRows:
             f"attn::gather_rows<{ring.rows}, {ring.columns}>({arguments.pointer(ring.source, _ALIGN)} + {head} * {heads}, {pages}, {rows},",
             f"    message, {to});",
         )
-
-    def _bring_next(self, ring: Ring, head: str, each: int) -> None:
-        """Rows of the next block come into the second level cache while this one's stage is full."""
-        arguments, writer = self.core.arguments, self.core.writer
-        pages, rows, heads = (arguments.stride(ring.source, dim) for dim in (0, 2, 1))
-        with writer.unrolled("i", each):
-            size = arguments.size(ring.source, 2)
-            place = f"(places[i] + {f'{size} - {ring.rows} % {size}' if self.backwards else ring.rows}) % {size}"
-            row = f"{arguments.pointer(ring.source, _ALIGN)} + {head} * {heads} + later[i] * {pages} + ({place}) * {rows}"
-            there = f"later[i] >= 0 && later[i] < {arguments.size(ring.source, 0)}"
-            writer.line(f"attn::gather_later({row}, {2 * ring.columns}, {there});")
 
     def end(self) -> None:
         """After its last stage, the first warp tells the others that there is no more."""

@@ -43,8 +43,6 @@ class RowsKernel:
         warps = 4 * self.warpgroups
         self.memory = SharedMemory(self.core, warps)
         self.memory.gathered = GatheredRows(self.core, self.memory.layout) if schedule.get("gather") else None
-        if self.memory.gathered is not None:
-            self.memory.gathered.backwards = schedule["flow"] == "flat"
         if schedule.get("widen"):
             ahead, many = 4 if int(schedule["producer_registers"]) > 40 else 2, int(schedule["wideners"])
             self.memory.widened = WidenedRings(self.core, self.memory.layout, int(schedule["widen"]), many, ahead)

@@ -30,8 +30,8 @@ from attn_mlir.passes.regions import find_all, walk
 KEYS = COLUMNS
 """Keys of a block: their weights are one swizzle atom."""
 _SUMS = ("tile.dot_add", "tile.dot_rescale")
-_FULL, _FREE, _LATER = 2, 3, 4
-"""Named barriers: weights are there; they have been read; scores of the next block are there."""
+_FULL, _FREE = 2, 3
+"""Named barriers: weights are there; they have been read."""
 _BOTH = 256
 """Threads that meet there."""
 
@@ -119,7 +119,7 @@ def plan_shared(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str
         "values": "keys", "flow": "plain", "stages": 2, "staging": "own", "order": "dynamic", "group": 16, "reverse": 1, "ping_pong": 0,
         "vote": 1, "pin": 0, "queries": "shared", "consumer_registers": consumer, "producer_registers": producer,
     }  # fmt: skip
-    fields |= {name: choices[name] for name in ("gather", "later") if name in choices}
+    fields |= {name: choices[name] for name in ("gather",) if name in choices}
     try:
         needed = SharedValuesKernel(kernel, fields).emit().shared_bytes
     except UnsupportedError as error:
@@ -139,7 +139,6 @@ class SharedValuesKernel(RowsKernel):
         self.memory = SharedMemory(self.core, 8)
         self.memory.gathered = GatheredRows(self.core, self.memory.layout) if schedule.get("gather") else None
         self.memory.in_sections = True
-        self.later = bool(schedule.get("later"))
         self.programs.warps = 8
         self.stores = Stores(self.core, self.memory, ROWS)
 
@@ -165,15 +164,9 @@ class SharedValuesKernel(RowsKernel):
                 core.tiles.clear()
                 core.tiles.update(known)
                 with core.scope(head):
-                    printer = kind(self.form, self.later, *parts)
-                    ops = operations(body(self.kernel))[:-1]
-                    loops = [n for n, op in enumerate(ops) if op.name == "scf.for"]
-                    for number, op in enumerate(ops):
-                        if self.later and printer.second and number == loops[0]:
-                            writer.line(f"attn::named_sync({_LATER}, {_BOTH});")  # the first scores are those of no next block
+                    printer = kind(self.form, *parts)
+                    for op in operations(body(self.kernel))[:-1]:
                         printer.operation(op, [])
-                        if self.later and not printer.second and number == loops[-1]:
-                            writer.line(f"attn::named_arrive({_LATER}, {_BOTH});")  # there is no next block
             memory.free_program_tiles()
 
 
@@ -182,12 +175,9 @@ class _Half(Consumer):
 
     second = False
 
-    def __init__(
-        self, form: SharedForm, later: bool, core: Core, memory: SharedMemory, stores: Stores, changes: Changes, stages: int
-    ) -> None:
-        """`later`: the follower's products wait for the next scores, so that they run while the leader makes weights of these."""
+    def __init__(self, form: SharedForm, core: Core, memory: SharedMemory, stores: Stores, changes: Changes, stages: int) -> None:
         super().__init__(core, memory, stores, changes, stages)
-        self.form, self.later = form, later
+        self.form = form
 
     @for_op
     def operation(self, op: ir.Operation, rings: list[TileRing]) -> None:
@@ -250,19 +240,9 @@ class _Leader(_Half):
         rings.append(ring)
         self.core.tiles[op.results[0]] = SharedTile(ring.at(), ring.rows, ring.columns, ring.element)
 
-    _scores = False
-    """Whether scores are in flight."""
-
-    def land(self) -> None:
-        super().land()
-        if self._scores and self.later:
-            self.core.writer.line(f"attn::named_arrive({_LATER}, {_BOTH});")
-        self._scores = False
-
     @for_op
     def dot(self, op: ir.Operation) -> None:
         """Scores: of each section of columns once it is there."""
-        self._scores = True
         core, products = self.core, self.products
         left, right = (self.shared(value) for value in op.operands)
         ring = self.memory.ring(op.operands[1].owner, self.stages)
@@ -356,8 +336,6 @@ class _Follower(_Half):
         core, writer, products = self.core, self.core.writer, self.products
         target, right = self.fragment(op.operands[0]), self.values(op)
         writer.line(f"attn::named_sync({_FULL}, {_BOTH});")
-        if self.later:
-            writer.line(f"attn::named_sync({_LATER}, {_BOTH});")
         if op.name == "tile.dot_rescale":
             products.rescale(target, self._handed_over("factor"), vote=True)
         products.begin()
