@@ -13,8 +13,13 @@ _CAPTURED: dict[int, dict[str, torch.Tensor]] = {}
 
 
 def is_captured(device: torch.device) -> bool:
-    """Whether the current stream is being captured into a CUDA graph."""
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    """Whether torch's current stream on a device is being captured into a CUDA graph."""
+    if device.type != "cuda":
+        return False
+    if device.index in (None, torch.cuda.current_device()):
+        return torch.cuda.is_current_stream_capturing()
+    with torch.cuda.device(device):  # torch tells of the current device alone
+        return torch.cuda.is_current_stream_capturing()
 
 
 def kept_by_sizes(key: tuple[Any, ...], make: Callable[[], dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:

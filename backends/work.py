@@ -10,12 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from attn_mlir.backends.kept import is_captured
+
 Array = np.ndarray
 FIXED = 2048
 """Keys of a chunk at least, where a sequence is cut by its own length alone."""
 
 
-_KEPT = "attn_mlir_work"
+_KEPT, _COVERED = "attn_mlir_work", "attn_mlir_covered"
 
 
 def keep_work(lengths: torch.Tensor) -> None:
@@ -26,9 +28,15 @@ def keep_work(lengths: torch.Tensor) -> None:
     setattr(lengths, _KEPT, {})
 
 
+def cover_rows(lengths: torch.Tensor) -> torch.Tensor:
+    """The same, of which is said that they leave no row out."""
+    setattr(lengths, _COVERED, True)
+    return lengths
+
+
 def leaves_rows(lengths: torch.Tensor) -> bool:
     """Whether there may be rows of no sequence of such lengths."""
-    return not hasattr(lengths, _KEPT)
+    return not (hasattr(lengths, _KEPT) or hasattr(lengths, _COVERED))
 
 
 def kept_work(lengths: torch.Tensor, key: tuple[int, int, bool], make: Callable[[], torch.Tensor]) -> torch.Tensor:
@@ -44,7 +52,7 @@ def kept_work(lengths: torch.Tensor, key: tuple[int, int, bool], make: Callable[
         found = make()
         if not lengths.is_cuda:
             kept[key] = found
-        elif not torch.cuda.is_current_stream_capturing():  # what a graph makes has no contents before it runs
+        elif not is_captured(lengths.device):  # what a graph makes has no contents before it runs
             torch.cuda.current_stream(lengths.device).synchronize()  # calls on other streams take it, too
             kept[key] = found
     return found

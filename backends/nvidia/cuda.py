@@ -114,9 +114,10 @@ empty: Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor] =
 """A new tensor of a size and strides on the current device."""
 
 
-def is_capturing() -> bool:
-    """Whether torch's current stream is being captured into a CUDA graph."""
-    return torch.cuda.is_current_stream_capturing()
+def is_capturing(index: int) -> bool:
+    """Whether torch's current stream on a device is being captured into a CUDA graph."""
+    with using(index):  # torch tells of the current device alone
+        return torch.cuda.is_current_stream_capturing()
 
 
 @cache

@@ -29,6 +29,12 @@ _WINDOW = "window"
 """Those that are zeros where it cannot."""
 _MAPS: dict[Any, bytes] = {}
 _COUNTERS: dict[tuple[int, int], torch.Tensor] = {}
+_SPARE: dict[int, list[torch.Tensor]] = {}
+"""By device, counters that CUDA graphs take."""
+_SPARES = 4096
+"""How many of them are made at a time."""
+_NEVER_FREED: list[torch.Tensor] = []
+"""Their memory."""
 
 
 @functools.cache
@@ -93,7 +99,7 @@ class CudaLauncher:
         Returns which ones it copied.
         """
         stream = cuda.current_stream(self.index)
-        if self.counts and cuda.is_capturing():
+        if self.counts and cuda.is_capturing(self.index):
             return self._capture(arguments, stream)
         seen: list[Any] = [stream, *[arguments[i] for i in self._numbers]]
         for i in self._tensors:
@@ -118,10 +124,15 @@ class CudaLauncher:
             cuda.launch_again(result, packed.config, self._function, packed.parameters, self.index)
 
     def _capture(self, arguments: Sequence[Any], stream: int) -> tuple[int, ...]:
-        """Launches in a CUDA graph with a counter that the graph itself makes, and sets to zero. Returns what it copied."""
+        """Launches in a CUDA graph with a counter of its own. Returns what it copied.
+
+        Kernels leave it at zero, so that it is one that an earlier launch has made; where there is none, the graph makes it, and sets it to
+        zero in each run.
+        """
         copied = self.copied(arguments)
         arguments = _copies(arguments, copied)
-        self.start(self.pack(arguments, stream, torch.zeros(1, dtype=torch.int32, device=self._device)))
+        spare = _SPARE.get(self.index)
+        self.start(self.pack(arguments, stream, spare.pop() if spare else torch.zeros(1, dtype=torch.int32, device=self._device)))
         return copied
 
     def alignment(self, argument: int, element: torch.dtype) -> int:
@@ -142,6 +153,8 @@ class CudaLauncher:
         code = self._code
         if self.counts and counter is None:
             counter = _counter(self.index, stream, self._device)
+            if not _SPARE.get(self.index):
+                _SPARE[self.index] = spare_counters(self._device)
         address = 0 if counter is None else counter.data_ptr()
         values = [
             ("map", _map(arguments[p.argument], p)) if p.kind in (*_MAPPED, _WINDOW) else value_of(p, arguments, blocks, address)
@@ -223,3 +236,12 @@ def _counter(index: int, stream: int, device: torch.device) -> torch.Tensor:
     if found is None:
         found = _COUNTERS[(index, stream)] = torch.zeros(1, dtype=torch.int32, device=device)
     return found
+
+
+def spare_counters(device: torch.device) -> list[torch.Tensor]:
+    """Counters that CUDA graphs take later, which are zero when a graph first runs on whatever stream."""
+    made = torch.zeros(_SPARES, dtype=torch.int32, device=device)
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
+    _NEVER_FREED.append(made)
+    return list(made.split(1))

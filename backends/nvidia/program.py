@@ -281,6 +281,6 @@ def _single_kernel(host: Host, units: Mapping[str, GpuKernel]) -> str:
 
 def _started(call: repeated_kernel.RepeatedLaunch | repeated_kernels.Chain, inputs: Sequence[Any]) -> list[torch.Tensor] | None:
     """The results by a short way; None where a CUDA graph is being captured, which has counters of its own: the long way makes them."""
-    if isinstance(call, repeated_kernels.Chain) and call.counts and cuda.is_capturing():
+    if isinstance(call, repeated_kernels.Chain) and call.counts and cuda.is_capturing(call.launcher.index):
         return None
     return call(inputs)

@@ -27,7 +27,7 @@ class RepeatedLaunch:
         """The results; the device of the launcher must be the current one."""
         results = [cuda.empty(size, strides, dtype) for size, strides, dtype in self._forms]
         launcher = self.launcher
-        if launcher.counts and cuda.is_capturing():
+        if launcher.counts and cuda.is_capturing(launcher.index):
             launcher(self._operands(inputs, results))
             return results
         stream = cuda.current_stream(launcher.index)

@@ -22,7 +22,7 @@ from attn_mlir.backends.tuning.worker import Job
 Known = dict[str, Fields]
 
 
-def _never() -> bool:
+def _never(device: torch.device) -> bool:
     return False
 
 
@@ -38,8 +38,8 @@ class Tuner:
     has, and the kernels of a job's function that have something to choose, on inputs of these shapes. `arch` names a target that need not
     be there, or is its facts ("": this machine's); it raises UnsupportedError for names that `archs()` does not give. `compile(text, job)`:
     the compiled function, whose `binaries()` makes machine code. `bench(job, inputs, layout)`: what measures, to be closed.
-    `refusal(device)`: why nothing can be measured on a device, or ""; `busy()`: whether nothing can for the time being. `count`: how many
-    candidates are measured.
+    `refusal(device)`: why nothing can be measured on a device, or ""; `busy(device)`: whether nothing can on it for the time being.
+    `count`: how many candidates are measured.
     """
 
     write: Callable[[str, Mapping[str, Fields]], str]
@@ -48,7 +48,7 @@ class Tuner:
     bench: Callable[[Job, Sequence[Any], str], Any]
     archs: Callable[[], Sequence[str]]
     refusal: Callable[[str], str] = _nothing
-    busy: Callable[[], bool] = _never
+    busy: Callable[[torch.device], bool] = _never
     count: int = 16
 
 
@@ -96,7 +96,8 @@ def tune_texts(
     refusal = tuner.refusal(job.device) if measure else ""
     if refusal:
         warnings.warn(f"tune=True measures nothing: {refusal}; schedules are those of the tune file, or the usual ones", stacklevel=2)
-    choices, _ = tune_module(tuner, texts[0], job, inputs, layout=layout, path=path, measure=measure and not refusal and not tuner.busy())
+    measure = measure and not refusal and not tuner.busy(inputs[0].device)
+    choices, _ = tune_module(tuner, texts[0], job, inputs, layout=layout, path=path, measure=measure)
     return tuner.write(texts[0], choices), tuner.write(texts[1], choices)
 
 

@@ -147,8 +147,9 @@ def offset_maker(device: str) -> Callable[..., Any] | None:
     """What makes offsets of packed sequences ready on a device; None where operations of torch do.
 
     It takes int32 tensors (cu_seqlens_q; cu_seqlens_k, or None; seqused_k, or None), how many rows of queries and keys there are, where
-    offsets are cut off, and whether keys lie in pages; it gives an int32 tensor [4, sequences] of first queries, numbers of queries, first
-    keys and numbers of keys, or None where it has no kernel, and waits for nothing.
+    offsets are cut off, whether keys lie in pages, and whether sequences have a query each at most, so that those without one may stand for
+    rows of no sequence; it gives first queries, numbers of queries, first keys and numbers of keys, int32 tensors [sequences], or None
+    where it has no kernel, and waits for nothing.
     """
     backend = backend_for(device)
     return None if backend is None or backend.offsets is None else backend.load(backend.offsets)

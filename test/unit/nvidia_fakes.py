@@ -179,7 +179,7 @@ def fake_gpu(**failing: int) -> Iterator[FakeCuda]:
         patch.setattr(cuda, "index_of", lambda tensor: 0)
         patch.setattr(cuda, "current_device", lambda: 0)
         patch.setattr(cuda, "current_stream", lambda index: 77)
-        patch.setattr(cuda, "is_capturing", lambda: False)
+        patch.setattr(cuda, "is_capturing", lambda index: False)
         patch.setattr(cuda, "empty", lambda size, strides, dtype: torch.empty_strided(size, strides, dtype=dtype))
         yield fake
     for function in cached:
@@ -204,5 +204,5 @@ def heads(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
 def set_apart(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     """Programs, descriptors and files of one test are not those of another."""
     monkeypatch.setenv("ATTN_MLIR_CACHE", str(cache))
-    for module, name in ((driver, "_PROGRAMS"), (driver, "_KERNELS"), (launch, "_MAPS"), (launch, "_COUNTERS")):
+    for module, name in ((driver, "_PROGRAMS"), (driver, "_KERNELS"), (launch, "_MAPS"), (launch, "_COUNTERS"), (launch, "_SPARE")):
         monkeypatch.setattr(module, name, {})

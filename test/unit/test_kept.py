@@ -1,7 +1,8 @@
 """Tensors that follow from sizes alone: what a CUDA graph took outlives all caches, and other streams see finished contents."""
 
+import contextlib
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ from attn_mlir import attention
 from attn_mlir.api import key_pages
 from attn_mlir.backends import kept
 from attn_mlir.backends.gpu.split import list_of_whole, lists_for
+from attn_mlir.backends.nvidia import cuda
 
 CPU = torch.device("cpu")
 Tensor = torch.Tensor
@@ -76,8 +78,30 @@ def test_the_first_use_waits_for_the_contents(monkeypatch: pytest.MonkeyPatch) -
     capturing = [True]
     device = torch.device("cuda", 1)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing[0])
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda of: SimpleNamespace(synchronize=lambda: waits.append(of)))
     make = lambda: {"x": torch.zeros(1)}  # noqa: E731
     assert kept.kept_by_sizes((1, device), make) is not kept.kept_by_sizes((1, device), make) and not waits
     capturing[0] = False
     assert kept.kept_by_sizes((1, device), make) is kept.kept_by_sizes((1, device), make) and waits == [device]
+
+
+@pytest.mark.parametrize("current", [0, 1])
+def test_a_capture_is_that_of_the_device_asked_about(current: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch tells of its current device alone; here the stream of device 1 is captured."""
+    entered = [current]
+
+    @contextlib.contextmanager
+    def inside(device: Any) -> Iterator[None]:
+        entered.append(torch.device(device).index if isinstance(device, torch.device) else device)
+        yield
+        entered.pop()
+
+    monkeypatch.setattr(torch.cuda, "device", inside)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: entered[-1])
+    monkeypatch.setattr(cuda, "current_device", lambda: entered[-1])
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: entered[-1] == 1)
+    for index in (0, 1):
+        assert kept.is_captured(torch.device("cuda", index)) == cuda.is_capturing(index) == (index == 1)
+    assert kept.is_captured(torch.device("cuda")) == (current == 1) and not kept.is_captured(CPU)
+    assert entered == [current]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch.autograd import forward_ad
+from torch.utils.checkpoint import checkpoint
 
 import attn_mlir
 from amd_tools import needs_host_clang
@@ -200,6 +201,75 @@ def test_second_derivatives_go_through_a_table(taken: list[str]) -> None:
     assert "lists" in taken
     leaves: Any = [x.double().requires_grad_() for x in given]
     agree([found], [second(leaves, exact(leaves, listed(index, (2, 128), 32, 4, 256))[0])], 2e-2)
+
+
+class SecondDerivatives:
+    """Of o by q and k, of heads whose slopes a score captures."""
+
+    def __init__(self) -> None:
+        self.given = [x.detach() for x in inputs((1, 4, 2, 64, 256, 16), torch.float16)]
+        self.qkv: Any = [x.clone().requires_grad_() for x in self.given]
+        self.index = torch.tensor([[0, 1], [1, -1]], dtype=torch.int32).view(1, 1, 2, 2)
+        self.slopes = torch.rand(4).requires_grad_()
+
+    def attended(self, score: Any, *qkv: torch.Tensor) -> torch.Tensor:
+        q, k, v = qkv or self.qkv
+        listed_keys = {"key_index": self.index.clone(), "key_block": (32, 128)}
+        return attn_mlir.attention(q, k, v, score_mod=score, device="hip-emulated", **listed_keys)
+
+    def agrees(self, o: torch.Tensor, factor: float = 1.0) -> None:
+        """`factor`: of slopes in scores."""
+
+        def second(qkv: Any, slopes: torch.Tensor, o: torch.Tensor) -> list[torch.Tensor]:
+            (dq,) = torch.autograd.grad(o.float().square().sum(), qkv[0], create_graph=True)
+            return list(torch.autograd.grad(dq.double().square().sum(), (qkv[1], slopes)))
+
+        leaves: Any = [x.double().requires_grad_() for x in self.given]
+        slopes = self.slopes.detach().double().requires_grad_()
+        present = listed(self.index, (32, 128), 4, 64, 256)
+        right = exact(leaves, present, lambda s, b, h, i, j: s + factor * 0.02 * slopes[h] * (j - i))[0]
+        agree(second(self.qkv, self.slopes, o), second(leaves, slopes, right), 3e-2)
+
+
+@needs_host_clang
+def test_second_derivatives_are_of_what_functions_captured(taken: list[str]) -> None:
+    """A closure that is rebound, or a number, after the forward pass."""
+    case, step = SecondDerivatives(), 0.02
+    slopes = case.slopes
+    o = case.attended(lambda s, b, h, i, j: s + step * slopes[h] * (j - i))
+    slopes, step = torch.rand(4) * 5, 1.0
+    case.agrees(o)
+    assert "lists" in taken
+
+
+@needs_host_clang
+def test_second_derivatives_by_one_tensor_captured_twice(taken: list[str]) -> None:
+    case = SecondDerivatives()
+    first = second = case.slopes
+    case.agrees(case.attended(lambda s, b, h, i, j: s + 0.02 * (first[h] * (j - i) + second[h] * (j - i))), 2.0)
+    assert "lists" in taken
+
+
+@needs_host_clang
+@pytest.mark.parametrize("through", ["hooks", "save_on_cpu", "checkpoint"])
+def test_second_derivatives_of_saved_tensors_that_come_back_as_others(through: str, taken: list[str]) -> None:
+    case = SecondDerivatives()
+    slopes = case.slopes
+
+    def layer(*qkv: torch.Tensor) -> torch.Tensor:
+        return case.attended(lambda s, b, h, i, j: s + 0.02 * slopes[h] * (j - i), *qkv)
+
+    match through:
+        case "hooks":
+            with torch.autograd.graph.saved_tensors_hooks(lambda x: x.view_as(x), lambda x: x):
+                o = layer()
+        case "save_on_cpu":
+            with torch.autograd.graph.save_on_cpu():
+                o = layer()
+        case _:
+            o = checkpoint(layer, *case.qkv, use_reentrant=False)
+    case.agrees(o)
+    assert "lists" in taken
 
 
 @needs_host_clang

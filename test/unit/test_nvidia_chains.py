@@ -29,6 +29,13 @@ def gpu() -> Iterator[FakeCuda]:
         yield fake
 
 
+@pytest.fixture
+def patch(gpu: FakeCuda) -> Iterator[pytest.MonkeyPatch]:
+    """Changes of the fake GPU, undone before it goes."""
+    with pytest.MonkeyPatch.context() as made:
+        yield made
+
+
 def test_parts_of_a_workspace() -> None:
     """They do not overlap; what must be zero is zero, and nothing else is written."""
     workspace = Workspace()
@@ -73,7 +80,7 @@ def named(found: Any, launch: dict[str, Any], name: str, kind: Any = ctypes.c_in
     return address(source(found), launch, name, kind)
 
 
-def test_a_device_that_is_not_current(gpu: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_is_not_current(gpu: FakeCuda, patch: pytest.MonkeyPatch) -> None:
     """All memory comes from the tensors' device, and their short way is found although another one is current."""
     current, of_tensors = [0], [1]
 
@@ -92,8 +99,8 @@ def test_a_device_that_is_not_current(gpu: FakeCuda, monkeypatch: pytest.MonkeyP
         return torch.empty_strided(size, strides, dtype=dtype)
 
     for name, function in {"index_of": lambda tensor: of_tensors[0], "current_device": lambda: current[0], "empty": empty}.items():
-        monkeypatch.setattr(cuda, name, function)
-    monkeypatch.setattr(torch.cuda, "device", Using)
+        patch.setattr(cuda, name, function)
+    patch.setattr(torch.cuda, "device", Using)
     found, inputs = gradients(), arguments(2, 4, 2, 300)
     found.run(inputs)
     before = len(gpu.named("cuLaunchKernelEx"))
@@ -156,14 +163,14 @@ def test_no_short_way_where_something_is_copied(gpu: FakeCuda) -> None:
     assert not found._calls and len(gpu.named("cuLaunchKernelEx")) == 6
 
 
-def test_graphs_have_counters_of_their_own(gpu: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graphs_have_counters_of_their_own(gpu: FakeCuda, patch: pytest.MonkeyPatch) -> None:
     """The kernel of pairs takes programs from a counter: a capture goes the long way, which makes one."""
     found = gradients()
     inputs = arguments(1, 2, 2, 300)
     found.run(inputs)
     (chain,) = found._calls.values()
     assert chain.counts
-    monkeypatch.setattr(cuda, "is_capturing", lambda: True)
+    patch.setattr(cuda, "is_capturing", lambda index: True)
     found.run(inputs)
     assert not gpu.named("cuMemsetD8Async") and len(gpu.named("cuLaunchKernelEx")) == 6
     captured, earlier = (address(source(found), launch, "counter") for launch in gpu.named("cuLaunchKernelEx")[-1:-5:-3])

@@ -149,10 +149,21 @@ def test_a_counter_for_each_stream(gpu: FakeCuda, patch: pytest.MonkeyPatch) -> 
         run([x])
         used.append(parameter(gpu.named("cuLaunchKernelEx")[-1], 0, ctypes.c_uint64))
     assert used[0] == used[2] != used[1] and [counter.item() for counter in launch._COUNTERS.values()] == [0, 0]
-    patch.setattr(cuda, "is_capturing", lambda: True)
+    patch.setattr(cuda, "is_capturing", lambda index: index == 0)
     patch.setattr(launch, "_counter", lambda *_: pytest.fail("a graph has a counter of its own"))
-    run([x])
-    assert len(gpu.named("cuLaunchKernelEx")) == 4
+    (memory,) = {counter.untyped_storage().data_ptr() for counter in launch._SPARE[0]}
+    captured: list[int] = []  # parameters are gone after a launch
+    patch.setattr(CudaLauncher, "start", lambda _, made: captured.append(parameter({"parameters": made.parameters}, 0, ctypes.c_uint64)))
+    for _ in range(2):
+        run([x])
+    assert [(address - memory) // 4 for address in captured] == [launch._SPARES - 1, launch._SPARES - 2]
+    assert launch._NEVER_FREED[-1].data_ptr() == memory and not launch._NEVER_FREED[-1].any()
+    launch._SPARE[0].clear()
+    made: list[Any] = []
+    zeros = torch.zeros
+    patch.setattr(torch, "zeros", lambda *given, **named: made.append(zeros(*given, **named)) or made[-1])
+    run([x])  # the graph makes one
+    assert captured[2:] == [made[0].data_ptr()]
 
 
 def test_numbers_that_do_not_fit(gpu: FakeCuda) -> None:

@@ -13,10 +13,11 @@ from amd_tools import find_host_clang, needs_host_clang
 from attn_mlir.api import varlen_inputs
 from attn_mlir.api.varlen_inputs import sequences_of
 from attn_mlir.backends.nvidia import offsets
+from attn_mlir.backends.work import leaves_rows
 
 _CALL = """
-extern "C" void call(const void *form, int blocks, int threads) {
-  host_launch(attn_cut_offsets, form, blocks, 1, threads, 0);
+extern "C" void call(const void *form, int blocks, int threads, int single) {
+  host_launch(single ? attn_cut_single_offsets : attn_cut_offsets, form, blocks, 1, threads, 0);
 }
 """
 Tensor = torch.Tensor
@@ -39,7 +40,7 @@ def hosted(library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def start(entry: str, source: Any, form: bytes, grid: tuple[int, int, int], block: tuple[int, int, int], where: Any) -> None:
         launched.append(grid[0])
-        library.call(ctypes.c_char_p(form), grid[0], block[0])
+        library.call(ctypes.c_char_p(form), grid[0], block[0], int(entry == offsets.SINGLE))
 
     monkeypatch.setattr(offsets.own_kernel, "start", start)
     monkeypatch.setattr(offsets.cuda, "device", lambda _: SimpleNamespace(capability=(9, 0)))
@@ -80,6 +81,47 @@ def test_a_sequence_by_hand(hosted: list[int], monkeypatch: pytest.MonkeyPatch) 
         "q_begins": [0, 4, 4], "q_lengths": [4, 0, 6], "k_begins": [0, 7, 3], "k_lengths": [5, 6, 7],
     }  # fmt: skip
     assert hosted == [1]
+
+
+def single(q: int, of_q: Tensor, of_k: Tensor, keys: int = 50) -> dict[str, list[int]]:
+    """What comes of sequences of one query each."""
+    made = sequences_of(torch.empty(q, 1, 8), of_q, of_k, None, None, (q, keys), True)
+    return {name: value.tolist() for name, value in made.items()} | {"leaves": [int(leaves_rows(made["q_lengths"]))]}
+
+
+@needs_host_clang
+def test_rows_of_no_sequence_are_of_those_without_a_query(hosted: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which have no keys then. More rows than sequences are left out as ever."""
+    monkeypatch.setattr(varlen_inputs.driver, "offset_maker", lambda _: offsets.cut_offsets)
+    of_q, of_k = ints(0, 1, 1, 2, 2, 3), ints(0, 4, 9, 11, 20, 50)
+    assert single(5, of_q, of_k) == {
+        "q_begins": [0, 3, 1, 4, 2], "q_lengths": [1] * 5, "k_begins": [0, 4, 9, 11, 20], "k_lengths": [4, 0, 2, 0, 30], "leaves": [0],
+    }  # fmt: skip
+    assert single(6, of_q, of_k)["q_lengths"] == [1, 0, 1, 0, 1] and single(6, of_q, of_k)["leaves"] == [1]
+    made = sequences_of(torch.empty(5, 1, 8), of_q, of_k, None, None, (5, 50))
+    assert made["q_lengths"].tolist() == [1, 0, 1, 0, 1] and leaves_rows(made["q_lengths"])
+
+
+@needs_host_clang
+@pytest.mark.parametrize("count", [1, 4, 33, 1025])
+def test_each_row_is_of_one_sequence_whatever_offsets_say(count: int, hosted: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Offsets that fall or lead outside name rows twice; then what a sequence has of its own is what it has without."""
+    monkeypatch.setattr(varlen_inputs.driver, "offset_maker", lambda _: offsets.cut_offsets)
+    torch.manual_seed(count)
+    right, wrong = torch.randint(0, 2, (count + 1,)).cumsum(0).int(), torch.randint(-20, 2 * count + 20, (count + 1,), dtype=torch.int32)
+    right -= right[0].clone()
+    for of_q in (right, wrong):
+        of_k = torch.arange(count + 1, dtype=torch.int32)
+        made, plain = single(count, of_q, of_k), sequences_of(torch.empty(count, 1, 8), of_q, of_k, None, None, (count, 50))
+        assert made["leaves"] == [int(count > offsets.MOST_SINGLE)]
+        if count > offsets.MOST_SINGLE:
+            continue
+        assert sorted(made["q_begins"]) == list(range(count)) and made["q_lengths"] == [1] * count
+        named = dict(zip(plain["q_begins"].tolist(), plain["q_lengths"].tolist(), strict=True))
+        for number, begin in enumerate(made["q_begins"]):
+            own = plain["q_lengths"][number] > 0 and begin == plain["q_begins"][number]
+            assert made["k_lengths"][number] in ((int(plain["k_lengths"][number]),) if own else (0,))
+        assert of_q is wrong or {begin for begin, length in named.items() if length} <= set(made["q_begins"])
 
 
 def test_others_have_operations_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,7 @@ def hosted(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: None)
     monkeypatch.setattr(fused.cuda, "device", lambda _: SimpleNamespace(capability=(9, 0)))
     monkeypatch.setattr(fused.cuda, "current_stream", lambda _: 0)
-    monkeypatch.setattr(fused.cuda, "is_capturing", lambda: False)
+    monkeypatch.setattr(fused.cuda, "is_capturing", lambda index: False)
 
 
 @needs_host_clang

@@ -131,7 +131,7 @@ def test_a_user_is_told_once_and_gets_the_untuned_result(broken: None) -> None:
 
 
 def test_texts_stay_where_nothing_runs() -> None:
-    tuner = dataclasses.replace(TUNER, bench=lambda *_: Closing(even, lambda _: "no"), refusal=lambda _: "", busy=lambda: False)
+    tuner = dataclasses.replace(TUNER, bench=lambda *_: Closing(even, lambda _: "no"), refusal=lambda _: "", busy=lambda _: False)
     with pytest.warns(UserWarning, match="found nothing"):
         assert tune_texts(tuner, (TEXT, TEXT), Job("cuda"), INPUTS, "bhsd", "", True) == (TEXT, TEXT)
 

@@ -48,7 +48,7 @@ def prepare_lists(index: Tensor, shapes: ListShapes, wanted: WantedLists) -> Pre
     seen = empty((sequences, shapes.queries), dtype=torch.int32, device=place) if wanted.seen else None
     bits = empty((words * lists + 1,), dtype=torch.int32, device=place) if wanted.inverse else None
     cursor = 0 if bits is None else bits.data_ptr() + 4 * words * lists
-    stream, flag = cuda.current_stream(device), None if cuda.is_capturing() else _flag(device)
+    stream, flag = cuda.current_stream(device), None if cuda.is_capturing(device) else _flag(device)
     addresses = [0 if x is None else x.data_ptr() for x in (index, pages, listed, shifts, used, seen, bits)]
     of_flag = 0 if flag is None else flag.address
     sizes = (lists, shapes.heads, shapes.lists, shapes.count, shapes.blocks, shapes.keys, shapes.kv_len, shapes.queries, shapes.q_len)

@@ -9,7 +9,8 @@ import torch
 from attn_mlir.backends.fields import Fields, tuned_name
 from attn_mlir.backends.gpu.bench import GpuBench
 from attn_mlir.backends.gpu.scheduled import scheduled
-from attn_mlir.backends.nvidia import cuda, driver, pipeline
+from attn_mlir.backends.kept import is_captured
+from attn_mlir.backends.nvidia import driver, pipeline
 from attn_mlir.backends.nvidia.compile import compiler_for
 from attn_mlir.backends.nvidia.derivatives import derivative
 from attn_mlir.backends.nvidia.emulation import CHIPS
@@ -90,4 +91,4 @@ def _refusal(device: str) -> str:
     return "" if torch.cuda.is_available() else "there is no NVIDIA GPU here"
 
 
-TUNER = Tuner(with_choices, _kernels, compile_job, GpuBench, lambda: list(TARGETS), _refusal, cuda.is_capturing)
+TUNER = Tuner(with_choices, _kernels, compile_job, GpuBench, lambda: list(TARGETS), _refusal, is_captured)

@@ -3,7 +3,7 @@
 Functions may capture something else by then, and hooks of autograd may give copies of what was saved: values are known by their position.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,8 @@ import torch
 from attn_mlir.runtime.call import Call, Problem
 
 Tensor = torch.Tensor
+Dense = tuple[Call, Mapping[str, Any], Callable[[Tensor], Mapping[str, Any]]]
+"""A call by a table of all keys, traced with what stands for values that are made of the lists, and what makes these."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 
 from attn_mlir import driver
 from attn_mlir.api.dropout import NONE
-from attn_mlir.api.kept_calls import KeptCall, keep_call
+from attn_mlir.api.kept_calls import Dense, KeptCall, keep_call
 from attn_mlir.api.key_numbers import check_numbers
 from attn_mlir.api.key_pages import Lists, paged_call
 from attn_mlir.api.key_sequences import (
@@ -49,8 +49,6 @@ COPIED_BYTES = 1 << 28
 _ROWS, _COST = 64, 1.5
 """Rows that kernels compute for a sequence at least; what a pair of copied keys costs, of one that a table masks."""
 Tensor = torch.Tensor
-Dense = tuple[Call, Mapping[str, Any], Callable[[Tensor], Mapping[str, Any]]]
-"""A call by a table of all keys, traced with what stands for values that are made of the lists, and what makes these."""
 _FIRST = 1 << 40
 """Stands for the first sequence of a part where functions are traced; no captured number is this object."""
 _SEQUENCE, _OF_LISTS = "first", ("listed", "shifts", "seen")
@@ -235,8 +233,8 @@ class GatheredForward(torch.autograd.Function):
         if not torch.is_grad_enabled() and forward_ad._current_level < 0:
             return None, None, None, *_gradients(gathered, call, tensors, needed, grads)
 
-        def dense(*qkv: Tensor) -> Sequence[Tensor]:
-            return dispatch(by_table.of(qkv, tensors[3:], ctx.table(gathered.lists[0])))
+        def dense(given: Sequence[Tensor]) -> Sequence[Tensor]:
+            return dispatch(by_table.of(given[:3], given[3:], ctx.table(gathered.lists[0])))
 
         return None, None, None, *gradients_again(dense, tensors, needed, grads)
 

@@ -5,8 +5,8 @@ their order. A block that is listed twice is there once.
 """
 
 import dataclasses
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,13 +14,14 @@ import torch
 from attn_mlir import driver
 from attn_mlir.api.dropout import Dropout
 from attn_mlir.api.inputs import check_inputs
+from attn_mlir.api.kept_calls import Dense, KeptCall, keep_call
 from attn_mlir.api.key_pages import Lists, paged_call
 from attn_mlir.api.key_sequences import ready_made_shift
 from attn_mlir.api.options import Options
 from attn_mlir.errors import CompileError, UnsupportedError
 from attn_mlir.frontend.given import LISTS
 from attn_mlir.runtime.call import Call, Problem
-from attn_mlir.runtime.dispatch import gradient_task
+from attn_mlir.runtime.dispatch import dispatch, gradient_task
 from attn_mlir.runtime.key_lists import ListForm, fold, unfold
 from attn_mlir.runtime.listed import forward_listed
 from attn_mlir.runtime.orders import all_heads_first, all_in_order, input_order, output_order
@@ -36,7 +37,7 @@ FEWEST_QUERIES = 16
 MOST_ENTRIES = (1 << 24) - (1 << 12)
 """Loops of kernels for GPUs count so far."""
 Tensor = torch.Tensor
-_READY: dict[tuple[Any, ...], tuple[Call, Task, int]] = {}
+_READY: "dict[tuple[Any, ...], tuple[Call, Task, int, TableCall | None]]" = {}
 _PROBLEMS: dict[tuple[Any, ...], Problem] = {}
 _MOST = 256
 """Shapes whose problems, and calls whose tasks, are kept."""
@@ -48,12 +49,12 @@ By program, device, what needs a gradient, and whether sums have an order.
 
 
 def attention_listed_with_gradients(
-    qkv: tuple[Tensor, Tensor, Tensor], options: Options, dropout: Dropout, lists: Lists, group: int, dense: Callable[..., Any]
+    qkv: tuple[Tensor, Tensor, Tensor], options: Options, dropout: Dropout, lists: Lists, group: int, dense: Callable[[], Dense]
 ) -> tuple[Any] | None:
     """What `attention` returns with these lists where something needs a gradient, as the only element; None where a table has to do.
 
     Blocks have a multiple of 64 keys and of 16 queries, those of the `group` heads that become rows counted, and the row looks at nothing
-    but its scores. `dense` computes the results of numbers and other q, k and v by a table, for second derivatives.
+    but its scores. `dense` traces what computes the results by a table, for second derivatives.
     """
     index, form, problem = lists
     if not 0 < index.numel() <= MOST_ENTRIES or problem.is_empty or form.queries * group % FEWEST_QUERIES:
@@ -67,7 +68,7 @@ def attention_listed_with_gradients(
 
 
 def _attended(
-    qkv: tuple[Tensor, Tensor, Tensor], options: Options, dropout: Dropout, lists: Lists, group: int, dense: Callable[..., Any]
+    qkv: tuple[Tensor, Tensor, Tensor], options: Options, dropout: Dropout, lists: Lists, group: int, dense: Callable[[], Dense]
 ) -> tuple[Any] | None:
     _, form, problem = lists
     folded, order = qkv, output_order(problem.layout)
@@ -76,7 +77,7 @@ def _attended(
         folded = fold(q, group), k, v
     key = _key_of(qkv, options, dropout, lists, group)
     known = _READY.get(key) if key is not None else None
-    call, task, results = known or _call_of(folded, options, dropout, lists, group)
+    call, task, results, table = known or (*_call_of(folded, options, dropout, lists, group), None)
     if results < 0:
         return None
     with torch.no_grad():
@@ -90,14 +91,15 @@ def _attended(
             saved = [fold(x, group) for x in all_heads_first(saved, order, task.program.weights)]
         made = paged.lists.inverse(form.tile, is_in_order(task.program))
     captures: Sequence[Tensor] = made
-    if known is None:
+    if table is None:
         task, captures = gradient_task(call._replace(values=(*folded, *made, *call.values[3 + len(LISTS) :])))
+        # Functions may capture something else when second derivatives are taken.
+        table, captures = _table_call(dense(), captures)
         if key is not None:
             if len(_READY) == _MOST:
                 _READY.clear()
-            _READY[key] = call._replace(values=()), task, results
-    dense = functools.partial(dense, paged.lists.listing)
-    again = dense if group == 1 else _folding(dense, problem.layout, group)
+            _READY[key] = call._replace(values=()), task, results, table
+    again = table.computing(paged.lists.listing, problem.layout, group)
     seen = group == 1 or problem.sizes["Sq"] == 1  # else the results are copied
     found: Sequence[Any] = forward_listed(task, saved, again, (*folded, *captures), seen)
     paged.check()
@@ -139,14 +141,34 @@ def _problem_of_lists(problem: Problem, folded: tuple[Tensor, Tensor, Tensor], f
     return found
 
 
-def _folding(dense: Callable[..., Any], layout: str, group: int) -> Callable[..., Any]:
-    """The same of q whose heads are rows, [B, H, S, D], as its results are."""
+@dataclass(frozen=True)
+class TableCall:
+    """A call by a table of all keys, for second derivatives, without its tensors."""
 
-    def made(q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
-        results = dense(*all_in_order((unfold(q, group), k, v), input_order(layout), 3))
-        return [fold(x, group) for x in all_heads_first(results, output_order(layout), len([x for x in results if x.dim() == 4]))]
+    kept: KeptCall
+    values: Callable[[Tensor], Mapping[str, Any]]
+    """What it reads that is made of the numbers of lists."""
 
-    return made
+    def computing(self, listing: Callable[[], Tensor], layout: str, group: int) -> Callable[[Sequence[Tensor]], list[Tensor]]:
+        """Computes results of q, k, v and what is captured; the heads of a `group` of more than one are rows of q, and of results."""
+
+        def made(tensors: Sequence[Tensor]) -> list[Tensor]:
+            qkv, captured = tensors[:3], tensors[3:]
+            if group > 1:
+                qkv = all_in_order((unfold(qkv[0], group), *qkv[1:]), input_order(layout), 3)
+            results = dispatch(self.kept.of(qkv, captured, self.values(listing())))
+            if group == 1:
+                return list(results)
+            return [fold(x, group) for x in all_heads_first(results, output_order(layout), len([x for x in results if x.dim() == 4]))]
+
+        return made
+
+
+def _table_call(dense: Dense, captures: Sequence[Tensor]) -> tuple[TableCall, list[Tensor]]:
+    """The call to keep, and `captures` with what it reads besides."""
+    call, stand_in, values = dense
+    captured = list(captures)
+    return TableCall(keep_call(call, stand_in, captured), values), captured
 
 
 def _of_pages(wrt: str) -> str:

@@ -16,12 +16,14 @@ from attn_mlir.api.eight_bit import refuse_derivatives, refuse_eight_bit
 from attn_mlir.api.extra_qk import extra_pairs, with_dims
 from attn_mlir.api.given_masks import check_sizes, is_block_mask, sizes_of, with_function
 from attn_mlir.api.inputs import check_device, check_inputs
-from attn_mlir.api.key_gathered import Dense, attention_gathered
+from attn_mlir.api.kept_calls import Dense
+from attn_mlir.api.key_gathered import attention_gathered
 from attn_mlir.api.key_gradients import attention_listed_with_gradients
 from attn_mlir.api.key_numbers import check_numbers
 from attn_mlir.api.key_pages import PAGE_ROWS, attention_in_pages
 from attn_mlir.api.options import Options
 from attn_mlir.backends import backend_for
+from attn_mlir.backends.kept import kept_by_sizes
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.given import LISTS
 from attn_mlir.performance import told
@@ -96,22 +98,23 @@ def _in_pages(
     if made is not None or not torch.is_grad_enabled():
         return made
 
-    def dense(listing: Callable[[], torch.Tensor], *others: torch.Tensor) -> Any:
-        return dispatch(_as_table(options, options.functions, (listing(), form, problem)).call(problem, others, dropout))
+    def dense() -> Dense:
+        return _traced_table(qkv, options, dropout, lists)
 
     group = group_of(form, index, problem.sizes, dropout.form is not None)
     made = attention_listed_with_gradients(qkv, options, dropout, lists, group, dense)
     if made is None and dropout.form is None:
-        made = attention_gathered(qkv, options, (index, form, problem), lambda: _traced_table(qkv, options, (index, form, problem)))
+        made = attention_gathered(qkv, options, lists, dense)
     return made
 
 
-def _traced_table(qkv: tuple[Any, Any, Any], options: Options, lists: tuple[torch.Tensor, ListForm, Problem]) -> Dense:
+def _traced_table(qkv: tuple[Any, Any, Any], options: Options, dropout: Dropout, lists: tuple[torch.Tensor, ListForm, Problem]) -> Dense:
     """The call with a mask that reads a table, whose functions are traced now; the table is made later, of lists."""
     index, form, problem = lists
-    stand_in = torch.zeros((1, 1, 1, 1), dtype=torch.bool, device=index.device)
+    kept = kept_by_sizes((_TABLE, index.device), lambda: {_TABLE: torch.zeros((1, 1, 1, 1), dtype=torch.bool, device=index.device)})
+    stand_in = kept[_TABLE]
     mask = _mask_by(stand_in, problem.sizes["Hq"] // index.shape[1], form, options.functions[4])
-    call = options._replace(functions=(*options.functions[:4], mask, options.functions[5])).call(problem, qkv)
+    call = options._replace(functions=(*options.functions[:4], mask, options.functions[5])).call(problem, qkv, dropout)
     return call, {_TABLE: stand_in}, lambda numbers: {_TABLE: _table_of(numbers, problem.sizes, form)}
 
 

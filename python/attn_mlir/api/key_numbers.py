@@ -2,13 +2,14 @@
 
 import torch
 
+from attn_mlir.backends.kept import is_captured
 from attn_mlir.runtime.checked import is_checked
 from attn_mlir.runtime.key_lists import check_range, check_twice
 
 
 def check_numbers(index: torch.Tensor, blocks: int, keys: int) -> None:
     """Checks that a tensor lists blocks that there are, waiting for its device. Raises ArgumentError."""
-    if not index.numel() or (index.is_cuda and torch.cuda.is_current_stream_capturing()):
+    if not index.numel() or is_captured(index.device):
         return
     low, high = torch.stack(torch.aminmax(index)).tolist()  # which waits once
     check_range(low, high, blocks, keys)

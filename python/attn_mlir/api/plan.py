@@ -53,7 +53,8 @@ class VarlenPlan:
         problem = problem_of(q, k, v, self._inputs.paged)
         self._check(problem)
         inside = inside_of(q, k, self._offsets[3], self._largest)
-        sequences = sequences_of(q, *self._offsets, inside)
+        single = self._largest[0] == 1 and not (self._options.states or torch.is_grad_enabled())
+        sequences = sequences_of(q, *self._offsets, inside, single)
         if not q.is_cuda and not torch.equal(self._offsets[0], self._begins):
             raise ArgumentError("cu_seqlens_q has changed since it was planned for: plan again")
         check_out(out, self._entry.traced.weights)

@@ -1,6 +1,7 @@
 """Checks of what `attention_varlen` takes, and the arguments that its programs take of offsets, lengths and tables of pages."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -52,11 +53,12 @@ def problem_of(q: Any, k: Any, v: Any, paged: bool) -> Problem:
 
 
 def sequences_of(
-    q: torch.Tensor, of_q: Any, of_k: Any, used: Any, table: Any = None, inside: tuple[int, int] | None = None
+    q: torch.Tensor, of_q: Any, of_k: Any, used: Any, table: Any = None, inside: tuple[int, int] | None = None, single: bool = False
 ) -> dict[str, torch.Tensor]:
     """What the program takes of the offsets, by name. What they hold is checked where the kernel is run.
 
-    Where nobody waits for a GPU to do so, they are cut off at the ends of what is `inside` (`inside_of`).
+    Where nobody waits for a GPU to do so, they are cut off at the ends of what is `inside` (`inside_of`). `single`: sequences have a query
+    each at most, and no gradient is taken.
     """
     named = {"cu_seqlens_q": of_q, "cu_seqlens_k": of_k, "seqused_k": used, "block_table": table}
     for name, tensor in named.items():
@@ -74,7 +76,7 @@ def sequences_of(
     if used is not None and len(used) != len(of_q) - 1:
         raise ArgumentError(f"seqused_k is for {len(used)} sequences but cu_seqlens_q has {len(of_q) - 1}")
     _check_sides(of_q, of_k, used, table)
-    made = None if inside is None else _made_ready(of_q, None if of_k is of_q else of_k, used, inside, table is not None)
+    made = None if inside is None else _made_ready(of_q, None if of_k is of_q else of_k, used, inside, (table is not None, single))
     if made is not None:
         names = "q_begins", "q_lengths", "k_begins", "k_lengths"
         return {**dict(zip(names, made, strict=True)), **({} if table is None else {"block_table": table})}
@@ -114,13 +116,14 @@ def _check_sides(of_q: torch.Tensor, of_k: Any, used: Any, table: Any) -> None:
         raise ArgumentError(f"cu_seqlens_k has {len(of_k) - 1} sequences but cu_seqlens_q has {len(of_q) - 1}")
 
 
-def _made_ready(of_q: torch.Tensor, of_k: Any, used: Any, inside: tuple[int, int], paged: bool) -> list[torch.Tensor] | None:
+def _made_ready(
+    of_q: torch.Tensor, of_k: Any, used: Any, inside: tuple[int, int], form: tuple[bool, bool]
+) -> Sequence[torch.Tensor] | None:
     """Where sequences lie, of a kernel of the device, which `sequences_of` asks where nobody waits for it; None where there is none."""
     if not all([x is None or type(x) in (torch.Tensor, torch.nn.Parameter) for x in (of_q, of_k, used)]):
         return None
     make = driver.offset_maker(of_q.device.type)
-    made = None if make is None else make(of_q, of_k, used, inside, paged)
-    return None if made is None else list(made)
+    return None if make is None else make(of_q, of_k, used, inside, *form)
 
 
 def _differences(offsets: torch.Tensor, cut: bool) -> torch.Tensor:

@@ -4,6 +4,7 @@ Operators of torch cost more on the host at every call, and registering them tak
 """
 
 import importlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -44,22 +45,25 @@ class EagerForward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        task: Task = ctx.task
-        backward: Any = compute.compute_backward
-        if forward_ad._current_level >= 0:
-            backward = importlib.import_module("attn_mlir.runtime.transforms").backward
-        elif torch.is_grad_enabled():
-            backward = importlib.import_module("attn_mlir.runtime.ops").call_backward
-        saved = ctx.saved_tensors
-        if ctx.turned:
-            first, order, given = 3 + task.captures, input_order(task.layout), output_order(task.layout)
-            kept = all_heads_first(saved[first:], given, task.program.kept_weights)
-            saved = [*all_heads_first(saved[:3], order, 3), *saved[3:first], *kept]
-            grads = tuple(all_heads_first(grads, given, task.program.weights))
-        try:
-            made = compute.gradients_of(task, saved, grads, backward)
-        except (AttnError, RuntimeError):
-            if any(grad is not None and " Batched" in str(torch._C._dispatch_keys(grad)).replace("(", " ") for grad in grads):
-                importlib.import_module("attn_mlir.runtime.ops").old_vmap()
-            raise
-        return (None, None, *(all_in_order(made, input_order(task.layout), 3) if ctx.turned else made))
+        return (None, None, *gradients(ctx.task, ctx.turned, ctx.saved_tensors, grads))
+
+
+def gradients(task: Task, turned: bool, saved: Sequence[Tensor], grads: tuple[Tensor | None, ...]) -> Sequence[Tensor | None]:
+    """Those of inputs and captures, by those of results; `saved` are inputs, captures and results, `turned`: see `EagerForward`."""
+    backward: Any = compute.compute_backward
+    if forward_ad._current_level >= 0:
+        backward = importlib.import_module("attn_mlir.runtime.transforms").backward
+    elif torch.is_grad_enabled():
+        backward = importlib.import_module("attn_mlir.runtime.ops").call_backward
+    if turned:
+        first, order, given = 3 + task.captures, input_order(task.layout), output_order(task.layout)
+        kept = all_heads_first(saved[first:], given, task.program.kept_weights)
+        saved = [*all_heads_first(saved[:3], order, 3), *saved[3:first], *kept]
+        grads = tuple(all_heads_first(grads, given, task.program.weights))
+    try:
+        made = compute.gradients_of(task, saved, grads, backward)
+    except (AttnError, RuntimeError):
+        if any(grad is not None and " Batched" in str(torch._C._dispatch_keys(grad)).replace("(", " ") for grad in grads):
+            importlib.import_module("attn_mlir.runtime.ops").old_vmap()
+        raise
+    return all_in_order(made, input_order(task.layout), 3) if turned else made

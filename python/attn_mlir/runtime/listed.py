@@ -9,10 +9,11 @@ from torch.autograd import forward_ad
 
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.given import LISTS
-from attn_mlir.runtime.eager import EagerForward, whole
+from attn_mlir.runtime.eager import gradients, whole
 from attn_mlir.runtime.programs import Program
 from attn_mlir.runtime.task import Task
 
+Dense = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
 _DTYPES = {"i32": torch.int32, "i64": torch.int64}
 
 
@@ -32,13 +33,13 @@ class ListedProgram(Program):
 
 
 def forward_listed(
-    task: Task, saved: Sequence[torch.Tensor], dense: Callable[..., Any], tensors: Sequence[torch.Tensor], seen: bool = True
+    task: Task, saved: Sequence[torch.Tensor], dense: Dense, tensors: Sequence[torch.Tensor], seen: bool = True
 ) -> list[torch.Tensor]:
     """The results of a forward pass that was `saved`, with a gradient by `tensors`, inputs and captures: the program's backward.
 
     `seen`: results are not copied before the caller gets them, so that they must be no views.
 
-    `dense` computes them of q, k and v in another way, which has second derivatives.
+    `dense` computes them of such tensors in another way, which has second derivatives, and may read more of them.
     """
     return list(ListedForward.apply(task, [whole(x) for x in saved] if seen else saved, dense, *tensors))[: task.program.made]  # type: ignore[no-untyped-call]
 
@@ -47,35 +48,40 @@ class ListedForward(torch.autograd.Function):
     """The forward pass of a listed program that was computed by kernels of another one. See `EagerForward`."""
 
     @staticmethod
-    def forward(ctx: Any, task: Task, saved: Sequence[torch.Tensor], dense: Callable[..., Any], *tensors: torch.Tensor) -> tuple[Any, ...]:
-        ctx.task, ctx.turned, ctx.dense = task, task.layout != "bhsd", dense
-        ctx.save_for_backward(*tensors, *saved)
+    def forward(ctx: Any, task: Task, saved: Sequence[torch.Tensor], dense: Dense, *tensors: torch.Tensor) -> tuple[Any, ...]:
+        first = 3 + task.captures
+        ctx.task, ctx.turned, ctx.dense, ctx.more = task, task.layout != "bhsd", dense, len(tensors) - first
+        ctx.save_for_backward(*tensors[:first], *saved, *tensors[first:])
         ctx.mark_non_differentiable(*saved[task.program.made :])
         ctx.set_materialize_grads(False)
         return tuple(saved)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        saved, more = ctx.saved_tensors, ctx.more
+        kept = saved[: len(saved) - more]
         if not torch.is_grad_enabled() and forward_ad._current_level < 0:
-            return None, *EagerForward.backward(ctx, *grads)
-        return None, None, None, *gradients_again(ctx.dense, ctx.saved_tensors[: 3 + ctx.task.captures], ctx.needs_input_grad[3:], grads)
+            # Not 0: what only second derivatives read has none here.
+            return None, None, None, *gradients(ctx.task, ctx.turned, kept, grads), *[None] * more
+        tensors = (*kept[: 3 + ctx.task.captures], *saved[len(kept) :])
+        return None, None, None, *gradients_again(ctx.dense, tensors, ctx.needs_input_grad[3:], grads)
 
 
 def gradients_again(
-    dense: Callable[..., Any], tensors: Sequence[torch.Tensor], needed: Sequence[bool], grads: Sequence[torch.Tensor | None]
+    dense: Dense, tensors: Sequence[torch.Tensor], needed: Sequence[bool], grads: Sequence[torch.Tensor | None]
 ) -> list[torch.Tensor | None]:
-    """Gradients of the `tensors` that need one, q, k, v and captured ones, by those of what `dense` computes of the first three.
+    """Gradients of the `tensors` that need one, q, k, v and captured ones, by those of what `dense` computes of them.
 
     They have derivatives themselves.
     """
     made: list[torch.Tensor | None] = [None] * len(tensors)
     again = torch.is_grad_enabled()  # without it, gradients have tangents
     with torch.enable_grad():
-        results = [(o, grad) for o, grad in zip(dense(*tensors[:3]), grads, strict=False) if grad is not None]
+        results = [(o, grad) for o, grad in zip(dense(tensors), grads, strict=False) if grad is not None]
     if results:
         wanted = [number for number, need in enumerate(needed) if need]
         outputs, given = zip(*results, strict=True)
-        gradients = torch.autograd.grad(outputs, [tensors[n] for n in wanted], given, create_graph=again, allow_unused=True)
-        for number, gradient in zip(wanted, gradients, strict=True):
+        found = torch.autograd.grad(outputs, [tensors[n] for n in wanted], given, create_graph=again, allow_unused=True)
+        for number, gradient in zip(wanted, found, strict=True):
             made[number] = gradient
     return made

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from attn_mlir import forks
+from attn_mlir.backends.kept import is_captured
 from attn_mlir.mlir import LOCK
 from attn_mlir.passes.intervals.capture_bounds import make_plan
 
@@ -24,9 +25,10 @@ class LookedAt:
 
     def once(self, key: Hashable, tensors: Sequence[torch.Tensor], look: Callable[[], Any]) -> None:
         """Calls `look` where it has to; never while a CUDA graph is captured, where waiting is not allowed."""
-        if not any(tensor.is_cuda for tensor in tensors):
+        devices = {tensor.device for tensor in tensors if tensor.is_cuda}
+        if not devices:
             look()
-        elif not torch.cuda.is_current_stream_capturing():
+        elif not any(map(is_captured, devices)):
             seen = self._seen.get(key, ())
             same = [ref() is tensor and version == _version(tensor) for (ref, version), tensor in zip(seen, tensors, strict=False)]
             if len(seen) == len(tensors) and all(same):

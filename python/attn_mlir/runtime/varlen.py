@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from attn_mlir import driver
+from attn_mlir.backends.kept import is_captured
 from attn_mlir.backends.work import leaves_rows
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.given import SEQUENCES
@@ -146,7 +147,7 @@ class VarlenProgram(Program):
 
 def _on_host(*tensors: torch.Tensor) -> list[np.ndarray]:
     """What integers of one length are. Raises ArgumentError where a CUDA graph that is being captured would have to wait for them."""
-    if tensors[0].is_cuda and torch.cuda.is_current_stream_capturing():
+    if is_captured(tensors[0].device):
         raise ArgumentError(
             "a CUDA graph cannot read offsets while it is captured: pass max_q= and max_k=, the largest lengths, and capture no functions "
             "that read tensors at places which follow from q_len() or kv_len()"
