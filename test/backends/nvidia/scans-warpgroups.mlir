@@ -1,5 +1,5 @@
 // Where chunks were prepared, warpgroups multiply (wgmma): tiles with columns of v are in registers the other way round, right factors of
-// products among them, left ones in shared memory. Four warps copy tiles, and make numbers of
+// products among them, left ones in shared memory, where TMA brings them. Four warps ask for tiles, and make numbers of
 // rows of the chunk before those: three stages, or two where there is no room.
 // RUN: attn-opt %inputs/linear/gated-delta-half.mlir -p nvidia-kernel | FileCheck %s --check-prefix=PLAN
 // RUN: attn-translate --to cuda %inputs/linear/gated-delta-half.mlir | FileCheck %s
@@ -8,13 +8,14 @@
 // PLAN-SAME:    tile.schedule = {arch = "sm_90a", emitter = "scans", occupancy = 1 : i64, stages = 3 : i64, warpgroups = 1 : i64}
 
 // CHECK-LABEL: void __launch_bounds__(256, 1) attention(
+// CHECK:           for (int stage = 0; stage < 3; ++stage) attn::barrier_init([[ARRIVALS:attn::shared_address\(memory \+ [0-9]+\)]] + 8 * stage, 1);
 // CHECK:         if (attn::warpgroup_index() == 0) {
-// CHECK:           attn::copy_atoms<[[CHUNK:64]], 64>((memory + {{.*}}stage * {{[0-9]+}})
+// CHECK:             attn::barrier_arrive_expect([[ARRIVALS]] + 8 * stage, 49152);
+// CHECK:             attn::tma_load({{.*}}, &k_map_[[CHUNK:64]]x64, [[ARRIVALS]] + 8 * stage, 0, next, {{.*}}, batch);
 // CHECK:           const auto give = [&](int last, int stage) {
 // CHECK:           const auto numbers = [&](int now, int stage) {
 // CHECK:             attn::running_sum<[[CHUNK]], false>(
-// CHECK:             attn::fence_proxy_async();
-// CHECK-NEXT:        attn::named_arrive([[FULL:3]] + stage, 256);
+// CHECK:             attn::named_arrive([[FULL:3]] + stage, 256);
 // CHECK:           for (; [[AT:at]] < {{.*}}; [[AT]] += [[CHUNK]], before = stage, stage = stage + 1 == 3 ? 0 : stage + 1) {
 // CHECK-NEXT:        if ([[AT]] >= 0 + 3 * [[CHUNK]]) attn::named_sync([[EMPTY:6]] + stage, 256);
 // CHECK-NEXT:        fetch([[AT]], stage);
@@ -24,17 +25,25 @@
 // CHECK-NEXT:          numbers([[AT]] - [[CHUNK]], before);
 // CHECK:         else {
 
-// The state, rounded, and its residual, are factors. The first read of the state waits for no numbers of rows.
+// The state, rounded, and its residual, are factors. It is scaled for the next chunk before products run.
 // CHECK:           float [[STATE:carried]][32];
 // CHECK:             attn::named_sync([[FULL]] + stage, 256);
+// CHECK-NEXT:        attn::barrier_wait([[ARRIVALS]] + 8 * stage, parity);
 // CHECK-NOT:         named_sync
 // CHECK:             [[HIGH:packed]][2 * n + r] = attn::pack(attn::BF16{},
 // CHECK:             [[LOW:[a-z_0-9]+]][2 * n + r] = attn::residual(attn::BF16{},
+// CHECK:             [[STATE]][4 * n + 2 * r + c] *= scale;
 // CHECK:             attn::wgmma_m64n[[CHUNK]]k16_rs_bf16([[READ:product]], [[HIGH]][0], [[HIGH]][1], [[HIGH]][2], [[HIGH]][3], b, 0);
 // CHECK-NEXT:        attn::wgmma_m64n[[CHUNK]]k16_rs_bf16([[READ]], [[LOW]][0], [[LOW]][1], [[LOW]][2], [[LOW]][3], b, 1);
 
+// What q reads needs nothing of what is written: its halves run while threads make factors of other products.
+// CHECK:             attn::wgmma_m64n[[CHUNK]]k16_rs_bf16([[O:product_2]], [[HIGH]][0],
+// CHECK:             attn::wgmma_wait<1>();
+// CHECK:             attn::wgmma_m64n[[CHUNK]]k16_rs_bf16([[O]], [[LOW]][0],
+// CHECK-NOT:         attn::pack
+// CHECK:             attn::wgmma_wait<1>();
+
 // The product that changes the state in place comes before o, whose rows the other warps take to memory.
-// CHECK:             [[STATE]][4 * n + 2 * r + c] *= scale;
 // CHECK:             attn::mn_major(
 // CHECK-NEXT:        attn::wgmma_m64n64k16_rs_bf16_tb([[STATE]],
 // CHECK:             attn::keep_turned<attn::BF16, [[CHUNK]], 64>(
