@@ -1,8 +1,5 @@
 """The kernels of delta rules for sm_90a, without a GPU: each has a schedule and fits, and hardly one goes through TileLang."""
 
-import shutil
-import subprocess
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,12 +10,9 @@ import torch
 
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.compiled_kernels import outlined
-from attn_mlir.backends.gpu.scheduled import scheduled as scheduled_module
 from attn_mlir.backends.host import Host, read_host
 from attn_mlir.backends.nvidia import codegen, pipeline, tilelang
 from attn_mlir.backends.nvidia.compile import compile_code
-from attn_mlir.backends.nvidia.derivatives import derivative
-from attn_mlir.backends.nvidia.scans import WARPGROUPS
 from attn_mlir.backends.nvidia.target import TARGETS
 from attn_mlir.backends.nvidia.tilelang import program_of
 from attn_mlir.backends.program import function_named, prepare_derivative
@@ -128,28 +122,3 @@ def test_sums_over_columns_of_eight_warps_compile() -> None:
         code = codegen.emit(min(summing, key=lambda kernel: len(programs[kernel].text)))
     made = compile_code(code)
     assert code.language == "tilelang" and made.registers and len(made.code) > 10_000
-
-
-@pytest.mark.parametrize("channels", [False, True])
-@pytest.mark.parametrize("function", ["fwd", "bwd"])
-def test_products_of_warpgroups_run_beside_each_other(function: str, channels: bool) -> None:
-    """States are stored and scaled before a turn's products: ptxas would wait for all products at either (C7517)."""
-    rule = LinearDefinition(decay="step channel" if channels else "step", erase="step", scale=0.125)
-    traced = trace_linear(rule, Inputs("bf16", 128, 128))
-    wrt = ["q", "k", "v", *(f"arg{3 + i}" for i in range(len(traced.captures)))]
-    with loaded_context() as context:
-        choices: attributes.Fields = {"arch": ARCH}
-        module, host = scheduled_module(context, traced.text, *derivative(function, wrt, ARCH), choices, pipeline.KERNEL, "NVIDIA")
-        kernels = [function_named(module, step.kernel) for step in host.steps if step.kernel]
-        codes = [codegen.emit(kernel) for kernel in kernels if WARPGROUPS in attributes.read(kernel, attributes.SCHEDULE)]
-    assert len(codes) == 1
-    turn = codes[0].source.partition("int stage = 0, parity = 0;")[2]
-    first = turn.index("attn::wgmma_begin()")
-    assert turn.count("*= scale;") == 1 and 0 < turn.index("] = carried[") < turn.index("*= scale;") < first
-    if shutil.which("nvcc"):
-        with tempfile.NamedTemporaryFile("w", suffix=".cu") as file:
-            file.write(codes[0].source)
-            file.flush()
-            command = ["nvcc", "-arch=sm_90a", "-std=c++17", *codes[0].flags, "-cubin", "-Xptxas", "-v", "-o", "/dev/null", file.name]
-            made = subprocess.run(command, capture_output=True, text=True)
-        assert made.returncode == 0 and "C75" not in made.stderr, made.stderr

@@ -22,6 +22,27 @@ ATTN_DEVICE uint32_t residual(F16 kind, float a, float b, float scale) {
   return pack(kind, scale * (a - as_float(half_of(both, 0))), scale * (b - as_float(half_of(both, 1))));
 }
 
+// Rows from memory to a tile, 16 bytes at a time; rows past the last one repeat it.
+template <int Rows, int Columns, class Element>
+ATTN_DEVICE void copy_atoms(unsigned char *tile, const Element *from, long long stride, int count) {
+  constexpr int kAcross = Columns / 8;
+  if constexpr (kSameColumns<Rows, Columns, 8>) {
+    if (count >= Rows) {
+      constexpr int kStep = kThreads / kAcross;
+      const int first = threadIdx.x / kAcross, column = threadIdx.x % kAcross * 8;
+      const Element *at = from + first * stride + column;
+#pragma unroll
+      for (int n = 0; n < Rows; n += kStep, at += kStep * stride) copy_16(tile + atom_place<Rows, Columns>(first + n, column), at);
+      return;
+    }
+  }
+#pragma unroll 1
+  for (int piece = threadIdx.x; piece < Rows * kAcross; piece += kThreads) {
+    const int row = piece / kAcross, column = piece % kAcross * 8;
+    copy_16(tile + atom_place<Rows, Columns>(row, column), from + min(row, count - 1) * stride + column);
+  }
+}
+
 // A tile to registers.
 template <int Rows, int Columns> ATTN_DEVICE void load_turned(const unsigned char *tile, uint32_t (&x)[Rows / 2]) {
   const int lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) - kWarps;

@@ -9,7 +9,9 @@ from attn_mlir.mlir import ir
 
 
 class ScanTraffic:
-    """Prints loads and stores."""
+    """Prints loads and stores. `copies`: what copies rows to a tile."""
+
+    copies = "copy_rows"
 
     def __init__(self, core: ScanCore, maps: ScanMaps) -> None:
         self.core, self.maps = core, maps
@@ -81,7 +83,7 @@ class ScanTraffic:
             count, source = core.value(load.operands[4]), load.operands[0]
             base, stride = core.address(source, place, core.aligned(source)), core.arguments.stride(core.view(source).argument, 2)
             home = core.at(self.layout.places[load.results[0]])
-            core.writer.line(f"attn::copy_rows<{rows}, {columns}>({home}, {base}, {stride}, {count});")
+            core.writer.line(f"attn::{self.copies}<{rows}, {columns}>({home}, {base}, {stride}, {count});")
 
     def _bring_near(self, loop: ir.Operation) -> None:
         """Loads the numbers that maps of the next chunk read of each row, or asks for them: their first reader would wait for memory."""

@@ -185,7 +185,9 @@ class WarpgroupMaps(ScanMaps):
 
 
 class WarpgroupTraffic(ScanTraffic):
-    """Prints loads to atoms, which TMA copies, and stores of registers."""
+    """Prints loads to atoms, which TMA copies or threads, and stores of registers."""
+
+    copies = "copy_atoms"
 
     def __init__(self, core: WarpgroupCore, maps: WarpgroupMaps) -> None:
         super().__init__(core, maps)
@@ -207,8 +209,14 @@ class WarpgroupTraffic(ScanTraffic):
                 core.writer.line(f"{name}[{ITEM}] = from[min(i, (int){count} - 1) * {stride} + j];")
 
     def copy(self, loads: list[ir.Operation]) -> None:
-        """One thread asks TMA for the tiles of a stage: copies by threads would fill the queue that their other accesses to memory pass."""
+        """One thread asks TMA for the tiles of a stage: copies by threads would fill the queue that their other accesses to memory pass.
+
+        It takes longer for a stage, so that with few stages threads copy.
+        """
         core = self.groups
+        if not core.of_groups.by_tma:
+            super().copy(loads)
+            return
         size = sum(2 * rows * columns for rows, columns in (shape_of(load.results[0]) for load in loads))
         lines = ["if (threadIdx.x == 0) {", f"  attn::barrier_arrive_expect({core.arrival}, {size});"]
         for load in loads:

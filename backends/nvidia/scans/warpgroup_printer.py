@@ -4,7 +4,7 @@ from attn_mlir.backends.gpu.residuals import RESIDUAL_SCALE
 from attn_mlir.backends.gpu.rules import SCALARS
 from attn_mlir.backends.gpu.structure import body
 from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product, wgmma, wgmma_name
-from attn_mlir.backends.nvidia.scans.layout import DOTS, TurnedGrid, carried
+from attn_mlir.backends.nvidia.scans.layout import TurnedGrid, carried
 from attn_mlir.backends.nvidia.scans.loops import element_of, shape_of
 from attn_mlir.backends.nvidia.scans.printer import ScanPrinter
 from attn_mlir.backends.nvidia.scans.warpgroup_parts import (
@@ -35,10 +35,7 @@ class WarpgroupPrinter(ScanPrinter):
         """Prints the ops of a block; those of the kernel's own block for both kinds of warps."""
         core, layout = self.groups, self.groups.of_groups
         if block == body(layout.loop):
-            for op in layout.order:
-                if op == layout.first:
-                    self._scale_early()
-                self._print([op])
+            self._print(layout.order)
             return
         ops = self.layout.ops_of(block)
         if layout.loop not in ops:
@@ -46,12 +43,13 @@ class WarpgroupPrinter(ScanPrinter):
             return
         plain = [op for op in ops if op.name == "memref.subview" or op.name in SCALARS]
         self._print(plain)
-        with core.scope("if (threadIdx.x == 0)"):
-            core.writer.line(
-                f"for (int stage = 0; stage < {layout.stages}; ++stage) attn::barrier_init({core.arrival}, 1);",
-                "attn::barrier_init_fence();",
-            )
-        core.writer.line("__syncthreads();")
+        if layout.by_tma:
+            with core.scope("if (threadIdx.x == 0)"):
+                core.writer.line(
+                    f"for (int stage = 0; stage < {layout.stages}; ++stage) attn::barrier_init({core.arrival}, 1);",
+                    "attn::barrier_init_fence();",
+                )
+            core.writer.line("__syncthreads();")
         core.of_threads(HELPING)
         with core.scope("if (attn::warpgroup_index() == 0)"):
             self._help(layout.loop)
@@ -108,6 +106,8 @@ class WarpgroupPrinter(ScanPrinter):
             core.meet()
             core.scalars.bind(body(loop).arguments[0], "now")
             self._print(core.of_groups.helping)
+            if not core.of_groups.by_tma:
+                core.writer.line("attn::fence_proxy_async();")
             core.writer.line(f"attn::named_arrive({FULL} + stage, {self.layout.all_threads});")
         core.writer.indent = core.writer.indent[:-2]
         core.writer.line("};")
@@ -124,9 +124,13 @@ class WarpgroupPrinter(ScanPrinter):
             self._begin(start, argument, op)
             core.tiles[result] = core.tiles[argument]
         at, begin, end, step = self._turns(op)
-        core.writer.line("int stage = 0, parity = 0;", "#pragma unroll 1")
-        with core.scope(f"for (int {at} = {begin}; {at} < {end}; {at} += {step}, {_next(stages)}, parity ^= stage == 0)"):
-            core.writer.line(f"attn::named_sync({FULL} + stage, {threads});", f"attn::barrier_wait({core.arrival}, parity);")
+        arrived = core.of_groups.by_tma
+        core.writer.line(f"int stage = 0{', parity = 0' if arrived else ''};", "#pragma unroll 1")
+        turn = f"{at} += {step}, {_next(stages)}{', parity ^= stage == 0' if arrived else ''}"
+        with core.scope(f"for (int {at} = {begin}; {at} < {end}; {turn})"):
+            core.writer.line(f"attn::named_sync({FULL} + stage, {threads});")
+            if arrived:
+                core.writer.line(f"attn::barrier_wait({core.arrival}, parity);")
             core.scalars.bind(body(op).arguments[0], at)
             self.block(body(op))
             core.await_all()
@@ -176,8 +180,13 @@ class WarpgroupPrinter(ScanPrinter):
 
         The next descriptor takes its registers, so that it waits for the instruction before.
         """
-        after = self.groups.of_groups.paired.get(op)
-        return None if after is None or self._is_residual(op) or self._is_residual(after) else after
+        uses = [use.owner.operation for use in op.results[0].uses]
+        if len(uses) != 1 or uses[0].name != "tile.dot_add" or uses[0].block != op.block or op in self._first:
+            return None
+        after = uses[0]
+        same = after.operands[0] == op.results[0] and after.operands[-2] == op.operands[-2]
+        alike = flag(after, "transpose_a") == flag(op, "transpose_a")
+        return after if same and alike and not (self._is_residual(op) or self._is_residual(after)) else None
 
     def _sum(self, op: ir.Operation, result: ir.Value, before: list[ir.Value]) -> str:
         """The registers that a product is added to: those of what is added, if nothing else needs them."""
@@ -193,25 +202,15 @@ class WarpgroupPrinter(ScanPrinter):
             name = self.maps.declare(result, "product")
             with core.unrolled("n", grid.registers):
                 core.writer.line(f"{name}[n] = {core.tiles[old]}[n];")
-        if len(before) > 1 and op not in core.of_groups.scaled_early:
+        if len(before) > 1:
             core.await_sums(core.tiles[old])
-            self._scale(name, before[1], grid)
+            factors = before[1]
+            core.touch([(core.sums[factors][0] if factors in core.sums else self.layout.places[factors], False, "")])
+            with elements_of(core, grid):
+                core.writer.line(f"const float scale = {core.row_item(factors, 'i')};")
+                with core.unrolled("r", 2):
+                    core.writer.line(f"{name}[{ITEM}] *= scale;")
         return name
-
-    def _scale(self, name: str, factors: ir.Value, grid: TurnedGrid) -> None:
-        """Multiplies rows of a tile in registers."""
-        core = self.core
-        core.touch([(core.sums[factors][0] if factors in core.sums else self.layout.places[factors], False, "")])
-        with elements_of(core, grid):
-            core.writer.line(f"const float scale = {core.row_item(factors, 'i')};")
-            with core.unrolled("r", 2):
-                core.writer.line(f"{name}[{ITEM}] *= scale;")
-
-    def _scale_early(self) -> None:
-        """Multiplies carried tiles by what their products would multiply them by: ptxas lets no product run while registers of others change."""
-        for op in self.groups.of_groups.scaled_early:
-            old, factors = list(op.operands)[:2]
-            self._scale(self.core.tiles[old], factors, TurnedGrid(*shape_of(old)))
 
 
 def _next(stages: int) -> str:

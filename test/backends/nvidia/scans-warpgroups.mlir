@@ -25,25 +25,18 @@
 // CHECK-NEXT:          numbers([[AT]] - [[CHUNK]], before);
 // CHECK:         else {
 
-// The state, rounded, and its residual, are factors. It is scaled for the next chunk before products run.
+// The state, rounded, and its residual, are factors. The first read of the state waits for no numbers of rows.
 // CHECK:           float [[STATE:carried]][32];
 // CHECK:             attn::named_sync([[FULL]] + stage, 256);
 // CHECK-NEXT:        attn::barrier_wait([[ARRIVALS]] + 8 * stage, parity);
 // CHECK-NOT:         named_sync
 // CHECK:             [[HIGH:packed]][2 * n + r] = attn::pack(attn::BF16{},
 // CHECK:             [[LOW:[a-z_0-9]+]][2 * n + r] = attn::residual(attn::BF16{},
-// CHECK:             [[STATE]][4 * n + 2 * r + c] *= scale;
 // CHECK:             attn::wgmma_m64n[[CHUNK]]k16_rs_bf16([[READ:product]], [[HIGH]][0], [[HIGH]][1], [[HIGH]][2], [[HIGH]][3], b, 0);
 // CHECK-NEXT:        attn::wgmma_m64n[[CHUNK]]k16_rs_bf16([[READ]], [[LOW]][0], [[LOW]][1], [[LOW]][2], [[LOW]][3], b, 1);
 
-// What q reads needs nothing of what is written: its halves run while threads make factors of other products.
-// CHECK:             attn::wgmma_m64n[[CHUNK]]k16_rs_bf16([[O:product_2]], [[HIGH]][0],
-// CHECK:             attn::wgmma_wait<1>();
-// CHECK:             attn::wgmma_m64n[[CHUNK]]k16_rs_bf16([[O]], [[LOW]][0],
-// CHECK-NOT:         attn::pack
-// CHECK:             attn::wgmma_wait<1>();
-
 // The product that changes the state in place comes before o, whose rows the other warps take to memory.
+// CHECK:             [[STATE]][4 * n + 2 * r + c] *= scale;
 // CHECK:             attn::mn_major(
 // CHECK-NEXT:        attn::wgmma_m64n64k16_rs_bf16_tb([[STATE]],
 // CHECK:             attn::keep_turned<attn::BF16, [[CHUNK]], 64>(
