@@ -59,7 +59,9 @@ class HostScan:
         assert scan in source and warp not in source
         declared = re.search(rf"{code.entry}\(\n(.*?)\) {{", source, re.DOTALL)
         assert declared is not None
-        texts = [text.strip().replace("__restrict__", "").replace("const __grid_constant__ ", "") for text in declared.group(1).split(",\n")]
+        texts = [
+            text.strip().replace("__restrict__", "").replace("const __grid_constant__ ", "") for text in declared.group(1).split(",\n")
+        ]
         names = [re.split(r"[\s*]+", text)[-1] for text in texts]
         main = _MAIN.format(
             declared="".join(f", {text}" for text in texts), members=" ".join(f"{text};" for text in texts), names=", ".join(names),
