@@ -14,9 +14,16 @@ using std::min;
 #define __launch_bounds__(...)
 #define __restrict__
 #define __shared__ static
+#define __grid_constant__
 #define __align__(n) __attribute__((aligned(n)))
 typedef _Float16 __half;
 typedef __bf16 __nv_bfloat16;
+// What a description of a tensor [B, H, T, D] of 16 bits for TMA tells: where it is, strides in elements, rows, and the sizes of a box.
+struct CUtensorMap {
+  const unsigned short *data;
+  long long strides[3];
+  int length, columns, rows;
+};
 struct Index { int x, y, z; };
 struct float2 { float x, y; };
 struct alignas(16) float4 { float x, y, z, w; };
@@ -172,6 +179,31 @@ static void named_sync(int barrier, int threads) {
   while (named_generation[barrier] == mine) leave();
 }
 static void fence_proxy_async() {}
+// What TMA copies is there at once, and zeros past the last row. A barrier ends its phase once all have arrived, and all bytes.
+static struct { int wanted, arrived, bytes, phase; } arrivals[1 << 15];
+static void barrier_init(uint32_t barrier, int count) { arrivals[barrier / 8] = {count, 0, 0, 0}; }
+static void barrier_init_fence() {}
+static void barrier_turn(uint32_t barrier) {
+  auto &it = arrivals[barrier / 8];
+  if (it.arrived == it.wanted && it.bytes == 0) it.arrived = 0, it.phase ^= 1;
+}
+static void barrier_arrive_expect(uint32_t barrier, uint32_t bytes) { ++arrivals[barrier / 8].arrived, arrivals[barrier / 8].bytes += bytes; }
+static void barrier_wait(uint32_t barrier, int parity) {
+  while (arrivals[barrier / 8].phase == parity) leave();
+}
+static void tma_load(uint32_t to, const CUtensorMap *map, uint32_t barrier, int column, int row, int head, int batch) {
+  const int pieces = map->columns / 8;
+  for (int r = 0; r < map->rows; ++r)
+    for (int piece = 0; piece < pieces; ++piece) {
+      uint32_t place = to + (r * pieces + piece) * 16;
+      place ^= (place >> 7 & (pieces - 1)) << 4;
+      const unsigned short *from = map->data + batch * map->strides[0] + head * map->strides[1] + (row + r) * map->strides[2] + column + 8 * piece;
+      if (row + r < map->length && row + r >= 0) memcpy(memory + place, from, 16);
+      else memset(memory + place, 0, 16);
+    }
+  arrivals[barrier / 8].bytes -= map->rows * map->columns * 2;
+  barrier_turn(barrier);
+}
 static void wgmma_begin() {}
 static void wgmma_commit() {}
 template <int Pending> static void wgmma_wait() {}

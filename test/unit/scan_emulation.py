@@ -43,6 +43,12 @@ def _of_host(found: re.Match[str]) -> str:
     return f"static void {name}({sums}, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint64_t b, int accumulate) {{ {call}; }}"
 
 
+class _Map(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p), ("strides", ctypes.c_longlong * 3), *((name, ctypes.c_int) for name in ("length", "columns", "rows"))
+    ]  # fmt: skip
+
+
 class HostScan:
     """A kernel's code on tensors of the CPU. Shared memory begins as NaN."""
 
@@ -55,7 +61,9 @@ class HostScan:
         assert scan in source and warp not in source
         declared = re.search(rf"{code.entry}\(\n(.*?)\) {{", source, re.DOTALL)
         assert declared is not None
-        texts = [text.strip().replace("__restrict__", "") for text in declared.group(1).split(",\n")]
+        texts = [
+            text.strip().replace("__restrict__", "").replace("const __grid_constant__ ", "") for text in declared.group(1).split(",\n")
+        ]
         names = [re.split(r"[\s*]+", text)[-1] for text in texts]
         main = _MAIN.format(
             declared="".join(f", {text}" for text in texts), members=" ".join(f"{text};" for text in texts), names=", ".join(names),
@@ -93,6 +101,10 @@ class HostScan:
                     given.append(ctypes.c_void_p(x.data_ptr()))
                 case "size" | "stride":
                     given.append(_TYPES[parameter.type](x.shape[parameter.dim] if parameter.kind == "size" else x.stride(parameter.dim)))
+                case "descriptor":
+                    assert x.stride(3) == 1 and x.element_size() == 2
+                    columns, rows = parameter.box
+                    given.append(_Map(x.data_ptr(), (ctypes.c_longlong * 3)(*x.stride()[:3]), x.shape[2], columns, rows))
                 case _:
                     given.append(_TYPES[parameter.type](x))
         self._library.launch(int(descending), *grid, *given)

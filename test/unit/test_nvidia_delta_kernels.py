@@ -10,9 +10,11 @@ import torch
 
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.compiled_kernels import outlined
+from attn_mlir.backends.gpu.scheduled import scheduled as scheduled_module
 from attn_mlir.backends.host import Host, read_host
 from attn_mlir.backends.nvidia import codegen, pipeline, tilelang
 from attn_mlir.backends.nvidia.compile import compile_code
+from attn_mlir.backends.nvidia.derivatives import derivative
 from attn_mlir.backends.nvidia.target import TARGETS
 from attn_mlir.backends.nvidia.tilelang import program_of
 from attn_mlir.backends.program import function_named, prepare_derivative
@@ -122,3 +124,30 @@ def test_sums_over_columns_of_eight_warps_compile() -> None:
         code = codegen.emit(min(summing, key=lambda kernel: len(programs[kernel].text)))
     made = compile_code(code)
     assert code.language == "tilelang" and made.registers and len(made.code) > 10_000
+
+
+def codes_of(channels: bool, function: str) -> dict[str, str]:
+    """The CUDA of the scans and chunks of a rule of 128 columns, by name, as it is compiled for calls with gradients."""
+    rule = LinearDefinition(decay="step channel" if channels else "step", erase="step", scale=0.125)
+    traced = trace_linear(rule, Inputs("bf16", 128, 128))
+    wrt = ["q", "k", "v", *(f"arg{3 + i}" for i in range(len(traced.captures)))]
+    with loaded_context() as context:
+        choices: attributes.Fields = {"arch": ARCH}
+        module, host = scheduled_module(context, traced.text, *derivative(function, wrt, ARCH), choices, pipeline.KERNEL, "NVIDIA")
+        kernels = {step.kernel: function_named(module, step.kernel) for step in host.steps if step.kernel}
+        scans = {name: op for name, op in kernels.items() if attributes.read(op, attributes.SCHEDULE)["emitter"] == "scans"}
+        return {name: codegen.emit(op).source for name, op in scans.items()}
+
+
+def test_tma_brings_tiles_where_three_stages_fit() -> None:
+    """Of a gradient without channels' decays two stages fit, and threads copy."""
+    for channels, function, by_tma in [(False, "fwd", True), (False, "bwd", False), (True, "fwd", True), (True, "bwd", True)]:
+        (source,) = [text for text in codes_of(channels, function).values() if "  attn::wgmma_begin();" in text]
+        assert ("  attn::tma_load(" in source, "  attn::copy_atoms<" in source) == (by_tma, not by_tma)
+
+
+def test_products_of_levels_are_made_by_the_warps_that_have_their_pairs() -> None:
+    """Up to 8 positions within a block of 16, those of 16 beside it; without decays of channels all warps make all."""
+    found = codes_of(True, "fwd")["attention_fwd_0_linear_attention_chunks"]
+    assert found.count("if (warp / 2 == warp % 2) attn::multiply<") == 4 and found.count("if (warp / 2 != warp % 2) attn::multiply<") == 1
+    assert "if (warp / 2" not in codes_of(False, "fwd")["attention_fwd_0_linear_attention_chunks"]

@@ -1,5 +1,6 @@
-// Instructions of warpgroups (sm_90a) for chunk scans: named barriers, fences and groups of matrix products, and descriptors of their factors in shared memory.
+// Instructions of warpgroups (sm_90a) for chunk scans: barriers, TMA, fences and groups of matrix products, and descriptors of their factors in shared memory.
 #pragma once
+#include <cuda.h>
 
 namespace attn {
 
@@ -9,6 +10,32 @@ ATTN_DEVICE void named_sync(int barrier, int threads) { asm volatile("bar.sync %
 ATTN_DEVICE void named_arrive(int barrier, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }
 // Makes this thread's writes to shared memory visible to wgmma.
 ATTN_DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// Barriers in shared memory at which the bytes arrive that TMA brings.
+ATTN_DEVICE void barrier_init(uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+// After the initialisation, before __syncthreads().
+ATTN_DEVICE void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+ATTN_DEVICE void barrier_arrive_expect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.expect_tx.shared::cta.b64 state, [%0], %1;\n}" ::"r"(barrier), "r"(bytes) : "memory");
+}
+// Waits until the phase with this parity (0 first) is over.
+ATTN_DEVICE void barrier_wait(uint32_t barrier, uint32_t parity) {
+  asm volatile("{\n"
+               ".reg .pred done;\n"
+               "again:\n"
+               "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+               "@done bra finished;\n"
+               "bra again;\n"
+               "finished:\n"
+               "}" ::"r"(barrier), "r"(parity) : "memory");
+}
+// Coordinates innermost first: column, row, head, batch. Rows past the last one are zeros.
+ATTN_DEVICE void tma_load(uint32_t to, const CUtensorMap *map, uint32_t barrier, int column, int row, int head, int batch) {
+  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
+               "l"(reinterpret_cast<uint64_t>(map)), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch)
+               : "memory");
+}
 ATTN_DEVICE void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 ATTN_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 // Waits until at most `Pending` groups are in flight.

@@ -7,6 +7,7 @@ from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations
 from attn_mlir.backends.nvidia.passes.prepare_chunks import INVERSE, ONCE
 from attn_mlir.backends.nvidia.scans.core import ScanCore
 from attn_mlir.backends.nvidia.scans.layout import DOTS, SOLVE, SharedPlace, WarpScanLayout, carried
+from attn_mlir.backends.nvidia.scans.levels import warps_of_level
 from attn_mlir.backends.nvidia.scans.loops import shape_of
 from attn_mlir.backends.nvidia.scans.maps import ScanMaps, rows_of
 from attn_mlir.backends.nvidia.scans.traffic import ScanTraffic
@@ -86,7 +87,8 @@ class ScanPrinter:
                 with core.unrolled("n", grid.registers):
                     core.writer.line(f"{name}[n] += {1.0 / RESIDUAL_SCALE}f * sum[n];")
         else:
-            core.writer.line(f"{call}({name}, {arguments});")
+            some = warps_of_level(op, grid) if len(chain) == 1 and not before else ""
+            core.writer.line(f"{f'if ({some}) ' if some else ''}{call}({name}, {arguments});")
         self.maps.scatter(result)
 
     def _sum(self, op: ir.Operation, result: ir.Value, before: list[ir.Value]) -> str:

@@ -69,16 +69,21 @@ class ScanTraffic:
         with core.scope(None):
             core.scalars.indent = core.writer.indent
             core.scalars.bind(body(loop).arguments[0], "next")
-            for load in (group[0] for group in self.layout.ahead[loop]):
-                rows, columns = shape_of(load.results[0])
-                place = [core.value(value) for value in list(load.operands)[1:4]]
-                count, source = core.value(load.operands[4]), load.operands[0]
-                base, stride = core.address(source, place, core.aligned(source)), core.arguments.stride(core.view(source).argument, 2)
-                home = core.at(self.layout.places[load.results[0]])
-                core.writer.line(f"attn::{self.copies}<{rows}, {columns}>({home}, {base}, {stride}, {count});")
+            self.copy([group[0] for group in self.layout.ahead[loop]])
             self._bring_near(loop)
         core.writer.indent = core.writer.indent[:-2]
         core.writer.line("};")
+
+    def copy(self, loads: list[ir.Operation]) -> None:
+        """Starts to copy tiles to shared memory."""
+        core = self.core
+        for load in loads:
+            rows, columns = shape_of(load.results[0])
+            place = [core.value(value) for value in list(load.operands)[1:4]]
+            count, source = core.value(load.operands[4]), load.operands[0]
+            base, stride = core.address(source, place, core.aligned(source)), core.arguments.stride(core.view(source).argument, 2)
+            home = core.at(self.layout.places[load.results[0]])
+            core.writer.line(f"attn::{self.copies}<{rows}, {columns}>({home}, {base}, {stride}, {count});")
 
     def _bring_near(self, loop: ir.Operation) -> None:
         """Loads the numbers that maps of the next chunk read of each row, or asks for them: their first reader would wait for memory."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from attn_mlir.backends.gpu.prepared import PREPARED
 from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations
+from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.scans.layout import DOTS, HALVES, SOLVE, SharedPlace, TurnedGrid, Wanted, WarpScanLayout
 from attn_mlir.backends.nvidia.scans.loops import element_of, extents, shape_of, sums_of
 from attn_mlir.backends.nvidia.scans.order import changed, helping, ordered
@@ -53,6 +54,11 @@ class WarpgroupLayout(WarpScanLayout):
         self.changed = changed(loops[0])
         """The carried tiles that products change in place."""
         super().__init__(kernel, pieces, stages, HELPERS)
+        self.by_tma = stages > thresholds.COPIED_STAGES
+        """Whether TMA brings tiles; threads copy them otherwise."""
+        self.arrivals = -(-self.size // 8) * 8
+        """Where the barriers of stages are at which TMA's tiles arrive."""
+        self.size = self.arrivals + 8 * stages if self.by_tma else self.size
         for op in self._numbers:
             self._check_op(op)
 
@@ -103,6 +109,8 @@ class WarpgroupLayout(WarpScanLayout):
             known = self._loaded(left) and element_of(left) in HALVES and shape_of(right)[1] == self.columns
             if not known or flag(op, "transpose_b") or (turned and shape_of(left)[1] % ATOM):
                 raise UnsupportedError(f"scans: a product that warpgroups do not know ({op.location})")
+        if op in self._early and element_of(op.results[0]) not in HALVES:
+            raise UnsupportedError(f"scans: tiles of 16 bits come to warpgroups early ({op.location})")
         if op not in self.helping and any(is_tile(value) and is_row(value.type) for value in op.results):
             raise UnsupportedError(f"scans: numbers of rows outside of a chunk ({op.location})")
         if self.stages_rows(op) and op not in self.given:

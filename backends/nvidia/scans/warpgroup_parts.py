@@ -11,7 +11,7 @@ from attn_mlir.backends.nvidia.scans.layout import HALVES, TurnedGrid
 from attn_mlir.backends.nvidia.scans.loops import element_of, extents, own_reads, shape_of
 from attn_mlir.backends.nvidia.scans.maps import ScanMaps
 from attn_mlir.backends.nvidia.scans.traffic import ScanTraffic
-from attn_mlir.backends.nvidia.scans.warpgroup_layout import WarpgroupLayout
+from attn_mlir.backends.nvidia.scans.warpgroup_layout import ATOM, WarpgroupLayout
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import maker, walk
 
@@ -34,6 +34,11 @@ class WarpgroupCore(ScanCore):
         self._running: list[tuple[str, ...]] = []
         """The sums and the packed factors of groups of products in flight, in their order."""
         self._meeting = HELPING
+
+    @property
+    def arrival(self) -> str:
+        """C++: the address of the barrier at which the tiles of a stage arrive."""
+        return f"attn::shared_address(memory + {self.of_groups.arrivals}) + 8 * stage"
 
     def of_threads(self, meeting: int) -> None:
         """From here on the code is that of the threads that meet at this barrier; what others wrote is there when it begins."""
@@ -180,7 +185,7 @@ class WarpgroupMaps(ScanMaps):
 
 
 class WarpgroupTraffic(ScanTraffic):
-    """Prints loads to atoms, and stores of registers."""
+    """Prints loads to atoms, which TMA copies or threads, and stores of registers."""
 
     copies = "copy_atoms"
 
@@ -202,6 +207,33 @@ class WarpgroupTraffic(ScanTraffic):
             core.writer.line(f"const float *from = {base};")
             with elements_of(core, grid, rows=False):
                 core.writer.line(f"{name}[{ITEM}] = from[min(i, (int){count} - 1) * {stride} + j];")
+
+    def copy(self, loads: list[ir.Operation]) -> None:
+        """One thread asks TMA for the tiles of a stage: copies by threads would fill the queue that their other accesses to memory pass.
+
+        It takes longer for a stage, so that with few stages threads copy.
+        """
+        core = self.groups
+        if not core.of_groups.by_tma:
+            super().copy(loads)
+            return
+        size = sum(2 * rows * columns for rows, columns in (shape_of(load.results[0]) for load in loads))
+        lines = ["if (threadIdx.x == 0) {", f"  attn::barrier_arrive_expect({core.arrival}, {size});"]
+        for load in loads:
+            home = core.layout.places[load.results[0]]
+            (rows, columns), view = shape_of(load.results[0]), core.view(load.operands[0])
+            width = min(columns, ATOM)
+            _, atom_bytes = core.of_groups.atoms_of(home)
+            descriptor = core.arguments.descriptor(view.argument, width, rows, 2 * width)
+            given = dict(zip(view.dims, [core.value(value) for value in list(load.operands)[1:4]], strict=False))
+            batch, head, row, column = (
+                " + ".join(x for x in (offset, given.get(dim, "0")) if x != "0") or "0" for dim, offset in enumerate(view.offsets)
+            )
+            for atom in range(columns // width):
+                to = f"attn::shared_address({core.at(home)}){f' + {atom * atom_bytes}' if atom else ''}"
+                first = f"{column} + {atom * ATOM}" if atom else column
+                lines.append(f"  attn::tma_load({to}, {descriptor}, {core.arrival}, {first}, {row}, {head}, {batch});")
+        core.writer.line(*lines, "}")
 
     def store(self, op: ir.Operation) -> None:
         """`tile.store` of the rows that exist."""

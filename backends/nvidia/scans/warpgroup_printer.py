@@ -43,6 +43,13 @@ class WarpgroupPrinter(ScanPrinter):
             return
         plain = [op for op in ops if op.name == "memref.subview" or op.name in SCALARS]
         self._print(plain)
+        if layout.by_tma:
+            with core.scope("if (threadIdx.x == 0)"):
+                core.writer.line(
+                    f"for (int stage = 0; stage < {layout.stages}; ++stage) attn::barrier_init({core.arrival}, 1);",
+                    "attn::barrier_init_fence();",
+                )
+            core.writer.line("__syncthreads();")
         core.of_threads(HELPING)
         with core.scope("if (attn::warpgroup_index() == 0)"):
             self._help(layout.loop)
@@ -99,7 +106,9 @@ class WarpgroupPrinter(ScanPrinter):
             core.meet()
             core.scalars.bind(body(loop).arguments[0], "now")
             self._print(core.of_groups.helping)
-            core.writer.line("attn::fence_proxy_async();", f"attn::named_arrive({FULL} + stage, {self.layout.all_threads});")
+            if not core.of_groups.by_tma:
+                core.writer.line("attn::fence_proxy_async();")
+            core.writer.line(f"attn::named_arrive({FULL} + stage, {self.layout.all_threads});")
         core.writer.indent = core.writer.indent[:-2]
         core.writer.line("};")
 
@@ -115,9 +124,13 @@ class WarpgroupPrinter(ScanPrinter):
             self._begin(start, argument, op)
             core.tiles[result] = core.tiles[argument]
         at, begin, end, step = self._turns(op)
-        core.writer.line("int stage = 0;", "#pragma unroll 1")
-        with core.scope(f"for (int {at} = {begin}; {at} < {end}; {at} += {step}, {_next(stages)})"):
+        arrived = core.of_groups.by_tma
+        core.writer.line(f"int stage = 0{', parity = 0' if arrived else ''};", "#pragma unroll 1")
+        turn = f"{at} += {step}, {_next(stages)}{', parity ^= stage == 0' if arrived else ''}"
+        with core.scope(f"for (int {at} = {begin}; {at} < {end}; {turn})"):
             core.writer.line(f"attn::named_sync({FULL} + stage, {threads});")
+            if arrived:
+                core.writer.line(f"attn::barrier_wait({core.arrival}, parity);")
             core.scalars.bind(body(op).arguments[0], at)
             self.block(body(op))
             core.await_all()

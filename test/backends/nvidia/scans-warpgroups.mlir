@@ -1,5 +1,5 @@
 // Where chunks were prepared, warpgroups multiply (wgmma): tiles with columns of v are in registers the other way round, right factors of
-// products among them, left ones in shared memory. Four warps copy tiles, and make numbers of
+// products among them, left ones in shared memory, where TMA brings them. Four warps ask for tiles, and make numbers of
 // rows of the chunk before those: three stages, or two where there is no room.
 // RUN: attn-opt %inputs/linear/gated-delta-half.mlir -p nvidia-kernel | FileCheck %s --check-prefix=PLAN
 // RUN: attn-translate --to cuda %inputs/linear/gated-delta-half.mlir | FileCheck %s
@@ -8,13 +8,14 @@
 // PLAN-SAME:    tile.schedule = {arch = "sm_90a", emitter = "scans", occupancy = 1 : i64, stages = 3 : i64, warpgroups = 1 : i64}
 
 // CHECK-LABEL: void __launch_bounds__(256, 1) attention(
+// CHECK:           for (int stage = 0; stage < 3; ++stage) attn::barrier_init([[ARRIVALS:attn::shared_address\(memory \+ [0-9]+\)]] + 8 * stage, 1);
 // CHECK:         if (attn::warpgroup_index() == 0) {
-// CHECK:           attn::copy_atoms<[[CHUNK:64]], 64>((memory + {{.*}}stage * {{[0-9]+}})
+// CHECK:             attn::barrier_arrive_expect([[ARRIVALS]] + 8 * stage, 49152);
+// CHECK:             attn::tma_load({{.*}}, &k_map_[[CHUNK:64]]x64, [[ARRIVALS]] + 8 * stage, 0, next, {{.*}}, batch);
 // CHECK:           const auto give = [&](int last, int stage) {
 // CHECK:           const auto numbers = [&](int now, int stage) {
 // CHECK:             attn::running_sum<[[CHUNK]], false>(
-// CHECK:             attn::fence_proxy_async();
-// CHECK-NEXT:        attn::named_arrive([[FULL:3]] + stage, 256);
+// CHECK:             attn::named_arrive([[FULL:3]] + stage, 256);
 // CHECK:           for (; [[AT:at]] < {{.*}}; [[AT]] += [[CHUNK]], before = stage, stage = stage + 1 == 3 ? 0 : stage + 1) {
 // CHECK-NEXT:        if ([[AT]] >= 0 + 3 * [[CHUNK]]) attn::named_sync([[EMPTY:6]] + stage, 256);
 // CHECK-NEXT:        fetch([[AT]], stage);
@@ -27,6 +28,7 @@
 // The state, rounded, and its residual, are factors. The first read of the state waits for no numbers of rows.
 // CHECK:           float [[STATE:carried]][32];
 // CHECK:             attn::named_sync([[FULL]] + stage, 256);
+// CHECK-NEXT:        attn::barrier_wait([[ARRIVALS]] + 8 * stage, parity);
 // CHECK-NOT:         named_sync
 // CHECK:             [[HIGH:packed]][2 * n + r] = attn::pack(attn::BF16{},
 // CHECK:             [[LOW:[a-z_0-9]+]][2 * n + r] = attn::residual(attn::BF16{},
