@@ -43,11 +43,16 @@ def pays(inputs: Sequence[Any]) -> bool:
 def widened(inputs: Sequence[Any]) -> list[Any]:
     """The inputs, with k and v widened to q's type, by one kernel where they are dense on a GPU. Raises torch.OutOfMemoryError."""
     q, k, v, *rest = inputs
-    wide_k, wide_v = _empty(k, q.dtype), _empty(v, q.dtype)
-    if not (k.is_cuda and widening.widen((k, v), (wide_k, wide_v))):
-        wide_k.copy_(k)
-        wide_v.copy_(v)
-    return [q, wide_k, wide_v, *rest]
+    wide = empties(k, v, q.dtype)
+    if not (k.is_cuda and widening.widen((k, v), wide)):
+        for to, x in zip(wide, (k, v), strict=True):
+            to.copy_(x)
+    return [q, *wide, *rest]
+
+
+def empties(k: torch.Tensor, v: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Memory for keys and values in another type. Raises torch.OutOfMemoryError."""
+    return _empty(k, dtype), _empty(v, dtype)
 
 
 def reason(inputs: Sequence[Any]) -> str:
