@@ -80,15 +80,15 @@ def test_all_bytes_of_keys_and_values(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert right(F16, *both(E4, 1)) and right(F16, *both(E4, 1024 // 3))
 
 
+_LOAD = "int i = {}; i < kEach; ++i) {{\n    const attn_wide_size at = first + attn_wide_size(i) * blockDim.x;\n    if (at < size)"
 FAULTS = {
     "values are keys": ("keys ? f.keys : f.values", "f.keys"),
     "values begin where keys end": ("keys ? blockIdx.x : blockIdx.x - f.key_blocks", "blockIdx.x"),
     "halves of a word change places": ("words[i].y >> 16", "words[i].y"),
     "words change places": ("static_cast<unsigned short>(words[i].x))", "static_cast<unsigned short>(words[i].y))"),
     "the last ones are not written": ("if (at >= size) continue;", "if (at + 1 >= size) continue;"),
-    "a load is left out": ("int i = 0; i < kEach; ++i) {\n    const attn_wide_size at = first + attn_wide_size(i) * blockDim.x;\n    if (at < size)",
-                           "int i = 1; i < kEach; ++i) {\n    const attn_wide_size at = first + attn_wide_size(i) * blockDim.x;\n    if (at < size)"),
-}  # fmt: skip
+    "a load is left out": (_LOAD.format(0), _LOAD.format(1)),
+}
 
 
 @needs_host_clang
