@@ -192,10 +192,7 @@ class _Step:
 
         Last, of weights of 8 bits, the parts of their sums; where these are added later (`late`), the old sums stand for the new ones.
         """
-        known = {self.yielded[n]: self.carried[n] for n in self.late}
-        if self.late:
-            known[self.parts[0]] = self.parts[0]  # nothing reads them, so that no map makes them
-        stale = Replay(self.inside, self.whole, kept=self.kept, wide=self.wide, known=known)
+        stale = Replay(self.inside, self.whole, kept=self.kept, wide=self.wide, known={self.yielded[n]: self.carried[n] for n in self.late})
         sums = {} if self.late else dict(zip((True, False), self.parts, strict=False))
         if self.condition is None:
             return [*(stale.value(self.yielded[n]) for n in order), *map(stale.value, self.parts if sums else [])]
