@@ -32,8 +32,7 @@ class StaleMaximum(Pass):
     (`gpu.free`). No factor of the accumulator and of sums changes then, and no row is searched for its largest score.
 
     The weights are rounded when the product that reads the former ones is done; it is waited for behind the exponentials where its
-    accumulator has 128 columns or more, else before them. Where it is behind them, weights of 8 bits are added then, too: what adds each
-    exponential as it comes waits for it. Where one of a warp's reaches a limit (`warp.reaches`), the
+    accumulator has 128 columns or more, else before them. Where one of a warp's reaches a limit (`warp.reaches`), the
     warp multiplies its scores once more (`warp.mma`) and takes the step with the new maximum. So the stage of the first product is given
     back only then. Where a condition tells blocks that a mask cuts, only those that it keeps whole do so.
 
@@ -91,12 +90,12 @@ class _Step:
         order = sorted(self.changed, key=lambda n: str(self.yielded[n].type))
         with self.second.location, ir.InsertionPoint(self.second if self.wide else self.last):
             tried = self._tried(order)
-            parts = tried.pop() if self.parts and not self.late else None
+            parts = tried.pop() if self.parts else None
         with self.second.location, ir.InsertionPoint(self.last):
-            exact = tried[order.index(self.weights)]
             if self.wide:
-                tried[order.index(self.weights)] = narrowed(exact, ir.RankedTensorType(self.yielded[self.weights].type).element_type)
-            results = self._redone(order, tried, limit, exact if self.late else parts)
+                at = order.index(self.weights)
+                tried[at] = narrowed(tried[at], ir.RankedTensorType(self.yielded[self.weights].type).element_type)
+            results = self._redone(order, tried, limit, parts)
         for n, value in zip(order, results, strict=True):
             self.last.operands[n] = value
         for op in self.frees:
@@ -153,8 +152,6 @@ class _Step:
             self.parts = [value for taken in sides for value, kind in self._reduced(Replay(self.inside, taken)) if kind == "sum"]
             if not reduced or len(self.parts) != len(sides):
                 raise Refused("a step does not add its weights once")
-        of_sums = {n for n in self.changed if self.parts and self.parts[0] in stale.needed(self.yielded[n])}
-        self.late = frozenset(of_sums if self.wide and self.weights not in of_sums else ())
         return ir.FloatAttr.get(type_, _LIMITS[str(type_)], loc=self.second.location)
 
     def _reduced(self, replay: Replay) -> list[tuple[ir.Value, str]]:
@@ -190,14 +187,14 @@ class _Step:
     def _tried(self, order: list[int]) -> list[ir.Value]:
         """What the step gives with the old maximum, of blocks that a mask cuts with a new one; weights in f32.
 
-        Last, of weights of 8 bits, the parts of their sums; where these are added later (`late`), the old sums stand for the new ones.
+        Last, of weights of 8 bits, the parts of their sums.
         """
-        stale = Replay(self.inside, self.whole, kept=self.kept, wide=self.wide, known={self.yielded[n]: self.carried[n] for n in self.late})
-        sums = {} if self.late else dict(zip((True, False), self.parts, strict=False))
+        stale = Replay(self.inside, self.whole, kept=self.kept, wide=self.wide)
+        sums = dict(zip((True, False), self.parts, strict=False))
         if self.condition is None:
-            return [*(stale.value(self.yielded[n]) for n in order), *map(stale.value, self.parts if sums else [])]
+            return [*(stale.value(self.yielded[n]) for n in order), *map(stale.value, self.parts)]
         exact = Replay(self.inside, self.cut, wide=self.wide)
-        types = [*(self._wide(n) for n in order), *(value.type for value in self.parts[:1] if sums)]
+        types = [*(self._wide(n) for n in order), *(value.type for value in self.parts[:1])]
         first, second = (stale, exact) if self.whole[self.condition] else (exact, stale)
 
         def given(replay: Replay) -> Callable[[], list[ir.Value]]:
@@ -210,11 +207,10 @@ class _Step:
         type_ = ir.RankedTensorType(self.yielded[n].type)
         return ir.RankedTensorType.get(type_.shape, ir.F32Type.get(), type_.encoding) if self.wide and n == self.weights else type_
 
-    def _redone(self, order: list[int], tried: list[ir.Value], limit: ir.FloatAttr, sums: ir.Value | None) -> list[ir.Value]:
+    def _redone(self, order: list[int], tried: list[ir.Value], limit: ir.FloatAttr, parts: ir.Value | None) -> list[ir.Value]:
         """The results of the step, after what a warp does again whose weights got too large.
 
         Weights are no larger than their sums, which are there: to compare those of 8 bits takes as long as to look for their maximum.
-        `sums`: their parts, or, where these are added here (`late`), the weights.
         """
         types = [self.yielded[n].type for n in order]
 
@@ -227,25 +223,12 @@ class _Step:
             replay = Replay(self.inside, self.whole, known={scores: made})
             return [replay.value(self.yielded[n]) for n in order]
 
-        def added() -> tuple[ir.Value, list[ir.Value]]:
-            """The parts, and what the step gives with them."""
-            assert sums is not None
-            shape = list(ir.RankedTensorType(sums.type).shape)
-
-            def weight(*places: ir.Value) -> list[ir.Value]:
-                return [ir.Operation.create("tensor.extract", results=[ir.F32Type.get()], operands=[sums, *places]).result]
-
-            parts = build.map_(shape, [self.parts[0].type], ["sum"], weight)[0]
-            replay = Replay(self.inside, self.whole, kept=self.kept, known={self.parts[0]: parts})
-            return parts, [replay.value(self.yielded[n]) if n in self.late else value for n, value in zip(order, tried, strict=True)]
-
         def each() -> list[ir.Value]:
-            parts, first = added() if self.late else (sums, tried)
             made = build.each_warp(types)
             with ir.InsertionPoint(made.regions[0].blocks[0]):
                 asked = {"results": [_bit()], "operands": [tried[order.index(self.weights)]], "attributes": {"limit": limit}}
                 some = ir.Operation.create("warp.reaches", **asked).result if parts is None else _reaching(parts, limit.value)
-                build.yield_(_if(some, types, again, lambda: first))
+                build.yield_(_if(some, types, again, lambda: tried))
             return list(made.results)
 
         if self.condition is None:
