@@ -40,6 +40,8 @@ def calls() -> dict[str, Callable[[], Any]]:
     def alibi(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
         return score - slopes[h] * (q_idx - kv_idx)
 
+    q8, k8, v8 = (x.to(torch.float8_e4m3fn) for x in (q, k, v))
+    scales: dict[str, Any] = {name: torch.ones(1, 1) for name in ("q_descale", "k_descale", "v_descale")}
     module = attn_mlir.Attention(mask_mod=causal)
     meta = attn_mlir.meta_tensor(1, 1, 1, 16, dtype=torch.float32)
     engine = attn_mlir.AttentionEngine((meta, meta, meta), mask_mod=causal)
@@ -58,6 +60,8 @@ def calls() -> dict[str, Callable[[], Any]]:
     return {
         "attention": lambda: attn_mlir.attention(q, k, v, mask_mod=causal),
         "attention, captured tensor": lambda: attn_mlir.attention(q, k, v, score_mod=alibi, mask_mod=causal),
+        "attention, 8 bits": lambda: attn_mlir.attention(q8, k8, v8, mask_mod=causal),
+        "attention, 8 bits, scales": lambda: attn_mlir.attention(q8, k8, v8, mask_mod=causal, **scales),
         "attention, requires_grad": lambda: attn_mlir.attention(wq, wk, wv, mask_mod=causal),
         "attention, requires_grad, no_grad": no_gradient(lambda: attn_mlir.attention(wq, wk, wv, mask_mod=causal)),
         "flex_attention, our BlockMask": lambda: attn_mlir.flex_attention(q, k, v, block_mask=block_masks[0]),

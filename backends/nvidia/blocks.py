@@ -13,6 +13,8 @@ _BRIEF = frozenset({"arith.constant", "arith.mulf", "arith.subf", "arith.addf", 
 """Ops of pairs whose weights leave enough registers for blocks of 80 queries: those of softmax."""
 _QUOTIENT = _BRIEF - {"tensor.extract"} | {"arith.negf", "arith.minimumf", "arith.divf", "arith.cmpf", "arith.select"}
 """Ops of pairs whose weights are quotients of exponentials: those of sigmoid."""
+_OF_HEAD = frozenset({"arith.cmpi", "arith.select", "arith.floordivsi", "tensor.extract"})
+"""How a number of a batch entry and head is found, besides what multiplies scores."""
 _COMPARED = frozenset({"arith.constant", "arith.addi", "arith.subi", "arith.cmpi", "tensor.dim", "attn.yield"})
 _WINDOW = frozenset({"arith.constant", "arith.subi", "arith.cmpi", "arith.andi", "arith.ori", "attn.yield"})
 _QUERY = 2
@@ -29,7 +31,8 @@ class NvidiaFacts:
     `by_query`, `by_pair`: there is a gradient of a captured tensor whose index depends on the query alone, or on its key, too, and which is
     no dense bias; `scattered`: of a dense bias, which is not added by tiles of 16 bits where it is `apart`: it has 32, an order is
     asked for, or weights are dropped. `widened`: k and v have fewer bits than q.
-    `brief`: all that pairs need beside products are values of their query, and few ops, or a row is softmax; `quotient`: nothing but
+    `brief`: all that pairs need beside products are values of their query, and few ops, or a row is softmax; `by_head`: a row is softmax,
+    and scores are multiplied by what may depend on the head; `quotient`: nothing but
     a quotient of an exponential, as of sigmoid; `placed`: a mask compares positions and lengths; `windowed`: it
     compares differences of positions with at most two bounds.
     """
@@ -47,6 +50,7 @@ class NvidiaFacts:
     by_pair: bool = False
     apart: bool = False
     brief: bool = False
+    by_head: bool = False
     quotient: bool = False
     placed: bool = False
     windowed: bool = False
@@ -59,7 +63,18 @@ def facts_of(function: ir.Operation) -> NvidiaFacts | None:
         products = 1 + len(pieces(online, "attn.product"))
         masked = bool(pieces(online, "attn.mask"))
         widened = ir.RankedTensorType(online.operands[1].type).element_type.width < bits
-        return NvidiaFacts("rows", head, value, bits, masked, products, _is_biased(online), widened, brief=_is_brief_row(online))
+        return NvidiaFacts(
+            "rows",
+            head,
+            value,
+            bits,
+            masked,
+            products,
+            _is_biased(online),
+            widened,
+            brief=_is_brief_row(online),
+            by_head=_is_brief_row(online, True),
+        )
     for pairs in find_all(function, "attn.pairs"):
         products = pieces(pairs, "attn.product")
         head, value, bits = _columns([products[0].operands[0], products[-1].operands[0]])
@@ -103,6 +118,13 @@ def default_blocks(facts: NvidiaFacts) -> tuple[int, int]:
     if facts.grid == "chunks":
         return 64, facts.value
     return 128, 128
+
+
+def of_eight_bit(facts: NvidiaFacts) -> Fields:
+    """What is chosen for softmax of 8-bit elements where that is faster than `default_blocks`; other rows would spill."""
+    if facts.grid != "rows" or facts.bits != 8 or not facts.by_head or facts.head != facts.value:
+        return {}
+    return dict(thresholds.EIGHT_BIT_SOFTMAX.get(facts.head, {}))
 
 
 def long_eight_bit(facts: NvidiaFacts) -> Fields:
@@ -162,9 +184,18 @@ def blocks_with_captures(facts: NvidiaFacts) -> tuple[int, int] | None:
     return (128, 32) if facts.by_query and not facts.by_pair and facts.head == facts.value == 128 else None
 
 
-def _is_brief_row(online: ir.Operation) -> bool:
-    """Whether scores are multiplied by numbers at most, masks compare positions, and a step needs no more than one of softmax."""
-    scores = [view.operation for score in pieces(online, "attn.score") for view in score.regions[0].blocks[0].operations]
+def _is_brief_row(online: ir.Operation, by_head: bool = False) -> bool:
+    """Whether scores are multiplied by numbers at most, masks compare positions, and a step needs no more than one of softmax.
+
+    `by_head`: they may be multiplied by what depends on the head alone, as scales do.
+    """
+    blocks = [score.regions[0].blocks[0] for score in pieces(online, "attn.score")]
+    scores = [view.operation for block in blocks for view in block.operations]
+    if by_head:
+        used = [[len(list(argument.uses)) for argument in block.arguments] for block in blocks]
+        if any(uses[0] != 1 or any(uses[3:]) for uses in used):  # the score; after batch and head, positions
+            return False
+        scores = [op for op in scores if op.name not in _OF_HEAD]
     steps = [len(list(step.regions[0].blocks[0].operations)) for step in pieces(online, "attn.step")]
     kinds = [ir.StringAttr(op.attributes["kind"]).value for step in pieces(online, "attn.step") for op in find_all(step, "attn.reduce")]
     plain = kinds == ["max", "sum"] and all(op.name in ("arith.constant", "arith.mulf", "attn.yield") for op in scores)

@@ -44,10 +44,10 @@ WIDENING: Annotated[dict[int, tuple[int, int, int]], Provenance("2026-11-27", "p
 producer thread."""
 WIDENED_STAGES: Annotated[tuple[int, ...], Provenance("2026-11-27", "none", "docs/notes/fp8-hopper.md")] = (4, 3, 2)
 """Stages of bytes, for keys and values together: as many as there is room for."""
-WIDENED_QUERIES: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/fp8-hopper.md")] = 8192
+WIDENED_QUERIES: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/fp8-hopper.md")] = 4096
 """Queries of each key from which on 8-bit keys and values are widened before a kernel."""
-WIDENED_WORK: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/fp8-hopper.md")] = 2**39
-"""Pairs times columns of k and v from which on that is so: a call takes 0.1 ms longer on the host."""
+WIDENED_WORK: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/fp8-hopper.md")] = 2**38
+"""Pairs times columns of k and v from which on that is so: a call takes longer on the host."""
 OTHER_REGISTERS: Annotated[int, Provenance("2026-11-22", "H200", "commit 57cbcaa9")] = 40
 """Of a consumer thread beside tiles, where queries are to be in registers, too."""
 SHORT_SCORES: Annotated[int, Provenance("2026-11-22", "H200", "commit 57cbcaa9")] = 8
@@ -138,6 +138,10 @@ TRANSPOSING_REGISTERS: Annotated[int, Provenance("2026-11-26", "ptxas", "commit 
 """Those of one that also transposes. With more, consumers of 128 columns spilled."""
 EIGHT_BIT_FIELDS: Annotated[Fields, Provenance("2026-11-26", "H100", "commit 8d9f0fd3")] = {"draw": 1, "ping_pong": 0}
 """What is faster for 8-bit elements: tiles from a counter, and warpgroups that do not wait for each other."""
+EIGHT_BIT_SOFTMAX: Annotated[dict[int, Fields], Provenance("2026-11-27", "H100", "docs/notes/fp8-hopper.md")] = {
+    128: {"block_q": 192, "block_kv": 96, "stages": 3, "uniform": 0, "producer_registers": 32, "consumer_registers": 160},
+}
+"""Softmax of 8-bit elements, by columns: three warpgroups hide each other's waits, and stages enough that none of them waits for a copy."""
 LONG_KEYS: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/fp8-hopper.md")] = 8192
 """Keys from which on softmax of 8-bit elements has the blocks of LONG_EIGHT_BIT: at 2048 the last block is a larger part."""
 LONG_EIGHT_BIT: Annotated[dict[tuple[int, bool], Fields], Provenance("2026-11-27", "H100", "docs/notes/fp8-hopper.md")] = {

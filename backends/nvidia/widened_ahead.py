@@ -12,7 +12,7 @@ import torch
 
 from attn_mlir.backends.allocation import empty_strided
 from attn_mlir.backends.host import Host
-from attn_mlir.backends.nvidia import thresholds
+from attn_mlir.backends.nvidia import thresholds, widening
 from attn_mlir.dialects.elements import EIGHT_BIT
 
 _WIDE = ("f16", "bf16")
@@ -41,9 +41,18 @@ def pays(inputs: Sequence[Any]) -> bool:
 
 
 def widened(inputs: Sequence[Any]) -> list[Any]:
-    """The inputs, with k and v widened to q's type. Raises torch.OutOfMemoryError."""
+    """The inputs, with k and v widened to q's type, by one kernel where they are dense on a GPU. Raises torch.OutOfMemoryError."""
     q, k, v, *rest = inputs
-    return [q, *(_wide(x, q.dtype) for x in (k, v)), *rest]
+    wide = empties(k, v, q.dtype)
+    if not (k.is_cuda and widening.widen((k, v), wide)):
+        for to, x in zip(wide, (k, v), strict=True):
+            to.copy_(x)
+    return [q, *wide, *rest]
+
+
+def empties(k: torch.Tensor, v: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Memory for keys and values in another type. Raises torch.OutOfMemoryError."""
+    return _empty(k, dtype), _empty(v, dtype)
 
 
 def reason(inputs: Sequence[Any]) -> str:
@@ -54,10 +63,10 @@ def reason(inputs: Sequence[Any]) -> str:
     return f"{queries} queries read each key: k and v are widened to {str(q.dtype).removeprefix('torch.')} before the kernel, {size} bytes"
 
 
-def _wide(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor in another type; rows lie in the order that they had."""
+def _empty(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Memory for a tensor in another type; rows lie in the order that they had."""
     order = [*sorted(range(x.dim() - 1), key=lambda axis: -x.stride(axis)), x.dim() - 1]
     strides, step = [0] * x.dim(), 1
     for axis in reversed(order):
         strides[axis], step = step, step * x.shape[axis]
-    return empty_strided(tuple(x.shape), tuple(strides), dtype=dtype, device=x.device).copy_(x)
+    return empty_strided(tuple(x.shape), tuple(strides), dtype=dtype, device=x.device)

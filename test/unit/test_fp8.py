@@ -148,6 +148,22 @@ def test_shapes_of_scales() -> None:
     torch.testing.assert_close(twice, once, rtol=1e-6, atol=0)
 
 
+def test_what_is_known_of_scales_is_their_form_alone() -> None:
+    """Calls again with scales of the same shapes, dtypes and devices read their own values, and others are checked."""
+    q, k, v = inputs(5, 7, E4)
+    for shape in ((), (HKV,), (1, HKV), (B, HKV)):
+        for _ in range(3):
+            scale = torch.rand(shape) + 0.5
+            full = scale.expand(B, HKV).clone()
+            assert torch.equal(attention(q, k, v, v_descale=scale), attention(q, k, v, v_descale=full))
+    ones, twos = attention(q, k, v, v_descale=1), attention(q, k, v, v_descale=2, out_dtype=torch.float32)
+    assert twos.dtype == torch.float32 and torch.equal(ones, (twos / 2).bfloat16())
+    for wrong in (torch.ones(HKV, 1), torch.ones(HKV).double(), torch.ones(HKV, device="meta"), True):
+        for _ in range(2):
+            with pytest.raises(ArgumentError, match="v_descale"):
+                attention(q, k, v, v_descale=wrong)
+
+
 def test_functions_see_scores_of_what_the_numbers_stand_for() -> None:
     q, k, v = inputs(9, 21, E4)
     slopes = torch.rand(HQ)

@@ -13,6 +13,7 @@ from attn_mlir import Attention, attention, attention_varlen, masks
 from attn_mlir.backends.nvidia import driver
 from attn_mlir.backends.nvidia.emulation import driver as emulated
 from attn_mlir.backends.nvidia.emulation.kernel import EvaluatedKernel
+from attn_mlir.backends.program import OUTLINE
 from attn_mlir.diagnostics import DiagnosticError
 from attn_mlir.dialects.regions import walk
 from attn_mlir.dialects.warp.layouts import column_at
@@ -90,7 +91,7 @@ def test_what_is_printed_has_all_that_nvrtc_needs(dtype: torch.dtype, dim: int, 
     assert not any(complaints(unit.code) for unit in program.units.values())
 
 
-@pytest.mark.parametrize(("dim", "masked"), [(64, True), (128, False)])
+@pytest.mark.parametrize(("dim", "masked"), [(64, True), (128, False), (128, True)])
 def test_machine_code_for_a_gpu_has_no_spills(dim: int, masked: bool) -> None:
     program = driver.compile_program(text_of(dim, masked), "attention")
     (unit,) = program.units.values()
@@ -123,6 +124,27 @@ def test_many_keys_come_in_larger_blocks(dim: int, masked: bool, row: str, scale
         assert compiled(longer.code).spills == 0
 
 
+@pytest.mark.parametrize(
+    ("row", "options", "choices", "rows"),
+    [
+        ("softmax", {}, {}, 192),
+        ("softmax", {"score_mod": lambda s, b, h, i, j: s * SIGNS[b, 0], "return_lse": True}, {}, 192),
+        ("softmax", {"score_mod": lambda s, b, h, i, j: s * SIGNS[b, 0] + j}, {}, 128),
+        ("softmax", {"score_mod": lambda s, b, h, i, j: torch.tanh(s)}, {}, 128),
+        ("softmax1", {}, {}, 128),
+        ("softmax", {}, {"block_kv": 128}, 128),
+        ("softmax", {}, {"stages": 2}, 128),
+    ],
+)
+def test_softmax_of_128_columns_has_three_warpgroups(row: str, options: dict[str, Any], choices: dict[str, Any], rows: int) -> None:
+    """Not where a step needs more registers, or somebody chose something of it."""
+    compute = Attention(row=ROWS[row][0], **options)
+    compute(*(x.repeat(2, 1, 1, 1) for x in inputs(1, 1, 128, E4)))
+    _, units = driver._lower(compute.ir("traced"), "attention", OUTLINE, {"arch": "sm_90a", **choices})
+    (unit,) = units.values()
+    assert unit.kernel.block_q == rows and unit.code.threads == 128 * (rows // 64 + 1)
+
+
 def at_places(text: str, **values: Any) -> Any:
     """A C++ expression of integers, for all lanes."""
     text = re.sub(r"attn::swizzle<(\d+)>", r"swizzle[\1]", text).replace("/", "//")
@@ -146,7 +168,7 @@ def test_printed_addresses_transpose(dim: int) -> None:
     assert read and written and taken and given
     lane = re.search(r"const int (lane_here\w*) = [^\n]*\n[^\n]*\n[^\n]*#pragma unroll 1\n\s*for \(int c = warp; ", source)
     assert lane
-    keys, row = (128, 64) if dim == 64 else (192, 128)
+    keys, row = (128, 64) if dim == 64 else (96, 128)
     v = np.random.default_rng(0).integers(0, 256, (keys, dim), np.uint8)
     memory, turned = np.zeros(keys * dim, np.uint8), np.zeros(keys * dim, np.uint8)
     for key in range(keys):
@@ -168,7 +190,7 @@ def test_printed_addresses_transpose(dim: int) -> None:
                 assert len(banks) == 8, "rows of a matrix share banks"
                 for place in range(8):
                     turned[to[8 * h + place] : to[8 * h + place] + 16] = word[4 * place : 4 * place + 4].reshape(16)
-    atom = 128 if keys % 128 == 0 else 64
+    atom = next(size for size in (128, 64, 32) if keys % size == 0)
     for column in range(dim):
         for place in range(keys):
             at = place // atom * dim * atom + column * atom + place % atom

@@ -58,10 +58,12 @@ def choices_for(function: ir.Operation, tuned: Mapping[str, Fields]) -> Fields:
 
 
 def _of_eight_bit(shape: blocks.NvidiaFacts, known: Fields) -> Fields:
-    """Choices for 8-bit elements, of which the model knows nothing: larger blocks where there are many keys."""
-    more = blocks.long_eight_bit(shape)
-    if not more or known.get("emitter", "warp") != "warp":
+    """Choices for 8-bit elements, of which the model knows nothing: by their columns, and larger blocks where there are many keys."""
+    if known.get("emitter", "warp") != "warp":
         return known
+    more, usual = blocks.long_eight_bit(shape), blocks.of_eight_bit(shape)
+    if not more:
+        return known if usual.keys() & known.keys() else {**usual, **known}
     return {**more, **known} if int(known.get("length", 0)) >= thresholds.LONG_KEYS else {**known, "longer": thresholds.LONG_KEYS}
 
 

@@ -34,11 +34,49 @@ def scales_of(q_descale: Any, k_descale: Any, v_descale: Any, o_scale: Any, out_
     return Scales(q_descale, k_descale, v_descale, o_scale, out_dtype)
 
 
+_KNOWN: dict[tuple[Any, ...], tuple[Problem, Problem, tuple[tuple[str, bool], ...]]] = {}
+"""What `with_scales` found of a problem, by its identity and the forms of the scales: the problem itself, that with scales, and of each
+scale its name and whether its first row alone is taken."""
+_KNOWN_LIMIT = 512
+_PLAIN, _OTHER = (torch.Tensor, torch.nn.Parameter), "other"
+
+
 def with_scales(problem: Problem, scales: Scales, entries: int | None = None) -> tuple[Problem, Mapping[str, Any]]:
     """The problem with the forms of the scales and the dtype of o, and the values that its program takes of them.
 
     `entries`: how many sequences there are, where tensors are packed. Raises ArgumentError naming the argument that is wrong.
     """
+    if entries is not None:  # problems of packed tensors are made for each call
+        return _with_scales(problem, scales, entries)
+    q, k, v, o, dtype = scales
+    key = (id(problem), _form(q), _form(k), _form(v), _form(o), dtype)
+    known = _KNOWN.get(key)
+    if known is None or known[0] is not problem:
+        found, values = _with_scales(problem, scales, None)
+        if _OTHER not in key:
+            if len(_KNOWN) >= _KNOWN_LIMIT:
+                _KNOWN.clear()
+            given = [(name, getattr(scales, name)) for name in values]
+            _KNOWN[key] = problem, found, tuple((name, values[name] is not x and isinstance(x, torch.Tensor)) for name, x in given)
+        return found, values
+    values = {}
+    for name, first in known[2]:
+        x = getattr(scales, name)
+        values[name] = x[0] if first else x if isinstance(x, torch.Tensor) else float(x)
+    return known[1], values
+
+
+def _form(scale: Any) -> Any:
+    """What is checked of a scale; `_OTHER` where that is not known."""
+    if scale is None:
+        return None
+    if type(scale) in _PLAIN:
+        return scale.shape, scale.dtype, scale.device
+    return float if type(scale) in (int, float) else _OTHER
+
+
+def _with_scales(problem: Problem, scales: Scales, entries: int | None) -> tuple[Problem, Mapping[str, Any]]:
+    """`with_scales`, from the beginning."""
     inputs = problem.inputs
     if not inputs.narrow:
         return problem, _refused(problem, scales)
