@@ -64,7 +64,8 @@ class PairsFormer(Former):
 
     def _make_rings(self) -> None:
         """Also the buffers by which warpgroups exchange weights, one for those of each type, and the chunk, which is one block."""
-        self.known[self.function.regions[0].blocks[0].arguments[-1]] = build.index(self.block)
+        if self.packed is None:
+            self.known[self.function.regions[0].blocks[0].arguments[-1]] = build.index(self.block)
         super()._make_rings()
         if self.order is not None:
             self.order.allocate(self.warpgroups)
@@ -93,6 +94,7 @@ class PairsFormer(Former):
         sums = [maker(v, "arith.addi") for v in end.operands] if end is not None else []
         chunk = self.function.regions[0].blocks[0].arguments[-1]
         is_one = any(each is not None and {*each.operands} == {lower, chunk} for each in sums)
+        is_one |= self.packed is not None and self.packed.is_item(lower, upper)
         if size is None or ir.IntegerAttr(size.attributes["value"]).value != self.block or not is_one:
             raise Refused("the keys of a program are not one block of a chunk")
         self.known[op.regions[0].blocks[0].arguments[0]] = self._value(lower)

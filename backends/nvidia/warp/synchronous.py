@@ -67,8 +67,8 @@ def _refusal(kernel: ir.Operation) -> str:
     """Why passes form no kernel of a tiled function, or none that its chip runs."""
     choices = attributes.read(kernel, CHOICES)
     facts = {item.name for item in ir.DictAttr(kernel.attributes["tile.kernel"])}
-    if facts & {"lengths", "paged"}:
-        return "packed sequences and pages have not been run by its kernels"
+    if "paged" in facts:
+        return "its kernels read no keys in pages (block_table)"
     fields = {name: value for name, value in choices.items() if name in ("emitter", "arch", *FIELDS) or name.startswith(attributes.LAUNCH)}
     try:
         code = print_ahead(kernel, fields)
