@@ -202,7 +202,7 @@ speed: 1.01 to 1.03, 1.04 to 1.09 (of its blocks of 128 queries), 0.98 to 1.06. 
 keys of 64 (0.95 to 1.01)."""
 SYNCHRONOUS_COLUMNS: Annotated[dict[str, frozenset[int]], Provenance("2026-11-27", "H100", "docs/notes/sm80-h100.md")] = {
     "rows": frozenset({64, 128, 192, 256}),
-    "pairs": frozenset({64, 128}),
+    "pairs": frozenset({64, 128, 192, 256}),
 }
 """Columns of q, k and v of kernels for chips without TMA that the `warp` dialect makes. In units of TileLang's speed: forward passes of 64
 columns 2.3 to 3.1, causal ones of 128 1.03 to 2.0, backward passes 1.06 to 1.72. Softmax of 128 columns over all keys is at 0.94 to 0.96,

@@ -36,8 +36,6 @@ def is_open(function: ir.Operation, facts: blocks.NvidiaFacts, tuned: Mapping[st
 
 def why_not(function: ir.Operation, facts: blocks.NvidiaFacts) -> str:
     """What is known of an open kernel without tiling it: why it is left to another emitter; empty where passes are asked."""
-    if facts.grid == "pairs" and attributes.read(function, CHOICES).get("deterministic"):
-        return "it adds sums over keys in no fixed order (deterministic, batch_invariant)"
     most = thresholds.SYNCHRONOUS_PRODUCTS[facts.grid]
     if facts.products > most:
         return f"a block has {facts.products} products of rows before its weights, not {most}: registers do not suffice for more"
