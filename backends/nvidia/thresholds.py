@@ -209,7 +209,7 @@ columns 2.3 to 3.1, causal ones of 128 1.03 to 2.0, backward passes 1.06 to 1.72
 and is taken all the same: who has no TileLang has this kernel. Forward passes of 192 and 256 do not spill, and were not timed. Left out:
 backward passes of 192, which spill 2860 bytes a thread; of 256 none is formed."""
 SYNCHRONOUS_PRODUCTS: Annotated[dict[str, int], Provenance("2026-11-27", "ptxas", "docs/nvidia-tilelang.md, On sm_80")] = {
-    "rows": 1,
+    "rows": 3,
     "pairs": 2,
 }
 """Products of rows that weights need there: tangents and second backward passes have more, and most spill 720 to 2500 bytes a thread."""

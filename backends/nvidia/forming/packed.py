@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
+from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.backends.nvidia.forming.tiled import is_rest
 from attn_mlir.dialects.warp import build
 from attn_mlir.mlir import arith, ir, memref
-from attn_mlir.passes.regions import maker
+from attn_mlir.passes.regions import find_all, maker
 
 _BEGIN, _END = 1, 2
 """Columns of an item of a list of work: its first row, and the one after its last."""
@@ -32,6 +33,8 @@ class Packed:
 
     work: ir.Value
     views: frozenset[ir.Value]
+    lengths: tuple[ir.Value, ...]
+    """The arguments that hold the lengths of sequences, first those of the rows that are the programs'."""
 
     @staticmethod
     def of(function: ir.Operation) -> "Packed | None":
@@ -41,7 +44,8 @@ class Packed:
             return None
         arguments = list(function.regions[0].blocks[0].arguments)
         numbers = ir.DenseI64ArrayAttr(facts["ragged"]) if "ragged" in facts else []
-        return Packed(arguments[-1], frozenset(arguments[n] for n in numbers))
+        lengths = tuple(arguments[n] for n in ir.DenseI64ArrayAttr(facts["lengths"]))
+        return Packed(arguments[-1], frozenset(arguments[n] for n in numbers), lengths)
 
     def is_rest(self, target: ir.Value, row: ir.Value, count: ir.Value, block: int) -> bool:
         """Whether `count` rows from `row` on are all that exist in a view of a block of an item."""
@@ -58,6 +62,14 @@ class Packed:
         """Whether rows from `lower` to `upper` are those of an item."""
         return self._is_number(lower, _BEGIN) and self._is_number(upper, _END)
 
+    def length(self, function: ir.Operation) -> ir.Value:
+        """How many rows the item's sequence has, of those that are the programs'."""
+        for op in find_all(function, "arith.index_cast"):
+            load = maker(op.operands[0], "memref.load")
+            if load is not None and load.operands[0] == self.lengths[0]:
+                return op.results[0]
+        raise Refused("the length of the sequence of an item is not read")
+
     def _is_number(self, value: ir.Value, column: int) -> bool:
         """Whether a value is this number of the program's item."""
         cast = maker(value, "arith.index_cast")
@@ -67,6 +79,15 @@ class Packed:
         place = maker(load.operands[2], "arith.constant")
         item = maker(load.operands[1], "tile.program_id")
         return item is not None and place is not None and ir.IntegerAttr(place.attributes["value"]).value == column
+
+    def position(self, row: ir.Value) -> ir.Value:
+        """Of a row of a view, where it is in its sequence: what is added to how many rows the view has before it."""
+        at = maker(row, "arith.addi")
+        for shift, position in [tuple(at.operands), tuple(at.operands)[::-1]] if at is not None else []:
+            before = maker(shift, "arith.subi")
+            if before is not None and maker(before.operands[0], "memref.dim") is not None:
+                return position
+        raise Refused("a row of packed sequences is not counted from where its sequence begins")
 
     def grid(self, over: ir.Value, work: ir.Value) -> Grid:
         """A tile for each item, of which the last row of the list tells how many there are, and head."""

@@ -25,10 +25,12 @@ class SynchronousPairs(PairsFormer, SynchronousFormer):
     """
 
     def _schedule(self) -> ir.Attribute:
-        """Sums in a fixed order begin with the last keys, and thread blocks draw their tiles, so that none waits for one that comes later."""
+        """Sums in a fixed order begin with the last keys, as lists of work do; thread blocks draw tiles: none waits for a later one."""
         fields = attributes.read(self.function, attributes.SCHEDULE)
         narrow = thresholds.SYNCHRONOUS_NARROW if self._widest() <= NARROW else {}
-        order = {} if self.order is None else {"reverse": 1, "draw": 1, **({"group": 1} if self.order.masked else {})}
+        order = (
+            {} if self.order is None else {"reverse": int(self.packed is None), "draw": 1, **({"group": 1} if self.order.masked else {})}
+        )
         return attributes.write({**thresholds.SYNCHRONOUS_BACKWARD, **narrow, **fields, **order})
 
     def _usual_rows(self) -> int:

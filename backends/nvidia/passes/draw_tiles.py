@@ -67,7 +67,7 @@ class DrawTiles(Pass):
 
 
 def _draw_first(role: ir.Operation, loop: ir.Operation, counter: ir.Value) -> None:
-    """Lets the thread blocks of a kernel of one role begin with tiles in the order in which they ask; the last one leaves the counter zero."""
+    """Lets thread blocks of one role begin with tiles in the order in which they ask; the last one leaves the counter zero."""
     with build.named("first_tile"):
         told = build.op("alloc", results=[build.shared_type([1, 1], ir.IntegerType.get_signless(32), 0)]).result
     threads = THREADS * number(role, "warpgroups")

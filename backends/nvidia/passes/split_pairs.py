@@ -17,8 +17,8 @@ class SplitPairs(Pass):
 
     The one keeps the sums of the first weights, as dv; the other one all the rest, as dk, dq and gradients of captured tensors. Each
     computes the weights that it needs, from the products that these need: the scores of softmax are computed twice, six products in place
-    of five, where no kernel of matrix instructions could hold all sums. `arch` is the chip that kernels are for; where tensors are not f16 or
-    bf16, nothing changes.
+    of five, where no kernel of matrix instructions could hold all sums. `arch` is the chip that kernels are for. Where tensors are not f16
+    or bf16, nothing changes.
     """
 
     name = "nvidia-split-pairs"

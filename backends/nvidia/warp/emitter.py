@@ -59,7 +59,7 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
 
 
 def _counters(kernel: ir.Operation) -> Fields:
-    """What schedules of kernels over pairs say of sums in a fixed order: which counters there are (`forming.ordering`), none without sums."""
+    """Which counters schedules of kernels over pairs have for sums in a fixed order (`forming.ordering`): none without sums."""
     sums = find_all(kernel, "tile.accumulate")
     if not sums:
         return {}
