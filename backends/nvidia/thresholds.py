@@ -206,13 +206,14 @@ SYNCHRONOUS_COLUMNS: Annotated[dict[str, frozenset[int]], Provenance("2026-11-27
 }
 """Columns of q, k and v of kernels for chips without TMA that the `warp` dialect makes. In units of TileLang's speed: forward passes of 64
 columns 2.3 to 3.1, causal ones of 128 1.03 to 2.0, backward passes 1.06 to 1.72. Softmax of 128 columns over all keys is at 0.94 to 0.96,
-and is taken all the same: who has no TileLang has this kernel. Forward passes of 192 and 256 do not spill, and were not timed. Left out:
-backward passes of 192, which spill 2860 bytes a thread; of 256 none is formed."""
+and is taken all the same: who has no TileLang has this kernel. Forward passes of 192 and 256 do not spill, and were not timed. Backward
+passes of 192 and 256 are two kernels (`nvidia-split-pairs`): one spilled 2860 bytes a thread at 192, and was not formed at 256."""
 SYNCHRONOUS_PRODUCTS: Annotated[dict[str, int], Provenance("2026-11-27", "ptxas", "docs/nvidia-tilelang.md, On sm_80")] = {
-    "rows": 3,
+    "rows": 5,
     "pairs": 2,
 }
-"""Products of rows that weights need there: tangents and second backward passes have more, and most spill 720 to 2500 bytes a thread."""
+"""Products of rows that weights need there. Tangents have 3, and rows of second backward passes 5: in blocks of 64 rows they do not spill.
+Left out: the pairs of second backward passes, which spill 2500 bytes a thread."""
 SCAN_SCHEDULES: Annotated[dict[str, dict[str, tuple[int, ...]]], Provenance("2026-11-27", "H100", "docs/notes/delta-h200.md")] = {
     "warpgroups": {"stages": (3, 2)},
     "usual": {"occupancy": (1,), "warps": (8,), "stages": (2, 1, 0)},

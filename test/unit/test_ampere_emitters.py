@@ -77,8 +77,9 @@ def test_passes_make_what_they_form(form: str, columns: int, backward: bool) -> 
 
 def test_wide_rows_and_bf16() -> None:
     made = [schedule(traced(CAUSAL, 192)), schedule(traced({}, 256)), schedule(traced({}, 128, "bf16"))]
-    made += [schedule(traced(CAUSAL, columns), True) for columns in (192, 256)]
-    assert [fields["emitter"] for fields in made] == ["warp"] * 5
+    assert [fields["emitter"] for fields in made] == ["warp"] * 3
+    with mock.patch.object(driver, "current_target", return_value=target.AMPERE):
+        assert driver.slow(traced(CAUSAL, 192), "bwd", ("q", "k", "v")) == driver.slow(traced({}, 256), "bwd", ("q", "k", "v")) == {}
 
 
 @pytest.mark.parametrize(("columns", "backward", "choices", "why"), [
@@ -96,7 +97,7 @@ def test_scatters_and_more_products_are_tilelangs() -> None:
         (why,) = driver.slow(traced(FORMS["captured"], 64), "bwd", ("q", "k", "v", "arg3")).values()
         assert why == "made by 'tilelang', not by 'warp': 'tile.scatter_add' has no form on fragments yet"
         (why,) = driver.slow(traced(CAUSAL, 64), "bwd2", ("q", "k", "v")).values()
-        assert "products of rows before its weights, not 2: registers do not suffice" in why
+        assert "5 products of rows before its weights, not 2: registers do not suffice" in why
         assert driver.slow(traced(CAUSAL, 64), "jvp", ("q", "k", "v")) == {}
 
 
