@@ -214,6 +214,8 @@ SYNCHRONOUS_PRODUCTS: Annotated[dict[str, int], Provenance("2026-11-27", "ptxas"
 }
 """Products of rows that weights need there. Tangents have 3, and rows of second backward passes 5: in blocks of 64 rows they do not spill.
 Left out: the pairs of second backward passes, which spill 2500 bytes a thread."""
+SYNCHRONOUS_SEVERAL: Annotated[int, Provenance("2026-11-27", "ptxas", "docs/nvidia-tilelang.md, On sm_80")] = 128
+"""Columns of rows that several products take: tangents of 256 columns spill 2900 bytes a thread."""
 SCAN_SCHEDULES: Annotated[dict[str, dict[str, tuple[int, ...]]], Provenance("2026-11-27", "H100", "docs/notes/delta-h200.md")] = {
     "warpgroups": {"stages": (3, 2)},
     "usual": {"occupancy": (1,), "warps": (8,), "stages": (2, 1, 0)},

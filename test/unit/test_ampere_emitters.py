@@ -99,6 +99,8 @@ def test_scatters_and_more_products_are_tilelangs() -> None:
         (why,) = driver.slow(traced(CAUSAL, 64), "bwd2", ("q", "k", "v")).values()
         assert "5 products of rows before its weights, not 2: registers do not suffice" in why
         assert driver.slow(traced(CAUSAL, 64), "jvp", ("q", "k", "v")) == {}
+        (why,) = driver.slow(traced(CAUSAL, 192), "jvp", ("q", "k", "v")).values()
+        assert "3 products of rows of more than 128 columns before its weights" in why
 
 
 def test_a_refusal_of_a_pass_is_the_reason_and_blocks_are_those_of_before() -> None:
@@ -174,3 +176,14 @@ def test_tuners_measure_both_emitters(columns: int) -> None:
     measured = to_measure(NvidiaSpace(facts, target.AMPERE, Workload()))
     assert ({"emitter": "warp"} in measured) == (columns == 64) and any(each.get("emitter") == "tilelang" for each in measured)
     assert {"emitter": "warp"} not in to_measure(NvidiaSpace(facts, target.HOPPER, Workload()))
+
+
+@pytest.mark.parametrize("columns", [192, 256])
+def test_wide_backward_passes_of_small_chips_are_tilelangs(columns: int) -> None:
+    """Both kernels: the one of dv alone loads do, too, for which its blocks leave room."""
+    with (
+        mock.patch.object(driver, "current_target", return_value=target.AMPERE),
+        mock.patch.object(driver, "_for_device", return_value={"arch": "sm_80", "shared_bytes": 101376}),
+    ):
+        told = driver.slow(traced(CAUSAL, columns), "bwd", ("q", "k", "v"))
+    assert len(told) == 2 and all("bytes of shared memory, and there are 101376" in why for why in told.values())

@@ -40,6 +40,9 @@ def why_not(function: ir.Operation, facts: blocks.NvidiaFacts) -> str:
     if facts.products > most:
         return f"a block has {facts.products} products of rows before its weights, not {most}: registers do not suffice for more"
     known = thresholds.SYNCHRONOUS_COLUMNS[facts.grid]
+    widest = thresholds.SYNCHRONOUS_SEVERAL
+    if facts.grid == "rows" and facts.products > 1 and max(facts.head, facts.value) > widest:
+        return f"a block has {facts.products} products of rows of more than {widest} columns before its weights: registers do not suffice"
     other = sorted({facts.head, facts.value} - known)
     if other:
         return f"q, k and v have {' and '.join(map(str, other))} columns, not {', '.join(map(str, sorted(known)))}"
