@@ -70,10 +70,6 @@ def cost(facts: KernelFacts, choices: Fields, target: NvidiaTarget, work: Worklo
     return Cost(shared, needed, occupancy, cycles * (1 + thresholds.SPILLED_REGISTER * max(needed - available, 0)), problem, alone)
 
 
-_BESIDE = 4096
-"""Bytes that TileLang may want beside tiles, for reductions and alignment."""
-
-
 def _shared(facts: KernelFacts, block_q: int, block_kv: int, stages: int, choices: Fields, target: NvidiaTarget) -> int:
     """Bytes of shared memory; columns are padded to swizzle atoms of 128 bytes.
 
@@ -96,7 +92,7 @@ def _shared(facts: KernelFacts, block_q: int, block_kv: int, stages: int, choice
         return small if choices.get("staging") == "query" else streamed + own + output + _BARRIERS
     streamed = stages * (bytes_of(block_kv, facts.scores) + 4 * 4 * block_kv)
     if len(facts.scores) == 1 and not target.bulk_copies:  # weights of dv alone: do, which no score needs, streams beside q
-        streamed += stages * bytes_of(block_kv, facts.sums) + _BESIDE
+        streamed += stages * bytes_of(block_kv, facts.sums)
     weights = block_q * block_kv * width
     spread = sum(block_kv * columns * 4 for columns in facts.spread)
     return streamed + bytes_of(block_q, facts.scores) + weights + spread + _BARRIERS
