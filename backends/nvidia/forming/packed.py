@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia.forming.refusal import Refused
-from attn_mlir.backends.nvidia.forming.tiled import is_rest
+from attn_mlir.backends.nvidia.forming.tiled import has_constant, is_rest
 from attn_mlir.dialects.warp import build
 from attn_mlir.mlir import arith, ir, memref
 from attn_mlir.passes.regions import find_all, maker
@@ -35,6 +35,8 @@ class Packed:
     views: frozenset[ir.Value]
     lengths: tuple[ir.Value, ...]
     """The arguments that hold the lengths of sequences, first those of the rows that are the programs'."""
+    over: ir.Value
+    """The tensor whose rows these are."""
 
     @staticmethod
     def of(function: ir.Operation) -> "Packed | None":
@@ -45,12 +47,18 @@ class Packed:
         arguments = list(function.regions[0].blocks[0].arguments)
         numbers = ir.DenseI64ArrayAttr(facts["ragged"]) if "ragged" in facts else []
         lengths = tuple(arguments[n] for n in ir.DenseI64ArrayAttr(facts["lengths"]))
-        return Packed(arguments[-1], frozenset(arguments[n] for n in numbers), lengths)
+        over = arguments[ir.IntegerAttr(facts["over"]).value if "over" in facts else 0]
+        return Packed(arguments[-1], frozenset(arguments[n] for n in numbers), lengths, over)
 
     def is_rest(self, target: ir.Value, row: ir.Value, count: ir.Value, block: int) -> bool:
-        """Whether `count` rows from `row` on are all that exist in a view of a block of an item."""
+        """Whether `count` rows from `row` on are all that exist in a view of a block of an item, or none as the item's sequence has none."""
+        if target not in self.views:  # rows that are heads of a group: a tensor's, which are not packed, and end where it does
+            present = maker(count, "arith.muli")
+            some = maker(present.operands[1], "arith.minsi") if present is not None else None
+            whole = present.operands[0] if present is not None and some is not None and has_constant(some.operands, 1) else count
+            return self.over not in self.views and self._is_number(row, _BEGIN) and self._is_rest(row, whole, block)
         at = maker(row, "arith.addi")
-        return target in self.views and at is not None and any(self._is_rest(each, count, block) for each in at.operands)
+        return at is not None and any(self._is_rest(each, count, block) for each in at.operands)
 
     def _is_rest(self, position: ir.Value, count: ir.Value, block: int) -> bool:
         whole = maker(count, "arith.subi")

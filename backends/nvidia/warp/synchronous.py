@@ -17,10 +17,12 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.registry import registry
 
-__all__ = ["SHARED", "UNFORMED", "is_open", "refusals", "why_not"]
+__all__ = ["DECODE", "SHARED", "UNFORMED", "is_open", "refusals", "why_not"]
 
 SHARED = "shared_bytes"
 """In the choices of such a kernel: the shared memory of a thread block, on chips that have less than the one they are generated for."""
+DECODE = "decode"
+"""In the choices of kernels of single queries: their blocks are the driver's, for whoever makes them."""
 _OPEN = frozenset({*FIELDS, "arch", "length", "longer", "deterministic", SHARED})
 """Choices beside which it is open who makes a kernel; others, blocks among them, are those of TileLang."""
 
@@ -31,7 +33,8 @@ def is_open(function: ir.Operation, facts: blocks.NvidiaFacts, tuned: Mapping[st
     target = TARGETS.get(str(chosen.get("arch", "")))
     if target is None or target.bulk_copies or facts.grid not in ("rows", "pairs") or facts.bits != 16 or facts.widened:
         return False
-    return all(name in _OPEN or name.startswith(attributes.LAUNCH) for name in chosen)
+    open_ = _OPEN | ({DECODE, "block_q", "block_kv"} if DECODE in chosen else set())
+    return all(name in open_ or name.startswith(attributes.LAUNCH) for name in chosen)
 
 
 def why_not(function: ir.Operation, facts: blocks.NvidiaFacts) -> str:
