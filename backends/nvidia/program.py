@@ -69,10 +69,9 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
         key = repeated_kernel.key_of(inputs, layout) if self._single or self._chained else ()
-        index = cuda.current_device()
-        call = self._known(key, index)
-        if call is not None:
-            return call(inputs)
+        results = self._repeated(key, inputs)
+        if results is not None:
+            return results
         if self._longer and self.compile_longer is not None and inputs[1].shape[2] >= self._longer:
             longer = self.compile_longer(self._longer)
             longer.listeners = self.listeners
@@ -88,18 +87,15 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         needed = cuda.index_of(inputs[0])
         if needed < 0:
             raise ArgumentError(f"this program is compiled for NVIDIA GPUs, but q is on {inputs[0].device}: move the tensors with .cuda()")
-        if needed == index:
+        with cuda.using(needed):
             results = super().run(inputs, layout)
-        else:
-            with torch.cuda.device(needed):
-                results = super().run(inputs, layout)
-        if self._single:
-            self._remember(key, inputs, results, needed)
-        elif self._chained and key not in self._calls:
-            launchers = {name: launcher for (name, device), launcher in self._launchers.items() if device == needed}
-            chain = repeated_kernels.chain(self.host, self.plan(inputs), self.units, launchers, inputs, results)
-            if chain is not None:
-                self._keep(key, chain)
+            if self._single:
+                self._remember(key, inputs, results, needed)
+            elif self._chained and self._index_of(key) != needed:
+                launchers = {name: launcher for (name, device), launcher in self._launchers.items() if device == needed}
+                chain = repeated_kernels.chain(self.host, self.plan(inputs), self.units, launchers, inputs, results)
+                if chain is not None:
+                    self._keep(key, chain)
         return results
 
     def _widened(self, inputs: Sequence[Any]) -> list[Any] | None:
@@ -115,17 +111,22 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
 
     def again(self, inputs: Sequence[Any], layout: str) -> list[torch.Tensor] | None:
         """See `NvidiaKernel.again`."""
-        call = self._known(repeated_kernel.key_of(inputs, _GIVEN if layout == "bshd" else layout), cuda.current_device())
-        return call(inputs) if call is not None else None
+        return self._repeated(repeated_kernel.key_of(inputs, _GIVEN if layout == "bshd" else layout), inputs)
 
-    def _known(self, key: tuple[Any, ...], index: int) -> repeated_kernel.RepeatedLaunch | repeated_kernels.Chain | None:
-        """The short way for these inputs, if there is one on this device."""
+    def _repeated(self, key: tuple[Any, ...], inputs: Sequence[Any]) -> list[torch.Tensor] | None:
+        """The results by the short way for these inputs, if there is one on their device, which need not be the current one."""
         call = self._calls.get(key)
-        if call is None or call.launcher.index != index:
-            return None
-        if isinstance(call, repeated_kernels.Chain) and call.counts and cuda.is_capturing():
-            return None  # a CUDA graph has counters of its own, which the long way makes
-        return call
+        if call is None or call.launcher.index != cuda.index_of(inputs[0]):
+            return None  # an address may have been one of another device before
+        if cuda.current_device() == call.launcher.index:
+            return _started(call, inputs)
+        with torch.cuda.device(call.launcher.index):
+            return _started(call, inputs)
+
+    def _index_of(self, key: tuple[Any, ...]) -> int:
+        """The device of the short way for a key; -1 where there is none."""
+        call = self._calls.get(key)
+        return call.launcher.index if call is not None else -1
 
     def _remember(self, key: tuple[Any, ...], inputs: Sequence[Any], results: list[torch.Tensor], index: int) -> None:
         """Keeps the short way for these inputs, if there is one."""
@@ -278,3 +279,10 @@ def _single_kernel(host: Host, units: Mapping[str, GpuKernel]) -> str:
     arguments = len(host.arguments)
     whole = host.returns == tuple(range(arguments, arguments + len(host.steps[0].results)))
     return name if len(host.steps) == 1 and whole and name in units and units[name].is_plain else ""
+
+
+def _started(call: repeated_kernel.RepeatedLaunch | repeated_kernels.Chain, inputs: Sequence[Any]) -> list[torch.Tensor] | None:
+    """The results by a short way; None where a CUDA graph is being captured, which has counters of its own: the long way makes them."""
+    if isinstance(call, repeated_kernels.Chain) and call.counts and cuda.is_capturing():
+        return None
+    return call(inputs)

@@ -73,6 +73,39 @@ def named(found: Any, launch: dict[str, Any], name: str, kind: Any = ctypes.c_in
     return address(source(found), launch, name, kind)
 
 
+def test_a_device_that_is_not_current(gpu: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All memory comes from the tensors' device, and their short way is found although another one is current."""
+    current, of_tensors = [0], [1]
+
+    class Using:
+        def __init__(self, index: int) -> None:
+            self.index = index
+
+        def __enter__(self) -> None:
+            self.former, current[0] = current[0], self.index
+
+        def __exit__(self, *error: object) -> None:
+            current[0] = self.former
+
+    def empty(size: Any, strides: Any, dtype: torch.dtype) -> torch.Tensor:
+        assert current == of_tensors
+        return torch.empty_strided(size, strides, dtype=dtype)
+
+    for name, function in {"index_of": lambda tensor: of_tensors[0], "current_device": lambda: current[0], "empty": empty}.items():
+        monkeypatch.setattr(cuda, name, function)
+    monkeypatch.setattr(torch.cuda, "device", Using)
+    found, inputs = gradients(), arguments(2, 4, 2, 300)
+    found.run(inputs)
+    before = len(gpu.named("cuLaunchKernelEx"))
+    (chain,) = found._calls.values()
+    assert isinstance(chain, Chain) and chain.launcher.index == 1 and not gpu.named("cuMemsetD8Async")
+    found.run(inputs)
+    assert gpu.named("cuMemsetD8Async") and len(gpu.named("cuLaunchKernelEx")) == 2 * before and current == [0]
+    of_tensors[0] = 0  # the same addresses on the other device
+    found.run(inputs)
+    assert next(iter(found._calls.values())).launcher.index == 0
+
+
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_the_short_way(gpu: FakeCuda, layout: str, deterministic: bool) -> None:
