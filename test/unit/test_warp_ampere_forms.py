@@ -56,7 +56,7 @@ def test_packed_sequences(name: str, columns: int, ordered: bool) -> None:
     made = case.run(q, k, v, LENGTHS, device=DEVICE, deterministic=ordered, **options)
     o, lse = made if options else (made, None)
     wide = [x.detach()[:-2].double().requires_grad_() for x in (q, k, v)]
-    wanted, wanted_lse = case.reference(*wide, LENGTHS)
+    wanted, wanted_lse = case.reference(wide[0], wide[1], wide[2], LENGTHS)
     close(o[:-2], wanted)
     assert (o[-2:] == 0).all()
     if lse is not None:
@@ -86,7 +86,7 @@ def test_tangents(columns: int, options: dict[str, Any]) -> None:
         x = [each.to(dtype) for each in tensors]
         with forward_ad.dual_level():
             duals = [forward_ad.make_dual(value, tangent) for value, tangent in zip(x[:3], x[3:], strict=True)]
-            made.append(forward_ad.unpack_dual(attention(*duals, device=device, **options)))
+            made.append(forward_ad.unpack_dual(attention(duals[0], duals[1], duals[2], device=device, **options)))
     for got, wanted in zip(*made, strict=True):
         close(got, wanted)
 
@@ -136,7 +136,7 @@ def test_faults_of_the_order_are_found(ordered: tuple[EmulatedLaunchPlan, str, s
         made.run(inputs)
 
 
-def traced(form: str, columns: int, tangents: bool = False) -> str:
+def traced(form: str, columns: int) -> str:
     q = torch.randn(12, 2, columns).half().requires_grad_()
     cu, options = offsets([9, 3]), {} if form == "full" else CAUSAL
     attention_varlen(q, q, q, cu, cu.clone(), **options)
@@ -153,7 +153,7 @@ def packed_inputs() -> tuple[list[Tensor], tuple[Tensor, ...]]:
     inputs: list[Any] = [q, k, v, cu[:-1], cu.diff(), cu[:-1], cu.diff()]
     made = driver.compile_derivative(traced("causal", 64), DEVICE, "fwd", ["q", "k", "v"]).run(inputs)
     wide = [x[0].transpose(0, 1).double().requires_grad_() for x in (q, k, v)]
-    wanted, _ = case.reference(*wide, lengths)
+    wanted, _ = case.reference(wide[0], wide[1], wide[2], lengths)
     grads = torch.autograd.grad(wanted, wide, do[0].transpose(0, 1).double())
     return [*inputs, *made, do], tuple(each.transpose(0, 1)[None] for each in grads)
 

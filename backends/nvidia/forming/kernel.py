@@ -7,7 +7,7 @@ from attn_mlir.backends.gpu.attributes import SCHEDULE as OF_TILES
 from attn_mlir.backends.nvidia.forming import maps, rings
 from attn_mlir.backends.nvidia.forming.facts import SCHEDULE, launch_registers
 from attn_mlir.backends.nvidia.forming.maps import FragmentMap
-from attn_mlir.backends.nvidia.forming.packed import Grid, Packed, dense_grid
+from attn_mlir.backends.nvidia.forming.packed import Packed, TileNumbers, dense_grid
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.backends.nvidia.forming.rings import RingBuffer, SharedRing
 from attn_mlir.backends.nvidia.forming.tiled import equal_loads, grid_of, is_rest, is_turned, used_in
@@ -176,7 +176,7 @@ class Former:
         rows = ir.RankedTensorType(load.results[0].type).shape[0]
         return self.columns if rows < 0 else rows
 
-    def _tiles(self, entry: ir.Block, warpgroup: ir.Value, grid: Grid) -> None:
+    def _tiles(self, entry: ir.Block, warpgroup: ir.Value, grid: TileNumbers) -> None:
         """The loop over the tiles of this thread block."""
         zero, self.warpgroup = build.index(0), warpgroup
         with build.named("first_row"):

@@ -15,7 +15,7 @@ LONGEST_FIRST = {"reverse": 0}
 
 
 @dataclass(frozen=True)
-class Grid:
+class TileNumbers:
     """How many tiles a kernel has, of which so many are those of a head, and heads; the number of a tile counts in this order."""
 
     tiles: ir.Value
@@ -51,7 +51,7 @@ class Packed:
         return Packed(arguments[-1], frozenset(arguments[n] for n in numbers), lengths, over)
 
     def is_rest(self, target: ir.Value, row: ir.Value, count: ir.Value, block: int) -> bool:
-        """Whether `count` rows from `row` on are all that exist in a view of a block of an item, or none as the item's sequence has none."""
+        """Whether `count` rows from `row` on are all that exist in a view of a block of an item, or none, as its sequence has none."""
         if target not in self.views:  # rows that are heads of a group: a tensor's, which are not packed, and end where it does
             present = maker(count, "arith.muli")
             some = maker(present.operands[1], "arith.minsi") if present is not None else None
@@ -97,7 +97,7 @@ class Packed:
                 return position
         raise Refused("a row of packed sequences is not counted from where its sequence begins")
 
-    def grid(self, over: ir.Value, work: ir.Value) -> Grid:
+    def grid(self, over: ir.Value, work: ir.Value) -> TileNumbers:
         """A tile for each item, of which the last row of the list tells how many there are, and head."""
         zero, one = build.index(0), build.index(1)
         heads = memref.DimOp(over, one).result
@@ -105,14 +105,14 @@ class Packed:
         with build.named("items"):
             items = arith.IndexCastOp(ir.IndexType.get(), memref.LoadOp(work, [last, zero]).result).result
         with build.named("tiles"):
-            return Grid(arith.MulIOp(heads, items).result, items, heads)
+            return TileNumbers(arith.MulIOp(heads, items).result, items, heads)
 
 
-def dense_grid(over: ir.Value, block: int) -> Grid:
+def dense_grid(over: ir.Value, block: int) -> TileNumbers:
     """A tile for each block of rows of each head and batch entry of a tensor."""
     heads, rows = (memref.DimOp(over, build.index(n)).result for n in (1, 2))
     of_batch = arith.MulIOp(memref.DimOp(over, build.index(0)).result, heads).result
     with build.named("blocks"):
         blocks = arith.CeilDivSIOp(rows, build.index(block)).result
     with build.named("tiles"):
-        return Grid(arith.MulIOp(of_batch, blocks).result, blocks, heads)
+        return TileNumbers(arith.MulIOp(of_batch, blocks).result, blocks, heads)
