@@ -23,7 +23,6 @@ from attn_mlir.backends.nvidia.compiled_kernels import describe, pack, packed_se
 from attn_mlir.backends.nvidia.launch import LIMIT, CudaLauncher
 from attn_mlir.backends.nvidia.passes.slice_values import NvidiaSliceValues, wide_blocks
 from attn_mlir.backends.nvidia.target import HOPPER
-from attn_mlir.backends.nvidia.warp.synchronous import DECODE
 from attn_mlir.backends.program import ResultShapes, RunPlan
 from attn_mlir.backends.segments import DeviceModel
 from attn_mlir.dialects.elements import EIGHT_BIT
@@ -188,7 +187,6 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         """What one of these makes for this GPU; None for rows, functions or heads that a kernel of this form does not know."""
         wide, choices = self._choices.get("arch") == HOPPER.arch, self.choices_of(form)
         if form == WHOLE_ROWS:
-            choices |= {} if wide else {DECODE: 1}
             return lower(self._source, choices, pipeline.KERNEL, codegen.emit, "NVIDIA", wide)
         if not wide:
             return None

@@ -15,6 +15,7 @@ from attn_mlir.backends.program import function_named
 from attn_mlir.errors import AttnError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.passes.regions import find_all
 from attn_mlir.registry import registry
 
 __all__ = ["DECODE", "SHARED", "UNFORMED", "is_open", "refusals", "why_not"]
@@ -22,7 +23,7 @@ __all__ = ["DECODE", "SHARED", "UNFORMED", "is_open", "refusals", "why_not"]
 SHARED = "shared_bytes"
 """In the choices of such a kernel: the shared memory of a thread block, on chips that have less than the one they are generated for."""
 DECODE = "decode"
-"""In the choices of kernels of single queries: their blocks are the driver's, for whoever makes them."""
+"""In the choices of kernels of single queries whose blocks are for passes, too. No driver asks for it: they have not been launched."""
 _OPEN = frozenset({*FIELDS, "arch", "length", "longer", "deterministic", SHARED})
 """Choices beside which it is open who makes a kernel; others, blocks among them, are those of TileLang."""
 
@@ -41,11 +42,12 @@ def why_not(function: ir.Operation, facts: blocks.NvidiaFacts) -> str:
     """What is known of an open kernel without tiling it: why it is left to another emitter; empty where passes are asked."""
     most = thresholds.SYNCHRONOUS_PRODUCTS[facts.grid]
     if facts.products > most:
-        return f"a block has {facts.products} products of rows before its weights, not {most}: registers do not suffice for more"
+        return f"a block has {facts.products} products of rows before its weights, not {most}: they spill, or have not been launched"
     known = thresholds.SYNCHRONOUS_COLUMNS[facts.grid]
-    widest = thresholds.SYNCHRONOUS_SEVERAL
-    if facts.grid == "rows" and facts.products > 1 and max(facts.head, facts.value) > widest:
-        return f"a block has {facts.products} products of rows of more than {widest} columns before its weights: registers do not suffice"
+    special = ("packed sequences",) if find_all(function, "attn.sequences") else ()
+    special += ("sums in a fixed order",) if facts.grid == "pairs" and attributes.read(function, CHOICES).get("deterministic") else ()
+    if special and max(facts.head, facts.value) > thresholds.SYNCHRONOUS_WIDE:
+        return f"{' and '.join(special)} have not been launched with more than {thresholds.SYNCHRONOUS_WIDE} columns"
     other = sorted({facts.head, facts.value} - known)
     if other:
         return f"q, k and v have {' and '.join(map(str, other))} columns, not {', '.join(map(str, sorted(known)))}"
