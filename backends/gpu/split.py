@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from attn_mlir.backends.allocation import empty, empty_heads
-from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.gpu.attributes import CHOICES, Fields, read, write
 from attn_mlir.backends.gpu.compiled_kernels import GpuKernel, outlined, read_unit
 from attn_mlir.backends.gpu.input_limits import check_types
 from attn_mlir.backends.gpu.packed import Ragged
@@ -45,7 +45,12 @@ def lower_parts(
         if made is None:
             return None
         module, rest, results = made
-        Pipeline.parse(f"attn-split-kv,{rest}", registry()).run(module)
+        Pipeline.parse("attn-split-kv", registry()).run(module)
+        if "arch" in choices:
+            with module.context:
+                merge = function_named(module, COMBINE)
+                merge.attributes[CHOICES] = write({"arch": choices["arch"], **read(merge, CHOICES)})
+        Pipeline.parse(rest, registry()).run(module)
         parts, combine = (function_named(module, name) for name in (PARTS, COMBINE))
         return read_unit(parts, len(find_all(parts, "tile.store")), emit), read_unit(combine, results, emit)
 

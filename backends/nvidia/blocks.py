@@ -165,7 +165,9 @@ def synchronous_blocks(facts: NvidiaFacts) -> tuple[int, int]:
     columns = max(facts.head, facts.value)
     if facts.grid == "rows":
         keys = 64 if columns * facts.products <= 192 else 32
-        return (128 if columns * facts.products <= 192 else 64), keys
+        return (128 if facts.products == 1 and columns <= 192 else 64), keys
+    if facts.grid == "pairs" and columns > 128:  # `nvidia-split-pairs` leaves one sum over queries to each kernel
+        return (128, 64) if facts.products == 1 else (64, 64)
     return default_blocks(facts)
 
 

@@ -19,7 +19,7 @@ EMITTERS = Emitters(
     ("warp", "hopper", "simt", "scans", "tilelang"),
     TARGETS,
     pages=("hopper",),
-    packed_order=("hopper",),
+    packed_order=("hopper", "warp"),
 )
 
 

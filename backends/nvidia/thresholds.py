@@ -206,17 +206,20 @@ speed: 1.01 to 1.03, 1.04 to 1.09 (of its blocks of 128 queries), 0.98 to 1.06. 
 keys of 64 (0.95 to 1.01)."""
 SYNCHRONOUS_COLUMNS: Annotated[dict[str, frozenset[int]], Provenance("2026-11-27", "H100", "docs/notes/sm80-h100.md")] = {
     "rows": frozenset({64, 128, 192, 256}),
-    "pairs": frozenset({64, 128}),
+    "pairs": frozenset({64, 128, 192, 256}),
 }
 """Columns of q, k and v of kernels for chips without TMA that the `warp` dialect makes. In units of TileLang's speed: forward passes of 64
 columns 2.3 to 3.1, causal ones of 128 1.03 to 2.0, backward passes 1.06 to 1.72. Softmax of 128 columns over all keys is at 0.94 to 0.96,
-and is taken all the same: who has no TileLang has this kernel. Forward passes of 192 and 256 do not spill, and were not timed. Left out:
-backward passes of 192, which spill 2860 bytes a thread; of 256 none is formed."""
+and is taken all the same: who has no TileLang has this kernel. Forward passes of 192 and 256 do not spill, and were not timed. Backward
+passes of 192 and 256 are two kernels (`nvidia-split-pairs`): one spilled 2860 bytes a thread at 192, and was not formed at 256."""
 SYNCHRONOUS_PRODUCTS: Annotated[dict[str, int], Provenance("2026-11-27", "ptxas", "docs/nvidia-tilelang.md, On sm_80")] = {
     "rows": 1,
     "pairs": 2,
 }
-"""Products of rows that weights need there: tangents and second backward passes have more, and most spill 720 to 2500 bytes a thread."""
+"""Products of rows that weights need there. Tangents have 3, and rows of second backward passes 5: in blocks of 64 rows they do not spill
+at up to 128 columns, and at 256 2900 bytes a thread; they have not been launched. Pairs of second backward passes spill 2500 bytes."""
+SYNCHRONOUS_WIDE: Annotated[int, Provenance("2026-11-27", "H200", "docs/notes/sm80-h100.md")] = 128
+"""Columns up to which packed sequences, and sums in a fixed order, have been launched there."""
 SCAN_SCHEDULES: Annotated[dict[str, dict[str, tuple[int, ...]]], Provenance("2026-11-27", "H100", "docs/notes/delta-h200.md")] = {
     "warpgroups": {"stages": (3, 2)},
     "usual": {"occupancy": (1,), "warps": (8,), "stages": (2, 1, 0)},

@@ -173,13 +173,6 @@ def test_report_shows_the_kernel_of_its_chip(tmp_path: Path) -> None:
     assert "passes of the warp dialect for sm_80" in text and "warp.copy_lanes_async" in text and "warp.mbarrier" not in text
 
 
-def test_gradients_of_wide_rows_are_not_formed_on_ampere_yet() -> None:
-    q, k, v = (x.requires_grad_() for x in tensors(*[(1, 1, 17, 256)] * 3))
-    o = attention(q, k, v, device=AMPERE)
-    with pytest.raises(UnsupportedError, match=rf'device="{AMPERE}" runs kernels of the warp dialect, .* multiple of 64 queries, not 32'):
-        o.sum().backward()
-
-
 def test_linear_attention_is_not_formed_yet() -> None:
     q, k, v = tensors(*[(1, 1, 17, 64)] * 3)
     with pytest.raises(UnsupportedError, match="warp dialect"):

@@ -11,8 +11,9 @@ from attn_mlir.backends.nvidia import pipeline
 from attn_mlir.backends.nvidia.compiled_kernels import round_results
 from attn_mlir.backends.nvidia.derivatives import derivative
 from attn_mlir.backends.nvidia.emulation import CHIPS, EMULATED, choices_of
-from attn_mlir.backends.nvidia.emulation.kernel import form
+from attn_mlir.backends.nvidia.emulation.kernel import form, form_elements, is_by_element
 from attn_mlir.backends.nvidia.emulation.program import EmulatedLaunchPlan
+from attn_mlir.backends.nvidia.target import TARGETS
 from attn_mlir.backends.program import OUTLINE, function_named, reported
 from attn_mlir.dialects import loaded
 
@@ -52,6 +53,7 @@ def _compile(source: str, name: str, prepare: str, choices: attributes.Fields) -
         round_results(module, host)
         for step in [step for step in host.steps if step.kernel]:
             function = function_named(module, step.kernel)
-            texts[step.kernel], code = form(function)
+            by_element = is_by_element(function)
+            texts[step.kernel], code = form_elements(function, TARGETS[str(choices["arch"])]) if by_element else form(function)
             units[step.kernel] = read_unit(function, len(step.results), lambda _, code=code: code)
     return EmulatedLaunchPlan(source, prepare, choices, host, units, texts)

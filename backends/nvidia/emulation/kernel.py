@@ -1,6 +1,6 @@
 """Scheduled kernels on torch tensors of the CPU."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,13 +8,18 @@ import torch
 
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.gpu.packed import Ragged, tensor_of
+from attn_mlir.backends.nvidia import simt
 from attn_mlir.backends.nvidia.emulation import CHIPS, EMULATED
 from attn_mlir.backends.nvidia.forming.refusal import Refused, reasons
+from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.backends.nvidia.warp import kernel_code, rules_for
 from attn_mlir.backends.nvidia.warp.emitter import formed
 from attn_mlir.dialects import load_all
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import LOCK, ir
+from attn_mlir.passes.regions import find_all
+from attn_mlir.reference.tiles import run_kernel
 from attn_mlir.reference.warp import arguments_of, kernels_of, read_kernel, run_scheduled
 from attn_mlir.reference.warp.program import Inst
 from attn_mlir.reference.warp.schedules import drawn
@@ -34,6 +39,21 @@ def form(function: ir.Operation) -> tuple[str, KernelCode]:
     except Refused as reason:
         raise UnsupportedError(refusal(function, str(reason))) from None
     return module.operation.get_asm(print_generic_op_form=True, enable_debug_info=True), kernel_code(kernel, rules_for(kernel))
+
+
+def is_by_element(function: ir.Operation) -> bool:
+    """Whether a tiled function makes numbers of rows of packed sequences, each by itself."""
+    return attributes.grid_kind(function) == "elements" and "lengths" in ir.DictAttr(function.attributes["tile.kernel"])
+
+
+def form_elements(function: ir.Operation, target: NvidiaTarget) -> tuple[str, KernelCode]:
+    """A function that `is_by_element` as it is, and the plain CUDA that GPUs run.
+
+    Stores of the `warp` dialect need views in which sequences end, which such tensors do not come as.
+    """
+    fields = simt.plan(function, target, {}) or {}
+    function.attributes[attributes.SCHEDULE] = attributes.write({"emitter": "simt", "arch": target.arch, **fields})
+    return f"module {{\n{function.get_asm(print_generic_op_form=True, enable_debug_info=True)}\n}}", simt.emit(function, target)
 
 
 def refusal(function: ir.Operation, why: str = "") -> str:
@@ -56,7 +76,8 @@ class EvaluatedKernel:
             load_all(self._context)
             with self._context:
                 self._module = ir.Module.parse(text)
-                (self._kernel,) = kernels_of(self._module)
+                kernels = kernels_of(self._module)
+                self._kernel = kernels[0] if kernels else find_all(self._module.operation, "func.func")[0]
         self._read: Inst | None = None
 
     def __call__(self, arguments: Sequence[Any], outputs: Mapping[int, str]) -> None:
@@ -64,13 +85,24 @@ class EvaluatedKernel:
 
         Raises `reference.warp.Fault` where a GPU would hang, race, or read what is not there.
         """
-        arrays = [_array(x, outputs.get(n, "")) if isinstance(x, torch.Tensor) else x for n, x in enumerate(arguments)]
+        arrays = [_array(x, outputs.get(n, "")) for n, x in enumerate(arguments)]
         with LOCK, self._context:
+            if self._kernel.name == "func.func":
+                run_kernel(self._kernel, arrays[:-1])
+                return _give(arguments, arrays, outputs)
             assert len(arguments_of(self._kernel)) - len(arrays) in (0, 1)  # the counter of tiles
             self._read = self._read or read_kernel(self._kernel)
             run_scheduled(self._read, arrays, lambda: drawn(_SEED), _BLOCKS)
-        for number in outputs:
-            _first_slot(arguments[number]).copy_(torch.from_numpy(arrays[number]).reshape(_first_slot(arguments[number]).shape))
+        return _give(arguments, arrays, outputs)
+
+
+def _give(arguments: Sequence[Any], arrays: Sequence[Any], outputs: Iterable[int]) -> None:
+    """Copies what a kernel wrote to the tensors that it was given."""
+    for number in outputs:
+        tensor, array = _first_slot(tensor_of(arguments[number])), arrays[number]
+        if isinstance(arguments[number], Ragged):
+            array = array[..., -1:, :, :, :] if array.ndim > 3 else array[-1:]
+        tensor.copy_(torch.from_numpy(array.copy()).reshape(tensor.shape))
 
 
 def _first_slot(tensor: torch.Tensor) -> torch.Tensor:
@@ -78,9 +110,28 @@ def _first_slot(tensor: torch.Tensor) -> torch.Tensor:
     return tensor[:1] if tensor.ndim == 5 else tensor
 
 
-def _array(tensor: torch.Tensor, written: str) -> np.ndarray:
-    """What a tensor holds, exactly; what is stored begins as NaN, what is added to with what it holds."""
+def _array(value: Any, written: str) -> Any:
+    """What a tensor holds, exactly; what is stored begins as NaN, what is added to with what it holds. Numbers stay.
+
+    Of packed sequences the rows that a kernel does not store keep what they hold.
+    """
+    if isinstance(value, Ragged):
+        return _view(_array(value.memory, ""))
+    if not isinstance(value, torch.Tensor):
+        return value
     if written == "store":
-        return np.full(tuple(tensor.shape), np.nan)
-    whole = not tensor.is_floating_point()
-    return _first_slot(tensor.detach()).to(torch.int64 if whole else torch.float64).contiguous().numpy().copy()
+        return np.full(tuple(value.shape), np.nan)
+    whole = not value.is_floating_point()
+    return _first_slot(value.detach()).to(torch.int64 if whole else torch.float64).contiguous().numpy().copy()
+
+
+def _view(array: np.ndarray) -> np.ndarray:
+    """The ragged view of an array [1, H, T, ...], or [1, 1, H, T, D], with NaN where its entries lie in front of it."""
+    entry = array.ndim == 5
+    rows, shape = array.shape[entry + 2], list(array.shape)
+    shape[entry + 2] = 2 * rows
+    memory = np.full(shape, np.nan)
+    steps, first = list(memory.strides), [slice(None)] * (entry + 2)
+    memory[(*first, slice(rows, None))] = array
+    steps[entry], shape[entry], shape[entry + 2] = steps[entry + 2], rows + 1, rows
+    return np.lib.stride_tricks.as_strided(memory, shape, steps)

@@ -8,11 +8,11 @@ import torch
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.compiled_kernels import GpuKernel
 from attn_mlir.backends.gpu.outputs import outputs_of
-from attn_mlir.backends.gpu.packed import arguments_of
+from attn_mlir.backends.gpu.packed import arguments_of, sequence_count
 from attn_mlir.backends.gpu.program import GpuLaunchPlan
 from attn_mlir.backends.host import Host, HostStep
 from attn_mlir.backends.nvidia import pipeline
-from attn_mlir.backends.nvidia.compiled_kernels import semaphores
+from attn_mlir.backends.nvidia.compiled_kernels import packed_semaphores, semaphores
 from attn_mlir.backends.nvidia.emulation.kernel import EvaluatedKernel
 from attn_mlir.backends.program import ResultShapes, RunPlan
 from attn_mlir.backends.segments import DeviceModel
@@ -45,9 +45,12 @@ class EmulatedLaunchPlan(GpuLaunchPlan):
 
     def launch(self, step: HostStep, operands: list[Any], made: ResultShapes, plan: RunPlan, layout: str) -> list[torch.Tensor]:
         unit = self.units[step.kernel]
-        memory = outputs_of(unit, made, operands[unit.kernel.over], layout, lambda output: 1)
+        count = sequence_count(unit.kernel, operands)
+        memory = outputs_of(unit, made, operands[unit.kernel.over], layout, lambda output: 1, sequences=count)
         kinds = {len(operands) + number: kind for number, kind in enumerate(unit.kernel.outputs)}
-        self._kernels[step.kernel]([*arguments_of(unit.kernel, operands, memory), *semaphores(unit, operands)], kinds)
+        self._kernels[step.kernel](
+            [*arguments_of(unit.kernel, operands, memory, packed_semaphores(unit, operands)), *semaphores(unit, operands)], kinds
+        )
         return [each.result() for each in memory]
 
     def stages(self) -> dict[str, str]:

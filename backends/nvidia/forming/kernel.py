@@ -7,6 +7,7 @@ from attn_mlir.backends.gpu.attributes import SCHEDULE as OF_TILES
 from attn_mlir.backends.nvidia.forming import maps, rings
 from attn_mlir.backends.nvidia.forming.facts import SCHEDULE, launch_registers
 from attn_mlir.backends.nvidia.forming.maps import FragmentMap
+from attn_mlir.backends.nvidia.forming.packed import Packed, TileNumbers, dense_grid
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.backends.nvidia.forming.rings import RingBuffer, SharedRing
 from attn_mlir.backends.nvidia.forming.tiled import equal_loads, grid_of, is_rest, is_turned, used_in
@@ -14,7 +15,7 @@ from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.dialects.elements import ELEMENTS
 from attn_mlir.dialects.numbers import i64
 from attn_mlir.dialects.warp import build
-from attn_mlir.mlir import arith, ir, memref, scf
+from attn_mlir.mlir import arith, ir, scf
 from attn_mlir.passes.regions import find_all, maker, walk
 from attn_mlir.passes.tiling.frame import argument_names
 
@@ -70,7 +71,9 @@ class Former:
         if over >= len(arguments):
             raise Refused(f"it has no argument number {over}, whose rows its programs are")
         self.over = arguments[over]
-        self.same = equal_loads(self.function)
+        self.same, self.packed = equal_loads(self.function), Packed.of(self.function)
+        if self.packed is not None and self.target.bulk_copies:
+            raise Refused("its sequences are packed, and copy engines take no views of them here")
         with self.function.location, ir.InsertionPoint(self.function):
             kernel = self._frame()
         try:
@@ -120,17 +123,12 @@ class Former:
             for op in self.outer:
                 self._scalar(op)
             self._make_rings()
-            over, one, two = self.known[self.over], build.index(1), build.index(2)
-            heads, rows = memref.DimOp(over, one).result, memref.DimOp(over, two).result
-            of_batch = arith.MulIOp(memref.DimOp(over, build.index(0)).result, heads).result
-            with build.named("blocks"):
-                blocks = arith.CeilDivSIOp(rows, build.index(self.block)).result
-            with build.named("tiles"):
-                tiles = arith.MulIOp(of_batch, blocks).result
+            over = self.known[self.over]
+            grid = dense_grid(over, self.block) if self.packed is None else self.packed.grid(over, self.known[self.packed.work])
             role = ir.Operation.create("warp.role", attributes=self._role_attributes(), regions=1)
         inside = role.regions[0].blocks.append(ir.IndexType.get(), arg_locs=[ir.Location.name("warpgroup")])
         with ir.InsertionPoint(inside):
-            self._tiles(entry, inside.arguments[0], tiles, blocks, heads)
+            self._tiles(entry, inside.arguments[0], grid)
 
     def _own_arguments(self) -> list[ir.Type]:
         """The types of counters that the kernel takes behind the function's arguments."""
@@ -178,7 +176,7 @@ class Former:
         rows = ir.RankedTensorType(load.results[0].type).shape[0]
         return self.columns if rows < 0 else rows
 
-    def _tiles(self, entry: ir.Block, warpgroup: ir.Value, tiles: ir.Value, blocks: ir.Value, heads: ir.Value) -> None:
+    def _tiles(self, entry: ir.Block, warpgroup: ir.Value, grid: TileNumbers) -> None:
         """The loop over the tiles of this thread block."""
         zero, self.warpgroup = build.index(0), warpgroup
         with build.named("first_row"):
@@ -186,9 +184,10 @@ class Former:
         self.leads = arith.CmpIOp(arith.CmpIPredicate.eq, warpgroup, zero).result
         begin, step = build.op("block_id", results=[zero.type]).result, build.op("block_count", results=[zero.type]).result
         names = ["tile", *(f"{ring.name}_count" for ring in self.rings.values())]
-        body = build.loop(begin, tiles, step, [zero] * len(self.rings), list(map(build.named, names))).regions[0].blocks[0]
+        body = build.loop(begin, grid.tiles, step, [zero] * len(self.rings), list(map(build.named, names))).regions[0].blocks[0]
         tile, *self.counts = body.arguments
         with ir.InsertionPoint(body):
+            blocks, heads = grid.blocks, grid.heads
             rest = arith.DivSIOp(tile, blocks).result
             numbers = (arith.RemSIOp, "block", tile, blocks), (arith.RemSIOp, "head", rest, heads), (arith.DivSIOp, "batch", rest, heads)
             for op, name, of, by in numbers:
@@ -338,7 +337,8 @@ class Former:
 
     def _store(self, op: ir.Operation) -> None:
         tile, target, batch, head, row, count = op.operands
-        if not is_rest(row, count, self.block, self._exists):
+        whole = self.packed is not None and self.packed.is_rest(target, row, count, self.block)
+        if not whole and not is_rest(row, count, self.block, self._exists):
             raise Refused("a store writes fewer rows than exist of the block")
         fragment = maps.narrowed(self._tile(tile), ir.MemRefType(target.type).element_type)
         first = arith.AddIOp(self._value(row), self.first).result

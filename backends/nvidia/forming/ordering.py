@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.nvidia.forming.facts import STORES, THREADS
+from attn_mlir.backends.nvidia.forming.packed import Packed
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.backends.nvidia.ordered_sums import depends, is_masked, without_order
 from attn_mlir.dialects.warp import build
@@ -42,7 +43,7 @@ class Order:
     """What numbers are for the next block of keys."""
 
     def __post_init__(self) -> None:
-        fields = attributes.read(self.function, attributes.SCHEDULE)
+        fields, self.packed = attributes.read(self.function, attributes.SCHEDULE), Packed.of(self.function)
         names = ("semaphore_over", "semaphore_rows", "semaphore_parts")
         if not all(isinstance(fields.get(name), int) for name in names):
             raise Refused("the schedule has no counters for sums in a fixed order (deterministic=True)")
@@ -78,22 +79,37 @@ class Order:
         with ir.InsertionPoint(build.elect()):
             following = arith.AddIOp(place.block, build.index(1)).result
             self.known = {keys: arith.MulIOp(following, build.index(size)).result}
-            for op in find_all(self.function, "tile.program_id"):
+            for op in find_all(self.function, "tile.program_id") if self.packed is None else []:
                 if ir.IntegerAttr(op.attributes["axis"]).value == 0:
                     self.known[op.results[0]] = following
+            if self.packed is not None:  # of the next item all but its rows is that of this one
+                end = arith.AddIOp(self.known[keys], build.index(size)).result
+                self.known[self.keys.operands[1]] = arith.MinSIOp(end, self._size(known)).result
             begin = self._of_next(self.first.operands[0], known, list(self.known))
             is_last = arith.CmpIOp(arith.CmpIPredicate.sge, self.known[keys], self._size(known)).result
-            heads, length = (memref.DimOp(over, build.index(n)).result for n in (1, 2))
-            blocks = arith.CeilDivSIOp(length, build.index(self.rows)).result
-            pair = arith.AddIOp(arith.MulIOp(place.batch, heads).result, place.head).result
-            counters = arith.MulIOp(arith.MulIOp(pair, blocks).result, build.index(self.parts)).result
+            pair, blocks = self._blocks(known, over, place)
+            before = arith.MulIOp(pair, blocks).result
+            if self.packed is not None:
+                before = arith.AddIOp(before, known[find_all(self.keys, "tile.accumulate")[0].operands[3]]).result
+            counters = arith.MulIOp(before, build.index(self.parts)).result
             first = arith.AddIOp(counters, place.warpgroup).result
             for n, value in enumerate((arith.SelectOp(is_last, build.index(_NEVER), begin).result, following, first)):
                 whole = arith.IndexCastOp(ir.IntegerType.get_signless(32), value).result
                 memref.StoreOp(whole, self.kept, [place.warpgroup, build.index(n)])
 
+    def _blocks(self, known: Known, over: ir.Value, place: OrderedAdd) -> tuple[ir.Value, ir.Value]:
+        """The number of a head of queries, and how many blocks of queries with counters each has (see `SemaphoreBlocks`)."""
+        heads, length = (memref.DimOp(over, build.index(n)).result for n in (1, 2))
+        if self.packed is not None:
+            sequences = memref.DimOp(known[self.packed.lengths[1]], build.index(0)).result
+            return place.head, arith.AddIOp(arith.DivSIOp(length, build.index(self.rows)).result, sequences).result
+        blocks = arith.CeilDivSIOp(length, build.index(self.rows)).result
+        return arith.AddIOp(arith.MulIOp(place.batch, heads).result, place.head).result, blocks
+
     def _size(self, known: Known) -> ir.Value:
-        """How many keys there are: the second limit of the block's end."""
+        """How many keys there are: the second limit of the block's end, of packed sequences those of the item's."""
+        if self.packed is not None:
+            return known[self.packed.length(self.function)]
         end = maker(self.keys.operands[1], "arith.minsi")
         sizes = [v for v in end.operands if maker(v, "memref.dim") is not None] if end is not None else []
         if len(sizes) != 1:

@@ -64,7 +64,8 @@ class PairsFormer(Former):
 
     def _make_rings(self) -> None:
         """Also the buffers by which warpgroups exchange weights, one for those of each type, and the chunk, which is one block."""
-        self.known[self.function.regions[0].blocks[0].arguments[-1]] = build.index(self.block)
+        if self.packed is None:
+            self.known[self.function.regions[0].blocks[0].arguments[-1]] = build.index(self.block)
         super()._make_rings()
         if self.order is not None:
             self.order.allocate(self.warpgroups)
@@ -84,7 +85,10 @@ class PairsFormer(Former):
             if self.order is not None and op == self.order.first:
                 batch, head = list(find_all(op, "tile.accumulate")[0].operands)[4:6]
                 over = self.known[self.function.regions[0].blocks[0].arguments[self.order.over]]
-                place = OrderedAdd(self.program[0], self._value(batch), self._value(head), self.warpgroup)
+                block = self.program[0]
+                if self.packed is not None:
+                    block = arith.DivSIOp(self._value(self.keys.operands[0]), build.index(self.block)).result
+                place = OrderedAdd(block, self._value(batch), self._value(head), self.warpgroup)
                 self.order.begin(self.known, over, place, self.block)
             super()._for(op)
             return
@@ -93,6 +97,7 @@ class PairsFormer(Former):
         sums = [maker(v, "arith.addi") for v in end.operands] if end is not None else []
         chunk = self.function.regions[0].blocks[0].arguments[-1]
         is_one = any(each is not None and {*each.operands} == {lower, chunk} for each in sums)
+        is_one |= self.packed is not None and self.packed.is_item(lower, upper)
         if size is None or ir.IntegerAttr(size.attributes["value"]).value != self.block or not is_one:
             raise Refused("the keys of a program are not one block of a chunk")
         self.known[op.regions[0].blocks[0].arguments[0]] = self._value(lower)
@@ -157,24 +162,27 @@ class PairsFormer(Former):
         """Multiplies weights in shared memory by keys, for the queries and columns at some places, and adds the products."""
         _, keys, target, _, batch, head, row, _ = op.operands
         buffer, stage, *_ = self.loaded[keys].memory.owner.operation.operands
-        zero, ordered = build.index(0), self._ordered(op, len(places))
-        for first, column in places:
-            a = self._view([exchanged, zero, zero, first], [self.block, ROWS])
-            b = self._view([buffer, stage, zero, column], [self.block, part])
-            product = self._multiplied(a, b, [ROWS, part])
-            at = arith.AddIOp(self._value(row), first).result
-            with ordered:
-                operands = [product, self._value(target), self._value(batch), self._value(head), at, column]
-                build.op("atomic_add", operands, ordered=self.order is not None)
+        zero, ordered = build.index(0), self._ordered(op, places)
+        of_all, of_each = (nullcontext(), ordered) if len(places) == 1 or self.order is None else (ordered, nullcontext())
+        with of_all:
+            for first, column in places:
+                a = self._view([exchanged, zero, zero, first], [self.block, ROWS])
+                b = self._view([buffer, stage, zero, column], [self.block, part])
+                product = self._multiplied(a, b, [ROWS, part])
+                at = arith.AddIOp(self._value(row), first).result
+                with of_each:
+                    operands = [product, self._value(target), self._value(batch), self._value(head), at, column]
+                    build.op("atomic_add", operands, ordered=self.order is not None)
 
-    def _ordered(self, op: ir.Operation, places: int) -> AbstractContextManager[None]:
+    def _ordered(self, op: ir.Operation, places: list[tuple[ir.Value, ir.Value]]) -> AbstractContextManager[None]:
         """Around what a warpgroup adds: its place in the order of sums, if there is one."""
         if self.order is None:
             return nullcontext()
         queries = self._where().type_of(op.operands[0].type).shape[1]
-        if (places, self.order.rows, self.order.parts) != (1, queries, self.warpgroups):
+        if (len({row for row, _ in places}), self.order.rows, self.order.parts) != (1, queries, self.warpgroups):
             raise Refused(f"counters for {self.order.rows} queries are not those of {self.warpgroups} warpgroups that share {queries}")
-        return self.order.at(self.own[0], self._value(op.operands[6]), self.warpgroup)
+        row = op.operands[6] if self.packed is None else self.packed.position(op.operands[6])
+        return self.order.at(self.own[0], self._value(row), self.warpgroup)
 
     def _view(self, operands: list[ir.Value], shape: list[int]) -> ir.Value:
         """A tile of a buffer at a stage, row and column."""

@@ -6,10 +6,11 @@ from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.nvidia.forming import rings
 from attn_mlir.backends.nvidia.forming.facts import ALL, SCHEDULE, THREADS
 from attn_mlir.backends.nvidia.forming.kernel import Former, Loaded
+from attn_mlir.backends.nvidia.forming.packed import LONGEST_FIRST
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.backends.nvidia.forming.rings import WARPS, SharedRing
 from attn_mlir.dialects.warp import build
-from attn_mlir.mlir import arith, ir
+from attn_mlir.mlir import arith, ir, memref, scf
 from attn_mlir.passes.regions import find_all
 
 _INSTRUCTIONS = {16: "mma16", 32: "mma32"}
@@ -50,6 +51,10 @@ class SynchronousFormer(Former):
         loads = [ir.RankedTensorType(op.results[0].type) for op in find_all(self.function, "tile.load")]
         return max((type_.shape[1] for type_ in loads if type_.rank == 2), default=0)
 
+    def _schedule(self) -> ir.Attribute:
+        """What was chosen, and that lists of work begin with the longest tiles."""
+        return attributes.write({**attributes.read(self.function, attributes.SCHEDULE), **(LONGEST_FIRST if self.packed else {})})
+
     def _frame(self) -> ir.Operation:
         kernel = super()._frame()
         kernel.attributes[SCHEDULE] = attributes.write({**attributes.read(kernel, SCHEDULE), "arch": self.target.arch})
@@ -71,11 +76,30 @@ class SynchronousFormer(Former):
         with build.named(f"{ring.name}_share"):
             target = build.op("view", [ring.buffer, stage, first, build.index(0)], [own]).result
         self._meet()
+        batch = self._inside_of(ring.source, batch)
         build.op("copy_lanes_async", [ring.source, batch, head, arith.AddIOp(row, first).result, build.index(0), target])
         build.op("copy_commit")
         build.op("copy_wait", pending=0)
         self._meet()
         return tile, stage
+
+    def _store(self, op: ir.Operation) -> None:
+        """Where rows are heads of a group, only those of a sequence that has a query: its entry is the next one's else."""
+        if self.packed is None or op.operands[1] in self.packed.views:
+            super()._store(op)
+            return
+        some = arith.CmpIOp(arith.CmpIPredicate.sgt, self._value(op.operands[5]), build.index(0)).result
+        branch = scf.IfOp(some)
+        with ir.InsertionPoint(branch.then_block):
+            super()._store(op)
+            scf.YieldOp([])
+
+    def _inside_of(self, source: ir.Value, batch: ir.Value) -> ir.Value:
+        """An entry of a tensor: where sequences without a query come last, theirs would be none."""
+        if self.packed is None or any(self.known[view] == source for view in self.packed.views):
+            return batch
+        last = arith.SubIOp(memref.DimOp(source, build.index(0)).result, build.index(1)).result
+        return arith.MinSIOp(batch, last).result
 
     def _meet(self) -> None:
         build.op("named_sync", [build.index(ALL)], threads=THREADS * self.warpgroups)

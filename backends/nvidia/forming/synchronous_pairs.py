@@ -7,7 +7,6 @@ from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.forming import rings
 from attn_mlir.backends.nvidia.forming.kernel import ROWS, Former
 from attn_mlir.backends.nvidia.forming.pairs import PairsFormer
-from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.backends.nvidia.forming.synchronous import NARROW, SynchronousFormer
 from attn_mlir.backends.nvidia.forming.tiled import grid_of
 from attn_mlir.backends.nvidia.target import NvidiaTarget
@@ -25,16 +24,14 @@ class SynchronousPairs(PairsFormer, SynchronousFormer):
     All meet once they have written weights, and have met since the products that read the weights before: for the loads of the iteration.
     """
 
-    def form(self) -> ir.Operation:
-        """The kernel, before the function. Raises Refused, with what was made so far erased."""
-        if attributes.read(self.function, attributes.SCHEDULE).get("deterministic"):
-            raise Refused(f"sums over keys in a fixed order (deterministic) have no counters on {self.target.arch} yet")
-        return super().form()
-
     def _schedule(self) -> ir.Attribute:
+        """Sums in a fixed order begin with the last keys, as lists of work do; thread blocks draw tiles: none waits for a later one."""
         fields = attributes.read(self.function, attributes.SCHEDULE)
         narrow = thresholds.SYNCHRONOUS_NARROW if self._widest() <= NARROW else {}
-        return attributes.write({**thresholds.SYNCHRONOUS_BACKWARD, **narrow, **fields})
+        order = (
+            {} if self.order is None else {"reverse": int(self.packed is None), "draw": 1, **({"group": 1} if self.order.masked else {})}
+        )
+        return attributes.write({**thresholds.SYNCHRONOUS_BACKWARD, **narrow, **fields, **order})
 
     def _usual_rows(self) -> int:
         """Two sums and two products of a block's rows leave no registers for more."""
@@ -43,6 +40,14 @@ class SynchronousPairs(PairsFormer, SynchronousFormer):
     def _is_alone(self, queries: int, columns: int) -> bool:
         """No warpgroup has a role of its own."""
         return False
+
+    def _shares(self, queries: int, columns: int) -> tuple[list[tuple[ir.Value, ir.Value]], int]:
+        """Sums of many columns are made a part at a time: those of queries stay in registers meanwhile."""
+        places, part = super()._shares(queries, columns)
+        if part <= NARROW:
+            return places, part
+        firsts = range(0, part, NARROW)
+        return [(row, arith.AddIOp(column, build.index(n)).result if n else column) for row, column in places for n in firsts], NARROW
 
     def _first_sums(self) -> ir.Value:
         return arith.MulIOp(self.warpgroup, build.index(ROWS)).result

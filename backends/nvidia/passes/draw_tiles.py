@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.structure import body, operations
-from attn_mlir.backends.nvidia.forming.facts import draws
+from attn_mlir.backends.nvidia.forming.facts import ALL, THREADS, draws, target_of
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels
 from attn_mlir.dialects.numbers import number
 from attn_mlir.dialects.warp import build
@@ -23,6 +23,9 @@ class DrawTiles(Pass):
     The first warpgroup of the first role draws, when it has done its part of a tile, so that a producer asks long before the tile is
     needed. A message in shared memory, of two stages, tells the number to all roles; loops over tiles become `scf.while`. Numbers are drawn
     in order, so that orders of additions hold, and the longest tiles still come first where `warp-order-tiles` put them there.
+
+    Where chips have no barriers with phases a thread block draws once, its first tile, and takes the others from there on in its share:
+    thread blocks may begin in any order, and those that wait for others wait for lower numbers.
 
     A kernel stays as it is, with the reason in `warp.refused`, where a role has no loop over tiles, and, without the option `draw`, where
     `warp.schedule` has neither `draw` = 1 nor `order` = "dynamic".
@@ -47,6 +50,9 @@ class DrawTiles(Pass):
             whole = ir.IntegerType.get_signless(32)
             where = ir.Location.name("tile_counter")
             counter = kernel.regions[0].blocks[0].add_argument(ir.MemRefType.get([ir.ShapedType.get_dynamic_size()], whole), where)
+            if not target_of(kernel).bulk_copies:
+                _draw_first(first, loops[first][0], counter)
+                return
             with build.named("next_tiles"):
                 slots = build.op("alloc", results=[build.shared_type([_STAGES, 1], whole, 0)]).result
             with build.named("tile_told"):
@@ -58,6 +64,25 @@ class DrawTiles(Pass):
                 index = role.regions[0].blocks[0].arguments[0]
                 sends = arith.CmpIOp(arith.CmpIPredicate.eq, index, build.index(0)).result if role == first else None
                 _Messages(counter, slots, told, heard).replace(loop, sends)
+
+
+def _draw_first(role: ir.Operation, loop: ir.Operation, counter: ir.Value) -> None:
+    """Lets thread blocks of one role begin with tiles in the order in which they ask; the last one leaves the counter zero."""
+    with build.named("first_tile"):
+        told = build.op("alloc", results=[build.shared_type([1, 1], ir.IntegerType.get_signless(32), 0)]).result
+    threads = THREADS * number(role, "warpgroups")
+    with loop.location, ir.InsertionPoint(loop):
+        zero, index = build.index(0), ir.IndexType.get()
+        leads = arith.CmpIOp(arith.CmpIPredicate.eq, role.regions[0].blocks[0].arguments[0], zero).result
+        branch = scf.IfOp(leads)
+        with ir.InsertionPoint(branch.then_block):
+            with ir.InsertionPoint(build.elect()):
+                last = arith.SubIOp(build.op("block_count", results=[index]).result, build.index(1)).result
+                drawn = build.op("next_tile", [counter, last], [index]).result
+                memref.StoreOp(arith.IndexCastOp(ir.IntegerType.get_signless(32), drawn).result, told, [zero, zero])
+            scf.YieldOp([])
+        build.op("named_sync", [build.index(ALL)], threads=threads)
+        loop.operands[0] = arith.IndexCastOp(index, memref.LoadOp(told, [zero, zero]).result).result
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ class SplitPairs(Pass):
 
     The one keeps the sums of the first weights, as dv; the other one all the rest, as dk, dq and gradients of captured tensors. Each
     computes the weights that it needs, from the products that these need: the scores of softmax are computed twice, six products in place
-    of five, where no kernel of matrix instructions could hold all sums. `arch` is the chip that kernels are for; without asynchronous
-    products, or where tensors are not f16 or bf16, nothing changes.
+    of five, where no kernel of matrix instructions could hold all sums. `arch` is the chip that kernels are for. Where tensors are not f16
+    or bf16, nothing changes.
     """
 
     name = "nvidia-split-pairs"
@@ -28,7 +28,7 @@ class SplitPairs(Pass):
         if self.arch not in TARGETS:
             module.location.emit_error(f"{self.name}: `arch` must be one of {', '.join(TARGETS)}, got '{self.arch}'")
             return False
-        for pairs in find_all(module, "attn.pairs") if TARGETS[self.arch].bulk_copies else []:
+        for pairs in find_all(module, "attn.pairs"):
             if all(_is_half(value) for product in find_all(pairs, "attn.product") for value in product.operands):
                 _split(pairs)
         return True

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels, change_parts
 from attn_mlir.dialects.warp import build
 from attn_mlir.dialects.warp.kinds import bytes_of, stages_and_arrivals
-from attn_mlir.mlir import ir
+from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import find_all, maker
 
@@ -35,7 +35,7 @@ class StageRows(Pass):
 
 def _stage(kernel: ir.Operation) -> None:
     buffers: dict[tuple[ir.Value, ir.Value], ir.Value] = {}
-    loads = [op for op in find_all(kernel, "memref.load") if _of_column(op) is not None]
+    loads = [op for op in find_all(kernel, "memref.load") if _of_column(op)]
     change_parts(loads, lambda load: _replace(load, kernel, buffers), "no map reads a number of each of its columns")
 
 
@@ -45,19 +45,25 @@ def _map_of(load: ir.Operation) -> ir.Operation | None:
     return above if above is not None and above.name == "warp.map" and len(list(above.regions[0].blocks[0].arguments)) == 2 else None
 
 
-def _of_column(load: ir.Operation) -> ir.Value | None:
-    """Where a map reads a number at its column, counted from some row on, or at the last that exists: that row."""
+def _of_column(load: ir.Operation) -> tuple[ir.Value, ...]:
+    """Where a map reads a number at its column, counted from some row on, or at the last that exists: that row, as terms of a sum."""
     map_ = _map_of(load)
     if map_ is None or ir.MemRefType(load.operands[0].type).rank != 3 or not isinstance(load.operands[0].owner, ir.Block):
-        return None
+        return ()
     if str(ir.MemRefType(load.operands[0].type).element_type) != "f32" or map_.attributes["shape"][1] % _LANES:
-        return None
-    column, at = map_.regions[0].blocks[0].arguments[1], maker(load.operands[3], "arith.addi")
-    for row, own in [tuple(at.operands), tuple(at.operands)[::-1]] if at is not None else []:
-        least = maker(own, "arith.minsi")
-        if (own == column or (least is not None and column in list(least.operands))) and not _is_inside(row, map_):
-            return row
-    return None
+        return ()
+    column, terms = map_.regions[0].blocks[0].arguments[1], _terms(load.operands[3], map_)
+    own = [term for term in terms if _is_inside(term, map_)]
+    least = maker(own[0], "arith.minsi") if len(own) == 1 else None
+    if len(own) == 1 and (own[0] == column or (least is not None and column in list(least.operands))):
+        return tuple(term for term in terms if term != own[0])
+    return ()
+
+
+def _terms(value: ir.Value, map_: ir.Operation) -> list[ir.Value]:
+    """The terms of a sum, as far as a map adds them."""
+    op = maker(value, "arith.addi") if _is_inside(value, map_) else None
+    return [value] if op is None else [term for operand in op.operands for term in _terms(operand, map_)]
 
 
 def _is_inside(value: ir.Value, map_: ir.Operation) -> bool:
@@ -68,13 +74,13 @@ def _is_inside(value: ir.Value, map_: ir.Operation) -> bool:
 def _replace(load: ir.Operation, kernel: ir.Operation, buffers: dict[tuple[ir.Value, ir.Value], ir.Value]) -> None:
     """Lets a load read shared memory. Raises Refused where no copy brings the rows, or they are not held."""
     map_, row = _map_of(load), _of_column(load)
-    assert map_ is not None and row is not None
+    assert map_ is not None and row
     source, batch, head = list(load.operands)[:3]
     columns = map_.attributes["shape"][1]
-    if of_lanes := _of_lanes(kernel, [batch, head, row], map_):
+    if of_lanes := _of_lanes(kernel, [batch, head, *row], map_):
         _read(load, _copied_by_lanes(kernel, of_lanes, source, columns, buffers), of_lanes.operands[5].owner.operation.operands[1])
         return
-    found = [op for op in find_all(kernel, "warp.copy_async") if list(op.operands)[1:4] == [batch, head, row]]
+    found = [op for op in find_all(kernel, "warp.copy_async") if list(op.operands)[1:4] == [batch, head, *row]]
     copies = [op for op in found if ir.MemRefType(op.operands[5].type).shape[0] == columns and _holds(op, map_)]
     if not copies:
         raise Refused("no copy brings the tile of the rows whose numbers a map reads, and holds it meanwhile")
@@ -99,20 +105,51 @@ def _of_lanes(kernel: ir.Operation, place: list[ir.Value], map_: ir.Operation) -
 
     All meet before the stage is filled again, an iteration later.
     """
-    *head, row = place
     for op in find_all(kernel, "warp.copy_lanes_async"):
-        view, at = maker(op.operands[5], "warp.view"), maker(op.operands[3], "arith.addi")
         top = map_
         while top.block != op.block and top.parent is not None and top.parent.operation.name != "warp.role":
             top = top.parent.operation
-        own = view is not None and at is not None and list(op.operands)[1:3] == head and list(at.operands) == [row, view.operands[2]]
-        if own and top.block == op.block:
+        batch, at = _place(op)
+        if at == place[1:] and (_is_zero(place[0]) if batch is None else batch == place[0]) and top.block == op.block:
             ops = [each.operation for each in op.block.operations]
             between = [each.name for each in ops[ops.index(op) : ops.index(top)]]
             names = [name for name in between if name in ("warp.copy_commit", "warp.copy_wait", "warp.named_sync")]
             if names[: len(_LANDED)] == list(_LANDED):
                 return op
     return None
+
+
+def _place(copy: ir.Operation) -> tuple[ir.Value | None, list[ir.Value]]:
+    """Where what lanes copy begins in a tensor [B, H, S]: batch, None for the only one; head, and the row, as terms of a sum.
+
+    Of a view of packed sequences (`backends.gpu.packed`), row T - n + i of the entry where a sequence of n rows ends, b + n: row b + i.
+    """
+    batch, head, at = list(copy.operands)[1:4]
+    view, moved, end = maker(copy.operands[5], "warp.view"), maker(at, "arith.addi"), maker(batch, "arith.addi")
+    if view is None or moved is None or moved.operands[1] != view.operands[2]:
+        return batch, []
+    inner = maker(moved.operands[0], "arith.addi")
+    for shift, position in [tuple(inner.operands), tuple(inner.operands)[::-1]] if inner is not None and end is not None else []:
+        before = maker(shift, "arith.subi")
+        of_rows = before is not None and maker(before.operands[0], "memref.dim") is not None
+        begins = [value for value in end.operands if before is not None and value != before.operands[1]] if end is not None else []
+        if of_rows and len(begins) == 1:
+            return None, [head, begins[0], position]
+    return batch, [head, moved.operands[0]]
+
+
+def _is_zero(value: ir.Value) -> bool:
+    op = maker(value, "arith.constant")
+    return op is not None and ir.IntegerAttr(op.attributes["value"]).value == 0
+
+
+def _numbers(copy: ir.Operation, share: ir.Value) -> list[ir.Value]:
+    """Where the numbers of the rows that lanes copy are: batch, head and row."""
+    batch, (head, *row) = _place(copy)
+    if batch is not None:
+        return list(copy.operands)[1:4]
+    at = arith.AddIOp(arith.AddIOp(row[0], row[1]).result, share).result
+    return [build.index(0), head, at]
 
 
 def _copied_by_lanes(
@@ -127,8 +164,8 @@ def _copied_by_lanes(
         view = maker(op.operands[5], "warp.view")
         if view is not None and view.operands[0] == ring:
             with op.location, ir.InsertionPoint.after(op):
-                operands = [source, *list(op.operands)[1:4], buffer, view.operands[1], view.operands[2]]
-                build.op("copy_rows_lanes_async", operands, count=share)
+                place = _numbers(op, view.operands[2])
+                build.op("copy_rows_lanes_async", [source, *place, buffer, view.operands[1], view.operands[2]], count=share)
     return buffer
 
 

@@ -21,7 +21,8 @@ _OWN_BYTES = 2048
 def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Fields) -> Fields | None:
     """`threads` and `stages`; None where matrices are not of 16 bits, tiles do not fit, or TileLang cannot make the kernel.
 
-    Every warp has 16 rows of a tile, so that all tiles with the same rows lie in the same threads. `choices` may set both fields. With
+    Every warp has 16 rows of a tile, so that all tiles with the same rows lie in the same threads. `choices` may set both fields; where so
+    many stages do not fit, there are fewer. With
     `deterministic`, programs get slots for their sums, and add in a fixed order.
     """
     if any(not narrow(op) for op in find_all(kernel, *DOTS)):
@@ -32,8 +33,7 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Fields) -> Fields 
         return plan_chunks(kernel, target, choices)
     rows = ir.IntegerAttr(ir.DictAttr(kernel.attributes["tile.kernel"])["block_q"]).value
     threads = int(choices["threads"]) if "threads" in choices else min(max(2 * rows, 128), _MOST_THREADS)
-    wanted = [int(choices["stages"])] if "stages" in choices else [2, 1]
-    for stages in wanted:
+    for stages in range(int(choices.get("stages", 2)), 0, -1):
         try:
             program = print_program(kernel, threads, stages, bool(choices.get("deterministic")))
         except UnsupportedError:

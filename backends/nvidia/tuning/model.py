@@ -91,6 +91,8 @@ def _shared(facts: KernelFacts, block_q: int, block_kv: int, stages: int, choice
             return small if "flow" not in choices and flat > target.shared_bytes else flat
         return small if choices.get("staging") == "query" else streamed + own + output + _BARRIERS
     streamed = stages * (bytes_of(block_kv, facts.scores) + 4 * 4 * block_kv)
+    if len(facts.scores) == 1 and not target.bulk_copies:  # weights of dv alone: do, which no score needs, streams beside q
+        streamed += stages * bytes_of(block_kv, facts.sums)
     weights = block_q * block_kv * width
     spread = sum(block_kv * columns * 4 for columns in facts.spread)
     return streamed + bytes_of(block_q, facts.scores) + weights + spread + _BARRIERS

@@ -206,4 +206,9 @@ ATTN_DEVICE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memo
 // Waits until all but the newest `Pending` groups of copies of this thread are done.
 template <int Pending> ATTN_DEVICE void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory"); }
 
+// Lets thread block `number` go on: it sees what the threads that this one has met had added.
+ATTN_DEVICE void semaphore_release(int *semaphore, int number) {
+  asm volatile("fence.acq_rel.gpu;\nst.release.gpu.global.s32 [%0], %1;" ::"l"(semaphore), "r"(number) : "memory");
+}
+
 } // namespace attn

@@ -8,6 +8,7 @@ from attn_mlir.backends.gpu.emitters import Refusal
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia import pipeline, thresholds
 from attn_mlir.backends.nvidia.forming.facts import FIELDS
+from attn_mlir.backends.nvidia.forming.kernel import ROWS
 from attn_mlir.backends.nvidia.forming.refusal import Refused, reasons
 from attn_mlir.backends.nvidia.target import HOPPER, NvidiaTarget
 from attn_mlir.backends.nvidia.warp.chips import rules_for
@@ -40,11 +41,13 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
     facts = {item.name for item in ir.DictAttr(kernel.attributes["tile.kernel"])}
     if "paged" in facts and not narrow:
         raise UnsupportedError("'warp' reads no keys in pages (block_table)")
-    if choices.get("deterministic") and attributes.grid_kind(kernel) == "pairs":
-        raise UnsupportedError(
-            "'warp', asked for by name, adds sums over keys in no fixed order (deterministic, batch_invariant): leave the emitter open"
-        )
     fields: Fields = {name: choices[name] for name in FIELDS if name in choices}
+    if choices.get("deterministic") and attributes.grid_kind(kernel) == "pairs":
+        if target.bulk_copies:
+            raise UnsupportedError(
+                "'warp', asked for by name, adds sums over keys in no fixed order (deterministic, batch_invariant): leave the emitter open"
+            )
+        fields |= _counters(kernel)
     if narrow:
         fields = {**thresholds.EIGHT_BIT_FIELDS, **fields, **{name: choices[name] for name in ("longer",) if name in choices}}
         if facts & {"lengths", "paged"}:
@@ -53,6 +56,18 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
             raise UnsupportedError(f"{target.arch} has no 8-bit matrix instructions: {_ADVICE}")
         _try(kernel, {"emitter": "warp", "arch": target.arch, **fields})
     return fields
+
+
+def _counters(kernel: ir.Operation) -> Fields:
+    """Which counters schedules of kernels over pairs have for sums in a fixed order (`forming.ordering`): none without sums."""
+    sums = find_all(kernel, "tile.accumulate")
+    if not sums:
+        return {}
+    facts, queries = ir.DictAttr(kernel.attributes["tile.kernel"]), list(sums[0].operands)[4:7]
+    keys, rows = (ir.IntegerAttr(facts[name]).value for name in ("block_q", "block_kv"))
+    loaded = [op.operands[0] for op in find_all(kernel, "tile.load") if list(op.operands)[1:4] == queries]
+    over = ir.BlockArgument(loaded[0]).arg_number if loaded else 0
+    return {"deterministic": 1, "semaphore_over": over, "semaphore_rows": rows, "semaphore_parts": keys // ROWS}
 
 
 def widens_beside_queries(kernel: ir.Operation) -> bool:

@@ -98,7 +98,11 @@ def _order_wait(printer: WarpPrinter, op: ir.Operation, counters: ir.Value, inde
 
 
 def _order_pass(printer: WarpPrinter, op: ir.Operation, counters: ir.Value, index: str, number: str) -> None:
-    printer.line(f"attn::semaphore_pass({printer.arguments.pointer(counters)} + {operand(index)}, {number});")
+    function = "attn::semaphore_pass"  # of what TMA has added
+    if not printer.target.bulk_copies:
+        function = "attn::semaphore_release"
+        printer.headers[HEADER] = None
+    printer.line(f"{function}({printer.arguments.pointer(counters)} + {operand(index)}, {number});")
 
 
 RULES: dict[str, Rule] = {

@@ -23,7 +23,8 @@ def role(printer: WarpPrinter, op: ir.Operation, first: int, launch: int) -> Non
 
 
 def _elect(printer: WarpPrinter, op: ir.Operation) -> None:
-    with printer.writer.block("if (warp == 0 && attn::elect_one())"):
+    chosen = "attn::elect_one()" if printer.target.bulk_copies else "lane == 0"
+    with printer.writer.block(f"if (warp == 0 && {chosen})"):
         printer.elected = True
         printer.block(op.regions[0].blocks[0])
         printer.elected = False

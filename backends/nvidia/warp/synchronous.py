@@ -15,12 +15,15 @@ from attn_mlir.backends.program import function_named
 from attn_mlir.errors import AttnError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.passes.regions import find_all
 from attn_mlir.registry import registry
 
-__all__ = ["SHARED", "UNFORMED", "is_open", "refusals", "why_not"]
+__all__ = ["DECODE", "SHARED", "UNFORMED", "is_open", "refusals", "why_not"]
 
 SHARED = "shared_bytes"
 """In the choices of such a kernel: the shared memory of a thread block, on chips that have less than the one they are generated for."""
+DECODE = "decode"
+"""In the choices of kernels of single queries whose blocks are for passes, too. No driver asks for it: they have not been launched."""
 _OPEN = frozenset({*FIELDS, "arch", "length", "longer", "deterministic", SHARED})
 """Choices beside which it is open who makes a kernel; others, blocks among them, are those of TileLang."""
 
@@ -31,17 +34,20 @@ def is_open(function: ir.Operation, facts: blocks.NvidiaFacts, tuned: Mapping[st
     target = TARGETS.get(str(chosen.get("arch", "")))
     if target is None or target.bulk_copies or facts.grid not in ("rows", "pairs") or facts.bits != 16 or facts.widened:
         return False
-    return all(name in _OPEN or name.startswith(attributes.LAUNCH) for name in chosen)
+    open_ = _OPEN | ({DECODE, "block_q", "block_kv"} if DECODE in chosen else set())
+    return all(name in open_ or name.startswith(attributes.LAUNCH) for name in chosen)
 
 
 def why_not(function: ir.Operation, facts: blocks.NvidiaFacts) -> str:
     """What is known of an open kernel without tiling it: why it is left to another emitter; empty where passes are asked."""
-    if facts.grid == "pairs" and attributes.read(function, CHOICES).get("deterministic"):
-        return "it adds sums over keys in no fixed order (deterministic, batch_invariant)"
     most = thresholds.SYNCHRONOUS_PRODUCTS[facts.grid]
     if facts.products > most:
-        return f"a block has {facts.products} products of rows before its weights, not {most}: registers do not suffice for more"
+        return f"a block has {facts.products} products of rows before its weights, not {most}: they spill, or have not been launched"
     known = thresholds.SYNCHRONOUS_COLUMNS[facts.grid]
+    special = ("packed sequences",) if find_all(function, "attn.sequences") else ()
+    special += ("sums in a fixed order",) if facts.grid == "pairs" and attributes.read(function, CHOICES).get("deterministic") else ()
+    if special and max(facts.head, facts.value) > thresholds.SYNCHRONOUS_WIDE:
+        return f"{' and '.join(special)} have not been launched with more than {thresholds.SYNCHRONOUS_WIDE} columns"
     other = sorted({facts.head, facts.value} - known)
     if other:
         return f"q, k and v have {' and '.join(map(str, other))} columns, not {', '.join(map(str, sorted(known)))}"
@@ -67,8 +73,8 @@ def _refusal(kernel: ir.Operation) -> str:
     """Why passes form no kernel of a tiled function, or none that its chip runs."""
     choices = attributes.read(kernel, CHOICES)
     facts = {item.name for item in ir.DictAttr(kernel.attributes["tile.kernel"])}
-    if facts & {"lengths", "paged"}:
-        return "packed sequences and pages have not been run by its kernels"
+    if "paged" in facts:
+        return "its kernels read no keys in pages (block_table)"
     fields = {name: value for name, value in choices.items() if name in ("emitter", "arch", *FIELDS) or name.startswith(attributes.LAUNCH)}
     try:
         code = print_ahead(kernel, fields)

@@ -61,3 +61,30 @@
   ^bb0(%w: index):
   }) {registers = 160 : i64, sym_name = "all", warpgroups = 1 : i64, warps = 4 : i64} : () -> ()
 }) {function = "", lanes = 32 : i64, register_file = 65536 : i64, registers = 168 : i64, shared_limit = 232448 : i64, sym_name = "f"} : () -> ()
+
+// -----
+
+// Chips without such barriers: one draw for a thread block's first tile, which all of it hear; the last thread block leaves the counter zero.
+// CHECK: ^bb0(%[[TILES:.*]]: index, %[[COUNTER:.*]]: memref<?xi32>):
+// CHECK: %[[TOLD:.*]] = "warp.alloc"() : () -> memref<1x1xi32
+// CHECK-NOT: warp.mbarrier
+// CHECK: "warp.elect"
+// CHECK: %[[MANY:.*]] = "warp.block_count"
+// CHECK: %[[LAST:.*]] = arith.subi %[[MANY]], %c1{{.*}}
+// CHECK: %[[DRAWN:.*]] = "warp.next_tile"(%[[COUNTER]], %[[LAST]])
+// CHECK: memref.store %{{.*}}, %[[TOLD]]
+// CHECK: "warp.named_sync"(%{{.*}}) {threads = 256 : i64}
+// CHECK: %[[HEARD:.*]] = memref.load %[[TOLD]]
+// CHECK: %[[FIRST:.*]] = arith.index_cast %[[HEARD]]
+// CHECK: scf.for %{{.*}} = %[[FIRST]] to %[[TILES]]
+"warp.kernel"() ({
+^bb0(%tiles: index):
+  "warp.role"() ({
+  ^bb0(%w: index):
+    %id = "warp.block_id"() : () -> index
+    %count = "warp.block_count"() : () -> index
+    scf.for %tile = %id to %tiles step %count {
+    }
+  }) {registers = 128 : i64, sym_name = "all", warpgroups = 2 : i64, warps = 4 : i64} : () -> ()
+}) {function = "", lanes = 32 : i64, register_file = 65536 : i64, registers = 128 : i64, shared_limit = 166912 : i64, sym_name = "f",
+    warp.schedule = {arch = "sm_80"}} : () -> ()

@@ -3,7 +3,7 @@
 // RUN: sed -e 's/x32xf16/x128xf16/g' %inputs/softmax-f16.mlir > %t.128
 // RUN: attn-opt %t.256 -p 'attn-differentiate{functions=bwd only=true},nvidia-split-pairs,attn-simplify' | FileCheck %s
 // RUN: attn-opt %t.128 -p 'attn-differentiate{functions=bwd only=true},nvidia-split-pairs,attn-simplify' | FileCheck %s --check-prefix=WHOLE
-// RUN: attn-opt %t.256 -p 'attn-differentiate{functions=bwd only=true},nvidia-split-pairs{arch=sm_80}' | FileCheck %s --check-prefix=WHOLE
+// RUN: attn-opt %t.256 -p 'attn-differentiate{functions=bwd only=true},nvidia-split-pairs{arch=sm_80},attn-simplify' | FileCheck %s
 // RUN: sed -e 's/xf16/xf32/g' %t.256 | attn-opt -p 'attn-differentiate{functions=bwd only=true},nvidia-split-pairs' | FileCheck %s --check-prefix=WHOLE
 // RUN: not attn-opt %t.256 -p 'nvidia-split-pairs{arch=sm_70}' 2>&1 | FileCheck %s --check-prefix=INVALID
 // RUN: attn-run %t.256 -p 'attn-simplify,attn-differentiate{functions=fwd+bwd},nvidia-split-pairs,attn-simplify' | FileCheck %s --check-prefix=NUMBERS

@@ -80,11 +80,13 @@ class Tensor:
     def rows(self, batch: int, head: int, row: int, count: int) -> tuple[np.ndarray, int, list[Hashable]]:
         """The rows that exist of `count` from `row` on, how far behind `row` they begin, and the names of their parts of memory.
 
-        Of a tensor in slots, those of the first one.
+        Of a tensor in slots, those of the first one. Entries that lie a row apart, as in views of packed sequences, share rows.
         """
         heads = self.heads
         begin, end = max(row, 0), max(min(row + count, heads.shape[2]), max(row, 0))
-        return heads[batch, head, begin:end], begin - row, [("global", self.number, batch, head, n) for n in range(begin, end)]
+        first, entry = (batch, 0) if heads.strides[0] == heads.strides[2] else (0, batch)
+        cells: list[Hashable] = [("global", self.number, entry, head, first + n) for n in range(begin, end)]
+        return heads[batch, head, begin:end], begin - row, cells
 
 
 @dataclass
