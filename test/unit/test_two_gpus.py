@@ -77,7 +77,8 @@ def decoding(device: Any) -> list[Tensor]:
     table, used = torch.arange(39).view(3, 13).int().to(device), torch.tensor([200, 1, 77]).int().to(device)
     with torch.no_grad():
         o = attention_varlen(q, k, v, offsets(device, 1, 1, 1), seqused_k=used, block_table=table, num_splits=3)
-    return [o, attention(q[None].transpose(1, 2)[:, :, :1], *(x.flatten(0, 1)[None].transpose(1, 2) for x in (k, v)))]
+    k, v = (x.flatten(0, 1)[None].transpose(1, 2) for x in (k, v))
+    return [o, attention(q[None].transpose(1, 2)[:, :, :1], k, v)]
 
 
 def planned(device: Any) -> list[Tensor]:
@@ -177,6 +178,11 @@ def one_key_each(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return attention(q, k, v, key_index=index, key_block=(1, 1))
 
 
+def unit_keys(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    q, k, v = (x.transpose(1, 2)[:, :200, :2].bfloat16() for x in (q, k, v))
+    return gated_delta_rule(q, k, v, use_qk_l2norm_in_kernel=True)[0]
+
+
 # Calls of q [1, 4, 200, 64] and k, v [1, 2, 330, 64] in graphs.
 CALLS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "causal": lambda q, k, v: attention(q, k, v, mask_mod=masks.causal()),
@@ -184,9 +190,7 @@ CALLS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "sigmoid": lambda q, k, v: attention(q, k, v, row=rows.sigmoid),
     "listed": one_key_each,
     "linear": lambda q, k, v: linear_attention(q[:, :2], k[:, :, :200], v[:, :, :200]),
-    "gated delta": lambda q, k, v: gated_delta_rule(
-        *(x.transpose(1, 2)[:, :200, :2].bfloat16() for x in (q, k, v)), use_qk_l2norm_in_kernel=True
-    )[0],
+    "gated delta": unit_keys,
     "eight bits": lambda q, k, v: attention(q, k.to(torch.float8_e4m3fn), v.to(torch.float8_e4m3fn)),
 }
 
