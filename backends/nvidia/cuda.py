@@ -116,7 +116,9 @@ empty: Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor] =
 
 def is_capturing(index: int) -> bool:
     """Whether torch's current stream on a device is being captured into a CUDA graph."""
-    with using(index):  # torch tells of the current device alone
+    if current_device() == index:  # as in every warm call
+        return torch.cuda.is_current_stream_capturing()
+    with torch.cuda.device(index):  # torch tells of the current device alone
         return torch.cuda.is_current_stream_capturing()
 
 

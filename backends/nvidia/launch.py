@@ -131,8 +131,11 @@ class CudaLauncher:
         """
         copied = self.copied(arguments)
         arguments = _copies(arguments, copied)
-        spare = _SPARE.get(self.index)
-        self.start(self.pack(arguments, stream, spare.pop() if spare else torch.zeros(1, dtype=torch.int32, device=self._device)))
+        try:
+            counter = _SPARE[self.index].pop()
+        except LookupError:
+            counter = torch.zeros(1, dtype=torch.int32, device=self._device)
+        self.start(self.pack(arguments, stream, counter))
         return copied
 
     def alignment(self, argument: int, element: torch.dtype) -> int:
