@@ -6,12 +6,16 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.float_ranges import ANY, FloatRanges, Range
 from attn_mlir.passes.regions import block_of, maker, piece
 
-LARGE = 2.0**24
-"""From here on a float32 has steps of 1 and more, and the residual of a multiple is no small share of what it is an exponent of."""
+LARGE = 2.0**18
+"""From here on a float32 has steps of 1/32 and more: the residual of a multiple, or of m + log l, shows in weights of 16 bits."""
 _PRODUCTS: Range = (-(2.0**16), 2.0**16)
 _HALF: Range = (-65504.0, 65504.0)
+_LOGARITHM = -150.0
+"""Below the logarithm of every positive float32."""
 _WINDOWS = ("tile.load_window", "tile.band")
 _CASTS = ("arith.extf", "arith.truncf", "arith.negf")
+_TO_FLOAT = ("arith.sitofp", "arith.uitofp")
+_INTEGER_BITS = {"i1": 0, "i8": 8, "i16": 16}
 
 
 class Magnitudes(FloatRanges):
@@ -19,13 +23,15 @@ class Magnitudes(FloatRanges):
 
     Products of queries and keys are taken to be ordinary, and so are numbers that scores or positions are multiplied by, as of a
     temperature or of ALiBi: where they are not, scores have lost the digits that tell them apart. What is loaded or passed and then added
-    to scores, or chosen in their place, may be anything that its type holds, as masks are made of it.
+    to scores, or chosen in their place, may be anything that its type holds, as masks are made of it; so may integers, and their products.
     """
 
     def __init__(self, block: ir.Block, captured: bool = False) -> None:
         """`captured`: tensors that are read are captured ones; else they are tiles."""
         super().__init__({argument: _PRODUCTS for argument in block.arguments if isinstance(argument.type, ir.FloatType)})
         self._block, self._captured = block, captured
+        self._scores: dict[ir.Value, bool] = {}
+        self._loaded: dict[ir.Value, bool] = {}
 
     def is_large(self, value: ir.Value) -> bool:
         """Whether it may be finite and beyond `LARGE`."""
@@ -44,12 +50,10 @@ class Magnitudes(FloatRanges):
             case "memref.load" if isinstance(op.results[0].type, ir.F16Type):
                 return _HALF
             case "arith.sitofp" | "arith.uitofp":
-                return (-1.0, 1.0) if str(op.operands[0].type) == "i1" else _PRODUCTS
-            case "arith.addf":
-                return _added(*map(self._term, op.operands))
-            case "arith.subf" if any(map(_is_passed, op.operands)):
-                a, b = map(self._term, op.operands)
-                return _added(a, (-b[1], -b[0]))
+                return _of_integer(op.operands[0])
+            case "math.log" | "math.log2" | "math.log1p":
+                low, high = super()._compute(value)
+                return max(low, _LOGARITHM), high
             case "tensor.extract":
                 return self._element(op)
             case "arith.extf" | "arith.truncf":
@@ -57,14 +61,13 @@ class Magnitudes(FloatRanges):
             case "arith.mulf" | "arith.divf" if (found := self._beside_factor(op)) is not None:
                 return found
             case "math.fma":
-                a, b, _ = (self._known[operand] for operand in op.operands)
-                ends = self._beside_factor(op) or [x * y if x and y else 0.0 for x in a for y in b]
-                return _added((min(ends), max(ends)), self._term(op.operands[2]))
+                a, b, term = (self._known[operand] for operand in op.operands)
+                found = self._beside_factor(op)
+                ends = found or [x * y if x and y else 0.0 for x in a for y in b]
+                if found is not None and _bare(op.operands[2]) in [_bare(factor) for factor in list(op.operands)[:2]]:
+                    term = found  # c - c x, of which a soft cap is made
+                return _added((min(ends), max(ends)), term)
         return super()._compute(value)
-
-    def _term(self, value: ir.Value) -> Range:
-        """The range of a term; a number that is passed and added to all scores alike is taken to be ordinary."""
-        return _PRODUCTS if _is_passed(value) else self._known[value]
 
     def _element(self, op: ir.Operation) -> Range:
         """An element of a captured tensor, before there are tiles; of what another map makes; of a product."""
@@ -95,24 +98,94 @@ class Magnitudes(FloatRanges):
         """Whether a value depends on products or on positions."""
         if isinstance(value.owner, ir.Block):
             return value.owner == self._block
-        op = value.owner.operation
+        found = self._scores.get(value)
+        if found is None:
+            found = self._scores[value] = self._makes_scores(value.owner.operation)
+        return found
+
+    def _makes_scores(self, op: ir.Operation) -> bool:
         if op.block != self._block:
             return False
-        reads = op.name == "tensor.extract" and self._known[value] not in (ANY, _HALF)
-        places = op.name in ("arith.sitofp", "arith.uitofp") and str(op.operands[0].type) != "i1"
+        reads = op.name == "tensor.extract" and self._known[op.results[0]] not in (ANY, _HALF)
+        places = op.name in _TO_FLOAT and str(op.operands[0].type) not in _INTEGER_BITS and not _is_read(op.operands[0], {})
         return reads or places or any(map(self._is_score, _floats(op)))
 
     def _is_loaded(self, value: ir.Value) -> bool:
         """Whether it is read from memory or passed to the kernel, or a product or quotient of such numbers and constants."""
         if isinstance(value.owner, ir.Block):
             return value.owner != self._block
-        op = value.owner.operation
+        found = self._loaded.get(value)
+        if found is None:
+            found = self._loaded[value] = self._is_made_of_loaded(value.owner.operation)
+        return found
+
+    def _is_made_of_loaded(self, op: ir.Operation) -> bool:
         if op.block == self._block and op.name in (*_CASTS, "arith.mulf", "arith.divf"):
             read = [self._is_loaded(operand) for operand in op.operands if maker(operand, "arith.constant") is None]
             return bool(read) and all(read)
         if op.name == "arith.constant":
             return False
-        return op.block != self._block or op.name == "memref.load" or (op.name == "tensor.extract" and self._known[value] in (ANY, _HALF))
+        reads = op.name == "tensor.extract" and self._known[op.results[0]] in (ANY, _HALF)
+        return op.block != self._block or op.name == "memref.load" or reads
+
+
+def _of_integer(value: ir.Value) -> Range:
+    """A number made of an integer: of positions, or of what is read."""
+    while (widened := maker(value, "arith.extsi", "arith.extui", "arith.index_cast")) is not None:
+        value = widened.operands[0]
+    bits = _INTEGER_BITS.get(str(value.type))
+    if bits is not None:
+        return -(2.0**bits), 2.0**bits
+    if _is_read(value, {}):
+        return ANY
+    return _of_places(value, {})
+
+
+def _of_places(value: ir.Value, known: dict[ir.Value, Range]) -> Range:
+    """The range of an integer that is made of positions and sizes, which are not negative."""
+    if value not in known:
+        known[value] = _of_place(value, known)
+    return known[value]
+
+
+def _of_place(value: ir.Value, known: dict[ir.Value, Range]) -> Range:
+    low, high = _PRODUCTS
+    if isinstance(value.owner, ir.Block):
+        return (0.0 if isinstance(value.type, ir.IndexType) else low), high
+    op = value.owner.operation
+    if op.name == "arith.constant":
+        number = float(ir.IntegerAttr(op.attributes["value"]).value)
+        return number, number
+    if op.name == "arith.index_cast":
+        return _of_places(op.operands[0], known)
+    parts = [_of_places(operand, known) for operand in op.operands if isinstance(operand.type, type(value.type))]
+    match op.name:
+        case "math.absi" | "tensor.dim":
+            return 0.0, high
+        case "arith.maxsi":
+            return max(part[0] for part in parts), high
+        case "arith.addi" | "arith.muli" if all(part[0] >= 0 for part in parts):
+            return 0.0, high
+        case "arith.subi" if parts[0] == (0.0, 0.0):
+            return -parts[1][1], -parts[1][0]
+    return low, high
+
+
+def _is_read(value: ir.Value, known: dict[ir.Value, bool]) -> bool:
+    """Whether an integer depends on what its block reads from memory; indices and comparisons do not count, but what they choose does."""
+    if isinstance(value.owner, ir.Block):
+        return False
+    if value not in known:
+        op = value.owner.operation
+        if op.name in ("memref.load", "tensor.extract"):
+            known[value] = True
+        elif op.name == "arith.cmpi":
+            known[value] = False
+        else:
+            known[value] = any(
+                _is_read(operand, known) for operand in op.operands if isinstance(operand.type, ir.IntegerType | ir.IndexType)
+            )
+    return known[value]
 
 
 def _added(a: Range, b: Range) -> Range:
@@ -120,13 +193,14 @@ def _added(a: Range, b: Range) -> Range:
     return (-math.inf if math.isnan(low) else low), (math.inf if math.isnan(high) else high)
 
 
-def _is_passed(value: ir.Value) -> bool:
-    """Whether it is a number that a function or kernel takes, or a multiple of one."""
-    if isinstance(value.owner, ir.Block):
-        return value.owner.owner.operation.name == "func.func"
-    op = value.owner.operation
-    others = [operand for operand in op.operands if maker(operand, "arith.constant") is None]
-    return op.name in (*_CASTS, "arith.mulf") and len(others) == 1 and _is_passed(others[0])
+def _bare(value: ir.Value) -> ir.Value:
+    """Without signs and constant factors."""
+    while (op := maker(value, "arith.negf", "arith.mulf")) is not None:
+        others = [operand for operand in op.operands if maker(operand, "arith.constant") is None]
+        if len(others) != 1:
+            break
+        value = others[0]
+    return value
 
 
 def _floats(op: ir.Operation) -> list[ir.Value]:

@@ -155,3 +155,48 @@ def test_columns_beyond_the_end_cost_nothing() -> None:
     (source,) = [unit.code.source for unit in units.values()]
     assert "- max_new" in source
     assert "? weight" not in source
+
+
+NUMBER = -1e9
+SEEN = (torch.arange(S) >= 150).long()
+INTEGERS = torch.where(HIDDEN, -(10**9), 0).int()
+HALVES = torch.zeros(S, S).masked_fill(HIDDEN, -65504.0).half()
+FEW = (I >= 2) & (I + J > 3)
+PLACES = {
+    "a number of Python's, where": (
+        lambda s, b, h, i, j: torch.where(i >= 50, s, s + NUMBER),
+        lambda s: torch.where(I >= 50, s, s + NUMBER),
+    ),
+    "a number of Python's, everywhere": (lambda s, b, h, i, j: s + NUMBER, lambda s: s + NUMBER),
+    "an integer times a number": (lambda s, b, h, i, j: s + (1 - SEEN[j]) * NUMBER, lambda s: s + (1 - SEEN) * NUMBER),
+    "integers": (lambda s, b, h, i, j: s + INTEGERS[i, j], lambda s: s + INTEGERS),
+    "a multiple of halves": (lambda s, b, h, i, j: s + HALVES[i, j] * 200.0, lambda s: s + HALVES.float() * 200),
+    "a literal": (lambda s, b, h, i, j: torch.where((i >= 2) & (i + j > 3), s - 1e6, s), lambda s: torch.where(FEW, s - 1e6, s)),
+}
+
+
+@pytest.mark.parametrize("device", ["cpu", *TWO])
+@pytest.mark.parametrize("name", list(PLACES))
+def test_where_they_come_from(name: str, device: str) -> None:
+    """Whatever large numbers are made of, and where large begins: rows of one number have equal weights, others their own."""
+    function, score = PLACES[name]
+    q, k, v, do = inputs()
+    wanted = [x.requires_grad_() for x in (q, k, v)]
+    o = attention(q, k, v, score_mod=function, device=device)
+    scores = score(dense(q.detach(), k.detach(), torch.zeros(1)).float()).double()
+    check([o, *torch.autograd.grad(o, wanted, do)], expected(scores, q.detach(), k.detach(), v.detach(), do))
+
+
+def test_long_products_are_decided_once() -> None:
+    """What a product of products is made of is asked of each once."""
+    numbers = torch.ones(S)
+
+    def score(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+        factor = numbers[j]
+        for _ in range(40):
+            factor = factor * factor
+        return s * factor
+
+    q, k, v, _ = inputs()
+    o = attention(q, k, v, score_mod=score, device="cuda-emulated")
+    assert (o.double() - dense(q, k, torch.zeros(1)).softmax(-1) @ v.double()).abs().max() < 6e-3

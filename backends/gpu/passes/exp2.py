@@ -71,11 +71,14 @@ def _of_large(x: ir.Value, scaler: Scaler, magnitudes: Magnitudes) -> tuple[ir.V
         other = op.operands[1 - number]
         if scaler.cheap(value) or not scaler.cheap(other):
             continue
-        if magnitudes.is_large(value) and op.name == "arith.subf":
-            deeper = _of_large(value, scaler, magnitudes) if number == 0 and used_once(value) else None
-            if deeper is None:
-                return x, None
-            return (deeper[0], (other, -1.0)) if deeper[1] is None else (x, None)
+        if not magnitudes.is_large(value):
+            continue
+        inside = (number == 0 or op.name == "arith.addf") and used_once(value)
+        deeper = _of_large(value, scaler, magnitudes) if inside else None
+        if deeper is not None and deeper[1] is None:
+            return deeper[0], (other, 1.0 if op.name == "arith.addf" else -1.0)
+        if deeper is not None or op.name == "arith.subf":
+            return x, None
     return None
 
 
