@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.utils.checkpoint import checkpoint
 
 Score = Callable[..., torch.Tensor]
 
@@ -62,3 +63,18 @@ def agree(found: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor], toleran
         error = (a.double() - b.double()).abs().max() / b.double().abs().max().clamp(min=1.0) if a.numel() else torch.zeros(())
         assert error < tolerance, f"number {number} differs by {float(error):.2e}"
         assert not a.isnan().any()
+
+
+def through_autograd(
+    way: str, layer: Callable[..., torch.Tensor], qkv: Sequence[torch.Tensor], pack: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.Tensor:
+    """What a layer gives while autograd keeps tensors in another way: through hooks (`pack` is the first), on the CPU, or not."""
+    match way:
+        case "hooks":
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+                return layer()
+        case "save_on_cpu":
+            with torch.autograd.graph.save_on_cpu():
+                return layer()
+        case _:
+            return checkpoint(layer, *qkv, use_reentrant=False)

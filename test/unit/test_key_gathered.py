@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.checkpoint import checkpoint
 
 import attn_mlir
 from amd_tools import needs_host_clang
@@ -14,7 +13,7 @@ from attn_mlir import masks
 from attn_mlir.api import key_gathered, key_lists
 from attn_mlir.backends.nvidia.tilelang.lowering import available
 from attn_mlir.errors import ArgumentError
-from key_list_cases import agree, draw, inputs, listed
+from key_list_cases import agree, draw, inputs, listed, through_autograd
 
 FORMS = [
     ((1, 1), 1, (True, True)),
@@ -259,16 +258,7 @@ def test_saved_tensors_come_back_as_others(through: str, parted: list[bool]) -> 
     def layer(*qkv: Tensor) -> Tensor:
         return case.attended(lambda s, b, h, i, j: s + slopes[h] * (j * 0.001), *qkv)
 
-    match through:
-        case "hooks":
-            with torch.autograd.graph.saved_tensors_hooks(lambda x: x.detach().clone(), lambda x: x):
-                o = layer()
-        case "save_on_cpu":
-            with torch.autograd.graph.save_on_cpu():
-                o = layer()
-        case _:
-            o = checkpoint(layer, *case.qkv, use_reentrant=False)
-    case.agrees(o)
+    case.agrees(through_autograd(through, layer, case.qkv, lambda x: x.detach().clone()))
     assert parted and all(parted)
 
 

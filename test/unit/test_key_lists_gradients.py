@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from torch.autograd import forward_ad
-from torch.utils.checkpoint import checkpoint
 
 import attn_mlir
 from amd_tools import needs_host_clang
@@ -18,7 +17,7 @@ from attn_mlir.api.inputs import check_inputs
 from attn_mlir.api.key_lists import check_key_lists
 from attn_mlir.api.options import Options
 from attn_mlir.runtime.prepared_lists import inverse_of, sorted_lists
-from key_list_cases import agree, draw, inputs, listed, positions
+from key_list_cases import agree, draw, inputs, listed, positions, through_autograd
 
 AMD, CUDA = (1, 4, 2, 80, 300, 32), (2, 4, 2, 333, 1000, 128)
 SEED = (1234567, 89)
@@ -259,16 +258,7 @@ def test_second_derivatives_of_saved_tensors_that_come_back_as_others(through: s
     def layer(*qkv: torch.Tensor) -> torch.Tensor:
         return case.attended(lambda s, b, h, i, j: s + 0.02 * slopes[h] * (j - i), *qkv)
 
-    match through:
-        case "hooks":
-            with torch.autograd.graph.saved_tensors_hooks(lambda x: x.view_as(x), lambda x: x):
-                o = layer()
-        case "save_on_cpu":
-            with torch.autograd.graph.save_on_cpu():
-                o = layer()
-        case _:
-            o = checkpoint(layer, *case.qkv, use_reentrant=False)
-    case.agrees(o)
+    case.agrees(through_autograd(through, layer, case.qkv, lambda x: x.view_as(x)))
     assert "lists" in taken
 
 
