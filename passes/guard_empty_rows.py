@@ -30,7 +30,7 @@ class GuardEmptyRows(Pass):
 
     `every`: also where the formulas give it, if they compute anything: their derivatives may be no numbers there.
 
-    A row without keys is told by a count, or by a maximum that is still the lowest number. Where scores may be that number, too, sums
+    A fully masked row is told by a count, or by a maximum that is still the lowest number. Where scores may be that number, too, sums
     must be 0 as well.
     """
 

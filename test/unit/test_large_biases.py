@@ -81,7 +81,7 @@ def test_other_functions(device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_windows(device: str) -> None:
-    """A mask that may leave a row without keys: a row of the lowest number is none."""
+    """A mask that may leave fully masked rows: a row of the lowest number is none."""
     q, k, v, do = inputs()
     bias = torch.zeros(1, 1, S, S).masked_fill(HIDDEN, F32)
     wanted = [x.requires_grad_() for x in (q, k, v)]
