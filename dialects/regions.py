@@ -28,3 +28,9 @@ def maker(value: ir.Value, *names: str) -> ir.Operation | None:
     """The op that makes a value, if it has one of the names (any, where none is given); None for arguments of blocks."""
     op = None if isinstance(value.owner, ir.Block) else value.owner.operation
     return op if op is not None and (not names or op.name in names) else None
+
+
+def element_of(tile: ir.Value) -> ir.Value:
+    """The scalar that a map yields for one of its results, `tile`."""
+    map_ = tile.owner.operation  # type: ignore[union-attr]
+    return map_.regions[0].blocks[0].operations[-1].operation.operands[ir.OpResult(tile).result_number]

@@ -47,7 +47,7 @@ class FloatRanges:
         return ANY if rule is None else rule(*(self._known[operand] for operand in op.operands))
 
     def _difference(self, a: ir.Value, b: ir.Value) -> Range:
-        low, high = _sum(self._known[a], _negated(self._known[b]))
+        low, high = sum_of(self._known[a], _negated(self._known[b]))
         if _never_above(a, b, self._known):
             high = min(high, 0.0)
         return (max(low, 0.0) if _never_above(b, a, self._known) else low), high
@@ -107,7 +107,7 @@ def _negated(x: Range) -> Range:
     return -x[1], -x[0]
 
 
-def _sum(x: Range, y: Range) -> Range:
+def sum_of(x: Range, y: Range) -> Range:
     low, high = x[0] + y[0], x[1] + y[1]
     return (-math.inf if math.isnan(low) else low), (math.inf if math.isnan(high) else high)
 
@@ -116,7 +116,7 @@ def _product(x: float, y: float) -> float:
     return 0.0 if x == 0 or y == 0 else x * y
 
 
-def _times(x: Range, y: Range) -> Range:
+def product_of(x: Range, y: Range) -> Range:
     ends = [_product(a, b) for a in x for b in y]
     return min(ends), max(ends)
 
@@ -124,7 +124,7 @@ def _times(x: Range, y: Range) -> Range:
 def _quotient(x: Range, y: Range) -> Range:
     if y[0] < 0 < y[1] or y == (0.0, 0.0):
         return ANY
-    return _times(x, _inverse(y))
+    return product_of(x, _inverse(y))
 
 
 def _inverse(y: Range) -> Range:
@@ -165,8 +165,8 @@ def _absolute(x: Range) -> Range:
 
 
 _RULES: dict[str, Callable[..., Range]] = {
-    "arith.addf": _sum,
-    "arith.mulf": _times,
+    "arith.addf": sum_of,
+    "arith.mulf": product_of,
     "arith.divf": _quotient,
     "arith.negf": _negated,
     "arith.maximumf": lambda x, y: (max(x[0], y[0]), max(x[1], y[1])),

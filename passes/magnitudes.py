@@ -2,8 +2,9 @@
 
 import math
 
+from attn_mlir.dialects.regions import element_of
 from attn_mlir.mlir import ir
-from attn_mlir.passes.float_ranges import ANY, FloatRanges, Range
+from attn_mlir.passes.float_ranges import ANY, FloatRanges, Range, product_of, sum_of
 from attn_mlir.passes.regions import block_of, maker, piece
 
 LARGE = 2.0**18
@@ -63,10 +64,9 @@ class Magnitudes(FloatRanges):
             case "math.fma":
                 a, b, term = (self._known[operand] for operand in op.operands)
                 found = self._beside_factor(op)
-                ends = found or [x * y if x and y else 0.0 for x in a for y in b]
                 if found is not None and _bare(op.operands[2]) in [_bare(factor) for factor in list(op.operands)[:2]]:
                     term = found  # c - c x, of which a soft cap is made
-                return _added((min(ends), max(ends)), term)
+                return sum_of(product_of(a, b) if found is None else found, term)
         return super()._compute(value)
 
     def _element(self, op: ir.Operation) -> Range:
@@ -74,11 +74,10 @@ class Magnitudes(FloatRanges):
         source = op.operands[0]
         if self._captured:
             return _HALF if isinstance(op.results[0].type, ir.F16Type) else ANY
-        made = None if isinstance(source.owner, ir.Block) else source.owner.operation
-        if made is None or made.name != "tile.map":
-            return ANY if made is not None and made.name in _WINDOWS else _PRODUCTS
-        block = made.regions[0].blocks[0]
-        return Magnitudes(block).of(block.operations[-1].operation.operands[ir.OpResult(source).result_number])
+        made = maker(source, "tile.map")
+        if made is None:
+            return _PRODUCTS if maker(source, *_WINDOWS) is None else ANY
+        return Magnitudes(made.regions[0].blocks[0]).of(element_of(source))
 
     def _beside_factor(self, op: ir.Operation) -> Range | None:
         """The range of the other factor, which is made of products or positions, where one is a number known at run time only."""
@@ -186,11 +185,6 @@ def _is_read(value: ir.Value, known: dict[ir.Value, bool]) -> bool:
                 _is_read(operand, known) for operand in op.operands if isinstance(operand.type, ir.IntegerType | ir.IndexType)
             )
     return known[value]
-
-
-def _added(a: Range, b: Range) -> Range:
-    low, high = a[0] + b[0], a[1] + b[1]
-    return (-math.inf if math.isnan(low) else low), (math.inf if math.isnan(high) else high)
 
 
 def _bare(value: ir.Value) -> ir.Value:

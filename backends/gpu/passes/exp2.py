@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.passes.scaling import Scaler, constant, float_maps, is_real, maker, unnamed, used_once
+from attn_mlir.dialects.regions import element_of
 from attn_mlir.mlir import arith, ir
 from attn_mlir.mlir import math as math_ops
 from attn_mlir.passes.base import Pass
@@ -69,9 +70,7 @@ def _of_large(x: ir.Value, scaler: Scaler, magnitudes: Magnitudes) -> tuple[ir.V
         return None
     for number, value in enumerate(op.operands):
         other = op.operands[1 - number]
-        if scaler.cheap(value) or not scaler.cheap(other):
-            continue
-        if not magnitudes.is_large(value):
+        if scaler.cheap(value) or not scaler.cheap(other) or not magnitudes.is_large(value):
             continue
         inside = (number == 0 or op.name == "arith.addf") and used_once(value)
         deeper = _of_large(value, scaler, magnitudes) if inside else None
@@ -86,10 +85,8 @@ def _settle(difference: ir.Value) -> None:
     """Products that it is taken of become multiply-adds: compilers would make one multiply-add of a product and the difference."""
     for operand in difference.owner.operation.operands:
         read = maker(operand, "tensor.extract")
-        made = None if read is None or isinstance(read.operands[0].owner, ir.Block) else read.operands[0].owner.operation
-        if read is not None and made is not None and made.name == "tile.map":
-            operand = made.regions[0].blocks[0].operations[-1].operation.operands[ir.OpResult(read.operands[0]).result_number]
-        _settle_products(operand)
+        of_map = read is not None and maker(read.operands[0], "tile.map") is not None
+        _settle_products(element_of(read.operands[0]) if of_map else operand)
 
 
 def _settle_products(value: ir.Value) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from attn_mlir.backends.gpu.passes.degrees import Degrees, Mismatch
 from attn_mlir.backends.gpu.passes.scaling import unnamed
 from attn_mlir.dialects.elements import is_eight_bit
+from attn_mlir.dialects.regions import element_of
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import find_all
@@ -134,14 +135,8 @@ def _is_exponential(value: ir.Value) -> bool:
         return all(_is_exponential(v) or number_of(v) == 0.0 for v in list(op.operands)[1:])
     if op.name == "tensor.extract":
         made = op.operands[0].owner
-        return not isinstance(made, ir.Block) and made.operation.name == "tile.map" and _is_exponential(_yielded(op.operands[0]))
+        return not isinstance(made, ir.Block) and made.operation.name == "tile.map" and _is_exponential(element_of(op.operands[0]))
     return op.name in ("math.exp", "math.exp2")
-
-
-def _yielded(tile: ir.Value) -> ir.Value:
-    """What a map yields for one of its results."""
-    region = tile.owner.operation.regions[0].blocks[0]
-    return list(region.operations[-1].operation.operands)[ir.OpResult(tile).result_number]
 
 
 def _keep(op: ir.Operation, slack: float, scale: float) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from attn_mlir.backends.nvidia.forming.refusal import Refused
+from attn_mlir.dialects.regions import element_of
 from attn_mlir.dialects.warp import build
 from attn_mlir.dialects.warp.layouts import fragment
 from attn_mlir.mlir import arith, ir
@@ -77,7 +78,7 @@ class CarriedSum:
         if made is not None and made.name == "warp.reduce" and ir.StringAttr(made.attributes["kind"]).value == "sum":
             return made
         if made is not None and made.name == "warp.map":
-            first = maker(_yielded(value), "arith.constant")
+            first = maker(element_of(value), "arith.constant")
             if first is not None and ir.FloatAttr(first.attributes["value"]).value == 0.0:
                 return made
         raise Refused("row values begin with something else than zeros or a sum of parts")
@@ -96,7 +97,7 @@ class CarriedSum:
         if made.name == "scf.if":
             linear = all(self._is_linear(region.blocks[0].operations[-1].operation.operands[number]) for region in made.regions)
         else:
-            linear = len(list(made.regions[0].blocks[0].arguments)) == 1 and self._adds(_yielded(value))
+            linear = len(list(made.regions[0].blocks[0].arguments)) == 1 and self._adds(element_of(value))
         if linear:
             self._note(value)
         return linear
@@ -195,12 +196,6 @@ class CarriedSum:
                 known[operand] = self._part(operand, known, result, place)
             clone_op(op, known)
         return known[scalar]
-
-
-def _yielded(value: ir.Value) -> ir.Value:
-    """The number that a map's region yields for a result."""
-    map_ = value.owner.operation  # type: ignore[union-attr]
-    return map_.regions[0].blocks[0].operations[-1].operation.operands[ir.OpResult(value).result_number]
 
 
 def _yields(chain: list[ir.Value]) -> list[ir.Operation]:

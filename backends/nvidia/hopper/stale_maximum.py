@@ -12,6 +12,7 @@ from attn_mlir.backends.gpu.passes.lazy_rescale import FREE
 from attn_mlir.backends.gpu.structure import body, constant, is_row, maker, operations, widened, yielded
 from attn_mlir.backends.nvidia.hopper.dropout import besides_dropout, undropped
 from attn_mlir.backends.nvidia.hopper.steps import KvStep
+from attn_mlir.dialects.regions import element_of
 from attn_mlir.mlir import ir
 
 _LARGEST = {"f16": 0x7400, "bf16": 0x5380}
@@ -62,7 +63,7 @@ def keeps_reference(step: KvStep) -> Needed | None:
         return None
     weights = weights_of(step)
     made = maker(weights)
-    weight = undropped(widened(_scalar(weights))) if made is not None else None
+    weight = undropped(widened(element_of(weights))) if made is not None else None
     source = maker(weight) if weight is not None else None
     if source is None or source.name not in ("math.exp", "math.exp2"):
         return None
@@ -71,7 +72,7 @@ def keeps_reference(step: KvStep) -> Needed | None:
     needed = _needed(step, [weights, *kept], folded)
     for op in step.rest:
         for value, kind in _reductions(op):
-            if value in needed and (kind != "sum" or widened(_scalar(value)) != weight):
+            if value in needed and (kind != "sum" or widened(element_of(value)) != weight):
                 return None
     same = {value: tile for value, tile in folded.tiles.items() if isinstance(tile, ir.Value)}
     return Needed(needed, folded.scalars, same)
@@ -116,13 +117,13 @@ def sum_by_product(steps: list[KvStep]) -> int | None:
     start = list(steps[0].loop.operands)[3 + number]
     made = maker(start)
     zero = made.operands[0] if made is not None and made.name == "tile.fill" else None
-    zero = _scalar(start) if made is not None and made.name == "tile.map" else zero
+    zero = element_of(start) if made is not None and made.name == "tile.map" else zero
     return number if zero is not None and constant(zero) == 0.0 else None
 
 
 def _sum_of_weights(step: KvStep) -> int | None:
     """The number of the carried value that is the sum of the weights."""
-    factor = _origin(_scalar(step.sums.operands[1]), step) if step.sums.name == "tile.dot_rescale" else None
+    factor = _origin(element_of(step.sums.operands[1]), step) if step.sums.name == "tile.dot_rescale" else None
     for number, (argument, value) in enumerate(zip(carried_by(step), yielded(step.block), strict=True)):
         if is_row(argument.type) and _is_sum(step, argument, value, factor):
             return number
@@ -130,14 +131,14 @@ def _sum_of_weights(step: KvStep) -> int | None:
 
 
 def _is_sum(step: KvStep, argument: ir.Value, value: ir.Value, factor: ir.Value | None) -> bool:
-    add = maker(_scalar(value)) if maker(value) is not None else None
+    add = maker(element_of(value)) if maker(value) is not None else None
     if add is None or add.name != "arith.addf":
         return False
     before, added = (_origin(operand, step) for operand in add.operands)
     if _reduced(before, step) is not None:
         before, added = added, before
     source = _reduced(added, step)
-    if source is None or source != widened(_scalar(weights_of(step))):
+    if source is None or source != widened(element_of(weights_of(step))):
         return False
     if factor is not None:
         scaled = maker(before)
@@ -152,11 +153,6 @@ def _is_sum(step: KvStep, argument: ir.Value, value: ir.Value, factor: ir.Value 
     return read is not None and read.name == "tensor.extract" and read.operands[0] == argument and reads == [read]
 
 
-def _scalar(tile: ir.Value) -> ir.Value:
-    """The scalar that a result of a map is made of."""
-    return yielded(body(tile.owner.operation))[ir.OpResult(tile).result_number]
-
-
 def _origin(value: ir.Value, step: KvStep) -> ir.Value:
     """The value in the row map where it was made, if it is one that was handed on by row maps of the step."""
     op = maker(value)
@@ -165,7 +161,7 @@ def _origin(value: ir.Value, step: KvStep) -> ir.Value:
     source = maker(op.operands[0])
     if source is None or source not in step.rest or source.name != "tile.map" or _reductions(source):
         return value
-    return _origin(_scalar(op.operands[0]), step)
+    return _origin(element_of(op.operands[0]), step)
 
 
 def _reduced(value: ir.Value, step: KvStep) -> ir.Value | None:
@@ -174,7 +170,7 @@ def _reduced(value: ir.Value, step: KvStep) -> ir.Value | None:
     source = maker(op.operands[0]) if op is not None and op.name == "tensor.extract" else None
     if op is None or source is None or source not in step.rest or (op.operands[0], "sum") not in _reductions(source):
         return None
-    return widened(_scalar(op.operands[0]))
+    return widened(element_of(op.operands[0]))
 
 
 def _reductions(op: ir.Operation) -> list[tuple[ir.Value, str]]:
@@ -250,7 +246,7 @@ def _needed(step: KvStep, wanted: Iterable[ir.Value], folded: _Folded | None) ->
     for op in reversed(step.rest):
         for result in op.results if op.name == "tile.map" else []:
             if result in found:
-                found |= _sources(_scalar(result), folded, set())
+                found |= _sources(element_of(result), folded, set())
     return frozenset(found)
 
 
