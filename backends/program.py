@@ -202,6 +202,11 @@ def prepare_derivative(
     return f"attention_{function}", f"{differentiate},{outline}"
 
 
+def is_first(prepare: str) -> bool:
+    """Whether a pipeline of `prepare_derivative` makes a first derivative in reverse mode, or the forward pass before it."""
+    return any(f"attn-differentiate{{functions={function} " in prepare for function in ("fwd", "bwd"))
+
+
 @contextmanager
 def reported() -> Iterator[None]:
     """Makes a CompileError of whatever a pass or the parser raises."""

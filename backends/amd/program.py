@@ -18,7 +18,7 @@ from attn_mlir.backends.gpu.scalar_bounds import MAX_COLUMNS
 from attn_mlir.backends.gpu.slices import slices_of
 from attn_mlir.backends.gpu.split import lower_parts, lower_whole
 from attn_mlir.backends.host import Host, HostStep
-from attn_mlir.backends.program import ResultShapes, RunPlan
+from attn_mlir.backends.program import ResultShapes
 from attn_mlir.backends.segments import DeviceModel
 from attn_mlir.errors import ArgumentError
 
@@ -52,7 +52,7 @@ class AmdLaunchPlan(GpuLaunchPlan):
             return DeviceModel(1)
         return DeviceModel(torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count)
 
-    def launch(self, step: HostStep, operands: list[Any], made: ResultShapes, plan: RunPlan, layout: str) -> list[torch.Tensor]:
+    def launch_kernel(self, step: HostStep, operands: list[Any], made: ResultShapes, layout: str) -> list[torch.Tensor]:
         unit = self.units[step.kernel]
         over = operands[unit.kernel.over]
         asked = {p.argument: p.align for p in unit.code.parameters if p.kind == "pointer" and p.align}

@@ -9,6 +9,7 @@ BACKEND = Backend(
     passes={
         "gpu-lazy-rescale": "passes.lazy_rescale:LazyRescale",
         "gpu-fold-scale": "passes.fold_scale:FoldScale",
+        "gpu-materialize-pairs": "passes.materialize_pairs:MaterializePairs",
         "gpu-exp2": "passes.exp2:Exp2",
         "gpu-shift-exponents": "passes.shift_exponents:ShiftExponents",
         "gpu-merge-sums": "passes.merge_sums:MergeSums",

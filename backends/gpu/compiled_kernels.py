@@ -14,6 +14,7 @@ from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.emitters import SLOW
 from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.gpu.pair_products import PAIRS, read
 from attn_mlir.backends.host import Host, KernelGrid, from_json, read_kernel, to_json
 from attn_mlir.backends.program import DTYPES, keep_kernels
 from attn_mlir.mlir import ir
@@ -58,12 +59,15 @@ def outlined(module: ir.Module, host: Host, choices: Fields) -> None:
 
 
 def read_unit(function: ir.Operation, results: int, emit: Callable[[ir.Operation], KernelCode]) -> GpuKernel:
-    """The unit of a scheduled kernel with that many outputs. Raises UnsupportedError where its emitter cannot make it."""
+    """The unit of a scheduled kernel of a step with so many results. Raises UnsupportedError where its emitter cannot make it."""
+    schedule = attributes.read(function, attributes.SCHEDULE)
+    if PAIRS in schedule:
+        results = read(str(schedule[PAIRS])).outputs
     kernel = read_kernel(function, results)
     arguments = [argument.type for argument in function.regions[0].blocks[0].arguments]
     end = len(arguments) - (kernel.grid == "pairs" or bool(kernel.lengths))
     elements = tuple(str(ir.MemRefType(type_).element_type) for type_ in arguments[end - results : end])
-    return GpuKernel(kernel, emit(function), attributes.read(function, attributes.SCHEDULE), elements)
+    return GpuKernel(kernel, emit(function), schedule, elements)
 
 
 def slow_kernels(functions: Iterable[ir.Operation]) -> dict[str, str]:

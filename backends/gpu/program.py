@@ -8,14 +8,16 @@ from typing import Any, NamedTuple
 import torch
 
 from attn_mlir import forks
+from attn_mlir.backends.gpu import pairs_in_memory
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.compiled_kernels import GpuKernel, outlined
 from attn_mlir.backends.gpu.emitters import SLOW
 from attn_mlir.backends.gpu.input_limits import PAGE_ROWS, check_pages, check_sizes
+from attn_mlir.backends.gpu.pair_products import PAIRS, read
 from attn_mlir.backends.gpu.slices import is_sliced, joined, sliced_calls
 from attn_mlir.backends.gpu.split import FIXED_PART, WHOLE, SplitDecode, WholeDecode, fixed_parts, parts_for
-from attn_mlir.backends.host import Host
-from attn_mlir.backends.program import LaunchPlan, RunPlan, stages_of
+from attn_mlir.backends.host import Host, HostStep
+from attn_mlir.backends.program import LaunchPlan, ResultShapes, RunPlan, stages_of
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import LOCK
 from attn_mlir.passes.split_kv import COMBINE, PARTS
@@ -62,6 +64,20 @@ class GpuLaunchPlan(LaunchPlan):
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
         check_pages(inputs[number] for number in self._paged)
         return super().run(inputs, layout)
+
+    def launch(self, step: HostStep, operands: list[Any], made: ResultShapes, plan: RunPlan, layout: str) -> list[torch.Tensor]:
+        unit = self.units[step.kernel]
+        if PAIRS not in unit.schedule:
+            return self.launch_kernel(step, operands, made, layout)
+        described = read(str(unit.schedule[PAIRS]))
+        kernel = HostStep(step.kernel, tuple(step.operands[number] for number in described.kept), ())
+        return pairs_in_memory.run(
+            described, unit.dtypes, operands, made, layout, lambda seen, own: self.launch_kernel(kernel, seen, own, "bhsd")
+        )
+
+    @abstractmethod
+    def launch_kernel(self, step: HostStep, operands: list[Any], made: ResultShapes, layout: str) -> list[torch.Tensor]:
+        """Runs the kernel of a step on its operands."""
 
     def readable(self, tensor: torch.Tensor, by_columns: bool) -> torch.Tensor:
         # Strides that a kernel cannot read are copied where it is launched.

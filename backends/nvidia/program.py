@@ -12,6 +12,7 @@ from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.compiled_kernels import GpuKernel
 from attn_mlir.backends.gpu.outputs import outputs_of
 from attn_mlir.backends.gpu.packed import arguments_of, sequence_count
+from attn_mlir.backends.gpu.pair_products import PAIRS
 from attn_mlir.backends.gpu.program import WHOLE_ROWS, GpuLaunchPlan, PartsForm
 from attn_mlir.backends.gpu.scalar_bounds import MAX_COLUMNS
 from attn_mlir.backends.gpu.slices import is_sliced, slices_of
@@ -23,7 +24,7 @@ from attn_mlir.backends.nvidia.compiled_kernels import describe, pack, packed_se
 from attn_mlir.backends.nvidia.launch import LIMIT, CudaLauncher
 from attn_mlir.backends.nvidia.passes.slice_values import NvidiaSliceValues, wide_blocks
 from attn_mlir.backends.nvidia.target import HOPPER
-from attn_mlir.backends.program import ResultShapes, RunPlan
+from attn_mlir.backends.program import ResultShapes
 from attn_mlir.backends.segments import DeviceModel
 from attn_mlir.dialects.elements import EIGHT_BIT
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
@@ -155,7 +156,7 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
     def machine(self) -> DeviceModel:
         return DeviceModel(cuda.device(cuda.current_device()).multiprocessors)
 
-    def launch(self, step: HostStep, operands: list[Any], made: ResultShapes, plan: RunPlan, layout: str) -> list[torch.Tensor]:
+    def launch_kernel(self, step: HostStep, operands: list[Any], made: ResultShapes, layout: str) -> list[torch.Tensor]:
         unit = self.units[step.kernel]
         over = operands[unit.kernel.over]
         device, index = over.device, cuda.index_of(over)
@@ -276,7 +277,8 @@ def _single_kernel(host: Host, units: Mapping[str, GpuKernel]) -> str:
     name = host.steps[0].kernel
     arguments = len(host.arguments)
     whole = host.returns == tuple(range(arguments, arguments + len(host.steps[0].results)))
-    return name if len(host.steps) == 1 and whole and name in units and units[name].is_plain else ""
+    alone = len(host.steps) == 1 and whole and name in units and units[name].is_plain and PAIRS not in units[name].schedule
+    return name if alone else ""
 
 
 def _started(call: repeated_kernel.RepeatedLaunch | repeated_kernels.Chain, inputs: Sequence[Any]) -> list[torch.Tensor] | None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from attn_mlir.backends.gpu.passes.materialize_pairs import is_wide
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import block_of, clone_op, end_with, erase_unused, find_all, pieces
@@ -12,14 +13,14 @@ class SplitSums(Pass):
     """Gives `attn.key_sum`s of more than `columns` columns together copies of their `attn.pairs`, until the rest has no more.
 
     A copy computes only the weights that its sum needs, of only the products that these need. Sums whose weights nothing else needs
-    come first.
+    come first. What `gpu-materialize-pairs` takes over stays whole.
     """
 
     name = "amd-split-sums"
     columns: int = 384
 
     def run(self, module: ir.Operation) -> bool:
-        for pairs in find_all(module, "attn.pairs"):
+        for pairs in [op for op in find_all(module, "attn.pairs") if not is_wide(op)]:
             split = False
             while (sums := _sums_of(pairs)) and len(sums) > 1 and sum(map(_columns, sums)) > self.columns:
                 moved = min(sums, key=lambda op: _shares(pairs, op))

@@ -12,13 +12,15 @@ from attn_mlir.passes.regions import find_all
 
 _STEP = 8
 """Slices begin at multiples of so many columns, where copy engines can."""
+_LEAVING = ("func.return", "attn.residual")
+"""What takes o, or its residual, whose column c depends on o's alone."""
 
 
 @dataclass(frozen=True)
 class SliceValues(Pass):
     """Gives v and o `columns` columns at most where they have more, as threads have registers for no more sums of a row.
 
-    Weights, states and row outputs do not depend on v, and column c of o only on column c of v: so the same kernel makes every slice. The
+    Weights, states and row outputs do not depend on v, and column c of o, and of its residual, only on column c of v: so the same kernel makes every slice. The
     choices of the function say what a driver needs, "launch_values", which argument v is, and "launch_columns", how many columns a launch
     sees. Scores are computed again for each slice.
     """
@@ -49,7 +51,8 @@ class SliceValues(Pass):
         if value > self.columns:
             v = attention.operands[2]
             wide = [result for result in attention.results if ir.RankedTensorType(result.type).rank == 4]
-            if not isinstance(v.owner, ir.Block) or any(use.owner.name != "func.return" for each in wide for use in each.uses):
+            wide += [use.owner.operation.results[0] for each in wide for use in each.uses if use.owner.name == "attn.residual"]
+            if not isinstance(v.owner, ir.Block) or any(use.owner.name not in _LEAVING for each in wide for use in each.uses):
                 attention.location.emit_error(f"{self.name}: v of {value} columns must come from outside of the kernel, and o leave it")
                 return False
             if value % _STEP:

@@ -14,7 +14,7 @@ from attn_mlir.backends.host import Host, HostStep
 from attn_mlir.backends.nvidia import pipeline
 from attn_mlir.backends.nvidia.compiled_kernels import packed_semaphores, semaphores
 from attn_mlir.backends.nvidia.emulation.kernel import EvaluatedKernel
-from attn_mlir.backends.program import ResultShapes, RunPlan
+from attn_mlir.backends.program import ResultShapes
 from attn_mlir.backends.segments import DeviceModel
 from attn_mlir.errors import ArgumentError
 
@@ -43,7 +43,7 @@ class EmulatedLaunchPlan(GpuLaunchPlan):
     def machine(self) -> DeviceModel:
         return DeviceModel(1)
 
-    def launch(self, step: HostStep, operands: list[Any], made: ResultShapes, plan: RunPlan, layout: str) -> list[torch.Tensor]:
+    def launch_kernel(self, step: HostStep, operands: list[Any], made: ResultShapes, layout: str) -> list[torch.Tensor]:
         unit = self.units[step.kernel]
         count = sequence_count(unit.kernel, operands)
         memory = outputs_of(unit, made, operands[unit.kernel.over], layout, lambda output: 1, sequences=count)

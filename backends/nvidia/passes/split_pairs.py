@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from attn_mlir.backends.gpu.passes.materialize_pairs import is_wide
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.target import TARGETS
 from attn_mlir.dialects.numbers import i64
@@ -18,7 +19,7 @@ class SplitPairs(Pass):
     The one keeps the sums of the first weights, as dv; the other one all the rest, as dk, dq and gradients of captured tensors. Each
     computes the weights that it needs, from the products that these need: the scores of softmax are computed twice, six products in place
     of five, where no kernel of matrix instructions could hold all sums. `arch` is the chip that kernels are for. Where tensors are not f16
-    or bf16, nothing changes.
+    or bf16, nothing changes, nor where `gpu-materialize-pairs` takes over.
     """
 
     name = "nvidia-split-pairs"
@@ -29,7 +30,7 @@ class SplitPairs(Pass):
             module.location.emit_error(f"{self.name}: `arch` must be one of {', '.join(TARGETS)}, got '{self.arch}'")
             return False
         for pairs in find_all(module, "attn.pairs"):
-            if all(_is_half(value) for product in find_all(pairs, "attn.product") for value in product.operands):
+            if not is_wide(pairs) and all(_is_half(value) for product in find_all(pairs, "attn.product") for value in product.operands):
                 _split(pairs)
         return True
 

@@ -1,0 +1,58 @@
+"""What a driver does beside a kernel whose scores and weights of pairs go through memory, as the kernel's schedule says it."""
+
+import dataclasses
+import functools
+import json
+from dataclasses import dataclass
+
+from attn_mlir.backends import plain
+from attn_mlir.backends.gpu.attributes import LAUNCH
+
+PAIRS = f"{LAUNCH}pairs"
+"""The choice that says what a driver multiplies: `PairsInMemory` as text."""
+ROWS = ("rows", "i", "h", "b", "batches", "heads", "queries", "key_heads", "keys")
+"""Numbers that a kernel takes last: queries of a chunk, its first query, head and batch entry, and the sizes of the whole tensors."""
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A result: the sum over keys ("query", one row for each query) or over queries ("key") of weights times terms, both numbered."""
+
+    kind: str
+    terms: tuple[int, ...]
+    weights: tuple[int, ...]
+    result: int
+
+
+@dataclass(frozen=True)
+class PairsInMemory:
+    """What a driver does beside the kernel, which takes the products, the operands `kept`, and numbers, and makes weights and scatters.
+
+    `products` are pairs of a tensor of queries and one of keys, `scatters` the numbers of the results that the kernel makes.
+    """
+
+    products: tuple[tuple[int, int], ...]
+    kept: tuple[int, ...]
+    sums: tuple[Sum, ...]
+    scatters: tuple[int, ...]
+
+    @property
+    def weights(self) -> int:
+        """How many tensors of weights there are."""
+        return 1 + max((weight for each in self.sums for weight in each.weights), default=-1)
+
+    @property
+    def outputs(self) -> int:
+        """How many tensors the kernel makes."""
+        return self.weights + len(self.scatters)
+
+
+def write(described: PairsInMemory) -> str:
+    """As text, which `read` reads."""
+    return json.dumps(dataclasses.asdict(described), separators=(",", ":"))
+
+
+@functools.lru_cache(256)
+def read(text: str) -> PairsInMemory:
+    """The inverse of `write`."""
+    return plain.read(PairsInMemory, json.loads(text))

@@ -1,0 +1,190 @@
+"""Makes kernels of derivatives whose heads are too wide for one: scores and weights of pairs go through memory, libraries multiply."""
+
+from dataclasses import dataclass
+
+from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu.pair_products import PAIRS, ROWS, PairsInMemory, Sum, write
+from attn_mlir.backends.gpu.scalar_bounds import MAX_COLUMNS
+from attn_mlir.dialects.attn import build
+from attn_mlir.dialects.regions import maker
+from attn_mlir.mlir import arith, ir
+from attn_mlir.passes.base import Pass
+from attn_mlir.passes.regions import block_of, end_with, find_all, inline, piece, pieces, returned_by
+
+_SUMS = {"attn.query_sum": "query", "attn.key_sum": "key"}
+_REFUSED = {
+    "attn.sequences": "packed sequences: compute on the CPU, or pad them and mask",
+    "attn.key_lists": "lists of keys: compute on the CPU, or give a mask that reads a table",
+}
+
+
+@dataclass(frozen=True)
+class MaterializePairs(Pass):
+    """Replaces an `attn.pairs` with products or sums of more than `columns` columns by an `attn.elements` over its pairs.
+
+    No kernel has registers or shared memory for blocks of such rows. So a driver multiplies: it makes the products of a chunk of queries,
+    tensors [B, Hq n, Skv] of n queries of each head, the kernel makes the weights of all pairs of these, of the terms' type, and the driver
+    sums. Row h n + i of a tensor is query i of head h of the chunk, whose first query, head and batch entry are arguments of the kernel.
+    Absent pairs have weight 0. What the driver needs stands in the choice "launch_pairs" (`backends.gpu.pair_products`). Scatters
+    stay with the kernel.
+    """
+
+    name = "gpu-materialize-pairs"
+    columns: int = MAX_COLUMNS
+
+    def run(self, module: ir.Operation) -> bool:
+        for function in find_all(module, "func.func"):
+            found = [op for op in find_all(function, "attn.pairs") if op.parent == function]
+            if any(is_wide(pairs, self.columns) for pairs in found) and not self._replace(function, found):
+                return False
+        return True
+
+    def _replace(self, function: ir.Operation, found: list[ir.Operation]) -> bool:
+        pairs, *more = found
+        users = [use.owner.operation for use in pairs.results[0].uses]
+        returned = returned_by(function)
+        tensors = [*_products(pairs), *(term for op in users if op.name in _SUMS for term in list(op.operands)[1:])]
+        problem = next((told for name, told in _REFUSED.items() if pieces(pairs, name)), "")
+        if problem:
+            pairs.location.emit_error(f"{self.name}: gradients of heads of more than {self.columns} columns are not made for {problem}")
+            return False
+        if more or any(not isinstance(value.owner, ir.Block) for value in tensors) or any(op.results[0] not in returned for op in users):
+            pairs.location.emit_error(
+                f"{self.name}: a function has one 'attn.pairs' of wide heads, whose operands come from outside and whose sums leave it"
+            )
+            return False
+        _Rewrite(function, pairs, users).run()
+        return True
+
+
+def is_wide(pairs: ir.Operation, columns: int = MAX_COLUMNS) -> bool:
+    """Whether a product, or a sum of weights, of an `attn.pairs` has more columns than that."""
+    tensors = [*_products(pairs), *(use.owner.operation.results[0] for use in pairs.results[0].uses if use.owner.name in _SUMS)]
+    return any(ir.RankedTensorType(value.type).shape[-1] > columns for value in tensors)
+
+
+def _products(pairs: ir.Operation) -> list[ir.Value]:
+    return [operand for product in pieces(pairs, "attn.product") for operand in product.operands]
+
+
+class _Rewrite:
+    """The change of one function."""
+
+    def __init__(self, function: ir.Operation, pairs: ir.Operation, users: list[ir.Operation]) -> None:
+        self._function, self._pairs, self._users = function, pairs, users
+        self._block = block_of(function)
+        self._given = list(self._block.arguments)
+        returned = returned_by(function)
+        self._results = {op: returned.index(op.results[0]) for op in users}
+        """Which result of the function each consumer makes."""
+
+    def run(self) -> None:
+        pairs = self._pairs
+        products = [[self._given.index(operand) for operand in product.operands] for product in pieces(pairs, "attn.product")]
+        scores, self._numbers = self._arguments(len(products))
+        with pairs.location, ir.InsertionPoint(pairs):
+            elements = build.elements(scores[0], lambda b, h, j: self._weights(scores, b, h, j))
+            collected, sums = self._sums(elements)
+            scattered = {op: self._scatter(elements, op) for op in self._users if op.name == "attn.scatter"}
+        self._replace_sizes(products[0])
+        end_with(self._block, "func.return", [*collected, *scattered.values()])
+        for op in (*self._users, pairs):
+            op.erase()
+        kept = self._drop_unused()
+        described = PairsInMemory(
+            tuple((query, key) for query, key in products),
+            tuple(kept),
+            tuple(sums),
+            tuple(self._results[op] for op in scattered),
+        )
+        choices = attributes.read(self._function, attributes.CHOICES)
+        with self._function.context:
+            self._function.attributes[attributes.CHOICES] = attributes.write({**choices, PAIRS: write(described)})
+            types = [value.type for value in self._block.arguments], [value.type for value in returned_by(self._function)]
+            self._function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(*types))
+
+    def _arguments(self, products: int) -> tuple[list[ir.Value], dict[str, ir.Value]]:
+        """Further arguments of the function: the products of a chunk, and numbers."""
+        (pair,) = pieces(self._pairs, "attn.pair")
+        location = self._pairs.location
+        with self._pairs.context, location:
+            types = [argument.type for argument in list(block_of(pair).arguments)[:products]]
+            dynamic = ir.ShapedType.get_dynamic_size()
+            scores = [self._block.add_argument(ir.RankedTensorType.get([dynamic] * 3, type_), location) for type_ in types]
+            return scores, {name: self._block.add_argument(ir.IndexType.get(), location) for name in ROWS}
+
+    def _positions(self, b: ir.Value, h: ir.Value, j: ir.Value) -> list[ir.Value]:
+        """Batch entry, head, query and key of an element of the products."""
+        rows = self._numbers["rows"]
+        head = arith.divui(h, rows)
+        places = (b, head, arith.subi(h, arith.muli(head, rows)))
+        return [*(arith.addi(self._numbers[name], place) for name, place in zip(("b", "h", "i"), places, strict=True)), j]
+
+    def _present(self, at: list[ir.Value]) -> ir.Value | None:
+        mask = piece(self._pairs, "attn.mask")
+        return None if mask is None else inline(block_of(mask), at)[0]
+
+    def _weights(self, scores: list[ir.Value], b: ir.Value, h: ir.Value, j: ir.Value) -> list[ir.Value]:
+        (pair,) = pieces(self._pairs, "attn.pair")
+        at = self._positions(b, h, j)
+        read = [
+            ir.Operation.create(
+                "tensor.extract", results=[ir.RankedTensorType(tensor.type).element_type], operands=[tensor, b, h, j]
+            ).result
+            for tensor in scores
+        ]
+        weights, present = inline(block_of(pair), [*read, *at]), self._present(at)
+        if present is None:
+            return weights
+        zeros = [arith.constant(weight.type, ir.FloatAttr.get(weight.type, 0.0)) for weight in weights]
+        return [arith.select(present, weight, zero) for weight, zero in zip(weights, zeros, strict=True)]
+
+    def _sums(self, elements: ir.Value) -> tuple[list[ir.Value], list[Sum]]:
+        """The weights that sums take, as tensors of the terms' types, each once; and these sums."""
+        made: dict[tuple[int, str], int] = {}
+        collected: list[ir.Value] = []
+        like = self._block.arguments[len(self._given)]
+        sums = []
+        for op in self._users:
+            if op.name not in _SUMS:
+                continue
+            terms, taken = list(op.operands)[1:], []
+            for term, weight in zip(terms, ir.DenseI64ArrayAttr(op.attributes["weights"]), strict=True):
+                element = ir.RankedTensorType(term.type).element_type
+                if (weight, str(element)) not in made:
+                    made[weight, str(element)] = len(collected)
+                    type_ = ir.RankedTensorType.get(ir.RankedTensorType(like.type).shape, element)
+                    collected.append(build.collect(elements, weight, type_))
+                taken.append(made[weight, str(element)])
+            sums.append(Sum(_SUMS[op.name], tuple(self._given.index(term) for term in terms), tuple(taken), self._results[op]))
+        return collected, sums
+
+    def _scatter(self, elements: ir.Value, op: ir.Operation) -> ir.Value:
+        def index(b: ir.Value, h: ir.Value, j: ir.Value) -> list[ir.Value]:
+            at = self._positions(b, h, j)
+            places, present = inline(block_of(op), at), self._present(at)
+            if present is None:
+                return places
+            # An absent pair adds 0, to an element that exists: its own may not.
+            return [arith.select(present, place, arith.constant(ir.IndexType.get(), 0)) for place in places]
+
+        weight = ir.IntegerAttr(op.attributes["weight"]).value
+        return build.scatter(elements, op.operands[1], weight, op.results[0].type, ("b", "h", "j"), index)
+
+    def _replace_sizes(self, tensors: list[int]) -> None:
+        """Takes sizes of queries and keys from numbers: their tensors are none of the kernel's."""
+        for number, names in zip(tensors, (("batches", "heads", "queries"), ("batches", "key_heads", "keys")), strict=True):
+            for use in list(self._given[number].uses):
+                op = use.owner.operation
+                axis = maker(op.operands[1], "arith.constant") if op.name == "tensor.dim" else None
+                place = ir.IntegerAttr(axis.attributes["value"]).value if axis is not None else len(names)
+                if place < len(names):
+                    op.results[0].replace_all_uses_with(self._numbers[names[place]])
+                    op.erase()
+
+    def _drop_unused(self) -> list[int]:
+        """Erases arguments of before that nothing uses; the numbers of the others."""
+        unused = [n for n, argument in enumerate(self._given) if not list(argument.uses)]
+        for number in reversed(unused):
+            self._block.erase_argument(number)
+        return [n for n in range(len(self._given)) if n not in unused]
