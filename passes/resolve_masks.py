@@ -56,13 +56,29 @@ class ResolveMasks(Pass):
         return True
 
 
+def keys_of_rows(pairs: ir.Operation) -> tuple[Bound, Bound] | None:
+    """Where the keys begin and end that the queries [q_begin, q_end) of an `attn.pairs` see, of variables with these names, b and h.
+
+    None without a mask, and where nothing is known.
+    """
+    mask = piece(pairs, "attn.mask")
+    if mask is None:
+        return None
+    try:
+        bounds, *_ = _Resolution(pairs, mask, 0, by_keys=False).analyse()
+    except RecursionError:  # conditions nested hundreds deep
+        return None
+    return bounds[0], bounds[3]
+
+
 class _Resolution:
     """One mask on its way to bounds and classes."""
 
-    def __init__(self, owner: ir.Operation, mask: ir.Operation, cuts: int) -> None:
+    def __init__(self, owner: ir.Operation, mask: ir.Operation, cuts: int, by_keys: bool | None = None) -> None:
+        """`by_keys`: whether bounds are those of queries for a block of keys; as a kernel of the owner needs them where it is None."""
         self._owner, self._mask, self._cuts = owner, mask, cuts
-        self._by_keys = owner.name == "attn.pairs"
-        product = piece(owner, "attn.product") if self._by_keys else owner
+        self._by_keys = owner.name == "attn.pairs" if by_keys is None else by_keys
+        product = piece(owner, "attn.product") if owner.name == "attn.pairs" else owner
         query, key = list((product or owner).operands)[:2]
         self._pool = pool = Pool()
         arguments = [pool.leaf("var", name, 0) for name in ("b", "h", "q_idx", "kv_idx")]
@@ -88,7 +104,7 @@ class _Resolution:
     def run(self) -> bool:
         """Emits the pieces; whether every row provably has a key."""
         try:
-            bounds, classes, nonempty = self._analyse()
+            bounds, classes, nonempty = self.analyse()
             if _has_large_factors([self._expression, *bounds, *(classes or ())]):
                 bounds, classes, nonempty = self._given_up()
         except RecursionError:  # conditions nested hundreds deep
@@ -102,9 +118,9 @@ class _Resolution:
     def _given_up(self) -> tuple[list[Bound], list[Bound] | None, bool]:
         """Keeps every key, and asks the mask everywhere."""
         self._expression = self._pool.node("unknown_bool", (), "too deep")
-        return self._analyse()
+        return self.analyse()
 
-    def _analyse(self) -> tuple[list[Bound], list[Bound] | None, bool]:
+    def analyse(self) -> tuple[list[Bound], list[Bound] | None, bool]:
         """The bounds, (any, all) where they say more, and whether every row provably has a key."""
         pool = self._pool
         rows, keys = self._range(*_QUERIES), self._range(*_KEYS)

@@ -10,8 +10,10 @@ from attn_mlir.backends.gpu.attributes import LAUNCH
 
 PAIRS = f"{LAUNCH}pairs"
 """The choice that says what a driver multiplies: `PairsInMemory` as text."""
-ROWS = ("rows", "i", "h", "b", "batches", "heads", "queries", "key_heads", "keys")
-"""Numbers that a kernel takes last: queries of a chunk, its first query, head and batch entry, and the sizes of the whole tensors."""
+ROWS = ("rows", "i", "j", "h", "b", "batches", "heads", "queries", "key_heads", "keys")
+"""Numbers that a kernel takes last: queries of a chunk, its first query, key, head and batch entry, and the sizes of the whole tensors."""
+BEGIN, END = "q_begin", "q_end"
+"""Numbers that a range of keys depends on: the queries that see them."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,29 @@ class Sum:
 
 
 @dataclass(frozen=True)
+class RangeStep:
+    """A number: `op` of earlier ones, "const" of itself, "number" of one of `NUMBERS`, "operand" of a step's, "dim" of an operand's axis.
+
+    "sum" is of a constant, and of pairs of a factor and an earlier number.
+    """
+
+    op: str
+    args: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class KeyRange:
+    """Where the keys begin and end that a chunk's queries see: numbers of `steps`, which are computed in their order."""
+
+    steps: tuple[RangeStep, ...]
+    begin: int
+    end: int
+
+
+NUMBERS = (BEGIN, END, "batches", "heads", "queries", "key_heads", "keys")
+
+
+@dataclass(frozen=True)
 class PairsInMemory:
     """What a driver does beside the kernel, which takes the products, the operands `kept`, and numbers, and makes weights and scatters.
 
@@ -35,6 +60,8 @@ class PairsInMemory:
     kept: tuple[int, ...]
     sums: tuple[Sum, ...]
     scatters: tuple[int, ...]
+    keys: KeyRange | None = None
+    """None: all."""
 
     @property
     def weights(self) -> int:

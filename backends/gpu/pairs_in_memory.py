@@ -6,24 +6,28 @@ the weights of all pairs in 16 bits, torch the sums over keys and over queries, 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from attn_mlir.backends.allocation import empty_heads
-from attn_mlir.backends.gpu.pair_products import PairsInMemory
+from attn_mlir.backends.gpu.pair_products import KeyRange, PairsInMemory
 from attn_mlir.backends.gpu.scalar_bounds import HEADS
 from attn_mlir.backends.program import ResultShapes
 from attn_mlir.errors import UnsupportedError
 
 MOST_PAIRS = 1 << 25
 """Pairs of a chunk, at most: 12 bytes of memory for each, with two products and two weights."""
+PARTS, FEWEST = 8, 256
+"""Chunks of queries where these see few keys, and how many queries each has at least."""
+STEP = 8
+"""The first key of a chunk, and how many it has, are multiples of it: rows of 16 bits begin at multiples of 16 bytes."""
 Launch = Callable[[list[Any], ResultShapes], list[torch.Tensor]]
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Batch entries [b, b + batches), key heads [h, h + heads), queries [i, i + rows)."""
+    """Batch entries [b, b + batches), key heads [h, h + heads), queries [i, i + rows), and keys [j, j + columns)."""
 
     b: int
     batches: int
@@ -31,23 +35,46 @@ class Chunk:
     heads: int
     i: int
     rows: int
+    j: int
+    columns: int
 
 
-def chunks(batches: int, heads: int, group: int, queries: int, keys: int, most: int = MOST_PAIRS) -> Iterator[Chunk]:
-    """Chunks of at most so many pairs, but for one query of a key head's group, of some queries of one head, or of whole heads.
+class Sizes(NamedTuple):
+    """Of q and k: batch entries, heads and rows of each."""
 
-    Raises UnsupportedError where a group has more heads than a kernel counts.
+    batches: int
+    heads: int
+    queries: int
+    key_heads: int
+    keys: int
+
+
+def chunks(sizes: Sizes, ranged: Callable[[int, int], tuple[int, int]] | None = None, most: int = MOST_PAIRS) -> Iterator[Chunk]:
+    """Chunks that have all pairs together, of at most so many, but for one query of a group of heads, and the keys that they see.
+
+    `ranged`: where the keys begin and end that queries see, from their own begin and end; None: all. Then there are chunks of fewer
+    queries, so that less is multiplied in vain. The first key, and the number of keys, are multiples of `STEP`: the last ones may be past
+    the end. Raises UnsupportedError where a group has more heads than a kernel counts.
     """
+    group = sizes.heads // sizes.key_heads
     if group > HEADS:
         raise UnsupportedError(f"kernels for GPUs take up to {HEADS} heads of queries for one of keys, got {group}: compute on the CPU")
-    rows = max(1, min(queries, most // (group * keys), HEADS // group))
-    head = group * queries * keys
-    together = max(1, min(heads, most // head, HEADS // (group * queries))) if rows == queries else 1
-    entries = max(1, min(batches, most // (head * heads))) if together == heads and rows == queries else 1
-    for b in range(0, batches, entries):
-        for h in range(0, heads, together):
-            for i in range(0, queries, rows):
-                yield Chunk(b, min(entries, batches - b), h, min(together, heads - h), i, min(rows, queries - i))
+    rows = max(1, min(sizes.queries, most // (group * sizes.keys), HEADS // group))
+    if ranged is not None:
+        rows = min(rows, max(FEWEST, -(-sizes.queries // PARTS)))
+    head = group * rows * sizes.keys
+    heads = max(1, min(sizes.key_heads, most // head, HEADS // (group * rows)))
+    batches = max(1, min(sizes.batches, most // (head * heads))) if heads == sizes.key_heads else 1
+    for i in range(0, sizes.queries, rows):
+        count = min(rows, sizes.queries - i)
+        begin, end = (0, sizes.keys) if ranged is None else ranged(i, i + count)
+        begin, end = max(0, begin) // STEP * STEP, min(sizes.keys, end)
+        if end <= begin:
+            continue
+        for b in range(0, sizes.batches, batches):
+            for h in range(0, sizes.key_heads, heads):
+                entries, together = min(batches, sizes.batches - b), min(heads, sizes.key_heads - h)
+                yield Chunk(b, entries, h, together, i, count, begin, -(-(end - begin) // STEP) * STEP)
 
 
 def run(
@@ -55,30 +82,38 @@ def run(
 ) -> list[torch.Tensor]:
     """The results of a step: `dtypes` are those of what the kernel makes, which `launch` runs."""
     query, key = (operands[number] for number in described.products[0])
-    (batches, heads, queries), (key_heads, keys) = query.shape[:3], key.shape[1:3]
-    group = heads // key_heads
-    results: list[Any] = [None] * len(made.shapes)
-    for each in described.sums:
-        order = layout if made.heads[each.result] else "bhsd"
-        results[each.result] = empty_heads(made.shapes[each.result], made.dtypes[each.result], order, query.device).zero_()
-    for chunk in chunks(batches, key_heads, group, queries, keys):
-        of_queries, of_keys = _Queries(chunk, group), _Keys(chunk)
-        products = [_product(of_queries.of(operands[q]), of_keys.of(operands[k]).mT) for q, k in described.products]
-        numbers = [chunk.rows, chunk.i, chunk.h * group, chunk.b, batches, heads, queries, key_heads, keys]
-        shape = torch.Size([chunk.batches, chunk.heads * group * chunk.rows, keys])
-        scattered = [made.shapes[number] for number in described.scatters]
-        own = ResultShapes((*[shape] * described.weights, *scattered), tuple(dtypes), (False,) * len(dtypes))
-        kernel = [*(operands[number] for number in described.kept), *(product.view(shape) for product in products), *numbers]
-        found = launch(kernel, own)
-        weights = [weight.view(-1, group * chunk.rows, keys) for weight in found[: described.weights]]
+    sizes = Sizes(*query.shape[:3], *key.shape[1:3])
+    group = sizes.heads // sizes.key_heads
+    results: list[torch.Tensor] = []
+    for number, shape in enumerate(made.shapes):
+        order = layout if made.heads[number] else "bhsd"
+        results.append(empty_heads(shape, made.dtypes[number], order, query.device).zero_())
+    of_keys = {number for _, number in described.products}
+    of_keys |= {term for each in described.sums if each.kind == "query" for term in each.terms}
+    missing = -sizes.keys % STEP
+    padded = {number: torch.nn.functional.pad(operands[number], (0, 0, 0, missing)) if missing else operands[number] for number in of_keys}
+    kept = [operands[number] for number in described.kept]
+    keys = described.keys
+    for chunk in chunks(sizes, None if keys is None else lambda begin, end: range_of(keys, operands, sizes, begin, end)):
+        queries = _Queries(chunk, group)
+        shape = torch.Size([chunk.batches, chunk.heads * group * chunk.rows, chunk.columns])
+        products = [_product(queries.of(operands[q]), _keys_of(padded[k], chunk).mT).view(shape) for q, k in described.products]
+        own = ResultShapes(
+            (*[shape] * described.weights, *(made.shapes[number] for number in described.scatters)), tuple(dtypes), (False,) * len(dtypes)
+        )
+        found = launch([*kept, *products, chunk.rows, chunk.i, chunk.j, chunk.h * group, chunk.b, *sizes], own)
+        del products  # its memory is free for the sums, and for the next chunk
         for number, tensor in zip(described.scatters, found[described.weights :], strict=True):
-            results[number] = tensor if results[number] is None else results[number].add_(tensor)
+            results[number] += tensor
+        weights = [weight.view(-1, group * chunk.rows, chunk.columns) for weight in found[: described.weights]]
+        del found
         for each in described.sums:
             for term, weight in zip(each.terms, each.weights, strict=True):
                 if each.kind == "query":
-                    of_queries.add(results[each.result], _product(weights[weight], of_keys.of(operands[term])))
+                    queries.add(results[each.result], _product(weights[weight], _keys_of(padded[term], chunk)))
                 else:
-                    of_keys.add(results[each.result], _product(weights[weight].mT, of_queries.of(operands[term])))
+                    _add_keys(results[each.result], chunk, _product(weights[weight].mT, queries.of(operands[term])))
+        del weights
     return results
 
 
@@ -103,20 +138,52 @@ class _Queries:
         return tensor[self._batches, self._heads, self._rows]
 
 
-class _Keys:
-    """Tensors of keys as [key heads of all batch entries, keys, D], those of a chunk."""
+def _keys_of(tensor: torch.Tensor, chunk: Chunk) -> torch.Tensor:
+    """The rows of a tensor of keys that a chunk has, as [key heads of all batch entries, keys, D]."""
+    seen = tensor[chunk.b : chunk.b + chunk.batches, chunk.h : chunk.h + chunk.heads, chunk.j : chunk.j + chunk.columns]
+    return seen.flatten(0, 1)
 
-    def __init__(self, chunk: Chunk) -> None:
-        self._batches, self._heads = slice(chunk.b, chunk.b + chunk.batches), slice(chunk.h, chunk.h + chunk.heads)
 
-    def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Its rows."""
-        return tensor[self._batches, self._heads].flatten(0, 1)
+def _add_keys(tensor: torch.Tensor, chunk: Chunk, rows: torch.Tensor) -> None:
+    """Adds rows to those of a tensor of keys that a chunk has; those past the last key are left out."""
+    seen = tensor[chunk.b : chunk.b + chunk.batches, chunk.h : chunk.h + chunk.heads, chunk.j : chunk.j + chunk.columns]
+    seen += rows.view(chunk.batches, chunk.heads, chunk.columns, -1)[:, :, : seen.shape[2]]
 
-    def add(self, tensor: torch.Tensor, rows: torch.Tensor) -> None:
-        """Adds rows to it."""
-        seen = tensor[self._batches, self._heads]
-        seen += rows.view(seen.shape)
+
+def range_of(keys: KeyRange, operands: Sequence[Any], sizes: Sizes, begin: int, end: int) -> tuple[int, int]:
+    """Where the keys begin and end that the queries [begin, end) see."""
+    numbers, values = (begin, end, *sizes), list[int]()
+    for step in keys.steps:
+        match step.op, step.args:
+            case "const", (value,):
+                values.append(value)
+            case "number", (number,):
+                values.append(numbers[number])
+            case "operand", (number,):
+                values.append(int(operands[number]))
+            case "dim", (number, axis):
+                values.append(operands[number].shape[axis])
+            case "sum", (constant, *terms):
+                values.append(constant + sum(factor * values[n] for factor, n in zip(terms[::2], terms[1::2], strict=True)))
+            case op, args:
+                values.append(_RULES[op](*(values[number] for number in args)))
+    return values[keys.begin], values[keys.end]
+
+
+_RULES: dict[str, Callable[..., int]] = {
+    "mul": lambda a, b: a * b,
+    "floordiv": lambda a, b: a // b if b else 0,  # what is divided by 0 is not selected
+    "mod": lambda a, b: a % b if b else 0,
+    "min": lambda *each: min(each),
+    "max": lambda *each: max(each),
+    "abs": abs,
+    "select": lambda condition, a, b: a if condition else b,
+    "ge0": lambda a: int(a >= 0),
+    "eq0": lambda a: int(a == 0),
+    "and": lambda *each: int(all(each)),
+    "or": lambda *each: int(any(each)),
+    "not": lambda a: int(not a),
+}
 
 
 def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -3,13 +3,15 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu import attributes
-from attn_mlir.backends.gpu.pair_products import PAIRS, ROWS, PairsInMemory, Sum, write
+from attn_mlir.backends.gpu.pair_products import NUMBERS, PAIRS, ROWS, KeyRange, PairsInMemory, RangeStep, Sum, write
 from attn_mlir.backends.gpu.scalar_bounds import MAX_COLUMNS
 from attn_mlir.dialects.attn import build
 from attn_mlir.dialects.regions import maker
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
+from attn_mlir.passes.intervals.nodes import Bound, postorder, terms_of
 from attn_mlir.passes.regions import block_of, end_with, find_all, inline, piece, pieces, returned_by
+from attn_mlir.passes.resolve_masks import keys_of_rows
 
 _SUMS = {"attn.query_sum": "query", "attn.key_sum": "key"}
 _REFUSED = {
@@ -23,10 +25,11 @@ class MaterializePairs(Pass):
     """Replaces an `attn.pairs` with products or sums of more than `columns` columns by an `attn.elements` over its pairs.
 
     No kernel has registers or shared memory for blocks of such rows. So a driver multiplies: it makes the products of a chunk of queries,
-    tensors [B, Hq n, Skv] of n queries of each head, the kernel makes the weights of all pairs of these, of the terms' type, and the driver
-    sums. Row h n + i of a tensor is query i of head h of the chunk, whose first query, head and batch entry are arguments of the kernel.
-    Absent pairs have weight 0. What the driver needs stands in the choice "launch_pairs" (`backends.gpu.pair_products`). Scatters
-    stay with the kernel.
+    tensors [B, Hq n, m] of n queries of each head and m keys, the kernel makes the weights of all pairs of these, of the terms' type, and
+    the driver sums. Row h n + i of a tensor is query i of head h of the chunk, whose first query, key, head and batch entry are arguments
+    of the kernel. Absent pairs, and keys past the last one, have weight 0. What the driver needs stands in the choice "launch_pairs"
+    (`backends.gpu.pair_products`), also which keys a chunk's queries see where that follows from positions and numbers. Scatters stay with
+    the kernel.
     """
 
     name = "gpu-materialize-pairs"
@@ -80,12 +83,14 @@ class _Rewrite:
 
     def run(self) -> None:
         pairs = self._pairs
+        ranged = range_of(pairs, self._given)
         products = [[self._given.index(operand) for operand in product.operands] for product in pieces(pairs, "attn.product")]
         scores, self._numbers = self._arguments(len(products))
         with pairs.location, ir.InsertionPoint(pairs):
             elements = build.elements(scores[0], lambda b, h, j: self._weights(scores, b, h, j))
             collected, sums = self._sums(elements)
             scattered = {op: self._scatter(elements, op) for op in self._users if op.name == "attn.scatter"}
+        results = tuple(self._results[op] for op in scattered)
         self._replace_sizes(products[0])
         end_with(self._block, "func.return", [*collected, *scattered.values()])
         for op in (*self._users, pairs):
@@ -95,7 +100,8 @@ class _Rewrite:
             tuple((query, key) for query, key in products),
             tuple(kept),
             tuple(sums),
-            tuple(self._results[op] for op in scattered),
+            results,
+            ranged,
         )
         choices = attributes.read(self._function, attributes.CHOICES)
         with self._function.context:
@@ -118,11 +124,14 @@ class _Rewrite:
         rows = self._numbers["rows"]
         head = arith.divui(h, rows)
         places = (b, head, arith.subi(h, arith.muli(head, rows)))
-        return [*(arith.addi(self._numbers[name], place) for name, place in zip(("b", "h", "i"), places, strict=True)), j]
+        key = arith.minsi(arith.addi(self._numbers["j"], j), arith.subi(self._numbers["keys"], arith.constant(ir.IndexType.get(), 1)))
+        return [*(arith.addi(self._numbers[name], place) for name, place in zip(("b", "h", "i"), places, strict=True)), key]
 
-    def _present(self, at: list[ir.Value]) -> ir.Value | None:
+    def _present(self, at: list[ir.Value], j: ir.Value) -> ir.Value:
+        """Whether the mask keeps a pair, and its key exists."""
+        exists = arith.cmpi(arith.CmpIPredicate.slt, arith.addi(self._numbers["j"], j), self._numbers["keys"])
         mask = piece(self._pairs, "attn.mask")
-        return None if mask is None else inline(block_of(mask), at)[0]
+        return exists if mask is None else arith.andi(exists, inline(block_of(mask), at)[0])
 
     def _weights(self, scores: list[ir.Value], b: ir.Value, h: ir.Value, j: ir.Value) -> list[ir.Value]:
         (pair,) = pieces(self._pairs, "attn.pair")
@@ -133,9 +142,7 @@ class _Rewrite:
             ).result
             for tensor in scores
         ]
-        weights, present = inline(block_of(pair), [*read, *at]), self._present(at)
-        if present is None:
-            return weights
+        weights, present = inline(block_of(pair), [*read, *at]), self._present(at, j)
         zeros = [arith.constant(weight.type, ir.FloatAttr.get(weight.type, 0.0)) for weight in weights]
         return [arith.select(present, weight, zero) for weight, zero in zip(weights, zeros, strict=True)]
 
@@ -162,9 +169,7 @@ class _Rewrite:
     def _scatter(self, elements: ir.Value, op: ir.Operation) -> ir.Value:
         def index(b: ir.Value, h: ir.Value, j: ir.Value) -> list[ir.Value]:
             at = self._positions(b, h, j)
-            places, present = inline(block_of(op), at), self._present(at)
-            if present is None:
-                return places
+            places, present = inline(block_of(op), at), self._present(at, j)
             # An absent pair adds 0, to an element that exists: its own may not.
             return [arith.select(present, place, arith.constant(ir.IndexType.get(), 0)) for place in places]
 
@@ -188,3 +193,46 @@ class _Rewrite:
         for number in reversed(unused):
             self._block.erase_argument(number)
         return [n for n in range(len(self._given)) if n not in unused]
+
+
+_PLAIN = frozenset({"mul", "floordiv", "mod", "min", "max", "abs", "select", "ge0", "eq0", "and", "or", "not"})
+
+
+def range_of(pairs: ir.Operation, arguments: list[ir.Value]) -> KeyRange | None:
+    """The keys that queries see, as a driver computes it; None where that depends on heads, batch entries or elements of tensors."""
+    found = keys_of_rows(pairs)
+    if found is None:
+        return None
+    query, key = (arguments.index(operand) for operand in pieces(pairs, "attn.product")[0].operands)
+    sizes = {(query, axis): name for axis, name in enumerate(("batches", "heads", "queries"))}
+    sizes |= {(key, axis): name for axis, name in enumerate(("batches", "key_heads", "keys"))}
+    places: dict[Bound, int] = {}
+    steps: list[RangeStep] = []
+    for node in postorder(found):
+        step = _step(node, places, sizes, arguments)
+        if step is None:
+            return None
+        places[node] = len(steps)
+        steps.append(step)
+    return KeyRange(tuple(steps), places[found[0]], places[found[1]])
+
+
+def _step(node: Bound, places: dict[Bound, int], sizes: dict[tuple[int, int], str], arguments: list[ir.Value]) -> RangeStep | None:
+    match node.op:
+        case "const" | "bool":
+            return RangeStep("const", (int(node.data),))
+        case "var":
+            return RangeStep("number", (NUMBERS.index(node.data),)) if node.data in NUMBERS else None
+        case "dim":
+            tensor, axis = node.data
+            if tensor not in arguments:
+                return None
+            number = arguments.index(tensor)
+            name = sizes.get((number, axis))
+            return RangeStep("dim", (number, axis)) if name is None else RangeStep("number", (NUMBERS.index(name),))
+        case "value":
+            return RangeStep("operand", (arguments.index(node.data),)) if node.data in arguments else None
+        case "sum":
+            constant, terms = terms_of(node)
+            return RangeStep("sum", (constant, *(number for atom, factor in terms for number in (factor, places[atom]))))
+    return RangeStep(node.op, tuple(places[each] for each in node.args)) if node.op in _PLAIN else None

@@ -20,9 +20,9 @@ _LEAVING = ("func.return", "attn.residual")
 class SliceValues(Pass):
     """Gives v and o `columns` columns at most where they have more, as threads have registers for no more sums of a row.
 
-    Weights, states and row outputs do not depend on v, and column c of o, and of its residual, only on column c of v: so the same kernel makes every slice. The
-    choices of the function say what a driver needs, "launch_values", which argument v is, and "launch_columns", how many columns a launch
-    sees. Scores are computed again for each slice.
+    Weights, states and row outputs do not depend on v, and column c of o, and of its residual, only on column c of v: so the same kernel
+    makes every slice. The choices of the function say what a driver needs, "launch_values", which argument v is, and "launch_columns", how
+    many columns a launch sees. Scores are computed again for each slice.
     """
 
     name: ClassVar[str]
