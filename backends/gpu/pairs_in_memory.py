@@ -20,6 +20,8 @@ MOST_PAIRS = 1 << 25
 """Pairs of a chunk, at most: 12 bytes of memory for each, with two products and two weights."""
 PARTS, FEWEST = 8, 256
 """Chunks of queries where these see few keys, and how many queries each has at least."""
+BLOCK, LEAST_QUERIES = (128, 256), 512
+"""Of a product, what a multiprocessor makes at a time; queries that are worth a sum of their own."""
 STEP = 8
 """The first key of a chunk, and how many it has, are multiples of it: rows of 16 bits begin at multiples of 16 bytes."""
 Launch = Callable[[list[Any], ResultShapes], list[torch.Tensor]]
@@ -78,9 +80,15 @@ def chunks(sizes: Sizes, ranged: Callable[[int, int], tuple[int, int]] | None = 
 
 
 def run(
-    described: PairsInMemory, dtypes: Sequence[torch.dtype], operands: Sequence[Any], made: ResultShapes, layout: str, launch: Launch
+    described: PairsInMemory,
+    dtypes: Sequence[torch.dtype],
+    operands: Sequence[Any],
+    made: ResultShapes,
+    layout: str,
+    launch: Launch,
+    processors: int,
 ) -> list[torch.Tensor]:
-    """The results of a step: `dtypes` are those of what the kernel makes, which `launch` runs."""
+    """The results of a step: `dtypes` are those of what the kernel makes, which `launch` runs, `processors` a GPU's multiprocessors."""
     query, key = (operands[number] for number in described.products[0])
     sizes = Sizes(*query.shape[:3], *key.shape[1:3])
     group = sizes.heads // sizes.key_heads
@@ -112,7 +120,7 @@ def run(
                 if each.kind == "query":
                     queries.add(results[each.result], _product(weights[weight], _keys_of(padded[term], chunk)))
                 else:
-                    _add_keys(results[each.result], chunk, _product(weights[weight].mT, queries.of(operands[term])))
+                    _add_keys(results[each.result], chunk, _key_sum(weights[weight], queries.of(operands[term]), processors))
         del weights
     return results
 
@@ -184,6 +192,21 @@ _RULES: dict[str, Callable[..., int]] = {
     "or": lambda *each: int(any(each)),
     "not": lambda a: int(not a),
 }
+
+
+def _key_sum(weights: torch.Tensor, rows: torch.Tensor, processors: int) -> torch.Tensor:
+    """The sums over queries of weights [n, queries, keys] times rows [n, queries, D], as [n, keys, D].
+
+    Where these are few blocks for so many multiprocessors, parts of the queries are summed beside each other, and then these sums.
+    """
+    (count, queries, keys), columns = weights.shape, rows.shape[-1]
+    blocks, parts = count * -(-keys // BLOCK[0]) * -(-columns // BLOCK[1]), 1
+    while blocks * parts < processors and queries % (2 * parts) == 0 and queries // (2 * parts) >= LEAST_QUERIES:
+        parts *= 2
+    if parts == 1:
+        return _product(weights.mT, rows)
+    made = _product(weights.reshape(count * parts, -1, keys).mT, rows.reshape(count * parts, -1, columns))
+    return made.view(count, parts, keys, columns).sum(1)
 
 
 def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -71,9 +71,12 @@ class GpuLaunchPlan(LaunchPlan):
             return self.launch_kernel(step, operands, made, layout)
         described = read(str(unit.schedule[PAIRS]))
         kernel = HostStep(step.kernel, tuple(step.operands[number] for number in described.kept), ())
-        return pairs_in_memory.run(
-            described, unit.dtypes, operands, made, layout, lambda seen, own: self.launch_kernel(kernel, seen, own, "bhsd")
-        )
+        processors = self.machine().processors
+
+        def launch(seen: list[Any], own: ResultShapes) -> list[torch.Tensor]:
+            return self.launch_kernel(kernel, seen, own, "bhsd")
+
+        return pairs_in_memory.run(described, unit.dtypes, operands, made, layout, launch, processors)
 
     @abstractmethod
     def launch_kernel(self, step: HostStep, operands: list[Any], made: ResultShapes, layout: str) -> list[torch.Tensor]:

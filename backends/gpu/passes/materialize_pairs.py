@@ -9,6 +9,7 @@ from attn_mlir.dialects.attn import build
 from attn_mlir.dialects.regions import maker
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
+from attn_mlir.passes.dropout import expand
 from attn_mlir.passes.intervals.nodes import Bound, postorder, terms_of
 from attn_mlir.passes.regions import block_of, end_with, find_all, inline, piece, pieces, returned_by
 from attn_mlir.passes.resolve_masks import keys_of_rows
@@ -95,6 +96,8 @@ class _Rewrite:
         end_with(self._block, "func.return", [*collected, *scattered.values()])
         for op in (*self._users, pairs):
             op.erase()
+        for kept_pair in find_all(self._function, "attn.kept"):
+            expand(kept_pair)
         kept = self._drop_unused()
         described = PairsInMemory(
             tuple((query, key) for query, key in products),
