@@ -4,7 +4,8 @@ A chunk is some queries of some heads. Of it, torch makes the products q k^T and
 the weights of all pairs in 16 bits, torch the sums over keys and over queries, in f32.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -103,9 +104,9 @@ def run(
     kept = [operands[number] for number in described.kept]
     keys = described.keys
     for chunk in chunks(sizes, None if keys is None else lambda begin, end: range_of(keys, operands, sizes, begin, end)):
-        queries = _Queries(chunk, group)
+        of_queries = functools.cache(functools.partial(_queries_of, operands, chunk, group))
         shape = torch.Size([chunk.batches, chunk.heads * group * chunk.rows, chunk.columns])
-        products = [_product(queries.of(operands[q]), _keys_of(padded[k], chunk).mT).view(shape) for q, k in described.products]
+        products = [_product(of_queries(q), _keys_of(padded[k], chunk).mT).view(shape) for q, k in described.products]
         own = ResultShapes(
             (*[shape] * described.weights, *(made.shapes[number] for number in described.scatters)), tuple(dtypes), (False,) * len(dtypes)
         )
@@ -118,32 +119,28 @@ def run(
         for each in described.sums:
             for term, weight in zip(each.terms, each.weights, strict=True):
                 if each.kind == "query":
-                    queries.add(results[each.result], _product(weights[weight], _keys_of(padded[term], chunk)))
+                    _add_queries(results[each.result], chunk, group, _product(weights[weight], _keys_of(padded[term], chunk)))
                 else:
-                    _add_keys(results[each.result], chunk, _key_sum(weights[weight], queries.of(operands[term]), processors))
+                    _add_keys(results[each.result], chunk, _key_sum(weights[weight], of_queries(term), processors))
         del weights
     return results
 
 
-class _Queries:
-    """Tensors of queries as [key heads of all batch entries, queries of a group, D], those of a chunk."""
+def _queries_of(operands: Sequence[Any], chunk: Chunk, group: int, number: int) -> torch.Tensor:
+    """The rows of an operand of queries that a chunk has, as [key heads of all batch entries, queries of a group, D]."""
+    seen = _rows(operands[number], chunk, group)
+    return seen.reshape(-1, group * chunk.rows, seen.shape[-1])
 
-    def __init__(self, chunk: Chunk, group: int) -> None:
-        self._batches, self._rows = slice(chunk.b, chunk.b + chunk.batches), slice(chunk.i, chunk.i + chunk.rows)
-        self._heads = slice(chunk.h * group, (chunk.h + chunk.heads) * group)
-        self._group = group * chunk.rows
 
-    def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Its rows."""
-        return self._seen(tensor).reshape(-1, self._group, tensor.shape[-1])
+def _add_queries(tensor: torch.Tensor, chunk: Chunk, group: int, rows: torch.Tensor) -> None:
+    """Adds rows to those of a tensor of queries that a chunk has."""
+    seen = _rows(tensor, chunk, group)
+    seen += rows.view(seen.shape)
 
-    def add(self, tensor: torch.Tensor, rows: torch.Tensor) -> None:
-        """Adds rows to it."""
-        seen = self._seen(tensor)
-        seen += rows.view(seen.shape)
 
-    def _seen(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor[self._batches, self._heads, self._rows]
+def _rows(tensor: torch.Tensor, chunk: Chunk, group: int) -> torch.Tensor:
+    heads = slice(chunk.h * group, (chunk.h + chunk.heads) * group)
+    return tensor[chunk.b : chunk.b + chunk.batches, heads, chunk.i : chunk.i + chunk.rows]
 
 
 def _keys_of(tensor: torch.Tensor, chunk: Chunk) -> torch.Tensor:
@@ -158,7 +155,7 @@ def _add_keys(tensor: torch.Tensor, chunk: Chunk, rows: torch.Tensor) -> None:
     seen += rows.view(chunk.batches, chunk.heads, chunk.columns, -1)[:, :, : seen.shape[2]]
 
 
-def range_of(keys: KeyRange, operands: Sequence[Any], sizes: Sizes, begin: int, end: int) -> tuple[int, int]:
+def range_of(keys: KeyRange, operands: Sequence[Any] | Mapping[int, Any], sizes: Sizes, begin: int, end: int) -> tuple[int, int]:
     """Where the keys begin and end that the queries [begin, end) see."""
     numbers, values = (begin, end, *sizes), list[int]()
     for step in keys.steps:

@@ -139,7 +139,7 @@ def test_elements_and_head_dimensions_that_no_kernel_takes() -> None:
         with pytest.raises(UnsupportedError, match="head dimension 1032, and kernels for NVIDIA GPUs take up to 1024"):
             driver.compile(HALF.replace("x64x", "x1032x"), "cuda")
         with pytest.raises(UnsupportedError, match="head dimension 320, and kernels for NVIDIA GPUs take up to 256"):
-            driver.compile_derivative(HALF.replace("x64x", "x320x"), "cuda", "bwd", ["q"])
+            driver.compile_derivative(HALF.replace("x64x", "x320x"), "cuda", "jvp", ["q"])
 
 
 def test_the_disk_cache_holds_whole_programs(gpu: FakeCuda, compiled: None, monkeypatch: pytest.MonkeyPatch) -> None:

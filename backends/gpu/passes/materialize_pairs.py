@@ -202,7 +202,7 @@ _PLAIN = frozenset({"mul", "floordiv", "mod", "min", "max", "abs", "select", "ge
 
 
 def range_of(pairs: ir.Operation, arguments: list[ir.Value]) -> KeyRange | None:
-    """The keys that queries see, as a driver computes it; None where that depends on heads, batch entries or elements of tensors."""
+    """The keys that queries see, as a driver computes it; None for all, and where that depends on heads or elements of tensors."""
     found = keys_of_rows(pairs)
     if found is None:
         return None
@@ -217,7 +217,9 @@ def range_of(pairs: ir.Operation, arguments: list[ir.Value]) -> KeyRange | None:
             return None
         places[node] = len(steps)
         steps.append(step)
-    return KeyRange(tuple(steps), places[found[0]], places[found[1]])
+    begin, end = (places[each] for each in found)
+    whole = steps[begin] == RangeStep("const", (0,)) and steps[end] == RangeStep("number", (NUMBERS.index("keys"),))
+    return None if whole else KeyRange(tuple(steps), begin, end)
 
 
 def _step(node: Bound, places: dict[Bound, int], sizes: dict[tuple[int, int], str], arguments: list[ir.Value]) -> RangeStep | None:
