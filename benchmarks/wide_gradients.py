@@ -40,7 +40,7 @@ def row(case: tuple[int, ...], name: str, mask: Any) -> str:
     head, value, batch, heads, of_keys, length = case
     sizes = ((heads, head), (of_keys, head), (of_keys, value), (heads, value))
     q, k, v, do = (torch.randn(batch, h, length, d, device="cuda", dtype=torch.bfloat16) for h, d in sizes)
-    ins = [x.requires_grad_() for x in (q, k, v)]
+    ins: Any = [x.requires_grad_() for x in (q, k, v)]
     o = attention(*ins, mask_mod=mask)
     pairs = batch * heads * (length * (length + 1) / 2 if mask is not None else length**2)
 

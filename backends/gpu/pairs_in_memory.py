@@ -175,7 +175,7 @@ def range_of(keys: KeyRange, operands: Sequence[Any] | Mapping[int, Any], sizes:
     return values[keys.begin], values[keys.end]
 
 
-_RULES: dict[str, Callable[..., int]] = {
+_RULES: dict[str, Any] = {
     "mul": lambda a, b: a * b,
     "floordiv": lambda a, b: a // b if b else 0,  # what is divided by 0 is not selected
     "mod": lambda a, b: a % b if b else 0,

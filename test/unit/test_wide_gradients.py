@@ -68,8 +68,8 @@ def differences(name: str, columns: tuple[int, int], device: str, tensors: str, 
 
     def run(where: str, at: str, exact: bool) -> list[Tensor]:
         kept = {key: (value.double() if exact else value).to(at).requires_grad_(key in wrt) for key, value in given.items()}
-        *ins, do = ((value.double() if exact else value).to(at) for value in drawn)
-        ins = [value.requires_grad_() for value in ins]
+        *given_to, do = ((value.double() if exact else value).to(at) for value in drawn)
+        ins: Any = [value.requires_grad_() for value in given_to]
         torch.manual_seed(7)
         o = attention(*ins, **made(kept), device=where)
         return [x.detach().double().cpu() for x in (o, *torch.autograd.grad(o, [*ins, *(kept[key] for key in wrt)], do))]
@@ -144,7 +144,7 @@ class TestGpu:
         q[..., 256:] = 0
         found = []
         for columns in (272, 256):
-            ins = [x.clone().requires_grad_() for x in (q[..., :columns].contiguous(), k[..., :columns].contiguous(), v)]
+            ins: Any = [x.clone().requires_grad_() for x in (q[..., :columns].contiguous(), k[..., :columns].contiguous(), v)]
             torch.manual_seed(5)
             o = attention(*ins, mask_mod=causal, dropout_p=0.2, scale=0.0625)
             dq, dk, dv = torch.autograd.grad(o, ins, do)
@@ -153,7 +153,7 @@ class TestGpu:
 
     def test_a_graph_and_a_compiled_function(self) -> None:
         q, k, v, do = (torch.randn(1, 4, 300, 320, device="cuda", dtype=torch.bfloat16) for _ in range(4))
-        ins = [x.requires_grad_() for x in (q, k, v)]
+        ins: Any = [x.requires_grad_() for x in (q, k, v)]
 
         def step() -> tuple[Tensor, ...]:
             return torch.autograd.grad(attention(*ins, mask_mod=causal), ins, do)
@@ -169,5 +169,5 @@ class TestGpu:
             do.normal_()
         graph.replay()
         assert all(torch.equal(a, b) for a, b in zip(found, step(), strict=True))
-        compiled = torch.compile(lambda *given: attention(*given, mask_mod=causal))
+        compiled = torch.compile(lambda q, k, v: attention(q, k, v, mask_mod=causal))
         assert all(torch.equal(a, b) for a, b in zip(torch.autograd.grad(compiled(*ins), ins, do), step(), strict=True))
