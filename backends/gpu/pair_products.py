@@ -17,7 +17,7 @@ BEGIN, END = "q_begin", "q_end"
 
 
 @dataclass(frozen=True)
-class Sum:
+class PairSum:
     """A result: the sum over keys ("query", one row for each query) or over queries ("key") of weights times terms, both numbered."""
 
     kind: str
@@ -58,7 +58,7 @@ class PairsInMemory:
 
     products: tuple[tuple[int, int], ...]
     kept: tuple[int, ...]
-    sums: tuple[Sum, ...]
+    sums: tuple[PairSum, ...]
     scatters: tuple[int, ...]
     keys: KeyRange | None = None
     """None: all."""

@@ -29,7 +29,7 @@ Launch = Callable[[list[Any], ResultShapes], list[torch.Tensor]]
 
 
 @dataclass(frozen=True)
-class Chunk:
+class PairChunk:
     """Batch entries [b, b + batches), key heads [h, h + heads), queries [i, i + rows), and keys [j, j + columns)."""
 
     b: int
@@ -42,7 +42,7 @@ class Chunk:
     columns: int
 
 
-class Sizes(NamedTuple):
+class PairSizes(NamedTuple):
     """Of q and k: batch entries, heads and rows of each."""
 
     batches: int
@@ -52,7 +52,7 @@ class Sizes(NamedTuple):
     keys: int
 
 
-def chunks(sizes: Sizes, ranged: Callable[[int, int], tuple[int, int]] | None = None, most: int = MOST_PAIRS) -> Iterator[Chunk]:
+def chunks(sizes: PairSizes, ranged: Callable[[int, int], tuple[int, int]] | None = None, most: int = MOST_PAIRS) -> Iterator[PairChunk]:
     """Chunks that have all pairs together, of at most so many, but for one query of a group of heads, and the keys that they see.
 
     `ranged`: where the keys begin and end that queries see, from their own begin and end; None: all. Then there are chunks of fewer
@@ -77,7 +77,7 @@ def chunks(sizes: Sizes, ranged: Callable[[int, int], tuple[int, int]] | None = 
         for b in range(0, sizes.batches, batches):
             for h in range(0, sizes.key_heads, heads):
                 entries, together = min(batches, sizes.batches - b), min(heads, sizes.key_heads - h)
-                yield Chunk(b, entries, h, together, i, count, begin, -(-(end - begin) // STEP) * STEP)
+                yield PairChunk(b, entries, h, together, i, count, begin, -(-(end - begin) // STEP) * STEP)
 
 
 def run(
@@ -91,7 +91,7 @@ def run(
 ) -> list[torch.Tensor]:
     """The results of a step: `dtypes` are those of what the kernel makes, which `launch` runs, `processors` a GPU's multiprocessors."""
     query, key = (operands[number] for number in described.products[0])
-    sizes = Sizes(*query.shape[:3], *key.shape[1:3])
+    sizes = PairSizes(*query.shape[:3], *key.shape[1:3])
     group = sizes.heads // sizes.key_heads
     results: list[torch.Tensor] = []
     for number, shape in enumerate(made.shapes):
@@ -126,36 +126,36 @@ def run(
     return results
 
 
-def _queries_of(operands: Sequence[Any], chunk: Chunk, group: int, number: int) -> torch.Tensor:
+def _queries_of(operands: Sequence[Any], chunk: PairChunk, group: int, number: int) -> torch.Tensor:
     """The rows of an operand of queries that a chunk has, as [key heads of all batch entries, queries of a group, D]."""
     seen = _rows(operands[number], chunk, group)
     return seen.reshape(-1, group * chunk.rows, seen.shape[-1])
 
 
-def _add_queries(tensor: torch.Tensor, chunk: Chunk, group: int, rows: torch.Tensor) -> None:
+def _add_queries(tensor: torch.Tensor, chunk: PairChunk, group: int, rows: torch.Tensor) -> None:
     """Adds rows to those of a tensor of queries that a chunk has."""
     seen = _rows(tensor, chunk, group)
     seen += rows.view(seen.shape)
 
 
-def _rows(tensor: torch.Tensor, chunk: Chunk, group: int) -> torch.Tensor:
+def _rows(tensor: torch.Tensor, chunk: PairChunk, group: int) -> torch.Tensor:
     heads = slice(chunk.h * group, (chunk.h + chunk.heads) * group)
     return tensor[chunk.b : chunk.b + chunk.batches, heads, chunk.i : chunk.i + chunk.rows]
 
 
-def _keys_of(tensor: torch.Tensor, chunk: Chunk) -> torch.Tensor:
+def _keys_of(tensor: torch.Tensor, chunk: PairChunk) -> torch.Tensor:
     """The rows of a tensor of keys that a chunk has, as [key heads of all batch entries, keys, D]."""
     seen = tensor[chunk.b : chunk.b + chunk.batches, chunk.h : chunk.h + chunk.heads, chunk.j : chunk.j + chunk.columns]
     return seen.flatten(0, 1)
 
 
-def _add_keys(tensor: torch.Tensor, chunk: Chunk, rows: torch.Tensor) -> None:
+def _add_keys(tensor: torch.Tensor, chunk: PairChunk, rows: torch.Tensor) -> None:
     """Adds rows to those of a tensor of keys that a chunk has; those past the last key are left out."""
     seen = tensor[chunk.b : chunk.b + chunk.batches, chunk.h : chunk.h + chunk.heads, chunk.j : chunk.j + chunk.columns]
     seen += rows.view(chunk.batches, chunk.heads, chunk.columns, -1)[:, :, : seen.shape[2]]
 
 
-def range_of(keys: KeyRange, operands: Sequence[Any] | Mapping[int, Any], sizes: Sizes, begin: int, end: int) -> tuple[int, int]:
+def range_of(keys: KeyRange, operands: Sequence[Any] | Mapping[int, Any], sizes: PairSizes, begin: int, end: int) -> tuple[int, int]:
     """Where the keys begin and end that the queries [begin, end) see."""
     numbers, values = (begin, end, *sizes), list[int]()
     for step in keys.steps:

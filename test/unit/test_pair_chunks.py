@@ -8,7 +8,7 @@ import torch
 from attn_mlir import Attention, masks
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.pair_products import PAIRS, PairsInMemory, read, write
-from attn_mlir.backends.gpu.pairs_in_memory import STEP, Sizes, chunks, range_of
+from attn_mlir.backends.gpu.pairs_in_memory import STEP, PairSizes, chunks, range_of
 from attn_mlir.backends.program import prepare_derivative
 from attn_mlir.dialects import load_all, loaded
 from attn_mlir.errors import UnsupportedError
@@ -53,7 +53,7 @@ def described(mask: Any) -> PairsInMemory:
 @pytest.mark.parametrize(("queries", "keys"), [(50, 61), (61, 50), (1, 17), (127, 127)])
 def test_ranges_hold_all_keys_that_are_seen(name: str, queries: int, keys: int) -> None:
     told = described(MASKS[name])
-    sizes = Sizes(2, 4, queries, 2, keys)
+    sizes = PairSizes(2, 4, queries, 2, keys)
     seen = masks_of(MASKS[name], queries, keys)
     given: dict[int, Any] = {step.args[0]: WINDOW for step in (told.keys.steps if told.keys else ()) if step.op == "operand"}
     assert told.keys is not None and bool(given) == (name == "window")
@@ -81,10 +81,12 @@ def test_masks_of_elements_see_all_keys() -> None:
     assert described(None).keys is None
 
 
-@pytest.mark.parametrize("sizes", [Sizes(2, 4, 50, 2, 61), Sizes(1, 16, 300, 1, 1000), Sizes(3, 6, 1, 6, 17), Sizes(5, 8, 127, 8, 8)])
+@pytest.mark.parametrize(
+    "sizes", [PairSizes(2, 4, 50, 2, 61), PairSizes(1, 16, 300, 1, 1000), PairSizes(3, 6, 1, 6, 17), PairSizes(5, 8, 127, 8, 8)]
+)
 @pytest.mark.parametrize("most", [1, 700, 5000, 1 << 25])
 @pytest.mark.parametrize("causal", [False, True])
-def test_chunks_hold_each_pair_once(sizes: Sizes, most: int, causal: bool) -> None:
+def test_chunks_hold_each_pair_once(sizes: PairSizes, most: int, causal: bool) -> None:
     group = sizes.heads // sizes.key_heads
     counts = torch.zeros(sizes.batches, sizes.key_heads, sizes.queries, -(-sizes.keys // STEP) * STEP, dtype=torch.int)
     ranged = (lambda begin, end: (0, end)) if causal else None
@@ -109,7 +111,7 @@ def test_chunks_hold_each_pair_once(sizes: Sizes, most: int, causal: bool) -> No
 
 def test_groups_that_no_kernel_counts() -> None:
     with pytest.raises(UnsupportedError, match="take up to 32767 heads of queries for one of keys, got 40000"):
-        next(chunks(Sizes(1, 40000, 1, 1, 1)))
+        next(chunks(PairSizes(1, 40000, 1, 1, 1)))
 
 
 def test_text() -> None:

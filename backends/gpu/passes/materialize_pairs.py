@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu import attributes
-from attn_mlir.backends.gpu.pair_products import NUMBERS, PAIRS, ROWS, KeyRange, PairsInMemory, RangeStep, Sum, write
+from attn_mlir.backends.gpu.pair_products import NUMBERS, PAIRS, ROWS, KeyRange, PairsInMemory, RangeStep, PairSum, write
 from attn_mlir.backends.gpu.scalar_bounds import MAX_COLUMNS
 from attn_mlir.dialects.attn import build
 from attn_mlir.dialects.regions import maker
@@ -149,7 +149,7 @@ class _Rewrite:
         zeros = [arith.constant(weight.type, ir.FloatAttr.get(weight.type, 0.0)) for weight in weights]
         return [arith.select(present, weight, zero) for weight, zero in zip(weights, zeros, strict=True)]
 
-    def _sums(self, elements: ir.Value) -> tuple[list[ir.Value], list[Sum]]:
+    def _sums(self, elements: ir.Value) -> tuple[list[ir.Value], list[PairSum]]:
         """The weights that sums take, as tensors of the terms' types, each once; and these sums."""
         made: dict[tuple[int, str], int] = {}
         collected: list[ir.Value] = []
@@ -166,7 +166,7 @@ class _Rewrite:
                     type_ = ir.RankedTensorType.get(ir.RankedTensorType(like.type).shape, element)
                     collected.append(build.collect(elements, weight, type_))
                 taken.append(made[weight, str(element)])
-            sums.append(Sum(_SUMS[op.name], tuple(self._given.index(term) for term in terms), tuple(taken), self._results[op]))
+            sums.append(PairSum(_SUMS[op.name], tuple(self._given.index(term) for term in terms), tuple(taken), self._results[op]))
         return collected, sums
 
     def _scatter(self, elements: ir.Value, op: ir.Operation) -> ir.Value:
