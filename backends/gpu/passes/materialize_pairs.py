@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu import attributes
-from attn_mlir.backends.gpu.pair_products import NUMBERS, PAIRS, ROWS, KeyRange, PairsInMemory, RangeStep, PairSum, write
+from attn_mlir.backends.gpu.pair_products import NUMBERS, PAIRS, ROWS, KeyRange, PairsInMemory, PairSum, RangeStep, write
 from attn_mlir.backends.gpu.scalar_bounds import MAX_COLUMNS
 from attn_mlir.dialects.attn import build
 from attn_mlir.dialects.regions import maker
