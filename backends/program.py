@@ -202,9 +202,12 @@ def prepare_derivative(
     return f"attention_{function}", f"{differentiate},{outline}"
 
 
-def is_first(prepare: str) -> bool:
-    """Whether a pipeline of `prepare_derivative` makes a first derivative in reverse mode, or the forward pass before it."""
-    return any(f"attn-differentiate{{functions={function} " in prepare for function in ("fwd", "bwd"))
+def may_be_wide(prepare: str) -> bool:
+    """Whether a pipeline of `prepare_derivative` makes an attention, its first derivative in reverse mode, or the pass before it.
+
+    These there are for heads of more than 256 columns, too, on GPUs that have such kernels.
+    """
+    return prepare == OUTLINE or any(f"attn-differentiate{{functions={function} " in prepare for function in ("fwd", "bwd"))
 
 
 @contextmanager

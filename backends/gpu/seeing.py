@@ -10,7 +10,7 @@ from attn_mlir.backends.gpu.input_limits import check_types
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.prepared import with_prepared
 from attn_mlir.backends.host import Host, read_host
-from attn_mlir.backends.program import OUTLINE, function_named, reported
+from attn_mlir.backends.program import function_named, may_be_wide, reported
 from attn_mlir.backends.seen import Code, Facts, Seen, StageRecorder
 from attn_mlir.dialects import load_all, loaded
 from attn_mlir.errors import CompileError, UnsupportedError
@@ -53,7 +53,7 @@ def watched(
     name, prepare = prepared
     load_all(context)
     module = ir.Module.parse(recorder.source)
-    check_types(module, maker, wide=prepare == OUTLINE)
+    check_types(module, maker, wide=may_be_wide(prepare))
     Pipeline.parse(prepare, registry()).run(module, after=[recorder])
     host = read_host(function_named(module, name))
     outlined(module, host, choices)

@@ -23,7 +23,7 @@ from attn_mlir.backends.nvidia.emulation.program import EmulatedLaunchPlan
 from attn_mlir.backends.nvidia.program import SUFFIX, NvidiaLaunchPlan
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.backends.nvidia.warp.synchronous import SHARED
-from attn_mlir.backends.program import OUTLINE, function_named, is_first, reported
+from attn_mlir.backends.program import OUTLINE, function_named, may_be_wide, reported
 from attn_mlir.dialects import loaded
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import LOCK
@@ -128,7 +128,7 @@ def _lower(source: str, name: str, prepare: str, choices: attributes.Fields) -> 
 
 def _takes_wide(prepare: str, choices: attributes.Fields) -> bool:
     """Whether heads may have more than 256 columns: on Hopper, in an attention itself and in its first derivative."""
-    return choices.get("arch") == target.HOPPER.arch and (prepare == OUTLINE or is_first(prepare))
+    return choices.get("arch") == target.HOPPER.arch and may_be_wide(prepare)
 
 
 def slow(source: str, function: str, wrt: Sequence[str], deterministic: bool = False, segment: int = 0) -> dict[str, str]:
