@@ -5,7 +5,7 @@ from attn_mlir.backends.gpu.compiled_kernels import outlined
 from attn_mlir.backends.gpu.input_limits import check_types
 from attn_mlir.backends.gpu.prepared import with_prepared
 from attn_mlir.backends.host import Host, read_host
-from attn_mlir.backends.program import function_named
+from attn_mlir.backends.program import function_named, may_be_wide
 from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
@@ -17,11 +17,12 @@ def scheduled(
 ) -> tuple[ir.Module, Host]:
     """The module with the kernels of function `name` after the pipeline `to_kernels`, and the function as the host runs it.
 
-    `context` is the current one; `maker` of the GPUs is named where a type is not supported; `wide`: see `check_types`.
+    `context` is the current one; `maker` of the GPUs is named where a type is not supported; `wide`: whether they have kernels for heads
+    of more than 256 columns.
     """
     load_all(context)
     module = ir.Module.parse(source)
-    check_types(module, maker, wide)
+    check_types(module, maker, wide and may_be_wide(prepare, module))
     Pipeline.parse(prepare, registry()).run(module)
     host = read_host(function_named(module, name))
     outlined(module, host, choices)

@@ -53,7 +53,7 @@ def watched(
     name, prepare = prepared
     load_all(context)
     module = ir.Module.parse(recorder.source)
-    check_types(module, maker, wide=may_be_wide(prepare))
+    check_types(module, maker, wide=may_be_wide(prepare, module))
     Pipeline.parse(prepare, registry()).run(module, after=[recorder])
     host = read_host(function_named(module, name))
     outlined(module, host, choices)

@@ -23,7 +23,7 @@ from attn_mlir.backends.nvidia.emulation.program import EmulatedLaunchPlan
 from attn_mlir.backends.nvidia.program import SUFFIX, NvidiaLaunchPlan
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.backends.nvidia.warp.synchronous import SHARED
-from attn_mlir.backends.program import OUTLINE, function_named, may_be_wide, reported
+from attn_mlir.backends.program import OUTLINE, function_named, reported
 from attn_mlir.dialects import loaded
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import LOCK
@@ -119,16 +119,16 @@ def _compile(source: str, name: str, prepare: str, choices: attributes.Fields) -
 
 def _lower(source: str, name: str, prepare: str, choices: attributes.Fields) -> tuple[Host, dict[str, GpuKernel]]:
     with reported(), loaded() as context:
-        module, host = scheduled(context, source, name, prepare, choices, pipeline.KERNEL, _MAKER, wide=_takes_wide(prepare, choices))
+        module, host = scheduled(context, source, name, prepare, choices, pipeline.KERNEL, _MAKER, wide=_takes_wide(choices))
         round_results(module, host)
         called = [step for step in host.steps if step.kernel]
         tilelang.emit_ahead([function_named(module, step.kernel) for step in called])
         return host, {step.kernel: read_unit(function_named(module, step.kernel), len(step.results), codegen.emit) for step in called}
 
 
-def _takes_wide(prepare: str, choices: attributes.Fields) -> bool:
-    """Whether heads may have more than 256 columns: on Hopper, in an attention itself and in its first derivative."""
-    return choices.get("arch") == target.HOPPER.arch and may_be_wide(prepare)
+def _takes_wide(choices: attributes.Fields) -> bool:
+    """Whether there are kernels for heads of more than 256 columns: on Hopper."""
+    return choices.get("arch") == target.HOPPER.arch
 
 
 def slow(source: str, function: str, wrt: Sequence[str], deterministic: bool = False, segment: int = 0) -> dict[str, str]:
@@ -136,7 +136,7 @@ def slow(source: str, function: str, wrt: Sequence[str], deterministic: bool = F
     choices = {**_for_device(), **({"deterministic": 1} if deterministic else {})}
     prepared = derivative(function, wrt, current_target().arch, segment)
     with reported(), loaded() as context:
-        module, host = scheduled(context, source, *prepared, choices, pipeline.KERNEL, _MAKER, wide=_takes_wide(prepared[1], choices))
+        module, host = scheduled(context, source, *prepared, choices, pipeline.KERNEL, _MAKER, wide=_takes_wide(choices))
         return slow_kernels(function_named(module, step.kernel) for step in host.steps if step.kernel)
 
 
