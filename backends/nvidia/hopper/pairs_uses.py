@@ -34,9 +34,7 @@ def uses_of(block: ir.Block) -> tuple[WeightUses, ir.Operation | None]:
     if not maps:
         return WeightUses(), None
     rounds = maps[1] if len(maps) == 2 and _only_rounds(maps[1], maps[0]) else None
-    rounded = (
-        {} if rounds is None else {_source(value): result for value, result in zip(yielded(body_of(rounds)), rounds.results, strict=True)}
-    )
+    rounded = {} if rounds is None else {_source(element_of(result)): result for result in rounds.results}
     scattered: dict[ir.Value, list[ir.Operation]] = {}
     banded: dict[ir.Value, list[tuple[ir.Operation, float]]] = {}
     for result in maps[0].results:
