@@ -166,7 +166,7 @@ template <class T> static void mma(T type, float *sum, const uint32_t (&a)[4], u
   __syncwarp();
 }
 
-// ---- what attn_wgmma.cuh has: a group of products ends at once
+// ---- what attn_wgmma.cuh and attn_descriptors.cuh have: a group of products ends at once
 
 static int warpgroup_index() { return current >> 7; }
 static int named_arrived[16], named_generation[16];
