@@ -147,6 +147,7 @@ class FlatState:
         writer, threads = self.core.writer, 128 * self.overlap.warpgroups
         with writer.block(f"for (int n = threadIdx.x; n < {16 * ROW_BYTES // 4}; n += {threads})"):
             writer.line(f"attn::store_shared_int(shared + kOnes + 4 * n, {_ONES[element]:#x});")
+        # wgmma of every warpgroup reads the ones that all threads wrote.
         writer.line("attn::fence_proxy_async();", f"attn::named_sync({_ALL}, {threads});")
         return "shared + kOnes"
 

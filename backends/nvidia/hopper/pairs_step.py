@@ -277,16 +277,19 @@ class Consumers(RolePrinter):
         if adds:
             done = [memory for memory in pipes if last.get(memory, -1) <= 0]
             if sums[:1]:
+                # The first sum over queries is done, those that were started later run on: it alone read these tiles.
                 core.writer.line(f"attn::wgmma_wait<{after[0]}>();")
                 for memory in done:
                     self._release(pipes[memory])
                 released.update(done)
             if own:
+                # Sums over keys are done, and leave while the other sums over queries are made.
                 core.writer.line(f"attn::wgmma_wait<{after[1]}>();")
                 if layout.late:
                     self.sums.add_late(adds)
                 else:
                     self.sums.add(adds, limit)
+        # The last products read weights in registers, and tiles that are given back below.
         core.writer.line("attn::wgmma_wait<0>();")
         for fill in self.kernel.fills:
             tile = core.tiles[fill.results[0]]

@@ -104,6 +104,7 @@ class ScanKernel:
         producer = f"if (attn::warp_index() == {4 * layout.warpgroups})"
         if self._uneven():
             with core.scope(f"if (warpgroup == {layout.warpgroups})"):
+                # First, as consumers wait for these registers.
                 writer.line(f"attn::fewer_registers<{_PRODUCER}>();")
                 self._produce(core, layout, producer)
         else:
