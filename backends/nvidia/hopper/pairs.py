@@ -39,7 +39,7 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
 
-TRANSPOSED = "attn_scan.cuh"
+TRANSPOSED = "attn_chunks.cuh"
 """The file of helpers that write transposed weights."""
 _NAMES = ("step", "stage", "parity", "columns", "query", "chunk", "place", "to", "first", "second", "at", "inside", "warp", "barriers")
 _NAMES += (

@@ -88,7 +88,7 @@ class ScanKernel:
         with core.scope(None):
             self._program(core, layout)
         threads = 128 * layout.warpgroups + (128 if self._uneven() else 32)
-        return kernel_code(core, layout.memory, threads, int(self.schedule["occupancy"]), "attn_scan.cuh")
+        return kernel_code(core, layout.memory, threads, int(self.schedule["occupancy"]), "attn_chunks.cuh")
 
     def _uneven(self) -> bool:
         """Whether the warpgroups need so many registers that a producer warpgroup has to give them some."""
