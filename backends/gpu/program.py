@@ -63,7 +63,8 @@ class GpuLaunchPlan(LaunchPlan):
         check_pages(inputs[number] for number in self._paged)
         return super().run(inputs, layout)
 
-    def readable(self, tensor: torch.Tensor, by_columns: bool) -> torch.Tensor:
+    @staticmethod
+    def readable(tensor: torch.Tensor, by_columns: bool) -> torch.Tensor:
         # Strides that a kernel cannot read are copied where it is launched.
         return tensor.resolve_neg() if tensor.is_neg() else tensor
 
