@@ -101,7 +101,7 @@ class PairMap:
             self._print(awaited)
 
     def _print(self, awaited: ProductsInFlight) -> None:
-        core, queries, limit, products, pin = self.core, self.queries, self.limit, awaited.products, awaited.pin
+        core, queries, limit, products = self.core, self.queries, self.limit, awaited.products
         targets, sums = self._targets()
         fragment = core.tiles.get(products[0]) if products else None
         early = early_value(self.block, products[0], queries <= 64) if len(products) > 1 and isinstance(fragment, RegTile) else None
@@ -119,21 +119,7 @@ class PairMap:
         if products:
             awaited.first()
         if early is not None and isinstance(fragment, RegTile):
-            element = f"{fragment.name}[4 * c + 2 * h + e]"
-            needed = slice_of([early], self.block)
-            self.windows.begin(needed)
-            halves = (0, queries // 16, queries // 8) if pin is not None else (0, queries // 8)
-            for begin, end in pairwise(halves):
-                with core.unrolled("c", end, start=str(begin)):
-                    loads = self._column_loads(needed)
-                    self.windows.load(needed)
-                    with core.unrolled("e", 2):
-                        self._column(loads, needed - {early})
-                        with core.unrolled("h", 2):
-                            self._bind_row()
-                            core.writer.line(f"{element} = {core.scalars.emit(early)};")
-                if pin is not None and begin == 0:
-                    pin()
+            self._early(early, fragment, awaited.pin)
         awaited.rest()
         if limit is not None:
             core.writer.line(f"const int {self.left} = {limit} - {self.at_column};")
@@ -165,6 +151,23 @@ class PairMap:
             stores.end()
         self._pack_places(targets, places)
         self._reduce(sums)
+
+    def _early(self, early: ir.Value, fragment: RegTile, pin: Callable[[], None] | None) -> None:
+        """Puts early values where the elements of their product are, a half before what `pin` prints."""
+        core, needed = self.core, slice_of([early], self.block)
+        self.windows.begin(needed)
+        halves = (0, self.queries // 16, self.queries // 8) if pin is not None else (0, self.queries // 8)
+        for begin, end in pairwise(halves):
+            with core.unrolled("c", end, start=str(begin)):
+                loads = self._column_loads(needed)
+                self.windows.load(needed)
+                with core.unrolled("e", 2):
+                    self._column(loads, needed - {early})
+                    with core.unrolled("h", 2):
+                        self._bind_row()
+                        core.writer.line(f"{fragment.name}[4 * c + 2 * h + e] = {core.scalars.emit(early)};")
+            if pin is not None and begin == 0:
+                pin()
 
     def _is_tight(self, products: list[ir.Value]) -> bool:
         """Whether registers suffice only so: steps of 80 queries, and scores that wait as they are (relu: ptxas serialises else)."""
