@@ -82,7 +82,7 @@ class ReductionPrinter(RolePrinter):
     def step(self, block: ir.Block) -> None:
         core, layout = self.core, self.layout
         adds = {op.operands[2]: op for op in ops_of(block, "tile.accumulate") if op.operands[2] in layout.adds}
-        core.writer.line(f"attn::named_sync({ADDED} + part, 160);")  # the consumer has staged its sums
+        core.writer.line(f"attn::named_sync({ADDED} + part, 160);")
         with core.scope("if (lane == 0)"):
             semaphore = self._wait(next(iter(adds.values())), block) if self.ordered else ""
             for op in adds.values():
@@ -91,9 +91,8 @@ class ReductionPrinter(RolePrinter):
             # TMA has read the sums: the consumer may stage those of its next step there.
             core.writer.line("attn::bulk_wait_read<0>();", f"attn::barrier_arrive({added_barrier(layout)} + 8 * part);")
             if self.ordered:
-                # Added, and not only read, before the next program adds to the same rows.
                 core.writer.line("attn::bulk_wait<0>();", f"attn::semaphore_pass({semaphore}, {self._number} + 1);")
-        core.writer.line("__syncwarp();")  # lanes stay together: the next named barrier counts the whole warp
+        core.writer.line("__syncwarp();")
 
     @property
     def _number(self) -> str:

@@ -161,7 +161,7 @@ class ScanPrinter:
         core.writer.line(
             f"attn::keep_triangle<{rows}, {square}, {turned}>({core.tiles[a]}, {begin});",
             f"attn::cut_results<{rows}, {columns}, {grid.down}, {pieces}>({side}, {other});",
-            "__syncthreads();",  # all warps' parts of the triangle are there
+            "__syncthreads();",
             f"attn::invert_triangle<{rows}>({begin}, (float *){core.at(product)});",
             f"attn::cut_inverse<{rows}, {turned}, {pieces}>({begin}, {inverse});",
         )
@@ -182,7 +182,7 @@ class ScanPrinter:
             raise UnsupportedError(f"scans: a triangle that is in no registers ({op.location})")
         core.writer.line(
             f"attn::keep_triangle<{rows}, {grid.down}, {turned}>({core.tiles[a]}, {begin});",
-            "__syncthreads();",  # as above
+            "__syncthreads();",
             f"attn::invert_triangle<{rows}>({begin}, (float *){core.at(product)});",
         )
         core.meet()
