@@ -56,7 +56,7 @@ class QuerySums:
             if layout.key_sums:
                 writer.line(f"attn::named_sync({free_weights('warpgroup')}, 256);")  # dQ's warpgroup has multiplied what is there
             elif layout.late:
-                writer.line(f"attn::named_sync({late.free_weights(late.OWN)}, 256);")  # so has the other consumer
+                writer.line(f"attn::named_sync({late.free_weights(late.OWN)}, 256);")  # the other consumer has multiplied what is there
             with core.unrolled("k", self.kernel.queries // 16):
                 registers = ", ".join(f"{tile.name}[4 * k + {i}]" for i in range(4))
                 if transposed:  # rows of queries, each warpgroup its keys
@@ -69,12 +69,12 @@ class QuerySums:
         # wgmma reads dS^T and P^T of all warpgroups from here.
         writer.line("attn::fence_proxy_async();")
         if layout.key_sums:
-            writer.line(f"attn::named_arrive({FULL_WEIGHTS}, {consumers + 128});")  # without waiting for it: that is what it is for
+            writer.line(f"attn::named_arrive({FULL_WEIGHTS}, {consumers + 128});")  # and goes on: dQ's warpgroup waits for all
         elif layout.late:
             writer.line(
                 # The other consumer waits for this a step later.
                 f"attn::named_arrive({late.full_weights(late.OWN, '1 - warpgroup')}, {consumers});"
-            )  # a step later
+            )
         else:
             self.free_staging()
             writer.line(f"attn::named_sync(1, {consumers});")  # each multiplies the weights of all

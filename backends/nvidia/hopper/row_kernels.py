@@ -65,7 +65,7 @@ class RowsKernel:
         writer.indent = "  "
         self.programs.declare()
         with core.scope(f"if (warpgroup {'==' if producers == 1 else '>='} {self.warpgroups})"):
-            # The chip has 65,536 registers for all: what consumers get more, the producer gives first (`plan` checks the sum).
+            # A multiprocessor has 65,536 registers: what consumers get more, the producer gives first (`plan` checks the sum).
             writer.line(f"attn::fewer_registers<{self.schedule['producer_registers']}>();")
             writer.line("const int lane = threadIdx.x % 32;")
             with core.scope(f"if (attn::warp_index() == {4 * self.warpgroups})"):
