@@ -5,21 +5,13 @@ from typing import Any
 
 import torch
 
+from attn_mlir.backends.graph_capture import is_captured
+
 _MOST = 256
 """Sizes whose tensors are kept."""
 _KEPT: dict[tuple[Any, ...], dict[str, torch.Tensor]] = {}
 _CAPTURED: dict[int, dict[str, torch.Tensor]] = {}
 """Those that CUDA graphs read, by their ids, which are never freed."""
-
-
-def is_captured(device: torch.device) -> bool:
-    """Whether torch's current stream on a device is being captured into a CUDA graph."""
-    if device.type != "cuda":
-        return False
-    if device.index in (None, torch.cuda.current_device()):
-        return torch.cuda.is_current_stream_capturing()
-    with torch.cuda.device(device):  # torch tells of the current device alone
-        return torch.cuda.is_current_stream_capturing()
 
 
 def kept_by_sizes(key: tuple[Any, ...], make: Callable[[], dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:

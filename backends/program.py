@@ -66,8 +66,9 @@ class LaunchPlan(ABC):
     def launch(self, step: HostStep, operands: list[Any], made: ResultShapes, plan: RunPlan, layout: str) -> list[torch.Tensor]:
         """Runs the kernel of a step; returns its results."""
 
+    @staticmethod
     @abstractmethod
-    def readable(self, tensor: torch.Tensor, by_columns: bool) -> torch.Tensor:
+    def readable(tensor: torch.Tensor, by_columns: bool) -> torch.Tensor:
         """The tensor itself where kernels can read it, else a copy; `by_columns` ones have a fixed number of columns."""
 
     @abstractmethod

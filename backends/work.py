@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from attn_mlir.backends.kept import is_captured
+from attn_mlir.backends.graph_capture import is_captured
 
 Array = np.ndarray
 FIXED = 2048

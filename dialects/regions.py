@@ -30,7 +30,12 @@ def maker(value: ir.Value, *names: str) -> ir.Operation | None:
     return op if op is not None and (not names or op.name in names) else None
 
 
+def yielded(block: ir.Block) -> list[ir.Value]:
+    """What the block's terminator hands on."""
+    return list(block.operations[-1].operation.operands)
+
+
 def element_of(tile: ir.Value) -> ir.Value:
     """The scalar that a map yields for one of its results, `tile`."""
     map_ = tile.owner.operation  # type: ignore[union-attr]
-    return map_.regions[0].blocks[0].operations[-1].operation.operands[ir.OpResult(tile).result_number]
+    return yielded(map_.regions[0].blocks[0])[ir.OpResult(tile).result_number]

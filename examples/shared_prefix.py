@@ -1,6 +1,6 @@
 """Shared prefixes (cascade): one prompt, many requests, and a row of the user's own. The prefix is read once for all of them.
 
-Every request has a cache of its own behind the prefix, of any length. Attention to the prefix takes the queries of all requests as rows of
+Every request has a cache of its own after the prefix, of any length. Attention to the prefix takes the queries of all requests as rows of
 one batch entry; attention to the caches takes packed sequences, whose keys begin at the end of the prefix. What both give are partial
 results: the merge rule of this row was derived, as its online form was.
 """
@@ -57,7 +57,7 @@ def one_by_one(q, prefix_k, prefix_v, k, v, offsets):
 
 
 def main() -> None:
-    """64 requests behind a prefix of 32k keys."""
+    """64 requests after a prefix of 32k keys."""
     given = inputs(32768, [int(n) for n in torch.randint(1, 512, (64,))])
     for name, function in (("merged", cascade), ("one by one", one_by_one)):
         function(*given)

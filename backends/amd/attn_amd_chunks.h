@@ -1,6 +1,6 @@
 // What kernels that scan over chunks (linear attention) are made of besides attn_amd.h.
 //
-// A block of threads is four waves. Tiles are results of matrix products in registers ("blocks" of 32 x 32 or 16 x 16 elements, shared out
+// A thread block is four waves. Tiles are results of matrix products in registers ("blocks" of 32 x 32 or 16 x 16 elements, shared out
 // to the waves), or pieces of loaded tiles in registers of the threads; what a product takes lies in shared memory, as rows of swizzled
 // chunks of 16 bytes (see `chunk_in`): those of the tile, or of its transpose. Elements have 16 bits, or are f32.
 #pragma once

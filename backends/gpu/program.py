@@ -82,7 +82,8 @@ class GpuLaunchPlan(LaunchPlan):
     def launch_kernel(self, step: HostStep, operands: list[Any], made: ResultShapes, layout: str) -> list[torch.Tensor]:
         """Runs the kernel of a step on its operands."""
 
-    def readable(self, tensor: torch.Tensor, by_columns: bool) -> torch.Tensor:
+    @staticmethod
+    def readable(tensor: torch.Tensor, by_columns: bool) -> torch.Tensor:
         # Strides that a kernel cannot read are copied where it is launched.
         return tensor.resolve_neg() if tensor.is_neg() else tensor
 

@@ -1,5 +1,6 @@
 """Reads a tile function: what values are made of, which loops follow each other, and which row values may stay partial sums."""
 
+from attn_mlir.dialects.regions import yielded
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import maker, walk
 
@@ -12,11 +13,6 @@ def operations(block: ir.Block) -> list[ir.Operation]:
 def body(op: ir.Operation) -> ir.Block:
     """The only block of an op's first region."""
     return op.regions[0].blocks[0]
-
-
-def yielded(block: ir.Block) -> list[ir.Value]:
-    """What the block's terminator hands on."""
-    return list(block.operations[-1].operation.operands)
 
 
 def element_name(type_: ir.Type) -> str:

@@ -15,6 +15,7 @@ import torch
 
 from attn_mlir.backends.allocation import empty_strided, poisoned
 from attn_mlir.backends.gpu.kernel import RAGGED_ROWS
+from attn_mlir.backends.graph_capture import is_capturing as is_capturing
 from attn_mlir.errors import AttnError, UnsupportedError
 
 _SUCCESS, _INVALID_CONTEXT = 0, 201
@@ -112,14 +113,6 @@ current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStr
 _fastest = getattr(getattr(torch._C._dynamo, "guards", None), "_empty_strided_cuda", None)
 empty: Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor] = poisoned(_fastest) if _fastest else _empty_strided
 """A new tensor of a size and strides on the current device."""
-
-
-def is_capturing(index: int) -> bool:
-    """Whether torch's current stream on a device is being captured into a CUDA graph."""
-    if current_device() == index:  # as in every warm call
-        return torch.cuda.is_current_stream_capturing()
-    with torch.cuda.device(index):  # torch tells of the current device alone
-        return torch.cuda.is_current_stream_capturing()
 
 
 @cache

@@ -14,7 +14,7 @@ from attn_mlir.backends.nvidia.emulation import seeing as emulated
 from attn_mlir.backends.seen import Seen, Timeline
 
 _PRINTED = (
-    'kernels for device="cuda" are printed with a schedule that their printer knows, which is not IR; '
+    'most kernels for device="cuda" are printed with a schedule that their printer knows, which is not IR; '
     f'report(..., device="{EMULATED}") shows the timeline of the kernel of the warp dialect, where one is formed'
 )
 

@@ -70,7 +70,7 @@ class MapOp(Warp.Operation, name="map", traits=[ext.Pure]):
 class ReduceOp(Warp.Operation, name="reduce", traits=[ext.Pure]):
     """Row values from the parts that the threads of a row have: exchanges between lanes.
 
-    A linear sum of parts that a loop carries is reduced once, behind the loop.
+    A linear sum of parts that a loop carries is reduced once, after the loop.
     """
 
     parts: ext.Operand[Any]

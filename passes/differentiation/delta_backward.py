@@ -271,7 +271,7 @@ class DeltaBackward(BackwardBody):
     def _pull_shares(
         self, argument: ir.Value, shares: Shares | None, x: Expr | None, gradient: ir.Value, sign: float, further: Sequence[ir.Value] = ()
     ) -> None:
-        """Adds the gradient of an input and of what its mod reads, of `sign` times that behind the mod, and `further` ones."""
+        """Adds the gradient of an input and of what its mod reads, of `sign` times that after the mod, and `further` ones."""
         host, tensor = self.host, self.host.mapping[argument]
         chosen = argument in self.of.chosen
         reads = {} if shares is None else shares.reads

@@ -51,14 +51,6 @@ def classify(
     return Classes(bounds, grid, blocks.steps)
 
 
-def block_bounds(
-    module: ir.Operation, captures: Sequence[Any], sq: int, skv: int, block_q: int, batch: int = 1, heads: int = 1
-) -> tuple[Array, int]:
-    """The bounds of every block of rows, [B, H, q blocks, 4], and how many ops were evaluated for all of them."""
-    blocks = Blocks(module, captures, (sq, skv), (block_q, 1), batch, heads)
-    return blocks.bounds(), blocks.steps
-
-
 class Blocks:
     """All blocks of rows of an attention, or of keys of an `attn.pairs`, as numpy axes [B, H, blocks].
 

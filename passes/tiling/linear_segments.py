@@ -1,8 +1,10 @@
 """Builds the kernels of what joins segments of a linear attention: `attn.decay_sum` and `attn.state_scan`."""
 
+from collections.abc import Callable, Mapping
+
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, func, ir, math, memref, tensor
-from attn_mlir.passes.regions import block_of, piece
+from attn_mlir.passes.regions import block_of, piece, returned_by
 from attn_mlir.passes.tiling.elements import RowBlock, rows_of
 from attn_mlir.passes.tiling.frame import Frame, Output, argument_number, loop
 from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index
@@ -89,20 +91,32 @@ class _DecaySum:
 
 def build_state_scan(function: ir.Operation, op: ir.Operation) -> None:
     """Inserts the kernel of an `attn.state_scan` before the function: one program per block of rows of the state, head and batch."""
-    view = op.opview
-    returned = [ir.OpResult(value).result_number for value in function.regions[0].blocks[0].operations[-1].operation.operands]
+    columns, count = ir.RankedTensorType(op.opview.states.type).shape[3], op.opview.rows.value
+    rows = max(1, min(count, _ELEMENTS // columns))
+    sizes = {"block_q": rows, "block_kv": columns, "blocks": -(-count // rows)}
+    scan_kernel(function, op, sizes, lambda frame: _StateScan(frame, op, rows).build)
+
+
+def scan_kernel(
+    function: ir.Operation,
+    op: ir.Operation,
+    sizes: Mapping[str, int],
+    program: Callable[[Frame], Callable[[ir.Value | None, ir.Value | None], None]],
+) -> None:
+    """Inserts the kernel of a scan of states before the function, with blocks of these sizes.
+
+    `program` gives what emits one program in a frame, which stores to the states before segments and to the final one, where wanted.
+    """
+    returned = [ir.OpResult(value).result_number for value in returned_by(function)]
     outputs = [Output(op, "store", (), number) for number in returned]
-    states = ir.RankedTensorType(view.states.type)
-    rows = max(1, min(view.rows.value, _ELEMENTS // states.shape[3]))
-    attributes = {"grid": "chunks", "block_q": rows, "block_kv": states.shape[3], "blocks": -(-view.rows.value // rows)}
     with op.location:
         frame = Frame(function, [op], outputs)
-        score = ir.TypeAttr.get(states.element_type)
-        frame.describe({**attributes, "over": argument_number(view.like), "score": score}, outputs)
+        score = ir.TypeAttr.get(ir.RankedTensorType(op.opview.states.type).element_type)
+        frame.describe({"grid": "chunks", **sizes, "over": argument_number(op.opview.like), "score": score}, outputs)
         with ir.InsertionPoint(frame.block):
             frame.copy_scalars()
             targets = dict(zip(returned, frame.outputs, strict=True))
-            _StateScan(frame, op, rows).build(targets.get(0), targets.get(1))
+            program(frame)(targets.get(0), targets.get(1))
             func.ReturnOp([])
 
 

@@ -3,9 +3,9 @@
 import itertools
 
 from attn_mlir.dialects.tile import build
-from attn_mlir.mlir import arith, func, ir, memref, tensor
-from attn_mlir.passes.regions import returned_by
-from attn_mlir.passes.tiling.frame import Frame, Output, argument_number, loop
+from attn_mlir.mlir import arith, ir, memref, tensor
+from attn_mlir.passes.tiling.frame import Frame, loop
+from attn_mlir.passes.tiling.linear_segments import scan_kernel
 from attn_mlir.passes.tiling.scalars import constant_float, constant_index
 from attn_mlir.passes.tiling.views import columns
 
@@ -17,22 +17,10 @@ _COLUMNS = (32, 16)
 
 def build_transition_scan(function: ir.Operation, op: ir.Operation) -> None:
     """Inserts the kernel of an `attn.transition_scan` before the function: a program per block of columns of the state, head and batch."""
-    view = op.opview
-    returned = [ir.OpResult(value).result_number for value in returned_by(function)]
-    outputs = [Output(op, "store", (), number) for number in returned]
-    states = ir.RankedTensorType(view.states.type)
-    width = states.shape[3]
+    width = ir.RankedTensorType(op.opview.states.type).shape[3]
     size = next((size for size in _COLUMNS if width % size == 0), width)
-    attributes = {"grid": "chunks", "block_q": min(view.rows.value, _ROWS), "block_kv": size, "blocks": width // size}
-    with op.location:
-        frame = Frame(function, [op], outputs)
-        score = ir.TypeAttr.get(states.element_type)
-        frame.describe({**attributes, "over": argument_number(view.like), "score": score}, outputs)
-        with ir.InsertionPoint(frame.block):
-            frame.copy_scalars()
-            targets = dict(zip(returned, frame.outputs, strict=True))
-            _TransitionScan(frame, op, size).build(targets.get(0), targets.get(1))
-            func.ReturnOp([])
+    sizes = {"block_q": min(op.opview.rows.value, _ROWS), "block_kv": size, "blocks": width // size}
+    scan_kernel(function, op, sizes, lambda frame: _TransitionScan(frame, op, size).build)
 
 
 class _TransitionScan:

@@ -166,7 +166,7 @@ template <class T> static void mma(T type, float *sum, const uint32_t (&a)[4], u
   __syncwarp();
 }
 
-// ---- what attn_wgmma.cuh has: a group of products ends at once
+// ---- what attn_wgmma.cuh and attn_descriptors.cuh have: a group of products ends at once
 
 static int warpgroup_index() { return current >> 7; }
 static int named_arrived[16], named_generation[16];
@@ -208,18 +208,18 @@ static void wgmma_begin() {}
 static void wgmma_commit() {}
 template <int Pending> static void wgmma_wait() {}
 template <class T, int N> static void hold(T (&)[N]) {}
-// The first byte, and from 8 rows to the next 8, from one panel of columns to the next, and the bytes of a row of a panel.
-static uint64_t descriptor(uint32_t address, uint32_t panel, uint32_t stride, uint32_t swizzle) {
-  return address | (uint64_t)(panel / 16) << 32 | (uint64_t)(stride / 512) << 48 | (uint64_t)swizzle << 60;
+// The first byte, and from 8 rows to the next 8, from one swizzle atom to the next, and the bytes of a row of an atom.
+static uint64_t descriptor(uint32_t address, uint32_t atom, uint32_t stride, uint32_t swizzle) {
+  return address | (uint64_t)(atom / 16) << 32 | (uint64_t)(stride / 512) << 48 | (uint64_t)swizzle << 60;
 }
 static uint64_t k_major(uint32_t address) { return descriptor(address, 0, 1024, 1); }
 static uint64_t k_major_64(uint32_t address) { return descriptor(address, 0, 512, 2); }
-static uint64_t mn_major(uint32_t address, uint32_t panel_bytes) { return descriptor(address, panel_bytes, 1024, 1); }
+static uint64_t mn_major(uint32_t address, uint32_t atom_bytes) { return descriptor(address, atom_bytes, 1024, 1); }
 static uint64_t advance(uint64_t from, uint32_t bytes) { return from + bytes; }
 template <class T> static float factor_at(T type, uint64_t from, bool turned, int k, int n) {
-  const uint32_t panel = (uint32_t)(from >> 32 & 0xffff) * 16, stride = (uint32_t)(from >> 48 & 0xfff) * 512, swizzle = (uint32_t)(from >> 60);
+  const uint32_t atom = (uint32_t)(from >> 32 & 0xffff) * 16, stride = (uint32_t)(from >> 48 & 0xfff) * 512, swizzle = (uint32_t)(from >> 60);
   const int row = turned ? k : n, column = turned ? n : k, row_bytes = 128 / swizzle;
-  uint32_t at = (uint32_t)from + row / 8 * stride + row % 8 * row_bytes + column % 64 * 2 + (turned ? column / 64 * panel : 0);
+  uint32_t at = (uint32_t)from + row / 8 * stride + row % 8 * row_bytes + column % 64 * 2 + (turned ? column / 64 * atom : 0);
   at ^= (at >> 7 & (8 / swizzle - 1)) << 4;
   return number(type, *(const unsigned short *)(memory + at), 0);
 }

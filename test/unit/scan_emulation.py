@@ -14,7 +14,8 @@ import torch
 from attn_mlir.backends.amd.clang import find_host_clang
 from attn_mlir.backends.amd.emulation import build
 from attn_mlir.backends.gpu.kernel import KernelCode
-from attn_mlir.backends.nvidia.scans import HELPERS, OF_WARPGROUPS, helper
+from attn_mlir.backends.nvidia.device_helpers import text_of as helper
+from attn_mlir.backends.nvidia.scans import HELPERS, OF_WARPGROUPS
 
 _SHIM = Path(__file__).with_name("scan_emulation.h").read_text()
 _FIBERS = Path(build.__file__).parent
@@ -57,7 +58,7 @@ class HostScan:
         warp, scan = map(helper, HELPERS)
         source = code.source.replace(warp, "").replace(helper(OF_WARPGROUPS[0]), "")
         source = re.sub(r"extern __shared__ __align__\(\d+\) unsigned char memory\[\];", "", source)
-        source = _WRAPPER.sub(_of_host, source)
+        source = _WRAPPER.sub(_of_host, source.replace(helper(OF_WARPGROUPS[1]), ""))
         assert scan in source and warp not in source
         declared = re.search(rf"{code.entry}\(\n(.*?)\) {{", source, re.DOTALL)
         assert declared is not None

@@ -15,12 +15,12 @@ from attn_mlir.backends.fields import Fields
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.emitters import SLOW
 from attn_mlir.backends.gpu.scheduled import scheduled
+from attn_mlir.backends.nvidia import codegen, cuda, driver, pipeline, target
 from attn_mlir.backends.nvidia import compile as nvcc
-from attn_mlir.backends.nvidia import cuda, driver, pipeline, target
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.backends.nvidia.tuning.choices import EVERY, with_choices
 from attn_mlir.backends.nvidia.tuning.space import NvidiaSpace
-from attn_mlir.backends.nvidia.warp import synchronous
+from attn_mlir.backends.nvidia.warp import emitter, synchronous
 from attn_mlir.backends.program import OUTLINE, function_named, prepare_derivative, reported
 from attn_mlir.backends.tuning.facts import KernelFacts
 from attn_mlir.backends.tuning.space import Workload, to_measure
@@ -73,6 +73,23 @@ def schedule(text: str, backward: bool = False, **choices: int | str) -> Fields:
 def test_passes_make_what_they_form(form: str, columns: int, backward: bool) -> None:
     fields = schedule(traced(FORMS[form], columns), backward)
     assert (fields["emitter"], fields["arch"], fields.get(SLOW)) == ("warp", "sm_80", None)
+
+
+def _layer_norm(s: Any) -> Any:
+    centred = s - s.mean()
+    return centred / ((centred * centred).mean() + 1e-5).sqrt()
+
+
+def test_kernels_are_formed_once() -> None:
+    """To choose the emitter, and not again to emit: a backward pass of two kernels, rows and pairs."""
+    text = traced({**CAUSAL, "row": _layer_norm}, 64)
+    name, prepare = prepare_derivative("bwd", ("q", "k", "v"), pipeline.outline("sm_80"))
+    with mock.patch.object(emitter, "formed", wraps=emitter.formed) as formed, reported(), loaded() as context:
+        module, host = scheduled(context, text, name, prepare, {"arch": "sm_80"}, pipeline.KERNEL, "NVIDIA")
+        kernels = [function_named(module, step.kernel) for step in host.steps if step.kernel]
+        made = [op for op in kernels if attributes.read(op, attributes.SCHEDULE)["emitter"] == "warp"]
+        codes = [codegen.emit(op) for op in made]
+    assert len(codes) == formed.call_count == 2
 
 
 def test_wide_rows_and_bf16() -> None:

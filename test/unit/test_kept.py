@@ -11,9 +11,9 @@ import torch
 
 from attn_mlir import attention
 from attn_mlir.api import key_pages
-from attn_mlir.backends import kept
+from attn_mlir.backends import graph_capture, kept
 from attn_mlir.backends.gpu.split import list_of_whole, lists_for
-from attn_mlir.backends.nvidia import cuda
+from attn_mlir.backends.graph_capture import is_captured, is_capturing
 
 CPU = torch.device("cpu")
 Tensor = torch.Tensor
@@ -78,7 +78,7 @@ def test_the_first_use_waits_for_the_contents(monkeypatch: pytest.MonkeyPatch) -
     capturing = [True]
     device = torch.device("cuda", 1)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing[0])
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(graph_capture, "_current_device", lambda: 1)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda of: SimpleNamespace(synchronize=lambda: waits.append(of)))
     make = lambda: {"x": torch.zeros(1)}  # noqa: E731
     assert kept.kept_by_sizes((1, device), make) is not kept.kept_by_sizes((1, device), make) and not waits
@@ -99,9 +99,9 @@ def test_a_capture_is_that_of_the_device_asked_about(current: int, monkeypatch: 
 
     monkeypatch.setattr(torch.cuda, "device", inside)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: entered[-1])
-    monkeypatch.setattr(cuda, "current_device", lambda: entered[-1])
+    monkeypatch.setattr(graph_capture, "_current_device", lambda: entered[-1])
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: entered[-1] == 1)
     for index in (0, 1):
-        assert kept.is_captured(torch.device("cuda", index)) == cuda.is_capturing(index) == (index == 1)
-    assert kept.is_captured(torch.device("cuda")) == (current == 1) and not kept.is_captured(CPU)
+        assert is_captured(torch.device("cuda", index)) == is_capturing(index) == (index == 1)
+    assert is_captured(torch.device("cuda")) == (current == 1) and not is_captured(CPU)
     assert entered == [current]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attn_mlir.passes.intervals.classify import block_bounds, classify
+from attn_mlir.passes.intervals.classify import Blocks, classify
 from attn_mlir.passes.regions import find_all
 from known_masks import known_masks, runtime_masks
 from masks import MaskFn, dense_classes, resolved, share_exact
@@ -105,9 +105,11 @@ def test_batch_and_head() -> None:
 
 def test_million_by_million_takes_a_handful_of_operations() -> None:
     length = 1 << 20
-    bounds, steps = block_bounds(resolved(lambda b, h, q, k: q >= k).operation, [], length, length, 128)
+    module = resolved(lambda b, h, q, k: q >= k)
+    blocks = Blocks(module.operation, [], (length, length), (128, 1), 1, 1)
+    bounds = blocks.bounds()
     assert bounds.shape == (1, 1, 8192, 4)
-    assert steps < 10
+    assert blocks.steps < 10
     assert bounds[0, 0, -1].tolist() == [0, 0, length - 127, length]
 
 

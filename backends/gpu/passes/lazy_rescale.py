@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from attn_mlir.backends.gpu.passes.degrees import Degrees, Mismatch
 from attn_mlir.backends.gpu.passes.scaling import unnamed
 from attn_mlir.dialects.elements import is_eight_bit
-from attn_mlir.dialects.regions import element_of
+from attn_mlir.dialects.regions import element_of, maker, yielded
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import find_all
@@ -74,27 +74,17 @@ def _maximum(loop: ir.Operation, number: int) -> ir.Operation | None:
     body = loop.regions[0].blocks[0]
     if number + 1 >= len(list(body.arguments)):
         return None
-    argument = list(body.arguments)[number + 1]
-    value = list(body.operations[-1].operation.operands)[number]
-    if isinstance(value.owner, ir.Block) or value.owner.operation.name != "tile.map":
+    argument, value = list(body.arguments)[number + 1], yielded(body)[number]
+    map_ = maker(value, "tile.map")
+    if map_ is None or len(list(map_.regions[0].blocks[0].arguments)) != 1:
         return None
-    map_ = value.owner.operation
-    region = map_.regions[0].blocks[0]
-    yielded = list(region.operations[-1].operation.operands)[ir.OpResult(value).result_number]
-    if len(list(region.arguments)) != 1 or isinstance(yielded.owner, ir.Block) or yielded.owner.operation.name != "arith.maximumf":
-        return None
-    op = yielded.owner.operation
-    if not isinstance(op.result.type, ir.F32Type) or not _reads(op.operands[0], argument):
-        return None
-    return op
+    op = maker(element_of(value), "arith.maximumf")
+    return op if op is not None and isinstance(op.result.type, ir.F32Type) and _reads(op.operands[0], argument) else None
 
 
 def _reads(value: ir.Value, tile: ir.Value) -> bool:
-    return (
-        not isinstance(value.owner, ir.Block)
-        and value.owner.operation.name == "tensor.extract"
-        and value.owner.operation.operands[0] == tile
-    )
+    read = maker(value, "tensor.extract")
+    return read is not None and read.operands[0] == tile
 
 
 def _free(block: ir.Block, loops: list[ir.Operation], number: int, maxima: list[ir.Operation], partial: bool) -> bool:

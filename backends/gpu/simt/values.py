@@ -9,6 +9,7 @@ from attn_mlir.backends.gpu.scalar_ops import c_type
 from attn_mlir.backends.gpu.scalars import Names, Scalars, dependence, float_literal, frontier
 from attn_mlir.backends.gpu.simt.dialect import Dialect
 from attn_mlir.diagnostics import source_line
+from attn_mlir.dialects.regions import yielded
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import block_of, find_all
@@ -127,7 +128,7 @@ class RowPrinter:
             return self.scalars.emit(op.operands[0])
         position = list(op.results).index(tile)
         if len(block_of(op).arguments) == 1:
-            return self.scalars.emit(_yielded(op)[position])
+            return self.scalars.emit(yielded(block_of(op))[position])
         if op not in self._reduced:
             self._reduced[op] = self._reduce(op)
         return self._reduced[op][position]
@@ -137,7 +138,7 @@ class RowPrinter:
         if tile in self._packs:
             return self._packs[tile] if self.serial else f"{self._packs[tile]}.x[e]"
         op = tile.owner.operation
-        return self.scalars.emit(op.operands[0] if op.name == "tile.fill" else _yielded(op)[list(op.results).index(tile)])
+        return self.scalars.emit(op.operands[0] if op.name == "tile.fill" else yielded(block_of(op))[list(op.results).index(tile)])
 
     def columns(
         self,
@@ -207,7 +208,7 @@ class RowPrinter:
         """Prints all reductions of a map along row i; names by position, "" for its tiles."""
         kinds = map_.opview.kinds()
         tiles = len(map_.results) - len(kinds)
-        values = _yielded(map_)[tiles:]
+        values = yielded(block_of(map_))[tiles:]
         names = [self.names.fresh({"sum": "total", "max": "most", "min": "least"}[kind]) for kind in kinds]
         for name, kind, value in zip(names, kinds, values, strict=True):
             self.line(f"{c_type(value.type)} {name} = {float_literal(identity(kind, value.type), str(value.type))};")
@@ -241,11 +242,6 @@ class RowPrinter:
         return f"{self.scalars.helper(f'{kind}_nan')}({a}, {b})"
 
 
-def _yielded(op: ir.Operation) -> list[ir.Value]:
-    """What the region of a map, or of a scatter, ends in."""
-    return list(block_of(op).operations[-1].operation.operands)
-
-
 def reads_along(op: ir.Operation) -> bool:
     """Whether a `memref.load` in a region reads [B, H, S, D] at the region's column, in places that do not depend on it besides."""
     memory, *indices = op.operands
@@ -275,7 +271,7 @@ def _sources(values: Sequence[ir.Value]) -> tuple[list[ir.Value], list[ir.Operat
             continue
         if op.name == "tile.map":
             if len(block_of(op).arguments) == 2 and value.type.rank == 2:
-                pending.append(_yielded(op)[list(op.results).index(value)])
+                pending.append(yielded(block_of(op))[list(op.results).index(value)])
             continue
         if op.name == "memref.load":
             reads[op] = None

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from attn_mlir.dialects.regions import element_of, yielded
 from attn_mlir.dialects.warp import build
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.regions import clone_op
@@ -66,12 +67,12 @@ class Replay:
         if made is None or made.name != "scf.if":
             return value
         region = made.regions[0 if self.taken[made.operands[0]] else 1]
-        return self.branch(region.blocks[0].operations[-1].operation.operands[ir.OpResult(value).result_number])
+        return self.branch(yielded(region.blocks[0])[ir.OpResult(value).result_number])
 
     def scalar_of(self, result: ir.Value) -> Scalar:
         """The number of which a map's result consists."""
         map_ = result.owner.operation  # type: ignore[union-attr]
-        return self._scalar(_yielded(map_)[ir.OpResult(result).result_number], map_)
+        return self._scalar(element_of(result), map_)
 
     def settled(self, value: ir.Value) -> Scalar:
         """A fragment's element: a constant, or an element of another fragment, where it is nothing more."""
@@ -140,8 +141,8 @@ class Replay:
             return Scalar("const", op.attributes["value"].value, type=value.type)
         if op.block != block:
             return Scalar("value", value)
-        for n, yielded in enumerate(_yielded(map_)):
-            if yielded == value and map_.results[n] in self.kept:
+        for n, number in enumerate(yielded(block)):
+            if number == value and map_.results[n] in self.kept:
                 return Scalar("read", self.kept[map_.results[n]])
         if op.name == "tensor.extract" and isinstance(op.operands[0].type, ir.RankedTensorType):
             return self.settled(op.operands[0])
@@ -169,10 +170,6 @@ class Replay:
                     clone.operands[n] = operand
                 made[scalar] = clone.results[0]
         return made[scalar]
-
-
-def _yielded(map_: ir.Operation) -> list[ir.Value]:
-    return list(map_.regions[0].blocks[0].operations[-1].operation.operands)
 
 
 def _kinds(map_: ir.Operation) -> list[str]:

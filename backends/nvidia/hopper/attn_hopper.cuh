@@ -1,4 +1,5 @@
-// Device helpers of the kernels that attn-mlir generates for Hopper (sm_90a): barriers, TMA, warpgroup matrix instructions, fast exponentials.
+// Device helpers of the kernels that attn-mlir generates for Hopper (sm_90a), after attn_wgmma.cuh: elected threads, registers, barriers of warps,
+// TMA's stores and additions, semaphores, 16-bit numbers, shared memory, arithmetic.
 //
 // Shared memory is addressed by 32-bit addresses (`shared_address`). Tiles in shared memory are swizzle atoms of 64 columns of 16 bits: a row of an
 // atom has 128 bytes, an atom all rows of the tile one after the other, the 16-byte chunks of a row are permuted by TMA's 128-byte swizzle
@@ -10,8 +11,6 @@
 #include <stdint.h>
 
 namespace attn {
-
-#define ATTN_DEVICE __device__ __forceinline__
 
 // ---- addresses, threads ----------------------------------------------------------------------------------------------------------------
 
@@ -27,8 +26,6 @@ ATTN_DEVICE bool elect_one() {
   return elected != 0;
 }
 
-// The warpgroup of this thread, known to the compiler to be the same in all threads of a warp.
-ATTN_DEVICE int warpgroup_index() { return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) >> 7, 0); }
 ATTN_DEVICE int warp_index() { return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) >> 5, 0); }
 
 // What the lanes of the (converged) warp read and wrote comes before what any of them does next.
@@ -55,11 +52,6 @@ template <int Registers> ATTN_DEVICE void fewer_registers() { asm volatile("setm
 
 // ---- barriers --------------------------------------------------------------------------------------------------------------------------
 
-ATTN_DEVICE void barrier_init(uint32_t barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-// After the initialisation and before other threads (TMA included) use the barriers; __syncthreads() follows.
-ATTN_DEVICE void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 ATTN_DEVICE void barrier_arrive(uint32_t barrier) {
   asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared::cta.b64 state, [%0];\n}" ::"r"(barrier) : "memory");
 }
@@ -76,37 +68,8 @@ ATTN_DEVICE void warp_arrive(uint32_t barrier, bool chosen) {
 }
 // The arrivals of `threads` that have met, of which the chosen one arrives for all (`warp_arrive` in each of them).
 ATTN_DEVICE constexpr int arrivals_of(int threads) { return kWarpArrivals == 32 ? threads : 1; }
-// Arrives and announces `bytes` that TMA will bring.
-ATTN_DEVICE void barrier_arrive_expect(uint32_t barrier, uint32_t bytes) {
-  asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.expect_tx.shared::cta.b64 state, [%0], %1;\n}" ::"r"(barrier), "r"(bytes) : "memory");
-}
-// Waits until the phase with this parity (0 first) is over.
-ATTN_DEVICE void barrier_wait(uint32_t barrier, uint32_t parity) {
-  asm volatile("{\n"
-               ".reg .pred done;\n"
-               "again:\n"
-               "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-               "@done bra finished;\n"
-               "bra again;\n"
-               "finished:\n"
-               "}" ::"r"(barrier), "r"(parity) : "memory");
-}
-
-// Named barriers (0 is __syncthreads()): `threads` counts those that wait and those that only arrive.
-ATTN_DEVICE void named_sync(int barrier, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }
-ATTN_DEVICE void named_arrive(int barrier, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }
-
-// Makes this thread's writes to shared memory visible to TMA and wgmma.
-ATTN_DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
 // ---- TMA -------------------------------------------------------------------------------------------------------------------------------
 
-// Coordinates innermost first: column, row, head, batch.
-ATTN_DEVICE void tma_load(uint32_t to, const CUtensorMap *map, uint32_t barrier, int column, int row, int head, int batch) {
-  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
-               "l"(reinterpret_cast<uint64_t>(map)), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch)
-               : "memory");
-}
 // The same of a ragged view, with what leads back to its tensor.
 ATTN_DEVICE void tma_load(uint32_t to, const CUtensorMap *map, uint32_t barrier, int column, int row, int head, int entry, int back) {
   asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(to),
@@ -157,20 +120,6 @@ ATTN_DEVICE void semaphore_pass(int *semaphore, int number) {
 
 // ---- wgmma -----------------------------------------------------------------------------------------------------------------------------
 
-ATTN_DEVICE void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-ATTN_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Waits until at most `Pending` groups are in flight.
-template <int Pending> ATTN_DEVICE void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory"); }
-
-// The compiler may not move uses of these registers across this point (costs no instruction).
-template <int N> ATTN_DEVICE void hold(float (&values)[N]) {
-#pragma unroll
-  for (int i = 0; i < N; ++i) asm volatile("" : "+f"(values[i])::"memory");
-}
-template <int N> ATTN_DEVICE void hold(uint32_t (&values)[N]) {
-#pragma unroll
-  for (int i = 0; i < N; ++i) asm volatile("" : "+r"(values[i])::"memory");
-}
 // Orders `value` before the wgmma_wait that follows: a store that never happens (an empty asm does not stop ptxas). `value` is below 1e30.
 ATTN_DEVICE void pin(float value) {
   asm volatile("{\n.reg .pred p;\nsetp.gt.f32 p, %0, 0f71000000;\n@p st.shared.u32 [%1], %1;\n}" ::"f"(value), "r"(0) : "memory");
@@ -179,29 +128,18 @@ ATTN_DEVICE void pin(float value) {
 // Descriptors of operands in shared memory. `K-major`: rows of the swizzle atom are rows (M or N) of the operand and its columns run along K.
 // `MN-major` (the "_ta", "_tb" instructions): rows of the swizzle atom run along K and its columns along M or N; `atom_bytes` from one atom
 // of columns to the next. Address: K-major: atom + row * 128 + k * 2 for k < 64, rows a multiple of 8; MN-major: atom + k * 128.
-constexpr uint64_t kSwizzle128 = 1;
-
-ATTN_DEVICE constexpr uint64_t descriptor_bits(uint32_t leading_bytes, uint32_t stride_bytes) {
-  return (static_cast<uint64_t>(leading_bytes >> 4) << 16) | (static_cast<uint64_t>(stride_bytes >> 4) << 32) | (kSwizzle128 << 62);
-}
-// Both words are put together and taken apart in PTX: of 64-bit arithmetic the compiler makes masks, one or two instructions each time.
-ATTN_DEVICE uint64_t descriptor_of(uint32_t low, uint32_t high) {
-  uint64_t descriptor;
-  asm("mov.b64 %0, {%1, %2};" : "=l"(descriptor) : "r"(low), "r"(high));
-  return descriptor;
+// `swizzle`: 1 permutes rows of 128 bytes, 2 of 64, 3 of 32.
+ATTN_DEVICE constexpr uint64_t descriptor_bits(uint32_t leading_bytes, uint32_t stride_bytes, uint64_t swizzle = 1) {
+  return (static_cast<uint64_t>(leading_bytes >> 4) << 16) | (static_cast<uint64_t>(stride_bytes >> 4) << 32) | (swizzle << 62);
 }
 ATTN_DEVICE uint64_t descriptor_at(uint32_t address, uint64_t bits) {
   return descriptor_of((address >> 4) + static_cast<uint32_t>(bits), static_cast<uint32_t>(bits >> 32));
 }
 ATTN_DEVICE uint64_t k_major(uint32_t address) { return descriptor_at(address, descriptor_bits(16, 1024)); }
+ATTN_DEVICE uint64_t k_major_64(uint32_t address) { return descriptor_at(address, descriptor_bits(16, 512, 2)); }
+ATTN_DEVICE uint64_t k_major_32(uint32_t address) { return descriptor_at(address, descriptor_bits(16, 256, 3)); }
 ATTN_DEVICE uint64_t mn_major(uint32_t address, uint32_t atom_bytes) {
   return descriptor_at(address, descriptor_bits(atom_bytes, 1024));
-}
-// The descriptor `bytes` (a multiple of 16) further on. The address never carries out of the low word, so one 32-bit addition does it.
-ATTN_DEVICE uint64_t advance(uint64_t descriptor, uint32_t bytes) {
-  uint32_t low, high;
-  asm("mov.b64 {%0, %1}, %2;" : "=r"(low), "=r"(high) : "l"(descriptor));
-  return descriptor_of(low + (bytes >> 4), high);
 }
 // An MN-major operand of one swizzle atom; its second one is the 16 rows at `beside`, further on in memory, at every step along K.
 ATTN_DEVICE uint64_t mn_major_beside(uint32_t address, uint32_t beside) { return mn_major(address, beside - address); }

@@ -31,6 +31,7 @@ class ChannelChunks:
             bind_position(core, self._scan, "number")
             self._chunk()
         if self._rows is not None:
+            # Shared memory, which the bulk copies read, ends with the thread block.
             writer.line("if (leader) attn::bulk_wait<0>();")
         self._states.final()
 
@@ -44,7 +45,9 @@ class ChannelChunks:
         if self._scan.packed:
             self._cut()
         if self._rows is not None:
+            # The copy of the last chunk's rows of o has read its stage, which is given back below.
             writer.line("if (leader) attn::bulk_wait_read<0>();")
+        # All have read the last stage, and see rows of v that were cut; then one thread gives that stage back for all.
         writer.line(f"attn::named_sync({ALL}, {layout.consumers});")
         writer.line(f"if (number > 0) attn::warp_arrive(shared + kFree + 8 * ((number - 1) % {STAGES}), threadIdx.x == 0);")
         if self._rows is not None:
@@ -55,6 +58,7 @@ class ChannelChunks:
         with writer.unrolled("k", CHUNK // 16):
             writer.line("attn::load_transposed(own + attn::swizzle_128((16 * k + turned_row) * 128 + turned_column), entering[k]);")
         if self._rows is not None:
+            # o is whole: it leaves while the state's product runs.
             writer.line("attn::wgmma_wait<0>();", "attn::hold(o);")
         self._advance()
         self._states.keep(before=False)
@@ -86,6 +90,7 @@ class ChannelChunks:
                     writer.line(f"const uint32_t offset = (first + k) / 4 * {ATOM_BYTES} + (first + k) % 4 * 32;")
                     operand = ", ".join(f"held[4 * k + {n}]" for n in range(4))
                     writer.line(f"{product}(o, {operand}, attn::advance(right, offset), first + k > 0);")
+                # The product reads `held` from registers until it is done, and the next steps write them.
                 writer.line("attn::wgmma_commit();", "attn::wgmma_wait<0>();", "attn::hold(o);", "attn::hold(held);")
 
     def _carry(self) -> None:
@@ -113,6 +118,7 @@ class ChannelChunks:
             writer.line("attn::wgmma_commit();")
         if self._rows is not None:
             self._rows.leave()
+        # Awaited here, so that the next chunk's factors can multiply the state.
         writer.line("attn::wgmma_wait<0>();", "attn::hold(state);")
         self._hold_entering()
 

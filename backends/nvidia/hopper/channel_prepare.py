@@ -11,7 +11,7 @@ from attn_mlir.backends.nvidia.hopper.core import PACKS, Core
 from attn_mlir.backends.nvidia.hopper.scan_common import ATOM, ATOM_BYTES, CHUNK, bind_position
 from attn_mlir.backends.nvidia.hopper.scan_patterns import InputTile, varies, view_of
 
-_TOGETHER = "attn::named_sync(4, 256);"
+_TOGETHER = "attn::named_sync(4, 256);"  # the warps that prepare; 1 to 3 are those of the consumers
 _ROWS = CHUNK // WARPS
 
 

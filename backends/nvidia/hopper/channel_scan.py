@@ -29,7 +29,7 @@ def emit_channels(scan: ChannelScan) -> KernelCode:
     return emit_prepared(
         scan,
         layout,
-        ("attn_scan.cuh", "attn_channels.cuh"),
+        ("attn_chunks.cuh", "attn_channels.cuh"),
         prepare=lambda core: Preparer(core, scan, layout).print(),
         hold=lambda core: ChannelChunks(core, scan, layout).print(),
     )

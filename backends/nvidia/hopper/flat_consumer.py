@@ -36,6 +36,7 @@ class FlatConsumer(FlatState):
         writer.lines[-1] += ";"
         with writer.block("const auto release = [&]()"):
             if not through:
+                # Outputs that threads store themselves, not TMA: all have read them there before one thread gives the place back.
                 writer.line("attn::named_sync(8 + warpgroup, 128);")
             with writer.block("if (threadIdx.x % 128 == 0)"):
                 # Queries may come where outputs lay once their copies have read shared memory; who issued them asks.
@@ -60,6 +61,7 @@ class FlatConsumer(FlatState):
             overlap.drop(self.packed)
         writer.line("++iteration;", "bool first = true;")
         if overlap.ping_pong:
+            # Warpgroup 0 starts: nobody has its turn before, so the last one passes it on once in advance.
             writer.line(f"if (warpgroup == {overlap.warpgroups - 1}) attn::named_arrive(1, 256);")
         with core.scope("for (;; ++iteration)"):
             self._iteration()
@@ -87,9 +89,11 @@ class FlatConsumer(FlatState):
                 writer.line("load_queries();")
             if self.schedule.skip and self.rows is not None:
                 self._skip(self.rows)
+        # Ping-pong: this warpgroup's products are issued after those of the one before; meanwhile that one computes exponentials.
         self._scores(overlap.general, f"attn::named_sync({self.mine}, 256);" if overlap.ping_pong else "")
         overlap.sums(self.consumer, overlap.general, self.packed, self.accumulator, "first", self.beside)
         if overlap.ping_pong:
+            # Both products are issued: the next warpgroup may issue its own.
             writer.line(f"attn::named_arrive({self.next}, 256);")
         products.wait(1, self.scores)
         self._place()

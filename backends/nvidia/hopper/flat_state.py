@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.attributes import Fields
-from attn_mlir.backends.gpu.structure import body, maker, yielded
+from attn_mlir.backends.gpu.structure import maker, yielded
 from attn_mlir.backends.nvidia.hopper import stale_maximum
 from attn_mlir.backends.nvidia.hopper.consumer import Consumer
 from attn_mlir.backends.nvidia.hopper.overlap import Overlap
@@ -14,6 +14,7 @@ from attn_mlir.backends.nvidia.hopper.steps import KvStep
 from attn_mlir.backends.nvidia.hopper.stores import Stores
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS, RegRow, RegTile, SharedTile, Tile, round_up, tile_bytes
 from attn_mlir.backends.nvidia.hopper.wgmma import ROW_BYTES, STEP
+from attn_mlir.dialects.regions import element_of
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -146,6 +147,7 @@ class FlatState:
         writer, threads = self.core.writer, 128 * self.overlap.warpgroups
         with writer.block(f"for (int n = threadIdx.x; n < {16 * ROW_BYTES // 4}; n += {threads})"):
             writer.line(f"attn::store_shared_int(shared + kOnes + 4 * n, {_ONES[element]:#x});")
+        # wgmma of every warpgroup reads the ones that all threads wrote.
         writer.line("attn::fence_proxy_async();", f"attn::named_sync({_ALL}, {threads});")
         return "shared + kOnes"
 
@@ -286,7 +288,7 @@ def _name(value: ir.Value) -> str:
     op = maker(value)
     if op is None or op.name != "tile.map":
         return "state"
-    number = maker(yielded(body(op))[ir.OpResult(value).result_number])
+    number = maker(element_of(value))
     if number is None or not isinstance(number.location, ir.NameLoc):
         return "state"
     return number.location.name_str.removesuffix("_new")

@@ -391,6 +391,7 @@ class SharedMemory:
     def free_program_tiles(self) -> None:
         """They may be overwritten; every warp says so."""
         if self.program_tiles:
+            # The products that read them have been waited for.
             self.core.writer.line("attn::warp_arrive(shared + kResidentFree, attn::elect_one());")
 
     def iterations(self) -> list[str]:

@@ -211,9 +211,11 @@ class Overlap:
     def start(self, consumer: Consumer, step: KvStep, packed: str, accumulator: RegTile) -> RegTile:
         """Starts both products, when the other warpgroups are past theirs."""
         mine, following = f"{_PING_PONG} + warpgroup", f"{_PING_PONG} + (warpgroup + 1) % {self.warpgroups}"
+        # Ping-pong: products are issued after those of the warpgroup before, which computes exponentials meanwhile.
         scores = self.scores(consumer, step, f"attn::named_sync({mine}, 256);" if self.ping_pong else "")
         self.sums(consumer, step, packed, accumulator)
         if self.ping_pong:
+            # Both products are issued: the next warpgroup may issue its own.
             self.core.writer.line(f"attn::named_arrive({following}, 256);")
         return scores
 

@@ -39,7 +39,7 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
 
-TRANSPOSED = "attn_scan.cuh"
+TRANSPOSED = "attn_chunks.cuh"
 """The file of helpers that write transposed weights."""
 _NAMES = ("step", "stage", "parity", "columns", "query", "chunk", "place", "to", "first", "second", "at", "inside", "warp", "barriers")
 _NAMES += (
@@ -269,6 +269,7 @@ class _Printer:
                 lines.append(f"  attn::barrier_init(shared + kNextFull + {8 * slot}, 1);")
                 lines.append(f"  attn::barrier_init(shared + kNextFree + {8 * slot}, {of_warps(self.programs.warps)});")
         parts = range(layout.warpgroups if layout.reduction_warps else 0)
+        # The reduction warp of each consumer tells with one arrival that its sums were read.
         lines += [f"  attn::barrier_init(barriers + {layout.added - layout.barriers + 8 * part}, 1);" for part in parts]
         # Copies and other threads see the mbarriers initialised.
         return [f"  {line}" for line in [*lines, "  attn::barrier_init_fence();", "}"]]
@@ -291,6 +292,7 @@ class _Printer:
             self._key_sums(own)
         with core.scope(f"if (warpgroup == {layout.warpgroups + layout.key_sums})"):
             if fewer:
+                # First, as consumers wait for these registers (thresholds: their sum fits into those of the launch).
                 core.writer.line(f"attn::fewer_registers<{fewer}>();")
             with core.scope("if (warp == 0)"), self._programs(True):
                 load_keys(core, kernel, layout)
@@ -315,12 +317,15 @@ class _Printer:
         core, layout, kernel = self.core, self.layout, self.kernel
         role = KeySums(core, kernel, layout, check_types(kernel))
         with core.scope(f"if (warpgroup == {layout.warpgroups})"):
+            # As in the producer.
             core.writer.line(f"attn::fewer_registers<{registers}>();")
             role.begin()
             with self._programs():
-                core.writer.line("attn::barrier_wait(barriers, round & 1);")
+                core.writer.line("attn::barrier_wait(barriers, round & 1);")  # this program's keys have landed
                 role.print()
+                # All products with these keys are done: `step` waits for each.
                 core.writer.line(f"attn::warp_arrive(shared + {layout.keys_free}, lane == 0);")
+            # Shared memory ends with the thread block: what was added has been read from it.
             core.writer.line("if (threadIdx.x % 128 == 0) attn::bulk_wait_read<0>();", "return;")
 
     def _consumers(self) -> None:
@@ -340,10 +345,12 @@ class _Printer:
             consumers.begin()
             consumers.print()
             consumers.last()
+            # Products with these keys have been waited for; `hold_keys` read them with all lanes of a warp at once.
             core.writer.line(f"attn::warp_arrive(shared + {layout.keys_free}, lane == 0);")
             with self._again():
                 for number, op in enumerate(kernel.stores):
                     results.store(op, number)
+        # Shared memory ends with the thread block: copies of results, and additions, have read it.
         core.writer.line("if (threadIdx.x % 128 == 0) attn::bulk_wait_read<0>();")
         if layout.key_sums:
             consumers.end()

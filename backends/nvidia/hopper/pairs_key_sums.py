@@ -58,6 +58,7 @@ class KeySums(RolePrinter):
         """Tells the consumers that both copies are free."""
         for warpgroup in range(WARPGROUPS):
             for copy in range(2):
+                # In advance: a consumer waits before it writes, the first time as well.
                 self.core.writer.line(f"attn::named_arrive({FREE_WEIGHTS + copy * WARPGROUPS + warpgroup}, 256);")
 
     def step(self, block: ir.Block) -> None:
@@ -66,6 +67,7 @@ class KeySums(RolePrinter):
         memory = {load.results[0]: load.operands[0] for load in self.kernel.key_loads}
         target, buffer = op.operands[2], layout.exchange[0]
         keys, added, columns = layout.keys[memory[op.operands[1]]], layout.adds[target], layout.split(target).columns
+        # All consumers have written dS of this step.
         writer.line(f"attn::named_sync({FULL_WEIGHTS}, {128 * (WARPGROUPS + 1)});", "attn::wgmma_begin();")
         fragment = core.fragment("query_sum", columns)
         core.uses("", columns, "shared", self.element, True, True)
@@ -74,11 +76,13 @@ class KeySums(RolePrinter):
         writer.all(product(fragment.name, columns, self.kernel.keys, a, b, self.element, clear=True))
         writer.line("attn::wgmma_commit();", "attn::wgmma_wait<0>();", f"attn::hold({fragment.name});")
         for warpgroup in range(WARPGROUPS):
+            # The product has read this copy of dS: each consumer may write it, two steps later.
             writer.line(f"attn::named_arrive({free_weights(warpgroup)}, 256);")
         # The additions of two steps before have been read from where the sums of this one go.
         writer.line("if (threadIdx.x % 128 == 0) attn::bulk_wait_read<1>();", f"attn::named_sync({ADDED}, 128);")
         copy = f"({STEP} % 2)"
         stage_rows(core, fragment.name, columns, f"shared + {added.offset} + {added.bytes} * {copy}")
+        # One thread adds by TMA what all have written.
         writer.line("attn::fence_proxy_async();", f"attn::named_sync({ADDED + 1}, 128);")
         with core.scope("if (threadIdx.x % 128 == 0)"):
             add_staged(core, layout, op, copy)

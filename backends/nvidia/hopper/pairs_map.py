@@ -1,7 +1,7 @@
 """Prints the maps of pairs: weights from products, the values of query rows read from shared memory."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from attn_mlir.backends.gpu.scalars import dependence, frontier
@@ -40,6 +40,31 @@ class WeightRegisters:
     element: str
 
 
+@dataclass(frozen=True)
+class QueryValues:
+    """Values of a step's query rows: the `slots` of those in shared memory, and those that are in `registers` already.
+
+    `count`: how many queries there are, if the step has fewer than a whole block.
+    """
+
+    slots: dict[ir.Value, int]
+    registers: dict[ir.Value, str]
+    count: str | None
+
+
+@dataclass(frozen=True)
+class ProductsInFlight:
+    """The products that a map reads: `first` prints the wait for the first of `products`, if there are any, `rest` that for all others.
+
+    Early values are made of the first one in between; `pin` prints what half of them stay before.
+    """
+
+    products: list[ir.Value] = field(default_factory=list)
+    first: Callable[[], None] = lambda: None
+    rest: Callable[[], None] = lambda: None
+    pin: Callable[[], None] | None = None
+
+
 class PairMap:
     """One map over [keys, queries]."""
 
@@ -47,19 +72,18 @@ class PairMap:
         self,
         core: Core,
         op: ir.Operation,
-        slots: dict[ir.Value, int],
-        packed: dict[ir.Value, WeightRegisters],
         layout: BackwardLayout,
+        rows: QueryValues,
         of_weights: tuple[WeightUses, dict[ir.Operation, SharedBuffer]],
-        read: dict[ir.Value, str],
+        packed: dict[ir.Value, WeightRegisters],
     ) -> None:
-        """`slots`: which staged value is where; what becomes of tiles of 16 bits goes to `packed`; `layout`: where bits of dropout are.
+        """`layout`: where bits of dropout are. `of_weights`: their uses, and the scatters that are made by tiles, and where.
 
-        `of_weights`: their uses, and the scatters that are made by tiles, and where. `read`: values of query rows that are in registers
-        already.
+        What becomes of tiles of 16 bits goes to `packed`.
         """
-        self.core, self.op, self.slots, self.packed, self.layout = core, op, slots, packed, layout
-        (self.uses, self.tiles), self.read = of_weights, read
+        self.core, self.op, self.layout, self.packed = core, op, layout, packed
+        self.slots, self.read, self.limit = rows.slots, rows.registers, rows.count
+        self.queries, (self.uses, self.tiles) = layout.kernel.queries, of_weights
         self.windows = PairWindows(core, layout, body_of(op), op.block, "stage")
         self.block, self.results, self.values = body_of(op), list(op.results), yielded(body_of(op))
         self.kinds = op.opview.kinds()
@@ -71,34 +95,14 @@ class PairMap:
         number = [view.operation for view in op.block.operations if view.operation.name == "tile.map"].index(op)
         self.at_column, self.left = (f"{name}_{number}" if number else name for name in ("at_column", "left"))
 
-    def print(
-        self,
-        queries: int,
-        limit: str | None,
-        products: list[ir.Value],
-        first: Callable[[], None],
-        rest: Callable[[], None],
-        pin: Callable[[], None] | None = None,
-    ) -> None:
-        """Prints the map; `limit`: how many queries there are, if not all.
-
-        `first` waits for the first of `products`, if there is one, `rest` for all others. `pin`: prints what half of the early values
-        stay before.
-        """
+    def print(self, awaited: ProductsInFlight) -> None:
+        """Prints the map, and the waits for its products."""
         with divisors(self.core, self.block):
-            self._print(queries, limit, products, first, rest, pin)
+            self._print(awaited)
 
-    def _print(
-        self,
-        queries: int,
-        limit: str | None,
-        products: list[ir.Value],
-        first: Callable[[], None],
-        rest: Callable[[], None],
-        pin: Callable[[], None] | None,
-    ) -> None:
-        core = self.core
-        targets, sums = self._targets(queries)
+    def _print(self, awaited: ProductsInFlight) -> None:
+        core, queries, limit, products = self.core, self.queries, self.limit, awaited.products
+        targets, sums = self._targets()
         fragment = core.tiles.get(products[0]) if products else None
         early = early_value(self.block, products[0], queries <= 64) if len(products) > 1 and isinstance(fragment, RegTile) else None
         made_ahead = self.kept is not None and self.layout.bits is not None
@@ -107,36 +111,22 @@ class PairMap:
             if value not in unneeded:
                 core.scalars.emit(value)
         self._row_values()
-        kept_bits = self._kept_bits(queries)
+        kept_bits = self._kept_bits()
         # Otherwise the compiler keeps all columns of a thread in registers through all steps.
         core.writer.line(f"const int {self.at_column} = attn::opaque(column);")
         self.windows.declare()
         stores = TileStores(core, {op: (buffer, self.windows.start(buffer)) for op, buffer in self.tiles.items()})
         if products:
-            first()
+            awaited.first()
         if early is not None and isinstance(fragment, RegTile):
-            element = f"{fragment.name}[4 * c + 2 * h + e]"
-            needed = slice_of([early], self.block)
-            self.windows.begin(needed)
-            halves = (0, queries // 16, queries // 8) if pin is not None else (0, queries // 8)
-            for begin, end in pairwise(halves):
-                with core.unrolled("c", end, start=str(begin)):
-                    loads = self._column_loads(needed)
-                    self.windows.load(needed)
-                    with core.unrolled("e", 2):
-                        self._column(loads, limit, needed - {early})
-                        with core.unrolled("h", 2):
-                            self._bind_row()
-                            core.writer.line(f"{element} = {core.scalars.emit(early)};")
-                if pin is not None and begin == 0:
-                    pin()
-        rest()
+            self._early(early, fragment, awaited.pin)
+        awaited.rest()
         if limit is not None:
             core.writer.line(f"const int {self.left} = {limit} - {self.at_column};")
         needed = slice_of(self.values, self.block, early)
         self.windows.begin(needed)
         stores.declare()
-        places = self._places_of_products(targets, products, early) if self._is_tight(queries, products) else {}
+        places = self._places_of_products(targets, products, early) if self._is_tight(products) else {}
         with core.unrolled("c", queries // 8):
             loads = self._column_loads(needed)
             self.windows.load(needed)
@@ -146,26 +136,43 @@ class PairMap:
             if parts:
                 core.writer.line(f"float {', '.join(f'{part}[4]' for part in parts.values())};")
             with core.unrolled("e", 2):
-                self._column(loads, limit, needed)
+                self._column(loads, needed)
                 with core.unrolled("h", 2):
                     self._bind_row()
                     if early is not None and isinstance(fragment, RegTile):
                         core.scalars.bind(early, core.names.fresh("early"))
                         core.writer.line(f"const float {core.scalars.emit(early)} = {fragment.name}[4 * c + 2 * h + e];")
-                    self._elements(targets, parts, places, sums, limit, stores)
+                    self._elements(targets, parts, places, sums, stores)
             for (name, _), result in zip(targets, self.results, strict=False):
                 if name in parts:
                     pack = PACKS[element_name(self.uses.rounded.get(result, result).type)]
                     with core.unrolled("h", 2):
                         core.writer.line(f"{name}[2 * c + h] = attn::{pack}({parts[name]}[2 * h], {parts[name]}[2 * h + 1]);")
             stores.end()
-        self._pack_places(targets, places, queries)
+        self._pack_places(targets, places)
         self._reduce(sums)
 
-    def _is_tight(self, queries: int, products: list[ir.Value]) -> bool:
+    def _early(self, early: ir.Value, fragment: RegTile, pin: Callable[[], None] | None) -> None:
+        """Puts early values where the elements of their product are, a half before what `pin` prints."""
+        core, needed = self.core, slice_of([early], self.block)
+        self.windows.begin(needed)
+        halves = (0, self.queries // 16, self.queries // 8) if pin is not None else (0, self.queries // 8)
+        for begin, end in pairwise(halves):
+            with core.unrolled("c", end, start=str(begin)):
+                loads = self._column_loads(needed)
+                self.windows.load(needed)
+                with core.unrolled("e", 2):
+                    self._column(loads, needed - {early})
+                    with core.unrolled("h", 2):
+                        self._bind_row()
+                        core.writer.line(f"{fragment.name}[4 * c + 2 * h + e] = {core.scalars.emit(early)};")
+            if pin is not None and begin == 0:
+                pin()
+
+    def _is_tight(self, products: list[ir.Value]) -> bool:
         """Whether registers suffice only so: steps of 80 queries, and scores that wait as they are (relu: ptxas serialises else)."""
-        if queries <= 64 or is_transposed(queries) or not products:
-            return is_transposed(queries)
+        if self.queries <= 64 or is_transposed(self.queries) or not products:
+            return is_transposed(self.queries)
         early, alone = early_value(self.block, products[0]), not (self.layout.windows or self.layout.bands or self.uses.scattered)
         names = [op.name for value in slice_of([early], self.block) if (op := maker(value)) is not None] if early is not None else ["math."]
         return alone and not any(name.startswith("math.") for name in names)
@@ -183,22 +190,22 @@ class PairMap:
         found = {name: free.pop(0) for name, value in packed if early is not None and widened(value) == early}
         return found | {name: free.pop(0) for name, _ in packed if name not in found}
 
-    def _pack_places(self, targets: list[tuple[str, bool]], places: dict[str, str], queries: int) -> None:
+    def _pack_places(self, targets: list[tuple[str, bool]], places: dict[str, str]) -> None:
         """Packs what `places` hold, the last first: the first one is multiplied last."""
         for (name, _), result in reversed(list(zip(targets, self.results, strict=False))):
             if name in places:
                 pack = PACKS[element_name(self.uses.rounded.get(result, result).type)]
-                with self.core.unrolled("c", queries // 4):
+                with self.core.unrolled("c", self.queries // 4):
                     self.core.writer.line(f"{name}[c] = attn::{pack}({places[name]}[2 * c], {places[name]}[2 * c + 1]);")
 
-    def _kept_bits(self, queries: int) -> str:
+    def _kept_bits(self) -> str:
         """Before the loops over elements: bits of dropout, and their name where they have one."""
         if self.kept is None:
             return ""
         if self.layout.bits is not None:
             return print_bits(self.core, self.layout)
         if self.layout.words is None:
-            return print_columns(self.core, self.kept, queries)
+            return print_columns(self.core, self.kept, self.queries)
         print_lane_words(self.core, self.layout, self.kept)
         return ""
 
@@ -213,9 +220,9 @@ class PairMap:
         else:
             print_column_bits(self.core, self.kept, name)
 
-    def _targets(self, queries: int) -> tuple[list[tuple[str, bool]], list[RegRow]]:
+    def _targets(self) -> tuple[list[tuple[str, bool]], list[RegRow]]:
         """Names of the results, and whether they are packed; the sums."""
-        core, targets = self.core, []
+        core, queries, targets = self.core, self.queries, []
         for value, result in zip(self.values[: self.stored], self.results, strict=False):
             rounded = self.uses.rounded.get(result, result)
             element = element_name(rounded.type)
@@ -269,8 +276,8 @@ class PairMap:
                 core.writer.line(f"const float2 {names[value]} = {text};")
         return names
 
-    def _column(self, loads: dict[ir.Value, str], limit: str | None, needed: set[ir.Value]) -> None:
-        core = self.core
+    def _column(self, loads: dict[ir.Value, str], needed: set[ir.Value]) -> None:
+        core, limit = self.core, self.limit
         position = f"{self.at_column} + 8 * c + e"
         core.scalars.bind(self.block.arguments[1], f"({position})")
         if limit is not None and needed & set(self.values):
@@ -306,15 +313,14 @@ class PairMap:
         parts: dict[str, str],
         places: dict[str, str],
         sums: list[RegRow],
-        limit: str | None,
         stores: TileStores,
     ) -> None:
-        core = self.core
+        core, limit = self.core, self.limit
         later: list[str] = []
         for (name, _), value, result in zip(targets, self.values, self.results, strict=False):
             text = core.scalars.emit(widened(value))
             for scatter in self.uses.scattered.get(result, []):
-                self._scatter(scatter, text, limit, stores)
+                self._scatter(scatter, text, stores)
             if not name:
                 continue
             place = f"{parts[name]}[2 * h + e]" if name in parts else f"{places.get(name, name)}[4 * c + 2 * h + e]"
@@ -329,9 +335,9 @@ class PairMap:
             core.writer.line(f"{row.name}[h] = {self._combined(kind, f'{row.name}[h]', text)};")
         core.writer.line(*later)
 
-    def _scatter(self, op: ir.Operation, text: str, limit: str | None, stores: TileStores) -> None:
+    def _scatter(self, op: ir.Operation, text: str, stores: TileStores) -> None:
         """Adds an element to its place in memory, if it exists, or gives it to the tile that is added."""
-        core, block, exists = self.core, body_of(op), [] if limit is None else ["inside"]
+        core, block, exists = self.core, body_of(op), [] if self.limit is None else ["inside"]
         tiled = op in stores.tiles
         with core.scope("" if tiled else f"if ({' && '.join([f'row + 8 * h < {key_count(core, self.layout.kernel)}', *exists])})"):
             core.scalars.bind(block.arguments[0], "(row + 8 * h)")

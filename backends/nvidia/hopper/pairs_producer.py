@@ -49,6 +49,7 @@ class ColumnWriter(RolePrinter):
         pipe, queries = layout.pipes - 1, self.kernel.queries
         full = f"barriers + {layout.full(pipe) - layout.barriers} + 8 * {STAGE}"
         free = f"barriers + {layout.free(pipe) - layout.barriers} + 8 * {STAGE}"
+        # The consumers have given the stage back. Values are computed before, in registers, where all lanes do so together.
         wait = f"attn::barrier_wait({free}, {PARITY} ^ 1);"
         values = staged_values(core, block)
         if layout.windows or layout.bands:
@@ -84,7 +85,7 @@ class ColumnWriter(RolePrinter):
             core.writer.line(wait)
         if self._shares:
             print_share(core, layout, block, "0")
-        core.writer.line(f"attn::barrier_arrive({full});")
+        core.writer.line(f"attn::barrier_arrive({full});")  # every lane, as each publishes what it wrote
 
     @property
     def _shares(self) -> bool:
@@ -138,7 +139,7 @@ class BitsWriter(ColumnWriter):
         full, free = (f"barriers + {at(layout.pipes - 1) - layout.barriers} + 8 * {STAGE}" for at in (layout.full, layout.free))
         core.writer.line(f"attn::barrier_wait({free}, {PARITY} ^ 1);")  # the consumers have read the bits of this stage's last iteration
         print_share(core, layout, block, "warp - 2")
-        core.writer.line(f"attn::barrier_arrive({full});")
+        core.writer.line(f"attn::barrier_arrive({full});")  # every lane, as each publishes what it wrote
 
 
 def load_keys(core: Core, kernel: PairsKernel, layout: BackwardLayout) -> None:
@@ -159,4 +160,4 @@ def load_keys(core: Core, kernel: PairsKernel, layout: BackwardLayout) -> None:
         # Bytes first: a copy may land before the next line.
         core.writer.line(f"attn::barrier_arrive_expect(barriers, {sum(buffer.bytes for buffer in layout.keys.values())});")
         core.writer.all(f"attn::tma_load(shared + {offset}, {map_}, barriers, {place});" for map_, place, offset in tiles)
-    core.writer.line("__syncwarp();")
+    core.writer.line("__syncwarp();")  # as above

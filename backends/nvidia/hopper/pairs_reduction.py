@@ -88,6 +88,7 @@ class ReductionPrinter(RolePrinter):
             for op in adds.values():
                 add_staged(core, layout, op, "part")
             core.writer.line("attn::bulk_commit();")
+            # TMA has read the sums: the consumer may stage those of its next step there.
             core.writer.line("attn::bulk_wait_read<0>();", f"attn::barrier_arrive({added_barrier(layout)} + 8 * part);")
             if self.ordered:
                 core.writer.line("attn::bulk_wait<0>();", f"attn::semaphore_pass({semaphore}, {self._number} + 1);")

@@ -9,7 +9,7 @@ from attn_mlir.backends.nvidia.hopper.pairs_key_sums import FREE_WEIGHTS
 from attn_mlir.backends.nvidia.hopper.pairs_late import HEAD, ROW
 from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, head_columns, split_rows
 from attn_mlir.backends.nvidia.hopper.pairs_loop import PARITY, STAGE, RolePrinter, staged_values, step_limit
-from attn_mlir.backends.nvidia.hopper.pairs_map import PairMap, WeightRegisters, body_of
+from attn_mlir.backends.nvidia.hopper.pairs_map import PairMap, ProductsInFlight, QueryValues, WeightRegisters, body_of
 from attn_mlir.backends.nvidia.hopper.pairs_sums import QuerySums
 from attn_mlir.backends.nvidia.hopper.pairs_tiles import WindowSums
 from attn_mlir.backends.nvidia.hopper.pairs_uses import WeightUses, uses_of
@@ -222,15 +222,14 @@ class Consumers(RolePrinter):
                 continue
             own = {value: slots[value] for value in column_values(op, core.scalars.type_of)}
             of_first = (uses, self.tiles.of_step(block)) if op == maps[0] else (WeightUses(), {})
-            map_ = PairMap(core, op, own, self.packed, layout, of_first, read)
             if number:
-                map_.print(self.kernel.queries, limit, [], _nothing, _nothing)
+                awaited = ProductsInFlight()  # the first map has waited for all
             elif early:
                 landed = lambda: land(len(dots) - 1, fragments[:1]), lambda: land(0, fragments[1:])
-                pin = (lambda: self._pin(dots)) if layout.early else None
-                map_.print(self.kernel.queries, limit, products, *landed, pin)
+                awaited = ProductsInFlight(products, *landed, (lambda: self._pin(dots)) if layout.early else None)
             else:
-                map_.print(self.kernel.queries, limit, [], _nothing, lambda: land(0, fragments))
+                awaited = ProductsInFlight(rest=lambda: land(0, fragments))
+            PairMap(core, op, layout, QueryValues(own, read, limit), of_first, self.packed).print(awaited)
         if layout.column_slots:
             core.writer.line("__syncwarp();")  # all lanes have read the row values before one gives them back for the warp
             if not self.tiles.of_step(block):
@@ -278,16 +277,19 @@ class Consumers(RolePrinter):
         if adds:
             done = [memory for memory in pipes if last.get(memory, -1) <= 0]
             if sums[:1]:
+                # The first sum over queries is done, those that were started later run on: it alone read these tiles.
                 core.writer.line(f"attn::wgmma_wait<{after[0]}>();")
                 for memory in done:
                     self._release(pipes[memory])
                 released.update(done)
             if own:
+                # Sums over keys are done, and leave while the other sums over queries are made.
                 core.writer.line(f"attn::wgmma_wait<{after[1]}>();")
                 if layout.late:
                     self.sums.add_late(adds)
                 else:
                     self.sums.add(adds, limit)
+        # The last products read weights in registers, and tiles that are given back below.
         core.writer.line("attn::wgmma_wait<0>();")
         for fill in self.kernel.fills:
             tile = core.tiles[fill.results[0]]
@@ -341,10 +343,6 @@ class Consumers(RolePrinter):
                 return list(block.arguments)[1 + place]
             branch = block.owner.operation
             result, terminator = branch.results[place], branch.block.operations[-1].operation
-
-
-def _nothing() -> None:
-    """Waits for nothing."""
 
 
 def accumulated(kernel: PairsKernel) -> dict[ir.Value, int]:

@@ -54,9 +54,9 @@ class QuerySums:
             writer.line(f"const uint32_t {name} = {address};")
             self._exchanged[value] = name
             if layout.key_sums:
-                writer.line(f"attn::named_sync({free_weights('warpgroup')}, 256);")
+                writer.line(f"attn::named_sync({free_weights('warpgroup')}, 256);")  # dQ's warpgroup has multiplied what is there
             elif layout.late:
-                writer.line(f"attn::named_sync({late.free_weights(late.OWN)}, 256);")
+                writer.line(f"attn::named_sync({late.free_weights(late.OWN)}, 256);")  # the other consumer has multiplied what is there
             with core.unrolled("k", self.kernel.queries // 16):
                 registers = ", ".join(f"{tile.name}[4 * k + {i}]" for i in range(4))
                 if transposed:  # rows of queries, each warpgroup its keys
@@ -69,12 +69,15 @@ class QuerySums:
         # wgmma reads dS^T and P^T of all warpgroups from here.
         writer.line("attn::fence_proxy_async();")
         if layout.key_sums:
-            writer.line(f"attn::named_arrive({FULL_WEIGHTS}, {consumers + 128});")
+            writer.line(f"attn::named_arrive({FULL_WEIGHTS}, {consumers + 128});")  # and goes on: dQ's warpgroup waits for all
         elif layout.late:
-            writer.line(f"attn::named_arrive({late.full_weights(late.OWN, '1 - warpgroup')}, {consumers});")
+            writer.line(
+                # The other consumer waits for this a step later.
+                f"attn::named_arrive({late.full_weights(late.OWN, '1 - warpgroup')}, {consumers});"
+            )
         else:
             self.free_staging()
-            writer.line(f"attn::named_sync(1, {consumers});")
+            writer.line(f"attn::named_sync(1, {consumers});")  # each multiplies the weights of all
 
     def multiply(self, adds: list[ir.Operation], memory: dict[ir.Value, ir.Value], free: RegTile | None) -> None:
         """Starts the products of all weights with their keys. `free`: a tile [64, queries] that nobody reads any more."""
@@ -135,6 +138,7 @@ class QuerySums:
         reduction_warps = self.layout.reduction_warps
         if staged and reduction_warps:
             parity = f"{STEP} & 1" if self.layout.late else f"{STEP} & 1 ^ 1"
+            # TMA has read the sums before from where these go. Late sums are those of the step before, and so is their phase.
             self.core.writer.line(f"attn::barrier_wait({added_barrier(self.layout)} + 8 * warpgroup, {parity});")
         for op in {op.operands[2]: op for op in adds}.values():
             if op in staged:
@@ -167,6 +171,7 @@ class QuerySums:
 
     def _give_back_and_add(self, adds: list[ir.Operation]) -> None:
         other = late.free_weights(late.BEFORE, "1 - warpgroup")
+        # The products with the other consumer's weights are done (callers wait for them): it may write them again.
         self.core.writer.line(f"attn::named_arrive({other}, {128 * self.layout.warpgroups});")
         self.add(adds, None)
 
@@ -180,6 +185,7 @@ class QuerySums:
         adds, writer = self.kernel.step_ops("tile.accumulate")[:1], self.core.writer
         with self.core.scope(f"if ({late.ROW} >= 0)"):
             self.free_staging()
+            # The other consumer has written its part of the last step's weights.
             writer.line(f"attn::named_sync({late.full_weights(late.BEFORE)}, {128 * self.layout.warpgroups});", "attn::wgmma_begin();")
             self.multiply(adds, memory, None)
             writer.line("attn::wgmma_commit();", "attn::wgmma_wait<0>();")

@@ -4,8 +4,9 @@ from dataclasses import dataclass, field
 
 from attn_mlir.backends.gpu.passes.scaling import factor
 from attn_mlir.backends.gpu.structure import body as body_of
-from attn_mlir.backends.gpu.structure import maker, operations
+from attn_mlir.backends.gpu.structure import maker, operations, yielded
 from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.dialects.regions import element_of
 from attn_mlir.mlir import ir
 from attn_mlir.passes.tiling.positions import Positions, window_of
 
@@ -33,12 +34,12 @@ def uses_of(block: ir.Block) -> tuple[WeightUses, ir.Operation | None]:
     if not maps:
         return WeightUses(), None
     rounds = maps[1] if len(maps) == 2 and _only_rounds(maps[1], maps[0]) else None
-    rounded = {} if rounds is None else {_source(value): result for value, result in zip(_yielded(rounds), rounds.results, strict=True)}
+    rounded = {} if rounds is None else {_source(element_of(result)): result for result in rounds.results}
     scattered: dict[ir.Value, list[ir.Operation]] = {}
     banded: dict[ir.Value, list[tuple[ir.Operation, float]]] = {}
     for result in maps[0].results:
         users = [use.owner.operation for use in result.uses]
-        others = [op for op in users if rounds is None or op.block != body_block(rounds)]
+        others = [op for op in users if rounds is None or op.block != body_of(rounds)]
         scatters = [
             op.parent.operation for op in others if _is_own(op) and op.parent is not None and op.parent.operation.name == "tile.scatter_add"
         ]
@@ -61,20 +62,11 @@ def uses_of(block: ir.Block) -> tuple[WeightUses, ir.Operation | None]:
 
 def add_element(core: Core, op: ir.Operation) -> None:
     """Prints the addition of one element of a scatter, whose row and column are known."""
-    value, present, *indices = list(body_block(op).operations[-1].operation.operands)
+    value, present, *indices = yielded(body_of(op))
     condition = core.scalars.emit(present)
     with core.scope(f"if ({condition})"):
         place = core.arguments.element(op.operands[0], [core.value(index) for index in indices])
         core.writer.line(f"attn::add_global(&{place}, {core.scalars.emit(value)});")
-
-
-def body_block(op: ir.Operation) -> ir.Block:
-    """The block of an op's region."""
-    return op.regions[0].blocks[0]
-
-
-def _yielded(op: ir.Operation) -> list[ir.Value]:
-    return list(body_block(op).operations[-1].operation.operands)
 
 
 def _source(value: ir.Value) -> ir.Value:
@@ -88,17 +80,17 @@ def _is_own(op: ir.Operation) -> bool:
 
 def _is_window(scatter: ir.Operation) -> bool:
     """Whether every element of a tile goes to a place of its own, by constant steps."""
-    _, _, *indices = list(body_block(scatter).operations[-1].operation.operands)
-    return window_of(Positions(body_block(scatter)), indices) is not None
+    _, _, *indices = yielded(body_of(scatter))
+    return window_of(Positions(body_of(scatter)), indices) is not None
 
 
 def _multiple(map_: ir.Operation, result: ir.Value, rounded: dict[ir.Value, ir.Value]) -> tuple[ir.Value | None, float]:
     """A tile of 16 bits, and the factor that makes a result of it: that of the result, or of a multiple of it by a constant."""
     if result in rounded:
         return rounded[result], 1.0
-    value = _yielded(map_)[ir.OpResult(result).result_number]
+    value = element_of(result)
     for other, tile in rounded.items():
-        found = factor(_yielded(map_)[ir.OpResult(other).result_number])
+        found = factor(element_of(other))
         if found is not None and found[0] == value:
             return tile, 1.0 / found[1]
     return None, 1.0
@@ -111,8 +103,8 @@ def _is_exchanged(tile: ir.Value) -> bool:
 
 def _is_band(scatter: ir.Operation, tile: ir.Value) -> bool:
     """Whether the elements of a tile go to places that depend on the difference of their row and column alone."""
-    positions = Positions(body_block(scatter))
-    value, _, *indices = list(positions.block.operations[-1].operation.operands)
+    positions = Positions(body_of(scatter))
+    value, _, *indices = yielded(positions.block)
     read = maker(value, "tensor.extract")
     along = [positions.along_diagonals(index) for index in indices]
     same = [steps is not None and steps.same for steps in map(positions.steps, indices)]
@@ -123,7 +115,7 @@ def _is_band(scatter: ir.Operation, tile: ir.Value) -> bool:
 def _only_rounds(op: ir.Operation, first: ir.Operation) -> bool:
     """Whether a map does nothing but round results of the first one, each once."""
     found = []
-    for value in _yielded(op):
+    for value in yielded(body_of(op)):
         truncated = maker(value)
         read = maker(truncated.operands[0]) if truncated is not None and truncated.name == "arith.truncf" else None
         if read is None or not _is_own(read) or read.operands[0] not in list(first.results):

@@ -62,6 +62,7 @@ def _print_roles(core: Core, scan: PreparedScan, warpgroups: int, prepare: Print
     uneven = warpgroups > 1
     with core.scope(f"if (warpgroup >= {warpgroups})"):
         if uneven:
+            # First, as the warps that hold the state wait for these registers.
             writer.line(f"attn::fewer_registers<{PREPARING}>();")
         prepare(core)
     with core.scope("else"):

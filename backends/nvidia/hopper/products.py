@@ -55,6 +55,7 @@ class WgmmaProducts:
 
     def wait(self, pending: int, *tiles: RegTile) -> None:
         """Waits until only `pending` groups are in flight; then these accumulators may be read."""
+        # `hold`: the compiler does not know that these registers change while a product runs.
         self.core.writer.line(f"attn::wgmma_wait<{pending}>();", *(f"attn::hold({tile.name});" for tile in tiles))
 
     def pack(self, tile: RegTile, to: str | None = None) -> str:

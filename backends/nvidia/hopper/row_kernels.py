@@ -65,6 +65,7 @@ class RowsKernel:
         writer.indent = "  "
         self.programs.declare()
         with core.scope(f"if (warpgroup {'==' if producers == 1 else '>='} {self.warpgroups})"):
+            # A multiprocessor has 65,536 registers: what consumers get more, the producer gives first (`plan` checks the sum).
             writer.line(f"attn::fewer_registers<{self.schedule['producer_registers']}>();")
             writer.line("const int lane = threadIdx.x % 32;")
             with core.scope(f"if (attn::warp_index() == {4 * self.warpgroups})"):
@@ -237,6 +238,7 @@ class RowsKernel:
             self.flat.consumer(Consumer(core, memory, self.stores, Changes(core, 128 * self.warpgroups), self.stages), self.stores)
             return
         if any(overlap.ping_pong for overlap in self.overlaps.values()):
+            # Ping-pong: warpgroup 0 starts; nobody has its turn before, so the last one passes it on once in advance.
             writer.line(f"if (warpgroup == {self.warpgroups - 1}) attn::named_arrive(1, 256);")
         consumer = Consumer(core, memory, self.stores, Changes(core, 128 * self.warpgroups), self.stages)
         ops, members = operations(body(self.kernel)), self._members()
@@ -261,6 +263,7 @@ class RowsKernel:
         self.stores.finish()
 
     def _wait_for_staging(self) -> None:
+        # The thread that issued the copies asks whether they have read shared memory; the others learn it at the barrier.
         self.core.writer.line("if (threadIdx.x % 128 == 0) attn::bulk_wait_read<0>();", "attn::named_sync(8 + warpgroup, 128);")
 
     def _reads_program_tiles(self, op: ir.Operation) -> bool:

@@ -88,7 +88,7 @@ class ScanKernel:
         with core.scope(None):
             self._program(core, layout)
         threads = 128 * layout.warpgroups + (128 if self._uneven() else 32)
-        return kernel_code(core, layout.memory, threads, int(self.schedule["occupancy"]), "attn_scan.cuh")
+        return kernel_code(core, layout.memory, threads, int(self.schedule["occupancy"]), "attn_chunks.cuh")
 
     def _uneven(self) -> bool:
         """Whether the warpgroups need so many registers that a producer warpgroup has to give them some."""
@@ -104,6 +104,7 @@ class ScanKernel:
         producer = f"if (attn::warp_index() == {4 * layout.warpgroups})"
         if self._uneven():
             with core.scope(f"if (warpgroup == {layout.warpgroups})"):
+                # First, as consumers wait for these registers.
                 writer.line(f"attn::fewer_registers<{_PRODUCER}>();")
                 self._produce(core, layout, producer)
         else:

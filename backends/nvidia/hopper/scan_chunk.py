@@ -47,6 +47,7 @@ class ChunkPrinter:
             rows.weights()
             # wgmma reads the weights; the copy of the last rows must have read what the next ones are written to.
             writer.line("attn::fence_proxy_async();", "if (leader) attn::bulk_wait_read<0>();")
+        # All have read the last stage, written weights and changed tiles; then one thread gives that stage back for all.
         writer.line(f"attn::named_sync({ALL}, {layout.consumers});")
         free = f"shared + kFree + 8 * ((number - 1) % {stages})"
         writer.line(f"if (number > 0) attn::warp_arrive({free}, threadIdx.x == 0);")
@@ -58,6 +59,7 @@ class ChunkPrinter:
         self._carry()
         self._entering()
         if rows is not None:
+            # o is whole: it leaves while the state's product runs.
             writer.line("attn::wgmma_wait<0>();", "attn::hold(o);")
         self._advance()
         self._states.keep(before=False)
@@ -65,6 +67,7 @@ class ChunkPrinter:
     def finish(self) -> None:
         """After the last chunk."""
         if self._rows is not None:
+            # Shared memory, which the bulk copies read, ends with the thread block.
             self._core.writer.line("if (leader) attn::bulk_wait<0>();")
 
     def _carry(self) -> None:
@@ -105,6 +108,7 @@ class ChunkPrinter:
             writer.line(f"const uint64_t right = attn::mn_major(at + {layout.tiles['k'].offset}, {ATOM_BYTES});")
             if scan.scaled:
                 self._multiply(product, ("remaining",))
+                # The residuals' product alone is scaled.
                 writer.line("attn::wgmma_wait<0>();", "attn::hold(state);")
                 with writer.unrolled("c", scan.keys // 2):
                     writer.line(f"state[c] *= {LOWER};")
@@ -112,6 +116,7 @@ class ChunkPrinter:
             self._multiply(product, self._entered[:1] if scan.scaled else self._entered)
         if self._rows is not None:
             self._rows.leave(self._sums)
+        # Awaited here, so that the next chunk's factor can multiply the state.
         writer.line("attn::wgmma_wait<0>();", "attn::hold(state);")
         self._hold_entering()
 

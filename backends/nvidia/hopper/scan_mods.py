@@ -21,6 +21,7 @@ class TileMods:
             if source.mod is not None:
                 found = True
                 self._tile(source.mod, source.columns // 8, self._layout.tiles[name].offset, (unpack, pack))
+        # wgmma of every warpgroup reads what all threads changed.
         meet = ("attn::fence_proxy_async();", f"attn::named_sync({ALL}, {self._layout.consumers});")
         if self._scan.packed:
             self._cut(() if found else meet)

@@ -55,6 +55,7 @@ class RowsPrinter(LeavingPrinter):
             writer.line(f"const int from = warpgroup * {share} + column;")
             rows = self._at_rows()
             self._diagonal()
+            # What needs no scores stands between the product and here.
             writer.line("attn::wgmma_wait<0>();", "attn::hold(scores);")
             pieces = ["packed", "residual"] if self._rows.residual is not None else ["packed"]
             with core.unrolled("c", share // 8, 2):
@@ -178,4 +179,5 @@ class RowsPrinter(LeavingPrinter):
                     operand = ", ".join(f"{name}[4 * k + {n}]" for n in range(4))
                     more = "1" if number or started else "first + k > 0"
                     writer.line(f"{product}(o, {operand}, attn::advance(right, offset), {more});")
+            # The products read these registers until they are done, and the next round writes them.
             writer.line("attn::wgmma_commit();", "attn::wgmma_wait<0>();", "attn::hold(o);", *(f"attn::hold({name});" for name in pieces))

@@ -42,6 +42,7 @@ class LeavingPrinter:
         together = "attn::named_sync(2 + warpgroup, 128);"
         if sums is not None:
             sums.add(self._unpack)
+        # o goes where v was, which all warps of the warpgroup have read; sums are of what all warpgroups have.
         writer.line(together if sums is None else f"attn::named_sync({ALL}, {self._consumers});")
         with writer.block("#pragma unroll\n  for (int c = 0; c < 8; c += 2)".replace("\n  ", f"\n{writer.indent}")):
             words = [f"{self._pack}(o[4 * c + {n}], o[4 * c + {n + 1}])" for n in (0, 2, 4, 6)]

@@ -155,6 +155,7 @@ class SharedValuesKernel(RowsKernel):
         writer.line("const int lane = threadIdx.x % 32;")
         writer.line("const int row = threadIdx.x / 32 % 4 * 16 + lane / 4, column = lane % 4 * 2;")
         writer.all(memory.iterations())
+        # In advance: the leader waits before it writes weights, the first time as well.
         writer.line(f"if (warpgroup == 1) attn::named_arrive({_FREE}, {_BOTH});")
         parts = (core, memory, self.stores, Changes(core, 128), self.stages)
         with self.programs.each(producer=False):
@@ -266,7 +267,7 @@ class _Leader(_Half):
         core, writer, products = self.core, self.core.writer, self.products
         target, weights = self.fragment(op.operands[0]), self.fragment(op.operands[-2])
         packed, right = products.pack(weights), self.values(op)
-        writer.line(f"attn::named_sync({_FREE}, {_BOTH});")
+        writer.line(f"attn::named_sync({_FREE}, {_BOTH});")  # the follower has multiplied the weights before
         writer.line("const uint32_t place = (threadIdx.x / 32 % 4 * 16 + lane % 16) * 128 + lane / 16 * 16;")
         with writer.unrolled("c", KEYS // 16):
             four = ", ".join(f"{packed}[4 * c{f' + {i}' if i else ''}]" for i in range(4))
@@ -295,7 +296,7 @@ class _Leader(_Half):
 
     def row_of_both(self, value: ir.Value) -> None:
         row, writer = self._row(value), self.core.writer
-        writer.line(f"attn::named_sync({_FREE}, {_BOTH});")
+        writer.line(f"attn::named_sync({_FREE}, {_BOTH});")  # it has read the factors before
         self._hand_over(row)
         writer.line(f"attn::named_arrive({_FULL}, {_BOTH});")
 
@@ -335,7 +336,7 @@ class _Follower(_Half):
     def sums(self, op: ir.Operation) -> None:
         core, writer, products = self.core, self.core.writer, self.products
         target, right = self.fragment(op.operands[0]), self.values(op)
-        writer.line(f"attn::named_sync({_FULL}, {_BOTH});")
+        writer.line(f"attn::named_sync({_FULL}, {_BOTH});")  # the leader has written the weights of this block
         if op.name == "tile.dot_rescale":
             products.rescale(target, self._handed_over("factor"), vote=True)
         products.begin()
@@ -343,13 +344,13 @@ class _Follower(_Half):
         products.start(target, weights, right, KEYS, False, False, right.element)
         products.commit()
         products.wait(0, target)
-        writer.line(f"attn::named_arrive({_FREE}, {_BOTH});")
+        writer.line(f"attn::named_arrive({_FREE}, {_BOTH});")  # the product has read the weights: the leader may write the next ones
         core.tiles[op.results[0]] = target
 
     def row_of_both(self, value: ir.Value) -> None:
-        self.core.writer.line(f"attn::named_sync({_FULL}, {_BOTH});")
+        self.core.writer.line(f"attn::named_sync({_FULL}, {_BOTH});")  # the leader has written them
         self.core.tiles[value] = self._handed_over("ending")
-        self.core.writer.line(f"attn::named_arrive({_FREE}, {_BOTH});")
+        self.core.writer.line(f"attn::named_arrive({_FREE}, {_BOTH});")  # and may write again
 
     def _handed_over(self, name: str) -> RegRow:
         row = self.core.row(name)

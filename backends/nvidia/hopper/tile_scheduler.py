@@ -99,6 +99,7 @@ class TileScheduler:
             return
         writer.line("attn::barrier_wait(shared + kNextFull + round % 2 * 8, round / 2 & 1);")  # the producer has drawn the next program
         writer.line(f"const int program = attn::uniform(attn::load_shared_int({slot}));")
+        # `uniform` met all lanes: each has read the number.
         writer.line("attn::warp_arrive(shared + kNextFree + round % 2 * 8, lane == 0);", "if (program >= programs) break;")
 
     def draw(self) -> None:

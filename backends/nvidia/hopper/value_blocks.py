@@ -52,6 +52,7 @@ class BlockPrinter:
             writer.line(f"attn::barrier_wait(outside, number / {WARPS} & 1);")  # the warps of the state have left their part of these rows
             self._load_next()
             self._finish()
+            # All lanes have read the slot: it may be loaded again.
             writer.line("attn::warp_sync();", "attn::warp_arrive(shared + kFree + 8 * slot, lane == 0);")
 
     def _declare_load(self) -> None:

@@ -16,7 +16,7 @@ from attn_mlir.backends.nvidia.hopper.value_state import ValueState
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.mlir import ir
 
-_HELPERS = ("attn_scan.cuh", "attn_channels.cuh", "attn_values.cuh")
+_HELPERS = ("attn_chunks.cuh", "attn_channels.cuh", "attn_values.cuh")
 _HELD, _HELD_ALONE = 2, 4
 """Steps along K whose part of the state is rounded at a time, of two warpgroups that hold it and of one."""
 

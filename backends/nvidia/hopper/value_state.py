@@ -45,6 +45,7 @@ class ValueState:
         scale = f" * {SCALE}" if self._scan.scaled else ""
         factors = ", ".join(f"attn::load_shared(chunk_decay + 4 * row{more}){scale}" for more in ("", " + 32"))
         writer.line(f"const float2 factor = make_float2({factors});")
+        # All warps have read their part of `exchanged`, before `_leave` writes o there.
         writer.line("attn::named_sync(2 + warpgroup, 128);")
         self._give()
         with writer.unrolled("c", self._scan.keys // 2):
@@ -54,6 +55,7 @@ class ValueState:
             with writer.unrolled("c", self._scan.keys // 2):
                 writer.line(f"state[c] *= {LOWER};")
             self._enter(("0",), lambda: None)
+        # The products with the slot's q and k are done.
         writer.line("attn::warp_arrive(shared + kFree + 8 * slot, lane == 0);")
         self._states.keep(before=False)
 
@@ -79,7 +81,10 @@ class ValueState:
                         f"{product}({sums[name == 'residual' and scan.scaled]}, {operand}, attn::advance(queries, offset), {more});"
                     )
             writer.line(
-                "attn::wgmma_commit();", "attn::wgmma_wait<0>();", *(f"attn::hold({name});" for name in [*sums, "held", "residual"])
+                # The products read these registers until they are done, and the next round writes them.
+                "attn::wgmma_commit();",
+                "attn::wgmma_wait<0>();",
+                *(f"attn::hold({name});" for name in [*sums, "held", "residual"]),
             )
 
     def _leave(self) -> None:
@@ -93,6 +98,7 @@ class ValueState:
                 "const int unit = (2 * warp + n / 2 % 2) ^ (lane % 4);",
                 "attn::store_shared(exchanged + (8 * (n / 4) + column + n % 2) * 256 + unit * 32 + lane / 4 * 4, o[n]);",
             )
+        # The warps of the rows add their part to what lies there.
         writer.line("attn::warp_sync();", "attn::warp_arrive(outside, lane == 0);")
 
     def _enter(self, pieces: tuple[str, ...], meanwhile: Callable[[], None]) -> None:
@@ -107,4 +113,5 @@ class ValueState:
                 writer.line(f"{product}(state, {', '.join(f'entering[{piece}][{n}]' for n in range(4))}, keys, 1);")
             writer.line("attn::wgmma_commit();")
         meanwhile()
+        # The state is scaled, or read, next.
         writer.line("attn::wgmma_wait<0>();", *held)

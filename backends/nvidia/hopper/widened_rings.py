@@ -168,5 +168,6 @@ class WidenedRings:
                 at = self.told[number].format(iteration=iteration)
                 writer.line(f"attn::store_shared_int({at}, asked.z);", f"attn::store_shared_int({at} + 4, asked.w);")
         writer.line("attn::fence_proxy_async();")  # wgmma reads what was written
+        # All lanes have read the 8-bit tile and written the wide one: one arrival gives each on.
         writer.line("attn::warp_sync();", f"attn::warp_arrive(shared + kRawFree + raw % {self.stages} * 8, attn::elect_one());")
         writer.line(f"attn::warp_arrive({ring.barrier('full', iteration)}, attn::elect_one());", f"++{iteration};")

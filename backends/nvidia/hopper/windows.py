@@ -182,6 +182,7 @@ class WindowRings(Makers):
     def block(self, worker: str) -> None:
         """Prints one share of the windows of `iteration`."""
         core, writer = self.core, self.core.writer
+        # All lanes have read what the producer told: its slot may be written again.
         writer.line("attn::warp_sync();", f"attn::warp_arrive({self.at('kToldFree', 8, 'iteration')}, lane == 0);")
         writer.line(f"const int maker = {f'({worker}) * 32 + lane' if self.together else 'lane'};")
         core.scalars.bind(self.general.position, "kv")

@@ -2,13 +2,13 @@
 
 import itertools
 from collections.abc import Mapping
-from importlib.resources import files
 
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import Fields, grid_kind
 from attn_mlir.backends.gpu.emitters import Refusal
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia import thresholds
+from attn_mlir.backends.nvidia.device_helpers import text_of
 from attn_mlir.backends.nvidia.passes.float32_products import PIECES
 from attn_mlir.backends.nvidia.passes.prepare_chunks import INVERSE
 from attn_mlir.backends.nvidia.scans.core import ScanCore
@@ -22,9 +22,9 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
 
-HELPERS = ("attn_warp.cuh", "attn_scan.cuh")
-OF_WARPGROUPS = ("attn_wgmma.cuh", "attn_warpgroup.cuh")
-"""What kernels need beside these where warpgroups multiply."""
+HELPERS = ("scans/attn_warp.cuh", "scans/attn_scan.cuh")
+OF_WARPGROUPS = ("hopper/attn_wgmma.cuh", "scans/attn_descriptors.cuh", "scans/attn_warpgroup.cuh")
+"""What kernels need beside these where warpgroups multiply; the last one uses instructions that are printed for a kernel."""
 WARPGROUPS = "warpgroups"
 """The field of a schedule that says so."""
 
@@ -100,11 +100,6 @@ def pieces_of(kernel: ir.Operation) -> int:
     return 3 if isinstance(first.element_type, ir.F32Type) else 2
 
 
-def helper(name: str) -> str:
-    """The text of a file of device helpers."""
-    return files("attn_mlir.backends.nvidia.scans").joinpath(name).read_text().replace("#pragma once\n", "")
-
-
 def _rounded(line: str) -> str:
     """A line of scalar code that rounds to bf16 as pairs are rounded: the instruction for single numbers is slow."""
     return line.replace("__float2bfloat16_rn(", "attn::bfloat_of(").replace("__bfloat162float(", "attn::wide_of(")
@@ -133,7 +128,7 @@ def _print(kernel: ir.Operation, target: NvidiaTarget, fields: Fields) -> Kernel
         "",
     ]
     warps = f"namespace attn {{ constexpr int kWarps = {layout.warps}; }}"
-    helpers = [*map(helper, HELPERS), *_of_warpgroups(core)]
+    helpers = [*map(text_of, HELPERS), *_of_warpgroups(core)]
     source = "\n".join([warps, *helpers, core.scalars.helper_source(), *lines])
     shared = max(layout.size, 16)
     return KernelCode(name, name, source, core.arguments.parameters(), layout.all_threads, shared, arch=target.arch)
@@ -143,5 +138,5 @@ def _of_warpgroups(core: ScanCore) -> list[str]:
     """The instructions of warpgroups that a kernel has, and what is made of them."""
     if not isinstance(core, WarpgroupCore):
         return []
-    instructions, others = map(helper, OF_WARPGROUPS)
-    return [instructions, *core.instructions.values(), others]
+    *instructions, others = map(text_of, OF_WARPGROUPS)
+    return [*instructions, *core.instructions.values(), others]

@@ -49,7 +49,7 @@ class WarpgroupPrinter(ScanPrinter):
                     f"for (int stage = 0; stage < {layout.stages}; ++stage) attn::barrier_init({core.arrival}, 1);",
                     "attn::barrier_init_fence();",
                 )
-            core.writer.line("__syncthreads();")
+            core.writer.line("__syncthreads();")  # no copy may arrive at a barrier that is not initialised
         core.of_threads(HELPING)
         with core.scope("if (attn::warpgroup_index() == 0)"):
             self._help(layout.loop)
@@ -75,6 +75,7 @@ class WarpgroupPrinter(ScanPrinter):
         self.stores.give(loop, stores)
         self._numbers(loop)
         at, begin, end, step = self._turns(loop)
+        # The warps that multiply have read the stage, and left in it what is stored of the chunk that it held.
         free = f"attn::named_sync({self._empty} + stage, {self.layout.all_threads});"
         used = f"{at} >= {begin} + {stages} * {step}"
         core.writer.line(f"int stage = 0, {at} = {begin};")
@@ -108,6 +109,7 @@ class WarpgroupPrinter(ScanPrinter):
             self._print(core.of_groups.helping)
             if not core.of_groups.by_tma:
                 core.writer.line("attn::fence_proxy_async();")
+            # Copies of this thread, which were awaited, and numbers of rows: the warps that multiply wait for all threads'.
             core.writer.line(f"attn::named_arrive({FULL} + stage, {self.layout.all_threads});")
         core.writer.indent = core.writer.indent[:-2]
         core.writer.line("};")
@@ -128,12 +130,14 @@ class WarpgroupPrinter(ScanPrinter):
         core.writer.line(f"int stage = 0{', parity = 0' if arrived else ''};", "#pragma unroll 1")
         turn = f"{at} += {step}, {_next(stages)}{', parity ^= stage == 0' if arrived else ''}"
         with core.scope(f"for (int {at} = {begin}; {at} < {end}; {turn})"):
+            # Numbers of rows, and copies but for those of TMA, which tell at a barrier of their own.
             core.writer.line(f"attn::named_sync({FULL} + stage, {threads});")
             if arrived:
                 core.writer.line(f"attn::barrier_wait({core.arrival}, parity);")
             core.scalars.bind(body(op).arguments[0], at)
             self.block(body(op))
             core.await_all()
+            # All products that read the stage are done: those that copy may fill it.
             core.writer.line(f"attn::named_arrive({self._empty} + stage, {threads});")
             self._assign([(argument, value) for _, argument, value, _ in carried(op)])
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from attn_mlir.backends.nvidia.tilelang.context import INDENT, Context
 from attn_mlir.backends.nvidia.tilelang.expressions import Expressions, strip
 from attn_mlir.backends.nvidia.tilelang.tiles import bound
+from attn_mlir.dialects.regions import element_of
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -145,8 +146,7 @@ def print_store(context: Context, op: ir.Operation) -> None:
     if block is None:
         text = context.tile(value).at(*indices)
     else:
-        yielded = block.operations[-1].operation.operands[ir.OpResult(value).result_number]
-        text = body.emit(yielded)
+        text = body.emit(element_of(value))
     loop.line(f"if {' and '.join(conditions)}:")
     loop.line(f"{context.memory.element(target, [*place, *indices[1:]])} = {strip(text)}", 1)
 

@@ -9,7 +9,7 @@ import torch
 from attn_mlir.backends.fields import Fields, tuned_name
 from attn_mlir.backends.gpu.bench import GpuBench
 from attn_mlir.backends.gpu.scheduled import scheduled
-from attn_mlir.backends.kept import is_captured
+from attn_mlir.backends.graph_capture import is_captured
 from attn_mlir.backends.nvidia import driver, pipeline
 from attn_mlir.backends.nvidia.compile import compiler_for
 from attn_mlir.backends.nvidia.derivatives import derivative

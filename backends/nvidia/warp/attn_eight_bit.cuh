@@ -1,4 +1,4 @@
-// 8-bit elements: rounding, products of single warps, places in swizzled tiles of one byte an element, descriptors of such tiles.
+// 8-bit elements: rounding, products of single warps, places in swizzled tiles of one byte an element.
 #pragma once
 
 namespace attn {
@@ -36,8 +36,5 @@ ATTN_DEVICE void mma_16816(F8E5M2, float *sum, const uint32_t (&a)[4], uint32_t 
 }
 // The place of a byte in a tile whose chunks of 16 bytes are permuted in rows of 32, 64 or 128.
 template <int RowBytes> ATTN_DEVICE uint32_t swizzle(uint32_t offset) { return offset ^ ((offset >> 3) & (RowBytes - 16)); }
-// A K-major operand in rows of 64 or 32 bytes, swizzled over as many.
-ATTN_DEVICE uint64_t k_major_64(uint32_t address) { return descriptor_at(address, (1ull << 16) | (32ull << 32) | (2ull << 62)); }
-ATTN_DEVICE uint64_t k_major_32(uint32_t address) { return descriptor_at(address, (1ull << 16) | (16ull << 32) | (3ull << 62)); }
 
 }  // namespace attn

@@ -23,8 +23,10 @@ from attn_mlir.registry import registry
 UNFORMED = "unformed"
 """In the choices of a kernel: why another emitter makes it."""
 _ADVICE = "dequantise q, k and v, for example k = (k.float() * k_descale).to(torch.bfloat16), or compute on the CPU"
+_MOST = 8
+"""Kernels that are kept: programs choose for all of theirs before they emit the first."""
 _printed: dict[str, KernelCode] = {}
-"""The last code that was printed ahead, by the text of its function."""
+"""The code that was printed ahead last and not emitted yet, by the text of its function."""
 
 
 def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | Refusal | None:
@@ -113,7 +115,8 @@ def print_ahead(function: ir.Operation, fields: Fields) -> KernelCode:
     try:
         _module, made = formed(function)
         code = kernel_code(made, rules_for(made))
-        _printed.clear()
+        if len(_printed) == _MOST:
+            del _printed[next(iter(_printed))]
         _printed[_text(function)] = code
         return code
     finally:

@@ -1,8 +1,7 @@
 """The CUDA file of a scheduled kernel: prelude, instructions, helpers and the function around its roles; and how it is launched."""
 
-from importlib.resources import files
-
 from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.nvidia.device_helpers import text_of
 from attn_mlir.backends.nvidia.hopper.kernel_text import header
 from attn_mlir.backends.nvidia.warp.memory import reserve
 from attn_mlir.backends.nvidia.warp.printer import Rule, WarpPrinter, plain
@@ -61,6 +60,7 @@ def _code(printer: WarpPrinter, name: str, threads: int) -> KernelCode:
     blocks = 1 if target.bulk_copies else max(1, target.registers // (threads * plain(printer.kernel, "registers")))
     declared = ",\n".join(f"    {text}" for text in printer.arguments.declarations())
     eight_bit = any(isinstance(each.type, ir.MemRefType) and is_eight_bit(each.type.element_type) for each in printer.arguments.values)
+    helpers = [*[MATRICES] * (eight_bit or bool(printer.headers)), *[EIGHT_BIT] * eight_bit, *printer.headers]
     lines = [
         f'extern "C" __global__ void __launch_bounds__({threads}, {blocks}) {name}(',
         f"{declared}) {{",
@@ -77,7 +77,7 @@ def _code(printer: WarpPrinter, name: str, threads: int) -> KernelCode:
             [
                 header(),
                 _PRELUDE,
-                *map(_file, [*[MATRICES] * (eight_bit or bool(printer.headers)), *[EIGHT_BIT] * eight_bit, *printer.headers]),
+                *(text_of(f"warp/{name}") for name in helpers),
                 *printer.instructions.values(),
                 printer.helper_source(),
                 *lines,
@@ -90,8 +90,3 @@ def _code(printer: WarpPrinter, name: str, threads: int) -> KernelCode:
         grid="persistent" if target.bulk_copies else "tiles",
         arch=target.arch,
     )
-
-
-def _file(name: str) -> str:
-    """A file of helpers beside this one."""
-    return (files("attn_mlir.backends.nvidia.warp") / name).read_text().replace("#pragma once\n", "")

@@ -25,7 +25,7 @@ def append_kv(
     rotary_sin: Tensor | None = None,
     interleaved: bool = False,
 ) -> Tensor | None:
-    """Writes k and v behind the keys that caches hold, in place; returns q, rotated where tables are given (None without q).
+    """Writes k and v after the keys that caches hold, in place; returns q, rotated where tables are given (None without q).
 
     k is [B, n, Hkv, D], v [B, n, Hkv, Dv]; seqused_k, int32 [B], says how many keys each sequence has before: new ones come at positions
     seqused_k[b] to seqused_k[b] + n. Caches are [rows, S, Hkv, D], of any strides, of which sequence b has row b, or cache_batch_idx[b].

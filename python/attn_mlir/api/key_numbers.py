@@ -2,7 +2,7 @@
 
 import torch
 
-from attn_mlir.backends.kept import is_captured
+from attn_mlir.backends.graph_capture import is_captured
 from attn_mlir.runtime.checked import is_checked
 from attn_mlir.runtime.key_lists import check_range, check_twice
 

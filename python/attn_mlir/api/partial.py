@@ -252,7 +252,7 @@ def _indices(rows: Sequence[int], places: tuple[Tensor, Tensor] | None, device: 
 
 
 def _places(begins: Tensor, lengths: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The sequence of each of `count` rows, and its position there; rows behind the last sequence count as its first row."""
+    """The sequence of each of `count` rows, and its position there; rows after the last sequence count as its first row."""
     device = lengths.device
     sequence = torch.repeat_interleave(torch.arange(len(lengths), device=device), lengths.long())
     position = torch.arange(len(sequence), device=device) - begins.long()[sequence]
@@ -261,7 +261,7 @@ def _places(begins: Tensor, lengths: Tensor, count: int) -> tuple[Tensor, Tensor
 
 
 def _without_rows(states: Sequence[Tensor], initial: Sequence[Tensor], end: int) -> list[Tensor]:
-    """The states of packed sequences, as without keys for the rows behind the last sequence."""
+    """The states of packed sequences, as without keys for the rows after the last sequence."""
     if not states or end == states[0].shape[2]:
         return list(states)
     belongs = torch.arange(states[0].shape[2], device=states[0].device) < end

@@ -67,11 +67,11 @@ def attention_varlen(
     so that masks.causal("bottom_right") is what FlashAttention computes. A sequence may have no queries or no keys; fully masked rows
     are 0.
 
-    cu_seqlens_q, cu_seqlens_k: int32 [sequences + 1], rising from 0; None: the keys have the offsets of the queries. Rows behind the last
+    cu_seqlens_q, cu_seqlens_k: int32 [sequences + 1], rising from 0; None: the keys have the offsets of the queries. Rows after the last
     offset belong to no sequence: their o and gradients are 0, their lse is -inf. seqused_k: int32 [sequences], how many keys of each
     sequence count, the first ones.
     block_table: int32 [sequences, most pages]; k and v are then a cache in pages, [pages, size, Hkv, D], of any strides, and position p of
-    sequence b is row p % size of page block_table[b, p // size]. seqused_k says how many keys each sequence has, and entries behind them
+    sequence b is row p % size of page block_table[b, p // size]. seqused_k says how many keys each sequence has, and entries after them
     are never read. No gradients.
     max_q, max_k: the largest lengths where they are known. A CPU reads them from the offsets, and checks these.
     row, score_mod, mask_mod, query_mod, key_mod, value_mod, scale, deterministic, device, dropout_p, dropout_seed: see `attention`.
@@ -110,7 +110,7 @@ def attention_varlen(
     if torch.compiler.is_dynamo_compiling():
         if block_table is not None or num_splits or batch_invariant:
             named = "block_table" if block_table is not None else "num_splits" if num_splits else "batch_invariant"
-            raise UnsupportedError(f"{named} is not part of a graph yet: call attention_varlen behind torch.compiler.disable")
+            raise UnsupportedError(f"{named} is not part of a graph yet: call attention_varlen under torch.compiler.disable")
         if out is not None:
             raise UnsupportedError("out= is not written inside of torch.compile: leave it out there")
         from attn_mlir.api.compiled import attention_in_graph  # with the operators, which take long to register

@@ -283,7 +283,7 @@ def cut_program(traced: Traced, device: str, wrt: str, deterministic: bool) -> C
 
 
 def passes_of(traced: Traced) -> tuple[Traced, Traced]:
-    """The first pass over keys of an attention that takes several, and what is behind it. Raises CompileError where it takes one."""
+    """The first pass over keys of an attention that takes several, and what is after it. Raises CompileError where it takes one."""
     made: list[tuple[str, str, tuple[str, ...]]] = []
     with LOCK, loaded(), reported():
         for part in ("first", "last"):

@@ -44,10 +44,10 @@ def _ring(graph: torch.fx.GraphModule, arguments: tuple[Any, ...], inputs: dict[
         if not program_in(name, told).merges:
             raise UnsupportedError(
                 "ring_attention is one operator of a graph where its row takes one pass over keys and has a merge, which this one has not: "
-                'pass strategy="all_gather", at which the graph breaks, or call it behind torch.compiler.disable'
+                'pass strategy="all_gather", at which the graph breaks, or call it under torch.compiler.disable'
             )
     tensors, numbers = pack(found.kinds, values[3:])
     results = ring_forward(q, k, v, tensors or [q], *numbers, name, told)
-    order = output_order(call.layout)  # that of the memory of each o, which dynamo has told what comes behind
+    order = output_order(call.layout)  # that of the memory of each o, which dynamo has told what comes after
     weights = [heads_first(in_order(x.to(q.dtype), order).contiguous(), order) for x in results[: found.weights]]
     return [*weights, *results[found.weights : found.made]]

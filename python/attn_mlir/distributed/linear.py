@@ -43,9 +43,9 @@ def linear_attention(
 
     Arguments are those of `attn_mlir.linear_attention`, on this rank's segment. Mods see positions in the whole sequence, or, with
     `local_positions`, in the segment, for captured tensors that every rank has of its own segment only. initial_state is the state
-    before the first position of all, the same on all ranks, and so is the final state, that behind the last one. Gradients of captured
+    before the first position of all, the same on all ranks, and so is the final state, that after the last one. Gradients of captured
     tensors, of a decay [H] and of initial_state are this rank's share: sum them over ranks, as for the parameters of a model.
-    Every rank computes its segment twice: for the state behind it, and from the state before it (see `attn-split-sequences`). The delta
+    Every rank computes its segment twice: for the state after it, and from the state before it (see `attn-split-sequences`). The delta
     rule (erase=, erase_mod=) has K x K transitions of states, which take a scan of their own with K columns.
     """
     if options.get("cu_seqlens") is not None:

@@ -30,9 +30,9 @@ class Part:
     """Where they are in the rank's shard."""
     positions: Range
     documents: Range
-    """Of documents that the range has whole: the first one, and the one behind the last. Of a cut one: itself, and the one behind it."""
+    """Of documents that the range has whole: the first one, and the one after the last. Of a cut one: itself, and the one after it."""
     kind: str
-    """"whole", "cut", or "none" behind the last document."""
+    """"whole", "cut", or "none" after the last document."""
 
 
 Parts = tuple[Part, ...]

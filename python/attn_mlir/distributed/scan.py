@@ -21,7 +21,7 @@ def states_before(ranks: Ranks, transition: Tensor, state: Tensor, start: Tensor
 
 
 def applied(transition: Tensor, x: Tensor) -> Tensor:
-    """A transition behind what x is, a state or another transition."""
+    """A transition after what x is, a state or another transition."""
     return transition * x if transition.shape[-1] == 1 else transition @ x
 
 
@@ -41,7 +41,7 @@ def scanned(ranks: Ranks, transition: Tensor, state: Tensor, direction: int) -> 
 
 
 def _shifted(ranks: Ranks, own: Tensor, by: int, receives: bool, sends: bool) -> Tensor | None:
-    """What the rank so far before this one holds, which sends its own to that far behind it."""
+    """What the rank so far before this one holds, which sends its own to that far after it."""
     flat = own.contiguous().reshape(-1)
     to, source = (ranks.rank + by) % ranks.count, (ranks.rank - by) % ranks.count
     got = post(ranks, flat if sends else None, to, flat.numel() if receives else 0, source, flat).wait()
@@ -67,7 +67,7 @@ class _Before(torch.autograd.Function):
         is_matrix = transition.shape[-1] > 1
         back = transition.mT if is_matrix else transition
         given = grads[0].to(before.dtype)
-        after = scanned(ctx.ranks, back, given, -1)  # the gradient of the state behind this rank's segment
+        after = scanned(ctx.ranks, back, given, -1)  # the gradient of the state after this rank's segment
         start = applied(back, after) + given if ctx.ranks.rank == 0 else torch.zeros_like(before)
         return None, after @ before.mT if is_matrix else (after * before).sum(-1, keepdim=True), after, start
 

@@ -142,7 +142,7 @@ class Emitter:
     ) -> None:
         """Adds @attention, which returns what the op that `make` makes of its arguments gives; the op holds `pieces`.
 
-        Where there are more `results` than the op has, these are its further outputs, behind o.
+        Where there are more `results` than the op has, these are its further outputs, after o.
         """
         with ir.InsertionPoint(module.body):
             block = new_function("attention", inputs, results)

@@ -11,9 +11,9 @@ from attn_mlir.frontend.scope import Captured
 
 PRODUCT, SEQUENCE = "product", "sequences"
 SEQUENCES = ("q_begins", "q_lengths", "k_begins", "k_lengths")
-"""The arguments of a function on packed tensors that come behind q, k and v."""
+"""The arguments of a function on packed tensors that come after q, k and v."""
 PAGES = "block_table"
-"""The argument behind them where keys lie in pages."""
+"""The argument after them where keys lie in pages."""
 LENGTHS = {("size", "q", 2): "q_lengths", ("size", "k", 2): "k_lengths"}
 POSITION = "position"
 POSITIONS = ("q_offset", "kv_offset", "q_total", "kv_total")
@@ -21,7 +21,7 @@ POSITIONS = ("q_offset", "kv_offset", "q_total", "kv_total")
 TOTALS = {("size", "q", 2): ("q_offset", "q_total"), ("size", "k", 2): ("kv_offset", "kv_total")}
 OFFSETS = {"q_idx": "q_offset", "kv_idx": "kv_offset"}
 DOCUMENT = "document"
-"""The argument behind them where whole sequences are packed documents: the number of that which a part is of, which functions get as b."""
+"""The argument after them where whole sequences are packed documents: the number of that which a part is of, which functions get as b."""
 LIST = "lists"
 LISTS = {"list": ("i32", 1), "list_ranges": ("i64", 4), "back": ("i32", 1), "back_kept": ("i32", 1), "back_ranges": ("i64", 4)}
 """The arguments of a function with lists of keys, in the order of `attn.key_lists`: element types and ranks."""

@@ -1,4 +1,4 @@
-"""What a row function returns: one weight or several, and perhaps a dictionary of row outputs behind them."""
+"""What a row function returns: one weight or several, and perhaps a dictionary of row outputs after them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

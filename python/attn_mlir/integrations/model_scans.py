@@ -108,7 +108,7 @@ def _kernel_of(function: Any) -> str | None:
 
 
 def _decorator(own: Function) -> Function:
-    """transformers' decorator, and behind it the replacement."""
+    """transformers' decorator, and after it the replacement."""
 
     @functools.wraps(own)
     def with_replacement(func_name: str, *package: Any, **options: Any) -> Function:

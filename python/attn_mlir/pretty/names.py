@@ -73,7 +73,7 @@ class Scopes:
 
 
 def _own(name: str) -> str | None:
-    """A name as its author wrote it, without the number that MLIR puts behind it where it is not the only one."""
+    """A name as its author wrote it, without the number that MLIR puts after it where it is not the only one."""
     name = _NUMBER.sub("", name)
     return name if _WORD.fullmatch(name) and not _USUAL.fullmatch(name) else None
 
@@ -152,5 +152,5 @@ def results_of(op: ir.Operation) -> list[str]:
 
 
 def is_end(op: ir.Operation) -> bool:
-    """Whether an op ends a region with values, which it prints behind `yield` or `return`."""
+    """Whether an op ends a region with values, which it prints after `yield` or `return`."""
     return op.name.endswith((".yield", ".return"))

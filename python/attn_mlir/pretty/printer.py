@@ -13,7 +13,7 @@ _PARTS = re.compile(r"(?:<[^<>]*>|[^,<]|<|,(?! ))*(?:, |$)")
 _INLINED = 56
 """Characters of an expression that may still become a part of another one."""
 _LABELLED = 5
-"""Operands from which on each one stands behind its name."""
+"""Operands from which on each one stands after its name."""
 _PURE = ("attn.", "tile.map", "tile.scatter_add")
 _REDUCTIONS = {"sum": "+=", "max": "max=", "min": "min="}
 
@@ -29,7 +29,7 @@ def pretty(operation: ir.Operation | ir.OpView, source: str = "") -> str:
 
 
 def _wrapped(line: str) -> list[str]:
-    """A line in as many as it needs, broken behind commas."""
+    """A line in as many as it needs, broken after commas."""
     indent = " " * (len(line) - len(line.lstrip()))
     lines = [""]
     for part in filter(None, _PARTS.findall(line)):
@@ -270,7 +270,7 @@ class _Printer:
         return self._scopes.given(value) or (f"row_{kind}" if kind else "tile")
 
     def _tile(self, op: ir.Operation) -> str | None:
-        """What stands behind the name of an op of the tile dialect that has a form of its own."""
+        """What stands after the name of an op of the tile dialect that has a form of its own."""
         read = [self._read(value, ATOM) for value in op.operands]
         attributes = op.attributes
         match op.name:

@@ -217,9 +217,9 @@ def _results(scan: ReferenceScan, steps: Callable[[ReferenceScan, SequencePart],
 
 def _crossing(scan: ReferenceScan, products: Array, states: Array) -> tuple[Array, Array]:
     """The `crossing` products, [B, H, T, V], and states, [B, H, N, K, V], from those without and the states before each interval (backward:
-    behind it).
+    after it).
 
-    Forward, pairs of positions of an interval are all there that end at t or behind it; backward, those that begin there are taken off.
+    Forward, pairs of positions of an interval are all there that end at t or after it; backward, those that begin there are taken off.
     """
     found, kept = np.zeros_like(products), states.copy()
     for at in scan.sequences:

@@ -68,7 +68,7 @@ def inputs_of(func: ir.Operation) -> int:
 
 
 def lists_of(func: ir.Operation) -> int:
-    """How many lists of work a kernel takes behind its outputs; see `passes.tiling.work`."""
+    """How many lists of work a kernel takes after its outputs; see `passes.tiling.work`."""
     sizes = ir.DictAttr(func.attributes["tile.kernel"]) if "tile.kernel" in func.attributes else {}
     return int("lengths" in sizes) + int("lengths" in sizes and "grid" in sizes and sizes["grid"].value == "pairs")
 

@@ -58,7 +58,7 @@ def unfold(x: torch.Tensor, group: int) -> torch.Tensor:
 
 
 def lists_of(index: torch.Tensor, kv_len: int, form: ListForm, inverse: bool) -> list[torch.Tensor]:
-    """The tensors of `frontend.given.LISTS`. Their sizes follow from those of `index`; what is behind the last entry is 0.
+    """The tensors of `frontend.given.LISTS`. Their sizes follow from those of `index`; what is after the last entry is 0.
 
     Raises ArgumentError for a number that is no block of the keys.
     """

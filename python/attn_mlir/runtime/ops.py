@@ -51,7 +51,7 @@ def without_tangents(compute: Callable[..., list[Tensor]]) -> Callable[..., list
 def _have_tangents(values: Any) -> bool:
     floats = [value for value in torch.utils._pytree.tree_leaves(values) if isinstance(value, Tensor) and value.is_floating_point()]
     nothing = torch._C.DispatchKeySet(torch._C.DispatchKey.Undefined)
-    # An operator runs behind autograd, which has to be let in again to be asked.
+    # An operator runs below autograd, which has to be let in again to be asked.
     with torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), nothing):
         return any(forward_ad.unpack_dual(value).tangent is not None for value in floats)
 

@@ -82,7 +82,7 @@ def limits_of(shapes: ListShapes, device: torch.device) -> dict[str, Tensor]:
 
 
 def _keys_below(ordered: Tensor, keys: int, limit: Any) -> Tensor:
-    """How many keys of each list are before `limit`, a number or one for each list, which is not behind the last key."""
+    """How many keys of each list are before `limit`, a number or one for each list, which is not after the last key."""
     return (limit - ordered * keys).clamp_(0, keys).sum(-1, dtype=torch.int32)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from attn_mlir import forks
-from attn_mlir.backends.kept import is_captured
+from attn_mlir.backends.graph_capture import is_captured
 from attn_mlir.mlir import LOCK
 from attn_mlir.passes.intervals.capture_bounds import make_plan
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from attn_mlir import driver
-from attn_mlir.backends.kept import is_captured
+from attn_mlir.backends.graph_capture import is_captured
 from attn_mlir.backends.work import leaves_rows
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.given import SEQUENCES

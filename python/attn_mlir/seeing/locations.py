@@ -1,4 +1,4 @@
-"""Reads the locations that MLIR prints behind ops: which lines of which files each line of a listing comes from."""
+"""Reads the locations that MLIR prints after ops: which lines of which files each line of a listing comes from."""
 
 import re
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class Listing:
 def read_listing(text: str) -> Listing:
     """The listing of MLIR text that was printed with locations: these are taken out of the text.
 
-    An op with regions has its location behind the last of them: its first line gets it as well.
+    An op with regions has its location after the last of them: its first line gets it as well.
     """
     aliases: dict[str, str] = {}
     kept = []

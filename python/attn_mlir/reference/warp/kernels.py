@@ -59,7 +59,7 @@ def run_scheduled(kernel: Inst, arguments: Sequence[Any], schedule: Schedule, bl
 
 
 def counters_for(kernel: Inst, arguments: Sequence[Any]) -> list[np.ndarray]:
-    """The counter of tiles that a kernel takes behind its arguments, where these have none."""
+    """The counter of tiles that a kernel takes after its arguments, where these have none."""
     names, _ = kernel.blocks[0]
     return [np.zeros(1, np.int64)] * (len(names) - len(arguments))
 

@@ -27,7 +27,7 @@ def check_registers(kernel: ir.Operation) -> dict[str, int]:
 
 
 def _live(block: ir.Block, out: set[ir.Value], worst: list[tuple[int, ir.Location]]) -> set[ir.Value]:
-    """The fragments that live before a block, where `out` lives behind it; notes the registers at each op."""
+    """The fragments that live before a block, where `out` lives after it; notes the registers at each op."""
     live = set(out)
     for op in (view.operation for view in reversed(list(block.operations))):
         worst.append((sum(_registers(value) for value in live | set(op.results)), op.location))

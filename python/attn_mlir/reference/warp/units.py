@@ -78,7 +78,7 @@ class Tensor:
         return self.array[0] if self.array.ndim == 5 else self.array
 
     def rows(self, batch: int, head: int, row: int, count: int) -> tuple[np.ndarray, int, list[Hashable]]:
-        """The rows that exist of `count` from `row` on, how far behind `row` they begin, and the names of their parts of memory.
+        """The rows that exist of `count` from `row` on, how far after `row` they begin, and the names of their parts of memory.
 
         Of a tensor in slots, those of the first one. Entries that lie a row apart, as in views of packed sequences, share rows.
         """

@@ -187,7 +187,7 @@ class Instance:
             raise UnsupportedError(f"{self.name} has the row outputs {', '.join(request.outputs)}: instances have o and lse alone")
         used = self._own_captures()
         names = [capture.name for capture in request.captures]
-        # A second capture of a name has a number behind it.
+        # A second capture of a name has a number after it.
         twice = [name for name in used if any(re.fullmatch(rf"{name}_[0-9]+", other) for other in names)]
         if twice:
             raise ArgumentError(f"{self.name}: a function captures '{twice[0]}', as the instance does itself: give it another name")

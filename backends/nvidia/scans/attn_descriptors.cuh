@@ -1,0 +1,14 @@
+// Descriptors of wgmma's operands in shared memory, as attn_hopper.cuh has them. There the address is added, here it is or'ed: the same numbers,
+// but other machine code than that of the chunk scans which were timed.
+#pragma once
+
+namespace attn {
+
+ATTN_DEVICE uint64_t descriptor(uint32_t address, uint32_t leading, uint32_t stride, uint32_t swizzle) {
+  return descriptor_of((address >> 4) | (leading >> 4) << 16, (stride >> 4) | swizzle << 30);
+}
+ATTN_DEVICE uint64_t k_major(uint32_t address) { return descriptor(address, 16, 1024, 1); }
+ATTN_DEVICE uint64_t k_major_64(uint32_t address) { return descriptor(address, 16, 512, 2); }
+ATTN_DEVICE uint64_t mn_major(uint32_t address, uint32_t atom_bytes) { return descriptor(address, atom_bytes, 1024, 1); }
+
+} // namespace attn
