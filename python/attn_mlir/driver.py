@@ -135,7 +135,7 @@ def compile_derivative(
 
 
 def list_maker(device: str) -> Callable[..., Any] | None:
-    """What makes `runtime.prepared_lists.PreparedLists` on a device, as `prepared_lists.by_torch` does; None where operations of torch do.
+    """What makes `PreparedLists` on a device, as `runtime.prepared_lists` does; None where operations of torch do.
 
     It gives None for lists that it does not take.
     """

@@ -116,7 +116,7 @@ def test_single_keys_are_pages_of_single_queries(monkeypatch: pytest.MonkeyPatch
     """Where a device has kernels for them, as Hopper; a CPU's read any pages, but say nothing of it."""
     qkv = [x.detach() for x in inputs(SIZES)]
     assert in_pages(qkv, draw(SIZES, (1, 1), 2, 9), (1, 1)) is None
-    monkeypatch.setattr(key_pages, "_gathers", lambda *_: True)
+    monkeypatch.setattr(key_pages, "has_gathers", lambda *_: True)
     slopes = torch.rand(4)
     agrees((1, 1), 2, mask_mod=masks.causal("bottom_right"), score_mod=lambda s, b, h, i, j: s + slopes[h] * (j - i))
     agrees((1, 24), 1)

@@ -12,15 +12,48 @@ __device__ __forceinline__ void attn_together() {
     __syncthreads();
 }
 
-// How the lists lie, and what becomes of them; see `lists/prepare.py`.
+// How the lists lie, and what becomes of them; see `lists/__init__.py`. With `sequences`, those of packed tensors, each list is that of a
+// query, of blocks of its own sequence, and what comes after `key_step` says where these lie; see `ListPlaces`.
 struct AttnLists {
   const int *index;
   int *pages, *listed, *shifts, *used, *seen;
   unsigned *bits;
   int *cursor, *wrong;
-  attn_wide stride_b, stride_h, stride_l, stride_n;
+  const int *q_begins, *q_lengths, *k_begins, *k_lengths, *table;
+  attn_wide stride_b, stride_h, stride_l, stride_n, of_page, of_part, of_head;
   int total, heads, lists, count, blocks, keys, kv_len, queries, q_len, causal, shift, repeat, key_group, key_step;
+  int sequences, columns, parts, each, end, unused;
 };
+
+// The sequence of a query, and how many keys it may see, none if it is in none.
+__device__ __forceinline__ int attn_owner(const AttnLists &f, int query, int *limit) {
+  int low = 0, high = f.sequences;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    if (f.q_begins[middle] <= query)
+      low = middle;
+    else
+      high = middle;
+  }
+  const attn_wide position = (attn_wide)query - f.q_begins[low], keys = f.k_lengths[low], length = f.q_lengths[low];
+  attn_wide seen = f.end == 0 ? keys : min(keys, position + 1 + (f.end > 1 ? keys - length : 0));
+  if (position < 0 || position >= length) seen = 0;
+  *limit = (int)max(min(seen, (attn_wide)f.kv_len), (attn_wide)0);
+  return low;
+}
+
+// The page of a part of a block of a sequence; where a table holds no page, neither is this one.
+__device__ __forceinline__ int attn_place(const AttnLists &f, int owner, int head, attn_wide part) {
+  attn_wide found = head / f.key_group * f.of_head;
+  if (f.table) {
+    const int page = f.table[(attn_wide)owner * f.columns + min(part / f.parts, (attn_wide)f.columns - 1)];
+    if (page < 0) return -1;
+    found += page * f.of_page + part % f.parts * f.of_part;
+  } else {
+    found += (part + f.k_begins[owner]) * f.of_part;
+  }
+  return (int)min(found, (attn_wide)0x7fffffff);
+}
 
 template <int T>
 __device__ __forceinline__ void attn_prepare(const AttnLists &f, int *memory) {
@@ -60,6 +93,8 @@ __device__ __forceinline__ void attn_prepare(const AttnLists &f, int *memory) {
     const attn_wide query = min(((attn_wide)l + 1) * f.queries, (attn_wide)f.q_len) - 1;
     limit = (int)max(min(query + f.shift + 1, (attn_wide)f.kv_len), (attn_wide)0);
   }
+  int owner = 0;
+  if (f.sequences) owner = attn_owner(f, f.lists > 1 ? l : b, &limit);
   int place = sums[t] - bits, below = 0;
   for (int w = first; w < last; ++w)
     for (unsigned left = bitmap[w]; left; left &= left - 1) {
@@ -76,10 +111,14 @@ __device__ __forceinline__ void attn_prepare(const AttnLists &f, int *memory) {
   for (int r = 0; r < f.repeat; ++r) {
     const int head = h * f.repeat + r;
     const attn_wide sequence = ((attn_wide)b * heads + head) * f.lists + l, begin = sequence * f.count;
+    for (int i = t; f.sequences && i < f.count * f.each; i += T) {
+      const int e = i / f.each < entries ? sorted[i / f.each] : f.blocks - 1;
+      f.pages[begin * f.each + i] = attn_place(f, owner, head, (attn_wide)e * f.each + i % f.each);
+    }
     const int shared = (b * f.key_step + head / f.key_group) * f.blocks;
     for (int i = t; i < f.count; i += T) {
       const int e = i < entries ? sorted[i] : f.blocks - 1;
-      f.pages[begin + i] = e + shared;
+      if (!f.sequences) f.pages[begin + i] = e + shared;
       if (f.listed) f.listed[begin + i] = e;
       if (f.shifts) f.shifts[begin + i] = (e - i) * f.keys;
     }

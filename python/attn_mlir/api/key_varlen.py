@@ -30,7 +30,7 @@ from attn_mlir.api.key_sequences import (
 from attn_mlir.api.options import Options
 from attn_mlir.api.varlen_inputs import problem_of
 from attn_mlir.backends import backend_for
-from attn_mlir.backends.prepared import ListShapes, PreparedLists, WantedLists
+from attn_mlir.backends.prepared import ListPlaces, ListShapes, WantedLists
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend import sizes as frontend_sizes
 from attn_mlir.frontend.entry import Entry
@@ -40,7 +40,7 @@ from attn_mlir.runtime.call import Problem
 from attn_mlir.runtime.checked import is_checked
 from attn_mlir.runtime.dispatch import needing_gradient
 from attn_mlir.runtime.key_lists import form_of
-from attn_mlir.runtime.prepared_lists import prepare
+from attn_mlir.runtime.prepared_lists import limits_of_queries, prepare
 from attn_mlir.runtime.varlen import read_sequences, reads_offsets
 
 _HOPPER = (9, 0)
@@ -49,7 +49,7 @@ Tensor = torch.Tensor
 
 @dataclass(frozen=True)
 class SequenceLists:
-    """Lists of queries of packed sequences, [queries, 1 or heads of k or of q, entries], of blocks of `keys` positions of their sequences."""
+    """Lists of queries, [queries, 1 or heads of k or of q, entries], of blocks of `keys` positions of their sequences."""
 
     index: Tensor
     keys: int
@@ -65,32 +65,24 @@ class SequenceLists:
         """Of the longest sequence."""
         return -(-self.most // self.keys)
 
-    def owners(self) -> tuple[Tensor, Tensor]:
-        """The sequence of each query, some one of those that are in none, and how many keys queries have, 0 of those that are in none."""
-        begins, lengths = self.sequences["q_begins"], self.sequences["q_lengths"]
-        query = torch.arange(len(self.index), dtype=torch.int32, device=begins.device)
-        owner = torch.searchsorted(begins + lengths, query, right=True, out_int32=True).clamp_(max=max(0, len(begins) - 1))
-        inside = (query >= begins[owner]) & (query < begins[owner] + lengths[owner])
-        return owner, torch.where(inside, self.sequences["k_lengths"][owner].clamp(0, self.most), 0)
+    def places(self, rows: int = 1, steps: tuple[int, int, int] = (0, 0, 0), end: int = 0) -> ListPlaces:
+        """Where lists lead."""
+        own = [self.sequences[name] for name in SEQUENCES]
+        return ListPlaces(own[0], own[1], own[2], own[3], self.sequences.get(PAGES), self.page, rows, steps, end)
 
     def check(self) -> None:
         """Waits for the device, and refuses numbers of no block of their sequence. Raises ArgumentError."""
-        if not self.index.numel():
+        if not self.index.numel() or not len(self.sequences["q_begins"]):
             return
-        owner, keys = self.owners() if len(self.sequences["q_begins"]) else (None, torch.zeros(len(self.index)))
-        blocks = (keys + (self.keys - 1)) // self.keys
-        wrong = (self.index < -1) | (self.index >= blocks.to(self.index.device)[:, None, None])
-        if owner is not None:  # what queries in no sequence list is not read
-            begins = self.sequences["q_begins"][owner]
-            query = torch.arange(len(self.index), device=begins.device)
-            wrong &= ((query >= begins) & (query < begins + self.sequences["q_lengths"][owner]))[:, None, None]
-        else:
-            wrong = torch.zeros_like(wrong)
+        owner, keys = limits_of_queries(self.places(), len(self.index), self.most)
+        blocks, (begins, lengths) = (keys + (self.keys - 1)) // self.keys, [self.sequences[name][owner] for name in SEQUENCES[:2]]
+        inside = torch.arange(len(self.index), device=begins.device) < begins + lengths  # what others list is not read
+        wrong = ((self.index < -1) | (self.index >= blocks[:, None, None])) & inside[:, None, None]
         if bool(wrong.any()):
             t, h, n = (int(x) for x in wrong.nonzero()[0])
             raise ArgumentError(
                 f"key_index[{t}, {h}, {n}] is {int(self.index[t, h, n])}, but the sequence of query {t} has {int(blocks[t])} blocks of "
-                f"{self.keys} keys: give 0 to {int(blocks[t]) - 1}, or -1 for no block"
+                f"{self.keys} keys: give numbers below that, or -1 for no block"
             )
         if is_checked():
             numbers = self.index.sort(-1).values
@@ -167,7 +159,7 @@ def attention_varlen_listed(
     found = None
     transformed = peek_interpreter_stack() is not None or forward_ad._current_level >= 0 or torch._C._len_torch_dispatch_stack()
     if not (drops or transformed or needing_gradient(qkv)) and _reads_pages(target, index):
-        found = _in_pages(qkv, problem, options, lists, target)
+        found = paged_rows(qkv, problem, options, lists, target)
     if found is not None and not needing_gradient(found.call.values):
         return [x.transpose(0, 1) if x.dim() == 4 else x.permute(2, 1, 0) for x in found.attended()], found.call.entry
     if target != "cpu":
@@ -186,7 +178,7 @@ def _reads_pages(target: str, index: Tensor) -> bool:
     return backend.name != "nvidia" or (index.is_cuda and torch.cuda.get_device_capability(index.device) == _HOPPER)
 
 
-def _in_pages(
+def paged_rows(
     qkv: tuple[Tensor, Tensor, Tensor], problem: Problem, options: Options, lists: SequenceLists, target: str
 ) -> PagedCall | None:
     """The call of kernels that read what is listed as pages; None where there are none."""
@@ -201,33 +193,19 @@ def _in_pages(
     one = dataclasses.replace(problem, sizes={**sizes, "B": queries, "Sq": 1})
     made = sequences_of_lists(one, form_of(1, lists.keys), heads, heads == 1, (True, False))
     k_pages, v_pages, steps = page_views(k, v, lists.page, rows, made)
-    shift = causal_shift(options.functions[4], {"Skv": 0, "Sq": 0})
-    ends_early = options.functions[4] is not None and shift is not None
-    bottom = ends_early and causal_shift(options.functions[4], {"Skv": 1, "Sq": 0}) == 1
-    owner, limit = lists.owners()
-    if ends_early:
-        seen = torch.arange(1, queries + 1, dtype=torch.int32, device=index.device) - lists.sequences["q_begins"][owner]
-        if bottom:
-            seen = seen + (lists.sequences["k_lengths"] - lists.sequences["q_lengths"])[owner]
-        limit = torch.minimum(limit, seen.clamp(min=0))
-    # Numbers of blocks in order: of pages that begin at 0 for every sequence.
-    whole = (1, heads, queries) if heads == 1 else (queries, heads, 1)
-    given = index.transpose(0, 1)[None] if heads == 1 else index[:, :, None]
-    full = lists.blocks * lists.keys
-    repeat = made.heads // heads
-    shapes = ListShapes(*whole, count, lists.blocks, lists.keys, full, 1, 1, None, repeat, made.heads * queries + 1, 0)
-    moded = any([f is not None for f in options.functions[:4]]) or (options.functions[4] is not None and not ends_early)
-    prepared = prepare(given, shapes, WantedLists(moded and lists.keys == 1, moded and lists.keys > 1, False, False), target)
-    owner, limit = (x.repeat_interleave(made.heads) if made.heads > 1 else x for x in (owner, limit))
-    used = used_keys(prepared, lists.keys, limit)
-    pages = listed_pages(prepared.pages, lists, (owner, rows, made), steps)
-    prepared = prepared._replace(used=used, pages=pages)
-    functions = _of_sequences(options.functions, lists, owner, made, ends_early)
-    functions = wrapped(functions, shapes._replace(kv_len=max(1, lists.most)), made, prepared)
+    end = _end_of(options.functions[4])
+    places = lists.places(rows, steps, end)
+    whole = (1, 1, queries) if heads == 1 else (queries, heads, 1)
+    shapes = ListShapes(*whole, count, lists.blocks, lists.keys, lists.most, 1, 1, None, 1, made.key_group, 0)
+    moded = any([f is not None for f in options.functions[:4]]) or (options.functions[4] is not None and not end)
+    ordered = index.transpose(0, 1)[None] if heads == 1 else index[:, :, None]
+    prepared = prepare(ordered, shapes, WantedLists(moded and lists.keys == 1, moded and lists.keys > 1), target, places)
+    functions = options.functions if not moded else _of_sequences(options.functions, lists, made)
+    functions = (*functions[:4], None if end else functions[4], functions[5])
+    functions = wrapped(functions, shapes, made, prepared)
     asked = Options(functions, options.scale, "bshd", options.lse, options.states, options.device, False, options.splits, options.invariant)
     packed = packed_rows(q.unsqueeze(2), made)
-    places = places_of(made, 1, index.device)
-    values = {**places, "k_lengths": used, PAGES: pages}
+    values = {**places_of(made, 1, index.device), "k_lengths": prepared.used, PAGES: prepared.pages}
     call = asked.call(
         problem_of(packed, k_pages, v_pages, True),
         (packed.unsqueeze(0), k_pages, v_pages),
@@ -274,48 +252,15 @@ def _page_view(x: Tensor, page: int, rows: int, single: bool) -> tuple[Tensor, t
     return view, (steps[0] // unit, steps[1] // unit, steps[2] // unit)
 
 
-def used_keys(prepared: PreparedLists, keys: int, limit: Tensor) -> Tensor:
-    """How many keys of sorted lists lie before a `limit` of each."""
-    numbers = prepared.pages
-    inside = torch.searchsorted(numbers, ((limit + (keys - 1)) // keys if keys > 1 else limit)[:, None], out_int32=True).squeeze(1)
-    if keys == 1:
-        return torch.minimum(prepared.used, inside)
-    entries = torch.minimum(prepared.used // keys, inside)
-    last = numbers.gather(1, (entries - 1).clamp(min=0)[:, None].long()).squeeze(1)
-    cut = torch.where(entries > 0, ((last + 1) * keys - limit).clamp(min=0), 0)
-    return entries * keys - cut.to(torch.int32)
+def _end_of(mask: Any) -> int:
+    """See `ListPlaces.end`; 0 for masks that are asked."""
+    shift = causal_shift(mask, {"Skv": 1, "Sq": 0})
+    return 0 if shift is None else 1 + shift
 
 
-def listed_pages(
-    numbers: Tensor, lists: SequenceLists, places: tuple[Tensor, int, SequenceForm], steps: tuple[int, int, int]
-) -> Tensor:
-    """Which pages of `page_views` the listed blocks of sequences are; `places`: their owners, rows of a page, and how sequences lie."""
-    owner, rows, made = places
-    of_page, of_row, of_head = steps
-    device, each = numbers.device, lists.keys // rows
-    if each > 1:
-        numbers = (numbers[..., None] * each + torch.arange(each, dtype=torch.int32, device=device)).flatten(1)
-    if lists.page:
-        table, inside = lists.sequences["block_table"], lists.page // rows
-        page = numbers if inside == 1 else torch.div(numbers, inside, rounding_mode="floor")
-        page = page.clamp(max=table.shape[1] - 1) + owner[:, None] * table.shape[1]
-        found = table.reshape(-1).index_select(0, page.flatten()).view_as(numbers)
-        found = found if of_page == 1 else found * of_page
-        found = found if inside == 1 else found + (numbers % inside if of_row == 1 else numbers % inside * of_row)
-    else:
-        begins = lists.sequences["k_begins"][owner][:, None]
-        found = numbers + begins if of_row == 1 else (numbers + begins) * of_row
-    if made.key_heads == 1 and of_head:
-        head = torch.arange(made.heads, dtype=torch.int32, device=device) // made.key_group * of_head
-        found = found + head.repeat(len(owner) // made.heads)[:, None]
-    return found.contiguous()
-
-
-def _of_sequences(
-    functions: tuple[Any, ...], lists: SequenceLists, owner: Tensor, made: SequenceForm, ends_early: bool
-) -> tuple[Any, ...]:
+def _of_sequences(functions: tuple[Any, ...], lists: SequenceLists, made: SequenceForm) -> tuple[Any, ...]:
     """The functions, of sequences and positions in them, as functions of queries, each of which is an entry of a batch."""
-    owner = owner[:: made.heads] if made.heads > 1 else owner
+    owner, _ = limits_of_queries(lists.places(), len(lists.index), lists.most)
     begins, q_lengths, k_lengths = (lists.sequences[name] for name in ("q_begins", "q_lengths", "k_lengths"))
     last, num_heads = max(0, len(q_lengths) - 1), made.heads * made.group
 
@@ -341,6 +286,6 @@ def _of_sequences(
         placed(key_mod, 1, False),
         placed(value_mod, 1, False),
         placed(score_mod, 1, True),
-        None if ends_early else placed(mask_mod, 0, True),
+        placed(mask_mod, 0, True),
         row,
     )
