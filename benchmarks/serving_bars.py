@@ -1,6 +1,6 @@
 """Every bar of serving on a Hopper GPU in one table: packed sequences, decoding, pages, MLA, rows, lists of keys.
 
-    python benchmarks/serving_bars.py [--only decoding latent single rows lists varlen many] [--rounds 9] [--json FILE]
+    python benchmarks/serving_bars.py [--only decoding latent single sparse few rows lists varlen many] [--rounds 9] [--json FILE]
 
 Bars are those that were set for an H200; where memory binds they are scaled by the data sheets' bandwidths (4.8 TB/s there). "x" is how
 many times a bar is reached, 1 and more: met. Times are medians of CUDA events, in CUDA graphs where that can be, systems of a line in turn.
@@ -212,10 +212,49 @@ def single(rounds: int) -> None:
         tell(name, told, f"{1500 * floor:.0f} us", 1.5 * floor / ms)
 
 
+def sparse_cache(rounds: int) -> None:
+    """DSA as vLLM serves it: MLA's cache in pages of 64, lists of positions of each request, through attention_varlen."""
+    for batch, queries in ((32, 1), (8, 32)):
+        rows, keys = batch * queries, 65536
+        q = torch.randn(rows, 128, 576, **_BF16)
+        cache = torch.randn(batch * keys // 64, 64, 1, 576, **_BF16)
+        table = torch.randperm(len(cache), device="cuda", dtype=torch.int32).view(batch, -1)
+        index = torch.rand(rows, 1, keys, device="cuda").topk(2048, -1).indices.int()
+        used = torch.full((batch,), keys, dtype=torch.int32, device="cuda")
+        call = functools.partial(
+            attention_varlen, q, cache, cache[..., :512], offsets([queries] * batch), key_index=index, key_block=(1, 1)
+        )
+        call = functools.partial(call, seqused_k=used, block_table=table, max_q=queries, max_k=keys)
+        (ms,) = in_graphs({"list": call}, rounds).values()
+        floor, flops = rows * 2048 * 1152 / bandwidth() * 1e-9, 2e-9 * rows * 128 * 2048 * 1088
+        told = f"{1000 * ms:.0f} us, {flops / ms:.0f} TFLOP/s; bytes take {1000 * floor:.0f} us"
+        tell(f"DSA in pages, {batch} requests of {queries} queries, H128:1", told, f"{1500 * floor:.0f} us", 1.5 * floor / ms)
+
+
+def few(rounds: int) -> None:
+    """Several queries of each request, as speculative decoding has: as fast as so many single queries, or as their bytes."""
+    for batch, queries, heads, kv_heads, columns, values, keys in (
+        (4, 2, 128, 1, 576, 512, 32768),
+        (4, 4, 128, 1, 576, 512, 32768),
+        (8, 4, 32, 8, 128, 128, 32768),
+    ):
+        q, k = torch.randn(batch * queries, heads, columns, **_BF16), torch.randn(batch * keys, kv_heads, columns, **_BF16)
+        v = k[..., :values] if values < columns else torch.randn_like(k)
+        cu_q, cu_k, causal = offsets([queries] * batch), offsets([keys] * batch), masks.causal("bottom_right")
+        several = functools.partial(attention_varlen, q, k, v, cu_q, cu_k, max_q=queries, max_k=keys, mask_mod=causal)
+        one = functools.partial(attention_varlen, q[:batch], k, v, offsets([1] * batch), cu_k, max_q=1, max_k=keys, mask_mod=causal)
+        times = in_graphs({"several": several, "one": one}, rounds)
+        told = f"{1000 * times['several']:.0f} us; 1 query {1000 * times['one']:.0f}"
+        share = queries * times["one"] / times["several"]
+        tell(f"{queries} queries, B{batch} H{heads}:{kv_heads} D{columns}, {keys} keys", told, f"{queries} times 1 query", share)
+
+
 PARTS: dict[str, Callable[[int], None]] = {
     "decoding": decoding,
     "latent": latent,
     "single": single,
+    "sparse": sparse_cache,
+    "few": few,
     "rows": of_rows,
     "lists": lists,
     "varlen": varlen,

@@ -168,19 +168,39 @@ def test_decoding(margins: Margins, heads: int, kv_heads: int, dim: int, values:
 
 
 @pytest.mark.parametrize("size", [0, 16, 64])
-@pytest.mark.parametrize("dim", [64, 128])
-def test_several_queries(margins: Margins, dim: int, size: int) -> None:
-    queries, lengths = [17, 0, 130, 1, 5], [70, 3, 129, 1, 200]
-    q, keys = margins.between(normal(sum(queries) + 9, 4, dim), 0xFF), sum(lengths)
+@pytest.mark.parametrize(("dim", "heads"), [(64, 4), (128, 4), (128, 32)])
+def test_several_queries(margins: Margins, dim: int, heads: int, size: int) -> None:
+    """With many heads of a group, and few queries, as single queries."""
+    queries, lengths = [17, 0, 130, 1, 5] if heads == 4 else [2, 0, 4, 1, 3], [70, 3, 129, 1, 200]
+    q, keys = margins.between(normal(sum(queries) + 9, heads, dim), 0xFF), sum(lengths)
     k, v = (margins.between(normal(*((40, size) if size else (keys + 5,)), 2, dim), 0xFF) for _ in range(2))
     changed: dict[str, Any] = {"cu_seqlens_q": ints([0, *torch.tensor(queries).cumsum(0).tolist()])}
     if size:
         changed |= {"seqused_k": ints(lengths), "block_table": torch.randint(0, 40, (5, -(-200 // size)), device="cuda").int()}
     else:
         changed |= {"cu_seqlens_k": ints([0, *torch.tensor(lengths).cumsum(0).tolist()])}
-    options: dict[str, Any] = {"mask_mod": masks.causal("bottom_right"), "max_q": 130, "max_k": 200, "return_lse": True}
+    options: dict[str, Any] = {"mask_mod": masks.causal("bottom_right"), "max_q": max(queries), "max_k": 200, "return_lse": True}
     with torch.no_grad():  # lse of rows that see nothing is -inf, which no replay below asks about
         replays(margins, lambda: attention_varlen(q, k, v, **changed, **options)[0], changed)
+
+
+@pytest.mark.parametrize(("heads", "dim", "values", "block"), [((64, 1), 576, 512, 1), ((8, 2), 128, 128, 64), ((8, 2), 64, 64, 1)])
+@pytest.mark.parametrize("size", [0, 64])
+def test_key_lists(margins: Margins, heads: tuple[int, int], dim: int, values: int, block: int, size: int) -> None:
+    """Lists, too, may hold anything."""
+    queries, lengths = [2, 0, 4, 1, 3], [70, 3, 129, 1, 200]
+    q, keys = margins.between(normal(sum(queries) + 2, heads[0], dim), 0xFF), sum(lengths)
+    k = margins.between(normal(*((12, size) if size else (keys,)), heads[1], dim), 0xFF)
+    v = k[..., :values] if values < dim else margins.between(normal(*k.shape), 0xFF)
+    changed: dict[str, Any] = {"cu_seqlens_q": ints([0, *torch.tensor(queries).cumsum(0).tolist()])}
+    if size:
+        changed |= {"seqused_k": ints(lengths), "block_table": torch.randint(0, 12, (5, 4), device="cuda").int()}
+    else:
+        changed |= {"cu_seqlens_k": ints([0, *torch.tensor(lengths).cumsum(0).tolist()])}
+    changed["key_index"] = torch.randint(-1, 3, (len(q), heads[1], 30), device="cuda").int()
+    options: dict[str, Any] = {"mask_mod": masks.causal("bottom_right"), "max_q": 4, "max_k": 200, "key_block": (1, block)}
+    with torch.no_grad():
+        replays(margins, lambda: attention_varlen(q, k, v, **changed, **options), changed)
 
 
 @pytest.mark.parametrize("deterministic", [False, True])

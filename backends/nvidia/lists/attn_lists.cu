@@ -3,6 +3,7 @@
 // A bitmap of a list in shared memory sorts it, and forgets what is there twice. A group of T threads has one list.
 
 typedef long long attn_wide;
+constexpr int kAhead = 8; // entries that a thread looks at together
 
 template <int T>
 __device__ __forceinline__ void attn_together() {
@@ -69,12 +70,18 @@ __device__ __forceinline__ void attn_prepare(const AttnLists &f, int *memory) {
   if (f.cursor && whole == 0 && t == 0) *f.cursor = 0;
   attn_together<T>();
   const int *const from = f.index + b * f.stride_b + h * f.stride_h + l * f.stride_l;
-  for (int i = t; i < f.count; i += T) {
-    const int e = from[i * f.stride_n];
-    if (e >= 0 && e < f.blocks)
-      atomicOr(&bitmap[e >> 5], 1u << (e & 31));
-    else if (e != -1 && f.wrong && there)
-      *f.wrong = 1;
+  for (int i = t; i < f.count; i += kAhead * T) {
+    int entries[kAhead];  // all on their way before one is looked at
+#pragma unroll
+    for (int n = 0; n < kAhead; ++n) entries[n] = i + n * T < f.count ? from[(i + n * T) * f.stride_n] : -1;
+#pragma unroll
+    for (int n = 0; n < kAhead; ++n) {
+      const int e = entries[n];
+      if (e >= 0 && e < f.blocks)
+        atomicOr(&bitmap[e >> 5], 1u << (e & 31));
+      else if (e != -1 && f.wrong && there)
+        *f.wrong = 1;
+    }
   }
   attn_together<T>();
   const int each = (words + T - 1) / T, first = min(t * each, words), last = min(first + each, words);
@@ -111,9 +118,16 @@ __device__ __forceinline__ void attn_prepare(const AttnLists &f, int *memory) {
   for (int r = 0; r < f.repeat; ++r) {
     const int head = h * f.repeat + r;
     const attn_wide sequence = ((attn_wide)b * heads + head) * f.lists + l, begin = sequence * f.count;
-    for (int i = t; f.sequences && i < f.count * f.each; i += T) {
-      const int e = i / f.each < entries ? sorted[i / f.each] : f.blocks - 1;
-      f.pages[begin * f.each + i] = attn_place(f, owner, head, (attn_wide)e * f.each + i % f.each);
+    for (int i = t; f.sequences && i < f.count * f.each; i += kAhead * T) {
+      int found[kAhead];
+#pragma unroll
+      for (int n = 0; n < kAhead; ++n) {
+        const int at = min(i + n * T, f.count * f.each - 1), e = at / f.each < entries ? sorted[at / f.each] : f.blocks - 1;
+        found[n] = attn_place(f, owner, head, (attn_wide)e * f.each + at % f.each);
+      }
+#pragma unroll
+      for (int n = 0; n < kAhead; ++n)
+        if (i + n * T < f.count * f.each) f.pages[begin * f.each + i + n * T] = found[n];
     }
     const int shared = (b * f.key_step + head / f.key_group) * f.blocks;
     for (int i = t; i < f.count; i += T) {

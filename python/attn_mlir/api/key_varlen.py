@@ -20,7 +20,8 @@ from attn_mlir.api.inputs import check_device
 from attn_mlir.api.key_pages import PAGE_ROWS, PagedCall, has_gathers
 from attn_mlir.api.key_sequences import (
     SequenceForm,
-    causal_shift,
+    end_of,
+    functions_of_queries,
     looks_at_scores_alone,
     packed_rows,
     places_of,
@@ -32,7 +33,6 @@ from attn_mlir.api.varlen_inputs import problem_of
 from attn_mlir.backends import backend_for
 from attn_mlir.backends.prepared import ListPlaces, ListShapes, WantedLists
 from attn_mlir.errors import ArgumentError, UnsupportedError
-from attn_mlir.frontend import sizes as frontend_sizes
 from attn_mlir.frontend.entry import Entry
 from attn_mlir.frontend.given import PAGES, SEQUENCES
 from attn_mlir.performance import told
@@ -193,15 +193,17 @@ def paged_rows(
     one = dataclasses.replace(problem, sizes={**sizes, "B": queries, "Sq": 1})
     made = sequences_of_lists(one, form_of(1, lists.keys), heads, heads == 1, (True, False))
     k_pages, v_pages, steps = page_views(k, v, lists.page, rows, made)
-    end = _end_of(options.functions[4])
+    end = end_of(options.functions[4])
     places = lists.places(rows, steps, end)
     whole = (1, 1, queries) if heads == 1 else (queries, heads, 1)
     shapes = ListShapes(*whole, count, lists.blocks, lists.keys, lists.most, 1, 1, None, 1, made.key_group, 0)
     moded = any([f is not None for f in options.functions[:4]]) or (options.functions[4] is not None and not end)
     ordered = index.transpose(0, 1)[None] if heads == 1 else index[:, :, None]
     prepared = prepare(ordered, shapes, WantedLists(moded and lists.keys == 1, moded and lists.keys > 1), target, places)
-    functions = options.functions if not moded else _of_sequences(options.functions, lists, made)
-    functions = (*functions[:4], None if end else functions[4], functions[5])
+    functions = (*options.functions[:4], None if end else options.functions[4], options.functions[5])
+    if moded:
+        owner, _ = limits_of_queries(places, queries, lists.most)
+        functions = functions_of_queries(functions, lists.sequences, owner, sizes["Hq"])
     functions = wrapped(functions, shapes, made, prepared)
     asked = Options(functions, options.scale, "bshd", options.lse, options.states, options.device, False, options.splits, options.invariant)
     packed = packed_rows(q.unsqueeze(2), made)
@@ -250,42 +252,3 @@ def _page_view(x: Tensor, page: int, rows: int, single: bool) -> tuple[Tensor, t
     shape = (places, rows, 1 if single else heads, columns)
     view = x.as_strided(shape, (unit, of_row, x.stride(-2), 1), x.storage_offset())
     return view, (steps[0] // unit, steps[1] // unit, steps[2] // unit)
-
-
-def _end_of(mask: Any) -> int:
-    """See `ListPlaces.end`; 0 for masks that are asked."""
-    shift = causal_shift(mask, {"Skv": 1, "Sq": 0})
-    return 0 if shift is None else 1 + shift
-
-
-def _of_sequences(functions: tuple[Any, ...], lists: SequenceLists, made: SequenceForm) -> tuple[Any, ...]:
-    """The functions, of sequences and positions in them, as functions of queries, each of which is an entry of a batch."""
-    owner, _ = limits_of_queries(lists.places(), len(lists.index), lists.most)
-    begins, q_lengths, k_lengths = (lists.sequences[name] for name in ("q_begins", "q_lengths", "k_lengths"))
-    last, num_heads = max(0, len(q_lengths) - 1), made.heads * made.group
-
-    def placed(function: Callable[..., Any] | None, first: int, with_query: bool) -> Callable[..., Any] | None:
-        """A function whose arguments from the `first` on are the entry, the head, perhaps the query, and others."""
-        if function is None:
-            return None
-
-        def of_query(*arguments: Any) -> Any:
-            entry = arguments[first]
-            b = owner[entry].clamp(0, last)
-            with frontend_sizes.given(q_len=q_lengths[b], kv_len=k_lengths[b], num_heads=num_heads):
-                rest = list(arguments[first + 1 :])
-                if with_query:
-                    rest[1] = entry - begins[b]
-                return function(*arguments[:first], b, *rest)
-
-        return of_query
-
-    query_mod, key_mod, value_mod, score_mod, mask_mod, row = functions
-    return (
-        placed(query_mod, 1, True),
-        placed(key_mod, 1, False),
-        placed(value_mod, 1, False),
-        placed(score_mod, 1, True),
-        placed(mask_mod, 0, True),
-        row,
-    )

@@ -8,7 +8,7 @@ import torch
 
 from attn_mlir.api.autocast import cast
 from attn_mlir.api.dropout import dropout_of
-from attn_mlir.api.eight_bit import refuse_derivatives, refuse_eight_bit, refuse_scales, scales_of, with_scales
+from attn_mlir.api.eight_bit import NONE, refuse_derivatives, refuse_eight_bit, refuse_scales, scales_of, with_scales
 from attn_mlir.api.graph_parts import graph_part
 from attn_mlir.api.options import Options, check_splits
 from attn_mlir.api.rows import softmax
@@ -17,7 +17,7 @@ from attn_mlir.api.varlen_inputs import check_largest, inside_of, mask_of, probl
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.runtime.dispatch import dispatch, needing_gradient, refuse_transformed
-from attn_mlir.runtime.varlen import largest
+from attn_mlir.runtime.varlen import largest, reads_offsets
 
 Function = Callable[..., Any]
 
@@ -148,6 +148,13 @@ def attention_varlen(
         listed = importlib.import_module("attn_mlir.api.key_varlen").attention_varlen_listed
         found = listed((q, k, v), problem, options, (key_index, key_block), sequences, (max_q, max_k), bool(dropout_p), by_mask)
         return found[0] if len(found) == 1 else finished(found[1], found[0], options, out)
+    if max_q is not None and max_q > 1 and scales is NONE and not (dropout_p or reads_offsets(max_q, max_k)):
+        few = importlib.import_module("attn_mlir.api.few_queries").single_queries((q, k, v), problem, options, sequences, (max_q, max_k))
+        if few is not None:
+            check_out(out, few.entry.traced.weights)
+            with largest(1, max_k):
+                results = dispatch(few)
+            return finished(few.entry, results, options, out)
     dropout = dropout_of(dropout_p, dropout_seed, q)
     problem, values = with_scales(problem, scales, len(cu_seqlens_q) - 1)
     call = options.call(problem, batched(q, k, v), dropout, {**sequences, **values})

@@ -11,7 +11,7 @@ import torch
 
 from attn_mlir import driver
 from attn_mlir.backends.kept import is_captured
-from attn_mlir.backends.work import leaves_rows
+from attn_mlir.backends.work import is_said_checked, leaves_rows
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.given import SEQUENCES
 from attn_mlir.runtime.checked import is_checked
@@ -150,7 +150,7 @@ def read_sequences(given: Sequence[torch.Tensor], sizes: Mapping[str, int], page
     _check_sequences("cu_seqlens_q", first, queries, sizes["Sq"], "queries")
     if paged:
         check_pages(given[len(SEQUENCES)].cpu().numpy(), keys, sizes["Skv"], sizes["pages"])
-    else:
+    elif not is_said_checked(key_begins):
         _check_sequences("cu_seqlens_k", first_key, keys, sizes["Skv"], "keys")
     return queries, keys
 
