@@ -229,7 +229,7 @@ def test_gradients_and_what_else_reads_a_table(ways: list[bool]) -> None:
         return s.exp() / ((s.exp() * present).sum(-1, keepdim=True) + sinks.double().exp().view(4, 1, 1))
 
     def dropped(s: Tensor, present: Tensor, n: int) -> Tensor:
-        keep = attn_mlir.dropout_mask(len(KEYS), 4, *s.shape[2:], 0.5, (3, 1))[n]
+        keep = attn_mlir.dropout_mask(len(KEYS), 4, s.shape[2], s.shape[3], 0.5, (3, 1))[n]
         return 2 * keep * s.exp() / (s.exp() * present).sum(-1, keepdim=True).clamp(min=1e-300)
 
     given_index: dict[str, Any] = {"key_index": index, "key_block": (1, 5)}
