@@ -8,7 +8,7 @@ import torch
 import attn_mlir
 from amd_tools import needs_host_clang
 from attn_mlir import attention_varlen, masks, rows
-from attn_mlir.api import few_queries
+from attn_mlir.api import few_queries, short_sequences
 from attn_mlir.errors import ArgumentError
 from gpu_cases import GPU
 from test_key_varlen import KEYS, QUERIES, agrees, bottom_right, exact, given, top_left
@@ -74,6 +74,35 @@ def test_emulated_amd(kind: str, size: int, ways: list[bool]) -> None:
     found = attention_varlen(q, there[0], there[1], offsets(QUERIES), **where, **LARGEST, **options, return_lse=True, device="hip-emulated")
     agrees(found, exact((q, k, v), all_keys(len(q)), 200, *how), 3e-3)
     assert ways == [True]
+
+
+@needs_host_clang
+@pytest.mark.parametrize("heads", [(4, 4), (4, 2)], ids=str)
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_short_sequences_side_by_side(kind: str, heads: tuple[int, int], ways: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many short sequences in one block of queries; mods of keys see those of their own sequence."""
+    monkeypatch.setattr(short_sequences, "LEAST", 1)
+    made: list[Any] = []
+    before = short_sequences.side_by_side
+    monkeypatch.setattr(short_sequences, "side_by_side", lambda *given: made.append(before(*given)) or made[-1])
+    q, k, v = (x.half() for x in given(heads))
+    options, how = KINDS[kind]
+    options = {name: value for name, value in options.items() if name != "num_splits"}
+    mods: dict[str, Any] = {}
+    if kind == "functions":
+        mods = {
+            "query_mod": lambda x, b, h, i, d: x * (1 + 0.1 * i),
+            "key_mod": lambda x, b, h, j, d: x * (1 - 0.01 * j + 0.1 * b),
+            "value_mod": lambda x, b, h, j, d: x * (1 + 0.02 * j),
+        }
+    cu = offsets(QUERIES), offsets(KEYS)
+    found = attention_varlen(q, k, v, *cu, **LARGEST, **options, **mods, return_lse=True, device="hip-emulated")
+    i, j = (torch.cat([*[torch.arange(n) for n in lengths], torch.zeros(2)])[:, None, None] for lengths in (QUERIES, KEYS))
+    b = torch.repeat_interleave(torch.arange(len(KEYS) + 1), torch.tensor([*KEYS, 2]))[:, None, None]
+    if mods:
+        q, k, v = (q * (1 + 0.1 * i)).half(), (k * (1 - 0.01 * j + 0.1 * b)).half(), (v * (1 + 0.02 * j)).half()
+    agrees(found, exact((q, k, v), all_keys(len(q)), 200, *how), 1e-2 if mods else 3e-3)
+    assert made[0] is not None and ways == []
 
 
 @needs_host_clang

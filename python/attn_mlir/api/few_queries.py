@@ -37,9 +37,14 @@ def single_queries(
     target, (most, keys), sizes = options.target(problem), largest, problem.sizes
     if not (most and keys and _pays(most, sizes["Hq"] // max(1, sizes["Hkv"]))) or options.invariant or problem.is_empty:
         return None
-    if not _decodes(target, qkv[0]) or any([x.element_size() == 1 for x in qkv]) or needing_gradient(qkv) or not len(sequences["q_begins"]):
+    if (
+        not has_kernels(target, qkv[0])
+        or any([x.element_size() == 1 for x in qkv])
+        or needing_gradient(qkv)
+        or not len(sequences["q_begins"])
+    ):
         return None
-    if peek_interpreter_stack() is not None or forward_ad._current_level >= 0 or torch._C._len_torch_dispatch_stack():
+    if is_transformed():
         return None
     own, end = [sequences[name] for name in SEQUENCES], end_of(options.functions[4])
     table, queries = sequences.get(PAGES), len(qkv[0])
@@ -67,8 +72,13 @@ def _pays(queries: int, group: int) -> bool:
     return 1 < queries <= MOST and queries * -(-group // _SINGLE_ROWS) * _SINGLE_ROWS < _ROWS * group
 
 
-def _decodes(target: str, q: Tensor) -> bool:
-    """Whether a device has kernels of single queries that see keys in parts."""
+def is_transformed() -> bool:
+    """Whether torch looks at calls in another way: transforms, tangents, modes."""
+    return bool(peek_interpreter_stack() is not None or forward_ad._current_level >= 0 or torch._C._len_torch_dispatch_stack())
+
+
+def has_kernels(target: str, q: Tensor) -> bool:
+    """Whether a device has the best kernels, of single queries that see keys in parts, too."""
     backend = backend_for(target)
     if backend is None or target == "cpu" or not backend.paged:
         return False

@@ -1,5 +1,6 @@
 """`attention_varlen(q, k, v, cu_seqlens_q, ...)`: attention of the user's own design on sequences of different lengths, packed."""
 
+import contextlib
 import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, Never
@@ -149,12 +150,16 @@ def attention_varlen(
         found = listed((q, k, v), problem, options, (key_index, key_block), sequences, (max_q, max_k), bool(dropout_p), by_mask)
         return found[0] if len(found) == 1 else finished(found[1], found[0], options, out)
     if max_q is not None and max_q > 1 and scales is NONE and not (dropout_p or reads_offsets(max_q, max_k)):
-        few = importlib.import_module("attn_mlir.api.few_queries").single_queries((q, k, v), problem, options, sequences, (max_q, max_k))
-        if few is not None:
-            check_out(out, few.entry.traced.weights)
-            with largest(1, max_k):
-                results = dispatch(few)
-            return finished(few.entry, results, options, out)
+        asked_for = (q, k, v), problem, options, sequences, (max_q, max_k)
+        other = importlib.import_module("attn_mlir.api.short_sequences").side_by_side(*asked_for)
+        single_ones = other is None
+        if other is None:
+            other = importlib.import_module("attn_mlir.api.few_queries").single_queries(*asked_for)
+        if other is not None:
+            check_out(out, other.entry.traced.weights)
+            with largest(1, max_k) if single_ones else contextlib.nullcontext():
+                results = dispatch(other)
+            return finished(other.entry, results, options, out)
     dropout = dropout_of(dropout_p, dropout_seed, q)
     problem, values = with_scales(problem, scales, len(cu_seqlens_q) - 1)
     call = options.call(problem, batched(q, k, v), dropout, {**sequences, **values})
