@@ -162,6 +162,10 @@ class GpuLaunchPlan(LaunchPlan):
         """The kernels of parts and of their merge, or None."""
         return None
 
+    def sees_parts(self, gather: bool) -> bool:
+        """Whether single queries of packed sequences may see keys in parts, in pages whose rows are copied one by one if to `gather`."""
+        return len(self.host.steps) == 1 and self._split(PartsForm(False, gather)) is not None
+
     def lower_whole(self, form: PartsForm = WHOLE_ROWS) -> GpuKernel | None:
         """The kernel of one part, which needs no merge, or None."""
         return None

@@ -95,7 +95,7 @@ def with_splits(kernel: Kernel, device: str, splits: int) -> Kernel:
     """The kernel, which sees the keys of a few queries in so many parts. Raises UnsupportedError for devices whose kernels do not."""
     make = getattr(kernel, "with_splits", None)
     if make is None:
-        raise UnsupportedError(f"num_splits is for the CPU, got a kernel for '{device}', which chooses itself: leave it out")
+        raise UnsupportedError(f"num_splits is for up to 16 queries, and a kernel for '{device}' sees these keys in one part: leave it out")
     return make(splits)
 
 

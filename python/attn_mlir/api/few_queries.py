@@ -35,7 +35,7 @@ def single_queries(
 ) -> Call | None:
     """The call whose sequences have a query each, in the order of q's rows; None where the other kernels do it, or there are none."""
     target, (most, keys), sizes = options.target(problem), largest, problem.sizes
-    if not (most and keys and _pays(most, sizes["Hq"] // max(1, sizes["Hkv"]))) or options.invariant or problem.is_empty:
+    if not (most and keys and pays(most, sizes["Hq"] // max(1, sizes["Hkv"]))) or options.invariant or problem.is_empty:
         return None
     if (
         not has_kernels(target, qkv[0])
@@ -67,7 +67,7 @@ def single_queries(
     return call
 
 
-def _pays(queries: int, group: int) -> bool:
+def pays(queries: int, group: int) -> bool:
     """Whether blocks of single queries have fewer rows in all than one of several queries has for each head."""
     return 1 < queries <= MOST and queries * -(-group // _SINGLE_ROWS) * _SINGLE_ROWS < _ROWS * group
 
