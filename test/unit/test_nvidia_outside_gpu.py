@@ -45,7 +45,8 @@ class Margins:
         spread = 1 + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) if all(shape) else 0
         size = spread * dtype.itemsize
         whole = torch.empty(2 * MARGIN + -(-size // 256) * 256, dtype=torch.uint8, device=device)
-        whole[:MARGIN].fill_(fill), whole[MARGIN + size :].fill_(fill)
+        whole[:MARGIN].fill_(fill)
+        whole[MARGIN + size :].fill_(fill)
         if fill == PATTERN:
             self.kept.append((whole, size))
         return whole[MARGIN : MARGIN + size].view(dtype).as_strided(shape, strides, MARGIN // dtype.itemsize)
