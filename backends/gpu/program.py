@@ -128,7 +128,7 @@ class GpuLaunchPlan(LaunchPlan):
         shared = (True, False) if self.shares_values(inputs) else (False,)
         copied = any(size % PAGE_ROWS for size in sizes)
         gathers = (True,) if copied else (True, False) if any(self.copies_rows(size) for size in sizes) else (False,)
-        return [PartsForm(values, gather) for gather in gathers for values in shared]
+        return [PartsForm(values, gather) for values in shared for gather in gathers]
 
     def copies_rows(self, size: int) -> bool:
         """Whether rows of pages of so many are better copied one by one, though copies of several would do."""

@@ -26,7 +26,7 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         return made
 
     monkeypatch.setattr(long_caches, "of_long_caches", spied)
-    monkeypatch.setattr(long_caches, "LEAST_KEYS", 256)
+    monkeypatch.setattr(long_caches, "LEAST_PAIRS", 1024)
     return taken
 
 
@@ -65,12 +65,12 @@ def test_emulated_amd(kind: str, sizes: tuple[int, ...], layout: Any, ways: list
     for got, want in zip(flat(found), flat(wanted), strict=True):
         assert got.shape == want.shape and got.stride() == want.stride()
     agree(flat(found), flat(wanted), 3e-3)
-    assert ways == [True]
+    assert ways == [queries == 1 or "num_splits" in KINDS[kind]]
 
 
 @needs_host_clang
 def test_what_stays_as_it_is(ways: list[bool]) -> None:
-    """Gradients, short caches, pages that are copied by no lane, many queries, rows of two passes, dropout."""
+    """Gradients, short caches, pages that no lane copies, several queries of narrow heads, rows of two passes, dropout."""
     q, (k, v) = torch.randn(1, 4, 1, 32).half(), torch.randn(2, 1, 2, 272, 32).half()
 
     def two_passes(s: Any) -> Any:
@@ -80,7 +80,7 @@ def test_what_stays_as_it_is(ways: list[bool]) -> None:
     wanted = attention(q.double(), k.double(), v.double(), row=two_passes)
     agree([attention(q, k, v, row=two_passes, device="hip-emulated")], [wanted], 3e-3)
     attention(q.clone().requires_grad_(), k, v, device="hip-emulated")
-    for keys in (240, 271):
+    for keys in (208, 271):
         shorter = q, k[:, :, :keys], v[:, :, :keys]
         agree([attention(*shorter, device="hip-emulated")], [attention(q.double(), shorter[1].double(), shorter[2].double())], 3e-3)
     attention(torch.randn(1, 4, 17, 32).half(), k, v, device="hip-emulated")
@@ -91,7 +91,7 @@ def test_what_stays_as_it_is(ways: list[bool]) -> None:
         attention(torch.randn(1, 4, 17, 32).half(), k, v, device="hip-emulated", num_splits=2)
 
 
-HEADS = [((32, 8), 128, 128, 1, 9000), ((128, 1), 576, 512, 2, 8200), ((16, 16), 64, 64, 1, 16384)]
+HEADS = [((32, 8), 128, 128, 1, 9000), ((128, 1), 576, 512, 2, 1001), ((16, 16), 64, 64, 1, 16384)]
 
 
 @pytest.mark.parametrize(("heads", "dim", "values", "queries", "keys"), HEADS)
@@ -101,7 +101,7 @@ class TestGpu:
     pytestmark = GPU
 
     @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
-    def test_numbers(self, heads: tuple[int, int], dim: int, values: int, queries: int, keys: int, layout: Any) -> None:
+    def test_numbers(self, heads: tuple[int, int], dim: int, values: int, queries: int, keys: int, layout: Any, ways: list[bool]) -> None:
         q, k = torch.randn(2, heads[0], queries, dim).half(), torch.randn(2, heads[1], keys, dim).half()
         v = torch.randn(2, heads[1], keys, values).half() if values == dim else k[..., :values]
         s = q.double() @ k.double().repeat_interleave(heads[0] // heads[1], 1).mT / dim**0.5
@@ -113,3 +113,4 @@ class TestGpu:
         with torch.no_grad():
             o, found = attention(on[0], on[1], last, layout=layout, mask_mod=masks.causal("bottom_right"), return_lse=True)
         agree([ordered(o.cpu(), layout), found.cpu()], [wanted, lse], 3e-3)
+        assert ways == [True]

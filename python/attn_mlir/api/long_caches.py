@@ -17,8 +17,8 @@ from attn_mlir.frontend.given import PAGES, SEQUENCES
 from attn_mlir.runtime.dispatch import needing_gradient
 from attn_mlir.runtime.orders import heads_first, in_order, input_order, output_order
 
-LEAST_KEYS = 8192
-"""Fewer are faster in one part, as a call with parts takes longer on the host."""
+LEAST_PAIRS, WIDE = 1 << 25, 256
+"""Fewer pairs of a query of a head and a key take less time than a call with parts takes more on the host, but for wider heads."""
 _PAGE = 16
 """Positions of a page are a multiple of so many on GPUs that copy no single rows."""
 Tensor = torch.Tensor
@@ -32,10 +32,10 @@ def of_long_caches(qkv: tuple[Any, Any, Any], options: Options) -> tuple[Any] | 
     problem = check_inputs(q, k, v, options.layout)
     order, sizes, target = input_order(problem.layout), problem.sizes, options.target(problem)
     queries, keys = sizes["Sq"], sizes["Skv"]
-    if queries > 16 or keys < (1 if options.splits else LEAST_KEYS) or needing_gradient(qkv) or is_transformed():
-        return None
-    many = sizes["Hq"] // max(1, sizes["Hkv"])
-    if problem.is_empty or not has_kernels(target, q) or not (queries == 1 or pays(queries, many)):
+    wide = problem.inputs.value_dim > WIDE
+    few = queries == 1 or ((wide or options.splits) and pays(queries, sizes["Hq"] // max(1, sizes["Hkv"])))
+    long = wide or options.splits or sizes["B"] * sizes["Hq"] * queries * keys >= LEAST_PAIRS
+    if not (few and long) or problem.is_empty or needing_gradient(qkv) or is_transformed() or not has_kernels(target, q):
         return None
     q, k, v = (heads_first(x, order).transpose(1, 2) for x in qkv)
     entry, scan, factor = options._replace(layout="bshd").find(problem_of(q.flatten(0, 1), k, v, True).inputs, problem.device)
