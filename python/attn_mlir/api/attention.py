@@ -30,6 +30,8 @@ from attn_mlir.frontend.given import Inputs
 
 Function = Callable[..., Any]
 Pairs = Sequence[tuple[torch.Tensor, torch.Tensor]] | None
+_FEW = 16
+"""Queries whose keys may be seen in parts."""
 
 
 class Attention(AttentionReport, EngineModule):
@@ -156,6 +158,12 @@ class Attention(AttentionReport, EngineModule):
         return self._options._replace(functions=with_function(self._functions)).find(inputs, None, self._form)[:2]
 
 
+def _has_few(q: Any, layout: Any) -> bool:
+    """Whether q has so few queries that keys may be seen in parts; False for what is no input."""
+    order = layout[0] if isinstance(layout, (tuple, list)) and layout else layout
+    return isinstance(q, torch.Tensor) and q.dim() == 4 and q.shape[str(order).find("s")] <= _FEW
+
+
 @graph_part
 def attention(
     q: torch.Tensor,
@@ -278,7 +286,7 @@ def attention(
     if key_index is not None:
         listed = importlib.import_module("attn_mlir.api.key_lists").attention_listed
         return listed((q, k, v), options, dropout, extra, (key_index, key_block))
-    if (q.is_cuda or device is not None) and dropout.form is None and not extra and scales is NONE:
+    if scales is NONE and _has_few(q, layout) and (q.is_cuda or device is not None) and not extra and dropout.form is None:
         found = importlib.import_module("attn_mlir.api.long_caches").of_long_caches((q, k, v), options)
         if found is not None:
             return found[0]
