@@ -286,7 +286,7 @@ def attention(
     if key_index is not None:
         listed = importlib.import_module("attn_mlir.api.key_lists").attention_listed
         return listed((q, k, v), options, dropout, extra, (key_index, key_block))
-    if scales is NONE and _has_few(q, layout) and (q.is_cuda or device is not None) and not extra and dropout.form is None:
+    if scales is NONE and not nested and _has_few(q, layout) and (q.is_cuda or device is not None) and not extra and dropout.form is None:
         found = importlib.import_module("attn_mlir.api.long_caches").of_long_caches((q, k, v), options)
         if found is not None:
             return found[0]
