@@ -28,6 +28,25 @@ class ListShapes(NamedTuple):
     key_step: int
 
 
+class ListPlaces(NamedTuple):
+    """Where lists of queries of packed sequences lead, of blocks of their own sequence: list n is of query n, or of heads of it.
+
+    The first tensors are those of `frontend.given.SEQUENCES`, then comes a table of pages of `page` positions, or None. Pages that kernels
+    read have `rows` positions; `steps`: how many of them on the next page of the cache begins, the next of its parts, and the next head.
+    """
+
+    q_begins: Tensor
+    q_lengths: Tensor
+    k_begins: Tensor
+    k_lengths: Tensor
+    table: Tensor | None
+    page: int
+    rows: int
+    steps: tuple[int, int, int]
+    end: int = 0
+    """0: queries see all keys, 1: those up to their own position, 2: as many of the last ones less as queries come after them."""
+
+
 class WantedLists(NamedTuple):
     """What is read of lists besides their pages, see `PreparedLists`."""
 

@@ -17,7 +17,7 @@ FIXED = 2048
 """Keys of a chunk at least, where a sequence is cut by its own length alone."""
 
 
-_KEPT, _COVERED = "attn_mlir_work", "attn_mlir_covered"
+_KEPT, _COVERED, _CHECKED = "attn_mlir_work", "attn_mlir_covered", "attn_mlir_checked"
 
 
 def keep_work(lengths: torch.Tensor) -> None:
@@ -37,6 +37,17 @@ def cover_rows(lengths: torch.Tensor) -> torch.Tensor:
 def leaves_rows(lengths: torch.Tensor) -> bool:
     """Whether there may be rows of no sequence of such lengths."""
     return not (hasattr(lengths, _KEPT) or hasattr(lengths, _COVERED))
+
+
+def say_checked(begins: torch.Tensor) -> torch.Tensor:
+    """The same, of which is said that sequences which begin there were looked at: they may have rows in common."""
+    setattr(begins, _CHECKED, True)
+    return begins
+
+
+def is_said_checked(begins: torch.Tensor) -> bool:
+    """Whether `say_checked` was asked of it."""
+    return hasattr(begins, _CHECKED)
 
 
 def kept_work(lengths: torch.Tensor, key: tuple[int, int, bool], make: Callable[[], torch.Tensor]) -> torch.Tensor:

@@ -113,12 +113,11 @@ class GpuLaunchPlan(LaunchPlan):
         None where nothing is to do, or the row does not allow that. Raises UnsupportedError where it must, as parts were asked for.
         """
         plan = self.plan(inputs)
-        gather, split_up = any(inputs[number].shape[2] % PAGE_ROWS for number in self._paged), not plan.empty and len(self.host.steps) == 1
-        form = PartsForm(self.shares_values(inputs), gather)
-        found = self._split(form) if split_up else None
-        if found is None and form.shared and split_up:
-            form = PartsForm(False, gather)
+        split_up, form, found = not plan.empty and len(self.host.steps) == 1, PartsForm(False, False), None
+        for form in self._forms(inputs) if split_up else ():
             found = self._split(form)
+            if found is not None:
+                break
         if found is None:
             check_pages(inputs[number] for number in self._paged)
             if self._splits > 1 and not plan.empty:
@@ -142,6 +141,18 @@ class GpuLaunchPlan(LaunchPlan):
             return split.run(kernel, inputs, made, layout, cut, program.start_part)
         found = [split.run(kernel, seen, made, layout, cut, program.start_part) for seen, made in sliced_calls(split.parts, inputs, made)]
         return joined(found, made)
+
+    def _forms(self, inputs: Sequence[Any]) -> list[PartsForm]:
+        """The kernels of parts that see these keys, the best first."""
+        sizes = [inputs[number].shape[2] for number in self._paged]
+        shared = (True, False) if self.shares_values(inputs) else (False,)
+        copied = any(size % PAGE_ROWS for size in sizes)
+        gathers = (True,) if copied else (True, False) if any(self.copies_rows(size) for size in sizes) else (False,)
+        return [PartsForm(values, gather) for values in shared for gather in gathers]
+
+    def copies_rows(self, size: int) -> bool:
+        """Whether rows of pages of so many are better copied one by one, though copies of several would do."""
+        return False
 
     def _split(self, form: PartsForm) -> "tuple[SplitDecode, GpuLaunchPlan] | None":
         """The kernels of parts, and the program that launches them; lowered at the first call that needs them."""
@@ -170,6 +181,10 @@ class GpuLaunchPlan(LaunchPlan):
     def lower_parts(self, form: PartsForm = WHOLE_ROWS) -> tuple[GpuKernel, GpuKernel] | None:
         """The kernels of parts and of their merge, or None."""
         return None
+
+    def sees_parts(self, gather: bool) -> bool:
+        """Whether single queries of packed sequences may see keys in parts, in pages whose rows are copied one by one if to `gather`."""
+        return len(self.host.steps) == 1 and self._split(PartsForm(False, gather)) is not None
 
     def lower_whole(self, form: PartsForm = WHOLE_ROWS) -> GpuKernel | None:
         """The kernel of one part, which needs no merge, or None."""

@@ -18,7 +18,7 @@ from attn_mlir.backends.gpu.scalar_bounds import MAX_COLUMNS
 from attn_mlir.backends.gpu.slices import is_sliced, slices_of
 from attn_mlir.backends.gpu.split import lower_parts, lower_whole
 from attn_mlir.backends.host import Host, HostStep
-from attn_mlir.backends.nvidia import codegen, cuda, pipeline, repeated_kernel, repeated_kernels, widened_ahead
+from attn_mlir.backends.nvidia import codegen, cuda, pipeline, repeated_kernel, repeated_kernels, thresholds, widened_ahead
 from attn_mlir.backends.nvidia.compile import Cubin, compile_all
 from attn_mlir.backends.nvidia.compiled_kernels import describe, pack, packed_semaphores, semaphores, spilled
 from attn_mlir.backends.nvidia.launch import LIMIT, CudaLauncher
@@ -208,6 +208,9 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         same = k.data_ptr() == v.data_ptr() and k.shape[:-1] == v.shape[:-1]
         same &= v.element_size() > 1  # 8-bit keys are widened for scores and for sums apart
         return same and steps and MAX_COLUMNS < v.shape[-1] <= k.shape[-1] and self._choices.get("arch") == HOPPER.arch
+
+    def copies_rows(self, size: int) -> bool:
+        return size < thresholds.COPIED_PAGES
 
     def blocks_of(self, form: PartsForm) -> tuple[int, int]:
         columns = (self.host.arguments[0].shape or (0,))[-1]

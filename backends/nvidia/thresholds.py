@@ -37,6 +37,8 @@ LOOKING_REGISTERS: Annotated[Registers, Provenance("2026-11-26", "ptxas", "commi
 """Where the producer scans captured tensors for blocks that are partial, besides looking for pages."""
 GATHERING_REGISTERS: Annotated[Registers, Provenance("2026-11-26", "ptxas", "commit 063ea395")] = {1: (240, 72), 2: (216, 72)}
 """Where all warps of the producer copy single rows."""
+COPIED_PAGES: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/serving-h100.md")] = 64
+"""Pages of fewer rows are copied row by row for single queries, though TMA could bring 16 rows at a time."""
 WIDENING: Annotated[dict[int, tuple[int, int, int]], Provenance("2026-11-27", "ptxas", "docs/notes/fp8-hopper.md")] = {
     1: (7, 240, 72), 2: (3, 224, 56), 3: (3, 160, 32), 4: (3, 112, 24),
 }  # fmt: skip

@@ -95,7 +95,7 @@ def with_splits(kernel: Kernel, device: str, splits: int) -> Kernel:
     """The kernel, which sees the keys of a few queries in so many parts. Raises UnsupportedError for devices whose kernels do not."""
     make = getattr(kernel, "with_splits", None)
     if make is None:
-        raise UnsupportedError(f"num_splits is for the CPU, got a kernel for '{device}', which chooses itself: leave it out")
+        raise UnsupportedError(f"num_splits is for up to 16 queries, and a kernel for '{device}' sees these keys in one part: leave it out")
     return make(splits)
 
 
@@ -135,7 +135,7 @@ def compile_derivative(
 
 
 def list_maker(device: str) -> Callable[..., Any] | None:
-    """What makes `runtime.prepared_lists.PreparedLists` on a device, as `prepared_lists.by_torch` does; None where operations of torch do.
+    """What makes `PreparedLists` on a device, as `runtime.prepared_lists` does; None where operations of torch do.
 
     It gives None for lists that it does not take.
     """

@@ -15,7 +15,6 @@ from attn_mlir.api.key_lists import check_key_lists
 from attn_mlir.api.key_pages import attention_in_pages
 from attn_mlir.api.options import Options
 from attn_mlir.backends.gpu.program import PartsForm
-from attn_mlir.runtime import programs
 from generated_code import complaints
 from key_list_cases import agree, draw, inputs
 
@@ -116,19 +115,33 @@ def test_single_keys_are_pages_of_single_queries(monkeypatch: pytest.MonkeyPatch
     """Where a device has kernels for them, as Hopper; a CPU's read any pages, but say nothing of it."""
     qkv = [x.detach() for x in inputs(SIZES)]
     assert in_pages(qkv, draw(SIZES, (1, 1), 2, 9), (1, 1)) is None
-    monkeypatch.setattr(key_pages, "_gathers", lambda *_: True)
+    monkeypatch.setattr(key_pages, "has_gathers", lambda *_: True)
     slopes = torch.rand(4)
     agrees((1, 1), 2, mask_mod=masks.causal("bottom_right"), score_mod=lambda s, b, h, i, j: s + slopes[h] * (j - i))
     agrees((1, 24), 1)
     assert in_pages(qkv, draw(SIZES, (2, 1), 2, 9), (2, 1)) is None
 
 
-def test_hopper_gathers_single_keys() -> None:
+@pytest.fixture
+def texts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Programs of calls, the last one last."""
+    seen, before = list[str](), key_pages.looks_at_scores_alone
+
+    def looked_at(text: str) -> bool:
+        seen.append(text)
+        return before(text)
+
+    monkeypatch.setattr(key_pages, "_TEMPLATES", {})
+    monkeypatch.setattr(key_pages, "looks_at_scores_alone", looked_at)
+    return seen
+
+
+def test_hopper_gathers_single_keys(texts: list[str]) -> None:
     """Lanes of the producer copy rows; with MLA's values among the keys, too. Nothing spills, as far as nvcc is there to ask."""
     for columns, values in ((128, 128), (576, 512)):
         q, k = torch.randn(1, 32, 3, columns).half(), torch.randn(1, 1, 50, columns).half()
         in_pages((q, k, k[..., :values]), draw((1, 32, 1, 3, 50, 0), (1, 16), 1, 3), (1, 16))
-        made: Any = driver.compile_derivative(next(reversed(programs._TABLE.values())).text, "cuda", "", [])
+        made: Any = driver.compile_derivative(texts[-1], "cuda", "", [])
         assert made.gathers()
         for units in (made.lower_parts(PartsForm(shared, True)) for shared in ((False, True) if columns > 256 else (False,))):
             assert units[0].schedule["gather"] == 1 and not any(complaints(unit.code) for unit in units)
@@ -145,10 +158,10 @@ def test_what_needs_a_table() -> None:
         assert in_pages(qkv, index, (32, 32), row=rows.softmax_sink(sinks)) is None  # of heads of the whole
 
 
-def test_hopper_makes_the_kernels() -> None:
+def test_hopper_makes_the_kernels(texts: list[str]) -> None:
     qkv = [x.detach() for x in inputs((*SIZES[:5], 128), torch.float16)]
     in_pages(qkv, draw(SIZES, (64, 64), 2, 3), (64, 64), mask_mod=masks.causal())
-    made: Any = driver.compile_derivative(next(reversed(programs._TABLE.values())).text, "cuda", "", [])
+    made: Any = driver.compile_derivative(texts[-1], "cuda", "", [])
     units = [*made.units.values(), *made.lower_parts()]
     assert [unit.schedule["emitter"] for unit in units] == ["hopper", "hopper", "simt"] and units[0].kernel.paged
     assert not any(complaints(unit.code) for unit in units)

@@ -12,8 +12,8 @@ import torch
 from amd_tools import needs_host_clang
 from attn_mlir.backends.amd.clang import find_host_clang
 from attn_mlir.backends.nvidia import lists as fused
-from attn_mlir.backends.prepared import ListShapes, WantedLists
-from attn_mlir.runtime.prepared_lists import by_torch
+from attn_mlir.backends.prepared import ListPlaces, ListShapes, WantedLists
+from attn_mlir.runtime.prepared_lists import by_torch, placed_by_torch
 
 _CALLS = """
 extern "C" void call_prepare(const void *form, int blocks, int heads, int threads, int bytes) {
@@ -91,6 +91,44 @@ def test_the_same_as_by_torch(case: str, shift: str, hosted: None) -> None:
     for (a, b), (c, d) in zip(mine[1].view(-1, 2).tolist(), right[1].view(-1, 2).tolist(), strict=True):
         assert mine[0][a:b].tolist() == right[0][c:d].tolist()
         assert mine[3][a:b].tolist() == right[3][c:d].tolist()
+
+
+PLACED = {
+    "single keys, packed": (1, 1, 0, 1, (0, 3, 0)),
+    "single keys, in pages": (2, 1, 16, 1, (16, 1, 0)),
+    "heads, blocks in pages": (4, 16, 64, 16, (8, 2, 1)),
+    "blocks of several pages": (1, 48, 16, 16, (5, 0, 0)),
+    "blocks of single rows, packed": (2, 5, 0, 1, (0, 2, 1)),
+}
+"""Heads of lists, keys of a block, positions of a page, of one that kernels read, and steps of these."""
+
+
+@needs_host_clang
+@pytest.mark.parametrize("wrong", [False, True])
+@pytest.mark.parametrize("end", [0, 1, 2])
+@pytest.mark.parametrize("case", list(PLACED))
+def test_lists_of_packed_sequences(case: str, end: int, wrong: bool, hosted: None) -> None:
+    """Queries of several sequences, some without queries or keys; wrong offsets lead somewhere, and both ways there."""
+    (heads, keys, page, rows, steps), most = PLACED[case], 90
+    queries, lengths = [3, 0, 5, 1, 4, 0], torch.tensor([40, 7, 33, 90, 0, 8], dtype=torch.int32)
+    used = torch.tensor(queries, dtype=torch.int32)
+    begins = used.cumsum(0, dtype=torch.int32) - used
+    if wrong:
+        used, lengths = torch.randint(-3, 20, (6,), dtype=torch.int32), torch.randint(-9, 200, (6,), dtype=torch.int32)
+    key_begins = lengths.cumsum(0, dtype=torch.int32) - lengths
+    columns = -(-most // page) if page else 0
+    table = torch.randint(0, 50, (6, columns + 1), dtype=torch.int32)[:, :columns] if page else None
+    places = ListPlaces(begins, used, key_begins, lengths, table, page, rows, steps, end)
+    blocks, count = -(-most // keys), 12
+    whole = (1, 1, 15) if heads == 1 else (15, heads, 1)  # two queries are in no sequence
+    shapes = ListShapes(*whole, count, blocks, keys, most, 1, 1, None, 1, 2, 0)
+    index = torch.randint(-1, blocks, (*whole, count), dtype=torch.int32)
+    asked = WantedLists(True, True)
+    got, want = fused.prepare_lists(index, shapes, asked, places), placed_by_torch(index, shapes, asked, places)
+    assert got is not None and got.wrong is not None and not got.wrong()
+    for name in ("pages", "used", "listed", "shifts"):
+        assert torch.equal(getattr(got, name), getattr(want, name)), name
+    assert wrong or (got.used > 0).any()
 
 
 @needs_host_clang

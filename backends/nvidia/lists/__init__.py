@@ -12,11 +12,11 @@ import torch
 from attn_mlir.backends.allocation import empty
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia import cuda, own_kernel
-from attn_mlir.backends.prepared import ListShapes, PreparedLists, WantedLists
+from attn_mlir.backends.prepared import ListPlaces, ListShapes, PreparedLists, WantedLists
 
 SOURCE = "attn_lists.cu"
 PREPARE, SHORT, INVERT = "attn_prepare_lists", "attn_prepare_short_lists", "attn_invert_lists"
-_FORM, _INVERSE = struct.Struct("=9Q4q14i"), struct.Struct("=5Q4i")
+_FORM, _INVERSE = struct.Struct("=14Q7q20i"), struct.Struct("=5Q4i")
 """What the kernels take, `AttnLists` and `AttnInverse`."""
 _SHORT_ENTRIES, _SHORT_BLOCKS, _WARPS = 256, 2048, 4
 """A warp has a list of so many entries and blocks, of so many warps; a thread block others."""
@@ -27,37 +27,48 @@ _LOCAL = threading.local()
 Tensor = torch.Tensor
 
 
-def prepare_lists(index: Tensor, shapes: ListShapes, wanted: WantedLists) -> PreparedLists | None:
+def prepare_lists(index: Tensor, shapes: ListShapes, wanted: WantedLists, places: ListPlaces | None = None) -> PreparedLists | None:
     """See `driver.list_maker`; None for lists that do not fit into shared memory, and on other chips than Hopper."""
     lists, words = shapes.batch * shapes.heads * shapes.lists, -(-shapes.blocks // 32)
     short = shapes.count <= _SHORT_ENTRIES and shapes.blocks <= _SHORT_BLOCKS
     threads, together = (32, _WARPS) if short else (256, 1)
     memory = 4 * (words + shapes.count + threads + 1) * together
     device = index.get_device()
-    sequences = lists * shapes.repeat
-    most = max(sequences * max(shapes.count, shapes.queries), words * lists)
+    sequences, each = lists * shapes.repeat, 1 if places is None else shapes.keys // places.rows
+    most = max(sequences * max(shapes.count * each, shapes.queries), words * lists)
     if not lists or memory > _SHARED_BYTES or shapes.batch * shapes.heads > _MOST_Y or most > _MOST:
         return None
     if cuda.device(device).capability != (9, 0):
         return None
     shape, place = (sequences, shapes.count), index.device
-    pages, listed, shifts = (
-        empty(shape, dtype=torch.int32, device=place) if asked else None for asked in (True, wanted.listed, wanted.shifts)
-    )
+    pages = empty((sequences, shapes.count * each), dtype=torch.int32, device=place)
+    listed, shifts = (empty(shape, dtype=torch.int32, device=place) if asked else None for asked in (wanted.listed, wanted.shifts))
     used = empty((sequences,), dtype=torch.int32, device=place)
     seen = empty((sequences, shapes.queries), dtype=torch.int32, device=place) if wanted.seen else None
     bits = empty((words * lists + 1,), dtype=torch.int32, device=place) if wanted.inverse else None
     cursor = 0 if bits is None else bits.data_ptr() + 4 * words * lists
-    stream, flag = cuda.current_stream(device), None if cuda.is_capturing(device) else _flag(device)
+    looks = places is None and not cuda.is_capturing(device)  # numbers of packed sequences are looked at before, or not at all
+    stream, flag = cuda.current_stream(device), _flag(device) if looks else None
     addresses = [0 if x is None else x.data_ptr() for x in (index, pages, listed, shifts, used, seen, bits)]
     of_flag = 0 if flag is None else flag.address
     sizes = (lists, shapes.heads, shapes.lists, shapes.count, shapes.blocks, shapes.keys, shapes.kv_len, shapes.queries, shapes.q_len)
     rest = (shapes.shift is not None, shapes.shift or 0, shapes.repeat, shapes.key_group, shapes.key_step)
-    form = _FORM.pack(*addresses, cursor, of_flag, *index.stride(), *sizes, *rest)
+    of_places, steps, more = _leading(places, each)
+    form = _FORM.pack(
+        *addresses,
+        cursor,
+        of_flag,
+        *(x.data_ptr() for x in of_places),
+        *[0] * (5 - len(of_places)),
+        *index.stride(),
+        *steps,
+        *sizes,
+        *rest,
+        *more,
+    )
     _start(SHORT if short else PREPARE, form, (-(-lists // together), 1, 1), (threads * together, memory), (stream, device))
     if flag is not None:
         flag.event.record(torch.cuda.current_stream(device))
-    assert pages is not None
 
     def inverse(tile: int, in_order: bool) -> Sequence[Tensor]:
         assert bits is not None
@@ -68,6 +79,15 @@ def prepare_lists(index: Tensor, shapes: ListShapes, wanted: WantedLists) -> Pre
         return _listing(bits, shapes)
 
     return PreparedLists(pages, used, listed, shifts, seen, inverse, listing, _never if flag is None else flag.read)
+
+
+def _leading(places: ListPlaces | None, each: int) -> tuple[list[Tensor], tuple[int, int, int], tuple[int, ...]]:
+    """What kernels take of places: tensors, steps and numbers."""
+    if places is None:
+        return [], (0, 0, 0), (0,) * 6
+    tensors = [x.contiguous() for x in (*places[:4], places.table) if x is not None]
+    columns = 0 if places.table is None else places.table.shape[1]
+    return tensors, places.steps, (len(places.q_begins), columns, max(1, places.page // places.rows), each, places.end, 0)
 
 
 def _inverse(bits: Tensor, shapes: ListShapes, tile: int, in_order: bool) -> Sequence[Tensor]:

@@ -3,6 +3,7 @@
 // A bitmap of a list in shared memory sorts it, and forgets what is there twice. A group of T threads has one list.
 
 typedef long long attn_wide;
+constexpr int kAhead = 8; // entries that a thread looks at together
 
 template <int T>
 __device__ __forceinline__ void attn_together() {
@@ -12,15 +13,48 @@ __device__ __forceinline__ void attn_together() {
     __syncthreads();
 }
 
-// How the lists lie, and what becomes of them; see `lists/prepare.py`.
+// How the lists lie, and what becomes of them; see `lists/__init__.py`. With `sequences`, those of packed tensors, each list is that of a
+// query, of blocks of its own sequence, and what comes after `key_step` says where these lie; see `ListPlaces`.
 struct AttnLists {
   const int *index;
   int *pages, *listed, *shifts, *used, *seen;
   unsigned *bits;
   int *cursor, *wrong;
-  attn_wide stride_b, stride_h, stride_l, stride_n;
+  const int *q_begins, *q_lengths, *k_begins, *k_lengths, *table;
+  attn_wide stride_b, stride_h, stride_l, stride_n, of_page, of_part, of_head;
   int total, heads, lists, count, blocks, keys, kv_len, queries, q_len, causal, shift, repeat, key_group, key_step;
+  int sequences, columns, parts, each, end, unused;
 };
+
+// The sequence of a query, and how many keys it may see, none if it is in none.
+__device__ __forceinline__ int attn_owner(const AttnLists &f, int query, int *limit) {
+  int low = 0, high = f.sequences;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    if (f.q_begins[middle] <= query)
+      low = middle;
+    else
+      high = middle;
+  }
+  const attn_wide position = (attn_wide)query - f.q_begins[low], keys = f.k_lengths[low], length = f.q_lengths[low];
+  attn_wide seen = f.end == 0 ? keys : min(keys, position + 1 + (f.end > 1 ? keys - length : 0));
+  if (position < 0 || position >= length) seen = 0;
+  *limit = (int)max(min(seen, (attn_wide)f.kv_len), (attn_wide)0);
+  return low;
+}
+
+// The page of a part of a block of a sequence; where a table holds no page, neither is this one.
+__device__ __forceinline__ int attn_place(const AttnLists &f, int owner, int head, attn_wide part) {
+  attn_wide found = head / f.key_group * f.of_head;
+  if (f.table) {
+    const int page = f.table[(attn_wide)owner * f.columns + min(part / f.parts, (attn_wide)f.columns - 1)];
+    if (page < 0) return -1;
+    found += page * f.of_page + part % f.parts * f.of_part;
+  } else {
+    found += (part + f.k_begins[owner]) * f.of_part;
+  }
+  return (int)min(found, (attn_wide)0x7fffffff);
+}
 
 template <int T>
 __device__ __forceinline__ void attn_prepare(const AttnLists &f, int *memory) {
@@ -36,12 +70,18 @@ __device__ __forceinline__ void attn_prepare(const AttnLists &f, int *memory) {
   if (f.cursor && whole == 0 && t == 0) *f.cursor = 0;
   attn_together<T>();
   const int *const from = f.index + b * f.stride_b + h * f.stride_h + l * f.stride_l;
-  for (int i = t; i < f.count; i += T) {
-    const int e = from[i * f.stride_n];
-    if (e >= 0 && e < f.blocks)
-      atomicOr(&bitmap[e >> 5], 1u << (e & 31));
-    else if (e != -1 && f.wrong && there)
-      *f.wrong = 1;
+  for (int i = t; i < f.count; i += kAhead * T) {
+    int entries[kAhead];  // all on their way before one is looked at
+#pragma unroll
+    for (int n = 0; n < kAhead; ++n) entries[n] = i + n * T < f.count ? from[(i + n * T) * f.stride_n] : -1;
+#pragma unroll
+    for (int n = 0; n < kAhead; ++n) {
+      const int e = entries[n];
+      if (e >= 0 && e < f.blocks)
+        atomicOr(&bitmap[e >> 5], 1u << (e & 31));
+      else if (e != -1 && f.wrong && there)
+        *f.wrong = 1;
+    }
   }
   attn_together<T>();
   const int each = (words + T - 1) / T, first = min(t * each, words), last = min(first + each, words);
@@ -60,6 +100,8 @@ __device__ __forceinline__ void attn_prepare(const AttnLists &f, int *memory) {
     const attn_wide query = min(((attn_wide)l + 1) * f.queries, (attn_wide)f.q_len) - 1;
     limit = (int)max(min(query + f.shift + 1, (attn_wide)f.kv_len), (attn_wide)0);
   }
+  int owner = 0;
+  if (f.sequences) owner = attn_owner(f, f.lists > 1 ? l : b, &limit);
   int place = sums[t] - bits, below = 0;
   for (int w = first; w < last; ++w)
     for (unsigned left = bitmap[w]; left; left &= left - 1) {
@@ -76,10 +118,21 @@ __device__ __forceinline__ void attn_prepare(const AttnLists &f, int *memory) {
   for (int r = 0; r < f.repeat; ++r) {
     const int head = h * f.repeat + r;
     const attn_wide sequence = ((attn_wide)b * heads + head) * f.lists + l, begin = sequence * f.count;
+    for (int i = t; f.sequences && i < f.count * f.each; i += kAhead * T) {
+      int found[kAhead];
+#pragma unroll
+      for (int n = 0; n < kAhead; ++n) {
+        const int at = min(i + n * T, f.count * f.each - 1), e = at / f.each < entries ? sorted[at / f.each] : f.blocks - 1;
+        found[n] = attn_place(f, owner, head, (attn_wide)e * f.each + at % f.each);
+      }
+#pragma unroll
+      for (int n = 0; n < kAhead; ++n)
+        if (i + n * T < f.count * f.each) f.pages[begin * f.each + i + n * T] = found[n];
+    }
     const int shared = (b * f.key_step + head / f.key_group) * f.blocks;
     for (int i = t; i < f.count; i += T) {
       const int e = i < entries ? sorted[i] : f.blocks - 1;
-      f.pages[begin + i] = e + shared;
+      if (!f.sequences) f.pages[begin + i] = e + shared;
       if (f.listed) f.listed[begin + i] = e;
       if (f.shifts) f.shifts[begin + i] = (e - i) * f.keys;
     }

@@ -10,7 +10,7 @@ from torch.compiler import is_dynamo_compiling
 from attn_mlir.api.autocast import cast, may_cast
 from attn_mlir.api.call import attend
 from attn_mlir.api.dropout import check_p, dropout_of
-from attn_mlir.api.eight_bit import Scales, refuse_eight_bit, refuse_scales, scales_of
+from attn_mlir.api.eight_bit import NONE, Scales, refuse_eight_bit, refuse_scales, scales_of
 from attn_mlir.api.engine_module import EngineModule
 from attn_mlir.api.extra_qk import check_count, check_given, flat
 from attn_mlir.api.given_masks import Mask, with_function
@@ -30,6 +30,8 @@ from attn_mlir.frontend.given import Inputs
 
 Function = Callable[..., Any]
 Pairs = Sequence[tuple[torch.Tensor, torch.Tensor]] | None
+_FEW = 16
+"""Queries whose keys may be seen in parts."""
 
 
 class Attention(AttentionReport, EngineModule):
@@ -156,6 +158,12 @@ class Attention(AttentionReport, EngineModule):
         return self._options._replace(functions=with_function(self._functions)).find(inputs, None, self._form)[:2]
 
 
+def _has_few(q: Any, layout: Any) -> bool:
+    """Whether q has so few queries that keys may be seen in parts; False for what is no input."""
+    order = layout[0] if isinstance(layout, (tuple, list)) and layout else layout
+    return isinstance(q, torch.Tensor) and q.dim() == 4 and q.shape[str(order).find("s")] <= _FEW
+
+
 @graph_part
 def attention(
     q: torch.Tensor,
@@ -224,8 +232,8 @@ def attention(
     return_partial: give a `Partial` in place of o, which `merge` merges with those of other keys. q_offset, kv_offset: where the given
     queries and keys begin in the whole sequence, as functions see it; q_len, kv_len: how long it is, for q_len() and kv_len(), up to the
     end of the given part where they are left out. Only partial results have positions of their own.
-    num_splits: how many parts the keys of up to 16 queries are seen in, on several threads, where nothing needs a gradient (CPU only). 0:
-    chosen by the number of keys; 1: one part.
+    num_splits: how many parts the keys of up to 16 queries are seen in, on several threads, where nothing needs a gradient. 0: chosen by
+    the number of keys; 1: one part.
     key_index, key_block: lists of keys. With key_block = (bq, bk), query block i, of bq queries, of head h sees the blocks of bk keys whose
     numbers key_index[b, h, i] has, an int32 tensor [B, 1 or Hkv or Hq, ceil(Sq / bq), n]; -1 is no block, and one that is there twice
     counts once. To functions kv_idx is the position in k, and other keys are as masked. See docs/key-lists.md.
@@ -278,4 +286,8 @@ def attention(
     if key_index is not None:
         listed = importlib.import_module("attn_mlir.api.key_lists").attention_listed
         return listed((q, k, v), options, dropout, extra, (key_index, key_block))
+    if scales is NONE and not nested and _has_few(q, layout) and (q.is_cuda or device is not None) and not extra and dropout.form is None:
+        found = importlib.import_module("attn_mlir.api.long_caches").of_long_caches((q, k, v), options)
+        if found is not None:
+            return found[0]
     return attend((q, k, v), options, dropout, extra, scales)[0]

@@ -181,7 +181,7 @@ def paged_call(
     of_pages = _problem_of(packed, k_pages, v_pages, turned)
     call = asked.call(of_pages, (packed.unsqueeze(0), k_pages, v_pages), dropout, sequences)
     text = call.entry.traced.text
-    if not looks_at_scores_alone(text) or (small and not _gathers(text, options.target(problem))):
+    if not looks_at_scores_alone(text) or (small and not has_gathers(text, options.target(problem))):
         return None
     common = {"most": most, "made": made, "shapes": shapes, "folded": shared, "order": output_order(problem.layout)}
     found = PagedCall(call=call, lists=prepared, index=index, **common)
@@ -274,6 +274,6 @@ def _places_of_dropout(made: SequenceForm, form: ListForm, shifts: Tensor) -> di
     return dict(zip(LISTED, (kept["rows"], kept["queries"], shifts), strict=True))
 
 
-def _gathers(text: str, device: str) -> bool:
+def has_gathers(text: str, device: str) -> bool:
     """Whether a device has kernels of a program that see single queries' keys in pages of any size."""
     return getattr(driver.compile_derivative(text, device, "", []), "gathers", lambda: False)()

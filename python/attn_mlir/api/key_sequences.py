@@ -134,6 +134,12 @@ def causal_shift(mask: Any, sizes: Mapping[str, Any]) -> int | None:
     return sizes["Skv"] - sizes["Sq"] if (*args, *kwargs.values()) == ("bottom_right",) else 0
 
 
+def end_of(mask: Any) -> int:
+    """See `ListPlaces.end`; 0 for masks that are asked."""
+    shift = causal_shift(mask, {"Skv": 1, "Sq": 0})
+    return 0 if shift is None else 1 + shift
+
+
 def ready_made_shift(functions: tuple[Any, ...], sizes: Mapping[str, Any]) -> tuple[int | None] | None:
     """`causal_shift` of functions that are all ready made and capture nothing, in a tuple; None of others."""
     for function in functions[:4]:
@@ -240,3 +246,29 @@ def wrapped(
         None if mask_mod is None else of_mask if shapes.shift is None else mask_of_seen(seen, fold),
         row,
     )
+
+
+def functions_of_queries(functions: tuple[Any, ...], sequences: Mapping[str, Tensor], owner: Tensor, num_heads: int) -> tuple[Any, ...]:
+    """Functions of sequences, as functions of queries, each of which is an entry of a batch: query n is in sequence `owner[n]`."""
+    begins, q_lengths, k_lengths = (sequences[name] for name in ("q_begins", "q_lengths", "k_lengths"))
+    last = max(0, len(q_lengths) - 1)
+
+    def placed(function: Callable[..., Any] | None, first: int, with_query: bool) -> Callable[..., Any] | None:
+        """A function whose arguments from the `first` on are the entry, the head, perhaps the query, and others."""
+        if function is None:
+            return None
+
+        def of_query(*arguments: Any) -> Any:
+            entry = arguments[first]
+            b = owner[entry].clamp(0, last)
+            with frontend_sizes.given(q_len=q_lengths[b], kv_len=k_lengths[b], num_heads=num_heads):
+                rest = list(arguments[first + 1 :])
+                if with_query:
+                    rest[1] = entry - begins[b]
+                return function(*arguments[:first], b, *rest)
+
+        return of_query
+
+    query_mod, key_mod, value_mod, score_mod, mask_mod, row = functions
+    of_keys = placed(key_mod, 1, False), placed(value_mod, 1, False)
+    return placed(query_mod, 1, True), *of_keys, placed(score_mod, 1, True), placed(mask_mod, 0, True), row

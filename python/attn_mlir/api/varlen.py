@@ -1,5 +1,6 @@
 """`attention_varlen(q, k, v, cu_seqlens_q, ...)`: attention of the user's own design on sequences of different lengths, packed."""
 
+import contextlib
 import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, Never
@@ -8,7 +9,7 @@ import torch
 
 from attn_mlir.api.autocast import cast
 from attn_mlir.api.dropout import dropout_of
-from attn_mlir.api.eight_bit import refuse_derivatives, refuse_eight_bit, refuse_scales, scales_of, with_scales
+from attn_mlir.api.eight_bit import NONE, refuse_derivatives, refuse_eight_bit, refuse_scales, scales_of, with_scales
 from attn_mlir.api.graph_parts import graph_part
 from attn_mlir.api.options import Options, check_splits
 from attn_mlir.api.rows import softmax
@@ -17,7 +18,7 @@ from attn_mlir.api.varlen_inputs import check_largest, inside_of, mask_of, probl
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.runtime.dispatch import dispatch, needing_gradient, refuse_transformed
-from attn_mlir.runtime.varlen import largest
+from attn_mlir.runtime.varlen import largest, reads_offsets
 
 Function = Callable[..., Any]
 
@@ -53,6 +54,8 @@ def attention_varlen(
     return_partial: bool = False,
     q_offset: int = 0,
     kv_offset: int = 0,
+    key_index: torch.Tensor | None = None,
+    key_block: tuple[int, int] | None = None,
     q_descale: torch.Tensor | float | None = None,
     k_descale: torch.Tensor | float | None = None,
     v_descale: torch.Tensor | float | None = None,
@@ -82,6 +85,9 @@ def attention_varlen(
     batch_invariant: a sequence has the same bits whatever else is in the batch, in o (as always on a CPU), and in gradients of its rows
     of q, k and v, which takes memory; docs/serving.md.
     return_partial, q_offset, kv_offset: see `attention`; the offsets are added to the positions, q_len() and kv_len() of every sequence.
+    key_index, key_block: with key_block = (1, bk), query t of q, in the order of its rows, sees of its sequence the blocks of bk keys whose
+    numbers key_index[t, h] has, an int32 tensor [Tq, 1 or Hkv or Hq, n]; -1 is no block, and one that is there twice counts once. Numbers
+    count in the sequence, as kv_idx does, in pages, too. docs/key-lists.md.
     q_descale, k_descale, v_descale, o_scale, out_dtype: see `attention`; B is the number of sequences.
     """
     if unknown:
@@ -90,6 +96,11 @@ def attention_varlen(
     asked = (functions, scale, "bshd", return_lse, return_states, device, bool(deterministic or batch_invariant))
     q, k, v = cast(q, k, v)
     scales = scales_of(q_descale, k_descale, v_descale, o_scale, out_dtype)
+    has_lists = key_index is not None or key_block is not None
+    if has_lists:
+        refuse_scales(scales, "key_index")
+        if return_partial or torch.compiler.is_dynamo_compiling():
+            raise UnsupportedError("key_index of attention_varlen is for whole results, outside of torch.compile: call it uncompiled")
     if return_partial or torch.compiler.is_dynamo_compiling():
         what = "return_partial" if return_partial else "torch.compile"
         refuse_eight_bit((q, k, v), what)
@@ -117,15 +128,39 @@ def attention_varlen(
 
         packed = [*sequences_of(q, cu_seqlens_q, cu_seqlens_k, seqused_k).values()]  # the operator checks what they hold
         return _squeezed(attention_in_graph(batched(q, k, v), asked, (dropout_p, dropout_seed), packed=packed))
-    dropout = dropout_of(dropout_p, dropout_seed, q)
     if block_table is not None:
         refuse_transformed((q, k, v, block_table, seqused_k), "attention to pages (block_table) has")
     problem = problem_of(q, k, v, block_table is not None)
     inside = inside_of(q, k, block_table, (max_q, max_k))
-    single = max_q == 1 and not (return_states or torch.is_grad_enabled())
+    single = max_q == 1 and not (return_states or torch.is_grad_enabled() or has_lists)
     sequences = sequences_of(q, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table, inside, single)
     check_largest(max_q, max_k, sequences)
     options = Options(*asked, check_splits(num_splits), bool(batch_invariant))
+    if has_lists:
+
+        def by_mask(mask: Function) -> Any:
+            same: dict[str, Any] = {"max_q": max_q, "max_k": max_k, "seqused_k": seqused_k, "block_table": block_table, "scale": scale}
+            same |= dict(zip(("query_mod", "key_mod", "value_mod", "score_mod"), functions, strict=False))
+            same |= {"row": row, "return_lse": return_lse, "return_states": return_states, "out": out, "num_splits": num_splits}
+            same |= {"batch_invariant": batch_invariant, "deterministic": deterministic, "device": device}
+            same |= {"dropout_p": dropout_p, "dropout_seed": dropout_seed}
+            return attention_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, mask_mod=mask, **same)
+
+        listed = importlib.import_module("attn_mlir.api.key_varlen").attention_varlen_listed
+        found = listed((q, k, v), problem, options, (key_index, key_block), sequences, (max_q, max_k), bool(dropout_p), by_mask)
+        return found[0] if len(found) == 1 else finished(found[1], found[0], options, out)
+    if max_q is not None and max_q > 1 and scales is NONE and not (dropout_p or reads_offsets(max_q, max_k)):
+        asked_for = (q, k, v), problem, options, sequences, (max_q, max_k)
+        other = importlib.import_module("attn_mlir.api.short_sequences").side_by_side(*asked_for)
+        single_ones = other is None
+        if other is None:
+            other = importlib.import_module("attn_mlir.api.few_queries").single_queries(*asked_for)
+        if other is not None:
+            check_out(out, other.entry.traced.weights)
+            with largest(1, max_k) if single_ones else contextlib.nullcontext():
+                results = dispatch(other)
+            return finished(other.entry, results, options, out)
+    dropout = dropout_of(dropout_p, dropout_seed, q)
     problem, values = with_scales(problem, scales, len(cu_seqlens_q) - 1)
     call = options.call(problem, batched(q, k, v), dropout, {**sequences, **values})
     refuse_derivatives(call)

@@ -5,7 +5,7 @@ register(row=attn_mlir.rows.sigmoid)  # in every process, as a plugin of vLLM do
 LLM(model, attention_config={"backend": "CUSTOM"})
 
 Written to the interface of vLLM's v1 attention (`vllm/v1/attention/backend.py`) and tested against a runner that stands for it: vLLM has
-not run it. It works where `attention_varlen` reads caches in pages: on the CPU.
+not run it. It works where `attention_varlen` reads caches in pages: on the CPU, and on Hopper and AMD GPUs.
 """
 
 import dataclasses

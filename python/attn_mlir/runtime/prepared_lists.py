@@ -10,16 +10,18 @@ import torch
 
 from attn_mlir import driver
 from attn_mlir.backends.kept import kept_by_sizes
-from attn_mlir.backends.prepared import ListShapes, PreparedLists, WantedLists
+from attn_mlir.backends.prepared import ListPlaces, ListShapes, PreparedLists, WantedLists
 
 Tensor = torch.Tensor
 
 
-def prepare(index: Tensor, shapes: ListShapes, wanted: WantedLists, device: str) -> PreparedLists:
-    """The lists of a tensor, which `device` reads."""
+def prepare(index: Tensor, shapes: ListShapes, wanted: WantedLists, device: str, places: ListPlaces | None = None) -> PreparedLists:
+    """The lists of a tensor, which `device` reads; `places`: of queries of packed sequences."""
     make = driver.list_maker(device)
-    made = None if make is None else make(index, shapes, wanted)
-    return by_torch(index, shapes, wanted) if made is None else made
+    made = None if make is None else make(index, shapes, wanted, places)
+    if made is not None:
+        return made
+    return by_torch(index, shapes, wanted) if places is None else placed_by_torch(index, shapes, wanted, places)
 
 
 def by_torch(index: Tensor, shapes: ListShapes, wanted: WantedLists) -> PreparedLists:
@@ -117,3 +119,47 @@ def inverse_of(ordered: Tensor, keys: int, tile: int, kv_len: int, in_order: boo
         return back, ranges, back, back, ranges
     after = torch.nn.functional.pad(ordered[..., 1:], (0, 1), value=blocks).flatten(2).gather(2, places).flatten()
     return back, ranges, back, after.masked_fill_(after == blocks, -1), ranges
+
+
+def placed_by_torch(index: Tensor, shapes: ListShapes, wanted: WantedLists, places: ListPlaces) -> PreparedLists:
+    """Lists of queries of packed sequences, whose pages are where `places` lead."""
+    blocks_of_all = shapes._replace(kv_len=shapes.blocks * shapes.keys, key_group=shapes.heads + 1, key_step=0)
+    made = by_torch(index, blocks_of_all, wanted)  # whose pages are numbers of blocks, in order
+    owner, limit = (x.repeat_interleave(shapes.heads) for x in limits_of_queries(places, shapes.batch * shapes.lists, shapes.kv_len))
+    keys, numbers = shapes.keys, made.pages
+    inside = torch.searchsorted(numbers, ((limit + (keys - 1)) // keys)[:, None], out_int32=True).squeeze(1)
+    entries = torch.minimum(made.used // keys, inside)
+    last = numbers.gather(1, (entries - 1).clamp(min=0)[:, None].long()).squeeze(1)
+    beyond = torch.where(entries > 0, ((last + 1) * keys - limit).clamp(min=0), 0)
+    return made._replace(pages=_placed(numbers, owner, shapes, places), used=(entries * keys - beyond).to(torch.int32))
+
+
+def limits_of_queries(places: ListPlaces, queries: int, most: int) -> tuple[Tensor, Tensor]:
+    """The sequence of each query, and how many keys it may see; for one of no sequence any, and 0."""
+    begins, lengths, _, k_lengths = places[:4]
+    query = torch.arange(queries, dtype=torch.int32, device=begins.device)
+    owner = (torch.searchsorted(begins, query, right=True, out_int32=True) - 1).clamp(min=0)
+    position = query - begins[owner]
+    limit = k_lengths[owner]
+    if places.end:
+        limit = torch.minimum(limit, position + 1 + (limit - lengths[owner] if places.end > 1 else 0))
+    inside = (position >= 0) & (position < lengths[owner])
+    return owner, torch.where(inside, limit.clamp(0, most), 0)
+
+
+def _placed(numbers: Tensor, owner: Tensor, shapes: ListShapes, places: ListPlaces) -> Tensor:
+    """Which pages blocks of sequences are."""
+    of_page, of_part, of_head = places.steps
+    each = shapes.keys // places.rows
+    if each > 1:
+        numbers = (numbers[..., None] * each + torch.arange(each, dtype=torch.int32, device=numbers.device)).flatten(1)
+    if places.table is None:
+        found = (numbers + places.k_begins[owner][:, None]) * of_part
+    else:
+        parts, columns = places.page // places.rows, places.table.shape[1]
+        place = torch.div(numbers, parts, rounding_mode="floor").clamp(max=columns - 1) + owner[:, None] * columns
+        found = places.table.reshape(-1).index_select(0, place.flatten()).view_as(numbers) * of_page + numbers % parts * of_part
+    if of_head:
+        head = torch.arange(shapes.heads, dtype=torch.int32, device=numbers.device) // shapes.key_group * of_head
+        found = found + head.repeat(len(owner) // shapes.heads)[:, None]
+    return found.contiguous()

@@ -11,7 +11,7 @@ import torch
 
 from attn_mlir import driver
 from attn_mlir.backends.graph_capture import is_captured
-from attn_mlir.backends.work import leaves_rows
+from attn_mlir.backends.work import is_said_checked, leaves_rows
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.given import SEQUENCES
 from attn_mlir.runtime.checked import is_checked
@@ -125,12 +125,7 @@ class VarlenProgram(Program):
         if known:
             super().check(captures, {**sizes, "B": len(begins), "Sq": known[0], "Skv": known[1]}, device)
             return
-        queries, keys, first, first_key = _on_host(lengths, key_lengths, begins, key_begins)
-        _check_sequences("cu_seqlens_q", first, queries, sizes["Sq"], "queries")
-        if self.paged:
-            check_pages(captures[len(SEQUENCES)].cpu().numpy(), keys, sizes["Skv"], sizes["pages"])
-        else:
-            _check_sequences("cu_seqlens_k", first_key, keys, sizes["Skv"], "keys")
+        queries, keys = read_sequences(captures, sizes, self.paged)
         pairs = [(int(queries.max(initial=0)), int(keys.max(initial=0)))]
         if _LARGEST.get() == ():
             _LARGEST.set(pairs[0])
@@ -143,6 +138,21 @@ class VarlenProgram(Program):
             return
         for a, b in pairs:
             super().check(captures, {**sizes, "B": len(queries), "Sq": a, "Skv": b}, device)
+
+
+def read_sequences(given: Sequence[torch.Tensor], sizes: Mapping[str, int], paged: bool) -> tuple[np.ndarray, np.ndarray]:
+    """How many queries and keys sequences have, of what lies where `SEQUENCES` and, if keys are `paged`, their table say; waits for it.
+
+    Raises ArgumentError where they lie outside of tensors of these sizes.
+    """
+    begins, lengths, key_begins, key_lengths = given[: len(SEQUENCES)]
+    queries, keys, first, first_key = _on_host(lengths, key_lengths, begins, key_begins)
+    _check_sequences("cu_seqlens_q", first, queries, sizes["Sq"], "queries")
+    if paged:
+        check_pages(given[len(SEQUENCES)].cpu().numpy(), keys, sizes["Skv"], sizes["pages"])
+    elif not is_said_checked(key_begins):
+        _check_sequences("cu_seqlens_k", first_key, keys, sizes["Skv"], "keys")
+    return queries, keys
 
 
 def _on_host(*tensors: torch.Tensor) -> list[np.ndarray]:

@@ -1,0 +1,163 @@
+"""A few queries of each packed sequence, as sequences of single queries, on GPUs: against float64, and where they stay as they are."""
+
+from typing import Any
+
+import pytest
+import torch
+
+import attn_mlir
+from amd_tools import needs_host_clang
+from attn_mlir import attention_varlen, masks, rows
+from attn_mlir.api import few_queries, short_sequences
+from attn_mlir.errors import ArgumentError
+from gpu_cases import GPU
+from test_key_varlen import KEYS, QUERIES, agrees, bottom_right, exact, given, top_left
+from test_varlen_paged import in_pages, ints
+from varlen_cases import offsets
+
+Tensor = torch.Tensor
+LARGEST: dict[str, Any] = {"max_q": max(QUERIES), "max_k": max(KEYS)}
+
+
+@pytest.fixture
+def ways(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether calls are those of single queries."""
+    taken, before = list[bool](), few_queries.single_queries
+
+    def single(*arguments: Any) -> Any:
+        made = before(*arguments)
+        taken.append(made is not None)
+        return made
+
+    monkeypatch.setattr(few_queries, "single_queries", single)
+    return taken
+
+
+def all_keys(queries: int) -> Tensor:
+    """A list of one block that has all keys, for `exact`."""
+    return torch.zeros(queries, 1, 1, dtype=torch.int32)
+
+
+def score(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+    return s + 0.1 * h * (j - i) + 0.3 * b
+
+
+def window(b: Any, h: Any, i: Any, j: Any) -> Any:
+    last = i + attn_mlir.kv_len() - attn_mlir.q_len()
+    return (last >= j) & (last - j <= 9 + b)
+
+
+def dense_window(n: int, h: Tensor, i: Tensor, j: Tensor, q_len: int, kv_len: int) -> Tensor:
+    return (i + kv_len - q_len >= j) & (i + kv_len - q_len - j <= 9 + n)
+
+
+KINDS: dict[str, tuple[dict[str, Any], tuple[Any, ...]]] = {
+    "all keys": ({}, ()),
+    "top left": ({"mask_mod": masks.causal()}, (top_left,)),
+    "bottom right": ({"mask_mod": masks.causal("bottom_right"), "num_splits": 2}, (bottom_right,)),
+    "functions": ({"mask_mod": window, "score_mod": score}, (dense_window, score)),
+}
+
+
+@needs_host_clang
+@pytest.mark.parametrize("size", [0, 16])
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_emulated_amd(kind: str, size: int, ways: list[bool]) -> None:
+    """Rows of no sequence and sequences without queries or keys included."""
+    q, k, v = (x.half() for x in given((8, 2), behind=0 if size else 2))
+    options, how = KINDS[kind]
+    where: dict[str, Any] = {"cu_seqlens_k": offsets(KEYS)}
+    there = k, v
+    if size:
+        (cache, table), (values, _) = (in_pages(x, KEYS, size) for x in (k, v))
+        there, where = (cache, values), {"seqused_k": ints(*KEYS), "block_table": table}
+    found = attention_varlen(q, there[0], there[1], offsets(QUERIES), **where, **LARGEST, **options, return_lse=True, device="hip-emulated")
+    agrees(found, exact((q, k, v), all_keys(len(q)), 200, *how), 3e-3)
+    assert ways == [True]
+
+
+@needs_host_clang
+@pytest.mark.parametrize("heads", [(4, 4), (4, 2)], ids=str)
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_short_sequences_side_by_side(kind: str, heads: tuple[int, int], ways: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many short sequences in one block of queries; mods of keys see those of their own sequence."""
+    monkeypatch.setattr(short_sequences, "LEAST", 1)
+    made: list[Any] = []
+    before = short_sequences.side_by_side
+    monkeypatch.setattr(short_sequences, "side_by_side", lambda *given: made.append(before(*given)) or made[-1])
+    q, k, v = (x.half() for x in given(heads))
+    options, how = KINDS[kind]
+    options = {name: value for name, value in options.items() if name != "num_splits"}
+    mods: dict[str, Any] = {}
+    if kind == "functions":
+        mods = {
+            "query_mod": lambda x, b, h, i, d: x * (1 + 0.1 * i),
+            "key_mod": lambda x, b, h, j, d: x * (1 - 0.01 * j + 0.1 * b),
+            "value_mod": lambda x, b, h, j, d: x * (1 + 0.02 * j),
+        }
+    cu = offsets(QUERIES), offsets(KEYS)
+    found = attention_varlen(q, k, v, *cu, **LARGEST, **options, **mods, return_lse=True, device="hip-emulated")
+    i, j = (torch.cat([*[torch.arange(n) for n in lengths], torch.zeros(2)])[:, None, None] for lengths in (QUERIES, KEYS))
+    b = torch.repeat_interleave(torch.arange(len(KEYS) + 1), torch.tensor([*KEYS, 2]))[:, None, None]
+    if mods:
+        q, k, v = (q * (1 + 0.1 * i)).half(), (k * (1 - 0.01 * j + 0.1 * b)).half(), (v * (1 + 0.02 * j)).half()
+    agrees(found, exact((q, k, v), all_keys(len(q)), 200, *how), 1e-2 if mods else 3e-3)
+    assert made[0] is not None and ways == []
+
+
+@needs_host_clang
+def test_what_stays_as_it_is(ways: list[bool]) -> None:
+    """Gradients, an order of sums for each batch, rows that look at heads, as many queries as heads, lengths that are not known."""
+    q, k, v = (x.half() for x in given((4, 2), behind=0))
+    options: dict[str, Any] = {**LARGEST, "device": "hip-emulated", "return_lse": True}
+    cu, wanted = (offsets(QUERIES), offsets(KEYS)), exact((q, k, v), all_keys(len(q)), 200)
+    agrees(attention_varlen(q, k, v, *cu, batch_invariant=True, **options), wanted, 3e-3)
+    agrees(attention_varlen(q.clone().requires_grad_(), k, v, *cu, **options), wanted, 3e-3)
+    narrow = exact((q[:, :2], k, v), all_keys(len(q)), 200)
+    agrees(attention_varlen(q[:, :2], k, v, *cu, **options), narrow, 3e-3)
+    assert ways == [False] * 3
+    agrees(attention_varlen(q, k, v, *cu, **{**options, "max_k": None}), wanted, 3e-3)
+    attention_varlen(q, k, v, *cu, row=rows.softmax_sink(torch.rand(4)), **options)
+    attention_varlen(q, k, v, *cu, dropout_p=0.5, dropout_seed=(3, 1), **options)
+    assert ways == [False] * 4
+    with pytest.raises(ArgumentError, match="cu_seqlens_k ends at"):
+        attention_varlen(q, k[:-9], v[:-9], *cu, **options)
+    with pytest.raises(ArgumentError, match="cu_seqlens_q must not fall"):
+        attention_varlen(q, k, v, ints(0, 3, 2, 8, 9, 13), cu[1], **{**options, "max_q": 6})
+
+
+@pytest.mark.parametrize(("heads", "dim", "values"), [((128, 1), 576, 512), ((32, 4), 128, 128), ((16, 2), 64, 64)])
+class TestGpu:
+    """On a Hopper GPU."""
+
+    pytestmark = GPU
+
+    @pytest.mark.parametrize("size", [0, 16, 64])
+    def test_numbers(self, heads: tuple[int, int], dim: int, values: int, size: int, ways: list[bool]) -> None:
+        """MLA's heads and others, packed and in pages, and a graph whose lengths change."""
+        q, k, v = (x.half() for x in given(heads, dim, values, behind=0))
+        v = k[..., :values] if values < dim else v
+        where: dict[str, Any] = {"cu_seqlens_k": offsets(KEYS).cuda()}
+        there = k.cuda(), v.cuda()
+        if size:
+            (cache, table), (of_values, _) = (in_pages(x, KEYS, size) for x in (k, v))
+            there = cache.cuda(), of_values.cuda()
+            where = {"seqused_k": ints(*KEYS).cuda(), "block_table": table.cuda()}
+        if values < dim:
+            there = there[0], there[0][..., :values]
+        options: dict[str, Any] = {**where, **LARGEST, "mask_mod": masks.causal("bottom_right"), "return_lse": True}
+        cu, on = offsets(QUERIES).cuda(), q.cuda()
+        with torch.no_grad():
+            found = attention_varlen(on, *there, cu, **options)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                replayed = attention_varlen(on, *there, cu, **options)
+            graph.replay()
+        agrees(found, exact((q, k, v), all_keys(len(q)), 200, bottom_right), 3e-3)
+        assert all(torch.equal(a, b) for a, b in zip(found, replayed, strict=True)) and ways == [True, True]
+        if size:
+            where["seqused_k"].copy_(ints(*[min(n, 3) for n in KEYS]))
+            graph.replay()
+            with torch.no_grad():
+                shorter = attention_varlen(on, *there, cu, **options)
+            assert all(torch.equal(a, b) for a, b in zip(shorter, replayed, strict=True)) and not torch.equal(found[0], replayed[0])
