@@ -20,6 +20,7 @@ BACKEND = Backend(
         "gpu-narrow-comparisons": "passes.narrow_comparisons:NarrowComparisons",
         "gpu-row-terms": "passes.row_terms:RowTerms",
         "gpu-tanh": "passes.tanh:Tanh",
+        "gpu-exact-jumps": "passes.exact_jumps:ExactJumps",
         "gpu-sink-factors": "passes.sink_factors:SinkFactors",
     },
 )

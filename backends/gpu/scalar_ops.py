@@ -35,6 +35,9 @@ INVERTED = {9: "<=", 10: "<", 11: ">=", 12: ">"}
 """Unordered comparisons as negated ordered ones."""
 SIGNED = ("==", "!=", "<", "<=", ">", ">=")
 
+EXACT = "gpu.exact"
+"""Attribute of arithmetic whose result is rounded once: no factor moves through it, no reciprocal takes the place of its division."""
+
 _START = "static __device__ __forceinline__ "
 _TANH_P = (0.999999881, 0.129431263, 0.00296989921, 1.16358178e-05)
 _TANH_Q = (1.0, 0.462763637, 0.0238924418, 0.000241355971, 2.52626592e-07)
@@ -160,6 +163,14 @@ HELPERS: dict[str, str] = {
   return result;
 #else
   return tanh_rational(x);
+#endif
+}}""",
+    "exact_quotient": f"""{_START}float exact_quotient(float a, float b) {{  // rounded once, which `/` may not be
+#ifdef __CUDA_ARCH__
+  return __fdiv_rn(a, b);
+#else
+  const float q = a / b, result = fmaf(fmaf(-q, b, a), 1.0f / b, q);
+  return fabsf(result) < INFINITY ? result : q;
 #endif
 }}""",
     "quotients_2": _shared(2, 63),

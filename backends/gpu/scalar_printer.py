@@ -100,6 +100,8 @@ class ScalarPrinter(IntegerPrinter):
     def _float_of(self, args: list[str], wide: bool) -> str:
         if self._name == "arith.negf":
             return f"(-{args[0]})"
+        if self._name == "arith.divf" and ops.EXACT in self._op.attributes and not wide:
+            return _call(self._helper("exact_quotient"), args)
         if self._name in ops.OPERATORS:
             return f"({args[0]} {ops.OPERATORS[self._name]} {args[1]})"
         if self._name in ops.FUNCTIONS:

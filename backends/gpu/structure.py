@@ -1,5 +1,6 @@
 """Reads a tile function: what values are made of, which loops follow each other, and which row values may stay partial sums."""
 
+from attn_mlir.backends.gpu.scalar_ops import EXACT
 from attn_mlir.dialects.regions import yielded
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import maker, walk
@@ -182,3 +183,8 @@ def _linear(name: str, partial: list[bool]) -> bool:
         case "arith.divf":
             return partial == [True, False]
     return False
+
+
+def is_quotient(op: ir.Operation) -> bool:
+    """Whether an op divides, and a product with a reciprocal may take its place."""
+    return op.name == "arith.divf" and EXACT not in op.attributes

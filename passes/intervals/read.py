@@ -4,7 +4,10 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 
 from attn_mlir.mlir import ir
 from attn_mlir.passes.intervals.expr import Pool
-from attn_mlir.passes.intervals.nodes import Bound
+from attn_mlir.passes.intervals.nodes import Bound, terms_of
+
+_WRAPPING = 1 << 31
+"""Positions, which are below 2^31, times this may be beyond 64 bits; expressions are numbers without an end."""
 
 
 class MaskReader:
@@ -81,6 +84,12 @@ def _arithmetic(rule: Callable[[Bound, Bound], Bound | None]) -> Callable[[MaskR
     return lambda reader, op: None if _is_bool(op) else rule(*reader.operands(op))
 
 
+def _product(a: Bound, b: Bound) -> Bound | None:
+    """a * b; unknown where a position that it multiplies by so large a constant would wrap around, as in a hash."""
+    product = a * b
+    return None if any(abs(k) >= _WRAPPING for _, k in terms_of(product)[1]) else product
+
+
 def _truncating(a: Bound, b: Bound) -> Bound | None:
     """C's a / b, for a positive constant b."""
     if (b.constant or 0) <= 0:
@@ -104,7 +113,7 @@ def _shift(a: Bound, b: Bound, left: bool) -> Bound | None:
     bits = b.constant
     if bits is None or not 0 <= bits < 63:
         return None
-    return a * (1 << bits) if left else a // (1 << bits)
+    return _product(a, a.pool.lift(1 << bits)) if left else a // (1 << bits)
 
 
 def _bit_and(a: Bound, b: Bound) -> Bound | None:
@@ -194,7 +203,7 @@ _RULES: dict[str, Callable[[MaskReader, ir.Operation], Bound | None]] = {
     "arith.constant": _constant,
     "arith.addi": _arithmetic(lambda a, b: a + b),
     "arith.subi": _arithmetic(lambda a, b: a - b),
-    "arith.muli": _arithmetic(lambda a, b: a * b),
+    "arith.muli": _arithmetic(_product),
     "arith.floordivsi": _arithmetic(lambda a, b: a // b),
     "arith.ceildivsi": _arithmetic(lambda a, b: -((-a) // b)),
     "arith.divsi": _arithmetic(_truncating),

@@ -57,6 +57,25 @@ def test_without_rotation_bits_are_kept() -> None:
     assert not k_cache[0, :5].any() and not k_cache[1, 2:].any()
 
 
+@pytest.mark.parametrize("step", [1, -1])
+def test_rows_of_the_caches_themselves(step: int) -> None:
+    """Keys that move within a cache, as accepted tokens of a draft do, are those from before the call; and v may be a view of k_cache."""
+    used = torch.tensor([2, 3], dtype=torch.int32)
+    k_cache = torch.randn(2, 9, 3, 4)
+    v_cache = torch.randn(2, 9, 3, 4)
+    k = k_cache[:, 2 + step : 6 + step]
+    wanted = k_cache.clone(), v_cache.clone()
+    for b, begin in enumerate(used.tolist()):
+        wanted[0][b, begin : begin + 4], wanted[1][b, begin : begin + 4] = k[b], k[b].flip(-1)
+    both = torch.stack([k_cache, k_cache.flip(-1)])
+    append_kv(both[0], v_cache, both[0, :, 2 + step : 6 + step], both[1, :, 2 + step : 6 + step], used)
+    assert torch.equal(both[0], wanted[0]) and torch.equal(v_cache, wanted[1])
+    latent, values = k_cache.clone(), torch.zeros(2, 9, 3, 4)
+    append_kv(latent, values, latent[:, 3:7], latent[:, 3:7], used)
+    for b, begin in enumerate(used.tolist()):
+        assert torch.equal(values[b, begin : begin + 4], k_cache[b, 3:7]) and torch.equal(latent[b, begin : begin + 4], k_cache[b, 3:7])
+
+
 def test_what_is_refused_writes_nothing() -> None:
     k_cache, v_cache, k = torch.zeros(2, 4, 1, 4), torch.zeros(2, 4, 1, 4), torch.ones(2, 2, 1, 4)
     used = torch.tensor([1, 2], dtype=torch.int32)

@@ -55,3 +55,22 @@ def test_remainders_of_large_numbers_stay() -> None:
     h, i, j = torch.arange(2)[:, None, None], torch.arange(37)[:, None], torch.arange(53)
     scores = (q @ k.mT * 8**-0.5).masked_fill(~mask(0, h, i, j), -torch.inf)
     torch.testing.assert_close(attn_mlir.attention(q, k, v, mask_mod=mask), torch.softmax(scores, -1).nan_to_num(0.0) @ v)
+
+
+HASHES: dict[str, Callable[..., Any]] = {
+    "product": lambda b, h, i, j: j * 288230376151711744 >= 0,
+    "shift": lambda b, h, i, j: (j << 58) >= (i << 58),
+    "quotient": lambda b, h, i, j: (j * 1152921504606846976) // 1152921504606846976 == j,
+    "products": lambda b, h, i, j: (j * 1073741824) * 1073741824 >= (i * 1073741824) * 1073741824,
+    "hash": lambda b, h, i, j: ((i * 6364136223846793005 + j * 1442695040888963407) >> 33) % 3 != 0,
+}
+
+
+@pytest.mark.parametrize("name", HASHES)
+def test_products_that_wrap_around(name: str) -> None:
+    """Integers have 64 bits, as torch's: a mask that hashes positions by large constants sees what is left of their products."""
+    q, k, v = (torch.randn(1, 2, length, 8) for length in (150, 170, 170))
+    present = HASHES[name](0, 0, torch.arange(150)[:, None], torch.arange(170)).expand(150, 170)
+    assert present.any() and not present.all()
+    scores = (q @ k.mT * 8**-0.5).masked_fill(~present, -torch.inf)
+    torch.testing.assert_close(attn_mlir.attention(q, k, v, mask_mod=HASHES[name]), torch.softmax(scores, -1).nan_to_num(0.0) @ v)

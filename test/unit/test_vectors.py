@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.overrides import _get_current_function_mode_stack
 
 import attn_mlir
 from flex_dense import compare, dense, qkv, tensors
@@ -71,14 +72,57 @@ def test_masks_and_rows() -> None:
     compare(o, (q.double() @ k.double().mT * 8**-0.5).softmax(-1) * table.double().sum(-1) @ v.double())
 
 
-@pytest.mark.parametrize("name", ["distances", "moments", "slices", "functions"])
+def _lengths(s: Any, b: Any, h: Any, m: Any, n: Any) -> Any:
+    """Python's decisions by ranks and lengths, of which a graph of torch.compile keeps nothing."""
+    x, total = W[m], 0.0
+    for i in range(x.shape[0]):
+        total = total + x[i] * W[n][i] * len(U[h, :, 0])
+    first, *_ = x
+    return (s if s.ndim == m.dim() == 0 else 0.0) + total / x.size(0) + (first if x.shape == (3,) else 0.0)
+
+
+SHAPED: dict[str, Any] = {
+    "lengths": _lengths,
+    "pieces": lambda s, b, h, m, n: s + sum(a * b for a, b in zip(W[m], G[b, m], strict=True)) + W[m].unbind()[0] * W[n][2],
+    "indices": lambda s, b, h, m, n: s + W[m, INDICES[2]] + G[b, m, ..., 0] + U[h, None, 1:, 0].sum() + U[INDICES[1], -1, h % 2],
+}
+
+
+@pytest.mark.parametrize("name", [*(name for name in CASES if name != "one hot"), *SHAPED])
 def test_inside_torch_compile(name: str) -> None:
+    """Shapes are those outside: arguments have no dimensions, so that `W[m]` has three elements, and not one row of them."""
+    case = (CASES | SHAPED)[name]
     inputs = [x.double().requires_grad_() for x in qkv(sq=9, d=8)]
     compiled: Any = torch.compile(flex_attention, fullgraph=True, backend="aot_eager")
-    o, wanted = compiled(*inputs, CASES[name]), dense(*inputs, CASES[name])[0]
+    o, wanted = compiled(*inputs, case), dense(*inputs, case)[0]
     compare(o, wanted, 1e-9)
-    for a, b in zip(torch.autograd.grad(o.sum(), [*inputs, W]), torch.autograd.grad(wanted.sum(), [*inputs, W]), strict=True):
+    wrt = [*inputs, W, U, P, G]
+    found, known = [torch.autograd.grad(x.sum(), wrt, allow_unused=True, materialize_grads=True) for x in (o, wanted)]
+    for a, b in zip(found, known, strict=True):
         compare(a, b, 1e-8)
+
+
+def test_shapes_in_linear_attention() -> None:
+    rates, q, k, v = W.detach()[:2, :2], *(torch.randn(1, 2, 9, 4, dtype=torch.float64) for _ in range(3))
+
+    def forget(g: Any, b: Any, h: Any, t: Any) -> Any:
+        return sum((-rates[h][i].abs() for i in range(rates[h].shape[0])), g * 0.0)
+
+    compiled: Any = torch.compile(attn_mlir.linear_attention, fullgraph=True, backend="aot_eager")
+    fixed = -rates.abs().sum(-1)
+    compare(compiled(q, k, v, decay_mod=forget), attn_mlir.linear_attention(q, k, v, fixed), 1e-12)
+
+
+def test_functions_that_fail_leave_no_mode_of_indices() -> None:
+    def failing(s: Any, b: Any, h: Any, m: Any, n: Any) -> Any:
+        raise ValueError("on purpose")
+
+    before = _get_current_function_mode_stack()
+    for fullgraph in (True, False):
+        compiled: Any = torch.compile(flex_attention, fullgraph=fullgraph, backend="eager")
+        with pytest.raises(Exception, match="on purpose"):
+            compiled(*qkv(sq=9, d=8), failing)
+        assert _get_current_function_mode_stack() == before
 
 
 LARGE = torch.zeros(9, 129)

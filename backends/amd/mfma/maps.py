@@ -8,7 +8,7 @@ from attn_mlir.backends.amd.mfma.regions import PAIRED, combined, float_position
 from attn_mlir.backends.amd.mfma.tiles import MATRIX, STEP, MfmaFragment, MfmaRow, PackedTile, round_up
 from attn_mlir.backends.amd.mfma.windows import MfmaWindows
 from attn_mlir.backends.gpu.scalars import dependence, frontier
-from attn_mlir.backends.gpu.structure import body, constant, element_name, hint, maker, operations, widened, yielded
+from attn_mlir.backends.gpu.structure import body, constant, element_name, hint, is_quotient, maker, operations, widened, yielded
 from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -278,7 +278,7 @@ class _Elements:
         """Divisors in f32 that are the same along the row: the division becomes a product."""
         found = []
         for op in self.inner:
-            if op.name == "arith.divf" and isinstance(op.result.type, ir.F32Type) and 1 in self.depends[op.result]:
+            if is_quotient(op) and isinstance(op.result.type, ir.F32Type) and 1 in self.depends[op.result]:
                 divisor = op.operands[1]
                 if self.depends.get(divisor, frozenset()) <= _I and constant(divisor) is None:
                     found.append(divisor)
@@ -385,7 +385,7 @@ class _Elements:
 
     def _divisions(self) -> None:
         for op in self.inner if self.inverse else []:
-            if op.name == "arith.divf" and op.operands[1] in self.inverse and 1 in self.depends[op.result]:
+            if is_quotient(op) and op.operands[1] in self.inverse and 1 in self.depends[op.result]:
                 self.core.scalars.bind(op.result, f"({self.core.scalars.emit(op.operands[0])} * {self.inverse[op.operands[1]]})")
 
     def _reduce(self, sums: list[MfmaRow]) -> None:

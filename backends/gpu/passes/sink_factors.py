@@ -15,6 +15,7 @@ from attn_mlir.backends.gpu.passes.scaling import (
     unnamed,
     used_once,
 )
+from attn_mlir.backends.gpu.scalar_ops import EXACT
 from attn_mlir.mlir import arith, ir
 from attn_mlir.mlir import math as math_ops
 from attn_mlir.passes.base import Pass
@@ -30,7 +31,7 @@ class SinkFactors(Pass):
 
     Divisions by constants, and by values of a row or column, become multiplications; several such factors of one product become one.
     u (x + t) becomes fma(x, u, u t) where u and t belong to one row or column and the product is added to something, or t is a constant.
-    One rounding more or less; nothing is computed twice for an element.
+    One rounding more or less; nothing is computed twice for an element. What `gpu-exact-jumps` marked stays as it is.
     """
 
     name = "gpu-sink-factors"
@@ -54,7 +55,7 @@ class SinkFactors(Pass):
 
 def _rewrite(op: ir.Operation, block: ir.Block, rule: Callable[[ir.Operation, Scaler], ir.Value | None]) -> None:
     scaler = Scaler(block, bounded=False)
-    if not is_real(op.results[0]) or scaler.cheap(op.results[0]) or not any(True for _ in op.results[0].uses):
+    if EXACT in op.attributes or not is_real(op.results[0]) or scaler.cheap(op.results[0]) or not any(True for _ in op.results[0].uses):
         return
     with unnamed(op.location), ir.InsertionPoint(op):
         result = rule(op, scaler)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from attn_mlir.backends.gpu.passes.share_reciprocals import SHARED, shared_divisions, unclamped
 from attn_mlir.backends.gpu.scalars import dependence, float_literal, frontier
-from attn_mlir.backends.gpu.structure import element_name, hint, widened
+from attn_mlir.backends.gpu.structure import element_name, hint, is_quotient, widened
 from attn_mlir.backends.nvidia.hopper.column_bounds import (
     ColumnBound,
     comparisons,
@@ -283,7 +283,7 @@ class MapElements:
         found = []
         for view in self.block.operations:
             op = view.operation
-            if op.name == "arith.divf" and isinstance(op.result.type, ir.F32Type) and 1 in self.depends[op.result]:
+            if is_quotient(op) and isinstance(op.result.type, ir.F32Type) and 1 in self.depends[op.result]:
                 divisor = op.operands[1]
                 constant = not isinstance(divisor.owner, ir.Block) and divisor.owner.operation.name == "arith.constant"
                 if self.depends.get(divisor, frozenset()) == _I and not constant:
@@ -396,5 +396,5 @@ class MapElements:
     def _divisions(self) -> None:
         for view in self.block.operations if self._inverse else []:
             op = view.operation
-            if op.name == "arith.divf" and op.operands[1] in self._inverse and 1 in self.depends[op.result]:
+            if is_quotient(op) and op.operands[1] in self._inverse and 1 in self.depends[op.result]:
                 self.core.scalars.bind(op.result, f"({self.core.scalars.emit(op.operands[0])} * {self._inverse[op.operands[1]]}[h])")

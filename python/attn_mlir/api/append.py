@@ -55,12 +55,19 @@ def append_kv(
             q = _rotated("q", q, (at, looks), (rotary_cos, rotary_sin), interleaved)
         k = _rotated("k", k, (positions, looks), (rotary_cos, rotary_sin), interleaved)
     with torch.no_grad():
+        k, v = (_apart(x, k_cache, v_cache) for x in (k, v))
         if looks:
             k_cache[entry, slot] = k.to(k_cache.dtype)
             v_cache[entry, slot] = v
         else:
             _write_inside(((k_cache, k.to(k_cache.dtype)), (v_cache, v)), entry, slot)
     return q
+
+
+def _apart(x: Tensor, *caches: Tensor) -> Tensor:
+    """x, copied where it is a view of a cache, whose rows may be written before they are read."""
+    memory = x.untyped_storage().data_ptr()
+    return x.clone() if any(cache.untyped_storage().data_ptr() == memory for cache in caches) else x
 
 
 def _write_inside(pairs: Sequence[tuple[Tensor, Tensor]], entry: Tensor, slot: Tensor) -> None:

@@ -20,6 +20,7 @@ from attn_mlir.api.block_mask import BlockMask
 from attn_mlir.api.call import attend, attend_linear
 from attn_mlir.api.dropout import dropout_of, seed_in_graph
 from attn_mlir.api.given_masks import check_sizes, function_of, sizes_of
+from attn_mlir.api.graph_indices import begin_functions, end_functions
 from attn_mlir.api.graph_pieces import element, symbol
 from attn_mlir.api.graphs import run_graph, run_linear_graph, traced, traced_linear
 from attn_mlir.api.inputs import LAYOUTS, device_type, layout_of
@@ -75,6 +76,7 @@ def attention_in_graph(
     def body(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *further: torch.Tensor) -> tuple[Any, int, tuple[str, ...]]:
         extra, packed = further[: 2 * (products - 1)], further[2 * (products - 1) :]
         pieces, names, drawn = [], [], draws()
+        begin_functions()
         for (name, position), mod in zip(_MODS, functions[:3], strict=True):
             if mod is not None:
                 arguments = [element(f"{name}.x", score, [q, k, v]), *_places(name, ("b", "h", position, "d"), q.device)]
@@ -103,6 +105,7 @@ def attention_in_graph(
         told: dict[str, Any] = weights.pop() if isinstance(weights[-1], dict) else {}
         pieces += [as_tensor(each, score) for each in (*weights, *told.values())]
         names.append("row")
+        end_functions()
         refuse_draws(drawn)
         outputs = [name for name in told if states or (lse and name == "lse")]
         if lse and "lse" not in outputs:
@@ -153,6 +156,7 @@ def linear_in_graph(inputs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
 
     def body(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *further: torch.Tensor) -> tuple[Any, ...]:
         pieces, names, drawn = [], [], draws()
+        begin_functions()
         for (name, _), mod in zip(_MODS, mods[:3], strict=True):
             if mod is not None:
                 pieces.append(as_tensor(_call(mod, _arguments(name, "x", score, [q, k, v, *further]), _COUNTS), score))
@@ -170,6 +174,7 @@ def linear_in_graph(inputs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
             short = arity(erase_mod, (3, *_COUNTS)) == 3
             pieces.append(as_tensor(erase_mod(*arguments[1:4]) if short else _call(erase_mod, arguments, _COUNTS), score))
             names.append("erase")
+        end_functions()
         refuse_draws(drawn)
         lines = ["\n".join(words) for words in (given, names)]
         results = traced_linear(q, k, v, list(further), lines[0], pieces, lines[1], scale, final, layout, segment, emulation)

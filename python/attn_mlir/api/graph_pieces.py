@@ -37,12 +37,12 @@ def _stand_in(name: str, made: Callable[..., Tensor]) -> Any:
     return operator
 
 
-def _symbol(name: str, dtype: torch.dtype, device: torch.device | None = None, size: int = 1) -> Tensor:
-    return torch.zeros(size, dtype=dtype, device=_device(device))
+def _symbol(name: str, dtype: torch.dtype, device: torch.device | None = None, size: int | None = None) -> Tensor:
+    return torch.zeros(() if size is None else (size,), dtype=dtype, device=_device(device))
 
 
-def _element(name: str, dtype: torch.dtype, like: list[Tensor], size: int = 1) -> Tensor:
-    return torch.zeros(size, dtype=dtype, device=_device(like[0].device))
+def _element(name: str, dtype: torch.dtype, like: list[Tensor], size: int | None = None) -> Tensor:
+    return torch.zeros(() if size is None else (size,), dtype=dtype, device=_device(like[0].device))
 
 
 def _zeros_like(x: Tensor, interleaved: bool, channels: int, turned: bool) -> Tensor:
@@ -52,7 +52,8 @@ def _zeros_like(x: Tensor, interleaved: bool, channels: int, turned: bool) -> Te
 symbol = _stand_in("symbol", _symbol)
 """Stands for an argument of one of the user's functions: "piece.argument"; on `device`, as what the functions capture.
 
-It has one element in one dimension, as an index without dimensions would be read; the scores of a row, one for each key.
+It has no dimensions, as outside of torch.compile, so that lengths and ranks of what is read with it are those (see `api.graph_indices`);
+the scores of a row have one element for each key.
 Without a device, as for the sizes that functions ask for themselves, that of the latest symbol is meant.
 """
 element = _stand_in("element", _element)

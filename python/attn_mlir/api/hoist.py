@@ -1,5 +1,6 @@
 """What the graph of the user's functions computes from captured values alone, such as `rates.exp()`, is computed by torch beforehand."""
 
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
 from attn_mlir.api.graph_checks import function_of
+from attn_mlir.api.graph_indices import read_at
 
 
 def hoisted(graph: Graph, inputs: Mapping[Node, Any], is_symbol: Callable[[Node], bool]) -> dict[Node, Tensor]:
@@ -65,6 +67,8 @@ def _evaluate(node: Node, inputs: Mapping[Node, Any], value_of: Callable[[Node],
         return attribute(node)
     args: Any = map_arg(node.args, value_of)
     kwargs: Any = map_arg(node.kwargs, value_of)
+    if node.target is operator.getitem and isinstance(args[0], Tensor):
+        return read_at(*args)
     if node.op == "call_function":
         return function_of(node)(*args, **kwargs)
     if node.target == "item":

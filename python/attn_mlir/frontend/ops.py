@@ -158,6 +158,14 @@ def remainder_towards_zero(a: Node, b: Node) -> Node:
     return sub(a, mul(truncate(truediv(a, b)), b))
 
 
+def quotient_towards_zero(a: Node, b: Node) -> Node:
+    """torch.div of integers with rounding_mode="trunc"."""
+    a, b = promote(a, b, least="int")
+    if a.nonnegative and b.nonnegative:  # as //, whose bounds are known
+        return floordiv(a, b)
+    return make("arith.divsi", "int", a, _divisor(b), fold=lambda x, y: abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1))
+
+
 def neg(x: Node) -> Node:
     if x.kind == "bool":
         raise scope.fail("`-` of a bool", "write ~x to negate a condition, or x.int() for 0 and 1")

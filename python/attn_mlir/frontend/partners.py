@@ -129,7 +129,7 @@ def _partner_index(pair: Pair) -> Value:
 def _of_tensor(x: torch.Tensor, interleaved: bool, channels: int | None, turned: bool) -> torch.Tensor:
     name = "rotate_half" if turned else "partner"
     if torch.compiler.is_dynamo_compiling():
-        if x.dim() == 1 and x.shape[0] == 1:  # stands for an element; see `api.graphs`
+        if not x.dim():  # stands for an element; see `api.graphs`
             return torch.ops.attn_mlir.partner(x, interleaved, 0 if channels is None else channels, turned)
     elif scope.is_tracing():
         raise scope.fail(f"{name}(...) of a captured tensor", "read the tensor in the other channel, or change it before the call")

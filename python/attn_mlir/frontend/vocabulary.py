@@ -203,8 +203,9 @@ def div(a: Any, b: Any, rounding_mode: str | None = None) -> Value:
         case "floor":
             return value(a) // b
         case "trunc":
-            quotient = trunc(value(a) / b)
-            return quotient.int() if "float" not in (lift(a).kind, lift(b).kind) else quotient
+            if "float" in (lift(a).kind, lift(b).kind):
+                return trunc(value(a) / b)
+            return wrap(ops.quotient_towards_zero(lift(a), lift(b)))
     raise scope.fail(f"rounding_mode={rounding_mode!r}", 'use None, "floor" or "trunc"')
 
 
