@@ -208,7 +208,7 @@ template <int Pending> ATTN_DEVICE void copy_wait() { asm volatile("cp.async.wai
 
 // Lets thread block `number` go on: it sees what the threads that this one has met had added.
 ATTN_DEVICE void semaphore_release(int *semaphore, int number) {
-  asm volatile("fence.acq_rel.gpu;\nst.relaxed.gpu.global.s32 [%0], %1;" ::"l"(semaphore), "r"(number) : "memory");
+  asm volatile("fence.acq_rel.gpu;\nst.release.gpu.global.s32 [%0], %1;" ::"l"(semaphore), "r"(number) : "memory");
 }
 
 } // namespace attn
