@@ -82,16 +82,15 @@ class ReductionPrinter(RolePrinter):
     def step(self, block: ir.Block) -> None:
         core, layout = self.core, self.layout
         adds = {op.operands[2]: op for op in ops_of(block, "tile.accumulate") if op.operands[2] in layout.adds}
-        if self.ordered:
-            self._wait(next(iter(adds.values())), block)
         core.writer.line(f"attn::named_sync({ADDED} + part, 160);")
         with core.scope("if (lane == 0)"):
+            semaphore = self._wait(next(iter(adds.values())), block) if self.ordered else ""
             for op in adds.values():
                 add_staged(core, layout, op, "part")
             core.writer.line("attn::bulk_commit();")
             core.writer.line("attn::bulk_wait_read<0>();", f"attn::barrier_arrive({added_barrier(layout)} + 8 * part);")
             if self.ordered:
-                core.writer.line("attn::bulk_wait<0>();", f"attn::semaphore_pass(semaphore, {self._number} + 1);")
+                core.writer.line("attn::bulk_wait<0>();", f"attn::semaphore_pass({semaphore}, {self._number} + 1);")
         core.writer.line("__syncwarp();")
 
     @property
@@ -99,8 +98,8 @@ class ReductionPrinter(RolePrinter):
         """The number of the block of keys, of its sequence where such are packed."""
         return "key_block" if self.core.packed else "block"
 
-    def _wait(self, op: ir.Operation, block: ir.Block) -> None:
-        """Waits until the program may add, while consumers make what it will add; the semaphore has its name."""
+    def _wait(self, op: ir.Operation, block: ir.Block) -> str:
+        """Waits until the program may add; returns the address of the semaphore."""
         core, queries = self.core, self.kernel.queries
         _, _, _, _, batch, head, row, _ = list(op.operands)
         over = semaphore_tensor(self.kernel)
@@ -112,15 +111,17 @@ class ReductionPrinter(RolePrinter):
             blocks = f"({length} + {queries - 1}) / {queries}"
             place = f"({core.value(batch)} * {heads} + {core.value(head)}) * ({blocks}) + {query} / {queries}"
             rows = core.arguments.size(self.kernel.over, 2)
-        core.writer.line(f"int *const semaphore = {core.arguments.semaphores()} + ({place}) * {self.layout.warpgroups} + part;")
-        with core.scope("if (lane == 0)"):
-            if self._listed is not None:
-                self._listed.wait(core, "semaphore")
-            else:
-                last = f"key0 + {self.kernel.keys} >= {rows}"
-                wait = f"attn::semaphore_wait(semaphore, {self._number} + 2);"
-                core.writer.line(f"if (!({last} || {self._next_begin} > {query})) {wait}")
-        core.writer.line("__syncwarp();")
+        semaphores = core.arguments.semaphores()
+        if self._listed is not None:
+            core.writer.line(f"int *const semaphore = {semaphores} + ({place}) * {self.layout.warpgroups} + part;")
+            self._listed.wait(core, "semaphore")
+            return "semaphore"
+        last = f"key0 + {self.kernel.keys} >= {rows}"
+        core.writer.line(
+            f"int *const semaphore = {semaphores} + ({place}) * {self.layout.warpgroups} + part;",
+            f"if (!({last} || {self._next_begin} > {query})) attn::semaphore_wait(semaphore, {self._number} + 2);",
+        )
+        return "semaphore"
 
 
 def add_staged(core: Core, layout: BackwardLayout, op: ir.Operation, part: str, late: tuple[str, str] | None = None) -> None:
