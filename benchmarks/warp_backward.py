@@ -36,7 +36,6 @@ KINDS = {
     "static": (),
     "hopper-ordered": (),
     "ordered": (),
-    "ordered-static": (),
     "whole": (),
     "sm80": (),
     "sm80-tilelang": (),

@@ -18,7 +18,7 @@ from attn_mlir.backends.gpu.packing import aligned_copy, grid_of, is_aligned, va
 from attn_mlir.backends.host import KernelGrid
 from attn_mlir.backends.nvidia import cuda
 from attn_mlir.backends.nvidia.compile import Cubin
-from attn_mlir.errors import ArgumentError
+from attn_mlir.errors import ArgumentError, UnsupportedError
 
 LIMIT = 256
 _PROGRAM_LIMIT = (1 << 31) - (1 << 16)
@@ -29,6 +29,9 @@ _WINDOW = "window"
 """Those that are zeros where it cannot."""
 _MAPS: dict[Any, bytes] = {}
 _COUNTERS: dict[tuple[int, int], torch.Tensor] = {}
+"""By device and stream: launches on one stream never overlap, those on several may."""
+_OF_THREADS = 2
+"""CUDA's handle of the default stream of whichever thread asks: one handle for several streams."""
 _SPARE: dict[int, list[torch.Tensor]] = {}
 """By device, counters that CUDA graphs take."""
 _SPARES = 4096
@@ -234,10 +237,16 @@ def _copies(arguments: Sequence[Any], which: Sequence[int]) -> list[Any]:
 
 
 def _counter(index: int, stream: int, device: torch.device) -> torch.Tensor:
-    """An int32 that is zero whenever a kernel starts on the stream."""
+    """An int32 that is zero whenever a kernel starts on the stream. Raises UnsupportedError where a handle stands for several streams."""
     found = _COUNTERS.get((index, stream))
     if found is None:
-        found = _COUNTERS[(index, stream)] = torch.zeros(1, dtype=torch.int32, device=device)
+        if stream == _OF_THREADS:
+            raise UnsupportedError(
+                "kernels whose thread blocks draw from a counter do not run on the default streams of threads, which share one handle: "
+                "call it under torch.cuda.stream(torch.cuda.Stream())"
+            )
+        # Threads may meet here: all take the one that stays.
+        found = _COUNTERS.setdefault((index, stream), torch.zeros(1, dtype=torch.int32, device=device))
     return found
 
 

@@ -144,7 +144,7 @@ def test_a_counter_for_each_stream(gpu: FakeCuda, patch: pytest.MonkeyPatch) -> 
     run = launcher(KernelParameter("counter"), KernelParameter("pointer", 0))
     x = heads(1, 1, 1, 64)
     used = []
-    for stream in (1, 2, 1):
+    for stream in (5, 7, 5):
         patch.setattr(cuda, "current_stream", lambda index, stream=stream: stream)
         run([x])
         used.append(parameter(gpu.named("cuLaunchKernelEx")[-1], 0, ctypes.c_uint64))
@@ -164,6 +164,30 @@ def test_a_counter_for_each_stream(gpu: FakeCuda, patch: pytest.MonkeyPatch) -> 
     patch.setattr(torch, "zeros", lambda *given, **named: made.append(zeros(*given, **named)) or made[-1])
     run([x])  # the graph makes one
     assert captured[2:] == [made[0].data_ptr()]
+
+
+def test_threads_that_meet_share_the_counter_of_their_stream(gpu: FakeCuda, patch: pytest.MonkeyPatch) -> None:
+    """None keeps the address of one that is freed: a second thread comes while the first one makes it."""
+    run, others = (launcher(KernelParameter("counter"), KernelParameter("pointer", 0)) for _ in range(2))
+    x, zeros = heads(1, 1, 1, 64), torch.zeros
+    patch.setattr(cuda, "current_stream", lambda index: 11)
+
+    def made(*given: Any, **named: Any) -> torch.Tensor:
+        patch.setattr(torch, "zeros", zeros)
+        others([x])
+        return zeros(*given, **named)
+
+    patch.setattr(torch, "zeros", made)
+    run([x])
+    used = {parameter(each, 0, ctypes.c_uint64) for each in gpu.named("cuLaunchKernelEx")}
+    assert used == {launch._COUNTERS[0, 11].data_ptr()}
+
+
+def test_one_handle_for_several_streams(gpu: FakeCuda, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(cuda, "current_stream", lambda index: 2)
+    launcher(KernelParameter("pointer", 0))([heads(1, 1, 1, 64)])
+    with pytest.raises(UnsupportedError, match=r"default streams of threads.*torch\.cuda\.Stream"):
+        launcher(KernelParameter("counter"), KernelParameter("pointer", 0))([heads(1, 1, 1, 64)])
 
 
 def test_numbers_that_do_not_fit(gpu: FakeCuda) -> None:

@@ -244,6 +244,21 @@ def test_semaphores() -> None:
     assert (schedule["deterministic"], schedule["semaphore_rows"], schedule["semaphore_parts"]) == (1, 128, 2)
     assert "attn::semaphore_wait(semaphore, block + 2)" in code.source and "attn::semaphore_pass(semaphore, block + 1)" in code.source
     assert "const int block = blocks - 1 - inside / width" in code.source
+    # Whoever has begun holds the lowest numbers: thread blocks draw all of them, and each one that is none.
+    draw = (
+        "__shfl_sync(0xffffffffu, lane == 0 ? (int)atomicInc(reinterpret_cast<unsigned *>(counter), programs - 1 + (int)gridDim.x) : 0, 0);"
+    )
+    assert code.source.count(f"program = {draw}") == 2 and "blockIdx" not in code.source
+    ((_, other),) = kernels("causal-softmax", 64)
+    assert "int program = blockIdx.x;" in other.source and "atomicInc" not in other.source
+
+
+@pytest.mark.usefixtures("unlowered")
+def test_programs_that_wait_are_drawn() -> None:
+    """In a grid of programs those of lower numbers may not have begun."""
+    pytest.importorskip("tilelang")
+    ((schedule, _),) = kernels("causal-softmax", 64, choices='{deterministic = 1 : i64, order = "tiles"}')
+    assert schedule["emitter"] == "tilelang" and "drawn from a counter, not by order = 'tiles'" in str(schedule["slow"])
 
 
 @pytest.mark.usefixtures("unlowered")

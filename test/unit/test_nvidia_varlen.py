@@ -73,6 +73,7 @@ def test_hopper_makes_its_kernels(name: str) -> None:
     ordered = driver.compile_derivative(text, "cuda", "bwd", wrt, True)
     pairs = next(unit for unit in ordered.units.values() if unit.kernel.grid == "pairs")  # type: ignore[attr-defined]
     assert pairs.schedule["emitter"] == "hopper" and "if (!(key0 + 128 >= key_rows" in pairs.code.source
+    assert pairs.code.source.count("programs - 1 + min((int)gridDim.x, programs)") == 2  # thread blocks past the programs end at once
     assert not complaints(pairs.code)
 
 

@@ -327,7 +327,8 @@ def others_semaphore(ops: Ops) -> None:
 def never_zero(ops: Ops) -> None:
     """The last draw does not know that it is the last."""
     (draw,) = ops["next_tile"]
-    draw.operands[1] = draw.operands[1].owner.operation.operands[0]  # type: ignore[union-attr]
+    tiles_and_others = draw.operands[1].owner.operation  # type: ignore[union-attr]
+    tiles_and_others.operands[1] = tiles_and_others.operands[1].owner.operation.operands[0]
 
 
 def not_told(ops: Ops) -> None:

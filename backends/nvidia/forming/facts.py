@@ -5,6 +5,7 @@ from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.backends.nvidia.target import HOPPER, TARGETS, NvidiaTarget
 from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import find_all
 
 SCHEDULE = "warp.schedule"
 """Attribute of a kernel: what was chosen for it, by `tile-schedule` or a tuner. Options of a pass go before it."""
@@ -57,7 +58,12 @@ def said(kernel: ir.Operation, name: str, usual: str) -> str:
 
 
 def draws(kernel: ir.Operation) -> bool:
-    """Whether the schedule lets thread blocks draw their tiles from a counter: by `draw`, or, without it, by `order`. Raises Refused."""
+    """Whether thread blocks draw their tiles from a counter: the schedule says so by `draw`, or, without it, by `order`. Raises Refused.
+
+    They do where tiles wait for each other.
+    """
+    if find_all(kernel, "warp.order_wait"):
+        return True
     usual = "1" if said(kernel, "order", "static") == "dynamic" else "0"
     return said(kernel, "draw", usual) != "0"
 

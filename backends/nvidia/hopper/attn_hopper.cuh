@@ -115,7 +115,7 @@ ATTN_DEVICE void semaphore_wait(const int *semaphore, int number) {
 }
 // Lets program `number` go on; what this thread had added by TMA is done (`bulk_wait<0>`).
 ATTN_DEVICE void semaphore_pass(int *semaphore, int number) {
-  asm volatile("fence.proxy.async.global;\nfence.acq_rel.gpu;\nst.release.gpu.global.s32 [%0], %1;" ::"l"(semaphore), "r"(number) : "memory");
+  asm volatile("fence.proxy.async.global;\nfence.acq_rel.gpu;\nst.relaxed.gpu.global.s32 [%0], %1;" ::"l"(semaphore), "r"(number) : "memory");
 }
 
 // ---- wgmma -----------------------------------------------------------------------------------------------------------------------------

@@ -176,12 +176,16 @@ class _Printer:
         layout.reduction_warps = bool(layout.adds) and (self.ordered or bool(fields.get("reduction_warps", 0)))
         self.layout, self.kernel = layout, layout.kernel
         self.core = _core(self.kernel)
-        order = str(fields.get("order", "tiles"))
+        waits = self.ordered and layout.reduction_warps
+        order = str(fields.get("order", "dynamic" if waits else "tiles"))
         self.making = layout.bits is not None and not layout.reduction_warps
         others = pairs_dropout.IDLE if self.making else layout.warpgroups if layout.reduction_warps else 0
         roles = 4 * (layout.warpgroups + layout.key_sums) + (layout.column_slots > 0) * layout.row_warps + others
         self.programs = PairTileScheduler(self.core, self.kernel.over, order, int(fields.get("group", 1)), self.ordered, roles)
         self.programs.most_heads = int(fields.get("heads", 0))
+        self.programs.waits = waits
+        if waits and order != "dynamic":
+            raise UnsupportedError(f"hopper: programs that add in a fixed order are drawn from a counter, not by order = '{order}'")
         self.programs.shared_batches = not self.core.packed and same_for_batches(
             self.kernel.function, self.kernel.step_ops("tile.load_window")
         )

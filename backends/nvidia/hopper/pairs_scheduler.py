@@ -17,6 +17,10 @@ class PairTileScheduler(TileScheduler):
     """
 
     most_heads: int = 0
+    waits: bool = False
+    """Whether programs wait for those of lower numbers. Then thread blocks draw all of them, the first ones too: whichever thread blocks
+    the GPU has begun, the lowest program that is not done belongs to one that runs it. `blockIdx` says nothing about who has begun.
+    """
 
     @contextmanager
     def each(self, producer: bool) -> Iterator[None]:
@@ -31,7 +35,7 @@ class PairTileScheduler(TileScheduler):
                 yield
             return
         if producer:
-            writer.line("int program = blockIdx.x;")
+            writer.line(f"int program = {self._drawn() if self.waits else 'blockIdx.x'};")
         with self.core.scope(f"for (;; {STEP} += 1u << 28)"):
             writer.line(f"const uint32_t round = {STEP} >> 28;")
             self._exchange(producer)
@@ -54,8 +58,17 @@ class PairTileScheduler(TileScheduler):
 
     def follow(self) -> None:
         """Asks for the next program and goes on to it."""
+        if self.waits:
+            self.core.writer.line(f"program = {self._drawn()};")
+            return
         super().draw()
         super().follow()
+
+    def _drawn(self) -> str:
+        """The next number, whose draw leaves the counter zero if it is the last one: each thread block draws one that is no program."""
+        counter = f"reinterpret_cast<unsigned *>({self.core.arguments.counter()})"
+        blocks = "min((int)gridDim.x, programs)" if self.core.packed else "(int)gridDim.x"  # of packed sequences `declare` lets others end
+        return f"__shfl_sync(0xffffffffu, lane == 0 ? (int)atomicInc({counter}, programs - 1 + {blocks}) : 0, 0)"
 
     def decode(self) -> None:
         """Which block, head and batch the program is."""

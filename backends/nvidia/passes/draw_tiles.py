@@ -24,11 +24,14 @@ class DrawTiles(Pass):
     needed. A message in shared memory, of two stages, tells the number to all roles; loops over tiles become `scf.while`. Numbers are drawn
     in order, so that orders of additions hold, and the longest tiles still come first where `warp-order-tiles` put them there.
 
-    Where chips have no barriers with phases a thread block draws once, its first tile, and takes the others from there on in its share:
-    thread blocks may begin in any order, and those that wait for others wait for lower numbers.
+    Where tiles wait for those of lower numbers (`warp.order_wait`) thread blocks draw their first tiles, too: the number of a thread block
+    does not tell who has begun, and one that has not, as other kernels have its multiprocessor, may hold no number that another waits for.
+
+    Where chips have no barriers with phases a kernel is launched with a thread block for each tile, which draws it; any tiles past these
+    would be its share, from there on.
 
     A kernel stays as it is, with the reason in `warp.refused`, where a role has no loop over tiles, and, without the option `draw`, where
-    `warp.schedule` has neither `draw` = 1 nor `order` = "dynamic".
+    `warp.schedule` has neither `draw` = 1 nor `order` = "dynamic", and no tile waits for another.
     """
 
     name = "warp-draw-tiles"
@@ -44,6 +47,7 @@ class DrawTiles(Pass):
         loops = {role: [op for op in operations(body(role)) if _takes_tiles(op)] for role in find_all(kernel, "warp.role")}
         if any(len(found) != 1 for found in loops.values()):
             raise Refused("a role has no loop, or several, that takes tiles from its thread block's number on")
+        waits = bool(find_all(kernel, "warp.order_wait"))
         warps = sum(number(role, "warpgroups") * number(role, "warps") for role in loops)
         first = next(iter(loops))
         with kernel.location, ir.InsertionPoint(first):
@@ -63,7 +67,7 @@ class DrawTiles(Pass):
             with loop.location, ir.InsertionPoint(loop):
                 index = role.regions[0].blocks[0].arguments[0]
                 sends = arith.CmpIOp(arith.CmpIPredicate.eq, index, build.index(0)).result if role == first else None
-                _Messages(counter, slots, told, heard).replace(loop, sends)
+                _Messages(counter, slots, told, heard, waits).replace(loop, sends)
 
 
 def _draw_first(role: ir.Operation, loop: ir.Operation, counter: ir.Value) -> None:
@@ -93,6 +97,8 @@ class _Messages:
     slots: ir.Value
     told: ir.Value
     heard: ir.Value
+    waits: bool
+    """Whether tiles wait for others."""
 
     def replace(self, loop: ir.Operation, sends: ir.Value | None) -> None:
         """Puts a loop that goes on until there are no tiles left in the place of one over a fixed share; see `_next`."""
@@ -143,8 +149,14 @@ class _Messages:
             build.op("arrive", [self.told, stage])
 
     def _drawn(self, round_: ir.Value, tiles: ir.Value) -> ir.Value:
-        """This thread block's number at first, then numbers behind those of all thread blocks; the last draw leaves the counter zero."""
+        """This thread block's number at first, then numbers behind those of all thread blocks; the last draw leaves the counter zero.
+
+        Where tiles wait for others all numbers are drawn, and each thread block draws one that is no tile.
+        """
         index = ir.IndexType.get()
+        if self.waits:
+            blocks = arith.SubIOp(build.op("block_count", results=[index]).result, build.index(1)).result
+            return build.op("next_tile", [self.counter, arith.AddIOp(tiles, blocks).result], [index]).result
         is_first = arith.CmpIOp(arith.CmpIPredicate.eq, round_, build.index(0)).result
         branch = scf.IfOp(is_first, [index], has_else=True)
         with ir.InsertionPoint(branch.then_block):

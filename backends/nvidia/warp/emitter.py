@@ -109,11 +109,18 @@ def formed(function: ir.Operation) -> tuple[ir.Module, ir.Operation]:
     return module, kernels[0]
 
 
+def check_draws(kernel: ir.Operation) -> None:
+    """Raises Refused where tiles wait for others that no thread block may have begun: those of a thread block's number."""
+    if find_all(kernel, "warp.order_wait") and not find_all(kernel, "warp.next_tile"):
+        raise Refused("tiles wait for those of lower numbers, and thread blocks do not draw them (warp-draw-tiles)")
+
+
 def print_ahead(function: ir.Operation, fields: Fields) -> KernelCode:
     """A function without a schedule printed as `emit` will with this one. Raises Refused as `formed` does, and UnsupportedError."""
     function.attributes[SCHEDULE] = attributes.write(fields)
     try:
         _module, made = formed(function)
+        check_draws(made)
         code = kernel_code(made, rules_for(made))
         if len(_printed) == _MOST:
             del _printed[next(iter(_printed))]
@@ -130,6 +137,7 @@ def emit(kernel: ir.Operation, target: NvidiaTarget) -> KernelCode:
         return known
     try:
         _module, made = formed(kernel)
+        check_draws(made)
     except Refused as reason:
         name = ir.StringAttr(kernel.attributes["sym_name"]).value
         raise UnsupportedError(f"warp: no scheduled kernel is made of @{name}: {reason}") from None

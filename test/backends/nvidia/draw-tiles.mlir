@@ -1,5 +1,6 @@
 // A loop over a share of the tiles becomes one that goes on until none is left: the first role draws, a message tells all roles.
 // RUN: attn-opt %s --split-input-file -p 'warp-draw-tiles{draw=true}' | FileCheck %s
+// RUN: attn-opt %s --split-input-file -p warp-draw-tiles | FileCheck %s --check-prefix=UNASKED
 
 // CHECK: ^bb0(%[[TILES:.*]]: index, %[[COUNTER:.*]]: memref<?xi32>):
 // CHECK: %[[SLOTS:.*]] = "warp.alloc"() : () -> memref<2x1xi32
@@ -88,3 +89,31 @@
   }) {registers = 128 : i64, sym_name = "all", warpgroups = 2 : i64, warps = 4 : i64} : () -> ()
 }) {function = "", lanes = 32 : i64, register_file = 65536 : i64, registers = 128 : i64, shared_limit = 166912 : i64, sym_name = "f",
     warp.schedule = {arch = "sm_80"}} : () -> ()
+
+// -----
+
+// Tiles that wait for others: nothing need ask for draws (of the kernels here this one alone draws then), and the first tile is drawn, too.
+// Each thread block draws one number that is no tile.
+// CHECK: ^bb0(%[[TILES:.*]]: index, %{{.*}}: memref<?xi32>, %[[COUNTER:.*]]: memref<?xi32>):
+// CHECK: scf.while
+// CHECK-NOT: warp.block_id
+// CHECK: %[[MANY:.*]] = "warp.block_count"
+// CHECK: %[[OTHERS:.*]] = arith.subi %[[MANY]], %c1{{.*}}
+// CHECK: %[[LAST:.*]] = arith.addi %[[TILES]], %[[OTHERS]]
+// CHECK: %[[DRAWN:.*]] = "warp.next_tile"(%[[COUNTER]], %[[LAST]])
+// CHECK-NEXT: %[[NUMBER:.*]] = arith.index_cast %[[DRAWN]]
+// CHECK: memref.store %[[NUMBER]]
+// UNASKED-COUNT-1: warp.next_tile
+// UNASKED-NOT: warp.next_tile
+"warp.kernel"() ({
+^bb0(%tiles: index, %turns: memref<?xi32>):
+  "warp.role"() ({
+  ^bb0(%w: index):
+    %zero = arith.constant 0 : index
+    %id = "warp.block_id"() : () -> index
+    %count = "warp.block_count"() : () -> index
+    scf.for %tile = %id to %tiles step %count {
+      "warp.order_wait"(%turns, %zero, %tile) : (memref<?xi32>, index, index) -> ()
+    }
+  }) {registers = 168 : i64, sym_name = "all", warpgroups = 1 : i64, warps = 4 : i64} : () -> ()
+}) {function = "", lanes = 32 : i64, register_file = 65536 : i64, registers = 168 : i64, shared_limit = 232448 : i64, sym_name = "f"} : () -> ()

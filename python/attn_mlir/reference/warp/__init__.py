@@ -3,6 +3,7 @@
 from attn_mlir.reference.warp.costs import Costs
 from attn_mlir.reference.warp.faults import Fault
 from attn_mlir.reference.warp.kernels import arguments_of, function_of, kernels_of, read_kernel, run_scheduled, run_timed, schedules_of
+from attn_mlir.reference.warp.machine import Residency
 from attn_mlir.reference.warp.registers import check_registers
 from attn_mlir.reference.warp.timed import Event
 
@@ -10,6 +11,7 @@ __all__ = [
     "Costs",
     "Event",
     "Fault",
+    "Residency",
     "arguments_of",
     "check_registers",
     "function_of",

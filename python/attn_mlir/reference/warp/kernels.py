@@ -10,7 +10,7 @@ from attn_mlir.passes.regions import find_all
 from attn_mlir.reference.warp import barriers, fragments, memory, products, structure
 from attn_mlir.reference.warp.costs import Costs
 from attn_mlir.reference.warp.faults import Fault
-from attn_mlir.reference.warp.machine import Machine, Rule
+from attn_mlir.reference.warp.machine import Machine, Residency, Rule
 from attn_mlir.reference.warp.program import Inst
 from attn_mlir.reference.warp.schedules import Schedule, schedules
 from attn_mlir.reference.warp.timed import Event, TimedMachine
@@ -44,15 +44,15 @@ def read_kernel(kernel: ir.Operation) -> Inst:
     return Inst(kernel, {})
 
 
-def run_scheduled(kernel: Inst, arguments: Sequence[Any], schedule: Schedule, blocks: int = 2) -> int:
-    """Runs `blocks` thread blocks of a kernel at the same time; how many steps it took.
+def run_scheduled(kernel: Inst, arguments: Sequence[Any], schedule: Schedule, blocks: int = 2, residency: Residency | None = None) -> int:
+    """Runs `blocks` thread blocks of a kernel, at the same time or as `residency` says; how many steps it took.
 
     `arguments`: float64 or integer arrays and numbers; outputs are written in place. The counter that hands tiles out may be left out.
     Raises Fault for a race, a deadlock and the like.
     """
     with np.errstate(all="ignore"):
         own = counters_for(kernel, arguments)
-        steps = Machine(kernel, [*arguments, *own], schedule(), blocks, RULES).execute()
+        steps = Machine(kernel, [*arguments, *own], schedule(), blocks, RULES, residency).execute()
     if any(counter.any() for counter in own):
         raise Fault("counter left", kernel.location, "the counter that hands tiles out is not zero again")
     return steps

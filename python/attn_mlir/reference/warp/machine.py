@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,36 @@ Rule = Callable[..., Any]
 """(machine, unit, op, operands...) -> the results: one, a list, or steps that end with these."""
 
 
+@dataclass(frozen=True)
+class Residency:
+    """Which thread blocks have a multiprocessor: `most` of them at a time, that begin in the order of their numbers in `begin`.
+
+    The next one begins when one has ended. CUDA promises no more: other kernels may have all other multiprocessors while this one runs.
+    """
+
+    begin: tuple[int, ...]
+    most: int
+
+
 class Machine:
     """Thread blocks of a kernel that run at the same time, over tensors in global memory."""
 
-    def __init__(self, kernel: Inst, arguments: Sequence[Any], choose: Choice, blocks: int, rules: dict[str, Rule]) -> None:
-        """`arguments`: arrays, written in place, and numbers. Buffers, barriers and roles of all `blocks` are made."""
+    def __init__(
+        self,
+        kernel: Inst,
+        arguments: Sequence[Any],
+        choose: Choice,
+        blocks: int,
+        rules: dict[str, Rule],
+        residency: Residency | None = None,
+    ) -> None:
+        """`arguments`: arrays, written in place, and numbers. Buffers, barriers and roles of all `blocks` are made.
+
+        Without `residency` all of them run from the start.
+        """
+        self.residency = residency or Residency(tuple(range(blocks)), blocks)
+        if sorted(self.residency.begin) != list(range(blocks)) or self.residency.most < 1:
+            raise ValueError(f"{self.residency} is no order of {blocks} thread blocks of which some run")
         self.choose, self.blocks, self.rules, self.ids = choose, blocks, rules, itertools.count()
         self.events: list[Event] = []
         self.accesses = Accesses()
@@ -50,12 +76,16 @@ class Machine:
 
     def execute(self) -> int:
         """Runs to the end; the number of steps. Raises Fault where something is wrong."""
-        units, steps = list(self.units), 0
-        while units or self.events:
+        units, steps, later = list[Warpgroup](), 0, list(self.residency.begin)
+        while units or later or self.events:
+            while later and len({u.block.number for u in units}) < self.residency.most:
+                number = later.pop(0)
+                units += [u for u in self.units if u.block.number == number]
             ready = [u for u in units if u.condition is None or u.condition()]
             if not ready and not self.events:
                 stuck = "; ".join(f"{u.name} of block {u.block.number}, {line_of(u.location)}, {u.why()}" for u in units)
-                raise Fault("deadlock", units[0].location, f"nothing can go on: {stuck}")
+                waiting = f"; blocks {', '.join(map(str, later))} have not begun" if later else ""
+                raise Fault("deadlock", units[0].location, f"nothing can go on: {stuck}{waiting}")
             chosen, steps = self.choose(ready, self.events), steps + 1
             if not isinstance(chosen, Warpgroup):
                 self.events.remove(chosen)
