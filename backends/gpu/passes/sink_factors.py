@@ -113,7 +113,7 @@ def _gathered(op: ir.Operation, scaler: Scaler) -> ir.Value | None:
 
 def _takes_factor(value: ir.Value, scaler: Scaler) -> bool:
     """Whether it is a sum with a term of a row or column, which a factor costs nothing as it is a multiply-add then."""
-    op = maker(value, *_SUMS) if used_once(value) else None
+    op = maker(value, *_SUMS) if used_once(value) and not scaler.whole(value) else None
     return op is not None and any(scaler.cheap(term) and scaler.depends(term) for term in op.operands)
 
 
@@ -136,14 +136,14 @@ def _by_cheap(op: ir.Operation, scaler: Scaler) -> ir.Value | None:
     found = factor(x)
     if found is not None:
         return arith.mulf(found[0], scaler.scaled(u, found[1]))
-    sum_ = maker(x, *_SUMS)
+    sum_ = maker(x, *_SUMS) if not scaler.whole(x) else None
     if sum_ is not None and any(number(term) is not None for term in sum_.operands):
         return TermSum(scaler, op.results[0], 1.0).emit()
     return None
 
 
 def _regrouped(op: ir.Operation, scaler: Scaler) -> ir.Value | None:
-    if not any(_is_distributable(operand, scaler) for operand in op.operands):
+    if scaler.whole(op.results[0]) or not any(_is_distributable(operand, scaler) for operand in op.operands):
         return None
     return TermSum(scaler, op.results[0], 1.0).emit()
 
@@ -153,6 +153,8 @@ def _is_distributable(value: ir.Value, scaler: Scaler) -> bool:
     op = maker(value, "arith.mulf")
     for u, total in [] if op is None or not used_once(value) else [tuple(op.operands), tuple(op.operands)[::-1]]:
         sum_ = maker(total, *_SUMS)
-        if sum_ is not None and scaler.cheap(u) and number(u) is None and not scaler.cheap(total) and used_once(total):
+        if sum_ is None or scaler.whole(total):
+            continue
+        if scaler.cheap(u) and number(u) is None and not scaler.cheap(total) and used_once(total):
             return all(scaler.cheap(term) for term in sum_.operands)
     return False
