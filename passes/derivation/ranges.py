@@ -49,9 +49,11 @@ def masked_samples(row: Row, dtype: type) -> Samples:
     rng = np.random.default_rng(13)
     places = [np.arange(KEYS) < BLOCKS[0], np.arange(KEYS) == KEYS - 1, np.ones(KEYS, bool)]
     places += [~place for place in places[:2]] + [rng.random(KEYS) < 0.5]
-    scores = np.concatenate([rng.normal(size=(2, KEYS)) + np.where(place, low, 0.0) for low in _MASKS for place in places])
+    scores = np.concatenate([rng.normal(size=(4, KEYS)) + np.where(place, low, 0.0) for low in _MASKS for place in places])
     rows = len(scores)
     params = {leaf: parameter(leaf.type, rng, rows, dtype) for leaf in row.params.leaves}
+    sizes = np.resize([1.0, 1.0, 8.0, 0.125], (rows, 1)).astype(dtype)  # multiples of the lowest number overflow
+    params = {leaf: drawn if drawn.dtype == bool else drawn * sizes for leaf, drawn in params.items()}
     others = [rng.normal(size=scores.shape).astype(dtype) for _ in row.scores[1:]]
     values = [rng.normal(size=(rows, KEYS, 2)).astype(dtype) for _ in range(1 + max(len(row.weights) - 1, 0))]
     present = np.ones((rows, KEYS), bool)
