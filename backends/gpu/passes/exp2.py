@@ -22,7 +22,8 @@ class Exp2(Pass):
     m' = -m log2(e) computed once for a row (or column) and kept finite where m is. Two roundings may become one or another. Differences
     of a row's and a column's value, or of two elements, are taken before, so that exp of the difference of equal ones is 1. So are those
     of scores that may be large (`passes/magnitudes.py`), as where -1e30 or a captured number masks them: the residual of m' would be a
-    factor of the weights, or overflow. exp(s - m - l) becomes exp2(fma(s - m, c', l')) then.
+    factor of the weights, or overflow. exp(s - m - l) becomes exp2(fma(s - m, c', l')) then, for m and l of one row. Products that such
+    differences are taken of become multiply-adds, which compilers do not join with the difference.
     """
 
     name = "gpu-exp2"

@@ -30,7 +30,7 @@ class SinkFactors(Pass):
 
     Divisions by constants, and by values of a row or column, become multiplications; several such factors of one product become one.
     u (x + t) becomes fma(x, u, u t) where u and t belong to one row or column and the product is added to something, or t is a constant.
-    One rounding more or less; nothing is computed twice for an element.
+    One rounding more or less; nothing is computed twice for an element. Sums of scores that may be large (`gpu-exp2`) stay whole.
     """
 
     name = "gpu-sink-factors"
