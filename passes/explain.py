@@ -16,6 +16,7 @@ from attn_mlir.passes.differentiation.describe import describe
 from attn_mlir.passes.explain_linear import explain_chunks, explain_decay_sum, explain_recurrence, explain_scan
 from attn_mlir.passes.fit_range import rounding_of, rounds_weights
 from attn_mlir.passes.locations import location_name
+from attn_mlir.passes.magnitudes import scores_may_be_large
 from attn_mlir.passes.regions import block_of, find_all, piece, pieces, scores_in
 
 
@@ -53,7 +54,7 @@ def _attention(op: ir.Operation, max_accumulators: int) -> Iterator[str]:
         row = read_row(row_piece)
         outputs, sources = _output_names(op), _sources(op)
         yield from _row(row, outputs[row.o_count :], sources)
-        derivation = derive(row, accumulator_limit(op, max_accumulators), is_narrow(op))
+        derivation = derive(row, accumulator_limit(op, max_accumulators), is_narrow(op), scores_may_be_large(op))
     except DerivationError as error:
         yield f"no online form: {error}"
         return
@@ -132,7 +133,7 @@ def why_several(op: ir.Operation, max_accumulators: int = 2) -> list[str]:
     if row_piece is None:
         return []
     row, sources = read_row(row_piece), _sources(op)
-    plan = derive(row, accumulator_limit(op, max_accumulators), is_narrow(op)).program.plan
+    plan = derive(row, accumulator_limit(op, max_accumulators), is_narrow(op), scores_may_be_large(op)).program.plan
     late = sorted((index, decision) for index, decision in plan.decisions.items() if decision.kv_pass > 1)
     names = [row.reductions[index].name if index > OUTPUT else _sum_name(row, OUTPUT - index, sources) for index, _ in late]
     return [f"{name}: {decision.method}, {decision.detail}" for name, (_, decision) in zip(names, late, strict=True)]

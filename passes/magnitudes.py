@@ -1,6 +1,7 @@
 """How large scores may be: those that numbers of the user are added to, or chosen in place of, have any size."""
 
 import math
+from collections.abc import Sequence
 
 from attn_mlir.dialects.regions import element_of
 from attn_mlir.mlir import ir
@@ -27,16 +28,23 @@ class Magnitudes(FloatRanges):
     to scores, or chosen in their place, may be anything that its type holds, as masks are made of it; so may integers, and their products.
     """
 
-    def __init__(self, block: ir.Block, captured: bool = False) -> None:
-        """`captured`: tensors that are read are captured ones; else they are tiles."""
+    def __init__(self, block: ir.Block, captured: bool = False, ordinary: bool = False) -> None:
+        """`captured`: tensors that are read are captured ones; else they are tiles. `ordinary`: exponentials are, as weights are."""
         super().__init__({argument: _PRODUCTS for argument in block.arguments if isinstance(argument.type, ir.FloatType)})
-        self._block, self._captured = block, captured
+        self._block, self._captured, self._ordinary = block, captured, ordinary
         self._scores: dict[ir.Value, bool] = {}
         self._loaded: dict[ir.Value, bool] = {}
 
     def is_large(self, value: ir.Value) -> bool:
         """Whether it may be finite and beyond `LARGE`."""
-        return max(map(abs, self.of(value))) >= LARGE
+        return _reaches(self.of(value))
+
+    def has_large_terms(self, op: ir.Operation, terms: Sequence[int]) -> bool:
+        """Whether terms of a sum may be large, which are counted as 0 and 1; the product of a multiply-add is the first one."""
+        if op.name != "math.fma":
+            return any(self.is_large(op.operands[number]) for number in terms)
+        self.of(op.results[0])
+        return any(_reaches((self._product(op), self._known[op.operands[2]])[number]) for number in terms)
 
     def _compute(self, value: ir.Value) -> Range:
         if isinstance(value.owner, ir.Block):
@@ -62,12 +70,18 @@ class Magnitudes(FloatRanges):
             case "arith.mulf" | "arith.divf" if (found := self._beside_factor(op)) is not None:
                 return found
             case "math.fma":
-                a, b, term = (self._known[operand] for operand in op.operands)
-                found = self._beside_factor(op)
+                term, found = self._known[op.operands[2]], self._beside_factor(op)
                 if found is not None and _bare(op.operands[2]) in [_bare(factor) for factor in list(op.operands)[:2]]:
                     term = found  # c - c x, of which a soft cap is made
-                return sum_of(product_of(a, b) if found is None else found, term)
+                return sum_of(self._product(op), term)
+            case "math.exp" | "math.exp2" if self._ordinary:
+                low, high = super()._compute(value)
+                return low, min(high, _PRODUCTS[1])
         return super()._compute(value)
+
+    def _product(self, op: ir.Operation) -> Range:
+        found = self._beside_factor(op)
+        return product_of(*(self._known[factor] for factor in list(op.operands)[:2])) if found is None else found
 
     def _element(self, op: ir.Operation) -> Range:
         """An element of a captured tensor, before there are tiles; of what another map makes; of a product."""
@@ -77,7 +91,7 @@ class Magnitudes(FloatRanges):
         made = maker(source, "tile.map")
         if made is None:
             return _PRODUCTS if maker(source, *_WINDOWS) is None else ANY
-        return Magnitudes(made.regions[0].blocks[0]).of(element_of(source))
+        return Magnitudes(made.regions[0].blocks[0], ordinary=self._ordinary).of(element_of(source))
 
     def _beside_factor(self, op: ir.Operation) -> Range | None:
         """The range of the other factor, which is made of products or positions, where one is a number known at run time only."""
@@ -195,6 +209,10 @@ def _bare(value: ir.Value) -> ir.Value:
             break
         value = others[0]
     return value
+
+
+def _reaches(range_: Range) -> bool:
+    return max(map(abs, range_)) >= LARGE
 
 
 def _floats(op: ir.Operation) -> list[ir.Value]:

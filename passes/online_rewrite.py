@@ -7,6 +7,7 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.derivation import DerivationError, accumulator_limit, derive, is_narrow, read_row
 from attn_mlir.passes.derivation.emit import PieceWriter
+from attn_mlir.passes.magnitudes import scores_may_be_large
 from attn_mlir.passes.regions import block_of, clone_op, find_all, piece
 
 
@@ -35,7 +36,9 @@ class OnlineRewrite(Pass):
             return False
         try:
             row = read_row(row_piece)
-            derivation = derive(row, accumulator_limit(attention, self.max_accumulators), is_narrow(attention))
+            derivation = derive(
+                row, accumulator_limit(attention, self.max_accumulators), is_narrow(attention), scores_may_be_large(attention)
+            )
         except DerivationError as error:
             row_piece.location.emit_error(f"the row has no online form: {error}")
             return False

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.derivation import DerivationError, accumulator_limit, derive, is_narrow, read_row
+from attn_mlir.passes.magnitudes import scores_may_be_large
 from attn_mlir.passes.regions import block_of, end_with, erase_unused, find_all, piece, scores_in
 
 _FIRST, _LAST = "first", "last"
@@ -35,7 +36,9 @@ class SplitPasses(Pass):
         reductions = [view.operation for view in block_of(row).operations if view.operation.name == "attn.reduce"]
         try:
             read = read_row(row)
-            decisions = derive(read, accumulator_limit(attention, 2), is_narrow(attention)).program.plan.decisions
+            decisions = derive(
+                read, accumulator_limit(attention, 2), is_narrow(attention), scores_may_be_large(attention)
+            ).program.plan.decisions
         except DerivationError as error:
             row.location.emit_error(f"the row has no online form: {error}")
             return False

@@ -13,7 +13,7 @@ from attn_mlir.passes.derivation.check import Checker, CheckReport
 from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.derivation.plan import OUTPUT, RowPlan
 from attn_mlir.passes.derivation.program import OnlineRow
-from attn_mlir.passes.derivation.ranges import RangeFinder
+from attn_mlir.passes.derivation.ranges import MaskFinder, RangeFinder
 from attn_mlir.passes.derivation.row import Row
 
 _DETAIL = {
@@ -53,12 +53,12 @@ def _element(attention: ir.Operation) -> ir.Type:
     return ir.RankedTensorType(attention.operands[0].type).element_type
 
 
-def derive(row: Row, max_accumulators: int = 2, narrow: bool = False) -> Derivation:
+def derive(row: Row, max_accumulators: int = 2, narrow: bool = False, masked: bool = False) -> Derivation:
     """The online program with the fewest passes that the numeric check confirms, and that stays in range where the row as written does.
 
-    With `narrow`, weights are rounded to f16.
+    With `narrow`, weights are rounded to f16; with `masked`, numbers that are finite and large may be added to scores, as masks are.
     """
-    return _Search(row, max_accumulators, narrow).found()
+    return _Search(row, max_accumulators, narrow, masked).found()
 
 
 @dataclass(eq=False)
@@ -66,6 +66,7 @@ class _Search:
     row: Row
     max_accumulators: int
     narrow: bool
+    masked: bool = False
     _seen: set[tuple[object, ...]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -74,6 +75,7 @@ class _Search:
     def found(self) -> Derivation:
         usual = self._confirmed(USUAL, frozenset())
         self._ranges = [("f32", RangeFinder(self.row)), *([("f16", RangeFinder(self.row, np.float16))] if self.narrow else [])]
+        self._ranges += [("f32 beside masks of numbers", MaskFinder(self.row))] if self.masked else []
         return self._accurate(self._in_range(usual))
 
     def _in_range(self, usual: Derivation) -> Derivation:

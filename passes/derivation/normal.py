@@ -12,7 +12,7 @@ from attn_mlir.passes.derivation.expr import FLOAT, Expr, Graph
 from attn_mlir.passes.derivation.row import Reduction
 from attn_mlir.passes.derivation.rules import ALWAYS, MAX_POWER, RULES
 from attn_mlir.passes.derivation.signs import Signs
-from attn_mlir.passes.derivation.sums import Mono, Sum, plus
+from attn_mlir.passes.derivation.sums import Mono, Sum, mono_product, plus
 from attn_mlir.passes.order import deepest_first
 
 
@@ -86,31 +86,36 @@ class Normal:
         return g.div(scaled, below)
 
     def node_of(self, sum_: Sum) -> Expr:
-        total = self.graph.const(0.0)
-        for mono, c in self._ordered(sum_):
+        """The sum of the terms. A factor of x - max x is applied to the difference: multiples of x may be rounded, or overflow."""
+        terms = _ordered(sum_)
+        for mono, c in terms:
+            for factor, node in self._extrema(mono):
+                own = {mono_product(factor, m): -c * d for m, d in self.of(self._reduction(node).value).items()}
+                if own and all(sum_.get(m) == d for m, d in own.items()):
+                    difference = {**self.of(self._reduction(node).value), Mono(((node, 1.0),)): -1.0}
+                    inner = self._added([(m, d if c < 0 else -d) for m, d in _ordered(difference)])
+                    first = self.graph.mul(inner, self.node_of_mono(factor, abs(c)))
+                    return self._added([t for t in terms if t[0] != mono and t[0] not in own], first)
+        return self._added(terms)
+
+    def _added(self, terms: list[tuple[Mono, float]], total: Expr | None = None) -> Expr:
+        total = self.graph.const(0.0) if total is None else total
+        for mono, c in terms:
             if c < 0:
                 total = self.graph.sub(total, self.node_of_mono(mono, -c))
             else:
                 total = self.graph.add(total, self.node_of_mono(mono, c))
         return total
 
-    def _ordered(self, sum_: Sum) -> list[tuple[Mono, float]]:
-        """The terms in the order they are added: x - max x comes before all others, which x, where it is large, would round."""
-        terms = sorted(sum_.items(), key=lambda t: (t[1] < 0, not t[0].varies, t[0]))
-        for mono, c in terms:
-            own = self._maximised(mono, c)
-            if own and all(sum_.get(m) == factor for m, factor in own.items()):
-                first = {**own, mono: c}
-                return [t for t in terms if t[0] in first] + [t for t in terms if t[0] not in first]
-        return terms
+    def _extrema(self, mono: Mono) -> list[tuple[Mono, Expr]]:
+        """The extrema that a term is a multiple of, with the factor of each."""
+        if not self.reductions or mono.e or mono.e2:
+            return []
+        found = [n for n, power in mono.powers if n.op == "red" and power == 1.0 and self._reduction(n).kind != "sum"]
+        return [(Mono(tuple((m, p) for m, p in mono.powers if m is not n)), n) for n in found]
 
-    def _maximised(self, mono: Mono, c: float) -> Sum:
-        """What cancels `c` times an extremum at the key that attains it."""
-        node = mono.powers[0][0] if mono.powers else None
-        if node is None or node.op != "red" or not self.reductions or mono != Mono(((node, 1.0),)):
-            return {}
-        reduction = self.reductions[int(node.attr)]  # type: ignore[call-overload]
-        return {} if reduction.kind == "sum" else {m: -c * factor for m, factor in self.of(reduction.value).items()}
+    def _reduction(self, node: Expr) -> Reduction:
+        return self.reductions[int(node.attr)]  # type: ignore[call-overload]
 
     def _power(self, node: Expr, power: float) -> Expr:
         whole = self.graph.const(1.0)
@@ -121,3 +126,8 @@ class Normal:
         if power * 2 == int(power * 2) and power <= MAX_POWER:
             return self.graph.mul(self._power(node, int(power)), self.graph.unary("math.sqrt", node))
         return self.graph.node("math.powf", node, self.graph.const(power))
+
+
+def _ordered(sum_: Sum) -> list[tuple[Mono, float]]:
+    """The terms in the order they are added."""
+    return sorted(sum_.items(), key=lambda t: (t[1] < 0, not t[0].varies, t[0]))

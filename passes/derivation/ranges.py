@@ -10,6 +10,7 @@ from attn_mlir.passes.derivation.program import OnlineRow
 from attn_mlir.passes.derivation.row import Row
 
 _LARGE = (20.0, 50.0, 100.0, 1e3, 1e4)
+_MASKS = (-3e5, -1e9, 1e9, 1e30, float(np.finfo(np.float32).min))
 _SMALL = (1e-3, 1e-2, 1e-1)
 _TINY = 1e-12
 _FACTOR = 16.0
@@ -40,6 +41,22 @@ def range_samples(row: Row, dtype: type, tiny: bool) -> Samples:
     params = {leaf: parameter(leaf.type, rng, rows, dtype) for leaf in row.params.leaves}
     others = [rng.normal(size=scores.shape).astype(dtype) for _ in row.scores[1:]]
     values = [rng.normal(size=(rows, KEYS, 2)).astype(dtype) for _ in range(1 + max(len(row.weights) - 1, 0))]
+    return Samples(scores.astype(dtype), values[0], present, params, np.ones(rows, bool), others, values[1:])
+
+
+def masked_samples(row: Row, dtype: type) -> Samples:
+    """Rows of scores that masks of numbers, which are finite and large, are added to: here and there, or everywhere."""
+    rng = np.random.default_rng(13)
+    places = [np.arange(KEYS) < BLOCKS[0], np.arange(KEYS) == KEYS - 1, np.ones(KEYS, bool)]
+    places += [~place for place in places[:2]] + [rng.random(KEYS) < 0.5]
+    scores = np.concatenate([rng.normal(size=(4, KEYS)) + np.where(place, low, 0.0) for low in _MASKS for place in places])
+    rows = len(scores)
+    params = {leaf: parameter(leaf.type, rng, rows, dtype) for leaf in row.params.leaves}
+    sizes = np.resize([1.0, 1.0, 8.0, 0.125], (rows, 1)).astype(dtype)  # multiples of the lowest number overflow
+    params = {leaf: drawn if drawn.dtype == bool else drawn * sizes for leaf, drawn in params.items()}
+    others = [rng.normal(size=scores.shape).astype(dtype) for _ in row.scores[1:]]
+    values = [rng.normal(size=(rows, KEYS, 2)).astype(dtype) for _ in range(1 + max(len(row.weights) - 1, 0))]
+    present = np.ones((rows, KEYS), bool)
     return Samples(scores.astype(dtype), values[0], present, params, np.ones(rows, bool), others, values[1:])
 
 
@@ -105,6 +122,14 @@ class RangeFinder:
 
     def _results(self, found: tuple[dict[int, Array], Array, list[Array]]) -> list[Array]:
         return [found[1], *found[2]]
+
+
+@dataclass(eq=False)
+class MaskFinder(RangeFinder):
+    """The same on scores that masks of numbers are added to."""
+
+    def _samples(self) -> Samples:
+        return masked_samples(self.row, self._dtype)
 
 
 def _in(data: Samples, dtype: type) -> Samples:

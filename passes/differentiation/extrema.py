@@ -9,7 +9,7 @@ all the same (`rounding.py`), and for scores that are near each other, nearly at
 from attn_mlir.passes.derivation.expr import Expr
 from attn_mlir.passes.differentiation.model import ModelReduction, RowModel
 from attn_mlir.passes.differentiation.partials import compare, indicator
-from attn_mlir.passes.differentiation.rounding import is_zero, margin_of_bits, margin_of_products, part
+from attn_mlir.passes.differentiation.rounding import is_zero, margin_of_bits, margin_of_products, near_part
 
 _EQUAL, _AT_LEAST, _AT_MOST = 1, 3, 5
 
@@ -19,7 +19,7 @@ def margin(program: RowModel, value: Expr, r: Expr) -> Expr:
     if not program.near:
         return margin_of_bits(program, value)
     # That of a score itself is one number for the row.
-    return part(program.graph, r, program.near) if value.op in ("s", "x") else margin_of_products(program, value)
+    return near_part(program, r) if value.op in ("s", "x") else margin_of_products(program, value)
 
 
 def attains(program: RowModel, kind: str, value: Expr, r: Expr, margin: Expr) -> Expr:

@@ -39,7 +39,7 @@ class TangentBuilder:
 
     def run(self) -> RowModel:
         p = self.primal
-        self.result = t = RowModel(p.graph, list(p.products), list(p.scores), [], p.params, p.tolerance, p.near, p.given)
+        self.result = t = RowModel(p.graph, list(p.products), list(p.scores), [], p.params, p.tolerance, p.near, p.given, p.large)
         self.algebra = Algebra(p.graph, t.is_pair, p.tolerance)
         self._of: dict[Expr, Expr] = {leaf: t.adjoint_read(leaf, DOT) for leaf in sorted(self.reads)}
         self._products()

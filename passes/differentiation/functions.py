@@ -284,7 +284,7 @@ class Derivatives:
         def body() -> list[ir.Value]:
             first = self.reverse.result
             lists = list(first.products), list(first.scores), list(first.reductions)
-            kept = RowModel(first.graph, *lists, first.params, first.tolerance, first.near, first.given)
+            kept = RowModel(first.graph, *lists, first.params, first.tolerance, first.near, first.given, first.large)
             kept.sums = [s for s in first.sums if s.name in chosen and s.side == _side(s.name)]
             kept.scatters = [Scatter(s.param, self._guard_second(first, s)) for s in first.scatters if self._reads(s.param) in chosen]
             seeds = Seeds({s.name: f"dd_{s.name}" for s in kept.sums}, {}, "dd_")

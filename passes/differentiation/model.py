@@ -95,6 +95,8 @@ class RowModel:
     near: float = 0.0
     given: int = 1
     """How many of the products, the first ones, the attention itself makes scores of."""
+    large: bool = False
+    """Whether scores may be finite and large, as beside masks of numbers: `near` says nothing of what is added to products."""
     sums: list[Sum] = field(default_factory=list)
     rows: list[RowValue] = field(default_factory=list)
     scatters: list[Scatter] = field(default_factory=list)

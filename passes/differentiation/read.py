@@ -12,6 +12,7 @@ from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Expr, Graph
 from attn_mlir.passes.differentiation.model import PAIR, ROW, ModelReduction, Param, Read, RowModel, RowValue, Sum, location_error
 from attn_mlir.passes.differentiation.partials import partials
 from attn_mlir.passes.locations import location_name
+from attn_mlir.passes.magnitudes import scores_may_be_large
 from attn_mlir.passes.order import deepest_first
 from attn_mlir.passes.regions import block_of, piece, pieces, scores_in
 
@@ -29,7 +30,7 @@ def read_attention(attention: ir.Operation) -> RowModel:
     double = row is not None and isinstance(block_of(row).arguments[0].type, ir.F64Type)
     products = [("q", "k"), *((f"q{number}", f"k{number}") for number, _ in enumerate(pieces(attention, "attn.product"), 2))]
     near = 2.0**-14 if is_half(attention) else 0.0
-    program = RowModel(graph, products, [], [], [], 1e-13 if double else 3e-7, near, len(products))
+    program = RowModel(graph, products, [], [], [], 1e-13 if double else 3e-7, near, len(products), scores_may_be_large(attention))
     x = [graph.leaf("x", k) for k in range(len(products))]
     if score is None:
         program.scores += x

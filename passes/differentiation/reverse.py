@@ -61,7 +61,9 @@ class Reverse:
 
     def __post_init__(self) -> None:
         p = self.primal
-        self.result = RowModel(p.graph, list(p.products), list(p.scores), list(p.reductions), p.params, p.tolerance, p.near, p.given)
+        self.result = RowModel(
+            p.graph, list(p.products), list(p.scores), list(p.reductions), p.params, p.tolerance, p.near, p.given, p.large
+        )
         # A closed form in place of a pass reads <do, o>, and with it what rounding weights to 16 bits did to o: too much at large scores.
         self.algebra = Algebra(p.graph, self.result.is_pair, p.tolerance, in_any_order=not p.near)
         self._whole = Whole(self.algebra, lambda leaf: self.result.reductions[int(leaf.attr)].given is None)  # type: ignore[call-overload]

@@ -13,6 +13,9 @@ _FUNCTION, _ANY_FUNCTION = 2, 50
 """Of functions, in units of the tolerance: of one that is computed for vectors and by libm for numbers, and in kernels of other devices."""
 _LARGEST_EXPONENT = 100.0
 _TINY = 1e-30
+_BESIDE = 256.0
+"""Of what size products are taken to be where scores are larger."""
+_ULP = 2.0**-23
 _STEEP = ("math.sqrt", "math.rsqrt", "math.log", "math.log2", "math.powf")
 
 
@@ -50,7 +53,7 @@ def _margin(program: RowModel, value: Expr, error: _Error) -> Expr:
 def _of_products(program: RowModel, n: Expr, errors: dict[Expr, Expr]) -> Expr:
     g = program.graph
     if n.op in ("s", "x"):
-        return part(g, n, program.near)
+        return near_part(program, n)
     if n.is_leaf:
         return part(g, n, program.tolerance if n.op == "red" else 0.0)
     rule = _RULES.get(n.op)
@@ -89,6 +92,14 @@ def is_zero(n: Expr) -> bool:
 
 def part(g: Graph, n: Expr, of: float) -> Expr:
     return g.mul(_size(g, n), _rounding(g, of)) if of else g.const(0.0)
+
+
+def near_part(program: RowModel, n: Expr) -> Expr:
+    """How far apart two roundings of a score or product may be; of a large score the product in it is a small part, and rounded with it."""
+    g = program.graph
+    if not program.large or n.op == "x":
+        return part(g, n, program.near)
+    return g.add(part(g, g.node("arith.minimumf", _size(g, n), g.const(_BESIDE)), program.near), part(g, n, _ULP))
 
 
 def _rounding(g: Graph, of: float) -> Expr:

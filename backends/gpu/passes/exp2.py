@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.passes.scaling import Scaler, constant, float_maps, is_real, maker, unnamed, used_once
-from attn_mlir.dialects.regions import element_of
+from attn_mlir.backends.gpu.passes.settling import Settler, settle
 from attn_mlir.mlir import arith, ir
 from attn_mlir.mlir import math as math_ops
 from attn_mlir.passes.base import Pass
@@ -22,12 +22,14 @@ class Exp2(Pass):
     m' = -m log2(e) computed once for a row (or column) and kept finite where m is. Two roundings may become one or another. Differences
     of a row's and a column's value, or of two elements, are taken before, so that exp of the difference of equal ones is 1. So are those
     of scores that may be large (`passes/magnitudes.py`), as where -1e30 or a captured number masks them: the residual of m' would be a
-    factor of the weights, or overflow. exp(s - m - l) becomes exp2(fma(s - m, c', l')) then.
+    factor of the weights, or overflow. exp(s - m - l) becomes exp2(fma(s - m, c', l')) then, for m and l of one row. Products that such
+    differences are taken of become multiply-adds, which compilers do not join with the difference.
     """
 
     name = "gpu-exp2"
 
     def run(self, module: ir.Operation) -> bool:
+        settler = Settler()
         for map_ in list(float_maps(module)):
             block = map_.regions[0].blocks[0]
             for op in [op for op in find_all(map_, "math.exp", "math.log") if is_real(op.results[0])]:
@@ -35,6 +37,7 @@ class Exp2(Pass):
                     result = _exp(op, Scaler(block, bounded=True), Magnitudes(block)) if op.name == "math.exp" else _log(op)
                 op.results[0].replace_all_uses_with(result)
                 op.erase()
+            settler.settle(map_)
         return True
 
 
@@ -45,7 +48,7 @@ def _exp(op: ir.Operation, scaler: Scaler, magnitudes: Magnitudes) -> ir.Value:
     whole = _of_large(x, scaler, magnitudes)
     if whole is not None:
         difference, rest = whole
-        _settle(difference)
+        settle(difference)
         last = constant(0.0, x.type) if rest is None else scaler.bound(scaler.scaled(rest[0], rest[1] * _LOG2_E), _LOG2_E)
         return math_ops.exp2(math_ops.fma(difference, constant(_LOG2_E, x.type), last), loc=op.location)
     if _difference(x, scaler):
@@ -74,33 +77,21 @@ def _of_large(x: ir.Value, scaler: Scaler, magnitudes: Magnitudes) -> tuple[ir.V
             continue
         inside = (number == 0 or op.name == "arith.addf") and used_once(value)
         deeper = _of_large(value, scaler, magnitudes) if inside else None
-        if deeper is not None and deeper[1] is None:
+        if deeper is not None and deeper[1] is None and _is_read_alike(other, deeper[0]):
             return deeper[0], (other, 1.0 if op.name == "arith.addf" else -1.0)
         if deeper is not None or op.name == "arith.subf":
             return x, None
     return None
 
 
-def _settle(difference: ir.Value) -> None:
-    """Products that it is taken of become multiply-adds: compilers would make one multiply-add of a product and the difference."""
-    for operand in difference.owner.operation.operands:
-        read = maker(operand, "tensor.extract")
-        of_map = read is not None and maker(read.operands[0], "tile.map") is not None
-        _settle_products(element_of(read.operands[0]) if of_map else operand)
+def _is_read_alike(value: ir.Value, difference: ir.Value) -> bool:
+    """Whether a value is read at the same place as what a difference takes away: both are values of a row, as its maximum and a logarithm.
 
-
-def _settle_products(value: ir.Value) -> None:
-    op = maker(value, "arith.mulf", "arith.select", "arith.negf")
-    if op is None or not is_real(value):
-        return
-    if op.name != "arith.mulf":
-        for operand in list(op.operands)[1 if op.name == "arith.select" else 0 :]:
-            _settle_products(operand)
-        return
-    with unnamed(op.location), ir.InsertionPoint(op):
-        settled = math_ops.fma(*op.operands, constant(0.0, value.type))
-    value.replace_all_uses_with(settled)
-    op.erase()
+    Else what is taken away may be a number of the user's, and only `value` brings the rest of it near 0.
+    """
+    op = difference.owner.operation
+    reads = [maker(x, "memref.load", "tensor.extract") for x in (value, op.operands[1])]
+    return op.name == "arith.subf" and all(reads) and list(reads[0].operands)[1:] == list(reads[1].operands)[1:]
 
 
 def _log(op: ir.Operation) -> ir.Value:

@@ -1,7 +1,8 @@
 """Multiplies values of a map's region by constants where that costs nothing for an element.
 
 A value that does not depend on both indices is scaled once for a row or column; a product hands the factor to one of its factors, a
-sum to its terms, of which one may become the first factor of a multiply-add.
+sum to its terms, of which one may become the first factor of a multiply-add. Sums of scores that may be large stay whole: what is left
+of s - m would be the residual of the multiples of s and m.
 """
 
 import math
@@ -12,10 +13,12 @@ import numpy as np
 from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.mlir import arith, ir
 from attn_mlir.mlir import math as math_ops
+from attn_mlir.passes.magnitudes import Magnitudes
 from attn_mlir.passes.regions import find_all, maker
 from attn_mlir.passes.simplification.folding import number
 
 _SUMS = ("arith.addf", "arith.subf")
+_ALL_SUMS = (*_SUMS, "math.fma")
 
 
 def float_maps(module: ir.Operation, rank: int | None = None) -> Iterator[ir.Operation]:
@@ -82,6 +85,7 @@ class Scaler:
         The lowest finite number stands for the maximum over nothing: -inf less its multiple would be NaN.
         """
         self._depends, self._bounded = dependence(block), bounded
+        self._magnitudes, self._whole, self._used = Magnitudes(block, ordinary=True), dict[ir.Value, bool](), dict[ir.Value, bool]()
         self.rank = len(block.arguments)
         self._all = frozenset(range(self.rank))
 
@@ -97,11 +101,50 @@ class Scaler:
         """Whether these are not all indices."""
         return on != self._all
 
+    def whole(self, value: ir.Value) -> bool:
+        """Whether it is a sum, computed for every element, that loses digits when a factor goes to its terms: one may be large.
+
+        Of a term for every element and another of a row or column the first one counts: the other one is what is known of a row. Only
+        sums that more than products and sums are made of: gradients lose no more digits than they have lost.
+        """
+        if value not in self._whole:
+            op = None if self.cheap(value) else maker(value, *_ALL_SUMS)
+            self._whole[value] = op is not None and self._matters(value) and self._magnitudes.has_large_terms(op, self._counted(op))
+        return self._whole[value]
+
+    def _counted(self, op: ir.Operation) -> list[int]:
+        """The terms of a sum that tell how large it may be."""
+        *factors, last = op.operands
+        on = [frozenset[int]().union(*map(self.depends, factors)), self.depends(last)]
+        return [number for number in range(2) if not self.partial(on[number])] or [0, 1]
+
+    def _matters(self, value: ir.Value) -> bool:
+        """Whether other functions than products and sums are taken of a value, or other maps may."""
+        if value not in self._used:
+            self._used[value] = False  # there is no cycle
+            self._used[value] = any(self._matters_to(use.owner.operation, use.operand_number) for use in value.uses)
+        return self._used[value]
+
+    def _matters_to(self, op: ir.Operation, number: int) -> bool:
+        if (
+            op.name in ("arith.mulf", "arith.negf", *_ALL_SUMS)
+            or (op.name == "arith.select" and number)
+            or (op.name == "arith.divf" and not number)
+        ):
+            return self._matters(op.results[0])
+        if op.name == "tile.yield":
+            kinds = op.parent.opview.kinds()
+            at = number - (len(op.operands) - len(kinds))
+            return is_real(op.operands[number]) if at < 0 else kinds[at] != "sum"
+        return op.name != "arith.truncf"
+
     def free(self, value: ir.Value) -> bool:
         """Whether a multiple of `value` costs no more per element than `value`, which nothing but one op needs then."""
         if self.cheap(value):
             return True
-        op = maker(value, "arith.mulf", "arith.divf", "arith.negf", "arith.select", "math.fma", *_SUMS) if used_once(value) else None
+        if self.whole(value):
+            return False
+        op = maker(value, "arith.mulf", "arith.divf", "arith.negf", "arith.select", *_ALL_SUMS) if used_once(value) else None
         if op is None:
             return False
         operands = [self.free(operand) for operand in op.operands]
@@ -119,8 +162,8 @@ class Scaler:
         if self.cheap(value):
             known = number(value)
             return arith.mulf(value, constant(c, value.type)) if known is None else _constant_multiple(known, c, value.type)
-        op = maker(value, "arith.mulf", "arith.divf", "arith.negf", "arith.select", "math.fma", *_SUMS)
-        if op is None or not (root or used_once(value)):
+        op = maker(value, "arith.mulf", "arith.divf", "arith.negf", "arith.select", *_ALL_SUMS)
+        if op is None or not (root or used_once(value)) or self.whole(value):
             return arith.mulf(value, constant(c, value.type))
         a, b, *rest = [*op.operands, value][:3]
         match op.name:
@@ -171,8 +214,8 @@ class TermSum:
             scaled = value if c == 1.0 else arith.negf(value) if c == -1.0 else scaler.scaled(value, c)
             self._cheap.setdefault(scaler.depends(value), []).append(scaled)
             return
-        op = maker(value, "arith.mulf", "arith.negf", "math.fma", *_SUMS)
-        if op is None or not (root or used_once(value)):
+        op = maker(value, "arith.mulf", "arith.negf", *_ALL_SUMS)
+        if op is None or not (root or used_once(value)) or scaler.whole(value):
             self.full.append((value, constant(c, value.type)))
             return
         a, b = [*op.operands, value][:2]
@@ -197,7 +240,14 @@ class TermSum:
             return
         for u, total in ((a, b), (b, a)):
             op = maker(total, *_SUMS)
-            if op is None or not scaler.cheap(u) or scaler.cheap(total) or not used_once(total) or number(u) is not None:
+            if (
+                op is None
+                or not scaler.cheap(u)
+                or scaler.cheap(total)
+                or not used_once(total)
+                or number(u) is not None
+                or scaler.whole(total)
+            ):
                 continue
             terms = [(op.operands[0], c), (op.operands[1], -c if op.name == "arith.subf" else c)]
             if any(scaler.cheap(term) for term, _ in terms):

@@ -31,7 +31,8 @@ class SinkFactors(Pass):
 
     Divisions by constants, and by values of a row or column, become multiplications; several such factors of one product become one.
     u (x + t) becomes fma(x, u, u t) where u and t belong to one row or column and the product is added to something, or t is a constant.
-    One rounding more or less; nothing is computed twice for an element. What `gpu-exact-jumps` marked stays as it is.
+    One rounding more or less; nothing is computed twice for an element. What `gpu-exact-jumps` marked stays as it is, and sums of scores
+    that may be large (`gpu-exp2`) stay whole.
     """
 
     name = "gpu-sink-factors"
@@ -114,7 +115,7 @@ def _gathered(op: ir.Operation, scaler: Scaler) -> ir.Value | None:
 
 def _takes_factor(value: ir.Value, scaler: Scaler) -> bool:
     """Whether it is a sum with a term of a row or column, which a factor costs nothing as it is a multiply-add then."""
-    op = maker(value, *_SUMS) if used_once(value) else None
+    op = maker(value, *_SUMS) if used_once(value) and not scaler.whole(value) else None
     return op is not None and any(scaler.cheap(term) and scaler.depends(term) for term in op.operands)
 
 
@@ -137,14 +138,14 @@ def _by_cheap(op: ir.Operation, scaler: Scaler) -> ir.Value | None:
     found = factor(x)
     if found is not None:
         return arith.mulf(found[0], scaler.scaled(u, found[1]))
-    sum_ = maker(x, *_SUMS)
+    sum_ = maker(x, *_SUMS) if not scaler.whole(x) else None
     if sum_ is not None and any(number(term) is not None for term in sum_.operands):
         return TermSum(scaler, op.results[0], 1.0).emit()
     return None
 
 
 def _regrouped(op: ir.Operation, scaler: Scaler) -> ir.Value | None:
-    if not any(_is_distributable(operand, scaler) for operand in op.operands):
+    if scaler.whole(op.results[0]) or not any(_is_distributable(operand, scaler) for operand in op.operands):
         return None
     return TermSum(scaler, op.results[0], 1.0).emit()
 
@@ -154,6 +155,8 @@ def _is_distributable(value: ir.Value, scaler: Scaler) -> bool:
     op = maker(value, "arith.mulf")
     for u, total in [] if op is None or not used_once(value) else [tuple(op.operands), tuple(op.operands)[::-1]]:
         sum_ = maker(total, *_SUMS)
-        if sum_ is not None and scaler.cheap(u) and number(u) is None and not scaler.cheap(total) and used_once(total):
+        if sum_ is None or scaler.whole(total):
+            continue
+        if scaler.cheap(u) and number(u) is None and not scaler.cheap(total) and used_once(total):
             return all(scaler.cheap(term) for term in sum_.operands)
     return False
