@@ -8,7 +8,7 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.tiling.frame import argument_names
 
 _TAKEN = (
-    "row column lane warpgroup h i j c e n s a b block head batch shared memory tile counter blocks semaphores pairs programs program "
+    "row column lane warpgroup h i j c e n s a b block head batch shared memory tile counter blocks semaphores partial_sums pairs programs program "
     "round first second inside width pair drawn kv count kind send found found_kv found_count begin_of end_of partial_blocks "
     "found_blocks key_blocks ends last leaving more message next_program release old_block old_head old_batch staging place turn "
     "final at_row at_column at packed factor step stage parity columns query chunk to own warp barriers store_row tile_row add_row "
@@ -103,6 +103,10 @@ class Arguments:
     def semaphores(self) -> str:
         """The address of the semaphores, int32 zeros after the kernel's own arguments: as many as its schedule says."""
         return self._add("semaphores", KernelParameter("pointer", len(self.values)), "int *__restrict__ semaphores")
+
+    def partial_sums(self) -> str:
+        """The address of memory for partial sums, after the kernel's own arguments: as many int32 words as its schedule says."""
+        return self._add("partial_sums", KernelParameter("pointer", len(self.values)), "int *partial_sums")
 
     def blocks(self) -> str:
         """How many blocks of rows the grid has."""

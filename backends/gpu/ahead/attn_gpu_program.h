@@ -77,7 +77,7 @@ inline int64_t sequences_of(const Kernel &kernel, const std::vector<Value> &argu
   return over[0] * (kernel.segment ? ceil_div(over[2], kernel.segment) : 1);
 }
 
-// Launches a kernel on its arguments: operands, outputs, for pairs the keys of a chunk, then semaphores.
+// Launches a kernel on its arguments: operands, outputs, for pairs the keys of a chunk, then memory of its own.
 inline void launch(Context &c, const Kernel &kernel, const std::vector<Value> &arguments) {
   bool counts = false;
   for (int i = 0; i < kernel.parameter_count; ++i) counts = counts || kernel.parameters[i].kind == COUNTER;
@@ -223,14 +223,17 @@ inline void launch_step(Context &c, const Step &step, const Value *values, Tenso
     arguments.emplace_back();
     arguments.back().word = kernel.block_q, arguments.back().tensor.element = INDEX;
   }
+  int64_t words = kernel.partial_words, zeros = kernel.partial_zeros;
   if (kernel.semaphore_over >= 0) {
     const int64_t *rows = arguments[size_t(kernel.semaphore_over)].tensor.shape;
-    int64_t bytes = 4 * rows[0] * rows[1] * ceil_div(rows[2], kernel.semaphore_rows) * kernel.semaphore_parts;
+    words = zeros = rows[0] * rows[1] * ceil_div(rows[2], kernel.semaphore_rows) * kernel.semaphore_parts;
+  }
+  if (kernel.semaphore_over >= 0 || words) {
     arguments.emplace_back();
-    Tensor &semaphores = arguments.back().tensor;
-    arguments.back().is_tensor = true, semaphores.element = I32, semaphores.rank = 1, semaphores.shape[0] = bytes / 4, semaphores.strides[0] = 1;
-    semaphores.data = c.arena.take(bytes);
-    clear(c, semaphores.data, bytes);
+    Tensor &own = arguments.back().tensor;
+    arguments.back().is_tensor = true, own.element = I32, own.rank = 1, own.shape[0] = words, own.strides[0] = 1;
+    own.data = c.arena.take(4 * words);
+    clear(c, own.data, 4 * zeros);
   }
   if (kernel.values < 0) launch(c, kernel, arguments);
   else launch_slices(c, kernel, arguments, step.operand_count);

@@ -5,7 +5,7 @@ stay in registers for the sums over queries, and go through shared memory for th
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.emitters import Refusal
@@ -22,6 +22,8 @@ from attn_mlir.backends.nvidia.hopper.pairs_key_sums import KeySums, check_key_s
 from attn_mlir.backends.nvidia.hopper.pairs_late import HEAD, ROW, begin_late, check_early, check_late, early_pays, end_late, late_pays
 from attn_mlir.backends.nvidia.hopper.pairs_layout import KEY_SUMS, MAKING, REGISTERS, BackwardLayout, is_transposed, plan_layout
 from attn_mlir.backends.nvidia.hopper.pairs_loop import check_steps, staged_values
+from attn_mlir.backends.nvidia.hopper.pairs_pieces import FIELD, Pieces, check_pieces, choose_pieces, make_room
+from attn_mlir.backends.nvidia.hopper.pairs_pieces import HEADER as PIECES
 from attn_mlir.backends.nvidia.hopper.pairs_producer import BitsWriter, ColumnWriter, Loader, load_keys
 from attn_mlir.backends.nvidia.hopper.pairs_reduction import ReductionPrinter, semaphore_tensor
 from attn_mlir.backends.nvidia.hopper.pairs_results import ResultStores
@@ -63,6 +65,11 @@ _NAMES += (
     "first_semaphore",
     ROW,
     HEAD,
+    "piece",
+    "sharing",
+    "steps_of_head",
+    "other",
+    "from",
 )
 
 
@@ -104,7 +111,10 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
         over = Core(kernel, 0).arguments.number(semaphore_tensor(layout.kernel))
         fields |= {"deterministic": 1, "semaphore_over": over}
         fields |= {"semaphore_rows": layout.kernel.queries, "semaphore_parts": layout.warpgroups}
-    return fields
+    try:
+        return fields | choose_pieces(layout.kernel, layout, fields, choices, target.shared_bytes)
+    except UnsupportedError as error:
+        return Refusal.of(error)
 
 
 def emit_pairs(kernel: ir.Operation, target: NvidiaTarget, schedule: Fields) -> KernelCode:
@@ -182,6 +192,12 @@ class _Printer:
         roles = 4 * (layout.warpgroups + layout.key_sums) + (layout.column_slots > 0) * layout.row_warps + others
         self.programs = PairTileScheduler(self.core, self.kernel.over, order, int(fields.get("group", 1)), self.ordered, roles)
         self.programs.most_heads = int(fields.get("heads", 0))
+        self.pieces = None
+        if most := int(fields.get(FIELD, 0)):
+            check_pieces(self.kernel, layout, fields)
+            make_room(layout)
+            self.pieces = Pieces(self.core, self.kernel, layout, most)
+            self.programs.pieces = self.pieces.at
         self.programs.shared_batches = not self.core.packed and same_for_batches(
             self.kernel.function, self.kernel.step_ops("tile.load_window")
         )
@@ -218,6 +234,7 @@ class _Printer:
                 *([WINDOWS] if layout.windows or layout.bands else []),
                 *([BANDS] if self.banded else []),
                 *([TRANSPOSED] if is_transposed(self.kernel.queries) else []),
+                *([PIECES] if self.pieces else []),
             ),
             core.instructions(),
             core.scalars.helper_source(),
@@ -278,6 +295,8 @@ class _Printer:
         core = self.core
         with core.scope("if (threadIdx.x == 0)"):
             core.writer.line(f"attn::store_shared_int(shared + {self.layout.group}, {as_int(core, self.kernel.heads.operands[1])});")
+            if self.pieces:
+                self.pieces.plan(self.kernel.over)
         # All roles read the number, and none may meet an mbarrier that is not initialised.
         core.writer.line("__syncthreads();")
 
@@ -341,7 +360,7 @@ class _Printer:
             consumers.print()
             consumers.last()
             core.writer.line(f"attn::warp_arrive(shared + {layout.keys_free}, lane == 0);")
-            with self._again():
+            with self._again(), self.pieces.summed() if self.pieces else nullcontext():
                 for number, op in enumerate(kernel.stores):
                     results.store(op, number)
         core.writer.line("if (threadIdx.x % 128 == 0) attn::bulk_wait_read<0>();")

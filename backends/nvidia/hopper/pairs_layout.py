@@ -131,6 +131,9 @@ class BackwardLayout:
         self.group = self.keys_free + 8
         self.next_program = self.group + 8
         self.bytes = self.next_program + 8
+        self.pieces_at = round_up(self.bytes, 16)
+        self.pieces = 0
+        """Where is known how programs are shared (`pairs_pieces`), `pieces_at` then; 0 where they are not."""
 
     def _results(self, kernel: PairsKernel, limit: int) -> SharedBuffer | None:
         """Room for results that leave through TMA, where there is some beside barriers."""

@@ -91,6 +91,12 @@ class RolePrinter(ABC):
         name = core.names.fresh("member" if op == self.kernel.heads else "query0")
         type_ = core.scalars.type_of(variable)
         core.scalars.bind(variable, name)
+        if op != self.kernel.heads and self.layout.pieces:
+            # Found out for each loop again, so that it needs no registers elsewhere.
+            rows, member = core.names.fresh("rows"), core.value(self.kernel.query_loop.arguments[0])
+            at = f"shared + {self.layout.pieces}"
+            core.writer.line(f"const int2 {rows} = attn::rows_of_piece(program, {at}, {member}, {self.kernel.queries});")
+            begin, end = f"max({begin}, {rows}.x)", f"min({end}, {rows}.y)"
         core.writer.line("#pragma unroll 1")
         with core.scope(f"for ({type_} {name} = {begin}; {name} < {end}; {name} += {step})"):
             yield

@@ -17,6 +17,8 @@ class PairTileScheduler(TileScheduler):
     """
 
     most_heads: int = 0
+    pieces: str = ""
+    """Where shared memory tells how programs are shared (`pairs_pieces`); a unit of work is a piece of one then. Empty: they are not."""
 
     @contextmanager
     def each(self, producer: bool) -> Iterator[None]:
@@ -52,21 +54,40 @@ class PairTileScheduler(TileScheduler):
     def draw(self) -> None:
         """Nothing yet."""
 
+    @property
+    def count(self) -> str:
+        return f"attn::load_shared_int({self.pieces} + 16)" if self.pieces else super().count
+
+    @property
+    def last_draw(self) -> str:
+        return f"attn::load_shared_int({self.pieces} + 20)" if self.pieces else super().last_draw
+
     def follow(self) -> None:
-        """Asks for the next program and goes on to it."""
-        super().draw()
-        super().follow()
+        """Asks for the next program and goes on to it, or to a second piece of work that comes with the first."""
+        if not self.pieces:
+            super().draw()
+            super().follow()
+            return
+        with self.core.scope(f"if (attn::has_second_piece(program, attn::load_shared_int4({self.pieces})))"):
+            self.core.writer.line("++program;")
+        with self.core.scope("else"):
+            super().draw()
+            super().follow()
+            self.core.writer.line(f"program = attn::unit_of_draw(program, attn::load_shared_int({self.pieces}));")
 
     def decode(self) -> None:
         """Which block, head and batch the program is."""
         if self.order == "tiles":
             super().decode()
             return
-        writer = self.core.writer
+        writer, program = self.core.writer, "program"
+        if self.pieces:
+            writer.line(f"const attn::Piece piece = attn::piece_at(program, {self.pieces});")
+            program = "piece.program"
         blocks = self.core.blocks()
         place = f"{blocks} - 1 - inside / width" if self.reverse and not self.core.packed else "inside / width"
         writer.line(
-            f"const int first = program / ({blocks} * together) * together, inside = program % ({blocks} * together);",
+            f"const int first = {program} / ({blocks} * together) * together, inside = {program} % ({blocks} * together);",
             "const int width = min(together, pairs - first), pair = first + inside % width;",
             f"const int block = {place}, {self.pair()};",
         )
