@@ -96,9 +96,10 @@ class Arguments:
         rows = self._add(name, KernelParameter("size", number, -2), f"int {name}")
         return f"{row} + ({RAGGED_ROWS} - {rows}), {head}, {batch}, {RAGGED_ROWS}"
 
-    def counter(self) -> str:
-        """The address of an int32 that is zero before and after the kernel."""
-        return self._add("counter", KernelParameter("counter"), "int *__restrict__ counter")
+    def counter(self, words: int = 1) -> str:
+        """The address of int32s that are zero before and after the kernel: one, or as many as the first who asks says."""
+        box, alone = ((words, 0), "") if words > 1 else ((0, 0), "__restrict__ ")
+        return self._add("counter", KernelParameter("counter", box=box), f"int *{alone}counter")
 
     def semaphores(self) -> str:
         """The address of the semaphores, int32 zeros after the kernel's own arguments: as many as its schedule says."""
@@ -106,7 +107,7 @@ class Arguments:
 
     def partial_sums(self) -> str:
         """The address of memory for partial sums, after the kernel's own arguments: as many int32 words as its schedule says."""
-        return self._add("partial_sums", KernelParameter("pointer", len(self.values)), "int *partial_sums")
+        return self._add("partial_sums", KernelParameter("pointer", len(self.values)), "float4 *partial_sums")
 
     def blocks(self) -> str:
         """How many blocks of rows the grid has."""

@@ -26,11 +26,11 @@ def own_words(unit: GpuKernel, operands: Sequence[Any]) -> tuple[int, int]:
     """Words (int32) of memory that a kernel has besides its arguments, and how many of them are zero; `operands` are the shapes of the kernel's.
 
     Semaphores tell programs that add to the same sums whose turn it is: `semaphore_parts` of them for `semaphore_rows` rows of a head. Or
-    there are `partial_words` for sums of programs that thread blocks share; the first `partial_zeros` of them tell what is there.
+    there are `partial_words` for sums of programs that thread blocks share.
     """
     schedule = unit.schedule
     if "semaphore_rows" not in schedule:
-        return int(schedule.get("partial_words", 0)), int(schedule.get("partial_zeros", 0))
+        return int(schedule.get("partial_words", 0)), 0
     batch, heads, length = operands[int(schedule["semaphore_over"])][:3]
     packed = _packed_semaphores(unit, operands)
     blocks = -(-length // int(schedule["semaphore_rows"])) if packed is None else packed.count

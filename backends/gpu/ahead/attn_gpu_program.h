@@ -79,9 +79,12 @@ inline int64_t sequences_of(const Kernel &kernel, const std::vector<Value> &argu
 
 // Launches a kernel on its arguments: operands, outputs, for pairs the keys of a chunk, then memory of its own.
 inline void launch(Context &c, const Kernel &kernel, const std::vector<Value> &arguments) {
-  bool counts = false;
-  for (int i = 0; i < kernel.parameter_count; ++i) counts = counts || kernel.parameters[i].kind == COUNTER;
-  char *counter = counts ? c.arena.take(4) : nullptr;
+  int64_t counter_bytes = 0;
+  for (int i = 0; i < kernel.parameter_count; ++i) {
+    const Parameter &p = kernel.parameters[i];
+    if (p.kind == COUNTER) counter_bytes = 4 * (p.columns > 1 ? p.columns : 1);
+  }
+  char *counter = counter_bytes ? c.arena.take(counter_bytes) : nullptr;
   const int64_t *over = arguments[size_t(kernel.over)].tensor.shape;
   int64_t batch = kernel.grid == CHUNKS ? sequences_of(kernel, arguments) : over[0], heads = over[1];
   int64_t blocks = kernel.grid == CHUNKS ? kernel.blocks : ceil_div(over[2], kernel.block_q);
@@ -104,7 +107,7 @@ inline void launch(Context &c, const Kernel &kernel, const std::vector<Value> &a
   }
 #endif
   if (!kernel.persistent) grid[0] = ceil_div(blocks, cluster) * cluster, grid[1] = heads, grid[2] = batch;
-  clear(c, counter, counts ? 4 : 0);
+  clear(c, counter, counter_bytes);
   size_t count = size_t(kernel.parameter_count);
 #ifdef ATTN_COPY_ENGINE
   std::vector<CUtensorMap> maps(count);
@@ -223,7 +226,7 @@ inline void launch_step(Context &c, const Step &step, const Value *values, Tenso
     arguments.emplace_back();
     arguments.back().word = kernel.block_q, arguments.back().tensor.element = INDEX;
   }
-  int64_t words = kernel.partial_words, zeros = kernel.partial_zeros;
+  int64_t words = kernel.partial_words, zeros = 0;
   if (kernel.semaphore_over >= 0) {
     const int64_t *rows = arguments[size_t(kernel.semaphore_over)].tensor.shape;
     words = zeros = rows[0] * rows[1] * ceil_div(rows[2], kernel.semaphore_rows) * kernel.semaphore_parts;

@@ -65,12 +65,8 @@ _NAMES += (
     "first_semaphore",
     ROW,
     HEAD,
-    "piece",
-    "sharing",
-    "steps_of_head",
-    "other",
-    "from",
 )
+_NAMES += ("piece", "sharing", "steps_of_head", "other", "from", "own_thread")
 
 
 def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | Refusal:

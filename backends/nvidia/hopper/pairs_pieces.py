@@ -24,12 +24,12 @@ HEADER = "attn_pieces.cuh"
 """The file of helpers."""
 FIELD = "pieces"
 """In schedules: pieces that a program has at most."""
-WORDS, ZEROS = "partial_words", "partial_zeros"
-"""In schedules: int32 words of memory that a launch needs for partial sums, and how many of them are zero before."""
+WORDS = "partial_words"
+"""In schedules: int32 words of memory that a launch needs for partial sums."""
 _WORKERS = 144
 """Thread blocks that share programs at most: the multiprocessors of a whole chip."""
-_ALIGNMENT = 128
-"""Words of flags are a multiple of this: partial sums are read 16 bytes at a time."""
+_FLAGS = 8
+"""Where the flags of workers begin behind the counter of programs."""
 
 
 def check_pieces(kernel: PairsKernel, layout: BackwardLayout, fields: Mapping[str, int | str]) -> None:
@@ -88,8 +88,7 @@ def choose_pieces(kernel: PairsKernel, layout: BackwardLayout, fields: Fields, c
         if FIELD in choices:
             raise
         return {}
-    flags = -(-_WORKERS * layout.warpgroups // _ALIGNMENT) * _ALIGNMENT
-    return {FIELD: wanted, WORDS: flags + _WORKERS * layout.warpgroups * 128 * _registers(kernel), ZEROS: flags}
+    return {FIELD: wanted, WORDS: _WORKERS * layout.warpgroups * 128 * _registers(kernel)}
 
 
 def _room(layout: BackwardLayout) -> int:
@@ -113,6 +112,7 @@ class Pieces:
         """`most`: pieces of a program."""
         self.core, self.kernel, self.layout, self.most = core, kernel, layout, most
         self.at = f"shared + {layout.pieces}"
+        self.counter = core.arguments.counter(_FLAGS + _WORKERS * layout.warpgroups)
 
     def plan(self, over: ir.Value) -> None:
         """Prints what one thread finds out about them before the roles part."""
@@ -137,23 +137,26 @@ class Pieces:
         for tile in tiles:
             vectors.append(vectors[-1] + tile.registers // 4)
         meet = f"attn::named_sync({RESULTS} + warpgroup, 128);"
-        flags = f"{core.arguments.partial_sums()} + warpgroup"
-        start = -(-_WORKERS * groups // _ALIGNMENT) * _ALIGNMENT
-        sums = f"reinterpret_cast<float4 *>({core.arguments.partial_sums()} + {start}) + threadIdx.x % 128"
+        memory = core.arguments.partial_sums()
 
         def place(worker: str) -> str:
-            return f"{sums} + ({groups} * {worker} + warpgroup) * {128 * vectors[-1]}"
+            return f"{memory} + ({groups} * {worker} + warpgroup) * {128 * vectors[-1]} + threadIdx.x % 128"
+
+        def flag(worker: str) -> str:
+            return f"{self.counter} + {_FLAGS} + {groups} * {worker} + warpgroup"
 
         with core.scope(f"if (piece.end < attn::load_shared_int({self.at} + 4))"):
             writer.line(f"float4 *to = {place('piece.worker')};")
             writer.all(f"attn::store_partial(to + {128 * first}, {tile.name});" for first, tile in zip(vectors[:-1], tiles, strict=True))
             # All have written when one thread tells so.
-            writer.line(meet, f"if (threadIdx.x % 128 == 0) attn::semaphore_pass({flags} + {groups} * piece.worker, 1);")
+            writer.line(meet, f"if (threadIdx.x % 128 == 0) attn::semaphore_pass({flag('piece.worker')}, 1);")
         with core.scope("else"):
             writer.line(f"int other = piece.begin ? attn::first_worker(piece.program, attn::load_shared_int4({self.at})) : piece.worker;")
             writer.line("#pragma unroll 1")
             with core.scope("for (; other < piece.worker; ++other)"):
-                writer.line(f"if (threadIdx.x % 128 == 0) attn::semaphore_wait({flags} + {groups} * other, 1);", meet)
+                with writer.block("if (threadIdx.x % 128 == 0)"):
+                    writer.line(f"attn::semaphore_wait({flag('other')}, 1);", f"*({flag('other')}) = 0; // as it was found")
+                writer.line(meet)
                 writer.line(f"const float4 *from = {place('other')};")
                 writer.all(f"attn::add_partial(from + {128 * first}, {tile.name});" for first, tile in zip(vectors[:-1], tiles, strict=True))
             yield
