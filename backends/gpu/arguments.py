@@ -8,8 +8,8 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.tiling.frame import argument_names
 
 _TAKEN = (
-    "row column lane warpgroup h i j c e n s a b block head batch shared memory tile counter blocks semaphores partial_sums pairs programs program "
-    "round first second inside width pair drawn kv count kind send found found_kv found_count begin_of end_of partial_blocks "
+    "row column lane warpgroup h i j c e n s a b block head batch shared memory tile counter blocks semaphores pairs programs program "
+    "partial_sums round first second inside width pair drawn kv count kind send found found_kv found_count begin_of end_of partial_blocks "
     "found_blocks key_blocks ends last leaving more message next_program release old_block old_head old_batch staging place turn "
     "final at_row at_column at packed factor step stage parity columns query chunk to own warp barriers store_row tile_row add_row "
     "add_chunk odd_row key key0 present exchange first_column column_float left kept part together same_program attn "

@@ -23,7 +23,7 @@ from attn_mlir.mlir import ir
 
 
 def own_words(unit: GpuKernel, operands: Sequence[Any]) -> tuple[int, int]:
-    """Words (int32) of memory that a kernel has besides its arguments, and how many of them are zero; `operands` are the shapes of the kernel's.
+    """Words (int32) of memory that a kernel has besides its arguments, and how many are zero; `operands` are the shapes of the kernel's.
 
     Semaphores tell programs that add to the same sums whose turn it is: `semaphore_parts` of them for `semaphore_rows` rows of a head. Or
     there are `partial_words` for sums of programs that thread blocks share.

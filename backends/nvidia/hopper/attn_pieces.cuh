@@ -49,17 +49,25 @@ ATTN_DEVICE int unit_of_draw(int draw, int whole) { return draw < whole ? draw :
 ATTN_DEVICE int first_worker(int program, int4 sharing) { return (program - sharing.x) * sharing.y / sharing.z; }
 // ---- (what precedes is arithmetic of numbers alone, and is tested on a CPU)
 
-// In shared memory: `Sharing` but for the workers; how many units there are, the last draw, and the steps of a head.
+// In shared memory: `Sharing` but for the workers; how many units there are, the last draw, and the steps of a head; then two pieces, by rounds.
 ATTN_DEVICE void store_sharing(uint32_t at, Sharing s, int steps_of_head) {
   store_shared_int4(at, s.whole, s.total, s.chunk, s.steps);
   store_shared_int4(at + 16, s.whole + 2 * s.workers, s.whole + s.workers - 1, steps_of_head, 0);
 }
-ATTN_DEVICE Piece piece_at(int unit, uint32_t at) { return piece_of(unit, load_shared_int4(at)); }
-// Rows of queries [x, y) of head number `member` of a group that a unit has, in steps of so many `queries`.
-ATTN_DEVICE int2 rows_of_piece(int unit, uint32_t at, int member, int queries) {
-  const Piece piece = piece_at(opaque(unit), at);
-  const int of_head = load_shared_int(at + 24), begin = piece.begin - member * of_head, end = piece.end - member * of_head;
-  return make_int2(max(begin, 0) * queries, min(end, of_head) * queries);
+// The piece that a unit is; one of no program where there are no more units.
+ATTN_DEVICE Piece piece_at(int unit, uint32_t at) {
+  if (unit >= load_shared_int(at + 16)) return {2147483647, 0, 0, -1};
+  return piece_of(unit, load_shared_int4(at));
+}
+// Rows of queries [x, y) of head number `member` of a group that the piece of this round has, in steps of so many `queries`.
+ATTN_DEVICE int2 rows_of_piece(uint32_t at, uint32_t round, int member, int queries) {
+  const int4 piece = load_shared_int4(at + 32 + 16 * round);
+  const int of_head = load_shared_int(at + 24), begin = piece.y - member * of_head, end = piece.z - member * of_head;
+  return make_int2(uniform(max(begin, 0) * queries), uniform(max(min(end, of_head), 0) * queries));
+}
+ATTN_DEVICE Piece piece_in_slot(uint32_t slot) {
+  const int4 piece = load_shared_int4(slot);
+  return {piece.x, piece.y, piece.z, piece.w};
 }
 
 // A thread's part of sums, 16 bytes of each of the 128 threads of a warpgroup after another.

@@ -102,6 +102,7 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
     fields["group"] = int(choices.get("group", thresholds.PROGRAMS_TOGETHER["masked" if masked else "even"] if several else 1))
     if several and masked:
         fields["heads"] = int(choices.get("heads", thresholds.BACKWARD_HEADS))
+        fields["last"] = int(choices.get("last", thresholds.LAST_PROGRAMS))
     if choices.get("deterministic"):
         # Sums over keys are added in a fixed order, for which each block of queries and warpgroup has a semaphore.
         over = Core(kernel, 0).arguments.number(semaphore_tensor(layout.kernel))
@@ -187,7 +188,7 @@ class _Printer:
         others = pairs_dropout.IDLE if self.making else layout.warpgroups if layout.reduction_warps else 0
         roles = 4 * (layout.warpgroups + layout.key_sums) + (layout.column_slots > 0) * layout.row_warps + others
         self.programs = PairTileScheduler(self.core, self.kernel.over, order, int(fields.get("group", 1)), self.ordered, roles)
-        self.programs.most_heads = int(fields.get("heads", 0))
+        self.programs.most_heads, self.programs.last = int(fields.get("heads", 0)), int(fields.get("last", 0))
         self.pieces = None
         if most := int(fields.get(FIELD, 0)):
             check_pieces(self.kernel, layout, fields)
@@ -356,7 +357,7 @@ class _Printer:
             consumers.print()
             consumers.last()
             core.writer.line(f"attn::warp_arrive(shared + {layout.keys_free}, lane == 0);")
-            with self._again(), self.pieces.summed() if self.pieces else nullcontext():
+            with self._again(), self.pieces.summed(self.programs.slot) if self.pieces else nullcontext():
                 for number, op in enumerate(kernel.stores):
                     results.store(op, number)
         core.writer.line("if (threadIdx.x % 128 == 0) attn::bulk_wait_read<0>();")

@@ -92,10 +92,10 @@ class RolePrinter(ABC):
         type_ = core.scalars.type_of(variable)
         core.scalars.bind(variable, name)
         if op != self.kernel.heads and self.layout.pieces:
-            # Found out for each loop again, so that it needs no registers elsewhere.
+            # Read for each loop again, so that it needs no registers elsewhere.
             rows, member = core.names.fresh("rows"), core.value(self.kernel.query_loop.arguments[0])
-            at = f"shared + {self.layout.pieces}"
-            core.writer.line(f"const int2 {rows} = attn::rows_of_piece(program, {at}, {member}, {self.kernel.queries});")
+            place = f"shared + {self.layout.pieces}, attn::opaque({STEP}) >> 28 & 1, {member}, {self.kernel.queries}"
+            core.writer.line(f"const int2 {rows} = attn::rows_of_piece({place});")
             begin, end = f"max({begin}, {rows}.x)", f"min({end}, {rows}.y)"
         core.writer.line("#pragma unroll 1")
         with core.scope(f"for ({type_} {name} = {begin}; {name} < {end}; {name} += {step})"):

@@ -92,7 +92,7 @@ def choose_pieces(kernel: PairsKernel, layout: BackwardLayout, fields: Fields, c
 
 
 def _room(layout: BackwardLayout) -> int:
-    return layout.pieces_at + 32
+    return layout.pieces_at + 64
 
 
 def make_room(layout: BackwardLayout) -> None:
@@ -129,25 +129,30 @@ class Pieces:
         )
 
     @contextmanager
-    def summed(self) -> Iterator[None]:
-        """Around the stores of results: only who has the last steps of a program stores them, with the sums of its other pieces."""
+    def summed(self, slot: str) -> Iterator[None]:
+        """Around the stores of results: only who has the last steps of a program stores them, with the sums of its other pieces.
+
+        `slot`: where the piece is.
+        """
         core, writer, groups = self.core, self.core.writer, self.layout.warpgroups
         tiles = [tile for op in self.kernel.stores if isinstance(tile := core.tiles[op.operands[0]], RegTile)]
-        vectors = [0]
+        places, vectors = [], 0
         for tile in tiles:
-            vectors.append(vectors[-1] + tile.registers // 4)
+            places.append((tile.name, 128 * vectors))
+            vectors += tile.registers // 4
         meet = f"attn::named_sync({RESULTS} + warpgroup, 128);"
         memory = core.arguments.partial_sums()
 
         def place(worker: str) -> str:
-            return f"{memory} + ({groups} * {worker} + warpgroup) * {128 * vectors[-1]} + threadIdx.x % 128"
+            return f"{memory} + ({groups} * {worker} + warpgroup) * {128 * vectors} + threadIdx.x % 128"
 
         def flag(worker: str) -> str:
             return f"{self.counter} + {_FLAGS} + {groups} * {worker} + warpgroup"
 
+        writer.line(f"const attn::Piece piece = attn::piece_in_slot({slot});")
         with core.scope(f"if (piece.end < attn::load_shared_int({self.at} + 4))"):
             writer.line(f"float4 *to = {place('piece.worker')};")
-            writer.all(f"attn::store_partial(to + {128 * first}, {tile.name});" for first, tile in zip(vectors[:-1], tiles, strict=True))
+            writer.all(f"attn::store_partial(to + {first}, {name});" for name, first in places)
             # All have written when one thread tells so.
             writer.line(meet, f"if (threadIdx.x % 128 == 0) attn::semaphore_pass({flag('piece.worker')}, 1);")
         with core.scope("else"):
@@ -158,5 +163,5 @@ class Pieces:
                     writer.line(f"attn::semaphore_wait({flag('other')}, 1);", f"*({flag('other')}) = 0; // as it was found")
                 writer.line(meet)
                 writer.line(f"const float4 *from = {place('other')};")
-                writer.all(f"attn::add_partial(from + {128 * first}, {tile.name});" for first, tile in zip(vectors[:-1], tiles, strict=True))
+                writer.all(f"attn::add_partial(from + {first}, {name});" for name, first in places)
             yield

@@ -7,18 +7,24 @@ from dataclasses import dataclass
 from attn_mlir.backends.nvidia.hopper.pairs_loop import STEP
 from attn_mlir.backends.nvidia.hopper.tile_scheduler import TileScheduler
 
+_ROUND = f"(attn::opaque({STEP}) >> 28 & 1)"
+"""The last bit of this round's number, which then needs no register."""
+
 
 @dataclass
 class PairTileScheduler(TileScheduler):
     """Programs differ in length under a mask: the next one is asked for when all tiles of the one before are on their way.
 
     `group` is a number of programs here: as many heads run together as have so many, at least one and no more than `most_heads` (0: any
-    number), the blocks of all of them in turn.
+    number), the blocks of all of them in turn. At the end as many run together as have `last` programs, so that only short ones are left
+    when there is nothing to draw any more.
     """
 
     most_heads: int = 0
+    last: int = 0
     pieces: str = ""
-    """Where shared memory tells how programs are shared (`pairs_pieces`); a unit of work is a piece of one then. Empty: they are not."""
+    """Where shared memory tells how programs are shared (`pairs_pieces`). The producer goes through units of work then, and tells the others
+    which piece of which program they are. Empty: programs are whole."""
 
     @contextmanager
     def each(self, producer: bool) -> Iterator[None]:
@@ -33,7 +39,7 @@ class PairTileScheduler(TileScheduler):
                 yield
             return
         if producer:
-            writer.line("int program = blockIdx.x;")
+            writer.line(f"int {'unit' if self.pieces else 'program'} = blockIdx.x;")
         with self.core.scope(f"for (;; {STEP} += 1u << 28)"):
             writer.line(f"const uint32_t round = {STEP} >> 28;")
             self._exchange(producer)
@@ -41,6 +47,30 @@ class PairTileScheduler(TileScheduler):
             yield
             if producer:
                 self.follow()
+            elif self.pieces:  # the slot was read until here
+                writer.line(f"attn::warp_arrive(shared + kNextFree + {_ROUND} * 8, lane == 0);")
+
+    @property
+    def slot(self) -> str:
+        """Where the piece of this round is: program, first step, end, worker."""
+        return f"{self.pieces} + 32 + 16 * {_ROUND}"
+
+    def _exchange(self, producer: bool) -> None:
+        if not self.pieces:
+            super()._exchange(producer)
+            return
+        writer = self.core.writer
+        if producer:
+            writer.line(f"const attn::Piece piece = attn::piece_at(unit, {self.pieces});", "const int program = piece.program;")
+            # Every warp is through with the piece of two rounds before, whose slot this is.
+            writer.line("attn::barrier_wait(shared + kNextFree + round % 2 * 8, (round / 2 & 1) ^ 1);")
+            with writer.block("if (lane == 0)"):
+                writer.line(f"attn::store_shared_int4({self.pieces} + 32 + 16 * (round % 2), program, piece.begin, piece.end, piece.worker);")
+                writer.line("attn::barrier_arrive(shared + kNextFull + round % 2 * 8);")
+        else:
+            writer.line("attn::barrier_wait(shared + kNextFull + round % 2 * 8, round / 2 & 1);")
+            writer.line(f"const int program = attn::uniform(attn::load_shared_int({self.pieces} + 32 + 16 * (round % 2)));")
+        writer.line("if (program >= programs) break;")
 
     def declare(self) -> None:
         super().declare()
@@ -50,44 +80,45 @@ class PairTileScheduler(TileScheduler):
             heads = f"{self.group} / {blocks}"
             heads = f"min({self.most_heads}, {heads})" if self.most_heads else heads
             self.core.writer.line(f"const int together = min(pairs, max({least}, {heads}));")
+            if self.last and not self.core.packed:
+                before = f"max(0, pairs - max(together, {self.last} / {blocks}))"
+                self.core.writer.line(f"const int apart = ({before} + together - 1) / together * together; // heads before those of the end")
 
     def draw(self) -> None:
         """Nothing yet."""
 
-    @property
-    def count(self) -> str:
-        return f"attn::load_shared_int({self.pieces} + 16)" if self.pieces else super().count
-
-    @property
-    def last_draw(self) -> str:
-        return f"attn::load_shared_int({self.pieces} + 20)" if self.pieces else super().last_draw
-
     def follow(self) -> None:
-        """Asks for the next program and goes on to it, or to a second piece of work that comes with the first."""
+        """Asks for the next program and goes on to it, or to a second piece that comes with the first."""
         if not self.pieces:
             super().draw()
             super().follow()
             return
-        with self.core.scope(f"if (attn::has_second_piece(program, attn::load_shared_int4({self.pieces})))"):
-            self.core.writer.line("++program;")
+        writer = self.core.writer
+        with self.core.scope(f"if (attn::has_second_piece(unit, attn::load_shared_int4({self.pieces})))"):
+            writer.line("++unit;")
         with self.core.scope("else"):
             super().draw()
-            super().follow()
-            self.core.writer.line(f"program = attn::unit_of_draw(program, attn::load_shared_int({self.pieces}));")
+            writer.line(f"if (lane == 0 && drawn == attn::load_shared_int({self.pieces} + 20)) *counter = 0;")
+            drawn = "gridDim.x + __shfl_sync(0xffffffffu, drawn, 0)"
+            writer.line(f"unit = attn::unit_of_draw({drawn}, attn::load_shared_int({self.pieces}));")
 
     def decode(self) -> None:
         """Which block, head and batch the program is."""
         if self.order == "tiles":
             super().decode()
             return
-        writer, program = self.core.writer, "program"
-        if self.pieces:
-            writer.line(f"const attn::Piece piece = attn::piece_at(program, {self.pieces});")
-            program = "piece.program"
+        writer = self.core.writer
         blocks = self.core.blocks()
         place = f"{blocks} - 1 - inside / width" if self.reverse and not self.core.packed else "inside / width"
-        writer.line(
-            f"const int first = {program} / ({blocks} * together) * together, inside = {program} % ({blocks} * together);",
-            "const int width = min(together, pairs - first), pair = first + inside % width;",
-            f"const int block = {place}, {self.pair()};",
-        )
+        if self.last and not self.core.packed:
+            writer.line(
+                f"const bool at_end = program >= apart * {blocks};",
+                f"const int first = at_end ? apart : program / ({blocks} * together) * together, inside = program - first * {blocks};",
+                "const int width = at_end ? pairs - apart : together, pair = first + inside % width;",
+            )
+        else:
+            writer.line(
+                f"const int first = program / ({blocks} * together) * together, inside = program % ({blocks} * together);",
+                "const int width = min(together, pairs - first), pair = first + inside % width;",
+            )
+        writer.line(f"const int block = {place}, {self.pair()};")

@@ -38,16 +38,6 @@ class TileScheduler:
         """For `KernelCode.grid`."""
         return "tiles" if self.order == "tiles" else "persistent"
 
-    @property
-    def count(self) -> str:
-        """How many programs there are to draw."""
-        return "programs"
-
-    @property
-    def last_draw(self) -> str:
-        """What the counter gives to the last one who asks."""
-        return "programs - 1"
-
     def allocate(self, layout: SharedAllocator) -> None:
         """Reserves what the roles exchange."""
         if self.order == "dynamic":
@@ -104,12 +94,12 @@ class TileScheduler:
             with writer.block("if (lane == 0)"):
                 # The arrival publishes the number that is stored before it.
                 writer.line(f"attn::store_shared_int({slot}, program);", "attn::barrier_arrive(shared + kNextFull + round % 2 * 8);")
-            writer.line(f"if (program >= {self.count}) break;")
+            writer.line("if (program >= programs) break;")
             self.draw()
             return
         writer.line("attn::barrier_wait(shared + kNextFull + round % 2 * 8, round / 2 & 1);")  # the producer has drawn the next program
         writer.line(f"const int program = attn::uniform(attn::load_shared_int({slot}));")
-        writer.line("attn::warp_arrive(shared + kNextFree + round % 2 * 8, lane == 0);", f"if (program >= {self.count}) break;")
+        writer.line("attn::warp_arrive(shared + kNextFree + round % 2 * 8, lane == 0);", "if (program >= programs) break;")
 
     def draw(self) -> None:
         """Asks for the next program; the answer is needed after this one's loads."""
@@ -122,7 +112,7 @@ class TileScheduler:
         if self.order == "static":
             writer.line("program += gridDim.x;")
         elif self.order == "dynamic":
-            writer.line(f"if (lane == 0 && drawn == {self.last_draw}) *counter = 0;")
+            writer.line("if (lane == 0 && drawn == programs - 1) *counter = 0;")
             writer.line("program = gridDim.x + __shfl_sync(0xffffffffu, drawn, 0);")
 
     def decode(self) -> None:
