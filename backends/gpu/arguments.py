@@ -98,8 +98,8 @@ class Arguments:
 
     def counter(self, words: int = 1) -> str:
         """The address of int32s that are zero before and after the kernel: one, or as many as the first who asks says."""
-        box, alone = ((words, 0), "") if words > 1 else ((0, 0), "__restrict__ ")
-        return self._add("counter", KernelParameter("counter", box=box), f"int *{alone}counter")
+        parameter = KernelParameter("counter", box=(words, 0) if words > 1 else (0, 0))
+        return self._add("counter", parameter, "int *__restrict__ counter")
 
     def semaphores(self) -> str:
         """The address of the semaphores, int32 zeros after the kernel's own arguments: as many as its schedule says."""
@@ -107,7 +107,7 @@ class Arguments:
 
     def partial_sums(self) -> str:
         """The address of memory for partial sums, after the kernel's own arguments: as many int32 words as its schedule says."""
-        return self._add("partial_sums", KernelParameter("pointer", len(self.values)), "float4 *partial_sums")
+        return self._add("partial_sums", KernelParameter("pointer", len(self.values)), "float4 *__restrict__ partial_sums")
 
     def blocks(self) -> str:
         """How many blocks of rows the grid has."""
