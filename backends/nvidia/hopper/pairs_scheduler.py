@@ -23,8 +23,8 @@ class PairTileScheduler(TileScheduler):
     most_heads: int = 0
     last: int = 0
     pieces: str = ""
-    """Where shared memory tells how programs are shared (`pairs_pieces`). The producer goes through units of work then, and tells the others
-    which piece of which program they are. Empty: programs are whole."""
+    """Where shared memory tells how programs are shared (`pairs_pieces`). The producer then goes through units of work, and tells the
+    others which piece of which program they are. Empty: programs are whole."""
 
     @contextmanager
     def each(self, producer: bool) -> Iterator[None]:
@@ -65,7 +65,8 @@ class PairTileScheduler(TileScheduler):
             # Every warp is through with the piece of two rounds before, whose slot this is.
             writer.line("attn::barrier_wait(shared + kNextFree + round % 2 * 8, (round / 2 & 1) ^ 1);")
             with writer.block("if (lane == 0)"):
-                writer.line(f"attn::store_shared_int4({self.pieces} + 32 + 16 * (round % 2), program, piece.begin, piece.end, piece.worker);")
+                told = f"{self.pieces} + 32 + 16 * (round % 2)"
+                writer.line(f"attn::store_shared_int4({told}, program, piece.begin, piece.end, piece.worker);")
                 writer.line("attn::barrier_arrive(shared + kNextFull + round % 2 * 8);")
         else:
             writer.line("attn::barrier_wait(shared + kNextFull + round % 2 * 8, round / 2 & 1);")
@@ -82,7 +83,7 @@ class PairTileScheduler(TileScheduler):
             self.core.writer.line(f"const int together = min(pairs, max({least}, {heads}));")
             if self.last and not self.core.packed:
                 before = f"max(0, pairs - max(together, {self.last} / {blocks}))"
-                self.core.writer.line(f"const int apart = ({before} + together - 1) / together * together; // heads before those of the end")
+                self.core.writer.line(f"const int apart = ({before} + together - 1) / together * together; // heads before the end's")
 
     def draw(self) -> None:
         """Nothing yet."""
