@@ -131,11 +131,13 @@ def test_which_programs_are_shared(name: str, options: dict[str, Any], pieces: i
     assert schedule["partial_words"] == 144 * 128 * 2 * head and words == [8 + 2 * 144] and words[0] <= COUNTER_WORDS
     roles = code.source.count("uint32_t step = 0;")
     assert code.source.count("if (program >= programs) break;") == roles and code.source.count("attn::piece_at(unit, ") == 1
-    # Who reads a piece gives its slot back when the program is done: two loops and the stores of results read it, too.
+    # A warp tells that it has begun a round, and reads the round's slot until its end. So a slot is written again when all have begun the
+    # second round after it: the producer waits for the second one before that which it tells, which has the fourth slot on.
     loops = code.source.split("for (;; step += 1u << 28)")[1:]
     readers = [loop for loop in loops if "piece_at(" not in loop]
     assert len(loops) == roles == len(readers) + 1
-    assert all(loop.rindex("attn::warp_arrive(shared + kNextFree") > loop.rindex("attn::rows_of_piece(") for loop in readers)
+    assert all(loop.index("attn::warp_arrive(shared + kNextFree") < loop.index("attn::rows_of_piece(") for loop in readers)
+    assert code.source.count("(attn::opaque(step) >> 28 & 3)") == 2 * roles + 1 and code.source.count("16 * (round % 4)") == roles
     assert code.source.count("attn::rows_of_piece(") == 2 * roles  # two loops over queries in each role
     assert f"144, {pieces}, 4, 6)" in code.source
 

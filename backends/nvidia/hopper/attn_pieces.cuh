@@ -49,25 +49,28 @@ ATTN_DEVICE int unit_of_draw(int draw, int whole) { return draw < whole ? draw :
 ATTN_DEVICE int first_worker(int program, int4 sharing) { return (program - sharing.x) * sharing.y / sharing.z; }
 // ---- (what precedes is arithmetic of numbers alone, and is tested on a CPU)
 
-// In shared memory: `Sharing` but for the workers; how many units there are, the last draw, and the steps of a head; then two pieces, by rounds.
-ATTN_DEVICE void store_sharing(uint32_t at, Sharing s, int steps_of_head) {
+// In shared memory: `Sharing` but for the workers; how many units there are, and the last draw; then pieces, by rounds.
+ATTN_DEVICE void store_sharing(uint32_t at, Sharing s) {
   store_shared_int4(at, s.whole, s.total, s.chunk, s.steps);
-  store_shared_int4(at + 16, s.whole + 2 * s.workers, s.whole + s.workers - 1, steps_of_head, 0);
+  store_shared_int4(at + 16, s.whole + 2 * s.workers, s.whole + s.workers - 1, 0, 0);
 }
-// The piece that a unit is; one of no program where there are no more units.
+// Tells which piece a unit is: its first row of queries and the one after its last, in steps of so many `queries` counted through all heads of a
+// group, its program, and `kWaitedFor` and `kWaits` beside 4 times the worker, or -1 where the program is whole. Returns the program, a number
+// that there is not where there are no more units.
+constexpr int kWaitedFor = 1, kWaits = 2;
+ATTN_DEVICE void store_piece(uint32_t slot, Piece piece, int total, int queries) {
+  const bool whole = piece.worker < 0;
+  const int code = whole ? -1 : 4 * piece.worker + (piece.end < total ? kWaitedFor : piece.begin > 0 ? kWaits : 0);
+  store_shared_int4(slot, piece.begin * queries, whole ? 2147483647 : piece.end * queries, piece.program, code);
+}
 ATTN_DEVICE Piece piece_at(int unit, uint32_t at) {
   if (unit >= load_shared_int(at + 16)) return {2147483647, 0, 0, -1};
   return piece_of(unit, load_shared_int4(at));
 }
-// Rows of queries [x, y) of head number `member` of a group that the piece of this round has, in steps of so many `queries`.
-ATTN_DEVICE int2 rows_of_piece(uint32_t at, uint32_t round, int member, int queries) {
-  const int4 piece = load_shared_int4(at + 32 + 16 * round);
-  const int of_head = load_shared_int(at + 24), begin = piece.y - member * of_head, end = piece.z - member * of_head;
-  return make_int2(uniform(max(begin, 0) * queries), uniform(max(min(end, of_head), 0) * queries));
-}
-ATTN_DEVICE Piece piece_in_slot(uint32_t slot) {
-  const int4 piece = load_shared_int4(slot);
-  return {piece.x, piece.y, piece.z, piece.w};
+ATTN_DEVICE int2 rows_of_piece(uint32_t slot) {
+  int2 rows;
+  asm volatile("ld.shared.v2.s32 {%0, %1}, [%2];" : "=r"(rows.x), "=r"(rows.y) : "r"(slot) : "memory");
+  return rows;
 }
 
 // A thread's part of sums, 16 bytes of each of the 128 threads of a warpgroup after another.

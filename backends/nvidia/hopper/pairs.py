@@ -66,7 +66,7 @@ _NAMES += (
     ROW,
     HEAD,
 )
-_NAMES += ("piece", "sharing", "steps_of_head", "other", "from", "own_thread")
+_NAMES += ("piece", "sharing", "rows_of_head", "worker", "other", "from", "own_thread")
 
 
 def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | Refusal:
@@ -194,7 +194,7 @@ class _Printer:
             check_pieces(self.kernel, layout, fields)
             make_room(layout)
             self.pieces = Pieces(self.core, self.kernel, layout, most)
-            self.programs.pieces = self.pieces.at
+            self.programs.pieces, self.programs.queries = self.pieces.at, self.kernel.queries
         self.programs.shared_batches = not self.core.packed and same_for_batches(
             self.kernel.function, self.kernel.step_ops("tile.load_window")
         )
@@ -292,8 +292,8 @@ class _Printer:
         core = self.core
         with core.scope("if (threadIdx.x == 0)"):
             core.writer.line(f"attn::store_shared_int(shared + {self.layout.group}, {as_int(core, self.kernel.heads.operands[1])});")
-            if self.pieces:
-                self.pieces.plan(self.kernel.over)
+        if self.pieces:
+            self.pieces.plan(self.kernel.over)
         # All roles read the number, and none may meet an mbarrier that is not initialised.
         core.writer.line("__syncthreads();")
 

@@ -63,6 +63,10 @@ class BackwardLayout:
     the number of heads of a group and two numbers of programs.
     """
 
+    PIECE_SLOTS = 4
+    """Rounds of pieces of programs (`pairs_pieces`) that shared memory tells. When a piece is told, all warps have begun the second round before:
+    nobody reads the piece of the fourth one any more."""
+
     def __init__(
         self,
         kernel: PairsKernel,

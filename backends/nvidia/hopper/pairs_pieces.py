@@ -92,7 +92,7 @@ def choose_pieces(kernel: PairsKernel, layout: BackwardLayout, fields: Fields, c
 
 
 def _room(layout: BackwardLayout) -> int:
-    return layout.pieces_at + 64
+    return layout.pieces_at + 32 + 16 * layout.PIECE_SLOTS
 
 
 def make_room(layout: BackwardLayout) -> None:
@@ -115,18 +115,17 @@ class Pieces:
         self.counter = core.arguments.counter(_FLAGS + _WORKERS * layout.warpgroups)
 
     def plan(self, over: ir.Value) -> None:
-        """Prints what one thread finds out about them before the roles part."""
+        """Prints how many rows of queries the steps of a head have, and what one thread finds out before the roles part."""
         core, kernel = self.core, self.kernel
         last = ops_of(kernel.query_loop, "scf.for")[-1]
         heads, batches = core.arguments.size(over, 1), core.arguments.size(over, 0)
-        end, group = as_int(core, last.operands[1]), as_int(core, kernel.heads.operands[1])
+        end = as_int(core, last.operands[1])
         numbers = ", ".join(str(number) for number in (_WORKERS, self.most, thresholds.PIECES["least"], thresholds.PIECES["gain"]))
         programs = f"{core.blocks()} * {heads} * {batches}"
-        core.writer.line(
-            f"const int steps_of_head = ({end} + {kernel.queries - 1}) / {kernel.queries};",
-            f"const attn::Sharing sharing = attn::shared_programs({programs}, gridDim.x, steps_of_head * {group}, {numbers});",
-            f"attn::store_sharing({self.at}, sharing, steps_of_head);",
-        )
+        core.writer.line(f"const int rows_of_head = ({end} + {kernel.queries - 1}) / {kernel.queries} * {kernel.queries};")
+        with core.scope("if (threadIdx.x == 0)"):
+            total = f"rows_of_head / {kernel.queries} * {as_int(core, kernel.heads.operands[1])}"
+            core.writer.line(f"attn::store_sharing({self.at}, attn::shared_programs({programs}, gridDim.x, {total}, {numbers}));")
 
     @contextmanager
     def summed(self, slot: str) -> Iterator[None]:
@@ -141,7 +140,7 @@ class Pieces:
             places.append((tile.name, 128 * vectors))
             vectors += tile.registers // 4
         meet = f"attn::named_sync({RESULTS} + warpgroup, 128);"
-        memory = core.arguments.partial_sums()
+        memory, numbers = core.arguments.partial_sums(), f"attn::load_shared_int4({self.at})"
 
         def place(worker: str) -> str:
             return f"{memory} + ({groups} * {worker} + warpgroup) * {128 * vectors} + threadIdx.x % 128"
@@ -149,16 +148,16 @@ class Pieces:
         def flag(worker: str) -> str:
             return f"{self.counter} + {_FLAGS} + {groups} * {worker} + warpgroup"
 
-        writer.line(f"const attn::Piece piece = attn::piece_in_slot({slot});")
-        with core.scope(f"if (piece.end < attn::load_shared_int({self.at} + 4))"):
-            writer.line(f"float4 *to = {place('piece.worker')};")
+        writer.line(f"const int piece = attn::load_shared_int({slot} + 12), worker = piece / 4; // -1: a whole program")
+        with core.scope("if (piece >= 0 && (piece & attn::kWaitedFor))"):
+            writer.line(f"float4 *to = {place('worker')};")
             writer.all(f"attn::store_partial(to + {first}, {name});" for name, first in places)
             # All have written when one thread tells so.
-            writer.line(meet, f"if (threadIdx.x % 128 == 0) attn::semaphore_pass({flag('piece.worker')}, 1);")
+            writer.line(meet, f"if (threadIdx.x % 128 == 0) attn::semaphore_pass({flag('worker')}, 1);")
         with core.scope("else"):
-            writer.line(f"int other = piece.begin ? attn::first_worker(piece.program, attn::load_shared_int4({self.at})) : piece.worker;")
+            writer.line(f"int other = piece >= 0 && (piece & attn::kWaits) ? attn::first_worker(program, {numbers}) : worker;")
             writer.line("#pragma unroll 1")
-            with core.scope("for (; other < piece.worker; ++other)"):
+            with core.scope("for (; other < worker; ++other)"):
                 with writer.block("if (threadIdx.x % 128 == 0)"):
                     writer.line(f"attn::semaphore_wait({flag('other')}, 1);", f"*({flag('other')}) = 0; // as it was found")
                 writer.line(meet)

@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout
 from attn_mlir.backends.nvidia.hopper.pairs_loop import STEP
 from attn_mlir.backends.nvidia.hopper.tile_scheduler import TileScheduler
 
-_ROUND = f"(attn::opaque({STEP}) >> 28 & 1)"
-"""The last bit of this round's number, which then needs no register."""
+ROUND = f"(attn::opaque({STEP}) >> 28 & {BackwardLayout.PIECE_SLOTS - 1})"
+"""This round's number among them, which needs no register."""
 
 
 @dataclass
@@ -22,6 +23,7 @@ class PairTileScheduler(TileScheduler):
 
     most_heads: int = 0
     last: int = 0
+    queries: int = 0
     pieces: str = ""
     """Where shared memory tells how programs are shared (`pairs_pieces`). The producer then goes through units of work, and tells the
     others which piece of which program they are. Empty: programs are whole."""
@@ -47,13 +49,11 @@ class PairTileScheduler(TileScheduler):
             yield
             if producer:
                 self.follow()
-            elif self.pieces:  # the slot was read until here
-                writer.line(f"attn::warp_arrive(shared + kNextFree + {_ROUND} * 8, lane == 0);")
 
     @property
     def slot(self) -> str:
-        """Where the piece of this round is: program, first step, end, worker."""
-        return f"{self.pieces} + 32 + 16 * {_ROUND}"
+        """Where the piece of this round is: first row, end, program, and what is waited for (`attn::store_piece`)."""
+        return f"{self.pieces} + 32 + 16 * {ROUND}"
 
     def _exchange(self, producer: bool) -> None:
         if not self.pieces:
@@ -62,15 +62,17 @@ class PairTileScheduler(TileScheduler):
         writer = self.core.writer
         if producer:
             writer.line(f"const attn::Piece piece = attn::piece_at(unit, {self.pieces});", "const int program = piece.program;")
-            # Every warp is through with the piece of two rounds before, whose slot this is.
             writer.line("attn::barrier_wait(shared + kNextFree + round % 2 * 8, (round / 2 & 1) ^ 1);")
             with writer.block("if (lane == 0)"):
-                told = f"{self.pieces} + 32 + 16 * (round % 2)"
-                writer.line(f"attn::store_shared_int4({told}, program, piece.begin, piece.end, piece.worker);")
+                told = f"{self.pieces} + 32 + 16 * (round % {BackwardLayout.PIECE_SLOTS}), piece, attn::load_shared_int({self.pieces} + 4)"
+                writer.line(f"attn::store_piece({told}, {self.queries});")
                 writer.line("attn::barrier_arrive(shared + kNextFull + round % 2 * 8);")
         else:
             writer.line("attn::barrier_wait(shared + kNextFull + round % 2 * 8, round / 2 & 1);")
-            writer.line(f"const int program = attn::uniform(attn::load_shared_int({self.pieces} + 32 + 16 * (round % 2)));")
+            writer.line(
+                f"const int program = attn::uniform(attn::load_shared_int({self.pieces} + 40 + 16 * (round % {BackwardLayout.PIECE_SLOTS})));"
+            )
+            writer.line("attn::warp_arrive(shared + kNextFree + round % 2 * 8, lane == 0);")
         writer.line("if (program >= programs) break;")
 
     def declare(self) -> None:
