@@ -69,9 +69,8 @@ class PairTileScheduler(TileScheduler):
                 writer.line("attn::barrier_arrive(shared + kNextFull + round % 2 * 8);")
         else:
             writer.line("attn::barrier_wait(shared + kNextFull + round % 2 * 8, round / 2 & 1);")
-            writer.line(
-                f"const int program = attn::uniform(attn::load_shared_int({self.pieces} + 40 + 16 * (round % {BackwardLayout.PIECE_SLOTS})));"
-            )
+            told = f"{self.pieces} + 40 + 16 * (round % {BackwardLayout.PIECE_SLOTS})"
+            writer.line(f"const int program = attn::uniform(attn::load_shared_int({told}));")
             writer.line("attn::warp_arrive(shared + kNextFree + round % 2 * 8, lane == 0);")
         writer.line("if (program >= programs) break;")
 
