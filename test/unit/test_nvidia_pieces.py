@@ -77,13 +77,13 @@ int main() {
     for (int blocks : {1, 2, 5, 7, 132})
       for (int rest = 0; rest < blocks; rest += blocks > 7 ? 3 : 1)
         for (int rounds : {0, 1, 3}) {
-          check(rounds * blocks + rest, blocks, total, 144, 8, 4, 6);
+          check(rounds * blocks + rest, blocks, total, 144, 8, 2, 3);
           check(rounds * blocks + rest, blocks, total, 144, 16, 1, 1);
           check(rounds * blocks + rest, blocks, total, 4, 3, 2, 1);
         }
-  check(2048, 132, 13, 144, 8, 4, 6), check(4096, 132, 256, 144, 8, 4, 6), check(512, 132, 412, 144, 8, 4, 6);
+  check(2048, 132, 13, 144, 8, 2, 3), check(4096, 132, 256, 144, 8, 2, 3), check(512, 132, 412, 144, 8, 2, 3);
   // More steps than an int can count are not shared.
-  require(attn::shared_programs(2 * 132 - 1, 132, 1 << 30, 144, 8, 4, 6).workers == 0, "too many steps", 0, 0, 0);
+  require(attn::shared_programs(2 * 132 - 1, 132, 1 << 30, 144, 8, 2, 3).workers == 0, "too many steps", 0, 0, 0);
   std::printf("%d\n", shared);
 }
 """
@@ -139,7 +139,7 @@ def test_which_programs_are_shared(name: str, options: dict[str, Any], pieces: i
     assert all(loop.index("attn::warp_arrive(shared + kNextFree") < loop.index("attn::rows_of_piece(") for loop in readers)
     assert code.source.count("(attn::opaque(step) >> 28 & 3)") == 2 * roles + 1 and code.source.count("16 * (round % 4)") == roles
     assert code.source.count("attn::rows_of_piece(") == 2 * roles  # two loops over queries in each role
-    assert f"144, {pieces}, 4, 6)" in code.source
+    assert f"144, {pieces}, 2, 3)" in code.source
 
 
 @pytest.mark.parametrize(
