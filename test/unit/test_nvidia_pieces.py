@@ -10,8 +10,11 @@ import pytest
 import torch
 
 import attn_mlir
+from attn_mlir.backends.gpu.ahead import tables
+from attn_mlir.backends.gpu.compiled_kernels import GpuKernel
 from attn_mlir.backends.gpu.emitters import Refusal
 from attn_mlir.backends.nvidia import driver, hopper, pipeline
+from attn_mlir.backends.nvidia.compiled_kernels import own_memory, own_words
 from attn_mlir.backends.nvidia.hopper import pairs
 from attn_mlir.backends.nvidia.launch import COUNTER_WORDS
 from attn_mlir.backends.program import prepare_derivative
@@ -166,12 +169,33 @@ def test_what_is_asked_for_in_vain(name: str, choices: dict[str, int | str], mes
     assert found and all(message in refusal.reason and "(pieces)" in refusal.reason for refusal in found)
 
 
-def test_packed_sequences_and_dropout_are_not_shared() -> None:
-    """Their programs differ in length, or keep what belongs to a head."""
-    call = attn_mlir.Attention(dropout_p=0.1)
-    call.__dict__.update(_last=Inputs("f16", 64, 64), _form=("tensor", "tensor"))
+def backward_units(**options: Any) -> dict[str, GpuKernel]:
+    """The kernels of a backward pass of 64 columns."""
+    call = attn_mlir.Attention(**options)
+    call.__dict__.update(_last=Inputs("f16", 64, 64), _form=("tensor", "tensor") if options else None)
     outline = prepare_derivative("bwd", ("q", "k", "v"), pipeline.outline("sm_90a"))
-    _, units = driver._lower(call.ir(), *outline, {"arch": "sm_90a"})  # pyright: ignore[reportPrivateUsage]
+    return driver._lower(call.ir(), *outline, {"arch": "sm_90a"})[1]  # pyright: ignore[reportPrivateUsage]
+
+
+def test_memory_for_partial_sums() -> None:
+    """It comes after a launch's arguments, in libraries, too; nothing of it is zero before, and flags are the counter's."""
+    units = backward_units()
+    (unit,) = [unit for name, unit in units.items() if "pairs" in name]
+    words = int(unit.schedule["partial_words"])
+    heads = [(2, 4, 1000, 64)] * 6
+    assert words == 144 * 2 * 64 * 128 and own_words(unit, heads) == (words, 0)
+    (made,) = own_memory(unit, [torch.zeros(1, 1, 8, 64)] * 6)
+    assert made.shape == (words,) and made.dtype == torch.int32
+    assert [p.argument for p in unit.code.parameters if p.kind == "pointer"][-1] == 6 + 3 + 1  # operands, results, keys of a block
+    table = tables._kernel_table("one", unit, "code")  # pyright: ignore[reportPrivateUsage]
+    assert f", -1, 0, 0, {words}, " in table and "{attn::COUNTER, -1, -1, attn::INT, 296, 0, 128, 0}" in table
+    others = [own_words(other, heads) for name, other in units.items() if "pairs" not in name]
+    assert others and set(others) == {(0, 0)}
+
+
+def test_dropout_is_not_shared() -> None:
+    """Its programs keep what belongs to a head."""
+    units = backward_units(dropout_p=0.1)
     schedules = [unit.schedule for name, unit in units.items() if "pairs" in name]
     assert schedules and all("pieces" not in schedule for schedule in schedules)
 
