@@ -20,7 +20,7 @@ ATTN_DEVICE Sharing shared_programs(int programs, int blocks, int total, int mos
   Sharing s{programs, total, 1, 0, 0};
   const int rest = programs % blocks;
   most = most < blocks ? most : blocks;
-  if (rest == 0 || rest == programs || rest > 2147483647 / total) return s;
+  if (rest == 0 || rest == programs || total > 2147483647 / 256 || rest > 2147483647 / total) return s;  // rows are counted in 31 bits
   const int even = (rest * total + most - 1) / most, few = (total + pieces - 1) / pieces;
   const int chunk = even > few ? (even > least ? even : least) : (few > least ? few : least);
   if (chunk + gain > total) return s;
@@ -55,14 +55,14 @@ ATTN_DEVICE void store_sharing(uint32_t at, Sharing s) {
   store_shared_int4(at + 16, s.whole + 2 * s.workers, s.whole + s.workers - 1, 0, 0);
 }
 // Tells which piece a unit is: its first row of queries and the one after its last, in steps of so many `queries` counted through all heads of a
-// group, its program, and `kWaitedFor` and `kWaits` beside 4 times the worker, or -1 where the program is whole. Returns the program, a number
-// that there is not where there are no more units.
+// group, its program, and `kWaitedFor` or `kWaits` beside 4 times the worker, or -1 where the program is whole.
 constexpr int kWaitedFor = 1, kWaits = 2;
 ATTN_DEVICE void store_piece(uint32_t slot, Piece piece, int total, int queries) {
   const bool whole = piece.worker < 0;
   const int code = whole ? -1 : 4 * piece.worker + (piece.end < total ? kWaitedFor : piece.begin > 0 ? kWaits : 0);
   store_shared_int4(slot, piece.begin * queries, whole ? 2147483647 : piece.end * queries, piece.program, code);
 }
+// The piece that a unit is; of a program that there is not where there are no more units.
 ATTN_DEVICE Piece piece_at(int unit, uint32_t at) {
   if (unit >= load_shared_int(at + 16)) return {2147483647, 0, 0, -1};
   return piece_of(unit, load_shared_int4(at));

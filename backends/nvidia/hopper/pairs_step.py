@@ -13,7 +13,7 @@ from attn_mlir.backends.nvidia.hopper.pairs_map import PairMap, WeightRegisters,
 from attn_mlir.backends.nvidia.hopper.pairs_sums import QuerySums
 from attn_mlir.backends.nvidia.hopper.pairs_tiles import WindowSums
 from attn_mlir.backends.nvidia.hopper.pairs_uses import WeightUses, uses_of
-from attn_mlir.backends.nvidia.hopper.pairs_values import column_values, early_row_values, early_value, is_factor
+from attn_mlir.backends.nvidia.hopper.pairs_values import column_values, early_row_values, early_value
 from attn_mlir.backends.nvidia.hopper.tiles import STEP as DEPTH
 from attn_mlir.backends.nvidia.hopper.tiles import RegRow, RegTile, Tile, round_up
 from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product
@@ -215,9 +215,7 @@ class Consumers(RolePrinter):
 
         slots = {value: slot for slot, value in enumerate(staged_values(core, block))}
         products = [op.results[0] for op in dots]
-        value = early_value(body_of(maps[0]), products[0]) if maps and len(dots) > 1 else None
-        # Beside windows it is not worth an instruction to multiply by a number ahead: with what is added it is one multiply-add.
-        early = value is not None and not (layout.windows and is_factor(value))
+        early = bool(maps) and len(dots) > 1 and early_value(body_of(maps[0]), products[0]) is not None
         uses, rounds = uses_of(block)
         for number, op in enumerate(maps):
             if rounds is not None and op == rounds:

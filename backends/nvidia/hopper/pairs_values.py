@@ -66,13 +66,6 @@ def early_value(block: ir.Block, product: ir.Value, divisions: bool = True) -> i
     return None
 
 
-def is_factor(value: ir.Value) -> bool:
-    """Whether a value is an element of a product times a number."""
-    op = maker(value, "arith.mulf")
-    makers = [] if op is None else [made.name for x in op.operands if (made := maker(x)) is not None]
-    return sorted(makers) == ["arith.constant", "tensor.extract"]
-
-
 def early_row_values(op: ir.Operation, product: ir.Value, divisions: bool, type_of: Callable[[ir.Value], str]) -> list[ir.Value]:
     """The staged values of query rows that the early value of `product` in a map needs."""
     block = body_of(op)
