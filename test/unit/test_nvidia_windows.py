@@ -87,7 +87,7 @@ def test_dense_biases_are_read_by_windows(dtype: torch.dtype, head: int) -> None
 
 @pytest.mark.parametrize(("element", "head", "single"), [("bf16", 64, True), ("f16", 64, False), ("bf16", 128, False)])
 def test_values_of_query_rows_beside_windows(element: str, head: int, single: bool) -> None:
-    """Maxima of bf16 biases stay apart from sums: of three numbers of each query there is room for those of one step where blocks are large.
+    """Maxima of bf16 biases stay apart from sums: of three numbers a query there is room for one step where blocks are large.
 
     Sums over keys still leave through TMA. The next step's numbers wait until all have read those of the step before, in the other stage.
     """
