@@ -9,7 +9,7 @@ from attn_mlir.passes.tiling.frame import argument_names
 
 _TAKEN = (
     "row column lane warpgroup h i j c e n s a b block head batch shared memory tile counter blocks semaphores pairs programs program "
-    "round first second inside width pair drawn kv count kind send found found_kv found_count begin_of end_of partial_blocks "
+    "partial_sums round first second inside width pair drawn kv count kind send found found_kv found_count begin_of end_of partial_blocks "
     "found_blocks key_blocks ends last leaving more message next_program release old_block old_head old_batch staging place turn "
     "final at_row at_column at packed factor step stage parity columns query chunk to own warp barriers store_row tile_row add_row "
     "add_chunk odd_row key key0 present exchange first_column column_float left kept part together same_program attn "
@@ -96,13 +96,18 @@ class Arguments:
         rows = self._add(name, KernelParameter("size", number, -2), f"int {name}")
         return f"{row} + ({RAGGED_ROWS} - {rows}), {head}, {batch}, {RAGGED_ROWS}"
 
-    def counter(self) -> str:
-        """The address of an int32 that is zero before and after the kernel."""
-        return self._add("counter", KernelParameter("counter"), "int *__restrict__ counter")
+    def counter(self, words: int = 1) -> str:
+        """The address of int32s that are zero before and after the kernel: one, or as many as the first who asks says."""
+        parameter = KernelParameter("counter", box=(words, 0) if words > 1 else (0, 0))
+        return self._add("counter", parameter, "int *__restrict__ counter")
 
     def semaphores(self) -> str:
         """The address of the semaphores, int32 zeros after the kernel's own arguments: as many as its schedule says."""
         return self._add("semaphores", KernelParameter("pointer", len(self.values)), "int *__restrict__ semaphores")
+
+    def partial_sums(self) -> str:
+        """The address of memory for partial sums, after the kernel's own arguments: as many int32 words as its schedule says."""
+        return self._add("partial_sums", KernelParameter("pointer", len(self.values)), "float4 *__restrict__ partial_sums")
 
     def blocks(self) -> str:
         """How many blocks of rows the grid has."""

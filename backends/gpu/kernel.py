@@ -26,7 +26,7 @@ class KernelParameter:
     does; "window", one of the last four dimensions of a tensor, or of fewer with ones in front, whose boxes have columns of the last
     dimension and rows of dimension `dim`, counted from behind it, in the order columns, rows, then the others from the last one on, or
     zeros where the copy engine cannot read the tensor; "counter", the address of an int32 that is zero at the start, and that the kernel
-    leaves zero; "blocks", how many blocks of rows the grid has.
+    leaves zero, or of as many as `box` has columns; "blocks", how many blocks of rows the grid has.
     `type` is the C type of what is passed by value: "int", "long long", "float" or "double".
     """
 

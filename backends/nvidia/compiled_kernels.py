@@ -1,4 +1,4 @@
-"""Kernels of a program with what the compiler made of them: on disk, in words; semaphores of their programs, types of their results."""
+"""Kernels of a program with what the compiler made of them: on disk, in words; memory of their own, types of their results."""
 
 import io
 import zipfile
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from attn_mlir.backends import plain
+from attn_mlir.backends.allocation import empty
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.compiled_kernels import GpuKernel
@@ -21,18 +22,20 @@ from attn_mlir.backends.program import function_named
 from attn_mlir.mlir import ir
 
 
-def semaphore_count(unit: GpuKernel, operands: Sequence[Any]) -> int:
-    """How many int32 zeros tell programs that add to the same sums whose turn it is; `operands` are the shapes of the kernel's.
+def own_words(unit: GpuKernel, operands: Sequence[Any]) -> tuple[int, int]:
+    """Words (int32) of memory that a kernel has besides its arguments, and how many are zero; `operands` are the shapes of the kernel's.
 
-    There are `semaphore_parts` of them for `semaphore_rows` rows of a head.
+    Semaphores tell programs that add to the same sums whose turn it is: `semaphore_parts` of them for `semaphore_rows` rows of a head. Or
+    there are `partial_words` for sums of programs that thread blocks share.
     """
     schedule = unit.schedule
     if "semaphore_rows" not in schedule:
-        return 0
+        return int(schedule.get("partial_words", 0)), 0
     batch, heads, length = operands[int(schedule["semaphore_over"])][:3]
     packed = _packed_semaphores(unit, operands)
     blocks = -(-length // int(schedule["semaphore_rows"])) if packed is None else packed.count
-    return int(batch * heads * blocks * int(schedule["semaphore_parts"]))
+    count = int(batch * heads * blocks * int(schedule["semaphore_parts"]))
+    return count, count
 
 
 def _packed_semaphores(unit: GpuKernel, operands: Sequence[Any]) -> SemaphoreBlocks | None:
@@ -52,12 +55,14 @@ def packed_semaphores(unit: GpuKernel, operands: Sequence[Any]) -> SemaphoreBloc
     return _packed_semaphores(unit, _shapes(operands))
 
 
-def semaphores(unit: GpuKernel, operands: Sequence[Any]) -> list[torch.Tensor]:
-    """These zeros, where there are any, for the operands of a launch."""
-    if "semaphore_rows" not in unit.schedule:
+def own_memory(unit: GpuKernel, operands: Sequence[Any]) -> list[torch.Tensor]:
+    """This memory, where there is any, for the operands of a launch."""
+    words, zeros = own_words(unit, _shapes(operands))
+    if not words:
         return []
-    count = semaphore_count(unit, _shapes(operands))
-    return [torch.zeros(count, dtype=torch.int32, device=operands[unit.kernel.over].device)] if count else []
+    made = empty(words, dtype=torch.int32, device=operands[unit.kernel.over].device)
+    made[:zeros].zero_()
+    return [made]
 
 
 WIDE_RESULTS = "attn.wide_results"

@@ -32,6 +32,8 @@ _COUNTERS: dict[tuple[int, int], torch.Tensor] = {}
 """By device and stream: launches on one stream never overlap, those on several may."""
 _OF_THREADS = 2
 """CUDA's handle of the default stream of whichever thread asks: one handle for several streams."""
+COUNTER_WORDS = 512
+"""Of a stream: a counter, and flags of kernels whose thread blocks tell each other what is done."""
 _SPARE: dict[int, list[torch.Tensor]] = {}
 """By device, counters that CUDA graphs take."""
 _SPARES = 4096
@@ -92,7 +94,8 @@ class CudaLauncher:
         self.tiled = frozenset(p.argument for p in code.parameters if p.kind in _MAPPED)
         """The arguments that the copy engine reads or writes."""
         self._aligned = {p.argument: p.align for p in code.parameters if p.kind == "pointer" and p.align}
-        self.counts = any(p.kind == "counter" for p in code.parameters)
+        self._words = max([max(1, p.box[0]) for p in code.parameters if p.kind == "counter"], default=0)
+        self.counts = self._words > 0
         """Whether the kernel has a counter, which a CUDA graph must not share with other launches."""
         self._packed: dict[Any, PackedLaunch | tuple[int, ...]] = {}
 
@@ -129,15 +132,17 @@ class CudaLauncher:
     def _capture(self, arguments: Sequence[Any], stream: int) -> tuple[int, ...]:
         """Launches in a CUDA graph with a counter of its own. Returns what it copied.
 
-        Kernels leave it at zero, so that it is one that an earlier launch has made; where there is none, the graph makes it, and sets it to
-        zero in each run.
+        Kernels leave it at zero, so that it is one that an earlier launch has made; where there is none, or the kernel needs more than one
+        number, the graph makes it, and sets it to zero in each run.
         """
         copied = self.copied(arguments)
         arguments = _copies(arguments, copied)
         try:
-            counter = _SPARE[self.index].pop()
+            counter = None if self._words > 1 else _SPARE[self.index].pop()
         except LookupError:
-            counter = torch.zeros(1, dtype=torch.int32, device=self._device)
+            counter = None
+        if counter is None:
+            counter = torch.zeros(self._words, dtype=torch.int32, device=self._device)
         self.start(self.pack(arguments, stream, counter))
         return copied
 
@@ -237,7 +242,7 @@ def _copies(arguments: Sequence[Any], which: Sequence[int]) -> list[Any]:
 
 
 def _counter(index: int, stream: int, device: torch.device) -> torch.Tensor:
-    """An int32 that is zero whenever a kernel starts on the stream. Raises UnsupportedError where a handle stands for several streams."""
+    """Numbers (int32) that are zero whenever a kernel starts on a stream. Raises UnsupportedError where a handle stands for several."""
     found = _COUNTERS.get((index, stream))
     if found is None:
         if stream == _OF_THREADS:
@@ -246,7 +251,7 @@ def _counter(index: int, stream: int, device: torch.device) -> torch.Tensor:
                 "call it under torch.cuda.stream(torch.cuda.Stream())"
             )
         # Threads may meet here: all take the one that stays.
-        found = _COUNTERS.setdefault((index, stream), torch.zeros(1, dtype=torch.int32, device=device))
+        found = _COUNTERS.setdefault((index, stream), torch.zeros(COUNTER_WORDS, dtype=torch.int32, device=device))
     return found
 
 

@@ -20,7 +20,7 @@ from attn_mlir.backends.gpu.split import lower_parts, lower_whole
 from attn_mlir.backends.host import Host, HostStep
 from attn_mlir.backends.nvidia import codegen, cuda, pipeline, repeated_kernel, repeated_kernels, thresholds, widened_ahead
 from attn_mlir.backends.nvidia.compile import Cubin, compile_all
-from attn_mlir.backends.nvidia.compiled_kernels import describe, pack, packed_semaphores, semaphores, spilled
+from attn_mlir.backends.nvidia.compiled_kernels import describe, own_memory, pack, packed_semaphores, spilled
 from attn_mlir.backends.nvidia.launch import LIMIT, CudaLauncher
 from attn_mlir.backends.nvidia.passes.slice_values import NvidiaSliceValues, wide_blocks
 from attn_mlir.backends.nvidia.target import HOPPER
@@ -170,7 +170,7 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
             sequences=sequence_count(unit.kernel, operands),
         )
         for seen, outputs in slices_of(unit, operands, memory):
-            copied = launcher([*arguments_of(unit.kernel, seen, outputs, packed_semaphores(unit, seen)), *semaphores(unit, seen)])
+            copied = launcher([*arguments_of(unit.kernel, seen, outputs, packed_semaphores(unit, seen)), *own_memory(unit, seen)])
             self.tell_copied(step, operands, copied)
         return [each.result() for each in memory]
 

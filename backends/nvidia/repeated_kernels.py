@@ -11,7 +11,7 @@ from attn_mlir.backends.gpu.compiled_kernels import GpuKernel
 from attn_mlir.backends.gpu.pair_products import PAIRS
 from attn_mlir.backends.host import Host, HostStep
 from attn_mlir.backends.nvidia import cuda
-from attn_mlir.backends.nvidia.compiled_kernels import semaphore_count
+from attn_mlir.backends.nvidia.compiled_kernels import own_words
 from attn_mlir.backends.nvidia.launch import LIMIT, CudaLauncher, PackedLaunch
 from attn_mlir.backends.nvidia.repeated_kernel import is_negated
 from attn_mlir.backends.nvidia.workspace import Workspace, WorkspacePart, filled
@@ -174,10 +174,10 @@ def _handed_on(host: Host, plan: RunPlan, inputs: Sequence[Any]) -> list[int]:
 
 
 def _more(unit: GpuKernel, step: HostStep, shapes: Sequence[Any], workspace: Workspace) -> tuple[int | WorkspacePart, ...]:
-    """The driver's own arguments: for "pairs" the keys of a chunk, then zeros for semaphores."""
+    """The driver's own arguments: for "pairs" the keys of a chunk, then memory of its own."""
     more: list[int | WorkspacePart] = [unit.kernel.block_q] if unit.kernel.grid == "pairs" else []
-    count = semaphore_count(unit, [shapes[number] for number in step.operands])
-    return (*more, workspace.take((count,), torch.int32, zeros=1)) if count else tuple(more)
+    words, zeros = own_words(unit, [shapes[number] for number in step.operands])
+    return (*more, workspace.take((words,), torch.int32, zeros=zeros / words)) if words else tuple(more)
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:

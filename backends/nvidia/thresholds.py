@@ -111,6 +111,15 @@ PROGRAMS_TOGETHER: Annotated[dict[str, int], Provenance("2026-11-22", "H200", f"
 """Programs whose heads run together: under a mask the longest ones first, without one where sums have a fixed order."""
 BACKWARD_HEADS: Annotated[int, Provenance("2026-11-26", "H100", "docs/notes/backward-h100.md")] = 8
 """Heads that run together at most: more leave the L2 cache before other programs have read and added to what they share."""
+LAST_PROGRAMS: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/backward-h100.md")] = 128
+"""Programs whose heads run together at the end, if these are more: longer programs of one more head begin where nothing else is left.
+
+1.02 to 1.03 times as fast at S 1024, 1.01 to 1.02 at S 512, 128 columns."""
+PIECES: Annotated[dict[str, int], Provenance("2026-11-27", "H100", "docs/notes/backward-h100.md")] = {
+    "pieces": 8, "least": 2, "gain": 3,
+}  # fmt: skip
+"""Where programs that do not fill all multiprocessors a last time are shared by them: pieces of a program at most, steps of a piece at
+least, and steps that a thread block must have fewer for it."""
 SUM_COLUMNS: Annotated[int, Provenance("2026-11-26", "ptxas", "commit 1353616f")] = 256
 """Of all sums over queries of a kernel: a thread holds half as many numbers of them, beside the products, dq and what else it needs."""
 WHOLE_COLUMNS: Annotated[int, Provenance("2026-11-26", "H100", "commit 1353616f")] = 128

@@ -153,10 +153,10 @@ def test_early_refused() -> None:
 @pytest.mark.parametrize("rounded", [False, True])
 @NVCC
 def test_machine_code(name: str, element: str, rounded: bool) -> None:
-    """Products overlap, and nothing spills but two registers of the step with less than 80 queries."""
+    """Products overlap, and nothing spills but two registers of the step with less than 80 queries, and an address that stores need."""
     ((_, code),) = kernels(name, 128, element=element, rounded=rounded)
     binary = compiled(code)
-    assert binary.spills <= (16 if name == "derivatives/softmax" else 0) and not [text for text in binary.warnings if "C75" in text]
+    assert binary.spills <= (24 if name == "derivatives/softmax" else 0) and not [text for text in binary.warnings if "C75" in text]
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,23 @@ def test_dense_biases_are_read_by_windows(dtype: torch.dtype, head: int) -> None
     assert not complaints(unit.code)
 
 
+@pytest.mark.parametrize(("element", "head", "single"), [("bf16", 64, True), ("f16", 64, False), ("bf16", 128, False)])
+def test_values_of_query_rows_beside_windows(element: str, head: int, single: bool) -> None:
+    """Maxima of bf16 biases stay apart from sums: of three numbers a query there is room for one step where blocks are large.
+
+    Sums over keys still leave through TMA. The next step's numbers wait until all have read those of the step before, in the other stage.
+    """
+    tensor = torch.randn(2, 8, 8).to(torch.bfloat16 if element == "bf16" else torch.float16)
+    call = Attention(score_mod=lambda s, b, h, q, k: s + tensor[h, q, k])
+    call.__dict__.update(_last=Inputs(element, head, head), _form=None)
+    form = prepare_derivative("bwd", ("q", "k", "v"), pipeline.outline("sm_90a"))
+    _, units = driver._lower(call.ir(), *form, {"arch": "sm_90a"})  # pyright: ignore[reportPrivateUsage]
+    (code,) = [unit.code for name, unit in units.items() if "pairs" in name]
+    assert "attn::tma_add(" in code.source and code.shared_bytes <= 232448
+    waits = code.source.count("if (step) attn::barrier_wait(barriers + 88 + 8 * ((step - 1) % 2), (step - 1) / 2 & 1);")
+    assert waits == (2 if single else 0)  # of whole blocks of queries, and of the last one
+
+
 def test_who_reads_element_by_element_says_why() -> None:
     (unit,) = kernels(lambda t, s, b, h, q, k: s + t[h, q, k] * t[0, q, k], (2, 8, 8), torch.float32, 256)
     said = describe(unit, None)

@@ -77,11 +77,14 @@ inline int64_t sequences_of(const Kernel &kernel, const std::vector<Value> &argu
   return over[0] * (kernel.segment ? ceil_div(over[2], kernel.segment) : 1);
 }
 
-// Launches a kernel on its arguments: operands, outputs, for pairs the keys of a chunk, then semaphores.
+// Launches a kernel on its arguments: operands, outputs, for pairs the keys of a chunk, then memory of its own.
 inline void launch(Context &c, const Kernel &kernel, const std::vector<Value> &arguments) {
-  bool counts = false;
-  for (int i = 0; i < kernel.parameter_count; ++i) counts = counts || kernel.parameters[i].kind == COUNTER;
-  char *counter = counts ? c.arena.take(4) : nullptr;
+  int64_t counter_bytes = 0;
+  for (int i = 0; i < kernel.parameter_count; ++i) {
+    const Parameter &p = kernel.parameters[i];
+    if (p.kind == COUNTER) counter_bytes = 4 * (p.columns > 1 ? p.columns : 1);
+  }
+  char *counter = counter_bytes ? c.arena.take(counter_bytes) : nullptr;
   const int64_t *over = arguments[size_t(kernel.over)].tensor.shape;
   int64_t batch = kernel.grid == CHUNKS ? sequences_of(kernel, arguments) : over[0], heads = over[1];
   int64_t blocks = kernel.grid == CHUNKS ? kernel.blocks : ceil_div(over[2], kernel.block_q);
@@ -104,7 +107,7 @@ inline void launch(Context &c, const Kernel &kernel, const std::vector<Value> &a
   }
 #endif
   if (!kernel.persistent) grid[0] = ceil_div(blocks, cluster) * cluster, grid[1] = heads, grid[2] = batch;
-  clear(c, counter, counts ? 4 : 0);
+  clear(c, counter, counter_bytes);
   size_t count = size_t(kernel.parameter_count);
 #ifdef ATTN_COPY_ENGINE
   std::vector<CUtensorMap> maps(count);
@@ -223,14 +226,17 @@ inline void launch_step(Context &c, const Step &step, const Value *values, Tenso
     arguments.emplace_back();
     arguments.back().word = kernel.block_q, arguments.back().tensor.element = INDEX;
   }
+  int64_t words = kernel.partial_words, zeros = 0;
   if (kernel.semaphore_over >= 0) {
     const int64_t *rows = arguments[size_t(kernel.semaphore_over)].tensor.shape;
-    int64_t bytes = 4 * rows[0] * rows[1] * ceil_div(rows[2], kernel.semaphore_rows) * kernel.semaphore_parts;
+    words = zeros = rows[0] * rows[1] * ceil_div(rows[2], kernel.semaphore_rows) * kernel.semaphore_parts;
+  }
+  if (kernel.semaphore_over >= 0 || words) {
     arguments.emplace_back();
-    Tensor &semaphores = arguments.back().tensor;
-    arguments.back().is_tensor = true, semaphores.element = I32, semaphores.rank = 1, semaphores.shape[0] = bytes / 4, semaphores.strides[0] = 1;
-    semaphores.data = c.arena.take(bytes);
-    clear(c, semaphores.data, bytes);
+    Tensor &own = arguments.back().tensor;
+    arguments.back().is_tensor = true, own.element = I32, own.rank = 1, own.shape[0] = words, own.strides[0] = 1;
+    own.data = c.arena.take(4 * words);
+    clear(c, own.data, 4 * zeros);
   }
   if (kernel.values < 0) launch(c, kernel, arguments);
   else launch_slices(c, kernel, arguments, step.operand_count);

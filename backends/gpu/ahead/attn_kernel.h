@@ -38,6 +38,7 @@ struct Kernel {
   const Output *outputs;
   int semaphore_over;  // -1: no semaphores
   int64_t semaphore_rows, semaphore_parts;
+  int64_t partial_words;  // of memory for partial sums, int32; 0: none
   int64_t blocks;   // of CHUNKS
   int sequences;    // the operand that has the offsets of sequences, or -1
   int64_t segment;  // positions of a segment, or 0

@@ -45,7 +45,7 @@ def _kernel_table(name: str, unit: GpuKernel, code: str) -> str:
     grid = f"{kernel.block_q}, {over}, {kernel.over}"
     arrays = f"{len(made.parameters)}, {name}_parameters, {name}_outputs"
     slices = (schedule[LAUNCH_VALUES], schedule[LAUNCH_COLUMNS]) if is_sliced(unit) else (-1, 0)
-    last = ", ".join(map(str, (*semaphores, kernel.blocks, kernel.sequences, kernel.segment, *slices)))
+    last = ", ".join(map(str, (*semaphores, schedule.get("partial_words", 0), kernel.blocks, kernel.sequences, kernel.segment, *slices)))
     return "\n".join(
         [
             f'extern "C" __attribute__((visibility("hidden"))) const char {code}[];',

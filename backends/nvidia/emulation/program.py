@@ -12,7 +12,7 @@ from attn_mlir.backends.gpu.packed import arguments_of, sequence_count
 from attn_mlir.backends.gpu.program import GpuLaunchPlan
 from attn_mlir.backends.host import Host, HostStep
 from attn_mlir.backends.nvidia import pipeline
-from attn_mlir.backends.nvidia.compiled_kernels import packed_semaphores, semaphores
+from attn_mlir.backends.nvidia.compiled_kernels import own_memory, packed_semaphores
 from attn_mlir.backends.nvidia.emulation.kernel import EvaluatedKernel
 from attn_mlir.backends.program import ResultShapes
 from attn_mlir.backends.segments import DeviceModel
@@ -49,7 +49,7 @@ class EmulatedLaunchPlan(GpuLaunchPlan):
         memory = outputs_of(unit, made, operands[unit.kernel.over], layout, lambda output: 1, sequences=count)
         kinds = {len(operands) + number: kind for number, kind in enumerate(unit.kernel.outputs)}
         self._kernels[step.kernel](
-            [*arguments_of(unit.kernel, operands, memory, packed_semaphores(unit, operands)), *semaphores(unit, operands)], kinds
+            [*arguments_of(unit.kernel, operands, memory, packed_semaphores(unit, operands)), *own_memory(unit, operands)], kinds
         )
         return [each.result() for each in memory]
 

@@ -5,7 +5,7 @@ stay in registers for the sums over queries, and go through shared memory for th
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.emitters import Refusal
@@ -22,6 +22,8 @@ from attn_mlir.backends.nvidia.hopper.pairs_key_sums import KeySums, check_key_s
 from attn_mlir.backends.nvidia.hopper.pairs_late import HEAD, ROW, begin_late, check_early, check_late, early_pays, end_late, late_pays
 from attn_mlir.backends.nvidia.hopper.pairs_layout import KEY_SUMS, MAKING, REGISTERS, BackwardLayout, is_transposed, plan_layout
 from attn_mlir.backends.nvidia.hopper.pairs_loop import check_steps, staged_values
+from attn_mlir.backends.nvidia.hopper.pairs_pieces import FIELD, Pieces, check_pieces, choose_pieces, make_room
+from attn_mlir.backends.nvidia.hopper.pairs_pieces import HEADER as PIECES
 from attn_mlir.backends.nvidia.hopper.pairs_producer import BitsWriter, ColumnWriter, Loader, load_keys
 from attn_mlir.backends.nvidia.hopper.pairs_reduction import ReductionPrinter, semaphore_tensor
 from attn_mlir.backends.nvidia.hopper.pairs_results import ResultStores
@@ -64,6 +66,7 @@ _NAMES += (
     ROW,
     HEAD,
 )
+_NAMES += ("piece", "sharing", "rows_of_head", "worker", "other", "from", "own_thread")
 
 
 def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | Refusal:
@@ -99,12 +102,16 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
     fields["group"] = int(choices.get("group", thresholds.PROGRAMS_TOGETHER["masked" if masked else "even"] if several else 1))
     if several and masked:
         fields["heads"] = int(choices.get("heads", thresholds.BACKWARD_HEADS))
+        fields["last"] = int(choices.get("last", thresholds.LAST_PROGRAMS))
     if choices.get("deterministic"):
         # Sums over keys are added in a fixed order, for which each block of queries and warpgroup has a semaphore.
         over = Core(kernel, 0).arguments.number(semaphore_tensor(layout.kernel))
         fields |= {"deterministic": 1, "semaphore_over": over}
         fields |= {"semaphore_rows": layout.kernel.queries, "semaphore_parts": layout.warpgroups}
-    return fields
+    try:
+        return fields | choose_pieces(layout.kernel, layout, fields, choices, target.shared_bytes)
+    except UnsupportedError as error:
+        return Refusal.of(error)
 
 
 def emit_pairs(kernel: ir.Operation, target: NvidiaTarget, schedule: Fields) -> KernelCode:
@@ -182,10 +189,16 @@ class _Printer:
         others = pairs_dropout.IDLE if self.making else layout.warpgroups if layout.reduction_warps else 0
         roles = 4 * (layout.warpgroups + layout.key_sums) + (layout.column_slots > 0) * layout.row_warps + others
         self.programs = PairTileScheduler(self.core, self.kernel.over, order, int(fields.get("group", 1)), self.ordered, roles)
-        self.programs.most_heads = int(fields.get("heads", 0))
+        self.programs.most_heads, self.programs.last = int(fields.get("heads", 0)), int(fields.get("last", 0))
         self.programs.waits = waits
         if waits and order != "dynamic":
             raise UnsupportedError(f"hopper: programs that add in a fixed order are drawn from a counter, not by order = '{order}'")
+        self.pieces = None
+        if most := int(fields.get(FIELD, 0)):
+            check_pieces(self.kernel, layout, fields)
+            make_room(layout)
+            self.pieces = Pieces(self.core, self.kernel, layout, most)
+            self.programs.pieces, self.programs.queries = self.pieces.at, self.kernel.queries
         self.programs.shared_batches = not self.core.packed and same_for_batches(
             self.kernel.function, self.kernel.step_ops("tile.load_window")
         )
@@ -222,6 +235,7 @@ class _Printer:
                 *([WINDOWS] if layout.windows or layout.bands else []),
                 *([BANDS] if self.banded else []),
                 *([TRANSPOSED] if is_transposed(self.kernel.queries) else []),
+                *([PIECES] if self.pieces else []),
             ),
             core.instructions(),
             core.scalars.helper_source(),
@@ -283,6 +297,8 @@ class _Printer:
         core = self.core
         with core.scope("if (threadIdx.x == 0)"):
             core.writer.line(f"attn::store_shared_int(shared + {self.layout.group}, {as_int(core, self.kernel.heads.operands[1])});")
+        if self.pieces:
+            self.pieces.plan(self.kernel.over)
         # All roles read the number, and none may meet an mbarrier that is not initialised.
         core.writer.line("__syncthreads();")
 
@@ -351,7 +367,7 @@ class _Printer:
             consumers.last()
             # Products with these keys have been waited for; `hold_keys` read them with all lanes of a warp at once.
             core.writer.line(f"attn::warp_arrive(shared + {layout.keys_free}, lane == 0);")
-            with self._again():
+            with self._again(), self.pieces.summed(self.programs.slot) if self.pieces else nullcontext():
                 for number, op in enumerate(kernel.stores):
                     results.store(op, number)
         # Shared memory ends with the thread block: copies of results, and additions, have read it.

@@ -63,6 +63,10 @@ class BackwardLayout:
     the number of heads of a group and two numbers of programs.
     """
 
+    PIECE_SLOTS = 4
+    """Rounds of pieces of programs (`pairs_pieces`) that shared memory tells. When a piece is told, all warps have begun the second round
+    before: nobody reads the piece of the fourth one any more."""
+
     def __init__(
         self,
         kernel: PairsKernel,
@@ -72,6 +76,7 @@ class BackwardLayout:
         staged_adds: bool,
         limit: int,
         key_sums: bool = False,
+        single_rows: bool = False,
     ) -> None:
         """`slots`: values of each query row, and who makes bits of dropout: warps "ahead", which travel with them, or "lanes"."""
         column_slots, makers = slots
@@ -108,7 +113,10 @@ class BackwardLayout:
         """Windows of captured tensors, in their order in a step: swizzle atoms of 128 bytes of keys, queries along `rows`."""
         self.by_tiles = True
         """Whether gradients of dense tensors are added by tiles, where they can be."""
-        self.columns = self._take("columns", column_slots, kernel.queries, 4 * column_slots * kernel.queries, stages)
+        self.single_rows = single_rows
+        """Whether there is room for the values of query rows of one step alone: those of the next one wait until they were read."""
+        copies = 1 if single_rows else stages
+        self.columns = self._take("columns", column_slots, kernel.queries, 4 * column_slots * kernel.queries, copies)
         parts = -(-kernel.keys // ROWS)
         self.bits = self._take("bits", kernel.queries, kernel.keys, parts * kernel.queries * 16, stages) if makers == "ahead" else None
         """Bits of dropout (`pairs_dropout`): 16 bytes for a query and 64 keys."""
@@ -131,6 +139,9 @@ class BackwardLayout:
         self.group = self.keys_free + 8
         self.next_program = self.group + 8
         self.bytes = self.next_program + 8
+        self.pieces_at = round_up(self.bytes, 16)
+        self.pieces = 0
+        """Where is known how programs are shared (`pairs_pieces`), `pieces_at` then; 0 where they are not."""
 
     def _results(self, kernel: PairsKernel, limit: int) -> SharedBuffer | None:
         """Room for results that leave through TMA, where there is some beside barriers."""
@@ -182,6 +193,10 @@ class BackwardLayout:
         if self.key_sums:
             return WarpgroupSplit(1, round_up(columns, ADDED_COLUMNS), True)
         return split_rows(self.kernel.queries, columns, self.warpgroups)
+
+    def rows_at(self, stage: str) -> str:
+        """The address of the values of query rows."""
+        return f"shared + {self.columns.offset}" + ("" if self.single_rows else f" + {self.columns.bytes} * {stage}")
 
     def full(self, pipe: int) -> int:
         """Offset of the first of the "full" barriers of a pipe; one for each stage follows."""
@@ -259,10 +274,12 @@ def plan_layout(
     if kernel.step_ops("tile.load_window") or kernel.step_ops("tile.band"):  # these should come ahead
         layouts = ((2, 2, True), (2, 1, True), (2, 1, False))
     for count, exchanges, staged_adds in layouts[:1] if key_sums else layouts:
-        if stages is None or stages == count:
-            layout = BackwardLayout(kernel, count, exchanges, slots, staged_adds, target.shared_bytes, key_sums)
-            if layout.bytes <= target.shared_bytes:
-                return layout
+        # Beside windows the values of rows may be what is too much for sums over keys to leave through TMA.
+        for single_rows in (False, True) if len(layouts) == 3 and staged_adds and exchanges == 1 else (False,):
+            if stages is None or stages == count:
+                layout = BackwardLayout(kernel, count, exchanges, slots, staged_adds, target.shared_bytes, key_sums, single_rows)
+                if layout.bytes <= target.shared_bytes:
+                    return layout
     raise UnsupportedError("hopper: the tiles of pairs do not fit in shared memory")
 
 

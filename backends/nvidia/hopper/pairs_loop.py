@@ -91,6 +91,12 @@ class RolePrinter(ABC):
         name = core.names.fresh("member" if op == self.kernel.heads else "query0")
         type_ = core.scalars.type_of(variable)
         core.scalars.bind(variable, name)
+        if op != self.kernel.heads and self.layout.pieces:
+            # Read for each loop again, so that it needs no registers elsewhere.
+            rows, before = core.names.fresh("rows"), f"{core.value(self.kernel.query_loop.arguments[0])} * rows_of_head"
+            slot = f"shared + {self.layout.pieces + 32} + 16 * (attn::opaque({STEP}) >> 28 & {self.layout.PIECE_SLOTS - 1})"
+            core.writer.line(f"const int2 {rows} = attn::rows_of_piece({slot});")
+            begin, end = f"max({begin}, {rows}.x - {before})", f"min({end}, {rows}.y - {before})"
         core.writer.line("#pragma unroll 1")
         with core.scope(f"for ({type_} {name} = {begin}; {name} < {end}; {name} += {step})"):
             yield

@@ -4,7 +4,7 @@ from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_dropout import print_seeds_of, print_share
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, as_int, ops_of
 from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout
-from attn_mlir.backends.nvidia.hopper.pairs_loop import PARITY, STAGE, RolePrinter, staged_values, step_limit
+from attn_mlir.backends.nvidia.hopper.pairs_loop import PARITY, STAGE, STEP, RolePrinter, staged_values, step_limit
 from attn_mlir.backends.nvidia.hopper.pairs_windows import load_windows
 from attn_mlir.backends.nvidia.hopper.tiles import atoms
 from attn_mlir.backends.nvidia.ordered_sums import depends
@@ -61,7 +61,11 @@ class ColumnWriter(RolePrinter):
             core.writer.line(wait)
             wait = ""
         if values:
-            core.writer.line(f"const uint32_t columns = shared + {layout.columns.offset} + {layout.columns.bytes} * {STAGE};")
+            core.writer.line(f"const uint32_t columns = {layout.rows_at(STAGE)};")
+            if layout.single_rows:  # where those of the step before were
+                before = f"({STEP} - 1) % {layout.stages}"
+                free = f"barriers + {layout.free(pipe) - layout.barriers} + 8 * ({before})"
+                wait = f"if ({STEP}) attn::barrier_wait({free}, ({STEP} - 1) / {layout.stages} & 1);"
             names = [core.names.fresh("kept") for _ in values]
             parts = next(n for n in (4, 2, 1) if n == 1 or (n * len(values) <= KEPT and queries % (32 * n) == 0))
             shared = layout.row_warps > 1  # each warp has 32 rows, or some of them

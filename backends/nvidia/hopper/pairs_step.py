@@ -185,7 +185,7 @@ class Consumers(RolePrinter):
         # The row values, and bits and windows, are written: ordinary writes, published by their lanes' arrivals.
         self.core.writer.line(
             f"attn::barrier_wait({self._full(layout.pipes - 1)}, {PARITY});",
-            f"const uint32_t columns = shared + {layout.columns.offset} + {layout.columns.bytes} * {STAGE} + 4 * column;",
+            f"const uint32_t columns = {layout.rows_at(STAGE)} + 4 * column;",
         )
 
     def _read_rows(self, block: ir.Block, first_map: ir.Operation, product: ir.Value) -> dict[ir.Value, str]:

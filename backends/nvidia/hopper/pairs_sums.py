@@ -31,9 +31,12 @@ class QuerySums:
             return
         core = self.core
         count = key_count(self.core, self.kernel)
-        with core.scope(f"if ({count} < {self.kernel.keys})"), core.unrolled("c", self.kernel.queries // 8), core.unrolled("h", 2):
-            for tile in tiles:
-                core.writer.line(f"if (row + 8 * h >= {count}) {tile.name}[2 * c + h] = 0;")
+        with core.scope(f"if ({count} < {self.kernel.keys})"):
+            if self.layout.pieces:  # there is no register for it in every step
+                core.writer.line("const unsigned own_thread = attn::opaque(threadIdx.x);")
+                core.writer.line("const int row = own_thread / 32 * 16 + own_thread % 32 / 4;")
+            with core.unrolled("c", self.kernel.queries // 8), core.unrolled("h", 2):
+                core.writer.all(f"if (row + 8 * h >= {count}) {tile.name}[2 * c + h] = 0;" for tile in tiles)
 
     def exchange(self, adds: list[ir.Operation], packed: dict[ir.Value, WeightRegisters]) -> None:
         """Writes weights to shared memory as rows of keys, and waits for all warpgroups, or tells the one that makes sums over keys."""

@@ -12,11 +12,11 @@
 // CHECK:       if (warpgroup == 2) {
 // CHECK-NEXT:    attn::fewer_registers<24>();
 // CHECK-NEXT:    if (warp == 0) {
-// CHECK:           attn::store_shared_int(shared + kNext
+// CHECK:           attn::store_piece(shared + {{[0-9]+}} + 32 + 16 * (round % 4), piece,
 // CHECK:           attn::barrier_wait(barriers + {{[0-9]+}}, round & 1 ^ 1);
 // CHECK:           attn::tma_load({{.*}}, &arg1_map_64x128, barriers
 // CHECK:           for (int member = 0;
-// CHECK:             for (int query0 = 0;
+// CHECK:             for (int query0 = max(0, rows.x
 // CHECK:               attn::barrier_wait(
 // CHECK:               attn::barrier_arrive_expect(
 // CHECK-NEXT:          attn::tma_load({{.*}}, &[[Q]]_map_64x128
