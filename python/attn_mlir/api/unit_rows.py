@@ -37,6 +37,13 @@ func.func @attention(%x: {rows}) -> ({rows}, tensor<?x?x?xf32>) {{
 }}
 """
 
+_SQUARES = """
+func.func @attention(%x: {rows}) -> tensor<?x?x?xf32> {{
+  %squares = "attn.row_dot"(%x, %x) : ({rows}, {rows}) -> tensor<?x?x?xf32>
+  return %squares : tensor<?x?x?xf32>
+}}
+"""
+
 _BACKWARD = """
 func.func @attention(%x: {rows}, %dy: {rows}, %squares: tensor<?x?x?xf32>) -> {rows} {{
   %along = "attn.row_dot"(%x, %dy) : ({rows}, {rows}) -> tensor<?x?x?xf32>
@@ -65,13 +72,26 @@ def unit_rows(x: Tensor, epsilon: float, device: str | torch.device | None) -> T
 
     None where PyTorch is to do it: elsewhere than on NVIDIA GPUs, in other types, while torch.compile traces, without elements.
     """
+    kind = _kind(x, device)
+    return None if kind is None else _UnitRows.apply(x, epsilon, kind)
+
+
+def row_squares(x: Tensor, device: str | torch.device | None) -> Tensor | None:
+    """Sums of squares of rows of [B, T, H, D], f32 [B, H, T], without a gradient. None where `unit_rows` gives None."""
+    kind = _kind(x, device)
+    if kind is None:
+        return None
+    (squares,) = _program(_SQUARES, x.shape[3], x.dtype, 0.0, kind).run([x.detach().transpose(1, 2)], "bshd")
+    return squares
+
+
+def _kind(x: Tensor, device: str | torch.device | None) -> str | None:
+    """The device whose programs divide rows; None where PyTorch does."""
     kind = str(device) if device is not None else x.device.type
     fits = x.dtype in _ELEMENTS and x.numel() > 0 and kind.startswith("cuda") and torch.version.hip is None
     if not fits or torch.compiler.is_compiling():
         return None
-    if not is_plain([x]) or may_carry_tangents() or maybe_current_level() is not None:
-        return None
-    return _UnitRows.apply(x, epsilon, kind)
+    return kind if is_plain([x]) and not may_carry_tangents() and maybe_current_level() is None else None
 
 
 @functools.cache
