@@ -14,7 +14,7 @@ _EXP = "math.exp2"
 
 @dataclass(frozen=True)
 class JoinMaps(Pass):
-    """Joins two maps of a loop of one iteration (`nvidia-prepare-chunks`) that make a tile each, element by element, of the same extents,
+    """Joins two maps of a loop of one iteration (`nvidia-prepare-chunks`) that make a tile each, element by element, of the same type,
     and have an exponential in common, where the later one reads nothing that is made after the earlier one.
 
     Where channels have decays, the residual of what enters the state needs all that its rounded part does; rows of q and of the erase key
@@ -48,7 +48,8 @@ def _reductions(op: ir.Operation) -> int:
 
 def _fits(first: ir.Operation, second: ir.Operation) -> bool:
     """Whether the second map can be made where the first is, and shares an exponential with it."""
-    if list(first.operands) != list(second.operands) or not _exponentials(first) & _exponentials(second):
+    alike = list(first.operands) == list(second.operands) and first.results[0].type == second.results[0].type
+    if not alike or not _exponentials(first) & _exponentials(second):
         return False
     steps = operations(first.block)
     after = set(steps[steps.index(first) :])

@@ -22,7 +22,7 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
 
-HELPERS = ("attn_warp.cuh", "attn_scan.cuh")
+HELPERS = ("attn_warp.cuh", "attn_scan.cuh", "attn_triangle.cuh")
 OF_WARPGROUPS = ("attn_wgmma.cuh", "attn_warpgroup.cuh")
 """What kernels need beside these where warpgroups multiply."""
 WARPGROUPS = "warpgroups"

@@ -23,6 +23,8 @@ class ScanPrinter:
         self.core = core
         self.maps = ScanMaps(core)
         self.traffic = ScanTraffic(core, self.maps)
+        self._done: set[ir.Operation] = set()
+        """Products that were made together with the one before."""
 
     @property
     def layout(self) -> WarpScanLayout:
@@ -62,7 +64,10 @@ class ScanPrinter:
     def dot(self, op: ir.Operation) -> None:
         """A product, and those before it that it is added to."""
         core, result = self.core, op.results[0]
-        if self.layout.is_chained(op):
+        if self.layout.is_chained(op) or op in self._done:
+            return
+        if (other := self._beside(op)) is not None:
+            self._both(op, other)
             return
         chain = self.layout.chains.get(op, [op])
         factors = [list(each.operands)[-2:] for each in chain]
@@ -90,6 +95,40 @@ class ScanPrinter:
             some = warps_of_level(op, grid) if len(chain) == 1 and not before else ""
             core.writer.line(f"{f'if ({some}) ' if some else ''}{call}({name}, {arguments});")
         self.maps.scatter(result)
+
+    def _beside(self, op: ir.Operation) -> ir.Operation | None:
+        """The product after this one, where both are of one level, and have a factor in common at the same place."""
+        steps = self.layout.ops_of(op.block)
+        at = steps.index(op) + 1
+        other = steps[at] if at < len(steps) else None
+        if other is None or op.name != "tile.dot" or other.name != "tile.dot" or self.layout.is_chained(other):
+            return None
+        if op in self.layout.chains or other in self.layout.chains:
+            return None
+        if sum(x == y for x, y in zip(op.operands, other.operands, strict=True)) != 1:
+            return None
+        grid, results = self.layout.grid(shape_of(op.results[0])), (op.results[0].type, other.results[0].type)
+        alike = [x.type for x in op.operands] == [x.type for x in other.operands] and results[0] == results[1]
+        flags = all(flag(op, name) == flag(other, name) for name in ("transpose_a", "transpose_b"))
+        level = warps_of_level(op, grid)
+        return other if level and level == warps_of_level(other, grid) and alike and flags and grid.wide % 2 == 0 else None
+
+    def _both(self, op: ir.Operation, other: ir.Operation) -> None:
+        """Two products with a factor in common."""
+        core, grid = self.core, self.layout.grid(shape_of(op.results[0]))
+        names = [self._sum(each, each.results[0], []) for each in (op, other)]
+        sides = [dict.fromkeys((op.operands[side], other.operands[side])) for side in (0, 1)]
+        homes = [[self.layout.places[value] for value in values] for values in sides]
+        core.touch((home, False, "") for side in homes for home in side)
+        turned = [flag(op, "transpose_a"), flag(op, "transpose_b")]
+        depth = shape_of(op.operands[0])[0 if turned[0] else 1]
+        texts = ", ".join(str(turns).lower() for turns in turned)
+        kinds = f"attn::{homes[0][0].element.upper()}, {grid.rows}, {grid.columns}, {depth}, {grid.down}, {texts}"
+        arguments = ", ".join([*names, *("{" + ", ".join(core.at(home) for home in side) + "}" for side in homes)])
+        core.writer.line(f"if ({warps_of_level(op, grid)}) attn::multiply_both<{kinds}>({arguments});")
+        self._done.add(other)
+        for each in (op, other):
+            self.maps.scatter(each.results[0])
 
     def _sum(self, op: ir.Operation, result: ir.Value, before: list[ir.Value]) -> str:
         """The registers that a product is added to: those of what is added, if nothing else needs them."""
@@ -162,7 +201,7 @@ class ScanPrinter:
             f"attn::keep_triangle<{rows}, {square}, {turned}>({core.tiles[a]}, {begin});",
             f"attn::cut_results<{rows}, {columns}, {grid.down}, {pieces}>({side}, {other});",
             "__syncthreads();",
-            f"attn::invert_triangle<{rows}>({begin}, (float *){core.at(product)});",
+            f"attn::invert_triangle<{rows}, {pieces}>({begin}, (float *){core.at(product)});",
             f"attn::cut_inverse<{rows}, {turned}, {pieces}>({begin}, {inverse});",
         )
         core.meet()
@@ -183,7 +222,7 @@ class ScanPrinter:
         core.writer.line(
             f"attn::keep_triangle<{rows}, {grid.down}, {turned}>({core.tiles[a]}, {begin});",
             "__syncthreads();",
-            f"attn::invert_triangle<{rows}>({begin}, (float *){core.at(product)});",
+            f"attn::invert_triangle<{rows}, {self.layout.pieces}>({begin}, (float *){core.at(product)});",
         )
         core.meet()
         name = self.maps.declare(op.results[0], "inverse")

@@ -171,12 +171,13 @@ def _unit(x: Tensor, device: str | torch.device | None) -> Tensor:
     return (whole * (whole.square().sum(-1, keepdim=True) + EPSILON).rsqrt()).to(x.dtype)
 
 
-def _lengths(q: Tensor, k: Tensor, v: Tensor, device: str | torch.device | None) -> dict[str, Any] | None:
-    """Mods that divide rows of q and k by their length: numbers of rows, which cost a chunk scan no pass over memory.
+def _lengths(q: Tensor, k: Tensor, v: Tensor, g: Tensor, device: str | torch.device | None) -> dict[str, Any] | None:
+    """Mods that divide rows of q and k by their length: numbers of rows, which cost no pass over memory.
 
-    None where PyTorch divides, and where heads share a q or k, which would be divided for each of them.
+    None where PyTorch divides, where heads share a q or k, which would be divided for each of them, and where channels have no decays
+    of their own: the scan itself would need these numbers, and shared memory does not suffice for them beside three chunks.
     """
-    if not q.shape[2] == k.shape[2] == v.shape[2]:
+    if g.dim() != 4 or not q.shape[2] == k.shape[2] == v.shape[2]:
         return None
     of_q, of_k = row_squares(q, device), row_squares(k, device)
     if of_q is None or of_k is None:
@@ -210,7 +211,7 @@ def _run(
     if normalise:
         tensors = [x for x in (q, k, v, g, beta, initial_state) if isinstance(x, Tensor)]
         needed = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-        lengths = None if needed else _lengths(q, k, v, options.get("device"))
+        lengths = None if needed or g is None else _lengths(q, k, v, g, options.get("device"))
         if lengths is None:
             q, k = (_unit(x, options.get("device")) for x in (q, k))
         else:
