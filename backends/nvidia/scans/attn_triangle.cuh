@@ -159,6 +159,31 @@ template <int C, int Down, bool Upper, int Count> ATTN_DEVICE void take_inverse(
       }
 }
 
+// What `invert_triangle` left as two pieces of bf16, to memory, turned round in both directions where asked for; 16 bytes at a time.
+template <int C, bool Upper, class Element>
+ATTN_DEVICE void store_inverse(const float *tile, Element *high, long long high_stride, Element *low, long long low_stride, int count) {
+#pragma unroll
+  for (int piece = threadIdx.x; piece < C * C / 8; piece += kThreads) {
+    const int row = piece / (C / 8), column = piece % (C / 8) * 8;
+    float x[8];
+    const float *at = tile + (Upper ? (C - 1 - row) * (C + 8) + C - 8 - column : row * (C + 8) + column);
+#pragma unroll
+    for (int n = 0; n < 8; n += 4) {
+      const float4 y = *(const float4 *)(at + n);
+      const float all[4] = {y.x, y.y, y.z, y.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) x[Upper ? 7 - n - i : n + i] = all[i];
+    }
+    alignas(16) uint32_t first[4], rest[4];
+#pragma unroll
+    for (int n = 0; n < 4; ++n) cut_two(x[2 * n], x[2 * n + 1], first[n], rest[n]);
+    if (row < count) {
+      *(float4 *)(high + row * high_stride + column) = *(const float4 *)first;
+      *(float4 *)(low + row * low_stride + column) = *(const float4 *)rest;
+    }
+  }
+}
+
 // Two neighbouring elements of a tile as pieces of bf16, each the nearest to what those before it leave.
 template <int Rows, int Columns, int Pieces> ATTN_DEVICE void keep_pieces(unsigned char *pieces, int row, int column, float (&x)[2]) {
 #pragma unroll

@@ -6,6 +6,7 @@ from attn_mlir.backends.gpu.rules import SCALARS, Rule, rule_of
 from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations
 from attn_mlir.backends.nvidia.passes.prepare_chunks import INVERSE, ONCE
 from attn_mlir.backends.nvidia.scans.core import ScanCore
+from attn_mlir.backends.nvidia.scans.inverse import stored_pieces
 from attn_mlir.backends.nvidia.scans.layout import DOTS, SOLVE, SharedPlace, WarpScanLayout, carried
 from attn_mlir.backends.nvidia.scans.levels import warps_of_level
 from attn_mlir.backends.nvidia.scans.loops import shape_of
@@ -24,7 +25,7 @@ class ScanPrinter:
         self.maps = ScanMaps(core)
         self.traffic = ScanTraffic(core, self.maps)
         self._done: set[ir.Operation] = set()
-        """Products that were made together with the one before."""
+        """Ops that were printed together with one before."""
 
     @property
     def layout(self) -> WarpScanLayout:
@@ -40,7 +41,9 @@ class ScanPrinter:
 
     @for_op
     def operation(self, op: ir.Operation) -> None:
-        """Prints one op."""
+        """Prints one op, unless it was printed with one before."""
+        if op in self._done:
+            return
         rule_of(_RULES, op, "scans")(self, op)
 
     # ---- products, sums, systems
@@ -64,7 +67,7 @@ class ScanPrinter:
     def dot(self, op: ir.Operation) -> None:
         """A product, and those before it that it is added to."""
         core, result = self.core, op.results[0]
-        if self.layout.is_chained(op) or op in self._done:
+        if self.layout.is_chained(op):
             return
         if (other := self._beside(op)) is not None:
             self._both(op, other)
@@ -225,10 +228,24 @@ class ScanPrinter:
             f"attn::invert_triangle<{rows}, {self.layout.pieces}>({begin}, (float *){core.at(product)});",
         )
         core.meet()
+        if (stores := stored_pieces(op)) is not None:
+            self._store_pieces(op, begin, stores)
+            core.touch([(triangle, False, ""), (product, False, "")])
+            return
         name = self.maps.declare(op.results[0], "inverse")
         core.writer.line(f"attn::take_inverse<{rows}, {grid.down}, {turned}>({begin}, {name});")
         core.touch([(triangle, False, ""), (product, False, "")])
         self.maps.scatter(op.results[0])
+
+    def _store_pieces(self, op: ir.Operation, begin: str, stores: list[ir.Operation]) -> None:
+        """Two pieces of an inverse, from where it was made to memory."""
+        core, texts = self.core, list[str]()
+        for store in stores:
+            target, place = store.operands[1], [core.value(value) for value in list(store.operands)[2:5]]
+            texts += [core.address(target, place, core.aligned(target)), core.arguments.stride(core.view(target).argument, 2)]
+        turned, count = str(flag(op, "upper")).lower(), core.value(stores[0].operands[5])
+        core.writer.line(f"attn::store_inverse<{shape_of(op.results[0])[0]}, {turned}>({', '.join([begin, *texts, count])});")
+        self._done.update([stores[0].operands[0].owner.operation, *stores])
 
     # ---- loops
 
