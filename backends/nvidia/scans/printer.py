@@ -228,7 +228,7 @@ class ScanPrinter:
             f"attn::invert_triangle<{rows}, {self.layout.pieces}>({begin}, (float *){core.at(product)});",
         )
         core.meet()
-        if (stores := stored_pieces(op)) is not None:
+        if rows * rows <= 8 * self.layout.threads and (stores := stored_pieces(op)) is not None:
             self._store_pieces(op, begin, stores)
             core.touch([(triangle, False, ""), (product, False, "")])
             return

@@ -171,6 +171,14 @@ def _unit(x: Tensor, device: str | torch.device | None) -> Tensor:
     return (whole * (whole.square().sum(-1, keepdim=True) + EPSILON).rsqrt()).to(x.dtype)
 
 
+def _unit_query(q: Tensor, scale: float | None, device: str | torch.device | None) -> tuple[Tensor, float | None]:
+    """q with rows of unit length, and the scale that is left: where a program divides, it scales, too, and nothing is rounded twice."""
+    factor = q.shape[3] ** -0.5 if scale is None and q.shape[3] else scale
+    if isinstance(factor, float) and (made := unit_rows(q, EPSILON, device, factor)) is not None:
+        return made, 1.0
+    return _unit(q, device), scale
+
+
 def _lengths(q: Tensor, k: Tensor, v: Tensor, g: Tensor, device: str | torch.device | None) -> dict[str, Any] | None:
     """Mods that divide rows of q and k by their length: numbers of rows, which cost no pass over memory.
 
@@ -213,7 +221,8 @@ def _run(
         needed = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
         lengths = None if needed or g is None else _lengths(q, k, v, g, options.get("device"))
         if lengths is None:
-            q, k = (_unit(x, options.get("device")) for x in (q, k))
+            q, scale = _unit_query(q, scale, options.get("device"))
+            k = _unit(k, options.get("device"))
         else:
             options |= lengths
 
