@@ -19,6 +19,8 @@ BACKEND = Backend(
         "nvidia-load-windows": "passes.load_windows:NvidiaLoadWindows",
         "nvidia-float32-products": "passes.float32_products:Float32Products",
         "nvidia-prepare-chunks": "passes.prepare_chunks:PrepareChunks",
+        "nvidia-join-maps": "passes.join_maps:JoinMaps",
+        "nvidia-turn-differences": "passes.turn_differences:TurnDifferences",
         "warp-assign-layouts": "passes.assign_layouts:AssignLayouts",
         "warp-order-tiles": "passes.order_tiles:OrderTiles",
         "warp-join-loops": "passes.join_loops:JoinLoops",

@@ -84,8 +84,11 @@ class DeltaApart(DeltaBackward):
         return ir.RankedTensorType.get(ir.RankedTensorType(tensor.type).shape, element)
 
     def _element(self, role: str, v: ir.Value) -> ir.Type:
-        """Sums that go on are scores where channels have decays: one more rounding is what there would be too much."""
-        wide = role != "x" and self.of.primal.choice("channels") != "none"
+        """Sums that go on are scores where channels have decays: one more rounding is what there would be too much. dq goes nowhere if q
+        has no mod.
+        """
+        goes_on = role != "x" and (role != "q" or "q" in self.of.mods.of)
+        wide = goes_on and self.of.primal.choice("channels") != "none"
         return self.host.score if wide else super()._element(role, v)
 
     def _is_wanted(self, role: str) -> bool:

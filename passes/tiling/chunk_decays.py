@@ -152,3 +152,13 @@ class Decays:
     def between(self, t: ir.Value, s: ir.Value, d: ir.Value | None) -> ir.Value:
         """The same without factors of rows."""
         return self._block.factor("attn.decay_mask", [self._sum(t, d), self._sum(s, d)])
+
+    def towards(self, boundary: ir.Value, i: ir.Value, later: ir.Value, d: ir.Value) -> ir.Value:
+        """The factor between a position and one that is before it in its direction where it is `later`, and after it elsewhere.
+
+        Sums are chosen, not positions: those of the position itself are read at one place, and need not be found again.
+        """
+        own, other = self._sum(i, d), self._sum(boundary, d)
+        before, after = (other, own) if self._block.forward else (own, other)
+        t, s = (arith.SelectOp(later, x, y).result for x, y in ((after, before), (before, after)))
+        return self._block.factor("attn.decay_mask", [t, s])

@@ -83,8 +83,7 @@ class Levels:
             later = arith.CmpIOp(arith.CmpIPredicate.eq, odd, constant_index(1)).result
             begin = arith.MulIOp(arith.DivUIOp(i, constant_index(2 * h)).result, constant_index(2 * h)).result
             boundary = arith.MinSIOp(arith.AddIOp(begin, constant_index(h - 1)).result, last).result
-            reader, key = (i, boundary) if block.forward else (boundary, i)
-            weight = decays.between(arith.SelectOp(later, reader, key).result, arith.SelectOp(later, key, reader).result, d)
+            weight = decays.towards(boundary, i, later, d)
             rows = [cast_float(tensor.ExtractOp(tile, [i, d]).result, block.score) for tile in tiles]
             return [cast_float(arith.MulFOp(row, weight).result, block.element) for row in rows]
 

@@ -18,10 +18,10 @@
 // CHECK:             %[[LATER:.*]] = arith.cmpi eq, %{{.*}}, %c1
 // CHECK:             %[[LAST:.*]] = arith.addi %{{.*}}, %c7
 // CHECK:             %[[BOUNDARY:.*]] = arith.minsi %[[LAST]], %c15
-// CHECK:             %[[READER:.*]] = arith.select %[[LATER]], %[[ROW:.*]], %[[BOUNDARY]]
-// CHECK:             %[[KEY:.*]] = arith.select %[[LATER]], %[[BOUNDARY]], %[[ROW]]
-// CHECK:             %[[OF_READER:.*]] = tensor.extract %[[PREFIX]][%[[READER]],
-// CHECK:             %[[OF_KEY:.*]] = tensor.extract %[[PREFIX]][%[[KEY]],
+// CHECK:             %[[OWN:.*]] = tensor.extract %[[PREFIX]][%[[ROW:.*]], %[[D:.*]]]
+// CHECK:             %[[OTHER:.*]] = tensor.extract %[[PREFIX]][%[[BOUNDARY]], %[[D]]]
+// CHECK:             %[[OF_READER:.*]] = arith.select %[[LATER]], %[[OWN]], %[[OTHER]]
+// CHECK:             %[[OF_KEY:.*]] = arith.select %[[LATER]], %[[OTHER]], %[[OWN]]
 // CHECK:             arith.subf %[[OF_READER]], %[[OF_KEY]]
 // CHECK:         %[[FAR:.*]] = "tile.dot"(%[[HALVES]]#0, %[[HALVES]]#1) {transpose_b = true}
 // CHECK:         %[[BOTH:.*]] = "tile.map"(%c16, %c16)

@@ -36,6 +36,7 @@ template <class To, class From> static To bits_of(From x) {
   return y;
 }
 static float __uint_as_float(uint32_t x) { return bits_of<float>(x); }
+static float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 static float __half2float(__half x) { return (float)x; }
 static __half __float2half_rn(float x) { return (__half)x; }
 static float __bfloat162float(__nv_bfloat16 x) { return bits_of<float>((uint32_t)bits_of<unsigned short>(x) << 16); }

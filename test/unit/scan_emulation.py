@@ -55,7 +55,7 @@ class HostScan:
 
     def __init__(self, code: KernelCode) -> None:
         self._code = code
-        warp, scan = map(helper, HELPERS)
+        warp, scan, *_ = map(helper, HELPERS)
         source = code.source.replace(warp, "").replace(helper(OF_WARPGROUPS[0]), "")
         source = re.sub(r"extern __shared__ __align__\(\d+\) unsigned char memory\[\];", "", source)
         source = _WRAPPER.sub(_of_host, source.replace(helper(OF_WARPGROUPS[1]), ""))

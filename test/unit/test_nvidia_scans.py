@@ -9,6 +9,7 @@ import torch.utils.checkpoint
 
 import attn_mlir
 from amd_tools import needs_host_clang
+from attn_mlir.api import delta_rules
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import SCHEDULE
 from attn_mlir.backends.gpu.compiled_kernels import GpuKernel, read_unit
@@ -208,6 +209,29 @@ def test_a_ready_made_rule_divides_lengths_out() -> None:
         (gradient,) = torch.autograd.grad(o, key, torch.ones_like(o))
         results.append((o.detach(), gradient))
     assert max(error(a, b) for a, b in zip(*results, strict=True)) < BAR[torch.bfloat16]
+
+
+@needs_host_clang
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("offsets", [None, [0, 0, 5, 5, 37]])
+def test_lengths_are_numbers_of_rows_without_gradients(offsets: list[int] | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """KDA divides no row before it scans; a key of zeros stays one, and a decay of -inf forgets all. With gradients rows are divided."""
+    q, k, v = (torch.randn(1, 37, 2, 64).bfloat16() for _ in range(3))
+    k[:, 9] = 0
+    g, beta = -torch.rand(1, 37, 2, 64), 2 * torch.rand(1, 37, 2)
+    g[:, 12] = float("-inf")
+    options: dict[str, Any] = {"output_final_state": True, "use_qk_l2norm_in_kernel": True}
+    if offsets is not None:
+        options["cu_seqlens"] = torch.tensor(offsets, dtype=torch.int32)
+    want = attn_mlir.kda(q.double(), k.double(), v.double(), g.double(), beta.double(), **options)
+    divided = list[torch.Tensor]()
+    plain = delta_rules.unit_rows
+    monkeypatch.setattr(delta_rules, "unit_rows", lambda x, *given: divided.append(x) or plain(x, *given))
+    found = attn_mlir.kda(q, k, v, g, beta, device="cuda-emulated", **options)
+    assert not divided
+    assert max(error(a, b) for a, b in zip(found, want, strict=True)) < BAR[torch.bfloat16]
+    attn_mlir.kda(q.requires_grad_(), k, v, g, beta, device="cuda-emulated", **options)
+    assert len(divided) == 2
 
 
 @needs_host_clang

@@ -11,13 +11,13 @@ EMULATED = "cuda-emulated"
 
 
 @needs_host_clang
-@pytest.mark.parametrize(("dtype", "columns"), [(torch.bfloat16, 64), (torch.float16, 128)])
-def test_rows_and_gradient(dtype: torch.dtype, columns: int) -> None:
+@pytest.mark.parametrize(("dtype", "columns", "factor"), [(torch.bfloat16, 64, 1.0), (torch.float16, 128, 128**-0.5)])
+def test_rows_and_gradient(dtype: torch.dtype, columns: int, factor: float) -> None:
     """An odd length, and rows that lie apart in memory; nothing but the result's own rounding is left."""
     x = torch.randn(2, 37, 3, 2 * columns).to(dtype)[..., :columns].requires_grad_()
     exact = x.detach().double().requires_grad_()
-    want = exact / (exact.square().sum(-1, keepdim=True) + 1e-6).sqrt()
-    found = unit_rows(x, 1e-6, EMULATED)
+    want = factor * exact / (exact.square().sum(-1, keepdim=True) + 1e-6).sqrt()
+    found = unit_rows(x, 1e-6, EMULATED, factor)
     assert found is not None
     upstream = torch.randn_like(found)
     found.backward(upstream)

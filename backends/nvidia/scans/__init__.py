@@ -22,7 +22,7 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
 
-HELPERS = ("scans/attn_warp.cuh", "scans/attn_scan.cuh")
+HELPERS = ("scans/attn_warp.cuh", "scans/attn_scan.cuh", "scans/attn_triangle.cuh")
 OF_WARPGROUPS = ("hopper/attn_wgmma.cuh", "scans/attn_descriptors.cuh", "scans/attn_warpgroup.cuh")
 """What kernels need beside these where warpgroups multiply; the last one uses instructions that are printed for a kernel."""
 WARPGROUPS = "warpgroups"

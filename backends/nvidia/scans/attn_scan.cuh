@@ -135,6 +135,45 @@ ATTN_DEVICE void multiply(float (&sum)[Count], const unsigned char *const (&a)[O
   }
 }
 
+// Two products, of two left factors and one right factor, or the other way round: what they share is loaded once.
+template <class Element, int Rows, int Columns, int Depth, int Down, bool TurnA, bool TurnB, int OfA, int OfB, int Count>
+ATTN_DEVICE void multiply_both(float (&first)[Count], float (&second)[Count], const unsigned char *const (&a)[OfA], const unsigned char *const (&b)[OfB]) {
+  constexpr int kAcross = kWarps / Down, kHigh = Rows / 16 / Down, kWide = Columns / 8 / kAcross;
+  static_assert(Count == 4 * kHigh * kWide && kHigh > 0 && kWide % 2 == 0 && OfA + OfB == 3);
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  const int row = warp / kAcross * (16 * kHigh), column = warp % kAcross * (8 * kWide);
+#pragma unroll
+  for (int k = 0; k < Depth; k += 16) {
+    uint32_t x[OfA][kHigh][4];
+#pragma unroll
+    for (int i = 0; i < OfA; ++i)
+#pragma unroll
+      for (int m = 0; m < kHigh; ++m) {
+        const uint32_t at = shared_address(a[i]);
+        if constexpr (TurnA) load_matrices_transposed(at + place<Rows>(k + lane / 16 * 8 + lane % 8, row + 16 * m + lane / 8 % 2 * 8), x[i][m]);
+        else load_matrices(at + place<Depth>(row + 16 * m + lane % 16, k + lane / 16 * 8), x[i][m]);
+      }
+#pragma unroll
+    for (int n = 0; n < kWide; n += 2) {
+      uint32_t y[OfB][4];
+#pragma unroll
+      for (int j = 0; j < OfB; ++j) {
+        const uint32_t at = shared_address(b[j]);
+        if constexpr (TurnB) load_matrices(at + place<Depth>(column + 8 * n + lane / 16 * 8 + lane % 8, k + lane / 8 % 2 * 8), y[j]);
+        else load_matrices_transposed(at + place<Columns>(k + lane % 16, column + 8 * n + lane / 16 * 8), y[j]);
+      }
+#pragma unroll
+      for (int m = 0; m < kHigh; ++m)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int at = 4 * (m * kWide + n + half);
+          mma(Element{}, &first[at], x[0][m], y[0][2 * half], y[0][2 * half + 1]);
+          mma(Element{}, &second[at], x[OfA - 1][m], y[OfB - 1][2 * half], y[OfB - 1][2 * half + 1]);
+        }
+    }
+  }
+}
+
 // Results of a product, rounded and packed as pairs, to a tile of 16 bits: pair 2 n + r of a part is that of its elements 2 r and 2 r + 1.
 template <int Rows, int Columns, int Down, int Count> ATTN_DEVICE void keep_packed(unsigned char *tile, const uint32_t (&x)[Count]) {
   constexpr int kAcross = kWarps / Down, kHigh = Rows / 16 / Down, kWide = Columns / 8 / kAcross;
@@ -192,158 +231,6 @@ template <int Length, bool Reverse, typename T> ATTN_DEVICE void running_sum(con
   before = __shfl_up_sync(0xffffffffu, before, 1);
 #pragma unroll
   for (int n = 0; n < kEach; ++n) out[first + (Reverse ? kEach - 1 - n : n)] = lane ? before + sums[n] : sums[n];
-}
-
-// ---- systems of a unit triangle
-
-// A triangle from registers, turned round in both directions where it is an upper one; zeros elsewhere.
-template <int C, int Down, bool Upper, int Count> ATTN_DEVICE void keep_triangle(const float (&a)[Count], float *tile) {
-  constexpr int kAcross = kWarps / Down, kHigh = C / 16 / Down, kWide = C / 8 / kAcross;
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-#pragma unroll
-  for (int m = 0; m < kHigh; ++m)
-#pragma unroll
-    for (int n = 0; n < kWide; ++n)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int i = (warp / kAcross * kHigh + m) * 16 + e / 2 * 8 + lane / 4, j = (warp % kAcross * kWide + n) * 8 + 2 * (lane % 4) + e % 2;
-        const int row = Upper ? C - 1 - i : i, column = Upper ? C - 1 - j : j;
-        tile[row * (C + 8) + column] = row > column ? a[4 * (m * kWide + n) + e] : 0.0f;
-      }
-}
-// Four neighbouring elements of sign x a b: `a` is the row of one, `b` begins at their column, its rows `stride` apart.
-template <int Size> ATTN_DEVICE void multiply_square(float *to, const float *a, const float *b, int stride, float sign) {
-  float sum[4] = {};
-#pragma unroll
-  for (int k = 0; k < Size; k += 4) {
-    const float4 x = *(const float4 *)(a + k);
-    const float all[4] = {x.x, x.y, x.z, x.w};
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      const float4 y = *(const float4 *)(b + (k + n) * stride);
-      sum[0] += all[n] * y.x;
-      sum[1] += all[n] * y.y;
-      sum[2] += all[n] * y.z;
-      sum[3] += all[n] * y.w;
-    }
-  }
-  *(float4 *)to = {sign * sum[0], sign * sum[1], sign * sum[2], sign * sum[3]};
-}
-// Of pairs of neighbouring blocks of `Size`, whose inverses are there, the blocks beside them: -T22 A21 T11.
-template <int C, int Size> ATTN_DEVICE void join_inverses(float *tile, float *product) {
-  constexpr int kStride = C + 8, kShort = Size + 8, kFours = Size / 4, kTasks = C / (2 * Size) * Size * kFours;
-#pragma unroll
-  for (int turn = 0; turn < 2; ++turn) {
-    for (int at = threadIdx.x; at < kTasks; at += kThreads) {
-      const int pair = at / (Size * kFours), row = at / kFours % Size, column = at % kFours * 4;
-      float *first = tile + 2 * Size * pair * (kStride + 1), *low = first + Size * kStride, *own = product + pair * (Size * kShort);
-      if (turn == 0) multiply_square<Size>(own + row * kShort + column, low + row * kStride, first + column, kStride, 1.0f);
-      else multiply_square<Size>(low + row * kStride + column, low + Size + row * kStride, own + column, kShort, -1.0f);
-    }
-    __syncthreads();
-  }
-}
-// The tile, [C, C + 8] of f32, holds a strictly lower triangle A with zeros above, and afterwards (I + A)^-1. Blocks of 16 by substitution, a
-// column of the inverse in a lane's registers. `product` is room for C / 2 x (C / 2 + 8) more. All threads come here, and are together at the end.
-template <int C> ATTN_DEVICE void invert_triangle(float *tile, float *product) {
-  constexpr int kStride = C + 8;
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  if (warp < C / 16) {
-    float *block = tile + 16 * warp * (kStride + 1);
-    const int own = lane & 15;
-    float x[16];
-#pragma unroll
-    for (int r = 0; r < 16; ++r) {
-      x[r] = r == own ? 1.0f : 0.0f;
-#pragma unroll
-      for (int s = 0; s < r; s += 4) {
-        const float4 a = *(const float4 *)(block + r * kStride + s);
-        const float all[4] = {a.x, a.y, a.z, a.w};
-#pragma unroll
-        for (int n = 0; n < 4; ++n)
-          if (s + n < r) x[r] -= all[n] * x[s + n];
-      }
-    }
-    __syncwarp();
-    if (lane < 16) {
-#pragma unroll
-      for (int r = 0; r < 16; ++r) block[r * kStride + own] = x[r];
-    }
-  }
-  __syncthreads();
-  if constexpr (C > 16) join_inverses<C, 16>(tile, product);
-  if constexpr (C > 32) join_inverses<C, 32>(tile, product);
-  if constexpr (C > 64) join_inverses<C, 64>(tile, product);
-}
-
-// What `invert_triangle` left in registers, turned round in both directions where asked for.
-template <int C, int Down, bool Upper, int Count> ATTN_DEVICE void take_inverse(const float *tile, float (&x)[Count]) {
-  constexpr int kAcross = kWarps / Down, kHigh = C / 16 / Down, kWide = C / 8 / kAcross;
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-#pragma unroll
-  for (int m = 0; m < kHigh; ++m)
-#pragma unroll
-    for (int n = 0; n < kWide; ++n)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int i = (warp / kAcross * kHigh + m) * 16 + e / 2 * 8 + lane / 4, j = (warp % kAcross * kWide + n) * 8 + 2 * (lane % 4) + e % 2;
-        x[4 * (m * kWide + n) + e] = tile[(Upper ? C - 1 - i : i) * (C + 8) + (Upper ? C - 1 - j : j)];
-      }
-}
-
-// Two neighbouring elements of a tile as pieces of bf16, each the nearest to what those before it leave.
-template <int Rows, int Columns, int Pieces> ATTN_DEVICE void keep_pieces(unsigned char *pieces, int row, int column, float (&x)[2]) {
-#pragma unroll
-  for (int piece = 0; piece < Pieces; ++piece) {
-    const uint32_t both = pack(BF16{}, x[0], x[1]);
-    two<Columns>(pieces + piece * (2 * Rows * Columns), row, column) = both;
-#pragma unroll
-    for (int c = 0; c < 2; ++c) x[c] -= wide_of(bfloat_of(both, c));
-  }
-}
-// What `invert_triangle` left, as such pieces; turned round in both directions where asked for.
-template <int C, bool Upper, int Pieces> ATTN_DEVICE void cut_inverse(const float *tile, unsigned char *pieces) {
-  for (int at = threadIdx.x; at < C * C / 2; at += kThreads) {
-    const int row = at / (C / 2), column = at % (C / 2) * 2;
-    float x[2];
-#pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      const int i = Upper ? C - 1 - row : row, j = Upper ? C - 1 - column - c : column + c;
-      x[c] = tile[i * (C + 8) + j];
-    }
-    keep_pieces<C, C, Pieces>(pieces, row, column, x);
-  }
-}
-// The same of a product's results.
-template <int Rows, int Columns, int Down, int Pieces, int Count> ATTN_DEVICE void cut_results(const float (&from)[Count], unsigned char *pieces) {
-  constexpr int kAcross = kWarps / Down, kHigh = Rows / 16 / Down, kWide = Columns / 8 / kAcross;
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-#pragma unroll
-  for (int m = 0; m < kHigh; ++m)
-#pragma unroll
-    for (int n = 0; n < kWide; ++n)
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int row = (warp / kAcross * kHigh + m) * 16 + 8 * r + lane / 4, column = (warp % kAcross * kWide + n) * 8 + 2 * (lane % 4);
-        float x[2] = {from[4 * (m * kWide + n) + 2 * r], from[4 * (m * kWide + n) + 2 * r + 1]};
-        keep_pieces<Rows, Columns, Pieces>(pieces, row, column, x);
-      }
-}
-// x <- T x of such pieces: six products of three, the smallest first, or three of two, the smallest first at every step of the depth.
-template <int C, int Columns, int Down, int Pieces, int Count>
-ATTN_DEVICE void multiply_pieces(float (&x)[Count], const unsigned char *inverse, const unsigned char *right) {
-  constexpr int kOfInverse = 2 * C * C, kOfRight = 2 * C * Columns;
-#pragma unroll
-  for (int i = 0; i < Count; ++i) x[i] = 0.0f;
-  if constexpr (Pieces == 2) {
-    multiply<BF16, C, Columns, C, Down, false, false>(x, {inverse, inverse + kOfInverse}, {right, right + kOfRight}, Pairs<8, 1, 0>{});
-  } else {
-#pragma unroll 1
-    for (int total = 2; total >= 0; --total)
-#pragma unroll 1
-      for (int piece = total; piece >= 0; --piece)
-        multiply<BF16, C, Columns, C, Down, false, false>(x, {inverse + piece * kOfInverse}, {right + (total - piece) * kOfRight}, Pairs<0>{});
-  }
 }
 
 } // namespace attn

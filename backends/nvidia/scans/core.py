@@ -8,7 +8,7 @@ from attn_mlir.backends.gpu.residuals import residuals
 from attn_mlir.backends.gpu.structure import is_row
 from attn_mlir.backends.gpu.views import ViewCore
 from attn_mlir.backends.nvidia.scans.layout import HALVES, ScanGrid, SharedPlace, TurnedGrid, WarpScanLayout
-from attn_mlir.backends.nvidia.scans.loops import shape_of
+from attn_mlir.backends.nvidia.scans.loops import element_of, shape_of
 from attn_mlir.mlir import ir
 
 _TAKEN = "lane warp memory head batch block i j m n r c row column count both own attn next sum stage fetch".split()
@@ -43,6 +43,10 @@ class ScanCore(ViewCore[str]):
         self.grid: ScanGrid | TurnedGrid | None = None
         self.pairs: dict[ir.Value, str] = {}
         """Names of two neighbouring elements of 16-bit tiles, which a map has read."""
+        self.twos: dict[tuple[ir.Value, str], str] = {}
+        """The same of tiles of f32 in shared memory, by tile and row."""
+        self.held: dict[ir.Value, str] = {}
+        """Registers that hold a thread's elements of tiles in shared memory, for several maps: pairs, of 16-bit tiles."""
         self._accesses: list[_Access] = []
 
     # ---- where threads meet
@@ -112,8 +116,12 @@ class ScanCore(ViewCore[str]):
             if value in self.pairs:
                 which = "half_of" if str(op.results[0].type) == "f16" else "bfloat_of"
                 return f"attn::{which}({self.pairs[value]}, c)"
+            if value in self.held and element_of(value) not in HALVES and shape_of(value) == (self.grid.rows, self.grid.columns):
+                return f"{self.held[value]}[{self.element[2]}]"
             if value in self.tiles and shape_of(value) == (self.grid.rows, self.grid.columns):
                 return f"{self.tiles[value]}[{self.element[2]}]"
+        if self.element is not None and indices[1] == self.element[1] and (value, indices[0]) in self.twos:
+            return f"(c ? {self.twos[value, indices[0]]}.y : {self.twos[value, indices[0]]}.x)"
         return self.read_item(self.layout.places[value], *indices)
 
     def reads(

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from attn_mlir.backends.gpu.residuals import residuals
 from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations, yielded
-from attn_mlir.backends.nvidia.passes.prepare_chunks import INVERSE
+from attn_mlir.backends.nvidia import thresholds
+from attn_mlir.backends.nvidia.passes.prepare_chunks import INVERSE, ONCE
 from attn_mlir.backends.nvidia.scans.loops import element_of, extents, follows_rows, loads_ahead, own_reads, shape_of, sums_of
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.errors import UnsupportedError
@@ -21,6 +22,8 @@ _PAD = 8
 _STEP = 32
 """Rows and columns of tiles are multiples of it."""
 _ALIGN = 128
+_MAPS = 3
+"""Maps that read a tile, from which on threads hold their elements of it."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +157,8 @@ class WarpScanLayout:
             read: op for loop in self.ahead for op in operations(body(loop)) if op.name == "tile.map" for read in self._numbers_of(op, loop)
         }
         """The numbers of rows that maps read in memory and that loops load early, with their maps; their places are those of the reads."""
+        self.held = self._held()
+        """Tiles in shared memory of which threads keep their elements in registers, for all maps that read them there."""
         self.places: dict[object, SharedPlace] = {}
         self.size = self._allocate(self._wanted())
 
@@ -238,6 +243,18 @@ class WarpScanLayout:
                 chain = [*self.chains.pop(maker, [maker]), op]
                 self.chains[op] = chain
                 self._chained.update({each: op for each in chain[:-1]})
+
+    def _held(self) -> set[ir.Value]:
+        """Of loops of one iteration: tiles in shared memory that several maps read at their own place."""
+        found: dict[ir.Value, int] = {}
+        for op in self._numbers:
+            if op.name != "tile.map" or len(list(op.operands)) != 2 or ONCE not in op.parent.attributes:
+                continue
+            for value in dict.fromkeys(read.operands[0] for read in own_reads(op)):
+                inside = not isinstance(value.owner, ir.Block) and value.owner.operation.block == op.block
+                if inside and not self.in_registers(value) and shape_of(value) == extents(op) and self.is_shared(extents(op)):
+                    found[value] = found.get(value, 0) + 1
+        return {value for value, count in found.items() if count >= _MAPS and element_of(value) in thresholds.HELD_TILES}
 
     # ---- shared memory
 

@@ -3,6 +3,7 @@
 from attn_mlir.backends.gpu.structure import body, operations
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import maker
 
 
 def shape_of(value: ir.Value) -> tuple[int, ...]:
@@ -79,3 +80,14 @@ def follows_rows(indices: list[ir.Value], op: ir.Operation, loop: ir.Operation) 
         elif not follows(index, loop):
             return False
     return True
+
+
+def residual_of(value: ir.Value) -> ir.Value | None:
+    """x, where a value is its residual, x - wide(round(x)), rounded alike."""
+    rounded = maker(value, "arith.truncf")
+    difference = None if rounded is None else maker(rounded.operands[0], "arith.subf")
+    wide = None if difference is None else maker(difference.operands[1], "arith.extf")
+    narrow = None if wide is None else maker(wide.operands[0], "arith.truncf")
+    if difference is None or narrow is None or narrow.operands[0] != difference.operands[0]:
+        return None
+    return narrow.operands[0] if narrow.results[0].type == value.type else None

@@ -150,6 +150,9 @@ class ScanMaps:
         for result in results:
             if result not in shared:
                 self.declare(result)
+        for value in dict.fromkeys(read.operands[0] for read in own):
+            if value in core.layout.held and value not in core.held:
+                self._hold(value, grid)
         with core.scope(None):
             for value in frontier(block, dependence(block), frozenset()):
                 core.value(value)
@@ -184,6 +187,7 @@ class ScanMaps:
         core.writer.line(*(f"float {total} = 0.0f;" for total in totals))
         with core.unrolled("n", grid.wide):
             self._near(own, grid)
+            self._twos(op)
             halves = {result: core.names.fresh("made") for _, result in made if element_of(result) in HALVES}
             core.writer.line(*(f"float {name}[2];" for name in halves.values()))
             with self._column(grid):
@@ -195,7 +199,7 @@ class ScanMaps:
             for result, name in halves.items():
                 kind, target = element_of(result).upper(), f"{packed[result]}[(m * {grid.wide} + n) * 2 + r]"
                 core.writer.line(f"{target} = attn::pack(attn::{kind}{{}}, {name}[0], {name}[1]);")
-        core.pairs = {}
+        core.pairs, core.twos = {}, {}
         for total, place in zip(totals, parts, strict=True):
             core.writer.line(f"{total} = attn::sum_of_row({total});")
             index = f"warp % {grid.across} * {grid.rows} + i"
@@ -211,9 +215,44 @@ class ScanMaps:
         """Reads two neighbouring elements of tiles of 16 bits at once."""
         core = self.core
         for value in dict.fromkeys(read.operands[0] for read in own if element_of(read.operands[0]) in HALVES):
+            if value in core.held:
+                core.pairs[value] = f"{core.held[value]}[(m * {grid.wide} + n) * 2 + r]"
+                continue
             core.pairs[value] = core.names.fresh("pair")
             place = core.at(core.layout.places[value])
             core.writer.line(f"const uint32_t {core.pairs[value]} = attn::two<{grid.columns}>({place}, i, column + 8 * n);")
+
+    def _twos(self, op: ir.Operation) -> None:
+        """Reads two neighbouring elements of tiles of f32 at once, whose bytes a warp would pass twice over, one by one."""
+        core, block = self.core, body(op)
+        for read in walk(op):
+            if read.name != "tensor.extract" or is_row(read.operands[0].type) or read.operands[2] != block.arguments[1]:
+                continue
+            value, row = read.operands[0], read.operands[1]
+            own = row == block.arguments[0] and shape_of(value) == extents(op)
+            if element_of(value) != "f32" or (own and (value in core.held or core.layout.in_registers(value))):
+                continue
+            if value in core.layout.places and dependence(block).get(row, _I) <= _I:
+                text, place = core.value(row), core.layout.places[value]
+                if (value, text) not in core.twos:
+                    name = core.twos[value, text] = core.names.fresh("two")
+                    at = f"((const float *){core.at(place)})[({text}) * {place.stride} + column + 8 * n]"
+                    core.writer.line(f"const float2 {name} = *(const float2 *)&{at};")
+
+    def _hold(self, value: ir.Value, grid: ScanGrid) -> None:
+        """Brings a thread's elements of a tile to registers, for this map and those after it."""
+        core, place = self.core, self.core.layout.places[value]
+        name, half = core.names.fresh("held"), element_of(value) in HALVES
+        core.writer.line(f"{'uint32_t' if half else 'float'} {name}[{grid.registers // 2 if half else grid.registers}];")
+        with rows_of(core, grid), core.unrolled("n", grid.wide):
+            if half:
+                text = f"attn::two<{grid.columns}>({core.at(place)}, i, column + 8 * n)"
+                core.writer.line(f"{name}[(m * {grid.wide} + n) * 2 + r] = {text};")
+            else:
+                text = f"*(const float2 *)&((const float *){core.at(place)})[i * {place.stride} + column + 8 * n]"
+                core.writer.line(f"const float2 two = {text};")
+                core.writer.line(*(f"{name}[(m * {grid.wide} + n) * 4 + 2 * r + {c}] = two.{'xy'[c]};" for c in (0, 1)))
+        core.held[value] = name
 
     @contextmanager
     def _column(self, grid: ScanGrid) -> Iterator[None]:

@@ -6,6 +6,7 @@ from attn_mlir.backends.gpu.rules import SCALARS, Rule, rule_of
 from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations
 from attn_mlir.backends.nvidia.passes.prepare_chunks import INVERSE, ONCE
 from attn_mlir.backends.nvidia.scans.core import ScanCore
+from attn_mlir.backends.nvidia.scans.inverse import stored_pieces
 from attn_mlir.backends.nvidia.scans.layout import DOTS, SOLVE, SharedPlace, WarpScanLayout, carried
 from attn_mlir.backends.nvidia.scans.levels import warps_of_level
 from attn_mlir.backends.nvidia.scans.loops import shape_of
@@ -23,6 +24,8 @@ class ScanPrinter:
         self.core = core
         self.maps = ScanMaps(core)
         self.traffic = ScanTraffic(core, self.maps)
+        self._done: set[ir.Operation] = set()
+        """Ops that were printed together with one before."""
 
     @property
     def layout(self) -> WarpScanLayout:
@@ -38,7 +41,9 @@ class ScanPrinter:
 
     @for_op
     def operation(self, op: ir.Operation) -> None:
-        """Prints one op."""
+        """Prints one op, unless it was printed with one before."""
+        if op in self._done:
+            return
         rule_of(_RULES, op, "scans")(self, op)
 
     # ---- products, sums, systems
@@ -63,6 +68,9 @@ class ScanPrinter:
         """A product, and those before it that it is added to."""
         core, result = self.core, op.results[0]
         if self.layout.is_chained(op):
+            return
+        if (other := self._beside(op)) is not None:
+            self._both(op, other)
             return
         chain = self.layout.chains.get(op, [op])
         factors = [list(each.operands)[-2:] for each in chain]
@@ -90,6 +98,40 @@ class ScanPrinter:
             some = warps_of_level(op, grid) if len(chain) == 1 and not before else ""
             core.writer.line(f"{f'if ({some}) ' if some else ''}{call}({name}, {arguments});")
         self.maps.scatter(result)
+
+    def _beside(self, op: ir.Operation) -> ir.Operation | None:
+        """The product after this one, where both are of one level, and have a factor in common at the same place."""
+        steps = self.layout.ops_of(op.block)
+        at = steps.index(op) + 1
+        other = steps[at] if at < len(steps) else None
+        if other is None or op.name != "tile.dot" or other.name != "tile.dot" or self.layout.is_chained(other):
+            return None
+        if op in self.layout.chains or other in self.layout.chains:
+            return None
+        if sum(x == y for x, y in zip(op.operands, other.operands, strict=True)) != 1:
+            return None
+        grid, results = self.layout.grid(shape_of(op.results[0])), (op.results[0].type, other.results[0].type)
+        alike = [x.type for x in op.operands] == [x.type for x in other.operands] and results[0] == results[1]
+        flags = all(flag(op, name) == flag(other, name) for name in ("transpose_a", "transpose_b"))
+        level = warps_of_level(op, grid)
+        return other if level and level == warps_of_level(other, grid) and alike and flags and grid.wide % 2 == 0 else None
+
+    def _both(self, op: ir.Operation, other: ir.Operation) -> None:
+        """Two products with a factor in common."""
+        core, grid = self.core, self.layout.grid(shape_of(op.results[0]))
+        names = [self._sum(each, each.results[0], []) for each in (op, other)]
+        sides = [dict.fromkeys((op.operands[side], other.operands[side])) for side in (0, 1)]
+        homes = [[self.layout.places[value] for value in values] for values in sides]
+        core.touch((home, False, "") for side in homes for home in side)
+        turned = [flag(op, "transpose_a"), flag(op, "transpose_b")]
+        depth = shape_of(op.operands[0])[0 if turned[0] else 1]
+        texts = ", ".join(str(turns).lower() for turns in turned)
+        kinds = f"attn::{homes[0][0].element.upper()}, {grid.rows}, {grid.columns}, {depth}, {grid.down}, {texts}"
+        arguments = ", ".join([*names, *("{" + ", ".join(core.at(home) for home in side) + "}" for side in homes)])
+        core.writer.line(f"if ({warps_of_level(op, grid)}) attn::multiply_both<{kinds}>({arguments});")
+        self._done.add(other)
+        for each in (op, other):
+            self.maps.scatter(each.results[0])
 
     def _sum(self, op: ir.Operation, result: ir.Value, before: list[ir.Value]) -> str:
         """The registers that a product is added to: those of what is added, if nothing else needs them."""
@@ -162,7 +204,7 @@ class ScanPrinter:
             f"attn::keep_triangle<{rows}, {square}, {turned}>({core.tiles[a]}, {begin});",
             f"attn::cut_results<{rows}, {columns}, {grid.down}, {pieces}>({side}, {other});",
             "__syncthreads();",
-            f"attn::invert_triangle<{rows}>({begin}, (float *){core.at(product)});",
+            f"attn::invert_triangle<{rows}, {pieces}>({begin}, (float *){core.at(product)});",
             f"attn::cut_inverse<{rows}, {turned}, {pieces}>({begin}, {inverse});",
         )
         core.meet()
@@ -183,13 +225,28 @@ class ScanPrinter:
         core.writer.line(
             f"attn::keep_triangle<{rows}, {grid.down}, {turned}>({core.tiles[a]}, {begin});",
             "__syncthreads();",
-            f"attn::invert_triangle<{rows}>({begin}, (float *){core.at(product)});",
+            f"attn::invert_triangle<{rows}, {self.layout.pieces}>({begin}, (float *){core.at(product)});",
         )
         core.meet()
+        brief = rows * rows <= 8 * self.layout.threads and not flag(op, "upper")  # others take as long, or 4 % longer (an H100, 2026-11-27)
+        if brief and (stores := stored_pieces(op)) is not None:
+            self._store_pieces(op, begin, stores)
+            core.touch([(triangle, False, ""), (product, False, "")])
+            return
         name = self.maps.declare(op.results[0], "inverse")
         core.writer.line(f"attn::take_inverse<{rows}, {grid.down}, {turned}>({begin}, {name});")
         core.touch([(triangle, False, ""), (product, False, "")])
         self.maps.scatter(op.results[0])
+
+    def _store_pieces(self, op: ir.Operation, begin: str, stores: list[ir.Operation]) -> None:
+        """Two pieces of an inverse, from where it was made to memory."""
+        core, texts = self.core, list[str]()
+        for store in stores:
+            target, place = store.operands[1], [core.value(value) for value in list(store.operands)[2:5]]
+            texts += [core.address(target, place, core.aligned(target)), core.arguments.stride(core.view(target).argument, 2)]
+        turned, count = str(flag(op, "upper")).lower(), core.value(stores[0].operands[5])
+        core.writer.line(f"attn::store_inverse<{shape_of(op.results[0])[0]}, {turned}>({', '.join([begin, *texts, count])});")
+        self._done.update([stores[0].operands[0].owner.operation, *stores])
 
     # ---- loops
 

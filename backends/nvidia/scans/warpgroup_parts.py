@@ -8,12 +8,12 @@ from attn_mlir.backends.gpu.scalars import dependence, frontier
 from attn_mlir.backends.gpu.structure import body, hint, widened, yielded
 from attn_mlir.backends.nvidia.scans.core import ScanCore
 from attn_mlir.backends.nvidia.scans.layout import HALVES, TurnedGrid
-from attn_mlir.backends.nvidia.scans.loops import element_of, extents, own_reads, shape_of
+from attn_mlir.backends.nvidia.scans.loops import element_of, extents, own_reads, residual_of, shape_of
 from attn_mlir.backends.nvidia.scans.maps import ScanMaps
 from attn_mlir.backends.nvidia.scans.traffic import ScanTraffic
 from attn_mlir.backends.nvidia.scans.warpgroup_layout import ATOM, WarpgroupLayout
 from attn_mlir.mlir import ir
-from attn_mlir.passes.regions import maker, walk
+from attn_mlir.passes.regions import walk
 
 HELPING, MULTIPLYING, FULL = 1, 2, 3
 """Named barriers: of threads that help, of those that multiply, and of both: the first stage is full. Those of empty stages come after."""
@@ -70,17 +70,6 @@ class WarpgroupCore(ScanCore):
         self.writer.line(f"attn::wgmma_wait<{len(self._running)}>();")
         for name in dict.fromkeys(name for group in done for name in group):
             self.writer.line(f"attn::hold({name});")
-
-
-def residual_of(value: ir.Value) -> ir.Value | None:
-    """x, where a value is its residual, x - wide(round(x)), rounded alike."""
-    rounded = maker(value, "arith.truncf")
-    difference = None if rounded is None else maker(rounded.operands[0], "arith.subf")
-    wide = None if difference is None else maker(difference.operands[1], "arith.extf")
-    narrow = None if wide is None else maker(wide.operands[0], "arith.truncf")
-    if difference is None or narrow is None or narrow.operands[0] != difference.operands[0]:
-        return None
-    return narrow.operands[0] if narrow.results[0].type == value.type else None
 
 
 @contextmanager

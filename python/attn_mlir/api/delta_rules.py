@@ -14,8 +14,9 @@ from torch.nn import functional
 from attn_mlir.api.autocast import cast
 from attn_mlir.api.linear_inputs import check_flags
 from attn_mlir.api.recurrence_inputs import check, described, sizes_of, with_state
-from attn_mlir.api.unit_rows import unit_rows
+from attn_mlir.api.unit_rows import row_squares, unit_rows
 from attn_mlir.errors import ArgumentError
+from attn_mlir.frontend.vocabulary import rsqrt
 from attn_mlir.runtime.row_values import score_of
 
 EPSILON = 1e-6
@@ -170,6 +171,35 @@ def _unit(x: Tensor, device: str | torch.device | None) -> Tensor:
     return (whole * (whole.square().sum(-1, keepdim=True) + EPSILON).rsqrt()).to(x.dtype)
 
 
+def _unit_query(q: Tensor, scale: float | None, device: str | torch.device | None) -> tuple[Tensor, float | None]:
+    """q with rows of unit length, and the scale that is left: where a program divides, it scales, too, and nothing is rounded twice."""
+    factor = q.shape[3] ** -0.5 if scale is None and q.shape[3] else scale
+    if isinstance(factor, float) and (made := unit_rows(q, EPSILON, device, factor)) is not None:
+        return made, 1.0
+    return _unit(q, device), scale
+
+
+def _lengths(q: Tensor, k: Tensor, v: Tensor, g: Tensor, device: str | torch.device | None) -> dict[str, Any] | None:
+    """Mods that divide rows of q and k by their length: numbers of rows, which cost no pass over memory.
+
+    None where PyTorch divides, where heads share a q or k, which would be divided for each of them, and where channels have no decays
+    of their own: the scan itself would need these numbers, and shared memory does not suffice for them beside three chunks.
+    """
+    if g.dim() != 4 or not q.shape[2] == k.shape[2] == v.shape[2]:
+        return None
+    of_q, of_k = row_squares(q, device), row_squares(k, device)
+    if of_q is None or of_k is None:
+        return None
+
+    def q_mod(x: Any, b: Any, h: Any, t: Any) -> Any:
+        return x * rsqrt(of_q[b, h, t] + 1e-6)
+
+    def k_mod(x: Any, b: Any, h: Any, t: Any) -> Any:
+        return x * rsqrt(of_k[b, h, t] + 1e-6)
+
+    return {"q_mod": q_mod, "k_mod": k_mod}
+
+
 def _run(
     qkv: Sequence[Tensor],
     g: Tensor | None,
@@ -187,7 +217,14 @@ def _run(
     sizes_of(q, "q")
     sizes_of(k, "k")
     if normalise:
-        q, k = (_unit(x, options.get("device")) for x in (q, k))
+        tensors = [x for x in (q, k, v, g, beta, initial_state) if isinstance(x, Tensor)]
+        needed = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+        lengths = None if needed or g is None else _lengths(q, k, v, g, options.get("device"))
+        if lengths is None:
+            q, scale = _unit_query(q, scale, options.get("device"))
+            k = _unit(k, options.get("device"))
+        else:
+            options |= lengths
 
     def v_mod(x: Any, b: Any, h: Any, t: Any) -> Any:
         return x * beta[b, t, h]

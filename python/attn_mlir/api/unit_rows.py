@@ -20,20 +20,29 @@ _LENGTH = """\
       %epsilon = arith.constant {epsilon:e} : f32
       %sum = arith.addf %square, %epsilon : f32
       %length = math.rsqrt %sum : f32
+      %factor = arith.constant {factor:.9e} : f32
+      %by = arith.mulf %length, %factor : f32
 """
-"""An element of x in f32, and what its row is multiplied by."""
+"""An element of x in f32, one over its row's length, and what its row is multiplied by."""
 _FORWARD = """
 func.func @attention(%x: {rows}) -> ({rows}, tensor<?x?x?xf32>) {{
   %squares = "attn.row_dot"(%x, %x) : ({rows}, {rows}) -> tensor<?x?x?xf32>
   %weights = "attn.elements"(%x) ({{
     "attn.element"() ({{
     ^bb0(%b: index, %h: index, %i: index, %d: index):
-{length}      %unit = arith.mulf %wide, %length : f32
+{length}      %unit = arith.mulf %wide, %by : f32
       "attn.yield"(%unit) : (f32) -> ()
     }}) : () -> ()
   }}) : ({rows}) -> none
   %result = "attn.collect"(%weights) {{weight = 0 : i64}} : (none) -> {rows}
   return %result, %squares : {rows}, tensor<?x?x?xf32>
+}}
+"""
+
+_SQUARES = """
+func.func @attention(%x: {rows}) -> tensor<?x?x?xf32> {{
+  %squares = "attn.row_dot"(%x, %x) : ({rows}, {rows}) -> tensor<?x?x?xf32>
+  return %squares : tensor<?x?x?xf32>
 }}
 """
 
@@ -50,7 +59,7 @@ func.func @attention(%x: {rows}, %dy: {rows}, %squares: tensor<?x?x?xf32>) -> {r
       %share = arith.mulf %product, %inverse : f32
       %away = arith.mulf %wide, %share : f32
       %rest = arith.subf %gradient, %away : f32
-      %scaled = arith.mulf %rest, %length : f32
+      %scaled = arith.mulf %rest, %by : f32
       "attn.yield"(%scaled) : (f32) -> ()
     }}) : () -> ()
   }}) : ({rows}) -> none
@@ -60,42 +69,55 @@ func.func @attention(%x: {rows}, %dy: {rows}, %squares: tensor<?x?x?xf32>) -> {r
 """
 
 
-def unit_rows(x: Tensor, epsilon: float, device: str | torch.device | None) -> Tensor | None:
-    """Rows of [B, T, H, D] divided by sqrt(sum of squares + epsilon), in f32 and rounded once, with a gradient.
+def unit_rows(x: Tensor, epsilon: float, device: str | torch.device | None, factor: float = 1.0) -> Tensor | None:
+    """Rows of [B, T, H, D] times `factor` / sqrt(sum of squares + epsilon), in f32 and rounded once, with a gradient.
 
     None where PyTorch is to do it: elsewhere than on NVIDIA GPUs, in other types, while torch.compile traces, without elements.
     """
+    kind = _kind(x, device)
+    return None if kind is None else _UnitRows.apply(x, epsilon, factor, kind)
+
+
+def row_squares(x: Tensor, device: str | torch.device | None) -> Tensor | None:
+    """Sums of squares of rows of [B, T, H, D], f32 [B, H, T], without a gradient. None where `unit_rows` gives None."""
+    kind = _kind(x, device)
+    if kind is None:
+        return None
+    (squares,) = _program(_SQUARES, x.shape[3], x.dtype, 0.0, 1.0, kind).run([x.detach().transpose(1, 2)], "bshd")
+    return squares
+
+
+def _kind(x: Tensor, device: str | torch.device | None) -> str | None:
+    """The device whose programs divide rows; None where PyTorch does."""
     kind = str(device) if device is not None else x.device.type
     fits = x.dtype in _ELEMENTS and x.numel() > 0 and kind.startswith("cuda") and torch.version.hip is None
     if not fits or torch.compiler.is_compiling():
         return None
-    if not is_plain([x]) or may_carry_tangents() or maybe_current_level() is not None:
-        return None
-    return _UnitRows.apply(x, epsilon, kind)
+    return kind if is_plain([x]) and not may_carry_tangents() and maybe_current_level() is None else None
 
 
 @functools.cache
-def _program(text: str, columns: int, dtype: torch.dtype, epsilon: float, device: str) -> driver.CompiledFunction:
+def _program(text: str, columns: int, dtype: torch.dtype, epsilon: float, factor: float, device: str) -> driver.CompiledFunction:
     element = _ELEMENTS[dtype]
-    given = {"rows": f"tensor<?x?x?x{columns}x{element}>", "element": element, "epsilon": epsilon}
+    given = {"rows": f"tensor<?x?x?x{columns}x{element}>", "element": element, "epsilon": epsilon, "factor": factor}
     module = text.format(length=_LENGTH.format(**given), **given)
     return driver.compile_derivative(module, device, "given", ["x"])
 
 
 class _UnitRows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, epsilon: float, device: str) -> Tensor:
+    def forward(ctx: Any, x: Tensor, epsilon: float, factor: float, device: str) -> Tensor:
         """The rows; the sums of squares are saved with x."""
-        made, squares = _program(_FORWARD, x.shape[3], x.dtype, epsilon, device).run([x.transpose(1, 2)], "bshd")
+        made, squares = _program(_FORWARD, x.shape[3], x.dtype, epsilon, factor, device).run([x.transpose(1, 2)], "bshd")
         ctx.save_for_backward(x, squares)
-        ctx.of = (epsilon, device)
+        ctx.of = (epsilon, factor, device)
         return made.transpose(1, 2)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
         """The gradient of x."""
         x, squares = ctx.saved_tensors
         program = _program(_BACKWARD, x.shape[3], x.dtype, *ctx.of)
         (made,) = program.run([x.transpose(1, 2), gradients[0].to(x.dtype).transpose(1, 2), squares], "bshd")
-        return made.transpose(1, 2), None, None
+        return made.transpose(1, 2), None, None, None

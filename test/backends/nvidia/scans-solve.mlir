@@ -21,7 +21,7 @@
 // CHECK:           attn::keep_triangle<[[CHUNK]], {{[0-9]}}, false>(
 // CHECK-NEXT:      attn::cut_results<[[CHUNK]], 64, {{[0-9]}}, 3>([[RIGHT:[a-z_0-9]+]],
 // CHECK-NEXT:      __syncthreads();
-// CHECK-NEXT:      attn::invert_triangle<[[CHUNK]]>(
+// CHECK-NEXT:      attn::invert_triangle<[[CHUNK]], 3>(
 // CHECK-NEXT:      attn::cut_inverse<[[CHUNK]], false, 3>(
 // CHECK-NEXT:      __syncthreads();
 // CHECK-NEXT:      float [[SOLVED:[a-z_0-9]+]][
