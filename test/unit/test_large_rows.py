@@ -130,7 +130,7 @@ def test_the_lowest_number(row: Row, device: str) -> None:
     formula = lambda *y: dense(row, [bias], *y)  # noqa: E731
     mine = {"row": traced(row), "score_mod": lambda s, b, h, i, j: s + bias[i, j], "device": device}
     check(gradients(lambda *y: attention(*y, **mine), x, do), gradients(formula, [y.double() for y in x], do))
-    windowed = attention(*x, **mine, mask_mod=lambda b, h, i, j: (i - j >= 3) & (i - j < 40))
+    windowed = attention(x[0], x[1], x[2], **mine, mask_mod=lambda b, h, i, j: (i - j >= 3) & (i - j < 40))
     some = seen.any(-1)
     want = dense(row, [bias], *(y.double() for y in x), seen=seen | ~some[:, None])
     assert (windowed[:, :, ~some] == 0).all()
@@ -151,7 +151,7 @@ def test_tangents_and_parts(device: str) -> None:
     (right,) = torch.autograd.grad(adjoints, weights, [t.double() for t in tangents])
     with torch.autograd.forward_ad.dual_level():
         duals = [torch.autograd.forward_ad.make_dual(y, t) for y, t in zip(x, tangents, strict=True)]
-        found = torch.autograd.forward_ad.unpack_dual(attention(*duals, **options)).tangent
+        found = torch.autograd.forward_ad.unpack_dual(attention(duals[0], duals[1], duals[2], **options)).tangent
     check([found], [right])
     q, k, v = x
     parts = [(0, 70), (70, 110), (110, SKV)]
@@ -183,7 +183,8 @@ def test_variable_lengths(device: str) -> None:
     do = torch.randn(133, HQ, D).half()
     keys = torch.where(torch.arange(96) < 50, -1e9, 0.0)
     rows = {"row": traced(of_heads), "score_mod": lambda s, b, h, i, j: s + keys[j], "device": device}
-    found = gradients(lambda *y: attention_varlen(*y, offsets, max_q=max(lengths), max_k=max(lengths), **rows), [q, k, v], do)
+    call = lambda x, y, z: attention_varlen(x, y, z, offsets, max_q=96, max_k=96, **rows)  # noqa: E731
+    found = gradients(call, [q, k, v], do)
 
     def formula(*y: torch.Tensor) -> torch.Tensor:
         cut = [[x[a : a + n].movedim(0, 1)[None] for x in y] for a, n in zip((0, 37, 37), lengths, strict=True) if n]
