@@ -262,7 +262,8 @@ class TestTimes:
             sdpa = microseconds(lambda: torch.nn.functional.scaled_dot_product_attention(*given, is_causal=True))
             whole, raw = microseconds(lambda: run(*given)), microseconds(lambda: kernel.run(*given, []))
         print(f"\non the host: attention {whole:.1f} us, kernel {raw:.1f} us, scaled_dot_product_attention {sdpa:.1f} us")
-        assert whole < 100 and raw < 60  # measured: 20 and 10; other processes run here
+        # Measured: 20 and 10 on an idle host. Where other processes run beside, all take longer: SDPA 59, attention 111, its kernel 55.
+        assert whole < max(50, 4 * sdpa) and raw < max(30, 2 * sdpa)
 
     def test_compiling_and_finding_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A pair of forward and backward: from nothing, and from the disk cache in a new process."""
