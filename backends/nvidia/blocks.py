@@ -124,7 +124,8 @@ def of_eight_bit(facts: NvidiaFacts) -> Fields:
     """What is chosen for softmax of 8-bit elements where that is faster than `default_blocks`; other rows would spill."""
     if facts.grid != "rows" or facts.bits != 8 or not facts.by_head or facts.head != facts.value:
         return {}
-    return dict(thresholds.EIGHT_BIT_SOFTMAX.get(facts.head, {}))
+    fields = dict(thresholds.EIGHT_BIT_SOFTMAX.get(facts.head, {}))
+    return fields | thresholds.HELD_KEYS if fields and not facts.masked else fields
 
 
 def long_eight_bit(facts: NvidiaFacts) -> Fields:

@@ -100,6 +100,15 @@ def test_machine_code_for_a_gpu_has_no_spills(dim: int, masked: bool) -> None:
     assert binary.spills == binary.stack == 0 and not binary.warnings
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_keys_have_one_more_stage_without_a_mask(masked: bool) -> None:
+    """They are held until no warp takes its step again."""
+    (unit,) = driver.compile_program(text_of(128, masked), "attention").units.values()
+    assert [unit.schedule["stages"], unit.schedule.get("first_stages")] == [3, None if masked else 4]
+    keys, values = (set(re.findall(rf"\(unsigned\){name}_count\w* % (\d)\)", unit.code.source)) for name in "kv")
+    assert (keys, values) == ({"3" if masked else "4"}, {"3"})
+
+
 @pytest.mark.parametrize(
     ("dim", "masked", "row", "scales", "keys"),
     [

@@ -10,7 +10,7 @@ from attn_mlir.passes.regions import find_all
 SCHEDULE = "warp.schedule"
 """Attribute of a kernel: what was chosen for it, by `tile-schedule` or a tuner. Options of a pass go before it."""
 FIELDS = (
-    *("stages", "warp_rows", "group", "reverse", "draw", "order", "align", "join", "ping_pong"),
+    *("stages", "first_stages", "warp_rows", "group", "reverse", "draw", "order", "align", "join", "ping_pong"),
     *("lazy_rescale", "producer_registers", "consumer_registers", "key_sums", "together", "uniform"),
 )
 """Names of choices that passes read in it, or in that of tiles."""

@@ -1,6 +1,6 @@
 """Rings: buffers in shared memory whose stages copies fill and their users give back, with a barrier for each direction."""
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia.forming.refusal import Refused
@@ -149,21 +149,26 @@ def depth(op: ir.Operation) -> int:
     return found
 
 
-def deepen(kernel: ir.Operation, values: Collection[ir.Value], stages: int) -> None:
+def deepen(kernel: ir.Operation, wanted: Mapping[ir.Value, int]) -> None:
     """Gives rings of one stage, their buffers and barriers, so many. Raises Refused where shared memory does not hold them."""
     used = sum(bytes_of(op.results[0].type) for op in find_all(kernel, "warp.alloc"))
-    more = (stages - 1) * sum(bytes_of(value.type) for value in values if isinstance(value.type, ir.MemRefType))
+    more = sum((stages - 1) * bytes_of(value.type) for value, stages in wanted.items() if isinstance(value.type, ir.MemRefType))
     limit = ir.IntegerAttr(kernel.attributes["shared_limit"]).value
     if used + more > limit:
-        raise Refused(f"{stages} stages take {used + more} bytes of shared memory, there are {limit}")
-    users = [use.owner.operation for value in values for use in value.uses]
-    counts = {maker(operand, "warp.stage") for op in users for operand in op.operands}
+        told = " and ".join(map(str, sorted(set(wanted.values()))))
+        raise Refused(f"{told} stages take {used + more} bytes of shared memory, there are {limit}")
+    counts = {
+        op: stages
+        for value, stages in wanted.items()
+        for use in value.uses
+        for operand in use.owner.operation.operands
+        if (op := maker(operand, "warp.stage")) is not None
+    }
     with kernel.location:
-        for value in values:
+        for value, stages in wanted.items():
             value.set_type(_with_stages(value.type, stages))
-    for op in counts:
-        if op is not None:
-            op.attributes["stages"] = i64(stages)
+    for op, stages in counts.items():
+        op.attributes["stages"] = i64(stages)
 
 
 def stages_of(type_: ir.Type) -> int:

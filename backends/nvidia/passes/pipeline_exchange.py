@@ -49,7 +49,7 @@ class PipelineExchange(Pass):
 
 def _deepen(kernel: ir.Operation) -> None:
     if ring := _ring(kernel):
-        rings.deepen(kernel, ring, _STAGES)
+        rings.deepen(kernel, dict.fromkeys(ring, _STAGES))
         return
     blocks = {op.block: None for op in find_all(kernel, "warp.named_sync") if _is_meeting(op)}
     found = [_read(block) for block in blocks]
@@ -64,7 +64,7 @@ def _deepen(kernel: ir.Operation) -> None:
     more, limit = bytes_of(buffer.type), number(kernel, "shared_limit") - _BARRIERS
     if used + more > limit:
         raise Refused(f"a second stage takes {more} bytes beside {used}, there are {limit}")
-    rings.deepen(kernel, [buffer], _STAGES)
+    rings.deepen(kernel, {buffer: _STAGES})
     for exchange in found:
         _alternate(exchange)
 

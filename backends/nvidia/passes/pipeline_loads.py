@@ -15,8 +15,9 @@ from attn_mlir.passes.regions import find_all, maker
 class PipelineLoads(Pass):
     """Makes `stages` of the one stage of each ring that an inner loop fills: its buffer, its barriers, and the `warp.stage` of its uses.
 
-    Without the option, `warp.schedule` says how many, or there are two. An inner loop is one in a loop. A kernel stays as it is, with the
-    reason in `warp.refused`, where no inner loop fills a ring of one stage, or shared memory does not hold so many.
+    Without the option, `warp.schedule` says how many, or there are two; `first_stages` of it, where given, are those of the ring that the
+    loop fills first, as of keys that are held until no warp takes its step again. An inner loop is one in a loop. A kernel stays as it is,
+    with the reason in `warp.refused`, where no inner loop fills a ring of one stage, or shared memory does not hold so many.
     """
 
     name = "warp-pipeline-loads"
@@ -32,11 +33,11 @@ class PipelineLoads(Pass):
     def _deepen(self, kernel: ir.Operation) -> None:
         stages = chosen(kernel, "stages", self.stages, thresholds.WARP_STAGES)
         copies = [op for op in find_all(kernel, "warp.copy_async") if rings.depth(op) > 1]
-        values = {value for op in copies for value in of_ring(op)}
-        values = {value for value in values if rings.stages_of(value.type) == 1}
+        values = {value for op in copies for value in of_ring(op) if rings.stages_of(value.type) == 1}
         if not values:
             raise Refused("no inner loop fills a ring of one stage")
-        rings.deepen(kernel, values, stages)
+        first = values & set(of_ring(copies[0]))
+        rings.deepen(kernel, {value: chosen(kernel, "first_stages", 0, stages) if value in first else stages for value in values})
 
 
 def of_ring(copy: ir.Operation) -> list[ir.Value]:

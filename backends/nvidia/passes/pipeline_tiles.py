@@ -46,4 +46,4 @@ def _deepen(kernel: ir.Operation) -> None:
     limit = number(kernel, "shared_limit")
     if needed > limit:
         raise Refused(f"two stages of what tiles load take up to {needed} bytes of shared memory with all else, there are {limit}")
-    rings.deepen(kernel, values, _STAGES)
+    rings.deepen(kernel, dict.fromkeys(values, _STAGES))

@@ -48,6 +48,6 @@ class PrefetchLoads(Pass):
         loops = [(loop, points) for loop, points in loops if points]
         if not loops:
             raise Refused("no inner loop holds copies of all warps")
-        rings.deepen(kernel, {buffer for _, points in loops for point in points for buffer in point.buffers}, stages)
+        rings.deepen(kernel, dict.fromkeys((buffer for _, points in loops for point in points for buffer in point.buffers), stages))
         for loop, points in loops:
             LoopAhead(loop, points, stages - 1, bool(chosen(kernel, "together", self.together, 0))).change()
