@@ -22,7 +22,7 @@ from attn_mlir.backends.host import HostStep
 from attn_mlir.backends.nvidia import codegen, pipeline, thresholds
 from attn_mlir.backends.nvidia.compiled_kernels import round_results
 from attn_mlir.backends.nvidia.emulation import driver
-from attn_mlir.backends.program import ResultShapes, RunPlan, function_named, reported
+from attn_mlir.backends.program import ResultShapes, function_named, reported
 from attn_mlir.backends.segments import DeviceModel
 from attn_mlir.dialects import load_all, loaded
 from attn_mlir.mlir import ir
@@ -55,7 +55,7 @@ class ScanPlan(GpuLaunchPlan):
     def explain(self) -> str:
         return ""
 
-    def launch(self, step: HostStep, operands: list[Any], made: ResultShapes, plan: RunPlan, layout: str) -> list[torch.Tensor]:
+    def launch_kernel(self, step: HostStep, operands: list[Any], made: ResultShapes, layout: str) -> list[torch.Tensor]:
         unit = self.units[step.kernel]
         memory = outputs_of(unit, made, operands[unit.kernel.over], layout, lambda output: 1)
         arguments = [x.contiguous() if isinstance(x, torch.Tensor) else x for x in arguments_of(unit.kernel, operands, memory)]
