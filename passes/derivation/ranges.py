@@ -11,6 +11,8 @@ from attn_mlir.passes.derivation.row import Row
 
 _LARGE = (20.0, 50.0, 100.0, 1e3, 1e4)
 _MASKS = (-3e5, -1e9, 1e9, 1e30, float(np.finfo(np.float32).min))
+_FAR = 1e20
+"""A row's own sums beyond are made of masks."""
 _SMALL = (1e-3, 1e-2, 1e-1)
 _TINY = 1e-12
 _FACTOR = 16.0
@@ -126,7 +128,15 @@ class RangeFinder:
 
 @dataclass(eq=False)
 class MaskFinder(RangeFinder):
-    """The same on scores that masks of numbers are added to."""
+    """The same on scores that masks of numbers are added to, but for rows that add these up themselves, as a linear one does."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        exact = _in(self._data, np.float64)
+        reduced = dense(self.row, exact, exact.scores)[0]
+        sums = [np.abs(reduced[i]) for i, reduction in enumerate(self.row.reductions) if reduction.kind == "sum"]
+        far = np.any([np.broadcast_to(each, (len(exact.scores), 1)) > _FAR for each in sums], axis=0) if sums else False
+        self._written = [np.where(far, np.nan, each) for each in self._written]
 
     def _samples(self) -> Samples:
         return masked_samples(self.row, self._dtype)

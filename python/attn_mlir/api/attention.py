@@ -159,9 +159,12 @@ class Attention(AttentionReport, EngineModule):
 
 
 def _has_few(q: Any, layout: Any) -> bool:
-    """Whether q has so few queries that keys may be seen in parts; False for what is no input."""
+    """Whether q has so few queries that keys may be seen in parts; False for what is no input, and for any number (`torch.export`)."""
     order = layout[0] if isinstance(layout, (tuple, list)) and layout else layout
-    return isinstance(q, torch.Tensor) and q.dim() == 4 and q.shape[str(order).find("s")] <= _FEW
+    if not isinstance(q, torch.Tensor) or q.dim() != 4:
+        return False
+    queries: Any = q.shape[str(order).find("s")]
+    return type(queries) is int and queries <= _FEW
 
 
 @graph_part
@@ -286,7 +289,14 @@ def attention(
     if key_index is not None:
         listed = importlib.import_module("attn_mlir.api.key_lists").attention_listed
         return listed((q, k, v), options, dropout, extra, (key_index, key_block))
-    if scales is NONE and not nested and _has_few(q, layout) and (q.is_cuda or device is not None) and not extra and dropout.form is None:
+    if (
+        scales is NONE
+        and not nested
+        and (device is not None or getattr(q, "is_cuda", False))
+        and _has_few(q, layout)
+        and not extra
+        and dropout.form is None
+    ):
         found = importlib.import_module("attn_mlir.api.long_caches").of_long_caches((q, k, v), options)
         if found is not None:
             return found[0]
