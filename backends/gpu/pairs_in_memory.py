@@ -52,14 +52,14 @@ class PairSizes(NamedTuple):
     keys: int
 
 
-def chunks(sizes: PairSizes, ranged: Callable[[int, int], tuple[int, int]] | None = None, most: int = MOST_PAIRS) -> Iterator[PairChunk]:
-    """Chunks that have all pairs together, of at most so many, but for one query of a group of heads, and the keys that they see.
+def chunks(sizes: PairSizes, ranged: Callable[[int, int], tuple[int, int]] | None = None, most: int = 0) -> Iterator[PairChunk]:
+    """Chunks that have all pairs together, of at most so many (0: `MOST_PAIRS`), but for one query of a group, and the keys that they see.
 
     `ranged`: where the keys begin and end that queries see, from their own begin and end; None: all. Then there are chunks of fewer
     queries, so that less is multiplied in vain. The first key, and the number of keys, are multiples of `STEP`: the last ones may be past
     the end. Raises UnsupportedError where a group has more heads than a kernel counts.
     """
-    group = sizes.heads // sizes.key_heads
+    group, most = sizes.heads // sizes.key_heads, most or MOST_PAIRS
     if group > HEADS:
         raise UnsupportedError(f"kernels for GPUs take up to {HEADS} heads of queries for one of keys, got {group}: compute on the CPU")
     rows = max(1, min(sizes.queries, most // (group * sizes.keys), HEADS // group))
