@@ -75,6 +75,7 @@ class BackwardLayout:
         slots: tuple[int, str],
         staged_adds: bool,
         limit: int,
+        *,
         key_sums: bool = False,
         single_rows: bool = False,
     ) -> None:
@@ -277,7 +278,9 @@ def plan_layout(
         # Beside windows the values of rows may be what is too much for sums over keys to leave through TMA.
         for single_rows in (False, True) if len(layouts) == 3 and staged_adds and exchanges == 1 else (False,):
             if stages is None or stages == count:
-                layout = BackwardLayout(kernel, count, exchanges, slots, staged_adds, target.shared_bytes, key_sums, single_rows)
+                layout = BackwardLayout(
+                    kernel, count, exchanges, slots, staged_adds, target.shared_bytes, key_sums=key_sums, single_rows=single_rows
+                )
                 if layout.bytes <= target.shared_bytes:
                     return layout
     raise UnsupportedError("hopper: the tiles of pairs do not fit in shared memory")

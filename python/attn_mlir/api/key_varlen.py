@@ -136,6 +136,7 @@ def attention_varlen_listed(
     given: tuple[Any, Any],
     sequences: Mapping[str, Tensor],
     largest: tuple[int | None, int | None],
+    *,
     drops: bool,
     by_mask: Callable[[Callable[..., Any]], Any],
 ) -> tuple[list[Tensor], Entry] | tuple[Any]:

@@ -147,7 +147,9 @@ def attention_varlen(
             return attention_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, mask_mod=mask, **same)
 
         listed = importlib.import_module("attn_mlir.api.key_varlen").attention_varlen_listed
-        found = listed((q, k, v), problem, options, (key_index, key_block), sequences, (max_q, max_k), bool(dropout_p), by_mask)
+        found = listed(
+            (q, k, v), problem, options, (key_index, key_block), sequences, (max_q, max_k), drops=bool(dropout_p), by_mask=by_mask
+        )
         return found[0] if len(found) == 1 else finished(found[1], found[0], options, out)
     if max_q is not None and max_q > 1 and scales is NONE and not (dropout_p or reads_offsets(max_q, max_k)):
         asked_for = (q, k, v), problem, options, sequences, (max_q, max_k)
