@@ -156,7 +156,7 @@ def test_wide_heads_are_launched_slice_by_slice(monkeypatch: pytest.MonkeyPatch,
         assert len(fake.named("cuLaunchKernelEx")) == 3
         (o,) = made.decode(inputs, "bshd", 4)
         assert o.shape == (1, 4, 3, 520) and len(fake.named("cuLaunchKernelEx")) == 3 + 6
-        with pytest.raises(UnsupportedError, match=r"head dimension 576.*up to 1024 where nothing needs a derivative"):
+        with pytest.raises(UnsupportedError, match=r"head dimension 576.*up to 1024, but for tangents, second"):
             driver.compile_derivative(text, "cuda", "fwd", ["q"])
 
 

@@ -27,6 +27,7 @@ typedef unsigned long size_t;
 struct dim3 { unsigned x, y, z; };
 struct uint2 { unsigned x, y; };
 struct uint4 { unsigned x, y, z, w; };
+struct int2 { int x, y; };
 struct int4 { int x, y, z, w; };
 struct float2 { float x, y; };
 struct float4 { float x, y, z, w; };
@@ -74,6 +75,9 @@ ATTN_ONLY(unsigned, __umulhi, unsigned, unsigned)
 ATTN_ONLY(int, __clz, int)
 ATTN_ONLY(unsigned, __vimax3_u16x2, unsigned, unsigned, unsigned)
 ATTN_ONLY(float2, make_float2, float, float)
+ATTN_ONLY(float4, make_float4, float, float, float, float)
+ATTN_ONLY(float4, __ldcg, const float4 *)
+ATTN_ONLY(void, __stcg, float4 *, float4)
 ATTN_ONLY(void, __syncwarp, unsigned = 0xffffffffu)
 ATTN_ONLY(void, __syncthreads, void)
 ATTN_ONLY(void, __threadfence, void)
