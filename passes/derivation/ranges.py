@@ -11,7 +11,7 @@ from attn_mlir.passes.derivation.row import Row
 
 _LARGE = (20.0, 50.0, 100.0, 1e3, 1e4)
 _MASKS = (-3e5, -1e9, 1e9, 1e30, float(np.finfo(np.float32).min))
-_FAR = 1e20
+_FAR = 1e35
 """A row's own sums beyond are made of masks."""
 _SMALL = (1e-3, 1e-2, 1e-1)
 _TINY = 1e-12
