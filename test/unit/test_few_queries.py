@@ -11,6 +11,7 @@ from attn_mlir import attention_varlen, masks, rows
 from attn_mlir.api import few_queries, short_sequences
 from attn_mlir.errors import ArgumentError
 from gpu_cases import GPU
+from spies import note_ways
 from test_key_varlen import KEYS, QUERIES, agrees, bottom_right, exact, given, top_left
 from test_varlen_paged import in_pages, ints
 from varlen_cases import offsets
@@ -22,15 +23,7 @@ LARGEST: dict[str, Any] = {"max_q": max(QUERIES), "max_k": max(KEYS)}
 @pytest.fixture
 def ways(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether calls are those of single queries."""
-    taken, before = list[bool](), few_queries.single_queries
-
-    def single(*arguments: Any) -> Any:
-        made = before(*arguments)
-        taken.append(made is not None)
-        return made
-
-    monkeypatch.setattr(few_queries, "single_queries", single)
-    return taken
+    return note_ways(monkeypatch, few_queries, "single_queries")
 
 
 def all_keys(queries: int) -> Tensor:

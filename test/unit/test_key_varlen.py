@@ -16,10 +16,12 @@ from attn_mlir.errors import ArgumentError, PerformanceWarning, UnsupportedError
 from generated_code import complaints
 from gpu_cases import GPU
 from key_list_cases import Score, agree, dense, listed
+from spies import note_ways
 from test_varlen_paged import in_pages, ints
 from varlen_cases import offsets
 
 QUERIES, KEYS = (3, 0, 5, 1, 4), (40, 7, 33, 100, 0)
+
 Tensor = torch.Tensor
 
 
@@ -72,15 +74,7 @@ def agrees(found: tuple[Tensor, Tensor], wanted: tuple[Tensor, Tensor], toleranc
 @pytest.fixture
 def ways(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether calls are those of pages."""
-    taken, before = list[bool](), key_varlen.paged_rows
-
-    def paged(*arguments: Any) -> Any:
-        made = before(*arguments)
-        taken.append(made is not None)
-        return made
-
-    monkeypatch.setattr(key_varlen, "paged_rows", paged)
-    return taken
+    return note_ways(monkeypatch, key_varlen, "paged_rows")
 
 
 def bottom_right(n: int, h: Tensor, i: Tensor, j: Tensor, q_len: int, kv_len: int) -> Tensor:

@@ -11,6 +11,7 @@ from attn_mlir.api import long_caches
 from attn_mlir.errors import UnsupportedError
 from gpu_cases import GPU
 from key_list_cases import agree
+from spies import note_ways
 
 Tensor = torch.Tensor
 
@@ -18,16 +19,8 @@ Tensor = torch.Tensor
 @pytest.fixture
 def ways(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether calls see keys in parts; these are few enough for emulation."""
-    taken, before = list[bool](), long_caches.of_long_caches
-
-    def spied(*arguments: Any) -> Any:
-        made = before(*arguments)
-        taken.append(made is not None)
-        return made
-
-    monkeypatch.setattr(long_caches, "of_long_caches", spied)
     monkeypatch.setattr(long_caches, "LEAST_PAIRS", 1024)
-    return taken
+    return note_ways(monkeypatch, long_caches, "of_long_caches")
 
 
 def ordered(x: Tensor, order: str) -> Tensor:

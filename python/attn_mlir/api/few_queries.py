@@ -8,12 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch._C._functorch import peek_interpreter_stack
-from torch.autograd import forward_ad
 
+from attn_mlir.api.kernel_choice import is_transformed, reads_pages
 from attn_mlir.api.key_sequences import end_of, functions_of_queries, looks_at_scores_alone
 from attn_mlir.api.options import Options
-from attn_mlir.backends import backend_for
 from attn_mlir.backends.kept import kept_by_sizes
 from attn_mlir.backends.prepared import ListPlaces
 from attn_mlir.backends.work import keep_work, say_checked
@@ -25,7 +23,7 @@ from attn_mlir.runtime.varlen import read_sequences
 
 MOST = 16
 """Queries of a sequence."""
-_ROWS, _SINGLE_ROWS, _HOPPER = 128, 64, (9, 0)
+_ROWS, _SINGLE_ROWS = 128, 64
 """Of blocks of kernels for several queries, and for single ones."""
 Tensor = torch.Tensor
 
@@ -72,17 +70,9 @@ def pays(queries: int, group: int) -> bool:
     return 1 < queries <= MOST and queries * -(-group // _SINGLE_ROWS) * _SINGLE_ROWS < _ROWS * group
 
 
-def is_transformed() -> bool:
-    """Whether torch looks at calls in another way: transforms, tangents, modes."""
-    return bool(peek_interpreter_stack() is not None or forward_ad._current_level >= 0 or torch._C._len_torch_dispatch_stack())
-
-
 def has_kernels(target: str, q: Tensor) -> bool:
     """Whether a device has the best kernels, of single queries that see keys in parts, too."""
-    backend = backend_for(target)
-    if backend is None or target == "cpu" or not backend.paged:
-        return False
-    return backend.name != "nvidia" or (q.is_cuda and torch.cuda.get_device_capability(q.device) == _HOPPER)
+    return target != "cpu" and reads_pages(target, q)
 
 
 def _rows(count: int, device: torch.device) -> dict[str, Tensor]:

@@ -5,10 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._C._functorch import is_functorch_wrapped_tensor, peek_interpreter_stack
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.autograd import forward_ad
 
 from attn_mlir.api.call import attend
 from attn_mlir.api.dropout import Dropout
@@ -17,12 +16,12 @@ from attn_mlir.api.extra_qk import extra_pairs, with_dims
 from attn_mlir.api.given_masks import check_sizes, is_block_mask, sizes_of, with_function
 from attn_mlir.api.inputs import check_device, check_inputs
 from attn_mlir.api.kept_calls import Dense
+from attn_mlir.api.kernel_choice import is_transformed, reads_pages
 from attn_mlir.api.key_gathered import attention_gathered
 from attn_mlir.api.key_gradients import attention_listed_with_gradients
 from attn_mlir.api.key_numbers import check_numbers
 from attn_mlir.api.key_pages import PAGE_ROWS, attention_in_pages
 from attn_mlir.api.options import Options
-from attn_mlir.backends import backend_for
 from attn_mlir.backends.kept import kept_by_sizes
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.given import LISTS
@@ -32,8 +31,6 @@ from attn_mlir.runtime.dispatch import dispatch, needing_gradient
 from attn_mlir.runtime.key_lists import ListForm, fold, form_of, lists_of, unfold
 from attn_mlir.runtime.orders import all_heads_first, all_in_order, input_order, output_order
 
-_HOPPER = (9, 0)
-"""The compute capability of those GPUs of NVIDIA whose kernels read keys in pages."""
 _SINGLE = "cuda"
 """The device whose kernels copy single rows of pages, too."""
 _TABLE = "table"
@@ -90,8 +87,7 @@ def _in_pages(
 ) -> tuple[Any] | None:
     """The result, of kernels that load what is listed, where a device has such for this call."""
     index, form, problem = lists
-    transformed = peek_interpreter_stack() is not None or forward_ad._current_level >= 0 or torch._C._len_torch_dispatch_stack()
-    if extra or transformed or not _reads_pages(options.target(problem), index):
+    if extra or is_transformed() or not reads_pages(options.target(problem), index):
         return None
     small = form.listed % PAGE_ROWS and options.target(problem) != _SINGLE
     made = None if small else attention_in_pages(qkv, options, dropout, lists)
@@ -122,14 +118,6 @@ def _as_table(options: Options, functions: tuple[Any, ...], lists: tuple[torch.T
     """The same with a mask that reads a table of the lists."""
     index, form, problem = lists
     return options._replace(functions=(*functions[:4], mask_of(index, problem.sizes, form, functions[4]), functions[5]))
-
-
-def _reads_pages(target: str, index: torch.Tensor) -> bool:
-    """Whether kernels of a device that is no CPU read keys in pages."""
-    backend = backend_for(target)
-    if backend is None or not backend.paged:
-        return False
-    return backend.name != "nvidia" or (index.is_cuda and torch.cuda.get_device_capability(index.device) == _HOPPER)
 
 
 def check_key_lists(index: Any, block: Any, sizes: Mapping[str, Any], device: torch.device) -> ListForm:

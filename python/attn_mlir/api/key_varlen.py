@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._C._functorch import peek_interpreter_stack
-from torch.autograd import forward_ad
 
 from attn_mlir.api.eight_bit import refuse_eight_bit
 from attn_mlir.api.inputs import check_device
+from attn_mlir.api.kernel_choice import is_transformed, reads_pages
 from attn_mlir.api.key_pages import PAGE_ROWS, PagedCall, has_gathers
 from attn_mlir.api.key_sequences import (
     SequenceForm,
@@ -43,7 +42,6 @@ from attn_mlir.runtime.key_lists import form_of
 from attn_mlir.runtime.prepared_lists import limits_of_queries, prepare
 from attn_mlir.runtime.varlen import read_sequences, reads_offsets
 
-_HOPPER = (9, 0)
 Tensor = torch.Tensor
 
 
@@ -158,8 +156,7 @@ def attention_varlen_listed(
     if checks:
         lists.check()
     found = None
-    transformed = peek_interpreter_stack() is not None or forward_ad._current_level >= 0 or torch._C._len_torch_dispatch_stack()
-    if not (drops or transformed or needing_gradient(qkv)) and _reads_pages(target, index):
+    if not (drops or is_transformed() or needing_gradient(qkv)) and (target == "cpu" or reads_pages(target, index)):
         found = paged_rows(qkv, problem, options, lists, target)
     if found is not None and not needing_gradient(found.call.values):
         return [x.transpose(0, 1) if x.dim() == 4 else x.permute(2, 1, 0) for x in found.attended()], found.call.entry
@@ -167,16 +164,6 @@ def attention_varlen_listed(
         told("key_index of attention_varlen is read as a mask of all keys here", "docs/key-lists.md")
     group = problem.sizes["Hq"] // max(1, index.shape[1])
     return (by_mask(lists.mask(group, options.functions[4])),)
-
-
-def _reads_pages(target: str, index: Tensor) -> bool:
-    """Whether kernels of a device read keys in pages."""
-    backend = backend_for(target)
-    if target == "cpu":
-        return True
-    if backend is None or not backend.paged:
-        return False
-    return backend.name != "nvidia" or (index.is_cuda and torch.cuda.get_device_capability(index.device) == _HOPPER)
 
 
 def paged_rows(

@@ -6,8 +6,9 @@ from typing import Any
 import torch
 
 from attn_mlir import driver
-from attn_mlir.api.few_queries import has_kernels, is_transformed, pays
+from attn_mlir.api.few_queries import has_kernels, pays
 from attn_mlir.api.inputs import check_inputs
+from attn_mlir.api.kernel_choice import is_transformed
 from attn_mlir.api.options import Options
 from attn_mlir.api.varlen import attention_varlen
 from attn_mlir.api.varlen_inputs import problem_of

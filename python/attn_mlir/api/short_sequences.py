@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from attn_mlir.api.few_queries import has_kernels, is_transformed
+from attn_mlir.api.few_queries import has_kernels
+from attn_mlir.api.kernel_choice import is_transformed
 from attn_mlir.api.key_sequences import end_of, looks_at_scores_alone
 from attn_mlir.api.options import Options
 from attn_mlir.backends.prepared import ListPlaces
