@@ -23,6 +23,21 @@ TYPES = """
 """
 LAUNCH = '{sym_name = "f", function = "", registers = 168, lanes = 32, register_file = 65536, shared_limit = 232448} : () -> ()'
 ROLE = '{sym_name = "all", warpgroups = 1, warps = 4, registers = 168} : () -> ()'
+# What comes in the order of numbers: the sums, plus `%next`; then the next one's turn.
+ADDED = """%old = "warp.load"(%sums, %c0, %c0, %c0) : (!sums, index, index, index) -> !rows
+    %new = "warp.map"() ({
+    ^bb0(%i: index):
+      %x = tensor.extract %old[%i] : !rows
+      %whole = arith.index_cast %next : index to i32
+      %own = arith.sitofp %whole : i32 to f32
+      %y = arith.addf %x, %own : f32
+      "warp.yield"(%y) {operandSegmentSizes = array<i32: 1, 0, 0>} : (f32) -> ()
+    }) {reductions = [""], shape = array<i64: 64>, resultSegmentSizes = array<i32: 1, 0, 0>} : () -> !rows
+    "warp.store"(%new, %sums, %c0, %c0, %c0) : (!rows, !sums, index, index, index) -> ()
+    "warp.named_sync"(%c8) {threads = 128} : (index) -> ()
+    "warp.elect"() ({
+      "warp.order_pass"(%counters, %c0, %next) : (!counters, index, index) -> ()
+    }) : () -> ()"""
 # Every block reads, adds its number plus one and writes, in the order of the numbers.
 ORDERED = f"""
 "warp.kernel"() ({{
@@ -35,20 +50,7 @@ ORDERED = f"""
   "warp.role"() ({{
   ^bb0(%w: index):
     "warp.order_wait"(%counters, %c0, %id) : (!counters, index, index) -> ()
-    %old = "warp.load"(%sums, %c0, %c0, %c0) : (!sums, index, index, index) -> !rows
-    %new = "warp.map"() ({{
-    ^bb0(%i: index):
-      %x = tensor.extract %old[%i] : !rows
-      %whole = arith.index_cast %next : index to i32
-      %own = arith.sitofp %whole : i32 to f32
-      %y = arith.addf %x, %own : f32
-      "warp.yield"(%y) {{operandSegmentSizes = array<i32: 1, 0, 0>}} : (f32) -> ()
-    }}) {{reductions = [""], shape = array<i64: 64>, resultSegmentSizes = array<i32: 1, 0, 0>}} : () -> !rows
-    "warp.store"(%new, %sums, %c0, %c0, %c0) : (!rows, !sums, index, index, index) -> ()
-    "warp.named_sync"(%c8) {{threads = 128}} : (index) -> ()
-    "warp.elect"() ({{
-      "warp.order_pass"(%counters, %c0, %next) : (!counters, index, index) -> ()
-    }}) : () -> ()
+    {ADDED}
   }}) {ROLE}
 }}) {LAUNCH}
 """

@@ -21,7 +21,7 @@ from contexts import loaded_context
 from test_warp_ampere_backward import program as ampere_program
 from test_warp_backward import Whole, of_pairs, problem
 from test_warp_backward import program as hopper_program
-from test_warp_kernels import LAUNCH, TYPES
+from test_warp_kernels import ADDED, LAUNCH, ROLE, TYPES
 
 TILES, BLOCKS = 7, 3
 # Each tile reads, adds its number plus one and writes, after the tile before; a thread block has a fixed share of them.
@@ -39,22 +39,9 @@ SHARED = f"""
     scf.for %tile = %id to %tiles step %count {{
       %next = arith.addi %tile, %c1 : index
       "warp.order_wait"(%counters, %c0, %tile) : (!counters, index, index) -> ()
-      %old = "warp.load"(%sums, %c0, %c0, %c0) : (!sums, index, index, index) -> !rows
-      %new = "warp.map"() ({{
-      ^bb0(%i: index):
-        %x = tensor.extract %old[%i] : !rows
-        %whole = arith.index_cast %next : index to i32
-        %own = arith.sitofp %whole : i32 to f32
-        %y = arith.addf %x, %own : f32
-        "warp.yield"(%y) {{operandSegmentSizes = array<i32: 1, 0, 0>}} : (f32) -> ()
-      }}) {{reductions = [""], shape = array<i64: 64>, resultSegmentSizes = array<i32: 1, 0, 0>}} : () -> !rows
-      "warp.store"(%new, %sums, %c0, %c0, %c0) : (!rows, !sums, index, index, index) -> ()
-      "warp.named_sync"(%c8) {{threads = 128}} : (index) -> ()
-      "warp.elect"() ({{
-        "warp.order_pass"(%counters, %c0, %next) : (!counters, index, index) -> ()
-      }}) : () -> ()
+      {ADDED}
     }}
-  }}) {{sym_name = "all", warpgroups = 1, warps = 4, registers = 168}} : () -> ()
+  }}) {ROLE}
 }}) {LAUNCH}
 """
 PARTS = {

@@ -36,7 +36,7 @@ CASES: dict[str, Form] = {
     "bottom right": (lambda c: {"mask_mod": masks.causal("bottom_right")}, ()),
     "both sides": (lambda c: {"mask_mod": lambda b, h, i, j: (i - j <= 9) & (j - i <= 4)}, ()),
     "by head": (lambda c: {"mask_mod": lambda b, h, i, j: (i >= j) & (i - j <= 4 * h)}, ()),
-    "rows without keys": (lambda c: {"mask_mod": lambda b, h, i, j: i >= j + 20}, ()),
+    "fully masked rows": (lambda c: {"mask_mod": lambda b, h, i, j: i >= j + 20}, ()),
     "sigmoid": (lambda c: {"mask_mod": causal, "row": rows.sigmoid}, ()),
     "retention": (lambda c: {"mask_mod": causal, "row": rows.retention}, ()),
     "factor": (lambda c: {"mask_mod": causal, "score_mod": lambda s, b, h, i, j: s * c["factor"]}, ("factor",)),
