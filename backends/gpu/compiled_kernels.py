@@ -14,7 +14,7 @@ from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.emitters import SLOW
 from attn_mlir.backends.gpu.kernel import KernelCode
-from attn_mlir.backends.gpu.pair_products import PAIRS, read
+from attn_mlir.backends.gpu.pair_products import PAIRS, PairsInMemory, read
 from attn_mlir.backends.host import Host, KernelGrid, from_json, read_kernel, to_json
 from attn_mlir.backends.program import DTYPES, keep_kernels
 from attn_mlir.mlir import ir
@@ -35,9 +35,14 @@ class GpuKernel:
         return tuple(DTYPES[element] for element in self.outputs)
 
     @cached_property
+    def pairs(self) -> PairsInMemory | None:
+        """What a driver multiplies beside the kernel, whose outputs are then none of the step's own (`pairs_in_memory`)."""
+        return read(str(self.schedule[PAIRS])) if PAIRS in self.schedule else None
+
+    @cached_property
     def is_plain(self) -> bool:
-        """Whether every output is written once, so that it needs neither zeros nor slots."""
-        return all(kind == "store" for kind in self.kernel.outputs)
+        """Whether every output is one of the step's, and written once, so that it needs neither zeros nor slots."""
+        return self.pairs is None and all(kind == "store" for kind in self.kernel.outputs)
 
     def describe(self) -> str:
         """In words: who made it, with which decisions, and what it takes of a GPU."""

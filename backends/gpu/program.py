@@ -13,7 +13,6 @@ from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.compiled_kernels import GpuKernel, outlined
 from attn_mlir.backends.gpu.emitters import SLOW
 from attn_mlir.backends.gpu.input_limits import PAGE_ROWS, check_pages, check_sizes
-from attn_mlir.backends.gpu.pair_products import PAIRS, read
 from attn_mlir.backends.gpu.slices import is_sliced, joined, sliced_calls
 from attn_mlir.backends.gpu.split import FIXED_PART, WHOLE, SplitDecode, WholeDecode, fixed_parts, parts_for
 from attn_mlir.backends.host import Host, HostStep
@@ -67,9 +66,9 @@ class GpuLaunchPlan(LaunchPlan):
 
     def launch(self, step: HostStep, operands: list[Any], made: ResultShapes, plan: RunPlan, layout: str) -> list[torch.Tensor]:
         unit = self.units[step.kernel]
-        if PAIRS not in unit.schedule:
+        described = unit.pairs
+        if described is None:
             return self.launch_kernel(step, operands, made, layout)
-        described = read(str(unit.schedule[PAIRS]))
         kernel = HostStep(step.kernel, tuple(step.operands[number] for number in described.kept), ())
         processors = self.machine().processors
 

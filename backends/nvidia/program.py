@@ -12,7 +12,6 @@ from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.compiled_kernels import GpuKernel
 from attn_mlir.backends.gpu.outputs import outputs_of
 from attn_mlir.backends.gpu.packed import arguments_of, sequence_count
-from attn_mlir.backends.gpu.pair_products import PAIRS
 from attn_mlir.backends.gpu.program import WHOLE_ROWS, GpuLaunchPlan, PartsForm
 from attn_mlir.backends.gpu.scalar_bounds import MAX_COLUMNS
 from attn_mlir.backends.gpu.slices import is_sliced, slices_of
@@ -280,8 +279,7 @@ def _single_kernel(host: Host, units: Mapping[str, GpuKernel]) -> str:
     name = host.steps[0].kernel
     arguments = len(host.arguments)
     whole = host.returns == tuple(range(arguments, arguments + len(host.steps[0].results)))
-    alone = len(host.steps) == 1 and whole and name in units and units[name].is_plain and PAIRS not in units[name].schedule
-    return name if alone else ""
+    return name if len(host.steps) == 1 and whole and name in units and units[name].is_plain else ""
 
 
 def _started(call: repeated_kernel.RepeatedLaunch | repeated_kernels.Chain, inputs: Sequence[Any]) -> list[torch.Tensor] | None:

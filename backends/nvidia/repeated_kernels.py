@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from attn_mlir.backends.gpu.compiled_kernels import GpuKernel
-from attn_mlir.backends.gpu.pair_products import PAIRS
 from attn_mlir.backends.host import Host, HostStep
 from attn_mlir.backends.nvidia import cuda
 from attn_mlir.backends.nvidia.compiled_kernels import own_words
@@ -120,7 +119,7 @@ def is_chain(host: Host, units: Mapping[str, GpuKernel]) -> bool:
 
 def _is_simple(unit: GpuKernel) -> bool:
     kinds = ("store",) if unit.kernel.grid == "chunks" else ("store", "accumulate")  # blocks of columns have slots of their own
-    return all(kind in kinds for kind in unit.kernel.outputs) and unit.schedule.get("sums") != "slots" and PAIRS not in unit.schedule
+    return all(kind in kinds for kind in unit.kernel.outputs) and unit.schedule.get("sums") != "slots" and unit.pairs is None
 
 
 def chain(

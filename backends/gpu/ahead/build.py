@@ -16,7 +16,6 @@ from attn_mlir.backends.gpu.ahead.tables import program_table
 from attn_mlir.backends.gpu.compiled_kernels import GpuKernel
 from attn_mlir.backends.gpu.compiler import CompiledCode
 from attn_mlir.backends.gpu.kernel import KernelCode
-from attn_mlir.backends.gpu.pair_products import PAIRS
 from attn_mlir.backends.gpu.scalar_bounds import HEADS, POSITIONS
 from attn_mlir.backends.host import Host
 from attn_mlir.backends.program import OUTLINE, prepare_derivative
@@ -154,7 +153,7 @@ def _add_program(
     """Adds a program, and those that take its place for longer sequences: `longer`, or what schedules say. Returns its host function."""
     choices = {**parts.choices, **({"length": length} if length else {})}
     host, units = parts.chip.lower(text, function, prepare, choices)
-    if any(PAIRS in unit.schedule for unit in units.values()):
+    if any(unit.pairs is not None for unit in units.values()):
         raise UnsupportedError(
             "gradients of heads of more than 256 columns take matrix products of torch, which libraries made ahead of time have not: "
             "leave backward out, or compute them in Python"

@@ -1,7 +1,7 @@
 """Products that differences of large numbers are taken of, rounded before the difference on every device."""
 
 from attn_mlir.backends.gpu.passes.scaling import Scaler, constant, float_maps, is_real, unnamed
-from attn_mlir.dialects.regions import element_of
+from attn_mlir.dialects.regions import element_of, yielded
 from attn_mlir.mlir import arith, ir
 from attn_mlir.mlir import math as math_ops
 from attn_mlir.passes.magnitudes import Magnitudes
@@ -90,6 +90,6 @@ def _sum_of(value: ir.Value) -> ir.Value | None:
 def _has_large_extremum(map_: ir.Operation) -> bool:
     block = map_.regions[0].blocks[0]
     kinds = map_.opview.kinds()
-    values = list(block.operations[-1].operation.operands)[len(map_.results) - len(kinds) :]
+    values = yielded(block)[len(map_.results) - len(kinds) :]
     magnitudes = Magnitudes(block)
     return any(kind in ("max", "min") and magnitudes.is_large(value) for kind, value in zip(kinds, values, strict=True))
