@@ -6,6 +6,7 @@ import numpy as np
 
 from attn_mlir.passes.derivation.check import BLOCKS, KEYS, Samples, Simulation, dense
 from attn_mlir.passes.derivation.evaluate import Array, Evaluator
+from attn_mlir.passes.derivation.expr import Expr
 from attn_mlir.passes.derivation.program import OnlineRow
 from attn_mlir.passes.derivation.row import Row
 
@@ -41,9 +42,7 @@ def range_samples(row: Row, dtype: type, tiny: bool) -> Samples:
     present[2::5] = rng.random((len(present[2::5]), KEYS)) < 0.6
     present[:, -1] |= ~present.any(axis=1)
     params = {leaf: parameter(leaf.type, rng, rows, dtype) for leaf in row.params.leaves}
-    others = [rng.normal(size=scores.shape).astype(dtype) for _ in row.scores[1:]]
-    values = [rng.normal(size=(rows, KEYS, 2)).astype(dtype) for _ in range(1 + max(len(row.weights) - 1, 0))]
-    return Samples(scores.astype(dtype), values[0], present, params, np.ones(rows, bool), others, values[1:])
+    return _with_values(row, rng, scores.astype(dtype), present, params)
 
 
 def masked_samples(row: Row, dtype: type) -> Samples:
@@ -56,10 +55,14 @@ def masked_samples(row: Row, dtype: type) -> Samples:
     params = {leaf: parameter(leaf.type, rng, rows, dtype) for leaf in row.params.leaves}
     sizes = np.resize([1.0, 1.0, 8.0, 0.125], (rows, 1)).astype(dtype)  # multiples of the lowest number overflow
     params = {leaf: drawn if drawn.dtype == bool else drawn * sizes for leaf, drawn in params.items()}
-    others = [rng.normal(size=scores.shape).astype(dtype) for _ in row.scores[1:]]
-    values = [rng.normal(size=(rows, KEYS, 2)).astype(dtype) for _ in range(1 + max(len(row.weights) - 1, 0))]
-    present = np.ones((rows, KEYS), bool)
-    return Samples(scores.astype(dtype), values[0], present, params, np.ones(rows, bool), others, values[1:])
+    return _with_values(row, rng, scores.astype(dtype), np.ones((rows, KEYS), bool), params)
+
+
+def _with_values(row: Row, rng: np.random.Generator, scores: Array, present: Array, params: dict[Expr, Array]) -> Samples:
+    """Samples of these first scores, with others and values drawn, of their type."""
+    others = [rng.normal(size=scores.shape).astype(scores.dtype) for _ in row.scores[1:]]
+    values = [rng.normal(size=(*scores.shape, 2)).astype(scores.dtype) for _ in range(1 + max(len(row.weights) - 1, 0))]
+    return Samples(scores, values[0], present, params, np.ones(len(scores), bool), others, values[1:])
 
 
 def parameter(type_: str, rng: np.random.Generator, rows: int, dtype: type) -> Array:
