@@ -49,8 +49,9 @@ def settle(difference: ir.Value) -> None:
     """Settles the operands of a sum."""
     for operand in difference.owner.operation.operands:
         read = maker(operand, "tensor.extract")
-        of_map = read is not None and maker(read.operands[0], "tile.map") is not None
-        _settle_products(element_of(read.operands[0]) if of_map else operand)
+        if read is not None and maker(read.operands[0], "tile.map") is not None:
+            operand = element_of(read.operands[0])
+        _settle_products(operand)
 
 
 def _settle_products(value: ir.Value) -> None:
