@@ -96,16 +96,41 @@ _SHARED = """{start}void quotients_{count}(float a, const float (&x)[{count}], f
 }}"""
 
 
+_WIDE = """{start}void quotients_4_wide(float a, const float (&x)[4], float (&quotient)[4]) {{
+  // The same for x of at least 2^-63: products of two, times 2^63, are between 2^-63 and 2^63, and those of four normal numbers.
+  float x0, x1, x2, x3;
+#ifdef __CUDA_ARCH__
+  {clamp}
+#else
+  {clamp_host}
+#endif
+  const float a0 = x0 * x1 * 9.223372e18f, a1 = x2 * x3 * 9.223372e18f;
+  float all;
+#ifdef __CUDA_ARCH__
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(all) : "f"(a0 * a1));
+#else
+  all = 1.0f / (a0 * a1);
+#endif
+  all *= a * 9.223372e18f;
+  const float first = all * a1, second = all * a0;
+  quotient[0] = first * x1, quotient[1] = first * x0, quotient[2] = second * x3, quotient[3] = second * x2;
+}}"""
+
+
+def _clamps(count: int) -> dict[str, str]:
+    """What is at most 1, on GPUs and on the host."""
+    return {
+        "clamp": " ".join(f"x{number} = __saturatef(x[{number}]);" for number in range(count)),
+        "clamp_host": " ".join(f"x{number} = x[{number}] < 1.0f ? x[{number}] : 1.0f;" for number in range(count)),
+    }
+
+
 def _shared(count: int, power: int) -> str:
     """Quotients of 2 or 4 elements by one reciprocal."""
-    names = [f"x{number}" for number in range(count)]
-    clamp = " ".join(f"{name} = __saturatef(x[{number}]);" for number, name in enumerate(names))
-    host = " ".join(f"{name} = x[{number}] < 1.0f ? x[{number}] : 1.0f;" for number, name in enumerate(names))
+    clamps = _clamps(count)
     if count == 2:
         rest = "all *= a;\n  quotient[0] = all * x1, quotient[1] = all * x0;"
-        return _SHARED.format(
-            start=_START, count=2, power=power, declare="float x0, x1;", clamp=clamp, clamp_host=host, product="x0 * x1", rest=rest
-        )
+        return _SHARED.format(start=_START, count=2, power=power, declare="float x0, x1;", product="x0 * x1", rest=rest, **clamps)
     rest = (
         "all *= a;\n  const float first = all * (x2 * x3), second = all * (x0 * x1);\n"
         "  quotient[0] = first * x1, quotient[1] = first * x0, quotient[2] = second * x3, quotient[3] = second * x2;"
@@ -115,10 +140,9 @@ def _shared(count: int, power: int) -> str:
         count=4,
         power=power,
         declare="float x0, x1, x2, x3;",
-        clamp=clamp,
-        clamp_host=host,
         product="(x0 * x1) * (x2 * x3)",
         rest=rest,
+        **clamps,
     )
 
 
@@ -175,6 +199,7 @@ HELPERS: dict[str, str] = {
 }}""",
     "quotients_2": _shared(2, 63),
     "quotients_4": _shared(4, 31),
+    "quotients_4_wide": _WIDE.format(start=_START, **_clamps(4)),
     "reduce_angle": _REDUCE.format(start=_START),
     "sine": f"{_START}float sine(float x) {{ return sinf(reduce_angle(x)); }}",
     "cosine": f"{_START}float cosine(float x) {{ return cosf(reduce_angle(x)); }}",

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
-from attn_mlir.backends.gpu.passes.share_reciprocals import SHARED, shared_divisions, unclamped
+from attn_mlir.backends.gpu.passes.share_reciprocals import SHARED, helper_of, shared_divisions, unclamped
 from attn_mlir.backends.gpu.scalars import dependence, float_literal, frontier
 from attn_mlir.backends.gpu.structure import element_name, hint, is_quotient, widened
 from attn_mlir.backends.nvidia.hopper.column_bounds import (
@@ -360,7 +360,7 @@ class MapElements:
         """Elements in groups: first their divisors, then quotients by one reciprocal, then the rest."""
         core, names = self.core, self.core.names
         count = ir.IntegerAttr(shared[0].attributes[SHARED]).value
-        function = core.scalars.helper(f"quotients_{count}")
+        function = core.scalars.helper(helper_of(shared[0]))
         arrays = {op: (names.fresh("divisors"), names.fresh("quotients")) for op in shared}
         with core.unrolled("g", self.columns // (4 * count)), core.unrolled("h", 2):
             core.scalars.bind(self.block.arguments[0], "(row + 8 * h)")
