@@ -159,7 +159,7 @@ def paged_call(
         k, v = (torch.nn.functional.pad(x, (0, 0, 0, missing)) for x in (k, v))
     whole = index.shape[1] == 1 and (k.stride(1) < k.stride(2) or sizes["Hkv"] == 1)
     made = sequences_of_lists(problem, form, index.shape[1], whole, (decoded, drops))
-    k_pages, v_pages = (_pages(x, made, blocks) for x in (k, v))
+    k_pages, v_pages = (pages_of(x, made, blocks) for x in (k, v))
     shared = folded is not None and (made.heads, made.fold, made.key_heads) == (sizes["Hkv"], made.group, 1)
     packed = folded.detach().flatten(0, 2).unsqueeze(1) if folded is not None and shared else packed_rows(q, made)
     copied = any([x.data_ptr() != page.data_ptr() for x, page in ((k, k_pages), (v, v_pages))])
@@ -215,7 +215,7 @@ class PagedTemplate:
         places = places_of(made, form.queries, index.device)
         varying = {**places, "k_lengths": prepared.used, PAGES: prepared.pages, _SEEN: prepared.seen}
         captures = [varying[name] if name else value for name, value in self.values]
-        values = (packed, *[_pages(x, made, shapes.blocks) for x in (k, v)], *captures)
+        values = (packed, *[pages_of(x, made, shapes.blocks) for x in (k, v)], *captures)
         return PagedCall(call=self.without_values._replace(values=values), lists=prepared, index=index, **self.common)
 
 
@@ -253,7 +253,7 @@ def _problem_of(packed: Tensor, k_pages: Tensor, v_pages: Tensor, turned: bool) 
     return found
 
 
-def _pages(x: Tensor, made: SequenceForm, blocks: int) -> Tensor:
+def pages_of(x: Tensor, made: SequenceForm, blocks: int) -> Tensor:
     """[B, H, S, D] as pages [B blocks, keys, H, D], or of single heads [B H blocks, keys, 1, D]."""
     cut = x.unflatten(2, (blocks, -1))
     if made.key_heads > 1 or x.shape[1] == 1:
