@@ -53,10 +53,15 @@ def helper_of(division: ir.Operation) -> str:
     return f"quotients_{ir.IntegerAttr(division.attributes[SHARED]).value}{'_wide' if WIDE in division.attributes else ''}"
 
 
-def unclamped(divisor: ir.Value) -> ir.Value:
-    """x of min(x, 1), which shared quotients take themselves."""
+def unclamped(divisor: ir.Value) -> tuple[ir.Value, ir.Value | None]:
+    """x and the constant c of min(x + c, 1), which shared quotients compute themselves; None where x is all of the sum."""
     op = maker(divisor, "arith.minimumf")
-    return divisor if op is None else op.operands[0]
+    divisor = divisor if op is None else op.operands[0]
+    sum_ = maker(divisor, "arith.addf")
+    constants = [] if sum_ is None else [operand for operand in sum_.operands if number(operand) is not None]
+    if sum_ is None or len(constants) != 1:
+        return divisor, None
+    return next(operand for operand in sum_.operands if operand != constants[0]), constants[0]
 
 
 def _needs(value: ir.Value, ops: list[ir.Operation]) -> bool:

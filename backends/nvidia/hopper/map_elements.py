@@ -368,9 +368,11 @@ class MapElements:
                 core.writer.line(f"float {divisors}[{count}], {quotients}[{count}];")
             with self._member(count):
                 for op, (divisors, _) in arrays.items():
-                    core.writer.line(f"{divisors}[k] = {core.scalars.emit(unclamped(op.operands[1]))};")
+                    core.writer.line(f"{divisors}[k] = {core.scalars.emit(unclamped(op.operands[1])[0])};")
             for op, (divisors, quotients) in arrays.items():
-                core.writer.line(f"{function}({core.scalars.emit(op.operands[0])}, {divisors}, {quotients});")
+                least = unclamped(op.operands[1])[1]
+                added = "0.0f" if least is None else core.scalars.emit(least)
+                core.writer.line(f"{function}({core.scalars.emit(op.operands[0])}, {added}, {divisors}, {quotients});")
             with self._member(count):
                 for op, (_, quotients) in arrays.items():
                     core.scalars.bind(op.result, f"{quotients}[k]")
