@@ -232,7 +232,8 @@ class MapElements:
     def _row_values(self, limit: str | None) -> None:
         """What depends on the row alone: two values for each."""
         core = self.core
-        wanted = [value for value in self._needed(_I) if self._row_of(value) is None]
+        every = [value for value in self._needed(_I) if self._row_of(value) is None]
+        wanted = [value for value in every if value not in self.maps.rows]
         for value in dict.fromkeys(value for comparison in self.comparisons for value, _ in comparison.terms):
             if not self.depends.get(value):
                 core.scalars.emit(value)
@@ -255,8 +256,8 @@ class MapElements:
                     core.writer.line(f"{name}[h] = 1.0f / {core.scalars.emit(value)};")
                 for comparison, name in self.bounds.items():
                     core.writer.line(f"{name}[h] = {self._bound(comparison, limit)} - column;")
-        for value, name in arrays.items():
-            core.scalars.bind(value, f"{name}[h]")
+        for value in every:
+            core.scalars.bind(value, f"{arrays.get(value) or self.maps.rows[value]}[h]")
         self._inverse = inverse
 
     def _bound(self, comparison: ColumnBound, limit: str | None) -> str:
