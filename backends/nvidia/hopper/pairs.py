@@ -20,7 +20,15 @@ from attn_mlir.backends.nvidia.hopper.pairs_bands import HEADER as BANDS
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, as_int, check_types, ops_of, read_kernel
 from attn_mlir.backends.nvidia.hopper.pairs_key_sums import KeySums, check_key_sums
 from attn_mlir.backends.nvidia.hopper.pairs_late import HEAD, ROW, begin_late, check_early, check_late, early_pays, end_late, late_pays
-from attn_mlir.backends.nvidia.hopper.pairs_layout import KEY_SUMS, MAKING, NEIGHBOURS, REGISTERS, BackwardLayout, is_transposed, plan_layout
+from attn_mlir.backends.nvidia.hopper.pairs_layout import (
+    KEY_SUMS,
+    MAKING,
+    NEIGHBOURS,
+    REGISTERS,
+    BackwardLayout,
+    is_transposed,
+    plan_layout,
+)
 from attn_mlir.backends.nvidia.hopper.pairs_loop import check_steps, staged_values
 from attn_mlir.backends.nvidia.hopper.pairs_pieces import FIELD, Pieces, check_pieces, choose_pieces, make_room
 from attn_mlir.backends.nvidia.hopper.pairs_pieces import HEADER as PIECES
@@ -230,9 +238,7 @@ class _Printer:
             "",
         ]
         parameters, grid = core.arguments.parameters(), self.programs.grid
-        return KernelCode(
-            self.name, self.name, "\n".join(text), parameters, layout.threads, layout.bytes, grid, occupancy=layout.occupancy
-        )
+        return KernelCode(self.name, self.name, "\n".join(text), parameters, layout.threads, layout.bytes, grid, occupancy=layout.occupancy)
 
     def _bind_program(self) -> None:
         """A program has one block of keys: a chunk is one block."""

@@ -85,14 +85,15 @@ def _attended(
         paged = paged_call(qkv, options, dropout, lists, decoded=False, folded=folded[0] if group > 1 else None)
         if paged is None:
             return None
-        saved: Sequence[Tensor] = paged.saved(_of_pages(task.wrt))
+        saved: Sequence[Tensor]
+        saved, of_sequences = paged.saved(_of_pages(task.wrt))
         if len(saved) != results:
             return None
         if group > 1 and not paged.folded:
             saved = [fold(x, group) for x in all_heads_first(saved, order, task.program.weights)]
         whole = group == 1 or paged.folded
         apart = whole and "q" in task.wrt.split("+") and dropout.form is None
-        queries = query_gradient(paged, options.functions, results) if apart else None
+        queries = query_gradient(paged, options.functions, of_sequences) if apart else None
         made = paged.lists.inverse(form.tile, queries is None and is_in_order(task.program))
     captures: Sequence[Tensor] = made
     if table is None:

@@ -101,8 +101,11 @@ class PagedCall:
             made = runs[_KERNEL].run(q, k, v, captures, output_order(call.layout))
         return self.results(all_in_order(made, output_order(call.layout), call.entry.traced.weights))
 
-    def saved(self, wrt: str) -> list[Tensor]:
-        """The results of a forward pass that keeps what its backward reads; `wrt` names arguments that need a gradient, "": all."""
+    def saved(self, wrt: str) -> tuple[list[Tensor], Sequence[Tensor]]:
+        """The results of a forward pass that keeps what its backward reads, and the same as they are for sequences, with heads first.
+
+        `wrt` names arguments that need a gradient, "": all.
+        """
         call, order = self.call, output_order(self.call.layout)
         inputs = call.heads_first()
         run = self.runs.get(wrt) if self.runs is not None else None
@@ -116,8 +119,8 @@ class PagedCall:
             made = run.run(inputs, order)
         if self.folded:
             rows = self.made.batch, self.made.heads, -1
-            return [x.reshape(*rows, x.shape[-1]) if x.dim() == 4 else x.view(rows) for x in made]
-        return self.results([in_order(x, order) if x.dim() == 4 else x for x in made])
+            return [x.reshape(*rows, x.shape[-1]) if x.dim() == 4 else x.view(rows) for x in made], made
+        return self.results([in_order(x, order) if x.dim() == 4 else x for x in made]), made
 
 
 def attention_in_pages(qkv: tuple[Tensor, Tensor, Tensor], options: Options, dropout: Dropout, lists: Lists) -> tuple[Any] | None:

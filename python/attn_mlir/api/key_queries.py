@@ -4,6 +4,7 @@ So sums over keys have one writer, and the same bits in every run; the kernels t
 both compute, the weights of pairs, is computed twice: seven products in place of five, and no sums that meet in memory.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,8 @@ class QueryGradient:
     run: Any
     call: PagedCall
     captures: Sequence[Any]
+    rows: Sequence[Tensor]
+    """Values of rows that the caller of the forward pass does not get, as they are for sequences: results of it, the last ones."""
 
     def of(self, inputs: Sequence[Tensor], results: Sequence[Tensor], grads: Sequence[Tensor | None]) -> Tensor:
         """The gradient of q, [B, H, S, D], by tensors with heads first: q, k and v, results of the forward pass, gradients of the first ones.
@@ -42,7 +45,8 @@ class QueryGradient:
         q, k, v = inputs
         made, shapes = self.call.made, self.call.shapes
         given = [or_zeros(grad, result) for grad, result in zip(grads, results, strict=False)]
-        packed = [self._packed(x) for x in (q, *results, *given)]
+        kept = [self._packed(x) for x in results[: len(results) - len(self.rows)]]
+        packed = [self._packed(q), *kept, *self.rows, *map(self._packed, given)]
         missing = shapes.blocks * shapes.keys - shapes.kv_len
         whole = [torch.nn.functional.pad(x, (0, 0, 0, missing)) if missing else x for x in (k, v)]
         keys = [pages_of(x, made, shapes.blocks).transpose(1, 2) for x in whole]
@@ -61,8 +65,8 @@ class QueryGradient:
         return turned if x.dim() == 4 else turned.squeeze(3)
 
 
-def query_gradient(paged: PagedCall, functions: tuple[Any, ...], results: int) -> QueryGradient | None:
-    """What makes the gradient of q of a call with so many results of its forward pass; None where a device has no kernels for it.
+def query_gradient(paged: PagedCall, functions: tuple[Any, ...], results: Sequence[Tensor]) -> QueryGradient | None:
+    """What makes the gradient of q of a call with such results of its forward pass; None where a device has no kernels for it.
 
     Mods of q, k and v, and rows that fill no block of a kernel, are left to the kernels that have keys.
     """
@@ -72,10 +76,17 @@ def query_gradient(paged: PagedCall, functions: tuple[Any, ...], results: int) -
         return None
     known = paged.runs.get(_QUERIES) if paged.runs is not None else None
     if known is None:
-        known = _compiled(paged, device, results)
+        known = _compiled(paged, device, len(results))
         if paged.runs is not None:
             paged.runs[_QUERIES] = known
-    return None if known == _NONE else QueryGradient(known, paged, call.values[3:])
+    if known == _NONE:
+        return None
+    made = call.entry.traced.weights + len(call.entry.traced.outputs)
+    first = next(
+        (number for number, x in enumerate(results) if number >= made and all(y.dim() == 3 for y in results[number:])), len(results)
+    )
+    without_tensors = dataclasses.replace(paged, call=call._replace(values=()))  # those that autograd keeps, and copies of them
+    return QueryGradient(known, without_tensors, call.values[3:], results[first:])
 
 
 def _compiled(paged: PagedCall, device: str, results: int) -> Any:
