@@ -15,9 +15,9 @@ _PRESENT = ("attn.sequences", "attn.pages", "attn.mask")
 class RowsOfPairs(Pass):
     """Makes an `attn.attention` of an `attn.pairs` on keys in pages, and of the one `attn.query_sum` that takes its weights.
 
-    dq_i = sum_j ds_ij k_j is an attention whose row is the weight itself, of one more product: `attn.score` makes the weight of the products,
-    q k^T and do v^T, and `attn.row` is the identity. So each query's sums have one writer, and one order. The result has the type of what is
-    summed. Pairs whose keys lie in no pages stay; others with further consumers are an error.
+    dq_i = sum_j ds_ij k_j is an attention whose row is the weight itself, of one more product: `attn.score` makes the weight of the
+    products, q k^T and do v^T, and `attn.row` is the identity. So each query's sums have one writer, and one order. The result has the
+    type of what is summed. Pairs whose keys lie in no pages stay; others with further consumers are an error.
     """
 
     name = "attn-rows-of-pairs"

@@ -38,7 +38,7 @@ class QueryGradient:
     """Values of rows that the caller of the forward pass does not get, as they are for sequences: results of it, the last ones."""
 
     def of(self, inputs: Sequence[Tensor], results: Sequence[Tensor], grads: Sequence[Tensor | None]) -> Tensor:
-        """The gradient of q, [B, H, S, D], by tensors with heads first: q, k and v, results of the forward pass, gradients of the first ones.
+        """The gradient of q, [B, H, S, D], by tensors with heads first: q, k and v, results of the forward pass, gradients of them.
 
         Where the heads of a group are rows of q, they are rows of its gradient.
         """
