@@ -85,7 +85,9 @@ def _gradients(ctx: Any, saved: Sequence[torch.Tensor], grads: tuple[torch.Tenso
         return gradients(task, ctx.turned, saved, grads)
     first, given = 3 + task.captures, output_order(task.layout)
     rest = task.by([place for place in task.places if place])
-    found = list(gradients(rest, ctx.turned, saved, grads)) if rest.wrt else [None] * first
+    found: list[torch.Tensor | None] = [None] * first
+    if rest.wrt:
+        found = list(gradients(rest, ctx.turned, saved, grads))
     weights = task.program.weights
     results = all_heads_first(saved[first:], given, task.program.kept_weights)
     of_results = all_heads_first(grads[: task.program.made], given, weights)
