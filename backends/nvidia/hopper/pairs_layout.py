@@ -267,7 +267,7 @@ def plan_layout(
 ) -> BackwardLayout:
     """The layout with as many stages as fit, or two where a warpgroup makes the sums over keys.
 
-    A single warpgroup of consumers has a neighbour, where two thread blocks fit on a multiprocessor, or `occupancy` of them.
+    A single warpgroup of consumers has a neighbour over lists of keys, where two thread blocks fit on a multiprocessor, or `occupancy` of them.
 
     Raises UnsupportedError when nothing fits.
     """
@@ -286,8 +286,9 @@ def plan_layout(
     layouts = ((2, 2, True), (2, 1, True), (1, 1, True), (2, 1, False), (1, 1, False))
     if kernel.step_ops("tile.load_window") or kernel.step_ops("tile.band"):  # these should come ahead
         layouts = ((2, 2, True), (2, 1, True), (2, 1, False))
-    neighbours = (2, 1) if warpgroups == 1 and needed <= thresholds.NEIGHBOUR_SPARE and len(layouts) > 3 else (1,)
-    tried = [(2, *layout) for layout in layouts if layout[2]] if 2 in neighbours else []
+    listed = "listed" in ir.DictAttr(kernel.function.attributes["tile.kernel"])
+    neighbours = warpgroups == 1 and needed <= thresholds.NEIGHBOUR_SPARE and len(layouts) > 3 and (listed or occupancy == 2)
+    tried = [(2, *layout) for layout in layouts if layout[2]] if neighbours else []
     tried += [(1, *layout) for layout in (layouts[:1] if key_sums else layouts)]
     for together, count, exchanges, staged_adds in tried:
         # Beside windows the values of rows may be what is too much for sums over keys to leave through TMA.
