@@ -267,7 +267,7 @@ def plan_layout(
 ) -> BackwardLayout:
     """The layout with as many stages as fit, or two where a warpgroup makes the sums over keys.
 
-    A single warpgroup of consumers has a neighbour over lists of keys, where two thread blocks fit on a multiprocessor, or `occupancy` of them.
+    Over lists of keys a single warpgroup of consumers has a neighbour, where two thread blocks fit on a multiprocessor, or `occupancy`.
 
     Raises UnsupportedError when nothing fits.
     """
