@@ -53,15 +53,14 @@ def helper_of(division: ir.Operation) -> str:
     return f"quotients_{ir.IntegerAttr(division.attributes[SHARED]).value}{'_wide' if WIDE in division.attributes else ''}"
 
 
-def unclamped(divisor: ir.Value) -> tuple[ir.Value, ir.Value | None]:
-    """x and the constant c of min(x + c, 1), which shared quotients compute themselves; None where x is all of the sum."""
-    op = maker(divisor, "arith.minimumf")
-    divisor = divisor if op is None else op.operands[0]
-    sum_ = maker(divisor, "arith.addf")
-    constants = [] if sum_ is None else [operand for operand in sum_.operands if number(operand) is not None]
-    if sum_ is None or len(constants) != 1:
-        return divisor, None
-    return next(operand for operand in sum_.operands if operand != constants[0]), constants[0]
+def unclamped(division: ir.Operation) -> tuple[ir.Value, ir.Value]:
+    """x and c of a / min(x + c, 1), which shared quotients compute themselves; see `ShareReciprocals`."""
+    clamped = maker(division.operands[1], "arith.minimumf")
+    sum_ = maker(division.operands[1] if clamped is None else clamped.operands[0], "arith.addf")
+    if sum_ is None:
+        raise ValueError("quotients that share a reciprocal have sums as divisors")
+    x, least = sum_.operands
+    return x, least
 
 
 def _needs(value: ir.Value, ops: list[ir.Operation]) -> bool:

@@ -232,14 +232,13 @@ class MapElements:
     def _row_values(self, limit: str | None) -> None:
         """What depends on the row alone: two values for each."""
         core = self.core
-        every = [value for value in self._needed(_I) if self._row_of(value) is None]
-        wanted = [value for value in every if value not in self.maps.rows]
+        needed = [value for value in self._needed(_I) if self._row_of(value) is None]
         for value in dict.fromkeys(value for comparison in self.comparisons for value, _ in comparison.terms):
             if not self.depends.get(value):
                 core.scalars.emit(value)
         self.bounds = {comparison: core.names.fresh("bound") for comparison in self.comparisons}
         reciprocals = self._reciprocals()
-        arrays = {value: core.names.fresh(hint(value, "of_row")) for value in wanted}
+        arrays = {value: core.names.fresh(hint(value, "of_row")) for value in needed if value not in self.maps.rows}
         inverse = {value: core.names.fresh("inverse") for value in reciprocals}
         for value, name in arrays.items():
             core.writer.line(f"{core.scalars.type_of(value)} {name}[2];")
@@ -256,7 +255,7 @@ class MapElements:
                     core.writer.line(f"{name}[h] = 1.0f / {core.scalars.emit(value)};")
                 for comparison, name in self.bounds.items():
                     core.writer.line(f"{name}[h] = {self._bound(comparison, limit)} - column;")
-        for value in every:
+        for value in needed:
             core.scalars.bind(value, f"{arrays.get(value) or self.maps.rows[value]}[h]")
         self._inverse = inverse
 
@@ -361,7 +360,6 @@ class MapElements:
         """Elements in groups: first their divisors, then quotients by one reciprocal, then the rest."""
         core, names = self.core, self.core.names
         count = ir.IntegerAttr(shared[0].attributes[SHARED]).value
-        function = core.scalars.helper(helper_of(shared[0]))
         arrays = {op: (names.fresh("divisors"), names.fresh("quotients")) for op in shared}
         with core.unrolled("g", self.columns // (4 * count)), core.unrolled("h", 2):
             core.scalars.bind(self.block.arguments[0], "(row + 8 * h)")
@@ -369,11 +367,10 @@ class MapElements:
                 core.writer.line(f"float {divisors}[{count}], {quotients}[{count}];")
             with self._member(count):
                 for op, (divisors, _) in arrays.items():
-                    core.writer.line(f"{divisors}[k] = {core.scalars.emit(unclamped(op.operands[1])[0])};")
+                    core.writer.line(f"{divisors}[k] = {core.scalars.emit(unclamped(op)[0])};")
             for op, (divisors, quotients) in arrays.items():
-                least = unclamped(op.operands[1])[1]
-                added = "0.0f" if least is None else core.scalars.emit(least)
-                core.writer.line(f"{function}({core.scalars.emit(op.operands[0])}, {added}, {divisors}, {quotients});")
+                numbers = [core.scalars.emit(value) for value in (op.operands[0], unclamped(op)[1])]
+                core.writer.line(f"{core.scalars.helper(helper_of(op))}({', '.join(numbers)}, {divisors}, {quotients});")
             with self._member(count):
                 for op, (_, quotients) in arrays.items():
                     core.scalars.bind(op.result, f"{quotients}[k]")

@@ -34,8 +34,7 @@ def divide(
 
     `each` prints ops of the element in register r, `finish` what becomes of its results.
     """
-    count, (divisor, least) = number(division, SHARED), unclamped(division.operands[1])
-    added = "0.0f" if least is None else printer.printed[least]
+    count, (divisor, least) = number(division, SHARED), unclamped(division)
     ops = [view.operation for view in list(block.operations)[:-1]]
     group, row, member, divisors, made = (printer.names.fresh(name) for name in ("group", "row", "member", "divisors", "quotients"))
     place = f"const int r = {group} + 2 * {row} + {member} / 2 * 4 + {member} % 2;"  # a thread's two rows, whose elements lie in pairs
@@ -46,7 +45,9 @@ def divide(
             printer.line(place)
             each(_made_by(ops, [divisor]))
             printer.line(f"{divisors}[{member}] = {printer.printed[divisor]};")
-        printer.line(f"{printer.helper(helper_of(division))}({printer.printed[division.operands[0]]}, {added}, {divisors}, {made});")
+        printer.line(
+            f"{printer.helper(helper_of(division))}({printer.printed[division.operands[0]]}, {printer.printed[least]}, {divisors}, {made});"
+        )
         with printer.writer.unrolled(member, count):
             printer.line(place)
             printer.printed[division.results[0]] = f"{made}[{member}]"
