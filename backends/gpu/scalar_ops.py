@@ -90,8 +90,9 @@ _ADDED = """{start}float added_up_to_one(float x, float least) {{  // min(x + le
   const float sum = x + least;
   return sum < 1.0f ? sum : sum == sum ? 1.0f : 0.0f;
 #endif
-}}
-{start}float reciprocal_of_all(float x) {{
+}}"""
+
+_RECIPROCAL = """{start}float reciprocal(float x) {{
 #ifdef __CUDA_ARCH__
   float result;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
@@ -99,23 +100,22 @@ _ADDED = """{start}float added_up_to_one(float x, float least) {{  // min(x + le
 #else
   return 1.0f / x;
 #endif
-}}
-"""
+}}"""
 
-_SHARED = """{added}{start}void {name}(float a, float least, const float (&x)[{count}], float (&quotient)[{count}]) {{
+_SHARED = """{start}void {name}(float a, float least, const float (&x)[{count}], float (&quotient)[{count}]) {{
   // a / min(x + least, 1), for sums of at least 2^-{power}: one reciprocal. If an x is NaN, so is a quotient.
   const float {clamp};
   {rest}
 }}"""
 
 _PRODUCTS = {
-    "quotients_2": "const float all = reciprocal_of_all(x0 * x1) * a;\n  quotient[0] = all * x1, quotient[1] = all * x0;",
-    "quotients_4": """const float a0 = x0 * x1, a1 = x2 * x3, all = reciprocal_of_all(a0 * a1) * a;
+    "quotients_2": "const float all = reciprocal(x0 * x1) * a;\n  quotient[0] = all * x1, quotient[1] = all * x0;",
+    "quotients_4": """const float a0 = x0 * x1, a1 = x2 * x3, all = reciprocal(a0 * a1) * a;
   const float first = all * a1, second = all * a0;
   quotient[0] = first * x1, quotient[1] = first * x0, quotient[2] = second * x3, quotient[3] = second * x2;""",
     # Products of two, times 2^63, are between 2^-63 and 2^63, and those of four normal numbers.
     "quotients_4_wide": """const float a0 = x0 * x1 * 9.223372e18f, a1 = x2 * x3 * 9.223372e18f;
-  const float all = reciprocal_of_all(a0 * a1) * (a * 9.223372e18f), first = all * a1, second = all * a0;
+  const float all = reciprocal(a0 * a1) * (a * 9.223372e18f), first = all * a1, second = all * a0;
   quotient[0] = first * x1, quotient[1] = first * x0, quotient[2] = second * x3, quotient[3] = second * x2;""",
 }
 
@@ -123,8 +123,7 @@ _PRODUCTS = {
 def _shared(name: str, count: int, power: int) -> str:
     """Quotients of 2 or 4 elements by one reciprocal."""
     clamp = ", ".join(f"x{number} = added_up_to_one(x[{number}], least)" for number in range(count))
-    added = _ADDED.format(start=_START)
-    return _SHARED.format(added=added, start=_START, name=name, count=count, power=power, clamp=clamp, rest=_PRODUCTS[name])
+    return _SHARED.format(start=_START, name=name, count=count, power=power, clamp=clamp, rest=_PRODUCTS[name])
 
 
 _DIVISOR = """struct Divisor {  // floor(x / d) for |x| < 2^26 and every d, 0 counts as 1: a product with 2^(26 + shift) / |d|, rounded up
@@ -178,6 +177,8 @@ HELPERS: dict[str, str] = {
   return fabsf(result) < INFINITY ? result : q;
 #endif
 }}""",
+    "added_up_to_one": _ADDED.format(start=_START),
+    "reciprocal": _RECIPROCAL.format(start=_START),
     "quotients_2": _shared("quotients_2", 2, 63),
     "quotients_4": _shared("quotients_4", 4, 31),
     "quotients_4_wide": _shared("quotients_4_wide", 4, 63),
@@ -201,6 +202,7 @@ NEEDS = {
     "sine": ("reduce_angle",),
     "cosine": ("reduce_angle",),
     "tangent": ("reduce_angle", "sine", "cosine"),
+    **dict.fromkeys(_PRODUCTS, ("added_up_to_one", "reciprocal")),
     **dropout.NEEDS,
 }
 CALLED = {"tanh": "tanh_rational", "divisor": "Divisor", "max_nan_wide": "max_nan", "min_nan_wide": "min_nan"}
