@@ -172,8 +172,10 @@ def lists(rounds: int) -> None:
             o = call()
             return torch.autograd.grad(o, leaves, o)
 
-        steps = in_turn({name: functools.partial(both, call) for name, call in systems.items()}, max(3, rounds // 3))
-        _lists(f"NSA forward + backward, {queries} in blocks of {block}", steps)
+        calls = {name: functools.partial(both, call) for name, call in systems.items()}
+        _lists(f"NSA forward + backward, {queries} in blocks of {block}, calls", in_turn(calls, rounds))
+        graphs = {name: replayed(name, call) for name, call in calls.items()}
+        _lists(f"NSA forward + backward, {queries} in blocks of {block}, in graphs", in_turn(graphs, rounds))
 
 
 def _lists(what: str, times: dict[str, float]) -> None:

@@ -28,7 +28,8 @@ class Differentiate(Pass):
     bits whose k is what is removed have scans of 16-bit tensors, whose state has one writer each, and sums of differences; with `keep`
     as well, `fwd` of such a rule over sequences of one length also returns what is written and states, which `bwd` takes after the results.
     With `residual`, `fwd` also returns the residual of an o of 16 bits, last and where gradients need products with o; the
-    backward functions take it after the saved row values. Of keys in pages (`attn.pages`) there is `fwd` alone.
+    backward functions take it after the saved row values. Of keys in pages (`attn.pages`) there are `fwd`
+    and, by q alone, `bwd`, whose pairs `attn-rows-of-pairs` makes an attention of.
     """
 
     name = "attn-differentiate"
@@ -66,8 +67,9 @@ class Differentiate(Pass):
         if not is_plain(primal):
             attention.location.emit_error(f"{self.name}: takes a function that returns just one attention of its first three arguments")
             return False
-        if pages_of(attention) is not None and wanted != ["fwd"]:
-            attention.location.emit_error(f"{self.name}: keys in pages ('attn.pages') have no derivatives")
+        by_queries = set(wanted) <= {"fwd", "bwd"} and self.wrt == primal.input_names[0]
+        if pages_of(attention) is not None and wanted != ["fwd"] and not by_queries:
+            attention.location.emit_error(f"{self.name}: keys in pages ('attn.pages') have no derivatives, queries have a gradient alone")
             return False
         read = read_of_input(primal)
         if read is not None:

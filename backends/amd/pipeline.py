@@ -8,5 +8,5 @@ KERNEL = (
     "amd-row-values,attn-expand-dropout,canonicalize,cse,tile-load-windows{products=true},tile-schedule{target=amd}"
 )
 """From stage 0 to scheduled kernels."""
-OUTLINE = "amd-split-sums,attn-simplify,attn-apply-mods,attn-outline{gradients-apart=true}"
+OUTLINE = "amd-split-sums,attn-rows-of-pairs,attn-simplify,attn-apply-mods,attn-outline{gradients-apart=true}"
 """From a differentiated program to kernels at stage 0."""

@@ -44,7 +44,7 @@ class KernelCode:
     """The generated source of one kernel.
 
     `grid`: "tiles", one thread block per block of rows (x), head (y) and batch (z) of the argument that `tile.kernel` names;
-    "persistent", as many as the GPU has multiprocessors, or tiles if there are fewer.
+    "persistent", `occupancy` for each of the GPU's multiprocessors, or tiles if there are fewer.
     `language`: "cuda", "hip" or "tilelang" (then `source` is the CUDA that TileLang made, and `program` the TileLang program).
     """
 
@@ -62,6 +62,8 @@ class KernelCode:
     flags: tuple[str, ...] = ("-use_fast_math",)
     includes: tuple[str, ...] = field(default=())
     """Names of packages' include folders that the source needs: "tilelang" or none."""
+    occupancy: int = 1
+    """Thread blocks of a persistent kernel on a multiprocessor."""
 
     def to_json(self) -> dict[str, Any]:
         """As plain data, without the sources."""

@@ -81,45 +81,49 @@ _DIVISION = """template <typename T> {start}T {name}(T a, T b) {{  // divides by
 }}"""
 
 
-_SHARED = """{start}void quotients_{count}(float a, const float (&x)[{count}], float (&quotient)[{count}]) {{
-  // a / min(x, 1), for numbers x of at least 2^-{power}: one reciprocal. If an x is NaN, so is a quotient.
-  {declare}
+_ADDED = """{start}float added_up_to_one(float x, float least) {{  // min(x + least, 1), 0 for NaN: one instruction where there is such
 #ifdef __CUDA_ARCH__
-  {clamp}
-  float all;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(all) : "f"({product}));
+  float sum;
+  asm("add.sat.ftz.f32 %0, %1, %2;" : "=f"(sum) : "f"(x), "f"(least));
+  return sum;
 #else
-  {clamp_host}
-  float all = 1.0f / ({product});
+  const float sum = x + least;
+  return sum < 1.0f ? sum : sum == sum ? 1.0f : 0.0f;
 #endif
+}}"""
+
+_RECIPROCAL = """{start}float reciprocal(float x) {{
+#ifdef __CUDA_ARCH__
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+#else
+  return 1.0f / x;
+#endif
+}}"""
+
+_SHARED = """{start}void {name}(float a, float least, const float (&x)[{count}], float (&quotient)[{count}]) {{
+  // a / min(x + least, 1), for sums of at least 2^-{power}: one reciprocal. If an x is NaN, so is a quotient.
+  const float {clamp};
   {rest}
 }}"""
 
+_PRODUCTS = {
+    "quotients_2": "const float all = reciprocal(x0 * x1) * a;\n  quotient[0] = all * x1, quotient[1] = all * x0;",
+    "quotients_4": """const float a0 = x0 * x1, a1 = x2 * x3, all = reciprocal(a0 * a1) * a;
+  const float first = all * a1, second = all * a0;
+  quotient[0] = first * x1, quotient[1] = first * x0, quotient[2] = second * x3, quotient[3] = second * x2;""",
+    # Products of two, times 2^63, are between 2^-63 and 2^63, and those of four normal numbers.
+    "quotients_4_wide": """const float a0 = x0 * x1 * 9.223372e18f, a1 = x2 * x3 * 9.223372e18f;
+  const float all = reciprocal(a0 * a1) * (a * 9.223372e18f), first = all * a1, second = all * a0;
+  quotient[0] = first * x1, quotient[1] = first * x0, quotient[2] = second * x3, quotient[3] = second * x2;""",
+}
 
-def _shared(count: int, power: int) -> str:
+
+def _shared(name: str, count: int, power: int) -> str:
     """Quotients of 2 or 4 elements by one reciprocal."""
-    names = [f"x{number}" for number in range(count)]
-    clamp = " ".join(f"{name} = __saturatef(x[{number}]);" for number, name in enumerate(names))
-    host = " ".join(f"{name} = x[{number}] < 1.0f ? x[{number}] : 1.0f;" for number, name in enumerate(names))
-    if count == 2:
-        rest = "all *= a;\n  quotient[0] = all * x1, quotient[1] = all * x0;"
-        return _SHARED.format(
-            start=_START, count=2, power=power, declare="float x0, x1;", clamp=clamp, clamp_host=host, product="x0 * x1", rest=rest
-        )
-    rest = (
-        "all *= a;\n  const float first = all * (x2 * x3), second = all * (x0 * x1);\n"
-        "  quotient[0] = first * x1, quotient[1] = first * x0, quotient[2] = second * x3, quotient[3] = second * x2;"
-    )
-    return _SHARED.format(
-        start=_START,
-        count=4,
-        power=power,
-        declare="float x0, x1, x2, x3;",
-        clamp=clamp,
-        clamp_host=host,
-        product="(x0 * x1) * (x2 * x3)",
-        rest=rest,
-    )
+    clamp = ", ".join(f"x{number} = added_up_to_one(x[{number}], least)" for number in range(count))
+    return _SHARED.format(start=_START, name=name, count=count, power=power, clamp=clamp, rest=_PRODUCTS[name])
 
 
 _DIVISOR = """struct Divisor {  // floor(x / d) for |x| < 2^26 and every d, 0 counts as 1: a product with 2^(26 + shift) / |d|, rounded up
@@ -173,8 +177,11 @@ HELPERS: dict[str, str] = {
   return fabsf(result) < INFINITY ? result : q;
 #endif
 }}""",
-    "quotients_2": _shared(2, 63),
-    "quotients_4": _shared(4, 31),
+    "added_up_to_one": _ADDED.format(start=_START),
+    "reciprocal": _RECIPROCAL.format(start=_START),
+    "quotients_2": _shared("quotients_2", 2, 63),
+    "quotients_4": _shared("quotients_4", 4, 31),
+    "quotients_4_wide": _shared("quotients_4_wide", 4, 63),
     "reduce_angle": _REDUCE.format(start=_START),
     "sine": f"{_START}float sine(float x) {{ return sinf(reduce_angle(x)); }}",
     "cosine": f"{_START}float cosine(float x) {{ return cosf(reduce_angle(x)); }}",
@@ -195,6 +202,7 @@ NEEDS = {
     "sine": ("reduce_angle",),
     "cosine": ("reduce_angle",),
     "tangent": ("reduce_angle", "sine", "cosine"),
+    **dict.fromkeys(_PRODUCTS, ("added_up_to_one", "reciprocal")),
     **dropout.NEEDS,
 }
 CALLED = {"tanh": "tanh_rational", "divisor": "Divisor", "max_nan_wide": "max_nan", "min_nan_wide": "min_nan"}

@@ -191,7 +191,8 @@ class CudaLauncher:
                 f"a batch of {batch} with {heads} heads of {length} rows does not fit into one launch, which runs up to "
                 f"{_PROGRAM_LIMIT} blocks of {self._rows} rows: call it for parts of the batch"
             )
-        whole = min(cuda.device(self.index).multiprocessors // cluster, -(-blocks * heads * batch // cluster))
+        room = cuda.device(self.index).multiprocessors * self._code.occupancy
+        whole = min(room // cluster, -(-blocks * heads * batch // cluster))
         return (max(1, whole) * cluster, 1, 1), blocks
 
 

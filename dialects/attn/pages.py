@@ -3,7 +3,7 @@
 from typing import Any
 
 from attn_mlir.dialects.attn.dialect import Attn
-from attn_mlir.dialects.attn.pieces import verify_owner
+from attn_mlir.dialects.attn.pieces import OWNERS, verify_owner
 from attn_mlir.dialects.attn.sequences import sides_of
 from attn_mlir.dialects.verify import check, is_tensor
 from attn_mlir.mlir import ext, ir
@@ -21,7 +21,7 @@ class PagesOp(Attn.Operation, name="pages"):
     table: ext.Operand[Any]
 
     def verify_invariants(self) -> bool:
-        if not verify_owner(self):
+        if not verify_owner(self, (*OWNERS, "attn.pairs")):
             return False
         type_ = self.table.type
         fits = is_tensor(type_, 2) and isinstance(type_.element_type, ir.IntegerType) and type_.element_type.width in (32, 64)

@@ -12,7 +12,7 @@ from attn_mlir.dialects.attn.pieces import term_types, verify_owner, verify_piec
 from attn_mlir.dialects.verify import check, entry_block, is_tensor, terminator
 from attn_mlir.mlir import ext, ir
 
-_NAMES = ("product", "mask", "pair", "query_bounds", "block_mask", "sequences", "key_lists")
+_NAMES = ("product", "mask", "pair", "query_bounds", "block_mask", "sequences", "pages", "key_lists")
 _PAIRS_PIECES = frozenset(f"attn.{name}" for name in _NAMES)
 
 

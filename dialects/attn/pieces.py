@@ -7,9 +7,9 @@ from attn_mlir.dialects.attn.partners import verify_partner
 from attn_mlir.dialects.verify import check, entry_block, is_score_type, terminator
 from attn_mlir.mlir import ext, ir
 
-_OWNERS = ("attn.attention", "attn.online")
+OWNERS = ("attn.attention", "attn.online")
 _STATES_OWNERS = ("attn.online", "attn.combine")
-_MODS_OWNERS = (*_OWNERS, "attn.linear_attention", "attn.chunk")
+_MODS_OWNERS = (*OWNERS, "attn.linear_attention", "attn.chunk")
 
 
 def _kind(type_: ir.Type) -> str:
@@ -20,7 +20,7 @@ def _kind(type_: ir.Type) -> str:
     return "i1" if str(type_) == "i1" else str(type_)
 
 
-def verify_owner(op: Any, owners: tuple[str, ...] = _OWNERS) -> bool:
+def verify_owner(op: Any, owners: tuple[str, ...] = OWNERS) -> bool:
     """Checks that a piece stands inside one of the ops named."""
     parent = op.operation.parent
     return check(op, parent is not None and parent.name in owners, f"belongs inside {' or '.join(owners)}")
@@ -122,7 +122,7 @@ class QueryOp(Attn.Operation, name="query"):
 
     def verify_invariants(self) -> bool:
         partner = "partner" in self.operation.attributes
-        return verify_owner(self, _OWNERS if partner else _MODS_OWNERS) and (not partner or verify_partner(self, 0))
+        return verify_owner(self, OWNERS if partner else _MODS_OWNERS) and (not partner or verify_partner(self, 0))
 
     def verify_region_invariants(self) -> bool:
         return _verify_mod(self, "b, h, q_idx, d")
@@ -135,7 +135,7 @@ class KeyOp(Attn.Operation, name="key"):
 
     def verify_invariants(self) -> bool:
         partner = "partner" in self.operation.attributes
-        return verify_owner(self, _OWNERS if partner else _MODS_OWNERS) and (not partner or verify_partner(self, 1))
+        return verify_owner(self, OWNERS if partner else _MODS_OWNERS) and (not partner or verify_partner(self, 1))
 
     def verify_region_invariants(self) -> bool:
         return _verify_mod(self, "b, h_kv, kv_idx, d")
@@ -180,7 +180,7 @@ class MaskOp(Attn.Operation, name="mask"):
     body: ext.Region
 
     def verify_invariants(self) -> bool:
-        return verify_owner(self, (*_OWNERS, "attn.pairs"))
+        return verify_owner(self, (*OWNERS, "attn.pairs"))
 
     def verify_region_invariants(self) -> bool:
         return verify_signature(self, "b, h, q_idx, kv_idx", ["index"] * 4, ["i1"])
@@ -292,7 +292,7 @@ class BlockMaskOp(Attn.Operation, name="block_mask"):
     body: ext.Region
 
     def verify_invariants(self) -> bool:
-        return verify_owner(self, (*_OWNERS, "attn.pairs"))
+        return verify_owner(self, (*OWNERS, "attn.pairs"))
 
     def verify_region_invariants(self) -> bool:
         return verify_signature(self, "b, h, q_begin, q_end, kv_begin, kv_end", ["index"] * 6, ["i1", "i1"])

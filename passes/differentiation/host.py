@@ -134,7 +134,7 @@ class HostBuilder:
 
     def clone_present(self) -> None:
         """Copies the pieces that say which pairs there are."""
-        for name in ("attn.sequences", "attn.key_lists", "attn.mask"):
+        for name in ("attn.sequences", "attn.pages", "attn.key_lists", "attn.mask"):
             self.clone_piece(name)
 
     def sequences(self, side: str) -> Callable[[], None] | None:

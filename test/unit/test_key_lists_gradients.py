@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 import attn_mlir
 from amd_tools import needs_host_clang
 from attn_mlir import driver, masks, rows
-from attn_mlir.api import key_gradients, key_pages
+from attn_mlir.api import key_gradients, key_pages, key_queries
 from attn_mlir.api.dropout import NONE, dropout_of
 from attn_mlir.api.inputs import check_inputs
 from attn_mlir.api.key_lists import check_key_lists
@@ -104,6 +104,18 @@ def cases(device: str, sizes: Any, block: tuple[int, int]) -> list[Callable[[], 
 def test_emulated_amd(number: int, taken: list[str]) -> None:
     cases("hip-emulated", AMD, (32, 128))[number]()
     assert taken == ["pages", "lists"]
+
+
+@needs_host_clang
+@pytest.mark.parametrize("number", range(3))
+def test_gradients_of_queries_by_pages(number: int, taken: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels that read listed blocks as pages make the gradient of q, as on Hopper."""
+    made: list[Any] = []
+    of = key_queries.QueryGradient.of
+    monkeypatch.setattr(key_queries, "DEVICES", ("hip-emulated",))
+    monkeypatch.setattr(key_queries.QueryGradient, "of", lambda *given: made.append(of(*given)) or made[-1])
+    cases("hip-emulated", (1, 4, 2, 150, 300, 32), (64, 128))[number]()
+    assert taken == ["pages", "lists"] and len(made) == 1
 
 
 @needs_host_clang

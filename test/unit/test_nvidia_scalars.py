@@ -327,3 +327,28 @@ def test_unknown_ops_are_refused() -> None:
         scalars.bind(function.regions[0].blocks[0].arguments[0], "a")
         with pytest.raises(UnsupportedError, match=r"no C\+\+ form of 'math\.ctpop'"):
             scalars.emit(find_all(module, "func.return")[0].operands[0])
+
+
+@pytest.mark.parametrize(("name", "power"), [("quotients_2", 63), ("quotients_4", 31), ("quotients_4_wide", 63)])
+def test_quotients_that_share_a_reciprocal(name: str, power: int, tmp_path: Path) -> None:
+    """1 / (1 + exp2(t)), and 2^-p where that is less; a NaN leaves none of its group as it was."""
+    count, least = 2 if name == "quotients_2" else 4, 2.0**-power
+    call = (
+        f'extern "C" void call(float a, const float *x, float *y) {{ {name}(a, a, *(const float(*)[{count}])x, *(float(*)[{count}])y); }}'
+    )
+    source = tmp_path / "quotients.cpp"
+    source.write_text(f"{HOST}{helper_source({name})}\n{call}\n")
+    compiler = shutil.which("clang++") or shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-std=c++17", "-o", tmp_path / "quotients.so", source], check=True)
+    function = ctypes.CDLL(str(tmp_path / "quotients.so")).call
+    t = np.random.default_rng(0).uniform(-1, 1, (3000, count)) * np.array([[4.0], [40.0], [140.0]]).repeat(1000, 0)
+    x, made = np.exp2(t - power).astype(np.float32), np.zeros((3000, count), np.float32)
+    for row, out in zip(x, made, strict=True):
+        function(ctypes.c_float(least), ctypes.c_void_p(row.ctypes.data), ctypes.c_void_p(out.ctypes.data))
+    exact = np.maximum(1 / (1 + x.astype(np.float64) / least), least)
+    assert np.abs(made / exact - 1).max() < 1e-6
+    x[0, 1] = np.nan
+    function(ctypes.c_float(least), ctypes.c_void_p(x[0].ctypes.data), ctypes.c_void_p(made[0].ctypes.data))
+    assert not np.isfinite(made[0]).any()

@@ -101,7 +101,7 @@ inline void launch(Context &c, const Kernel &kernel, const std::vector<Value> &a
   if (c.measuring) return;
 #ifdef ATTN_COPY_ENGINE
   if (kernel.persistent) {
-    int64_t most = active().loaded->multiprocessors / cluster, wanted = ceil_div(blocks * heads * batch, cluster);
+    int64_t most = active().loaded->multiprocessors * kernel.occupancy / cluster, wanted = ceil_div(blocks * heads * batch, cluster);
     most = most < wanted ? most : wanted;
     grid[0] = (most > 1 ? most : 1) * cluster;
   }

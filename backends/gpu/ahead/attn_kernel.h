@@ -30,6 +30,7 @@ struct Kernel {
   const char *code;
   int threads, shared_bytes, cluster;
   bool persistent;
+  int occupancy;  // thread blocks of a persistent kernel on a multiprocessor
   int64_t block_q;
   Grid grid;
   int over;

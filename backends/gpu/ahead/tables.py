@@ -41,7 +41,7 @@ def _kernel_table(name: str, unit: GpuKernel, code: str) -> str:
     semaphores = (
         [schedule.get(name, value) for name, value in defaults.items()] if "semaphore_rows" in schedule else list(defaults.values())
     )
-    launch = f"{made.threads}, {made.shared_bytes}, {made.cluster}, {_bool(made.grid == 'persistent')}"
+    launch = f"{made.threads}, {made.shared_bytes}, {made.cluster}, {_bool(made.grid == 'persistent')}, {made.occupancy}"
     grid = f"{kernel.block_q}, {over}, {kernel.over}"
     arrays = f"{len(made.parameters)}, {name}_parameters, {name}_outputs"
     slices = (schedule[LAUNCH_VALUES], schedule[LAUNCH_COLUMNS]) if is_sliced(unit) else (-1, 0)

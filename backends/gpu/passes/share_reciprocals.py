@@ -13,6 +13,8 @@ from attn_mlir.passes.simplification.folding import number
 SHARED = "gpu.shared"
 """Attribute of a division of a constant: how many elements of a row may share its reciprocal. Its divisors are between 2^(-126 / number)
 and 1, or NaN."""
+WIDE = "gpu.shared_wide"
+"""Attribute of such a division: divisors are between 2^(-252 / number) and 1, so that products of half of them are scaled on the way."""
 
 
 @dataclass(frozen=True)
@@ -20,8 +22,9 @@ class ShareReciprocals(Pass):
     """In maps over rows and keys: a / (1 + exp2(t)) becomes (2^-p a) / min(2^-p + exp2(t - p), 1), which an emitter may compute for n
     elements with one reciprocal and products: 1 / x_1 = x_2 x_3 x_4 / (x_1 x_2 x_3 x_4), and no product is too small or large.
 
-    That the divisor does not exceed 1 changes quotients below 2^-p a only, to 2^-p a. Four elements and p = 31 where quotients are rounded
-    to f16, which has no such numbers, or taken from what they are small against, as in a tanh; else two elements and p = 63. Constants a.
+    That the divisor does not exceed 1 changes quotients below 2^-p a only, to 2^-p a. Four elements, and p = 31 where quotients are rounded
+    to f16, which has no such numbers, or taken from what they are small against, as in a tanh; else p = 63, where products of two are
+    scaled by 2^63 on the way, which costs half a product for each element. Constants a.
     """
 
     name = "gpu-share-reciprocals"
@@ -40,15 +43,24 @@ def shared_divisions(block: ir.Block, depends: dict[ir.Value, frozenset[int]]) -
     """The divisions of a map that elements of a row may do together; none where pairs are masked, as NaN of one would reach the others."""
     operations = [view.operation for view in block.operations]
     found = [op for op in operations if SHARED in op.attributes and depends[op.results[0]] == frozenset({0, 1})]
-    numbers = {ir.IntegerAttr(op.attributes[SHARED]).value for op in found}
+    helpers = {helper_of(op) for op in found}
     nested = any(_needs(op.operands[1], found) for op in found)
-    return [] if len(numbers) != 1 or nested or any(op.name == "arith.select" for op in operations) else found
+    return [] if len(helpers) != 1 or nested or any(op.name == "arith.select" for op in operations) else found
 
 
-def unclamped(divisor: ir.Value) -> ir.Value:
-    """x of min(x, 1), which shared quotients take themselves."""
-    op = maker(divisor, "arith.minimumf")
-    return divisor if op is None else op.operands[0]
+def helper_of(division: ir.Operation) -> str:
+    """The function that makes quotients of elements together."""
+    return f"quotients_{ir.IntegerAttr(division.attributes[SHARED]).value}{'_wide' if WIDE in division.attributes else ''}"
+
+
+def unclamped(division: ir.Operation) -> tuple[ir.Value, ir.Value]:
+    """x and c of a / min(x + c, 1), which shared quotients compute themselves; see `ShareReciprocals`."""
+    clamped = maker(division.operands[1], "arith.minimumf")
+    sum_ = maker(division.operands[1] if clamped is None else clamped.operands[0], "arith.addf")
+    if sum_ is None:
+        raise ValueError("quotients that share a reciprocal have sums as divisors")
+    x, least = sum_.operands
+    return x, least
 
 
 def _needs(value: ir.Value, ops: list[ir.Operation]) -> bool:
@@ -76,12 +88,15 @@ def _rewrite(sum_: ir.Operation, scaler: Scaler) -> None:
     dividend = number(division.operands[0])
     if dividend is None or not 2.0**-8 <= abs(dividend) <= 2.0**8:
         return
-    elements, power = (4, 31) if _is_rounded(division.results[0], dividend, scaler) else (2, 63)
+    wide = not _is_rounded(division.results[0], dividend, scaler)
+    power = 63 if wide else 31
     with unnamed(division.location), ir.InsertionPoint(division):
         small = arith.addf(math_ops.exp2(_less(e.operands[0], power, scaler)), constant(2.0**-power, type_))
         divisor = arith.minimumf(small, constant(1.0, type_))
         quotient = arith.divf(constant(dividend * 2.0**-power, type_), divisor, loc=division.location)
-        quotient.owner.operation.attributes[SHARED] = i64(elements)
+        quotient.owner.operation.attributes[SHARED] = i64(4)
+        if wide:
+            quotient.owner.operation.attributes[WIDE] = ir.UnitAttr.get()
     division.results[0].replace_all_uses_with(quotient)
     for op in (division, sum_, e):
         op.erase()

@@ -139,6 +139,9 @@ class Consumer:
         arguments = list(body(op).arguments)
         carried = [self.carry(argument, value) for argument, value in zip(arguments[1:], list(op.operands)[3:], strict=True)]
         begin, end, step = (core.value(value) for value in list(op.operands)[:3])
+        for inner in operations(body(op)):
+            if inner.name == "tile.map" and len(inner.operands) == 2:
+                self.maps.read_rows(inner, op)
         index = core.names.fresh("kv")
         with core.scope(f"for (int {index} = {begin}; {index} < {end}; {index} += {step})"):
             core.scalars.bind(arguments[0], index)

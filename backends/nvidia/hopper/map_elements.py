@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
-from attn_mlir.backends.gpu.passes.share_reciprocals import SHARED, shared_divisions, unclamped
+from attn_mlir.backends.gpu.passes.share_reciprocals import SHARED, helper_of, shared_divisions, unclamped
 from attn_mlir.backends.gpu.scalars import dependence, float_literal, frontier
 from attn_mlir.backends.gpu.structure import element_name, hint, is_quotient, widened
 from attn_mlir.backends.nvidia.hopper.column_bounds import (
@@ -232,13 +232,13 @@ class MapElements:
     def _row_values(self, limit: str | None) -> None:
         """What depends on the row alone: two values for each."""
         core = self.core
-        wanted = [value for value in self._needed(_I) if self._row_of(value) is None]
+        needed = [value for value in self._needed(_I) if self._row_of(value) is None]
         for value in dict.fromkeys(value for comparison in self.comparisons for value, _ in comparison.terms):
             if not self.depends.get(value):
                 core.scalars.emit(value)
         self.bounds = {comparison: core.names.fresh("bound") for comparison in self.comparisons}
         reciprocals = self._reciprocals()
-        arrays = {value: core.names.fresh(hint(value, "of_row")) for value in wanted}
+        arrays = {value: core.names.fresh(hint(value, "of_row")) for value in needed if value not in self.maps.rows}
         inverse = {value: core.names.fresh("inverse") for value in reciprocals}
         for value, name in arrays.items():
             core.writer.line(f"{core.scalars.type_of(value)} {name}[2];")
@@ -255,8 +255,8 @@ class MapElements:
                     core.writer.line(f"{name}[h] = 1.0f / {core.scalars.emit(value)};")
                 for comparison, name in self.bounds.items():
                     core.writer.line(f"{name}[h] = {self._bound(comparison, limit)} - column;")
-        for value, name in arrays.items():
-            core.scalars.bind(value, f"{name}[h]")
+        for value in needed:
+            core.scalars.bind(value, f"{arrays.get(value) or self.maps.rows[value]}[h]")
         self._inverse = inverse
 
     def _bound(self, comparison: ColumnBound, limit: str | None) -> str:
@@ -360,7 +360,6 @@ class MapElements:
         """Elements in groups: first their divisors, then quotients by one reciprocal, then the rest."""
         core, names = self.core, self.core.names
         count = ir.IntegerAttr(shared[0].attributes[SHARED]).value
-        function = core.scalars.helper(f"quotients_{count}")
         arrays = {op: (names.fresh("divisors"), names.fresh("quotients")) for op in shared}
         with core.unrolled("g", self.columns // (4 * count)), core.unrolled("h", 2):
             core.scalars.bind(self.block.arguments[0], "(row + 8 * h)")
@@ -368,9 +367,10 @@ class MapElements:
                 core.writer.line(f"float {divisors}[{count}], {quotients}[{count}];")
             with self._member(count):
                 for op, (divisors, _) in arrays.items():
-                    core.writer.line(f"{divisors}[k] = {core.scalars.emit(unclamped(op.operands[1]))};")
+                    core.writer.line(f"{divisors}[k] = {core.scalars.emit(unclamped(op)[0])};")
             for op, (divisors, quotients) in arrays.items():
-                core.writer.line(f"{function}({core.scalars.emit(op.operands[0])}, {divisors}, {quotients});")
+                numbers = [core.scalars.emit(value) for value in (op.operands[0], unclamped(op)[1])]
+                core.writer.line(f"{core.scalars.helper(helper_of(op))}({', '.join(numbers)}, {divisors}, {quotients});")
             with self._member(count):
                 for op, (_, quotients) in arrays.items():
                     core.scalars.bind(op.result, f"{quotients}[k]")

@@ -19,3 +19,5 @@ class MapState:
         """The bits of dropout that were made before their map."""
         self.ahead = False
         """Whether other warps make them, and what is packed is dropped afterwards."""
+        self.rows: dict[ir.Value, str] = {}
+        """Values of rows that were read before a loop, two for each."""

@@ -3,11 +3,26 @@
 from collections.abc import Collection, Mapping
 
 from attn_mlir.backends.gpu.scalars import dependence, float_literal, frontier
-from attn_mlir.backends.gpu.structure import hint
+from attn_mlir.backends.gpu.structure import body, hint
 from attn_mlir.backends.nvidia.hopper.map_elements import MapElements
 from attn_mlir.backends.nvidia.hopper.map_state import MapState
 from attn_mlir.backends.nvidia.hopper.tiles import RegRow
 from attn_mlir.mlir import ir
+
+
+def made_of(value: ir.Value, block: ir.Block) -> list[ir.Operation]:
+    """The ops of a block that make a value."""
+    if isinstance(value.owner, ir.Block) or value.owner.operation.block != block:
+        return []
+    op = value.owner.operation
+    return [*(each for operand in op.operands for each in made_of(operand, block)), op]
+
+
+def _is_made_in(value: ir.Value, inside: ir.Block) -> bool:
+    """Whether a value that a map reads comes from `inside` the loop around it."""
+    if isinstance(value.owner, ir.Block):
+        return value.owner == inside
+    return value.owner.operation.block == inside
 
 
 class Maps(MapState):
@@ -26,6 +41,21 @@ class Maps(MapState):
             self._rows(op, wanted, fixed or {})
         else:
             MapElements(self, op, wanted, fixed or {}).print()
+
+    def read_rows(self, op: ir.Operation, loop: ir.Operation) -> None:
+        """Prints what a map in a loop reads for its rows, and nothing in the loop changes: in the loop products would wait for memory."""
+        core, block = self.core, op.regions[0].blocks[0]
+        inside = body(loop)
+        for value in frontier(block, dependence(block), frozenset({0})):
+            made = made_of(value, block)
+            fixed = not any(_is_made_in(operand, inside) for each in made for operand in each.operands)
+            if not fixed or not any(each.name == "memref.load" for each in made):
+                continue
+            name = self.rows[value] = core.names.fresh(hint(value, "of_row"))
+            core.writer.line(f"{core.scalars.type_of(value)} {name}[2];")
+            with core.unrolled("h", 2):
+                core.scalars.bind(block.arguments[0], "(row + 8 * h)")
+                core.writer.line(f"{name}[h] = {core.scalars.emit(value)};")
 
     def _rows(self, op: ir.Operation, wanted: Collection[ir.Value] | None, fixed: Mapping[ir.Value, float | ir.Value]) -> None:
         core, block = self.core, op.regions[0].blocks[0]

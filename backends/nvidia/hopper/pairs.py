@@ -20,7 +20,15 @@ from attn_mlir.backends.nvidia.hopper.pairs_bands import HEADER as BANDS
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, as_int, check_types, ops_of, read_kernel
 from attn_mlir.backends.nvidia.hopper.pairs_key_sums import KeySums, check_key_sums
 from attn_mlir.backends.nvidia.hopper.pairs_late import HEAD, ROW, begin_late, check_early, check_late, early_pays, end_late, late_pays
-from attn_mlir.backends.nvidia.hopper.pairs_layout import KEY_SUMS, MAKING, REGISTERS, BackwardLayout, is_transposed, plan_layout
+from attn_mlir.backends.nvidia.hopper.pairs_layout import (
+    KEY_SUMS,
+    MAKING,
+    NEIGHBOURS,
+    REGISTERS,
+    BackwardLayout,
+    is_transposed,
+    plan_layout,
+)
 from attn_mlir.backends.nvidia.hopper.pairs_loop import check_steps, staged_values
 from attn_mlir.backends.nvidia.hopper.pairs_pieces import FIELD, Pieces, check_pieces, choose_pieces, make_room
 from attn_mlir.backends.nvidia.hopper.pairs_pieces import HEADER as PIECES
@@ -65,6 +73,7 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
     except UnsupportedError as error:
         return Refusal.of(error)
     fields: Fields = {"kind": "pairs", "stages": layout.stages, "shared": layout.bytes, "warpgroups": layout.warpgroups}
+    fields |= {"occupancy": layout.occupancy} if layout.occupancy > 1 or "occupancy" in choices else {}
     fields |= {"windows": layout.stages} if layout.windows or layout.bands else {}
     asked = {"key_sums": "consumers"} if choices.get("key_sums") == "consumers" else {}
     fields |= {"early": int(layout.early)} if layout.early or "early" in choices else {}
@@ -120,6 +129,7 @@ def _layout(kernel: ir.Operation, target: NvidiaTarget, fields: Mapping[str, int
     slots = max((len(staged_values(core, step)) for step in found.steps), default=0)
     check_windows(found, slots)
     stages = None if "stages" not in fields else int(fields["stages"])
+    occupancy = None if "occupancy" not in fields else int(fields["occupancy"])
     if fields.get("key_sums") == "warpgroup":
         layout = plan_layout(found, target, (slots, ""), stages, True)
         check_key_sums(layout)
@@ -128,10 +138,10 @@ def _layout(kernel: ir.Operation, target: NvidiaTarget, fields: Mapping[str, int
                 "hopper: a warpgroup that makes sums over keys adds them itself, in no fixed order (key_sums, reduction_warps)"
             )
         return _early(core, layout, fields)
-    layout, wanted = plan_layout(found, target, (slots, ""), stages), str(fields.get("dropout", "lanes"))
+    layout, wanted = plan_layout(found, target, (slots, ""), stages, occupancy=occupancy), str(fields.get("dropout", "lanes"))
     layout.by_tiles = not fields.get("deterministic") and bool(fields.get("by_tiles", 1))
     if pairs_dropout.possible(found) and (wanted == "lanes" or (slots and wanted == "ahead")):
-        other = plan_layout(found, target, (slots, wanted), stages)
+        other = plan_layout(found, target, (slots, wanted), stages, occupancy=layout.occupancy)
         if (other.stages, other.exchanges, len(other.adds)) == (layout.stages, layout.exchanges, len(layout.adds)):
             other.by_tiles = layout.by_tiles
             layout, wanted = other, ""
@@ -207,7 +217,7 @@ class _Printer:
         self._consumers()
         body = core.writer.lines
         head = [
-            f'extern "C" __global__ void __launch_bounds__({layout.threads}, 1) {self.name}(',
+            f'extern "C" __global__ void __launch_bounds__({layout.threads}, {layout.occupancy}) {self.name}(',
             *(f"    {text}," for text in core.arguments.declarations()),
         ]
         head[-1] = head[-1][:-1] + ") {"
@@ -228,7 +238,7 @@ class _Printer:
             "",
         ]
         parameters, grid = core.arguments.parameters(), self.programs.grid
-        return KernelCode(self.name, self.name, "\n".join(text), parameters, layout.threads, layout.bytes, grid)
+        return KernelCode(self.name, self.name, "\n".join(text), parameters, layout.threads, layout.bytes, grid, occupancy=layout.occupancy)
 
     def _bind_program(self) -> None:
         """A program has one block of keys: a chunk is one block."""
@@ -286,7 +296,7 @@ class _Printer:
 
     def _producer(self) -> None:
         core, layout, kernel = self.core, self.layout, self.kernel
-        more, fewer = REGISTERS[layout.warpgroups]
+        more, fewer = NEIGHBOURS if layout.occupancy > 1 else REGISTERS[layout.warpgroups]
         if (layout.bits is not None or layout.windows or layout.bands) and layout.warpgroups == 2:
             more, fewer = MAKING
         if layout.key_sums:

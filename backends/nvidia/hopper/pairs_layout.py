@@ -13,12 +13,15 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import maker
 
 REGISTERS = thresholds.PAIR_REGISTERS
+NEIGHBOURS = thresholds.NEIGHBOUR_REGISTERS
 MAKING = thresholds.MAKING_REGISTERS
 KEY_SUMS = thresholds.KEY_SUM_REGISTERS
 ADDED_COLUMNS = 32
 """Columns of f32 in a swizzle atom of shared memory from which TMA adds to global memory: 128 bytes."""
 REDUCTION_WARPS = 2
 """Warps of the producer that add to global memory, one for each warpgroup of consumers."""
+RESERVED = 1024
+"""Bytes of shared memory that the GPU keeps for each thread block."""
 _BARRIER_BYTES = 512
 """Enough for all barriers."""
 
@@ -91,6 +94,8 @@ class BackwardLayout:
         """Whether consumers make the sums over keys a step late (`pairs_late`)."""
         self.early = False
         """Whether consumers read row values and compute half of the exponentials before they wait for the second product."""
+        self.occupancy = 1
+        """Thread blocks on a multiprocessor, with so many times fewer registers and less shared memory each."""
         self._size = 0
         self.keys: dict[ir.Value, SharedBuffer] = {}
         self.queries: dict[ir.Value, SharedBuffer] = {}
@@ -253,9 +258,16 @@ def registers(kernel: PairsKernel, warpgroups: int) -> int:
 
 
 def plan_layout(
-    kernel: PairsKernel, target: NvidiaTarget, slots: tuple[int, str], stages: int | None = None, key_sums: bool = False
+    kernel: PairsKernel,
+    target: NvidiaTarget,
+    slots: tuple[int, str],
+    stages: int | None = None,
+    key_sums: bool = False,
+    occupancy: int | None = None,
 ) -> BackwardLayout:
     """The layout with as many stages as fit, or two where a warpgroup makes the sums over keys.
+
+    Over lists of keys a single warpgroup of consumers has a neighbour, where two thread blocks fit on a multiprocessor, or `occupancy`.
 
     Raises UnsupportedError when nothing fits.
     """
@@ -274,14 +286,18 @@ def plan_layout(
     layouts = ((2, 2, True), (2, 1, True), (1, 1, True), (2, 1, False), (1, 1, False))
     if kernel.step_ops("tile.load_window") or kernel.step_ops("tile.band"):  # these should come ahead
         layouts = ((2, 2, True), (2, 1, True), (2, 1, False))
-    for count, exchanges, staged_adds in layouts[:1] if key_sums else layouts:
+    listed = "listed" in ir.DictAttr(kernel.function.attributes["tile.kernel"])
+    neighbours = warpgroups == 1 and needed <= thresholds.NEIGHBOUR_SPARE and len(layouts) > 3 and (listed or occupancy == 2)
+    tried = [(2, *layout) for layout in layouts if layout[2]] if neighbours else []
+    tried += [(1, *layout) for layout in (layouts[:1] if key_sums else layouts)]
+    for together, count, exchanges, staged_adds in tried:
         # Beside windows the values of rows may be what is too much for sums over keys to leave through TMA.
         for single_rows in (False, True) if len(layouts) == 3 and staged_adds and exchanges == 1 else (False,):
-            if stages is None or stages == count:
-                layout = BackwardLayout(
-                    kernel, count, exchanges, slots, staged_adds, target.shared_bytes, key_sums=key_sums, single_rows=single_rows
-                )
-                if layout.bytes <= target.shared_bytes:
+            if stages in (None, count) and occupancy in (None, together):
+                room = (target.shared_bytes + RESERVED) // together - RESERVED
+                layout = BackwardLayout(kernel, count, exchanges, slots, staged_adds, room, key_sums=key_sums, single_rows=single_rows)
+                layout.occupancy = together
+                if layout.bytes <= room:
                     return layout
     raise UnsupportedError("hopper: the tiles of pairs do not fit in shared memory")
 

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from attn_mlir.backends.gpu.passes.share_reciprocals import SHARED, unclamped
+from attn_mlir.backends.gpu.passes.share_reciprocals import SHARED, helper_of, unclamped
 from attn_mlir.backends.nvidia.warp.printer import WarpPrinter
 from attn_mlir.dialects.numbers import number
 from attn_mlir.dialects.regions import maker
 from attn_mlir.dialects.warp.layouts import Fragment
 from attn_mlir.mlir import ir
 
-_HELPERS = {2: "quotients_2", 4: "quotients_4"}
+_HELPERS = "quotients_2", "quotients_4", "quotients_4_wide"
 
 
 def shared(map_: ir.Operation, tile: Fragment) -> ir.Operation | None:
@@ -17,7 +17,7 @@ def shared(map_: ir.Operation, tile: Fragment) -> ir.Operation | None:
     ops = [view.operation for view in map_.regions[0].blocks[0].operations]
     found = [op for op in ops if SHARED in op.attributes]
     fits = tile.form == "tile" and len(tile.layout.row_digits) == 1 and tile.elements % 8 == 0
-    if not fits or len(found) != 1 or any(op.name == "arith.select" for op in ops) or number(found[0], SHARED) not in _HELPERS:
+    if not fits or len(found) != 1 or any(op.name == "arith.select" for op in ops) or helper_of(found[0]) not in _HELPERS:
         return None
     return found[0] if maker(found[0].operands[0], "arith.constant") is not None else None
 
@@ -34,7 +34,7 @@ def divide(
 
     `each` prints ops of the element in register r, `finish` what becomes of its results.
     """
-    count, divisor = number(division, SHARED), unclamped(division.operands[1])
+    count, (divisor, least) = number(division, SHARED), unclamped(division)
     ops = [view.operation for view in list(block.operations)[:-1]]
     group, row, member, divisors, made = (printer.names.fresh(name) for name in ("group", "row", "member", "divisors", "quotients"))
     place = f"const int r = {group} + 2 * {row} + {member} / 2 * 4 + {member} % 2;"  # a thread's two rows, whose elements lie in pairs
@@ -45,7 +45,9 @@ def divide(
             printer.line(place)
             each(_made_by(ops, [divisor]))
             printer.line(f"{divisors}[{member}] = {printer.printed[divisor]};")
-        printer.line(f"{printer.helper(_HELPERS[count])}({printer.printed[division.operands[0]]}, {divisors}, {made});")
+        printer.line(
+            f"{printer.helper(helper_of(division))}({printer.printed[division.operands[0]]}, {printer.printed[least]}, {divisors}, {made});"
+        )
         with printer.writer.unrolled(member, count):
             printer.line(place)
             printer.printed[division.results[0]] = f"{made}[{member}]"

@@ -16,6 +16,7 @@ from attn_mlir.api.dropout import Dropout
 from attn_mlir.api.inputs import check_inputs
 from attn_mlir.api.kept_calls import Dense, KeptCall, keep_call
 from attn_mlir.api.key_pages import Lists, paged_call
+from attn_mlir.api.key_queries import query_gradient
 from attn_mlir.api.key_sequences import ready_made_shift
 from attn_mlir.api.options import Options
 from attn_mlir.errors import CompileError, UnsupportedError
@@ -84,12 +85,16 @@ def _attended(
         paged = paged_call(qkv, options, dropout, lists, decoded=False, folded=folded[0] if group > 1 else None)
         if paged is None:
             return None
-        saved: Sequence[Tensor] = paged.saved(_of_pages(task.wrt))
+        saved: Sequence[Tensor]
+        saved, of_sequences = paged.saved(_of_pages(task.wrt))
         if len(saved) != results:
             return None
         if group > 1 and not paged.folded:
             saved = [fold(x, group) for x in all_heads_first(saved, order, task.program.weights)]
-        made = paged.lists.inverse(form.tile, is_in_order(task.program))
+        whole = group == 1 or paged.folded
+        apart = whole and "q" in task.wrt.split("+") and dropout.form is None
+        queries = query_gradient(paged, options.functions, of_sequences) if apart else None
+        made = paged.lists.inverse(form.tile, queries is None and is_in_order(task.program))
     captures: Sequence[Tensor] = made
     if table is None:
         task, captures = gradient_task(call._replace(values=(*folded, *made, *call.values[3 + len(LISTS) :])))
@@ -101,7 +106,7 @@ def _attended(
             _READY[key] = call._replace(values=()), task, results, table
     again = table.computing(paged.lists.listing, problem.layout, group)
     seen = group == 1 or problem.sizes["Sq"] == 1  # else the results are copied
-    found: Sequence[Any] = forward_listed(task, saved, again, (*folded, *captures), seen)
+    found: Sequence[Any] = forward_listed(task, saved, again, (*folded, *captures), seen, None if queries is None else queries.of)
     paged.check()
     if group > 1:
         found = [x.contiguous() for x in all_in_order([unfold(x, group) for x in found], order, task.program.weights)]

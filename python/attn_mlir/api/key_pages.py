@@ -5,6 +5,7 @@ Short blocks of queries are what decoding is: heads of a group are rows, and a s
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from attn_mlir import driver
 from attn_mlir.api.dropout import Dropout
 from attn_mlir.api.key_numbers import check_numbers
 from attn_mlir.api.key_sequences import (
+    Rearranged,
     SequenceForm,
     causal_shift,
     in_whole,
@@ -101,8 +103,11 @@ class PagedCall:
             made = runs[_KERNEL].run(q, k, v, captures, output_order(call.layout))
         return self.results(all_in_order(made, output_order(call.layout), call.entry.traced.weights))
 
-    def saved(self, wrt: str) -> list[Tensor]:
-        """The results of a forward pass that keeps what its backward reads; `wrt` names arguments that need a gradient, "": all."""
+    def saved(self, wrt: str) -> tuple[list[Tensor], Sequence[Tensor]]:
+        """The results of a forward pass that keeps what its backward reads, and the same as they are for sequences, with heads first.
+
+        `wrt` names arguments that need a gradient, "": all.
+        """
         call, order = self.call, output_order(self.call.layout)
         inputs = call.heads_first()
         run = self.runs.get(wrt) if self.runs is not None else None
@@ -116,8 +121,8 @@ class PagedCall:
             made = run.run(inputs, order)
         if self.folded:
             rows = self.made.batch, self.made.heads, -1
-            return [x.reshape(*rows, x.shape[-1]) if x.dim() == 4 else x.view(rows) for x in made]
-        return self.results([in_order(x, order) if x.dim() == 4 else x for x in made])
+            return [x.reshape(*rows, x.shape[-1]) if x.dim() == 4 else x.view(rows) for x in made], made
+        return self.results([in_order(x, order) if x.dim() == 4 else x for x in made]), made
 
 
 def attention_in_pages(qkv: tuple[Tensor, Tensor, Tensor], options: Options, dropout: Dropout, lists: Lists) -> tuple[Any] | None:
@@ -159,7 +164,7 @@ def paged_call(
         k, v = (torch.nn.functional.pad(x, (0, 0, 0, missing)) for x in (k, v))
     whole = index.shape[1] == 1 and (k.stride(1) < k.stride(2) or sizes["Hkv"] == 1)
     made = sequences_of_lists(problem, form, index.shape[1], whole, (decoded, drops))
-    k_pages, v_pages = (_pages(x, made, blocks) for x in (k, v))
+    k_pages, v_pages = (pages_of(x, made, blocks) for x in (k, v))
     shared = folded is not None and (made.heads, made.fold, made.key_heads) == (sizes["Hkv"], made.group, 1)
     packed = folded.detach().flatten(0, 2).unsqueeze(1) if folded is not None and shared else packed_rows(q, made)
     copied = any([x.data_ptr() != page.data_ptr() for x, page in ((k, k_pages), (v, v_pages))])
@@ -215,7 +220,7 @@ class PagedTemplate:
         places = places_of(made, form.queries, index.device)
         varying = {**places, "k_lengths": prepared.used, PAGES: prepared.pages, _SEEN: prepared.seen}
         captures = [varying[name] if name else value for name, value in self.values]
-        values = (packed, *[_pages(x, made, shapes.blocks) for x in (k, v)], *captures)
+        values = (packed, *[pages_of(x, made, shapes.blocks) for x in (k, v)], *captures)
         return PagedCall(call=self.without_values._replace(values=values), lists=prepared, index=index, **self.common)
 
 
@@ -253,12 +258,19 @@ def _problem_of(packed: Tensor, k_pages: Tensor, v_pages: Tensor, turned: bool) 
     return found
 
 
-def _pages(x: Tensor, made: SequenceForm, blocks: int) -> Tensor:
+def pages_of(x: Tensor, made: SequenceForm, blocks: int) -> Tensor:
     """[B, H, S, D] as pages [B blocks, keys, H, D], or of single heads [B H blocks, keys, 1, D]."""
-    cut = x.unflatten(2, (blocks, -1))
-    if made.key_heads > 1 or x.shape[1] == 1:
-        return cut.permute(0, 2, 3, 1, 4).flatten(0, 1)
-    return cut.flatten(0, 2).unsqueeze(2)
+    return _paging(x.shape, x.stride(), made.key_heads > 1 or x.shape[1] == 1, blocks).of(x)
+
+
+@functools.lru_cache(_MOST)
+def _paging(shape: torch.Size, stride: tuple[int, ...], whole: bool, blocks: int) -> Rearranged:
+    """See `pages_of`; `whole`: pages have all heads."""
+    cut = torch.empty_strided(shape, stride, device="meta").unflatten(2, (blocks, -1))
+    view = cut.permute(0, 2, 3, 1, 4) if whole else cut.unsqueeze(4)
+    first = 1 if whole else 2
+    made = torch.empty_like(view, memory_format=torch.contiguous_format).flatten(0, first)
+    return Rearranged(view.shape, view.stride(), made.shape, False)
 
 
 def _places_of_dropout(made: SequenceForm, form: ListForm, shifts: Tensor) -> dict[str, Tensor]:

@@ -4,7 +4,7 @@ import functools
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -90,16 +90,35 @@ def fold_of(rows: int, group: int, decoded: bool) -> int:
     return 1 if rows == 1 and decoded else max(n for n in range(1, group + 1) if group % n == 0 and (n == 1 or n * rows <= BLOCK_ROWS))
 
 
+class Rearranged(NamedTuple):
+    """A view of a tensor with more dimensions, `size` and `stride`, what shape it is flattened to, and whether it is copied before."""
+
+    size: torch.Size
+    stride: tuple[int, ...]
+    shape: torch.Size
+    copied: bool
+
+    def of(self, x: Tensor) -> Tensor:
+        """That of a tensor of the shape and strides that it was made for: as few operations as there can be."""
+        found = x.as_strided(self.size, self.stride)
+        return (dense(found) if self.copied else found).reshape(self.shape)
+
+
 def packed_rows(x: Tensor, made: SequenceForm) -> Tensor:
     """[B, Hq, Sq, D] as the rows of all sequences, [rows, heads of one, D], a view where strides allow."""
+    return _packing(x.shape, x.stride(), made).of(x)
+
+
+@functools.lru_cache(_MOST)
+def _packing(shape: torch.Size, stride: tuple[int, ...], made: SequenceForm) -> Rearranged:
+    """See `packed_rows`."""
+    x = torch.empty_strided(shape, stride, device="meta")
     x = x.unflatten(1, (made.heads, made.key_heads, made.fold, made.apart)).permute(0, 1, 5, 3, 2, 4, 6)
-    shape, strides = x.shape, x.stride()
-    for group in ((0, 1, 2, 3), (4, 5)):
-        dims = [dim for dim in group if shape[dim] > 1]
-        if any(strides[a] != shape[b] * strides[b] for a, b in itertools.pairwise(dims)):
-            x = dense(x)
-            break
-    return x.flatten(4, 5).flatten(0, 3)
+    groups = [[dim for dim in group if x.shape[dim] > 1] for group in ((0, 1, 2, 3), (4, 5))]
+    copied = any(x.stride(a) != x.shape[b] * x.stride(b) for dims in groups for a, b in itertools.pairwise(dims))
+    return Rearranged(
+        x.shape, x.stride(), torch.empty_like(x, memory_format=torch.contiguous_format).flatten(4, 5).flatten(0, 3).shape, copied
+    )
 
 
 def dense(x: Tensor) -> Tensor:
@@ -179,15 +198,23 @@ def looks_at_scores_alone(text: str) -> bool:
 
 def in_whole(x: Tensor, made: SequenceForm, order: str) -> Tensor:
     """o of all sequences, [rows, heads of one, D], in the order of a layout, and row outputs as [B, Hq, Sq]."""
+    return _unpacking(x.shape, x.stride(), made, order).of(x)
+
+
+@functools.lru_cache(_MOST)
+def _unpacking(shape: torch.Size, stride: tuple[int, ...], made: SequenceForm, order: str) -> Rearranged:
+    """See `in_whole`."""
     rows, heads = (made.batch, made.heads, made.queries, made.fold), (made.key_heads, made.apart)
+    x = torch.empty_strided(shape, stride, device="meta")
     if x.dim() == 2:
-        return x.unflatten(1, rows).unflatten(0, heads).permute(2, 3, 0, 5, 1, 4).flatten(1, 4)
-    apart = x.unflatten(1, heads).unflatten(0, rows)
-    if order == "bhsd":
-        return dense(apart.permute(0, 1, 4, 3, 5, 2, 6)).flatten(1, 4)
-    if order == "bshd":
-        return dense(apart.permute(0, 2, 1, 4, 3, 5, 6)).flatten(2, 5)
-    return dense(apart.permute(2, 0, 1, 4, 3, 5, 6)).flatten(2, 5)
+        view, first = x.unflatten(1, rows).unflatten(0, heads).permute(2, 3, 0, 5, 1, 4), 1
+    else:
+        apart = x.unflatten(1, heads).unflatten(0, rows)
+        orders = {"bhsd": ((0, 1, 4, 3, 5, 2, 6), 1), "bshd": ((0, 2, 1, 4, 3, 5, 6), 2), "sbhd": ((2, 0, 1, 4, 3, 5, 6), 2)}
+        permuted, first = orders[order]
+        view = apart.permute(permuted)
+    whole = torch.empty_like(view, memory_format=torch.contiguous_format).flatten(first, first + 3)
+    return Rearranged(view.shape, view.stride(), whole.shape, x.dim() > 2)
 
 
 def wrapped(

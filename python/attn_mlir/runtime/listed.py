@@ -10,10 +10,12 @@ from torch.autograd import forward_ad
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.given import LISTS
 from attn_mlir.runtime.eager import gradients, whole
+from attn_mlir.runtime.orders import all_heads_first, in_order, input_order, output_order
 from attn_mlir.runtime.programs import Program
 from attn_mlir.runtime.task import Task
 
 Dense = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
+Queries = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor], Sequence[torch.Tensor | None]], torch.Tensor]
 _DTYPES = {"i32": torch.int32, "i64": torch.int64}
 
 
@@ -33,24 +35,33 @@ class ListedProgram(Program):
 
 
 def forward_listed(
-    task: Task, saved: Sequence[torch.Tensor], dense: Dense, tensors: Sequence[torch.Tensor], seen: bool = True
+    task: Task,
+    saved: Sequence[torch.Tensor],
+    dense: Dense,
+    tensors: Sequence[torch.Tensor],
+    seen: bool = True,
+    queries: Queries | None = None,
 ) -> list[torch.Tensor]:
     """The results of a forward pass that was `saved`, with a gradient by `tensors`, inputs and captures: the program's backward.
 
-    `seen`: results are not copied before the caller gets them, so that they must be no views.
+    `seen`: results are not copied before the caller gets them, so that they must be no views. `queries` makes the gradient of q, which
+    the program's backward then leaves out: of q, k, v, results and gradients with heads first.
 
     `dense` computes them of such tensors in another way, which has second derivatives, and may read more of them.
     """
-    return list(ListedForward.apply(task, [whole(x) for x in saved] if seen else saved, dense, *tensors))[: task.program.made]  # type: ignore[no-untyped-call]
+    return list(ListedForward.apply(task, [whole(x) for x in saved] if seen else saved, (dense, queries), *tensors))[: task.program.made]  # type: ignore[no-untyped-call]
 
 
 class ListedForward(torch.autograd.Function):
     """The forward pass of a listed program that was computed by kernels of another one. See `EagerForward`."""
 
     @staticmethod
-    def forward(ctx: Any, task: Task, saved: Sequence[torch.Tensor], dense: Dense, *tensors: torch.Tensor) -> tuple[Any, ...]:
+    def forward(
+        ctx: Any, task: Task, saved: Sequence[torch.Tensor], ways: tuple[Dense, Queries | None], *tensors: torch.Tensor
+    ) -> tuple[Any, ...]:
         first = 3 + task.captures
-        ctx.task, ctx.turned, ctx.dense, ctx.more = task, task.layout != "bhsd", dense, len(tensors) - first
+        ctx.task, ctx.turned, ctx.more = task, task.layout != "bhsd", len(tensors) - first
+        ctx.dense, ctx.queries = ways
         ctx.save_for_backward(*tensors[:first], *saved, *tensors[first:])
         ctx.mark_non_differentiable(*saved[task.program.made :])
         ctx.set_materialize_grads(False)
@@ -62,9 +73,27 @@ class ListedForward(torch.autograd.Function):
         kept = saved[: len(saved) - more]
         if not torch.is_grad_enabled() and forward_ad._current_level < 0:
             # Not 0: what only second derivatives read has none here.
-            return None, None, None, *gradients(ctx.task, ctx.turned, kept, grads), *[None] * more
+            return None, None, None, *_gradients(ctx, kept, grads), *[None] * more
         tensors = (*kept[: 3 + ctx.task.captures], *saved[len(kept) :])
         return None, None, None, *gradients_again(ctx.dense, tensors, ctx.needs_input_grad[3:], grads)
+
+
+def _gradients(ctx: Any, saved: Sequence[torch.Tensor], grads: tuple[torch.Tensor | None, ...]) -> Sequence[torch.Tensor | None]:
+    """Gradients of inputs and captures, by the program's backward alone, or with that of q made beside it."""
+    task: Task = ctx.task
+    if ctx.queries is None:
+        return gradients(task, ctx.turned, saved, grads)
+    first, given = 3 + task.captures, output_order(task.layout)
+    rest = task.by([place for place in task.places if place])
+    found: list[torch.Tensor | None] = [None] * first
+    if rest.wrt:
+        found = list(gradients(rest, ctx.turned, saved, grads))
+    weights = task.program.weights
+    results = all_heads_first(saved[first:], given, task.program.kept_weights)
+    of_results = all_heads_first(grads[: task.program.made], given, weights)
+    made = ctx.queries(all_heads_first(saved[:3], input_order(task.layout), 3), results, of_results)
+    found[0] = in_order(made, input_order(task.layout))
+    return found
 
 
 def gradients_again(

@@ -28,9 +28,10 @@ func.func @half(%s: !t, %rows: index, %columns: index) -> (!half) attributes {ti
   return %y : !half
 }
 
-// Weights that are kept in f32 may be as small as 2^-63; then two share a reciprocal.
+// Weights that are kept in f32 may be as small as 2^-63; then products of two divisors are scaled before they are multiplied.
 // CHECK-LABEL: func.func @single(
-// CHECK:           arith.divf %{{.*}}, %{{.*}} {gpu.shared = 2 : i64} : f32
+// CHECK-DAG:     %[[SMALL:.*]] = arith.constant 1.08420217E-19 : f32
+// CHECK:           arith.divf %[[SMALL]], %{{.*}} {gpu.shared = 4 : i64, gpu.shared_wide} : f32
 func.func @single(%s: !t, %rows: index, %columns: index) -> (!t) attributes {tile.kernel = {block_q = 128 : i64, block_kv = 64 : i64}} {
   %one = arith.constant 1.0 : f32
   %y = "tile.map"(%rows, %columns) ({

@@ -1,8 +1,9 @@
 // Four elements of a row share a reciprocal in blocks without a mask; elsewhere each has its own, so that NaN stays where it is.
 // RUN: attn-translate %s --to cuda | FileCheck %s
 
-// CHECK-LABEL: void quotients_4(float a, const float (&x)[4], float (&quotient)[4])
+// CHECK:         add.sat.ftz.f32
 // CHECK:         rcp.approx.ftz.f32
+// CHECK-LABEL: void quotients_4(float a, float least, const float (&x)[4], float (&quotient)[4])
 // CHECK:         quotient[0] = first * x1
 // CHECK:       min_nan(exp2f({{.*}}) + 4.656613e-10f, 1.0f);
 
@@ -13,9 +14,8 @@
 // CHECK:             float divisors[4], [[QUOTIENT:[a-z_0-9]+]][4];
 // CHECK:               const int c = 2 * g + k / 2, e = k % 2;
 // CHECK-NEXT:          const float [[E:[a-z_0-9]+]] = exp2f(fmaf(s[4 * c + 2 * h + e], -0.18033688f, -31.0f));
-// CHECK-NEXT:          const float [[X:[a-z_0-9]+]] = [[E]] + 4.656613e-10f;
-// CHECK-NEXT:          divisors[k] = [[X]];
-// CHECK:             quotients_4(4.656613e-10f, divisors, [[QUOTIENT]]);
+// CHECK-NEXT:          divisors[k] = [[E]];
+// CHECK:             quotients_4(4.656613e-10f, 4.656613e-10f, divisors, [[QUOTIENT]]);
 // CHECK:               const float [[WEIGHT:[a-z_0-9]+]] = [[QUOTIENT]][k];
 // CHECK-NEXT:          s[4 * c + 2 * h + e] = [[WEIGHT]];
 // CHECK:         wgmma_wait<0>

@@ -25,7 +25,7 @@
 // -----
 
 %q = ub.poison : tensor<?x?x?x64xf32>
-// expected-error @below {{'attn.pairs' holds pieces only (attn.block_mask, attn.key_lists, attn.mask, attn.pair, attn.product, attn.query_bounds, attn.sequences), found 'arith.constant'}}
+// expected-error @below {{'attn.pairs' holds pieces only (attn.block_mask, attn.key_lists, attn.mask, attn.pages, attn.pair, attn.product, attn.query_bounds, attn.sequences), found 'arith.constant'}}
 %w = "attn.pairs"() ({
   "attn.product"(%q, %q) : (tensor<?x?x?x64xf32>, tensor<?x?x?x64xf32>) -> ()
   %c = arith.constant 1 : index
