@@ -35,11 +35,12 @@ from linear_reference import error
 from scan_emulation import HostScan, as_array
 
 _UNUSED = KernelCode("", "", "", (), 0, 0)
+_COMPILED = ("scans", "simt")
 BAR = {torch.float32: 2e-6, torch.float16: 5e-3, torch.bfloat16: 5e-3}
 
 
 class ScanPlan(GpuLaunchPlan):
-    """Scans of this emitter compiled for the host, each run twice; other kernels by the evaluator."""
+    """Scans of this emitter and plain kernels compiled for the host, each run twice; other kernels by the evaluator."""
 
     def __init__(self, *given: Any, texts: Mapping[str, str]) -> None:
         super().__init__(*given)
@@ -60,7 +61,7 @@ class ScanPlan(GpuLaunchPlan):
         memory = outputs_of(unit, made, operands[unit.kernel.over], layout, lambda output: 1)
         arguments = [x.contiguous() if isinstance(x, torch.Tensor) else x for x in arguments_of(unit.kernel, operands, memory)]
         outputs = [arguments[len(operands) + number] for number in range(len(memory))]
-        if unit.schedule["emitter"] == "scans":
+        if unit.schedule["emitter"] in _COMPILED:
             self._compare(step.kernel, unit, arguments, outputs)
         else:
             self._evaluate(step.kernel, arguments, len(memory))
@@ -71,7 +72,7 @@ class ScanPlan(GpuLaunchPlan):
     def _compare(self, name: str, unit: GpuKernel, arguments: Sequence[Any], outputs: list[torch.Tensor]) -> None:
         """Both orders of threads give the same bits."""
         if name not in self.compiled:
-            self.compiled[name] = HostScan(unit.code)
+            self.compiled[name] = HostScan(unit.code, unit.schedule["emitter"] == "simt")
         kernel, over = unit.kernel, arguments[unit.kernel.over]
         grid = (kernel.blocks, over.shape[1], kernel.sequences_of(arguments))
         if kernel.grid != "chunks":
@@ -104,8 +105,8 @@ def compiled(source: str, name: str, prepare: str, choices: attributes.Fields) -
         for step in [step for step in host.steps if step.kernel]:
             function = function_named(module, step.kernel)
             texts[step.kernel] = f"module {{\n{function.get_asm(print_generic_op_form=True)}\n}}"
-            scan = attributes.read(function, SCHEDULE)["emitter"] == "scans"
-            emit = codegen.emit if scan else lambda _: _UNUSED
+            printed = attributes.read(function, SCHEDULE)["emitter"] in _COMPILED
+            emit = codegen.emit if printed else lambda _: _UNUSED
             units[step.kernel] = read_unit(function, len(step.results), emit)
     return ScanPlan(source, prepare, choices, host, units, texts=texts)
 
