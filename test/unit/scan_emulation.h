@@ -45,6 +45,8 @@ static __nv_bfloat16 __float2bfloat16_rn(float x) {
   if (x != x) return bits_of<__nv_bfloat16>((unsigned short)0x7fff);
   return bits_of<__nv_bfloat16>((unsigned short)((word + 0x7fff + (word >> 16 & 1)) >> 16));
 }
+// What a compiler calls to round, and its library may not have.
+extern "C" __nv_bfloat16 __truncsfbf2(float x) { return __float2bfloat16_rn(x); }
 
 // ---- fibers
 

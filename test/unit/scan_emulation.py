@@ -1,4 +1,4 @@
-"""Chunk scans of the emitter "scans", and plain kernels, on a CPU: their CUDA, compiled for the host, beside the evaluator of tiled kernels."""
+"""Chunk scans of the emitter "scans", and plain kernels, on a CPU: their CUDA, compiled for the host, beside the evaluator's results."""
 
 import ctypes
 import re

@@ -25,7 +25,7 @@ _VECTOR = 4
 
 @dataclass(frozen=True)
 class _Steps:
-    """One kernel: `steps` are summed up to `sums`; `total` adds up `rows`, sums of rows of memory; `store` puts `whole`, made of these, there.
+    """One kernel: `steps` are summed up to `sums`; `total` adds up `rows`, sums of rows of memory; `store` stores `whole`, made of these.
 
     `loop` goes over intervals; None where a program has one. `rows` and `total` are None where there are no states.
     """
