@@ -79,6 +79,12 @@ template <class T> static T from_lane(T x, int lane) {
 }
 template <class T> static T __shfl_xor_sync(unsigned, T x, int mask) { return from_lane(x, (current % 32) ^ mask); }
 template <class T> static T __shfl_up_sync(unsigned, T x, int step) { return from_lane(x, std::max(current % 32 - step, current % 32 < step ? current % 32 : 0)); }
+// Fibers give way at barriers alone.
+template <class T> static T atomicAdd(T *place, T x) {
+  const T before = *place;
+  *place += x;
+  return before;
+}
 static void body() {
   kernel();
   done[current] = true;

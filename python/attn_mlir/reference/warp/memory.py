@@ -109,6 +109,14 @@ def _read(machine: Machine, unit: Warpgroup, inst: Inst, view: View) -> Steps:
     return unit.made([view.array.copy()])
 
 
+def _read_transposed(machine: Machine, unit: Warpgroup, inst: Inst, view: View) -> Steps:
+    """Each warp reads all rows, of its columns: rows are watched whole."""
+    yield
+    for warp, access in machine.ordinary(unit, inst):
+        machine.accesses.read(view.cells(), warp, access)
+    return unit.made([view.array.T.copy()])
+
+
 def _transpose(machine: Machine, unit: Warpgroup, inst: Inst, source: View, target: View) -> Steps:
     """Each warp reads all rows of its columns."""
     yield
@@ -292,6 +300,23 @@ def _copy_rows_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: A
     machine.events += [lambda: land(0), lambda: land(1)]
 
 
+def _sum_rows(machine: Machine, unit: Warpgroup, inst: Inst, target: Buffer, barrier: Any, stage: int) -> Steps:
+    """Ordinary writes of the stage's warp, which then arrives."""
+    count = target.array.shape[1]
+    unit.values.update(zip(inst.blocks[0][0], [np.arange(count)], strict=True))
+    (numbers,) = yield from machine.run(unit, inst.blocks[0])
+    yield
+    slot = stage_of(inst, barrier, stage)
+    if not 0 <= stage < len(target.array):
+        raise Fault("no such stage", inst.location, f"takes stage {stage} of {len(target.array)}")
+    for warp, access in machine.ordinary(unit, inst)[stage % len(unit.active) :][:1]:
+        machine.accesses.write(_numbers(target, stage), warp, access)
+        target.array[stage] = np.cumsum(np.broadcast_to(np.asarray(numbers), (count,)))
+        slot.arrive(warp.release(), 1)
+    if slot.missing < 0:
+        raise Fault("too many arrivals", inst.location, f"arrives when {slot}")
+
+
 def _store_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -> Steps:
     """Reads shared memory, and writes, when it lands."""
     view, target, batch, head, row, column = operands
@@ -375,10 +400,12 @@ RULES: dict[str, Rule] = {
     "warp.load_async": _load_async,
     "warp.load_wait": _load_wait,
     "warp.read": _read,
+    "warp.read_transposed": _read_transposed,
     "warp.store": _store,
     "warp.store_async": _store_async,
     "warp.store_commit": lambda machine, unit, inst: unit.stores.commit(),
     "warp.store_wait": _store_wait,
+    "warp.sum_rows": _sum_rows,
     "warp.transpose": _transpose,
     "warp.view": _view,
     "warp.write": _write,
