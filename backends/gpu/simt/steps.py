@@ -127,10 +127,13 @@ class _Kernel:
         *head, first = (p.scalars.emit(value) for value in (b, h, row))
         exists, step, sum_ = p.scalars.emit(count), p.names.fresh("step"), p.names.fresh("sum")
         known = {found.sums.results[0]: sum_, found.steps.results[0]: step}
-        if found.rows is not None and found.total is not None:
-            known[found.total.results[0]] = self._of_states(found.rows)
         p.line(f"const int i = {self._thread};")
         p.line(f"const float {step} = {p.row_value(found.steps.results[0])};")
+        # All that is loaded is on its way before threads meet.
+        for op in find_all(found.whole, "memref.load"):
+            p.scalars.emit(op.results[0])
+        if found.rows is not None and found.total is not None:
+            known[found.total.results[0]] = self._of_states(found.rows)
         p.line(f"const float {sum_} = block_scan<{self._threads}>({step});")
         for op in find_all(found.whole, "tensor.extract"):
             p.scalars.bind(op.results[0], known[op.operands[0]])

@@ -15,8 +15,8 @@ from attn_mlir.backends.nvidia.forming.rings import RingBuffer, SharedRing
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.dialects.warp import build
 from attn_mlir.dialects.warp.kinds import bytes_of, stages_and_arrivals
-from attn_mlir.mlir import arith, ir, memref, scf
-from attn_mlir.passes.regions import block_of, find_all, maker, walk
+from attn_mlir.mlir import arith, ir, memref
+from attn_mlir.passes.regions import block_of, find_all, walk
 
 _NUMBERS, _RESERVED, _MOST_STAGES = 1024, 2048, 8
 """Bytes of a stage beside tiles and of shared memory beside stages, and the most stages."""

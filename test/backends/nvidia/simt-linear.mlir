@@ -2,15 +2,15 @@
 // RUN: attn-opt %s -p nvidia-kernel | FileCheck %s --check-prefix=PLAN
 // RUN: attn-translate --to cuda %s | FileCheck %s
 
-!q = tensor<?x?x?x128xf16>
+!q = tensor<?x?x?x256xf16>
 !g = tensor<?x?x?xf32>
 !s = tensor<?x?x?x64xf32>
 
-// A thread has packs of 8 columns, of 64 / 16 rows one after another; a head's row is a pack of f16 that is added in f32.
+// A thread has packs of 8 columns, of 16 / 8 rows one after another; a head's row is a pack of f16 that is added in f32.
 // PLAN-LABEL: @heads
-// PLAN-SAME:  emitter = "simt", lanes = 16 : i64, threads = 256 : i64, unroll = 4 : i64, vector = 8 : i64
+// PLAN-SAME:  emitter = "simt", lanes = 32 : i64, threads = 256 : i64, unroll = 4 : i64, vector = 8 : i64
 // CHECK:      void heads_rows(
-// CHECK:        for (int i = (int)threadIdx.x / 16; i < {{.*}}; i += 16) {
+// CHECK:        for (int i = (int)threadIdx.x / 32; i < {{.*}}; i += 8) {
 // CHECK:          #pragma unroll 4
 // CHECK-NEXT:     for (int turn = 0;
 // CHECK:            Pack<__half, 8> pack;

@@ -53,7 +53,7 @@
     // CHECK: "warp.read"
     %again = "warp.read"(%b) : (!tile) -> !p
     // CHECK: "warp.read_transposed"
-    %turned = "warp.read_transposed"(%b) : (!tile) -> !p
+    %other_way = "warp.read_transposed"(%b) : (!tile) -> !p
     %start = "warp.registers"() : () -> !acc
     // CHECK: "warp.each_warp"() ({
     %acc = "warp.each_warp"() ({

@@ -56,11 +56,11 @@ def _load_rows(machine: Machine, unit: Warpgroup, inst: Inst, memory: Buffer, st
     if not (0 <= stage < len(memory.array) and np.all((np.asarray(place) >= 0) & (np.asarray(place) < memory.array.shape[1]))):
         raise Fault("out of bounds", inst.location, f"takes numbers of stage {stage} of {list(memory.array.shape)}")
     for warp, access in machine.ordinary(unit, inst):
-        machine.accesses.read(_numbers(memory, stage), warp, access)
+        machine.accesses.read(numbers_of(memory, stage), warp, access)
     return memory.array[stage, place]
 
 
-def _numbers(memory: Buffer, stage: int, first: int = 0, count: int = 0) -> list[Any]:
+def numbers_of(memory: Buffer, stage: int, first: int = 0, count: int = 0) -> list[Any]:
     """The names of parts of a stage of numbers: of so many from one on, or of all."""
     end = first + count if count else memory.array.shape[1]
     return [("rows", memory.number, stage, part) for part in range(first // CHUNK, -(-end // CHUNK))]
@@ -241,7 +241,7 @@ def _copy_rows_lanes_async(machine: Machine, unit: Warpgroup, inst: Inst, *opera
     landed[skipped : skipped + len(found)] = found
     flight = Flight([(warp, Access(("copy", next(machine.ids)), inst.location, ordinary=True)) for warp in unit.active])
     for warp, access in flight.accesses:
-        machine.accesses.write(_numbers(target, stage, place + warp.number * size, size), warp, access)
+        machine.accesses.write(numbers_of(target, stage, place + warp.number * size, size), warp, access)
         machine.accesses.read(cells[_own(skipped, count, unit, warp.number)], warp, access, full=False)
     _fly(machine, unit, flight, target.array[stage, place : place + count], landed)
 
@@ -279,7 +279,7 @@ def _copy_rows_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: A
         raise Fault("no such stage", inst.location, f"takes stage {stage} of {len(target.array)}")
     found, skipped, cells = source.rows(batch, head, row, target.array.shape[1])
     access = Access(("copy", next(machine.ids)), inst.location)
-    machine.accesses.write(_numbers(target, stage), warp, access)
+    machine.accesses.write(numbers_of(target, stage), warp, access)
     machine.accesses.read(cells, warp, access, full=False)
     landed = np.zeros(target.array.shape[1])
     landed[skipped : skipped + len(found)] = found
@@ -298,23 +298,6 @@ def _copy_rows_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: A
             raise Fault("too many arrivals", inst.location, f"lanes arrive when {slot}")
 
     machine.events += [lambda: land(0), lambda: land(1)]
-
-
-def _sum_rows(machine: Machine, unit: Warpgroup, inst: Inst, target: Buffer, barrier: Any, stage: int) -> Steps:
-    """Ordinary writes of the stage's warp, which then arrives."""
-    count = target.array.shape[1]
-    unit.values.update(zip(inst.blocks[0][0], [np.arange(count)], strict=True))
-    (numbers,) = yield from machine.run(unit, inst.blocks[0])
-    yield
-    slot = stage_of(inst, barrier, stage)
-    if not 0 <= stage < len(target.array):
-        raise Fault("no such stage", inst.location, f"takes stage {stage} of {len(target.array)}")
-    for warp, access in machine.ordinary(unit, inst)[stage % len(unit.active) :][:1]:
-        machine.accesses.write(_numbers(target, stage), warp, access)
-        target.array[stage] = np.cumsum(np.broadcast_to(np.asarray(numbers), (count,)))
-        slot.arrive(warp.release(), 1)
-    if slot.missing < 0:
-        raise Fault("too many arrivals", inst.location, f"arrives when {slot}")
 
 
 def _store_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -> Steps:
@@ -405,7 +388,6 @@ RULES: dict[str, Rule] = {
     "warp.store_async": _store_async,
     "warp.store_commit": lambda machine, unit, inst: unit.stores.commit(),
     "warp.store_wait": _store_wait,
-    "warp.sum_rows": _sum_rows,
     "warp.transpose": _transpose,
     "warp.view": _view,
     "warp.write": _write,
