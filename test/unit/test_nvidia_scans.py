@@ -10,6 +10,7 @@ import attn_mlir
 from amd_tools import needs_host_clang
 from attn_mlir.api import delta_rules
 from attn_mlir.backends.nvidia import thresholds
+from attn_mlir.backends.nvidia.emulation import driver
 from attn_mlir.passes import differentiate
 from attn_mlir.passes.differentiation import delta_apart
 from delta_cases import compare, inputs, narrow, run, wanted
