@@ -12,10 +12,10 @@ from attn_mlir.dialects.warp.copies import (
     CopyWaitOp,
     LoadAsyncOp,
     LoadWaitOp,
+    MakeRowsOp,
     StoreAsyncOp,
     StoreCommitOp,
     StoreWaitOp,
-    SumRowsOp,
 )
 from attn_mlir.dialects.warp.dialect import BarrierType, LayoutAttr, PendingType, SharedAttr, Warp
 from attn_mlir.dialects.warp.fragments import MapOp, ReduceOp, VoteOp
@@ -49,6 +49,7 @@ __all__ = [
     "LoadAsyncOp",
     "LoadOp",
     "LoadWaitOp",
+    "MakeRowsOp",
     "MapOp",
     "MbarrierOp",
     "MmaAsyncOp",
@@ -73,7 +74,6 @@ __all__ = [
     "StoreCommitOp",
     "StoreOp",
     "StoreWaitOp",
-    "SumRowsOp",
     "TransposeOp",
     "ViewOp",
     "VoteOp",

@@ -60,20 +60,23 @@ class CopyRowsAsyncOp(Warp.Operation, name="copy_rows_async"):
         return _checks_rows(self, self.source.type, self.target.type)
 
 
-class SumRowsOp(Warp.Operation, name="sum_rows"):
-    """Place i of a stage of shared memory, memref<stages x n>, gets the sum of the numbers that the region makes of 0, ..., i.
+class MakeRowsOp(Warp.Operation, name="make_rows"):
+    """Place i of a stage of shared memory, memref<stages x n>, gets the number that the region makes of i; `summed`: the sum of those of 0 to i.
 
-    One warp of the warpgroup does it, that with the number of the stage, counted around: each lane makes n / 32 numbers of f32 and writes
-    their sums. Then it arrives, once; several stages wait for memory at the same time.
+    One warp of the warpgroup does it, that with the number of the stage, counted around: each lane makes n / 32 numbers of f32. Then it
+    arrives, once; several stages wait for memory at the same time. It may read what it has made before.
     """
 
     target: ext.Operand[Any]
     barrier: ext.Operand[BarrierType]
     stage: ext.Operand[ir.IndexType]
+    summed: Any
     body: ext.Region
 
     def verify_invariants(self) -> bool:
         type_ = self.target.type
+        if not check(self, isinstance(self.summed, ir.BoolAttr), f"takes `summed` as true or false, got {self.summed}"):
+            return False
         fits = is_shared(type_, 2) and str(type_.element_type) == "f32" and type_.shape[1] % _LANES == 0
         return check(self, fits, f"writes a stage of a memref<stages x n x f32> in shared memory, n a multiple of {_LANES}, got {type_}")
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from attn_mlir.backends.gpu.scheduled import scheduled
 from attn_mlir.backends.nvidia import pipeline
@@ -22,6 +23,8 @@ from contexts import loaded_context
 from warp_text import check_text
 
 _SEGMENT = 512
+_FACTORS = torch.ones(2, 4, 64)
+"""Stands for what is captured: kernels are given others."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +35,11 @@ class Scan:
     values: int = 64
     decay: str = "step"
     element: str = "f16"
+    mod: bool = False
+    """Whether rows of v are multiplied by a captured tensor."""
 
     def __str__(self) -> str:
-        return f"{self.keys}x{self.values} {self.decay} {self.element}"
+        return f"{self.keys}x{self.values} {self.decay} {self.element}{' mod' if self.mod else ''}"
 
 
 @cache
@@ -42,7 +47,8 @@ def module_of(scan: Scan) -> ir.Module:
     """The module with the kernel of the first scan of a program in segments, formed."""
     context = loaded_context()
     with context, ir.Location.unknown():
-        traced = trace_linear(LinearDefinition(decay=scan.decay), Inputs(scan.element, scan.keys, scan.values))
+        v_mod = (lambda x, b, h, t: x * _FACTORS[b, h, t]) if scan.mod else None
+        traced = trace_linear(LinearDefinition(decay=scan.decay, v_mod=v_mod), Inputs(scan.element, scan.keys, scan.values))
         name, prepare = prepare_derivative("", [], segment=_SEGMENT)
         module, host = scheduled(context, traced.text, name, prepare, {"arch": "sm_90a"}, pipeline.TILED_FOR_WARP, "NVIDIA")
         first = next(step.kernel for step in host.steps if step.kernel.endswith("_0_linear_attention"))
@@ -68,12 +74,13 @@ def arguments(scan: Scan, length: int) -> tuple[list[Any], np.ndarray]:
     )
     steps = np.zeros((batch, 4, length)) if steps is None else steps
     decays = {"none": [], "step": [steps], "head": [rates]}[scan.decay]
+    factors = draw.random((batch, 4, length)) + 0.5 if scan.mod else np.ones((batch, 4, length))
     states = np.zeros((batch * segments, 4, scan.keys, scan.values))
     for b, h, n in np.ndindex(batch, 4, segments):
         for t in range(n * _SEGMENT, min(length, (n + 1) * _SEGMENT)):
             state = states[b * segments + n, h]
-            states[b * segments + n, h] = np.exp(steps[b, h, t]) * state + np.outer(k[b, h // 2, t], v[b, h, t])
-    return [k, v, *decays, np.full(states.shape, np.nan)], states
+            states[b * segments + n, h] = np.exp(steps[b, h, t]) * state + np.outer(k[b, h // 2, t], factors[b, h, t] * v[b, h, t])
+    return [k, v, *decays, *[factors] * scan.mod, np.full(states.shape, np.nan)], states
 
 
 def worst(scan: Scan, length: int, orders: int = 2) -> float:
@@ -88,7 +95,9 @@ def worst(scan: Scan, length: int, orders: int = 2) -> float:
     return max(found)
 
 
-@pytest.mark.parametrize("scan", [Scan(), Scan(128, 128), Scan(128, 64, "head", "bf16"), Scan(64, 128, "none")], ids=str)
+@pytest.mark.parametrize(
+    "scan", [Scan(), Scan(128, 128), Scan(128, 64, "head", "bf16"), Scan(64, 128, "none"), Scan(128, 64, mod=True)], ids=str
+)
 def test_states_of_segments(scan: Scan) -> None:
     bar = 6e-4 if scan.element == "f16" else 4e-3
     assert max(worst(scan, length) for length in (1, 127, 1000)) < bar
@@ -103,11 +112,11 @@ def test_registers_and_text() -> None:
     check_registers(kernel)
     check_text(kernel)
     code = kernel_code(kernel, rules_for(kernel))
-    assert "attn::sum_rows(" in code.source and "attn::load_matrices_transposed(" in code.source
+    assert "attn::sum_rows(" in code.source and "attn::write_rows(" in code.source and "attn::load_matrices_transposed(" in code.source
     assert code.threads == 384 and code.shared_bytes < 232448
 
 
-@pytest.mark.parametrize("name", ["warp.sum_rows", "warp.arrive"])
+@pytest.mark.parametrize("name", ["warp.make_rows", "warp.arrive"])
 def test_a_missing_barrier_is_found(name: str) -> None:
     """Without the arrival of who adds up, or of who has read, roles wait for ever."""
     context = loaded_context()

@@ -28,7 +28,7 @@ class ChunksFormer(Former):
 
     A product sums over positions, which are rows of both tiles: the first one, or what a map makes of it, is read transposed. Numbers of
     positions that are summed up along a chunk (`tile.cumsum`) come to shared memory with the first tile that is loaded after them
-    (`warp.sum_rows`), at the same barrier; maps read them there.
+    (`warp.make_rows`), at the same barrier; maps read them there.
     """
 
     GRIDS: ClassVar[tuple[str, ...]] = ("chunks",)
@@ -37,6 +37,12 @@ class ChunksFormer(Former):
     """Of sums of a chunk: the buffer and its stage."""
     waiting: list[ir.Operation] = field(default_factory=list)
     """Sums, and numbers of them, that come with the next tile."""
+    factors: dict[ir.Value, ir.Value] = field(default_factory=dict)
+    """Buffers of numbers that maps make of positions and factors of products read."""
+    read_here: dict[ir.Value, ir.Value] = field(default_factory=dict)
+    """Of a region that makes numbers: what it has read of those that were made before."""
+    brings: SharedRing | None = None
+    """The ring with whose tiles they come."""
     of_positions: dict[ir.Value, ir.Operation] = field(default_factory=dict)
     """Maps that make a number for each position, by their results: they are computed where they are needed."""
 
@@ -88,9 +94,28 @@ class ChunksFormer(Former):
                 self.buffers[op.results[0]] = build.op(
                     "alloc", results=[build.shared_type([1, type_.shape[0]], type_.element_type, 0)]
                 ).result
-            assert isinstance(ring, RingBuffer)
-            stages, arrivals = stages_and_arrivals(ring.full.type)
-            ring.full.set_type(ir.Type.parse(f"!warp.barrier<{stages} : i64, {arrivals + 1} : i64>"))
+            self._awaits(ring)
+        self._make_factors()
+
+    def _awaits(self, ring: SharedRing) -> None:
+        """One more arrival when a tile is there."""
+        assert isinstance(ring, RingBuffer)
+        stages, arrivals = stages_and_arrivals(ring.full.type)
+        ring.full.set_type(ir.Type.parse(f"!warp.barrier<{stages} : i64, {arrivals + 1} : i64>"))
+
+    def _make_factors(self) -> None:
+        """Buffers of numbers that maps read which make factors of products: they come with the first tile of a chunk, too."""
+        loads = [op for op in find_all(self.chunks, "tile.load") if op.results[0] not in self.same and self._reads(op)]
+        maps_ = [op for op in find_all(self.chunks, "tile.map") if len(block_of(op).arguments) == 2 and self._is_transposed(op)]
+        reads = [read.operands[0] for op in maps_ for read in find_all(op, "tensor.extract")]
+        for tile in dict.fromkeys(tile for tile in reads if tile in self.of_positions):
+            type_ = ir.RankedTensorType(tile.type)
+            if str(type_.element_type) != "f32" or not loads:
+                raise Refused("factors of positions are numbers of f32, and come with a tile")
+            with build.named("factors"):
+                self.factors[tile] = build.op("alloc", results=[build.shared_type([1, *type_.shape], type_.element_type, 0)]).result
+            self.brings = self.rings[loads[0].operands[0], self._rows_of(loads[0])]
+            self._awaits(self.brings)
 
     def _brings(self, op: ir.Operation) -> SharedRing:
         """The ring of the tile that sums come with: the first one that is loaded behind them."""
@@ -130,30 +155,42 @@ class ChunksFormer(Former):
         """Also what waits for this tile: sums are made behind its copy, and numbers of them are read when it is there."""
         memory, stage = super()._filled(ring, place)
         waiting, self.waiting = self.waiting, []
+        reads = [op for op in waiting if op.name != "tile.cumsum"]
         for op in waiting:
+            if op.name == "tile.cumsum":
+                with op.location:
+                    self.sums[op.results[0]] = (self.buffers[op.results[0]], stage)
+                    self._make(op.operands[0], self.buffers[op.results[0]], stage, reads, summed=True)
+        for tile, buffer in self.factors.items() if ring == self.brings else ():
+            self._make(tile, buffer, stage, reads, summed=False)
+            self.sums[tile] = (buffer, stage)
+        for op in reads:
             with op.location:
-                if op.name == "tile.cumsum":
-                    self._sum(op, ring, stage)
-                else:
-                    buffer, at = self.sums[op.operands[0]]
-                    self.known[op.results[0]] = memref.LoadOp(buffer, [at, self._value(op.operands[1])]).result
+                self.known[op.results[0]] = self._element(op.operands[0], self._value(op.operands[1]))
         return memory, stage
 
-    def _sum(self, op: ir.Operation, ring: SharedRing, stage: ir.Value) -> None:
-        """Sums in the first warpgroup's copy of a tile, behind it."""
-        buffer = self.buffers[op.results[0]]
-        self.sums[op.results[0]] = (buffer, stage)
+    def _make(self, tile: ir.Value, buffer: ir.Value, stage: ir.Value, reads: list[ir.Operation], summed: bool) -> None:
+        """Numbers of positions in the first warpgroup's copy of a tile, behind it; `reads` of sums are read there once more."""
         copies = [each for each in find_all(self._kernel_of(stage), "warp.copy_async") if each.operands[7] == stage]
-        elected = copies[-1].parent.operation if copies and copies[-1].parent is not None else None
-        if elected is None:
-            raise Refused("the tile that sums come with is not copied by one thread")
-        with ir.InsertionPoint.after(elected):
-            made = ir.Operation.create("warp.sum_rows", operands=[buffer, copies[-1].operands[6], stage], regions=1)
+        copying = copies[-1].parent.operation.block if copies and copies[-1].parent is not None else None
+        if copying is None:
+            raise Refused("the tile that numbers come with is not copied by one thread")
+        with ir.InsertionPoint(copying.operations[-1]):
+            operands = [buffer, copies[-1].operands[6], stage]
+            made = ir.Operation.create("warp.make_rows", operands=operands, attributes={"summed": ir.BoolAttr.get(summed)}, regions=1)
             with build.named("place"):
                 here = ir.Location.current
             block = made.regions[0].blocks.append(ir.IndexType.get(), arg_locs=[here])
             with ir.InsertionPoint(block):
-                build.yield_([self._number(op.operands[0], block.arguments[0])])
+                needed = [op for op in reads if op.operands[0] in self.sums] if not summed else []
+                self.read_here = {op.results[0]: self._element(op.operands[0], self._value(op.operands[1])) for op in needed}
+                build.yield_([self._number(tile, block.arguments[0])])
+                self.read_here = {}
+
+    def _element(self, tile: ir.Value, place: ir.Value) -> ir.Value:
+        """A number that has come to shared memory."""
+        buffer, stage = self.sums[tile]
+        return memref.LoadOp(buffer, [stage, place]).result
 
     def _kernel_of(self, value: ir.Value) -> ir.Operation:
         above = value.owner.operation
@@ -164,8 +201,7 @@ class ChunksFormer(Former):
     def _number(self, tile: ir.Value, place: ir.Value) -> ir.Value:
         """The number of a position: an element of sums of the chunk, or what a map makes, computed here."""
         if tile in self.sums:
-            buffer, stage = self.sums[tile]
-            return memref.LoadOp(buffer, [stage, place]).result
+            return self._element(tile, place)
         if tile not in self.of_positions:
             raise Refused(f"a number of each position is asked for of {tile.type}")
         block = block_of(self.of_positions[tile])
@@ -184,7 +220,7 @@ class ChunksFormer(Former):
                 raise Refused(f"'{op.name}' stands in a map")
             clone = op.clone()
             for n, value in enumerate(op.operands):
-                clone.operands[n] = known.get(value) or self._value(value)
+                clone.operands[n] = known.get(value) or self.read_here.get(value) or self._value(value)
             known.update(zip(op.results, clone.results, strict=True))
 
     # ---- products over positions

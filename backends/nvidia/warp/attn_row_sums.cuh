@@ -18,4 +18,12 @@ template <int N> ATTN_DEVICE void sum_rows(uint32_t to, const float (&numbers)[N
   __syncwarp();
   if (lane == 0) barrier_arrive(barrier);
 }
+// The numbers of all lanes go to shared memory, N neighbouring places each; then the warp arrives.
+template <int N> ATTN_DEVICE void write_rows(uint32_t to, const float (&numbers)[N], uint32_t barrier) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < N; ++i) store_shared(to + 4 * (lane * N + i), numbers[i]);
+  __syncwarp();
+  if (lane == 0) barrier_arrive(barrier);
+}
 } // namespace attn

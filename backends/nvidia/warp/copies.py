@@ -70,7 +70,7 @@ def _copy_rows(printer: WarpPrinter, op: ir.Operation, *operands: Any) -> None:
     printer.line(f"if (warp == 0) attn::scale_rows<{columns}>({values}, {factor}, {most});")
 
 
-def _sum_rows(printer: WarpPrinter, op: ir.Operation, target: str, barrier: str, stage: str) -> None:
+def _make_rows(printer: WarpPrinter, op: ir.Operation, target: str, barrier: str, stage: str) -> None:
     """Neighbouring places are a lane's, so that it writes them at once."""
     count, block = op.operands[0].type.shape[1], op.regions[0].blocks[0]
     printer.headers[_SUMS] = None
@@ -81,7 +81,8 @@ def _sum_rows(printer: WarpPrinter, op: ir.Operation, target: str, barrier: str,
         with printer.writer.unrolled("r", each):
             printer.line(f"const int {printer.name(block.arguments[0], 'place')} = lane * {each} + r;")
             printer.block(block, [f"{numbers}[r]"])
-        printer.line(f"attn::sum_rows(attn::shared_address({target} + {stage} * {count}), {numbers}, {at(barrier, stage)});")
+        helper = "attn::sum_rows" if plain(op, "summed") else "attn::write_rows"
+        printer.line(f"{helper}(attn::shared_address({target} + {stage} * {count}), {numbers}, {at(barrier, stage)});")
 
 
 def _copy_lanes(printer: WarpPrinter, op: ir.Operation, *operands: Any) -> None:
@@ -126,5 +127,5 @@ RULES: dict[str, Rule] = {
     "warp.store_async": _store,
     "warp.store_commit": _commit,
     "warp.store_wait": _wait,
-    "warp.sum_rows": _sum_rows,
+    "warp.make_rows": _make_rows,
 }

@@ -73,12 +73,12 @@
     // CHECK: "warp.copy_rows_scaled"(%[[LSE]], {{.*}}) {factor = 5.000000e-01 : f32, most = 0x7F800000 : f32}
     "warp.copy_rows_scaled"(%lse, %c0, %c0, %c0, %numbers, %landed, %c0) {factor = 0.5 : f32, most = 0x7F800000 : f32}
         : (memref<?x?x?xf32>, index, index, index, memref<2x64xf32, #warp.shared<0 : i64>>, !warp.barrier<2 : i64, 33 : i64>, index) -> ()
-    // CHECK: "warp.sum_rows"(%{{.*}}) ({
-    "warp.sum_rows"(%numbers, %landed, %c0) ({
+    // CHECK: "warp.make_rows"(%{{.*}}) ({
+    "warp.make_rows"(%numbers, %landed, %c0) ({
     ^bb0(%place: index):
       %number = memref.load %lse[%c0, %c0, %place] : memref<?x?x?xf32>
       "warp.yield"(%number) {operandSegmentSizes = array<i32: 1, 0, 0>} : (f32) -> ()
-    }) : (memref<2x64xf32, #warp.shared<0 : i64>>, !warp.barrier<2 : i64, 33 : i64>, index) -> ()
+    }) {summed = true} : (memref<2x64xf32, #warp.shared<0 : i64>>, !warp.barrier<2 : i64, 33 : i64>, index) -> ()
     // CHECK: "warp.copy_rows_lanes_async"(%[[LSE]], {{.*}}) {count = 32 : i64}
     "warp.copy_rows_lanes_async"(%lse, %c0, %c0, %c0, %numbers, %c0, %c0) {count = 32}
         : (memref<?x?x?xf32>, index, index, index, memref<2x64xf32, #warp.shared<0 : i64>>, index, index) -> ()
