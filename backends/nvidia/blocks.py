@@ -95,8 +95,9 @@ def facts_of(function: ir.Operation) -> NvidiaFacts | None:
     for chunk in find_all(function, "attn.chunk"):
         head, value, bits = _columns([chunk.operands[1], chunk.operands[2]])
         return NvidiaFacts("chunks", head, value, bits)
-    if find_all(function, "attn.head_sum"):
-        return NvidiaFacts("heads")
+    for sums in find_all(function, "attn.head_sum"):
+        type_ = ir.RankedTensorType(sums.operands[0].type)
+        return NvidiaFacts("heads", type_.shape[3] if type_.rank > 3 else 0)
     return NvidiaFacts("elements") if find_all(function, "attn.elements", "attn.row_dot") else None
 
 
@@ -114,7 +115,8 @@ def default_blocks(facts: NvidiaFacts) -> tuple[int, int]:
             return 64, 64
         return (128, 128) if columns <= 64 else (128, 64) if columns <= 128 else (64, 64 if columns <= 192 else 32)
     if facts.grid == "heads":
-        return 64, 128
+        # A thread has one row, so that thread blocks are many.
+        return (64 if facts.head <= 32 else 32 if facts.head <= 64 else 16), 128
     if facts.grid == "chunks":
         return 64, facts.value
     return 128, 128

@@ -12,13 +12,14 @@ from attn_mlir.dialects.warp.copies import (
     CopyWaitOp,
     LoadAsyncOp,
     LoadWaitOp,
+    MakeRowsOp,
     StoreAsyncOp,
     StoreCommitOp,
     StoreWaitOp,
 )
 from attn_mlir.dialects.warp.dialect import BarrierType, LayoutAttr, PendingType, SharedAttr, Warp
 from attn_mlir.dialects.warp.fragments import MapOp, ReduceOp, VoteOp
-from attn_mlir.dialects.warp.memory import AllocOp, ConcatOp, ReadOp, TransposeOp, ViewOp, WriteOp
+from attn_mlir.dialects.warp.memory import AllocOp, ConcatOp, ReadOp, ReadTransposedOp, TransposeOp, ViewOp, WriteOp
 from attn_mlir.dialects.warp.products import MmaAsyncOp, MmaBeginOp, MmaCommitOp, MmaOp, MmaWaitOp, RegistersOp
 from attn_mlir.dialects.warp.rows import AtomicAddOp, LoadOp, OrderPassOp, OrderWaitOp, StoreOp
 from attn_mlir.dialects.warp.structure import BlockCountOp, BlockIdOp, EachWarpOp, ElectOp, KernelOp, NextTileOp, RoleOp, YieldOp
@@ -48,6 +49,7 @@ __all__ = [
     "LoadAsyncOp",
     "LoadOp",
     "LoadWaitOp",
+    "MakeRowsOp",
     "MapOp",
     "MbarrierOp",
     "MmaAsyncOp",
@@ -62,6 +64,7 @@ __all__ = [
     "OrderWaitOp",
     "PendingType",
     "ReadOp",
+    "ReadTransposedOp",
     "ReduceOp",
     "RegistersOp",
     "RoleOp",

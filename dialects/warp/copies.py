@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from attn_mlir.dialects.verify import check
+from attn_mlir.dialects.verify import check, entry_block, terminator
 from attn_mlir.dialects.warp.dialect import BarrierType, PendingType, Warp
 from attn_mlir.dialects.warp.kinds import bytes_of, checks_ordered, in_form, inside, is_global, is_shared, settled, swizzle_of
 from attn_mlir.mlir import ext, ir
@@ -58,6 +58,36 @@ class CopyRowsAsyncOp(Warp.Operation, name="copy_rows_async"):
 
     def verify_invariants(self) -> bool:
         return _checks_rows(self, self.source.type, self.target.type)
+
+
+class MakeRowsOp(Warp.Operation, name="make_rows"):
+    """Place i of a stage of shared memory, memref<stages x n>, gets the number that the region makes of i.
+
+    `summed`: it gets the sum of those of 0 to i. One warp of the warpgroup does it, that with the number of the stage, counted around: each
+    lane makes n / 32 numbers of f32. Then it arrives, once; several stages wait for memory at the same time. It may read what it has made.
+    """
+
+    target: ext.Operand[Any]
+    barrier: ext.Operand[BarrierType]
+    stage: ext.Operand[ir.IndexType]
+    summed: Any
+    body: ext.Region
+
+    def verify_invariants(self) -> bool:
+        type_ = self.target.type
+        if not check(self, isinstance(self.summed, ir.BoolAttr), f"takes `summed` as true or false, got {self.summed}"):
+            return False
+        fits = is_shared(type_, 2) and str(type_.element_type) == "f32" and type_.shape[1] % _LANES == 0
+        return check(self, fits, f"writes a stage of a memref<stages x n x f32> in shared memory, n a multiple of {_LANES}, got {type_}")
+
+    def verify_region_invariants(self) -> bool:
+        block = entry_block(self)
+        places = [argument.type for argument in block.arguments] if block else []
+        if not check(self, len(places) == 1 and isinstance(places[0], ir.IndexType), "region takes the place, an index"):
+            return False
+        last = terminator(block) if block else None
+        got = [str(v.type) for v in last.operation.operands] if last is not None and last.operation.name == "warp.yield" else None
+        return check(self, got == ["f32"], "region ends in a 'warp.yield' of one number of f32")
 
 
 class CopyRowsScaledOp(Warp.Operation, name="copy_rows_scaled"):

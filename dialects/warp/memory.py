@@ -102,6 +102,25 @@ class ReadOp(Warp.Operation, name="read"):
         return _checks_same(self, self.result.type, self.source.type)
 
 
+class ReadTransposedOp(Warp.Operation, name="read_transposed"):
+    """A fragment from shared memory, by ordinary reads that transpose: element (i, j) is that at row j and column i of the tile.
+
+    Of elements of 16 bits, whose rows in shared memory are as long as one swizzle atom.
+    """
+
+    source: ext.Operand[Any]
+    result: ext.Result[Any]
+
+    def verify_invariants(self) -> bool:
+        tile, memory = self.result.type, self.source.type
+        fits = in_form(tile, "tile") is not None and is_shared(memory, 2)
+        fits = fits and (list(tile.shape)[::-1], tile.element_type) == (list(memory.shape), memory.element_type)
+        if not check(self, fits, f"gives the transpose of a tile in shared memory, got {tile} of {memory}"):
+            return False
+        halves = tile.element_type.width == 16 and swizzle_of(memory) == memory.shape[1] * 2
+        return check(self, halves, f"takes elements of 16 bits in rows of one swizzle atom, got {memory}")
+
+
 def _checks_same(op: WriteOp | ReadOp, tile: ir.Type, memory: ir.Type) -> bool:
     """A fragment and a tile in shared memory have the same shape and elements."""
     fits = in_form(tile, "tile") is not None and is_shared(memory, 2)

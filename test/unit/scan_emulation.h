@@ -45,6 +45,12 @@ static __nv_bfloat16 __float2bfloat16_rn(float x) {
   if (x != x) return bits_of<__nv_bfloat16>((unsigned short)0x7fff);
   return bits_of<__nv_bfloat16>((unsigned short)((word + 0x7fff + (word >> 16 & 1)) >> 16));
 }
+// What a compiler calls to round, and its library may not have. Optimised, it would be recognised and call itself.
+extern "C" __attribute__((optnone, noinline)) __nv_bfloat16 __truncsfbf2(float x) {
+  volatile uint32_t word = bits_of<uint32_t>(x);
+  const uint32_t rounded = x != x ? 0x7fff0000u : word + 0x7fff + (word >> 16 & 1);
+  return bits_of<__nv_bfloat16>((unsigned short)(rounded >> 16));
+}
 
 // ---- fibers
 
@@ -77,6 +83,12 @@ template <class T> static T from_lane(T x, int lane) {
 }
 template <class T> static T __shfl_xor_sync(unsigned, T x, int mask) { return from_lane(x, (current % 32) ^ mask); }
 template <class T> static T __shfl_up_sync(unsigned, T x, int step) { return from_lane(x, std::max(current % 32 - step, current % 32 < step ? current % 32 : 0)); }
+// Fibers give way at barriers alone.
+template <class T> static T atomicAdd(T *place, T x) {
+  const T before = *place;
+  *place += x;
+  return before;
+}
 static void body() {
   kernel();
   done[current] = true;

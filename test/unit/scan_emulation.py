@@ -1,4 +1,4 @@
-"""Chunk scans of the emitter "scans" on a CPU: their CUDA, compiled for the host, beside the evaluator of tiled kernels."""
+"""Chunk scans of the emitter "scans", and plain kernels, on a CPU: their CUDA, compiled for the host, beside the evaluator's results."""
 
 import ctypes
 import re
@@ -53,18 +53,18 @@ class _Map(ctypes.Structure):
 class HostScan:
     """A kernel's code on tensors of the CPU. Shared memory begins as NaN."""
 
-    def __init__(self, code: KernelCode) -> None:
+    def __init__(self, code: KernelCode, plain: bool = False) -> None:
+        """`plain`: code of the emitter "simt"."""
         self._code = code
         warp, scan, *_ = map(helper, HELPERS)
         source = code.source.replace(warp, "").replace(helper(OF_WARPGROUPS[0]), "")
         source = re.sub(r"extern __shared__ __align__\(\d+\) unsigned char memory\[\];", "", source)
         source = _WRAPPER.sub(_of_host, source.replace(helper(OF_WARPGROUPS[1]), ""))
-        assert scan in source and warp not in source
-        declared = re.search(rf"{code.entry}\(\n(.*?)\) {{", source, re.DOTALL)
+        source = source.replace("#include <cuda_bf16.h>\n#include <cuda_fp16.h>\n", "")
+        assert plain or (scan in source and warp not in source)
+        declared = re.search(rf" {code.entry}\((.*?)\) {{", source, re.DOTALL)
         assert declared is not None
-        texts = [
-            text.strip().replace("__restrict__", "").replace("const __grid_constant__ ", "") for text in declared.group(1).split(",\n")
-        ]
+        texts = [text.strip().replace("__restrict__", "").replace("const __grid_constant__ ", "") for text in declared.group(1).split(",")]
         names = [re.split(r"[\s*]+", text)[-1] for text in texts]
         main = _MAIN.format(
             declared="".join(f", {text}" for text in texts), members=" ".join(f"{text};" for text in texts), names=", ".join(names),

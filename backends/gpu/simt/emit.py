@@ -12,6 +12,7 @@ from attn_mlir.backends.gpu.simt.dialect import Dialect
 from attn_mlir.backends.gpu.simt.merge import emit_merge
 from attn_mlir.backends.gpu.simt.scan import emit_scan
 from attn_mlir.backends.gpu.simt.source import source
+from attn_mlir.backends.gpu.simt.steps import emit_steps
 from attn_mlir.backends.gpu.simt.sums import emit_sums
 from attn_mlir.backends.gpu.simt.total import emit_total
 from attn_mlir.backends.gpu.simt.values import RowPrinter
@@ -21,13 +22,16 @@ from attn_mlir.passes.regions import block_of, find_all
 
 def emit(kernel: ir.Operation, dialect: Dialect) -> KernelCode:
     """The source of a scheduled kernel. Raises UnsupportedError for scalar ops without a form in C++."""
-    if find_all(kernel, "tile.cumsum"):
+    schedule = attributes.read(kernel, attributes.SCHEDULE)
+    if "steps" in schedule:
+        return emit_steps(kernel, dialect)
+    if "lanes" not in schedule and find_all(kernel, "tile.cumsum"):
         return emit_sums(kernel, dialect)
-    if "merges" in attributes.read(kernel, attributes.SCHEDULE):
+    if "merges" in schedule:
         return emit_merge(kernel, dialect)
     if find_all(kernel, "scf.for"):
-        return emit_scan(kernel, dialect) if "lanes" in attributes.read(kernel, attributes.SCHEDULE) else emit_total(kernel, dialect)
-    return _Kernel(kernel, attributes.read(kernel, attributes.SCHEDULE), dialect).emit()
+        return emit_scan(kernel, dialect) if "lanes" in schedule else emit_total(kernel, dialect)
+    return _Kernel(kernel, schedule, dialect).emit()
 
 
 class _Kernel:

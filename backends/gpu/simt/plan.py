@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.simt.merge import plan_merge
 from attn_mlir.backends.gpu.simt.scan import plan_scan
+from attn_mlir.backends.gpu.simt.steps import plan_steps
 from attn_mlir.backends.gpu.simt.sums import plan_sums
 from attn_mlir.backends.gpu.simt.total import plan_total
 from attn_mlir.backends.gpu.simt.values import reads_along
@@ -24,7 +25,7 @@ def plan(kernel: ir.Operation, choices: Mapping[str, int | str], wave: int = 32)
     `deterministic`: sums in memory have a fixed order. See `scan` and `total` for kernels with a loop, `sums` for kernels that sum up rows.
     """
     if find_all(kernel, "tile.cumsum"):
-        return plan_sums(kernel, wave)
+        return plan_sums(kernel, wave) or plan_steps(kernel, wave) or plan_scan(kernel, choices, wave)
     if find_all(kernel, "scf.for"):
         if (merge := plan_merge(kernel, wave)) is not None:
             return merge

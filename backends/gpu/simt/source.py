@@ -45,6 +45,23 @@ template <int Threads, typename T> @device T block_sum(T x) {
   return total;
 }
 """
+_SCAN = """// The sum over a thread and all threads of its block before it.
+template <int Threads, typename T> @device T block_scan(T x) {
+  @shared T wholes[Threads / @wave];
+  T whole = x;
+#pragma unroll
+  for (int step = 1; step < @wave; step *= 2) {
+    const T other = @of_whole;
+    if (@thread & step) x += other;
+    whole += other;
+  }
+  @barrier;
+  if (@thread % @wave == 0) wholes[@thread / @wave] = whole;
+  @barrier;
+  for (int warp = 0; warp < (int)@thread / @wave; ++warp) x += wholes[warp];
+  return x;
+}
+"""
 
 
 def source(kernel: ir.Operation, printer: RowPrinter, threads: int, ordered: bool) -> KernelCode:
@@ -67,10 +84,11 @@ def source(kernel: ir.Operation, printer: RowPrinter, threads: int, ordered: boo
     else:
         function = f"{head} {{\n{body}\n}}\n"
     used = [_PACK if "Pack<" in text else "", _LOAD if "load_pack" in text else "", _STORE if "store_pack" in text else ""]
-    helpers = _in("".join(used) + (_SUM if "block_sum<" in text else ""), dialect)
+    used += [_SUM if "block_sum<" in text else "", _SCAN if "block_scan<" in text else ""]
+    helpers = _in("".join(used), dialect)
     helpers += printer.scalars.helper_source(dialect.language == "cuda")
     code = dialect.change(f"{dialect.includes}\n{helpers}\n{function}")
-    shared = threads // dialect.wave * 4 if "block_sum<" in text and dialect.language == "hip" else 0
+    shared = threads // dialect.wave * 4 * sum(name in text for name in ("block_sum<", "block_scan<")) if dialect.language == "hip" else 0
     parameters_ = printer.arguments.parameters()
     made = KernelCode(name, name, code, parameters_, threads, shared, language=dialect.language, arch=dialect.arch)
     return replace(made, flags=dialect.flags) if dialect.flags else made
@@ -81,6 +99,7 @@ def _in(text: str, dialect: Dialect) -> str:
     words = {
         "@device": dialect.device, "@shared": dialect.shared, "@wave": str(dialect.wave), "@thread": dialect.thread,
         "@barrier": dialect.barrier, "@neighbour": dialect.neighbour("x", "step"),
+        "@of_whole": dialect.neighbour("whole", "step"),
     }  # fmt: skip
     for word, phrase in words.items():
         text = text.replace(word, phrase)

@@ -1,4 +1,4 @@
-"""Kernels over rows that add up numbers of all rows of a block: every thread adds its own in a loop, then all threads together."""
+"""Kernels over rows whose loop carries a number for each thread: what it adds up is its row's, or that of all threads together."""
 
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import Fields, grid_kind
@@ -16,7 +16,10 @@ _KNOWN = ("arith.", "math.", "memref.load", "memref.dim", "tensor.extract", "til
 
 
 def plan_total(kernel: ir.Operation, wave: int) -> Fields | None:
-    """`threads` of a block. None for a kernel of another form."""
+    """`threads` of a block. None for a kernel of another form.
+
+    What is stored are the loop's numbers, one for each row of the block, or their sum.
+    """
     loops = find_all(kernel, "scf.for")
     if grid_kind(kernel) != "rows" or len(loops) != 1 or len(loops[0].results) != 1:
         return None
@@ -27,15 +30,20 @@ def plan_total(kernel: ir.Operation, wave: int) -> Fields | None:
         return None
     (threads,) = ir.RankedTensorType(carried.type).shape
     step, last = maker(yielded(body(loops[0]))[0]), maker(stores[0].operands[0])
-    if step is None or last is None or step.name != "tile.map" or last.name != "tile.map" or last.block != body(kernel):
+    if step is None or last is None or step.name != "tile.map" or step.block != body(loops[0]) or threads % wave or threads > MOST_THREADS:
         return None
-    adds = last.opview.kinds() == ["sum"] and len(last.results) == 1
     reads = [op for op in find_all(kernel, "tensor.extract") if op.operands[0] == carried]
     inner = [op for op in find_all(kernel, "tensor.extract") if op not in reads]
+    if not all(list(op.operands) == [body(loops[0]).arguments[1], body(step).arguments[0]] for op in inner):
+        return None
+    if stores[0].operands[0] == carried:
+        return {"threads": threads}
+    if last.name != "tile.map" or last.block != body(kernel):
+        return None
+    adds = last.opview.kinds() == ["sum"] and len(last.results) == 1
     own = all(list(op.operands) == [carried, body(last).arguments[1]] for op in reads)
-    own = own and all(list(op.operands) == [body(loops[0]).arguments[1], body(step).arguments[0]] for op in inner)
-    whole = list(ir.RankedTensorType(stores[0].operands[0].type).shape) == [1] and threads % wave == 0 and threads <= MOST_THREADS
-    return {"threads": threads} if adds and own and whole and step.block == body(loops[0]) else None
+    whole = list(ir.RankedTensorType(stores[0].operands[0].type).shape) == [1]
+    return {"threads": threads} if adds and own and whole else None
 
 
 def emit_total(kernel: ir.Operation, dialect: Dialect) -> KernelCode:
@@ -56,11 +64,14 @@ def emit_total(kernel: ir.Operation, dialect: Dialect) -> KernelCode:
         p.scalars.bind(number, turn)
         _bind(p, loop, carried, total)
         p.line(f"{total} = {p.row_value(yielded(body(loop))[0])};")
+    _, memory, b, h, row, count = store.operands
+    place = [p.scalars.emit(value) for value in (b, h, row)]
+    if store.operands[0] == loop.results[0]:
+        p.line(f"if (i < {p.scalars.emit(count)}) {p.arguments.element(memory, [*place[:2], f'({place[2]} + i)'])} = {total};")
+        return source(kernel, p, threads, False)
     _bind(p, kernel, loop.results[0], total)
     p.line(f"const {type_} whole = block_sum<{threads}>({p.scalars.emit(yielded(body(maker(store.operands[0])))[0])});")  # pyright: ignore
-    _, memory, b, h, row, _ = store.operands
-    place = p.arguments.element(memory, [p.scalars.emit(value) for value in (b, h, row)])
-    p.line(f"if ({dialect.thread} == 0) {place} = whole;")
+    p.line(f"if ({dialect.thread} == 0) {p.arguments.element(memory, place)} = whole;")
     return source(kernel, p, threads, False)
 
 

@@ -175,7 +175,7 @@ class RowPrinter:
                 stride = self.arguments.stride(memory, 3)
                 self.line(f"{self.pack_type(memory)} {pack};")
                 self.line(f"load_pack<Aligned>({pack}, {row} + c * {self.vector} * {stride}, {stride});")
-            packs = {op: self._column_pack(op, row) for op, row in along.items()}
+            packs = {op: self._pack_at(op, row, f"c * {self.vector}") for op, row in along.items()}
             if before is not None:
                 before()
             self.line("#pragma unroll")
@@ -196,12 +196,16 @@ class RowPrinter:
         self.line(f"const {element} *{name} = {self.arguments.pointer(memory)} + {' + '.join(places)};")
         return name
 
-    def _column_pack(self, op: ir.Operation, row: str) -> str:
+    def column_pack(self, op: ir.Operation, first: str) -> str:
+        """Prints the read of the pack at column `first` of what a `memref.load` reads along the columns; its name."""
+        return self._pack_at(op, self._column_address(op), first)
+
+    def _pack_at(self, op: ir.Operation, row: str, first: str) -> str:
         """Prints the read of this thread's columns."""
         memory = op.operands[0]
         stride, name = self.arguments.stride(memory, 3), self.names.fresh(f"{self.arguments.pointer(memory)}_pack")
         self.line(f"{self.pack_type(memory)} {name};")
-        self.line(f"load_pack<Aligned>({name}, {row} + c * {self.vector} * {stride}, {stride});")
+        self.line(f"load_pack<Aligned>({name}, {row} + {first} * {stride}, {stride});")
         return name
 
     def _reduce(self, map_: ir.Operation) -> list[str]:

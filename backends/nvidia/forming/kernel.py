@@ -93,12 +93,8 @@ class Former:
     def _frame(self) -> ir.Operation:
         name = ir.StringAttr(self.function.attributes["sym_name"]).value
         self.registers = launch_registers(self.target.registers, self.warpgroups)
-        numbers = {
-            "registers": self.registers,
-            "lanes": 32,
-            "register_file": self.target.registers,
-            "shared_limit": self.target.shared_bytes,
-        }
+        file, shared = self.target.registers, self.target.shared_bytes
+        numbers = {"registers": self.registers, "lanes": 32, "register_file": file, "shared_limit": shared}
         attributes: dict[str, ir.Attribute] = {key: i64(value) for key, value in numbers.items()}
         attributes |= {key: ir.StringAttr.get(name) for key in ("sym_name", "function")}
         if OF_TILES in self.function.attributes:
@@ -123,12 +119,15 @@ class Former:
             for op in self.outer:
                 self._scalar(op)
             self._make_rings()
-            over = self.known[self.over]
-            grid = dense_grid(over, self.block) if self.packed is None else self.packed.grid(over, self.known[self.packed.work])
+            grid = self._grid()
             role = ir.Operation.create("warp.role", attributes=self._role_attributes(), regions=1)
         inside = role.regions[0].blocks.append(ir.IndexType.get(), arg_locs=[ir.Location.name("warpgroup")])
         with ir.InsertionPoint(inside):
             self._tiles(entry, inside.arguments[0], grid)
+
+    def _grid(self) -> TileNumbers:
+        over = self.known[self.over]
+        return dense_grid(over, self.block) if self.packed is None else self.packed.grid(over, self.known[self.packed.work])
 
     def _own_arguments(self) -> list[ir.Type]:
         """The types of counters that the kernel takes behind the function's arguments."""

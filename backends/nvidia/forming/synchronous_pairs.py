@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.forming import rings
+from attn_mlir.backends.nvidia.forming.chunks import ChunksFormer
 from attn_mlir.backends.nvidia.forming.kernel import ROWS, Former
 from attn_mlir.backends.nvidia.forming.pairs import PairsFormer
 from attn_mlir.backends.nvidia.forming.synchronous import NARROW, SynchronousFormer
@@ -68,7 +69,8 @@ class SynchronousPairs(PairsFormer, SynchronousFormer):
 
 def former_of(function: ir.Operation, target: NvidiaTarget) -> type[Former]:
     """What forms the kernel of a tiled function, by what its programs are, and its chip."""
-    pairs = grid_of(function) in PairsFormer.GRIDS
+    grid = grid_of(function)
+    pairs = grid in PairsFormer.GRIDS
     if target.bulk_copies:
-        return PairsFormer if pairs else Former
+        return PairsFormer if pairs else ChunksFormer if grid in ChunksFormer.GRIDS else Former
     return SynchronousPairs if pairs else SynchronousFormer

@@ -46,4 +46,5 @@ def of_ring(copy: ir.Operation) -> list[ir.Value]:
     barriers = ("warp.wait", "warp.arrive", "warp.view")  # and, where tiles are transposed, what holds the transposes
     waits = [use.owner.operation.operands[0] for use in stage.uses if use.owner.operation.name in barriers]
     beside = [use.owner.operation.operands[4] for use in stage.uses if use.owner.operation.name == "warp.copy_rows_async"]
+    beside += [use.owner.operation.operands[0] for use in stage.uses if use.owner.operation.name == "warp.make_rows"]
     return [full, *waits, *beside, *([view.operands[0]] if view is not None else [])]

@@ -15,11 +15,14 @@ from attn_mlir.passes.regions import clone_op, find_all, maker, walk
 
 PURE = ("warp.map", "warp.reduce", "warp.view", "warp.stage", "warp.vote", "warp.concat", "warp.yield", "warp.block_id", "warp.block_count")
 
+_OF_WARPS = ("warp.transpose", "warp.make_rows")
+"""What the four warps of a warpgroup share."""
+
 
 @dataclass(frozen=True)
 class SpecializeWarps(Pass):
     """Splits the only role of a kernel: a producer, one warp, runs what its first warpgroup alone did, copies; consumers run the rest.
-    Where it transposes tiles, too, the producer has four warps.
+    Where it transposes tiles or adds up numbers of rows, too, the producer has four warps.
 
     Both keep the loops and conditions that their ops stand in, and compute the numbers that they need; what a loop carries for the other
     role alone goes. Copies then run ahead of their use as far as free stages let them. `producer_registers` and `consumer_registers`, or
@@ -48,7 +51,7 @@ class SpecializeWarps(Pass):
         launch, producer, consumer = self._registers(kernel, role)
         kernel.attributes["registers"] = i64(launch)
         with role.location, ir.InsertionPoint(role):
-            warps = WARPS if any(op.name == "warp.transpose" for op in inside) else 1
+            warps = WARPS if any(op.name in _OF_WARPS for op in inside) else 1
             _make("producer", {"warpgroups": 1, "warps": warps, "registers": producer}, role, Slice(block, inside), _unwrapped(issues))
             others = [op for op in walk(role) if op.name.startswith(("warp.", "memref.store")) and op.name not in PURE and op not in inside]
             numbers = {"warpgroups": number(role, "warpgroups"), "warps": 4, "registers": consumer}
@@ -59,7 +62,7 @@ class SpecializeWarps(Pass):
         """Those of a thread at launch, of the producer, and of the consumers."""
         count = number(role, "warpgroups")
         launch = launch_registers(number(kernel, "register_file"), count + 1)
-        usual = thresholds.TRANSPOSING_REGISTERS if find_all(role, "warp.transpose") else thresholds.COUNTING_REGISTERS
+        usual = thresholds.TRANSPOSING_REGISTERS if find_all(role, *_OF_WARPS) else thresholds.COUNTING_REGISTERS
         producer = chosen(kernel, "producer_registers", self.producer_registers, usual)
         left = (launch * (count + 1) - producer) // count // 8 * 8
         consumer = chosen(kernel, "consumer_registers", self.consumer_registers, min(240, left))

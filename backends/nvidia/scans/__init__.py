@@ -36,12 +36,14 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
     """`stages`: in how many places tiles of a chunk are loaded, 0 where each is loaded when it is needed; `warps` of a thread block;
     `occupancy`: thread blocks that a multiprocessor has at the same time.
 
-    None for other kernels than those of delta rules (unless this emitter is asked for) that scan chunks or add up rows without products.
-    The reason, for sizes that warps cannot share, and where shared memory does not suffice.
+    None for kernels that neither scan chunks nor add up rows of a delta rule without products, and, unless this emitter is asked for, for
+    scans of other recurrences where chips have no TMA. The reason, for sizes that warps cannot share, and where shared memory does not
+    suffice.
     """
-    if not (PIECES in kernel.attributes or find_all(kernel, SOLVE) or choices.get("emitter") == "scans"):
-        return None
     grid = grid_kind(kernel)
+    delta = PIECES in kernel.attributes or bool(find_all(kernel, SOLVE))
+    if not (delta or choices.get("emitter") == "scans" or (grid == "chunks" and target.bulk_copies)):
+        return None
     if not find_all(kernel, *DOTS) if grid == "chunks" else grid != "rows" or bool(find_all(kernel, *DOTS, "tile.accumulate")):
         return None
     refusal: Refusal | None = None

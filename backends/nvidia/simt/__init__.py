@@ -3,16 +3,28 @@
 from collections.abc import Mapping
 
 from attn_mlir.backends.gpu import simt
-from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.gpu.attributes import Fields, grid_kind
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.simt import Dialect
+from attn_mlir.backends.nvidia import scans
+from attn_mlir.backends.nvidia.passes.float32_products import PIECES
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import find_all
 
 
 def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | None:
-    """See `gpu.simt.plan`."""
-    return simt.plan(kernel, choices)
+    """See `gpu.simt.plan`. Sums over heads and of steps of delta rules are those of `scans`, where it makes them: these were measured."""
+    fields = simt.plan(kernel, choices)
+    if fields is None or PIECES not in kernel.attributes or not ("steps" in fields or _adds_heads(kernel)):
+        return fields
+    return None if "emitter" not in choices and isinstance(scans.plan(kernel, target, choices), dict) else fields
+
+
+def _adds_heads(kernel: ir.Operation) -> bool:
+    """Whether what a loop of a kernel over rows carries is what it stores."""
+    loops, stores = find_all(kernel, "scf.for"), find_all(kernel, "tile.store")
+    return grid_kind(kernel) == "rows" and len(loops) == len(stores) == 1 and stores[0].operands[0] in list(loops[0].results)
 
 
 def emit(kernel: ir.Operation, target: NvidiaTarget) -> KernelCode:

@@ -17,7 +17,7 @@ RULES: dict[str, Rule] = {
 }
 _OF_HOPPER = frozenset(
     f"warp.{name}" for name in (
-        "add_async arrive arrive_expect copy_async copy_rows_async copy_rows_scaled fence_async mbarrier mma_async mma_begin "
+        "add_async arrive arrive_expect copy_async copy_rows_async copy_rows_scaled fence_async make_rows mbarrier mma_async mma_begin "
         "mma_commit mma_wait registers store_async store_commit store_wait wait"
     ).split()
 )  # fmt: skip

@@ -5,13 +5,15 @@ from typing import Any
 from attn_mlir.backends.gpu.scalar_printer import float_literal
 from attn_mlir.backends.nvidia.warp.barriers import at
 from attn_mlir.backends.nvidia.warp.elements import element
-from attn_mlir.backends.nvidia.warp.memory import HEADER, columns_of, lane_here
+from attn_mlir.backends.nvidia.warp.memory import HEADER, around, columns_of, lane_here
 from attn_mlir.backends.nvidia.warp.printer import Address, Rule, WarpPrinter, plain
 from attn_mlir.dialects.warp.kinds import swizzle_of
 from attn_mlir.mlir import ir
 
 _SCALED = "attn_scaled_rows.cuh"
 """Helpers of numbers that are computed with on their way to shared memory."""
+_SUMS = "attn_row_sums.cuh"
+"""The helper that adds numbers up across lanes."""
 
 
 def _atoms(tile: Address, type_: ir.MemRefType) -> list[tuple[str, int]]:
@@ -68,6 +70,21 @@ def _copy_rows(printer: WarpPrinter, op: ir.Operation, *operands: Any) -> None:
     printer.line(f"if (warp == 0) attn::scale_rows<{columns}>({values}, {factor}, {most});")
 
 
+def _make_rows(printer: WarpPrinter, op: ir.Operation, target: str, barrier: str, stage: str) -> None:
+    """Neighbouring places are a lane's, so that it writes them at once."""
+    count, block = op.operands[0].type.shape[1], op.regions[0].blocks[0]
+    printer.headers[_SUMS] = None
+    numbers, each = printer.names.fresh("numbers"), count // 32
+    warps = plain(next(above for above in around(op) if above.name == "warp.role"), "warps")
+    with printer.writer.block(f"if (warp == {stage} % {warps})" if warps > 1 else "if (warp == 0)"):
+        printer.line(f"float {numbers}[{each}];")
+        with printer.writer.unrolled("r", each):
+            printer.line(f"const int {printer.name(block.arguments[0], 'place')} = lane * {each} + r;")
+            printer.block(block, [f"{numbers}[r]"])
+        helper = "attn::sum_rows" if plain(op, "summed") else "attn::write_rows"
+        printer.line(f"{helper}(attn::shared_address({target} + {stage} * {count}), {numbers}, {at(barrier, stage)});")
+
+
 def _copy_lanes(printer: WarpPrinter, op: ir.Operation, *operands: Any) -> None:
     source, batch, head, row, column, tile = operands
     type_, sizes = op.operands[5].type, printer.arguments
@@ -110,4 +127,5 @@ RULES: dict[str, Rule] = {
     "warp.store_async": _store,
     "warp.store_commit": _commit,
     "warp.store_wait": _wait,
+    "warp.make_rows": _make_rows,
 }

@@ -19,6 +19,8 @@ SWIZZLES = (ROW_BYTES, ROW_BYTES // 2, ROW_BYTES // 4)
 _NUMBERS = 16
 HEADER = "attn_mma.cuh"
 """Helpers of what single warps multiply and copy."""
+MATRICES = "attn_matrices.cuh"
+"""Helpers of matrices that are transposed on their way, and what other files need."""
 MMA = ("mma16", "mma32")
 """Layouts of what they multiply."""
 
@@ -178,6 +180,22 @@ def _read(printer: WarpPrinter, op: ir.Operation, memory: Address) -> None:
         printer.line(f"for (int r = 0; r < 4; ++r) {name}[4 * c + r] = {quad}[r];")
 
 
+def _read_transposed(printer: WarpPrinter, op: ir.Operation, memory: Address) -> None:
+    """ldmatrix that transposes: sixteen columns of the fragment, which are rows in memory, at a time."""
+    if swizzle_of(op.operands[0].type) != ROW_BYTES:
+        raise UnsupportedError(
+            f"warp: tiles in rows of {ROW_BYTES} bytes are transposed, got {op.operands[0].type} ({source_line(op.location)})"
+        )
+    name, lane = printer.declare(op.results[0], "turned"), lane_here(printer)
+    row, column = f"c * 16 + {lane} / 16 * 8 + {lane} % 8", f"(warp * 16 + {lane} / 8 % 2 * 8) * 2"
+    at = f"{memory.address} + attn::swizzle_128(({row}) * {ROW_BYTES} + {column})"
+    printer.headers[MATRICES] = None
+    with printer.writer.unrolled("c", count_of(op.results[0].type) // 4):
+        quad = printer.names.fresh("matrices")
+        printer.line(f"uint32_t {quad}[4];", f"attn::load_matrices_transposed({at}, {quad});")
+        printer.line(f"for (int r = 0; r < 4; ++r) {name}[4 * c + r] = {quad}[r];")
+
+
 def _transpose(printer: WarpPrinter, op: ir.Operation, source: Address, target: Address) -> None:
     """Four 8 x 8 matrices of pairs of bytes at a time: ldmatrix turns the pairs, `prmt` parts them, stmatrix writes rows of the transpose.
 
@@ -185,7 +203,7 @@ def _transpose(printer: WarpPrinter, op: ir.Operation, source: Address, target: 
     A matrix has even columns of the first half of the lanes and odd ones of the other, so that its rows lie in different banks.
     """
     rows, columns = op.operands[0].type.shape
-    warps = plain(next(above for above in _around(op) if above.name == "warp.role"), "warps")
+    warps = plain(next(above for above in around(op) if above.name == "warp.role"), "warps")
     lane = lane_here(printer)
     even, odd, taken, given = (printer.names.fresh(name) for name in ("even", "odd", "taken", "given"))
     printer.line(f"const unsigned {even} = {lane} < 16 ? 0x6420 : 0x7531, {odd} = {even} ^ 0x1111;")
@@ -206,7 +224,7 @@ def _transpose(printer: WarpPrinter, op: ir.Operation, source: Address, target: 
             printer.line(f"attn::store_matrices({at}, {', '.join(f'{turned}[{n}]' for n in range(4))});")
 
 
-def _around(op: ir.Operation) -> Iterator[ir.Operation]:
+def around(op: ir.Operation) -> Iterator[ir.Operation]:
     """The ops that an op stands in."""
     above = op.parent
     while above is not None:
@@ -220,6 +238,7 @@ RULES: dict[str, Rule] = {
     "warp.alloc": _alloc,
     "warp.concat": _concat,
     "warp.read": _read,
+    "warp.read_transposed": _read_transposed,
     "warp.transpose": _transpose,
     "warp.view": _view,
     "warp.write": _write,

@@ -3,7 +3,7 @@
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia.device_helpers import text_of
 from attn_mlir.backends.nvidia.hopper.kernel_text import header
-from attn_mlir.backends.nvidia.warp.memory import reserve
+from attn_mlir.backends.nvidia.warp.memory import MATRICES, reserve
 from attn_mlir.backends.nvidia.warp.printer import Rule, WarpPrinter, plain
 from attn_mlir.backends.nvidia.warp.structure import role
 from attn_mlir.dialects.elements import is_eight_bit
@@ -30,8 +30,8 @@ ATTN_DEVICE void copy_rows(uint32_t to, const float *from, long long stride, int
 """
 WARPGROUP = 128
 """Threads of a warpgroup."""
-EIGHT_BIT, MATRICES = "attn_eight_bit.cuh", "attn_matrices.cuh"
-"""Files of helpers: what kernels of 8-bit elements have besides, and what other files need."""
+EIGHT_BIT = "attn_eight_bit.cuh"
+"""A file of helpers that kernels of 8-bit elements have besides."""
 
 
 def kernel_code(kernel: ir.Operation, rules: dict[str, Rule]) -> KernelCode:
@@ -60,7 +60,7 @@ def _code(printer: WarpPrinter, name: str, threads: int) -> KernelCode:
     blocks = 1 if target.bulk_copies else max(1, target.registers // (threads * plain(printer.kernel, "registers")))
     declared = ",\n".join(f"    {text}" for text in printer.arguments.declarations())
     eight_bit = any(isinstance(each.type, ir.MemRefType) and is_eight_bit(each.type.element_type) for each in printer.arguments.values)
-    helpers = [*[MATRICES] * (eight_bit or bool(printer.headers)), *[EIGHT_BIT] * eight_bit, *printer.headers]
+    helpers = dict.fromkeys([*[MATRICES] * (eight_bit or bool(printer.headers)), *[EIGHT_BIT] * eight_bit, *printer.headers])
     lines = [
         f'extern "C" __global__ void __launch_bounds__({threads}, {blocks}) {name}(',
         f"{declared}) {{",

@@ -98,3 +98,49 @@
 %i = ub.poison : index
 // expected-error @below {{'warp.copy_rows_lanes_async' copies a multiple of 32 numbers, which warps share, 64 at most, got 48}}
 "warp.copy_rows_lanes_async"(%s, %i, %i, %i, %t, %i, %i) {count = 48} : (memref<?x?x?xf32>, index, index, index, memref<2x64xf32, #warp.shared<0 : i64>>, index, index) -> ()
+
+// -----
+
+%t = ub.poison : memref<2x48xf32, #warp.shared<0 : i64>>
+%b = ub.poison : !warp.barrier<2 : i64, 1 : i64>
+%i = ub.poison : index
+// expected-error @below {{'warp.make_rows' writes a stage of a memref<stages x n x f32> in shared memory, n a multiple of 32, got memref<2x48xf32, #warp.shared<0 : i64>>}}
+"warp.make_rows"(%t, %b, %i) ({
+^bb0(%place: index):
+  %x = arith.constant 0.0 : f32
+  "warp.yield"(%x) {operandSegmentSizes = array<i32: 1, 0, 0>} : (f32) -> ()
+}) {summed = true} : (memref<2x48xf32, #warp.shared<0 : i64>>, !warp.barrier<2 : i64, 1 : i64>, index) -> ()
+
+// -----
+
+%t = ub.poison : memref<2x64xf32, #warp.shared<0 : i64>>
+%b = ub.poison : !warp.barrier<2 : i64, 1 : i64>
+%i = ub.poison : index
+// expected-error @below {{'warp.make_rows' region takes the place, an index}}
+"warp.make_rows"(%t, %b, %i) ({
+^bb0(%place: f32):
+  "warp.yield"(%place) {operandSegmentSizes = array<i32: 1, 0, 0>} : (f32) -> ()
+}) {summed = true} : (memref<2x64xf32, #warp.shared<0 : i64>>, !warp.barrier<2 : i64, 1 : i64>, index) -> ()
+
+// -----
+
+%t = ub.poison : memref<2x64xf32, #warp.shared<0 : i64>>
+%b = ub.poison : !warp.barrier<2 : i64, 1 : i64>
+%i = ub.poison : index
+// expected-error @below {{'warp.make_rows' region ends in a 'warp.yield' of one number of f32}}
+"warp.make_rows"(%t, %b, %i) ({
+^bb0(%place: index):
+  "warp.yield"(%place) {operandSegmentSizes = array<i32: 1, 0, 0>} : (index) -> ()
+}) {summed = true} : (memref<2x64xf32, #warp.shared<0 : i64>>, !warp.barrier<2 : i64, 1 : i64>, index) -> ()
+
+// -----
+
+%t = ub.poison : memref<2x64xf32, #warp.shared<0 : i64>>
+%b = ub.poison : !warp.barrier<2 : i64, 1 : i64>
+%i = ub.poison : index
+// expected-error @below {{'warp.make_rows' takes `summed` as true or false, got 1 : i64}}
+"warp.make_rows"(%t, %b, %i) ({
+^bb0(%place: index):
+  %x = arith.constant 0.0 : f32
+  "warp.yield"(%x) {operandSegmentSizes = array<i32: 1, 0, 0>} : (f32) -> ()
+}) {summed = 1 : i64} : (memref<2x64xf32, #warp.shared<0 : i64>>, !warp.barrier<2 : i64, 1 : i64>, index) -> ()

@@ -49,3 +49,15 @@
 %b = ub.poison : memref<64x16xf8E5M2, #warp.shared<64 : i64>>
 // expected-error @below {{'warp.transpose' takes multiples of 32 rows and 16 columns at once, got memref<16x64xf8E5M2, #warp.shared<64 : i64>>}}
 "warp.transpose"(%a, %b) : (memref<16x64xf8E5M2, #warp.shared<64 : i64>>, memref<64x16xf8E5M2, #warp.shared<64 : i64>>) -> ()
+
+// -----
+
+%a = ub.poison : memref<64x128xf16, #warp.shared<128 : i64>>
+// expected-error @below {{'warp.read_transposed' gives the transpose of a tile in shared memory, got tensor<64x64xf16, #warp.layout<"wgmma", "tile">> of memref<64x128xf16, #warp.shared<128 : i64>>}}
+%t = "warp.read_transposed"(%a) : (memref<64x128xf16, #warp.shared<128 : i64>>) -> tensor<64x64xf16, #warp.layout<"wgmma", "tile">>
+
+// -----
+
+%a = ub.poison : memref<64x64xf32, #warp.shared<128 : i64>>
+// expected-error @below {{'warp.read_transposed' takes elements of 16 bits in rows of one swizzle atom, got memref<64x64xf32, #warp.shared<128 : i64>>}}
+%t = "warp.read_transposed"(%a) : (memref<64x64xf32, #warp.shared<128 : i64>>) -> tensor<64x64xf32, #warp.layout<"wgmma", "tile">>

@@ -52,6 +52,8 @@
     %a = "warp.load_wait"(%pending) {pending = 0} : (!warp.pending<!p>) -> !p
     // CHECK: "warp.read"
     %again = "warp.read"(%b) : (!tile) -> !p
+    // CHECK: "warp.read_transposed"
+    %other_way = "warp.read_transposed"(%b) : (!tile) -> !p
     %start = "warp.registers"() : () -> !acc
     // CHECK: "warp.each_warp"() ({
     %acc = "warp.each_warp"() ({
@@ -71,6 +73,12 @@
     // CHECK: "warp.copy_rows_scaled"(%[[LSE]], {{.*}}) {factor = 5.000000e-01 : f32, most = 0x7F800000 : f32}
     "warp.copy_rows_scaled"(%lse, %c0, %c0, %c0, %numbers, %landed, %c0) {factor = 0.5 : f32, most = 0x7F800000 : f32}
         : (memref<?x?x?xf32>, index, index, index, memref<2x64xf32, #warp.shared<0 : i64>>, !warp.barrier<2 : i64, 33 : i64>, index) -> ()
+    // CHECK: "warp.make_rows"(%{{.*}}) ({
+    "warp.make_rows"(%numbers, %landed, %c0) ({
+    ^bb0(%place: index):
+      %number = memref.load %lse[%c0, %c0, %place] : memref<?x?x?xf32>
+      "warp.yield"(%number) {operandSegmentSizes = array<i32: 1, 0, 0>} : (f32) -> ()
+    }) {summed = true} : (memref<2x64xf32, #warp.shared<0 : i64>>, !warp.barrier<2 : i64, 33 : i64>, index) -> ()
     // CHECK: "warp.copy_rows_lanes_async"(%[[LSE]], {{.*}}) {count = 32 : i64}
     "warp.copy_rows_lanes_async"(%lse, %c0, %c0, %c0, %numbers, %c0, %c0) {count = 32}
         : (memref<?x?x?xf32>, index, index, index, memref<2x64xf32, #warp.shared<0 : i64>>, index, index) -> ()

@@ -84,6 +84,8 @@ COSTS: dict[str, tuple[str, str, Callable[[Costs, Inst], float]]] = {
     "warp.load_async": ("load", "copies", _loaded),
     "warp.load": ("load", "copies", _loaded),
     "warp.read": ("load", "", _of(0, lambda costs: _SHARED, result=True)),
+    "warp.read_transposed": ("load", "", _of(0, lambda costs: _SHARED, result=True)),
+    "warp.make_rows": ("load", "copies", lambda costs, inst: 4.0 * inst.sources[0].shape[1] / costs.bytes),
     "warp.mma_async": ("product", "products", product),
     "warp.mma": ("product", "products", product),
     "warp.map": ("map", "maps", computed),

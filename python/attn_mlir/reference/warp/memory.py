@@ -56,11 +56,11 @@ def _load_rows(machine: Machine, unit: Warpgroup, inst: Inst, memory: Buffer, st
     if not (0 <= stage < len(memory.array) and np.all((np.asarray(place) >= 0) & (np.asarray(place) < memory.array.shape[1]))):
         raise Fault("out of bounds", inst.location, f"takes numbers of stage {stage} of {list(memory.array.shape)}")
     for warp, access in machine.ordinary(unit, inst):
-        machine.accesses.read(_numbers(memory, stage), warp, access)
+        machine.accesses.read(numbers_of(memory, stage), warp, access)
     return memory.array[stage, place]
 
 
-def _numbers(memory: Buffer, stage: int, first: int = 0, count: int = 0) -> list[Any]:
+def numbers_of(memory: Buffer, stage: int, first: int = 0, count: int = 0) -> list[Any]:
     """The names of parts of a stage of numbers: of so many from one on, or of all."""
     end = first + count if count else memory.array.shape[1]
     return [("rows", memory.number, stage, part) for part in range(first // CHUNK, -(-end // CHUNK))]
@@ -107,6 +107,14 @@ def _read(machine: Machine, unit: Warpgroup, inst: Inst, view: View) -> Steps:
     for warp, access in machine.ordinary(unit, inst):
         machine.accesses.read(view.part(warp.number * size, size).cells(), warp, access)
     return unit.made([view.array.copy()])
+
+
+def _read_transposed(machine: Machine, unit: Warpgroup, inst: Inst, view: View) -> Steps:
+    """Each warp reads all rows, of its columns: rows are watched whole."""
+    yield
+    for warp, access in machine.ordinary(unit, inst):
+        machine.accesses.read(view.cells(), warp, access)
+    return unit.made([view.array.T.copy()])
 
 
 def _transpose(machine: Machine, unit: Warpgroup, inst: Inst, source: View, target: View) -> Steps:
@@ -233,7 +241,7 @@ def _copy_rows_lanes_async(machine: Machine, unit: Warpgroup, inst: Inst, *opera
     landed[skipped : skipped + len(found)] = found
     flight = Flight([(warp, Access(("copy", next(machine.ids)), inst.location, ordinary=True)) for warp in unit.active])
     for warp, access in flight.accesses:
-        machine.accesses.write(_numbers(target, stage, place + warp.number * size, size), warp, access)
+        machine.accesses.write(numbers_of(target, stage, place + warp.number * size, size), warp, access)
         machine.accesses.read(cells[_own(skipped, count, unit, warp.number)], warp, access, full=False)
     _fly(machine, unit, flight, target.array[stage, place : place + count], landed)
 
@@ -271,7 +279,7 @@ def _copy_rows_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: A
         raise Fault("no such stage", inst.location, f"takes stage {stage} of {len(target.array)}")
     found, skipped, cells = source.rows(batch, head, row, target.array.shape[1])
     access = Access(("copy", next(machine.ids)), inst.location)
-    machine.accesses.write(_numbers(target, stage), warp, access)
+    machine.accesses.write(numbers_of(target, stage), warp, access)
     machine.accesses.read(cells, warp, access, full=False)
     landed = np.zeros(target.array.shape[1])
     landed[skipped : skipped + len(found)] = found
@@ -375,6 +383,7 @@ RULES: dict[str, Rule] = {
     "warp.load_async": _load_async,
     "warp.load_wait": _load_wait,
     "warp.read": _read,
+    "warp.read_transposed": _read_transposed,
     "warp.store": _store,
     "warp.store_async": _store_async,
     "warp.store_commit": lambda machine, unit, inst: unit.stores.commit(),

@@ -1,0 +1,35 @@
+// What chunks add to a state: fragments are rows of the state, keys are read transposed, numbers of positions come with the tile of keys.
+// DEFINE: %{segments} = attn-split-sequences{segment=512},func.func(cse),attn-simplify,attn-apply-mods,attn-outline{keep-hosts=false},nvidia-kernel,warp-scale-left,warp-assign-layouts
+// RUN: attn-opt %inputs/linear/half.mlir -p '%{segments},canonicalize,cse' | FileCheck %s
+// RUN: attn-opt %inputs/linear/half.mlir -p '%{segments},warp-specialize,warp-pipeline-loads{stages=4}' | FileCheck %s --check-prefix=ROLES
+
+// Two arrivals beside the copy's: sums of log decays, and the factors that they give.
+// CHECK:      "warp.kernel"
+// CHECK:        %[[FULL:.*]] = "warp.mbarrier"() : () -> !warp.barrier<1 : i64, 3 : i64>
+// CHECK:        %[[SUMS:.*]] = "warp.alloc"() : () -> memref<1x64xf32
+// CHECK:        %[[FACTORS:.*]] = "warp.alloc"() : () -> memref<1x64xf32
+// CHECK:        scf.for {{.*}} -> (tensor<64x64xf32, #warp.layout<"wgmma", "tile">>, index, index)
+// CHECK:          scf.if
+// CHECK:            "warp.copy_async"
+// CHECK:            "warp.make_rows"(%[[SUMS]], %[[FULL]]
+// CHECK:            {summed = true}
+// CHECK:            "warp.make_rows"(%[[FACTORS]], %[[FULL]]
+// CHECK:              memref.load %[[SUMS]]
+// CHECK:            {summed = false}
+// CHECK:          "warp.wait"(%[[FULL]]
+// CHECK:          memref.load %[[SUMS]]{{.*}}%c63
+// CHECK:          %[[KEYS:.*]] = "warp.read_transposed"
+// CHECK:          %[[LEFT:.*]] = "warp.map"
+// CHECK:            tensor.extract %[[KEYS]]
+// CHECK:            memref.load %[[FACTORS]]
+// CHECK:          "warp.mma_async"(%{{.*}}, %[[LEFT]], %{{.*}}) {transpose_a = false, transpose_b = false}
+// CHECK:        "warp.store"
+
+// Four warps make numbers of four stages at the same time.
+// ROLES:      memref<4x64xf32
+// ROLES:      "warp.role"
+// ROLES:        "warp.make_rows"
+// ROLES:      sym_name = "producer", warpgroups = 1 : i64, warps = 4 : i64
+// ROLES:      "warp.role"
+// ROLES-NOT:    "warp.make_rows"
+// ROLES:      sym_name = "consumer"
