@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from attn_mlir.dialects.attn import build
-from attn_mlir.dialects.attn.linear_erase import output_of
+from attn_mlir.dialects.attn.linear_erase import eraser, output_of
+from attn_mlir.dialects.attn.rows import multiplies_rows
 from attn_mlir.dialects.numbers import i64
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.differentiation.delta_backward import DeltaBackward
@@ -17,6 +18,8 @@ from attn_mlir.passes.differentiation.linear_products import ProductGradients
 
 _SEGMENT = 512
 """Positions whose gradients' scans are programs of their own: they start from states that the scans with a system have kept."""
+_SCALED = {"x": "remove", "w": "key"}
+"""The mods by which scans multiply k in place of erase keys, by role: what is removed, and dx where it is a key."""
 
 
 @dataclass(eq=False)
@@ -79,6 +82,32 @@ class DeltaApart(DeltaBackward):
     def _plan(self, output: str) -> dict[str, DeltaScanPlan]:
         return apart(output)
 
+    @property
+    def _by_rows(self) -> bool:
+        """Whether erase keys are k times a number of each row, so that scans read k, and multiply by these numbers what they make of it.
+
+        Mods of channels' decays are changes of tiles, which cost more than reading erase keys does.
+        """
+        primal = self.of.primal
+        erase = eraser(primal.attention)
+        assert erase is not None
+        plain = "k" not in self.of.mods.of and self._piece_argument(0) == primal.operands["k"]
+        return plain and primal.choice("channels") == "none" and multiplies_rows(erase)
+
+    def _erase_key(self, like: ir.Value) -> ir.Value:
+        return self.whole["k"] if self._by_rows else super()._erase_key(like)
+
+    def _add_mods(self, role: str) -> None:
+        # e dx^T is k (beta dx)^T.
+        if role in _SCALED and self._by_rows:
+            build.of_rows(_SCALED[role], lambda x, *indices: [self._shared(x, indices)], self.host.score)
+
+    def _shared(self, x: ir.Value, indices: Sequence[ir.Value]) -> ir.Value:
+        """x after the mod of erase keys."""
+        assert self.of.erase is not None
+        (leaf, result) = self.of.erase
+        return self.emit([result], indices, {leaf: x})[0]
+
     def _like(self, tensor: ir.Value) -> ir.Type:
         element = ir.RankedTensorType(self.of.primal.operands["q"].type).element_type
         return ir.RankedTensorType.get(ir.RankedTensorType(tensor.type).shape, element)
@@ -107,6 +136,9 @@ class DeltaApart(DeltaBackward):
 
     def _decays(self, scanned: Mapping[str, ir.Operation]) -> None:
         products = [scanned[role].opview.products for role in ("q", "e", "k", "w")]
+        if self._by_rows:  # those of e were made with k
+            made = build.elements(products[1], lambda *at: [self._shared(self.host.read(products[1], at), at)])
+            products[1] = build.collect(made, 0, products[1].type)
         states = [scanned[role].opview.states for role in ("q", "k", "w")]
         gradients = ProductGradients(self.of, self.host, self.found)
         if self.operand("offsets") is None:
