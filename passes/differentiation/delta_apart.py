@@ -5,7 +5,7 @@ rounded to the type of q, the same in all scans, so that the products which the 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from attn_mlir.dialects.attn import build
 from attn_mlir.dialects.attn.linear_erase import eraser, output_of
@@ -136,9 +136,8 @@ class DeltaApart(DeltaBackward):
 
     def _decays(self, scanned: Mapping[str, ir.Operation]) -> None:
         products = [scanned[role].opview.products for role in ("q", "e", "k", "w")]
-        if self._by_rows:  # those of e were made with k
-            made = build.elements(products[1], lambda *at: [self._shared(self.host.read(products[1], at), at)])
-            products[1] = build.collect(made, 0, products[1].type)
+        if self._by_rows:
+            products[1] = self._of_keys(products[1])
         states = [scanned[role].opview.states for role in ("q", "k", "w")]
         gradients = ProductGradients(self.of, self.host, self.found)
         if self.operand("offsets") is None:
@@ -146,6 +145,20 @@ class DeltaApart(DeltaBackward):
             return
         a, b = self._added(*products[:2]), self._added(*products[2:])
         gradients.of_decays([a, b], [states[0], self._added(*states[1:])])
+
+    def _of_keys(self, products: ir.Value) -> ir.Value:
+        """The products of e's scan. It was given k in place of e, so they are the gradient of the numbers that k is multiplied by, too."""
+        assert self.of.erase is not None
+        (leaf, _), shares = self.of.erase, self._shares_of_erase()
+
+        def body(*indices: ir.Value) -> list[ir.Value]:
+            product = self.host.read(products, indices)
+            known = {shares.adjoint: product, leaf: self.host.constant(1.0)}
+            return [self._shared(product, indices), *self.emit([shares.of[read] for read in shares.reads], indices, known)]
+
+        made = build.elements(products, body)
+        self.scatter(shares.reads, made, 1, ir.RankedTensorType(products.type).rank)
+        return build.collect(made, 0, products.type)
 
     def _pull_all(self, scanned: Mapping[str, ir.Operation]) -> None:
         of = self.of
@@ -160,6 +173,8 @@ class DeltaApart(DeltaBackward):
         if self._is_wanted("e"):
             assert of.erase is not None
             argument, shares = self._piece_argument(0), self._shares_of_erase()
+            if self._by_rows and of.decay_wanted():  # `_of_keys` has what their mod reads
+                shares = replace(shares, reads={})
             self._pull_shares(argument, shares, of.erase[0], scanned["e"].results[0], 1.0, of_k if together else [])
         elif together:
             self._pull_role("k", self._added(*of_k), 1.0)
