@@ -247,7 +247,7 @@ func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: ten
 // -----
 
 func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tensor<?x?x?x8xf32>) {
-  // expected-error @below {{has an 'attn.remove' where 'attn.erase' has a key to remove}}
+  // expected-error @below {{'attn.linear_attention' has an 'attn.remove' where 'attn.erase' has a key to remove}}
   %o = "attn.linear_attention"(%q, %k, %v) ({
     "attn.erase"(%k) ({
     ^bb0(%x: f32, %b: index, %h: index, %t: index, %d: index):
