@@ -312,7 +312,8 @@ class ScanPrinter:
         home = self.layout.places[argument]
         core.touch([(source, False, "" if start in core.sums else f"row {length}"), (home, True, f"row {length}")])
         core.writer.line(
-            f"for (int i = threadIdx.x; i < {length}; i += {self.layout.row_threads}) {core.item_of(home, 'i')} = {core.row_item(start, 'i')};"
+            f"for (int i = threadIdx.x; i < {length}; i += {self.layout.row_threads})",
+            f"  {core.item_of(home, 'i')} = {core.row_item(start, 'i')};",
         )
 
     def _assign(self, news: list[tuple[ir.Value, ir.Value]]) -> None:

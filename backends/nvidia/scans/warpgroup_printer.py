@@ -72,6 +72,7 @@ class WarpgroupPrinter(ScanPrinter):
         """What is loaded of each chunk, and numbers of its rows."""
         core, stages, stores = self.groups, self.layout.stages, self.groups.of_groups.given
         halved = core.of_groups.halved
+        some, others = (f"threadIdx.x {side} {self.layout.row_threads} && " if halved else "" for side in ("<", ">="))
         self.traffic.fetch(loop)
         self.stores.give(loop, stores)
         self._numbers(loop)
@@ -88,10 +89,7 @@ class WarpgroupPrinter(ScanPrinter):
             core.writer.line(f"if ({used}) {free}", f"fetch({at}, stage);")
             if stages > 2:
                 core.writer.line("attn::commit_copies();")
-            some = f"threadIdx.x < {self.layout.row_threads} && " if halved else ""
-            core.writer.line(
-                f"if ({f'threadIdx.x >= {self.layout.row_threads} && ' if halved else ''}{used}) give({at} - {stages} * {step}, stage);"
-            )
+            core.writer.line(f"if ({others}{used}) give({at} - {stages} * {step}, stage);")
             if stages > 2:
                 core.writer.line(f"if ({some}{at} > {begin}) {{", "  attn::await_copies<1>();", f"  numbers({at} - {step}, before);", "}")
             else:
@@ -99,10 +97,9 @@ class WarpgroupPrinter(ScanPrinter):
         if halved:  # the last chunk's rows take the place of those of a chunk before, which are in memory then
             core.writer.line(f"attn::named_sync({self._empty + stages}, {self.layout.threads});")
         if stages > 2:
-            some = f"threadIdx.x < {self.layout.row_threads} && " if halved else ""
             core.writer.line(f"if ({some}{at} > {begin}) {{", "  attn::await_copies<0>();", f"  numbers({at} - {step}, before);", "}")
         with core.scope(f"for (int n = {stages}; n > 0; --n, {_next(stages)})"), core.scope(f"if ({at} >= {begin} + n * {step})"):
-            core.writer.line(free, f"{f'if (threadIdx.x >= {self.layout.row_threads}) ' if halved else ''}give({at} - n * {step}, stage);")
+            core.writer.line(free, f"if ({others}true) give({at} - n * {step}, stage);")
 
     def _numbers(self, loop: ir.Operation) -> None:
         """A function that makes the numbers of a chunk's rows, once its copies of this thread are there; then its stage is full."""
