@@ -6,7 +6,7 @@ from attn_mlir.mlir import func, ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.linear_groups import LINEAR, leader_of, scan_of
 from attn_mlir.passes.regions import block_of, clone_op, erase_unused, find_all, walk
-from attn_mlir.passes.row_groups import elements_of
+from attn_mlir.passes.row_groups import elements_of, summed_elements
 from attn_mlir.passes.shapes import SAME, SHAPES, ShapeFunction
 
 _MAKERS = ("attn.attention", "attn.online", "attn.pairs", "attn.elements", "attn.row_dot", *LINEAR)
@@ -24,7 +24,9 @@ class Outline(Pass):
     makes the last of what it adds up, and takes that scan's products and states where they are made, or with `gradients-apart` is
     a kernel of its own; with `share-states`, scans that have the same states, but for their order, as those for dk and dv, belong
     together; with `join-rows`, an `attn.row_dot` whose sums only the elements of its own rows read belongs to their `attn.elements`, so
-    that rows come from memory once. A function that holds one such op and returns just its results gets `shapes` of its own and stays.
+    that rows come from memory once; with `join-heads`, elements that nothing but an `attn.head_sum` reads belong to it, where delta rules
+    are differentiated, so that those of single heads are never in memory. A function that holds one such op and returns just its results
+    gets `shapes` of its own and stays.
     A host may add two tensors; that stays after its calls. With `keep-hosts=false` the calling functions go, and there are no `shapes`.
     """
 
@@ -33,6 +35,7 @@ class Outline(Pass):
     share_states: bool = False
     gradients_apart: bool = False
     join_rows: bool = False
+    join_heads: bool = False
 
     def run(self, module: ir.Operation) -> bool:
         for function in [op.operation for op in module.regions[0].blocks[0].operations if op.operation.name == "func.func"]:
@@ -54,6 +57,8 @@ class Outline(Pass):
             return False
         if self.join_rows:
             groups = _joined(groups)
+        if self.join_heads and find_all(function, "attn.erase"):
+            groups = _with_heads(groups)
         last = function.regions[0].blocks[0].operations[-1].operation
         returned = list(last.operands)
         if len(groups) == 1 and returned == _results(groups[0]):
@@ -132,6 +137,14 @@ def _joined(groups: list[list[ir.Operation]]) -> list[list[ir.Operation]]:
     return [[*group, *(op for each, elements in joined if elements in group for op in each)] for group in apart]
 
 
+def _with_heads(groups: list[list[ir.Operation]]) -> list[list[ir.Operation]]:
+    """The groups, where elements that only a sum over heads reads belong to it."""
+    found = [(group, summed_elements(group[0])) for group in groups if len(group) == 1]
+    joined = [(group, list(made)) for group, made in found if made is not None and list(made) in groups]
+    apart = [group for group in groups if not any(group == made for _, made in joined)]
+    return [[*group, *(op for head_sum, made in joined if head_sum is group for op in made)] for group in apart]
+
+
 def _maker_of(op: ir.Operation, share_states: bool, apart: bool) -> ir.Operation | None:
     """The op that a consumer belongs to."""
     if op.name in _CONSUMERS:
@@ -175,6 +188,8 @@ def _results_of(group: list[ir.Operation], op: ir.Operation) -> list[ir.Value]:
 def _is_made(group: list[ir.Operation], op: ir.Operation, result: ir.Value) -> bool:
     if op.name == "attn.row_dot" and op != group[0]:  # its elements read it inside of their regions
         return any(use.owner.operation.block == op.block for use in result.uses)
+    if group[0].name == "attn.head_sum" and op != group[0]:
+        return False
     return op.name not in LINEAR or any(use.owner.operation not in group for use in result.uses)
 
 
@@ -189,7 +204,7 @@ def _outline(host: ir.Operation, group: list[ir.Operation], name: str, places: d
         entry = ir.Block.create_at_start(function.regions[0], [a.type for a in arguments], locations)
     mapping = dict(zip(arguments, entry.arguments, strict=True))
     with group[0].location, ir.InsertionPoint(entry):
-        for op in [*copied, *sorted(group, key=lambda op: op.name != "attn.row_dot")]:
+        for op in [*copied, *sorted(group, key=lambda op: (op.name == "attn.head_sum") - (op.name == "attn.row_dot"))]:
             clone_op(op, mapping)
         func.ReturnOp([mapping[result] for result in results])
     with group[0].location, ir.InsertionPoint.at_block_terminator(block):
@@ -224,7 +239,7 @@ def _needs(group: list[ir.Operation], block: ir.Block) -> tuple[list[ir.Value], 
 def _write_shapes(function: ir.Operation, group: list[ir.Operation], arguments: list[ir.Value]) -> None:
     """The shape function of a function that holds, or stands for, a group; `arguments` are those values in terms of the group."""
     ShapeFunction(function, arguments).write((op, _results_of(group, op)) for op in group)
-    if group[0].name == "attn.head_sum":
+    if group[0].name == "attn.head_sum" and len(group) == 1:
         function.attributes[SAME] = ir.IntegerAttr.get(
             ir.IntegerType.get_signless(64, function.context), arguments.index(group[0].operands[0])
         )

@@ -1,4 +1,4 @@
-"""Sums of rows that share a kernel with the elements of the same rows (`attn.row_dot` with `attn.elements`)."""
+"""Sums that share a kernel with elements: of their rows (`attn.row_dot`), and of heads of what is made of them (`attn.head_sum`)."""
 
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import block_of, find_all, pieces
@@ -22,6 +22,35 @@ def elements_of(dot: ir.Operation) -> ir.Operation | None:
     element = block_of(pieces(found, "attn.element")[0])
     own = list(element.arguments)[:3]
     return found if all(op.block == element and list(op.operands)[1:] == own for op in extracts) else None
+
+
+def summed_elements(head_sum: ir.Operation) -> tuple[ir.Operation, ir.Operation] | None:
+    """The `attn.elements` of [B, H, T, D] and the `attn.collect` that make what an `attn.head_sum` adds up, and nothing else; else None.
+
+    They read rows of 16 bits: tiles of several tensors of f32 have no place beside each other in shared memory.
+    """
+    x = head_sum.operands[0] if head_sum.name == "attn.head_sum" else None
+    if x is None or isinstance(x.owner, ir.Block) or x.owner.operation.name != "attn.collect" or ir.RankedTensorType(x.type).rank != 4:
+        return None
+    collect = x.owner.operation
+    elements = collect.operands[0].owner.operation
+    alone = len(list(x.uses)) == 1 and len(list(elements.results[0].uses)) == 1 and elements.block == collect.block == head_sum.block
+    wide = any(ir.RankedTensorType(value.type).rank == 4 and value.type.element_type.width > 16 for value in _read(elements))
+    return (elements, collect) if alone and not wide and not pieces(elements, "attn.sequences") else None
+
+
+def _read(elements: ir.Operation) -> list[ir.Value]:
+    """The tensors that elements read."""
+    return [op.operands[0] for op in find_all(elements, "tensor.extract")]
+
+
+def sum_of(elements: ir.Operation) -> ir.Operation | None:
+    """The `attn.head_sum` that alone reads what is made of elements; None where there is none."""
+    if elements.name != "attn.elements":
+        return None
+    readers = [use.owner.operation for each in elements.results[0].uses for result in each.owner.operation.results for use in result.uses]
+    found = [op for op in readers if (of := summed_elements(op)) is not None and of[0] == elements]
+    return found[0] if found else None
 
 
 def row_dots(elements: ir.Operation) -> list[ir.Operation]:

@@ -7,6 +7,7 @@ from attn_mlir.dialects.attn.linear_recurrence import state_shape, with_all_head
 from attn_mlir.dialects.attn.linear_segments import segment_of
 from attn_mlir.mlir import arith, func, ir, tensor
 from attn_mlir.passes.regions import pieces
+from attn_mlir.passes.row_groups import summed_elements
 
 SHAPES = "shapes"
 """The attribute of a function that names its shape function."""
@@ -64,7 +65,8 @@ class ShapeFunction:
             case "attn.row_dot" | "attn.decay_gradient" | "attn.decay_gradient_sum":
                 return self._like(op.operands[0], rank)
             case "attn.head_sum":
-                x = self._like(view.x, rank)
+                made = summed_elements(op)
+                x = self._like(view.x if made is None or view.x in self._of else made[0].operands[0], rank)
                 return [x[0], self._dim(view.like, 1), *x[2:]]
             case "attn.decay_sum":
                 return [*self._like(view.like, 2), self._ceil_div(self._dim(view.like, 2), view.segment.value)]

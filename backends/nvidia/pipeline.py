@@ -52,7 +52,7 @@ WARP_AMPERE = f"{TILED},{OTHERS}".replace("nvidia-choose-blocks", "nvidia-choose
 def outline(arch: str) -> str:
     """From a differentiated program to kernels at stage 0, for a chip."""
     chosen = f"nvidia-choose-intervals{{arch={arch}}},attn-simplify,{split(arch)}attn-rows-of-pairs,"
-    return f"{chosen}attn-simplify,attn-apply-mods,attn-outline{{gradients-apart=true join-rows=true}}"
+    return f"{chosen}attn-simplify,attn-apply-mods,attn-outline{{gradients-apart=true join-rows=true join-heads=true}}"
 
 
 def split(arch: str) -> str:

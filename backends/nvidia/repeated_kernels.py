@@ -17,21 +17,25 @@ from attn_mlir.backends.nvidia.workspace import Workspace, WorkspacePart, filled
 from attn_mlir.backends.program import RunPlan
 from attn_mlir.backends.sizes import shape_of
 
+_ADDED = ("accumulate", "scatter")
+"""Outputs to which programs add in one place, unless they have slots; see `backends.memory.allocate`."""
+
 
 @dataclass(frozen=True)
 class ChainValue:
     """A value that a kernel makes: result number `place`, or a part of the workspace.
 
-    `chunks`: how many programs along the grid's rows add to it, which see it with stride 0; 0 where it is written.
+    `programs`: how many add to it along the grid's rows, or along rows, batch and heads, which see it with stride 0; none where it is
+    written.
     """
 
     place: int | WorkspacePart
-    chunks: int
+    programs: tuple[int, ...] = ()
 
     def seen(self, results: Sequence[torch.Tensor], memory: torch.Tensor) -> torch.Tensor:
         """As kernels take it."""
         tensor = self.place.of(memory) if isinstance(self.place, WorkspacePart) else results[self.place]
-        return tensor.expand(self.chunks, *tensor.shape) if self.chunks else tensor
+        return tensor.expand(*self.programs, *tensor.shape) if self.programs else tensor
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ class Chain:
         self.counts = any(launcher.counts for launcher in launchers)
         """Whether a kernel has a counter, which a CUDA graph must not share with other launches."""
         self._zeros = tuple(workspace.zeros)
-        added = {made.place for link in links if isinstance(link, Link) for made in link.outputs if made.chunks}
+        added = {made.place for link in links if isinstance(link, Link) for made in link.outputs if made.programs}
         self._added = [(place, result.nbytes) for place, result in enumerate(results) if place in added]
         self._forms = [(tuple(result.shape), tuple(result.stride()), result.dtype) for result in results]
         self._memory = ((max(1, workspace.size),), (1,), torch.uint8)
@@ -106,7 +110,7 @@ class Chain:
                 continue
             outputs = [made.seen(results, memory) for made in link.outputs]
             yield link.launcher, [*[values[number] for number in link.operands], *outputs, *filled(link.more, memory)]
-            values += [seen[0] if made.chunks else seen for made, seen in zip(link.outputs, outputs, strict=True)]
+            values += [seen[(0,) * len(made.programs)] if made.programs else seen for made, seen in zip(link.outputs, outputs, strict=True)]
 
 
 def is_chain(host: Host, units: Mapping[str, GpuKernel]) -> bool:
@@ -118,8 +122,9 @@ def is_chain(host: Host, units: Mapping[str, GpuKernel]) -> bool:
 
 
 def _is_simple(unit: GpuKernel) -> bool:
-    kinds = ("store",) if unit.kernel.grid == "chunks" else ("store", "accumulate")  # blocks of columns have slots of their own
-    return all(kind in kinds for kind in unit.kernel.outputs) and unit.schedule.get("sums") != "slots" and unit.pairs is None
+    kinds = ("store",) if unit.kernel.grid == "chunks" else ("store", *_ADDED)  # blocks of columns have slots of their own
+    slots = unit.schedule.get("sums") == "slots" or ("scatter" in unit.kernel.outputs and bool(unit.schedule.get("deterministic")))
+    return all(kind in kinds for kind in unit.kernel.outputs) and not slots and unit.pairs is None
 
 
 def chain(
@@ -148,12 +153,13 @@ def chain(
             shapes += new.shapes
             links.append(same[first])
             continue
-        chunks = -(-shapes[step.operands[unit.kernel.over]][2] // unit.kernel.block_q)
+        batch, heads, length = shapes[step.operands[unit.kernel.over]][:3]
+        programs = {"accumulate": (-(-length // unit.kernel.block_q),), "scatter": (-(-length // unit.kernel.block_q), batch, heads)}
         outputs = []
         for i, shape in enumerate(new.shapes):
-            is_sum, number = unit.kernel.outputs[i] == "accumulate", first + i
-            place = places[number] if number in places else workspace.take(shape, unit.dtypes[i], zeros=float(is_sum))
-            outputs.append(ChainValue(place, chunks if is_sum else 0))
+            added, number = programs.get(unit.kernel.outputs[i], ()), first + i
+            place = places[number] if number in places else workspace.take(shape, unit.dtypes[i], zeros=float(bool(added)))
+            outputs.append(ChainValue(place, added))
         links.append(Link(launchers[step.kernel], step.operands, tuple(outputs), _more(unit, step, shapes, workspace)))
         shapes += new.shapes
     found = Chain(links, results, workspace)

@@ -109,6 +109,12 @@ def erase(key: ir.Value, body: Body, score: ir.Type, removed: ir.Value | None = 
     return op
 
 
+def of_rows(name: str, body: Body, score: ir.Type) -> None:
+    """`attn.<name>`, a mod of rows of linear attention; `body` gets (x, b, h, t, d) and returns what to yield."""
+    index = ir.IndexType.get()
+    piece(name, [("x", score), *((each, index) for each in ("b", "h", "t", "d"))], body)
+
+
 def write(key: ir.Value, value: ir.Value) -> None:
     """`attn.write`: a second writer of a linear attention's state."""
     ir.Operation.create("attn.write", operands=[key, value])

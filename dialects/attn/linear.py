@@ -10,7 +10,7 @@ from attn_mlir.dialects.attn.pieces import pieces_in, verify_pieces
 from attn_mlir.dialects.verify import check
 from attn_mlir.mlir import ext, ir
 
-_MODS = frozenset({"attn.query", "attn.key", "attn.value", "attn.decay", "attn.result", "attn.skip", "attn.erase", "attn.write"})
+_MODS = frozenset(f"attn.{name}" for name in ("query", "key", "value", "decay", "result", "skip", "erase", "remove", "write"))
 _FACTORS = frozenset({"attn.chunk_decay", "attn.input_decay", "attn.output_decay", "attn.decay_mask"})
 
 
@@ -43,6 +43,7 @@ class LinearAttentionOp(Cut, name="linear_attention", traits=[ir.NoTerminatorTra
         attn.result                                       a factor of o's rows, after these sums
         attn.skip                                         o_t gets it times v_t, with v as it comes, after that; absent: nothing
         attn.erase                                        the delta rule: what the state loses
+        attn.remove                                       elementwise on the key that is removed, where that is not k
         attn.write                                        a second writer of the state, for gradients of the delta rule
 
     `output` says where q reads the state: "after" (absent, too) S_t, "decayed" exp(g_t) S_(t-1), "written" what is there after the first

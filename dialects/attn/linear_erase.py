@@ -22,8 +22,8 @@ class EraseOp(Attn.Operation, name="erase"):
 
         S_t = exp(g_t) S_(t-1) + k_t v_t^T - r_t x_t^T,    x_t = e_t^T (state where it `reads`)
 
-    The region makes e of `key`: (x, b, h, t, d) -> e, with h the head of o. r is `removed`, or without it k after `attn.key`: then the
-    state takes up k_t (v_t - x_t)^T. Both are [batch, head, position, K], their heads divide those of o.
+    The region makes e of `key`: (x, b, h, t, d) -> e, with h the head of o. r is `removed`, after `attn.remove`, or without it k after
+    `attn.key`: then the state takes up k_t (v_t - x_t)^T. Both are [batch, head, position, K], their heads divide those of o.
 
     Fields:
         key: what e is made of
@@ -47,6 +47,21 @@ class EraseOp(Attn.Operation, name="erase"):
         return check(
             self, reads != "written" or len(self.removed) == 1, "reads what is written where another key is removed, and only there"
         )
+
+    def verify_region_invariants(self) -> bool:
+        return verify_signature(self, "x, b, h, t, d", ["score"] + ["index"] * 4, ["score"])
+
+
+class RemoveOp(Attn.Operation, name="remove"):
+    """What an `attn.erase` removes, made of its `removed` key: (x, b, h, t, d) -> r, with h the head of o. Absent: the key as it comes.
+
+    Nobody writes it: gradients of the delta rule do, where what is removed is a key times a number of each row.
+    """
+
+    body: ext.Region
+
+    def verify_invariants(self) -> bool:
+        return verify_owner(self, _LINEAR)
 
     def verify_region_invariants(self) -> bool:
         return verify_signature(self, "x, b, h, t, d", ["score"] + ["index"] * 4, ["score"])
@@ -85,6 +100,11 @@ def writer(op: ir.Operation) -> ir.Operation | None:
     return _found(op, "attn.write")
 
 
+def remover(op: ir.Operation) -> ir.Operation | None:
+    """The `attn.remove` of an `attn.linear_attention` or `attn.chunk`."""
+    return _found(op, "attn.remove")
+
+
 def output_of(op: ir.Operation) -> str:
     """Where q reads the state, or "values"."""
     return ir.StringAttr(op.attributes["output"]).value if "output" in op.attributes else "after"
@@ -114,7 +134,10 @@ def verify_delta(op: Any) -> bool:
     fits = place != "values" or is_score_type(element) or element == op.v.type.element_type
     if not check(op, fits, f"makes 'values' of f32, f64 or v's type, got {op.o.type}"):
         return False
-    second = write is not None or (erase is not None and len(erase.opview.removed) == 1)
+    removes = erase is not None and len(erase.opview.removed) == 1
+    if not check(op, removes or remover(op.operation) is None, "has an 'attn.remove' where 'attn.erase' has a key to remove"):
+        return False
+    second = write is not None or removes
     if not check(op, place != "written" or second, "is read where it is 'written' by the first of two writers"):
         return False
     if erase is write is None and place == "after":

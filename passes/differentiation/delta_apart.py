@@ -5,10 +5,11 @@ rounded to the type of q, the same in all scans, so that the products which the 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from attn_mlir.dialects.attn import build
-from attn_mlir.dialects.attn.linear_erase import output_of
+from attn_mlir.dialects.attn.linear_erase import eraser, output_of
+from attn_mlir.dialects.attn.rows import multiplies_rows
 from attn_mlir.dialects.numbers import i64
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.differentiation.delta_backward import DeltaBackward
@@ -17,6 +18,8 @@ from attn_mlir.passes.differentiation.linear_products import ProductGradients
 
 _SEGMENT = 512
 """Positions whose gradients' scans are programs of their own: they start from states that the scans with a system have kept."""
+_SCALED = {"x": "remove", "w": "key"}
+"""The mods by which scans multiply k in place of erase keys, by role: what is removed, and dx where it is a key."""
 
 
 @dataclass(eq=False)
@@ -79,6 +82,32 @@ class DeltaApart(DeltaBackward):
     def _plan(self, output: str) -> dict[str, DeltaScanPlan]:
         return apart(output)
 
+    @property
+    def _by_rows(self) -> bool:
+        """Whether erase keys are k times a number of each row, so that scans read k, and multiply by these numbers what they make of it.
+
+        Mods of channels' decays are changes of tiles, which cost more than reading erase keys does.
+        """
+        primal = self.of.primal
+        erase = eraser(primal.attention)
+        assert erase is not None
+        plain = "k" not in self.of.mods.of and self._piece_argument(0) == primal.operands["k"]
+        return plain and primal.choice("channels") == "none" and multiplies_rows(erase)
+
+    def _erase_key(self, like: ir.Value) -> ir.Value:
+        return self.whole["k"] if self._by_rows else super()._erase_key(like)
+
+    def _add_mods(self, role: str) -> None:
+        # e dx^T is k (beta dx)^T.
+        if role in _SCALED and self._by_rows:
+            build.of_rows(_SCALED[role], lambda x, *indices: [self._shared(x, indices)], self.host.score)
+
+    def _shared(self, x: ir.Value, indices: Sequence[ir.Value]) -> ir.Value:
+        """x after the mod of erase keys."""
+        assert self.of.erase is not None
+        (leaf, result) = self.of.erase
+        return self.emit([result], indices, {leaf: x})[0]
+
     def _like(self, tensor: ir.Value) -> ir.Type:
         element = ir.RankedTensorType(self.of.primal.operands["q"].type).element_type
         return ir.RankedTensorType.get(ir.RankedTensorType(tensor.type).shape, element)
@@ -107,6 +136,8 @@ class DeltaApart(DeltaBackward):
 
     def _decays(self, scanned: Mapping[str, ir.Operation]) -> None:
         products = [scanned[role].opview.products for role in ("q", "e", "k", "w")]
+        if self._by_rows:
+            products[1] = self._of_keys(products[1])
         states = [scanned[role].opview.states for role in ("q", "k", "w")]
         gradients = ProductGradients(self.of, self.host, self.found)
         if self.operand("offsets") is None:
@@ -114,6 +145,20 @@ class DeltaApart(DeltaBackward):
             return
         a, b = self._added(*products[:2]), self._added(*products[2:])
         gradients.of_decays([a, b], [states[0], self._added(*states[1:])])
+
+    def _of_keys(self, products: ir.Value) -> ir.Value:
+        """The products of e's scan. It was given k in place of e, so they are the gradient of the numbers that k is multiplied by, too."""
+        assert self.of.erase is not None
+        (leaf, _), shares = self.of.erase, self._shares_of_erase()
+
+        def body(*indices: ir.Value) -> list[ir.Value]:
+            product = self.host.read(products, indices)
+            known = {shares.adjoint: product, leaf: self.host.constant(1.0)}
+            return [self._shared(product, indices), *self.emit([shares.of[read] for read in shares.reads], indices, known)]
+
+        made = build.elements(products, body)
+        self.scatter(shares.reads, made, 1, ir.RankedTensorType(products.type).rank)
+        return build.collect(made, 0, products.type)
 
     def _pull_all(self, scanned: Mapping[str, ir.Operation]) -> None:
         of = self.of
@@ -128,6 +173,8 @@ class DeltaApart(DeltaBackward):
         if self._is_wanted("e"):
             assert of.erase is not None
             argument, shares = self._piece_argument(0), self._shares_of_erase()
+            if self._by_rows and of.decay_wanted():  # `_of_keys` has what their mod reads
+                shares = replace(shares, reads={})
             self._pull_shares(argument, shares, of.erase[0], scanned["e"].results[0], 1.0, of_k if together else [])
         elif together:
             self._pull_role("k", self._added(*of_k), 1.0)

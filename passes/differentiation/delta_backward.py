@@ -217,8 +217,12 @@ class DeltaBackward(BackwardBody):
             if made.erase is not None:
                 key, removed = (self.whole[name] for name in made.erase)
                 build.erase(key, lambda x, *_: [x], host.score, removed, made.reads)
+            self._add_mods(role)
             host.clone_piece("attn.decay")
         return op
+
+    def _add_mods(self, role: str) -> None:
+        """Adds mods to the scan of a role."""
 
     def _element(self, role: str, v: ir.Value) -> ir.Type:
         """The element type of what the scan of a role makes, from v's place on."""

@@ -44,6 +44,7 @@ _LINEAR_VARIABLES = {
     "attn.decay": ("", "b", "h_v", "t", "d"),
     "attn.skip": ("b", "h_v", "t"),
     "attn.erase": ("", "b", "h_v", "t", "d"),
+    "attn.remove": ("", "b", "h_v", "t", "d"),
 }
 # (accumulators..., b, h, q_idx, states...), and functions of scalars, (scalars..., b, h, q_idx, kv_idx, ...).
 _SCALARS_FIRST = {"attn.finalize": _ROWS, "func.func": (*_ROWS, "kv_idx")}

@@ -88,7 +88,8 @@ class ChunkBlock(ChunkTiles):
         if write.second is None:
             return following
         key, value = write.second
-        scaled = decays.read_by(RowFactors(), strict=False).scaling("attn.input_decay", key if self.channels == "key" else value)
+        of_second = decays.read_by(RowFactors(right=write.factors), strict=False)
+        scaled = of_second.scaling("attn.input_decay", key if self.channels == "key" else value)
         return self.advance(scaled, None, following, key, value)
 
     def put_rows(self, chunk: Chunk, parts: ChunkTerms, o: ir.Value) -> None:

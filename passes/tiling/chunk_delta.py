@@ -6,7 +6,7 @@ what e reads is one more read of q's kind, of positions before its own, and the 
 
 from dataclasses import dataclass
 
-from attn_mlir.dialects.attn.linear_erase import eraser, output_of, reads_strictly, writer
+from attn_mlir.dialects.attn.linear_erase import eraser, output_of, reads_strictly, remover, writer
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, ir, tensor
 from attn_mlir.passes.regions import piece
@@ -14,17 +14,21 @@ from attn_mlir.passes.tiling.chunk_crossing import combined
 from attn_mlir.passes.tiling.chunk_decays import Decays
 from attn_mlir.passes.tiling.chunk_levels import Levels
 from attn_mlir.passes.tiling.chunk_products import ChunkTerms, SecondWriter
-from attn_mlir.passes.tiling.chunk_rows import RowFactors, erase_factors
+from attn_mlir.passes.tiling.chunk_rows import RowFactors, erase_factors, remove_factors
 from attn_mlir.passes.tiling.chunk_tiles import Chunk, ChunkTiles, row_mod
 
 
 @dataclass(frozen=True)
 class Written:
-    """What a chunk's positions write: `values` with k, those of a second writer, and what `attn.erase` makes (both None for nothing)."""
+    """What a chunk's positions write: `values` with k, those of a second writer, and what `attn.erase` makes (both None for nothing).
+
+    `factors` are those of rows of the second writer's key and values, None for 1.
+    """
 
     values: ir.Value
     second: "tuple[ir.Value, ir.Value] | None" = None
     made: ir.Value | None = None
+    factors: ir.Value | None = None
 
 
 def written(
@@ -39,8 +43,9 @@ def written(
         return Written(v)
     assert inputs.erase is not None
     e = k if _is_key(block) else block.load(inputs.erase, chunk, "attn.erase")
-    removed = k if inputs.second_key is None else block.multiplied(block.load(inputs.second_key, chunk))
-    factors = RowFactors(erase_factors(block, chunk), decays.of_rows.right if inputs.second_key is None else None)
+    removed = k if inputs.second_key is None else _removed(block, chunk, e)
+    of_removed = None if inputs.second_key is None else remove_factors(block, chunk)
+    factors = RowFactors(erase_factors(block, chunk), decays.of_rows.right if inputs.second_key is None else of_removed)
     seen = decays.read_by(factors, strict=True)
     parts = ChunkTerms(block, seen, state, e, removed, v)
     own_key = inputs.second_key is not None and eraser(block.op).attributes["reads"].value != "decayed"  # type: ignore[union-attr]
@@ -57,14 +62,14 @@ def written(
     right = build.dot_accumulate(passed, None, block.multiplied(_pairs(block, sub, of_key, e, k)), v)
     x = build.solve_unit(system, right, not block.forward)
     (made,) = block.map([x.type], lambda i, d: [arith.NegFOp(tensor.ExtractOp(x, [i, d]).result).result])
-    return Written(v, (removed, made), made)
+    return Written(v, (removed, made), made, of_removed)
 
 
 def second_of(block: ChunkTiles, decays: Decays, q: ir.Value, write: Written) -> SecondWriter | None:
     """How q reads what the second writer writes."""
     if write.second is None:
         return None
-    seen = decays.read_by(RowFactors(decays.of_rows.left), strict=reads_strictly(block.op, True))
+    seen = decays.read_by(RowFactors(decays.of_rows.left, write.factors), strict=reads_strictly(block.op, True))
     return SecondWriter(block, seen, q, *write.second)
 
 
@@ -78,6 +83,17 @@ def _is_key(block: ChunkTiles) -> bool:
     erase = eraser(block.op)
     same = erase is not None and erase.operands[0] == block.op.opview.k
     return same and all(row_mod(block.op, name) is not None or piece(block.op, name) is None for name in ("attn.key", "attn.erase"))
+
+
+def _removed(block: ChunkTiles, chunk: Chunk, e: ir.Value) -> ir.Value:
+    """The tile of the keys that are removed, but for factors of rows: that of the erase keys where both are the same tensor."""
+    assert block.inputs.second_key is not None
+    erase, change = eraser(block.op), remover(block.op)
+    assert erase is not None
+    by_rows = change is None or row_mod(block.op, change.name) is not None
+    if by_rows and erase.operands[0] == erase.operands[1] and row_mod(block.op, erase.name) is not None:
+        return e
+    return block.multiplied(block.load(block.inputs.second_key, chunk, "attn.remove"))
 
 
 def _pairs(block: ChunkTiles, sub: int, seen: Decays, x: ir.Value, key: ir.Value) -> ir.Value:

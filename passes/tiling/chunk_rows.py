@@ -54,6 +54,11 @@ def erase_factors(block: ChunkTiles, chunk: Chunk) -> ir.Value | None:
     return _product(block, chunk, [(block.sequence.head, "attn.erase")])
 
 
+def remove_factors(block: ChunkTiles, chunk: Chunk) -> ir.Value | None:
+    """[C]: the factors of the keys that are removed, where these are not k; None for 1."""
+    return _product(block, chunk, [(block.sequence.head, "attn.remove")])
+
+
 def _skip(block: ChunkTiles, chunk: Chunk) -> ir.Value | None:
     """[C]: what rows of o get of their own row of v; None for 0."""
     found = piece(block.op, "attn.skip")

@@ -248,7 +248,7 @@ class _Scan:
         if erase is None:
             return None, None, None
         key, *removed = (self._input(operand, self._frame.get(operand), sequence) for operand in erase.operands)
-        return replace(key, named=sequence.head), removed[0] if removed else None, None
+        return replace(key, named=sequence.head), replace(removed[0], named=sequence.head) if removed else None, None
 
     def _input(self, operand: ir.Value, memory: ir.Value, sequence: Sequence) -> ChunkInput:
         """An operand in memory, and the head that belongs to the program's."""

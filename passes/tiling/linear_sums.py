@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, func, ir, memref, tensor
+from attn_mlir.passes.regions import block_of, find_all, pieces
+from attn_mlir.passes.row_groups import summed_elements
 from attn_mlir.passes.tiling.elements import RowBlock, rows_of
 from attn_mlir.passes.tiling.frame import Frame, Output, argument_number, loop
 from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index
@@ -13,18 +15,19 @@ from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant
 def build_head_sum(function: ir.Operation, op: ir.Operation, makers: Sequence[ir.Operation], rows: int) -> bool:
     """Inserts the kernel of an `attn.head_sum` before the function: one program per block of rows, head of the sum and batch."""
     x_type, like_type = (ir.RankedTensorType(operand.type) for operand in op.operands)
+    made = summed_elements(op)
     if like_type.rank < 3:
         op.location.emit_error(f"attn-tile-sums: sums heads like a tensor [B, Hl, T, ...], got {like_type}")
         return False
     score = ir.F64Type.get() if isinstance(x_type.element_type, ir.F64Type) else ir.F32Type.get()
     outputs = [Output(maker, "store") for maker in makers]
     with op.location:
-        frame = Frame(function, [op], outputs)
+        frame = Frame(function, [op, *(made or ())], outputs)
         over = argument_number(op.operands[1])
         frame.describe({"grid": "rows", "block_q": rows, "block_kv": 1, "over": over, "score": ir.TypeAttr.get(score)}, outputs)
         with ir.InsertionPoint(frame.block):
             frame.copy_scalars()
-            x, like = (frame.get(operand) for operand in op.operands)
+            x, like = (frame.get(operand) for operand in (op.operands[0] if made is None else made[0].operands[0], op.operands[1]))
             program, one = rows_of(like, rows), constant_index(1)
             group = arith.DivSIOp(memref.DimOp(x, one).result, memref.DimOp(like, one).result).result
             first = arith.MulIOp(program.h, group).result
@@ -33,6 +36,8 @@ def build_head_sum(function: ir.Operation, op: ir.Operation, makers: Sequence[ir
 
             def add(number: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
                 head = arith.AddIOp(first, number).result
+                if made is not None:
+                    return [_with_elements(frame, made, program, (head, rows), carried[0])]
                 part = build.load(x, program.b, head, program.begin, program.count, rows) if x_type.rank == 4 else None
 
                 def body(i: ir.Value, *d: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
@@ -49,6 +54,30 @@ def build_head_sum(function: ir.Operation, op: ir.Operation, makers: Sequence[ir
                 build.store(total, target, *program.place())
             func.ReturnOp([])
     return True
+
+
+def _with_elements(
+    frame: Frame, made: tuple[ir.Operation, ir.Operation], program: RowBlock, place: tuple[ir.Value, int], total: ir.Value
+) -> ir.Value:
+    """A tile of sums with those elements of a head added; `place` is the head, and how many rows a tile has."""
+    (elements, collect), (head, rows) = made, place
+    element, type_ = block_of(pieces(elements, "attn.element")[0]), ir.RankedTensorType(total.type)
+    weight = list(element.operations[-1].operation.operands)[ir.IntegerAttr(collect.attributes["weight"]).value]
+    # What elements read at their own places comes as tiles, which loops load ahead.
+    own = [op for op in find_all(elements, "tensor.extract") if list(op.operands)[1:] == list(element.arguments)]
+    tiles = {
+        tensor_: build.load(frame.get(tensor_), program.b, head, program.begin, program.count, rows)
+        for tensor_ in dict.fromkeys(op.operands[0] for op in own)
+    }
+
+    def body(i: ir.Value, d: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
+        emitter = frame.scalars(dict(zip(element.arguments, [program.b, head, program.position(i), d], strict=True)))
+        for op in own:
+            emitter.set(op.results[0], tensor.ExtractOp(tiles[op.operands[0]], [i, d]).result)
+        value = cast_float(emitter.emit(weight), type_.element_type)
+        return [arith.AddFOp(tensor.ExtractOp(total, [i, d]).result, value).result], []
+
+    return build.map_([constant_index(size) for size in type_.shape], [type_], [], [], body)[0][0]
 
 
 @dataclass(frozen=True)

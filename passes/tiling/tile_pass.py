@@ -8,7 +8,7 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.linear_groups import follower_of, gradient_of, leader_of, scan_of
 from attn_mlir.passes.regions import find_all, piece, returned_by, walk
-from attn_mlir.passes.row_groups import elements_of, row_dots
+from attn_mlir.passes.row_groups import elements_of, row_dots, sum_of, summed_elements
 from attn_mlir.passes.tiling.frame import argument_number
 
 _SUMS = ("attn.row_dot", "attn.head_sum", "attn.decay_gradient", "attn.decay_gradient_sum", "attn.decay_sum", "attn.state_scan",
@@ -61,7 +61,7 @@ class TilePass(Pass):
         for op in (op for op in ops if op.name == name):
             op.location.emit_error(f"{self.name}: '{name}' is not in {form} form; run {needed} first")
             return None
-        clusters = [op for op in ops if scan_of(op) is None and leader_of(op) is None and elements_of(op) is None]
+        clusters = [op for op in ops if all(of(op) is None for of in (scan_of, leader_of, elements_of, sum_of))]
         found = []
         for op in (op for op in clusters if op.name in OPS[self.kind]):
             function = op.parent
@@ -95,8 +95,11 @@ class TilePass(Pass):
                 op.location.emit_error(f"{self.name}: the function of '{op.name}' returns something else, too; run attn-outline first")
                 return False
         tensors = [operand for maker in [*makers, *find_all(op, "attn.product", "attn.erase", "attn.write")] for operand in maker.operands]
-        for value in [*tensors, *op.operands]:
-            if value not in op.results and isinstance(value.type, ir.RankedTensorType) and argument_number(value) is None:
+        made = summed_elements(op)
+        inside = [] if made is None else [op.operands[0]]
+        values = [*tensors, *op.operands, *([] if made is None else made[0].operands)]
+        for value in [each for each in values if each not in inside and isinstance(each.type, ir.RankedTensorType)]:
+            if value not in op.results and argument_number(value) is None:
                 op.location.emit_error(f"{self.name}: tensors of '{op.name}' must be arguments of the function; run attn-outline first")
                 return False
         return True

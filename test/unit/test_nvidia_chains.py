@@ -14,6 +14,7 @@ from attn_mlir.backends.nvidia.workspace import ALIGNMENT, Workspace
 from nvidia_fakes import BINARY, FakeCuda, fake_gpu, heads, parameter, set_apart
 
 _SOFTMAX = (Path(__file__).parents[1] / "Inputs" / "derivatives" / "softmax.mlir").read_text()
+_DELTA = (Path(__file__).parents[1] / "Inputs" / "linear" / "gated-delta-half.mlir").read_text()
 TEXT = "module {\n" + _SOFTMAX.replace("x64xf32", "x64xf16").replace("x32xf32", "x64xf16") + "}\n"
 
 
@@ -175,3 +176,25 @@ def test_graphs_have_counters_of_their_own(gpu: FakeCuda, patch: pytest.MonkeyPa
     assert not gpu.named("cuMemsetD8Async") and len(gpu.named("cuLaunchKernelEx")) == 6
     captured, earlier = (address(source(found), launch, "counter") for launch in gpu.named("cuLaunchKernelEx")[-1:-5:-3])
     assert captured != earlier
+
+
+def test_sums_over_columns_of_a_delta_rule(gpu: FakeCuda) -> None:
+    """Gradients of numbers of rows are added up by programs of blocks, heads and batch entries, in one place that is cleared first."""
+    written, erased = _DELTA.split('"attn.erase"')
+    text = written.replace("%beta: tensor<?x?x?xf32>)", "%beta: tensor<?x?x?xf32>, %shares: tensor<?x?x?xf32>)")
+    text += '"attn.erase"' + erased.replace("extract %beta", "extract %shares")
+    found = driver.compile_derivative(text, "bwd", ("q", "k", "v", "arg5", "arg6"))
+    rows, numbers, states = (1, 2, 600, 64), torch.zeros(1, 2, 600), torch.zeros(1, 2, 64, 64)
+    q, k, v, o, u, do = torch.zeros(6, *rows, dtype=torch.bfloat16)
+    inputs = [q, k, v, numbers, states, numbers, numbers.clone(), o, states, u, torch.zeros(1, 2, 128, 64), do, states]
+    inputs = [x.clone() if x is numbers or x is states else x for x in inputs]
+    first = found.run(inputs)
+    before = gpu.named("cuLaunchKernelEx")
+    (chain,) = found._calls.values()
+    assert isinstance(chain, Chain) and not gpu.named("cuMemsetD8Async")
+    again = found.run(inputs)
+    after = gpu.named("cuLaunchKernelEx")[len(before) :]
+    assert [made["grid"] for made in after] == [made["grid"] for made in before]
+    assert [(x.shape, x.dtype, x.stride()) for x in again] == [(x.shape, x.dtype, x.stride()) for x in first]
+    cleared = {(made[0], made[2]) for made in gpu.named("cuMemsetD8Async")}
+    assert cleared == {(x.data_ptr(), 4 * 2 * 600) for x in again[3:]}

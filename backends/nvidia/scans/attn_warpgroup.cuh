@@ -68,11 +68,11 @@ template <class Kind, int Rows, int Columns> ATTN_DEVICE void keep_turned(unsign
   }
 }
 
-// A tile to the rows of memory that exist, by the warps that copy tiles.
-template <int Rows, int Columns, class Element> ATTN_DEVICE void store_atoms(const unsigned char *tile, Element *to, long long stride, int count) {
+// A tile to the rows of memory that exist, by the warps that copy tiles, or those from thread `First` on.
+template <int Rows, int Columns, int First = 0, class Element> ATTN_DEVICE void store_atoms(const unsigned char *tile, Element *to, long long stride, int count) {
   constexpr int kAcross = Columns / 8;
 #pragma unroll
-  for (int piece = threadIdx.x; piece < Rows * kAcross; piece += kThreads) {
+  for (int piece = threadIdx.x - First; piece < Rows * kAcross; piece += kThreads - First) {
     const int row = piece / kAcross, column = piece % kAcross * 8;
     if (row < count) *(float4 *)(to + row * stride + column) = *(const float4 *)(tile + atom_place<Rows, Columns>(row, column));
   }

@@ -55,7 +55,9 @@ class ScanPrinter:
             (length,) = shape_of(result)
             place = self.layout.places[result]
             core.touch([(place, True, f"row {length}")])
-            core.writer.line(f"for (int i = threadIdx.x; i < {length}; i += {self.layout.threads}) {core.item_of(place, 'i')} = {number};")
+            core.writer.line(
+                f"for (int i = threadIdx.x; i < {length}; i += {self.layout.row_threads}) {core.item_of(place, 'i')} = {number};"
+            )
             return
         if not self.layout.in_registers(result):
             raise UnsupportedError(f"scans: a tile of one number that is in no registers ({op.location})")
@@ -310,7 +312,8 @@ class ScanPrinter:
         home = self.layout.places[argument]
         core.touch([(source, False, "" if start in core.sums else f"row {length}"), (home, True, f"row {length}")])
         core.writer.line(
-            f"for (int i = threadIdx.x; i < {length}; i += {self.layout.threads}) {core.item_of(home, 'i')} = {core.row_item(start, 'i')};"
+            f"for (int i = threadIdx.x; i < {length}; i += {self.layout.row_threads})",
+            f"  {core.item_of(home, 'i')} = {core.row_item(start, 'i')};",
         )
 
     def _assign(self, news: list[tuple[ir.Value, ir.Value]]) -> None:

@@ -21,6 +21,8 @@ from attn_mlir.passes.regions import find_all
 
 HELPERS = 4
 """Warps that copy tiles and make numbers of rows."""
+_ROW_THREADS = 64
+"""Threads that make numbers of rows where other warps do the rest of the help."""
 ATOM = 64
 """Columns of a swizzle atom of a tile in shared memory: 128 bytes of a row."""
 _OF_WARP = 16
@@ -56,6 +58,10 @@ class WarpgroupLayout(WarpScanLayout):
         super().__init__(kernel, pieces, stages, HELPERS)
         self.by_tma = stages > thresholds.COPIED_STAGES
         """Whether TMA brings tiles; threads copy them otherwise."""
+        self.halved = self.by_tma and all(self.places[read].shape[0] <= _ROW_THREADS for read in self.rows)
+        """Whether half of the warps that help make numbers of rows, while the others ask for tiles and take rows to memory: one after the
+        other these take longer than the products of a chunk. What a number is made of is then copied by the threads that make it.
+        """
         self.arrivals = -(-self.size // 8) * 8
         """Where the barriers of stages are at which TMA's tiles arrive."""
         self.size = self.arrivals + 8 * stages if self.by_tma else self.size
@@ -63,6 +69,11 @@ class WarpgroupLayout(WarpScanLayout):
             self._check_op(op)
 
     # ---- tiles
+
+    @property
+    def row_threads(self) -> int:
+        """Those that make numbers of rows."""
+        return _ROW_THREADS if self.halved else self.threads
 
     @property
     def all_threads(self) -> int:

@@ -46,7 +46,7 @@ class WarpgroupCore(ScanCore):
 
     def meet(self) -> None:
         """The threads that help, or those that multiply."""
-        count = self.layout.threads if self._meeting == HELPING else self.layout.all_threads - self.layout.threads
+        count = self.layout.row_threads if self._meeting == HELPING else self.layout.all_threads - self.layout.threads
         self.writer.line(f"attn::named_sync({self._meeting}, {count});")
         self._accesses = []
 
@@ -207,7 +207,8 @@ class WarpgroupTraffic(ScanTraffic):
             super().copy(loads)
             return
         size = sum(2 * rows * columns for rows, columns in (shape_of(load.results[0]) for load in loads))
-        lines = ["if (threadIdx.x == 0) {", f"  attn::barrier_arrive_expect({core.arrival}, {size});"]
+        first = self.layout.row_threads if core.of_groups.halved else 0
+        lines = [f"if (threadIdx.x == {first}) {{", f"  attn::barrier_arrive_expect({core.arrival}, {size});"]
         for load in loads:
             home = core.layout.places[load.results[0]]
             (rows, columns), view = shape_of(load.results[0]), core.view(load.operands[0])
@@ -220,8 +221,8 @@ class WarpgroupTraffic(ScanTraffic):
             )
             for atom in range(columns // width):
                 to = f"attn::shared_address({core.at(home)}){f' + {atom * atom_bytes}' if atom else ''}"
-                first = f"{column} + {atom * ATOM}" if atom else column
-                lines.append(f"  attn::tma_load({to}, {descriptor}, {core.arrival}, {first}, {row}, {head}, {batch});")
+                at = f"{column} + {atom * ATOM}" if atom else column
+                lines.append(f"  attn::tma_load({to}, {descriptor}, {core.arrival}, {at}, {row}, {head}, {batch});")
         core.writer.line(*lines, "}")
 
     def store(self, op: ir.Operation) -> None:
@@ -249,7 +250,7 @@ class WarpgroupTraffic(ScanTraffic):
 
     def give(self, loop: ir.Operation, stores: list[ir.Operation]) -> None:
         """A function that takes rows of a chunk, which lie in shared memory, to where stores want them."""
-        core = self.core
+        core = self.groups
         core.writer.line("const auto give = [&](int last, int stage) {")
         core.writer.indent += "  "
         with core.scope(None):
@@ -258,6 +259,7 @@ class WarpgroupTraffic(ScanTraffic):
             for op in stores:
                 (rows, columns), home = shape_of(op.operands[0]), core.at(core.layout.places[op, "rows"])
                 base, stride, count = self._target(op)
-                core.writer.line(f"attn::store_atoms<{rows}, {columns}>({home}, {base}, {stride}, {count});")
+                first = f", {self.layout.row_threads}" if core.of_groups.halved else ""
+                core.writer.line(f"attn::store_atoms<{rows}, {columns}{first}>({home}, {base}, {stride}, {count});")
         core.writer.indent = core.writer.indent[:-2]
         core.writer.line("};")

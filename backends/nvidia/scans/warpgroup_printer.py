@@ -71,6 +71,8 @@ class WarpgroupPrinter(ScanPrinter):
     def _help(self, loop: ir.Operation) -> None:
         """What is loaded of each chunk, and numbers of its rows."""
         core, stages, stores = self.groups, self.layout.stages, self.groups.of_groups.given
+        halved = core.of_groups.halved
+        some, others = (f"threadIdx.x {side} {self.layout.row_threads} && " if halved else "" for side in ("<", ">="))
         self.traffic.fetch(loop)
         self.stores.give(loop, stores)
         self._numbers(loop)
@@ -87,15 +89,17 @@ class WarpgroupPrinter(ScanPrinter):
             core.writer.line(f"if ({used}) {free}", f"fetch({at}, stage);")
             if stages > 2:
                 core.writer.line("attn::commit_copies();")
-            core.writer.line(f"if ({used}) give({at} - {stages} * {step}, stage);")
+            core.writer.line(f"if ({others}{used}) give({at} - {stages} * {step}, stage);")
             if stages > 2:
-                core.writer.line(f"if ({at} > {begin}) {{", "  attn::await_copies<1>();", f"  numbers({at} - {step}, before);", "}")
+                core.writer.line(f"if ({some}{at} > {begin}) {{", "  attn::await_copies<1>();", f"  numbers({at} - {step}, before);", "}")
             else:
                 core.writer.line("attn::wait_copies();", f"numbers({at}, stage);")
+        if halved:  # the last chunk's rows take the place of those of a chunk before, which are in memory then
+            core.writer.line(f"attn::named_sync({self._empty + stages}, {self.layout.threads});")
         if stages > 2:
-            core.writer.line(f"if ({at} > {begin}) {{", "  attn::await_copies<0>();", f"  numbers({at} - {step}, before);", "}")
+            core.writer.line(f"if ({some}{at} > {begin}) {{", "  attn::await_copies<0>();", f"  numbers({at} - {step}, before);", "}")
         with core.scope(f"for (int n = {stages}; n > 0; --n, {_next(stages)})"), core.scope(f"if ({at} >= {begin} + n * {step})"):
-            core.writer.line(free, f"give({at} - n * {step}, stage);")
+            core.writer.line(free, f"if ({others}true) give({at} - n * {step}, stage);")
 
     def _numbers(self, loop: ir.Operation) -> None:
         """A function that makes the numbers of a chunk's rows, once its copies of this thread are there; then its stage is full."""
@@ -110,9 +114,14 @@ class WarpgroupPrinter(ScanPrinter):
             if not core.of_groups.by_tma:
                 core.writer.line("attn::fence_proxy_async();")
             # Copies of this thread, which were awaited, and numbers of rows: the warps that multiply wait for all threads'.
-            core.writer.line(f"attn::named_arrive({FULL} + stage, {self.layout.all_threads});")
+            core.writer.line(f"attn::named_arrive({FULL} + stage, {self._full});")
         core.writer.indent = core.writer.indent[:-2]
         core.writer.line("};")
+
+    @property
+    def _full(self) -> int:
+        """The threads that meet where a stage is full."""
+        return self.layout.all_threads - self.layout.threads + self.layout.row_threads
 
     @property
     def _empty(self) -> int:
@@ -131,7 +140,7 @@ class WarpgroupPrinter(ScanPrinter):
         turn = f"{at} += {step}, {_next(stages)}{', parity ^= stage == 0' if arrived else ''}"
         with core.scope(f"for (int {at} = {begin}; {at} < {end}; {turn})"):
             # Numbers of rows, and copies but for those of TMA, which tell at a barrier of their own.
-            core.writer.line(f"attn::named_sync({FULL} + stage, {threads});")
+            core.writer.line(f"attn::named_sync({FULL} + stage, {self._full});")
             if arrived:
                 core.writer.line(f"attn::barrier_wait({core.arrival}, parity);")
             core.scalars.bind(body(op).arguments[0], at)

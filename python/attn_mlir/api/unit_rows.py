@@ -75,7 +75,11 @@ def unit_rows(x: Tensor, epsilon: float, device: str | torch.device | None, fact
     None where PyTorch is to do it: elsewhere than on NVIDIA GPUs, in other types, while torch.compile traces, without elements.
     """
     kind = _kind(x, device)
-    return None if kind is None else _UnitRows.apply(x, epsilon, factor, kind)
+    if kind is None:
+        return None
+    if not (x.requires_grad and torch.is_grad_enabled()):  # autograd's function costs as much on the host as the program does
+        return _divided(x, epsilon, factor, kind)[0].transpose(1, 2)
+    return _UnitRows.apply(x, epsilon, factor, kind)
 
 
 def row_squares(x: Tensor, device: str | torch.device | None) -> Tensor | None:
@@ -104,11 +108,16 @@ def _program(text: str, columns: int, dtype: torch.dtype, epsilon: float, factor
     return driver.compile_derivative(module, device, "given", ["x"])
 
 
+def _divided(x: Tensor, epsilon: float, factor: float, device: str) -> list[Tensor]:
+    """The rows as [B, H, T, D], and the sums of their squares."""
+    return _program(_FORWARD, x.shape[3], x.dtype, epsilon, factor, device).run([x.transpose(1, 2)], "bshd")
+
+
 class _UnitRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, epsilon: float, factor: float, device: str) -> Tensor:
         """The rows; the sums of squares are saved with x."""
-        made, squares = _program(_FORWARD, x.shape[3], x.dtype, epsilon, factor, device).run([x.transpose(1, 2)], "bshd")
+        made, squares = _divided(x, epsilon, factor, device)
         ctx.save_for_backward(x, squares)
         ctx.of = (epsilon, factor, device)
         return made.transpose(1, 2)

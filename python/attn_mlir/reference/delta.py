@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from attn_mlir.dialects.attn.linear_erase import eraser, output_of, reads_strictly, writer
+from attn_mlir.dialects.attn.linear_erase import eraser, output_of, reads_strictly, remover, writer
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import block_of
 from attn_mlir.reference.errors import EvaluationError
@@ -53,7 +53,10 @@ def delta_of(op: ir.Operation, frame: EvaluationFrame, counts: tuple[int, int, i
         return Delta(None, key, value, "decayed", output_of(op), strict)
     x, *removed = (all_heads(each) for each in erase.operands)
     (made,) = frame.with_().run(block_of(erase), [x, *grid(x.shape)])
-    reads = ir.StringAttr(erase.attributes["reads"]).value
+    reads, change = ir.StringAttr(erase.attributes["reads"]).value, remover(op)
+    if change is not None:
+        (changed,) = frame.with_().run(block_of(change), [removed[0], *grid(x.shape)])
+        removed = [np.broadcast_to(changed, x.shape)]
     return Delta(np.broadcast_to(made, x.shape), removed[0] if removed else None, None, reads, output_of(op), strict)
 
 

@@ -243,3 +243,39 @@ func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: ten
     : (tensor<?x?x?x16xf32>, tensor<?x?x?x16xf32>, tensor<?x?x?x8xf32>) -> tensor<?x?x?x8xf32>
   return
 }
+
+// -----
+
+func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tensor<?x?x?x8xf32>) {
+  // expected-error @below {{'attn.linear_attention' has an 'attn.remove' where 'attn.erase' has a key to remove}}
+  %o = "attn.linear_attention"(%q, %k, %v) ({
+    "attn.erase"(%k) ({
+    ^bb0(%x: f32, %b: index, %h: index, %t: index, %d: index):
+      "attn.yield"(%x) : (f32) -> ()
+    }) {reads = "decayed"} : (tensor<?x?x?x16xf32>) -> ()
+    "attn.remove"() ({
+    ^bb0(%x: f32, %b: index, %h: index, %t: index, %d: index):
+      "attn.yield"(%x) : (f32) -> ()
+    }) : () -> ()
+  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = [], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0>}
+    : (tensor<?x?x?x16xf32>, tensor<?x?x?x16xf32>, tensor<?x?x?x8xf32>) -> tensor<?x?x?x8xf32>
+  return
+}
+
+// -----
+
+func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tensor<?x?x?x8xf32>) {
+  %o = "attn.linear_attention"(%q, %k, %v) ({
+    "attn.erase"(%k, %k) ({
+    ^bb0(%x: f32, %b: index, %h: index, %t: index, %d: index):
+      "attn.yield"(%x) : (f32) -> ()
+    }) {reads = "decayed"} : (tensor<?x?x?x16xf32>, tensor<?x?x?x16xf32>) -> ()
+    // expected-error @below {{'attn.remove' takes (x, b, h, t, d), got (score, index, index, index)}}
+    "attn.remove"() ({
+    ^bb0(%x: f32, %b: index, %h: index, %t: index):
+      "attn.yield"(%x) : (f32) -> ()
+    }) : () -> ()
+  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = [], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0>}
+    : (tensor<?x?x?x16xf32>, tensor<?x?x?x16xf32>, tensor<?x?x?x8xf32>) -> tensor<?x?x?x8xf32>
+  return
+}
