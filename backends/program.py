@@ -206,11 +206,10 @@ def prepare_derivative(
 def may_be_wide(prepare: str, module: ir.Module) -> bool:
     """Whether a pipeline of `prepare_derivative` makes an attention, its first derivative in reverse mode, or the pass before it.
 
-    These there are for heads of more than 256 columns, too, on GPUs that have such kernels; derivatives but for packed sequences and lists
-    of keys.
+    These there are for heads of more than 256 columns, too, on GPUs that have such kernels; derivatives but for lists of keys.
     """
     first = any(f"attn-differentiate{{functions={function} " in prepare for function in ("fwd", "bwd"))
-    return prepare == OUTLINE or (first and not find_all(module.operation, "attn.sequences", "attn.key_lists"))
+    return prepare == OUTLINE or (first and not find_all(module.operation, "attn.key_lists"))
 
 
 @contextmanager

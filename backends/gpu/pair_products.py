@@ -11,7 +11,10 @@ from attn_mlir.backends.gpu.attributes import LAUNCH
 PAIRS = f"{LAUNCH}pairs"
 """The choice that says what a driver multiplies: `PairsInMemory` as text."""
 ROWS = ("rows", "i", "j", "h", "b", "batches", "heads", "queries", "key_heads", "keys")
-"""Numbers that a kernel takes last: queries of a chunk, its first query, key, head and batch entry, and the sizes of the whole tensors."""
+"""Numbers that a kernel takes last, of packed tensors after a tensor with the numbers of sequences, the first of a chunk at b there.
+
+They are queries of a chunk, its first query, key, head and batch entry, and the sizes of the whole tensors.
+"""
 BEGIN, END = "q_begin", "q_end"
 """Numbers that a range of keys depends on: the queries that see them."""
 
@@ -28,7 +31,8 @@ class PairSum:
 
 @dataclass(frozen=True)
 class RangeStep:
-    """A number: `op` of earlier ones, "const" of itself, "number" of one of `NUMBERS`, "operand" of a step's, "dim" of an operand's axis.
+    """A number: `op` of earlier ones, "const" of itself, "number" of one of `NUMBERS`, "operand" of a step's, "dim" of an operand's axis,
+    "element" of an operand at an earlier number.
 
     "sum" is of a constant, and of pairs of a factor and an earlier number.
     """
@@ -46,7 +50,8 @@ class KeyRange:
     end: int
 
 
-NUMBERS = (BEGIN, END, "batches", "heads", "queries", "key_heads", "keys")
+NUMBERS = (BEGIN, END, "batches", "heads", "queries", "key_heads", "keys", "b")
+"""What a range of keys is computed from, "b" being the number of a sequence of packed tensors."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,8 @@ class PairsInMemory:
     scatters: tuple[int, ...]
     keys: KeyRange | None = None
     """None: all."""
+    sequences: tuple[int, ...] = ()
+    """Of packed tensors, the operands that tell where queries and keys of each begin, and how many: begins, lengths, begins, lengths."""
 
     @property
     def weights(self) -> int:

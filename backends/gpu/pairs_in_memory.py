@@ -1,209 +1,267 @@
 """Runs kernels of derivatives whose heads are too wide for one: products and sums by matrix products of torch, weights by the kernel.
 
 A chunk is some queries of some heads. Of it, torch makes the products q k^T and do v^T in f32, the kernel (`gpu.passes.materialize_pairs`)
-the weights of all pairs in 16 bits, torch the sums over keys and over queries, in f32.
+the weights of all pairs in 16 bits, torch the sums over keys and over queries, in f32. Sums go where results are, without copies between,
+as far as these lie so that a matrix product can write them.
 """
 
-import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from attn_mlir.backends.allocation import empty_heads
-from attn_mlir.backends.gpu.pair_products import KeyRange, PairsInMemory
-from attn_mlir.backends.gpu.scalar_bounds import HEADS
+from attn_mlir.backends.allocation import empty, empty_heads
+from attn_mlir.backends.gpu.packed_pairs import PackedPairs
+from attn_mlir.backends.gpu.pair_chunks import STEP, PairChunk, PairSizes, chunks, range_of
+from attn_mlir.backends.gpu.pair_products import PairsInMemory
 from attn_mlir.backends.program import ResultShapes
-from attn_mlir.errors import UnsupportedError
 
-MOST_PAIRS = 1 << 25
-"""Pairs of a chunk, at most: 12 bytes of memory for each, with two products and two weights."""
-PARTS, FEWEST = 8, 256
-"""Chunks of queries where these see few keys, and how many queries each has at least."""
-BLOCK, LEAST_QUERIES = (128, 256), 512
-"""Of a product, what a multiprocessor makes at a time; queries that are worth a sum of their own."""
-STEP = 8
-"""The first key of a chunk, and how many it has, are multiples of it: rows of 16 bits begin at multiples of 16 bytes."""
+BLOCK, LEAST_QUERIES, MOST_PARTS = (128, 256), 512, 8
+"""Of a product, what a multiprocessor makes at a time; queries that are worth a sum of their own; such sums beside each other at most."""
 Launch = Callable[[list[Any], ResultShapes], list[torch.Tensor]]
 
 
 @dataclass(frozen=True)
-class PairChunk:
-    """Batch entries [b, b + batches), key heads [h, h + heads), queries [i, i + rows), and keys [j, j + columns)."""
+class PairKernel:
+    """What multiplies, what the kernel makes and what runs it, `dtypes` being those of its results; a GPU's multiprocessors."""
 
-    b: int
-    batches: int
-    h: int
-    heads: int
-    i: int
-    rows: int
-    j: int
-    columns: int
+    described: PairsInMemory
+    dtypes: Sequence[torch.dtype]
+    launch: Launch
+    processors: int
 
 
-class PairSizes(NamedTuple):
-    """Of q and k: batch entries, heads and rows of each."""
-
-    batches: int
-    heads: int
-    queries: int
-    key_heads: int
-    keys: int
-
-
-def chunks(sizes: PairSizes, ranged: Callable[[int, int], tuple[int, int]] | None = None, most: int = 0) -> Iterator[PairChunk]:
-    """Chunks that have all pairs together, of at most so many (0: `MOST_PAIRS`), but for one query of a group, and the keys that they see.
-
-    `ranged`: where the keys begin and end that queries see, from their own begin and end; None: all. Then there are chunks of fewer
-    queries, so that less is multiplied in vain. The first key, and the number of keys, are multiples of `STEP`: the last ones may be past
-    the end. Raises UnsupportedError where a group has more heads than a kernel counts.
-    """
-    group, most = sizes.heads // sizes.key_heads, most or MOST_PAIRS
-    if group > HEADS:
-        raise UnsupportedError(f"kernels for GPUs take up to {HEADS} heads of queries for one of keys, got {group}: compute on the CPU")
-    rows = max(1, min(sizes.queries, most // (group * sizes.keys), HEADS // group))
-    if ranged is not None:
-        rows = min(rows, max(FEWEST, -(-sizes.queries // PARTS)))
-    head = group * rows * sizes.keys
-    heads = max(1, min(sizes.key_heads, most // head, HEADS // (group * rows)))
-    batches = max(1, min(sizes.batches, most // (head * heads))) if heads == sizes.key_heads else 1
-    for i in range(0, sizes.queries, rows):
-        count = min(rows, sizes.queries - i)
-        begin, end = (0, sizes.keys) if ranged is None else ranged(i, i + count)
-        begin, end = max(0, begin) // STEP * STEP, min(sizes.keys, end)
-        if end <= begin:
-            continue
-        for b in range(0, sizes.batches, batches):
-            for h in range(0, sizes.key_heads, heads):
-                entries, together = min(batches, sizes.batches - b), min(heads, sizes.key_heads - h)
-                yield PairChunk(b, entries, h, together, i, count, begin, -(-(end - begin) // STEP) * STEP)
-
-
-def run(
-    described: PairsInMemory,
-    dtypes: Sequence[torch.dtype],
-    operands: Sequence[Any],
-    made: ResultShapes,
-    layout: str,
-    launch: Launch,
-    processors: int,
-) -> list[torch.Tensor]:
-    """The results of a step: `dtypes` are those of what the kernel makes, which `launch` runs, `processors` a GPU's multiprocessors."""
+def run(kernel: PairKernel, operands: Sequence[Any], made: ResultShapes, layout: str) -> list[torch.Tensor]:
+    """The results of a step on its operands."""
+    described = kernel.described
     query, key = (operands[number] for number in described.products[0])
-    sizes = PairSizes(*query.shape[:3], *key.shape[1:3])
-    group = sizes.heads // sizes.key_heads
     results: list[torch.Tensor] = []
     for number, shape in enumerate(made.shapes):
         order = layout if made.heads[number] else "bhsd"
-        results.append(empty_heads(shape, made.dtypes[number], order, query.device).zero_())
-    of_keys = {number for _, number in described.products}
-    of_keys |= {term for each in described.sums if each.kind == "query" for term in each.terms}
-    missing = -sizes.keys % STEP
-    padded = {number: torch.nn.functional.pad(operands[number], (0, 0, 0, missing)) if missing else operands[number] for number in of_keys}
-    kept = [operands[number] for number in described.kept]
-    keys = described.keys
-    for chunk in chunks(sizes, None if keys is None else lambda begin, end: range_of(keys, operands, sizes, begin, end)):
-        of_queries = functools.cache(functools.partial(_queries_of, operands, chunk, group))
-        shape = torch.Size([chunk.batches, chunk.heads * group * chunk.rows, chunk.columns])
-        products = [_product(of_queries(q), _keys_of(padded[k], chunk).mT).view(shape) for q, k in described.products]
-        own = ResultShapes(
-            (*[shape] * described.weights, *(made.shapes[number] for number in described.scatters)), tuple(dtypes), (False,) * len(dtypes)
-        )
-        found = launch([*kept, *products, chunk.rows, chunk.i, chunk.j, chunk.h * group, chunk.b, *sizes], own)
-        del products  # its memory is free for the sums, and for the next chunk
-        for number, tensor in zip(described.scatters, found[described.weights :], strict=True):
-            results[number] += tensor
-        weights = [weight.view(-1, group * chunk.rows, chunk.columns) for weight in found[: described.weights]]
-        del found
-        for each in described.sums:
-            for term, weight in zip(each.terms, each.weights, strict=True):
-                if each.kind == "query":
-                    _add_queries(results[each.result], chunk, group, _product(weights[weight], _keys_of(padded[term], chunk)))
-                else:
-                    _add_keys(results[each.result], chunk, _key_sum(weights[weight], of_queries(term), processors))
-        del weights
+        results.append(empty_heads(shape, made.dtypes[number], order, query.device))
+    for number in described.scatters:
+        results[number].zero_()
+    sizes = PairSizes(*query.shape[:3], *key.shape[1:3])
+    if not described.sequences:
+        keys = described.keys
+        ranged = None if keys is None else lambda begin, end: range_of(keys, operands, sizes, begin, end)
+        PairRun(kernel, operands, results, (*sizes,)).run(list(chunks(sizes, ranged)), dict(enumerate(operands)), dict(enumerate(results)))
+        return results
+    for each in described.sums:
+        results[each.result].zero_()
+    for part in PackedPairs(described, operands, sizes).parts():
+        own = PairRun(kernel, operands, results, (*sizes,), part.order)
+        targets = part.targets(results)
+        own.run(part.chunks, part.operands, targets, fresh=part.apart)
+        part.store(results, targets)
     return results
 
 
-def _queries_of(operands: Sequence[Any], chunk: PairChunk, group: int, number: int) -> torch.Tensor:
-    """The rows of an operand of queries that a chunk has, as [key heads of all batch entries, queries of a group, D]."""
-    seen = _rows(operands[number], chunk, group)
-    return seen.reshape(-1, group * chunk.rows, seen.shape[-1])
+class PairRun:
+    """The chunks of tensors of some rows of each batch entry or, with `order`, of the sequences that it numbers."""
+
+    def __init__(
+        self,
+        kernel: PairKernel,
+        operands: Sequence[Any],
+        results: Sequence[torch.Tensor],
+        sizes: Sequence[int],
+        order: torch.Tensor | None = None,
+    ) -> None:
+        """`operands` and `results` are those of the step, `sizes` what its kernel takes as those of the tensors."""
+        self._kernel, self._described, self._sizes = kernel, kernel.described, sizes
+        self._kept = [operands[number] for number in self._described.kept]
+        self._order = [] if order is None else [order]
+        self._scattered = {number: results[number] for number in self._described.scatters}
+
+    def run(self, found: Sequence[PairChunk], operands: Mapping[int, Any], targets: Mapping[int, torch.Tensor], fresh: bool = True) -> None:
+        """Computes chunks: sums are written to `targets`, where these are not `fresh` those of keys added; scattered weights to results.
+
+        `operands` are tensors [n, H, rows, D] of queries and of keys, as many batch entries or sequences and rows as chunks are of.
+        """
+        described = self._described
+        query, key = (operands[number] for number in described.products[0])
+        sizes = PairSizes(*query.shape[:3], *key.shape[1:3])
+        group = sizes.heads // sizes.key_heads
+        of_query = [each for each in described.sums if each.kind == "query"]
+        of_key = [each for each in described.sums if each.kind == "key"]
+        by_query = {q for q, _ in described.products} | {term for each in of_key for term in each.terms}
+        by_key = {k for _, k in described.products} | {term for each in of_query for term in each.terms}
+        queries = {number: _QueryRows(operands[number], sizes, found) for number in by_query}
+        keys = {number: _padded(operands[number]) for number in by_key}
+        query_sums = {each.result: _QuerySums(targets[each.result], sizes, found) for each in of_query}
+        key_sums = {each.result: _KeySums(targets[each.result], sizes, found, self._kernel.processors, fresh) for each in of_key}
+        for chunk in found:
+            rows = {number: each.of(chunk) for number, each in queries.items()}
+            columns = {number: _keys_of(tensor, chunk) for number, tensor in keys.items()}
+            products = [_product(rows[q], columns[k].mT) for q, k in described.products]
+            weights = self._weights(chunk, products, group)
+            del products  # its memory is free for the next chunk
+            for each in described.sums:
+                for first, (term, weight) in enumerate(zip(each.terms, each.weights, strict=True)):
+                    if each.kind == "query":
+                        query_sums[each.result].add(chunk, weights[weight], columns[term], not first)
+                    else:
+                        key_sums[each.result].add(chunk, weights[weight], rows[term])
+        for result in (*query_sums.values(), *key_sums.values()):
+            result.end()
+
+    def _weights(self, chunk: PairChunk, products: Sequence[torch.Tensor], group: int) -> list[torch.Tensor]:
+        """The weights of a chunk's pairs, as [key heads of all batch entries, queries of a group, keys]."""
+        count, shape = self._described.weights, torch.Size([chunk.batches, chunk.heads * group * chunk.rows, chunk.columns])
+        scattered = [tensor.shape for tensor in self._scattered.values()]
+        own = ResultShapes((*[shape] * count, *scattered), tuple(self._kernel.dtypes), (False,) * len(self._kernel.dtypes))
+        numbers = (chunk.rows, chunk.i, chunk.j, chunk.h * group, chunk.b, *self._sizes)
+        found = self._kernel.launch([*self._kept, *[each.view(shape) for each in products], *self._order, *numbers], own)
+        for result, tensor in zip(self._scattered.values(), found[count:], strict=True):
+            result += tensor
+        return [weight.view(-1, group * chunk.rows, chunk.columns) for weight in found[:count]]
 
 
-def _add_queries(tensor: torch.Tensor, chunk: PairChunk, group: int, rows: torch.Tensor) -> None:
-    """Adds rows to those of a tensor of queries that a chunk has."""
-    seen = _rows(tensor, chunk, group)
-    seen += rows.view(seen.shape)
+def _padded(tensor: torch.Tensor) -> torch.Tensor:
+    """Rows of keys whose number is a multiple of `STEP`, the last ones 0."""
+    missing = -tensor.shape[2] % STEP
+    return torch.nn.functional.pad(tensor, (0, 0, 0, missing)) if missing else tensor
 
 
-def _rows(tensor: torch.Tensor, chunk: PairChunk, group: int) -> torch.Tensor:
-    heads = slice(chunk.h * group, (chunk.h + chunk.heads) * group)
-    return tensor[chunk.b : chunk.b + chunk.batches, heads, chunk.i : chunk.i + chunk.rows]
+def _part(tensor: torch.Tensor, chunk: PairChunk) -> torch.Tensor:
+    """Of a tensor [n, key heads, ...] that of a chunk."""
+    return tensor[chunk.b : chunk.b + chunk.batches, chunk.h : chunk.h + chunk.heads]
 
 
 def _keys_of(tensor: torch.Tensor, chunk: PairChunk) -> torch.Tensor:
     """The rows of a tensor of keys that a chunk has, as [key heads of all batch entries, keys, D]."""
-    seen = tensor[chunk.b : chunk.b + chunk.batches, chunk.h : chunk.h + chunk.heads, chunk.j : chunk.j + chunk.columns]
-    return seen.flatten(0, 1)
+    return _part(tensor, chunk)[:, :, chunk.j : chunk.j + chunk.columns].flatten(0, 1)
 
 
-def _add_keys(tensor: torch.Tensor, chunk: PairChunk, rows: torch.Tensor) -> None:
-    """Adds rows to those of a tensor of keys that a chunk has; those past the last key are left out."""
-    seen = tensor[chunk.b : chunk.b + chunk.batches, chunk.h : chunk.h + chunk.heads, chunk.j : chunk.j + chunk.columns]
-    seen += rows.view(chunk.batches, chunk.heads, chunk.columns, -1)[:, :, : seen.shape[2]]
+def _merges(tensor: torch.Tensor) -> bool:
+    """Whether the first two dimensions of a tensor are one of memory, or would be with one entry of either."""
+    return tensor.shape[0] == 1 or tensor.shape[1] == 1 or tensor.stride(0) == tensor.shape[1] * tensor.stride(1)
 
 
-def range_of(keys: KeyRange, operands: Sequence[Any] | Mapping[int, Any], sizes: PairSizes, begin: int, end: int) -> tuple[int, int]:
-    """Where the keys begin and end that the queries [begin, end) see."""
-    numbers, values = (begin, end, *sizes), list[int]()
-    for step in keys.steps:
-        match step.op, step.args:
-            case "const", (value,):
-                values.append(value)
-            case "number", (number,):
-                values.append(numbers[number])
-            case "operand", (number,):
-                values.append(int(operands[number]))
-            case "dim", (number, axis):
-                values.append(operands[number].shape[axis])
-            case "sum", (constant, *terms):
-                values.append(constant + sum(factor * values[n] for factor, n in zip(terms[::2], terms[1::2], strict=True)))
-            case op, args:
-                values.append(_RULES[op](*(values[number] for number in args)))
-    return values[keys.begin], values[keys.end]
+class _QueryRows:
+    """A tensor of queries by chunks, whose heads of a group lie together: copied once where they do not."""
+
+    def __init__(self, tensor: torch.Tensor, sizes: PairSizes, found: Sequence[PairChunk]) -> None:
+        self._rows, self._group = found[0].rows if found else 1, sizes.heads // sizes.key_heads
+        by_group = tensor.unflatten(1, (sizes.key_heads, self._group))
+        self._direct = by_group[:, :, 0] if self._group == 1 else None
+        if self._direct is not None and not _merges(self._direct):
+            self._direct = self._direct.contiguous()
+        whole = sizes.queries // self._rows
+        self._whole = self._tail = None
+        if self._direct is None:
+            end = whole * self._rows
+            self._whole = (
+                by_group[:, :, :, :end].unflatten(3, (whole, self._rows)).permute(3, 0, 1, 2, 4, 5).contiguous() if whole else None
+            )
+            self._tail = by_group[:, :, :, end:].contiguous() if end < sizes.queries else None
+
+    def of(self, chunk: PairChunk) -> torch.Tensor:
+        """The rows of a chunk, as [key heads of all batch entries, queries of a group, D]."""
+        if self._direct is not None:
+            return _part(self._direct, chunk)[:, :, chunk.i : chunk.i + chunk.rows].flatten(0, 1)
+        whole = self._whole is not None and chunk.rows == self._rows
+        rows = self._whole[chunk.i // self._rows] if whole and self._whole is not None else self._tail
+        assert rows is not None
+        return _part(rows, chunk).flatten(2, 3).flatten(0, 1)
 
 
-_RULES: dict[str, Any] = {
-    "mul": lambda a, b: a * b,
-    "floordiv": lambda a, b: a // b if b else 0,  # what is divided by 0 is not selected
-    "mod": lambda a, b: a % b if b else 0,
-    "min": lambda *each: min(each),
-    "max": lambda *each: max(each),
-    "abs": abs,
-    "select": lambda condition, a, b: a if condition else b,
-    "ge0": lambda a: int(a >= 0),
-    "eq0": lambda a: int(a == 0),
-    "and": lambda *each: int(all(each)),
-    "or": lambda *each: int(any(each)),
-    "not": lambda a: int(not a),
-}
+class _QuerySums:
+    """A result of queries, each of whose rows one chunk makes: written in place, or in f32 by groups and copied at the end."""
+
+    def __init__(self, target: torch.Tensor, sizes: PairSizes, found: Sequence[PairChunk]) -> None:
+        self._target, self._rows, self._group = target, found[0].rows if found else 1, sizes.heads // sizes.key_heads
+        self._merged = self._group == 1 and _merges(target)
+        all_made = sum(each.batches * each.heads * each.rows for each in found) == sizes.batches * sizes.key_heads * sizes.queries
+        whole, last = divmod(sizes.queries, self._rows)
+        self._whole = self._memory(sizes, 0 if self._merged else whole, self._rows)
+        self._tail = self._memory(sizes, 0 if self._merged else 1, last)
+        if not all_made:
+            (target if self._merged else self._whole).zero_()
+            self._tail.zero_()
+
+    def _memory(self, sizes: PairSizes, count: int, rows: int) -> torch.Tensor:
+        shape = (count, sizes.batches, sizes.key_heads, self._group, rows, self._target.shape[-1])
+        return empty(shape, dtype=torch.float32, device=self._target.device)
+
+    def add(self, chunk: PairChunk, weights: torch.Tensor, terms: torch.Tensor, first: bool) -> None:
+        """Adds weights times terms to a chunk's rows; `first`: they have none yet."""
+        if self._merged:
+            memory = _part(self._target, chunk)[:, :, chunk.i : chunk.i + chunk.rows]
+        else:
+            memory = self._whole[chunk.i // self._rows] if chunk.rows == self._rows else self._tail[0]
+            memory = _part(memory, chunk).flatten(2, 3)
+        _add_product(memory.flatten(0, 1), weights, terms, first)
+
+    def end(self) -> None:
+        """Leaves the sums in the result."""
+        if self._merged:
+            return
+        end = self._whole.shape[0] * self._rows
+        target = self._target.unflatten(1, (-1, self._group))
+        if end:
+            target[:, :, :, :end].unflatten(3, (-1, self._rows)).copy_(self._whole.permute(1, 2, 3, 0, 4, 5))
+        if end < target.shape[3]:
+            target[:, :, :, end:] = self._tail[0]
 
 
-def _key_sum(weights: torch.Tensor, rows: torch.Tensor, processors: int) -> torch.Tensor:
-    """The sums over queries of weights [n, queries, keys] times rows [n, queries, D], as [n, keys, D].
+class _KeySums:
+    """A result of keys, to which every chunk adds: in place or, where parts of a chunk's queries are summed beside each other, in slots."""
 
-    Where these are few blocks for so many multiprocessors, parts of the queries are summed beside each other, and then these sums.
-    """
-    (count, queries, keys), columns = weights.shape, rows.shape[-1]
-    blocks, parts = count * -(-keys // BLOCK[0]) * -(-columns // BLOCK[1]), 1
-    while blocks * parts < processors and queries % (2 * parts) == 0 and queries // (2 * parts) >= LEAST_QUERIES:
-        parts *= 2
-    if parts == 1:
-        return _product(weights.mT, rows)
-    made = _product(weights.reshape(count * parts, -1, keys).mT, rows.reshape(count * parts, -1, columns))
-    return made.view(count, parts, keys, columns).sum(1)
+    def __init__(self, target: torch.Tensor, sizes: PairSizes, found: Sequence[PairChunk], processors: int, fresh: bool) -> None:
+        """`fresh`: whether the result has no sums yet."""
+        self._target, self._sizes, self._processors, self._fresh = target, sizes, processors, fresh
+        self._group = sizes.heads // sizes.key_heads
+        self._rows = -(-sizes.keys // STEP) * STEP
+        ends: dict[int, int] = {}
+        for chunk in found:
+            parts = self._parts(chunk)
+            ends[parts] = max(ends.get(parts, 0), chunk.j + chunk.columns)
+        self._in_place = 1 in ends and _merges(target) and self._rows == sizes.keys
+        self._slots: dict[int, torch.Tensor] = {}
+        if self._in_place:
+            self._slots[1] = (target.zero_() if fresh else target).unsqueeze(2)
+        for parts, end in ends.items():
+            if parts not in self._slots:
+                shape = (sizes.batches, sizes.key_heads, parts, end, target.shape[-1])
+                self._slots[parts] = torch.zeros(shape, dtype=torch.float32, device=target.device)
+
+    def _parts(self, chunk: PairChunk) -> int:
+        """How many parts of a chunk's queries are summed beside each other: more where sums are few blocks for a GPU."""
+        blocks = chunk.batches * chunk.heads * -(-chunk.columns // BLOCK[0]) * -(-self._target.shape[-1] // BLOCK[1])
+        queries, parts = self._group * chunk.rows, 1
+        while (
+            parts < MOST_PARTS
+            and blocks * parts < self._processors
+            and queries % (2 * parts) == 0
+            and queries // (2 * parts) >= LEAST_QUERIES
+        ):
+            parts *= 2
+        return parts
+
+    def add(self, chunk: PairChunk, weights: torch.Tensor, terms: torch.Tensor) -> None:
+        """Adds weights times terms to the rows of keys that a chunk sees."""
+        parts = self._parts(chunk)
+        memory = _part(self._slots[parts], chunk)[:, :, :, chunk.j : chunk.j + chunk.columns].flatten(0, 2)
+        count, columns = len(memory), weights.shape[-1]
+        _add_product(memory, weights.view(count, -1, columns).mT, terms.view(count, -1, terms.shape[-1]), False)
+
+    def end(self) -> None:
+        """Leaves the sums in the result."""
+        target, keys = self._target, self._sizes.keys
+        if self._fresh and not self._in_place:
+            (slots, *more) = self._slots.values() or (None,)
+            if slots is not None and not more and slots.shape[3] >= keys:
+                seen = slots[:, :, :, :keys]
+                target.copy_(seen[:, :, 0] if seen.shape[2] == 1 else seen.sum(2))
+                return
+            target.zero_()
+        for parts, slots in self._slots.items():
+            if parts > 1 or not self._in_place:
+                end = min(slots.shape[3], keys)
+                target[:, :, :end] += slots[:, :, 0, :end] if parts == 1 else slots[:, :, :, :end].sum(2)
 
 
 def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -214,6 +272,15 @@ def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if a.is_cuda and _HAS_WIDE_RESULTS:
         return torch.bmm(a, b, out_dtype=torch.float32)
     return torch.bmm(a.float(), b.float())
+
+
+def _add_product(sums: torch.Tensor, a: torch.Tensor, b: torch.Tensor, first: bool) -> None:
+    """Adds a b to sums in f32, [n, r, d] of any strides between matrices and rows; `first`: in place of what is there."""
+    beta = 0 if first else 1
+    if a.is_cuda and _HAS_WIDE_RESULTS:
+        torch.baddbmm(sums, a, b, torch.float32, beta=beta, out=sums)
+    else:
+        torch.baddbmm(sums, a.float(), b.float(), beta=beta, out=sums)
 
 
 _HAS_WIDE_RESULTS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 8)

@@ -75,7 +75,7 @@ class GpuLaunchPlan(LaunchPlan):
         def launch(seen: list[Any], own: ResultShapes) -> list[torch.Tensor]:
             return self.launch_kernel(kernel, seen, own, "bhsd")
 
-        return pairs_in_memory.run(described, unit.dtypes, operands, made, layout, launch, processors)
+        return pairs_in_memory.run(pairs_in_memory.PairKernel(described, unit.dtypes, launch, processors), operands, made, layout)
 
     @abstractmethod
     def launch_kernel(self, step: HostStep, operands: list[Any], made: ResultShapes, layout: str) -> list[torch.Tensor]:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from amd_tools import needs_host_clang
-from attn_mlir import UnsupportedError, attention, attention_varlen, masks, rows
-from attn_mlir.backends.gpu import pairs_in_memory
+from attn_mlir import UnsupportedError, attention, masks, rows
+from attn_mlir.backends.gpu import pair_chunks
 from gpu_cases import GPU
 
 EMULATED = "hip-emulated"
@@ -86,8 +86,8 @@ def differences(name: str, columns: tuple[int, int], device: str, tensors: str, 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of few pairs."""
-    monkeypatch.setattr(pairs_in_memory, "MOST_PAIRS", 4096)
-    monkeypatch.setattr(pairs_in_memory, "FEWEST", 8)
+    monkeypatch.setattr(pair_chunks, "MOST_PAIRS", 4096)
+    monkeypatch.setattr(pair_chunks, "FEWEST", 8)
 
 
 @needs_host_clang
@@ -123,10 +123,6 @@ def test_what_is_not_there() -> None:
         UnsupportedError, match="take up to 256: compute on the CPU; there are kernels for up to 1024, but for tangents, second"
     ):
         torch.func.jvp(lambda q: attention(q, x, x, device=EMULATED), (x,), (x,))
-    packed = torch.randn(16, 1, 264).half().requires_grad_()
-    offsets = torch.tensor([0, 7, 16], dtype=torch.int32)
-    with pytest.raises(UnsupportedError, match="but for tangents, second derivatives, and gradients of packed"):
-        attention_varlen(packed, packed, packed, offsets, device=EMULATED)
 
 
 class TestGpu:
