@@ -204,12 +204,13 @@ def prepare_derivative(
 
 
 def may_be_wide(prepare: str, module: ir.Module) -> bool:
-    """Whether a pipeline of `prepare_derivative` makes an attention, its first derivative in reverse mode, or the pass before it.
+    """Whether a pipeline of `prepare_derivative` makes what there is for heads of more than 256 columns on GPUs that have such kernels.
 
-    These there are for heads of more than 256 columns, too, on GPUs that have such kernels; derivatives but for lists of keys.
+    That is an attention and its derivatives, but for those of lists of keys, and for tangents and second derivatives of packed sequences.
     """
-    first = any(f"attn-differentiate{{functions={function} " in prepare for function in ("fwd", "bwd"))
-    return prepare == OUTLINE or (first and not find_all(module.operation, "attn.key_lists"))
+    made = [name for name in ("fwd", "bwd", "jvp", "bwd2") if f"attn-differentiate{{functions={name} " in prepare]
+    packed = bool(find_all(module.operation, "attn.sequences")) and made and made[0] in ("jvp", "bwd2")
+    return prepare == OUTLINE or (bool(made) and not packed and not find_all(module.operation, "attn.key_lists"))
 
 
 @contextmanager

@@ -88,7 +88,7 @@ def check_columns(keys: int, values: int, linear: bool, vendor: str, wide: bool 
     for name, columns in (("q", keys), ("v", values)):
         if columns > most:
             has = {"NVIDIA": "Hopper has", "AMD": "there are kernels for"}[vendor]
-            but = "but for tangents, second derivatives, and gradients of lists of keys"
+            but = "but for gradients of lists of keys, and tangents and second derivatives of packed sequences"
             more = "" if linear or wide else f"; {has} up to {WIDE_COLUMNS}, {but}"
             raise UnsupportedError(
                 f"{name} has head dimension {columns}, and kernels for {vendor} GPUs take up to {most}: compute on the CPU{more}"

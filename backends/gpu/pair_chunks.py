@@ -9,7 +9,9 @@ from attn_mlir.backends.gpu.scalar_bounds import HEADS
 from attn_mlir.errors import UnsupportedError
 
 MOST_PAIRS = 1 << 25
-"""Pairs of a chunk, at most: 12 bytes of memory for each, with two products and two weights."""
+"""Pairs of a chunk, at most."""
+BYTES = 12
+"""Memory of a pair with two products in f32 and two weights in 16 bits: where pairs take more, a chunk has fewer."""
 PARTS, FEWEST = 8, 256
 """Chunks of queries where these see few keys, and how many queries each has at least."""
 STEP = 8

@@ -55,6 +55,25 @@ NUMBERS = (BEGIN, END, "batches", "heads", "queries", "key_heads", "keys", "b")
 
 
 @dataclass(frozen=True)
+class PairStage:
+    """A kernel that sees a chunk's products, by its name, "" being that of the step itself.
+
+    It makes the terms of `reductions`, each in f32, which are reduced to values of rows, or else weights for sums. `kept` numbers what it
+    takes first: operands of the step and, behind these, values of rows.
+    """
+
+    kernel: str
+    kept: tuple[int, ...]
+    reductions: tuple[str, ...]
+    weights: int
+
+    @property
+    def outputs(self) -> int:
+        """How many tensors it makes."""
+        return len(self.reductions) or self.weights
+
+
+@dataclass(frozen=True)
 class PairsInMemory:
     """What a driver does beside the kernel, which takes the products, the operands `kept`, and numbers, and makes weights and scatters.
 
@@ -69,6 +88,12 @@ class PairsInMemory:
     """None: all."""
     sequences: tuple[int, ...] = ()
     """Of packed tensors, the operands that tell where queries and keys of each begin, and how many: begins, lengths, begins, lengths."""
+    stages: tuple[PairStage, ...] = ()
+    """Kernels that see each chunk one after another, in place of the step's own; that one then makes the results `rows`, if any.
+
+    It takes `kept`, which as those of stages are operands and values of rows, tensors [B, Hq, Sq] in f32.
+    """
+    rows: tuple[int, ...] = ()
 
     @property
     def weights(self) -> int:
@@ -78,7 +103,7 @@ class PairsInMemory:
     @property
     def outputs(self) -> int:
         """How many tensors the kernel makes."""
-        return self.weights + len(self.scatters)
+        return len(self.rows) or self.weights + len(self.scatters)
 
 
 def write(described: PairsInMemory) -> str:

@@ -12,24 +12,33 @@ from typing import Any
 import torch
 
 from attn_mlir.backends.allocation import empty, empty_heads
+from attn_mlir.backends.gpu import pair_chunks
 from attn_mlir.backends.gpu.packed_pairs import PackedPairs
-from attn_mlir.backends.gpu.pair_chunks import STEP, PairChunk, PairSizes, chunks, range_of
-from attn_mlir.backends.gpu.pair_products import PairsInMemory
+from attn_mlir.backends.gpu.pair_chunks import BYTES, STEP, PairChunk, PairSizes, chunks, range_of
+from attn_mlir.backends.gpu.pair_products import PairsInMemory, PairStage
 from attn_mlir.backends.program import ResultShapes
 
 BLOCK, LEAST_QUERIES, MOST_PARTS = (128, 256), 512, 8
 """Of a product, what a multiprocessor makes at a time; queries that are worth a sum of their own; such sums beside each other at most."""
-Launch = Callable[[list[Any], ResultShapes], list[torch.Tensor]]
+Launch = Callable[[PairStage, list[Any], ResultShapes], list[torch.Tensor]]
+_BEFORE = {"sum": 0.0, "max": torch.finfo(torch.float32).min, "min": torch.finfo(torch.float32).max}
+"""Reductions over no keys."""
 
 
 @dataclass(frozen=True)
 class PairKernel:
-    """What multiplies, what the kernel makes and what runs it, `dtypes` being those of its results; a GPU's multiprocessors."""
+    """What multiplies, what runs kernels, and a GPU's multiprocessors; `dtypes` are those of what the kernels make, by their names."""
 
     described: PairsInMemory
-    dtypes: Sequence[torch.dtype]
+    dtypes: Mapping[str, Sequence[torch.dtype]]
     launch: Launch
     processors: int
+
+    @property
+    def stages(self) -> tuple[PairStage, ...]:
+        """What sees a chunk's products, one after the other."""
+        described = self.described
+        return described.stages or (PairStage("", described.kept, (), described.weights),)
 
 
 def run(kernel: PairKernel, operands: Sequence[Any], made: ResultShapes, layout: str) -> list[torch.Tensor]:
@@ -43,10 +52,16 @@ def run(kernel: PairKernel, operands: Sequence[Any], made: ResultShapes, layout:
     for number in described.scatters:
         results[number].zero_()
     sizes = PairSizes(*query.shape[:3], *key.shape[1:3])
+    for each in described.sums:
+        if not each.terms:
+            results[each.result].zero_()
     if not described.sequences:
         keys = described.keys
         ranged = None if keys is None else lambda begin, end: range_of(keys, operands, sizes, begin, end)
-        PairRun(kernel, operands, results, (*sizes,)).run(list(chunks(sizes, ranged)), dict(enumerate(operands)), dict(enumerate(results)))
+        most = max(1, pair_chunks.MOST_PAIRS * BYTES // max(BYTES, _bytes_of_pair(kernel)))
+        own = PairRun(kernel, operands, results, (*sizes,))
+        own.run(list(chunks(sizes, ranged, most)), dict(enumerate(operands)), dict(enumerate(results)))
+        own.end(made)
         return results
     for each in described.sums:
         results[each.result].zero_()
@@ -65,13 +80,19 @@ class PairRun:
         self,
         kernel: PairKernel,
         operands: Sequence[Any],
-        results: Sequence[torch.Tensor],
+        results: list[torch.Tensor],
         sizes: Sequence[int],
         order: torch.Tensor | None = None,
     ) -> None:
         """`operands` and `results` are those of the step, `sizes` what its kernel takes as those of the tensors."""
         self._kernel, self._described, self._sizes = kernel, kernel.described, sizes
-        self._kept = [operands[number] for number in self._described.kept]
+        self._results = results
+        batches, heads, queries, *_ = sizes
+        kinds = [kind for stage in kernel.stages for kind in stage.reductions]
+        device = operands[self._described.products[0][0]].device
+        self._rows = [torch.full((batches, heads, queries), _BEFORE[kind], dtype=torch.float32, device=device) for kind in kinds]
+        """Values of rows."""
+        self._taken = [*operands, *self._rows]
         self._order = [] if order is None else [order]
         self._scattered = {number: results[number] for number in self._described.scatters}
 
@@ -96,7 +117,14 @@ class PairRun:
             rows = {number: each.of(chunk) for number, each in queries.items()}
             columns = {number: _keys_of(tensor, chunk) for number, tensor in keys.items()}
             products = [_product(rows[q], columns[k].mT) for q, k in described.products]
-            weights = self._weights(chunk, products, group)
+            weights = list[torch.Tensor]()
+            for number, stage in enumerate(self._kernel.stages):
+                found_here = self._launch(stage, chunk, products, group)
+                if stage.reductions:
+                    self._reduce(number, chunk, found_here, group)
+                else:
+                    weights = [weight.view(-1, group * chunk.rows, chunk.columns) for weight in found_here]
+                del found_here
             del products  # its memory is free for the next chunk
             for each in described.sums:
                 for first, (term, weight) in enumerate(zip(each.terms, each.weights, strict=True)):
@@ -107,16 +135,43 @@ class PairRun:
         for result in (*query_sums.values(), *key_sums.values()):
             result.end()
 
-    def _weights(self, chunk: PairChunk, products: Sequence[torch.Tensor], group: int) -> list[torch.Tensor]:
-        """The weights of a chunk's pairs, as [key heads of all batch entries, queries of a group, keys]."""
-        count, shape = self._described.weights, torch.Size([chunk.batches, chunk.heads * group * chunk.rows, chunk.columns])
-        scattered = [tensor.shape for tensor in self._scattered.values()]
-        own = ResultShapes((*[shape] * count, *scattered), tuple(self._kernel.dtypes), (False,) * len(self._kernel.dtypes))
+    def _launch(self, stage: PairStage, chunk: PairChunk, products: Sequence[torch.Tensor], group: int) -> list[torch.Tensor]:
+        """What a stage makes of a chunk's pairs, as [batch entries, queries of all heads, keys]."""
+        shape = torch.Size([chunk.batches, chunk.heads * group * chunk.rows, chunk.columns])
+        scattered, dtypes = [tensor.shape for tensor in self._scattered.values()], tuple(self._kernel.dtypes[stage.kernel])
+        own = ResultShapes((*[shape] * stage.outputs, *scattered), dtypes, (False,) * len(dtypes))
         numbers = (chunk.rows, chunk.i, chunk.j, chunk.h * group, chunk.b, *self._sizes)
-        found = self._kernel.launch([*self._kept, *[each.view(shape) for each in products], *self._order, *numbers], own)
-        for result, tensor in zip(self._scattered.values(), found[count:], strict=True):
+        kept = [self._taken[number] for number in stage.kept]
+        found = self._kernel.launch(stage, [*kept, *[each.view(shape) for each in products], *self._order, *numbers], own)
+        for result, tensor in zip(self._scattered.values(), found[stage.outputs :], strict=True):
             result += tensor
-        return [weight.view(-1, group * chunk.rows, chunk.columns) for weight in found[:count]]
+        return found[: stage.outputs]
+
+    def _reduce(self, number: int, chunk: PairChunk, terms: Sequence[torch.Tensor], group: int) -> None:
+        """Reduces the terms of stage `number` to values of a chunk's rows."""
+        before = sum(len(stage.reductions) for stage in self._kernel.stages[:number])
+        heads = slice(chunk.h * group, (chunk.h + chunk.heads) * group)
+        for place, (kind, term) in enumerate(zip(self._kernel.stages[number].reductions, terms, strict=True)):
+            values = self._rows[before + place][chunk.b : chunk.b + chunk.batches, heads, chunk.i : chunk.i + chunk.rows]
+            of_rows = term.view(*values.shape, chunk.columns)
+            values.copy_(of_rows.sum(-1) if kind == "sum" else of_rows.amax(-1) if kind == "max" else of_rows.amin(-1))
+
+    def end(self, made: ResultShapes) -> None:
+        """Makes the row outputs, from the values of all rows."""
+        numbers = self._described.rows
+        if numbers:
+            last = PairStage("", self._described.kept, (), len(numbers))
+            dtypes = tuple(self._kernel.dtypes[""])
+            own = ResultShapes(tuple(made.shapes[number] for number in numbers), dtypes, (False,) * len(dtypes))
+            found = self._kernel.launch(last, [self._taken[number] for number in last.kept], own)
+            for number, tensor in zip(numbers, found, strict=True):
+                self._results[number] = tensor
+
+
+def _bytes_of_pair(kernel: PairKernel) -> int:
+    """Memory that a pair takes: products, and what the stage with most makes."""
+    sizes = [sum(dtype.itemsize for dtype in kernel.dtypes[stage.kernel][: stage.outputs]) for stage in kernel.stages]
+    return 4 * len(kernel.described.products) + max(sizes)
 
 
 def _padded(tensor: torch.Tensor) -> torch.Tensor:
@@ -173,7 +228,7 @@ class _QuerySums:
 
     def __init__(self, target: torch.Tensor, sizes: PairSizes, found: Sequence[PairChunk]) -> None:
         self._target, self._rows, self._group = target, found[0].rows if found else 1, sizes.heads // sizes.key_heads
-        self._merged = self._group == 1 and _merges(target)
+        self._merged = self._group == 1 and target.dtype == torch.float32 and _merges(target)
         all_made = sum(each.batches * each.heads * each.rows for each in found) == sizes.batches * sizes.key_heads * sizes.queries
         whole, last = divmod(sizes.queries, self._rows)
         self._whole = self._memory(sizes, 0 if self._merged else whole, self._rows)

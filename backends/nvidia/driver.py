@@ -9,7 +9,7 @@ import torch
 from attn_mlir.backends import disk_cache
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attention_kernel import AttentionKernel
-from attn_mlir.backends.gpu.compiled_kernels import GpuKernel, read_unit, slow_kernels
+from attn_mlir.backends.gpu.compiled_kernels import GpuKernel, read_units, slow_kernels
 from attn_mlir.backends.gpu.program import GpuLaunchPlan
 from attn_mlir.backends.gpu.scheduled import scheduled
 from attn_mlir.backends.host import Host
@@ -123,7 +123,7 @@ def _lower(source: str, name: str, prepare: str, choices: attributes.Fields) -> 
         round_results(module, host)
         called = [step for step in host.steps if step.kernel]
         tilelang.emit_ahead([function_named(module, step.kernel) for step in called])
-        return host, {step.kernel: read_unit(function_named(module, step.kernel), len(step.results), codegen.emit) for step in called}
+        return host, read_units(module, host, codegen.emit)
 
 
 def _takes_wide(choices: attributes.Fields) -> bool:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from amd_tools import needs_host_clang
-from attn_mlir import UnsupportedError, attention, masks, rows
+from attn_mlir import UnsupportedError, attention, attention_varlen, masks, rows
 from attn_mlir.backends.gpu import pair_chunks
 from gpu_cases import GPU
 
@@ -118,11 +118,11 @@ def test_row_outputs_and_bits(small: None) -> None:
 
 
 def test_what_is_not_there() -> None:
-    x = torch.randn(1, 1, 16, 264).half()
-    with pytest.raises(
-        UnsupportedError, match="take up to 256: compute on the CPU; there are kernels for up to 1024, but for tangents, second"
-    ):
-        torch.func.jvp(lambda q: attention(q, x, x, device=EMULATED), (x,), (x,))
+    x = torch.randn(16, 1, 264).half()
+    offsets = torch.tensor([0, 7, 16], dtype=torch.int32)
+    told = "take up to 256: compute on the CPU; there are kernels for up to 1024, but for gradients of lists of keys, and tangents"
+    with pytest.raises(UnsupportedError, match=told):
+        torch.func.jvp(lambda q: attention_varlen(q, x, x, offsets, device=EMULATED), (x,), (x,))
 
 
 class TestGpu:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.pair_products import PAIRS, PairsInMemory, PairSum, write
-from attn_mlir.backends.gpu.passes.pair_elements import PairElements, range_of
+from attn_mlir.backends.gpu.passes.pair_elements import PairElements, describe, range_of
 from attn_mlir.backends.gpu.scalar_bounds import MAX_COLUMNS
 from attn_mlir.dialects.attn import build
 from attn_mlir.mlir import arith, ir
@@ -89,7 +89,7 @@ class _Rewrite(PairElements):
             scattered = {op: self._scatter(elements, op) for op in self._users if op.name == "attn.scatter"}
         results = tuple(self._results[op] for op in scattered)
         kept = self.finish(products[0], [*collected, *scattered.values()], (*self._users, pairs))
-        self.describe({PAIRS: write(PairsInMemory(products, tuple(kept), tuple(sums), results, ranged, sequences))})
+        describe(self.function, {PAIRS: write(PairsInMemory(products, tuple(kept), tuple(sums), results, ranged, sequences))})
 
     def _weights(self, scores: list[ir.Value], b: ir.Value, h: ir.Value, j: ir.Value) -> list[ir.Value]:
         (pair,) = pieces(self.owner, "attn.pair")

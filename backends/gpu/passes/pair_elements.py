@@ -32,7 +32,7 @@ class PairElements:
         return tuple(self.given.index(value) for each in both for value in (each.begins, each.lengths))
 
     def add_arguments(self, types: Iterable[ir.Type]) -> list[ir.Value]:
-        """Further arguments: the products of a chunk, which it returns, the numbers of its sequences where these are packed, and numbers."""
+        """Further arguments: products of a chunk, which it returns, the numbers of sequences where these are packed, and numbers."""
         location, dynamic = self.owner.location, ir.ShapedType.get_dynamic_size()
         with self.owner.context, location:
             scores = [self.block.add_argument(ir.RankedTensorType.get([dynamic] * 3, type_), location) for type_ in types]
@@ -67,21 +67,14 @@ class PairElements:
 
     def finish(self, products: tuple[int, int], results: list[ir.Value], erased: Iterable[ir.Operation]) -> list[int]:
         """Leaves the function with these results, without ops that are replaced; which of the given arguments it still takes."""
-        self._replace_sizes(products)
+        if self._numbers:
+            self._replace_sizes(products)
         end_with(self.block, "func.return", results)
         for op in erased:
             op.erase()
         for kept_pair in find_all(self.function, "attn.kept"):
             expand(kept_pair)
         return self._drop_unused()
-
-    def describe(self, more: Fields) -> None:
-        """Writes the function's type, and further choices."""
-        choices = attributes.read(self.function, attributes.CHOICES)
-        with self.function.context:
-            self.function.attributes[attributes.CHOICES] = attributes.write({**choices, **more})
-            types = [value.type for value in self.block.arguments], [value.type for value in returned_by(self.function)]
-            self.function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(*types))
 
     def _replace_sizes(self, tensors: tuple[int, int]) -> None:
         """Takes sizes of queries and keys from numbers: their tensors are none of the kernel's."""
@@ -100,6 +93,15 @@ class PairElements:
         for number in reversed(unused):
             self.block.erase_argument(number)
         return [n for n in range(len(self.given)) if n not in unused]
+
+
+def describe(function: ir.Operation, more: Fields) -> None:
+    """Writes a function's type, and further choices."""
+    choices = attributes.read(function, attributes.CHOICES)
+    with function.context:
+        function.attributes[attributes.CHOICES] = attributes.write({**choices, **more})
+        types = [value.type for value in block_of(function).arguments], [value.type for value in returned_by(function)]
+        function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(*types))
 
 
 def _clamped(position: ir.Value, length: ir.Value) -> tuple[ir.Value, ir.Value]:
