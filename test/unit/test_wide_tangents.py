@@ -60,7 +60,7 @@ def errors(name: str, device: str, tensors: str, sizes: Sizes | None = None, fac
             made: Any = attention(*given, device=where, **options, **outputs)  # type: ignore[arg-type]
             return made if outputs else (made,)
 
-        made, tangents = torch.func.jvp(function, tuple(ins), tuple(ts))
+        made, tangents = torch.func.jvp(function, tuple(ins), tuple(ts))  # type: ignore[misc]
         wrt = [x.requires_grad_() for x in (*ins, u)]
         gradients = torch.autograd.grad(function(*ins)[0], ins, u, create_graph=True)
         second = torch.autograd.grad(sum((a * b).sum() for a, b in zip(gradients, ts, strict=True)), wrt)  # type: ignore[arg-type]

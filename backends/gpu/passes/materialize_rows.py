@@ -1,4 +1,4 @@
-"""Makes kernels of attentions with further products and terms whose heads are too wide for one, as tangents have them."""
+"""Makes kernels of attentions with further terms whose heads are too wide for one, as tangents have them."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +20,7 @@ _REFUSED = ("attn.sequences", "attn.key_lists", "attn.pages", "attn.query", "att
 
 @dataclass(frozen=True)
 class MaterializeRows(Pass):
-    """Replaces an `attn.attention` with further products or terms, and more than `columns` columns, by kernels over pairs in memory.
+    """Replaces an `attn.attention` with further terms, or for row outputs alone, of more than `columns` columns by kernels over pairs.
 
     As `gpu-materialize-pairs` does it for sums: a driver makes the products of a chunk of queries and all keys that they see. Kernels of
     elements see these one after another. Those of level n make the terms of the reductions of `attn.row` that need n others before them,
@@ -58,8 +58,12 @@ class MaterializeRows(Pass):
 
 
 def has_wide_pieces(attention: ir.Operation, columns: int = MAX_COLUMNS) -> bool:
-    """Whether an attention has more products than q k^T, or more terms than v's, and any of their tensors more columns than that."""
-    further = bool(pieces(attention, "attn.product") or pieces(attention, "attn.term"))
+    """Whether an attention has further terms, or k for v as one for row outputs alone, and tensors of more columns than that.
+
+    Further products alone are known to kernels of slices.
+    """
+    q, k, v = attention.operands
+    further = bool(pieces(attention, "attn.term")) or v in (q, k)
     return further and any(ir.RankedTensorType(value.type).shape[-1] > columns for value in _tensors(attention))
 
 
@@ -83,6 +87,9 @@ class _Stages:
     def __init__(self, function: ir.Operation, attention: ir.Operation) -> None:
         self._function, self._attention = function, attention
         self._given = list(block_of(function).arguments)
+        self._elements = [
+            str(ir.RankedTensorType(x.type).element_type) if isinstance(x.type, ir.RankedTensorType) else "" for x in self._given
+        ]
         (row,) = pieces(attention, "attn.row")
         self._weights, self._zeros = self._wanted(yielded(block_of(row)))
         returned = returned_by(function)
@@ -128,7 +135,7 @@ class _Stages:
         for level, kinds in enumerate(self._kinds):
             own = f"{name}_level{level}"
             stages.append(PairStage(own, _Stage(self._copy(own), self._values).reductions(level), kinds, 0))
-        types = list(dict.fromkeys((each.number, self._element(each.term)) for each in self._weights))
+        types = list(dict.fromkeys((each.number, self._elements[each.term]) for each in self._weights))
         if self._weights:
             own = f"{name}_weights" if self._rows else ""
             stages.append(PairStage(own, _Stage(self._copy(own) if own else function, self._values).weights(types), (), len(types)))
@@ -140,11 +147,8 @@ class _Stages:
     def _sums(self, types: list[tuple[int, str]]) -> Iterator[PairSum]:
         for result in dict.fromkeys([*(each.result for each in self._weights), *self._zeros]):
             own = [each for each in self._weights if each.result == result]
-            places = tuple(types.index((each.number, self._element(each.term))) for each in own)
+            places = tuple(types.index((each.number, self._elements[each.term])) for each in own)
             yield PairSum("query", tuple(each.term for each in own), places, result)
-
-    def _element(self, term: int) -> str:
-        return str(ir.RankedTensorType(self._given[term].type).element_type)
 
     def _copy(self, name: str) -> ir.Operation:
         """A copy of the function as it was, in front of it."""
