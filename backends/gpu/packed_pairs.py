@@ -10,8 +10,8 @@ import torch
 
 from attn_mlir.backends.allocation import empty
 from attn_mlir.backends.gpu import pair_chunks
-from attn_mlir.backends.gpu.pair_chunks import STEP, PairChunk, PairSizes, chunks, range_of
-from attn_mlir.backends.gpu.pair_products import PairsInMemory
+from attn_mlir.backends.gpu.pair_chunks import PairChunk, PairSizes, chunks, range_of
+from attn_mlir.backends.gpu.pair_products import STEP, PairsInMemory
 from attn_mlir.backends.graph_capture import is_captured
 from attn_mlir.errors import ArgumentError
 
@@ -61,12 +61,35 @@ class PackedPairs:
         groups = self._groups()
         if not groups:
             return
-        order = torch.from_numpy(np.concatenate(groups).astype(np.int32)).to(self._device)
-        begin = 0
-        for group in groups:
-            own = order[begin : begin + len(group)]
+        # All indices go to the device at once: a copy from memory of the host waits for what runs there.
+        places = [self._places(group) if len(group) > 1 else () for group in groups]
+        arrays = [np.concatenate(groups), *(array for own in places for array in own)]
+        ends = np.cumsum([array.size for array in arrays])
+        sent = torch.from_numpy(np.concatenate([array.reshape(-1) for array in arrays])).to(self._device)
+        order, begin, number = sent[: int(ends[0])].int(), 0, 1
+        for group, own in zip(groups, places, strict=True):
+            numbers = order[begin : begin + len(group)]
             begin += len(group)
-            yield self._alone(int(group[0]), own) if len(group) == 1 else self._together(group, own)
+            if len(group) == 1:
+                yield self._alone(int(group[0]), numbers)
+                continue
+            indices = [sent[int(ends[n - 1]) : int(ends[n])].view(arrays[n].shape) for n in range(number, number + len(own))]
+            number += len(own)
+            yield self._together(group, numbers, indices)
+
+    def _places(self, group: Array) -> list[Array]:
+        """Of queries and then of keys: the rows of each sequence in a batch of these, and of those that exist entry, row and packed row.
+
+        Rows past the end of a sequence are its last one again.
+        """
+        found = []
+        for begins, counts, step in ((self._first, self._count, 1), (self._first_key, self._key_count, STEP)):
+            own = counts[group][:, None]
+            steps = np.arange(-(-int(own.max()) // step) * step)
+            rows = begins[group][:, None] + np.minimum(steps, own - 1)
+            entry, row = np.nonzero(steps < own)
+            found += [rows, entry, row, rows[entry, row]]
+        return found
 
     def _groups(self) -> list[Array]:
         """The numbers of sequences that are computed together."""
@@ -116,34 +139,27 @@ class PackedPairs:
         operands = {place: self._operands[place][:, :, rows[side]] for place, side in self._sides.items()}
         return PackedPart(order, self._chunks(sizes, np.array([number])), operands, targets, lambda results, made: None)
 
-    def _together(self, group: Array, order: torch.Tensor) -> PackedPart:
-        """Sequences as entries of a batch: rows past the end of one are its last ones again, whose weights are 0."""
-        places, there = {}, {}
-        for side, begins, counts, step in ((True, self._first, self._count, 1), (False, self._first_key, self._key_count, STEP)):
-            own = counts[group]
-            steps = np.arange(-(-int(own.max()) // step) * step)
-            places[side] = begins[group][:, None] + np.minimum(steps, own[:, None] - 1)
-            there[side] = np.nonzero(steps < own[:, None])
-        rows = {side: torch.from_numpy(each).to(self._device) for side, each in places.items()}
-        sizes = PairSizes(len(group), self._sizes.heads, places[True].shape[1], self._sizes.key_heads, places[False].shape[1])
+    def _together(self, group: Array, order: torch.Tensor, indices: Sequence[torch.Tensor]) -> PackedPart:
+        """Sequences as entries of a batch; `indices` are those of `_places`. What is past the end of a sequence has weights of 0."""
+        by_side = {True: indices[:4], False: indices[4:]}
+        counts = {side: own[0].shape[1] for side, own in by_side.items()}
+        sizes = PairSizes(len(group), self._sizes.heads, counts[True], self._sizes.key_heads, counts[False])
 
         def targets(results: Sequence[torch.Tensor]) -> Mapping[int, torch.Tensor]:
             made = {}
             for each in self._described.sums:
-                result, count = results[each.result], places[each.kind == "query"].shape[1]
-                made[each.result] = empty((len(group), result.shape[1], count, result.shape[3]), dtype=torch.float32, device=result.device)
+                result = results[each.result]
+                shape = (len(group), result.shape[1], counts[each.kind == "query"], result.shape[3])
+                made[each.result] = empty(shape, dtype=torch.float32, device=result.device)
             return made
 
         def store(results: Sequence[torch.Tensor], made: Mapping[int, torch.Tensor]) -> None:
-            index = {
-                side: [torch.from_numpy(each).to(self._device) for each in (*there[side], places[side][there[side]])] for side in there
-            }
             for each in self._described.sums:
-                entry, row, place = index[each.kind == "query"]
+                _, entry, row, place = by_side[each.kind == "query"]
                 result = results[each.result][0].transpose(0, 1)
                 result.index_put_((place,), made[each.result][entry, :, row].to(result.dtype))
 
-        operands = {place: _gathered(self._operands[place], rows[side]) for place, side in self._sides.items()}
+        operands = {place: _gathered(self._operands[place], by_side[side][0]) for place, side in self._sides.items()}
         return PackedPart(order, self._chunks(sizes, group), operands, targets, store, apart=True)
 
 

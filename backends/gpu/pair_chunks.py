@@ -4,18 +4,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from attn_mlir.backends.gpu.pair_products import KeyRange
+from attn_mlir.backends.gpu.pair_products import STEP, KeyRange
 from attn_mlir.backends.gpu.scalar_bounds import HEADS
 from attn_mlir.errors import UnsupportedError
 
 MOST_PAIRS = 1 << 25
 """Pairs of a chunk, at most."""
+LEAST = 4
+"""A chunk of few keys has that part of the most pairs at least: a launch for fewer takes the host longer than the GPU."""
 BYTES = 12
 """Memory of a pair with two products in f32 and two weights in 16 bits: where pairs take more, a chunk has fewer."""
 PARTS, FEWEST = 8, 256
 """Chunks of queries where these see few keys, and how many queries each has at least."""
-STEP = 8
-"""The first key of a chunk, and how many it has, are multiples of it: rows of 16 bits begin at multiples of 16 bytes."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,8 @@ def chunks(sizes: PairSizes, ranged: Callable[[int, int], tuple[int, int]] | Non
         raise UnsupportedError(f"kernels for GPUs take up to {HEADS} heads of queries for one of keys, got {group}: compute on the CPU")
     rows = max(1, min(sizes.queries, most // (group * sizes.keys), HEADS // group))
     if ranged is not None:
-        rows = min(rows, max(FEWEST, -(-sizes.queries // PARTS)))
+        worth = most // LEAST // (sizes.batches * sizes.heads * sizes.keys)
+        rows = min(rows, max(FEWEST, worth, -(-sizes.queries // PARTS)))
     head = group * rows * sizes.keys
     heads = max(1, min(sizes.key_heads, most // head, HEADS // (group * rows)))
     batches = max(1, min(sizes.batches, most // (head * heads))) if heads == sizes.key_heads else 1

@@ -15,6 +15,11 @@ ROWS = ("rows", "i", "j", "h", "b", "batches", "heads", "queries", "key_heads", 
 
 They are queries of a chunk, its first query, key, head and batch entry, and the sizes of the whole tensors.
 """
+STEP = 8
+"""The first key of a chunk, and how many it has, are multiples of it: rows of 16 bits begin at multiples of 16 bytes.
+
+Kernels see the keys of a product as rows of so many.
+"""
 BEGIN, END = "q_begin", "q_end"
 """Numbers that a range of keys depends on: the queries that see them."""
 

@@ -5,7 +5,7 @@ the weights of all pairs in 16 bits, torch the sums over keys and over queries, 
 as far as these lie so that a matrix product can write them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,8 @@ import torch
 from attn_mlir.backends.allocation import empty, empty_heads
 from attn_mlir.backends.gpu import pair_chunks
 from attn_mlir.backends.gpu.packed_pairs import PackedPairs
-from attn_mlir.backends.gpu.pair_chunks import BYTES, STEP, PairChunk, PairSizes, chunks, range_of
-from attn_mlir.backends.gpu.pair_products import PairsInMemory, PairStage
+from attn_mlir.backends.gpu.pair_chunks import BYTES, PairChunk, PairSizes, chunks, range_of
+from attn_mlir.backends.gpu.pair_products import STEP, PairsInMemory, PairStage
 from attn_mlir.backends.program import ResultShapes
 
 BLOCK, LEAST_QUERIES, MOST_PARTS = (128, 256), 512, 8
@@ -110,12 +110,12 @@ class PairRun:
         by_query = {q for q, _ in described.products} | {term for each in of_key for term in each.terms}
         by_key = {k for _, k in described.products} | {term for each in of_query for term in each.terms}
         queries = {number: _QueryRows(operands[number], sizes, found) for number in by_query}
-        keys = {number: _padded(operands[number]) for number in by_key}
+        keys = {number: _Keys(operands[number]) for number in by_key}
         query_sums = {each.result: _QuerySums(targets[each.result], sizes, found) for each in of_query}
         key_sums = {each.result: _KeySums(targets[each.result], sizes, found, self._kernel.processors, fresh) for each in of_key}
         for chunk in found:
             rows = {number: each.of(chunk) for number, each in queries.items()}
-            columns = {number: _keys_of(tensor, chunk) for number, tensor in keys.items()}
+            columns = {number: each.of(chunk) for number, each in keys.items()}
             products = [_product(rows[q], columns[k].mT) for q, k in described.products]
             weights = list[torch.Tensor]()
             for number, stage in enumerate(self._kernel.stages):
@@ -136,8 +136,8 @@ class PairRun:
             result.end()
 
     def _launch(self, stage: PairStage, chunk: PairChunk, products: Sequence[torch.Tensor], group: int) -> list[torch.Tensor]:
-        """What a stage makes of a chunk's pairs, as [batch entries, queries of all heads, keys]."""
-        shape = torch.Size([chunk.batches, chunk.heads * group * chunk.rows, chunk.columns])
+        """What a stage makes of a chunk's pairs, as [batch entries, queries of all heads, keys / 8, 8]."""
+        shape = torch.Size([chunk.batches, chunk.heads * group * chunk.rows, chunk.columns // STEP, STEP])
         scattered, dtypes = [tensor.shape for tensor in self._scattered.values()], tuple(self._kernel.dtypes[stage.kernel])
         own = ResultShapes((*[shape] * stage.outputs, *scattered), dtypes, (False,) * len(dtypes))
         numbers = (chunk.rows, chunk.i, chunk.j, chunk.h * group, chunk.b, *self._sizes)
@@ -174,20 +174,20 @@ def _bytes_of_pair(kernel: PairKernel) -> int:
     return 4 * len(kernel.described.products) + max(sizes)
 
 
-def _padded(tensor: torch.Tensor) -> torch.Tensor:
-    """Rows of keys whose number is a multiple of `STEP`, the last ones 0."""
-    missing = -tensor.shape[2] % STEP
-    return torch.nn.functional.pad(tensor, (0, 0, 0, missing)) if missing else tensor
+class _Blocks:
+    """A tensor [n, key heads, ..., rows, D] by chunks: each is one view, as views of views take a host longer than a launch."""
 
+    def __init__(self, tensor: torch.Tensor) -> None:
+        """The first two dimensions must be one of memory, or have one entry (`_merges`), but for chunks of one of either."""
+        self._tensor, self._offset = tensor, tensor.storage_offset()
+        (self._entry, self._head, *_, self._row, self._column), self._columns = tensor.stride(), tensor.shape[-1]
+        self._step = self._entry if tensor.shape[1] == 1 else self._head
 
-def _part(tensor: torch.Tensor, chunk: PairChunk) -> torch.Tensor:
-    """Of a tensor [n, key heads, ...] that of a chunk."""
-    return tensor[chunk.b : chunk.b + chunk.batches, chunk.h : chunk.h + chunk.heads]
-
-
-def _keys_of(tensor: torch.Tensor, chunk: PairChunk) -> torch.Tensor:
-    """The rows of a tensor of keys that a chunk has, as [key heads of all batch entries, keys, D]."""
-    return _part(tensor, chunk)[:, :, chunk.j : chunk.j + chunk.columns].flatten(0, 1)
+    def of(self, chunk: PairChunk, first: int, rows: int, before: int = 0) -> torch.Tensor:
+        """Rows [first, first + rows) of a chunk's heads as [heads of all entries, rows, D], from element `before` of the memory on."""
+        offset = self._offset + before + chunk.b * self._entry + chunk.h * self._head + first * self._row
+        size = (chunk.batches * chunk.heads, rows, self._columns)
+        return self._tensor.as_strided(size, (self._step, self._row, self._column), offset)
 
 
 def _merges(tensor: torch.Tensor) -> bool:
@@ -195,71 +195,116 @@ def _merges(tensor: torch.Tensor) -> bool:
     return tensor.shape[0] == 1 or tensor.shape[1] == 1 or tensor.stride(0) == tensor.shape[1] * tensor.stride(1)
 
 
+class _Keys:
+    """A tensor of keys by chunks; rows past the last one, up to a multiple of `STEP`, are 0."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        missing = -tensor.shape[2] % STEP
+        padded = torch.nn.functional.pad(tensor, (0, 0, 0, missing)) if missing else tensor
+        self._blocks = _Blocks(padded if _merges(padded) else padded.contiguous())
+
+    def of(self, chunk: PairChunk) -> torch.Tensor:
+        """The rows of a chunk, as [key heads of all batch entries, keys, D]."""
+        return self._blocks.of(chunk, chunk.j, chunk.columns)
+
+
+class _Groups:
+    """Memory [chunks of rows, n, key heads, group rows, D] of tensors of queries, heads of a group together, and of what is left."""
+
+    def __init__(self, sizes: PairSizes, rows: int) -> None:
+        self._sizes, self.rows, self._group = sizes, rows, sizes.heads // sizes.key_heads
+        self.whole, self.last = divmod(sizes.queries, rows)
+
+    def empty(self, columns: int, dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """New memory of both."""
+        sizes, found = self._sizes, []
+        for count, rows in ((self.whole, self.rows), (1, self.last)):
+            found.append(empty((count, sizes.batches, sizes.key_heads, self._group * rows, columns), dtype=dtype, device=device))
+        return found[0], found[1]
+
+    def views(self, tensor: torch.Tensor, parts: tuple[torch.Tensor, torch.Tensor]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Of a tensor [n, heads, rows, D] and such memory, views of the same rows: [n, key heads, group, chunks, rows, D]."""
+        end = self.whole * self.rows
+        by_group = tensor.unflatten(1, (-1, self._group))
+        if end:
+            own = parts[0].unflatten(3, (self._group, self.rows)).permute(1, 2, 3, 0, 4, 5)
+            yield by_group[:, :, :, :end].unflatten(3, (-1, self.rows)), own
+        if self.last:
+            yield by_group[:, :, :, end:], parts[1][0].unflatten(2, (self._group, self.last))
+
+    def of(self, parts: Sequence[_Blocks], strides: Sequence[int], chunk: PairChunk) -> torch.Tensor:
+        """A chunk's rows in such memory, whose chunks are so far apart."""
+        rows = self._group * chunk.rows
+        if chunk.rows == self.rows:
+            return parts[0].of(chunk, 0, rows, chunk.i // self.rows * strides[0])
+        return parts[1].of(chunk, 0, rows)
+
+
 class _QueryRows:
     """A tensor of queries by chunks, whose heads of a group lie together: copied once where they do not."""
 
     def __init__(self, tensor: torch.Tensor, sizes: PairSizes, found: Sequence[PairChunk]) -> None:
-        self._rows, self._group = found[0].rows if found else 1, sizes.heads // sizes.key_heads
-        by_group = tensor.unflatten(1, (sizes.key_heads, self._group))
-        self._direct = by_group[:, :, 0] if self._group == 1 else None
-        if self._direct is not None and not _merges(self._direct):
-            self._direct = self._direct.contiguous()
-        whole = sizes.queries // self._rows
-        self._whole = self._tail = None
+        self._group = sizes.heads // sizes.key_heads
+        rows = found[0].rows if found else sizes.queries
+        # One chunk has all rows of a head, those of the next one behind them.
+        whole = rows == sizes.queries and tensor.stride(1) == tensor.shape[2] * tensor.stride(2)
+        self._direct: _Blocks | None = None
+        if self._group == 1:
+            self._direct = _Blocks(tensor if _merges(tensor) else tensor.contiguous())
+        elif whole:
+            joined = tensor.view(sizes.batches, sizes.key_heads, self._group * rows, -1)
+            self._direct = _Blocks(joined if _merges(joined) else joined.contiguous())
+        self._groups = _Groups(sizes, rows)
         if self._direct is None:
-            end = whole * self._rows
-            self._whole = (
-                by_group[:, :, :, :end].unflatten(3, (whole, self._rows)).permute(3, 0, 1, 2, 4, 5).contiguous() if whole else None
-            )
-            self._tail = by_group[:, :, :, end:].contiguous() if end < sizes.queries else None
+            parts = self._groups.empty(tensor.shape[3], tensor.dtype, tensor.device)
+            for source, target in self._groups.views(tensor, parts):
+                target.copy_(source)
+            self._parts, self._strides = [_Blocks(part[0]) for part in parts if len(part)], [part.stride(0) for part in parts]
+            if not self._groups.whole:
+                self._parts.insert(0, self._parts[0])
 
     def of(self, chunk: PairChunk) -> torch.Tensor:
         """The rows of a chunk, as [key heads of all batch entries, queries of a group, D]."""
         if self._direct is not None:
-            return _part(self._direct, chunk)[:, :, chunk.i : chunk.i + chunk.rows].flatten(0, 1)
-        whole = self._whole is not None and chunk.rows == self._rows
-        rows = self._whole[chunk.i // self._rows] if whole and self._whole is not None else self._tail
-        assert rows is not None
-        return _part(rows, chunk).flatten(2, 3).flatten(0, 1)
+            return self._direct.of(chunk, self._group * chunk.i, self._group * chunk.rows)
+        return self._groups.of(self._parts, self._strides, chunk)
 
 
 class _QuerySums:
     """A result of queries, each of whose rows one chunk makes: written in place, or in f32 by groups and copied at the end."""
 
     def __init__(self, target: torch.Tensor, sizes: PairSizes, found: Sequence[PairChunk]) -> None:
-        self._target, self._rows, self._group = target, found[0].rows if found else 1, sizes.heads // sizes.key_heads
-        self._merged = self._group == 1 and target.dtype == torch.float32 and _merges(target)
-        all_made = sum(each.batches * each.heads * each.rows for each in found) == sizes.batches * sizes.key_heads * sizes.queries
-        whole, last = divmod(sizes.queries, self._rows)
-        self._whole = self._memory(sizes, 0 if self._merged else whole, self._rows)
-        self._tail = self._memory(sizes, 0 if self._merged else 1, last)
-        if not all_made:
-            (target if self._merged else self._whole).zero_()
-            self._tail.zero_()
-
-    def _memory(self, sizes: PairSizes, count: int, rows: int) -> torch.Tensor:
-        shape = (count, sizes.batches, sizes.key_heads, self._group, rows, self._target.shape[-1])
-        return empty(shape, dtype=torch.float32, device=self._target.device)
+        self._target, self._group = target, sizes.heads // sizes.key_heads
+        rows = found[0].rows if found else sizes.queries
+        plain = target.dtype == torch.float32
+        self._in_place = plain and self._group == 1 and _merges(target)
+        self._by_head = plain and not self._in_place and sizes.batches == sizes.key_heads == 1
+        """Whether heads share one of keys, so that a product for each of them writes in place."""
+        self._groups = _Groups(sizes, rows)
+        self._memory = () if self._in_place or self._by_head else self._groups.empty(target.shape[3], torch.float32, target.device)
+        if sum(each.batches * each.heads * each.rows for each in found) < sizes.batches * sizes.key_heads * sizes.queries:
+            for tensor in self._memory or (target,):
+                tensor.zero_()
+        self._blocks = [_Blocks(part[0] if self._memory else part) for part in self._memory or (target,) if len(part)]
+        if self._memory and not self._groups.whole:
+            self._blocks.insert(0, self._blocks[0])
+        self._strides = [part.stride(0) for part in self._memory]
 
     def add(self, chunk: PairChunk, weights: torch.Tensor, terms: torch.Tensor, first: bool) -> None:
         """Adds weights times terms to a chunk's rows; `first`: they have none yet."""
-        if self._merged:
-            memory = _part(self._target, chunk)[:, :, chunk.i : chunk.i + chunk.rows]
+        if self._by_head:
+            memory = self._target[0, :, chunk.i : chunk.i + chunk.rows]
+            _add_product(memory, weights.view(self._group, chunk.rows, -1), terms.expand(self._group, -1, -1), first)
+        elif self._in_place:
+            _add_product(self._blocks[0].of(chunk, chunk.i, chunk.rows), weights, terms, first)
         else:
-            memory = self._whole[chunk.i // self._rows] if chunk.rows == self._rows else self._tail[0]
-            memory = _part(memory, chunk).flatten(2, 3)
-        _add_product(memory.flatten(0, 1), weights, terms, first)
+            _add_product(self._groups.of(self._blocks, self._strides, chunk), weights, terms, first)
 
     def end(self) -> None:
         """Leaves the sums in the result."""
-        if self._merged:
-            return
-        end = self._whole.shape[0] * self._rows
-        target = self._target.unflatten(1, (-1, self._group))
-        if end:
-            target[:, :, :, :end].unflatten(3, (-1, self._rows)).copy_(self._whole.permute(1, 2, 3, 0, 4, 5))
-        if end < target.shape[3]:
-            target[:, :, :, end:] = self._tail[0]
+        if self._memory:
+            for target, source in self._groups.views(self._target, (self._memory[0], self._memory[1])):
+                target.copy_(source)
 
 
 class _KeySums:
@@ -269,12 +314,11 @@ class _KeySums:
         """`fresh`: whether the result has no sums yet."""
         self._target, self._sizes, self._processors, self._fresh = target, sizes, processors, fresh
         self._group = sizes.heads // sizes.key_heads
-        self._rows = -(-sizes.keys // STEP) * STEP
         ends: dict[int, int] = {}
         for chunk in found:
             parts = self._parts(chunk)
             ends[parts] = max(ends.get(parts, 0), chunk.j + chunk.columns)
-        self._in_place = 1 in ends and _merges(target) and self._rows == sizes.keys
+        self._in_place = 1 in ends and _merges(target) and sizes.keys % STEP == 0
         self._slots: dict[int, torch.Tensor] = {}
         if self._in_place:
             self._slots[1] = (target.zero_() if fresh else target).unsqueeze(2)
@@ -299,9 +343,14 @@ class _KeySums:
     def add(self, chunk: PairChunk, weights: torch.Tensor, terms: torch.Tensor) -> None:
         """Adds weights times terms to the rows of keys that a chunk sees."""
         parts = self._parts(chunk)
-        memory = _part(self._slots[parts], chunk)[:, :, :, chunk.j : chunk.j + chunk.columns].flatten(0, 2)
-        count, columns = len(memory), weights.shape[-1]
-        _add_product(memory, weights.view(count, -1, columns).mT, terms.view(count, -1, terms.shape[-1]), False)
+        slots, count = self._slots[parts], chunk.batches * chunk.heads
+        entry, head, slot, row, column = slots.stride()
+        step = slot if parts > 1 else entry if slots.shape[1] == 1 else head
+        offset = slots.storage_offset() + chunk.b * entry + chunk.h * head + chunk.j * row
+        memory = slots.as_strided((count * parts, chunk.columns, slots.shape[-1]), (step, row, column), offset)
+        if parts > 1:
+            weights, terms = weights.view(count * parts, -1, chunk.columns), terms.view(count * parts, -1, terms.shape[-1])
+        _add_product(memory, weights.mT, terms, False)
 
     def end(self) -> None:
         """Leaves the sums in the result."""

@@ -1,5 +1,6 @@
 """Makes kernels of derivatives whose heads are too wide for one: scores and weights of pairs go through memory, libraries multiply."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.pair_products import PAIRS, PairsInMemory, PairSum, write
@@ -19,11 +20,11 @@ class MaterializePairs(Pass):
     """Replaces an `attn.pairs` with products or sums of more than `columns` columns by an `attn.elements` over its pairs.
 
     No kernel has registers or shared memory for blocks of such rows. So a driver multiplies: it makes the products of a chunk of queries,
-    tensors [B, Hq n, m] of n queries of each head and m keys, the kernel makes the weights of all pairs of these, of the terms' type, and
-    the driver sums. Row h n + i of a tensor is query i of head h of the chunk, whose first query, key, head and batch entry are arguments
-    of the kernel. Absent pairs, and keys past the last one, have weight 0. What the driver needs stands in the choice "launch_pairs"
-    (`backends.gpu.pair_products`), also which keys a chunk's queries see where that follows from positions and numbers. Scatters stay with
-    the kernel.
+    tensors [B, Hq n, m / 8, 8] of n queries of each head and m keys, the kernel makes the weights of all these pairs, of the terms' type,
+    and the driver sums. Row h n + i of a tensor is query i of head h of the chunk, whose first query, key, head and batch entry are
+    arguments of the kernel. Absent pairs, and keys past the last one, have weight 0. What the driver needs stands in the choice
+    "launch_pairs" (`backends.gpu.pair_products`), also which keys a chunk's queries see where that follows from positions and numbers.
+    Scatters stay with the kernel.
 
     Of packed tensors, batch entries of a chunk are sequences: an argument before the numbers, a tensor of i32, names them. A chunk has as
     many rows and keys of each as the longest; those past the end of a sequence are absent.
@@ -84,19 +85,19 @@ class _Rewrite(PairElements):
         (pair,) = pieces(pairs, "attn.pair")
         scores = self.add_arguments([argument.type for argument in list(block_of(pair).arguments)[: len(products)]])
         with pairs.location, ir.InsertionPoint(pairs):
-            elements = build.elements(scores[0], lambda b, h, j: self._weights(scores, b, h, j))
+            elements = build.elements(scores[0], lambda *element: self._weights(scores, element))
             collected, sums = self._sums(elements)
             scattered = {op: self._scatter(elements, op) for op in self._users if op.name == "attn.scatter"}
         results = tuple(self._results[op] for op in scattered)
         kept = self.finish(products[0], [*collected, *scattered.values()], (*self._users, pairs))
         describe(self.function, {PAIRS: write(PairsInMemory(products, tuple(kept), tuple(sums), results, ranged, sequences))})
 
-    def _weights(self, scores: list[ir.Value], b: ir.Value, h: ir.Value, j: ir.Value) -> list[ir.Value]:
+    def _weights(self, scores: list[ir.Value], element: Sequence[ir.Value]) -> list[ir.Value]:
         (pair,) = pieces(self.owner, "attn.pair")
-        at, exists = self.position(b, h, j)
+        at, exists = self.position(element)
         read = [
             ir.Operation.create(
-                "tensor.extract", results=[ir.RankedTensorType(tensor.type).element_type], operands=[tensor, b, h, j]
+                "tensor.extract", results=[ir.RankedTensorType(tensor.type).element_type], operands=[tensor, *element]
             ).result
             for tensor in scores
         ]
@@ -125,11 +126,11 @@ class _Rewrite(PairElements):
         return collected, sums
 
     def _scatter(self, elements: ir.Value, op: ir.Operation) -> ir.Value:
-        def index(b: ir.Value, h: ir.Value, j: ir.Value) -> list[ir.Value]:
-            at, exists = self.position(b, h, j)
+        def index(*element: ir.Value) -> list[ir.Value]:
+            at, exists = self.position(element)
             places, present = inline(block_of(op), at), self.present(at, exists)
             # An absent pair adds 0, to an element that exists: its own may not.
             return [arith.select(present, place, arith.constant(ir.IndexType.get(), 0)) for place in places]
 
         weight = ir.IntegerAttr(op.attributes["weight"]).value
-        return build.scatter(elements, op.operands[1], weight, op.results[0].type, ("b", "h", "j"), index)
+        return build.scatter(elements, op.operands[1], weight, op.results[0].type, ("b", "h", "j", "e"), index)

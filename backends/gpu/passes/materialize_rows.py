@@ -225,9 +225,9 @@ class _Stage(PairElements):
         types = [argument.type for argument in list(block_of(score or self._row).arguments)[: self._products]]
         products = self.add_arguments(types)
 
-        def body(b: ir.Value, h: ir.Value, j: ir.Value) -> list[ir.Value]:
-            at, exists = self.position(b, h, j)
-            read = [_extract(tensor, [b, h, j]) for tensor in products]
+        def body(*element: ir.Value) -> list[ir.Value]:
+            at, exists = self.position(element)
+            read = [_extract(tensor, list(element)) for tensor in products]
             scores = read if score is None else inline(block_of(score), [*read, *at])
             present = self.present(at, exists)
             values = made(self._row_values([*scores, *at[:3]]))

@@ -1,10 +1,11 @@
 """What kernels over pairs in memory have in common: their arguments, where an element's pair is, and which keys queries see."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import Fields
-from attn_mlir.backends.gpu.pair_products import NUMBERS, ROWS, KeyRange, RangeStep
+from attn_mlir.backends.gpu.pair_products import NUMBERS, ROWS, STEP, KeyRange, RangeStep
+from attn_mlir.backends.gpu.scalar_bounds import HEADS
 from attn_mlir.dialects.regions import maker
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.dropout import expand
@@ -35,16 +36,20 @@ class PairElements:
         """Further arguments: products of a chunk, which it returns, the numbers of sequences where these are packed, and numbers."""
         location, dynamic = self.owner.location, ir.ShapedType.get_dynamic_size()
         with self.owner.context, location:
-            scores = [self.block.add_argument(ir.RankedTensorType.get([dynamic] * 3, type_), location) for type_ in types]
+            scores = [self.block.add_argument(ir.RankedTensorType.get([*[dynamic] * 3, STEP], type_), location) for type_ in types]
             index = ir.RankedTensorType.get([dynamic], ir.IntegerType.get_signless(32))
             self._order = None if self.packing["query"] is None else self.block.add_argument(index, location)
             self._numbers = {name: self.block.add_argument(ir.IndexType.get(), location) for name in ROWS}
         return scores
 
-    def position(self, b: ir.Value, h: ir.Value, j: ir.Value) -> tuple[list[ir.Value], ir.Value]:
+    def position(self, element: Sequence[ir.Value]) -> tuple[list[ir.Value], ir.Value]:
         """Batch entry, head, query and key of an element of the products, and whether these exist; if not, others that do."""
-        rows = self._numbers["rows"]
+        b, h, *within = element
+        one, most = (arith.constant(ir.IndexType.get(), number) for number in (1, HEADS))
+        rows = arith.maxsi(arith.minsi(self._numbers["rows"], most), one)  # so that 32 bits are known to be enough
         head = arith.divui(h, rows)
+        step = arith.constant(ir.IndexType.get(), STEP)
+        j = arith.addi(arith.muli(within[0], step), within[1])
         row, key = arith.subi(h, arith.muli(head, rows)), arith.addi(self._numbers["j"], j)
         entry = arith.addi(self._numbers["b"], b)
         entry = entry if self._order is None else read_index(self._order, entry)

@@ -12,25 +12,29 @@
 
 // CHECK:     func.func @attention_bwd(
 // CHECK-NOT: x576xf16>, %q
-// CHECK-SAME: %[[S:[a-z0-9]+]]: tensor<?x?x?xf32>, %[[DP:[a-z0-9]+]]: tensor<?x?x?xf32>, %[[ROWS:[a-z0-9]+]]: index, %[[I:[a-z0-9]+]]: index, %[[J:[a-z0-9]+]]: index, %[[H:[a-z0-9]+]]: index, %[[B:[a-z0-9]+]]: index
-// CHECK-SAME: %[[KEYS:[a-z0-9]+]]: index) -> (tensor<?x?x?xf16>, tensor<?x?x?xf16>)
+// CHECK-SAME: %[[S:[a-z0-9]+]]: tensor<?x?x?x8xf32>, %[[DP:[a-z0-9]+]]: tensor<?x?x?x8xf32>, %[[ROWS:[a-z0-9]+]]: index, %[[I:[a-z0-9]+]]: index, %[[J:[a-z0-9]+]]: index, %[[H:[a-z0-9]+]]: index, %[[B:[a-z0-9]+]]: index
+// CHECK-SAME: %[[KEYS:[a-z0-9]+]]: index) -> (tensor<?x?x?x8xf16>, tensor<?x?x?x8xf16>)
 // CHECK:     "attn.elements"(%[[S]])
-// CHECK:       ^bb0(%[[CB:.*]]: index, %[[CH:.*]]: index, %[[CJ:.*]]: index):
-// CHECK-NEXT:    %[[HEAD:.*]] = arith.divui %[[CH]], %[[ROWS]]
-// CHECK-NEXT:    %[[FIRST:.*]] = arith.muli %[[HEAD]], %[[ROWS]]
+// CHECK:       ^bb0(%[[CB:.*]]: index, %[[CH:.*]]: index, %[[CJ:.*]]: index, %[[CE:.*]]: index):
+// CHECK-NEXT:    %[[MOST:.*]] = arith.minsi %[[ROWS]]
+// CHECK-NEXT:    %[[SOME:.*]] = arith.maxsi %[[MOST]]
+// CHECK-NEXT:    %[[HEAD:.*]] = arith.divui %[[CH]], %[[SOME]]
+// CHECK-NEXT:    %[[EIGHTS:.*]] = arith.muli %[[CJ]], %c8
+// CHECK-NEXT:    %[[COLUMN:.*]] = arith.addi %[[EIGHTS]], %[[CE]]
+// CHECK-NEXT:    %[[FIRST:.*]] = arith.muli %[[HEAD]], %[[SOME]]
 // CHECK-NEXT:    %[[ROW:.*]] = arith.subi %[[CH]], %[[FIRST]]
-// CHECK-NEXT:    %[[KEY:.*]] = arith.addi %[[J]], %[[CJ]]
+// CHECK-NEXT:    %[[KEY:.*]] = arith.addi %[[J]], %[[COLUMN]]
 // CHECK:         %[[LAST:.*]] = arith.minsi %[[KEY]]
 // CHECK-DAG:     %[[EXISTS:.*]] = arith.cmpi slt, %[[KEY]], %[[KEYS]]
 // CHECK-DAG:     %[[QUERY:.*]] = arith.addi %[[I]], %[[ROW]]
-// CHECK-DAG:     tensor.extract %[[S]][%[[CB]], %[[CH]], %[[CJ]]]
-// CHECK-DAG:     tensor.extract %[[DP]][%[[CB]], %[[CH]], %[[CJ]]]
+// CHECK-DAG:     tensor.extract %[[S]][%[[CB]], %[[CH]], %[[CJ]], %[[CE]]]
+// CHECK-DAG:     tensor.extract %[[DP]][%[[CB]], %[[CH]], %[[CJ]], %[[CE]]]
 // CHECK:         %[[KEPT:.*]] = arith.cmpi sge, %[[QUERY]], %[[LAST]]
 // CHECK-NEXT:    %[[BOTH:.*]] = arith.andi %[[EXISTS]], %[[KEPT]]
 // CHECK-NEXT:    %[[P:.*]] = arith.select %[[BOTH]]
 // CHECK-NEXT:    %[[DS:.*]] = arith.select %[[BOTH]]
 // CHECK-NEXT:    "attn.yield"(%[[P]], %[[DS]])
-// CHECK-COUNT-2: "attn.collect"(%{{.*}}) {weight = {{[01]}} : i64} : (none) -> tensor<?x?x?xf16>
+// CHECK-COUNT-2: "attn.collect"(%{{.*}}) {weight = {{[01]}} : i64} : (none) -> tensor<?x?x?x8xf16>
 // CHECK-NOT: attn.pairs
 
 // q k^T and do v^T; dk, dq and dv, of two weights; keys before the end of the queries.

@@ -11,24 +11,24 @@
 // RUN: not attn-opt %t.packed -p 'attn-differentiate{functions=jvp only=true},gpu-materialize-rows' 2>&1 | FileCheck %s --check-prefix=PACKED
 
 // The maximum, of q k^T alone, and a count of keys.
-// CHECK:     func.func @attention_jvp_level0(%[[S:[a-z0-9]+]]: tensor<?x?x?xf32>, %{{.*}}: tensor<?x?x?xf32>, %{{.*}}: tensor<?x?x?xf32>
+// CHECK:     func.func @attention_jvp_level0(%[[S:[a-z0-9]+]]: tensor<?x?x?x8xf32>
 // CHECK:       %[[SCORE:.*]] = tensor.extract %[[S]]
 // CHECK:       %[[SCALED:.*]] = arith.mulf %[[SCORE]]
 // CHECK:       %[[TERM:.*]] = arith.select %[[PRESENT:.*]], %[[SCALED]], %{{.*}} : f32
 // CHECK-NEXT:  %[[ONE:.*]] = arith.select %[[PRESENT]]
 // CHECK-NEXT:  "attn.yield"(%[[TERM]], %[[ONE]])
-// CHECK-COUNT-2: "attn.collect"(%{{.*}}) {weight = {{[01]}} : i64} : (none) -> tensor<?x?x?xf32>
+// CHECK-COUNT-2: "attn.collect"(%{{.*}}) {weight = {{[01]}} : i64} : (none) -> tensor<?x?x?x8xf32>
 
 // The sums of exponentials, and of these times tangents of scores: the maximum is read.
 // CHECK:     func.func @attention_jvp_level1(%[[MAX:[a-z0-9]+]]: tensor<?x?x?xf32>
 // CHECK:       tensor.extract %[[MAX]][%[[B:.*]], %[[H:.*]], %[[I:.*]]]
 // CHECK:       math.exp
-// CHECK-COUNT-2: "attn.collect"(%{{.*}}) {weight = {{[01]}} : i64} : (none) -> tensor<?x?x?xf32>
+// CHECK-COUNT-2: "attn.collect"(%{{.*}}) {weight = {{[01]}} : i64} : (none) -> tensor<?x?x?x8xf32>
 
 // Weights of v and of its tangent, each once.
 // CHECK:     func.func @attention_jvp_weights(
 // CHECK:       arith.divf
-// CHECK-COUNT-2: "attn.collect"(%{{.*}}) {weight = {{[01]}} : i64} : (none) -> tensor<?x?x?xf16>
+// CHECK-COUNT-2: "attn.collect"(%{{.*}}) {weight = {{[01]}} : i64} : (none) -> tensor<?x?x?x8xf16>
 // CHECK-NOT:   attn.collect
 
 // lse and its tangent, of rows that have keys.
