@@ -206,11 +206,10 @@ def prepare_derivative(
 def may_be_wide(prepare: str, module: ir.Module) -> bool:
     """Whether a pipeline of `prepare_derivative` makes what there is for heads of more than 256 columns on GPUs that have such kernels.
 
-    That is an attention and its derivatives, but for those of lists of keys, and for tangents and second derivatives of packed sequences.
+    That is an attention and its derivatives, but for those of lists of keys.
     """
-    made = [name for name in ("fwd", "bwd", "jvp", "bwd2") if f"attn-differentiate{{functions={name} " in prepare]
-    packed = bool(find_all(module.operation, "attn.sequences")) and made and made[0] in ("jvp", "bwd2")
-    return prepare == OUTLINE or (bool(made) and not packed and not find_all(module.operation, "attn.key_lists"))
+    made = any(f"attn-differentiate{{functions={name} " in prepare for name in ("fwd", "bwd", "jvp", "bwd2"))
+    return prepare == OUTLINE or (made and not find_all(module.operation, "attn.key_lists"))
 
 
 @contextmanager

@@ -31,8 +31,10 @@ class PackedPart:
     """Where sums go, by the numbers of results, which it is given."""
     store: Callable[[Sequence[torch.Tensor], Mapping[int, torch.Tensor]], None]
     """Brings these to the results."""
-    apart: bool = False
-    """Whether these are memory of their own."""
+    first: int
+    """The first packed query of one sequence."""
+    places: torch.Tensor | None = None
+    """Of several, whose `targets` are memory of their own, the packed row of each query [n, rows]; past its end, one past all."""
 
 
 class PackedPairs:
@@ -80,7 +82,7 @@ class PackedPairs:
     def _places(self, group: Array) -> list[Array]:
         """Of queries and then of keys: the rows of each sequence in a batch of these, and of those that exist entry, row and packed row.
 
-        Rows past the end of a sequence are its last one again.
+        The last ones are packed rows of queries again. There rows past the end of a sequence are one past all, before its own last one.
         """
         found = []
         for begins, counts, step in ((self._first, self._count, 1), (self._first_key, self._key_count, STEP)):
@@ -89,7 +91,9 @@ class PackedPairs:
             rows = begins[group][:, None] + np.minimum(steps, own - 1)
             entry, row = np.nonzero(steps < own)
             found += [rows, entry, row, rows[entry, row]]
-        return found
+        own = self._count[group][:, None]
+        steps = np.arange(int(own.max()))
+        return [*found, np.where(steps < own, self._first[group][:, None] + steps, self._sizes.queries)]
 
     def _groups(self) -> list[Array]:
         """The numbers of sequences that are computed together."""
@@ -137,11 +141,11 @@ class PackedPairs:
             return {each.result: results[each.result][:, :, rows[each.kind == "query"]] for each in self._described.sums}
 
         operands = {place: self._operands[place][:, :, rows[side]] for place, side in self._sides.items()}
-        return PackedPart(order, self._chunks(sizes, np.array([number])), operands, targets, lambda results, made: None)
+        return PackedPart(order, self._chunks(sizes, np.array([number])), operands, targets, lambda results, made: None, rows[True].start)
 
     def _together(self, group: Array, order: torch.Tensor, indices: Sequence[torch.Tensor]) -> PackedPart:
         """Sequences as entries of a batch; `indices` are those of `_places`. What is past the end of a sequence has weights of 0."""
-        by_side = {True: indices[:4], False: indices[4:]}
+        by_side = {True: indices[:4], False: indices[4:8]}
         counts = {side: own[0].shape[1] for side, own in by_side.items()}
         sizes = PairSizes(len(group), self._sizes.heads, counts[True], self._sizes.key_heads, counts[False])
 
@@ -160,7 +164,7 @@ class PackedPairs:
                 result.index_put_((place,), made[each.result][entry, :, row].to(result.dtype))
 
         operands = {place: _gathered(self._operands[place], by_side[side][0]) for place, side in self._sides.items()}
-        return PackedPart(order, self._chunks(sizes, group), operands, targets, store, apart=True)
+        return PackedPart(order, self._chunks(sizes, group), operands, targets, store, 0, indices[-1])
 
 
 def _gathered(tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:

@@ -119,16 +119,11 @@ def _compile(source: str, name: str, prepare: str, choices: attributes.Fields) -
 
 def _lower(source: str, name: str, prepare: str, choices: attributes.Fields) -> tuple[Host, dict[str, GpuKernel]]:
     with reported(), loaded() as context:
-        module, host = scheduled(context, source, name, prepare, choices, pipeline.KERNEL, _MAKER, wide=_takes_wide(choices))
+        module, host = scheduled(context, source, name, prepare, choices, pipeline.KERNEL, _MAKER, wide=True)
         round_results(module, host)
         called = [step for step in host.steps if step.kernel]
         tilelang.emit_ahead([function_named(module, step.kernel) for step in called])
         return host, read_units(module, host, codegen.emit)
-
-
-def _takes_wide(choices: attributes.Fields) -> bool:
-    """Whether there are kernels for heads of more than 256 columns: on Hopper."""
-    return choices.get("arch") == target.HOPPER.arch
 
 
 def slow(source: str, function: str, wrt: Sequence[str], deterministic: bool = False, segment: int = 0) -> dict[str, str]:
@@ -136,7 +131,7 @@ def slow(source: str, function: str, wrt: Sequence[str], deterministic: bool = F
     choices = {**_for_device(), **({"deterministic": 1} if deterministic else {})}
     prepared = derivative(function, wrt, current_target().arch, segment)
     with reported(), loaded() as context:
-        module, host = scheduled(context, source, *prepared, choices, pipeline.KERNEL, _MAKER, wide=_takes_wide(choices))
+        module, host = scheduled(context, source, *prepared, choices, pipeline.KERNEL, _MAKER, wide=True)
         return slow_kernels(function_named(module, step.kernel) for step in host.steps if step.kernel)
 
 

@@ -1,14 +1,17 @@
 """Tangents and second derivatives of heads of more than 256 columns on GPUs, emulated and real, against float64 on the CPU."""
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from amd_tools import needs_host_clang
-from attn_mlir import attention, masks, rows
+from attn_mlir import attention, attention_varlen, masks, rows
 from attn_mlir.backends.gpu import pair_chunks
+from attn_mlir.backends.nvidia import driver as nvidia_driver
 from gpu_cases import GPU
 
 EMULATED = "hip-emulated"
@@ -79,6 +82,45 @@ def test_emulated(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(errors(name, EMULATED, "cpu")) <= 6e-3
 
 
+@pytest.mark.parametrize("name", ["window", "fully masked rows", "sigmoid", "standardised"])
+def test_emulated_ampere(name: str) -> None:
+    """There the forward pass has no kernels of slices."""
+    assert max(errors(name, "cuda-emulated-sm80", "cpu")) <= 6e-3
+
+
+def packed_errors(device: str, tensors: str, queries: Sequence[int], keys: Sequence[int]) -> list[float]:
+    """The same of packed sequences."""
+    sizes = ((queries, 4, 272), (keys, 2, 272), (keys, 2, 64), (queries, 4, 64))
+    *drawn, do = (torch.randn(sum(lengths) + 2, heads, columns).bfloat16() for lengths, heads, columns in sizes)
+    moved = [torch.randn_like(x) for x in drawn]
+    offsets = [torch.tensor(np.cumsum([0, *lengths]), dtype=torch.int32) for lengths in (queries, keys)]
+
+    def run(where: str, at: str, exact: bool) -> list[Tensor]:
+        ins, ts, (u,) = ([(x.double() if exact else x).to(at) for x in each] for each in (drawn, moved, [do]))
+        places = [x.to(at) for x in offsets]
+
+        def function(q: Tensor, k: Tensor, v: Tensor) -> Any:
+            return attention_varlen(q, k, v, *places, mask_mod=masks.causal("bottom_right"), return_lse=True, device=where)
+
+        made, tangents = torch.func.jvp(function, tuple(ins), tuple(ts))  # type: ignore[misc]
+        wrt = [x.requires_grad_() for x in (*ins, u)]
+        gradients = torch.autograd.grad(function(*ins)[0], ins, u, create_graph=True)
+        second = torch.autograd.grad(sum((a * b).sum() for a, b in zip(gradients, ts, strict=True)), wrt)  # type: ignore[arg-type]
+        return [torch.nan_to_num(x.detach().double().cpu(), neginf=-7.0) for x in (*made, *tangents, *second)]
+
+    found = zip(run(device, tensors, False), run("cpu", "cpu", True), strict=True)
+    return [float((a - b).norm() / (b.norm() + 1e-9)) for a, b in found]
+
+
+LENGTHS = (17, 1, 0, 33, 30, 40, 31), (17, 5, 9, 40, 27, 0, 31)
+
+
+@needs_host_clang
+@pytest.mark.parametrize("device", [EMULATED, "cuda-emulated-sm80"])
+def test_packed(device: str) -> None:
+    assert max(packed_errors(device, "cpu", *LENGTHS)) <= 6e-3
+
+
 @needs_host_clang
 def test_large_scores() -> None:
     """Scores of thousands neither overflow nor lose their tangents where these are not small."""
@@ -88,6 +130,15 @@ def test_large_scores() -> None:
 
 class TestGpu:
     pytestmark = GPU
+
+    def test_packed(self) -> None:
+        assert max(packed_errors("cuda", "cuda", *LENGTHS)) <= 6e-3
+        assert max(packed_errors("cuda", "cuda", (1000, 127, 130), (1000, 200, 130))) <= 6e-3
+
+    @pytest.mark.parametrize("name", ["causal", "fully masked rows", "sigmoid"])
+    def test_as_on_ampere(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(nvidia_driver, "_for_device", lambda: {"arch": "sm_80"})
+        assert max(errors(name, "cuda", "cuda")) <= 6e-3
 
     @pytest.mark.parametrize("name", CASES)
     def test_derivatives(self, name: str) -> None:

@@ -13,9 +13,16 @@ from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.derivation.program import LOWEST
 from attn_mlir.passes.regions import block_of, clone_op, find_all, inline, piece, pieces, returned_by, scores_in
+from attn_mlir.passes.sequences import read_index
 
 _IDENTITIES = {"sum": 0.0, "max": LOWEST, "min": -LOWEST}
-_REFUSED = ("attn.sequences", "attn.key_lists", "attn.pages", "attn.query", "attn.key", "attn.value")
+_REFUSED = {
+    "attn.key_lists": "not with lists of keys: compute on the CPU",
+    "attn.pages": "not of keys in pages: gather the pages, or compute on the CPU",
+    "attn.query": "not with query_mod: change q before the call",
+    "attn.key": "not with key_mod: change k before the call",
+    "attn.value": "not with value_mod: change v before the call",
+}
 
 
 @dataclass(frozen=True)
@@ -35,22 +42,28 @@ class MaterializeRows(Pass):
     def run(self, module: ir.Operation) -> bool:
         for function in find_all(module, "func.func"):
             found = [op for op in find_all(function, "attn.attention") if op.parent == function]
-            if any(has_wide_pieces(attention, self.columns) for attention in found) and not self._replace(function, found):
+            if any(self.takes(function, attention) for attention in found) and not self._replace(function, found):
                 return False
         return True
 
+    def takes(self, function: ir.Operation, attention: ir.Operation) -> bool:
+        """Whether an attention is replaced."""
+        return has_wide_pieces(attention, self.columns)
+
     def _replace(self, function: ir.Operation, found: list[ir.Operation]) -> bool:
         attention, *more = found
-        refused = " and ".join(f"'{name}'" for name in _REFUSED if pieces(attention, name))
+        refused = next((told for name, told in _REFUSED.items() if pieces(attention, name)), "")
+        q, _, v = (ir.RankedTensorType(value.type).element_type for value in attention.operands)
+        if q != v:
+            refused = "of one type of elements: convert k and v to that of q"
         outside = all(isinstance(value.owner, ir.Block) for value in _tensors(attention))
         returned = returned_by(function)
         used = [use.owner.operation for result in attention.results for use in result.uses]
         left = all(op.name == "func.return" or (op.name == "attn.output" and op.results[0] in returned) for op in used)
         if more or refused or not outside or not left:
-            told = f"not with {refused}" if refused else "from arguments to results of a function"
+            told = refused or "from arguments to results of a function"
             attention.location.emit_error(
-                f"{self.name}: tangents and second derivatives of heads of more than {self.columns} columns are made {told}: "
-                "compute on the CPU"
+                f"{self.name}: kernels over pairs in memory, for heads of more than {self.columns} columns, are made {told}"
             )
             return False
         _Stages(function, attention).run()
@@ -64,7 +77,12 @@ def has_wide_pieces(attention: ir.Operation, columns: int = MAX_COLUMNS) -> bool
     """
     q, k, v = attention.operands
     further = bool(pieces(attention, "attn.term")) or v in (q, k)
-    return further and any(ir.RankedTensorType(value.type).shape[-1] > columns for value in _tensors(attention))
+    return further and is_wide_attention(attention, columns)
+
+
+def is_wide_attention(attention: ir.Operation, columns: int = MAX_COLUMNS) -> bool:
+    """Whether a tensor of an attention has more columns than that."""
+    return any(ir.RankedTensorType(value.type).shape[-1] > columns for value in _tensors(attention))
 
 
 def _tensors(attention: ir.Operation) -> list[ir.Value]:
@@ -95,7 +113,8 @@ class _Stages:
         returned = returned_by(function)
         self._rows = tuple(returned.index(result) for result in list(attention.results)[1:])
         found = _reductions(block_of(row))
-        counts = bool(self._rows) and (piece(attention, "attn.mask") is not None or not found)
+        may_be_masked = any(pieces(attention, name) for name in ("attn.mask", "attn.sequences"))
+        counts = bool(self._rows) and (may_be_masked or not found)
         levels = max([level + 1 for _, level in found], default=int(counts))
         self._kinds = [tuple(kind for kind, at in found if at == level) for level in range(levels)]
         if counts:
@@ -130,7 +149,7 @@ class _Stages:
         name = ir.StringAttr(function.attributes["sym_name"]).value
         found = [list(attention.operands)[:2], *(list(op.operands) for op in pieces(attention, "attn.product"))]
         products = tuple((self._given.index(query), self._given.index(key)) for query, key in found)
-        ranged = range_of(attention, products[0], self._given)
+        ranged, sequences = range_of(attention, products[0], self._given), PairElements(function, attention).sequences
         stages = []
         for level, kinds in enumerate(self._kinds):
             own = f"{name}_level{level}"
@@ -141,7 +160,8 @@ class _Stages:
             stages.append(PairStage(own, _Stage(self._copy(own) if own else function, self._values).weights(types), (), len(types)))
         last = _Stage(function, self._values) if self._rows else None
         kept = () if last is None else last.rows()
-        described = PairsInMemory(products, kept, tuple(self._sums(types)), (), ranged, stages=tuple(stages), rows=self._rows)
+        sums = tuple(self._sums(types))
+        described = PairsInMemory(products, kept, sums, (), ranged, sequences, stages=tuple(stages), rows=self._rows)
         describe(function, {PAIRS: write(described)})
 
     def _sums(self, types: list[tuple[int, str]]) -> Iterator[PairSum]:
@@ -255,13 +275,15 @@ class _Stage(PairElements):
             made = [known.get(value, value) for value in yields]
             if self._values.keys < 0:
                 return made
-            count = _extract(self._of_rows[self._values.keys], [b, h, i])
+            count = _extract(self._of_rows[self._values.keys], self._place([b, h, i]))
             some = arith.cmpf(arith.CmpFPredicate.OGT, count, arith.constant(count.type, 0.0))
             empty = [arith.constant(value.type, -math.inf if name == "lse" else 0.0) for name, value in zip(names, made, strict=True)]
             return [arith.select(some, value, none) for value, none in zip(made, empty, strict=True)]
 
         with attention.location, ir.InsertionPoint(attention):
-            elements = build.elements(self._of_rows[0], body)
+            packing = self.packing["query"]
+            packed = None if packing is None else lambda: build.sequences(packing.begins, packing.lengths, "query")
+            elements = build.elements(self._of_rows[0], body, packed)
             made = [build.collect(elements, number, result.type) for number, result in enumerate(results)]
         return self._end(made)
 
@@ -275,10 +297,18 @@ class _Stage(PairElements):
             if op.name == "attn.reduce":
                 number = self._reduced.index(op)
                 if number not in self._unknown:
-                    known[op.results[0]] = _extract(self._of_rows[self._values.places[number]], position)
+                    known[op.results[0]] = _extract(self._of_rows[self._values.places[number]], self._place(position))
             elif all(value not in inside or value in known for value in _read(op)):
                 clone_op(op, known)
         return known
+
+    def _place(self, position: list[ir.Value]) -> list[ir.Value]:
+        """Where values of the row at a position, of packed tensors in a sequence, are."""
+        packing = self.packing["query"]
+        if packing is None:
+            return position
+        b, h, i = position
+        return [arith.constant(ir.IndexType.get(), 0), h, arith.addi(read_index(packing.begins, b), i)]
 
     def _end(self, results: list[ir.Value]) -> tuple[int, ...]:
         outputs = [op for op in find_all(self.function, "attn.output") if op.operands[0] == self.owner.results[0]]
