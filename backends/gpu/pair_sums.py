@@ -12,7 +12,7 @@ BLOCK, LEAST_QUERIES, MOST_PARTS = (128, 256), 512, 8
 """Of a product, what a multiprocessor makes at a time; queries that are worth a sum of their own; such sums beside each other at most."""
 
 
-class PairBlocks:
+class ChunkViews:
     """A tensor [n, key heads, ..., rows, D] by chunks: each is one view, as views of views take a host longer than a launch."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
@@ -33,13 +33,13 @@ def _merges(tensor: torch.Tensor) -> bool:
     return tensor.shape[0] == 1 or tensor.shape[1] == 1 or tensor.stride(0) == tensor.shape[1] * tensor.stride(1)
 
 
-class KeyRows:
+class ChunkKeys:
     """A tensor of keys by chunks; rows past the last one, up to a multiple of `STEP`, are 0."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         missing = -tensor.shape[2] % STEP
         padded = torch.nn.functional.pad(tensor, (0, 0, 0, missing)) if missing else tensor
-        self._blocks = PairBlocks(padded if _merges(padded) else padded.contiguous())
+        self._blocks = ChunkViews(padded if _merges(padded) else padded.contiguous())
 
     def of(self, chunk: PairChunk) -> torch.Tensor:
         """The rows of a chunk, as [key heads of all batch entries, keys, D]."""
@@ -70,7 +70,7 @@ class RowGroups:
         if self.last:
             yield by_group[:, :, :, end:], parts[1][0].unflatten(2, (self._group, self.last))
 
-    def of(self, parts: Sequence[PairBlocks], strides: Sequence[int], chunk: PairChunk) -> torch.Tensor:
+    def of(self, parts: Sequence[ChunkViews], strides: Sequence[int], chunk: PairChunk) -> torch.Tensor:
         """A chunk's rows in such memory, whose chunks are so far apart."""
         rows = self._group * chunk.rows
         if chunk.rows == self.rows:
@@ -78,7 +78,7 @@ class RowGroups:
         return parts[1].of(chunk, 0, rows)
 
 
-class QueryRows:
+class ChunkQueries:
     """A tensor of queries by chunks, whose heads of a group lie together: copied once where they do not."""
 
     def __init__(self, tensor: torch.Tensor, sizes: PairSizes, found: Sequence[PairChunk]) -> None:
@@ -86,18 +86,18 @@ class QueryRows:
         rows = found[0].rows if found else sizes.queries
         # One chunk has all rows of a head, those of the next one behind them.
         whole = rows == sizes.queries and tensor.stride(1) == tensor.shape[2] * tensor.stride(2)
-        self._direct: PairBlocks | None = None
+        self._direct: ChunkViews | None = None
         if self._group == 1:
-            self._direct = PairBlocks(tensor if _merges(tensor) else tensor.contiguous())
+            self._direct = ChunkViews(tensor if _merges(tensor) else tensor.contiguous())
         elif whole:
             joined = tensor.view(sizes.batches, sizes.key_heads, self._group * rows, -1)
-            self._direct = PairBlocks(joined if _merges(joined) else joined.contiguous())
+            self._direct = ChunkViews(joined if _merges(joined) else joined.contiguous())
         self._groups = RowGroups(sizes, rows)
         if self._direct is None:
             parts = self._groups.empty(tensor.shape[3], tensor.dtype, tensor.device)
             for source, target in self._groups.views(tensor, parts):
                 target.copy_(source)
-            self._parts, self._strides = [PairBlocks(part[0]) for part in parts if len(part)], [part.stride(0) for part in parts]
+            self._parts, self._strides = [ChunkViews(part[0]) for part in parts if len(part)], [part.stride(0) for part in parts]
             if not self._groups.whole:
                 self._parts.insert(0, self._parts[0])
 
@@ -108,7 +108,7 @@ class QueryRows:
         return self._groups.of(self._parts, self._strides, chunk)
 
 
-class QuerySums:
+class ChunkQuerySums:
     """A result of queries, each of whose rows one chunk makes: written in place, or in f32 by groups and copied at the end."""
 
     def __init__(self, target: torch.Tensor, sizes: PairSizes, found: Sequence[PairChunk]) -> None:
@@ -123,7 +123,7 @@ class QuerySums:
         if sum(each.batches * each.heads * each.rows for each in found) < sizes.batches * sizes.key_heads * sizes.queries:
             for tensor in self._memory or (target,):
                 tensor.zero_()
-        self._blocks = [PairBlocks(part[0] if self._memory else part) for part in self._memory or (target,) if len(part)]
+        self._blocks = [ChunkViews(part[0] if self._memory else part) for part in self._memory or (target,) if len(part)]
         if self._memory and not self._groups.whole:
             self._blocks.insert(0, self._blocks[0])
         self._strides = [part.stride(0) for part in self._memory]
@@ -145,7 +145,7 @@ class QuerySums:
                 target.copy_(source)
 
 
-class KeySums:
+class ChunkKeySums:
     """A result of keys, to which every chunk adds: in place or, where parts of a chunk's queries are summed beside each other, in slots."""
 
     def __init__(self, target: torch.Tensor, sizes: PairSizes, found: Sequence[PairChunk], processors: int, fresh: bool) -> None:

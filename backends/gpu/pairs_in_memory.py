@@ -16,7 +16,7 @@ from attn_mlir.backends.gpu import pair_chunks
 from attn_mlir.backends.gpu.packed_pairs import PackedPairs, PackedPart
 from attn_mlir.backends.gpu.pair_chunks import BYTES, PairChunk, PairSizes, chunks, range_of
 from attn_mlir.backends.gpu.pair_products import STEP, PairsInMemory, PairStage
-from attn_mlir.backends.gpu.pair_sums import KeyRows, KeySums, QueryRows, QuerySums, product_of
+from attn_mlir.backends.gpu.pair_sums import ChunkKeys, ChunkKeySums, ChunkQueries, ChunkQuerySums, product_of
 from attn_mlir.backends.program import ResultShapes
 
 Launch = Callable[[PairStage, list[Any], ResultShapes], list[torch.Tensor]]
@@ -125,10 +125,10 @@ class PairRun:
         of_key = [each for each in described.sums if each.kind == "key"]
         by_query = {q for q, _ in described.products} | {term for each in of_key for term in each.terms}
         by_key = {k for _, k in described.products} | {term for each in of_query for term in each.terms}
-        queries = {number: QueryRows(operands[number], sizes, found) for number in by_query}
-        keys = {number: KeyRows(operands[number]) for number in by_key}
-        query_sums = {each.result: QuerySums(targets[each.result], sizes, found) for each in of_query}
-        key_sums = {each.result: KeySums(targets[each.result], sizes, found, self._kernel.processors, fresh) for each in of_key}
+        queries = {number: ChunkQueries(operands[number], sizes, found) for number in by_query}
+        keys = {number: ChunkKeys(operands[number]) for number in by_key}
+        query_sums = {each.result: ChunkQuerySums(targets[each.result], sizes, found) for each in of_query}
+        key_sums = {each.result: ChunkKeySums(targets[each.result], sizes, found, self._kernel.processors, fresh) for each in of_key}
         for chunk in found:
             rows = {number: each.of(chunk) for number, each in queries.items()}
             columns = {number: each.of(chunk) for number, each in keys.items()}
