@@ -14,7 +14,7 @@ from attn_mlir.backends.nvidia.derivatives import derivative
 from attn_mlir.backends.nvidia.emulation import CHIPS, EMULATED, choices_of
 from attn_mlir.backends.nvidia.emulation.kernel import form, form_elements, is_by_element
 from attn_mlir.backends.nvidia.emulation.program import EmulatedLaunchPlan
-from attn_mlir.backends.nvidia.target import TARGETS
+from attn_mlir.backends.nvidia.target import HOPPER, TARGETS
 from attn_mlir.backends.program import OUTLINE, reported
 from attn_mlir.dialects import loaded
 from attn_mlir.mlir import ir
@@ -50,7 +50,8 @@ def compile_program(
 def _compile(source: str, name: str, prepare: str, choices: attributes.Fields) -> EmulatedLaunchPlan:
     texts: dict[str, str] = {}
     with reported(), loaded() as context:
-        module, host = scheduled(context, source, name, prepare, choices, pipeline.TILED_FOR_WARP, "NVIDIA", wide=True)
+        wide = choices["arch"] != HOPPER.arch  # whose kernels of slices the evaluator does not know
+        module, host = scheduled(context, source, name, prepare, choices, pipeline.TILED_FOR_WARP, "NVIDIA", wide=wide)
         round_results(module, host)
 
         def emit(function: ir.Operation) -> KernelCode:
