@@ -187,7 +187,7 @@ class ChunkKeySums:
         offset = slots.storage_offset() + chunk.b * entry + chunk.h * head + chunk.j * row
         memory = slots.as_strided((count * parts, chunk.columns, slots.shape[-1]), (step, row, column), offset)
         if parts > 1:
-            weights, terms = weights.view(count * parts, -1, chunk.columns), terms.view(count * parts, -1, terms.shape[-1])
+            weights, terms = weights.view(count * parts, -1, chunk.columns), terms.reshape(count * parts, -1, terms.shape[-1])
         _add_product(memory, weights.mT, terms, False)
 
     def end(self) -> None:
