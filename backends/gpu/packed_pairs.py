@@ -40,15 +40,15 @@ class PackedPart:
 class PackedPairs:
     """The sequences of a step's operands. Their lengths are read where the host can see them, which waits for a GPU."""
 
-    def __init__(self, described: PairsInMemory, operands: Sequence[Any], sizes: PairSizes) -> None:
-        """Raises ArgumentError where a CUDA graph is being captured."""
+    def __init__(self, described: PairsInMemory, operands: Sequence[Any], sizes: PairSizes, most: int = 0) -> None:
+        """`most`: pairs of a chunk (0: as `chunks` has it). Raises ArgumentError where a CUDA graph is being captured."""
         given = [operands[number] for number in described.sequences]
         if is_captured(given[0].device):
             raise ArgumentError(
                 "gradients of packed sequences with heads of more than 256 columns read the lengths on the host, which a CUDA graph cannot "
                 "wait for while it is captured: capture the forward pass alone, or give the sequences as entries of a batch, with a mask"
             )
-        self._described, self._operands, self._sizes = described, operands, sizes
+        self._described, self._operands, self._sizes, self._most = described, operands, sizes, most
         read = torch.stack(given).cpu().numpy().astype(np.int64)
         totals = np.array([[sizes.queries], [sizes.queries], [sizes.keys], [sizes.keys]])
         self._first, self._count, self._first_key, self._key_count = np.clip(read, 0, totals)
@@ -99,7 +99,7 @@ class PackedPairs:
         """The numbers of sequences that are computed together."""
         numbers = np.flatnonzero((self._count > 0) & (self._key_count > 0))
         numbers = numbers[np.lexsort((self._count[numbers], self._key_count[numbers]))]
-        most, groups, begin = pair_chunks.MOST_PAIRS // self._sizes.heads, list[Array](), 0
+        most, groups, begin = (self._most or pair_chunks.MOST_PAIRS) // self._sizes.heads, list[Array](), 0
         apart = _overlap(self._first_key[numbers], self._key_count[numbers]) or _overlap(self._first[numbers], self._count[numbers])
         for end in range(1, len(numbers) + 1):
             if end < len(numbers) and not apart:
@@ -114,13 +114,13 @@ class PackedPairs:
     def _chunks(self, sizes: PairSizes, group: Array) -> list[PairChunk]:
         keys = self._described.keys
         if keys is None:
-            return list(chunks(sizes))
+            return list(chunks(sizes, None, self._most))
 
         def ranged(begin: int, end: int) -> tuple[int, int]:
             found = [range_of(keys, self._known, self._sizes, begin, end, int(number)) for number in group]
             return min(a for a, _ in found), max(b for _, b in found)
 
-        return list(chunks(sizes, ranged))
+        return list(chunks(sizes, ranged, self._most))
 
     @functools.cached_property
     def _sides(self) -> dict[int, bool]:

@@ -55,17 +55,17 @@ def run(kernel: PairKernel, operands: Sequence[Any], made: ResultShapes, layout:
         if not each.terms:
             results[each.result].zero_()
     values = _row_values(kernel, sizes, query.device)
+    most = max(1, pair_chunks.MOST_PAIRS * BYTES // max(BYTES, _bytes_of_pair(kernel)))
     if not described.sequences:
         keys = described.keys
         ranged = None if keys is None else lambda begin, end: range_of(keys, operands, sizes, begin, end)
-        most = max(1, pair_chunks.MOST_PAIRS * BYTES // max(BYTES, _bytes_of_pair(kernel)))
         own = PairRun(kernel, operands, results, values)
         own.run(list(chunks(sizes, ranged, most)), dict(enumerate(operands)), dict(enumerate(results)))
         _make_rows(kernel, [*operands, *values], results, made)
         return results
     for each in described.sums:
         results[each.result].zero_()
-    for part in PackedPairs(described, operands, sizes).parts():
+    for part in PackedPairs(described, operands, sizes, most).parts():
         own = PairRun(kernel, operands, results, values, part)
         targets = part.targets(results)
         own.run(part.chunks, part.operands, targets, fresh=part.places is not None)
