@@ -144,6 +144,6 @@ class TestGpu:
     def test_derivatives(self, name: str) -> None:
         assert max(errors(name, "cuda", "cuda")) <= 6e-3
 
-    @pytest.mark.parametrize("sizes", [(1, 4, 1, 127, 1000, 576, 512), (2, 2, 2, 1000, 127, 320, 320), (1, 1, 1, 17, 1, 1024, 1024)])
+    @pytest.mark.parametrize("sizes", [(1, 4, 1, 127, 1000, 576, 512), (2, 2, 2, 1000, 127, 320, 320), (1, 1, 1, 17, 9, 1024, 1024)])
     def test_sizes(self, sizes: Sizes) -> None:
         assert max(errors("causal", "cuda", "cuda", sizes)) <= 6e-3
