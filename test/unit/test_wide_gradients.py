@@ -57,8 +57,10 @@ CASES: dict[str, Form] = {
 }
 
 
-def differences(name: str, columns: tuple[int, int], device: str, tensors: str, sizes: tuple[int, int] = (QUERIES, KEYS)) -> list[str]:
-    """Which of o and the gradients differ from those in float64 by more than bf16 rounds."""
+def differences(
+    name: str, columns: tuple[int, int], device: str, tensors: str, sizes: tuple[int, int] = (QUERIES, KEYS), factor: float = 1.0
+) -> list[str]:
+    """Which of o and the gradients differ from those in float64 by more than bf16 rounds; `factor`: of q."""
     torch.manual_seed(len(name))
     made, wrt = CASES[name]
     given = captures()
@@ -66,6 +68,8 @@ def differences(name: str, columns: tuple[int, int], device: str, tensors: str, 
         torch.randn(B, h, n, d).bfloat16()
         for h, n, d in zip((HEADS, GROUPS, GROUPS, HEADS), (*sizes, sizes[1], sizes[0]), (columns[0], *columns, columns[1]), strict=True)
     ]
+
+    drawn[0] *= factor
 
     def run(where: str, at: str, exact: bool) -> list[Tensor]:
         kept = {key: (value.double() if exact else value).to(at).requires_grad_(key in wrt) for key, value in given.items()}
@@ -101,6 +105,12 @@ def test_emulated(name: str, small: None) -> None:
 @pytest.mark.parametrize(("columns", "sizes"), [((64, 264), (1, 17)), ((576, 512), (17, 1)), ((257, 264), (33, 127))])
 def test_emulated_sizes(columns: tuple[int, int], sizes: tuple[int, int]) -> None:
     assert not differences("causal", columns, EMULATED, "cpu", sizes)
+
+
+@needs_host_clang
+@pytest.mark.parametrize("factor", [1e-6, 100.0])
+def test_small_and_large_scores(factor: float) -> None:
+    assert not differences("causal", (272, 264), EMULATED, "cpu", (127, 127), factor)
 
 
 @needs_host_clang
