@@ -204,13 +204,12 @@ def prepare_derivative(
 
 
 def may_be_wide(prepare: str, module: ir.Module) -> bool:
-    """Whether a pipeline of `prepare_derivative` makes an attention, its first derivative in reverse mode, or the pass before it.
+    """Whether a pipeline of `prepare_derivative` makes what there is for heads of more than 256 columns on GPUs that have such kernels.
 
-    These there are for heads of more than 256 columns, too, on GPUs that have such kernels; derivatives but for packed sequences and lists
-    of keys.
+    That is an attention and its derivatives, but for those of lists of keys.
     """
-    first = any(f"attn-differentiate{{functions={function} " in prepare for function in ("fwd", "bwd"))
-    return prepare == OUTLINE or (first and not find_all(module.operation, "attn.sequences", "attn.key_lists"))
+    made = any(f"attn-differentiate{{functions={name} " in prepare for name in ("fwd", "bwd", "jvp", "bwd2"))
+    return prepare == OUTLINE or (made and not find_all(module.operation, "attn.key_lists"))
 
 
 @contextmanager

@@ -12,10 +12,10 @@ from attn_mlir.backends.amd.program import AmdLaunchPlan
 from attn_mlir.backends.amd.target import MI250, TARGETS
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attention_kernel import AttentionKernel
-from attn_mlir.backends.gpu.compiled_kernels import GpuKernel, pack, read_unit, unpack
+from attn_mlir.backends.gpu.compiled_kernels import GpuKernel, pack, read_units, unpack
 from attn_mlir.backends.gpu.scheduled import scheduled
 from attn_mlir.backends.host import Host
-from attn_mlir.backends.program import OUTLINE, function_named, prepare_derivative, reported
+from attn_mlir.backends.program import OUTLINE, prepare_derivative, reported
 from attn_mlir.dialects import loaded
 from attn_mlir.errors import UnsupportedError
 
@@ -78,5 +78,4 @@ def _units(source: str, name: str, prepare: str, choices: attributes.Fields) -> 
 def _lower(source: str, name: str, prepare: str, choices: attributes.Fields) -> tuple[Host, dict[str, GpuKernel]]:
     with reported(), loaded() as context:
         module, host = scheduled(context, source, name, prepare, choices, pipeline.KERNEL, "AMD", wide=True)
-        called = {step.kernel: step for step in host.steps if step.kernel}
-        return host, {name: read_unit(function_named(module, name), len(step.results), codegen.emit) for name, step in called.items()}
+        return host, read_units(module, host, codegen.emit)

@@ -10,6 +10,7 @@ BACKEND = Backend(
         "gpu-lazy-rescale": "passes.lazy_rescale:LazyRescale",
         "gpu-fold-scale": "passes.fold_scale:FoldScale",
         "gpu-materialize-pairs": "passes.materialize_pairs:MaterializePairs",
+        "gpu-materialize-rows": "passes.materialize_rows:MaterializeRows",
         "gpu-exp2": "passes.exp2:Exp2",
         "gpu-shift-exponents": "passes.shift_exponents:ShiftExponents",
         "gpu-merge-sums": "passes.merge_sums:MergeSums",

@@ -16,7 +16,7 @@ from attn_mlir.backends.gpu.emitters import SLOW
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.pair_products import PAIRS, PairsInMemory, read
 from attn_mlir.backends.host import Host, KernelGrid, from_json, read_kernel, to_json
-from attn_mlir.backends.program import DTYPES, keep_kernels
+from attn_mlir.backends.program import DTYPES, function_named, keep_kernels
 from attn_mlir.mlir import ir
 
 
@@ -73,6 +73,18 @@ def read_unit(function: ir.Operation, results: int, emit: Callable[[ir.Operation
     end = len(arguments) - (kernel.grid == "pairs" or bool(kernel.lengths))
     elements = tuple(str(ir.MemRefType(type_).element_type) for type_ in arguments[end - results : end])
     return GpuKernel(kernel, emit(function), schedule, elements)
+
+
+def read_units(module: ir.Module, host: Host, emit: Callable[[ir.Operation], KernelCode]) -> dict[str, GpuKernel]:
+    """The units of all scheduled kernels of a host function, and of the stages of their pairs, by their names. Raises as `read_unit`."""
+    units: dict[str, GpuKernel] = {}
+    for step in host.steps:
+        if step.kernel and step.kernel not in units:
+            made = units[step.kernel] = read_unit(function_named(module, step.kernel), len(step.results), emit)
+            for stage in made.pairs.stages if made.pairs is not None else ():
+                if stage.kernel:
+                    units[stage.kernel] = read_unit(function_named(module, stage.kernel), stage.outputs, emit)
+    return units
 
 
 def slow_kernels(functions: Iterable[ir.Operation]) -> dict[str, str]:

@@ -27,7 +27,7 @@ NARROW = {"AMD": EIGHT_BIT, "NVIDIA": tuple(name for name, element in FLOATS.ite
 WIDENING = {"AMD": ELEMENTS, "NVIDIA": ELEMENTS}
 """Elements of q beside which kernels widen them to 16 bits on their way to matrix instructions; AMD's do so beside 8 bits as well."""
 WIDE_COLUMNS = 1024
-"""The largest head dimension of attention and its gradients on Hopper and AMD GPUs: `gpu.passes.slice_values`, `materialize_pairs`."""
+"""The largest head dimension of attention and its derivatives: `gpu.passes.slice_values`, `materialize_pairs`, `materialize_rows`."""
 PAGE_ROWS = 16
 """Rows that are copied at a time of what lies in pages, whose sizes are multiples of it."""
 MAX_STATE = 512
@@ -87,9 +87,7 @@ def check_columns(keys: int, values: int, linear: bool, vendor: str, wide: bool 
     most = MAX_STATE if linear else WIDE_COLUMNS if wide else MAX_COLUMNS
     for name, columns in (("q", keys), ("v", values)):
         if columns > most:
-            has = {"NVIDIA": "Hopper has", "AMD": "there are kernels for"}[vendor]
-            but = "but for tangents, second derivatives, and gradients of packed sequences and lists of keys"
-            more = "" if linear or wide else f"; {has} up to {WIDE_COLUMNS}, {but}"
+            more = "" if linear or wide else f"; there are kernels for up to {WIDE_COLUMNS}, but for derivatives with lists of keys"
             raise UnsupportedError(
                 f"{name} has head dimension {columns}, and kernels for {vendor} GPUs take up to {most}: compute on the CPU{more}"
             )

@@ -13,6 +13,7 @@ from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.compiled_kernels import GpuKernel, outlined
 from attn_mlir.backends.gpu.emitters import SLOW
 from attn_mlir.backends.gpu.input_limits import PAGE_ROWS, check_pages, check_sizes
+from attn_mlir.backends.gpu.pair_products import PairStage
 from attn_mlir.backends.gpu.slices import is_sliced, joined, sliced_calls
 from attn_mlir.backends.gpu.split import FIXED_PART, WHOLE, SplitDecode, WholeDecode, fixed_parts, parts_for
 from attn_mlir.backends.host import Host, HostStep
@@ -69,13 +70,15 @@ class GpuLaunchPlan(LaunchPlan):
         described = unit.pairs
         if described is None:
             return self.launch_kernel(step, operands, made, layout)
-        kernel = HostStep(step.kernel, tuple(step.operands[number] for number in described.kept), ())
-        processors = self.machine().processors
+        later = max(*step.operands, 2) + 1  # values of rows are no inputs of the program
 
-        def launch(seen: list[Any], own: ResultShapes) -> list[torch.Tensor]:
-            return self.launch_kernel(kernel, seen, own, "bhsd")
+        def launch(stage: PairStage, seen: list[Any], own: ResultShapes) -> list[torch.Tensor]:
+            numbers = tuple(step.operands[number] if number < len(step.operands) else later for number in stage.kept)
+            return self.launch_kernel(HostStep(stage.kernel or step.kernel, numbers, ()), seen, own, "bhsd")
 
-        return pairs_in_memory.run(described, unit.dtypes, operands, made, layout, launch, processors)
+        dtypes = {stage.kernel: self.units[stage.kernel].dtypes for stage in described.stages if stage.kernel}
+        kernel = pairs_in_memory.PairKernel(described, {**dtypes, "": unit.dtypes}, launch, self.machine().processors)
+        return pairs_in_memory.run(kernel, operands, made, layout)
 
     @abstractmethod
     def launch_kernel(self, step: HostStep, operands: list[Any], made: ResultShapes, layout: str) -> list[torch.Tensor]:

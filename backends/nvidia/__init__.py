@@ -14,6 +14,7 @@ BACKEND = Backend(
         "nvidia-numerics": "passes.numerics:NvidiaNumerics",
         "nvidia-choose-intervals": "passes.choose_intervals:ChooseIntervals",
         "nvidia-slice-values": "passes.slice_values:NvidiaSliceValues",
+        "nvidia-materialize-rows": "passes.materialize_rows:NvidiaMaterializeRows",
         "nvidia-split-pairs": "passes.split_pairs:SplitPairs",
         "nvidia-gather-products": "passes.gather_products:GatherProducts",
         "nvidia-load-windows": "passes.load_windows:NvidiaLoadWindows",

@@ -16,6 +16,7 @@ from attn_mlir.backends.gpu.compiled_kernels import GpuKernel
 from attn_mlir.backends.gpu.emitters import SLOW
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.packed import SemaphoreBlocks
+from attn_mlir.backends.gpu.pair_products import PAIRS
 from attn_mlir.backends.host import Host, HostStep, from_json, read_kernel, to_json
 from attn_mlir.backends.nvidia.compile import Cubin
 from attn_mlir.backends.program import function_named
@@ -84,7 +85,8 @@ def round_results(module: ir.Module, host: Host) -> None:
         made += len(step.results)
         function = function_named(module, step.kernel) if step.kernel else None
         # Programs of TileLang store what they computed without a change of type.
-        if function is not None and attributes.read(function, attributes.SCHEDULE).get("emitter") in ("hopper", "warp"):
+        schedule = {} if function is None else attributes.read(function, attributes.SCHEDULE)
+        if function is not None and schedule.get("emitter") in ("hopper", "warp") and PAIRS not in schedule:
             _round(function, step, last, host.arguments[0].element)
 
 

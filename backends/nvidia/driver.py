@@ -9,7 +9,7 @@ import torch
 from attn_mlir.backends import disk_cache
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attention_kernel import AttentionKernel
-from attn_mlir.backends.gpu.compiled_kernels import GpuKernel, read_unit, slow_kernels
+from attn_mlir.backends.gpu.compiled_kernels import GpuKernel, read_units, slow_kernels
 from attn_mlir.backends.gpu.program import GpuLaunchPlan
 from attn_mlir.backends.gpu.scheduled import scheduled
 from attn_mlir.backends.host import Host
@@ -119,16 +119,11 @@ def _compile(source: str, name: str, prepare: str, choices: attributes.Fields) -
 
 def _lower(source: str, name: str, prepare: str, choices: attributes.Fields) -> tuple[Host, dict[str, GpuKernel]]:
     with reported(), loaded() as context:
-        module, host = scheduled(context, source, name, prepare, choices, pipeline.KERNEL, _MAKER, wide=_takes_wide(choices))
+        module, host = scheduled(context, source, name, prepare, choices, pipeline.KERNEL, _MAKER, wide=True)
         round_results(module, host)
         called = [step for step in host.steps if step.kernel]
         tilelang.emit_ahead([function_named(module, step.kernel) for step in called])
-        return host, {step.kernel: read_unit(function_named(module, step.kernel), len(step.results), codegen.emit) for step in called}
-
-
-def _takes_wide(choices: attributes.Fields) -> bool:
-    """Whether there are kernels for heads of more than 256 columns: on Hopper."""
-    return choices.get("arch") == target.HOPPER.arch
+        return host, read_units(module, host, codegen.emit)
 
 
 def slow(source: str, function: str, wrt: Sequence[str], deterministic: bool = False, segment: int = 0) -> dict[str, str]:
@@ -136,7 +131,7 @@ def slow(source: str, function: str, wrt: Sequence[str], deterministic: bool = F
     choices = {**_for_device(), **({"deterministic": 1} if deterministic else {})}
     prepared = derivative(function, wrt, current_target().arch, segment)
     with reported(), loaded() as context:
-        module, host = scheduled(context, source, *prepared, choices, pipeline.KERNEL, _MAKER, wide=_takes_wide(choices))
+        module, host = scheduled(context, source, *prepared, choices, pipeline.KERNEL, _MAKER, wide=True)
         return slow_kernels(function_named(module, step.kernel) for step in host.steps if step.kernel)
 
 

@@ -186,6 +186,8 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
     def _lowered(self, form: PartsForm, lower: Callable[..., _UnitsT | None]) -> _UnitsT | None:
         """What one of these makes for this GPU; None for rows, functions or heads that a kernel of this form does not know."""
         wide, choices = self._choices.get("arch") == HOPPER.arch, self.choices_of(form)
+        if not wide and any((argument.shape or (0,))[-1] > MAX_COLUMNS for argument in self.host.arguments[:3]):
+            return None  # pairs of these are in memory, whose rows see all keys at once
         if form == WHOLE_ROWS:
             return lower(self._source, choices, pipeline.KERNEL, codegen.emit, "NVIDIA", wide)
         if not wide:

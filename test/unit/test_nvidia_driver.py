@@ -138,8 +138,15 @@ def test_elements_and_head_dimensions_that_no_kernel_takes() -> None:
             driver.compile(SOFTMAX, "cuda")
         with pytest.raises(UnsupportedError, match="head dimension 1032, and kernels for NVIDIA GPUs take up to 1024"):
             driver.compile(HALF.replace("x64x", "x1032x"), "cuda")
-        with pytest.raises(UnsupportedError, match="head dimension 320, and kernels for NVIDIA GPUs take up to 256"):
-            driver.compile_derivative(HALF.replace("x64x", "x320x"), "cuda", "jvp", ["q"])
+        with pytest.raises(UnsupportedError, match="head dimension 1032, and kernels for NVIDIA GPUs take up to 1024"):
+            driver.compile_derivative(HALF.replace("x64x", "x1032x"), "cuda", "jvp", ["q"])
+
+
+def test_a_tangent_of_wide_heads_has_kernels_for_its_stages() -> None:
+    found: Any = driver.compile_derivative(HALF.replace("x64x", "x320x"), "cuda", "jvp", ["q"])
+    assert len(found.host.steps) == 1 and len(found.units) == 4
+    (step,) = found.host.steps
+    assert [stage.kernel for stage in found.units[step.kernel].pairs.stages] == [name for name in found.units if name != step.kernel]
 
 
 def test_the_disk_cache_holds_whole_programs(gpu: FakeCuda, compiled: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ import torch
 
 from attn_mlir import Attention, masks
 from attn_mlir.backends.gpu import attributes
-from attn_mlir.backends.gpu.pair_products import PAIRS, PairsInMemory, read, write
-from attn_mlir.backends.gpu.pairs_in_memory import STEP, PairSizes, chunks, range_of
+from attn_mlir.backends.gpu.pair_chunks import PairSizes, chunks, range_of
+from attn_mlir.backends.gpu.pair_products import PAIRS, STEP, PairsInMemory, read, write
 from attn_mlir.backends.program import prepare_derivative
 from attn_mlir.dialects import load_all, loaded
 from attn_mlir.errors import UnsupportedError

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from amd_tools import needs_host_clang
-from attn_mlir import UnsupportedError, attention, attention_varlen, masks, rows
-from attn_mlir.backends.gpu import pairs_in_memory
+from attn_mlir import attention, masks, rows
+from attn_mlir.backends.gpu import pair_chunks
+from attn_mlir.diagnostics import DiagnosticError
 from gpu_cases import GPU
 
 EMULATED = "hip-emulated"
@@ -56,8 +57,10 @@ CASES: dict[str, Form] = {
 }
 
 
-def differences(name: str, columns: tuple[int, int], device: str, tensors: str, sizes: tuple[int, int] = (QUERIES, KEYS)) -> list[str]:
-    """Which of o and the gradients differ from those in float64 by more than bf16 rounds."""
+def differences(
+    name: str, columns: tuple[int, int], device: str, tensors: str, sizes: tuple[int, int] = (QUERIES, KEYS), factor: float = 1.0
+) -> list[str]:
+    """Which of o and the gradients differ from those in float64 by more than bf16 rounds; `factor`: of q."""
     torch.manual_seed(len(name))
     made, wrt = CASES[name]
     given = captures()
@@ -65,6 +68,8 @@ def differences(name: str, columns: tuple[int, int], device: str, tensors: str, 
         torch.randn(B, h, n, d).bfloat16()
         for h, n, d in zip((HEADS, GROUPS, GROUPS, HEADS), (*sizes, sizes[1], sizes[0]), (columns[0], *columns, columns[1]), strict=True)
     ]
+
+    drawn[0] *= factor
 
     def run(where: str, at: str, exact: bool) -> list[Tensor]:
         kept = {key: (value.double() if exact else value).to(at).requires_grad_(key in wrt) for key, value in given.items()}
@@ -86,8 +91,8 @@ def differences(name: str, columns: tuple[int, int], device: str, tensors: str, 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of few pairs."""
-    monkeypatch.setattr(pairs_in_memory, "MOST_PAIRS", 4096)
-    monkeypatch.setattr(pairs_in_memory, "FEWEST", 8)
+    monkeypatch.setattr(pair_chunks, "MOST_PAIRS", 4096)
+    monkeypatch.setattr(pair_chunks, "FEWEST", 8)
 
 
 @needs_host_clang
@@ -100,6 +105,12 @@ def test_emulated(name: str, small: None) -> None:
 @pytest.mark.parametrize(("columns", "sizes"), [((64, 264), (1, 17)), ((576, 512), (17, 1)), ((257, 264), (33, 127))])
 def test_emulated_sizes(columns: tuple[int, int], sizes: tuple[int, int]) -> None:
     assert not differences("causal", columns, EMULATED, "cpu", sizes)
+
+
+@needs_host_clang
+@pytest.mark.parametrize("factor", [1e-6, 100.0])
+def test_small_and_large_scores(factor: float) -> None:
+    assert not differences("causal", (272, 264), EMULATED, "cpu", (127, 127), factor)
 
 
 @needs_host_clang
@@ -118,15 +129,9 @@ def test_row_outputs_and_bits(small: None) -> None:
 
 
 def test_what_is_not_there() -> None:
-    x = torch.randn(1, 1, 16, 264).half()
-    with pytest.raises(
-        UnsupportedError, match="take up to 256: compute on the CPU; there are kernels for up to 1024, but for tangents, second"
-    ):
-        torch.func.jvp(lambda q: attention(q, x, x, device=EMULATED), (x,), (x,))
-    packed = torch.randn(16, 1, 264).half().requires_grad_()
-    offsets = torch.tensor([0, 7, 16], dtype=torch.int32)
-    with pytest.raises(UnsupportedError, match="but for tangents, second derivatives, and gradients of packed"):
-        attention_varlen(packed, packed, packed, offsets, device=EMULATED)
+    x = torch.randn(1, 1, 16, 264).half().requires_grad_()
+    with pytest.raises(DiagnosticError, match="are made not with query_mod: change q before the call"):
+        attention(x, x, x, query_mod=lambda y, b, h, i, d: 2 * y, device="cuda-emulated-sm80")
 
 
 class TestGpu:

@@ -155,8 +155,8 @@ def _add_program(
     host, units = parts.chip.lower(text, function, prepare, choices)
     if any(unit.pairs is not None for unit in units.values()):
         raise UnsupportedError(
-            "gradients of heads of more than 256 columns take matrix products of torch, which libraries made ahead of time have not: "
-            "leave backward out, or compute them in Python"
+            "gradients of heads of more than 256 columns, and on GPUs before Hopper all of these, take matrix products of torch, which "
+            "libraries made ahead of time have not: leave backward out, or compute them in Python"
         )
     keys = min((int(unit.schedule["longer"]) for unit in units.values() if "longer" in unit.schedule), default=0)
     if keys > length:

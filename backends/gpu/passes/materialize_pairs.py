@@ -1,24 +1,18 @@
 """Makes kernels of derivatives whose heads are too wide for one: scores and weights of pairs go through memory, libraries multiply."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attn_mlir.backends.gpu import attributes
-from attn_mlir.backends.gpu.pair_products import NUMBERS, PAIRS, ROWS, KeyRange, PairsInMemory, PairSum, RangeStep, write
+from attn_mlir.backends.gpu.pair_products import PAIRS, PairsInMemory, PairSum, write
+from attn_mlir.backends.gpu.passes.pair_elements import PairElements, describe, range_of
 from attn_mlir.backends.gpu.scalar_bounds import MAX_COLUMNS
 from attn_mlir.dialects.attn import build
-from attn_mlir.dialects.regions import maker
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
-from attn_mlir.passes.dropout import expand
-from attn_mlir.passes.intervals.nodes import Bound, postorder, terms_of
-from attn_mlir.passes.regions import block_of, end_with, find_all, inline, piece, pieces, returned_by
-from attn_mlir.passes.resolve_masks import keys_of_rows
+from attn_mlir.passes.regions import block_of, find_all, inline, pieces, returned_by
 
 _SUMS = {"attn.query_sum": "query", "attn.key_sum": "key"}
-_REFUSED = {
-    "attn.sequences": "packed sequences: compute on the CPU, or pad them and mask",
-    "attn.key_lists": "lists of keys: compute on the CPU, or give a mask that reads a table",
-}
+_KEY_LISTS = "lists of keys: compute on the CPU, or give a mask that reads a table"
 
 
 @dataclass(frozen=True)
@@ -26,11 +20,14 @@ class MaterializePairs(Pass):
     """Replaces an `attn.pairs` with products or sums of more than `columns` columns by an `attn.elements` over its pairs.
 
     No kernel has registers or shared memory for blocks of such rows. So a driver multiplies: it makes the products of a chunk of queries,
-    tensors [B, Hq n, m] of n queries of each head and m keys, the kernel makes the weights of all pairs of these, of the terms' type, and
-    the driver sums. Row h n + i of a tensor is query i of head h of the chunk, whose first query, key, head and batch entry are arguments
-    of the kernel. Absent pairs, and keys past the last one, have weight 0. What the driver needs stands in the choice "launch_pairs"
-    (`backends.gpu.pair_products`), also which keys a chunk's queries see where that follows from positions and numbers. Scatters stay with
-    the kernel.
+    tensors [B, Hq n, m / 8, 8] of n queries of each head and m keys, the kernel makes the weights of all these pairs, of the terms' type,
+    and the driver sums. Row h n + i of a tensor is query i of head h of the chunk, whose first query, key, head and batch entry are
+    arguments of the kernel. Absent pairs, and keys past the last one, have weight 0. What the driver needs stands in the choice
+    "launch_pairs" (`backends.gpu.pair_products`), also which keys a chunk's queries see where that follows from positions and numbers.
+    Scatters stay with the kernel.
+
+    Of packed tensors, batch entries of a chunk are sequences: an argument before the numbers, a tensor of i32, names them. A chunk has as
+    many rows and keys of each as the longest; those past the end of a sequence are absent.
     """
 
     name = "gpu-materialize-pairs"
@@ -48,9 +45,8 @@ class MaterializePairs(Pass):
         users = [use.owner.operation for use in pairs.results[0].uses]
         returned = returned_by(function)
         tensors = [*_products(pairs), *(term for op in users if op.name in _SUMS for term in list(op.operands)[1:])]
-        problem = next((told for name, told in _REFUSED.items() if pieces(pairs, name)), "")
-        if problem:
-            pairs.location.emit_error(f"{self.name}: gradients of heads of more than {self.columns} columns are not made for {problem}")
+        if pieces(pairs, "attn.key_lists"):
+            pairs.location.emit_error(f"{self.name}: gradients of heads of more than {self.columns} columns are not made for {_KEY_LISTS}")
             return False
         if more or any(not isinstance(value.owner, ir.Block) for value in tensors) or any(op.results[0] not in returned for op in users):
             pairs.location.emit_error(
@@ -71,81 +67,41 @@ def _products(pairs: ir.Operation) -> list[ir.Value]:
     return [operand for product in pieces(pairs, "attn.product") for operand in product.operands]
 
 
-class _Rewrite:
+class _Rewrite(PairElements):
     """The change of one function."""
 
     def __init__(self, function: ir.Operation, pairs: ir.Operation, users: list[ir.Operation]) -> None:
-        self._function, self._pairs, self._users = function, pairs, users
-        self._block = block_of(function)
-        self._given = list(self._block.arguments)
+        super().__init__(function, pairs)
+        self._users = users
         returned = returned_by(function)
         self._results = {op: returned.index(op.results[0]) for op in users}
         """Which result of the function each consumer makes."""
 
     def run(self) -> None:
-        pairs = self._pairs
-        ranged = range_of(pairs, self._given)
-        products = [[self._given.index(operand) for operand in product.operands] for product in pieces(pairs, "attn.product")]
-        scores, self._numbers = self._arguments(len(products))
+        pairs = self.owner
+        found = [[self.given.index(operand) for operand in product.operands] for product in pieces(pairs, "attn.product")]
+        products = tuple((query, key) for query, key in found)
+        ranged, sequences = range_of(pairs, products[0], self.given), self.sequences
+        (pair,) = pieces(pairs, "attn.pair")
+        scores = self.add_arguments([argument.type for argument in list(block_of(pair).arguments)[: len(products)]])
         with pairs.location, ir.InsertionPoint(pairs):
-            elements = build.elements(scores[0], lambda b, h, j: self._weights(scores, b, h, j))
+            elements = build.elements(scores[0], lambda *element: self._weights(scores, element))
             collected, sums = self._sums(elements)
             scattered = {op: self._scatter(elements, op) for op in self._users if op.name == "attn.scatter"}
         results = tuple(self._results[op] for op in scattered)
-        self._replace_sizes(products[0])
-        end_with(self._block, "func.return", [*collected, *scattered.values()])
-        for op in (*self._users, pairs):
-            op.erase()
-        for kept_pair in find_all(self._function, "attn.kept"):
-            expand(kept_pair)
-        kept = self._drop_unused()
-        described = PairsInMemory(
-            tuple((query, key) for query, key in products),
-            tuple(kept),
-            tuple(sums),
-            results,
-            ranged,
-        )
-        choices = attributes.read(self._function, attributes.CHOICES)
-        with self._function.context:
-            self._function.attributes[attributes.CHOICES] = attributes.write({**choices, PAIRS: write(described)})
-            types = [value.type for value in self._block.arguments], [value.type for value in returned_by(self._function)]
-            self._function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(*types))
+        kept = self.finish(products[0], [*collected, *scattered.values()], (*self._users, pairs))
+        describe(self.function, {PAIRS: write(PairsInMemory(products, tuple(kept), tuple(sums), results, ranged, sequences))})
 
-    def _arguments(self, products: int) -> tuple[list[ir.Value], dict[str, ir.Value]]:
-        """Further arguments of the function: the products of a chunk, and numbers."""
-        (pair,) = pieces(self._pairs, "attn.pair")
-        location = self._pairs.location
-        with self._pairs.context, location:
-            types = [argument.type for argument in list(block_of(pair).arguments)[:products]]
-            dynamic = ir.ShapedType.get_dynamic_size()
-            scores = [self._block.add_argument(ir.RankedTensorType.get([dynamic] * 3, type_), location) for type_ in types]
-            return scores, {name: self._block.add_argument(ir.IndexType.get(), location) for name in ROWS}
-
-    def _positions(self, b: ir.Value, h: ir.Value, j: ir.Value) -> list[ir.Value]:
-        """Batch entry, head, query and key of an element of the products."""
-        rows = self._numbers["rows"]
-        head = arith.divui(h, rows)
-        places = (b, head, arith.subi(h, arith.muli(head, rows)))
-        key = arith.minsi(arith.addi(self._numbers["j"], j), arith.subi(self._numbers["keys"], arith.constant(ir.IndexType.get(), 1)))
-        return [*(arith.addi(self._numbers[name], place) for name, place in zip(("b", "h", "i"), places, strict=True)), key]
-
-    def _present(self, at: list[ir.Value], j: ir.Value) -> ir.Value:
-        """Whether the mask keeps a pair, and its key exists."""
-        exists = arith.cmpi(arith.CmpIPredicate.slt, arith.addi(self._numbers["j"], j), self._numbers["keys"])
-        mask = piece(self._pairs, "attn.mask")
-        return exists if mask is None else arith.andi(exists, inline(block_of(mask), at)[0])
-
-    def _weights(self, scores: list[ir.Value], b: ir.Value, h: ir.Value, j: ir.Value) -> list[ir.Value]:
-        (pair,) = pieces(self._pairs, "attn.pair")
-        at = self._positions(b, h, j)
+    def _weights(self, scores: list[ir.Value], element: Sequence[ir.Value]) -> list[ir.Value]:
+        (pair,) = pieces(self.owner, "attn.pair")
+        at, exists = self.position(element)
         read = [
             ir.Operation.create(
-                "tensor.extract", results=[ir.RankedTensorType(tensor.type).element_type], operands=[tensor, b, h, j]
+                "tensor.extract", results=[ir.RankedTensorType(tensor.type).element_type], operands=[tensor, *element]
             ).result
             for tensor in scores
         ]
-        weights, present = inline(block_of(pair), [*read, *at]), self._present(at, j)
+        weights, present = inline(block_of(pair), [*read, *at]), self.present(at, exists)
         zeros = [arith.constant(weight.type, ir.FloatAttr.get(weight.type, 0.0)) for weight in weights]
         return [arith.select(present, weight, zero) for weight, zero in zip(weights, zeros, strict=True)]
 
@@ -153,7 +109,7 @@ class _Rewrite:
         """The weights that sums take, as tensors of the terms' types, each once; and these sums."""
         made: dict[tuple[int, str], int] = {}
         collected: list[ir.Value] = []
-        like = self._block.arguments[len(self._given)]
+        like = self.block.arguments[len(self.given)]
         sums = []
         for op in self._users:
             if op.name not in _SUMS:
@@ -166,78 +122,15 @@ class _Rewrite:
                     type_ = ir.RankedTensorType.get(ir.RankedTensorType(like.type).shape, element)
                     collected.append(build.collect(elements, weight, type_))
                 taken.append(made[weight, str(element)])
-            sums.append(PairSum(_SUMS[op.name], tuple(self._given.index(term) for term in terms), tuple(taken), self._results[op]))
+            sums.append(PairSum(_SUMS[op.name], tuple(self.given.index(term) for term in terms), tuple(taken), self._results[op]))
         return collected, sums
 
     def _scatter(self, elements: ir.Value, op: ir.Operation) -> ir.Value:
-        def index(b: ir.Value, h: ir.Value, j: ir.Value) -> list[ir.Value]:
-            at = self._positions(b, h, j)
-            places, present = inline(block_of(op), at), self._present(at, j)
+        def index(*element: ir.Value) -> list[ir.Value]:
+            at, exists = self.position(element)
+            places, present = inline(block_of(op), at), self.present(at, exists)
             # An absent pair adds 0, to an element that exists: its own may not.
             return [arith.select(present, place, arith.constant(ir.IndexType.get(), 0)) for place in places]
 
         weight = ir.IntegerAttr(op.attributes["weight"]).value
-        return build.scatter(elements, op.operands[1], weight, op.results[0].type, ("b", "h", "j"), index)
-
-    def _replace_sizes(self, tensors: list[int]) -> None:
-        """Takes sizes of queries and keys from numbers: their tensors are none of the kernel's."""
-        for number, names in zip(tensors, (("batches", "heads", "queries"), ("batches", "key_heads", "keys")), strict=True):
-            for use in list(self._given[number].uses):
-                op = use.owner.operation
-                axis = maker(op.operands[1], "arith.constant") if op.name == "tensor.dim" else None
-                place = ir.IntegerAttr(axis.attributes["value"]).value if axis is not None else len(names)
-                if place < len(names):
-                    op.results[0].replace_all_uses_with(self._numbers[names[place]])
-                    op.erase()
-
-    def _drop_unused(self) -> list[int]:
-        """Erases arguments of before that nothing uses; the numbers of the others."""
-        unused = [n for n, argument in enumerate(self._given) if not list(argument.uses)]
-        for number in reversed(unused):
-            self._block.erase_argument(number)
-        return [n for n in range(len(self._given)) if n not in unused]
-
-
-_PLAIN = frozenset({"mul", "floordiv", "mod", "min", "max", "abs", "select", "ge0", "eq0", "and", "or", "not"})
-
-
-def range_of(pairs: ir.Operation, arguments: list[ir.Value]) -> KeyRange | None:
-    """The keys that queries see, as a driver computes it; None for all, and where that depends on heads or elements of tensors."""
-    found = keys_of_rows(pairs)
-    if found is None:
-        return None
-    query, key = (arguments.index(operand) for operand in pieces(pairs, "attn.product")[0].operands)
-    sizes = {(query, axis): name for axis, name in enumerate(("batches", "heads", "queries"))}
-    sizes |= {(key, axis): name for axis, name in enumerate(("batches", "key_heads", "keys"))}
-    places: dict[Bound, int] = {}
-    steps: list[RangeStep] = []
-    for node in postorder(found):
-        step = _step(node, places, sizes, arguments)
-        if step is None:
-            return None
-        places[node] = len(steps)
-        steps.append(step)
-    begin, end = (places[each] for each in found)
-    whole = steps[begin] == RangeStep("const", (0,)) and steps[end] == RangeStep("number", (NUMBERS.index("keys"),))
-    return None if whole else KeyRange(tuple(steps), begin, end)
-
-
-def _step(node: Bound, places: dict[Bound, int], sizes: dict[tuple[int, int], str], arguments: list[ir.Value]) -> RangeStep | None:
-    match node.op:
-        case "const" | "bool":
-            return RangeStep("const", (int(node.data),))
-        case "var":
-            return RangeStep("number", (NUMBERS.index(node.data),)) if node.data in NUMBERS else None
-        case "dim":
-            tensor, axis = node.data
-            if tensor not in arguments:
-                return None
-            number = arguments.index(tensor)
-            name = sizes.get((number, axis))
-            return RangeStep("dim", (number, axis)) if name is None else RangeStep("number", (NUMBERS.index(name),))
-        case "value":
-            return RangeStep("operand", (arguments.index(node.data),)) if node.data in arguments else None
-        case "sum":
-            constant, terms = terms_of(node)
-            return RangeStep("sum", (constant, *(number for atom, factor in terms for number in (factor, places[atom]))))
-    return RangeStep(node.op, tuple(places[each] for each in node.args)) if node.op in _PLAIN else None
+        return build.scatter(elements, op.operands[1], weight, op.results[0].type, ("b", "h", "j", "e"), index)

@@ -5,7 +5,8 @@ from typing import Any
 
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attention_kernel import AttentionKernel
-from attn_mlir.backends.gpu.compiled_kernels import GpuKernel, read_unit
+from attn_mlir.backends.gpu.compiled_kernels import read_units
+from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.scheduled import scheduled
 from attn_mlir.backends.nvidia import pipeline
 from attn_mlir.backends.nvidia.compiled_kernels import round_results
@@ -13,9 +14,10 @@ from attn_mlir.backends.nvidia.derivatives import derivative
 from attn_mlir.backends.nvidia.emulation import CHIPS, EMULATED, choices_of
 from attn_mlir.backends.nvidia.emulation.kernel import form, form_elements, is_by_element
 from attn_mlir.backends.nvidia.emulation.program import EmulatedLaunchPlan
-from attn_mlir.backends.nvidia.target import TARGETS
-from attn_mlir.backends.program import OUTLINE, function_named, reported
+from attn_mlir.backends.nvidia.target import HOPPER, TARGETS
+from attn_mlir.backends.program import OUTLINE, reported
 from attn_mlir.dialects import loaded
+from attn_mlir.mlir import ir
 
 _PROGRAMS: dict[Any, EmulatedLaunchPlan] = {}
 _KERNELS: dict[EmulatedLaunchPlan, AttentionKernel[EmulatedLaunchPlan]] = {}
@@ -47,13 +49,15 @@ def compile_program(
 
 def _compile(source: str, name: str, prepare: str, choices: attributes.Fields) -> EmulatedLaunchPlan:
     texts: dict[str, str] = {}
-    units: dict[str, GpuKernel] = {}
     with reported(), loaded() as context:
-        module, host = scheduled(context, source, name, prepare, choices, pipeline.TILED_FOR_WARP, "NVIDIA")
+        wide = choices["arch"] != HOPPER.arch  # whose kernels of slices the evaluator does not know
+        module, host = scheduled(context, source, name, prepare, choices, pipeline.TILED_FOR_WARP, "NVIDIA", wide=wide)
         round_results(module, host)
-        for step in [step for step in host.steps if step.kernel]:
-            function = function_named(module, step.kernel)
-            by_element = is_by_element(function)
-            texts[step.kernel], code = form_elements(function, TARGETS[str(choices["arch"])]) if by_element else form(function)
-            units[step.kernel] = read_unit(function, len(step.results), lambda _, code=code: code)
+
+        def emit(function: ir.Operation) -> KernelCode:
+            name = ir.StringAttr(function.attributes["sym_name"]).value
+            texts[name], code = form_elements(function, TARGETS[str(choices["arch"])]) if is_by_element(function) else form(function)
+            return code
+
+        units = read_units(module, host, emit)
     return EmulatedLaunchPlan(source, prepare, choices, host, units, texts)
