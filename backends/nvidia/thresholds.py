@@ -69,8 +69,6 @@ HEADS_TOGETHER: Annotated[dict[str, int], Provenance("2026-11-22", "H200", f"{_T
 Narrow heads with a mask have a number of their own."""
 NARROW_HEADS_TOGETHER: Annotated[int, Provenance("2026-11-27", "H100", f"{_TRIED}, Narrow heads")] = 64
 """Those of narrow heads with a mask: with more of them fewer programs are left alone at the end."""
-NARROW_PARTIAL: Annotated[Fields, Provenance("2026-11-22", "H200", f"{_TRIED}, Narrow heads")] = {"partial": "block", "skip": 0}
-"""What three warpgroups of narrow heads do about blocks of keys: those of their own cost more than they save."""
 SHARED_RECIPROCALS: Annotated[str, Provenance("2026-11-22", "H200", "commit 1a209c9a")] = "each"
 """The flow of wider heads whose weights share reciprocals, as those of sigmoid."""
 UNMASKED_NARROW: Annotated[str, Provenance("2026-11-22", "H200", "commit 5af58c73")] = "each"
@@ -79,8 +77,8 @@ WINDOW_STAGES: Annotated[tuple[int, ...], Provenance("2026-11-26", "none", "comm
 """Stages of windows: two where there is room for two stages of keys as well. Narrow heads without a mask rather have four of keys."""
 HEADS_OF_BIASES: Annotated[int, Provenance("2026-11-26", "H200", "docs/notes/dense-biases.md")] = 16
 """Heads of a dense bias that run together, where narrow heads have no mask."""
-DROPOUT_MAKERS: Annotated[int, Provenance("2026-11-25", "H100", _DROPOUT)] = 3
-"""Warps of the producer that make bits of dropout, or bring windows, beside the one that loads."""
+WINDOW_WARPS: Annotated[int, Provenance("2026-11-25", "H100", _DROPOUT)] = 3
+"""Warps of the producer that bring windows, beside the one that loads."""
 ROLLED_DROPOUT: Annotated[int, Provenance("2026-11-26", "H100", _DROPOUT)] = 64
 """Columns of queries beyond which rounds of bits stay a loop."""
 
@@ -88,8 +86,8 @@ ROLLED_DROPOUT: Annotated[int, Provenance("2026-11-26", "H100", _DROPOUT)] = 64
 
 PAIR_REGISTERS: Annotated[Registers, Provenance("2026-11-21", "ptxas", "commit 3f8f7c71")] = {1: (0, 0), 2: (240, 24), 3: (160, 32)}
 """0: as at launch."""
-MAKING_REGISTERS: Annotated[tuple[int, int], Provenance("2026-11-25", "H100", _DROPOUT)] = (232, 40)
-"""The same for two warpgroups, where the producer makes bits of dropout."""
+WINDOW_REGISTERS: Annotated[tuple[int, int], Provenance("2026-11-25", "H100", _DROPOUT)] = (232, 40)
+"""The same for two warpgroups, where the producer brings windows of captured tensors."""
 KEY_SUM_REGISTERS: Annotated[tuple[int, int, int], Provenance("2026-11-27", "H100", "docs/notes/backward-h100.md")] = (200, 88, 24)
 """Those of two warpgroups of consumers, of the one that makes sums over keys, which 72 slow down, and of the producer."""
 LATE_COLUMNS: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/backward-h100.md")] = 128
