@@ -52,7 +52,9 @@ _NAMES += ("piece", "sharing", "rows_of_head", "worker", "other", "from", "own_t
 
 
 def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | Refusal:
-    """The schedule of a kernel of pairs, or why this code generator cannot make it."""
+    """The schedule of a kernel of pairs, or why this code generator cannot make it. Raises UnsupportedError for an unknown choice."""
+    if (dropout := choices.get("dropout", "lanes")) not in ("lanes", "own"):
+        raise UnsupportedError(f"in a schedule dropout is 'lanes' or 'own', not {dropout!r}")
     try:
         layout = _layout_with_key_sums(kernel, target, choices) or _layout(kernel, target, choices)
         if choices.get("key_sums", "auto") == "auto" and not layout.key_sums:
@@ -128,9 +130,7 @@ def _layout(kernel: ir.Operation, target: NvidiaTarget, fields: Mapping[str, int
                 "hopper: a warpgroup that makes sums over keys adds them itself, in no fixed order (key_sums, reduction_warps)"
             )
         return _early(core, layout, fields)
-    layout, dropout = plan_layout(found, target, (slots, False), stages), str(fields.get("dropout", "lanes"))
-    if dropout not in ("lanes", "own"):
-        raise UnsupportedError(f"hopper: in a schedule dropout is 'lanes' or 'own', not {dropout!r}")
+    layout, dropout = plan_layout(found, target, (slots, False), stages), fields.get("dropout", "lanes")
     layout.by_tiles = not fields.get("deterministic") and bool(fields.get("by_tiles", 1))
     if pairs_dropout.possible(found) and dropout == "lanes":
         other = plan_layout(found, target, (slots, True), stages)
