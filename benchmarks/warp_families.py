@@ -28,6 +28,7 @@ ODD, SHAPES = (1, 17, 127, 300, 1000), ((16, 1024), (4, 4096), (1, 16384))
 HEADS, WORST = 2048, 4e-3
 _SLOPES, _DOCUMENTS, _NUMBERS = torch.ones(32), torch.zeros(64, dtype=torch.int32), torch.zeros(64)
 _BIAS, _WINDOW, _CAP = torch.zeros(4, 64, 64), 512, 20.0
+_TABLE, _OF_BATCH, _LENGTHS = torch.zeros(32768), torch.zeros(4, 64, dtype=torch.int32), torch.zeros(4, dtype=torch.int32)
 
 
 def _alibi(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
@@ -42,12 +43,24 @@ def _table(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
     return s + _NUMBERS[i + j]
 
 
+def _relative(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+    return s + _TABLE[i - j + 16384]
+
+
 def _dense_bias(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
     return s + _BIAS[h, i, j]
 
 
 def _documents(b: Any, h: Any, i: Any, j: Any) -> Any:
     return (_DOCUMENTS[i] == _DOCUMENTS[j]) & (i >= j)
+
+
+def _batched_documents(b: Any, h: Any, i: Any, j: Any) -> Any:
+    return _OF_BATCH[b, i] == _OF_BATCH[b, j]
+
+
+def _padding(b: Any, h: Any, i: Any, j: Any) -> Any:
+    return j < _LENGTHS[b]
 
 
 def _relu_norm(s: Any) -> Any:
@@ -88,6 +101,10 @@ FAMILIES = {
     "keys": Family({"score_mod": _key_bias}, lambda h, n: [_floats(n)], masked=False),
     "table": Family({"score_mod": _table}, lambda h, n: [_floats(2 * n)], masked=False),
     "bias": Family({"score_mod": _dense_bias}, lambda h, n: [_floats(h, n, n)], masked=False),
+    "relative": Family({"score_mod": _relative}, lambda h, n: [_floats(32768)], masked=False),
+    "batched": Family({"mask_mod": _batched_documents}, lambda h, n: [_of_documents(h, n)[0].repeat(16, 1)], masked=False),
+    "padding": Family({"mask_mod": _padding}, lambda h, n: [torch.full((16,), n * 3 // 4, dtype=torch.int32, device="cuda")], masked=False),
+    "capped": Family({"score_mod": mods.softcap(_CAP)}, lambda h, n: [_CAP], masked=False),
     "sigmoid": Family({**_CAUSAL, "row": rows.sigmoid}),
     "sigmoids": Family({"row": rows.sigmoid}, masked=False),
     "relu": Family({**_CAUSAL, "row": _relu_norm}),
@@ -105,6 +122,9 @@ class Case:
     """Columns of q and k, and of v where they differ: "128", "192x128"."""
     kind: str
     way: str
+    element: str = "f16"
+    group: int = 1
+    """Heads of queries for each head of keys."""
 
     @property
     def columns(self) -> tuple[int, int]:
@@ -115,7 +135,7 @@ class Case:
     @property
     def name(self) -> str:
         """That of its files."""
-        return "-".join([self.family, self.dim, self.kind, self.way.translate(str.maketrans(":=,", "___"))])
+        return "-".join([self.family, self.dim, self.kind, self.element, self.way.translate(str.maketrans(":=,", "___"))])
 
 
 def _choices(way: str) -> dict[str, int | str]:
@@ -164,7 +184,7 @@ def lowered(case: Case) -> tuple[Any, Any, list[str]]:
     from attn_mlir.frontend.emit import Inputs
 
     call = attn_mlir.Attention(**FAMILIES[case.family].written)
-    call.__dict__.update(_last=Inputs("f16", *case.columns), _form=None)
+    call.__dict__.update(_last=Inputs(case.element, *case.columns), _form=None)
     kinds = {"forward": "fwd", "backward": "bwd", "tangent": "jvp"}
     form = ("attention", OUTLINE)
     if case.kind in kinds:
@@ -228,11 +248,13 @@ def loaded(case: Case, folder: Path) -> Callable[[Sequence[Any]], list[torch.Ten
 def inputs_of(case: Case, batch: int, heads: int, length: int, saved: Callable[..., Any] | None) -> list[Any]:
     """What a case takes; `saved` is the forward pass of a backward one."""
     wide, value = case.columns
-    q, k, v = (torch.randn(batch, heads, length, columns, device="cuda").half() for columns in (wide, wide, value))
+    dtype = torch.float16 if case.element == "f16" else torch.bfloat16
+    shapes = (heads, wide), (heads // case.group, wide), (heads // case.group, value)
+    q, k, v = (torch.randn(batch, h, length, columns, device="cuda").to(dtype) for h, columns in shapes)
     given = [q, k, v, *FAMILIES[case.family].captured(heads, length)]
     if case.kind == "tangent":
         return [*given, *(torch.randn_like(x) for x in (q, k, v))]
-    return [*given, *saved(given), torch.randn_like(v)] if saved is not None else given
+    return [*given, *saved(given), torch.randn(*q.shape[:3], value, device="cuda").to(dtype)] if saved is not None else given
 
 
 def compare(case: Case, runs: dict[str, Callable[..., Any]], saved: Callable[..., Any] | None) -> str:
@@ -257,11 +279,12 @@ def run(cases: Sequence[Case], folder: Path, rounds: int) -> None:
     from dropout_variants import timed
 
     torch.manual_seed(0)
-    print(f"-- {torch.cuda.get_device_name()}, f16; TFLOP/s of the first way, speed of the others in its units at S {SHAPES}", flush=True)
+    about = f"{cases[0].element}, groups of {cases[0].group}; TFLOP/s of the first way, speed of the others in its units"
+    print(f"-- {torch.cuda.get_device_name()}, {about} at S {SHAPES}", flush=True)
     for key in dict.fromkeys((case.family, case.dim, case.kind) for case in cases):
         mine = [case for case in cases if (case.family, case.dim, case.kind) == key]
         runs = {case.way: made for case in mine if (made := loaded(case, folder)) is not None}
-        saved = loaded(Case(*key[:2], "forward", "hopper"), folder) if key[2] == "backward" else None
+        saved = loaded(Case(*key[:2], "forward", "hopper", mine[0].element), folder) if key[2] == "backward" else None
         if len(runs) < 2 or (key[2] == "backward" and saved is None):
             print(f"{key}: only {', '.join(runs)}", flush=True)
             continue
@@ -310,9 +333,9 @@ def _cases(options: argparse.Namespace) -> Iterator[Case]:
         for family in options.families.split(","):
             for dim in options.dims.split(","):
                 if kind == "backward":
-                    yield Case(family, dim, "forward", "hopper")
+                    yield Case(family, dim, "forward", "hopper", options.element, options.group)
                 for way in options.ways:
-                    yield Case(family, dim, kind, way)
+                    yield Case(family, dim, kind, way, options.element, options.group)
 
 
 def main() -> None:
@@ -324,6 +347,8 @@ def main() -> None:
     parser.add_argument("--dims", default="64,128")
     parser.add_argument("--kinds", default="inference,backward")
     parser.add_argument("--ways", nargs="+", default=["hopper", "warp"])
+    parser.add_argument("--element", choices=["f16", "bf16"], default="f16")
+    parser.add_argument("--group", type=int, default=1, help="heads of queries for each head of keys")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     options = parser.parse_args()
