@@ -27,12 +27,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
     "own": {"dropout": "own"},
     "lanes": {"dropout": "lanes"},
-    "ahead": {"dropout": "ahead"},
-    "ahead4": {"dropout": "ahead", "makers": 4},
 }
-"""Choices of schedules: without dropout; bits by the consumers' lanes, of each map or once weights are packed; by three warps of the
-producer, by all four of them."""
-PAIRS = {name: VARIANTS[name] for name in ("plain", "own", "lanes", "ahead")}
+"""Choices of schedules: without dropout; bits by the consumers' lanes, of each map or once weights are packed."""
+PAIRS = {name: VARIANTS[name] for name in ("plain", "own", "lanes")}
 """Those of the backward pass."""
 FORWARD = {"lanes": VARIANTS["lanes"]}
 """The forward pass of training, which saves row values: the backward pass of every variant takes those."""

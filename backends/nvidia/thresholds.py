@@ -69,8 +69,6 @@ HEADS_TOGETHER: Annotated[dict[str, int], Provenance("2026-11-22", "H200", f"{_T
 Narrow heads with a mask have a number of their own."""
 NARROW_HEADS_TOGETHER: Annotated[int, Provenance("2026-11-27", "H100", f"{_TRIED}, Narrow heads")] = 64
 """Those of narrow heads with a mask: with more of them fewer programs are left alone at the end."""
-NARROW_PARTIAL: Annotated[Fields, Provenance("2026-11-22", "H200", f"{_TRIED}, Narrow heads")] = {"partial": "block", "skip": 0}
-"""What three warpgroups of narrow heads do about blocks of keys: those of their own cost more than they save."""
 SHARED_RECIPROCALS: Annotated[str, Provenance("2026-11-22", "H200", "commit 1a209c9a")] = "each"
 """The flow of wider heads whose weights share reciprocals, as those of sigmoid."""
 UNMASKED_NARROW: Annotated[str, Provenance("2026-11-22", "H200", "commit 5af58c73")] = "each"
@@ -79,8 +77,8 @@ WINDOW_STAGES: Annotated[tuple[int, ...], Provenance("2026-11-26", "none", "comm
 """Stages of windows: two where there is room for two stages of keys as well. Narrow heads without a mask rather have four of keys."""
 HEADS_OF_BIASES: Annotated[int, Provenance("2026-11-26", "H200", "docs/notes/dense-biases.md")] = 16
 """Heads of a dense bias that run together, where narrow heads have no mask."""
-DROPOUT_MAKERS: Annotated[int, Provenance("2026-11-25", "H100", _DROPOUT)] = 3
-"""Warps of the producer that make bits of dropout, or bring windows, beside the one that loads."""
+WINDOW_WARPS: Annotated[int, Provenance("2026-11-25", "H100", _DROPOUT)] = 3
+"""Warps of the producer that bring windows, beside the one that loads."""
 ROLLED_DROPOUT: Annotated[int, Provenance("2026-11-26", "H100", _DROPOUT)] = 64
 """Columns of queries beyond which rounds of bits stay a loop."""
 
@@ -92,8 +90,8 @@ NEIGHBOUR_REGISTERS: Annotated[tuple[int, int], Provenance("2026-11-27", "ptxas"
 """The same where two thread blocks of one warpgroup of consumers share a multiprocessor."""
 NEIGHBOUR_SPARE: Annotated[int, Provenance("2026-11-27", "ptxas", "docs/notes/serving-h100.md")] = 244
 """Registers that tiles and addresses may need together there."""
-MAKING_REGISTERS: Annotated[tuple[int, int], Provenance("2026-11-25", "H100", _DROPOUT)] = (232, 40)
-"""The same for two warpgroups, where the producer makes bits of dropout."""
+WINDOW_REGISTERS: Annotated[tuple[int, int], Provenance("2026-11-25", "H100", _DROPOUT)] = (232, 40)
+"""The same for two warpgroups, where the producer brings windows of captured tensors."""
 KEY_SUM_REGISTERS: Annotated[tuple[int, int, int], Provenance("2026-11-27", "H100", "docs/notes/backward-h100.md")] = (200, 88, 24)
 """Those of two warpgroups of consumers, of the one that makes sums over keys, which 72 slow down, and of the producer."""
 LATE_COLUMNS: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/backward-h100.md")] = 128
@@ -209,19 +207,28 @@ BRIEF_OPS: Annotated[int, Provenance("2026-11-26", "ptxas", "docs/notes/backward
 """Ops of such a pair: softmax has that many, and a factor of each head or query more spills."""
 QUOTIENT_OPS: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/warp-h100.md")] = 19
 """Ops of a pair whose weight is a quotient, as sigmoid's: 1.04 to 1.09 times as fast in blocks of 64 queries, 64 columns, under a mask."""
-WARP_COLUMNS: Annotated[int, Provenance("2026-11-26", "H200", "docs/notes/warp-h100.md")] = 128
-"""Columns of q, k and v, and rows of q and keys of a block, of forward passes that the `warp` dialect makes: softmax is 1.00 to 1.05 times
-as fast as by the Hopper emitter in blocks of as many keys, causal sigmoids 1.02 to 1.10. Of 64 columns they are at 0.97 to 1.01, with terms
-of positions at 0.89 to 1.26."""
+WARP_ROWS: Annotated[frozenset[tuple[str, int, int, int, int]], Provenance("2026-11-27", "H100", "docs/notes/warp-h100.md")] = frozenset({
+    ("softmax", 128, 128, 128, 128), ("softmax masked", 128, 128, 128, 128), ("quotient masked", 128, 128, 128, 128),
+    ("quotient", 128, 128, 128, 128), ("quotient", 64, 64, 192, 128), ("quotient masked", 64, 64, 192, 128),
+    ("softmax exact keys", 64, 64, 192, 128), ("softmax exact keys", 128, 128, 128, 128), ("capped masked", 128, 128, 128, 128),
+    ("softmax exact", 192, 128, 128, 80), ("softmax exact masked", 192, 128, 128, 80), ("softmax exact masked", 192, 192, 128, 80),
+    ("softmax exact tangent", 64, 64, 128, 64), ("softmax exact tangent masked", 64, 64, 128, 64),
+    ("softmax exact tangent", 128, 128, 128, 64), ("softmax exact tangent masked", 128, 128, 128, 64),
+})  # fmt: skip
+"""Forward passes and tangents that the `warp` dialect makes: what weights are, columns of q and k and of v, rows of q and keys of a block.
+In units of the Hopper emitter's speed at 1024 to 16384 keys: 0.985 to 1.13. Left out: softmax of 64 columns (0.97 to 1.01), with terms of
+positions (0.91 to 0.98), under a window (0.72 to 0.92), of 256 columns (0.66 to 0.96), with a dense bias (0.36 to 0.49)."""
 WARP_LONGER: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/warp-h100.md")] = 24576
 """Keys from which on the Hopper emitter's blocks of 192 keys are taken instead, without a mask: 0.96 and 0.98 times as fast at 8192 and
 16384, 1.02 at 32768."""
-WARP_PAIRS: Annotated[frozenset[tuple[str, int, int, int]], Provenance("2026-11-27", "H100", "docs/notes/warp-h100.md")] = frozenset({
-    ("softmax masked", 64, 128, 64), ("sigmoid masked", 64, 128, 64), ("sigmoid masked", 128, 128, 64),
+WARP_PAIRS: Annotated[frozenset[tuple[str, int, int, int, int]], Provenance("2026-11-27", "H100", "docs/notes/warp-h100.md")] = frozenset({
+    ("softmax masked", 64, 64, 128, 64), ("sigmoid masked", 64, 64, 128, 64), ("sigmoid masked", 128, 128, 128, 64),
+    ("softmax documents masked", 64, 64, 128, 128), ("softmax documents masked", 128, 128, 128, 64),
+    ("capped masked", 64, 64, 128, 128), ("rectified masked", 64, 64, 128, 128), ("rectified masked", 128, 128, 128, 64),
 })  # fmt: skip
 """Backward passes that the `warp` dialect makes: what weights are, columns, keys and queries of a block. In units of the Hopper emitter's
-speed: 1.01 to 1.03, 1.04 to 1.09 (of its blocks of 128 queries), 0.98 to 1.06. Left out: causal softmax of 128 columns (0.97 to 1.01), all
-keys of 64 (0.95 to 1.01)."""
+speed: 1.00 to 1.06, 1.04 to 1.09 (of its blocks of 128 queries), 0.95 to 1.06; documents 1.25 to 1.63, softcap 1.02 to 1.05, normalised
+relu 0.98 to 1.03. Left out: causal softmax of 128 columns (0.94 to 1.01), all keys of 64 (0.94 to 1.06)."""
 SYNCHRONOUS_COLUMNS: Annotated[dict[str, frozenset[int]], Provenance("2026-11-27", "H100", "docs/notes/sm80-h100.md")] = {
     "rows": frozenset({64, 128, 192, 256}),
     "pairs": frozenset({64, 128, 192, 256}),

@@ -1,4 +1,4 @@
-"""Bits of dropout that idle warps of Hopper kernels make: computed on the CPU from the printed text; plans and kernels of them."""
+"""Bits of dropout that lanes of Hopper kernels make: computed on the CPU from the printed text; plans and kernels of them."""
 
 import ctypes
 import re
@@ -59,18 +59,6 @@ def _library(tmp_path: Path, text: str) -> ctypes.CDLL:
     return ctypes.CDLL(str(library))
 
 
-def _made(rows: int, keys: int, calls: int, aligned: str) -> str:
-    """Text in which three warps make bits at address 4096; twice, since lanes of a warp run one after the other here."""
-    block = f"attn::dropout_block<{rows}, {keys}, 3, {calls}, {aligned}>(of, worker, first, 4096, 256 * worker, query)"
-    return f"""
-  const attn::Dropout of = {{key0, key1, offset, drop, row}};
-  const auto query = [&](int r) {{ return static_cast<uint32_t>(begin + r); }};
-  for (int again = 0; again < 2; ++again)
-    for (int worker = 0; worker < 3; ++worker)
-      for (threadIdx.x = 0; threadIdx.x < 32; ++threadIdx.x) {block};
-"""
-
-
 _ARGUMENTS = "uint32_t key0, uint32_t key1, uint32_t offset, uint32_t drop, uint32_t row, uint32_t first, int begin, unsigned char *out"
 
 
@@ -105,16 +93,6 @@ def _dropped(drop: str, keys: int) -> str:
       }}
   }}
 """
-
-
-@needs_host_clang
-@pytest.mark.parametrize("calls", [1, 2, 4])
-def test_the_forward_pass_drops_what_the_definition_drops(calls: int, tmp_path: Path) -> None:
-    """Of all pairs of a tile, wherever its keys begin."""
-    drop = _dropped(f"attn::drop<{_ROWS}>(packed, 4096, 0)", _KEYS)
-    made = _made(_ROWS, _KEYS, calls, "false")
-    library = _library(tmp_path, f'extern "C" void run({_ARGUMENTS}) {{{made}{drop}}}')
-    _check(library.run, (_ROWS, _KEYS), _cases())
 
 
 @needs_host_clang
@@ -162,38 +140,6 @@ extern "C" void run({_ARGUMENTS}) {{
     _check(library.run, (128, 128), [case for case in _cases() if case[3] % 64 == 0])
 
 
-@needs_host_clang
-def test_the_backward_pass_reads_what_the_definition_keeps(tmp_path: Path) -> None:
-    """By the very lines of the kernel."""
-    source = _kernel("bwd", {"dropout": "ahead"}).source
-    own, at, word, bit = (
-        re.search(pattern, source)
-        for pattern in (
-            r"const unsigned kept_at_of = .*;",
-            r"const uint32_t kept_at = shared \+ \d+ \+ \d+ \* stage \+ (.*);",
-            r"const unsigned kept_here\[2\] = .*;",
-            r"\(\(kept_here\[e\] .*? != 0\)",
-        )
-    )
-    assert own and at and word and bit
-    library = _library(tmp_path, f"""
-extern "C" void run({_ARGUMENTS}) {{
-{_made(128, 128, 2, "true")}
-  for (threadIdx.x = 0; threadIdx.x < 256; ++threadIdx.x) {{
-    const int lane = threadIdx.x % 32, tile_row = threadIdx.x / 32 % 4 * 16 + lane / 4, key = threadIdx.x / 128 * 64 + tile_row;
-    {own[0]}
-    const uint32_t kept_at = 4096 + {at[1]};
-    for (int c = 0; c < 16; ++c) {{
-      {word[0]}
-      for (int e = 0; e < 2; ++e)
-        for (int h = 0; h < 2; ++h) out[(8 * c + lane % 4 * 2 + e) * 128 + key + 8 * h] = {bit[0]};
-    }}
-  }}
-}}
-""")  # fmt: skip
-    _check(library.run, (128, 128), [case for case in _cases() if case[3] % 64 == 0])
-
-
 def _kernel(function: str, choices: Mapping[str, int | str], dim: int = 64, mask: Any = None, kind: str = "tensor") -> KernelCode:
     """The kernel with matrix products of a function; `choices` of its schedule."""
     call = attn_mlir.Attention(mask_mod=mask)
@@ -207,61 +153,36 @@ def _kernel(function: str, choices: Mapping[str, int | str], dim: int = 64, mask
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("mask", [None, attn_mlir.masks.causal(), attn_mlir.masks.sliding_window(100, 3)], ids=["full", "causal", "window"])
+@pytest.mark.parametrize("mask", [attn_mlir.masks.causal(), attn_mlir.masks.sliding_window(100, 3)], ids=["causal", "window"])
 @pytest.mark.parametrize("dim", [64, 128])
-def test_idle_warps_make_them(dim: int, mask: Any, kind: str) -> None:
-    """In both forms of the forward pass and in the backward pass; weights are looked at before they are dropped."""
-    for function in ("inference", "fwd", "bwd"):
-        source = _kernel(function, {"dropout": "ahead"}, dim, mask, kind).source
-        body = source[source.index("__global__") :]
-        assert "attn::dropout_block<" in body and "philox_" not in body
-        if function == "inference":
-            step = body[body.index("any_reaches") :]
-            assert "attn::drop<" in step and step.count("attn::wgmma_begin") == 1
-
-
-@pytest.mark.parametrize("dim", [64, 128])
-def test_lanes_make_them_once_weights_are_packed(dim: int) -> None:
+def test_lanes_make_them_once_weights_are_packed(dim: int, mask: Any, kind: str) -> None:
     """Then whole blocks keep their maxima, as without dropout. It is what happens unless something else is asked for."""
     for function in ("inference", "fwd"):
-        source = _kernel(function, {}, dim, attn_mlir.masks.causal()).source
+        source = _kernel(function, {}, dim, mask, kind).source
         body = source[source.index("__global__") :]
         rows, unroll = (192, 7) if dim == 64 else (128, 1)
         order = [f"attn::dropout_of_warp<{rows}, 128, {unroll}>", f"attn::drop_own<{rows}>"]
         order = ["any_reaches<", *order] if function == "inference" else order
         places = [body.rindex(text) for text in order]
-        assert places == sorted(places) and "philox_" not in body and "dropout_block" not in body
-    backward = _kernel("bwd", {}, dim).source
+        assert places == sorted(places) and "philox_" not in body
+    backward = _kernel("bwd", {}, dim, mask, kind).source
     body = backward[backward.index("__global__") :]
     assert f"attn::dropout_of_keys<{128 if dim == 64 else 64}, {4 if dim == 64 else 2}>" in body and "philox_two(" not in body
 
 
-def test_makers_and_bits_of_each_map() -> None:
-    choices: tuple[dict[str, int | str], ...] = ({"dropout": "ahead"}, {"dropout": "ahead", "makers": 4}, {"dropout": "own"})
-    three, four, own = (_kernel("inference", choice).source for choice in choices)
-    assert three.count("attn::dropout_block<192, 128, 3, 2, false>") == 1
-    assert four.count("attn::dropout_block<192, 128, 4, ") == 2
-    assert "dropout_block" not in own and "philox_two(" in own and "any_reaches<" not in own[own.index("__global__") :]
+def test_bits_of_each_map() -> None:
+    own = _kernel("inference", {"dropout": "own"}).source
+    assert "philox_two(" in own and "any_reaches<" not in own[own.index("__global__") :]
     assert "philox_two(" in _kernel("bwd", {"dropout": "own"}).source
-    reduction_warps = _kernel("bwd", {"dropout": "ahead", "reduction_warps": 1}, mask=attn_mlir.masks.causal()).source
-    assert "attn::dropout_block<128, 128, 1, 2, true>" in reduction_warps and "named_sync(3 + part, 160)" in reduction_warps
 
 
-@pytest.mark.parametrize(
-    ("choices", "message"),
-    [
-        ({"dropout": "ahead", "makers": 2}, "3 or 4 warps make bits of dropout, not 2"),
-        ({"dropout": "elsewhere"}, "dropout is 'lanes', 'ahead' or 'own', not 'elsewhere'"),
-    ],
-)
-def test_what_a_schedule_cannot_be(choices: dict[str, int | str], message: str) -> None:
-    with pytest.raises((UnsupportedError, attn_mlir.AttnError), match=message):
-        _kernel("inference", {"emitter": "hopper", **choices})
+@pytest.mark.parametrize("function", ["inference", "bwd"])
+def test_what_a_schedule_cannot_be(function: str) -> None:
+    with pytest.raises((UnsupportedError, attn_mlir.AttnError), match="dropout is 'lanes' or 'own', not 'ahead'"):
+        _kernel(function, {"dropout": "ahead"})
 
 
 def test_what_drops_more_than_packed_weights_makes_its_own() -> None:
     """The tangent multiplies what is kept with two weights of each pair; its loop has more than two products."""
     source = _kernel("jvp", {}).source
-    assert "attn::dropout_block<" not in source and "philox_two(" in source
-    with pytest.raises((UnsupportedError, attn_mlir.AttnError), match="dropout can be 'own'"):
-        _kernel("jvp", {"emitter": "hopper", "dropout": "ahead"})
+    assert "attn::dropout_of_warp<" not in source and "philox_two(" in source

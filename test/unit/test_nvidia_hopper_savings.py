@@ -7,7 +7,6 @@ import pytest
 
 from attn_mlir.backends.gpu.structure import body, chains
 from attn_mlir.backends.nvidia import pipeline
-from attn_mlir.backends.nvidia.hopper.row_intervals import rows_of, skips
 from attn_mlir.backends.nvidia.hopper.stale_maximum import Needed, everything_but, keeps_reference, limit_of, sum_by_product
 from attn_mlir.backends.nvidia.hopper.steps import KvStep, read_chain
 from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product
@@ -85,21 +84,11 @@ def test_limits_of_weights() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "able"),
-    [("causal-softmax", True), ("sliding-window", True), ("prefix-lm", False), ("plain-softmax", False), ("document-causal", False)],
-)
-def test_which_warpgroups_may_skip(name: str, able: bool) -> None:
-    assert with_steps(name, lambda kernel, steps: skips(rows_of(kernel), steps)) == able
-
-
-@pytest.mark.parametrize(
     ("name", "choices"),
     [
         ("sigmoid-causal", {"lazy_rescale": 1}),
         ("retention", {"sums": "product"}),
         ("plain-softmax", {"align": "end"}),
-        ("plain-softmax", {"partial": "warpgroup"}),
-        ("plain-softmax", {"skip": 1}),
     ],
 )
 def test_others_are_refused(name: str, choices: dict[str, int | str]) -> None:
@@ -110,15 +99,13 @@ def test_others_are_refused(name: str, choices: dict[str, int | str]) -> None:
 
 @pytest.mark.parametrize(
     "choices",
-    [{"align": "start"}, {"skip": 1}, {"partial": "warpgroup"}, {"sums": "own"}, {"lazy_rescale": 0}, {"block_q": 128, "lazy_rescale": 1}],
+    [{"align": "start"}, {"sums": "own"}, {"lazy_rescale": 0}, {"block_q": 128, "lazy_rescale": 1}],
     ids=str,
 )
 def test_savings_compile_alone(choices: dict[str, int | str]) -> None:
     source = compiled_source("causal-softmax", choices)
     assert ("any_reaches<0x7400>(packed)" in source) == (choices.get("lazy_rescale") != 0)
     assert ("shared + kOnes" in source) == ("sums" not in choices and "block_q" not in choices)
-    assert ("int skipped" in source) == ("skip" in choices)
-    assert ("own_end" in source) == ("skip" in choices or "partial" in choices)
 
 
 def compiled_source(name: str, choices: dict[str, int | str]) -> str:

@@ -1,5 +1,6 @@
 """Backward passes on a GPU whose kernels the `warp` dialect makes: gradients at odd lengths and large scores, bits of two launches."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -7,7 +8,7 @@ from unittest import mock
 import pytest
 import torch
 
-from attn_mlir import attention, kv_len, q_len, rows
+from attn_mlir import attention, kv_len, mods, q_len, rows
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.nvidia import codegen
 from attn_mlir.backends.nvidia.warp import preferred
@@ -21,12 +22,32 @@ def _ahead(b: Any, h: Any, i: Any, j: Any) -> Any:
     return i + (kv_len() - q_len() + 3) >= j
 
 
+def _documents(device: str) -> dict[str, Any]:
+    """Four documents of 200 positions, in which keys before a query and three more are seen."""
+    numbers = (torch.arange(800, device=device) // 200).to(torch.int32)
+
+    def mask(b: Any, h: Any, i: Any, j: Any) -> Any:
+        return (numbers[i] == numbers[j]) & (i + 3 >= j)
+
+    return {"mask_mod": mask}
+
+
+def _rectified(s: Any) -> Any:
+    w = s.max(0.0)
+    return w / (w.sum() + 1e-3)
+
+
 CAUSAL: dict[str, Any] = {"mask_mod": _ahead}
-CASES: dict[str, tuple[dict[str, Any], int]] = {
+CASES: dict[str, tuple[dict[str, Any] | Callable[[str], dict[str, Any]], int]] = {
     "causal": (CAUSAL, 64),
     "sigmoid": ({**CAUSAL, "row": rows.sigmoid}, 64),
-    "sigmoid wide": ({**CAUSAL, "row": rows.sigmoid}, 128),
+    "documents": (_documents, 64),
+    "documents wide": (_documents, 128),
+    "softcap": ({**CAUSAL, "score_mod": mods.softcap(9.5)}, 64),
+    "rectified": ({**CAUSAL, "row": _rectified}, 64),
+    "rectified wide": ({**CAUSAL, "row": _rectified}, 128),
 }
+"""Options of a call, or what makes them for a device; columns."""
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 
 
@@ -57,8 +78,9 @@ def test_gradients(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatc
     assert made and all(fields.get("emitter") == "warp" for fields in made)
 
 
-def of(device: str, tensors: Any, options: dict[str, Any]) -> tuple[torch.Tensor, ...]:
+def of(device: str, tensors: Any, options: dict[str, Any] | Callable[[str], dict[str, Any]]) -> tuple[torch.Tensor, ...]:
     """Gradients of q, k and v."""
+    options = options if isinstance(options, dict) else options(device)
     q, k, v, do = (x.to(device) for x in tensors)
     ins = [x.requires_grad_() for x in (q, k, v)]
     return torch.autograd.grad(attention(*ins, **options), ins, do)

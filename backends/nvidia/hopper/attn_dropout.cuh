@@ -1,7 +1,6 @@
 namespace attn {
 
-// Bits of dropout that idle warps of the producer make for the consumers, a block of keys ahead: of each row and 64 keys four words, one for each
-// lane that shares the row. The keys 16 g + 8 u + 2 n + e of these 64 have bit 7 - g of byte e + 2 u of word n, which is 1 where the pair is kept.
+// Bits of dropout that lanes of the consumers make for their warp: of each row and 64 keys four words, one for each lane that shares the row. The keys 16 g + 8 u + 2 n + e of these 64 have bit 7 - g of byte e + 2 u of word n, which is 1 where the pair is kept.
 //
 // Philox's counter is (group of 16 keys, query, batch entry and head, offset). Of ten rounds with two products each the first one and a half
 // depend on the query or on the keys alone: five products that are made once for 32 rows, or once for 16 keys. 15 are left for each call.
@@ -117,43 +116,6 @@ ATTN_DEVICE void philox_bits_within(const Dropout &of, uint64_t query, uint32_t 
   }
 }
 
-// The bits of `Rows` rows and `Keys` keys from `first` on, made by `Warps` warps of which this is number `worker`. `query_of(row)` is the
-// position of a row. `Aligned`: the first key is known to be a multiple of 16. `table`: 16 bytes for each group of 16 keys, the warp's own.
-template <int Rows, int Keys, int Warps, int Calls, bool Aligned, typename QueryOf>
-ATTN_DEVICE void dropout_block(const Dropout &of, int worker, uint32_t first, uint32_t to, uint32_t table, const QueryOf &query_of) {
-  constexpr int kParts = (Keys + 63) / 64, kTasks = Rows / 32 * kParts;
-  const int lane = threadIdx.x % 32;
-  const bool aligned = Aligned || first % 16 == 0;
-  warp_sync();
-  if (aligned && lane < 4 * kParts) {
-    const uint4 keys = philox_keys(of, first / 16 + lane);
-    store_shared_int4(table + 16 * lane, keys.x, keys.y, keys.z, keys.w);
-  }
-  warp_sync();
-#pragma unroll 1
-  for (int task = worker; task < kTasks; task += Warps) {
-    const int part = task % kParts, row = task / kParts * 32 + lane;
-    const uint64_t query = philox_query(of, query_of(row));
-    uint32_t bits[4] = {0, 0, 0, 0};
-    if (aligned) {
-#pragma unroll 1
-      for (int g = 4 - Calls; g >= 0; g -= Calls) {
-        uint4 keys[Calls];
-#pragma unroll
-        for (int i = 0; i < Calls; ++i) {
-          const int4 four = load_shared_int4(table + 64 * part + 16 * (g + i));
-          keys[i] = make_uint4(four.x, four.y, four.z, four.w);
-        }
-        philox_bits<7>(of, query, keys, bits);
-      }
-    } else {
-#pragma unroll 1
-      for (int g = 3; g >= 0; --g) philox_bits_within(of, query, first + 64 * part + 16 * g, bits);
-    }
-    store_shared_int4(to + (part * Rows + row) * 16, bits[0], bits[1], bits[2], bits[3]);
-  }
-}
-
 // The words of this thread's two rows for the `4 * N` keys of `packed`, of which a part of 64 keys takes two.
 template <int Rows, int N> ATTN_DEVICE void dropout_words(uint32_t (&words)[2 * ((N + 15) / 16)], uint32_t bits) {
   const int thread = thread_again();
@@ -172,16 +134,7 @@ template <int N> ATTN_DEVICE void drop_packed(uint32_t (&packed)[N], const uint3
   }
 }
 
-// Makes the packed weights of this thread's two rows 0 that are dropped. `free` is the barrier that gives the bits back.
-template <int Rows, int N> ATTN_DEVICE void drop(uint32_t (&packed)[N], uint32_t bits, uint32_t free) {
-  uint32_t words[2 * ((N + 15) / 16)];
-  dropout_words<Rows, N>(words, bits);
-  warp_sync();
-  warp_arrive(free, elect_one());
-  drop_packed(packed, words);
-}
-
-// The same for bits that the warp's own lanes made (`dropout_of_warp`).
+// Makes the packed weights of this thread's two rows 0 that the bits of `dropout_of_warp` drop.
 template <int Rows, int N> ATTN_DEVICE void drop_own(uint32_t (&packed)[N], uint32_t bits) {
   uint32_t words[2 * ((N + 15) / 16)];
   warp_sync();

@@ -135,11 +135,8 @@ def _print_words(core: Core, op: ir.Operation, name: str, words: int, key: str, 
             core.writer.line(f"{name}[c] = {core.scalars.helper(helper)}({values}, {places()});")
 
 
-def print_seeds(core: Core, ops: list[ir.Operation], again: bool = False) -> None:
-    """Before loops: reads the seeds, which are the same for all lanes; `core.seeds` is cleared behind the loops.
-
-    `again`: within a loop, whose other code has no registers for what is made of them.
-    """
+def print_seeds(core: Core, ops: list[ir.Operation]) -> None:
+    """Before loops: reads the seeds, which are the same for all lanes; `core.seeds` is cleared behind the loops."""
     new = core.seeds = {}
     for op in ops:
         for value in list(op.operands)[:2]:
@@ -148,8 +145,7 @@ def print_seeds(core: Core, ops: list[ir.Operation], again: bool = False) -> Non
                 new[text] = name = core.names.fresh("seed")
                 whole = f"{name}_64"
                 core.writer.line(f"const long long {whole} = {text};")
-                halves = [f"attn::opaque({half})" if again else half for half in (f"(int){whole}", f"(int)({whole} >> 32)")]
-                low, high = (f"(unsigned)attn::uniform({half})" for half in halves)
+                low, high = (f"(unsigned)attn::uniform({half})" for half in (f"(int){whole}", f"(int)({whole} >> 32)"))
                 core.writer.line(f"const unsigned {name}[2] = {{{low}, {high}}};")
 
 

@@ -10,7 +10,6 @@ from attn_mlir.backends.nvidia.hopper.consumer import Consumer
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.flat_consumer import FlatConsumer
 from attn_mlir.backends.nvidia.hopper.flat_state import LAST, PARTIAL, FlatSchedule
-from attn_mlir.backends.nvidia.hopper.makers import Makers
 from attn_mlir.backends.nvidia.hopper.memory import SharedMemory
 from attn_mlir.backends.nvidia.hopper.overlap import Overlap
 from attn_mlir.backends.nvidia.hopper.row_intervals import later_rows_see_more, rows_of
@@ -107,9 +106,8 @@ class Flat:
                 writer.line(f"send(found_kv, found_count | {LAST});", "follow();")
             else:
                 writer.line(f"if (sent <= {self.overlap.keys.stages}) follow();")
-        for makers in (self.overlap.bits, self.overlap.windows):
-            if isinstance(makers, Makers):
-                makers.end(self.overlap.keys.iteration)
+        if self.overlap.windows is not None:
+            self.overlap.windows.end(self.overlap.keys.iteration)
 
     def _ahead(self) -> None:
         """A function that tells the consumers of the next program, or that there is none, and loads its queries."""

@@ -6,10 +6,8 @@ from attn_mlir.backends.gpu.origins import printing
 from attn_mlir.backends.gpu.structure import maker, partial_sums, yielded
 from attn_mlir.backends.nvidia.hopper import stale_maximum
 from attn_mlir.backends.nvidia.hopper.dropout import print_seeds
-from attn_mlir.backends.nvidia.hopper.dropout_lanes import LaneBits
-from attn_mlir.backends.nvidia.hopper.flat_state import LAST, PARTIAL, FlatState, core_columns
+from attn_mlir.backends.nvidia.hopper.flat_state import PARTIAL, FlatState, core_columns
 from attn_mlir.backends.nvidia.hopper.products import WgmmaProducts
-from attn_mlir.backends.nvidia.hopper.row_intervals import RowInterval
 from attn_mlir.backends.nvidia.hopper.stale_maximum import Needed, weights_of
 from attn_mlir.backends.nvidia.hopper.steps import KvStep
 from attn_mlir.backends.nvidia.hopper.stores import through_tma
@@ -25,7 +23,7 @@ class FlatConsumer(FlatState):
         core, writer, overlap, consumer = self.core, self.core.writer, self.overlap, self.consumer
         consumer.maps.partial |= partial_sums(self.chain)
         consumer.maps.ahead = overlap.bits is not None
-        if isinstance(overlap.bits, LaneBits):
+        if overlap.bits is not None:
             print_seeds(core, [overlap.bits.kept])
         self.carried = self._declare()
         self._staging()
@@ -77,9 +75,6 @@ class FlatConsumer(FlatState):
     def _iteration(self) -> None:
         core, writer, overlap, products = self.core, self.core.writer, self.overlap, self.consumer.products
         writer.line("const bool last = ends;")
-        if self.schedule.skip:
-            writer.line("int skipped = 0;")
-            overlap.behind = "1 - skipped"
         with writer.block("if (last)"):
             writer.line("if (first && round > 0) release();", "++round;")
             # Two buffers alternate, each with a phase every second round.
@@ -87,8 +82,6 @@ class FlatConsumer(FlatState):
             writer.line("next_program();", f"if (!{self.program[3]}) break;")
             if self.in_registers:
                 writer.line("load_queries();")
-            if self.schedule.skip and self.rows is not None:
-                self._skip(self.rows)
         # Ping-pong: this warpgroup's products are issued after those of the one before; meanwhile that one computes exponentials.
         self._scores(overlap.general, f"attn::named_sync({self.mine}, 256);" if overlap.ping_pong else "")
         overlap.sums(self.consumer, overlap.general, self.packed, self.accumulator, "first", self.beside)
@@ -108,7 +101,6 @@ class FlatConsumer(FlatState):
         self._weights()
         self._free_windows()
         overlap.drop(self.packed)
-        overlap.behind = "1"
         if self.kept is not None:
             self.memory.free(overlap.keys, f"attn::opaque({overlap.keys.iteration})")
         writer.line("if (first && !last && round > 0) release();")
@@ -131,7 +123,7 @@ class FlatConsumer(FlatState):
             self.core.writer.line(f"attn::pin({whole[0].name}[0] + {whole[0].name}[1]);")
         self.consumer.products.wait(0, self.accumulator)
         # The address is computed again, so that it needs no register until here.
-        self.memory.free(overlap.values, f"(attn::opaque({overlap.keys.iteration}) - {overlap.behind})")
+        self.memory.free(overlap.values, f"(attn::opaque({overlap.keys.iteration}) - 1)")
 
     def _weights(self) -> None:
         """From the scores of this block to its packed weights, by the cheapest step that is right."""
@@ -141,13 +133,9 @@ class FlatConsumer(FlatState):
                 self._exact(overlap.general)
             return
         exact = f"kind & {PARTIAL}"
-        own = self.schedule.partial and self.rows is not None
-        if self.schedule.partial and self.rows is not None:
-            self._partial_here(self.rows, overlap.inner, exact)
-            core.writer.line(*(["exact |= last;"] if self.kept is not None else []))
-        elif self.kept is not None:
+        if self.kept is not None:
             core.writer.line(f"const bool exact = last || {exact};")
-        with core.scope("if (exact)" if own or self.kept is not None else f"if ({exact})"):
+        with core.scope("if (exact)" if self.kept is not None else f"if ({exact})"):
             if self.kept is not None:
                 self._program("round")
                 self._where()
@@ -168,44 +156,6 @@ class FlatConsumer(FlatState):
         """The step that follows the maxima; weights are packed as they are made, when the sums of the block before are done."""
         self._maps(step, before=self._land)
         self.consumer.products.pack(self.weights, self.packed)
-
-    def _partial_here(self, rows: RowInterval, step: KvStep, kind: str) -> None:
-        """Prints `exact`: whether the block may be partial for the rows of this warpgroup."""
-        core, keys = self.core, self.overlap.keys.rows
-        core.writer.line(f"bool exact = {kind};")
-        with core.scope("if (exact)"):
-            self._program("round")
-            self._own(rows)
-            begin, end = (core.value(bound) for bound in list(step.loop.operands)[:2])
-            core.writer.line(f"exact = count < {keys} || kv < {begin} || kv + {keys} > {end};")
-
-    def _own(self, rows: RowInterval) -> None:
-        """Makes what follows in this scope speak of the warpgroup's rows alone: where they begin and end."""
-        core = self.core
-        core.writer.line(f"const int own_begin = {core.value(rows.begin)} + attn::thread_again() / 128 * {ROWS};")
-        core.writer.line(f"const int own_end = min(own_begin + {ROWS}, {core.value(rows.end)});")
-        core.scalars.bind(rows.begin, "own_begin")
-        core.scalars.bind(rows.end, "own_end")
-
-    def _skip(self, rows: RowInterval) -> None:
-        """Leaves out blocks of keys that none of the warpgroup's rows sees. More of them would wait for values that are still needed."""
-        core, writer, overlap = self.core, self.core.writer, self.overlap
-        with core.scope(""):
-            self._own(rows)
-            end = core.value(list(overlap.steps[-1].loop.operands)[1])
-            writer.line(f"const int visible = own_begin < own_end ? {end} : 0;")
-            writer.line("#pragma unroll 1")
-            with core.scope(f"for (; skipped < {overlap.keys.stages - 1}; ++skipped, ++iteration)"):
-                self.memory.wait(overlap.keys)
-                at = f"shared + kBlock + iteration % {overlap.keys.stages} * 8"
-                writer.line(f"if (attn::load_shared_int({at}) < visible || attn::load_shared_int({at} + 4) >= {LAST}) break;")
-                if overlap.ping_pong:
-                    writer.line(f"attn::named_sync({self.mine}, 256);", f"attn::named_arrive({self.next}, 256);")
-                self.memory.free(overlap.keys)
-                if overlap.windows is not None:
-                    overlap.windows.skip(overlap.keys.iteration)
-                self.memory.wait(overlap.values)
-                self.memory.free(overlap.values)
 
     def _again(self) -> None:
         """Where weights with the old reference are too large: the scores once more, by this warp alone, and the exact step."""

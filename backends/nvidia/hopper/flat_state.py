@@ -8,7 +8,7 @@ from attn_mlir.backends.gpu.structure import maker, yielded
 from attn_mlir.backends.nvidia.hopper import stale_maximum
 from attn_mlir.backends.nvidia.hopper.consumer import Consumer
 from attn_mlir.backends.nvidia.hopper.overlap import Overlap
-from attn_mlir.backends.nvidia.hopper.row_intervals import RowInterval, skips
+from attn_mlir.backends.nvidia.hopper.row_intervals import RowInterval
 from attn_mlir.backends.nvidia.hopper.stale_maximum import Needed, carried_by, weights_of
 from attn_mlir.backends.nvidia.hopper.steps import KvStep
 from attn_mlir.backends.nvidia.hopper.stores import Stores
@@ -35,16 +35,12 @@ class FlatSchedule:
 
     `lazy_rescale`: whole blocks that are not the first of a program keep the old reference of their weights; a warp whose weights get too
     large computes its scores again and takes the exact step. `product`: a column of ones beside the values makes the sums of the weights.
-    `align`: blocks of rows end where the rows end. `partial`: a warpgroup finds out which blocks of keys are partial for its own rows.
-    `skip`: it leaves out the first blocks of keys that none of its rows sees.
-    `in_registers`: queries are read into registers once for a program.
+    `align`: blocks of rows end where the rows end. `in_registers`: queries are read into registers once for a program.
     """
 
     lazy_rescale: bool
     product: bool
     align: bool
-    partial: bool
-    skip: bool
     in_registers: bool
 
     @classmethod
@@ -54,8 +50,6 @@ class FlatSchedule:
             bool(schedule["lazy_rescale"]),
             schedule["sums"] == "product",
             schedule["align"] == "end",
-            schedule["partial"] == "warpgroup",
-            bool(schedule["skip"]),
             schedule["queries"] == "registers",
         )
 
@@ -87,14 +81,11 @@ class FlatState:
         if schedule.align and rows is not None:
             core.scalars.bind(rows.begin, ALIGNED[0])
             core.scalars.bind(rows.end, ALIGNED[3])
-        own = "attn::thread_again() / 128" if schedule.skip else "warpgroup"  # registers are scarce
-        self.mine, self.next = f"1 + {own}", f"1 + ({own} + 1) % {overlap.warpgroups}"
+        self.mine, self.next = "1 + warpgroup", f"1 + (warpgroup + 1) % {overlap.warpgroups}"
         self._choose(schedule)
 
     def _choose(self, schedule: FlatSchedule) -> None:
         """Raises UnsupportedError where the program has no such step."""
-        if (schedule.skip or schedule.partial) and (self.overlap.inner is None or not skips(self.rows, self.overlap.steps)):
-            raise UnsupportedError("hopper: a warpgroup cannot tell by the bounds of the loops which keys its rows see (partial, skip)")
         if schedule.product:
             self.summed = stale_maximum.sum_by_product(self.overlap.steps)
             if self.summed is None:

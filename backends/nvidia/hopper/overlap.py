@@ -10,9 +10,7 @@ from attn_mlir.backends.gpu.structure import body, maker, operations, partial_su
 from attn_mlir.backends.nvidia.hopper.consumer import Consumer
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.dropout import kept_in, keys_along_columns, print_rows, print_seeds
-from attn_mlir.backends.nvidia.hopper.dropout_ahead import AheadBits
 from attn_mlir.backends.nvidia.hopper.dropout_lanes import LaneBits
-from attn_mlir.backends.nvidia.hopper.makers import Makers
 from attn_mlir.backends.nvidia.hopper.memory import SharedMemory
 from attn_mlir.backends.nvidia.hopper.steps import KvStep
 from attn_mlir.backends.nvidia.hopper.tiles import RegRow, RegTile
@@ -44,10 +42,8 @@ class Overlap:
         pin: bool,
     ) -> None:
         self.core, self.memory, self.steps = core, memory, steps
-        self.bits: AheadBits | LaneBits | None = None
+        self.bits: LaneBits | None = None
         self.windows: WindowRings | None = None
-        self.behind = "1"
-        """How many iterations ago that was."""
         self.warpgroups, self.ping_pong, self.vote, self.pin = warpgroups, ping_pong, vote, pin
         # The body with the most ops has the mask: it is right for all blocks.
         partial = [step for step in steps if not step.whole]
@@ -117,10 +113,9 @@ class Overlap:
             self.count()
 
     def make(self) -> None:
-        """Tells the warps that make what belongs to the keys which they are."""
-        for makers in (self.bits, self.windows):
-            if isinstance(makers, Makers):
-                makers.make(self.keys.iteration)
+        """Tells the warps that bring windows which keys these are."""
+        if self.windows is not None:
+            self.windows.make(self.keys.iteration)
 
     # ---- the consumers
 
@@ -191,7 +186,7 @@ class Overlap:
                 self.memory.free(self.values, self.before)
             self.count()
             products.pack(self.weights(step), packed)
-            self.drop(packed, f"({self.keys.iteration} - 1)")
+            self.drop(packed)
             if step.sums.name == "tile.dot_rescale":
                 factor = core.tiles[step.sums.operands[1]]
                 if isinstance(factor, RegRow):
@@ -201,18 +196,16 @@ class Overlap:
             consumer.maps.ready.clear()
 
     def dropout(self, consumer: Consumer, step: KvStep) -> None:
-        """Makes the bits of the block while its scores are in flight, unless other warps make them."""
+        """Makes the bits of the block while its scores are in flight, unless lanes make them once weights are packed."""
         for op in step.rest if self.bits is None else ():
             kept = kept_in(body(op)) if op.name == "tile.map" else None
             if kept is not None and keys_along_columns(kept):
                 consumer.maps.ready[kept] = print_rows(self.core, kept, self.keys.rows)
 
-    def drop(self, packed: str, iteration: str = "") -> None:
-        """Makes the packed weights of this iteration that are dropped 0, where other warps have made the bits."""
-        if isinstance(self.bits, LaneBits):
+    def drop(self, packed: str) -> None:
+        """Makes the packed weights that are dropped 0, where lanes make the bits now."""
+        if self.bits is not None:
             self.bits.drop(packed)
-        elif self.bits is not None:
-            self.bits.drop(packed, iteration or self.keys.iteration)
 
     def start(self, consumer: Consumer, step: KvStep, packed: str, accumulator: RegTile) -> RegTile:
         """Starts both products, when the other warpgroups are past theirs."""
@@ -260,7 +253,7 @@ class Overlap:
     @property
     def before(self) -> str:
         """The iteration of the block before, whose values are summed now."""
-        return f"({self.values.iteration} - {self.behind})"
+        return f"({self.values.iteration} - 1)"
 
     def _is_late(self, step: KvStep) -> bool:
         return self.late and step.sums.name == "tile.dot_add"

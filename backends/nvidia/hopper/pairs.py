@@ -13,7 +13,7 @@ from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.hopper import pairs_dropout
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.dropout_ahead import HEADER
+from attn_mlir.backends.nvidia.hopper.dropout_lanes import HEADER
 from attn_mlir.backends.nvidia.hopper.kernel_text import header
 from attn_mlir.backends.nvidia.hopper.memory import of_warps
 from attn_mlir.backends.nvidia.hopper.pairs_bands import HEADER as BANDS
@@ -22,9 +22,9 @@ from attn_mlir.backends.nvidia.hopper.pairs_key_sums import KeySums, check_key_s
 from attn_mlir.backends.nvidia.hopper.pairs_late import HEAD, ROW, begin_late, check_early, check_late, early_pays, end_late, late_pays
 from attn_mlir.backends.nvidia.hopper.pairs_layout import (
     KEY_SUMS,
-    MAKING,
     NEIGHBOURS,
     REGISTERS,
+    WINDOW_REGISTERS,
     BackwardLayout,
     is_transposed,
     plan_layout,
@@ -32,7 +32,7 @@ from attn_mlir.backends.nvidia.hopper.pairs_layout import (
 from attn_mlir.backends.nvidia.hopper.pairs_loop import check_steps, staged_values
 from attn_mlir.backends.nvidia.hopper.pairs_pieces import FIELD, Pieces, check_pieces, choose_pieces, make_room
 from attn_mlir.backends.nvidia.hopper.pairs_pieces import HEADER as PIECES
-from attn_mlir.backends.nvidia.hopper.pairs_producer import BitsWriter, ColumnWriter, Loader, load_keys
+from attn_mlir.backends.nvidia.hopper.pairs_producer import ColumnWriter, Loader, load_keys
 from attn_mlir.backends.nvidia.hopper.pairs_reduction import ReductionPrinter, semaphore_tensor
 from attn_mlir.backends.nvidia.hopper.pairs_results import ResultStores
 from attn_mlir.backends.nvidia.hopper.pairs_scheduler import PairTileScheduler
@@ -60,7 +60,9 @@ _NAMES += ("piece", "sharing", "rows_of_head", "worker", "other", "from", "own_t
 
 
 def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | Refusal:
-    """The schedule of a kernel of pairs, or why this code generator cannot make it."""
+    """The schedule of a kernel of pairs, or why this code generator cannot make it. Raises UnsupportedError for an unknown choice."""
+    if (dropout := choices.get("dropout", "lanes")) not in ("lanes", "own"):
+        raise UnsupportedError(f"in a schedule dropout is 'lanes' or 'own', not {dropout!r}")
     try:
         layout = _layout_with_key_sums(kernel, target, choices) or _layout(kernel, target, choices)
         if choices.get("key_sums", "auto") == "auto" and not layout.key_sums:
@@ -84,9 +86,9 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
     if layout.by_tiles and (narrow := narrow_sums(layout)):
         fields[NARROW] = narrow
     if find_all(kernel, "attn.kept"):
-        fields["dropout"] = "ahead" if layout.bits is not None else "lanes" if layout.words is not None else "own"
-    # Those warps make bits of dropout, and a warpgroup that makes sums over keys adds them, too.
-    apart = layout.warpgroups > 1 and masked and layout.bits is None and not layout.key_sums
+        fields["dropout"] = "lanes" if layout.words is not None else "own"
+    # A warpgroup that makes sums over keys adds them, too.
+    apart = layout.warpgroups > 1 and masked and not layout.key_sums
     fields["reduction_warps"] = int(choices.get("reduction_warps", ordered or apart))
     fields["order"] = choices.get("order", "dynamic")
     several = masked != ordered
@@ -131,22 +133,20 @@ def _layout(kernel: ir.Operation, target: NvidiaTarget, fields: Mapping[str, int
     stages = None if "stages" not in fields else int(fields["stages"])
     occupancy = None if "occupancy" not in fields else int(fields["occupancy"])
     if fields.get("key_sums") == "warpgroup":
-        layout = plan_layout(found, target, (slots, ""), stages, True)
+        layout = plan_layout(found, target, (slots, False), stages, True)
         check_key_sums(layout)
         if fields.get("deterministic") or fields.get("reduction_warps"):
             raise UnsupportedError(
                 "hopper: a warpgroup that makes sums over keys adds them itself, in no fixed order (key_sums, reduction_warps)"
             )
         return _early(core, layout, fields)
-    layout, wanted = plan_layout(found, target, (slots, ""), stages, occupancy=occupancy), str(fields.get("dropout", "lanes"))
+    layout, dropout = plan_layout(found, target, (slots, False), stages, occupancy=occupancy), fields.get("dropout", "lanes")
     layout.by_tiles = not fields.get("deterministic") and bool(fields.get("by_tiles", 1))
-    if pairs_dropout.possible(found) and (wanted == "lanes" or (slots and wanted == "ahead")):
-        other = plan_layout(found, target, (slots, wanted), stages, occupancy=layout.occupancy)
+    if pairs_dropout.possible(found) and dropout == "lanes":
+        other = plan_layout(found, target, (slots, True), stages, occupancy=layout.occupancy)
         if (other.stages, other.exchanges, len(other.adds)) == (layout.stages, layout.exchanges, len(layout.adds)):
             other.by_tiles = layout.by_tiles
-            layout, wanted = other, ""
-    if wanted == "ahead":
-        raise UnsupportedError("hopper: bits of dropout cannot be made ahead for this kernel of pairs (dropout = 'ahead')")
+            layout = other
     if fields.get("key_sums") == "late":
         check_late(layout, bool(fields.get("deterministic")))
         layout.late = True
@@ -177,8 +177,7 @@ class _Printer:
         self.core = _core(self.kernel)
         waits = self.ordered and layout.reduction_warps
         order = str(fields.get("order", "dynamic" if waits else "tiles"))
-        self.making = layout.bits is not None and not layout.reduction_warps
-        others = pairs_dropout.IDLE if self.making else layout.warpgroups if layout.reduction_warps else 0
+        others = layout.warpgroups if layout.reduction_warps else 0
         roles = 4 * (layout.warpgroups + layout.key_sums) + (layout.column_slots > 0) * layout.row_warps + others
         self.programs = PairTileScheduler(self.core, self.kernel.over, order, int(fields.get("group", 1)), self.ordered, roles)
         self.programs.most_heads, self.programs.last = int(fields.get("heads", 0)), int(fields.get("last", 0))
@@ -195,7 +194,7 @@ class _Printer:
             self.kernel.function, self.kernel.step_ops("tile.load_window")
         )
         self.banded = any(uses_of(step)[0].banded for step in self.kernel.steps)
-        others = layout.bits or layout.words or layout.windows or layout.bands or self.banded
+        others = layout.words or layout.windows or layout.bands or self.banded
         if is_transposed(self.kernel.queries) and others:
             raise UnsupportedError(
                 f"hopper: with dropout and captured windows blocks of pairs have a multiple of {ROWS} queries, not {self.kernel.queries}"
@@ -223,7 +222,7 @@ class _Printer:
         head[-1] = head[-1][:-1] + ") {"
         text = [
             header(
-                *([HEADER] if layout.bits is not None or layout.words is not None else []),
+                *([HEADER] if layout.words is not None else []),
                 *([WINDOWS] if layout.windows or layout.bands else []),
                 *([BANDS] if self.banded else []),
                 *([TRANSPOSED] if is_transposed(self.kernel.queries) else []),
@@ -266,7 +265,7 @@ class _Printer:
             f"  attn::barrier_init(shared + {layout.keys_free}, {of_warps(readers)});",
         ]
         for pipe in range(layout.pipes):
-            writers = 32 * (layout.row_warps + pairs_dropout.IDLE * self.making + bool(layout.windows or layout.bands))
+            writers = 32 * (layout.row_warps + bool(layout.windows or layout.bands))
             arrivals = writers if layout.column_slots and pipe == layout.pipes - 1 else 1
             full, free = layout.full(pipe) - layout.barriers, layout.free(pipe) - layout.barriers
             for stage in range(layout.stages):
@@ -297,8 +296,8 @@ class _Printer:
     def _producer(self) -> None:
         core, layout, kernel = self.core, self.layout, self.kernel
         more, fewer = NEIGHBOURS if layout.occupancy > 1 else REGISTERS[layout.warpgroups]
-        if (layout.bits is not None or layout.windows or layout.bands) and layout.warpgroups == 2:
-            more, fewer = MAKING
+        if (layout.windows or layout.bands) and layout.warpgroups == 2:
+            more, fewer = WINDOW_REGISTERS
         if layout.key_sums:
             more, own, fewer = KEY_SUMS
             self._key_sums(own)
@@ -313,9 +312,6 @@ class _Printer:
                 rows = "warp == 1" if layout.row_warps == 1 else f"warp < {1 + layout.row_warps}"
                 with core.scope(f"else if ({rows})"), self._programs():
                     ColumnWriter(core, kernel, layout).print()
-            if self.making:
-                with core.scope("else"), self._programs():
-                    BitsWriter(core, kernel, layout).print()
             if layout.reduction_warps:
                 with core.scope(f"else if (warp >= 2 && warp < {2 + layout.warpgroups})"):
                     core.writer.line("const int part = warp - 2; // sums of this warpgroup")

@@ -48,7 +48,7 @@ def check_late(layout: BackwardLayout, ordered: bool) -> None:
     """Raises UnsupportedError for kernels whose sums over keys are not made late."""
     kernel, reason = layout.kernel, ""
     targets = {op.operands[2] for op in kernel.step_ops("tile.accumulate")}
-    others = kernel.scatters or layout.bits or layout.words or layout.windows or layout.bands
+    others = kernel.scatters or layout.words or layout.windows or layout.bands
     if layout.warpgroups != _WARPGROUPS:
         reason = f"{64 * _WARPGROUPS} keys a block, not {kernel.keys}"
     elif len(layout.exchange) != 1 or layout.exchange[0].copies != 2 or targets != set(layout.adds) or len(targets) != 1:
@@ -81,7 +81,7 @@ def check_early(core: Core, layout: BackwardLayout) -> None:
         few, type_of = layout.kernel.queries <= 64, core.scalars.type_of
         alone = next((op.results[0] for op in dots if maps and early_value(body_of(maps[0]), op.results[0]) is not None), None)
         found = [] if alone is None else early_row_values(maps[0], alone, few, type_of)
-        if len(dots) != 2 or len(found) != 1 or layout.words is not None or layout.bits is not None:
+        if len(dots) != 2 or len(found) != 1 or layout.words is not None:
             text = "two products, one of which and one number of each query make the weights, and no dropout"
             raise UnsupportedError(f"hopper: exponentials that are held before the second product need {text} (early = 1)")
 

@@ -14,7 +14,7 @@ from attn_mlir.passes.regions import maker
 
 REGISTERS = thresholds.PAIR_REGISTERS
 NEIGHBOURS = thresholds.NEIGHBOUR_REGISTERS
-MAKING = thresholds.MAKING_REGISTERS
+WINDOW_REGISTERS = thresholds.WINDOW_REGISTERS
 KEY_SUMS = thresholds.KEY_SUM_REGISTERS
 ADDED_COLUMNS = 32
 """Columns of f32 in a swizzle atom of shared memory from which TMA adds to global memory: 128 bytes."""
@@ -75,15 +75,15 @@ class BackwardLayout:
         kernel: PairsKernel,
         stages: int,
         exchanges: int,
-        slots: tuple[int, str],
+        slots: tuple[int, bool],
         staged_adds: bool,
         limit: int,
         *,
         key_sums: bool = False,
         single_rows: bool = False,
     ) -> None:
-        """`slots`: values of each query row, and who makes bits of dropout: warps "ahead", which travel with them, or "lanes"."""
-        column_slots, makers = slots
+        """`slots`: values of each query row, and whether lanes of the consumers make bits of dropout for their warp."""
+        column_slots, lanes = slots
         self.key_sums = key_sums
         """Whether a warpgroup of its own makes the sums over keys (`pairs_key_sums`): two copies of `adds`, for steps in turn."""
         self.kernel, self.stages, self.exchanges, self.column_slots = kernel, stages, exchanges, column_slots
@@ -124,12 +124,8 @@ class BackwardLayout:
         copies = 1 if single_rows else stages
         self.columns = self._take("columns", column_slots, kernel.queries, 4 * column_slots * kernel.queries, copies)
         parts = -(-kernel.keys // ROWS)
-        self.bits = self._take("bits", kernel.queries, kernel.keys, parts * kernel.queries * 16, stages) if makers == "ahead" else None
-        """Bits of dropout (`pairs_dropout`): 16 bytes for a query and 64 keys."""
-        self.table_bytes, self.bit_tables = parts * 4 * 16, self._size
-        self._size += 2 * self.table_bytes if self.bits is not None else 0
-        self.words = self._take("words", kernel.queries, kernel.keys, parts * kernel.queries * 8, 1) if makers == "lanes" else None
-        """The same in the order of the consumers' lanes: each warp's own, 4 bytes for two queries and 16 keys."""
+        self.words = self._take("words", kernel.queries, kernel.keys, parts * kernel.queries * 8, 1) if lanes else None
+        """Bits of dropout (`pairs_dropout`) in the order of the consumers' lanes: each warp's own, 4 bytes for two queries and 16 keys."""
         size = kernel.keys + kernel.queries - 1
         self.bands = [self._take("band", 1, size, round_up(4 * size, 16), stages) for _ in kernel.step_ops("tile.band")]
         """Numbers of diagonals: number n is that of key - query = n - (queries - 1)."""
@@ -260,7 +256,7 @@ def registers(kernel: PairsKernel, warpgroups: int) -> int:
 def plan_layout(
     kernel: PairsKernel,
     target: NvidiaTarget,
-    slots: tuple[int, str],
+    slots: tuple[int, bool],
     stages: int | None = None,
     key_sums: bool = False,
     occupancy: int | None = None,

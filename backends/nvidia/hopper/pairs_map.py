@@ -10,14 +10,13 @@ from attn_mlir.backends.gpu.structure import element_name, hint, maker, widened,
 from attn_mlir.backends.nvidia.hopper.core import PACKS, Core
 from attn_mlir.backends.nvidia.hopper.divisors import divisors
 from attn_mlir.backends.nvidia.hopper.dropout import (
-    dropout_alone,
     kept_in,
     keys_along_rows,
     only_for_dropout,
     print_column_bits,
     print_columns,
 )
-from attn_mlir.backends.nvidia.hopper.pairs_dropout import print_bits, print_lane_bits, print_lane_words, print_two_bits
+from attn_mlir.backends.nvidia.hopper.pairs_dropout import print_lane_bits, print_lane_words
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import key_count
 from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, SharedBuffer, is_transposed
 from attn_mlir.backends.nvidia.hopper.pairs_tiles import TileStores
@@ -105,11 +104,8 @@ class PairMap:
         targets, sums = self._targets()
         fragment = core.tiles.get(products[0]) if products else None
         early = early_value(self.block, products[0], queries <= 64) if len(products) > 1 and isinstance(fragment, RegTile) else None
-        made_ahead = self.kept is not None and self.layout.bits is not None
-        unneeded = dropout_alone(self.block) if made_ahead else ()
         for value in frontier(self.block, self.depends, frozenset()):
-            if value not in unneeded:
-                core.scalars.emit(value)
+            core.scalars.emit(value)
         self._row_values()
         kept_bits = self._kept_bits()
         # Otherwise the compiler keeps all columns of a thread in registers through all steps.
@@ -202,8 +198,6 @@ class PairMap:
         """Before the loops over elements: bits of dropout, and their name where they have one."""
         if self.kept is None:
             return ""
-        if self.layout.bits is not None:
-            return print_bits(self.core, self.layout)
         if self.layout.words is None:
             return print_columns(self.core, self.kept, self.queries)
         print_lane_words(self.core, self.layout, self.kept)
@@ -213,9 +207,7 @@ class PairMap:
         """In the loop over `c`: those of two queries."""
         if self.kept is None:
             return
-        if self.layout.bits is not None:
-            print_two_bits(self.core, self.kept, name)
-        elif self.layout.words is not None:
+        if self.layout.words is not None:
             print_lane_bits(self.core, self.layout, self.kept)
         else:
             print_column_bits(self.core, self.kept, name)

@@ -39,7 +39,7 @@ def check_pieces(kernel: PairsKernel, layout: BackwardLayout, fields: Mapping[st
         reason = 'programs that are drawn (order = "dynamic")'
     elif fields.get("deterministic") or fields.get("reduction_warps"):
         reason = "additions in no fixed order, by threads that compute (deterministic, reduction_warps)"
-    elif kernel.states or kernel.scatters or layout.bits or layout.words or layout.windows or layout.bands:
+    elif kernel.states or kernel.scatters or layout.words or layout.windows or layout.bands:
         reason = "no dropout, no gradients of captured tensors that are carried over queries, and no captured windows"
     elif not _are_even(kernel):
         reason = "blocks of keys that are seen by all queries, in tensors that are not packed (no mask)"

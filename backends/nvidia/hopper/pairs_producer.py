@@ -1,7 +1,6 @@
 """The warps that load tiles by TMA and compute the values of query rows."""
 
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.pairs_dropout import print_seeds_of, print_share
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, as_int, ops_of
 from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout
 from attn_mlir.backends.nvidia.hopper.pairs_loop import PARITY, STAGE, STEP, RolePrinter, staged_values, step_limit
@@ -87,21 +86,7 @@ class ColumnWriter(RolePrinter):
                         core.writer.line(f"{exists}attn::{store}({place}, {name}[part]);")
         elif wait:
             core.writer.line(wait)
-        if self._shares:
-            print_share(core, layout, block, "0")
         core.writer.line(f"attn::barrier_arrive({full});")  # every lane, as each publishes what it wrote
-
-    @property
-    def _shares(self) -> bool:
-        """Whether this warp makes bits of dropout."""
-        return self.layout.bits is not None and self.layout.reduction_warps
-
-    def before_heads(self, block: ir.Block) -> None:
-        if self._shares:
-            print_seeds_of(self.core, self.kernel)
-
-    def after_heads(self, block: ir.Block) -> None:
-        self.core.seeds = {}
 
     def _forget_places(self, values: list[ir.Value]) -> None:
         """What follows from the program's place is computed again in each step, not kept in registers."""
@@ -129,21 +114,6 @@ class ColumnWriter(RolePrinter):
     def _limit(self, block: ir.Block) -> ir.Value | None:
         count = list(next(op for op in ops_of(block, "tile.map") if len(list(op.operands)) == 2).operands)[1]
         return step_limit(count)
-
-
-class BitsWriter(ColumnWriter):
-    """The warps that make bits of dropout, where they have nothing else to do."""
-
-    @property
-    def _shares(self) -> bool:
-        return True
-
-    def step(self, block: ir.Block) -> None:
-        core, layout = self.core, self.layout
-        full, free = (f"barriers + {at(layout.pipes - 1) - layout.barriers} + 8 * {STAGE}" for at in (layout.full, layout.free))
-        core.writer.line(f"attn::barrier_wait({free}, {PARITY} ^ 1);")  # the consumers have read the bits of this stage's last iteration
-        print_share(core, layout, block, "warp - 2")
-        core.writer.line(f"attn::barrier_arrive({full});")  # every lane, as each publishes what it wrote
 
 
 def load_keys(core: Core, kernel: PairsKernel, layout: BackwardLayout) -> None:

@@ -46,8 +46,7 @@ class Consumers(RolePrinter):
 
     def before_heads(self, block: ir.Block) -> None:
         key_count(self.core, self.kernel)
-        if self.layout.bits is None:
-            print_seeds(self.core, find_all(block.owner.operation, "attn.kept"))
+        print_seeds(self.core, find_all(block.owner.operation, "attn.kept"))
         for op in ops_of(block, "tile.fill"):
             self.core.tiles[op.results[0]] = self.core.row("state", self.core.value(op.operands[0]))
 
@@ -182,7 +181,7 @@ class Consumers(RolePrinter):
 
     def _wait_for_rows(self) -> None:
         layout = self.layout
-        # The row values, and bits and windows, are written: ordinary writes, published by their lanes' arrivals.
+        # The row values and windows are written: ordinary writes, published by their lanes' arrivals.
         self.core.writer.line(
             f"attn::barrier_wait({self._full(layout.pipes - 1)}, {PARITY});",
             f"const uint32_t columns = {layout.rows_at(STAGE)} + 4 * column;",

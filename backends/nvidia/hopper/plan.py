@@ -11,12 +11,10 @@ from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.gpu.structure import body, chains, operations
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.hopper.dropout import besides_dropout
-from attn_mlir.backends.nvidia.hopper.dropout_ahead import possible
-from attn_mlir.backends.nvidia.hopper.dropout_lanes import possible as lanes_possible
+from attn_mlir.backends.nvidia.hopper.dropout_lanes import possible
 from attn_mlir.backends.nvidia.hopper.flat import fits
 from attn_mlir.backends.nvidia.hopper.gathered_rows import GATHERING
-from attn_mlir.backends.nvidia.hopper.makers import MAKERS
-from attn_mlir.backends.nvidia.hopper.row_intervals import later_rows_see_more, rows_of, skips
+from attn_mlir.backends.nvidia.hopper.row_intervals import later_rows_see_more, rows_of
 from attn_mlir.backends.nvidia.hopper.row_kernels import RowsKernel
 from attn_mlir.backends.nvidia.hopper.stale_maximum import is_lean, keeps_reference, sum_by_product
 from attn_mlir.backends.nvidia.hopper.steps import read_chain
@@ -27,7 +25,7 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
 
-_USUAL: Fields = {"lazy_rescale": 0, "sums": "own", "align": "start", "partial": "block", "skip": 0}
+_USUAL: Fields = {"lazy_rescale": 0, "sums": "own", "align": "start"}
 """What schedules have without the savings of the flat loop."""
 
 
@@ -59,9 +57,9 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
         "group": _heads_together(columns, uneven),
         "consumer_registers": consumer, "producer_registers": producer, **_USUAL,
     }  # fmt: skip
-    flow, able = _flow(kernel), _abilities(kernel, keys, str(choices.get("dropout", "own" if choices.get("skip") else "lanes")))
+    flow, able = _flow(kernel), _abilities(kernel, keys, str(choices.get("dropout", "lanes")))
     if find_all(kernel, "attn.kept"):
-        fields |= {"dropout": able["dropout"], "makers": MAKERS}
+        fields["dropout"] = able["dropout"]
     fields.update({name: choices[name] for name in ("windows", "gather") if name in choices})
     if choices.get("gather") and warpgroups in GATHERING:
         fields |= dict(zip(("consumer_registers", "producer_registers"), GATHERING[warpgroups], strict=True))
@@ -69,7 +67,7 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
         made = (thresholds.WIDENED_STAGES[0], *thresholds.WIDENING[warpgroups])
         fields |= dict(zip(("widen", "wideners", "consumer_registers", "producer_registers"), made, strict=True))
     if narrow and warpgroups == 3 and _lean(kernel) and not looks:
-        fields.update(able | thresholds.NARROW_PARTIAL)
+        fields.update(able)
     elif not narrow and columns <= 128 and warpgroups == 2 and not _gathers(kernel):
         fields["lazy_rescale"] = able["lazy_rescale"]
     if not narrow and flow == "flat" and _shares(kernel):
@@ -163,23 +161,23 @@ def _have_room(kernel: ir.Operation, keys: int, fields: Fields) -> bool:
         if step.sums.name != "tile.dot_rescale" or keys // 2 + keys // 4 + values // 2 + queries // 4 > available:
             return False
         maps = [op for op in step.rest if op.name == "tile.map"]
-        ahead = fields.get("dropout", "own") != "own"
-        if any(_needs_more(op.regions[0].blocks[0], ahead) for op in maps):
+        packed = fields.get("dropout", "own") != "own"
+        if any(_needs_more(op.regions[0].blocks[0], packed) for op in maps):
             return False
         scores = [op for op in maps if len(op.operands) > 1]
-        if fields["lazy_rescale"] and step.whole and any(len(_ops(body(op), ahead)) > thresholds.SHORT_SCORES for op in scores):
+        if fields["lazy_rescale"] and step.whole and any(len(_ops(body(op), packed)) > thresholds.SHORT_SCORES for op in scores):
             return False
     return True
 
 
-def _ops(block: ir.Block, ahead: bool) -> list[ir.Operation]:
-    """What a map computes, but for dropout if its bits are made ahead."""
-    return [*besides_dropout(block), operations(block)[-1]] if ahead else operations(block)
+def _ops(block: ir.Block, packed: bool) -> list[ir.Operation]:
+    """What a map computes, but for dropout if that is done when weights are packed."""
+    return [*besides_dropout(block), operations(block)[-1]] if packed else operations(block)
 
 
-def _needs_more(block: ir.Block, ahead: bool) -> bool:
+def _needs_more(block: ir.Block, packed: bool) -> bool:
     depends = dependence(block)
-    for op in _ops(block, ahead):
+    for op in _ops(block, packed):
         arguments = [operand for operand in op.operands if isinstance(operand.owner, ir.Block) and operand not in depends]
         scalars = any(value.owner.owner.operation.name == "func.func" and not isinstance(value.type, ir.ShapedType) for value in arguments)
         of_columns = any(isinstance(result.type, ir.FloatType) and depends[result] == {1} for result in op.results)
@@ -220,22 +218,19 @@ def _abilities(kernel: ir.Operation, keys: int, wanted: str) -> Fields:
     """What the flat loop can save of this kernel's work, and who makes bits of dropout: who is `wanted`, if they can."""
     found = chains(body(kernel))
     steps = read_chain(found[0]) if len(found) == 1 else None
-    if wanted not in ("lanes", "ahead", "own"):
-        raise UnsupportedError(f"in a schedule dropout is 'lanes', 'ahead' or 'own', not {wanted!r}")
-    dropout = wanted if possible(steps) and (wanted != "lanes" or lanes_possible(steps, keys)) else "own"
+    if wanted not in ("lanes", "own"):
+        raise UnsupportedError(f"in a schedule dropout is 'lanes' or 'own', not {wanted!r}")
+    dropout = wanted if possible(steps, keys) else "own"
     if steps is None or not fits(kernel, found[0]):
         return _USUAL | {"dropout": dropout}
     plain = dropout != "own" or not find_all(kernel, "attn.kept")
     kept = plain and any(step.whole and keeps_reference(step) is not None for step in steps)
     rows = rows_of(kernel)
-    able = any(step.whole for step in steps) and skips(rows, steps)
     return {
         "dropout": dropout,
         "lazy_rescale": int(kept),
         "sums": "own" if sum_by_product(steps) is None else "product",
         "align": "end" if later_rows_see_more(rows, steps) else "start",
-        "partial": "warpgroup" if able else "block",
-        "skip": int(able),
     }
 
 

@@ -1,7 +1,7 @@
-"""What the bounds of a kernel's loops are for some of the rows of a block.
+"""What the bounds of a kernel's loops are for other blocks of rows.
 
 The bounds are made of the first row of the block of rows and of the one after its last: the same arithmetic with other rows gives other
-bounds. So blocks of rows may be cut elsewhere, and a warpgroup can ask which keys its own rows see.
+bounds. So blocks of rows may be cut elsewhere.
 """
 
 from dataclasses import dataclass
@@ -65,10 +65,3 @@ def later_rows_see_more(rows: RowInterval | None, steps: list[KvStep]) -> bool:
     """Whether the last key that a program sees depends on its rows."""
     end = list(steps[-1].loop.operands)[1]
     return rows is not None and rows.decides(end) and depends_on_block(end)
-
-
-def skips(rows: RowInterval | None, steps: list[KvStep]) -> bool:
-    """Whether a warpgroup can tell by the bounds which keys none of its rows sees, and which all of them do."""
-    bounds = [bound for step in steps for bound in list(step.loop.operands)[:2]]
-    classified = any(step.some is not None for step in steps)
-    return rows is not None and not classified and later_rows_see_more(rows, steps) and all(rows.decides(bound) for bound in bounds)

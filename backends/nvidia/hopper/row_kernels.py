@@ -5,14 +5,12 @@ from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.structure import body, chains, holds, operations
 from attn_mlir.backends.nvidia.hopper.consumer import Consumer
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.dropout_ahead import HEADER, AheadBits, possible
-from attn_mlir.backends.nvidia.hopper.dropout_lanes import LaneBits
+from attn_mlir.backends.nvidia.hopper.dropout_lanes import HEADER, LaneBits, possible
 from attn_mlir.backends.nvidia.hopper.flat import Flat
 from attn_mlir.backends.nvidia.hopper.flat_state import FlatSchedule
 from attn_mlir.backends.nvidia.hopper.gathered_rows import HEADER as GATHER_HEADER
 from attn_mlir.backends.nvidia.hopper.gathered_rows import GatheredRows
 from attn_mlir.backends.nvidia.hopper.kernel_text import function_source
-from attn_mlir.backends.nvidia.hopper.makers import MAKERS, Makers
 from attn_mlir.backends.nvidia.hopper.memory import SharedMemory
 from attn_mlir.backends.nvidia.hopper.overlap import Overlap
 from attn_mlir.backends.nvidia.hopper.overlap_kept import KeptOverlap
@@ -50,7 +48,7 @@ class RowsKernel:
         self.stores = Stores(self.core, self.memory, number["block_q"])
         self.overlaps: dict[ir.Operation, Overlap] = {}
         self.flat: Flat | None = None
-        self.makers: Makers | None = None
+        self.windows: WindowRings | None = None
 
     def emit(self) -> KernelCode:
         """The source and how to launch it."""
@@ -58,7 +56,7 @@ class RowsKernel:
         self._place()
         gathered, widened = self.memory.gathered, self.memory.widened
         busy = "copy" if gathered is not None else "widen"
-        if (gathered is not None or widened is not None) and self.makers is not None:
+        if (gathered is not None or widened is not None) and self.windows is not None:
             raise UnsupportedError(f"hopper: warps of the producer {busy} rows, and bring nothing else")
         producers = 1 if widened is None else -(-(1 + widened.warps) // 4)
         threads = 128 * (self.warpgroups + producers)
@@ -82,14 +80,14 @@ class RowsKernel:
             elif gathered is not None:
                 with core.scope("else"):
                     gathered.workers(4 * self.warpgroups + 1)
-            elif self.makers is not None:
+            elif self.windows is not None:
                 with core.scope("else"):
-                    self.makers.workers(4 * self.warpgroups + 1, self.flat.cut if self.flat is not None else None)
+                    self.windows.workers(4 * self.warpgroups + 1, self.flat.cut if self.flat is not None else None)
         with core.scope("else"):
             writer.line(f"attn::more_registers<{self.schedule['consumer_registers']}>();")
             self._consumers()
         more = [HEADER] if self.schedule.get("dropout", "own") != "own" else []
-        more += [WINDOWS_HEADER] if isinstance(self.makers, WindowRings) else []
+        more += [WINDOWS_HEADER] if self.windows is not None else []
         more += [GATHER_HEADER] if gathered is not None else []
         more += [WIDEN_HEADER] if widened is not None else []
         source = function_source(core, self.memory.layout, threads, *more)
@@ -133,40 +131,27 @@ class RowsKernel:
             self._stage_in_queries()
 
     def _bits(self) -> None:
-        """Where weights are dropped once they are packed: who makes the bits. Raises UnsupportedError where they are not."""
-        overlaps, dropout = list(self.overlaps.values()), str(self.schedule["dropout"])
-        if len(overlaps) != 1 or len(chains(body(self.kernel))) != 1 or not possible(overlaps[0].steps) or self.schedule["skip"]:
-            raise UnsupportedError(f"hopper: weights of this loop are not dropped when they are packed (dropout = {dropout!r})")
+        """Lets lanes make bits of dropout once weights are packed. Raises UnsupportedError where weights are not dropped then."""
+        overlaps = list(self.overlaps.values())
+        if len(overlaps) != 1 or len(chains(body(self.kernel))) != 1 or not possible(overlaps[0].steps, overlaps[0].keys.rows):
+            raise UnsupportedError("hopper: weights of this loop are not dropped when they are packed (dropout = 'lanes')")
         (overlap,) = overlaps
         size = (ROWS * self.warpgroups, overlap.keys.rows)
-        if dropout == "lanes":
-            columns = self.core.columns(overlap.general.scores.operands[0].type)
-            overlap.bits = LaneBits(self.core, self.memory.layout, overlap.general, size, columns)
-            return
-        if self.schedule["makers"] not in (MAKERS, MAKERS + 1):
-            raise UnsupportedError(f"hopper: {MAKERS} or {MAKERS + 1} warps make bits of dropout, not {self.schedule['makers']} (makers)")
-        self.makers = overlap.bits = AheadBits(
-            self.core,
-            self.memory.layout,
-            overlap.general,
-            size,
-            self.stages,
-            4 * self.warpgroups,
-            int(self.schedule["makers"]),
-        )
+        columns = self.core.columns(overlap.general.scores.operands[0].type)
+        overlap.bits = LaneBits(self.core, self.memory.layout, overlap.general, size, columns)
 
     def _windows(self) -> None:
         """Where maps read windows of captured tensors: who brings them. Raises UnsupportedError where nobody can."""
         overlaps = [overlap for overlap in self.overlaps.values() if any(map(windows_of, overlap.steps))]
         if not overlaps:
             return
-        if len(self.overlaps) != 1 or len(chains(body(self.kernel))) != 1 or self.makers is not None:
+        if len(self.overlaps) != 1 or len(chains(body(self.kernel))) != 1:
             raise UnsupportedError("hopper: windows of captured tensors are brought for one loop over keys, by warps that do nothing else")
         (overlap,) = overlaps
         depths = (self.stages, int(self.schedule.get("windows", 1)))
         parts = (overlap.steps, overlap.general, overlap.keys.rows, self.warpgroups, depths)
         self.programs.shared_batches = not self.core.packed and same_for_batches(self.kernel, windows_of(overlap.general))
-        self.makers = overlap.windows = WindowRings(self.core, self.memory.layout, *parts)
+        self.windows = overlap.windows = WindowRings(self.core, self.memory.layout, *parts)
 
     def _stage_in_queries(self) -> None:
         """Lets outputs leave through the memory of the queries. Raises UnsupportedError where it is too small."""
@@ -198,8 +183,8 @@ class RowsKernel:
         with self.programs.each(producer=True):
             self.memory.load_program_tiles(self.programs.round)
             self._loads(body(self.kernel))
-        if self.makers is not None:
-            self.makers.end("iteration")
+        if self.windows is not None:
+            self.windows.end("iteration")
 
     def _loads(self, block: ir.Block) -> None:
         """Replays the control flow of a block, loads only."""

@@ -1,14 +1,16 @@
 """Windows and bands of captured tensors in shared memory, which idle warps of the producer bring for each block of keys.
 
-Each warpgroup of consumers has a ring of its own, as they read their windows at different times. Bands are a number for each diagonal.
+The warp that loads tells where a block of keys is; so the other warps need not look at anything else. Each warpgroup of consumers has
+a ring of its own, as they read their windows at different times. Bands are a number for each diagonal.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.arguments import c_type
 from attn_mlir.backends.gpu.structure import body, operations, yielded
+from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.makers import MAKERS, Makers
 from attn_mlir.backends.nvidia.hopper.memory import SharedAllocator, of_warps
 from attn_mlir.backends.nvidia.hopper.steps import KvStep
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS, WindowTile, round_up
@@ -22,6 +24,7 @@ HEADER = "attn_windows.cuh"
 WINDOWS = ("tile.load_window", "tile.band")
 MOST_DIMENSIONS = 4
 """Of tensors that TMA reads windows of."""
+_WARPS = thresholds.WINDOW_WARPS
 _SIZES = {"f32": 4, "f16": 2, "bf16": 2}
 
 
@@ -107,16 +110,14 @@ def windows_of(step: KvStep) -> list[ir.Operation]:
     return [op for op in step.rest if op.name in WINDOWS]
 
 
-class WindowRings(Makers):
-    """Prints what each role does about them."""
-
-    told_free = "kToldFree"
+class WindowRings:
+    """Prints what each role does about them. What is told about a block of keys goes through a ring of messages, `kTold`."""
 
     def __init__(
         self, core: Core, layout: SharedAllocator, steps: list[KvStep], general: KvStep, keys: int, warpgroups: int, depths: tuple[int, int]
     ) -> None:
         """`keys` of a step; `depths`: stages of the ring of keys, and of those of windows."""
-        super().__init__(core, depths[0])
+        self.core, self.stages = core, depths[0]
         self.general, self.keys, self.warpgroups, self.depth = general, keys, warpgroups, depths[1]
         self.numbers = {op.results[0]: number for step in steps for number, op in enumerate(windows_of(step))}
         if any(list(map(form_of, windows_of(step))) != list(map(form_of, windows_of(general))) for step in steps):
@@ -135,8 +136,8 @@ class WindowRings(Makers):
         """Whether all these warps bring each warpgroup's windows: what bands hold is computed. Else one warp does, so that none waits."""
         layout.tile("kWindows", warpgroups * self.depth * self.bytes)
         layout.barrier("kToldFull", self.stages, 1)
-        layout.barrier("kToldFree", self.stages, of_warps(MAKERS))
-        layout.barrier("kWindowsFull", warpgroups * self.depth, 32 * MAKERS if self.together else 32)
+        layout.barrier("kToldFree", self.stages, of_warps(_WARPS))
+        layout.barrier("kWindowsFull", warpgroups * self.depth, 32 * _WARPS if self.together else 32)
         layout.barrier("kWindowsFree", warpgroups * self.depth, of_warps(4))
         layout.slot("kTold", 16 * self.stages)
 
@@ -145,6 +146,35 @@ class WindowRings(Makers):
 
     def _phase(self, iteration: str) -> str:
         return f"{iteration} & 1" if self.depth == 1 else f"{iteration} / {self.depth} & 1"
+
+    def at(self, name: str, size: int, iteration: str) -> str:
+        """The address of the part of a ring that belongs to an iteration."""
+        return f"shared + {name}" if self.stages == 1 else f"shared + {name} + {iteration} % {self.stages} * {size}"
+
+    def parity(self, iteration: str) -> str:
+        """Which phase of the barriers an iteration waits for."""
+        return f"{iteration} & 1" if self.stages == 1 else f"{iteration} / {self.stages} & 1"
+
+    # ---- the warp that loads
+
+    def make(self, iteration: str) -> None:
+        """Says where the block of keys of this iteration is: at `kv`, for this program (`block`, `head`, `batch`)."""
+        self.tell(iteration, "kv, block, head, batch")
+
+    def end(self, iteration: str) -> None:
+        """Says that there are no more."""
+        self.tell(iteration, "0, -1, 0, 0")
+
+    def tell(self, iteration: str, message: str) -> None:
+        """Leaves a message, once the one before that lay in its place is not needed any more."""
+        writer = self.core.writer
+        if self.stages & (self.stages - 1):  # its rests are computed again, so that they need no registers in between
+            iteration = f"(uint32_t)attn::opaque({iteration})"
+        writer.line(f"attn::barrier_wait({self.at('kToldFree', 8, iteration)}, ({self.parity(iteration)}) ^ 1);")
+        with writer.block("if (lane == 0)"):
+            writer.line(f"attn::store_shared_int4({self.at('kTold', 16, iteration)}, {message});")
+            writer.line(f"attn::barrier_arrive({self.at('kToldFull', 8, iteration)});")  # after the message, which it publishes
+        writer.line("__syncwarp();")  # lanes stay together: what follows is for all of them
 
     # ---- the consumers
 
@@ -170,16 +200,22 @@ class WindowRings(Makers):
         tiles = [op.results[0] for op in windows_of(step)]
         return [op for op in step.rest if op.name == "tile.map" and any(_reads(op, tile) for tile in tiles)][-1]
 
-    def skip(self, iteration: str) -> None:
-        """Gives back those of a block that is left out."""
-        stage = self._stage("warpgroup", iteration)
-        # They are made for every block: no phase may be passed over.
-        self.core.writer.line(f"attn::barrier_wait(shared + kWindowsFull + {stage} * 8, {self._phase(iteration)});")
-        self.free(iteration)
-
     # ---- the warps that load them
 
-    def block(self, worker: str) -> None:
+    def workers(self, first_warp: int, before: Callable[[], None] | None) -> None:
+        """Their loop; `before` prints what places are made of. Warp `first_warp` of the kernel is the first of them."""
+        core, writer = self.core, self.core.writer
+        if before is not None:
+            before()
+        with core.scope("for (uint32_t iteration = 0;; ++iteration)"):
+            # The producer has left a message.
+            writer.line(f"attn::barrier_wait({self.at('kToldFull', 8, 'iteration')}, {self.parity('iteration')});")
+            writer.line(f"const int4 message = attn::load_shared_int4({self.at('kTold', 16, 'iteration')});")
+            writer.line("const int kv = attn::uniform(message.x), block = attn::uniform(message.y);")
+            writer.line("const int head = attn::uniform(message.z), batch = attn::uniform(message.w);", "if (block < 0) break;")
+            self._block(f"attn::warp_index() - {first_warp}")
+
+    def _block(self, worker: str) -> None:
         """Prints one share of the windows of `iteration`."""
         core, writer = self.core, self.core.writer
         # All lanes have read what the producer told: its slot may be written again.
@@ -189,7 +225,7 @@ class WindowRings(Makers):
         places = [place_window(core, part.op) for part in self.parts if part.atom]
         boxes = [window_boxes(core, part.op, (ROWS, self.keys)) for part in self.parts if part.atom]
         writer.line("#pragma unroll 1")
-        first, step = ("0", "++part") if self.together else (worker, f"part += {MAKERS}")
+        first, step = ("0", "++part") if self.together else (worker, f"part += {_WARPS}")
         with core.scope(f"for (int part = {first}; part < {self.warpgroups}; {step})"):
             stage = self._stage("part", "iteration")
             writer.line(f"const uint32_t barrier = shared + kWindowsFull + {stage} * 8, to = shared + kWindows + {stage} * {self.bytes};")
@@ -206,7 +242,7 @@ class WindowRings(Makers):
     def _window(self, part: _Part, place: list[str], boxes: tuple[str, list[str], int] | None) -> None:
         start, row_stride, column_stride, rows, columns = place
         element = c_type(ir.MemRefType(part.op.operands[0].type).element_type)
-        size = f"{element}, {ROWS}, {self.keys}, {32 * MAKERS if self.together else 32}"
+        size = f"{element}, {ROWS}, {self.keys}, {32 * _WARPS if self.together else 32}"
         where = f"{start}, {row_stride}, {column_stride}, {ROWS} * part, {rows}, {columns}, to + {part.offset}"
         copied = f"attn::load_window<{size}>({where}, maker, copies);"
         if boxes is None:
@@ -227,7 +263,7 @@ class WindowRings(Makers):
         """Number n of a band is that of i - j = n - (keys - 1), with i from the first row of the warpgroup on."""
         core, inner = self.core, body(part.op)
         last = f"max({core.value(part.op.operands[1])} - 1, 0)"
-        with core.scope(f"for (int n = maker; n < {ROWS + self.keys - 1}; n += {32 * MAKERS})"):
+        with core.scope(f"for (int n = maker; n < {ROWS + self.keys - 1}; n += {32 * _WARPS})"):
             core.writer.line(f"const int diagonal = n + {ROWS} * part - {self.keys - 1};")
             core.scalars.bind(inner.arguments[0], "max(diagonal, 0)")
             core.scalars.bind(inner.arguments[1], f"min(max(-diagonal, 0), {last})")

@@ -1,6 +1,6 @@
 """Compares columns of a tile with one bound a row, instead of positions for each element."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels, change_parts
 from attn_mlir.dialects.warp import build
@@ -16,9 +16,10 @@ _SIGNED = {2: (0, True), 3: (0, False), 4: (1, True), 5: (1, False)}
 @dataclass(frozen=True)
 class BoundColumns(Pass):
     """In maps over tiles, comparisons that hold up to some column of a row, as `q_idx >= kv_idx` of a causal mask, become one: a map over
-    row values computes how many columns that are (`i32`), and each element compares its column with it. In kernels that add to global
-    memory, whose columns are queries, so do those that hold from a column on, which is computed then.
+    row values computes how many columns that are (`i32`), and each element compares its column with it. So do those that hold from a column
+    on, as the other side of a sliding window, with the first such column.
 
+    A comparison may be one side of `arith.ori` whose other side is the same for all columns: the bound is past the end where that holds.
     Others stay, as do those of maps where no bound depends on the row. Without such a comparison the kernel stays as it is, with the reason
     in `warp.refused`.
     """
@@ -32,36 +33,41 @@ class BoundColumns(Pass):
 
 def _bound(kernel: ir.Operation) -> None:
     maps = [op for op in find_all(kernel, "warp.map") if len(list(op.regions[0].blocks[0].arguments)) == 2]
-    from_below = bool(find_all(kernel, "warp.atomic_add"))
-    change_parts(maps, lambda map_: _change(map_, from_below), "there is no map over a tile")
+    change_parts(maps, _change, "there is no map over a tile")
 
 
 @dataclass(frozen=True)
 class _Bound:
-    """A comparison `column + added < limit` (or not more, where `strict` is false); neither `added` nor the limit depends on the column.
+    """A condition `column < sum(plus) - sum(minus)` (or not more, where `strict` is false); no summand depends on the column.
 
-    `below`: the limit is less than the sum, in which min(column, most) may stand for the column.
+    `below`: the column is more than that, in which min(column, most) may stand for it. `unless`: or this condition holds.
     """
 
     op: ir.Operation
-    added: tuple[ir.Value, ...]
-    limit: ir.Value
+    plus: tuple[ir.Value, ...]
+    minus: tuple[ir.Value, ...]
     strict: bool
-    below: bool = False
+    below: bool
     most: ir.Value | None = None
+    unless: ir.Value | None = None
+
+    @property
+    def numbers(self) -> tuple[ir.Value, ...]:
+        return (*self.plus, *self.minus)
 
 
-def _change(map_: ir.Operation, from_below: bool) -> None:
+def _change(map_: ir.Operation) -> None:
     """Replaces the comparisons of a map. Raises Refused, with nothing changed."""
     block = map_.regions[0].blocks[0]
     row, column = block.arguments
     tile = next((f for r in map_.results if (f := fragment(r.type)) is not None and f.form == "tile"), None)
     instruction = tile.instruction if tile is not None else fragment(map_.results[0].type).instruction  # type: ignore[union-attr]
     by_row, by_column = _reached(block, row), _reached(block, column)
-    groups = [group for top in _tops(block) if (group := _bounds(top, column, by_column))]
-    if from_below:
-        groups += [[bound] for top in _tops(block) if (bound := _from_below(top, column, by_column)) is not None]
-    groups = [group for group in groups if any(v in by_row for bound in group for v in (*bound.added, bound.limit))]
+    groups: list[list[_Bound]] = []
+    for top in _tops(block):
+        found = _bounds(top, column, by_column)
+        groups += [group for below in (False, True) if (group := [bound for bound in found if bound.below == below])]
+    groups = [group for group in groups if any(v in by_row for bound in group for v in bound.numbers)]
     if not groups:
         raise Refused("no map compares columns with what depends on the row")
     rows, columns = tuple(map_.attributes["shape"])
@@ -71,7 +77,7 @@ def _change(map_: ir.Operation, from_below: bool) -> None:
 
         def body(i: ir.Value) -> list[ir.Value]:
             known = {row: i}
-            return [_count(group, block, known, columns, whole) for group in groups]
+            return [(_first if group[0].below else _count)(group, block, known, columns, whole) for group in groups]
 
         bounds = build.map_([rows], [type_] * len(groups), [""] * len(groups), body)
     for group, bound in zip(groups, bounds, strict=True):
@@ -86,55 +92,64 @@ def _change(map_: ir.Operation, from_below: bool) -> None:
 
 
 def _tops(block: ir.Block) -> list[ir.Value]:
-    """Conditions of selects, and comparisons that are used otherwise."""
+    """Conditions of selects."""
     ops = [view.operation for view in block.operations]
     return list(dict.fromkeys(op.operands[0] for op in ops if op.name == "arith.select"))
 
 
 def _bounds(condition: ir.Value, column: ir.Value, by_column: set[ir.Value]) -> list[_Bound]:
-    """The comparisons that must all hold where a condition does, and bound the columns from above; those used only here."""
-    made = maker(condition, "arith.andi", "arith.cmpi")
-    if made is None or len(list(condition.uses)) != 1:
+    """The conditions that must all hold where one does, and bound the columns; those used only here."""
+    made = maker(condition, "arith.andi", "arith.cmpi", "arith.ori")
+    if made is None or condition not in by_column or len(list(condition.uses)) != 1:
         return []
     if made.name == "arith.andi":
         return [bound for operand in made.operands for bound in _bounds(operand, column, by_column)]
-    found = _SIGNED.get(ir.IntegerAttr(made.attributes["predicate"]).value)
+    if made.name == "arith.cmpi":
+        found = _compared(made, column, by_column)
+        return [found] if found is not None else []
+    inner = [value for value in made.operands if value in by_column]
+    same = [value for value in made.operands if value not in by_column]
+    compared = maker(inner[0], "arith.cmpi") if len(inner) == 1 else None
+    found = _compared(compared, column, by_column) if compared is not None and len(list(inner[0].uses)) == 1 else None
+    return [replace(found, op=made, unless=same[0])] if found is not None else []
+
+
+def _compared(compare: ir.Operation, column: ir.Value, by_column: set[ir.Value]) -> _Bound | None:
+    """What a comparison says of the column; None where it is another one than of sums of numbers."""
+    found = _SIGNED.get(ir.IntegerAttr(compare.attributes["predicate"]).value)
     if found is None:
-        return []
-    lower, upper = made.operands[found[0]], made.operands[1 - found[0]]
-    added = _added(lower, column, by_column)
-    return [_Bound(made, added, upper, found[1])] if added is not None and upper not in by_column else []
-
-
-def _from_below(condition: ir.Value, column: ir.Value, by_column: set[ir.Value]) -> _Bound | None:
-    """The comparison that a condition is, where it bounds the columns from below."""
-    made = maker(condition, "arith.cmpi")
-    found = _SIGNED.get(ir.IntegerAttr(made.attributes["predicate"]).value) if made is not None else None
-    if made is None or found is None:
         return None
-    limit, sum_ = made.operands[found[0]], made.operands[1 - found[0]]
+    lower, upper = compare.operands[found[0]], compare.operands[1 - found[0]]
     least = next((op for v in by_column if (op := maker(v, "arith.minsi")) is not None and column in list(op.operands)), None)
     most = next((v for v in least.operands if v not in by_column), None) if least is not None else None
     for place, bound in ((column, None), (least.results[0] if least is not None and most is not None else None, most)):
-        added = _added(sum_, place, by_column) if place is not None else None
-        if added is not None and limit not in by_column:
-            return _Bound(made, added, limit, found[1], True, bound)
+        sums = [_linear(value, place, by_column) for value in (lower, upper)] if place is not None else [None]
+        if any(each is None for each in sums):
+            continue
+        (times, plus, minus), (others, more, less) = (each for each in sums if each is not None)
+        # lower - upper is at most 0: `sign` times the column, and what is added to it and taken away.
+        sign, added, taken = times - others, (*plus, *less), (*minus, *more)
+        if sign == 1 and bound is None:
+            return _Bound(compare, taken, added, found[1], False)
+        if sign == -1:
+            return _Bound(compare, added, taken, found[1], True, bound)
     return None
 
 
-def _added(value: ir.Value, column: ir.Value, by_column: set[ir.Value]) -> tuple[ir.Value, ...] | None:
-    """What is added to the column to make a number; None where it is something else."""
-    if value == column:
-        return ()
-    made = maker(value, "arith.addi")
-    if made is None:
+def _linear(value: ir.Value, place: ir.Value, by_column: set[ir.Value]) -> tuple[int, tuple[ir.Value, ...], tuple[ir.Value, ...]] | None:
+    """How often a number has the column in it, and what is added to that and taken away; None where it is something else."""
+    if value == place:
+        return 1, (), ()
+    if value not in by_column:
+        return 0, (value,), ()
+    made = maker(value, "arith.addi", "arith.subi")
+    parts = [_linear(operand, place, by_column) for operand in made.operands] if made is not None else [None]
+    if made is None or parts[0] is None or parts[1] is None:
         return None
-    own = [v for v in made.operands if v in by_column]
-    others = [v for v in made.operands if v not in by_column]
-    if len(own) != 1:
-        return None
-    inner = _added(own[0], column, by_column)
-    return None if inner is None else (*inner, *others)
+    (times, plus, minus), (others, more, less) = parts[0], parts[1]
+    if made.name == "arith.addi":
+        return times + others, (*plus, *more), (*minus, *less)
+    return times - others, (*plus, *less), (*minus, *more)
 
 
 def _reached(block: ir.Block, start: ir.Value) -> set[ir.Value]:
@@ -147,31 +162,43 @@ def _reached(block: ir.Block, start: ir.Value) -> set[ir.Value]:
 
 
 def _count(group: list[_Bound], block: ir.Block, known: dict[ir.Value, ir.Value], columns: int, whole: ir.Type) -> ir.Value:
-    """How many columns lie below all bounds of a row, or below the first that its bound lets through."""
-    if group[0].below:
-        return _first(group[0], block, known, columns, whole)
+    """How many columns lie below all bounds of a row."""
     count = build.index(columns)
     for bound in group:
-        limit = _copied(bound.limit, block, known)
-        for value in bound.added:
-            limit = arith.SubIOp(limit, _copied(value, block, known)).result
+        limit = _limit(bound, block, known)
         if not bound.strict:
             limit = arith.AddIOp(limit, build.index(1)).result
+        if bound.unless is not None:
+            limit = arith.SelectOp(_copied(bound.unless, block, known), build.index(columns), limit).result
         count = arith.MinSIOp(count, limit).result
     return arith.IndexCastOp(whole, arith.MaxSIOp(count, build.index(0)).result).result
 
 
-def _first(bound: _Bound, block: ir.Block, known: dict[ir.Value, ir.Value], columns: int, whole: ir.Type) -> ir.Value:
-    """The first column from which on a comparison holds; that past the end where it never does."""
-    first = _copied(bound.limit, block, known)
-    for value in bound.added:
-        first = arith.SubIOp(first, _copied(value, block, known)).result
-    if bound.strict:
-        first = arith.AddIOp(first, build.index(1)).result
-    if bound.most is not None:
-        never = arith.CmpIOp(arith.CmpIPredicate.slt, _copied(bound.most, block, known), first).result
-        first = arith.SelectOp(never, build.index(columns), first).result
-    return arith.IndexCastOp(whole, arith.MaxSIOp(arith.MinSIOp(first, build.index(columns)).result, build.index(0)).result).result
+def _first(group: list[_Bound], block: ir.Block, known: dict[ir.Value, ir.Value], columns: int, whole: ir.Type) -> ir.Value:
+    """The first column from which on all conditions hold; that past the end where they never do."""
+    last = build.index(0)
+    for bound in group:
+        first = _limit(bound, block, known)
+        if bound.strict:
+            first = arith.AddIOp(first, build.index(1)).result
+        if bound.most is not None:
+            never = arith.CmpIOp(arith.CmpIPredicate.slt, _copied(bound.most, block, known), first).result
+            first = arith.SelectOp(never, build.index(columns), first).result
+        if bound.unless is not None:
+            first = arith.SelectOp(_copied(bound.unless, block, known), build.index(0), first).result
+        last = arith.MaxSIOp(arith.MinSIOp(first, build.index(columns)).result, last).result
+    return arith.IndexCastOp(whole, last).result
+
+
+def _limit(bound: _Bound, block: ir.Block, known: dict[ir.Value, ir.Value]) -> ir.Value:
+    """What the column is compared with, where the row is known."""
+    plus, minus = ([_copied(value, block, known) for value in values] for values in (bound.plus, bound.minus))
+    limit = plus[0] if plus else build.index(0)
+    for value in plus[1:]:
+        limit = arith.AddIOp(limit, value).result
+    for value in minus:
+        limit = arith.SubIOp(limit, value).result
+    return limit
 
 
 def _copied(value: ir.Value, block: ir.Block, known: dict[ir.Value, ir.Value]) -> ir.Value:

@@ -68,6 +68,7 @@ class _Step:
         if len(products) != 2 or products[1].operands[1] not in self.carried:
             raise Refused("the second product multiplies nothing that the loop carries")
         self.scores, self.sums = products
+        ops = _numbers_first(ops, self.first)
         self.frees = _arrivals(ops, self.first)
         self.unit = [self.second, *_arrivals(ops, self.second)]
         self.rest = [op for op in ops[ops.index(self.first) + 1 : -1] if op not in self.frees and op not in self.unit]
@@ -252,6 +253,21 @@ def _reaching(parts: ir.Value, limit: float) -> ir.Value:
 
     marked = build.map_(type_.shape, [ir.RankedTensorType.get(type_.shape, _bit(), type_.encoding)], [""], reach)
     return build.op("vote", marked, [_bit()]).result
+
+
+def _numbers_first(ops: list[ir.Operation], wait: ir.Operation) -> list[ir.Operation]:
+    """The ops of a loop, once those behind a wait that compute numbers, as which loop a block is of, stand before it where they can."""
+    at = ops.index(wait)
+    before, behind = ops[:at], ops[at:]
+    known = {result for op in before for result in op.results}
+    block = wait.block
+    for op in behind:
+        own = [value for value in op.operands if not isinstance(value.owner, ir.Block) and value.owner.operation.block == block]
+        if op.name.startswith("arith.") and all(value in known for value in own):
+            op.move_before(wait)
+            before.append(op)
+            known |= set(op.results)
+    return [*before, *(op for op in behind if op not in before)]
 
 
 def _arrivals(ops: list[ir.Operation], wait: ir.Operation) -> list[ir.Operation]:

@@ -2,6 +2,7 @@
 
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import CHOICES, Fields
+from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.forming.facts import FIELDS
 from attn_mlir.backends.nvidia.forming.refusal import Refused
@@ -16,12 +17,15 @@ _OPS = frozenset({
     "math.exp2", "math.exp", "math.fma", "math.log", "math.log2", "tensor.extract", "memref.dim", "scf.for", "scf.yield", "func.return",
     "tile.program_id", "tile.load", "tile.store", "tile.fill", "tile.dot", "tile.dot_add", "tile.dot_rescale", "tile.map", "tile.yield",
 })  # fmt: skip
-"""Ops of such kernels: none reads a captured tensor, or computes with positions but to compare them."""
-_LOOPS = 3
-"""Over queries of such a pass, at most: those that a causal mask cuts, whole blocks, and the last one."""
+"""Ops of such kernels: none reads a captured tensor but at the key, or computes with positions but to compare them."""
+_ROWS = _OPS | {"memref.load"}
+_PAIRS = _OPS | {"tile.accumulate", "memref.load", "arith.negf", "attn.range", "scf.if", "arith.andi", "arith.index_cast"}
+"""The same of backward passes, which read numbers of queries, and documents."""
+_LOOPS = {"rows": 2, "pairs": 3}
+"""Over keys or queries of such a pass, at most: those that a causal mask cuts, whole blocks, and the last one."""
 _EXPONENTIALS = ("math.exp", "math.exp2")
-_PAIRS = _OPS | {"tile.accumulate", "memref.load", "arith.negf"}
-"""The same of backward passes, which read numbers of queries."""
+_WEIGHTS = {1: "softmax", 2: "capped"}
+"""What weights are, by the exponentials of a pair, where they have a maximum or, in a backward pass, two numbers of each query."""
 _READ = frozenset({*FIELDS, "arch", "length", "longer", "block_q", "block_kv", "deterministic"})
 """Names of choices and of fields of a schedule that say something of such a kernel."""
 
@@ -32,7 +36,7 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
     Where somebody chose something that passes do not read, or an emitter, it stays as it is.
     """
     asked = {name for name in attributes.read(kernel, CHOICES) if not name.startswith(attributes.LAUNCH)}
-    if fields.get("emitter") != "hopper" or asked - _READ or not (_is_measured(kernel, fields) or _are_pairs_measured(kernel, fields)):
+    if fields.get("emitter") != "hopper" or asked - _READ or not _is_measured(kernel, fields):
         return fields
     kept = {name: value for name, value in fields.items() if name in _READ or name.startswith(attributes.LAUNCH)}
     if "longer" in kept and not _is_masked(kernel):
@@ -46,65 +50,85 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
 
 
 def _is_measured(kernel: ir.Operation, fields: Fields) -> bool:
-    """Whether it is a forward pass of softmax over all keys or under a causal mask, or of a sigmoid under one, but for a few ops more."""
-    if attributes.grid_kind(kernel) != "rows":
-        return False
+    """Whether such a kernel was measured: what its weights are, its columns and blocks (`thresholds.WARP_ROWS`, `WARP_PAIRS`)."""
+    grid = attributes.grid_kind(kernel)
     facts = {item.name: item.attr for item in ir.DictAttr(kernel.attributes["tile.kernel"])}
-    if set(facts) - {"block_q", "block_kv", "grid"} or any(
-        ir.IntegerAttr(facts[name]).value != thresholds.WARP_COLUMNS for name in ("block_q", "block_kv")
+    loads, maps = find_all(kernel, "tile.load"), [map_ for map_ in find_all(kernel, "tile.map") if _is_of_pairs(map_)]
+    shapes = {op.operands[0]: ir.MemRefType(op.operands[0].type) for op in loads}
+    if (
+        not all(str(shape.element_type) in ("f16", "bf16") for shape in shapes.values())
+        or "windows" in fields
+        or not {"block_q", "block_kv"} <= facts.keys()
     ):
         return False
-    arguments = list(kernel.regions[0].blocks[0].arguments)
-    loads, loops = find_all(kernel, "tile.load"), find_all(kernel, "scf.for")
-    shapes = [ir.MemRefType(op.operands[0].type) for op in loads]
-    return (
-        all(op == kernel or op.name in _OPS for op in walk(kernel))
-        and all(isinstance(argument.type, ir.MemRefType) for argument in arguments)
-        and all(shape.shape[-1] == thresholds.WARP_COLUMNS and str(shape.element_type) in ("f16", "bf16") for shape in shapes)
-        and len({op.operands[0] for op in loads}) == 3
-        and 1 <= len(loops) <= 2
-        and len(find_all(kernel, "tile.dot")) == len(loops)
-        and all(_is_one_exponential(loop, bool(fields.get("lazy_rescale")), _is_masked(kernel)) for loop in loops)
-    )
+    words = _words_of_rows(kernel, fields, facts, maps) if grid == "rows" else _words_of_pairs(kernel, fields, facts, maps)
+    columns = [shape.shape[-1] for shape in shapes.values()]
+    sizes = (columns[0], columns[-1]) if columns else ()
+    known = thresholds.WARP_ROWS if grid == "rows" else thresholds.WARP_PAIRS
+    return words is not None and (words, *sizes, *(ir.IntegerAttr(facts[name]).value for name in ("block_q", "block_kv"))) in known
 
 
-def _are_pairs_measured(kernel: ir.Operation, fields: Fields) -> bool:
-    """Whether it is a backward pass that was measured: by its columns, its mask, and whether it reads numbers of queries, as softmax does.
+def _words_of_rows(kernel: ir.Operation, fields: Fields, facts: dict[str, ir.Attribute], maps: list[ir.Operation]) -> str | None:
+    """What weights of a forward pass or a tangent are; None for kernels that none was measured of.
 
-    Additions in a fixed order were slower, and so are other ops of pairs, which spill.
+    "exact": each block has the maximum of its own; "keys": captured numbers of keys are added; "tangent": there are two products of scores.
     """
-    if attributes.grid_kind(kernel) != "pairs" or fields.get("deterministic"):
-        return False
-    facts = {item.name: item.attr for item in ir.DictAttr(kernel.attributes["tile.kernel"])}
-    arguments = list(kernel.regions[0].blocks[0].arguments)
-    loads, maps = find_all(kernel, "tile.load"), [map_ for map_ in find_all(kernel, "tile.map") if _is_of_pairs(map_)]
-    shapes = {str(ir.MemRefType(op.operands[0].type).element_type): ir.MemRefType(op.operands[0].type).shape[-1] for op in loads}
-    columns = {ir.MemRefType(op.operands[0].type).shape[-1] for op in loads}
-    numbers = {read.operands[0] for map_ in maps for read in find_all(map_, "memref.load")}
-    sums = ir.ArrayAttr(facts["outputs"]) if "outputs" in facts else []
+    loops, dots = find_all(kernel, "scf.for"), find_all(kernel, "tile.dot")
     if (
-        set(facts) - {"block_q", "block_kv", "grid", "disjoint", "outputs", "over", "score"}
+        set(facts) - {"block_q", "block_kv", "grid"}
+        or not all(op == kernel or op.name in _ROWS for op in walk(kernel))
+        or not 1 <= len(loops) <= _LOOPS["rows"]
+        or len(dots) % len(loops)
+        or any(isinstance(argument.type, ir.IndexType) for argument in kernel.regions[0].blocks[0].arguments)
+        or not all(_is_of_key(read, maps) for read in find_all(kernel, "memref.load"))
+    ):
+        return None
+    counts = {sum(op.name in _EXPONENTIALS for map_ in maps if map_.parent == loop for op in walk(map_)) for loop in loops}
+    maxima = {any(kind == "max" for map_ in find_all(loop, "tile.map") for kind in map_.opview.kinds()) for loop in loops}
+    products = len(dots) // len(loops)
+    if len(counts) != 1 or len(maxima) != 1 or products > 2:
+        return None
+    (count,), (has_maximum,) = counts, maxima
+    loads = any(find_all(map_, "memref.load") for map_ in maps)
+    weight = _WEIGHTS.get(count) if has_maximum else {1: "quotient"}.get(count)
+    words = [weight, "exact" if has_maximum and not fields.get("lazy_rescale") else "", "keys" if loads else ""]
+    words += ["tangent" if products == 2 else "", "masked" if _is_masked(kernel) else ""]
+    return None if weight is None else " ".join(word for word in words if word)
+
+
+def _words_of_pairs(kernel: ir.Operation, fields: Fields, facts: dict[str, ir.Attribute], maps: list[ir.Operation]) -> str | None:
+    """What weights of a backward pass are: by exponentials, its mask, and whether it reads numbers of queries, as softmax does.
+
+    Additions in a fixed order were slower, and so are other ops of pairs, which spill. "documents": blocks of queries are looked for.
+    """
+    arguments = list(kernel.regions[0].blocks[0].arguments)
+    numbers = {read.operands[0] for map_ in maps for read in find_all(map_, "memref.load")}
+    floats = {value for value in numbers if isinstance(ir.MemRefType(value.type).element_type, ir.F32Type)}
+    sums = ir.ArrayAttr(facts["outputs"]) if "outputs" in facts else []
+    counts = {sum(op.name in _EXPONENTIALS for op in walk(map_)) for map_ in maps}
+    if (
+        fields.get("deterministic")
+        or set(facts) - {"block_q", "block_kv", "grid", "disjoint", "outputs", "over", "score"}
         or sorted(ir.StringAttr(kind).value for kind in sums) != ["accumulate", "store", "store"]
         or not all(op == kernel or op.name in _PAIRS for op in walk(kernel))
-        or not all(isinstance(argument.type, ir.MemRefType) for argument in arguments[:-1])
-        or not shapes.keys() <= {"f16", "bf16"}
-        or len(columns) != 1
-        or len({op.operands[0] for op in loads}) != 4
-        or any(sum(op.name in _EXPONENTIALS for op in walk(map_)) != 1 for map_ in maps)
-        or len(maps) > _LOOPS
+        or len({op.operands[0] for op in find_all(kernel, "tile.load")}) != 4
+        or any(isinstance(argument.type, ir.IndexType) for argument in arguments[:-1])
+        or len(counts) != 1
+        or len(maps) > _LOOPS["pairs"]
     ):
-        return False
-    words = ("softmax" if len(numbers) == 2 else "" if numbers else "sigmoid", *(("masked",) if _is_masked(kernel) else ()))
-    blocks = tuple(ir.IntegerAttr(facts[name]).value for name in ("block_q", "block_kv"))
-    return (" ".join(words), *columns, *blocks) in thresholds.WARP_PAIRS
+        return None
+    (count,), scattered = counts, bool(find_all(kernel, "attn.range"))
+    rectified = count == 0 and all(find_all(map_, "arith.cmpf") for map_ in maps)
+    weight = "sigmoid" if count == 1 and not floats else "rectified" if rectified else _WEIGHTS.get(count) if len(floats) == 2 else None
+    words = [weight, "documents" if scattered else "", "masked" if _is_masked(kernel) else ""]
+    return None if weight is None or (numbers - floats and not scattered) else " ".join(word for word in words if word)
 
 
-def _is_one_exponential(loop: ir.Operation, keeps: bool, masked: bool) -> bool:
-    """Whether each pair of a loop needs one exponential, below a maximum that is kept (`keeps`) or, in a `masked` kernel, below none."""
-    maps = find_all(loop, "tile.map")
-    count = sum(op.name in _EXPONENTIALS for map_ in maps if _is_of_pairs(map_) for op in walk(map_))
-    has_maximum = any(kind == "max" for map_ in maps for kind in map_.opview.kinds())
-    return count == 1 and (keeps if has_maximum else masked)
+def _is_of_key(read: ir.Operation, maps: list[ir.Operation]) -> bool:
+    """Whether a captured number is read for each pair, at a place that depends on the key alone."""
+    inside = [map_ for map_ in maps if read.parent == map_]
+    depends = dependence(inside[0].regions[0].blocks[0]) if inside else {}
+    return bool(inside) and all(depends.get(index, frozenset()) == {1} for index in list(read.operands)[1:])
 
 
 def _is_masked(kernel: ir.Operation) -> bool:

@@ -64,3 +64,50 @@
     "warp.store"(%masked, %o, %c0, %c0, %c0) : (!tile, memref<?x?x?x64xf32>, index, index, index) -> ()
   }) {registers = 168 : i64, sym_name = "all", warpgroups = 1 : i64, warps = 4 : i64} : () -> ()
 }) {function = "", lanes = 32 : i64, register_file = 65536 : i64, registers = 168 : i64, shared_limit = 232448 : i64, sym_name = "f"} : () -> ()
+
+// -----
+
+!tile = tensor<64x64xf32, #warp.layout<"wgmma", "tile">>
+
+// A sliding window whose sides may have no limit: a bound of each side.
+// CHECK: ^bb0(%[[ROW:.*]]: index, %[[COLUMN:.*]]: index, %[[LEFT:.*]]: index, %[[RIGHT:.*]]: index, %[[FREE:.*]]: i1,
+// CHECK: %[[BOUNDS:.*]]:2 = "warp.map"() ({
+// CHECK-NEXT: ^bb0(%[[I:.*]]: index):
+// CHECK: %[[Q:.*]] = arith.addi %[[ROW]], %[[I]]
+// CHECK: %[[LAST:.*]] = arith.subi %{{.*}}, %[[COLUMN]]
+// CHECK: arith.addi %{{.*}}, %c1
+// CHECK: arith.select %[[FREE]], %c64, %{{.*}}
+// CHECK: arith.select %[[FREE]], %c0, %{{.*}}
+// CHECK: {reductions = ["", ""]
+// CHECK: ^bb0(%[[I:.*]]: index, %[[J:.*]]: index):
+// CHECK: %[[OWN:.*]] = arith.index_cast %[[J]]
+// CHECK-DAG: arith.cmpi slt, %[[OWN]], %{{.*}} : i32
+// CHECK-DAG: arith.cmpi sge, %[[OWN]], %{{.*}} : i32
+// CHECK-NOT: arith.ori
+// CHECK: arith.andi
+// CHECK: arith.select
+"warp.kernel"() ({
+^bb0(%row: index, %column: index, %left: index, %right: index, %free: i1, %o: memref<?x?x?x64xf32>):
+  %c0 = arith.constant 0 : index
+  %infinite = arith.constant 0xFF800000 : f32
+  "warp.role"() ({
+  ^bb0(%w: index):
+    %scores = ub.poison : !tile
+    %masked = "warp.map"() ({
+    ^bb0(%i: index, %j: index):
+      %s = tensor.extract %scores[%i, %j] : !tile
+      %q_idx = arith.addi %row, %i : index
+      %kv_idx = arith.addi %column, %j : index
+      %back = arith.subi %q_idx, %kv_idx : index
+      %near = arith.cmpi sle, %back, %left : index
+      %before = arith.ori %free, %near : i1
+      %ahead = arith.subi %kv_idx, %q_idx : index
+      %close = arith.cmpi sle, %ahead, %right : index
+      %after = arith.ori %free, %close : i1
+      %both = arith.andi %before, %after : i1
+      %a = arith.select %both, %s, %infinite : f32
+      "warp.yield"(%a) {operandSegmentSizes = array<i32: 1, 0, 0>} : (f32) -> ()
+    }) {reductions = [""], resultSegmentSizes = array<i32: 1, 0, 0>, shape = array<i64: 64, 64>} : () -> !tile
+    "warp.store"(%masked, %o, %c0, %c0, %c0) : (!tile, memref<?x?x?x64xf32>, index, index, index) -> ()
+  }) {registers = 168 : i64, sym_name = "all", warpgroups = 1 : i64, warps = 4 : i64} : () -> ()
+}) {function = "", lanes = 32 : i64, register_file = 65536 : i64, registers = 168 : i64, shared_limit = 232448 : i64, sym_name = "f"} : () -> ()

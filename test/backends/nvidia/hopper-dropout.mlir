@@ -1,56 +1,32 @@
-// Dropout on Hopper with `dropout = "ahead"`: warps of the producer that load nothing make the bits of a block of keys ahead. The consumers look at their packed weights
-// as without dropout, and make 0 of them afterwards. In the backward pass the bits travel with the values of query rows.
+// Dropout on Hopper: lanes of the consumers make the bits of their warp once its weights are packed, look at these as without dropout, and make 0 of some
+// afterwards. In the backward pass each lane makes words for the warp's keys, before the map over pairs.
 // RUN: attn-opt %s -p nvidia-kernel | FileCheck %s --check-prefix=PLAN
 // RUN: attn-translate %s --to cuda | FileCheck %s
 // RUN: attn-opt %s -p 'attn-differentiate{functions=bwd wrt=q+k+v only=true},attn-simplify,attn-outline{keep-hosts=false}' | attn-translate --to cuda - | FileCheck %s --check-prefix=BWD
 
-// PLAN:      dropout = "ahead", emitter = "hopper", flow = "flat"
-// PLAN-SAME: lazy_rescale = 1 : i64, makers = 3 : i64
+// PLAN:      dropout = "lanes", emitter = "hopper", flow = "flat"
+// PLAN-SAME: lazy_rescale = 1 : i64
 
-// CHECK:     attn::barrier_init(shared + kToldFull, 1);
-// CHECK:     attn::barrier_init(shared + kBitsFull, 3 * attn::kWarpArrivals);
-// CHECK:     attn::barrier_init(shared + kBitsFree, 12 * attn::kWarpArrivals);
-
-// The warp that loads tells where the block is, once the consumers have read what was in the stage.
-// CHECK:     const auto send = [&](int kv, int count_and_kind) {
-// CHECK:       attn::tma_load({{.*}}, &k_map_64x128
-// CHECK:       attn::barrier_wait(shared + kBitsFree + iteration % 4 * 8, (iteration / 4 & 1) ^ 1);
-// CHECK-NEXT:  if (lane == 0) {
-// CHECK-NEXT:    attn::store_shared_int4(shared + kTold + iteration % 4 * 16, kv, block, head, batch);
-// CHECK-NEXT:    attn::barrier_arrive(shared + kToldFull + iteration % 4 * 8);
-// CHECK:       attn::tma_load({{.*}}, &v_map_64x128
-// CHECK:     attn::store_shared_int4(shared + kTold + iteration % 4 * 16, 0, -1, 0, 0);
-
-// CHECK:     else {
-// CHECK:       for (uint32_t iteration = 0;; ++iteration) {
-// CHECK-NEXT:    attn::barrier_wait(shared + kToldFull + iteration % 4 * 8, iteration / 4 & 1);
-// CHECK:         if (block < 0) break;
-// CHECK:         attn::dropout_block<192, 128, 3, 2, false>(of, attn::warp_index() - 13,
-// CHECK-NEXT:    __syncwarp();
-// CHECK-NEXT:    attn::warp_arrive(shared + kBitsFull + iteration % 4 * 8, lane == 0);
-
+// CHECK:     attn::fewer_registers<32>();
+// CHECK-NOT: philox
 // CHECK:     attn::more_registers<160>();
 // CHECK:     for (;; ++iteration) {
-// CHECK-NOT:   philox
 // CHECK:       attn::any_reaches<0x7400>(packed)
-// CHECK:       attn::barrier_wait(shared + kBitsFull + iteration % 4 * 8, iteration / 4 & 1);
-// CHECK-NEXT:  attn::drop<192>(packed, shared + kBits + iteration % 4 * 6144, shared + kBitsFree + iteration % 4 * 8);
+// CHECK:       const attn::Dropout of = {seed[0], seed[1], seed_2[0], (unsigned)(arg5),
+// CHECK:       attn::dropout_of_warp<192, 128, 7>(of, {{.*}}, shared + kBits, query_of);
+// CHECK-NEXT: }
+// CHECK-NEXT: attn::drop_own<192>(packed, shared + kBits);
 
 // BWD:       attention_bwd_2_pairs(
-// BWD:       attn::fewer_registers<40>();
-// BWD:       else if (warp == 1) {
-// BWD-NOT:     dropout_block
-// BWD:       else {
-// BWD:         attn::barrier_wait(
-// BWD:         attn::dropout_block<128, 128, 2, 2, true>(of, warp - 2,
-// BWD-NEXT:  }
-// BWD-NEXT:  attn::barrier_arrive(
-// BWD:       attn::more_registers<232>();
-// BWD:       const unsigned kept_here[2] = {(unsigned)attn::load_shared_int(kept_at + 128 * c), (unsigned)attn::load_shared_int(kept_at + 128 * c + 16)};
-// BWD:       ((kept_here[e] & kept_mask << 16 * h) != 0) ?
+// BWD:       attn::fewer_registers<24>();
+// BWD-NOT:     dropout
+// BWD:       attn::more_registers<240>();
+// BWD:       attn::dropout_of_keys<128, 4>(of, group, shared + [[WORDS:.*]], query_of);
+// BWD:       const unsigned kept_here = (unsigned)attn::load_shared_int(shared + [[WORDS]] + 16 * c + lane % 4 * 4)
+// BWD:       ((kept_here >> {{.*}}) != 0) ?
 !t = tensor<?x?x?x64xf16>
 
-module attributes {nvidia.tuned = {"every kernel" = {dropout = "ahead"}}} {
+module {
 func.func @attention(%q: !t, %k: !t, %v: !t, %seed: tensor<i64>, %offset: tensor<i64>, %drop: index, %scale: f32) -> !t {
   %c1 = arith.constant 1 : index
   %num_heads = tensor.dim %q, %c1 : !t
