@@ -106,9 +106,11 @@ ADDRESS_REGISTERS: Annotated[int, Provenance("2026-11-21", "ptxas", "commit 3f8f
 """Registers that a thread needs besides tiles, about."""
 PROGRAMS_TOGETHER: Annotated[dict[str, int], Provenance("2026-11-22", "H200", f"{_TRIED}, many heads together")] = {
     "masked": 256,
-    "even": 512,
+    "ordered": 512,
 }
-"""Programs whose heads run together: under a mask the longest ones first, without one where sums have a fixed order."""
+"""Programs whose heads run together: under a mask the longest ones first, and where sums have a fixed order."""
+ORDERED_HEADS: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/backward-order.md")] = 16
+"""Heads that run together at most where sums have a fixed order: programs of one head wait for each other when they begin."""
 BACKWARD_HEADS: Annotated[int, Provenance("2026-11-26", "H100", "docs/notes/backward-h100.md")] = 8
 """Heads that run together at most: more leave the L2 cache before other programs have read and added to what they share."""
 LAST_PROGRAMS: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/backward-h100.md")] = 128
