@@ -84,11 +84,11 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
     fields["group"] = int(choices.get("group", together))
     if ordered:
         fields["heads"] = int(choices.get("heads", thresholds.ORDERED_HEADS))
-        if int(choices.get("descending", masked and not _core(layout.kernel).packed and may_descend(layout.kernel))):
-            fields["descending"] = 1
     elif masked:
         fields["heads"] = int(choices.get("heads", thresholds.BACKWARD_HEADS))
         fields["last"] = int(choices.get("last", thresholds.LAST_PROGRAMS))
+    if int(choices.get("descending", masked and ordered and not _core(layout.kernel).packed and may_descend(layout.kernel))):
+        fields["descending"] = 1
     if choices.get("deterministic"):
         # Sums over keys are added in a fixed order, for which each block of queries and warpgroup has a semaphore.
         over = Core(kernel, 0).arguments.number(semaphore_tensor(layout.kernel))
@@ -171,6 +171,8 @@ class _Printer:
         others = pairs_dropout.IDLE if self.making else layout.adders
         roles = 4 * (layout.warpgroups + layout.key_sums) + (layout.column_slots > 0) * layout.row_warps + others
         layout.descending = bool(fields.get("descending"))
+        if layout.descending and (not may_descend(self.kernel) or (self.ordered and self.core.packed)):
+            raise UnsupportedError("hopper: steps go to the first queries in loops that no list makes, nor packed sequences (descending)")
         reverse = self.ordered and not layout.descending
         self.programs = PairTileScheduler(self.core, self.kernel.over, order, int(fields.get("group", 1)), reverse, roles)
         self.programs.most_heads, self.programs.last = int(fields.get("heads", 0)), int(fields.get("last", 0))
