@@ -316,8 +316,10 @@ class _Printer:
                     if layout.adders > 1:
                         of_steps = "every other step" if layout.key_sums else "this warpgroup"
                         core.writer.line(f"const int part = warp - {first}; // sums of {of_steps}")
+                    role = ReductionPrinter(core, kernel, layout, self.ordered)
+                    role.begin()
                     with self._programs():
-                        ReductionPrinter(core, kernel, layout, self.ordered).print()
+                        role.print()
             core.writer.line("return;")
         if more:
             core.writer.line(f"attn::more_registers<{more}>();")

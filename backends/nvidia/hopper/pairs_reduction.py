@@ -11,6 +11,7 @@ from attn_mlir.backends.nvidia.ordered_sums import without_order
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
+LOOK, BEFORE = True, False
 ADDED = 3
 """Named barrier of the first warpgroup: its sums are in shared memory."""
 
@@ -98,18 +99,24 @@ class ReductionPrinter(RolePrinter):
         """Adds a part of a step's sums; waits for this program's turn before the first one, and passes it on after the last one."""
         core, layout = self.core, self.layout
         adds = {op.operands[2]: op for op in ops_of(block, "tile.accumulate") if op.operands[2] in layout.adds}
+        op, semaphore = next(iter(adds.values())), "semaphore"
+        if self.ordered and first and BEFORE:
+            self._semaphore(op, block)
+            with core.scope("if (lane == 0)"):
+                self._wait(op, block, semaphore)
         core.writer.line(f"attn::named_sync({ADDED} + {part}, 160);")
         with core.scope("if (lane == 0)"):
-            if self.ordered and (first or last):
-                semaphore = self._semaphore(next(iter(adds.values())), block)
-            if self.ordered and first:
-                self._wait(next(iter(adds.values())), block, semaphore)
+            if self.ordered and (first or last) and not BEFORE:
+                self._semaphore(op, block)
+            if self.ordered and first and not BEFORE:
+                self._wait(op, block, semaphore)
             for op in adds.values():
                 add_staged(core, layout, op, part)
             core.writer.line("attn::bulk_commit();")
             # TMA has read the sums: the consumer may stage those of its next step there.
             core.writer.line("attn::bulk_wait_read<0>();", f"attn::barrier_arrive({added_barrier(layout)} + 8 * {part});")
             if self.ordered and last:
+                self._look(op, block, semaphore)
                 core.writer.line("attn::bulk_wait<0>();", f"attn::semaphore_pass({semaphore}, {self._number} + 1);")
         core.writer.line("__syncwarp();")
 
@@ -121,6 +128,31 @@ class ReductionPrinter(RolePrinter):
     def _query(self, op: ir.Operation, block: ir.Block) -> str:
         """The first query of a step, of its sequence where such are packed."""
         return self.core.value(block.arguments[0] if self.core.packed else list(op.operands)[6])
+
+    @property
+    def _looks(self) -> bool:
+        return LOOK and self.ordered and self._listed is None and not self.core.packed
+
+    def begin(self) -> None:
+        """Declares what is known of the next step's semaphore."""
+        if self._looks:
+            self.core.writer.line("const int *ahead = nullptr;", "int seen = 0;")
+
+    def _look(self, op: ir.Operation, block: ir.Block, semaphore: str) -> None:
+        """Reads the next step's semaphore, whose answer is here when this step's sums are added: then its turn is known without a wait.
+
+        The fence with which the turn is passed on orders what was read before all that comes after.
+        """
+        if not self._looks:
+            return
+        apart = 2 if self.layout.key_sums else 1
+        query, count = self._query(op, block), apart * self.layout.semaphores
+        if self.layout.descending:
+            exists, where = f"{query} >= {apart * self.kernel.queries}", f"{semaphore} - {count}"
+        else:
+            length = self.core.arguments.size(semaphore_tensor(self.kernel), 2)
+            exists, where = f"{query} + {apart * self.kernel.queries} < {length}", f"{semaphore} + {count}"
+        self.core.writer.line(f"if ({exists}) ahead = {where}, seen = attn::semaphore_now(ahead);")
 
     def _semaphore(self, op: ir.Operation, block: ir.Block) -> str:
         """Declares the address of a step's semaphore."""
@@ -142,12 +174,15 @@ class ReductionPrinter(RolePrinter):
         if self._listed is not None:
             self._listed.wait(core, semaphore)
             return
+        known = lambda number: f" && !({semaphore} == ahead && seen == {number})" if self._looks else ""  # noqa: E731
         if self.layout.descending:
-            core.writer.line(f"if (block && {query} < {self._bound}) attn::semaphore_wait({semaphore}, {self._number});")
+            turn = f"attn::semaphore_wait({semaphore}, {self._number});"
+            core.writer.line(f"if (block && {query} < {self._bound}{known(self._number)}) {turn}")
             return
         rows = "key_rows" if core.packed else core.arguments.size(self.kernel.over, 2)
         last = f"key0 + {self.kernel.keys} >= {rows}"
-        core.writer.line(f"if (!({last} || {self._bound} > {query})) attn::semaphore_wait({semaphore}, {self._number} + 2);")
+        number = f"{self._number} + 2"
+        core.writer.line(f"if (!({last} || {self._bound} > {query}){known(number)}) attn::semaphore_wait({semaphore}, {number});")
 
 
 def add_staged(core: Core, layout: BackwardLayout, op: ir.Operation, part: str, late: tuple[str, str] | None = None) -> None:
