@@ -23,9 +23,36 @@ def test_order(name: str, descending: bool, head: int) -> None:
     assert len(loops) >= 4 and all(loop[1:] == ((">=", "-=") if descending else ("<", "+=")) for loop in loops)
     place, number = ("inside / width", "block") if descending else ("blocks - 1 - inside / width", "block + 2")
     assert f"const int block = {place}," in code.source
-    waits = re.findall(r"if \((.*)\) attn::semaphore_wait\(semaphore, (.*)\);", code.source)
+    waits = re.findall(r"if \((.*?)(?: && !\(semaphore == ahead && seen == .*\))?\) attn::semaphore_wait\(semaphore, (.*)\);", code.source)
     passes = code.source.count("attn::semaphore_pass(semaphore, block + 1);")
     assert len(waits) == passes and all(wait[1] == number and wait[0].startswith("block &&") == descending for wait in waits)
+
+
+@pytest.mark.parametrize(("head", "most"), [(64, 64), (128, 16)])
+def test_heads_together(head: int, most: int) -> None:
+    """Programs of one head wait for each other when they begin: many heads run together."""
+    ((_, code),) = kernels("causal-softmax", head, choices=ORDERED)
+    assert f"const int together = min(pairs, max(16, min({most}, 512 / blocks)));" in code.source
+
+
+def test_one_warpgroup() -> None:
+    """Of 64 keys there is one part, and one warp that adds it; it looks at the next step's turn before it passes on this one's."""
+    choices = "{deterministic = 1 : i64, block_q = 64 : i64, block_kv = 64 : i64}"
+    ((schedule, code),) = kernels("causal-softmax", 128, choices=choices)
+    assert (schedule["emitter"], schedule["semaphore_parts"]) == ("hopper", 1)
+    adder = code.source.split("else if (warp >= 2 && warp < 3) {")[1].split("return;")[0]
+    assert adder.count("const int part = warp - 2;") == 1 and "* 1 + part" not in adder
+    for step in adder.split("for (int query0")[1:]:
+        turn = [
+            "!(semaphore == ahead && seen == block)) attn::semaphore_wait(semaphore, block);",
+            "attn::named_sync(3 + part, 160);",
+            "attn::tma_add(",
+            ">= 64) ahead = semaphore - 1, seen = attn::semaphore_now(ahead);",
+            "attn::bulk_wait<0>();",
+            "attn::semaphore_pass(",
+        ]
+        places = [step.index(text) for text in turn]
+        assert places == sorted(places)
 
 
 @pytest.mark.parametrize("name", _NAMES)
@@ -63,8 +90,8 @@ def test_one_warp_adds_both_parts() -> None:
     assert rows[0].count("first = 32 * (warp - 1) + lane; first < 80; first += 64)") == 2
     for step in rows[1].split("attn::more_registers")[0].split("for (int query0")[1:]:
         turn = [
-            "attn::named_sync(3 + 0, 160);",
             "attn::semaphore_wait(",
+            "attn::named_sync(3 + 0, 160);",
             "attn::named_sync(3 + 1, 160);",
             "attn::bulk_wait<0>();",
             "attn::semaphore_pass(",

@@ -20,7 +20,15 @@ from attn_mlir.backends.nvidia.hopper.pairs_bands import HEADER as BANDS
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, as_int, check_types, ops_of, read_kernel
 from attn_mlir.backends.nvidia.hopper.pairs_key_sums import KeySums, check_key_sums
 from attn_mlir.backends.nvidia.hopper.pairs_late import HEAD, ROW, begin_late, check_early, check_late, early_pays, end_late, late_pays
-from attn_mlir.backends.nvidia.hopper.pairs_layout import KEY_SUMS, MAKING, REGISTERS, BackwardLayout, is_transposed, plan_layout
+from attn_mlir.backends.nvidia.hopper.pairs_layout import (
+    KEY_SUMS,
+    MAKING,
+    REGISTERS,
+    BackwardLayout,
+    head_columns,
+    is_transposed,
+    plan_layout,
+)
 from attn_mlir.backends.nvidia.hopper.pairs_loop import check_steps, staged_values
 from attn_mlir.backends.nvidia.hopper.pairs_pieces import FIELD, Pieces, check_pieces, choose_pieces, make_room
 from attn_mlir.backends.nvidia.hopper.pairs_pieces import HEADER as PIECES
@@ -80,15 +88,19 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
     apart = layout.warpgroups > 1 and masked and layout.bits is None and not layout.key_sums
     fields["reduction_warps"] = int(choices.get("reduction_warps", ordered or apart))
     fields["order"] = choices.get("order", "dynamic")
-    together = thresholds.PROGRAMS_TOGETHER["ordered" if ordered else "masked"] if masked or ordered else 1
-    fields["group"] = int(choices.get("group", together))
-    if ordered:
-        fields["heads"] = int(choices.get("heads", thresholds.ORDERED_HEADS))
-    elif masked:
-        fields["heads"] = int(choices.get("heads", thresholds.BACKWARD_HEADS))
-        fields["last"] = int(choices.get("last", thresholds.LAST_PROGRAMS))
     if int(choices.get("descending", masked and ordered and not _core(layout.kernel).packed and may_descend(layout.kernel))):
         fields["descending"] = 1
+    if ordered:
+        way = "descending" if "descending" in fields else "masked" if masked else "even"
+        narrow = max(map(head_columns, (*layout.keys, *layout.queries))) <= thresholds.NARROW_COLUMNS
+        names = ("group", "heads", "least")
+        chosen = dict(zip(names, thresholds.ORDERED_TOGETHER[way, narrow], strict=True))
+        fields |= {name: int(choices.get(name, value)) for name, value in chosen.items()}
+    else:
+        fields["group"] = int(choices.get("group", thresholds.PROGRAMS_TOGETHER if masked else 1))
+    if masked and not ordered:
+        fields["heads"] = int(choices.get("heads", thresholds.BACKWARD_HEADS))
+        fields["last"] = int(choices.get("last", thresholds.LAST_PROGRAMS))
     if choices.get("deterministic"):
         # Sums over keys are added in a fixed order, for which each block of queries and warpgroup has a semaphore.
         over = Core(kernel, 0).arguments.number(semaphore_tensor(layout.kernel))
@@ -176,6 +188,7 @@ class _Printer:
         reverse = self.ordered and not layout.descending
         self.programs = PairTileScheduler(self.core, self.kernel.over, order, int(fields.get("group", 1)), reverse, roles)
         self.programs.most_heads, self.programs.last = int(fields.get("heads", 0)), int(fields.get("last", 0))
+        self.programs.least_heads = int(fields.get("least", 1))
         self.programs.waits = waits
         if waits and order != "dynamic":
             raise UnsupportedError(f"hopper: programs that add in a fixed order are drawn from a counter, not by order = '{order}'")
@@ -313,7 +326,7 @@ class _Printer:
             if layout.reduction_warps:
                 first = 1 + layout.row_warps
                 with core.scope(f"else if (warp >= {first} && warp < {first + layout.adders})"):
-                    if layout.adders > 1:
+                    if not layout.adds_by_one:
                         of_steps = "every other step" if layout.key_sums else "this warpgroup"
                         core.writer.line(f"const int part = warp - {first}; // sums of {of_steps}")
                     role = ReductionPrinter(core, kernel, layout, self.ordered)

@@ -189,7 +189,7 @@ class BackwardLayout:
     @property
     def is_full(self) -> bool:
         """Whether consumers have no register left in a step, so that what is rare is computed again."""
-        return bool(self.pieces) or self.adders == 1
+        return bool(self.pieces) or self.adds_by_one
 
     @property
     def adders(self) -> int:
@@ -203,9 +203,14 @@ class BackwardLayout:
         return 1 if self.late and is_transposed(self.kernel.queries) and self.column_slots else self.warpgroups
 
     @property
+    def adds_by_one(self) -> bool:
+        """Whether one of those warps adds the parts of all warpgroups."""
+        return 0 < self.adders < self.warpgroups
+
+    @property
     def semaphores(self) -> int:
         """Semaphores of each block of queries, where sums over keys are added in a fixed order: of each part that is added alone."""
-        return 1 if self.key_sums or self.adders == 1 else self.warpgroups
+        return 1 if self.key_sums or self.adds_by_one else self.warpgroups
 
     @property
     def threads(self) -> int:

@@ -11,7 +11,6 @@ from attn_mlir.backends.nvidia.ordered_sums import without_order
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
-LOOK, BEFORE = True, False
 ADDED = 3
 """Named barrier of the first warpgroup: its sums are in shared memory."""
 
@@ -90,7 +89,7 @@ class ReductionPrinter(RolePrinter):
 
     def step(self, block: ir.Block) -> None:
         core, layout = self.core, self.layout
-        parts = [str(part) for part in range(layout.warpgroups)] if layout.adders < layout.warpgroups else ["part"]
+        parts = [str(part) for part in range(layout.warpgroups)] if layout.adds_by_one else ["part"]
         with core.scope(f"if ({STEP} % 2 == part)") if layout.key_sums else nullcontext():
             for part in parts:
                 self._add(block, part, part == parts[0], part == parts[-1])
@@ -100,15 +99,17 @@ class ReductionPrinter(RolePrinter):
         core, layout = self.core, self.layout
         adds = {op.operands[2]: op for op in ops_of(block, "tile.accumulate") if op.operands[2] in layout.adds}
         op, semaphore = next(iter(adds.values())), "semaphore"
-        if self.ordered and first and BEFORE:
+        # Beside a warpgroup that makes sums, whose steps are short, a turn that is asked for early is asked for more often: slower.
+        early = self.ordered and first and not layout.key_sums
+        if early:
             self._semaphore(op, block)
             with core.scope("if (lane == 0)"):
                 self._wait(op, block, semaphore)
         core.writer.line(f"attn::named_sync({ADDED} + {part}, 160);")
         with core.scope("if (lane == 0)"):
-            if self.ordered and (first or last) and not BEFORE:
+            if self.ordered and (first or last) and not early:
                 self._semaphore(op, block)
-            if self.ordered and first and not BEFORE:
+            if self.ordered and first and not early:
                 self._wait(op, block, semaphore)
             for op in adds.values():
                 add_staged(core, layout, op, part)
@@ -131,7 +132,7 @@ class ReductionPrinter(RolePrinter):
 
     @property
     def _looks(self) -> bool:
-        return LOOK and self.ordered and self._listed is None and not self.core.packed
+        return self.ordered and not self.layout.key_sums and self._listed is None and not self.core.packed
 
     def begin(self) -> None:
         """Declares what is known of the next step's semaphore."""
@@ -139,19 +140,18 @@ class ReductionPrinter(RolePrinter):
             self.core.writer.line("const int *ahead = nullptr;", "int seen = 0;")
 
     def _look(self, op: ir.Operation, block: ir.Block, semaphore: str) -> None:
-        """Reads the next step's semaphore, whose answer is here when this step's sums are added: then its turn is known without a wait.
+        """Reads the next step's semaphore while this step's sums are added: then its turn is known, mostly, without a wait.
 
         The fence with which the turn is passed on orders what was read before all that comes after.
         """
         if not self._looks:
             return
-        apart = 2 if self.layout.key_sums else 1
-        query, count = self._query(op, block), apart * self.layout.semaphores
+        query, queries, count = self._query(op, block), self.kernel.queries, self.layout.semaphores
         if self.layout.descending:
-            exists, where = f"{query} >= {apart * self.kernel.queries}", f"{semaphore} - {count}"
+            exists, where = f"{query} >= {queries}", f"{semaphore} - {count}"
         else:
             length = self.core.arguments.size(semaphore_tensor(self.kernel), 2)
-            exists, where = f"{query} + {apart * self.kernel.queries} < {length}", f"{semaphore} + {count}"
+            exists, where = f"{query} + {queries} < {length}", f"{semaphore} + {count}"
         self.core.writer.line(f"if ({exists}) ahead = {where}, seen = attn::semaphore_now(ahead);")
 
     def _semaphore(self, op: ir.Operation, block: ir.Block) -> str:
