@@ -92,7 +92,6 @@ def test_machine_code(name: str) -> None:
     ("head", "choices", "why"),
     [
         (128, "", ""),
-        (64, "{deterministic = 1 : i64}", ""),
         (64, "{reduction_warps = 1 : i64}", ""),
         (64, "{block_q = 128 : i64, block_kv = 128 : i64}", ""),
         (64, "{block_q = 128 : i64, block_kv = 64 : i64}", ""),
@@ -106,7 +105,6 @@ def test_machine_code(name: str) -> None:
             '{key_sums = "warpgroup", block_q = 128 : i64, block_kv = 128 : i64}',
             "registers a thread",
         ),
-        (64, '{key_sums = "warpgroup", block_q = 128 : i64, block_kv = 64 : i64, deterministic = 1 : i64}', "in no fixed order"),
     ],
 )
 def test_others(head: int, choices: str, why: str) -> None:

@@ -99,7 +99,7 @@ def test_boxes_of_tensors() -> None:
     ("name", "options", "queries"),
     [
         ("derivatives/softmax", {"element": "bf16"}, 80),
-        ("derivatives/softmax", {"choices": "{deterministic = 1 : i64}"}, 64),
+        ("derivatives/softmax", {"choices": "{deterministic = 1 : i64}"}, 80),
         ("derivatives/softmax", {"choices": "{block_q = 128 : i64, block_kv = 64 : i64}"}, 64),
         ("derivatives/softmax", {"value": 64}, 64),
         ("derivatives/softmax", {"wrt": "q"}, 64),
@@ -110,7 +110,7 @@ def test_boxes_of_tensors() -> None:
     ids=str,
 )
 def test_blocks_of_80_queries(name: str, options: dict[str, str], queries: int) -> None:
-    """Where registers suffice and nobody asks for an order, sums over keys are transposed, and leave in the registers of the scores."""
+    """Where registers suffice, sums over keys are transposed, and leave in the registers of the scores."""
     ((schedule, code),) = kernels(name, 128, **{"value": 128, "rounded": True, **options})  # type: ignore[arg-type]
     assert schedule["emitter"] == "hopper" and f"+= {queries})" in code.source
     assert ("attn::store_transposed(" in code.source) == (queries == 80)
@@ -166,8 +166,8 @@ def test_wide_heads_are_left_to_another_emitter() -> None:
 @pytest.mark.parametrize("choices", ["", "{deterministic = 1 : i64}"])
 def test_bar_shapes_do_not_spill(name: str, head: int, choices: str) -> None:
     ((_, code),) = kernels(name, head, choices=choices, rounded=True)
-    early = "of_queries" in code.source and "+= 80)" in code.source  # spills two registers of the step with fewer queries
-    assert multiplying(code).spills <= (16 if early else 0)
+    early = "of_queries" in code.source and "+= 80)" in code.source  # spills registers of the step with fewer queries
+    assert multiplying(code).spills <= (24 if early else 0)
 
 
 @NVCC
@@ -200,12 +200,12 @@ def test_who_adds_sums_over_keys() -> None:
 
 
 def test_order_of_programs() -> None:
-    """Under a mask the longest programs of several heads come first; in a fixed order it is without a mask that heads run together."""
+    """Several heads run together under a mask, the longest programs first, and where sums have a fixed order."""
     for name, choices, group, heads in (
         ("derivatives/softmax", "", 1, "1 / blocks"),
         ("causal-softmax", "", 256, "min(8, 256 / blocks)"),
-        ("derivatives/softmax", "{deterministic = 1 : i64}", 512, "512 / blocks"),
-        ("causal-softmax", "{deterministic = 1 : i64}", 1, "1 / blocks"),
+        ("derivatives/softmax", "{deterministic = 1 : i64}", 512, "min(32, 512 / blocks)"),
+        ("causal-softmax", "{deterministic = 1 : i64, descending = 0 : i64}", 128, "min(4, 128 / blocks)"),
         ("causal-softmax", "{group = 512 : i64, heads = 0 : i64}", 512, "512 / blocks"),
     ):
         ((schedule, code),) = kernels(name, 64, choices=choices)
@@ -240,7 +240,8 @@ def test_compiles(name: str, options: dict[str, str | int]) -> None:
 
 def test_semaphores() -> None:
     """Sums over keys in a fixed order: the programs of the last keys come first, each waits for the one of the next keys."""
-    ((schedule, code),) = kernels("causal-softmax", 64, choices="{deterministic = 1 : i64}")
+    choices = '{deterministic = 1 : i64, descending = 0 : i64, key_sums = "consumers"}'
+    ((schedule, code),) = kernels("causal-softmax", 64, choices=choices)
     assert (schedule["deterministic"], schedule["semaphore_rows"], schedule["semaphore_parts"]) == (1, 128, 2)
     assert "attn::semaphore_wait(semaphore, block + 2)" in code.source and "attn::semaphore_pass(semaphore, block + 1)" in code.source
     assert "const int block = blocks - 1 - inside / width" in code.source

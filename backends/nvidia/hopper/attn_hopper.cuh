@@ -113,6 +113,12 @@ ATTN_DEVICE void semaphore_wait(const int *semaphore, int number) {
   do asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(semaphore) : "memory");
   while (now != number);
 }
+// The counter as it is; what comes after a fence is ordered after it.
+ATTN_DEVICE int semaphore_now(const int *semaphore) {
+  int now;
+  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(semaphore) : "memory");
+  return now;
+}
 // Lets program `number` go on; what this thread had added by TMA is done (`bulk_wait<0>`).
 ATTN_DEVICE void semaphore_pass(int *semaphore, int number) {
   asm volatile("fence.proxy.async.global;\nfence.acq_rel.gpu;\nst.relaxed.gpu.global.s32 [%0], %1;" ::"l"(semaphore), "r"(number) : "memory");

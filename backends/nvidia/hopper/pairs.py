@@ -26,6 +26,7 @@ from attn_mlir.backends.nvidia.hopper.pairs_layout import (
     REGISTERS,
     WINDOW_REGISTERS,
     BackwardLayout,
+    head_columns,
     is_transposed,
     plan_layout,
 )
@@ -33,7 +34,7 @@ from attn_mlir.backends.nvidia.hopper.pairs_loop import check_steps, staged_valu
 from attn_mlir.backends.nvidia.hopper.pairs_pieces import FIELD, Pieces, check_pieces, choose_pieces, make_room
 from attn_mlir.backends.nvidia.hopper.pairs_pieces import HEADER as PIECES
 from attn_mlir.backends.nvidia.hopper.pairs_producer import ColumnWriter, Loader, load_keys
-from attn_mlir.backends.nvidia.hopper.pairs_reduction import ReductionPrinter, semaphore_tensor
+from attn_mlir.backends.nvidia.hopper.pairs_reduction import ReductionPrinter, may_descend, semaphore_tensor
 from attn_mlir.backends.nvidia.hopper.pairs_results import ResultStores
 from attn_mlir.backends.nvidia.hopper.pairs_scheduler import PairTileScheduler
 from attn_mlir.backends.nvidia.hopper.pairs_step import Consumers
@@ -66,7 +67,7 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
     try:
         layout = _layout_with_key_sums(kernel, target, choices) or _layout(kernel, target, choices)
         if choices.get("key_sums", "auto") == "auto" and not layout.key_sums:
-            layout.late = late_pays(layout, bool(choices.get("deterministic")))
+            layout.late = late_pays(layout)
         key = layout.kernel.key_loop.regions[0].blocks[0].arguments[0]
         masked, ordered = is_masked(ops_of(layout.kernel.query_loop, "scf.for"), key), bool(choices.get("deterministic"))
         if "early" not in choices:
@@ -91,16 +92,24 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
     apart = layout.warpgroups > 1 and masked and not layout.key_sums
     fields["reduction_warps"] = int(choices.get("reduction_warps", ordered or apart))
     fields["order"] = choices.get("order", "dynamic")
-    several = masked != ordered
-    fields["group"] = int(choices.get("group", thresholds.PROGRAMS_TOGETHER["masked" if masked else "even"] if several else 1))
-    if several and masked:
+    if int(choices.get("descending", masked and ordered and not _core(layout.kernel).packed and may_descend(layout.kernel))):
+        fields["descending"] = 1
+    if ordered:
+        way = "descending" if "descending" in fields else "masked" if masked else "even"
+        narrow = max(map(head_columns, (*layout.keys, *layout.queries))) <= thresholds.NARROW_COLUMNS
+        names = ("group", "heads", "least")
+        chosen = dict(zip(names, thresholds.ORDERED_TOGETHER[way, narrow], strict=True))
+        fields |= {name: int(choices.get(name, value)) for name, value in chosen.items()}
+    else:
+        fields["group"] = int(choices.get("group", thresholds.PROGRAMS_TOGETHER if masked else 1))
+    if masked and not ordered:
         fields["heads"] = int(choices.get("heads", thresholds.BACKWARD_HEADS))
         fields["last"] = int(choices.get("last", thresholds.LAST_PROGRAMS))
     if choices.get("deterministic"):
         # Sums over keys are added in a fixed order, for which each block of queries and warpgroup has a semaphore.
         over = Core(kernel, 0).arguments.number(semaphore_tensor(layout.kernel))
         fields |= {"deterministic": 1, "semaphore_over": over}
-        fields |= {"semaphore_rows": layout.kernel.queries, "semaphore_parts": layout.warpgroups}
+        fields |= {"semaphore_rows": layout.kernel.queries, "semaphore_parts": layout.semaphores}
     try:
         return fields | choose_pieces(layout.kernel, layout, fields, choices, target.shared_bytes)
     except UnsupportedError as error:
@@ -135,10 +144,6 @@ def _layout(kernel: ir.Operation, target: NvidiaTarget, fields: Mapping[str, int
     if fields.get("key_sums") == "warpgroup":
         layout = plan_layout(found, target, (slots, False), stages, True)
         check_key_sums(layout)
-        if fields.get("deterministic") or fields.get("reduction_warps"):
-            raise UnsupportedError(
-                "hopper: a warpgroup that makes sums over keys adds them itself, in no fixed order (key_sums, reduction_warps)"
-            )
         return _early(core, layout, fields)
     layout, dropout = plan_layout(found, target, (slots, False), stages, occupancy=occupancy), fields.get("dropout", "lanes")
     layout.by_tiles = not fields.get("deterministic") and bool(fields.get("by_tiles", 1))
@@ -148,7 +153,7 @@ def _layout(kernel: ir.Operation, target: NvidiaTarget, fields: Mapping[str, int
             other.by_tiles = layout.by_tiles
             layout = other
     if fields.get("key_sums") == "late":
-        check_late(layout, bool(fields.get("deterministic")))
+        check_late(layout)
         layout.late = True
     return _early(core, layout, fields)
 
@@ -177,10 +182,15 @@ class _Printer:
         self.core = _core(self.kernel)
         waits = self.ordered and layout.reduction_warps
         order = str(fields.get("order", "dynamic" if waits else "tiles"))
-        others = layout.warpgroups if layout.reduction_warps else 0
+        others = layout.adders
         roles = 4 * (layout.warpgroups + layout.key_sums) + (layout.column_slots > 0) * layout.row_warps + others
-        self.programs = PairTileScheduler(self.core, self.kernel.over, order, int(fields.get("group", 1)), self.ordered, roles)
+        layout.descending = bool(fields.get("descending"))
+        if layout.descending and (not may_descend(self.kernel) or (self.ordered and self.core.packed)):
+            raise UnsupportedError("hopper: steps go to the first queries in loops that no list makes, nor packed sequences (descending)")
+        reverse = self.ordered and not layout.descending
+        self.programs = PairTileScheduler(self.core, self.kernel.over, order, int(fields.get("group", 1)), reverse, roles)
         self.programs.most_heads, self.programs.last = int(fields.get("heads", 0)), int(fields.get("last", 0))
+        self.programs.least_heads = int(fields.get("least", 1))
         self.programs.waits = waits
         if waits and order != "dynamic":
             raise UnsupportedError(f"hopper: programs that add in a fixed order are drawn from a counter, not by order = '{order}'")
@@ -313,10 +323,15 @@ class _Printer:
                 with core.scope(f"else if ({rows})"), self._programs():
                     ColumnWriter(core, kernel, layout).print()
             if layout.reduction_warps:
-                with core.scope(f"else if (warp >= 2 && warp < {2 + layout.warpgroups})"):
-                    core.writer.line("const int part = warp - 2; // sums of this warpgroup")
+                first = 1 + layout.row_warps
+                with core.scope(f"else if (warp >= {first} && warp < {first + layout.adders})"):
+                    if not layout.adds_by_one:
+                        of_steps = "every other step" if layout.key_sums else "this warpgroup"
+                        core.writer.line(f"const int part = warp - {first}; // sums of {of_steps}")
+                    role = ReductionPrinter(core, kernel, layout, self.ordered)
+                    role.begin()
                     with self._programs():
-                        ReductionPrinter(core, kernel, layout, self.ordered).print()
+                        role.print()
             core.writer.line("return;")
         if more:
             core.writer.line(f"attn::more_registers<{more}>();")

@@ -6,9 +6,9 @@ none multiplies meanwhile. Here they hand dS over and go on with the next step; 
 
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
-from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, head_columns
+from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, SharedBuffer, head_columns
 from attn_mlir.backends.nvidia.hopper.pairs_loop import STEP, RolePrinter
-from attn_mlir.backends.nvidia.hopper.pairs_reduction import ADDED, add_staged, stage_rows
+from attn_mlir.backends.nvidia.hopper.pairs_reduction import ADDED, add_staged, added_barrier, stage_rows
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, SharedOperand, product
 from attn_mlir.errors import UnsupportedError
@@ -78,6 +78,9 @@ class KeySums(RolePrinter):
         for warpgroup in range(WARPGROUPS):
             # The product has read this copy of dS: each consumer may write it, two steps later.
             writer.line(f"attn::named_arrive({free_weights(warpgroup)}, 256);")
+        if layout.reduction_warps:
+            self._hand_over(fragment.name, added, columns)
+            return
         # The additions of two steps before have been read from where the sums of this one go.
         writer.line("if (threadIdx.x % 128 == 0) attn::bulk_wait_read<1>();", f"attn::named_sync({ADDED}, 128);")
         copy = f"({STEP} % 2)"
@@ -87,3 +90,12 @@ class KeySums(RolePrinter):
         with core.scope("if (threadIdx.x % 128 == 0)"):
             add_staged(core, layout, op, copy)
             writer.line("attn::bulk_commit();")
+
+    def _hand_over(self, name: str, added: SharedBuffer, columns: int) -> None:
+        """Leaves the sums to the warp that adds those of every other step."""
+        core, layout, copy = self.core, self.layout, f"{STEP} % 2"
+        # It has added those of two steps before from where these go: TMA has read them.
+        core.writer.line(f"attn::barrier_wait({added_barrier(layout)} + 8 * ({copy}), {STEP} / 2 & 1 ^ 1);")
+        stage_rows(core, name, columns, f"shared + {added.offset} + {added.bytes} * ({copy})")
+        # 128 threads have written them, and its own 32 meet these.
+        core.writer.line("attn::fence_proxy_async();", f"attn::named_arrive({ADDED} + {copy}, 160);")

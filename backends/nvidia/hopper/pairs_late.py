@@ -44,7 +44,7 @@ def end_late(core: Core) -> None:
         core.writer.line(f"attn::named_sync({free_weights(str(copy))}, 256);")
 
 
-def check_late(layout: BackwardLayout, ordered: bool) -> None:
+def check_late(layout: BackwardLayout) -> None:
     """Raises UnsupportedError for kernels whose sums over keys are not made late."""
     kernel, reason = layout.kernel, ""
     targets = {op.operands[2] for op in kernel.step_ops("tile.accumulate")}
@@ -55,16 +55,14 @@ def check_late(layout: BackwardLayout, ordered: bool) -> None:
         reason = "one sum over keys of one tile of weights, of which there is room for two copies, and which leaves through TMA"
     elif others:
         reason = "no dropout, and nothing that is captured for every pair"
-    elif ordered:
-        reason = "additions in no fixed order (deterministic)"
     if reason:
         raise UnsupportedError(f'hopper: sums over keys that are made a step late need {reason} (key_sums = "late")')
 
 
-def late_pays(layout: BackwardLayout, ordered: bool) -> bool:
+def late_pays(layout: BackwardLayout) -> bool:
     """Whether sums over keys are made late where nothing else is asked for."""
     try:
-        check_late(layout, ordered)
+        check_late(layout)
     except UnsupportedError:
         return False
     return _is_measured(layout)

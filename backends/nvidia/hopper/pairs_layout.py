@@ -92,6 +92,8 @@ class BackwardLayout:
         """Whether warps of the producer add sums over keys to memory, or a thread of each warpgroup of consumers."""
         self.late = False
         """Whether consumers make the sums over keys a step late (`pairs_late`)."""
+        self.descending = False
+        """Whether steps go from the last queries of a block of keys to the first ones (`pairs_reduction`)."""
         self.early = False
         """Whether consumers read row values and compute half of the exponentials before they wait for the second product."""
         self.occupancy = 1
@@ -181,9 +183,35 @@ class BackwardLayout:
 
     @property
     def row_warps(self) -> int:
-        """Warps of the producer that compute the values of query rows: of steps of 80, three that have nothing else to do."""
-        apart = self.late and not self.reduction_warps and is_transposed(self.kernel.queries)
-        return -(-self.kernel.queries // 32) if apart and self.column_slots else 1
+        """Warps of the producer that compute the values of query rows: of steps of 80, those that have nothing else to do."""
+        apart = self.late and is_transposed(self.kernel.queries) and self.column_slots
+        return min(-(-self.kernel.queries // 32), 3 - self.adders) if apart else 1
+
+    @property
+    def is_full(self) -> bool:
+        """Whether consumers have no register left in a step, so that what is rare is computed again."""
+        return bool(self.pieces) or self.adds_by_one
+
+    @property
+    def adders(self) -> int:
+        """Warps of the producer that add sums over keys to memory.
+
+        One for each warpgroup of consumers, but one alone beside several that compute the values of rows. A warpgroup that makes these
+        sums has two, for steps in turn.
+        """
+        if not self.reduction_warps:
+            return 0
+        return 1 if self.late and is_transposed(self.kernel.queries) and self.column_slots else self.warpgroups
+
+    @property
+    def adds_by_one(self) -> bool:
+        """Whether one of those warps adds the parts of all warpgroups."""
+        return 0 < self.adders < self.warpgroups
+
+    @property
+    def semaphores(self) -> int:
+        """Semaphores of each block of queries, where sums over keys are added in a fixed order: of each part that is added alone."""
+        return 1 if self.key_sums or self.adds_by_one else self.warpgroups
 
     @property
     def threads(self) -> int:

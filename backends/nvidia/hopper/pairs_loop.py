@@ -71,7 +71,12 @@ class RolePrinter(ABC):
                         self.core.value(value)
 
     def _walk(self, block: ir.Block) -> None:
-        for op in ops_of(block, "scf.for", "scf.if"):
+        ops = ops_of(block, "scf.for", "scf.if")
+        if self.layout.descending:
+            for op in ops:  # what a loop carries is the same registers in all of them: those of the first one
+                self.leave(list(op.results), list(op.operands)[3:])
+            ops.reverse()
+        for op in ops:
             if op.name == "scf.if":
                 self._branch(op)
                 continue
@@ -98,6 +103,11 @@ class RolePrinter(ABC):
             core.writer.line(f"const int2 {rows} = attn::rows_of_piece({slot});")
             begin, end = f"max({begin}, {rows}.x - {before})", f"min({end}, {rows}.y - {before})"
         core.writer.line("#pragma unroll 1")
+        if self.layout.descending and op != self.kernel.heads:
+            last = f"{begin} + (({end} - {begin} + {step} - 1) / {step} - 1) * {step}"  # below `begin` where there is none
+            with core.scope(f"for ({type_} {name} = {last}; {name} >= {begin}; {name} -= {step})"):
+                yield
+            return
         with core.scope(f"for ({type_} {name} = {begin}; {name} < {end}; {name} += {step})"):
             yield
 

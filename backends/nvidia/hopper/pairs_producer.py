@@ -67,11 +67,13 @@ class ColumnWriter(RolePrinter):
                 wait = f"if ({STEP}) attn::barrier_wait({free}, ({STEP} - 1) / {layout.stages} & 1);"
             names = [core.names.fresh("kept") for _ in values]
             parts = next(n for n in (4, 2, 1) if n == 1 or (n * len(values) <= KEPT and queries % (32 * n) == 0))
-            shared = layout.row_warps > 1  # each warp has 32 rows, or some of them
-            parts, exists = (1, f"if (first < {queries}) ") if shared else (parts, "")
+            among = 32 * layout.row_warps  # each warp has 32 of so many rows, or some of them
+            shared = layout.row_warps > 1 and among >= queries
+            parts, exists = (1, f"if (first < {queries}) ") if shared else (1 if among > 32 else parts, "")
             if not shared:
                 core.writer.line("#pragma unroll 1")
-            with core.scope("" if shared else f"for (int first = lane; first < {queries}; first += {32 * parts})"):
+            begin = "lane" if among == 32 else "32 * (warp - 1) + lane"
+            with core.scope("" if shared else f"for (int first = {begin}; first < {queries}; first += {among * parts})"):
                 core.writer.line(*(["const int first = 32 * (warp - 1) + lane;"] if shared else []))
                 self._forget_places(values)
                 core.writer.all(f"{core.scalars.type_of(value)} {name}[{parts}];" for value, name in zip(values, names, strict=True))

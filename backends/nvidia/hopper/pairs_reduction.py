@@ -1,10 +1,12 @@
 """The warps that add sums over keys to global memory by TMA while the consumers go on, in a fixed order where that is asked for."""
 
+from contextlib import nullcontext
+
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
 from attn_mlir.backends.nvidia.hopper.pairs_layout import ADDED_COLUMNS, BackwardLayout, WarpgroupSplit
 from attn_mlir.backends.nvidia.hopper.pairs_listed import listed_semaphores
-from attn_mlir.backends.nvidia.hopper.pairs_loop import RolePrinter
+from attn_mlir.backends.nvidia.hopper.pairs_loop import STEP, RolePrinter
 from attn_mlir.backends.nvidia.ordered_sums import without_order
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -26,11 +28,15 @@ def part_block(layout: BackwardLayout, split: WarpgroupSplit, number: int, warpg
 
 
 class ReductionPrinter(RolePrinter):
-    """One warp for each warpgroup of consumers.
+    """One warp for each warpgroup of consumers, or for every other step, or one for all (`BackwardLayout.adders`).
 
-    With `ordered`, programs add to the same queries one after the other, the one with the last keys first: under a causal mask that is
-    the order in which they get there. A number in global memory for each block of queries and warpgroup tells which program was the
-    last. A program waits only for such that began before it, which run or have run. Where lists say who adds, see `pairs_listed`.
+    With `ordered`, programs add to the same queries one after the other. A number in global memory for each block of queries and part
+    tells which program was the last. A program waits only for such that began before it, which run or have run.
+
+    The one with the last keys comes first: under a causal mask that is the order in which programs get to the same queries. But then the
+    longest programs are the last ones, and few thread blocks run them at the end. Where bounds of queries are known, steps go from the
+    last queries to the first ones instead (`descending`), and programs from the first keys, which the most queries see, to the last ones.
+    Where lists say who adds, see `pairs_listed`.
     """
 
     placed = ("tile.accumulate",)
@@ -38,13 +44,13 @@ class ReductionPrinter(RolePrinter):
     def __init__(self, core: Core, kernel: PairsKernel, layout: BackwardLayout, ordered: bool) -> None:
         super().__init__(core, kernel, layout)
         self.ordered = ordered
-        self._next_begin = ""
+        self._bound = ""
         self._listed = listed_semaphores(kernel) if ordered else None
         if ordered:
             _check_order(kernel, layout, self._listed is None)
 
     def before_heads(self, block: ir.Block) -> None:
-        """Where the queries begin that see the next block of keys."""
+        """Where the queries begin that see the next block of keys, or end that see the one before."""
         if not self.ordered:
             return
         core = self.core
@@ -54,12 +60,14 @@ class ReductionPrinter(RolePrinter):
         if core.packed:
             self._before_heads_of_sequence(block)
             return
+        sign = "-" if self.layout.descending else "+"
         with core.scope(None):
             for op in ops_of(core.kernel.regions[0].blocks[0], "tile.program_id"):
                 if ir.IntegerAttr(op.attributes["axis"]).value == 0:
-                    core.scalars.bind(op.results[0], "(block + 1)")
-            core.scalars.bind(self._first_key(), f"(key0 + {self.kernel.keys})")
-            self._next_begin = core.value(ops_of(block, "scf.for")[0].operands[0])
+                    core.scalars.bind(op.results[0], f"(block {sign} 1)")
+            core.scalars.bind(self._first_key(), f"(key0 {sign} {self.kernel.keys})")
+            loops = ops_of(block, "scf.for")
+            self._bound = core.value(loops[-1].operands[1] if self.layout.descending else loops[0].operands[0])
 
     def _before_heads_of_sequence(self, block: ir.Block) -> None:
         """The same, where a program is an item of a list, with how many keys its sequence has, and which of its blocks this is."""
@@ -74,23 +82,42 @@ class ReductionPrinter(RolePrinter):
         with core.scope(None):
             core.scalars.bind(self._first_key(), f"(key0 + {keys})")
             core.scalars.bind(self.kernel.key_loop.operands[1], f"min(key0 + {2 * keys}, key_rows)")
-            self._next_begin = core.value(ops_of(block, "scf.for")[0].operands[0])
+            self._bound = core.value(ops_of(block, "scf.for")[0].operands[0])
 
     def _first_key(self) -> ir.Value:
         return self.kernel.key_loop.regions[0].blocks[0].arguments[0]
 
     def step(self, block: ir.Block) -> None:
         core, layout = self.core, self.layout
+        parts = [str(part) for part in range(layout.warpgroups)] if layout.adds_by_one else ["part"]
+        with core.scope(f"if ({STEP} % 2 == part)") if layout.key_sums else nullcontext():
+            for part in parts:
+                self._add(block, part, part == parts[0], part == parts[-1])
+
+    def _add(self, block: ir.Block, part: str, first: bool, last: bool) -> None:
+        """Adds a part of a step's sums; waits for this program's turn before the first one, and passes it on after the last one."""
+        core, layout = self.core, self.layout
         adds = {op.operands[2]: op for op in ops_of(block, "tile.accumulate") if op.operands[2] in layout.adds}
-        core.writer.line(f"attn::named_sync({ADDED} + part, 160);")
+        op, semaphore = next(iter(adds.values())), "semaphore"
+        # Beside a warpgroup that makes sums, whose steps are short, a turn that is asked for early is asked for more often: slower.
+        early = self.ordered and first and not layout.key_sums
+        if early:
+            self._semaphore(op, block)
+            with core.scope("if (lane == 0)"):
+                self._wait(op, block, semaphore)
+        core.writer.line(f"attn::named_sync({ADDED} + {part}, 160);")
         with core.scope("if (lane == 0)"):
-            semaphore = self._wait(next(iter(adds.values())), block) if self.ordered else ""
+            if self.ordered and (first or last) and not early:
+                self._semaphore(op, block)
+            if self.ordered and first and not early:
+                self._wait(op, block, semaphore)
             for op in adds.values():
-                add_staged(core, layout, op, "part")
+                add_staged(core, layout, op, part)
             core.writer.line("attn::bulk_commit();")
             # TMA has read the sums: the consumer may stage those of its next step there.
-            core.writer.line("attn::bulk_wait_read<0>();", f"attn::barrier_arrive({added_barrier(layout)} + 8 * part);")
-            if self.ordered:
+            core.writer.line("attn::bulk_wait_read<0>();", f"attn::barrier_arrive({added_barrier(layout)} + 8 * {part});")
+            if self.ordered and last:
+                self._look(op, block, semaphore)
                 core.writer.line("attn::bulk_wait<0>();", f"attn::semaphore_pass({semaphore}, {self._number} + 1);")
         core.writer.line("__syncwarp();")
 
@@ -99,30 +126,63 @@ class ReductionPrinter(RolePrinter):
         """The number of the block of keys, of its sequence where such are packed."""
         return "key_block" if self.core.packed else "block"
 
-    def _wait(self, op: ir.Operation, block: ir.Block) -> str:
-        """Waits until the program may add; returns the address of the semaphore."""
-        core, queries = self.core, self.kernel.queries
-        _, _, _, _, batch, head, row, _ = list(op.operands)
-        over = semaphore_tensor(self.kernel)
-        heads, length = core.arguments.size(over, 1), core.arguments.size(over, 2)
-        query = core.value(block.arguments[0] if core.packed else row)
-        if core.packed:
-            place, rows = f"(first_semaphore + {query} / {queries}) * {heads} + {core.value(head)}", "key_rows"
+    def _query(self, op: ir.Operation, block: ir.Block) -> str:
+        """The first query of a step, of its sequence where such are packed."""
+        return self.core.value(block.arguments[0] if self.core.packed else list(op.operands)[6])
+
+    @property
+    def _looks(self) -> bool:
+        return self.ordered and not self.layout.key_sums and self._listed is None and not self.core.packed
+
+    def begin(self) -> None:
+        """Declares what is known of the next step's semaphore."""
+        if self._looks:
+            self.core.writer.line("const int *ahead = nullptr;", "int seen = 0;")
+
+    def _look(self, op: ir.Operation, block: ir.Block, semaphore: str) -> None:
+        """Reads the next step's semaphore while this step's sums are added: then its turn is known, mostly, without a wait.
+
+        The fence with which the turn is passed on orders what was read before all that comes after.
+        """
+        if not self._looks:
+            return
+        query, queries, count = self._query(op, block), self.kernel.queries, self.layout.semaphores
+        if self.layout.descending:
+            exists, where = f"{query} >= {queries}", f"{semaphore} - {count}"
         else:
-            blocks = f"({length} + {queries - 1}) / {queries}"
-            place = f"({core.value(batch)} * {heads} + {core.value(head)}) * ({blocks}) + {query} / {queries}"
-            rows = core.arguments.size(self.kernel.over, 2)
-        semaphores = core.arguments.semaphores()
-        if self._listed is not None:
-            core.writer.line(f"int *const semaphore = {semaphores} + ({place}) * {self.layout.warpgroups} + part;")
-            self._listed.wait(core, "semaphore")
-            return "semaphore"
-        last = f"key0 + {self.kernel.keys} >= {rows}"
-        core.writer.line(
-            f"int *const semaphore = {semaphores} + ({place}) * {self.layout.warpgroups} + part;",
-            f"if (!({last} || {self._next_begin} > {query})) attn::semaphore_wait(semaphore, {self._number} + 2);",
-        )
+            length = self.core.arguments.size(semaphore_tensor(self.kernel), 2)
+            exists, where = f"{query} + {queries} < {length}", f"{semaphore} + {count}"
+        self.core.writer.line(f"if ({exists}) ahead = {where}, seen = attn::semaphore_now(ahead);")
+
+    def _semaphore(self, op: ir.Operation, block: ir.Block) -> str:
+        """Declares the address of a step's semaphore."""
+        core, queries, count = self.core, self.kernel.queries, self.layout.semaphores
+        over, query = semaphore_tensor(self.kernel), self._query(op, block)
+        heads, length = core.arguments.size(over, 1), core.arguments.size(over, 2)
+        batch, head = (core.value(value) for value in list(op.operands)[4:6])
+        if core.packed:
+            place = f"(first_semaphore + {query} / {queries}) * {heads} + {head}"
+        else:
+            place = f"({batch} * {heads} + {head}) * (({length} + {queries - 1}) / {queries}) + {query} / {queries}"
+        place = f"({place}) * {count} + part" if count > 1 else place
+        core.writer.line(f"int *const semaphore = {core.arguments.semaphores()} + {place};")
         return "semaphore"
+
+    def _wait(self, op: ir.Operation, block: ir.Block, semaphore: str) -> None:
+        """Waits until the program may add."""
+        core, query = self.core, self._query(op, block)
+        if self._listed is not None:
+            self._listed.wait(core, semaphore)
+            return
+        known = lambda number: f" && !({semaphore} == ahead && seen == {number})" if self._looks else ""  # noqa: E731
+        if self.layout.descending:
+            turn = f"attn::semaphore_wait({semaphore}, {self._number});"
+            core.writer.line(f"if (block && {query} < {self._bound}{known(self._number)}) {turn}")
+            return
+        rows = "key_rows" if core.packed else core.arguments.size(self.kernel.over, 2)
+        last = f"key0 + {self.kernel.keys} >= {rows}"
+        number = f"{self._number} + 2"
+        core.writer.line(f"if (!({last} || {self._bound} > {query}){known(number)}) attn::semaphore_wait({semaphore}, {number});")
 
 
 def add_staged(core: Core, layout: BackwardLayout, op: ir.Operation, part: str, late: tuple[str, str] | None = None) -> None:
@@ -187,3 +247,11 @@ def _check_order(kernel: PairsKernel, layout: BackwardLayout, follow: bool) -> N
     reason = without_order(loops, keys, list(kernel.key_loads[0].operands)[4])
     if reason:
         raise UnsupportedError(f"hopper: {reason}")
+
+
+def may_descend(kernel: PairsKernel) -> bool:
+    """Whether the blocks of keys that add to a block of queries follow each other, in loops over queries alone that go either way."""
+    loops = ops_of(kernel.query_loop, "scf.for", "scf.if")
+    fields = ir.DictAttr(kernel.function.attributes["tile.kernel"])
+    plain = all(op.name == "scf.for" and not ops_of(op.regions[0].blocks[0], "scf.for", "scf.if") for op in loops)
+    return plain and "listed" not in fields

@@ -3,6 +3,8 @@
 from attn_mlir.backends.nvidia.hopper.core import PACKS, Core
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, key_count
 from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, head_columns
+from attn_mlir.backends.nvidia.hopper.pairs_loop import STEP
+from attn_mlir.backends.nvidia.hopper.pairs_reduction import added_barrier
 from attn_mlir.backends.nvidia.hopper.stores import through_tma
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS, RegTile, atoms
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS
@@ -28,7 +30,7 @@ class ResultStores:
         if element not in ("f16", "bf16", "f32"):
             raise UnsupportedError(f"hopper: sums are stored as f32, f16 or bf16, not {element}")
         results = self.layout.results
-        beside = self.layout.reduction_warps and self.layout.among_adds  # others read there
+        beside = self.layout.reduction_warps and self.layout.among_adds and not self.layout.late  # others read there
         if results is not None and through_tma(target.type) and not beside:
             copy = number % results.copies
             part = next(iter(self.layout.adds.values())).bytes if self.layout.among_adds else results.bytes // self.layout.warpgroups
@@ -45,6 +47,9 @@ class ResultStores:
         _, target, batch, head, row, _ = list(op.operands)
         threads = f"attn::named_sync({RESULTS} + warpgroup, 128);"
         with core.scope(""):
+            if used and self.layout.among_adds and self.layout.reduction_warps:
+                # The reduction warp has added the program's last sums from there.
+                writer.line(f"attn::barrier_wait({added_barrier(self.layout)} + 8 * warpgroup, {STEP} & 1 ^ 1);")
             if used:
                 writer.line("if (threadIdx.x % 128 == 0) attn::bulk_wait_read<0>();", threads)
             writer.line(

@@ -16,12 +16,13 @@ ROUND = f"(attn::opaque({STEP}) >> 28 & {BackwardLayout.PIECE_SLOTS - 1})"
 class PairTileScheduler(TileScheduler):
     """Programs differ in length under a mask: the next one is asked for when all tiles of the one before are on their way.
 
-    `group` is a number of programs here: as many heads run together as have so many, at least one and no more than `most_heads` (0: any
-    number), the blocks of all of them in turn. At the end as many run together as have `last` programs, so that only short ones are left
-    when there is nothing to draw any more.
+    `group` is a number of programs here: as many heads run together as have so many, at least `least_heads` and no more than `most_heads`
+    (0: any number), the blocks of all of them in turn. At the end as many run together as have `last` programs, so that only short ones
+    are left when there is nothing to draw any more.
     """
 
     most_heads: int = 0
+    least_heads: int = 1
     waits: bool = False
     """Whether programs wait for those of lower numbers. Then thread blocks draw all of them, the first ones too: whichever thread blocks
     the GPU has begun, the lowest program that is not done belongs to one that runs it. `blockIdx` says nothing about who has begun.
@@ -82,7 +83,10 @@ class PairTileScheduler(TileScheduler):
         super().declare()
         if self.order != "tiles":
             blocks = "max(1, items)" if self.core.packed else self.core.blocks()
-            least = self.core.arguments.size(self.over, 0) if self.shared_batches else "1"
+            least = str(self.least_heads)
+            if self.shared_batches:
+                batches = self.core.arguments.size(self.over, 0)
+                least = batches if self.least_heads == 1 else f"max({least}, {batches})"
             heads = f"{self.group} / {blocks}"
             heads = f"min({self.most_heads}, {heads})" if self.most_heads else heads
             self.core.writer.line(f"const int together = min(pairs, max({least}, {heads}));")

@@ -32,7 +32,7 @@ class QuerySums:
         core = self.core
         count = key_count(self.core, self.kernel)
         with core.scope(f"if ({count} < {self.kernel.keys})"):
-            if self.layout.pieces:  # there is no register for it in every step
+            if self.layout.is_full:  # there is no register for it in every step
                 core.writer.line("const unsigned own_thread = attn::opaque(threadIdx.x);")
                 core.writer.line("const int row = own_thread / 32 * 16 + own_thread % 32 / 4;")
             with core.unrolled("c", self.kernel.queries // 8), core.unrolled("h", 2):
@@ -128,8 +128,8 @@ class QuerySums:
         return split.columns * 2 if split.columns < 64 else split.columns // 64 * self.kernel.keys * 128
 
     def free_staging(self) -> None:
-        """Waits until the sums of the step before have been read, in the thread that had them added."""
-        if self.layout.adds and not self.layout.reduction_warps:
+        """Waits until what was where sums go has been read, in the thread that had it copied: sums of the step before, or results."""
+        if self.layout.adds and (not self.layout.reduction_warps or (self.layout.late and self.layout.among_adds)):
             self.core.writer.line("if (threadIdx.x % 128 == 0) attn::bulk_wait_read<0>();")
 
     def add(self, adds: list[ir.Operation], limit: str | None) -> None:

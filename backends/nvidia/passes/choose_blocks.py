@@ -118,7 +118,7 @@ def _may_choose(choices: Fields) -> bool:
     """Whether Hopper's emitters make kernels of pairs, and sums over keys are made and added in the way that these choose."""
     hopper = choices.get("arch", "sm_90a") == "sm_90a" and choices.get("emitter", "hopper") in ("hopper", "warp")
     own = choices.get("key_sums") != "consumers" and not choices.get("reduction_warps")
-    return hopper and own and not choices.get("deterministic")
+    return hopper and own
 
 
 def _is_left(own: Fields) -> bool:
