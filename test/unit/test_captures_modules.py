@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 import attn_mlir
@@ -48,6 +49,19 @@ def test_changes_of_a_module_are_seen() -> None:
         change()
         for function in functions:
             check(function)
+
+
+def test_what_methods_of_torch_read_is_read_again() -> None:
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=2.0)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+
+    def score_mod(s: Any, b: Any, h: Any, m: Any, n: Any) -> Any:
+        return s * schedule.get_last_lr()[0]
+
+    for _ in range(3):
+        check(score_mod)
+        optimizer.step()
+        schedule.step()
 
 
 def test_dropout_is_refused_once_it_trains() -> None:

@@ -1,5 +1,6 @@
 """What functions ask Python and torch besides numbers: modes of gradients, classes, text, errors that they catch; against torch."""
 
+import math
 import numbers
 from typing import Any
 
@@ -90,6 +91,8 @@ CASES: dict[str, Any] = {
     "full_like": lambda s, b, h, m, n: s * torch.full_like(s, 3) + torch.full_like(m, 2.5) + torch.full_like(s, 3.7, dtype=torch.int64),
     "like a condition": lambda s, b, h, m, n: s * (torch.ones_like(m > n) + torch.ones_like(m > n)) * torch.full_like(m > n, 3),
     "changes in place": changed_by_another_name,
+    "names of arguments": lambda s, b, h, m, n: torch.mul(input=s, other=2) + s.sub(other=m, alpha=-1) + torch.pow(s, exponent=2),
+    "prelu of one weight": lambda s, b, h, m, n: torch.nn.functional.prelu(s, SLOPES[:1]) + torch.prelu(s, SLOPES[1:2]),
 }
 
 
@@ -105,6 +108,40 @@ def test_against_torch(name: str, first: bool) -> None:
     wanted, made = (torch.autograd.grad(x, [*inputs, SLOPES], upstream, allow_unused=True, materialize_grads=True) for x in (wanted, o))
     for a, b in zip(made, wanted, strict=True):
         compare(a, b, 1e-6)
+
+
+@pytest.mark.parametrize("name", ["no_grad", "no_grad over a function", "enable_grad", "set_grad_enabled"])
+def test_in_a_graph(name: str) -> None:
+    torch.compiler.reset()
+    inputs = [x.double().requires_grad_() for x in qkv(sq=9, d=8)]
+    o = torch.compile(lambda q, k, v: attn_mlir.attention(q, k, v, score_mod=CASES[name]), backend="aot_eager", fullgraph=True)(*inputs)
+    wanted = dense(*inputs, CASES[name])[0]
+    compare(o, wanted, 1e-6)
+    upstream = torch.randn_like(o)
+    wanted, made = (torch.autograd.grad(x, [*inputs, SLOPES], upstream, allow_unused=True, materialize_grads=True) for x in (wanted, o))
+    for a, b in zip(made, wanted, strict=True):
+        compare(a, b, 1e-6)
+
+
+def test_a_sum_of_one_element_is_a_number_of_its_own() -> None:
+    def score_mod(s: Any, b: Any, h: Any, m: Any, n: Any) -> Any:
+        v = s * PAIRS[0, :1]
+        total = v.sum()
+        total += 1
+        return v[0] + total
+
+    inputs = qkv(sq=9, d=8)
+    compare(attn_mlir.attention(*inputs, score_mod=score_mod), dense(*inputs, score_mod)[0])
+
+
+def test_zero_and_minus_zero_are_two_numbers() -> None:
+    inputs = qkv(sq=9, d=8)
+    for number in (0.0, -0.0):
+
+        def score_mod(s: Any, b: Any, h: Any, m: Any, n: Any, number: float = number) -> Any:
+            return s * math.copysign(1.0, number)
+
+        compare(attn_mlir.attention(*inputs, score_mod=score_mod), dense(*inputs, score_mod)[0])
 
 
 def test_a_sum_without_gradient_counts_as_constant() -> None:

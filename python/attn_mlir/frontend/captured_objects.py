@@ -11,7 +11,7 @@ import torch
 from attn_mlir.frontend.attributes import attributes, hooks_of, looks_up_itself
 from attn_mlir.frontend.code_names import LIBRARIES
 from attn_mlir.frontend.findings import Findings
-from attn_mlir.frontend.origin import has_operators, hides, is_installed, is_stateful, library, operators
+from attn_mlir.frontend.origin import has_library_methods, has_operators, hides, is_installed, is_stateful, library, operators
 
 _OBJECT_LIMIT = 256
 
@@ -134,7 +134,8 @@ class Objects(Findings):
                     self._fingerprint(x, sorted(names))
 
     def _fingerprint(self, x: Any, names: Iterable[str]) -> None:
-        if looks_up_itself(x):
+        names = list(names)
+        if looks_up_itself(x) or (not isinstance(x, torch.nn.Module) and has_library_methods(type(x), names)):
             self.reusable = False
         for name, content in attributes(x, names):
             self.key.append(name)

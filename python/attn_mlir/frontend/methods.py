@@ -181,6 +181,9 @@ def call(name: str, library: str, *arguments: Any, **options: Any) -> Any:
 
 
 def _checked(name: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    for second in ("other", "exponent"):  # torch's names of what operators here take by position
+        if second in options and len(arguments) + ("x" in options) == 1:
+            arguments = (*(arguments or (options.pop("x"),)), options.pop(second))
     try:
         return function(*arguments, **options)
     except TypeError as error:

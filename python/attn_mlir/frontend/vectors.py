@@ -229,10 +229,17 @@ def _reduction(function: Callable[[list[Value]], Value]) -> Callable[..., Any]:
         axes = np.lib.array_utils.normalize_axis_tuple(chosen, items.ndim)
         kept = [axis for axis in range(items.ndim) if axis not in axes]
         turned = items.transpose(*kept, *axes).reshape([items.shape[axis] for axis in kept] + [-1])
-        out = _filled([items.shape[axis] for axis in kept], lambda place: function(list(turned[place])))
+        out = _filled([items.shape[axis] for axis in kept], lambda place: wrap(lift(function(list(turned[place])))))
         return _made(np.expand_dims(out, axes)) if keepdim else _made(out) if out.ndim else out[()]
 
     return reduced
+
+
+def _prelu(x: Any, weight: Any) -> Any:
+    """A weight of one element is one number, whatever its shape."""
+    weight = vector(weight)
+    one = weight._items.item() if weight._items.size == 1 else weight
+    return methods.METHODS["prelu"](x, one) if isinstance(x, Value) and one is not weight else _elementwise("prelu", (x, one), {})
 
 
 def _sum(items: list[Value]) -> Value:
@@ -348,6 +355,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "unsqueeze": _shaped(np.expand_dims), "squeeze": _shaped(_squeezed),
     "transpose": _shaped(np.swapaxes), "permute": _shaped(lambda x, *order: x.transpose(_sizes_of(order))),
     "index": methods.METHODS["index"],
+    "prelu": _prelu,
     "unbind": lambda x, dim=0: tuple(_made(part) for part in np.moveaxis(vector(x)._items, dim, 0)),
 }  # fmt: skip
 _operators(Vector, CapturedTensor)
