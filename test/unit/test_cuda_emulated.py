@@ -200,3 +200,12 @@ def test_a_fault_of_a_kernel_reaches_the_caller(lost: str, monkeypatch: pytest.M
     q, k, v = tensors(*[(1, 1, 400, 64)] * 3)
     with pytest.raises(Fault, match=r"read before full|deadlock|overwritten"):
         attention(q, k, v, mask_mod=masks.sliding_window(200 + len(lost)), device=DEVICE)
+
+
+@pytest.mark.parametrize("device", [DEVICE, AMPERE])
+def test_gradients_under_a_mask_that_no_key_passes(device: str) -> None:
+    inputs = [x.requires_grad_() for x in tensors((1, 2, 70, 64), (1, 2, 90, 64), (1, 2, 90, 64))]
+    o, lse = attention(*inputs, mask_mod=lambda b, h, q_idx, kv_idx: kv_idx < 0, return_lse=True, device=device)
+    assert not o.any()
+    assert (lse == -torch.inf).all()
+    assert not any(x.any() for x in torch.autograd.grad(o.sum(), inputs))
