@@ -209,3 +209,18 @@ def test_gradients_under_a_mask_that_no_key_passes(device: str) -> None:
     assert not o.any()
     assert (lse == -torch.inf).all()
     assert not any(x.any() for x in torch.autograd.grad(o.sum(), inputs))
+
+
+@pytest.mark.parametrize("device", [DEVICE, AMPERE])
+def test_gradients_of_weights_that_depend_on_positions_alone(device: str) -> None:
+    """Keys are not loaded where no gradient needs them."""
+    table = torch.randn(2, 200)
+    q, k, v = (x.requires_grad_() for x in tensors((1, 2, 70, 64), (1, 2, 90, 64), (1, 2, 90, 64)))
+
+    def gradients(inputs: list[torch.Tensor], **options: Any) -> tuple[torch.Tensor, ...]:
+        o = attention(*inputs, score_mod=lambda s, b, h, i, j: table[h, i - j + 90], **options)
+        return torch.autograd.grad(o.sum(), inputs)
+
+    wanted = gradients([x.double() for x in (q, k, v)])
+    for mine, theirs in zip(gradients([q, k, v], device=device), wanted, strict=True):
+        torch.testing.assert_close(mine.double(), theirs, rtol=0, atol=4e-3)
