@@ -204,11 +204,11 @@ def test_a_fault_of_a_kernel_reaches_the_caller(lost: str, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("device", [DEVICE, AMPERE])
 def test_gradients_under_a_mask_that_no_key_passes(device: str) -> None:
-    inputs = [x.requires_grad_() for x in tensors((1, 2, 70, 64), (1, 2, 90, 64), (1, 2, 90, 64))]
-    o, lse = attention(*inputs, mask_mod=lambda b, h, q_idx, kv_idx: kv_idx < 0, return_lse=True, device=device)
+    q, k, v = (x.requires_grad_() for x in tensors((1, 2, 70, 64), (1, 2, 90, 64), (1, 2, 90, 64)))
+    o, lse = attention(q, k, v, mask_mod=lambda b, h, q_idx, kv_idx: kv_idx < 0, return_lse=True, device=device)
     assert not o.any()
     assert (lse == -torch.inf).all()
-    assert not any(x.any() for x in torch.autograd.grad(o.sum(), inputs))
+    assert not any(x.any() for x in torch.autograd.grad(o.sum(), (q, k, v)))
 
 
 @pytest.mark.parametrize("device", [DEVICE, AMPERE])
@@ -217,10 +217,10 @@ def test_gradients_of_weights_that_depend_on_positions_alone(device: str) -> Non
     table = torch.randn(2, 200)
     q, k, v = (x.requires_grad_() for x in tensors((1, 2, 70, 64), (1, 2, 90, 64), (1, 2, 90, 64)))
 
-    def gradients(inputs: list[torch.Tensor], **options: Any) -> tuple[torch.Tensor, ...]:
-        o = attention(*inputs, score_mod=lambda s, b, h, i, j: table[h, i - j + 90], **options)
-        return torch.autograd.grad(o.sum(), inputs)
+    def gradients(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -> tuple[torch.Tensor, ...]:
+        o = attention(q, k, v, score_mod=lambda s, b, h, i, j: table[h, i - j + 90], **options)
+        return torch.autograd.grad(o.sum(), (q, k, v))
 
-    wanted = gradients([x.double() for x in (q, k, v)])
-    for mine, theirs in zip(gradients([q, k, v], device=device), wanted, strict=True):
+    wanted = gradients(q.double(), k.double(), v.double())
+    for mine, theirs in zip(gradients(q, k, v, device=device), wanted, strict=True):
         torch.testing.assert_close(mine.double(), theirs, rtol=0, atol=4e-3)
