@@ -19,13 +19,10 @@ _PASSED_ON = ("<frozen abc>", "abc.py", "typing.py")
 """Files of Python's whose `__instancecheck__` asks for somebody else."""
 
 
-def class_of(x: Any, kind: type) -> type:
-    """The class that a traced `x` of class `kind` stands for."""
+def class_of(x: Any) -> type:
+    """The class that a traced value stands for. That of a number is part of what a trace is found by."""
     node = getattr(x, "_node", None)
-    if node is None or node.known is None:
-        return torch.Tensor
-    scope.current().concrete(node)
-    return type(node.known)
+    return torch.Tensor if node is None or node.known is None else type(node.known)
 
 
 def seen_class(x: Any, kind: type) -> type:
@@ -34,8 +31,8 @@ def seen_class(x: Any, kind: type) -> type:
     while frame.f_back is not None and frame.f_code.co_filename.endswith(_PASSED_ON):
         frame = frame.f_back
     code = frame.f_code
-    users = not where.is_ours(code.co_filename) or code.co_name == "is_tensor"
-    return class_of(x, kind) if users and scope.is_tracing() and frame.f_lasti in _questions(code) else kind
+    users = not where.is_package(code.co_filename) or code.co_name == "is_tensor"
+    return class_of(x) if users and scope.is_tracing() and frame.f_lasti in _questions(code) else kind
 
 
 @functools.lru_cache(maxsize=512)
@@ -60,7 +57,7 @@ class _Asking(type):
 
     def __call__(cls, *arguments: Any, **options: Any) -> Any:
         if len(arguments) == 1 and hasattr(type(arguments[0]), "stands_for_tensor"):
-            return class_of(arguments[0], type(arguments[0]))
+            return class_of(arguments[0])
         return type(*arguments, **options)
 
     def __instancecheck__(cls, x: Any) -> bool:
