@@ -41,6 +41,21 @@ def test_masks_of_few_keys(name: str) -> None:
             assert not got.any()
 
 
+ALONE: dict[str, Any] = {
+    "mean": {"row": lambda s: torch.ones_like(s) / torch.ones_like(s).sum()},
+    "sum": {"row": lambda s: torch.ones_like(s) / 64.0},
+    "positions": {"score_mod": lambda s, b, h, i, j: 0.01 * (i + 2 * j)},
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_weights_that_do_not_depend_on_scores(name: str) -> None:
+    """Of 130 queries, more than a block of keys has rows."""
+    given = [torch.randn(1, 2, length, 16).mul(0.5).half() for length in (130, 90, 90)]
+    for got, wanted in zip(run("hip-emulated", given, **ALONE[name]), run("cpu", given, **ALONE[name]), strict=True):
+        torch.testing.assert_close(got, wanted, rtol=0.02, atol=0.02)
+
+
 def _score(reads: int) -> Callable[..., Any]:
     table = torch.linspace(-1, 1, 16)
 

@@ -200,3 +200,27 @@ def test_a_fault_of_a_kernel_reaches_the_caller(lost: str, monkeypatch: pytest.M
     q, k, v = tensors(*[(1, 1, 400, 64)] * 3)
     with pytest.raises(Fault, match=r"read before full|deadlock|overwritten"):
         attention(q, k, v, mask_mod=masks.sliding_window(200 + len(lost)), device=DEVICE)
+
+
+@pytest.mark.parametrize("device", [DEVICE, AMPERE])
+def test_gradients_under_a_mask_that_no_key_passes(device: str) -> None:
+    q, k, v = (x.requires_grad_() for x in tensors((1, 2, 70, 64), (1, 2, 90, 64), (1, 2, 90, 64)))
+    o, lse = attention(q, k, v, mask_mod=lambda b, h, q_idx, kv_idx: kv_idx < 0, return_lse=True, device=device)
+    assert not o.any()
+    assert (lse == -torch.inf).all()
+    assert not any(x.any() for x in torch.autograd.grad(o.sum(), (q, k, v)))
+
+
+@pytest.mark.parametrize("device", [DEVICE, AMPERE])
+def test_gradients_of_weights_that_depend_on_positions_alone(device: str) -> None:
+    """Keys are not loaded where no gradient needs them."""
+    table = torch.randn(2, 200)
+    q, k, v = (x.requires_grad_() for x in tensors((1, 2, 70, 64), (1, 2, 90, 64), (1, 2, 90, 64)))
+
+    def gradients(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -> tuple[torch.Tensor, ...]:
+        o = attention(q, k, v, score_mod=lambda s, b, h, i, j: table[h, i - j + 90], **options)
+        return torch.autograd.grad(o.sum(), (q, k, v))
+
+    wanted = gradients(q.double(), k.double(), v.double())
+    for mine, theirs in zip(gradients(q, k, v, device=device), wanted, strict=True):
+        torch.testing.assert_close(mine.double(), theirs, rtol=0, atol=4e-3)

@@ -1,5 +1,7 @@
 """Partial results: merged in any order and grouping they are the attention to all keys, of rows of the user's own."""
 
+import copy
+import pickle
 import threading
 import types
 from typing import Any
@@ -305,3 +307,13 @@ def test_rows_without_keys_have_finite_gradients() -> None:
     (merged,) = torch.autograd.grad(merge(*parts).finalize().square().sum(), sink)
     (whole,) = torch.autograd.grad(attention(q, k, k, **options).square().sum(), sink)
     assert (merged - whole).abs().max() < 1e-5
+
+
+def test_copies_are_partial_results_and_pickles_say_what_to_do() -> None:
+    q, k = torch.randn(1, 2, 5, 16), torch.randn(1, 2, 9, 16)
+    part = attention(q, k, k, return_partial=True)
+    copied = copy.deepcopy(part)
+    assert copied.accumulators[0] is not part.accumulators[0]
+    torch.testing.assert_close(merge(copied, part.apply(torch.zeros_like)).finalize(), merge(part, part.apply(torch.zeros_like)).finalize())
+    with pytest.raises(TypeError, match=r"send accumulators and states"):
+        pickle.dumps(part)

@@ -1,5 +1,7 @@
 """Work on packed sequences: keys in parts, plans that are run several times, gradients whose bits do not depend on the batch."""
 
+import copy
+import pickle
 from typing import Any
 
 import pytest
@@ -206,3 +208,10 @@ def test_gradients_do_not_depend_on_the_batch() -> None:
     alone = gradients(0)
     for before in (1, 3):
         assert all(torch.equal(a, b) for a, b in zip(gradients(before), alone, strict=True))
+
+
+def test_plans_are_not_pickled() -> None:
+    plan = plan_varlen(offsets([3, 5]), q_heads=2, kv_heads=2, head_dim=16)
+    for copying in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(TypeError, match="call plan_varlen again"):
+            copying(plan)

@@ -13,6 +13,8 @@ _TAKEN = (
     "target query_sum scatter_sum attn here"
 ).split()
 """Names that the printed code uses for itself."""
+ALL_ROWS = "true"
+"""The condition that a row exists where all do."""
 PACKS = {"f16": "f16", "bf16": "bf16"}
 TYPES = {"f16": "__half", "bf16": "__hip_bfloat16"}
 
@@ -41,7 +43,7 @@ class MfmaCore(PrinterCore[Tile]):
         """Weights that have been rounded and wait for their product."""
         self.weights_scaled = "tile.scale_log2" in kernel.attributes
         """Whether weights are large enough as they are."""
-        self.rows_exist = "true"
+        self.rows_exist = ALL_ROWS
         """The condition that this lane's row exists."""
         self.aligned: dict[int, int] = {}
         """Of how many elements the rows of an argument must start at multiples."""

@@ -1,6 +1,6 @@
 """What a thread block does, one op after another; loops over blocks of keys or queries load the next block while they multiply."""
 
-from attn_mlir.backends.amd.mfma.core import MfmaCore
+from attn_mlir.backends.amd.mfma.core import ALL_ROWS, MfmaCore
 from attn_mlir.backends.amd.mfma.maps import MfmaMaps
 from attn_mlir.backends.amd.mfma.products import MfmaProducts
 from attn_mlir.backends.amd.mfma.staging import HeldPrinter, Staging, Stream, changing
@@ -112,7 +112,7 @@ class MfmaPrinter:
     def _load(self, op: ir.Operation) -> None:
         if any(use.owner.operation.name == "tile.accumulate" and use.operand_number == 1 for use in op.results[0].uses):
             self.sums.load(op)
-        else:
+        elif list(op.results[0].uses) or self.core.rows_exist == ALL_ROWS:  # keys whose scores no weight depends on are not read
             self.core.tiles[op.results[0]] = self.held.load(op)
 
     # ---- loops

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from attn_mlir.backends.amd.mfma.core import PACKS, TYPES, MfmaCore, check_element
+from attn_mlir.backends.amd.mfma.core import ALL_ROWS, PACKS, TYPES, MfmaCore, check_element
 from attn_mlir.backends.amd.mfma.tiles import MATRIX, STEP, WAVES, LdsTile, MatrixElement, PackedTile, round_up
 from attn_mlir.backends.gpu.input_limits import PAGE_ROWS
 from attn_mlir.backends.gpu.structure import body, operations, yielded
@@ -357,7 +357,8 @@ class HeldPrinter:
         element = check_element(load)
         writer.line(f"attn::{MATRIX[element].words} {name}[{padded // 16}];")
         rows, narrow = core.value(count), ir.MemRefType(source.type).element_type.width == 8
-        core.rows_exist = f"row < {rows}"
+        if core.rows_exist == ALL_ROWS:  # the first one is that of the program's own rows
+            core.rows_exist = f"row < {rows}"
         with core.scope(""):
             writer.line(f"const attn::Rows rows = attn::rows_of({arguments.pointer(source)} + {address}, {rows}, {stride}, {columns});")
             with writer.unrolled("n", padded // STEP), writer.unrolled("g", 2):

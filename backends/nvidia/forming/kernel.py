@@ -279,10 +279,10 @@ class Former:
         self.known.update(zip(op.results, clone.results, strict=True))
 
     def _load(self, op: ir.Operation) -> None:
+        if not self._reads(op):
+            return
         if op.results[0] in self.same:
             self.loaded[op.results[0]] = self.loaded[self.same[op.results[0]]]
-            return
-        if not self._reads(op):
             return
         ring = self.rings[op.operands[0], self._rows_of(op)]
         place = [self._value(v) for v in list(op.operands)[1:4]]

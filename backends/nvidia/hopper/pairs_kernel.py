@@ -38,6 +38,11 @@ class PairsKernel:
         number = ir.IntegerAttr(ir.DictAttr(self.function.attributes["tile.kernel"])["over"]).value
         return list(self.function.regions[0].blocks[0].arguments)[number]
 
+    @property
+    def present(self) -> ir.Value:
+        """How many of a block's keys there are. Where weights and gradients do not depend on keys, these are not loaded."""
+        return list(self.key_loads[0].operands)[4] if self.key_loads else list(self.stores[0].operands)[5]
+
     def step_ops(self, name: str) -> list[ir.Operation]:
         """The ops of this name in the first step: all steps hold the same ones, but for masks."""
         return ops_of(self.steps[0], name) if self.steps else []
@@ -104,4 +109,4 @@ def as_int(core: Core, value: ir.Value) -> str:
 
 def key_count(core: Core, kernel: PairsKernel) -> str:
     """How many keys the program has, a C++ expression."""
-    return as_int(core, list(kernel.key_loads[0].operands)[4])
+    return as_int(core, kernel.present)

@@ -75,7 +75,7 @@ def listed_semaphores(kernel: PairsKernel) -> ListedSemaphores | None:
     branch = next(iter(_branches(loop.regions[0].blocks[0])), None)
     if branch is not None:
         limits = [op for op in _comparisons(branch.operands[0]) if depends(op.results[0], key)]
-    count = list(kernel.key_loads[0].operands)[4]
+    count = kernel.present
     for op in limits:
         sides = [value for value in op.operands if depends(value, key)]
         sign = _PREDICATES.get(ir.IntegerAttr(op.attributes["predicate"]).value)

@@ -244,7 +244,7 @@ def _check_order(kernel: PairsKernel, layout: BackwardLayout, follow: bool) -> N
         return
     loops = ops_of(kernel.query_loop, "scf.for")
     keys = kernel.key_loop.regions[0].blocks[0].arguments[0]
-    reason = without_order(loops, keys, list(kernel.key_loads[0].operands)[4])
+    reason = without_order(loops, keys, kernel.present)
     if reason:
         raise UnsupportedError(f"hopper: {reason}")
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from attn_mlir.api.graph_checks import function_of
+from attn_mlir.api.graph_modes import detached, without_gradients
 from attn_mlir.api.hoist import attribute
 from attn_mlir.capture_kinds import CaptureKind
 from attn_mlir.frontend import partners, scope, sizes
@@ -89,6 +90,7 @@ class GraphPiece:
         self, wanted: Sequence[torch.fx.Node], states: Sequence[str], stand_ins: dict[torch.fx.Node, Any], names: Sequence[str]
     ) -> None:
         self._wanted, self._states, self._stand_ins, self._names = wanted, states, stand_ins, tuple(names)
+        self._constant = without_gradients(wanted[0].graph)
         self.__signature__ = inspect.Signature([inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names])
 
     def scan_key(self) -> int:
@@ -127,5 +129,6 @@ class GraphPiece:
             made = partners.of_value(x, interleaved, channels or None, turned)
         else:
             made = target(*args, **kwargs)
-        values[node] = made
+        constant = node in self._constant and scope.current().scope.kind != "mask"  # type: ignore[union-attr]
+        values[node] = made = detached(made) if constant and not is_symbol(node) else made
         return made

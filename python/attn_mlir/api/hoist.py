@@ -11,6 +11,7 @@ from torch.fx.node import map_arg
 
 from attn_mlir.api.graph_checks import function_of
 from attn_mlir.api.graph_indices import read_at
+from attn_mlir.api.graph_modes import detached, without_gradients
 
 
 def hoisted(graph: Graph, inputs: Mapping[Node, Any], is_symbol: Callable[[Node], bool]) -> dict[Node, Tensor]:
@@ -20,10 +21,12 @@ def hoisted(graph: Graph, inputs: Mapping[Node, Any], is_symbol: Callable[[Node]
     """
     free = _free_of_symbols(graph, is_symbol)
     known: dict[Node, Any] = {}
+    constant = without_gradients(graph)
 
     def value_of(node: Node) -> Any:
         if node not in known:
-            known[node] = _evaluate(node, inputs, value_of)
+            value = _evaluate(node, inputs, value_of)
+            known[node] = detached(value) if node in constant and node.op != "placeholder" else value
         return known[node]
 
     wanted = [node for node in free if any(user not in free for user in node.users)]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import Any, NoReturn
 
 from attn_mlir.backends.program import function_named, reported
 from attn_mlir.dialects import loaded
@@ -43,6 +44,15 @@ class PartialForm:
     """Whether the row sees its states through `detach` alone, so that they have no gradient."""
     derived: bool
     """Whether that is all that the row says of its derivative: online forms have no `detach`."""
+
+    def __deepcopy__(self, _: Any) -> "PartialForm":
+        return self  # nothing of it changes
+
+    def __reduce_ex__(self, _: Any) -> NoReturn:
+        raise TypeError(
+            "partial results hold compiled code and are not pickled: send accumulators and states, which Partial.apply goes through, and "
+            "make the partial result there"
+        )
 
     @functools.cached_property
     def rounded(self) -> tuple[Entry, ...]:

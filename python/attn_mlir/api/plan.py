@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -42,6 +42,9 @@ class VarlenPlan:
     _options: Options
     _largest: tuple[int, int]
     """The largest lengths of queries and keys."""
+
+    def __reduce_ex__(self, _: Any) -> NoReturn:
+        raise TypeError("plans hold compiled code and are neither pickled nor copied: call plan_varlen again")
 
     def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor | None = None) -> Any:
         """What `attention_varlen` returns for these tensors, with the offsets, lengths and tables as they are now.

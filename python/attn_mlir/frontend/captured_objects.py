@@ -11,7 +11,7 @@ import torch
 from attn_mlir.frontend.attributes import attributes, hooks_of, looks_up_itself
 from attn_mlir.frontend.code_names import LIBRARIES
 from attn_mlir.frontend.findings import Findings
-from attn_mlir.frontend.origin import has_operators, hides, is_installed, is_stateful, library, operators
+from attn_mlir.frontend.origin import has_library_methods, has_operators, hides, is_installed, is_stateful, library, operators
 
 _OBJECT_LIMIT = 256
 
@@ -76,6 +76,8 @@ class Objects(Findings):
             self._value(getattr(kind, "forward" if isinstance(x, torch.nn.Module) else "__call__", None), "captured", False)
         if isinstance(x, torch.nn.Module):
             self._called(x)
+            if any(is_installed(base) for base in kind.__mro__ if base not in (torch.nn.Module, object)):
+                self._library_module(x)
         if not hasattr(x, "__dict__") and not any("__slots__" in base.__dict__ for base in kind.__mro__[:-1]):
             self.reusable = False
         self._members(x, kind)
@@ -87,6 +89,17 @@ class Objects(Findings):
             self.watch = None
             self.key.append("called")
             self._value(function, "captured", False)
+
+    def _library_module(self, module: torch.nn.Module) -> None:
+        """What a module of torch's own was made with, as `LeakyReLU(0.1)`, and which modules it holds: its code is not followed."""
+        settings = {name: x for name, x in vars(module).items() if not name.startswith("_")}
+        parts = module._parameters | module._buffers | module._modules
+        self.key.append((*settings, *parts))
+        self._attributes |= settings.keys()
+        if parts:
+            self.watch = None
+        for name, x in (settings | parts).items():
+            self._value(x, name, False)
 
     def _members(self, x: Any, kind: type) -> None:
         self._operators(kind, False)
@@ -121,7 +134,8 @@ class Objects(Findings):
                     self._fingerprint(x, sorted(names))
 
     def _fingerprint(self, x: Any, names: Iterable[str]) -> None:
-        if looks_up_itself(x):
+        names = list(names)
+        if looks_up_itself(x) or (not isinstance(x, torch.nn.Module) and has_library_methods(type(x), names)):
             self.reusable = False
         for name, content in attributes(x, names):
             self.key.append(name)

@@ -35,6 +35,7 @@ from attn_mlir.frontend.origin import MADE, is_opaque, is_stateful
 from attn_mlir.frontend.watch import MISSING
 
 _BY_VALUE = (bool, str, bytes, type(None), complex, range, slice, EllipsisType, enum.Enum, torch.dtype, torch.device, np.bool_, np.dtype)
+_MODES = (torch.no_grad, torch.enable_grad, torch.set_grad_enabled, torch.inference_mode, torch.autocast)
 _BY_IDENTITY = (
     BuiltinFunctionType, GetSetDescriptorType, MemberDescriptorType, MethodDescriptorType, MethodWrapperType, WrapperDescriptorType,
     np.ufunc,
@@ -100,6 +101,9 @@ class Scan(Objects):
         elif isinstance(x, dict):
             self.watch = None
             self._mapping(x, rebindable and kind is dict)
+        elif isinstance(x, _MODES):  # as `torch.no_grad` over a function has one
+            self._asked_modes()
+            self._instance(x)
         elif hasattr(kind, "scan_key"):  # an object that tells itself what of it shapes a trace
             self.watch = None
             self.key.append((kind, x.scan_key()))
@@ -137,8 +141,7 @@ class Scan(Objects):
         if used.hides:
             self.reusable = False
         if used.modes:
-            self.watch = None
-            self.key.append(_modes())
+            self._asked_modes()
         if self._detailed:
             self.stateful = self.stateful or used.stateful or is_stateful(function)
         if function.__dict__ and (len(function.__dict__) > 1 or MADE not in function.__dict__):
@@ -153,6 +156,10 @@ class Scan(Objects):
                 self._variable(function, variable, content, rebindable)
             elif not is_builtin(variable):
                 self.reusable = False
+
+    def _asked_modes(self) -> None:
+        self.watch = None
+        self.key.append(_modes())
 
     def _variable(self, function: FunctionType, variable: str, content: Any, rebindable: bool) -> None:
         before = len(self.leaves)

@@ -132,15 +132,22 @@ def trace_call(
 def run(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
     """Calls a user's function under the tracing mode; its exceptions become TraceErrors."""
     try:
+        scope.current().insisted = None
         with TracingMode(), randomness.Draws(), autograd_functions.intercepted():
-            return randomness.checked(function, arguments)
+            result = randomness.checked(function, arguments)
     except AttnError:
         raise
     except Exception as error:
-        raise scope.current().refused or _explain(error) from error
+        raise scope.current().refused or _explain(scope.current().insisted or error) from error
+    caught = scope.current().insisted
+    if caught is not None:
+        raise _explain(caught)
+    return result
 
 
 def _explain(error: Exception) -> TraceError:
+    if isinstance(error, TraceError):
+        return error
     trace = scope.current()
     name = trace.scope.subject if trace.scope else "the function"
     at = None

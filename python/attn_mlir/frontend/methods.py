@@ -29,8 +29,12 @@ def to(x: Any, dtype: Any = None, *rest: Any, **options: Any) -> Value:
     return wrap(ops.cast(lift(x), _KINDS[dtype]))
 
 
+def _full_like(x: Any, fill_value: Any, dtype: Any = None, **_: Any) -> Value:
+    return to(fill_value, _DTYPES[lift(x).kind] if dtype is None else dtype)
+
+
 def _like(fill: float) -> Callable[..., Value]:
-    return lambda x, dtype=None, **_: to(fill if lift(x).kind == "float" else int(fill), dtype)
+    return lambda x, dtype=None, **_: _full_like(x, fill, dtype)
 
 
 def _item(x: Any) -> Any:
@@ -110,7 +114,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     )},
     "sum": reductions.sum_, "max": reductions.extremum("max"), "min": reductions.extremum("min"),
     "any": reductions.any_, "all": reductions.all_, "linalg_vector_norm": reductions.vector_norm,
-    "zeros_like": _like(0.0), "ones_like": _like(1.0), "full_like": lambda x, fill_value, **_: value(fill_value),
+    "zeros_like": _like(0.0), "ones_like": _like(1.0), "full_like": _full_like,
     "clone": lambda x, **_: wrap(lift(x)), "contiguous": value,
     "scalar_tensor": lambda x, **_: value(x), "tensor": lambda x, dtype=None, **_: to(x, dtype),
 }  # fmt: skip
@@ -154,7 +158,8 @@ def attribute(x: Value, name: str) -> Any:
         return lambda *arguments, **options: _checked(name, function, x, *arguments, **options)
     if name.endswith("_"):
         raise scope.fail(f".{name}() changes a value in place", f"write x = x.{name[:-1]}(...)")
-    raise helps.UnknownAttribute(f"a traced value has no attribute {name!r}", unknown.advice(name, METHODS))
+    error = helps.UnknownAttribute(f"a traced value has no attribute {name!r}", unknown.advice(name, METHODS))
+    raise scope.insist(error) if callable(getattr(torch.Tensor, name, None)) else error
 
 
 def call(name: str, library: str, *arguments: Any, **options: Any) -> Any:
@@ -169,13 +174,16 @@ def call(name: str, library: str, *arguments: Any, **options: Any) -> Any:
     plain = _ALIASES.get(plain, plain)
     function = FUNCTIONS.get(plain) or METHODS.get(plain)
     if function is None:
-        raise scope.fail(f"{library}.{name.removeprefix('special_')} of a traced value is not known", unknown.advice(plain, FUNCTIONS))
+        raise scope.refuse(f"{library}.{name.removeprefix('special_')} of a traced value is not known", unknown.advice(plain, FUNCTIONS))
     options.pop("out", None)
     options |= {"x": options.pop("input")} if "input" in options else {}
     return _checked(f"{library}.{name}", function, *arguments, **options)
 
 
 def _checked(name: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    for second in ("other", "exponent"):  # torch's names of what operators here take by position
+        if second in options and len(arguments) + ("x" in options) == 1:
+            arguments = (*(arguments or (options.pop("x"),)), options.pop(second))
     try:
         return function(*arguments, **options)
     except TypeError as error:

@@ -1,10 +1,13 @@
 """Primitive operations on nodes: result kind, promotion, folding of known values, sign of indices."""
 
+import dataclasses
 import functools
 import math
 import operator
 from collections.abc import Callable
 from typing import Any
+
+import torch
 
 from attn_mlir.float_values import folded
 from attn_mlir.frontend import scope, where
@@ -53,7 +56,20 @@ def make(
     sources = frozenset().union(*(operand.sources for operand in operands)) if known is not None else frozenset()
     varying = not invariant and any(operand.varying for operand in operands)
     again = fold if known is not None else None
-    return Node(op, kind, operands, attribute, trace.next_order(), owner, varying, nonnegative, where.here(), known, sources, again)
+    node = Node(op, kind, operands, attribute, trace.next_order(), owner, varying, nonnegative, where.here(), known, sources, again)
+    return node if known is not None or torch.is_grad_enabled() or not trace.grad else _without_gradient(trace, node)
+
+
+def _without_gradient(trace: scope.Trace, node: Node) -> Node:
+    """A number that is computed within `torch.no_grad()` inside of the function."""
+    numbers = [x for x in node.operands if x.kind == "float" and x.known is None]
+    constant = trace.scope is not None and trace.scope.kind == "mask"  # which has no gradients
+    if constant or node.kind != "float" or node.op == "attn.detach":
+        return node
+    if node.op != "tensor.extract" and all(x in trace.detached or x.op == "attn.detach" for x in numbers):
+        trace.detached.add(node)
+        return node
+    return dataclasses.replace(node, op="attn.detach", operands=(node,), attribute=None, order=trace.next_order())
 
 
 def _fold(fold: Callable[..., Any], operands: tuple[Node, ...]) -> Any:
@@ -264,6 +280,8 @@ def truncate(x: Node) -> Node:
 def absolute(x: Node) -> Node:
     if x.kind == "float":
         return unary("math.absf", x, nonnegative=True)
+    if x.kind == "bool":
+        raise scope.fail("abs(...) of a bool", "write x.int()")
     if x.nonnegative:
         return cast(x, "int")
     return make("math.absi", "int", x, fold=abs, nonnegative=True)

@@ -3,9 +3,11 @@
 import functools
 import operator
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import FunctionType, ModuleType
 from typing import Any
+
+import torch
 
 from attn_mlir.frontend.code_names import LIBRARIES, STATEFUL
 
@@ -94,3 +96,12 @@ def has_operators(kind: type) -> bool:
     """Whether an installed class has operators in Python, of which it is not known what they read."""
     known = ("__class_getitem__", "__hash__", "__eq__", "__ne__") if kind.__module__ == "enum" else ("__class_getitem__", "__hash__")
     return any(isinstance(member, FunctionType) and name not in known for name, member in operators(kind, False))
+
+
+def has_library_methods(kind: type, names: Iterable[str]) -> bool:
+    """Whether an object of this class has a method or property of these names in code of a library, which reads more of the object."""
+    if issubclass(kind, (type, ModuleType, FunctionType, torch.Tensor)):
+        return False
+    found = [base.__dict__[name] for base in kind.__mro__[:-1] if is_installed(base) for name in names if name in base.__dict__]
+    functions = [getattr(x, "fget", None) or getattr(x, "__func__", x) for x in found]
+    return any(isinstance(x, FunctionType) and is_opaque(x) for x in functions)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from attn_mlir.frontend.captures import Scan
+from attn_mlir.frontend.classes import UsersType
 from attn_mlir.frontend.code_names import names_of
 from attn_mlir.frontend.origin import is_opaque
 from attn_mlir.frontend.values import Value
@@ -74,6 +75,8 @@ class Rebinder:
         for name in used:
             if name in scope:
                 scope[name] = self._variable(function, name, scope[name])
+            elif name == "type":
+                scope[name] = UsersType
         return copy
 
     def _variable(self, function: FunctionType, name: str, content: Any) -> Any:

@@ -4,7 +4,7 @@ import dataclasses
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -15,6 +15,7 @@ from attn_mlir.frontend.decisions import Decision, decision
 from attn_mlir.frontend.node import Kind, Node, Source
 
 _LOCAL = threading.local()
+ErrorT = TypeVar("ErrorT", bound=Exception)
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -66,6 +67,7 @@ class Trace:
         self.recorder: Any = None
         """The `tape.TapeRecorder` of what is computed of captured tensors, once there is something."""
         self.grad = torch.is_grad_enabled()
+        """Whether gradients are recorded around the functions; within, `torch.no_grad()` may say otherwise."""
         self.numbers: dict[int, Node] = {}
         """Python floats that came out of captured tensors, by identity."""
         self.changed: list[int] = []
@@ -74,6 +76,10 @@ class Trace:
         """The identity of one of them, which may be used once more, next."""
         self.refused: TraceError | None = None
         """The error about a captured tensor that was to be changed."""
+        self.insisted: Exception | None = None
+        """An error that the function may have caught, and that counts all the same."""
+        self.detached: set[Node] = set()
+        """Numbers that were computed where the function records no gradients."""
         self.generators: list[Any] = []
         """Generators of random numbers that the functions capture."""
         self.stateful = False
@@ -192,6 +198,19 @@ def captured_number(x: float) -> Node | None:
     """The node of a Python float that came out of a captured tensor, as in `float(t[0])`; None for other floats."""
     stack = _stack()
     return stack[-1].numbers.get(id(x)) if stack and stack[-1].numbers else None
+
+
+def refuse(problem: str, advice: str = "") -> TraceError:
+    """The error of `fail`, which counts even where the user's function catches it: what it did then would hold for no position."""
+    error = fail(problem, advice)
+    return insist(error)
+
+
+def insist(error: ErrorT) -> ErrorT:
+    """Lets an error count even where the user's function catches it."""
+    if is_tracing() and current().insisted is None:
+        current().insisted = error
+    return error
 
 
 def fail(problem: str, advice: str = "") -> TraceError:

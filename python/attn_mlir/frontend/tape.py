@@ -74,8 +74,8 @@ class Tape:
         try:
             for step in self.steps:
                 found.values[step.number] = step.run(found)
-            same = all([_same(found.value(source), value) for source, value in self.facts.items()])
-            return found if same and all([_kind(found.value(source)) == kind for source, kind in self.kinds.items()]) else None
+            alike = all([same(found.value(source), value) for source, value in self.facts.items()])
+            return found if alike and all([_kind(found.value(source)) == kind for source, kind in self.kinds.items()]) else None
         except Exception:  # whoever traces the function again gets the same one, with the user's line
             return None
 
@@ -136,14 +136,16 @@ def _kind(value: Any) -> tuple[Any, ...]:
     return (value.dtype, value.dim()) if isinstance(value, torch.Tensor) else (type(value), math.isfinite(value))
 
 
-def _same(a: Any, b: Any) -> bool:
-    """Whether two facts are the same, NaN being so, too."""
+def same(a: Any, b: Any) -> bool:
+    """Whether two facts are the same, NaN being so, too; 0.0 and -0.0 are not."""
     if type(a) is not type(b):
         return False
     if isinstance(a, (tuple, list)):
-        return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
     if isinstance(a, np.ndarray):
         return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    if type(a) is float and a == b == 0.0:
+        return math.copysign(1.0, a) == math.copysign(1.0, b)
     return bool(a == b) or (a != a and b != b)
 
 

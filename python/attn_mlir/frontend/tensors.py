@@ -8,6 +8,7 @@ import torch
 
 from attn_mlir.capture_kinds import CaptureKind
 from attn_mlir.frontend import ops, scope
+from attn_mlir.frontend.classes import seen_class
 from attn_mlir.frontend.links import LINKS
 from attn_mlir.frontend.node import Kind, Node, Source
 from attn_mlir.frontend.scope import Captured
@@ -23,6 +24,9 @@ ELEMENTS: dict[torch.dtype, tuple[str, Kind]] = {
 
 class CapturedTensor:
     """A captured tensor, possibly with its first dimensions already indexed: `bias[b]`."""
+
+    stands_for_tensor = True
+    __class__ = property(lambda self: seen_class(self, CapturedTensor))  # type: ignore[assignment]
 
     def __init__(self, captured: Captured, kind: Kind, shape: tuple[int, ...] | None = None, indices: tuple[Node, ...] = ()) -> None:
         self._captured = captured

@@ -9,6 +9,7 @@ from typing import Any
 
 from attn_mlir.errors import TraceError
 from attn_mlir.frontend import ops, report, scope, unknown, where
+from attn_mlir.frontend.classes import seen_class
 from attn_mlir.frontend.links import LINKS
 from attn_mlir.frontend.node import Node
 
@@ -18,6 +19,9 @@ class Value:
 
     __slots__ = ("_node",)
     __array_priority__ = 1000
+
+    stands_for_tensor = True
+    __class__ = property(lambda self: seen_class(self, Value))  # type: ignore[assignment]
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -135,7 +139,7 @@ class Value:
         if self._node.known is not None:
             return scope.current().decide(self._node)
         construct, advice = report.branch_advice(where.here())
-        raise scope.fail(f"{construct} needs one concrete value, but {self._describe()} differs from position to position", advice)
+        raise scope.refuse(f"{construct} needs one concrete value, but {self._describe()} differs from position to position", advice)
 
     def __int__(self) -> int:
         return int(self._concrete("int(...)", "write x.int() for a cast"))
@@ -152,7 +156,7 @@ class Value:
             "a Python index, range or shape", "index a torch tensor instead of a list, and unroll loops over fixed numbers only"
         )
         if not isinstance(value, (int, bool)):
-            raise scope.fail(f"a float ({value}) where Python needs an integer", "write int(x)")
+            raise scope.refuse(f"a float ({value}) where Python needs an integer", "write int(x)")
         return int(value)
 
     def __hash__(self) -> int:
@@ -163,7 +167,7 @@ class Value:
         if self._node.known is not None:
             return round(scope.current().concrete(self._node), digits)  # type: ignore[call-overload]
         if digits is not None:
-            raise scope.fail("round(...) of a traced value to a number of digits", "write (x * 100).round() / 100")
+            raise scope.refuse("round(...) of a traced value to a number of digits", "write (x * 100).round() / 100")
         return self.round().int()
 
     def __floor__(self) -> "Value":
@@ -177,7 +181,7 @@ class Value:
 
     def _concrete(self, use: str, advice: str) -> Any:
         if self._node.known is None:
-            raise scope.fail(f"{use} needs one concrete value, but {self._describe()} differs from position to position", advice)
+            raise scope.refuse(f"{use} needs one concrete value, but {self._describe()} differs from position to position", advice)
         return scope.current().concrete(self._node)
 
     # In place, as tensors do: whoever else has this value sees the new one. Captured Python numbers stay.
@@ -256,6 +260,9 @@ class Value:
         return format(scope.current().concrete(self._node), spec) if self._node.known is not None else repr(self)
 
     def __repr__(self) -> str:
+        return self._described() if self._node.known is None else repr(scope.current().concrete(self._node))
+
+    def _described(self) -> str:
         return f"<traced {self._node.kind} {self._describe()}>"
 
     def _describe(self) -> str:

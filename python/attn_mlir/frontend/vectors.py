@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from attn_mlir.frontend import helps, methods, ops, reductions, scope, tensors, vocabulary
+from attn_mlir.frontend.classes import seen_class
 from attn_mlir.frontend.links import LINKS
 from attn_mlir.frontend.tensors import CapturedTensor
 from attn_mlir.frontend.values import Value, lift, value, wrap
@@ -28,6 +29,9 @@ class Vector:
 
     __slots__ = ("_items",)
     __array_priority__ = 2000
+
+    stands_for_tensor = True
+    __class__ = property(lambda self: seen_class(self, Vector))  # type: ignore[assignment]
 
     def __init__(self, items: np.ndarray) -> None:
         self._items = items
@@ -75,7 +79,8 @@ class Vector:
         if name.startswith("__"):
             raise AttributeError(name)
         if _function(name) is None:
-            raise helps.UnknownAttribute(f"a tensor of traced values has no attribute {name!r}", _ADVICE)
+            error = helps.UnknownAttribute(f"a tensor of traced values has no attribute {name!r}", _ADVICE)
+            raise scope.insist(error) if callable(getattr(torch.Tensor, name, None)) else error
         return lambda *args, **kwargs: call(name, self, *args, **kwargs)
 
     @classmethod
@@ -83,10 +88,25 @@ class Vector:
         return LINKS.torch(func, args, kwargs or {})
 
 
+_ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "matmul")
+
+
+def _changed(x: Any, name: str, other: Any) -> Any:
+    """`x` after `x += other` and its like: whoever else has this tensor, or a part of it, sees the new numbers."""
+    if isinstance(x, CapturedTensor):
+        x[0] = other  # which is an error
+    new = vector(call(name, x, other))
+    if new.shape != x.shape:
+        raise scope.fail(f"a change in place from shape {list(x.shape)} to {list(new.shape)}", "compute a new value instead")
+    for old, number in zip(x._items.flat, new._items.flat, strict=True):
+        old._node = number._node
+    return x
+
+
 def _operators(*kinds: type) -> None:
-    for name in (
-        "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lt", "le", "gt", "ge", "eq", "ne", "matmul",
-    ):  # fmt: skip
+    for name in (*_ARITHMETIC, "lt", "le", "gt", "ge", "eq", "ne"):
+        for kind in kinds if name in _ARITHMETIC else ():
+            setattr(kind, f"__i{name}__", lambda self, other, name=name: _changed(self, name, other))
         for kind in kinds:
             setattr(kind, f"__{name}__", lambda self, other, name=name: call(name, self, other))
             setattr(kind, f"__r{name}__", lambda self, other, name=name: call(name, other, self))
@@ -162,7 +182,7 @@ def call(name: str, *args: Any, **kwargs: Any) -> Any:
     """The torch function or method `name`, of which an argument is an array."""
     function = _function(name)
     if function is None:
-        raise scope.fail(f"torch.{name.strip('_')} of a tensor of traced values is not known", _ADVICE)
+        raise scope.refuse(f"torch.{name.strip('_')} of a tensor of traced values is not known", _ADVICE)
     try:
         return function(*args, **kwargs)
     except (ValueError, IndexError, np.exceptions.AxisError) as error:
@@ -209,10 +229,17 @@ def _reduction(function: Callable[[list[Value]], Value]) -> Callable[..., Any]:
         axes = np.lib.array_utils.normalize_axis_tuple(chosen, items.ndim)
         kept = [axis for axis in range(items.ndim) if axis not in axes]
         turned = items.transpose(*kept, *axes).reshape([items.shape[axis] for axis in kept] + [-1])
-        out = _filled([items.shape[axis] for axis in kept], lambda place: function(list(turned[place])))
+        out = _filled([items.shape[axis] for axis in kept], lambda place: wrap(lift(function(list(turned[place])))))
         return _made(np.expand_dims(out, axes)) if keepdim else _made(out) if out.ndim else out[()]
 
     return reduced
+
+
+def _prelu(x: Any, weight: Any) -> Any:
+    """A weight of one element is one number, whatever its shape."""
+    weight = vector(weight)
+    one = weight._items.item() if weight._items.size == 1 else weight
+    return methods.METHODS["prelu"](x, one) if isinstance(x, Value) and one is not weight else _elementwise("prelu", (x, one), {})
 
 
 def _sum(items: list[Value]) -> Value:
@@ -328,6 +355,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "unsqueeze": _shaped(np.expand_dims), "squeeze": _shaped(_squeezed),
     "transpose": _shaped(np.swapaxes), "permute": _shaped(lambda x, *order: x.transpose(_sizes_of(order))),
     "index": methods.METHODS["index"],
+    "prelu": _prelu,
     "unbind": lambda x, dim=0: tuple(_made(part) for part in np.moveaxis(vector(x)._items, dim, 0)),
 }  # fmt: skip
 _operators(Vector, CapturedTensor)

@@ -37,7 +37,8 @@ def is_ours(filename: str) -> bool:
 
 
 @functools.cache
-def _is_package(filename: str) -> bool:
+def is_package(filename: str) -> bool:
+    """Whether a file is part of attn_mlir, ready-made functions included, of torch or of numpy."""
     return os.path.abspath(filename).startswith((_PACKAGE, *_torch_folders()))
 
 
@@ -52,7 +53,7 @@ def here() -> Position | None:
 def call_site() -> Position | None:
     """The innermost position outside attn_mlir altogether: where the user called it."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and _is_package(frame.f_code.co_filename):
+    while frame is not None and is_package(frame.f_code.co_filename):
         frame = frame.f_back
     return None if frame is None else Position(frame.f_code, frame.f_lasti)
 
