@@ -16,10 +16,11 @@ def deepest_first(root: T, done: Container[T], arguments: Callable[[T], Iterable
     todo = [(root, iter(arguments(root)))]
     while todo:
         n, rest = todo[-1]
-        deeper = next((a for a in rest if a not in done), None)
-        if deeper is not None:
-            todo.append((deeper, iter(arguments(deeper))))
-            continue
-        todo.pop()
-        if n not in done:
-            yield n
+        for deeper in rest:
+            if deeper not in done:
+                todo.append((deeper, iter(arguments(deeper))))
+                break
+        else:
+            todo.pop()
+            if n not in done:
+                yield n

@@ -45,7 +45,8 @@ class Evaluator:
             raise DerivationError(f"the value of '{n.op}{n.attr}' is unknown here")
         if n.op == "reduce":
             return self._reduce(str(n.attr), self(n.args[0]))
-        args = [self(a) for a in n.args]
+        memo = self._memo
+        args = [memo[a] if a in memo else self(a) for a in n.args]
         if n.op == "arith.cmpf":
             return compare(int(n.attr), *args)  # type: ignore[call-overload]
         if n.op == "arith.uitofp":

@@ -5,7 +5,7 @@ Multiplied out, sums are often equal to others: the second derivative of softmax
 the one with fewer sums is taken, and the other one where multiplied out terms cancel, on rows of small, large and nearly equal scores.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ from attn_mlir.passes.derivation.expr import Expr
 from attn_mlir.passes.differentiation.model import RowModel
 from attn_mlir.passes.differentiation.points import DIM, KEYS, Draw, Point
 from attn_mlir.passes.differentiation.reverse import Reverse, Ruling, Seeds
-from attn_mlir.passes.differentiation.rounded_weights import RoundedRun, rows_of_scores
+from attn_mlir.passes.differentiation.rounded_weights import RoundedRun, is_off, rows_of_scores
 from attn_mlir.passes.differentiation.values import PointValues
 
 _BITS = 24
@@ -48,11 +48,11 @@ class _Cancellation:
 
     def found(self) -> bool:
         """Whether gradients that are multiplied out are much further off, on most of the rows of a kind."""
-        return any(np.median(excess) > 1.0 for scores in rows_of_scores(_SIZES) for excess in self._excess(*scores))
+        return is_off(self._excess(rows_of_scores(_SIZES)))
 
-    def _excess(self, scores: Array, seed: int) -> list[Array]:
+    def _excess(self, rows: Sequence[tuple[Array, int]]) -> list[Array]:
         """How many times the error that it may have each output has, in each row."""
-        point = self._point(scores, np.random.default_rng(seed))
+        point = Point.joined([self._point(scores, np.random.default_rng(seed)) for scores, seed in rows])
         with np.errstate(all="ignore"):
             exact = PointValues(self.expanded.result, point)
             ours, other = (_outputs(RoundedRun(r.result, point, bits=_BITS)) for r in (self.expanded, self.whole))

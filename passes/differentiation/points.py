@@ -4,7 +4,9 @@ Rows of scores are normal, of one sign, with ties, zero, equal, shifted, tiny an
 them, since a root or a logarithm leaves its domain, other ranges are tried for what fails.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +45,16 @@ class Point:
             {n: x + t * by.reads[n] if n in by.reads else x for n, x in self.reads.items()},
             self.present,
         )
+
+    @classmethod
+    def joined(cls, points: Sequence["Point"]) -> "Point":
+        """The rows of several points of one program: to evaluate it for all of them takes little longer than for one."""
+
+        def of(field: str) -> dict[Any, Array]:
+            return {n: np.concatenate([getattr(point, field)[n] for point in points]) for n in getattr(points[0], field)}
+
+        present = np.concatenate([point.present for point in points])
+        return cls(of("tensors"), of("params"), of("rows"), of("reads"), present)
 
 
 @dataclass(eq=False)

@@ -77,17 +77,20 @@ class RoundedWeights:
         if not self.adjoint.reductions_of(*self.gradients) & set(given):
             return []
         # Where most rows of a kind are much further off than the dense formula.
-        return given if any(np.median(x) > 1.0 for scores in rows_of_scores(_SIZES) for x in self.excess(*scores)) else []
+        return given if is_off(self.excess(rows_of_scores(_SIZES))) else []
 
-    def excess(self, scores: Array, seed: int) -> list[Array]:
+    def excess(self, rows: Sequence[tuple[Array, int]]) -> list[Array]:
         """How many times the error that it may have the gradient by each score of a product has, in each row."""
-        point = self._point(scores, np.random.default_rng(seed))
+        point = Point.joined([self._point(scores, np.random.default_rng(seed)) for scores, seed in rows])
         known = {name: x for (_, name), x in PointValues(self.primal, point).sums().items() if name in self.seeds.known}
         ours = PointValues(self.adjoint, point, {}, {name: self._output(point, name) for name in known})
         once, twice = (PointValues(self.adjoint, point, {}, {n: f * x for n, x in known.items()}) for f in (1, 2))
         dense = RoundedRun(self.adjoint, point, bits=self.bits)
         with np.errstate(all="ignore"):
-            return [self._excess([np.broadcast_to(x.values(g), scores.shape) for x in (once, ours, dense, twice)]) for g in self.gradients]
+            return [
+                self._excess([np.broadcast_to(x.values(g), point.present.shape) for x in (once, ours, dense, twice)])
+                for g in self.gradients
+            ]
 
     def _excess(self, values: Sequence[Array]) -> Array:
         wanted, *others = values
@@ -121,6 +124,11 @@ class RoundedWeights:
             for f in exponentials:
                 scale = scale * run.weight(f).max(axis=1, keepdims=True)
             return rounded(run.weight(weight) / scale, self.bits) * scale
+
+
+def is_off(excess: Sequence[Array]) -> bool:
+    """Whether most of the rows of a kind are off by more than they may be; `excess`: of outputs, in all rows of `rows_of_scores`."""
+    return any(bool((np.median(x.reshape(-1, _EACH), axis=1) > 1.0).any()) for x in excess)
 
 
 def rows_of_scores(sizes: Sequence[float]) -> Sequence[tuple[Array, int]]:

@@ -3,6 +3,7 @@
 // RUN: not attn-run %s --function other 2>&1 | FileCheck %s --check-prefix=FUNCTION
 // RUN: not attn-run %inputs/alibi-signed.mlir --capture-size 2 2>&1 | FileCheck %s --check-prefix=BOUNDS
 // RUN: not attn-run %inputs/causal-softmax.mlir --heads 3 --kv-heads 2 2>&1 | FileCheck %s --check-prefix=HEADS
+// RUN: not attn-run %inputs/causal-softmax.mlir --q-len 1,2,3 --kv-len 4,5 2>&1 | FileCheck %s --check-prefix=LENGTHS
 // RUN: not attn-run %inputs/causal-softmax.mlir --ints 4 2>&1 | FileCheck %s --check-prefix=INTS
 // RUN: not attn-run %inputs/causal-softmax.mlir --block 4,x 2>&1 | FileCheck %s --check-prefix=BLOCK
 // RUN: not attn-run %inputs/causal-softmax.mlir --split 0 2>&1 | FileCheck %s --check-prefix=SPLIT
@@ -13,10 +14,11 @@
 // RUN: not attn-run %s --no-such 2>&1 | FileCheck %s --check-prefix=OPTION
 
 // CHECK-NOT: Traceback
-// CHECK:     {{.*}}attn-run-errors.mlir:29:8: error: the evaluator has no rule for 'math.acosh': {{%.+}} = math.acosh
+// CHECK:     {{.*}}attn-run-errors.mlir:31:8: error: the evaluator has no rule for 'math.acosh': {{%.+}} = math.acosh
 // FUNCTION:  attn-run-errors.mlir{{.*}}error: no function @other with a body; found @attention
 // BOUNDS:    alibi-signed.mlir:10:16: error: 'tensor.extract' reads index 2 of dimension 0, which has size 2
 // HEADS:     attn-run: error: sizes must be positive, and heads a multiple of kv-heads, got B=2 Hq=3 Hkv=2
+// LENGTHS:   attn-run: error: --q-len has 3 lengths and --kv-len 2: give as many, or one
 // INTS:      attn-run: error: --ints takes LOW:HIGH with LOW < HIGH, got '4'
 // BLOCK:     attn-run: error: --block takes numbers, got '4,x'
 // SPLIT:     attn-run: error: --split must be positive, got 0

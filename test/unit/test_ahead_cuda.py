@@ -32,7 +32,7 @@ except UnsupportedError:
     MISSING = "needs NVRTC or nvcc"
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 SOURCE = Path(__file__).parents[1] / "Inputs" / "fake_cuda.c"
-PRINTED = ("alibi", "fixed", "states", "wide")
+PRINTED = ("alibi", "fixed", "sigmoid", "states", "wide")
 """Libraries whose kernels are printed, but not compiled: the libcuda here runs none, and tests of the printers compile such kernels."""
 OPTIMISED = ("odd", "packed")
 """Libraries whose host's part is optimised, as users have it: an attention and a linear one."""

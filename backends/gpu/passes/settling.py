@@ -31,7 +31,7 @@ class Settler:
             return
         for op in find_all(map_, *_SUMS):
             full, of_row = ([x for x in op.operands if scaler.cheap(x) == cheap] for cheap in (False, True))
-            is_difference = len(full) == 1 and _is_product(full[0]) and bool(scaler.depends(of_row[0]))
+            is_difference = len(full) == 1 and bool(_products(full[0])) and bool(scaler.depends(of_row[0]))
             if is_difference and is_real(op.results[0]) and scaler.whole(op.results[0]):
                 settle(op.results[0])
 
@@ -55,27 +55,22 @@ def settle(difference: ir.Value) -> None:
 
 
 def _settle_products(value: ir.Value) -> None:
-    op = maker(value, "arith.mulf", "arith.divf", "arith.select", "arith.negf")
-    if op is None or not is_real(value):
-        return
-    if op.name in ("arith.select", "arith.negf"):
-        for operand in list(op.operands)[1 if op.name == "arith.select" else 0 :]:
-            _settle_products(operand)
-        return
-    with unnamed(op.location), ir.InsertionPoint(op):
-        a, b = op.operands
-        factor = b if op.name == "arith.mulf" else arith.divf(constant(1.0, value.type), b)
-        settled = math_ops.fma(a, factor, constant(0.0, value.type))
-    value.replace_all_uses_with(settled)
-    op.erase()
+    for op in dict.fromkeys(_products(value)):
+        if is_real(op.results[0]):
+            with unnamed(op.location), ir.InsertionPoint(op):
+                a, b = op.operands
+                factor = b if op.name == "arith.mulf" else arith.divf(constant(1.0, op.results[0].type), b)
+                settled = math_ops.fma(a, factor, constant(0.0, op.results[0].type))
+            op.results[0].replace_all_uses_with(settled)
+            op.erase()
 
 
-def _is_product(value: ir.Value) -> bool:
-    """Whether it is a product or quotient, its negative, or a choice of such."""
+def _products(value: ir.Value) -> list[ir.Operation]:
+    """The products and quotients that a value is, is the negative of, or is chosen of."""
     op = maker(value, "arith.mulf", "arith.divf", "arith.select", "arith.negf")
     if op is None or op.name in ("arith.mulf", "arith.divf"):
-        return op is not None
-    return any(map(_is_product, list(op.operands)[1 if op.name == "arith.select" else 0 :]))
+        return [] if op is None else [op]
+    return [product for operand in list(op.operands)[1 if op.name == "arith.select" else 0 :] for product in _products(operand)]
 
 
 def _sum_of(value: ir.Value) -> ir.Value | None:

@@ -48,9 +48,8 @@ class EmulatedLaunchPlan(GpuLaunchPlan):
         count = sequence_count(unit.kernel, operands)
         memory = outputs_of(unit, made, operands[unit.kernel.over], layout, lambda output: 1, sequences=count)
         kinds = {len(operands) + number: kind for number, kind in enumerate(unit.kernel.outputs)}
-        # Partial sums are those of the Hopper emitter's kernel, whose schedule this one comes with.
-        own = own_memory(unit, operands) if "semaphore_rows" in unit.schedule else []
-        self._kernels[step.kernel]([*arguments_of(unit.kernel, operands, memory, packed_semaphores(unit, operands)), *own], kinds)
+        arguments = arguments_of(unit.kernel, operands, memory, packed_semaphores(unit, operands))
+        self._kernels[step.kernel]([*arguments, *own_memory(unit, operands)], kinds)
         return [each.result() for each in memory]
 
     def stages(self) -> dict[str, str]:

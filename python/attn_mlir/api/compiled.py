@@ -9,10 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._C._functorch import peek_interpreter_stack
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._higher_order_ops.wrap import dynamo_bypassing_wrapper
-from torch.autograd import forward_ad
 from torch.nn.attention.flex_attention import BlockMask as FlexBlockMask
 
 from attn_mlir import driver
@@ -24,6 +22,7 @@ from attn_mlir.api.graph_indices import begin_functions, end_functions
 from attn_mlir.api.graph_pieces import element, symbol
 from attn_mlir.api.graphs import run_graph, run_linear_graph, traced, traced_linear
 from attn_mlir.api.inputs import LAYOUTS, device_type, layout_of
+from attn_mlir.api.kernel_choice import is_differentiated
 from attn_mlir.api.key_lists import lists_in_graph, unfold
 from attn_mlir.api.linear_inputs import check_segment
 from attn_mlir.api.options import LinearOptions, Options, named_results
@@ -235,7 +234,7 @@ def _tensors_of(device: str) -> str:
 @torch._dynamo.assume_constant_result
 def in_transform() -> bool:
     """Whether dynamo is inside of a transform of torch.func, or where tensors have tangents: there a graph has no place for attention."""
-    return peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+    return is_differentiated()
 
 
 @torch._dynamo.assume_constant_result

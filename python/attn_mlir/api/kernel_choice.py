@@ -10,9 +10,14 @@ _HOPPER = (9, 0)
 """The compute capability of those GPUs of NVIDIA whose kernels read keys in pages."""
 
 
+def is_differentiated() -> bool:
+    """Whether calls are inside of a transform of torch.func, or where tensors have tangents."""
+    return peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+
+
 def is_transformed() -> bool:
     """Whether torch looks at calls in another way: transforms, tangents, modes."""
-    return bool(peek_interpreter_stack() is not None or forward_ad._current_level >= 0 or torch._C._len_torch_dispatch_stack())
+    return is_differentiated() or torch._C._len_torch_dispatch_stack() > 0
 
 
 def reads_pages(target: str, tensor: torch.Tensor) -> bool:

@@ -94,8 +94,8 @@ def _parser() -> argparse.ArgumentParser:
     for option, default in (("--batch", 2), ("--heads", 4), ("--kv-heads", 2)):
         add(option, type=int, default=default, help=f"default {default}")
     lengths = ", ".join(f"{q}x{kv}" for q, kv in LENGTHS)
-    add("--q-len", type=int, help=f"without lengths, these are run: {lengths}")
-    add("--kv-len", type=int)
+    add("--q-len", type=_lengths, metavar="N[,N...]", help=f"without lengths, these are run: {lengths}")
+    add("--kv-len", type=_lengths, metavar="N[,N...]", help="as many as of --q-len, each of them with one of these")
     add("--seed", type=int, default=0)
     add("--ints", default="0:4", metavar="LOW:HIGH", help="what integer tensors are drawn from")
     add("--index", type=int, default=3, help="value of captured integer scalars")
@@ -105,6 +105,14 @@ def _parser() -> argparse.ArgumentParser:
     add("--split", type=int, help="parts of the keys that are run apart and merged")
     add("--round", action="store_true", help="round where the program truncates floats")
     return parser
+
+
+def _lengths(text: str) -> list[int]:
+    """Numbers between commas."""
+    try:
+        return [int(number) for number in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"takes numbers, got '{text}'") from None
 
 
 def _check(args: argparse.Namespace) -> None:

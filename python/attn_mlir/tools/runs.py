@@ -139,7 +139,11 @@ def _is_checked(args: argparse.Namespace, sizes: Sizes) -> bool:
 def _sizes(args: argparse.Namespace) -> list[Sizes]:
     lengths: Sequence[tuple[int, int]] = LENGTHS
     if args.q_len is not None or args.kv_len is not None:
-        lengths = [(args.q_len if args.q_len is not None else 17, args.kv_len if args.kv_len is not None else 23)]
+        queries, keys = args.q_len or [17], args.kv_len or [23]
+        if len(queries) != len(keys) and min(len(queries), len(keys)) > 1:
+            raise ArgumentError(f"--q-len has {len(queries)} lengths and --kv-len {len(keys)}: give as many, or one")
+        count = max(len(queries), len(keys))
+        lengths = [(queries[i % len(queries)], keys[i % len(keys)]) for i in range(count)]
     usual = Sizes(args.batch, args.heads, args.kv_heads)
     found = [replace(usual, q_len=q_len, kv_len=kv_len) for q_len, kv_len in lengths]
     for sizes in found:

@@ -105,19 +105,23 @@ class Accesses:
 
     def read(self, cells: Iterable[Hashable], warp: WarpClock, access: Access, full: bool = True) -> None:
         """Raises Fault where what is read is not there yet; `full`: something must have been written."""
+        known: Access | None = None  # rows that lie together were mostly written at once, so that one of them tells of all
         for key in cells:
-            cell = self._cells.setdefault(key, Cell())
+            cell = self._cell(key)
             if cell.wrote is None and full:
                 raise Fault("read before full", access.location, "reads shared memory that nothing has written")
-            self._behind("read before full", "writes", cell.wrote, warp, access)
+            if cell.wrote is not known:
+                self._behind("read before full", "writes", cell.wrote, warp, access)
+                known = cell.wrote
             for other in cell.added:
                 self._behind("read before full", "adds", other, warp, access)
-            cell.reads = [*(r for r in cell.reads if r.key != access.key or r.epoch is None), access]
+            cell.reads = [r for r in cell.reads if r.key != access.key or r.epoch is None]
+            cell.reads.append(access)
 
     def write(self, cells: Iterable[Hashable], warp: WarpClock, access: Access) -> None:
         """Raises Fault where something else may still read or write."""
         for key in cells:
-            cell = self._cells.setdefault(key, Cell())
+            cell = self._cell(key)
             self._behind("overwritten twice", "writes", cell.wrote, warp, access)
             for other in (*cell.reads, *cell.added):
                 self._behind("overwritten while read", "reads" if other in cell.reads else "adds", other, warp, access, fence=False)
@@ -126,13 +130,19 @@ class Accesses:
     def add(self, cells: Iterable[Hashable], warp: WarpClock, access: Access, ordered: bool) -> None:
         """Additions may meet each other, unless they are `ordered`, but no reads or writes."""
         for key in cells:
-            cell = self._cells.setdefault(key, Cell())
+            cell = self._cell(key)
             self._behind("added before written", "writes", cell.wrote, warp, access)
             for other in cell.reads:
                 self._behind("overwritten while read", "reads", other, warp, access, fence=False)
             for other in cell.added if ordered else ():
                 self._behind("unordered additions", "adds", other, warp, access, fence=False)
             cell.added.append(access)
+
+    def _cell(self, key: Hashable) -> Cell:
+        cell = self._cells.get(key)
+        if cell is None:
+            cell = self._cells[key] = Cell()
+        return cell
 
     def _behind(self, kind: str, does: str, other: Access | None, warp: WarpClock, access: Access, fence: bool = True) -> None:
         if other is None:
