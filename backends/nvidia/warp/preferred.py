@@ -22,8 +22,8 @@ _LOOPS = 3
 _EXPONENTIALS = ("math.exp", "math.exp2")
 _PAIRS = _OPS | {"tile.accumulate", "memref.load", "arith.negf"}
 """The same of backward passes, which read numbers of queries."""
-_READ = frozenset({*FIELDS, "arch", "length", "longer", "block_q", "block_kv", "deterministic"})
-"""Names of choices and of fields of a schedule that say something of such a kernel."""
+_READ = frozenset({*FIELDS, "arch", "length", "longer", "block_q", "block_kv", "deterministic", "tilelang"})
+"""Names of choices and of fields of a schedule that say something of such a kernel, or nothing of any kernel of rows and pairs."""
 
 
 def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
