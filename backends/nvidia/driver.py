@@ -21,7 +21,9 @@ from attn_mlir.backends.nvidia.emulation import CHIPS
 from attn_mlir.backends.nvidia.emulation import driver as emulated
 from attn_mlir.backends.nvidia.emulation.program import EmulatedLaunchPlan
 from attn_mlir.backends.nvidia.program import SUFFIX, NvidiaLaunchPlan
+from attn_mlir.backends.nvidia.scans import TILELANG
 from attn_mlir.backends.nvidia.target import NvidiaTarget
+from attn_mlir.backends.nvidia.tilelang.lowering import available
 from attn_mlir.backends.nvidia.warp.synchronous import SHARED
 from attn_mlir.backends.program import OUTLINE, function_named, reported
 from attn_mlir.dialects import loaded
@@ -136,9 +138,13 @@ def slow(source: str, function: str, wrt: Sequence[str], deterministic: bool = F
 
 
 def _for_device() -> attributes.Fields:
-    """What is chosen for all kernels of torch's current GPU: the chip, and the shared memory where it has less than a GPU of that kind."""
+    """What is chosen for all kernels of torch's current GPU: the chip, the shared memory where it has less than a GPU of that kind, and, on
+    chips where others make scans of linear attention, whether TileLang is not there.
+    """
     known = current_target()
     choices: attributes.Fields = {"arch": known.arch}
+    if known.bulk_copies and not available():
+        choices[TILELANG] = 0
     if torch.cuda.is_available() and not known.bulk_copies:
         found = cuda.device(torch.cuda.current_device()).shared_bytes
         if found < known.shared_bytes:

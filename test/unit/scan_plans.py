@@ -92,7 +92,9 @@ def compiled(source: str, name: str, prepare: str, choices: attributes.Fields) -
     texts: dict[str, str] = {}
     units: dict[str, GpuKernel] = {}
     with reported(), loaded() as context:
-        module, host = scheduled(context, source, name, prepare, {**choices, "arch": "sm_90a"}, pipeline.KERNEL, "NVIDIA", wide=True)
+        module, host = scheduled(
+            context, source, name, prepare, {**choices, "arch": "sm_90a", "tilelang": 0}, pipeline.KERNEL, "NVIDIA", wide=True
+        )
         round_results(module, host)
         for step in [step for step in host.steps if step.kernel]:
             function = function_named(module, step.kernel)

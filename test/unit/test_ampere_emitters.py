@@ -156,6 +156,7 @@ def test_devices_say_what_they_have(capability: tuple[int, int], shared: int, wa
         mock.patch.object(torch.cuda, "is_available", return_value=True),
         mock.patch.object(torch.cuda, "current_device", return_value=0),
         mock.patch.object(cuda, "device", return_value=device),
+        mock.patch.object(driver, "available", return_value=True),
     ):
         assert driver._for_device() == wanted  # pyright: ignore[reportPrivateUsage]
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from attn_mlir.backends.gpu import attributes
-from attn_mlir.backends.nvidia import pipeline
+from attn_mlir.backends.nvidia import driver, pipeline, target
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import find_all
@@ -100,3 +100,22 @@ def test_chips_with_less_shared_memory_have_smaller_blocks() -> None:
             (kernel,) = find_all(module.operation, "func.func")
             columns[arch] = ir.IntegerAttr(ir.DictAttr(kernel.attributes["tile.kernel"])["block_kv"]).value
     assert columns == {"sm_90a": 128, "sm_80": 64}
+
+
+@pytest.mark.parametrize(("keys", "values", "emitter"), [(64, 64, "scans"), (128, 128, "scans"), (80, 64, "tilelang")])
+def test_without_tilelang_warps_make_what_they_can(keys: int, values: int, emitter: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver says so in the choices of all kernels; who compiles on such a machine is told what is slower than it could be."""
+    monkeypatch.setattr(driver, "available", lambda: False)
+    monkeypatch.setattr(driver, "current_target", lambda: target.HOPPER)
+    choices = driver._for_device()  # pyright: ignore[reportPrivateUsage]
+    assert choices["tilelang"] == 0
+    found = []
+    for chosen in (choices, {"arch": "sm_90a"}):
+        with loaded_context():
+            module = ir.Module.parse(Linear(chunk=64, k=keys, v=values).text())
+            kernel = module.body.operations[0].operation
+            kernel.attributes[attributes.CHOICES] = attributes.write(chosen)
+            Pipeline.parse(pipeline.KERNEL, registry()).run(module)
+            found.append(attributes.read(module.body.operations[0].operation, attributes.SCHEDULE))
+    assert [fields["emitter"] for fields in found] == [emitter, "tilelang"]
+    assert "its scans take f16 or bf16, not f32" in str(found[0]["slow"])

@@ -25,6 +25,8 @@ from attn_mlir.passes.regions import find_all
 HELPERS = ("scans/attn_warp.cuh", "scans/attn_scan.cuh", "scans/attn_triangle.cuh")
 OF_WARPGROUPS = ("hopper/attn_wgmma.cuh", "scans/attn_descriptors.cuh", "scans/attn_warpgroup.cuh")
 """What kernels need beside these where warpgroups multiply; the last one uses instructions that are printed for a kernel."""
+TILELANG = "tilelang"
+"""A choice, 0 on machines without TileLang: this emitter makes what would be its kernels of scans."""
 WARPGROUPS = "warpgroups"
 """The field of a schedule that says so."""
 
@@ -36,13 +38,14 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
     """`stages`: in how many places tiles of a chunk are loaded, 0 where each is loaded when it is needed; `warps` of a thread block;
     `occupancy`: thread blocks that a multiprocessor has at the same time.
 
-    None for kernels that neither scan chunks nor add up rows of a delta rule without products, and, unless this emitter is asked for, for
-    scans of other recurrences where chips have no TMA. The reason, for sizes that warps cannot share, and where shared memory does not
-    suffice.
+    None for kernels that neither scan chunks nor add up rows of a delta rule without products, and, unless this emitter is asked for or
+    there is no TileLang (`tilelang` is 0), for scans of other recurrences. The reason, for sizes that warps cannot share, and where shared
+    memory does not suffice.
     """
     grid = grid_kind(kernel)
     delta = PIECES in kernel.attributes or bool(find_all(kernel, SOLVE))
-    if not (delta or choices.get("emitter") == "scans" or (grid == "chunks" and target.bulk_copies)):
+    others = grid == "chunks" and target.bulk_copies and choices.get(TILELANG, 1) == 0
+    if not (delta or others or choices.get("emitter") == "scans"):
         return None
     if not find_all(kernel, *DOTS) if grid == "chunks" else grid != "rows" or bool(find_all(kernel, *DOTS, "tile.accumulate")):
         return None

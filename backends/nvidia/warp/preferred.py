@@ -26,8 +26,8 @@ _LOOPS = {"rows": 2, "pairs": 3}
 _EXPONENTIALS = ("math.exp", "math.exp2")
 _WEIGHTS = {1: "softmax", 2: "capped"}
 """What weights are, by the exponentials of a pair, where they have a maximum or, in a backward pass, two numbers of each query."""
-_READ = frozenset({*FIELDS, "arch", "length", "longer", "block_q", "block_kv", "deterministic"})
-"""Names of choices and of fields of a schedule that say something of such a kernel."""
+_READ = frozenset({*FIELDS, "arch", "length", "longer", "block_q", "block_kv", "deterministic", "tilelang"})
+"""Names of choices and of fields of a schedule that say something of such a kernel, or nothing of any kernel of rows and pairs."""
 
 
 def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
