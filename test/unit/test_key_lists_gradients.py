@@ -112,7 +112,7 @@ def test_gradients_of_queries_by_pages(number: int, taken: list[str], monkeypatc
     """Kernels that read listed blocks as pages make the gradient of q, as on Hopper."""
     made: list[Any] = []
     of = key_queries.QueryGradient.of
-    monkeypatch.setattr(key_queries, "DEVICES", ("hip-emulated",))
+    monkeypatch.setattr(key_queries, "MEASURED", frozenset({("hip-emulated", 32, 128)}))
     monkeypatch.setattr(key_queries.QueryGradient, "of", lambda *given: made.append(of(*given)) or made[-1])
     cases("hip-emulated", (1, 4, 2, 150, 300, 32), (64, 128))[number]()
     assert taken == ["pages", "lists"] and len(made) == 1

@@ -26,9 +26,6 @@ _PING_PONG = 1
 class Overlap:
     """Prints a chain of loops with that schedule, for both roles."""
 
-    late = False
-    """Whether sums that nothing rescales are waited for when the next weights are computed, not before."""
-
     def __init__(
         self,
         core: Core,
@@ -181,9 +178,6 @@ class Overlap:
             self.memory.free(self.keys)
             self.wait_windows()
             self.softmax(consumer, step, accumulator)
-            if self._is_late(step):
-                products.wait(0, accumulator)
-                self.memory.free(self.values, self.before)
             self.count()
             products.pack(self.weights(step), packed)
             self.drop(packed)
@@ -255,9 +249,6 @@ class Overlap:
         """The iteration of the block before, whose values are summed now."""
         return f"({self.values.iteration} - 1)"
 
-    def _is_late(self, step: KvStep) -> bool:
-        return self.late and step.sums.name == "tile.dot_add"
-
     def count(self) -> None:
         """The next block."""
         self.core.writer.line(*(f"++{iteration};" for iteration in dict.fromkeys((self.keys.iteration, self.values.iteration))))
@@ -278,7 +269,7 @@ class Overlap:
         first: list[str] = []
         weights = maker(list(step.sums.operands)[-2])
         for op in step.rest:
-            if accumulator is not None and op == weights and not self._is_late(step):
+            if accumulator is not None and op == weights:
                 if self.pin and first:
                     self.core.writer.line(f"attn::pin({' + '.join(first)});")
                 consumer.products.wait(0, accumulator)

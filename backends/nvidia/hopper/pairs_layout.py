@@ -291,7 +291,8 @@ def plan_layout(
 ) -> BackwardLayout:
     """The layout with as many stages as fit, or two where a warpgroup makes the sums over keys.
 
-    Over lists of keys a single warpgroup of consumers has a neighbour, where two thread blocks fit on a multiprocessor, or `occupancy`.
+    Over lists of keys a single warpgroup of consumers has a neighbour, where two thread blocks fit on a multiprocessor, or `occupancy`, and
+    nothing is added in memory.
 
     Raises UnsupportedError when nothing fits.
     """
@@ -310,9 +311,9 @@ def plan_layout(
     layouts = ((2, 2, True), (2, 1, True), (1, 1, True), (2, 1, False), (1, 1, False))
     if kernel.step_ops("tile.load_window") or kernel.step_ops("tile.band"):  # these should come ahead
         layouts = ((2, 2, True), (2, 1, True), (2, 1, False))
-    listed = "listed" in ir.DictAttr(kernel.function.attributes["tile.kernel"])
-    neighbours = warpgroups == 1 and needed <= thresholds.NEIGHBOUR_SPARE and len(layouts) > 3 and (listed or occupancy == 2)
-    tried = [(2, *layout) for layout in layouts if layout[2]] if neighbours else []
+    listed = "listed" in ir.DictAttr(kernel.function.attributes["tile.kernel"]) and not kernel.step_ops("tile.accumulate")
+    able = warpgroups == 1 and needed <= thresholds.NEIGHBOUR_SPARE and len(layouts) > 3
+    tried = [(2, *layout) for layout in layouts if layout[2]] if able and (listed or occupancy == 2) else []
     tried += [(1, *layout) for layout in (layouts[:1] if key_sums else layouts)]
     for together, count, exchanges, staged_adds in tried:
         # Beside windows the values of rows may be what is too much for sums over keys to leave through TMA.

@@ -91,9 +91,8 @@ def _attended(
             return None
         if group > 1 and not paged.folded:
             saved = [fold(x, group) for x in all_heads_first(saved, order, task.program.weights)]
-        whole = group == 1 or paged.folded
-        apart = whole and "q" in task.wrt.split("+") and dropout.form is None
-        queries = query_gradient(paged, options.functions, of_sequences) if apart else None
+        apart = group == 1 and "q" in task.wrt.split("+") and dropout.form is None
+        queries = query_gradient(paged, options.functions, of_sequences, form.tile) if apart else None
         made = paged.lists.inverse(form.tile, queries is None and is_in_order(task.program))
     captures: Sequence[Tensor] = made
     if table is None:

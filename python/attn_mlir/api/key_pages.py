@@ -5,7 +5,6 @@ Short blocks of queries are what decoding is: heads of a group are rows, and a s
 """
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,6 @@ from attn_mlir import driver
 from attn_mlir.api.dropout import Dropout
 from attn_mlir.api.key_numbers import check_numbers
 from attn_mlir.api.key_sequences import (
-    Rearranged,
     SequenceForm,
     causal_shift,
     in_whole,
@@ -260,17 +258,10 @@ def _problem_of(packed: Tensor, k_pages: Tensor, v_pages: Tensor, turned: bool) 
 
 def pages_of(x: Tensor, made: SequenceForm, blocks: int) -> Tensor:
     """[B, H, S, D] as pages [B blocks, keys, H, D], or of single heads [B H blocks, keys, 1, D]."""
-    return _paging(x.shape, x.stride(), made.key_heads > 1 or x.shape[1] == 1, blocks).of(x)
-
-
-@functools.lru_cache(_MOST)
-def _paging(shape: torch.Size, stride: tuple[int, ...], whole: bool, blocks: int) -> Rearranged:
-    """See `pages_of`; `whole`: pages have all heads."""
-    cut = torch.empty_strided(shape, stride, device="meta").unflatten(2, (blocks, -1))
-    view = cut.permute(0, 2, 3, 1, 4) if whole else cut.unsqueeze(4)
-    first = 1 if whole else 2
-    made = torch.empty_like(view, memory_format=torch.contiguous_format).flatten(0, first)
-    return Rearranged(view.shape, view.stride(), made.shape, False)
+    cut = x.unflatten(2, (blocks, -1))
+    if made.key_heads > 1 or x.shape[1] == 1:
+        return cut.permute(0, 2, 3, 1, 4).flatten(0, 1)
+    return cut.flatten(0, 2).unsqueeze(2)
 
 
 def _places_of_dropout(made: SequenceForm, form: ListForm, shifts: Tensor) -> dict[str, Tensor]:

@@ -19,8 +19,8 @@ from attn_mlir.runtime.dispatch import program_on
 from attn_mlir.runtime.orders import output_order
 from attn_mlir.runtime.varlen import largest
 
-DEVICES: tuple[str, ...] = ("cuda",)
-"""Those whose kernels do so: additions of 32 bits are what a backward pass of 64 keys waits for there."""
+MEASURED: frozenset[tuple[str, int, int]] = frozenset({("cuda", 128, 64)})
+"""Devices, columns of q, k and v, and keys of a tile, where kernels do so: 1.1 ms in place of 1.4 (docs/key-lists.md)."""
 FEWEST_ROWS = 64
 """Rows of a sequence, which fill a kernel's block: fewer are better off as steps of a kernel that has keys."""
 Tensor = torch.Tensor
@@ -38,10 +38,7 @@ class QueryGradient:
     """Values of rows that the caller of the forward pass does not get, as they are for sequences: results of it, the last ones."""
 
     def of(self, inputs: Sequence[Tensor], results: Sequence[Tensor], grads: Sequence[Tensor | None]) -> Tensor:
-        """The gradient of q, [B, H, S, D], by tensors with heads first: q, k and v, results of the forward pass, gradients of them.
-
-        Where the heads of a group are rows of q, they are rows of its gradient.
-        """
+        """The gradient of q, [B, H, S, D], by tensors with heads first: q, k and v, results of the forward pass, gradients of them."""
         q, k, v = inputs
         made, shapes = self.call.made, self.call.shapes
         given = [or_zeros(grad, result) for grad, result in zip(grads, results, strict=False)]
@@ -52,27 +49,24 @@ class QueryGradient:
         keys = [pages_of(x, made, shapes.blocks).transpose(1, 2) for x in whole]
         with largest(*self.call.most):
             (found,) = self.run.run([packed[0], *keys, *self.captures, *packed[1:]], output_order(self.call.call.layout))
-        found = as_dtype_of(found, q)
-        if self.call.folded:
-            return found.reshape(q.shape)
-        return in_whole(found.transpose(1, 2).squeeze(0), made, "bhsd")
+        return in_whole(as_dtype_of(found, q).transpose(1, 2).squeeze(0), made, "bhsd")
 
     def _packed(self, x: Tensor) -> Tensor:
         """[B, H, S, D], or [B, H, S], as the rows of all sequences, [1, heads of one, rows, D] or [1, heads of one, rows]."""
         columns = x if x.dim() == 4 else x.unsqueeze(3)
-        rows = columns.flatten(0, 2).unsqueeze(1) if self.call.folded else packed_rows(columns, self.call.made)
-        turned = rows.unsqueeze(0).transpose(1, 2)
+        turned = packed_rows(columns, self.call.made).unsqueeze(0).transpose(1, 2)
         return turned if x.dim() == 4 else turned.squeeze(3)
 
 
-def query_gradient(paged: PagedCall, functions: tuple[Any, ...], results: Sequence[Tensor]) -> QueryGradient | None:
+def query_gradient(paged: PagedCall, functions: tuple[Any, ...], results: Sequence[Tensor], tile: int) -> QueryGradient | None:
     """What makes the gradient of q of a call with such results of its forward pass; None where a device has no kernels for it.
 
-    Mods of q, k and v, and rows that fill no block of a kernel, are left to the kernels that have keys.
+    `tile`: keys of a tile of the kernels that have keys, to which mods of q, k and v, and rows that fill no block of a kernel, are left.
     """
     call, device = paged.call, paged.call.problem.device_type
-    target = program_on(call).device or device
-    if target not in DEVICES or paged.most[0] % FEWEST_ROWS or any(function is not None for function in functions[:3]):
+    q, _, v = call.values[:3]
+    place = program_on(call).device or device, q.shape[-1], tile
+    if place not in MEASURED or q.shape[-1] != v.shape[-1] or paged.most[0] % FEWEST_ROWS or any(f is not None for f in functions[:3]):
         return None
     known = paged.runs.get(_QUERIES) if paged.runs is not None else None
     if known is None:
