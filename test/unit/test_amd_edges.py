@@ -8,7 +8,7 @@ import torch
 
 import attn_mlir
 from amd_tools import needs_host_clang
-from generated_code import kernels, traced
+from generated_code import complaints, kernels, traced
 
 pytestmark = needs_host_clang
 
@@ -88,3 +88,10 @@ def test_every_head_dimension_has_blocks_that_fit(columns: int) -> None:
 def test_hopper_has_kernels_for_them(name: str) -> None:
     mask, row = MASKS[name]
     assert kernels(traced(mask, row=row or (lambda s: torch.softmax(s, -1)), columns=64), vendors=("nvidia",))
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_hopper_has_kernels_of_weights_that_do_not_depend_on_scores(name: str) -> None:
+    given = ALONE[name]
+    for code in kernels(traced(None, given.get("score_mod"), row=given.get("row", attn_mlir.softmax)), vendors=("nvidia",)):
+        assert not complaints(code)

@@ -1,7 +1,7 @@
 """What every printer of a Hopper kernel works with: its tiles in registers, and the matrix instructions that it uses."""
 
 from attn_mlir.backends.gpu.core import PrinterCore
-from attn_mlir.backends.gpu.structure import element_name
+from attn_mlir.backends.gpu.structure import element_name, widened
 from attn_mlir.backends.nvidia.hopper.tiles import RegRow, RegTile, Tile
 from attn_mlir.backends.nvidia.hopper.wgmma import wgmma, wgmma_name
 from attn_mlir.diagnostics import source_line
@@ -52,6 +52,12 @@ class Core(PrinterCore[Tile]):
         return f"{kind}_nan"
 
     # ---- tiles
+
+    def number(self, value: ir.Value) -> str:
+        """An element as f32, whatever it is rounded to later."""
+        wide = widened(value)
+        text = self.scalars.emit(wide)
+        return {"f16": f"__half2float({text})", "bf16": f"__bfloat162float({text})"}.get(str(wide.type), text)
 
     def fragment(self, hint: str, columns: int, element: str = "f32", start: str | None = None) -> RegTile:
         """Declares registers for a tile; all of them `start` if given. The columns are rounded up to a multiple of 8."""

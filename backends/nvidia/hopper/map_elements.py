@@ -343,7 +343,7 @@ class MapElements:
         for value, result, target in zip(self.values, self.results, targets, strict=False):
             if target is not None:
                 value = self.late.get(result, value)
-                text = self._number(value)
+                text = self.core.number(value)
                 text = f"inside ? {text} : -INFINITY" if ended is not None and value == ended else text
                 kept = f"inside ? {text} : 0.0f" if self._guarded(value, "stored") and target.element != "f32" else text
                 writer.line(f"{target.name}[4 * c + 2 * h + e] = {kept};")
@@ -386,12 +386,6 @@ class MapElements:
             self.places.bind()
             self.windows.load()
             yield
-
-    def _number(self, value: ir.Value) -> str:
-        """An element as f32, whatever it is rounded to later."""
-        wide = widened(value)
-        text = self.core.scalars.emit(wide)
-        return {"f16": f"__half2float({text})", "bf16": f"__bfloat162float({text})"}.get(str(wide.type), text)
 
     def _divisions(self) -> None:
         for view in self.block.operations if self._inverse else []:

@@ -310,7 +310,7 @@ class PairMap:
         core, limit = self.core, self.limit
         later: list[str] = []
         for (name, _), value, result in zip(targets, self.values, self.results, strict=False):
-            text = core.scalars.emit(widened(value))
+            text = core.number(value)
             for scatter in self.uses.scattered.get(result, []):
                 self._scatter(scatter, text, stores)
             if not name:
