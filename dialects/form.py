@@ -31,13 +31,13 @@ def verify_form(op: Any) -> bool:
 
 @cache
 def _declared(cls: Any) -> tuple[Any, ...]:
-    """The least and the largest number of operands and of results, attributes with their classes, and the number of regions."""
-    numbers: list[float] = []
+    """Least and largest number and segments (0: none) of operands, then of results; attributes with their classes; how many regions."""
+    numbers: list[tuple[float, float, int]] = []
     for kind in (ext.OperandDef, ext.ResultDef):
         fields = [field for field in cls._fields if isinstance(field, kind)]
         variadic = sum(field.variadicity != ext.Variadicity.single for field in fields)
-        # Several have segments, which are looked at one by one: no number of values fits here.
-        numbers += [len(fields), len(fields)] if not variadic else [len(fields) - 1, float("inf")] if variadic == 1 else [1, 0]
+        segments = len(fields) if variadic > 1 else 0
+        numbers.append((len(fields), len(fields), 0) if not variadic else (len(fields) - 1, float("inf"), segments))
     attributes = [(field.name, field.constraint) for field in cls._fields if isinstance(field, ext.AttributeDef)]
     classes = tuple((name, kind if kind is not Any and isinstance(kind, type) else object) for name, kind in attributes)
     return (*numbers, classes, sum(isinstance(field, ext.RegionDef) for field in cls._fields))
@@ -45,8 +45,10 @@ def _declared(cls: Any) -> tuple[Any, ...]:
 
 def _fits(operation: ir.Operation, *declared: Any) -> bool:
     """Whether an op has its form, as nearly all have: found without a message for each rule."""
-    least, most, fewest, largest, classes, regions = declared
-    if not (least <= len(operation.operands) <= most and fewest <= len(operation.results) <= largest):
+    operands, results, classes, regions = declared
+    if not _counted(operation, "operand", len(operation.operands), operands):
+        return False
+    if not _counted(operation, "result", len(operation.results), results):
         return False
     attributes = operation.attributes
     return (
@@ -54,6 +56,21 @@ def _fits(operation: ir.Operation, *declared: Any) -> bool:
         and all(name in attributes and isinstance(attributes[name], kind) for name, kind in classes)
         and not operation.successors
     )
+
+
+def _counted(operation: ir.Operation, what: str, got: int, declared: tuple[float, float, int]) -> bool:
+    """Whether an op has as many operands or results as declared, and segments that split them."""
+    least, most, segments = declared
+    return _splits(operation, what, segments, got) if segments else least <= got <= most
+
+
+def _splits(operation: ir.Operation, what: str, segments: int, got: int) -> bool:
+    name = f"{what}SegmentSizes"
+    sizes: Any = operation.attributes[name] if name in operation.attributes else None
+    if not isinstance(sizes, ir.DenseI32ArrayAttr) or len(sizes) != segments:
+        return False
+    numbers = list(sizes)
+    return min(numbers) >= 0 and sum(numbers) == got
 
 
 def _verify_fields(op: Any) -> bool:
@@ -78,8 +95,7 @@ def _verify_values(op: Any, fields: Sequence[Any], got: int, what: str) -> bool:
     if variadic == 1:
         return check(op, got >= len(fields) - 1, f"has at least {_count(len(fields) - 1, what)}, got {got}")
     name = f"{what}SegmentSizes"
-    sizes: Any = op.operation.attributes[name] if name in op.operation.attributes else None
-    fits = isinstance(sizes, ir.DenseI32ArrayAttr) and len(sizes) == len(fields) and min(sizes) >= 0 and sum(sizes) == got
+    fits = _splits(op.operation, what, len(fields), got)
     return check(op, fits, f"needs `{name}` to split its {_count(got, what)} into {', '.join(field.name for field in fields)}")
 
 

@@ -63,7 +63,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
     if _GIVEN is None:
         os.environ[LEVEL] = "3" if item.config.getoption("--optimised") or item.path.stem in OPTIMISED else "0"
-    torch.manual_seed(zlib.crc32(f"{item.nodeid} {item.config.getoption('--draws')}".encode()))
+    seed = zlib.crc32(f"{item.nodeid} {item.config.getoption('--draws')}".encode())
+    if torch.cuda.is_available():
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)  # the same numbers; the other notes a stack for each device that is not there
 
 
 @pytest.fixture

@@ -42,6 +42,8 @@ class IntegerRanges:
 
     def of(self, value: ir.Value) -> Bounds:
         """(lowest, highest), both possible; exact arithmetic that leaves 64 bits (or the type) wraps, so that anything is possible."""
+        if value in self._known:
+            return self._known[value]
         for v in deepest_first(value, self._known, _operands):
             limits = type_bounds(v.type)
             low, high = self._compute(v)

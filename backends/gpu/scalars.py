@@ -136,6 +136,9 @@ class Scalars:
 
     def _operand(self, value: ir.Value) -> str:
         """An expression without operators outside of parentheses."""
+        found = self._find(value)
+        if found is not None:
+            return found
         for v in deepest_first(value, self, self._read):
             self._known[v] = self._text(v)
         return self._find(value) or ""
