@@ -126,9 +126,9 @@ def test_sums_over_columns_of_eight_warps_compile() -> None:
     assert code.language == "tilelang" and made.registers and len(made.code) > 10_000
 
 
-def codes_of(channels: bool, function: str) -> dict[str, str]:
+def codes_of(channels: bool, function: str, erase: str = "step") -> dict[str, str]:
     """The CUDA of the scans and chunks of a rule of 128 columns, by name, as it is compiled for calls with gradients."""
-    rule = LinearDefinition(decay="step channel" if channels else "step", erase="step", scale=0.125)
+    rule = LinearDefinition(decay="step channel" if channels else "step", erase=erase, scale=0.125)
     traced = trace_linear(rule, Inputs("bf16", 128, 128))
     wrt = ["q", "k", "v", *(f"arg{3 + i}" for i in range(len(traced.captures)))]
     with loaded_context() as context:
@@ -140,9 +140,11 @@ def codes_of(channels: bool, function: str) -> dict[str, str]:
 
 
 def test_tma_brings_tiles_where_three_stages_fit() -> None:
-    """Of a gradient without channels' decays two stages fit, and threads copy."""
-    for channels, function, by_tma in [(False, "fwd", True), (False, "bwd", False), (True, "fwd", True), (True, "bwd", True)]:
-        (source,) = [text for text in codes_of(channels, function).values() if "  attn::wgmma_begin();" in text]
+    """Where a gradient's scan reads erase keys that are no multiples of k's rows, two stages fit, and threads copy."""
+    cases = [(False, "fwd", "step", True), (False, "bwd", "step", True), (False, "bwd", "step channel", False)]
+    cases += [(True, "fwd", "step", True), (True, "bwd", "step", True)]
+    for channels, function, erase, by_tma in cases:
+        (source,) = [text for text in codes_of(channels, function, erase).values() if "  attn::wgmma_begin();" in text]
         assert ("  attn::tma_load(" in source, "  attn::copy_atoms<" in source) == (by_tma, not by_tma)
 
 
