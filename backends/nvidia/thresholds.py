@@ -115,8 +115,8 @@ ORDERED_TOGETHER: Annotated[dict[tuple[str, bool], tuple[int, int, int]], _ORDER
     ("descending", True): (512, 64, 16),
     ("even", False): (512, 16, 1),
     ("even", True): (512, 32, 1),
-    ("masked", False): (128, 4, 1),
-    ("masked", True): (128, 4, 1),
+    ("masked", False): (1, 1, 1),
+    ("masked", True): (1, 1, 1),
 }  # fmt: skip
 """The same where sums have a fixed order: programs, heads at most, and at least, by whether steps go to the first queries under a mask
 ("descending"), to the last ones ("masked"), or there is none, and whether heads are narrow. Programs of one head wait for each other when

@@ -10,7 +10,6 @@ from contextlib import contextmanager, nullcontext
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.emitters import Refusal
 from attn_mlir.backends.gpu.kernel import KernelCode
-from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.hopper import pairs_dropout
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.dropout_lanes import HEADER
@@ -26,7 +25,6 @@ from attn_mlir.backends.nvidia.hopper.pairs_layout import (
     REGISTERS,
     WINDOW_REGISTERS,
     BackwardLayout,
-    head_columns,
     is_transposed,
     plan_layout,
 )
@@ -36,7 +34,7 @@ from attn_mlir.backends.nvidia.hopper.pairs_pieces import HEADER as PIECES
 from attn_mlir.backends.nvidia.hopper.pairs_producer import ColumnWriter, Loader, load_keys
 from attn_mlir.backends.nvidia.hopper.pairs_reduction import ReductionPrinter, may_descend, semaphore_tensor
 from attn_mlir.backends.nvidia.hopper.pairs_results import ResultStores
-from attn_mlir.backends.nvidia.hopper.pairs_scheduler import PairTileScheduler
+from attn_mlir.backends.nvidia.hopper.pairs_scheduler import PairTileScheduler, programs_together
 from attn_mlir.backends.nvidia.hopper.pairs_step import Consumers
 from attn_mlir.backends.nvidia.hopper.pairs_tiles import NARROW, narrow_sums
 from attn_mlir.backends.nvidia.hopper.pairs_uses import uses_of
@@ -81,9 +79,6 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
     asked = {"key_sums": "consumers"} if choices.get("key_sums") == "consumers" else {}
     fields |= {"early": int(layout.early)} if layout.early or "early" in choices else {}
     fields |= {"key_sums": "warpgroup"} if layout.key_sums else {"key_sums": "late"} if layout.late else asked
-    # Under a mask programs differ in length: warps of their own add, and several heads run together, the longest programs first.
-    # In a fixed order each program waits for the one of the next keys: without a mask, where all begin with the same queries, that should
-    # have begun long before.
     if layout.by_tiles and (narrow := narrow_sums(layout)):
         fields[NARROW] = narrow
     if find_all(kernel, "attn.kept"):
@@ -92,19 +87,8 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
     apart = layout.warpgroups > 1 and masked and not layout.key_sums
     fields["reduction_warps"] = int(choices.get("reduction_warps", ordered or apart))
     fields["order"] = choices.get("order", "dynamic")
-    if int(choices.get("descending", masked and ordered and not _core(layout.kernel).packed and may_descend(layout.kernel))):
-        fields["descending"] = 1
-    if ordered:
-        way = "descending" if "descending" in fields else "masked" if masked else "even"
-        narrow = max(map(head_columns, (*layout.keys, *layout.queries))) <= thresholds.NARROW_COLUMNS
-        names = ("group", "heads", "least")
-        chosen = dict(zip(names, thresholds.ORDERED_TOGETHER[way, narrow], strict=True))
-        fields |= {name: int(choices.get(name, value)) for name, value in chosen.items()}
-    else:
-        fields["group"] = int(choices.get("group", thresholds.PROGRAMS_TOGETHER if masked else 1))
-    if masked and not ordered:
-        fields["heads"] = int(choices.get("heads", thresholds.BACKWARD_HEADS))
-        fields["last"] = int(choices.get("last", thresholds.LAST_PROGRAMS))
+    descends = masked and ordered and not _core(layout.kernel).packed and may_descend(layout.kernel)
+    fields |= programs_together(layout, choices, (masked, ordered, descends))
     if choices.get("deterministic"):
         # Sums over keys are added in a fixed order, for which each block of queries and warpgroup has a semaphore.
         over = Core(kernel, 0).arguments.number(semaphore_tensor(layout.kernel))

@@ -100,7 +100,7 @@ class ReductionPrinter(RolePrinter):
         adds = {op.operands[2]: op for op in ops_of(block, "tile.accumulate") if op.operands[2] in layout.adds}
         op, semaphore = next(iter(adds.values())), "semaphore"
         # Beside a warpgroup that makes sums, whose steps are short, a turn that is asked for early is asked for more often: slower.
-        early = self.ordered and first and not layout.key_sums
+        early = self._looks and first
         if early:
             self._semaphore(op, block)
             with core.scope("if (lane == 0)"):

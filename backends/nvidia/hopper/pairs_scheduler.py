@@ -1,15 +1,38 @@
 """The order in which thread blocks run the programs of a kernel over pairs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout
+from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.nvidia import thresholds
+from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, head_columns
 from attn_mlir.backends.nvidia.hopper.pairs_loop import STEP
 from attn_mlir.backends.nvidia.hopper.tile_scheduler import TileScheduler
 
 ROUND = f"(attn::opaque({STEP}) >> 28 & {BackwardLayout.PIECE_SLOTS - 1})"
 """This round's number among them, which needs no register."""
+
+
+def programs_together(layout: BackwardLayout, choices: Mapping[str, int | str], way: tuple[bool, bool, bool]) -> Fields:
+    """The part of a schedule that says which programs run at a time, and which way steps go.
+
+    `way`: whether programs differ in length, as under a mask, add in a fixed order, and may go from the last queries to the first ones.
+    Under a mask several heads run together, the longest programs first. In a fixed order each program waits for others of its head, which
+    should have begun long before.
+    """
+    masked, ordered, descends = way
+    descends = bool(choices.get("descending", descends))
+    found: Fields = {"descending": 1} if descends else {}
+    if ordered:
+        kind = "descending" if descends else "masked" if masked else "even"
+        narrow = max(map(head_columns, (*layout.keys, *layout.queries))) <= thresholds.NARROW_COLUMNS
+        usual: Fields = dict(zip(("group", "heads", "least"), thresholds.ORDERED_TOGETHER[kind, narrow], strict=True))
+    elif masked:
+        usual = {"group": thresholds.PROGRAMS_TOGETHER, "heads": thresholds.BACKWARD_HEADS, "last": thresholds.LAST_PROGRAMS}
+    else:
+        usual = {"group": 1}
+    return found | {name: int(choices.get(name, value)) for name, value in usual.items()}
 
 
 @dataclass
