@@ -152,12 +152,12 @@ def blocks_of_brief_pairs(facts: NvidiaFacts) -> tuple[int, int] | None:
 
 
 def blocks_of_quotients(facts: NvidiaFacts) -> tuple[int, int] | None:
-    """Those of backward passes of quotients under a mask, of 64 columns: the `warp` dialect's, where a warpgroup makes the sums over keys.
+    """Those of backward passes of quotients, of 64 columns: the `warp` dialect's, where a warpgroup makes the sums over keys.
 
     The Hopper emitter's products would wait for each other: it has too few registers.
     """
     narrow = facts.grid == "pairs" and facts.head == facts.value == 64 and facts.bits == 16 and facts.products == 2
-    return thresholds.NARROW_PAIRS if narrow and facts.quotient and facts.placed else None
+    return thresholds.NARROW_PAIRS if narrow and facts.quotient and (facts.placed or not facts.masked) else None
 
 
 def synchronous_blocks(facts: NvidiaFacts) -> tuple[int, int]:
@@ -221,14 +221,14 @@ def _is_brief(function: ir.Operation, pairs: ir.Operation, allowed: frozenset[st
 
 
 def _is_bare(function: ir.Operation, pairs: ir.Operation) -> bool:
-    """Whether a function takes nothing but tensors [B, H, S, D], and its mask compares one sum of positions and lengths.
+    """Whether a function takes nothing but tensors [B, H, S, D], and its mask, if there is one, compares one sum of positions and lengths.
 
     What else there may be (lengths, lists, captured values, several bounds), `warp/preferred.py` leaves to the Hopper emitter.
     """
     arguments = list(function.regions[0].blocks[0].arguments)
     ops = [op.name for mask in pieces(pairs, "attn.mask") for op in walk(mask)]
     four = all(isinstance(each.type, ir.RankedTensorType) and each.type.rank == 4 for each in arguments)
-    return four and _COMPARED.issuperset(ops) and ops.count("arith.cmpi") == 1
+    return four and _COMPARED.issuperset(ops) and ops.count("arith.cmpi") <= 1
 
 
 def _is_window(mask: ir.Operation) -> bool:

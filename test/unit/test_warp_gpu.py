@@ -45,7 +45,6 @@ CASES: dict[str, tuple[dict[str, Any] | Callable[[str], dict[str, Any]], int]] =
     "documents wide": (_documents, 128),
     "softcap": ({**CAUSAL, "score_mod": mods.softcap(9.5)}, 64),
     "rectified": ({**CAUSAL, "row": _rectified}, 64),
-    "rectified wide": ({**CAUSAL, "row": _rectified}, 128),
 }
 """Options of a call, or what makes them for a device; columns."""
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2}

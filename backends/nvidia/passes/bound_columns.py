@@ -65,7 +65,7 @@ def _change(map_: ir.Operation) -> None:
     by_row, by_column = _reached(block, row), _reached(block, column)
     groups: list[list[_Bound]] = []
     for top in _tops(block):
-        found = _bounds(top, column, by_column)
+        found = _bounds(top, column, by_column, True)
         groups += [group for below in (False, True) if (group := [bound for bound in found if bound.below == below])]
     groups = [group for group in groups if any(v in by_row for bound in group for v in bound.numbers)]
     if not groups:
@@ -97,10 +97,12 @@ def _tops(block: ir.Block) -> list[ir.Value]:
     return list(dict.fromkeys(op.operands[0] for op in ops if op.name == "arith.select"))
 
 
-def _bounds(condition: ir.Value, column: ir.Value, by_column: set[ir.Value]) -> list[_Bound]:
-    """The conditions that must all hold where one does, and bound the columns; those used only here."""
+def _bounds(condition: ir.Value, column: ir.Value, by_column: set[ir.Value], whole: bool = False) -> list[_Bound]:
+    """The conditions that must all hold where one does, and bound the columns; those used only here, unless one is the `whole`."""
     made = maker(condition, "arith.andi", "arith.cmpi", "arith.ori")
-    if made is None or condition not in by_column or len(list(condition.uses)) != 1:
+    if made is None or condition not in by_column:
+        return []
+    if len(list(condition.uses)) != 1 and not (whole and made.name == "arith.cmpi"):
         return []
     if made.name == "arith.andi":
         return [bound for operand in made.operands for bound in _bounds(operand, column, by_column)]

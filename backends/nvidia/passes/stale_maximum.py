@@ -68,7 +68,8 @@ class _Step:
         if len(products) != 2 or products[1].operands[1] not in self.carried:
             raise Refused("the second product multiplies nothing that the loop carries")
         self.scores, self.sums = products
-        ops = _numbers_first(ops, self.first)
+        if not _is_known(ops, self.first):
+            ops = _numbers_first(ops, self.first)
         self.frees = _arrivals(ops, self.first)
         self.unit = [self.second, *_arrivals(ops, self.second)]
         self.rest = [op for op in ops[ops.index(self.first) + 1 : -1] if op not in self.frees and op not in self.unit]
@@ -253,6 +254,13 @@ def _reaching(parts: ir.Value, limit: float) -> ir.Value:
 
     marked = build.map_(type_.shape, [ir.RankedTensorType.get(type_.shape, _bit(), type_.encoding)], [""], reach)
     return build.op("vote", marked, [_bit()]).result
+
+
+def _is_known(ops: list[ir.Operation], wait: ir.Operation) -> bool:
+    """Whether a condition behind a wait is made before it, or there is none."""
+    behind = ops[ops.index(wait) :]
+    conditions = [op.operands[0] for op in behind if op.name == "scf.if"]
+    return not conditions or any(isinstance(c.owner, ir.Block) or c.owner.operation not in behind for c in conditions)
 
 
 def _numbers_first(ops: list[ir.Operation], wait: ir.Operation) -> list[ir.Operation]:

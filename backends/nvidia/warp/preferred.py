@@ -2,6 +2,7 @@
 
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import CHOICES, Fields
+from attn_mlir.backends.gpu.passes.lazy_rescale import FREE
 from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.forming.facts import FIELDS
@@ -18,12 +19,14 @@ _OPS = frozenset({
     "tile.program_id", "tile.load", "tile.store", "tile.fill", "tile.dot", "tile.dot_add", "tile.dot_rescale", "tile.map", "tile.yield",
 })  # fmt: skip
 """Ops of such kernels: none reads a captured tensor but at the key, or computes with positions but to compare them."""
-_ROWS = _OPS | {"memref.load"}
+_ROWS = _OPS | {"memref.load", "arith.andi", "arith.ori"}
 _PAIRS = _OPS | {"tile.accumulate", "memref.load", "arith.negf", "attn.range", "scf.if", "arith.andi", "arith.index_cast"}
 """The same of backward passes, which read numbers of queries, and documents."""
 _LOOPS = {"rows": 2, "pairs": 3}
 """Over keys or queries of such a pass, at most: those that a causal mask cuts, whole blocks, and the last one."""
 _EXPONENTIALS = ("math.exp", "math.exp2")
+_SAME = 1
+"""Predicates of `arith.cmpi` up to this one: equal, other."""
 _WEIGHTS = {1: "softmax", 2: "capped"}
 """What weights are, by the exponentials of a pair, where they have a maximum or, in a backward pass, two numbers of each query."""
 _READ = frozenset({*FIELDS, "arch", "length", "longer", "block_q", "block_kv", "deterministic", "tilelang"})
@@ -39,8 +42,10 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
     if fields.get("emitter") != "hopper" or asked - _READ or not _is_measured(kernel, fields):
         return fields
     kept = {name: value for name, value in fields.items() if name in _READ or name.startswith(attributes.LAUNCH)}
-    if "longer" in kept and not _is_masked(kernel):
+    if "longer" in kept and "masked" not in str(_key(kernel)[0]):
         kept["longer"] = max(int(kept["longer"]), thresholds.WARP_LONGER)
+    if _key(kernel) in thresholds.WARP_LAZY and "lazy_rescale" not in asked:
+        kept["lazy_rescale"] = 1
     made: Fields = {**kept, "emitter": "warp"}
     try:
         print_ahead(kernel, made)
@@ -50,36 +55,39 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
 
 
 def _is_measured(kernel: ir.Operation, fields: Fields) -> bool:
-    """Whether such a kernel was measured: what its weights are, its columns and blocks (`thresholds.WARP_ROWS`, `WARP_PAIRS`)."""
-    grid = attributes.grid_kind(kernel)
+    """Whether such a kernel was measured, and was no slower."""
+    known = thresholds.WARP_ROWS if attributes.grid_kind(kernel) == "rows" else thresholds.WARP_PAIRS
+    return not fields.get("deterministic") and "windows" not in fields and _key(kernel) in known
+
+
+def _key(kernel: ir.Operation) -> tuple[str | int, ...]:
+    """What a kernel's weights are, its columns of q and k and of v, and its blocks; nothing where no kernel of its kind was measured."""
     facts = {item.name: item.attr for item in ir.DictAttr(kernel.attributes["tile.kernel"])}
-    loads, maps = find_all(kernel, "tile.load"), [map_ for map_ in find_all(kernel, "tile.map") if _is_of_pairs(map_)]
-    shapes = {op.operands[0]: ir.MemRefType(op.operands[0].type) for op in loads}
-    if (
-        not all(str(shape.element_type) in ("f16", "bf16") for shape in shapes.values())
-        or "windows" in fields
-        or not {"block_q", "block_kv"} <= facts.keys()
-    ):
-        return False
-    words = _words_of_rows(kernel, fields, facts, maps) if grid == "rows" else _words_of_pairs(kernel, fields, facts, maps)
-    columns = [shape.shape[-1] for shape in shapes.values()]
-    sizes = (columns[0], columns[-1]) if columns else ()
-    known = thresholds.WARP_ROWS if grid == "rows" else thresholds.WARP_PAIRS
-    return words is not None and (words, *sizes, *(ir.IntegerAttr(facts[name]).value for name in ("block_q", "block_kv"))) in known
+    maps = [map_ for map_ in find_all(kernel, "tile.map") if _is_of_pairs(map_)]
+    shapes = [ir.MemRefType(op.operands[0].type) for op in find_all(kernel, "tile.load")]
+    if not shapes or any(str(shape.element_type) not in ("f16", "bf16") for shape in shapes) or not {"block_q", "block_kv"} <= facts.keys():
+        return ()
+    grid = attributes.grid_kind(kernel)
+    words = _words_of_rows(kernel, facts, maps) if grid == "rows" else _words_of_pairs(kernel, facts, maps) if grid == "pairs" else None
+    sizes = (ir.IntegerAttr(facts[name]).value for name in ("block_q", "block_kv"))
+    return () if words is None else (words, shapes[0].shape[-1], shapes[-1].shape[-1], *sizes)
 
 
-def _words_of_rows(kernel: ir.Operation, fields: Fields, facts: dict[str, ir.Attribute], maps: list[ir.Operation]) -> str | None:
-    """What weights of a forward pass or a tangent are; None for kernels that none was measured of.
+def _words_of_rows(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: list[ir.Operation]) -> str | None:
+    """What weights of a forward pass or a tangent are; None for kernels of a kind that none was measured of.
 
-    "exact": each block has the maximum of its own; "keys": captured numbers of keys are added; "tangent": there are two products of scores.
+    "exact": no other number may stand for a row's maximum; "keys": captured numbers of keys are added; "window": masks have two sides, each
+    of which may have no limit; "tangent": there are two products of scores.
     """
     loops, dots = find_all(kernel, "scf.for"), find_all(kernel, "tile.dot")
+    numbers = sum(isinstance(argument.type, ir.IndexType) for argument in kernel.regions[0].blocks[0].arguments)
+    window = numbers == 2 and any(find_all(map_, "arith.ori") for map_ in maps)
     if (
         set(facts) - {"block_q", "block_kv", "grid"}
         or not all(op == kernel or op.name in _ROWS for op in walk(kernel))
-        or not 1 <= len(loops) <= _LOOPS["rows"]
+        or not 1 <= len(loops) <= _LOOPS["rows"] + window
         or len(dots) % len(loops)
-        or any(isinstance(argument.type, ir.IndexType) for argument in kernel.regions[0].blocks[0].arguments)
+        or (numbers and not window)
         or not all(_is_of_key(read, maps) for read in find_all(kernel, "memref.load"))
     ):
         return None
@@ -89,14 +97,14 @@ def _words_of_rows(kernel: ir.Operation, fields: Fields, facts: dict[str, ir.Att
     if len(counts) != 1 or len(maxima) != 1 or products > 2:
         return None
     (count,), (has_maximum,) = counts, maxima
-    loads = any(find_all(map_, "memref.load") for map_ in maps)
     weight = _WEIGHTS.get(count) if has_maximum else {1: "quotient"}.get(count)
-    words = [weight, "exact" if has_maximum and not fields.get("lazy_rescale") else "", "keys" if loads else ""]
-    words += ["tangent" if products == 2 else "", "masked" if _is_masked(kernel) else ""]
+    exact = has_maximum and not any(FREE in op.attributes for op in find_all(kernel, "arith.maximumf"))
+    words = [weight, "exact" if exact else "", "keys" if any(find_all(map_, "memref.load") for map_ in maps) else ""]
+    words += ["window" if window else "", "tangent" if products == 2 else "", "masked" if _is_masked(maps) else ""]
     return None if weight is None else " ".join(word for word in words if word)
 
 
-def _words_of_pairs(kernel: ir.Operation, fields: Fields, facts: dict[str, ir.Attribute], maps: list[ir.Operation]) -> str | None:
+def _words_of_pairs(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: list[ir.Operation]) -> str | None:
     """What weights of a backward pass are: by exponentials, its mask, and whether it reads numbers of queries, as softmax does.
 
     Additions in a fixed order were slower, and so are other ops of pairs, which spill. "documents": blocks of queries are looked for.
@@ -107,8 +115,7 @@ def _words_of_pairs(kernel: ir.Operation, fields: Fields, facts: dict[str, ir.At
     sums = ir.ArrayAttr(facts["outputs"]) if "outputs" in facts else []
     counts = {sum(op.name in _EXPONENTIALS for op in walk(map_)) for map_ in maps}
     if (
-        fields.get("deterministic")
-        or set(facts) - {"block_q", "block_kv", "grid", "disjoint", "outputs", "over", "score"}
+        set(facts) - {"block_q", "block_kv", "grid", "disjoint", "outputs", "over", "score"}
         or sorted(ir.StringAttr(kind).value for kind in sums) != ["accumulate", "store", "store"]
         or not all(op == kernel or op.name in _PAIRS for op in walk(kernel))
         or len({op.operands[0] for op in find_all(kernel, "tile.load")}) != 4
@@ -117,11 +124,11 @@ def _words_of_pairs(kernel: ir.Operation, fields: Fields, facts: dict[str, ir.At
         or len(maps) > _LOOPS["pairs"]
     ):
         return None
-    (count,), scattered = counts, bool(find_all(kernel, "attn.range"))
+    (count,), documents = counts, bool(find_all(kernel, "attn.range"))
     rectified = count == 0 and all(find_all(map_, "arith.cmpf") for map_ in maps)
     weight = "sigmoid" if count == 1 and not floats else "rectified" if rectified else _WEIGHTS.get(count) if len(floats) == 2 else None
-    words = [weight, "documents" if scattered else "", "masked" if _is_masked(kernel) else ""]
-    return None if weight is None or (numbers - floats and not scattered) else " ".join(word for word in words if word)
+    words = [weight, "documents" if documents else "", "masked" if _is_masked(maps) else ""]
+    return None if weight is None or (numbers - floats and not documents) else " ".join(word for word in words if word)
 
 
 def _is_of_key(read: ir.Operation, maps: list[ir.Operation]) -> bool:
@@ -131,9 +138,10 @@ def _is_of_key(read: ir.Operation, maps: list[ir.Operation]) -> bool:
     return bool(inside) and all(depends.get(index, frozenset()) == {1} for index in list(read.operands)[1:])
 
 
-def _is_masked(kernel: ir.Operation) -> bool:
-    """Whether positions are compared."""
-    return any(_is_of_pairs(map_) and find_all(map_, "arith.cmpi") for map_ in find_all(kernel, "tile.map"))
+def _is_masked(maps: list[ir.Operation]) -> bool:
+    """Whether positions are compared, other than for being the same."""
+    compares = [op for map_ in maps for op in find_all(map_, "arith.cmpi")]
+    return any(ir.IntegerAttr(op.attributes["predicate"]).value > _SAME for op in compares)
 
 
 def _is_of_pairs(map_: ir.Operation) -> bool:

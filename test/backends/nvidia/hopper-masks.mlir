@@ -103,7 +103,7 @@ func.func @far(%q: !t, %k: !t, %v: !t) -> !t {
 // CHECK:         attn::largest_in_rows(
 // CHECK-NOT:     inside
 // CHECK:         attn::tma_store(
-func.func @all(%q: !t, %k: !t, %v: !t) -> !t {
+func.func @all(%q: !t, %k: !t, %v: !t) -> !t attributes {tile.choices = {emitter = "hopper"}} {
   %o = "attn.attention"(%q, %k, %v) ({
     "attn.row"() ({
     ^bb0(%s: f32, %b: index, %h: index, %q_idx: index):

@@ -21,7 +21,7 @@
 // CHECK:         wgmma_wait<0>
 // CHECK:         packed[c] =
 !t = tensor<?x?x?x64xf16>
-func.func @attention(%q: !t, %k: !t, %v: !t) -> (!t) {
+func.func @attention(%q: !t, %k: !t, %v: !t) -> (!t) attributes {tile.choices = {emitter = "hopper"}} {
   %o = "attn.attention"(%q, %k, %v) ({
     "attn.score"() ({
     ^bb0(%score: f32, %b: index, %h: index, %q_idx: index, %kv_idx: index):
