@@ -10,7 +10,7 @@ import attn_mlir
 from attn_mlir import masks
 from attn_mlir.backends.gpu.emitters import SLOW, Refusal
 from attn_mlir.backends.nvidia import driver, hopper, pipeline
-from attn_mlir.backends.nvidia.hopper import pairs
+from attn_mlir.backends.nvidia.hopper import pairs_plan
 from attn_mlir.backends.program import prepare_derivative
 from attn_mlir.frontend.emit import Inputs
 from machine_code import compiled
@@ -68,7 +68,7 @@ def test_dropout_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def plan(*given: Any) -> None:
         """Ends there: what TileLang makes of it instead takes long."""
-        planned.append(pairs.plan_pairs(*given))
+        planned.append(pairs_plan.plan_pairs(*given))
         raise AssertionError
 
     monkeypatch.setattr(hopper, "plan_pairs", plan)

@@ -15,7 +15,7 @@ from attn_mlir.backends.gpu.compiled_kernels import GpuKernel
 from attn_mlir.backends.gpu.emitters import Refusal
 from attn_mlir.backends.nvidia import driver, hopper, pipeline
 from attn_mlir.backends.nvidia.compiled_kernels import own_memory, own_words
-from attn_mlir.backends.nvidia.hopper import pairs
+from attn_mlir.backends.nvidia.hopper import pairs_plan
 from attn_mlir.backends.nvidia.launch import COUNTER_WORDS
 from attn_mlir.backends.program import prepare_derivative
 from attn_mlir.frontend.emit import Inputs
@@ -155,7 +155,7 @@ def test_which_programs_are_shared(name: str, options: dict[str, Any], pieces: i
 )
 def test_what_is_asked_for_in_vain(name: str, choices: dict[str, int | str], message: str) -> None:
     found: list[Refusal] = []
-    original = pairs.plan_pairs
+    original = pairs_plan.plan_pairs
 
     def planned(kernel: ir.Operation, target: Any, given: Any) -> Any:
         result = original(kernel, target, {**given, **choices})

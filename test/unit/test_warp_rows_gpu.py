@@ -59,8 +59,10 @@ def test_outputs(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch,
     with mock.patch.object(codegen, "preferred", noting(made)):
         for sizes in SIZES:
             tensors = drawn(sizes, columns, dtype)
-            got, again = (attention(*(x.cuda() for x in tensors), **options(given, "cuda")).cpu() for _ in range(2))
-            wanted = attention(*(x.double() for x in tensors), **options(given, "cpu"))
+            q, k, v = (x.cuda() for x in tensors)
+            got, again = (attention(q, k, v, **options(given, "cuda")).cpu() for _ in range(2))
+            q, k, v = (x.double() for x in tensors)
+            wanted = attention(q, k, v, **options(given, "cpu"))
             assert float((got.double() - wanted).norm()) <= TOLERANCE[dtype] * float(wanted.norm()) + 1e-3
             assert torch.equal(got, again)
     assert made and all(fields.get("emitter") == "warp" for fields in made)

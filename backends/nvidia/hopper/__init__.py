@@ -9,7 +9,7 @@ from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.structure import body
 from attn_mlir.backends.nvidia.hopper.channel_read import channels_of, read_channels
 from attn_mlir.backends.nvidia.hopper.channel_scan import emit_channels, plan_channels
-from attn_mlir.backends.nvidia.hopper.pairs import emit_pairs, plan_pairs
+from attn_mlir.backends.nvidia.hopper.pairs_plan import emit_pairs, plan_pairs
 from attn_mlir.backends.nvidia.hopper.plan import plan_rows
 from attn_mlir.backends.nvidia.hopper.plan_windows import plan_with_windows
 from attn_mlir.backends.nvidia.hopper.row_kernels import RowsKernel

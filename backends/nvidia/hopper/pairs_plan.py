@@ -1,0 +1,116 @@
+"""Schedules of kernels over pairs: their layout, who adds sums over keys, and in which order programs run."""
+
+from collections.abc import Mapping
+
+from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.gpu.emitters import Refusal
+from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.nvidia.hopper import pairs_dropout
+from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.pairs import PairsPrinter, pairs_core
+from attn_mlir.backends.nvidia.hopper.pairs_kernel import check_types, ops_of, read_kernel
+from attn_mlir.backends.nvidia.hopper.pairs_key_sums import check_key_sums
+from attn_mlir.backends.nvidia.hopper.pairs_late import check_early, check_late, early_pays, late_pays
+from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, plan_layout
+from attn_mlir.backends.nvidia.hopper.pairs_loop import check_steps, staged_values
+from attn_mlir.backends.nvidia.hopper.pairs_pieces import choose_pieces
+from attn_mlir.backends.nvidia.hopper.pairs_reduction import may_descend, semaphore_tensor
+from attn_mlir.backends.nvidia.hopper.pairs_scheduler import programs_together
+from attn_mlir.backends.nvidia.hopper.pairs_tiles import NARROW, narrow_sums
+from attn_mlir.backends.nvidia.hopper.pairs_windows import check_windows
+from attn_mlir.backends.nvidia.ordered_sums import is_masked
+from attn_mlir.backends.nvidia.target import NvidiaTarget
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import find_all
+
+
+def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | Refusal:
+    """The schedule of a kernel of pairs, or why this code generator cannot make it. Raises UnsupportedError for an unknown choice."""
+    if (dropout := choices.get("dropout", "lanes")) not in ("lanes", "own"):
+        raise UnsupportedError(f"in a schedule dropout is 'lanes' or 'own', not {dropout!r}")
+    try:
+        layout = _layout_with_key_sums(kernel, target, choices) or _layout(kernel, target, choices)
+        if choices.get("key_sums", "auto") == "auto" and not layout.key_sums:
+            layout.late = late_pays(layout)
+        key = layout.kernel.key_loop.regions[0].blocks[0].arguments[0]
+        masked, ordered = is_masked(ops_of(layout.kernel.query_loop, "scf.for"), key), bool(choices.get("deterministic"))
+        if "early" not in choices:
+            layout.early = early_pays(pairs_core(layout.kernel), layout, masked)
+        PairsPrinter(layout, choices).code()
+    except UnsupportedError as error:
+        return Refusal.of(error)
+    fields: Fields = {"kind": "pairs", "stages": layout.stages, "shared": layout.bytes, "warpgroups": layout.warpgroups}
+    fields |= {"occupancy": layout.occupancy} if layout.occupancy > 1 or "occupancy" in choices else {}
+    fields |= {"windows": layout.stages} if layout.windows or layout.bands else {}
+    asked = {"key_sums": "consumers"} if choices.get("key_sums") == "consumers" else {}
+    fields |= {"early": int(layout.early)} if layout.early or "early" in choices else {}
+    fields |= {"key_sums": "warpgroup"} if layout.key_sums else {"key_sums": "late"} if layout.late else asked
+    if layout.by_tiles and (narrow := narrow_sums(layout)):
+        fields[NARROW] = narrow
+    if find_all(kernel, "attn.kept"):
+        fields["dropout"] = "lanes" if layout.words is not None else "own"
+    # A warpgroup that makes sums over keys adds them, too.
+    apart = layout.warpgroups > 1 and masked and not layout.key_sums
+    fields["reduction_warps"] = int(choices.get("reduction_warps", ordered or apart))
+    fields["order"] = choices.get("order", "dynamic")
+    descends = masked and ordered and not pairs_core(layout.kernel).packed and may_descend(layout.kernel)
+    fields |= programs_together(layout, choices, (masked, ordered, descends))
+    if choices.get("deterministic"):
+        # Sums over keys are added in a fixed order, for which each block of queries and warpgroup has a semaphore.
+        over = Core(kernel, 0).arguments.number(semaphore_tensor(layout.kernel))
+        fields |= {"deterministic": 1, "semaphore_over": over}
+        fields |= {"semaphore_rows": layout.kernel.queries, "semaphore_parts": layout.semaphores}
+    try:
+        return fields | choose_pieces(layout.kernel, layout, fields, choices, target.shared_bytes)
+    except UnsupportedError as error:
+        return Refusal.of(error)
+
+
+def emit_pairs(kernel: ir.Operation, target: NvidiaTarget, schedule: Fields) -> KernelCode:
+    """The source of a kernel of pairs, and how to launch it. Raises UnsupportedError for what it cannot print."""
+    layout = _layout(kernel, target, schedule)
+    return PairsPrinter(layout, schedule).code()
+
+
+def _layout_with_key_sums(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> BackwardLayout | None:
+    """The layout with a warpgroup for sums over keys, where it was asked for if there can be one (`key_sums = "auto"`)."""
+    if choices.get("key_sums") != "auto":
+        return None
+    try:
+        return _layout(kernel, target, {**choices, "key_sums": "warpgroup"})
+    except UnsupportedError:
+        return None
+
+
+def _layout(kernel: ir.Operation, target: NvidiaTarget, fields: Mapping[str, int | str]) -> BackwardLayout:
+    found = read_kernel(kernel)
+    check_types(found)
+    check_steps(found)
+    core = pairs_core(found)
+    slots = max((len(staged_values(core, step)) for step in found.steps), default=0)
+    check_windows(found, slots)
+    stages = None if "stages" not in fields else int(fields["stages"])
+    occupancy = None if "occupancy" not in fields else int(fields["occupancy"])
+    if fields.get("key_sums") == "warpgroup":
+        layout = plan_layout(found, target, (slots, False), stages, True)
+        check_key_sums(layout)
+        return _early(core, layout, fields)
+    layout, dropout = plan_layout(found, target, (slots, False), stages, occupancy=occupancy), fields.get("dropout", "lanes")
+    layout.by_tiles = not fields.get("deterministic") and bool(fields.get("by_tiles", 1))
+    if pairs_dropout.possible(found) and dropout == "lanes":
+        other = plan_layout(found, target, (slots, True), stages, occupancy=layout.occupancy)
+        if (other.stages, other.exchanges, len(other.adds)) == (layout.stages, layout.exchanges, len(layout.adds)):
+            other.by_tiles = layout.by_tiles
+            layout = other
+    if fields.get("key_sums") == "late":
+        check_late(layout)
+        layout.late = True
+    return _early(core, layout, fields)
+
+
+def _early(core: Core, layout: BackwardLayout, fields: Mapping[str, int | str]) -> BackwardLayout:
+    if fields.get("early"):
+        check_early(core, layout)
+        layout.early = True
+    return layout
