@@ -119,6 +119,25 @@ def test_gradients_of_queries_by_pages(number: int, taken: list[str], monkeypatc
 
 
 @needs_host_clang
+@pytest.mark.parametrize(("names", "apart"), [("q", 1), ("qkv", 1), ("qk", 1), ("qv", 0)])
+def test_gradients_of_some_inputs_beside_that_of_queries(names: str, apart: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a backward by the others takes fewer results of the forward pass, as here that by v alone, one makes all gradients."""
+    made: list[Any] = []
+    of, sizes, block = key_queries.QueryGradient.of, (1, 4, 2, 150, 300, 32), (64, 128)
+    monkeypatch.setattr(key_queries, "MEASURED", frozenset({("hip-emulated", 32, 128)}))
+    monkeypatch.setattr(key_queries.QueryGradient, "of", lambda *given: made.append(of(*given)) or made[-1])
+    index, given = draw(sizes, block, 4, 3), [x.detach() for x in inputs(sizes, torch.float16)]
+    qkv = {name: x.clone().requires_grad_(name in names) for name, x in zip("qkv", given, strict=True)}
+    leaves = {name: x.double().requires_grad_(name in names) for name, x in zip("qkv", given, strict=True)}
+    o = attn_mlir.attention(*qkv.values(), key_index=index, key_block=block, device="hip-emulated")
+    wanted, _ = exact(tuple(leaves.values()), listed(index, block, sizes[1], sizes[3], sizes[4]))
+    do = torch.randn(o.shape, dtype=torch.float16)
+    found = torch.autograd.grad(o, [qkv[name] for name in names], do)
+    agree(found, torch.autograd.grad(wanted, [leaves[name] for name in names], do.double()), 5e-3)
+    assert len(made) == apart
+
+
+@needs_host_clang
 def test_heads_that_share_short_blocks_are_rows(taken: list[str]) -> None:
     attended("hip-emulated", (1, 32, 2, 20, 300, 32), (2, 128), 2, 2)
     assert taken == ["pages", "lists"]

@@ -329,13 +329,19 @@ def test_unknown_ops_are_refused() -> None:
             scalars.emit(find_all(module, "func.return")[0].operands[0])
 
 
-@pytest.mark.parametrize(("name", "power"), [("quotients_2", 63), ("quotients_4", 31), ("quotients_4_wide", 63)])
-def test_quotients_that_share_a_reciprocal(name: str, power: int, tmp_path: Path) -> None:
-    """1 / (1 + exp2(t)), and 2^-p where that is less; a NaN leaves none of its group as it was."""
+@pytest.mark.parametrize(
+    ("name", "power", "dividends"),
+    [
+        ("quotients_2", 63, (1.0, 256.0, -(2.0**-8))),
+        ("quotients_4", 31, (1.0, -256.0, 2.0**-8)),
+        ("quotients_4_wide", 63, (1.0, 1.7, -2.0)),
+    ],
+)
+def test_quotients_that_share_a_reciprocal(name: str, power: int, dividends: tuple[float, ...], tmp_path: Path) -> None:
+    """a / (1 + exp2(t)), and 2^-p a where that is less, for all a of `gpu-share-reciprocals`; a NaN leaves none of its group as it was."""
     count, least = 2 if name == "quotients_2" else 4, 2.0**-power
-    call = (
-        f'extern "C" void call(float a, const float *x, float *y) {{ {name}(a, a, *(const float(*)[{count}])x, *(float(*)[{count}])y); }}'
-    )
+    arguments = f"a, least, *(const float(*)[{count}])x, *(float(*)[{count}])y"
+    call = f'extern "C" void call(float a, float least, const float *x, float *y) {{ {name}({arguments}); }}'
     source = tmp_path / "quotients.cpp"
     source.write_text(f"{HOST}{helper_source({name})}\n{call}\n")
     compiler = shutil.which("clang++") or shutil.which("g++")
@@ -345,10 +351,17 @@ def test_quotients_that_share_a_reciprocal(name: str, power: int, tmp_path: Path
     function = ctypes.CDLL(str(tmp_path / "quotients.so")).call
     t = np.random.default_rng(0).uniform(-1, 1, (3000, count)) * np.array([[4.0], [40.0], [140.0]]).repeat(1000, 0)
     x, made = np.exp2(t - power).astype(np.float32), np.zeros((3000, count), np.float32)
-    for row, out in zip(x, made, strict=True):
-        function(ctypes.c_float(least), ctypes.c_void_p(row.ctypes.data), ctypes.c_void_p(out.ctypes.data))
+
+    def divide(dividend: float, row: np.ndarray, out: np.ndarray) -> None:
+        numbers = [ctypes.c_float(dividend * least), ctypes.c_float(least)]
+        function(*numbers, ctypes.c_void_p(row.ctypes.data), ctypes.c_void_p(out.ctypes.data))
+
+    x[0], x[1] = 0.0, np.inf  # quotients of a, and the least ones
     exact = np.maximum(1 / (1 + x.astype(np.float64) / least), least)
-    assert np.abs(made / exact - 1).max() < 1e-6
+    for dividend in dividends:
+        for row, out in zip(x, made, strict=True):
+            divide(dividend, row, out)
+        assert np.abs(made / (dividend * exact) - 1).max() < 1e-6
     x[0, 1] = np.nan
-    function(ctypes.c_float(least), ctypes.c_void_p(x[0].ctypes.data), ctypes.c_void_p(made[0].ctypes.data))
+    divide(1.0, x[0], made[0])
     assert not np.isfinite(made[0]).any()

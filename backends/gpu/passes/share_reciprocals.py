@@ -16,6 +16,9 @@ and 1, or NaN."""
 WIDE = "gpu.shared_wide"
 """Attribute of such a division: divisors are between 2^(-252 / number) and 1, so that products of half of them are scaled on the way."""
 
+_WIDE_MOST = 2.0
+"""Largest dividend of such a division: times the largest reciprocal, 2^126, it is no more than 2^127."""
+
 
 @dataclass(frozen=True)
 class ShareReciprocals(Pass):
@@ -24,7 +27,8 @@ class ShareReciprocals(Pass):
 
     That the divisor does not exceed 1 changes quotients below 2^-p a only, to 2^-p a. Four elements, and p = 31 where quotients are rounded
     to f16, which has no such numbers, or taken from what they are small against, as in a tanh; else p = 63, where products of two are
-    scaled by 2^63 on the way, which costs half a product for each element. Constants a.
+    scaled by 2^63 on the way, which costs half a product for each element. Then 1 <= |a| <= 2, so that a times the reciprocal of four
+    divisors is a number; of other constants a two elements, and p = 63.
     """
 
     name = "gpu-share-reciprocals"
@@ -88,13 +92,13 @@ def _rewrite(sum_: ir.Operation, scaler: Scaler) -> None:
     dividend = number(division.operands[0])
     if dividend is None or not 2.0**-8 <= abs(dividend) <= 2.0**8:
         return
-    wide = not _is_rounded(division.results[0], dividend, scaler)
-    power = 63 if wide else 31
+    rounded = _is_rounded(division.results[0], dividend, scaler)
+    wide, power = not rounded and 1.0 <= abs(dividend) <= _WIDE_MOST, 31 if rounded else 63
     with unnamed(division.location), ir.InsertionPoint(division):
         small = arith.addf(math_ops.exp2(_less(e.operands[0], power, scaler)), constant(2.0**-power, type_))
         divisor = arith.minimumf(small, constant(1.0, type_))
         quotient = arith.divf(constant(dividend * 2.0**-power, type_), divisor, loc=division.location)
-        quotient.owner.operation.attributes[SHARED] = i64(4)
+        quotient.owner.operation.attributes[SHARED] = i64(4 if rounded or wide else 2)
         if wide:
             quotient.owner.operation.attributes[WIDE] = ir.UnitAttr.get()
     division.results[0].replace_all_uses_with(quotient)

@@ -80,8 +80,9 @@ def _change(map_: ir.Operation) -> None:
             return [(_first if group[0].below else _count)(group, block, known, columns, whole) for group in groups]
 
         bounds = build.map_([rows], [type_] * len(groups), [""] * len(groups), body)
+    order = [view.operation for view in block.operations]
     for group, bound in zip(groups, bounds, strict=True):
-        first = group[0].op
+        first = min((each.op for each in group), key=order.index)  # those of an inner `and` may stand before the others
         with first.location, ir.InsertionPoint(first):
             read = ir.Operation.create("tensor.extract", results=[whole], operands=[bound, row]).result
             own = arith.IndexCastOp(whole, column).result

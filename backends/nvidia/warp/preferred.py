@@ -97,7 +97,7 @@ def _words_of_rows(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: l
     if len(counts) != 1 or len(maxima) != 1 or products > 2:
         return None
     (count,), (has_maximum,) = counts, maxima
-    weight = _WEIGHTS.get(count) if has_maximum else {1: "quotient"}.get(count)
+    weight = _WEIGHTS.get(count) if has_maximum else {1: "quotient"}.get(count) if not _is_rectified(maps) else None
     exact = has_maximum and not any(FREE in op.attributes for op in find_all(kernel, "arith.maximumf"))
     words = [weight, "exact" if exact else "", "keys" if any(find_all(map_, "memref.load") for map_ in maps) else ""]
     words += ["window" if window else "", "tangent" if products == 2 else "", "masked" if _is_masked(maps) else ""]
@@ -124,8 +124,9 @@ def _words_of_pairs(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: 
         or len(maps) > _LOOPS["pairs"]
     ):
         return None
-    (count,), documents = counts, bool(find_all(kernel, "attn.range"))
-    rectified = count == 0 and all(find_all(map_, "arith.cmpf") for map_ in maps)
+    (count,), documents, rectified = counts, bool(find_all(kernel, "attn.range")), _is_rectified(maps)
+    if (count and rectified) or (not documents and any(find_all(map_, "arith.andi") for map_ in maps)):
+        return None  # softcap before a relu; masks of two sides
     weight = "sigmoid" if count == 1 and not floats else "rectified" if rectified else _WEIGHTS.get(count) if len(floats) == 2 else None
     words = [weight, "documents" if documents else "", "masked" if _is_masked(maps) else ""]
     return None if weight is None or (numbers - floats and not documents) else " ".join(word for word in words if word)
@@ -142,6 +143,11 @@ def _is_masked(maps: list[ir.Operation]) -> bool:
     """Whether positions are compared, other than for being the same."""
     compares = [op for map_ in maps for op in find_all(map_, "arith.cmpi")]
     return any(ir.IntegerAttr(op.attributes["predicate"]).value > _SAME for op in compares)
+
+
+def _is_rectified(maps: list[ir.Operation]) -> bool:
+    """Whether scores are compared, or the larger one of two is taken, as in a relu."""
+    return any(find_all(map_, "arith.cmpf", "arith.maximumf") for map_ in maps)
 
 
 def _is_of_pairs(map_: ir.Operation) -> bool:

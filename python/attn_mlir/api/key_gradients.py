@@ -71,7 +71,7 @@ def attention_listed_with_gradients(
 def _attended(
     qkv: tuple[Tensor, Tensor, Tensor], options: Options, dropout: Dropout, lists: Lists, group: int, dense: Callable[[], Dense]
 ) -> tuple[Any] | None:
-    _, form, problem = lists
+    index, form, problem = lists
     folded, order = qkv, output_order(problem.layout)
     if group > 1:
         q, k, v = all_heads_first(qkv, input_order(problem.layout), 3)
@@ -93,6 +93,7 @@ def _attended(
             saved = [fold(x, group) for x in all_heads_first(saved, order, task.program.weights)]
         apart = group == 1 and "q" in task.wrt.split("+") and dropout.form is None
         queries = query_gradient(paged, options.functions, of_sequences, form.tile) if apart else None
+        queries = queries if queries is not None and _can_leave_queries(task, results, index.device.type) else None
         made = paged.lists.inverse(form.tile, queries is None and is_in_order(task.program))
     captures: Sequence[Tensor] = made
     if table is None:
@@ -173,6 +174,12 @@ def _table_call(dense: Dense, captures: Sequence[Tensor]) -> tuple[TableCall, li
     call, stand_in, values = dense
     captured = list(captures)
     return TableCall(keep_call(call, stand_in, captured), values), captured
+
+
+def _can_leave_queries(task: Task, results: int, device: str) -> bool:
+    """Whether a backward by all but q takes as many `results` of the forward pass: that by v alone may take fewer."""
+    rest = task.by([place for place in task.places if place])
+    return not rest.wrt or _results_of(rest, device) == results
 
 
 def _of_pages(wrt: str) -> str:

@@ -45,6 +45,23 @@ func.func @single(%s: !t, %rows: index, %columns: index) -> (!t) attributes {til
   return %y : !t
 }
 
+// 8 times the reciprocal of four such divisors is more than f32 has: two.
+// CHECK-LABEL: func.func @large(
+// CHECK:           arith.divf %{{.*}}, %{{.*}} {gpu.shared = 2 : i64} : f32
+func.func @large(%s: !t, %rows: index, %columns: index) -> (!t) attributes {tile.kernel = {block_q = 128 : i64, block_kv = 64 : i64}} {
+  %one = arith.constant 1.0 : f32
+  %eight = arith.constant 8.0 : f32
+  %y = "tile.map"(%rows, %columns) ({
+  ^bb0(%i: index, %j: index):
+    %x = tensor.extract %s[%i, %j] : !t
+    %e = math.exp2 %x : f32
+    %sum = arith.addf %e, %one : f32
+    %w = arith.divf %eight, %sum : f32
+    "tile.yield"(%w) {operandSegmentSizes = array<i32: 1, 0>} : (f32) -> ()
+  }) {reductions = [], resultSegmentSizes = array<i32: 1, 0>} : (index, index) -> !t
+  return %y : !t
+}
+
 // u (1 - 2 w) is 2^-30 u wrong at most: four.
 // CHECK-LABEL: func.func @softcap(
 // CHECK:           arith.divf %{{.*}}, %{{.*}} {gpu.shared = 4 : i64} : f32

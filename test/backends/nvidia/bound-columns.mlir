@@ -111,3 +111,40 @@
     "warp.store"(%masked, %o, %c0, %c0, %c0) : (!tile, memref<?x?x?x64xf32>, index, index, index) -> ()
   }) {registers = 168 : i64, sym_name = "all", warpgroups = 1 : i64, warps = 4 : i64} : () -> ()
 }) {function = "", lanes = 32 : i64, register_file = 65536 : i64, registers = 168 : i64, shared_limit = 232448 : i64, sym_name = "f"} : () -> ()
+
+// -----
+
+!tile = tensor<64x64xf32, #warp.layout<"wgmma", "tile">>
+
+// Conditions of an inner `and` that stand before the outer one's: one comparison before all of them.
+// CHECK: "warp.map"() ({
+// CHECK: arith.minsi
+// CHECK: arith.minsi
+// CHECK: "warp.map"() ({
+// CHECK: arith.cmpi slt, %{{.*}} : i32
+// CHECK-NOT: arith.cmpi
+// CHECK: "warp.store"
+
+"warp.kernel"() ({
+^bb0(%row: index, %column: index, %n: index, %m: index, %o: memref<?x?x?x64xf32>):
+  %c0 = arith.constant 0 : index
+  %infinite = arith.constant 0xFF800000 : f32
+  "warp.role"() ({
+  ^bb0(%w: index):
+    %scores = ub.poison : !tile
+    %masked = "warp.map"() ({
+    ^bb0(%i: index, %j: index):
+      %s = tensor.extract %scores[%i, %j] : !tile
+      %q_idx = arith.addi %row, %i : index
+      %kv_idx = arith.addi %column, %j : index
+      %within = arith.cmpi slt, %j, %n : index
+      %near = arith.cmpi slt, %kv_idx, %m : index
+      %inner = arith.andi %within, %near : i1
+      %seen = arith.cmpi sge, %q_idx, %kv_idx : index
+      %both = arith.andi %seen, %inner : i1
+      %a = arith.select %both, %s, %infinite : f32
+      "warp.yield"(%a) {operandSegmentSizes = array<i32: 1, 0, 0>} : (f32) -> ()
+    }) {reductions = [""], resultSegmentSizes = array<i32: 1, 0, 0>, shape = array<i64: 64, 64>} : () -> !tile
+    "warp.store"(%masked, %o, %c0, %c0, %c0) : (!tile, memref<?x?x?x64xf32>, index, index, index) -> ()
+  }) {registers = 168 : i64, sym_name = "all", warpgroups = 1 : i64, warps = 4 : i64} : () -> ()
+}) {function = "", lanes = 32 : i64, register_file = 65536 : i64, registers = 168 : i64, shared_limit = 232448 : i64, sym_name = "f"} : () -> ()
