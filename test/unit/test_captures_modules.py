@@ -1,5 +1,7 @@
 """Modules of torch's own in functions: what they were made with shapes the trace."""
 
+import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -9,10 +11,16 @@ from torch import nn
 
 import attn_mlir
 from flex_dense import compare, dense, qkv
+from trace_session import Session
 
 
 class Own(nn.LeakyReLU):
     pass
+
+
+class Scaled(nn.LeakyReLU):
+    def forward(self, input: Any) -> Any:
+        return 2.0 * super().forward(input)
 
 
 def applied(module: nn.Module) -> Callable[..., Any]:
@@ -25,7 +33,7 @@ def check(score_mod: Callable[..., Any]) -> None:
 
 
 ALIKE: dict[str, list[nn.Module]] = {
-    "LeakyReLU": [nn.LeakyReLU(0.2), nn.LeakyReLU(0.7), Own(0.2), Own(0.7)],
+    "LeakyReLU": [nn.LeakyReLU(0.2), nn.LeakyReLU(0.7), Own(0.2), Own(0.7), Scaled(0.2), Scaled(0.7)],
     "Hardtanh": [nn.Hardtanh(-0.5, 0.5), nn.Hardtanh(-0.1, 0.5), nn.Hardtanh(-0.5, 0.1)],
     "GELU": [nn.GELU(), nn.GELU("tanh")],
     "Sequential": [nn.Sequential(nn.Tanh(), nn.ELU(0.3)), nn.Sequential(nn.Tanh(), nn.ELU(0.9)), nn.Sequential(nn.ELU(0.3), nn.Tanh())],
@@ -70,3 +78,27 @@ def test_dropout_is_refused_once_it_trains() -> None:
     module.train()
     with pytest.raises(attn_mlir.TraceError, match="dropout"):
         check(applied(module))
+
+
+def test_a_base_class_of_others_does_not_bring_all_that_a_model_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = types.ModuleType("models_of_others")
+    library.__file__ = "/site-packages/models_of_others.py"
+    monkeypatch.setitem(sys.modules, library.__name__, library)
+    base = type("Base", (nn.Module,), {"__module__": library.__name__})
+
+    class Model(base):  # type: ignore[valid-type, misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(2, 2) for _ in range(300))
+            self.cap = 3.0
+
+        def score_mod(self, s: Any, b: Any, h: Any, m: Any, n: Any) -> Any:
+            return s * self.cap
+
+    session, model = Session(), Model()
+    for _ in range(3):
+        session.call(model.score_mod)
+    assert session.traces == 1
+    check(model.score_mod)
+    model.cap = 5.0
+    check(model.score_mod)

@@ -83,6 +83,7 @@ CASES: dict[str, Any] = {
     "tensors of traced values": lambda s, b, h, m, n: s * 2 if isinstance(PAIRS[m % 3], torch.Tensor) else s,
     "type": lambda s, b, h, m, n: s * 2 if type(N) is int and type(F) in (float, int) and type(s) is torch.Tensor else s,
     "other uses of type": lambda s, b, h, m, n: s * 2 if isinstance(int, type) and type(NAME) is dict else s,
+    "the class of classes": lambda s, b, h, m, n: s * 2 if type[int] and type in (str, type) and {type: 1}[type(int)] else s,
     "__class__": lambda s, b, h, m, n: s * 2 if N.__class__ is int else s,
     "match": matched,
     "a helper": lambda s, b, h, m, n: helper(s) + helper(N) + helper(F),

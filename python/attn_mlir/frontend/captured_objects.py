@@ -11,7 +11,16 @@ import torch
 from attn_mlir.frontend.attributes import attributes, hooks_of, looks_up_itself
 from attn_mlir.frontend.code_names import LIBRARIES
 from attn_mlir.frontend.findings import Findings
-from attn_mlir.frontend.origin import has_library_methods, has_operators, hides, is_installed, is_stateful, library, operators
+from attn_mlir.frontend.origin import (
+    has_library_methods,
+    has_operators,
+    hides,
+    is_installed,
+    is_library_forward,
+    is_stateful,
+    library,
+    operators,
+)
 
 _OBJECT_LIMIT = 256
 
@@ -76,7 +85,7 @@ class Objects(Findings):
             self._value(getattr(kind, "forward" if isinstance(x, torch.nn.Module) else "__call__", None), "captured", False)
         if isinstance(x, torch.nn.Module):
             self._called(x)
-            if any(is_installed(base) for base in kind.__mro__ if base not in (torch.nn.Module, object)):
+            if is_library_forward(kind):
                 self._library_module(x)
         if not hasattr(x, "__dict__") and not any("__slots__" in base.__dict__ for base in kind.__mro__[:-1]):
             self.reusable = False
@@ -91,7 +100,7 @@ class Objects(Findings):
             self._value(function, "captured", False)
 
     def _library_module(self, module: torch.nn.Module) -> None:
-        """What a module of torch's own was made with, as `LeakyReLU(0.1)`, and which modules it holds: its code is not followed."""
+        """What a module whose code is torch's was made with, as `LeakyReLU(0.1)`, and which modules it holds: that code is not followed."""
         settings = {name: x for name, x in vars(module).items() if not name.startswith("_")}
         parts = module._parameters | module._buffers | module._modules
         self.key.append((*settings, *parts))
@@ -135,8 +144,13 @@ class Objects(Findings):
 
     def _fingerprint(self, x: Any, names: Iterable[str]) -> None:
         names = list(names)
-        if looks_up_itself(x) or (not isinstance(x, torch.nn.Module) and has_library_methods(type(x), names)):
+        if looks_up_itself(x):
             self.reusable = False
+        elif has_library_methods(type(x), names):
+            if isinstance(x, torch.nn.Module):  # as in `super().forward(score)`
+                self._library_module(x)
+            else:
+                self.reusable = False
         for name, content in attributes(x, names):
             self.key.append(name)
             self._value(content, name, False)

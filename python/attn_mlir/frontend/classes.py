@@ -66,6 +66,15 @@ class _Asking(type):
     def __subclasscheck__(cls, x: Any) -> bool:
         return issubclass(x, type)
 
+    def __getitem__(cls, x: Any) -> Any:
+        return type[x]
+
+    def __eq__(cls, other: object) -> bool:
+        return other is type or other is cls
+
+    def __hash__(cls) -> int:
+        return hash(type)
+
 
 class UsersType(type, metaclass=_Asking):
     """Stands for `type` in the user's functions."""

@@ -102,6 +102,13 @@ def has_library_methods(kind: type, names: Iterable[str]) -> bool:
     """Whether an object of this class has a method or property of these names in code of a library, which reads more of the object."""
     if issubclass(kind, (type, ModuleType, FunctionType, torch.Tensor)):
         return False
-    found = [base.__dict__[name] for base in kind.__mro__[:-1] if is_installed(base) for name in names if name in base.__dict__]
+    bases = [base for base in kind.__mro__[:-1] if base is not torch.nn.Module and is_installed(base)]  # that one's are of all modules
+    found = [base.__dict__[name] for base in bases for name in names if name in base.__dict__]
     functions = [getattr(x, "fget", None) or getattr(x, "__func__", x) for x in found]
     return any(isinstance(x, FunctionType) and is_opaque(x) for x in functions)
+
+
+def is_library_forward(kind: type) -> bool:
+    """Whether code of a library runs where a module of this class is called. Modules that a class merely derives from say nothing."""
+    forward = getattr(kind, "forward", None)
+    return isinstance(forward, FunctionType) and forward is not torch.nn.Module.forward and is_opaque(forward)
