@@ -80,6 +80,9 @@ def test_what_is_refused_writes_nothing() -> None:
     k_cache, v_cache, k = torch.zeros(2, 4, 1, 4), torch.zeros(2, 4, 1, 4), torch.ones(2, 2, 1, 4)
     used = torch.tensor([1, 2], dtype=torch.int32)
     table = torch.tensor([[0, 1], [1, 0]], dtype=torch.int32)
+    eights: dict[str, Any] = {x: k.to(torch.float8_e4m3fn) for x in ("k", "v")}
+    eights |= {x: k_cache.to(torch.float8_e4m3fn) for x in ("k_cache", "v_cache")}
+    eights |= dict(zip(("rotary_cos", "rotary_sin"), tables(8, 4), strict=True))
     cases: list[tuple[str, dict[str, Any]]] = [
         ("reach position 4, but k_cache has 4 positions", {"seqused_k": used + 1}),
         ("seqused_k must be an int32 tensor", {"seqused_k": used.long()}),
@@ -93,6 +96,11 @@ def test_what_is_refused_writes_nothing() -> None:
         ("v has shape", {"v": k[:, :1]}),
         ("k_cache has dtype", {"k_cache": k_cache.double()}),
         ("requires a gradient", {"v": k.clone().requires_grad_()}),
+        ("k_cache has one place in memory for several", {"k_cache": torch.zeros(6, 1, 4).unfold(0, 4, 2).permute(0, 3, 1, 2)}),
+        ("rotary_cos must be a tensor of floats", {"rotary_cos": [1.0], "rotary_sin": [0.0]}),
+        ("rotary_sin is on meta but k is on cpu", {"rotary_cos": tables(8, 4)[0], "rotary_sin": tables(8, 4)[1].to("meta")}),
+        ("q is on meta but k is on cpu", {"q": k.to("meta"), **dict(zip(("rotary_cos", "rotary_sin"), tables(8, 4), strict=True))}),
+        ("k has dtype torch.float8_e4m3fn, which is not rotated", eights),
     ]
     for message, options in cases:
         given: dict[str, Any] = {"k_cache": k_cache, "v_cache": v_cache, "k": k, "v": k, "seqused_k": used, **options}

@@ -205,6 +205,32 @@ def test_what_they_read_is_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
         compare(torch.autograd.grad(o.sum(), q)[0], torch.autograd.grad(wanted.sum(), q)[0], 1e-9)
 
 
+@torch.library.custom_op("attn_mlir_test::cubed", mutates_args=())
+def cubed(x: torch.Tensor) -> torch.Tensor:
+    return x * Straight.apply(x) * x
+
+
+def _keep(ctx: Any, inputs: tuple[torch.Tensor], output: torch.Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+cubed.register_autograd(lambda ctx, grad: 3 * grad * ctx.saved_tensors[0] ** 2, setup_context=_keep)
+
+
+def test_custom_operators_of_captured_tensors() -> None:
+    """torch makes a Function for each; an attention within a function is such an operator, too."""
+    q, k, v = (x.requires_grad_() for x in qkv(sq=9, d=8))
+    gate = torch.rand(q.shape[1], requires_grad=True)
+    of_attention = (lambda: gate * attn_mlir.attention(q, k, v).mean(), gate * ((q @ k.mT / 8**0.5).softmax(-1) @ v).mean())
+    for factor, dense in ((lambda: cubed(gate), cubed(gate)), of_attention):
+        o = attn_mlir.attention(q, k, v, score_mod=lambda s, b, h, i, j, factor=factor: s * factor()[h])
+        wanted = (q @ k.mT / 8**0.5 * dense[:, None, None]).softmax(-1) @ v
+        compare(o, wanted, 1e-5)
+        inputs = (q, k, v, gate)
+        for a, b in zip(torch.autograd.grad(o.sin().sum(), inputs), torch.autograd.grad(wanted.sin().sum(), inputs), strict=True):
+            compare(a, b, 1e-4)
+
+
 def test_other_threads_have_torchs() -> None:
     """While one thread traces, others call Functions on tensors."""
     stop, wrong = threading.Event(), []

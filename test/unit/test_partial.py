@@ -231,6 +231,8 @@ def test_what_is_refused() -> None:
         merge(p, attention(q, k, v, row=two_reductions, return_partial=True))
     with pytest.raises(ArgumentError, match="has shape"):
         merge(p, attention(q[:, :, :2], k, v, return_partial=True))
+    with pytest.raises(ArgumentError, match="partial result 2 is on meta, the first one on cpu"):
+        merge(p, p.apply(lambda x: x.to("meta"), moves=False))
     with pytest.raises(ArgumentError, match="one or more partial results"):
         merge(p, p.finalize())
     with pytest.raises(ArgumentError, match="return_lse=True"):

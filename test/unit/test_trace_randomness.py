@@ -219,6 +219,20 @@ def test_packages_may_read_clocks_when_the_garbage_collector_calls_them() -> Non
         gc.callbacks.remove(scope["timed"])
 
 
+def test_an_attention_within_a_function_is_compiled_by_the_clock() -> None:
+    """A compiler reads clocks, which is not the function's doing, whatever else the function could reach."""
+    q, k, v = torch.randn(3, 1, 2, 9, 8)
+
+    def mod(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+        if len(q) > 1:
+            return s * time.time()
+        return s * attn_mlir.attention(q, k, v, score_mod=lambda x, *_: (x * 0.3).tanh() * 1.7).mean()
+
+    weights = ((q @ k.mT / 8**0.5 * 0.3).tanh() * 1.7).softmax(-1)
+    wanted = (q @ k.mT / 8**0.5 * (weights @ v).mean()).softmax(-1) @ v
+    torch.testing.assert_close(attn_mlir.attention(q, k, v, score_mod=mod), wanted)
+
+
 _FRESH = """
 import sys, torch, attn_mlir
 def imports(s, b, h, i, j):

@@ -47,10 +47,12 @@ def append_kv(
     if (rotary_cos is None) != (rotary_sin is None):
         raise ArgumentError("rotary_cos and rotary_sin come together")
     if rotary_cos is not None and rotary_sin is not None:
+        _check_rotation(k, rotary_cos=rotary_cos, rotary_sin=rotary_sin)
         if q is not None:
             if not isinstance(q, Tensor) or q.dim() != 4 or len(q) != count or not q.is_floating_point():
                 given = f"shape {list(q.shape)} of {q.dtype}" if isinstance(q, Tensor) else type(q).__name__
                 raise ArgumentError(f"q must be a tensor of floats [{count}, position, head, dim], got {given}")
+            check_device("q", q, k.device, "k")
             at = seqused_k.long()[:, None] + torch.arange(q.shape[1], device=k.device)
             q = _rotated("q", q, (at, looks), (rotary_cos, rotary_sin), interleaved)
         k = _rotated("k", k, (positions, looks), (rotary_cos, rotary_sin), interleaved)
@@ -102,8 +104,10 @@ def _check(k_cache: Any, v_cache: Any, k: Any, v: Any, seqused_k: Any) -> None:
         if torch.is_grad_enabled() and x.requires_grad:
             raise ArgumentError(f"{name} requires a gradient, and caches are written in place: call append_kv under torch.no_grad()")
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
-        if any(stride == 0 and size > 1 for stride, size in zip(cache.stride(), cache.shape, strict=True)):
-            raise ArgumentError(f"{name} has one place in memory for several elements, as expand() makes: give it memory of its own")
+        if _shares_places(cache):
+            raise ArgumentError(
+                f"{name} has one place in memory for several elements, as expand() and unfold() make: give it memory of its own"
+            )
     if k_cache.shape[:3] != v_cache.shape[:3]:
         raise ArgumentError(f"v_cache has shape {list(v_cache.shape)}, which does not go with that of k_cache, {list(k_cache.shape)}")
     for name, x, cache in (("k", k, k_cache), ("v", v, v_cache)):
@@ -112,6 +116,26 @@ def _check(k_cache: Any, v_cache: Any, k: Any, v: Any, seqused_k: Any) -> None:
                 f"{name} has shape {list(x.shape)}, which does not go with k, {list(k.shape)}, and its cache, {list(cache.shape)}"
             )
     _check_table("seqused_k", seqused_k, 1, k.shape[0], k.device)
+
+
+def _shares_places(x: Tensor) -> bool:
+    """Whether elements may share memory: where none do, each dimension steps over all that those of smaller strides span."""
+    span = 0
+    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
+        if size > 1 and stride <= span:
+            return True
+        span += stride * max(0, size - 1)
+    return False
+
+
+def _check_rotation(k: Tensor, **tables: Any) -> None:
+    if k.element_size() < 2 or not k.is_floating_point():
+        raise ArgumentError(f"k has dtype {k.dtype}, which is not rotated: rotate it in a wider type before the call")
+    for name, table in tables.items():
+        if not isinstance(table, Tensor) or not table.is_floating_point():
+            given = f"one of {table.dtype}" if isinstance(table, Tensor) else type(table).__name__
+            raise ArgumentError(f"{name} must be a tensor of floats [positions, R / 2], got {given}")
+        check_device(name, table, k.device, "k")
 
 
 def _check_table(name: str, x: Any, rank: int, count: int, device: torch.device) -> None:

@@ -113,6 +113,12 @@ def merge(*partials: Partial) -> Partial:
         shapes = [tuple(p.accumulators[0].shape), tuple(first.accumulators[0].shape)]
         if shapes[0] != shapes[1]:
             raise ArgumentError(f"partial result {number} has shape {list(shapes[0])}, the first one {list(shapes[1])}: see Partial.apply")
+        devices = [p.accumulators[0].device, first.accumulators[0].device]
+        if devices[0] != devices[1]:
+            raise ArgumentError(
+                f"partial result {number} is on {devices[0]}, the first one on {devices[1]}: move it, as in"
+                f" p.apply(lambda x: x.to({str(devices[1])!r}), moves=False)"
+            )
     accumulators, states = first.accumulators, list(first.states.values())
     for p in partials[1:]:
         accumulators, states = _merged(first, accumulators, states, p)

@@ -5,7 +5,7 @@ with symbols for the gradients of the results, in which what it returns is linea
 """
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -76,6 +76,8 @@ _APPLY = Function.__dict__["apply"]
 def _applied(kind: Any, *args: Any, **kwargs: Any) -> Any:
     if not scope.is_tracing():
         return _APPLY.__func__(kind, *args, **kwargs)
+    if _of_operator(kind):
+        return _apart(_APPLY.__get__(None, kind), args)
     if kwargs:
         args = _bound(kind, args, kwargs)
     return _traced_or_recorded(kind, args)
@@ -85,7 +87,20 @@ def _applied_below(kind: Any, *args: Any, **kwargs: Any) -> Any:
     below = torch._C._FunctionBase.__dict__["apply"].__get__(None, kind)  # type: ignore[attr-defined]
     if not scope.is_tracing():
         return below(*args, **kwargs)
+    if _of_operator(kind):
+        return _apart(below, args)
     return _traced_or_recorded(kind, args)
+
+
+def _of_operator(kind: Any) -> bool:
+    """Whether torch made this Function for a custom operator: the operator's call is the step of the tape, with all that it does."""
+    return kind.__module__ == "torch._library.autograd"
+
+
+def _apart(apply: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """What `apply` gives; while tracing, what it does inside is no part of the trace."""
+    with scope.paused(), torch._C.DisableTorchFunction():
+        return apply(*args)
 
 
 def _bound(kind: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
@@ -113,8 +128,7 @@ class Applied:
         self._kind = kind
 
     def __call__(self, *args: Any) -> Any:
-        with scope.paused(), torch._C.DisableTorchFunction():
-            return self._kind.apply(*args)
+        return _apart(self._kind.apply, args)
 
 
 def _trace(kind: Any, args: tuple[Any, ...]) -> Any:

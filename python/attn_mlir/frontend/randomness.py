@@ -198,14 +198,17 @@ def _profile(look: Callable[[FrameType, str, Any], None]) -> Iterator[None]:
 
 
 def _user_line(frame: FrameType) -> Position | None:
-    """The line that calls, leaving out those of Python itself; None where an installed package calls, or while a module is imported.
+    """The line that calls, leaving out those of Python itself; None where a package or a module that is being imported calls.
 
-    Packages read clocks for their own ends, and also when the garbage collector calls them in the midst of somebody else's function.
+    Packages, this one's compiler among them, read clocks for their own ends, and also when the garbage collector calls them in the midst of
+    somebody else's function.
     """
     found: Position | None = None
     at: FrameType | None = frame
     while at is not None and at.f_code is not _profiled.__code__:
         if at.f_code.co_filename.startswith("<frozen importlib"):
+            return None
+        if found is None and where.is_own(at.f_code.co_filename) and _is_library(at):
             return None
         if found is None and not _is_library(at):
             if "site-packages" in at.f_code.co_filename:

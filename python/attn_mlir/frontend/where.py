@@ -37,6 +37,12 @@ def is_ours(filename: str) -> bool:
 
 
 @functools.cache
+def is_own(filename: str) -> bool:
+    """Whether a file is part of attn_mlir, ready-made functions included."""
+    return os.path.abspath(filename).startswith(_PACKAGE)
+
+
+@functools.cache
 def is_package(filename: str) -> bool:
     """Whether a file is part of attn_mlir, ready-made functions included, of torch or of numpy."""
     return os.path.abspath(filename).startswith((_PACKAGE, *_torch_folders()))
