@@ -116,9 +116,7 @@ def _packing(shape: torch.Size, stride: tuple[int, ...], made: SequenceForm) -> 
     x = x.unflatten(1, (made.heads, made.key_heads, made.fold, made.apart)).permute(0, 1, 5, 3, 2, 4, 6)
     groups = [[dim for dim in group if x.shape[dim] > 1] for group in ((0, 1, 2, 3), (4, 5))]
     copied = any(x.stride(a) != x.shape[b] * x.stride(b) for dims in groups for a, b in itertools.pairwise(dims))
-    return Rearranged(
-        x.shape, x.stride(), torch.empty_like(x, memory_format=torch.contiguous_format).flatten(4, 5).flatten(0, 3).shape, copied
-    )
+    return Rearranged(x.shape, x.stride(), x.contiguous().flatten(4, 5).flatten(0, 3).shape, copied)
 
 
 def dense(x: Tensor) -> Tensor:
@@ -213,7 +211,7 @@ def _unpacking(shape: torch.Size, stride: tuple[int, ...], made: SequenceForm, o
         orders = {"bhsd": ((0, 1, 4, 3, 5, 2, 6), 1), "bshd": ((0, 2, 1, 4, 3, 5, 6), 2), "sbhd": ((2, 0, 1, 4, 3, 5, 6), 2)}
         permuted, first = orders[order]
         view = apart.permute(permuted)
-    whole = torch.empty_like(view, memory_format=torch.contiguous_format).flatten(first, first + 3)
+    whole = view.contiguous().flatten(first, first + 3)
     return Rearranged(view.shape, view.stride(), whole.shape, x.dim() > 2)
 
 

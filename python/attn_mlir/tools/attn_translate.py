@@ -12,7 +12,7 @@ from pathlib import Path
 from attn_mlir.backends import Backend, load_backends
 from attn_mlir.diagnostics import Diagnostic, DiagnosticError
 from attn_mlir.dialects import load_all
-from attn_mlir.errors import AttnError, CompileError, PerformanceWarning
+from attn_mlir.errors import AttnError, CompileError, PerformanceWarning, UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.tools import places, source
 from attn_mlir.tools.source import Source
@@ -46,7 +46,7 @@ def _main(argv: Sequence[str] | None) -> int:
     text = source.read(options.input)
     try:
         result = _translate(backend, options.to, text)
-    except CompileError as error:
+    except (CompileError, UnsupportedError) as error:
         told = error if isinstance(error, DiagnosticError) else DiagnosticError([Diagnostic("error", str(error))])
         found = places.placed(told, text, lambda bare: _translate(backend, options.to, bare))
         raise DiagnosticError([diagnostic.renamed(text.name) for diagnostic in found.diagnostics]) from None
