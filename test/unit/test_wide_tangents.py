@@ -1,6 +1,6 @@
 """Tangents and second derivatives of heads of more than 256 columns on GPUs, emulated and real, against float64 on the CPU."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,15 @@ CASES: dict[str, tuple[Sizes, dict[str, Any]]] = {
 """Batch entries, heads, heads of keys, queries, keys, columns of q and of v; what is asked for."""
 
 
+def derivatives(function: Callable[..., Any], inputs: list[Tensor], moved: list[Tensor], upstream: Tensor) -> list[Tensor]:
+    """Results, their tangents, and second derivatives by inputs and `upstream`, of gradients along `moved`; -7 in place of -inf."""
+    made, tangents = torch.func.jvp(function, tuple(inputs), tuple(moved))  # type: ignore[misc]
+    wrt = [x.requires_grad_() for x in (*inputs, upstream)]
+    gradients = torch.autograd.grad(function(*inputs)[0], inputs, upstream, create_graph=True)
+    second = torch.autograd.grad(sum((a * b).sum() for a, b in zip(gradients, moved, strict=True)), wrt)  # type: ignore[arg-type]
+    return [torch.nan_to_num(x.detach().double().cpu(), neginf=-7.0) for x in (*made, *tangents, *second)]
+
+
 def errors(name: str, device: str, tensors: str, sizes: Sizes | None = None, factor: float = 1.0) -> list[float]:
     """How far o, row outputs, their tangents and second derivatives are from those in float64."""
     usual, options = CASES[name]
@@ -63,11 +72,7 @@ def errors(name: str, device: str, tensors: str, sizes: Sizes | None = None, fac
             made: Any = attention(*given, device=where, **options, **outputs)  # type: ignore[arg-type]
             return made if outputs else (made,)
 
-        made, tangents = torch.func.jvp(function, tuple(ins), tuple(ts))  # type: ignore[misc]
-        wrt = [x.requires_grad_() for x in (*ins, u)]
-        gradients = torch.autograd.grad(function(*ins)[0], ins, u, create_graph=True)
-        second = torch.autograd.grad(sum((a * b).sum() for a, b in zip(gradients, ts, strict=True)), wrt)  # type: ignore[arg-type]
-        return [torch.nan_to_num(x.detach().double().cpu(), neginf=-7.0) for x in (*made, *tangents, *second)]
+        return derivatives(function, ins, ts, u)
 
     found = zip(run(device, tensors, False), run("cpu", "cpu", True), strict=True)
     return [float((a - b).norm() / (b.norm() + 1e-9)) for a, b in found]
@@ -102,11 +107,7 @@ def packed_errors(device: str, tensors: str, queries: Sequence[int], keys: Seque
         def function(q: Tensor, k: Tensor, v: Tensor) -> Any:
             return attention_varlen(q, k, v, *places, mask_mod=masks.causal("bottom_right"), return_lse=True, device=where)
 
-        made, tangents = torch.func.jvp(function, tuple(ins), tuple(ts))  # type: ignore[misc]
-        wrt = [x.requires_grad_() for x in (*ins, u)]
-        gradients = torch.autograd.grad(function(*ins)[0], ins, u, create_graph=True)
-        second = torch.autograd.grad(sum((a * b).sum() for a, b in zip(gradients, ts, strict=True)), wrt)  # type: ignore[arg-type]
-        return [torch.nan_to_num(x.detach().double().cpu(), neginf=-7.0) for x in (*made, *tangents, *second)]
+        return derivatives(function, ins, ts, u)
 
     found = zip(run(device, tensors, False), run("cpu", "cpu", True), strict=True)
     return [float((a - b).norm() / (b.norm() + 1e-9)) for a, b in found]
