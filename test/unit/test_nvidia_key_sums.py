@@ -14,6 +14,7 @@ from attn_mlir.backends.nvidia.hopper import pairs_plan
 from attn_mlir.backends.program import prepare_derivative
 from attn_mlir.frontend.emit import Inputs
 from machine_code import compiled
+from masked_gradients import check_gradients, draw
 from test_nvidia_pairs import NVCC, kernels
 
 _NAMES = ("derivatives/softmax", "causal-softmax")
@@ -123,21 +124,9 @@ def test_others(head: int, choices: str, why: str) -> None:
 @pytest.mark.gpu
 def test_numbers(lengths: tuple[int, int], mask: str) -> None:
     """Gradients of q, k and v against float64, keys shared by two heads; queries without a key have none."""
-    torch.manual_seed(sum(lengths))
-    queries, keys = lengths
-    shapes = (2, 4, queries), (2, 2, keys), (2, 2, keys), (2, 4, queries)
-    q, k, v, do = (torch.randn(*shape, 64, device="cuda").half() for shape in shapes)
-    given = [x.clone().requires_grad_() for x in (q, k, v)]
+    drawn = draw(lengths, 64)
+    given = [x.clone().requires_grad_() for x in drawn[:3]]
     mod = {"full": None, "causal": masks.causal(), "bottom_right": masks.causal("bottom_right")}[mask]
     o = attn_mlir.attention(given[0], given[1], given[2], mask_mod=mod)
-    got = torch.autograd.grad(o, given, do)
-    wide = [x.double().requires_grad_() for x in (q, k, v)]
-    scores = wide[0] @ wide[1].repeat_interleave(2, 1).mT / 8
-    if mod is not None:
-        last = torch.arange(queries, device="cuda")[:, None] + (keys - queries if mask == "bottom_right" else 0)
-        scores = scores.masked_fill(torch.arange(keys, device="cuda") > last, float("-inf"))
-    weights = torch.nan_to_num(scores.softmax(-1))
-    right = torch.autograd.grad(weights @ wide[2].repeat_interleave(2, 1), wide, do.double())
-    for mine, other in zip(got, right, strict=True):
-        other = torch.nan_to_num(other)
-        assert float((mine.double() - other).norm()) <= 2e-3 * float(other.norm()) + 1e-4
+    got = torch.autograd.grad(o, given, drawn[3])
+    check_gradients(got, drawn, mask)

@@ -9,6 +9,7 @@ import attn_mlir
 from attn_mlir import masks
 from attn_mlir.backends.gpu.emitters import SLOW
 from machine_code import compiled
+from masked_gradients import check_gradients, draw
 from test_nvidia_pairs import NVCC, kernels
 
 _NAMES = ("derivatives/softmax", "causal-softmax")
@@ -172,25 +173,11 @@ def test_machine_code(name: str, element: str, rounded: bool) -> None:
 @pytest.mark.gpu
 def test_numbers(lengths: tuple[int, int], mask: str) -> None:
     """Gradients of q, k and v against float64, keys shared by two heads; queries without a key have none; dk and dv twice the same bits."""
-    torch.manual_seed(sum(lengths))
-    queries, keys = lengths
-    shapes = (2, 4, queries), (2, 2, keys), (2, 2, keys), (2, 4, queries)
-    q, k, v, do = (torch.randn(*shape, 128, device="cuda").half() for shape in shapes)
-    given = [x.clone().requires_grad_() for x in (q, k, v)]
+    drawn = draw(lengths, 128)
+    given = [x.clone().requires_grad_() for x in drawn[:3]]
     mods = {"full": None, "causal": masks.causal(), "bottom_right": masks.causal("bottom_right"), "window": masks.sliding_window(100)}
     o = attn_mlir.attention(given[0], given[1], given[2], mask_mod=mods[mask])
-    got = torch.autograd.grad(o, given, do, retain_graph=True)
-    wide = [x.double().requires_grad_() for x in (q, k, v)]
-    scores = wide[0] @ wide[1].repeat_interleave(2, 1).mT / 128**0.5
-    if mask != "full":
-        last = torch.arange(queries, device="cuda")[:, None] + (keys - queries if mask == "bottom_right" else 0)
-        positions = torch.arange(keys, device="cuda")
-        hidden = (positions > last) | ((positions < last - 100) & (mask == "window"))
-        scores = scores.masked_fill(hidden, float("-inf"))
-    weights = torch.nan_to_num(scores.softmax(-1))
-    right = torch.autograd.grad(weights @ wide[2].repeat_interleave(2, 1), wide, do.double())
-    for mine, other in zip(got, right, strict=True):
-        other = torch.nan_to_num(other)
-        assert float((mine.double() - other).norm()) <= 2e-3 * float(other.norm()) + 1e-4
-    again = torch.autograd.grad(o, given, do)
+    got = torch.autograd.grad(o, given, drawn[3], retain_graph=True)
+    check_gradients(got, drawn, mask)
+    again = torch.autograd.grad(o, given, drawn[3])
     assert all(torch.equal(one, two) for one, two in zip(got[1:], again[1:], strict=True))

@@ -7,10 +7,17 @@ import torch
 
 import attn_mlir
 from attn_mlir import masks
+from masked_gradients import check_gradients, draw
 from test_nvidia_pairs import NVCC, kernels, multiplying
 
 ORDERED = "{deterministic = 1 : i64}"
 _NAMES = ("derivatives/softmax", "causal-softmax")
+
+
+def in_order(text: str, parts: list[str]) -> bool:
+    """Whether all `parts` are there, each one's first place behind that of the one before."""
+    places = [text.index(part) for part in parts]
+    return places == sorted(places)
 
 
 @pytest.mark.parametrize(("name", "descending"), [("derivatives/softmax", False), ("causal-softmax", True), ("sliding-window", True)])
@@ -51,8 +58,7 @@ def test_one_warpgroup() -> None:
             "attn::bulk_wait<0>();",
             "attn::semaphore_pass(",
         ]
-        places = [step.index(text) for text in turn]
-        assert places == sorted(places)
+        assert in_order(step, turn)
 
 
 @pytest.mark.parametrize("name", _NAMES)
@@ -74,12 +80,10 @@ def test_warpgroup_hands_over(name: str) -> None:
             "attn::bulk_wait<0>();",
             "attn::semaphore_pass(",
         ]
-        places = [step.index(text) for text in turn]
-        assert places == sorted(places)
+        assert in_order(step, turn)
     for step in own.split("for (int query0")[1:]:
         staged = ["attn::barrier_wait(", "attn::store_shared2(", "attn::fence_proxy_async();", "attn::named_arrive(3 + step % 2, 160);"]
-        places = [step.index(text) for text in staged]
-        assert places == sorted(places) and "step / 2 & 1 ^ 1" in step
+        assert in_order(step, staged) and "step / 2 & 1 ^ 1" in step
 
 
 def test_one_warp_adds_both_parts() -> None:
@@ -96,8 +100,7 @@ def test_one_warp_adds_both_parts() -> None:
             "attn::bulk_wait<0>();",
             "attn::semaphore_pass(",
         ]
-        places = [step.index(text) for text in turn]
-        assert places == sorted(places) and step.count("attn::semaphore_pass(") == step.count("attn::semaphore_wait(") == 1
+        assert in_order(step, turn) and step.count("attn::semaphore_pass(") == step.count("attn::semaphore_wait(") == 1
     # Results leave from where the last sums have been read by that warp.
     assert code.source.count("attn::barrier_wait(barriers + 104 + 8 * warpgroup, step & 1 ^ 1);") == 2
 
@@ -130,27 +133,13 @@ def test_machine_code(name: str, head: int, element: str) -> None:
 @pytest.mark.gpu
 def test_numbers(head: int, lengths: tuple[int, int], mask: str) -> None:
     """Gradients against float64, keys shared by two heads, fully masked rows among them; the same bits in every run."""
-    torch.manual_seed(sum(lengths))
-    queries, keys = lengths
-    shapes = (2, 4, queries), (2, 2, keys), (2, 2, keys), (2, 4, queries)
-    q, k, v, do = (torch.randn(*shape, head, device="cuda").half() for shape in shapes)
-    given = [x.clone().requires_grad_() for x in (q, k, v)]
+    drawn = draw(lengths, head)
+    given = [x.clone().requires_grad_() for x in drawn[:3]]
     near = lambda b, h, i, j: (i >= j) & (i - j <= 100)  # noqa: E731
     mods = {"full": None, "causal": masks.causal(), "bottom_right": masks.causal("bottom_right"), "window": near}
     o = attn_mlir.attention(given[0], given[1], given[2], mask_mod=mods[mask], deterministic=True)
-    got = torch.autograd.grad(o, given, do, retain_graph=True)
-    wide = [x.double().requires_grad_() for x in (q, k, v)]
-    scores = wide[0] @ wide[1].repeat_interleave(2, 1).mT / head**0.5
-    if mask != "full":
-        last = torch.arange(queries, device="cuda")[:, None] + (keys - queries if mask == "bottom_right" else 0)
-        positions = torch.arange(keys, device="cuda")
-        hidden = (positions > last) | ((positions < last - 100) & (mask == "window"))
-        scores = scores.masked_fill(hidden, float("-inf"))
-    weights = torch.nan_to_num(scores.softmax(-1))
-    right = torch.autograd.grad(weights @ wide[2].repeat_interleave(2, 1), wide, do.double())
-    for mine, other in zip(got, right, strict=True):
-        other = torch.nan_to_num(other)
-        assert float((mine.double() - other).norm()) <= 2e-3 * float(other.norm()) + 1e-4
+    got = torch.autograd.grad(o, given, drawn[3], retain_graph=True)
+    check_gradients(got, drawn, mask)
     for _ in range(3):
-        again = torch.autograd.grad(o, given, do, retain_graph=True)
+        again = torch.autograd.grad(o, given, drawn[3], retain_graph=True)
         assert all(torch.equal(one, two) for one, two in zip(got, again, strict=True))

@@ -109,16 +109,10 @@ class _Kernel:
 
     def emit(self) -> KernelCode:
         """The code of the kernel."""
-        p, loop = self._print, self._steps.loop
+        p = self._print
         p.line(f"const int {self._thread} = (int){p.dialect.thread};")
-        if loop is None:
+        with p.turns(self._steps.loop, p.names.fresh("turn")):
             self._interval()
-        else:
-            begin, end, step = (p.scalars.emit(value) for value in list(loop.operands)[:3])
-            turn = p.names.fresh("turn")
-            with p.scope(f"for (int {turn} = {begin}; {turn} < {end}; {turn} += {step})"):
-                p.scalars.bind(next(iter(body(loop).arguments)), turn)
-                self._interval()
         return source(self._kernel, p, self._threads, False)
 
     def _interval(self) -> None:

@@ -107,14 +107,9 @@ class _Kernel:
         p.line(f"const int thread = {dialect.thread}, group = thread / {self._columns // _VECTOR};")
         p.line(f"const int j0 = thread % {self._columns // _VECTOR} * {_VECTOR};")
         p.line(f"{dialect.shared} float of_rows[{self._columns}], parts[{_GROUPS}][{self._columns}];")
-        loop = self._sums.loop
-        if loop is None:
+        with p.turns(self._sums.loop, "turn"):
             self._interval()
-        else:
-            begin, end, step = (p.scalars.emit(value) for value in list(loop.operands)[:3])
-            with p.scope(f"for (int turn = {begin}; turn < {end}; turn += {step})"):
-                p.scalars.bind(next(iter(body(loop).arguments)), "turn")
-                self._interval()
+            if self._sums.loop is not None:
                 p.line(f"{dialect.barrier};")  # sums of rows are read before the next turn writes them
         return source(self._kernel, p, self._threads, False)
 

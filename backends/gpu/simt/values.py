@@ -63,6 +63,17 @@ class RowPrinter:
         """How many blocks of rows there are."""
         return self.dialect.blocks or self.arguments.blocks()
 
+    @contextmanager
+    def turns(self, loop: ir.Operation | None, name: str) -> Iterator[None]:
+        """What `loop` goes over, as a loop whose number is called `name`; nothing around it where there is no loop."""
+        if loop is None:
+            yield
+            return
+        begin, end, step = (self.scalars.emit(value) for value in list(loop.operands)[:3])
+        with self.scope(f"for (int {name} = {begin}; {name} < {end}; {name} += {step})"):
+            self.scalars.bind(next(iter(block_of(loop).arguments)), name)
+            yield
+
     # ---- printing
 
     def line(self, text: str) -> None:
