@@ -1,14 +1,13 @@
 """A traced program as calls find it: what it captures of each of them."""
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.program import Traced
-from attn_mlir.frontend.tape import Found, shared
+from attn_mlir.frontend.tape import Found, same, shared
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -32,7 +31,7 @@ class Entry:
         found = Found(scan.leaves, {}) if tape is None else tape.replay(scan.leaves)
         if found is None:
             return None
-        if not all(_equal(found.value(source), value) for source, value in self.traced.specialised):
+        if not all(same(found.value(source), value) for source, value in self.traced.specialised):
             return None
         return found if all(decision.holds(found.value) for decision in self.traced.decisions) else None
 
@@ -54,8 +53,3 @@ class Entry:
                 case _:
                     values.append(captured.constant)
         return values
-
-
-def _equal(now: Any, then: Any) -> bool:
-    """Whether two numbers are the same; 0.0 and -0.0 are not."""
-    return now == then and (then != 0 or math.copysign(1.0, now) == math.copysign(1.0, then))

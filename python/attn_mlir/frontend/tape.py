@@ -144,7 +144,7 @@ def same(a: Any, b: Any) -> bool:
         return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
     if isinstance(a, np.ndarray):
         return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
-    if type(a) is float and a == b == 0.0:
+    if isinstance(a, (float, np.floating)) and a == b == 0.0:
         return math.copysign(1.0, a) == math.copysign(1.0, b)
     return bool(a == b) or (a != a and b != b)
 
