@@ -1,6 +1,9 @@
 """LLVM's engine for a module, optimised as far as its size allows."""
 
+import os
+import tempfile
 import warnings
+from pathlib import Path
 
 from attn_mlir.backends.llvm_level import llvm_level
 from attn_mlir.mlir import ExecutionEngine, ir
@@ -16,6 +19,22 @@ def compile_module(module: ir.Module, pic: bool = False) -> ExecutionEngine:
     if llvm_level() == 0:
         _select_fast(module)
     return ExecutionEngine(module, opt_level=level_of(module), enable_pic=pic)
+
+
+def object_code(module: ir.Module, pic: bool = False) -> bytes:
+    """The object file of a module in the LLVM dialect. The engine that makes it goes with what it needed."""
+    engine = compile_module(module, pic)
+    if not hasattr(os, "memfd_create"):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "kernel.o"
+            engine.dump_to_object_file(str(path))
+            return path.read_bytes()
+    handle = os.memfd_create("attn-mlir")
+    try:
+        engine.dump_to_object_file(f"/proc/self/fd/{handle}")
+        return Path(f"/proc/self/fd/{handle}").read_bytes()
+    finally:
+        os.close(handle)
 
 
 def _select_fast(module: ir.Module) -> None:

@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from attn_mlir import forks
-from attn_mlir.backends.cpu.engine import compile_module
+from attn_mlir.backends.cpu.engine import compile_module, object_code
+from attn_mlir.backends.cpu.loaded_code import LoadedCode, can_load
 from attn_mlir.backends.cpu.target import check_runs
 from attn_mlir.mlir import ExecutionEngine, ir
 
 SUFFIX = "mlirbc"
 """That of programs in the disk cache."""
+_PACKED = "_mlir_"
+"""What MLIR's engine puts before the name of a function that it adds for each, whose arguments come as an array of their addresses."""
 _FORKED: dict[int, ThreadPoolExecutor] = {}
 """In a child of os.fork: for the thread that lives on there, one that calls kernels in its place. OpenMP keeps a team for each thread that
 calls it, and would wait for that of the parent's thread, which is not there."""
@@ -33,11 +36,8 @@ forks.in_child(_forked)
 class JitWorker:
     """A compiled worker function (see `lowering.kernel`) and how to run it on several threads."""
 
-    def __init__(self, engine: ExecutionEngine, name: str) -> None:
-        self._engine = engine
-        address = engine.raw_lookup(name)
-        if not address:
-            raise RuntimeError(f"the compiled module lacks '{name}'")
+    def __init__(self, code: ExecutionEngine | LoadedCode, address: int) -> None:
+        self._code = code  # which is there for as long as the function may be called
         self._function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
         self._address = ctypes.c_void_p(address)
 
@@ -68,8 +68,11 @@ class JitWorker:
 def load_workers(module: ir.Module, names: Iterable[str]) -> dict[str, JitWorker]:
     """Compiles a module in the LLVM dialect and finds its workers. Raises UnsupportedError for code of another machine."""
     check_runs()
-    engine = compile_module(module)
-    return {name: JitWorker(engine, name) for name in names}
+    code = LoadedCode(object_code(module)) if can_load() else compile_module(module)
+    addresses = {name: code.address(_PACKED + name) if isinstance(code, LoadedCode) else code.raw_lookup(name) for name in names}
+    if missing := [name for name, address in addresses.items() if not address]:
+        raise RuntimeError(f"the compiled module lacks '{missing[0]}'")
+    return {name: JitWorker(code, address) for name, address in addresses.items()}
 
 
 @cache

@@ -1,10 +1,7 @@
 """What `attn-translate` can make of a module for the CPU."""
 
-import tempfile
-from pathlib import Path
-
 from attn_mlir.backends.cpu import pipeline
-from attn_mlir.backends.cpu.engine import compile_module
+from attn_mlir.backends.cpu.engine import object_code
 from attn_mlir.backends.cpu.lowering.tile_registers import uses_tiles
 from attn_mlir.backends.cpu.target import check_runs
 from attn_mlir.diagnostics import DiagnosticError, at
@@ -49,8 +46,4 @@ def to_object(module: ir.Module) -> bytes:
             "a process asks for leave to use AMX tiles, which an object file by itself does not: set ATTN_MLIR_CPU=avx512, "
             "or make a library by compile_ahead"
         )
-    engine = compile_module(module)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernel.o"
-        engine.dump_to_object_file(str(path))
-        return path.read_bytes()
+    return object_code(module)

@@ -5,11 +5,10 @@
 
 import os
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from attn_mlir.backends.cpu.engine import compile_module
+from attn_mlir.backends.cpu import engine
 from attn_mlir.backends.cpu.target import check_runs
 from attn_mlir.dialects import loaded
 from attn_mlir.errors import AttnError
@@ -26,11 +25,7 @@ def object_code(module: ir.Module, prefix: str) -> bytes:
             ir.SymbolTable.replace_all_symbol_uses(name, prefix + name, module.operation)
             ir.SymbolTable.set_symbol_name(function, prefix + name)
     # The pipeline of the JIT, but for addresses, which the dynamic linker finds.
-    engine = compile_module(module, pic=True)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernel.o"
-        engine.dump_to_object_file(str(path))
-        return path.read_bytes()
+    return engine.object_code(module, pic=True)
 
 
 def main(argv: Sequence[str]) -> int:
