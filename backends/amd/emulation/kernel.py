@@ -1,9 +1,11 @@
 """Emulated kernels on torch tensors."""
 
+import _ctypes
 import ctypes
 import struct
 import subprocess
 import tempfile
+import weakref
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,7 @@ class EmulatedHipKernel:
         """Raises CompileError where the source does not compile, or does not match what `code` says of it."""
         self.code = code
         self._binary, self._library = build(code, _loaded)
+        weakref.finalize(self, _ctypes.dlclose, self._library._handle).atexit = False
         self._check()
 
     def _check(self) -> None:
@@ -72,6 +75,7 @@ class EmulatedHipKernel:
             entry = ctypes.cast(self._library.attn_emulated_entry, ctypes.c_void_p)
             sizes = (ctypes.c_uint * 3)(*grid)
             wrong = self._library.attn_emulated_run(entry, ctypes.c_void_p(packed.address), sizes, self.code.threads, seed, int(flush))
+            self._library.attn_emulated_forget()  # what was noted of each access
         if wrong is not None:
             raise EmulationError(self._explained(wrong.decode()))
 

@@ -152,7 +152,10 @@ void attn_emulated_atomic_add(float *address, float x) {
 }
 
 long attn_emulated_shared_bytes() { return __stop_attn_lds - __start_attn_lds; }
-void attn_emulated_forget() { tensors.clear(); }
+void attn_emulated_forget() {
+  tensors.clear();
+  std::vector<Cell>().swap(shared);  // 26 bytes for each of shared memory: libraries stay for as long as their kernels
+}
 void attn_emulated_tensor(const void *begin, size_t bytes, int writable, const char *name) {
   tensors.push_back({(const char *)begin, (const char *)begin + bytes, writable != 0, name, {}});
 }
