@@ -22,19 +22,28 @@ def compile_module(module: ir.Module, pic: bool = False) -> ExecutionEngine:
 
 
 def object_code(module: ir.Module, pic: bool = False) -> bytes:
-    """The object file of a module in the LLVM dialect. The engine that makes it goes with what it needed."""
+    """The object file of a module in the LLVM dialect; the engine that makes it goes with all that it needed.
+
+    Raises RuntimeError where code calls a function that is not in this process: LLVM links what it has compiled before it gives it away.
+    """
     engine = compile_module(module, pic)
-    if not hasattr(os, "memfd_create"):
+    if hasattr(os, "memfd_create"):
+        handle = os.memfd_create("attn-mlir")
+        try:
+            code = _dumped(engine, Path(f"/proc/self/fd/{handle}"))
+        finally:
+            os.close(handle)
+    else:
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "kernel.o"
-            engine.dump_to_object_file(str(path))
-            return path.read_bytes()
-    handle = os.memfd_create("attn-mlir")
-    try:
-        engine.dump_to_object_file(f"/proc/self/fd/{handle}")
-        return Path(f"/proc/self/fd/{handle}").read_bytes()
-    finally:
-        os.close(handle)
+            code = _dumped(engine, Path(folder) / "kernel.o")
+    if not code:
+        raise RuntimeError("LLVM gives no object file; it says why on the standard error")
+    return code
+
+
+def _dumped(engine: ExecutionEngine, path: Path) -> bytes:
+    engine.dump_to_object_file(str(path))
+    return path.read_bytes()
 
 
 def _select_fast(module: ir.Module) -> None:

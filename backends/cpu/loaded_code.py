@@ -110,7 +110,7 @@ class LoadedCode:
 
 def _sections(code: bytes) -> list[_Section]:
     """The sections of an ELF file. Raises RuntimeError for any other."""
-    ident, kind, machine, *_, offset, _, _, _, _, _, count, _ = _HEADER.unpack_from(code)
+    ident, kind, machine, *_, offset, _, _, _, _, _, count, _ = _HEADER.unpack(code[: _HEADER.size].ljust(_HEADER.size, b"\0"))
     if ident[:6] != b"\x7fELF\2\1" or (kind, machine) != (_RELOCATABLE, _AMD64):
         raise RuntimeError("this is no object file for x86-64 in the ELF format")
     return [_Section(*_SECTION.unpack_from(code, offset + number * _SECTION.size)) for number in range(count)]
@@ -156,4 +156,3 @@ def _protect(address: int, size: int, protection: int) -> None:
     if process.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(size), protection):
         code = ctypes.get_errno()
         raise OSError(code, "the system refuses memory for compiled code")
-

@@ -6,6 +6,7 @@ import struct
 import subprocess
 import tempfile
 import weakref
+import zlib
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,8 @@ class EmulatedHipKernel:
     def __init__(self, code: KernelCode) -> None:
         """Raises CompileError where the source does not compile, or does not match what `code` says of it."""
         self.code = code
-        self._binary, self._library = build(code, _loaded)
+        binary, self._library = build(code, _loaded)
+        self._binary = zlib.compress(binary, 1)  # a fifth of it: only faults need it again
         weakref.finalize(self, _ctypes.dlclose, self._library._handle).atexit = False
         self._check()
 
@@ -102,7 +104,7 @@ class EmulatedHipKernel:
         except UnsupportedError:
             return 0
         with tempfile.NamedTemporaryFile(suffix=".so") as file:
-            file.write(self._binary)
+            file.write(zlib.decompress(self._binary))
             file.flush()
             command = [tool, "--obj", file.name, "--inlining=true", hex(offset)]
             frames = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()[1::2]
