@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu import attributes, printed
 from attn_mlir.backends.gpu.attributes import CHOICES, SCHEDULE, Fields
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.diagnostics import source_line
@@ -99,7 +99,8 @@ class Emitters(Generic[TargetT]):
         fields = attributes.read(kernel, SCHEDULE)
         if "emitter" not in fields:
             raise UnsupportedError(f"the kernel has no schedule: run tile-schedule{{target={self.backend}}}")
-        return self._module(str(fields["emitter"])).emit(kernel, self._target(fields["arch"]))
+        known = printed.take(kernel)
+        return self._module(str(fields["emitter"])).emit(kernel, self._target(fields["arch"])) if known is None else known
 
     def _target(self, arch: int | str) -> TargetT:
         if arch not in self.targets:
@@ -120,10 +121,12 @@ def _usual_reason(kernel: ir.Operation) -> str:
 
 def schedule(kernel: ir.Operation, plan: Callable[[ir.Operation], Fields]) -> bool:
     """Attaches `tile.schedule`: which code generator makes the kernel, and what it decided. Reports what `plan` does not make."""
+    printed.begin(kernel)
     try:
         fields = plan(kernel)
     except (UnsupportedError, ValueError) as error:
         kernel.location.emit_error(f"tile-schedule: {error}")
         return False
     kernel.attributes[SCHEDULE] = attributes.write(fields)
+    printed.planned(kernel, fields)
     return True

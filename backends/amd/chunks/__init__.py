@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from attn_mlir.backends.amd.chunks.kernel import ChunkKernel
 from attn_mlir.backends.amd.chunks.layout import DOTS
 from attn_mlir.backends.amd.target import AmdTarget
-from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu import attributes, printed
 from attn_mlir.backends.gpu.attributes import SCHEDULE, Fields, grid_kind
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.simt.plan import reads_own_elements
@@ -39,9 +39,11 @@ def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | st
         if made and number > 1:
             break
         fields: Fields = {"waves": 1, **tried}
-        needed = ChunkKernel(kernel, {"arch": target.arch, **fields}).emit().shared_bytes
+        hoped = fields if alone else {**fields, "waves": 2}
+        code = ChunkKernel(kernel, {"arch": target.arch, **hoped}).emit()
+        needed = printed.tried(kernel, "chunks", hoped, code).shared_bytes
         if 2 * needed <= target.lds_bytes and not alone:
-            made.insert(0, {**fields, "waves": 2})  # two blocks fit into LDS, so that two waves share a SIMD
+            made.insert(0, hoped)  # two blocks fit into LDS, so that two waves share a SIMD
             break
         if needed <= target.lds_bytes:
             made.append(fields)

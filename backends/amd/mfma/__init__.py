@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from attn_mlir.backends.amd.mfma.kernel import MfmaKernel
 from attn_mlir.backends.amd.mfma.tiles import MATRIX
 from attn_mlir.backends.amd.target import AmdTarget
-from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu import attributes, printed
 from attn_mlir.backends.gpu.attributes import SCHEDULE, Fields
 from attn_mlir.backends.gpu.grid import depends_on_block
 from attn_mlir.backends.gpu.kernel import KernelCode
@@ -56,7 +56,8 @@ def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | st
     for in_turn, room in ((0, 0), (1, 0), (0, target.lds_bytes), (1, target.lds_bytes), (2, 0), (2, target.lds_bytes)):
         tried = fields | {"in_turn": in_turn} | ({"room": room} if room else {})
         try:
-            needed = MfmaKernel(kernel, {"arch": target.arch, **tried}).emit().shared_bytes
+            code = MfmaKernel(kernel, {"arch": target.arch, **tried}).emit()
+            needed = printed.tried(kernel, "mfma", tried, code).shared_bytes
         except UnsupportedError:
             if not in_turn:
                 raise

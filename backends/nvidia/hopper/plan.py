@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from attn_mlir.backends.gpu import printed
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.emitters import Refusal
 from attn_mlir.backends.gpu.grid import depends_on_block
@@ -136,7 +137,7 @@ def _fitting(
         elif "queries" not in choices and _have_room(kernel, keys, planned):
             planned["queries"] = "registers"
         try:
-            needed = RowsKernel(kernel, planned).emit().shared_bytes
+            needed = printed.tried(kernel, "hopper", planned, RowsKernel(kernel, planned).emit()).shared_bytes
         except UnsupportedError as error:
             refusal = Refusal.of(error)
             continue

@@ -7,6 +7,7 @@ in registers and never pass through shared memory. See `scan_chunk` for the work
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from attn_mlir.backends.gpu import printed
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia import thresholds
@@ -55,7 +56,7 @@ def _fits(scan: ChunkScan, fields: Fields, target: NvidiaTarget) -> bool:
     if not 1 <= occupancy <= 4 or not 1 < stages <= 4:
         return False
     try:
-        code = ScanKernel(scan, fields).emit()
+        code = printed.tried(scan.kernel, "hopper", fields, ScanKernel(scan, fields).emit())
     except UnsupportedError:
         return False
     room = (target.shared_bytes + _RESERVED) // occupancy - _RESERVED

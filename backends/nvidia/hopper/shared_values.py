@@ -8,6 +8,7 @@ So scores are computed once for up to 512 columns of v, and a block of keys is l
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from attn_mlir.backends.gpu import printed
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.emitters import Refusal
 from attn_mlir.backends.gpu.origins import for_op
@@ -121,7 +122,7 @@ def plan_shared(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str
     }  # fmt: skip
     fields |= {name: choices[name] for name in ("gather",) if name in choices}
     try:
-        needed = SharedValuesKernel(kernel, fields).emit().shared_bytes
+        needed = printed.tried(kernel, "hopper", fields, SharedValuesKernel(kernel, fields).emit()).shared_bytes
     except UnsupportedError as error:
         return Refusal.of(error)
     return fields if needed <= target.shared_bytes else Refusal(f"it needs {needed} bytes of shared memory, of {target.shared_bytes}")

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Mapping
 
-from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu import attributes, printed
 from attn_mlir.backends.gpu.attributes import Fields, grid_kind
 from attn_mlir.backends.gpu.emitters import Refusal
 from attn_mlir.backends.gpu.kernel import KernelCode
@@ -61,7 +61,7 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
             continue
         fields: Fields = {"stages": stages, "occupancy": occupancy, "warps": warps}
         try:
-            needed = _print(kernel, target, fields).shared_bytes
+            needed = printed.tried(kernel, "scans", fields, _print(kernel, target, fields)).shared_bytes
         except UnsupportedError as error:
             refusal = refusal or Refusal.of(error)
             continue
@@ -80,7 +80,7 @@ def _of_groups(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
     for stages in _wanted(choices, "stages", wanted["stages"]):
         fields: Fields = {"stages": stages, "occupancy": int(choices.get("occupancy", 1)), WARPGROUPS: 1}
         try:
-            code = _print(kernel, target, fields)
+            code = printed.tried(kernel, "scans", fields, _print(kernel, target, fields))
         except UnsupportedError:
             return None
         if code.shared_bytes * int(fields["occupancy"]) <= target.shared_bytes:
