@@ -1,6 +1,7 @@
 """Puts the text of a kernel together."""
 
 from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.gpu.unread import without_unread
 from attn_mlir.backends.nvidia.device_helpers import text_of
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.memory import SharedAllocator
@@ -31,7 +32,9 @@ def function_source(core: Core, layout: SharedAllocator, threads: int, *helpers:
         "  }",
         "  __syncthreads();",  # no role meets an mbarrier before it is initialised
     ]
-    return "\n".join([header(*helpers), core.instructions(), core.scalars.helper_source(), *lines, *core.writer.lines, "}", ""])
+    return "\n".join(
+        [header(*helpers), core.instructions(), core.scalars.helper_source(), *lines, *without_unread(core.writer.lines), "}", ""]
+    )
 
 
 def kernel_code(core: Core, memory: SharedAllocator, threads: int, occupancy: int, *helpers: str) -> KernelCode:

@@ -1,6 +1,7 @@
 """The CUDA file of a scheduled kernel: prelude, instructions, helpers and the function around its roles; and how it is launched."""
 
 from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.gpu.unread import without_unread
 from attn_mlir.backends.nvidia.device_helpers import text_of
 from attn_mlir.backends.nvidia.hopper.kernel_text import header
 from attn_mlir.backends.nvidia.warp.memory import MATRICES, reserve
@@ -67,7 +68,7 @@ def _code(printer: WarpPrinter, name: str, threads: int) -> KernelCode:
         "  extern __shared__ __align__(1024) unsigned char memory[];",
         "  const uint32_t shared = attn::shared_address(memory);",
         "  const int group = attn::warpgroup_index(), warp = attn::warp_index() % 4, lane = threadIdx.x % 32;",
-        *printer.writer.lines,
+        *without_unread(printer.writer.lines),
         "}",
     ]
     return KernelCode(

@@ -1,0 +1,56 @@
+"""Takes out of printed code what is set and never read: which values later ops ask for is not known when a map or a fill is printed.
+
+nvcc would warn of it (#550). Only arrays in registers go, with what sets them, where that does nothing else.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+_MARK = r"(?: ?/\*@\d+\*/)*"
+_DECLARED = re.compile(rf"^\s*(?:float|int|bool|uint32_t) (\w+)\[\d+\];{_MARK}$")
+_SET = re.compile(rf"^\s*(\w+)\[\w+\] = (.*);{_MARK}$")
+_WORD = re.compile(r"\w+")
+_CALLED = re.compile(r"([\w:]+)\(")
+_PURE = frozenset({"min", "max", "attn::load_shared"})
+"""What may be called for a value that nobody reads."""
+_LOOP = re.compile(rf"^\s*for \(.*\) \{{{_MARK}$")
+
+
+def without_unread(lines: Sequence[str]) -> list[str]:
+    """The lines of a function without arrays that no line reads; names are told once in a function."""
+    kept = list(lines)
+    while unread := _unread(kept):
+        kept = [line for line in kept if _name(line) not in unread]
+        kept = _without_empty_loops(kept)
+    return kept
+
+
+def _name(line: str) -> str | None:
+    """The array that a line declares or sets."""
+    found = (_DECLARED.match(line) or _SET.match(line)) if "[" in line else None
+    return found[1] if found else None
+
+
+def _unread(lines: Sequence[str]) -> set[str]:
+    declared = {found[1] for line in lines if line.endswith((";", "*/")) and (found := _DECLARED.match(line))}
+    seen: Counter[str] = Counter(word for line in lines for word in _WORD.findall(line.partition("//")[0]) if word in declared)
+    once: Counter[str] = Counter()
+    for line in lines:
+        name = _name(line)
+        if name in declared:
+            value = _SET.match(line)
+            once[name] += value is None or set(_CALLED.findall(value[2])) <= _PURE
+    return {name for name in declared if once[name] == seen[name]}
+
+
+def _without_empty_loops(lines: Sequence[str]) -> list[str]:
+    kept: list[str] = []
+    for line in lines:
+        if line.strip().startswith("}") and kept and _LOOP.match(kept[-1]):
+            kept.pop()
+            if kept and kept[-1].strip().startswith("#pragma unroll"):
+                kept.pop()
+            continue
+        kept.append(line)
+    return kept
