@@ -7,13 +7,14 @@ import fcntl
 import functools
 import gc
 import importlib
-import multiprocessing
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+
+from processes import context
 
 _SECONDS = 300.0
 
@@ -25,12 +26,12 @@ class Ranks:
     """
 
     def __init__(self, count: int, folder: Path, timeout: float = _SECONDS) -> None:
-        context = multiprocessing.get_context("spawn")
+        made = context()
         self.pipes: list[Any] = []
         self.processes = []
         for rank in range(count):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=serve, args=(theirs, rank, count, str(folder), timeout), daemon=True)
+            ours, theirs = made.Pipe()
+            process = made.Process(target=serve, args=(theirs, rank, count, str(folder), timeout), daemon=True)
             process.start()
             self.pipes.append(ours)
             self.processes.append(process)

@@ -1,12 +1,10 @@
 """Libraries for NVIDIA GPUs on a libcuda that runs nothing: what they tell the driver is what Python tells it; errors; the stream."""
 
 import ctypes
-import multiprocessing
 import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,6 +21,7 @@ from attn_mlir.backends.nvidia.ahead import build as ahead_build
 from attn_mlir.backends.nvidia.compile import compile_all
 from attn_mlir.errors import UnsupportedError
 from nvidia_fakes import BINARY
+from processes import pool
 
 C, CXX = shutil.which("cc") or shutil.which("gcc"), shutil.which(os.environ.get("CXX") or "c++")
 try:
@@ -64,8 +63,8 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...
     library = tmp_path_factory.mktemp("driver") / "libcuda.so.1"
     flags = ["-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wno-format-truncation", "-Wl,-soname,libcuda.so.1"]
     subprocess.run([str(C), *flags, str(SOURCE), "-o", str(library)], check=True)
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), load, (library,)) as pool:
-        yield lambda function, *arguments: pool.submit(function, *arguments).result()
+    with pool(load, library) as process:
+        yield lambda function, *arguments: process.submit(function, *arguments).result()
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -1,11 +1,9 @@
 """Libraries for AMD GPUs on a libamdhip64 whose launches are interpreted: the bits of Python, float64, errors, the stream."""
 
-import multiprocessing
 import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from ahead_hip_calls import load
 from ahead_hip_cases import ALIBI, CASES, Spec, compared, failures, streams, strided, without_runtime, without_workspace
 from amd_tools import needs_clang, needs_objdump
 from attn_mlir.errors import UnsupportedError
+from processes import pool
 
 C, CXX = shutil.which("cc") or shutil.which("gcc"), shutil.which(os.environ.get("CXX") or "c++")
 pytestmark = [pytest.mark.skipif(not (C and CXX), reason="needs a C and a C++ compiler"), needs_clang, needs_objdump]
@@ -47,8 +46,8 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...
     library = tmp_path_factory.mktemp("driver") / "libamdhip64.so"
     flags = ["-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wno-format-truncation", "-Wl,-soname,libamdhip64.so"]
     subprocess.run([str(C), *flags, str(SOURCE), "-o", str(library)], check=True)
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), load, (library,)) as pool:
-        yield lambda function, *arguments: pool.submit(function, *arguments).result()
+    with pool(load, library) as process:
+        yield lambda function, *arguments: process.submit(function, *arguments).result()
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -5,12 +5,13 @@ import importlib
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+
+from processes import run_python
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 QUICK = ("--quick", "--rounds", "2", "--seconds", "0.0005")
@@ -18,8 +19,7 @@ QUICK = ("--quick", "--rounds", "2", "--seconds", "0.0005")
 
 def run(*options: str, **environment: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(BENCHMARKS.parent / "python"), **environment}
-    command = [sys.executable, str(BENCHMARKS / "cpu_attention.py"), *QUICK, *options]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    return run_python(BENCHMARKS / "cpu_attention.py", *QUICK, *options, env=environment)
 
 
 def test_quick_run_reports_every_case(tmp_path: Path) -> None:

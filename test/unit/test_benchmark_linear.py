@@ -4,12 +4,12 @@ import argparse
 import importlib
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from processes import run_python
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -17,8 +17,7 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 def test_quick_run_reports_every_case(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(BENCHMARKS.parent / "python")}
     options = ["--quick", "--rounds", "2", "--seconds", "0.0005", "--markdown", "--json", str(tmp_path / "report.json")]
-    command = [sys.executable, str(BENCHMARKS / "cpu_linear.py"), *options]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    done = run_python(BENCHMARKS / "cpu_linear.py", *options, env=environment)
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "report.json").read_text())
     assert len(report["results"]) == 6

@@ -4,7 +4,6 @@ import ctypes
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from attn_mlir.backends.cpu.doctor import findings
 from attn_mlir.mlir import ExecutionEngine, ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.registry import registry
+from processes import run_python
 
 _ROUND = """
 func.func @round(%from: !llvm.ptr, %to: !llvm.ptr, %count: i64) attributes {{llvm.emit_c_interface}} {{
@@ -93,7 +93,7 @@ def compiler() -> str | None:
 
 def run(text: str, cpu: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"ATTN_MLIR_CPU": cpu, "ATTN_MLIR_CACHE": "off"}
-    return subprocess.run([sys.executable, "-c", text], env=environment, capture_output=True, text=True, check=False)
+    return run_python("-c", text, env=environment)
 
 
 @pytest.mark.skipif(not target.DESKTOP.features <= target.machine().features, reason="needs AVX2")

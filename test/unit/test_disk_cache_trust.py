@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from attn_mlir.backends import disk_cache, own_files
+from processes import run_python
 
 KEY, OTHER = "a" * 64, "b" * 64
 
@@ -273,5 +274,5 @@ def test_calls_work_beside_an_unusable_cache(tmp_path: Path) -> None:
         "a = attn_mlir.attention(q, q, q); torch.testing.assert_close(a, torch.nn.functional.scaled_dot_product_attention(q, q, q))"
     )
     environment = {**os.environ, "ATTN_MLIR_CACHE": str(tmp_path / "file")}
-    made = subprocess.run([sys.executable, "-c", text], env=environment, capture_output=True, text=True, check=True)
+    made = run_python("-c", text, env=environment, check=True)
     assert made.stderr.count("can't be used") == 1

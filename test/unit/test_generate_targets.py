@@ -1,9 +1,7 @@
 """Projects of attn-generate for GPUs: nvcc and clang build them; that for AMD runs, interpreted, on a libamdhip64 of the tests."""
 
-import multiprocessing
 import shutil
 import subprocess
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from attn_mlir.backends.nvidia.compile import find_nvcc
 from generate_calls import Library, build, generated, needs_cmake
 from generate_hip import TRAITS, run
 from machine_code import needs_nvcc
+from processes import pool
 
 _INSTANCE = ("--filter", "fmha_fwd_d32_fp16_batch_bhsd_softmax_nlogits_nbias_mtlr_lse_ndropout")
 _FAKE = Path(__file__).parents[1] / "Inputs" / "fake_hip.c"
@@ -47,6 +46,6 @@ def test_clang_builds_a_library_whose_kernels_agree_with_float64(tmp_path: Path)
     build(tmp_path / "sources", tmp_path / "build", f"-DATTN_COMPILER={find_clang()}")
     runtime = tmp_path / "libamdhip64.so"
     subprocess.run([str(_C), "-shared", "-fPIC", "-w", "-Wl,-soname,libamdhip64.so", str(_FAKE), "-o", str(runtime)], check=True)
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), load, (runtime,)) as pool:
-        for found, right in pool.submit(run, tmp_path / "build/libattn_fmha.so").result():
+    with pool(load, runtime) as process:
+        for found, right in process.submit(run, tmp_path / "build/libattn_fmha.so").result():
             torch.testing.assert_close(found, right, atol=2e-3, rtol=2e-3)
