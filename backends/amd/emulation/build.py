@@ -3,6 +3,7 @@
 import hashlib
 import os
 import platform
+import shlex
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -46,10 +47,29 @@ def build(code: KernelCode, load: Callable[[bytes], T]) -> T:
             runtime.append(Path(folder) / f"{name}.o")
             runtime[-1].write_bytes(content)
         # Without -fsanitize=thread here: the runtime itself answers the calls that the option has put into the kernel.
-        _run([clang, *_linker(clang), *_LINK, "-o", str(library), str(compiled), *map(str, runtime), "-lm"], code)
+        places = [str(library), str(compiled), *map(str, runtime)]
+        _run([places[word] if isinstance(word, int) else word for word in _link_command(clang, len(places))], code)
         made = library.read_bytes()
     disk_cache.save(key, "so", made, {})
     return load(made)
+
+
+@cache
+def _link_command(clang: str, count: int) -> tuple[str | int, ...]:
+    """What clang would link a library with, asked once: to find that out takes it as long as linking.
+
+    Numbers stand for `count` files: what is made, and the object files. Raises CompileError where clang does not say.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        files = [f"{folder}/{number}.o" for number in range(count)]
+        for file in files:
+            Path(file).touch()
+        command = [clang, *_linker(clang), *_LINK, "-o", *files, "-lm", "-###"]
+        told = subprocess.run(command, capture_output=True, text=True, check=False)
+        words = shlex.split(told.stderr.strip().splitlines()[-1]) if told.returncode == 0 else []
+        if not set(files) <= set(words):
+            raise CompileError(f"clang does not tell how it links: {shlex.join(command)}\n{told.stderr}")
+        return tuple(files.index(word) if word in files else word for word in words)
 
 
 @cache
