@@ -57,24 +57,27 @@ def score_mod(number: int, kind: str) -> Callable[..., Any]:
 
 def forward(mod: Callable[..., Any]) -> None:
     """One program for the CPU."""
-    attn_mlir.attention(*torch.randn(3, 1, 2, 33, 32), score_mod=mod)
+    q, k, v = torch.randn(3, 1, 2, 33, 32)
+    attn_mlir.attention(q, k, v, score_mod=mod)
 
 
 def gradient(mod: Callable[..., Any]) -> None:
     """A forward pass and its backward."""
-    attn_mlir.attention(*torch.randn(3, 1, 2, 33, 32, requires_grad=True), score_mod=mod).sum().backward()
+    q, k, v = torch.randn(3, 1, 2, 33, 32, requires_grad=True)
+    attn_mlir.attention(q, k, v, score_mod=mod).sum().backward()
 
 
 def second_gradient(mod: Callable[..., Any]) -> None:
     """The gradient of a function of the gradient."""
-    qkv = [x.requires_grad_() for x in torch.randn(3, 1, 2, 33, 32)]
-    found = torch.autograd.grad(attn_mlir.attention(*qkv, score_mod=mod).sin().sum(), qkv, create_graph=True)
+    q, k, v = (x.requires_grad_() for x in torch.randn(3, 1, 2, 33, 32))
+    found = torch.autograd.grad(attn_mlir.attention(q, k, v, score_mod=mod).sin().sum(), (q, k, v), create_graph=True)
     torch.stack([(x * x).sum() for x in found]).sum().backward()
 
 
 def emulated(mod: Callable[..., Any]) -> None:
     """One on the emulation of AMD GPUs, which is a library of its own."""
-    attn_mlir.attention(*torch.randn(3, 1, 2, 33, 32).half(), score_mod=mod, device="hip-emulated")
+    q, k, v = torch.randn(3, 1, 2, 33, 32).half()
+    attn_mlir.attention(q, k, v, score_mod=mod, device="hip-emulated")
 
 
 KINDS: dict[str, Callable[[Callable[..., Any]], None]] = {

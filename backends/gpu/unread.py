@@ -38,7 +38,7 @@ def _unread(lines: Sequence[str]) -> set[str]:
     once: Counter[str] = Counter()
     for line in lines:
         name = _name(line)
-        if name in declared:
+        if name is not None and name in declared:
             value = _SET.match(line)
             once[name] += value is None or set(_CALLED.findall(value[2])) <= _PURE
     return {name for name in declared if once[name] == seen[name]}

@@ -4,6 +4,7 @@ import ctypes
 import gc
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,7 +54,7 @@ def code() -> bytes:
     return compiled()
 
 
-def function(loaded: LoadedCode, name: str, result: type, *arguments: type) -> "ctypes._CFunctionType":
+def function(loaded: LoadedCode, name: str, result: Any, *arguments: Any) -> "ctypes._CFunctionType":
     return ctypes.CFUNCTYPE(result, *arguments)(loaded.address(name))
 
 
