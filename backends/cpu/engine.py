@@ -25,7 +25,10 @@ def object_code(module: ir.Module, pic: bool = False) -> bytes:
     """The object file of a module in the LLVM dialect; the engine that makes it goes with all that it needed.
 
     Raises RuntimeError where code calls a function that is not in this process: LLVM links what it has compiled before it gives it away.
+    So it does for a module without a function, which an entry of the disk cache may be: the engine would crash, as it has no object then.
     """
+    if not any(_size(view.operation) for view in module.body.operations):
+        raise RuntimeError("the compiled module has no function")
     engine = compile_module(module, pic)
     if hasattr(os, "memfd_create"):
         handle = os.memfd_create("attn-mlir")

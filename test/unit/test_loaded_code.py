@@ -98,6 +98,9 @@ def test_what_is_refused(code: bytes) -> None:
         LoadedCode(b"\x7fELF\2\1" + bytes(100))
     with pytest.raises(RuntimeError, match="no object file for x86-64"):
         LoadedCode(b"")
+    for empty in ("", "llvm.func @fmod(f64, f64) -> f64"):
+        with pytest.raises(RuntimeError, match="the compiled module has no function"):
+            compiled(empty)
     with pytest.raises(RuntimeError, match="LLVM gives no object file"):
         compiled(MODULE.replace("@fmod", "@no_such_function"))
     with pytest.raises(RuntimeError, match="compiled code calls 'fmob', which is not in this process"):
