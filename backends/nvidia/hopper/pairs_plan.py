@@ -116,9 +116,8 @@ def _layout(kernel: ir.Operation, target: NvidiaTarget, fields: Mapping[str, int
             layout = other
     if fields.get("key_sums") == "late":
         check_late(layout)
-        layout.late = True
-    layout.held = int(fields.get(HELD, 0))
-    check_held(layout)
+        layout.late, layout.held = True, int(fields.get(HELD, 0))
+        check_held(layout)
     return _early(core, layout, fields)
 
 
