@@ -148,6 +148,52 @@ def test_early_refused() -> None:
     assert schedule["emitter"] != "hopper" and re.search("one number of each query", str(schedule[SLOW]))
 
 
+@pytest.mark.parametrize("element", ["f16", "bf16"])
+def test_held(element: str) -> None:
+    """Under a mask the scores take the first 32 columns of keys from registers, which were read once for a program."""
+    ((schedule, code),) = kernels("causal-softmax", 128, element=element)
+    assert schedule["held"] == 2
+    consumers = code.source.split("attn::more_registers<240>();")[1]
+    landed, *steps = consumers.split("for (int query0")
+    assert len(steps) == 3 and landed.index("attn::barrier_wait(barriers, round & 1);") < landed.index("uint32_t held[8];")
+    assert landed.count("attn::load_matrices(shared + 0 + attn::swizzle_128(place + 32 * (k)), four);") == 1
+    registers = [", ".join(f"held[{4 * k + i}]" for i in range(4)) for k in range(2)]
+    for step in steps:
+        scores, _, rest = step.partition("attn::wgmma_commit();")
+        calls = re.findall(r"attn::wgmma_m64n64k16_([rs]s)_\w+\(product\w*, (.*), ([01])\);", scores)
+        assert [(form, clears) for form, _, clears in calls] == [("rs", "0"), ("rs", "1"), *[("ss", "1")] * 6]
+        assert [operands for _, operands, _ in calls[:2]] == [f"{registers[0]}, b", f"{registers[1]}, attn::advance(b, 32)"]
+        assert calls[2][1] == "attn::advance(a, 64), attn::advance(b, 64)" and "held" not in rest
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "choices", "held"),
+    [
+        ("derivatives/softmax", 128, "", None),
+        ("causal-softmax", 64, "", None),
+        ("causal-softmax", 128, "{early = 0 : i64}", None),
+        ("causal-softmax", 128, "{held = 0 : i64}", 0),
+        ("causal-softmax", 128, "{held = 8 : i64}", 8),
+        ("derivatives/softmax", 128, "{held = 6 : i64}", 6),
+    ],
+)
+def test_which_hold(name: str, head: int, choices: str, held: int | None) -> None:
+    """As many columns as are asked for, of both swizzle atoms; by itself nothing but what was measured."""
+    ((schedule, code),) = kernels(name, head, choices=choices)
+    assert schedule["emitter"] == "hopper" and schedule.get("held") == held
+    if (held or 0) > 4:
+        assert "shared + 0 + k / 4 * 16384 + attn::swizzle_128(place + 32 * (k % 4))" in code.source
+        consumers = code.source.split("attn::more_registers<240>();")[1]
+        assert len(re.findall(r"_rs_f16\(product", consumers)) == len(consumers.split("for (int query0")[1:]) * (held or 0)
+
+
+@pytest.mark.parametrize("choices", ["{held = 9 : i64}", '{held = 2 : i64, key_sums = "consumers"}'])
+def test_held_refused(choices: str) -> None:
+    """The schedule says why another emitter makes the kernel."""
+    ((schedule, _),) = kernels("causal-softmax", 128, choices=choices)
+    assert schedule["emitter"] != "hopper" and re.search("1 to 8 steps of 16 columns", str(schedule[SLOW]))
+
+
 @pytest.mark.parametrize("name", _NAMES)
 @pytest.mark.parametrize("element", ["f16", "bf16"])
 @pytest.mark.parametrize("rounded", [False, True])

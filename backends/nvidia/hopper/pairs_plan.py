@@ -45,7 +45,7 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
         masked, ordered = is_masked(ops_of(layout.kernel.query_loop, "scf.for"), key), bool(choices.get("deterministic"))
         if "early" not in choices:
             layout.early = early_pays(pairs_core(layout.kernel), layout, masked)
-        layout.held = int(choices.get(HELD, held_pays(layout, masked)))
+        layout.held = int(choices.get(HELD, held_pays(layout, masked and not ordered)))
         check_held(layout)
         PairsPrinter(layout, choices).code()
     except UnsupportedError as error:
