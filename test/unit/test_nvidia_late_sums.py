@@ -150,20 +150,23 @@ def test_early_refused() -> None:
 
 @pytest.mark.parametrize("element", ["f16", "bf16"])
 def test_held(element: str) -> None:
-    """Under a mask the scores take the first 32 columns of keys from registers, which were read once for a program."""
+    """Under a mask products take the first 16 columns of keys and values from registers, which were read once for a program."""
     ((schedule, code),) = kernels("causal-softmax", 128, element=element)
-    assert schedule["held"] == 2
+    assert schedule["held"] == 1
     consumers = code.source.split("attn::more_registers<240>();")[1]
     landed, *steps = consumers.split("for (int query0")
-    assert len(steps) == 3 and landed.index("attn::barrier_wait(barriers, round & 1);") < landed.index("uint32_t held[8];")
-    assert landed.count("attn::load_matrices(shared + 0 + attn::swizzle_128(place + 32 * (k)), four);") == 1
-    registers = [", ".join(f"held[{4 * k + i}]" for i in range(4)) for k in range(2)]
+    assert len(steps) == 3 and landed.index("attn::barrier_wait(barriers, round & 1);") < landed.index("uint32_t held[4];")
+    for name, offset in (("held", 0), ("held_2", 32768)):
+        read = f"attn::load_matrices(shared + {offset} + attn::swizzle_128(place + 32 * (k)), four);"
+        assert f"uint32_t {name}[4];" in landed and landed.count(read) == 1
     for step in steps:
-        scores, _, rest = step.partition("attn::wgmma_commit();")
-        calls = re.findall(r"attn::wgmma_m64n64k16_([rs]s)_\w+\(product\w*, (.*), ([01])\);", scores)
-        assert [(form, clears) for form, _, clears in calls] == [("rs", "0"), ("rs", "1"), *[("ss", "1")] * 6]
-        assert [operands for _, operands, _ in calls[:2]] == [f"{registers[0]}, b", f"{registers[1]}, attn::advance(b, 32)"]
-        assert calls[2][1] == "attn::advance(a, 64), attn::advance(b, 64)" and "held" not in rest
+        scores, values, *rest = step.split("attn::wgmma_commit();")
+        for name, text in (("held", scores), ("held_2", values)):
+            calls = re.findall(r"attn::wgmma_m64n64k16_([rs]s)_\w+\(product\w*, (.*), ([01])\);", text)
+            assert [(form, clears) for form, _, clears in calls] == [("rs", "0"), *[("ss", "1")] * 7]
+            assert calls[0][1] == ", ".join(f"{name}[{i}]" for i in range(4)) + ", b"
+            assert calls[1][1] == "attn::advance(a, 32), attn::advance(b, 32)"
+        assert "held" not in "".join(rest)
 
 
 @pytest.mark.parametrize(
@@ -172,6 +175,7 @@ def test_held(element: str) -> None:
         ("derivatives/softmax", 128, "", None),
         ("causal-softmax", 64, "", None),
         ("causal-softmax", 128, "{early = 0 : i64}", None),
+        ("causal-softmax", 128, "{deterministic = 1 : i64}", None),
         ("causal-softmax", 128, "{held = 0 : i64}", 0),
         ("causal-softmax", 128, "{held = 8 : i64}", 8),
         ("derivatives/softmax", 128, "{held = 6 : i64}", 6),
@@ -184,7 +188,7 @@ def test_which_hold(name: str, head: int, choices: str, held: int | None) -> Non
     if (held or 0) > 4:
         assert "shared + 0 + k / 4 * 16384 + attn::swizzle_128(place + 32 * (k % 4))" in code.source
         consumers = code.source.split("attn::more_registers<240>();")[1]
-        assert len(re.findall(r"_rs_f16\(product", consumers)) == len(consumers.split("for (int query0")[1:]) * (held or 0)
+        assert len(re.findall(r"_rs_f16\(product", consumers)) == 2 * len(consumers.split("for (int query0")[1:]) * (held or 0)
 
 
 @pytest.mark.parametrize("choices", ["{held = 9 : i64}", '{held = 2 : i64, key_sums = "consumers"}'])

@@ -20,7 +20,7 @@ ROW, HEAD = "late_row", "late_head"
 OWN, BEFORE = f"{STEP} % 2", f"({STEP} + 1) % 2"
 """The copy of weights that a step writes, and the one that it multiplies: that of the step before."""
 HELD = "held"
-"""In schedules: steps of 16 columns of keys in registers (`BackwardLayout.held`)."""
+"""In schedules: steps of 16 columns of keys and of values in registers (`BackwardLayout.held`)."""
 _WARPGROUPS = 2
 """Consumers for which there are named barriers."""
 
@@ -99,7 +99,7 @@ def early_pays(core: Core, layout: BackwardLayout, masked: bool) -> bool:
 
 
 def check_held(layout: BackwardLayout) -> None:
-    """Raises UnsupportedError for kernels whose consumers do not hold so many columns of keys."""
+    """Raises UnsupportedError for kernels whose consumers do not hold so many columns of keys and values."""
     columns = min(map(head_columns, layout.keys))
     if layout.held and not (layout.late and 0 < layout.held <= columns // STEP_COLUMNS):
         text = f"sums over keys that are made a step late, and 1 to {columns // STEP_COLUMNS} steps of {STEP_COLUMNS} columns"

@@ -97,7 +97,7 @@ class BackwardLayout:
         self.early = False
         """Whether consumers read row values and compute half of the exponentials before they wait for the second product."""
         self.held = 0
-        """Steps of 16 columns of keys that consumers hold in registers for the first product, where sums over keys are late."""
+        """Steps of 16 columns of keys and of values that consumers hold in registers, where sums over keys are late."""
         self.occupancy = 1
         """Thread blocks on a multiprocessor, with so many times fewer registers and less shared memory each."""
         self._size = 0

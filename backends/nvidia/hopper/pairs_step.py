@@ -89,12 +89,12 @@ class Consumers(RolePrinter):
     def hold_keys(self) -> None:
         """Reads keys and values, where products take them from registers: shared memory is what such products wait for.
 
-        All of them, or the first columns of the keys that a step multiplies first (`BackwardLayout.held`).
+        All of them, or their first columns (`BackwardLayout.held`).
         """
         core, layout = self.core, self.layout
         if not layout.key_sums and not layout.held:
             return
-        for memory, buffer in layout.keys.items() if layout.key_sums else [(self._first_keys(), layout.keys[self._first_keys()])]:
+        for memory, buffer in layout.keys.items():
             depth = round_up(buffer.columns, DEPTH) if layout.key_sums else layout.held * DEPTH
             name = self._held[memory] = core.names.fresh("held")
             core.writer.line(f"uint32_t {name}[{depth // 4}];")
@@ -107,13 +107,6 @@ class Consumers(RolePrinter):
                 )
                 with core.unrolled("i", 4):
                     core.writer.line(f"{name}[4 * k + i] = four[i];")
-
-    def _first_keys(self) -> ir.Value:
-        """The keys that a step multiplies first."""
-        step = self.kernel.steps[0]
-        maps = [op for op in ops_of(step, "tile.map") if len(list(op.operands)) == 2]
-        keys = {op.results[0]: op.operands[0] for op in self.kernel.key_loads}
-        return keys[self._order(ops_of(step, "tile.dot"), maps[0])[0].operands[0]]
 
     # ---- one step
 
