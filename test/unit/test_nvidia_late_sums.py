@@ -8,6 +8,9 @@ import torch
 import attn_mlir
 from attn_mlir import masks
 from attn_mlir.backends.gpu.emitters import SLOW
+from attn_mlir.backends.nvidia import driver, pipeline
+from attn_mlir.backends.program import prepare_derivative
+from attn_mlir.frontend.emit import Inputs
 from machine_code import compiled
 from masked_gradients import check_gradients, draw
 from test_nvidia_pairs import NVCC, kernels
@@ -189,6 +192,16 @@ def test_which_hold(name: str, head: int, choices: str, held: int | None) -> Non
         assert "shared + 0 + k / 4 * 16384 + attn::swizzle_128(place + 32 * (k % 4))" in code.source
         consumers = code.source.split("attn::more_registers<240>();")[1]
         assert len(re.findall(r"_rs_f16\(product", consumers)) == 2 * len(consumers.split("for (int query0")[1:]) * (held or 0)
+
+
+def test_windows_hold_nothing() -> None:
+    """Their queries end before the last one: such passes have not been timed."""
+    call = attn_mlir.Attention(mask_mod=masks.sliding_window(1024))
+    call.__dict__.update(_last=Inputs("f16", 128, 128), _form=None)
+    form = prepare_derivative("bwd", ("q", "k", "v"), pipeline.outline("sm_90a"))
+    units = driver._lower(call.ir(), *form, {"arch": "sm_90a"})[1]  # pyright: ignore[reportPrivateUsage]
+    (schedule,) = [unit.schedule for name, unit in units.items() if "pairs" in name]
+    assert schedule["early"] == 1 and "held" not in schedule
 
 
 @pytest.mark.parametrize("choices", ["{held = 9 : i64}", '{held = 2 : i64, key_sums = "consumers"}'])

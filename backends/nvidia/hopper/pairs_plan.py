@@ -26,7 +26,7 @@ from attn_mlir.backends.nvidia.hopper.pairs_reduction import may_descend, semaph
 from attn_mlir.backends.nvidia.hopper.pairs_scheduler import programs_together
 from attn_mlir.backends.nvidia.hopper.pairs_tiles import NARROW, narrow_sums
 from attn_mlir.backends.nvidia.hopper.pairs_windows import check_windows
-from attn_mlir.backends.nvidia.ordered_sums import is_masked
+from attn_mlir.backends.nvidia.ordered_sums import depends, is_masked
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -45,7 +45,7 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
         masked, ordered = is_masked(ops_of(layout.kernel.query_loop, "scf.for"), key), bool(choices.get("deterministic"))
         if "early" not in choices:
             layout.early = early_pays(pairs_core(layout.kernel), layout, masked)
-        layout.held = int(choices.get(HELD, held_pays(layout, masked and not ordered)))
+        layout.held = int(choices.get(HELD, held_pays(layout, masked and not ordered and _to_the_last_query(layout, key))))
         check_held(layout)
         PairsPrinter(layout, choices).code()
     except UnsupportedError as error:
@@ -82,6 +82,11 @@ def emit_pairs(kernel: ir.Operation, target: NvidiaTarget, schedule: Fields) -> 
     """The source of a kernel of pairs, and how to launch it. Raises UnsupportedError for what it cannot print."""
     layout = _layout(kernel, target, schedule)
     return PairsPrinter(layout, schedule).code()
+
+
+def _to_the_last_query(layout: BackwardLayout, key: ir.Value) -> bool:
+    """Whether blocks of keys are seen by queries up to one that does not depend on the keys, as under a causal mask."""
+    return not depends(ops_of(layout.kernel.query_loop, "scf.for")[-1].operands[1], key)
 
 
 def _layout_with_key_sums(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> BackwardLayout | None:
