@@ -103,6 +103,9 @@ EARLY: Annotated[frozenset[tuple[bool, int]], Provenance("2026-11-27", "H100", "
 """Whether there is a mask, and queries of a step, where consumers that multiply dS a step late hold half of the exponentials before the
 second product: 1.00 to 1.03, 1.04, 1.05 times as fast at S 1024, 4096, 16384 under a mask, and 1.02, 1.02, 1.01 without one, where ptxas
 spills two registers in the last step, which has fewer queries and comes once a program."""
+HELD_STEPS: Annotated[dict[tuple[bool, int], int], Provenance("2026-11-27", "H100", "docs/notes/backward-sums.md")] = {(True, 64): 1}
+"""Of these, steps of 16 columns of keys and of values that they hold in registers, which is what ptxas has left: with half as many more it
+serialises products. 1.01 times as fast at S 1024, 1.01 to 1.03 above."""
 SPARE_REGISTERS: Annotated[dict[int, int], Provenance("2026-11-21", "ptxas", "commit 3f8f7c71")] = {1: 250, 2: 236, 3: 156}
 """Those that tiles and addresses may need together, by the number of consumer warpgroups."""
 ADDRESS_REGISTERS: Annotated[int, Provenance("2026-11-21", "ptxas", "commit 3f8f7c71")] = 20

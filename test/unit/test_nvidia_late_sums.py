@@ -8,6 +8,9 @@ import torch
 import attn_mlir
 from attn_mlir import masks
 from attn_mlir.backends.gpu.emitters import SLOW
+from attn_mlir.backends.nvidia import driver, pipeline
+from attn_mlir.backends.program import prepare_derivative
+from attn_mlir.frontend.emit import Inputs
 from machine_code import compiled
 from masked_gradients import check_gradients, draw
 from test_nvidia_pairs import NVCC, kernels
@@ -146,6 +149,66 @@ def test_early_refused() -> None:
     """Weights that need no number of their query have nothing to be read early; the schedule says why another emitter makes the kernel."""
     ((schedule, _),) = kernels("sigmoid-causal", 128, choices="{early = 1 : i64}")
     assert schedule["emitter"] != "hopper" and re.search("one number of each query", str(schedule[SLOW]))
+
+
+@pytest.mark.parametrize("element", ["f16", "bf16"])
+def test_held(element: str) -> None:
+    """Under a mask products take the first 16 columns of keys and values from registers, which were read once for a program."""
+    ((schedule, code),) = kernels("causal-softmax", 128, element=element)
+    assert schedule["held"] == 1
+    consumers = code.source.split("attn::more_registers<240>();")[1]
+    landed, *steps = consumers.split("for (int query0")
+    assert len(steps) == 3 and landed.index("attn::barrier_wait(barriers, round & 1);") < landed.index("uint32_t held[4];")
+    for name, offset in (("held", 0), ("held_2", 32768)):
+        read = f"attn::load_matrices(shared + {offset} + attn::swizzle_128(place + 32 * (k)), four);"
+        assert f"uint32_t {name}[4];" in landed and landed.count(read) == 1
+    for step in steps:
+        scores, values, *rest = step.split("attn::wgmma_commit();")
+        for name, text in (("held", scores), ("held_2", values)):
+            calls = re.findall(r"attn::wgmma_m64n64k16_([rs]s)_\w+\(product\w*, (.*), ([01])\);", text)
+            assert [(form, clears) for form, _, clears in calls] == [("rs", "0"), *[("ss", "1")] * 7]
+            assert calls[0][1] == ", ".join(f"{name}[{i}]" for i in range(4)) + ", b"
+            assert calls[1][1] == "attn::advance(a, 32), attn::advance(b, 32)"
+        assert "held" not in "".join(rest)
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "choices", "held"),
+    [
+        ("derivatives/softmax", 128, "", None),
+        ("causal-softmax", 64, "", None),
+        ("causal-softmax", 128, "{early = 0 : i64}", None),
+        ("causal-softmax", 128, "{deterministic = 1 : i64}", None),
+        ("causal-softmax", 128, "{held = 0 : i64}", 0),
+        ("causal-softmax", 128, "{held = 8 : i64}", 8),
+        ("derivatives/softmax", 128, "{held = 6 : i64}", 6),
+    ],
+)
+def test_which_hold(name: str, head: int, choices: str, held: int | None) -> None:
+    """As many columns as are asked for, of both swizzle atoms; by itself nothing but what was measured."""
+    ((schedule, code),) = kernels(name, head, choices=choices)
+    assert schedule["emitter"] == "hopper" and schedule.get("held") == held
+    if (held or 0) > 4:
+        assert "shared + 0 + k / 4 * 16384 + attn::swizzle_128(place + 32 * (k % 4))" in code.source
+        consumers = code.source.split("attn::more_registers<240>();")[1]
+        assert len(re.findall(r"_rs_f16\(product", consumers)) == 2 * len(consumers.split("for (int query0")[1:]) * (held or 0)
+
+
+def test_windows_hold_nothing() -> None:
+    """Their queries end before the last one: such passes have not been timed."""
+    call = attn_mlir.Attention(mask_mod=masks.sliding_window(1024))
+    call.__dict__.update(_last=Inputs("f16", 128, 128), _form=None)
+    form = prepare_derivative("bwd", ("q", "k", "v"), pipeline.outline("sm_90a"))
+    units = driver._lower(call.ir(), *form, {"arch": "sm_90a"})[1]  # pyright: ignore[reportPrivateUsage]
+    (schedule,) = [unit.schedule for name, unit in units.items() if "pairs" in name]
+    assert schedule["early"] == 1 and "held" not in schedule
+
+
+@pytest.mark.parametrize("choices", ["{held = 9 : i64}", '{held = 2 : i64, key_sums = "consumers"}'])
+def test_held_refused(choices: str) -> None:
+    """The schedule says why another emitter makes the kernel."""
+    ((schedule, _),) = kernels("causal-softmax", 128, choices=choices)
+    assert schedule["emitter"] != "hopper" and re.search("1 to 8 steps of 16 columns", str(schedule[SLOW]))
 
 
 @pytest.mark.parametrize("name", _NAMES)

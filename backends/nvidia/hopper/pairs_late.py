@@ -12,12 +12,15 @@ from attn_mlir.backends.nvidia.hopper.pairs_kernel import ops_of
 from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, head_columns
 from attn_mlir.backends.nvidia.hopper.pairs_loop import STEP
 from attn_mlir.backends.nvidia.hopper.pairs_values import early_row_values, early_value
+from attn_mlir.backends.nvidia.hopper.tiles import STEP as STEP_COLUMNS
 from attn_mlir.errors import UnsupportedError
 
 ROW, HEAD = "late_row", "late_head"
 """Names of the place of the sums that are late; the row is -1 before the first step of a program."""
 OWN, BEFORE = f"{STEP} % 2", f"({STEP} + 1) % 2"
 """The copy of weights that a step writes, and the one that it multiplies: that of the step before."""
+HELD = "held"
+"""In schedules: steps of 16 columns of keys and of values in registers (`BackwardLayout.held`)."""
 _WARPGROUPS = 2
 """Consumers for which there are named barriers."""
 
@@ -93,3 +96,16 @@ def early_pays(core: Core, layout: BackwardLayout, masked: bool) -> bool:
     except UnsupportedError:
         return False
     return True
+
+
+def check_held(layout: BackwardLayout) -> None:
+    """Raises UnsupportedError for kernels whose consumers do not hold so many columns of keys and values."""
+    columns = min(map(head_columns, layout.keys))
+    if layout.held and not (layout.late and 0 < layout.held <= columns // STEP_COLUMNS):
+        text = f"sums over keys that are made a step late, and 1 to {columns // STEP_COLUMNS} steps of {STEP_COLUMNS} columns"
+        raise UnsupportedError(f"hopper: keys that are held in registers need {text} (held = {layout.held})")
+
+
+def held_pays(layout: BackwardLayout, masked: bool) -> int:
+    """Steps of columns that are held where nothing else is asked for."""
+    return thresholds.HELD_STEPS.get((masked, layout.kernel.queries), 0) if layout.early and _is_measured(layout) else 0

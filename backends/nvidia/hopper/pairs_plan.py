@@ -10,7 +10,15 @@ from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs import PairsPrinter, pairs_core
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import check_types, ops_of, read_kernel
 from attn_mlir.backends.nvidia.hopper.pairs_key_sums import check_key_sums
-from attn_mlir.backends.nvidia.hopper.pairs_late import check_early, check_late, early_pays, late_pays
+from attn_mlir.backends.nvidia.hopper.pairs_late import (
+    HELD,
+    check_early,
+    check_held,
+    check_late,
+    early_pays,
+    held_pays,
+    late_pays,
+)
 from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, plan_layout
 from attn_mlir.backends.nvidia.hopper.pairs_loop import check_steps, staged_values
 from attn_mlir.backends.nvidia.hopper.pairs_pieces import choose_pieces
@@ -18,7 +26,7 @@ from attn_mlir.backends.nvidia.hopper.pairs_reduction import may_descend, semaph
 from attn_mlir.backends.nvidia.hopper.pairs_scheduler import programs_together
 from attn_mlir.backends.nvidia.hopper.pairs_tiles import NARROW, narrow_sums
 from attn_mlir.backends.nvidia.hopper.pairs_windows import check_windows
-from attn_mlir.backends.nvidia.ordered_sums import is_masked
+from attn_mlir.backends.nvidia.ordered_sums import depends, is_masked
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -37,6 +45,8 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
         masked, ordered = is_masked(ops_of(layout.kernel.query_loop, "scf.for"), key), bool(choices.get("deterministic"))
         if "early" not in choices:
             layout.early = early_pays(pairs_core(layout.kernel), layout, masked)
+        layout.held = int(choices.get(HELD, held_pays(layout, masked and not ordered and _to_the_last_query(layout, key))))
+        check_held(layout)
         PairsPrinter(layout, choices).code()
     except UnsupportedError as error:
         return Refusal.of(error)
@@ -45,6 +55,7 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
     fields |= {"windows": layout.stages} if layout.windows or layout.bands else {}
     asked = {"key_sums": "consumers"} if choices.get("key_sums") == "consumers" else {}
     fields |= {"early": int(layout.early)} if layout.early or "early" in choices else {}
+    fields |= {HELD: layout.held} if layout.held or HELD in choices else {}
     fields |= {"key_sums": "warpgroup"} if layout.key_sums else {"key_sums": "late"} if layout.late else asked
     if layout.by_tiles and (narrow := narrow_sums(layout)):
         fields[NARROW] = narrow
@@ -71,6 +82,11 @@ def emit_pairs(kernel: ir.Operation, target: NvidiaTarget, schedule: Fields) -> 
     """The source of a kernel of pairs, and how to launch it. Raises UnsupportedError for what it cannot print."""
     layout = _layout(kernel, target, schedule)
     return PairsPrinter(layout, schedule).code()
+
+
+def _to_the_last_query(layout: BackwardLayout, key: ir.Value) -> bool:
+    """Whether blocks of keys are seen by queries up to one that does not depend on the keys, as under a causal mask."""
+    return not depends(ops_of(layout.kernel.query_loop, "scf.for")[-1].operands[1], key)
 
 
 def _layout_with_key_sums(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> BackwardLayout | None:
@@ -105,7 +121,8 @@ def _layout(kernel: ir.Operation, target: NvidiaTarget, fields: Mapping[str, int
             layout = other
     if fields.get("key_sums") == "late":
         check_late(layout)
-        layout.late = True
+        layout.late, layout.held = True, int(fields.get(HELD, 0))
+        check_held(layout)
     return _early(core, layout, fields)
 
 

@@ -16,7 +16,7 @@ from attn_mlir.backends.nvidia.hopper.pairs_uses import WeightUses, uses_of
 from attn_mlir.backends.nvidia.hopper.pairs_values import column_values, early_row_values, early_value
 from attn_mlir.backends.nvidia.hopper.tiles import STEP as DEPTH
 from attn_mlir.backends.nvidia.hopper.tiles import RegRow, RegTile, Tile, round_up
-from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product
+from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, SharedOperand, product
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
@@ -87,19 +87,23 @@ class Consumers(RolePrinter):
             self.core.writer.line(f"attn::named_sync({FREE_WEIGHTS + copy * self.layout.warpgroups} + warpgroup, 256);")
 
     def hold_keys(self) -> None:
-        """Reads keys and values, where products take them from registers: shared memory is what such products wait for."""
-        if not self.layout.key_sums:
+        """Reads keys and values, where products take them from registers: shared memory is what such products wait for.
+
+        All of them, or their first columns (`BackwardLayout.held`).
+        """
+        core, layout = self.core, self.layout
+        if not layout.key_sums and not layout.held:
             return
-        core = self.core
-        for memory, buffer in self.layout.keys.items():
-            depth = round_up(buffer.columns, DEPTH)
+        for memory, buffer in layout.keys.items():
+            depth = round_up(buffer.columns, DEPTH) if layout.key_sums else layout.held * DEPTH
             name = self._held[memory] = core.names.fresh("held")
             core.writer.line(f"uint32_t {name}[{depth // 4}];")
             with core.unrolled("k", depth // DEPTH):
+                atom, within = (f" + k / 4 * {buffer.rows * 128}", "k % 4") if depth > COLUMNS else ("", "k")
                 core.writer.line(
                     "uint32_t four[4];",
                     "const uint32_t place = (row / 16 * 16 + lane % 16) * 128 + lane / 16 * 16;",
-                    f"attn::load_matrices(shared + {buffer.offset} + attn::swizzle_128(place + 32 * k), four);",
+                    f"attn::load_matrices(shared + {buffer.offset}{atom} + attn::swizzle_128(place + 32 * ({within})), four);",
                 )
                 with core.unrolled("i", 4):
                     core.writer.line(f"{name}[4 * k + i] = four[i];")
@@ -169,14 +173,17 @@ class Consumers(RolePrinter):
             raise UnsupportedError("hopper: weights of pairs come from products of keys and queries")
         key, query = (self._memory[value] for value in op.operands)
         self._wait(query)
-        keys, held = self.layout.keys[key], self._held.get(key)
-        a = held or SharedOperand(f"shared + {keys.offset} + {64 * 128} * warpgroup", keys.rows * 128)
+        keys, held = self.layout.keys[key], self._held.get(key, "")
+        shared = SharedOperand(f"shared + {keys.offset} + {64 * 128} * warpgroup", keys.rows * 128)
         fragment = core.fragment("product", queries)
         core.tiles[op.results[0]] = fragment
-        core.uses("", queries, "registers" if held else "shared", self.element)
+        for form in (["registers"] if held else []) + (["shared"] if not (held and self.layout.key_sums) else []):
+            core.uses("", queries, form, self.element)
         core.writer.line("attn::wgmma_begin();")
         depth = round_up(keys.columns, DEPTH)
-        core.writer.all(product(fragment.name, queries, depth, a, self._query_operand(query, False), self.element, clear=True))
+        a = held if held and self.layout.key_sums else shared
+        some = (held, self.layout.held) if held else ("", 0)
+        core.writer.all(product(fragment.name, queries, depth, a, self._query_operand(query, False), self.element, clear=True, held=some))
         core.writer.line("attn::wgmma_commit();")
 
     def _wait_for_rows(self) -> None:

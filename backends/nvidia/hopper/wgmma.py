@@ -116,27 +116,32 @@ def product(
     *,
     clear: bool | str = False,
     prefix: str = "",
+    held: tuple[str, int] = ("", 0),
 ) -> list[str]:
     """The statements that start `accumulator` (64 x n) += a (64 x k) b (k x n); fences, commit and wait are the caller's.
 
     `a`: in shared memory, or the name of an array of packed registers: step s reads elements 4 s to 4 s + 3. `clear`: True to
-    overwrite the accumulator, or a C++ condition to do so. Extra temporaries are named with `prefix`. ValueError if k is no multiple of
-    what one instruction takes.
+    overwrite the accumulator, or a C++ condition to do so. Extra temporaries are named with `prefix`. `held`: an array of packed registers
+    that have a's first steps, and how many. ValueError if k is no multiple of what one instruction takes.
     """
     extent = STEPS.get(element, STEP)
     if k % extent:
         raise ValueError(f"a product of {element} advances by {extent} along K: {k} is no multiple")
     form = "registers" if isinstance(a, str) else "shared"
     function = "attn::" + wgmma_name(n, form, element, form == "shared" and not isinstance(a, str) and a.mn_major, b.mn_major)
+    of_held = "attn::" + wgmma_name(n, "registers", element, False, b.mn_major)
     lines = [] if isinstance(a, str) else [f"const uint64_t {prefix}a = {a.base()};"]
     lines.append(f"const uint64_t {prefix}b = {b.base()};")
     for step in range(k // extent):
-        if isinstance(a, str):
-            first = ", ".join(f"{a}[{4 * step + i}]" for i in range(4))
+        name = held[0] if step < held[1] else a
+        if isinstance(name, str):
+            first = ", ".join(f"{name}[{4 * step + i}]" for i in range(4))
         else:
-            first = _advanced(f"{prefix}a", a, step)
+            first = _advanced(f"{prefix}a", name, step)
         accumulate = "1" if step or clear is False else "0" if clear is True else f"!({clear})"
-        lines.append(f"{function}({accumulator}, {first}, {_advanced(f'{prefix}b', b, step)}, {accumulate});")
+        lines.append(
+            f"{of_held if step < held[1] else function}({accumulator}, {first}, {_advanced(f'{prefix}b', b, step)}, {accumulate});"
+        )
     return ["{", *(f"  {line}" for line in lines), "}"]
 
 
