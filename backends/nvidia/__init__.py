@@ -24,6 +24,8 @@ BACKEND = Backend(
         "nvidia-turn-differences": "passes.turn_differences:TurnDifferences",
         "warp-scale-left": "passes.scale_left:ScaleLeft",
         "warp-assign-layouts": "passes.assign_layouts:AssignLayouts",
+        "warp-pack-heads": "passes.pack_heads:PackHeads",
+        "warp-shift-keys": "passes.shift_keys:ShiftKeys",
         "warp-order-tiles": "passes.order_tiles:OrderTiles",
         "warp-join-loops": "passes.join_loops:JoinLoops",
         "warp-stage-rows": "passes.stage_rows:StageRows",

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import SCHEDULE as OF_TILES
 from attn_mlir.backends.nvidia.forming import maps, rings
 from attn_mlir.backends.nvidia.forming.facts import SCHEDULE, launch_registers
@@ -22,6 +23,10 @@ from attn_mlir.passes.tiling.frame import argument_names
 ROWS = 64
 """Of a warpgroup: those of its matrix instruction."""
 INSTRUCTION = "wgmma"
+RESERVED = 1024
+"""Bytes of shared memory that each thread block takes besides its own."""
+_MOST = 8
+"""Thread blocks of a multiprocessor."""
 _DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
 _MULTIPLIED = ("f16", "bf16", *(name for name, element in ELEMENTS.items() if element.taken_by("ocp")))
 
@@ -92,14 +97,24 @@ class Former:
 
     def _frame(self) -> ir.Operation:
         name = ir.StringAttr(self.function.attributes["sym_name"]).value
-        self.registers = launch_registers(self.target.registers, self.warpgroups)
-        file, shared = self.target.registers, self.target.shared_bytes
+        file, shared = self._share_of_multiprocessor()
+        self.registers = launch_registers(file, self.warpgroups)
         numbers = {"registers": self.registers, "lanes": 32, "register_file": file, "shared_limit": shared}
         attributes: dict[str, ir.Attribute] = {key: i64(value) for key, value in numbers.items()}
         attributes |= {key: ir.StringAttr.get(name) for key in ("sym_name", "function")}
         if OF_TILES in self.function.attributes:
             attributes[SCHEDULE] = self._schedule()
         return ir.Operation.create("warp.kernel", attributes=attributes, regions=1)
+
+    def _share_of_multiprocessor(self) -> tuple[int, int]:
+        """The registers, and bytes of shared memory, of each of the thread blocks that a multiprocessor has. Raises Refused."""
+        try:
+            count = attributes.read(self.function, OF_TILES).get("occupancy", 1)
+        except ValueError as error:
+            raise Refused(str(error)) from None
+        if not isinstance(count, int) or not 1 <= count <= _MOST:
+            raise Refused(f"a multiprocessor has one to {_MOST} thread blocks, not '{count}'")
+        return self.target.registers // count, (self.target.shared_bytes + RESERVED) // count - RESERVED
 
     def _schedule(self) -> ir.Attribute:
         """What was chosen for the kernel, as later passes read it."""

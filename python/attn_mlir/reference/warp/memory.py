@@ -30,6 +30,14 @@ def _view(machine: Machine, unit: Warpgroup, inst: Inst, buffer: Buffer, stage: 
     return View(buffer.number, stage, row, buffer.array[stage, row : row + height, column : column + width])
 
 
+def _rows_of_heads(machine: Machine, unit: Warpgroup, inst: Inst, source: Tensor) -> Tensor:
+    """All thread blocks see the same copy, which is written back when all have ended."""
+    heads = inst.attributes["heads"]
+    if source.array.shape[1] % heads:
+        raise Fault("out of bounds", inst.location, f"packs {heads} heads of {list(source.array.shape)}")
+    return machine.packed(source, heads)
+
+
 def _store_number(machine: Machine, unit: Warpgroup, inst: Inst, value: Any, memory: Buffer | Tensor, *places: int) -> Steps:
     yield
     access = machine.ordinary(unit, inst)[:1]
@@ -389,6 +397,7 @@ RULES: dict[str, Rule] = {
     "warp.store_commit": lambda machine, unit, inst: unit.stores.commit(),
     "warp.store_wait": _store_wait,
     "warp.transpose": _transpose,
+    "warp.rows_of_heads": _rows_of_heads,
     "warp.view": _view,
     "warp.write": _write,
 }

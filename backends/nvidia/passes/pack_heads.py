@@ -1,0 +1,163 @@
+"""Packs heads of queries that share keys into blocks of rows, so that a block has fewer positions and sees fewer keys of a window."""
+
+from dataclasses import dataclass
+
+from attn_mlir.backends.nvidia.forming.facts import chosen
+from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels
+from attn_mlir.dialects.numbers import number
+from attn_mlir.dialects.warp import build
+from attn_mlir.mlir import arith, ir
+from attn_mlir.passes.base import Pass
+from attn_mlir.passes.regions import find_all, maker
+
+_ROWS = 64
+"""Of a warpgroup."""
+_PLACES = {"warp.copy_async": (0, 2, 3), "warp.store": (1, 3, 4)}
+"""Of ops that move rows of tensors: which operands are the tensor, the head, and the first row."""
+_OTHERS = ("warp.atomic_add", "warp.store_async", "warp.add_async", "warp.load", "warp.load_async", "warp.copy_rows_async", "memref.store")
+
+
+@dataclass(frozen=True)
+class PackHeads(Pass):
+    """Lets rows of a block be those of `heads` neighbouring heads at each of its positions: row r is of head r mod `heads` and position
+    r / `heads`. Tensors that have a row for each of a block's are seen by `warp.rows_of_heads`, so that their tiles are copied as before;
+    what is computed of a row has its position instead. A tile of 192 rows then has 24 positions of 8 heads, whose windows of 128 keys are
+    151 keys, not 319, and reads them once for all 8.
+
+    Kernels are right where `heads` divides the heads of queries for each head of keys: launchers check it. Without the option
+    `warp.schedule` says how many heads are packed (`pack`).
+
+    A kernel stays as it is, with the reason in `warp.refused`, where no heads are packed, its tiles are not numbered as
+    `warp-assign-layouts` does, or something depends on the head of a query other than which keys it sees.
+    """
+
+    name = "warp-pack-heads"
+    heads: int = 0
+
+    def run(self, module: ir.Operation) -> bool:
+        if self.heads < 0:
+            module.location.emit_error(f"{self.name}: `heads` must not be negative, got {self.heads}")
+            return False
+        change_kernels(module, self.name, self._pack)
+        return True
+
+    def _pack(self, kernel: ir.Operation) -> None:
+        heads = chosen(kernel, "pack", self.heads, 1)
+        if heads == 1:
+            raise Refused("the schedule packs no heads")
+        roles = find_all(kernel, "warp.role")
+        if len(roles) != 1 or find_all(kernel, *_OTHERS):
+            raise Refused("a kernel of several roles, or one that reads or adds rows by threads, stays")
+        size = number(roles[0], "warpgroups") * _ROWS
+        if size % heads or _ROWS % heads:
+            raise Refused(f"{heads} heads are no whole positions of the {_ROWS} rows of a warpgroup")
+        tiles = _Tiles.of(roles[0], size)
+        moves = [op for op in find_all(kernel, *_PLACES) if _operand(op, 2) in (tiles.begin.results[0], *tiles.firsts())]
+        _check(tiles, moves)
+        _change(kernel, tiles, moves, (heads, size))
+
+
+def _operand(op: ir.Operation, which: int) -> ir.Value:
+    return op.operands[_PLACES[op.name][which]]
+
+
+@dataclass(frozen=True)
+class _Tiles:
+    """How tiles are numbered: how many blocks of rows there are (`counted`), a tile's head of queries, and its first row (`begin`)."""
+
+    counted: ir.Operation
+    head: ir.Operation
+    begin: ir.Operation
+
+    @staticmethod
+    def of(role: ir.Operation, size: int) -> "_Tiles":
+        """Those of a role. Raises Refused."""
+        for loop in find_all(role, "scf.for"):
+            if maker(loop.operands[0], "warp.block_id") is None:
+                continue
+            uses = {use.owner.operation.name: use.owner.operation for use in loop.regions[0].blocks[0].arguments[0].uses}
+            block, pair = uses.get("arith.remsi"), uses.get("arith.divsi")
+            if block is None or pair is None:
+                break
+            counted = maker(block.operands[1], "arith.ceildivsi")
+            heads = [use.owner.operation for use in pair.results[0].uses if use.owner.operation.name == "arith.remsi"]
+            begins = [use.owner.operation for use in block.results[0].uses]
+            if counted is None or not _is(counted.operands[1], size) or len(heads) != 1 or len(begins) != 1:
+                break
+            if begins[0].name == "arith.muli" and _is(begins[0].operands[1], size):
+                return _Tiles(counted, heads[0], begins[0])
+        raise Refused("tiles are not numbered by blocks of rows, then heads")
+
+    def firsts(self) -> list[ir.Value]:
+        """The first rows of warpgroups, with which stores begin."""
+        adds = [use.owner.operation for use in self.begin.results[0].uses if use.owner.operation.name == "arith.addi"]
+        return [op.results[0] for op in adds if all(use.owner.operation.name == "warp.store" for use in op.results[0].uses)]
+
+
+def _check(tiles: _Tiles, moves: list[ir.Operation]) -> None:
+    """Raises Refused where a head of queries is used for more than rows of tensors and for the head of keys."""
+    if {op.name for op in moves} != set(_PLACES):
+        raise Refused("no rows of a block are copied or stored")
+    for use in tiles.head.results[0].uses:
+        op = use.owner.operation
+        if op not in moves and op.name != "arith.divsi":
+            raise Refused(f"'{op.name}' depends on the head of a query")
+    if any(_operand(op, 1) != tiles.head.results[0] for op in moves):
+        raise Refused("rows of a block are copied or stored elsewhere than at their head")
+
+
+def _change(kernel: ir.Operation, tiles: _Tiles, moves: list[ir.Operation], sizes: tuple[int, int]) -> None:
+    """`sizes`: how many heads are packed, and the rows of a block."""
+    heads, size = sizes
+    begin, stored = tiles.begin, tiles.firsts()
+    views: dict[ir.Value, ir.Value] = {}
+    with kernel.location, ir.InsertionPoint.at_block_begin(kernel.regions[0].blocks[0]):
+        for op in moves:
+            tensor = _operand(op, 0)
+            if tensor not in views:
+                views[tensor] = build.op("rows_of_heads", [tensor], [tensor.type], heads=heads).result
+    rows = tiles.counted.operands[0]
+    with tiles.counted.location, ir.InsertionPoint(tiles.counted):
+        tiles.counted.operands[1] = build.index(size // heads)
+    # A tile's head is that of a pack.
+    of_batch = tiles.head.operands[1]
+    count = maker(of_batch, "memref.dim")
+    if count is None:
+        raise Refused("tiles are not numbered by blocks of rows, then heads")
+    with count.location, ir.InsertionPoint.after(count):
+        packs = arith.DivUIOp(of_batch, build.index(heads)).result
+    of_tiles = [use for use in of_batch.uses if use.owner.operation.name in ("arith.remsi", "arith.divsi", "arith.muli")]
+    for use in [(use.owner.operation, use.operand_number) for use in of_tiles]:
+        op, place = use
+        if op.name == "arith.divsi" and place == 0:
+            continue  # heads of queries for each head of keys
+        if op.results[0] != packs:
+            op.operands[place] = packs
+    with tiles.head.location, ir.InsertionPoint.after(tiles.head):
+        first_head = arith.MulIOp(tiles.head.results[0], build.index(heads)).result
+    for op, place in [(use.owner.operation, use.operand_number) for use in tiles.head.results[0].uses]:
+        if op not in moves and op.results[0] != first_head:
+            op.operands[place] = first_head
+    with begin.location, ir.InsertionPoint.after(begin):
+        position = arith.MulIOp(begin.operands[0], build.index(size // heads)).result
+        end = arith.AddIOp(position, build.index(size // heads)).result
+    for op, place in [(use.owner.operation, use.operand_number) for use in begin.results[0].uses]:
+        if op in moves or any(result in stored for result in op.results):
+            continue
+        if op.name == "arith.addi" and _is(op.operands[1 - place], size):
+            op.results[0].replace_all_uses_with(end)
+            op.erase()
+        elif op.name == "arith.addi" and op.parent is not None and op.parent.operation.name == "warp.map":
+            with op.location, ir.InsertionPoint(op):
+                op.operands[1 - place] = arith.DivUIOp(op.operands[1 - place], build.index(heads)).result
+            op.operands[place] = position
+        else:
+            op.operands[place] = position
+    for op in moves:
+        op.operands[_PLACES[op.name][0]] = views[_operand(op, 0)]
+    assert rows is not None
+
+
+def _is(value: ir.Value, wanted: int) -> bool:
+    made = maker(value, "arith.constant")
+    return made is not None and ir.IntegerAttr(made.attributes["value"]).value == wanted
