@@ -52,6 +52,7 @@ BACKEND = Backend(
         "warp-pipeline-exchange": "passes.pipeline_exchange:PipelineExchange",
         "warp-merge-meetings": "passes.merge_meetings:MergeMeetings",
         "warp-pipeline-tiles": "passes.pipeline_tiles:PipelineTiles",
+        "warp-tell-numbers": "passes.tell_numbers:TellNumbers",
         "warp-stale-maximum": "passes.stale_maximum:StaleMaximum",
         "warp-conditional-rescale": "passes.conditional_rescale:ConditionalRescale",
     },

@@ -42,7 +42,8 @@ def _shift(kernel: ir.Operation) -> None:
     size = first.operands[1]
     for op, value in ends:
         with op.location, ir.InsertionPoint(op):
-            blocks = arith.DivUIOp(arith.SubIOp(value, key).result, size).result
+            more = arith.MaxSIOp(arith.SubIOp(value, key).result, build.index(0)).result  # told, so that printers count in 32 bits
+            blocks = arith.DivUIOp(more, size).result
             shifted = arith.AddIOp(key, arith.MulIOp(blocks, size).result).result
         op.results[0].replace_all_uses_with(shifted)
     first.results[0].replace_all_uses_with(key)
