@@ -1,4 +1,4 @@
-"""Lets the role that draws tiles tell numbers of a tile to the others, instead of each of their warps computing them again."""
+"""Lets the thread that draws tiles tell numbers of a tile to all warps, instead of each of them computing them again."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from attn_mlir.passes.regions import clone_op, find_all, maker, walk
 @dataclass(frozen=True)
 class TellNumbers(Pass):
     """The thread that draws a tile computes where it is, which keys it sees, and whatever else follows from its number alone, a tile
-    ahead, and writes it beside the number; the other roles read it. What depends on the warpgroup, too, they compute themselves, and so
+    ahead, and writes it beside the number; all roles, its own as well, read it. What depends on the warpgroup, too, they compute themselves, and so
     what does not fit 32 bits. They say that they have heard a message when they have read all of it.
 
     A kernel stays as it is, with the reason in `warp.refused`, where `warp.schedule` does not have `tell` = 1 (or the option `always` is
@@ -38,7 +38,7 @@ class TellNumbers(Pass):
         sends = [op for op in find_all(roles[0], "memref.store") if draws and is_shared(op.operands[1].type, 2)] if roles else []
         if len(draws) != 1 or len(sends) != 1:
             raise Refused("no role draws tiles and tells them to others")
-        listeners = [_Listener.of(role) for role in roles[1:]]
+        listeners = [_Listener.of(role) for role in roles]
         told = [each.numbers() for each in listeners]
         count = sum(map(len, told))
         if not count:
