@@ -24,7 +24,7 @@ BACKEND = Backend(
         "nvidia-turn-differences": "passes.turn_differences:TurnDifferences",
         "warp-scale-left": "passes.scale_left:ScaleLeft",
         "warp-assign-layouts": "passes.assign_layouts:AssignLayouts",
-        "warp-pack-heads": "passes.pack_heads:PackHeads",
+        "warp-pack-rows": "passes.pack_rows:PackRows",
         "warp-shift-keys": "passes.shift_keys:ShiftKeys",
         "warp-order-tiles": "passes.order_tiles:OrderTiles",
         "warp-join-loops": "passes.join_loops:JoinLoops",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.scalars import dependence
-from attn_mlir.backends.nvidia import thresholds
+from attn_mlir.backends.nvidia import narrow_windows, thresholds
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, pieces, walk
 
@@ -34,7 +34,7 @@ class NvidiaFacts:
     `brief`: all that pairs need beside products are values of their query, and few ops, or a row is softmax; `by_head`: a row is softmax,
     and scores are multiplied by what may depend on the head; `quotient`: nothing but
     a quotient of an exponential, as of sigmoid; `placed`: a mask compares positions and lengths; `windowed`: it
-    compares differences of positions with at most two bounds.
+    compares differences of positions with at most two bounds (of rows: on both sides).
     """
 
     grid: str
@@ -74,6 +74,7 @@ def facts_of(function: ir.Operation) -> NvidiaFacts | None:
             widened,
             brief=_is_brief_row(online),
             by_head=_is_brief_row(online, True),
+            windowed=masked and all(map(narrow_windows.is_window, pieces(online, "attn.mask"))),
         )
     for pairs in find_all(function, "attn.pairs"):
         products = pieces(pairs, "attn.product")

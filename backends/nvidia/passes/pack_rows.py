@@ -18,7 +18,7 @@ _OTHERS = ("warp.atomic_add", "warp.store_async", "warp.add_async", "warp.load",
 
 
 @dataclass(frozen=True)
-class PackHeads(Pass):
+class PackRows(Pass):
     """Lets rows of a block be those of `heads` neighbouring heads at each of its positions: row r is of head r mod `heads` and position
     r / `heads`. Tensors that have a row for each of a block's are seen by `warp.rows_of_heads`, so that their tiles are copied as before;
     what is computed of a row has its position instead. A tile of 192 rows then has 24 positions of 8 heads, whose windows of 128 keys are
@@ -31,7 +31,7 @@ class PackHeads(Pass):
     `warp-assign-layouts` does, or something depends on the head of a query other than which keys it sees.
     """
 
-    name = "warp-pack-heads"
+    name = "warp-pack-rows"
     heads: int = 0
 
     def run(self, module: ir.Operation) -> bool:
