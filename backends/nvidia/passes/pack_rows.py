@@ -8,7 +8,7 @@ from attn_mlir.dialects.numbers import number
 from attn_mlir.dialects.warp import build
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
-from attn_mlir.passes.regions import find_all, maker
+from attn_mlir.passes.regions import find_all, maker, walk
 
 _ROWS = 64
 """Of a warpgroup."""
@@ -28,7 +28,8 @@ class PackRows(Pass):
     `warp.schedule` says how many heads are packed (`pack`).
 
     A kernel stays as it is, with the reason in `warp.refused`, where no heads are packed, its tiles are not numbered as
-    `warp-assign-layouts` does, or something depends on the head of a query other than which keys it sees.
+    `warp-assign-layouts` does, or something depends on the head of a query other than which keys it sees, and numbers of rows that are
+    loaded at it, as sinks are.
     """
 
     name = "warp-pack-rows"
@@ -52,9 +53,11 @@ class PackRows(Pass):
         if size % heads or _ROWS % heads:
             raise Refused(f"{heads} heads are no whole positions of the {_ROWS} rows of a warpgroup")
         tiles = _Tiles.of(roles[0], size)
+        loads = _loads_at(tiles.head)
         moves = [op for op in find_all(kernel, *_PLACES) if _operand(op, 2) in (tiles.begin.results[0], *tiles.firsts())]
-        _check(tiles, moves)
+        _check(tiles, moves, loads)
         _change(kernel, tiles, moves, (heads, size))
+        _load_by_row(tiles, loads, heads)
 
 
 def _operand(op: ir.Operation, which: int) -> ir.Value:
@@ -94,13 +97,25 @@ class _Tiles:
         return [op.results[0] for op in adds if all(use.owner.operation.name == "warp.store" for use in op.results[0].uses)]
 
 
-def _check(tiles: _Tiles, moves: list[ir.Operation]) -> None:
-    """Raises Refused where a head of queries is used for more than rows of tensors and for the head of keys."""
+def _loads_at(head: ir.Operation) -> list[ir.Operation]:
+    """Numbers of heads in global memory that only maps over rows use, such as sinks."""
+    loads = [use.owner.operation for use in head.results[0].uses if use.owner.operation.name == "memref.load"]
+    return [op for op in loads if all(_map_of(use.owner.operation) is not None for use in op.results[0].uses)]
+
+
+def _map_of(op: ir.Operation) -> ir.Operation | None:
+    """The map that an op stands in."""
+    above = op.parent.operation if op.parent is not None else None
+    return above if above is not None and above.name == "warp.map" else None
+
+
+def _check(tiles: _Tiles, moves: list[ir.Operation], loads: list[ir.Operation]) -> None:
+    """Raises Refused where a head of queries is used for more than rows of tensors, numbers of rows, and for the head of keys."""
     if {op.name for op in moves} != set(_PLACES):
         raise Refused("no rows of a block are copied or stored")
     for use in tiles.head.results[0].uses:
         op = use.owner.operation
-        if op not in moves and op.name != "arith.divsi":
+        if op not in moves and op not in loads and op.name != "arith.divsi":
             raise Refused(f"'{op.name}' depends on the head of a query")
     if any(_operand(op, 1) != tiles.head.results[0] for op in moves):
         raise Refused("rows of a block are copied or stored elsewhere than at their head")
@@ -156,6 +171,49 @@ def _change(kernel: ir.Operation, tiles: _Tiles, moves: list[ir.Operation], size
     for op in moves:
         op.operands[_PLACES[op.name][0]] = views[_operand(op, 0)]
     assert rows is not None
+
+
+def _load_by_row(tiles: _Tiles, loads: list[ir.Operation], heads: int) -> None:
+    """Loads numbers of heads once a tile, those of the head of each row; loads have the first head of the pack by now."""
+    made: dict[tuple[ir.Value, ...], ir.Value] = {}
+    for load in [op for op in walk(tiles.head.parent) if op in loads]:
+        key = tuple(load.operands)
+        if key not in made:
+            made[key] = _rows_of(load, heads, _around(load, tiles.head.block))
+        for op, place in [(use.owner.operation, use.operand_number) for use in load.results[0].uses]:
+            map_ = _map_of(op)
+            assert map_ is not None
+            with op.location, ir.InsertionPoint(op):
+                row = map_.regions[0].blocks[0].arguments[0]
+                read = ir.Operation.create("tensor.extract", results=[load.results[0].type], operands=[made[key], row])
+                op.operands[place] = read.result
+        load.erase()
+
+
+def _around(op: ir.Operation, block: ir.Block) -> ir.Operation:
+    """The op of a block that an op is, or stands in."""
+    return op if op.block == block or op.parent is None else _around(op.parent.operation, block)
+
+
+def _rows_of(load: ir.Operation, heads: int, before: ir.Operation) -> ir.Value:
+    """The numbers of the rows of a warpgroup, which begin with the first head."""
+    memory, *places = load.operands
+    with load.location, ir.InsertionPoint(before):
+        type_ = ir.RankedTensorType(build.fragment_type("wgmma", "rows", [_ROWS], load.results[0].type))
+
+        def body(row: ir.Value) -> list[ir.Value]:
+            at = [_of_row(place, row, heads) for place in places]
+            return [ir.Operation.create("memref.load", results=[load.results[0].type], operands=[memory, *at]).result]
+
+        return build.map_([_ROWS], [type_], [""], body)[0]
+
+
+def _of_row(place: ir.Value, row: ir.Value, heads: int) -> ir.Value:
+    """The head of a row in place of the first one of a pack."""
+    first = maker(place, "arith.muli")
+    if first is None or not _is(first.operands[1], heads):
+        return place
+    return arith.AddIOp(place, arith.RemUIOp(row, build.index(heads)).result).result
 
 
 def _is(value: ir.Value, wanted: int) -> bool:

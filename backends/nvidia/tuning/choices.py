@@ -74,7 +74,8 @@ def _of_eight_bit(shape: blocks.NvidiaFacts, known: Fields) -> Fields:
 def _of_narrow_windows(shape: blocks.NvidiaFacts, known: Fields) -> Fields:
     """Choices for windows of few keys where these are asked for; else those that are known, and for which calls others are better."""
     others = {name for name in known if not name.startswith(attributes.LAUNCH)} - {"arch", "tilelang", "deterministic", narrow_windows.PACK}
-    if others or known.get("arch", "sm_90a") != "sm_90a" or not narrow_windows.fields_of(1, shape.head, shape.value, shape.bits):
+    elsewhere = known.get("arch", "sm_90a") != "sm_90a" or shape.products > 1
+    if others or elsewhere or not narrow_windows.fields_of(1, shape.head, shape.value, shape.bits):
         return known
     if narrow_windows.PACK not in known:
         return {**known, narrow_windows.NARROW: thresholds.NARROW_KEYS}
