@@ -73,7 +73,7 @@ class Solver:
         if not same or not others:
             return functools.reduce(self._unite, map(self.solve, nodes))
         pool, found = self._pool, functools.reduce(self._unite, map(self.solve, others))
-        all_ = pool.either(same)
+        all_ = pool.either(self._box.truth(node).can_be_true for node in same)
         low, high, full_low, full_high = (
             None if end is None else pool.select(all_, whole, end)
             for end, whole in zip(found[:4], (self._zero, self._skv, self._zero, self._skv), strict=True)
