@@ -20,7 +20,7 @@ from attn_mlir.backends.nvidia.derivatives import derivative
 from attn_mlir.backends.nvidia.emulation import CHIPS
 from attn_mlir.backends.nvidia.emulation import driver as emulated
 from attn_mlir.backends.nvidia.emulation.program import EmulatedLaunchPlan
-from attn_mlir.backends.nvidia.narrow_windows import PACK
+from attn_mlir.backends.nvidia.narrow_windows import PACK, prepared
 from attn_mlir.backends.nvidia.program import SUFFIX, NvidiaLaunchPlan
 from attn_mlir.backends.nvidia.scans import TILELANG
 from attn_mlir.backends.nvidia.target import NvidiaTarget
@@ -104,7 +104,7 @@ def compile_program(
         def packed(heads: int) -> NvidiaLaunchPlan | None:
             with LOCK:
                 try:
-                    return compile_program(source, name, prepare, deterministic, {PACK: heads})
+                    return compile_program(source, name, prepared(prepare), deterministic, {PACK: heads})
                 except UnsupportedError:
                     return None  # something depends on the head of a query, or takes other registers: the usual kernel
 

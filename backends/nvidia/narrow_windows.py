@@ -13,6 +13,7 @@ from attn_mlir.backends.fields import Fields
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import maker
+from attn_mlir.passes.rows_of_pairs import RowsOfPairs
 
 PACK = "pack"
 """The choice that asks for the second form: how many heads of queries share a block of rows."""
@@ -58,11 +59,23 @@ def _is_same(value: ir.Value, inside: set[ir.Value]) -> bool:
     return value not in inside or zero
 
 
-def fields_of(pack: int, head: int, value: int, bits: int) -> Fields:
-    """The choices of the second form of a kernel with so many columns of q and v, and bits of an element; nothing where there is none."""
-    if bits != 16 or head != value:
+def fields_of(grid: str, products: int, columns: int, pack: int) -> Fields:
+    """The choices of the second form of a kernel, by what its programs are, how many products of queries and keys a pair needs, columns
+    of q, k and v, and heads that are packed; nothing where it has the usual ones.
+    """
+    if grid != "rows" or columns not in thresholds.NARROW_WINDOWS or products > 2:
         return {}
-    return dict(thresholds.NARROW_WINDOWS.get((head, pack), {}))
+    usual = dict(thresholds.NARROW_WINDOWS[columns]["sums" if products == 2 else "packed" if pack > 1 else "single"])
+    return usual | {PACK: pack} if pack > 1 else usual
+
+
+def prepared(text: str) -> str:
+    """The pipeline of the second form before tiling: sums over keys, dq, are a kernel over rows of their own.
+
+    It computes weights again, but needs no zeros, no additions to memory and no rounding afterwards, and packs heads as others do.
+    """
+    split, rows = "nvidia-split-pairs{", f"{RowsOfPairs.name},"
+    return text.replace(split, f"{split}queries=true ").replace(rows, f"{RowsOfPairs.name}{{all=true}},")
 
 
 def pack_of(inputs: Sequence[Any], most: int) -> int:

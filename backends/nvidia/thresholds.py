@@ -248,17 +248,23 @@ NARROW_KEYS: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/windows
 """Keys that a row sees at most in a sliding window for which the next schedules are taken."""
 NARROW_PACKS: Annotated[tuple[int, ...], Provenance("2026-11-27", "H100", "docs/notes/windows-h100.md")] = (8, 1)
 """How many heads of queries are packed there: the first number that divides those of a head of keys."""
-NARROW_WINDOWS: Annotated[dict[tuple[int, int], Fields], Provenance("2026-11-27", "H100", "docs/notes/windows-h100.md")] = {
-    (64, 8): {
-        "block_q": 192, "block_kv": 80, "stages": 3, "ping_pong": 0, "lazy_rescale": 1, "tell": 1, "draw": 1, "pack": 8, "group": 64,
-        "consumer_registers": 160, "producer_registers": 24,
-    },
-    (64, 1): {
-        "block_q": 64, "block_kv": 64, "stages": 2, "ping_pong": 0, "lazy_rescale": 1, "tell": 1, "draw": 1, "pack": 1, "group": 64,
-        "consumer_registers": 136, "producer_registers": 24, "occupancy": 3,
+NARROW_WINDOWS: Annotated[dict[int, dict[str, Fields]], Provenance("2026-11-27", "H100", "docs/notes/windows-h100.md")] = {
+    64: {
+        "packed": {
+            "block_q": 192, "block_kv": 80, "stages": 3, "ping_pong": 0, "lazy_rescale": 1, "tell": 1, "draw": 1, "group": 64,
+            "consumer_registers": 160, "producer_registers": 24,
+        },
+        "single": {
+            "block_q": 64, "block_kv": 64, "stages": 2, "ping_pong": 0, "lazy_rescale": 1, "tell": 1, "draw": 1, "group": 64,
+            "consumer_registers": 136, "producer_registers": 24, "occupancy": 3,
+        },
+        "sums": {
+            "block_q": 192, "block_kv": 80, "stages": 2, "ping_pong": 0, "tell": 1, "draw": 1, "group": 64,
+            "consumer_registers": 160, "producer_registers": 24,
+        },
     },
 }  # fmt: skip
-"""By columns of q and v, and heads that are packed."""
+"""By columns of q, k and v: forward passes with packed heads, and without; sums over keys of backward passes."""
 WARP_PAIRS: Annotated[Kinds, _BOTH] = frozenset({
     ("softmax masked", 64, 64, 128, 64), ("sigmoid masked", 64, 64, 128, 64), ("sigmoid", 64, 64, 128, 64),
     ("softmax documents", 64, 64, 128, 128),

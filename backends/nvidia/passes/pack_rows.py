@@ -1,5 +1,6 @@
 """Packs heads of queries that share keys into blocks of rows, so that a block has fewer positions and sees fewer keys of a window."""
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia.forming.facts import chosen
@@ -8,7 +9,7 @@ from attn_mlir.dialects.numbers import number
 from attn_mlir.dialects.warp import build
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
-from attn_mlir.passes.regions import find_all, maker, walk
+from attn_mlir.passes.regions import clone_op, find_all, maker, walk
 
 _ROWS = 64
 """Of a warpgroup."""
@@ -58,6 +59,7 @@ class PackRows(Pass):
         _check(tiles, moves, loads)
         _change(kernel, tiles, moves, (heads, size))
         _load_by_row(tiles, loads, heads)
+        _hold_rows(tiles, heads)
 
 
 def _operand(op: ir.Operation, which: int) -> ir.Value:
@@ -100,7 +102,7 @@ class _Tiles:
 def _loads_at(head: ir.Operation) -> list[ir.Operation]:
     """Numbers of heads in global memory that only maps over rows use, such as sinks."""
     loads = [use.owner.operation for use in head.results[0].uses if use.owner.operation.name == "memref.load"]
-    return [op for op in loads if all(_map_of(use.owner.operation) is not None for use in op.results[0].uses)]
+    return [op for op in loads if _map_of(op) is None and all(_map_of(use.owner.operation) is not None for use in op.results[0].uses)]
 
 
 def _map_of(op: ir.Operation) -> ir.Operation | None:
@@ -115,7 +117,8 @@ def _check(tiles: _Tiles, moves: list[ir.Operation], loads: list[ir.Operation]) 
         raise Refused("no rows of a block are copied or stored")
     for use in tiles.head.results[0].uses:
         op = use.owner.operation
-        if op not in moves and op not in loads and op.name != "arith.divsi":
+        in_map = op.name == "memref.load" and _map_of(op) is not None
+        if op not in moves and op not in loads and not in_map and op.name != "arith.divsi":
             raise Refused(f"'{op.name}' depends on the head of a query")
     if any(_operand(op, 1) != tiles.head.results[0] for op in moves):
         raise Refused("rows of a block are copied or stored elsewhere than at their head")
@@ -131,7 +134,6 @@ def _change(kernel: ir.Operation, tiles: _Tiles, moves: list[ir.Operation], size
             tensor = _operand(op, 0)
             if tensor not in views:
                 views[tensor] = build.op("rows_of_heads", [tensor], [tensor.type], heads=heads).result
-    rows = tiles.counted.operands[0]
     with tiles.counted.location, ir.InsertionPoint(tiles.counted):
         tiles.counted.operands[1] = build.index(size // heads)
     # A tile's head is that of a pack.
@@ -170,7 +172,6 @@ def _change(kernel: ir.Operation, tiles: _Tiles, moves: list[ir.Operation], size
             op.operands[place] = position
     for op in moves:
         op.operands[_PLACES[op.name][0]] = views[_operand(op, 0)]
-    assert rows is not None
 
 
 def _load_by_row(tiles: _Tiles, loads: list[ir.Operation], heads: int) -> None:
@@ -188,6 +189,68 @@ def _load_by_row(tiles: _Tiles, loads: list[ir.Operation], heads: int) -> None:
                 read = ir.Operation.create("tensor.extract", results=[load.results[0].type], operands=[made[key], row])
                 op.operands[place] = read.result
         load.erase()
+
+
+def _hold_rows(tiles: _Tiles, heads: int) -> None:
+    """Loads numbers of rows that maps load at their head, such as log-sum-exps, once a tile."""
+    made: dict[Hashable, ir.Value] = {}
+    for load in [op for op in walk(tiles.head.parent) if op.name == "memref.load"]:
+        map_ = _map_of(load)
+        if map_ is None or not any(_is_first(place, heads) for place in list(load.operands)[1:]):
+            continue
+        row = map_.regions[0].blocks[0].arguments[0]
+        key = tuple(_form(value, row, map_) for value in load.operands)
+        if any(each is None for each in key):
+            raise Refused("a number of each pair depends on the head of a query")
+        if key not in made:
+            made[key] = _rows_at(load, row, heads, _around(load, tiles.head.block))
+        with load.location, ir.InsertionPoint(load):
+            read = ir.Operation.create("tensor.extract", results=[load.results[0].type], operands=[made[key], row])
+        load.results[0].replace_all_uses_with(read.result)
+        load.erase()
+
+
+def _form(value: ir.Value, row: ir.Value, map_: ir.Operation) -> Hashable:
+    """How a number in a map is computed from its row; None where it depends on its column."""
+    if value == row:
+        return "row"
+    block = map_.regions[0].blocks[0]
+    if isinstance(value.owner, ir.Block):
+        return None if value.owner == block else value
+    op = value.owner.operation
+    if op.block != block:
+        return value
+    inner = tuple(_form(operand, row, map_) for operand in op.operands)
+    return None if any(each is None for each in inner) else (op.name, str(op.attributes), inner)
+
+
+def _rows_at(load: ir.Operation, row: ir.Value, heads: int, before: ir.Operation) -> ir.Value:
+    """The numbers that a map loads for the rows of a warpgroup."""
+    block = load.block
+
+    def copied(value: ir.Value, known: dict[ir.Value, ir.Value]) -> ir.Value:
+        if value in known or isinstance(value.owner, ir.Block) or value.owner.operation.block != block:
+            return known.get(value, value)
+        for operand in value.owner.operation.operands:
+            copied(operand, known)
+        clone_op(value.owner.operation, known)
+        return known[value]
+
+    def body(i: ir.Value) -> list[ir.Value]:
+        memory, *places = load.operands
+        known = {row: i}
+        at = [_of_row(place, i, heads) if _is_first(place, heads) else copied(place, known) for place in places]
+        return [ir.Operation.create("memref.load", results=[load.results[0].type], operands=[memory, *at]).result]
+
+    with load.location, ir.InsertionPoint(before):
+        type_ = ir.RankedTensorType(build.fragment_type("wgmma", "rows", [_ROWS], load.results[0].type))
+        return build.map_([_ROWS], [type_], [""], body)[0]
+
+
+def _is_first(place: ir.Value, heads: int) -> bool:
+    """Whether a number is the first head of a pack."""
+    made = maker(place, "arith.muli")
+    return made is not None and _is(made.operands[1], heads) and maker(made.operands[0], "arith.remsi") is not None
 
 
 def _around(op: ir.Operation, block: ir.Block) -> ir.Operation:
@@ -210,8 +273,7 @@ def _rows_of(load: ir.Operation, heads: int, before: ir.Operation) -> ir.Value:
 
 def _of_row(place: ir.Value, row: ir.Value, heads: int) -> ir.Value:
     """The head of a row in place of the first one of a pack."""
-    first = maker(place, "arith.muli")
-    if first is None or not _is(first.operands[1], heads):
+    if not _is_first(place, heads):
         return place
     return arith.AddIOp(place, arith.RemUIOp(row, build.index(heads)).result).result
 

@@ -44,9 +44,9 @@ def choices_for(function: ir.Operation, tuned: Mapping[str, Fields]) -> Fields:
     shape = blocks.facts_of(function)
     if shape is not None and shape.bits == 8:
         return _of_eight_bit(shape, known)
-    if shape is not None and shape.grid == "rows" and shape.windowed and not tuned:
+    if shape is not None and shape.sided and not tuned:
         known = _of_narrow_windows(shape, known)
-        if narrow_windows.PACK in known:
+        if "block_q" in known:
             return known
     if shape is not None and shape.widened:
         return known  # what is measured for 16 bits leaves the producer no registers to widen with
@@ -74,13 +74,13 @@ def _of_eight_bit(shape: blocks.NvidiaFacts, known: Fields) -> Fields:
 def _of_narrow_windows(shape: blocks.NvidiaFacts, known: Fields) -> Fields:
     """Choices for windows of few keys where these are asked for; else those that are known, and for which calls others are better."""
     others = {name for name in known if not name.startswith(attributes.LAUNCH)} - {"arch", "tilelang", "deterministic", narrow_windows.PACK}
-    elsewhere = known.get("arch", "sm_90a") != "sm_90a" or shape.products > 1
-    if others or elsewhere or not narrow_windows.fields_of(1, shape.head, shape.value, shape.bits):
+    if others or known.get("arch", "sm_90a") != "sm_90a" or shape.bits != 16 or shape.head != shape.value:
         return known
     if narrow_windows.PACK not in known:
-        return {**known, narrow_windows.NARROW: thresholds.NARROW_KEYS}
-    made = narrow_windows.fields_of(int(known[narrow_windows.PACK]), shape.head, shape.value, shape.bits)
-    return {**known, **made, "emitter": "warp"}
+        usual = shape.products == (1 if shape.grid == "rows" else 2) and shape.head in thresholds.NARROW_WINDOWS
+        return {**known, narrow_windows.NARROW: thresholds.NARROW_KEYS} if usual else known
+    made = narrow_windows.fields_of(shape.grid, shape.products, shape.head, int(known[narrow_windows.PACK]))
+    return {**known, **made, **({"emitter": "warp"} if made else {})}
 
 
 def is_synchronous(choices: Mapping[str, int | str]) -> bool:
