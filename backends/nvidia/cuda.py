@@ -247,7 +247,7 @@ def _clearing() -> Any:
 _SCRATCH = threading.local()
 
 
-def ragged_map(address: int, dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int], box: tuple[int, int], swizzle: int) -> bytes:
+def ragged_map(address: int, dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int], box: tuple[int, ...], swizzle: int) -> bytes:
     """A `CUtensorMap` of a ragged view [E, H, T, D] of the tensor at an address, see `KernelParameter`; otherwise as `tensor_map`.
 
     Addresses are counted in 64 bits and wrap: RAGGED_ROWS times the first stride takes off RAGGED_ROWS rows.

@@ -26,7 +26,16 @@ SCHEDULE = (
 
 _OF_HOPPER = (
     "warp-scale-left",
-    *("warp-shift-keys", "warp-pack-rows", "warp-align-tiles", "warp-merge-masks", "warp-reverse-keys", "warp-bound-columns", "warp-defer-sums", "warp-hold-factors"),
+    *(
+        "warp-shift-keys",
+        "warp-pack-rows",
+        "warp-align-tiles",
+        "warp-merge-masks",
+        "warp-reverse-keys",
+        "warp-bound-columns",
+        "warp-defer-sums",
+        "warp-hold-factors",
+    ),
     *("warp-stale-maximum", "warp-conditional-rescale", "warp-pipeline-tiles", "warp-tell-numbers"),
     *(
         "warp-specialize-sums",

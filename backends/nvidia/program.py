@@ -70,7 +70,7 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         self.compile_longer: Callable[[int], NvidiaLaunchPlan] | None = None
         """Compiles the same function for at least so many keys, where schedules say that another one is better for them."""
         self.compile_packed: Callable[[int], NvidiaLaunchPlan | None] | None = None
-        """Compiles the same function for windows of few keys, with so many heads of queries in a block; None where there is no such form."""
+        """Compiles the same function for windows of few keys, with so many heads of queries in a block; None where that has no form."""
         self.compile_wide: Callable[[], NvidiaLaunchPlan] | None = None
         """Compiles the same function for keys and values of q's type, where they have 8 bits (`widened_ahead`)."""
         self.beside: Callable[[], object] | None = None

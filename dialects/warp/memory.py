@@ -47,8 +47,9 @@ class ViewOp(Warp.Operation, name="view", traits=[ext.Pure]):
 
 
 class RowsOfHeadsOp(Warp.Operation, name="rows_of_heads", traits=[ext.Pure]):
-    """A tensor in global memory, [B, H, S, D] or [B, H, S], seen as [B, H / `heads`, S x `heads`, ...]: row r of pack h is row r / `heads` of
-    head h x `heads` + r mod `heads`. `heads` divides H. Copies of it begin with whole rows of the tensor.
+    """A tensor in global memory, [B, H, S, D] or [B, H, S], seen as [B, H / `heads`, S x `heads`, ...].
+
+    Row r of pack h is row r / `heads` of head h x `heads` + r mod `heads`; `heads` divides H. Copies begin with a multiple of `heads`.
     """
 
     source: ext.Operand[Any]
