@@ -3,10 +3,9 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import SCHEDULE as OF_TILES
 from attn_mlir.backends.nvidia.forming import maps, rings
-from attn_mlir.backends.nvidia.forming.facts import SCHEDULE, launch_registers
+from attn_mlir.backends.nvidia.forming.facts import SCHEDULE, launch_registers, share_of_multiprocessor
 from attn_mlir.backends.nvidia.forming.maps import FragmentMap
 from attn_mlir.backends.nvidia.forming.packed import Packed, TileNumbers, dense_grid
 from attn_mlir.backends.nvidia.forming.refusal import Refused
@@ -23,10 +22,6 @@ from attn_mlir.passes.tiling.frame import argument_names
 ROWS = 64
 """Of a warpgroup: those of its matrix instruction."""
 INSTRUCTION = "wgmma"
-RESERVED = 1024
-"""Bytes of shared memory that each thread block takes besides its own."""
-_MOST = 8
-"""Thread blocks of a multiprocessor."""
 _DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
 _MULTIPLIED = ("f16", "bf16", *(name for name, element in ELEMENTS.items() if element.taken_by("ocp")))
 
@@ -97,7 +92,7 @@ class Former:
 
     def _frame(self) -> ir.Operation:
         name = ir.StringAttr(self.function.attributes["sym_name"]).value
-        file, shared = self._share_of_multiprocessor()
+        file, shared = share_of_multiprocessor(self.function, self.target)
         self.registers = launch_registers(file, self.warpgroups)
         numbers = {"registers": self.registers, "lanes": 32, "register_file": file, "shared_limit": shared}
         attributes: dict[str, ir.Attribute] = {key: i64(value) for key, value in numbers.items()}
@@ -105,16 +100,6 @@ class Former:
         if OF_TILES in self.function.attributes:
             attributes[SCHEDULE] = self._schedule()
         return ir.Operation.create("warp.kernel", attributes=attributes, regions=1)
-
-    def _share_of_multiprocessor(self) -> tuple[int, int]:
-        """The registers, and bytes of shared memory, of each of the thread blocks that a multiprocessor has. Raises Refused."""
-        try:
-            count = attributes.read(self.function, OF_TILES).get("occupancy", 1)
-        except ValueError as error:
-            raise Refused(str(error)) from None
-        if not isinstance(count, int) or not 1 <= count <= _MOST:
-            raise Refused(f"a multiprocessor has one to {_MOST} thread blocks, not '{count}'")
-        return self.target.registers // count, (self.target.shared_bytes + RESERVED) // count - RESERVED
 
     def _schedule(self) -> ir.Attribute:
         """What was chosen for the kernel, as later passes read it."""

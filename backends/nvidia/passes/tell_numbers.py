@@ -16,8 +16,8 @@ from attn_mlir.passes.regions import clone_op, find_all, maker, walk
 @dataclass(frozen=True)
 class TellNumbers(Pass):
     """The thread that draws a tile computes where it is, which keys it sees, and whatever else follows from its number alone, a tile
-    ahead, and writes it beside the number; all roles, its own as well, read it. What depends on the warpgroup, too, they compute themselves, and so
-    what does not fit 32 bits. They say that they have heard a message when they have read all of it.
+    ahead, and writes it beside the number; all roles, its own as well, read it. What depends on the warpgroup, too, they compute
+    themselves, and so what does not fit 32 bits. They say that they have heard a message when they have read all of it.
 
     A kernel stays as it is, with the reason in `warp.refused`, where `warp.schedule` does not have `tell` = 1 (or the option `always` is
     given), no tiles are drawn, or there is nothing to tell.
