@@ -63,8 +63,10 @@ def fields_of(grid: str, products: int, columns: int, pack: int) -> Fields:
     """The choices of the second form of a kernel, by what its programs are, how many products of queries and keys a pair needs, columns
     of q, k and v, and heads that are packed; nothing where it has the usual ones.
     """
-    if grid != "rows" or columns not in thresholds.NARROW_WINDOWS or products > 2:
+    if columns not in thresholds.NARROW_WINDOWS or products > 2 or grid not in ("rows", "pairs"):
         return {}
+    if grid == "pairs":
+        return dict(thresholds.NARROW_WINDOWS[columns]["pairs"])
     usual = dict(thresholds.NARROW_WINDOWS[columns]["sums" if products == 2 else "packed" if pack > 1 else "single"])
     return usual | {PACK: pack} if pack > 1 else usual
 

@@ -258,13 +258,14 @@ NARROW_WINDOWS: Annotated[dict[int, dict[str, Fields]], Provenance("2026-11-27",
             "block_q": 64, "block_kv": 64, "stages": 2, "ping_pong": 0, "lazy_rescale": 1, "tell": 1, "draw": 1, "group": 64,
             "consumer_registers": 136, "producer_registers": 24, "occupancy": 3,
         },
+        "pairs": {"block_q": 64, "block_kv": 64, "occupancy": 2},
         "sums": {
             "block_q": 192, "block_kv": 80, "stages": 2, "ping_pong": 0, "tell": 1, "draw": 1, "group": 64,
             "consumer_registers": 160, "producer_registers": 24,
         },
     },
 }  # fmt: skip
-"""By columns of q, k and v: forward passes with packed heads, and without; sums over keys of backward passes."""
+"""By columns of q, k and v: forward passes with packed heads, and without; sums over keys and over queries of backward passes."""
 WARP_PAIRS: Annotated[Kinds, _BOTH] = frozenset({
     ("softmax masked", 64, 64, 128, 64), ("sigmoid masked", 64, 64, 128, 64), ("sigmoid", 64, 64, 128, 64),
     ("softmax documents", 64, 64, 128, 128),

@@ -80,7 +80,7 @@ def _of_narrow_windows(shape: blocks.NvidiaFacts, known: Fields) -> Fields:
         usual = shape.products == (1 if shape.grid == "rows" else 2) and shape.head in thresholds.NARROW_WINDOWS
         return {**known, narrow_windows.NARROW: thresholds.NARROW_KEYS} if usual else known
     made = narrow_windows.fields_of(shape.grid, shape.products, shape.head, int(known[narrow_windows.PACK]))
-    return {**known, **made, **({"emitter": "warp"} if made else {})}
+    return {**known, **made, **({"emitter": "warp"} if made and shape.grid == "rows" else {})}
 
 
 def is_synchronous(choices: Mapping[str, int | str]) -> bool:
