@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from attn_mlir.mlir import ir
 from attn_mlir.reference.errors import EvaluationError
 from attn_mlir.reference.warp.clocks import Access, Accesses, WarpClock
 from attn_mlir.reference.warp.faults import Fault, line_of
@@ -75,9 +76,11 @@ class Machine:
                 units.append(unit)
         return units
 
-    def packed(self, source: Tensor, heads: int) -> Tensor:
-        """A tensor [B, H, S, ...] seen as [B, H / heads, S x heads, ...], one for all who ask."""
+    def packed(self, source: Tensor, heads: int, location: ir.Location) -> Tensor:
+        """A tensor [B, H, S, ...] seen as [B, H / heads, S x heads, ...]: a copy for all thread blocks, written back at the end."""
         key = source.number, heads
+        if source.array.shape[1] % heads:
+            raise Fault("out of bounds", location, f"packs {heads} heads of {list(source.array.shape)}")
         if key not in self._packed:
             array = source.array
             apart = array.reshape(len(array), -1, heads, *array.shape[2:]).swapaxes(2, 3)

@@ -31,11 +31,7 @@ def _view(machine: Machine, unit: Warpgroup, inst: Inst, buffer: Buffer, stage: 
 
 
 def _rows_of_heads(machine: Machine, unit: Warpgroup, inst: Inst, source: Tensor) -> Tensor:
-    """All thread blocks see the same copy, which is written back when all have ended."""
-    heads = inst.attributes["heads"]
-    if source.array.shape[1] % heads:
-        raise Fault("out of bounds", inst.location, f"packs {heads} heads of {list(source.array.shape)}")
-    return machine.packed(source, heads)
+    return machine.packed(source, inst.attributes["heads"], inst.location)
 
 
 def _store_number(machine: Machine, unit: Warpgroup, inst: Inst, value: Any, memory: Buffer | Tensor, *places: int) -> Steps:
