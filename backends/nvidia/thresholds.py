@@ -251,8 +251,8 @@ NARROW_PACKS: Annotated[tuple[int, ...], Provenance("2026-11-27", "H100", "docs/
 NARROW_WINDOWS: Annotated[dict[int, dict[str, Fields]], Provenance("2026-11-27", "H100", "docs/notes/windows-h100.md")] = {
     64: {
         "packed": {
-            "block_q": 192, "block_kv": 80, "stages": 3, "ping_pong": 0, "lazy_rescale": 1, "tell": 1, "draw": 1, "group": 64,
-            "consumer_registers": 160, "producer_registers": 24,
+            "block_q": 128, "block_kv": 48, "stages": 3, "ping_pong": 0, "lazy_rescale": 1, "tell": 1, "draw": 1, "group": 64,
+            "consumer_registers": 104, "producer_registers": 24, "occupancy": 2,
         },
         "single": {
             "block_q": 64, "block_kv": 64, "stages": 2, "ping_pong": 0, "lazy_rescale": 1, "tell": 1, "draw": 1, "group": 64,
