@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import attn_mlir
-from attn_mlir import masks, rows
+from attn_mlir import masks, mods, rows
 from attn_mlir.backends.nvidia import narrow_windows, thresholds
 from attn_mlir.backends.nvidia.emulation import driver
 
@@ -102,6 +102,23 @@ def test_gradients_are_those_of_the_formula(choose: Callable[..., None], sinks: 
     wanted = torch.autograd.grad(right, wide, sent.double())
     for got, each in zip(torch.autograd.grad(o, given, sent), wanted, strict=True):
         assert _apart(got, each) < 6e-3
+
+
+def test_numbers_of_heads_are_those_of_each_row(choose: Callable[..., None]) -> None:
+    """Terms of positions with a slope of each head, and a cap: read by row where rows of a block are of several heads."""
+    slopes = torch.rand(HEADS[0])
+
+    def biased(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+        return mods.softcap(20.0)(s, b, h, i, j) + slopes[h] * (j - i)
+
+    choose(pack=8)
+    q, k, v = _inputs(70, 70)
+    o = attn_mlir.Attention(mask_mod=masks.sliding_window(20), score_mod=biased, device="cuda-emulated")(q, k, v)
+    wide = k.double().repeat_interleave(8, 1), v.double().repeat_interleave(8, 1)
+    i, j = torch.arange(70)[:, None], torch.arange(70)[None]
+    s = 20 * (q.double() @ wide[0].mT / 8 / 20).tanh() + slopes.double()[None, :, None, None] * (j - i)
+    right = torch.where((i - j <= 20) & (j <= i), s, -torch.inf).softmax(-1) @ wide[1]
+    assert _apart(o, right) < 4e-3
 
 
 def test_which_calls_have_a_narrow_window() -> None:
