@@ -11,8 +11,12 @@ import torch
 
 import attn_mlir
 from attn_mlir import masks, mods, rows
-from attn_mlir.backends.nvidia import narrow_windows, thresholds
+from attn_mlir.backends.fields import Fields
+from attn_mlir.backends.nvidia import driver as hopper
+from attn_mlir.backends.nvidia import narrow_windows, pipeline, thresholds
 from attn_mlir.backends.nvidia.emulation import driver
+from attn_mlir.backends.program import OUTLINE, prepare_derivative
+from attn_mlir.frontend.emit import Inputs
 
 Call = Callable[..., list[torch.Tensor]]
 HEADS = (16, 2)
@@ -131,3 +135,29 @@ def test_which_calls_have_a_narrow_window() -> None:
     assert narrow_windows.pack_of([q, k, v, -1, 0], most) == 0  # no limit
     assert narrow_windows.pack_of([q, k, v], most) == 0
     assert narrow_windows.pack_of([q, k[:, :, :100], v, 127, 0], most) == 0
+
+
+def _schedules(kind: str, columns: int = 64, **choices: int) -> dict[str, Fields]:
+    """Of the kernels of a window on Hopper, whose sizes are numbers of a call: `kind` is a derivative, or "" for the forward pass alone."""
+    call = attn_mlir.Attention(mask_mod=masks.sliding_window(127))
+    call.__dict__.update(_last=Inputs("bf16", columns, columns), _form=None)
+    name, text = prepare_derivative(kind, ("q", "k", "v"), pipeline.outline("sm_90a")) if kind else ("attention", OUTLINE)
+    text = narrow_windows.prepared(text) if "pack" in choices else text
+    _, units = hopper._lower(call.ir(), name, text, {"arch": "sm_90a", **choices})  # pyright: ignore[reportPrivateUsage]
+    return {name: unit.schedule for name, unit in units.items() if unit.schedule["emitter"] != "simt"}
+
+
+@pytest.mark.parametrize("columns", [64, 128])
+def test_a_fixed_order_of_sums_is_hoppers_own(columns: int) -> None:
+    """Sizes of a window are numbers of a call; a choice by them does not depend on the keys, so that bounds still grow with these."""
+    (schedule,) = _schedules("bwd", columns, deterministic=1).values()
+    assert schedule["emitter"] == "hopper" and schedule["deterministic"] == 1
+
+
+def test_forms_of_a_window() -> None:
+    """The usual kernels say for how many keys another form is better; that packs heads, and dq is a kernel over rows."""
+    assert [schedule.get("narrow") for kind in ("", "fwd", "bwd") for schedule in _schedules(kind).values()] == [thresholds.NARROW_KEYS] * 3
+    (forward,) = _schedules("", pack=8).values()
+    assert forward["emitter"] == "warp" and forward["pack"] == 8
+    pairs, rows_ = _schedules("bwd", pack=8).values()
+    assert (pairs["emitter"], rows_["emitter"], rows_["pack"]) == ("hopper", "warp", 8)
