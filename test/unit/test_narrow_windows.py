@@ -96,12 +96,13 @@ def test_gradients_are_those_of_the_formula(choose: Callable[..., None], sinks: 
     choose(pack=8)
     given = [x.requires_grad_() for x in _inputs(60, 60)]
     numbers = torch.randn(HEADS[0]) if sinks else None
-    row = {"row": rows.softmax_sink(numbers)} if numbers is not None else {}
+    row: dict[str, Any] = {"row": rows.softmax_sink(numbers)} if numbers is not None else {}
     call = attn_mlir.Attention(mask_mod=masks.sliding_window(20), device="cuda-emulated", **row)
     o = call(*given)
     sent = torch.randn(o.shape).to(o.dtype)
     wide = [x.detach().double().requires_grad_() for x in given]
-    right = _formula(*wide, (20, 0), sinks=numbers)
+    q, k, v = wide
+    right = _formula(q, k, v, (20, 0), sinks=numbers)
     assert _apart(o.detach(), right.detach()) < 4e-3
     wanted = torch.autograd.grad(right, wide, sent.double())
     for got, each in zip(torch.autograd.grad(o, given, sent), wanted, strict=True):
