@@ -11,6 +11,7 @@ import torch
 
 import attn_mlir
 from attn_mlir import masks, mods, rows
+from attn_mlir.api.masks import Align
 from attn_mlir.backends.fields import Fields
 from attn_mlir.backends.nvidia import driver as hopper
 from attn_mlir.backends.nvidia import narrow_windows, pipeline, thresholds
@@ -74,8 +75,10 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 def test_windows_are_those_of_the_formula(choose: Callable[..., None], form: str) -> None:
     choose(**FORMS[form])
-    last = "bottom_right"
-    for queries, keys, sides, align in ((70, 70, (20, 0), "top_left"), (17, 127, (30, 5), last), (1, 100, (13, 0), last)):
+    last: Align = "bottom_right"
+    cases: list[tuple[int, int, tuple[int, int], Align]]
+    cases = [(70, 70, (20, 0), "top_left"), (17, 127, (30, 5), last), (1, 100, (13, 0), last)]
+    for queries, keys, sides, align in cases:
         q, k, v = _inputs(queries, keys)
         call = attn_mlir.Attention(mask_mod=masks.sliding_window(*sides, align), device="cuda-emulated", return_lse=True)
         o, lse = call(q, k, v)
