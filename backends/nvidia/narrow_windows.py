@@ -63,12 +63,18 @@ def fields_of(grid: str, products: int, columns: int, pack: int) -> Fields:
     """The choices of the second form of a kernel, by what its programs are, how many products of queries and keys a pair needs, columns
     of q, k and v, and heads that are packed; nothing where it has the usual ones.
     """
-    if columns not in thresholds.NARROW_WINDOWS or products > 2 or grid not in ("rows", "pairs"):
+    known = thresholds.NARROW_WINDOWS.get(columns, {})
+    if products > 2 or grid not in ("rows", "pairs"):
         return {}
-    if grid == "pairs":
-        return dict(thresholds.NARROW_WINDOWS[columns]["pairs"])
-    usual = dict(thresholds.NARROW_WINDOWS[columns]["sums" if products == 2 else "packed" if pack > 1 else "single"])
-    return usual | {PACK: pack} if pack > 1 else usual
+    kind = "pairs" if grid == "pairs" else "sums" if products == 2 else "packed" if pack > 1 else "single"
+    return {**known[kind], **({PACK: pack} if pack > 1 and grid == "rows" else {})} if kind in known else {}
+
+
+def most_keys(grid: str, products: int, columns: int) -> int:
+    """How many keys a row may see for the second form of a kernel; 0 where it has none."""
+    known = thresholds.NARROW_WINDOWS.get(columns, {})
+    has = "packed" in known and products == 1 if grid == "rows" else grid == "pairs" and "pairs" in known and products == 2
+    return thresholds.NARROW_KEYS[grid] if has else 0
 
 
 def prepared(text: str) -> str:
@@ -89,7 +95,9 @@ def pack_of(inputs: Sequence[Any], most: int) -> int:
     if not 1 <= len(numbers) <= 2 or min(numbers) < 0 or sum(numbers) >= most:
         return 0
     q, k = inputs[:2]
-    if not isinstance(q, torch.Tensor) or q.dim() != 4 or k.shape[2] <= most:
+    if not isinstance(q, torch.Tensor) or q.dim() != 4 or k.shape[2] <= sum(numbers) + 1:
         return 0
-    group = q.shape[1] // max(k.shape[1], 1)
-    return next((pack for pack in thresholds.NARROW_PACKS if group % pack == 0), 0)
+    group, known = q.shape[1] // max(k.shape[1], 1), thresholds.NARROW_WINDOWS.get(q.shape[3], {})
+    backward = most == thresholds.NARROW_KEYS["pairs"]
+    packs = [pack for pack in thresholds.NARROW_PACKS if ("packed" if pack > 1 else "single") in known and not (backward and pack == 1)]
+    return next((pack for pack in packs if group % pack == 0), 0)

@@ -77,8 +77,8 @@ def _of_narrow_windows(shape: blocks.NvidiaFacts, known: Fields) -> Fields:
     if others or known.get("arch", "sm_90a") != "sm_90a" or shape.bits != 16 or shape.head != shape.value:
         return known
     if narrow_windows.PACK not in known:
-        usual = shape.products == (1 if shape.grid == "rows" else 2) and shape.head in thresholds.NARROW_WINDOWS
-        return {**known, narrow_windows.NARROW: thresholds.NARROW_KEYS} if usual else known
+        most = narrow_windows.most_keys(shape.grid, shape.products, shape.head)
+        return {**known, narrow_windows.NARROW: most} if most else known
     made = narrow_windows.fields_of(shape.grid, shape.products, shape.head, int(known[narrow_windows.PACK]))
     return {**known, **made, **({"emitter": "warp"} if made and shape.grid == "rows" else {})}
 

@@ -46,6 +46,8 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
         kept["longer"] = max(int(kept["longer"]), thresholds.WARP_LONGER)
     if _key(kernel) in thresholds.WARP_LAZY and "lazy_rescale" not in asked:
         kept["lazy_rescale"] = 1
+    if _key(kernel) in thresholds.WARP_TOLD and "tell" not in asked:
+        kept["tell"] = 1
     made: Fields = {**kept, "emitter": "warp"}
     try:
         print_ahead(kernel, made)
