@@ -250,7 +250,7 @@ WARP_TOLD: Annotated[Kinds, Provenance("2026-11-27", "H100, H200", "docs/notes/w
 WARP_LONGER: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/warp-h100.md")] = 24576
 """Keys from which on the Hopper emitter's blocks of 192 keys are taken instead, without a mask: 0.96 and 0.98 times as fast at 8192 and
 16384, 1.02 at 32768."""
-NARROW_KEYS: Annotated[dict[str, int], Provenance("2026-11-27", "H100, H200", "docs/notes/windows-h100.md")] = {"rows": 1024, "pairs": 128}
+NARROW_KEYS: Annotated[dict[str, int], Provenance("2026-11-27", "H100, H200", "docs/notes/windows-h100.md")] = {"rows": 1024, "pairs": 256}
 """Keys that a row sees at most in a sliding window for which the next schedules are taken: of forward passes, and of backward ones."""
 NARROW_PACKS: Annotated[tuple[int, ...], Provenance("2026-11-27", "H100", "docs/notes/windows-h100.md")] = (8, 1)
 """How many heads of queries are packed there: the first number that divides those of a head of keys."""

@@ -133,7 +133,7 @@ def test_which_calls_have_a_narrow_window() -> None:
     q, k, v = (torch.empty(1, h, 1024, 64, device="meta") for h in (64, 8, 8))
     most, fewer = thresholds.NARROW_KEYS["rows"], thresholds.NARROW_KEYS["pairs"]
     assert narrow_windows.pack_of([q, k, v, 127, 0], most) == narrow_windows.pack_of([q, k, v, 127, 0], fewer) == 8
-    assert narrow_windows.pack_of([q, k, v, 128, 0], most) == 8 and narrow_windows.pack_of([q, k, v, 128, 0], fewer) == 0
+    assert narrow_windows.pack_of([q, k, v, fewer, 0], most) == 8 and narrow_windows.pack_of([q, k, v, fewer, 0], fewer) == 0
     assert narrow_windows.pack_of([q[:, :24], k, v, 127, 0], most) == 1  # three heads each
     assert narrow_windows.pack_of([q[:, :24], k, v, 127, 0], fewer) == 0
     assert narrow_windows.pack_of([q, k, v, most - 1, 1], most) == 0
@@ -163,7 +163,7 @@ def test_a_fixed_order_of_sums_is_hoppers_own(columns: int) -> None:
 
 def test_forms_of_a_window() -> None:
     """The usual kernels say for how many keys another form is better; that packs heads, and dq is a kernel over rows."""
-    assert [schedule.get("narrow") for kind in ("", "fwd", "bwd") for schedule in _schedules(kind).values()] == [1024, 1024, 128]
+    assert [schedule.get("narrow") for kind in ("", "fwd", "bwd") for schedule in _schedules(kind).values()] == [1024, 1024, 256]
     (forward,) = _schedules("", pack=8).values()
     assert forward["emitter"] == "warp" and forward["pack"] == 8
     pairs, rows_ = _schedules("bwd", pack=8).values()
