@@ -17,13 +17,16 @@ class RowsOfPairs(Pass):
 
     dq_i = sum_j ds_ij k_j is an attention whose row is the weight itself, of one more product: `attn.score` makes the weight of the
     products, q k^T and do v^T, and `attn.row` is the identity. So each query's sums have one writer, and one order. The result has the
-    type of what is summed. Pairs whose keys lie in no pages stay; others with further consumers are an error.
+    type of what is summed. Pairs whose keys lie in no pages stay, with `all` only those with other consumers; of keys in pages these are an
+    error.
     """
 
     name = "attn-rows-of-pairs"
+    all: bool = False
 
     def run(self, module: ir.Operation) -> bool:
-        return all([self._rewrite(pairs) for pairs in find_all(module, "attn.pairs") if pages_of(pairs) is not None])
+        found = find_all(module, "attn.pairs")
+        return all([self._rewrite(pairs) for pairs in found if pages_of(pairs) is not None or (self.all and _is_sum_over_keys(pairs))])
 
     def _rewrite(self, pairs: ir.Operation) -> bool:
         users = [use.owner.operation for use in pairs.results[0].uses]
@@ -89,3 +92,9 @@ def _retype(attention: ir.Operation) -> None:
     results = [operand.type for operand in list(function.regions[0].blocks[0].operations)[-1].operation.operands]
     type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
     function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(type_.inputs, results))
+
+
+def _is_sum_over_keys(pairs: ir.Operation) -> bool:
+    """Whether one weight of pairs is summed over keys, and nothing else."""
+    users = [use.owner.operation for use in pairs.results[0].uses]
+    return [op.name for op in users] == ["attn.query_sum"] and len(ir.DenseI64ArrayAttr(users[0].attributes["weights"])) == 1

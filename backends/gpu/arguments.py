@@ -31,6 +31,7 @@ class Arguments:
         names = Names(_TAKEN)
         self.names = [names.fresh(name if name[:1].isalpha() else f"arg_{name}") for name in argument_names(block)]
         self._parameters: dict[str, tuple[KernelParameter, str]] = {}
+        self._packs: dict[ir.Value, tuple[ir.Value, int]] = {}
         facts = ir.DictAttr(kernel.attributes["tile.kernel"]) if "tile.kernel" in kernel.attributes else {}
         self._ragged = frozenset(ir.DenseI64ArrayAttr(facts["ragged"])) if "ragged" in facts else frozenset[int]()
 
@@ -40,6 +41,10 @@ class Arguments:
             if argument == value:
                 return number
         raise UnsupportedError(f"memory is read and written through the kernel's arguments, not through {value}")
+
+    def pack(self, value: ir.Value, source: ir.Value, heads: int) -> None:
+        """Takes a value as that of an argument [B, H, S, ...] whose rows are those of so many heads at each position."""
+        self._packs[value] = source, heads
 
     def pointer(self, value: ir.Value, align: int = 0) -> str:
         """The address of a tensor, `const T *`, or `T *` of an output. `align`: see `KernelParameter`; once asked for, it holds for all."""
@@ -51,6 +56,9 @@ class Arguments:
 
     def size(self, value: ir.Value, dim: int) -> str:
         """Its size along `dim`, an int."""
+        if value in self._packs:
+            source, heads = self._packs[value]
+            return f"({self.size(source, dim)} {'/' if dim == 1 else '*'} {heads})" if dim in (1, 2) else self.size(source, dim)
         number = self.number(value)
         name = f"{self.names[number]}_n{dim}"
         return self._add(name, KernelParameter("size", number, dim), f"int {name}")
@@ -69,6 +77,13 @@ class Arguments:
 
     def descriptor(self, value: ir.Value, columns: int, rows: int, swizzle: int = 128) -> str:
         """The address of a TMA descriptor of a 4-D tensor, whose boxes have so many columns and rows."""
+        if value in self._packs:
+            source, heads = self._packs[value]
+            number = self.number(source)
+            name = f"{self.names[number]}_map_{columns}x{rows}_of_{heads}"
+            parameter = KernelParameter("packed", number, heads, "", (columns, rows), swizzle)
+            self._add(name, parameter, f"const __grid_constant__ CUtensorMap {name}")
+            return f"&{name}"
         number = self.number(value)
         name = f"{self.names[number]}_map_{columns}x{rows}"
         kind = "ragged" if number in self._ragged else "descriptor"
@@ -87,7 +102,13 @@ class Arguments:
         return self._add(name, parameter, f"const __grid_constant__ CUtensorMap {name}")
 
     def copied_at(self, value: ir.Value, row: str, head: str, batch: str) -> str:
-        """Where a TMA copy of a tensor is behind its column: row, head and batch, and of a ragged view what leads back to the tensor."""
+        """Where a TMA copy of a tensor is behind its column: row, head and batch, and of a ragged view what leads back to the tensor.
+
+        Where rows are those of several heads: head, position, batch.
+        """
+        if value in self._packs:
+            heads = self._packs[value][1]
+            return f"({head}) * {heads}, ({row}) / {heads}, {batch}"
         number = self.number(value)
         if number not in self._ragged:
             return f"{row}, {head}, {batch}"
@@ -115,6 +136,10 @@ class Arguments:
 
     def element(self, value: ir.Value, indices: list[str], align: int = 0) -> str:
         """An element in global memory; `align` as of `pointer`, by which the last stride is 1."""
+        if value in self._packs:
+            source, heads = self._packs[value]
+            batch, head, row, *column = indices
+            indices, value = [batch, f"({head} * {heads} + {row} % {heads})", f"({row} / {heads})", *column], source
         offsets = [f"{index} * {self.stride(value, dim)}" for dim, index in enumerate(indices[:-1] if align else indices)]
         offsets += indices[-1:] if align else []
         return f"{self.pointer(value, align)}[{' + '.join(offsets) or '0'}]"
@@ -132,5 +157,5 @@ class Arguments:
         return tuple(parameter for parameter, _ in self._sorted())
 
     def _sorted(self) -> list[tuple[KernelParameter, str]]:
-        order = ("descriptor", "ragged", "window", "pointer", "counter", "size", "stride", "scalar", "blocks")
+        order = ("descriptor", "packed", "ragged", "window", "pointer", "counter", "size", "stride", "scalar", "blocks")
         return sorted(self._parameters.values(), key=lambda item: (order.index(item[0].kind), item[0].argument, item[0].dim))

@@ -23,10 +23,11 @@ class KernelParameter:
     "descriptor", a `CUtensorMap` of a 4-D tensor [B, H, S, D] by value (64 bytes aligned, `__grid_constant__`), whose boxes have `box`
     columns and rows, with swizzling over `swizzle` bytes and zeros out of bounds; "ragged", one of a ragged view [E, H, T, D], as
     [W, E, H, RAGGED_ROWS, D]: row RAGGED_ROWS - T + i at w = RAGGED_ROWS is row i of the view, and the description begins where the tensor
-    does; "window", one of the last four dimensions of a tensor, or of fewer with ones in front, whose boxes have columns of the last
-    dimension and rows of dimension `dim`, counted from behind it, in the order columns, rows, then the others from the last one on, or
-    zeros where the copy engine cannot read the tensor; "counter", the address of an int32 that is zero at the start, and that the kernel
-    leaves zero, or of as many as `box` has columns; "blocks", how many blocks of rows the grid has.
+    does; "packed", one of a tensor [B, H, S, D] as [B, S, H, D], whose boxes have `box` columns, and rows that are those of `dim`
+    neighbouring heads at each position; "window", one of the last four dimensions of a tensor, or of fewer with ones in front, whose boxes
+    have columns of the last dimension and rows of dimension `dim`, counted from behind it, in the order columns, rows, then the others from
+    the last one on, or zeros where the copy engine cannot read the tensor; "counter", the address of an int32 that is zero at the start,
+    and that the kernel leaves zero, or of as many as `box` has columns; "blocks", how many blocks of rows the grid has.
     `type` is the C type of what is passed by value: "int", "long long", "float" or "double".
     """
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.scalars import dependence
-from attn_mlir.backends.nvidia import thresholds
+from attn_mlir.backends.nvidia import narrow_windows, thresholds
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, pieces, walk
 
@@ -34,7 +34,7 @@ class NvidiaFacts:
     `brief`: all that pairs need beside products are values of their query, and few ops, or a row is softmax; `by_head`: a row is softmax,
     and scores are multiplied by what may depend on the head; `quotient`: nothing but
     a quotient of an exponential, as of sigmoid; `placed`: a mask compares positions and lengths; `windowed`: it
-    compares differences of positions with at most two bounds.
+    compares differences of positions with at most two bounds; `sided`: on both sides, and nothing else.
     """
 
     grid: str
@@ -54,6 +54,7 @@ class NvidiaFacts:
     quotient: bool = False
     placed: bool = False
     windowed: bool = False
+    sided: bool = False
 
 
 def facts_of(function: ir.Operation) -> NvidiaFacts | None:
@@ -74,6 +75,7 @@ def facts_of(function: ir.Operation) -> NvidiaFacts | None:
             widened,
             brief=_is_brief_row(online),
             by_head=_is_brief_row(online, True),
+            sided=masked and all(map(narrow_windows.is_window, pieces(online, "attn.mask"))),
         )
     for pairs in find_all(function, "attn.pairs"):
         products = pieces(pairs, "attn.product")
@@ -91,6 +93,7 @@ def facts_of(function: ir.Operation) -> NvidiaFacts | None:
             quotient=_is_brief(function, pairs, _QUOTIENT, thresholds.QUOTIENT_OPS) and _is_bare(function, pairs),
             placed=masked and all(map(_is_placed, pieces(pairs, "attn.mask"))),
             windowed=masked and all(map(_is_window, pieces(pairs, "attn.mask"))),
+            sided=masked and all(map(narrow_windows.is_window, pieces(pairs, "attn.mask"))),
         )  # fmt: skip
     for chunk in find_all(function, "attn.chunk"):
         head, value, bits = _columns([chunk.operands[1], chunk.operands[2]])

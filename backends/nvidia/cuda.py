@@ -247,7 +247,7 @@ def _clearing() -> Any:
 _SCRATCH = threading.local()
 
 
-def ragged_map(address: int, dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int], box: tuple[int, int], swizzle: int) -> bytes:
+def ragged_map(address: int, dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int], box: tuple[int, ...], swizzle: int) -> bytes:
     """A `CUtensorMap` of a ragged view [E, H, T, D] of the tensor at an address, see `KernelParameter`; otherwise as `tensor_map`.
 
     Addresses are counted in 64 bits and wrap: RAGGED_ROWS times the first stride takes off RAGGED_ROWS rows.
@@ -259,12 +259,12 @@ def ragged_map(address: int, dtype: torch.dtype, shape: Sequence[int], strides: 
     return _map(address, dtype, extents, steps, (*box, 1, 1, 1), swizzle)
 
 
-def tensor_map(address: int, dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int], box: tuple[int, int], swizzle: int) -> bytes:
-    """A `CUtensorMap` of a tensor [B, H, S, D] with these strides in elements; boxes have `box` columns and rows.
+def tensor_map(address: int, dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int], box: tuple[int, ...], swizzle: int) -> bytes:
+    """A `CUtensorMap` of a tensor [B, H, S, D] with these strides in elements; boxes have `box` columns, rows, and heads, one without.
 
     The last stride must be 1, the others multiples of 16 bytes, and so must the address; zeros are read outside of the tensor.
     """
-    return _map(address, dtype, shape, strides, (*box, 1, 1), swizzle)
+    return _map(address, dtype, shape, strides, (*box, 1, 1)[:4], swizzle)
 
 
 def _map(address: int, dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int], box: tuple[int, ...], swizzle: int) -> bytes:

@@ -1,6 +1,6 @@
 """Compiles programs for NVIDIA GPUs, or finds them in memory or on disk."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -20,6 +20,7 @@ from attn_mlir.backends.nvidia.derivatives import derivative
 from attn_mlir.backends.nvidia.emulation import CHIPS
 from attn_mlir.backends.nvidia.emulation import driver as emulated
 from attn_mlir.backends.nvidia.emulation.program import EmulatedLaunchPlan
+from attn_mlir.backends.nvidia.narrow_windows import PACK, prepared
 from attn_mlir.backends.nvidia.program import SUFFIX, NvidiaLaunchPlan
 from attn_mlir.backends.nvidia.scans import TILELANG
 from attn_mlir.backends.nvidia.target import NvidiaTarget
@@ -81,14 +82,14 @@ def derivative_for_gpu(source: str, function: str, wrt: Sequence[str], determini
     return program
 
 
-def compile_program(source: str, name: str, prepare: str = OUTLINE, deterministic: bool = False, length: int = 0) -> NvidiaLaunchPlan:
+def compile_program(
+    source: str, name: str, prepare: str = OUTLINE, deterministic: bool = False, more: Mapping[str, int] | None = None
+) -> NvidiaLaunchPlan:
     """Compiles function `name` of what the pipeline `prepare` makes of a module, or finds it in memory or on disk.
 
-    `length`: with the schedules for so many keys and more.
+    `more`: of which kind calls are, `length`: with so many keys and more, or `pack`: with windows of few keys (`narrow_windows`).
     """
-    choices = _for_device()
-    if length:
-        choices["length"] = length
+    choices = {**_for_device(), **(more or {})}
     if deterministic:
         choices["deterministic"] = 1
     key = (source, name, prepare, *choices.items())
@@ -97,7 +98,15 @@ def compile_program(source: str, name: str, prepare: str = OUTLINE, deterministi
 
         def longer(keys: int) -> NvidiaLaunchPlan:
             with LOCK:
-                return compile_program(source, name, prepare, deterministic, keys)
+                return compile_program(source, name, prepare, deterministic, {"length": keys})
+
+        @cache
+        def packed(heads: int) -> NvidiaLaunchPlan | None:
+            with LOCK:
+                try:
+                    return compile_program(source, name, prepared(prepare), deterministic, {PACK: heads})
+                except UnsupportedError:
+                    return None  # something depends on the head of a query, or takes other registers: the usual kernel
 
         @cache
         def wide() -> NvidiaLaunchPlan:
@@ -105,6 +114,7 @@ def compile_program(source: str, name: str, prepare: str = OUTLINE, deterministi
                 return compile_program(widened_ahead.wide_source(source, program.host), name, prepare, deterministic)
 
         program.compile_longer = longer
+        program.compile_packed = packed if not more else None
         if widened_ahead.may_widen(program.host, prepare, OUTLINE):
             program.compile_wide = wide
     return _PROGRAMS[key]

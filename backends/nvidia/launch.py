@@ -23,7 +23,7 @@ from attn_mlir.errors import ArgumentError, UnsupportedError
 LIMIT = 256
 _PROGRAM_LIMIT = (1 << 31) - (1 << 16)
 """Of persistent kernels, which number what they run in 32 bits, and count a little further."""
-_MAPPED = ("descriptor", "ragged")
+_MAPPED = ("descriptor", "ragged", "packed")
 """Parameters that are descriptions for the copy engine of tensors that it must be able to read."""
 _WINDOW = "window"
 """Those that are zeros where it cannot."""
@@ -224,8 +224,14 @@ def _map(tensor: Any, parameter: KernelParameter) -> bytes:
         tensor = tensor.permute(*order, parameter.dim, -1)[(None,) * (4 - tensor.dim())]
     if tensor.dim() == 5:  # sums of all chunks in one slot
         tensor = tensor.first_slot() if isinstance(tensor, Ragged) else tensor[0]
+    box = parameter.box
+    if parameter.kind == "packed":
+        heads = parameter.dim
+        if tensor.shape[1] % heads:
+            raise ArgumentError(f"a kernel for packs of {heads} heads takes no tensor of {tensor.shape[1]} heads")
+        tensor, box = tensor.transpose(1, 2), (box[0], heads, box[1] // heads)
     address = tensor_of(tensor).data_ptr()  # that of a view is in front of its tensor
-    key = (parameter.kind, address, tensor.dtype, tensor.shape, tensor.stride(), parameter.box, parameter.swizzle)
+    key = (parameter.kind, address, tensor.dtype, tensor.shape, tensor.stride(), box, parameter.swizzle)
     found = _MAPS.get(key)
     if found is None:
         if len(_MAPS) >= 8 * LIMIT:

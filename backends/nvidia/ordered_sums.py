@@ -43,7 +43,7 @@ def _same_end(before: ir.Operation, after: ir.Operation) -> bool:
 def grows(value: ir.Value, keys: ir.Value, count: ir.Value) -> bool:
     """Whether the value does not fall when `keys` grows, where `count` keys follow.
 
-    That is known of sums with, limits to and multiples by what does not depend on `keys`.
+    That is known of sums with, limits to, multiples by and choices by what does not depend on `keys`.
     """
     if value == keys or not depends(value, keys):
         return True
@@ -52,6 +52,8 @@ def grows(value: ir.Value, keys: ir.Value, count: ir.Value) -> bool:
         return keys in list(op.operands)  # the end of the block of keys
     if op.name in ("arith.addi", "arith.minsi", "arith.maxsi"):
         return all(grows(operand, keys, count) for operand in op.operands)
+    if op.name == "arith.select" and not depends(op.operands[0], keys):
+        return all(grows(operand, keys, count) for operand in list(op.operands)[1:])
     if op.name == "arith.subi":
         return not depends(op.operands[1], keys) and grows(op.operands[0], keys, count)
     if op.name in ("arith.muli", "arith.divsi", "arith.floordivsi", "arith.ceildivsi"):

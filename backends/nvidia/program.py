@@ -17,7 +17,16 @@ from attn_mlir.backends.gpu.scalar_bounds import MAX_COLUMNS
 from attn_mlir.backends.gpu.slices import is_sliced, slices_of
 from attn_mlir.backends.gpu.split import lower_parts, lower_whole
 from attn_mlir.backends.host import Host, HostStep
-from attn_mlir.backends.nvidia import codegen, cuda, pipeline, repeated_kernel, repeated_kernels, thresholds, widened_ahead
+from attn_mlir.backends.nvidia import (
+    codegen,
+    cuda,
+    narrow_windows,
+    pipeline,
+    repeated_kernel,
+    repeated_kernels,
+    thresholds,
+    widened_ahead,
+)
 from attn_mlir.backends.nvidia.compile import Cubin, compile_all
 from attn_mlir.backends.nvidia.compiled_kernels import describe, own_memory, pack, packed_semaphores, spilled
 from attn_mlir.backends.nvidia.launch import LIMIT, CudaLauncher
@@ -60,10 +69,13 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         self._calls: dict[tuple[Any, ...], repeated_kernel.RepeatedLaunch | repeated_kernels.Chain] = {}
         self.compile_longer: Callable[[int], NvidiaLaunchPlan] | None = None
         """Compiles the same function for at least so many keys, where schedules say that another one is better for them."""
+        self.compile_packed: Callable[[int], NvidiaLaunchPlan | None] | None = None
+        """Compiles the same function for windows of few keys, with so many heads of queries in a block; None where that has no form."""
         self.compile_wide: Callable[[], NvidiaLaunchPlan] | None = None
         """Compiles the same function for keys and values of q's type, where they have 8 bits (`widened_ahead`)."""
         self.beside: Callable[[], object] | None = None
         """Compiles what is likely to be needed next, such as the backward pass of a forward pass, while this program is compiled."""
+        self._narrow = max((int(unit.schedule.get(narrow_windows.NARROW, 0)) for unit in units.values()), default=0)
         self._longer = min((int(unit.schedule["longer"]) for unit in units.values() if "longer" in unit.schedule), default=0)
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
@@ -76,6 +88,12 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
             longer.listeners = self.listeners
             results = longer.run(inputs, layout)
             self._calls.update(longer._calls)
+            return results
+        packed = self._packed(inputs) if self._narrow and self.compile_packed is not None else None
+        if packed is not None:
+            packed.listeners = self.listeners
+            results = packed.run(inputs, layout)
+            self._calls.update(packed._calls)
             return results
         if self._single and self.compile_wide is not None and widened_ahead.pays(inputs):
             wide = self._widened(inputs)
@@ -96,6 +114,11 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
                 if chain is not None:
                     self._keep(key, chain)
         return results
+
+    def _packed(self, inputs: Sequence[Any]) -> "NvidiaLaunchPlan | None":
+        """The program for a window of few keys, where these inputs have one."""
+        heads = narrow_windows.pack_of(inputs, self._narrow)
+        return self.compile_packed(heads) if heads and self.compile_packed is not None else None
 
     def _widened(self, inputs: Sequence[Any]) -> list[Any] | None:
         """The inputs with k and v of q's type; None, which is told, where there is no memory for them."""

@@ -169,9 +169,9 @@ EIGHT_BIT_SOFTMAX: Annotated[dict[int, Fields], Provenance("2026-11-27", "H100",
     128: {"block_q": 192, "block_kv": 96, "stages": 3, "uniform": 0, "producer_registers": 32, "consumer_registers": 160},
 }
 """Softmax of 8-bit elements, by columns: three warpgroups hide each other's waits, and stages enough that none of them waits for a copy."""
-HELD_KEYS: Annotated[Fields, Provenance("2026-11-27", "H100", "docs/notes/fp8-hopper.md")] = {"first_stages": 4}
+HELD_KEYS: Annotated[Fields, Provenance("2026-11-27", "H100, H200", "docs/notes/fp8-hopper.md")] = {"first_stages": 4, "tell": 1}
 """Beside these, without a mask: one more stage of keys, held until no warp takes its step again. 1.03 times the speed at 8192 keys,
-0.99 to 1.00 at 2048; under a causal mask nothing was proven."""
+0.99 to 1.00 at 2048; under a causal mask nothing was proven. Numbers of tiles told: 1.015 and 1.007, causal 0.998 and 0.985."""
 LONG_KEYS: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/fp8-hopper.md")] = 8192
 """Keys from which on softmax of 8-bit elements has the blocks of LONG_EIGHT_BIT: at 2048 the last block is a larger part."""
 LONG_EIGHT_BIT: Annotated[dict[tuple[int, bool], Fields], Provenance("2026-11-27", "H100", "docs/notes/fp8-hopper.md")] = {
@@ -244,9 +244,43 @@ WARP_ROWS: Annotated[Kinds, _BOTH] = WARP_LAZY | frozenset({
 """Forward passes and tangents that the `warp` dialect makes. In units of the Hopper emitter's speed at 1024 to 16384 keys: 0.98 to 1.20,
 and once 0.97 of a causal sigmoid of 64 columns. Left out: causal softmax of 64 columns (0.96 to 1.03), terms of positions (0.91 to
 1.02), softcap that saves its log-sum-exp (0.96 of 64, spills of 128 columns), 256 columns (0.68 to 1.09), a dense bias (0.36 to 0.49)."""
+WARP_TOLD: Annotated[Kinds, Provenance("2026-11-27", "H100, H200", "docs/notes/windows-h100.md")] = frozenset({
+    ("softmax", 64, 64, 192, 128), ("softmax", 128, 128, 128, 128), ("softmax masked", 128, 128, 128, 128),
+    ("softmax window masked", 64, 64, 192, 128), ("softmax window masked", 128, 128, 128, 128),
+})  # fmt: skip
+"""Those whose thread that draws tiles tells all warps where they are: 1.01 to 1.06 times the speed at 1024 keys, 0.995 to 1.03 at more,
+1.02 to 1.09 under windows."""
 WARP_LONGER: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/warp-h100.md")] = 24576
 """Keys from which on the Hopper emitter's blocks of 192 keys are taken instead, without a mask: 0.96 and 0.98 times as fast at 8192 and
 16384, 1.02 at 32768."""
+NARROW_KEYS: Annotated[dict[str, int], Provenance("2026-11-27", "H100, H200", "docs/notes/windows-h100.md")] = {"rows": 1024, "pairs": 256}
+"""Keys that a row sees at most in a sliding window for which the next schedules are taken: of forward passes, and of backward ones."""
+NARROW_PACKS: Annotated[tuple[int, ...], Provenance("2026-11-27", "H100", "docs/notes/windows-h100.md")] = (8, 1)
+"""How many heads of queries are packed there: the first number that divides those of a head of keys."""
+NARROW_WINDOWS: Annotated[dict[int, dict[str, Fields]], Provenance("2026-11-27", "H100", "docs/notes/windows-h100.md")] = {
+    64: {
+        "packed": {
+            "block_q": 128, "block_kv": 48, "stages": 3, "ping_pong": 0, "lazy_rescale": 1, "tell": 1, "draw": 1, "group": 64,
+            "consumer_registers": 104, "producer_registers": 24, "occupancy": 2,
+        },
+        "single": {
+            "block_q": 64, "block_kv": 64, "stages": 2, "ping_pong": 0, "lazy_rescale": 1, "tell": 1, "draw": 1, "group": 64,
+            "consumer_registers": 136, "producer_registers": 24, "occupancy": 3,
+        },
+        "pairs": {"block_q": 64, "block_kv": 64, "occupancy": 2},
+        "sums": {
+            "block_q": 192, "block_kv": 80, "stages": 2, "ping_pong": 0, "tell": 1, "draw": 1, "group": 64,
+            "consumer_registers": 160, "producer_registers": 24,
+        },
+    },
+    128: {
+        "packed": {
+            "block_q": 128, "block_kv": 80, "stages": 2, "ping_pong": 0, "lazy_rescale": 1, "tell": 1, "draw": 1, "group": 32,
+            "consumer_registers": 232, "producer_registers": 40,
+        },
+    },
+}  # fmt: skip
+"""By columns of q, k and v: forward passes with packed heads, and without; sums over keys and over queries of backward passes."""
 WARP_PAIRS: Annotated[Kinds, _BOTH] = frozenset({
     ("softmax masked", 64, 64, 128, 64), ("sigmoid masked", 64, 64, 128, 64), ("sigmoid", 64, 64, 128, 64),
     ("softmax documents", 64, 64, 128, 128),

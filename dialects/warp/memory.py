@@ -5,7 +5,7 @@ from typing import Any
 from attn_mlir.dialects.elements import is_eight_bit
 from attn_mlir.dialects.verify import check
 from attn_mlir.dialects.warp.dialect import Warp
-from attn_mlir.dialects.warp.kinds import bytes_of, in_form, is_shared, swizzle_of
+from attn_mlir.dialects.warp.kinds import bytes_of, in_form, is_global, is_shared, swizzle_of
 from attn_mlir.mlir import ext, ir
 
 SWIZZLES = (0, 32, 64, 128)
@@ -44,6 +44,22 @@ class ViewOp(Warp.Operation, name="view", traits=[ext.Pure]):
         fits = is_shared(buffer, 3) and is_shared(tile, 2) and all(n <= of for n, of in zip(tile.shape, buffer.shape[1:], strict=True))
         fits = fits and (buffer.memory_space, buffer.element_type) == (tile.memory_space, tile.element_type)
         return check(self, fits, f"is a part of a stage of {buffer}, got {tile}")
+
+
+class RowsOfHeadsOp(Warp.Operation, name="rows_of_heads", traits=[ext.Pure]):
+    """A tensor in global memory, [B, H, S, D] or [B, H, S], seen as [B, H / `heads`, S x `heads`, ...].
+
+    Row r of pack h is row r / `heads` of head h x `heads` + r mod `heads`; `heads` divides H. Copies begin with a multiple of `heads`.
+    """
+
+    source: ext.Operand[Any]
+    heads: ir.IntegerAttr
+    result: ext.Result[Any]
+
+    def verify_invariants(self) -> bool:
+        source, heads = self.source.type, self.heads.value
+        fits = is_global(source, 3, 4) and self.result.type == source and heads > 1
+        return check(self, fits, f"sees a memref [B, H, S, D] or [B, H, S] by rows of several heads, got {source} and {heads}")
 
 
 class ConcatOp(Warp.Operation, name="concat", traits=[ext.Pure]):

@@ -6,6 +6,7 @@ true for all of them. Conjunctions intersect both; disjunctions take the hull of
 """
 
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from attn_mlir.passes.intervals.box import Box
@@ -55,7 +56,7 @@ class Solver:
             case "and":
                 return functools.reduce(self._intersect, map(self.solve, node.args))
             case "or":
-                return functools.reduce(self._unite, map(self.solve, node.args))
+                return self._either(node.args)
             case "ge0":
                 return self._positive(node.args[0])
             case "eq0":
@@ -64,6 +65,24 @@ class Solver:
                 d = node.args[0].args[0]
                 return self._unite(self._positive(d - 1), self._positive(-d - 1))
         return self._anything
+
+    def _either(self, nodes: Sequence[Bound]) -> KeyInterval:
+        """Where a condition is the same for all pairs, as that a window has no limit, a block sees all keys or what the others say."""
+        same = [node for node in nodes if not depends_on(node, self._kv) and self._is_same(node)]
+        others = [node for node in nodes if node not in same]
+        if not same or not others:
+            return functools.reduce(self._unite, map(self.solve, nodes))
+        pool, found = self._pool, functools.reduce(self._unite, map(self.solve, others))
+        all_ = pool.either(self._box.truth(node).can_be_true for node in same)
+        low, high, full_low, full_high = (
+            None if end is None else pool.select(all_, whole, end)
+            for end, whole in zip(found[:4], (self._zero, self._skv, self._zero, self._skv), strict=True)
+        )
+        return KeyInterval(low, high, full_low, full_high, found.shape)
+
+    def _is_same(self, node: Bound) -> bool:
+        truth = self._box.truth(node)
+        return truth.can_be_false is self._pool.negation(truth.can_be_true)
 
     def _free(self, node: Bound) -> KeyInterval:
         truth = self._box.truth(node)

@@ -126,7 +126,7 @@ def test_many_keys_come_in_larger_blocks(dim: int, masked: bool, row: str, scale
     text = compute.ir("traced")
     (unit,) = driver.compile_program(text, "attention").units.values()
     assert unit.schedule.get("longer", 0) == (8192 if keys else 0)
-    (longer,) = driver.compile_program(text, "attention", length=8192).units.values()
+    (longer,) = driver.compile_program(text, "attention", more={"length": 8192}).units.values()
     assert "longer" not in longer.schedule and (longer.code.source == unit.code.source) == (not keys)
     if keys:
         assert f".m64n{keys}k32." in longer.code.source and f".m64n{keys}k32." not in unit.code.source

@@ -57,6 +57,8 @@ def _kernel_table(name: str, unit: GpuKernel, code: str) -> str:
 
 
 def _parameter(parameter: KernelParameter) -> str:
+    if parameter.kind not in _KINDS:
+        raise UnsupportedError(f"a kernel takes a parameter of the kind '{parameter.kind}', which libraries do not make")
     columns, rows = parameter.box
     number = _NUMBERS.get(parameter.type, "INT")
     fields = f"{parameter.argument}, {parameter.dim}, attn::{number}, {columns}, {rows}, {parameter.swizzle}, {parameter.align}"

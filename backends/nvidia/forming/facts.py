@@ -11,7 +11,7 @@ SCHEDULE = "warp.schedule"
 """Attribute of a kernel: what was chosen for it, by `tile-schedule` or a tuner. Options of a pass go before it."""
 FIELDS = (
     *("stages", "first_stages", "warp_rows", "group", "reverse", "draw", "order", "align", "join", "ping_pong"),
-    *("lazy_rescale", "producer_registers", "consumer_registers", "key_sums", "together", "uniform"),
+    *("lazy_rescale", "producer_registers", "consumer_registers", "key_sums", "together", "uniform", "pack", "occupancy", "shift", "tell"),
 )
 """Names of choices that passes read in it, or in that of tiles."""
 PING_PONG = 1
@@ -24,6 +24,10 @@ ALL = 1
 """The named barrier at which all warps of a kernel without a producer meet, before copies and behind them."""
 THREADS = 128
 """Of a warpgroup."""
+_RESERVED = 1024
+"""Bytes of shared memory that each thread block takes besides its own."""
+_NEIGHBOURS = 8
+"""The most thread blocks of a multiprocessor that a schedule may ask for."""
 MOST = 248
 """The most registers of a thread, in steps of 8."""
 STEP = 8
@@ -82,3 +86,16 @@ def target_of(kernel: ir.Operation) -> NvidiaTarget:
 def launch_registers(file: int, warpgroups: int) -> int:
     """The registers that each thread of so many warpgroups can have at launch."""
     return min(MOST, file // (THREADS * warpgroups) // STEP * STEP)
+
+
+def share_of_multiprocessor(function: ir.Operation, target: NvidiaTarget) -> tuple[int, int]:
+    """The registers, and bytes of shared memory, of each of the thread blocks (`occupancy` in the schedule of tiles) that a multiprocessor
+    has. Raises Refused.
+    """
+    try:
+        count = attributes.read(function, attributes.SCHEDULE).get("occupancy", 1)
+    except ValueError as error:
+        raise Refused(str(error)) from None
+    if not isinstance(count, int) or not 1 <= count <= _NEIGHBOURS:
+        raise Refused(f"a multiprocessor has one to {_NEIGHBOURS} thread blocks, not '{count}'")
+    return target.registers // count, (target.shared_bytes + _RESERVED) // count - _RESERVED

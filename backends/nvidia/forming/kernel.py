@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from attn_mlir.backends.gpu.attributes import SCHEDULE as OF_TILES
 from attn_mlir.backends.nvidia.forming import maps, rings
-from attn_mlir.backends.nvidia.forming.facts import SCHEDULE, launch_registers
+from attn_mlir.backends.nvidia.forming.facts import SCHEDULE, launch_registers, share_of_multiprocessor
 from attn_mlir.backends.nvidia.forming.maps import FragmentMap
 from attn_mlir.backends.nvidia.forming.packed import Packed, TileNumbers, dense_grid
 from attn_mlir.backends.nvidia.forming.refusal import Refused
@@ -92,8 +92,8 @@ class Former:
 
     def _frame(self) -> ir.Operation:
         name = ir.StringAttr(self.function.attributes["sym_name"]).value
-        self.registers = launch_registers(self.target.registers, self.warpgroups)
-        file, shared = self.target.registers, self.target.shared_bytes
+        file, shared = share_of_multiprocessor(self.function, self.target)
+        self.registers = launch_registers(file, self.warpgroups)
         numbers = {"registers": self.registers, "lanes": 32, "register_file": file, "shared_limit": shared}
         attributes: dict[str, ir.Attribute] = {key: i64(value) for key, value in numbers.items()}
         attributes |= {key: ir.StringAttr.get(name) for key in ("sym_name", "function")}

@@ -37,6 +37,8 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
     """The schedule of a kernel of pairs, or why this code generator cannot make it. Raises UnsupportedError for an unknown choice."""
     if (dropout := choices.get("dropout", "lanes")) not in ("lanes", "own"):
         raise UnsupportedError(f"in a schedule dropout is 'lanes' or 'own', not {dropout!r}")
+    if not find_all(kernel, "tile.accumulate", "tile.scatter_add"):
+        choices = {**choices, "deterministic": 0}  # each sum has one writer
     try:
         layout = _layout_with_key_sums(kernel, target, choices) or _layout(kernel, target, choices)
         if choices.get("key_sums", "auto") == "auto" and not layout.key_sums:
@@ -51,6 +53,7 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
     except UnsupportedError as error:
         return Refusal.of(error)
     fields: Fields = {"kind": "pairs", "stages": layout.stages, "shared": layout.bytes, "warpgroups": layout.warpgroups}
+    fields |= {name: choices[name] for name in ("narrow",) if name in choices}
     fields |= {"occupancy": layout.occupancy} if layout.occupancy > 1 or "occupancy" in choices else {}
     fields |= {"windows": layout.stages} if layout.windows or layout.bands else {}
     asked = {"key_sums": "consumers"} if choices.get("key_sums") == "consumers" else {}

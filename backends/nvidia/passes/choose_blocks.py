@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.nvidia import blocks, thresholds
+from attn_mlir.backends.nvidia.narrow_windows import PACK
 from attn_mlir.backends.nvidia.target import TARGETS
 from attn_mlir.backends.nvidia.tuning.choices import choices_for, choices_in, is_synchronous
 from attn_mlir.backends.nvidia.tuning.chunk_scan_facts import chunk_scan_facts
@@ -73,7 +74,7 @@ class NvidiaChooseBlocks(Pass):
         sizes = [choices.get(name, default) for name, default in zip(("block_q", "block_kv"), defaults, strict=True)]
         own = attributes.read(function, attributes.CHOICES)
         captures = None if single else blocks.blocks_with_captures(facts)
-        brief = blocks.blocks_of_brief_pairs(facts) if captures is None and _may_choose(choices) else None
+        brief = blocks.blocks_of_brief_pairs(facts) if captures is None and _may_choose(choices) and PACK not in own else None
         if brief == thresholds.BRIEF_PAIRS and not (self.transpose and choices.get("emitter", "hopper") == "hopper"):
             brief = None
         if captures is None and brief is None and _is_left(own):

@@ -19,11 +19,13 @@ class SplitPairs(Pass):
     The one keeps the sums of the first weights, as dv; the other one all the rest, as dk, dq and gradients of captured tensors. Each
     computes the weights that it needs, from the products that these need: the scores of softmax are computed twice, six products in place
     of five, where no kernel of matrix instructions could hold all sums. `arch` is the chip that kernels are for. Where tensors are not f16
-    or bf16, nothing changes, nor where `gpu-materialize-pairs` takes over.
+    or bf16, nothing changes, nor where `gpu-materialize-pairs` takes over. `queries`: a single sum over keys, as dq, gets pairs of its own,
+    of which `attn-rows-of-pairs` makes an attention.
     """
 
     name = "nvidia-split-pairs"
     arch: str = "sm_90a"
+    queries: bool = False
 
     def run(self, module: ir.Operation) -> bool:
         if self.arch not in TARGETS:
@@ -32,6 +34,8 @@ class SplitPairs(Pass):
         for pairs in find_all(module, "attn.pairs"):
             if not is_wide(pairs) and all(_is_half(value) for product in find_all(pairs, "attn.product") for value in product.operands):
                 _split(pairs)
+                if self.queries:
+                    _split_queries(pairs)
         return True
 
 
@@ -50,6 +54,20 @@ def _split(pairs: ir.Operation) -> None:
         other = clone_op(pairs, {})
     for op in apart:
         op.operands[0] = other.results[0]
+    _prune(other, apart)
+    _prune(pairs, rest)
+
+
+def _split_queries(pairs: ir.Operation) -> None:
+    """Gives a sum over keys pairs of its own, which compute its weight again."""
+    users = [use.owner.operation for use in pairs.results[0].uses]
+    apart = [op for op in users if op.name == "attn.query_sum"]
+    rest = [op for op in users if op not in apart]
+    if len(apart) != 1 or len(_weights(apart[0])) != 1 or not rest:
+        return
+    with pairs.location, ir.InsertionPoint(pairs):
+        other = clone_op(pairs, {})
+    apart[0].operands[0] = other.results[0]
     _prune(other, apart)
     _prune(pairs, rest)
 

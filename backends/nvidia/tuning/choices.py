@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from attn_mlir.backends.fields import Fields, tuned_in, tuned_name, with_tuned
 from attn_mlir.backends.gpu import attributes
-from attn_mlir.backends.nvidia import blocks, thresholds
+from attn_mlir.backends.nvidia import blocks, narrow_windows, thresholds
 from attn_mlir.backends.nvidia.target import TARGETS
 from attn_mlir.backends.nvidia.tuning import space
 from attn_mlir.backends.nvidia.tuning.facts import facts_of
@@ -44,6 +44,10 @@ def choices_for(function: ir.Operation, tuned: Mapping[str, Fields]) -> Fields:
     shape = blocks.facts_of(function)
     if shape is not None and shape.bits == 8:
         return _of_eight_bit(shape, known)
+    if shape is not None and shape.sided and not tuned:
+        known = _of_narrow_windows(shape, known)
+        if "block_q" in known:
+            return known
     if shape is not None and shape.widened:
         return known  # what is measured for 16 bits leaves the producer no registers to widen with
     facts = facts_of(function)
@@ -65,6 +69,18 @@ def _of_eight_bit(shape: blocks.NvidiaFacts, known: Fields) -> Fields:
     if not more:
         return known if usual.keys() & known.keys() else {**usual, **known}
     return {**more, **known} if int(known.get("length", 0)) >= thresholds.LONG_KEYS else {**known, "longer": thresholds.LONG_KEYS}
+
+
+def _of_narrow_windows(shape: blocks.NvidiaFacts, known: Fields) -> Fields:
+    """Choices for windows of few keys where these are asked for; else those that are known, and for which calls others are better."""
+    others = {name for name in known if not name.startswith(attributes.LAUNCH)} - {"arch", "tilelang", "deterministic", narrow_windows.PACK}
+    if others or known.get("arch", "sm_90a") != "sm_90a" or shape.bits != 16 or shape.head != shape.value:
+        return known
+    if narrow_windows.PACK not in known:
+        most = narrow_windows.most_keys(shape.grid, shape.products, shape.head)
+        return {**known, narrow_windows.NARROW: most} if most else known
+    made = narrow_windows.fields_of(shape.grid, shape.products, shape.head, int(known[narrow_windows.PACK]))
+    return {**known, **made, **({"emitter": "warp"} if made and shape.grid == "rows" else {})}
 
 
 def is_synchronous(choices: Mapping[str, int | str]) -> bool:

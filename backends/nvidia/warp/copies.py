@@ -35,7 +35,7 @@ def _copy(printer: WarpPrinter, op: ir.Operation, *operands: Any) -> None:
     source, batch, head, row, column, tile, barrier, stage = operands
     type_ = op.operands[5].type
     for address, more in _atoms(tile, type_):
-        place = f"{_column(column, more)}, {row}, {head}, {batch}"
+        place = f"{_column(column, more)}, {printer.arguments.copied_at(source, row, head, batch)}"
         printer.line(f"attn::tma_load({address}, {_map(printer, source, type_)}, {at(barrier, stage)}, {place});")
 
 
@@ -44,7 +44,7 @@ def _store(printer: WarpPrinter, op: ir.Operation, *operands: Any) -> None:
     type_ = op.operands[0].type
     function = "tma_add" if op.name == "warp.add_async" else "tma_store"
     for address, more in _atoms(tile, type_):
-        place = f"{_column(column, more)}, {row}, {head}, {batch}"
+        place = f"{_column(column, more)}, {printer.arguments.copied_at(target, row, head, batch)}"
         printer.line(f"attn::{function}({_map(printer, target, type_)}, {address}, {place});")
 
 

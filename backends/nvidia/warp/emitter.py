@@ -7,9 +7,10 @@ from attn_mlir.backends.gpu.attributes import SCHEDULE, Fields
 from attn_mlir.backends.gpu.emitters import Refusal
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia import pipeline, thresholds
-from attn_mlir.backends.nvidia.forming.facts import FIELDS
+from attn_mlir.backends.nvidia.forming.facts import FIELDS, chosen
 from attn_mlir.backends.nvidia.forming.kernel import ROWS
 from attn_mlir.backends.nvidia.forming.refusal import Refused, reasons
+from attn_mlir.backends.nvidia.passes.pack_rows import PackRows
 from attn_mlir.backends.nvidia.target import HOPPER, NvidiaTarget
 from attn_mlir.backends.nvidia.warp.chips import rules_for
 from attn_mlir.backends.nvidia.warp.source import kernel_code
@@ -106,7 +107,15 @@ def formed(function: ir.Operation) -> tuple[ir.Module, ir.Operation]:
     if not kernels:
         (refused,) = find_all(module.operation, "func.func")
         raise Refused("; ".join(reasons(refused).values()) or "it has no tiles")
+    check_packed(kernels[0])
     return module, kernels[0]
+
+
+def check_packed(kernel: ir.Operation) -> None:
+    """Raises Refused where heads were to be packed and are not: the kernel would be right, and slow."""
+    why = reasons(kernel).get(PackRows.name, "")
+    if why and chosen(kernel, "pack", 0, 1) > 1:
+        raise Refused(f"no heads of queries can be packed: {why}")
 
 
 def check_draws(kernel: ir.Operation) -> None:

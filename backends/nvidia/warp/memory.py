@@ -66,6 +66,12 @@ def _view(printer: WarpPrinter, op: ir.Operation, buffer: Any, stage: str, row: 
     printer.printed[op.results[0]] = Address(text, buffer.atom, buffer.row)
 
 
+def _rows_of_heads(printer: WarpPrinter, op: ir.Operation, source: ir.Value) -> None:
+    """Nothing is printed: copies and stores of it name places of the tensor."""
+    printer.arguments.pack(op.results[0], source, plain(op, "heads"))
+    printer.printed[op.results[0]] = op.results[0]
+
+
 def columns_of(type_: ir.Type) -> int:
     """Columns of a swizzle atom of a tile's elements."""
     return swizzle_of(type_) // element(type_.element_type).bytes
@@ -240,6 +246,7 @@ RULES: dict[str, Rule] = {
     "warp.read": _read,
     "warp.read_transposed": _read_transposed,
     "warp.transpose": _transpose,
+    "warp.rows_of_heads": _rows_of_heads,
     "warp.view": _view,
     "warp.write": _write,
 }

@@ -29,7 +29,7 @@ _SAME = 1
 """Predicates of `arith.cmpi` up to this one: equal, other."""
 _WEIGHTS = {1: "softmax", 2: "capped"}
 """What weights are, by the exponentials of a pair, where they have a maximum or, in a backward pass, two numbers of each query."""
-_READ = frozenset({*FIELDS, "arch", "length", "longer", "block_q", "block_kv", "deterministic", "tilelang"})
+_READ = frozenset({*FIELDS, "arch", "length", "longer", "narrow", "block_q", "block_kv", "deterministic", "tilelang"})
 """Names of choices and of fields of a schedule that say something of such a kernel, or nothing of any kernel of rows and pairs."""
 
 
@@ -46,6 +46,8 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
         kept["longer"] = max(int(kept["longer"]), thresholds.WARP_LONGER)
     if _key(kernel) in thresholds.WARP_LAZY and "lazy_rescale" not in asked:
         kept["lazy_rescale"] = 1
+    if _key(kernel) in thresholds.WARP_TOLD and "tell" not in asked:
+        kept["tell"] = 1
     made: Fields = {**kept, "emitter": "warp"}
     try:
         print_ahead(kernel, made)

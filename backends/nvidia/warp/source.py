@@ -56,9 +56,12 @@ def kernel_code(kernel: ir.Operation, rules: dict[str, Rule]) -> KernelCode:
 
 
 def _code(printer: WarpPrinter, name: str, threads: int) -> KernelCode:
-    """A persistent kernel has a multiprocessor for itself; others share it with as many as registers allow."""
+    """A persistent kernel shares a multiprocessor with as many as its share of registers says, others with as many as registers allow."""
     target = printer.target
-    blocks = 1 if target.bulk_copies else max(1, target.registers // (threads * plain(printer.kernel, "registers")))
+    if target.bulk_copies:
+        blocks = max(1, target.registers // plain(printer.kernel, "register_file"))
+    else:
+        blocks = max(1, target.registers // (threads * plain(printer.kernel, "registers")))
     declared = ",\n".join(f"    {text}" for text in printer.arguments.declarations())
     eight_bit = any(isinstance(each.type, ir.MemRefType) and is_eight_bit(each.type.element_type) for each in printer.arguments.values)
     helpers = dict.fromkeys([*[MATRICES] * (eight_bit or bool(printer.headers)), *[EIGHT_BIT] * eight_bit, *printer.headers])
@@ -90,4 +93,5 @@ def _code(printer: WarpPrinter, name: str, threads: int) -> KernelCode:
         shared_bytes=printer.used,
         grid="persistent" if target.bulk_copies else "tiles",
         arch=target.arch,
+        occupancy=blocks if target.bulk_copies else 1,
     )

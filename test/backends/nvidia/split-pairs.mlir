@@ -5,6 +5,8 @@
 // RUN: attn-opt %t.128 -p 'attn-differentiate{functions=bwd only=true},nvidia-split-pairs,attn-simplify' | FileCheck %s --check-prefix=WHOLE
 // RUN: attn-opt %t.256 -p 'attn-differentiate{functions=bwd only=true},nvidia-split-pairs{arch=sm_80},attn-simplify' | FileCheck %s
 // RUN: sed -e 's/xf16/xf32/g' %t.256 | attn-opt -p 'attn-differentiate{functions=bwd only=true},nvidia-split-pairs' | FileCheck %s --check-prefix=WHOLE
+// RUN: attn-opt %t.128 -p 'attn-differentiate{functions=bwd only=true},nvidia-split-pairs{queries=true},attn-rows-of-pairs{all=true},attn-simplify' | FileCheck %s --check-prefix=ROWS
+// RUN: attn-run %t.128 -p 'attn-simplify,attn-differentiate{functions=fwd+bwd},nvidia-split-pairs{queries=true},attn-rows-of-pairs{all=true},attn-simplify' | FileCheck %s --check-prefix=NUMBERS
 // RUN: not attn-opt %t.256 -p 'nvidia-split-pairs{arch=sm_70}' 2>&1 | FileCheck %s --check-prefix=INVALID
 // RUN: attn-run %t.256 -p 'attn-simplify,attn-differentiate{functions=fwd+bwd},nvidia-split-pairs,attn-simplify' | FileCheck %s --check-prefix=NUMBERS
 
@@ -24,5 +26,10 @@
 
 // WHOLE-COUNT-1: "attn.pairs"
 // WHOLE-NOT:     "attn.pairs"
+// The sum over keys, dq, alone: an attention whose weights are those of pairs.
+// ROWS:      %[[PAIRS:[0-9]+]] = "attn.pairs"() ({
+// ROWS-NOT:  "attn.query_sum"
+// ROWS:      "attn.attention"(%{{[a-z]+}}, %[[K:[a-z]+]], %[[K]]) ({
+// ROWS-NEXT:   "attn.product"
 // INVALID: error: nvidia-split-pairs: `arch` must be one of sm_90a, sm_80, got 'sm_70'
 // NUMBERS: PASS

@@ -61,3 +61,9 @@
 %a = ub.poison : memref<64x64xf32, #warp.shared<128 : i64>>
 // expected-error @below {{'warp.read_transposed' takes elements of 16 bits in rows of one swizzle atom, got memref<64x64xf32, #warp.shared<128 : i64>>}}
 %t = "warp.read_transposed"(%a) : (memref<64x64xf32, #warp.shared<128 : i64>>) -> tensor<64x64xf32, #warp.layout<"wgmma", "tile">>
+
+// -----
+
+%q = ub.poison : memref<?x?x?x64xf16>
+// expected-error @below {{'warp.rows_of_heads' sees a memref [B, H, S, D] or [B, H, S] by rows of several heads, got memref<?x?x?x64xf16> and 1}}
+%v = "warp.rows_of_heads"(%q) {heads = 1 : i64} : (memref<?x?x?x64xf16>) -> memref<?x?x?x64xf16>

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from attn_mlir.mlir import ir
 from attn_mlir.reference.errors import EvaluationError
 from attn_mlir.reference.warp.clocks import Access, Accesses, WarpClock
 from attn_mlir.reference.warp.faults import Fault, line_of
@@ -55,6 +56,7 @@ class Machine:
         self.accesses = Accesses()
         self.orders: dict[tuple[int, int], Any] = {}
         self.lanes = kernel.attributes["lanes"]
+        self._packed: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         names, body = kernel.blocks[0]
         given = [Tensor(n, a) if isinstance(a, np.ndarray) and a.ndim else a for n, a in enumerate(arguments)]
         self.units = [unit for number in range(blocks) for unit in self._start(Block(number), dict(zip(names, given, strict=True)), body)]
@@ -74,8 +76,30 @@ class Machine:
                 units.append(unit)
         return units
 
+    def packed(self, source: Tensor, heads: int, location: ir.Location) -> Tensor:
+        """A tensor [B, H, S, ...] seen as [B, H / heads, S x heads, ...]: a copy for all thread blocks, written back at the end."""
+        key = source.number, heads
+        if source.array.shape[1] % heads:
+            raise Fault("out of bounds", location, f"packs {heads} heads of {list(source.array.shape)}")
+        if key not in self._packed:
+            array = source.array
+            apart = array.reshape(len(array), -1, heads, *array.shape[2:]).swapaxes(2, 3)
+            made = Tensor(source.number, apart.reshape(*apart.shape[:2], -1, *array.shape[3:]).copy())
+            self._packed[key] = source, made
+        return self._packed[key][1]
+
+    def _unpack(self) -> None:
+        for (_, heads), (source, made) in self._packed.items():
+            apart = made.array.reshape(*made.array.shape[:2], -1, heads, *made.array.shape[3:]).swapaxes(2, 3)
+            source.array[...] = apart.reshape(source.array.shape)
+
     def execute(self) -> int:
         """Runs to the end; the number of steps. Raises Fault where something is wrong."""
+        steps = self._execute()
+        self._unpack()
+        return steps
+
+    def _execute(self) -> int:
         units, steps, later = list[Warpgroup](), 0, list(self.residency.begin)
         while units or later or self.events:
             while later and len({u.block.number for u in units}) < self.residency.most:

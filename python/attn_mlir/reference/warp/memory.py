@@ -30,6 +30,10 @@ def _view(machine: Machine, unit: Warpgroup, inst: Inst, buffer: Buffer, stage: 
     return View(buffer.number, stage, row, buffer.array[stage, row : row + height, column : column + width])
 
 
+def _rows_of_heads(machine: Machine, unit: Warpgroup, inst: Inst, source: Tensor) -> Tensor:
+    return machine.packed(source, inst.attributes["heads"], inst.location)
+
+
 def _store_number(machine: Machine, unit: Warpgroup, inst: Inst, value: Any, memory: Buffer | Tensor, *places: int) -> Steps:
     yield
     access = machine.ordinary(unit, inst)[:1]
@@ -389,6 +393,7 @@ RULES: dict[str, Rule] = {
     "warp.store_commit": lambda machine, unit, inst: unit.stores.commit(),
     "warp.store_wait": _store_wait,
     "warp.transpose": _transpose,
+    "warp.rows_of_heads": _rows_of_heads,
     "warp.view": _view,
     "warp.write": _write,
 }
