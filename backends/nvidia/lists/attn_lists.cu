@@ -79,8 +79,11 @@ __device__ __forceinline__ void attn_prepare(const AttnLists &f, int *memory) {
       const int e = entries[n];
       if (e >= 0 && e < f.blocks)
         atomicOr(&bitmap[e >> 5], 1u << (e & 31));
-      else if (e != -1 && f.wrong && there)
-        *f.wrong = 1;
+      else if (e != -1 && f.wrong && there) {
+        f.wrong[1] = f.blocks;
+        f.wrong[2] = f.keys;
+        f.wrong[0] = e;  // which is never 0
+      }
     }
   }
   attn_together<T>();
