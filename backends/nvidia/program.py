@@ -31,6 +31,7 @@ from attn_mlir.performance import told
 
 SUFFIX = "zip"
 _UnitsT = TypeVar("_UnitsT")
+_Short = repeated_kernel.RepeatedLaunch | repeated_kernels.Chain
 _GIVEN = "bshd, as given"
 """In keys of calls: the first three inputs are [B, S, H, D] themselves, and not only their memory."""
 
@@ -57,7 +58,9 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         packed = any(unit.kernel.lengths or is_sliced(unit) for unit in units.values())
         self._single = "" if packed else _single_kernel(host, units)
         self._chained = not self._single and not packed and repeated_kernels.is_chain(host, units)
-        self._calls: dict[tuple[Any, ...], repeated_kernel.RepeatedLaunch | repeated_kernels.Chain] = {}
+        self._calls: dict[tuple[Any, ...], _Short] = {}
+        self._elsewhere: dict[tuple[Any, ...], _Short] = {}
+        """By what `form_of` gives: what inputs of the same shapes elsewhere are run by."""
         self.compile_longer: Callable[[int], NvidiaLaunchPlan] | None = None
         """Compiles the same function for at least so many keys, where schedules say that another one is better for them."""
         self.compile_wide: Callable[[], NvidiaLaunchPlan] | None = None
@@ -68,7 +71,7 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
         key = repeated_kernel.key_of(inputs, layout) if self._single or self._chained else ()
-        results = self._repeated(key, inputs)
+        results = self._repeated(key, inputs, layout)
         if results is not None:
             return results
         if self._longer and self.compile_longer is not None and inputs[1].shape[2] >= self._longer:
@@ -76,6 +79,7 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
             longer.listeners = self.listeners
             results = longer.run(inputs, layout)
             self._calls.update(longer._calls)
+            self._elsewhere.update(longer._elsewhere)
             return results
         if self._single and self.compile_wide is not None and widened_ahead.pays(inputs):
             wide = self._widened(inputs)
@@ -94,7 +98,7 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
                 launchers = {name: launcher for (name, device), launcher in self._launchers.items() if device == needed}
                 chain = repeated_kernels.chain(self.host, self.plan(inputs), self.units, launchers, inputs, results)
                 if chain is not None:
-                    self._keep(key, chain)
+                    self._keep(key, inputs, chain)
         return results
 
     def _widened(self, inputs: Sequence[Any]) -> list[Any] | None:
@@ -110,11 +114,18 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
 
     def again(self, inputs: Sequence[Any], layout: str) -> list[torch.Tensor] | None:
         """See `NvidiaKernel.again`."""
-        return self._repeated(repeated_kernel.key_of(inputs, _GIVEN if layout == "bshd" else layout), inputs)
+        given = _GIVEN if layout == "bshd" else layout
+        return self._repeated(repeated_kernel.key_of(inputs, given), inputs, given)
 
-    def _repeated(self, key: tuple[Any, ...], inputs: Sequence[Any]) -> list[torch.Tensor] | None:
+    def _repeated(self, key: tuple[Any, ...], inputs: Sequence[Any], layout: str) -> list[torch.Tensor] | None:
         """The results by the short way for these inputs, if there is one on their device, which need not be the current one."""
         call = self._calls.get(key)
+        if call is None and self._elsewhere:
+            form = repeated_kernel.form_of(inputs, layout)
+            known = None if form is None else self._elsewhere.get(form)
+            if known is not None:
+                call = known.elsewhere()
+                self._keep(key, None, call)
         if call is None or call.launcher.index != cuda.index_of(inputs[0]):
             return None  # an address may have been one of another device before
         if cuda.current_device() == call.launcher.index:
@@ -134,16 +145,21 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         launcher = self._launchers.get((self._single, index))  # none where everything was empty
         if launcher is None or launcher.copied([*inputs, *results]) or any(repeated_kernel.is_negated(value) for value in inputs):
             return
-        self._keep(key, repeated_kernel.RepeatedLaunch(launcher, results))
+        self._keep(key, inputs, repeated_kernel.RepeatedLaunch(launcher, results))
         if key[0] == "bshd":
-            self._calls[repeated_kernel.key_of(repeated_kernel.transposed(inputs, 3), _GIVEN)] = repeated_kernel.RepeatedLaunch(
-                launcher, repeated_kernel.transposed(results, 1), True
-            )
+            given = repeated_kernel.transposed(inputs, 3)
+            call = repeated_kernel.RepeatedLaunch(launcher, repeated_kernel.transposed(results, 1), True)
+            self._keep(repeated_kernel.key_of(given, _GIVEN), given, call)
 
-    def _keep(self, key: tuple[Any, ...], call: repeated_kernel.RepeatedLaunch | repeated_kernels.Chain) -> None:
-        if len(self._calls) >= LIMIT:
-            self._calls.clear()
+    def _keep(self, key: tuple[Any, ...], inputs: Sequence[Any] | None, call: "_Short") -> None:
+        """Keeps a short way for the inputs that a key is of, and for others of the same shapes."""
+        for kept in (self._calls, self._elsewhere):
+            if len(kept) >= LIMIT:
+                kept.clear()
         self._calls[key] = call
+        form = None if inputs is None else repeated_kernel.form_of(inputs, key[0])
+        if form is not None:
+            self._elsewhere[form] = call
 
     def with_work(self, splits: int, invariant: bool) -> "NvidiaLaunchPlan":
         made = super().with_work(splits, invariant)
@@ -284,7 +300,7 @@ def _single_kernel(host: Host, units: Mapping[str, GpuKernel]) -> str:
     return name if len(host.steps) == 1 and whole and name in units and units[name].is_plain else ""
 
 
-def _started(call: repeated_kernel.RepeatedLaunch | repeated_kernels.Chain, inputs: Sequence[Any]) -> list[torch.Tensor] | None:
+def _started(call: _Short, inputs: Sequence[Any]) -> list[torch.Tensor] | None:
     """The results by a short way; None where a CUDA graph is being captured, which has counters of its own: the long way makes them."""
     if isinstance(call, repeated_kernels.Chain) and call.counts and cuda.is_capturing(call.launcher.index):
         return None

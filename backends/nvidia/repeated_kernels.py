@@ -1,5 +1,6 @@
 """The short way through a program of several kernels: what they need besides inputs and results is one piece of memory."""
 
+import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -84,6 +85,12 @@ class Chain:
         for launcher, each in packed:
             launcher.start(each)
         return results
+
+    def elsewhere(self) -> "Chain":
+        """The same for inputs at other addresses."""
+        made = copy.copy(self)
+        made._packed = {}
+        return made
 
     def copies(self, inputs: Sequence[Any], results: Sequence[torch.Tensor]) -> bool:
         """Whether some kernel cannot read or write these tensors where they are."""
