@@ -1,6 +1,7 @@
 """Programs on an NVIDIA GPU: the kernels of a host function, compiled at the first run, on torch tensors."""
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -23,6 +24,7 @@ from attn_mlir.backends.nvidia.compiled_kernels import describe, own_memory, pac
 from attn_mlir.backends.nvidia.launch import LIMIT, CudaLauncher
 from attn_mlir.backends.nvidia.passes.slice_values import NvidiaSliceValues, wide_blocks
 from attn_mlir.backends.nvidia.target import HOPPER
+from attn_mlir.backends.nvidia.work_items import listed_items
 from attn_mlir.backends.program import ResultShapes
 from attn_mlir.backends.segments import DeviceModel
 from attn_mlir.dialects.elements import EIGHT_BIT
@@ -184,8 +186,10 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
             lambda output: launcher.alignment(len(operands) + output, unit.dtypes[output]),
             sequences=sequence_count(unit.kernel, operands),
         )
+        items = functools.cache(listed_items) if is_sliced(unit) else listed_items  # slices have one list
         for seen, outputs in slices_of(unit, operands, memory):
-            copied = launcher([*arguments_of(unit.kernel, seen, outputs, packed_semaphores(unit, seen)), *own_memory(unit, seen)])
+            given = arguments_of(unit.kernel, seen, outputs, packed_semaphores(unit, seen), items)
+            copied = launcher([*given, *own_memory(unit, seen)])
             self.tell_copied(step, operands, copied)
         return [each.result() for each in memory]
 
