@@ -105,7 +105,7 @@ class LaunchForm:
     def at(self, arguments: Sequence[Any], index: int) -> "PackedLaunch | None":
         """The launch on these tensors; None where one is on another device, has no memory, or lies where the kernel does not read it."""
         found, lowest = [], 0
-        for offset, number, of_memory, divided in self._places:
+        for _, number, of_memory, divided in self._places:
             tensor = arguments[number]
             memory = tensor_of(tensor)
             address = (memory if of_memory else tensor).data_ptr()
@@ -113,8 +113,20 @@ class LaunchForm:
                 return None
             if divided:
                 lowest |= address
-            found.append((offset, address))
-        return None if lowest % 16 else PackedLaunch.of(self._bytes, self._offsets, self._config, found)
+            found.append(address)
+        return None if lowest % 16 else self.placed(found)
+
+    def placed(self, addresses: Sequence[int]) -> "PackedLaunch":
+        """The launch on tensors at these addresses, one for each of `places`."""
+        found = [(offset, address) for (offset, *_), address in zip(self._places, addresses, strict=True)]
+        return PackedLaunch.of(self._bytes, self._offsets, self._config, found)
+
+    def places(self, arguments: Sequence[Any]) -> list[tuple[int, int]]:
+        """Of each address that it has, the number of an argument, and where it is now."""
+        return [
+            (number, (tensor_of(arguments[number]) if of_memory else arguments[number]).data_ptr())
+            for _, number, of_memory, _ in self._places
+        ]
 
 
 class CudaLauncher:
@@ -232,6 +244,10 @@ class CudaLauncher:
             tensor = arguments[i]
             seen += (tensor.shape, tensor.stride(), tensor.dtype)
         return tuple(seen)
+
+    def form(self, arguments: Sequence[Any], stream: int) -> LaunchForm | None:
+        """What launches on tensors of these shapes, which were packed before, have in common; None where that is not known."""
+        return self._forms.get(self._form_of(arguments, stream))
 
     def _moved(self, arguments: Sequence[Any], stream: int) -> PackedLaunch | None:
         """The launch on tensors that lie elsewhere than others of the same shapes, which were packed before; None where none were."""

@@ -57,11 +57,11 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         self.key = key
         self._launchers: dict[tuple[str, int], CudaLauncher] = {}
         # Packed tensors have new lists of work in each call; where v is seen in slices, there is more than one launch.
-        packed = any(unit.kernel.lengths or is_sliced(unit) for unit in units.values())
-        self._single = "" if packed else _single_kernel(host, units)
-        self._chained = not self._single and not packed and repeated_kernels.is_chain(host, units)
-        self._calls: dict[tuple[Any, ...], _Short] = {}
-        self._elsewhere: dict[tuple[Any, ...], _Short] = {}
+        packed, sliced = any(unit.kernel.lengths for unit in units.values()), any(map(is_sliced, units.values()))
+        self._single = "" if packed or sliced else _single_kernel(host, units)
+        self._chained = not self._single and not sliced and repeated_kernels.is_chain(host, units)
+        self._calls: dict[tuple[Any, ...], repeated_kernel.RepeatedLaunch] = {}
+        self._elsewhere: dict[tuple[Any, ...], _Short | None] = {}
         """By what `form_of` gives: what inputs of the same shapes elsewhere are run by."""
         self.compile_longer: Callable[[int], NvidiaLaunchPlan] | None = None
         """Compiles the same function for at least so many keys, where schedules say that another one is better for them."""
@@ -72,8 +72,8 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         self._longer = min((int(unit.schedule["longer"]) for unit in units.values() if "longer" in unit.schedule), default=0)
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
-        key = repeated_kernel.key_of(inputs, layout) if self._single or self._chained else ()
-        results = self._repeated(key, inputs, layout)
+        key = repeated_kernel.form_of(inputs, layout) if self._chained else repeated_kernel.key_of(inputs, layout) if self._single else None
+        results = None if key is None else self._repeated(key, inputs, layout)
         if results is not None:
             return results
         if self._longer and self.compile_longer is not None and inputs[1].shape[2] >= self._longer:
@@ -94,13 +94,12 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
             raise ArgumentError(f"this program is compiled for NVIDIA GPUs, but q is on {inputs[0].device}: move the tensors with .cuda()")
         with cuda.using(needed):
             results = super().run(inputs, layout)
-            if self._single:
+            if key is not None and self._single:
                 self._remember(key, inputs, results, needed)
-            elif self._chained and self._index_of(key) != needed:
+            elif key is not None and key not in self._elsewhere:
                 launchers = {name: launcher for (name, device), launcher in self._launchers.items() if device == needed}
                 chain = repeated_kernels.chain(self.host, self.plan(inputs), self.units, launchers, inputs, results)
-                if chain is not None:
-                    self._keep(key, inputs, chain)
+                self._keep_form(key, chain)
         return results
 
     def _widened(self, inputs: Sequence[Any]) -> list[Any] | None:
@@ -117,28 +116,23 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
     def again(self, inputs: Sequence[Any], layout: str) -> list[torch.Tensor] | None:
         """See `NvidiaKernel.again`."""
         given = _GIVEN if layout == "bshd" else layout
-        return self._repeated(repeated_kernel.key_of(inputs, given), inputs, given)
+        return self._repeated(repeated_kernel.key_of(inputs, given), inputs, given) if self._single else None
 
     def _repeated(self, key: tuple[Any, ...], inputs: Sequence[Any], layout: str) -> list[torch.Tensor] | None:
         """The results by the short way for these inputs, if there is one on their device, which need not be the current one."""
-        call = self._calls.get(key)
-        if call is None and self._elsewhere:
+        call = self._elsewhere.get(key) if self._chained else self._calls.get(key)
+        if call is None and self._single and self._elsewhere:
             form = repeated_kernel.form_of(inputs, layout)
             known = None if form is None else self._elsewhere.get(form)
-            if known is not None:
+            if isinstance(known, repeated_kernel.RepeatedLaunch):
                 call = known.elsewhere()
-                self._keep(key, None, call)
+                self._keep(key, call)
         if call is None or call.launcher.index != cuda.index_of(inputs[0]):
             return None  # an address may have been one of another device before
         if cuda.current_device() == call.launcher.index:
             return _started(call, inputs)
         with torch.cuda.device(call.launcher.index):
             return _started(call, inputs)
-
-    def _index_of(self, key: tuple[Any, ...]) -> int:
-        """The device of the short way for a key; -1 where there is none."""
-        call = self._calls.get(key)
-        return call.launcher.index if call is not None else -1
 
     def _remember(self, key: tuple[Any, ...], inputs: Sequence[Any], results: list[torch.Tensor], index: int) -> None:
         """Keeps the short way for these inputs, if there is one."""
@@ -147,21 +141,27 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         launcher = self._launchers.get((self._single, index))  # none where everything was empty
         if launcher is None or launcher.copied([*inputs, *results]) or any(repeated_kernel.is_negated(value) for value in inputs):
             return
-        self._keep(key, inputs, repeated_kernel.RepeatedLaunch(launcher, results))
+        calls = [(key, inputs, repeated_kernel.RepeatedLaunch(launcher, results))]
         if key[0] == "bshd":
             given = repeated_kernel.transposed(inputs, 3)
             call = repeated_kernel.RepeatedLaunch(launcher, repeated_kernel.transposed(results, 1), True)
-            self._keep(repeated_kernel.key_of(given, _GIVEN), given, call)
+            calls.append((repeated_kernel.key_of(given, _GIVEN), given, call))
+        for own, values, call in calls:
+            self._keep(own, call)
+            form = repeated_kernel.form_of(values, own[0])
+            if form is not None:
+                self._keep_form(form, call)
 
-    def _keep(self, key: tuple[Any, ...], inputs: Sequence[Any] | None, call: "_Short") -> None:
-        """Keeps a short way for the inputs that a key is of, and for others of the same shapes."""
-        for kept in (self._calls, self._elsewhere):
-            if len(kept) >= LIMIT:
-                kept.clear()
+    def _keep(self, key: tuple[Any, ...], call: repeated_kernel.RepeatedLaunch) -> None:
+        if len(self._calls) >= LIMIT:
+            self._calls.clear()
         self._calls[key] = call
-        form = None if inputs is None else repeated_kernel.form_of(inputs, key[0])
-        if form is not None:
-            self._elsewhere[form] = call
+
+    def _keep_form(self, form: tuple[Any, ...], call: _Short | None) -> None:
+        """Keeps a short way for inputs of these shapes; None: that there is none."""
+        if len(self._elsewhere) >= LIMIT:
+            self._elsewhere.clear()
+        self._elsewhere[form] = call
 
     def with_work(self, splits: int, invariant: bool) -> "NvidiaLaunchPlan":
         made = super().with_work(splits, invariant)
