@@ -25,7 +25,7 @@ def listed_items(
     own: Tensor, others: Tensor | None, block: int, rows: int, first: bool, semaphores: SemaphoreBlocks | None = None
 ) -> Tensor:
     """See `gpu.packed.items_of`, which makes the list of more sequences, and on other chips than Hopper."""
-    count, device = len(own), own.get_device()
+    count, device = own.shape[0], own.get_device()
     most = rows // block + count
     if not 0 < count <= MOST or cuda.device(device).capability != (9, 0):
         return items_of(own, others, block, rows, first, semaphores)
