@@ -154,10 +154,10 @@ def attention_varlen(
         return found[0] if len(found) == 1 else finished(found[1], found[0], options, out)
     if max_q is not None and max_q > 1 and scales is NONE and not (dropout_p or reads_offsets(max_q, max_k)):
         asked_for = (q, k, v), problem, options, sequences, (max_q, max_k)
-        other = _other_forms()[0](*asked_for)
+        other = _other_forms()[0].side_by_side(*asked_for)
         single_ones = other is None
         if other is None:
-            other = _other_forms()[1](*asked_for)
+            other = _other_forms()[1].single_queries(*asked_for)
         if other is not None:
             check_out(out, other.entry.traced.weights)
             with largest(1, max_k) if single_ones else contextlib.nullcontext():
@@ -178,10 +178,9 @@ def attention_varlen(
 
 
 @functools.cache
-def _other_forms() -> tuple[Function, Function]:
-    """What makes one attention of short sequences, and single queries of a few."""
-    short, few = (importlib.import_module(f"attn_mlir.api.{name}") for name in ("short_sequences", "few_queries"))
-    return short.side_by_side, few.single_queries
+def _other_forms() -> list[Any]:
+    """The modules that make one attention of short sequences, and single queries of a few."""
+    return [importlib.import_module(f"attn_mlir.api.{name}") for name in ("short_sequences", "few_queries")]
 
 
 def finished(entry: Entry, made: Sequence[torch.Tensor], options: Options, out: torch.Tensor | None) -> Any:
